@@ -1,1 +1,3 @@
-//! Placeholder.
+//! Host execution: threads, tiles and loops. It knows loops, not ops, and allocates nothing.
+
+pub mod threads;

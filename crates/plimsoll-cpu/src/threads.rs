@@ -1,0 +1,124 @@
+//! Threads inside kernels: one fork-join over numbered tasks.
+//!
+//! A kernel cuts its work into tasks by shape alone, never by the number of threads, so that 1, 2 and 7
+//! threads give the same bits. The calling thread takes part, which is why a pool of `n` threads has `n - 1`
+//! workers. Nothing here decides whether threads pay: a kernel whose work is small asks for one task.
+
+use std::cell::Cell;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, OnceLock};
+
+use rayon::{ThreadPool, ThreadPoolBuilder};
+
+thread_local! {
+    /// The number of threads that `with_threads` asked for on this thread; zero means the default.
+    static ASKED: Cell<usize> = const { Cell::new(0) };
+}
+
+/// The default number of threads; zero until first asked for.
+static DEFAULT: AtomicUsize = AtomicUsize::new(0);
+
+/// The number of threads that kernels called from this thread use.
+pub fn n_threads() -> usize {
+    let asked = ASKED.get();
+    if asked != 0 {
+        return asked;
+    }
+    match DEFAULT.load(Ordering::Relaxed) {
+        0 => {
+            let n = std::thread::available_parallelism().map_or(1, |n| n.get());
+            DEFAULT.store(n, Ordering::Relaxed);
+            n
+        }
+        n => n,
+    }
+}
+
+/// Sets the default number of threads of the process; zero means one per core.
+pub fn set_threads(n: usize) {
+    DEFAULT.store(n, Ordering::Relaxed);
+}
+
+/// Runs `f` with kernels called from this thread using `n` threads.
+pub fn with_threads<R>(n: usize, f: impl FnOnce() -> R) -> R {
+    struct Restore(usize);
+    impl Drop for Restore {
+        fn drop(&mut self) {
+            ASKED.set(self.0);
+        }
+    }
+    let _restore = Restore(ASKED.replace(n));
+    f()
+}
+
+/// Runs `task(0)`, ..., `task(n_tasks - 1)`, each once, in no particular order, and returns when all are done.
+#[inline]
+pub fn parallel(n_tasks: usize, task: impl Fn(usize) + Sync) {
+    let n_threads = n_threads().min(n_tasks);
+    if n_threads <= 1 {
+        (0..n_tasks).for_each(task);
+    } else {
+        fork_join(n_tasks, n_threads, &task);
+    }
+}
+
+/// The part of `parallel` that does not depend on the closure's type.
+fn fork_join(n_tasks: usize, n_threads: usize, task: &(dyn Fn(usize) + Sync)) {
+    let next = AtomicUsize::new(0);
+    let work = || {
+        loop {
+            let claimed = next.fetch_add(1, Ordering::Relaxed);
+            if claimed >= n_tasks {
+                return;
+            }
+            task(claimed);
+        }
+    };
+    workers(n_threads - 1).in_place_scope(|scope| {
+        for _ in 1..n_threads {
+            scope.spawn(|_| work());
+        }
+        work();
+    });
+}
+
+/// The pool with that many workers; made on first use and kept, because threads are costly to start.
+fn workers(n_workers: usize) -> &'static ThreadPool {
+    const MAX: usize = 256;
+    static POOLS: [OnceLock<ThreadPool>; MAX] = [const { OnceLock::new() }; MAX];
+    static STARTING: Mutex<()> = Mutex::new(());
+    let n_workers = n_workers.min(MAX - 1);
+    POOLS[n_workers].get_or_init(|| {
+        let _one_at_a_time = STARTING.lock();
+        ThreadPoolBuilder::new()
+            .num_threads(n_workers)
+            .thread_name(|idx| format!("plimsoll-{idx}"))
+            .build()
+            .expect("the operating system starts a thread")
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_task_runs_once_for_any_number_of_threads() {
+        for n_threads in [1, 2, 7] {
+            let counts: Vec<AtomicUsize> = (0..100).map(|_| AtomicUsize::new(0)).collect();
+            with_threads(n_threads, || {
+                parallel(counts.len(), |task| {
+                    counts[task].fetch_add(1, Ordering::Relaxed);
+                });
+            });
+            assert!(counts.iter().all(|c| c.load(Ordering::Relaxed) == 1));
+        }
+    }
+
+    #[test]
+    fn the_number_of_threads_is_restored() {
+        let before = n_threads();
+        with_threads(7, || assert_eq!(n_threads(), 7));
+        assert_eq!(n_threads(), before);
+    }
+}
