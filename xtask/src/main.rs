@@ -1,1 +1,76 @@
-fn main() {}
+//! The workspace's own commands: `cargo xtask check | test | tidy | bench`.
+//!
+//! Everything that a contributor or the continuous integration runs is here, so that both run the same thing.
+//! It uses the standard library alone: whoever can build Plimsoll can run its checks, and this program compiles in
+//! seconds. It never changes a file of the repository.
+
+#![allow(clippy::print_stdout, clippy::print_stderr, reason = "this is a program for the terminal")]
+
+mod bench;
+mod check;
+mod step;
+mod test;
+mod tidy;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Instant;
+
+const USAGE: &str = "\
+Usage: cargo xtask <command>
+
+Commands:
+  check         format, tidy, clippy, docs, and cargo-deny where it is installed; cheapest first
+  test          all tests, then every example, the loom model and valgrind on a sample
+  test --fast   all tests only
+  tidy          the rules of the house that a text search can hold
+  bench [NAME]  every benchmark, one crate after the other; NAME selects those whose name contains it
+";
+
+/// What one command says about how it went; the error is a sentence for a person.
+type Outcome = Result<(), String>;
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    let Some(root) = repository() else {
+        eprintln!("error: the repository is not known; start this program as `cargo xtask`");
+        return ExitCode::from(2);
+    };
+    let started = Instant::now();
+    let outcome = match arguments.as_slice() {
+        ["check"] => check::run(&root),
+        ["test"] => test::run(&root, test::Extent::Everything),
+        ["test", "--fast"] => test::run(&root, test::Extent::Fast),
+        ["tidy"] => tidy::run(&root),
+        ["bench"] => bench::run(&root, None),
+        ["bench", filter] => bench::run(&root, Some(filter)),
+        [] | ["help" | "--help" | "-h"] => {
+            print!("{USAGE}");
+            return ExitCode::SUCCESS;
+        }
+        other => {
+            eprint!("error: no command `{}`\n\n{USAGE}", other.join(" "));
+            return ExitCode::from(2);
+        }
+    };
+    let seconds = started.elapsed().as_secs_f64();
+    match outcome {
+        Ok(()) => {
+            println!("{} succeeded in {seconds:.1} s", arguments[0]);
+            ExitCode::SUCCESS
+        }
+        Err(problem) => {
+            eprintln!("error: {problem}\n{} failed after {seconds:.1} s", arguments[0]);
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// The root of the repository that cargo was called in.
+///
+/// Cargo says it anew on every run, so that the built program holds no path of its own.
+fn repository() -> Option<PathBuf> {
+    let xtask = PathBuf::from(std::env::var_os("CARGO_MANIFEST_DIR")?);
+    xtask.parent().map(PathBuf::from)
+}

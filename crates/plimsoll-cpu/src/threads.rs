@@ -62,6 +62,38 @@ pub fn parallel(n_tasks: usize, task: impl Fn(usize) + Sync) {
     }
 }
 
+/// An address that the tasks of a kernel share.
+///
+/// Sharing it is harmless; what is done with it is promised where it is used.
+#[derive(Debug)]
+pub struct SharedPtr<T>(*mut T);
+
+impl<T> SharedPtr<T> {
+    /// Wraps an address.
+    pub fn new(ptr: *mut T) -> SharedPtr<T> {
+        SharedPtr(ptr)
+    }
+
+    /// The address.
+    #[inline(always)]
+    pub fn get(&self) -> *mut T {
+        self.0
+    }
+}
+
+impl<T> Clone for SharedPtr<T> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<T> Copy for SharedPtr<T> {}
+
+// SAFETY: an address is a number; only reading or writing through it can race, and that is unsafe by itself.
+unsafe impl<T> Send for SharedPtr<T> {}
+// SAFETY: as above.
+unsafe impl<T> Sync for SharedPtr<T> {}
+
 /// The part of `parallel` that does not depend on the closure's type.
 fn fork_join(n_tasks: usize, n_threads: usize, task: &(dyn Fn(usize) + Sync)) {
     let next = AtomicUsize::new(0);

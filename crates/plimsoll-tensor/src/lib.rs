@@ -1,1 +1,40 @@
-//! Placeholder.
+//! Tensors, variables, the op registry and the gradient tape.
+//!
+//! Everything goes through one function, `execute`, and every byte through the device's pool, labelled with the op, the
+//! layer and the user's line. See ARCHITECTURE.md for the rules of execution.
+
+mod context;
+mod device;
+mod dtype;
+mod error;
+mod execute;
+mod layout;
+pub mod op;
+pub mod ops;
+mod random;
+mod read;
+mod report;
+mod shape;
+mod step;
+mod storage;
+mod tape;
+mod tensor;
+mod update;
+mod variable;
+
+pub use context::{Placement, Saving, at_line, log_placements, scope, with_owner, with_saving};
+pub use device::{Device, DeviceScope};
+pub use dtype::{DType, Element};
+pub use error::{Error, ErrorKind, Result};
+pub use execute::apply;
+pub use layout::Layout;
+pub use op::{Op, OpRef};
+pub use ops::binary::Rhs;
+pub use plimsoll_memory::{Bytes, Owner};
+pub use random::{Generator, set_seed};
+pub use report::Report;
+pub use shape::{Axes, IntoAxes, IntoShape, MAX_RANK, Shape};
+pub use step::{RecordInput, Step, StepRecord};
+pub use tape::{Backward, GradientTape, Saved, SavedValue, Unconnected, custom_gradient, recompute};
+pub use tensor::Tensor;
+pub use variable::Variable;

@@ -1,0 +1,203 @@
+//! C: where tiles go, and what happens to them on the way.
+//!
+//! A tile whose numbers lie side by side in C is added up in place by the micro-kernel. Any other tile (an edge,
+//! a strided C, a C too narrow for sums) is formed in a staging tile and written from there row by row.
+
+use std::ops::Range;
+
+use crate::element::{Access, Real};
+use crate::tile::{MAX_TILE, MAX_TILE_ROW_BYTES, Target, Tile};
+
+/// A function applied in place to finished stretches of C, before they are rounded.
+pub type Activation<'a, T> = &'a (dyn Fn(&mut [T]) + Sync);
+
+/// The matrix C and its epilogue.
+#[derive(Clone, Copy)]
+pub(crate) struct Output<'a, T> {
+    /// The element of product 0, row 0, column 0.
+    pub first: *mut u8,
+    /// Elements from one row to the next, one column to the next, one product to the next.
+    pub row_stride: isize,
+    pub col_stride: isize,
+    pub batch_stride: isize,
+    /// How elements are read and written.
+    pub access: Access<T>,
+    /// Whether the product is added to what C holds.
+    pub accumulate: bool,
+    /// Elements added to every row, `bias_stride` apart, or null.
+    pub bias: *const u8,
+    pub bias_stride: isize,
+    /// Applied last.
+    pub activation: Option<Activation<'a, T>>,
+}
+
+// SAFETY: tasks write disjoint parts of C, and whoever made the output promised that nobody else touches it.
+unsafe impl<T> Sync for Output<'_, T> {}
+
+/// The place of a tile in C, and the stage of its sum.
+pub(crate) struct Place {
+    pub batch: usize,
+    pub rows: Range<usize>,
+    pub cols: Range<usize>,
+    /// Whether this is the first block of depth, and whether it is the last.
+    pub first: bool,
+    pub last: bool,
+}
+
+/// Sums of a chunk of C that are kept in the workspace until they are complete.
+#[derive(Clone, Copy)]
+pub(crate) struct Sums<T> {
+    /// The sum of the chunk's first row and column.
+    pub first: *mut T,
+    /// Numbers from one row to the next.
+    pub row_stride: usize,
+    /// The chunk's first row and column in C.
+    pub row: usize,
+    pub col: usize,
+}
+
+/// The bias of one panel of columns, widened and padded with zeros.
+pub(crate) struct PanelBias<T> {
+    row: [T; MAX_TILE_ROW_BYTES / 4],
+    present: bool,
+}
+
+impl<T: Real> PanelBias<T> {
+    fn as_ptr(&self) -> *const T {
+        if self.present { self.row.as_ptr() } else { std::ptr::null() }
+    }
+}
+
+impl<T: Real> Output<'_, T> {
+    /// The address of one element.
+    ///
+    /// # Safety
+    /// The element must lie within C.
+    unsafe fn at(&self, batch: usize, row: usize, col: usize) -> *mut u8 {
+        let elements = batch as isize * self.batch_stride
+            + row as isize * self.row_stride
+            + col as isize * self.col_stride;
+        // SAFETY: the caller promises that the element lies within C.
+        unsafe { self.first.offset(elements * self.access.size as isize) }
+    }
+
+    /// The bias to add to tiles of these columns: none before the last block of depth.
+    ///
+    /// # Safety
+    /// The columns must lie within C.
+    pub unsafe fn panel_bias(&self, cols: Range<usize>, last: bool) -> PanelBias<T> {
+        let mut bias = PanelBias { row: [T::default(); _], present: last && !self.bias.is_null() };
+        if bias.present {
+            // SAFETY: the bias has as many elements as C has columns.
+            unsafe {
+                let first =
+                    self.bias.offset(cols.start as isize * self.bias_stride * self.access.size as isize);
+                (self.access.read)(first, self.bias_stride, &mut bias.row[..cols.len()]);
+            }
+        }
+        bias
+    }
+
+    /// Adds one block of depth to the tile at `place`: the product of panel `a` and panel `b`, `width` columns wide.
+    ///
+    /// # Safety
+    /// `place` must lie within C and be touched by nobody else; the panels must be what `kernel` asks for; `sums` must
+    /// be given if C is narrow and there is more than one block.
+    #[expect(clippy::too_many_arguments, reason = "one call per tile; a struct would only rename them")]
+    pub unsafe fn add_tile(
+        &self,
+        place: &Place,
+        kernel: Tile<T>,
+        depth: usize,
+        a: *const T,
+        b: *const T,
+        width: usize,
+        bias: &PanelBias<T>,
+        sums: Option<Sums<T>>,
+    ) {
+        let n_rows = place.rows.len();
+        let bias = bias.as_ptr();
+        if self.access.same && self.col_stride == 1 && width == place.cols.len() {
+            let accumulate = self.accumulate || !place.first;
+            // SAFETY: the tile lies within C, whose elements are `T`.
+            unsafe {
+                let tile = self.at(place.batch, place.rows.start, place.cols.start).cast::<T>();
+                kernel(depth, a, b, Target { tile, row_stride: self.row_stride, accumulate, bias });
+                if let (Some(activation), true) = (self.activation, place.last) {
+                    for i in 0..n_rows {
+                        let row = tile.offset(i as isize * self.row_stride);
+                        activation(std::slice::from_raw_parts_mut(row, width));
+                    }
+                }
+            }
+            return;
+        }
+        let mut staging = [const { std::mem::MaybeUninit::<T>::uninit() }; MAX_TILE];
+        let (tile, row_stride) = match sums {
+            // SAFETY: the tile lies within the chunk whose sums these are.
+            Some(sums) => unsafe {
+                let idx = (place.rows.start - sums.row) * sums.row_stride + place.cols.start - sums.col;
+                (sums.first.add(idx), sums.row_stride)
+            },
+            None => (staging.as_mut_ptr().cast::<T>(), width),
+        };
+        let accumulate = sums.is_some() && !place.first;
+        // SAFETY: the staging tile has room for the widest and tallest tile, the sums for all of the chunk.
+        unsafe { kernel(depth, a, b, Target { tile, row_stride: row_stride as isize, accumulate, bias }) };
+        if sums.is_some() && !place.last {
+            return;
+        }
+        for i in 0..n_rows {
+            // SAFETY: the kernel has just written this row.
+            unsafe {
+                let row = std::slice::from_raw_parts_mut(tile.add(i * row_stride), place.cols.len());
+                let add = self.accumulate || (sums.is_none() && !place.first);
+                self.finish_row(place.batch, place.rows.start + i, place.cols.start, add, place.last, row);
+            }
+        }
+    }
+
+    /// Writes sums to a stretch of a row of C: adds what is there if `add`, applies the activation if `last`.
+    ///
+    /// # Safety
+    /// The stretch must lie within C and be touched by nobody else.
+    unsafe fn finish_row(&self, batch: usize, row: usize, col: usize, add: bool, last: bool, sums: &mut [T]) {
+        // SAFETY: the caller promises that the stretch lies within C.
+        unsafe {
+            let to = self.at(batch, row, col);
+            if add {
+                let mut there = [T::default(); MAX_TILE_ROW_BYTES / 4];
+                let there = &mut there[..sums.len()];
+                (self.access.read)(to, self.col_stride, there);
+                for (sum, there) in sums.iter_mut().zip(there) {
+                    *sum += *there;
+                }
+            }
+            if let (Some(activation), true) = (self.activation, last) {
+                activation(sums);
+            }
+            (self.access.write)(sums, to, self.col_stride);
+        }
+    }
+
+    /// Writes complete sums without bias to a stretch of a row of C, with the whole epilogue.
+    ///
+    /// # Safety
+    /// See [`Output::finish_row`].
+    pub unsafe fn write_row(&self, batch: usize, row: usize, col: usize, sums: &mut [T]) {
+        const STRETCH: usize = MAX_TILE_ROW_BYTES / 4;
+        for (idx, sums) in sums.chunks_mut(STRETCH).enumerate() {
+            let col = col + idx * STRETCH;
+            // SAFETY: the caller promises that the stretch lies within C.
+            unsafe {
+                let bias = self.panel_bias(col..col + sums.len(), true);
+                if bias.present {
+                    for (sum, bias) in sums.iter_mut().zip(bias.row) {
+                        *sum += bias;
+                    }
+                }
+                self.finish_row(batch, row, col, self.accumulate, true, sums);
+            }
+        }
+    }
+}

@@ -1,0 +1,268 @@
+//! Who a byte belongs to and which line asked for it.
+//!
+//! A label is two small copies: an owner (one of eight words used everywhere) and a site, the interned
+//! (file, line, scope, op) of the user's call. Interning keeps every distinct site for the life of the
+//! process: there are as many as a program has lines times layers, so this is kilobytes.
+
+use std::collections::{HashMap, HashSet};
+use std::fmt;
+use std::sync::{OnceLock, PoisonError, RwLock};
+
+/// What a block is for. The ninth row of every report, `rounding`, is not an owner one can ask for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[repr(u8)]
+pub enum Owner {
+    /// Weights and whatever else a model is made of.
+    Parameters,
+    /// Gradients of parameters.
+    Gradients,
+    /// State of an optimizer.
+    Optimizer,
+    /// Values kept for backward.
+    Saved,
+    /// Results of ops that the program holds.
+    Temporary,
+    /// Scratch of kernels.
+    Workspace,
+    /// Batches and the buffers of the input pipeline.
+    Data,
+    /// Constants and buffers of cached graphs.
+    Graph,
+}
+
+impl Owner {
+    /// Every owner, in the order of the reports.
+    pub const ALL: [Owner; 8] = [
+        Owner::Parameters,
+        Owner::Gradients,
+        Owner::Optimizer,
+        Owner::Saved,
+        Owner::Temporary,
+        Owner::Workspace,
+        Owner::Data,
+        Owner::Graph,
+    ];
+
+    /// The word used in reports.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Owner::Parameters => "parameters",
+            Owner::Gradients => "gradients",
+            Owner::Optimizer => "optimizer",
+            Owner::Saved => "saved",
+            Owner::Temporary => "temporary",
+            Owner::Workspace => "workspace",
+            Owner::Data => "data",
+            Owner::Graph => "graph",
+        }
+    }
+
+    /// The region where blocks of this owner are placed.
+    pub const fn region(self) -> Region {
+        match self {
+            Owner::Parameters | Owner::Optimizer => Region::Persistent,
+            Owner::Data => Region::Data,
+            _ => Region::Step,
+        }
+    }
+
+    /// Whether dropping such a block means that a model or a cached graph is being disposed of.
+    pub(crate) const fn marks_disposal(self) -> bool {
+        matches!(self, Owner::Parameters | Owner::Optimizer | Owner::Graph)
+    }
+}
+
+impl fmt::Display for Owner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+/// A range of addresses for blocks of similar lifetime, so that short lives do not leave holes between long ones.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[repr(u8)]
+pub enum Region {
+    /// Parameters and optimizer state.
+    Persistent,
+    /// What a step makes and drops.
+    Step,
+    /// The input pipeline's allowance and batches.
+    Data,
+}
+
+impl Region {
+    /// Every region, in the order of their numbers.
+    pub const ALL: [Region; 3] = [Region::Persistent, Region::Step, Region::Data];
+
+    /// The word used in reports.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Region::Persistent => "persistent",
+            Region::Step => "step",
+            Region::Data => "data",
+        }
+    }
+}
+
+impl fmt::Display for Region {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+/// The place in a program that asked for a block: an interned (file, line, scope, op).
+///
+/// ```
+/// use plimsoll_memory::Site;
+/// let site = Site::intern("src/main.rs", 12, "encoder.0", "matmul");
+/// assert_eq!(site, Site::intern("src/main.rs", 12, "encoder.0", "matmul"));
+/// assert_eq!(site.to_string(), "src/main.rs:12 encoder.0 matmul");
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Site(u32);
+
+/// The four parts of a site; all strings are interned, too.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+struct Parts<'a> {
+    file: &'a str,
+    line: u32,
+    scope: &'a str,
+    op: &'a str,
+}
+
+/// The process-wide table of sites. `parts[i]` describes `Site(i)`.
+struct Table {
+    numbers: HashMap<Parts<'static>, u32>,
+    strings: HashSet<&'static str>,
+    parts: Vec<Parts<'static>>,
+}
+
+impl Table {
+    fn new() -> Self {
+        let unknown = Parts { file: "", line: 0, scope: "", op: "" };
+        Self { numbers: HashMap::from([(unknown, 0)]), strings: HashSet::new(), parts: vec![unknown] }
+    }
+
+    fn text(&mut self, text: &str) -> &'static str {
+        if let Some(known) = self.strings.get(text) {
+            return known;
+        }
+        let kept: &'static str = Box::leak(text.into());
+        self.strings.insert(kept);
+        kept
+    }
+
+    fn add(&mut self, parts: Parts<'_>) -> u32 {
+        if let Some(&number) = self.numbers.get(&parts) {
+            return number;
+        }
+        let kept = Parts {
+            file: self.text(parts.file),
+            line: parts.line,
+            scope: self.text(parts.scope),
+            op: self.text(parts.op),
+        };
+        let number = self.parts.len() as u32;
+        self.parts.push(kept);
+        self.numbers.insert(kept, number);
+        number
+    }
+}
+
+fn table() -> &'static RwLock<Table> {
+    static TABLE: OnceLock<RwLock<Table>> = OnceLock::new();
+    TABLE.get_or_init(|| RwLock::new(Table::new()))
+}
+
+impl Site {
+    /// The site of a block whose maker is not known.
+    pub const UNKNOWN: Site = Site(0);
+
+    /// The site with these four parts; the same parts always give the same site.
+    pub fn intern(file: &str, line: u32, scope: &str, op: &str) -> Site {
+        let parts = Parts { file, line, scope, op };
+        let known = table().read().unwrap_or_else(PoisonError::into_inner).numbers.get(&parts).copied();
+        Site(known.unwrap_or_else(|| table().write().unwrap_or_else(PoisonError::into_inner).add(parts)))
+    }
+
+    fn parts(self) -> Parts<'static> {
+        table().read().unwrap_or_else(PoisonError::into_inner).parts[self.0 as usize]
+    }
+
+    /// The source file, or an empty string where it is not known.
+    pub fn file(self) -> &'static str {
+        self.parts().file
+    }
+
+    /// The line in the file, counted from 1; zero where it is not known.
+    pub fn line(self) -> u32 {
+        self.parts().line
+    }
+
+    /// The layer scope, or an empty string outside all layers.
+    pub fn scope(self) -> &'static str {
+        self.parts().scope
+    }
+
+    /// The op's name, or an empty string.
+    pub fn op(self) -> &'static str {
+        self.parts().op
+    }
+}
+
+impl fmt::Display for Site {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Parts { file, line, scope, op } = self.parts();
+        let place = if file.is_empty() { String::new() } else { format!("{file}:{line}") };
+        let words = [place.as_str(), scope, op];
+        let text: Vec<&str> = words.into_iter().filter(|word| !word.is_empty()).collect();
+        if text.is_empty() {
+            return f.pad("an unknown line");
+        }
+        f.pad(&text.join(" "))
+    }
+}
+
+impl fmt::Debug for Site {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Site({self})")
+    }
+}
+
+/// What a block is for and which line asked for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Label {
+    /// What the block is for.
+    pub owner: Owner,
+    /// Which line asked for it.
+    pub site: Site,
+}
+
+impl Label {
+    /// A label of its two parts.
+    pub const fn new(owner: Owner, site: Site) -> Self {
+        Self { owner, site }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn owners_and_regions_are_numbered_in_the_order_of_all() {
+        assert!(Owner::ALL.iter().enumerate().all(|(i, &owner)| owner as usize == i));
+        assert!(Region::ALL.iter().enumerate().all(|(i, &region)| region as usize == i));
+    }
+
+    #[test]
+    fn a_site_gives_back_its_parts() {
+        let site = Site::intern("a.rs", 7, "net.0", "relu");
+        assert_eq!((site.file(), site.line(), site.scope(), site.op()), ("a.rs", 7, "net.0", "relu"));
+        assert_ne!(site, Site::intern("a.rs", 8, "net.0", "relu"));
+        assert_eq!(Site::intern("b.rs", 1, "", "add").to_string(), "b.rs:1 add");
+        assert_eq!(Site::intern("", 0, "", "trim").to_string(), "trim");
+        assert_eq!(Site::UNKNOWN.to_string(), "an unknown line");
+        assert_eq!(Site::intern("", 0, "", ""), Site::UNKNOWN);
+    }
+}

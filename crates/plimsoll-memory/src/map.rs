@@ -1,0 +1,313 @@
+//! Where blocks lie and which pages are committed: placement, the limit and giving back.
+//!
+//! A block goes into the smallest ready extent that has room. Only if there is none, new pages are committed,
+//! at the place that needs the fewest. When the limit forbids them, free granules elsewhere are given back
+//! first, and the place is the one that touches the fewest granules without a live block, because those are
+//! what a limit is spent on. The map is a function of the calls made to it and of nothing else: a copy over
+//! ghost pages that is asked the same answers the same.
+
+use std::ops::Range;
+
+use crate::arena::{ArenaId, Arenas};
+use crate::extents::{ExtentId, Extents, Kind, NONE};
+use crate::slab::{SLAB_BYTES, SMALL_BYTES, SlabId, Slabs};
+use crate::{Region, Source, SourceCalls, SourceError};
+
+/// Blocks are multiples of this size and aligned to it.
+pub(crate) const UNIT: u64 = 512;
+
+/// How many bytes a request for `bytes` takes: the next multiple of 512, whatever the state of the pool.
+///
+/// A request for zero bytes takes nothing. The answer saturates at the last multiple that a `u64` holds.
+pub fn rounded_size(bytes: u64) -> u64 {
+    bytes.checked_next_multiple_of(UNIT).unwrap_or(u64::MAX - (UNIT - 1))
+}
+
+/// What a block's bytes are part of.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Place {
+    /// A block of zero bytes has no place.
+    Nowhere,
+    Extent(ExtentId),
+    Slab(SlabId),
+    Arena(ArenaId),
+}
+
+/// Why a block could not be placed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Refusal {
+    /// The limit is short by so many bytes, even with every free granule given back.
+    Limit { short: u64 },
+    /// No free span of addresses is long enough.
+    Addresses,
+    /// The source did not do what it was asked for.
+    Source(SourceError),
+}
+
+/// The map of one pool.
+#[derive(Clone, Debug)]
+pub(crate) struct Map {
+    pub(crate) granule: u64,
+    pub(crate) limit: Option<u64>,
+    pub(crate) committed: u64,
+    pub(crate) peak_committed: u64,
+    pub(crate) calls: SourceCalls,
+    pub(crate) extents: [Extents; 3],
+    slabs: [Slabs; 3],
+    pub(crate) arenas: Arenas,
+}
+
+impl Map {
+    pub(crate) fn new(source: &dyn Source) -> Self {
+        Self {
+            granule: source.granule(),
+            limit: None,
+            committed: 0,
+            peak_committed: 0,
+            calls: SourceCalls::default(),
+            extents: Region::ALL.map(|region| Extents::new(source.region_bytes(region))),
+            slabs: std::array::from_fn(|_| Slabs::new()),
+            arenas: Arenas::default(),
+        }
+    }
+
+    /// Places `bytes`, a multiple of the unit, and returns the place and its offset in the region.
+    pub(crate) fn take(
+        &mut self,
+        source: &dyn Source,
+        region: Region,
+        bytes: u64,
+    ) -> Result<(Place, u64), Refusal> {
+        if bytes == 0 {
+            return Ok((Place::Nowhere, 0));
+        }
+        if bytes > SMALL_BYTES {
+            let id = self.take_extent(source, region, bytes)?;
+            return Ok((Place::Extent(id), self.extents[region as usize].start(id)));
+        }
+        loop {
+            if let Some((slab, offset)) = self.slabs[region as usize].take(bytes) {
+                return Ok((Place::Slab(slab), offset));
+            }
+            let id = self.take_extent(source, region, SLAB_BYTES)?;
+            let start = self.extents[region as usize].start(id);
+            self.slabs[region as usize].add(id, start);
+        }
+    }
+
+    /// Frees a place. Returns the ready extent that grew by it, if one did.
+    pub(crate) fn give(&mut self, region: Region, place: Place, offset: u64, bytes: u64) -> Option<ExtentId> {
+        let used = match place {
+            Place::Nowhere => None,
+            Place::Extent(id) => Some(id),
+            Place::Slab(slab) => self.slabs[region as usize].give(slab, offset, bytes),
+            Place::Arena(arena) => {
+                self.arenas.give(arena, offset);
+                return self.remove_if_orphaned(arena);
+            }
+        };
+        used.map(|id| self.extents[region as usize].set_whole(id, Kind::Ready))
+    }
+
+    fn take_extent(&mut self, source: &dyn Source, region: Region, bytes: u64) -> Result<ExtentId, Refusal> {
+        let (id, at) = match self.extents[region as usize].best_fit(bytes) {
+            Some(id) => (id, self.extents[region as usize].start(id)),
+            None => self.commit_room(source, region, bytes)?,
+        };
+        Ok(self.extents[region as usize].set(id, at, bytes, Kind::Used))
+    }
+
+    /// Commits what a block of `bytes` needs; returns the ready extent and the offset where it is to lie.
+    fn commit_room(
+        &mut self,
+        source: &dyn Source,
+        region: Region,
+        bytes: u64,
+    ) -> Result<(ExtentId, u64), Refusal> {
+        let extents = &self.extents[region as usize];
+        let fewest_pages = extents.cheapest(bytes, self.granule, |p| (p.bare, p.untouched));
+        let mut placement = fewest_pages.ok_or(Refusal::Addresses)?;
+        if self.exceeds_limit(placement.bare) {
+            let least_touched = extents.cheapest(bytes, self.granule, |p| (p.untouched, p.bare));
+            placement = least_touched.ok_or(Refusal::Addresses)?;
+        }
+        let range = placement.at..placement.at + bytes;
+        self.make_room(source, placement.bare, Some((region, &range)))?;
+        let id = self.commit_range(source, region, &range)?;
+        Ok((id, placement.at))
+    }
+
+    /// Commits every bare granule under a free range that has at least one; all of them or none.
+    ///
+    /// Returns the last ready extent that came of it.
+    fn commit_range(
+        &mut self,
+        source: &dyn Source,
+        region: Region,
+        range: &Range<u64>,
+    ) -> Result<ExtentId, Refusal> {
+        let parts = self.extents[region as usize].parts(range, Kind::Bare, self.granule);
+        let mut ready = NONE;
+        for (done, (id, part)) in parts.iter().enumerate() {
+            let bytes = part.end - part.start;
+            if let Err(error) = self.commit_pages(source, region, part.clone()) {
+                for (_, part) in &parts[..done] {
+                    // Should giving back fail here, the granules simply stay committed and free.
+                    let _ = self.decommit(source, region, part.clone());
+                }
+                return Err(Refusal::Source(error));
+            }
+            ready = self.extents[region as usize].set(*id, part.start, bytes, Kind::Ready);
+        }
+        Ok(ready)
+    }
+
+    /// Commits pages and counts them; the extents are the caller's business.
+    pub(crate) fn commit_pages(
+        &mut self,
+        source: &dyn Source,
+        region: Region,
+        range: Range<u64>,
+    ) -> Result<(), SourceError> {
+        let bytes = range.end - range.start;
+        source.commit(region, range)?;
+        self.calls.n_commits += 1;
+        self.calls.committed_bytes += bytes;
+        self.committed += bytes;
+        self.peak_committed = self.peak_committed.max(self.committed);
+        Ok(())
+    }
+
+    /// Gives pages back and counts them; the extents are the caller's business.
+    pub(crate) fn decommit_pages(
+        &mut self,
+        source: &dyn Source,
+        region: Region,
+        range: Range<u64>,
+    ) -> Result<(), SourceError> {
+        let bytes = range.end - range.start;
+        source.decommit(region, range)?;
+        self.calls.n_decommits += 1;
+        self.calls.decommitted_bytes += bytes;
+        self.committed -= bytes;
+        Ok(())
+    }
+
+    /// Gives back whole granules that lie inside one ready extent.
+    pub(crate) fn decommit(
+        &mut self,
+        source: &dyn Source,
+        region: Region,
+        range: Range<u64>,
+    ) -> Result<(), SourceError> {
+        let id = self.extents[region as usize].find(range.start);
+        self.decommit_inside(source, region, id, range)
+    }
+
+    /// Gives back whole granules of the ready extent `id`.
+    fn decommit_inside(
+        &mut self,
+        source: &dyn Source,
+        region: Region,
+        id: ExtentId,
+        range: Range<u64>,
+    ) -> Result<(), SourceError> {
+        self.decommit_pages(source, region, range.clone())?;
+        self.extents[region as usize].set(id, range.start, range.end - range.start, Kind::Bare);
+        Ok(())
+    }
+
+    fn exceeds_limit(&self, new_bytes: u64) -> bool {
+        self.limit.is_some_and(|limit| self.committed + new_bytes > limit)
+    }
+
+    /// Gives free granules back until `new_bytes` more may be committed, sparing those under `spared`.
+    ///
+    /// The longest runs go first, because one call gives a run back whatever its length, and each from its end,
+    /// because blocks are placed at the front. Idle arenas go last. Nothing is given back in vain.
+    pub(crate) fn make_room(
+        &mut self,
+        source: &dyn Source,
+        new_bytes: u64,
+        spared: Option<(Region, &Range<u64>)>,
+    ) -> Result<(), Refusal> {
+        let Some(limit) = self.limit.filter(|&limit| self.committed + new_bytes > limit) else {
+            return Ok(());
+        };
+        let mut excess = (self.committed + new_bytes - limit).next_multiple_of(self.granule);
+        let mut runs = self.free_runs(spared);
+        let idle = self.arenas.idle_committed();
+        let idle_bytes: u64 = idle.iter().map(|&arena| self.arenas.bytes(arena)).sum();
+        let free = runs.iter().map(|(_, run)| run.end - run.start).sum::<u64>() + idle_bytes;
+        if free < excess {
+            return Err(Refusal::Limit { short: excess - free });
+        }
+        runs.sort_by_key(|(region, run)| (std::cmp::Reverse(run.end - run.start), *region, run.start));
+        for (region, run) in runs {
+            let bytes = excess.min(run.end - run.start);
+            if bytes > 0 {
+                self.decommit(source, region, run.end - bytes..run.end).map_err(Refusal::Source)?;
+                excess -= bytes;
+            }
+        }
+        for arena in idle {
+            if excess > 0 {
+                excess = excess.saturating_sub(self.arenas.bytes(arena));
+                self.decommit_arena(source, arena).map_err(Refusal::Source)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Every run of whole free committed granules, without those under `spared`.
+    fn free_runs(&self, spared: Option<(Region, &Range<u64>)>) -> Vec<(Region, Range<u64>)> {
+        let mut runs = Vec::new();
+        for region in Region::ALL {
+            let extents = &self.extents[region as usize];
+            for id in extents.ready_extents() {
+                let run = extents.whole_granules(id, self.granule);
+                let kept = match spared {
+                    Some((spared_region, range)) if spared_region == region => {
+                        let start = range.start & !(self.granule - 1);
+                        start..range.end.next_multiple_of(self.granule)
+                    }
+                    _ => run.end..run.end,
+                };
+                runs.push((region, run.start..run.end.min(kept.start.max(run.start))));
+                runs.push((region, run.start.max(kept.end.min(run.end))..run.end));
+            }
+        }
+        runs.retain(|(_, run)| run.start < run.end);
+        runs
+    }
+
+    /// Gives back every free granule and idle arena; returns how many bytes that was.
+    ///
+    /// What a source does not take back stays committed and free.
+    pub(crate) fn release_free(&mut self, source: &dyn Source) -> u64 {
+        let before = self.committed;
+        for region in Region::ALL {
+            let ready: Vec<_> = self.extents[region as usize].ready_extents().collect();
+            for id in ready {
+                self.release_extent(source, region, id);
+            }
+        }
+        for arena in self.arenas.idle_committed() {
+            let _ = self.decommit_arena(source, arena);
+        }
+        before - self.committed
+    }
+
+    /// Gives back the whole granules of one ready extent.
+    pub(crate) fn release_extent(&mut self, source: &dyn Source, region: Region, id: ExtentId) {
+        let run = self.extents[region as usize].whole_granules(id, self.granule);
+        if !run.is_empty() {
+            let _ = self.decommit_inside(source, region, id, run);
+        }
+    }
+
+    /// The largest free committed run of bytes in any region.
+    pub(crate) fn largest_free(&self) -> u64 {
+        self.extents.iter().map(Extents::largest_ready).max().unwrap_or(0)
+    }
+}

@@ -1,0 +1,370 @@
+//! The public handle: pools, blocks and the scopes that watch them.
+
+use std::fmt;
+use std::marker::PhantomData;
+use std::sync::Arc as StdArc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::arena::{Arena, ArenaError, Planned};
+use crate::map::Refusal;
+use crate::state::{BlockId, Grant, State};
+use crate::sync::{Arc, Mutex, MutexGuard, current_thread, lock};
+use crate::{
+    Bytes, GhostPages, Label, OutOfMemory, Owner, Region, Site, Snapshot, Source, Stats, TraceEvent,
+    rounded_size,
+};
+
+/// How often an acquisition asks the reclaim hook before it gives up.
+const N_RECLAIMS: u32 = 16;
+
+/// A pool of memory over one source of pages. Clones are handles to the same pool.
+#[derive(Clone)]
+pub struct Pool {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    source: Box<dyn Source>,
+    /// The first address of each region; null for ghosts.
+    bases: [Base; 3],
+    state: Mutex<State>,
+    reclaim: Mutex<Option<StdArc<dyn Reclaim>>>,
+}
+
+/// The first address of a region.
+#[derive(Clone, Copy)]
+struct Base(*mut u8);
+
+// SAFETY: an address; what may be done with it is up to the blocks, each of which covers bytes of its own.
+unsafe impl Send for Base {}
+// SAFETY: as above.
+unsafe impl Sync for Base {}
+
+/// Releases memory when an acquisition would fail: the guard's way into the pool.
+pub trait Reclaim: Send + Sync {
+    /// Drops blocks worth at least `need` bytes if it can; returns whether trying again makes sense.
+    ///
+    /// Called with the pool's lock released, on the thread whose acquisition failed. The acquisition is tried
+    /// again after every `true`, a fixed number of times. It may drop blocks of the pool and read its counters;
+    /// it should not acquire from the same pool, because that could lead back here.
+    fn reclaim(&self, need: Bytes) -> bool;
+}
+
+impl Pool {
+    /// A pool over a source of pages, with no limit and nothing committed.
+    pub fn new(source: impl Source + 'static) -> Self {
+        let state = State::new(&source);
+        Self::with_state(Box::new(source), state)
+    }
+
+    fn with_state(source: Box<dyn Source>, state: State) -> Self {
+        let bases = Region::ALL.map(|region| Base(source.base(region)));
+        let (state, reclaim) = (Mutex::new(state), Mutex::new(None));
+        Self { shared: Arc::new(Shared { source, bases, state, reclaim }) }
+    }
+
+    /// A pool over ghost pages that begins as a copy of this one: map, live blocks, counters and limit.
+    ///
+    /// The copied blocks stay where they are and are never released; what a step would do here can be asked
+    /// there, and is answered with the same offsets and numbers. Blocks that wait for the end of an open step
+    /// are released in the copy, which has no step open, no trace running and no reclaim hook.
+    pub fn ghost(&self) -> Pool {
+        let pages = GhostPages::like(self.source());
+        let state = self.lock().ghost(&pages);
+        Self::with_state(Box::new(pages), state)
+    }
+
+    /// Whether there is no memory behind the pool's numbers.
+    pub fn is_ghost(&self) -> bool {
+        self.shared.source.is_ghost()
+    }
+
+    /// A block of `bytes`, aligned to 512, in the region of the label's owner. Its contents are undefined.
+    ///
+    /// A block of zero bytes is a block like any other that takes no memory.
+    ///
+    /// # Errors
+    ///
+    /// When the block cannot be had; the report says why and who holds the memory. The pool's blocks are then
+    /// as before.
+    pub fn acquire(&self, bytes: usize, label: Label) -> Result<Block, OutOfMemory> {
+        self.acquire_in(label.owner.region(), bytes, label)
+    }
+
+    /// A block as from [`acquire`](Pool::acquire), in a region of the caller's choice.
+    ///
+    /// # Errors
+    ///
+    /// As for `acquire`.
+    pub fn acquire_in(&self, region: Region, bytes: usize, label: Label) -> Result<Block, OutOfMemory> {
+        let mut n_reclaims = 0;
+        loop {
+            let refusal = match self.lock().acquire(self.source(), region, bytes as u64, label) {
+                Ok(Grant { id, rounded, offset }) => {
+                    return Ok(Block { shared: self.shared.clone(), id, region, bytes, rounded, offset });
+                }
+                Err(refusal) => refusal,
+            };
+            let need = match refusal {
+                Refusal::Limit { short } => short,
+                Refusal::Addresses | Refusal::Source(_) => rounded_size(bytes as u64),
+            };
+            if n_reclaims == N_RECLAIMS || !self.reclaim(Bytes::new(need)) {
+                let shortage = self.lock().shortage(refusal, region, bytes as u64, label);
+                return Err(OutOfMemory::new(shortage));
+            }
+            n_reclaims += 1;
+        }
+    }
+
+    fn reclaim(&self, need: Bytes) -> bool {
+        let hook = lock(&self.shared.reclaim).clone();
+        hook.is_some_and(|hook| hook.reclaim(need))
+    }
+
+    /// Installs or removes the hook that releases memory when an acquisition would fail.
+    ///
+    /// A hook that owns blocks or handles of this pool keeps it alive until the hook is removed.
+    pub fn set_reclaim(&self, hook: Option<StdArc<dyn Reclaim>>) {
+        let old = std::mem::replace(&mut *lock(&self.shared.reclaim), hook);
+        // Dropped with no lock held: the old hook may hold blocks.
+        drop(old);
+    }
+
+    /// The limit on committed bytes.
+    pub fn limit(&self) -> Option<Bytes> {
+        self.lock().map.limit.map(Bytes::new)
+    }
+
+    /// Sets or lifts the limit on committed bytes. Lowering it gives free granules back at once.
+    ///
+    /// # Errors
+    ///
+    /// When what is in use does not fit: the report lists the holders, and the old limit stays.
+    pub fn set_limit(&self, limit: Option<Bytes>) -> Result<(), OutOfMemory> {
+        self.lock().set_limit(self.source(), limit.map(Bytes::get))
+    }
+
+    /// The counters at this moment.
+    pub fn stats(&self) -> Stats {
+        self.lock().stats()
+    }
+
+    /// Every live block at this moment.
+    pub fn snapshot(&self) -> Snapshot {
+        self.lock().snapshot()
+    }
+
+    /// Watches the most that is in use from now on until the scope is dropped. Scopes nest and overlap.
+    pub fn peak_scope(&self) -> PeakScope {
+        let number = self.lock().ledger.open_scope();
+        PeakScope { pool: self.clone(), number }
+    }
+
+    /// Forgets the peaks so far: they begin again at what is in use and committed now.
+    pub fn reset_peaks(&self) {
+        self.lock().reset_peaks();
+    }
+
+    /// Gives every free granule back to the source and returns how many bytes that was.
+    pub fn trim(&self) -> u64 {
+        self.lock().map.release_free(self.source())
+    }
+
+    /// Begins a step issued by this thread. Until the scope is dropped, blocks dropped by other threads wait:
+    /// they join the free list, in the order of their acquisition, when the step ends.
+    ///
+    /// A step begun inside another one is part of it.
+    pub fn begin_step(&self) -> StepScope {
+        self.lock().begin_step(current_thread());
+        StepScope { pool: self.clone(), on_its_thread: PhantomData }
+    }
+
+    /// Sets addresses aside for steps that follow a plan. Nothing is committed yet.
+    ///
+    /// # Errors
+    ///
+    /// When an offset is not a multiple of 512, or the step region has no room for the arena.
+    pub fn plan_arena(&self, plan: Vec<Planned>) -> Result<Arena, ArenaError> {
+        static NEXT_KEY: AtomicU64 = AtomicU64::new(0);
+        let key = NEXT_KEY.fetch_add(1, Ordering::Relaxed);
+        let bytes = self.lock().add_arena(self.source(), key, plan)?;
+        Ok(Arena::new(self.clone(), key, bytes))
+    }
+
+    /// Begins a step whose k-th acquisition in the step region goes where the plan says.
+    ///
+    /// From the first acquisition on that has another size, or whose place is still held, the rest of the step
+    /// uses best fit outside the arena. The arena is committed here, the first time and whenever its pages
+    /// were given back since. An arena of the pool that this one is the ghost of may be used, too.
+    ///
+    /// # Errors
+    ///
+    /// When a step is open already, the arena belongs to another pool, or there is no memory for it.
+    pub fn begin_planned_step(&self, arena: &Arena) -> Result<StepScope, ArenaError> {
+        self.lock().begin_planned_step(self.source(), arena.key, current_thread())?;
+        Ok(StepScope { pool: self.clone(), on_its_thread: PhantomData })
+    }
+
+    pub(crate) fn drop_arena(&self, key: u64) {
+        self.lock().drop_arena(self.source(), key);
+    }
+
+    /// Begins to record what the pool is asked for; a trace that is running is thrown away.
+    pub fn start_trace(&self) {
+        self.lock().start_trace();
+    }
+
+    /// Ends the trace and returns it; empty if none was running.
+    pub fn take_trace(&self) -> Vec<TraceEvent> {
+        self.lock().take_trace()
+    }
+
+    pub(crate) fn source(&self) -> &dyn Source {
+        &*self.shared.source
+    }
+
+    pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
+        lock(&self.shared.state)
+    }
+}
+
+impl fmt::Debug for Pool {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let stats = self.stats();
+        f.debug_struct("Pool")
+            .field("is_ghost", &self.is_ghost())
+            .field("in_use", &stats.in_use)
+            .field("committed", &stats.committed)
+            .field("limit", &stats.limit)
+            .finish()
+    }
+}
+
+/// A piece of a pool's memory, released when dropped, from any thread.
+///
+/// A block is the only handle to its bytes, but hands out a raw pointer: who may read and write them is up to
+/// its owner.
+pub struct Block {
+    shared: Arc<Shared>,
+    id: BlockId,
+    region: Region,
+    bytes: usize,
+    rounded: u64,
+    offset: u64,
+}
+
+impl Block {
+    /// The address of the first byte, a multiple of 512; null on ghosts. Valid for [`rounded`](Block::rounded)
+    /// bytes for as long as the block lives.
+    #[inline]
+    pub fn as_ptr(&self) -> *mut u8 {
+        // Ghosts keep their null; addresses stay inside the region that the source reserved.
+        let base = self.shared.bases[self.region as usize].0;
+        if base.is_null() { base } else { base.wrapping_add(self.offset as usize) }
+    }
+
+    /// The bytes asked for.
+    #[inline]
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// The bytes taken: the next multiple of 512, and nothing for zero bytes.
+    #[inline]
+    pub fn rounded(&self) -> usize {
+        self.rounded as usize
+    }
+
+    /// The region the block lies in.
+    pub fn region(&self) -> Region {
+        self.region
+    }
+
+    /// The offset of the first byte in its region.
+    pub fn offset(&self) -> u64 {
+        self.offset
+    }
+
+    /// What the block is for and which line asked for it.
+    pub fn label(&self) -> Label {
+        let state = lock(&self.shared.state);
+        let known = state.info(self.id).map(|info| Label::new(info.owner, info.site));
+        known.unwrap_or(Label::new(Owner::Temporary, Site::UNKNOWN))
+    }
+
+    /// Gives the block to another owner: the rows move by exactly its bytes, its place stays.
+    pub fn relabel(&self, owner: Owner) {
+        lock(&self.shared.state).relabel(self.id, |label| label.owner = owner);
+    }
+
+    /// Says that another line is to be named as the block's maker.
+    pub fn set_site(&self, site: Site) {
+        lock(&self.shared.state).relabel(self.id, |label| label.site = site);
+    }
+
+    /// The pool that the block came from.
+    pub fn pool(&self) -> Pool {
+        Pool { shared: self.shared.clone() }
+    }
+}
+
+impl Drop for Block {
+    #[inline]
+    fn drop(&mut self) {
+        lock(&self.shared.state).drop_block(&*self.shared.source, self.id, current_thread);
+    }
+}
+
+impl fmt::Debug for Block {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Block")
+            .field("bytes", &self.bytes)
+            .field("region", &self.region)
+            .field("offset", &self.offset)
+            .field("label", &self.label())
+            .finish()
+    }
+}
+
+/// An open step; dropping it ends the step. It stays on the thread that opened it.
+#[derive(Debug)]
+#[must_use = "the step ends when this is dropped"]
+pub struct StepScope {
+    pool: Pool,
+    on_its_thread: PhantomData<*const ()>,
+}
+
+impl StepScope {
+    /// Whether this is a planned step and every acquisition so far was as planned.
+    pub fn on_plan(&self) -> bool {
+        self.pool.lock().on_plan()
+    }
+}
+
+impl Drop for StepScope {
+    fn drop(&mut self) {
+        self.pool.lock().end_step(self.pool.source());
+    }
+}
+
+/// Watches the most that is in use since it was opened.
+#[derive(Debug)]
+#[must_use = "the peak is watched until this is dropped"]
+pub struct PeakScope {
+    pool: Pool,
+    number: usize,
+}
+
+impl PeakScope {
+    /// The most bytes in use at any moment since the scope was opened.
+    pub fn peak(&self) -> u64 {
+        self.pool.lock().ledger.scope_peak(self.number)
+    }
+}
+
+impl Drop for PeakScope {
+    fn drop(&mut self) {
+        self.pool.lock().ledger.close_scope(self.number);
+    }
+}

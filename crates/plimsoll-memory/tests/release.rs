@@ -1,0 +1,208 @@
+//! When pages go back: with the last block, when a model is disposed of, on demand; and drops by other threads.
+
+use std::sync::mpsc;
+use std::thread;
+
+use plimsoll_memory::{Block, GRANULE, GhostPages, Label, Owner, Pool, Site, Stats, TraceEvent};
+
+const MIB: usize = 1 << 20;
+
+fn ghost() -> Pool {
+    Pool::new(GhostPages::new(1 << 30))
+}
+
+fn acquire(pool: &Pool, owner: Owner, bytes: usize) -> Block {
+    pool.acquire(bytes, Label::new(owner, Site::UNKNOWN)).unwrap()
+}
+
+/// What changed in the calls to the source since `before`: (commits, decommits).
+fn calls_since(pool: &Pool, before: &Stats) -> (u64, u64) {
+    let now = pool.stats().source;
+    (now.n_commits - before.source.n_commits, now.n_decommits - before.source.n_decommits)
+}
+
+#[test]
+fn with_its_last_block_the_pool_gives_everything_back() {
+    let pool = ghost();
+    let blocks: Vec<_> = Owner::ALL.iter().map(|&owner| acquire(&pool, owner, 3 * MIB)).collect();
+    let small = acquire(&pool, Owner::Temporary, 10);
+    drop(blocks);
+    assert!(pool.stats().committed > 0);
+    drop(small);
+    assert_eq!(pool.stats().committed, 0);
+    pool.verify().unwrap();
+}
+
+#[test]
+fn a_steady_step_makes_no_call() {
+    let pool = ghost();
+    let _weights = acquire(&pool, Owner::Parameters, 7 * MIB);
+    let step = || {
+        let _step = pool.begin_step();
+        let saved: Vec<_> = (0..20).map(|i| acquire(&pool, Owner::Saved, 1000 + i * 300_000)).collect();
+        let gradients: Vec<_> = (0..20).map(|i| acquire(&pool, Owner::Gradients, 50_000 * i)).collect();
+        drop(saved);
+        drop(gradients);
+    };
+    step();
+    let after_first = pool.stats();
+    (0..50).for_each(|_| step());
+    assert_eq!(calls_since(&pool, &after_first), (0, 0));
+    assert_eq!(pool.stats().committed, after_first.committed);
+}
+
+#[test]
+fn disposing_of_a_model_gives_each_free_granule_back_once() {
+    for owner in [Owner::Parameters, Owner::Optimizer, Owner::Graph] {
+        let pool = ghost();
+        let other_model = acquire(&pool, Owner::Data, 2 * MIB);
+        let model: Vec<_> = (0..8).map(|_| acquire(&pool, owner, 2 * MIB)).collect();
+        let gradients: Vec<_> = (0..4).map(|_| acquire(&pool, Owner::Gradients, 2 * MIB)).collect();
+        drop(acquire(&pool, Owner::Saved, 40 * MIB));
+        let before = pool.stats();
+        for (i, block) in model.into_iter().enumerate() {
+            drop(block);
+            let expected = before.committed - (40 << 20) - (i as u64 + 1) * GRANULE;
+            assert_eq!(pool.stats().committed, expected, "after block {i} of {owner}");
+        }
+        // Still disposing: what is dropped next goes back, too, whoever owned it.
+        drop(gradients);
+        assert_eq!(pool.stats().committed, GRANULE);
+        let source = pool.stats().source;
+        assert_eq!(source.decommitted_bytes, before.committed - GRANULE, "each granule once");
+        pool.verify().unwrap();
+        drop(other_model);
+    }
+}
+
+#[test]
+fn an_acquisition_ends_the_disposal() {
+    let pool = ghost();
+    let _kept = acquire(&pool, Owner::Data, 10);
+    let gradient = acquire(&pool, Owner::Gradients, 2 * MIB);
+    drop(acquire(&pool, Owner::Parameters, 2 * MIB));
+    let _next = acquire(&pool, Owner::Data, 10);
+    let before = pool.stats();
+    drop(gradient);
+    assert_eq!(calls_since(&pool, &before), (0, 0));
+    assert_eq!(pool.stats().committed, before.committed);
+    assert_eq!(pool.trim(), 2 << 20);
+    assert_eq!(pool.stats().committed, before.committed - GRANULE);
+    assert_eq!(pool.trim(), 0);
+}
+
+#[test]
+fn a_block_relabelled_away_does_not_count_as_disposal() {
+    let pool = ghost();
+    let _kept = acquire(&pool, Owner::Data, 10);
+    let weights = acquire(&pool, Owner::Parameters, 4 * MIB);
+    weights.relabel(Owner::Temporary);
+    drop(weights);
+    assert_eq!(pool.stats().source.n_decommits, 0);
+    let saved = acquire(&pool, Owner::Saved, 4 * MIB);
+    saved.relabel(Owner::Graph);
+    drop(saved);
+    assert_eq!(pool.stats().committed, GRANULE, "relabelled towards, it does");
+}
+
+#[test]
+fn pages_that_went_back_are_committed_again_where_they_were() {
+    let pool = ghost();
+    let _kept = acquire(&pool, Owner::Data, 10);
+    for _ in 0..100 {
+        let first = acquire(&pool, Owner::Saved, 3 * MIB);
+        let second = acquire(&pool, Owner::Saved, 3 * MIB);
+        assert_eq!((first.offset(), second.offset()), (0, 3 << 20));
+        drop((first, second));
+        assert_eq!(pool.trim(), 6 << 20);
+    }
+    let source = pool.stats().source;
+    assert_eq!((source.n_commits, source.n_decommits), (201, 100));
+}
+
+#[test]
+fn a_partly_bare_span_is_filled_from_its_committed_end() {
+    let pool = ghost();
+    // Blocks that end inside a granule leave its rest committed after a trim.
+    let _low = acquire(&pool, Owner::Saved, 5 * MIB);
+    let hole = acquire(&pool, Owner::Saved, 10 * MIB);
+    let _high = acquire(&pool, Owner::Saved, MIB);
+    drop(hole);
+    assert_eq!(pool.trim(), 8 << 20);
+    let before = pool.stats();
+    let block = acquire(&pool, Owner::Saved, 3 * MIB);
+    assert_eq!(block.offset(), 5 << 20, "one mebibyte is there, one granule is new");
+    assert_eq!(pool.stats().committed, before.committed + GRANULE);
+    pool.verify().unwrap();
+}
+
+/// Drops blocks on another thread and waits until it has.
+fn drop_elsewhere(blocks: Vec<Block>) {
+    thread::spawn(move || drop(blocks)).join().unwrap();
+}
+
+#[test]
+fn outside_steps_other_threads_release_at_once() {
+    let pool = ghost();
+    let block = acquire(&pool, Owner::Saved, MIB);
+    drop_elsewhere(vec![block]);
+    assert_eq!((pool.stats().in_use, pool.stats().committed), (0, 0));
+}
+
+#[test]
+fn inside_a_step_other_threads_release_when_it_ends() {
+    let pool = ghost();
+    pool.start_trace();
+    let outer = pool.begin_step();
+    let mut blocks: Vec<_> = (0..4).map(|_| acquire(&pool, Owner::Saved, MIB)).collect();
+    blocks.reverse();
+    let own = blocks.pop().unwrap();
+    drop_elsewhere(blocks);
+    assert_eq!(pool.stats().in_use, 4 << 20);
+    drop(own);
+    assert_eq!(pool.stats().in_use, 3 << 20, "the issuing thread's own drops are immediate");
+    let inner = pool.begin_step();
+    drop(inner);
+    assert_eq!(pool.stats().in_use, 3 << 20, "an inner step is part of the outer one");
+    assert_eq!(pool.ghost().stats().in_use, 0, "a ghost has no step open");
+    drop(outer);
+    assert_eq!((pool.stats().in_use, pool.stats().committed), (0, 0));
+    let released: Vec<_> = pool
+        .take_trace()
+        .into_iter()
+        .filter_map(|event| match event {
+            TraceEvent::Release { serial } => Some(serial),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(released, [0, 1, 2, 3], "in the order of acquisition, not of the drops");
+}
+
+#[test]
+fn many_threads_leave_the_books_balanced() {
+    let pool = ghost();
+    let _weights = acquire(&pool, Owner::Parameters, MIB);
+    let in_use = pool.stats().in_use;
+    let (sender, receiver) = mpsc::channel::<Block>();
+    let dropper = thread::spawn(move || receiver.into_iter().for_each(drop));
+    let workers: Vec<_> = (0..3)
+        .map(|worker| {
+            let (pool, sender) = (pool.clone(), sender.clone());
+            thread::spawn(move || {
+                for i in 0..2000 {
+                    let step = (i % 7 == 0).then(|| pool.begin_step());
+                    let block = acquire(&pool, Owner::Temporary, (i * 977 + worker * 31) % 90_000);
+                    if i % 3 == 0 {
+                        sender.send(block).unwrap();
+                    }
+                    drop(step);
+                }
+            })
+        })
+        .collect();
+    drop(sender);
+    workers.into_iter().for_each(|worker| worker.join().unwrap());
+    dropper.join().unwrap();
+    pool.verify().unwrap();
+    assert_eq!((pool.stats().in_use, pool.stats().n_live), (in_use, 1));
+}

@@ -1,0 +1,149 @@
+//! Devices: where tensors live and ops run.
+//!
+//! A device is a pool of memory, a profile and a name. There is one pool per device, never one per thread. A
+//! ghost device is the same device with ghost pages: programs run on it with shapes alone, through the same
+//! allocator, so that it tells the bytes of the real run.
+
+use std::fmt;
+use std::marker::PhantomData;
+use std::sync::{Arc, OnceLock};
+
+use plimsoll_memory::{Bytes, HostPages, Pool, Snapshot, Stats};
+
+use crate::context;
+use crate::error::Result;
+use crate::report::Report;
+
+/// A device: cheap to clone, equal to its clones.
+#[derive(Clone)]
+pub struct Device(Arc<Inner>);
+
+struct Inner {
+    name: String,
+    pool: Pool,
+}
+
+impl Device {
+    /// The CPU of this machine, with the process's pool of host memory.
+    pub fn cpu() -> Device {
+        static CPU: OnceLock<Device> = OnceLock::new();
+        CPU.get_or_init(Device::separate_cpu).clone()
+    }
+
+    /// The CPU with a pool of its own: for a part of a program that is to have its own limit and report, and for
+    /// tests.
+    pub fn separate_cpu() -> Device {
+        Device::over("cpu", Pool::new(HostPages::new().expect("the system has addresses to spare")))
+    }
+
+    /// A CPU that only counts: the ghost of an idle one.
+    pub fn ghost_cpu() -> Device {
+        Device::separate_cpu().ghost()
+    }
+
+    /// A device over a given pool.
+    pub fn over(name: &str, pool: Pool) -> Device {
+        Device(Arc::new(Inner { name: name.to_owned(), pool }))
+    }
+
+    /// The ghost of this device as it is now: its pool starts as a copy of this one's map, so that it predicts
+    /// both the bytes in use and the bytes committed.
+    pub fn ghost(&self) -> Device {
+        Device::over(&format!("ghost({})", self.0.name), self.0.pool.ghost())
+    }
+
+    /// The device that ops without inputs run on: the innermost [`Device::enter`] scope, else the CPU.
+    pub fn current() -> Device {
+        context::device()
+    }
+
+    /// Whether this device has shapes but no values.
+    pub fn is_ghost(&self) -> bool {
+        self.0.pool.is_ghost()
+    }
+
+    /// The name, such as `cpu` or `ghost(cpu)`.
+    pub fn name(&self) -> &str {
+        &self.0.name
+    }
+
+    /// The pool of memory.
+    pub fn pool(&self) -> &Pool {
+        &self.0.pool
+    }
+
+    /// This device with a limit on the bytes that its pool may commit.
+    ///
+    /// # Errors
+    /// More is in use already; the error lists the holders and the old limit stays.
+    pub fn limit(self, limit: Bytes) -> Result<Device> {
+        self.set_limit(Some(limit))?;
+        Ok(self)
+    }
+
+    /// Changes or lifts the limit at run time.
+    ///
+    /// # Errors
+    /// More is in use already; the error lists the holders and the old limit stays.
+    pub fn set_limit(&self, limit: Option<Bytes>) -> Result<()> {
+        Ok(self.0.pool.set_limit(limit)?)
+    }
+
+    /// Makes this device the current one until the scope is dropped.
+    #[must_use = "the device is current until the scope is dropped"]
+    pub fn enter(&self) -> DeviceScope {
+        context::push_device(self.clone());
+        DeviceScope { stays_on_its_thread: PhantomData }
+    }
+
+    /// The numbers of the pool.
+    pub fn stats(&self) -> Stats {
+        self.0.pool.stats()
+    }
+
+    /// Every live block.
+    pub fn snapshot(&self) -> Snapshot {
+        self.0.pool.snapshot()
+    }
+
+    /// Gives free memory back to the system; returns how many bytes that was.
+    pub fn trim(&self) -> Bytes {
+        Bytes::new(self.0.pool.trim())
+    }
+
+    /// Who holds the bytes in use; the rows add up.
+    pub fn report(&self) -> Report {
+        Report::of(self)
+    }
+}
+
+impl PartialEq for Device {
+    fn eq(&self, other: &Device) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+}
+
+impl Eq for Device {}
+
+impl fmt::Display for Device {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0.name)
+    }
+}
+
+impl fmt::Debug for Device {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Device({})", self.0.name)
+    }
+}
+
+/// While it lives, a device is the current one of this thread.
+pub struct DeviceScope {
+    stays_on_its_thread: PhantomData<*const ()>,
+}
+
+impl Drop for DeviceScope {
+    fn drop(&mut self) {
+        context::pop_device();
+    }
+}

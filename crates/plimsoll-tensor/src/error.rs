@@ -1,0 +1,200 @@
+//! Errors, written for people: each names the op, the values that clash, and what would work.
+//!
+//! [`Error`] is one pointer wide, so that a `Result` costs nothing on the way that succeeds. `Display` is one
+//! sentence without a final period; an out-of-memory error is a short report.
+
+use std::fmt;
+
+use plimsoll_memory::OutOfMemory;
+
+use crate::dtype::DType;
+use crate::shape::Shape;
+
+/// What the functions of this crate return.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// Something that could not be done, and why.
+pub struct Error(Box<ErrorKind>);
+
+/// The kinds of errors, for programs that want to tell them apart.
+#[non_exhaustive]
+#[derive(Debug)]
+pub enum ErrorKind {
+    /// Shapes that do not fit an op or each other.
+    Shape {
+        /// The op.
+        op: &'static str,
+        /// The shapes that clash, and what would work.
+        detail: String,
+    },
+    /// Dtypes that an op does not take, or that differ.
+    DType {
+        /// The op.
+        op: &'static str,
+        /// The dtypes that clash, and what would work.
+        detail: String,
+    },
+    /// Tensors on different devices, or a device that is not there.
+    Device {
+        /// The op.
+        op: &'static str,
+        /// The devices that clash, and what would work.
+        detail: String,
+    },
+    /// An argument out of its range.
+    Argument {
+        /// The op or function.
+        op: &'static str,
+        /// The argument, its value, and what would work.
+        detail: String,
+    },
+    /// Memory is full, or the limit is reached.
+    OutOfMemory(Box<OutOfMemory>),
+    /// A gradient was wanted through an op that has none.
+    NotDifferentiable {
+        /// The op.
+        op: &'static str,
+        /// Why it has none, and what would work.
+        reason: String,
+    },
+    /// A tape was used in a way that it cannot serve.
+    Tape {
+        /// What was asked for, and what would work.
+        detail: String,
+    },
+    /// A value of a ghost tensor was asked for; it has none.
+    Ghost {
+        /// What was asked for.
+        op: &'static str,
+    },
+    /// A file that could not be read or written.
+    Io {
+        /// The path.
+        path: String,
+        /// What the operating system said.
+        source: std::io::Error,
+    },
+    /// A file whose contents are not what its name promises.
+    Format {
+        /// The path.
+        path: String,
+        /// What is wrong with it.
+        detail: String,
+    },
+}
+
+impl Error {
+    /// An error of that kind.
+    pub fn new(kind: ErrorKind) -> Error {
+        Error(Box::new(kind))
+    }
+
+    /// The kind of error.
+    pub fn kind(&self) -> &ErrorKind {
+        &self.0
+    }
+
+    /// Shapes that do not fit an op or each other.
+    pub fn shape(op: &'static str, detail: impl Into<String>) -> Error {
+        Error::new(ErrorKind::Shape { op, detail: detail.into() })
+    }
+
+    /// Dtypes that an op does not take, or that differ.
+    pub fn dtype(op: &'static str, detail: impl Into<String>) -> Error {
+        Error::new(ErrorKind::DType { op, detail: detail.into() })
+    }
+
+    /// Tensors on different devices, or a device that is not there.
+    pub fn device(op: &'static str, detail: impl Into<String>) -> Error {
+        Error::new(ErrorKind::Device { op, detail: detail.into() })
+    }
+
+    /// An argument out of its range.
+    pub fn argument(op: &'static str, detail: impl Into<String>) -> Error {
+        Error::new(ErrorKind::Argument { op, detail: detail.into() })
+    }
+
+    /// A gradient through an op that has none.
+    pub fn not_differentiable(op: &'static str, reason: impl Into<String>) -> Error {
+        Error::new(ErrorKind::NotDifferentiable { op, reason: reason.into() })
+    }
+
+    /// A tape used in a way that it cannot serve.
+    pub fn tape(detail: impl Into<String>) -> Error {
+        Error::new(ErrorKind::Tape { detail: detail.into() })
+    }
+
+    /// A file that could not be read or written.
+    pub fn io(path: &std::path::Path, source: std::io::Error) -> Error {
+        Error::new(ErrorKind::Io { path: path.display().to_string(), source })
+    }
+
+    /// A file whose contents are not what its name promises.
+    pub fn format(path: &std::path::Path, detail: impl Into<String>) -> Error {
+        Error::new(ErrorKind::Format { path: path.display().to_string(), detail: detail.into() })
+    }
+
+    /// The two shapes of an elementwise op that do not broadcast.
+    pub(crate) fn not_broadcastable(op: &'static str, lhs: &Shape, rhs: &Shape) -> Error {
+        Error::shape(
+            op,
+            format!(
+                "shapes {lhs} and {rhs} do not broadcast; aligned at the right, each pair of extents must be \
+                 equal or hold a 1"
+            ),
+        )
+    }
+
+    /// Two dtypes that an op does not mix.
+    pub(crate) fn mixed_dtypes(op: &'static str, lhs: DType, rhs: DType) -> Error {
+        Error::dtype(op, format!("operands are {lhs} and {rhs}; convert one of them with `cast`"))
+    }
+
+    /// Whether memory was full or the limit reached.
+    pub fn is_out_of_memory(&self) -> bool {
+        matches!(*self.0, ErrorKind::OutOfMemory(_))
+    }
+}
+
+impl From<OutOfMemory> for Error {
+    fn from(error: OutOfMemory) -> Error {
+        Error::new(ErrorKind::OutOfMemory(Box::new(error)))
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &*self.0 {
+            ErrorKind::Shape { op, detail }
+            | ErrorKind::DType { op, detail }
+            | ErrorKind::Device { op, detail }
+            | ErrorKind::Argument { op, detail } => write!(f, "{op}: {detail}"),
+            ErrorKind::OutOfMemory(report) => report.fmt(f),
+            ErrorKind::NotDifferentiable { op, reason } => {
+                write!(f, "{op}: no gradient flows through it, and an input is watched: {reason}")
+            }
+            ErrorKind::Tape { detail } => f.write_str(detail),
+            ErrorKind::Ghost { op } => {
+                write!(f, "{op}: a ghost tensor has a shape but no values; read them on a real device")
+            }
+            ErrorKind::Io { path, source } => write!(f, "{path}: {source}"),
+            ErrorKind::Format { path, detail } => write!(f, "{path}: {detail}"),
+        }
+    }
+}
+
+impl fmt::Debug for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl std::error::Error for Error {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match &*self.0 {
+            ErrorKind::OutOfMemory(report) => Some(&**report),
+            ErrorKind::Io { source, .. } => Some(source),
+            _ => None,
+        }
+    }
+}

@@ -1,0 +1,354 @@
+//! `execute`: the one function that runs ops.
+//!
+//! Infer, take memory from the pool, run the kernel (a ghost skips that, and nothing else), record. All ways to
+//! run an op end here: tensor methods, backward, replays, users' own ops, updates of variables.
+
+use std::sync::Arc;
+
+use plimsoll_memory::{Block, Owner};
+use smallvec::SmallVec;
+
+use crate::context;
+use crate::device::Device;
+use crate::error::{Error, Result};
+use crate::op::{Extra, Gradient, Keep, Keeps, Meta, Op, OpRef, Operand, Output, Run, Tensors};
+use crate::storage::Storage;
+use crate::tape::{NodeRef, Record, TapeCore};
+use crate::tensor::{Data, Nodes, Tensor};
+
+/// An input of an op.
+pub(crate) enum Arg<'a> {
+    /// Lent: read only.
+    Lent(&'a Tensor),
+    /// Given away: its memory may be used for the output.
+    Given(Tensor),
+    /// A variable's handle, with its value of this moment.
+    Read(&'a Tensor, Part),
+    /// Was given away, and the output is written over it.
+    Overwritten(Arc<Storage>),
+    /// Was given away, and is gone; only between two lines of `take_unshared`.
+    Gone,
+}
+
+/// A list of inputs.
+pub(crate) type Args<'a> = SmallVec<[Arg<'a>; 3]>;
+
+/// A storage and what a tensor sees of it.
+pub(crate) type Part = (Arc<Storage>, Meta);
+
+impl Arg<'_> {
+    /// The tensor, unless it was consumed.
+    pub fn tensor(&self) -> Option<&Tensor> {
+        match self {
+            Arg::Lent(tensor) | Arg::Read(tensor, _) => Some(tensor),
+            Arg::Given(tensor) => Some(tensor),
+            Arg::Overwritten(_) | Arg::Gone => None,
+        }
+    }
+
+    /// Shape, strides and dtype, unless the tensor was consumed.
+    fn meta(&self) -> Option<Meta> {
+        match self {
+            Arg::Read(_, (_, meta)) => Some(*meta),
+            other => other.tensor().map(|tensor| *tensor.meta()),
+        }
+    }
+
+    /// The memory that the kernel reads.
+    pub fn storage(&self) -> &Arc<Storage> {
+        let tensor: &Tensor = match self {
+            Arg::Read(_, (storage, _)) | Arg::Overwritten(storage) => return storage,
+            Arg::Lent(tensor) => tensor,
+            Arg::Given(tensor) => tensor,
+            Arg::Gone => unreachable!("gone only inside `take_unshared`"),
+        };
+        match tensor.data() {
+            Data::Value(storage) => storage,
+            Data::Variable(_) => unreachable!("`execute` reads variables first"),
+        }
+    }
+
+    /// Consumes a given tensor, known to be unshared, for its memory, which gets a new identity: records remember
+    /// the storages that they read, and must not take the new contents for the old.
+    fn take_unshared(&mut self) -> Option<Arc<Storage>> {
+        let Arg::Given(tensor) = std::mem::replace(self, Arg::Gone) else { return None };
+        match tensor.into_unshared() {
+            Ok(storage) => {
+                *self = Arg::Overwritten(storage.clone());
+                Some(storage)
+            }
+            Err(tensor) => {
+                *self = Arg::Given(tensor);
+                None
+            }
+        }
+    }
+}
+
+/// Runs an op on tensors; users' own ops are called this way.
+///
+/// # Errors
+/// What the op's `infer` and `run` refuse, inputs on different devices, memory that is full.
+#[track_caller]
+pub fn apply(op: OpRef, inputs: &[&Tensor]) -> Result<Tensors> {
+    let _line = context::at_callers_line();
+    execute(op, inputs.iter().map(|tensor| Arg::Lent(tensor)).collect())
+}
+
+/// Runs an op that has one output.
+pub(crate) fn call(op: OpRef, inputs: &[&Tensor]) -> Result<Tensor> {
+    call_with(op, inputs.iter().map(|tensor| Arg::Lent(tensor)).collect())
+}
+
+/// Runs an op that has one output; inputs that are given may be overwritten.
+pub(crate) fn call_with(op: OpRef, args: Args<'_>) -> Result<Tensor> {
+    let mut outputs = execute(op, args)?;
+    debug_assert_eq!(outputs.len(), 1);
+    Ok(outputs.remove(0))
+}
+
+/// Runs an op: see the module's description.
+pub(crate) fn execute(op: OpRef, mut args: Args<'_>) -> Result<Tensors> {
+    read_variables(&mut args);
+    let device = common_device(&*op, &args)?;
+    let watchers = watchers(&*op, &args)?;
+    let as_composite = match op.gradient() {
+        Gradient::Composite => !watchers.is_empty(),
+        _ => watchers.len() > 1,
+    };
+    if as_composite {
+        let inputs: SmallVec<[&Tensor; 3]> = args.iter().filter_map(Arg::tensor).collect();
+        if let Some(outputs) = op.composite(&inputs) {
+            return outputs;
+        }
+    }
+    let metas: SmallVec<[Meta; 3]> = args.iter().filter_map(Arg::meta).collect();
+    let outputs = op.infer(&metas)?;
+    context::log_placement(op.name(), &device);
+    let call = Call { op: &op, device: &device, metas: &metas, watchers: &watchers };
+    match outputs[0] {
+        Output::View { .. } => Ok(call.look(&args, &outputs)),
+        Output::New(_) => call.compute(args, &outputs),
+    }
+}
+
+/// Runs an op with its outputs written into given storages, and records nothing: how variables are updated in
+/// place. The memory of an output may be that of an input where the op's `overwrites` says so.
+pub(crate) fn run_into(op: &OpRef, inputs: &[Part], into: &[Part], workspace: Option<&Block>) -> Result<()> {
+    let operand = |(storage, meta): &Part| Operand::new(storage.ptr(), *meta);
+    let inputs: SmallVec<[Operand; 4]> = inputs.iter().map(operand).collect();
+    let outputs: SmallVec<[Operand; 4]> = into.iter().map(operand).collect();
+    let Some((first, _)) = into.first() else { return Ok(()) };
+    run(op, first.device(), &inputs, &outputs, &[], workspace)
+}
+
+/// The scratch memory that an op needs for inputs of that form.
+pub(crate) fn workspace(op: &OpRef, device: &Device, inputs: &[Meta]) -> Result<Option<Block>> {
+    match op.workspace(inputs) {
+        0 => Ok(None),
+        bytes => Ok(Some(device.pool().acquire(bytes, context::label(Owner::Workspace, op.name()))?)),
+    }
+}
+
+/// Calls the kernel; a ghost has none.
+fn run(
+    op: &OpRef,
+    device: &Device,
+    inputs: &[Operand],
+    outputs: &[Operand],
+    extras: &[Operand],
+    workspace: Option<&Block>,
+) -> Result<()> {
+    if device.is_ghost() {
+        return Ok(());
+    }
+    let (ptr, len) = workspace.map_or((std::ptr::null_mut(), 0), |block| (block.as_ptr(), block.bytes()));
+    op.run(&mut Run { inputs, outputs, extras, workspace: ptr, workspace_len: len, device })
+}
+
+/// Takes the values that variables have now.
+fn read_variables(args: &mut Args<'_>) {
+    for arg in args {
+        let read = match arg {
+            Arg::Lent(tensor) => match tensor.data() {
+                Data::Variable(cell) => Arg::Read(tensor, cell.value()),
+                Data::Value(_) => continue,
+            },
+            _ => continue,
+        };
+        *arg = read;
+    }
+}
+
+/// The device of all inputs, or the current one for an op that has none.
+fn common_device(op: &dyn Op, args: &[Arg<'_>]) -> Result<Device> {
+    let Some((first, rest)) = args.split_first() else { return Ok(context::device()) };
+    let device = first.storage().device();
+    match rest.iter().map(|arg| arg.storage().device()).find(|&other| other != device) {
+        None => Ok(device.clone()),
+        Some(other) => Err(Error::device(
+            op.name(),
+            format!("operands are on {device} and {other}; bring one over with `to_device`"),
+        )),
+    }
+}
+
+/// A tape that watches some of an op's inputs.
+struct Watcher {
+    tape: Arc<TapeCore>,
+    /// For each input, the node by which the tape knows it.
+    edges: SmallVec<[Option<NodeRef>; 3]>,
+    /// What the op's backward will read.
+    keeps: Keeps,
+}
+
+/// The recording tapes that watch an input, outermost first.
+fn watchers(op: &dyn Op, args: &[Arg<'_>]) -> Result<SmallVec<[Watcher; 1]>> {
+    let mut watchers = SmallVec::new();
+    if !context::is_recording() || op.gradient() == Gradient::Zero {
+        return Ok(watchers);
+    }
+    if let Some(tensor) = args.iter().filter_map(Arg::tensor).find(|tensor| context::is_sealed(tensor)) {
+        return Err(Error::tape(format!(
+            "{}: a tensor of shape {} recorded outside a recomputed function is used inside it; pass it as one of \
+             the function's inputs",
+            op.name(),
+            tensor.shape()
+        )));
+    }
+    context::with_tapes(|tapes| {
+        for tape in tapes {
+            let find = |arg: &Arg<'_>| arg.tensor().and_then(|tensor| tape.find(tensor));
+            let edges: SmallVec<[Option<NodeRef>; 3]> = args.iter().map(find).collect();
+            if edges.iter().all(Option::is_none) {
+                continue;
+            }
+            let wanted: SmallVec<[bool; 4]> = edges.iter().map(Option::is_some).collect();
+            watchers.push(Watcher { tape: tape.clone(), edges, keeps: op.keeps(&wanted) });
+        }
+    });
+    match op.gradient() {
+        Gradient::None(reason) if !watchers.is_empty() => Err(Error::not_differentiable(op.name(), reason)),
+        _ => Ok(watchers),
+    }
+}
+
+/// One execution on its way.
+struct Call<'a> {
+    op: &'a OpRef,
+    device: &'a Device,
+    metas: &'a [Meta],
+    watchers: &'a [Watcher],
+}
+
+impl Call<'_> {
+    /// Views: no memory, no kernel.
+    fn look(&self, args: &[Arg<'_>], outputs: &[Output]) -> Tensors {
+        let part = |output: &Output| match *output {
+            Output::View { input, layout } => {
+                (args[input].storage().clone(), Meta { layout, dtype: self.metas[input].dtype })
+            }
+            Output::New(_) => unreachable!("{}: outputs are all views or all new", self.op.name()),
+        };
+        let parts: SmallVec<[Part; 1]> = outputs.iter().map(part).collect();
+        self.finish(args, parts, &[])
+    }
+
+    /// Takes memory, runs the kernel, records.
+    fn compute(&self, mut args: Args<'_>, outputs: &[Output]) -> Result<Tensors> {
+        let extras = self.extras();
+        let mut parts: SmallVec<[Part; 1]> = SmallVec::new();
+        for output in outputs {
+            let Output::New(meta) = output else {
+                unreachable!("{}: outputs are all views or all new", self.op.name())
+            };
+            let reused = if parts.is_empty() { self.reuse(&mut args, meta) } else { None };
+            parts.push((reused.map_or_else(|| self.fresh(meta), Ok)?, *meta));
+        }
+        let mut extra_parts: SmallVec<[(Extra, Arc<Storage>); 2]> = SmallVec::new();
+        for extra in extras {
+            extra_parts.push((extra, self.fresh(&extra.meta)?));
+        }
+        let workspace = workspace(self.op, self.device, self.metas)?;
+        let input = |(arg, meta): (&Arg<'_>, &Meta)| Operand::new(arg.storage().ptr(), *meta);
+        run(
+            self.op,
+            self.device,
+            &args.iter().zip(self.metas).map(input).collect::<SmallVec<[Operand; 4]>>(),
+            &parts.iter().map(|(s, meta)| Operand::new(s.ptr(), *meta)).collect::<SmallVec<[Operand; 2]>>(),
+            &extra_parts
+                .iter()
+                .map(|(e, s)| Operand::new(s.ptr(), e.meta))
+                .collect::<SmallVec<[Operand; 2]>>(),
+            workspace.as_ref(),
+        )?;
+        drop(workspace);
+        Ok(self.finish(&args, parts, &extra_parts))
+    }
+
+    /// A new block for an output.
+    fn fresh(&self, meta: &Meta) -> Result<Arc<Storage>> {
+        Storage::new(self.device, meta.shape(), meta.dtype, self.op.name())
+    }
+
+    /// The extra outputs that the watching tapes want; the tapes share them.
+    fn extras(&self) -> SmallVec<[Extra; 2]> {
+        if self.watchers.is_empty() {
+            return SmallVec::new();
+        }
+        let watched = |idx: usize| self.watchers.iter().any(|watcher| watcher.edges[idx].is_some());
+        let wanted: SmallVec<[bool; 4]> = (0..self.metas.len()).map(watched).collect();
+        self.op.extras(self.metas, &wanted)
+    }
+
+    /// The memory of an input that was given away, for the first output: if the op may write there, the input is
+    /// held by nobody else, and no tape wants to keep it.
+    fn reuse(&self, args: &mut [Arg<'_>], output: &Meta) -> Option<Arc<Storage>> {
+        for &idx in self.op.overwrites() {
+            let Some(Arg::Given(tensor)) = args.get(idx) else { continue };
+            let kept = self.watchers.iter().any(|watcher| watcher.keeps.contains(&Keep::Input(idx)));
+            let fits = tensor.shape() == output.shape() && tensor.dtype() == output.dtype;
+            if kept || !fits || !tensor.is_unshared() {
+                continue;
+            }
+            if let Some(storage) = args[idx].take_unshared() {
+                storage.block().set_site(context::site(self.op.name()));
+                return Some(storage);
+            }
+        }
+        None
+    }
+
+    /// Records the call on each watching tape and makes the output tensors.
+    fn finish(
+        &self,
+        args: &[Arg<'_>],
+        parts: SmallVec<[Part; 1]>,
+        extras: &[(Extra, Arc<Storage>)],
+    ) -> Tensors {
+        let mut nodes: SmallVec<[Nodes; 1]> = parts.iter().map(|_| Nodes::new()).collect();
+        for watcher in self.watchers {
+            let record = Record {
+                op: self.op,
+                edges: &watcher.edges,
+                keeps: &watcher.keeps,
+                args,
+                metas: self.metas,
+                outputs: &parts,
+                extras,
+                output_nodes: &nodes,
+            };
+            let node = watcher.tape.record(&record);
+            for (output, nodes) in nodes.iter_mut().enumerate() {
+                nodes.push(NodeRef { node: node.clone(), output });
+            }
+        }
+        let outputs: Tensors = parts
+            .into_iter()
+            .zip(nodes)
+            .map(|((storage, meta), nodes)| Tensor::over(storage, meta, nodes))
+            .collect();
+        context::with_step(|step| step.record(self.op, args, &outputs));
+        outputs
+    }
+}

@@ -1,0 +1,334 @@
+//! What an op is: a small value (its attributes) behind one trait.
+//!
+//! Eager execution, the tape, ghosts, replays, reports and the generated tests all derive from this description.
+//! Records hold ops as values, so users' own ops, fused ops and backward ops are the same kind of thing.
+
+use std::fmt;
+use std::sync::Arc;
+
+use smallvec::SmallVec;
+
+use crate::device::Device;
+use crate::dtype::DType;
+use crate::error::{Error, Result};
+use crate::layout::Layout;
+use crate::shape::Shape;
+use crate::tape::Backward;
+use crate::tensor::Tensor;
+
+/// A list of tensors, usually one.
+pub type Tensors = SmallVec<[Tensor; 1]>;
+
+/// An operation on tensors.
+///
+/// Shapes never depend on values: what [`Op::infer`] says must hold for every input of those shapes.
+pub trait Op: fmt::Debug + Send + Sync + 'static {
+    /// The name, as reports and errors show it.
+    fn name(&self) -> &'static str;
+
+    /// Checks the inputs and states the outputs.
+    ///
+    /// # Errors
+    /// Inputs that the op does not take; the text names the op, the values that clash, and what would work.
+    fn infer(&self, inputs: &[Meta]) -> Result<Outputs>;
+
+    /// Computes the outputs. Called by `execute` alone, and never on ghosts or for views.
+    ///
+    /// # Errors
+    /// Values that the op refuses, such as an index out of range.
+    fn run(&self, run: &mut Run<'_>) -> Result<()>;
+
+    /// Whether, and how, the op has a gradient.
+    fn gradient(&self) -> Gradient {
+        Gradient::Backward
+    }
+
+    /// What backward reads, given which inputs' gradients are wanted: the smallest form that needs no repeated
+    /// matmul, convolution, attention or reduction.
+    fn keeps(&self, _wanted: &[bool]) -> Keeps {
+        Keeps::new()
+    }
+
+    /// Further outputs that only backward reads (masks, statistics, indices); made when the op is recorded.
+    fn extras(&self, _inputs: &[Meta], _wanted: &[bool]) -> SmallVec<[Extra; 2]> {
+        SmallVec::new()
+    }
+
+    /// Turns the gradients of the outputs into those of the inputs.
+    ///
+    /// # Errors
+    /// Those of the ops that it calls.
+    fn backward(&self, _backward: &mut Backward<'_>) -> Result<()> {
+        Err(Error::not_differentiable(self.name(), "it does not define `backward`"))
+    }
+
+    /// The same function written with other ops, whose gradients are ops again. A fused op has one; it is recorded
+    /// as that when a second tape watches, so that derivatives of any order exist.
+    fn composite(&self, _inputs: &[&Tensor]) -> Option<Result<Tensors>> {
+        None
+    }
+
+    /// Inputs whose memory the first output may be written over, if they are held by nobody else.
+    fn overwrites(&self) -> &'static [usize] {
+        &[]
+    }
+
+    /// Whether the op is cheap to repeat: elementwise, a cast, dropout, applying a norm.
+    fn is_cheap(&self) -> bool {
+        false
+    }
+
+    /// Bytes of scratch memory that [`Op::run`] needs: a formula over shapes, never over threads or free memory.
+    fn workspace(&self, _inputs: &[Meta]) -> usize {
+        0
+    }
+
+    /// What running it takes, by formula.
+    fn cost(&self, inputs: &[Meta], outputs: &[Meta]) -> Cost {
+        let bytes = inputs.iter().chain(outputs).map(Meta::n_bytes).sum::<usize>();
+        Cost { flops: outputs.iter().map(|meta| meta.n_elems() as u64).sum(), bytes: bytes as u64 }
+    }
+}
+
+/// Shape, strides and dtype of an input or output, without its values.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Meta {
+    /// Which elements of the storage the tensor means.
+    pub layout: Layout,
+    /// The type of the elements.
+    pub dtype: DType,
+}
+
+impl Meta {
+    /// A fresh, row-major tensor.
+    pub fn fresh(shape: Shape, dtype: DType) -> Meta {
+        Meta { layout: Layout::contiguous(shape), dtype }
+    }
+
+    /// The shape.
+    pub fn shape(&self) -> &Shape {
+        self.layout.shape()
+    }
+
+    /// The number of elements.
+    pub fn n_elems(&self) -> usize {
+        self.layout.n_elems()
+    }
+
+    /// The bytes of the elements.
+    pub fn n_bytes(&self) -> usize {
+        self.n_elems() * self.dtype.size()
+    }
+}
+
+/// What an op gives back.
+pub type Outputs = SmallVec<[Output; 1]>;
+
+/// One output of an op.
+#[derive(Clone, Copy, Debug)]
+pub enum Output {
+    /// A new tensor, computed by `run`.
+    New(Meta),
+    /// A view of an input: no memory, no kernel.
+    View {
+        /// The input that is looked at.
+        input: usize,
+        /// The elements that are seen.
+        layout: Layout,
+    },
+}
+
+/// The single new output of most ops.
+pub fn one(shape: Shape, dtype: DType) -> Result<Outputs> {
+    Ok(smallvec::smallvec![Output::New(Meta::fresh(shape, dtype))])
+}
+
+/// The single view that shape ops give.
+pub fn view(layout: Layout) -> Result<Outputs> {
+    Ok(smallvec::smallvec![Output::View { input: 0, layout }])
+}
+
+/// Whether, and how, an op has a gradient.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Gradient {
+    /// `backward` gives it.
+    Backward,
+    /// The op is itself a backward op: whatever watches it records its composite.
+    Composite,
+    /// The outputs jump and are flat between the jumps, and are not floats (a comparison, a position): the
+    /// derivative is zero wherever it exists, nothing is recorded, and nothing is lost.
+    Zero,
+    /// There is none; the reason is part of the error when an input is watched.
+    None(&'static str),
+}
+
+/// What backward reads of a record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Keep {
+    /// An input.
+    Input(usize),
+    /// An output.
+    Output(usize),
+    /// An extra output.
+    Extra(usize),
+}
+
+/// A list of what backward reads.
+pub type Keeps = SmallVec<[Keep; 4]>;
+
+/// An extra output: what it is, and its shape.
+#[derive(Clone, Copy, Debug)]
+pub struct Extra {
+    /// What kind of value it is.
+    pub form: Form,
+    /// Its shape and dtype.
+    pub meta: Meta,
+}
+
+/// The form in which a value is kept for backward.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Form {
+    /// An input as it is.
+    Input,
+    /// An output as it is.
+    Output,
+    /// One bit per element.
+    Mask,
+    /// A number per row or channel, such as a mean.
+    Statistics,
+    /// Positions.
+    Indices,
+    /// Nothing: a chain of cheap ops rebuilds it from values that are kept anyway.
+    Derived,
+}
+
+impl Form {
+    /// The word that reports use.
+    pub fn name(self) -> &'static str {
+        match self {
+            Form::Input => "input",
+            Form::Output => "output",
+            Form::Mask => "mask",
+            Form::Statistics => "statistics",
+            Form::Indices => "indices",
+            Form::Derived => "derived",
+        }
+    }
+}
+
+/// What running an op takes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Cost {
+    /// Floating-point operations.
+    pub flops: u64,
+    /// Bytes read and written.
+    pub bytes: u64,
+}
+
+/// What a kernel is given. All memory comes from the caller; a kernel never allocates.
+pub struct Run<'a> {
+    /// The inputs, with their strides.
+    pub inputs: &'a [Operand],
+    /// The outputs, row-major. The first may be the memory of an input that [`Op::overwrites`] names.
+    pub outputs: &'a [Operand],
+    /// The extra outputs; empty when the op is not recorded.
+    pub extras: &'a [Operand],
+    /// The address of the scratch memory.
+    pub workspace: *mut u8,
+    /// Its length in bytes.
+    pub workspace_len: usize,
+    /// The device that runs the op.
+    pub device: &'a Device,
+}
+
+impl<'a> Run<'a> {
+    /// The scratch memory.
+    ///
+    /// # Safety
+    /// The slice must not be made twice at a time.
+    pub unsafe fn workspace_bytes(&self) -> &'a mut [u8] {
+        if self.workspace_len == 0 {
+            return &mut [];
+        }
+        // SAFETY: the block is as long as it says and belongs to this call; the caller makes no second slice of it.
+        unsafe { std::slice::from_raw_parts_mut(self.workspace, self.workspace_len) }
+    }
+}
+
+/// The memory of one input or output.
+#[derive(Clone, Copy, Debug)]
+pub struct Operand {
+    /// The address of the storage, not yet of the first element.
+    base: *mut u8,
+    /// Shape, strides and dtype.
+    pub meta: Meta,
+}
+
+impl Operand {
+    pub(crate) fn new(base: *mut u8, meta: Meta) -> Operand {
+        Operand { base, meta }
+    }
+
+    /// The address of the first element.
+    #[inline]
+    pub fn ptr(&self) -> *mut u8 {
+        self.base.wrapping_add(self.meta.layout.offset() * self.meta.dtype.size())
+    }
+
+    /// The shape.
+    #[inline]
+    pub fn shape(&self) -> &Shape {
+        self.meta.layout.shape()
+    }
+
+    /// The type of the elements.
+    #[inline]
+    pub fn dtype(&self) -> DType {
+        self.meta.dtype
+    }
+
+    /// The number of elements.
+    #[inline]
+    pub fn n_elems(&self) -> usize {
+        self.meta.layout.n_elems()
+    }
+
+    /// Whether the elements lie one after the other.
+    #[inline]
+    pub fn is_contiguous(&self) -> bool {
+        self.meta.layout.is_contiguous()
+    }
+}
+
+/// A reference to an op: a constant for ops without attributes, shared otherwise.
+#[derive(Clone)]
+pub enum OpRef {
+    /// An op that needs no memory of its own.
+    Static(&'static dyn Op),
+    /// An op with attributes.
+    Shared(Arc<dyn Op>),
+}
+
+impl OpRef {
+    /// An op with attributes.
+    pub fn new(op: impl Op) -> OpRef {
+        OpRef::Shared(Arc::new(op))
+    }
+}
+
+impl std::ops::Deref for OpRef {
+    type Target = dyn Op;
+    #[inline]
+    fn deref(&self) -> &(dyn Op + 'static) {
+        match self {
+            OpRef::Static(op) => *op,
+            OpRef::Shared(op) => &**op,
+        }
+    }
+}
+
+impl fmt::Debug for OpRef {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        (**self).fmt(f)
+    }
+}

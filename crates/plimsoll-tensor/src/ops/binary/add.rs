@@ -1,0 +1,66 @@
+//! `add`: the sum of two tensors, element by element.
+
+use plimsoll_cpu::element::Number;
+
+use super::{Binary, Elementwise, Rhs, binary, give_reduced};
+use crate::context;
+use crate::error::Result;
+use crate::execute::Arg;
+use crate::op::{Keeps, Op};
+use crate::tape::Backward;
+use crate::tensor::Tensor;
+
+/// f(a, b) = a + b; both slopes are one, so nothing is kept.
+#[derive(Clone, Copy, Debug)]
+pub struct Add;
+
+impl Binary for Add {
+    const NAME: &'static str = "add";
+    const DOC: &'static str = "The sum of two tensors, element by element.";
+    const TORCH: &'static str = "x0 + x1";
+    const OP: &'static dyn Op = &Elementwise::<Add>::NEW;
+
+    #[inline(always)]
+    fn value<T: Number>(lhs: T, rhs: T) -> T {
+        lhs.add(rhs)
+    }
+
+    fn keeps(_wanted: &[bool]) -> Keeps {
+        Keeps::new()
+    }
+
+    fn backward(backward: &mut Backward<'_>) -> Result<()> {
+        let gradient = backward.gradient()?;
+        if backward.wants(0) && backward.wants(1) {
+            give_reduced(backward, 0, gradient.clone())?;
+            return give_reduced(backward, 1, gradient);
+        }
+        let input = if backward.wants(0) { 0 } else { 1 };
+        give_reduced(backward, input, gradient)
+    }
+
+    fn reference(lhs: f64, rhs: f64) -> f64 {
+        lhs + rhs
+    }
+}
+
+impl Tensor {
+    /// The sum of two tensors, element by element, or of a tensor and a number.
+    ///
+    /// # Errors
+    /// Shapes that do not broadcast, different dtypes; memory that is full.
+    #[track_caller]
+    pub fn add(&self, rhs: impl Rhs) -> Result<Tensor> {
+        let _line = context::at_callers_line();
+        rhs.apply(|rhs| binary::<Add>(self, rhs), |number| self.affine(1.0, number))
+    }
+
+    /// The sum of two tensors, written over one of them if nobody else holds it.
+    ///
+    /// # Errors
+    /// Shapes that do not broadcast, different dtypes; memory that is full.
+    #[track_caller]
+    pub fn into_add(self, rhs: Tensor) -> Result<Tensor> {
+        super::binary_with::<Add>(Arg::Given(self), Arg::Given(rhs))
+    }
+}

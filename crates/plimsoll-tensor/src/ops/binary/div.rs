@@ -1,0 +1,76 @@
+//! `div`: the quotient of two tensors, element by element.
+
+use plimsoll_cpu::element::Number;
+
+use super::{Binary, Elementwise, Rhs, binary, give_reduced};
+use crate::context;
+use crate::error::Result;
+use crate::execute::Arg;
+use crate::op::{Keep, Keeps, Op};
+use crate::tape::Backward;
+use crate::tensor::Tensor;
+
+/// f(a, b) = a / b with slopes 1 / b and -f / b; backward reads b and, for the second, f.
+#[derive(Clone, Copy, Debug)]
+pub struct Div;
+
+impl Binary for Div {
+    const NAME: &'static str = "div";
+    const DOC: &'static str = "The quotient of two tensors, element by element.";
+    const RHS_RANGE: (f64, f64) = (0.5, 2.0);
+    const TORCH: &'static str = "x0 / x1";
+    const OP: &'static dyn Op = &Elementwise::<Div>::NEW;
+
+    #[inline(always)]
+    fn value<T: Number>(lhs: T, rhs: T) -> T {
+        lhs.div(rhs)
+    }
+
+    fn keeps(wanted: &[bool]) -> Keeps {
+        let quotient = wanted[1].then_some(Keep::Output(0));
+        [Some(Keep::Input(1)), quotient].into_iter().flatten().collect()
+    }
+
+    fn backward(backward: &mut Backward<'_>) -> Result<()> {
+        let per_rhs = backward.gradient()?.into_div(&backward.input(1)?)?;
+        if backward.wants(1) {
+            let product = per_rhs.mul(&backward.output(0)?)?;
+            let shape = *backward.input_shape(1);
+            backward.give(1, product.sum_to(&shape)?.into_affine(-1.0, 0.0)?)?;
+        }
+        match backward.wants(0) {
+            true => give_reduced(backward, 0, per_rhs),
+            false => Ok(()),
+        }
+    }
+
+    fn reference(lhs: f64, rhs: f64) -> f64 {
+        lhs / rhs
+    }
+}
+
+impl Tensor {
+    /// The quotient of two tensors, element by element, or of a tensor and a number.
+    ///
+    /// # Errors
+    /// Shapes that do not broadcast, different dtypes; memory that is full.
+    #[track_caller]
+    pub fn div(&self, rhs: impl Rhs) -> Result<Tensor> {
+        let _line = context::at_callers_line();
+        rhs.apply(|rhs| binary::<Div>(self, rhs), |number| self.div_by(number))
+    }
+
+    /// The quotient of a tensor and a number: a product where that is exact, a true division for integers.
+    fn div_by(&self, number: f64) -> Result<Tensor> {
+        binary::<Div>(self, &Tensor::full_like_scalar(self, number)?)
+    }
+
+    /// The quotient of two tensors, written over this one if nobody else holds it.
+    ///
+    /// # Errors
+    /// Shapes that do not broadcast, different dtypes; memory that is full.
+    #[track_caller]
+    pub fn into_div(self, rhs: &Tensor) -> Result<Tensor> {
+        super::binary_with::<Div>(Arg::Given(self), Arg::Lent(rhs))
+    }
+}

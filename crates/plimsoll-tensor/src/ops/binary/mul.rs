@@ -1,0 +1,70 @@
+//! `mul`: the product of two tensors, element by element.
+
+use plimsoll_cpu::element::Number;
+
+use super::{Binary, Elementwise, Rhs, binary, give_reduced};
+use crate::context;
+use crate::error::Result;
+use crate::execute::Arg;
+use crate::op::{Keep, Keeps, Op};
+use crate::tape::Backward;
+use crate::tensor::Tensor;
+
+/// f(a, b) = a b; the slope of each operand is the other one, kept only where it is wanted.
+#[derive(Clone, Copy, Debug)]
+pub struct Mul;
+
+impl Binary for Mul {
+    const NAME: &'static str = "mul";
+    const DOC: &'static str = "The product of two tensors, element by element.";
+    const TORCH: &'static str = "x0 * x1";
+    const OP: &'static dyn Op = &Elementwise::<Mul>::NEW;
+
+    #[inline(always)]
+    fn value<T: Number>(lhs: T, rhs: T) -> T {
+        lhs.mul(rhs)
+    }
+
+    fn keeps(wanted: &[bool]) -> Keeps {
+        let other = |input: usize| wanted[input].then_some(Keep::Input(1 - input));
+        [other(0), other(1)].into_iter().flatten().collect()
+    }
+
+    fn backward(backward: &mut Backward<'_>) -> Result<()> {
+        let gradient = backward.gradient()?;
+        if backward.wants(1) {
+            let product = match backward.wants(0) {
+                true => gradient.mul(&backward.input(0)?)?,
+                false => return give_reduced(backward, 1, gradient.into_mul(&backward.input(0)?)?),
+            };
+            give_reduced(backward, 1, product)?;
+        }
+        let rhs = backward.input(1)?;
+        give_reduced(backward, 0, gradient.into_mul(&rhs)?)
+    }
+
+    fn reference(lhs: f64, rhs: f64) -> f64 {
+        lhs * rhs
+    }
+}
+
+impl Tensor {
+    /// The product of two tensors, element by element, or of a tensor and a number.
+    ///
+    /// # Errors
+    /// Shapes that do not broadcast, different dtypes; memory that is full.
+    #[track_caller]
+    pub fn mul(&self, rhs: impl Rhs) -> Result<Tensor> {
+        let _line = context::at_callers_line();
+        rhs.apply(|rhs| binary::<Mul>(self, rhs), |number| self.affine(number, 0.0))
+    }
+
+    /// The product of two tensors, written over this one if nobody else holds it.
+    ///
+    /// # Errors
+    /// Shapes that do not broadcast, different dtypes; memory that is full.
+    #[track_caller]
+    pub fn into_mul(self, rhs: &Tensor) -> Result<Tensor> {
+        super::binary_with::<Mul>(Arg::Given(self), Arg::Lent(rhs))
+    }
+}

@@ -1,0 +1,69 @@
+//! `sub`: the difference of two tensors, element by element.
+
+use plimsoll_cpu::element::Number;
+
+use super::{Binary, Elementwise, Rhs, binary, give_reduced};
+use crate::context;
+use crate::error::Result;
+use crate::execute::Arg;
+use crate::op::{Keeps, Op};
+use crate::tape::Backward;
+use crate::tensor::Tensor;
+
+/// f(a, b) = a - b; the slopes are one and minus one, so nothing is kept.
+#[derive(Clone, Copy, Debug)]
+pub struct Sub;
+
+impl Binary for Sub {
+    const NAME: &'static str = "sub";
+    const DOC: &'static str = "The difference of two tensors, element by element.";
+    const TORCH: &'static str = "x0 - x1";
+    const OP: &'static dyn Op = &Elementwise::<Sub>::NEW;
+
+    #[inline(always)]
+    fn value<T: Number>(lhs: T, rhs: T) -> T {
+        lhs.sub(rhs)
+    }
+
+    fn keeps(_wanted: &[bool]) -> Keeps {
+        Keeps::new()
+    }
+
+    fn backward(backward: &mut Backward<'_>) -> Result<()> {
+        let gradient = backward.gradient()?;
+        if backward.wants(0) {
+            give_reduced(backward, 0, gradient.clone())?;
+        }
+        if backward.wants(1) {
+            let shape = *backward.input_shape(1);
+            let reduced = gradient.sum_to(&shape)?;
+            backward.give(1, reduced.into_affine(-1.0, 0.0)?)?;
+        }
+        Ok(())
+    }
+
+    fn reference(lhs: f64, rhs: f64) -> f64 {
+        lhs - rhs
+    }
+}
+
+impl Tensor {
+    /// The difference of two tensors, element by element, or of a tensor and a number.
+    ///
+    /// # Errors
+    /// Shapes that do not broadcast, different dtypes; memory that is full.
+    #[track_caller]
+    pub fn sub(&self, rhs: impl Rhs) -> Result<Tensor> {
+        let _line = context::at_callers_line();
+        rhs.apply(|rhs| binary::<Sub>(self, rhs), |number| self.affine(1.0, -number))
+    }
+
+    /// The difference of two tensors, written over this one if nobody else holds it.
+    ///
+    /// # Errors
+    /// Shapes that do not broadcast, different dtypes; memory that is full.
+    #[track_caller]
+    pub fn into_sub(self, rhs: &Tensor) -> Result<Tensor> {
+        super::binary_with::<Sub>(Arg::Given(self), Arg::Lent(rhs))
+    }
+}

@@ -1,0 +1,151 @@
+//! `contiguous` and `cast`: the same values in row-major order, or as another dtype.
+
+use plimsoll_cpu::copy as kernels;
+
+use crate::context;
+use crate::dtype::DType;
+use crate::error::Result;
+use crate::execute::call;
+use crate::op::{Gradient, Meta, Op, OpRef, Operand, Outputs, Run, one};
+use crate::ops::kernel::{dst, for_all, src};
+use crate::ops::registry::{OpInfo, Sample, Values, floats, input};
+use crate::tape::Backward;
+use crate::tensor::Tensor;
+
+/// Copies the values of one operand to another of the same shape, converting them if the dtypes differ.
+pub(crate) fn copy(from: &Operand, to: &Operand) {
+    debug_assert_eq!(from.shape(), to.shape());
+    for_all!(from.dtype(), I => for_all!(to.dtype(), O => {
+        // SAFETY: `execute` hands out operands that are valid for their layouts, and the output is nobody else's.
+        unsafe { kernels::cast::<I, O>(from.shape(), dst(to), src(from)) }
+    }));
+}
+
+/// The values in row-major order, in memory of their own.
+#[derive(Debug)]
+struct Contiguous;
+
+impl Op for Contiguous {
+    fn name(&self) -> &'static str {
+        "contiguous"
+    }
+
+    fn infer(&self, inputs: &[Meta]) -> Result<Outputs> {
+        one(*inputs[0].shape(), inputs[0].dtype)
+    }
+
+    fn run(&self, run: &mut Run<'_>) -> Result<()> {
+        copy(&run.inputs[0], &run.outputs[0]);
+        Ok(())
+    }
+
+    fn backward(&self, backward: &mut Backward<'_>) -> Result<()> {
+        let gradient = backward.gradient()?;
+        backward.give(0, gradient)
+    }
+
+    fn is_cheap(&self) -> bool {
+        true
+    }
+}
+
+/// The values as another dtype.
+#[derive(Debug)]
+struct Cast(DType);
+
+impl Op for Cast {
+    fn name(&self) -> &'static str {
+        "cast"
+    }
+
+    fn infer(&self, inputs: &[Meta]) -> Result<Outputs> {
+        one(*inputs[0].shape(), self.0)
+    }
+
+    fn run(&self, run: &mut Run<'_>) -> Result<()> {
+        copy(&run.inputs[0], &run.outputs[0]);
+        Ok(())
+    }
+
+    fn gradient(&self) -> Gradient {
+        if self.0.is_float() { Gradient::Backward } else { Gradient::Zero }
+    }
+
+    fn backward(&self, backward: &mut Backward<'_>) -> Result<()> {
+        let gradient = backward.gradient()?.cast(backward.input_dtype(0))?;
+        backward.give(0, gradient)
+    }
+
+    fn is_cheap(&self) -> bool {
+        true
+    }
+}
+
+impl Tensor {
+    /// The same values in row-major order; the tensor itself if they lie so already.
+    ///
+    /// # Errors
+    /// Memory that is full.
+    #[track_caller]
+    pub fn contiguous(&self) -> Result<Tensor> {
+        if self.layout().is_contiguous() {
+            return Ok(self.clone());
+        }
+        self.copied()
+    }
+
+    /// The same values in memory of their own.
+    ///
+    /// # Errors
+    /// Memory that is full.
+    #[track_caller]
+    pub fn copied(&self) -> Result<Tensor> {
+        let _line = context::at_callers_line();
+        call(OpRef::Static(&Contiguous), &[self])
+    }
+
+    /// The values as another dtype: floats become whole numbers by truncation, and what is not zero is true.
+    ///
+    /// # Errors
+    /// Memory that is full.
+    #[track_caller]
+    pub fn cast(&self, dtype: DType) -> Result<Tensor> {
+        let _line = context::at_callers_line();
+        if dtype == self.dtype() {
+            return Ok(self.clone());
+        }
+        call(OpRef::new(Cast(dtype)), &[self])
+    }
+}
+
+/// The registry's entries.
+pub static INFOS: &[&OpInfo] = &[
+    &OpInfo { name: "contiguous", doc: "The values in row-major order.", samples: contiguous_samples },
+    &OpInfo { name: "cast", doc: "The values as another dtype.", samples: cast_samples },
+];
+
+fn contiguous_samples() -> Vec<Sample> {
+    let sample = |name: &str, shape: &[usize]| {
+        Sample::new(name, vec![floats(shape)], |x| x[0].copied())
+            .reference(|x| x[0].clone())
+            .torch("x0.clone()")
+    };
+    vec![sample("square", &[3, 4]), sample("cube", &[2, 3, 2])]
+}
+
+fn cast_samples() -> Vec<Sample> {
+    let whole = input(&[5], Values::Of(DType::I64, -3.0, 4.0));
+    vec![
+        Sample::new("to float64", vec![floats(&[2, 3])], |x| x[0].cast(DType::F64))
+            .reference(|x| x[0].clone())
+            .torch("x0.double()"),
+        Sample::new("integers to float64", vec![whole], |x| x[0].cast(DType::F64))
+            .reference(|x| x[0].clone())
+            .torch("x0.double()"),
+        Sample::new("to whole numbers", vec![input(&[7], Values::Constants(-3.0, 3.0))], |x| {
+            x[0].cast(DType::I32)
+        })
+        .reference(|x| x[0].map(f64::trunc))
+        .torch("x0.int()"),
+    ]
+}

@@ -1,0 +1,76 @@
+//! What the CPU kernels of all ops share: from run-time dtypes and strides to the typed loops of `plimsoll-cpu`.
+
+use plimsoll_cpu::map::{Dst, Src};
+
+use crate::op::Operand;
+
+/// Runs an expression with `$T` standing for the element type of a float dtype.
+macro_rules! for_floats {
+    ($dtype:expr, $T:ident => $body:expr) => {
+        match $dtype {
+            $crate::dtype::DType::F32 => {
+                type $T = f32;
+                $body
+            }
+            $crate::dtype::DType::F64 => {
+                type $T = f64;
+                $body
+            }
+            $crate::dtype::DType::F16 => {
+                type $T = half::f16;
+                $body
+            }
+            $crate::dtype::DType::BF16 => {
+                type $T = half::bf16;
+                $body
+            }
+            other => unreachable!("`infer` refuses {other}"),
+        }
+    };
+}
+
+/// Runs an expression with `$T` standing for the element type of a dtype that can be added up.
+macro_rules! for_numbers {
+    ($dtype:expr, $T:ident => $body:expr) => {
+        match $dtype {
+            $crate::dtype::DType::I64 => {
+                type $T = i64;
+                $body
+            }
+            $crate::dtype::DType::I32 => {
+                type $T = i32;
+                $body
+            }
+            $crate::dtype::DType::U8 => {
+                type $T = u8;
+                $body
+            }
+            float => $crate::ops::kernel::for_floats!(float, $T => $body),
+        }
+    };
+}
+
+/// Runs an expression with `$T` standing for the element type of any dtype.
+macro_rules! for_all {
+    ($dtype:expr, $T:ident => $body:expr) => {
+        match $dtype {
+            $crate::dtype::DType::Bool => {
+                type $T = bool;
+                $body
+            }
+            number => $crate::ops::kernel::for_numbers!(number, $T => $body),
+        }
+    };
+}
+
+pub(crate) use {for_all, for_floats, for_numbers};
+
+/// An operand that a loop reads.
+pub(crate) fn src<T>(operand: &Operand) -> Src<'_, T> {
+    Src { ptr: operand.ptr().cast::<T>().cast_const(), strides: operand.meta.layout.strides() }
+}
+
+/// An operand that a loop writes.
+pub(crate) fn dst<T>(operand: &Operand) -> Dst<'_, T> {
+    Dst { ptr: operand.ptr().cast::<T>(), strides: operand.meta.layout.strides() }
+}

@@ -1,0 +1,26 @@
+//! The ops: one file or folder each, with everything about it; and the registry that lists them.
+
+mod affine;
+pub(crate) mod binary;
+mod compare;
+pub(crate) mod copy;
+mod create;
+pub(crate) mod kernel;
+mod matmul;
+mod reduce;
+pub mod registry;
+mod unary;
+mod view;
+
+/// The registry, family by family: one line for each file that describes ops.
+static ALL: &[&[&registry::OpInfo]] = &[
+    affine::INFOS,
+    binary::INFOS,
+    compare::INFOS,
+    copy::INFOS,
+    create::INFOS,
+    matmul::INFOS,
+    reduce::INFOS,
+    unary::INFOS,
+    view::INFOS,
+];

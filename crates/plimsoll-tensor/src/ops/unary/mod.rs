@@ -1,0 +1,246 @@
+//! Elementwise functions of one tensor: one file per op, one line here.
+//!
+//! An op's file states its formula, its slope, what backward reads, the slope in plain ops for higher derivatives,
+//! and a range for the tests. This module makes the forward op, the fused backward op and the registry's entry of it.
+
+use plimsoll_cpu::element::{Element as Stored, Number};
+use plimsoll_cpu::math::Real;
+use plimsoll_cpu::{map, simd};
+
+use crate::context;
+use crate::dtype::DType;
+use crate::error::{Error, Result};
+use crate::execute::{Arg, call, call_with};
+use crate::op::{Gradient, Keep, Keeps, Meta, Op, OpRef, Operand, Outputs, Run, Tensors, one};
+use crate::ops::kernel::{dst, for_floats, src};
+use crate::ops::registry::{OpInfo, Sample, within};
+use crate::tape::Backward;
+use crate::tensor::Tensor;
+
+/// Declares the ops of the family; each has a file, and a unit struct or a struct of attributes in it.
+macro_rules! family {
+    ($($module:ident :: $op:ident),* $(,)?) => {
+        $(mod $module;)*
+        /// The family's part of the registry.
+        pub static INFOS: &[&OpInfo] = &[$(&info::<$module::$op>(), &backward_info::<$module::$op>()),*];
+    };
+}
+
+family! {
+    abs::Abs,
+    exp::Exp,
+    relu::Relu,
+}
+
+/// What the slope is computed from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reads {
+    /// Nothing: it is the same everywhere.
+    Nothing,
+    /// The input.
+    Input,
+    /// The output.
+    Output,
+}
+
+/// An elementwise function of one float tensor.
+pub trait Unary: Copy + std::fmt::Debug + Send + Sync + 'static {
+    /// The names of the op and of its backward op.
+    const NAMES: [&'static str; 2];
+    /// One sentence for the documents.
+    const DOC: &'static str;
+    /// What the slope is computed from.
+    const READS: Reads;
+    /// The range that tests draw inputs from; inside it the function is smooth.
+    const RANGE: (f64, f64) = (-2.0, 2.0);
+    /// PyTorch's expression over `x0`.
+    const TORCH: &'static str;
+
+    /// An op with typical attributes, for the tests.
+    fn sample() -> Self;
+    /// The function.
+    fn value<T: Real>(self, x: T) -> T;
+    /// Its derivative, from what [`Unary::READS`] names.
+    fn slope<T: Real>(self, v: T) -> T;
+    /// The same derivative in plain ops, so that it can be differentiated again.
+    ///
+    /// # Errors
+    /// Memory that is full.
+    fn derivative(self, v: &Tensor) -> Result<Tensor>;
+    /// The function by the standard library, for the tests.
+    fn reference(self, x: f64) -> f64;
+}
+
+/// Applies an op of the family.
+#[track_caller]
+pub(crate) fn unary<U: Unary>(op: U, x: &Tensor) -> Result<Tensor> {
+    let _line = context::at_callers_line();
+    call(OpRef::new(Forward(op)), &[x])
+}
+
+/// The forward op.
+#[derive(Debug)]
+struct Forward<U>(U);
+
+impl<U: Unary> Op for Forward<U> {
+    fn name(&self) -> &'static str {
+        U::NAMES[0]
+    }
+
+    fn infer(&self, inputs: &[Meta]) -> Result<Outputs> {
+        let dtype = inputs[0].dtype;
+        if !dtype.is_float() {
+            return Err(Error::dtype(
+                U::NAMES[0],
+                format!("takes floats, not {dtype}; convert with `cast(DType::F32)` first"),
+            ));
+        }
+        one(*inputs[0].shape(), dtype)
+    }
+
+    fn run(&self, run: &mut Run<'_>) -> Result<()> {
+        let (x, y) = (&run.inputs[0], &run.outputs[0]);
+        for_floats!(x.dtype(), T => run1::<T>(x, y, |x, y| value_tile(self.0, x, y)));
+        Ok(())
+    }
+
+    fn keeps(&self, _wanted: &[bool]) -> Keeps {
+        match U::READS {
+            Reads::Nothing => Keeps::new(),
+            Reads::Input => smallvec::smallvec![Keep::Input(0)],
+            Reads::Output => smallvec::smallvec![Keep::Output(0)],
+        }
+    }
+
+    fn backward(&self, backward: &mut Backward<'_>) -> Result<()> {
+        let gradient = Arg::Given(backward.gradient()?);
+        let args = match U::READS {
+            Reads::Nothing => smallvec::smallvec![gradient],
+            Reads::Input => smallvec::smallvec![gradient, Arg::Given(backward.input(0)?)],
+            Reads::Output => smallvec::smallvec![gradient, Arg::Given(backward.output(0)?)],
+        };
+        backward.give(0, call_with(OpRef::new(Slope(self.0)), args)?)
+    }
+
+    fn overwrites(&self) -> &'static [usize] {
+        &[0]
+    }
+
+    fn is_cheap(&self) -> bool {
+        true
+    }
+}
+
+/// The backward op: the gradient times the slope.
+#[derive(Debug)]
+struct Slope<U>(U);
+
+impl<U: Unary> Op for Slope<U> {
+    fn name(&self) -> &'static str {
+        U::NAMES[1]
+    }
+
+    fn infer(&self, inputs: &[Meta]) -> Result<Outputs> {
+        one(*inputs[0].shape(), inputs[0].dtype)
+    }
+
+    fn run(&self, run: &mut Run<'_>) -> Result<()> {
+        let (gradient, result) = (&run.inputs[0], &run.outputs[0]);
+        for_floats!(gradient.dtype(), T => match run.inputs.get(1) {
+            Some(v) => run2::<T>(gradient, v, result, |g, v, y| slope_tile(self.0, g, v, y)),
+            None => run1::<T>(gradient, result, |g, y| slope_tile(self.0, g, g, y)),
+        });
+        Ok(())
+    }
+
+    fn gradient(&self) -> Gradient {
+        Gradient::Composite
+    }
+
+    fn composite(&self, inputs: &[&Tensor]) -> Option<Result<Tensors>> {
+        let product = |v: &Tensor| inputs[0].mul(&self.0.derivative(v)?);
+        Some(product(inputs[inputs.len() - 1]).map(|result| smallvec::smallvec![result]))
+    }
+
+    fn overwrites(&self) -> &'static [usize] {
+        &[0]
+    }
+}
+
+/// The function over one tile; compiled once per op and compute type.
+#[inline(never)]
+fn value_tile<U: Unary, T: Real>(op: U, x: &[T], y: &mut [T]) {
+    simd::vectorize(
+        #[inline(always)]
+        || {
+            for (y, &x) in y.iter_mut().zip(x) {
+                *y = op.value(x);
+            }
+        },
+    );
+}
+
+/// The gradient times the slope over one tile; compiled once per op and compute type.
+#[inline(never)]
+fn slope_tile<U: Unary, T: Real>(op: U, gradient: &[T], v: &[T], y: &mut [T]) {
+    simd::vectorize(
+        #[inline(always)]
+        || {
+            for ((y, &gradient), &v) in y.iter_mut().zip(gradient).zip(v) {
+                *y = Number::mul(gradient, op.slope(v));
+            }
+        },
+    );
+}
+
+fn run1<T: Stored>(x: &Operand, y: &Operand, tile: impl Fn(&[T::Compute], &mut [T::Compute]) + Sync) {
+    // SAFETY: `execute` hands out operands that are valid for their layouts; the output is fresh, or the input itself.
+    unsafe { map::map1::<T, T>(x.shape(), dst(y), src(x), tile) }
+}
+
+fn run2<T: Stored>(
+    gradient: &Operand,
+    v: &Operand,
+    y: &Operand,
+    tile: impl Fn(&[T::Compute], &[T::Compute], &mut [T::Compute]) + Sync,
+) {
+    // SAFETY: `execute` hands out operands that are valid for their layouts; the output is fresh, or the gradient itself.
+    unsafe { map::map2::<T, T, T>(gradient.shape(), dst(y), src(gradient), src(v), tile) }
+}
+
+/// The registry's entry of a forward op.
+const fn info<U: Unary>() -> OpInfo {
+    OpInfo { name: U::NAMES[0], doc: U::DOC, samples: samples::<U> }
+}
+
+/// The registry's entry of a backward op.
+const fn backward_info<U: Unary>() -> OpInfo {
+    OpInfo {
+        name: U::NAMES[1],
+        doc: "The gradient times the slope of the op it belongs to.",
+        samples: backward_samples::<U>,
+    }
+}
+
+fn samples<U: Unary>() -> Vec<Sample> {
+    let op = U::sample();
+    let (low, high) = U::RANGE;
+    let sample = |name: &str, shape: &[usize]| {
+        Sample::new(name, vec![within(shape, low, high)], move |x| unary(op, &x[0]))
+            .reference(move |x| x[0].map(|x| op.reference(x)))
+            .torch(U::TORCH)
+    };
+    let wrong = crate::ops::registry::input(&[3], crate::ops::registry::Values::Of(DType::I64, 0.0, 5.0));
+    vec![sample("vector", &[7]), sample("cube", &[2, 3, 5]).refuses(vec![wrong], "takes floats")]
+}
+
+fn backward_samples<U: Unary>() -> Vec<Sample> {
+    let op = U::sample();
+    let (low, high) = U::RANGE;
+    let inputs = match U::READS {
+        Reads::Nothing => vec![within(&[5], -1.0, 1.0)],
+        _ => vec![within(&[5], -1.0, 1.0), within(&[5], low, high)],
+    };
+    let call = move |x: &[Tensor]| call(OpRef::new(Slope(op)), &x.iter().collect::<Vec<_>>());
+    vec![Sample::new("vector", inputs, call)]
+}

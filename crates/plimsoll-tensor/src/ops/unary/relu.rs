@@ -1,0 +1,53 @@
+//! `relu`: each element, or zero where it is negative.
+
+use plimsoll_cpu::element::Number;
+use plimsoll_cpu::math::Real;
+
+use super::{Reads, Unary, unary};
+use crate::error::Result;
+use crate::tensor::Tensor;
+
+/// f(x) = max(x, 0), f'(x) = 1 where f(x) > 0, else 0. Backward reads the output, which the next matmul or convolution
+/// keeps anyway.
+#[derive(Clone, Copy, Debug)]
+pub struct Relu;
+
+impl Unary for Relu {
+    const NAMES: [&'static str; 2] = ["relu", "relu_backward"];
+    const DOC: &'static str = "Each element, or zero where it is negative.";
+    const READS: Reads = Reads::Output;
+    const TORCH: &'static str = "x0.relu()";
+
+    fn sample() -> Relu {
+        Relu
+    }
+
+    #[inline(always)]
+    fn value<T: Real>(self, x: T) -> T {
+        Number::max(x, T::ZERO)
+    }
+
+    #[inline(always)]
+    fn slope<T: Real>(self, y: T) -> T {
+        if y > T::ZERO { T::ONE } else { T::ZERO }
+    }
+
+    fn derivative(self, y: &Tensor) -> Result<Tensor> {
+        y.gt(0.0)?.cast(y.dtype())
+    }
+
+    fn reference(self, x: f64) -> f64 {
+        x.max(0.0)
+    }
+}
+
+impl Tensor {
+    /// Each element, or zero where it is negative.
+    ///
+    /// # Errors
+    /// A tensor that is not of floats; memory that is full.
+    #[track_caller]
+    pub fn relu(&self) -> Result<Tensor> {
+        unary(Relu, self)
+    }
+}

@@ -1,0 +1,164 @@
+//! Values in and out: slices, vectors, single numbers, arrays of other crates.
+
+use crate::context;
+use crate::device::Device;
+use crate::dtype::Element;
+use crate::error::{Error, ErrorKind, Result};
+use crate::op::Meta;
+use crate::shape::IntoShape;
+use crate::storage::Storage;
+use crate::tensor::{Nodes, Tensor};
+
+impl Tensor {
+    /// A tensor with these values, in row-major order, on the current device.
+    ///
+    /// # Errors
+    /// A shape with another number of elements; memory that is full.
+    #[track_caller]
+    pub fn from_slice<T: Element>(values: &[T], shape: impl IntoShape) -> Result<Tensor> {
+        let _line = context::at_callers_line();
+        let shape = shape.into_shape()?;
+        if shape.n_elems() != values.len() {
+            return Err(Error::shape(
+                "from_slice",
+                format!(
+                    "{} values do not fill shape {shape}, which has {} elements",
+                    values.len(),
+                    shape.n_elems()
+                ),
+            ));
+        }
+        let mut storage = Storage::new(&Device::current(), &shape, T::DTYPE, "from_slice")?;
+        storage.fill_from(values);
+        Ok(Tensor::over(storage, Meta::fresh(shape, T::DTYPE), Nodes::new()))
+    }
+
+    /// A vector with these values on the current device.
+    ///
+    /// # Errors
+    /// Memory that is full.
+    #[track_caller]
+    pub fn from_vec<T: Element>(values: Vec<T>) -> Result<Tensor> {
+        Tensor::from_slice(&values, values.len())
+    }
+
+    /// A single number on the current device.
+    ///
+    /// # Errors
+    /// Memory that is full.
+    #[track_caller]
+    pub fn from<T: Element>(value: T) -> Result<Tensor> {
+        Tensor::from_slice(&[value], ())
+    }
+
+    /// The values in row-major order.
+    ///
+    /// # Errors
+    /// Another element type than the tensor's; a ghost tensor, which has no values.
+    #[track_caller]
+    pub fn to_vec<T: Element>(&self) -> Result<Vec<T>> {
+        let _line = context::at_callers_line();
+        self.check_readable::<T>("to_vec")?;
+        let (storage, meta) = context::replay(|| self.without_nodes().contiguous())?.part();
+        match meta.layout.offset() {
+            0 => Ok(storage.copy_out(meta.n_elems())),
+            offset => Ok(storage.copy_out::<T>(offset + meta.n_elems()).split_off(offset)),
+        }
+    }
+
+    /// The value of a tensor that has just one.
+    ///
+    /// # Errors
+    /// More or fewer elements than one, another element type than the tensor's, a ghost.
+    #[track_caller]
+    pub fn item<T: Element>(&self) -> Result<T> {
+        if self.n_elems() != 1 {
+            return Err(Error::shape(
+                "item",
+                format!("shape {} has {} elements, not one; use `to_vec`", self.shape(), self.n_elems()),
+            ));
+        }
+        Ok(self.to_vec::<T>()?[0])
+    }
+
+    /// The values as f64, whatever the dtype.
+    ///
+    /// # Errors
+    /// A ghost tensor, which has no values.
+    #[track_caller]
+    pub fn to_f64_vec(&self) -> Result<Vec<f64>> {
+        let _line = context::at_callers_line();
+        crate::ops::kernel::for_all!(self.dtype(), T => {
+            Ok(self.to_vec::<T>()?.into_iter().map(Element::to_f64).collect())
+        })
+    }
+
+    /// The same values on another device.
+    ///
+    /// # Errors
+    /// A ghost tensor cannot become a real one; memory that is full.
+    #[track_caller]
+    pub fn to_device(&self, device: &Device) -> Result<Tensor> {
+        let _line = context::at_callers_line();
+        if self.device() == *device {
+            return Ok(self.clone());
+        }
+        if context::with_tapes(|tapes| tapes.iter().any(|tape| tape.find(self).is_some())) {
+            return Err(Error::not_differentiable(
+                "to_device",
+                "copies between devices are not recorded; copy before you watch, or pass it through `stop_gradient`",
+            ));
+        }
+        let _there = device.enter();
+        if device.is_ghost() {
+            let storage = Storage::new(device, self.shape(), self.dtype(), "to_device")?;
+            return Ok(Tensor::over(storage, Meta::fresh(*self.shape(), self.dtype()), Nodes::new()));
+        }
+        crate::ops::kernel::for_all!(self.dtype(), T => Tensor::from_slice(&self.to_vec::<T>()?, *self.shape()))
+    }
+
+    fn check_readable<T: Element>(&self, op: &'static str) -> Result<()> {
+        if T::DTYPE != self.dtype() {
+            return Err(Error::dtype(
+                op,
+                format!(
+                    "the tensor is {}, not {}; convert with `cast` or ask for its own type",
+                    self.dtype(),
+                    T::DTYPE
+                ),
+            ));
+        }
+        if self.device().is_ghost() {
+            return Err(Error::new(ErrorKind::Ghost { op }));
+        }
+        Ok(())
+    }
+}
+
+#[cfg(feature = "ndarray")]
+impl Tensor {
+    /// A tensor with an array's values on the current device.
+    ///
+    /// # Errors
+    /// More dimensions than a tensor can have; memory that is full.
+    #[track_caller]
+    pub fn from_ndarray<T: Element, D: ndarray::Dimension>(
+        array: &ndarray::ArrayRef<T, D>,
+    ) -> Result<Tensor> {
+        match array.as_slice() {
+            Some(values) => Tensor::from_slice(values, array.shape()),
+            None => Tensor::from_slice(&array.iter().copied().collect::<Vec<T>>(), array.shape()),
+        }
+    }
+
+    /// The values as an array.
+    ///
+    /// # Errors
+    /// Another element type than the tensor's, a ghost.
+    #[track_caller]
+    pub fn to_ndarray<T: Element>(&self) -> Result<ndarray::ArrayD<T>> {
+        let values = self.to_vec::<T>()?;
+        ndarray::ArrayD::from_shape_vec(self.shape().dims(), values)
+            .map_err(|error| Error::shape("to_ndarray", error.to_string()))
+    }
+}

@@ -1,0 +1,123 @@
+//! `Step`: a training step that happens whole or not at all.
+//!
+//! While a step is open, assignments to variables wait; when it succeeds they are written together, and when it fails
+//! they are dropped and the random generator goes back, so a failed step leaves model, optimizer and generator as
+//! they were. Every op leaves a small record, watched or not.
+
+use plimsoll_memory::StepScope;
+use smallvec::SmallVec;
+
+use crate::context;
+use crate::device::Device;
+use crate::error::{Error, Result};
+use crate::execute::{Arg, Part};
+use crate::op::{OpRef, Tensors};
+use crate::shape::Shape;
+use crate::tensor::Data;
+use crate::update::{self, Update};
+
+/// A training step: a function of model, optimizer and batch.
+#[derive(Debug)]
+pub struct Step;
+
+impl Step {
+    /// Runs `f` as one step on `device`.
+    ///
+    /// # Errors
+    /// Those of `f`, memory that is full, a step inside a step. Model and generator are then as before.
+    pub fn run<T>(device: &Device, f: impl FnOnce() -> Result<T>) -> Result<T> {
+        Ok(Step::traced(device, f)?.0)
+    }
+
+    /// Like [`Step::run`], and returns the records that the ops left.
+    ///
+    /// # Errors
+    /// As [`Step::run`].
+    pub fn traced<T>(device: &Device, f: impl FnOnce() -> Result<T>) -> Result<(T, Vec<StepRecord>)> {
+        if context::with_step(|_| ()).is_some() {
+            return Err(Error::argument("step", "a step is open on this thread already; steps do not nest"));
+        }
+        let generator = context::generator();
+        let scope: StepScope = device.pool().begin_step();
+        context::replace_step(Some(StepState::default()));
+        let close = context::on_drop(|| drop(context::replace_step(None)));
+        let result = f().and_then(|value| {
+            let state = context::replace_step(None).unwrap_or_default();
+            update::commit(state.updates)?;
+            Ok((value, state.records))
+        });
+        drop(close);
+        drop(scope);
+        if result.is_err() {
+            context::set_generator(generator);
+        }
+        result
+    }
+}
+
+/// What is open while a step runs.
+#[derive(Default)]
+pub(crate) struct StepState {
+    updates: Vec<Update>,
+    records: Vec<StepRecord>,
+}
+
+/// One op that ran inside a step.
+#[derive(Clone, Debug)]
+pub struct StepRecord {
+    /// The op, with its attributes and, for random ops, its draw.
+    pub op: OpRef,
+    /// What it read.
+    pub inputs: SmallVec<[RecordInput; 3]>,
+    /// The numbers of its outputs.
+    pub outputs: SmallVec<[u64; 1]>,
+    /// The shape of its first output.
+    pub shape: Shape,
+}
+
+/// What a record read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RecordInput {
+    /// A tensor, by its number.
+    Tensor(u64),
+    /// A version of a variable.
+    Variable {
+        /// The variable.
+        address: usize,
+        /// How many times it had been assigned.
+        version: u64,
+    },
+    /// A tensor that the op wrote over.
+    Overwritten,
+}
+
+impl StepState {
+    /// Leaves the record of an op.
+    pub fn record(&mut self, op: &OpRef, args: &[Arg<'_>], outputs: &Tensors) {
+        let input = |arg: &Arg<'_>| match arg.tensor() {
+            None => RecordInput::Overwritten,
+            Some(tensor) => match tensor.data() {
+                Data::Value(_) => RecordInput::Tensor(tensor.id()),
+                Data::Variable(cell) => {
+                    RecordInput::Variable { address: cell.address(), version: cell.version() }
+                }
+            },
+        };
+        self.records.push(StepRecord {
+            op: op.clone(),
+            inputs: args.iter().map(input).collect(),
+            outputs: outputs.iter().map(|tensor| tensor.id()).collect(),
+            shape: *outputs[0].shape(),
+        });
+    }
+
+    /// Takes an update that waits for the step's end.
+    pub fn stage(&mut self, update: Option<Update>) {
+        self.updates.extend(update);
+    }
+
+    /// The value of a variable that was assigned in this step.
+    pub fn staged(&self, cell: usize) -> Option<Part> {
+        self.updates.iter().rev().find_map(|update| update.visible(cell))
+    }
+}

@@ -1,0 +1,196 @@
+//! Gradients that the user states, and functions that backward runs again.
+
+use std::fmt;
+use std::sync::Arc;
+
+use crate::context;
+use crate::error::{Error, Result};
+use crate::execute::{Arg, Args, execute};
+use crate::op::{Keep, Keeps, Meta, Op, OpRef, Output, Outputs, Run, Tensors};
+use crate::random::Generator;
+use crate::tape::{Backward, GradientTape, Unconnected};
+use crate::tensor::Tensor;
+
+/// Turns the gradient of a result into the gradients of the inputs.
+type BackwardFn = dyn Fn(&Tensor) -> Result<Vec<Tensor>> + Send + Sync;
+
+/// Runs `forward` without recording it, and gives its result the gradient that the returned function states: from
+/// the gradient of the result to one gradient per input.
+///
+/// # Errors
+/// Those of `forward`; when the gradient is asked for, a number of gradients that differs from that of the inputs.
+#[track_caller]
+pub fn custom_gradient<B>(
+    inputs: &[&Tensor],
+    forward: impl FnOnce(&[Tensor]) -> Result<(Tensor, B)>,
+) -> Result<Tensor>
+where
+    B: Fn(&Tensor) -> Result<Vec<Tensor>> + Send + Sync + 'static,
+{
+    let _line = context::at_callers_line();
+    let values: Vec<Tensor> = inputs.iter().map(|&input| input.clone()).collect();
+    let (result, backward) = context::with_changed_tapes(Vec::clear, || forward(&values))?;
+    let op = CustomGradient { n_inputs: inputs.len(), backward: Box::new(backward) };
+    attach(OpRef::new(op), inputs, result)
+}
+
+/// Runs `function` without keeping anything of its inside for backward; backward runs it again. Random draws repeat,
+/// and variables are read as they were, so the gradients are the same bits as without.
+///
+/// Recorded tensors that the function uses must be among `inputs`; variables are found by themselves.
+///
+/// # Errors
+/// Those of `function`; a recorded tensor that is used inside but is not among `inputs`.
+#[track_caller]
+pub fn recompute(
+    inputs: &[&Tensor],
+    function: impl Fn(&[Tensor]) -> Result<Tensor> + Send + Sync + 'static,
+) -> Result<Tensor> {
+    let _line = context::at_callers_line();
+    let generator = context::generator();
+    let values: Vec<Tensor> = inputs.iter().map(|input| input.without_nodes()).collect();
+    let scout = GradientTape::new();
+    // The scout finds the variables that the function reads; it is thrown away with all that it saved.
+    let result = context::sealed(scout.core.clone(), || function(&values))?.without_nodes();
+    let variables = scout.watched_variables();
+    drop(scout);
+    let mut all: Vec<&Tensor> = inputs.to_vec();
+    all.extend(variables.iter().map(|variable| &**variable));
+    let op = Recompute {
+        n_inputs: inputs.len(),
+        variables: variables.clone(),
+        generator,
+        function: Arc::new(function),
+    };
+    attach(OpRef::new(op), &all, result)
+}
+
+/// Records `result` as made by `op` from `inputs`: the op runs as a view of the result.
+fn attach(op: OpRef, inputs: &[&Tensor], result: Tensor) -> Result<Tensor> {
+    if !context::is_recording() {
+        return Ok(result);
+    }
+    let mut args: Args<'_> = inputs.iter().map(|input| Arg::Lent(input)).collect();
+    args.push(Arg::Given(result));
+    Ok(execute(op, args)?.remove(0))
+}
+
+/// A result whose gradient the user states. Its last input is the result itself, which it passes on.
+struct CustomGradient {
+    n_inputs: usize,
+    backward: Box<BackwardFn>,
+}
+
+impl fmt::Debug for CustomGradient {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("CustomGradient")
+    }
+}
+
+/// The output of an op that passes its last input on.
+fn pass_on(inputs: &[Meta]) -> Result<Outputs> {
+    let last = inputs.len() - 1;
+    Ok(smallvec::smallvec![Output::View { input: last, layout: inputs[last].layout }])
+}
+
+impl Op for CustomGradient {
+    fn name(&self) -> &'static str {
+        "custom_gradient"
+    }
+
+    fn infer(&self, inputs: &[Meta]) -> Result<Outputs> {
+        pass_on(inputs)
+    }
+
+    fn run(&self, _run: &mut Run<'_>) -> Result<()> {
+        Ok(())
+    }
+
+    fn backward(&self, backward: &mut Backward<'_>) -> Result<()> {
+        let gradients = (self.backward)(&backward.gradient()?)?;
+        if gradients.len() != self.n_inputs {
+            return Err(Error::argument(
+                self.name(),
+                format!(
+                    "the gradient function gave {} gradients for {} inputs",
+                    gradients.len(),
+                    self.n_inputs
+                ),
+            ));
+        }
+        for (input, gradient) in gradients.into_iter().enumerate() {
+            backward.give(input, gradient)?;
+        }
+        Ok(())
+    }
+}
+
+/// A result whose function backward runs again. Its inputs are the function's, the variables that it read, and the
+/// result itself, which it passes on.
+struct Recompute {
+    n_inputs: usize,
+    variables: Vec<crate::variable::Variable>,
+    generator: Generator,
+    function: Arc<dyn Fn(&[Tensor]) -> Result<Tensor> + Send + Sync>,
+}
+
+impl fmt::Debug for Recompute {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Recompute")
+    }
+}
+
+impl Op for Recompute {
+    fn name(&self) -> &'static str {
+        "recompute"
+    }
+
+    fn infer(&self, inputs: &[Meta]) -> Result<Outputs> {
+        pass_on(inputs)
+    }
+
+    fn run(&self, _run: &mut Run<'_>) -> Result<()> {
+        Ok(())
+    }
+
+    fn composite(&self, inputs: &[&Tensor]) -> Option<Result<Tensors>> {
+        let values: Vec<Tensor> = inputs[..self.n_inputs].iter().map(|&input| input.clone()).collect();
+        let now = context::generator();
+        context::set_generator(self.generator);
+        let result = (self.function)(&values);
+        context::set_generator(now);
+        Some(result.map(|result| smallvec::smallvec![result]))
+    }
+
+    fn keeps(&self, _wanted: &[bool]) -> Keeps {
+        (0..self.n_inputs + self.variables.len()).map(Keep::Input).collect()
+    }
+
+    fn backward(&self, backward: &mut Backward<'_>) -> Result<()> {
+        let gradient = backward.gradient()?;
+        let inputs: Vec<Tensor> = (0..self.n_inputs).map(|idx| backward.input(idx)).collect::<Result<_>>()?;
+        let pinned: Vec<Tensor> = (0..self.variables.len())
+            .map(|idx| backward.input(self.n_inputs + idx))
+            .collect::<Result<_>>()?;
+        let tape = GradientTape::new();
+        for input in inputs.iter().filter(|input| input.dtype().is_float()) {
+            tape.watch(input)?;
+        }
+        let now = context::generator();
+        context::set_generator(self.generator);
+        let result = crate::variable::with_pinned(&self.variables, &pinned, || {
+            tape.record(|| (self.function)(&inputs))
+        });
+        context::set_generator(now);
+        let result = result?;
+        let mut sources: Vec<&Tensor> = inputs.iter().collect();
+        sources.extend(self.variables.iter().map(|variable| &**variable));
+        let gradients = tape.gradients(&[&result], Some(&[&gradient]), &sources, Unconnected::None)?;
+        for (input, gradient) in gradients.into_iter().enumerate() {
+            if let Some(gradient) = gradient.filter(|_| backward.wants(input)) {
+                backward.give(input, gradient)?;
+            }
+        }
+        Ok(())
+    }
+}

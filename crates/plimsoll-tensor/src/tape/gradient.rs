@@ -1,0 +1,393 @@
+//! Backward: the walk over the records, from the targets to the sources.
+//!
+//! Only nodes between a source and a target are visited, in the reverse order of recording. Each saved value is
+//! dropped when its node has used it, so the bytes held fall as backward goes on. The first gradient that reaches
+//! a value is moved in, later ones are added in place where nobody else holds it.
+
+use std::sync::Arc;
+
+use plimsoll_memory::Owner;
+use smallvec::{SmallVec, smallvec};
+
+use crate::context;
+use crate::dtype::DType;
+use crate::error::{Error, Result};
+use crate::op::{Keep, Op};
+use crate::shape::Shape;
+use crate::tape::{GradientTape, Node, NodeRef, TapeCore};
+use crate::tensor::Tensor;
+
+/// What stands for the gradient of a source that the target does not depend on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Unconnected {
+    /// Nothing.
+    #[default]
+    None,
+    /// Zeros of the source's shape.
+    Zeros,
+}
+
+impl GradientTape {
+    /// The gradients of `target` (of the sum of its elements) with respect to each source.
+    ///
+    /// # Errors
+    /// A source that the target does not depend on (see [`gradient_or_none`](GradientTape::gradient_or_none)), a
+    /// second call on a tape that is not persistent, memory that is full.
+    #[track_caller]
+    pub fn gradient<const N: usize>(&self, target: &Tensor, sources: [&Tensor; N]) -> Result<[Tensor; N]> {
+        let _line = context::at_callers_line();
+        let gradients = self.gradients(&[target], None, &sources, Unconnected::None)?;
+        let named = |(idx, gradient): (usize, Option<Tensor>)| {
+            gradient.ok_or_else(|| {
+                Error::tape(format!(
+                    "gradient: source {idx} of shape {} is not connected to the target: it was not watched, or the \
+                     target does not depend on it; `gradient_or_none` and `gradient_or_zeros` allow that",
+                    sources[idx].shape()
+                ))
+            })
+        };
+        let gradients: Vec<Tensor> = gradients.into_iter().enumerate().map(named).collect::<Result<_>>()?;
+        Ok(gradients.try_into().unwrap_or_else(|_| unreachable!("one gradient per source")))
+    }
+
+    /// Like [`gradient`](GradientTape::gradient), with nothing where the target does not depend on a source.
+    ///
+    /// # Errors
+    /// A second call on a tape that is not persistent, memory that is full.
+    #[track_caller]
+    pub fn gradient_or_none<const N: usize>(
+        &self,
+        target: &Tensor,
+        sources: [&Tensor; N],
+    ) -> Result<[Option<Tensor>; N]> {
+        let _line = context::at_callers_line();
+        let gradients = self.gradients(&[target], None, &sources, Unconnected::None)?;
+        Ok(gradients.try_into().unwrap_or_else(|_| unreachable!("one gradient per source")))
+    }
+
+    /// Like [`gradient`](GradientTape::gradient), with zeros where the target does not depend on a source.
+    ///
+    /// # Errors
+    /// A second call on a tape that is not persistent, memory that is full.
+    #[track_caller]
+    pub fn gradient_or_zeros<const N: usize>(
+        &self,
+        target: &Tensor,
+        sources: [&Tensor; N],
+    ) -> Result<[Tensor; N]> {
+        let _line = context::at_callers_line();
+        let gradients = self.gradients(&[target], None, &sources, Unconnected::Zeros)?;
+        let gradients: Vec<Tensor> = gradients.into_iter().flatten().collect();
+        Ok(gradients.try_into().unwrap_or_else(|_| unreachable!("one gradient per source")))
+    }
+
+    /// The gradients of several targets, added up, with respect to any number of sources. `output_gradients` has one
+    /// tensor per target, of its shape; without it, each element of a target counts once.
+    ///
+    /// # Errors
+    /// A second call on a tape that is not persistent, output gradients that do not fit, memory that is full.
+    #[track_caller]
+    pub fn gradients(
+        &self,
+        targets: &[&Tensor],
+        output_gradients: Option<&[&Tensor]>,
+        sources: &[&Tensor],
+        unconnected: Unconnected,
+    ) -> Result<Vec<Option<Tensor>>> {
+        let _line = context::at_callers_line();
+        check_output_gradients(targets, output_gradients)?;
+        {
+            let mut state = self.core.lock();
+            if state.used && !self.core.persistent {
+                return Err(Error::tape(
+                    "gradient: this tape has given its gradient and dropped what it had saved; a tape made with \
+                     `.persistent(true)` gives more than one",
+                ));
+            }
+            state.used = true;
+        }
+        let core = &self.core;
+        let walked = context::with_changed_tapes(
+            |tapes| tapes.retain(|tape| !Arc::ptr_eq(tape, core)),
+            || core.walk(targets, output_gradients, sources),
+        );
+        if !self.core.persistent {
+            self.core.clear();
+        }
+        let mut gradients = walked?;
+        for (gradient, source) in gradients.iter_mut().zip(sources) {
+            if gradient.is_none() && unconnected == Unconnected::Zeros {
+                *gradient = Some(source.zeros_like()?);
+            }
+            if let Some(gradient) = gradient {
+                let storage = gradient.storage();
+                if storage.block().label().owner == Owner::Temporary {
+                    storage.block().relabel(Owner::Gradients);
+                }
+            }
+        }
+        Ok(gradients)
+    }
+}
+
+fn check_output_gradients(targets: &[&Tensor], output_gradients: Option<&[&Tensor]>) -> Result<()> {
+    let Some(gradients) = output_gradients else { return Ok(()) };
+    if gradients.len() != targets.len() {
+        return Err(Error::argument(
+            "gradient",
+            format!(
+                "{} targets but {} output gradients; give one per target",
+                targets.len(),
+                gradients.len()
+            ),
+        ));
+    }
+    for (target, gradient) in targets.iter().zip(gradients) {
+        if target.shape() != gradient.shape() || target.dtype() != gradient.dtype() {
+            return Err(Error::shape(
+                "gradient",
+                format!(
+                    "the output gradient is {} {} but its target {} {}; they must agree",
+                    gradient.shape(),
+                    gradient.dtype(),
+                    target.shape(),
+                    target.dtype()
+                ),
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// The gradients that have reached a node's outputs.
+type Arrived = SmallVec<[Option<Tensor>; 1]>;
+
+/// The nodes between sources and targets, by their place in the order of recording.
+struct Path {
+    /// Nodes that a target can reach, last recorded first.
+    nodes: Vec<Arc<Node>>,
+    /// Whether a node leads back to a source.
+    leads: Vec<bool>,
+    /// The gradients that have arrived.
+    arrived: Vec<Option<Box<Arrived>>>,
+}
+
+impl TapeCore {
+    fn walk(
+        self: &Arc<Self>,
+        targets: &[&Tensor],
+        output_gradients: Option<&[&Tensor]>,
+        sources: &[&Tensor],
+    ) -> Result<Vec<Option<Tensor>>> {
+        let ends: Vec<Option<NodeRef>> =
+            targets.iter().map(|target| self.known(target)).collect::<Result<_>>()?;
+        let starts: Vec<Option<NodeRef>> =
+            sources.iter().map(|source| self.known(source)).collect::<Result<_>>()?;
+        let mut path = Path::between(&starts, &ends);
+        for (idx, (target, end)) in targets.iter().zip(&ends).enumerate() {
+            let Some(end) = end.as_ref().filter(|end| path.leads[end.node.seq]) else { continue };
+            let seed = match output_gradients {
+                Some(gradients) => gradients[idx].clone(),
+                None => Tensor::full_like_scalar(target, 1.0)?,
+            };
+            path.arrive(end, seed)?;
+        }
+        let mut results: Vec<Option<Tensor>> = vec![None; sources.len()];
+        for node in std::mem::take(&mut path.nodes) {
+            let Some(arrived) = path.arrived[node.seq].take() else { continue };
+            for (start, result) in starts.iter().zip(&mut results) {
+                if let Some(start) = start.as_ref().filter(|start| Arc::ptr_eq(&start.node, &node)) {
+                    result.clone_from(&arrived[start.output]);
+                }
+            }
+            if let Some(op) = &node.op {
+                self.step_back(&**op, &node, *arrived, &mut path)?;
+            }
+        }
+        Ok(results)
+    }
+
+    /// The node of a target or source.
+    fn known(self: &Arc<Self>, tensor: &Tensor) -> Result<Option<NodeRef>> {
+        let inert =
+            |node: &NodeRef| Arc::ptr_eq(&node.node.tape, self) && node.node.generation != self.generation();
+        if tensor.nodes().iter().any(inert) {
+            return Err(Error::tape(
+                "gradient: the tape was reset since this tensor was recorded; record it again",
+            ));
+        }
+        Ok(tensor.nodes().iter().find(|known| Arc::ptr_eq(&known.node.tape, self)).cloned().or_else(|| {
+            let state = self.lock();
+            let node = state.sources.get(&super::SourceKey::of(tensor))?;
+            Some(NodeRef { node: node.clone(), output: 0 })
+        }))
+    }
+
+    /// Calls one op's backward, passes its results on, and drops what it has used.
+    fn step_back(
+        self: &Arc<Self>,
+        op: &dyn Op,
+        node: &Node,
+        arrived: Arrived,
+        path: &mut Path,
+    ) -> Result<()> {
+        let leads = |parent: &Option<NodeRef>| parent.as_ref().is_some_and(|p| path.leads[p.node.seq]);
+        let wanted: SmallVec<[bool; 4]> = node.parents.iter().map(leads).collect();
+        let results = smallvec![None; node.parents.len()];
+        let mut backward = Backward { tape: self, node, gradients: arrived, wanted, results };
+        op.backward(&mut backward)?;
+        let Backward { results, wanted, .. } = backward;
+        if !self.persistent {
+            self.release(node.generation, node.kept.iter().map(|&(_, slot)| slot));
+        }
+        for ((parent, result), wanted) in node.parents.iter().zip(results).zip(wanted) {
+            if let (Some(parent), Some(result), true) = (parent, result, wanted) {
+                path.arrive(parent, result)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Path {
+    fn between(starts: &[Option<NodeRef>], ends: &[Option<NodeRef>]) -> Path {
+        let mut nodes: Vec<Arc<Node>> = Vec::new();
+        let last = ends.iter().chain(starts).flatten().map(|end| end.node.seq).max().unwrap_or(0);
+        let mut seen = vec![false; last + 1];
+        let mut open: Vec<Arc<Node>> = ends.iter().flatten().map(|end| end.node.clone()).collect();
+        while let Some(node) = open.pop() {
+            if std::mem::replace(&mut seen[node.seq], true) {
+                continue;
+            }
+            open.extend(node.parents.iter().flatten().map(|parent| parent.node.clone()));
+            nodes.push(node);
+        }
+        nodes.sort_unstable_by_key(|node| std::cmp::Reverse(node.seq));
+        let mut leads = vec![false; last + 1];
+        for start in starts.iter().flatten() {
+            leads[start.node.seq] = true;
+        }
+        for node in nodes.iter().rev() {
+            leads[node.seq] |= node.parents.iter().flatten().any(|parent| leads[parent.node.seq]);
+        }
+        nodes.retain(|node| leads[node.seq]);
+        Path { nodes, leads, arrived: (0..=last).map(|_| None).collect() }
+    }
+
+    /// A gradient reaches an output: moved in if it is the first, added otherwise.
+    fn arrive(&mut self, at: &NodeRef, gradient: Tensor) -> Result<()> {
+        let n_outputs = at.node.outputs.len();
+        let arrived = self.arrived[at.node.seq].get_or_insert_with(|| Box::new(smallvec![None; n_outputs]));
+        let entry = &mut arrived[at.output];
+        *entry = Some(match entry.take() {
+            None => gradient,
+            Some(sum) => sum.into_add(gradient)?,
+        });
+        Ok(())
+    }
+}
+
+/// What an op's backward is given, and where it puts its results.
+pub struct Backward<'a> {
+    tape: &'a Arc<TapeCore>,
+    node: &'a Node,
+    gradients: Arrived,
+    wanted: SmallVec<[bool; 4]>,
+    results: SmallVec<[Option<Tensor>; 3]>,
+}
+
+impl Backward<'_> {
+    /// Takes the gradient of the first output; it may be overwritten if nobody else holds it.
+    ///
+    /// # Errors
+    /// Memory that is full.
+    pub fn gradient(&mut self) -> Result<Tensor> {
+        match self.gradients[0].take() {
+            Some(gradient) => Ok(gradient),
+            None => Tensor::zeros_of(self.node.outputs[0].0, self.node.outputs[0].1),
+        }
+    }
+
+    /// Takes the gradient of an output, if one has arrived.
+    pub fn gradient_of(&mut self, output: usize) -> Option<Tensor> {
+        self.gradients[output].take()
+    }
+
+    /// Whether the gradient of an input is wanted.
+    pub fn wants(&self, input: usize) -> bool {
+        self.wanted[input]
+    }
+
+    /// The shape of an input.
+    pub fn input_shape(&self, input: usize) -> &Shape {
+        &self.node.inputs[input].0
+    }
+
+    /// The dtype of an input.
+    pub fn input_dtype(&self, input: usize) -> DType {
+        self.node.inputs[input].1
+    }
+
+    /// An input that the op keeps.
+    ///
+    /// # Errors
+    /// Memory that is full while the value is rebuilt.
+    pub fn input(&self, input: usize) -> Result<Tensor> {
+        self.kept(Keep::Input(input))
+    }
+
+    /// An output that the op keeps.
+    ///
+    /// # Errors
+    /// Memory that is full while the value is rebuilt.
+    pub fn output(&self, output: usize) -> Result<Tensor> {
+        self.kept(Keep::Output(output))
+    }
+
+    /// An extra output that the op keeps.
+    ///
+    /// # Errors
+    /// The op did not keep it.
+    pub fn extra(&self, extra: usize) -> Result<Tensor> {
+        self.kept(Keep::Extra(extra))
+    }
+
+    /// Gives the gradient of an input.
+    ///
+    /// # Errors
+    /// A gradient whose shape or dtype is not that of the input.
+    pub fn give(&mut self, input: usize, gradient: Tensor) -> Result<()> {
+        let (shape, dtype) = self.node.inputs[input];
+        if *gradient.shape() != shape || gradient.dtype() != dtype {
+            return Err(Error::shape(
+                self.name(),
+                format!(
+                    "backward gives input {input} a gradient of {} {}, but the input is {shape} {dtype}",
+                    gradient.shape(),
+                    gradient.dtype()
+                ),
+            ));
+        }
+        self.results[input] = Some(gradient);
+        Ok(())
+    }
+
+    fn name(&self) -> &'static str {
+        self.node.op.as_ref().map_or("source", |op| op.name())
+    }
+
+    fn kept(&self, keep: Keep) -> Result<Tensor> {
+        let missing =
+            || Error::tape(format!("{}: backward reads {keep:?}, which the op did not keep", self.name()));
+        let &(_, idx) = self.node.kept.iter().find(|&&(kept, _)| kept == keep).ok_or_else(missing)?;
+        let slot = {
+            let mut state = self.tape.lock();
+            let slot = state.slots.get_mut(idx).ok_or_else(missing)?;
+            // The slot is taken out while it is read, because rebuilding a derived value runs ops.
+            slot.take().ok_or_else(missing)?
+        };
+        let tensor = slot.tensor();
+        self.tape.lock().slots[idx] = Some(slot);
+        tensor
+    }
+}

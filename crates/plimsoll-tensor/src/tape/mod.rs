@@ -1,0 +1,377 @@
+//! The gradient tape, as TensorFlow's users know it.
+//!
+//! A tape records the ops whose inputs it watches and keeps, for each, only what its backward reads. Saved values
+//! live in slots owned by the tape; nodes are owned by the tensors that the user holds. A saved value is freed at
+//! the first of: backward has used it; the tape is dropped; no live tensor can reach it.
+
+mod custom;
+mod gradient;
+mod node;
+mod saved;
+mod slot;
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
+
+use smallvec::SmallVec;
+
+use crate::context;
+use crate::error::{Error, Result};
+use crate::execute::{Arg, Part};
+use crate::op::{Extra, Form, Keep, Meta, OpRef};
+use crate::storage::Storage;
+use crate::tensor::{Data, Nodes, Tensor};
+use crate::variable::{Variable, VariableCell};
+
+pub use custom::{custom_gradient, recompute};
+pub use gradient::{Backward, Unconnected};
+pub(crate) use node::{Node, NodeRef};
+pub use saved::{Saved, SavedValue};
+
+use node::Recipe;
+use slot::{Kept, Slot};
+
+/// Records ops so that their gradients can be asked for.
+///
+/// ```
+/// # use plimsoll_tensor::{GradientTape, Tensor, Variable};
+/// # fn main() -> plimsoll_tensor::Result<()> {
+/// let x = Variable::new(Tensor::from(3.0f32)?);
+/// let tape = GradientTape::new();
+/// let y = tape.record(|| x.mul(&x))?;
+/// let [dx] = tape.gradient(&y, [&x])?;
+/// assert_eq!(dx.item::<f32>()?, 6.0);
+/// # Ok(())
+/// # }
+/// ```
+pub struct GradientTape {
+    core: Arc<TapeCore>,
+}
+
+impl GradientTape {
+    /// A tape for one gradient that watches every trainable variable that is read while it records.
+    #[expect(clippy::new_without_default, reason = "making a tape is an act, not a default value")]
+    pub fn new() -> GradientTape {
+        GradientTape { core: Arc::new(TapeCore::new(false, true)) }
+    }
+
+    /// Whether [`gradient`](GradientTape::gradient) may be called more than once; a persistent tape keeps its saved
+    /// values until it is dropped.
+    pub fn persistent(self, persistent: bool) -> GradientTape {
+        GradientTape { core: Arc::new(TapeCore::new(persistent, self.core.watch_variables)) }
+    }
+
+    /// Whether trainable variables are watched when they are read.
+    pub fn watch_accessed_variables(self, watch: bool) -> GradientTape {
+        GradientTape { core: Arc::new(TapeCore::new(self.core.persistent, watch)) }
+    }
+
+    /// Watches a tensor or variable: ops that read it from now on are recorded.
+    ///
+    /// # Errors
+    /// Whole numbers and truth values have no gradient.
+    pub fn watch(&self, source: &Tensor) -> Result<()> {
+        if !source.dtype().is_float() {
+            return Err(Error::dtype(
+                "watch",
+                format!("a {} tensor has no gradient; watch a float tensor", source.dtype()),
+            ));
+        }
+        self.core.watch(source);
+        Ok(())
+    }
+
+    /// Runs `f` and records its ops.
+    pub fn record<R>(&self, f: impl FnOnce() -> R) -> R {
+        let core = self.core.clone();
+        context::with_changed_tapes(
+            |tapes| {
+                if !tapes.iter().any(|tape| Arc::ptr_eq(tape, &core)) {
+                    tapes.push(core);
+                }
+            },
+            f,
+        )
+    }
+
+    /// Runs `f` inside [`record`](GradientTape::record) without recording it.
+    pub fn stop_recording<R>(&self, f: impl FnOnce() -> R) -> R {
+        context::with_changed_tapes(|tapes| tapes.retain(|tape| !Arc::ptr_eq(tape, &self.core)), f)
+    }
+
+    /// Forgets everything: records, saved values, watched sources. The tape is as new.
+    pub fn reset(&self) {
+        self.core.clear();
+        self.core.lock().used = false;
+    }
+
+    /// The variables that the tape watches, in the order in which it met them.
+    pub fn watched_variables(&self) -> Vec<Variable> {
+        let state = self.core.lock();
+        state.variables.iter().filter_map(Weak::upgrade).map(Variable::from_cell).collect()
+    }
+
+    /// What the tape keeps for backward: op, form, bytes and line of each value.
+    pub fn saved(&self) -> Saved {
+        Saved::of(&self.core)
+    }
+}
+
+impl Drop for GradientTape {
+    fn drop(&mut self) {
+        self.core.clear();
+    }
+}
+
+/// The part of a tape that nodes and the context share.
+pub(crate) struct TapeCore {
+    persistent: bool,
+    watch_variables: bool,
+    /// Counts the lives of the tape; nodes of an earlier one are inert.
+    generation: AtomicU32,
+    /// The number of watched sources that are tensors, so that ops on others need no look-up.
+    n_tensors: AtomicUsize,
+    state: Mutex<TapeState>,
+}
+
+#[derive(Default)]
+struct TapeState {
+    slots: Vec<Option<Slot>>,
+    free_slots: Vec<usize>,
+    sources: HashMap<SourceKey, Arc<Node>>,
+    variables: Vec<Weak<VariableCell>>,
+    n_nodes: usize,
+    used: bool,
+}
+
+/// By what a tape knows a watched source.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+enum SourceKey {
+    /// A variable: the address of its cell, which the tape's weak handle keeps from being used again.
+    Variable(usize),
+    /// A tensor: its number.
+    Tensor(u64),
+}
+
+impl SourceKey {
+    fn of(source: &Tensor) -> SourceKey {
+        match source.data() {
+            Data::Variable(cell) => SourceKey::Variable(Arc::as_ptr(cell) as usize),
+            Data::Value(_) => SourceKey::Tensor(source.id()),
+        }
+    }
+}
+
+/// A finished execution, about to be recorded.
+pub(crate) struct Record<'a> {
+    pub op: &'a OpRef,
+    pub edges: &'a [Option<NodeRef>],
+    pub keeps: &'a [Keep],
+    pub args: &'a [Arg<'a>],
+    pub metas: &'a [Meta],
+    pub outputs: &'a [Part],
+    pub extras: &'a [(Extra, Arc<Storage>)],
+    /// The nodes that outer tapes have made for each output.
+    pub output_nodes: &'a [Nodes],
+}
+
+impl TapeCore {
+    fn new(persistent: bool, watch_variables: bool) -> TapeCore {
+        TapeCore {
+            persistent,
+            watch_variables,
+            generation: AtomicU32::new(0),
+            n_tensors: AtomicUsize::new(0),
+            state: Mutex::default(),
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, TapeState> {
+        self.state.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+
+    fn generation(&self) -> u32 {
+        self.generation.load(Ordering::Relaxed)
+    }
+
+    /// The node by which this tape knows a tensor, if it watches it.
+    pub fn find(self: &Arc<Self>, tensor: &Tensor) -> Option<NodeRef> {
+        let ours = |known: &&NodeRef| {
+            Arc::ptr_eq(&known.node.tape, self) && known.node.generation == self.generation()
+        };
+        if let Some(known) = tensor.nodes().iter().find(ours) {
+            return Some(known.clone());
+        }
+        if !tensor.dtype().is_float() {
+            return None;
+        }
+        let variable = match tensor.data() {
+            Data::Variable(cell) => Some(cell),
+            Data::Value(_) if self.n_tensors.load(Ordering::Relaxed) == 0 => return None,
+            Data::Value(_) => None,
+        };
+        if let Some(node) = self.lock().sources.get(&SourceKey::of(tensor)) {
+            return Some(NodeRef { node: node.clone(), output: 0 });
+        }
+        let watch = variable.is_some_and(|cell| self.watch_variables && cell.is_trainable());
+        watch.then(|| self.watch(tensor))
+    }
+
+    /// Whether the tape watches a tensor, or has recorded it, or watches a variable that other tapes would not.
+    pub fn knows(self: &Arc<Self>, tensor: &Tensor) -> bool {
+        match tensor.data() {
+            Data::Variable(cell) if cell.is_trainable() => false,
+            Data::Variable(_) => self.lock().sources.contains_key(&SourceKey::of(tensor)),
+            Data::Value(_) => self.find(tensor).is_some(),
+        }
+    }
+
+    /// Makes a tensor or variable a source, if it is not one yet.
+    fn watch(self: &Arc<Self>, source: &Tensor) -> NodeRef {
+        let mut state = self.lock();
+        let key = SourceKey::of(source);
+        if let Some(node) = state.sources.get(&key) {
+            return NodeRef { node: node.clone(), output: 0 };
+        }
+        match source.data() {
+            Data::Variable(cell) => state.variables.push(Arc::downgrade(cell)),
+            Data::Value(_) => _ = self.n_tensors.fetch_add(1, Ordering::Relaxed),
+        }
+        let node = Arc::new(Node {
+            tape: self.clone(),
+            generation: self.generation(),
+            seq: state.next_seq(),
+            op: None,
+            parents: SmallVec::new(),
+            kept: SmallVec::new(),
+            inputs: SmallVec::new(),
+            outputs: smallvec::smallvec![(*source.shape(), source.dtype())],
+            recipe: None,
+        });
+        state.sources.insert(key, node.clone());
+        NodeRef { node, output: 0 }
+    }
+
+    /// Records an execution: keeps what its backward reads, and returns the node of its outputs.
+    pub fn record(self: &Arc<Self>, record: &Record<'_>) -> Arc<Node> {
+        let site = context::site(record.op.name());
+        let mut kept = SmallVec::new();
+        let slots: SmallVec<[Slot; 2]> =
+            record.keeps.iter().map(|&keep| self.slot(record, keep, site)).collect();
+        let mut state = self.lock();
+        for (&keep, slot) in record.keeps.iter().zip(slots) {
+            kept.push((keep, state.insert(slot)));
+        }
+        let recipe = record.op.is_cheap().then(|| {
+            let input = |(arg, meta): (&Arg<'_>, &Meta)| {
+                let storage = match arg {
+                    Arg::Overwritten(_) => Weak::new(),
+                    read => Arc::downgrade(read.storage()),
+                };
+                (storage, *meta)
+            };
+            Box::new(Recipe { inputs: record.args.iter().zip(record.metas).map(input).collect() })
+        });
+        Arc::new(Node {
+            tape: self.clone(),
+            generation: self.generation(),
+            seq: state.next_seq(),
+            op: Some(record.op.clone()),
+            parents: record.edges.iter().cloned().collect(),
+            kept,
+            inputs: record.metas.iter().map(|meta| (*meta.shape(), meta.dtype)).collect(),
+            outputs: record.outputs.iter().map(|(_, meta)| (*meta.shape(), meta.dtype)).collect(),
+            recipe,
+        })
+    }
+
+    /// The slot for one value that backward reads.
+    fn slot(self: &Arc<Self>, record: &Record<'_>, keep: Keep, site: plimsoll_memory::Site) -> Slot {
+        let op = record.op.name();
+        match keep {
+            Keep::Input(idx) => {
+                let node = record.edges[idx].as_ref();
+                let kept = Kept::new(record.args[idx].storage(), &record.metas[idx], node);
+                let form = if kept.storage().is_some() { Form::Input } else { Form::Derived };
+                let outer = match record.args[idx].tensor() {
+                    Some(tensor) => self.outer_nodes(tensor),
+                    None => Nodes::new(),
+                };
+                Slot { kept, form, op, site, outer }
+            }
+            Keep::Output(idx) => {
+                let (storage, meta) = &record.outputs[idx];
+                let outer = record.output_nodes[idx].clone();
+                Slot { kept: Kept::new(storage, meta, None), form: Form::Output, op, site, outer }
+            }
+            Keep::Extra(idx) => {
+                let (extra, storage) = &record.extras[idx];
+                let kept = Kept::new(storage, &extra.meta, None);
+                Slot { kept, form: extra.form, op, site, outer: Nodes::new() }
+            }
+        }
+    }
+
+    /// The nodes by which the tapes outside this one know a tensor.
+    fn outer_nodes(self: &Arc<Self>, tensor: &Tensor) -> Nodes {
+        context::with_tapes(|tapes| {
+            let outer = tapes.iter().take_while(|tape| !Arc::ptr_eq(tape, self));
+            outer.filter_map(|tape| tape.find(tensor)).collect()
+        })
+    }
+
+    /// Empties slots whose node is gone or has been used.
+    pub fn release(&self, generation: u32, slots: impl Iterator<Item = usize>) {
+        let mut released: SmallVec<[Slot; 4]> = SmallVec::new();
+        {
+            let mut state = self.lock();
+            if generation != self.generation() {
+                return;
+            }
+            for idx in slots {
+                if let Some(slot) = state.slots.get_mut(idx).and_then(Option::take) {
+                    state.free_slots.push(idx);
+                    released.push(slot);
+                }
+            }
+        }
+        // Slots may hold nodes of other tapes, whose end releases slots in turn: not under this tape's lock.
+        drop(released);
+    }
+
+    /// Drops everything that the tape holds and makes its nodes inert.
+    fn clear(&self) {
+        let (slots, sources) = {
+            let mut state = self.lock();
+            self.generation.fetch_add(1, Ordering::Relaxed);
+            state.free_slots.clear();
+            state.variables.clear();
+            self.n_tensors.store(0, Ordering::Relaxed);
+            state.n_nodes = 0;
+            (std::mem::take(&mut state.slots), std::mem::take(&mut state.sources))
+        };
+        drop(slots);
+        drop(sources);
+    }
+}
+
+impl TapeState {
+    fn next_seq(&mut self) -> usize {
+        self.n_nodes += 1;
+        self.n_nodes - 1
+    }
+
+    fn insert(&mut self, slot: Slot) -> usize {
+        match self.free_slots.pop() {
+            Some(idx) => {
+                self.slots[idx] = Some(slot);
+                idx
+            }
+            None => {
+                self.slots.push(Some(slot));
+                self.slots.len() - 1
+            }
+        }
+    }
+}

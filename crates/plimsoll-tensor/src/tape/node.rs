@@ -1,0 +1,61 @@
+//! Nodes: what a tape knows about a recorded tensor.
+//!
+//! Nodes are owned by tensors and by later nodes; they hold their parents and the keys of slots, never values. When
+//! the last handle of a node goes, its slots go too, so a value that no live tensor can reach is not kept.
+
+use std::sync::{Arc, Weak};
+
+use smallvec::SmallVec;
+
+use crate::dtype::DType;
+use crate::op::{Keep, Meta, OpRef};
+use crate::shape::Shape;
+use crate::storage::Storage;
+use crate::tape::TapeCore;
+
+/// One recorded execution of an op, or a source of a tape.
+pub(crate) struct Node {
+    pub tape: Arc<TapeCore>,
+    /// The tape's life that the node belongs to; `reset` begins a new one.
+    pub generation: u32,
+    /// The place in the order of recording.
+    pub seq: usize,
+    /// The op; none for a watched source.
+    pub op: Option<OpRef>,
+    /// For each input, the node that made it, if the tape watches it.
+    pub parents: SmallVec<[Option<NodeRef>; 2]>,
+    /// What backward reads, and the slots that hold it.
+    pub kept: SmallVec<[(Keep, usize); 2]>,
+    pub inputs: SmallVec<[(Shape, DType); 2]>,
+    pub outputs: SmallVec<[(Shape, DType); 1]>,
+    /// How to rebuild the outputs of a cheap op.
+    pub recipe: Option<Box<Recipe>>,
+}
+
+/// The inputs of a cheap op, remembered but not held.
+pub(crate) struct Recipe {
+    pub inputs: SmallVec<[(Weak<Storage>, Meta); 2]>,
+}
+
+/// One output of a node.
+#[derive(Clone)]
+pub(crate) struct NodeRef {
+    pub node: Arc<Node>,
+    pub output: usize,
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        if !self.kept.is_empty() {
+            self.tape.release(self.generation, self.kept.iter().map(|&(_, slot)| slot));
+        }
+        // A long chain must not be dropped by recursion: parents that nobody else holds are taken apart here.
+        let mut orphans: SmallVec<[Arc<Node>; 4]> = SmallVec::new();
+        orphans.extend(self.parents.drain(..).flatten().map(|parent| parent.node));
+        while let Some(orphan) = orphans.pop() {
+            if let Some(mut node) = Arc::into_inner(orphan) {
+                orphans.extend(node.parents.drain(..).flatten().map(|parent| parent.node));
+            }
+        }
+    }
+}

@@ -1,0 +1,202 @@
+//! `Tensor`: an immutable value on a device; cheap to clone, safe to share between threads.
+//!
+//! The dtype, rank and device are values, not type parameters. A tensor is a view (layout) of a storage, with
+//! the nodes by which tapes know where it came from. The handle of a [`Variable`](crate::Variable) is a tensor,
+//! too: it reads the variable's value of the moment, and a clone of it is that value, fixed.
+
+use std::cell::Cell;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use plimsoll_memory::Owner;
+use smallvec::SmallVec;
+
+use crate::device::Device;
+use crate::dtype::DType;
+use crate::execute::Part;
+use crate::layout::Layout;
+use crate::op::Meta;
+use crate::shape::Shape;
+use crate::storage::Storage;
+use crate::tape::NodeRef;
+use crate::variable::VariableCell;
+
+/// A multi-dimensional array on a device.
+pub struct Tensor(Arc<Inner>);
+
+struct Inner {
+    data: Data,
+    meta: Meta,
+    id: u64,
+    nodes: Nodes,
+}
+
+/// Where the values are.
+pub(crate) enum Data {
+    /// In a storage that does not change.
+    Value(Arc<Storage>),
+    /// In a variable, whose value of the moment is meant.
+    Variable(Arc<VariableCell>),
+}
+
+/// The nodes that tapes have made for a tensor: usually none or one.
+pub(crate) type Nodes = SmallVec<[NodeRef; 1]>;
+
+impl Tensor {
+    /// A tensor over a storage.
+    pub(crate) fn over(storage: Arc<Storage>, meta: Meta, nodes: Nodes) -> Tensor {
+        Tensor(Arc::new(Inner { data: Data::Value(storage), meta, id: next_id(), nodes }))
+    }
+
+    /// The handle of a variable.
+    pub(crate) fn handle(cell: Arc<VariableCell>, meta: Meta) -> Tensor {
+        Tensor(Arc::new(Inner { data: Data::Variable(cell), meta, id: next_id(), nodes: Nodes::new() }))
+    }
+
+    /// The extents.
+    #[inline]
+    pub fn shape(&self) -> &Shape {
+        self.0.meta.layout.shape()
+    }
+
+    /// The type of the elements.
+    #[inline]
+    pub fn dtype(&self) -> DType {
+        self.0.meta.dtype
+    }
+
+    /// The number of dimensions.
+    #[inline]
+    pub fn rank(&self) -> usize {
+        self.shape().rank()
+    }
+
+    /// The number of elements.
+    #[inline]
+    pub fn n_elems(&self) -> usize {
+        self.0.meta.layout.n_elems()
+    }
+
+    /// The bytes of the elements.
+    #[inline]
+    pub fn n_bytes(&self) -> usize {
+        self.0.meta.n_bytes()
+    }
+
+    /// Shape, strides and dtype.
+    #[inline]
+    pub fn meta(&self) -> &Meta {
+        &self.0.meta
+    }
+
+    /// Which elements of the storage the tensor means.
+    #[inline]
+    pub fn layout(&self) -> &Layout {
+        &self.0.meta.layout
+    }
+
+    /// The device that holds the values.
+    pub fn device(&self) -> Device {
+        match &self.0.data {
+            Data::Value(storage) => storage.device().clone(),
+            Data::Variable(cell) => cell.device().clone(),
+        }
+    }
+
+    /// Whether the elements lie one after the other in row-major order.
+    pub fn is_contiguous(&self) -> bool {
+        self.layout().is_contiguous()
+    }
+
+    /// Whether two tensors look at the same memory.
+    pub fn shares_memory_with(&self, other: &Tensor) -> bool {
+        Arc::ptr_eq(&self.storage(), &other.storage())
+    }
+
+    /// Counts the bytes of this tensor as `owner`'s from here on.
+    pub fn owned_by(self, owner: Owner) -> Tensor {
+        self.storage().block().relabel(owner);
+        self
+    }
+
+    pub(crate) fn data(&self) -> &Data {
+        &self.0.data
+    }
+
+    /// A number that a tensor shares with its clones and with nothing else.
+    pub(crate) fn id(&self) -> u64 {
+        self.0.id
+    }
+
+    pub(crate) fn nodes(&self) -> &Nodes {
+        &self.0.nodes
+    }
+
+    /// The storage of the present value, and what the tensor sees of it.
+    pub(crate) fn part(&self) -> Part {
+        match &self.0.data {
+            Data::Value(storage) => (storage.clone(), self.0.meta),
+            Data::Variable(cell) => cell.value(),
+        }
+    }
+
+    /// The storage of the present value.
+    pub(crate) fn storage(&self) -> Arc<Storage> {
+        self.part().0
+    }
+
+    /// The same value without a past: no tape knows where it came from.
+    pub(crate) fn without_nodes(&self) -> Tensor {
+        let (storage, meta) = self.part();
+        Tensor::over(storage, meta, Nodes::new())
+    }
+
+    /// Whether this tensor is the only holder of its storage and means all of it, so that it may be overwritten.
+    pub(crate) fn is_unshared(&self) -> bool {
+        let Data::Value(storage) = &self.0.data else { return false };
+        Arc::strong_count(&self.0) == 1
+            && Arc::strong_count(storage) == 1
+            && self.layout().covers(storage.block().bytes() / self.dtype().size())
+    }
+
+    /// The storage under a new identity, ready to be overwritten; the tensor itself if somebody else holds it.
+    ///
+    /// The new identity matters: records remember the storages that they read, and must not take the new contents
+    /// for the old.
+    pub(crate) fn into_unshared(self) -> Result<Arc<Storage>, Tensor> {
+        let Inner { data, meta, id, nodes } = Arc::try_unwrap(self.0).map_err(Tensor)?;
+        let data = match data {
+            Data::Value(storage) => match Arc::try_unwrap(storage) {
+                Ok(storage) => return Ok(Arc::new(storage)),
+                Err(storage) => Data::Value(storage),
+            },
+            variable => variable,
+        };
+        Err(Tensor(Arc::new(Inner { data, meta, id, nodes })))
+    }
+}
+
+impl Clone for Tensor {
+    fn clone(&self) -> Tensor {
+        match &self.0.data {
+            Data::Value(_) => Tensor(self.0.clone()),
+            Data::Variable(cell) => cell.read(self),
+        }
+    }
+}
+
+/// A number never given before; each thread takes them in long runs, so that threads do not contend.
+fn next_id() -> u64 {
+    const RUN: u64 = 1 << 20;
+    static NEXT_RUN: AtomicU64 = AtomicU64::new(0);
+    thread_local!(static NEXT: Cell<(u64, u64)> = const { Cell::new((0, 0)) });
+    NEXT.with(|next| {
+        let (mut id, mut end) = next.get();
+        if id == end {
+            id = NEXT_RUN.fetch_add(RUN, Ordering::Relaxed);
+            end = id + RUN;
+        }
+        next.set((id + 1, end));
+        id
+    })
+}

@@ -1,0 +1,174 @@
+//! Updates of variables: all or nothing.
+//!
+//! An update takes all memory that it needs before it writes the first variable, so one that fails leaves every
+//! variable as it was. Inside a step, updates wait for the step's end and are written together.
+
+use std::sync::{Arc, MutexGuard};
+
+use plimsoll_memory::{Block, Owner};
+use smallvec::SmallVec;
+
+use crate::context;
+use crate::error::{Error, Result};
+use crate::execute::{self, Part};
+use crate::op::{Gradient, Meta, Op, OpRef, Output, Outputs, Run};
+use crate::ops::copy;
+use crate::storage::Storage;
+use crate::tensor::Tensor;
+use crate::variable::{self, Variable, VariableCell};
+
+/// An op whose outputs are the new values of variables. Its inputs are the variables' values, then `inputs`.
+pub(crate) struct Update {
+    op: OpRef,
+    cells: SmallVec<[Arc<VariableCell>; 1]>,
+    inputs: SmallVec<[Part; 2]>,
+    /// The tensor that readers inside the step see, for a plain assignment.
+    visible: Option<Part>,
+}
+
+impl Update {
+    /// Checks that the op's outputs fit the variables.
+    pub fn new(op: OpRef, variables: &[&Variable], inputs: &[&Tensor]) -> Result<Update> {
+        let cells: SmallVec<[Arc<VariableCell>; 1]> = variables.iter().map(|v| v.cell().clone()).collect();
+        let inputs: SmallVec<[Part; 2]> = inputs.iter().map(|tensor| tensor.part()).collect();
+        let metas: SmallVec<[Meta; 4]> =
+            cells.iter().map(|cell| *cell.meta()).chain(inputs.iter().map(|(_, meta)| *meta)).collect();
+        let outputs = op.infer(&metas)?;
+        for (cell, output) in cells.iter().zip(&outputs) {
+            let Output::New(meta) = output else { continue };
+            if meta.shape() != cell.meta().shape() || meta.dtype != cell.meta().dtype {
+                return Err(Error::shape(
+                    op.name(),
+                    format!(
+                        "variable {:?} is {} {}, but the new value is {} {}",
+                        cell.name(),
+                        cell.meta().shape(),
+                        cell.meta().dtype,
+                        meta.shape(),
+                        meta.dtype
+                    ),
+                ));
+            }
+        }
+        if let Some(cell) = cells.first() {
+            if let Some((other, _)) = inputs.iter().find(|(storage, _)| storage.device() != cell.device()) {
+                return Err(Error::device(
+                    op.name(),
+                    format!(
+                        "variable {:?} is on {}, an input on {}",
+                        cell.name(),
+                        cell.device(),
+                        other.device()
+                    ),
+                ));
+            }
+        }
+        Ok(Update { op, cells, inputs, visible: None })
+    }
+
+    /// The scratch memory that the op needs.
+    fn workspace(&self) -> Result<Option<Block>> {
+        let Some(first) = self.cells.first() else { return Ok(None) };
+        let values = self.cells.iter().map(|cell| *cell.meta());
+        let metas: SmallVec<[Meta; 4]> = values.chain(self.inputs.iter().map(|(_, meta)| *meta)).collect();
+        execute::workspace(&self.op, first.device(), &metas)
+    }
+
+    /// The value that readers of a variable see while the update waits, if it is known.
+    pub fn visible(&self, cell: usize) -> Option<Part> {
+        match &*self.cells {
+            [only] if only.address() == cell => self.visible.clone(),
+            _ => None,
+        }
+    }
+}
+
+/// Assigns a tensor to a variable, now or at the end of the open step.
+pub(crate) fn assign(variable: &Variable, value: &Tensor) -> Result<()> {
+    let mut update = Update::new(OpRef::Static(&Assign), &[variable], &[value])?;
+    update.visible = Some(value.part());
+    apply(update)
+}
+
+/// Carries an update out now, or at the end of the open step.
+pub(crate) fn apply(update: Update) -> Result<()> {
+    let mut update = Some(update);
+    context::with_step(|step| step.stage(update.take()));
+    match update {
+        Some(update) => commit(vec![update]),
+        None => Ok(()),
+    }
+}
+
+/// Carries updates out in order: takes all memory, then writes. The variables are locked meanwhile, so that no other
+/// thread takes hold of a value that is being written.
+pub(crate) fn commit(updates: Vec<Update>) -> Result<()> {
+    let mut cells: Vec<&Arc<VariableCell>> = updates.iter().flat_map(|update| &update.cells).collect();
+    cells.sort_by_key(|cell| cell.address());
+    cells.dedup_by_key(|cell| cell.address());
+    let mut held: Vec<MutexGuard<'_, Part>> = cells.iter().map(|cell| cell.lock()).collect();
+    let places: Vec<Part> =
+        cells.iter().zip(&held).map(|(cell, held)| place(cell, held)).collect::<Result<_>>()?;
+    let at = |cell: &Arc<VariableCell>| cells.partition_point(|other| other.address() < cell.address());
+    let workspaces: Vec<Option<Block>> = updates.iter().map(Update::workspace).collect::<Result<_>>()?;
+
+    let mut current: Vec<Part> = held.iter().map(|held| (**held).clone()).collect();
+    for (update, workspace) in updates.iter().zip(workspaces) {
+        let values = update.cells.iter().map(|cell| current[at(cell)].clone());
+        let inputs: SmallVec<[Part; 4]> = values.chain(update.inputs.iter().cloned()).collect();
+        let into: SmallVec<[Part; 1]> = update.cells.iter().map(|cell| places[at(cell)].clone()).collect();
+        execute::run_into(&update.op, &inputs, &into, workspace.as_ref())?;
+        for cell in &update.cells {
+            current[at(cell)] = places[at(cell)].clone();
+            cell.written();
+        }
+    }
+    drop(current);
+    for (held, place) in held.iter_mut().zip(places) {
+        let before = std::mem::replace(&mut **held, place);
+        if !Arc::ptr_eq(&before.0, &held.0) {
+            // Whoever still reads the old version keeps it; it is the variable's no longer.
+            before.0.block().relabel(if before.0.is_kept() { Owner::Saved } else { Owner::Temporary });
+        }
+    }
+    Ok(())
+}
+
+/// Where a variable's new value goes: over the old one if nobody else holds it, else into a new block.
+fn place(cell: &VariableCell, held: &Part) -> Result<Part> {
+    if variable::is_unshared(held) {
+        return Ok(held.clone());
+    }
+    let owner = held.0.block().label().owner;
+    let meta = *cell.meta();
+    let fresh =
+        context::with_owner(owner, || Storage::new(cell.device(), meta.shape(), meta.dtype, "assign"))?;
+    Ok((fresh, meta))
+}
+
+/// Gives a variable a new value: the second input, whatever the first is.
+#[derive(Debug)]
+struct Assign;
+
+impl Op for Assign {
+    fn name(&self) -> &'static str {
+        "assign"
+    }
+
+    fn infer(&self, inputs: &[Meta]) -> Result<Outputs> {
+        crate::op::one(*inputs[1].shape(), inputs[1].dtype)
+    }
+
+    fn run(&self, run: &mut Run<'_>) -> Result<()> {
+        copy::copy(&run.inputs[1], &run.outputs[0]);
+        Ok(())
+    }
+
+    fn gradient(&self) -> Gradient {
+        Gradient::None("assigning is not a function")
+    }
+
+    fn overwrites(&self) -> &'static [usize] {
+        &[0]
+    }
+}

@@ -1,0 +1,243 @@
+//! `Variable`: a named value that changes, as models' parameters do.
+//!
+//! A variable is assigned in place when nobody else holds its storage; while a tape slot, a record or a tensor still
+//! reads the present version, assigning moves the variable to a new block instead, so no value that somebody has
+//! read is ever seen to change. Inside a [`Step`](crate::Step) assignments are staged and take effect together
+//! when the step succeeds.
+
+use std::fmt;
+use std::ops::Deref;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use plimsoll_memory::Owner;
+
+use crate::context;
+use crate::device::Device;
+use crate::error::Result;
+use crate::execute::Part;
+use crate::op::{Meta, OpRef};
+use crate::ops::{self, binary::Binary};
+use crate::storage::Storage;
+use crate::tensor::{Nodes, Tensor};
+use crate::update::{self, Update};
+
+/// A value that can be assigned; a cheap handle, equal to its clones.
+///
+/// It derefs to a [`Tensor`] that stands for the value of the moment, so every method of a tensor can be called on
+/// it, and it can be passed wherever a `&Tensor` is wanted. [`Variable::value`] takes the value as it is now.
+#[derive(Clone)]
+pub struct Variable {
+    cell: Arc<VariableCell>,
+    handle: Arc<Tensor>,
+}
+
+/// What the handles of a variable share.
+pub(crate) struct VariableCell {
+    device: Device,
+    meta: Meta,
+    name: Mutex<String>,
+    trainable: AtomicBool,
+    version: AtomicU64,
+    value: Mutex<Part>,
+}
+
+impl Variable {
+    /// A trainable variable with that value. The tensor's memory is taken over, not copied; if somebody else holds
+    /// it too, the first assignment moves the variable to memory of its own.
+    pub fn new(value: Tensor) -> Variable {
+        let part = value.part();
+        drop(value);
+        part.0.block().relabel(Owner::Parameters);
+        Variable::from_cell(Arc::new(VariableCell {
+            device: part.0.device().clone(),
+            meta: Meta::fresh(*part.1.shape(), part.1.dtype),
+            name: Mutex::default(),
+            trainable: AtomicBool::new(true),
+            version: AtomicU64::new(0),
+            value: Mutex::new(part),
+        }))
+    }
+
+    pub(crate) fn from_cell(cell: Arc<VariableCell>) -> Variable {
+        let handle = Arc::new(Tensor::handle(cell.clone(), cell.meta));
+        Variable { cell, handle }
+    }
+
+    /// This variable under a name.
+    pub fn named(self, name: &str) -> Variable {
+        *lock(&self.cell.name) = name.to_owned();
+        self
+    }
+
+    /// This variable, watched by tapes when it is read, or not.
+    pub fn trainable(self, trainable: bool) -> Variable {
+        self.cell.trainable.store(trainable, Ordering::Relaxed);
+        self
+    }
+
+    /// This variable with its bytes counted as `owner`'s.
+    pub fn owned_by(self, owner: Owner) -> Variable {
+        lock(&self.cell.value).0.block().relabel(owner);
+        self
+    }
+
+    /// The name; empty if it has none.
+    pub fn name(&self) -> String {
+        lock(&self.cell.name).clone()
+    }
+
+    /// Whether tapes watch it when it is read.
+    pub fn is_trainable(&self) -> bool {
+        self.cell.is_trainable()
+    }
+
+    /// How many times it has been assigned.
+    pub fn version(&self) -> u64 {
+        self.cell.version.load(Ordering::Relaxed)
+    }
+
+    /// The value as it is now; later assignments do not change it.
+    pub fn value(&self) -> Tensor {
+        self.cell.read(&self.handle)
+    }
+
+    /// Gives the variable a new value.
+    ///
+    /// # Errors
+    /// Another shape, dtype or device; memory that is full.
+    #[track_caller]
+    pub fn assign(&self, value: &Tensor) -> Result<()> {
+        let _line = context::at_callers_line();
+        update::assign(self, value)
+    }
+
+    /// Adds a tensor to the variable, in place where nobody else holds its value.
+    ///
+    /// # Errors
+    /// Another shape, dtype or device; memory that is full.
+    #[track_caller]
+    pub fn assign_add(&self, value: &Tensor) -> Result<()> {
+        let _line = context::at_callers_line();
+        update::apply(Update::new(OpRef::Static(ops::binary::add::Add::OP), &[self], &[value])?)
+    }
+
+    /// Subtracts a tensor from the variable, in place where nobody else holds its value.
+    ///
+    /// # Errors
+    /// Another shape, dtype or device; memory that is full.
+    #[track_caller]
+    pub fn assign_sub(&self, value: &Tensor) -> Result<()> {
+        let _line = context::at_callers_line();
+        update::apply(Update::new(OpRef::Static(ops::binary::sub::Sub::OP), &[self], &[value])?)
+    }
+
+    /// Runs an op that takes the variables' values and `inputs`, and gives the variables their new values, one output
+    /// each: how optimizers update parameters and their own state in place. All or nothing: memory is taken before
+    /// the first variable is written.
+    ///
+    /// # Errors
+    /// What the op refuses; memory that is full.
+    #[track_caller]
+    pub fn update(op: OpRef, variables: &[&Variable], inputs: &[&Tensor]) -> Result<()> {
+        let _line = context::at_callers_line();
+        update::apply(Update::new(op, variables, inputs)?)
+    }
+
+    pub(crate) fn cell(&self) -> &Arc<VariableCell> {
+        &self.cell
+    }
+}
+
+impl VariableCell {
+    pub fn device(&self) -> &Device {
+        &self.device
+    }
+
+    pub fn meta(&self) -> &Meta {
+        &self.meta
+    }
+
+    pub fn is_trainable(&self) -> bool {
+        self.trainable.load(Ordering::Relaxed)
+    }
+
+    /// A number that stands for the variable while it lives.
+    pub fn address(self: &Arc<Self>) -> usize {
+        Arc::as_ptr(self) as usize
+    }
+
+    /// The value to read now: what a replay pins, what the open step has staged, or what the variable holds.
+    pub fn value(self: &Arc<Self>) -> Part {
+        let staged = || context::with_step(|step| step.staged(self.address())).flatten();
+        context::pinned(self.address()).or_else(staged).unwrap_or_else(|| lock(&self.value).clone())
+    }
+
+    /// The value to read now, as a tensor that the recording tapes know as this variable's.
+    pub fn read(self: &Arc<Self>, handle: &Tensor) -> Tensor {
+        let (storage, meta) = self.value();
+        let nodes: Nodes =
+            context::with_tapes(|tapes| tapes.iter().filter_map(|tape| tape.find(handle)).collect());
+        Tensor::over(storage, meta, nodes)
+    }
+
+    /// The value itself, for an update.
+    pub fn lock(&self) -> MutexGuard<'_, Part> {
+        lock(&self.value)
+    }
+
+    /// The value has been written.
+    pub fn written(&self) {
+        self.version.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub fn version(&self) -> u64 {
+        self.version.load(Ordering::Relaxed)
+    }
+
+    pub fn name(&self) -> String {
+        lock(&self.name).clone()
+    }
+}
+
+/// Runs `f` with the variables reading as `values`.
+pub(crate) fn with_pinned<R>(variables: &[Variable], values: &[Tensor], f: impl FnOnce() -> R) -> R {
+    let pins = variables.iter().zip(values).map(|(variable, value)| (variable.cell.address(), value.part()));
+    context::with_pins(pins.collect(), f)
+}
+
+/// Locks a mutex whose data is whole at every moment, so that a panic elsewhere does not matter.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+}
+
+impl Deref for Variable {
+    type Target = Tensor;
+    fn deref(&self) -> &Tensor {
+        &self.handle
+    }
+}
+
+impl PartialEq for Variable {
+    fn eq(&self, other: &Variable) -> bool {
+        Arc::ptr_eq(&self.cell, &other.cell)
+    }
+}
+
+impl Eq for Variable {}
+
+impl fmt::Debug for Variable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Variable({:?}, {} {})", self.name(), self.shape(), self.dtype())
+    }
+}
+
+/// Whether a storage may be written over: the variable alone holds it, and means all of it.
+pub(crate) fn is_unshared(part: &Part) -> bool {
+    let (storage, meta) = part;
+    Arc::strong_count(storage) == 1 && covers(storage, meta)
+}
+
+fn covers(storage: &Storage, meta: &Meta) -> bool {
+    meta.layout.covers(storage.block().bytes() / meta.dtype.size())
+}

@@ -1,0 +1,127 @@
+//! `cargo xtask test`: everything the tests need, then all tests.
+//!
+//! After the ordinary tests come the things that `cargo test` does not run: every example must end well, the pool's
+//! concurrency is explored by loom, and valgrind watches a sample for errors that no assertion sees. Valgrind is
+//! the only tool that Rust does not bring along; where it cannot be had, the step says so and is left out.
+
+use std::path::Path;
+
+use crate::Outcome;
+use crate::step::Step;
+
+/// How much to run.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Extent {
+    /// `cargo test` alone.
+    Fast,
+    /// The tests, the examples, loom and valgrind.
+    Everything,
+}
+
+/// Runs the tests of the repository in `root`.
+pub fn run(root: &Path, extent: Extent) -> Outcome {
+    Step::cargo(root, &["test", "--workspace"]).run()?;
+    if extent == Extent::Everything {
+        examples(root)?;
+        loom(root)?;
+        memcheck(root)?;
+    }
+    Ok(())
+}
+
+/// Runs every example of the crate `plimsoll`; a status other than zero is a failure.
+fn examples(root: &Path) -> Outcome {
+    // Numbered examples lie at the top, where readers look for them; cargo finds others by itself in the crate.
+    for folder in [root.join("examples"), root.join("crates/plimsoll/examples")] {
+        if !folder.is_dir() {
+            continue;
+        }
+        for name in program_names(&folder)? {
+            Step::cargo(root, &["run", "--quiet", "--package", "plimsoll", "--example", &name]).run()?;
+        }
+    }
+    Ok(())
+}
+
+/// Explores the interleavings of the memory pool.
+///
+/// The `loom` flag replaces the synchronisation primitives of the whole build, hence a target directory of its own:
+/// sharing one would make every other command build everything again.
+fn loom(root: &Path) -> Outcome {
+    let arguments = [
+        "test",
+        "--package",
+        "plimsoll-memory",
+        "--test",
+        "loom",
+        "--release",
+        "--target-dir",
+        "target/loom",
+    ];
+    Step::cargo(root, &arguments).env("RUSTFLAGS", "--cfg loom").run()
+}
+
+/// Runs the sample under valgrind's memcheck: invalid reads and writes, undefined values, lost blocks.
+fn memcheck(root: &Path) -> Outcome {
+    // Only blocks that nothing points to count as lost: the test harness leaves some that it can still reach.
+    const RUNNER: &str = concat!(
+        r#"target."cfg(all())".runner = ["valgrind", "--quiet", "--error-exitcode=1", "#,
+        r#""--leak-check=full", "--show-leak-kinds=definite", "--errors-for-leak-kinds=definite"]"#
+    );
+    if !root.join("crates/plimsoll/tests/memcheck_sample.rs").exists() {
+        return Ok(());
+    }
+    if !has_valgrind(root) {
+        println!("left out: memcheck (valgrind is missing and could not be installed)");
+        return Ok(());
+    }
+    let arguments = ["test", "--config", RUNNER, "--package", "plimsoll", "--test", "memcheck_sample"];
+    // Valgrind runs one thread at a time; several tests at once would only mix their reports.
+    Step::cargo(root, &[&arguments[..], &["--", "--test-threads=1"]].concat()).run()
+}
+
+/// Tells whether valgrind is there, after trying to install it where that is allowed.
+fn has_valgrind(root: &Path) -> bool {
+    let installed = || Step::new(root, "valgrind", &["--version"]).works();
+    let is_root = || Step::new(root, "id", &["-u"]).read().is_ok_and(|id| id.trim() == "0");
+    if !installed() && is_root() {
+        // Whether these two succeed shows in the next line; a machine without apt is no failure of the tests.
+        for arguments in [&["update"][..], &["install", "-y", "valgrind"]] {
+            if let Err(problem) = Step::new(root, "apt-get", arguments).run() {
+                println!("  {problem}");
+            }
+        }
+    }
+    installed()
+}
+
+/// The names of the programs in a folder of examples or benchmarks, in alphabetical order: `NAME.rs` and
+/// `NAME/main.rs`, as cargo finds them.
+pub fn program_names(folder: &Path) -> Result<Vec<String>, String> {
+    let unreadable = |error| format!("cannot list {}: {error}", folder.display());
+    let mut names = Vec::new();
+    for entry in folder.read_dir().map_err(unreadable)? {
+        let path = entry.map_err(unreadable)?.path();
+        if path.extension().is_some_and(|extension| extension == "rs") || path.join("main.rs").is_file() {
+            names.extend(path.file_stem().map(|name| name.to_string_lossy().into_owned()));
+        }
+    }
+    names.sort();
+    Ok(names)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::PathBuf;
+
+    use super::*;
+
+    #[test]
+    fn programs_are_files_and_folders_with_a_main() {
+        // This crate's own folders serve as the example: `src` holds files, and is itself a folder with a main.
+        let xtask = PathBuf::from(std::env::var_os("CARGO_MANIFEST_DIR").expect("cargo sets it for tests"));
+        let names = program_names(&xtask.join("src")).unwrap();
+        assert_eq!(names, ["bench", "check", "main", "step", "test", "tidy"]);
+        assert_eq!(program_names(&xtask).unwrap(), ["src"]);
+    }
+}
