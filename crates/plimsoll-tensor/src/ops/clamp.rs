@@ -243,7 +243,7 @@ mod tests {
         for x in [x.clone(), x.t().unwrap()] {
             let tape = GradientTape::new();
             tape.watch(&x).unwrap();
-            let y = x.clamp(0.0, 1.0).unwrap();
+            let y = tape.record(|| x.clamp(0.0, 1.0)).unwrap();
             let [gradient] = tape.gradient(&y, [&x]).unwrap();
             let expected: Vec<f32> =
                 x.to_vec::<f32>().unwrap().iter().map(|x| f32::from((0.0..=1.0).contains(x))).collect();

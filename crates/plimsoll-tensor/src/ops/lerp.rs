@@ -30,7 +30,7 @@ mod tests {
         let tape = GradientTape::new();
         tape.watch(&from).unwrap();
         tape.watch(&to).unwrap();
-        let between = from.lerp(&to, 0.25).unwrap();
+        let between = tape.record(|| from.lerp(&to, 0.25)).unwrap();
         assert_eq!(between.to_vec::<f64>().unwrap(), [1.5, -1.0]);
         let [start, end] = tape.gradient(&between, [&from, &to]).unwrap();
         assert_eq!(start.to_vec::<f64>().unwrap(), [0.75, 0.75]);

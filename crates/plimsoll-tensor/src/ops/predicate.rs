@@ -105,24 +105,26 @@ pub static INFOS: &[&OpInfo] = &[
     &OpInfo {
         name: "is_nan",
         doc: "Where an element is not a number.",
-        samples: || samples("torch.isnan(x0.log())", |x| x < 0.0, |x| x.ln()?.is_nan()),
+        samples: || samples("torch.isnan", Tensor::is_nan, |x| x < 0.0),
     },
     &OpInfo {
         name: "is_finite",
         doc: "Where an element is neither infinite nor NaN.",
-        samples: || samples("torch.isfinite(x0.log())", |x| x > 0.0, |x| x.ln()?.is_finite()),
+        samples: || samples("torch.isfinite", Tensor::is_finite, |x| x > 0.0),
     },
 ];
 
-/// The logarithm of negative numbers gives the NaNs that samples cannot draw.
-fn samples(torch: &str, reference: fn(f64) -> bool, call: fn(&Tensor) -> Result<Tensor>) -> Vec<Sample> {
-    let sample = |name: &str, shape: &[usize]| {
-        Sample::new(name, vec![floats(shape)], move |x| call(&x[0]))
-            .reference(move |x| x[0].map(|x| f64::from(reference(x))))
-            .torch(torch)
-            .refuses(vec![input(&[2], Values::Truths)], "takes")
-    };
-    vec![sample("vector", &[11]), sample("square", &[3, 4])]
+/// `of_ln` says whether the predicate holds for a number's logarithm, which gives the NaNs that inputs do not have.
+fn samples(torch: &str, ask: fn(&Tensor) -> Result<Tensor>, of_ln: fn(f64) -> bool) -> Vec<Sample> {
+    vec![
+        Sample::new("numbers", vec![floats(&[3, 4])], move |x| ask(&x[0]))
+            .reference(move |x| x[0].map(|_| f64::from(of_ln(1.0))))
+            .torch(format!("{torch}(x0)"))
+            .refuses(vec![input(&[2], Values::Truths)], "takes numbers, not bool"),
+        Sample::new("logarithms", vec![floats(&[11])], move |x| ask(&x[0].ln()?))
+            .reference(move |x| x[0].map(|x| f64::from(of_ln(x))))
+            .torch(format!("{torch}(x0.log())")),
+    ]
 }
 
 #[cfg(test)]
