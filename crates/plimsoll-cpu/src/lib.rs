@@ -8,6 +8,7 @@
 pub mod copy;
 pub mod element;
 mod folds;
+pub mod lines;
 pub mod map;
 pub mod math;
 pub mod random;

@@ -29,7 +29,11 @@ macro_rules! family {
 family! {
     abs::Abs,
     exp::Exp,
+    recip::Recip,
     relu::Relu,
+    rsqrt::Rsqrt,
+    sqrt::Sqrt,
+    square::Square,
 }
 
 /// What the slope is computed from.
