@@ -5,10 +5,15 @@ pub(crate) mod binary;
 mod compare;
 pub(crate) mod copy;
 mod create;
+mod cross_entropy;
+mod dropout;
 pub(crate) mod kernel;
+mod lines;
 mod matmul;
+mod norm;
 mod reduce;
 pub mod registry;
+mod softmax;
 mod unary;
 mod view;
 
@@ -19,8 +24,12 @@ static ALL: &[&[&registry::OpInfo]] = &[
     compare::INFOS,
     copy::INFOS,
     create::INFOS,
+    cross_entropy::INFOS,
+    dropout::INFOS,
     matmul::INFOS,
+    norm::INFOS,
     reduce::INFOS,
+    softmax::INFOS,
     unary::INFOS,
     view::INFOS,
 ];
