@@ -185,6 +185,9 @@ pub(crate) struct Record<'a> {
 impl Record<'_> {
     /// How to rebuild the outputs, if that is cheap: by the op itself, or by one that also reads the extras.
     fn recipe(&self) -> Option<Box<Recipe>> {
+        if self.outputs.iter().all(|(_, meta)| meta.n_bytes() < slot::LEAST_REBUILT_BYTES) {
+            return None;
+        }
         let (op, n_outputs) = match self.op.is_cheap() {
             true => (self.op.clone(), self.outputs.len()),
             false if self.extras.is_empty() => return None,
