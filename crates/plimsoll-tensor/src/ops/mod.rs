@@ -6,14 +6,19 @@ mod clamp;
 mod compare;
 pub(crate) mod copy;
 mod create;
+mod cross_entropy;
+mod dropout;
 pub(crate) mod kernel;
 mod lerp;
+mod lines;
 mod logical;
 mod matmul;
+mod norm;
 mod predicate;
 mod reduce;
 pub mod registry;
 mod rounding;
+mod softmax;
 mod unary;
 mod view;
 mod where_;
@@ -26,11 +31,15 @@ static ALL: &[&[&registry::OpInfo]] = &[
     compare::INFOS,
     copy::INFOS,
     create::INFOS,
+    cross_entropy::INFOS,
+    dropout::INFOS,
     logical::INFOS,
     matmul::INFOS,
+    norm::INFOS,
     predicate::INFOS,
     reduce::INFOS,
     rounding::INFOS,
+    softmax::INFOS,
     unary::INFOS,
     view::INFOS,
     where_::INFOS,
