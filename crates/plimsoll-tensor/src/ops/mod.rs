@@ -3,12 +3,17 @@
 mod affine;
 pub(crate) mod binary;
 mod compare;
+mod concat;
 pub(crate) mod copy;
 mod create;
+mod index;
 pub(crate) mod kernel;
+mod masked_fill;
 mod matmul;
 mod reduce;
 pub mod registry;
+pub(crate) mod slice;
+mod triangle;
 mod unary;
 mod view;
 
@@ -17,10 +22,15 @@ static ALL: &[&[&registry::OpInfo]] = &[
     affine::INFOS,
     binary::INFOS,
     compare::INFOS,
+    concat::INFOS,
     copy::INFOS,
     create::INFOS,
+    index::INFOS,
+    masked_fill::INFOS,
     matmul::INFOS,
     reduce::INFOS,
+    slice::INFOS,
+    triangle::INFOS,
     unary::INFOS,
     view::INFOS,
 ];
