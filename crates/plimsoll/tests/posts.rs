@@ -1,32 +1,48 @@
-//! The figures of the posts' examples.
+//! The figures of the posts' examples, as their programs measure them.
 
-use plimsoll::prelude::*;
+#[allow(dead_code, reason = "an example's `main` prints what is asserted here")]
+#[path = "../../../examples/post_000_1_implicit_watching.rs"]
+mod post_000_1;
+#[allow(dead_code, reason = "an example's `main` prints what is asserted here")]
+#[path = "../../../examples/post_000_2_explicit_watching.rs"]
+mod post_000_2;
+#[allow(dead_code, reason = "an example's `main` prints what is asserted here")]
+#[path = "../../../examples/post_000_3_selective_watching.rs"]
+mod post_000_3;
+#[allow(dead_code, reason = "an example's `main` prints what is asserted here")]
+#[path = "../../../examples/post_001_3_persistent_tape.rs"]
+mod post_001_3;
 
-fn requested(device: &Device) -> u64 {
-    let stats = device.stats();
-    stats.in_use - stats.rounding
+use plimsoll::GradientTape;
+
+#[test]
+fn post_000_1_keeps_nothing_of_its_own() {
+    let figures = post_000_1::measure(|_, _, _| Ok(())).unwrap();
+    assert_eq!(figures.own, 0);
+    assert_eq!(figures.with_z, 12_000_004);
+    assert_eq!(figures.without_z, 8_000_004);
+    assert_eq!(figures.gradient_peak, 16_000_008);
 }
 
 #[test]
-fn post_000_example_1() {
-    let device = Device::separate_cpu();
-    let _on = device.enter();
-    let x = Variable::new(Tensor::randn([1000, 1000]).unwrap()).named("x");
-    let y = Variable::new(Tensor::randn([1000, 1000]).unwrap()).named("y");
-    let tape = GradientTape::new();
-    let (z, loss) = tape.record(|| {
-        let z = x.matmul(&y).unwrap();
-        let loss = z.sum(..).unwrap();
-        (z, loss)
-    });
-    assert_eq!(requested(&device), 12_000_004);
-    assert_eq!(tape.saved().own_bytes(), 0);
-    drop(z);
-    assert_eq!(requested(&device), 8_000_004);
-    println!("{}", tape.saved());
-    let [dx, dy] = tape.gradient(&loss, [&x, &y]).unwrap();
-    let rows = device.stats();
-    println!("{}", device.report());
-    println!("{:?}", rows.peak_rows);
-    let _ = (dx, dy);
+fn post_000_2_watching_by_hand_changes_neither_bytes_nor_bits() {
+    let [by_itself, by_hand] = post_000_2::measure().unwrap();
+    assert_eq!(by_itself, by_hand);
+}
+
+#[test]
+fn post_000_3_keeps_z1_only_where_a_gradient_reads_it() {
+    let as_written = post_000_3::measure(GradientTape::new()).unwrap();
+    assert_eq!(as_written, post_000_3::Figures { own: 4_000_000, gradients: [true; 3] });
+    let only_x = post_000_3::measure(GradientTape::new().watch_accessed_variables(false)).unwrap();
+    assert_eq!(only_x, post_000_3::Figures { own: 0, gradients: [true, false, false] });
+}
+
+#[test]
+fn post_001_3_frees_what_the_tape_kept_and_stays_flat() {
+    let figures = post_001_3::measure().unwrap();
+    assert_eq!((figures.dz_dx, figures.dy_dx), (4.0, 2.0));
+    assert_eq!((figures.own_with_tape, figures.own_without_tape), (4, 0));
+    assert_eq!(figures.loop_before, figures.loop_after);
+    assert!(figures.loop_peak < figures.loop_before + 64 * 1024, "{} B", figures.loop_peak);
 }
