@@ -10,6 +10,7 @@ mod index;
 pub(crate) mod kernel;
 mod masked_fill;
 mod matmul;
+pub(crate) mod pool;
 mod reduce;
 pub mod registry;
 pub(crate) mod slice;
@@ -28,6 +29,7 @@ static ALL: &[&[&registry::OpInfo]] = &[
     index::INFOS,
     masked_fill::INFOS,
     matmul::INFOS,
+    pool::INFOS,
     reduce::INFOS,
     slice::INFOS,
     triangle::INFOS,
