@@ -101,7 +101,11 @@ impl Tensor {
         if let Some(odd) = tensors.iter().find(|tensor| tensor.shape() != tensors[0].shape()) {
             return Err(Error::shape(
                 "stack",
-                format!("shapes {} and {} differ; all must be equal", tensors[0].shape(), odd.shape()),
+                format!(
+                    "shapes {} and {} differ; all must be equal (`concat` allows one axis to differ)",
+                    tensors[0].shape(),
+                    odd.shape()
+                ),
             ));
         }
         let deeper: SmallVec<[Tensor; 4]> =

@@ -79,10 +79,6 @@ impl Op for Triangle {
     fn overwrites(&self) -> &'static [usize] {
         &[0]
     }
-
-    fn is_cheap(&self) -> bool {
-        true
-    }
 }
 
 /// # Safety

@@ -6,7 +6,7 @@ use plimsoll_cpu::element::{Element, Number};
 use plimsoll_cpu::math::Real;
 
 use super::kernel::{Images, TILE, for_each_row, tiles};
-use super::{Pool2d, check_float};
+use super::{Pool2d, check_float, check_output};
 use crate::context;
 use crate::error::Result;
 use crate::execute::call;
@@ -63,6 +63,8 @@ impl Op for AverageBackward {
     }
 
     fn infer(&self, inputs: &[Meta]) -> Result<Outputs> {
+        let windows = self.pool.windows(self.name(), &self.images)?;
+        check_output(self.name(), &windows, &inputs[0])?;
         one(self.images, inputs[0].dtype)
     }
 

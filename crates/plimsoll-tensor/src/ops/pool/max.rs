@@ -9,7 +9,7 @@ use smallvec::SmallVec;
 use plimsoll_cpu::element::{Element, Number};
 
 use super::kernel::{Images, TILE, for_each_row, tiles};
-use super::{Pool2d, Windows, check_float};
+use super::{Pool2d, Windows, check_float, check_output};
 use crate::context;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
@@ -87,6 +87,9 @@ impl Op for MaxBackward {
     }
 
     fn infer(&self, inputs: &[Meta]) -> Result<Outputs> {
+        let windows = self.pool.windows(self.name(), &self.images)?;
+        check_output(self.name(), &windows, &inputs[0])?;
+        check_output(self.name(), &windows, &inputs[1])?;
         one(self.images, inputs[0].dtype)
     }
 
@@ -124,7 +127,9 @@ impl Op for MaxPick {
     }
 
     fn infer(&self, inputs: &[Meta]) -> Result<Outputs> {
-        one(self.pool.windows("max_pool2d_pick", inputs[0].shape())?.output(), inputs[0].dtype)
+        let windows = self.pool.windows(self.name(), inputs[0].shape())?;
+        check_output(self.name(), &windows, &inputs[1])?;
+        one(windows.output(), inputs[0].dtype)
     }
 
     fn run(&self, run: &mut Run<'_>) -> Result<()> {

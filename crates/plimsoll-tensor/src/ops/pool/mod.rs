@@ -173,6 +173,17 @@ impl Axis {
     }
 }
 
+/// Refuses what does not have one pixel for each window.
+fn check_output(op: &'static str, windows: &Windows, input: &Meta) -> Result<()> {
+    match *input.shape() == windows.output() {
+        true => Ok(()),
+        false => Err(Error::shape(
+            op,
+            format!("an operand of shape {} for windows of shape {}", input.shape(), windows.output()),
+        )),
+    }
+}
+
 /// Refuses what is not of floats.
 fn check_float(op: &'static str, input: &Meta) -> Result<()> {
     match input.dtype.is_float() {

@@ -110,7 +110,9 @@ impl Tensor {
         if start.checked_add(len).is_none_or(|end| end > extent) {
             return Err(Error::argument(
                 "narrow",
-                format!("{len} elements from {start} on reach beyond axis {axis}, whose extent is {extent}"),
+                format!(
+                    "a slice of {len} elements from {start} on reaches beyond axis {axis}, whose extent is {extent}"
+                ),
             ));
         }
         let mut cuts = whole(self.shape());
@@ -200,7 +202,7 @@ fn samples() -> Vec<Sample> {
         Sample::new("narrow", vec![floats(&[3, 5])], |x| x[0].narrow(-1, 1, 3))
             .reference(|x| Array::build(&[3, 3], |i| x[0].at(&[i[0], i[1] + 1])))
             .torch("x0.narrow(-1, 1, 3)")
-            .refuses(vec![floats(&[3, 3])], "3 elements from 1 on reach beyond axis 1, whose extent is 3"),
+            .refuses(vec![floats(&[3, 3])], "3 elements from 1 on reaches beyond axis 1, whose extent is 3"),
         Sample::new("ranges", vec![floats(&[4, 2, 7])], |x| x[0].slice((-3.., 1, Slice::from(1..6).step(2))))
             .reference(|x| Array::build(&[3, 3], |i| x[0].at(&[i[0] + 1, 1, 1 + 2 * i[1]])))
             .torch("x0[-3:, 1, 1:6:2]")
@@ -212,7 +214,7 @@ fn samples() -> Vec<Sample> {
         Sample::new("select", vec![floats(&[2, 3, 4])], |x| x[0].select(1, -1))
             .reference(|x| Array::build(&[2, 4], |i| x[0].at(&[i[0], 2, i[1]])))
             .torch("x0.select(1, -1)"),
-        Sample::new("flip", vec![floats(&[2, 3])], |x| x[0].flip([0, 1]))
+        Sample::new("flip", vec![floats(&[2, 3])], |x| x[0].flip(..))
             .reference(|x| Array::build(&[2, 3], |i| x[0].at(&[1 - i[0], 2 - i[1]])))
             .torch("x0.flip(0, 1)"),
     ]

@@ -30,6 +30,16 @@ impl Op for Place {
     }
 
     fn infer(&self, inputs: &[Meta]) -> Result<Outputs> {
+        let seen = Shape::from_checked(self.cuts.iter().map(|cut| cut.len));
+        if *inputs[0].shape() != seen {
+            return Err(Error::shape(
+                self.name,
+                format!(
+                    "elements of shape {} for places of shape {seen}; they must agree",
+                    inputs[0].shape()
+                ),
+            ));
+        }
         one(self.shape, inputs[0].dtype)
     }
 
