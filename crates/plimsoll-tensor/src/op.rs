@@ -275,6 +275,11 @@ impl Operand {
         Operand { base, meta }
     }
 
+    /// The same memory under another layout, which names elements of this one only.
+    pub(crate) fn viewed(&self, layout: Layout) -> Operand {
+        Operand { base: self.base, meta: Meta { layout, dtype: self.meta.dtype } }
+    }
+
     /// The address of the first element.
     #[inline]
     pub fn ptr(&self) -> *mut u8 {

@@ -4,21 +4,27 @@ mod affine;
 pub(crate) mod binary;
 mod clamp;
 mod compare;
+mod concat;
 pub(crate) mod copy;
 mod create;
 mod cross_entropy;
 mod dropout;
+mod index;
 pub(crate) mod kernel;
 mod lerp;
 mod lines;
 mod logical;
+mod masked_fill;
 mod matmul;
 mod norm;
+pub(crate) mod pool;
 mod predicate;
 mod reduce;
 pub mod registry;
 mod rounding;
+pub(crate) mod slice;
 mod softmax;
+mod triangle;
 mod unary;
 mod view;
 mod where_;
@@ -29,17 +35,23 @@ static ALL: &[&[&registry::OpInfo]] = &[
     binary::INFOS,
     clamp::INFOS,
     compare::INFOS,
+    concat::INFOS,
     copy::INFOS,
     create::INFOS,
     cross_entropy::INFOS,
     dropout::INFOS,
+    index::INFOS,
     logical::INFOS,
+    masked_fill::INFOS,
     matmul::INFOS,
     norm::INFOS,
+    pool::INFOS,
     predicate::INFOS,
     reduce::INFOS,
     rounding::INFOS,
+    slice::INFOS,
     softmax::INFOS,
+    triangle::INFOS,
     unary::INFOS,
     view::INFOS,
     where_::INFOS,
