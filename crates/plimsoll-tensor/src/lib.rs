@@ -29,6 +29,7 @@ pub use error::{Error, ErrorKind, Result};
 pub use execute::apply;
 pub use layout::Layout;
 pub use op::{Op, OpRef};
+pub use ops::Activation;
 pub use ops::binary::Rhs;
 pub use plimsoll_memory::{Bytes, Owner};
 pub use random::{Generator, set_seed};

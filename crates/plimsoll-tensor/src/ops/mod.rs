@@ -1,16 +1,20 @@
 //! The ops: one file or folder each, with everything about it; and the registry that lists them.
 
+mod activation;
 mod affine;
 pub(crate) mod binary;
 mod compare;
 pub(crate) mod copy;
 mod create;
 pub(crate) mod kernel;
+mod linear;
 mod matmul;
 mod reduce;
 pub mod registry;
 mod unary;
 mod view;
+
+pub use activation::Activation;
 
 /// The registry, family by family: one line for each file that describes ops.
 static ALL: &[&[&registry::OpInfo]] = &[
@@ -19,6 +23,7 @@ static ALL: &[&[&registry::OpInfo]] = &[
     compare::INFOS,
     copy::INFOS,
     create::INFOS,
+    linear::INFOS,
     matmul::INFOS,
     reduce::INFOS,
     unary::INFOS,

@@ -20,7 +20,7 @@ use crate::tensor::Tensor;
 /// Declares the ops of the family; each has a file, and a unit struct or a struct of attributes in it.
 macro_rules! family {
     ($($module:ident :: $op:ident),* $(,)?) => {
-        $(mod $module;)*
+        $(pub(crate) mod $module;)*
         /// The family's part of the registry.
         pub static INFOS: &[&OpInfo] = &[$(&info::<$module::$op>(), &backward_info::<$module::$op>()),*];
     };
@@ -76,6 +76,12 @@ pub trait Unary: Copy + std::fmt::Debug + Send + Sync + 'static {
 pub(crate) fn unary<U: Unary>(op: U, x: &Tensor) -> Result<Tensor> {
     let _line = context::at_callers_line();
     call(OpRef::new(Forward(op)), &[x])
+}
+
+/// The gradient times the slope of an op of the family, from what [`Unary::READS`] names; how ops that end in such a
+/// function go back through it. Written over the gradient if nobody else holds it.
+pub(crate) fn times_slope<U: Unary>(op: U, gradient: Tensor, read: Tensor) -> Result<Tensor> {
+    call_with(OpRef::new(Slope(op)), smallvec::smallvec![Arg::Given(gradient), Arg::Given(read)])
 }
 
 /// The forward op.
