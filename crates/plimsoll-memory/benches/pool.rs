@@ -59,8 +59,18 @@ fn fragmented(pool: &Pool, n_blocks: usize) -> Vec<Block> {
     blocks.into_iter().enumerate().filter(|(i, _)| i % 2 == 0).map(|(_, block)| block).collect()
 }
 
+/// Finds a site that is known already.
+fn site_lookup() -> f64 {
+    best(N_PAIRS, || {
+        for _ in 0..N_PAIRS {
+            black_box(Site::intern(black_box("src/model/encoder.rs"), 117, "encoder.0.attention", "matmul"));
+        }
+    })
+}
+
 #[allow(clippy::print_stdout)]
 fn main() {
+    println!("lookup of a site: {:.1} ns", site_lookup());
     let host = Pool::new(HostPages::new().unwrap());
     let ghost = Pool::new(GhostPages::new(64 << 30));
     for (name, pool) in [("host", &host), ("ghost", &ghost)] {

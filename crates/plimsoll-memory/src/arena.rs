@@ -259,11 +259,9 @@ impl Map {
     }
 
     /// The handle of an arena is gone.
-    ///
-    /// Returns the free extent that came of it, if nothing else refers to the arena.
-    pub(crate) fn orphan_arena(&mut self, id: ArenaId) -> Option<ExtentId> {
+    pub(crate) fn orphan_arena(&mut self, id: ArenaId) {
         self.arenas.entry_mut(id).orphaned = true;
-        self.remove_if_orphaned(id)
+        self.remove_if_orphaned(id);
     }
 
     /// Turns an arena that nothing refers to any more into free memory.

@@ -64,7 +64,7 @@ pub(crate) struct Placement {
     pub(crate) bare: u64,
     /// Granules that hold nothing yet, with or without pages, in bytes.
     pub(crate) untouched: u64,
-    /// The free span around it.
+    /// The length of the free span around it.
     span: u64,
 }
 
@@ -85,6 +85,7 @@ impl Extents {
         self.ready.largest()
     }
 
+    /// The offset of an extent in the region.
     pub(crate) fn start(&self, id: ExtentId) -> u64 {
         self.get(id).start
     }
@@ -97,14 +98,13 @@ impl Extents {
         debug_assert!(old.kind != kind && at >= old.start && at + bytes <= old.end());
         self.unindex(id);
         if at > old.start {
-            let rest = self.insert_before(id, at - old.start);
-            self.index(rest);
+            let before = self.cut_front(id, at - old.start);
+            self.index(before);
         }
         if at + bytes < old.end() {
-            // The new node takes the front; `id` keeps the rest.
-            let front = self.insert_before(id, bytes);
+            let middle = self.cut_front(id, bytes);
             self.index(id);
-            self.merge(front, kind)
+            self.merge(middle, kind)
         } else {
             self.merge(id, kind)
         }
@@ -116,7 +116,7 @@ impl Extents {
         self.set(id, start, bytes, kind)
     }
 
-    /// The part of a ready extent that is whole granules, possibly empty.
+    /// The part of a ready extent that is whole granules; empty where there is none or the extent is not ready.
     pub(crate) fn whole_granules(&self, id: ExtentId, granule: u64) -> Range<u64> {
         let extent = self.get(id);
         if extent.kind != Kind::Ready {
@@ -148,7 +148,7 @@ impl Extents {
         parts
     }
 
-    /// The extent that contains the byte at `at`.
+    /// The extent that contains the byte at `at`, an offset inside the region.
     pub(crate) fn find(&self, at: u64) -> ExtentId {
         self.ids().find(|&id| self.get(id).start <= at).unwrap_or(NONE)
     }
@@ -235,8 +235,9 @@ impl Extents {
         &mut self.table[id as usize]
     }
 
-    /// Cuts the first `bytes` off an extent into a new one of the same kind; neither is indexed here.
-    fn insert_before(&mut self, id: ExtentId, bytes: u64) -> ExtentId {
+    /// Cuts the first `bytes` off an unindexed extent into a new one of the same kind. The rest keeps its
+    /// number; neither is indexed here.
+    fn cut_front(&mut self, id: ExtentId, bytes: u64) -> ExtentId {
         let old = *self.get(id);
         let front = Extent { bytes, after: id, ..old };
         let new = match self.vacant.pop() {

@@ -166,3 +166,29 @@ fn machine_memory() -> u64 {
         _ => 16 << 30,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn regions_are_aligned_apart_and_writable_where_committed() {
+        let pages = HostPages::with_region_bytes([1, GRANULE + 1, 3 * GRANULE]).unwrap();
+        let sizes = Region::ALL.map(|region| pages.region_bytes(region));
+        assert_eq!(sizes, [GRANULE, 2 * GRANULE, 3 * GRANULE]);
+        for region in Region::ALL {
+            let base = pages.base(region);
+            assert!(base.addr().is_multiple_of(GRANULE as usize));
+            pages.commit(region, 0..GRANULE).unwrap();
+            // SAFETY: the first granule of the region is committed and nobody else uses it.
+            unsafe {
+                base.write_bytes(7, GRANULE as usize);
+                assert_eq!(base.add(GRANULE as usize - 1).read(), 7);
+            }
+            pages.decommit(region, 0..GRANULE).unwrap();
+            pages.commit(region, 0..GRANULE).unwrap();
+            // SAFETY: as above.
+            assert_eq!(unsafe { base.read() }, 0, "the pages were given back");
+        }
+    }
+}

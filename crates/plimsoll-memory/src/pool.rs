@@ -207,7 +207,7 @@ impl Pool {
     }
 
     pub(crate) fn drop_arena(&self, key: u64) {
-        self.lock().drop_arena(self.source(), key);
+        self.lock().drop_arena(key);
     }
 
     /// Begins to record what the pool is asked for; a trace that is running is thrown away.
@@ -289,8 +289,8 @@ impl Block {
     /// What the block is for and which line asked for it.
     pub fn label(&self) -> Label {
         let state = lock(&self.shared.state);
-        let known = state.info(self.id).map(|info| Label::new(info.owner, info.site));
-        known.unwrap_or(Label::new(Owner::Temporary, Site::UNKNOWN))
+        let info = state.info(self.id);
+        Label::new(info.owner, info.site)
     }
 
     /// Gives the block to another owner: the rows move by exactly its bytes, its place stays.

@@ -12,6 +12,9 @@ use crate::{BlockInfo, Label, OutOfMemory, Owner, Region, Site, Snapshot, Source
 /// How many holders an error lists.
 const N_HOLDERS: usize = 8;
 
+/// Why a block that has a handle has a record: only the handle's drop takes it away.
+const ALIVE: &str = "a block's record lives as long as its handle";
+
 /// The position of a block in the table of live blocks.
 pub(crate) type BlockId = u32;
 
@@ -34,8 +37,9 @@ pub(crate) struct State {
     /// back as they become free.
     disposing: bool,
     trace: Option<Vec<TraceEvent>>,
+    /// Which acquisitions a test wants to fail.
     #[cfg(feature = "testing")]
-    pub(crate) failing: crate::testing::Failing,
+    pub(crate) acquisitions: crate::testing::Series,
 }
 
 /// The steps that are open; inner ones belong to the outermost.
@@ -71,7 +75,7 @@ impl State {
             disposing: false,
             trace: None,
             #[cfg(feature = "testing")]
-            failing: Default::default(),
+            acquisitions: Default::default(),
         }
     }
 
@@ -81,14 +85,14 @@ impl State {
     pub(crate) fn ghost(&self, ghost_pages: &dyn Source) -> Self {
         let mut ghost = Self {
             map: self.map.clone(),
-            ledger: self.ledger.copy_without_scopes(),
+            ledger: self.ledger.clone(),
             blocks: self.blocks.clone(),
             vacant: self.vacant.clone(),
             step: OpenStep::default(),
             disposing: self.disposing,
             trace: None,
             #[cfg(feature = "testing")]
-            failing: Default::default(),
+            acquisitions: Default::default(),
         };
         if let Some((arena, _)) = self.step.arena {
             ghost.map.close_arena(arena);
@@ -105,7 +109,7 @@ impl State {
         label: Label,
     ) -> Result<Grant, Refusal> {
         #[cfg(feature = "testing")]
-        self.failing.next_acquisition()?;
+        self.acquisitions.next_acquisition()?;
         let rounded = rounded_size(requested);
         let (place, offset) = match self.planned_place(region, requested, rounded) {
             Some(planned) => planned,
@@ -156,9 +160,7 @@ impl State {
     }
 
     fn release(&mut self, source: &dyn Source, id: BlockId) {
-        let Some(Record { info, place }) = self.blocks[id as usize].take() else {
-            return;
-        };
+        let Record { info, place } = self.blocks[id as usize].take().expect(ALIVE);
         self.vacant.push(id);
         self.ledger.release(info.owner, info.requested, info.rounded);
         if let Some(trace) = &mut self.trace {
@@ -177,22 +179,20 @@ impl State {
 
     /// Releases blocks in the order of their acquisition, whatever the order of their drops was.
     fn release_all(&mut self, mut ids: Vec<BlockId>, source: &dyn Source) -> Vec<BlockId> {
-        ids.sort_unstable_by_key(|&id| self.info(id).map(|info| info.serial));
+        ids.sort_unstable_by_key(|&id| self.info(id).serial);
         for id in ids.drain(..) {
             self.release(source, id);
         }
         ids
     }
 
-    pub(crate) fn info(&self, id: BlockId) -> Option<&BlockInfo> {
-        self.blocks[id as usize].as_ref().map(|record| &record.info)
+    pub(crate) fn info(&self, id: BlockId) -> &BlockInfo {
+        &self.blocks[id as usize].as_ref().expect(ALIVE).info
     }
 
     /// Changes a label; the rows follow, the place stays.
     pub(crate) fn relabel(&mut self, id: BlockId, change: impl FnOnce(&mut Label)) {
-        let Some(Record { info, .. }) = &mut self.blocks[id as usize] else {
-            return;
-        };
+        let info = &mut self.blocks[id as usize].as_mut().expect(ALIVE).info;
         let old = Label::new(info.owner, info.site);
         let mut label = old;
         change(&mut label);
@@ -268,12 +268,11 @@ impl State {
         Ok(bytes)
     }
 
-    pub(crate) fn drop_arena(&mut self, source: &dyn Source, key: u64) {
-        if let Some(arena) = self.map.arenas.find(key)
-            && let Some(freed) = self.map.orphan_arena(arena)
-            && self.disposing
-        {
-            self.map.release_extent(source, Region::Step, freed);
+    /// The handle of an arena is gone. Its pages become free memory; if a model is being disposed of, they
+    /// have gone back before, because the arena was idle.
+    pub(crate) fn drop_arena(&mut self, key: u64) {
+        if let Some(arena) = self.map.arenas.find(key) {
+            self.map.orphan_arena(arena);
         }
     }
 

@@ -223,9 +223,4 @@ impl Ledger {
             self.scopes.pop();
         }
     }
-
-    /// The same counters without the open scopes, whose handles belong to the original.
-    pub(crate) fn copy_without_scopes(&self) -> Self {
-        Self { scopes: Vec::new(), ..self.clone() }
-    }
 }

@@ -1,8 +1,7 @@
 //! Failures on demand and a check of the pool's inside, for tests of whatever stands on a pool.
 
 use std::ops::Range;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::map::Refusal;
 use crate::{Pool, Region, Source, SourceError};
@@ -19,17 +18,38 @@ pub enum Fail {
     Every(u64),
 }
 
-impl Fail {
-    fn hits(self, n_calls: u64) -> bool {
-        match self {
+/// A series of calls, some of which fail.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Series {
+    fail: Fail,
+    n_calls: u64,
+}
+
+impl Series {
+    fn new(fail: Fail) -> Self {
+        Self { fail, n_calls: 0 }
+    }
+
+    /// Counts a call and says whether it fails.
+    fn next_fails(&mut self) -> bool {
+        self.n_calls += 1;
+        match self.fail {
             Fail::Never => false,
-            Fail::Nth(n) => n_calls == n,
-            Fail::Every(n) => n > 0 && n_calls.is_multiple_of(n),
+            Fail::Nth(n) => self.n_calls == n,
+            Fail::Every(n) => n > 0 && self.n_calls.is_multiple_of(n),
         }
+    }
+
+    /// Counts an acquisition and refuses it if it is one of those that fail.
+    pub(crate) fn next_acquisition(&mut self) -> Result<(), Refusal> {
+        if self.next_fails() {
+            return Err(Refusal::Source(SourceError::new("the test asked for this acquisition to fail")));
+        }
+        Ok(())
     }
 }
 
-/// A source that passes calls on to another one and fails to commit when told to.
+/// A source that passes calls on to another one and fails when told to.
 #[derive(Debug)]
 pub struct FailingPages<S> {
     inner: S,
@@ -39,40 +59,29 @@ pub struct FailingPages<S> {
 /// Tells a [`FailingPages`] when to fail, from outside the pool that owns it.
 #[derive(Debug, Default)]
 pub struct FailSwitch {
-    /// The rule as two numbers: 0 never, 1 n-th, 2 every; and n.
-    rule: AtomicU64,
-    n: AtomicU64,
-    n_calls: AtomicU64,
+    commits: Mutex<Series>,
+    decommits: Mutex<Series>,
 }
 
 impl FailSwitch {
-    /// Sets the rule and begins to count anew.
+    /// Says which calls of `commit` fail, and begins to count them anew.
     pub fn set(&self, fail: Fail) {
-        let (rule, n) = match fail {
-            Fail::Never => (0, 0),
-            Fail::Nth(n) => (1, n),
-            Fail::Every(n) => (2, n),
-        };
-        self.n_calls.store(0, Ordering::SeqCst);
-        self.n.store(n, Ordering::SeqCst);
-        self.rule.store(rule, Ordering::SeqCst);
+        *series(&self.commits) = Series::new(fail);
+    }
+
+    /// Says which calls of `decommit` fail, and begins to count them anew.
+    pub fn set_decommit(&self, fail: Fail) {
+        *series(&self.decommits) = Series::new(fail);
     }
 
     /// Calls of `commit` since the rule was set, failed ones included.
     pub fn n_calls(&self) -> u64 {
-        self.n_calls.load(Ordering::SeqCst)
+        series(&self.commits).n_calls
     }
+}
 
-    fn next_fails(&self) -> bool {
-        let n_calls = self.n_calls.fetch_add(1, Ordering::SeqCst) + 1;
-        let n = self.n.load(Ordering::SeqCst);
-        let fail = match self.rule.load(Ordering::SeqCst) {
-            1 => Fail::Nth(n),
-            2 => Fail::Every(n),
-            _ => Fail::Never,
-        };
-        fail.hits(n_calls)
-    }
+fn series(mutex: &Mutex<Series>) -> MutexGuard<'_, Series> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl<S: Source> FailingPages<S> {
@@ -98,13 +107,16 @@ unsafe impl<S: Source> Source for FailingPages<S> {
     }
 
     fn commit(&self, region: Region, range: Range<u64>) -> Result<(), SourceError> {
-        if self.switch.next_fails() {
+        if series(&self.switch.commits).next_fails() {
             return Err(SourceError::new("the test asked for this commit to fail"));
         }
         self.inner.commit(region, range)
     }
 
     fn decommit(&self, region: Region, range: Range<u64>) -> Result<(), SourceError> {
+        if series(&self.switch.decommits).next_fails() {
+            return Err(SourceError::new("the test asked for this decommit to fail"));
+        }
         self.inner.decommit(region, range)
     }
 
@@ -113,31 +125,10 @@ unsafe impl<S: Source> Source for FailingPages<S> {
     }
 }
 
-/// Which acquisitions of a pool fail.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Failing {
-    fail: Fail,
-    n_calls: u64,
-}
-
-impl Failing {
-    /// Counts an acquisition and refuses it if it is one of those.
-    pub(crate) fn next_acquisition(&mut self) -> Result<(), Refusal> {
-        if self.fail == Fail::Never {
-            return Ok(());
-        }
-        self.n_calls += 1;
-        if self.fail.hits(self.n_calls) {
-            return Err(Refusal::Source(SourceError::new("the test asked for this acquisition to fail")));
-        }
-        Ok(())
-    }
-}
-
 impl Pool {
     /// Makes acquisitions from now on fail by a rule; attempts after a reclaim count, too.
     pub fn fail_acquisitions(&self, fail: Fail) {
-        self.lock().failing = Failing { fail, n_calls: 0 };
+        self.lock().acquisitions = Series::new(fail);
     }
 
     /// Makes the k-th acquisition from now on fail, counted from 1.

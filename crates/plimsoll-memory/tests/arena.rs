@@ -208,6 +208,10 @@ fn a_ghost_follows_the_plans_of_its_original() {
         (pool.take_trace(), pool.stats())
     });
     assert_eq!(runs[0], runs[1]);
+
+    let _step = pool.begin_planned_step(&arena).unwrap();
+    assert_eq!(pool.trim(), 0);
+    assert_eq!(pool.ghost().trim(), GRANULE, "no step is open in a copy");
 }
 
 proptest! {

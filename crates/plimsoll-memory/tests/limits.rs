@@ -78,6 +78,27 @@ fn a_limit_is_kept_by_giving_holes_back() {
 }
 
 #[test]
+fn under_a_limit_a_place_is_chosen_by_the_granules_it_touches() {
+    let pool = ghost();
+    let [first, narrow, second, bare, ready, third] =
+        [3, 6, 1, 2, 4, 2].map(|n| pool.acquire(n * MIB, saved(1)).unwrap());
+    drop((narrow, bare));
+    pool.trim();
+    drop(ready);
+    // For 6 MiB there are two places. At 3 MiB both ends share granules with neighbours and the two between
+    // are bare; at 10 MiB one granule is bare and two have pages, but all three hold nothing.
+    assert_eq!(pool.stats().committed, 6 * GRANULE);
+    let roomy = pool.ghost().acquire(6 * MIB, saved(2)).unwrap();
+    assert_eq!(roomy.offset(), 10 << 20, "with no limit the fewest new pages decide");
+    pool.set_limit(Some(Bytes::new(6 * GRANULE))).unwrap();
+    let tight = pool.acquire(6 * MIB, saved(2)).unwrap();
+    assert_eq!(tight.offset(), 3 << 20, "the limit has room for two more granules in use, not for three");
+    assert_eq!(pool.stats().committed, 6 * GRANULE);
+    pool.verify().unwrap();
+    drop((first, second, third));
+}
+
+#[test]
 fn free_granules_of_other_regions_make_room() {
     let pool = ghost();
     pool.set_limit(Some(Bytes::mib(8))).unwrap();
@@ -171,6 +192,27 @@ fn a_commit_in_pieces_is_undone_when_a_later_piece_fails() {
 }
 
 #[test]
+fn pages_that_the_source_does_not_take_back_stay_counted() {
+    let (pages, switch) = FailingPages::new(GhostPages::new(1 << 30));
+    let pool = Pool::new(pages);
+    let block = pool.acquire(3 * MIB, saved(1)).unwrap();
+    drop(pool.acquire(8 * MIB, saved(2)).unwrap());
+    let before = pool.stats();
+    switch.set_decommit(Fail::Every(1));
+    assert_eq!(pool.trim(), 0);
+    let error = pool.set_limit(Some(Bytes::mib(6))).unwrap_err();
+    assert_eq!((error.cause, pool.limit()), (Cause::Source, None));
+    assert!(error.to_string().contains("this decommit to fail"), "{error}");
+    assert_eq!(pool.stats(), before);
+    drop(block);
+    assert_eq!((pool.stats().in_use, pool.stats().committed), (0, before.committed));
+    pool.verify().unwrap();
+    switch.set_decommit(Fail::Never);
+    assert_eq!(pool.trim(), before.committed);
+    pool.verify().unwrap();
+}
+
+#[test]
 fn chosen_acquisitions_fail_and_the_next_ones_do_not() {
     let pool = ghost();
     let attempt = || pool.acquire(100, saved(1)).is_ok();
@@ -249,24 +291,28 @@ fn addresses_that_the_system_does_not_grant_are_an_error() {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 200, ..ProptestConfig::default() })]
 
-    /// A refusal says exactly by how much the limit is short: with that much more the request is granted.
+    /// A refusal says exactly by how much the limit is short: with that much more the request is granted, with
+    /// a granule less it is not.
     #[test]
     fn the_shortage_is_exact(
         sizes in proptest::collection::vec((1..6_000_000usize, any::<bool>()), 1..30),
+        spare in 0..4u64,
         wanted in 1..12_000_000usize,
     ) {
         let pool = ghost();
         let all: Vec<_> = sizes.iter().map(|&(bytes, _)| pool.acquire(bytes, saved(1)).unwrap()).collect();
         let kept: Vec<_> = all.into_iter().zip(&sizes).filter(|(_, (_, kept))| *kept).collect();
-        pool.trim();
-        let committed = pool.stats().committed;
-        pool.set_limit(Some(Bytes::new(committed))).unwrap();
+        let trimmed = pool.ghost();
+        trimmed.trim();
+        // Between the least that would do and what is committed: some free granules stay, some go.
+        let limit = trimmed.stats().committed + spare * GRANULE;
+        pool.set_limit(Some(Bytes::new(limit))).unwrap();
         if let Err(error) = pool.acquire(wanted, saved(2)) {
             let Cause::Limit { short } = error.cause else { panic!("{error}") };
             prop_assert!(short > 0 && short <= (wanted as u64).next_multiple_of(GRANULE));
-            pool.set_limit(Some(Bytes::new(committed + short - GRANULE))).unwrap();
+            pool.set_limit(Some(Bytes::new(limit + short - GRANULE))).unwrap();
             prop_assert!(pool.acquire(wanted, saved(2)).is_err());
-            pool.set_limit(Some(Bytes::new(committed + short))).unwrap();
+            pool.set_limit(Some(Bytes::new(limit + short))).unwrap();
             prop_assert!(pool.acquire(wanted, saved(2)).is_ok());
         }
         prop_assert_eq!(pool.verify(), Ok(()));

@@ -114,6 +114,13 @@ fn peaks_keep_the_rows_of_their_moment() {
     assert_eq!(stats.peak_in_use, stats.in_use);
     assert_eq!(stats.peak_rows, stats.rows());
     assert_eq!(stats.peak_committed, stats.committed);
+
+    drop(pool.acquire(9 << 20, label(Owner::Gradients)).unwrap());
+    let highest = pool.stats().committed;
+    pool.trim();
+    let _data = pool.acquire(100_000, label(Owner::Data)).unwrap();
+    assert!(pool.stats().committed < highest);
+    assert_eq!(pool.stats().peak_committed, highest);
 }
 
 #[test]
@@ -164,7 +171,9 @@ fn a_snapshot_lists_every_block_and_groups_holders() {
         ]
     );
     drop(kept);
-    assert_eq!(pool.snapshot().blocks().len(), 2);
+    let _later = pool.acquire(1, at(Owner::Saved, 9)).unwrap();
+    let serials: Vec<_> = pool.snapshot().blocks().iter().map(|block| block.serial).collect();
+    assert_eq!(serials, [3, 4, 5], "oldest first, wherever the table has room");
 }
 
 #[test]

@@ -136,6 +136,20 @@ fn a_partly_bare_span_is_filled_from_its_committed_end() {
     pool.verify().unwrap();
 }
 
+#[test]
+fn the_place_with_the_fewest_new_pages_wins_whatever_the_span() {
+    let pool = ghost();
+    let [first, narrow, second, bare, ready, third] =
+        [2, 4, 2, 4, 2, 2].map(|n| acquire(&pool, Owner::Saved, n * MIB));
+    drop((narrow, bare));
+    pool.trim();
+    drop(ready);
+    // The narrow span at 2 MiB would need two new granules; the wide one, 8 to 14 MiB, one.
+    assert_eq!(acquire(&pool, Owner::Saved, 4 * MIB).offset(), 10 << 20);
+    pool.verify().unwrap();
+    drop((first, second, third));
+}
+
 /// Drops blocks on another thread and waits until it has.
 fn drop_elsewhere(blocks: Vec<Block>) {
     thread::spawn(move || drop(blocks)).join().unwrap();
@@ -176,6 +190,27 @@ fn inside_a_step_other_threads_release_when_it_ends() {
         })
         .collect();
     assert_eq!(released, [0, 1, 2, 3], "in the order of acquisition, not of the drops");
+}
+
+#[test]
+fn a_step_begun_elsewhere_joins_the_open_one() {
+    let pool = ghost();
+    let outer = pool.begin_step();
+    let block = acquire(&pool, Owner::Saved, MIB);
+    let (other, opened) = (pool.clone(), mpsc::channel());
+    let closing = mpsc::channel::<()>();
+    let guest = thread::spawn(move || {
+        let inner = other.begin_step();
+        opened.0.send(()).unwrap();
+        closing.1.recv().unwrap();
+        drop(inner);
+    });
+    opened.1.recv().unwrap();
+    drop(block);
+    assert_eq!(pool.stats().in_use, 0, "the thread of the outermost step still issues");
+    closing.0.send(()).unwrap();
+    guest.join().unwrap();
+    drop(outer);
 }
 
 #[test]

@@ -59,7 +59,8 @@ impl Tensor {
     pub fn to_vec<T: Element>(&self) -> Result<Vec<T>> {
         let _line = context::at_callers_line();
         self.check_readable::<T>("to_vec")?;
-        let (storage, meta) = context::replay(|| self.without_nodes().contiguous())?.part();
+        let value = self.without_nodes();
+        let (storage, meta) = context::replay(|| value.contiguous())?.part();
         match meta.layout.offset() {
             0 => Ok(storage.copy_out(meta.n_elems())),
             offset => Ok(storage.copy_out::<T>(offset + meta.n_elems()).split_off(offset)),

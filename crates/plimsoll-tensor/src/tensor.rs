@@ -113,6 +113,11 @@ impl Tensor {
         Arc::ptr_eq(&self.storage(), &other.storage())
     }
 
+    /// The same value as a constant: no gradient flows through it to where it came from.
+    pub fn stop_gradient(&self) -> Tensor {
+        self.without_nodes()
+    }
+
     /// Counts the bytes of this tensor as `owner`'s from here on.
     pub fn owned_by(self, owner: Owner) -> Tensor {
         self.storage().block().relabel(owner);

@@ -83,7 +83,10 @@ impl GradientTape {
     }
 
     /// Runs `f` and records its ops.
-    pub fn record<R>(&self, f: impl FnOnce() -> R) -> R {
+    ///
+    /// # Errors
+    /// Those of `f`.
+    pub fn record<T>(&self, f: impl FnOnce() -> Result<T>) -> Result<T> {
         let core = self.core.clone();
         context::with_changed_tapes(
             |tapes| {
@@ -96,7 +99,10 @@ impl GradientTape {
     }
 
     /// Runs `f` inside [`record`](GradientTape::record) without recording it.
-    pub fn stop_recording<R>(&self, f: impl FnOnce() -> R) -> R {
+    ///
+    /// # Errors
+    /// Those of `f`.
+    pub fn stop_recording<T>(&self, f: impl FnOnce() -> Result<T>) -> Result<T> {
         context::with_changed_tapes(|tapes| tapes.retain(|tape| !Arc::ptr_eq(tape, &self.core)), f)
     }
 

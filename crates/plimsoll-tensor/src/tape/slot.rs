@@ -19,6 +19,9 @@ use crate::tensor::{Nodes, Tensor};
 /// Chains of cheap ops longer than this are not rebuilt.
 const LONGEST_CHAIN: usize = 4;
 
+/// Smaller values are kept: rebuilding them costs more than their bytes are worth.
+const LEAST_REBUILT_BYTES: usize = 4096;
+
 /// A value kept for backward.
 pub(crate) struct Slot {
     pub kept: Kept,
@@ -47,7 +50,8 @@ impl Kept {
     /// Keeps a value in the leanest way: a reference to its storage if that is kept anyway, else a recipe from kept
     /// values, else the storage.
     pub fn new(storage: &Arc<Storage>, meta: &Meta, node: Option<&NodeRef>) -> Kept {
-        if !storage.is_kept() && context::saving() == Saving::Lean {
+        let worth_it = meta.n_bytes() >= LEAST_REBUILT_BYTES && context::saving() == Saving::Lean;
+        if worth_it && !storage.is_kept() {
             if let Some(derived) = node.and_then(|node| Kept::derived(node, LONGEST_CHAIN)) {
                 return derived;
             }
