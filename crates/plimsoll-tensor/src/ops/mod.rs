@@ -2,6 +2,7 @@
 
 mod activation;
 mod affine;
+mod attention;
 pub(crate) mod binary;
 mod compare;
 pub(crate) mod copy;
@@ -15,10 +16,12 @@ mod unary;
 mod view;
 
 pub use activation::Activation;
+pub use attention::AttentionConfig;
 
 /// The registry, family by family: one line for each file that describes ops.
 static ALL: &[&[&registry::OpInfo]] = &[
     affine::INFOS,
+    attention::INFOS,
     binary::INFOS,
     compare::INFOS,
     copy::INFOS,
