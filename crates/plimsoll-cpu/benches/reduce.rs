@@ -2,6 +2,7 @@
 
 #![allow(clippy::print_stdout, reason = "a benchmark prints its figures")]
 
+use std::hint::black_box;
 use std::time::Instant;
 
 use half::bf16;
@@ -22,6 +23,7 @@ fn main() {
     folds(&LogSumExp::<f32, f32>::new(), "logsumexp", &values);
     let narrow: Vec<bf16> = values.iter().map(|&x| bf16::from_f32(x)).collect();
     folds(&Sum::<bf16, f32>::new(), "sum bf16", &narrow);
+    small();
     fills();
 }
 
@@ -55,6 +57,36 @@ fn folds<F: Fold>(fold: &F, name: &str, values: &[F::In]) {
             // SAFETY: the shape covers the slice, and the output is at least as long as needed.
             unsafe { reduce(fold, &shape, |other| other == axis, input, output.as_mut_ptr()) };
         });
+    }
+}
+
+fn small() {
+    const N_CALLS: usize = 10_000;
+    for shape in [[1, 8], [8, 8], [32, 128]] {
+        let values = vec![1f32; shape[0] * shape[1]];
+        let mut output = vec![0f32; 128];
+        for axis in [0, 1] {
+            report(
+                &format!("{N_CALLS} sums {shape:?} axis {axis}"),
+                N_CALLS * values.len(),
+                N_CALLS * size_of_val(&*values),
+                || {
+                    for _ in 0..N_CALLS {
+                        let input = Src { ptr: black_box(values.as_ptr()), strides: &[shape[1] as isize, 1] };
+                        // SAFETY: the shape covers the slice, and the output is at least as long as needed.
+                        unsafe {
+                            reduce(
+                                &Sum::<f32, f32>::new(),
+                                &shape,
+                                |other| other == axis,
+                                input,
+                                output.as_mut_ptr(),
+                            )
+                        };
+                    }
+                },
+            );
+        }
     }
 }
 

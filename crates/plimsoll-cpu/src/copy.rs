@@ -1,6 +1,6 @@
 //! Copies between strided operands: the same bits elsewhere, another dtype, or one value everywhere.
 //!
-//! Contiguous memory is copied as it is; transposed operands are walked in squares. Copies of one type move bits, so a
+//! Contiguous memory is copied as it is; transposed operands are walked in blocks. Copies of one type move bits, so a
 //! NaN keeps its payload; there is one compiled copy per element size, not per type.
 
 use std::any::TypeId;

@@ -133,13 +133,15 @@ pub trait Number: Element<Compute = Self> + PartialOrd {
     /// The smaller value, or NaN where either is.
     #[inline(always)]
     fn min(self, rhs: Self) -> Self {
-        if self < rhs || self.is_nan() { self } else { rhs }
+        let lesser = if self < rhs { self } else { rhs };
+        if self.is_nan() { self } else { lesser }
     }
 
     /// The greater value, or NaN where either is.
     #[inline(always)]
     fn max(self, rhs: Self) -> Self {
-        if self > rhs || self.is_nan() { self } else { rhs }
+        let greater = if self > rhs { self } else { rhs };
+        if self.is_nan() { self } else { greater }
     }
 }
 

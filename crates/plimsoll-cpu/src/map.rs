@@ -1,7 +1,7 @@
 //! Elementwise kernels: a function over one tile, applied to whole strided operands.
 //!
 //! A tile function sees slices of equal length, at most [`TILE_LEN`] elements and [`TILE_BYTES`] bytes each, in the
-//! compute types. Where an operand lies contiguously in memory and computes as itself, the slice is that memory; else
+//! compute types, and writes every element of the output, whose old values mean nothing. Where an operand lies contiguously in memory and computes as itself, the slice is that memory; else
 //! it is a copy on the stack. The function is compiled for several instruction sets, provided that it is inlined: mark
 //! closures `#[inline(always)]`. Only the tile function is compiled per op and dtype; the walk around it exists once.
 //!
@@ -56,7 +56,7 @@ pub unsafe fn generate<O: Element>(len: usize, output: *mut O, f: impl Fn(usize,
     let tile_len = tile::tile_len(size_of::<O::Compute>());
     let output = SharedPtr::new(output);
     threads::parallel(len.div_ceil(TASK_LEN), |task| {
-        let mut tile = Tile::uninit();
+        let mut tile = <Tile>::uninit();
         let end = len.min((task + 1) * TASK_LEN);
         for first in (task * TASK_LEN..end).step_by(tile_len) {
             let n = tile_len.min(end - first);
@@ -105,6 +105,31 @@ pub unsafe fn map1<I: Element, O: Element>(
 }
 
 /// Computes `output = f(lhs, rhs)` over every index of `shape`.
+///
+/// A row added to each row of a matrix:
+///
+/// ```
+/// use plimsoll_cpu::map::{Dst, Src, map2};
+///
+/// let (matrix, row) = ([1.0f32, 2.0, 3.0, 4.0, 5.0, 6.0], [10.0f32, 20.0, 30.0]);
+/// let mut sum = [0.0f32; 6];
+/// // SAFETY: the strides stay inside the arrays, and the output is an array of its own.
+/// unsafe {
+///     map2(
+///         &[2, 3],
+///         Dst { ptr: sum.as_mut_ptr(), strides: &[3, 1] },
+///         Src { ptr: matrix.as_ptr(), strides: &[3, 1] },
+///         Src { ptr: row.as_ptr(), strides: &[0, 1] },
+///         #[inline(always)]
+///         |a: &[f32], b: &[f32], y: &mut [f32]| {
+///             for ((y, a), b) in y.iter_mut().zip(a).zip(b) {
+///                 *y = a + b;
+///             }
+///         },
+///     );
+/// }
+/// assert_eq!(sum, [11.0, 22.0, 33.0, 14.0, 25.0, 36.0]);
+/// ```
 ///
 /// # Safety
 /// As for [`map1`], for each input.
@@ -300,7 +325,7 @@ unsafe fn run_strided(shape: &[usize], tile_len: usize, operands: &[Operand], ti
 /// # Safety
 /// That of [`run`], for a walk over these operands with that many tiles from the cursor on.
 unsafe fn run_tiles(mut cursor: Cursor, n_tiles: usize, operands: &[Operand], tile: &TileFn) {
-    let mut copies = [const { Tile::uninit() }; MAX_OPERANDS];
+    let mut copies = [const { <Tile>::uninit() }; MAX_OPERANDS];
     let mut copied: [Option<(isize, Patch)>; MAX_OPERANDS] = [None; MAX_OPERANDS];
     let [output_copy, input_copies @ ..] = &mut copies;
     let (output, inputs) = (&operands[0], &operands[1..]);

@@ -450,6 +450,29 @@ mod tests {
     }
 
     #[test]
+    fn bits_do_not_depend_on_the_instruction_set() {
+        fn check(f: impl Fn(f32) -> f32) {
+            let xs: Vec<f32> = samples().step_by(97).collect();
+            let mut wide = vec![0; xs.len()];
+            crate::simd::vectorize(
+                #[inline(always)]
+                || wide.iter_mut().zip(&xs).for_each(|(y, &x)| *y = f(x).to_bits()),
+            );
+            assert!(xs.iter().zip(wide).all(|(&x, y)| f(x).to_bits() == y));
+        }
+        check(exp);
+        check(exp_m1);
+        check(ln);
+        check(ln_1p);
+        check(tanh);
+        check(sigmoid);
+        check(erf);
+        check(sin);
+        check(cos);
+        check(tan);
+    }
+
+    #[test]
     fn rounding_takes_ties_to_even() {
         let rounded = [0.5f32, 1.5, 2.5, -0.5, -1.5].map(Real::round);
         assert_eq!(rounded, [0.0, 2.0, 2.0, 0.0, -2.0]);

@@ -13,6 +13,7 @@ use std::f64::consts::TAU;
 use crate::element::{CastTo, Element};
 use crate::map::generate;
 use crate::math::Real;
+use crate::trig;
 
 /// The numbers of one draw.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -84,6 +85,9 @@ pub trait Random: Real {
     /// A value in [0, 1), every multiple of the step equally likely: 2^-24 for f32, 2^-53 for f64. `words` holds
     /// [`Random::N_WORDS`] words.
     fn unit(words: &[u32]) -> Self;
+
+    /// The cosine and sine of that part of a whole turn.
+    fn turn(words: &[u32]) -> (Self, Self);
 }
 
 impl Random for f32 {
@@ -92,6 +96,11 @@ impl Random for f32 {
     #[inline(always)]
     fn unit(words: &[u32]) -> f32 {
         (words[0] >> 8) as f32 * (1.0 / (1u32 << 24) as f32)
+    }
+
+    #[inline(always)]
+    fn turn(words: &[u32]) -> (f32, f32) {
+        trig::cos_sin_of_turn(words[0] >> 8)
     }
 }
 
@@ -102,6 +111,12 @@ impl Random for f64 {
     fn unit(words: &[u32]) -> f64 {
         let bits = u64::from(words[1]) << 32 | u64::from(words[0]);
         (bits >> 11) as f64 * (1.0 / (1u64 << 53) as f64)
+    }
+
+    #[inline(always)]
+    fn turn(words: &[u32]) -> (f64, f64) {
+        let angle = TAU * f64::unit(words);
+        (angle.cos(), angle.sin())
     }
 }
 
@@ -172,18 +187,17 @@ fn normal_tile<T: Random>(words: &[u32], mean: T, std: T, tile: &mut [T]) {
     let mut halves = [[T::ZERO; TILE_WORDS / 2]; 2];
     let [cosines, sines] = &mut halves;
     for ((words, c), s) in words.chunks_exact(2 * T::N_WORDS).zip(&mut *cosines).zip(&mut *sines) {
-        let (u, v) = (T::unit(&words[..T::N_WORDS]), T::unit(&words[T::N_WORDS..]));
+        let (u, (cos, sin)) = (T::unit(&words[..T::N_WORDS]), T::turn(&words[T::N_WORDS..]));
         let r = (T::from_f64(-2.0) * (T::ONE - u).ln()).sqrt() * std;
-        let angle = T::from_f64(TAU) * v;
-        *c = mean + r * angle.cos();
-        *s = mean + r * angle.sin();
+        *c = mean + r * cos;
+        *s = mean + r * sin;
     }
     for (idx, value) in tile.iter_mut().enumerate() {
         *value = if idx % 2 == 0 { cosines[idx / 2] } else { sines[idx / 2] };
     }
 }
 
-/// Fills `output` with integers in [low, high): `low + floor(word * (high - low) / 2^64)` on 64 bits.
+/// Fills `output` with integers in [low, high): `low + floor(bits * (high - low) / 2^64)` with 64 bits for each.
 ///
 /// # Panics
 /// `low` is not less than `high`.
@@ -204,13 +218,14 @@ where
             output,
             #[inline(always)]
             |first, tile: &mut [T::Compute]| {
-                for (idx, value) in tile.iter_mut().enumerate() {
-                    let element = first + idx;
-                    let block = draw.block(element as u64 / 2);
-                    let half = element % 2 * 2;
-                    let bits = u64::from(block[half + 1]) << 32 | u64::from(block[half]);
-                    let above_low = ((u128::from(bits) * u128::from(span)) >> 64) as i64;
-                    *value = low.wrapping_add(above_low).cast();
+                let mut words = [0; TILE_WORDS];
+                for (idx, values) in tile.chunks_mut(TILE_WORDS / 2).enumerate() {
+                    draw.words(2 * first + idx * TILE_WORDS, &mut words[..2 * values.len()]);
+                    for (value, &[low_word, high_word]) in values.iter_mut().zip(words.as_chunks::<2>().0) {
+                        let bits = u64::from(high_word) << 32 | u64::from(low_word);
+                        let above_low = ((u128::from(bits) * u128::from(span)) >> 64) as i64;
+                        *value = low.wrapping_add(above_low).cast();
+                    }
                 }
             },
         );

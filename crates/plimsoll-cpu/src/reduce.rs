@@ -4,7 +4,7 @@
 //! elements lie side by side, each output folds its own runs. If outputs lie side by side, or the runs are very short, a
 //! stretch of outputs is folded together, row by row, so that reads stay contiguous and vectorise either way.
 //!
-//! Elements are folded in leaves of fixed size, and leaves are merged in a binary tree over their order. Rounding errors
+//! Elements are folded in leaves of fixed size, and leaves are merged in a tree over their order. Rounding errors
 //! therefore grow with the logarithm of the length, and the bits do not depend on the number of threads: threads take
 //! outputs, or where there are few outputs fixed stretches of leaves whose results are merged in order. Those partial
 //! results are few and lie on the stack; no workspace is needed.
@@ -13,10 +13,13 @@ use std::marker::PhantomData;
 use std::ops::Range;
 
 use crate::element::Element;
-use crate::map::{MAX_RANK, Src};
+use crate::map::Src;
 use crate::threads::SharedPtr;
 use crate::tile::{self, Patch, Tile};
 use crate::{simd, threads};
+
+mod plan;
+use plan::{OutputTile, PARTIAL_BYTES, Plan, ROOM_BYTES, Traits};
 
 pub use crate::folds::*;
 
@@ -100,9 +103,10 @@ pub fn in_lanes<T: Copy, A: Copy>(
             lanes[lane] = merge(lanes[lane], one(chunk[lane], chunk_idx * N_LANES + lane));
         }
     }
-    let mut width = N_LANES;
-    while width > 1 {
-        width /= 2;
+    // Behind this barrier the lanes are an array in memory. Without it the compiler follows the merges below back into
+    // the loop above and takes its vectors apart (maxima became four times slower).
+    let mut lanes = std::hint::black_box(lanes);
+    for width in [16, 8, 4, 2, 1] {
         for lane in 0..width {
             lanes[lane] = merge(lanes[lane], lanes[lane + width]);
         }
@@ -157,6 +161,18 @@ impl<'a, T: Copy> Rows<'a, T> {
 
 /// Reduces the axes for which `is_reduced` holds. The output is contiguous over the other axes, in their order.
 ///
+/// ```
+/// use plimsoll_cpu::map::Src;
+/// use plimsoll_cpu::reduce::{Sum, reduce};
+///
+/// let matrix = [1.0f32, 2.0, 3.0, 4.0, 5.0, 6.0];
+/// let mut column_sums = [0.0f32; 3];
+/// let input = Src { ptr: matrix.as_ptr(), strides: &[3, 1] };
+/// // SAFETY: the strides stay inside the array, and three columns have three sums.
+/// unsafe { reduce(&Sum::<f32, f32>::new(), &[2, 3], |axis| axis == 0, input, column_sums.as_mut_ptr()) };
+/// assert_eq!(column_sums, [5.0, 7.0, 9.0]);
+/// ```
+///
 /// # Safety
 /// For every index of `shape` the element of `input` is valid for reads. `output` is valid for writes of one element for
 /// each index along the axes that are not reduced, and overlaps `input` nowhere.
@@ -186,254 +202,8 @@ pub unsafe fn reduce<F: Fold>(
     }
 }
 
-/// The most outputs that are folded together.
-const MAX_COLS: usize = 256;
-
-/// The most rows of a leaf. Few enough that folding them one after the other is accurate.
-const LEAF_ROWS: usize = 64;
-
-/// The most outputs that are folded together where leaves must be copied into a tile.
-const GATHERED_COLS: usize = 64;
-
-/// Runs shorter than this are not worth folding on their own if there are many outputs.
-const SHORT_RUN: usize = 16;
-
-/// The number of elements that one task folds. Fewer are not worth waking a thread for.
-const TASK_LEN: usize = 32 * 1024;
-
-/// With at least this many tasks by output there is enough for every thread.
-const MANY_TASKS: usize = 16;
-
-/// The most stretches that the leaves of one output are split into.
-const MAX_SPLITS: usize = 64;
-
-/// The most partial results of all outputs together.
-const MAX_PARTIALS: usize = 2048;
-
-/// What a plan needs to know of a fold.
-struct Traits {
-    is_ordered: bool,
-    is_compute: bool,
-    tile_len: usize,
-}
-
-impl Traits {
-    fn of<F: Fold>() -> Traits {
-        Traits {
-            is_ordered: F::IS_ORDERED,
-            is_compute: F::In::IS_COMPUTE,
-            tile_len: tile::tile_len(size_of::<Compute<F>>()),
-        }
-    }
-}
-
-/// One dimension: its extent, the input's stride, and the output's (zero where it is reduced).
-#[derive(Clone, Copy, Debug)]
-struct Dim {
-    extent: usize,
-    stride: isize,
-    out_stride: isize,
-}
-
-const UNIT: Dim = Dim { extent: 1, stride: 0, out_stride: 0 };
-
-impl Dim {
-    /// The stride for ordering: smaller is further inside, and repeated elements are outermost.
-    fn rank(&self) -> usize {
-        self.stride.unsigned_abs().wrapping_sub(1)
-    }
-}
-
-/// A few dimensions, outermost first.
-#[derive(Clone, Copy, Debug)]
-struct Dims {
-    dims: [Dim; MAX_RANK],
-    n_dims: usize,
-}
-
-impl Dims {
-    const NONE: Dims = Dims { dims: [UNIT; MAX_RANK], n_dims: 0 };
-
-    fn push(&mut self, dim: Dim) {
-        self.dims[self.n_dims] = dim;
-        self.n_dims += 1;
-    }
-
-    fn pop(&mut self) -> Dim {
-        if self.n_dims == 0 {
-            return UNIT;
-        }
-        self.n_dims -= 1;
-        self.dims[self.n_dims]
-    }
-
-    /// Orders dimensions so that the one with the smallest steps is innermost.
-    fn sort(&mut self) {
-        let dims = &mut self.dims[..self.n_dims];
-        for end in 1..dims.len() {
-            let mut idx = end;
-            while idx > 0 && dims[idx - 1].rank() < dims[idx].rank() {
-                dims.swap(idx - 1, idx);
-                idx -= 1;
-            }
-        }
-    }
-
-    /// Merges neighbours that are walked as if they were one dimension.
-    fn merge(&mut self) {
-        let all = *self;
-        *self = Dims::NONE;
-        for inner in &all.dims[..all.n_dims] {
-            let extent = inner.extent as isize;
-            match self.dims[..self.n_dims].last_mut() {
-                Some(outer)
-                    if outer.stride == inner.stride * extent
-                        && outer.out_stride == inner.out_stride * extent =>
-                {
-                    *outer = Dim { extent: outer.extent * inner.extent, ..*inner };
-                }
-                _ => self.push(*inner),
-            }
-        }
-    }
-
-    fn n_steps(&self) -> usize {
-        self.dims[..self.n_dims].iter().map(|dim| dim.extent).product()
-    }
-
-    /// The input's and the output's offset at that step of a walk over these dimensions.
-    #[inline]
-    fn offsets(&self, mut step: usize) -> (isize, isize) {
-        let (mut offset, mut out_offset) = (0, 0);
-        for dim in self.dims[..self.n_dims].iter().rev() {
-            let place = (step % dim.extent) as isize;
-            step /= dim.extent;
-            offset += place * dim.stride;
-            out_offset += place * dim.out_stride;
-        }
-        (offset, out_offset)
-    }
-}
-
-/// How an operand is walked: outputs in stretches along `cols`, each folded in leaves along `inner`.
-#[derive(Debug)]
-struct Plan {
-    kept: Dims,
-    cols: Dim,
-    reduced: Dims,
-    inner: Dim,
-    /// Whether a stretch of outputs is folded together.
-    by_columns: bool,
-    /// Whether leaves are read in place.
-    is_direct: bool,
-    tile_cols: usize,
-    leaf_len: usize,
-    n_outputs: usize,
-    n_reduced: usize,
-    n_tiles: usize,
-    tiles_per_task: usize,
-    n_leaves: usize,
-    n_splits: usize,
-}
-
-impl Plan {
-    fn new(shape: &[usize], strides: &[isize], is_reduced: impl Fn(usize) -> bool, traits: &Traits) -> Plan {
-        let (mut kept, mut reduced) = split_dims(shape, strides, is_reduced);
-        let (n_outputs, n_reduced) = (kept.n_steps(), reduced.n_steps());
-        if !traits.is_ordered {
-            reduced.sort();
-        }
-        reduced.merge();
-        kept.sort();
-        kept.merge();
-        let (cols, inner) = (kept.pop(), reduced.pop());
-        let is_short = inner.extent < SHORT_RUN && cols.extent >= SHORT_RUN;
-        let by_columns = cols.extent > 1 && (cols.rank() < inner.rank() || is_short);
-        let is_direct = traits.is_compute && 1 == if by_columns { cols.stride } else { inner.stride };
-        let (tile_cols, leaf_len) = if !by_columns {
-            (cols.extent.clamp(1, (TASK_LEN / n_reduced.max(1)).clamp(1, MAX_COLS)), traits.tile_len)
-        } else if is_direct {
-            (cols.extent.min(MAX_COLS), LEAF_ROWS)
-        } else {
-            let tile_cols = cols.extent.min(GATHERED_COLS);
-            (tile_cols, LEAF_ROWS.min(traits.tile_len / tile_cols))
-        };
-        let n_tiles = kept.n_steps() * cols.extent.div_ceil(tile_cols);
-        let n_leaves = reduced.n_steps() * inner.extent.div_ceil(leaf_len);
-        let tiles_per_task = TASK_LEN.div_ceil(tile_cols * n_reduced.max(1)).max(1);
-        let n_tasks = n_tiles.div_ceil(tiles_per_task);
-        let n_splits = if n_tasks >= MANY_TASKS {
-            1
-        } else {
-            let worthwhile = n_outputs.saturating_mul(n_reduced) / TASK_LEN;
-            worthwhile.min(n_leaves).min(MAX_PARTIALS / (n_tiles * tile_cols).max(1)).min(MAX_SPLITS)
-        };
-        Plan {
-            kept,
-            cols,
-            reduced,
-            inner,
-            by_columns,
-            is_direct,
-            tile_cols,
-            leaf_len,
-            n_outputs,
-            n_reduced,
-            n_tiles,
-            tiles_per_task,
-            n_leaves,
-            n_splits,
-        }
-    }
-
-    /// The outputs of one tile.
-    #[inline]
-    fn tile(&self, tile: usize) -> OutputTile {
-        let n_col_tiles = self.cols.extent.div_ceil(self.tile_cols);
-        let (offset, out_offset) = self.kept.offsets(tile / n_col_tiles);
-        let col = tile % n_col_tiles * self.tile_cols;
-        OutputTile {
-            offset: offset + col as isize * self.cols.stride,
-            out_offset: out_offset + col as isize * self.cols.out_stride,
-            n_cols: self.tile_cols.min(self.cols.extent - col),
-        }
-    }
-
-    /// Where a leaf of the output at `offset` begins, its length, and the index of its first element.
-    #[inline]
-    fn leaf(&self, offset: isize, leaf: usize) -> (isize, usize, usize) {
-        let n_inner_leaves = self.inner.extent.div_ceil(self.leaf_len);
-        let (outer, start) = (leaf / n_inner_leaves, leaf % n_inner_leaves * self.leaf_len);
-        let offset = offset + self.reduced.offsets(outer).0 + start as isize * self.inner.stride;
-        (offset, self.leaf_len.min(self.inner.extent - start), outer * self.inner.extent + start)
-    }
-}
-
-/// The dimensions that are kept, with the strides of a contiguous output, and those that are reduced.
-fn split_dims(shape: &[usize], strides: &[isize], is_reduced: impl Fn(usize) -> bool) -> (Dims, Dims) {
-    let mut out_strides = [0; MAX_RANK];
-    let mut out_stride = 1;
-    for axis in (0..shape.len()).rev().filter(|&axis| !is_reduced(axis)) {
-        out_strides[axis] = out_stride;
-        out_stride *= shape[axis] as isize;
-    }
-    let (mut kept, mut reduced) = (Dims::NONE, Dims::NONE);
-    for (axis, (&extent, &stride)) in
-        shape.iter().zip(strides).enumerate().filter(|(_, (extent, _))| **extent != 1)
-    {
-        let dim = Dim { extent, stride, out_stride: out_strides[axis] };
-        if is_reduced(axis) { reduced.push(dim) } else { kept.push(dim) }
-    }
-    (kept, reduced)
-}
-
-/// Outputs that are computed together: the offsets of the first in input and output, and their number.
-#[derive(Clone, Copy)]
-struct OutputTile {
-    offset: isize,
-    out_offset: isize,
-    n_cols: usize,
-}
+/// Room for the accumulators of one tile of outputs, or for a leaf that must be copied.
+type Room = Tile<ROOM_BYTES>;
 
 /// One call of [`reduce`].
 struct Reduction<'a, F: Fold> {
@@ -452,10 +222,10 @@ impl<F: Fold> Reduction<'_, F> {
         let plan = self.plan;
         threads::parallel(plan.n_tiles.div_ceil(plan.tiles_per_task), |task| {
             let first = task * plan.tiles_per_task;
-            let mut accs = [self.fold.empty(); MAX_COLS];
+            let mut room = Room::uninit();
             for tile in first..plan.n_tiles.min(first + plan.tiles_per_task) {
                 let tile = plan.tile(tile);
-                let accs = &mut accs[..tile.n_cols];
+                let accs = self.empty(&mut room, tile.n_cols);
                 // SAFETY: the tile is one of the plan's, and no other task has it.
                 unsafe {
                     self.accumulate(tile, 0..plan.n_leaves, accs);
@@ -472,10 +242,10 @@ impl<F: Fold> Reduction<'_, F> {
     unsafe fn in_splits(&self) {
         let plan = self.plan;
         let n_splits = plan.n_splits;
-        let mut partials = [self.fold.empty(); MAX_PARTIALS];
+        let mut partials = Tile::<PARTIAL_BYTES>::uninit();
+        let partials = self.empty(&mut partials, plan.n_tiles * n_splits * plan.tile_cols);
         let shared = SharedPtr::new(partials.as_mut_ptr());
         let first_of = |tile: usize, split: usize| (tile * n_splits + split) * plan.tile_cols;
-        debug_assert!(first_of(plan.n_tiles, 0) <= MAX_PARTIALS, "every stretch has its own partial results");
         threads::parallel(plan.n_tiles * n_splits, |task| {
             let (idx, split) = (task / n_splits, task % n_splits);
             let tile = plan.tile(idx);
@@ -489,16 +259,34 @@ impl<F: Fold> Reduction<'_, F> {
         });
         for idx in 0..plan.n_tiles {
             let tile = plan.tile(idx);
-            let (all, n_cols) = (&mut partials[first_of(idx, 0)..first_of(idx + 1, 0)], tile.n_cols);
-            let (accs, others) = all.split_at_mut(plan.tile_cols);
+            let (accs, others) =
+                partials[first_of(idx, 0)..first_of(idx + 1, 0)].split_at_mut(plan.tile_cols);
+            let accs = &mut accs[..tile.n_cols];
             for other in others.chunks_exact(plan.tile_cols) {
-                self.merge(&mut accs[..n_cols], &other[..n_cols]);
+                self.merge(accs, other);
             }
             // SAFETY: the tile is one of the plan's.
-            unsafe { self.finish(tile, &accs[..n_cols]) };
+            unsafe { self.finish(tile, accs) };
         }
     }
 
+    /// Empty accumulators in a tile.
+    ///
+    /// # Panics
+    /// The tile has no room for them.
+    #[inline]
+    fn empty<'a, const N_BYTES: usize>(&self, room: &'a mut Tile<N_BYTES>, n: usize) -> &'a mut [F::Acc] {
+        assert!(n * size_of::<F::Acc>() <= N_BYTES && align_of::<F::Acc>() <= align_of::<Room>());
+        let first = room.as_mut_ptr().cast::<F::Acc>();
+        for idx in 0..n {
+            // SAFETY: the tile has room and alignment for `n` accumulators.
+            unsafe { first.add(idx).write(self.fold.empty()) };
+        }
+        // SAFETY: they have just been written.
+        unsafe { std::slice::from_raw_parts_mut(first, n) }
+    }
+
+    /// Merges accumulators with those of later elements.
     #[inline]
     fn merge(&self, accs: &mut [F::Acc], others: &[F::Acc]) {
         for (acc, &other) in accs.iter_mut().zip(others) {
@@ -517,24 +305,48 @@ impl<F: Fold> Reduction<'_, F> {
         }
     }
 
-    /// Folds some leaves of every output of a tile.
+    /// Folds some leaves of every output of a tile into accumulators that are empty.
     ///
     /// # Safety
     /// Tile and leaves belong to the plan.
     unsafe fn accumulate(&self, tile: OutputTile, leaves: Range<usize>, accs: &mut [F::Acc]) {
+        let plan = self.plan;
         if leaves.is_empty() {
-            accs.fill(self.fold.empty());
-        } else if self.plan.by_columns {
+            // Nothing is known of no elements.
+        } else if plan.by_columns {
             // SAFETY: the caller's promise.
             unsafe { self.column_tree(tile.offset, leaves, accs) };
+        } else if plan.n_leaves == 1 && plan.is_direct {
+            // SAFETY: the caller's promise.
+            unsafe { self.single_leaves(tile.offset, accs) };
         } else {
             for (col, acc) in accs.iter_mut().enumerate() {
                 // SAFETY: the caller's promise.
-                *acc = unsafe {
-                    self.row_tree(tile.offset + col as isize * self.plan.cols.stride, leaves.clone())
-                };
+                *acc =
+                    unsafe { self.row_tree(tile.offset + col as isize * plan.cols.stride, leaves.clone()) };
             }
         }
+    }
+
+    /// Folds outputs of one leaf each, which is read in place.
+    ///
+    /// # Safety
+    /// The elements of the first output begin at `offset`, and there are as many outputs as accumulators.
+    unsafe fn single_leaves(&self, offset: isize, accs: &mut [F::Acc]) {
+        let (fold, len, stride) = (self.fold, self.plan.inner.extent, self.plan.cols.stride);
+        // SAFETY: the caller's promise.
+        let first = unsafe { self.input.get().offset(offset) }.cast::<Compute<F>>();
+        simd::vectorize(
+            #[inline(always)]
+            move || {
+                for (col, acc) in accs.iter_mut().enumerate() {
+                    // SAFETY: the output's elements lie side by side, in their compute type.
+                    let values =
+                        unsafe { std::slice::from_raw_parts(first.offset(col as isize * stride), len) };
+                    *acc = fold.run(values, 0);
+                }
+            },
+        );
     }
 
     /// Folds some leaves of the output whose elements begin at `offset`.
@@ -543,12 +355,12 @@ impl<F: Fold> Reduction<'_, F> {
     /// The leaves belong to the plan, and there is at least one.
     unsafe fn row_tree(&self, offset: isize, leaves: Range<usize>) -> F::Acc {
         if leaves.len() > 1 {
-            let middle = leaves.start + leaves.len() / 2;
-            // SAFETY: both halves are leaves of the plan.
-            let (first, second) = unsafe {
-                (self.row_tree(offset, leaves.start..middle), self.row_tree(offset, middle..leaves.end))
-            };
-            return self.fold.merge(first, second);
+            let mut acc = self.fold.empty();
+            for child in children(leaves) {
+                // SAFETY: leaves of the plan.
+                acc = self.fold.merge(acc, unsafe { self.row_tree(offset, child) });
+            }
+            return acc;
         }
         let (offset, len, first) = self.plan.leaf(offset, leaves.start);
         // SAFETY: the leaf's elements belong to the input.
@@ -557,7 +369,7 @@ impl<F: Fold> Reduction<'_, F> {
             // SAFETY: the leaf's elements lie side by side, in their compute type.
             return unsafe { self.run(src.cast(), len, first) };
         }
-        let mut tile = Tile::uninit();
+        let mut tile = <Tile>::uninit();
         let patch = Patch { n_rows: 1, n_cols: len, row_stride: 0, col_stride: self.plan.inner.stride };
         // SAFETY: the leaf's elements belong to the input, and a leaf fits into a tile.
         unsafe {
@@ -584,19 +396,23 @@ impl<F: Fold> Reduction<'_, F> {
     /// # Safety
     /// The leaves belong to the plan, and there is at least one.
     unsafe fn column_tree(&self, offset: isize, leaves: Range<usize>, accs: &mut [F::Acc]) {
-        if leaves.len() > 1 {
-            let middle = leaves.start + leaves.len() / 2;
-            let mut second = [self.fold.empty(); MAX_COLS];
-            let second = &mut second[..accs.len()];
-            // SAFETY: both halves are leaves of the plan.
-            unsafe {
-                self.column_tree(offset, leaves.start..middle, accs);
-                self.column_tree(offset, middle..leaves.end, second);
-            }
-            return self.merge(accs, second);
+        if leaves.len() == 1 {
+            // SAFETY: the caller's promise.
+            return unsafe { self.column_leaf(offset, leaves.start, accs) };
         }
-        accs.fill(self.fold.empty());
-        let (offset, n_rows, first) = self.plan.leaf(offset, leaves.start);
+        let mut room = Room::uninit();
+        for child in children(leaves) {
+            let child_accs = self.empty(&mut room, accs.len());
+            // SAFETY: leaves of the plan.
+            unsafe { self.column_tree(offset, child, child_accs) };
+            self.merge(accs, child_accs);
+        }
+    }
+
+    /// # Safety
+    /// The leaf belongs to the plan.
+    unsafe fn column_leaf(&self, offset: isize, leaf: usize, accs: &mut [F::Acc]) {
+        let (offset, n_rows, first) = self.plan.leaf(offset, leaf);
         let n_cols = accs.len();
         // SAFETY: the leaf's elements belong to the input.
         let src = unsafe { self.input.get().offset(offset) };
@@ -605,24 +421,66 @@ impl<F: Fold> Reduction<'_, F> {
             let rows = Rows { first: src.cast(), n_rows, n_cols, stride: row_stride, borrowed: PhantomData };
             return self.columns(rows, first, accs);
         }
-        let mut tile = Tile::uninit();
+        let mut room = Room::uninit();
         let patch = Patch { n_rows, n_cols, row_stride, col_stride: self.plan.cols.stride };
-        // SAFETY: the leaf's elements belong to the input, and a leaf fits into a tile.
-        unsafe { tile::gather::<F::In>(src.cast(), patch, tile.as_mut_ptr()) };
-        let first_row = tile.as_mut_ptr().cast_const().cast();
+        // SAFETY: the leaf's elements belong to the input, and the plan's leaves fit into the room.
+        unsafe { tile::gather::<F::In>(src.cast(), patch, room.as_mut_ptr()) };
+        let first_row = room.as_mut_ptr().cast_const().cast();
         let rows = Rows { first: first_row, n_rows, n_cols, stride: n_cols as isize, borrowed: PhantomData };
         self.columns(rows, first, accs);
     }
 
-    /// Folds rows with the widest instructions.
+    /// Folds the columns of a leaf.
     #[inline]
     fn columns(&self, rows: Rows<'_, Compute<F>>, first: usize, accs: &mut [F::Acc]) {
+        let (n_rows, n_cols, n_abreast) = (rows.n_rows, rows.n_cols, self.plan.n_abreast);
+        if n_abreast == 1 || rows.stride != n_cols as isize {
+            return self.vectorized_columns(rows, first, accs);
+        }
+        // Rows that are short and lie side by side are folded several at once, as one row of many columns.
+        let mut room = Room::uninit();
+        let wide = Rows {
+            n_rows: n_rows / n_abreast,
+            n_cols: n_cols * n_abreast,
+            stride: rows.stride * n_abreast as isize,
+            ..rows
+        };
+        let wide_accs = self.empty(&mut room, wide.n_cols);
+        self.vectorized_columns(wide, first, wide_accs);
+        for part in wide_accs.chunks_exact(n_cols) {
+            self.merge(accs, part);
+        }
+        let n_done = wide.n_rows * n_abreast;
+        // SAFETY: that row is one of the rows, or the end of the last.
+        let first_left = unsafe { rows.first.offset(n_done as isize * rows.stride) };
+        let left = Rows { first: first_left, n_rows: n_rows - n_done, ..rows };
+        let left_accs = self.empty(&mut room, n_cols);
+        self.vectorized_columns(left, first + n_done, left_accs);
+        self.merge(accs, left_accs);
+    }
+
+    /// Folds columns with the widest instructions.
+    #[inline]
+    fn vectorized_columns(&self, rows: Rows<'_, Compute<F>>, first: usize, accs: &mut [F::Acc]) {
+        if rows.n_rows == 0 {
+            return;
+        }
         let fold = self.fold;
         simd::vectorize(
             #[inline(always)]
             move || fold.columns(rows, first, accs),
         );
     }
+}
+
+/// Cuts leaves into at most eight stretches of equal length, but for the last, as the children of a node of the tree.
+fn children(leaves: Range<usize>) -> impl Iterator<Item = Range<usize>> {
+    const FAN_OUT: usize = 8;
+    let mut span = 1;
+    while span * FAN_OUT < leaves.len() {
+        span *= FAN_OUT;
+    }
+    leaves.clone().step_by(span).map(move |start| start..leaves.end.min(start + span))
 }
 
 #[cfg(test)]

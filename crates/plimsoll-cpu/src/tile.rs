@@ -23,14 +23,14 @@ pub const fn tile_len(n_bytes: usize) -> usize {
     if fitting < TILE_LEN { fitting } else { TILE_LEN }
 }
 
-/// Room on the stack for a tile of any compute type.
+/// Room on the stack for values of any type.
 #[repr(C, align(64))]
-pub(crate) struct Tile(MaybeUninit<[u8; TILE_BYTES]>);
+pub(crate) struct Tile<const N_BYTES: usize = TILE_BYTES>(MaybeUninit<[u8; N_BYTES]>);
 
-impl Tile {
+impl<const N_BYTES: usize> Tile<N_BYTES> {
     /// Room whose contents are not yet anything.
     #[inline(always)]
-    pub(crate) const fn uninit() -> Tile {
+    pub(crate) const fn uninit() -> Self {
         Tile(MaybeUninit::uninit())
     }
 
@@ -64,10 +64,12 @@ impl Patch {
             && (self.n_rows == 1 || self.row_stride == self.n_cols as isize)
     }
 
-    /// Whether memory is walked in smaller steps down a column than along a row.
+    /// Whether to walk down the columns, because each begins on a cache line of its own and rows are near each other.
     #[inline(always)]
-    fn is_column_major(&self) -> bool {
-        self.row_stride.unsigned_abs() < self.col_stride.unsigned_abs() && self.n_rows > 1
+    fn is_column_major(&self, size: usize) -> bool {
+        const LINE_BYTES: usize = 64;
+        let (across, down) = (self.col_stride.unsigned_abs(), self.row_stride.unsigned_abs());
+        down < across && across * size >= LINE_BYTES && self.n_rows > 1
     }
 }
 
@@ -83,7 +85,14 @@ pub(crate) unsafe fn gather<T: Element>(src: *const u8, patch: Patch, dst: *mut 
         return unsafe { widen_run(src, dst, patch.n_elems()) };
     }
     let Patch { n_rows, n_cols, row_stride, col_stride } = patch;
-    if patch.is_column_major() && col_stride != 0 {
+    if patch.is_column_major(size_of::<T>()) {
+        // Columns lie on pages of their own, where the hardware does not look ahead: ask for all of them at once.
+        let n_bytes = ((n_rows - 1) * row_stride.unsigned_abs() + 1) * size_of::<T>();
+        for col in 0..n_cols as isize {
+            let ends = [0, (n_rows - 1) as isize * row_stride]
+                .map(|row| src.wrapping_offset(row + col * col_stride));
+            simd::prefetch(ends[0].min(ends[1]).cast(), n_bytes);
+        }
         for col in 0..n_cols {
             for row in 0..n_rows {
                 // SAFETY: `row` and `col` name an element of the patch and its place in the tile.
@@ -211,7 +220,7 @@ mod tests {
             [(20, 1), (1, 20), (40, 2), (2, 40), (0, 1), (1, 0), (0, 0), (-20, 1), (-1, -20), (1, -20)];
         for (row_stride, col_stride) in strides {
             let patch = Patch { n_rows: 7, n_cols: 20, row_stride, col_stride };
-            let mut tile = Tile::uninit();
+            let mut tile = <Tile>::uninit();
             // SAFETY: the patch around the middle stays inside `memory`, and 140 values fit into a tile.
             let got = unsafe {
                 gather::<bf16>(memory.as_ptr().add(1000).cast(), patch, tile.as_mut_ptr());

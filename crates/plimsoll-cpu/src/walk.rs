@@ -4,7 +4,7 @@
 //! one element are dropped, the rest ordered by the output's strides and merged where every operand allows it. Two
 //! dimensions become the columns and rows of the tiles, the others are walked around them. Where all operands run along
 //! the columns, a tile is as many whole rows as fit; where one runs along another dimension (a transposed operand),
-//! that dimension becomes the rows and tiles are squares, so that every cache line that is read is used up.
+//! that dimension becomes the rows and tiles are tall, so that every cache line that is touched is used up at once.
 
 use crate::tile::Patch;
 
@@ -14,8 +14,9 @@ pub const MAX_RANK: usize = 8;
 /// The most operands, the output included.
 pub(crate) const MAX_OPERANDS: usize = 4;
 
-/// The side of the square tiles that a transposed operand is walked in.
-const SQUARE: usize = 32;
+/// The columns of the tall tiles that a transposed operand is walked in: a cache line of f32 for the others, long
+/// stretches for it.
+const TALL_COLS: usize = 16;
 
 /// One dimension: its extent, and each operand's stride in elements. Operand 0 is the output.
 #[derive(Clone, Copy, Debug)]
@@ -50,12 +51,12 @@ impl Walk {
         n_dims = merge(&mut dims[..n_dims]);
         let cols = take_last(&dims, &mut n_dims);
         let rows_idx = rows_dim(&dims[..n_dims], &cols);
-        let is_square = rows_idx.is_some();
+        let is_tall = rows_idx.is_some();
         if let Some(idx) = rows_idx {
             dims[idx..n_dims].rotate_left(1);
         }
         let rows = take_last(&dims, &mut n_dims);
-        let (tile_rows, tile_cols) = tile_extents(rows.extent, cols.extent, is_square, tile_len);
+        let (tile_rows, tile_cols) = tile_extents(rows.extent, cols.extent, is_tall, tile_len);
         let n_row_tiles = rows.extent.div_ceil(tile_rows);
         let n_col_tiles = cols.extent.div_ceil(tile_cols);
         let n_outer_steps: usize = dims[..n_dims].iter().map(|dim| dim.extent).product();
@@ -161,8 +162,8 @@ fn rows_dim(dims: &[Dim], cols: &Dim) -> Option<usize> {
 }
 
 /// The rows and columns of a tile.
-fn tile_extents(n_rows: usize, n_cols: usize, is_square: bool, tile_len: usize) -> (usize, usize) {
-    let most_cols = if is_square { SQUARE.max(tile_len / n_rows.max(1)).min(tile_len) } else { tile_len };
+fn tile_extents(n_rows: usize, n_cols: usize, is_tall: bool, tile_len: usize) -> (usize, usize) {
+    let most_cols = if is_tall { TALL_COLS.max(tile_len / n_rows.max(1)).min(tile_len) } else { tile_len };
     let tile_cols = n_cols.clamp(1, most_cols);
     let tile_rows = n_rows.clamp(1, tile_len / tile_cols);
     (tile_rows, tile_cols)

@@ -1,13 +1,12 @@
 //! GFLOP/s of products that training makes: `cargo bench -p plimsoll-gemm -- [part of a name] [threads]`.
-//!
-//! The figure is that of the fastest of many repeats, because whatever slows a repeat down is not the product.
 
 #![allow(clippy::print_stdout)]
 
-use std::time::{Duration, Instant};
+mod timing;
 
 use plimsoll_cpu::threads;
 use plimsoll_gemm::{Element, Epilogue, MatMut, MatRef, Shape, gemm, workspace};
+use timing::{Aligned, fastest};
 
 /// Name, shape, whether A and B are transposed views.
 const PRODUCTS: &[(&str, [usize; 4], bool, bool)] = &[
@@ -38,41 +37,14 @@ const PRODUCTS: &[(&str, [usize; 4], bool, bool)] = &[
     ("transposed times column", [1, 1024, 1, 1024], true, false),
 ];
 
-/// Memory aligned to 64 bytes.
-fn aligned(memory: &mut Vec<u8>, len: usize) -> &mut [u8] {
-    memory.resize(len + 64, 0);
-    let first = memory.as_ptr().align_offset(64);
-    &mut memory[first..first + len]
-}
-
-/// Seconds of the fastest repeat.
-fn fastest(mut product: impl FnMut()) -> f64 {
-    product();
-    let begin = Instant::now();
-    product();
-    let once = begin.elapsed().max(Duration::from_nanos(100));
-    // Short products are timed many at a time, so that reading the clock does not count.
-    let n = (Duration::from_micros(200).as_nanos() / once.as_nanos()).max(1) as u32;
-    let mut best = f64::INFINITY;
-    let begin = Instant::now();
-    while begin.elapsed() < Duration::from_millis(400) {
-        let start = Instant::now();
-        for _ in 0..n {
-            product();
-        }
-        best = best.min(start.elapsed().as_secs_f64() / f64::from(n));
-    }
-    best
-}
-
 fn run<E: Element>(name: &str, [batch, m, n, k]: [usize; 4], a_transposed: bool, b_transposed: bool)
 where
     E::Real: From<f32>,
 {
     let number = |idx: usize| E::narrow(((idx * 7919 % 1000) as f32 / 500.0 - 1.0).into());
-    let a: Vec<E> = (0..batch * m * k).map(number).collect();
-    let b: Vec<E> = (0..batch * k * n).map(number).collect();
-    let mut c: Vec<E> = (0..batch * m * n).map(number).collect();
+    let a = Aligned::new(batch * m * k, number);
+    let b = Aligned::new(batch * k * n, number);
+    let mut c = Aligned::new(batch * m * n, number);
     let view = |data: &[E], rows: usize, cols: usize, transposed: bool| {
         let (row_stride, col_stride) = if transposed { (1, rows) } else { (cols, 1) };
         MatRef {
@@ -90,8 +62,8 @@ where
         batch_stride: (m * n) as isize,
     };
     let shape = Shape { batch, m, n, k };
-    let mut memory = Vec::new();
-    let memory = aligned(&mut memory, workspace::<E>(&shape));
+    let mut memory = Aligned::new(workspace::<E>(&shape), |_| 0u8);
+    let memory = &mut *memory;
     let seconds = fastest(|| {
         // SAFETY: the matrices are as large as the shape says.
         unsafe { gemm(&shape, a, b, c, &Epilogue::NONE, memory) }

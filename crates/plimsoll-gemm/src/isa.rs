@@ -3,9 +3,12 @@
 //! Kernels are generic over [`Simd`] and written once; here each is instantiated inside a function that enables an
 //! instruction set, and put into a table. Which table is used is decided at run time, once per product.
 
+use std::cell::Cell;
+
+use crate::depthwise::Pairs;
 use crate::element::Real;
 use crate::matvec_kernel::{self, ByVector};
-use crate::pack_kernel::{self, Lanes};
+use crate::pack_kernel::{self, Groups};
 #[cfg(target_arch = "x86_64")]
 use crate::simd::x86::{Avx2, Avx512};
 use crate::simd::{Portable, Simd};
@@ -31,6 +34,11 @@ impl Isa {
         Self::ALL.into_iter().rev().find(|isa| isa.is_available()).unwrap_or(Self::Portable)
     }
 
+    /// The one that kernels called from this thread use: the best, unless [`with_isa`] asked for another.
+    pub fn current() -> Self {
+        ASKED.get().unwrap_or_else(Self::best)
+    }
+
     /// Whether this processor has it.
     pub fn is_available(self) -> bool {
         match self {
@@ -45,6 +53,28 @@ impl Isa {
     }
 }
 
+thread_local! {
+    /// What `with_isa` asked for on this thread.
+    static ASKED: Cell<Option<Isa>> = const { Cell::new(None) };
+}
+
+/// Runs `f` with kernels called from this thread using a given instruction set. Results differ between instruction
+/// sets in their last bits; tests use this to check each.
+///
+/// # Panics
+/// If this processor does not have it.
+pub fn with_isa<R>(isa: Isa, f: impl FnOnce() -> R) -> R {
+    struct Restore(Option<Isa>);
+    impl Drop for Restore {
+        fn drop(&mut self) {
+            ASKED.set(self.0);
+        }
+    }
+    assert!(isa.is_available(), "this processor has no {isa:?}; its best is {:?}", Isa::best());
+    let _restore = Restore(ASKED.replace(Some(isa)));
+    f()
+}
+
 /// The kernels of a type for an instruction set.
 pub struct Kernels<T: 'static> {
     /// Numbers in a vector; a tile is one or two vectors wide.
@@ -52,9 +82,11 @@ pub struct Kernels<T: 'static> {
     /// By rows of the tile less one, then by vectors of a row less one.
     pub(crate) tiles: &'static [[Tile<T>; 2]],
     /// Packs lanes that lie side by side.
-    pub(crate) copy: unsafe fn(lanes: Lanes<T>, width: usize, panel: &mut [T]),
+    pub(crate) copy: unsafe fn(groups: Groups<T>, width: usize, panel: &mut [T]),
     /// Packs lanes each of which has its depths side by side.
-    pub(crate) transpose: unsafe fn(lanes: Lanes<T>, width: usize, panel: &mut [T]),
+    pub(crate) transpose: unsafe fn(lanes: &[*const T], width: usize, panel: &mut [T]),
+    /// Adds products number by number.
+    pub(crate) add_products: unsafe fn(Pairs<'_, T>),
     /// Matrix times vector along the depth.
     pub(crate) dots: unsafe fn(ByVector<T>),
     /// Matrix times vector along the lanes.
@@ -100,17 +132,25 @@ macro_rules! kernels {
             /// # Safety
             /// See `pack_kernel::copy`.
             #[cfg_attr(target_arch = "x86_64", target_feature(enable = $feature))]
-            unsafe fn copy<T: Real>(lanes: Lanes<T>, width: usize, panel: &mut [T]) {
+            unsafe fn copy<T: Real>(groups: Groups<T>, width: usize, panel: &mut [T]) {
                 // SAFETY: the caller promises what the kernel asks for.
-                unsafe { pack_kernel::copy(lanes, width, panel) }
+                unsafe { pack_kernel::copy(groups, width, panel) }
             }
 
             /// # Safety
             /// See `pack_kernel::transpose`.
             #[cfg_attr(target_arch = "x86_64", target_feature(enable = $feature))]
-            unsafe fn transpose<S: Simd<Real: Real>>(lanes: Lanes<S::Real>, width: usize, panel: &mut [S::Real]) {
+            unsafe fn transpose<S: Simd<Real: Real>>(lanes: &[*const S::Real], width: usize, panel: &mut [S::Real]) {
                 // SAFETY: the caller promises what the kernel asks for.
                 unsafe { pack_kernel::transpose::<S>(lanes, width, panel) }
+            }
+
+            /// # Safety
+            /// See `matvec_kernel::add_products`.
+            #[cfg_attr(target_arch = "x86_64", target_feature(enable = $feature))]
+            unsafe fn add_products<S: Simd<Real: Real>>(pairs: Pairs<'_, S::Real>) {
+                // SAFETY: the caller promises what the kernel asks for.
+                unsafe { matvec_kernel::add_products::<S>(pairs) }
             }
 
             /// # Safety
@@ -134,6 +174,7 @@ macro_rules! kernels {
                 tiles: &[$([tile::<$simd<f32>, $rows, 1>, tile::<$simd<f32>, $rows, 2>]),+],
                 copy: copy::<f32>,
                 transpose: transpose::<$simd<f32>>,
+                add_products: add_products::<$simd<f32>>,
                 dots: dots::<$simd<f32>>,
                 combine: combine::<$simd<f32>>,
             };
@@ -142,6 +183,7 @@ macro_rules! kernels {
                 tiles: &[$([tile::<$simd<f64>, $rows, 1>, tile::<$simd<f64>, $rows, 2>]),+],
                 copy: copy::<f64>,
                 transpose: transpose::<$simd<f64>>,
+                add_products: add_products::<$simd<f64>>,
                 dots: dots::<$simd<f64>>,
                 combine: combine::<$simd<f64>>,
             };
@@ -157,13 +199,13 @@ kernels!(avx512, Avx512, "avx512f", 1 2 3 4 5 6 7 8 9 10 11 12 13 14);
 
 /// A type that has kernels.
 pub trait HasKernels: Sized + 'static {
-    /// The kernels of this type for an instruction set.
-    fn kernels(isa: Isa) -> &'static Kernels<Self>;
+    /// The kernels of this type for the current instruction set.
+    fn kernels() -> &'static Kernels<Self>;
 }
 
 impl HasKernels for f32 {
-    fn kernels(isa: Isa) -> &'static Kernels<f32> {
-        match isa {
+    fn kernels() -> &'static Kernels<f32> {
+        match Isa::current() {
             #[cfg(target_arch = "x86_64")]
             Isa::Avx512 => &avx512::F32,
             #[cfg(target_arch = "x86_64")]
@@ -174,8 +216,8 @@ impl HasKernels for f32 {
 }
 
 impl HasKernels for f64 {
-    fn kernels(isa: Isa) -> &'static Kernels<f64> {
-        match isa {
+    fn kernels() -> &'static Kernels<f64> {
+        match Isa::current() {
             #[cfg(target_arch = "x86_64")]
             Isa::Avx512 => &avx512::F64,
             #[cfg(target_arch = "x86_64")]

@@ -1,8 +1,8 @@
 //! Matrix products on the CPU, with all memory given by the caller.
 //!
-//! This crate owns packing, blocking, micro-kernels chosen at run time by instruction set, and epilogues. It knows
-//! no tensors and never allocates: [`workspace`] says how many bytes a product needs, as a formula of its shape,
-//! and the caller brings them.
+//! This crate owns packing, blocking, micro-kernels chosen at run time by instruction set, epilogues, and convolution
+//! as products that pack their operands from the image. It knows no tensors and never allocates: [`workspace`] says
+//! how many bytes a product needs, as a formula of its shape, and the caller brings them.
 //!
 //! The loops and kernels are our own. The crates that we looked at either allocate their packing buffers (`gemm`,
 //! `private-gemm-x86`, `matrixmultiply`) or grow a workspace whose size depends on the caches and threads they find
@@ -11,6 +11,8 @@
 //! The same bits come out for any number of threads: how a product is cut up, and the order in which each
 //! number of C is summed, depend on shape, strides and element alone. They do depend on the instruction set.
 
+mod conv;
+mod depthwise;
 mod element;
 mod isa;
 mod matvec;
@@ -18,22 +20,22 @@ mod matvec_kernel;
 mod operand;
 mod output;
 mod pack_kernel;
+mod patches;
 mod plan;
 mod product;
 mod simd;
 mod tasks;
 mod tile;
 
+pub use conv::{Conv2d, ConvPass, Image, conv2d_backward_input, conv2d_backward_weights, conv2d_forward};
 pub use element::{Element, Real};
-pub use isa::Isa;
-pub use operand::Operand;
+pub use isa::{Isa, with_isa};
 pub use output::Activation;
 
-use element::Access;
 use isa::HasKernels;
 use matvec::{MatVec, MatVecPlan};
 use operand::Strided;
-use output::Output;
+use output::{Output, Rows};
 use plan::Plan;
 use product::Product;
 
@@ -80,8 +82,8 @@ pub struct MatMut<E> {
 /// there if `accumulate` is set.
 #[derive(Clone, Copy)]
 pub struct Epilogue<'a, E: Element> {
-    /// One element for each column of C, or null.
-    pub bias: *const E,
+    /// One element for each column of C.
+    pub bias: Option<*const E>,
     /// Applied to stretches of C of any length; it must treat each number by itself.
     pub activation: Option<Activation<'a, E::Real>>,
     /// Whether the product is added to what C holds.
@@ -90,24 +92,15 @@ pub struct Epilogue<'a, E: Element> {
 
 impl<E: Element> Epilogue<'_, E> {
     /// C becomes the product.
-    pub const NONE: Self = Self { bias: std::ptr::null(), activation: None, accumulate: false };
+    pub const NONE: Self = Self { bias: None, activation: None, accumulate: false };
 }
 
 /// Bytes of workspace that products of this shape need, whatever the strides, threads and processor.
 pub fn workspace<E: Element>(shape: &Shape) -> usize {
-    match MatVecPlan::new(shape, size_of::<E::Real>()) {
+    match MatVecPlan::new::<E>(shape) {
         Some(plan) => plan.workspace(),
-        None => workspace_packed::<E>(shape),
+        None => Plan::new::<E>(shape).workspace(),
     }
-}
-
-/// Bytes of workspace that [`gemm_packed`] needs.
-pub fn workspace_packed<E: Element>(shape: &Shape) -> usize {
-    plan::<E>(shape).workspace()
-}
-
-fn plan<E: Element>(shape: &Shape) -> Plan {
-    Plan::new(shape, size_of::<E::Real>(), E::NARROW)
 }
 
 /// Multiplies matrices in memory.
@@ -117,116 +110,72 @@ fn plan<E: Element>(shape: &Shape) -> Plan {
 /// C must overlap nothing else.
 ///
 /// # Panics
-/// If `workspace` has fewer bytes than [`workspace`] says, or does not begin at a multiple of 64.
+/// If `memory` has fewer bytes than [`workspace`] says, or does not begin at a multiple of 64.
+///
+/// # Example
+/// ```
+/// use plimsoll_gemm::{Epilogue, MatMut, MatRef, Shape, gemm, workspace};
+///
+/// #[repr(align(64))]
+/// struct Memory([u8; 1 << 16]);
+///
+/// let (a, b, mut c) = ([1.0f32, 2.0, 3.0, 4.0], [5.0, 6.0, 7.0, 8.0], [0.0; 4]);
+/// let shape = Shape { batch: 1, m: 2, n: 2, k: 2 };
+/// let rows = |first| MatRef { first, row_stride: 2, col_stride: 1, batch_stride: 0 };
+/// let to = MatMut { first: c.as_mut_ptr(), row_stride: 2, col_stride: 1, batch_stride: 0 };
+/// let mut memory = Memory([0; 1 << 16]);
+/// let memory = &mut memory.0[..workspace::<f32>(&shape)];
+/// // SAFETY: all three matrices have two rows of two elements.
+/// unsafe { gemm(&shape, rows(a.as_ptr()), rows(b.as_ptr()), to, &Epilogue::NONE, memory) };
+/// assert_eq!(c, [19.0, 22.0, 43.0, 50.0]);
+/// ```
 pub unsafe fn gemm<E: Element>(
     shape: &Shape,
     a: MatRef<E>,
     b: MatRef<E>,
     c: MatMut<E>,
     epilogue: &Epilogue<'_, E>,
-    workspace: &mut [u8],
+    memory: &mut [u8],
 ) {
-    // SAFETY: the caller promises what is asked for.
-    unsafe { gemm_on(Isa::best(), shape, a, b, c, epilogue, workspace) }
-}
-
-/// [`gemm`] with the kernels of a given instruction set.
-///
-/// # Safety
-/// See [`gemm`]; the processor must have the instruction set.
-///
-/// # Panics
-/// See [`gemm`].
-pub unsafe fn gemm_on<E: Element>(
-    isa: Isa,
-    shape: &Shape,
-    a: MatRef<E>,
-    b: MatRef<E>,
-    c: MatMut<E>,
-    epilogue: &Epilogue<'_, E>,
-    workspace: &mut [u8],
-) {
-    let (access, kernels) = (Access::of::<E>(), E::Real::kernels(isa));
-    let a = Strided {
-        first: a.first.cast(),
-        lane_stride: a.row_stride,
-        depth_stride: a.col_stride,
-        batch_stride: a.batch_stride,
-        access,
-        kernels,
-    };
-    let b = Strided {
-        first: b.first.cast(),
-        lane_stride: b.col_stride,
-        depth_stride: b.row_stride,
-        batch_stride: b.batch_stride,
-        access,
-        kernels,
-    };
-    let Some(plan) = MatVecPlan::new(shape, size_of::<E::Real>()) else {
-        // SAFETY: the caller promises what is asked for.
-        return unsafe { gemm_packed(isa, shape, &a, &b, c, epilogue, workspace) };
-    };
-    check_workspace(shape, plan.workspace(), workspace);
-    let mut output = output(c, epilogue);
-    let (matrix, vector) = if shape.n == 1 { (a, b) } else { (b, a) };
-    if shape.n == 1 {
-        // A column of C is written as if it were a row.
-        output =
-            Output { row_stride: output.col_stride, col_stride: output.row_stride, bias_stride: 0, ..output };
-    }
-    let product = MatVec { plan, kernels, matrix, vector, output };
-    // SAFETY: the workspace is as large and aligned as the plan asks; the caller promises the rest.
-    unsafe { product.run(workspace.as_mut_ptr()) }
-}
-
-/// Multiplies operands that pack themselves.
-///
-/// # Safety
-/// The operands must pack every lane and depth of the shape; for C, the epilogue and `isa` see [`gemm_on`].
-///
-/// # Panics
-/// If `workspace` has fewer bytes than [`workspace_packed`] says, or does not begin at a multiple of 64.
-pub unsafe fn gemm_packed<E: Element>(
-    isa: Isa,
-    shape: &Shape,
-    a: &dyn Operand<E::Real>,
-    b: &dyn Operand<E::Real>,
-    c: MatMut<E>,
-    epilogue: &Epilogue<'_, E>,
-    workspace: &mut [u8],
-) {
-    let plan = plan::<E>(shape);
-    check_workspace(shape, plan.workspace(), workspace);
-    let output = output(c, epilogue);
-    let product = Product { shape: *shape, plan, kernels: E::Real::kernels(isa), a, b, output };
-    // SAFETY: the workspace is as large and aligned as the plan asks; the caller promises the rest.
-    unsafe { product.run(workspace.as_mut_ptr()) }
-}
-
-fn check_workspace(shape: &Shape, bytes: usize, workspace: &[u8]) {
-    assert!(
-        workspace.len() >= bytes,
-        "{shape:?} needs a workspace of {bytes} bytes, this one has {}",
-        workspace.len()
-    );
-    assert!(
-        workspace.as_ptr().addr().is_multiple_of(64) || bytes == 0,
-        "the workspace at {:p} must begin at a multiple of 64",
-        workspace.as_ptr()
-    );
-}
-
-fn output<'a, E: Element>(c: MatMut<E>, epilogue: &Epilogue<'a, E>) -> Output<'a, E::Real> {
-    Output {
-        first: c.first.cast(),
-        row_stride: c.row_stride,
+    let kernels = E::Real::kernels();
+    let a = Strided::new(a.first, [a.row_stride, a.col_stride, a.batch_stride], kernels);
+    let b = Strided::new(b.first, [b.col_stride, b.row_stride, b.batch_stride], kernels);
+    let output = Output {
         col_stride: c.col_stride,
         batch_stride: c.batch_stride,
-        access: Access::of::<E>(),
         accumulate: epilogue.accumulate,
-        bias: epilogue.bias.cast(),
-        bias_stride: 1,
+        bias: epilogue.bias.map_or(std::ptr::null(), |bias| bias.cast()),
         activation: epilogue.activation,
+        ..Output::new(c.first, Rows::Even(c.row_stride), 0)
+    };
+    if let Some(plan) = MatVecPlan::new::<E>(shape) {
+        check_workspace(shape, plan.workspace(), memory);
+        let (matrix, vector, output) = match shape.n {
+            // A column of C is written as if it were a row, with the same bias everywhere.
+            1 => (a, b, Output { col_stride: c.row_stride, bias_stride: 0, ..output }),
+            _ => (b, a, output),
+        };
+        let product = MatVec { plan, kernels, matrix, vector, output };
+        // SAFETY: the workspace has been checked; the caller promises the rest.
+        return unsafe { product.run(memory.as_mut_ptr()) };
     }
+    let plan = Plan::new::<E>(shape);
+    check_workspace(shape, plan.workspace(), memory);
+    let product = Product { shape: *shape, plan, kernels, a: &a, b: &b, output };
+    // SAFETY: the workspace has been checked; the caller promises the rest.
+    unsafe { product.run(memory.as_mut_ptr()) }
+}
+
+/// Refuses memory that is too small or not aligned for what is to be computed.
+fn check_workspace(what: &dyn std::fmt::Debug, bytes: usize, memory: &[u8]) {
+    assert!(
+        memory.len() >= bytes,
+        "{what:?} needs a workspace of {bytes} bytes, this one has {}",
+        memory.len()
+    );
+    assert!(
+        memory.as_ptr().addr().is_multiple_of(64) || bytes == 0,
+        "the workspace at {:p} must begin at a multiple of 64",
+        memory.as_ptr()
+    );
 }

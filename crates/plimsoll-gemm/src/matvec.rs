@@ -7,7 +7,7 @@
 use plimsoll_cpu::threads;
 
 use crate::Shape;
-use crate::element::Real;
+use crate::element::{Element, Real};
 use crate::isa::Kernels;
 use crate::matvec_kernel::ByVector;
 use crate::operand::Strided;
@@ -44,8 +44,8 @@ pub(crate) struct MatVecPlan {
 }
 
 impl MatVecPlan {
-    /// The plan for numbers of `size` bytes, if the shape is a matrix times a vector.
-    pub fn new(shape: &Shape, size: usize) -> Option<Self> {
+    /// The plan for products of elements `E`, if the shape is a matrix times a vector.
+    pub fn new<E: Element>(shape: &Shape) -> Option<Self> {
         let n_lanes = match (shape.m, shape.n) {
             (m, 1) => m,
             (1, n) => n,
@@ -60,7 +60,7 @@ impl MatVecPlan {
         } else {
             None
         };
-        let bytes = ((shape.k + parts * n_lanes) * size).next_multiple_of(64);
+        let bytes = ((shape.k + parts * n_lanes) * size_of::<E::Real>()).next_multiple_of(64);
         Some(Self { batch: shape.batch, n_lanes, depth: shape.k, parts, side_by_side, bytes })
     }
 

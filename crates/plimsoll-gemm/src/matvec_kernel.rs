@@ -1,8 +1,9 @@
 //! Kernels of a matrix times a vector, which read each number of the matrix once and pack nothing.
 
+use crate::depthwise::Pairs;
 use crate::element::Real;
 use crate::simd::Simd;
-use crate::tile::MAX_TILE_ROW_BYTES;
+use crate::tile::MAX_WIDTH;
 
 /// Lanes of a matrix over a stretch of depth, the stretch of the vector, and the sums to add to.
 #[derive(Clone, Copy)]
@@ -70,7 +71,7 @@ unsafe fn some_dots<S: Simd<Real: Real>, const N: usize>(
             }
         }
         for (i, partial) in partial.iter().enumerate() {
-            let mut numbers = [S::Real::default(); MAX_TILE_ROW_BYTES / 4];
+            let mut numbers = [S::Real::default(); MAX_WIDTH];
             for (v, partial) in partial.iter().enumerate() {
                 S::store(numbers.as_mut_ptr().add(v * S::LANES), *partial);
             }
@@ -141,6 +142,62 @@ unsafe fn combine_some<S: Simd<Real: Real>, const N: usize>(
             for p in 0..N {
                 *sums.add(lane) += *first.offset(p as isize * depth_stride).add(lane) * *vector.add(p);
             }
+        }
+    }
+}
+
+/// Adds to sums, number by number, the products of pairs of stretches.
+///
+/// # Safety
+/// The processor must have the instruction set of `S`; sums and stretches must be as long as they say.
+#[inline(always)]
+pub(crate) unsafe fn add_products<S: Simd<Real: Real>>(pairs: Pairs<'_, S::Real>) {
+    let Pairs { pairs, sums, len } = pairs;
+    let block = SUMS_AT_ONCE * S::LANES;
+    let (in_blocks, in_vectors) = (len - len % block, len - len % S::LANES);
+    // SAFETY: the caller promises `len` numbers at every address.
+    unsafe {
+        for at in (0..in_blocks).step_by(block) {
+            add_some_products::<S, SUMS_AT_ONCE>(pairs, sums, at);
+        }
+        for at in (in_blocks..in_vectors).step_by(S::LANES) {
+            add_some_products::<S, 1>(pairs, sums, at);
+        }
+        for at in in_vectors..len {
+            for [x, y] in pairs {
+                *sums.add(at) += *x.add(at) * *y.add(at);
+            }
+        }
+    }
+}
+
+/// Vectors of sums that `add_products` forms at once, so that one need not wait for another.
+const SUMS_AT_ONCE: usize = 4;
+
+/// Adds the products of `N` vectors of each stretch.
+///
+/// # Safety
+/// See [`add_products`].
+#[inline(always)]
+unsafe fn add_some_products<S: Simd, const N: usize>(
+    pairs: &[[*const S::Real; 2]],
+    sums: *mut S::Real,
+    at: usize,
+) {
+    // SAFETY: the caller promises `N` vectors at every address.
+    unsafe {
+        let mut vectors = [S::zero(); N];
+        for (v, vector) in vectors.iter_mut().enumerate() {
+            *vector = S::load(sums.add(at + v * S::LANES));
+        }
+        for [x, y] in pairs {
+            for (v, vector) in vectors.iter_mut().enumerate() {
+                let at = at + v * S::LANES;
+                *vector = S::mul_add(S::load(x.add(at)), S::load(y.add(at)), *vector);
+            }
+        }
+        for (v, vector) in vectors.iter().enumerate() {
+            S::store(sums.add(at + v * S::LANES), *vector);
         }
     }
 }

@@ -7,12 +7,13 @@
 
 use std::ops::Range;
 
-use crate::element::{Access, Real};
+use crate::element::{Access, Element, Real};
 use crate::isa::Kernels;
-use crate::pack_kernel::Lanes;
+use crate::pack_kernel::Groups;
+use crate::tile::MAX_WIDTH;
 
 /// A source of packed panels.
-pub trait Operand<T>: Sync {
+pub(crate) trait Operand<T>: Sync {
     /// Packs the lanes `lanes` over the depths `depth` of product `batch` into `panel`.
     ///
     /// `panel` has `depth.len()` groups of `width` numbers, `width >= lanes.len()`. Number `i` of group `p` becomes
@@ -40,7 +41,23 @@ pub(crate) struct Strided<T: 'static> {
 // SAFETY: a strided matrix is only read, and whoever made it promised that it may be.
 unsafe impl<T> Sync for Strided<T> {}
 
-impl<T> Strided<T> {
+impl<T: Real> Strided<T> {
+    /// A matrix of elements `E` with strides from one lane, depth and product to the next.
+    pub fn new<E: Element<Real = T>>(
+        first: *const E,
+        strides: [isize; 3],
+        kernels: &'static Kernels<T>,
+    ) -> Self {
+        let [lane_stride, depth_stride, batch_stride] = strides;
+        let access = Access::of::<E>();
+        Self { first: first.cast(), lane_stride, depth_stride, batch_stride, access, kernels }
+    }
+
+    /// The matrix with lanes for depths and depths for lanes.
+    pub fn transposed(self) -> Self {
+        Self { lane_stride: self.depth_stride, depth_stride: self.lane_stride, ..self }
+    }
+
     /// The address of one element.
     ///
     /// # Safety
@@ -78,8 +95,8 @@ impl<T: Real> Strided<T> {
             // SAFETY: the lanes and depths asked for lie within the matrix, and hold numbers `T`.
             return unsafe {
                 let first = self.at(batch, lanes.start, depth.start).cast();
-                let lanes = Lanes { first, stride: self.depth_stride, n_lanes: lanes.len() };
-                (self.kernels.copy)(lanes, width, panel);
+                let groups = Groups { first, stride: self.depth_stride, n_lanes: lanes.len() };
+                (self.kernels.copy)(groups, width, panel);
             };
         }
         for (p, group) in depth.zip(panel.chunks_exact_mut(width)) {
@@ -99,31 +116,28 @@ impl<T: Real> Strided<T> {
         width: usize,
         panel: &mut [T],
     ) {
+        let n_lanes = lanes.len();
+        let mut rows = [std::ptr::null(); MAX_WIDTH];
         if self.access.same && self.depth_stride == 1 {
             // SAFETY: the lanes and depths asked for lie within the matrix, and hold numbers `T`.
-            return unsafe {
-                let first = self.at(batch, lanes.start, depth.start).cast();
-                let lanes = Lanes { first, stride: self.lane_stride, n_lanes: lanes.len() };
-                (self.kernels.transpose)(lanes, width, panel);
-            };
+            unsafe {
+                lanes.zip(&mut rows).for_each(|(lane, row)| *row = self.at(batch, lane, depth.start).cast());
+                return (self.kernels.transpose)(&rows[..n_lanes], width, panel);
+            }
         }
         const STRETCH: usize = 32;
-        let mut numbers = [[T::default(); STRETCH]; STRETCH];
+        let mut numbers = [[T::default(); STRETCH]; MAX_WIDTH];
         for start in depth.clone().step_by(STRETCH) {
             let len = STRETCH.min(depth.end - start);
-            for (lane, numbers) in lanes.clone().zip(&mut numbers) {
+            for ((lane, numbers), row) in lanes.clone().zip(&mut numbers).zip(&mut rows) {
+                let from = &mut numbers[..len];
                 // SAFETY: the lanes and depths asked for lie within the matrix.
-                unsafe {
-                    (self.access.read)(self.at(batch, lane, start), self.depth_stride, &mut numbers[..len])
-                };
+                unsafe { (self.access.read)(self.at(batch, lane, start), self.depth_stride, from) };
+                *row = from.as_ptr();
             }
             let panel = &mut panel[(start - depth.start) * width..][..len * width];
-            // SAFETY: `numbers` holds a row for each lane, of which a panel has at most 32.
-            unsafe {
-                let first = numbers.as_ptr().cast();
-                let lanes = Lanes { first, stride: STRETCH as isize, n_lanes: lanes.len() };
-                (self.kernels.transpose)(lanes, width, panel);
-            }
+            // SAFETY: each row has as many numbers as this stretch of the panel has groups.
+            unsafe { (self.kernels.transpose)(&rows[..n_lanes], width, panel) };
         }
     }
 }

@@ -5,34 +5,63 @@
 
 use std::ops::Range;
 
-use crate::element::{Access, Real};
-use crate::tile::{MAX_TILE, MAX_TILE_ROW_BYTES, Target, Tile};
+use crate::element::{Access, Element, Real};
+use crate::tile::{MAX_TILE, MAX_WIDTH, Target, Tile};
 
 /// A function applied in place to finished stretches of C, before they are rounded.
 pub type Activation<'a, T> = &'a (dyn Fn(&mut [T]) + Sync);
+
+/// Where the rows of C lie.
+#[derive(Clone, Copy)]
+pub(crate) enum Rows {
+    /// So many elements apart.
+    Even(isize),
+    /// At the points of a grid: planes of `height` times `width` rows, with elements from one plane, line and point to
+    /// the next.
+    Grid { height: usize, width: usize, plane_stride: isize, line_stride: isize, point_stride: isize },
+}
+
+impl Rows {
+    /// Elements from row 0 to row `row`.
+    fn offset(self, row: usize) -> isize {
+        match self {
+            Self::Even(stride) => row as isize * stride,
+            Self::Grid { height, width, plane_stride, line_stride, point_stride } => {
+                let (line, point) = (row / width, row % width);
+                (line / height) as isize * plane_stride
+                    + (line % height) as isize * line_stride
+                    + point as isize * point_stride
+            }
+        }
+    }
+}
 
 /// The matrix C and its epilogue.
 #[derive(Clone, Copy)]
 pub(crate) struct Output<'a, T> {
     /// The element of product 0, row 0, column 0.
     pub first: *mut u8,
-    /// Elements from one row to the next, one column to the next, one product to the next.
-    pub row_stride: isize,
+    pub rows: Rows,
+    /// Elements from one column to the next, one product to the next.
     pub col_stride: isize,
     pub batch_stride: isize,
     /// How elements are read and written.
     pub access: Access<T>,
     /// Whether the product is added to what C holds.
     pub accumulate: bool,
-    /// Elements added to every row, `bias_stride` apart, or null.
+    /// Elements added to every row, or null; elements from one column's to the next, one product's to the next.
     pub bias: *const u8,
     pub bias_stride: isize,
+    pub bias_batch_stride: isize,
     /// Applied last.
     pub activation: Option<Activation<'a, T>>,
 }
 
 // SAFETY: tasks write disjoint parts of C, and whoever made the output promised that nobody else touches it.
 unsafe impl<T> Sync for Output<'_, T> {}
+
+/// The most numbers of a row of C that are written at once when they are not written by the micro-kernel.
+const STRETCH: usize = 128;
 
 /// The place of a tile in C, and the stage of its sum.
 pub(crate) struct Place {
@@ -58,7 +87,7 @@ pub(crate) struct Sums<T> {
 
 /// The bias of one panel of columns, widened and padded with zeros.
 pub(crate) struct PanelBias<T> {
-    row: [T; MAX_TILE_ROW_BYTES / 4],
+    row: [T; MAX_WIDTH],
     present: bool,
 }
 
@@ -68,15 +97,40 @@ impl<T: Real> PanelBias<T> {
     }
 }
 
+/// What a tile is multiplied from.
+pub(crate) struct Panels<T> {
+    pub kernel: Tile<T>,
+    pub depth: usize,
+    pub a: *const T,
+    pub b: *const T,
+    /// Columns of the panel of B, and of the kernel.
+    pub width: usize,
+}
+
 impl<T: Real> Output<'_, T> {
+    /// A matrix with its columns side by side, and no epilogue.
+    pub fn new<E: Element<Real = T>>(first: *mut E, rows: Rows, batch_stride: usize) -> Self {
+        Self {
+            first: first.cast(),
+            rows,
+            col_stride: 1,
+            batch_stride: batch_stride as isize,
+            access: Access::of::<E>(),
+            accumulate: false,
+            bias: std::ptr::null(),
+            bias_stride: 1,
+            bias_batch_stride: 0,
+            activation: None,
+        }
+    }
+
     /// The address of one element.
     ///
     /// # Safety
     /// The element must lie within C.
     unsafe fn at(&self, batch: usize, row: usize, col: usize) -> *mut u8 {
-        let elements = batch as isize * self.batch_stride
-            + row as isize * self.row_stride
-            + col as isize * self.col_stride;
+        let elements =
+            batch as isize * self.batch_stride + self.rows.offset(row) + col as isize * self.col_stride;
         // SAFETY: the caller promises that the element lies within C.
         unsafe { self.first.offset(elements * self.access.size as isize) }
     }
@@ -85,47 +139,43 @@ impl<T: Real> Output<'_, T> {
     ///
     /// # Safety
     /// The columns must lie within C.
-    pub unsafe fn panel_bias(&self, cols: Range<usize>, last: bool) -> PanelBias<T> {
+    pub unsafe fn panel_bias(&self, batch: usize, cols: Range<usize>, last: bool) -> PanelBias<T> {
         let mut bias = PanelBias { row: [T::default(); _], present: last && !self.bias.is_null() };
         if bias.present {
-            // SAFETY: the bias has as many elements as C has columns.
-            unsafe {
-                let first =
-                    self.bias.offset(cols.start as isize * self.bias_stride * self.access.size as isize);
-                (self.access.read)(first, self.bias_stride, &mut bias.row[..cols.len()]);
-            }
+            // SAFETY: the caller promises the columns.
+            unsafe { self.read_bias(batch, cols.start, &mut bias.row[..cols.len()]) };
         }
         bias
     }
 
-    /// Adds one block of depth to the tile at `place`: the product of panel `a` and panel `b`, `width` columns wide.
+    /// Adds one block of depth, the product of two panels, to the tile at `place`.
     ///
     /// # Safety
-    /// `place` must lie within C and be touched by nobody else; the panels must be what `kernel` asks for; `sums` must
-    /// be given if C is narrow and there is more than one block.
-    #[expect(clippy::too_many_arguments, reason = "one call per tile; a struct would only rename them")]
+    /// `place` must lie within C and be touched by nobody else; the panels must be what their kernel asks for; `sums`
+    /// must be given if C is narrow and there is more than one block.
     pub unsafe fn add_tile(
         &self,
         place: &Place,
-        kernel: Tile<T>,
-        depth: usize,
-        a: *const T,
-        b: *const T,
-        width: usize,
+        panels: &Panels<T>,
         bias: &PanelBias<T>,
         sums: Option<Sums<T>>,
     ) {
+        let Panels { kernel, depth, a, b, width } = *panels;
         let n_rows = place.rows.len();
         let bias = bias.as_ptr();
-        if self.access.same && self.col_stride == 1 && width == place.cols.len() {
+        if let Rows::Even(row_stride) = self.rows
+            && self.access.same
+            && self.col_stride == 1
+            && width == place.cols.len()
+        {
             let accumulate = self.accumulate || !place.first;
             // SAFETY: the tile lies within C, whose elements are `T`.
             unsafe {
                 let tile = self.at(place.batch, place.rows.start, place.cols.start).cast::<T>();
-                kernel(depth, a, b, Target { tile, row_stride: self.row_stride, accumulate, bias });
+                kernel(depth, a, b, Target { tile, row_stride, accumulate, bias });
                 if let (Some(activation), true) = (self.activation, place.last) {
                     for i in 0..n_rows {
-                        let row = tile.offset(i as isize * self.row_stride);
+                        let row = tile.offset(i as isize * row_stride);
                         activation(std::slice::from_raw_parts_mut(row, width));
                     }
                 }
@@ -166,7 +216,7 @@ impl<T: Real> Output<'_, T> {
         unsafe {
             let to = self.at(batch, row, col);
             if add {
-                let mut there = [T::default(); MAX_TILE_ROW_BYTES / 4];
+                let mut there = [T::default(); STRETCH];
                 let there = &mut there[..sums.len()];
                 (self.access.read)(to, self.col_stride, there);
                 for (sum, there) in sums.iter_mut().zip(there) {
@@ -185,19 +235,32 @@ impl<T: Real> Output<'_, T> {
     /// # Safety
     /// See [`Output::finish_row`].
     pub unsafe fn write_row(&self, batch: usize, row: usize, col: usize, sums: &mut [T]) {
-        const STRETCH: usize = MAX_TILE_ROW_BYTES / 4;
         for (idx, sums) in sums.chunks_mut(STRETCH).enumerate() {
             let col = col + idx * STRETCH;
             // SAFETY: the caller promises that the stretch lies within C.
             unsafe {
-                let bias = self.panel_bias(col..col + sums.len(), true);
-                if bias.present {
-                    for (sum, bias) in sums.iter_mut().zip(bias.row) {
+                if !self.bias.is_null() {
+                    let mut bias = [T::default(); STRETCH];
+                    self.read_bias(batch, col, &mut bias[..sums.len()]);
+                    for (sum, bias) in sums.iter_mut().zip(bias) {
                         *sum += bias;
                     }
                 }
                 self.finish_row(batch, row, col, self.accumulate, true, sums);
             }
+        }
+    }
+
+    /// Reads the bias of some columns.
+    ///
+    /// # Safety
+    /// There must be a bias, and the columns must lie within C.
+    unsafe fn read_bias(&self, batch: usize, col: usize, to: &mut [T]) {
+        let elements = batch as isize * self.bias_batch_stride + col as isize * self.bias_stride;
+        // SAFETY: the bias has as many elements as C has columns.
+        unsafe {
+            let first = self.bias.offset(elements * self.access.size as isize);
+            (self.access.read)(first, self.bias_stride, to);
         }
     }
 }

@@ -4,29 +4,30 @@
 use crate::element::Real;
 use crate::simd::{MAX_SIDE, Simd};
 
-/// Lanes of a matrix. Along either lanes or depth, numbers lie side by side.
+/// Groups of numbers in memory, one per depth, whose lanes lie side by side.
 #[derive(Clone, Copy)]
-pub(crate) struct Lanes<T> {
-    /// The number at the first lane and depth.
+pub(crate) struct Groups<T> {
+    /// The first number of the first group.
     pub first: *const T,
-    /// Numbers between neighbours along the side that is not side by side.
+    /// Numbers from one group to the next.
     pub stride: isize,
+    /// Numbers of a group.
     pub n_lanes: usize,
 }
 
-/// Writes lanes that lie side by side into a panel.
+/// Packs groups.
 ///
 /// # Safety
-/// The lanes must have `panel.len() / width` numbers each, and there must be at most `width` of them.
+/// There must be `panel.len() / width` groups of at most `width` numbers.
 #[inline(always)]
-pub(crate) unsafe fn copy<T: Real>(lanes: Lanes<T>, width: usize, panel: &mut [T]) {
-    // SAFETY: the caller promises the lanes, of which there are at least as many as a chunk has.
+pub(crate) unsafe fn copy<T: Real>(groups: Groups<T>, width: usize, panel: &mut [T]) {
+    // SAFETY: the caller promises the groups, which have at least as many lanes as a chunk.
     unsafe {
-        match lanes.n_lanes {
-            16.. => copy_in_chunks::<T, 16>(lanes, width, panel),
-            8.. => copy_in_chunks::<T, 8>(lanes, width, panel),
-            4.. => copy_in_chunks::<T, 4>(lanes, width, panel),
-            1.. => copy_in_chunks::<T, 1>(lanes, width, panel),
+        match groups.n_lanes {
+            16.. => copy_in_chunks::<T, 16>(groups, width, panel),
+            8.. => copy_in_chunks::<T, 8>(groups, width, panel),
+            4.. => copy_in_chunks::<T, 4>(groups, width, panel),
+            1.. => copy_in_chunks::<T, 1>(groups, width, panel),
             0 => panel.fill(T::default()),
         }
     }
@@ -37,22 +38,22 @@ pub(crate) unsafe fn copy<T: Real>(lanes: Lanes<T>, width: usize, panel: &mut [T
 /// # Safety
 /// See [`copy`]; there must be at least `CHUNK` lanes.
 #[inline(always)]
-unsafe fn copy_in_chunks<T: Real, const CHUNK: usize>(lanes: Lanes<T>, width: usize, panel: &mut [T]) {
+unsafe fn copy_in_chunks<T: Real, const CHUNK: usize>(groups: Groups<T>, width: usize, panel: &mut [T]) {
     for (p, group) in panel.chunks_exact_mut(width).enumerate() {
         // SAFETY: chunks lie within the group and within the lanes that the caller promises.
         unsafe {
-            let from = lanes.first.offset(p as isize * lanes.stride);
-            for idx in 0..lanes.n_lanes.div_ceil(CHUNK) {
-                let at = (idx * CHUNK).min(lanes.n_lanes - CHUNK);
+            let from = groups.first.offset(p as isize * groups.stride);
+            for idx in 0..groups.n_lanes.div_ceil(CHUNK) {
+                let at = (idx * CHUNK).min(groups.n_lanes - CHUNK);
                 let chunk = from.add(at).cast::<[T; CHUNK]>().read();
                 group.as_mut_ptr().add(at).cast::<[T; CHUNK]>().write(chunk);
             }
         }
-        group[lanes.n_lanes..].fill(T::default());
+        group[groups.n_lanes..].fill(T::default());
     }
 }
 
-/// Writes lanes, each with its depths side by side, into a panel.
+/// Packs lanes, each with its depths side by side.
 ///
 /// A few lanes are walked along their whole depth before the next few, because lanes often lie a power of two
 /// apart and more of them at once would evict each other from the cache. The last few come first: their squares
@@ -60,21 +61,20 @@ unsafe fn copy_in_chunks<T: Real, const CHUNK: usize>(lanes: Lanes<T>, width: us
 ///
 /// # Safety
 /// The processor must have the instruction set of `S`; the lanes must have `panel.len() / width` numbers each, and
-/// there must be between one and `width` of them.
+/// there must be at most `width` of them.
 #[inline(always)]
 pub(crate) unsafe fn transpose<S: Simd<Real: Real>>(
-    lanes: Lanes<S::Real>,
+    lanes: &[*const S::Real],
     width: usize,
     panel: &mut [S::Real],
 ) {
-    let Lanes { first, stride: lane_stride, n_lanes } = lanes;
+    let n_lanes = lanes.len();
     let depth = panel.len() / width;
     for lane in (0..n_lanes).step_by(S::SIDE).rev() {
         // SAFETY: rows are clamped to the last lane, depths to those of the panel, and squares are only written where
         // they end within the panel.
         unsafe {
-            let row = |i: usize| first.offset((lane + i).min(n_lanes - 1) as isize * lane_stride);
-            let mut rows: [_; MAX_SIDE] = std::array::from_fn(row);
+            let mut rows: [_; MAX_SIDE] = std::array::from_fn(|i| lanes[(lane + i).min(n_lanes - 1)]);
             let mut p = 0;
             while p + S::SIDE <= depth && (p + S::SIDE - 1) * width + lane + S::SIDE <= panel.len() {
                 S::transpose(&rows, panel.as_mut_ptr().add(p * width + lane), width);

@@ -2,11 +2,14 @@
 //!
 //! Neither the number of threads nor the instruction set enters, so a plan made on one machine is right on
 //! another, and the bits of a result depend on no schedule. C is cut into chunks; within a chunk one operand is
-//! packed for all tasks (*shared*), the other by each task for itself (*private*), block by block of depth.
+//! packed for all tasks (*shared*), the other by each task for itself (*private*), block by block of depth. Private
+//! panels live in slots that tasks take turns at.
 
 use std::ops::Range;
 
 use crate::Shape;
+use crate::element::Element;
+use crate::tasks::MAX_SLOTS;
 use crate::tile::MAX_TILE_ROW_BYTES;
 
 /// Depth of a block: a panel of B over this depth stays in the second-level cache, one of A in the first.
@@ -15,13 +18,14 @@ const BLOCK_DEPTH: usize = 256;
 /// Bytes of the shared operand that are packed at once.
 const SHARED_BYTES: usize = 2 << 20;
 
-/// Bytes of private panels of all tasks of a chunk together.
-const PRIVATE_BYTES: usize = 1 << 20;
+/// Bytes of the private panels of all slots.
+const PRIVATE_BYTES: usize = 2 << 20;
 
 /// Rows and columns of a chunk whose sums are kept in the workspace because C is too narrow for them.
 const SUMS_SIDE: usize = 512;
 
-/// About the least and most rows of C that a task computes: fewer do not pay for reading B, more leave threads idle.
+/// About the least and most rows of C that a task computes, for sums of four bytes: fewer do not pay for reading B,
+/// more leave threads idle.
 const TASK_ROWS: Range<usize> = 28..112;
 
 /// Four tasks or more are a multiple of this many, so that common numbers of threads share them evenly.
@@ -81,9 +85,11 @@ pub(crate) struct Plan {
     pub shared_depth: usize,
     /// Whether the tasks of a chunk run one after the other.
     pub serial: bool,
-    /// Numbers of packed shared panels, of private panels, and of sums kept for a narrow C.
+    /// Slots for private panels.
+    pub n_slots: usize,
+    /// Numbers of packed shared panels, of the private panels of a slot, and of sums kept for a narrow C.
     pub shared_len: usize,
-    pub private_len: usize,
+    pub slot_len: usize,
     pub sums_len: usize,
     /// Bytes of the above for one product; a multiple of 64.
     pub lane_bytes: usize,
@@ -92,8 +98,9 @@ pub(crate) struct Plan {
 }
 
 impl Plan {
-    /// The plan for sums of `size` bytes each; `narrow` says that C cannot hold them.
-    pub fn new(shape: &Shape, size: usize, narrow: bool) -> Self {
+    /// The plan for a batch of products of elements `E`.
+    pub fn new<E: Element>(shape: &Shape) -> Self {
+        let (size, narrow) = (size_of::<E::Real>(), E::NARROW);
         let work = shape.m.saturating_mul(shape.n).saturating_mul(shape.k);
         let one = |k, narrow, serial| Self::of_product([shape.m, shape.n, k], size, narrow, serial);
         let total_work = work.saturating_mul(shape.batch);
@@ -113,16 +120,16 @@ impl Plan {
         one(shape.k, narrow, false)
     }
 
-    /// The plan for one product, on one thread or on all.
+    /// The plan for one product, on one thread or on all, with sums of `size` bytes; `narrow` says that C cannot hold them.
     fn of_product([m, n, k]: [usize; 3], size: usize, narrow: bool, serial: bool) -> Self {
         let pad = MAX_TILE_ROW_BYTES / size;
         let n_blocks = k.div_ceil(BLOCK_DEPTH).max(1);
         let block_depth = k.div_ceil(n_blocks).max(1);
         let split = if m >= n || m >= 8 * TASK_ROWS.start { Split::Rows } else { Split::Columns };
-        let most = |bytes: usize| bytes / (block_depth * size);
+        let most_shared = SHARED_BYTES / (block_depth * size);
         let (mut most_rows, mut most_cols) = match split {
-            Split::Rows => (most(PRIVATE_BYTES), most(SHARED_BYTES)),
-            Split::Columns => (most(SHARED_BYTES), most(PRIVATE_BYTES)),
+            Split::Rows => (usize::MAX, most_shared),
+            Split::Columns => (most_shared, usize::MAX),
         };
         let keeps_sums = narrow && n_blocks > 1;
         if keeps_sums {
@@ -131,18 +138,18 @@ impl Plan {
         }
         let chunk_rows = even_share(m, most_rows);
         let chunk_cols = even_share(n, most_cols).next_multiple_of(pad);
-        let (shared_lanes, private_lanes, task_lanes) = match split {
-            Split::Rows => (chunk_cols, chunk_rows, task_rows(chunk_rows, serial)),
-            Split::Columns => (chunk_rows, chunk_cols, if chunk_cols >= 16 * pad { 2 * pad } else { pad }),
+        let (shared_lanes, task_lanes) = match split {
+            Split::Rows => (chunk_cols, task_rows(chunk_rows, size, serial)),
+            Split::Columns => (chunk_rows, if chunk_cols >= 16 * pad { 2 * pad } else { pad }),
         };
         // Threads meet before and after the shared operand is packed, so they pack much of it at once; one thread
-        // packs what it needs next, and its tasks use the same memory one after the other.
+        // packs what it needs next.
         let shared_blocks = match serial {
             true => 1,
-            false => (most(SHARED_BYTES) / shared_lanes.max(1)).clamp(1, n_blocks),
+            false => (most_shared / shared_lanes.max(1)).clamp(1, n_blocks),
         };
-        let private_lanes = if serial { task_lanes.min(private_lanes) } else { private_lanes };
         let shared_depth = even_share(n_blocks, shared_blocks) * block_depth;
+        let slot_len = task_lanes * block_depth;
         let mut plan = Self {
             split,
             concurrency: Concurrency::Tasks,
@@ -153,12 +160,17 @@ impl Plan {
             shared_depth,
             serial,
             shared_len: shared_lanes * shared_depth,
-            private_len: private_lanes * block_depth,
+            slot_len,
+            n_slots: 1,
             sums_len: if keeps_sums { chunk_rows * chunk_cols } else { 0 },
             lane_bytes: 0,
             parts_bytes: 0,
         };
-        let len = plan.shared_len + plan.private_len + plan.sums_len;
+        if !serial {
+            let most_slots = (PRIVATE_BYTES / (slot_len * size)).clamp(1, MAX_SLOTS);
+            plan.n_slots = plan.n_tasks(chunk_rows, chunk_cols).clamp(1, most_slots);
+        }
+        let len = plan.shared_len + plan.n_slots * plan.slot_len + plan.sums_len;
         plan.lane_bytes = (len * size).next_multiple_of(64);
         plan
     }
@@ -182,11 +194,12 @@ impl Plan {
 }
 
 /// Rows of a task of a chunk with so many rows.
-fn task_rows(rows: usize, serial: bool) -> usize {
+fn task_rows(rows: usize, size: usize, serial: bool) -> usize {
+    let most = TASK_ROWS.end * 4 / size;
     if serial {
-        return even_share(rows, TASK_ROWS.end);
+        return even_share(rows, most);
     }
-    let n_tasks = rows.div_ceil((rows / 8).clamp(TASK_ROWS.start, TASK_ROWS.end)).max(1);
+    let n_tasks = rows.div_ceil((rows / 8).clamp(TASK_ROWS.start, most)).max(1);
     let n_tasks = if n_tasks < TASK_MULTIPLE { n_tasks } else { n_tasks - n_tasks % TASK_MULTIPLE };
     rows.div_ceil(n_tasks).max(1)
 }

@@ -1,16 +1,19 @@
-//! The loops: chunks of C, stretches of depth, tasks, panels, tiles.
+//! The loops of a product: chunks of C, stretches of depth, tasks, panels, tiles.
+//!
+//! Where each of them begins and ends is the plan's business and that of the tile's size; here they are only walked.
+//! For every stretch of depth the threads meet twice: after the shared operand is packed, and after all tasks are done.
 
 use std::ops::Range;
 
 use plimsoll_cpu::threads;
 
 use crate::Shape;
-use crate::element::{Access, Real};
+use crate::element::Real;
 use crate::isa::Kernels;
 use crate::operand::Operand;
-use crate::output::{Output, Place, Sums};
+use crate::output::{Output, Panels, Place, Rows, Sums};
 use crate::plan::{Concurrency, Plan, Split, part};
-use crate::tasks::{Shared, each};
+use crate::tasks::{Shared, Slots, each};
 
 /// A batch of products, ready to be run.
 pub(crate) struct Product<'a, T: 'static> {
@@ -78,18 +81,9 @@ impl<T: Real> Product<'_, T> {
         let Shape { m, n, k, .. } = self.shape;
         let sums = Shared(sums);
         threads::parallel(parts, |idx| {
-            let output = Output {
-                // SAFETY: the workspace has room for the sums of every part.
-                first: unsafe { sums.get().add(idx * m * n) }.cast(),
-                row_stride: n as isize,
-                col_stride: 1,
-                batch_stride: 0,
-                access: Access::of::<T>(),
-                accumulate: false,
-                bias: std::ptr::null(),
-                bias_stride: 0,
-                activation: None,
-            };
+            // SAFETY: the workspace has room for the sums of every part.
+            let own = unsafe { sums.get().add(idx * m * n) };
+            let output = Output::new::<T>(own, Rows::Even(n as isize), 0);
             self.one(0, part(0..k, parts, idx), &output, memory(idx));
         });
         let n_tasks = m.min(16);
@@ -119,7 +113,7 @@ impl<T: Real> Product<'_, T> {
         // SAFETY: the lane's bytes are those of these three pieces.
         unsafe {
             let private = shared.add(self.plan.shared_len);
-            Memory { shared, private, sums: private.add(self.plan.private_len) }
+            Memory { shared, private, sums: private.add(self.plan.n_slots * self.plan.slot_len) }
         }
     }
 
@@ -139,12 +133,13 @@ impl<T: Real> Product<'_, T> {
     /// Computes a chunk of C.
     fn chunk(&self, chunk: &Chunk<'_, T>) {
         let n_tasks = self.plan.n_tasks(chunk.rows.len(), chunk.cols.len());
+        let slots = Slots::new(self.plan.n_slots);
         let mut start = chunk.depth.start;
         // A product over no depth at all still writes C.
         loop {
             let stretch = start..chunk.depth.end.min(start + self.plan.shared_depth);
             self.pack_shared(chunk, &stretch);
-            each(self.plan.serial, n_tasks, |task| self.task(chunk, &stretch, n_tasks, task));
+            each(self.plan.serial, n_tasks, |task| self.task(chunk, &stretch, n_tasks, task, &slots));
             start = stretch.end;
             if start >= chunk.depth.end {
                 return;
@@ -222,7 +217,7 @@ impl<T: Real> Product<'_, T> {
     }
 
     /// Adds a stretch of depth to the rows or columns of one task.
-    fn task(&self, chunk: &Chunk<'_, T>, stretch: &Range<usize>, n_tasks: usize, task: usize) {
+    fn task(&self, chunk: &Chunk<'_, T>, stretch: &Range<usize>, n_tasks: usize, task: usize, slots: &Slots) {
         let (rows, cols) = match self.plan.split {
             Split::Rows => (part(chunk.rows.clone(), n_tasks, task), chunk.cols.clone()),
             Split::Columns => {
@@ -232,6 +227,9 @@ impl<T: Real> Product<'_, T> {
         };
         let n_row_panels = self.n_panels(rows.len(), true);
         let n_col_panels = self.n_panels(cols.len(), false);
+        let slot = slots.claim();
+        // SAFETY: the private memory has this many slots, and this one is the task's own until it returns.
+        let own = unsafe { chunk.memory.private.add(slot.idx * self.plan.slot_len) };
         let mut start = stretch.start;
         loop {
             let block = start..stretch.end.min(start + self.plan.block_depth);
@@ -240,7 +238,6 @@ impl<T: Real> Product<'_, T> {
             unsafe {
                 let (a, b) = match self.plan.split {
                     Split::Rows => {
-                        let own = self.private(chunk, rows.start - chunk.rows.start);
                         for panel in 0..n_row_panels {
                             self.pack_a(chunk.batch, &rows, n_row_panels, panel, &block, own);
                         }
@@ -248,7 +245,6 @@ impl<T: Real> Product<'_, T> {
                         (own, chunk.memory.shared.add(done * padded))
                     }
                     Split::Columns => {
-                        let own = self.private(chunk, cols.start - chunk.cols.start);
                         for panel in 0..n_col_panels {
                             self.pack_b(chunk.batch, &cols, panel, &block, own);
                         }
@@ -262,17 +258,6 @@ impl<T: Real> Product<'_, T> {
                 return;
             }
         }
-    }
-
-    /// The private memory of the task that begins at this lane of the chunk. It does not depend on the block,
-    /// because tasks reach the shorter last block at different times.
-    ///
-    /// # Safety
-    /// The lane must lie within the chunk.
-    unsafe fn private(&self, chunk: &Chunk<'_, T>, lane: usize) -> *mut T {
-        let lane = if self.plan.serial { 0 } else { lane };
-        // SAFETY: the chunk's memory has a full block for each of its lanes, or for one task if they take turns.
-        unsafe { chunk.memory.private.add(lane * self.plan.block_depth) }
     }
 
     /// Adds a block of depth to all tiles of some rows and columns.
@@ -301,7 +286,7 @@ impl<T: Real> Product<'_, T> {
             let width = self.kernels.width(cols_of_tile.len());
             // SAFETY: the columns lie within C, and panels within what the caller promises.
             unsafe {
-                let bias = chunk.output.panel_bias(cols_of_tile.clone(), last);
+                let bias = chunk.output.panel_bias(chunk.batch, cols_of_tile.clone(), last);
                 let b = b.add((col - cols.start) * block.len());
                 for panel in 0..n_row_panels {
                     let rows_of_tile = part(rows.clone(), n_row_panels, panel);
@@ -309,7 +294,8 @@ impl<T: Real> Product<'_, T> {
                     let kernel = self.kernels.tiles[rows_of_tile.len() - 1][width / self.kernels.lanes - 1];
                     let cols = cols_of_tile.clone();
                     let place = Place { batch: chunk.batch, rows: rows_of_tile, cols, first, last };
-                    chunk.output.add_tile(&place, kernel, block.len(), a, b, width, &bias, sums);
+                    let panels = Panels { kernel, depth: block.len(), a, b, width };
+                    chunk.output.add_tile(&place, &panels, &bias, sums);
                 }
             }
         }

@@ -1,5 +1,7 @@
 //! Tasks and the memory they share.
 
+use std::sync::atomic::{AtomicU64, Ordering};
+
 use plimsoll_cpu::threads;
 
 /// Runs tasks on this thread, or on all.
@@ -18,5 +20,52 @@ impl<T> Shared<T> {
     /// The address.
     pub fn get(&self) -> *mut T {
         self.0
+    }
+}
+
+/// Numbered pieces of scratch memory, fewer than there are tasks; a task holds one while it runs.
+///
+/// Which piece a task gets does not matter to its result, so there need only be as many as threads that are to run
+/// at once, and their number need not depend on that of the threads: who finds none free waits for one.
+pub(crate) struct Slots {
+    /// One bit per slot, set while it is free.
+    free: AtomicU64,
+}
+
+/// The most slots.
+pub(crate) const MAX_SLOTS: usize = 32;
+
+/// A slot, given back when dropped.
+pub(crate) struct Slot<'a> {
+    slots: &'a Slots,
+    /// Its number.
+    pub idx: usize,
+}
+
+impl Slots {
+    /// So many free slots, at most [`MAX_SLOTS`].
+    pub fn new(n_slots: usize) -> Self {
+        Self { free: AtomicU64::new((1 << n_slots) - 1) }
+    }
+
+    /// Waits for a free slot; the lowest is taken, because it is the likeliest to be in a cache.
+    pub fn claim(&self) -> Slot<'_> {
+        loop {
+            let free = self.free.load(Ordering::Relaxed);
+            if free == 0 {
+                std::thread::yield_now();
+                continue;
+            }
+            let idx = free.trailing_zeros() as usize;
+            if self.free.fetch_and(!(1 << idx), Ordering::Acquire) & (1 << idx) != 0 {
+                return Slot { slots: self, idx };
+            }
+        }
+    }
+}
+
+impl Drop for Slot<'_> {
+    fn drop(&mut self) {
+        self.slots.free.fetch_or(1 << self.idx, Ordering::Release);
     }
 }

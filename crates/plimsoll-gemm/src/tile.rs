@@ -6,11 +6,14 @@
 
 use crate::simd::Simd;
 
-/// The most columns that any tile has, in bytes; panels of B are padded to at most this.
+/// Bytes of a row of the widest tile of any instruction set; panels of B are padded to at most this.
 pub(crate) const MAX_TILE_ROW_BYTES: usize = 128;
 
+/// The most columns that any tile has.
+pub(crate) const MAX_WIDTH: usize = MAX_TILE_ROW_BYTES / 4;
+
 /// The most numbers that any tile has.
-pub(crate) const MAX_TILE: usize = 14 * 32;
+pub(crate) const MAX_TILE: usize = 14 * MAX_WIDTH;
 
 /// Where a tile is written and what is added to it on the way.
 #[derive(Clone, Copy)]

@@ -1,11 +1,13 @@
 //! Products against a plain loop: shapes, elements, layouts, epilogues, batches, threads, instruction sets.
 
+mod matrix;
 mod support;
 
 use half::{bf16, f16};
+use matrix::{Layout, Matrix, reference};
 use plimsoll_cpu::threads;
-use plimsoll_gemm::{Epilogue, Isa, Shape, gemm_on, workspace};
-use support::{Layout, Matrix, Number, Random, Workspace, reference};
+use plimsoll_gemm::{Epilogue, Isa, Shape, gemm, with_isa, workspace};
+use support::{Number, Random, Workspace};
 
 /// One product and how its result is checked.
 #[derive(Clone, Copy, Debug)]
@@ -41,7 +43,7 @@ impl Case {
             row.iter_mut().for_each(|x| *x = E::real(E::real_to_f64(*x).max(0.0)));
         };
         let epilogue = Epilogue::<E> {
-            bias: if self.bias { bias.as_ptr() } else { std::ptr::null() },
+            bias: self.bias.then_some(bias.as_ptr()),
             activation: if self.relu { Some(&relu) } else { None },
             accumulate: self.accumulate,
         };
@@ -53,7 +55,9 @@ impl Case {
             .collect();
         let mut memory = Workspace::new(workspace::<E>(&self.shape));
         // SAFETY: the matrices are as large as their shapes and layouts say.
-        unsafe { gemm_on(isa, &self.shape, a.as_ref(), b.as_ref(), c.as_mut(), &epilogue, memory.slice()) };
+        with_isa(isa, || unsafe {
+            gemm(&self.shape, a.as_ref(), b.as_ref(), c.as_mut(), &epilogue, memory.slice())
+        });
         memory.assert_guards();
         c.assert_only_matrix_changed(&before, batch, m, n);
         for (idx, extra) in extras.into_iter().enumerate() {
@@ -159,7 +163,17 @@ fn epilogues() {
 
 #[test]
 fn batches() {
-    for (batch, m, n, k) in [(0, 4, 4, 4), (3, 7, 9, 5), (40, 33, 17, 20), (2, 210, 210, 210)] {
+    let shapes = [
+        (0, 4, 4, 4),
+        (3, 7, 9, 5),
+        (40, 33, 17, 20),
+        (2, 210, 210, 210),
+        (5, 1, 40, 30),
+        (20, 1, 90, 70),
+        (3, 300, 1, 500),
+        (2, 1, 1300, 1000),
+    ];
+    for (batch, m, n, k) in shapes {
         let case = Case { bias: true, ..Case::new(batch, m, n, k) };
         case.check::<f32>(Isa::best());
         case.check::<f64>(Isa::best());
@@ -215,7 +229,5 @@ fn a_workspace_that_is_too_small_is_named() {
     let mut c = Matrix::<f32>::random(&mut random, Layout::Rows, 1, 8, 8);
     let mut memory = Workspace::new(64);
     // SAFETY: the matrices are as large as the shape says; the workspace is refused before it is used.
-    unsafe {
-        gemm_on(Isa::best(), &shape, a.as_ref(), a.as_ref(), c.as_mut(), &Epilogue::NONE, memory.slice())
-    };
+    unsafe { gemm(&shape, a.as_ref(), a.as_ref(), c.as_mut(), &Epilogue::NONE, memory.slice()) };
 }

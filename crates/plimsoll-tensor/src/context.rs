@@ -35,7 +35,6 @@ pub(crate) struct Line {
 }
 
 /// A path of layer names, and the number by which labels are found again quickly.
-#[derive(Default)]
 struct Scope {
     path: String,
     number: u64,
@@ -59,22 +58,22 @@ struct Context {
 }
 
 thread_local! {
-    static CONTEXT: Context = Context {
+    static CONTEXT: Context = const { Context {
         line: Cell::new(None),
         owner: Cell::new(None),
         saving: Cell::new(Saving::Lean),
         replaying: Cell::new(false),
-        generator: const { Cell::new(Generator::new(0)) },
+        generator: Cell::new(Generator::new(0)),
         devices: RefCell::new(Vec::new()),
         tapes: RefCell::new(Vec::new()),
         n_tapes: Cell::new(0),
         sealed: RefCell::new(Vec::new()),
         pins: RefCell::new(Vec::new()),
-        scope: RefCell::default(),
+        scope: RefCell::new(Scope { path: String::new(), number: 0 }),
         sites: RefCell::new(SiteCache::new()),
         placements: RefCell::new(None),
         step: RefCell::new(None),
-    };
+    } };
 }
 
 /// Remembers the line of the outermost public call while it runs.
@@ -330,7 +329,7 @@ pub(crate) fn on_drop(f: impl FnOnce()) -> impl Drop {
 
 /// Finds the interned site of (line, scope, op) without hashing strings: a small direct-mapped table keyed by
 /// addresses, in front of the interner.
-struct SiteCache(Vec<Option<(SiteKey, Site)>>);
+struct SiteCache([Option<(SiteKey, Site)>; SiteCache::LEN]);
 
 #[derive(Clone, Copy, PartialEq)]
 struct SiteKey {
@@ -341,10 +340,10 @@ struct SiteKey {
 }
 
 impl SiteCache {
-    const LEN: usize = 512;
+    const LEN: usize = 256;
 
-    fn new() -> SiteCache {
-        SiteCache(vec![None; Self::LEN])
+    const fn new() -> SiteCache {
+        SiteCache([None; Self::LEN])
     }
 
     fn site(&mut self, line: Line, scope: &Scope, op: &'static str) -> Site {

@@ -159,7 +159,7 @@ fn check_output_gradients(targets: &[&Tensor], output_gradients: Option<&[&Tenso
     Ok(())
 }
 
-/// The gradients that have reached a node's outputs.
+/// The gradients that have reached a node's outputs; empty until the first one has.
 type Arrived = SmallVec<[Option<Tensor>; 1]>;
 
 /// The nodes between sources and targets, by their place in the order of recording.
@@ -169,7 +169,7 @@ struct Path {
     /// Whether a node leads back to a source.
     leads: Vec<bool>,
     /// The gradients that have arrived.
-    arrived: Vec<Option<Box<Arrived>>>,
+    arrived: Vec<Arrived>,
 }
 
 impl TapeCore {
@@ -194,14 +194,17 @@ impl TapeCore {
         }
         let mut results: Vec<Option<Tensor>> = vec![None; sources.len()];
         for node in std::mem::take(&mut path.nodes) {
-            let Some(arrived) = path.arrived[node.seq].take() else { continue };
+            let arrived = std::mem::take(&mut path.arrived[node.seq]);
+            if arrived.is_empty() {
+                continue;
+            }
             for (start, result) in starts.iter().zip(&mut results) {
                 if let Some(start) = start.as_ref().filter(|start| Arc::ptr_eq(&start.node, &node)) {
                     result.clone_from(&arrived[start.output]);
                 }
             }
             if let Some(op) = &node.op {
-                self.step_back(&**op, &node, *arrived, &mut path)?;
+                self.step_back(&**op, &node, arrived, &mut path)?;
             }
         }
         Ok(results)
@@ -271,13 +274,13 @@ impl Path {
             leads[node.seq] |= node.parents.iter().flatten().any(|parent| leads[parent.node.seq]);
         }
         nodes.retain(|node| leads[node.seq]);
-        Path { nodes, leads, arrived: (0..=last).map(|_| None).collect() }
+        Path { nodes, leads, arrived: (0..=last).map(|_| Arrived::new()).collect() }
     }
 
     /// A gradient reaches an output: moved in if it is the first, added otherwise.
     fn arrive(&mut self, at: &NodeRef, gradient: Tensor) -> Result<()> {
-        let n_outputs = at.node.outputs.len();
-        let arrived = self.arrived[at.node.seq].get_or_insert_with(|| Box::new(smallvec![None; n_outputs]));
+        let arrived = &mut self.arrived[at.node.seq];
+        arrived.resize(at.node.outputs.len(), None);
         let entry = &mut arrived[at.output];
         *entry = Some(match entry.take() {
             None => gradient,

@@ -269,7 +269,8 @@ impl TapeCore {
         for (&keep, slot) in record.keeps.iter().zip(slots) {
             kept.push((keep, state.insert(slot)));
         }
-        let recipe = record.op.is_cheap().then(|| {
+        let rebuilt = record.outputs.iter().any(|(_, meta)| meta.n_bytes() >= slot::LEAST_REBUILT_BYTES);
+        let recipe = (rebuilt && record.op.is_cheap()).then(|| {
             let input = |(arg, meta): (&Arg<'_>, &Meta)| {
                 let storage = match arg {
                     Arg::Overwritten(_) => Weak::new(),

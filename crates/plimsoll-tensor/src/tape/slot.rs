@@ -20,7 +20,7 @@ use crate::tensor::{Nodes, Tensor};
 const LONGEST_CHAIN: usize = 4;
 
 /// Smaller values are kept: rebuilding them costs more than their bytes are worth.
-const LEAST_REBUILT_BYTES: usize = 4096;
+pub(super) const LEAST_REBUILT_BYTES: usize = 4096;
 
 /// A value kept for backward.
 pub(crate) struct Slot {

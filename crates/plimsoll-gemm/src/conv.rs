@@ -1,0 +1,388 @@
+//! Two-dimensional convolution, channels last, as products whose operands are packed from the image.
+//!
+//! Pictures are `[batch, height, width, channels]`, weights `[out, kernel height, kernel width, in / groups]`. No patch
+//! matrix is ever stored: the workspace is that of the product. The gradient with respect to the input is one
+//! product per phase of the stride, each with only the taps that reach its points, so no zeros are multiplied that a
+//! stride put there. When every channel is its own group the work is done by `depthwise` instead.
+
+use std::ops::Range;
+
+use crate::depthwise::Depthwise;
+use crate::element::{Access, Element, Real};
+use crate::isa::{HasKernels, Kernels};
+use crate::operand::{Operand, Strided};
+use crate::output::{Output, Rows};
+use crate::patches::{ByPoint, ByTap, Patches};
+use crate::plan::Plan;
+use crate::product::Product;
+use crate::{Epilogue, Shape, check_workspace};
+
+/// The shape of a convolution. Pairs are vertical, horizontal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Conv2d {
+    /// Pictures.
+    pub batch: usize,
+    /// Height and width of the input.
+    pub input: [usize; 2],
+    /// Channels of the input; a multiple of `groups`.
+    pub in_channels: usize,
+    /// Channels of the output; a multiple of `groups`.
+    pub out_channels: usize,
+    /// Height and width of the kernel.
+    pub kernel: [usize; 2],
+    /// Places from one output's patch to the next's; at least one.
+    pub stride: [usize; 2],
+    /// Zeros around the input: above and below, left and right.
+    pub padding: [[usize; 2]; 2],
+    /// Places from one tap of the kernel to the next; at least one.
+    pub dilation: [usize; 2],
+    /// Groups of channels that do not mix.
+    pub groups: usize,
+}
+
+/// A picture in memory that is read: its first element, and elements from one picture, line, point and channel to
+/// the next.
+#[derive(Clone, Copy, Debug)]
+pub struct Image<E> {
+    /// The element of picture 0, line 0, point 0, channel 0.
+    pub first: *const E,
+    /// Strides; they may be zero or negative.
+    pub strides: [isize; 4],
+}
+
+impl<E> Image<E> {
+    /// Pictures of this size that lie in memory without gaps, channels last.
+    pub fn packed(first: *const E, size: [usize; 2], channels: usize) -> Self {
+        let [height, width] = size;
+        let strides =
+            [height * width * channels, width * channels, channels, 1].map(|stride| stride as isize);
+        Self { first, strides }
+    }
+}
+
+/// Which of the three products of a convolution.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ConvPass {
+    /// The output.
+    Forward,
+    /// The gradient with respect to the input.
+    BackwardInput,
+    /// The gradient with respect to the weights.
+    BackwardWeights,
+}
+
+/// The points of the input with the same remainder by the stride along one axis, and the taps that reach them.
+struct Phase {
+    /// The first such point, and how many there are.
+    first: usize,
+    n_points: usize,
+    /// The first tap of the kernel that reaches them, every which one does, and how many do.
+    first_tap: usize,
+    every: usize,
+    n_taps: usize,
+    /// The output that the first point takes from the first tap, and outputs from one such tap to the next.
+    start: isize,
+    tap_step: isize,
+}
+
+impl Conv2d {
+    /// Height and width of the output, or none if the kernel is larger than the padded input.
+    pub fn output(&self) -> Option<[usize; 2]> {
+        let along = |axis: usize| {
+            let padded = self.input[axis] + self.padding[axis][0] + self.padding[axis][1];
+            let reach = (self.kernel[axis].checked_sub(1)?) * self.dilation[axis] + 1;
+            Some(padded.checked_sub(reach)? / self.stride[axis] + 1)
+        };
+        Some([along(0)?, along(1)?])
+    }
+
+    /// Bytes of workspace that a pass needs, whatever the threads and processor.
+    pub fn workspace<E: Element>(&self, pass: ConvPass) -> usize {
+        if self.is_depthwise() {
+            return Depthwise::<E::Real>::workspace(self, pass);
+        }
+        let bytes = |shape: Shape| Plan::new::<E>(&shape).workspace();
+        match pass {
+            ConvPass::Forward => bytes(self.forward_shape()),
+            ConvPass::BackwardWeights => bytes(self.weights_shape()),
+            ConvPass::BackwardInput => {
+                self.phases().map(|[y, x]| bytes(self.phase_shape(&y, &x))).max().unwrap_or(0)
+            }
+        }
+    }
+
+    /// Whether every channel is a group of its own.
+    fn is_depthwise(&self) -> bool {
+        self.groups == self.in_channels && self.groups == self.out_channels && self.groups > 1
+    }
+
+    /// Channels of the input, and of the output, that a group has.
+    fn group_channels(&self) -> [usize; 2] {
+        let groups = self.groups.max(1);
+        [self.in_channels / groups, self.out_channels / groups]
+    }
+
+    fn n_taps(&self) -> usize {
+        self.kernel[0] * self.kernel[1]
+    }
+
+    /// Height and width of the output; nothing fits when the kernel is too large.
+    pub(crate) fn output_or_nothing(&self) -> [usize; 2] {
+        self.output().unwrap_or([0, 0])
+    }
+
+    fn forward_shape(&self) -> Shape {
+        let [height, width] = self.output_or_nothing();
+        let [inputs, outputs] = self.group_channels();
+        Shape { batch: self.groups, m: self.batch * height * width, n: outputs, k: self.n_taps() * inputs }
+    }
+
+    fn weights_shape(&self) -> Shape {
+        let Shape { batch, m, n, k } = self.forward_shape();
+        Shape { batch, m: n, n: k, k: m }
+    }
+
+    fn phase_shape(&self, y: &Phase, x: &Phase) -> Shape {
+        let [inputs, outputs] = self.group_channels();
+        let m = self.batch * y.n_points * x.n_points;
+        Shape { batch: self.groups, m, n: inputs, k: y.n_taps * x.n_taps * outputs }
+    }
+
+    fn phases(&self) -> impl Iterator<Item = [Phase; 2]> {
+        let vertical = 0..self.stride[0].min(self.input[0]);
+        vertical.flat_map(move |y| {
+            (0..self.stride[1].min(self.input[1])).map(move |x| [self.phase(0, y), self.phase(1, x)])
+        })
+    }
+
+    /// The phase of points `first`, `first + stride`, ... along an axis.
+    ///
+    /// Output `o` reads point `i` at tap `t` if `o * stride = i + padding - t * dilation`. For one phase the taps with
+    /// an integral `o` are every `stride / gcd(stride, dilation)`-th.
+    fn phase(&self, axis: usize, first: usize) -> Phase {
+        let (stride, dilation) = (self.stride[axis] as isize, self.dilation[axis] as isize);
+        let place = (first + self.padding[axis][0]) as isize;
+        let every = (stride / gcd(stride, dilation)) as usize;
+        let reaches = |tap: &usize| (place - *tap as isize * dilation) % stride == 0;
+        let first_tap = (0..every.min(self.kernel[axis])).find(reaches);
+        Phase {
+            first,
+            n_points: (self.input[axis] - first).div_ceil(self.stride[axis]),
+            first_tap: first_tap.unwrap_or(0),
+            every,
+            n_taps: first_tap.map_or(0, |tap| (self.kernel[axis] - tap).div_ceil(every)),
+            start: first_tap.map_or(0, |tap| (place - tap as isize * dilation) / stride),
+            tap_step: -(every as isize * dilation / stride),
+        }
+    }
+
+    /// The input's patches, one for each point of the output.
+    fn input_patches<E: Element>(
+        &self,
+        input: Image<E>,
+        kernels: &'static Kernels<E::Real>,
+    ) -> Patches<E::Real> {
+        Patches {
+            first: input.first.cast(),
+            strides: input.strides,
+            size: self.input,
+            channels: self.group_channels()[0],
+            grid: self.output_or_nothing(),
+            step: self.stride.map(|stride| stride as isize),
+            taps: self.kernel,
+            start: self.padding.map(|padding| -(padding[0] as isize)),
+            tap_step: self.dilation.map(|dilation| dilation as isize),
+            access: Access::of::<E>(),
+            kernels,
+        }
+    }
+}
+
+fn gcd(a: isize, b: isize) -> isize {
+    if b == 0 { a } else { gcd(b, a % b) }
+}
+
+/// A convolution's weights as an operand whose lanes are the input's channels, for the taps of one phase.
+struct WeightsByInput<'a, T: 'static> {
+    conv: &'a Conv2d,
+    phase: &'a [Phase; 2],
+    weights: *const u8,
+    access: Access<T>,
+}
+
+// SAFETY: the weights are only read, and whoever made this promised that they may be.
+unsafe impl<T> Sync for WeightsByInput<'_, T> {}
+
+impl<T: Real> Operand<T> for WeightsByInput<'_, T> {
+    fn pack(&self, batch: usize, lanes: Range<usize>, depth: Range<usize>, width: usize, panel: &mut [T]) {
+        let [inputs, outputs] = self.conv.group_channels();
+        let [y, x] = self.phase;
+        for (idx, group) in depth.zip(panel.chunks_exact_mut(width)) {
+            let (tap, output) = (idx / outputs, batch * outputs + idx % outputs);
+            let tap_y = y.first_tap + tap / x.n_taps * y.every;
+            let tap_x = x.first_tap + tap % x.n_taps * x.every;
+            let tap = tap_y * self.conv.kernel[1] + tap_x;
+            let element = (output * self.conv.n_taps() + tap) * inputs + lanes.start;
+            let (used, unused) = group.split_at_mut(lanes.len());
+            // SAFETY: the weights have this output, tap and these inputs.
+            unsafe { (self.access.read)(self.weights.add(element * self.access.size), 1, used) };
+            unused.fill(T::default());
+        }
+    }
+}
+
+/// Runs a product of a convolution.
+///
+/// # Safety
+/// The operands must pack every lane and depth of the shape, and the output must be nobody else's.
+unsafe fn run<E: Element>(
+    shape: Shape,
+    a: &dyn Operand<E::Real>,
+    b: &dyn Operand<E::Real>,
+    output: Output<'_, E::Real>,
+    workspace: &mut [u8],
+) {
+    let plan = Plan::new::<E>(&shape);
+    check_workspace(&shape, plan.workspace(), workspace);
+    let product = Product { shape, plan, kernels: E::Real::kernels(), a, b, output };
+    // SAFETY: the workspace has been checked; the caller promises the rest.
+    unsafe { product.run(workspace.as_mut_ptr()) }
+}
+
+/// Convolves: `output[batch, y, x, out]` becomes the epilogue of the sum over taps and inputs. The output lies in memory
+/// without gaps; a bias has one element for each of its channels.
+///
+/// # Safety
+/// Input, weights, bias and output must have the elements that the shape and strides lead to; the output must overlap
+/// nothing else.
+///
+/// # Panics
+/// If `workspace` has fewer bytes than [`Conv2d::workspace`] says, or does not begin at a multiple of 64.
+pub unsafe fn conv2d_forward<E: Element>(
+    conv: &Conv2d,
+    input: Image<E>,
+    weights: *const E,
+    output: *mut E,
+    epilogue: &Epilogue<'_, E>,
+    workspace: &mut [u8],
+) {
+    let kernels = E::Real::kernels();
+    let [_, outputs] = conv.group_channels();
+    let shape = conv.forward_shape();
+    let output = Output {
+        accumulate: epilogue.accumulate,
+        bias: epilogue.bias.map_or(std::ptr::null(), |bias| bias.cast()),
+        bias_batch_stride: outputs as isize,
+        activation: epilogue.activation,
+        ..Output::new(output, Rows::Even(conv.out_channels as isize), outputs)
+    };
+    let patches = conv.input_patches(input, kernels);
+    if conv.is_depthwise() {
+        let depthwise = Depthwise { conv, kernels, access: Access::of::<E>() };
+        // SAFETY: the caller promises what is asked for.
+        return unsafe { depthwise.forward(&patches, weights.cast(), &output, workspace) };
+    }
+    let weights = Strided::new(weights, [shape.k, 1, outputs * shape.k].map(|n| n as isize), kernels);
+    let (matrix, by_point) = (patches.as_matrix(), ByPoint(&patches));
+    let a: &dyn Operand<E::Real> = matrix.as_ref().map_or(&by_point, |matrix| matrix);
+    // SAFETY: the caller promises what is asked for.
+    unsafe { run::<E>(shape, a, &weights, output, workspace) }
+}
+
+/// The gradient of a convolution with respect to its input, which lies in memory without gaps; it is added to what is
+/// there if `accumulate` is set.
+///
+/// # Safety
+/// See [`conv2d_forward`].
+///
+/// # Panics
+/// See [`conv2d_forward`].
+pub unsafe fn conv2d_backward_input<E: Element>(
+    conv: &Conv2d,
+    grad_output: Image<E>,
+    weights: *const E,
+    grad_input: *mut E,
+    accumulate: bool,
+    workspace: &mut [u8],
+) {
+    let (kernels, access) = (E::Real::kernels(), Access::of::<E>());
+    let [inputs, outputs] = conv.group_channels();
+    for phase in conv.phases() {
+        let [y, x] = &phase;
+        let line = conv.input[1] * conv.in_channels;
+        let first = y.first * line + x.first * conv.in_channels;
+        let rows = match conv.stride {
+            [1, 1] => Rows::Even(conv.in_channels as isize),
+            [vertical, horizontal] => Rows::Grid {
+                height: y.n_points,
+                width: x.n_points,
+                plane_stride: (conv.input[0] * line) as isize,
+                line_stride: (vertical * line) as isize,
+                point_stride: (horizontal * conv.in_channels) as isize,
+            },
+        };
+        // SAFETY: the phase's first point lies within the gradient.
+        let to = unsafe { grad_input.add(first) };
+        let output = Output { accumulate, ..Output::new(to, rows, inputs) };
+        let patches = Patches {
+            first: grad_output.first.cast(),
+            strides: grad_output.strides,
+            size: conv.output_or_nothing(),
+            channels: outputs,
+            grid: [y.n_points, x.n_points],
+            step: [1, 1],
+            taps: [y.n_taps, x.n_taps],
+            start: [y.start, x.start],
+            tap_step: [y.tap_step, x.tap_step],
+            access,
+            kernels,
+        };
+        if conv.is_depthwise() {
+            let depthwise = Depthwise { conv, kernels, access };
+            let taps = [[y.first_tap, y.every], [x.first_tap, x.every]];
+            // SAFETY: the caller promises what is asked for.
+            unsafe { depthwise.backward_input(&patches, taps, weights.cast(), &output, workspace) };
+            continue;
+        }
+        let weights = WeightsByInput { conv, phase: &phase, weights: weights.cast(), access };
+        let shape = conv.phase_shape(y, x);
+        let (matrix, by_point) = (patches.as_matrix(), ByPoint(&patches));
+        let a: &dyn Operand<E::Real> = matrix.as_ref().map_or(&by_point, |matrix| matrix);
+        // SAFETY: the caller promises what is asked for.
+        unsafe { run::<E>(shape, a, &weights, output, workspace) }
+    }
+}
+
+/// The gradient of a convolution with respect to its weights, which lie in memory without gaps; it is added to what is
+/// there if `accumulate` is set. `grad_output` lies in memory without gaps.
+///
+/// # Safety
+/// See [`conv2d_forward`].
+///
+/// # Panics
+/// See [`conv2d_forward`].
+pub unsafe fn conv2d_backward_weights<E: Element>(
+    conv: &Conv2d,
+    input: Image<E>,
+    grad_output: *const E,
+    grad_weights: *mut E,
+    accumulate: bool,
+    workspace: &mut [u8],
+) {
+    let (kernels, access) = (E::Real::kernels(), Access::of::<E>());
+    let [_, outputs] = conv.group_channels();
+    let shape = conv.weights_shape();
+    let rows = Rows::Even(shape.n as isize);
+    let output = Output { accumulate, ..Output::new(grad_weights, rows, shape.m * shape.n) };
+    let patches = conv.input_patches(input, kernels);
+    let grad_output = Strided::new(grad_output, [1, conv.out_channels, outputs].map(|n| n as isize), kernels);
+    if conv.is_depthwise() {
+        let depthwise = Depthwise { conv, kernels, access };
+        // SAFETY: the caller promises what is asked for.
+        return unsafe { depthwise.backward_weights(&patches, &grad_output, &output, workspace) };
+    }
+    let (matrix, by_tap) = (patches.as_matrix().map(Strided::transposed), ByTap(&patches));
+    let b: &dyn Operand<E::Real> = matrix.as_ref().map_or(&by_tap, |matrix| matrix);
+    // SAFETY: the caller promises what is asked for.
+    unsafe { run::<E>(shape, &grad_output, b, output, workspace) }
+}

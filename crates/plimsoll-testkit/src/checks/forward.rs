@@ -1,0 +1,50 @@
+//! Values against plain loops in f64.
+
+use plimsoll_tensor::ops::registry::OpInfo;
+use plimsoll_tensor::{DType, Tensor};
+
+use crate::case::{Case, FLOATS, for_each_sample};
+use crate::close::{Tolerance, compare};
+use crate::outcome::{Failure, Outcome};
+
+/// The op's values are those of its reference, in every float dtype, on inputs that the dtype holds exactly.
+pub fn forward_values(op: &'static OpInfo) -> Outcome {
+    for_each_sample(op, &FLOATS, |case| {
+        let Some(reference) = &case.sample.reference else { return Ok(()) };
+        let outputs = case.call(&case.tensors()?)?;
+        let expected = reference(&case.inputs);
+        if outputs.len() != expected.len() {
+            return Err(format!("{} outputs, but the reference has {}", outputs.len(), expected.len()).into());
+        }
+        for (idx, (output, expected)) in outputs.iter().zip(&expected).enumerate() {
+            compare(
+                output.shape(),
+                &output.to_f64_vec()?,
+                &expected.shape,
+                &expected.values,
+                tolerance(case, output),
+            )
+            .map_err(|failure: Failure| failure.at(format_args!("output {idx}")))?;
+        }
+        Ok(())
+    })
+}
+
+/// The tolerance of an output: that of its dtype, or of the dtype that it was computed in if that is coarser.
+pub(super) fn tolerance(case: &Case<'_>, output: &Tensor) -> Tolerance {
+    let of_output = Tolerance::of(output.dtype());
+    let input_dtypes = (0..case.inputs.len()).map(|input| case.input_dtype(input));
+    let of_inputs = input_dtypes.filter(|dtype| dtype.is_float()).map(Tolerance::of);
+    if !output.dtype().is_float() {
+        return of_output;
+    }
+    of_inputs.fold(
+        of_output,
+        |coarsest, other| {
+            if other.absolute > coarsest.absolute { other } else { coarsest }
+        },
+    )
+}
+
+/// The dtypes of checks that compare one run with another: one that is computed as it is stored, and one that is not.
+pub(super) const NATIVE_AND_WIDENED: [DType; 2] = [DType::F32, DType::BF16];

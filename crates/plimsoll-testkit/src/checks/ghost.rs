@@ -1,0 +1,45 @@
+//! The ghost asks its pool for what the real device asks for, and both give everything back.
+
+use plimsoll_memory::TraceEvent;
+use plimsoll_tensor::ops::registry::OpInfo;
+use plimsoll_tensor::{Device, Result};
+
+use super::forward::NATIVE_AND_WIDENED;
+use crate::case::{Case, for_each_sample, nothing_left};
+use crate::outcome::Outcome;
+
+/// Forward and backward leave the same trace on a ghost and on a real device: sizes, order, labels and offsets.
+/// Afterwards no block is left in either pool.
+pub fn ghost_trace(op: &'static OpInfo) -> Outcome {
+    for_each_sample(op, &NATIVE_AND_WIDENED, |case| {
+        let watched = case.differentiable()?;
+        let (real, ghost) = (Device::separate_cpu(), Device::ghost_cpu());
+        let expected = traced(case, &real, &watched)?;
+        let actual = traced(case, &ghost, &watched)?;
+        compare(&actual, &expected)?;
+        nothing_left(&real)?;
+        nothing_left(&ghost)
+    })
+}
+
+/// What a whole life of the case asks the device's pool for, inputs included.
+fn traced(case: &Case<'_>, device: &Device, watched: &[usize]) -> Result<Vec<TraceEvent>> {
+    let _there = device.enter();
+    device.pool().start_trace();
+    let results = case.tensors().and_then(|inputs| case.differentiate(&inputs, watched));
+    let done = results.map(drop);
+    let trace = device.pool().take_trace();
+    done.map(|()| trace)
+}
+
+fn compare(actual: &[TraceEvent], expected: &[TraceEvent]) -> Outcome {
+    let n_events = actual.len().max(expected.len());
+    let Some(first) = (0..n_events).find(|&at| actual.get(at) != expected.get(at)) else { return Ok(()) };
+    let show = |event: Option<&TraceEvent>| event.map_or("nothing".to_owned(), |event| format!("{event:?}"));
+    Err(format!(
+        "event {first} of the ghost's trace is {}, but that of the real run is {}",
+        show(actual.get(first)),
+        show(expected.get(first))
+    )
+    .into())
+}

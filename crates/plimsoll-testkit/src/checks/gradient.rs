@@ -1,0 +1,87 @@
+//! Gradients against finite differences, and of one input alone.
+
+use plimsoll_tensor::op::Gradient;
+use plimsoll_tensor::ops::registry::OpInfo;
+use plimsoll_tensor::{DType, ErrorKind};
+
+use super::forward::NATIVE_AND_WIDENED;
+use crate::case::{Case, for_each_sample};
+use crate::close::same_bits;
+use crate::gradients::Point;
+use crate::outcome::{Failure, Outcome};
+
+/// The first derivative is the one that finite differences show; an op that has none says so.
+pub fn first_order(op: &'static OpInfo) -> Outcome {
+    for_each_sample(op, &[DType::F64], |case| match case.executed()?.gradient() {
+        Gradient::Backward | Gradient::Composite => at_sample(case, |point| point.check_first_order()),
+        Gradient::Zero => stays_unrecorded(case),
+        Gradient::None(_) => refuses_to_be_watched(case),
+    })
+}
+
+/// The second derivative is the one that finite differences of the first show.
+pub fn second_order(op: &'static OpInfo) -> Outcome {
+    for_each_sample(op, &[DType::F64], |case| match case.executed()?.gradient() {
+        Gradient::Backward | Gradient::Composite if case.sample.second_order => {
+            at_sample(case, |point| point.check_second_order())
+        }
+        _ => Ok(()),
+    })
+}
+
+fn at_sample(case: &Case<'_>, check: impl Fn(&Point<'_>) -> Outcome) -> Outcome {
+    let watched = case.watched();
+    if watched.is_empty() {
+        return Ok(());
+    }
+    let function = |inputs: &[_]| case.call(inputs);
+    check(&Point { function: &function, inputs: &case.tensors()?, watched: &watched })
+}
+
+/// An op with a gradient of zero leaves nothing on a tape.
+fn stays_unrecorded(case: &Case<'_>) -> Outcome {
+    let results = case.differentiate(&case.tensors()?, &case.watched())?;
+    match results.gradients.iter().any(Option::is_some) {
+        true => Err("a gradient came back, but the op declares that there is none".into()),
+        false => Ok(()),
+    }
+}
+
+/// An op without a gradient is an error where an input is watched.
+fn refuses_to_be_watched(case: &Case<'_>) -> Outcome {
+    let inputs = case.tensors()?;
+    let floats: Vec<usize> = (0..inputs.len()).filter(|&input| inputs[input].dtype().is_float()).collect();
+    if floats.is_empty() {
+        return Ok(());
+    }
+    match case.differentiate(&inputs, &floats) {
+        Err(error) if matches!(error.kind(), ErrorKind::NotDifferentiable { .. }) => Ok(()),
+        Err(error) => {
+            Err(format!("a watched input must be refused as not differentiable, not by: {error}").into())
+        }
+        Ok(_) => Err("the op declares no gradient, but takes a watched input".into()),
+    }
+}
+
+/// The gradient of one input has the same bits whether the others are watched or not.
+pub fn unwatched_inputs(op: &'static OpInfo) -> Outcome {
+    for_each_sample(op, &NATIVE_AND_WIDENED, |case| {
+        let watched = case.differentiable()?;
+        if watched.len() < 2 {
+            return Ok(());
+        }
+        let inputs = case.tensors()?;
+        let all = case.differentiate(&inputs, &watched)?;
+        for (idx, &input) in watched.iter().enumerate() {
+            let alone = case.differentiate(&inputs, &[input])?;
+            let place =
+                |failure: Failure| failure.at(format_args!("gradient of input {input}, watched alone"));
+            match (&alone.gradients[0], &all.gradients[idx]) {
+                (Some(alone), Some(among)) => same_bits(alone, among).map_err(place)?,
+                (None, None) => {}
+                _ => return Err(place("there only alone, or only among others".into())),
+            }
+        }
+        Ok(())
+    })
+}

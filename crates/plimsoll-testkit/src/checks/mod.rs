@@ -1,0 +1,51 @@
+//! The checks that every op of the registry passes; each is a function of one op.
+
+mod composite;
+mod edges;
+mod errors;
+mod faults;
+mod forward;
+mod ghost;
+mod gradient;
+mod layouts;
+mod registry;
+mod replay;
+mod threads;
+
+use plimsoll_tensor::ops::registry::OpInfo;
+
+use crate::outcome::Outcome;
+
+pub use composite::fused_equals_composite;
+pub use edges::{empty_inputs, zero_dimensional_inputs};
+pub use errors::error_inputs;
+pub use faults::failed_acquisitions;
+pub use forward::forward_values;
+pub use ghost::ghost_trace;
+pub use gradient::{first_order, second_order, unwatched_inputs};
+pub use layouts::layouts;
+pub use registry::{declarations, unique_names};
+pub use replay::replayed_records;
+pub use threads::thread_counts;
+
+/// A check of one op.
+pub type Check = fn(&'static OpInfo) -> Outcome;
+
+/// Every check of a single op, with the name that its test has.
+pub const ALL: &[(&str, Check)] = &[
+    ("declarations", declarations),
+    ("forward_values", forward_values),
+    ("layouts", layouts),
+    ("empty_inputs", empty_inputs),
+    ("zero_dimensional_inputs", zero_dimensional_inputs),
+    ("error_inputs", error_inputs),
+    ("first_order", first_order),
+    ("second_order", second_order),
+    ("unwatched_inputs", unwatched_inputs),
+    ("fused_equals_composite", fused_equals_composite),
+    ("ghost_trace", ghost_trace),
+    ("replayed_records", replayed_records),
+    ("thread_counts", thread_counts),
+    ("failed_acquisitions", failed_acquisitions),
+    ("golden_values", crate::golden::golden_values),
+];

@@ -1,0 +1,45 @@
+//! What an entry of the registry declares.
+
+use std::collections::HashSet;
+
+use plimsoll_tensor::DType;
+use plimsoll_tensor::op::Gradient;
+use plimsoll_tensor::ops::registry::{OpInfo, registry};
+
+use crate::case::for_each_sample;
+use crate::outcome::{Failure, Outcome};
+
+/// The entry's samples execute an op of its name, the document's sentence is one, and a gradient is defined or declared
+/// not to be.
+pub fn declarations(op: &'static OpInfo) -> Outcome {
+    if !op.doc.ends_with('.') {
+        return Err(format!("{}: the sentence for the documents has no end: `{}`", op.name, op.doc).into());
+    }
+    let mut names = HashSet::new();
+    for sample in (op.samples)() {
+        if !names.insert(sample.name.clone()) {
+            return Err(format!("{}: two samples are called `{}`", op.name, sample.name).into());
+        }
+    }
+    for_each_sample(op, &[DType::F32], |case| {
+        let executed = case.executed()?;
+        let n_outputs = case.call(&case.tensors()?)?.len();
+        if n_outputs == 0 {
+            return Err("the call gives no output".into());
+        }
+        match executed.gradient() {
+            Gradient::None("") => Err("an op without a gradient must say why".into()),
+            _ => Ok(()),
+        }
+    })
+}
+
+/// No two entries of the registry have one name.
+pub fn unique_names() -> Outcome {
+    let mut names = HashSet::new();
+    let twice: Vec<&str> = registry().iter().map(|op| op.name).filter(|name| !names.insert(*name)).collect();
+    match twice.is_empty() {
+        true => Ok(()),
+        false => Err(Failure::from(format!("the registry has more than one entry for {twice:?}"))),
+    }
+}

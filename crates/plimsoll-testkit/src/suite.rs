@@ -1,0 +1,32 @@
+//! The list of tests: one per op and check, and a few about the registry as a whole.
+
+use plimsoll_tensor::ops::registry::registry;
+
+use crate::checks;
+use crate::outcome::Outcome;
+
+/// A test: a name to filter by, and what it runs.
+pub struct Test {
+    /// `op::check`, or `registry::check`.
+    pub name: String,
+    /// The check.
+    pub run: Box<dyn FnOnce() -> Outcome + Send>,
+}
+
+/// Every test that the registry gives rise to.
+pub fn tests() -> Vec<Test> {
+    let of_ops = registry().into_iter().flat_map(|op| {
+        checks::ALL.iter().map(move |&(name, check)| Test {
+            name: format!("{}::{name}", op.name),
+            run: Box::new(move || check(op)),
+        })
+    });
+    let of_registry: [(&str, fn() -> Outcome); 2] = [
+        ("unique_names", checks::unique_names),
+        ("saved_values_document", crate::saved_values::document_is_current),
+    ];
+    let of_registry = of_registry
+        .into_iter()
+        .map(|(name, check)| Test { name: format!("registry::{name}"), run: Box::new(check) });
+    of_ops.chain(of_registry).collect()
+}
