@@ -30,7 +30,7 @@ pub use execute::apply;
 pub use layout::Layout;
 pub use op::{Op, OpRef};
 pub use ops::binary::Rhs;
-pub use ops::{Activation, AttentionConfig};
+pub use ops::{Activation, AttentionConfig, Conv2dConfig};
 pub use plimsoll_memory::{Bytes, Owner};
 pub use random::{Generator, set_seed};
 pub use report::Report;

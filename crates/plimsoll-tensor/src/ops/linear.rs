@@ -143,7 +143,7 @@ fn matrices(inputs: &[Meta]) -> [Meta; 2] {
 }
 
 fn run_on<T: gemm::Element<Real: math::Real>>(op: &Linear, run: &mut Run<'_>) -> Result<()> {
-    let bias = run.inputs.get(2).map_or(std::ptr::null(), |bias| bias.ptr().cast_const().cast::<T>());
+    let bias = run.inputs.get(2).map(|bias| bias.ptr().cast_const().cast::<T>());
     let function = op.activation.in_kernel::<T::Real>();
     let epilogue = gemm::Epilogue {
         bias,

@@ -5,6 +5,7 @@ mod affine;
 mod attention;
 pub(crate) mod binary;
 mod compare;
+mod conv2d;
 pub(crate) mod copy;
 mod create;
 pub(crate) mod kernel;
@@ -17,6 +18,7 @@ mod view;
 
 pub use activation::Activation;
 pub use attention::AttentionConfig;
+pub use conv2d::Conv2dConfig;
 
 /// The registry, family by family: one line for each file that describes ops.
 static ALL: &[&[&registry::OpInfo]] = &[
@@ -24,6 +26,7 @@ static ALL: &[&[&registry::OpInfo]] = &[
     attention::INFOS,
     binary::INFOS,
     compare::INFOS,
+    conv2d::INFOS,
     copy::INFOS,
     create::INFOS,
     linear::INFOS,

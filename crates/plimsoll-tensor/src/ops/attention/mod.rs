@@ -148,21 +148,15 @@ impl Attention {
         unsafe { kernel.run(run.workspace) };
     }
 
-    /// The gradients when that of an added mask is wanted, too: it is as large as all scores, so they are formed.
-    fn backward_with_mask(&self, backward: &mut Backward<'_>) -> Result<()> {
-        let gradient = backward.gradient()?;
+    /// The gradient of an added mask: it is as large as all scores, so they are formed.
+    fn mask_gradient(&self, backward: &Backward<'_>, gradient: &Tensor) -> Result<Tensor> {
         let inputs: Vec<Tensor> = (0..4).map(|idx| backward.input(idx)).collect::<Result<_>>()?;
-        let inputs: Vec<&Tensor> = inputs.iter().collect();
         let tape = GradientTape::new();
-        for &input in &inputs {
-            tape.watch(input)?;
-        }
-        let output = tape.record(|| composite::forward(self, &inputs))?;
-        let gradients = tape.gradients(&[&output], Some(&[&gradient]), &inputs, Unconnected::Zeros)?;
-        for (idx, gradient) in gradients.into_iter().flatten().enumerate() {
-            backward.give(idx, gradient)?;
-        }
-        Ok(())
+        tape.watch(&inputs[3])?;
+        let output = tape.record(|| composite::forward(self, &inputs.iter().collect::<Vec<_>>()))?;
+        let mut gradients =
+            tape.gradients(&[&output], Some(&[gradient]), &[&inputs[3]], Unconnected::Zeros)?;
+        Ok(gradients.remove(0).unwrap_or_else(|| unreachable!("zeros where there is none")))
     }
 }
 
@@ -173,6 +167,7 @@ impl Op for Attention {
 
     fn infer(&self, inputs: &[Meta]) -> Result<Outputs> {
         let extents = self.check(inputs)?;
+        check_mask(inputs.get(3), &extents)?;
         one(extents.with([extents.n_queries, extents.width]), inputs[0].dtype)
     }
 
@@ -206,10 +201,14 @@ impl Op for Attention {
     }
 
     fn backward(&self, backward: &mut Backward<'_>) -> Result<()> {
+        let gradient = backward.gradient()?;
         if backward.wants(3) {
-            return self.backward_with_mask(backward);
+            backward.give(3, self.mask_gradient(backward, &gradient)?)?;
         }
-        let mut args = smallvec::smallvec![Arg::Given(backward.gradient()?)];
+        if !(0..3).any(|input| backward.wants(input)) {
+            return Ok(());
+        }
+        let mut args = smallvec::smallvec![Arg::Given(gradient)];
         for idx in 0..3 {
             args.push(Arg::Given(backward.input(idx)?));
         }
@@ -235,8 +234,25 @@ impl Op for AttentionBackward {
     }
 
     fn infer(&self, inputs: &[Meta]) -> Result<Outputs> {
-        let Extents { n_queries, n_keys, depth, width, .. } = Extents::of(&inputs[1], &inputs[2], &inputs[3]);
-        let extents = Extents::of(&inputs[1], &inputs[2], &inputs[3]);
+        let extents = self.0.check(&inputs[1..4])?;
+        let Extents { n_queries, n_keys, depth, width, .. } = extents;
+        check_mask(inputs.get(6), &extents)?;
+        let statistics = Meta::fresh(extents.with([n_queries]), statistics_dtype(inputs[0].dtype));
+        let output = Meta::fresh(extents.with([n_queries, width]), inputs[1].dtype);
+        for (input, expected) in [(&inputs[0], output), (&inputs[4], output), (&inputs[5], statistics)] {
+            if input.shape() != expected.shape() || input.dtype != expected.dtype {
+                return Err(Error::shape(
+                    "attention_backward",
+                    format!(
+                        "an operand is {} {}, but queries, keys and values ask for {} {}",
+                        input.shape(),
+                        input.dtype,
+                        expected.shape(),
+                        expected.dtype
+                    ),
+                ));
+            }
+        }
         let shapes = [[n_queries, depth], [n_keys, depth], [n_keys, width]];
         let output = |dims| Output::New(Meta::fresh(extents.with(dims), inputs[0].dtype));
         Ok(shapes.into_iter().map(output).collect())
@@ -293,16 +309,26 @@ impl Tensor {
         let Some(mask) = config.mask else { return call(OpRef::new(op), &[&q, &k, &v]) };
         let extents = op.check(&[*q.meta(), *k.meta(), *v.meta(), *mask.meta()])?;
         let scores = extents.with([extents.n_queries, extents.n_keys]);
-        if mask.layout().broadcast_to(&scores).is_none() {
-            return Err(Error::shape(
-                "attention",
-                format!(
-                    "the mask has shape {}, which does not broadcast to that of the scores, {scores}",
-                    mask.shape()
-                ),
-            ));
-        }
-        call(OpRef::new(op), &[&q, &k, &v, &mask.broadcast_to(scores)?])
+        let mask = match mask.layout().broadcast_to(&scores) {
+            Some(_) => mask.broadcast_to(scores)?,
+            None => mask.clone(),
+        };
+        call(OpRef::new(op), &[&q, &k, &v, &mask])
+    }
+}
+
+/// Refuses a mask that has not one element for each score.
+fn check_mask(mask: Option<&Meta>, extents: &Extents) -> Result<()> {
+    let scores = extents.with([extents.n_queries, extents.n_keys]);
+    match mask {
+        Some(mask) if *mask.shape() != scores => Err(Error::shape(
+            "attention",
+            format!(
+                "the mask has shape {}, which does not broadcast to that of the scores, {scores}",
+                mask.shape()
+            ),
+        )),
+        _ => Ok(()),
     }
 }
 

@@ -10,7 +10,7 @@ pub(super) fn forward() -> Vec<Sample> {
     let sdpa = |rest: &str| format!("F.scaled_dot_product_attention(x0, x1, x2{rest})");
     let mask = input(&[3, 5], Values::Constants(-1.0, 1.0));
     vec![
-        sample("plain", &[&[3, 4], &[5, 4], &[5, 2]], None, false, None)
+        sample("plain", &[&[2, 3, 4], &[2, 5, 4], &[2, 5, 2]], None, false, None)
             .torch(sdpa(""))
             .refuses(vec![floats(&[3, 4]), floats(&[5, 3]), floats(&[5, 2])], "with the same depth and keys")
             .refuses(vec![floats(&[4]), floats(&[5, 4]), floats(&[5, 2])], "two dimensions or more")
@@ -35,7 +35,7 @@ pub(super) fn forward() -> Vec<Sample> {
             false,
             None,
         ),
-        sample("several blocks", &[&[70, 3], &[130, 3], &[130, 2]], None, true, None)
+        sample("several blocks", &[&[1, 70, 3], &[1, 130, 3], &[1, 130, 2]], None, true, None)
             .torch(sdpa(", is_causal=True")),
     ]
 }
@@ -74,18 +74,18 @@ pub(super) fn backward() -> Vec<Sample> {
     let sample = |name: &str, lead: &[usize], causal: bool, mask: Option<Input>| {
         let masked = mask.is_some();
         let of = |dims: &[usize]| floats(&[lead, dims].concat());
-        let log_sums = within(&[lead, &[3]].concat(), 2.0, 3.0);
+        let log_sums = within(&[lead, &[3, 1]].concat(), 2.0, 3.0);
         let inputs = [of(&[3, 2]), of(&[3, 4]), of(&[5, 4]), of(&[5, 2]), of(&[3, 2]), log_sums];
         let op = Attention { causal, scale: 0.5, masked };
         Sample::many(name, inputs.into_iter().chain(mask).collect(), move |x| {
-            let log_sums = x[5].cast(statistics_dtype(x[0].dtype()))?;
+            let log_sums = x[5].squeeze(-1)?.cast(statistics_dtype(x[0].dtype()))?;
             let mut inputs = vec![&x[0], &x[1], &x[2], &x[3], &x[4], &log_sums];
             inputs.extend(x.get(6));
             Ok(apply(OpRef::new(AttentionBackward(op)), &inputs)?.into_iter().collect())
         })
     };
     vec![
-        sample("plain", &[], false, None),
+        sample("plain", &[2], false, None),
         sample("causal heads", &[2, 2], true, None),
         sample("truths", &[2], false, Some(input(&[2, 3, 5], Values::Truths))),
     ]
