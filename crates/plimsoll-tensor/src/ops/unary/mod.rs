@@ -20,7 +20,7 @@ use crate::tensor::Tensor;
 /// Declares the ops of the family; each has a file, and a unit struct or a struct of attributes in it.
 macro_rules! family {
     ($($module:ident :: $op:ident),* $(,)?) => {
-        $(mod $module;)*
+        $(pub(crate) mod $module;)*
         /// The family's part of the registry.
         pub static INFOS: &[&OpInfo] = &[$(&info::<$module::$op>(), &backward_info::<$module::$op>()),*];
     };
@@ -122,6 +122,12 @@ fn not_negative(op: &'static str, name: &'static str, value: f64) -> Result<f64>
         true => Ok(value),
         false => Err(Error::argument(op, format!("{name} is {value}; it must be zero or more"))),
     }
+}
+
+/// The gradient times the slope of an op of the family, from what [`Unary::READS`] names; how ops that end in such a
+/// function go back through it. Written over the gradient if nobody else holds it.
+pub(crate) fn times_slope<U: Unary>(op: U, gradient: Tensor, read: Tensor) -> Result<Tensor> {
+    call_with(OpRef::new(Slope(op)), smallvec::smallvec![Arg::Given(gradient), Arg::Given(read)])
 }
 
 /// The forward op.
