@@ -4,7 +4,8 @@ use plimsoll_tensor::DType;
 use plimsoll_tensor::ops::registry::{Array, Input, OpInfo};
 use plimsoll_tensor::{Generator, Result, Tensor};
 
-use crate::case::{draw_all, dtype_of, for_each_sample, tensor};
+use crate::case::for_each_sample;
+use crate::draw::{draw_all, dtype_of, tensor};
 use crate::outcome::{Failure, Outcome, guarded};
 
 /// Every input that a sample refuses is an error that says what the sample expects and names the op.
