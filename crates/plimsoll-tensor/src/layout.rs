@@ -56,11 +56,8 @@ impl Layout {
     pub fn is_contiguous(&self) -> bool {
         let mut expected = 1;
         for (&dim, &stride) in self.shape.iter().zip(self.strides()).rev() {
-            if dim == 0 {
-                return true;
-            }
             if dim != 1 && stride != expected {
-                return false;
+                return self.n_elems() == 0;
             }
             expected *= dim as isize;
         }
@@ -242,5 +239,6 @@ mod tests {
         assert!(layout([0, 3]).permuted(&[1, 0]).is_contiguous());
         assert!(layout([4]).covers(4) && !layout([4]).narrowed(0, 1, 1, 3).covers(4));
         assert!(layout([2, 0]).reshaped(shape([0, 7])).is_some());
+        assert!(layout([0, 3, 4]).permuted(&[2, 1, 0]).reshaped(shape([6, 0])).is_some());
     }
 }
