@@ -6,8 +6,10 @@ use plimsoll_cpu::math::Real;
 use plimsoll_cpu::reduce::in_lanes;
 use plimsoll_cpu::simd;
 
+use crate::dtype::DType;
+use crate::error::{Error, Result};
 use crate::layout::Layout;
-use crate::op::Operand;
+use crate::op::{Meta, Operand};
 
 /// An operand seen as lines: its address and layout.
 #[derive(Clone, Copy)]
@@ -63,6 +65,22 @@ pub(crate) fn per_line(operand: &Operand) -> Layout {
 /// The lines along the last axis of operands that have it, and of operands with one element per line.
 pub(crate) fn last_axis<const N: usize>(shape: &[usize], layouts: [&Layout; N]) -> Lines<N> {
     Lines::along(shape.len() - 1, shape, layouts.map(Layout::strides))
+}
+
+/// Refuses an input of a backward op that has not the shape that belongs to it: its kernel would read elsewhere.
+pub(crate) fn expect_shape(op: &'static str, what: &str, found: &Meta, expected: &[usize]) -> Result<()> {
+    match found.shape().dims() == expected {
+        true => Ok(()),
+        false => Err(Error::shape(op, format!("{what} is {} but {expected:?} belongs here", found.shape()))),
+    }
+}
+
+/// Refuses an input of a backward op that has not the dtype that belongs to it.
+pub(crate) fn expect_dtype(op: &'static str, what: &str, found: &Meta, expected: DType) -> Result<()> {
+    match found.dtype == expected {
+        true => Ok(()),
+        false => Err(Error::dtype(op, format!("{what} is {} but {expected} belongs here", found.dtype))),
+    }
 }
 
 /// The sum of the exponentials of a line, scaled so that it does not overflow.

@@ -13,7 +13,7 @@ use crate::error::{Error, Result};
 use crate::execute::{Arg, call, call_with};
 use crate::op::{Gradient, Keep, Keeps, Meta, Op, OpRef, Operand, Outputs, Run, Tensors, one};
 use crate::ops::kernel::for_floats;
-use crate::ops::lines::{Exponentials, Lined, dot, greatest_of, shift, sum_of};
+use crate::ops::lines::{Exponentials, Lined, dot, expect_dtype, expect_shape, greatest_of, shift, sum_of};
 use crate::ops::registry::{Array, OpInfo, Sample, Values, floats, input, within};
 use crate::tape::Backward;
 use crate::tensor::Tensor;
@@ -80,7 +80,10 @@ impl Op for SoftmaxBackward {
     }
 
     fn infer(&self, inputs: &[Meta]) -> Result<Outputs> {
-        one(*inputs[0].shape(), inputs[0].dtype)
+        let [gradient, y] = inputs else { unreachable!("two operands") };
+        expect_shape(self.name(), "the output", y, gradient.shape())?;
+        expect_dtype(self.name(), "the output", y, gradient.dtype)?;
+        one(*gradient.shape(), gradient.dtype)
     }
 
     fn run(&self, run: &mut Run<'_>) -> Result<()> {

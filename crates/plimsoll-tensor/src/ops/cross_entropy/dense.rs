@@ -7,13 +7,13 @@ use plimsoll_cpu::reduce::in_lanes;
 use plimsoll_cpu::simd;
 use smallvec::{SmallVec, smallvec};
 
-use super::{log_sum_exp_extra, losses};
+use super::{log_sum_exp_extra, logits_gradient, losses};
 use crate::context;
 use crate::error::{Error, Result};
 use crate::execute::{Arg, call, call_with};
-use crate::op::{Extra, Gradient, Keep, Keeps, Meta, Op, OpRef, Operand, Outputs, Run, Tensors, one};
+use crate::op::{Extra, Gradient, Keep, Keeps, Meta, Op, OpRef, Operand, Outputs, Run, Tensors};
 use crate::ops::kernel::for_floats;
-use crate::ops::lines::{Exponentials, Lined, last_axis, per_line, sum_of};
+use crate::ops::lines::{Exponentials, Lined, expect_dtype, expect_shape, last_axis, per_line, sum_of};
 use crate::ops::registry::{Array, OpInfo, Sample, floats};
 use crate::tape::Backward;
 use crate::tensor::Tensor;
@@ -117,7 +117,9 @@ impl Op for CrossEntropyBackward {
     }
 
     fn infer(&self, inputs: &[Meta]) -> Result<Outputs> {
-        one(*inputs[0].shape(), inputs[0].dtype)
+        expect_shape(self.name(), "the labels", &inputs[1], inputs[0].shape())?;
+        expect_dtype(self.name(), "the labels", &inputs[1], inputs[0].dtype)?;
+        logits_gradient(self.name(), inputs)
     }
 
     fn run(&self, run: &mut Run<'_>) -> Result<()> {
@@ -292,7 +294,7 @@ fn backward_samples() -> Vec<Sample> {
     let sample = |name: &str, shape: &[usize]| {
         let inputs = vec![floats(shape), floats(shape), floats(&shape[..shape.len() - 1])];
         Sample::new(name, inputs, |x| {
-            let kept = x[0].logsumexp(-1)?.cast(x[0].dtype().accumulator())?.stop_gradient();
+            let kept = x[0].logsumexp(-1)?.cast(x[0].dtype().accumulator())?;
             call(OpRef::Static(&CrossEntropyBackward), &[&x[0], &x[1], &x[2], &kept])
         })
     };

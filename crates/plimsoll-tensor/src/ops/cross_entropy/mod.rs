@@ -11,6 +11,7 @@ use smallvec::{SmallVec, smallvec};
 
 use crate::error::{Error, Result};
 use crate::op::{Extra, Form, Meta, Outputs, one};
+use crate::ops::lines::{expect_dtype, expect_shape};
 use crate::ops::registry::OpInfo;
 use crate::shape::Shape;
 
@@ -45,4 +46,15 @@ fn log_sum_exp_extra(op: &'static str, logits: &Meta) -> SmallVec<[Extra; 2]> {
         }
         Err(_) => SmallVec::new(),
     }
+}
+
+/// What the two backward ops give: the gradient of the logits, if gradient and log-sum-exps have one number per row.
+fn logits_gradient(op: &'static str, inputs: &[Meta]) -> Result<Outputs> {
+    let [logits, _, gradient, log_sum_exp] = inputs else { unreachable!("four operands") };
+    let rows = rows_of(op, logits)?;
+    expect_shape(op, "the gradient", gradient, &rows)?;
+    expect_dtype(op, "the gradient", gradient, logits.dtype)?;
+    expect_shape(op, "the log-sum-exp", log_sum_exp, &rows)?;
+    expect_dtype(op, "the log-sum-exp", log_sum_exp, logits.dtype.accumulator())?;
+    one(*logits.shape(), logits.dtype)
 }

@@ -8,12 +8,12 @@ use plimsoll_cpu::math::Real;
 use plimsoll_cpu::simd;
 use smallvec::{SmallVec, smallvec};
 
-use super::{dense, log_sum_exp_extra, losses, rows_of};
+use super::{dense, log_sum_exp_extra, logits_gradient, losses, rows_of};
 use crate::context;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::execute::{Arg, call, call_with};
-use crate::op::{Extra, Gradient, Keep, Keeps, Meta, Op, OpRef, Operand, Outputs, Run, Tensors, one};
+use crate::op::{Extra, Gradient, Keep, Keeps, Meta, Op, OpRef, Operand, Outputs, Run, Tensors};
 use crate::ops::kernel::for_floats;
 use crate::ops::lines::{Exponentials, Lined, last_axis, per_line};
 use crate::ops::registry::{Array, OpInfo, Sample, Values, floats, input};
@@ -46,6 +46,31 @@ fn as_dense(labels: &Tensor, logits: &Tensor, ignored: Option<i64>) -> Result<Te
     }
 }
 
+/// Refuses labels that are no class indices, or not one per row.
+fn check_labels(op: &'static str, logits: &Meta, labels: &Meta) -> Result<()> {
+    if !matches!(labels.dtype, DType::I64 | DType::I32) {
+        return Err(Error::dtype(
+            op,
+            format!(
+                "labels are class indices of int64 or int32, not {}; use `cross_entropy` for dense labels",
+                labels.dtype
+            ),
+        ));
+    }
+    let rows = rows_of(op, logits)?;
+    if rows != *labels.shape() {
+        return Err(Error::shape(
+            op,
+            format!(
+                "logits {} have one label for each of {rows}, but labels are {}",
+                logits.shape(),
+                labels.shape()
+            ),
+        ));
+    }
+    Ok(())
+}
+
 impl Op for SparseCrossEntropy {
     fn name(&self) -> &'static str {
         "sparse_cross_entropy"
@@ -53,26 +78,7 @@ impl Op for SparseCrossEntropy {
 
     fn infer(&self, inputs: &[Meta]) -> Result<Outputs> {
         let [logits, labels] = inputs else { unreachable!("two operands") };
-        if !matches!(labels.dtype, DType::I64 | DType::I32) {
-            return Err(Error::dtype(
-                self.name(),
-                format!(
-                    "labels are class indices of int64 or int32, not {}; use `cross_entropy` for dense labels",
-                    labels.dtype
-                ),
-            ));
-        }
-        let rows = rows_of(self.name(), logits)?;
-        if rows != *labels.shape() {
-            return Err(Error::shape(
-                self.name(),
-                format!(
-                    "logits {} have one label for each of {rows}, but labels are {}",
-                    logits.shape(),
-                    labels.shape()
-                ),
-            ));
-        }
+        check_labels(self.name(), logits, labels)?;
         losses(self.name(), logits)
     }
 
@@ -116,7 +122,8 @@ impl Op for SparseCrossEntropyBackward {
     }
 
     fn infer(&self, inputs: &[Meta]) -> Result<Outputs> {
-        one(*inputs[0].shape(), inputs[0].dtype)
+        check_labels(self.name(), &inputs[0], &inputs[1])?;
+        logits_gradient(self.name(), inputs)
     }
 
     fn run(&self, run: &mut Run<'_>) -> Result<()> {
@@ -364,7 +371,7 @@ fn backward_samples() -> Vec<Sample> {
     let sample = |name: &str, ignored: Option<i64>| {
         let inputs = vec![floats(&[3, 4]), input(&[3], Values::Indices(4)), floats(&[3])];
         Sample::new(name, inputs, move |x| {
-            let kept = x[0].logsumexp(-1)?.cast(x[0].dtype().accumulator())?.stop_gradient();
+            let kept = x[0].logsumexp(-1)?.cast(x[0].dtype().accumulator())?;
             call(OpRef::new(SparseCrossEntropyBackward { ignored }), &[&x[0], &x[1], &x[2], &kept])
         })
     };

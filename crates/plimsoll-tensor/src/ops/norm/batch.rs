@@ -2,7 +2,7 @@
 
 use smallvec::{SmallVec, smallvec};
 
-use super::{batch_kernel as kernel, check, composite_backward};
+use super::{batch_kernel as kernel, check, check_backward, check_statistics, composite_backward};
 use crate::error::Result;
 use crate::execute::{Arg, call, execute};
 use crate::op::{Extra, Form, Gradient, Keep, Keeps, Meta, Op, OpRef, Output, Outputs, Run, Tensors, one};
@@ -132,6 +132,8 @@ impl Op for ApplyBatchNorm {
     }
 
     fn infer(&self, inputs: &[Meta]) -> Result<Outputs> {
+        check(self.name(), &inputs[0], &inputs[1..3])?;
+        check_statistics(self.name(), &inputs[3..], inputs[1].shape(), inputs[0].dtype)?;
         one(*inputs[0].shape(), inputs[0].dtype)
     }
 
@@ -169,6 +171,7 @@ impl Op for BatchNormBackward {
 
     fn infer(&self, inputs: &[Meta]) -> Result<Outputs> {
         let (x, gamma) = (&inputs[1], &inputs[2]);
+        check_backward(self.name(), inputs, gamma.shape())?;
         let all = [x, gamma, gamma].map(|meta| Output::New(Meta::fresh(*meta.shape(), meta.dtype)));
         Ok(all.into_iter().zip(self.wanted).filter_map(|(output, wanted)| wanted.then_some(output)).collect())
     }
@@ -265,7 +268,7 @@ fn backward_samples() -> Vec<Sample> {
         let width = shape[shape.len() - 1];
         let inputs = vec![floats(shape), floats(shape), floats(&[width])];
         Sample::many(name, inputs, move |x| {
-            let wide = x[1].stop_gradient().cast(x[1].dtype().accumulator())?;
+            let wide = x[1].cast(x[1].dtype().accumulator())?;
             let [mean, variance] = BatchNorm::plain_statistics(&wide)?;
             let (mean, rstd) = (mean.flatten()?, variance.affine(1.0, EPS)?.rsqrt()?.flatten()?);
             let args = [&x[0], &x[1], &x[2], &mean, &rstd].into_iter().map(Arg::Lent).collect();

@@ -1,7 +1,7 @@
 //! The loops of batch norm: lines are the channels of one place, and sums run over lines.
 
 use plimsoll_cpu::element::{CastTo, Element, Number};
-use plimsoll_cpu::lines::{Line, Room};
+use plimsoll_cpu::lines::{Line, Lines, Room};
 use plimsoll_cpu::math::Real;
 use plimsoll_cpu::reduce::{self, Mean, Variance};
 use plimsoll_cpu::simd;
@@ -129,11 +129,9 @@ pub(super) fn backward<T: Element<Compute: Real>>(wanted: [bool; 3], run: &Run<'
     let lines = last_axis(x.shape(), [&g.meta.layout, &x.meta.layout, &dx.meta.layout]);
     let (width, cut) = (lines.len, stretches(&x.meta));
     // SAFETY: the workspace holds these rows and, after them, the sums.
-    let (rows, sums) = unsafe {
-        (
-            rows_of::<T::Compute>(run, N_ROWS * width),
-            run.workspace.cast::<T::Compute>().wrapping_add(N_ROWS * width),
-        )
+    let (rows, shared) = unsafe {
+        let sums = run.workspace.cast::<T::Compute>().wrapping_add(N_ROWS * width);
+        (rows_of::<T::Compute>(run, N_ROWS * width), SharedPtr::new(sums))
     };
     for channel in 0..width {
         // SAFETY: these vectors have one element per channel.
@@ -142,52 +140,75 @@ pub(super) fn backward<T: Element<Compute: Real>>(wanted: [bool; 3], run: &Run<'
             rows[width + channel] = channel_of::<T::Compute>(rstd, channel);
         }
     }
-    let is_over = g.ptr() == dx.ptr();
-    let (g, x, result) = (Lined::<T>::new(g), Lined::<T>::new(x), Lined::<T>::new(dx));
-    // SAFETY: lines of operands that `execute` hands out; where the result is the gradient's memory, pieces of the
-    // gradient are copies.
-    let pair = |line: usize| unsafe {
-        let offsets = lines.offsets(line);
-        let g = g.line(offsets[0], lines.steps[0], width).copied(is_over);
-        (g, x.line(offsets[1], lines.steps[1], width), offsets[2])
-    };
-    let shared = SharedPtr::new(sums);
+    let pairs = Pairs::<T> { is_over: g.ptr() == dx.ptr(), g: Lined::new(g), x: Lined::new(x), lines };
     let (means, rstds) = (&rows[..width], &rows[width..2 * width]);
     lines.in_stretches(cut.per_stretch, |stretch| {
         // SAFETY: the workspace has room for the rows of all stretches, and this task has this stretch alone.
         let (gammas, betas) = unsafe { cut.rows(shared, stretch.start) }.split_at_mut(width);
         for line in stretch {
-            let (g, x, _) = pair(line);
+            let (g, x) = pairs.at(line);
             add_line(&g, &x, [means, rstds], [gammas, betas]);
         }
     });
-    let sums: &[T::Compute] = match cut.n_values() {
-        0 => &[],
-        // SAFETY: the rows of all stretches, which the tasks have written.
-        n => unsafe { std::slice::from_raw_parts(sums, n) },
-    };
+    // SAFETY: the tasks have written the rows of all stretches.
+    let sums = unsafe { cut.all_rows(shared) };
     let outputs = run.outputs[usize::from(wanted[0])..].iter().zip((0..2).filter(|&sum| wanted[1 + sum]));
     for (output, sum) in outputs {
         // SAFETY: the output is fresh, contiguous, and has one element per channel.
         unsafe { write_all::<T>(output.ptr().cast(), cut.total(sums, sum)) };
     }
-    if !wanted[0] {
-        return;
+    if wanted[0] {
+        finish_rows::<T>(gamma, cut.total(sums, 0).zip(cut.total(sums, 1)), lines.n_lines, rows);
+        write_lines(&pairs, rows, &Lined::new(dx));
     }
-    let per_line = T::Compute::ONE / T::Compute::from_f64(lines.n_lines as f64);
-    let totals = cut.total(sums, 0).zip(cut.total(sums, 1)).enumerate();
-    for (channel, (for_gamma, for_beta)) in totals {
+}
+
+/// The gradient and the input of backward, line by line.
+struct Pairs<T> {
+    g: Lined<T>,
+    x: Lined<T>,
+    lines: Lines<3>,
+    /// Whether the result is written over the gradient.
+    is_over: bool,
+}
+
+impl<T: Element> Pairs<T> {
+    fn at(&self, line: usize) -> (Line<T>, Line<T>) {
+        let (offsets, steps) = (self.lines.offsets(line), self.lines.steps);
+        // SAFETY: lines of operands that `execute` hands out; where the result is the gradient's memory, pieces of the
+        // gradient are copies.
+        unsafe {
+            let g = self.g.line(offsets[0], steps[0], self.lines.len).copied(self.is_over);
+            (g, self.x.line(offsets[1], steps[1], self.lines.len))
+        }
+    }
+}
+
+/// Fills the last three rows from the sums for gamma and beta.
+fn finish_rows<T: Element<Compute: Real>>(
+    gamma: &Operand,
+    totals: impl Iterator<Item = (T::Compute, T::Compute)>,
+    n_lines: usize,
+    rows: &mut [T::Compute],
+) {
+    let width = rows.len() / N_ROWS;
+    let per_line = T::Compute::ONE / T::Compute::from_f64(n_lines as f64);
+    for (channel, (for_gamma, for_beta)) in totals.enumerate() {
         let rstd = rows[width + channel];
         // SAFETY: gamma has one element per channel.
         rows[2 * width + channel] = rstd * unsafe { channel_of::<T>(gamma, channel) };
         rows[3 * width + channel] = for_beta * per_line;
         rows[4 * width + channel] = for_gamma * per_line * rstd;
     }
-    let rows = &*rows;
+}
+
+/// Writes the gradient of the input.
+fn write_lines<T: Element<Compute: Real>>(pairs: &Pairs<T>, rows: &[T::Compute], result: &Lined<T>) {
+    let lines = &pairs.lines;
     lines.for_each(|line| {
-        let (g, x, offset) = pair(line);
+        let (g, x) = pairs.at(line);
         // SAFETY: a line of the result, which belongs to this task.
-        let result = unsafe { result.line(offset, lines.steps[2], width) };
+        let result = unsafe { result.line(lines.offsets(line)[2], lines.steps[2], lines.len) };
         write_line(&g, &x, rows, &result);
     });
 }

@@ -39,6 +39,9 @@ impl Stretches {
     /// `workspace` is valid for [`n_values`](Stretches::n_values) values, and this stretch's are used nowhere else.
     pub unsafe fn rows<'a, C: Real>(&self, workspace: SharedPtr<C>, first_line: usize) -> &'a mut [C] {
         let len = self.n_sums * self.width;
+        if len == 0 {
+            return &mut [];
+        }
         // SAFETY: the caller's promise; zero is a value of every element type.
         unsafe {
             let first = workspace.get().add(first_line / self.per_stretch * len);
@@ -47,7 +50,19 @@ impl Stretches {
         }
     }
 
-    /// The column sums number `sum`, from the rows that all stretches have left in the workspace.
+    /// The rows of all stretches.
+    ///
+    /// # Safety
+    /// Every stretch has written its rows to `workspace`, and nobody writes them now.
+    pub unsafe fn all_rows<'a, C: Real>(&self, workspace: SharedPtr<C>) -> &'a [C] {
+        match self.n_values() {
+            0 => &[],
+            // SAFETY: the caller's promise.
+            n => unsafe { std::slice::from_raw_parts(workspace.get(), n) },
+        }
+    }
+
+    /// The column sums number `sum`, from [`all_rows`](Stretches::all_rows).
     pub fn total<'a, C: Real>(&'a self, rows: &'a [C], sum: usize) -> impl Iterator<Item = C> + 'a {
         (0..self.width).map(move |column| {
             let of_stretch = |stretch: usize| rows[(stretch * self.n_sums + sum) * self.width + column];

@@ -181,20 +181,12 @@ pub(super) fn backward<T: Element<Compute: Real>>(is_centred: bool, wanted: [boo
         }
     });
     // SAFETY: the rows of all stretches, which the tasks have written.
-    let sums = unsafe { std::slice::from_raw_parts(values_of(run), cut.n_values()) };
+    let sums = unsafe { cut.all_rows(workspace) };
     let outputs = &run.outputs[usize::from(wanted[0])..];
     let numbers = (0..2).filter(|&sum| wanted[1 + sum]);
     for (output, sum) in outputs.iter().zip(numbers) {
         // SAFETY: the output is fresh, contiguous, and as wide as a line.
         unsafe { write_all::<T>(output.ptr().cast(), cut.total(sums, sum)) };
-    }
-}
-
-/// The workspace as values; an address that is not null even where there is none.
-pub(super) fn values_of<C>(run: &Run<'_>) -> *const C {
-    match run.workspace.is_null() {
-        true => std::ptr::NonNull::dangling().as_ptr(),
-        false => run.workspace.cast::<C>().cast_const(),
     }
 }
 

@@ -2,7 +2,7 @@
 
 use smallvec::{SmallVec, smallvec};
 
-use super::{check, composite_backward, kernel};
+use super::{check, check_backward, check_statistics, composite_backward, kernel};
 use crate::error::Result;
 use crate::execute::{Arg, Args, call, execute};
 use crate::op::{Extra, Form, Gradient, Keep, Keeps, Meta, Op, OpRef, Output, Outputs, Run, Tensors, one};
@@ -125,6 +125,10 @@ impl Op for ApplyLineNorm {
     }
 
     fn infer(&self, inputs: &[Meta]) -> Result<Outputs> {
+        let n_parameters = 1 + usize::from(self.is_centred);
+        let (parameters, statistics) = inputs[1..].split_at(n_parameters);
+        check(self.name(), &inputs[0], parameters)?;
+        check_statistics(self.name(), statistics, &per_line(&inputs[0]), inputs[0].dtype)?;
         one(*inputs[0].shape(), inputs[0].dtype)
     }
 
@@ -160,6 +164,7 @@ impl Op for LineNormBackward {
 
     fn infer(&self, inputs: &[Meta]) -> Result<Outputs> {
         let (x, gamma) = (&inputs[1], &inputs[2]);
+        check_backward(self.name(), inputs, &per_line(x))?;
         let all = [x, gamma, gamma].map(|meta| Output::New(Meta::fresh(*meta.shape(), meta.dtype)));
         Ok(all.into_iter().zip(self.wanted).filter_map(|(output, wanted)| wanted.then_some(output)).collect())
     }
@@ -290,7 +295,7 @@ fn backward_samples(is_centred: bool) -> Vec<Sample> {
         let width = shape[shape.len() - 1];
         let inputs = vec![floats(shape), floats(shape), floats(&[width])];
         Sample::many(name, inputs, move |x| {
-            let wide = x[1].stop_gradient().cast(x[1].dtype().accumulator())?;
+            let wide = x[1].cast(x[1].dtype().accumulator())?;
             let mean = wide.mean_keepdims(-1)?;
             let centred = if is_centred { wide.sub(&mean)? } else { wide };
             let rstd = centred.mul(&centred)?.mean(-1)?.affine(1.0, EPS)?.rsqrt()?;

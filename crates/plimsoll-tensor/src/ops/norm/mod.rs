@@ -10,9 +10,12 @@ mod kernel;
 mod line;
 mod methods;
 
+use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::op::{Meta, Tensors};
+use crate::ops::lines::{expect_dtype, expect_shape};
 use crate::ops::registry::OpInfo;
+use crate::shape::Shape;
 use crate::tape::{GradientTape, Unconnected};
 use crate::tensor::Tensor;
 
@@ -50,6 +53,23 @@ fn check(op: &'static str, x: &Meta, parameters: &[Meta]) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// Refuses kept statistics that do not belong to the input.
+fn check_statistics(op: &'static str, statistics: &[Meta], shape: &Shape, dtype: DType) -> Result<()> {
+    statistics.iter().try_for_each(|meta| {
+        expect_shape(op, "a statistic", meta, shape)?;
+        expect_dtype(op, "a statistic", meta, dtype.accumulator())
+    })
+}
+
+/// Refuses inputs of a backward op that do not belong together: the gradient, x, gamma, and the statistics.
+fn check_backward(op: &'static str, inputs: &[Meta], statistics_shape: &Shape) -> Result<()> {
+    let (gradient, x) = (&inputs[0], &inputs[1]);
+    check(op, x, &inputs[2..3])?;
+    expect_shape(op, "the gradient", gradient, x.shape())?;
+    expect_dtype(op, "the gradient", gradient, x.dtype)?;
+    check_statistics(op, &inputs[3..], statistics_shape, x.dtype)
 }
 
 /// The gradients of input, scale and shift in plain ops, those that are wanted: a tape over the plain forward.

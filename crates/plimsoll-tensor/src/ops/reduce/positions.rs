@@ -77,13 +77,13 @@ fn for_each_place(
         let at = |operand: &Operand| offset(idx, operand.shape(), operand.meta.layout.strides(), |_| true);
         // SAFETY: the offset is that of an element of the positions.
         let position = unsafe { *positions.ptr().cast::<i64>().offset(at(positions)) };
-        let inner =
-            usize::try_from(position).ok().filter(|&position| position < extent).ok_or_else(|| {
-                Error::argument(
-                    op,
-                    format!("position {position} at {idx}; positions go from 0 to {}", extent - 1),
-                )
-            })?;
+        let inner = usize::try_from(position).ok().filter(|&position| position < extent);
+        let inner = inner.ok_or_else(|| {
+            Error::argument(
+                op,
+                format!("position {position} at {idx} is not below the {extent} that there are"),
+            )
+        })?;
         let outer = offset(idx, shape, strides, |axis| !axes.contains(axis));
         f(at(few), outer + offset(inner, shape, strides, |axis| axes.contains(axis)));
     }
@@ -175,7 +175,7 @@ fn pick_samples() -> Vec<Sample> {
             .torch("x0.gather(1, x1)")
             .refuses(
                 vec![floats(&[3, 4]), input(&[3, 1], Values::Of(DType::I64, 4.0, 9.0))],
-                "go from 0 to 3",
+                "is not below the 4",
             )
             .refuses(vec![floats(&[3, 4]), input(&[4, 1], Values::Indices(4))], "do not belong to shape"),
         two.reference(|x| {

@@ -13,6 +13,7 @@ use crate::error::Result;
 use crate::execute::call;
 use crate::op::{Extra, Form, Gradient, Keep, Keeps, Meta, Op, OpRef, Operand, Outputs, Run, Tensors, one};
 use crate::ops::kernel::{dst, for_floats, for_numbers, src};
+use crate::ops::lines::{expect_dtype, expect_shape};
 use crate::ops::registry::{OpInfo, Sample, floats, within};
 use crate::shape::{Axes, IntoAxes, Shape};
 use crate::tape::Backward;
@@ -113,6 +114,10 @@ impl Op for Shares {
     }
 
     fn infer(&self, inputs: &[Meta]) -> Result<Outputs> {
+        for share in &inputs[1..] {
+            expect_shape(self.name(), "a share", share, inputs[0].shape())?;
+            expect_dtype(self.name(), "a share", share, inputs[0].dtype)?;
+        }
         one(*inputs[0].shape(), inputs[0].dtype)
     }
 
