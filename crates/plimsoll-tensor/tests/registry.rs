@@ -6,8 +6,8 @@ use std::process::ExitCode;
 use libtest_mimic::{Arguments, Failed, Trial};
 
 fn main() -> ExitCode {
-    let trials = plimsoll_testkit::suite::tests()
-        .into_iter()
-        .map(|test| Trial::test(test.name, || (test.run)().map_err(|failure| Failed::from(failure.text()))));
+    let trials = plimsoll_testkit::suite::tests().into_iter().map(|test| {
+        Trial::test(test.name, || (test.run)().map_err(|failure| Failed::from(failure.text())))
+    });
     libtest_mimic::run(&Arguments::from_args(), trials.collect()).exit_code()
 }

@@ -134,3 +134,6 @@ fn readable_as(x: &Tensor, shape: &Shape) -> Result<Tensor> {
         None => x.copied(),
     }
 }
+
+#[cfg(test)]
+mod tests;

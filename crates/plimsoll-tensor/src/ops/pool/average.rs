@@ -8,7 +8,7 @@ use plimsoll_cpu::math::Real;
 use super::kernel::{Images, TILE, for_each_row, tiles};
 use super::{Pool2d, check_float, check_output};
 use crate::context;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::execute::call;
 use crate::op::{Meta, Op, OpRef, Operand, Outputs, Run, one};
 use crate::ops::kernel::for_floats;
@@ -144,6 +144,24 @@ impl Tensor {
         let _line = context::at_callers_line();
         call(OpRef::new(Average(pool.into())), &[self])
     }
+
+    /// The mean of each channel over the whole image: `[n, height, width, channels]` becomes `[n, channels]`.
+    ///
+    /// # Errors
+    /// A tensor that is not of images or not of floats; images without pixels; memory that is full.
+    #[track_caller]
+    pub fn global_avg_pool2d(&self) -> Result<Tensor> {
+        let _line = context::at_callers_line();
+        match *self.shape().dims() {
+            [n, height, width, channels] if height * width > 0 => {
+                self.avg_pool2d([height, width])?.reshape([n, channels])
+            }
+            _ => Err(Error::shape(
+                "global_avg_pool2d",
+                format!("takes images [n, height, width, channels] with pixels, not shape {}", self.shape()),
+            )),
+        }
+    }
 }
 
 /// The mean over a window, written as a search through all pixels.
@@ -176,6 +194,13 @@ pub(super) fn samples() -> Vec<Sample> {
             .refuses(vec![floats(&[2, 1, 6, 3])], "do not fit into images of shape [2, 1, 6, 3]")
             .refuses(vec![input(&[2, 4, 6, 3], Values::Indices(5))], "takes floats"),
         sample("overlapping", &[1, 5, 4, 2], overlapping, &[1, 3, 5, 2], "(3, 2), (2, 1), (1, 1)"),
+        Sample::new("global", vec![floats(&[2, 3, 4, 2])], |x| x[0].global_avg_pool2d())
+            .reference(|x| {
+                let pixel = |i: &[usize], at: usize| x[0].at(&[i[0], at / 4, at % 4, i[1]]);
+                Array::build(&[2, 2], |i| (0..12).map(|at| pixel(i, at)).sum::<f64>() / 12.0)
+            })
+            .torch("x0.mean((1, 2))")
+            .refuses(vec![floats(&[2, 0, 4, 2])], "with pixels, not shape [2, 0, 4, 2]"),
     ]
 }
 

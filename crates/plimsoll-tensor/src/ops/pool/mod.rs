@@ -194,3 +194,6 @@ fn check_float(op: &'static str, input: &Meta) -> Result<()> {
         )),
     }
 }
+
+#[cfg(test)]
+mod tests;
