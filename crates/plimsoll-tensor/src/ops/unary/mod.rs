@@ -293,3 +293,73 @@ fn backward_samples<U: Unary>() -> Vec<Sample> {
     let call = move |x: &[Tensor]| call(OpRef::new(Slope(op)), &x.iter().collect::<Vec<_>>());
     vec![Sample::new("vector", inputs, call)]
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tape::GradientTape;
+
+    /// The value and the slope of a function at one f32.
+    fn at(x: f32, f: impl Fn(&Tensor) -> Result<Tensor>) -> (f32, f32) {
+        let x = Tensor::from(x).unwrap();
+        let tape = GradientTape::new();
+        tape.watch(&x).unwrap();
+        let y = tape.record(|| f(&x)).unwrap();
+        let [slope] = tape.gradient(&y, [&x]).unwrap();
+        (y.item().unwrap(), slope.item().unwrap())
+    }
+
+    #[test]
+    fn large_arguments_neither_overflow_nor_vanish_early() {
+        assert_eq!(at(200.0, Tensor::softplus), (200.0, 1.0));
+        assert_eq!(at(-200.0, Tensor::softplus), (0.0, 0.0));
+        assert_eq!(at(-200.0, Tensor::log_sigmoid), (-200.0, 1.0));
+        assert_eq!(at(200.0, Tensor::log_sigmoid), (0.0, 0.0));
+        for f in [Tensor::mish, Tensor::silu, Tensor::gelu, Tensor::gelu_tanh] {
+            assert_eq!(at(200.0, f), (200.0, 1.0));
+            assert_eq!(at(-200.0, f), (0.0, 0.0));
+        }
+        assert_eq!(at(-200.0, |x| x.elu(0.5)), (-0.5, 0.0));
+        let (cosh, sinh) = at(89.0, Tensor::cosh);
+        assert!(
+            (cosh / 2.244_806e38 - 1.0).abs() < 1e-5 && (sinh / cosh - 1.0).abs() < 1e-6,
+            "{cosh} {sinh}"
+        );
+    }
+
+    #[test]
+    fn small_arguments_keep_their_digits() {
+        for f in [Tensor::sinh, Tensor::exp_m1, Tensor::ln_1p, Tensor::tanh, Tensor::erf] {
+            let (y, slope) = at(1e-20, f);
+            assert!((y / (1e-20 * slope) - 1.0).abs() < 1e-6, "{y}");
+        }
+        assert_eq!(at(8.0, Tensor::log2).0, 3.0);
+        assert_eq!(at(1000.0, Tensor::log10).0, 3.0);
+    }
+
+    #[test]
+    fn powers_are_flat_where_they_do_not_depend_on_the_base() {
+        assert_eq!(at(0.0, |x| x.powf(0.0)), (1.0, 0.0));
+        assert_eq!(at(0.0, |x| x.powf(1.0)), (0.0, 1.0));
+        assert_eq!(at(-3.0, |x| x.powf(3.0)), (-27.0, 27.0));
+    }
+
+    #[test]
+    fn a_negative_slope_is_refused() {
+        let x = Tensor::ones(2).unwrap();
+        assert!(
+            x.leaky_relu(-0.1).unwrap_err().to_string().contains("slope is -0.1; it must be zero or more")
+        );
+        assert!(x.elu(f64::NAN).is_err());
+    }
+
+    #[test]
+    fn into_relu_writes_over_what_nobody_else_holds() {
+        let x = Tensor::from_vec(vec![-1.0f32, 2.0]).unwrap();
+        let address = x.storage().ptr();
+        let y = x.into_relu().unwrap();
+        assert_eq!(y.storage().ptr(), address);
+        let z = y.clone().into_relu().unwrap();
+        assert_ne!(z.storage().ptr(), address);
+    }
+}
