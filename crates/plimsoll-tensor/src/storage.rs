@@ -74,6 +74,27 @@ impl Storage {
         self.n_slots.load(Ordering::Relaxed) as usize
     }
 
+    /// The bytes of a storage on the host.
+    pub fn bytes(&self) -> &[u8] {
+        if self.block.bytes() == 0 {
+            return &[];
+        }
+        assert!(!self.ptr().is_null(), "a ghost has no values; callers refuse it first");
+        // SAFETY: The block is that long, and it is not written while it is shared.
+        unsafe { std::slice::from_raw_parts(self.ptr(), self.block.bytes()) }
+    }
+
+    /// The bytes of a storage on the host that nobody else has seen yet; empty on a ghost.
+    pub fn bytes_mut(self: &mut Arc<Storage>) -> &mut [u8] {
+        assert!(Arc::get_mut(self).is_some(), "a shared storage is never written");
+        if self.ptr().is_null() || self.block.bytes() == 0 {
+            return &mut [];
+        }
+        // SAFETY: The block is that long and belongs to this storage alone (checked above); pages come zeroed from the
+        // source, so every byte has a value.
+        unsafe { std::slice::from_raw_parts_mut(self.ptr(), self.block.bytes()) }
+    }
+
     /// Copies `values` to the beginning of a storage that nobody else has seen yet.
     pub fn fill_from<T: Element>(self: &mut Arc<Storage>, values: &[T]) {
         assert!(Arc::get_mut(self).is_some(), "a shared storage is never written");

@@ -4,17 +4,23 @@ mod activation;
 mod affine;
 mod attention;
 pub(crate) mod binary;
+mod clamp;
 mod compare;
 mod conv2d;
 pub(crate) mod copy;
 mod create;
 pub(crate) mod kernel;
+mod lerp;
 mod linear;
+mod logical;
 mod matmul;
+mod predicate;
 mod reduce;
 pub mod registry;
+mod rounding;
 mod unary;
 mod view;
+mod where_;
 
 pub use activation::Activation;
 pub use attention::AttentionConfig;
@@ -25,13 +31,18 @@ static ALL: &[&[&registry::OpInfo]] = &[
     affine::INFOS,
     attention::INFOS,
     binary::INFOS,
+    clamp::INFOS,
     compare::INFOS,
     conv2d::INFOS,
     copy::INFOS,
     create::INFOS,
     linear::INFOS,
+    logical::INFOS,
     matmul::INFOS,
+    predicate::INFOS,
     reduce::INFOS,
+    rounding::INFOS,
     unary::INFOS,
     view::INFOS,
+    where_::INFOS,
 ];

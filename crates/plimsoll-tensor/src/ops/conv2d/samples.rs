@@ -6,7 +6,6 @@ use super::config::{input_shape, output_shape, weights_shape};
 use super::{Conv2dConfig, input_gradient, weights_gradient};
 use crate::error::Result;
 use crate::ops::Activation;
-use crate::ops::linear::reference as activated;
 use crate::ops::registry::{Array, Sample, floats};
 use crate::shape::{IntoShape, Shape};
 use crate::tensor::Tensor;
@@ -89,7 +88,7 @@ fn sample(case: &Case, has_bias: bool) -> Sample {
             let n_channels = geometry.out_channels;
             for (idx, y) in y.values.iter_mut().enumerate() {
                 let bias = x.get(2).map_or(0.0, |bias| bias.values[idx % n_channels]);
-                *y = activated(config.activation, *y + bias);
+                *y = config.activation.reference(*y + bias);
             }
             y
         })
