@@ -78,6 +78,12 @@ pub trait Op: fmt::Debug + Send + Sync + 'static {
         false
     }
 
+    /// For an op that is not cheap: the cheap op that makes the first output again from the inputs followed by the
+    /// extras, such as applying a norm whose statistics are kept.
+    fn rebuild(&self) -> Option<OpRef> {
+        None
+    }
+
     /// Bytes of scratch memory that [`Op::run`] needs: a formula over shapes, never over threads or free memory.
     fn workspace(&self, _inputs: &[Meta]) -> usize {
         0

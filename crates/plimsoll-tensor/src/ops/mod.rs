@@ -9,15 +9,20 @@ mod compare;
 mod conv2d;
 pub(crate) mod copy;
 mod create;
+mod cross_entropy;
+mod dropout;
 pub(crate) mod kernel;
 mod lerp;
 mod linear;
+mod lines;
 mod logical;
 mod matmul;
+mod norm;
 mod predicate;
 mod reduce;
 pub mod registry;
 mod rounding;
+mod softmax;
 mod unary;
 mod view;
 mod where_;
@@ -36,12 +41,16 @@ static ALL: &[&[&registry::OpInfo]] = &[
     conv2d::INFOS,
     copy::INFOS,
     create::INFOS,
+    cross_entropy::INFOS,
+    dropout::INFOS,
     linear::INFOS,
     logical::INFOS,
     matmul::INFOS,
+    norm::INFOS,
     predicate::INFOS,
     reduce::INFOS,
     rounding::INFOS,
+    softmax::INFOS,
     unary::INFOS,
     view::INFOS,
     where_::INFOS,

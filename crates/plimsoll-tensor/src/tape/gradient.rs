@@ -339,6 +339,23 @@ impl Backward<'_> {
         self.kept(Keep::Input(input))
     }
 
+    /// An input that the op keeps, for the last time: the tape lets go of it unless it is persistent, so that what
+    /// nobody else holds may be overwritten.
+    ///
+    /// # Errors
+    /// Memory that is full while the value is rebuilt; the input was taken before.
+    pub fn take_input(&mut self, input: usize) -> Result<Tensor> {
+        let value = self.input(input)?;
+        if !self.tape.persistent {
+            let of_input = |&&(kept, _): &&(Keep, usize)| kept == Keep::Input(input);
+            let slot =
+                self.node.kept.iter().find(of_input).and_then(|&(_, idx)| self.tape.lock().slots[idx].take());
+            // The slot may hold nodes of other tapes: it is dropped outside the lock.
+            drop(slot);
+        }
+        Ok(value)
+    }
+
     /// An output that the op keeps.
     ///
     /// # Errors
