@@ -9,8 +9,13 @@
 use plimsoll_cpu::math::Real;
 use plimsoll_cpu::simd;
 
+use super::unary::gelu::Gelu;
+use super::unary::gelu_tanh::GeluTanh;
 use super::unary::relu::Relu;
-use super::unary::{Unary, times_slope};
+use super::unary::sigmoid::Sigmoid;
+use super::unary::silu::Silu;
+use super::unary::tanh::Tanh;
+use super::unary::{Unary, into_unary, times_slope};
 use crate::error::Result;
 use crate::tensor::Tensor;
 
@@ -22,13 +27,26 @@ pub enum Activation {
     None,
     /// `max(x, 0)`.
     Relu,
+    /// `1 / (1 + exp(-x))`.
+    Sigmoid,
+    /// The hyperbolic tangent.
+    Tanh,
+    /// x times the normal distribution's share below it.
+    Gelu,
+    /// The usual approximation of [`Activation::Gelu`] by a hyperbolic tangent.
+    GeluTanh,
+    /// `x sigmoid(x)`.
+    Silu,
 }
 
 impl Activation {
     /// The part that the product's kernel applies, and the part that runs as an op of its own afterwards.
     pub(super) fn split(self) -> (Activation, Activation) {
         match self {
-            Activation::None | Activation::Relu => (self, Activation::None),
+            Activation::None | Activation::Relu | Activation::Sigmoid | Activation::Tanh => {
+                (self, Activation::None)
+            }
+            Activation::Gelu | Activation::GeluTanh | Activation::Silu => (Activation::None, self),
         }
     }
 
@@ -36,6 +54,8 @@ impl Activation {
     pub(super) fn in_kernel<T: Real>(self) -> Option<fn(&mut [T])> {
         match self {
             Activation::Relu => Some(|row| in_place(Relu, row)),
+            Activation::Sigmoid => Some(|row| in_place(Sigmoid, row)),
+            Activation::Tanh => Some(|row| in_place(Tanh, row)),
             _ => None,
         }
     }
@@ -44,6 +64,8 @@ impl Activation {
     pub(super) fn back(self, gradient: Tensor, output: impl FnOnce() -> Result<Tensor>) -> Result<Tensor> {
         match self {
             Activation::Relu => times_slope(Relu, gradient, output()?),
+            Activation::Sigmoid => times_slope(Sigmoid, gradient, output()?),
+            Activation::Tanh => times_slope(Tanh, gradient, output()?),
             _ => Ok(gradient),
         }
     }
@@ -52,7 +74,25 @@ impl Activation {
     pub(super) fn apply(self, x: Tensor) -> Result<Tensor> {
         match self {
             Activation::None => Ok(x),
-            Activation::Relu => x.relu(),
+            Activation::Relu => into_unary(Relu, x),
+            Activation::Sigmoid => into_unary(Sigmoid, x),
+            Activation::Tanh => into_unary(Tanh, x),
+            Activation::Gelu => into_unary(Gelu, x),
+            Activation::GeluTanh => into_unary(GeluTanh, x),
+            Activation::Silu => into_unary(Silu, x),
+        }
+    }
+
+    /// The function by the standard library, for the tests.
+    pub(super) fn reference(self, x: f64) -> f64 {
+        match self {
+            Activation::None => x,
+            Activation::Relu => Relu.reference(x),
+            Activation::Sigmoid => Sigmoid.reference(x),
+            Activation::Tanh => Tanh.reference(x),
+            Activation::Gelu => Gelu.reference(x),
+            Activation::GeluTanh => GeluTanh.reference(x),
+            Activation::Silu => Silu.reference(x),
         }
     }
 }

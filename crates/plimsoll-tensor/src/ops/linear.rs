@@ -184,6 +184,8 @@ fn samples() -> Vec<Sample> {
         sample("bias", &[&[2, 3, 4], &[4, 5], &[5]], &[2, 3, 5], Activation::None, "x0 @ x1 + x2")
             .refuses(vec![floats(&[3, 4]), floats(&[4, 5]), floats(&[4])], "it must be [5]"),
         sample("relu", &[&[3, 4], &[4, 5], &[5]], &[3, 5], Activation::Relu, "F.relu(x0 @ x1 + x2)"),
+        sample("tanh", &[&[3, 4], &[4, 5]], &[3, 5], Activation::Tanh, "torch.tanh(x0 @ x1)"),
+        sample("gelu", &[&[3, 4], &[4, 5], &[5]], &[3, 5], Activation::Gelu, "F.gelu(x0 @ x1 + x2)"),
         sample("one row", &[&[4], &[4, 3], &[3]], &[3], Activation::Relu, "F.relu(x0 @ x1 + x2)"),
     ]
 }
@@ -203,16 +205,8 @@ fn sample(
                 let (lead, col) = (&idx[..idx.len() - 1], idx[idx.len() - 1]);
                 let bias = x.get(2).map_or(0.0, |bias| bias.at(&[col]));
                 let term = |k: usize| x[0].at(&[lead, &[k]].concat()) * x[1].at(&[k, col]);
-                reference(activation, (0..k).map(term).sum::<f64>() + bias)
+                activation.reference((0..k).map(term).sum::<f64>() + bias)
             })
         })
         .torch(torch)
-}
-
-/// The activation by its formula.
-pub(super) fn reference(activation: Activation, x: f64) -> f64 {
-    match activation {
-        Activation::None => x,
-        Activation::Relu => x.max(0.0),
-    }
 }

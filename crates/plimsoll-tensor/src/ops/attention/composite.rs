@@ -8,9 +8,16 @@ use crate::tensor::Tensor;
 
 /// The output, from queries, keys, values and the mask if there is one.
 pub(super) fn forward(op: &Attention, inputs: &[&Tensor]) -> Result<Tensor> {
-    let weights = scores(op, inputs[0], inputs[1], inputs.get(3).copied())?.exp()?;
+    let scores = scores(op, inputs[0], inputs[1], inputs.get(3).copied())?;
+    if scores.n_elems() == 0 {
+        return scores.matmul(inputs[2]);
+    }
+    // Any reference gives the same weights, so no gradient flows through it; that of a query that sees no key must be
+    // finite. Such a query has a total of zero, and gives zeros.
+    let greatest = scores.stop_gradient().max_keepdims(-1)?;
+    let reference = greatest.is_finite()?.where_(&greatest, &greatest.zeros_like()?)?;
+    let weights = scores.sub(&reference)?.exp()?;
     let totals = weights.sum_keepdims(-1)?;
-    // A query that sees no key has a total of zero; it gives zeros.
     let divisors = totals.add(&totals.eq(0.0)?.cast(totals.dtype())?)?;
     weights.div(&divisors)?.matmul(inputs[2])
 }
@@ -46,6 +53,6 @@ fn scores(op: &Attention, q: &Tensor, k: &Tensor, mask: Option<&Tensor>) -> Resu
 
 /// What is added to scores: nothing where true, minus infinity where false.
 fn added(visible: &Tensor, dtype: DType) -> Result<Tensor> {
-    let ones = visible.cast(dtype)?;
-    Tensor::full_of(*ones.shape(), 1.0, dtype)?.div(&ones)?.affine(-1.0, 1.0)
+    let number = |value: f64| Tensor::full_of([], value, dtype);
+    visible.where_(&number(0.0)?, &number(f64::NEG_INFINITY)?)
 }

@@ -29,7 +29,7 @@ use crate::tensor::Tensor;
 use tiles::{Access, Compute, Extents, Matrices, Scoring};
 
 /// How queries, keys and values attend to each other.
-#[derive(Clone, Copy, Default)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct AttentionConfig<'a> {
     /// Whether query `i` may see the keys `0..=i` only.
     pub causal: bool,

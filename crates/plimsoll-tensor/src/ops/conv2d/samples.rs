@@ -6,7 +6,6 @@ use super::config::{input_shape, output_shape, weights_shape};
 use super::{Conv2dConfig, input_gradient, weights_gradient};
 use crate::error::Result;
 use crate::ops::Activation;
-use crate::ops::linear::reference as activated;
 use crate::ops::registry::{Array, Sample, floats};
 use crate::shape::{IntoShape, Shape};
 use crate::tensor::Tensor;
@@ -22,8 +21,8 @@ struct Case {
     weights: [usize; 4],
 }
 
-/// Either the batch or the outputs number one, except in a depthwise convolution: a check that repeats samples with more
-/// of both would otherwise make enormous outputs.
+/// Either the batch or the outputs number one: a check that repeats samples with more of both would otherwise make
+/// enormous outputs.
 fn cases() -> [Case; 5] {
     let new = Conv2dConfig::new;
     [
@@ -46,7 +45,7 @@ fn cases() -> [Case; 5] {
             name: "depthwise",
             config: new().padding([1, 1]).groups(3),
             torch: ", padding=1, groups=3",
-            input: [2, 4, 3, 3],
+            input: [1, 4, 3, 3],
             weights: [3, 3, 3, 1],
         },
         Case { name: "points", config: new(), torch: "", input: [1, 3, 2, 4], weights: [5, 1, 1, 4] },
@@ -89,7 +88,7 @@ fn sample(case: &Case, has_bias: bool) -> Sample {
             let n_channels = geometry.out_channels;
             for (idx, y) in y.values.iter_mut().enumerate() {
                 let bias = x.get(2).map_or(0.0, |bias| bias.values[idx % n_channels]);
-                *y = activated(config.activation, *y + bias);
+                *y = config.activation.reference(*y + bias);
             }
             y
         })
@@ -98,7 +97,8 @@ fn sample(case: &Case, has_bias: bool) -> Sample {
 
 pub(super) fn backward_input() -> Vec<Sample> {
     let sample = |case: &Case| {
-        let Case { name, config, input, weights, .. } = *case;
+        let Case { name, config, input: [_, height, width, channels], weights, .. } = *case;
+        let input = [2, height, width, channels];
         let output = output_shape(&geometry(&config, &input, &weights));
         let of = move |gradient: usize, weights: &Shape| {
             config.geometry(&[gradient, input[1], input[2], input[3]].into_shape()?, weights)
@@ -120,7 +120,8 @@ pub(super) fn backward_input() -> Vec<Sample> {
 
 pub(super) fn backward_weights() -> Vec<Sample> {
     let sample = |case: &Case| {
-        let Case { name, config, input, weights, .. } = *case;
+        let Case { name, config, input: [_, height, width, channels], weights, .. } = *case;
+        let input = [2, height, width, channels];
         let output = output_shape(&geometry(&config, &input, &weights));
         let of =
             move |input: &Shape| -> Result<gemm::Conv2d> { config.geometry(input, &weights.into_shape()?) };

@@ -109,9 +109,15 @@ pub(crate) fn unary<U: Unary>(op: U, x: &Tensor) -> Result<Tensor> {
     call(OpRef::new(Forward(op)), &[x])
 }
 
+/// The gradient times the slope of an op of the family, from what [`Unary::READS`] names; how ops that end in such a
+/// function go back through it. Written over the gradient if nobody else holds it.
+pub(crate) fn times_slope<U: Unary>(op: U, gradient: Tensor, read: Tensor) -> Result<Tensor> {
+    call_with(OpRef::new(Slope(op)), smallvec::smallvec![Arg::Given(gradient), Arg::Given(read)])
+}
+
 /// Applies an op of the family, written over its input if nobody else holds it.
 #[track_caller]
-fn into_unary<U: Unary>(op: U, x: Tensor) -> Result<Tensor> {
+pub(crate) fn into_unary<U: Unary>(op: U, x: Tensor) -> Result<Tensor> {
     let _line = context::at_callers_line();
     call_with(OpRef::new(Forward(op)), smallvec::smallvec![Arg::Given(x)])
 }
@@ -122,12 +128,6 @@ fn not_negative(op: &'static str, name: &'static str, value: f64) -> Result<f64>
         true => Ok(value),
         false => Err(Error::argument(op, format!("{name} is {value}; it must be zero or more"))),
     }
-}
-
-/// The gradient times the slope of an op of the family, from what [`Unary::READS`] names; how ops that end in such a
-/// function go back through it. Written over the gradient if nobody else holds it.
-pub(crate) fn times_slope<U: Unary>(op: U, gradient: Tensor, read: Tensor) -> Result<Tensor> {
-    call_with(OpRef::new(Slope(op)), smallvec::smallvec![Arg::Given(gradient), Arg::Given(read)])
 }
 
 /// The forward op.
@@ -164,13 +164,12 @@ impl<U: Unary> Op for Forward<U> {
     }
 
     fn backward(&self, backward: &mut Backward<'_>) -> Result<()> {
-        let gradient = Arg::Given(backward.gradient()?);
+        let gradient = backward.gradient()?;
         let value = match U::READS {
             Reads::Input => backward.input(0)?,
             Reads::Output => backward.output(0)?,
         };
-        let args = smallvec::smallvec![gradient, Arg::Given(value)];
-        backward.give(0, call_with(OpRef::new(Slope(self.0)), args)?)
+        backward.give(0, times_slope(self.0, gradient, value)?)
     }
 
     fn overwrites(&self) -> &'static [usize] {
@@ -292,74 +291,4 @@ fn backward_samples<U: Unary>() -> Vec<Sample> {
     let inputs = vec![within(&[5], -1.0, 1.0), within(&[5], low, high)];
     let call = move |x: &[Tensor]| call(OpRef::new(Slope(op)), &x.iter().collect::<Vec<_>>());
     vec![Sample::new("vector", inputs, call)]
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::tape::GradientTape;
-
-    /// The value and the slope of a function at one f32.
-    fn at(x: f32, f: impl Fn(&Tensor) -> Result<Tensor>) -> (f32, f32) {
-        let x = Tensor::from(x).unwrap();
-        let tape = GradientTape::new();
-        tape.watch(&x).unwrap();
-        let y = tape.record(|| f(&x)).unwrap();
-        let [slope] = tape.gradient(&y, [&x]).unwrap();
-        (y.item().unwrap(), slope.item().unwrap())
-    }
-
-    #[test]
-    fn large_arguments_neither_overflow_nor_vanish_early() {
-        assert_eq!(at(200.0, Tensor::softplus), (200.0, 1.0));
-        assert_eq!(at(-200.0, Tensor::softplus), (0.0, 0.0));
-        assert_eq!(at(-200.0, Tensor::log_sigmoid), (-200.0, 1.0));
-        assert_eq!(at(200.0, Tensor::log_sigmoid), (0.0, 0.0));
-        for f in [Tensor::mish, Tensor::silu, Tensor::gelu, Tensor::gelu_tanh] {
-            assert_eq!(at(200.0, f), (200.0, 1.0));
-            assert_eq!(at(-200.0, f), (0.0, 0.0));
-        }
-        assert_eq!(at(-200.0, |x| x.elu(0.5)), (-0.5, 0.0));
-        let (cosh, sinh) = at(89.0, Tensor::cosh);
-        assert!(
-            (cosh / 2.244_806e38 - 1.0).abs() < 1e-5 && (sinh / cosh - 1.0).abs() < 1e-6,
-            "{cosh} {sinh}"
-        );
-    }
-
-    #[test]
-    fn small_arguments_keep_their_digits() {
-        for f in [Tensor::sinh, Tensor::exp_m1, Tensor::ln_1p, Tensor::tanh, Tensor::erf] {
-            let (y, slope) = at(1e-20, f);
-            assert!((y / (1e-20 * slope) - 1.0).abs() < 1e-6, "{y}");
-        }
-        assert_eq!(at(8.0, Tensor::log2).0, 3.0);
-        assert_eq!(at(1000.0, Tensor::log10).0, 3.0);
-    }
-
-    #[test]
-    fn powers_are_flat_where_they_do_not_depend_on_the_base() {
-        assert_eq!(at(0.0, |x| x.powf(0.0)), (1.0, 0.0));
-        assert_eq!(at(0.0, |x| x.powf(1.0)), (0.0, 1.0));
-        assert_eq!(at(-3.0, |x| x.powf(3.0)), (-27.0, 27.0));
-    }
-
-    #[test]
-    fn a_negative_slope_is_refused() {
-        let x = Tensor::ones(2).unwrap();
-        assert!(
-            x.leaky_relu(-0.1).unwrap_err().to_string().contains("slope is -0.1; it must be zero or more")
-        );
-        assert!(x.elu(f64::NAN).is_err());
-    }
-
-    #[test]
-    fn into_relu_writes_over_what_nobody_else_holds() {
-        let x = Tensor::from_vec(vec![-1.0f32, 2.0]).unwrap();
-        let address = x.storage().ptr();
-        let y = x.into_relu().unwrap();
-        assert_eq!(y.storage().ptr(), address);
-        let z = y.clone().into_relu().unwrap();
-        assert_ne!(z.storage().ptr(), address);
-    }
 }
