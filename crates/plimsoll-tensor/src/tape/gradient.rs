@@ -316,9 +316,14 @@ impl Backward<'_> {
         self.gradients[output].take()
     }
 
-    /// Whether the gradient of an input is wanted.
+    /// Whether the gradient of an input is wanted; never that of an optional input that was not given.
     pub fn wants(&self, input: usize) -> bool {
-        self.wanted[input]
+        self.wanted.get(input).is_some_and(|&wanted| wanted)
+    }
+
+    /// The number of inputs.
+    pub fn n_inputs(&self) -> usize {
+        self.node.inputs.len()
     }
 
     /// The shape of an input.
@@ -337,6 +342,23 @@ impl Backward<'_> {
     /// Memory that is full while the value is rebuilt.
     pub fn input(&self, input: usize) -> Result<Tensor> {
         self.kept(Keep::Input(input))
+    }
+
+    /// An input that the op keeps, for the last time: the tape lets go of it unless it is persistent, so that what
+    /// nobody else holds may be overwritten.
+    ///
+    /// # Errors
+    /// Memory that is full while the value is rebuilt; the input was taken before.
+    pub fn take_input(&mut self, input: usize) -> Result<Tensor> {
+        let value = self.input(input)?;
+        if !self.tape.persistent {
+            let of_input = |&&(kept, _): &&(Keep, usize)| kept == Keep::Input(input);
+            let slot =
+                self.node.kept.iter().find(of_input).and_then(|&(_, idx)| self.tape.lock().slots[idx].take());
+            // The slot may hold nodes of other tapes: it is dropped outside the lock.
+            drop(slot);
+        }
+        Ok(value)
     }
 
     /// An output that the op keeps.

@@ -182,6 +182,32 @@ pub(crate) struct Record<'a> {
     pub output_nodes: &'a [Nodes],
 }
 
+impl Record<'_> {
+    /// How to rebuild the outputs, if that is cheap: by the op itself, or by one that also reads the extras.
+    fn recipe(&self) -> Option<Box<Recipe>> {
+        if self.outputs.iter().all(|(_, meta)| meta.n_bytes() < slot::LEAST_REBUILT_BYTES) {
+            return None;
+        }
+        let (op, n_outputs) = match self.op.is_cheap() {
+            true => (self.op.clone(), self.outputs.len()),
+            false if self.extras.is_empty() => return None,
+            false => (self.op.rebuild()?, 1),
+        };
+        let input = |(arg, meta): (&Arg<'_>, &Meta)| {
+            let storage = match arg {
+                Arg::Overwritten(_) => Weak::new(),
+                read => Arc::downgrade(read.storage()),
+            };
+            (storage, *meta)
+        };
+        let mut inputs: SmallVec<_> = self.args.iter().zip(self.metas).map(input).collect();
+        if !self.op.is_cheap() {
+            inputs.extend(self.extras.iter().map(|(extra, storage)| (Arc::downgrade(storage), extra.meta)));
+        }
+        Some(Box::new(Recipe { op, inputs, n_outputs }))
+    }
+}
+
 impl TapeCore {
     fn new(persistent: bool, watch_variables: bool) -> TapeCore {
         TapeCore {
@@ -269,17 +295,6 @@ impl TapeCore {
         for (&keep, slot) in record.keeps.iter().zip(slots) {
             kept.push((keep, state.insert(slot)));
         }
-        let rebuilt = record.outputs.iter().any(|(_, meta)| meta.n_bytes() >= slot::LEAST_REBUILT_BYTES);
-        let recipe = (rebuilt && record.op.is_cheap()).then(|| {
-            let input = |(arg, meta): (&Arg<'_>, &Meta)| {
-                let storage = match arg {
-                    Arg::Overwritten(_) => Weak::new(),
-                    read => Arc::downgrade(read.storage()),
-                };
-                (storage, *meta)
-            };
-            Box::new(Recipe { inputs: record.args.iter().zip(record.metas).map(input).collect() })
-        });
         Arc::new(Node {
             tape: self.clone(),
             generation: self.generation(),
@@ -289,7 +304,7 @@ impl TapeCore {
             kept,
             inputs: record.metas.iter().map(|meta| (*meta.shape(), meta.dtype)).collect(),
             outputs: record.outputs.iter().map(|(_, meta)| (*meta.shape(), meta.dtype)).collect(),
-            recipe,
+            recipe: record.recipe(),
         })
     }
 

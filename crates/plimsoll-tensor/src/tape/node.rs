@@ -28,13 +28,16 @@ pub(crate) struct Node {
     pub kept: SmallVec<[(Keep, usize); 2]>,
     pub inputs: SmallVec<[(Shape, DType); 2]>,
     pub outputs: SmallVec<[(Shape, DType); 1]>,
-    /// How to rebuild the outputs of a cheap op.
+    /// How to rebuild the outputs, if that is cheap.
     pub recipe: Option<Box<Recipe>>,
 }
 
-/// The inputs of a cheap op, remembered but not held.
+/// A cheap op that gives the outputs again, and its inputs, remembered but not held: those of the node, then extras.
 pub(crate) struct Recipe {
+    pub op: OpRef,
     pub inputs: SmallVec<[(Weak<Storage>, Meta); 2]>,
+    /// How many of the node's outputs it gives.
+    pub n_outputs: usize,
 }
 
 /// One output of a node.

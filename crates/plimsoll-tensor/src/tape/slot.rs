@@ -67,18 +67,19 @@ impl Kept {
     /// A chain of cheap ops that ends in `node`'s output and begins at values that are kept anyway.
     fn derived(node: &NodeRef, longest: usize) -> Option<Kept> {
         let recipe = node.node.recipe.as_ref()?;
-        if longest == 0 {
+        if longest == 0 || node.output >= recipe.n_outputs {
             return None;
         }
         let mut sources = SmallVec::new();
-        for ((storage, meta), parent) in recipe.inputs.iter().zip(&node.node.parents) {
+        for (idx, (storage, meta)) in recipe.inputs.iter().enumerate() {
             let source = match storage.upgrade() {
                 Some(storage) if storage.is_kept() || storage.is_persistent() => Kept::value(&storage, meta),
-                _ => Kept::derived(parent.as_ref()?, longest - 1)?,
+                // Extras have no parents: they are kept, or the value cannot be rebuilt.
+                _ => Kept::derived(node.node.parents.get(idx)?.as_ref()?, longest - 1)?,
             };
             sources.push(Box::new(source));
         }
-        Some(Kept::Derived { op: node.node.op.clone()?, output: node.output, sources })
+        Some(Kept::Derived { op: recipe.op.clone(), output: node.output, sources })
     }
 
     /// The value, with the given nodes.

@@ -1,0 +1,380 @@
+//! `sparse_cross_entropy`: against class indices.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use plimsoll_cpu::element::{CastTo, Element, Number};
+use plimsoll_cpu::lines::{Line, Room};
+use plimsoll_cpu::math::Real;
+use plimsoll_cpu::simd;
+use smallvec::{SmallVec, smallvec};
+
+use super::{dense, log_sum_exp_extra, logits_gradient, losses, rows_of};
+use crate::context;
+use crate::dtype::DType;
+use crate::error::{Error, Result};
+use crate::execute::{Arg, call, call_with};
+use crate::op::{Extra, Gradient, Keep, Keeps, Meta, Op, OpRef, Operand, Outputs, Run, Tensors};
+use crate::ops::kernel::for_floats;
+use crate::ops::lines::{Exponentials, Lined, last_axis, per_line};
+use crate::ops::registry::{Array, OpInfo, Sample, Values, floats, input};
+use crate::shape::Shape;
+use crate::tape::Backward;
+use crate::tensor::Tensor;
+
+/// The loss of each row of logits against the index of its class; rows labelled `ignored` count nothing.
+#[derive(Clone, Copy, Debug)]
+struct SparseCrossEntropy {
+    ignored: Option<i64>,
+}
+
+/// From logits, labels, the gradient of the losses and the log-sum-exps to the gradient of the logits.
+#[derive(Clone, Copy, Debug)]
+struct SparseCrossEntropyBackward {
+    ignored: Option<i64>,
+}
+
+/// The class indices as dense labels, in plain ops; rows that are ignored are zero.
+fn as_dense(labels: &Tensor, logits: &Tensor, ignored: Option<i64>) -> Result<Tensor> {
+    let _here = logits.device().enter();
+    let n_classes = logits.shape()[logits.rank() - 1];
+    let labels = labels.cast(DType::I64)?.unsqueeze(-1)?;
+    let classes = Tensor::arange_of(0.0, n_classes as f64, 1.0, DType::I64)?;
+    let dense = labels.eq(&classes)?.cast(logits.dtype())?;
+    match ignored {
+        Some(ignored) => dense.mul(&labels.ne(ignored)?.cast(logits.dtype())?),
+        None => Ok(dense),
+    }
+}
+
+/// Refuses labels that are no class indices, or not one per row.
+fn check_labels(op: &'static str, logits: &Meta, labels: &Meta) -> Result<()> {
+    if !matches!(labels.dtype, DType::I64 | DType::I32) {
+        return Err(Error::dtype(
+            op,
+            format!(
+                "labels are class indices of int64 or int32, not {}; use `cross_entropy` for dense labels",
+                labels.dtype
+            ),
+        ));
+    }
+    let rows = rows_of(op, logits)?;
+    if rows != *labels.shape() {
+        return Err(Error::shape(
+            op,
+            format!(
+                "logits {} have one label for each of {rows}, but labels are {}",
+                logits.shape(),
+                labels.shape()
+            ),
+        ));
+    }
+    Ok(())
+}
+
+impl Op for SparseCrossEntropy {
+    fn name(&self) -> &'static str {
+        "sparse_cross_entropy"
+    }
+
+    fn infer(&self, inputs: &[Meta]) -> Result<Outputs> {
+        let [logits, labels] = inputs else { unreachable!("two operands") };
+        check_labels(self.name(), logits, labels)?;
+        losses(self.name(), logits)
+    }
+
+    fn run(&self, run: &mut Run<'_>) -> Result<()> {
+        let [logits, labels] = run.inputs else { unreachable!("two operands") };
+        let (loss, kept) = (&run.outputs[0], run.extras.first());
+        for_floats!(logits.dtype(), T => match labels.dtype() {
+            DType::I64 => forward::<T, i64>(*self, logits, labels, loss, kept),
+            _ => forward::<T, i32>(*self, logits, labels, loss, kept),
+        })
+    }
+
+    fn keeps(&self, _wanted: &[bool]) -> Keeps {
+        smallvec![Keep::Input(0), Keep::Input(1), Keep::Extra(0)]
+    }
+
+    fn extras(&self, inputs: &[Meta], _wanted: &[bool]) -> SmallVec<[Extra; 2]> {
+        log_sum_exp_extra(self.name(), &inputs[0])
+    }
+
+    fn backward(&self, backward: &mut Backward<'_>) -> Result<()> {
+        let (gradient, labels, log_sum_exp) = (backward.gradient()?, backward.input(1)?, backward.extra(0)?);
+        let logits = backward.take_input(0)?;
+        let args =
+            smallvec![Arg::Given(logits), Arg::Lent(&labels), Arg::Lent(&gradient), Arg::Lent(&log_sum_exp)];
+        let op = SparseCrossEntropyBackward { ignored: self.ignored };
+        let gradient = call_with(OpRef::new(op), args)?;
+        backward.give(0, gradient)
+    }
+
+    fn composite(&self, inputs: &[&Tensor]) -> Option<Result<Tensors>> {
+        let losses = as_dense(inputs[1], inputs[0], self.ignored)
+            .and_then(|labels| dense::composite(inputs[0], &labels));
+        Some(losses.map(|losses| smallvec![losses]))
+    }
+}
+
+impl Op for SparseCrossEntropyBackward {
+    fn name(&self) -> &'static str {
+        "sparse_cross_entropy_backward"
+    }
+
+    fn infer(&self, inputs: &[Meta]) -> Result<Outputs> {
+        check_labels(self.name(), &inputs[0], &inputs[1])?;
+        logits_gradient(self.name(), inputs)
+    }
+
+    fn run(&self, run: &mut Run<'_>) -> Result<()> {
+        let (labels, result) = (&run.inputs[1], &run.outputs[0]);
+        for_floats!(result.dtype(), T => match labels.dtype() {
+            DType::I64 => backward::<T, i64>(*self, run.inputs, result),
+            _ => backward::<T, i32>(*self, run.inputs, result),
+        });
+        Ok(())
+    }
+
+    fn gradient(&self) -> Gradient {
+        Gradient::Composite
+    }
+
+    fn composite(&self, inputs: &[&Tensor]) -> Option<Result<Tensors>> {
+        let gradient = as_dense(inputs[1], inputs[0], self.ignored)
+            .and_then(|labels| dense::composite_backward(inputs[0], &labels, inputs[2]));
+        Some(gradient.map(|gradient| smallvec![gradient]))
+    }
+
+    fn overwrites(&self) -> &'static [usize] {
+        &[0]
+    }
+}
+
+fn forward<T, L>(
+    op: SparseCrossEntropy,
+    logits: &Operand,
+    labels: &Operand,
+    loss: &Operand,
+    kept: Option<&Operand>,
+) -> Result<()>
+where
+    T: Element<Compute: Real>,
+    L: Element<Compute: CastTo<i64>>,
+{
+    let layouts = [&logits.meta.layout, &per_line(labels), &per_line(loss)];
+    let lines = last_axis(logits.shape(), layouts);
+    let label_shape = *labels.shape();
+    let (logits, labels, loss) = (Lined::<T>::new(logits), Lined::<L>::new(labels), Lined::<T>::new(loss));
+    let kept = kept.map(Lined::<T::Compute>::new);
+    let first_wrong = AtomicUsize::new(usize::MAX);
+    // SAFETY: the offset is that of a line, and nobody writes the labels now.
+    let label_of = |line: usize| -> i64 { unsafe { labels.get(lines.offsets(line)[1]) }.widen().cast() };
+    lines.for_each(|line| {
+        let [x_offset, _, loss_offset] = lines.offsets(line);
+        let label = label_of(line);
+        // SAFETY: a line of an operand that `execute` hands out and nobody writes now.
+        let x = unsafe { logits.line(x_offset, lines.steps[0], lines.len) };
+        let log_sum_exp = Exponentials::of(&x, &mut Room::new()).log();
+        let value = match usize::try_from(label) {
+            _ if op.ignored == Some(label) => T::Compute::ZERO,
+            Ok(class) if class < lines.len => {
+                // SAFETY: an element of that line.
+                let logit = unsafe { logits.get(x_offset + class as isize * lines.steps[0]) };
+                log_sum_exp - logit.widen()
+            }
+            _ => {
+                first_wrong.fetch_min(line, Ordering::Relaxed);
+                T::Compute::ZERO
+            }
+        };
+        // SAFETY: this line's elements of the fresh outputs; the kept one is contiguous.
+        unsafe {
+            loss.set(loss_offset, T::narrow(value));
+            if let Some(kept) = &kept {
+                kept.set(line as isize, log_sum_exp);
+            }
+        }
+    });
+    match first_wrong.into_inner() {
+        usize::MAX => Ok(()),
+        line => Err(wrong_label(label_of(line), line, &label_shape, lines.len)),
+    }
+}
+
+/// A label that is no class.
+fn wrong_label(label: i64, mut line: usize, shape: &Shape, n_classes: usize) -> Error {
+    let mut place = vec![0; shape.rank()];
+    for axis in (0..shape.rank()).rev() {
+        place[axis] = line % shape[axis];
+        line /= shape[axis];
+    }
+    let classes = match n_classes {
+        0 => "there are none".to_owned(),
+        n => format!("they go from 0 to {}", n - 1),
+    };
+    Error::argument(
+        "sparse_cross_entropy",
+        format!("label {label} at {place:?} is not one of the {n_classes} classes; {classes}"),
+    )
+}
+
+fn backward<T, L>(op: SparseCrossEntropyBackward, inputs: &[Operand], result: &Operand)
+where
+    T: Element<Compute: Real>,
+    L: Element<Compute: CastTo<i64>>,
+{
+    let [x, labels, gradient, kept] = inputs else { unreachable!("four operands") };
+    let (per_label, per_gradient, per_kept) = (per_line(labels), per_line(gradient), per_line(kept));
+    let layouts = [&x.meta.layout, &per_label, &per_gradient, &per_kept, &result.meta.layout];
+    let lines = last_axis(x.shape(), layouts);
+    let is_over = x.ptr() == result.ptr();
+    let (x, labels, gradient) = (Lined::<T>::new(x), Lined::<L>::new(labels), Lined::<T>::new(gradient));
+    let (kept, result) = (Lined::<T::Compute>::new(kept), Lined::<T>::new(result));
+    lines.for_each(|line| {
+        let offsets = lines.offsets(line);
+        // SAFETY: lines and elements of operands that `execute` hands out; each line of the result belongs to one task,
+        // and where it is the logits' memory, pieces of the logits are copies.
+        unsafe {
+            let x = x.line(offsets[0], lines.steps[0], lines.len).copied(is_over);
+            let result = result.line(offsets[4], lines.steps[4], lines.len);
+            let label: i64 = labels.get(offsets[1]).widen().cast();
+            let gradient = match op.ignored == Some(label) {
+                true => T::Compute::ZERO,
+                false => gradient.get(offsets[2]).widen(),
+            };
+            backward_line(&x, label as usize, gradient, kept.get(offsets[3]), &result);
+        }
+    });
+}
+
+fn backward_line<T: Element<Compute: Real>>(
+    x: &Line<T>,
+    label: usize,
+    gradient: T::Compute,
+    log_sum_exp: T::Compute,
+    result: &Line<T>,
+) {
+    let (mut x_room, mut result_room) = (Room::new(), Room::new());
+    for piece in x.pieces() {
+        let values = x.read(piece.clone(), &mut x_room);
+        result.write(piece.clone(), &mut result_room, |y| {
+            slope_tile(values, log_sum_exp, gradient, y);
+            if piece.contains(&label) {
+                y[label - piece.start] = y[label - piece.start] - gradient;
+            }
+        });
+    }
+}
+
+#[inline(never)]
+fn slope_tile<C: Real>(x: &[C], log_sum_exp: C, gradient: C, y: &mut [C]) {
+    simd::vectorize(
+        #[inline(always)]
+        || {
+            for (y, &x) in y.iter_mut().zip(x) {
+                *y = (x - log_sum_exp).exp() * gradient;
+            }
+        },
+    );
+}
+
+impl Tensor {
+    /// The cross entropy of logits `[.., classes]` and class indices `[..]` of int64 or int32, one loss per row: `[..]`.
+    /// `.mean(..)` makes one loss of them.
+    ///
+    /// # Errors
+    /// Labels of another shape, labels that are no class, logits that are not floats; memory that is full.
+    #[track_caller]
+    pub fn sparse_cross_entropy(&self, labels: &Tensor) -> Result<Tensor> {
+        let _line = context::at_callers_line();
+        call(OpRef::Static(&SparseCrossEntropy { ignored: None }), &[self, labels])
+    }
+
+    /// Like [`sparse_cross_entropy`](Tensor::sparse_cross_entropy); rows whose label is `ignored`, which need not be a
+    /// class, have a loss and a gradient of zero.
+    ///
+    /// # Errors
+    /// Labels of another shape, other labels that are no class, logits that are not floats; memory that is full.
+    #[track_caller]
+    pub fn sparse_cross_entropy_ignoring(&self, labels: &Tensor, ignored: i64) -> Result<Tensor> {
+        let _line = context::at_callers_line();
+        call(OpRef::new(SparseCrossEntropy { ignored: Some(ignored) }), &[self, labels])
+    }
+
+    /// The mean of [`sparse_cross_entropy_ignoring`](Tensor::sparse_cross_entropy_ignoring) over the rows that are not
+    /// ignored; NaN where all are.
+    ///
+    /// # Errors
+    /// Labels of another shape, other labels that are no class, logits that are not floats; memory that is full.
+    #[track_caller]
+    pub fn mean_sparse_cross_entropy_ignoring(&self, labels: &Tensor, ignored: i64) -> Result<Tensor> {
+        let _line = context::at_callers_line();
+        let losses = self.sparse_cross_entropy_ignoring(labels, ignored)?;
+        let counted = labels.cast(DType::I64)?.ne(ignored)?.cast(DType::I64)?.sum(..)?;
+        losses.sum(..)?.div(&counted.cast(self.dtype())?)
+    }
+}
+
+/// The registry's entry of the op.
+pub(super) static INFO: OpInfo = OpInfo {
+    name: "sparse_cross_entropy",
+    doc: "Cross entropy of logits and class indices, row by row.",
+    samples,
+};
+
+/// The registry's entry of its backward op.
+pub(super) static BACKWARD_INFO: OpInfo = OpInfo {
+    name: "sparse_cross_entropy_backward",
+    doc: "The gradient of the logits from that of the losses.",
+    samples: backward_samples,
+};
+
+fn reference(x: &[Array], rows: &'static [usize], n_classes: usize, ignored: Option<i64>) -> Array {
+    Array::build(rows, |row| {
+        let at = |class: usize| x[0].at(&[row, &[class]].concat());
+        let label = x[1].at(row);
+        let sum: f64 = (0..n_classes).map(|class| at(class).exp()).sum();
+        if ignored.is_some_and(|ignored| ignored as f64 == label) {
+            0.0
+        } else {
+            sum.ln() - at(label as usize)
+        }
+    })
+}
+
+fn samples() -> Vec<Sample> {
+    let labels = |shape: &[usize]| input(shape, Values::Indices(4));
+    let wrong = |low: f64, high: f64| vec![floats(&[3, 4]), input(&[3], Values::Of(DType::I64, low, high))];
+    vec![
+        Sample::new("rows", vec![floats(&[3, 4]), labels(&[3])], |x| x[0].sparse_cross_entropy(&x[1]))
+            .reference(|x| reference(x, &[3], 4, None))
+            .torch("F.cross_entropy(x0, x1, reduction='none')")
+            .refuses(wrong(4.0, 9.0), "is not one of the 4 classes; they go from 0 to 3")
+            .refuses(wrong(-3.0, 0.0), "is not one of the 4 classes")
+            .refuses(vec![floats(&[3, 4]), labels(&[4])], "but labels are [4]")
+            .refuses(vec![floats(&[3, 4]), floats(&[3])], "class indices of int64 or int32"),
+        Sample::new("sequences, one class ignored", vec![floats(&[2, 3, 4]), labels(&[2, 3])], |x| {
+            x[0].sparse_cross_entropy_ignoring(&x[1], 1)
+        })
+        .reference(|x| reference(x, &[2, 3], 4, Some(1)))
+        .torch("F.cross_entropy(x0.movedim(-1, 1), x1, reduction='none', ignore_index=1)"),
+        Sample::new(
+            "labels of int32",
+            vec![floats(&[5, 4]), input(&[5], Values::Of(DType::I32, 0.0, 4.0))],
+            |x| x[0].sparse_cross_entropy(&x[1]),
+        )
+        .reference(|x| reference(x, &[5], 4, None))
+        .torch("F.cross_entropy(x0, x1.long(), reduction='none')"),
+    ]
+}
+
+fn backward_samples() -> Vec<Sample> {
+    let sample = |name: &str, ignored: Option<i64>| {
+        let inputs = vec![floats(&[3, 4]), input(&[3], Values::Indices(4)), floats(&[3])];
+        Sample::new(name, inputs, move |x| {
+            let kept = x[0].logsumexp(-1)?.cast(x[0].dtype().accumulator())?;
+            call(OpRef::new(SparseCrossEntropyBackward { ignored }), &[&x[0], &x[1], &x[2], &kept])
+        })
+    };
+    vec![sample("rows", None), sample("one class ignored", Some(2))]
+}

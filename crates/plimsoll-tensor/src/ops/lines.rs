@@ -1,0 +1,173 @@
+//! What the kernels that work line by line share: softmax, cross entropy and the norms.
+
+use plimsoll_cpu::element::Element;
+use plimsoll_cpu::lines::{Line, Lines, Room};
+use plimsoll_cpu::math::Real;
+use plimsoll_cpu::reduce::in_lanes;
+use plimsoll_cpu::simd;
+
+use crate::dtype::DType;
+use crate::error::{Error, Result};
+use crate::layout::Layout;
+use crate::op::{Meta, Operand};
+
+/// An operand seen as lines: its address and layout.
+#[derive(Clone, Copy)]
+pub(crate) struct Lined<T> {
+    first: *mut T,
+}
+
+// SAFETY: an address is a number; what is done with it is promised where lines are made from it.
+unsafe impl<T> Sync for Lined<T> {}
+
+impl<T: Element> Lined<T> {
+    pub fn new(operand: &Operand) -> Lined<T> {
+        Lined { first: operand.ptr().cast() }
+    }
+
+    /// The line that begins at `offset`.
+    ///
+    /// # Safety
+    /// As [`Line::new`].
+    #[inline(always)]
+    pub unsafe fn line(&self, offset: isize, step: isize, len: usize) -> Line<T> {
+        // SAFETY: the caller's promise.
+        unsafe { Line::new(self.first.offset(offset), step, len) }
+    }
+
+    /// The element at `offset`.
+    ///
+    /// # Safety
+    /// It is one of the operand's, and nobody writes it meanwhile.
+    #[inline(always)]
+    pub unsafe fn get(&self, offset: isize) -> T {
+        // SAFETY: the caller's promise.
+        unsafe { *self.first.offset(offset) }
+    }
+
+    /// Writes the element at `offset`.
+    ///
+    /// # Safety
+    /// It is one of the operand's, and nobody else uses it meanwhile.
+    #[inline(always)]
+    pub unsafe fn set(&self, offset: isize, value: T) {
+        // SAFETY: the caller's promise.
+        unsafe { *self.first.offset(offset) = value };
+    }
+}
+
+/// The layout of an operand with one element per line, as if that were repeated along the lines.
+pub(crate) fn per_line(operand: &Operand) -> Layout {
+    let layout = &operand.meta.layout;
+    layout.unsqueezed(layout.shape().rank())
+}
+
+/// The lines along the last axis of operands that have it, and of operands with one element per line.
+pub(crate) fn last_axis<const N: usize>(shape: &[usize], layouts: [&Layout; N]) -> Lines<N> {
+    Lines::along(shape.len() - 1, shape, layouts.map(Layout::strides))
+}
+
+/// Refuses an input of a backward op that has not the shape that belongs to it: its kernel would read elsewhere.
+pub(crate) fn expect_shape(op: &'static str, what: &str, found: &Meta, expected: &[usize]) -> Result<()> {
+    match found.shape().dims() == expected {
+        true => Ok(()),
+        false => Err(Error::shape(op, format!("{what} is {} but {expected:?} belongs here", found.shape()))),
+    }
+}
+
+/// Refuses an input of a backward op that has not the dtype that belongs to it.
+pub(crate) fn expect_dtype(op: &'static str, what: &str, found: &Meta, expected: DType) -> Result<()> {
+    match found.dtype == expected {
+        true => Ok(()),
+        false => Err(Error::dtype(op, format!("{what} is {} but {expected} belongs here", found.dtype))),
+    }
+}
+
+/// The sum of the exponentials of a line, scaled so that it does not overflow.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Exponentials<C> {
+    /// What is taken from each element before its exponential is taken: the greatest, or nothing if that is infinite.
+    pub shift: C,
+    /// The sum of the exponentials of the shifted elements.
+    pub sum: C,
+}
+
+impl<C: Real> Exponentials<C> {
+    /// Reads a line once; each piece is looked at twice while it is in the nearest cache.
+    pub fn of<T: Element<Compute = C>>(line: &Line<T>, room: &mut Room<C>) -> Exponentials<C> {
+        let (mut greatest, mut sum) = (C::LEAST, C::ZERO);
+        for piece in line.pieces() {
+            let values = line.read(piece, room);
+            let max = greatest_of(values);
+            let part = sum_of_exponentials(values, shift(max));
+            let both = greatest.max(max);
+            let rescaled = |sum: C, max: C| if max == both { sum } else { sum * (max - shift(both)).exp() };
+            sum = rescaled(sum, greatest) + rescaled(part, max);
+            greatest = both;
+        }
+        Exponentials { shift: shift(greatest), sum }
+    }
+
+    /// The logarithm of the sum of the exponentials of the elements.
+    pub fn log(self) -> C {
+        self.shift + self.sum.ln()
+    }
+}
+
+/// What is taken from elements whose greatest is `max`; an infinite one takes away nothing.
+#[inline(always)]
+pub(crate) fn shift<C: Real>(max: C) -> C {
+    if max.abs() == C::GREATEST { C::ZERO } else { max }
+}
+
+/// The greatest of some values, or NaN where there is one.
+#[inline(never)]
+pub(crate) fn greatest_of<C: Real>(values: &[C]) -> C {
+    simd::vectorize(
+        #[inline(always)]
+        || in_lanes(values, C::LEAST, |value, _| value, |a, b| a.max(b)),
+    )
+}
+
+#[inline(never)]
+fn sum_of_exponentials<C: Real>(values: &[C], shift: C) -> C {
+    simd::vectorize(
+        #[inline(always)]
+        || {
+            in_lanes(
+                values,
+                C::ZERO,
+                #[inline(always)]
+                |value, _| (value - shift).exp(),
+                |a, b| a + b,
+            )
+        },
+    )
+}
+
+/// The sum of some values.
+#[inline(never)]
+pub(crate) fn sum_of<C: Real>(values: &[C]) -> C {
+    simd::vectorize(
+        #[inline(always)]
+        || in_lanes(values, C::ZERO, |value, _| value, |a, b| a + b),
+    )
+}
+
+/// The sum of the products of two rows of values.
+#[inline(never)]
+pub(crate) fn dot<C: Real>(a: &[C], b: &[C]) -> C {
+    let b = &b[..a.len()];
+    simd::vectorize(
+        #[inline(always)]
+        || {
+            in_lanes(
+                a,
+                C::ZERO,
+                #[inline(always)]
+                |value, idx| value * b[idx],
+                |a, b| a + b,
+            )
+        },
+    )
+}

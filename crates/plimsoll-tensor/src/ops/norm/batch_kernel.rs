@@ -1,0 +1,283 @@
+//! The loops of batch norm: lines are the channels of one place, and sums run over lines.
+
+use plimsoll_cpu::element::{CastTo, Element, Number};
+use plimsoll_cpu::lines::{Line, Lines, Room};
+use plimsoll_cpu::math::Real;
+use plimsoll_cpu::reduce::{self, Mean, Variance};
+use plimsoll_cpu::simd;
+use plimsoll_cpu::threads::SharedPtr;
+
+use super::columns::{Stretches, write_all};
+use crate::op::{Meta, Operand, Run};
+use crate::ops::kernel::src;
+use crate::ops::lines::{Lined, last_axis};
+
+/// The element of a vector that belongs to a channel.
+///
+/// # Safety
+/// The operand is a vector of `T` with that many elements, and nobody writes it meanwhile.
+unsafe fn channel_of<T: Element>(vector: &Operand, channel: usize) -> T::Compute {
+    // SAFETY: the caller's promise.
+    unsafe { Lined::<T>::new(vector).get(channel as isize * vector.meta.layout.strides()[0]) }.widen()
+}
+
+/// The norm of every channel, its mean and variance; leaves mean and rstd in the extras, if there are any.
+pub(super) fn normalise<T: Element>(eps: f64, run: &Run<'_>)
+where
+    T::Compute: Real + CastTo<T::Compute>,
+{
+    let (x, [_, mean, variance]) = (&run.inputs[0], run.outputs) else { unreachable!("three outputs") };
+    // SAFETY: the outputs are fresh, with one element per channel in the compute type.
+    unsafe {
+        let folded = |axis: usize| axis + 1 < x.shape().rank();
+        let fold = Mean::<T, T::Compute>::new();
+        reduce::reduce(&fold, x.shape(), folded, src(x), mean.ptr().cast());
+        let fold = Variance::<T, T::Compute>::new(0.0, false);
+        reduce::reduce(&fold, x.shape(), folded, src(x), variance.ptr().cast());
+    }
+    let statistics = |channel: usize| {
+        // SAFETY: the reductions have written one element per channel.
+        let [mean, variance] =
+            [mean, variance].map(|output| unsafe { channel_of::<T::Compute>(output, channel) });
+        [mean, (variance + T::Compute::from_f64(eps)).rsqrt()]
+    };
+    if let [mean, rstd] = run.extras {
+        for channel in 0..mean.n_elems() {
+            for (extra, value) in [mean, rstd].into_iter().zip(statistics(channel)) {
+                // SAFETY: extras are fresh and contiguous, with one element per channel in the compute type.
+                unsafe { Lined::<T::Compute>::new(extra).set(channel as isize, value) };
+            }
+        }
+    }
+    apply_with::<T>(run, statistics);
+}
+
+/// The norm with given statistics. Inputs: x, gamma, beta, mean and rstd.
+pub(super) fn apply<T: Element<Compute: Real>>(run: &Run<'_>) {
+    apply_with::<T>(run, |channel| {
+        // SAFETY: statistics are vectors of one value per channel, in the compute type.
+        [3, 4].map(|input| unsafe { channel_of::<T::Compute>(&run.inputs[input], channel) })
+    });
+}
+
+/// Writes the first output, given mean and rstd of a channel.
+fn apply_with<T: Element<Compute: Real>>(run: &Run<'_>, statistics: impl Fn(usize) -> [T::Compute; 2]) {
+    let (x, y) = (&run.inputs[0], &run.outputs[0]);
+    let lines = last_axis(x.shape(), [&x.meta.layout, &y.meta.layout]);
+    // SAFETY: the workspace holds three rows, and this is its only slice.
+    let rows = unsafe { rows_of::<T::Compute>(run, 3 * lines.len) };
+    let (means, rest) = rows.split_at_mut(lines.len);
+    let (scales, shifts) = rest.split_at_mut(lines.len);
+    for channel in 0..lines.len {
+        let [mean, rstd] = statistics(channel);
+        means[channel] = mean;
+        // SAFETY: `infer` has checked that the parameters have one element per channel.
+        unsafe {
+            scales[channel] = rstd * channel_of::<T>(&run.inputs[1], channel);
+            shifts[channel] = channel_of::<T>(&run.inputs[2], channel);
+        }
+    }
+    let (means, scales, shifts) = (&*means, &*scales, &*shifts);
+    let (x, y) = (Lined::<T>::new(x), Lined::<T>::new(y));
+    lines.for_each(|line| {
+        let [x_offset, y_offset] = lines.offsets(line);
+        // SAFETY: lines of operands that `execute` hands out; each line of the fresh output belongs to one task.
+        let (x, y) = unsafe {
+            (x.line(x_offset, lines.steps[0], lines.len), y.line(y_offset, lines.steps[1], lines.len))
+        };
+        let (mut x_room, mut y_room) = (Room::new(), Room::new());
+        for piece in x.pieces() {
+            let values = x.read(piece.clone(), &mut x_room);
+            let rows = [&means[piece.clone()], &scales[piece.clone()], &shifts[piece.clone()]];
+            y.write(piece, &mut y_room, |y| apply_tile(values, rows, y));
+        }
+    });
+}
+
+/// The first values of the workspace, as zeros.
+///
+/// # Safety
+/// The workspace holds them, and they are used nowhere else.
+unsafe fn rows_of<'a, C: Real>(run: &Run<'_>, len: usize) -> &'a mut [C] {
+    if len == 0 {
+        return &mut [];
+    }
+    // SAFETY: the caller's promise; zero is a value of every element type.
+    unsafe {
+        run.workspace.write_bytes(0, len * size_of::<C>());
+        std::slice::from_raw_parts_mut(run.workspace.cast(), len)
+    }
+}
+
+/// The rows of backward: mean, rstd, the factor of the result, and what is taken away: a shift and a slope.
+const N_ROWS: usize = 5;
+
+/// The number of values that backward needs room for.
+pub(super) fn backward_values(x: &Meta) -> usize {
+    N_ROWS * x.shape().last().copied().unwrap_or(0) + stretches(x).n_values()
+}
+
+fn stretches(x: &Meta) -> Stretches {
+    let width = x.shape().last().copied().unwrap_or(0);
+    Stretches::new(x.shape().iter().take(x.shape().rank() - 1).product(), width, 2)
+}
+
+/// The gradients that are wanted. Inputs: the gradient of the output, x, gamma, mean and rstd.
+pub(super) fn backward<T: Element<Compute: Real>>(wanted: [bool; 3], run: &Run<'_>) {
+    let [g, x, gamma, mean, rstd] = run.inputs else { unreachable!("five operands") };
+    let dx = if wanted[0] { &run.outputs[0] } else { x };
+    let lines = last_axis(x.shape(), [&g.meta.layout, &x.meta.layout, &dx.meta.layout]);
+    let (width, cut) = (lines.len, stretches(&x.meta));
+    // SAFETY: the workspace holds these rows and, after them, the sums.
+    let (rows, shared) = unsafe {
+        let sums = run.workspace.cast::<T::Compute>().wrapping_add(N_ROWS * width);
+        (rows_of::<T::Compute>(run, N_ROWS * width), SharedPtr::new(sums))
+    };
+    for channel in 0..width {
+        // SAFETY: these vectors have one element per channel.
+        unsafe {
+            rows[channel] = channel_of::<T::Compute>(mean, channel);
+            rows[width + channel] = channel_of::<T::Compute>(rstd, channel);
+        }
+    }
+    let pairs = Pairs::<T> { is_over: g.ptr() == dx.ptr(), g: Lined::new(g), x: Lined::new(x), lines };
+    let (means, rstds) = (&rows[..width], &rows[width..2 * width]);
+    lines.in_stretches(cut.per_stretch, |stretch| {
+        // SAFETY: the workspace has room for the rows of all stretches, and this task has this stretch alone.
+        let (gammas, betas) = unsafe { cut.rows(shared, stretch.start) }.split_at_mut(width);
+        for line in stretch {
+            let (g, x) = pairs.at(line);
+            add_line(&g, &x, [means, rstds], [gammas, betas]);
+        }
+    });
+    // SAFETY: the tasks have written the rows of all stretches.
+    let sums = unsafe { cut.all_rows(shared) };
+    let outputs = run.outputs[usize::from(wanted[0])..].iter().zip((0..2).filter(|&sum| wanted[1 + sum]));
+    for (output, sum) in outputs {
+        // SAFETY: the output is fresh, contiguous, and has one element per channel.
+        unsafe { write_all::<T>(output.ptr().cast(), cut.total(sums, sum)) };
+    }
+    if wanted[0] {
+        finish_rows::<T>(gamma, cut.total(sums, 0).zip(cut.total(sums, 1)), lines.n_lines, rows);
+        write_lines(&pairs, rows, &Lined::new(dx));
+    }
+}
+
+/// The gradient and the input of backward, line by line.
+struct Pairs<T> {
+    g: Lined<T>,
+    x: Lined<T>,
+    lines: Lines<3>,
+    /// Whether the result is written over the gradient.
+    is_over: bool,
+}
+
+impl<T: Element> Pairs<T> {
+    fn at(&self, line: usize) -> (Line<T>, Line<T>) {
+        let (offsets, steps) = (self.lines.offsets(line), self.lines.steps);
+        // SAFETY: lines of operands that `execute` hands out; where the result is the gradient's memory, pieces of the
+        // gradient are copies.
+        unsafe {
+            let g = self.g.line(offsets[0], steps[0], self.lines.len).copied(self.is_over);
+            (g, self.x.line(offsets[1], steps[1], self.lines.len))
+        }
+    }
+}
+
+/// Fills the last three rows from the sums for gamma and beta.
+fn finish_rows<T: Element<Compute: Real>>(
+    gamma: &Operand,
+    totals: impl Iterator<Item = (T::Compute, T::Compute)>,
+    n_lines: usize,
+    rows: &mut [T::Compute],
+) {
+    let width = rows.len() / N_ROWS;
+    let per_line = T::Compute::ONE / T::Compute::from_f64(n_lines as f64);
+    for (channel, (for_gamma, for_beta)) in totals.enumerate() {
+        let rstd = rows[width + channel];
+        // SAFETY: gamma has one element per channel.
+        rows[2 * width + channel] = rstd * unsafe { channel_of::<T>(gamma, channel) };
+        rows[3 * width + channel] = for_beta * per_line;
+        rows[4 * width + channel] = for_gamma * per_line * rstd;
+    }
+}
+
+/// Writes the gradient of the input.
+fn write_lines<T: Element<Compute: Real>>(pairs: &Pairs<T>, rows: &[T::Compute], result: &Lined<T>) {
+    let lines = &pairs.lines;
+    lines.for_each(|line| {
+        let (g, x) = pairs.at(line);
+        // SAFETY: a line of the result, which belongs to this task.
+        let result = unsafe { result.line(lines.offsets(line)[2], lines.steps[2], lines.len) };
+        write_line(&g, &x, rows, &result);
+    });
+}
+
+/// Adds a line to the sums for gamma and beta.
+fn add_line<T: Element<Compute: Real>>(
+    g: &Line<T>,
+    x: &Line<T>,
+    [means, rstds]: [&[T::Compute]; 2],
+    [gammas, betas]: [&mut [T::Compute]; 2],
+) {
+    let (mut g_room, mut x_room) = (Room::new(), Room::new());
+    for piece in x.pieces() {
+        let (g, x) = (g.read(piece.clone(), &mut g_room), x.read(piece.clone(), &mut x_room));
+        let statistics = [&means[piece.clone()], &rstds[piece.clone()]];
+        columns_tile([g, x], statistics, &mut gammas[piece.clone()], &mut betas[piece]);
+    }
+}
+
+/// Writes a line of the result.
+fn write_line<T: Element<Compute: Real>>(g: &Line<T>, x: &Line<T>, rows: &[T::Compute], result: &Line<T>) {
+    let mut rooms = [const { Room::new() }; 3];
+    let [g_room, x_room, result_room] = &mut rooms;
+    let width = rows.len() / N_ROWS;
+    for piece in x.pieces() {
+        let (g, x) = (g.read(piece.clone(), g_room), x.read(piece.clone(), x_room));
+        let row = |idx: usize| &rows[idx * width..][piece.clone()];
+        let rows = [row(0), row(2), row(3), row(4)];
+        result.write(piece.clone(), result_room, |y| slope_tile([g, x], rows, y));
+    }
+}
+
+#[inline(never)]
+fn apply_tile<C: Real>(x: &[C], [means, scales, shifts]: [&[C]; 3], y: &mut [C]) {
+    simd::vectorize(
+        #[inline(always)]
+        || {
+            for ((((y, &x), &mean), &scale), &shift) in y.iter_mut().zip(x).zip(means).zip(scales).zip(shifts)
+            {
+                *y = (x - mean) * scale + shift;
+            }
+        },
+    );
+}
+
+#[inline(never)]
+fn columns_tile<C: Real>([g, x]: [&[C]; 2], [means, rstds]: [&[C]; 2], gammas: &mut [C], betas: &mut [C]) {
+    simd::vectorize(
+        #[inline(always)]
+        || {
+            let inputs = g.iter().zip(x).zip(means).zip(rstds);
+            for ((((&g, &x), &mean), &rstd), (gamma, beta)) in inputs.zip(gammas.iter_mut().zip(betas)) {
+                *gamma = *gamma + g * ((x - mean) * rstd);
+                *beta = *beta + g;
+            }
+        },
+    );
+}
+
+#[inline(never)]
+fn slope_tile<C: Real>([g, x]: [&[C]; 2], [means, factors, shifts, slopes]: [&[C]; 4], y: &mut [C]) {
+    simd::vectorize(
+        #[inline(always)]
+        || {
+            let rows = means.iter().zip(factors).zip(shifts).zip(slopes);
+            for (((y, &g), &x), (((&mean, &factor), &shift), &slope)) in y.iter_mut().zip(g).zip(x).zip(rows)
+            {
+                *y = (g - shift - (x - mean) * slope) * factor;
+            }
+        },
+    );
+}

@@ -1,0 +1,317 @@
+//! The loops of layer and RMS norm: line by line, with statistics in the compute type.
+
+use plimsoll_cpu::element::{Element, Number};
+use plimsoll_cpu::lines::{Line, Room};
+use plimsoll_cpu::math::Real;
+use plimsoll_cpu::reduce::in_lanes;
+use plimsoll_cpu::simd;
+use plimsoll_cpu::threads::SharedPtr;
+
+use super::columns::{Stretches, write_all};
+use crate::op::{Meta, Operand, Run};
+use crate::ops::lines::{Lined, dot, last_axis, per_line, sum_of};
+
+/// Gamma or beta: one line that every line of the input meets.
+struct Parameter<T> {
+    first: Lined<T>,
+    step: isize,
+    len: usize,
+}
+
+impl<T: Element> Parameter<T> {
+    fn new(operand: &Operand) -> Parameter<T> {
+        Parameter {
+            first: Lined::new(operand),
+            step: operand.meta.layout.strides()[0],
+            len: operand.shape()[0],
+        }
+    }
+
+    fn line(&self) -> Line<T> {
+        // SAFETY: a vector that `execute` hands out, seen as one line; nobody writes it while the op runs.
+        unsafe { self.first.line(0, self.step, self.len) }
+    }
+}
+
+/// A line's mean (zero if that is not taken away) and one over its deviation.
+fn statistics<T: Element<Compute: Real>>(
+    x: &Line<T>,
+    len: usize,
+    is_centred: bool,
+    eps: f64,
+) -> [T::Compute; 2] {
+    let n = T::Compute::from_f64(len as f64);
+    let mut room = Room::new();
+    let mut mean = T::Compute::ZERO;
+    if is_centred {
+        for piece in x.pieces() {
+            mean = mean + sum_of(x.read(piece, &mut room));
+        }
+        mean = mean / n;
+    }
+    let mut squares = T::Compute::ZERO;
+    for piece in x.pieces() {
+        squares = squares + squared_distances(x.read(piece, &mut room), mean);
+    }
+    [mean, (squares / n + T::Compute::from_f64(eps)).rsqrt()]
+}
+
+/// The norm of every line. Inputs: x, gamma and, if it is centred, beta. Leaves the statistics in the extras, if any.
+pub(super) fn normalise<T: Element<Compute: Real>>(
+    (is_centred, eps): (bool, f64),
+    inputs: &[Operand],
+    y: &Operand,
+    extras: &[Operand],
+) {
+    let lines = last_axis(y.shape(), [&inputs[0].meta.layout, &y.meta.layout]);
+    let (x, y) = (Lined::<T>::new(&inputs[0]), Lined::<T>::new(y));
+    let gamma = Parameter::<T>::new(&inputs[1]);
+    let beta = inputs.get(2).map(Parameter::<T>::new);
+    let n_kept = extras.len();
+    let kept = |idx: usize| extras.get(idx).map(Lined::<T::Compute>::new);
+    let kept = [kept(0), kept(1)];
+    lines.for_each(|line| {
+        let [x_offset, y_offset] = lines.offsets(line);
+        // SAFETY: lines of operands that `execute` hands out; each line of the fresh output belongs to one task.
+        let (x, y) = unsafe {
+            (x.line(x_offset, lines.steps[0], lines.len), y.line(y_offset, lines.steps[1], lines.len))
+        };
+        let found = statistics(&x, lines.len, is_centred, eps);
+        // The last of the two is kept alone where there is no mean.
+        for (kept, value) in kept.iter().flatten().zip(&found[2 - n_kept..]) {
+            // SAFETY: an extra is fresh and contiguous, with one element per line.
+            unsafe { kept.set(line as isize, *value) };
+        }
+        apply_line(&x, &gamma, beta.as_ref(), found, &y);
+    });
+}
+
+/// The norm of every line with given statistics. Inputs: those of [`normalise`], then its extras.
+pub(super) fn apply<T: Element<Compute: Real>>(is_centred: bool, inputs: &[Operand], y: &Operand) {
+    let rstd = &inputs[inputs.len() - 1];
+    let mean = if is_centred { &inputs[3] } else { rstd };
+    let layouts = [&inputs[0].meta.layout, &y.meta.layout, &per_line(mean), &per_line(rstd)];
+    let lines = last_axis(y.shape(), layouts);
+    let (x, y) = (Lined::<T>::new(&inputs[0]), Lined::<T>::new(y));
+    let (mean, rstd) = (Lined::<T::Compute>::new(mean), Lined::<T::Compute>::new(rstd));
+    let gamma = Parameter::<T>::new(&inputs[1]);
+    let beta = is_centred.then(|| Parameter::<T>::new(&inputs[2]));
+    lines.for_each(|line| {
+        let offsets = lines.offsets(line);
+        // SAFETY: lines and elements of operands that `execute` hands out; each line of the fresh output belongs to one
+        // task.
+        let (x, y, mean, rstd) = unsafe {
+            (
+                x.line(offsets[0], lines.steps[0], lines.len),
+                y.line(offsets[1], lines.steps[1], lines.len),
+                if is_centred { mean.get(offsets[2]) } else { T::Compute::ZERO },
+                rstd.get(offsets[3]),
+            )
+        };
+        apply_line(&x, &gamma, beta.as_ref(), [mean, rstd], &y);
+    });
+}
+
+fn apply_line<T: Element<Compute: Real>>(
+    x: &Line<T>,
+    gamma: &Parameter<T>,
+    beta: Option<&Parameter<T>>,
+    [mean, rstd]: [T::Compute; 2],
+    y: &Line<T>,
+) {
+    let mut rooms = [const { Room::new() }; 4];
+    let [x_room, gamma_room, beta_room, y_room] = &mut rooms;
+    let (gamma, beta) = (gamma.line(), beta.map(Parameter::line));
+    for piece in x.pieces() {
+        let (x, gamma) = (x.read(piece.clone(), x_room), gamma.read(piece.clone(), gamma_room));
+        match &beta {
+            Some(beta) => {
+                let beta = beta.read(piece.clone(), beta_room);
+                y.write(piece, y_room, |y| layer_tile(x, gamma, beta, [mean, rstd], y));
+            }
+            None => y.write(piece, y_room, |y| rms_tile(x, gamma, rstd, y)),
+        }
+    }
+}
+
+/// The lines of x cut for the sums of gamma's and beta's gradients.
+fn stretches(x: &Meta, wanted: [bool; 3]) -> Stretches {
+    let width = x.shape().last().copied().unwrap_or(0);
+    let n_lines = x.shape().iter().take(x.shape().rank() - 1).product();
+    Stretches::new(n_lines, width, if wanted[1] || wanted[2] { 2 } else { 0 })
+}
+
+/// The number of values that backward needs room for.
+pub(super) fn backward_values(x: &Meta, wanted: [bool; 3]) -> usize {
+    stretches(x, wanted).n_values()
+}
+
+/// The gradients that are wanted. Inputs: the gradient of the output, x, gamma, and the extras of [`normalise`].
+pub(super) fn backward<T: Element<Compute: Real>>(is_centred: bool, wanted: [bool; 3], run: &Run<'_>) {
+    let (g, x, gamma, rstd) =
+        (&run.inputs[0], &run.inputs[1], &run.inputs[2], &run.inputs[run.inputs.len() - 1]);
+    let mean = if is_centred { &run.inputs[3] } else { rstd };
+    let dx = if wanted[0] { &run.outputs[0] } else { x };
+    let (per_mean, per_rstd) = (per_line(mean), per_line(rstd));
+    let layouts = [&g.meta.layout, &x.meta.layout, &per_mean, &per_rstd, &dx.meta.layout];
+    let (lines, cut) = (last_axis(x.shape(), layouts), stretches(&x.meta, wanted));
+    let is_over = g.ptr() == dx.ptr();
+    let (g, x, dx, gamma) =
+        (Lined::<T>::new(g), Lined::<T>::new(x), Lined::<T>::new(dx), Parameter::<T>::new(gamma));
+    let (mean, rstd) = (Lined::<T::Compute>::new(mean), Lined::<T::Compute>::new(rstd));
+    let workspace = SharedPtr::new(run.workspace.cast::<T::Compute>());
+    lines.in_stretches(cut.per_stretch, |stretch| {
+        // SAFETY: the workspace has room for the rows of all stretches, and this task has this stretch alone.
+        let sums = unsafe { cut.rows(workspace, stretch.start) };
+        for line in stretch {
+            let offsets = lines.offsets(line);
+            // SAFETY: lines and elements of operands that `execute` hands out; each line of a result belongs to one
+            // task, and where it is the gradient's memory, pieces of the gradient are copies.
+            unsafe {
+                let row = Row {
+                    g: g.line(offsets[0], lines.steps[0], lines.len).copied(is_over),
+                    x: x.line(offsets[1], lines.steps[1], lines.len),
+                    gamma: gamma.line(),
+                    mean: if is_centred { mean.get(offsets[2]) } else { T::Compute::ZERO },
+                    rstd: rstd.get(offsets[3]),
+                };
+                let dx = wanted[0].then(|| dx.line(offsets[4], lines.steps[4], lines.len));
+                row.backward(is_centred, lines.len, dx.as_ref(), sums);
+            }
+        }
+    });
+    // SAFETY: the rows of all stretches, which the tasks have written.
+    let sums = unsafe { cut.all_rows(workspace) };
+    let outputs = &run.outputs[usize::from(wanted[0])..];
+    let numbers = (0..2).filter(|&sum| wanted[1 + sum]);
+    for (output, sum) in outputs.iter().zip(numbers) {
+        // SAFETY: the output is fresh, contiguous, and as wide as a line.
+        unsafe { write_all::<T>(output.ptr().cast(), cut.total(sums, sum)) };
+    }
+}
+
+/// One line of what backward reads.
+struct Row<T: Element> {
+    g: Line<T>,
+    x: Line<T>,
+    gamma: Line<T>,
+    mean: T::Compute,
+    rstd: T::Compute,
+}
+
+impl<T: Element<Compute: Real>> Row<T> {
+    /// Writes the gradient of x, if it is wanted, and adds to the sums for gamma and beta, if there are any.
+    fn backward(&self, is_centred: bool, len: usize, dx: Option<&Line<T>>, sums: &mut [T::Compute]) {
+        let mut rooms = [const { Room::new() }; 4];
+        let [g_room, x_room, gamma_room, dx_room] = &mut rooms;
+        let statistics = [self.mean, self.rstd];
+        let zero = T::Compute::ZERO;
+        let (mut shared, mut along) = (zero, zero);
+        if dx.is_some() {
+            for piece in self.x.pieces() {
+                let g = self.g.read(piece.clone(), g_room);
+                let x = self.x.read(piece.clone(), x_room);
+                let gamma = self.gamma.read(piece, gamma_room);
+                shared = shared + if is_centred { dot(g, gamma) } else { zero };
+                along = along + dot_normalised(g, gamma, x, statistics);
+            }
+        }
+        let per_elem = T::Compute::ONE / T::Compute::from_f64(len as f64);
+        let means = [shared * per_elem, along * per_elem];
+        for piece in self.x.pieces() {
+            let g = self.g.read(piece.clone(), g_room);
+            let x = self.x.read(piece.clone(), x_room);
+            if !sums.is_empty() {
+                let (gammas, betas) = sums.split_at_mut(len);
+                columns_tile(g, x, statistics, &mut gammas[piece.clone()], &mut betas[piece.clone()]);
+            }
+            if let Some(dx) = dx {
+                let gamma = self.gamma.read(piece.clone(), gamma_room);
+                dx.write(piece, dx_room, |dx| slope_tile([g, x, gamma], statistics, means, dx));
+            }
+        }
+    }
+}
+
+#[inline(never)]
+fn squared_distances<C: Real>(x: &[C], mean: C) -> C {
+    simd::vectorize(
+        #[inline(always)]
+        || {
+            in_lanes(
+                x,
+                C::ZERO,
+                #[inline(always)]
+                |x, _| (x - mean) * (x - mean),
+                |a, b| a + b,
+            )
+        },
+    )
+}
+
+/// The sum of g gamma and the normalised x.
+#[inline(never)]
+fn dot_normalised<C: Real>(g: &[C], gamma: &[C], x: &[C], [mean, rstd]: [C; 2]) -> C {
+    let (gamma, x) = (&gamma[..g.len()], &x[..g.len()]);
+    simd::vectorize(
+        #[inline(always)]
+        || {
+            in_lanes(
+                g,
+                C::ZERO,
+                #[inline(always)]
+                |g, idx| g * gamma[idx] * ((x[idx] - mean) * rstd),
+                |a, b| a + b,
+            )
+        },
+    )
+}
+
+#[inline(never)]
+fn layer_tile<C: Real>(x: &[C], gamma: &[C], beta: &[C], [mean, rstd]: [C; 2], y: &mut [C]) {
+    simd::vectorize(
+        #[inline(always)]
+        || {
+            for (((y, &x), &gamma), &beta) in y.iter_mut().zip(x).zip(gamma).zip(beta) {
+                *y = (x - mean) * rstd * gamma + beta;
+            }
+        },
+    );
+}
+
+#[inline(never)]
+fn rms_tile<C: Real>(x: &[C], gamma: &[C], rstd: C, y: &mut [C]) {
+    simd::vectorize(
+        #[inline(always)]
+        || {
+            for ((y, &x), &gamma) in y.iter_mut().zip(x).zip(gamma) {
+                *y = x * rstd * gamma;
+            }
+        },
+    );
+}
+
+#[inline(never)]
+fn slope_tile<C: Real>([g, x, gamma]: [&[C]; 3], [mean, rstd]: [C; 2], means: [C; 2], dx: &mut [C]) {
+    simd::vectorize(
+        #[inline(always)]
+        || {
+            for (((dx, &g), &x), &gamma) in dx.iter_mut().zip(g).zip(x).zip(gamma) {
+                *dx = (g * gamma - means[0] - (x - mean) * rstd * means[1]) * rstd;
+            }
+        },
+    );
+}
+
+#[inline(never)]
+fn columns_tile<C: Real>(g: &[C], x: &[C], [mean, rstd]: [C; 2], gammas: &mut [C], betas: &mut [C]) {
+    simd::vectorize(
+        #[inline(always)]
+        || {
+            for (((&g, &x), gamma), beta) in g.iter().zip(x).zip(gammas).zip(betas) {
+                *gamma = *gamma + g * ((x - mean) * rstd);
+                *beta = *beta + g;
+            }
+        },
+    );
+}

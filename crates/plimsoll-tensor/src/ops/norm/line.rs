@@ -1,0 +1,315 @@
+//! `layer_norm` and `rms_norm`: along the last axis. They differ in the mean, which the second leaves alone.
+
+use smallvec::{SmallVec, smallvec};
+
+use super::{check, check_backward, check_statistics, composite_backward, kernel};
+use crate::error::Result;
+use crate::execute::{Arg, Args, call, execute};
+use crate::op::{Extra, Form, Gradient, Keep, Keeps, Meta, Op, OpRef, Output, Outputs, Run, Tensors, one};
+use crate::ops::kernel::for_floats;
+use crate::ops::registry::{Array, OpInfo, Sample, Values, floats, input, within};
+use crate::shape::Shape;
+use crate::tape::Backward;
+use crate::tensor::Tensor;
+
+/// y = (x - mean) rstd gamma + beta along the last axis, or without mean and beta.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct LineNorm {
+    pub eps: f64,
+    pub is_centred: bool,
+}
+
+/// The same with given statistics: how an output is rebuilt. Inputs: those of the norm, then its extras.
+#[derive(Clone, Copy, Debug)]
+struct ApplyLineNorm {
+    is_centred: bool,
+}
+
+/// From the gradient of the output to those that are wanted of input, gamma and beta. Inputs: the gradient, x, gamma,
+/// and the norm's extras. The first result is written over the gradient.
+#[derive(Clone, Copy, Debug)]
+struct LineNormBackward {
+    norm: LineNorm,
+    wanted: [bool; 3],
+}
+
+/// The shape of one number per line.
+fn per_line(x: &Meta) -> Shape {
+    Shape::from_checked(x.shape().iter().copied().take(x.shape().rank().saturating_sub(1)))
+}
+
+impl LineNorm {
+    /// The norm in plain ops, without beta.
+    fn plain(self, x: &Tensor, gamma: &Tensor) -> Result<Tensor> {
+        let centred = if self.is_centred { x.sub(&x.mean_keepdims(-1)?)? } else { x.clone() };
+        let variance = centred.mul(&centred)?.mean_keepdims(-1)?;
+        centred.mul(&variance.affine(1.0, self.eps)?.rsqrt()?)?.mul(gamma)
+    }
+
+    /// The number of extras: mean and rstd, or rstd alone.
+    fn n_extras(self) -> usize {
+        1 + usize::from(self.is_centred)
+    }
+}
+
+impl Op for LineNorm {
+    fn name(&self) -> &'static str {
+        if self.is_centred { "layer_norm" } else { "rms_norm" }
+    }
+
+    fn infer(&self, inputs: &[Meta]) -> Result<Outputs> {
+        check(self.name(), &inputs[0], &inputs[1..])?;
+        one(*inputs[0].shape(), inputs[0].dtype)
+    }
+
+    fn run(&self, run: &mut Run<'_>) -> Result<()> {
+        for_floats!(run.inputs[0].dtype(), T => {
+            kernel::normalise::<T>((self.is_centred, self.eps), run.inputs, &run.outputs[0], run.extras);
+        });
+        Ok(())
+    }
+
+    fn keeps(&self, wanted: &[bool]) -> Keeps {
+        let mut keeps = Keeps::new();
+        if wanted[0] || wanted[1] {
+            keeps.push(Keep::Input(0));
+            keeps.push(Keep::Input(1));
+            keeps.extend((0..self.n_extras()).map(Keep::Extra));
+        }
+        keeps
+    }
+
+    fn extras(&self, inputs: &[Meta], wanted: &[bool]) -> SmallVec<[Extra; 2]> {
+        if !wanted[0] && !wanted[1] {
+            return SmallVec::new();
+        }
+        let meta = Meta::fresh(per_line(&inputs[0]), inputs[0].dtype.accumulator());
+        (0..self.n_extras()).map(|_| Extra { form: Form::Statistics, meta }).collect()
+    }
+
+    fn rebuild(&self) -> Option<OpRef> {
+        Some(OpRef::new(ApplyLineNorm { is_centred: self.is_centred }))
+    }
+
+    fn backward(&self, backward: &mut Backward<'_>) -> Result<()> {
+        let wants_beta = self.is_centred && backward.wants(2);
+        let gradient = backward.gradient()?;
+        if !backward.wants(0) && !backward.wants(1) {
+            let shape = *backward.input_shape(2);
+            return backward.give(2, gradient.sum_to(&shape)?);
+        }
+        let wanted = [backward.wants(0), backward.wants(1), wants_beta];
+        let mut args: Args<'_> = smallvec![Arg::Given(gradient)];
+        args.push(Arg::Given(backward.input(0)?));
+        args.push(Arg::Given(backward.input(1)?));
+        for extra in 0..self.n_extras() {
+            args.push(Arg::Given(backward.extra(extra)?));
+        }
+        let results = execute(OpRef::new(LineNormBackward { norm: *self, wanted }), args)?;
+        let inputs = (0..3).filter(|&input| wanted[input]);
+        inputs.zip(results).try_for_each(|(input, result)| backward.give(input, result))
+    }
+
+    fn composite(&self, inputs: &[&Tensor]) -> Option<Result<Tensors>> {
+        let result = self.plain(inputs[0], inputs[1]).and_then(|y| match inputs.get(2) {
+            Some(&beta) => y.add(beta),
+            None => Ok(y),
+        });
+        Some(result.map(|y| smallvec![y]))
+    }
+}
+
+impl Op for ApplyLineNorm {
+    fn name(&self) -> &'static str {
+        if self.is_centred { "layer_norm_apply" } else { "rms_norm_apply" }
+    }
+
+    fn infer(&self, inputs: &[Meta]) -> Result<Outputs> {
+        let n_parameters = 1 + usize::from(self.is_centred);
+        let (parameters, statistics) = inputs[1..].split_at(n_parameters);
+        check(self.name(), &inputs[0], parameters)?;
+        check_statistics(self.name(), statistics, &per_line(&inputs[0]), inputs[0].dtype)?;
+        one(*inputs[0].shape(), inputs[0].dtype)
+    }
+
+    fn run(&self, run: &mut Run<'_>) -> Result<()> {
+        for_floats!(run.inputs[0].dtype(), T => {
+            kernel::apply::<T>(self.is_centred, run.inputs, &run.outputs[0]);
+        });
+        Ok(())
+    }
+
+    fn gradient(&self) -> Gradient {
+        Gradient::Composite
+    }
+
+    fn composite(&self, inputs: &[&Tensor]) -> Option<Result<Tensors>> {
+        let column = |x: &Tensor| x.cast(inputs[0].dtype())?.unsqueeze(-1);
+        let result = || match *inputs {
+            [x, gamma, beta, mean, rstd] => x.sub(&column(mean)?)?.mul(&column(rstd)?)?.mul(gamma)?.add(beta),
+            _ => inputs[0].mul(&column(inputs[2])?)?.mul(inputs[1]),
+        };
+        Some(result().map(|y| smallvec![y]))
+    }
+
+    fn is_cheap(&self) -> bool {
+        true
+    }
+}
+
+impl Op for LineNormBackward {
+    fn name(&self) -> &'static str {
+        if self.norm.is_centred { "layer_norm_backward" } else { "rms_norm_backward" }
+    }
+
+    fn infer(&self, inputs: &[Meta]) -> Result<Outputs> {
+        let (x, gamma) = (&inputs[1], &inputs[2]);
+        check_backward(self.name(), inputs, &per_line(x))?;
+        let all = [x, gamma, gamma].map(|meta| Output::New(Meta::fresh(*meta.shape(), meta.dtype)));
+        Ok(all.into_iter().zip(self.wanted).filter_map(|(output, wanted)| wanted.then_some(output)).collect())
+    }
+
+    fn run(&self, run: &mut Run<'_>) -> Result<()> {
+        for_floats!(run.inputs[1].dtype(), T => kernel::backward::<T>(self.norm.is_centred, self.wanted, run));
+        Ok(())
+    }
+
+    fn workspace(&self, inputs: &[Meta]) -> usize {
+        kernel::backward_values(&inputs[1], self.wanted) * inputs[1].dtype.accumulator().size()
+    }
+
+    fn gradient(&self) -> Gradient {
+        Gradient::Composite
+    }
+
+    fn composite(&self, inputs: &[&Tensor]) -> Option<Result<Tensors>> {
+        let (gradient, x, gamma) = (inputs[0], inputs[1], inputs[2]);
+        Some(composite_backward(|| self.norm.plain(x, gamma), (gradient, x, gamma), self.wanted))
+    }
+
+    fn overwrites(&self) -> &'static [usize] {
+        if self.wanted[0] { &[0] } else { &[] }
+    }
+}
+
+/// Declares the registry's entries of one of the two norms.
+macro_rules! infos {
+    ($is_centred:literal, $name:literal, $doc:literal, $info:ident, $apply:ident, $backward:ident) => {
+        #[doc = concat!("The registry's entry of `", $name, "`.")]
+        pub(super) static $info: OpInfo = OpInfo { name: $name, doc: $doc, samples: || samples($is_centred) };
+
+        #[doc = concat!("The registry's entry of `", $name, "_apply`.")]
+        pub(super) static $apply: OpInfo = OpInfo {
+            name: concat!($name, "_apply"),
+            doc: concat!("The output of ", $name, " rebuilt from its kept statistics."),
+            samples: || apply_samples($is_centred),
+        };
+
+        #[doc = concat!("The registry's entry of `", $name, "_backward`.")]
+        pub(super) static $backward: OpInfo = OpInfo {
+            name: concat!($name, "_backward"),
+            doc: concat!("The gradients of ", $name, " from that of its output."),
+            samples: || backward_samples($is_centred),
+        };
+    };
+}
+
+infos!(
+    true,
+    "layer_norm",
+    "Layer norm along the last axis.",
+    LAYER_INFO,
+    LAYER_APPLY_INFO,
+    LAYER_BACKWARD_INFO
+);
+infos!(false, "rms_norm", "RMS norm along the last axis.", RMS_INFO, RMS_APPLY_INFO, RMS_BACKWARD_INFO);
+
+const EPS: f64 = 1e-3;
+
+/// Mean (or zero) and rstd of the line that `idx` lies on.
+fn reference_statistics(x: &Array, idx: &[usize], is_centred: bool) -> (f64, f64) {
+    let (width, mut place) = (x.shape[idx.len() - 1], idx.to_vec());
+    let line: Vec<f64> = (0..width)
+        .map(|column| {
+            place[idx.len() - 1] = column;
+            x.at(&place)
+        })
+        .collect();
+    let mean = if is_centred { line.iter().sum::<f64>() / width as f64 } else { 0.0 };
+    let variance = line.iter().map(|x| (x - mean).powi(2)).sum::<f64>() / width as f64;
+    (mean, 1.0 / (variance + EPS).sqrt())
+}
+
+fn samples(is_centred: bool) -> Vec<Sample> {
+    let sample = |name: &str, shape: &'static [usize], width: usize| {
+        let mut inputs = vec![floats(shape), floats(&[width])];
+        inputs.extend(is_centred.then(|| floats(&[width])));
+        let torch = match is_centred {
+            true => format!("F.layer_norm(x0, ({width},), x1, x2, {EPS})"),
+            false => format!("F.rms_norm(x0, ({width},), x1, {EPS})"),
+        };
+        Sample::new(name, inputs, move |x| match is_centred {
+            true => x[0].layer_norm(&x[1], &x[2], EPS),
+            false => x[0].rms_norm(&x[1], EPS),
+        })
+        .reference(move |x| {
+            Array::build(shape, |idx| {
+                let (mean, rstd) = reference_statistics(&x[0], idx, is_centred);
+                let beta = x.get(2).map_or(0.0, |beta| beta.at(idx));
+                (x[0].at(idx) - mean) * rstd * x[1].at(idx) + beta
+            })
+        })
+        .torch(torch)
+    };
+    let mut wrong = vec![floats(&[2, 3]), floats(&[4])];
+    wrong.extend(is_centred.then(|| floats(&[3])));
+    vec![
+        sample("rows", &[3, 4], 4).refuses(wrong, "gamma is [4] but the last axis of [2, 3] wants [3]"),
+        sample("cube", &[2, 2, 5], 5),
+        sample("one line", &[6], 6),
+    ]
+}
+
+fn apply_samples(is_centred: bool) -> Vec<Sample> {
+    let sample = |name: &str, rows: &[usize]| {
+        let mut inputs = vec![floats(&[rows, &[4]].concat()), floats(&[4])];
+        if is_centred {
+            inputs.push(floats(&[4]));
+            inputs.push(input(rows, Values::Floats(-1.0, 1.0)));
+        }
+        inputs.push(within(rows, 0.5, 2.0));
+        Sample::new(name, inputs, move |x| {
+            // Kept statistics are wider than 16-bit values.
+            let wide = |x: &Tensor| x.cast(x.dtype().accumulator());
+            let n = 2 + usize::from(is_centred);
+            let statistics: Vec<Tensor> = x[n..].iter().map(wide).collect::<Result<_>>()?;
+            let all: Vec<&Tensor> = x[..n].iter().chain(&statistics).collect();
+            call(OpRef::new(ApplyLineNorm { is_centred }), &all)
+        })
+    };
+    vec![sample("rows", &[3]), sample("cube", &[2, 2])]
+}
+
+fn backward_samples(is_centred: bool) -> Vec<Sample> {
+    let sample = |name: &str, shape: &[usize], wanted: [bool; 3]| {
+        let width = shape[shape.len() - 1];
+        let inputs = vec![floats(shape), floats(shape), floats(&[width])];
+        Sample::many(name, inputs, move |x| {
+            let wide = x[1].cast(x[1].dtype().accumulator())?;
+            let mean = wide.mean_keepdims(-1)?;
+            let centred = if is_centred { wide.sub(&mean)? } else { wide };
+            let rstd = centred.mul(&centred)?.mean(-1)?.affine(1.0, EPS)?.rsqrt()?;
+            let mut all = vec![&x[0], &x[1], &x[2]];
+            let mean = mean.squeeze(-1)?;
+            all.extend(is_centred.then_some(&mean));
+            all.push(&rstd);
+            let op = LineNormBackward { norm: LineNorm { eps: EPS, is_centred }, wanted };
+            Ok(execute(OpRef::new(op), all.into_iter().map(Arg::Lent).collect())?.into_vec())
+        })
+    };
+    vec![
+        sample("all", &[3, 4], [true, true, is_centred]),
+        sample("input", &[2, 2, 5], [true, false, false]),
+        sample("gamma", &[3, 4], [false, true, false]),
+    ]
+}

@@ -1,0 +1,69 @@
+//! How users call the norms.
+
+use super::batch::BatchNorm;
+use super::line::LineNorm;
+use crate::context;
+use crate::error::Result;
+use crate::execute::{Arg, call, execute};
+use crate::op::OpRef;
+use crate::tensor::Tensor;
+
+impl Tensor {
+    /// Layer norm along the last axis: each line less its mean, divided by `√(variance + eps)`, times `gamma`, plus
+    /// `beta`, which have one number per element of a line.
+    ///
+    /// # Errors
+    /// Shapes or dtypes that do not fit, a tensor that is not of floats; memory that is full.
+    #[track_caller]
+    pub fn layer_norm(&self, gamma: &Tensor, beta: &Tensor, eps: f64) -> Result<Tensor> {
+        let _line = context::at_callers_line();
+        call(OpRef::new(LineNorm { eps, is_centred: true }), &[self, gamma, beta])
+    }
+
+    /// RMS norm along the last axis: each line divided by `√(mean of squares + eps)`, times `gamma`.
+    ///
+    /// # Errors
+    /// Shapes or dtypes that do not fit, a tensor that is not of floats; memory that is full.
+    #[track_caller]
+    pub fn rms_norm(&self, gamma: &Tensor, eps: f64) -> Result<Tensor> {
+        let _line = context::at_callers_line();
+        call(OpRef::new(LineNorm { eps, is_centred: false }), &[self, gamma])
+    }
+
+    /// Batch norm for training, over all axes but the last: each channel less its mean, divided by
+    /// `√(variance + eps)`, times `gamma`, plus `beta`. Also returns mean and variance (of the population, divided by
+    /// n), in float32 for the 16-bit dtypes; they are constants for running statistics, and no gradient flows through
+    /// them.
+    ///
+    /// # Errors
+    /// Shapes or dtypes that do not fit, a tensor that is not of floats; memory that is full.
+    #[track_caller]
+    pub fn batch_norm(&self, gamma: &Tensor, beta: &Tensor, eps: f64) -> Result<(Tensor, Tensor, Tensor)> {
+        let _line = context::at_callers_line();
+        let args = [self, gamma, beta].into_iter().map(Arg::Lent).collect();
+        let outputs = execute(OpRef::new(BatchNorm { eps }), args)?;
+        let [y, mean, variance] = &outputs[..] else { unreachable!("three outputs") };
+        Ok((y.clone(), mean.stop_gradient(), variance.stop_gradient()))
+    }
+
+    /// Batch norm with given statistics of each channel, such as running ones.
+    ///
+    /// # Errors
+    /// Shapes that do not fit, a tensor that is not of floats; memory that is full.
+    #[track_caller]
+    pub fn batch_norm_inference(
+        &self,
+        gamma: &Tensor,
+        beta: &Tensor,
+        mean: &Tensor,
+        variance: &Tensor,
+        eps: f64,
+    ) -> Result<Tensor> {
+        let _line = context::at_callers_line();
+        super::check("batch_norm_inference", self.meta(), &[*gamma.meta(), *beta.meta()])?;
+        let wide = self.dtype().accumulator();
+        let scale = variance.cast(wide)?.affine(1.0, eps)?.rsqrt()?.into_mul(&gamma.cast(wide)?)?;
+        let shift = beta.cast(wide)?.sub(&mean.cast(wide)?.mul(&scale)?)?;
+        self.mul(&scale.cast(self.dtype())?)?.into_add(shift.cast(self.dtype())?)
+    }
+}

@@ -1,0 +1,89 @@
+//! Normalisation: layer and RMS norm along the last axis, batch norm over all axes but the last.
+//!
+//! Backward reads the input, the scale and the statistics of each line or column, never the normalised values. An
+//! output that a later op wants to keep is rebuilt from those by applying the kept statistics.
+
+mod batch;
+mod batch_kernel;
+mod columns;
+mod kernel;
+mod line;
+mod methods;
+
+use crate::dtype::DType;
+use crate::error::{Error, Result};
+use crate::op::{Meta, Tensors};
+use crate::ops::lines::{expect_dtype, expect_shape};
+use crate::ops::registry::OpInfo;
+use crate::shape::Shape;
+use crate::tape::{GradientTape, Unconnected};
+use crate::tensor::Tensor;
+
+/// The registry's entries.
+pub static INFOS: &[&OpInfo] = &[
+    &line::LAYER_INFO,
+    &line::LAYER_APPLY_INFO,
+    &line::LAYER_BACKWARD_INFO,
+    &line::RMS_INFO,
+    &line::RMS_APPLY_INFO,
+    &line::RMS_BACKWARD_INFO,
+    &batch::INFO,
+    &batch::APPLY_INFO,
+    &batch::BACKWARD_INFO,
+];
+
+/// Refuses an input without a last axis, and scales or shifts that do not fit it.
+fn check(op: &'static str, x: &Meta, parameters: &[Meta]) -> Result<()> {
+    if !x.dtype.is_float() {
+        let detail = format!("takes floats, not {}; convert with `cast(DType::F32)` first", x.dtype);
+        return Err(Error::dtype(op, detail));
+    }
+    let Some(&width) = x.shape().last() else {
+        return Err(Error::shape(op, "the input is a scalar; it needs a last axis"));
+    };
+    for (parameter, name) in parameters.iter().zip(["gamma", "beta"]) {
+        if parameter.dtype != x.dtype {
+            return Err(Error::mixed_dtypes(op, x.dtype, parameter.dtype));
+        }
+        if parameter.shape().dims() != [width] {
+            return Err(Error::shape(
+                op,
+                format!("{name} is {} but the last axis of {} wants [{width}]", parameter.shape(), x.shape()),
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// Refuses kept statistics that do not belong to the input.
+fn check_statistics(op: &'static str, statistics: &[Meta], shape: &Shape, dtype: DType) -> Result<()> {
+    statistics.iter().try_for_each(|meta| {
+        expect_shape(op, "a statistic", meta, shape)?;
+        expect_dtype(op, "a statistic", meta, dtype.accumulator())
+    })
+}
+
+/// Refuses inputs of a backward op that do not belong together: the gradient, x, gamma, and the statistics.
+fn check_backward(op: &'static str, inputs: &[Meta], statistics_shape: &Shape) -> Result<()> {
+    let (gradient, x) = (&inputs[0], &inputs[1]);
+    check(op, x, &inputs[2..3])?;
+    expect_shape(op, "the gradient", gradient, x.shape())?;
+    expect_dtype(op, "the gradient", gradient, x.dtype)?;
+    check_statistics(op, &inputs[3..], statistics_shape, x.dtype)
+}
+
+/// The gradients of input, scale and shift in plain ops, those that are wanted: a tape over the plain forward.
+fn composite_backward(
+    forward: impl FnOnce() -> Result<Tensor>,
+    (gradient, x, gamma): (&Tensor, &Tensor, &Tensor),
+    wanted: [bool; 3],
+) -> Result<Tensors> {
+    let tape = GradientTape::new().watch_accessed_variables(false);
+    tape.watch(x)?;
+    tape.watch(gamma)?;
+    let y = tape.record(forward)?;
+    let gradients = tape.gradients(&[&y], Some(&[gradient]), &[x, gamma], Unconnected::Zeros)?;
+    let beta = wanted[2].then(|| gradient.sum_to(gamma.shape())).transpose()?;
+    let all = gradients.into_iter().chain([beta]);
+    Ok(all.zip(wanted).filter_map(|(gradient, wanted)| gradient.filter(|_| wanted)).collect())
+}

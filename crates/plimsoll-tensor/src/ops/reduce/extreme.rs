@@ -1,0 +1,86 @@
+//! `max` and `min`: the greatest and the least element over some axes.
+//!
+//! Backward reads one position per result and neither input nor output. Where several elements are equally extreme
+//! the first of them gets the whole gradient, as in PyTorch's `max` along an axis and in max pooling: sharing it out
+//! would need a mark for every element.
+
+use plimsoll_cpu::reduce::{ArgMax, ArgMin, Max as MaxFold, Min as MinFold};
+use smallvec::{SmallVec, smallvec};
+
+use super::positions::{pick_at, place_at};
+use super::{Reduce, Reduced, fold, methods, numbers_only};
+use crate::dtype::DType;
+use crate::error::Result;
+use crate::op::{Extra, Form, Keep, Keeps, Meta, Operand};
+use crate::ops::kernel::for_numbers;
+use crate::shape::{Axes, IntoAxes, Shape};
+use crate::tape::Backward;
+use crate::tensor::Tensor;
+
+/// The greatest element, or NaN where there is one.
+#[derive(Clone, Copy, Debug)]
+pub struct Max;
+
+/// The least element, or NaN where there is one.
+#[derive(Clone, Copy, Debug)]
+pub struct Min;
+
+macro_rules! extreme {
+    ($op:ident, $name:literal, $doc:literal, $fold:ident, $arg:ident, $arg_method:ident, $reference:expr, $torch:literal) => {
+        impl Reduce for $op {
+            const NAME: &'static str = $name;
+            const DOC: &'static str = $doc;
+            const NEEDS_ELEMENTS: bool = true;
+
+            fn sample() -> $op {
+                $op
+            }
+
+            fn output(self, input: DType) -> Result<DType> {
+                numbers_only($name, input)
+            }
+
+            fn run(self, x: &Operand, axes: Axes, y: &Operand, extras: &[Operand]) {
+                for_numbers!(x.dtype(), T => fold(&$fold::<T>::new(), x, axes, y));
+                if let [positions] = extras {
+                    for_numbers!(x.dtype(), T => fold(&$arg::<T>::new(), x, axes, positions));
+                }
+            }
+
+            fn keeps(self) -> Keeps {
+                smallvec![Keep::Extra(0)]
+            }
+
+            fn extras(self, _input: DType, result: Shape) -> SmallVec<[Extra; 2]> {
+                smallvec![Extra { form: Form::Indices, meta: Meta::fresh(result, DType::I64) }]
+            }
+
+            fn backward(self, reduced: &Reduced, backward: &mut Backward<'_>) -> Result<()> {
+                let gradient = reduced.gradient(backward)?;
+                let positions = reduced.extra(backward, 0)?;
+                let gradient = place_at(&gradient, &positions, *backward.input_shape(0), reduced.axes)?;
+                backward.give(0, gradient)
+            }
+
+            fn composite(self, x: &Tensor, axes: Axes) -> Option<Result<Tensor>> {
+                Some(x.$arg_method(axes).and_then(|positions| pick_at(x, &positions, axes)))
+            }
+
+            fn reference(self, values: &[f64]) -> f64 {
+                values.iter().copied().fold(f64::NAN, $reference)
+            }
+
+            fn torch(self, dim: &str, _several: bool) -> Option<String> {
+                Some(format!($torch, dim))
+            }
+        }
+    };
+}
+
+extreme!(
+    Max, "max", "The greatest element over some axes.", MaxFold, ArgMax, argmax_keepdims, f64::max, "x0.amax({})"
+);
+extreme!(Min, "min", "The least element over some axes.", MinFold, ArgMin, argmin_keepdims, f64::min, "x0.amin({})");
+
+methods!(Max, max, max_keepdims, "The greatest element");
+methods!(Min, min, min_keepdims, "The least element");

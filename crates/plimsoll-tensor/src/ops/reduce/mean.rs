@@ -1,0 +1,45 @@
+//! `mean`: the mean over some axes.
+
+use plimsoll_cpu::reduce::Mean as MeanFold;
+
+use super::{Reduce, Reduced, fold, methods};
+use crate::error::Result;
+use crate::op::Operand;
+use crate::ops::kernel::for_floats;
+use crate::shape::{Axes, IntoAxes};
+use crate::tape::Backward;
+use crate::tensor::Tensor;
+
+/// y = Σ x / n; the gradient is the same for every element, so nothing is kept. The mean of nothing is NaN.
+#[derive(Clone, Copy, Debug)]
+pub struct Mean;
+
+impl Reduce for Mean {
+    const NAME: &'static str = "mean";
+    const DOC: &'static str = "The mean over some axes.";
+
+    fn sample() -> Mean {
+        Mean
+    }
+
+    fn run(self, x: &Operand, axes: Axes, y: &Operand, _extras: &[Operand]) {
+        for_floats!(x.dtype(), T => fold(&MeanFold::<T, T>::new(), x, axes, y));
+    }
+
+    fn backward(self, reduced: &Reduced, backward: &mut Backward<'_>) -> Result<()> {
+        let share = 1.0 / reduced.n_elems(backward) as f64;
+        let gradient = reduced.gradient(backward)?.into_affine(share, 0.0)?;
+        let gradient = gradient.broadcast_to(backward.input_shape(0))?;
+        backward.give(0, gradient)
+    }
+
+    fn reference(self, values: &[f64]) -> f64 {
+        values.iter().sum::<f64>() / values.len() as f64
+    }
+
+    fn torch(self, dim: &str, _several: bool) -> Option<String> {
+        Some(format!("x0.mean({dim})"))
+    }
+}
+
+methods!(Mean, mean, mean_keepdims, "The mean");

@@ -1,0 +1,311 @@
+//! Reductions over any axes: one file per op, one line here.
+//!
+//! An op's file states its fold, what backward reads and the gradient in plain ops. This module makes the op, its two
+//! methods (the second one keeps the reduced axes with extent one) and the registry's entry of it. The axes are
+//! `..` for all, one number, or several; negative ones count from the end.
+
+use plimsoll_cpu::reduce::{self as kernels, Fold};
+use smallvec::SmallVec;
+
+use crate::context;
+use crate::dtype::DType;
+use crate::error::{Error, Result};
+use crate::execute::call;
+use crate::op::{Extra, Gradient, Keeps, Meta, Op, OpRef, Operand, Outputs, Run, Tensors, one};
+use crate::ops::kernel::src;
+use crate::ops::registry::{Array, Input, OpInfo, Sample, Values, floats, input};
+use crate::shape::{Axes, IntoAxes, Shape};
+use crate::tape::Backward;
+use crate::tensor::Tensor;
+
+mod positions;
+
+/// Declares the ops of the family; each has a file, and a struct in it.
+macro_rules! family {
+    ($($module:ident :: $($op:ident),+;)*) => {
+        $(mod $module;)*
+        /// The family's part of the registry.
+        pub static INFOS: &[&OpInfo] = &[
+            $($(&info::<$module::$op>(),)+)*
+            &positions::PICK_INFO,
+            &positions::PLACE_INFO,
+            &prod::BACKWARD_INFO,
+        ];
+    };
+}
+
+family! {
+    arg::ArgMax, ArgMin;
+    extreme::Max, Min;
+    logsumexp::LogSumExp;
+    mean::Mean;
+    norm::Norm;
+    prod::Prod;
+    sum::Sum;
+    truth::All, Any;
+    var::Std, Var;
+}
+
+/// A reduction of many elements to one.
+pub trait Reduce: Copy + std::fmt::Debug + Send + Sync + 'static {
+    /// The name.
+    const NAME: &'static str;
+    /// One sentence for the documents.
+    const DOC: &'static str;
+    /// Whether the result of nothing is undefined, so that reducing an axis of extent zero is refused.
+    const NEEDS_ELEMENTS: bool = false;
+    /// Whether, and how, the op has a gradient.
+    const GRADIENT: Gradient = Gradient::Backward;
+
+    /// An op with typical attributes, for the tests.
+    fn sample() -> Self;
+
+    /// The dtype of the result.
+    ///
+    /// # Errors
+    /// A dtype that the op does not take.
+    fn output(self, input: DType) -> Result<DType> {
+        floats_only(Self::NAME, input)
+    }
+
+    /// Computes the result of `x` over `axes`; `extras` is empty when the op is not recorded.
+    fn run(self, x: &Operand, axes: Axes, y: &Operand, extras: &[Operand]);
+
+    /// What backward reads.
+    fn keeps(self) -> Keeps {
+        Keeps::new()
+    }
+
+    /// Further results that backward reads, of the shape of the result.
+    fn extras(self, _input: DType, _result: Shape) -> SmallVec<[Extra; 2]> {
+        SmallVec::new()
+    }
+
+    /// The gradient, in plain ops.
+    ///
+    /// # Errors
+    /// Memory that is full.
+    fn backward(self, _reduced: &Reduced, _backward: &mut Backward<'_>) -> Result<()> {
+        Err(Error::not_differentiable(Self::NAME, "its results are not floats"))
+    }
+
+    /// The same function in plain ops, with the reduced axes kept; needed where backward reads extras.
+    fn composite(self, _x: &Tensor, _axes: Axes) -> Option<Result<Tensor>> {
+        None
+    }
+
+    /// The function of some values, for the tests.
+    fn reference(self, values: &[f64]) -> f64;
+
+    /// PyTorch's expression over `x0`, given its arguments for the axes; none where it does not take several.
+    fn torch(self, dim: &str, several: bool) -> Option<String>;
+}
+
+/// The dtype itself, if it is a float.
+fn floats_only(op: &'static str, dtype: DType) -> Result<DType> {
+    match dtype.is_float() {
+        true => Ok(dtype),
+        false => {
+            Err(Error::dtype(op, format!("takes floats, not {dtype}; convert with `cast(DType::F32)` first")))
+        }
+    }
+}
+
+/// The dtype itself, unless it is bool.
+fn numbers_only(op: &'static str, dtype: DType) -> Result<DType> {
+    match dtype {
+        DType::Bool => Err(Error::dtype(op, "takes numbers, not bool; convert with `cast`")),
+        number => Ok(number),
+    }
+}
+
+/// What was reduced.
+#[derive(Clone, Copy, Debug)]
+pub struct Reduced {
+    axes: Axes,
+}
+
+impl Reduced {
+    /// The gradient of the result, with the reduced axes of extent one.
+    fn gradient(self, backward: &mut Backward<'_>) -> Result<Tensor> {
+        let kept = backward.input_shape(0).reduced(self.axes, true);
+        backward.gradient()?.reshape(kept)
+    }
+
+    /// The result, with the reduced axes of extent one.
+    fn output(self, backward: &Backward<'_>) -> Result<Tensor> {
+        backward.output(0)?.reshape(backward.input_shape(0).reduced(self.axes, true))
+    }
+
+    /// An extra, with the reduced axes of extent one.
+    fn extra(self, backward: &Backward<'_>, extra: usize) -> Result<Tensor> {
+        backward.extra(extra)?.reshape(backward.input_shape(0).reduced(self.axes, true))
+    }
+
+    /// The number of elements that each result was made from.
+    fn n_elems(self, backward: &Backward<'_>) -> usize {
+        n_reduced(backward.input_shape(0), self.axes)
+    }
+}
+
+fn n_reduced(shape: &Shape, axes: Axes) -> usize {
+    axes.iter().map(|axis| shape[axis]).product()
+}
+
+/// The op of a family member.
+#[derive(Debug)]
+struct Over<R> {
+    reduce: R,
+    axes: Axes,
+    keep: bool,
+}
+
+impl<R: Reduce> Op for Over<R> {
+    fn name(&self) -> &'static str {
+        R::NAME
+    }
+
+    fn infer(&self, inputs: &[Meta]) -> Result<Outputs> {
+        let shape = inputs[0].shape();
+        let dtype = self.reduce.output(inputs[0].dtype)?;
+        let result = shape.reduced(self.axes, self.keep);
+        if R::NEEDS_ELEMENTS && n_reduced(shape, self.axes) == 0 && result.n_elems() > 0 {
+            return Err(Error::shape(
+                R::NAME,
+                format!(
+                    "axes {:?} of shape {shape} hold no element, and nothing has no {}",
+                    self.axes,
+                    R::NAME
+                ),
+            ));
+        }
+        one(result, dtype)
+    }
+
+    fn run(&self, run: &mut Run<'_>) -> Result<()> {
+        self.reduce.run(&run.inputs[0], self.axes, &run.outputs[0], run.extras);
+        Ok(())
+    }
+
+    fn gradient(&self) -> Gradient {
+        R::GRADIENT
+    }
+
+    fn keeps(&self, _wanted: &[bool]) -> Keeps {
+        self.reduce.keeps()
+    }
+
+    fn extras(&self, inputs: &[Meta], _wanted: &[bool]) -> SmallVec<[Extra; 2]> {
+        self.reduce.extras(inputs[0].dtype, inputs[0].shape().reduced(self.axes, self.keep))
+    }
+
+    fn backward(&self, backward: &mut Backward<'_>) -> Result<()> {
+        self.reduce.backward(&Reduced { axes: self.axes }, backward)
+    }
+
+    fn composite(&self, inputs: &[&Tensor]) -> Option<Result<Tensors>> {
+        let kept = self.reduce.composite(inputs[0], self.axes)?;
+        let shape = inputs[0].shape().reduced(self.axes, self.keep);
+        Some(kept.and_then(|kept| kept.reshape(shape)).map(|result| smallvec::smallvec![result]))
+    }
+}
+
+/// Reduces a tensor by an op of the family.
+#[track_caller]
+fn reduce<R: Reduce>(reduce: R, x: &Tensor, axes: impl IntoAxes, keep: bool) -> Result<Tensor> {
+    let _line = context::at_callers_line();
+    let axes = axes.into_axes(R::NAME, x.shape())?;
+    call(OpRef::new(Over { reduce, axes, keep }), &[x])
+}
+
+/// Runs a fold over the axes of an operand into memory of one element per result.
+fn fold<F: Fold>(fold: &F, x: &Operand, axes: Axes, y: &Operand) {
+    // SAFETY: `execute` hands out operands that are valid for their layouts; `y` is fresh and of the result's shape.
+    unsafe { kernels::reduce(fold, x.shape(), |axis| axes.contains(axis), src(x), y.ptr().cast()) }
+}
+
+/// Declares the two methods of an op without attributes.
+macro_rules! methods {
+    ($op:ident, $name:ident, $keepdims:ident, $doc:literal) => {
+        impl Tensor {
+            #[doc = concat!($doc, " over `axes`: `..` for all, one number, or several.")]
+            ///
+            /// # Errors
+            /// An axis that the tensor does not have, a dtype that the op does not take; memory that is full.
+            #[track_caller]
+            pub fn $name(&self, axes: impl IntoAxes) -> Result<Tensor> {
+                super::reduce($op, self, axes, false)
+            }
+
+            #[doc = concat!($doc, " over `axes`, which stay with extent one.")]
+            ///
+            /// # Errors
+            /// An axis that the tensor does not have, a dtype that the op does not take; memory that is full.
+            #[track_caller]
+            pub fn $keepdims(&self, axes: impl IntoAxes) -> Result<Tensor> {
+                super::reduce($op, self, axes, true)
+            }
+        }
+    };
+}
+
+use methods;
+
+/// The registry's entry of an op.
+const fn info<R: Reduce>() -> OpInfo {
+    OpInfo { name: R::NAME, doc: R::DOC, samples: samples::<R> }
+}
+
+/// The reference: the values of each result collected by plain loops.
+fn reference<R: Reduce>(op: R, x: &Array, axes: &[usize], keep: bool) -> Array {
+    let is_reduced = |axis: usize| axes.contains(&axis);
+    let kept: Vec<usize> = (0..x.shape.len()).filter(|&axis| !is_reduced(axis)).collect();
+    let dims = |axis: usize| if is_reduced(axis) { 1 } else { x.shape[axis] };
+    let shape: Vec<usize> = match keep {
+        true => (0..x.shape.len()).map(dims).collect(),
+        false => kept.iter().map(|&axis| x.shape[axis]).collect(),
+    };
+    let extents: Vec<usize> = axes.iter().map(|&axis| x.shape[axis]).collect();
+    Array::build(&shape, |out| {
+        let mut index = vec![0; x.shape.len()];
+        for (place, &axis) in kept.iter().enumerate() {
+            index[axis] = out[if keep { axis } else { place }];
+        }
+        let inner = Array::build(&extents, |along| {
+            for (&axis, &idx) in axes.iter().zip(along) {
+                index[axis] = idx;
+            }
+            x.at(&index)
+        });
+        op.reference(&inner.values)
+    })
+}
+
+fn samples<R: Reduce>() -> Vec<Sample> {
+    let sample = |name: &str, shape: &[usize], axes: &'static [usize], keep: bool| {
+        let axes_of = move || Axes::of(axes.iter().copied());
+        let dims: Vec<String> = axes.iter().map(usize::to_string).collect();
+        let dim = match axes {
+            [axis] => format!("dim={axis}"),
+            _ => format!("dim=({})", dims.join(", ")),
+        };
+        let torch =
+            R::sample().torch(&format!("{dim}{}", if keep { ", keepdim=True" } else { "" }), axes.len() > 1);
+        let input: Input = match R::GRADIENT {
+            Gradient::Zero => input(shape, Values::Constants(-2.0, 2.0)),
+            _ => floats(shape),
+        };
+        let sample = Sample::new(name, vec![input], move |x| reduce(R::sample(), &x[0], axes_of(), keep))
+            .reference(move |x| reference(R::sample(), &x[0], axes, keep));
+        match torch {
+            Some(torch) => sample.torch(torch),
+            None => sample,
+        }
+    };
+    vec![
+        sample("all", &[2, 3, 4], &[0, 1, 2], false),
+        sample("rows", &[3, 5], &[1], false),
+        sample("columns, kept", &[5, 3], &[0], true),
+        sample("two axes", &[2, 3, 4], &[0, 2], false),
+    ]
+}

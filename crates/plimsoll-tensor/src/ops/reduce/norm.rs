@@ -1,0 +1,69 @@
+//! `norm`: the Euclidean length over some axes.
+
+use plimsoll_cpu::math::Real;
+use plimsoll_cpu::reduce::SumSquares;
+use plimsoll_cpu::{map, simd};
+use smallvec::smallvec;
+
+use super::{Reduce, Reduced, fold, methods};
+use crate::error::Result;
+use crate::op::{Keep, Keeps, Operand};
+use crate::ops::kernel::{dst, for_floats, src};
+use crate::shape::{Axes, IntoAxes};
+use crate::tape::Backward;
+use crate::tensor::Tensor;
+
+/// y = √Σ x²; the slope of an element is x / y, and zero where all elements are.
+#[derive(Clone, Copy, Debug)]
+pub struct Norm;
+
+impl Reduce for Norm {
+    const NAME: &'static str = "norm";
+    const DOC: &'static str = "The Euclidean length over some axes.";
+
+    fn sample() -> Norm {
+        Norm
+    }
+
+    fn run(self, x: &Operand, axes: Axes, y: &Operand, _extras: &[Operand]) {
+        for_floats!(x.dtype(), T => {
+            fold(&SumSquares::<T, T>::new(), x, axes, y);
+            // SAFETY: the output is this call's alone, and is read and written element by element.
+            unsafe { map::map1::<T, T>(y.shape(), dst(y), src(y), root_tile) }
+        });
+    }
+
+    fn keeps(self) -> Keeps {
+        smallvec![Keep::Input(0), Keep::Output(0)]
+    }
+
+    fn backward(self, reduced: &Reduced, backward: &mut Backward<'_>) -> Result<()> {
+        let y = reduced.output(backward)?;
+        let not_zero = y.add(&y.eq(0.0)?.cast(y.dtype())?)?;
+        let ratio = reduced.gradient(backward)?.div(&not_zero)?;
+        let gradient = backward.input(0)?.mul(&ratio)?;
+        backward.give(0, gradient)
+    }
+
+    fn reference(self, values: &[f64]) -> f64 {
+        values.iter().map(|value| value * value).sum::<f64>().sqrt()
+    }
+
+    fn torch(self, dim: &str, _several: bool) -> Option<String> {
+        Some(format!("torch.linalg.vector_norm(x0, {dim})"))
+    }
+}
+
+#[inline(never)]
+fn root_tile<T: Real>(x: &[T], y: &mut [T]) {
+    simd::vectorize(
+        #[inline(always)]
+        || {
+            for (y, &x) in y.iter_mut().zip(x) {
+                *y = x.sqrt();
+            }
+        },
+    );
+}
+
+methods!(Norm, norm, norm_keepdims, "The Euclidean length");

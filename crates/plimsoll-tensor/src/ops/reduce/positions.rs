@@ -1,0 +1,209 @@
+//! `pick_at` and `place_at`: the elements at one position per result, and the way back.
+//!
+//! A position counts the elements along some axes in row-major order, as `argmax` does. Each op is the other's
+//! gradient; `max` and `min` are made of them.
+
+use crate::dtype::DType;
+use crate::error::{Error, Result};
+use crate::execute::call;
+use crate::op::{Keep, Keeps, Meta, Op, OpRef, Operand, Outputs, Run, one};
+use crate::ops::kernel::for_floats;
+use crate::ops::registry::{Array, OpInfo, Sample, Values, floats, input};
+use crate::shape::{Axes, Shape};
+use crate::tape::Backward;
+use crate::tensor::Tensor;
+
+/// The elements of a tensor at one position per result; the reduced axes stay with extent one.
+#[derive(Debug)]
+struct PickAt {
+    axes: Axes,
+}
+
+/// Zeros of a shape, with a value at one position per result.
+#[derive(Debug)]
+struct PlaceAt {
+    shape: Shape,
+    axes: Axes,
+}
+
+/// The elements of `x` at `positions`, which have the shape of `x` with extent one along `axes`.
+pub(super) fn pick_at(x: &Tensor, positions: &Tensor, axes: Axes) -> Result<Tensor> {
+    call(OpRef::new(PickAt { axes }), &[x, positions])
+}
+
+/// Zeros of `shape` with `values` at `positions`.
+pub(super) fn place_at(values: &Tensor, positions: &Tensor, shape: Shape, axes: Axes) -> Result<Tensor> {
+    call(OpRef::new(PlaceAt { shape, axes }), &[values, positions])
+}
+
+/// Refuses operands that do not fit each other.
+fn check(op: &'static str, few: &Shape, positions: &Meta, shape: &Shape, axes: Axes) -> Result<()> {
+    let expected = shape.reduced(axes, true);
+    if positions.dtype != DType::I64 {
+        return Err(Error::dtype(op, format!("positions are int64, not {}", positions.dtype)));
+    }
+    if *few != expected || *positions.shape() != expected {
+        return Err(Error::shape(
+            op,
+            format!(
+                "values {few} and positions {} do not belong to shape {shape} without axes {axes:?}",
+                positions.shape()
+            ),
+        ));
+    }
+    Ok(())
+}
+
+/// The offset of element `flat`, counted in row-major order over `extents`.
+fn offset(mut flat: usize, extents: &[usize], strides: &[isize], counts: impl Fn(usize) -> bool) -> isize {
+    let mut offset = 0;
+    for axis in (0..extents.len()).rev().filter(|&axis| counts(axis)) {
+        offset += (flat % extents[axis]) as isize * strides[axis];
+        flat /= extents[axis];
+    }
+    offset
+}
+
+/// Calls `f` with the offset of each of the few elements and of its place among the many.
+fn for_each_place(
+    op: &'static str,
+    (many, few, positions): (&Operand, &Operand, &Operand),
+    axes: Axes,
+    mut f: impl FnMut(isize, isize),
+) -> Result<()> {
+    let (shape, strides) = (many.shape(), many.meta.layout.strides());
+    let extent = super::n_reduced(shape, axes);
+    for idx in 0..few.n_elems() {
+        let at = |operand: &Operand| offset(idx, operand.shape(), operand.meta.layout.strides(), |_| true);
+        // SAFETY: the offset is that of an element of the positions.
+        let position = unsafe { *positions.ptr().cast::<i64>().offset(at(positions)) };
+        let inner = usize::try_from(position).ok().filter(|&position| position < extent);
+        let inner = inner.ok_or_else(|| {
+            Error::argument(
+                op,
+                format!("position {position} at {idx} is not below the {extent} that there are"),
+            )
+        })?;
+        let outer = offset(idx, shape, strides, |axis| !axes.contains(axis));
+        f(at(few), outer + offset(inner, shape, strides, |axis| axes.contains(axis)));
+    }
+    Ok(())
+}
+
+impl Op for PickAt {
+    fn name(&self) -> &'static str {
+        "pick_at"
+    }
+
+    fn infer(&self, inputs: &[Meta]) -> Result<Outputs> {
+        super::floats_only("pick_at", inputs[0].dtype)?;
+        let result = inputs[0].shape().reduced(self.axes, true);
+        check("pick_at", &result, &inputs[1], inputs[0].shape(), self.axes)?;
+        one(result, inputs[0].dtype)
+    }
+
+    fn run(&self, run: &mut Run<'_>) -> Result<()> {
+        let (x, positions, y) = (&run.inputs[0], &run.inputs[1], &run.outputs[0]);
+        for_floats!(x.dtype(), T => for_each_place("pick_at", (x, y, positions), self.axes, |few, many| {
+            // SAFETY: the offsets are those of elements of the two operands, and the output is fresh.
+            unsafe { *y.ptr().cast::<T>().offset(few) = *x.ptr().cast::<T>().offset(many) };
+        }))
+    }
+
+    fn keeps(&self, _wanted: &[bool]) -> Keeps {
+        smallvec::smallvec![Keep::Input(1)]
+    }
+
+    fn backward(&self, backward: &mut Backward<'_>) -> Result<()> {
+        let (gradient, positions) = (backward.gradient()?, backward.input(1)?);
+        let gradient = place_at(&gradient, &positions, *backward.input_shape(0), self.axes)?;
+        backward.give(0, gradient)
+    }
+}
+
+impl Op for PlaceAt {
+    fn name(&self) -> &'static str {
+        "place_at"
+    }
+
+    fn infer(&self, inputs: &[Meta]) -> Result<Outputs> {
+        super::floats_only("place_at", inputs[0].dtype)?;
+        check("place_at", inputs[0].shape(), &inputs[1], &self.shape, self.axes)?;
+        one(self.shape, inputs[0].dtype)
+    }
+
+    fn run(&self, run: &mut Run<'_>) -> Result<()> {
+        let (values, positions, y) = (&run.inputs[0], &run.inputs[1], &run.outputs[0]);
+        // SAFETY: the output is fresh and contiguous, and zero bits are the number zero.
+        unsafe { y.ptr().write_bytes(0, y.meta.n_bytes()) };
+        for_floats!(y.dtype(), T => for_each_place("place_at", (y, values, positions), self.axes, |few, many| {
+            // SAFETY: the offsets are those of elements of the two operands.
+            unsafe { *y.ptr().cast::<T>().offset(many) = *values.ptr().cast::<T>().offset(few) };
+        }))
+    }
+
+    fn keeps(&self, _wanted: &[bool]) -> Keeps {
+        smallvec::smallvec![Keep::Input(1)]
+    }
+
+    fn backward(&self, backward: &mut Backward<'_>) -> Result<()> {
+        let gradient = pick_at(&backward.gradient()?, &backward.input(1)?, self.axes)?;
+        backward.give(0, gradient)
+    }
+}
+
+/// The registry's entry of `pick_at`.
+pub(super) static PICK_INFO: OpInfo =
+    OpInfo { name: "pick_at", doc: "The elements at one position per result.", samples: pick_samples };
+
+/// The registry's entry of `place_at`.
+pub(super) static PLACE_INFO: OpInfo = OpInfo {
+    name: "place_at",
+    doc: "Zeros, with a value at one position per result.",
+    samples: place_samples,
+};
+
+fn pick_samples() -> Vec<Sample> {
+    let rows = Sample::new("rows", vec![floats(&[3, 4]), input(&[3, 1], Values::Indices(4))], |x| {
+        pick_at(&x[0], &x[1], Axes::of([1]))
+    });
+    let two = Sample::new("two axes", vec![floats(&[2, 3, 2]), input(&[1, 3, 1], Values::Indices(4))], |x| {
+        pick_at(&x[0], &x[1], Axes::of([0, 2]))
+    });
+    vec![
+        rows.reference(|x| Array::build(&[3, 1], |i| x[0].at(&[i[0], x[1].at(i) as usize])))
+            .torch("x0.gather(1, x1)")
+            .refuses(
+                vec![floats(&[3, 4]), input(&[3, 1], Values::Of(DType::I64, 4.0, 9.0))],
+                "is not below the 4",
+            )
+            .refuses(vec![floats(&[3, 4]), input(&[4, 1], Values::Indices(4))], "do not belong to shape"),
+        two.reference(|x| {
+            Array::build(&[1, 3, 1], |i| {
+                let position = x[1].at(i) as usize;
+                x[0].at(&[position / 2, i[1], position % 2])
+            })
+        }),
+    ]
+}
+
+fn place_samples() -> Vec<Sample> {
+    let call = |shape: [usize; 2], axis: usize| {
+        move |x: &[Tensor]| place_at(&x[0], &x[1], Shape::new(&shape)?, Axes::of([axis]))
+    };
+    let sample = |name: &str, shape: [usize; 2], axis: usize| {
+        let mut few = shape;
+        few[axis] = 1;
+        let inputs = vec![floats(&few), input(&few, Values::Indices(shape[axis] as i64))];
+        Sample::new(name, inputs, call(shape, axis)).reference(move |x| {
+            Array::build(&shape, |i| match x[1].at(i) == i[axis] as f64 {
+                true => x[0].at(i),
+                false => 0.0,
+            })
+        })
+    };
+    vec![
+        sample("rows", [3, 4], 1).torch("torch.zeros(3, 4, dtype=x0.dtype).scatter(1, x1, x0)"),
+        sample("columns", [4, 2], 0).torch("torch.zeros(4, 2, dtype=x0.dtype).scatter(0, x1, x0)"),
+    ]
+}

@@ -1,0 +1,167 @@
+//! `prod`: the product over some axes.
+
+use plimsoll_cpu::element::{Element, Number};
+use plimsoll_cpu::math::Real;
+use plimsoll_cpu::reduce::{Fold, Prod as ProdFold};
+use plimsoll_cpu::{map, simd};
+use smallvec::{SmallVec, smallvec};
+use std::marker::PhantomData;
+
+use super::{Reduce, Reduced, fold, methods, numbers_only};
+use crate::dtype::DType;
+use crate::error::Result;
+use crate::execute::call;
+use crate::op::{Extra, Form, Gradient, Keep, Keeps, Meta, Op, OpRef, Operand, Outputs, Run, Tensors, one};
+use crate::ops::kernel::{dst, for_floats, for_numbers, src};
+use crate::ops::lines::{expect_dtype, expect_shape};
+use crate::ops::registry::{OpInfo, Sample, floats, within};
+use crate::shape::{Axes, IntoAxes, Shape};
+use crate::tape::Backward;
+use crate::tensor::Tensor;
+
+/// y = Π x; the slope of an element is the product of the others, y / x where x is not zero. For the others a second
+/// number per result is kept: the product without a single zero.
+#[derive(Clone, Copy, Debug)]
+pub struct Prod;
+
+impl Reduce for Prod {
+    const NAME: &'static str = "prod";
+    const DOC: &'static str = "The product over some axes.";
+
+    fn sample() -> Prod {
+        Prod
+    }
+
+    fn output(self, input: DType) -> Result<DType> {
+        numbers_only("prod", input)
+    }
+
+    fn run(self, x: &Operand, axes: Axes, y: &Operand, extras: &[Operand]) {
+        for_numbers!(x.dtype(), T => fold(&ProdFold::<T, T>::new(), x, axes, y));
+        if let [others] = extras {
+            for_floats!(x.dtype(), T => fold(&Others::<T>(PhantomData), x, axes, others));
+        }
+    }
+
+    fn keeps(self) -> Keeps {
+        smallvec![Keep::Input(0), Keep::Output(0), Keep::Extra(0)]
+    }
+
+    fn extras(self, input: DType, result: Shape) -> SmallVec<[Extra; 2]> {
+        smallvec![Extra { form: Form::Statistics, meta: Meta::fresh(result, input) }]
+    }
+
+    fn backward(self, reduced: &Reduced, backward: &mut Backward<'_>) -> Result<()> {
+        let gradient = reduced.gradient(backward)?;
+        let share = gradient.mul(&reduced.output(backward)?)?;
+        let at_zero = gradient.mul(&reduced.extra(backward, 0)?)?;
+        let x = backward.input(0)?;
+        let (share, at_zero) = (share.broadcast_to(x.shape())?, at_zero.broadcast_to(x.shape())?);
+        let gradient = call(OpRef::Static(&Shares), &[&x, &share, &at_zero])?;
+        backward.give(0, gradient)
+    }
+
+    fn reference(self, values: &[f64]) -> f64 {
+        values.iter().product()
+    }
+
+    fn torch(self, dim: &str, several: bool) -> Option<String> {
+        (!several).then(|| format!("x0.prod({dim})"))
+    }
+}
+
+/// The product of the elements that are not zero, where exactly one is zero; else zero.
+#[derive(Clone, Copy, Debug)]
+struct Others<T>(PhantomData<fn() -> T>);
+
+impl<T: Element<Compute: Real>> Fold for Others<T> {
+    type In = T;
+    /// The product of what is not zero, and the number of zeros.
+    type Acc = (T::Compute, T::Compute);
+    type Out = T;
+
+    #[inline(always)]
+    fn empty(&self) -> Self::Acc {
+        (T::Compute::ONE, T::Compute::ZERO)
+    }
+
+    #[inline(always)]
+    fn one(&self, value: T::Compute, _: usize) -> Self::Acc {
+        match value == T::Compute::ZERO {
+            true => (T::Compute::ONE, T::Compute::ONE),
+            false => (value, T::Compute::ZERO),
+        }
+    }
+
+    #[inline(always)]
+    fn merge(&self, first: Self::Acc, second: Self::Acc) -> Self::Acc {
+        (first.0 * second.0, first.1 + second.1)
+    }
+
+    #[inline(always)]
+    fn finish(&self, (product, n_zeros): Self::Acc, _: usize) -> T {
+        T::narrow(if n_zeros == T::Compute::ONE { product } else { T::Compute::ZERO })
+    }
+}
+
+/// `share / x`, or `at_zero` where x is zero.
+#[derive(Debug)]
+struct Shares;
+
+impl Op for Shares {
+    fn name(&self) -> &'static str {
+        "prod_backward"
+    }
+
+    fn infer(&self, inputs: &[Meta]) -> Result<Outputs> {
+        for share in &inputs[1..] {
+            expect_shape(self.name(), "a share", share, inputs[0].shape())?;
+            expect_dtype(self.name(), "a share", share, inputs[0].dtype)?;
+        }
+        one(*inputs[0].shape(), inputs[0].dtype)
+    }
+
+    fn run(&self, run: &mut Run<'_>) -> Result<()> {
+        let [x, share, at_zero] = run.inputs else { unreachable!("three operands") };
+        let y = &run.outputs[0];
+        for_floats!(x.dtype(), T => {
+            // SAFETY: `execute` hands out operands that are valid for their layouts; the output is fresh.
+            unsafe { map::map3::<T, T, T, T>(x.shape(), dst(y), (src(x), src(share), src(at_zero)), tile) }
+        });
+        Ok(())
+    }
+
+    fn gradient(&self) -> Gradient {
+        Gradient::Composite
+    }
+
+    fn composite(&self, inputs: &[&Tensor]) -> Option<Result<Tensors>> {
+        Some(inputs[1].div(inputs[0]).map(|result| smallvec![result]))
+    }
+}
+
+#[inline(never)]
+fn tile<T: Real>(x: &[T], share: &[T], at_zero: &[T], y: &mut [T]) {
+    simd::vectorize(
+        #[inline(always)]
+        || {
+            for (((y, &x), &share), &at_zero) in y.iter_mut().zip(x).zip(share).zip(at_zero) {
+                *y = if x == T::ZERO { at_zero } else { share / x };
+            }
+        },
+    );
+}
+
+/// The registry's entry of the backward op.
+pub(super) static BACKWARD_INFO: OpInfo = OpInfo {
+    name: "prod_backward",
+    doc: "A share divided by each element, or another number where it is zero.",
+    samples: backward_samples,
+};
+
+fn backward_samples() -> Vec<Sample> {
+    let inputs = vec![within(&[2, 3], 0.5, 2.0), floats(&[2, 3]), floats(&[2, 3])];
+    vec![Sample::new("no zeros", inputs, |x| call(OpRef::Static(&Shares), &[&x[0], &x[1], &x[2]]))]
+}
+
+methods!(Prod, prod, prod_keepdims, "The product");

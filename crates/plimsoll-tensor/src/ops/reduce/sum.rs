@@ -1,0 +1,48 @@
+//! `sum`: the sum over some axes.
+
+use plimsoll_cpu::reduce::Sum as SumFold;
+
+use super::{Reduce, Reduced, fold, methods, numbers_only};
+use crate::dtype::DType;
+use crate::error::Result;
+use crate::op::Operand;
+use crate::ops::kernel::for_numbers;
+use crate::shape::{Axes, IntoAxes};
+use crate::tape::Backward;
+use crate::tensor::Tensor;
+
+/// y = Σ x; the gradient is the same for every element, so nothing is kept.
+#[derive(Clone, Copy, Debug)]
+pub struct Sum;
+
+impl Reduce for Sum {
+    const NAME: &'static str = "sum";
+    const DOC: &'static str = "The sum over some axes.";
+
+    fn sample() -> Sum {
+        Sum
+    }
+
+    fn output(self, input: DType) -> Result<DType> {
+        numbers_only("sum", input)
+    }
+
+    fn run(self, x: &Operand, axes: Axes, y: &Operand, _extras: &[Operand]) {
+        for_numbers!(x.dtype(), T => fold(&SumFold::<T, T>::new(), x, axes, y));
+    }
+
+    fn backward(self, reduced: &Reduced, backward: &mut Backward<'_>) -> Result<()> {
+        let gradient = reduced.gradient(backward)?.broadcast_to(backward.input_shape(0))?;
+        backward.give(0, gradient)
+    }
+
+    fn reference(self, values: &[f64]) -> f64 {
+        values.iter().sum()
+    }
+
+    fn torch(self, dim: &str, _several: bool) -> Option<String> {
+        Some(format!("x0.sum({dim})"))
+    }
+}
+
+methods!(Sum, sum, sum_keepdims, "The sum");

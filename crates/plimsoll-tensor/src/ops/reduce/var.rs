@@ -1,0 +1,192 @@
+//! `var` and `std`: the variance over some axes, and its root.
+
+use plimsoll_cpu::element::Element;
+use plimsoll_cpu::reduce::{Mean as MeanFold, Variance};
+use smallvec::{SmallVec, smallvec};
+
+use super::{Reduce, Reduced, fold, n_reduced};
+use crate::dtype::DType;
+use crate::error::Result;
+use crate::op::{Extra, Form, Keep, Keeps, Meta, Operand};
+use crate::ops::kernel::for_floats;
+use crate::shape::{Axes, IntoAxes, Shape};
+use crate::tape::Backward;
+use crate::tensor::Tensor;
+
+/// y = Σ (x - mean)² / (n - correction). Backward reads the input and the mean, so it repeats no reduction.
+#[derive(Clone, Copy, Debug)]
+pub struct Var {
+    correction: f64,
+}
+
+/// The root of the variance. Backward reads the output, too; where it is zero, so is the gradient.
+#[derive(Clone, Copy, Debug)]
+pub struct Std {
+    correction: f64,
+}
+
+/// The divisor of a variance.
+fn divisor(n: usize, correction: f64) -> f64 {
+    (n as f64 - correction).max(0.0)
+}
+
+fn run(correction: f64, is_root: bool, x: &Operand, axes: Axes, y: &Operand, extras: &[Operand]) {
+    for_floats!(x.dtype(), T => {
+        fold(&Variance::<T, T>::new(correction, is_root), x, axes, y);
+        if let [mean] = extras {
+            fold(&MeanFold::<T, <T as Element>::Compute>::new(), x, axes, mean);
+        }
+    });
+}
+
+/// The extra that both keep: the mean, in the type that it is computed in.
+fn mean_extra(input: DType, result: Shape) -> SmallVec<[Extra; 2]> {
+    smallvec![Extra { form: Form::Statistics, meta: Meta::fresh(result, input.accumulator()) }]
+}
+
+/// The distances from the kept mean times `scale`, one number per result.
+fn scaled_distances(reduced: &Reduced, backward: &Backward<'_>, scale: &Tensor) -> Result<Tensor> {
+    let x = backward.input(0)?;
+    let mean = reduced.extra(backward, 0)?.cast(x.dtype())?;
+    x.sub(&mean)?.into_mul(scale)
+}
+
+fn composite(x: &Tensor, axes: Axes, correction: f64) -> Result<Tensor> {
+    let distances = x.sub(&x.mean_keepdims(axes)?)?;
+    let share = 1.0 / divisor(n_reduced(x.shape(), axes), correction);
+    distances.mul(&distances)?.sum_keepdims(axes)?.affine(share, 0.0)
+}
+
+fn reference(values: &[f64], correction: f64) -> f64 {
+    let mean = values.iter().sum::<f64>() / values.len() as f64;
+    let squares: f64 = values.iter().map(|value| (value - mean) * (value - mean)).sum();
+    squares / (values.len() as f64 - correction)
+}
+
+impl Reduce for Var {
+    const NAME: &'static str = "var";
+    const DOC: &'static str = "The variance over some axes.";
+
+    fn sample() -> Var {
+        Var { correction: 1.0 }
+    }
+
+    fn run(self, x: &Operand, axes: Axes, y: &Operand, extras: &[Operand]) {
+        run(self.correction, false, x, axes, y, extras);
+    }
+
+    fn keeps(self) -> Keeps {
+        smallvec![Keep::Input(0), Keep::Extra(0)]
+    }
+
+    fn extras(self, input: DType, result: Shape) -> SmallVec<[Extra; 2]> {
+        mean_extra(input, result)
+    }
+
+    fn backward(self, reduced: &Reduced, backward: &mut Backward<'_>) -> Result<()> {
+        let share = 2.0 / divisor(reduced.n_elems(backward), self.correction);
+        let scale = reduced.gradient(backward)?.into_affine(share, 0.0)?;
+        let gradient = scaled_distances(reduced, backward, &scale)?;
+        backward.give(0, gradient)
+    }
+
+    fn composite(self, x: &Tensor, axes: Axes) -> Option<Result<Tensor>> {
+        Some(composite(x, axes, self.correction))
+    }
+
+    fn reference(self, values: &[f64]) -> f64 {
+        reference(values, self.correction)
+    }
+
+    fn torch(self, dim: &str, _several: bool) -> Option<String> {
+        Some(format!("x0.var({dim}, correction={})", self.correction))
+    }
+}
+
+impl Reduce for Std {
+    const NAME: &'static str = "std";
+    const DOC: &'static str = "The standard deviation over some axes.";
+
+    fn sample() -> Std {
+        Std { correction: 1.0 }
+    }
+
+    fn run(self, x: &Operand, axes: Axes, y: &Operand, extras: &[Operand]) {
+        run(self.correction, true, x, axes, y, extras);
+    }
+
+    fn keeps(self) -> Keeps {
+        smallvec![Keep::Input(0), Keep::Output(0), Keep::Extra(0)]
+    }
+
+    fn extras(self, input: DType, result: Shape) -> SmallVec<[Extra; 2]> {
+        mean_extra(input, result)
+    }
+
+    fn backward(self, reduced: &Reduced, backward: &mut Backward<'_>) -> Result<()> {
+        let share = 1.0 / divisor(reduced.n_elems(backward), self.correction);
+        let y = reduced.output(backward)?;
+        let not_zero = y.add(&y.eq(0.0)?.cast(y.dtype())?)?;
+        let scale = reduced.gradient(backward)?.div(&not_zero)?.into_affine(share, 0.0)?;
+        let gradient = scaled_distances(reduced, backward, &scale)?;
+        backward.give(0, gradient)
+    }
+
+    fn composite(self, x: &Tensor, axes: Axes) -> Option<Result<Tensor>> {
+        Some(composite(x, axes, self.correction).and_then(|variance| variance.sqrt()))
+    }
+
+    fn reference(self, values: &[f64]) -> f64 {
+        reference(values, self.correction).sqrt()
+    }
+
+    fn torch(self, dim: &str, _several: bool) -> Option<String> {
+        Some(format!("x0.std({dim}, correction={})", self.correction))
+    }
+}
+
+/// Declares the four methods of one of the ops.
+macro_rules! corrected_methods {
+    ($op:ident, $doc:literal, $name:ident, $keepdims:ident, $corrected:ident, $corrected_keepdims:ident) => {
+        impl Tensor {
+            #[doc = concat!($doc, " over `axes`, as the estimate from a sample: squares are divided by n - 1.")]
+            ///
+            /// # Errors
+            /// An axis that the tensor does not have, a tensor that is not of floats; memory that is full.
+            #[track_caller]
+            pub fn $name(&self, axes: impl IntoAxes) -> Result<Tensor> {
+                super::reduce($op { correction: 1.0 }, self, axes, false)
+            }
+
+            #[doc = concat!($doc, " over `axes`, which stay with extent one; squares are divided by n - 1.")]
+            ///
+            /// # Errors
+            /// An axis that the tensor does not have, a tensor that is not of floats; memory that is full.
+            #[track_caller]
+            pub fn $keepdims(&self, axes: impl IntoAxes) -> Result<Tensor> {
+                super::reduce($op { correction: 1.0 }, self, axes, true)
+            }
+
+            #[doc = concat!($doc, " over `axes`, where squares are divided by n - `correction`.")]
+            ///
+            /// # Errors
+            /// An axis that the tensor does not have, a tensor that is not of floats; memory that is full.
+            #[track_caller]
+            pub fn $corrected(&self, axes: impl IntoAxes, correction: f64) -> Result<Tensor> {
+                super::reduce($op { correction }, self, axes, false)
+            }
+
+            #[doc = concat!($doc, " over `axes`, which stay with extent one; squares are divided by n - `correction`.")]
+            ///
+            /// # Errors
+            /// An axis that the tensor does not have, a tensor that is not of floats; memory that is full.
+            #[track_caller]
+            pub fn $corrected_keepdims(&self, axes: impl IntoAxes, correction: f64) -> Result<Tensor> {
+                super::reduce($op { correction }, self, axes, true)
+            }
+        }
+    };
+}
+
+corrected_methods!(Var, "The variance", var, var_keepdims, var_corrected, var_corrected_keepdims);
+corrected_methods!(Std, "The standard deviation", std, std_keepdims, std_corrected, std_corrected_keepdims);

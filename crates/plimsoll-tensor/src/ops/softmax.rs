@@ -1,0 +1,313 @@
+//! `softmax` and `log_softmax` along an axis.
+//!
+//! Backward reads the output alone. A line is read once to find its greatest element and the sum of exponentials, and
+//! once more to write the results; one that fits a tile takes each exponential only once.
+
+use plimsoll_cpu::element::{Element, Number};
+use plimsoll_cpu::lines::{Line, Lines, Room};
+use plimsoll_cpu::math::Real;
+use plimsoll_cpu::simd;
+
+use crate::context;
+use crate::error::{Error, Result};
+use crate::execute::{Arg, call, call_with};
+use crate::op::{Gradient, Keep, Keeps, Meta, Op, OpRef, Operand, Outputs, Run, Tensors, one};
+use crate::ops::kernel::for_floats;
+use crate::ops::lines::{Exponentials, Lined, dot, expect_dtype, expect_shape, greatest_of, shift, sum_of};
+use crate::ops::registry::{Array, OpInfo, Sample, Values, floats, input, within};
+use crate::tape::Backward;
+use crate::tensor::Tensor;
+
+/// y = eˣ / Σ eˣ along an axis, or its logarithm.
+#[derive(Clone, Copy, Debug)]
+struct Softmax {
+    axis: usize,
+    is_log: bool,
+}
+
+/// From the gradient and the output to the gradient of the input, written over the gradient.
+#[derive(Clone, Copy, Debug)]
+struct SoftmaxBackward {
+    axis: usize,
+    is_log: bool,
+}
+
+impl Op for Softmax {
+    fn name(&self) -> &'static str {
+        if self.is_log { "log_softmax" } else { "softmax" }
+    }
+
+    fn infer(&self, inputs: &[Meta]) -> Result<Outputs> {
+        let dtype = inputs[0].dtype;
+        if !dtype.is_float() {
+            let detail = format!("takes floats, not {dtype}; convert with `cast(DType::F32)` first");
+            return Err(Error::dtype(self.name(), detail));
+        }
+        one(*inputs[0].shape(), dtype)
+    }
+
+    fn run(&self, run: &mut Run<'_>) -> Result<()> {
+        for_floats!(run.inputs[0].dtype(), T => forward::<T>(*self, &run.inputs[0], &run.outputs[0]));
+        Ok(())
+    }
+
+    fn keeps(&self, _wanted: &[bool]) -> Keeps {
+        smallvec::smallvec![Keep::Output(0)]
+    }
+
+    fn backward(&self, backward: &mut Backward<'_>) -> Result<()> {
+        let args = smallvec::smallvec![Arg::Given(backward.gradient()?), Arg::Given(backward.output(0)?)];
+        let op = SoftmaxBackward { axis: self.axis, is_log: self.is_log };
+        backward.give(0, call_with(OpRef::new(op), args)?)
+    }
+
+    fn composite(&self, inputs: &[&Tensor]) -> Option<Result<Tensors>> {
+        let result = || {
+            let log = inputs[0].sub(&inputs[0].logsumexp_keepdims(self.axis as isize)?)?;
+            if self.is_log { Ok(log) } else { log.exp() }
+        };
+        Some(result().map(|result| smallvec::smallvec![result]))
+    }
+
+    fn overwrites(&self) -> &'static [usize] {
+        &[0]
+    }
+}
+
+impl Op for SoftmaxBackward {
+    fn name(&self) -> &'static str {
+        if self.is_log { "log_softmax_backward" } else { "softmax_backward" }
+    }
+
+    fn infer(&self, inputs: &[Meta]) -> Result<Outputs> {
+        let [gradient, y] = inputs else { unreachable!("two operands") };
+        expect_shape(self.name(), "the output", y, gradient.shape())?;
+        expect_dtype(self.name(), "the output", y, gradient.dtype)?;
+        one(*gradient.shape(), gradient.dtype)
+    }
+
+    fn run(&self, run: &mut Run<'_>) -> Result<()> {
+        let [gradient, y] = run.inputs else { unreachable!("two operands") };
+        for_floats!(y.dtype(), T => backward::<T>(*self, gradient, y, &run.outputs[0]));
+        Ok(())
+    }
+
+    fn gradient(&self) -> Gradient {
+        Gradient::Composite
+    }
+
+    fn composite(&self, inputs: &[&Tensor]) -> Option<Result<Tensors>> {
+        let [gradient, y] = *inputs else { unreachable!("two operands") };
+        let axis = self.axis as isize;
+        let result = || match self.is_log {
+            true => gradient.sub(&y.exp()?.mul(&gradient.sum_keepdims(axis)?)?),
+            false => y.mul(&gradient.sub(&gradient.mul(y)?.sum_keepdims(axis)?)?),
+        };
+        Some(result().map(|result| smallvec::smallvec![result]))
+    }
+
+    fn overwrites(&self) -> &'static [usize] {
+        &[0]
+    }
+}
+
+fn forward<T: Element<Compute: Real>>(op: Softmax, x: &Operand, y: &Operand) {
+    let lines = Lines::along(op.axis, x.shape(), [x.meta.layout.strides(), y.meta.layout.strides()]);
+    let is_over = x.ptr() == y.ptr();
+    let (x, y) = (Lined::<T>::new(x), Lined::<T>::new(y));
+    lines.for_each(|line| {
+        let [x_offset, y_offset] = lines.offsets(line);
+        // SAFETY: lines of operands that `execute` hands out; each line of the output belongs to one task, and where it
+        // is the input's memory, pieces of the input are copies.
+        let (x, y) = unsafe {
+            (x.line(x_offset, lines.steps[0], lines.len), y.line(y_offset, lines.steps[1], lines.len))
+        };
+        forward_line(op.is_log, &x.copied(is_over), &y);
+    });
+}
+
+fn forward_line<T: Element<Compute: Real>>(is_log: bool, x: &Line<T>, y: &Line<T>) {
+    let (mut x_room, mut y_room) = (Room::new(), Room::new());
+    if !is_log && x.pieces().count() == 1 {
+        let Some(all) = x.pieces().next() else { return };
+        let values = x.read(all.clone(), &mut x_room);
+        let shift = shift(greatest_of(values));
+        y.write(all, &mut y_room, |y| {
+            exponentials_tile(values, shift, T::Compute::ONE, y);
+            let scale = T::Compute::ONE / sum_of(y);
+            scale_tile(y, scale);
+        });
+        return;
+    }
+    let whole = Exponentials::of(x, &mut x_room);
+    let (scale, log) = (T::Compute::ONE / whole.sum, whole.sum.ln());
+    for piece in x.pieces() {
+        let values = x.read(piece.clone(), &mut x_room);
+        y.write(piece, &mut y_room, |y| match is_log {
+            true => logarithms_tile(values, whole.shift, log, y),
+            false => exponentials_tile(values, whole.shift, scale, y),
+        });
+    }
+}
+
+fn backward<T: Element<Compute: Real>>(
+    op: SoftmaxBackward,
+    gradient: &Operand,
+    y: &Operand,
+    result: &Operand,
+) {
+    let strides = [gradient, y, result].map(|operand| operand.meta.layout.strides());
+    let lines = Lines::along(op.axis, y.shape(), strides);
+    let is_over = gradient.ptr() == result.ptr();
+    let (gradient, y, result) = (Lined::<T>::new(gradient), Lined::<T>::new(y), Lined::<T>::new(result));
+    lines.for_each(|line| {
+        let offsets = lines.offsets(line);
+        // SAFETY: lines of operands that `execute` hands out; each line of the result belongs to one task, and where it
+        // is the gradient's memory, pieces of the gradient are copies.
+        let [gradient, y, result] = unsafe {
+            [
+                gradient.line(offsets[0], lines.steps[0], lines.len),
+                y.line(offsets[1], lines.steps[1], lines.len),
+                result.line(offsets[2], lines.steps[2], lines.len),
+            ]
+        };
+        backward_line(op.is_log, &gradient.copied(is_over), &y, &result);
+    });
+}
+
+fn backward_line<T: Element<Compute: Real>>(is_log: bool, gradient: &Line<T>, y: &Line<T>, result: &Line<T>) {
+    let mut rooms = [const { Room::new() }; 3];
+    let [g_room, y_room, result_room] = &mut rooms;
+    let mut total = T::Compute::ZERO;
+    for piece in y.pieces() {
+        let g = gradient.read(piece.clone(), g_room);
+        total = total + if is_log { sum_of(g) } else { dot(g, y.read(piece, y_room)) };
+    }
+    for piece in y.pieces() {
+        let (g, y) = (gradient.read(piece.clone(), g_room), y.read(piece.clone(), y_room));
+        result.write(piece, result_room, |result| match is_log {
+            true => log_slope_tile(g, y, total, result),
+            false => slope_tile(g, y, total, result),
+        });
+    }
+}
+
+/// Declares a tile function: the value of each element of `y` from the elements of the inputs at the same place.
+macro_rules! tile {
+    ($name:ident, [$($input:ident),+], [$($number:ident),+], $value:expr) => {
+        #[inline(never)]
+        fn $name<C: Real>($($input: &[C],)+ $($number: C,)+ y: &mut [C]) {
+            simd::vectorize(
+                #[inline(always)]
+                || {
+                    let n = y.len();
+                    $(let $input = &$input[..n];)+
+                    for idx in 0..n {
+                        $(let $input = $input[idx];)+
+                        y[idx] = $value;
+                    }
+                },
+            );
+        }
+    };
+}
+
+tile!(exponentials_tile, [x], [shift, scale], (x - shift).exp() * scale);
+tile!(logarithms_tile, [x], [shift, log], x - shift - log);
+tile!(slope_tile, [g, v], [total], v * (g - total));
+tile!(log_slope_tile, [g, v], [total], g - v.exp() * total);
+
+#[inline(never)]
+fn scale_tile<C: Real>(y: &mut [C], scale: C) {
+    simd::vectorize(
+        #[inline(always)]
+        || y.iter_mut().for_each(|y| *y = *y * scale),
+    );
+}
+
+impl Tensor {
+    /// The exponentials along `axis`, divided by their sum.
+    ///
+    /// # Errors
+    /// An axis that the tensor does not have, a tensor that is not of floats; memory that is full.
+    #[track_caller]
+    pub fn softmax(&self, axis: isize) -> Result<Tensor> {
+        let _line = context::at_callers_line();
+        let axis = self.shape().axis("softmax", axis)?;
+        call(OpRef::new(Softmax { axis, is_log: false }), &[self])
+    }
+
+    /// The logarithm of the [`softmax`](Tensor::softmax) along `axis`, without taking exponentials apart.
+    ///
+    /// # Errors
+    /// An axis that the tensor does not have, a tensor that is not of floats; memory that is full.
+    #[track_caller]
+    pub fn log_softmax(&self, axis: isize) -> Result<Tensor> {
+        let _line = context::at_callers_line();
+        let axis = self.shape().axis("log_softmax", axis)?;
+        call(OpRef::new(Softmax { axis, is_log: true }), &[self])
+    }
+}
+
+/// The registry's entries.
+pub static INFOS: &[&OpInfo] = &[
+    &OpInfo {
+        name: "softmax",
+        doc: "The exponentials along an axis, divided by their sum.",
+        samples: || samples(false),
+    },
+    &OpInfo {
+        name: "softmax_backward",
+        doc: "The gradient of softmax from that of its output.",
+        samples: || backward_samples(false),
+    },
+    &OpInfo {
+        name: "log_softmax",
+        doc: "The logarithm of the softmax along an axis.",
+        samples: || samples(true),
+    },
+    &OpInfo {
+        name: "log_softmax_backward",
+        doc: "The gradient of log_softmax from that of its output.",
+        samples: || backward_samples(true),
+    },
+];
+
+fn samples(is_log: bool) -> Vec<Sample> {
+    let sample = |name: &str, shape: &'static [usize], axis: isize| {
+        let along = axis.rem_euclid(shape.len() as isize) as usize;
+        let torch = if is_log { "log_softmax" } else { "softmax" };
+        Sample::new(name, vec![floats(shape)], move |x| {
+            if is_log { x[0].log_softmax(axis) } else { x[0].softmax(axis) }
+        })
+        .reference(move |x| {
+            Array::build(shape, |idx| {
+                let mut other = idx.to_vec();
+                let mut sum = 0.0;
+                for place in 0..shape[along] {
+                    other[along] = place;
+                    sum += x[0].at(&other).exp();
+                }
+                let share = x[0].at(idx).exp() / sum;
+                if is_log { share.ln() } else { share }
+            })
+        })
+        .torch(format!("x0.{torch}({axis})"))
+    };
+    let wrong = input(&[3, 4], Values::Of(crate::dtype::DType::I64, 0.0, 5.0));
+    vec![
+        sample("rows", &[3, 4], -1).refuses(vec![wrong], "takes floats"),
+        sample("middle axis", &[2, 5, 3], 1),
+        sample("vector", &[7], 0),
+    ]
+}
+
+fn backward_samples(is_log: bool) -> Vec<Sample> {
+    let sample = |name: &str, shape: &[usize], axis: usize| {
+        let inputs = vec![floats(shape), within(shape, -1.5, -0.2)];
+        Sample::new(name, inputs, move |x| {
+            call(OpRef::new(SoftmaxBackward { axis, is_log }), &[&x[0], &x[1]])
+        })
+    };
+    vec![sample("rows", &[2, 5], 1), sample("columns", &[4, 3], 0)]
+}

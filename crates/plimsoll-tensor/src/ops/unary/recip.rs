@@ -1,0 +1,52 @@
+//! `recip`: one over each element.
+
+use plimsoll_cpu::math::Real;
+
+use super::{Reads, Unary, unary};
+use crate::error::Result;
+use crate::tensor::Tensor;
+
+/// f(x) = 1 / x, f'(x) = -f(x)².
+#[derive(Clone, Copy, Debug)]
+pub struct Recip;
+
+impl Unary for Recip {
+    const NAMES: [&'static str; 2] = ["recip", "recip_backward"];
+    const DOC: &'static str = "One over each element.";
+    const READS: Reads = Reads::Output;
+    const RANGE: (f64, f64) = (0.4, 2.0);
+    const TORCH: &'static str = "x0.reciprocal()";
+
+    fn sample() -> Recip {
+        Recip
+    }
+
+    #[inline(always)]
+    fn value<T: Real>(self, x: T) -> T {
+        x.recip()
+    }
+
+    #[inline(always)]
+    fn slope<T: Real>(self, y: T) -> T {
+        -(y * y)
+    }
+
+    fn derivative(self, y: &Tensor) -> Result<Tensor> {
+        y.square()?.into_affine(-1.0, 0.0)
+    }
+
+    fn reference(self, x: f64) -> f64 {
+        1.0 / x
+    }
+}
+
+impl Tensor {
+    /// One over each element.
+    ///
+    /// # Errors
+    /// A tensor that is not of floats; memory that is full.
+    #[track_caller]
+    pub fn recip(&self) -> Result<Tensor> {
+        unary(Recip, self)
+    }
+}
