@@ -5,6 +5,7 @@
 //! threads. It holds no tensors and allocates nothing: what a kernel needs beyond its operands lies on the stack.
 //! Cutting depends on shapes and strides alone, so every result has the same bits for any number of threads.
 
+pub mod bits;
 pub mod copy;
 pub mod element;
 mod folds;
@@ -17,4 +18,5 @@ pub mod simd;
 pub mod threads;
 mod tile;
 mod trig;
+pub mod truncated;
 mod walk;

@@ -24,6 +24,7 @@ mod patches;
 mod plan;
 mod product;
 mod simd;
+mod staging;
 mod tasks;
 mod tile;
 

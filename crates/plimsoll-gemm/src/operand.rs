@@ -10,6 +10,7 @@ use std::ops::Range;
 use crate::element::{Access, Element, Real};
 use crate::isa::Kernels;
 use crate::pack_kernel::Groups;
+use crate::staging::Staging;
 use crate::tile::MAX_WIDTH;
 
 /// A source of packed panels.
@@ -126,14 +127,13 @@ impl<T: Real> Strided<T> {
             }
         }
         const STRETCH: usize = 32;
-        let mut numbers = [[T::default(); STRETCH]; MAX_WIDTH];
+        let mut staging = Staging::<T, MAX_WIDTH, STRETCH>::new();
         for start in depth.clone().step_by(STRETCH) {
             let len = STRETCH.min(depth.end - start);
-            for ((lane, numbers), row) in lanes.clone().zip(&mut numbers).zip(&mut rows) {
-                let from = &mut numbers[..len];
+            for ((lane, numbers), row) in lanes.clone().zip(staging.rows(n_lanes, len)).zip(&mut rows) {
                 // SAFETY: the lanes and depths asked for lie within the matrix.
-                unsafe { (self.access.read)(self.at(batch, lane, start), self.depth_stride, from) };
-                *row = from.as_ptr();
+                unsafe { (self.access.read)(self.at(batch, lane, start), self.depth_stride, numbers) };
+                *row = numbers.as_ptr();
             }
             let panel = &mut panel[(start - depth.start) * width..][..len * width];
             // SAFETY: each row has as many numbers as this stretch of the panel has groups.

@@ -10,6 +10,7 @@ use std::ops::Range;
 use crate::element::{Access, Real};
 use crate::isa::Kernels;
 use crate::operand::{Operand, Strided};
+use crate::staging::Staging;
 use crate::tile::MAX_WIDTH;
 
 /// Numbers along a patch that are brought together at once.
@@ -261,18 +262,22 @@ impl<T: Real> ByPoint<'_, T> {
         width: usize,
         panel: &mut [T],
     ) {
-        let mut staged = [[T::default(); STRETCH]; MAX_WIDTH];
-        let mut rows = [std::ptr::null(); MAX_WIDTH];
+        let mut staging = Staging::<T, MAX_WIDTH, STRETCH>::new();
         for (first, panel) in depth.clone().step_by(STRETCH).zip(panel.chunks_mut(STRETCH * width)) {
-            let mut done = 0;
             let stretch = first..depth.end.min(first + STRETCH);
-            for piece in self.0.pieces(batch, stretch, self.0.lines_are_whole()) {
-                for (point, staged) in points.iter().zip(&mut staged) {
-                    self.0.read(*point, piece, &mut staged[done..done + piece.len]);
-                }
-                done += piece.len;
+            let mut rests: [&mut [T]; MAX_WIDTH] = Default::default();
+            let mut rows = [std::ptr::null(); MAX_WIDTH];
+            let staged = staging.rows(points.len(), stretch.len());
+            for ((staged, rest), row) in staged.zip(&mut rests).zip(&mut rows) {
+                *row = staged.as_ptr();
+                *rest = staged;
             }
-            staged.iter().zip(&mut rows).for_each(|(staged, row)| *row = staged.as_ptr());
+            for piece in self.0.pieces(batch, stretch, self.0.lines_are_whole()) {
+                for (point, rest) in points.iter().zip(&mut rests) {
+                    let to = rest.split_off_mut(..piece.len).unwrap_or_default();
+                    self.0.read(*point, piece, to);
+                }
+            }
             // SAFETY: each row has as many numbers as this stretch of the panel has groups.
             unsafe { (self.0.kernels.transpose)(&rows[..points.len()], width, panel) };
         }

@@ -69,3 +69,26 @@ impl Drop for Slot<'_> {
         self.slots.free.fetch_or(1 << self.idx, Ordering::Release);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicBool;
+
+    use super::*;
+
+    #[test]
+    fn no_two_tasks_hold_the_same_slot() {
+        const N_SLOTS: usize = 3;
+        let slots = Slots::new(N_SLOTS);
+        let taken: [AtomicBool; N_SLOTS] = Default::default();
+        threads::with_threads(7, || {
+            threads::parallel(1000, |_| {
+                let slot = slots.claim();
+                assert!(!taken[slot.idx].swap(true, Ordering::Relaxed), "slot {} is taken", slot.idx);
+                std::thread::yield_now();
+                taken[slot.idx].store(false, Ordering::Relaxed);
+            });
+        });
+        assert_eq!(slots.free.into_inner(), 0b111, "all slots are given back");
+    }
+}

@@ -74,6 +74,27 @@ impl Storage {
         self.n_slots.load(Ordering::Relaxed) as usize
     }
 
+    /// The bytes of a storage on the host.
+    pub fn bytes(&self) -> &[u8] {
+        if self.block.bytes() == 0 {
+            return &[];
+        }
+        assert!(!self.ptr().is_null(), "a ghost has no values; callers refuse it first");
+        // SAFETY: The block is that long, and it is not written while it is shared.
+        unsafe { std::slice::from_raw_parts(self.ptr(), self.block.bytes()) }
+    }
+
+    /// The bytes of a storage on the host that nobody else has seen yet; empty on a ghost.
+    pub fn bytes_mut(self: &mut Arc<Storage>) -> &mut [u8] {
+        assert!(Arc::get_mut(self).is_some(), "a shared storage is never written");
+        if self.ptr().is_null() || self.block.bytes() == 0 {
+            return &mut [];
+        }
+        // SAFETY: The block is that long and belongs to this storage alone (checked above); pages come zeroed from the
+        // source, so every byte has a value.
+        unsafe { std::slice::from_raw_parts_mut(self.ptr(), self.block.bytes()) }
+    }
+
     /// Copies `values` to the beginning of a storage that nobody else has seen yet.
     pub fn fill_from<T: Element>(self: &mut Arc<Storage>, values: &[T]) {
         assert!(Arc::get_mut(self).is_some(), "a shared storage is never written");
@@ -86,15 +107,15 @@ impl Storage {
         unsafe { std::ptr::copy_nonoverlapping(values.as_ptr().cast(), self.ptr(), size_of_val(values)) };
     }
 
-    /// The first `n` elements, copied out of a storage on the host.
-    pub fn copy_out<T: Element>(&self, n: usize) -> Vec<T> {
-        assert!(n * size_of::<T>() <= self.block.bytes(), "the values lie inside the block");
+    /// `n` elements from element `first` on, copied out of a storage on the host.
+    pub fn copy_out<T: Element>(&self, first: usize, n: usize) -> Vec<T> {
+        assert!((first + n) * size_of::<T>() <= self.block.bytes(), "the values lie inside the block");
         assert!(!self.ptr().is_null(), "a ghost has no values; callers refuse it first");
         let mut values = Vec::with_capacity(n);
-        // SAFETY: The block holds `n` elements (checked above) that were written when the storage was made, and
+        // SAFETY: The block holds these elements (checked above), which were written when the storage was made, and
         // it is not written while it is shared; the vector has room for them.
         unsafe {
-            std::ptr::copy_nonoverlapping(self.ptr().cast::<T>(), values.as_mut_ptr(), n);
+            std::ptr::copy_nonoverlapping(self.ptr().cast::<T>().add(first), values.as_mut_ptr(), n);
             values.set_len(n);
         }
         values

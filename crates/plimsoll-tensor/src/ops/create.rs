@@ -3,6 +3,7 @@
 
 use plimsoll_cpu::element::CastTo;
 use plimsoll_cpu::random::{self as kernels, Draw};
+use plimsoll_cpu::truncated::truncated_normal;
 use plimsoll_cpu::{copy, map};
 
 use crate::context;
@@ -29,7 +30,7 @@ enum Fill {
     Uniform { low: f64, high: f64, draw: Draw },
     /// Normally distributed.
     Normal { mean: f64, std: f64, draw: Draw },
-    /// Normally distributed, drawn again beyond two standard deviations.
+    /// Normally distributed within two standard deviations.
     TruncatedNormal { mean: f64, std: f64, draw: Draw },
     /// Whole numbers from a range, the end left out.
     Integers { low: i64, high: i64, draw: Draw },
@@ -92,7 +93,7 @@ impl Op for Create {
                     kernels::normal::<T>(len, ptr.cast(), draw, mean.cast(), std.cast());
                 }),
                 Fill::TruncatedNormal { mean, std, draw } => for_floats!(self.dtype, T => {
-                    kernels::normal::<T>(len, ptr.cast(), draw, mean.cast(), std.cast());
+                    truncated_normal::<T>(len, ptr.cast(), draw, mean, std);
                 }),
                 Fill::Integers { low, high, draw } => for_numbers!(self.dtype, T => {
                     kernels::integers::<T>(len, ptr.cast(), draw, low, high);

@@ -134,12 +134,12 @@ impl Op for MatMul {
     }
 
     fn run(&self, run: &mut Run<'_>) -> Result<()> {
-        for_floats!(run.inputs[0].dtype(), T => product::<T>(run))
+        let metas = [run.inputs[0].meta, run.inputs[1].meta];
+        for_floats!(run.inputs[0].dtype(), T => product::<T>(run, &metas, &gemm::Epilogue::NONE))
     }
 
     fn workspace(&self, inputs: &[Meta]) -> usize {
-        let Ok(calls) = Calls::of(inputs) else { return 0 };
-        for_floats!(inputs[0].dtype, T => gemm::workspace::<T>(&calls.shape))
+        workspace(inputs)
     }
 
     fn cost(&self, inputs: &[Meta], outputs: &[Meta]) -> Cost {
@@ -174,16 +174,26 @@ impl Op for MatMul {
 }
 
 /// All rows of all matrices under each other.
-fn as_rows(x: &Tensor) -> Result<Tensor> {
+pub(super) fn as_rows(x: &Tensor) -> Result<Tensor> {
     let width = x.shape()[x.rank() - 1];
     let rows = x.shape()[..x.rank() - 1].iter().product();
     x.reshape([rows, width])
 }
 
-/// Runs the products of all batches.
-fn product<T: gemm::Element>(run: &mut Run<'_>) -> Result<()> {
+/// The scratch memory that [`product`] needs for operands of that form.
+pub(super) fn workspace(operands: &[Meta]) -> usize {
+    let Ok(calls) = Calls::of(operands) else { return 0 };
+    for_floats!(operands[0].dtype, T => gemm::workspace::<T>(&calls.shape))
+}
+
+/// Multiplies the first two inputs, seen as `operands` says, into the first output; `epilogue` comes after each sum.
+pub(super) fn product<T: gemm::Element>(
+    run: &Run<'_>,
+    operands: &[Meta; 2],
+    epilogue: &gemm::Epilogue<'_, T>,
+) -> Result<()> {
     let (a, b, c) = (&run.inputs[0], &run.inputs[1], &run.outputs[0]);
-    let calls = Calls::of(&[a.meta, b.meta])?;
+    let calls = Calls::of(operands)?;
     let gemm::Shape { batch, m, n, .. } = calls.shape;
     // SAFETY: this is the only slice of the call's scratch memory.
     let workspace = unsafe { run.workspace_bytes() };
@@ -207,7 +217,7 @@ fn product<T: gemm::Element>(run: &mut Run<'_>) -> Result<()> {
         let (a, b) = (matrix(a, 0, call), matrix(b, 1, call));
         // SAFETY: the addresses and strides are those of layouts that `execute` has checked; the output is fresh, and
         // the products of this call are a part of it that no other call writes.
-        unsafe { gemm::gemm::<T>(&calls.shape, a, b, c, &gemm::Epilogue::NONE, workspace) };
+        unsafe { gemm::gemm::<T>(&calls.shape, a, b, c, epilogue, workspace) };
     }
     Ok(())
 }

@@ -1,35 +1,69 @@
 //! The ops: one file or folder each, with everything about it; and the registry that lists them.
 
+mod activation;
 mod affine;
+mod attention;
 pub(crate) mod binary;
+mod clamp;
 mod compare;
+mod concat;
+mod conv2d;
 pub(crate) mod copy;
 mod create;
 mod cross_entropy;
 mod dropout;
+mod index;
 pub(crate) mod kernel;
+mod lerp;
+mod linear;
 mod lines;
+mod logical;
+mod masked_fill;
 mod matmul;
 mod norm;
+pub(crate) mod pool;
+mod predicate;
 mod reduce;
 pub mod registry;
+mod rounding;
+pub(crate) mod slice;
 mod softmax;
+mod triangle;
 mod unary;
 mod view;
+mod where_;
+
+pub use activation::Activation;
+pub use attention::AttentionConfig;
+pub use conv2d::Conv2dConfig;
 
 /// The registry, family by family: one line for each file that describes ops.
 static ALL: &[&[&registry::OpInfo]] = &[
     affine::INFOS,
+    attention::INFOS,
     binary::INFOS,
+    clamp::INFOS,
     compare::INFOS,
+    concat::INFOS,
+    conv2d::INFOS,
     copy::INFOS,
     create::INFOS,
     cross_entropy::INFOS,
     dropout::INFOS,
+    index::INFOS,
+    linear::INFOS,
+    logical::INFOS,
+    masked_fill::INFOS,
     matmul::INFOS,
     norm::INFOS,
+    pool::INFOS,
+    predicate::INFOS,
     reduce::INFOS,
+    rounding::INFOS,
+    slice::INFOS,
     softmax::INFOS,
+    triangle::INFOS,
     unary::INFOS,
     view::INFOS,
+    where_::INFOS,
 ];

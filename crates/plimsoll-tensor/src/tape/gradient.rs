@@ -316,9 +316,14 @@ impl Backward<'_> {
         self.gradients[output].take()
     }
 
-    /// Whether the gradient of an input is wanted.
+    /// Whether the gradient of an input is wanted; never that of an optional input that was not given.
     pub fn wants(&self, input: usize) -> bool {
-        self.wanted[input]
+        self.wanted.get(input).is_some_and(|&wanted| wanted)
+    }
+
+    /// The number of inputs.
+    pub fn n_inputs(&self) -> usize {
+        self.node.inputs.len()
     }
 
     /// The shape of an input.

@@ -3,15 +3,16 @@
 //! An op's file states its formula, what backward reads, and the gradients in plain ops. A number may stand for the
 //! second operand (see [`Rhs`]); it takes the tensor's dtype.
 
-use plimsoll_cpu::element::{Element as Stored, Number};
+use plimsoll_cpu::element::Element as Stored;
 use plimsoll_cpu::{map, simd};
+use smallvec::SmallVec;
 
 use crate::context;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::execute::{Arg, Args, call_with};
-use crate::op::{Keeps, Meta, Op, OpRef, Operand, Outputs, Run, one};
-use crate::ops::kernel::{dst, for_numbers};
+use crate::op::{Extra, Form, Keeps, Meta, Op, OpRef, Operand, Outputs, Run, one};
+use crate::ops::kernel::dst;
 use crate::ops::registry::Values;
 use crate::ops::registry::{Array, OpInfo, Sample, floats, input, within};
 use crate::shape::Shape;
@@ -30,8 +31,14 @@ macro_rules! family {
 
 family! {
     add::Add,
+    atan2::Atan2,
     div::Div,
+    floor_div::FloorDiv,
+    maximum::Maximum,
+    minimum::Minimum,
     mul::Mul,
+    pow::Pow,
+    rem::Rem,
     sub::Sub,
 }
 
@@ -41,17 +48,25 @@ pub trait Binary: Copy + std::fmt::Debug + Send + Sync + 'static {
     const NAME: &'static str;
     /// One sentence for the documents.
     const DOC: &'static str;
+    /// The range that tests draw the first operand from.
+    const LHS_RANGE: (f64, f64) = (-2.0, 2.0);
     /// The range that tests draw the second operand from.
     const RHS_RANGE: (f64, f64) = (-2.0, 2.0);
+    /// Whether the op takes floats alone.
+    const FLOATS_ONLY: bool = false;
     /// PyTorch's expression over `x0` and `x1`.
     const TORCH: &'static str;
+    /// Whether backward reads a mask, as [`Keep::Extra`](crate::op::Keep::Extra) zero.
+    const MASKED: bool = false;
     /// The op itself.
     const OP: &'static dyn Op;
 
-    /// The function.
-    fn value<T: Number>(lhs: T, rhs: T) -> T;
+    /// Computes the op with [`zip`], for each dtype that it takes.
+    fn run(lhs: &Operand, rhs: &Operand, y: &Operand);
     /// What backward reads.
     fn keeps(wanted: &[bool]) -> Keeps;
+    /// Writes a byte per element for backward, before the output is written; none unless [`Binary::MASKED`].
+    fn mask(_lhs: &Operand, _rhs: &Operand, _mask: &Operand) {}
     /// The gradients, in plain ops; [`give_reduced`] takes care of broadcasting.
     ///
     /// # Errors
@@ -125,19 +140,34 @@ impl<B: Binary> Op for Elementwise<B> {
 
     fn infer(&self, inputs: &[Meta]) -> Result<Outputs> {
         let shape = broadcast(B::NAME, inputs)?;
-        if inputs[0].dtype == DType::Bool {
-            return Err(Error::dtype(
+        match inputs[0].dtype {
+            DType::Bool => Err(Error::dtype(
                 B::NAME,
                 "takes numbers, not bool; convert with `cast`, or use a logical op",
-            ));
+            )),
+            dtype if B::FLOATS_ONLY && !dtype.is_float() => Err(Error::dtype(
+                B::NAME,
+                format!("takes floats, not {dtype}; convert with `cast(DType::F32)` first"),
+            )),
+            dtype => one(shape, dtype),
         }
-        one(shape, inputs[0].dtype)
     }
 
     fn run(&self, run: &mut Run<'_>) -> Result<()> {
         let [lhs, rhs] = run.inputs else { unreachable!("two operands") };
-        for_numbers!(lhs.dtype(), T => run2::<T, T>(lhs, rhs, &run.outputs[0], value_tile::<B, _>));
+        if let Some(mask) = run.extras.first() {
+            B::mask(lhs, rhs, mask);
+        }
+        B::run(lhs, rhs, &run.outputs[0]);
         Ok(())
+    }
+
+    fn extras(&self, inputs: &[Meta], _wanted: &[bool]) -> SmallVec<[Extra; 2]> {
+        let shape = inputs[0].shape().broadcast(inputs[1].shape()).filter(|_| B::MASKED);
+        shape
+            .map(|shape| Extra { form: Form::Mask, meta: Meta::fresh(shape, DType::U8) })
+            .into_iter()
+            .collect()
     }
 
     fn keeps(&self, wanted: &[bool]) -> Keeps {
@@ -173,13 +203,50 @@ pub(crate) fn give_reduced(backward: &mut Backward<'_>, input: usize, gradient: 
     backward.give(input, gradient)
 }
 
+/// What a mask of [`give_shares`] says of one element: two where all of the gradient is the first operand's, zero where
+/// none is, one where the operands share it.
+#[inline(always)]
+pub(crate) fn share_of_lhs(takes_lhs: bool, is_tie: bool) -> u8 {
+    2 * u8::from(takes_lhs) + u8::from(is_tie)
+}
+
+/// Gives two operands their shares of the gradient, by the mask that was kept. The shares are none, a half and all, so
+/// that what one operand does not get is the other's, to the bit.
+pub(crate) fn give_shares(backward: &mut Backward<'_>) -> Result<()> {
+    let gradient = backward.gradient()?;
+    let share = backward.extra(0)?.cast(gradient.dtype())?.into_affine(0.5, 0.0)?;
+    let of_lhs = gradient.mul(&share)?;
+    drop(share);
+    if backward.wants(1) {
+        give_reduced(backward, 1, gradient.into_sub(&of_lhs)?)?;
+    }
+    match backward.wants(0) {
+        true => give_reduced(backward, 0, of_lhs),
+        false => Ok(()),
+    }
+}
+
+/// The type that elements of type `T` are computed in.
+pub(crate) type Compute<T> = <T as Stored>::Compute;
+
+/// Computes `y = f(lhs, rhs)`, element by element. `f` is a function of the compute type, marked `#[inline(always)]`, so
+/// that the dtypes that compute alike share one loop.
+pub(crate) fn zip<T: Stored, O: Stored>(
+    lhs: &Operand,
+    rhs: &Operand,
+    y: &Operand,
+    f: impl Fn(Compute<T>, Compute<T>) -> Compute<O> + Copy + Sync,
+) {
+    run2::<T, O>(lhs, rhs, y, |lhs, rhs, y| zip_tile(f, lhs, rhs, y));
+}
+
 #[inline(never)]
-fn value_tile<B: Binary, T: Number>(lhs: &[T], rhs: &[T], y: &mut [T]) {
+fn zip_tile<T: Copy, O>(f: impl Fn(T, T) -> O + Copy, lhs: &[T], rhs: &[T], y: &mut [O]) {
     simd::vectorize(
         #[inline(always)]
         || {
             for ((y, &lhs), &rhs) in y.iter_mut().zip(lhs).zip(rhs) {
-                *y = B::value(lhs, rhs);
+                *y = f(lhs, rhs);
             }
         },
     );
@@ -210,10 +277,10 @@ const fn info<B: Binary>() -> OpInfo {
 }
 
 fn samples<B: Binary>() -> Vec<Sample> {
-    let (low, high) = B::RHS_RANGE;
+    let ((low, high), (rhs_low, rhs_high)) = (B::LHS_RANGE, B::RHS_RANGE);
     let call = |x: &[Tensor]| binary::<B>(&x[0], &x[1]);
     let sample = |name: &str, lhs: &[usize], rhs: &[usize], out: &'static [usize]| {
-        Sample::new(name, vec![floats(lhs), within(rhs, low, high)], call)
+        Sample::new(name, vec![within(lhs, low, high), within(rhs, rhs_low, rhs_high)], call)
             .reference(move |x| Array::build(out, |idx| B::reference(x[0].at(idx), x[1].at(idx))))
             .torch(B::TORCH)
     };

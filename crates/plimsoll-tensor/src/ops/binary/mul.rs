@@ -2,11 +2,12 @@
 
 use plimsoll_cpu::element::Number;
 
-use super::{Binary, Elementwise, Rhs, binary, give_reduced};
+use super::{Binary, Compute, Elementwise, Rhs, binary, give_reduced, zip};
 use crate::context;
 use crate::error::Result;
 use crate::execute::Arg;
-use crate::op::{Keep, Keeps, Op};
+use crate::op::{Keep, Keeps, Op, Operand};
+use crate::ops::kernel::for_numbers;
 use crate::tape::Backward;
 use crate::tensor::Tensor;
 
@@ -20,9 +21,8 @@ impl Binary for Mul {
     const TORCH: &'static str = "x0 * x1";
     const OP: &'static dyn Op = &Elementwise::<Mul>::NEW;
 
-    #[inline(always)]
-    fn value<T: Number>(lhs: T, rhs: T) -> T {
-        lhs.mul(rhs)
+    fn run(lhs: &Operand, rhs: &Operand, y: &Operand) {
+        for_numbers!(lhs.dtype(), T => zip::<T, T>(lhs, rhs, y, <Compute<T> as Number>::mul));
     }
 
     fn keeps(wanted: &[bool]) -> Keeps {

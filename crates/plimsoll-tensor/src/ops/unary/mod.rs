@@ -20,7 +20,7 @@ use crate::tensor::Tensor;
 /// Declares the ops of the family; each has a file, and a unit struct or a struct of attributes in it.
 macro_rules! family {
     ($($module:ident :: $op:ident),* $(,)?) => {
-        $(mod $module;)*
+        $(pub(crate) mod $module;)*
         /// The family's part of the registry.
         pub static INFOS: &[&OpInfo] = &[$(&info::<$module::$op>(), &backward_info::<$module::$op>()),*];
     };
@@ -28,19 +28,46 @@ macro_rules! family {
 
 family! {
     abs::Abs,
+    acos::Acos,
+    asin::Asin,
+    atan::Atan,
+    cos::Cos,
+    cosh::Cosh,
+    elu::Elu,
+    erf::Erf,
     exp::Exp,
+    exp_m1::ExpM1,
+    gelu::Gelu,
+    gelu_tanh::GeluTanh,
+    hard_sigmoid::HardSigmoid,
+    hard_swish::HardSwish,
+    leaky_relu::LeakyRelu,
+    ln::Ln,
+    ln_1p::Ln1p,
+    log10::Log10,
+    log2::Log2,
+    log_sigmoid::LogSigmoid,
+    mish::Mish,
+    powf::Powf,
     recip::Recip,
     relu::Relu,
+    relu6::Relu6,
     rsqrt::Rsqrt,
+    selu::Selu,
+    sigmoid::Sigmoid,
+    silu::Silu,
+    sin::Sin,
+    sinh::Sinh,
+    softplus::Softplus,
     sqrt::Sqrt,
     square::Square,
+    tan::Tan,
+    tanh::Tanh,
 }
 
 /// What the slope is computed from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reads {
-    /// Nothing: it is the same everywhere.
-    Nothing,
     /// The input.
     Input,
     /// The output.
@@ -82,6 +109,27 @@ pub(crate) fn unary<U: Unary>(op: U, x: &Tensor) -> Result<Tensor> {
     call(OpRef::new(Forward(op)), &[x])
 }
 
+/// The gradient times the slope of an op of the family, from what [`Unary::READS`] names; how ops that end in such a
+/// function go back through it. Written over the gradient if nobody else holds it.
+pub(crate) fn times_slope<U: Unary>(op: U, gradient: Tensor, read: Tensor) -> Result<Tensor> {
+    call_with(OpRef::new(Slope(op)), smallvec::smallvec![Arg::Given(gradient), Arg::Given(read)])
+}
+
+/// Applies an op of the family, written over its input if nobody else holds it.
+#[track_caller]
+pub(crate) fn into_unary<U: Unary>(op: U, x: Tensor) -> Result<Tensor> {
+    let _line = context::at_callers_line();
+    call_with(OpRef::new(Forward(op)), smallvec::smallvec![Arg::Given(x)])
+}
+
+/// An attribute that must not be negative, for ops whose backward tells by the output's sign where the input was.
+fn not_negative(op: &'static str, name: &'static str, value: f64) -> Result<f64> {
+    match value >= 0.0 {
+        true => Ok(value),
+        false => Err(Error::argument(op, format!("{name} is {value}; it must be zero or more"))),
+    }
+}
+
 /// The forward op.
 #[derive(Debug)]
 struct Forward<U>(U);
@@ -110,20 +158,18 @@ impl<U: Unary> Op for Forward<U> {
 
     fn keeps(&self, _wanted: &[bool]) -> Keeps {
         match U::READS {
-            Reads::Nothing => Keeps::new(),
             Reads::Input => smallvec::smallvec![Keep::Input(0)],
             Reads::Output => smallvec::smallvec![Keep::Output(0)],
         }
     }
 
     fn backward(&self, backward: &mut Backward<'_>) -> Result<()> {
-        let gradient = Arg::Given(backward.gradient()?);
-        let args = match U::READS {
-            Reads::Nothing => smallvec::smallvec![gradient],
-            Reads::Input => smallvec::smallvec![gradient, Arg::Given(backward.input(0)?)],
-            Reads::Output => smallvec::smallvec![gradient, Arg::Given(backward.output(0)?)],
+        let gradient = backward.gradient()?;
+        let value = match U::READS {
+            Reads::Input => backward.input(0)?,
+            Reads::Output => backward.output(0)?,
         };
-        backward.give(0, call_with(OpRef::new(Slope(self.0)), args)?)
+        backward.give(0, times_slope(self.0, gradient, value)?)
     }
 
     fn overwrites(&self) -> &'static [usize] {
@@ -149,10 +195,11 @@ impl<U: Unary> Op for Slope<U> {
     }
 
     fn run(&self, run: &mut Run<'_>) -> Result<()> {
-        let (gradient, result) = (&run.inputs[0], &run.outputs[0]);
-        for_floats!(gradient.dtype(), T => match run.inputs.get(1) {
-            Some(v) => run2::<T>(gradient, v, result, |g, v, y| slope_tile(self.0, g, v, y)),
-            None => run1::<T>(gradient, result, |g, y| slope_tile(self.0, g, g, y)),
+        let [gradient, v] = run.inputs else {
+            unreachable!("a gradient and what the slope is computed from")
+        };
+        for_floats!(gradient.dtype(), T => {
+            run2::<T>(gradient, v, &run.outputs[0], |g, v, y| slope_tile(self.0, g, v, y));
         });
         Ok(())
     }
@@ -162,8 +209,8 @@ impl<U: Unary> Op for Slope<U> {
     }
 
     fn composite(&self, inputs: &[&Tensor]) -> Option<Result<Tensors>> {
-        let product = |v: &Tensor| inputs[0].mul(&self.0.derivative(v)?);
-        Some(product(inputs[inputs.len() - 1]).map(|result| smallvec::smallvec![result]))
+        let product = || inputs[0].mul(&self.0.derivative(inputs[1])?);
+        Some(product().map(|result| smallvec::smallvec![result]))
     }
 
     fn overwrites(&self) -> &'static [usize] {
@@ -241,10 +288,7 @@ fn samples<U: Unary>() -> Vec<Sample> {
 fn backward_samples<U: Unary>() -> Vec<Sample> {
     let op = U::sample();
     let (low, high) = U::RANGE;
-    let inputs = match U::READS {
-        Reads::Nothing => vec![within(&[5], -1.0, 1.0)],
-        _ => vec![within(&[5], -1.0, 1.0), within(&[5], low, high)],
-    };
+    let inputs = vec![within(&[5], -1.0, 1.0), within(&[5], low, high)];
     let call = move |x: &[Tensor]| call(OpRef::new(Slope(op)), &x.iter().collect::<Vec<_>>());
     vec![Sample::new("vector", inputs, call)]
 }

@@ -3,7 +3,7 @@
 use plimsoll_cpu::element::Number;
 use plimsoll_cpu::math::Real;
 
-use super::{Reads, Unary, unary};
+use super::{Reads, Unary, into_unary, unary};
 use crate::error::Result;
 use crate::tensor::Tensor;
 
@@ -49,5 +49,14 @@ impl Tensor {
     #[track_caller]
     pub fn relu(&self) -> Result<Tensor> {
         unary(Relu, self)
+    }
+
+    /// Each element, or zero where it is negative, written over this tensor if nobody else holds it.
+    ///
+    /// # Errors
+    /// A tensor that is not of floats; memory that is full.
+    #[track_caller]
+    pub fn into_relu(self) -> Result<Tensor> {
+        into_unary(Relu, self)
     }
 }

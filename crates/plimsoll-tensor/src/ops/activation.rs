@@ -1,0 +1,111 @@
+//! Activations that may follow a product in the same call.
+//!
+//! One whose slope is read from its output (relu, sigmoid, tanh) is applied inside the kernel, to sums that are not
+//! rounded yet, and costs no memory: the output is what the next layer keeps anyway. One whose slope needs its input
+//! (gelu, silu) runs as an op of its own on the product's result. It keeps the pre-activation and nothing else, and
+//! later readers of its output get it as a derived value; a kernel that wrote both would save one reading of memory,
+//! and its record would have to hide a second op.
+
+use plimsoll_cpu::math::Real;
+use plimsoll_cpu::simd;
+
+use super::unary::gelu::Gelu;
+use super::unary::gelu_tanh::GeluTanh;
+use super::unary::relu::Relu;
+use super::unary::sigmoid::Sigmoid;
+use super::unary::silu::Silu;
+use super::unary::tanh::Tanh;
+use super::unary::{Unary, into_unary, times_slope};
+use crate::error::Result;
+use crate::tensor::Tensor;
+
+/// What is applied to the result of a linear map or a convolution.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Activation {
+    /// Nothing.
+    #[default]
+    None,
+    /// `max(x, 0)`.
+    Relu,
+    /// `1 / (1 + exp(-x))`.
+    Sigmoid,
+    /// The hyperbolic tangent.
+    Tanh,
+    /// x times the normal distribution's share below it.
+    Gelu,
+    /// The usual approximation of [`Activation::Gelu`] by a hyperbolic tangent.
+    GeluTanh,
+    /// `x sigmoid(x)`.
+    Silu,
+}
+
+impl Activation {
+    /// The part that the product's kernel applies, and the part that runs as an op of its own afterwards.
+    pub(super) fn split(self) -> (Activation, Activation) {
+        match self {
+            Activation::None | Activation::Relu | Activation::Sigmoid | Activation::Tanh => {
+                (self, Activation::None)
+            }
+            Activation::Gelu | Activation::GeluTanh | Activation::Silu => (Activation::None, self),
+        }
+    }
+
+    /// The function over a stretch of sums, for a kernel.
+    pub(super) fn in_kernel<T: Real>(self) -> Option<fn(&mut [T])> {
+        match self {
+            Activation::Relu => Some(|row| in_place(Relu, row)),
+            Activation::Sigmoid => Some(|row| in_place(Sigmoid, row)),
+            Activation::Tanh => Some(|row| in_place(Tanh, row)),
+            _ => None,
+        }
+    }
+
+    /// The gradient of the sums from that of the output; written over it if nobody else holds it.
+    pub(super) fn back(self, gradient: Tensor, output: impl FnOnce() -> Result<Tensor>) -> Result<Tensor> {
+        match self {
+            Activation::Relu => times_slope(Relu, gradient, output()?),
+            Activation::Sigmoid => times_slope(Sigmoid, gradient, output()?),
+            Activation::Tanh => times_slope(Tanh, gradient, output()?),
+            _ => Ok(gradient),
+        }
+    }
+
+    /// The function as an op of its own; written over `x` if nobody else holds it.
+    pub(super) fn apply(self, x: Tensor) -> Result<Tensor> {
+        match self {
+            Activation::None => Ok(x),
+            Activation::Relu => into_unary(Relu, x),
+            Activation::Sigmoid => into_unary(Sigmoid, x),
+            Activation::Tanh => into_unary(Tanh, x),
+            Activation::Gelu => into_unary(Gelu, x),
+            Activation::GeluTanh => into_unary(GeluTanh, x),
+            Activation::Silu => into_unary(Silu, x),
+        }
+    }
+
+    /// The function by the standard library, for the tests.
+    pub(super) fn reference(self, x: f64) -> f64 {
+        match self {
+            Activation::None => x,
+            Activation::Relu => Relu.reference(x),
+            Activation::Sigmoid => Sigmoid.reference(x),
+            Activation::Tanh => Tanh.reference(x),
+            Activation::Gelu => Gelu.reference(x),
+            Activation::GeluTanh => GeluTanh.reference(x),
+            Activation::Silu => Silu.reference(x),
+        }
+    }
+}
+
+/// A function of the unary family over a stretch of memory.
+#[inline(never)]
+fn in_place<U: Unary, T: Real>(op: U, row: &mut [T]) {
+    simd::vectorize(
+        #[inline(always)]
+        || {
+            for x in row.iter_mut() {
+                *x = op.value(*x);
+            }
+        },
+    );
+}

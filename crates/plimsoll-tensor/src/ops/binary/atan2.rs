@@ -1,0 +1,63 @@
+//! `atan2`: the angle of a point, from its two coordinates.
+
+use plimsoll_cpu::math::Real;
+
+use super::{Binary, Compute, Elementwise, Rhs, binary, give_reduced, zip};
+use crate::context;
+use crate::error::Result;
+use crate::op::{Keep, Keeps, Op, Operand};
+use crate::ops::kernel::for_floats;
+use crate::tape::Backward;
+use crate::tensor::Tensor;
+
+/// f(y, x) = the angle of the point (x, y), with slopes x / (x² + y²) and -y / (x² + y²); backward reads both operands.
+#[derive(Clone, Copy, Debug)]
+pub struct Atan2;
+
+impl Binary for Atan2 {
+    const NAME: &'static str = "atan2";
+    const DOC: &'static str = "The angle of the point whose ordinates and abscissas are given.";
+    const RHS_RANGE: (f64, f64) = (0.3, 2.0);
+    const FLOATS_ONLY: bool = true;
+    const TORCH: &'static str = "torch.atan2(x0, x1)";
+    const OP: &'static dyn Op = &Elementwise::<Atan2>::NEW;
+
+    fn run(lhs: &Operand, rhs: &Operand, y: &Operand) {
+        for_floats!(lhs.dtype(), T => zip::<T, T>(lhs, rhs, y, <Compute<T> as Real>::atan2));
+    }
+
+    fn keeps(_wanted: &[bool]) -> Keeps {
+        smallvec::smallvec![Keep::Input(0), Keep::Input(1)]
+    }
+
+    fn backward(backward: &mut Backward<'_>) -> Result<()> {
+        let (y, x) = (backward.input(0)?, backward.input(1)?);
+        let per_square = backward.gradient()?.into_div(&y.square()?.into_add(x.square()?)?)?;
+        if backward.wants(0) {
+            give_reduced(backward, 0, per_square.mul(&x)?)?;
+        }
+        if backward.wants(1) {
+            give_reduced(backward, 1, per_square.into_mul(&y)?.into_affine(-1.0, 0.0)?)?;
+        }
+        Ok(())
+    }
+
+    fn reference(lhs: f64, rhs: f64) -> f64 {
+        (lhs / rhs).atan() + if rhs >= 0.0 { 0.0 } else { std::f64::consts::PI.copysign(lhs) }
+    }
+}
+
+impl Tensor {
+    /// The angle of the point whose ordinates are this tensor and whose abscissas are `x`, from -π to π.
+    ///
+    /// # Errors
+    /// Shapes that do not broadcast, different dtypes, tensors that are not of floats; memory that is full.
+    #[track_caller]
+    pub fn atan2(&self, x: impl Rhs) -> Result<Tensor> {
+        let _line = context::at_callers_line();
+        x.apply(
+            |x| binary::<Atan2>(self, x),
+            |number| binary::<Atan2>(self, &Tensor::full_like_scalar(self, number)?),
+        )
+    }
+}

@@ -1,0 +1,86 @@
+//! `maximum`: the greater of two elements.
+
+use plimsoll_cpu::element::Number;
+
+use super::{Binary, Compute, Elementwise, Rhs, binary, give_shares, share_of_lhs, zip};
+use crate::context;
+use crate::error::Result;
+use crate::op::{Keep, Keeps, Op, Operand};
+use crate::ops::kernel::for_numbers;
+use crate::tape::Backward;
+use crate::tensor::Tensor;
+
+/// f(a, b) = max(a, b), NaN where either is. The gradient goes to the greater one, and half to each where they are equal;
+/// a byte per element says which, instead of both operands.
+#[derive(Clone, Copy, Debug)]
+pub struct Maximum;
+
+impl Binary for Maximum {
+    const NAME: &'static str = "maximum";
+    const DOC: &'static str = "The greater of two elements.";
+    const TORCH: &'static str = "torch.maximum(x0, x1)";
+    const MASKED: bool = true;
+    const OP: &'static dyn Op = &Elementwise::<Maximum>::NEW;
+
+    fn run(lhs: &Operand, rhs: &Operand, y: &Operand) {
+        for_numbers!(lhs.dtype(), T => zip::<T, T>(lhs, rhs, y, <Compute<T> as Number>::max));
+    }
+
+    fn keeps(_wanted: &[bool]) -> Keeps {
+        smallvec::smallvec![Keep::Extra(0)]
+    }
+
+    fn mask(lhs: &Operand, rhs: &Operand, mask: &Operand) {
+        for_numbers!(lhs.dtype(), T => zip::<T, u8>(lhs, rhs, mask, share::<Compute<T>>));
+    }
+
+    fn backward(backward: &mut Backward<'_>) -> Result<()> {
+        give_shares(backward)
+    }
+
+    fn reference(lhs: f64, rhs: f64) -> f64 {
+        if lhs > rhs { lhs } else { rhs }
+    }
+}
+
+#[inline(always)]
+fn share<T: Number>(lhs: T, rhs: T) -> u8 {
+    share_of_lhs(lhs > rhs, lhs == rhs)
+}
+
+impl Tensor {
+    /// The greater of two elements, or of each element and a number; NaN where either is.
+    ///
+    /// # Errors
+    /// Shapes that do not broadcast, different dtypes; memory that is full.
+    #[track_caller]
+    pub fn maximum(&self, rhs: impl Rhs) -> Result<Tensor> {
+        let _line = context::at_callers_line();
+        rhs.apply(
+            |rhs| binary::<Maximum>(self, rhs),
+            |number| binary::<Maximum>(self, &Tensor::full_like_scalar(self, number)?),
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::op::Form;
+    use crate::tape::GradientTape;
+
+    #[test]
+    fn ties_share_the_gradient_and_a_byte_per_element_is_kept() {
+        let a = Tensor::from_vec(vec![1.0f32, 2.0, 3.0]).unwrap();
+        let b = Tensor::from_vec(vec![2.0f32, 2.0, 2.0]).unwrap();
+        let tape = GradientTape::new();
+        tape.watch(&a).unwrap();
+        tape.watch(&b).unwrap();
+        let y = tape.record(|| a.maximum(&b)).unwrap();
+        let saved: Vec<(Form, usize)> = tape.saved().values().iter().map(|value| (value.form, value.bytes)).collect();
+        assert_eq!(saved, [(Form::Mask, 3)]);
+        let [of_a, of_b] = tape.gradient(&y, [&a, &b]).unwrap();
+        assert_eq!(of_a.to_vec::<f32>().unwrap(), [0.0, 0.5, 1.0]);
+        assert_eq!(of_b.to_vec::<f32>().unwrap(), [1.0, 0.5, 0.0]);
+    }
+}

@@ -1,0 +1,64 @@
+//! `minimum`: the lesser of two elements.
+
+use plimsoll_cpu::element::Number;
+
+use super::{Binary, Compute, Elementwise, Rhs, binary, give_shares, share_of_lhs, zip};
+use crate::context;
+use crate::error::Result;
+use crate::op::{Keep, Keeps, Op, Operand};
+use crate::ops::kernel::for_numbers;
+use crate::tape::Backward;
+use crate::tensor::Tensor;
+
+/// f(a, b) = min(a, b), NaN where either is. The gradient goes to the lesser one, and half to each where they are equal;
+/// a byte per element says which, instead of both operands.
+#[derive(Clone, Copy, Debug)]
+pub struct Minimum;
+
+impl Binary for Minimum {
+    const NAME: &'static str = "minimum";
+    const DOC: &'static str = "The lesser of two elements.";
+    const TORCH: &'static str = "torch.minimum(x0, x1)";
+    const MASKED: bool = true;
+    const OP: &'static dyn Op = &Elementwise::<Minimum>::NEW;
+
+    fn run(lhs: &Operand, rhs: &Operand, y: &Operand) {
+        for_numbers!(lhs.dtype(), T => zip::<T, T>(lhs, rhs, y, <Compute<T> as Number>::min));
+    }
+
+    fn keeps(_wanted: &[bool]) -> Keeps {
+        smallvec::smallvec![Keep::Extra(0)]
+    }
+
+    fn mask(lhs: &Operand, rhs: &Operand, mask: &Operand) {
+        for_numbers!(lhs.dtype(), T => zip::<T, u8>(lhs, rhs, mask, share::<Compute<T>>));
+    }
+
+    fn backward(backward: &mut Backward<'_>) -> Result<()> {
+        give_shares(backward)
+    }
+
+    fn reference(lhs: f64, rhs: f64) -> f64 {
+        if lhs < rhs { lhs } else { rhs }
+    }
+}
+
+#[inline(always)]
+fn share<T: Number>(lhs: T, rhs: T) -> u8 {
+    share_of_lhs(lhs < rhs, lhs == rhs)
+}
+
+impl Tensor {
+    /// The lesser of two elements, or of each element and a number; NaN where either is.
+    ///
+    /// # Errors
+    /// Shapes that do not broadcast, different dtypes; memory that is full.
+    #[track_caller]
+    pub fn minimum(&self, rhs: impl Rhs) -> Result<Tensor> {
+        let _line = context::at_callers_line();
+        rhs.apply(
+            |rhs| binary::<Minimum>(self, rhs),
+            |number| binary::<Minimum>(self, &Tensor::full_like_scalar(self, number)?),
+        )
+    }
+}

@@ -1,0 +1,70 @@
+//! `pow`: each element to the power of another.
+
+use plimsoll_cpu::math::Real;
+
+use super::{Binary, Compute, Elementwise, Rhs, binary, give_reduced, zip};
+use crate::context;
+use crate::error::Result;
+use crate::op::{Keep, Keeps, Op, Operand};
+use crate::ops::kernel::for_floats;
+use crate::tape::Backward;
+use crate::tensor::Tensor;
+
+/// f(a, b) = aᵇ with slopes b aᵇ⁻¹ and f ln a. Both are zero where they are zero in the limit: the first for b = 0, the
+/// second for a = 0 unless f is infinite there. Backward reads both operands for the first, a and f for the second.
+#[derive(Clone, Copy, Debug)]
+pub struct Pow;
+
+impl Binary for Pow {
+    const NAME: &'static str = "pow";
+    const DOC: &'static str = "Each element to the power of another.";
+    const LHS_RANGE: (f64, f64) = (0.3, 2.0);
+    const FLOATS_ONLY: bool = true;
+    const TORCH: &'static str = "torch.pow(x0, x1)";
+    const OP: &'static dyn Op = &Elementwise::<Pow>::NEW;
+
+    fn run(lhs: &Operand, rhs: &Operand, y: &Operand) {
+        for_floats!(lhs.dtype(), T => zip::<T, T>(lhs, rhs, y, <Compute<T> as Real>::pow));
+    }
+
+    fn keeps(wanted: &[bool]) -> Keeps {
+        let exponent = wanted[0].then_some(Keep::Input(1));
+        let power = wanted[1].then_some(Keep::Output(0));
+        [Some(Keep::Input(0)), exponent, power].into_iter().flatten().collect()
+    }
+
+    fn backward(backward: &mut Backward<'_>) -> Result<()> {
+        let gradient = backward.gradient()?;
+        let base = backward.input(0)?;
+        if backward.wants(0) {
+            let exponent = backward.input(1)?;
+            let slope = base.pow(&exponent.affine(1.0, -1.0)?)?.into_mul(&exponent)?;
+            let slope = exponent.eq(0.0)?.where_(&Tensor::full_like_scalar(&slope, 0.0)?, &slope)?;
+            give_reduced(backward, 0, slope.into_mul(&gradient)?)?;
+        }
+        if backward.wants(1) {
+            let power = backward.output(0)?;
+            let slope = power.mul(&base.ln()?)?;
+            let is_flat = base.eq(0.0)?.logical_and(&power.is_finite()?)?;
+            let slope = is_flat.where_(&Tensor::full_like_scalar(&slope, 0.0)?, &slope)?;
+            give_reduced(backward, 1, slope.into_mul(&gradient)?)?;
+        }
+        Ok(())
+    }
+
+    fn reference(lhs: f64, rhs: f64) -> f64 {
+        (rhs * lhs.ln()).exp()
+    }
+}
+
+impl Tensor {
+    /// Each element to the power of another, or of a number.
+    ///
+    /// # Errors
+    /// Shapes that do not broadcast, different dtypes, tensors that are not of floats; memory that is full.
+    #[track_caller]
+    pub fn pow(&self, exponent: impl Rhs) -> Result<Tensor> {
+        let _line = context::at_callers_line();
+        exponent.apply(|exponent| binary::<Pow>(self, exponent), |number| self.powf(number))
+    }
+}

@@ -1,0 +1,65 @@
+//! `rem`: what a division to the next lower whole number leaves, with the sign of the divisor.
+
+use super::floor_div::WholeDivision;
+use super::{Binary, Compute, Elementwise, Rhs, binary, give_reduced, zip};
+use crate::context;
+use crate::error::Result;
+use crate::op::{Keep, Keeps, Op, Operand};
+use crate::ops::kernel::for_numbers;
+use crate::tape::Backward;
+use crate::tensor::Tensor;
+
+/// f(a, b) = a - ⌊a / b⌋ b with slopes 1 and -⌊a / b⌋; backward reads both operands for the second, nothing for the first.
+#[derive(Clone, Copy, Debug)]
+pub struct Rem;
+
+impl Binary for Rem {
+    const NAME: &'static str = "rem";
+    const DOC: &'static str = "What a floored division leaves; it has the sign of the divisor.";
+    const RHS_RANGE: (f64, f64) = (0.6, 0.9);
+    const TORCH: &'static str = "torch.remainder(x0, x1)";
+    const OP: &'static dyn Op = &Elementwise::<Rem>::NEW;
+
+    fn run(lhs: &Operand, rhs: &Operand, y: &Operand) {
+        for_numbers!(lhs.dtype(), T => zip::<T, T>(lhs, rhs, y, <Compute<T> as WholeDivision>::rem));
+    }
+
+    fn keeps(wanted: &[bool]) -> Keeps {
+        match wanted[1] {
+            true => smallvec::smallvec![Keep::Input(0), Keep::Input(1)],
+            false => Keeps::new(),
+        }
+    }
+
+    fn backward(backward: &mut Backward<'_>) -> Result<()> {
+        let gradient = backward.gradient()?;
+        if backward.wants(1) {
+            let quotient = backward.input(0)?.floor_div(&backward.input(1)?)?;
+            give_reduced(backward, 1, quotient.into_mul(&gradient)?.into_affine(-1.0, 0.0)?)?;
+        }
+        match backward.wants(0) {
+            true => give_reduced(backward, 0, gradient),
+            false => Ok(()),
+        }
+    }
+
+    fn reference(lhs: f64, rhs: f64) -> f64 {
+        lhs - (lhs / rhs).floor() * rhs
+    }
+}
+
+impl Tensor {
+    /// What a floored division by another element, or by a number, leaves, as Python's `%`: it has the sign of the
+    /// divisor. Of whole numbers divided by zero, all is left.
+    ///
+    /// # Errors
+    /// Shapes that do not broadcast, different dtypes; memory that is full.
+    #[track_caller]
+    pub fn rem(&self, rhs: impl Rhs) -> Result<Tensor> {
+        let _line = context::at_callers_line();
+        rhs.apply(
+            |rhs| binary::<Rem>(self, rhs),
+            |number| binary::<Rem>(self, &Tensor::full_like_scalar(self, number)?),
+        )
+    }
+}

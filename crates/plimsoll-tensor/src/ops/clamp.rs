@@ -1,0 +1,260 @@
+//! `clamp`: each element, brought between two bounds.
+
+use plimsoll_cpu::bits;
+use plimsoll_cpu::element::{CastTo, Element as Stored, Number};
+use plimsoll_cpu::{map, simd};
+use smallvec::SmallVec;
+
+use crate::context;
+use crate::dtype::DType;
+use crate::error::{Error, Result};
+use crate::execute::{Arg, call, call_with};
+use crate::op::{Extra, Form, Keep, Keeps, Meta, Op, OpRef, Operand, Outputs, Run, one};
+use crate::ops::copy::copy;
+use crate::ops::kernel::{dst, for_numbers, src};
+use crate::ops::registry::{Array, OpInfo, Sample, Values, floats, input};
+use crate::shape::Shape;
+use crate::tape::Backward;
+use crate::tensor::Tensor;
+
+/// f(x) = min(max(x, low), high); f'(x) = 1 from bound to bound, the bounds included, else 0. Neither the input nor the
+/// output tells a bound from what was brought to it in less than a value per element, so a bit per element is kept.
+#[derive(Clone, Copy, Debug)]
+struct Clamp {
+    low: f64,
+    high: f64,
+}
+
+impl Op for Clamp {
+    fn name(&self) -> &'static str {
+        "clamp"
+    }
+
+    fn infer(&self, inputs: &[Meta]) -> Result<Outputs> {
+        match inputs[0].dtype {
+            DType::Bool => Err(Error::dtype("clamp", "takes numbers, not bool; convert with `cast`")),
+            dtype => one(*inputs[0].shape(), dtype),
+        }
+    }
+
+    fn run(&self, run: &mut Run<'_>) -> Result<()> {
+        let (mut x, y) = (&run.inputs[0], &run.outputs[0]);
+        if let Some(mask) = run.extras.first() {
+            x = in_order(x, y);
+            for_numbers!(x.dtype(), T => self.pack::<T>(x, mask));
+        }
+        for_numbers!(x.dtype(), T => {
+            // SAFETY: `execute` hands out operands that are valid for their layouts; the output is fresh, or the input.
+            unsafe { map::map1::<T, T>(x.shape(), dst(y), src(x), |x, y| tile(*self, x, y)) }
+        });
+        Ok(())
+    }
+
+    fn keeps(&self, _wanted: &[bool]) -> Keeps {
+        smallvec::smallvec![Keep::Extra(0)]
+    }
+
+    fn extras(&self, inputs: &[Meta], _wanted: &[bool]) -> SmallVec<[Extra; 2]> {
+        smallvec::smallvec![Extra { form: Form::Mask, meta: mask_meta(&inputs[0]) }]
+    }
+
+    fn backward(&self, backward: &mut Backward<'_>) -> Result<()> {
+        let args = smallvec::smallvec![Arg::Given(backward.gradient()?), Arg::Given(backward.extra(0)?)];
+        backward.give(0, call_with(OpRef::Static(&ClampBackward), args)?)
+    }
+
+    fn overwrites(&self) -> &'static [usize] {
+        &[0]
+    }
+
+    fn is_cheap(&self) -> bool {
+        true
+    }
+}
+
+impl Clamp {
+    /// Sets the bits of the elements that lie between the bounds.
+    fn pack<T: Stored<Compute: Number>>(self, x: &Operand, mask: &Operand)
+    where
+        f64: CastTo<T::Compute>,
+    {
+        let (low, high): (T::Compute, T::Compute) = (self.low.cast(), self.high.cast());
+        let holds = |x: T::Compute| x >= low && x <= high;
+        // SAFETY: `in_order` gives contiguous elements, and the mask has the bytes that `mask_meta` states.
+        unsafe { bits::pack::<T>(x.n_elems(), x.ptr().cast_const().cast(), mask.ptr(), holds) }
+    }
+}
+
+#[inline(never)]
+fn tile<T: Number>(op: Clamp, x: &[T], y: &mut [T])
+where
+    f64: CastTo<T>,
+{
+    let (low, high): (T, T) = (op.low.cast(), op.high.cast());
+    simd::vectorize(
+        #[inline(always)]
+        || {
+            for (y, &x) in y.iter_mut().zip(x) {
+                *y = x.max(low).min(high);
+            }
+        },
+    );
+}
+
+/// The elements in row-major order: as they lie, or else copied to where the result will be.
+fn in_order<'a>(x: &'a Operand, y: &'a Operand) -> &'a Operand {
+    if x.is_contiguous() {
+        return x;
+    }
+    copy(x, y);
+    y
+}
+
+/// The form of a mask with a bit for each element.
+fn mask_meta(of: &Meta) -> Meta {
+    Meta::fresh(Shape::from_checked([bits::mask_len(of.n_elems())]), DType::U8)
+}
+
+/// The gradient where a bit is set, else zero. It is linear in the gradient and its own transpose, so that it is its own
+/// backward, to any order.
+#[derive(Debug)]
+struct ClampBackward;
+
+impl Op for ClampBackward {
+    fn name(&self) -> &'static str {
+        "clamp_backward"
+    }
+
+    fn infer(&self, inputs: &[Meta]) -> Result<Outputs> {
+        let expected = mask_meta(&inputs[0]);
+        if inputs[1].dtype != expected.dtype || inputs[1].shape() != expected.shape() {
+            return Err(Error::shape(
+                "clamp_backward",
+                format!(
+                    "a mask for shape {} is uint8 of shape {}, not {} of shape {}",
+                    inputs[0].shape(),
+                    expected.shape(),
+                    inputs[1].dtype,
+                    inputs[1].shape()
+                ),
+            ));
+        }
+        one(*inputs[0].shape(), inputs[0].dtype)
+    }
+
+    fn run(&self, run: &mut Run<'_>) -> Result<()> {
+        let [gradient, mask] = run.inputs else { unreachable!("a gradient and a mask") };
+        let y = &run.outputs[0];
+        let gradient = in_order(gradient, y);
+        for_numbers!(y.dtype(), T => {
+            // SAFETY: both are contiguous and of one shape, the output is fresh or the gradient itself, and `infer`
+            // checks the shape of the mask.
+            unsafe {
+                bits::keep::<T>(y.n_elems(), src(mask), gradient.ptr().cast_const().cast(), y.ptr().cast());
+            }
+        });
+        Ok(())
+    }
+
+    fn keeps(&self, _wanted: &[bool]) -> Keeps {
+        smallvec::smallvec![Keep::Input(1)]
+    }
+
+    fn backward(&self, backward: &mut Backward<'_>) -> Result<()> {
+        let args = smallvec::smallvec![Arg::Given(backward.gradient()?), Arg::Given(backward.input(1)?)];
+        backward.give(0, call_with(OpRef::Static(&ClampBackward), args)?)
+    }
+
+    fn overwrites(&self) -> &'static [usize] {
+        &[0]
+    }
+}
+
+impl Tensor {
+    /// Each element, at least `low` and at most `high`; an infinite bound leaves that side open.
+    ///
+    /// # Errors
+    /// Bounds that are no numbers or in the wrong order, a tensor of truth values; memory that is full.
+    #[track_caller]
+    pub fn clamp(&self, low: f64, high: f64) -> Result<Tensor> {
+        let _line = context::at_callers_line();
+        if low <= high {
+            return call(OpRef::new(Clamp { low, high }), &[self]);
+        }
+        Err(Error::argument(
+            "clamp",
+            format!("no number is at least {low} and at most {high}; the lower bound comes first"),
+        ))
+    }
+}
+
+/// The registry's entries.
+pub static INFOS: &[&OpInfo] = &[
+    &OpInfo { name: "clamp", doc: "Each element, brought between two bounds.", samples },
+    &OpInfo {
+        name: "clamp_backward",
+        doc: "The gradient where a bit is set, else zero.",
+        samples: backward_samples,
+    },
+];
+
+fn samples() -> Vec<Sample> {
+    let bounded = |x: f64| if x < -0.5 { -0.5 } else { x.min(1.1) };
+    let sample = |name: &str, shape: &[usize]| {
+        Sample::new(name, vec![floats(shape)], |x| x[0].clamp(-0.5, 1.1))
+            .reference(move |x| x[0].map(bounded))
+            .torch("x0.clamp(-0.5, 1.1)")
+            .refuses(vec![input(&[2], Values::Truths)], "not bool")
+    };
+    vec![
+        sample("vector", &[13]),
+        sample("cube", &[2, 3, 5]),
+        Sample::new("one side", vec![floats(&[3, 4])], |x| x[0].clamp(0.25, f64::INFINITY))
+            .reference(|x| x[0].map(|x| x.max(0.25)))
+            .torch("x0.clamp(min=0.25)"),
+    ]
+}
+
+fn backward_samples() -> Vec<Sample> {
+    let sample = |name: &str, shape: &[usize], n_bytes: usize| {
+        let mask = input(&[n_bytes], Values::Of(DType::U8, 0.0, 256.0));
+        Sample::new(name, vec![floats(shape), mask], |x| call(OpRef::Static(&ClampBackward), &[&x[0], &x[1]]))
+            .reference(|x| {
+                let bit = |idx: usize| (x[1].values[idx / 8] / 2f64.powi((idx % 8) as i32)).floor() % 2.0;
+                let kept = x[0].values.iter().enumerate().map(|(idx, x)| x * bit(idx));
+                Array::new(&x[0].shape, kept.collect())
+            })
+            .refuses(
+                vec![floats(&[17]), input(&[2], Values::Of(DType::U8, 0.0, 256.0))],
+                "a mask for shape [17] is uint8 of shape [3]",
+            )
+    };
+    vec![sample("vector", &[13], 2), sample("square", &[4, 4], 2)]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tape::GradientTape;
+
+    #[test]
+    fn the_gradient_flows_from_bound_to_bound() {
+        let x = Tensor::from_slice(&[-1.0f32, 0.0, 0.5, 1.0, 1.5, 0.25], [2, 3]).unwrap();
+        for x in [x.clone(), x.t().unwrap()] {
+            let tape = GradientTape::new();
+            tape.watch(&x).unwrap();
+            let y = tape.record(|| x.clamp(0.0, 1.0)).unwrap();
+            let [gradient] = tape.gradient(&y, [&x]).unwrap();
+            let expected: Vec<f32> =
+                x.to_vec::<f32>().unwrap().iter().map(|x| f32::from((0.0..=1.0).contains(x))).collect();
+            assert_eq!(gradient.to_vec::<f32>().unwrap(), expected);
+        }
+    }
+
+    #[test]
+    fn bounds_in_the_wrong_order_are_refused() {
+        let x = Tensor::zeros(3).unwrap();
+        assert!(x.clamp(1.0, 0.0).unwrap_err().to_string().contains("at least 1 and at most 0"));
+        assert!(x.clamp(f64::NAN, 0.0).is_err());
+    }
+}

@@ -1,0 +1,39 @@
+//! `lerp`: on the way from one tensor to another. Written with other ops; it has no entry in the registry.
+
+use crate::context;
+use crate::error::Result;
+use crate::tensor::Tensor;
+
+impl Tensor {
+    /// The point between this tensor and `end` that is `weight` of the way along: `self + weight (end - self)`. The
+    /// shapes broadcast; a weight outside 0 to 1 goes beyond the ends.
+    ///
+    /// # Errors
+    /// Shapes that do not broadcast, different dtypes; memory that is full.
+    #[track_caller]
+    pub fn lerp(&self, end: &Tensor, weight: f64) -> Result<Tensor> {
+        let _line = context::at_callers_line();
+        let way = end.sub(self)?.into_affine(weight, 0.0)?;
+        way.into_add(self.clone())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tape::GradientTape;
+
+    #[test]
+    fn the_gradient_is_shared_by_weight() {
+        let from = Tensor::from_vec(vec![1.0f64, -2.0]).unwrap();
+        let to = Tensor::from_vec(vec![3.0f64, 2.0]).unwrap();
+        let tape = GradientTape::new();
+        tape.watch(&from).unwrap();
+        tape.watch(&to).unwrap();
+        let between = tape.record(|| from.lerp(&to, 0.25)).unwrap();
+        assert_eq!(between.to_vec::<f64>().unwrap(), [1.5, -1.0]);
+        let [start, end] = tape.gradient(&between, [&from, &to]).unwrap();
+        assert_eq!(start.to_vec::<f64>().unwrap(), [0.75, 0.75]);
+        assert_eq!(end.to_vec::<f64>().unwrap(), [0.25, 0.25]);
+    }
+}

@@ -1,0 +1,143 @@
+//! `is_nan` and `is_finite`: truth values of single elements. No gradient flows through them, and none is lost.
+
+use plimsoll_cpu::element::Number;
+use plimsoll_cpu::{map, simd};
+
+use crate::context;
+use crate::dtype::DType;
+use crate::error::{Error, Result};
+use crate::execute::call;
+use crate::op::{Gradient, Meta, Op, OpRef, Outputs, Run, one};
+use crate::ops::kernel::{dst, for_numbers, src};
+use crate::ops::registry::{OpInfo, Sample, Values, floats, input};
+use crate::tensor::Tensor;
+
+/// What is asked of each element.
+#[derive(Clone, Copy, Debug)]
+enum Predicate {
+    IsNan,
+    IsFinite,
+}
+
+impl Op for Predicate {
+    fn name(&self) -> &'static str {
+        match self {
+            Predicate::IsNan => "is_nan",
+            Predicate::IsFinite => "is_finite",
+        }
+    }
+
+    fn infer(&self, inputs: &[Meta]) -> Result<Outputs> {
+        match inputs[0].dtype {
+            DType::Bool => Err(Error::dtype(self.name(), "takes numbers, not bool; convert with `cast`")),
+            _ => one(*inputs[0].shape(), DType::Bool),
+        }
+    }
+
+    fn run(&self, run: &mut Run<'_>) -> Result<()> {
+        let (x, y) = (&run.inputs[0], &run.outputs[0]);
+        for_numbers!(x.dtype(), T => {
+            // SAFETY: `execute` hands out operands that are valid for their layouts, and the output is fresh.
+            unsafe { map::map1::<T, bool>(x.shape(), dst(y), src(x), |x, y| tile(*self, x, y)) }
+        });
+        Ok(())
+    }
+
+    fn gradient(&self) -> Gradient {
+        Gradient::Zero
+    }
+
+    fn is_cheap(&self) -> bool {
+        true
+    }
+}
+
+#[inline(never)]
+fn tile<T: Number>(predicate: Predicate, x: &[T], y: &mut [bool]) {
+    match predicate {
+        Predicate::IsNan => ask(x, y, T::is_nan),
+        Predicate::IsFinite => ask(x, y, is_finite),
+    }
+}
+
+/// Whether a number less itself is zero: infinities and NaN leave NaN.
+#[inline(always)]
+fn is_finite<T: Number>(x: T) -> bool {
+    x.sub(x) == T::ZERO
+}
+
+#[inline(always)]
+fn ask<T: Copy>(x: &[T], y: &mut [bool], holds: impl Fn(T) -> bool) {
+    simd::vectorize(
+        #[inline(always)]
+        || {
+            for (y, &x) in y.iter_mut().zip(x) {
+                *y = holds(x);
+            }
+        },
+    );
+}
+
+impl Tensor {
+    /// Where an element is not a number.
+    ///
+    /// # Errors
+    /// A tensor of truth values; memory that is full.
+    #[track_caller]
+    pub fn is_nan(&self) -> Result<Tensor> {
+        let _line = context::at_callers_line();
+        call(OpRef::Static(&Predicate::IsNan), &[self])
+    }
+
+    /// Where an element is neither infinite nor NaN.
+    ///
+    /// # Errors
+    /// A tensor of truth values; memory that is full.
+    #[track_caller]
+    pub fn is_finite(&self) -> Result<Tensor> {
+        let _line = context::at_callers_line();
+        call(OpRef::Static(&Predicate::IsFinite), &[self])
+    }
+}
+
+/// The registry's entries.
+pub static INFOS: &[&OpInfo] = &[
+    &OpInfo {
+        name: "is_nan",
+        doc: "Where an element is not a number.",
+        samples: || samples("torch.isnan", Tensor::is_nan, |x| x < 0.0),
+    },
+    &OpInfo {
+        name: "is_finite",
+        doc: "Where an element is neither infinite nor NaN.",
+        samples: || samples("torch.isfinite", Tensor::is_finite, |x| x > 0.0),
+    },
+];
+
+/// `of_ln` says whether the predicate holds for a number's logarithm, which gives the NaNs that inputs do not have.
+fn samples(torch: &str, ask: fn(&Tensor) -> Result<Tensor>, of_ln: fn(f64) -> bool) -> Vec<Sample> {
+    vec![
+        Sample::new("numbers", vec![floats(&[3, 4])], move |x| ask(&x[0]))
+            .reference(move |x| x[0].map(|_| f64::from(of_ln(1.0))))
+            .torch(format!("{torch}(x0)"))
+            .refuses(vec![input(&[2], Values::Truths)], "takes numbers, not bool"),
+        Sample::new("logarithms", vec![floats(&[11])], move |x| ask(&x[0].ln()?))
+            .reference(move |x| x[0].map(|x| f64::from(of_ln(x))))
+            .torch(format!("{torch}(x0.log())")),
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn infinities_are_numbers_but_not_finite() {
+        let x = Tensor::from_vec(vec![1.0f32, f32::INFINITY, f32::NEG_INFINITY, f32::NAN, -0.0]).unwrap();
+        let truths = |y: Tensor| y.to_vec::<bool>().unwrap();
+        assert_eq!(truths(x.is_nan().unwrap()), [false, false, false, true, false]);
+        assert_eq!(truths(x.is_finite().unwrap()), [true, false, false, false, true]);
+        let whole = Tensor::from_vec(vec![0i64, i64::MAX]).unwrap();
+        assert_eq!(truths(whole.is_finite().unwrap()), [true, true]);
+    }
+}

@@ -1,0 +1,69 @@
+//! `gelu_tanh`: the Gaussian error linear unit by a hyperbolic tangent.
+
+use std::f64::consts::PI;
+
+use plimsoll_cpu::math::Real;
+
+use super::{Reads, Unary, unary};
+use crate::error::Result;
+use crate::tensor::Tensor;
+
+/// f(x) = x (1 + tanh(u / 2)) / 2 = x σ(u) with u(x) = a x + b x³, so f'(x) = σ(u) + x σ(u) (1 - σ(u)) u'(x).
+#[derive(Clone, Copy, Debug)]
+pub struct GeluTanh;
+
+/// `a` = 2 √(2/π).
+const LINEAR: f64 = 1.595_769_121_605_730_7;
+/// `b` = 0.044715 a.
+const CUBIC: f64 = 0.044_715 * LINEAR;
+
+/// `u(x)`.
+#[inline(always)]
+fn inner<T: Real>(x: T) -> T {
+    x * (T::from_f64(LINEAR) + T::from_f64(CUBIC) * x * x)
+}
+
+impl Unary for GeluTanh {
+    const NAMES: [&'static str; 2] = ["gelu_tanh", "gelu_tanh_backward"];
+    const DOC: &'static str = "The approximation of gelu by a hyperbolic tangent.";
+    const READS: Reads = Reads::Input;
+    const TORCH: &'static str = "F.gelu(x0, approximate='tanh')";
+
+    fn sample() -> GeluTanh {
+        GeluTanh
+    }
+
+    #[inline(always)]
+    fn value<T: Real>(self, x: T) -> T {
+        x * inner(x).sigmoid()
+    }
+
+    #[inline(always)]
+    fn slope<T: Real>(self, x: T) -> T {
+        let s = inner(x).sigmoid();
+        let inner_slope = T::from_f64(LINEAR) + T::from_f64(3.0 * CUBIC) * x * x;
+        s + x * s * (T::ONE - s) * inner_slope
+    }
+
+    fn derivative(self, x: &Tensor) -> Result<Tensor> {
+        let square = x.square()?;
+        let s = square.affine(CUBIC, LINEAR)?.into_mul(x)?.sigmoid()?;
+        let rise = s.affine(-1.0, 1.0)?.into_mul(&s)?.into_mul(x)?;
+        rise.into_mul(&square.into_affine(3.0 * CUBIC, LINEAR)?)?.into_add(s)
+    }
+
+    fn reference(self, x: f64) -> f64 {
+        0.5 * x * (1.0 + ((2.0 / PI).sqrt() * (x + 0.044_715 * x.powi(3))).tanh())
+    }
+}
+
+impl Tensor {
+    /// The approximation of gelu by a hyperbolic tangent.
+    ///
+    /// # Errors
+    /// A tensor that is not of floats; memory that is full.
+    #[track_caller]
+    pub fn gelu_tanh(&self) -> Result<Tensor> {
+        unary(GeluTanh, self)
+    }
+}
