@@ -95,11 +95,15 @@ pub(crate) struct Exponentials<C> {
 impl<C: Real> Exponentials<C> {
     /// Reads a line once; each piece is looked at twice while it is in the nearest cache.
     pub fn of<T: Element<Compute = C>>(line: &Line<T>, room: &mut Room<C>) -> Exponentials<C> {
-        let (mut greatest, mut sum) = (C::LEAST, C::ZERO);
+        let (mut greatest, mut sum, mut is_first) = (C::LEAST, C::ZERO, true);
         for piece in line.pieces() {
             let values = line.read(piece, room);
             let max = greatest_of(values);
             let part = sum_of_exponentials(values, shift(max));
+            if is_first {
+                (greatest, sum, is_first) = (max, part, false);
+                continue;
+            }
             let both = greatest.max(max);
             let rescaled = |sum: C, max: C| if max == both { sum } else { sum * (max - shift(both)).exp() };
             sum = rescaled(sum, greatest) + rescaled(part, max);
@@ -129,18 +133,41 @@ pub(crate) fn greatest_of<C: Real>(values: &[C]) -> C {
     )
 }
 
+/// The number of exponentials that are added up side by side.
+const N_LANES: usize = 16;
+
+#[inline(always)]
+fn add_exponentials<C: Real>(values: &[C; N_LANES], shift: C, lanes: &mut [C; N_LANES]) {
+    for (lane, &value) in lanes.iter_mut().zip(values) {
+        *lane = *lane + (value - shift).exp();
+    }
+}
+
+/// The sum of the exponentials of shifted values, in lanes; the last few values are filled up to as many lanes, because
+/// an exponential by itself takes as long as many side by side.
 #[inline(never)]
 fn sum_of_exponentials<C: Real>(values: &[C], shift: C) -> C {
     simd::vectorize(
         #[inline(always)]
         || {
-            in_lanes(
-                values,
-                C::ZERO,
-                #[inline(always)]
-                |value, _| (value - shift).exp(),
-                |a, b| a + b,
-            )
+            let (chunks, rest) = values.as_chunks::<N_LANES>();
+            let mut lanes = [C::ZERO; N_LANES];
+            for chunk in chunks {
+                add_exponentials(chunk, shift, &mut lanes);
+            }
+            if !rest.is_empty() {
+                let mut filled = [C::LEAST; N_LANES];
+                filled[..rest.len()].copy_from_slice(rest);
+                add_exponentials(&filled, shift, &mut lanes);
+            }
+            let mut width = N_LANES;
+            while width > 1 {
+                width /= 2;
+                for lane in 0..width {
+                    lanes[lane] = lanes[lane] + lanes[lane + width];
+                }
+            }
+            lanes[0]
         },
     )
 }

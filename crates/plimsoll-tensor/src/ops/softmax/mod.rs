@@ -1,7 +1,10 @@
 //! `softmax` and `log_softmax` along an axis.
 //!
 //! Backward reads the output alone. A line is read once to find its greatest element and the sum of exponentials, and
-//! once more to write the results; one that fits a tile takes each exponential only once.
+//! once more to write the results; one that fits a tile takes each exponential only once. Lines that lie side by side
+//! are worked on together (`columns`).
+
+mod columns;
 
 use plimsoll_cpu::element::{Element, Number};
 use plimsoll_cpu::lines::{Line, Lines, Room};
@@ -47,7 +50,11 @@ impl Op for Softmax {
     }
 
     fn run(&self, run: &mut Run<'_>) -> Result<()> {
-        for_floats!(run.inputs[0].dtype(), T => forward::<T>(*self, &run.inputs[0], &run.outputs[0]));
+        let (x, y) = (&run.inputs[0], &run.outputs[0]);
+        for_floats!(x.dtype(), T => match columns::are_better(self.axis, x) {
+            true => columns::forward::<T>(*self, x, y),
+            false => forward::<T>(*self, x, y),
+        });
         Ok(())
     }
 
@@ -88,7 +95,11 @@ impl Op for SoftmaxBackward {
 
     fn run(&self, run: &mut Run<'_>) -> Result<()> {
         let [gradient, y] = run.inputs else { unreachable!("two operands") };
-        for_floats!(y.dtype(), T => backward::<T>(*self, gradient, y, &run.outputs[0]));
+        let result = &run.outputs[0];
+        for_floats!(y.dtype(), T => match columns::are_better(self.axis, y) {
+            true => columns::backward::<T>(*self, gradient, y, result),
+            false => backward::<T>(*self, gradient, y, result),
+        });
         Ok(())
     }
 
@@ -298,6 +309,7 @@ fn samples(is_log: bool) -> Vec<Sample> {
     vec![
         sample("rows", &[3, 4], -1).refuses(vec![wrong], "takes floats"),
         sample("middle axis", &[2, 5, 3], 1),
+        sample("columns", &[2, 3, 2, 9], 1),
         sample("vector", &[7], 0),
     ]
 }
@@ -309,5 +321,5 @@ fn backward_samples(is_log: bool) -> Vec<Sample> {
             call(OpRef::new(SoftmaxBackward { axis, is_log }), &[&x[0], &x[1]])
         })
     };
-    vec![sample("rows", &[2, 5], 1), sample("columns", &[4, 3], 0)]
+    vec![sample("rows", &[2, 5], 1), sample("columns", &[4, 3], 0), sample("side by side", &[3, 11], 0)]
 }
