@@ -6,10 +6,11 @@
 
 use crate::element::Element;
 use crate::map::{Src, generate};
+use crate::simd;
 use crate::threads::{self, SharedPtr};
 
-/// The number of elements that one task of [`keep`] computes; a multiple of eight, so that no byte is read twice.
-const TASK_LEN: usize = 32 * 1024;
+/// The number of whole bytes of a mask that one task of [`keep`] reads.
+const TASK_BYTES: usize = 4 * 1024;
 
 /// The bytes of a mask of that many elements.
 pub const fn mask_len(n_elems: usize) -> usize {
@@ -59,21 +60,32 @@ pub unsafe fn keep<T: Element>(len: usize, mask: Src<'_, u8>, input: *const T, o
     let &[stride] = mask.strides else { panic!("a mask has one dimension") };
     let (mask, input) = (SharedPtr::new(mask.ptr.cast_mut()), SharedPtr::new(input.cast_mut()));
     let output = SharedPtr::new(output);
-    threads::parallel(len.div_ceil(TASK_LEN), |task| {
-        let end = len.min((task + 1) * TASK_LEN);
-        for first in (task * TASK_LEN..end).step_by(8) {
-            // SAFETY: each byte has at least one element.
-            let byte = unsafe { *mask.get().offset((first / 8) as isize * stride) };
-            for bit in 0..8.min(end - first) {
-                // SAFETY: `first + bit` is less than `len`, and this task alone touches that element.
-                unsafe {
-                    let value = input.get().add(first + bit).read();
-                    let kept = if byte >> bit & 1 == 1 { value } else { T::default() };
-                    output.get().add(first + bit).write(kept);
-                }
-            }
+    // Eight values as an array, so that a byte becomes a vector of masks.
+    let eight = |at: usize| {
+        // SAFETY: the caller of this closure has eight elements from `at` on to itself, and a byte for them.
+        unsafe {
+            let byte = *mask.get().offset((at / 8) as isize * stride);
+            let values = input.get().add(at).cast::<[T; 8]>().read();
+            let kept =
+                std::array::from_fn(|bit| if byte & (1 << bit) != 0 { values[bit] } else { T::default() });
+            output.get().add(at).cast::<[T; 8]>().write(kept);
         }
+    };
+    threads::parallel(len / 8 / TASK_BYTES + 1, |task| {
+        let end = (len / 8).min((task + 1) * TASK_BYTES);
+        simd::vectorize(
+            #[inline(always)]
+            || (task * TASK_BYTES..end).for_each(|byte| eight(byte * 8)),
+        );
     });
+    for at in len / 8 * 8..len {
+        // SAFETY: the elements behind the last whole byte, for which the mask has one more.
+        unsafe {
+            let byte = *mask.get().offset((at / 8) as isize * stride);
+            let value = input.get().add(at).read();
+            output.get().add(at).write(if byte & (1 << (at % 8)) != 0 { value } else { T::default() });
+        }
+    }
 }
 
 #[cfg(test)]

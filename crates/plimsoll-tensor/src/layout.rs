@@ -83,7 +83,8 @@ impl Layout {
     pub fn narrowed(&self, axis: usize, start: usize, step: isize, len: usize) -> Layout {
         let mut view = *self;
         view.shape = self.shape.with_dim(axis, len);
-        if len > 0 {
+        // A view without elements stays where it is, so that it never points beyond its storage.
+        if view.n_elems() > 0 {
             view.offset = (self.offset as isize + start as isize * self.strides[axis]) as usize;
         }
         view.strides[axis] *= step;

@@ -34,6 +34,8 @@ pub use execute::apply;
 pub use layout::Layout;
 pub use op::{Op, OpRef};
 pub use ops::binary::Rhs;
+pub use ops::pool::Pool2d;
+pub use ops::slice::{IntoSlices, Slice};
 pub use ops::{Activation, AttentionConfig, Conv2dConfig};
 pub use plimsoll_memory::{Bytes, Owner};
 pub use random::{Generator, set_seed};

@@ -275,6 +275,11 @@ impl Operand {
         Operand { base, meta }
     }
 
+    /// The same memory under another layout, which names elements of this one only.
+    pub(crate) fn viewed(&self, layout: Layout) -> Operand {
+        Operand { base: self.base, meta: Meta { layout, dtype: self.meta.dtype } }
+    }
+
     /// The address of the first element.
     #[inline]
     pub fn ptr(&self) -> *mut u8 {
@@ -316,9 +321,13 @@ pub enum OpRef {
 }
 
 impl OpRef {
-    /// An op with attributes.
-    pub fn new(op: impl Op) -> OpRef {
-        OpRef::Shared(Arc::new(op))
+    /// A reference to an op of one's own.
+    pub fn new<O: Op>(op: O) -> OpRef {
+        match size_of::<O>() {
+            // An op without attributes takes no memory, so neither does its box, and nothing is lost by leaking it.
+            0 => OpRef::Static(Box::leak(Box::new(op))),
+            _ => OpRef::Shared(Arc::new(op)),
+        }
     }
 }
 

@@ -107,15 +107,15 @@ impl Storage {
         unsafe { std::ptr::copy_nonoverlapping(values.as_ptr().cast(), self.ptr(), size_of_val(values)) };
     }
 
-    /// The first `n` elements, copied out of a storage on the host.
-    pub fn copy_out<T: Element>(&self, n: usize) -> Vec<T> {
-        assert!(n * size_of::<T>() <= self.block.bytes(), "the values lie inside the block");
+    /// `n` elements from element `first` on, copied out of a storage on the host.
+    pub fn copy_out<T: Element>(&self, first: usize, n: usize) -> Vec<T> {
+        assert!((first + n) * size_of::<T>() <= self.block.bytes(), "the values lie inside the block");
         assert!(!self.ptr().is_null(), "a ghost has no values; callers refuse it first");
         let mut values = Vec::with_capacity(n);
-        // SAFETY: The block holds `n` elements (checked above) that were written when the storage was made, and
+        // SAFETY: The block holds these elements (checked above), which were written when the storage was made, and
         // it is not written while it is shared; the vector has room for them.
         unsafe {
-            std::ptr::copy_nonoverlapping(self.ptr().cast::<T>(), values.as_mut_ptr(), n);
+            std::ptr::copy_nonoverlapping(self.ptr().cast::<T>().add(first), values.as_mut_ptr(), n);
             values.set_len(n);
         }
         values

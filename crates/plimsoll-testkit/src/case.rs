@@ -1,14 +1,15 @@
 //! A case: an op, one of its samples, the values of the inputs, and a float dtype.
 //!
-//! Values are drawn once per input, from the names of op and sample, so that a test that fails fails again, and a new op
-//! does not change the inputs of the others.
+//! Values are drawn once per input and rounded to its dtype, so that results in different layouts, under different tapes
+//! and on different devices are results for the same numbers.
 
 use plimsoll_tensor::op::{Gradient, OpRef};
 use plimsoll_tensor::ops::registry::{Array, Input, OpInfo, Sample, Values};
 use plimsoll_tensor::{
-    DType, Device, Element, Generator, GradientTape, Result, Step, StepRecord, Tensor, Unconnected,
+    DType, Device, Generator, GradientTape, Result, Step, StepRecord, Tensor, Unconnected,
 };
 
+use crate::draw::{draw_all, dtype_of, tensor, weights};
 use crate::outcome::{Failure, Outcome, guarded};
 
 /// The float dtypes, widest first.
@@ -30,7 +31,7 @@ pub struct Case<'a> {
 pub struct Results {
     /// What the call gave.
     pub outputs: Vec<Tensor>,
-    /// The gradients of a weighted sum of the float outputs (see [`weights`]), one per input that was watched.
+    /// The gradients of a weighted sum of the float outputs (see `draw::weights`), one per input that was watched.
     pub gradients: Vec<Option<Tensor>>,
 }
 
@@ -44,6 +45,55 @@ impl<'a> Case<'a> {
     /// The case with other inputs, of any shapes.
     pub fn with(op: &'static OpInfo, sample: &'a Sample, dtype: DType, inputs: Vec<Array>) -> Case<'a> {
         Case { op, sample, dtype, inputs }
+    }
+
+    /// The case with more rows, or longer ones, so that its largest input has `n_elems` elements or more; none if the
+    /// call does not take such inputs.
+    pub fn enlarged(&self, n_elems: usize) -> Option<Case<'a>> {
+        let inputs = &self.sample.inputs;
+        let rank = inputs.iter().map(|input| input.shape.len()).max()?;
+        let largest = inputs.iter().map(|input| input.shape.iter().product::<usize>()).max()?.max(1);
+        let factor = n_elems.div_ceil(largest);
+        let grown = |axis: &dyn Fn(usize, &Input) -> Option<usize>| {
+            let mut inputs = inputs.clone();
+            for (idx, input) in inputs.iter_mut().enumerate() {
+                if let Some(at) =
+                    axis(idx, input).filter(|&at| input.shape.get(at).is_some_and(|&dim| dim > 1))
+                {
+                    input.shape[at] *= factor;
+                }
+            }
+            inputs
+        };
+        let watched = self.differentiable().ok()?;
+        let n_rows = inputs[0].shape.first();
+        let candidates = [
+            grown(&|_, input| (input.shape.first() == n_rows).then_some(0)),
+            grown(&|_, input| (input.shape.len() == rank).then_some(0)),
+            grown(&|idx, _| (idx == 0).then_some(0)),
+            grown(&|_, input| input.shape.len().checked_sub(1)),
+        ];
+        candidates.into_iter().find_map(|inputs| {
+            let arrays = draw_all(self.op, &self.sample.name, &inputs, self.dtype);
+            let large = Case::with(self.op, self.sample, self.dtype, arrays);
+            let taken = large.tensors().is_ok_and(|inputs| large.is_taken(&inputs, &watched));
+            (large.shapes() != self.shapes() && taken).then_some(large)
+        })
+    }
+
+    /// Whether the call takes inputs, by itself and as the plain ops that it is recorded as under two tapes.
+    pub fn is_taken(&self, inputs: &[Tensor], watched: &[usize]) -> bool {
+        let (outer, inner) = (GradientTape::new(), GradientTape::new());
+        let watch = |tape: &GradientTape| watched.iter().try_for_each(|&input| tape.watch(&inputs[input]));
+        self.call(inputs).is_ok()
+            && watch(&outer).is_ok()
+            && watch(&inner).is_ok()
+            && outer.record(|| inner.record(|| self.call(inputs))).is_ok()
+    }
+
+    /// The shapes of the inputs.
+    pub fn shapes(&self) -> Vec<&[usize]> {
+        self.inputs.iter().map(|input| input.shape.as_slice()).collect()
     }
 
     /// The dtype of an input.
@@ -129,6 +179,16 @@ impl<'a> Case<'a> {
         }
     }
 
+    /// Whether the call is a chain of elementwise ops from inputs of one shape to outputs of that shape.
+    ///
+    /// # Errors
+    /// Those of the call.
+    pub fn is_elementwise(&self) -> Outcome<bool> {
+        let Some(first) = self.inputs.first() else { return Ok(false) };
+        let cheap = |record: &StepRecord| record.op.is_cheap() && *record.shape == *first.shape;
+        Ok(self.records()?.iter().all(cheap) && self.inputs.iter().all(|input| input.shape == first.shape))
+    }
+
     /// Runs a part of a check on this case; a failure names op, sample and dtype.
     pub fn check<T>(&self, part: impl FnOnce(&Self) -> Outcome<T>) -> Outcome<T> {
         let place = |failure: Failure| {
@@ -183,110 +243,4 @@ pub fn nothing_left(device: &Device) -> Outcome {
         device.snapshot().blocks()
     )
     .into())
-}
-
-/// The dtype of an input.
-pub fn dtype_of(values: Values, under_test: DType) -> DType {
-    match values {
-        Values::Floats(..) | Values::Constants(..) => under_test,
-        Values::Indices(_) => DType::I64,
-        Values::Truths => DType::Bool,
-        Values::Of(dtype, ..) => dtype,
-    }
-}
-
-/// Draws values for inputs.
-pub fn draw_all(op: &OpInfo, sample: &str, inputs: &[Input], dtype: DType) -> Vec<Array> {
-    let one = |(idx, input): (usize, &Input)| draw(&format!("{}/{sample}/{idx}", op.name), input, dtype);
-    inputs.iter().enumerate().map(one).collect()
-}
-
-/// Draws the values of one input; they depend on the key alone, and are rounded to the dtype.
-pub fn draw(key: &str, input: &Input, dtype: DType) -> Array {
-    let mut uniform = Uniform::new(key);
-    let n_elems = input.shape.iter().product();
-    let dtype = dtype_of(input.values, dtype);
-    let (low, high) = match input.values {
-        Values::Floats(low, high) | Values::Constants(low, high) | Values::Of(_, low, high) => (low, high),
-        Values::Indices(bound) => (0.0, bound as f64),
-        Values::Truths => (0.0, 2.0),
-    };
-    let mut one = || {
-        let value = low + (high - low) * uniform.next();
-        round(if dtype.is_float() { value } else { value.floor() }, dtype)
-    };
-    Array::new(&input.shape, (0..n_elems).map(|_| one()).collect())
-}
-
-/// Numbers from zero to one that depend on a key: SplitMix64 over a hash of it.
-pub struct Uniform(u64);
-
-impl Uniform {
-    /// The numbers of a key.
-    pub fn new(key: &str) -> Uniform {
-        Uniform(key.bytes().fold(0xCBF2_9CE4_8422_2325, |hash, byte| {
-            (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01B3)
-        }))
-    }
-
-    /// The next number.
-    #[expect(clippy::should_implement_trait, reason = "the numbers do not end")]
-    pub fn next(&mut self) -> f64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut bits = self.0;
-        bits = (bits ^ (bits >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        bits = (bits ^ (bits >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        ((bits ^ (bits >> 31)) >> 11) as f64 / (1u64 << 53) as f64
-    }
-}
-
-/// Calls a generic expression with the Rust type of a dtype.
-macro_rules! with_type {
-    ($dtype:expr, $T:ident => $body:expr) => {
-        match $dtype {
-            DType::F64 => with_type!(@ $T, f64, $body),
-            DType::F32 => with_type!(@ $T, f32, $body),
-            DType::F16 => with_type!(@ $T, half::f16, $body),
-            DType::BF16 => with_type!(@ $T, half::bf16, $body),
-            DType::I64 => with_type!(@ $T, i64, $body),
-            DType::I32 => with_type!(@ $T, i32, $body),
-            DType::U8 => with_type!(@ $T, u8, $body),
-            DType::Bool => with_type!(@ $T, bool, $body),
-        }
-    };
-    (@ $T:ident, $type:ty, $body:expr) => {{
-        type $T = $type;
-        $body
-    }};
-}
-
-/// A number as its dtype holds it.
-pub fn round(value: f64, dtype: DType) -> f64 {
-    with_type!(dtype, T => <T as Element>::from_f64(value).to_f64())
-}
-
-/// An array as a contiguous tensor on the current device.
-///
-/// # Errors
-/// Memory that is full.
-pub fn tensor(array: &Array, dtype: DType) -> Result<Tensor> {
-    with_type!(dtype, T => {
-        let values: Vec<T> = array.values.iter().map(|&value| <T as Element>::from_f64(value)).collect();
-        Tensor::from_slice(&values, array.shape.as_slice())
-    })
-}
-
-/// The weight of an output's element: small numbers that every float dtype holds, with no sum in common.
-pub fn weight(flat: usize) -> f64 {
-    ((flat * 7 + 3) % 11) as f64 / 4.0 - 1.25
-}
-
-/// The weights of a float output's elements: the gradient that its backward begins with.
-///
-/// # Errors
-/// Memory that is full.
-pub fn weights(output: &Tensor) -> Result<Tensor> {
-    let _there = output.device().enter();
-    let values = (0..output.n_elems()).map(weight).collect();
-    tensor(&Array::new(output.shape(), values), output.dtype())
 }

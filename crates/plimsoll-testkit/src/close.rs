@@ -45,7 +45,8 @@ impl Tolerance {
     pub fn allows(self, actual: f64, expected: f64) -> bool {
         actual == expected
             || (actual.is_nan() && expected.is_nan())
-            || (actual - expected).abs() <= self.absolute + self.relative * expected.abs()
+            || (expected.is_finite()
+                && (actual - expected).abs() <= self.absolute + self.relative * expected.abs())
     }
 }
 
@@ -137,7 +138,7 @@ mod tests {
         assert!(tolerance.allows(1000.5, 1000.0) && !tolerance.allows(1002.0, 1000.0));
         assert!(tolerance.allows(f64::INFINITY, f64::INFINITY) && tolerance.allows(f64::NAN, f64::NAN));
         assert!(!tolerance.allows(f64::NAN, 0.0) && !tolerance.allows(0.0, f64::NAN));
-        assert!(!tolerance.allows(f64::INFINITY, f64::NEG_INFINITY));
+        assert!(!tolerance.allows(f64::INFINITY, f64::NEG_INFINITY) && !tolerance.allows(0.0, f64::INFINITY));
     }
 
     #[test]

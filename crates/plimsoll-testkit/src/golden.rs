@@ -1,20 +1,21 @@
 //! Values and gradients that PyTorch gives, recorded in a file.
 //!
 //! The samples with PyTorch's expressions go out as JSON ([`samples`]); `golden/generate.py` runs them and writes
-//! `golden/values.json`, with the inputs that it was given, so that the file can be checked by itself. The inputs are numbers that
-//! f32 holds, and serve for both dtypes.
+//! `golden/values.json`, with the inputs that it was given, so that the file can be checked by itself. The inputs are
+//! numbers that f32 holds, and serve for both dtypes.
 
 use std::collections::HashMap;
 use std::fs;
 use std::path::Path;
 use std::sync::OnceLock;
 
-use plimsoll_tensor::ops::registry::{Array, OpInfo, Sample, Values, registry};
+use plimsoll_tensor::ops::registry::{Array, Input, OpInfo, Sample, Values, registry};
 use plimsoll_tensor::{DType, Tensor};
 use serde_json::{Value, json};
 
-use crate::case::{Case, draw_all, dtype_of, for_each_sample};
+use crate::case::{Case, for_each_sample};
 use crate::close::{Tolerance, compare};
+use crate::draw::{draw_all, dtype_of};
 use crate::outcome::{Failure, Outcome};
 
 /// How the file is made anew.
@@ -35,7 +36,7 @@ pub fn samples() -> Value {
 
 fn describe(op: &OpInfo, sample: &Sample) -> Value {
     let arrays = draw_all(op, &sample.name, &sample.inputs, DType::F32);
-    let input = |(input, array): (&plimsoll_tensor::ops::registry::Input, &Array)| {
+    let input = |(input, array): (&Input, &Array)| {
         let dtype = match input.values {
             Values::Floats(..) | Values::Constants(..) => "open",
             fixed => dtype_of(fixed, DType::F32).name(),
@@ -54,7 +55,7 @@ pub fn golden_values(op: &'static OpInfo) -> Outcome {
         let advice = |problem: &str| Failure::from(format!("{problem}; record them with `{COMMAND}`"));
         let recorded = recorded()?.get(&(op.name.to_owned(), case.sample.name.clone()));
         let recorded = recorded.ok_or_else(|| advice("there are no recorded values"))?;
-        if recorded["torch"] != Value::from(torch.as_str()) {
+        if recorded["torch"] != torch.as_str() {
             return Err(advice("PyTorch's expression has changed since its values were recorded"));
         }
         let inputs =

@@ -6,7 +6,7 @@
 use plimsoll_tensor::ops::registry::Array;
 use plimsoll_tensor::{DType, GradientTape, Result, Tensor, Unconnected};
 
-use crate::case::{Uniform, tensor, weights};
+use crate::draw::{Uniform, tensor, weights};
 use crate::outcome::Outcome;
 
 /// How far the inputs are moved. The error of a central difference is of the order of its square, 1e-10, and the

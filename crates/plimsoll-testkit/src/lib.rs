@@ -11,6 +11,7 @@ mod case;
 pub mod checks;
 mod close;
 mod counting;
+mod draw;
 mod golden;
 mod gradients;
 mod outcome;

@@ -21,12 +21,11 @@ pub fn tests() -> Vec<Test> {
             run: Box::new(move || check(op)),
         })
     });
-    let of_registry: [(&str, fn() -> Outcome); 2] = [
-        ("unique_names", checks::unique_names),
-        ("saved_values_document", crate::saved_values::document_is_current),
+    let of_registry =
+        |name: &str, check: fn() -> Outcome| Test { name: format!("registry::{name}"), run: Box::new(check) };
+    let of_registry = [
+        of_registry("unique_names", checks::unique_names),
+        of_registry("saved_values_document", crate::saved_values::document_is_current),
     ];
-    let of_registry = of_registry
-        .into_iter()
-        .map(|(name, check)| Test { name: format!("registry::{name}"), run: Box::new(check) });
     of_ops.chain(of_registry).collect()
 }

@@ -6,7 +6,7 @@ use plimsoll_tensor::op::{Meta, Op, Outputs, Run, view};
 use plimsoll_tensor::ops::registry::Array;
 use plimsoll_tensor::{DType, Error, Layout, OpRef, Result, Shape, Tensor, apply};
 
-use crate::case::{round, tensor};
+use crate::draw::{round, tensor};
 
 /// A way for values to lie in memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

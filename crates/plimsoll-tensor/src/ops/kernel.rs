@@ -74,3 +74,21 @@ pub(crate) fn src<T>(operand: &Operand) -> Src<'_, T> {
 pub(crate) fn dst<T>(operand: &Operand) -> Dst<'_, T> {
     Dst { ptr: operand.ptr().cast::<T>(), strides: operand.meta.layout.strides() }
 }
+
+/// The distance, in elements, from the first element of a layout to the one that is number `flat` in row-major order.
+#[inline]
+pub(crate) fn offset_of(shape: &[usize], strides: &[isize], flat: usize) -> isize {
+    let mut rest = flat;
+    let mut offset = 0;
+    for (&extent, &stride) in shape.iter().zip(strides).rev() {
+        offset += (rest % extent) as isize * stride;
+        rest /= extent;
+    }
+    offset
+}
+
+/// How many equal units of work one task takes, so that waking a thread for it pays; by shape alone.
+pub(crate) fn units_per_task(unit_len: usize) -> usize {
+    const TASK_LEN: usize = 32 * 1024;
+    (TASK_LEN / unit_len.max(1)).max(1)
+}

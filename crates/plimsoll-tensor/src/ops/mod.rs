@@ -6,23 +6,29 @@ mod attention;
 pub(crate) mod binary;
 mod clamp;
 mod compare;
+mod concat;
 mod conv2d;
 pub(crate) mod copy;
 mod create;
 mod cross_entropy;
 mod dropout;
+mod index;
 pub(crate) mod kernel;
 mod lerp;
 mod linear;
 mod lines;
 mod logical;
+mod masked_fill;
 mod matmul;
 mod norm;
+pub(crate) mod pool;
 mod predicate;
 mod reduce;
 pub mod registry;
 mod rounding;
+pub(crate) mod slice;
 mod softmax;
+mod triangle;
 mod unary;
 mod view;
 mod where_;
@@ -38,19 +44,25 @@ static ALL: &[&[&registry::OpInfo]] = &[
     binary::INFOS,
     clamp::INFOS,
     compare::INFOS,
+    concat::INFOS,
     conv2d::INFOS,
     copy::INFOS,
     create::INFOS,
     cross_entropy::INFOS,
     dropout::INFOS,
+    index::INFOS,
     linear::INFOS,
     logical::INFOS,
+    masked_fill::INFOS,
     matmul::INFOS,
     norm::INFOS,
+    pool::INFOS,
     predicate::INFOS,
     reduce::INFOS,
     rounding::INFOS,
+    slice::INFOS,
     softmax::INFOS,
+    triangle::INFOS,
     unary::INFOS,
     view::INFOS,
     where_::INFOS,

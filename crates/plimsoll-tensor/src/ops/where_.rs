@@ -78,7 +78,7 @@ impl Op for Where {
     }
 }
 
-fn select<T: Stored<Compute = T>>(condition: &Operand, lhs: &Operand, rhs: &Operand, y: &Operand) {
+fn select<T: Bits>(condition: &Operand, lhs: &Operand, rhs: &Operand, y: &Operand) {
     let shape = y.shape();
     let stretch = |operand: &Operand| {
         operand.meta.layout.broadcast_to(shape).unwrap_or_else(|| unreachable!("`infer` checks the shapes"))
@@ -93,13 +93,33 @@ fn select<T: Stored<Compute = T>>(condition: &Operand, lhs: &Operand, rhs: &Oper
     unsafe { map::map3::<bool, T, T, T>(shape, dst(y), (condition, lhs, rhs), select_tile) }
 }
 
+/// Elements as bits of one size.
+trait Bits: Stored<Compute = Self> {
+    /// One of the two, by masks: from a plain choice the compiler makes a choice of addresses, element by element.
+    fn choose(condition: bool, lhs: Self, rhs: Self) -> Self;
+}
+
+macro_rules! bits {
+    ($($type:ident),*) => {$(
+        impl Bits for $type {
+            #[inline(always)]
+            fn choose(condition: bool, lhs: $type, rhs: $type) -> $type {
+                let mask = $type::from(condition).wrapping_neg();
+                rhs ^ ((lhs ^ rhs) & mask)
+            }
+        }
+    )*};
+}
+
+bits!(i64, i32, u16, u8);
+
 #[inline(never)]
-fn select_tile<T: Copy>(condition: &[bool], lhs: &[T], rhs: &[T], y: &mut [T]) {
+fn select_tile<T: Bits>(condition: &[bool], lhs: &[T], rhs: &[T], y: &mut [T]) {
     simd::vectorize(
         #[inline(always)]
         || {
             for (((y, &condition), &lhs), &rhs) in y.iter_mut().zip(condition).zip(lhs).zip(rhs) {
-                *y = if condition { lhs } else { rhs };
+                *y = T::choose(condition, lhs, rhs);
             }
         },
     );

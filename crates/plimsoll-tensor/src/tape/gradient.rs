@@ -321,6 +321,11 @@ impl Backward<'_> {
         self.wanted.get(input).is_some_and(|&wanted| wanted)
     }
 
+    /// The number of inputs.
+    pub fn n_inputs(&self) -> usize {
+        self.node.inputs.len()
+    }
+
     /// The shape of an input.
     pub fn input_shape(&self, input: usize) -> &Shape {
         &self.node.inputs[input].0

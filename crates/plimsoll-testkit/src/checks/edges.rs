@@ -10,7 +10,7 @@ use crate::outcome::{Failure, Outcome, guarded};
 /// An extent of zero gives the right shape or a clear error, forward and backward, and never a panic.
 pub fn empty_inputs(op: &'static OpInfo) -> Outcome {
     for_each_sample(op, &[DType::F32], |case| {
-        let (is_elementwise, watched) = (is_elementwise(case)?, case.differentiable()?);
+        let (is_elementwise, watched) = (case.is_elementwise()?, case.differentiable()?);
         for shapes in emptied(case) {
             let inputs = shapes.iter().map(|shape| Array::build(shape, |_| 0.5)).collect();
             let empty = Case::with(case.op, case.sample, case.dtype, inputs);
@@ -79,7 +79,7 @@ fn emptied(case: &Case<'_>) -> Vec<Vec<Vec<usize>>> {
 /// An elementwise op takes a single number without dimensions, and gives what it gives for a vector of one.
 pub fn zero_dimensional_inputs(op: &'static OpInfo) -> Outcome {
     for_each_sample(op, &[DType::F32], |case| {
-        if !is_elementwise(case)? {
+        if !case.is_elementwise()? {
             return Ok(());
         }
         let reshaped = |shape: &[usize]| {
@@ -103,11 +103,4 @@ pub fn zero_dimensional_inputs(op: &'static OpInfo) -> Outcome {
         }
         Ok(())
     })
-}
-
-/// Whether the call is a chain of elementwise ops from inputs of one shape to outputs of that shape.
-fn is_elementwise(case: &Case<'_>) -> Outcome<bool> {
-    let Some(first) = case.inputs.first() else { return Ok(false) };
-    let cheap = case.records()?.iter().all(|record| record.op.is_cheap() && *record.shape == *first.shape);
-    Ok(cheap && case.inputs.iter().all(|input| input.shape == first.shape))
 }

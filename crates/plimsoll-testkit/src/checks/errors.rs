@@ -1,10 +1,10 @@
 //! Inputs that an op must refuse.
 
-use plimsoll_tensor::DType;
 use plimsoll_tensor::ops::registry::{Array, Input, OpInfo};
-use plimsoll_tensor::{Generator, Result, Tensor};
+use plimsoll_tensor::{DType, Device, Generator, Result, Tensor};
 
-use crate::case::{draw_all, dtype_of, for_each_sample, tensor};
+use crate::case::{Case, for_each_sample};
+use crate::draw::{draw_all, dtype_of, tensor};
 use crate::outcome::{Failure, Outcome, guarded};
 
 /// Every input that a sample refuses is an error that says what the sample expects and names the op.
@@ -39,4 +39,29 @@ fn explains(op: &str, part: &str, result: Result<Vec<Tensor>>) -> Outcome {
 
 fn tensors(arrays: &[Array], inputs: &[Input], dtype: DType) -> Result<Vec<Tensor>> {
     arrays.iter().zip(inputs).map(|(array, input)| tensor(array, dtype_of(input.values, dtype))).collect()
+}
+
+/// An op refuses what its definition in plain ops refuses: with one extent of one input doubled, a fused kernel that took
+/// the call would read past the end of the others. Nothing runs, because shapes are checked on ghosts, too.
+pub fn mismatched_operands(op: &'static OpInfo) -> Outcome {
+    for_each_sample(op, &[DType::F32], |case| {
+        let watched = case.differentiable()?;
+        let ghost = Device::ghost_cpu();
+        let _there = ghost.enter();
+        for input in 0..case.inputs.len() {
+            for axis in 0..case.inputs[input].shape.len() {
+                let mut arrays = case.inputs.clone();
+                let mut shape = arrays[input].shape.clone();
+                shape[axis] *= 2;
+                arrays[input] = Array::build(&shape, |_| 0.0);
+                let other = Case::with(op, case.sample, case.dtype, arrays);
+                let inputs = other.tensors()?;
+                if other.call(&inputs).is_ok() && !other.is_taken(&inputs, &watched) {
+                    let shapes = other.shapes();
+                    return Err(format!("it takes {shapes:?}, which its composite refuses").into());
+                }
+            }
+        }
+        Ok(())
+    })
 }

@@ -6,20 +6,32 @@ use plimsoll_tensor::{Device, Result};
 
 use super::forward::NATIVE_AND_WIDENED;
 use crate::case::{Case, for_each_sample, nothing_left};
-use crate::outcome::Outcome;
+use crate::outcome::{Failure, Outcome};
+
+/// How many elements the largest input has for kernels that need scratch memory only when there is much to do.
+const MANY_ELEMENTS: usize = 20_000;
 
 /// Forward and backward leave the same trace on a ghost and on a real device: sizes, order, labels and offsets.
 /// Afterwards no block is left in either pool.
 pub fn ghost_trace(op: &'static OpInfo) -> Outcome {
     for_each_sample(op, &NATIVE_AND_WIDENED, |case| {
         let watched = case.differentiable()?;
-        let (real, ghost) = (Device::separate_cpu(), Device::ghost_cpu());
-        let expected = traced(case, &real, &watched)?;
-        let actual = traced(case, &ghost, &watched)?;
-        compare(&actual, &expected)?;
-        nothing_left(&real)?;
-        nothing_left(&ghost)
+        same_trace(case, &watched)?;
+        match case.enlarged(MANY_ELEMENTS) {
+            Some(large) => same_trace(&large, &watched)
+                .map_err(|failure: Failure| failure.at(format_args!("enlarged to {:?}", large.shapes()))),
+            None => Ok(()),
+        }
     })
+}
+
+fn same_trace(case: &Case<'_>, watched: &[usize]) -> Outcome {
+    let (real, ghost) = (Device::separate_cpu(), Device::ghost_cpu());
+    let expected = traced(case, &real, watched)?;
+    let actual = traced(case, &ghost, watched)?;
+    compare(&actual, &expected)?;
+    nothing_left(&real)?;
+    nothing_left(&ghost)
 }
 
 /// What a whole life of the case asks the device's pool for, inputs included.

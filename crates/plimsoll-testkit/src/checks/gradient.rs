@@ -6,7 +6,7 @@ use plimsoll_tensor::{DType, ErrorKind};
 
 use super::forward::NATIVE_AND_WIDENED;
 use crate::case::{Case, for_each_sample};
-use crate::close::same_bits;
+use crate::close::{Tolerance, compare, same_bits};
 use crate::gradients::Point;
 use crate::outcome::{Failure, Outcome};
 
@@ -81,6 +81,24 @@ pub fn unwatched_inputs(op: &'static OpInfo) -> Outcome {
                 (None, None) => {}
                 _ => return Err(place("there only alone, or only among others".into())),
             }
+        }
+        Ok(())
+    })
+}
+
+/// The gradients in every float dtype are those in f64 on the same inputs, to the tolerance of the dtype.
+pub fn narrow_gradients(op: &'static OpInfo) -> Outcome {
+    for_each_sample(op, &[DType::F32, DType::F16, DType::BF16], |case| {
+        let watched = case.differentiable()?;
+        let wide = Case::with(case.op, case.sample, DType::F64, case.inputs.clone());
+        let expected = wide.differentiate(&wide.tensors()?, &watched)?;
+        let actual = case.differentiate(&case.tensors()?, &watched)?;
+        for (idx, (actual, expected)) in actual.gradients.iter().zip(&expected.gradients).enumerate() {
+            let place = |failure: Failure| failure.at(format_args!("gradient of input {}", watched[idx]));
+            let (Some(actual), Some(expected)) = (actual, expected) else { continue };
+            let (values, wanted) = (actual.to_f64_vec()?, expected.to_f64_vec()?);
+            compare(actual.shape(), &values, expected.shape(), &wanted, Tolerance::of(case.dtype))
+                .map_err(place)?;
         }
         Ok(())
     })

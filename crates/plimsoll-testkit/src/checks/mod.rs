@@ -10,6 +10,7 @@ mod gradient;
 mod layouts;
 mod registry;
 mod replay;
+mod tape;
 mod threads;
 
 use plimsoll_tensor::ops::registry::OpInfo;
@@ -18,14 +19,15 @@ use crate::outcome::Outcome;
 
 pub use composite::fused_equals_composite;
 pub use edges::{empty_inputs, zero_dimensional_inputs};
-pub use errors::error_inputs;
+pub use errors::{error_inputs, mismatched_operands};
 pub use faults::failed_acquisitions;
 pub use forward::forward_values;
 pub use ghost::ghost_trace;
-pub use gradient::{first_order, second_order, unwatched_inputs};
+pub use gradient::{first_order, narrow_gradients, second_order, unwatched_inputs};
 pub use layouts::layouts;
 pub use registry::{declarations, unique_names};
 pub use replay::replayed_records;
+pub use tape::{derived_inputs, persistent_tape, shared_inputs};
 pub use threads::thread_counts;
 
 /// A check of one op.
@@ -39,9 +41,14 @@ pub const ALL: &[(&str, Check)] = &[
     ("empty_inputs", empty_inputs),
     ("zero_dimensional_inputs", zero_dimensional_inputs),
     ("error_inputs", error_inputs),
+    ("mismatched_operands", mismatched_operands),
     ("first_order", first_order),
     ("second_order", second_order),
+    ("narrow_gradients", narrow_gradients),
     ("unwatched_inputs", unwatched_inputs),
+    ("shared_inputs", shared_inputs),
+    ("derived_inputs", derived_inputs),
+    ("persistent_tape", persistent_tape),
     ("fused_equals_composite", fused_equals_composite),
     ("ghost_trace", ghost_trace),
     ("replayed_records", replayed_records),

@@ -4,23 +4,23 @@ use std::collections::HashSet;
 
 use plimsoll_tensor::DType;
 use plimsoll_tensor::op::Gradient;
-use plimsoll_tensor::ops::registry::{OpInfo, registry};
+use plimsoll_tensor::ops::registry::{OpInfo, Sample, registry};
 
 use crate::case::for_each_sample;
 use crate::outcome::{Failure, Outcome};
 
-/// The entry's samples execute an op of its name, the document's sentence is one, and a gradient is defined or declared
-/// not to be.
+/// The entry's samples execute an op of its name, its sentence for the documents is one, and a gradient is defined or
+/// declared not to be.
 pub fn declarations(op: &'static OpInfo) -> Outcome {
     if !op.doc.ends_with('.') {
         return Err(format!("{}: the sentence for the documents has no end: `{}`", op.name, op.doc).into());
     }
+    let samples = (op.samples)();
     let mut names = HashSet::new();
-    for sample in (op.samples)() {
-        if !names.insert(sample.name.clone()) {
-            return Err(format!("{}: two samples are called `{}`", op.name, sample.name).into());
-        }
+    if let Some(twice) = samples.iter().find(|sample| !names.insert(&sample.name)) {
+        return Err(format!("{}: two samples are called `{}`", op.name, twice.name).into());
     }
+    at_two_shapes(op.name, &samples)?;
     for_each_sample(op, &[DType::F32], |case| {
         let executed = case.executed()?;
         let n_outputs = case.call(&case.tensors()?)?.len();
@@ -32,6 +32,19 @@ pub fn declarations(op: &'static OpInfo) -> Outcome {
             _ => Ok(()),
         }
     })
+}
+
+/// An op that PyTorch has is compared with it at two shapes, unless it takes no input.
+fn at_two_shapes(op: &str, samples: &[Sample]) -> Outcome {
+    let compared = samples.iter().filter(|sample| sample.torch.is_some() && !sample.inputs.is_empty());
+    let shapes = |sample: &Sample| sample.inputs.iter().map(|input| input.shape.clone()).collect::<Vec<_>>();
+    let shapes: HashSet<Vec<Vec<usize>>> = compared.map(shapes).collect();
+    match shapes.len() {
+        1 => {
+            Err(format!("{op}: PyTorch's values are compared at one shape only; add a second sample").into())
+        }
+        _ => Ok(()),
+    }
 }
 
 /// No two entries of the registry have one name.

@@ -62,3 +62,25 @@ impl Tensor {
         )
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::op::Form;
+    use crate::tape::GradientTape;
+
+    #[test]
+    fn ties_share_the_gradient_and_a_byte_per_element_is_kept() {
+        let a = Tensor::from_vec(vec![1.0f32, 2.0, 3.0]).unwrap();
+        let b = Tensor::from_vec(vec![2.0f32, 2.0, 2.0]).unwrap();
+        let tape = GradientTape::new();
+        tape.watch(&a).unwrap();
+        tape.watch(&b).unwrap();
+        let y = tape.record(|| a.maximum(&b)).unwrap();
+        let saved: Vec<(Form, usize)> = tape.saved().values().iter().map(|value| (value.form, value.bytes)).collect();
+        assert_eq!(saved, [(Form::Mask, 3)]);
+        let [of_a, of_b] = tape.gradient(&y, [&a, &b]).unwrap();
+        assert_eq!(of_a.to_vec::<f32>().unwrap(), [0.0, 0.5, 1.0]);
+        assert_eq!(of_b.to_vec::<f32>().unwrap(), [1.0, 0.5, 0.0]);
+    }
+}

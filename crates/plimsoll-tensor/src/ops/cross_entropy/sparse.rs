@@ -177,9 +177,10 @@ where
         let log_sum_exp = Exponentials::of(&x, &mut Room::new()).log();
         let value = match usize::try_from(label) {
             _ if op.ignored == Some(label) => T::Compute::ZERO,
-            // SAFETY: an element of that line.
             Ok(class) if class < lines.len => {
-                log_sum_exp - unsafe { logits.get(x_offset + class as isize * lines.steps[0]) }.widen()
+                // SAFETY: an element of that line.
+                let logit = unsafe { logits.get(x_offset + class as isize * lines.steps[0]) };
+                log_sum_exp - logit.widen()
             }
             _ => {
                 first_wrong.fetch_min(line, Ordering::Relaxed);

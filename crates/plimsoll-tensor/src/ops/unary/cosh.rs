@@ -2,6 +2,7 @@
 
 use plimsoll_cpu::math::Real;
 
+use super::sinh::sinh;
 use super::{Reads, Unary, unary};
 use crate::error::Result;
 use crate::tensor::Tensor;
@@ -9,6 +10,14 @@ use crate::tensor::Tensor;
 /// f(x) = cosh x, f'(x) = sinh x.
 #[derive(Clone, Copy, Debug)]
 pub struct Cosh;
+
+/// The hyperbolic cosine by the exponential of half the argument, which does not overflow before the value does.
+#[inline(always)]
+pub(super) fn cosh<T: Real>(x: T) -> T {
+    let half = T::from_f64(0.5);
+    let root = (x.abs() * half).exp();
+    half * root * root + half / (root * root)
+}
 
 impl Unary for Cosh {
     const NAMES: [&'static str; 2] = ["cosh", "cosh_backward"];
@@ -22,12 +31,12 @@ impl Unary for Cosh {
 
     #[inline(always)]
     fn value<T: Real>(self, x: T) -> T {
-        x.cosh()
+        cosh(x)
     }
 
     #[inline(always)]
     fn slope<T: Real>(self, x: T) -> T {
-        x.sinh()
+        sinh(x)
     }
 
     fn derivative(self, x: &Tensor) -> Result<Tensor> {

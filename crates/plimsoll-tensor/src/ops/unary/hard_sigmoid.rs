@@ -15,7 +15,7 @@ impl Unary for HardSigmoid {
     const DOC: &'static str = "The logistic function in three straight pieces: x / 6 + 1/2, between zero and one.";
     const READS: Reads = Reads::Output;
     const RANGE: (f64, f64) = (-5.0, 5.0);
-    const TORCH: &'static str = "F.hardsigmoid(x0)";
+    const TORCH: &'static str = "(x0 / 6 + 0.5).clamp(0, 1)";
 
     fn sample() -> HardSigmoid {
         HardSigmoid

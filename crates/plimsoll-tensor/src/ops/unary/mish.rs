@@ -10,10 +10,12 @@ use crate::tensor::Tensor;
 #[derive(Clone, Copy, Debug)]
 pub struct Mish;
 
-/// `t(x)`, by a softplus that never overflows.
+/// `eˣ` and `n = (1 + eˣ)² - 1`, from which t = n / (n + 2). Beyond 20, where t is one to the last place, `x` is cut, so
+/// that nothing overflows.
 #[inline(always)]
-fn gate<T: Real>(x: T) -> T {
-    (x.max(T::ZERO) + (-x.abs()).exp().ln_1p()).tanh()
+fn parts<T: Real>(x: T) -> (T, T) {
+    let e = x.min(T::from_f64(20.0)).exp();
+    (e, e * (e + T::from_f64(2.0)))
 }
 
 impl Unary for Mish {
@@ -28,13 +30,17 @@ impl Unary for Mish {
 
     #[inline(always)]
     fn value<T: Real>(self, x: T) -> T {
-        x * gate(x)
+        let (_, n) = parts(x);
+        x * (n / (n + T::from_f64(2.0)))
     }
 
     #[inline(always)]
     fn slope<T: Real>(self, x: T) -> T {
-        let t = gate(x);
-        t + x * x.sigmoid() * (T::ONE - t * t)
+        let (e, n) = parts(x);
+        let sum = n + T::from_f64(2.0);
+        // 1 - t² = 4 (n + 1) / (n + 2)².
+        let rest = T::from_f64(4.0) * (n + T::ONE) / (sum * sum);
+        n / sum + x * (e / (T::ONE + e)) * rest
     }
 
     fn derivative(self, x: &Tensor) -> Result<Tensor> {

@@ -2,6 +2,7 @@
 
 use plimsoll_cpu::math::Real;
 
+use super::cosh::cosh;
 use super::{Reads, Unary, unary};
 use crate::error::Result;
 use crate::tensor::Tensor;
@@ -9,6 +10,17 @@ use crate::tensor::Tensor;
 /// f(x) = sinh x, f'(x) = cosh x.
 #[derive(Clone, Copy, Debug)]
 pub struct Sinh;
+
+/// sinh a = (E - 1) (1 + 1 / E) / 2 with E = eᵃ = (1 + h)², where h is `exp_m1` of half the argument: so it neither
+/// cancels near zero nor overflows before its value does.
+#[inline(always)]
+pub(super) fn sinh<T: Real>(x: T) -> T {
+    let half = T::from_f64(0.5);
+    let h = (x.abs() * half).exp_m1();
+    let root = h + T::ONE;
+    let magnitude = half * h * (h + T::from_f64(2.0)) * (T::ONE + (root * root).recip());
+    if x < T::ZERO { -magnitude } else { magnitude }
+}
 
 impl Unary for Sinh {
     const NAMES: [&'static str; 2] = ["sinh", "sinh_backward"];
@@ -22,12 +34,12 @@ impl Unary for Sinh {
 
     #[inline(always)]
     fn value<T: Real>(self, x: T) -> T {
-        x.sinh()
+        sinh(x)
     }
 
     #[inline(always)]
     fn slope<T: Real>(self, x: T) -> T {
-        x.cosh()
+        cosh(x)
     }
 
     fn derivative(self, x: &Tensor) -> Result<Tensor> {

@@ -1,0 +1,188 @@
+//! `index_select` and `embedding`: whole rows by their indices.
+
+use plimsoll_cpu::element::Element;
+use plimsoll_cpu::threads::{self, SharedPtr};
+
+use super::{Index, check_dtype, check_range, for_indices, readable_as};
+use crate::context;
+use crate::error::Result;
+use crate::execute::call;
+use crate::layout::Layout;
+use crate::op::{Keep, Keeps, Meta, Op, OpRef, Operand, Outputs, Run, one};
+use crate::ops::kernel::units_per_task;
+use crate::ops::registry::{Array, Sample, Values, floats, input};
+use crate::shape::Shape;
+use crate::tape::Backward;
+use crate::tensor::Tensor;
+
+/// y[.., i, ..] = x[.., ids[i], ..], where i may have any number of axes. The gradient's rows are added at the same ids
+/// (`index_add`); only they are kept.
+#[derive(Debug)]
+struct Select {
+    name: &'static str,
+    axis: usize,
+}
+
+/// The rows of a table.
+static EMBEDDING: Select = Select { name: "embedding", axis: 0 };
+
+impl Op for Select {
+    fn name(&self) -> &'static str {
+        self.name
+    }
+
+    fn infer(&self, inputs: &[Meta]) -> Result<Outputs> {
+        let [x, ids] = inputs else { unreachable!("a tensor and ids") };
+        check_dtype(self.name, ids)?;
+        one(selected(x.shape(), self.axis, ids.shape())?, x.dtype)
+    }
+
+    fn run(&self, run: &mut Run<'_>) -> Result<()> {
+        let [x, ids] = run.inputs else { unreachable!("a tensor and ids") };
+        let y = &run.outputs[0];
+        for_indices!(ids.dtype(), I => {
+            // SAFETY: `execute` hands out operands that are valid for their layouts, and the output is fresh; the range of
+            // the ids is checked first, and elements are moved as bits of their size.
+            unsafe {
+                check_range::<I>(self.name, ids, self.axis, x.shape()[self.axis])?;
+                match x.dtype().size() {
+                    1 => select::<u8, I>(x, ids, y, self.axis),
+                    2 => select::<u16, I>(x, ids, y, self.axis),
+                    4 => select::<i32, I>(x, ids, y, self.axis),
+                    _ => select::<i64, I>(x, ids, y, self.axis),
+                }
+            }
+        });
+        Ok(())
+    }
+
+    fn keeps(&self, wanted: &[bool]) -> Keeps {
+        wanted[0].then_some(Keep::Input(1)).into_iter().collect()
+    }
+
+    fn backward(&self, backward: &mut Backward<'_>) -> Result<()> {
+        let gradient = backward.gradient()?;
+        let _here = gradient.device().enter();
+        let zeros = Tensor::zeros_of(*backward.input_shape(0), backward.input_dtype(0))?;
+        let ids = backward.input(1)?;
+        backward.give(0, zeros.into_index_add(self.axis as isize, &ids, &gradient)?)
+    }
+}
+
+/// The shape of a tensor with the shape of the ids in place of its axis.
+pub(super) fn selected(shape: &Shape, axis: usize, ids: &Shape) -> Result<Shape> {
+    Shape::new(&[&shape[..axis], ids.dims(), &shape[axis + 1..]].concat())
+}
+
+/// A shape as three axes: everything before `axis`, the `n_axes` axes from there on, everything after.
+pub(super) fn three(shape: &Shape, axis: usize, n_axes: usize) -> Shape {
+    let product = |dims: &[usize]| dims.iter().product();
+    Shape::from_checked([
+        product(&shape[..axis]),
+        product(&shape[axis..axis + n_axes]),
+        product(&shape[axis + n_axes..]),
+    ])
+}
+
+/// An operand's layout as other axes; the methods copy first where that needs it.
+pub(super) fn read_as(operand: &Operand, shape: Shape) -> Layout {
+    let layout = operand.meta.layout.reshaped(shape);
+    layout.unwrap_or_else(|| unreachable!("copied first where the layout does not allow it"))
+}
+
+/// # Safety
+/// The operands are valid for their layouts, the output is nobody else's, elements are as large as `B` and ids of type
+/// `I` and in range.
+unsafe fn select<B: Element, I: Index>(x: &Operand, ids: &Operand, y: &Operand, axis: usize) {
+    let layout = read_as(x, three(x.shape(), axis, 1));
+    let (&[n_before, _, row_len], &[outer, step, inner]) = (layout.shape().dims(), layout.strides()) else {
+        unreachable!("three axes")
+    };
+    let n_ids = ids.n_elems();
+    let id_stride = read_as(ids, Shape::from_checked([n_ids])).strides()[0];
+    let n_rows = n_before * n_ids;
+    let per_task = units_per_task(row_len);
+    let (x, ids, y) = (
+        SharedPtr::new(x.ptr().cast::<B>()),
+        SharedPtr::new(ids.ptr().cast::<I>()),
+        SharedPtr::new(y.ptr().cast::<B>()),
+    );
+    threads::parallel(n_rows.div_ceil(per_task), |task| {
+        for row in task * per_task..n_rows.min((task + 1) * per_task) {
+            let (before, place) = ((row / n_ids) as isize, (row % n_ids) as isize);
+            // SAFETY: the id and the row that it names exist, and each row of the output is written by one task.
+            unsafe {
+                let id: i64 = (*ids.get().offset(place * id_stride)).cast();
+                let from = x.get().offset(before * outer + id as isize * step);
+                let to = y.get().add(row * row_len);
+                if inner == 1 {
+                    std::ptr::copy_nonoverlapping(from, to, row_len);
+                } else {
+                    (0..row_len).for_each(|col| *to.add(col) = *from.offset(col as isize * inner));
+                }
+            }
+        }
+    });
+}
+
+impl Tensor {
+    /// The rows of `axis` that `ids` name, in their order; the axes of `ids` take the place of `axis`.
+    ///
+    /// # Errors
+    /// An axis that the tensor does not have; ids that are not int64 or int32, or out of range; memory that is full.
+    #[track_caller]
+    pub fn index_select(&self, axis: isize, ids: &Tensor) -> Result<Tensor> {
+        let _line = context::at_callers_line();
+        let axis = self.shape().axis("index_select", axis)?;
+        select_rows(OpRef::new(Select { name: "index_select", axis }), self, axis, ids)
+    }
+
+    /// The rows of this table that `ids` name: a table `[n, width]` and ids `[..]` give `[.., width]`.
+    ///
+    /// # Errors
+    /// A table without axes; ids that are not int64 or int32, or out of range; memory that is full.
+    #[track_caller]
+    pub fn embedding(&self, ids: &Tensor) -> Result<Tensor> {
+        let _line = context::at_callers_line();
+        let axis = self.shape().axis("embedding", 0)?;
+        select_rows(OpRef::Static(&EMBEDDING), self, axis, ids)
+    }
+}
+
+fn select_rows(op: OpRef, x: &Tensor, axis: usize, ids: &Tensor) -> Result<Tensor> {
+    let ids = readable_as(ids, &Shape::from_checked([ids.n_elems()]))?;
+    let rows = three(x.shape(), axis, 1);
+    match x.part().1.layout.reshaped(rows) {
+        Some(_) => call(op, &[x, &ids]),
+        None => call(op, &[&x.copied()?, &ids]),
+    }
+}
+
+pub(super) fn samples() -> Vec<Sample> {
+    let indices = |shape: &[usize], bound: i64| input(shape, Values::Indices(bound));
+    vec![
+        Sample::new("columns", vec![floats(&[3, 4]), indices(&[5], 4)], |x| x[0].index_select(-1, &x[1]))
+            .reference(|x| Array::build(&[3, 5], |i| x[0].at(&[i[0], x[1].at(&i[1..]) as usize])))
+            .torch("x0.index_select(-1, x1)")
+            .refuses(vec![floats(&[3, 4]), floats(&[5])], "int64 or int32")
+            .refuses(vec![floats(&[]), indices(&[5], 4)], "a scalar has no axes"),
+        Sample::new("middle", vec![floats(&[2, 3, 2]), indices(&[4], 3)], |x| x[0].index_select(1, &x[1]))
+            .reference(|x| Array::build(&[2, 4, 2], |i| x[0].at(&[i[0], x[1].at(&i[1..2]) as usize, i[2]])))
+            .torch("x0.index_select(1, x1)"),
+    ]
+}
+
+pub(super) fn embedding_samples() -> Vec<Sample> {
+    let indices = |shape: &[usize]| input(shape, Values::Indices(5));
+    let call = |x: &[Tensor]| x[0].embedding(&x[1]);
+    vec![
+        Sample::new("sentence", vec![floats(&[5, 3]), indices(&[7])], call)
+            .reference(|x| Array::build(&[7, 3], |i| x[0].at(&[x[1].at(&i[..1]) as usize, i[1]])))
+            .torch("F.embedding(x1, x0)")
+            .refuses(vec![floats(&[5, 3]), floats(&[7])], "int64 or int32")
+            .refuses(vec![floats(&[0, 3]), indices(&[7])], "of extent 0; no index is possible"),
+        Sample::new("batch", vec![floats(&[5, 2]), indices(&[2, 3])], call)
+            .reference(|x| Array::build(&[2, 3, 2], |i| x[0].at(&[x[1].at(&i[..2]) as usize, i[2]])))
+            .torch("F.embedding(x1, x0)"),
+    ]
+}

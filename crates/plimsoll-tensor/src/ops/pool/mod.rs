@@ -1,0 +1,199 @@
+//! Pooling over windows of images, channels last: `[n, height, width, channels]`.
+//!
+//! Every kernel goes over the pixels that it writes and visits the pixels that count for each, channels side by side.
+//! Backward is written that way round, too: a pixel of the input asks the windows that contain it. So no two threads
+//! write to one place, nothing is filled with zeros first, and the order of every sum is fixed. Max pooling keeps one
+//! byte for each output, the position inside the window; average pooling keeps nothing.
+
+mod average;
+mod kernel;
+mod max;
+
+use std::ops::Range;
+
+use crate::error::{Error, Result};
+use crate::op::Meta;
+use crate::ops::registry::OpInfo;
+use crate::shape::Shape;
+
+/// The registry's entries.
+pub static INFOS: &[&OpInfo] = &[
+    &OpInfo { name: "max_pool2d", doc: "The greatest element of each window.", samples: max::samples },
+    &OpInfo {
+        name: "max_pool2d_backward",
+        doc: "Gradients brought to the positions of the greatest elements.",
+        samples: max::backward_samples,
+    },
+    &OpInfo {
+        name: "max_pool2d_pick",
+        doc: "The elements at the positions of the greatest ones.",
+        samples: max::pick_samples,
+    },
+    &OpInfo { name: "avg_pool2d", doc: "The mean of each window.", samples: average::samples },
+    &OpInfo {
+        name: "avg_pool2d_backward",
+        doc: "Gradients spread evenly over their windows.",
+        samples: average::backward_samples,
+    },
+];
+
+/// The windows of a pooling, as pairs of height and width. A number or a pair is a window of that size; windows lie side
+/// by side unless there is a [`stride`](Pool2d::stride).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Pool2d {
+    kernel: [usize; 2],
+    stride: [usize; 2],
+    padding: [usize; 2],
+}
+
+impl Pool2d {
+    /// Windows of that height and width, side by side, without padding.
+    pub fn new(kernel: [usize; 2]) -> Pool2d {
+        Pool2d { kernel, stride: kernel, padding: [0, 0] }
+    }
+
+    /// With that distance from one window to the next.
+    #[must_use]
+    pub fn stride(self, stride: [usize; 2]) -> Pool2d {
+        Pool2d { stride, ..self }
+    }
+
+    /// With that many pixels added at both ends, at most half a window. Max pooling never takes them; average pooling
+    /// counts them as zeros.
+    #[must_use]
+    pub fn padding(self, padding: [usize; 2]) -> Pool2d {
+        Pool2d { padding, ..self }
+    }
+
+    /// The number of pixels of a window.
+    fn n_taps(&self) -> usize {
+        self.kernel[0].saturating_mul(self.kernel[1])
+    }
+
+    /// The windows over images of that shape.
+    fn windows(&self, op: &'static str, images: &Shape) -> Result<Windows> {
+        let &[n, height, width, channels] = images.dims() else {
+            return Err(Error::shape(
+                op,
+                format!("takes images [n, height, width, channels], not shape {images}"),
+            ));
+        };
+        let along = |axis: usize, extent: usize| {
+            let (kernel, stride, padding) = (self.kernel[axis], self.stride[axis], self.padding[axis]);
+            if kernel == 0 || stride == 0 {
+                return Err(Error::argument(
+                    op,
+                    format!(
+                        "windows {:?} at distances {:?}; all must be at least 1",
+                        self.kernel, self.stride
+                    ),
+                ));
+            }
+            if padding > kernel / 2 {
+                return Err(Error::argument(
+                    op,
+                    format!(
+                        "padding {:?} for windows {:?}; it may be half a window at most",
+                        self.padding, self.kernel
+                    ),
+                ));
+            }
+            let padded = extent.saturating_add(2 * padding);
+            if extent == 0 || padded < kernel {
+                return Err(Error::shape(
+                    op,
+                    format!("windows {:?} do not fit into images of shape {images}", self.kernel),
+                ));
+            }
+            Ok(Axis { extent, kernel, stride, padding, n_windows: (padded - kernel) / stride + 1 })
+        };
+        Ok(Windows { n, rows: along(0, height)?, cols: along(1, width)?, channels })
+    }
+}
+
+impl From<usize> for Pool2d {
+    fn from(kernel: usize) -> Pool2d {
+        Pool2d::new([kernel; 2])
+    }
+}
+
+impl From<[usize; 2]> for Pool2d {
+    fn from(kernel: [usize; 2]) -> Pool2d {
+        Pool2d::new(kernel)
+    }
+}
+
+/// Windows over images.
+#[derive(Clone, Copy, Debug)]
+struct Windows {
+    n: usize,
+    rows: Axis,
+    cols: Axis,
+    channels: usize,
+}
+
+/// Windows along one axis.
+#[derive(Clone, Copy, Debug)]
+struct Axis {
+    extent: usize,
+    kernel: usize,
+    stride: usize,
+    padding: usize,
+    n_windows: usize,
+}
+
+impl Windows {
+    /// The shape with one pixel for each window.
+    fn output(&self) -> Shape {
+        Shape::from_checked([self.n, self.rows.n_windows, self.cols.n_windows, self.channels])
+    }
+}
+
+impl Axis {
+    /// The positions of a window, cut at the ends.
+    #[inline(always)]
+    fn inside(&self, window: usize) -> Range<usize> {
+        let start = window * self.stride;
+        let end = (start + self.kernel).saturating_sub(self.padding);
+        start.saturating_sub(self.padding)..end.min(self.extent)
+    }
+
+    /// The windows that contain a position.
+    #[inline(always)]
+    fn around(&self, position: usize) -> Range<usize> {
+        let padded = position + self.padding;
+        let first = if padded < self.kernel { 0 } else { (padded - self.kernel) / self.stride + 1 };
+        first..(padded / self.stride + 1).min(self.n_windows)
+    }
+
+    /// The place of a position inside a window that contains it.
+    #[inline(always)]
+    fn tap(&self, window: usize, position: usize) -> usize {
+        position + self.padding - window * self.stride
+    }
+}
+
+/// Refuses what does not have one pixel for each window.
+fn check_output(op: &'static str, windows: &Windows, input: &Meta) -> Result<()> {
+    match *input.shape() == windows.output() {
+        true => Ok(()),
+        false => Err(Error::shape(
+            op,
+            format!("an operand of shape {} for windows of shape {}", input.shape(), windows.output()),
+        )),
+    }
+}
+
+/// Refuses what is not of floats.
+fn check_float(op: &'static str, input: &Meta) -> Result<()> {
+    match input.dtype.is_float() {
+        true => Ok(()),
+        false => Err(Error::dtype(
+            op,
+            format!("takes floats, not {}; convert with `cast(DType::F32)` first", input.dtype),
+        )),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,165 @@
+//! `tril` and `triu`: the lower or upper triangle of matrices, zeros elsewhere.
+
+use plimsoll_cpu::threads::{self, SharedPtr};
+
+use crate::context;
+use crate::error::{Error, Result};
+use crate::execute::{Arg, call, call_with};
+use crate::op::{Meta, Op, OpRef, Operand, Outputs, Run, one};
+use crate::ops::kernel::{offset_of, units_per_task};
+use crate::ops::registry::{Array, OpInfo, Sample, floats};
+use crate::tape::Backward;
+use crate::tensor::Tensor;
+
+/// Which triangle stays.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Side {
+    Lower,
+    Upper,
+}
+
+/// y[i, j] = x[i, j] where j - i <= k (lower) or j - i >= k (upper), else 0. The gradient is cut in the same way.
+#[derive(Clone, Copy, Debug)]
+struct Triangle {
+    side: Side,
+    k: isize,
+}
+
+impl Triangle {
+    /// The columns of a row that stay.
+    fn kept(self, row: usize, n_cols: usize) -> std::ops::Range<usize> {
+        let clamp = |col: isize| col.clamp(0, n_cols as isize) as usize;
+        let diagonal = (row as isize).saturating_add(self.k);
+        match self.side {
+            Side::Lower => 0..clamp(diagonal.saturating_add(1)),
+            Side::Upper => clamp(diagonal)..n_cols,
+        }
+    }
+}
+
+impl Op for Triangle {
+    fn name(&self) -> &'static str {
+        match self.side {
+            Side::Lower => "tril",
+            Side::Upper => "triu",
+        }
+    }
+
+    fn infer(&self, inputs: &[Meta]) -> Result<Outputs> {
+        let shape = inputs[0].shape();
+        if shape.rank() < 2 {
+            return Err(Error::shape(
+                self.name(),
+                format!("takes matrices, not shape {shape}; two dimensions or more are needed"),
+            ));
+        }
+        one(*shape, inputs[0].dtype)
+    }
+
+    fn run(&self, run: &mut Run<'_>) -> Result<()> {
+        let (x, y) = (&run.inputs[0], &run.outputs[0]);
+        // SAFETY: `execute` hands out operands that are valid for their layouts; the output is fresh, or the input itself.
+        // Elements are moved as bits of their size, and zero bits are zero in every dtype.
+        unsafe {
+            match x.dtype().size() {
+                1 => cut::<u8>(*self, x, y),
+                2 => cut::<u16>(*self, x, y),
+                4 => cut::<i32>(*self, x, y),
+                _ => cut::<i64>(*self, x, y),
+            }
+        }
+        Ok(())
+    }
+
+    fn backward(&self, backward: &mut Backward<'_>) -> Result<()> {
+        let gradient = Arg::Given(backward.gradient()?);
+        backward.give(0, call_with(OpRef::new(*self), smallvec::smallvec![gradient])?)
+    }
+
+    fn overwrites(&self) -> &'static [usize] {
+        &[0]
+    }
+}
+
+/// # Safety
+/// The operands are valid for their layouts, their elements as large as `B`; the output is nobody else's, or the input.
+unsafe fn cut<B: Copy + Default>(triangle: Triangle, x: &Operand, y: &Operand) {
+    let (&[.., n_rows, n_cols], strides) = (x.shape().dims(), x.meta.layout.strides()) else {
+        unreachable!("`infer` asks for matrices")
+    };
+    if y.n_elems() == 0 {
+        return;
+    }
+    let in_place = x.ptr() == y.ptr();
+    let (outer, col_stride) = (strides.len() - 1, strides[strides.len() - 1]);
+    let (shape, rows) = (x.shape(), y.n_elems() / n_cols);
+    let (from, to) = (SharedPtr::new(x.ptr().cast::<B>()), SharedPtr::new(y.ptr().cast::<B>()));
+    let per_task = units_per_task(n_cols);
+    threads::parallel(rows.div_ceil(per_task), |task| {
+        for row in task * per_task..rows.min((task + 1) * per_task) {
+            let kept = triangle.kept(row % n_rows, n_cols);
+            // SAFETY: a row of each operand; each row of the output is written by one task, and where it is the row of
+            // the input no copy is made.
+            unsafe {
+                let from = from.get().offset(offset_of(&shape[..outer], &strides[..outer], row));
+                let to = std::slice::from_raw_parts_mut(to.get().add(row * n_cols), n_cols);
+                to[..kept.start].fill(B::default());
+                to[kept.end..].fill(B::default());
+                if !in_place {
+                    for col in kept {
+                        to[col] = *from.offset(col as isize * col_stride);
+                    }
+                }
+            }
+        }
+    });
+}
+
+impl Tensor {
+    /// The lower triangles of the matrices of the last two dimensions, zeros above diagonal `k`; zero is the main one.
+    ///
+    /// # Errors
+    /// Fewer than two dimensions; memory that is full.
+    #[track_caller]
+    pub fn tril(&self, k: isize) -> Result<Tensor> {
+        let _line = context::at_callers_line();
+        call(OpRef::new(Triangle { side: Side::Lower, k }), &[self])
+    }
+
+    /// The upper triangles of the matrices of the last two dimensions, zeros below diagonal `k`; zero is the main one.
+    ///
+    /// # Errors
+    /// Fewer than two dimensions; memory that is full.
+    #[track_caller]
+    pub fn triu(&self, k: isize) -> Result<Tensor> {
+        let _line = context::at_callers_line();
+        call(OpRef::new(Triangle { side: Side::Upper, k }), &[self])
+    }
+}
+
+/// The registry's entries.
+pub static INFOS: &[&OpInfo] = &[
+    &OpInfo { name: "tril", doc: "The lower triangle of matrices.", samples: || samples(Side::Lower) },
+    &OpInfo { name: "triu", doc: "The upper triangle of matrices.", samples: || samples(Side::Upper) },
+];
+
+fn samples(side: Side) -> Vec<Sample> {
+    let sample = |name: &str, shape: &'static [usize], k: isize| {
+        let call = move |x: &[Tensor]| if side == Side::Lower { x[0].tril(k) } else { x[0].triu(k) };
+        let torch = if side == Side::Lower { "tril" } else { "triu" };
+        Sample::new(name, vec![floats(shape)], call)
+            .reference(move |x| {
+                Array::build(shape, |i| {
+                    let above = i[i.len() - 1] as isize - i[i.len() - 2] as isize - k;
+                    let stays = if side == Side::Lower { above <= 0 } else { above >= 0 };
+                    if stays { x[0].at(i) } else { 0.0 }
+                })
+            })
+            .torch(format!("x0.{torch}({k})"))
+    };
+    vec![
+        sample("square", &[4, 4], 0).refuses(vec![floats(&[4])], "takes matrices, not shape [4]"),
+        sample("wide", &[2, 3, 5], 1),
+        sample("tall", &[5, 2], -2),
+    ]
+}
