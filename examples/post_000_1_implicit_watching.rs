@@ -11,10 +11,15 @@ use plimsoll::prelude::*;
 /// What the example measures, in bytes that were asked for.
 #[derive(Debug, PartialEq)]
 pub struct Figures {
+    /// Held by the tape and by nobody else.
     pub own: u64,
+    /// In use while z is alive.
     pub with_z: u64,
+    /// In use once z is dropped.
     pub without_z: u64,
+    /// The most in use during `gradient`, without workspace.
     pub gradient_peak: u64,
+    /// The workspace at that moment.
     pub gradient_workspace: u64,
     /// The most that the pool had committed, whatever for.
     pub peak_committed: u64,

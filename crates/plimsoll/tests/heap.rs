@@ -3,6 +3,7 @@
 //! grows by no more than the pool has committed, and 8 MiB.
 //!
 //! One test in a process of its own, because heap and resident set belong to the process.
+#![allow(clippy::duplicate_mod, reason = "each example brings the table that it prints with")]
 
 #[allow(dead_code, reason = "an example's `main` prints what is measured")]
 #[path = "../../../examples/post_000_1_implicit_watching.rs"]

@@ -1,4 +1,5 @@
 //! The figures of the posts' examples, as their programs measure them.
+#![allow(clippy::duplicate_mod, reason = "each example brings the table that it prints with")]
 
 #[allow(dead_code, reason = "an example's `main` prints what is asserted here")]
 #[path = "../../../examples/post_000_1_implicit_watching.rs"]
