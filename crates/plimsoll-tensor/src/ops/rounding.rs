@@ -117,7 +117,7 @@ macro_rules! roundings {
 roundings! {
     floor, Floor, "The greatest whole number that is not greater than each element.", |x| -(-x).ceil();
     ceil, Ceil, "The least whole number that is not less than each element.", |x| -(-x).floor();
-    round, Round, "The whole number nearest to each element, ties to the even one.", |x| (x + 0.5).floor();
+    round, Round, "The whole number nearest to each element, ties to the even one.", f64::round_ties_even;
     trunc, Trunc, "Each element without its fractional part.", |x| x - x % 1.0;
     sign, Sign, "Minus one, zero or one, by the sign of each element; zero for NaN.", |x| x / x.abs();
 }
