@@ -1,8 +1,8 @@
 //! The gradient tape, as TensorFlow's users know it.
 
 use plimsoll_tensor::{
-    Device, ErrorKind, GradientTape, Owner, Result, Saving, Tensor, Unconnected, Variable, custom_gradient, recompute,
-    set_seed, with_saving,
+    Device, ErrorKind, GradientTape, Owner, Result, Saving, Tensor, Unconnected, Variable, custom_gradient,
+    recompute, set_seed, with_saving,
 };
 
 fn scalar(value: f64) -> Tensor {

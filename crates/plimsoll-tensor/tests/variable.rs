@@ -1,6 +1,8 @@
 //! Variables and steps: assigned in place, copied on write, all or nothing.
 
-use plimsoll_tensor::{Device, Error, Generator, GradientTape, Owner, Result, Step, Tensor, Variable, set_seed};
+use plimsoll_tensor::{
+    Device, Error, Generator, GradientTape, Owner, Result, Step, Tensor, Variable, set_seed,
+};
 
 fn vector(values: &[f32]) -> Tensor {
     Tensor::from_slice(values, values.len()).unwrap()
@@ -29,7 +31,10 @@ fn an_assignment_is_in_place_unless_somebody_reads_the_old_value() -> Result<()>
 fn a_wrong_shape_or_dtype_is_refused_and_changes_nothing() -> Result<()> {
     let v = Variable::new(vector(&[1.0, 2.0])).named("bias");
     let error = v.assign(&vector(&[1.0])).unwrap_err();
-    assert!(error.to_string().contains("variable \"bias\" is [2] float32, but the new value is [1]"), "{error}");
+    assert!(
+        error.to_string().contains("variable \"bias\" is [2] float32, but the new value is [1]"),
+        "{error}"
+    );
     assert!(v.assign_add(&Tensor::from_slice(&[1.0f64, 2.0], 2)?).is_err());
     assert_eq!((v.to_vec::<f32>()?, v.version()), (vec![1.0, 2.0], 0));
     Ok(())
