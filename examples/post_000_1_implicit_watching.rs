@@ -11,13 +11,20 @@ use plimsoll::prelude::*;
 /// What the example measures, in bytes that were asked for.
 #[derive(Debug, PartialEq)]
 pub struct Figures {
+    /// Held by the tape and by nobody else.
     pub own: u64,
+    /// In use while z is alive.
     pub with_z: u64,
+    /// In use once z is dropped.
     pub without_z: u64,
+    /// The most in use during `gradient`, without workspace.
     pub gradient_peak: u64,
+    /// The workspace at that moment.
     pub gradient_workspace: u64,
-    pub dx: Vec<f32>,
-    pub dy: Vec<f32>,
+    /// The most that the pool had committed, whatever for.
+    pub peak_committed: u64,
+    /// A checksum of every bit of dx and dy.
+    pub gradient_bits: [u64; 2],
 }
 
 /// The bytes in use that were asked for, without rounding.
@@ -46,9 +53,11 @@ pub fn measure(watch: impl Fn(&GradientTape, &Variable, &Variable) -> Result<()>
     drop(z);
     let without_z = in_use(&device);
 
+    let committed_before = device.stats().peak_committed;
     device.pool().reset_peaks();
     let [dx, dy] = tape.gradient(&loss, [&x, &y])?;
-    let peak = device.stats().peak_rows;
+    let stats = device.stats();
+    let peak = stats.peak_rows;
     let gradient_workspace = peak.get(Owner::Workspace);
     Ok(Figures {
         own,
@@ -56,9 +65,20 @@ pub fn measure(watch: impl Fn(&GradientTape, &Variable, &Variable) -> Result<()>
         without_z,
         gradient_peak: peak.total() - peak.rounding() - gradient_workspace,
         gradient_workspace,
-        dx: dx.to_vec()?,
-        dy: dy.to_vec()?,
+        peak_committed: stats.peak_committed.max(committed_before),
+        gradient_bits: [bits(&dx)?, bits(&dy)?],
     })
+}
+
+/// A checksum of every bit of a matrix, read row by row so that nothing of its size leaves the pool.
+fn bits(matrix: &Tensor) -> Result<u64> {
+    let mut sum = 0xCBF2_9CE4_8422_2325u64;
+    for row in 0..matrix.shape()[0] {
+        for value in matrix.narrow(0, row, 1)?.to_vec::<f32>()? {
+            sum = (sum ^ u64::from(value.to_bits())).wrapping_mul(0x0000_0100_0000_01B3);
+        }
+    }
+    Ok(sum)
 }
 
 #[allow(dead_code, reason = "the tests use `measure` alone")]

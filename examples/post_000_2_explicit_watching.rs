@@ -2,6 +2,7 @@
 //!
 //! Run it with `cargo run --release --example post_000_2_explicit_watching`.
 #![allow(clippy::print_stdout, reason = "an example shows its figures")]
+#![allow(clippy::duplicate_mod, reason = "each example brings the table that it prints with")]
 
 #[allow(dead_code, reason = "the first example has a `main` of its own")]
 #[path = "post_000_1_implicit_watching.rs"]

@@ -15,6 +15,8 @@ pub struct Figures {
     pub own: u64,
     /// Which of the gradients of x, y and w there are.
     pub gradients: [bool; 3],
+    /// The most that the pool had committed, whatever for.
+    pub peak_committed: u64,
 }
 
 /// Runs the post's program on a tape that watches x by hand.
@@ -34,7 +36,8 @@ pub fn measure(tape: GradientTape) -> Result<Figures> {
     })?;
     let own = tape.saved().own_bytes() as u64;
     let gradients = tape.gradient_or_none(&loss, [&x, &y, &w])?;
-    Ok(Figures { own, gradients: gradients.map(|gradient| gradient.is_some()) })
+    let gradients = gradients.map(|gradient| gradient.is_some());
+    Ok(Figures { own, gradients, peak_committed: device.stats().peak_committed })
 }
 
 fn named([dx, dy, dw]: [bool; 3]) -> String {

@@ -11,14 +11,17 @@ use plimsoll::prelude::*;
 /// What the example measures.
 #[derive(Debug, PartialEq)]
 pub struct Figures {
+    /// The derivative of x⁴ at 1.
     pub dz_dx: f32,
+    /// The derivative of x² at 1.
     pub dy_dx: f32,
     /// Bytes held by the tape and by nobody else, while it lives.
     pub own_with_tape: u64,
     /// Bytes labelled as saved once the tape is dropped.
     pub own_without_tape: u64,
-    /// Bytes in use before and after 10,000 persistent tapes in a loop.
+    /// Bytes in use before 10,000 persistent tapes in a loop.
     pub loop_before: u64,
+    /// Bytes in use after them.
     pub loop_after: u64,
     /// The most in use during the loop.
     pub loop_peak: u64,

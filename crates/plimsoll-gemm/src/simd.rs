@@ -218,6 +218,9 @@ pub(crate) mod x86 {
 
     /// Transposes eight by eight. Rows four apart share a register from the start, loaded half by half, so that no
     /// number has to cross between halves later.
+    ///
+    /// # Safety
+    /// Eight numbers can be read at each row, and eight written at each of eight groups `width` apart.
     #[target_feature(enable = "avx")]
     unsafe fn transpose_f32(rows: &[*const f32; MAX_SIDE], to: *mut f32, width: usize) {
         // SAFETY: the caller promises eight numbers at each row and group.
@@ -241,6 +244,9 @@ pub(crate) mod x86 {
     }
 
     /// Transposes four by four; see `transpose_f32`.
+    ///
+    /// # Safety
+    /// Four numbers can be read at each row, and four written at each of four groups `width` apart.
     #[target_feature(enable = "avx")]
     unsafe fn transpose_f64(rows: &[*const f64; MAX_SIDE], to: *mut f64, width: usize) {
         // SAFETY: the caller promises four numbers at each row and group.

@@ -247,20 +247,6 @@ pub struct Run<'a> {
     pub device: &'a Device,
 }
 
-impl<'a> Run<'a> {
-    /// The scratch memory.
-    ///
-    /// # Safety
-    /// The slice must not be made twice at a time.
-    pub unsafe fn workspace_bytes(&self) -> &'a mut [u8] {
-        if self.workspace_len == 0 {
-            return &mut [];
-        }
-        // SAFETY: the block is as long as it says and belongs to this call; the caller makes no second slice of it.
-        unsafe { std::slice::from_raw_parts_mut(self.workspace, self.workspace_len) }
-    }
-}
-
 /// The memory of one input or output.
 #[derive(Clone, Copy, Debug)]
 pub struct Operand {

@@ -50,18 +50,17 @@ impl Update {
                 ));
             }
         }
-        if let Some(cell) = cells.first() {
-            if let Some((other, _)) = inputs.iter().find(|(storage, _)| storage.device() != cell.device()) {
-                return Err(Error::device(
-                    op.name(),
-                    format!(
-                        "variable {:?} is on {}, an input on {}",
-                        cell.name(),
-                        cell.device(),
-                        other.device()
-                    ),
-                ));
-            }
+        let elsewhere = cells.first().and_then(|cell| {
+            let (other, _) = inputs.iter().find(|(storage, _)| storage.device() != cell.device())?;
+            Some(format!(
+                "variable {:?} is on {}, an input on {}",
+                cell.name(),
+                cell.device(),
+                other.device()
+            ))
+        });
+        if let Some(detail) = elsewhere {
+            return Err(Error::device(op.name(), detail));
         }
         Ok(Update { op, cells, inputs, visible: None })
     }

@@ -11,14 +11,17 @@ fn refusal(result: Result<Tensor>) -> String {
     }
 }
 
-/// The gradients, and form and bytes of what was saved.
-type Outcome = (Vec<Vec<f32>>, Vec<(Form, usize)>);
+/// The form and bytes of each saved value.
+type SavedForms = Vec<(Form, usize)>;
+
+/// A loss of logits, dense labels and classes.
+type Loss = fn(&Tensor, &Tensor, &Tensor) -> Result<Tensor>;
 
 /// Gradients and saved values of `norm` followed by a matmul.
 fn through_a_matmul(
     saving: Saving,
     norm: impl Fn(&Tensor, &Tensor, &Tensor) -> Result<Tensor>,
-) -> Result<Outcome> {
+) -> Result<(Vec<Vec<f32>>, SavedForms)> {
     set_seed(11);
     let x = Tensor::randn([96, 64])?;
     let gamma = Variable::new(Tensor::randn(64)?);
@@ -81,7 +84,6 @@ fn cross_entropy_keeps_one_number_per_row_and_writes_over_the_logits() -> Result
     let _on = device.enter();
     let (x, labels) = (Tensor::randn([2, 256, 1000])?, Tensor::uniform([256, 1000], 0.0, 1.0, DType::F32)?);
     let classes = Tensor::randint(256, 0, 1000, DType::I64)?;
-    type Loss = fn(&Tensor, &Tensor, &Tensor) -> Result<Tensor>;
     let losses: [Loss; 2] = [
         |logits, labels, _| logits.cross_entropy(labels),
         |logits, _, classes| logits.sparse_cross_entropy(classes),

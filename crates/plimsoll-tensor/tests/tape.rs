@@ -65,7 +65,7 @@ fn variables_are_watched_when_they_are_read_unless_told_otherwise() -> Result<()
     let fixed = Variable::new(scalar(2.0)).named("fixed").trainable(false);
     let tape = GradientTape::new();
     let y = tape.record(|| x.mul(&fixed))?;
-    assert_eq!(tape.watched_variables(), [x.clone()]);
+    assert_eq!(tape.watched_variables(), std::slice::from_ref(&x));
     let [dx, dfixed] = tape.gradient_or_none(&y, [&x, &fixed])?;
     assert!(dx.is_some() && dfixed.is_none());
 

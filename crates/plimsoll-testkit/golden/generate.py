@@ -5,9 +5,9 @@ any Python that has PyTorch (2.4 or newer, the CPU build is enough):
 
     cargo run -p plimsoll-testkit --bin samples | python crates/plimsoll-testkit/golden/generate.py
 
-An expression sees the inputs as x0, x1, ..., and the names torch, F (torch.nn.functional) and dtype (the float dtype that
-is being recorded). It gives a tensor, or a tuple or list of them. Gradients are those of a weighted sum of the float
-outputs; the weight of element i of an output is ((7 i + 3) mod 11) / 4 - 1.25, as the test kit has it.
+An expression sees the inputs as x0, x1, ..., and the names torch, F (torch.nn.functional), math, and dtype (the float
+dtype that is being recorded). It gives a tensor, or a tuple or list of them. Gradients are those of a weighted sum of
+the float outputs; the weight of element i of an output is ((7 i + 3) mod 11) / 4 - 1.25, as the test kit has it.
 """
 
 import json

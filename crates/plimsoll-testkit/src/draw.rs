@@ -1,7 +1,7 @@
 //! Values for inputs and weights for outputs.
 //!
-//! Values depend on a key alone, made of the names of op and sample: a test that fails fails again, and a new op does not
-//! change the inputs of the others.
+//! Values depend on a key alone, made of the names of op and sample: a test that fails fails again, and a new op does
+//! not change the inputs of the others.
 
 use plimsoll_tensor::ops::registry::{Array, Input, OpInfo, Values};
 use plimsoll_tensor::{DType, Element, Result, Tensor};

@@ -2,7 +2,7 @@
 
 use plimsoll_cpu::map::{Dst, Src};
 
-use crate::op::Operand;
+use crate::op::{Operand, Run};
 
 /// Runs an expression with `$T` standing for the element type of a float dtype.
 macro_rules! for_floats {
@@ -64,6 +64,20 @@ macro_rules! for_all {
 }
 
 pub(crate) use {for_all, for_floats, for_numbers};
+
+impl<'a> Run<'a> {
+    /// The scratch memory.
+    ///
+    /// # Safety
+    /// The slice must not be made twice at a time.
+    pub unsafe fn workspace_bytes(&self) -> &'a mut [u8] {
+        if self.workspace_len == 0 {
+            return &mut [];
+        }
+        // SAFETY: the block is as long as it says and belongs to this call; the caller makes no second slice of it.
+        unsafe { std::slice::from_raw_parts_mut(self.workspace, self.workspace_len) }
+    }
+}
 
 /// An operand that a loop reads.
 pub(crate) fn src<T>(operand: &Operand) -> Src<'_, T> {

@@ -10,7 +10,7 @@ use crate::error::{Error, Result};
 use crate::execute::call;
 use crate::op::{Cost, Keep, Keeps, Meta, Op, OpRef, Outputs, Run, Tensors, one};
 use crate::ops::kernel::for_floats;
-use crate::ops::registry::{Array, OpInfo, Sample, floats};
+use crate::ops::registry::{Array, OpInfo, Sample, floats, within};
 use crate::tape::Backward;
 use crate::tensor::Tensor;
 
@@ -197,7 +197,7 @@ fn sample(
     activation: Activation,
     torch: &str,
 ) -> Sample {
-    let inputs = shapes.iter().map(|shape| floats(shape)).collect();
+    let inputs = shapes.iter().map(|shape| within(shape, -0.8, 0.8)).collect();
     Sample::new(name, inputs, move |x| x[0].linear(&x[1], x.get(2), activation))
         .reference(move |x| {
             let k = x[1].shape[0];

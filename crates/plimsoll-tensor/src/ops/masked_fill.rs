@@ -82,8 +82,10 @@ fn fill_tile<T: Copy>(value: T, x: &[T], mask: &[bool], y: &mut [T]) {
     simd::vectorize(
         #[inline(always)]
         || {
+            // A copy of its own: the compiler then chooses between values, in vectors, and not between addresses.
+            let filling = value;
             for ((y, &x), &mask) in y.iter_mut().zip(x).zip(mask) {
-                *y = if mask { value } else { x };
+                *y = if mask { filling } else { x };
             }
         },
     );

@@ -105,10 +105,13 @@ unsafe fn cut<B: Copy + Default>(triangle: Triangle, x: &Operand, y: &Operand) {
                 let to = std::slice::from_raw_parts_mut(to.get().add(row * n_cols), n_cols);
                 to[..kept.start].fill(B::default());
                 to[kept.end..].fill(B::default());
-                if !in_place {
-                    for col in kept {
-                        to[col] = *from.offset(col as isize * col_stride);
+                match (in_place, col_stride) {
+                    (true, _) => {}
+                    (false, 1) => {
+                        let from = from.add(kept.start);
+                        std::ptr::copy_nonoverlapping(from, to[kept.clone()].as_mut_ptr(), kept.len());
                     }
+                    (false, _) => kept.for_each(|col| to[col] = *from.offset(col as isize * col_stride)),
                 }
             }
         }

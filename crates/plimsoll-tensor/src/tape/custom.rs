@@ -14,6 +14,9 @@ use crate::tensor::Tensor;
 /// Turns the gradient of a result into the gradients of the inputs.
 type BackwardFn = dyn Fn(&Tensor) -> Result<Vec<Tensor>> + Send + Sync;
 
+/// A function of tensors that can be run again.
+type Function = dyn Fn(&[Tensor]) -> Result<Tensor> + Send + Sync;
+
 /// Runs `forward` without recording it, and gives its result the gradient that the returned function states: from
 /// the gradient of the result to one gradient per input.
 ///
@@ -131,7 +134,7 @@ struct Recompute {
     n_inputs: usize,
     variables: Vec<crate::variable::Variable>,
     generator: Generator,
-    function: Arc<dyn Fn(&[Tensor]) -> Result<Tensor> + Send + Sync>,
+    function: Arc<Function>,
 }
 
 impl fmt::Debug for Recompute {

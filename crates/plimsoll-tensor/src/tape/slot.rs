@@ -51,10 +51,9 @@ impl Kept {
     /// values, else the storage.
     pub fn new(storage: &Arc<Storage>, meta: &Meta, node: Option<&NodeRef>) -> Kept {
         let worth_it = meta.n_bytes() >= LEAST_REBUILT_BYTES && context::saving() == Saving::Lean;
-        if worth_it && !storage.is_kept() {
-            if let Some(derived) = node.and_then(|node| Kept::derived(node, LONGEST_CHAIN)) {
-                return derived;
-            }
+        let node = node.filter(|_| worth_it && !storage.is_kept());
+        if let Some(derived) = node.and_then(|node| Kept::derived(node, LONGEST_CHAIN)) {
+            return derived;
         }
         Kept::value(storage, meta)
     }

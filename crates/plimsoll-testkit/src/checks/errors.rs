@@ -41,8 +41,8 @@ fn tensors(arrays: &[Array], inputs: &[Input], dtype: DType) -> Result<Vec<Tenso
     arrays.iter().zip(inputs).map(|(array, input)| tensor(array, dtype_of(input.values, dtype))).collect()
 }
 
-/// An op refuses what its definition in plain ops refuses: with one extent of one input doubled, a fused kernel that took
-/// the call would read past the end of the others. Nothing runs, because shapes are checked on ghosts, too.
+/// An op refuses what its definition in plain ops refuses: with one extent of one input doubled, a fused kernel that
+/// took the call would read past the end of the others. Nothing runs, because shapes are checked on ghosts, too.
 pub fn mismatched_operands(op: &'static OpInfo) -> Outcome {
     for_each_sample(op, &[DType::F32], |case| {
         let watched = case.differentiable()?;

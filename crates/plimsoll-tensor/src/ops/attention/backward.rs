@@ -167,7 +167,7 @@ impl<C: Compute> Backward<C> {
                 self.gradient.read(head, row, start, &mut lhs[..len]);
                 self.output.read(head, row, start, &mut rhs[..len]);
             }
-            sum = sum + dot(&lhs[..len], &rhs[..len]);
+            sum += dot(&lhs[..len], &rhs[..len]);
         }
         sum
     }

@@ -280,7 +280,7 @@ impl<C: Compute> Scoring<C> {
             if let Some(mask) = &self.mask {
                 // SAFETY: the caller promises that the tile lies within the mask.
                 unsafe { mask.read(tile.head, row, tile.cols.start, added) };
-                scores.iter_mut().zip(&*added).for_each(|(score, &added)| *score = *score + added);
+                scores.iter_mut().zip(&*added).for_each(|(score, &added)| *score += added);
             }
             if self.causal {
                 let seen = (row + 1).saturating_sub(tile.cols.start).min(scores.len());

@@ -163,6 +163,7 @@ unsafe fn add_rows<T: Element<Compute: Number>>(
     // The ids may all name one row; a task of few rows leaves the others to other threads.
     let per_task = units_per_task(row_len * (1 + places.order.len() / n_rows.max(1)));
     threads::parallel(n_units.div_ceil(per_task), |task| {
+        let mut sums = [<T::Compute as Number>::ZERO; TILE];
         for unit in task * per_task..n_units.min((task + 1) * per_task) {
             let places = places.of(unit % n_rows);
             for col in (0..if places.is_empty() { 0 } else { row_len }).step_by(TILE) {
@@ -170,27 +171,25 @@ unsafe fn add_rows<T: Element<Compute: Number>>(
                 unsafe {
                     let from = source.get().offset((unit / n_rows) as isize * outer + col as isize * inner);
                     let to = y.get().add(unit * row_len + col);
-                    add_tile(from, step, inner, places, to, TILE.min(row_len - col));
+                    add_tile(from, step, inner, places, to, &mut sums[..TILE.min(row_len - col)]);
                 }
             }
         }
     });
 }
 
-/// Adds a part of the rows at some places to a part of one row.
+/// Adds a part of the rows at some places to a part of one row; `sums` is scratch of that length.
 ///
 /// # Safety
-/// `to` is valid for `len` elements, `from` for as many at each place, by their strides.
+/// `to` is valid for as many elements as `sums` has, `from` for as many at each place, by their strides.
 unsafe fn add_tile<T: Element<Compute: Number>>(
     from: *const T,
     step: isize,
     inner: isize,
     places: &[usize],
     to: *mut T,
-    len: usize,
+    sums: &mut [T::Compute],
 ) {
-    let mut sums = [<T::Compute as Number>::ZERO; TILE];
-    let sums = &mut sums[..len];
     simd::vectorize(
         #[inline(always)]
         || {

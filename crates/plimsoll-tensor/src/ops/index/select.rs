@@ -23,6 +23,9 @@ struct Select {
     axis: usize,
 }
 
+/// Rows shorter than this are copied element by element, which is faster than a call.
+const SHORT: usize = 8;
+
 /// The rows of a table.
 static EMBEDDING: Select = Select { name: "embedding", axis: 0 };
 
@@ -108,18 +111,24 @@ unsafe fn select<B: Element, I: Index>(x: &Operand, ids: &Operand, y: &Operand, 
         SharedPtr::new(y.ptr().cast::<B>()),
     );
     threads::parallel(n_rows.div_ceil(per_task), |task| {
-        for row in task * per_task..n_rows.min((task + 1) * per_task) {
-            let (before, place) = ((row / n_ids) as isize, (row % n_ids) as isize);
+        let first = task * per_task;
+        // Counted along, because dividing takes longer than copying a short row.
+        let (mut before, mut place) = ((first / n_ids) as isize, (first % n_ids) as isize);
+        for row in first..n_rows.min(first + per_task) {
             // SAFETY: the id and the row that it names exist, and each row of the output is written by one task.
             unsafe {
                 let id: i64 = (*ids.get().offset(place * id_stride)).cast();
                 let from = x.get().offset(before * outer + id as isize * step);
                 let to = y.get().add(row * row_len);
-                if inner == 1 {
+                if inner == 1 && row_len >= SHORT {
                     std::ptr::copy_nonoverlapping(from, to, row_len);
                 } else {
                     (0..row_len).for_each(|col| *to.add(col) = *from.offset(col as isize * inner));
                 }
+            }
+            place += 1;
+            if place == n_ids as isize {
+                (before, place) = (before + 1, 0);
             }
         }
     });

@@ -24,6 +24,11 @@ pub enum Slice {
 }
 
 impl Slice {
+    /// The range from `start` to before `end`: what `1..-1` would say, which clippy takes for an empty range.
+    pub fn between(start: isize, end: isize) -> Slice {
+        Slice::from(start..end)
+    }
+
     /// The range with that step; a single position has none and stays as it is.
     #[must_use]
     pub fn step(self, step: isize) -> Slice {

@@ -16,7 +16,7 @@ fn views_share_memory_and_cost_no_bytes() {
     let before = device.stats().rows().total();
     let mut views = vec![
         x.narrow(0, 1, 3).unwrap(),
-        x.slice((1..-1, Slice::from(..).step(-3))).unwrap(),
+        x.slice((Slice::between(1, -1), Slice::from(..).step(-3))).unwrap(),
         x.select(1, -1).unwrap(),
         x.get(2).unwrap(),
         x.flip(..).unwrap(),
