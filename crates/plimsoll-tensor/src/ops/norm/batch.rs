@@ -41,7 +41,7 @@ fn forward_bytes(x: &Meta) -> usize {
 }
 
 impl BatchNorm {
-    /// Mean and variance in plain ops, with all axes kept.
+    /// Mean and variance of wide floats in plain ops, with all axes kept.
     fn plain_statistics(x: &Tensor) -> Result<[Tensor; 2]> {
         let axes = batch_axes(x.shape());
         let mean = x.mean_keepdims(axes)?;
@@ -49,10 +49,12 @@ impl BatchNorm {
         Ok([mean, centred.mul(&centred)?.mean_keepdims(axes)?])
     }
 
-    /// The norm in plain ops, without beta.
+    /// The norm in plain ops, without beta; narrow floats are computed in wide ones.
     fn plain(eps: f64, x: &Tensor, gamma: &Tensor) -> Result<Tensor> {
-        let [mean, variance] = BatchNorm::plain_statistics(x)?;
-        x.sub(&mean)?.mul(&variance.affine(1.0, eps)?.rsqrt()?)?.mul(gamma)
+        let (narrow, wide) = (x.dtype(), x.dtype().accumulator());
+        let (x, gamma) = (x.cast(wide)?, gamma.cast(wide)?);
+        let [mean, variance] = BatchNorm::plain_statistics(&x)?;
+        x.sub(&mean)?.mul(&variance.affine(1.0, eps)?.rsqrt()?)?.mul(&gamma)?.cast(narrow)
     }
 }
 
@@ -118,9 +120,10 @@ impl Op for BatchNorm {
     fn composite(&self, inputs: &[&Tensor]) -> Option<Result<Tensors>> {
         let results = || -> Result<Tensors> {
             let y = BatchNorm::plain(self.eps, inputs[0], inputs[1])?.add(inputs[2])?;
-            let statistics = BatchNorm::plain_statistics(inputs[0])?;
-            let shaped = |x: &Tensor| x.cast(x.dtype().accumulator())?.reshape(*inputs[1].shape());
-            Ok(smallvec![y, shaped(&statistics[0])?, shaped(&statistics[1])?])
+            let wide = inputs[0].cast(inputs[0].dtype().accumulator())?;
+            let [mean, variance] = BatchNorm::plain_statistics(&wide)?;
+            let shape = *inputs[1].shape();
+            Ok(smallvec![y, mean.reshape(shape)?, variance.reshape(shape)?])
         };
         Some(results())
     }

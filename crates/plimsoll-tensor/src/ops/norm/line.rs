@@ -39,11 +39,13 @@ fn per_line(x: &Meta) -> Shape {
 }
 
 impl LineNorm {
-    /// The norm in plain ops, without beta.
+    /// The norm in plain ops, without beta; narrow floats are computed in wide ones.
     fn plain(self, x: &Tensor, gamma: &Tensor) -> Result<Tensor> {
-        let centred = if self.is_centred { x.sub(&x.mean_keepdims(-1)?)? } else { x.clone() };
+        let (narrow, wide) = (x.dtype(), x.dtype().accumulator());
+        let (x, gamma) = (x.cast(wide)?, gamma.cast(wide)?);
+        let centred = if self.is_centred { x.sub(&x.mean_keepdims(-1)?)? } else { x };
         let variance = centred.mul(&centred)?.mean_keepdims(-1)?;
-        centred.mul(&variance.affine(1.0, self.eps)?.rsqrt()?)?.mul(gamma)
+        centred.mul(&variance.affine(1.0, self.eps)?.rsqrt()?)?.mul(&gamma)?.cast(narrow)
     }
 
     /// The number of extras: mean and rstd, or rstd alone.

@@ -183,7 +183,8 @@ fn pick_samples() -> Vec<Sample> {
                 let position = x[1].at(i) as usize;
                 x[0].at(&[position / 2, i[1], position % 2])
             })
-        }),
+        })
+        .torch("x0.permute(1, 0, 2).reshape(3, 4).gather(1, x1.reshape(3, 1)).reshape(1, 3, 1)"),
     ]
 }
 
