@@ -192,13 +192,17 @@ impl<U: Unary> Op for Slope<U> {
 
     fn infer(&self, inputs: &[Meta]) -> Result<Outputs> {
         let [gradient, read] = inputs else {
-            return Err(Error::argument(U::NAMES[1], format!("takes a gradient and a value, not {} inputs", inputs.len())));
+            return Err(Error::argument(
+                U::NAMES[1],
+                format!("takes a gradient and a value, not {} inputs", inputs.len()),
+            ));
         };
         if gradient.dtype != read.dtype || !gradient.dtype.is_float() {
             return Err(Error::mixed_dtypes(U::NAMES[1], gradient.dtype, read.dtype));
         }
         if gradient.shape() != read.shape() {
-            let detail = format!("a gradient of shape {} for a value of shape {}", gradient.shape(), read.shape());
+            let detail =
+                format!("a gradient of shape {} for a value of shape {}", gradient.shape(), read.shape());
             return Err(Error::shape(U::NAMES[1], detail));
         }
         one(*gradient.shape(), gradient.dtype)
