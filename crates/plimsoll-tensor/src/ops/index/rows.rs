@@ -24,7 +24,7 @@ use crate::tensor::Tensor;
 /// The elements of a row that are summed at a time.
 const TILE: usize = 256;
 
-/// y = x, then y[.., ids[i], ..] += source[.., i, ..] in the order of i, which may have any number of axes. The gradient
+/// `y = x`, then `y[.., ids[i], ..] += source[.., i, ..]` in the order of i, which may have any number of axes. The gradient
 /// of x is that of y, the source's is selected from it.
 #[derive(Debug)]
 struct IndexAdd {

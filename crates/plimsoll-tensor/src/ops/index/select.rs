@@ -15,7 +15,7 @@ use crate::shape::Shape;
 use crate::tape::Backward;
 use crate::tensor::Tensor;
 
-/// y[.., i, ..] = x[.., ids[i], ..], where i may have any number of axes. The gradient's rows are added at the same ids
+/// `y[.., i, ..] = x[.., ids[i], ..]`, where i may have any number of axes. The gradient's rows are added at the same ids
 /// (`index_add`); only they are kept.
 #[derive(Debug)]
 struct Select {
