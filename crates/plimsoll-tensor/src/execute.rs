@@ -10,22 +10,24 @@ use smallvec::SmallVec;
 
 use crate::context;
 use crate::device::Device;
+use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::op::{Extra, Gradient, Keep, Keeps, Meta, Op, OpRef, Operand, Output, Run, Tensors};
+use crate::shape::Shape;
 use crate::storage::Storage;
 use crate::tape::{NodeRef, Record, TapeCore};
 use crate::tensor::{Data, Nodes, Tensor};
 
-/// An input of an op.
+/// An input of an op: small, because lists of them are passed by value.
 pub(crate) enum Arg<'a> {
     /// Lent: read only.
     Lent(&'a Tensor),
     /// Given away: its memory may be used for the output.
     Given(Tensor),
     /// A variable's handle, with its value of this moment.
-    Read(&'a Tensor, Part),
+    Read(&'a Tensor, Box<Part>),
     /// Was given away, and the output is written over it.
-    Overwritten(Arc<Storage>),
+    Overwritten(Box<Part>),
     /// Was given away, and is gone; only between two lines of `take_unshared`.
     Gone,
 }
@@ -46,18 +48,20 @@ impl Arg<'_> {
         }
     }
 
-    /// Shape, strides and dtype, unless the tensor was consumed.
-    fn meta(&self) -> Option<Meta> {
+    /// Shape, strides and dtype.
+    pub fn meta(&self) -> &Meta {
         match self {
-            Arg::Read(_, (_, meta)) => Some(*meta),
-            other => other.tensor().map(|tensor| *tensor.meta()),
+            Arg::Lent(tensor) => tensor.meta(),
+            Arg::Given(tensor) => tensor.meta(),
+            Arg::Read(_, part) | Arg::Overwritten(part) => &part.1,
+            Arg::Gone => unreachable!("gone only inside `take_unshared`"),
         }
     }
 
     /// The memory that the kernel reads.
     pub fn storage(&self) -> &Arc<Storage> {
         let tensor: &Tensor = match self {
-            Arg::Read(_, (storage, _)) | Arg::Overwritten(storage) => return storage,
+            Arg::Read(_, part) | Arg::Overwritten(part) => return &part.0,
             Arg::Lent(tensor) => tensor,
             Arg::Given(tensor) => tensor,
             Arg::Gone => unreachable!("gone only inside `take_unshared`"),
@@ -72,9 +76,10 @@ impl Arg<'_> {
     /// the storages that they read, and must not take the new contents for the old.
     fn take_unshared(&mut self) -> Option<Arc<Storage>> {
         let Arg::Given(tensor) = std::mem::replace(self, Arg::Gone) else { return None };
+        let meta = *tensor.meta();
         match tensor.into_unshared() {
             Ok(storage) => {
-                *self = Arg::Overwritten(storage.clone());
+                *self = Arg::Overwritten(Box::new((storage.clone(), meta)));
                 Some(storage)
             }
             Err(tensor) => {
@@ -122,28 +127,33 @@ pub(crate) fn execute(op: OpRef, mut args: Args<'_>) -> Result<Tensors> {
             return outputs;
         }
     }
-    let metas: SmallVec<[Meta; 3]> = args.iter().filter_map(Arg::meta).collect();
-    let outputs = op.infer(&metas)?;
+    let outputs = op.infer(&metas(&args))?;
     context::log_placement(op.name(), &device);
-    let call = Call { op: &op, device: &device, metas: &metas, watchers: &watchers };
+    let call = Call { op: &op, device: &device, watchers: &watchers };
     match outputs[0] {
         Output::View { .. } => Ok(call.look(&args, &outputs)),
-        Output::New(_) => call.compute(args, &outputs),
+        Output::New { .. } => call.compute(args, &outputs),
     }
+}
+
+/// Shapes, strides and dtypes of the inputs.
+fn metas<'a>(args: &'a [Arg<'_>]) -> SmallVec<[&'a Meta; 3]> {
+    args.iter().map(Arg::meta).collect()
 }
 
 /// Runs an op with its outputs written into given storages, and records nothing: how variables are updated in
 /// place. The memory of an output may be that of an input where the op's `overwrites` says so.
 pub(crate) fn run_into(op: &OpRef, inputs: &[Part], into: &[Part], workspace: Option<&Block>) -> Result<()> {
-    let operand = |(storage, meta): &Part| Operand::new(storage.ptr(), *meta);
-    let inputs: SmallVec<[Operand; 4]> = inputs.iter().map(operand).collect();
-    let outputs: SmallVec<[Operand; 4]> = into.iter().map(operand).collect();
+    let inputs: SmallVec<[Operand<'_>; 4]> =
+        inputs.iter().map(|(s, meta)| Operand::new(s.ptr(), meta)).collect();
+    let outputs: SmallVec<[Operand<'_>; 4]> =
+        into.iter().map(|(s, meta)| Operand::new(s.ptr(), meta)).collect();
     let Some((first, _)) = into.first() else { return Ok(()) };
     run(op, first.device(), &inputs, &outputs, &[], workspace)
 }
 
 /// The scratch memory that an op needs for inputs of that form.
-pub(crate) fn workspace(op: &OpRef, device: &Device, inputs: &[Meta]) -> Result<Option<Block>> {
+pub(crate) fn workspace(op: &OpRef, device: &Device, inputs: &[&Meta]) -> Result<Option<Block>> {
     match op.workspace(inputs) {
         0 => Ok(None),
         bytes => Ok(Some(device.pool().acquire(bytes, context::label(Owner::Workspace, op.name()))?)),
@@ -154,9 +164,9 @@ pub(crate) fn workspace(op: &OpRef, device: &Device, inputs: &[Meta]) -> Result<
 fn run(
     op: &OpRef,
     device: &Device,
-    inputs: &[Operand],
-    outputs: &[Operand],
-    extras: &[Operand],
+    inputs: &[Operand<'_>],
+    outputs: &[Operand<'_>],
+    extras: &[Operand<'_>],
     workspace: Option<&Block>,
 ) -> Result<()> {
     if device.is_ghost() {
@@ -171,7 +181,7 @@ fn read_variables(args: &mut Args<'_>) {
     for arg in args {
         let read = match arg {
             Arg::Lent(tensor) => match tensor.data() {
-                Data::Variable(cell) => Arg::Read(tensor, cell.value()),
+                Data::Variable(cell) => Arg::Read(tensor, Box::new(cell.value())),
                 Data::Value(_) => continue,
             },
             _ => continue,
@@ -237,77 +247,78 @@ fn watchers(op: &dyn Op, args: &[Arg<'_>]) -> Result<SmallVec<[Watcher; 1]>> {
 struct Call<'a> {
     op: &'a OpRef,
     device: &'a Device,
-    metas: &'a [Meta],
     watchers: &'a [Watcher],
 }
 
 impl Call<'_> {
     /// Views: no memory, no kernel.
     fn look(&self, args: &[Arg<'_>], outputs: &[Output]) -> Tensors {
-        let part = |output: &Output| match *output {
+        let view = |output: &Output| match output {
             Output::View { input, layout } => {
-                (args[input].storage().clone(), Meta { layout, dtype: self.metas[input].dtype })
+                let meta = args[*input].meta().with_layout(**layout);
+                Tensor::over(args[*input].storage().clone(), meta, Nodes::new())
             }
-            Output::New(_) => unreachable!("{}: outputs are all views or all new", self.op.name()),
+            Output::New { .. } => unreachable!("{}: outputs are all views or all new", self.op.name()),
         };
-        let parts: SmallVec<[Part; 1]> = outputs.iter().map(part).collect();
-        self.finish(args, parts, &[])
+        self.finish(args, outputs.iter().map(view).collect(), &[])
     }
 
     /// Takes memory, runs the kernel, records.
     fn compute(&self, mut args: Args<'_>, outputs: &[Output]) -> Result<Tensors> {
-        let extras = self.extras();
-        let mut parts: SmallVec<[Part; 1]> = SmallVec::new();
+        let extras = self.extras(&args);
+        let mut results = Tensors::new();
         for output in outputs {
-            let Output::New(meta) = output else {
+            let &Output::New { shape, dtype } = output else {
                 unreachable!("{}: outputs are all views or all new", self.op.name())
             };
-            let reused = if parts.is_empty() { self.reuse(&mut args, meta) } else { None };
-            parts.push((reused.map_or_else(|| self.fresh(meta), Ok)?, *meta));
+            let reused = if results.is_empty() { self.reuse(&mut args, &shape, dtype) } else { None };
+            let storage = reused.map_or_else(|| self.fresh(&shape, dtype), Ok)?;
+            results.push(Tensor::over(storage, Meta::fresh(shape, dtype), Nodes::new()));
         }
-        let mut extra_parts: SmallVec<[(Extra, Arc<Storage>); 2]> = SmallVec::new();
+        let mut made: SmallVec<[(Extra, Arc<Storage>); 2]> = SmallVec::new();
         for extra in extras {
-            extra_parts.push((extra, self.fresh(&extra.meta)?));
+            made.push((extra, self.fresh(extra.meta.shape(), extra.meta.dtype)?));
         }
-        let workspace = workspace(self.op, self.device, self.metas)?;
-        let input = |(arg, meta): (&Arg<'_>, &Meta)| Operand::new(arg.storage().ptr(), *meta);
+        let workspace = workspace(self.op, self.device, &metas(&args))?;
+        let input = |arg: &Arg<'_>| arg.storage().ptr();
+        let output = |tensor: &Tensor| tensor.data().value().ptr();
         run(
             self.op,
             self.device,
-            &args.iter().zip(self.metas).map(input).collect::<SmallVec<[Operand; 4]>>(),
-            &parts.iter().map(|(s, meta)| Operand::new(s.ptr(), *meta)).collect::<SmallVec<[Operand; 2]>>(),
-            &extra_parts
+            &args.iter().map(|x| Operand::new(input(x), x.meta())).collect::<SmallVec<[Operand<'_>; 4]>>(),
+            &results
                 .iter()
-                .map(|(e, s)| Operand::new(s.ptr(), e.meta))
-                .collect::<SmallVec<[Operand; 2]>>(),
+                .map(|y| Operand::new(output(y), y.meta()))
+                .collect::<SmallVec<[Operand<'_>; 2]>>(),
+            &made.iter().map(|(e, s)| Operand::new(s.ptr(), &e.meta)).collect::<SmallVec<[Operand<'_>; 2]>>(),
             workspace.as_ref(),
         )?;
         drop(workspace);
-        Ok(self.finish(&args, parts, &extra_parts))
+        Ok(self.finish(&args, results, &made))
     }
 
     /// A new block for an output.
-    fn fresh(&self, meta: &Meta) -> Result<Arc<Storage>> {
-        Storage::new(self.device, meta.shape(), meta.dtype, self.op.name())
+    fn fresh(&self, shape: &Shape, dtype: DType) -> Result<Arc<Storage>> {
+        Storage::new(self.device, shape, dtype, self.op.name())
     }
 
     /// The extra outputs that the watching tapes want; the tapes share them.
-    fn extras(&self) -> SmallVec<[Extra; 2]> {
+    fn extras(&self, args: &[Arg<'_>]) -> SmallVec<[Extra; 2]> {
         if self.watchers.is_empty() {
             return SmallVec::new();
         }
         let watched = |idx: usize| self.watchers.iter().any(|watcher| watcher.edges[idx].is_some());
-        let wanted: SmallVec<[bool; 4]> = (0..self.metas.len()).map(watched).collect();
-        self.op.extras(self.metas, &wanted)
+        let wanted: SmallVec<[bool; 4]> = (0..args.len()).map(watched).collect();
+        self.op.extras(&metas(args), &wanted)
     }
 
     /// The memory of an input that was given away, for the first output: if the op may write there, the input is
     /// held by nobody else, and no tape wants to keep it.
-    fn reuse(&self, args: &mut [Arg<'_>], output: &Meta) -> Option<Arc<Storage>> {
+    fn reuse(&self, args: &mut [Arg<'_>], shape: &Shape, dtype: DType) -> Option<Arc<Storage>> {
         for &idx in self.op.overwrites() {
             let Some(Arg::Given(tensor)) = args.get(idx) else { continue };
             let kept = self.watchers.iter().any(|watcher| watcher.keeps.contains(&Keep::Input(idx)));
-            let fits = tensor.shape() == output.shape() && tensor.dtype() == output.dtype;
+            let fits = tensor.shape() == shape && tensor.dtype() == dtype;
             if kept || !fits || !tensor.is_unshared() {
                 continue;
             }
@@ -319,35 +330,22 @@ impl Call<'_> {
         None
     }
 
-    /// Records the call on each watching tape and makes the output tensors.
-    fn finish(
-        &self,
-        args: &[Arg<'_>],
-        parts: SmallVec<[Part; 1]>,
-        extras: &[(Extra, Arc<Storage>)],
-    ) -> Tensors {
-        let mut nodes: SmallVec<[Nodes; 1]> = parts.iter().map(|_| Nodes::new()).collect();
+    /// Records the call on each watching tape, and tells the output tensors where they came from.
+    fn finish(&self, args: &[Arg<'_>], mut outputs: Tensors, extras: &[(Extra, Arc<Storage>)]) -> Tensors {
         for watcher in self.watchers {
             let record = Record {
                 op: self.op,
                 edges: &watcher.edges,
                 keeps: &watcher.keeps,
                 args,
-                metas: self.metas,
-                outputs: &parts,
+                outputs: &outputs,
                 extras,
-                output_nodes: &nodes,
             };
             let node = watcher.tape.record(&record);
-            for (output, nodes) in nodes.iter_mut().enumerate() {
-                nodes.push(NodeRef { node: node.clone(), output });
+            for (output, tensor) in outputs.iter_mut().enumerate() {
+                tensor.add_node(NodeRef { node: node.clone(), output });
             }
         }
-        let outputs: Tensors = parts
-            .into_iter()
-            .zip(nodes)
-            .map(|((storage, meta), nodes)| Tensor::over(storage, meta, nodes))
-            .collect();
         context::with_step(|step| step.record(self.op, args, &outputs));
         outputs
     }

@@ -30,7 +30,7 @@ pub trait Op: fmt::Debug + Send + Sync + 'static {
     ///
     /// # Errors
     /// Inputs that the op does not take; the text names the op, the values that clash, and what would work.
-    fn infer(&self, inputs: &[Meta]) -> Result<Outputs>;
+    fn infer(&self, inputs: &[&Meta]) -> Result<Outputs>;
 
     /// Computes the outputs. Called by `execute` alone, and never on ghosts or for views.
     ///
@@ -50,7 +50,7 @@ pub trait Op: fmt::Debug + Send + Sync + 'static {
     }
 
     /// Further outputs that only backward reads (masks, statistics, indices); made when the op is recorded.
-    fn extras(&self, _inputs: &[Meta], _wanted: &[bool]) -> SmallVec<[Extra; 2]> {
+    fn extras(&self, _inputs: &[&Meta], _wanted: &[bool]) -> SmallVec<[Extra; 2]> {
         SmallVec::new()
     }
 
@@ -85,13 +85,13 @@ pub trait Op: fmt::Debug + Send + Sync + 'static {
     }
 
     /// Bytes of scratch memory that [`Op::run`] needs: a formula over shapes, never over threads or free memory.
-    fn workspace(&self, _inputs: &[Meta]) -> usize {
+    fn workspace(&self, _inputs: &[&Meta]) -> usize {
         0
     }
 
     /// What running it takes, by formula.
-    fn cost(&self, inputs: &[Meta], outputs: &[Meta]) -> Cost {
-        let bytes = inputs.iter().chain(outputs).map(Meta::n_bytes).sum::<usize>();
+    fn cost(&self, inputs: &[&Meta], outputs: &[&Meta]) -> Cost {
+        let bytes = inputs.iter().chain(outputs).map(|meta| meta.n_bytes()).sum::<usize>();
         Cost { flops: outputs.iter().map(|meta| meta.n_elems() as u64).sum(), bytes: bytes as u64 }
     }
 }
@@ -109,6 +109,11 @@ impl Meta {
     /// A fresh, row-major tensor.
     pub fn fresh(shape: Shape, dtype: DType) -> Meta {
         Meta { layout: Layout::contiguous(shape), dtype }
+    }
+
+    /// The same tensor under another layout.
+    pub fn with_layout(&self, layout: Layout) -> Meta {
+        Meta { layout, dtype: self.dtype }
     }
 
     /// The shape.
@@ -131,27 +136,32 @@ impl Meta {
 pub type Outputs = SmallVec<[Output; 1]>;
 
 /// One output of an op.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub enum Output {
-    /// A new tensor, computed by `run`.
-    New(Meta),
+    /// A new, row-major tensor, computed by `run`.
+    New {
+        /// Its shape.
+        shape: Shape,
+        /// The type of its elements.
+        dtype: DType,
+    },
     /// A view of an input: no memory, no kernel.
     View {
         /// The input that is looked at.
         input: usize,
-        /// The elements that are seen.
-        layout: Layout,
+        /// The elements that are seen; boxed, so that new outputs are small to pass on.
+        layout: Box<Layout>,
     },
 }
 
 /// The single new output of most ops.
 pub fn one(shape: Shape, dtype: DType) -> Result<Outputs> {
-    Ok(smallvec::smallvec![Output::New(Meta::fresh(shape, dtype))])
+    Ok(smallvec::smallvec![Output::New { shape, dtype }])
 }
 
 /// The single view that shape ops give.
 pub fn view(layout: Layout) -> Result<Outputs> {
-    Ok(smallvec::smallvec![Output::View { input: 0, layout }])
+    Ok(smallvec::smallvec![Output::View { input: 0, layout: Box::new(layout) }])
 }
 
 /// Whether, and how, an op has a gradient.
@@ -234,11 +244,11 @@ pub struct Cost {
 /// What a kernel is given. All memory comes from the caller; a kernel never allocates.
 pub struct Run<'a> {
     /// The inputs, with their strides.
-    pub inputs: &'a [Operand],
+    pub inputs: &'a [Operand<'a>],
     /// The outputs, row-major. The first may be the memory of an input that [`Op::overwrites`] names.
-    pub outputs: &'a [Operand],
+    pub outputs: &'a [Operand<'a>],
     /// The extra outputs; empty when the op is not recorded.
-    pub extras: &'a [Operand],
+    pub extras: &'a [Operand<'a>],
     /// The address of the scratch memory.
     pub workspace: *mut u8,
     /// Its length in bytes.
@@ -249,21 +259,22 @@ pub struct Run<'a> {
 
 /// The memory of one input or output.
 #[derive(Clone, Copy, Debug)]
-pub struct Operand {
+pub struct Operand<'a> {
     /// The address of the storage, not yet of the first element.
     base: *mut u8,
     /// Shape, strides and dtype.
-    pub meta: Meta,
+    pub meta: &'a Meta,
 }
 
-impl Operand {
-    pub(crate) fn new(base: *mut u8, meta: Meta) -> Operand {
+impl<'a> Operand<'a> {
+    #[inline]
+    pub(crate) fn new(base: *mut u8, meta: &'a Meta) -> Operand<'a> {
         Operand { base, meta }
     }
 
     /// The same memory under another layout, which names elements of this one only.
-    pub(crate) fn viewed(&self, layout: Layout) -> Operand {
-        Operand { base: self.base, meta: Meta { layout, dtype: self.meta.dtype } }
+    pub(crate) fn viewed<'b>(&self, meta: &'b Meta) -> Operand<'b> {
+        Operand { base: self.base, meta }
     }
 
     /// The address of the first element.

@@ -4,6 +4,7 @@
 //! [`MAX_RANK`]; more is a clear error.
 
 use std::fmt;
+use std::hash::{Hash, Hasher};
 use std::ops::{Deref, RangeFull};
 
 use crate::error::{Error, Result};
@@ -12,7 +13,7 @@ use crate::error::{Error, Result};
 pub const MAX_RANK: usize = 8;
 
 /// The extent of each dimension.
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Eq)]
 pub struct Shape {
     dims: [usize; MAX_RANK],
     rank: u8,
@@ -120,6 +121,20 @@ impl Shape {
                 _ => format!("axis {axis} of shape {self}; axes go from {} to {}", -rank, rank - 1),
             },
         ))
+    }
+}
+
+impl Hash for Shape {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.dims().hash(state);
+    }
+}
+
+impl PartialEq for Shape {
+    // Written out because shapes are short: a loop over a few extents beats a call that compares all eight.
+    #[inline]
+    fn eq(&self, other: &Shape) -> bool {
+        self.rank == other.rank && self.iter().zip(other.iter()).all(|(a, b)| a == b)
     }
 }
 

@@ -39,6 +39,16 @@ pub(crate) enum Data {
     Variable(Arc<VariableCell>),
 }
 
+impl Data {
+    /// The storage of a tensor that is no variable's handle.
+    pub fn value(&self) -> &Arc<Storage> {
+        match self {
+            Data::Value(storage) => storage,
+            Data::Variable(_) => unreachable!("only handles refer to variables"),
+        }
+    }
+}
+
 /// The nodes that tapes have made for a tensor: usually none or one.
 pub(crate) type Nodes = SmallVec<[NodeRef; 1]>;
 
@@ -135,6 +145,14 @@ impl Tensor {
 
     pub(crate) fn nodes(&self) -> &Nodes {
         &self.0.nodes
+    }
+
+    /// A tape has recorded how this tensor, which nobody else holds yet, was made.
+    pub(crate) fn add_node(&mut self, node: NodeRef) {
+        match Arc::get_mut(&mut self.0) {
+            Some(inner) => inner.nodes.push(node),
+            None => unreachable!("a fresh tensor is held once"),
+        }
     }
 
     /// The storage of the present value, and what the tensor sees of it.

@@ -31,12 +31,13 @@ impl Update {
     pub fn new(op: OpRef, variables: &[&Variable], inputs: &[&Tensor]) -> Result<Update> {
         let cells: SmallVec<[Arc<VariableCell>; 1]> = variables.iter().map(|v| v.cell().clone()).collect();
         let inputs: SmallVec<[Part; 2]> = inputs.iter().map(|tensor| tensor.part()).collect();
-        let metas: SmallVec<[Meta; 4]> =
-            cells.iter().map(|cell| *cell.meta()).chain(inputs.iter().map(|(_, meta)| *meta)).collect();
+        let metas: SmallVec<[&Meta; 4]> =
+            cells.iter().map(|cell| cell.meta()).chain(inputs.iter().map(|(_, meta)| meta)).collect();
         let outputs = op.infer(&metas)?;
+        drop(metas);
         for (cell, output) in cells.iter().zip(&outputs) {
-            let Output::New(meta) = output else { continue };
-            if meta.shape() != cell.meta().shape() || meta.dtype != cell.meta().dtype {
+            let Output::New { shape, dtype } = output else { continue };
+            if shape != cell.meta().shape() || *dtype != cell.meta().dtype {
                 return Err(Error::shape(
                     op.name(),
                     format!(
@@ -44,8 +45,8 @@ impl Update {
                         cell.name(),
                         cell.meta().shape(),
                         cell.meta().dtype,
-                        meta.shape(),
-                        meta.dtype
+                        shape,
+                        dtype
                     ),
                 ));
             }
@@ -68,8 +69,8 @@ impl Update {
     /// The scratch memory that the op needs.
     fn workspace(&self) -> Result<Option<Block>> {
         let Some(first) = self.cells.first() else { return Ok(None) };
-        let values = self.cells.iter().map(|cell| *cell.meta());
-        let metas: SmallVec<[Meta; 4]> = values.chain(self.inputs.iter().map(|(_, meta)| *meta)).collect();
+        let values = self.cells.iter().map(|cell| cell.meta());
+        let metas: SmallVec<[&Meta; 4]> = values.chain(self.inputs.iter().map(|(_, meta)| meta)).collect();
         execute::workspace(&self.op, first.device(), &metas)
     }
 
@@ -154,7 +155,7 @@ impl Op for Assign {
         "assign"
     }
 
-    fn infer(&self, inputs: &[Meta]) -> Result<Outputs> {
+    fn infer(&self, inputs: &[&Meta]) -> Result<Outputs> {
         crate::op::one(*inputs[1].shape(), inputs[1].dtype)
     }
 

@@ -144,7 +144,7 @@ impl Op for Look {
         "look"
     }
 
-    fn infer(&self, _inputs: &[Meta]) -> Result<Outputs> {
+    fn infer(&self, _inputs: &[&Meta]) -> Result<Outputs> {
         view(self.0)
     }
 

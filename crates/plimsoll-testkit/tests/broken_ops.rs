@@ -30,7 +30,7 @@ impl Op for Pass {
         "pass"
     }
 
-    fn infer(&self, inputs: &[Meta]) -> Result<Outputs> {
+    fn infer(&self, inputs: &[&Meta]) -> Result<Outputs> {
         view(inputs[0].layout)
     }
 

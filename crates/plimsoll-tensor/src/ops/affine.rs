@@ -25,7 +25,7 @@ impl Op for Affine {
         "affine"
     }
 
-    fn infer(&self, inputs: &[Meta]) -> Result<Outputs> {
+    fn infer(&self, inputs: &[&Meta]) -> Result<Outputs> {
         match inputs[0].dtype {
             DType::Bool => Err(Error::dtype("affine", "takes numbers, not bool; convert with `cast`")),
             dtype => one(*inputs[0].shape(), dtype),

@@ -30,7 +30,7 @@ impl Op for Clamp {
         "clamp"
     }
 
-    fn infer(&self, inputs: &[Meta]) -> Result<Outputs> {
+    fn infer(&self, inputs: &[&Meta]) -> Result<Outputs> {
         match inputs[0].dtype {
             DType::Bool => Err(Error::dtype("clamp", "takes numbers, not bool; convert with `cast`")),
             dtype => one(*inputs[0].shape(), dtype),
@@ -54,7 +54,7 @@ impl Op for Clamp {
         smallvec::smallvec![Keep::Extra(0)]
     }
 
-    fn extras(&self, inputs: &[Meta], _wanted: &[bool]) -> SmallVec<[Extra; 2]> {
+    fn extras(&self, inputs: &[&Meta], _wanted: &[bool]) -> SmallVec<[Extra; 2]> {
         smallvec::smallvec![Extra { form: Form::Mask, meta: mask_meta(&inputs[0]) }]
     }
 
@@ -102,7 +102,7 @@ where
 }
 
 /// The elements in row-major order: as they lie, or else copied to where the result will be.
-fn in_order<'a>(x: &'a Operand, y: &'a Operand) -> &'a Operand {
+fn in_order<'a, 'b>(x: &'a Operand<'b>, y: &'a Operand<'b>) -> &'a Operand<'b> {
     if x.is_contiguous() {
         return x;
     }
@@ -125,7 +125,7 @@ impl Op for ClampBackward {
         "clamp_backward"
     }
 
-    fn infer(&self, inputs: &[Meta]) -> Result<Outputs> {
+    fn infer(&self, inputs: &[&Meta]) -> Result<Outputs> {
         let expected = mask_meta(&inputs[0]);
         if inputs[1].dtype != expected.dtype || inputs[1].shape() != expected.shape() {
             return Err(Error::shape(

@@ -62,7 +62,7 @@ impl Op for Compare {
         }
     }
 
-    fn infer(&self, inputs: &[Meta]) -> Result<Outputs> {
+    fn infer(&self, inputs: &[&Meta]) -> Result<Outputs> {
         if inputs[0].dtype == DType::Bool {
             return Err(Error::dtype(self.name(), "takes numbers, not bool; use a logical op"));
         }

@@ -23,7 +23,7 @@ impl Op for Concat {
         "concat"
     }
 
-    fn infer(&self, inputs: &[Meta]) -> Result<Outputs> {
+    fn infer(&self, inputs: &[&Meta]) -> Result<Outputs> {
         let (first, mut extent) = (inputs[0].shape(), 0usize);
         for (idx, input) in inputs.iter().enumerate() {
             if input.dtype != inputs[0].dtype {
@@ -51,7 +51,7 @@ impl Op for Concat {
         let mut start = 0;
         for x in run.inputs {
             let size = x.shape()[self.axis];
-            copy(x, &y.viewed(y.meta.layout.narrowed(self.axis, start, 1, size)));
+            copy(x, &y.viewed(&y.meta.with_layout(y.meta.layout.narrowed(self.axis, start, 1, size))));
             start += size;
         }
         Ok(())

@@ -30,7 +30,7 @@ impl Op for Contiguous {
         "contiguous"
     }
 
-    fn infer(&self, inputs: &[Meta]) -> Result<Outputs> {
+    fn infer(&self, inputs: &[&Meta]) -> Result<Outputs> {
         one(*inputs[0].shape(), inputs[0].dtype)
     }
 
@@ -58,7 +58,7 @@ impl Op for Cast {
         "cast"
     }
 
-    fn infer(&self, inputs: &[Meta]) -> Result<Outputs> {
+    fn infer(&self, inputs: &[&Meta]) -> Result<Outputs> {
         one(*inputs[0].shape(), self.0)
     }
 

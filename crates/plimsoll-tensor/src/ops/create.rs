@@ -57,7 +57,7 @@ impl Op for Create {
         }
     }
 
-    fn infer(&self, _inputs: &[Meta]) -> Result<Outputs> {
+    fn infer(&self, _inputs: &[&Meta]) -> Result<Outputs> {
         one(self.shape, self.dtype)
     }
 

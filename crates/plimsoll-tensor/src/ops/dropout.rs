@@ -33,7 +33,7 @@ impl Op for Dropout {
         "dropout"
     }
 
-    fn infer(&self, inputs: &[Meta]) -> Result<Outputs> {
+    fn infer(&self, inputs: &[&Meta]) -> Result<Outputs> {
         let dtype = inputs[0].dtype;
         if !dtype.is_float() {
             let detail = format!("takes floats, not {dtype}; convert with `cast(DType::F32)` first");

@@ -80,12 +80,12 @@ impl<'a> Run<'a> {
 }
 
 /// An operand that a loop reads.
-pub(crate) fn src<T>(operand: &Operand) -> Src<'_, T> {
+pub(crate) fn src<'a, T>(operand: &Operand<'a>) -> Src<'a, T> {
     Src { ptr: operand.ptr().cast::<T>().cast_const(), strides: operand.meta.layout.strides() }
 }
 
 /// An operand that a loop writes.
-pub(crate) fn dst<T>(operand: &Operand) -> Dst<'_, T> {
+pub(crate) fn dst<'a, T>(operand: &Operand<'a>) -> Dst<'a, T> {
     Dst { ptr: operand.ptr().cast::<T>(), strides: operand.meta.layout.strides() }
 }
 

@@ -27,7 +27,7 @@ impl Op for Linear {
         "linear"
     }
 
-    fn infer(&self, inputs: &[Meta]) -> Result<Outputs> {
+    fn infer(&self, inputs: &[&Meta]) -> Result<Outputs> {
         let (x, w) = (&inputs[0], &inputs[1]);
         check_dtypes("linear", inputs)?;
         let (&[.., k], &[rows, cols]) = (x.shape().dims(), w.shape().dims()) else {
@@ -50,7 +50,7 @@ impl Op for Linear {
                 ),
             ));
         }
-        check_bias("linear", inputs.get(2), cols)?;
+        check_bias("linear", inputs.get(2).copied(), cols)?;
         one(x.shape().with_dim(x.shape().rank() - 1, cols), x.dtype)
     }
 
@@ -58,13 +58,13 @@ impl Op for Linear {
         for_floats!(run.inputs[0].dtype(), T => run_on::<T>(self, run))
     }
 
-    fn workspace(&self, inputs: &[Meta]) -> usize {
-        workspace(&matrices(inputs))
+    fn workspace(&self, inputs: &[&Meta]) -> usize {
+        workspace(&[&as_matrix(inputs[0]), inputs[1]])
     }
 
-    fn cost(&self, inputs: &[Meta], outputs: &[Meta]) -> Cost {
+    fn cost(&self, inputs: &[&Meta], outputs: &[&Meta]) -> Cost {
         let k = inputs[1].shape().first().copied().unwrap_or(0) as u64;
-        let bytes = inputs.iter().chain(outputs).map(Meta::n_bytes).sum::<usize>() as u64;
+        let bytes = inputs.iter().chain(outputs).map(|meta| meta.n_bytes()).sum::<usize>() as u64;
         Cost { flops: 2 * k * outputs[0].n_elems() as u64, bytes }
     }
 
@@ -108,7 +108,7 @@ impl Op for Linear {
 }
 
 /// Refuses operands that are not floats, or not of one dtype.
-pub(super) fn check_dtypes(op: &'static str, operands: &[Meta]) -> Result<()> {
+pub(super) fn check_dtypes(op: &'static str, operands: &[&Meta]) -> Result<()> {
     let first = operands[0].dtype;
     if !first.is_float() {
         return Err(Error::dtype(op, format!("takes floats, not {first}; convert with `cast`")));
@@ -133,13 +133,12 @@ pub(super) fn check_bias(op: &'static str, bias: Option<&Meta>, n: usize) -> Res
     }
 }
 
-/// The operands of the product: a single row becomes a matrix.
-fn matrices(inputs: &[Meta]) -> [Meta; 2] {
-    let mut x = inputs[0];
-    if x.shape().rank() == 1 {
-        x.layout = x.layout.unsqueezed(0);
+/// The first operand of the product: a single row becomes a matrix.
+fn as_matrix(x: &Meta) -> Meta {
+    match x.shape().rank() {
+        1 => x.with_layout(x.layout.unsqueezed(0)),
+        _ => *x,
     }
-    [x, inputs[1]]
 }
 
 fn run_on<T: gemm::Element<Real: math::Real>>(op: &Linear, run: &mut Run<'_>) -> Result<()> {
@@ -150,7 +149,7 @@ fn run_on<T: gemm::Element<Real: math::Real>>(op: &Linear, run: &mut Run<'_>) ->
         activation: function.as_ref().map(|function| function as gemm::Activation<'_, T::Real>),
         accumulate: false,
     };
-    product(run, &matrices(&[run.inputs[0].meta, run.inputs[1].meta]), &epilogue)
+    product(run, &[&as_matrix(run.inputs[0].meta), run.inputs[1].meta], &epilogue)
 }
 
 impl Tensor {

@@ -29,7 +29,7 @@ impl Op for Logical {
         }
     }
 
-    fn infer(&self, inputs: &[Meta]) -> Result<Outputs> {
+    fn infer(&self, inputs: &[&Meta]) -> Result<Outputs> {
         inputs.iter().try_for_each(|input| check_bool(self.name(), input))?;
         one(broadcast(self.name(), inputs)?, DType::Bool)
     }
@@ -63,7 +63,7 @@ impl Op for Not {
         "logical_not"
     }
 
-    fn infer(&self, inputs: &[Meta]) -> Result<Outputs> {
+    fn infer(&self, inputs: &[&Meta]) -> Result<Outputs> {
         check_bool(self.name(), &inputs[0])?;
         one(*inputs[0].shape(), DType::Bool)
     }

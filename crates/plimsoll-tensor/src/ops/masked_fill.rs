@@ -24,7 +24,7 @@ impl Op for MaskedFill {
         "masked_fill"
     }
 
-    fn infer(&self, inputs: &[Meta]) -> Result<Outputs> {
+    fn infer(&self, inputs: &[&Meta]) -> Result<Outputs> {
         let [x, mask] = inputs else { unreachable!("a tensor and a mask") };
         if mask.dtype != DType::Bool {
             return Err(Error::dtype(

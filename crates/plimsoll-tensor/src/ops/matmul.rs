@@ -28,7 +28,7 @@ struct Extents {
 }
 
 impl Extents {
-    fn of(inputs: &[Meta]) -> Result<Extents> {
+    fn of(inputs: &[&Meta]) -> Result<Extents> {
         let [lhs, rhs] = inputs else { unreachable!("two operands") };
         if lhs.dtype != rhs.dtype {
             return Err(Error::mixed_dtypes("matmul", lhs.dtype, rhs.dtype));
@@ -76,7 +76,7 @@ struct Calls {
 }
 
 impl Calls {
-    fn of(inputs: &[Meta]) -> Result<Calls> {
+    fn of(inputs: &[&Meta]) -> Result<Calls> {
         let Extents { batch, m, n, k } = Extents::of(inputs)?;
         let layouts = [0, 1].map(|idx| {
             let own = inputs[idx].shape();
@@ -129,7 +129,7 @@ impl Op for MatMul {
         "matmul"
     }
 
-    fn infer(&self, inputs: &[Meta]) -> Result<Outputs> {
+    fn infer(&self, inputs: &[&Meta]) -> Result<Outputs> {
         one(Extents::of(inputs)?.output(), inputs[0].dtype)
     }
 
@@ -138,13 +138,13 @@ impl Op for MatMul {
         for_floats!(run.inputs[0].dtype(), T => product::<T>(run, &metas, &gemm::Epilogue::NONE))
     }
 
-    fn workspace(&self, inputs: &[Meta]) -> usize {
+    fn workspace(&self, inputs: &[&Meta]) -> usize {
         workspace(inputs)
     }
 
-    fn cost(&self, inputs: &[Meta], outputs: &[Meta]) -> Cost {
+    fn cost(&self, inputs: &[&Meta], outputs: &[&Meta]) -> Cost {
         let k = inputs[0].shape().last().copied().unwrap_or(0) as u64;
-        let bytes = inputs.iter().chain(outputs).map(Meta::n_bytes).sum::<usize>() as u64;
+        let bytes = inputs.iter().chain(outputs).map(|meta| meta.n_bytes()).sum::<usize>() as u64;
         Cost { flops: 2 * k * outputs[0].n_elems() as u64, bytes }
     }
 
@@ -181,7 +181,7 @@ pub(super) fn as_rows(x: &Tensor) -> Result<Tensor> {
 }
 
 /// The scratch memory that [`product`] needs for operands of that form.
-pub(super) fn workspace(operands: &[Meta]) -> usize {
+pub(super) fn workspace(operands: &[&Meta]) -> usize {
     let Ok(calls) = Calls::of(operands) else { return 0 };
     for_floats!(operands[0].dtype, T => gemm::workspace::<T>(&calls.shape))
 }
@@ -189,7 +189,7 @@ pub(super) fn workspace(operands: &[Meta]) -> usize {
 /// Multiplies the first two inputs, seen as `operands` says, into the first output; `epilogue` comes after each sum.
 pub(super) fn product<T: gemm::Element>(
     run: &Run<'_>,
-    operands: &[Meta; 2],
+    operands: &[&Meta; 2],
     epilogue: &gemm::Epilogue<'_, T>,
 ) -> Result<()> {
     let (a, b, c) = (&run.inputs[0], &run.inputs[1], &run.outputs[0]);

@@ -27,7 +27,7 @@ impl Op for Predicate {
         }
     }
 
-    fn infer(&self, inputs: &[Meta]) -> Result<Outputs> {
+    fn infer(&self, inputs: &[&Meta]) -> Result<Outputs> {
         match inputs[0].dtype {
             DType::Bool => Err(Error::dtype(self.name(), "takes numbers, not bool; convert with `cast`")),
             _ => one(*inputs[0].shape(), DType::Bool),

@@ -35,7 +35,7 @@ impl Op for Rounding {
         }
     }
 
-    fn infer(&self, inputs: &[Meta]) -> Result<Outputs> {
+    fn infer(&self, inputs: &[&Meta]) -> Result<Outputs> {
         match inputs[0].dtype {
             dtype if dtype.is_float() => one(*inputs[0].shape(), dtype),
             dtype => Err(Error::dtype(

@@ -45,7 +45,7 @@ impl Op for Triangle {
         }
     }
 
-    fn infer(&self, inputs: &[Meta]) -> Result<Outputs> {
+    fn infer(&self, inputs: &[&Meta]) -> Result<Outputs> {
         let shape = inputs[0].shape();
         if shape.rank() < 2 {
             return Err(Error::shape(

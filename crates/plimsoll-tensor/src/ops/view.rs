@@ -19,7 +19,7 @@ impl Op for Reshape {
         "reshape"
     }
 
-    fn infer(&self, inputs: &[Meta]) -> Result<Outputs> {
+    fn infer(&self, inputs: &[&Meta]) -> Result<Outputs> {
         let layout = inputs[0].layout.reshaped(self.0);
         view(layout.unwrap_or_else(|| unreachable!("`Tensor::reshape` copies first where it must")))
     }
@@ -47,7 +47,7 @@ impl Op for Permute {
         "permute"
     }
 
-    fn infer(&self, inputs: &[Meta]) -> Result<Outputs> {
+    fn infer(&self, inputs: &[&Meta]) -> Result<Outputs> {
         view(inputs[0].layout.permuted(&self.0))
     }
 
@@ -78,7 +78,7 @@ impl Op for Broadcast {
         "broadcast_to"
     }
 
-    fn infer(&self, inputs: &[Meta]) -> Result<Outputs> {
+    fn infer(&self, inputs: &[&Meta]) -> Result<Outputs> {
         let layout = inputs[0].layout.broadcast_to(&self.0);
         view(layout.ok_or_else(|| Error::not_broadcastable("broadcast_to", inputs[0].shape(), &self.0))?)
     }

@@ -24,7 +24,7 @@ impl Op for Where {
         "where"
     }
 
-    fn infer(&self, inputs: &[Meta]) -> Result<Outputs> {
+    fn infer(&self, inputs: &[&Meta]) -> Result<Outputs> {
         let [condition, lhs, rhs] = inputs else { unreachable!("a condition and two operands") };
         if condition.dtype != DType::Bool {
             return Err(Error::dtype(

@@ -91,9 +91,9 @@ impl fmt::Debug for CustomGradient {
 }
 
 /// The output of an op that passes its last input on.
-fn pass_on(inputs: &[Meta]) -> Result<Outputs> {
+fn pass_on(inputs: &[&Meta]) -> Result<Outputs> {
     let last = inputs.len() - 1;
-    Ok(smallvec::smallvec![Output::View { input: last, layout: inputs[last].layout }])
+    Ok(smallvec::smallvec![Output::View { input: last, layout: Box::new(inputs[last].layout) }])
 }
 
 impl Op for CustomGradient {
@@ -101,7 +101,7 @@ impl Op for CustomGradient {
         "custom_gradient"
     }
 
-    fn infer(&self, inputs: &[Meta]) -> Result<Outputs> {
+    fn infer(&self, inputs: &[&Meta]) -> Result<Outputs> {
         pass_on(inputs)
     }
 
@@ -148,7 +148,7 @@ impl Op for Recompute {
         "recompute"
     }
 
-    fn infer(&self, inputs: &[Meta]) -> Result<Outputs> {
+    fn infer(&self, inputs: &[&Meta]) -> Result<Outputs> {
         pass_on(inputs)
     }
 

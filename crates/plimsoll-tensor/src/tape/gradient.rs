@@ -240,7 +240,7 @@ impl TapeCore {
         let mut backward = Backward { tape: self, node, gradients: arrived, wanted, results };
         op.backward(&mut backward)?;
         let Backward { results, wanted, .. } = backward;
-        if !self.persistent {
+        if !self.persistent && !node.kept.is_empty() {
             self.release(node.generation, node.kept.iter().map(|&(_, slot)| slot));
         }
         for ((parent, result), wanted) in node.parents.iter().zip(results).zip(wanted) {

@@ -18,8 +18,8 @@ use smallvec::SmallVec;
 
 use crate::context;
 use crate::error::{Error, Result};
-use crate::execute::{Arg, Part};
-use crate::op::{Extra, Form, Keep, Meta, OpRef};
+use crate::execute::Arg;
+use crate::op::{Extra, Form, Keep, OpRef};
 use crate::storage::Storage;
 use crate::tensor::{Data, Nodes, Tensor};
 use crate::variable::{Variable, VariableCell};
@@ -138,6 +138,8 @@ pub(crate) struct TapeCore {
     generation: AtomicU32,
     /// The number of watched sources that are tensors, so that ops on others need no look-up.
     n_tensors: AtomicUsize,
+    /// The number of nodes made in this life.
+    n_nodes: AtomicUsize,
     state: Mutex<TapeState>,
 }
 
@@ -147,7 +149,6 @@ struct TapeState {
     free_slots: Vec<usize>,
     sources: HashMap<SourceKey, Arc<Node>>,
     variables: Vec<Weak<VariableCell>>,
-    n_nodes: usize,
     used: bool,
 }
 
@@ -175,17 +176,15 @@ pub(crate) struct Record<'a> {
     pub edges: &'a [Option<NodeRef>],
     pub keeps: &'a [Keep],
     pub args: &'a [Arg<'a>],
-    pub metas: &'a [Meta],
-    pub outputs: &'a [Part],
+    /// The outputs; they have the nodes of the tapes outside the one that records.
+    pub outputs: &'a [Tensor],
     pub extras: &'a [(Extra, Arc<Storage>)],
-    /// The nodes that outer tapes have made for each output.
-    pub output_nodes: &'a [Nodes],
 }
 
 impl Record<'_> {
     /// How to rebuild the outputs, if that is cheap: by the op itself, or by one that also reads the extras.
     fn recipe(&self) -> Option<Box<Recipe>> {
-        if self.outputs.iter().all(|(_, meta)| meta.n_bytes() < slot::LEAST_REBUILT_BYTES) {
+        if self.outputs.iter().all(|output| output.n_bytes() < slot::LEAST_REBUILT_BYTES) {
             return None;
         }
         let (op, n_outputs) = match self.op.is_cheap() {
@@ -193,14 +192,14 @@ impl Record<'_> {
             false if self.extras.is_empty() => return None,
             false => (self.op.rebuild()?, 1),
         };
-        let input = |(arg, meta): (&Arg<'_>, &Meta)| {
+        let input = |arg: &Arg<'_>| {
             let storage = match arg {
                 Arg::Overwritten(_) => Weak::new(),
                 read => Arc::downgrade(read.storage()),
             };
-            (storage, *meta)
+            (storage, *arg.meta())
         };
-        let mut inputs: SmallVec<_> = self.args.iter().zip(self.metas).map(input).collect();
+        let mut inputs: SmallVec<_> = self.args.iter().map(input).collect();
         if !self.op.is_cheap() {
             inputs.extend(self.extras.iter().map(|(extra, storage)| (Arc::downgrade(storage), extra.meta)));
         }
@@ -215,12 +214,18 @@ impl TapeCore {
             watch_variables,
             generation: AtomicU32::new(0),
             n_tensors: AtomicUsize::new(0),
+            n_nodes: AtomicUsize::new(0),
             state: Mutex::default(),
         }
     }
 
     fn lock(&self) -> MutexGuard<'_, TapeState> {
         self.state.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+
+    /// The place of the next node in the order of recording.
+    fn next_seq(&self) -> usize {
+        self.n_nodes.fetch_add(1, Ordering::Relaxed)
     }
 
     fn generation(&self) -> u32 {
@@ -273,7 +278,7 @@ impl TapeCore {
         let node = Arc::new(Node {
             tape: self.clone(),
             generation: self.generation(),
-            seq: state.next_seq(),
+            seq: self.next_seq(),
             op: None,
             parents: SmallVec::new(),
             kept: SmallVec::new(),
@@ -287,34 +292,32 @@ impl TapeCore {
 
     /// Records an execution: keeps what its backward reads, and returns the node of its outputs.
     pub fn record(self: &Arc<Self>, record: &Record<'_>) -> Arc<Node> {
-        let site = context::site(record.op.name());
         let mut kept = SmallVec::new();
-        let slots: SmallVec<[Slot; 2]> =
-            record.keeps.iter().map(|&keep| self.slot(record, keep, site)).collect();
-        let mut state = self.lock();
-        for (&keep, slot) in record.keeps.iter().zip(slots) {
-            kept.push((keep, state.insert(slot)));
+        for &keep in record.keeps {
+            let slot = self.slot(record, keep);
+            kept.push((keep, self.lock().insert(slot)));
         }
         Arc::new(Node {
             tape: self.clone(),
             generation: self.generation(),
-            seq: state.next_seq(),
+            seq: self.next_seq(),
             op: Some(record.op.clone()),
             parents: record.edges.iter().cloned().collect(),
             kept,
-            inputs: record.metas.iter().map(|meta| (*meta.shape(), meta.dtype)).collect(),
-            outputs: record.outputs.iter().map(|(_, meta)| (*meta.shape(), meta.dtype)).collect(),
+            inputs: record.args.iter().map(|arg| (*arg.meta().shape(), arg.meta().dtype)).collect(),
+            outputs: record.outputs.iter().map(|output| (*output.shape(), output.dtype())).collect(),
             recipe: record.recipe(),
         })
     }
 
     /// The slot for one value that backward reads.
-    fn slot(self: &Arc<Self>, record: &Record<'_>, keep: Keep, site: plimsoll_memory::Site) -> Slot {
+    fn slot(self: &Arc<Self>, record: &Record<'_>, keep: Keep) -> Slot {
         let op = record.op.name();
+        let site = context::site(op);
         match keep {
             Keep::Input(idx) => {
                 let node = record.edges[idx].as_ref();
-                let kept = Kept::new(record.args[idx].storage(), &record.metas[idx], node);
+                let kept = Kept::new(record.args[idx].storage(), record.args[idx].meta(), node);
                 let form = if kept.storage().is_some() { Form::Input } else { Form::Derived };
                 let outer = match record.args[idx].tensor() {
                     Some(tensor) => self.outer_nodes(tensor),
@@ -323,9 +326,9 @@ impl TapeCore {
                 Slot { kept, form, op, site, outer }
             }
             Keep::Output(idx) => {
-                let (storage, meta) = &record.outputs[idx];
-                let outer = record.output_nodes[idx].clone();
-                Slot { kept: Kept::new(storage, meta, None), form: Form::Output, op, site, outer }
+                let output = &record.outputs[idx];
+                let kept = Kept::new(output.data().value(), output.meta(), None);
+                Slot { kept, form: Form::Output, op, site, outer: output.nodes().clone() }
             }
             Keep::Extra(idx) => {
                 let (extra, storage) = &record.extras[idx];
@@ -370,7 +373,7 @@ impl TapeCore {
             state.free_slots.clear();
             state.variables.clear();
             self.n_tensors.store(0, Ordering::Relaxed);
-            state.n_nodes = 0;
+            self.n_nodes.store(0, Ordering::Relaxed);
             (std::mem::take(&mut state.slots), std::mem::take(&mut state.sources))
         };
         drop(slots);
@@ -379,11 +382,6 @@ impl TapeCore {
 }
 
 impl TapeState {
-    fn next_seq(&mut self) -> usize {
-        self.n_nodes += 1;
-        self.n_nodes - 1
-    }
-
     fn insert(&mut self, slot: Slot) -> usize {
         match self.free_slots.pop() {
             Some(idx) => {

@@ -55,8 +55,8 @@ impl Drop for Node {
         // A long chain must not be dropped by recursion: parents that nobody else holds are taken apart here.
         let mut orphans: SmallVec<[Arc<Node>; 4]> = SmallVec::new();
         orphans.extend(self.parents.drain(..).flatten().map(|parent| parent.node));
-        while let Some(orphan) = orphans.pop() {
-            if let Some(mut node) = Arc::into_inner(orphan) {
+        while let Some(mut orphan) = orphans.pop() {
+            if let Some(node) = Arc::get_mut(&mut orphan) {
                 orphans.extend(node.parents.drain(..).flatten().map(|parent| parent.node));
             }
         }

@@ -60,7 +60,7 @@ fn statistics_dtype(dtype: DType) -> DType {
 
 impl Attention {
     /// Refuses queries, keys, values and a mask that do not belong together.
-    fn check(&self, inputs: &[Meta]) -> Result<Extents> {
+    fn check(&self, inputs: &[&Meta]) -> Result<Extents> {
         let [q, k, v, ..] = inputs else { unreachable!("queries, keys and values") };
         check_dtypes("attention", &inputs[..3])?;
         let (
@@ -165,9 +165,9 @@ impl Op for Attention {
         "attention"
     }
 
-    fn infer(&self, inputs: &[Meta]) -> Result<Outputs> {
+    fn infer(&self, inputs: &[&Meta]) -> Result<Outputs> {
         let extents = self.check(inputs)?;
-        check_mask(inputs.get(3), &extents)?;
+        check_mask(inputs.get(3).copied(), &extents)?;
         one(extents.with([extents.n_queries, extents.width]), inputs[0].dtype)
     }
 
@@ -176,7 +176,7 @@ impl Op for Attention {
         Ok(())
     }
 
-    fn workspace(&self, inputs: &[Meta]) -> usize {
+    fn workspace(&self, inputs: &[&Meta]) -> usize {
         let extents = Extents::of(&inputs[0], &inputs[1], &inputs[2]);
         match inputs[0].dtype {
             DType::F64 => forward::workspace::<f64>(&extents, false),
@@ -184,8 +184,8 @@ impl Op for Attention {
         }
     }
 
-    fn cost(&self, inputs: &[Meta], outputs: &[Meta]) -> Cost {
-        let bytes = inputs.iter().chain(outputs).map(Meta::n_bytes).sum::<usize>() as u64;
+    fn cost(&self, inputs: &[&Meta], outputs: &[&Meta]) -> Cost {
+        let bytes = inputs.iter().chain(outputs).map(|meta| meta.n_bytes()).sum::<usize>() as u64;
         Cost { flops: Extents::of(&inputs[0], &inputs[1], &inputs[2]).flops(self.causal), bytes }
     }
 
@@ -194,7 +194,7 @@ impl Op for Attention {
         inputs.chain([Keep::Output(0), Keep::Extra(0)]).collect()
     }
 
-    fn extras(&self, inputs: &[Meta], _wanted: &[bool]) -> smallvec::SmallVec<[Extra; 2]> {
+    fn extras(&self, inputs: &[&Meta], _wanted: &[bool]) -> smallvec::SmallVec<[Extra; 2]> {
         let extents = Extents::of(&inputs[0], &inputs[1], &inputs[2]);
         let meta = Meta::fresh(extents.with([extents.n_queries]), statistics_dtype(inputs[0].dtype));
         smallvec::smallvec![Extra { form: Form::Statistics, meta }]
@@ -233,10 +233,10 @@ impl Op for AttentionBackward {
         "attention_backward"
     }
 
-    fn infer(&self, inputs: &[Meta]) -> Result<Outputs> {
+    fn infer(&self, inputs: &[&Meta]) -> Result<Outputs> {
         let extents = self.0.check(&inputs[1..4])?;
         let Extents { n_queries, n_keys, depth, width, .. } = extents;
-        check_mask(inputs.get(6), &extents)?;
+        check_mask(inputs.get(6).copied(), &extents)?;
         let statistics = Meta::fresh(extents.with([n_queries]), statistics_dtype(inputs[0].dtype));
         let output = Meta::fresh(extents.with([n_queries, width]), inputs[1].dtype);
         for (input, expected) in [(&inputs[0], output), (&inputs[4], output), (&inputs[5], statistics)] {
@@ -254,7 +254,7 @@ impl Op for AttentionBackward {
             }
         }
         let shapes = [[n_queries, depth], [n_keys, depth], [n_keys, width]];
-        let output = |dims| Output::New(Meta::fresh(extents.with(dims), inputs[0].dtype));
+        let output = |dims| Output::New { shape: extents.with(dims), dtype: inputs[0].dtype };
         Ok(shapes.into_iter().map(output).collect())
     }
 
@@ -263,7 +263,7 @@ impl Op for AttentionBackward {
         Ok(())
     }
 
-    fn workspace(&self, inputs: &[Meta]) -> usize {
+    fn workspace(&self, inputs: &[&Meta]) -> usize {
         let extents = Extents::of(&inputs[1], &inputs[2], &inputs[3]);
         match inputs[0].dtype {
             DType::F64 => backward::workspace::<f64>(&extents, false),
@@ -271,8 +271,8 @@ impl Op for AttentionBackward {
         }
     }
 
-    fn cost(&self, inputs: &[Meta], outputs: &[Meta]) -> Cost {
-        let bytes = inputs.iter().chain(outputs).map(Meta::n_bytes).sum::<usize>() as u64;
+    fn cost(&self, inputs: &[&Meta], outputs: &[&Meta]) -> Cost {
+        let bytes = inputs.iter().chain(outputs).map(|meta| meta.n_bytes()).sum::<usize>() as u64;
         let forward = Extents::of(&inputs[1], &inputs[2], &inputs[3]).flops(self.0.causal);
         // Five products of tiles where forward has two.
         Cost { flops: forward / 2 * 5, bytes }
@@ -307,7 +307,7 @@ impl Tensor {
         let scale = config.scale.unwrap_or(1.0 / (depth as f64).sqrt());
         let op = Attention { causal: config.causal, scale, masked: config.mask.is_some() };
         let Some(mask) = config.mask else { return call(OpRef::new(op), &[&q, &k, &v]) };
-        let extents = op.check(&[*q.meta(), *k.meta(), *v.meta(), *mask.meta()])?;
+        let extents = op.check(&[q.meta(), k.meta(), v.meta(), mask.meta()])?;
         let scores = extents.with([extents.n_queries, extents.n_keys]);
         let mask = match mask.layout().broadcast_to(&scores) {
             Some(_) => mask.broadcast_to(scores)?,

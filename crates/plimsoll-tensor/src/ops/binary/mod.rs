@@ -138,7 +138,7 @@ impl<B: Binary> Op for Elementwise<B> {
         B::NAME
     }
 
-    fn infer(&self, inputs: &[Meta]) -> Result<Outputs> {
+    fn infer(&self, inputs: &[&Meta]) -> Result<Outputs> {
         let shape = broadcast(B::NAME, inputs)?;
         match inputs[0].dtype {
             DType::Bool => Err(Error::dtype(
@@ -162,7 +162,7 @@ impl<B: Binary> Op for Elementwise<B> {
         Ok(())
     }
 
-    fn extras(&self, inputs: &[Meta], _wanted: &[bool]) -> SmallVec<[Extra; 2]> {
+    fn extras(&self, inputs: &[&Meta], _wanted: &[bool]) -> SmallVec<[Extra; 2]> {
         let shape = inputs[0].shape().broadcast(inputs[1].shape()).filter(|_| B::MASKED);
         shape
             .map(|shape| Extra { form: Form::Mask, meta: Meta::fresh(shape, DType::U8) })
@@ -188,7 +188,7 @@ impl<B: Binary> Op for Elementwise<B> {
 }
 
 /// The common shape of operands of one dtype.
-pub(crate) fn broadcast(op: &'static str, inputs: &[Meta]) -> Result<Shape> {
+pub(crate) fn broadcast(op: &'static str, inputs: &[&Meta]) -> Result<Shape> {
     let [lhs, rhs] = inputs else { unreachable!("two operands") };
     if lhs.dtype != rhs.dtype {
         return Err(Error::mixed_dtypes(op, lhs.dtype, rhs.dtype));
@@ -263,7 +263,9 @@ pub(crate) fn run2<T: Stored, O: Stored>(
     let stretch = |operand: &Operand| {
         operand.meta.layout.broadcast_to(shape).unwrap_or_else(|| unreachable!("`infer` checks the shapes"))
     };
-    let (lhs_layout, rhs_layout) = (stretch(lhs), stretch(rhs));
+    let stretched = [lhs, rhs].map(|operand| (operand.shape() != shape).then(|| stretch(operand)));
+    let lhs_layout = stretched[0].as_ref().unwrap_or(&lhs.meta.layout);
+    let rhs_layout = stretched[1].as_ref().unwrap_or(&rhs.meta.layout);
     let lhs = map::Src { ptr: lhs.ptr().cast_const().cast::<T>(), strides: lhs_layout.strides() };
     let rhs = map::Src { ptr: rhs.ptr().cast_const().cast::<T>(), strides: rhs_layout.strides() };
     // SAFETY: `execute` hands out operands that are valid for their layouts, and a stretched layout repeats elements of

@@ -62,9 +62,9 @@ impl Op for Conv2d {
         "conv2d"
     }
 
-    fn infer(&self, inputs: &[Meta]) -> Result<Outputs> {
+    fn infer(&self, inputs: &[&Meta]) -> Result<Outputs> {
         check(self, inputs, [input_shape(&self.geometry), weights_shape(&self.geometry)])?;
-        check_bias("conv2d", inputs.get(2), self.geometry.out_channels)?;
+        check_bias("conv2d", inputs.get(2).copied(), self.geometry.out_channels)?;
         one(output_shape(&self.geometry), inputs[0].dtype)
     }
 
@@ -73,11 +73,11 @@ impl Op for Conv2d {
         Ok(())
     }
 
-    fn workspace(&self, inputs: &[Meta]) -> usize {
+    fn workspace(&self, inputs: &[&Meta]) -> usize {
         workspace(&self.geometry, inputs, ConvPass::Forward)
     }
 
-    fn cost(&self, inputs: &[Meta], outputs: &[Meta]) -> Cost {
+    fn cost(&self, inputs: &[&Meta], outputs: &[&Meta]) -> Cost {
         cost(&self.geometry, inputs, outputs)
     }
 
@@ -139,7 +139,7 @@ impl Op for Conv2dBackwardInput {
         "conv2d_backward_input"
     }
 
-    fn infer(&self, inputs: &[Meta]) -> Result<Outputs> {
+    fn infer(&self, inputs: &[&Meta]) -> Result<Outputs> {
         check(self, inputs, [output_shape(&self.0), weights_shape(&self.0)])?;
         one(input_shape(&self.0), inputs[0].dtype)
     }
@@ -157,11 +157,11 @@ impl Op for Conv2dBackwardInput {
         Ok(())
     }
 
-    fn workspace(&self, inputs: &[Meta]) -> usize {
+    fn workspace(&self, inputs: &[&Meta]) -> usize {
         workspace(&self.0, inputs, ConvPass::BackwardInput)
     }
 
-    fn cost(&self, inputs: &[Meta], outputs: &[Meta]) -> Cost {
+    fn cost(&self, inputs: &[&Meta], outputs: &[&Meta]) -> Cost {
         cost(&self.0, inputs, outputs)
     }
 
@@ -186,7 +186,7 @@ impl Op for Conv2dBackwardWeights {
         "conv2d_backward_weights"
     }
 
-    fn infer(&self, inputs: &[Meta]) -> Result<Outputs> {
+    fn infer(&self, inputs: &[&Meta]) -> Result<Outputs> {
         check(self, inputs, [input_shape(&self.0), output_shape(&self.0)])?;
         one(weights_shape(&self.0), inputs[0].dtype)
     }
@@ -204,11 +204,11 @@ impl Op for Conv2dBackwardWeights {
         Ok(())
     }
 
-    fn workspace(&self, inputs: &[Meta]) -> usize {
+    fn workspace(&self, inputs: &[&Meta]) -> usize {
         workspace(&self.0, inputs, ConvPass::BackwardWeights)
     }
 
-    fn cost(&self, inputs: &[Meta], outputs: &[Meta]) -> Cost {
+    fn cost(&self, inputs: &[&Meta], outputs: &[&Meta]) -> Cost {
         cost(&self.0, inputs, outputs)
     }
 
@@ -229,7 +229,7 @@ impl Op for Conv2dBackwardWeights {
 }
 
 /// Refuses operands that are not floats of one dtype, or not of the geometry's shapes.
-fn check(op: &dyn Op, inputs: &[Meta], shapes: [Shape; 2]) -> Result<()> {
+fn check(op: &dyn Op, inputs: &[&Meta], shapes: [Shape; 2]) -> Result<()> {
     check_dtypes(op.name(), inputs)?;
     match inputs.iter().zip(&shapes).find(|(input, shape)| input.shape() != *shape) {
         Some((input, shape)) => Err(Error::shape(
@@ -246,13 +246,13 @@ fn other_operand(wanted: &[bool]) -> impl Iterator<Item = Keep> {
     other.into_iter().flatten()
 }
 
-fn workspace(geometry: &gemm::Conv2d, inputs: &[Meta], pass: ConvPass) -> usize {
+fn workspace(geometry: &gemm::Conv2d, inputs: &[&Meta], pass: ConvPass) -> usize {
     for_floats!(inputs[0].dtype, T => geometry.workspace::<T>(pass))
 }
 
 /// All three have the same products: each output with each tap and each channel of its group.
-fn cost(geometry: &gemm::Conv2d, inputs: &[Meta], outputs: &[Meta]) -> Cost {
-    let bytes = inputs.iter().chain(outputs).map(Meta::n_bytes).sum::<usize>() as u64;
+fn cost(geometry: &gemm::Conv2d, inputs: &[&Meta], outputs: &[&Meta]) -> Cost {
+    let bytes = inputs.iter().chain(outputs).map(|meta| meta.n_bytes()).sum::<usize>() as u64;
     let taps = weights_shape(geometry)[1..].iter().product::<usize>();
     Cost { flops: 2 * (output_shape(geometry).n_elems() * taps) as u64, bytes }
 }

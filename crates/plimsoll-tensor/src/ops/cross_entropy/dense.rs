@@ -43,7 +43,7 @@ impl Op for CrossEntropy {
         "cross_entropy"
     }
 
-    fn infer(&self, inputs: &[Meta]) -> Result<Outputs> {
+    fn infer(&self, inputs: &[&Meta]) -> Result<Outputs> {
         let [logits, labels] = inputs else { unreachable!("two operands") };
         if logits.dtype != labels.dtype {
             return Err(Error::dtype(
@@ -80,7 +80,7 @@ impl Op for CrossEntropy {
         }
     }
 
-    fn extras(&self, inputs: &[Meta], _wanted: &[bool]) -> SmallVec<[Extra; 2]> {
+    fn extras(&self, inputs: &[&Meta], _wanted: &[bool]) -> SmallVec<[Extra; 2]> {
         log_sum_exp_extra("cross_entropy", &inputs[0])
     }
 
@@ -116,7 +116,7 @@ impl Op for CrossEntropyBackward {
         "cross_entropy_backward"
     }
 
-    fn infer(&self, inputs: &[Meta]) -> Result<Outputs> {
+    fn infer(&self, inputs: &[&Meta]) -> Result<Outputs> {
         expect_shape(self.name(), "the labels", &inputs[1], inputs[0].shape())?;
         expect_dtype(self.name(), "the labels", &inputs[1], inputs[0].dtype)?;
         logits_gradient(self.name(), inputs)

@@ -49,7 +49,7 @@ fn log_sum_exp_extra(op: &'static str, logits: &Meta) -> SmallVec<[Extra; 2]> {
 }
 
 /// What the two backward ops give: the gradient of the logits, if gradient and log-sum-exps have one number per row.
-fn logits_gradient(op: &'static str, inputs: &[Meta]) -> Result<Outputs> {
+fn logits_gradient(op: &'static str, inputs: &[&Meta]) -> Result<Outputs> {
     let [logits, _, gradient, log_sum_exp] = inputs else { unreachable!("four operands") };
     let rows = rows_of(op, logits)?;
     expect_shape(op, "the gradient", gradient, &rows)?;

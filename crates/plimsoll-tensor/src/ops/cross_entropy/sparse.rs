@@ -76,7 +76,7 @@ impl Op for SparseCrossEntropy {
         "sparse_cross_entropy"
     }
 
-    fn infer(&self, inputs: &[Meta]) -> Result<Outputs> {
+    fn infer(&self, inputs: &[&Meta]) -> Result<Outputs> {
         let [logits, labels] = inputs else { unreachable!("two operands") };
         check_labels(self.name(), logits, labels)?;
         losses(self.name(), logits)
@@ -95,7 +95,7 @@ impl Op for SparseCrossEntropy {
         smallvec![Keep::Input(0), Keep::Input(1), Keep::Extra(0)]
     }
 
-    fn extras(&self, inputs: &[Meta], _wanted: &[bool]) -> SmallVec<[Extra; 2]> {
+    fn extras(&self, inputs: &[&Meta], _wanted: &[bool]) -> SmallVec<[Extra; 2]> {
         log_sum_exp_extra(self.name(), &inputs[0])
     }
 
@@ -121,7 +121,7 @@ impl Op for SparseCrossEntropyBackward {
         "sparse_cross_entropy_backward"
     }
 
-    fn infer(&self, inputs: &[Meta]) -> Result<Outputs> {
+    fn infer(&self, inputs: &[&Meta]) -> Result<Outputs> {
         check_labels(self.name(), &inputs[0], &inputs[1])?;
         logits_gradient(self.name(), inputs)
     }

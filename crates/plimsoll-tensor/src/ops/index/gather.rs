@@ -25,7 +25,7 @@ impl Op for Gather {
         "gather"
     }
 
-    fn infer(&self, inputs: &[Meta]) -> Result<Outputs> {
+    fn infer(&self, inputs: &[&Meta]) -> Result<Outputs> {
         check_index("gather", inputs[0].shape(), &inputs[1], self.axis)?;
         one(*inputs[1].shape(), inputs[0].dtype)
     }

@@ -25,7 +25,7 @@ impl Op for OneHot {
         "one_hot"
     }
 
-    fn infer(&self, inputs: &[Meta]) -> Result<Outputs> {
+    fn infer(&self, inputs: &[&Meta]) -> Result<Outputs> {
         check_dtype("one_hot", &inputs[0])?;
         let dims: Vec<usize> = inputs[0].shape().iter().copied().chain([self.n]).collect();
         one(Shape::new(&dims)?, self.dtype)

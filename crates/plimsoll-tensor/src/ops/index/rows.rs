@@ -36,7 +36,7 @@ impl Op for IndexAdd {
         "index_add"
     }
 
-    fn infer(&self, inputs: &[Meta]) -> Result<Outputs> {
+    fn infer(&self, inputs: &[&Meta]) -> Result<Outputs> {
         let [x, ids, source] = inputs else { unreachable!("a tensor, ids and a source") };
         check_dtype("index_add", ids)?;
         check_addends("index_add", x, source)?;
@@ -81,7 +81,7 @@ impl Op for IndexAdd {
     }
 
     /// The ids in order: a number for each row and each id.
-    fn workspace(&self, inputs: &[Meta]) -> usize {
+    fn workspace(&self, inputs: &[&Meta]) -> usize {
         (inputs[0].shape()[self.axis] + inputs[1].n_elems()) * size_of::<usize>()
     }
 

@@ -32,7 +32,7 @@ impl Op for ScatterAdd {
         "scatter_add"
     }
 
-    fn infer(&self, inputs: &[Meta]) -> Result<Outputs> {
+    fn infer(&self, inputs: &[&Meta]) -> Result<Outputs> {
         let [x, index, source] = inputs else { unreachable!("a tensor, indices and a source") };
         check_addends("scatter_add", x, source)?;
         check_index("scatter_add", x.shape(), index, self.axis)?;
@@ -63,7 +63,7 @@ impl Op for ScatterAdd {
     }
 
     /// Sums of 16-bit floats are made in f32, in a copy.
-    fn workspace(&self, inputs: &[Meta]) -> usize {
+    fn workspace(&self, inputs: &[&Meta]) -> usize {
         let dtype = inputs[0].dtype;
         if dtype.accumulator() == dtype { 0 } else { inputs[0].n_elems() * dtype.accumulator().size() }
     }

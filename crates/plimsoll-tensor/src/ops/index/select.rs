@@ -34,7 +34,7 @@ impl Op for Select {
         self.name
     }
 
-    fn infer(&self, inputs: &[Meta]) -> Result<Outputs> {
+    fn infer(&self, inputs: &[&Meta]) -> Result<Outputs> {
         let [x, ids] = inputs else { unreachable!("a tensor and ids") };
         check_dtype(self.name, ids)?;
         one(selected(x.shape(), self.axis, ids.shape())?, x.dtype)

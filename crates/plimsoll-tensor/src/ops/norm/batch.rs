@@ -63,11 +63,11 @@ impl Op for BatchNorm {
         "batch_norm"
     }
 
-    fn infer(&self, inputs: &[Meta]) -> Result<Outputs> {
+    fn infer(&self, inputs: &[&Meta]) -> Result<Outputs> {
         let (x, gamma) = (&inputs[0], &inputs[1]);
         check("batch_norm", x, &inputs[1..])?;
-        let statistics = Output::New(Meta::fresh(*gamma.shape(), x.dtype.accumulator()));
-        Ok(smallvec![Output::New(Meta::fresh(*x.shape(), x.dtype)), statistics, statistics])
+        let statistics = Output::New { shape: *gamma.shape(), dtype: x.dtype.accumulator() };
+        Ok(smallvec![Output::New { shape: *x.shape(), dtype: x.dtype }, statistics.clone(), statistics])
     }
 
     fn run(&self, run: &mut Run<'_>) -> Result<()> {
@@ -75,7 +75,7 @@ impl Op for BatchNorm {
         Ok(())
     }
 
-    fn workspace(&self, inputs: &[Meta]) -> usize {
+    fn workspace(&self, inputs: &[&Meta]) -> usize {
         forward_bytes(&inputs[0])
     }
 
@@ -86,7 +86,7 @@ impl Op for BatchNorm {
         }
     }
 
-    fn extras(&self, inputs: &[Meta], wanted: &[bool]) -> SmallVec<[Extra; 2]> {
+    fn extras(&self, inputs: &[&Meta], wanted: &[bool]) -> SmallVec<[Extra; 2]> {
         if !wanted[0] && !wanted[1] {
             return SmallVec::new();
         }
@@ -134,7 +134,7 @@ impl Op for ApplyBatchNorm {
         "batch_norm_apply"
     }
 
-    fn infer(&self, inputs: &[Meta]) -> Result<Outputs> {
+    fn infer(&self, inputs: &[&Meta]) -> Result<Outputs> {
         check(self.name(), &inputs[0], &inputs[1..3])?;
         check_statistics(self.name(), &inputs[3..], inputs[1].shape(), inputs[0].dtype)?;
         one(*inputs[0].shape(), inputs[0].dtype)
@@ -145,7 +145,7 @@ impl Op for ApplyBatchNorm {
         Ok(())
     }
 
-    fn workspace(&self, inputs: &[Meta]) -> usize {
+    fn workspace(&self, inputs: &[&Meta]) -> usize {
         forward_bytes(&inputs[0])
     }
 
@@ -172,10 +172,10 @@ impl Op for BatchNormBackward {
         "batch_norm_backward"
     }
 
-    fn infer(&self, inputs: &[Meta]) -> Result<Outputs> {
+    fn infer(&self, inputs: &[&Meta]) -> Result<Outputs> {
         let (x, gamma) = (&inputs[1], &inputs[2]);
         check_backward(self.name(), inputs, gamma.shape())?;
-        let all = [x, gamma, gamma].map(|meta| Output::New(Meta::fresh(*meta.shape(), meta.dtype)));
+        let all = [x, gamma, gamma].map(|meta| Output::New { shape: *meta.shape(), dtype: meta.dtype });
         Ok(all.into_iter().zip(self.wanted).filter_map(|(output, wanted)| wanted.then_some(output)).collect())
     }
 
@@ -184,7 +184,7 @@ impl Op for BatchNormBackward {
         Ok(())
     }
 
-    fn workspace(&self, inputs: &[Meta]) -> usize {
+    fn workspace(&self, inputs: &[&Meta]) -> usize {
         kernel::backward_values(&inputs[1]) * inputs[1].dtype.accumulator().size()
     }
 

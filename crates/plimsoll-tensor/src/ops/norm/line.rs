@@ -59,7 +59,7 @@ impl Op for LineNorm {
         if self.is_centred { "layer_norm" } else { "rms_norm" }
     }
 
-    fn infer(&self, inputs: &[Meta]) -> Result<Outputs> {
+    fn infer(&self, inputs: &[&Meta]) -> Result<Outputs> {
         check(self.name(), &inputs[0], &inputs[1..])?;
         one(*inputs[0].shape(), inputs[0].dtype)
     }
@@ -81,7 +81,7 @@ impl Op for LineNorm {
         keeps
     }
 
-    fn extras(&self, inputs: &[Meta], wanted: &[bool]) -> SmallVec<[Extra; 2]> {
+    fn extras(&self, inputs: &[&Meta], wanted: &[bool]) -> SmallVec<[Extra; 2]> {
         if !wanted[0] && !wanted[1] {
             return SmallVec::new();
         }
@@ -126,7 +126,7 @@ impl Op for ApplyLineNorm {
         if self.is_centred { "layer_norm_apply" } else { "rms_norm_apply" }
     }
 
-    fn infer(&self, inputs: &[Meta]) -> Result<Outputs> {
+    fn infer(&self, inputs: &[&Meta]) -> Result<Outputs> {
         let n_parameters = 1 + usize::from(self.is_centred);
         let (parameters, statistics) = inputs[1..].split_at(n_parameters);
         check(self.name(), &inputs[0], parameters)?;
@@ -164,10 +164,10 @@ impl Op for LineNormBackward {
         if self.norm.is_centred { "layer_norm_backward" } else { "rms_norm_backward" }
     }
 
-    fn infer(&self, inputs: &[Meta]) -> Result<Outputs> {
+    fn infer(&self, inputs: &[&Meta]) -> Result<Outputs> {
         let (x, gamma) = (&inputs[1], &inputs[2]);
         check_backward(self.name(), inputs, &per_line(x))?;
-        let all = [x, gamma, gamma].map(|meta| Output::New(Meta::fresh(*meta.shape(), meta.dtype)));
+        let all = [x, gamma, gamma].map(|meta| Output::New { shape: *meta.shape(), dtype: meta.dtype });
         Ok(all.into_iter().zip(self.wanted).filter_map(|(output, wanted)| wanted.then_some(output)).collect())
     }
 
@@ -176,7 +176,7 @@ impl Op for LineNormBackward {
         Ok(())
     }
 
-    fn workspace(&self, inputs: &[Meta]) -> usize {
+    fn workspace(&self, inputs: &[&Meta]) -> usize {
         kernel::backward_values(&inputs[1], self.wanted) * inputs[1].dtype.accumulator().size()
     }
 

@@ -60,7 +60,7 @@ impl Tensor {
         eps: f64,
     ) -> Result<Tensor> {
         let _line = context::at_callers_line();
-        super::check("batch_norm_inference", self.meta(), &[*gamma.meta(), *beta.meta()])?;
+        super::check("batch_norm_inference", self.meta(), &[gamma.meta(), beta.meta()])?;
         let wide = self.dtype().accumulator();
         let scale = variance.cast(wide)?.affine(1.0, eps)?.rsqrt()?.into_mul(&gamma.cast(wide)?)?;
         let shift = beta.cast(wide)?.sub(&mean.cast(wide)?.mul(&scale)?)?;

@@ -33,7 +33,7 @@ pub static INFOS: &[&OpInfo] = &[
 ];
 
 /// Refuses an input without a last axis, and scales or shifts that do not fit it.
-fn check(op: &'static str, x: &Meta, parameters: &[Meta]) -> Result<()> {
+fn check(op: &'static str, x: &Meta, parameters: &[&Meta]) -> Result<()> {
     if !x.dtype.is_float() {
         let detail = format!("takes floats, not {}; convert with `cast(DType::F32)` first", x.dtype);
         return Err(Error::dtype(op, detail));
@@ -56,7 +56,7 @@ fn check(op: &'static str, x: &Meta, parameters: &[Meta]) -> Result<()> {
 }
 
 /// Refuses kept statistics that do not belong to the input.
-fn check_statistics(op: &'static str, statistics: &[Meta], shape: &Shape, dtype: DType) -> Result<()> {
+fn check_statistics(op: &'static str, statistics: &[&Meta], shape: &Shape, dtype: DType) -> Result<()> {
     statistics.iter().try_for_each(|meta| {
         expect_shape(op, "a statistic", meta, shape)?;
         expect_dtype(op, "a statistic", meta, dtype.accumulator())
@@ -64,7 +64,7 @@ fn check_statistics(op: &'static str, statistics: &[Meta], shape: &Shape, dtype:
 }
 
 /// Refuses inputs of a backward op that do not belong together: the gradient, x, gamma, and the statistics.
-fn check_backward(op: &'static str, inputs: &[Meta], statistics_shape: &Shape) -> Result<()> {
+fn check_backward(op: &'static str, inputs: &[&Meta], statistics_shape: &Shape) -> Result<()> {
     let (gradient, x) = (&inputs[0], &inputs[1]);
     check(op, x, &inputs[2..3])?;
     expect_shape(op, "the gradient", gradient, x.shape())?;

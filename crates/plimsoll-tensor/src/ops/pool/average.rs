@@ -26,7 +26,7 @@ impl Op for Average {
         "avg_pool2d"
     }
 
-    fn infer(&self, inputs: &[Meta]) -> Result<Outputs> {
+    fn infer(&self, inputs: &[&Meta]) -> Result<Outputs> {
         check_float("avg_pool2d", &inputs[0])?;
         one(self.0.windows("avg_pool2d", inputs[0].shape())?.output(), inputs[0].dtype)
     }
@@ -62,7 +62,7 @@ impl Op for AverageBackward {
         "avg_pool2d_backward"
     }
 
-    fn infer(&self, inputs: &[Meta]) -> Result<Outputs> {
+    fn infer(&self, inputs: &[&Meta]) -> Result<Outputs> {
         let windows = self.pool.windows(self.name(), &self.images)?;
         check_output(self.name(), &windows, &inputs[0])?;
         one(self.images, inputs[0].dtype)

@@ -33,7 +33,7 @@ impl Op for Max {
         "max_pool2d"
     }
 
-    fn infer(&self, inputs: &[Meta]) -> Result<Outputs> {
+    fn infer(&self, inputs: &[&Meta]) -> Result<Outputs> {
         check_float("max_pool2d", &inputs[0])?;
         if self.0.n_taps() > MOST_TAPS {
             return Err(Error::argument(
@@ -61,7 +61,7 @@ impl Op for Max {
         smallvec::smallvec![Keep::Extra(0)]
     }
 
-    fn extras(&self, inputs: &[Meta], _wanted: &[bool]) -> SmallVec<[Extra; 2]> {
+    fn extras(&self, inputs: &[&Meta], _wanted: &[bool]) -> SmallVec<[Extra; 2]> {
         let windows = self.0.windows("max_pool2d", inputs[0].shape());
         let meta = |windows: Windows| Meta::fresh(windows.output(), DType::U8);
         windows.into_iter().map(|windows| Extra { form: Form::Indices, meta: meta(windows) }).collect()
@@ -86,7 +86,7 @@ impl Op for MaxBackward {
         "max_pool2d_backward"
     }
 
-    fn infer(&self, inputs: &[Meta]) -> Result<Outputs> {
+    fn infer(&self, inputs: &[&Meta]) -> Result<Outputs> {
         let windows = self.pool.windows(self.name(), &self.images)?;
         check_output(self.name(), &windows, &inputs[0])?;
         check_output(self.name(), &windows, &inputs[1])?;
@@ -126,7 +126,7 @@ impl Op for MaxPick {
         "max_pool2d_pick"
     }
 
-    fn infer(&self, inputs: &[Meta]) -> Result<Outputs> {
+    fn infer(&self, inputs: &[&Meta]) -> Result<Outputs> {
         let windows = self.pool.windows(self.name(), inputs[0].shape())?;
         check_output(self.name(), &windows, &inputs[1])?;
         one(windows.output(), inputs[0].dtype)

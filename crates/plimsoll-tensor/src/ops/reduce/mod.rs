@@ -165,7 +165,7 @@ impl<R: Reduce> Op for Over<R> {
         R::NAME
     }
 
-    fn infer(&self, inputs: &[Meta]) -> Result<Outputs> {
+    fn infer(&self, inputs: &[&Meta]) -> Result<Outputs> {
         let shape = inputs[0].shape();
         let dtype = self.reduce.output(inputs[0].dtype)?;
         let result = shape.reduced(self.axes, self.keep);
@@ -195,7 +195,7 @@ impl<R: Reduce> Op for Over<R> {
         self.reduce.keeps()
     }
 
-    fn extras(&self, inputs: &[Meta], _wanted: &[bool]) -> SmallVec<[Extra; 2]> {
+    fn extras(&self, inputs: &[&Meta], _wanted: &[bool]) -> SmallVec<[Extra; 2]> {
         self.reduce.extras(inputs[0].dtype, inputs[0].shape().reduced(self.axes, self.keep))
     }
 

@@ -113,7 +113,7 @@ impl Op for Shares {
         "prod_backward"
     }
 
-    fn infer(&self, inputs: &[Meta]) -> Result<Outputs> {
+    fn infer(&self, inputs: &[&Meta]) -> Result<Outputs> {
         for share in &inputs[1..] {
             expect_shape(self.name(), "a share", share, inputs[0].shape())?;
             expect_dtype(self.name(), "a share", share, inputs[0].dtype)?;

@@ -66,7 +66,7 @@ impl Op for Look {
         "slice"
     }
 
-    fn infer(&self, inputs: &[Meta]) -> Result<Outputs> {
+    fn infer(&self, inputs: &[&Meta]) -> Result<Outputs> {
         let cut = cut_layout(&inputs[0].layout, &self.cuts);
         let kept: SmallVec<[usize; 4]> =
             (0..self.cuts.len()).filter(|&axis| !self.dropped.contains(axis)).collect();

@@ -29,7 +29,7 @@ impl Op for Place {
         self.name
     }
 
-    fn infer(&self, inputs: &[Meta]) -> Result<Outputs> {
+    fn infer(&self, inputs: &[&Meta]) -> Result<Outputs> {
         let seen = Shape::from_checked(self.cuts.iter().map(|cut| cut.len));
         if *inputs[0].shape() != seen {
             return Err(Error::shape(
@@ -46,7 +46,7 @@ impl Op for Place {
     fn run(&self, run: &mut Run<'_>) -> Result<()> {
         let (x, y) = (&run.inputs[0], &run.outputs[0]);
         self.surround(y);
-        copy(x, &y.viewed(cut_layout(&y.meta.layout, &self.cuts)));
+        copy(x, &y.viewed(&y.meta.with_layout(cut_layout(&y.meta.layout, &self.cuts))));
         Ok(())
     }
 
@@ -65,8 +65,9 @@ impl Place {
         // Axis by axis: what lies before and after, inside what earlier axes cover.
         let mut inside = y.meta.layout;
         for (axis, &(low, high)) in covered.iter().enumerate() {
-            fill_with(&y.viewed(inside.narrowed(axis, 0, 1, low)), self.value);
-            fill_with(&y.viewed(inside.narrowed(axis, high, 1, self.shape[axis] - high)), self.value);
+            fill_with(&y.viewed(&y.meta.with_layout(inside.narrowed(axis, 0, 1, low))), self.value);
+            let above = inside.narrowed(axis, high, 1, self.shape[axis] - high);
+            fill_with(&y.viewed(&y.meta.with_layout(above)), self.value);
             inside = inside.narrowed(axis, low, 1, high - low);
         }
     }

@@ -22,7 +22,7 @@ impl Op for Split {
         "split"
     }
 
-    fn infer(&self, inputs: &[Meta]) -> Result<Outputs> {
+    fn infer(&self, inputs: &[&Meta]) -> Result<Outputs> {
         let extent = inputs[0].shape()[self.axis];
         let total = self.sizes.iter().try_fold(0usize, |sum, &size| sum.checked_add(size));
         if total != Some(extent) || self.sizes.is_empty() {
@@ -39,7 +39,7 @@ impl Op for Split {
         let part = |start: &mut usize, &size: &usize| {
             let layout = inputs[0].layout.narrowed(self.axis, *start, 1, size);
             *start += size;
-            Some(Output::View { input: 0, layout })
+            Some(Output::View { input: 0, layout: Box::new(layout) })
         };
         Ok(self.sizes.iter().scan(0, part).collect())
     }

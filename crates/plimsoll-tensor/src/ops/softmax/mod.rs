@@ -40,7 +40,7 @@ impl Op for Softmax {
         if self.is_log { "log_softmax" } else { "softmax" }
     }
 
-    fn infer(&self, inputs: &[Meta]) -> Result<Outputs> {
+    fn infer(&self, inputs: &[&Meta]) -> Result<Outputs> {
         let dtype = inputs[0].dtype;
         if !dtype.is_float() {
             let detail = format!("takes floats, not {dtype}; convert with `cast(DType::F32)` first");
@@ -86,7 +86,7 @@ impl Op for SoftmaxBackward {
         if self.is_log { "log_softmax_backward" } else { "softmax_backward" }
     }
 
-    fn infer(&self, inputs: &[Meta]) -> Result<Outputs> {
+    fn infer(&self, inputs: &[&Meta]) -> Result<Outputs> {
         let [gradient, y] = inputs else { unreachable!("two operands") };
         expect_shape(self.name(), "the output", y, gradient.shape())?;
         expect_dtype(self.name(), "the output", y, gradient.dtype)?;

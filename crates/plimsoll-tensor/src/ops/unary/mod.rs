@@ -139,7 +139,7 @@ impl<U: Unary> Op for Forward<U> {
         U::NAMES[0]
     }
 
-    fn infer(&self, inputs: &[Meta]) -> Result<Outputs> {
+    fn infer(&self, inputs: &[&Meta]) -> Result<Outputs> {
         let dtype = inputs[0].dtype;
         if !dtype.is_float() {
             return Err(Error::dtype(
@@ -190,7 +190,7 @@ impl<U: Unary> Op for Slope<U> {
         U::NAMES[1]
     }
 
-    fn infer(&self, inputs: &[Meta]) -> Result<Outputs> {
+    fn infer(&self, inputs: &[&Meta]) -> Result<Outputs> {
         let [gradient, read] = inputs else {
             return Err(Error::argument(
                 U::NAMES[1],
