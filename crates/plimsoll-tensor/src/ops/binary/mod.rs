@@ -263,9 +263,22 @@ pub(crate) fn run2<T: Stored, O: Stored>(
     let stretch = |operand: &Operand| {
         operand.meta.layout.broadcast_to(shape).unwrap_or_else(|| unreachable!("`infer` checks the shapes"))
     };
-    let stretched = [lhs, rhs].map(|operand| (operand.shape() != shape).then(|| stretch(operand)));
-    let lhs_layout = stretched[0].as_ref().unwrap_or(&lhs.meta.layout);
-    let rhs_layout = stretched[1].as_ref().unwrap_or(&rhs.meta.layout);
+    // Layouts are not small, so one is made only where an operand is repeated.
+    let (lhs_stretched, rhs_stretched);
+    let lhs_layout = match lhs.shape() == shape {
+        true => &lhs.meta.layout,
+        false => {
+            lhs_stretched = stretch(lhs);
+            &lhs_stretched
+        }
+    };
+    let rhs_layout = match rhs.shape() == shape {
+        true => &rhs.meta.layout,
+        false => {
+            rhs_stretched = stretch(rhs);
+            &rhs_stretched
+        }
+    };
     let lhs = map::Src { ptr: lhs.ptr().cast_const().cast::<T>(), strides: lhs_layout.strides() };
     let rhs = map::Src { ptr: rhs.ptr().cast_const().cast::<T>(), strides: rhs_layout.strides() };
     // SAFETY: `execute` hands out operands that are valid for their layouts, and a stretched layout repeats elements of
