@@ -55,7 +55,7 @@ impl Op for Clamp {
     }
 
     fn extras(&self, inputs: &[&Meta], _wanted: &[bool]) -> SmallVec<[Extra; 2]> {
-        smallvec::smallvec![Extra { form: Form::Mask, meta: mask_meta(&inputs[0]) }]
+        smallvec::smallvec![Extra { form: Form::Mask, meta: mask_meta(inputs[0]) }]
     }
 
     fn backward(&self, backward: &mut Backward<'_>) -> Result<()> {
@@ -126,7 +126,7 @@ impl Op for ClampBackward {
     }
 
     fn infer(&self, inputs: &[&Meta]) -> Result<Outputs> {
-        let expected = mask_meta(&inputs[0]);
+        let expected = mask_meta(inputs[0]);
         if inputs[1].dtype != expected.dtype || inputs[1].shape() != expected.shape() {
             return Err(Error::shape(
                 "clamp_backward",

@@ -64,7 +64,7 @@ impl Op for Not {
     }
 
     fn infer(&self, inputs: &[&Meta]) -> Result<Outputs> {
-        check_bool(self.name(), &inputs[0])?;
+        check_bool(self.name(), inputs[0])?;
         one(*inputs[0].shape(), DType::Bool)
     }
 

@@ -114,7 +114,7 @@ impl Attention {
         let matrices = |operand| Matrices::new(operand, Access::floats::<T>());
         let log_sums = run.extras.first().map_or(std::ptr::null_mut(), |extra| extra.ptr().cast());
         let kernel = forward::Forward {
-            extents: Extents::of(&q.meta, &k.meta, &v.meta),
+            extents: Extents::of(q.meta, k.meta, v.meta),
             q: matrices(q),
             k: matrices(k),
             v: matrices(v),
@@ -133,7 +133,7 @@ impl Attention {
         };
         let matrices = |operand| Matrices::new(operand, Access::floats::<T>());
         let kernel = backward::Backward {
-            extents: Extents::of(&q.meta, &k.meta, &v.meta),
+            extents: Extents::of(q.meta, k.meta, v.meta),
             gradient: matrices(gradient),
             output: matrices(output),
             q: matrices(q),
@@ -177,7 +177,7 @@ impl Op for Attention {
     }
 
     fn workspace(&self, inputs: &[&Meta]) -> usize {
-        let extents = Extents::of(&inputs[0], &inputs[1], &inputs[2]);
+        let extents = Extents::of(inputs[0], inputs[1], inputs[2]);
         match inputs[0].dtype {
             DType::F64 => forward::workspace::<f64>(&extents, false),
             dtype => forward::workspace::<f32>(&extents, dtype != DType::F32),
@@ -186,7 +186,7 @@ impl Op for Attention {
 
     fn cost(&self, inputs: &[&Meta], outputs: &[&Meta]) -> Cost {
         let bytes = inputs.iter().chain(outputs).map(|meta| meta.n_bytes()).sum::<usize>() as u64;
-        Cost { flops: Extents::of(&inputs[0], &inputs[1], &inputs[2]).flops(self.causal), bytes }
+        Cost { flops: Extents::of(inputs[0], inputs[1], inputs[2]).flops(self.causal), bytes }
     }
 
     fn keeps(&self, wanted: &[bool]) -> Keeps {
@@ -195,7 +195,7 @@ impl Op for Attention {
     }
 
     fn extras(&self, inputs: &[&Meta], _wanted: &[bool]) -> smallvec::SmallVec<[Extra; 2]> {
-        let extents = Extents::of(&inputs[0], &inputs[1], &inputs[2]);
+        let extents = Extents::of(inputs[0], inputs[1], inputs[2]);
         let meta = Meta::fresh(extents.with([extents.n_queries]), statistics_dtype(inputs[0].dtype));
         smallvec::smallvec![Extra { form: Form::Statistics, meta }]
     }
@@ -264,7 +264,7 @@ impl Op for AttentionBackward {
     }
 
     fn workspace(&self, inputs: &[&Meta]) -> usize {
-        let extents = Extents::of(&inputs[1], &inputs[2], &inputs[3]);
+        let extents = Extents::of(inputs[1], inputs[2], inputs[3]);
         match inputs[0].dtype {
             DType::F64 => backward::workspace::<f64>(&extents, false),
             dtype => backward::workspace::<f32>(&extents, dtype != DType::F32),
@@ -273,7 +273,7 @@ impl Op for AttentionBackward {
 
     fn cost(&self, inputs: &[&Meta], outputs: &[&Meta]) -> Cost {
         let bytes = inputs.iter().chain(outputs).map(|meta| meta.n_bytes()).sum::<usize>() as u64;
-        let forward = Extents::of(&inputs[1], &inputs[2], &inputs[3]).flops(self.0.causal);
+        let forward = Extents::of(inputs[1], inputs[2], inputs[3]).flops(self.0.causal);
         // Five products of tiles where forward has two.
         Cost { flops: forward / 2 * 5, bytes }
     }

@@ -81,7 +81,7 @@ impl Op for CrossEntropy {
     }
 
     fn extras(&self, inputs: &[&Meta], _wanted: &[bool]) -> SmallVec<[Extra; 2]> {
-        log_sum_exp_extra("cross_entropy", &inputs[0])
+        log_sum_exp_extra("cross_entropy", inputs[0])
     }
 
     fn backward(&self, backward: &mut Backward<'_>) -> Result<()> {
@@ -117,8 +117,8 @@ impl Op for CrossEntropyBackward {
     }
 
     fn infer(&self, inputs: &[&Meta]) -> Result<Outputs> {
-        expect_shape(self.name(), "the labels", &inputs[1], inputs[0].shape())?;
-        expect_dtype(self.name(), "the labels", &inputs[1], inputs[0].dtype)?;
+        expect_shape(self.name(), "the labels", inputs[1], inputs[0].shape())?;
+        expect_dtype(self.name(), "the labels", inputs[1], inputs[0].dtype)?;
         logits_gradient(self.name(), inputs)
     }
 

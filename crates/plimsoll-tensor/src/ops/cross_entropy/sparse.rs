@@ -96,7 +96,7 @@ impl Op for SparseCrossEntropy {
     }
 
     fn extras(&self, inputs: &[&Meta], _wanted: &[bool]) -> SmallVec<[Extra; 2]> {
-        log_sum_exp_extra(self.name(), &inputs[0])
+        log_sum_exp_extra(self.name(), inputs[0])
     }
 
     fn backward(&self, backward: &mut Backward<'_>) -> Result<()> {
@@ -122,7 +122,7 @@ impl Op for SparseCrossEntropyBackward {
     }
 
     fn infer(&self, inputs: &[&Meta]) -> Result<Outputs> {
-        check_labels(self.name(), &inputs[0], &inputs[1])?;
+        check_labels(self.name(), inputs[0], inputs[1])?;
         logits_gradient(self.name(), inputs)
     }
 

@@ -26,7 +26,7 @@ impl Op for Gather {
     }
 
     fn infer(&self, inputs: &[&Meta]) -> Result<Outputs> {
-        check_index("gather", inputs[0].shape(), &inputs[1], self.axis)?;
+        check_index("gather", inputs[0].shape(), inputs[1], self.axis)?;
         one(*inputs[1].shape(), inputs[0].dtype)
     }
 

@@ -26,7 +26,7 @@ impl Op for OneHot {
     }
 
     fn infer(&self, inputs: &[&Meta]) -> Result<Outputs> {
-        check_dtype("one_hot", &inputs[0])?;
+        check_dtype("one_hot", inputs[0])?;
         let dims: Vec<usize> = inputs[0].shape().iter().copied().chain([self.n]).collect();
         one(Shape::new(&dims)?, self.dtype)
     }

@@ -76,7 +76,7 @@ impl Op for BatchNorm {
     }
 
     fn workspace(&self, inputs: &[&Meta]) -> usize {
-        forward_bytes(&inputs[0])
+        forward_bytes(inputs[0])
     }
 
     fn keeps(&self, wanted: &[bool]) -> Keeps {
@@ -135,7 +135,7 @@ impl Op for ApplyBatchNorm {
     }
 
     fn infer(&self, inputs: &[&Meta]) -> Result<Outputs> {
-        check(self.name(), &inputs[0], &inputs[1..3])?;
+        check(self.name(), inputs[0], &inputs[1..3])?;
         check_statistics(self.name(), &inputs[3..], inputs[1].shape(), inputs[0].dtype)?;
         one(*inputs[0].shape(), inputs[0].dtype)
     }
@@ -146,7 +146,7 @@ impl Op for ApplyBatchNorm {
     }
 
     fn workspace(&self, inputs: &[&Meta]) -> usize {
-        forward_bytes(&inputs[0])
+        forward_bytes(inputs[0])
     }
 
     fn gradient(&self) -> Gradient {
@@ -185,7 +185,7 @@ impl Op for BatchNormBackward {
     }
 
     fn workspace(&self, inputs: &[&Meta]) -> usize {
-        kernel::backward_values(&inputs[1]) * inputs[1].dtype.accumulator().size()
+        kernel::backward_values(inputs[1]) * inputs[1].dtype.accumulator().size()
     }
 
     fn gradient(&self) -> Gradient {

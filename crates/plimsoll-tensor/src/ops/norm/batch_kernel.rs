@@ -127,7 +127,7 @@ pub(super) fn backward<T: Element<Compute: Real>>(wanted: [bool; 3], run: &Run<'
     let [g, x, gamma, mean, rstd] = run.inputs else { unreachable!("five operands") };
     let dx = if wanted[0] { &run.outputs[0] } else { x };
     let lines = last_axis(x.shape(), [&g.meta.layout, &x.meta.layout, &dx.meta.layout]);
-    let (width, cut) = (lines.len, stretches(&x.meta));
+    let (width, cut) = (lines.len, stretches(x.meta));
     // SAFETY: the workspace holds these rows and, after them, the sums.
     let (rows, shared) = unsafe {
         let sums = run.workspace.cast::<T::Compute>().wrapping_add(N_ROWS * width);

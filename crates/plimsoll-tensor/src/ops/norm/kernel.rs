@@ -154,7 +154,7 @@ pub(super) fn backward<T: Element<Compute: Real>>(is_centred: bool, wanted: [boo
     let dx = if wanted[0] { &run.outputs[0] } else { x };
     let (per_mean, per_rstd) = (per_line(mean), per_line(rstd));
     let layouts = [&g.meta.layout, &x.meta.layout, &per_mean, &per_rstd, &dx.meta.layout];
-    let (lines, cut) = (last_axis(x.shape(), layouts), stretches(&x.meta, wanted));
+    let (lines, cut) = (last_axis(x.shape(), layouts), stretches(x.meta, wanted));
     let is_over = g.ptr() == dx.ptr();
     let (g, x, dx, gamma) =
         (Lined::<T>::new(g), Lined::<T>::new(x), Lined::<T>::new(dx), Parameter::<T>::new(gamma));

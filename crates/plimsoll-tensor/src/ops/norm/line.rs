@@ -60,7 +60,7 @@ impl Op for LineNorm {
     }
 
     fn infer(&self, inputs: &[&Meta]) -> Result<Outputs> {
-        check(self.name(), &inputs[0], &inputs[1..])?;
+        check(self.name(), inputs[0], &inputs[1..])?;
         one(*inputs[0].shape(), inputs[0].dtype)
     }
 
@@ -85,7 +85,7 @@ impl Op for LineNorm {
         if !wanted[0] && !wanted[1] {
             return SmallVec::new();
         }
-        let meta = Meta::fresh(per_line(&inputs[0]), inputs[0].dtype.accumulator());
+        let meta = Meta::fresh(per_line(inputs[0]), inputs[0].dtype.accumulator());
         (0..self.n_extras()).map(|_| Extra { form: Form::Statistics, meta }).collect()
     }
 
@@ -129,8 +129,8 @@ impl Op for ApplyLineNorm {
     fn infer(&self, inputs: &[&Meta]) -> Result<Outputs> {
         let n_parameters = 1 + usize::from(self.is_centred);
         let (parameters, statistics) = inputs[1..].split_at(n_parameters);
-        check(self.name(), &inputs[0], parameters)?;
-        check_statistics(self.name(), statistics, &per_line(&inputs[0]), inputs[0].dtype)?;
+        check(self.name(), inputs[0], parameters)?;
+        check_statistics(self.name(), statistics, &per_line(inputs[0]), inputs[0].dtype)?;
         one(*inputs[0].shape(), inputs[0].dtype)
     }
 
@@ -177,7 +177,7 @@ impl Op for LineNormBackward {
     }
 
     fn workspace(&self, inputs: &[&Meta]) -> usize {
-        kernel::backward_values(&inputs[1], self.wanted) * inputs[1].dtype.accumulator().size()
+        kernel::backward_values(inputs[1], self.wanted) * inputs[1].dtype.accumulator().size()
     }
 
     fn gradient(&self) -> Gradient {

@@ -27,7 +27,7 @@ impl Op for Average {
     }
 
     fn infer(&self, inputs: &[&Meta]) -> Result<Outputs> {
-        check_float("avg_pool2d", &inputs[0])?;
+        check_float("avg_pool2d", inputs[0])?;
         one(self.0.windows("avg_pool2d", inputs[0].shape())?.output(), inputs[0].dtype)
     }
 
@@ -64,7 +64,7 @@ impl Op for AverageBackward {
 
     fn infer(&self, inputs: &[&Meta]) -> Result<Outputs> {
         let windows = self.pool.windows(self.name(), &self.images)?;
-        check_output(self.name(), &windows, &inputs[0])?;
+        check_output(self.name(), &windows, inputs[0])?;
         one(self.images, inputs[0].dtype)
     }
 

@@ -34,7 +34,7 @@ impl Op for Max {
     }
 
     fn infer(&self, inputs: &[&Meta]) -> Result<Outputs> {
-        check_float("max_pool2d", &inputs[0])?;
+        check_float("max_pool2d", inputs[0])?;
         if self.0.n_taps() > MOST_TAPS {
             return Err(Error::argument(
                 "max_pool2d",
@@ -88,8 +88,8 @@ impl Op for MaxBackward {
 
     fn infer(&self, inputs: &[&Meta]) -> Result<Outputs> {
         let windows = self.pool.windows(self.name(), &self.images)?;
-        check_output(self.name(), &windows, &inputs[0])?;
-        check_output(self.name(), &windows, &inputs[1])?;
+        check_output(self.name(), &windows, inputs[0])?;
+        check_output(self.name(), &windows, inputs[1])?;
         one(self.images, inputs[0].dtype)
     }
 
@@ -128,7 +128,7 @@ impl Op for MaxPick {
 
     fn infer(&self, inputs: &[&Meta]) -> Result<Outputs> {
         let windows = self.pool.windows(self.name(), inputs[0].shape())?;
-        check_output(self.name(), &windows, &inputs[1])?;
+        check_output(self.name(), &windows, inputs[1])?;
         one(windows.output(), inputs[0].dtype)
     }
 

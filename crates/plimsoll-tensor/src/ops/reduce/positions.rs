@@ -98,7 +98,7 @@ impl Op for PickAt {
     fn infer(&self, inputs: &[&Meta]) -> Result<Outputs> {
         super::floats_only("pick_at", inputs[0].dtype)?;
         let result = inputs[0].shape().reduced(self.axes, true);
-        check("pick_at", &result, &inputs[1], inputs[0].shape(), self.axes)?;
+        check("pick_at", &result, inputs[1], inputs[0].shape(), self.axes)?;
         one(result, inputs[0].dtype)
     }
 
@@ -128,7 +128,7 @@ impl Op for PlaceAt {
 
     fn infer(&self, inputs: &[&Meta]) -> Result<Outputs> {
         super::floats_only("place_at", inputs[0].dtype)?;
-        check("place_at", inputs[0].shape(), &inputs[1], &self.shape, self.axes)?;
+        check("place_at", inputs[0].shape(), inputs[1], &self.shape, self.axes)?;
         one(self.shape, inputs[0].dtype)
     }
 
