@@ -13,7 +13,8 @@ use crate::tidy;
 pub fn run(root: &Path) -> Outcome {
     Step::cargo(root, &["fmt", "--all", "--check"]).run()?;
     tidy::run(root)?;
-    Step::cargo(root, &["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"]).run()?;
+    Step::cargo(root, &["clippy", "--workspace", "--all-targets", "--all-features", "--", "-D", "warnings"])
+        .run()?;
     Step::cargo(root, &["doc", "--workspace", "--no-deps", "--document-private-items"])
         .env("RUSTDOCFLAGS", "-D warnings")
         .run()?;

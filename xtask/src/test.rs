@@ -20,7 +20,7 @@ pub enum Extent {
 
 /// Runs the tests of the repository in `root`.
 pub fn run(root: &Path, extent: Extent) -> Outcome {
-    Step::cargo(root, &["test", "--workspace"]).run()?;
+    Step::cargo(root, &["test", "--workspace", "--all-features"]).run()?;
     if extent == Extent::Everything {
         examples(root)?;
         loom(root)?;

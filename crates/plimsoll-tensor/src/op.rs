@@ -244,17 +244,39 @@ pub struct Cost {
 /// What a kernel is given. All memory comes from the caller; a kernel never allocates.
 pub struct Run<'a> {
     /// The inputs, with their strides.
-    pub inputs: &'a [Operand<'a>],
+    pub(crate) inputs: &'a [Operand<'a>],
     /// The outputs, row-major. The first may be the memory of an input that [`Op::overwrites`] names.
-    pub outputs: &'a [Operand<'a>],
+    pub(crate) outputs: &'a [Operand<'a>],
     /// The extra outputs; empty when the op is not recorded.
-    pub extras: &'a [Operand<'a>],
+    pub(crate) extras: &'a [Operand<'a>],
     /// The address of the scratch memory.
-    pub workspace: *mut u8,
+    pub(crate) workspace: *mut u8,
     /// Its length in bytes.
-    pub workspace_len: usize,
+    pub(crate) workspace_len: usize,
     /// The device that runs the op.
-    pub device: &'a Device,
+    pub(crate) device: &'a Device,
+}
+
+impl<'a> Run<'a> {
+    /// The inputs, with their strides.
+    pub fn inputs(&self) -> &'a [Operand<'a>] {
+        self.inputs
+    }
+
+    /// The outputs, row-major. The first may be the memory of an input that [`Op::overwrites`] names.
+    pub fn outputs(&self) -> &'a [Operand<'a>] {
+        self.outputs
+    }
+
+    /// The extra outputs; empty when the op is not recorded.
+    pub fn extras(&self) -> &'a [Operand<'a>] {
+        self.extras
+    }
+
+    /// The device that runs the op.
+    pub fn device(&self) -> &'a Device {
+        self.device
+    }
 }
 
 /// The memory of one input or output.

@@ -1,7 +1,10 @@
 //! What the CPU kernels of all ops share: from run-time dtypes and strides to the typed loops of `plimsoll-cpu`.
 
 use plimsoll_cpu::map::{Dst, Src};
+use smallvec::SmallVec;
 
+use crate::dtype::Element;
+use crate::error::{Error, Result};
 use crate::op::{Operand, Run};
 
 /// Runs an expression with `$T` standing for the element type of a float dtype.
@@ -64,6 +67,49 @@ macro_rules! for_all {
 }
 
 pub(crate) use {for_all, for_floats, for_numbers};
+
+/// The values of a kernel's inputs and outputs.
+pub type Slices<'a, T> = (SmallVec<[&'a [T]; 3]>, SmallVec<[&'a mut [T]; 1]>);
+
+impl Run<'_> {
+    /// Inputs and outputs as plain slices: the safe way to write a kernel of one's own on the CPU, for operands of one
+    /// element type that lie contiguously.
+    ///
+    /// # Errors
+    /// An operand of another type, or one that is strided (call `contiguous` before the op); an op that may overwrite
+    /// an input and does.
+    pub fn slices<T: Element>(&mut self, op: &'static str) -> Result<Slices<'_, T>> {
+        for operand in self.inputs.iter().chain(self.outputs) {
+            if operand.dtype() != T::DTYPE {
+                return Err(Error::dtype(op, format!("an operand is {}, not {}", operand.dtype(), T::DTYPE)));
+            }
+            if !operand.is_contiguous() {
+                return Err(Error::shape(op, "an operand is strided; call `contiguous` on it first"));
+            }
+        }
+        let shared = |output: &Operand<'_>| self.inputs.iter().any(|input| input.ptr() == output.ptr());
+        if self.outputs.iter().any(|output| output.n_elems() > 0 && shared(output)) {
+            return Err(Error::argument(
+                op,
+                "an output is written over an input; such a kernel takes raw operands",
+            ));
+        }
+        let empty = |operand: &Operand<'_>| operand.n_elems() == 0;
+        let read = |operand: &Operand<'_>| match empty(operand) {
+            true => &[][..],
+            // SAFETY: `execute` hands out operands that are valid for their layouts, this one is contiguous and of
+            // type `T` (checked above), and nothing writes to an input while the kernel runs.
+            false => unsafe { std::slice::from_raw_parts(operand.ptr().cast::<T>(), operand.n_elems()) },
+        };
+        let write = |operand: &Operand<'_>| match empty(operand) {
+            true => &mut [][..],
+            // SAFETY: as above; outputs are blocks of their own and not inputs (checked above), and `self` is borrowed
+            // exclusively for as long as the slices live, so each is made once.
+            false => unsafe { std::slice::from_raw_parts_mut(operand.ptr().cast::<T>(), operand.n_elems()) },
+        };
+        Ok((self.inputs.iter().map(read).collect(), self.outputs.iter().map(write).collect()))
+    }
+}
 
 impl<'a> Run<'a> {
     /// The scratch memory.
