@@ -40,7 +40,7 @@ pub use ops::{Activation, AttentionConfig, Conv2dConfig};
 pub use plimsoll_memory::{Bytes, Owner};
 pub use random::{Generator, set_seed};
 pub use report::Report;
-pub use shape::{Axes, IntoAxes, IntoShape, MAX_RANK, Shape};
+pub use shape::{Axes, IntoAxes, IntoPair, IntoShape, MAX_RANK, Shape};
 pub use step::{RecordInput, Step, StepRecord};
 pub use tape::{Backward, GradientTape, Saved, SavedValue, Unconnected, custom_gradient, recompute};
 pub use tensor::Tensor;

@@ -220,6 +220,24 @@ impl IntoShape for &Vec<usize> {
     }
 }
 
+/// What can be given for a vertical and a horizontal extent: `2` for both, or `[2, 3]`.
+pub trait IntoPair {
+    /// Vertical, horizontal.
+    fn into_pair(self) -> [usize; 2];
+}
+
+impl IntoPair for usize {
+    fn into_pair(self) -> [usize; 2] {
+        [self; 2]
+    }
+}
+
+impl IntoPair for [usize; 2] {
+    fn into_pair(self) -> [usize; 2] {
+        self
+    }
+}
+
 /// A set of axes of one shape.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Axes(u8);

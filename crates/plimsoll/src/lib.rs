@@ -7,7 +7,8 @@ pub use plimsoll_tensor::*;
 /// What most programs need, for `use plimsoll::prelude::*`.
 pub mod prelude {
     pub use plimsoll_tensor::{
-        Bytes, DType, Device, Error, GradientTape, Op, Owner, Result, Shape, Step, Tensor, Unconnected,
-        Variable, set_seed,
+        Activation, AttentionConfig, Bytes, Conv2dConfig, DType, Device, Error, GradientTape, Op, OpRef,
+        Owner, Pool2d, Result, Saving, Shape, Step, Tensor, Unconnected, Variable, custom_gradient,
+        recompute, scope, set_seed,
     };
 }

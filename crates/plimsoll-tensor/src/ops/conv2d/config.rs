@@ -4,13 +4,14 @@ use plimsoll_gemm as gemm;
 
 use crate::error::{Error, Result};
 use crate::ops::Activation;
-use crate::shape::Shape;
+use crate::shape::{IntoPair, Shape};
 
-/// Stride, padding, dilation, groups and activation of a convolution. Pairs are vertical, horizontal.
+/// Stride, padding, dilation, groups and activation of a convolution. Pairs are vertical, horizontal; one number
+/// stands for both.
 ///
 /// ```
 /// # use plimsoll_tensor::{Activation, Conv2dConfig};
-/// let halving = Conv2dConfig::new().stride([2, 2]).padding([1, 1]).activation(Activation::Relu);
+/// let halving = Conv2dConfig::new().stride(2).padding([1, 1]).activation(Activation::Relu);
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Conv2dConfig {
@@ -40,12 +41,13 @@ impl Conv2dConfig {
     }
 
     /// With so many places from one output's patch to the next's.
-    pub fn stride(self, stride: [usize; 2]) -> Conv2dConfig {
-        Conv2dConfig { stride, ..self }
+    pub fn stride(self, stride: impl IntoPair) -> Conv2dConfig {
+        Conv2dConfig { stride: stride.into_pair(), ..self }
     }
 
     /// With so many zeros above and below the input, and left and right of it.
-    pub fn padding(self, [vertical, horizontal]: [usize; 2]) -> Conv2dConfig {
+    pub fn padding(self, padding: impl IntoPair) -> Conv2dConfig {
+        let [vertical, horizontal] = padding.into_pair();
         self.uneven_padding([[vertical; 2], [horizontal; 2]])
     }
 
@@ -55,8 +57,8 @@ impl Conv2dConfig {
     }
 
     /// With so many places from one tap of the kernel to the next.
-    pub fn dilation(self, dilation: [usize; 2]) -> Conv2dConfig {
-        Conv2dConfig { dilation, ..self }
+    pub fn dilation(self, dilation: impl IntoPair) -> Conv2dConfig {
+        Conv2dConfig { dilation: dilation.into_pair(), ..self }
     }
 
     /// With channels in so many groups that do not mix; as many as channels make it depthwise.
