@@ -1,5 +1,7 @@
 //! A small table: what was measured, beside what the post says and what TensorFlow does.
 
+use plimsoll::Bytes;
+
 /// One measured figure.
 pub struct Figure {
     pub what: &'static str,
@@ -8,15 +10,7 @@ pub struct Figure {
 
 /// A figure in bytes.
 pub fn bytes(what: &'static str, bytes: u64) -> Figure {
-    let digits = bytes.to_string();
-    let mut grouped = String::new();
-    for (idx, digit) in digits.chars().enumerate() {
-        if idx > 0 && (digits.len() - idx).is_multiple_of(3) {
-            grouped.push(',');
-        }
-        grouped.push(digit);
-    }
-    Figure { what, measured: format!("{grouped} B") }
+    Figure { what, measured: format!("{} B", Bytes::new(bytes).grouped()) }
 }
 
 /// A figure in words.

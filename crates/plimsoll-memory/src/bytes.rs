@@ -12,6 +12,8 @@ use std::str::FromStr;
 /// assert_eq!("512MiB".parse::<Bytes>().unwrap(), Bytes::mib(512));
 /// assert_eq!("8GB".parse::<Bytes>().unwrap().get(), 8_000_000_000);
 /// assert_eq!(Bytes::new(4_000_000).to_string(), "3.81 MiB (4,000,000 B)");
+/// assert_eq!(Bytes::new(12_000_004).grouped(), "12,000,004");
+/// assert_eq!((Bytes::new(0).grouped(), Bytes::new(999).grouped()), ("0".to_owned(), "999".to_owned()));
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Bytes(u64);
@@ -30,6 +32,11 @@ const UNITS: [(&str, u64); 9] = [
 ];
 
 impl Bytes {
+    /// The number with a comma between groups of three digits, such as `4,000,000`.
+    pub fn grouped(self) -> String {
+        grouped(self.0)
+    }
+
     /// `n` bytes.
     pub const fn new(n: u64) -> Self {
         Self(n)

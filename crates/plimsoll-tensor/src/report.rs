@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use plimsoll_memory::{Snapshot, Stats};
+use plimsoll_memory::{Bytes, Snapshot, Stats};
 
 use crate::device::Device;
 
@@ -28,35 +28,10 @@ impl fmt::Display for Report {
         write!(
             f,
             "in use {} B, committed {} B, peak in use {} B, peak committed {} B",
-            grouped(self.stats.in_use),
-            grouped(self.stats.committed),
-            grouped(self.stats.peak_in_use),
-            grouped(self.stats.peak_committed)
+            Bytes::new(self.stats.in_use).grouped(),
+            Bytes::new(self.stats.committed).grouped(),
+            Bytes::new(self.stats.peak_in_use).grouped(),
+            Bytes::new(self.stats.peak_committed).grouped()
         )
-    }
-}
-
-/// A number with its thousands set apart.
-pub(crate) fn grouped(n: u64) -> String {
-    let digits = n.to_string();
-    let mut text = String::with_capacity(digits.len() + digits.len() / 3);
-    for (idx, digit) in digits.chars().enumerate() {
-        if idx > 0 && (digits.len() - idx).is_multiple_of(3) {
-            text.push(',');
-        }
-        text.push(digit);
-    }
-    text
-}
-
-#[cfg(test)]
-mod tests {
-    use super::grouped;
-
-    #[test]
-    fn thousands_are_set_apart() {
-        assert_eq!(grouped(0), "0");
-        assert_eq!(grouped(999), "999");
-        assert_eq!(grouped(12_000_004), "12,000,004");
     }
 }

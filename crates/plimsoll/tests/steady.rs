@@ -4,13 +4,11 @@
 //! One test in a process of its own, because the resident set belongs to the process.
 
 use plimsoll::prelude::*;
+use plimsoll_testkit::ProcessMemory;
 
 /// The anonymous pages of this process, in bytes.
 fn resident() -> u64 {
-    let status = std::fs::read_to_string("/proc/self/status").expect("Linux tells");
-    let line = status.lines().find(|line| line.starts_with("RssAnon:")).expect("Linux tells");
-    let kib: u64 = line.split_whitespace().nth(1).and_then(|kib| kib.parse().ok()).expect("a number");
-    kib * 1024
+    ProcessMemory::now().expect("Linux tells").anonymous
 }
 
 /// Two layers, and the steps that train them on batches of random sizes.

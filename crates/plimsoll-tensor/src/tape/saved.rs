@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::fmt;
 use std::sync::Arc;
 
-use plimsoll_memory::Site;
+use plimsoll_memory::{Bytes, Site};
 
 use crate::dtype::DType;
 use crate::op::Form;
@@ -96,7 +96,7 @@ impl fmt::Display for Saved {
                 value.op,
                 value.form.name(),
                 shape,
-                crate::report::grouped(value.bytes as u64),
+                Bytes::new(value.bytes as u64).grouped(),
                 held,
                 value.site
             )?;
@@ -105,8 +105,8 @@ impl fmt::Display for Saved {
             f,
             "{} values, {} B, of which {} B are the tape's own",
             self.values.len(),
-            crate::report::grouped(self.bytes() as u64),
-            crate::report::grouped(self.own_bytes() as u64)
+            Bytes::new(self.bytes() as u64).grouped(),
+            Bytes::new(self.own_bytes() as u64).grouped()
         )
     }
 }
