@@ -7,7 +7,7 @@ pub use plimsoll_tensor::*;
 /// What most programs need, for `use plimsoll::prelude::*`.
 pub mod prelude {
     pub use plimsoll_tensor::{
-        Activation, AttentionConfig, Bytes, Conv2dConfig, DType, Device, Error, GradientTape, Op, OpRef,
+        Activation, AttentionConfig, Bytes, Conv1dConfig, Conv2dConfig, DType, Device, Error, GradientTape, Op, OpRef,
         Owner, Pool2d, Result, Saving, Shape, Step, Tensor, Unconnected, Variable, custom_gradient,
         recompute, scope, set_seed,
     };
