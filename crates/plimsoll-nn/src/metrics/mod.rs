@@ -35,7 +35,9 @@ pub trait Metric: Send {
     fn reset(&mut self);
 
     /// What it keeps on the device; nothing before the first batch.
-    fn variables(&self) -> Vec<Variable>;
+    fn variables(&self) -> Vec<Variable> {
+        Vec::new()
+    }
 }
 
 /// A metric that is the mean of a number per example: which one, and the mean so far.
