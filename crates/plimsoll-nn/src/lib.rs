@@ -9,12 +9,16 @@
 pub mod initializer;
 pub mod layer;
 pub mod layers;
+pub mod losses;
+pub mod metrics;
 mod model;
 mod policy;
 mod summary;
 
 pub use initializer::Initializer;
 pub use layer::{Forward, Layer, With, variable, variable_apart};
+pub use losses::Loss;
+pub use metrics::Metric;
 pub use model::{Mode, Model};
 pub use policy::{Policy, current_policy, set_policy, with_policy};
 pub use summary::{Summary, SummaryRow};

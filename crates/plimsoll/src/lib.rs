@@ -9,10 +9,12 @@ pub use plimsoll_tensor::*;
 /// What most programs need, for `use plimsoll::prelude::*`.
 pub mod prelude {
     pub use plimsoll_nn::layers::*;
+    pub use plimsoll_nn::losses::*;
+    pub use plimsoll_nn::metrics::{self, Metric};
     pub use plimsoll_nn::{Forward, Initializer, Layer, Mode, Model, Policy, set_policy, with_policy};
     pub use plimsoll_tensor::{
-        Activation, AttentionConfig, Bytes, Conv2dConfig, DType, Device, Error, GradientTape, Op, OpRef,
-        Owner, Pool2d, Result, Saving, Shape, Step, Tensor, Unconnected, Variable, custom_gradient,
-        recompute, scope, set_seed,
+        Activation, AttentionConfig, Bytes, Conv1dConfig, Conv2dConfig, DType, Device, Error, GradientTape,
+        Op, OpRef, Owner, Pool2d, Result, Saving, Shape, Step, Tensor, Unconnected, Variable,
+        custom_gradient, recompute, scope, set_seed,
     };
 }
