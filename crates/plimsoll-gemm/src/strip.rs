@@ -10,9 +10,6 @@ use crate::element::Real;
 use crate::patches::Patches;
 use crate::tile::MAX_WIDTH;
 
-/// About the bytes of a strip: it is read many times, and stays in the second-level cache.
-const STRIP_BYTES: usize = 64 << 10;
-
 /// The least points of a line that a strip has, if it has not all of them.
 const LEAST_POINTS: usize = 64;
 
@@ -59,20 +56,20 @@ impl Strip {
 }
 
 impl Cut {
-    /// How the image under these patches is cut, for numbers of that many bytes.
-    pub fn new<T: Real>(patches: &Patches<T>, batch: usize) -> Self {
+    /// How the image under these patches is cut, into strips of about that many bytes.
+    pub fn new<T: Real>(patches: &Patches<T>, batch: usize, strip_bytes: usize) -> Self {
         let step = patches.step.map(|step| step as usize);
         let reach = [0, 1].map(|axis| {
             patches.taps[axis].saturating_sub(1) * patches.tap_step[axis] as usize + patches.taps[axis].min(1)
         });
         let [height, width] = patches.grid;
         let place = (patches.channels * size_of::<T>()).max(1);
-        let points = match (STRIP_BYTES / (place * step[1] * reach[0].max(1))).max(LEAST_POINTS) {
+        let points = match (strip_bytes / (place * step[1] * reach[0].max(1))).max(LEAST_POINTS) {
             most if most < width => share(width, most),
             _ => width,
         };
         let line = place * (points.saturating_sub(1) * step[1] + reach[1]).max(1);
-        let most = (STRIP_BYTES / line).saturating_sub(reach[0]) / step[0] + 1;
+        let most = (strip_bytes / line).saturating_sub(reach[0]) / step[0] + 1;
         let lines = match points < width {
             true => 1,
             false => share(height, most.min((batch * height).div_ceil(LEAST_STRIPS))),

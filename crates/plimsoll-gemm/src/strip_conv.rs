@@ -14,6 +14,9 @@ use crate::tile::{InPlace, MAX_TILE_ROW_BYTES};
 /// Bytes of weights that are packed at once.
 const SHARED_BYTES: usize = 2 << 20;
 
+/// About the bytes of a strip: it is read many times, and stays in the second-level cache beside a panel of weights.
+const STRIP_BYTES: usize = 128 << 10;
+
 /// Bytes of the strips of all slots, and the least number of slots.
 const SLOTS_BYTES: usize = 1 << 20;
 const LEAST_SLOTS: usize = 2;
@@ -48,7 +51,7 @@ impl StripPlan {
     pub fn new<E: Element>(patches: &Patches<E::Real>, batch: usize, outputs: usize, groups: usize) -> Self {
         let size = size_of::<E::Real>();
         let pad = MAX_TILE_ROW_BYTES / size;
-        let cut = Cut::new(patches, batch);
+        let cut = Cut::new(patches, batch, STRIP_BYTES);
         let depth = patches.taps[0] * patches.taps[1] * patches.channels;
         let most = (SHARED_BYTES / (depth * size).max(1)).max(pad);
         let padded = outputs.next_multiple_of(pad).max(pad);

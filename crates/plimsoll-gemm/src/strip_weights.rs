@@ -29,6 +29,9 @@ const LEAST_TASKS: usize = 8;
 /// The least outputs of a slice: each slice copies the strips for itself.
 const LEAST_OUTPUTS: usize = 28;
 
+/// About the bytes of a strip: its points are what a tile is summed over before it is written.
+const STRIP_BYTES: usize = 256 << 10;
+
 /// Bytes of the strips of all slots, and the least number of slots.
 const SLOTS_BYTES: usize = 1 << 20;
 const LEAST_SLOTS: usize = 2;
@@ -74,7 +77,7 @@ impl WeightsPlan {
     pub fn new<E: Element>(patches: &Patches<E::Real>, batch: usize, outputs: usize, groups: usize) -> Self {
         let size = size_of::<E::Real>();
         let vector = MAX_TILE_ROW_BYTES / size / 2;
-        let cut = Cut::new(patches, batch);
+        let cut = Cut::new(patches, batch, STRIP_BYTES);
         let run = if patches.tap_step[1] == 1 { patches.taps[1] } else { 1 } * patches.channels;
         let depth = patches.taps[0] * patches.taps[1] * patches.channels;
         let all = depth * outputs * groups;
