@@ -83,21 +83,28 @@ impl Update {
     }
 }
 
-/// Assigns a tensor to a variable, now or at the end of the open step.
+/// Assigns a tensor to a variable, now or at the end of the open step; to its master as well, if it has one.
 pub(crate) fn assign(variable: &Variable, value: &Tensor) -> Result<()> {
-    let mut update = Update::new(OpRef::Static(&Assign), &[variable], &[value])?;
-    update.visible = Some(value.part());
-    apply(update)
+    let Some(master) = variable.master() else { return apply(vec![assignment(variable, value)?]) };
+    let assignments = [(master, master.dtype()), (variable, variable.dtype())]
+        .map(|(variable, dtype)| assignment(variable, &value.cast(dtype)?));
+    apply(assignments.into_iter().collect::<Result<_>>()?)
 }
 
-/// Carries an update out now, or at the end of the open step.
-pub(crate) fn apply(update: Update) -> Result<()> {
-    let mut update = Some(update);
-    context::with_step(|step| step.stage(update.take()));
-    match update {
-        Some(update) => commit(vec![update]),
-        None => Ok(()),
+fn assignment(variable: &Variable, value: &Tensor) -> Result<Update> {
+    let mut update = Update::new(OpRef::Static(&Assign), &[variable], &[value])?;
+    update.visible = Some(value.part());
+    Ok(update)
+}
+
+/// Carries updates out now, or at the end of the open step. What a replay assigns has been assigned before.
+pub(crate) fn apply(updates: Vec<Update>) -> Result<()> {
+    if context::is_replaying() {
+        return Ok(());
     }
+    let mut updates = Some(updates);
+    context::with_step(|step| step.stage(updates.take().unwrap_or_default()));
+    updates.map_or(Ok(()), commit)
 }
 
 /// Carries updates out in order: takes all memory, then writes. The variables are locked meanwhile, so that no other
