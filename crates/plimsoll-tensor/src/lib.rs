@@ -39,7 +39,7 @@ pub use op::{Op, OpRef};
 pub use ops::binary::Rhs;
 pub use ops::pool::Pool2d;
 pub use ops::slice::{IntoSlices, Slice};
-pub use ops::{Activation, AttentionConfig, Conv2dConfig};
+pub use ops::{Activation, AttentionConfig, Conv2dConfig, GruWeights, LstmState, RecurrentWeights};
 pub use plimsoll_memory::{Bytes, Owner};
 pub use random::{Generator, set_seed};
 pub use report::Report;

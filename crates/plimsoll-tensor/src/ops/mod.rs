@@ -24,6 +24,7 @@ mod matmul;
 mod norm;
 pub(crate) mod pool;
 mod predicate;
+mod recurrent;
 mod reduce;
 pub mod registry;
 mod rounding;
@@ -37,6 +38,7 @@ mod where_;
 pub use activation::Activation;
 pub use attention::AttentionConfig;
 pub use conv2d::Conv2dConfig;
+pub use recurrent::{GruWeights, LstmState, RecurrentWeights};
 
 /// The registry, family by family: one line for each file that describes ops.
 static ALL: &[&[&registry::OpInfo]] = &[
@@ -59,6 +61,7 @@ static ALL: &[&[&registry::OpInfo]] = &[
     norm::INFOS,
     pool::INFOS,
     predicate::INFOS,
+    recurrent::INFOS,
     reduce::INFOS,
     rounding::INFOS,
     slice::INFOS,
