@@ -5,7 +5,8 @@
 use std::time::{Duration, Instant};
 
 use plimsoll_tensor::{
-    Activation, AttentionConfig, Conv2dConfig, DType, GradientTape, GruWeights, RecurrentWeights, Result, Tensor,
+    Activation, AttentionConfig, Conv2dConfig, DType, GradientTape, GruWeights, RecurrentWeights, Result,
+    Tensor,
 };
 
 /// How long each figure is measured.

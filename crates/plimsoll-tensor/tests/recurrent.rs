@@ -3,7 +3,8 @@
 
 use plimsoll_tensor::op::Form;
 use plimsoll_tensor::{
-    Activation, DType, Device, GradientTape, GruWeights, LstmState, RecurrentWeights, Result, SavedValue, Tensor,
+    Activation, DType, Device, GradientTape, GruWeights, LstmState, RecurrentWeights, Result, SavedValue,
+    Tensor,
 };
 
 const BATCH: usize = 8;

@@ -80,6 +80,16 @@ impl Activation {
         }
     }
 
+    /// The gradient of the sums from that of the output, in plain ops.
+    pub(super) fn plain_back(self, gradient: &Tensor, output: &Tensor) -> Result<Tensor> {
+        match self {
+            Activation::Relu => gradient.mul(&Relu.derivative(output)?),
+            Activation::Sigmoid => gradient.mul(&Sigmoid.derivative(output)?),
+            Activation::Tanh => gradient.mul(&Tanh.derivative(output)?),
+            _ => Ok(gradient.clone()),
+        }
+    }
+
     /// The function as an op of its own; written over `x` if nobody else holds it.
     pub fn apply(self, x: Tensor) -> Result<Tensor> {
         match self {

@@ -63,6 +63,12 @@ pub(super) struct State {
     pub cell: Option<Tensor>,
 }
 
+/// The columns of a row `[batch, N x hidden]`.
+pub(super) fn columns<const N: usize>(row: &Tensor) -> Result<[Tensor; N]> {
+    let parts = row.split(-1, &[row.shape()[1] / N; N])?;
+    parts.try_into().map_err(|_| unreachable!("a split gives as many parts as sizes"))
+}
+
 impl Cell {
     pub fn name(self) -> &'static str {
         match self {

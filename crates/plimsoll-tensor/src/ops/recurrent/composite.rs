@@ -1,9 +1,10 @@
 //! The same in plain ops, step by step, for derivatives of higher order.
 
 use super::cell::State;
+use super::kernel::Extents;
 use super::{Recurrent, RecurrentBackward};
 use crate::error::Result;
-use crate::op::Tensors;
+use crate::op::{Meta, Tensors};
 use crate::ops::matmul::as_rows;
 use crate::shape::Shape;
 use crate::tensor::Tensor;
@@ -11,7 +12,7 @@ use crate::tensor::Tensor;
 /// The final states and, if it is wanted, the sequence of hidden states.
 pub(super) fn forward(op: &Recurrent, inputs: &[&Tensor]) -> Result<Tensors> {
     let (x, kernel, recurrent) = (inputs[0], inputs[1], inputs[2]);
-    let (batch, steps, hidden) = (x.shape()[0], x.shape()[1], recurrent.shape()[0]);
+    let Extents { batch, steps, hidden, .. } = op.check(&metas(inputs))?;
     let zeros = |dims: &[usize]| Tensor::zeros_of(Shape::new(dims)?, x.dtype());
     let with_bias = |sums: Tensor, idx: usize| match (op.biased, idx < op.cell.n_biases()) {
         (true, true) => sums.add(inputs[3 + idx]),
@@ -44,7 +45,7 @@ pub(super) fn forward(op: &Recurrent, inputs: &[&Tensor]) -> Result<Tensors> {
 pub(super) fn backward(op: &RecurrentBackward, inputs: &[&Tensor]) -> Result<Tensors> {
     let cell = op.cell;
     let (saved, recurrent) = (inputs[0], inputs[1]);
-    let (batch, steps, hidden) = (saved.shape()[0], saved.shape()[1], recurrent.shape()[0]);
+    let Extents { batch, steps, hidden, .. } = op.check(&metas(inputs))?;
     let zeros = |dims: &[usize]| Tensor::zeros_of(Shape::new(dims)?, saved.dtype());
     let given = |idx: Option<usize>| match idx {
         Some(idx) => Ok(inputs[idx].clone()),
@@ -90,6 +91,10 @@ pub(super) fn backward(op: &RecurrentBackward, inputs: &[&Tensor]) -> Result<Ten
         outputs.extend(d_cell);
     }
     Ok(outputs)
+}
+
+fn metas<'a>(inputs: &[&'a Tensor]) -> Vec<&'a Meta> {
+    inputs.iter().map(|input| input.meta()).collect()
 }
 
 /// Steps side by side, or what an empty sequence gives.

@@ -5,7 +5,7 @@
 
 use plimsoll_cpu::simd;
 
-use super::cell::{State, StepBack, StepGradients};
+use super::cell::{State, StepBack, StepGradients, columns};
 use crate::error::Result;
 use crate::ops::compute::Compute;
 use crate::tensor::Tensor;
@@ -68,16 +68,15 @@ pub(super) fn back<C: Compute>(step: StepBack<'_, C>) {
 }
 
 pub(super) fn plain_step(of_input: &Tensor, of_hidden: &Tensor, state: &State) -> Result<State> {
-    let (a, b) = (of_input.chunk(-1, 3)?, of_hidden.chunk(-1, 3)?);
-    let [r, z] = [a[0].add(&b[0])?.sigmoid()?, a[1].add(&b[1])?.sigmoid()?];
-    let n = a[2].add(&r.mul(&b[2])?)?.tanh()?;
+    let ([r, z, n], [r_hidden, z_hidden, q]) = (columns(of_input)?, columns(of_hidden)?);
+    let (r, z) = (r.add(&r_hidden)?.sigmoid()?, z.add(&z_hidden)?.sigmoid()?);
+    let n = n.add(&r.mul(&q)?)?.tanh()?;
     let hidden = n.add(&z.mul(&state.hidden.sub(&n)?)?)?;
     Ok(State { hidden, cell: None })
 }
 
 pub(super) fn plain_advance(row: &Tensor, hidden: &Tensor) -> Result<Tensor> {
-    let saved = row.chunk(-1, 4)?;
-    let (z, n) = (&saved[1], &saved[2]);
+    let [_, z, n, _] = &columns(row)?;
     n.add(&z.mul(&hidden.sub(n)?)?)
 }
 
@@ -86,8 +85,7 @@ pub(super) fn plain_back(
     [before, after]: [&Tensor; 2],
     d_hidden: &Tensor,
 ) -> Result<StepGradients> {
-    let saved = row.chunk(-1, 4)?;
-    let [r, z, n, q] = [&saved[0], &saved[1], &saved[2], &saved[3]];
+    let [r, z, n, q] = &columns(row)?;
     let rest = |x: &Tensor| x.affine(-1.0, 1.0);
     let kept = d_hidden.mul(z)?;
     let d_z = kept.mul(&before.sub(n)?)?.mul(&rest(z)?)?;

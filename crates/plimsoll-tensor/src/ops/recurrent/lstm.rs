@@ -4,7 +4,7 @@
 
 use plimsoll_cpu::simd;
 
-use super::cell::{State, StepBack, StepGradients};
+use super::cell::{State, StepBack, StepGradients, columns};
 use crate::error::Result;
 use crate::ops::compute::Compute;
 use crate::tensor::Tensor;
@@ -83,8 +83,8 @@ pub(super) fn back<C: Compute>(step: StepBack<'_, C>) {
 }
 
 pub(super) fn plain_step(of_input: &Tensor, of_hidden: &Tensor, state: &State) -> Result<State> {
-    let sums = of_input.add(of_hidden)?.chunk(-1, 4)?;
-    let [i, f, g, o] = [sums[0].sigmoid()?, sums[1].sigmoid()?, sums[2].tanh()?, sums[3].sigmoid()?];
+    let [i, f, g, o] = columns(&of_input.add(of_hidden)?)?;
+    let (i, f, g, o) = (i.sigmoid()?, f.sigmoid()?, g.tanh()?, o.sigmoid()?);
     let cell = match &state.cell {
         Some(cell) => f.mul(cell)?.add(&i.mul(&g)?)?,
         None => i.mul(&g)?,
@@ -93,8 +93,8 @@ pub(super) fn plain_step(of_input: &Tensor, of_hidden: &Tensor, state: &State) -
 }
 
 pub(super) fn plain_advance(row: &Tensor, cell: &Tensor) -> Result<Tensor> {
-    let gates = row.chunk(-1, 4)?;
-    gates[1].mul(cell)?.add(&gates[0].mul(&gates[2])?)
+    let [i, f, g, _] = columns(row)?;
+    f.mul(cell)?.add(&i.mul(&g)?)
 }
 
 pub(super) fn plain_back(
@@ -103,8 +103,7 @@ pub(super) fn plain_back(
     d_hidden: &Tensor,
     d_cell: Option<&Tensor>,
 ) -> Result<StepGradients> {
-    let gates = row.chunk(-1, 4)?;
-    let [i, f, g, o] = [&gates[0], &gates[1], &gates[2], &gates[3]];
+    let [i, f, g, o] = &columns(row)?;
     let rest = |x: &Tensor| x.affine(-1.0, 1.0);
     let t = after.tanh()?;
     let through_hidden = d_hidden.mul(o)?.mul(&rest(&t.square()?)?)?;
@@ -114,12 +113,12 @@ pub(super) fn plain_back(
     };
     let hidden = o.mul(&t)?;
     let d_before = dc.mul(f)?;
-    let columns = [
+    let parts = [
         dc.mul(g)?.mul(i)?.mul(&rest(i)?)?,
         d_before.mul(before)?.mul(&rest(f)?)?,
         dc.mul(i)?.mul(&rest(&g.square()?)?)?,
         d_hidden.mul(&hidden)?.mul(&rest(o)?)?,
     ];
-    let row = Tensor::concat(&columns.each_ref(), -1)?;
+    let row = Tensor::concat(&parts.each_ref(), -1)?;
     Ok(StepGradients { row, hidden, d_hidden: d_hidden.zeros_like()?, d_cell: Some(d_before) })
 }

@@ -18,23 +18,22 @@ struct Call {
     biased: bool,
     initial: bool,
     sequence: bool,
+    /// The greatest input.
+    range: f64,
 }
 
 impl Call {
     /// A call of a cell that is given and asked for everything.
     fn full(cell: Cell, extents: [usize; 4]) -> Call {
-        Call { cell, extents, biased: true, initial: true, sequence: true }
+        Call { cell, extents, biased: true, initial: true, sequence: true, range: 1.0 }
     }
 
     fn inputs(&self) -> Vec<Input> {
         let [batch, steps, features, hidden] = self.extents;
         let gates = self.cell.n_gates() * hidden;
-        let input = |shape: &[usize]| within(shape, -1.0, 1.0);
-        let mut inputs = vec![
-            input(&[batch, steps, features]),
-            input(&[features, gates]),
-            within(&[hidden, gates], -0.7, 0.7),
-        ];
+        let input = |shape: &[usize]| within(shape, -self.range, self.range);
+        let mut inputs =
+            vec![input(&[batch, steps, features]), input(&[features, gates]), input(&[hidden, gates])];
         let n_biases = if self.biased { self.cell.n_biases() } else { 0 };
         let n_states = if self.initial { self.cell.n_states() } else { 0 };
         inputs.extend((0..n_biases).map(|_| input(&[gates])));
@@ -156,7 +155,7 @@ impl Call {
         let biased = if self.biased { "True" } else { "False" };
         let sequence = if self.sequence { "y, " } else { "" };
         format!(
-            "(lambda y, *states: ({sequence}*(state[0] for state in states)))(*torch._VF.{function}(x0, {states}, \
+            "(lambda y, *states: [{sequence}*(state[0] for state in states)])(*torch._VF.{function}(x0, {states}, \
              {weights}, {biased}, 1, 0.0, True, False, True))"
         )
     }
@@ -177,7 +176,8 @@ pub(super) fn lstm() -> Vec<Sample> {
         no_bias.sample("no bias and no state").torch(no_bias.torch("lstm")),
         state.sample("final state only").torch(state.torch("lstm")),
         Call::full(Cell::Lstm, [1, 1, 2, 3]).sample("one example and one step"),
-        Call { initial: false, ..Call::full(Cell::Lstm, [34, 4, 6, 20]) }.sample("several tasks"),
+        Call { biased: false, initial: false, range: 0.3, ..Call::full(Cell::Lstm, [34, 4, 6, 20]) }
+            .sample("several tasks"),
     ]
 }
 
@@ -193,7 +193,7 @@ pub(super) fn gru() -> Vec<Sample> {
             .refuses(full.with(4, &[3]), "it must be [9]"),
         no_bias.sample("no bias and no state").torch(no_bias.torch("gru")),
         state.sample("final state only").torch(state.torch("gru")),
-        Call { biased: false, ..Call::full(Cell::Gru, [34, 4, 6, 22]) }.sample("several tasks"),
+        Call { biased: false, range: 0.3, ..Call::full(Cell::Gru, [34, 4, 6, 24]) }.sample("several tasks"),
     ]
 }
 

@@ -28,7 +28,7 @@ pub(super) fn plain_step(activation: Activation, of_input: &Tensor, of_hidden: &
 
 pub(super) fn plain_back(activation: Activation, row: &Tensor, d_hidden: &Tensor) -> Result<StepGradients> {
     Ok(StepGradients {
-        row: activation.back(d_hidden.clone(), || Ok(row.clone()))?,
+        row: activation.plain_back(d_hidden, row)?,
         hidden: row.clone(),
         d_hidden: d_hidden.zeros_like()?,
         d_cell: None,
