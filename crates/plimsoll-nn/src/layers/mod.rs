@@ -6,11 +6,15 @@ mod dense;
 mod dropout;
 mod embedding;
 mod flatten;
+mod gru;
 mod lambda;
 mod layer_norm;
+mod lstm;
+mod recurrent;
 mod reshape;
 mod residual;
 mod sequential;
+mod simple_rnn;
 
 pub use activation::ActivationLayer;
 pub use attention::MultiHeadAttention;
@@ -18,11 +22,14 @@ pub use dense::Dense;
 pub use dropout::Dropout;
 pub use embedding::Embedding;
 pub use flatten::Flatten;
+pub use gru::GRU;
 pub use lambda::Lambda;
 pub use layer_norm::LayerNorm;
+pub use lstm::LSTM;
 pub use reshape::Reshape;
 pub use residual::Residual;
 pub use sequential::Sequential;
+pub use simple_rnn::SimpleRNN;
 
 use plimsoll_tensor::{Error, Result, Shape};
 
