@@ -39,7 +39,9 @@ pub use op::{Op, OpRef};
 pub use ops::binary::Rhs;
 pub use ops::pool::Pool2d;
 pub use ops::slice::{IntoSlices, Slice};
-pub use ops::{Activation, AttentionConfig, Conv1dConfig, Conv2dConfig, ConvConfig};
+pub use ops::{
+    Activation, AttentionConfig, Conv1dConfig, Conv2dConfig, ConvConfig, GruWeights, LstmState, RecurrentWeights,
+};
 pub use plimsoll_memory::{Bytes, Owner};
 pub use random::{Generator, set_seed};
 pub use report::Report;

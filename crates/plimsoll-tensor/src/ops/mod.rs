@@ -6,6 +6,7 @@ mod attention;
 pub(crate) mod binary;
 mod clamp;
 mod compare;
+pub(crate) mod compute;
 mod concat;
 mod conv;
 pub(crate) mod copy;
@@ -26,6 +27,7 @@ mod matmul;
 mod norm;
 pub(crate) mod pool;
 mod predicate;
+mod recurrent;
 mod reduce;
 pub mod registry;
 mod repeat;
@@ -42,6 +44,7 @@ mod where_;
 pub use activation::Activation;
 pub use attention::AttentionConfig;
 pub use conv::{Conv1dConfig, Conv2dConfig, ConvConfig};
+pub use recurrent::{GruWeights, LstmState, RecurrentWeights};
 
 /// The registry, family by family: one line for each file that describes ops.
 static ALL: &[&[&registry::OpInfo]] = &[
@@ -66,6 +69,7 @@ static ALL: &[&[&registry::OpInfo]] = &[
     norm::INFOS,
     pool::INFOS,
     predicate::INFOS,
+    recurrent::INFOS,
     reduce::INFOS,
     rounding::INFOS,
     scan::INFOS,

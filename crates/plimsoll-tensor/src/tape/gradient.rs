@@ -398,11 +398,23 @@ impl Backward<'_> {
     /// # Errors
     /// Memory that is full while the value is rebuilt; the input was taken before.
     pub fn take_input(&mut self, input: usize) -> Result<Tensor> {
-        let value = self.input(input)?;
+        self.take(Keep::Input(input))
+    }
+
+    /// An extra output that the op keeps, for the last time: see [`Backward::take_input`].
+    ///
+    /// # Errors
+    /// The op did not keep it, or it was taken before.
+    pub fn take_extra(&mut self, extra: usize) -> Result<Tensor> {
+        self.take(Keep::Extra(extra))
+    }
+
+    fn take(&mut self, keep: Keep) -> Result<Tensor> {
+        let value = self.kept(keep)?;
         if !self.stays {
-            let of_input = |&&(kept, _): &&(Keep, usize)| kept == Keep::Input(input);
+            let wanted = |&&(kept, _): &&(Keep, usize)| kept == keep;
             let slot =
-                self.node.kept.iter().find(of_input).and_then(|&(_, idx)| self.tape.lock().slots[idx].take());
+                self.node.kept.iter().find(wanted).and_then(|&(_, idx)| self.tape.lock().slots[idx].take());
             // The slot may hold nodes of other tapes: it is dropped outside the lock.
             drop(slot);
         }
