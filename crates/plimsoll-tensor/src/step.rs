@@ -111,9 +111,9 @@ impl StepState {
         });
     }
 
-    /// Takes an update that waits for the step's end.
-    pub fn stage(&mut self, update: Option<Update>) {
-        self.updates.extend(update);
+    /// Takes updates that wait for the step's end.
+    pub fn stage(&mut self, updates: Vec<Update>) {
+        self.updates.extend(updates);
     }
 
     /// The value of a variable that was assigned in this step.

@@ -21,6 +21,7 @@ mod logical;
 mod masked_fill;
 mod matmul;
 mod norm;
+pub mod optimizer;
 pub(crate) mod pool;
 mod predicate;
 mod reduce;
@@ -56,6 +57,7 @@ static ALL: &[&[&registry::OpInfo]] = &[
     masked_fill::INFOS,
     matmul::INFOS,
     norm::INFOS,
+    optimizer::INFOS,
     pool::INFOS,
     predicate::INFOS,
     reduce::INFOS,

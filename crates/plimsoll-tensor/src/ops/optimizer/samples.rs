@@ -1,0 +1,167 @@
+//! What the registry knows of the elementwise rules: samples made from what each rule states.
+//!
+//! An update is a function of its operands like any op; called as one, it writes its results into fresh memory. The
+//! samples call it so: once with every operand given, against plain loops, and for ten steps over two parameters, against
+//! PyTorch's optimizers. The tests of variables check that the same update in place gives the same bits.
+
+use smallvec::SmallVec;
+
+use super::{Common, Control, Decay, Member, Rule, update};
+use crate::dtype::DType;
+use crate::error::Result;
+use crate::execute::{Arg, execute};
+use crate::op::OpRef;
+use crate::ops::registry::{Array, Input, OpInfo, Sample, Values, input};
+use crate::tensor::Tensor;
+
+/// The learning rate of all samples.
+const RATE: f64 = 0.1;
+
+/// How many steps the longer samples make.
+const N_STEPS: i32 = 10;
+
+/// A rule with its attributes, to be tested against PyTorch.
+pub struct RuleSample<R> {
+    /// What is special about it.
+    pub name: &'static str,
+    /// The rule.
+    pub rule: R,
+    /// What comes before the rule.
+    pub common: Common,
+    /// The expression that makes PyTorch's optimizer of the list `parameters`, with a learning rate of 0.1.
+    pub torch: &'static str,
+}
+
+/// The registry's entry of a rule.
+pub(super) const fn info<R: Rule>() -> OpInfo {
+    OpInfo { name: R::NAME, doc: R::DOC, samples: samples::<R> }
+}
+
+fn samples<R: Rule>() -> Vec<Sample> {
+    R::samples().into_iter().flat_map(|sample| [one_step(&sample), ten_steps(sample)]).collect()
+}
+
+/// Values whose gradients are not asked for.
+pub(super) fn constants(shape: &[usize], low: f64, high: f64) -> Input {
+    input(shape, Values::Constants(low, high))
+}
+
+/// A tensor in the dtype that parameters of its dtype have.
+pub(super) fn wide(x: &Tensor) -> Result<Tensor> {
+    x.cast(x.dtype().accumulator())
+}
+
+/// The control buffer at a step, beginning at one.
+pub(super) fn control_at(step: i32) -> Result<Tensor> {
+    Control { step: f64::from(step), ..Control::new(RATE, 1.0) }.to_tensor()
+}
+
+/// Runs an update as a function.
+pub(super) fn call_update(op: OpRef, operands: &[&Tensor]) -> Result<Vec<Tensor>> {
+    let args: SmallVec<[Arg<'_>; 3]> = operands.iter().map(|tensor| Arg::Lent(tensor)).collect();
+    Ok(execute(op, args)?.into_vec())
+}
+
+/// One step of one parameter from given states, which plain loops repeat.
+fn one_step<R: Rule>(sample: &RuleSample<R>) -> Sample {
+    const STEP: i32 = 3;
+    let (rule, common) = (sample.rule.clone(), sample.common);
+    let member = Member { n_states: rule.states().len(), has_copy: false, decays: true };
+    // The rule's variance of gradients stays positive for states of this range.
+    let states = (0..member.n_states).map(|_| constants(&[3, 5], 0.3, 0.5));
+    let shape = [constants(&[3, 5], -2.0, 2.0)];
+    let inputs: Vec<Input> =
+        shape.clone().into_iter().chain(states).chain([constants(&[3, 5], -1.0, 1.0)]).collect();
+    let op = update(rule.clone(), common, &[member]);
+    let wrong = |at: usize, other: Input| {
+        let mut inputs = inputs.clone();
+        inputs[at] = other;
+        inputs
+    };
+    let (last, of_i64) = (inputs.len() - 1, |shape: &[usize]| input(shape, Values::Of(DType::I64, 0.0, 5.0)));
+    let refused = [
+        (wrong(last, constants(&[5, 3], 0.0, 1.0)), "but its gradient [5, 3]"),
+        (wrong(last, of_i64(&[3, 5])), "a float32 parameter takes gradients of float32, float16 or bfloat16"),
+        (wrong(0, of_i64(&[3, 5])), "parameters are float32 or float64"),
+    ];
+    let call = move |x: &[Tensor]| {
+        let (gradient, variables) = x.split_last().expect("a parameter and a gradient");
+        let variables: Vec<Tensor> = variables.iter().map(wide).collect::<Result<_>>()?;
+        let control = control_at(STEP)?;
+        let operands: Vec<&Tensor> = variables.iter().chain([&control, gradient]).collect();
+        let mut results = call_update(op.clone(), &operands)?;
+        results.truncate(variables.len());
+        Ok(results)
+    };
+    let mut sample = Sample::many(format!("{}, one step", sample.name), inputs, call);
+    sample.refuses.extend(refused);
+    sample.references(move |x| {
+        let mut results: Vec<Array> = x[..last].to_vec();
+        for at in 0..results[0].values.len() {
+            let mut element: Vec<f64> = results.iter().map(|array| array.values[at]).collect();
+            step_element(&rule, &common, STEP, &mut element, x[last].values[at]);
+            results.iter_mut().zip(element).for_each(|(array, value)| array.values[at] = value);
+        }
+        results
+    })
+}
+
+/// One step of a parameter's element, which its states follow.
+fn step_element<R: Rule>(rule: &R, common: &Common, step: i32, element: &mut [f64], gradient: f64) {
+    let (parameter, states) = element.split_first_mut().expect("a parameter");
+    let mut gradient = common.clip_value.map_or(gradient, |clip| gradient.clamp(-clip, clip));
+    match common.decay {
+        Decay::None => {}
+        Decay::L2(weight) => gradient += weight * *parameter,
+        Decay::Decoupled(weight) => *parameter -= RATE * weight * *parameter,
+    }
+    *parameter = rule.reference(step, RATE, *parameter, gradient, states);
+}
+
+/// Ten steps of two parameters; the gradient is the way from a target.
+fn ten_steps<R: Rule>(sample: RuleSample<R>) -> Sample {
+    let RuleSample { name, rule, common, torch } = sample;
+    let inputs = [&[7][..], &[2, 3, 5], &[7], &[2, 3, 5]].map(|shape| constants(shape, -2.0, 2.0));
+    let member = Member { n_states: rule.states().len(), has_copy: false, decays: true };
+    let op = update(rule.clone(), common, &[member, member]);
+    let initial: Vec<f64> = rule.states().iter().map(|&(_, initial)| initial).collect();
+    let from = initial.clone();
+    let call = move |x: &[Tensor]| {
+        let [parameters, targets] = [&x[..2], &x[2..]].map(|x| x.iter().map(wide).collect::<Result<Vec<_>>>());
+        let (parameters, targets) = (parameters?, targets?);
+        let mut variables = Vec::new();
+        for parameter in &parameters {
+            variables.push(parameter.clone());
+            for &initial in &from {
+                variables.push(parameter.full_like(initial)?);
+            }
+        }
+        for step in 1..=N_STEPS {
+            let control = control_at(step)?;
+            let firsts = variables.iter().step_by(1 + from.len());
+            let gradients: Vec<Tensor> = firsts.zip(&targets).map(|(p, t)| p.sub(t)).collect::<Result<_>>()?;
+            let operands: Vec<&Tensor> = variables.iter().chain([&control]).chain(&gradients).collect();
+            let mut results = call_update(op.clone(), &operands)?;
+            results.truncate(variables.len());
+            variables = results;
+        }
+        Ok(variables.into_iter().step_by(1 + from.len()).collect())
+    };
+    Sample::many(format!("{name}, ten steps"), inputs.to_vec(), call)
+        .references(move |x| {
+            let each = |(parameter, target): (&Array, &Array)| {
+                let mut result = parameter.clone();
+                for (value, target) in result.values.iter_mut().zip(&target.values) {
+                    let mut element = [&[*value], &initial[..]].concat();
+                    for step in 1..=N_STEPS {
+                        let gradient = element[0] - target;
+                        step_element(&rule, &common, step, &mut element, gradient);
+                    }
+                    *value = element[0];
+                }
+                result
+            };
+            x[..2].iter().zip(&x[2..]).map(each).collect()
+        })
+        .torch(format!("optimize(lambda parameters: {torch}, [x0, x1], [x2, x3], {N_STEPS})"))
+}
