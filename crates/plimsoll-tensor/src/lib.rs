@@ -26,7 +26,10 @@ mod tensor;
 mod update;
 mod variable;
 
-pub use context::{Placement, Saving, at_line, log_placements, scope, with_owner, with_saving};
+pub use context::{
+    LineGuard, Placement, Saving, at_callers_line, at_line, current_scope, is_recording, log_placements,
+    scope, with_owner, with_saving,
+};
 pub use device::{Device, DeviceScope};
 pub use dtype::{DType, Element};
 pub use error::{Error, ErrorKind, Result};
@@ -45,4 +48,4 @@ pub use shape::{Axes, IntoAxes, IntoPair, IntoShape, MAX_RANK, Shape};
 pub use step::{RecordInput, Step, StepRecord};
 pub use tape::{Backward, GradientTape, Saved, SavedValue, Unconnected, custom_gradient, recompute};
 pub use tensor::Tensor;
-pub use variable::Variable;
+pub use variable::{Variable, with_ghosts};

@@ -95,20 +95,25 @@ fn named_twice(cells: &[Arc<VariableCell>]) -> Option<String> {
     Some(cells[twice[0].1].name())
 }
 
-/// Assigns a tensor to a variable, now or at the end of the open step.
+/// Assigns a tensor to a variable, now or at the end of the open step; to its master as well, if it has one.
 pub(crate) fn assign(variable: &Variable, value: &Tensor) -> Result<()> {
+    let Some(master) = variable.master() else { return apply(vec![assignment(variable, value)?]) };
+    let assignments = [(master, master.dtype()), (variable, variable.dtype())]
+        .map(|(variable, dtype)| assignment(variable, &value.cast(dtype)?));
+    apply(assignments.into_iter().collect::<Result<_>>()?)
+}
+
+fn assignment(variable: &Variable, value: &Tensor) -> Result<Update> {
     let mut update = Update::new(OpRef::Static(&Assign), &[variable], &[value])?;
     update.visible = Some(value.part());
-    apply(update)
+    Ok(update)
 }
 
-/// Carries an update out now, or at the end of the open step.
-pub(crate) fn apply(update: Update) -> Result<()> {
-    apply_all(vec![update])
-}
-
-/// Carries updates out now, together, or at the end of the open step.
-pub(crate) fn apply_all(updates: Vec<Update>) -> Result<()> {
+/// Carries updates out now, or at the end of the open step. What a replay assigns has been assigned before.
+pub(crate) fn apply(updates: Vec<Update>) -> Result<()> {
+    if context::is_replaying() {
+        return Ok(());
+    }
     let mut updates = Some(updates);
     context::with_step(|step| step.stage(updates.take().unwrap_or_default()));
     updates.map_or(Ok(()), commit)

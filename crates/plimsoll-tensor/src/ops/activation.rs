@@ -71,7 +71,7 @@ impl Activation {
     }
 
     /// The function as an op of its own; written over `x` if nobody else holds it.
-    pub(super) fn apply(self, x: Tensor) -> Result<Tensor> {
+    pub fn apply(self, x: Tensor) -> Result<Tensor> {
         match self {
             Activation::None => Ok(x),
             Activation::Relu => into_unary(Relu, x),

@@ -38,7 +38,12 @@ pub(super) const fn info<R: Rule>() -> OpInfo {
 }
 
 fn samples<R: Rule>() -> Vec<Sample> {
-    R::samples().into_iter().flat_map(|sample| [one_step(&sample), ten_steps(sample)]).collect()
+    let samples = R::samples();
+    let matrices = ten_steps(&samples[0], ", ten steps of a matrix and a number", [&[4, 9], &[]]);
+    let each = samples.iter().flat_map(|sample| {
+        [one_step(sample), ten_steps(sample, ", ten steps", [&[7], &[2, 3, 5]])]
+    });
+    each.chain([matrices]).collect()
 }
 
 /// Values whose gradients are not asked for.
@@ -51,9 +56,12 @@ pub(super) fn wide(x: &Tensor) -> Result<Tensor> {
     x.cast(x.dtype().accumulator())
 }
 
-/// The control buffer at a step, beginning at one.
+/// The control buffer at a step, beginning at one; made by ops, so that records lead to it.
 pub(super) fn control_at(step: i32) -> Result<Tensor> {
-    Control { step: f64::from(step), ..Control::new(RATE, 1.0) }.to_tensor()
+    let control = Control { step: f64::from(step), ..Control::new(RATE, 1.0) };
+    let number = |value: f64| Tensor::full_of([1], value, DType::F64);
+    let numbers: Vec<Tensor> = control.to_array().into_iter().map(number).collect::<Result<_>>()?;
+    Tensor::concat(&numbers.iter().collect::<Vec<_>>(), 0)
 }
 
 /// Runs an update as a function.
@@ -119,9 +127,9 @@ fn step_element<R: Rule>(rule: &R, common: &Common, step: i32, element: &mut [f6
 }
 
 /// Ten steps of two parameters; the gradient is the way from a target.
-fn ten_steps<R: Rule>(sample: RuleSample<R>) -> Sample {
-    let RuleSample { name, rule, common, torch } = sample;
-    let inputs = [&[7][..], &[2, 3, 5], &[7], &[2, 3, 5]].map(|shape| constants(shape, -2.0, 2.0));
+fn ten_steps<R: Rule>(sample: &RuleSample<R>, name: &str, shapes: [&[usize]; 2]) -> Sample {
+    let (rule, common) = (sample.rule.clone(), sample.common);
+    let inputs = [shapes, shapes].as_flattened().iter().map(|shape| constants(shape, -2.0, 2.0)).collect();
     let member = Member { n_states: rule.states().len(), has_copy: false, decays: true };
     let op = update(rule.clone(), common, &[member, member]);
     let initial: Vec<f64> = rule.states().iter().map(|&(_, initial)| initial).collect();
@@ -147,7 +155,7 @@ fn ten_steps<R: Rule>(sample: RuleSample<R>) -> Sample {
         }
         Ok(variables.into_iter().step_by(1 + from.len()).collect())
     };
-    Sample::many(format!("{name}, ten steps"), inputs.to_vec(), call)
+    Sample::many(format!("{}{name}", sample.name), inputs, call)
         .references(move |x| {
             let each = |(parameter, target): (&Array, &Array)| {
                 let mut result = parameter.clone();
@@ -163,5 +171,5 @@ fn ten_steps<R: Rule>(sample: RuleSample<R>) -> Sample {
             };
             x[..2].iter().zip(&x[2..]).map(each).collect()
         })
-        .torch(format!("optimize(lambda parameters: {torch}, [x0, x1], [x2, x3], {N_STEPS})"))
+        .torch(format!("optimize(lambda parameters: {}, [x0, x1], [x2, x3], {N_STEPS})", sample.torch))
 }

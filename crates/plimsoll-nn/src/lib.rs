@@ -1,0 +1,18 @@
+//! Layers, losses, optimizers, metrics and mixed precision; one per file.
+//!
+//! A [`Layer`] is a description, plain data: `Dense::new(10)`. Building it for the shape of one example makes its
+//! variables and gives a [`Model`], which is a function with variables. A model of any size is made so, and one's own
+//! layers are no different from those here: variables are found, and named by path, while a layer is being built.
+
+pub mod initializer;
+pub mod layer;
+pub mod layers;
+mod model;
+mod policy;
+mod summary;
+
+pub use initializer::Initializer;
+pub use layer::{Forward, Layer, With, variable, variable_apart};
+pub use model::{Mode, Model};
+pub use policy::{Policy, current_policy, set_policy, with_policy};
+pub use summary::{Summary, SummaryRow};
