@@ -25,7 +25,7 @@ impl Rule for Adagrad {
     const DOC: &'static str = "Updates parameters by Adagrad.";
     type Now<T: Real> = Now<T>;
 
-    fn states(&self) -> Vec<(&'static str, f64)> {
+    fn slots(&self) -> Vec<(&'static str, f64)> {
         vec![("v", self.initial)]
     }
 

@@ -38,7 +38,7 @@ impl Rule for Adam {
     const DOC: &'static str = "Updates parameters by Adam.";
     type Now<T: Real> = Now<T>;
 
-    fn states(&self) -> Vec<(&'static str, f64)> {
+    fn slots(&self) -> Vec<(&'static str, f64)> {
         let states = [("m", 0.0), ("v", 0.0), ("v_max", 0.0)];
         states[..if self.amsgrad { 3 } else { 2 }].to_vec()
     }

@@ -265,8 +265,7 @@ impl Op for SetLearningRate {
         };
         check(self.name(), control)?;
         if rate.n_elems() != 1 || rate.dtype != DType::F64 {
-            let detail =
-                format!("the learning rate is one float64, not {} {}", rate.shape(), rate.dtype);
+            let detail = format!("the learning rate is one float64, not {} {}", rate.shape(), rate.dtype);
             return Err(Error::argument(self.name(), detail));
         }
         one(*control.shape(), DType::F64)

@@ -10,8 +10,11 @@
 //! that look further (`adafactor`, `adam_8bit`) are ops of their own on the same operands. As functions of their inputs
 //! they are in the registry like every op, so the generated tests hold them; they have no gradient.
 
+mod adafactor;
+mod adam_8bit;
 mod control;
 mod operands;
+mod quantise;
 mod samples;
 mod schedule;
 
@@ -21,8 +24,10 @@ use plimsoll_cpu::element::Number;
 use plimsoll_cpu::math::Real;
 use plimsoll_cpu::simd;
 
+pub use adafactor::Adafactor;
+pub use adam_8bit::Adam8bit;
 pub use control::{BeginStep, Control, Scaling, SetLearningRate};
-pub use operands::Member;
+pub use operands::{Member, StateSpec};
 pub use samples::RuleSample;
 pub use schedule::Schedule;
 
@@ -30,6 +35,7 @@ use crate::dtype::DType;
 use crate::error::Result;
 use crate::op::{Gradient, Meta, Op, OpRef, Outputs, Run};
 use crate::ops::registry::OpInfo;
+use crate::shape::Shape;
 use operands::{Members, Operands, Room};
 
 /// Declares the rules of the family: each has a file.
@@ -38,6 +44,8 @@ macro_rules! rules {
         $(mod $module; pub use $module::$rule;)*
         /// The family's part of the registry.
         pub(super) static INFOS: &[&OpInfo] = &[
+            &adafactor::INFO,
+            &adam_8bit::INFO,
             &control::BEGIN_INFO,
             &control::RATE_INFO,
             $(&samples::info::<$module::$rule>()),*
@@ -55,6 +63,31 @@ rules! {
 /// The most states that a rule may have.
 const MAX_STATES: usize = 3;
 
+/// A way to update parameters: what states each has, and the op that updates all of them.
+pub trait Algorithm: Clone + fmt::Debug + Send + Sync + 'static {
+    /// The op's name.
+    const NAME: &'static str;
+
+    /// The states of a parameter.
+    fn states(&self, shape: &Shape, dtype: DType) -> Vec<StateSpec>;
+
+    /// The op that updates parameters; each member has as many states as [`Algorithm::states`] says.
+    fn update(&self, common: Common, members: &[Member]) -> OpRef;
+}
+
+impl<R: Rule> Algorithm for R {
+    const NAME: &'static str = R::NAME;
+
+    fn states(&self, shape: &Shape, dtype: DType) -> Vec<StateSpec> {
+        let spec = |(name, initial)| StateSpec { name, shape: *shape, dtype, initial };
+        self.slots().into_iter().map(spec).collect()
+    }
+
+    fn update(&self, common: Common, members: &[Member]) -> OpRef {
+        OpRef::new(Update { rule: self.clone(), common, members: Members::new(members) })
+    }
+}
+
 /// How an element of a parameter and its states change, given the element of the gradient.
 pub trait Rule: Clone + fmt::Debug + Send + Sync + 'static {
     /// The op's name.
@@ -66,7 +99,7 @@ pub trait Rule: Clone + fmt::Debug + Send + Sync + 'static {
 
     /// The names of the states that the rule has with these attributes, at most three; each is like its parameter, and
     /// begins as the number beside its name.
-    fn states(&self) -> Vec<(&'static str, f64)>;
+    fn slots(&self) -> Vec<(&'static str, f64)>;
     /// The numbers of the step that has begun.
     fn now<T: Real>(&self, control: &Control) -> Self::Now<T>;
     /// The new value of an element, and the new states in place of the old ones. States that the rule does not have
@@ -98,12 +131,6 @@ pub struct Common {
     pub decay: Decay,
     /// The greatest magnitude of an element of a gradient; larger ones are cut to it.
     pub clip_value: Option<f64>,
-}
-
-/// The op that updates all parameters by an elementwise rule.
-pub fn update<R: Rule>(rule: R, common: Common, members: &[Member]) -> OpRef {
-    debug_assert!(members.iter().all(|member| member.n_states == rule.states().len()));
-    OpRef::new(Update { rule, common, members: Members::new(members) })
 }
 
 /// What is done to an element before the rule, in the type that is computed with.
@@ -156,7 +183,7 @@ impl<R: Rule> Op for Update<R> {
     }
 
     fn infer(&self, inputs: &[&Meta]) -> Result<Outputs> {
-        let states = self.rule.states();
+        let states = self.rule.slots();
         self.members.infer(R::NAME, inputs, |idx, parameter, state, meta| {
             operands::check_like(R::NAME, idx, parameter, states[state].0, meta)
         })

@@ -18,6 +18,7 @@ use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::op::{Meta, Operand, Output, Outputs, Run};
 use crate::ops::kernel::offset_of;
+use crate::shape::Shape;
 
 /// Elements that a kernel sees at a time; a multiple of [`BLOCK_LEN`].
 pub(super) const TILE_LEN: usize = 1024;
@@ -37,6 +38,19 @@ pub struct Member {
     pub has_copy: bool,
     /// Whether weight decay applies to it.
     pub decays: bool,
+}
+
+/// A state that a parameter has: to be made before the first update, filled with one number.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct StateSpec {
+    /// Its name.
+    pub name: &'static str,
+    /// Its shape.
+    pub shape: Shape,
+    /// Its dtype.
+    pub dtype: DType,
+    /// What it begins as.
+    pub initial: f64,
 }
 
 /// The parameters of an update, and where their operands are.
@@ -62,6 +76,11 @@ impl Members {
 
     pub fn member(&self, idx: usize) -> Member {
         self.list[idx]
+    }
+
+    /// The position of a parameter among the operands.
+    pub fn first(&self, idx: usize) -> usize {
+        self.firsts[idx]
     }
 
     /// The position of the control buffer.
@@ -159,7 +178,13 @@ fn check_copy(op: &'static str, idx: usize, parameter: &Meta, copy: &Meta) -> Re
 }
 
 /// Refuses a state that is not like its parameter.
-pub(super) fn check_like(op: &'static str, idx: usize, parameter: &Meta, name: &str, state: &Meta) -> Result<()> {
+pub(super) fn check_like(
+    op: &'static str,
+    idx: usize,
+    parameter: &Meta,
+    name: &str,
+    state: &Meta,
+) -> Result<()> {
     if state.shape() == parameter.shape() && state.dtype == parameter.dtype {
         return Ok(());
     }
@@ -198,6 +223,11 @@ impl<'a> Operands<'a> {
             control.store(&self.outputs[at]);
         }
         control
+    }
+
+    /// A parameter's entry in the list.
+    pub fn member(&self, idx: usize) -> Member {
+        self.members.member(idx)
     }
 
     /// The number of elements of a parameter.
@@ -353,7 +383,9 @@ pub(super) unsafe fn gradient<'a, T: Real>(
     let in_place = gradient.is_contiguous() && gradient.dtype().size() == size_of::<T>();
     if in_place {
         // SAFETY: contiguous elements of `T`: the only dtype of that size that is allowed.
-        return unsafe { std::slice::from_raw_parts(gradient.ptr().cast::<T>().add(range.start), range.len()) };
+        return unsafe {
+            std::slice::from_raw_parts(gradient.ptr().cast::<T>().add(range.start), range.len())
+        };
     }
     let room = &mut room.0[..range.len()];
     // SAFETY: the caller's promise.

@@ -36,7 +36,7 @@ impl Rule for RmsProp {
     const DOC: &'static str = "Updates parameters by RMSprop.";
     type Now<T: Real> = Now<T>;
 
-    fn states(&self) -> Vec<(&'static str, f64)> {
+    fn slots(&self) -> Vec<(&'static str, f64)> {
         let mut states = vec![("v", 0.0)];
         if self.centered {
             states.push(("mean", 0.0));

@@ -6,7 +6,7 @@
 
 use smallvec::SmallVec;
 
-use super::{Common, Control, Decay, Member, Rule, update};
+use super::{Algorithm, Common, Control, Decay, Member, Rule};
 use crate::dtype::DType;
 use crate::error::Result;
 use crate::execute::{Arg, execute};
@@ -40,9 +40,9 @@ pub(super) const fn info<R: Rule>() -> OpInfo {
 fn samples<R: Rule>() -> Vec<Sample> {
     let samples = R::samples();
     let matrices = ten_steps(&samples[0], ", ten steps of a matrix and a number", [&[4, 9], &[]]);
-    let each = samples.iter().flat_map(|sample| {
-        [one_step(sample), ten_steps(sample, ", ten steps", [&[7], &[2, 3, 5]])]
-    });
+    let each = samples
+        .iter()
+        .flat_map(|sample| [one_step(sample), ten_steps(sample, ", ten steps", [&[7], &[2, 3, 5]])]);
     each.chain([matrices]).collect()
 }
 
@@ -74,13 +74,13 @@ pub(super) fn call_update(op: OpRef, operands: &[&Tensor]) -> Result<Vec<Tensor>
 fn one_step<R: Rule>(sample: &RuleSample<R>) -> Sample {
     const STEP: i32 = 3;
     let (rule, common) = (sample.rule.clone(), sample.common);
-    let member = Member { n_states: rule.states().len(), has_copy: false, decays: true };
+    let member = Member { n_states: rule.slots().len(), has_copy: false, decays: true };
     // The rule's variance of gradients stays positive for states of this range.
     let states = (0..member.n_states).map(|_| constants(&[3, 5], 0.3, 0.5));
     let shape = [constants(&[3, 5], -2.0, 2.0)];
     let inputs: Vec<Input> =
         shape.clone().into_iter().chain(states).chain([constants(&[3, 5], -1.0, 1.0)]).collect();
-    let op = update(rule.clone(), common, &[member]);
+    let op = rule.update(common, &[member]);
     let wrong = |at: usize, other: Input| {
         let mut inputs = inputs.clone();
         inputs[at] = other;
@@ -129,33 +129,9 @@ fn step_element<R: Rule>(rule: &R, common: &Common, step: i32, element: &mut [f6
 /// Ten steps of two parameters; the gradient is the way from a target.
 fn ten_steps<R: Rule>(sample: &RuleSample<R>, name: &str, shapes: [&[usize]; 2]) -> Sample {
     let (rule, common) = (sample.rule.clone(), sample.common);
-    let inputs = [shapes, shapes].as_flattened().iter().map(|shape| constants(shape, -2.0, 2.0)).collect();
-    let member = Member { n_states: rule.states().len(), has_copy: false, decays: true };
-    let op = update(rule.clone(), common, &[member, member]);
-    let initial: Vec<f64> = rule.states().iter().map(|&(_, initial)| initial).collect();
-    let from = initial.clone();
-    let call = move |x: &[Tensor]| {
-        let [parameters, targets] = [&x[..2], &x[2..]].map(|x| x.iter().map(wide).collect::<Result<Vec<_>>>());
-        let (parameters, targets) = (parameters?, targets?);
-        let mut variables = Vec::new();
-        for parameter in &parameters {
-            variables.push(parameter.clone());
-            for &initial in &from {
-                variables.push(parameter.full_like(initial)?);
-            }
-        }
-        for step in 1..=N_STEPS {
-            let control = control_at(step)?;
-            let firsts = variables.iter().step_by(1 + from.len());
-            let gradients: Vec<Tensor> = firsts.zip(&targets).map(|(p, t)| p.sub(t)).collect::<Result<_>>()?;
-            let operands: Vec<&Tensor> = variables.iter().chain([&control]).chain(&gradients).collect();
-            let mut results = call_update(op.clone(), &operands)?;
-            results.truncate(variables.len());
-            variables = results;
-        }
-        Ok(variables.into_iter().step_by(1 + from.len()).collect())
-    };
-    Sample::many(format!("{}{name}", sample.name), inputs, call)
+    let call = steps(rule.clone(), common, N_STEPS);
+    let initial: Vec<f64> = rule.slots().iter().map(|&(_, initial)| initial).collect();
+    Sample::many(format!("{}{name}", sample.name), ways(shapes), call)
         .references(move |x| {
             let each = |(parameter, target): (&Array, &Array)| {
                 let mut result = parameter.clone();
@@ -171,5 +147,48 @@ fn ten_steps<R: Rule>(sample: &RuleSample<R>, name: &str, shapes: [&[usize]; 2])
             };
             x[..2].iter().zip(&x[2..]).map(each).collect()
         })
-        .torch(format!("optimize(lambda parameters: {}, [x0, x1], [x2, x3], {N_STEPS})", sample.torch))
+        .torch(torch_steps(sample.torch, N_STEPS))
+}
+
+/// Two parameters and their targets.
+pub(super) fn ways(shapes: [&[usize]; 2]) -> Vec<Input> {
+    [shapes, shapes].as_flattened().iter().map(|shape| constants(shape, -2.0, 2.0)).collect()
+}
+
+/// PyTorch's expression for steps of two parameters.
+pub(super) fn torch_steps(torch: &str, n_steps: i32) -> String {
+    format!("optimize(lambda parameters: {torch}, [x0, x1], [x2, x3], {n_steps})")
+}
+
+/// Steps of two parameters whose gradients are the ways from their targets.
+pub(super) fn steps<A: Algorithm>(
+    algorithm: A,
+    common: Common,
+    n_steps: i32,
+) -> impl Fn(&[Tensor]) -> Result<Vec<Tensor>> + Send + Sync + 'static {
+    move |x| {
+        let x: Vec<Tensor> = x.iter().map(wide).collect::<Result<_>>()?;
+        let (parameters, targets) = x.split_at(2);
+        let (mut variables, mut members, mut firsts) = (Vec::new(), Vec::new(), Vec::new());
+        for parameter in parameters {
+            let states = algorithm.states(parameter.shape(), parameter.dtype());
+            members.push(Member { n_states: states.len(), has_copy: false, decays: true });
+            firsts.push(variables.len());
+            variables.push(parameter.clone());
+            for state in states {
+                variables.push(Tensor::full_of(state.shape, state.initial, state.dtype)?);
+            }
+        }
+        let op = algorithm.update(common, &members);
+        for step in 1..=n_steps {
+            let control = control_at(step)?;
+            let ways = firsts.iter().zip(targets).map(|(&first, target)| variables[first].sub(target));
+            let gradients: Vec<Tensor> = ways.collect::<Result<_>>()?;
+            let operands: Vec<&Tensor> = variables.iter().chain([&control]).chain(&gradients).collect();
+            let mut results = call_update(op.clone(), &operands)?;
+            results.truncate(variables.len());
+            variables = results;
+        }
+        Ok(firsts.into_iter().map(|first| variables[first].clone()).collect())
+    }
 }

@@ -226,13 +226,8 @@ mod tests {
     #[test]
     fn one_cycle_is_that_of_pytorch() -> Result<()> {
         let schedule = Schedule::one_cycle(1.0, 10)?;
-        for (step, expected) in [
-            (0.0, 0.04),
-            (1.0, 0.52),
-            (2.0, 1.0),
-            (5.0, 0.6112620219362893),
-            (9.0, 4e-6),
-        ] {
+        for (step, expected) in [(0.0, 0.04), (1.0, 0.52), (2.0, 1.0), (5.0, 0.6112620219362893), (9.0, 4e-6)]
+        {
             near(schedule.at(step), expected);
         }
         Ok(())

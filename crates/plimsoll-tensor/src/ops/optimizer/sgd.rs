@@ -27,7 +27,7 @@ impl Rule for Sgd {
     const DOC: &'static str = "Updates parameters by stochastic gradient descent.";
     type Now<T: Real> = Now<T>;
 
-    fn states(&self) -> Vec<(&'static str, f64)> {
+    fn slots(&self) -> Vec<(&'static str, f64)> {
         if self.momentum == 0.0 { vec![] } else { vec![("momentum", 0.0)] }
     }
 
