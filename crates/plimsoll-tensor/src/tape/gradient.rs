@@ -251,7 +251,9 @@ impl TapeCore {
                 continue;
             }
             for (source, start) in starts.iter().enumerate() {
-                let Some(start) = start.as_ref().filter(|start| Arc::ptr_eq(&start.node, &node)) else { continue };
+                let Some(start) = start.as_ref().filter(|start| Arc::ptr_eq(&start.node, &node)) else {
+                    continue;
+                };
                 if let Some(gradient) = &arrived[start.output] {
                     hand_out(source, gradient.clone())?;
                 }
