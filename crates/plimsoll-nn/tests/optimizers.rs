@@ -8,8 +8,7 @@ use plimsoll_nn::optimizers::{
 use plimsoll_nn::{Layer, Model, Policy, with_policy};
 use plimsoll_tensor::optimizer::Schedule;
 use plimsoll_tensor::{
-    Activation, DType, Device, Error, GradientTape, Owner, Result, Step, Tensor, Unconnected, Variable,
-    set_seed,
+    Activation, DType, Device, Error, GradientTape, Owner, Result, Step, Tensor, Variable, set_seed,
 };
 use plimsoll_testkit::assert_close;
 
@@ -23,7 +22,7 @@ fn after_steps(method: &dyn Method, n_steps: usize) -> Result<Variable> {
     let mut optimizer = method.build();
     for _ in 0..n_steps {
         let gradient = variable.sub(&target)?;
-        optimizer.apply_gradients(vec![Some(gradient)], &[variable.clone()])?;
+        optimizer.apply_gradients(vec![gradient], &[variable.clone()])?;
     }
     Ok(variable)
 }
@@ -72,10 +71,8 @@ impl Training {
         })
     }
 
-    fn gradients(&self, tape: &GradientTape, loss: &Tensor) -> Result<Vec<Option<Tensor>>> {
-        let variables = self.model.trainable_variables();
-        let sources: Vec<&Tensor> = variables.iter().map(|variable| &**variable).collect();
-        tape.gradients(&[loss], None, &sources, Unconnected::None)
+    fn gradients(&self, tape: &GradientTape, loss: &Tensor) -> Result<Vec<Tensor>> {
+        tape.variable_gradients(loss, &self.model.trainable_variables())
     }
 
     fn step(&self, optimizer: &mut Optimizer) -> Result<()> {
@@ -120,14 +117,14 @@ fn state_is_made_once_named_by_path_and_owned_by_the_optimizer() -> Result<()> {
 }
 
 #[test]
-fn other_variables_and_missing_gradients_are_refused_by_name() -> Result<()> {
+fn other_variables_and_wrong_gradients_are_refused_by_name() -> Result<()> {
     let (a, b) = (Variable::new(vector(&[1.0])).named("a"), Variable::new(vector(&[2.0])).named("b"));
     let mut optimizer = Sgd::new(0.1).build();
-    let one = || Some(vector(&[1.0]));
+    let one = || vector(&[1.0]);
     let text = |error: Error| error.to_string();
-    let missing = optimizer.apply_gradients(vec![one(), None], &[a.clone(), b.clone()]).map_err(text);
-    assert!(missing.unwrap_err().contains("variable \"b\" has no gradient"));
-    let shape = optimizer.apply_gradients(vec![Some(vector(&[1.0, 2.0]))], &[a.clone()]).map_err(text);
+    let missing = optimizer.apply_gradients(vec![one()], &[a.clone(), b.clone()]).map_err(text);
+    assert!(missing.unwrap_err().contains("1 gradients for 2 variables"));
+    let shape = optimizer.apply_gradients(vec![vector(&[1.0, 2.0])], &[a.clone()]).map_err(text);
     assert!(shape.unwrap_err().contains("variable \"a\" is [1], but its gradient [2]"));
     let none = optimizer.apply_gradients(vec![], &[]).map_err(text);
     assert!(none.unwrap_err().contains("no variables"));
@@ -228,7 +225,7 @@ fn a_restored_optimizer_continues_bit_for_bit() -> Result<()> {
 fn gradients_are_clipped_by_value_and_by_norm() -> Result<()> {
     let moved = |optimizer: Optimizer, gradient: &[f32]| -> Result<Vec<f32>> {
         let (mut optimizer, v) = (optimizer, Variable::new(Tensor::zeros([gradient.len()])?));
-        optimizer.apply_gradients(vec![Some(vector(gradient))], &[v.clone()])?;
+        optimizer.apply_gradients(vec![vector(gradient)], &[v.clone()])?;
         v.to_vec()
     };
     let sgd = || Sgd::new(1.0).build();
@@ -244,7 +241,7 @@ fn decay_leaves_out_what_is_excluded_by_name() -> Result<()> {
     for optimizer in [AdamW::new(0.1).weight_decay(0.5).build(), Sgd::new(0.1).weight_decay(0.5).build()] {
         variables.iter().try_for_each(|variable| variable.assign(&vector(&[1.0])))?;
         let mut optimizer = optimizer.exclude_from_weight_decay(&["bias"]);
-        optimizer.apply_gradients(vec![Some(vector(&[0.0])); 2], &variables)?;
+        optimizer.apply_gradients(vec![vector(&[0.0]); 2], &variables)?;
         assert_eq!(variables.each_ref().map(|v| v.item::<f32>().ok()), [Some(0.95), Some(1.0)]);
     }
     Ok(())
@@ -253,7 +250,7 @@ fn decay_leaves_out_what_is_excluded_by_name() -> Result<()> {
 #[test]
 fn the_learning_rate_is_set_or_follows_its_schedule() -> Result<()> {
     let variable = Variable::new(vector(&[0.0]));
-    let one = || vec![Some(vector(&[1.0]))];
+    let one = || vec![vector(&[1.0])];
     let mut optimizer = Sgd::new(0.5).build();
     optimizer.set_learning_rate(0.25)?;
     optimizer.apply_gradients(one(), &[variable.clone()])?;
@@ -279,7 +276,7 @@ fn an_overflow_is_skipped_named_and_halves_the_scale() -> Result<()> {
     let scale = LossScale::new().initial(8.0).growth_interval(2);
     let mut optimizer = Sgd::new(1.0).momentum(0.5).build().loss_scale(scale);
     let mut step = |a: f32, b: f32| -> Result<(f64, Option<String>)> {
-        optimizer.apply_gradients(vec![Some(vector(&[a])), Some(vector(&[b]))], &variables)?;
+        optimizer.apply_gradients(vec![vector(&[a]), vector(&[b])], &variables)?;
         Ok((optimizer.control()?.loss_scale, optimizer.overflowed()?))
     };
     assert_eq!(step(8.0, f32::INFINITY)?, (4.0, Some("b".to_owned())));
@@ -338,7 +335,7 @@ fn parts_of_a_batch_add_up_in_place_to_the_whole() -> Result<()> {
     assert!(in_use.iter().all(|&bytes| bytes == in_use[0]), "{in_use:?}");
     let sums = accumulator.take();
     assert!(accumulator.is_empty());
-    for (sum, whole) in sums.iter().flatten().zip(whole.iter().flatten()) {
+    for (sum, whole) in sums.iter().zip(&whole) {
         assert_close(sum, &whole.to_f64_vec()?);
     }
     Ok(())
@@ -349,14 +346,17 @@ fn narrow_gradients_add_up_in_single_precision() -> Result<()> {
     let mut accumulator = Accumulator::new();
     let small = vector(&[1.0, 1e-3]).cast(DType::F16)?;
     for _ in 0..3 {
-        accumulator.add(vec![Some(small.clone()), None])?;
+        accumulator.add(vec![small.clone()])?;
     }
     let sums = accumulator.take();
-    let sum = sums[0].as_ref().expect("a sum");
-    assert_eq!((sum.dtype(), sums[1].is_none()), (DType::F32, true));
-    assert_close(sum, &small.to_f64_vec()?.iter().map(|x| 3.0 * x).collect::<Vec<_>>());
-    let error = accumulator.add(vec![None]).and_then(|()| accumulator.add(vec![None, None]));
-    assert!(error.expect_err("another number").to_string().contains("1 gradients are added up, but 2"));
+    assert_eq!(sums[0].dtype(), DType::F32);
+    assert_close(&sums[0], &small.to_f64_vec()?.iter().map(|x| 3.0 * x).collect::<Vec<_>>());
+    accumulator.add(vec![small.clone()])?;
+    let error = accumulator.add(vec![small.clone(), small]).expect_err("another number").to_string();
+    assert!(error.contains("1 gradients are added up, but 2"), "{error}");
+    accumulator.add(vec![vector(&[1.0])])?;
+    let error = accumulator.add(vec![vector(&[1.0, 2.0])]).expect_err("another shape").to_string();
+    assert!(error.contains("a gradient of [2] cannot be added to one of [1]"), "{error}");
     Ok(())
 }
 
@@ -385,9 +385,7 @@ fn deep_steps(
         if during_backward {
             optimizer.apply_during_backward(&tape, &loss, &variables)?;
         } else {
-            let sources: Vec<&Tensor> = variables.iter().map(|variable| &**variable).collect();
-            let gradients = tape.gradients(&[&loss], None, &sources, Unconnected::None)?;
-            optimizer.apply_gradients(gradients, &variables)?;
+            optimizer.apply_gradients(tape.variable_gradients(&loss, &variables)?, &variables)?;
         }
         let stats = device.stats();
         (peak, gradient_bytes) = (stats.peak_in_use - before, stats.peak_rows.get(Owner::Gradients));
