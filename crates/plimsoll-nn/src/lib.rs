@@ -12,6 +12,7 @@ pub mod layers;
 pub mod losses;
 pub mod metrics;
 mod model;
+pub mod optimizers;
 mod policy;
 mod summary;
 
@@ -20,5 +21,6 @@ pub use layer::{Forward, Layer, With, variable, variable_apart};
 pub use losses::Loss;
 pub use metrics::Metric;
 pub use model::{Mode, Model};
+pub use optimizers::{Method, Optimizer};
 pub use policy::{Policy, current_policy, set_policy, with_policy};
 pub use summary::{Summary, SummaryRow};

@@ -37,6 +37,7 @@ pub use execute::apply;
 pub use layout::Layout;
 pub use op::{Op, OpRef};
 pub use ops::binary::Rhs;
+pub use ops::optimizer;
 pub use ops::pool::Pool2d;
 pub use ops::slice::{IntoSlices, Slice};
 pub use ops::{

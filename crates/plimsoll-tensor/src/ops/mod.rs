@@ -25,6 +25,7 @@ mod logical;
 mod masked_fill;
 mod matmul;
 mod norm;
+pub mod optimizer;
 pub(crate) mod pool;
 mod predicate;
 mod recurrent;
@@ -67,6 +68,7 @@ static ALL: &[&[&registry::OpInfo]] = &[
     masked_fill::INFOS,
     matmul::INFOS,
     norm::INFOS,
+    optimizer::INFOS,
     pool::INFOS,
     predicate::INFOS,
     recurrent::INFOS,

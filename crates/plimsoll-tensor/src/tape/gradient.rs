@@ -124,12 +124,7 @@ impl GradientTape {
             if gradient.is_none() && unconnected == Unconnected::Zeros {
                 *gradient = Some(source.zeros_like()?);
             }
-            if let Some(gradient) = gradient {
-                let storage = gradient.storage();
-                if storage.block().label().owner == Owner::Temporary {
-                    storage.block().relabel(Owner::Gradients);
-                }
-            }
+            gradient.iter().for_each(count_as_gradient);
         }
         Ok(gradients)
     }
@@ -152,6 +147,14 @@ impl GradientTape {
         if !self.core.persistent {
             self.core.clear();
         }
+    }
+}
+
+/// From now on the bytes of a result of backward are those of a gradient.
+pub(super) fn count_as_gradient(gradient: &Tensor) {
+    let storage = gradient.storage();
+    if storage.block().label().owner == Owner::Temporary {
+        storage.block().relabel(Owner::Gradients);
     }
 }
 
@@ -216,6 +219,7 @@ struct Path {
 }
 
 impl TapeCore {
+    /// Walks back from the targets and collects the gradients of the sources.
     pub(super) fn walk(
         self: &Arc<Self>,
         targets: &[&Tensor],
@@ -223,6 +227,24 @@ impl TapeCore {
         sources: &[&Tensor],
         saves: Saves,
     ) -> Result<Vec<Option<Tensor>>> {
+        let mut gradients: Vec<Option<Tensor>> = vec![None; sources.len()];
+        self.walk_each(targets, output_gradients, sources, saves, &mut |source, gradient| {
+            gradients[source] = Some(gradient);
+            Ok(())
+        })?;
+        Ok(gradients)
+    }
+
+    /// Walks back from the targets and hands out the gradient of each source when it is complete: a node is walked after
+    /// all that read its outputs.
+    pub(super) fn walk_each(
+        self: &Arc<Self>,
+        targets: &[&Tensor],
+        output_gradients: Option<&[&Tensor]>,
+        sources: &[&Tensor],
+        saves: Saves,
+        hand_out: &mut dyn FnMut(usize, Tensor) -> Result<()>,
+    ) -> Result<()> {
         let stays = self.persistent || saves == Saves::Stay;
         let ends: Vec<Option<NodeRef>> =
             targets.iter().map(|target| self.known(target)).collect::<Result<_>>()?;
@@ -237,22 +259,37 @@ impl TapeCore {
             };
             path.arrive(end, seed)?;
         }
-        let mut results: Vec<Option<Tensor>> = vec![None; sources.len()];
         for node in std::mem::take(&mut path.nodes) {
             let arrived = std::mem::take(&mut path.arrived[node.seq]);
             if arrived.is_empty() {
                 continue;
             }
-            for (start, result) in starts.iter().zip(&mut results) {
-                if let Some(start) = start.as_ref().filter(|start| Arc::ptr_eq(&start.node, &node)) {
-                    result.clone_from(&arrived[start.output]);
+            for (source, start) in starts.iter().enumerate() {
+                let Some(start) = start.as_ref().filter(|start| Arc::ptr_eq(&start.node, &node)) else {
+                    continue;
+                };
+                if let Some(gradient) = &arrived[start.output] {
+                    hand_out(source, gradient.clone())?;
                 }
             }
             if let Some(op) = &node.op {
                 self.step_back(&**op, &node, arrived, stays, &mut path)?;
             }
         }
-        Ok(results)
+        Ok(())
+    }
+
+    /// The first source that no way leads to from the target.
+    pub(super) fn unconnected(
+        self: &Arc<Self>,
+        target: &Tensor,
+        sources: &[&Tensor],
+    ) -> Result<Option<usize>> {
+        let starts: Vec<Option<NodeRef>> =
+            sources.iter().map(|source| self.known(source)).collect::<Result<_>>()?;
+        let path = Path::between(&starts, &[self.known(target)?]);
+        let is_reached = |start: &NodeRef| path.nodes.iter().any(|node| Arc::ptr_eq(node, &start.node));
+        Ok(starts.iter().position(|start| !start.as_ref().is_some_and(is_reached)))
     }
 
     /// The node of a target or source.
