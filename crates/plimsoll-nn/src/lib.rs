@@ -11,11 +11,13 @@ pub mod initializer;
 pub mod layer;
 pub mod layers;
 mod model;
+pub mod optimizers;
 mod policy;
 mod summary;
 
 pub use initializer::Initializer;
 pub use layer::{Forward, Layer, With, variable, variable_apart};
 pub use model::{Mode, Model};
+pub use optimizers::{Method, Optimizer};
 pub use policy::{Policy, current_policy, set_policy, with_policy};
 pub use summary::{Summary, SummaryRow};
