@@ -16,11 +16,7 @@ pub(super) fn cause(pair: &Pair, names: &[String; 2], variables: &[Variable]) ->
     }
     let floats: Vec<&Variable> = variables.iter().filter(|variable| variable.dtype().is_float()).collect();
     let values: Vec<&Tensor> = floats.iter().map(|variable| &***variable).collect();
-    let first_bad = match values.is_empty() {
-        true => -1,
-        false => Tensor::global_norm(&values)?.1.item::<i64>()?,
-    };
-    Ok(match usize::try_from(first_bad).ok().and_then(|idx| floats.get(idx)) {
+    Ok(match first_bad(&values)?.map(|idx| floats[idx]) {
         Some(variable) => format!("variable {:?} holds values that are not finite", variable.name()),
         None => "data and weights are finite, so the model's own arithmetic went out of range; try a smaller learning \
                  rate, or clip the gradients"
@@ -29,15 +25,18 @@ pub(super) fn cause(pair: &Pair, names: &[String; 2], variables: &[Variable]) ->
 }
 
 /// The name of the first variable whose gradient is not finite.
-pub(super) fn bad_gradient(gradients: &[Option<Tensor>], variables: &[Variable]) -> Result<Option<String>> {
-    let pairs = gradients.iter().zip(variables).filter_map(|(gradient, variable)| Some((gradient.as_ref()?, variable)));
-    let (gradients, variables): (Vec<&Tensor>, Vec<&Variable>) = pairs.unzip();
-    if gradients.is_empty() {
+pub(super) fn bad_gradient(gradients: &[Tensor], variables: &[Variable]) -> Result<Option<String>> {
+    let gradients: Vec<&Tensor> = gradients.iter().collect();
+    Ok(first_bad(&gradients)?.map(|idx| variables[idx].name()))
+}
+
+/// Which tensor is the first that holds a value that is not finite.
+fn first_bad(tensors: &[&Tensor]) -> Result<Option<usize>> {
+    if tensors.is_empty() {
         return Ok(None);
     }
-    let first_bad = Tensor::global_norm(&gradients)?.1.item::<i64>()?;
-    let variable = usize::try_from(first_bad).ok().and_then(|idx| variables.get(idx));
-    Ok(variable.map(|variable| variable.name()))
+    let (_, first_bad) = Tensor::global_norm(tensors)?;
+    Ok(usize::try_from(first_bad.item::<i64>()?).ok())
 }
 
 /// Where the first value that is not finite is, and what it is.

@@ -5,7 +5,7 @@
 
 use std::ops::Range;
 
-use plimsoll_tensor::{Error, ErrorKind, GradientTape, Result, Step, Tensor, Unconnected, Variable};
+use plimsoll_tensor::{Error, ErrorKind, GradientTape, Result, Step, Tensor, Variable};
 
 use super::examples::Pair;
 use super::finite;
@@ -84,9 +84,7 @@ impl Stepper {
             let scaled = self.optimizer.scale_loss(&loss)?;
             Ok((loss.stop_gradient(), scaled))
         })?;
-        let sources: Vec<&Tensor> = self.variables.iter().map(|variable| &**variable).collect();
-        let gradients = tape.gradients(&[&scaled], None, &sources, Unconnected::None)?;
-        self.check_connected(&gradients)?;
+        let gradients = tape.variable_gradients(&scaled, &self.variables)?;
         if self.check_gradients
             && !loss.device().is_ghost()
             && let Some(variable) = finite::bad_gradient(&gradients, &self.variables)?
@@ -96,23 +94,7 @@ impl Stepper {
                 format!("the gradient of variable {variable:?} is not finite; the loss is {}", read(&loss)?),
             ));
         }
-        Ok((loss, gradients))
-    }
-
-    fn check_connected(&self, gradients: &[Option<Tensor>]) -> Result<()> {
-        let pairs = gradients.iter().zip(&self.variables);
-        let lost: Vec<String> =
-            pairs.filter(|(gradient, _)| gradient.is_none()).map(|(_, variable)| variable.name()).collect();
-        match lost.is_empty() {
-            true => Ok(()),
-            false => Err(Error::argument(
-                "fit",
-                format!(
-                    "the loss does not depend on {}; freeze their layers with `frozen`, or use them",
-                    lost.join(", ")
-                ),
-            )),
-        }
+        Ok((loss, gradients.into_iter().map(Some).collect()))
     }
 }
 
