@@ -6,6 +6,7 @@
 //!
 //! Warnings go to the `log` facade, once each; the program decides whether and how they are shown.
 
+pub mod checkpoint;
 pub mod initializer;
 pub mod layer;
 pub mod layers;
@@ -15,6 +16,7 @@ mod model;
 pub mod optimizers;
 mod policy;
 mod summary;
+pub mod train;
 
 pub use initializer::Initializer;
 pub use layer::{Forward, Layer, With, variable, variable_apart};

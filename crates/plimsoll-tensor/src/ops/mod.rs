@@ -28,6 +28,7 @@ mod norm;
 pub mod optimizer;
 pub(crate) mod pool;
 mod predicate;
+pub(crate) mod read_file;
 mod recurrent;
 mod reduce;
 pub mod registry;
