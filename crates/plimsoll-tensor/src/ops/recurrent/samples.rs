@@ -1,7 +1,8 @@
 //! Samples of recurrent cells, with plain loops over f64 as their reference.
 
 use super::cell::Cell;
-use super::{GruWeights, LstmState, RecurrentBackward, RecurrentWeights};
+use super::gradient::RecurrentBackward;
+use super::{GruWeights, LstmState, RecurrentWeights};
 use crate::error::Result;
 use crate::execute::apply;
 use crate::op::OpRef;
