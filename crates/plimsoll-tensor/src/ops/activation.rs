@@ -60,13 +60,13 @@ impl Activation {
         }
     }
 
-    /// Turns the gradient of a stretch of the output into that of the sums, for a kernel.
-    pub(super) fn back_in_kernel<T: Real>(self) -> Option<fn(&mut [T], &[T])> {
+    /// Turns the gradient of a stretch of the output into that of the sums, in a kernel.
+    pub(super) fn back_in_kernel<T: Real>(self, gradient: &mut [T], output: &[T]) {
         match self {
-            Activation::Relu => Some(|gradient, output| back_in_place(Relu, gradient, output)),
-            Activation::Sigmoid => Some(|gradient, output| back_in_place(Sigmoid, gradient, output)),
-            Activation::Tanh => Some(|gradient, output| back_in_place(Tanh, gradient, output)),
-            _ => None,
+            Activation::Relu => back_in_place(Relu, gradient, output),
+            Activation::Sigmoid => back_in_place(Sigmoid, gradient, output),
+            Activation::Tanh => back_in_place(Tanh, gradient, output),
+            _ => {}
         }
     }
 

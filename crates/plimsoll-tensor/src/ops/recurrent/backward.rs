@@ -170,7 +170,7 @@ impl<C: Compute> Backward<'_, C> {
                 self.previous.read(row, step, before);
                 if let Some(d_sequence) = &self.d_sequence {
                     d_sequence.read(row, step, scratch.row);
-                    d_hidden.iter_mut().zip(&*scratch.row).for_each(|(sum, &d)| *sum = *sum + d);
+                    d_hidden.iter_mut().zip(&*scratch.row).for_each(|(sum, &d)| *sum += d);
                 }
                 cell.back(StepBack { row: sums, before, after, d_hidden, d_cell });
                 self.d_sums.write(row, step, sums);

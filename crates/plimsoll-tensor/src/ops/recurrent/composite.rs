@@ -1,8 +1,9 @@
 //! The same in plain ops, step by step, for derivatives of higher order.
 
+use super::Recurrent;
 use super::cell::State;
+use super::gradient::RecurrentBackward;
 use super::kernel::Extents;
-use super::{Recurrent, RecurrentBackward};
 use crate::error::Result;
 use crate::op::{Meta, Tensors};
 use crate::ops::matmul::as_rows;

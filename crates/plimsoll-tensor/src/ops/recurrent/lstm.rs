@@ -60,7 +60,7 @@ pub(super) fn back<C: Compute>(step: StepBack<'_, C>) {
         || {
             after.iter_mut().for_each(|c| *c = c.tanh());
             for (((dc, &dh), &o), &t) in d_cell.iter_mut().zip(&*d_hidden).zip(&*o).zip(&*after) {
-                *dc = *dc + dh * o * (C::ONE - t * t);
+                *dc += dh * o * (C::ONE - t * t);
             }
             for ((o, t), &dh) in o.iter_mut().zip(after.iter_mut()).zip(&*d_hidden) {
                 let hidden = *o * *t;

@@ -1,7 +1,8 @@
 //! Samples of recurrent cells, with plain loops over f64 as their reference.
 
 use super::cell::Cell;
-use super::{GruWeights, LstmState, RecurrentBackward, RecurrentWeights};
+use super::gradient::RecurrentBackward;
+use super::{GruWeights, LstmState, RecurrentWeights};
 use crate::error::Result;
 use crate::execute::apply;
 use crate::op::OpRef;
@@ -90,7 +91,7 @@ impl Call {
     }
 
     fn reference(&self, x: &[Array]) -> Vec<Array> {
-        let (batch, steps, features) = (x[0].shape[0], x[0].shape[1], x[0].shape[2]);
+        let (batch, steps) = (x[0].shape[0], x[0].shape[1]);
         let n = x[2].shape[0];
         let first = self.first_state();
         let initial = |state: usize| match self.initial {
@@ -101,40 +102,54 @@ impl Call {
         let mut sequence = Array::build(&[batch, steps, n], |_| 0.0);
         for step in 0..steps {
             for example in 0..batch {
-                let bias = |of: usize, col: usize| match self.biased && of < self.cell.n_biases() {
-                    true => x[3 + of].at(&[col]),
-                    false => 0.0,
-                };
-                let of_input = |col: usize| {
-                    let terms = (0..features).map(|k| x[0].at(&[example, step, k]) * x[1].at(&[k, col]));
-                    terms.sum::<f64>() + bias(0, col)
-                };
-                let old: Vec<f64> = (0..n).map(|k| h.at(&[example, k])).collect();
-                let of_hidden =
-                    |col: usize| (0..n).map(|k| old[k] * x[2].at(&[k, col])).sum::<f64>() + bias(1, col);
-                let both = |gate: usize, unit: usize| of_input(gate * n + unit) + of_hidden(gate * n + unit);
-                let sigmoid = |x: f64| 1.0 / (1.0 + (-x).exp());
+                let row = example * n..(example + 1) * n;
+                let sums = self.reference_sums(x, [example, step], &h.values[row.clone()]);
+                let (h, c) = (&mut h.values[row.clone()], &mut c.values[row]);
                 for unit in 0..n {
-                    let at = example * n + unit;
-                    h.values[at] = match self.cell {
-                        Cell::Lstm => {
-                            let (i, f) = (sigmoid(both(0, unit)), sigmoid(both(1, unit)));
-                            c.values[at] = f * c.values[at] + i * both(2, unit).tanh();
-                            sigmoid(both(3, unit)) * c.values[at].tanh()
-                        }
-                        Cell::Gru => {
-                            let (r, z) = (sigmoid(both(0, unit)), sigmoid(both(1, unit)));
-                            let n = (of_input(2 * n + unit) + r * of_hidden(2 * n + unit)).tanh();
-                            (1.0 - z) * n + z * old[unit]
-                        }
-                        Cell::Simple(activation) => activation.reference(both(0, unit)),
-                    };
-                    sequence.values[(example * steps + step) * n + unit] = h.values[at];
+                    [h[unit], c[unit]] = self.reference_unit(&sums, unit, [h[unit], c[unit]]);
                 }
+                sequence.values[(example * steps + step) * n..][..n].copy_from_slice(h);
             }
         }
         let states = if self.cell == Cell::Lstm { vec![h, c] } else { vec![h] };
         self.sequence.then_some(sequence).into_iter().chain(states).collect()
+    }
+
+    /// The sums of inputs and of hidden states of one example and step, gate by gate.
+    fn reference_sums(&self, x: &[Array], [example, step]: [usize; 2], hidden: &[f64]) -> [Vec<f64>; 2] {
+        let bias = |of: usize, col: usize| match self.biased && of < self.cell.n_biases() {
+            true => x[3 + of].at(&[col]),
+            false => 0.0,
+        };
+        let of_input = |col: usize| {
+            let term = |k: usize| x[0].at(&[example, step, k]) * x[1].at(&[k, col]);
+            (0..x[1].shape[0]).map(term).sum::<f64>() + bias(0, col)
+        };
+        let of_hidden = |col: usize| {
+            let terms = hidden.iter().enumerate().map(|(k, h)| h * x[2].at(&[k, col]));
+            terms.sum::<f64>() + bias(1, col)
+        };
+        let columns = 0..x[1].shape[1];
+        [columns.clone().map(of_input).collect(), columns.map(of_hidden).collect()]
+    }
+
+    /// The hidden and the cell state of one unit after a step, from those before it.
+    fn reference_unit(&self, [a, b]: &[Vec<f64>; 2], unit: usize, [h, c]: [f64; 2]) -> [f64; 2] {
+        let n = a.len() / self.cell.n_gates();
+        let sum = |gate: usize| a[gate * n + unit] + b[gate * n + unit];
+        let sigmoid = |x: f64| 1.0 / (1.0 + (-x).exp());
+        match self.cell {
+            Cell::Lstm => {
+                let c = sigmoid(sum(1)) * c + sigmoid(sum(0)) * sum(2).tanh();
+                [sigmoid(sum(3)) * c.tanh(), c]
+            }
+            Cell::Gru => {
+                let candidate = (a[2 * n + unit] + sigmoid(sum(0)) * b[2 * n + unit]).tanh();
+                let z = sigmoid(sum(1));
+                [(1.0 - z) * candidate + z * h, c]
+            }
+            Cell::Simple(activation) => [activation.reference(sum(0)), c],
+        }
     }
 
     /// PyTorch's function of that name, with weights and states as it wants them.

@@ -15,9 +15,7 @@ pub(super) fn step<C: Compute>(activation: Activation, row: &mut [C], hidden: &m
 
 pub(super) fn back<C: Compute>(activation: Activation, step: StepBack<'_, C>) {
     let StepBack { row, d_hidden, .. } = step;
-    if let Some(back) = activation.back_in_kernel() {
-        back(d_hidden, row);
-    }
+    activation.back_in_kernel(d_hidden, row);
     row.copy_from_slice(d_hidden);
     d_hidden.fill(C::ZERO);
 }
