@@ -35,7 +35,8 @@ mod state;
 
 use std::sync::Arc;
 
-use plimsoll_tensor::optimizer::{Algorithm, BeginStep, Common, Control, Decay, Schedule, SetLearningRate};
+pub use plimsoll_tensor::optimizer::Schedule;
+use plimsoll_tensor::optimizer::{Algorithm, BeginStep, Common, Control, Decay, SetLearningRate};
 use plimsoll_tensor::{Device, Error, OpRef, Owner, Result, Step, Tensor, Variable, at_callers_line};
 
 pub use accumulator::Accumulator;
