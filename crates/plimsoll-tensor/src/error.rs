@@ -67,6 +67,13 @@ pub enum ErrorKind {
         /// What was asked for.
         op: &'static str,
     },
+    /// Something that failed while doing something else, such as making a batch.
+    Within {
+        /// What was being done.
+        place: String,
+        /// What went wrong there.
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
     /// A file that could not be read or written.
     Io {
         /// The path.
@@ -124,6 +131,14 @@ impl Error {
         Error::new(ErrorKind::Tape { detail: detail.into() })
     }
 
+    /// An error, of any kind, that came up while doing something.
+    pub fn within(
+        place: impl Into<String>,
+        source: impl Into<Box<dyn std::error::Error + Send + Sync>>,
+    ) -> Error {
+        Error::new(ErrorKind::Within { place: place.into(), source: source.into() })
+    }
+
     /// A file that could not be read or written.
     pub fn io(path: &std::path::Path, source: std::io::Error) -> Error {
         Error::new(ErrorKind::Io { path: path.display().to_string(), source })
@@ -177,6 +192,7 @@ impl fmt::Display for Error {
             ErrorKind::Ghost { op } => {
                 write!(f, "{op}: a ghost tensor has a shape but no values; read them on a real device")
             }
+            ErrorKind::Within { place, source } => write!(f, "{place}: {source}"),
             ErrorKind::Io { path, source } => write!(f, "{path}: {source}"),
             ErrorKind::Format { path, detail } => write!(f, "{path}: {detail}"),
         }
@@ -193,6 +209,7 @@ impl std::error::Error for Error {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match &*self.0 {
             ErrorKind::OutOfMemory(report) => Some(&**report),
+            ErrorKind::Within { source, .. } => Some(&**source),
             ErrorKind::Io { source, .. } => Some(source),
             _ => None,
         }

@@ -121,8 +121,8 @@ impl GradientTape {
             }
             if let Some(gradient) = gradient {
                 let storage = gradient.storage();
-                if storage.block().label().owner == Owner::Temporary {
-                    storage.block().relabel(Owner::Gradients);
+                if storage.owner() == Owner::Temporary {
+                    storage.relabel(Owner::Gradients);
                 }
             }
         }
