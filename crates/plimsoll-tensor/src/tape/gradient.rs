@@ -153,8 +153,8 @@ impl GradientTape {
 /// From now on the bytes of a result of backward are those of a gradient.
 pub(super) fn count_as_gradient(gradient: &Tensor) {
     let storage = gradient.storage();
-    if storage.block().label().owner == Owner::Temporary {
-        storage.block().relabel(Owner::Gradients);
+    if storage.owner() == Owner::Temporary {
+        storage.relabel(Owner::Gradients);
     }
 }
 
