@@ -38,7 +38,8 @@ impl Accumulator {
             ));
         }
         let before = sums.into_iter().chain(std::iter::repeat_with(|| None));
-        self.sums = before.zip(gradients).map(|(sum, gradient)| added(sum, gradient)).collect::<Result<_>>()?;
+        self.sums =
+            before.zip(gradients).map(|(sum, gradient)| added(sum, gradient)).collect::<Result<_>>()?;
         Ok(())
     }
 

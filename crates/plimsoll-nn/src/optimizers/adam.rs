@@ -23,14 +23,7 @@ pub struct Adam {
 impl Adam {
     /// Adam with the usual betas (the default learning rate elsewhere is 1e-3).
     pub fn new(learning_rate: f64) -> Adam {
-        Adam {
-            learning_rate,
-            beta_1: 0.9,
-            beta_2: 0.999,
-            epsilon: 1e-8,
-            amsgrad: false,
-            weight_decay: 0.0,
-        }
+        Adam { learning_rate, beta_1: 0.9, beta_2: 0.999, epsilon: 1e-8, amsgrad: false, weight_decay: 0.0 }
     }
 
     /// How much of the mean of gradients stays from step to step; 0.9 by default.

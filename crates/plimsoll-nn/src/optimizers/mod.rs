@@ -240,9 +240,7 @@ impl Optimizer {
         let _line = at_callers_line();
         match &self.control {
             Some(control) => Control::read(control),
-            None => {
-                Ok(Control::new(self.rate, self.loss_scale.map_or(1.0, |loss_scale| loss_scale.initial)))
-            }
+            None => Ok(Control::new(self.rate, self.loss_scale.map_or(1.0, |loss_scale| loss_scale.initial))),
         }
     }
 
@@ -332,7 +330,11 @@ fn whole(gradients: Vec<Option<Tensor>>, variables: &[Variable]) -> Result<Vec<T
     if gradients.len() != variables.len() {
         return Err(Error::argument(
             "optimizer",
-            format!("{} gradients for {} variables; there must be one each", gradients.len(), variables.len()),
+            format!(
+                "{} gradients for {} variables; there must be one each",
+                gradients.len(),
+                variables.len()
+            ),
         ));
     }
     let checked = |(gradient, variable): (Option<Tensor>, &Variable)| {

@@ -23,14 +23,7 @@ pub struct RmsProp {
 impl RmsProp {
     /// RMSprop that is not centered and has no momentum (Keras's default learning rate is 1e-3, PyTorch's 1e-2).
     pub fn new(learning_rate: f64) -> RmsProp {
-        RmsProp {
-            learning_rate,
-            rho: 0.9,
-            momentum: 0.0,
-            epsilon: 1e-8,
-            centered: false,
-            weight_decay: 0.0,
-        }
+        RmsProp { learning_rate, rho: 0.9, momentum: 0.0, epsilon: 1e-8, centered: false, weight_decay: 0.0 }
     }
 
     /// How much of the mean of squares stays from step to step; 0.9 by default.

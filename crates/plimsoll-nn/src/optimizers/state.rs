@@ -49,7 +49,8 @@ impl State {
         if self.variables == variables {
             return Ok(());
         }
-        let name = |variable: Option<&Variable>| variable.map_or("none".to_owned(), |v| format!("{:?}", v.name()));
+        let name =
+            |variable: Option<&Variable>| variable.map_or("none".to_owned(), |v| format!("{:?}", v.name()));
         let n_either = self.variables.len().max(variables.len());
         let differs = |&idx: &usize| self.variables.get(idx) != variables.get(idx);
         let first = (0..n_either).find(differs).unwrap_or(0);

@@ -64,7 +64,8 @@ impl Stepper {
         let mut total: Option<Tensor> = None;
         for range in parts {
             let share = range.len() as f64 / n_examples as f64;
-            let (loss, gradients) = self.gradients_of_part(&pair.part(range.start, range.len())?, Some(share))?;
+            let (loss, gradients) =
+                self.gradients_of_part(&pair.part(range.start, range.len())?, Some(share))?;
             sums.add(gradients)?;
             total = Some(match total {
                 None => loss,
@@ -75,7 +76,11 @@ impl Stepper {
         Ok((total, sums.take()))
     }
 
-    fn gradients_of_part(&mut self, pair: &Pair, share: Option<f64>) -> Result<(Tensor, Vec<Option<Tensor>>)> {
+    fn gradients_of_part(
+        &mut self,
+        pair: &Pair,
+        share: Option<f64>,
+    ) -> Result<(Tensor, Vec<Option<Tensor>>)> {
         let tape = GradientTape::new();
         let (loss, scaled) = tape.record(|| {
             let predictions = self.model.forward(&pair.inputs, Mode::Train)?;
