@@ -8,7 +8,7 @@ use plimsoll_tensor::{Error, Owner, Result, Tensor, at_callers_line, with_owner}
 /// The sum is the gradient of the whole batch's mean loss if each part's loss is weighted by its share of the batch.
 #[derive(Debug, Default)]
 pub struct Accumulator {
-    sums: Vec<Option<Tensor>>,
+    sums: Vec<Tensor>,
 }
 
 impl Accumulator {
@@ -22,39 +22,43 @@ impl Accumulator {
         self.sums.is_empty()
     }
 
-    /// Adds the gradients of one part; a source without a gradient adds nothing.
+    /// Adds the gradients of one part.
     ///
     /// # Errors
     /// Another number of gradients, or other shapes, than before; memory that is full. The sums are dropped then: a part
     /// may have been added, so the batch begins anew.
     #[track_caller]
-    pub fn add(&mut self, gradients: Vec<Option<Tensor>>) -> Result<()> {
+    pub fn add(&mut self, gradients: Vec<Tensor>) -> Result<()> {
         let _line = at_callers_line();
         let sums = std::mem::take(&mut self.sums);
-        if !sums.is_empty() && sums.len() != gradients.len() {
+        if sums.is_empty() {
+            self.sums = gradients.into_iter().map(wide).collect::<Result<_>>()?;
+            return Ok(());
+        }
+        if sums.len() != gradients.len() {
             return Err(Error::argument(
                 "accumulator",
-                format!("{} gradients are added up, but {} were added", sums.len(), gradients.len()),
+                format!("{} gradients are added up, but {} were to be added", sums.len(), gradients.len()),
             ));
         }
-        let before = sums.into_iter().chain(std::iter::repeat_with(|| None));
-        self.sums =
-            before.zip(gradients).map(|(sum, gradient)| added(sum, gradient)).collect::<Result<_>>()?;
+        let add = |(sum, gradient): (Tensor, Tensor)| match sum.shape() == gradient.shape() {
+            true => sum.into_add(wide(gradient)?),
+            false => Err(Error::shape(
+                "accumulator",
+                format!("a gradient of {} cannot be added to one of {}", gradient.shape(), sum.shape()),
+            )),
+        };
+        self.sums = sums.into_iter().zip(gradients).map(add).collect::<Result<_>>()?;
         Ok(())
     }
 
     /// The sums, moved out: what [`apply_gradients`](super::Optimizer::apply_gradients) takes.
-    pub fn take(&mut self) -> Vec<Option<Tensor>> {
+    pub fn take(&mut self) -> Vec<Tensor> {
         std::mem::take(&mut self.sums)
     }
 }
 
-fn added(sum: Option<Tensor>, gradient: Option<Tensor>) -> Result<Option<Tensor>> {
-    let Some(gradient) = gradient else { return Ok(sum) };
-    let wide = with_owner(Owner::Gradients, || gradient.cast(gradient.dtype().accumulator()))?;
-    drop(gradient);
-    match sum {
-        None => Ok(Some(wide)),
-        Some(sum) => sum.into_add(wide).map(Some),
-    }
+/// A gradient in the dtype that it is added up in; the gradient itself if that is its own.
+fn wide(gradient: Tensor) -> Result<Tensor> {
+    with_owner(Owner::Gradients, || gradient.cast(gradient.dtype().accumulator()))
 }

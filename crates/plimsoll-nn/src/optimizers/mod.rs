@@ -9,14 +9,14 @@
 //!
 //! ```
 //! use plimsoll_nn::optimizers::{Adam, Method};
-//! use plimsoll_tensor::{GradientTape, Result, Tensor, Unconnected, Variable};
+//! use plimsoll_tensor::{GradientTape, Tensor, Variable};
 //!
 //! let w = Variable::new(Tensor::ones([3])?).named("w");
+//! let variables = [w.clone()];
 //! let mut optimizer = Adam::new(0.1).build().clip_norm(1.0);
 //! let tape = GradientTape::new();
 //! let loss = tape.record(|| w.mul(&w)?.sum(..))?;
-//! let gradients = tape.gradients(&[&loss], None, &[&w], Unconnected::None)?;
-//! optimizer.apply_gradients(gradients, &[w.clone()])?;
+//! optimizer.apply_gradients(tape.variable_gradients(&loss, &variables)?, &variables)?;
 //! assert!(w.to_vec::<f32>()?.iter().all(|&w| w < 1.0));
 //! # Ok::<(), plimsoll_tensor::Error>(())
 //! ```
@@ -35,7 +35,8 @@ mod state;
 
 use std::sync::Arc;
 
-use plimsoll_tensor::optimizer::{Algorithm, BeginStep, Common, Control, Decay, Schedule, SetLearningRate};
+pub use plimsoll_tensor::optimizer::Schedule;
+use plimsoll_tensor::optimizer::{Algorithm, BeginStep, Common, Control, Decay, SetLearningRate};
 use plimsoll_tensor::{Device, Error, OpRef, Owner, Result, Step, Tensor, Variable, at_callers_line};
 
 pub use accumulator::Accumulator;
@@ -139,16 +140,17 @@ impl Optimizer {
         self
     }
 
-    /// Updates variables from their gradients, one each, as [`gradients`](plimsoll_tensor::GradientTape::gradients) of a
-    /// tape gives them. The first call makes the state, before anything is written; later ones take the same variables.
+    /// Updates variables from their gradients, one each, as a tape's
+    /// [`variable_gradients`](plimsoll_tensor::GradientTape::variable_gradients) gives them. The first call makes the
+    /// state, before anything is written; later ones take the same variables.
     ///
     /// # Errors
-    /// A variable without a gradient, or with one of another shape; other variables than before; memory that is full.
-    /// Variables and state are then as they were.
+    /// Another number of gradients, or one of another shape; other variables than before; memory that is full. Variables
+    /// and state are then as they were.
     #[track_caller]
-    pub fn apply_gradients(&mut self, gradients: Vec<Option<Tensor>>, variables: &[Variable]) -> Result<()> {
+    pub fn apply_gradients(&mut self, gradients: Vec<Tensor>, variables: &[Variable]) -> Result<()> {
         let _line = at_callers_line();
-        let gradients = whole(gradients, variables)?;
+        check(&gradients, variables)?;
         let is_new = self.state.is_none();
         self.prepare(variables)?;
         let updated = self.update(&gradients);
@@ -325,8 +327,8 @@ impl Optimizer {
     }
 }
 
-/// The gradients, if every variable has one of its shape.
-fn whole(gradients: Vec<Option<Tensor>>, variables: &[Variable]) -> Result<Vec<Tensor>> {
+/// Refuses gradients that do not belong to the variables, one each.
+fn check(gradients: &[Tensor], variables: &[Variable]) -> Result<()> {
     if gradients.len() != variables.len() {
         return Err(Error::argument(
             "optimizer",
@@ -337,29 +339,16 @@ fn whole(gradients: Vec<Option<Tensor>>, variables: &[Variable]) -> Result<Vec<T
             ),
         ));
     }
-    let checked = |(gradient, variable): (Option<Tensor>, &Variable)| {
-        let Some(gradient) = gradient else {
-            return Err(Error::argument(
-                "optimizer",
-                format!(
-                    "variable {:?} has no gradient: the loss does not depend on it; leave it out of the list, or take \
-                     zeros with `Unconnected::Zeros`",
-                    variable.name()
-                ),
-            ));
-        };
-        if gradient.shape() != variable.shape() {
-            return Err(Error::shape(
-                "optimizer",
-                format!(
-                    "variable {:?} is {}, but its gradient {}",
-                    variable.name(),
-                    variable.shape(),
-                    gradient.shape()
-                ),
-            ));
-        }
-        Ok(gradient)
-    };
-    gradients.into_iter().zip(variables).map(checked).collect()
+    match gradients.iter().zip(variables).find(|(gradient, variable)| gradient.shape() != variable.shape()) {
+        None => Ok(()),
+        Some((gradient, variable)) => Err(Error::shape(
+            "optimizer",
+            format!(
+                "variable {:?} is {}, but its gradient {}",
+                variable.name(),
+                variable.shape(),
+                gradient.shape()
+            ),
+        )),
+    }
 }

@@ -55,7 +55,7 @@ impl Stepper {
     }
 
     /// The mean loss of a batch, and the gradient of each variable.
-    fn gradients(&mut self, pair: &Pair, n_examples: usize) -> Result<(Tensor, Vec<Option<Tensor>>)> {
+    fn gradients(&mut self, pair: &Pair, n_examples: usize) -> Result<(Tensor, Vec<Tensor>)> {
         let parts = parts(n_examples, self.n_parts);
         if parts.len() == 1 {
             return self.gradients_of_part(pair, None);
@@ -80,7 +80,7 @@ impl Stepper {
         &mut self,
         pair: &Pair,
         share: Option<f64>,
-    ) -> Result<(Tensor, Vec<Option<Tensor>>)> {
+    ) -> Result<(Tensor, Vec<Tensor>)> {
         let tape = GradientTape::new();
         let (loss, scaled) = tape.record(|| {
             let predictions = self.model.forward(&pair.inputs, Mode::Train)?;
@@ -99,7 +99,7 @@ impl Stepper {
                 format!("the gradient of variable {variable:?} is not finite; the loss is {}", read(&loss)?),
             ));
         }
-        Ok((loss, gradients.into_iter().map(Some).collect()))
+        Ok((loss, gradients))
     }
 }
 

@@ -112,8 +112,14 @@ impl GradientTape {
     ) -> Result<Vec<Option<Tensor>>> {
         let _line = context::at_callers_line();
         check_output_gradients(targets, output_gradients)?;
-        let mut gradients =
-            self.walk_once(|core| core.walk_whole(targets, output_gradients, sources, Saves::Go))?;
+        self.begin_use()?;
+        let core = &self.core;
+        let walked = context::with_changed_tapes(
+            |tapes| tapes.retain(|tape| !Arc::ptr_eq(tape, core)),
+            || core.walk(targets, output_gradients, sources, Saves::Go),
+        );
+        self.end_use();
+        let mut gradients = walked?;
         for (gradient, source) in gradients.iter_mut().zip(sources) {
             if gradient.is_none() && unconnected == Unconnected::Zeros {
                 *gradient = Some(source.zeros_like()?);
@@ -121,56 +127,6 @@ impl GradientTape {
             gradient.iter().for_each(count_as_gradient);
         }
         Ok(gradients)
-    }
-
-    /// Hands out the gradient of `target` with respect to each source as soon as it is complete, in the order in which
-    /// backward reaches them: last used first. `take` gets the source's position and the gradient; what it drops is gone
-    /// before the next one is computed, so that gradients need not be there together. A source that is read in several
-    /// places is handed out when all of them have been walked, and the tape has then let go of its value.
-    ///
-    /// # Errors
-    /// A source that the target does not depend on, before anything is handed out; those of `take`, which end the walk;
-    /// a second call on a tape that is not persistent; memory that is full.
-    #[track_caller]
-    pub fn gradient_each(
-        &self,
-        target: &Tensor,
-        sources: &[&Tensor],
-        mut take: impl FnMut(usize, Tensor) -> Result<()>,
-    ) -> Result<()> {
-        let _line = context::at_callers_line();
-        let unconnected = |source: usize| {
-            Error::tape(format!(
-                "gradient_each: source {source} of shape {} is not connected to the target: it was not watched, or the \
-                 target does not depend on it; leave it out",
-                sources[source].shape()
-            ))
-        };
-        if let Some(source) = self.core.unconnected(target, sources)? {
-            return Err(unconnected(source));
-        }
-        let mut is_taken = vec![false; sources.len()];
-        self.walk_once(|core| {
-            core.walk(&[target], None, sources, Saves::Go, &mut |source, gradient| {
-                is_taken[source] = true;
-                count_as_gradient(&gradient);
-                take(source, gradient)
-            })
-        })?;
-        match is_taken.iter().position(|&is_taken| !is_taken) {
-            Some(source) => Err(unconnected(source)),
-            None => Ok(()),
-        }
-    }
-
-    /// Walks back with this tape not recording; one that is not persistent gives up what it has saved.
-    fn walk_once<R>(&self, walk: impl FnOnce(&Arc<TapeCore>) -> Result<R>) -> Result<R> {
-        self.begin_use()?;
-        let core = &self.core;
-        let walked =
-            context::with_changed_tapes(|tapes| tapes.retain(|tape| !Arc::ptr_eq(tape, core)), || walk(core));
-        self.end_use();
-        walked
     }
 
     /// Refuses a second use of a tape that is not persistent.
@@ -195,7 +151,7 @@ impl GradientTape {
 }
 
 /// From now on the bytes of a result of backward are those of a gradient.
-fn count_as_gradient(gradient: &Tensor) {
+pub(super) fn count_as_gradient(gradient: &Tensor) {
     let storage = gradient.storage();
     if storage.block().label().owner == Owner::Temporary {
         storage.block().relabel(Owner::Gradients);
@@ -263,8 +219,8 @@ struct Path {
 }
 
 impl TapeCore {
-    /// Walks back and returns the gradient of each source, where there is one.
-    pub(super) fn walk_whole(
+    /// Walks back from the targets and collects the gradients of the sources.
+    pub(super) fn walk(
         self: &Arc<Self>,
         targets: &[&Tensor],
         output_gradients: Option<&[&Tensor]>,
@@ -272,14 +228,16 @@ impl TapeCore {
         saves: Saves,
     ) -> Result<Vec<Option<Tensor>>> {
         let mut gradients: Vec<Option<Tensor>> = vec![None; sources.len()];
-        self.walk(targets, output_gradients, sources, saves, &mut |source, gradient| {
+        self.walk_each(targets, output_gradients, sources, saves, &mut |source, gradient| {
             gradients[source] = Some(gradient);
             Ok(())
         })?;
         Ok(gradients)
     }
 
-    fn walk(
+    /// Walks back from the targets and hands out the gradient of each source when it is complete: a node is walked after
+    /// all that read its outputs.
+    pub(super) fn walk_each(
         self: &Arc<Self>,
         targets: &[&Tensor],
         output_gradients: Option<&[&Tensor]>,
@@ -307,7 +265,9 @@ impl TapeCore {
                 continue;
             }
             for (source, start) in starts.iter().enumerate() {
-                let Some(start) = start.as_ref().filter(|start| Arc::ptr_eq(&start.node, &node)) else { continue };
+                let Some(start) = start.as_ref().filter(|start| Arc::ptr_eq(&start.node, &node)) else {
+                    continue;
+                };
                 if let Some(gradient) = &arrived[start.output] {
                     hand_out(source, gradient.clone())?;
                 }
@@ -320,7 +280,11 @@ impl TapeCore {
     }
 
     /// The first source that no way leads to from the target.
-    fn unconnected(self: &Arc<Self>, target: &Tensor, sources: &[&Tensor]) -> Result<Option<usize>> {
+    pub(super) fn unconnected(
+        self: &Arc<Self>,
+        target: &Tensor,
+        sources: &[&Tensor],
+    ) -> Result<Option<usize>> {
         let starts: Vec<Option<NodeRef>> =
             sources.iter().map(|source| self.known(source)).collect::<Result<_>>()?;
         let path = Path::between(&starts, &[self.known(target)?]);

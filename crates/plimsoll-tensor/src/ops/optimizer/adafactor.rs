@@ -530,9 +530,9 @@ pub(super) static INFO: OpInfo = OpInfo {
 };
 
 fn registry_samples() -> Vec<Sample> {
-    let rule = Adafactor { beta_2_decay: -0.8, epsilon_1: Some(1e-2), epsilon_2: 1e-3, clip_threshold: 0.9 };
+    let rule = Adafactor { beta_2_decay: -0.8, epsilon_1: Some(1e-2), epsilon_2: 1e-3, clip_threshold: 1.0 };
     let common = Common { decay: Decay::Decoupled(0.3), clip_value: None };
-    let torch = "torch.optim.Adafactor(parameters, lr=0.1, eps=(1e-2, 1e-3), d=0.9, weight_decay=0.3)";
+    let torch = "torch.optim.Adafactor(parameters, lr=0.1, eps=(1e-2, 1e-3), weight_decay=0.3)";
     let sample = |name: &str, shapes| {
         Sample::many(name, ways(shapes), steps(rule, common, 10))
             .references(move |x| x[..2].iter().zip(&x[2..]).map(|(p, t)| reference(&rule, p, t)).collect())
