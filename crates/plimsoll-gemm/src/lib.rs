@@ -25,6 +25,9 @@ mod plan;
 mod product;
 mod simd;
 mod staging;
+mod strip;
+mod strip_conv;
+mod strip_weights;
 mod tasks;
 mod tile;
 

@@ -11,7 +11,7 @@ use crate::Shape;
 use crate::element::Real;
 use crate::isa::Kernels;
 use crate::operand::Operand;
-use crate::output::{Output, Panels, Place, Rows, Sums};
+use crate::output::{Output, Place, Rows, Sums};
 use crate::plan::{Concurrency, Plan, Split, part};
 use crate::tasks::{Shared, Slots, each};
 
@@ -294,8 +294,8 @@ impl<T: Real> Product<'_, T> {
                     let kernel = self.kernels.tiles[rows_of_tile.len() - 1][width / self.kernels.lanes - 1];
                     let cols = cols_of_tile.clone();
                     let place = Place { batch: chunk.batch, rows: rows_of_tile, cols, first, last };
-                    let panels = Panels { kernel, depth: block.len(), a, b, width };
-                    chunk.output.add_tile(&place, &panels, &bias, sums);
+                    let multiply = |target| kernel(block.len(), a, b, target);
+                    chunk.output.add_tile(&place, width, multiply, &bias, sums);
                 }
             }
         }

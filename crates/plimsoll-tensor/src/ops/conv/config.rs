@@ -89,6 +89,22 @@ impl<const N: usize> ConvConfig<N> {
         ConvConfig { activation, ..self }
     }
 
+    /// The shape that a convolution of an input by weights of these shapes has.
+    ///
+    /// # Errors
+    /// Shapes that do not fit each other or the configuration.
+    pub fn output_shape(&self, input: &Shape, weights: &Shape) -> Result<Shape> {
+        Ok(self.forward(input, weights)?.output())
+    }
+
+    /// The shape that a transposed convolution of an input by weights of these shapes has.
+    ///
+    /// # Errors
+    /// Shapes that do not fit each other or the configuration.
+    pub fn transposed_output_shape(&self, input: &Shape, weights: &Shape) -> Result<Shape> {
+        Ok(self.transposed(input, weights)?.input())
+    }
+
     /// The convolution of an input by weights.
     ///
     /// # Errors

@@ -68,6 +68,14 @@ impl Pool2d {
         Pool2d { padding, ..self }
     }
 
+    /// The shape with one pixel for each window over images of that shape.
+    ///
+    /// # Errors
+    /// Images that the windows do not fit into.
+    pub fn output_shape(&self, images: &Shape) -> Result<Shape> {
+        Ok(self.windows("pool2d", images)?.output())
+    }
+
     /// The number of pixels of a window.
     fn n_taps(&self) -> usize {
         self.kernel[0].saturating_mul(self.kernel[1])
