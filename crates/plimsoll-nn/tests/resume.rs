@@ -116,8 +116,8 @@ fn a_resumed_run_is_the_same_run() -> Result<()> {
         let mut whole = run(3, policy, &whole_losses)?;
         let history = whole.fit(&data, Until::Epochs(4))?;
         let (whole_bits, generator) = (bits(&whole)?, Generator::current());
-        // In the first epoch, within one, at its last batch, and between two.
-        for stop in [1, 10, 13, 14] {
+        // Before the first step, in the first epoch, within one, at its last batch, and between two.
+        for stop in [0, 1, 10, 13, 14] {
             let folder = Folder::new(&format!("resume-{policy}-{stop}"));
             let losses = Losses::default();
             let mut first = run(3, policy, &losses)?;

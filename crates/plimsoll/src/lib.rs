@@ -10,6 +10,7 @@ pub use plimsoll_tensor::*;
 pub mod prelude {
     pub use plimsoll_nn::layers::*;
     pub use plimsoll_nn::optimizers::*;
+    pub use plimsoll_nn::train::{Trainer, Until, callbacks};
     pub use plimsoll_nn::{Forward, Initializer, Layer, Mode, Model, Policy, set_policy, with_policy};
     pub use plimsoll_tensor::{
         Activation, AttentionConfig, Bytes, Conv1dConfig, Conv2dConfig, DType, Device, Error, GradientTape, Op, OpRef,

@@ -166,8 +166,9 @@ impl Trainer {
     /// # Errors
     /// A folder that cannot be written; the checkpoint before stays.
     #[track_caller]
-    pub fn save(&self, folder: impl AsRef<Path>) -> Result<()> {
+    pub fn save(&mut self, folder: impl AsRef<Path>) -> Result<()> {
         let _line = at_callers_line();
+        self.prepare()?;
         checkpoint::save(folder, self.model(), &self.stepper.optimizer.variables(), &self.state())
     }
 
