@@ -26,3 +26,4 @@ pub use model::{Mode, Model};
 pub use optimizers::{Method, Optimizer};
 pub use policy::{Policy, current_policy, set_policy, with_policy};
 pub use summary::{Summary, SummaryRow};
+pub use train::Trainer;

@@ -14,6 +14,7 @@ pub mod prelude {
     pub use plimsoll_nn::losses::*;
     pub use plimsoll_nn::metrics::{self, Metric};
     pub use plimsoll_nn::optimizers::*;
+    pub use plimsoll_nn::train::{Trainer, Until, callbacks};
     pub use plimsoll_nn::{Forward, Initializer, Layer, Mode, Model, Policy, set_policy, with_policy};
     pub use plimsoll_tensor::{
         Activation, AttentionConfig, Bytes, Conv1dConfig, Conv2dConfig, DType, Device, Error, GradientTape,

@@ -20,6 +20,9 @@ pub enum Change {
     Nothing,
     /// The axes are put in another order: axis `i` of the variable is axis `order[i]` of the tensor.
     Permute(&'static [isize]),
+    /// PyTorch's `[out, in]` of a linear map of flattened pictures as `[in, out]`. There pictures of these channels,
+    /// height and width are flattened channel by channel, here pixel by pixel.
+    Flattened([usize; 3]),
 }
 
 impl Change {
@@ -34,6 +37,11 @@ impl Change {
         match self {
             Change::Nothing => Ok(tensor),
             Change::Permute(order) => tensor.permute(order),
+            Change::Flattened([channels, height, width]) => {
+                let out = tensor.shape()[0];
+                let pixels = tensor.reshape([out, channels, height, width])?.permute(&[2, 3, 1, 0])?;
+                pixels.reshape([channels * height * width, out])
+            }
         }
     }
 
@@ -45,6 +53,10 @@ impl Change {
             Change::Permute(order) if order.len() == dims.len() => {
                 Some(order.iter().map(|&axis| dims[axis as usize]).collect())
             }
+            Change::Flattened(picture) => match dims {
+                &[out, inputs] if inputs == picture.iter().product::<usize>() => Some(vec![inputs, out]),
+                _ => None,
+            },
             Change::Permute(_) => None,
         }
     }
@@ -99,21 +111,27 @@ impl NameMap {
 
     /// With rules for PyTorch's `Linear` as a `Dense`.
     pub fn linear(self, from: &str, to: &str) -> NameMap {
-        self.weight_and_bias(from, to, "kernel", Change::LINEAR)
+        self.weight_and_bias(from, to, Change::LINEAR)
     }
 
-    /// With rules for PyTorch's `Conv1d` as a `Conv1D`.
+    /// With rules for PyTorch's `Linear` after a `Flatten` of pictures as a `Dense` after one; `picture` is their channels,
+    /// height and width.
+    pub fn linear_after_flatten(self, from: &str, to: &str, picture: [usize; 3]) -> NameMap {
+        self.weight_and_bias(from, to, Change::Flattened(picture))
+    }
+
+    /// With rules for PyTorch's `Conv1d` as a `Conv1D`, or `ConvTranspose1d` as a `Conv1DTranspose`.
     pub fn conv1d(self, from: &str, to: &str) -> NameMap {
-        self.weight_and_bias(from, to, "kernel", Change::CONV1D)
+        self.weight_and_bias(from, to, Change::CONV1D)
     }
 
-    /// With rules for PyTorch's `Conv2d` as a `Conv2D`.
+    /// With rules for PyTorch's `Conv2d` as a `Conv2D`, or `ConvTranspose2d` as a `Conv2DTranspose`.
     pub fn conv2d(self, from: &str, to: &str) -> NameMap {
-        self.weight_and_bias(from, to, "kernel", Change::CONV2D)
+        self.weight_and_bias(from, to, Change::CONV2D)
     }
 
-    fn weight_and_bias(self, from: &str, to: &str, kernel: &str, change: Change) -> NameMap {
-        self.rule(&format!("{from}.weight"), &format!("{to}.{kernel}"), change).rule(
+    fn weight_and_bias(self, from: &str, to: &str, change: Change) -> NameMap {
+        self.rule(&format!("{from}.weight"), &format!("{to}.kernel"), change).rule(
             &format!("{from}.bias"),
             &format!("{to}.bias"),
             Change::Nothing,
@@ -126,6 +144,37 @@ impl NameMap {
             &format!("{from}.bias"),
             &format!("{to}.beta"),
             Change::Nothing,
+        )
+    }
+
+    /// With rules for PyTorch's `BatchNorm`; its count of batches is not needed.
+    pub fn batch_norm(self, from: &str, to: &str) -> NameMap {
+        self.rule(&format!("{from}.running_mean"), &format!("{to}.moving_mean"), Change::Nothing)
+            .rule(&format!("{from}.running_var"), &format!("{to}.moving_variance"), Change::Nothing)
+            .ignore(&format!("{from}.num_batches_tracked"))
+            .norm(from, to)
+    }
+
+    /// With rules for a layer of PyTorch's `LSTM` as an `LSTM`, or of its `RNN` as a `SimpleRNN`: the gates are in the same
+    /// order, and its two biases, which are only ever added, become one.
+    pub fn lstm(self, from: &str, layer: usize, to: &str) -> NameMap {
+        let biases = ["ih", "hh"].map(|of| format!("{from}.bias_{of}_l{layer}"));
+        let biases: Vec<&str> = biases.iter().map(String::as_str).collect();
+        self.recurrent_kernels(from, layer, to).sum(&biases, &format!("{to}.bias"), Change::Nothing)
+    }
+
+    /// With rules for a layer of PyTorch's `GRU` as a `GRU`: the gates are in the same order, and there are two biases.
+    pub fn gru(self, from: &str, layer: usize, to: &str) -> NameMap {
+        self.recurrent_kernels(from, layer, to)
+            .rule(&format!("{from}.bias_ih_l{layer}"), &format!("{to}.bias"), Change::Nothing)
+            .rule(&format!("{from}.bias_hh_l{layer}"), &format!("{to}.recurrent_bias"), Change::Nothing)
+    }
+
+    fn recurrent_kernels(self, from: &str, layer: usize, to: &str) -> NameMap {
+        self.rule(&format!("{from}.weight_ih_l{layer}"), &format!("{to}.kernel"), Change::LINEAR).rule(
+            &format!("{from}.weight_hh_l{layer}"),
+            &format!("{to}.recurrent_kernel"),
+            Change::LINEAR,
         )
     }
 
@@ -238,7 +287,8 @@ impl Part<'_> {
             if self.change.dims(entry).as_deref() != Some(variable.shape().dims()) {
                 let change = match self.change {
                     Change::Nothing => String::new(),
-                    Change::Permute(order) => format!(", as {order:?} of its axes"),
+                    Change::Permute(order) => format!(", to be taken in the order {order:?} of its axes"),
+                    Change::Flattened(picture) => format!(", to be taken as a map of pictures of {picture:?}"),
                 };
                 let (there, here) = (entry.shape, variable.shape());
                 return Some(format!("{from:?} is {there} there{change}, and {name:?} is {here}"));

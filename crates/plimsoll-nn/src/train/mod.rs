@@ -20,7 +20,7 @@
 //! let data = vec![Pair { inputs, labels }];
 //!
 //! let model = Sequential::new().add(Dense::new(1)).build([3])?;
-//! let mut trainer = Trainer::new(model, Adam::new(0.1).build(), MeanSquaredError::new())
+//! let mut trainer = Trainer::new(model, Adam::new(0.1).build(), MeanSquaredError)
 //!     .callback(EarlyStop::new(5))
 //!     .held_out(data.clone());
 //! let history = trainer.fit(&data, Until::Epochs(100))?;
@@ -34,6 +34,7 @@ pub mod callbacks;
 mod event;
 mod examples;
 mod finite;
+mod predict;
 mod step;
 
 use std::path::Path;
@@ -46,8 +47,8 @@ use crate::losses::Loss;
 use crate::metrics::Metric;
 use crate::model::{Mode, Model};
 use crate::optimizers::{LossScale, Optimizer};
-pub use callback::{Callback, Requests};
 use callback::Wanted;
+pub use callback::{Callback, Requests};
 pub use event::{EpochEvent, Evaluation, History, MemoryUse, StepEvent};
 pub use examples::{Epoch, Examples, Pair};
 use step::{Stepper, in_batch, read};
@@ -154,7 +155,8 @@ impl Trainer {
     /// How far the run has come, and all else that a checkpoint of it would say.
     pub fn state(&self) -> RunState {
         let callbacks = self.callbacks.iter().enumerate();
-        let states = callbacks.filter_map(|(idx, callback)| Some((callback_key(idx, &**callback), callback.state()?)));
+        let states =
+            callbacks.filter_map(|(idx, callback)| Some((callback_key(idx, &**callback), callback.state()?)));
         RunState { callbacks: states.collect(), ..self.state.clone() }
             .with_generator(self.generator.unwrap_or_else(Generator::current))
     }
@@ -164,8 +166,9 @@ impl Trainer {
     /// # Errors
     /// A folder that cannot be written; the checkpoint before stays.
     #[track_caller]
-    pub fn save(&self, folder: impl AsRef<Path>) -> Result<()> {
+    pub fn save(&mut self, folder: impl AsRef<Path>) -> Result<()> {
         let _line = at_callers_line();
+        self.prepare()?;
         checkpoint::save(folder, self.model(), &self.stepper.optimizer.variables(), &self.state())
     }
 
@@ -247,7 +250,8 @@ impl Trainer {
         let (epoch, batch) = (self.state.epoch + 1, self.state.batch + 1);
         let names = data.names();
         let loss = self.stepper.step(pair, &names).map_err(|error| {
-            let [inputs, labels] = [&pair.inputs, &pair.labels].map(|tensor| (tensor.dtype(), *tensor.shape()));
+            let [inputs, labels] =
+                [&pair.inputs, &pair.labels].map(|tensor| (tensor.dtype(), *tensor.shape()));
             let what = format!(
                 "batch {batch} of epoch {epoch}: {:?} is {} {}, {:?} is {} {}",
                 names[0], inputs.0, inputs.1, names[1], labels.0, labels.1

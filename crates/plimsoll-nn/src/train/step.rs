@@ -55,7 +55,7 @@ impl Stepper {
     }
 
     /// The mean loss of a batch, and the gradient of each variable.
-    fn gradients(&mut self, pair: &Pair, n_examples: usize) -> Result<(Tensor, Vec<Option<Tensor>>)> {
+    fn gradients(&mut self, pair: &Pair, n_examples: usize) -> Result<(Tensor, Vec<Tensor>)> {
         let parts = parts(n_examples, self.n_parts);
         if parts.len() == 1 {
             return self.gradients_of_part(pair, None);
@@ -64,7 +64,8 @@ impl Stepper {
         let mut total: Option<Tensor> = None;
         for range in parts {
             let share = range.len() as f64 / n_examples as f64;
-            let (loss, gradients) = self.gradients_of_part(&pair.part(range.start, range.len())?, Some(share))?;
+            let (loss, gradients) =
+                self.gradients_of_part(&pair.part(range.start, range.len())?, Some(share))?;
             sums.add(gradients)?;
             total = Some(match total {
                 None => loss,
@@ -75,7 +76,11 @@ impl Stepper {
         Ok((total, sums.take()))
     }
 
-    fn gradients_of_part(&mut self, pair: &Pair, share: Option<f64>) -> Result<(Tensor, Vec<Option<Tensor>>)> {
+    fn gradients_of_part(
+        &mut self,
+        pair: &Pair,
+        share: Option<f64>,
+    ) -> Result<(Tensor, Vec<Tensor>)> {
         let tape = GradientTape::new();
         let (loss, scaled) = tape.record(|| {
             let predictions = self.model.forward(&pair.inputs, Mode::Train)?;
@@ -94,7 +99,7 @@ impl Stepper {
                 format!("the gradient of variable {variable:?} is not finite; the loss is {}", read(&loss)?),
             ));
         }
-        Ok((loss, gradients.into_iter().map(Some).collect()))
+        Ok((loss, gradients))
     }
 }
 

@@ -49,6 +49,37 @@ class Transformer(nn.Module):
         return self.head(x + self.attn(n, n, n, attn_mask=hidden, need_weights=False)[0])
 
 
+class Pictures(nn.Module):
+    """Convolutions of 6x6 pictures, channels first; inputs are written channels last."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv = nn.Conv2d(2, 4, 3, padding=1, bias=False)
+        self.bn = nn.BatchNorm2d(4)
+        self.up = nn.ConvTranspose2d(4, 3, 2, stride=2)
+        self.gn = nn.GroupNorm(3, 3)
+        self.fc = nn.Linear(3 * 12 * 12, 5)
+
+    def forward(self, x):
+        x = torch.relu(self.bn(self.conv(x)))
+        return self.fc(self.gn(self.up(x)).flatten(1))
+
+
+class Sequence(nn.Module):
+    """A convolution and recurrent layers over sequences, features last."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv = nn.Conv1d(3, 4, 3, padding=1)
+        self.lstm = nn.LSTM(4, 5, num_layers=2, batch_first=True)
+        self.gru = nn.GRU(5, 4, batch_first=True)
+        self.rnn = nn.RNN(4, 3, batch_first=True)
+
+    def forward(self, x):
+        x = self.conv(x.transpose(1, 2)).transpose(1, 2)
+        return self.rnn(self.gru(self.lstm(x)[0])[0])[0]
+
+
 def randomise(model):
     """Biases and norms that are not zeros and ones, so that a wrong order is seen."""
     for parameter in model.parameters():
@@ -66,6 +97,14 @@ def main():
     model = randomise(Transformer())
     ids = torch.randint(0, 11, (3, 6))
     save("transformer", model, ids, model(ids))
+    model = randomise(Pictures())
+    model.bn.running_mean.uniform_(-0.5, 0.5)
+    model.bn.running_var.uniform_(0.5, 1.5)
+    x = torch.randn(2, 2, 6, 6)
+    save("pictures", model, x.permute(0, 2, 3, 1), model(x))
+    model = randomise(Sequence())
+    x = torch.randn(2, 7, 3)
+    save("sequence", model, x, model(x))
 
 
 if __name__ == "__main__":

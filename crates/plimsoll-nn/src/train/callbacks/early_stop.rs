@@ -69,7 +69,8 @@ impl Callback for EarlyStop {
     }
 
     fn restore(&mut self, state: &str) -> Result<()> {
-        let wrong = || Error::argument("early_stop", format!("the checkpoint keeps {state:?}, which it never said"));
+        let wrong =
+            || Error::argument("early_stop", format!("the checkpoint keeps {state:?}, which it never said"));
         let (best, n_waited) = state.split_once(' ').ok_or_else(wrong)?;
         (self.best, self.n_waited) = (from_text("early_stop", best)?, n_waited.parse().map_err(|_| wrong())?);
         Ok(())

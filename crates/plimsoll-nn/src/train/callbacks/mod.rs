@@ -27,7 +27,7 @@ fn to_text(value: f64) -> String {
 }
 
 fn from_text(callback: &'static str, text: &str) -> Result<f64> {
-    u64::from_str_radix(text, 16)
-        .map(f64::from_bits)
-        .map_err(|_| Error::argument(callback, format!("the checkpoint keeps {text:?}, which is not a number")))
+    u64::from_str_radix(text, 16).map(f64::from_bits).map_err(|_| {
+        Error::argument(callback, format!("the checkpoint keeps {text:?}, which is not a number"))
+    })
 }
