@@ -1,0 +1,3 @@
+//! The recipes that the program ships.
+
+pub mod gpt;
