@@ -4,6 +4,7 @@
 //! variables and gives a [`Model`], which is a function with variables. A model of any size is made so, and one's own
 //! layers are no different from those here: variables are found, and named by path, while a layer is being built.
 
+pub mod checkpoint;
 pub mod initializer;
 pub mod layer;
 pub mod layers;

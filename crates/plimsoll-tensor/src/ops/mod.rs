@@ -23,6 +23,7 @@ mod matmul;
 mod norm;
 pub(crate) mod pool;
 mod predicate;
+pub(crate) mod read_file;
 mod reduce;
 pub mod registry;
 mod rounding;
