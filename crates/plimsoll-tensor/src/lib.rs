@@ -39,6 +39,7 @@ pub use file::write_whole;
 pub use layout::Layout;
 pub use op::{Op, OpRef};
 pub use ops::binary::Rhs;
+pub use ops::optimizer;
 pub use ops::pool::Pool2d;
 pub use ops::slice::{IntoSlices, Slice};
 pub use ops::{Activation, AttentionConfig, Conv2dConfig};

@@ -194,6 +194,21 @@ impl Variable {
         update::apply(vec![Update::new(op, variables, inputs)?])
     }
 
+    /// Runs several updates as [`Variable::update`] does, one after the other, all or nothing: memory for all of them is
+    /// taken before the first variable is written. A later one sees what the earlier ones wrote in the variables that
+    /// it names.
+    ///
+    /// # Errors
+    /// What an op refuses; memory that is full.
+    #[track_caller]
+    pub fn update_together(updates: &[(OpRef, &[&Variable], &[&Tensor])]) -> Result<()> {
+        let _line = context::at_callers_line();
+        let checked = |(op, variables, inputs): &(OpRef, &[&Variable], &[&Tensor])| {
+            Update::new(op.clone(), variables, inputs)
+        };
+        update::apply(updates.iter().map(checked).collect::<Result<_>>()?)
+    }
+
     pub(crate) fn cell(&self) -> &Arc<VariableCell> {
         &self.cell
     }

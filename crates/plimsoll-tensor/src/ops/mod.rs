@@ -21,6 +21,7 @@ mod logical;
 mod masked_fill;
 mod matmul;
 mod norm;
+pub mod optimizer;
 pub(crate) mod pool;
 mod predicate;
 pub(crate) mod read_file;
@@ -57,6 +58,7 @@ static ALL: &[&[&registry::OpInfo]] = &[
     masked_fill::INFOS,
     matmul::INFOS,
     norm::INFOS,
+    optimizer::INFOS,
     pool::INFOS,
     predicate::INFOS,
     reduce::INFOS,
