@@ -289,8 +289,8 @@ pub unsafe fn conv2d_forward<E: Element>(
     unsafe { run::<E>(shape, a, &weights, output, workspace) }
 }
 
-/// The gradient of a convolution with respect to its input, which lies in memory without gaps; it is added to what is
-/// there if `accumulate` is set.
+/// The gradient of a convolution with respect to its input, which lies in memory without gaps, through the epilogue. A
+/// bias has one element for each of the input's channels.
 ///
 /// # Safety
 /// See [`conv2d_forward`].
@@ -302,7 +302,7 @@ pub unsafe fn conv2d_backward_input<E: Element>(
     grad_output: Image<E>,
     weights: *const E,
     grad_input: *mut E,
-    accumulate: bool,
+    epilogue: &Epilogue<'_, E>,
     workspace: &mut [u8],
 ) {
     let (kernels, access) = (E::Real::kernels(), Access::of::<E>());
@@ -323,7 +323,13 @@ pub unsafe fn conv2d_backward_input<E: Element>(
         };
         // SAFETY: the phase's first point lies within the gradient.
         let to = unsafe { grad_input.add(first) };
-        let output = Output { accumulate, ..Output::new(to, rows, inputs) };
+        let output = Output {
+            accumulate: epilogue.accumulate,
+            bias: epilogue.bias.map_or(std::ptr::null(), |bias| bias.cast()),
+            bias_batch_stride: inputs as isize,
+            activation: epilogue.activation,
+            ..Output::new(to, rows, inputs)
+        };
         let patches = Patches {
             first: grad_output.first.cast(),
             strides: grad_output.strides,

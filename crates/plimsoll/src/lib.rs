@@ -11,7 +11,7 @@ pub mod prelude {
     pub use plimsoll_nn::layers::*;
     pub use plimsoll_nn::{Forward, Initializer, Layer, Mode, Model, Policy, set_policy, with_policy};
     pub use plimsoll_tensor::{
-        Activation, AttentionConfig, Bytes, Conv2dConfig, DType, Device, Error, GradientTape, Op, OpRef,
+        Activation, AttentionConfig, Bytes, Conv1dConfig, Conv2dConfig, DType, Device, Error, GradientTape, Op, OpRef,
         Owner, Pool2d, Result, Saving, Shape, Step, Tensor, Unconnected, Variable, custom_gradient,
         recompute, scope, set_seed,
     };

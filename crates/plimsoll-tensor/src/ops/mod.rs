@@ -7,7 +7,7 @@ pub(crate) mod binary;
 mod clamp;
 mod compare;
 mod concat;
-mod conv2d;
+mod conv;
 pub(crate) mod copy;
 mod create;
 mod cross_entropy;
@@ -37,7 +37,7 @@ mod where_;
 
 pub use activation::Activation;
 pub use attention::AttentionConfig;
-pub use conv2d::Conv2dConfig;
+pub use conv::{Conv1dConfig, Conv2dConfig, ConvConfig};
 
 /// The registry, family by family: one line for each file that describes ops.
 static ALL: &[&[&registry::OpInfo]] = &[
@@ -47,7 +47,7 @@ static ALL: &[&[&registry::OpInfo]] = &[
     clamp::INFOS,
     compare::INFOS,
     concat::INFOS,
-    conv2d::INFOS,
+    conv::INFOS,
     copy::INFOS,
     create::INFOS,
     cross_entropy::INFOS,
