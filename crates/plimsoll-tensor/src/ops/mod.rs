@@ -6,6 +6,7 @@ mod attention;
 pub(crate) mod binary;
 mod clamp;
 mod compare;
+pub(crate) mod compute;
 mod concat;
 mod conv;
 pub(crate) mod copy;
