@@ -38,7 +38,7 @@ pub enum Command {
 pub struct RunOptions {
     /// Where to run: cpu, or cuda:N; the first GPU where one can be used, else the CPU
     #[arg(long, value_name = "DEVICE")]
-    pub device: Option<DeviceName>,
+    pub device: Option<String>,
     /// The most memory of the device: 512MiB, 8GiB, 8GB, 80%, a number of bytes, or none [default: what is free]
     #[arg(long, value_name = "SIZE")]
     pub limit: Option<Size>,
@@ -150,29 +150,6 @@ pub struct DevicesOptions {
     pub json: bool,
 }
 
-/// A device that an option names.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum DeviceName {
-    /// The host.
-    Cpu,
-    /// A GPU, by its number.
-    Cuda(usize),
-}
-
-impl FromStr for DeviceName {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<DeviceName, String> {
-        let number = |text: &str| text.strip_prefix("cuda:")?.parse().ok();
-        match text {
-            "cpu" => Ok(DeviceName::Cpu),
-            _ => number(text)
-                .map(DeviceName::Cuda)
-                .ok_or_else(|| format!("there is no device `{text}`; write cpu, or cuda:0 for the first GPU")),
-        }
-    }
-}
-
 /// Where a run's data come from.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DataOption {
@@ -217,14 +194,14 @@ mod tests {
         let options = train("")?;
         assert_eq!((options.run.seed, options.run.accumulate.get()), (0, 1));
         assert_eq!((options.run.precision, options.run.json), (Policy::Float32, false));
-        assert_eq!((options.run.limit, options.run.device, options.data), (None, None, None));
+        assert_eq!((options.run.limit, options.data), (None, None));
         Ok(())
     }
 
     #[test]
     fn options_are_read() -> Result<(), String> {
         let options = train("--device cuda:1 --batch 7 --precision mixed_float16 --data random --limit 80%")?;
-        assert_eq!(options.run.device, Some(DeviceName::Cuda(1)));
+        assert_eq!(options.run.device.as_deref(), Some("cuda:1"));
         assert_eq!(options.run.batch.map(NonZeroUsize::get), Some(7));
         assert_eq!(options.run.precision, Policy::MixedFloat16);
         assert_eq!((options.data, options.run.limit), (Some(DataOption::Random), Some(Size::Share(0.8))));
@@ -236,7 +213,6 @@ mod tests {
         for (arguments, names) in [
             ("--batch 0", "--batch"),
             ("--steps -1", "'-1'"),
-            ("--device gpu", "`gpu`"),
             ("--limit 8G", "`8G`"),
             ("--precision half", "\"half\""),
             ("--optimiser adam", "--optimizer"),

@@ -1,0 +1,189 @@
+//! A recipe: a model, its data, its loss, its optimizer and good defaults, as a value.
+//!
+//! Whatever can be trained, planned or measured by the program is a recipe, and the shipped ones are made no other way
+//! than a person's own. A recipe makes nothing until it is asked to, so that a list of them costs nothing.
+
+use std::fmt;
+use std::path::Path;
+
+use plimsoll::nn::losses::Loss;
+use plimsoll::nn::optimizers::{Adam, Optimizer};
+use plimsoll::nn::{Layer, Model};
+use plimsoll::Result;
+
+use crate::data::{Data, Feature};
+
+/// How long a run is unless told otherwise.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Length {
+    /// So many times through the data.
+    Epochs(u64),
+    /// So many optimizer steps.
+    Steps(u64),
+}
+
+/// A model, its data, its loss, its optimizer and good defaults.
+///
+/// ```
+/// use plimsoll::nn::{layers::Dense, losses::MeanSquaredError};
+/// use plimsoll_cli::{Feature, Recipe};
+///
+/// let recipe = Recipe::new("line", Dense::new(1), Feature::floats([2]), Feature::floats([1]), MeanSquaredError::new())
+///     .about("a straight line through random points")
+///     .batch(16)
+///     .steps(100);
+/// assert_eq!(recipe.name(), "line");
+/// ```
+pub struct Recipe {
+    name: String,
+    about: String,
+    model: Box<dyn Fn() -> Result<Model>>,
+    inputs: Feature,
+    labels: Feature,
+    loss: Box<dyn Loss>,
+    data: Option<Box<Source>>,
+    optimizer: Box<Choice>,
+    batch: usize,
+    length: Length,
+}
+
+/// Makes a recipe's data: from a path that the user names, or without one.
+type Source = dyn Fn(Option<&Path>) -> Result<Data>;
+/// Makes a recipe's optimizer for a run of so many steps.
+type Choice = dyn Fn(u64) -> Box<dyn Optimizer>;
+
+impl Recipe {
+    /// A recipe that trains on random examples with Adam, for 100 steps of 32, until told otherwise.
+    pub fn new(
+        name: impl Into<String>,
+        model: impl Layer + 'static,
+        inputs: Feature,
+        labels: Feature,
+        loss: impl Loss + 'static,
+    ) -> Recipe {
+        let shape = inputs.shape().to_vec();
+        Recipe {
+            name: name.into(),
+            about: String::new(),
+            model: Box::new(move || model.build(shape.as_slice())),
+            inputs,
+            labels,
+            loss: Box::new(loss),
+            data: None,
+            optimizer: Box::new(|_| Box::new(Adam::new(1e-3))),
+            batch: 32,
+            length: Length::Steps(100),
+        }
+    }
+
+    /// This recipe with a line about it for the list.
+    pub fn about(self, about: impl Into<String>) -> Recipe {
+        Recipe { about: about.into(), ..self }
+    }
+
+    /// This recipe with real data: `source` gets the path of `--data`, or nothing.
+    pub fn data(self, source: impl Fn(Option<&Path>) -> Result<Data> + 'static) -> Recipe {
+        Recipe { data: Some(Box::new(source)), ..self }
+    }
+
+    /// This recipe with another optimizer; `make` gets the number of steps that the run will have.
+    pub fn optimizer<O: Optimizer + 'static>(self, make: impl Fn(u64) -> O + 'static) -> Recipe {
+        Recipe { optimizer: Box::new(move |steps| Box::new(make(steps))), ..self }
+    }
+
+    /// This recipe with so many examples in an optimizer step.
+    pub fn batch(self, batch: usize) -> Recipe {
+        Recipe { batch, ..self }
+    }
+
+    /// This recipe going so many times through its data.
+    pub fn epochs(self, epochs: u64) -> Recipe {
+        Recipe { length: Length::Epochs(epochs), ..self }
+    }
+
+    /// This recipe with so many optimizer steps.
+    pub fn steps(self, steps: u64) -> Recipe {
+        Recipe { length: Length::Steps(steps), ..self }
+    }
+
+    /// The name on the command line.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The line about it.
+    pub fn description(&self) -> &str {
+        &self.about
+    }
+
+    /// The model, with fresh weights, on the current device and under the current policy.
+    ///
+    /// # Errors
+    /// Memory that is full; a model that does not fit its inputs.
+    pub fn model(&self) -> Result<Model> {
+        (self.model)()
+    }
+
+    /// What is made small.
+    pub fn loss(&self) -> &dyn Loss {
+        &*self.loss
+    }
+
+    /// An optimizer for a run of so many steps.
+    pub fn make_optimizer(&self, steps: u64) -> Box<dyn Optimizer> {
+        (self.optimizer)(steps)
+    }
+
+    /// Whether there are real data.
+    pub fn has_data(&self) -> bool {
+        self.data.is_some()
+    }
+
+    /// The real data, from a path that the user names or without one; random ones where a recipe has none.
+    ///
+    /// # Errors
+    /// Files that are missing, damaged or of another shape; memory that is full.
+    pub fn real_data(&self, path: Option<&Path>, batch: usize) -> Result<Data> {
+        match &self.data {
+            Some(source) => source(path),
+            None => self.random_data(batch),
+        }
+    }
+
+    /// Random examples for [`RANDOM_BATCHES`] steps of that batch.
+    ///
+    /// # Errors
+    /// Memory that is full.
+    pub fn random_data(&self, batch: usize) -> Result<Data> {
+        Data::random(&self.inputs, &self.labels, RANDOM_BATCHES * batch)
+    }
+
+    /// What the inputs look like.
+    pub fn inputs(&self) -> &Feature {
+        &self.inputs
+    }
+
+    /// What the labels look like.
+    pub fn labels(&self) -> &Feature {
+        &self.labels
+    }
+
+    /// Examples of an optimizer step, unless told otherwise.
+    pub fn default_batch(&self) -> usize {
+        self.batch
+    }
+
+    /// How long a run is, unless told otherwise.
+    pub fn default_length(&self) -> Length {
+        self.length
+    }
+}
+
+/// How many batches of random examples there are before they come again.
+pub const RANDOM_BATCHES: usize = 4;
+
+impl fmt::Debug for Recipe {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Recipe({}: {:?} to {:?})", self.name, self.inputs, self.labels)
+    }
+}

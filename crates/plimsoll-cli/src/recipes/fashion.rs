@@ -1,0 +1,36 @@
+//! A convolutional network with batch norm on Fashion-MNIST.
+
+use plimsoll::Activation;
+use plimsoll::nn::layers::{
+    ActivationLayer, BatchNorm, Conv2D, Dense, Dropout, Flatten, MaxPool2D, Reshape, Sequential,
+};
+use plimsoll::nn::losses::SparseCategoricalCrossentropy;
+use plimsoll::nn::optimizers::{Adam, Schedule};
+
+use super::Greys;
+use crate::data::{self, Feature};
+use crate::recipe::Recipe;
+
+/// Two convolutions with batch norm, then two dense layers; Adam whose rate falls to zero along half a cosine.
+pub fn fashion() -> Recipe {
+    let mut model = Sequential::new().add(Greys { largest: 255.0 }).add(Reshape::of([28, 28, 1]));
+    for filters in [32, 64] {
+        model = model
+            .add(Conv2D::new(filters, 3).same().no_bias())
+            .add(BatchNorm::new())
+            .add(ActivationLayer(Activation::Relu))
+            .add(MaxPool2D::new(2));
+    }
+    let model = model
+        .add(Flatten)
+        .add(Dense::new(128).activation(Activation::Relu))
+        .add(Dropout(0.3))
+        .add(Dense::new(10));
+    let loss = SparseCategoricalCrossentropy::new().from_logits(true);
+    Recipe::new("fashion", model, Feature::bytes([28, 28], 256), Feature::bytes([], 10), loss)
+        .about("a convolutional network with batch norm on Fashion-MNIST (Debian: dataset-fashion-mnist)")
+        .data(data::fashion)
+        .optimizer(|steps| Adam::new(Schedule::cosine(1e-3, steps)))
+        .batch(128)
+        .epochs(5)
+}
