@@ -3,6 +3,8 @@
 //! A [`Layer`] is a description, plain data: `Dense::new(10)`. Building it for the shape of one example makes its
 //! variables and gives a [`Model`], which is a function with variables. A model of any size is made so, and one's own
 //! layers are no different from those here: variables are found, and named by path, while a layer is being built.
+//!
+//! Warnings go to the `log` facade, once each; the program decides whether and how they are shown.
 
 pub mod checkpoint;
 pub mod initializer;

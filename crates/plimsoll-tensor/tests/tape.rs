@@ -1,8 +1,8 @@
 //! The gradient tape, as TensorFlow's users know it.
 
 use plimsoll_tensor::{
-    Device, ErrorKind, GradientTape, Owner, Result, Saving, Tensor, Unconnected, Variable, custom_gradient,
-    recompute, set_seed, with_saving,
+    Device, ErrorKind, GradientTape, Owner, Result, Saving, Step, Tensor, Unconnected, Variable,
+    custom_gradient, recompute, set_seed, with_saving,
 };
 
 fn scalar(value: f64) -> Tensor {
@@ -304,6 +304,30 @@ fn a_recomputed_function_reads_variables_as_they_were() -> Result<()> {
     w.assign(&scalar(100.0))?;
     let [dx, dw] = tape.gradient(&y, [&x, &w])?;
     assert_eq!((item(&dx), item(&dw)), (4.0, 12.0));
+    Ok(())
+}
+
+#[test]
+fn a_recomputed_function_assigns_once() -> Result<()> {
+    let device = device();
+    let _on = device.enter();
+    let (x, calls) = (Variable::new(scalar(3.0)), Variable::new(scalar(0.0)).trainable(false));
+    let inside = calls.clone();
+    let step = || {
+        let counted = inside.clone();
+        let tape = GradientTape::new();
+        let y = tape.record(|| {
+            recompute(&[&x], move |inputs| {
+                counted.assign_add(&scalar(1.0))?;
+                inputs[0].mul(&inputs[0])
+            })
+        })?;
+        tape.gradient(&y, [&x])
+    };
+    let [dx] = step()?;
+    assert_eq!((item(&dx), item(&calls)), (6.0, 1.0));
+    Step::run(&device, step)?;
+    assert_eq!(item(&calls), 2.0);
     Ok(())
 }
 

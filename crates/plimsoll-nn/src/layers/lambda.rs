@@ -7,12 +7,15 @@ use plimsoll_tensor::{Result, Shape, Tensor};
 
 use crate::layer::{Forward, Layer};
 
-/// A function of a batch that keeps the shape of an example, such as a softmax: `Lambda::new("softmax", |x| x.softmax(-1))`.
+/// A function of a batch that keeps the shape of an example, such as a softmax:
+/// `Lambda::new("softmax", |x| x.softmax(-1))`.
 #[derive(Clone)]
 pub struct Lambda {
     name: &'static str,
-    function: Arc<dyn Fn(&Tensor) -> Result<Tensor> + Send + Sync>,
+    function: Arc<Function>,
 }
+
+type Function = dyn Fn(&Tensor) -> Result<Tensor> + Send + Sync;
 
 impl Lambda {
     /// A layer of that name.
