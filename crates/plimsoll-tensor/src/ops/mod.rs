@@ -12,7 +12,10 @@ mod conv;
 pub(crate) mod copy;
 mod create;
 mod cross_entropy;
+mod diagonal;
 mod dropout;
+mod einsum;
+mod global_norm;
 mod index;
 pub(crate) mod kernel;
 mod lerp;
@@ -28,9 +31,12 @@ mod predicate;
 pub(crate) mod read_file;
 mod reduce;
 pub mod registry;
+mod repeat;
 mod rounding;
+mod scan;
 pub(crate) mod slice;
 mod softmax;
+mod sort;
 mod triangle;
 mod unary;
 mod view;
@@ -52,7 +58,9 @@ static ALL: &[&[&registry::OpInfo]] = &[
     copy::INFOS,
     create::INFOS,
     cross_entropy::INFOS,
+    diagonal::INFOS,
     dropout::INFOS,
+    global_norm::INFOS,
     index::INFOS,
     linear::INFOS,
     logical::INFOS,
@@ -64,10 +72,15 @@ static ALL: &[&[&registry::OpInfo]] = &[
     predicate::INFOS,
     reduce::INFOS,
     rounding::INFOS,
+    scan::INFOS,
     slice::INFOS,
     softmax::INFOS,
+    sort::INFOS,
     triangle::INFOS,
     unary::INFOS,
     view::INFOS,
     where_::INFOS,
 ];
+
+/// Functions that are made of ops, family by family; they are tested like ops.
+static COMPOSED: &[&[&registry::OpInfo]] = &[einsum::COMPOSED, repeat::COMPOSED, scan::COMPOSED];

@@ -6,6 +6,7 @@
 
 mod custom;
 mod gradient;
+mod jacobian;
 mod node;
 mod saved;
 mod slot;
