@@ -5,13 +5,16 @@
 
 use std::fmt;
 use std::path::Path;
+use std::sync::Arc;
 
 use plimsoll::nn::losses::Loss;
-use plimsoll::nn::optimizers::{Adam, Optimizer};
+use plimsoll::nn::optimizers::{Adam, Method, Optimizer};
 use plimsoll::nn::{Layer, Model};
 use plimsoll::Result;
 
 use crate::data::{Data, Feature};
+use crate::failure::Failure;
+use crate::options::DataOption;
 
 /// How long a run is unless told otherwise.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,17 +43,25 @@ pub struct Recipe {
     model: Box<dyn Fn() -> Result<Model>>,
     inputs: Feature,
     labels: Feature,
-    loss: Box<dyn Loss>,
-    data: Option<Box<Source>>,
+    loss: Arc<dyn Loss>,
+    data: Source,
     optimizer: Box<Choice>,
     batch: usize,
     length: Length,
 }
 
-/// Makes a recipe's data: from a path that the user names, or without one.
-type Source = dyn Fn(Option<&Path>) -> Result<Data>;
+/// Where a recipe's data come from.
+enum Source {
+    /// There are none.
+    Random,
+    /// They are always the same.
+    Shipped(Box<dyn Fn() -> Result<Data>>),
+    /// From a path that the user names, or without one.
+    Files(Box<dyn Fn(Option<&Path>) -> Result<Data>>),
+}
+
 /// Makes a recipe's optimizer for a run of so many steps.
-type Choice = dyn Fn(u64) -> Box<dyn Optimizer>;
+type Choice = dyn Fn(u64) -> Result<Optimizer>;
 
 impl Recipe {
     /// A recipe that trains on random examples with Adam, for 100 steps of 32, until told otherwise.
@@ -68,9 +79,9 @@ impl Recipe {
             model: Box::new(move || model.build(shape.as_slice())),
             inputs,
             labels,
-            loss: Box::new(loss),
-            data: None,
-            optimizer: Box::new(|_| Box::new(Adam::new(1e-3))),
+            loss: Arc::new(loss),
+            data: Source::Random,
+            optimizer: Box::new(|_| Ok(Adam::new(1e-3).build())),
             batch: 32,
             length: Length::Steps(100),
         }
@@ -81,14 +92,25 @@ impl Recipe {
         Recipe { about: about.into(), ..self }
     }
 
-    /// This recipe with real data: `source` gets the path of `--data`, or nothing.
-    pub fn data(self, source: impl Fn(Option<&Path>) -> Result<Data> + 'static) -> Recipe {
-        Recipe { data: Some(Box::new(source)), ..self }
+    /// This recipe with data of its own, and no others.
+    pub fn shipped(self, data: impl Fn() -> Result<Data> + 'static) -> Recipe {
+        Recipe { data: Source::Shipped(Box::new(data)), ..self }
     }
 
-    /// This recipe with another optimizer; `make` gets the number of steps that the run will have.
-    pub fn optimizer<O: Optimizer + 'static>(self, make: impl Fn(u64) -> O + 'static) -> Recipe {
-        Recipe { optimizer: Box::new(move |steps| Box::new(make(steps))), ..self }
+    /// This recipe with data from files: `data` gets the path of `--data`, or nothing.
+    pub fn files(self, data: impl Fn(Option<&Path>) -> Result<Data> + 'static) -> Recipe {
+        Recipe { data: Source::Files(Box::new(data)), ..self }
+    }
+
+    /// This recipe with another optimizer.
+    pub fn optimizer(self, method: impl Method + 'static) -> Recipe {
+        self.optimizer_with(move |_| Ok(method.build()))
+    }
+
+    /// This recipe with an optimizer that is made for the number of steps that the run will have, such as one whose
+    /// learning rate follows a schedule.
+    pub fn optimizer_with(self, make: impl Fn(u64) -> Result<Optimizer> + 'static) -> Recipe {
+        Recipe { optimizer: Box::new(make), ..self }
     }
 
     /// This recipe with so many examples in an optimizer step.
@@ -125,36 +147,42 @@ impl Recipe {
     }
 
     /// What is made small.
-    pub fn loss(&self) -> &dyn Loss {
-        &*self.loss
+    pub fn loss(&self) -> Arc<dyn Loss> {
+        self.loss.clone()
     }
 
     /// An optimizer for a run of so many steps.
-    pub fn make_optimizer(&self, steps: u64) -> Box<dyn Optimizer> {
+    ///
+    /// # Errors
+    /// A schedule that does not fit the number of steps.
+    pub fn make_optimizer(&self, steps: u64) -> Result<Optimizer> {
         (self.optimizer)(steps)
     }
 
-    /// Whether there are real data.
-    pub fn has_data(&self) -> bool {
-        self.data.is_some()
-    }
-
-    /// The real data, from a path that the user names or without one; random ones where a recipe has none.
+    /// The examples that `--data` asks for.
     ///
     /// # Errors
-    /// Files that are missing, damaged or of another shape; memory that is full.
-    pub fn real_data(&self, path: Option<&Path>, batch: usize) -> Result<Data> {
-        match &self.data {
-            Some(source) => source(path),
-            None => self.random_data(batch),
+    /// A path for a recipe that takes none; files that are missing, damaged or of another shape; memory that is full.
+    pub fn examples(&self, asked: Option<&DataOption>, batch: usize) -> Result<Data, Failure> {
+        let path = match asked {
+            Some(DataOption::Random) => return Ok(self.random_data(batch)?),
+            Some(DataOption::Path(path)) => Some(path.as_path()),
+            None => None,
+        };
+        match (&self.data, path) {
+            (Source::Files(data), path) => Ok(data(path)?),
+            (Source::Shipped(data), None) => Ok(data()?),
+            (Source::Random, None) => Ok(self.random_data(batch)?),
+            (Source::Shipped(_) | Source::Random, Some(path)) => Err(Failure::options(format!(
+                "--data: the recipe {} takes no files ({}); leave the option out, or write `random`",
+                self.name,
+                path.display()
+            ))),
         }
     }
 
-    /// Random examples for [`RANDOM_BATCHES`] steps of that batch.
-    ///
-    /// # Errors
-    /// Memory that is full.
-    pub fn random_data(&self, batch: usize) -> Result<Data> {
+    /// Random examples for a few steps of that batch.
+    fn random_data(&self, batch: usize) -> Result<Data> {
         Data::random(&self.inputs, &self.labels, RANDOM_BATCHES * batch)
     }
 
@@ -180,7 +208,7 @@ impl Recipe {
 }
 
 /// How many batches of random examples there are before they come again.
-pub const RANDOM_BATCHES: usize = 4;
+const RANDOM_BATCHES: usize = 4;
 
 impl fmt::Debug for Recipe {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

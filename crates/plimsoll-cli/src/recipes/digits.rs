@@ -21,8 +21,8 @@ pub fn digits() -> Recipe {
     let loss = SparseCategoricalCrossentropy::new().from_logits(true);
     Recipe::new("digits", model, Feature::bytes([64], 17), Feature::bytes([], 10), loss)
         .about("a perceptron on the shipped 8×8 digits")
-        .data(|path| data::only_shipped("digits", path, data::digits))
-        .optimizer(|_| Adam::new(1e-3))
+        .shipped(data::digits)
+        .optimizer(Adam::new(1e-3))
         .batch(32)
         .epochs(40)
 }
@@ -34,7 +34,7 @@ pub fn dense() -> Recipe {
     let loss = SparseCategoricalCrossentropy::new().from_logits(true);
     Recipe::new("dense", model, Feature::floats([784]), Feature::ids([], 10), loss)
         .about("784-1024-10, the perceptron of the posts, on random numbers")
-        .optimizer(|_| Adam::new(1e-3))
+        .optimizer(Adam::new(1e-3))
         .batch(128)
         .steps(200)
 }

@@ -1,11 +1,12 @@
 //! A convolutional network with batch norm on Fashion-MNIST.
 
+use plimsoll::optimizer::Schedule;
 use plimsoll::Activation;
 use plimsoll::nn::layers::{
     ActivationLayer, BatchNorm, Conv2D, Dense, Dropout, Flatten, MaxPool2D, Reshape, Sequential,
 };
 use plimsoll::nn::losses::SparseCategoricalCrossentropy;
-use plimsoll::nn::optimizers::{Adam, Schedule};
+use plimsoll::nn::optimizers::{Adam, Method};
 
 use super::Greys;
 use crate::data::{self, Feature};
@@ -29,8 +30,8 @@ pub fn fashion() -> Recipe {
     let loss = SparseCategoricalCrossentropy::new().from_logits(true);
     Recipe::new("fashion", model, Feature::bytes([28, 28], 256), Feature::bytes([], 10), loss)
         .about("a convolutional network with batch norm on Fashion-MNIST (Debian: dataset-fashion-mnist)")
-        .data(data::fashion)
-        .optimizer(|steps| Adam::new(Schedule::cosine(1e-3, steps)))
+        .files(data::fashion)
+        .optimizer_with(|steps| Ok(Adam::new(1e-3).build().schedule(Schedule::cosine(1e-3, 0.0, steps)?)))
         .batch(128)
         .epochs(5)
 }

@@ -21,13 +21,13 @@ pub fn chars() -> Recipe {
     let model = Sequential::new()
         .add(Ids)
         .add(Embedding::new(256, 64))
-        .add(LSTM::new(256).return_sequences(true))
+        .add(LSTM::new(256).return_sequences())
         .add(Dense::new(256));
     let bytes = || Feature::bytes([CHARS_WINDOW], 128);
     Recipe::new("chars", model, bytes(), bytes(), SparseCategoricalCrossentropy::new().from_logits(true))
         .about("an LSTM that tells the next letter of the shipped text")
-        .data(|path| data::text_windows(path, CHARS_WINDOW))
-        .optimizer(|_| Adam::new(2e-3))
+        .files(|path| data::text_windows(path, CHARS_WINDOW))
+        .optimizer(Adam::new(2e-3))
         .batch(32)
         .epochs(3)
 }
@@ -38,8 +38,8 @@ pub fn gpt_nano() -> Recipe {
     let bytes = || Feature::bytes([NANO_WINDOW], 256);
     Recipe::new("gpt-nano", model, bytes(), bytes(), SparseCategoricalCrossentropy::new().from_logits(true))
         .about("4 layers, 256 wide, 4 heads, 128 tokens, on the bytes of the shipped text")
-        .data(|path| data::text_windows(path, NANO_WINDOW))
-        .optimizer(|_| AdamW::new(1e-3).weight_decay(0.01))
+        .files(|path| data::text_windows(path, NANO_WINDOW))
+        .optimizer(AdamW::new(1e-3).weight_decay(0.01))
         .batch(8)
         .steps(500)
 }
@@ -50,7 +50,7 @@ pub fn gpt2(name: &str, size: Gpt) -> Recipe {
     let tokens = || Feature::ids([GPT2_WINDOW], 50_257);
     Recipe::new(name, size, tokens(), tokens(), SparseCategoricalCrossentropy::new().from_logits(true))
         .about(format!("GPT-2: {} layers, {} wide, 1024 tokens, on random tokens", size.layers, size.width))
-        .optimizer(|_| AdamW::new(1e-4).weight_decay(0.01))
+        .optimizer(AdamW::new(1e-4).weight_decay(0.01))
         .batch(4)
         .steps(20)
 }
