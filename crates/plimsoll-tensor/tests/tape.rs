@@ -407,3 +407,14 @@ fn whole_numbers_cannot_be_watched() -> Result<()> {
     assert!(error.to_string().contains("int64 tensor has no gradient"), "{error}");
     Ok(())
 }
+
+#[test]
+fn variable_gradients_name_what_is_not_connected() -> Result<()> {
+    let (x, y) = (Variable::new(scalar(3.0)).named("x"), Variable::new(scalar(2.0)).named("layer.y"));
+    let tape = GradientTape::new().persistent(true);
+    let z = tape.record(|| x.mul(&x))?;
+    assert_eq!(item(&tape.variable_gradients(&z, std::slice::from_ref(&x))?[0]), 6.0);
+    let error = tape.variable_gradients(&z, &[x, y]).unwrap_err().to_string();
+    assert!(error.contains("does not depend on \"layer.y\""), "{error}");
+    Ok(())
+}

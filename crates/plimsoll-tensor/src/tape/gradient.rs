@@ -16,6 +16,7 @@ use crate::op::{Keep, Op};
 use crate::shape::Shape;
 use crate::tape::{GradientTape, Node, NodeRef, TapeCore};
 use crate::tensor::Tensor;
+use crate::variable::Variable;
 
 /// What stands for the gradient of a source that the target does not depend on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -73,6 +74,27 @@ impl GradientTape {
         let gradients = self.gradients(&[target], None, &sources, Unconnected::Zeros)?;
         let gradients: Vec<Tensor> = gradients.into_iter().flatten().collect();
         Ok(gradients.try_into().unwrap_or_else(|_| unreachable!("one gradient per source")))
+    }
+
+    /// The gradient of `target` with respect to each of a model's variables, in their order.
+    ///
+    /// # Errors
+    /// Variables that the target does not depend on, by name; a second call on a tape that is not persistent; memory
+    /// that is full.
+    #[track_caller]
+    pub fn variable_gradients(&self, target: &Tensor, variables: &[Variable]) -> Result<Vec<Tensor>> {
+        let _line = context::at_callers_line();
+        let sources: Vec<&Tensor> = variables.iter().map(|variable| &**variable).collect();
+        let gradients = self.gradients(&[target], None, &sources, Unconnected::None)?;
+        let missing = variables.iter().zip(&gradients).filter(|(_, gradient)| gradient.is_none());
+        let missing: Vec<String> = missing.map(|(variable, _)| format!("{:?}", variable.name())).collect();
+        if !missing.is_empty() {
+            return Err(Error::tape(format!(
+                "gradient: the target does not depend on {}; leave them out, or freeze their layers",
+                missing.join(", ")
+            )));
+        }
+        Ok(gradients.into_iter().flatten().collect())
     }
 
     /// The gradients of several targets, added up, with respect to any number of sources. `output_gradients` has one
