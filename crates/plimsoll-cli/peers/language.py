@@ -7,7 +7,6 @@
 Windows follow one another without overlap and are shuffled; the first nine tenths are trained on.
 """
 import argparse
-import gzip
 import json
 import pathlib
 
@@ -16,7 +15,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-TEXT = pathlib.Path(__file__).parent.parent / "data/austen.txt.gz"
+TEXT = pathlib.Path(__file__).parent.parent / "data/austen.txt"
 
 
 class Chars(nn.Module):
@@ -85,7 +84,7 @@ def loss_of(model, x, y):
 
 
 def train(model, steps, seed):
-    text = torch.from_numpy(np.frombuffer(gzip.open(TEXT).read(), np.uint8).astype(np.int64))
+    text = torch.from_numpy(np.frombuffer(TEXT.read_bytes(), np.uint8).astype(np.int64))
     cut = len(text) - len(text) // 10
     (x, y), (held_x, held_y) = windows(text[:cut], model.window), windows(text[cut:], model.window)
     optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=model.rate, weight_decay=model.decay)
@@ -108,7 +107,7 @@ def train(model, steps, seed):
 
 
 def bigram():
-    text = np.frombuffer(gzip.open(TEXT).read(), np.uint8).astype(np.int64)
+    text = np.frombuffer(TEXT.read_bytes(), np.uint8).astype(np.int64)
     counts = np.zeros((256, 256))
     np.add.at(counts, (text[:-1], text[1:]), 1)
     joint, first = counts / counts.sum(), counts.sum(1) / counts.sum()

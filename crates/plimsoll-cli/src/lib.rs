@@ -15,6 +15,7 @@
 mod bench;
 mod commands;
 mod data;
+mod digest;
 mod event;
 mod failure;
 mod log;
@@ -24,6 +25,7 @@ mod options;
 mod progress;
 mod recipe;
 pub mod recipes;
+mod reporter;
 mod session;
 mod size;
 mod stop;

@@ -4,7 +4,7 @@
 //! never a guess.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 /// The memory of the host in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -121,14 +121,10 @@ pub fn processor() -> Option<String> {
     Some(line.split_once(':')?.1.trim().to_owned())
 }
 
-/// The first of the places that holds a file of that name.
-pub fn find_file(folders: &[PathBuf], name: &str) -> Option<PathBuf> {
-    folders.iter().map(|folder| folder.join(name)).find(|path| path.is_file())
-}
-
 #[cfg(test)]
 mod tests {
     use std::io;
+    use std::path::PathBuf;
 
     use super::*;
 

@@ -6,5 +6,5 @@
 pub mod protocol;
 pub mod workloads;
 
-pub use protocol::{Pace, Timing, measure};
+pub use protocol::{Pace, measure, median};
 pub use workloads::{Workload, all};

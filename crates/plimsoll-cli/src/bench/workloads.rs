@@ -120,7 +120,7 @@ pub fn w5_gpt() -> Recipe {
         .batch(8)
 }
 
-fn calls() -> [Workload; 4] {
+fn calls() -> [Workload; 5] {
     let call = |name, about, make| Workload::Call { name, about, make };
     [
         call("w6_matmul1024", "the product of two 1024×1024 matrices", || product(1024)),
@@ -130,20 +130,29 @@ fn calls() -> [Workload; 4] {
             Ok(Box::new(move || a.add(&b).map(drop)))
         }),
         call("w7_eager", "1000 additions of 8 elements on a tape, and their gradient", || {
-            let (x, b) = (Variable::new(Tensor::randn([8])?), Tensor::randn([8])?);
-            Ok(Box::new(move || {
-                let tape = GradientTape::new();
-                let sum = tape.record(|| {
-                    let mut y = x.add(&b)?;
-                    for _ in 1..1000 {
-                        y = y.add(&b)?;
-                    }
-                    y.sum(..)
-                })?;
-                tape.gradient(&sum, [&x]).map(drop)
-            }))
+            let b = Tensor::randn([8])?;
+            chain(move |y| y.add(&b))
+        }),
+        call("eager-ops", "1000 additions of a number to 8 elements on a tape, and their gradient", || {
+            chain(|y| y.add(1.0))
         }),
     ]
+}
+
+/// An op a thousand times on a tape, one after the other, and the gradient of all.
+fn chain(op: impl Fn(&Tensor) -> Result<Tensor> + 'static) -> Result<Call> {
+    let x = Variable::new(Tensor::randn([8])?);
+    Ok(Box::new(move || {
+        let tape = GradientTape::new();
+        let sum = tape.record(|| {
+            let mut y = op(&x)?;
+            for _ in 1..1000 {
+                y = op(&y)?;
+            }
+            y.sum(..)
+        })?;
+        tape.gradient(&sum, [&x]).map(drop)
+    }))
 }
 
 fn product(n: usize) -> Result<Call> {

@@ -1,7 +1,5 @@
 //! `plimsoll bench`: one workload, timed and measured.
 
-use std::sync::Arc;
-
 use plimsoll::nn::losses::Loss;
 use plimsoll::nn::optimizers::Optimizer;
 use plimsoll::nn::{Mode, Model, with_policy};
@@ -16,7 +14,7 @@ use crate::failure::Failure;
 use crate::machine::Resident;
 use crate::optimizers;
 use crate::options::BenchOptions;
-use crate::recipe::Recipe;
+use crate::recipe::{Recipe, SharedLoss};
 use crate::session::Session;
 use crate::terminal::{Style, write_line};
 
@@ -112,7 +110,7 @@ struct Trained {
     model: Model,
     variables: Vec<Variable>,
     optimizer: Optimizer,
-    loss: Arc<dyn Loss>,
+    loss: SharedLoss,
     device: Device,
     x: Tensor,
     labels: Tensor,

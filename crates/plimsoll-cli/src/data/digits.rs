@@ -3,16 +3,14 @@
 //! 360 of them are held out by a stratified shuffle with a seed that never changes, so that accuracies of different
 //! runs, seeds and versions speak of the same images.
 
-use std::io::Read;
 use std::ops::Range;
 
-use flate2::read::GzDecoder;
 use plimsoll::data::Dataset;
-use plimsoll::{DType, Error, Owner, Result, Tensor, with_owner};
+use plimsoll::{DType, Owner, Result, Tensor, with_owner};
 
 use super::Data;
 
-static SHIPPED: &[u8] = include_bytes!("../../data/digits.gz");
+static SHIPPED: &[u8] = include_bytes!("../../data/digits.bin");
 
 /// The images that there are, and those of them that are held out.
 const N_IMAGES: usize = 1797;
@@ -25,27 +23,22 @@ const SPLIT_SEED: u64 = 8;
 
 /// The digits: bytes of 64 grey values, and which digit they show.
 pub fn digits() -> Result<Data> {
-    let rows = Tensor::from_bytes([N_IMAGES, ROW], DType::U8, |bytes| {
-        let whole = GzDecoder::new(SHIPPED).read_exact(bytes);
-        whole.map_err(|error| Error::io("digits.gz".as_ref(), error))
-    })?;
-    let (train, held_out) = rows.with_bytes(split)?;
+    let (train, held_out) = split(SHIPPED);
     let part = |chosen: &[u16]| {
-        let (images, labels) = (pick(&rows, chosen, 0..PIXELS)?, pick(&rows, chosen, PIXELS..ROW)?);
-        Dataset::from_tensors((images, labels.reshape([chosen.len()])?))
+        let (images, labels) = (pick(chosen, 0..PIXELS)?, pick(chosen, PIXELS..ROW)?);
+        Dataset::from_tensor_slices((images, labels.reshape([chosen.len()])?))
     };
     Ok(Data::new(part(&train)?, "shipped").held_out(part(&held_out)?))
 }
 
 /// Some columns of some rows, one after the other.
-fn pick(rows: &Tensor, chosen: &[u16], columns: Range<usize>) -> Result<Tensor> {
+fn pick(chosen: &[u16], columns: Range<usize>) -> Result<Tensor> {
     with_owner(Owner::Data, || {
         Tensor::from_bytes([chosen.len(), columns.len()], DType::U8, |to| {
-            rows.with_bytes(|from| {
-                for (to, &row) in to.chunks_exact_mut(columns.len()).zip(chosen) {
-                    to.copy_from_slice(&from[usize::from(row) * ROW..][..ROW][columns.clone()]);
-                }
-            })
+            for (to, &row) in to.chunks_exact_mut(columns.len()).zip(chosen) {
+                to.copy_from_slice(&SHIPPED[usize::from(row) * ROW..][..ROW][columns.clone()]);
+            }
+            Ok(())
         })
     })
 }
@@ -93,22 +86,15 @@ impl SplitMix {
 mod tests {
     use super::*;
 
-    fn shipped() -> Vec<u8> {
-        let mut rows = Vec::new();
-        GzDecoder::new(SHIPPED).read_to_end(&mut rows).expect("the shipped file is whole");
-        rows
-    }
-
     #[test]
     fn every_image_is_in_one_part_and_classes_are_in_proportion() {
-        let rows = shipped();
-        let (train, held_out) = split(&rows);
+        let (train, held_out) = split(SHIPPED);
         assert_eq!((train.len(), held_out.len()), (1437, 360));
         let mut all: Vec<u16> = train.iter().chain(&held_out).copied().collect();
         all.sort_unstable();
         assert!(all.iter().copied().eq(0..1797));
         for digit in 0..10 {
-            let shows = |row: &&u16| rows[usize::from(**row) * ROW + PIXELS] == digit;
+            let shows = |row: &&u16| SHIPPED[usize::from(**row) * ROW + PIXELS] == digit;
             let (kept, out) = (train.iter().filter(shows).count(), held_out.iter().filter(shows).count());
             let fair = (kept + out) as f64 * 360.0 / 1797.0;
             assert!((out as f64 - fair).abs() <= 1.0, "digit {digit}: {out} of {}", kept + out);
@@ -117,9 +103,8 @@ mod tests {
 
     #[test]
     fn the_images_are_those_of_uci() {
-        let rows = shipped();
-        assert_eq!(rows.len(), N_IMAGES * ROW);
-        assert_eq!(rows[..16], [0, 0, 5, 13, 9, 1, 0, 0, 0, 0, 13, 15, 10, 15, 5, 0]);
-        assert!(rows.chunks_exact(ROW).all(|row| row[..PIXELS].iter().all(|&grey| grey <= 16)));
+        assert_eq!(SHIPPED.len(), N_IMAGES * ROW);
+        assert_eq!(SHIPPED[..16], [0, 0, 5, 13, 9, 1, 0, 0, 0, 0, 13, 15, 10, 15, 5, 0]);
+        assert!(SHIPPED.chunks_exact(ROW).all(|row| row[..PIXELS].iter().all(|&grey| grey <= 16)));
     }
 }

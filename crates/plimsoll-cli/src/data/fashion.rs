@@ -18,11 +18,11 @@ pub fn fashion(folder: Option<&Path>) -> Result<Data> {
 }
 
 fn pairs(folder: &Path, part: &str) -> Result<Dataset> {
-    let read = |kind: &str| {
+    let read = |kind: &str, name: &str| {
         let path = folder.join(format!("{part}-{kind}-ubyte.gz"));
-        Dataset::from_idx(&path).map_err(|error| how_to_get(error, &path))
+        Dataset::idx(&path, name).map_err(|error| how_to_get(error, &path))
     };
-    Dataset::zip([read("images-idx3")?, read("labels-idx1")?])
+    read("images-idx3", "images")?.zip(&read("labels-idx1", "labels")?)
 }
 
 /// An error about a file that is not there, with what can be done about it.

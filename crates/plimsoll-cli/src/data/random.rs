@@ -40,6 +40,11 @@ impl Feature {
         &self.shape
     }
 
+    /// Whether these are numbers of classes, of which predictions name one as the most likely.
+    pub fn are_classes(&self) -> bool {
+        self.kind != Kind::Floats
+    }
+
     /// `n` random ones, in a tensor.
     pub fn random(&self, n: usize) -> Result<Tensor> {
         let shape: Vec<usize> = std::iter::once(n).chain(self.shape.iter().copied()).collect();
@@ -54,6 +59,6 @@ impl Feature {
 impl Data {
     /// `n` random pairs.
     pub fn random(inputs: &Feature, labels: &Feature, n: usize) -> Result<Data> {
-        Ok(Data::new(Dataset::from_tensors((inputs.random(n)?, labels.random(n)?))?, "random"))
+        Ok(Data::new(Dataset::from_tensor_slices((inputs.random(n)?, labels.random(n)?))?, "random"))
     }
 }

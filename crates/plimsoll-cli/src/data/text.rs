@@ -1,60 +1,51 @@
 //! Text as bytes: the shipped one, or a file, in windows that follow one another.
 //!
-//! An example is a window and the bytes that come next after each of its own: the same bytes, one further. Both are
-//! views of the one text in the pool. The last tenth is held out.
+//! An example is a window and the bytes that come next after each of its own. The text stays where it is, in the
+//! program or in its file; the last tenth is held out.
 
-use std::fs::File;
-use std::io::{BufReader, Read};
 use std::path::Path;
 
-use flate2::read::GzDecoder;
-use plimsoll::data::Dataset;
-use plimsoll::{DType, Error, Owner, Result, Tensor, with_owner};
+use plimsoll::data::{Dataset, TokenType, Tokens};
+use plimsoll::{Error, Result};
 
 use super::Data;
 
-static SHIPPED: &[u8] = include_bytes!("../../data/austen.txt.gz");
-/// The length of the shipped text.
-const SHIPPED_BYTES: usize = 1_358_459;
+static SHIPPED: &[u8] = include_bytes!("../../data/austen.txt");
 
 /// Windows of a text file, or of the shipped text.
 pub fn text_windows(path: Option<&Path>, window: usize) -> Result<Data> {
-    let (text, source) = match path {
-        None => {
-            let fill = |bytes: &mut [u8]| GzDecoder::new(SHIPPED).read_exact(bytes);
-            (read(Path::new("austen.txt.gz"), SHIPPED_BYTES, fill)?, "shipped".to_owned())
-        }
-        Some(path) => {
-            let file = File::open(path).map_err(|error| Error::io(path, error))?;
-            let n_bytes = file.metadata().map_err(|error| Error::io(path, error))?.len();
-            let fill = |bytes: &mut [u8]| BufReader::new(file).read_exact(bytes);
-            (read(path, n_bytes as usize, fill)?, path.display().to_string())
-        }
+    let text = || match path {
+        None => Ok(Tokens::of_bytes(SHIPPED)),
+        Some(path) => Tokens::open(path, TokenType::U8),
     };
-    let n = text.n_elems();
+    let n = text()?.len();
     let cut = n - n / 10;
     if n / 10 <= window {
-        let detail = format!(
-            "the text has {n} bytes, and its last tenth is held out; windows of {window} need at least {}",
-            10 * (window + 1)
-        );
-        return Err(Error::argument("text", detail));
+        let (name, least) = (path.unwrap_or(Path::new("austen.txt")), 10 * (window + 1));
+        let detail = format!("it has {n} bytes, and its last tenth is held out; it needs at least {least}");
+        return Err(Error::format(name, detail));
     }
-    let part = |from, to| windows(&text.narrow(0, from, to - from)?, window);
-    Ok(Data::new(part(0, cut)?, source).held_out(part(cut, n)?))
+    let windows = |range| Dataset::windows(text()?.part(range)?, window, window);
+    let source = path.map_or("shipped".to_owned(), |path| path.display().to_string());
+    Ok(Data::new(windows(0..cut)?, source).held_out(windows(cut..n)?))
 }
 
-fn read(path: &Path, n_bytes: usize, fill: impl FnOnce(&mut [u8]) -> std::io::Result<()>) -> Result<Tensor> {
-    with_owner(Owner::Data, || {
-        Tensor::from_bytes([n_bytes], DType::U8, |bytes| {
-            fill(bytes).map_err(|error| Error::io(path, error))
-        })
-    })
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-/// Pairs of a window and the bytes that come next.
-fn windows(text: &Tensor, window: usize) -> Result<Dataset> {
-    let n = (text.n_elems() - 1) / window;
-    let from = |start: usize| text.narrow(0, start, n * window)?.reshape([n, window]);
-    Dataset::from_tensors((from(0)?, from(1)?))
+    #[test]
+    fn the_text_is_more_than_a_megabyte_of_ascii_and_its_last_tenth_is_held_out() -> Result<()> {
+        assert!(SHIPPED.len() > 1_000_000 && SHIPPED.is_ascii());
+        let data = text_windows(None, 128)?;
+        let n = SHIPPED.len();
+        assert_eq!(data.train.len(), Some((n - n / 10 - 1) / 128));
+        let held_out = data.held_out.expect("a tenth");
+        assert_eq!(held_out.len(), Some((n / 10 - 1) / 128));
+        let [inputs, targets] = held_out.batch(1)?.first()?.tensors()?;
+        let start = n - n / 10;
+        let expect = |from: usize| SHIPPED[from..from + 128].iter().map(|&byte| i32::from(byte)).collect::<Vec<_>>();
+        assert_eq!((inputs.to_vec::<i32>()?, targets.to_vec::<i32>()?), (expect(start), expect(start + 1)));
+        Ok(())
+    }
 }

@@ -45,17 +45,3 @@ impl Layer for Greys {
         Ok(Forward::new(input, move |x, _| x.cast(dtype)?.into_affine(scale, 0.0))?.takes(DType::U8))
     }
 }
-
-/// Bytes as the whole numbers that an embedding takes.
-#[derive(Clone, Copy, Debug)]
-struct Ids;
-
-impl Layer for Ids {
-    fn name(&self) -> &str {
-        "ids"
-    }
-
-    fn make(&self, input: &Shape) -> Result<Forward> {
-        Ok(Forward::new(input, |x, _| x.cast(DType::I64))?.takes(DType::U8))
-    }
-}

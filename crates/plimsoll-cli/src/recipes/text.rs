@@ -3,9 +3,8 @@
 use plimsoll::nn::layers::{Dense, Embedding, LSTM, Sequential};
 use plimsoll::nn::losses::SparseCategoricalCrossentropy;
 use plimsoll::nn::optimizers::{Adam, AdamW};
-use plimsoll::nn::Layer;
 
-use super::{Gpt, Ids};
+use super::Gpt;
 use crate::data::{self, Feature};
 use crate::recipe::Recipe;
 
@@ -19,12 +18,11 @@ const GPT2_WINDOW: usize = 1024;
 /// An LSTM that tells the next letter of the shipped text.
 pub fn chars() -> Recipe {
     let model = Sequential::new()
-        .add(Ids)
         .add(Embedding::new(256, 64))
         .add(LSTM::new(256).return_sequences())
         .add(Dense::new(256));
-    let bytes = || Feature::bytes([CHARS_WINDOW], 128);
-    Recipe::new("chars", model, bytes(), bytes(), SparseCategoricalCrossentropy::new().from_logits(true))
+    let tokens = || Feature::ids([CHARS_WINDOW], 256);
+    Recipe::new("chars", model, tokens(), tokens(), SparseCategoricalCrossentropy::new().from_logits(true))
         .about("an LSTM that tells the next letter of the shipped text")
         .files(|path| data::text_windows(path, CHARS_WINDOW))
         .optimizer(Adam::new(2e-3))
@@ -34,9 +32,8 @@ pub fn chars() -> Recipe {
 
 /// A small GPT on the bytes of the shipped text.
 pub fn gpt_nano() -> Recipe {
-    let model = Sequential::new().add(Ids).add(Gpt::NANO.named("gpt"));
-    let bytes = || Feature::bytes([NANO_WINDOW], 256);
-    Recipe::new("gpt-nano", model, bytes(), bytes(), SparseCategoricalCrossentropy::new().from_logits(true))
+    let tokens = || Feature::ids([NANO_WINDOW], 256);
+    Recipe::new("gpt-nano", Gpt::NANO, tokens(), tokens(), SparseCategoricalCrossentropy::new().from_logits(true))
         .about("4 layers, 256 wide, 4 heads, 128 tokens, on the bytes of the shipped text")
         .files(|path| data::text_windows(path, NANO_WINDOW))
         .optimizer(AdamW::new(1e-3).weight_decay(0.01))
