@@ -31,15 +31,21 @@ pub struct Shown {
 }
 
 impl Progress {
-    /// A bar for a run that ends with step `steps`, of which `done` were taken before.
-    pub fn new(done: u64, steps: u64, limit: Option<u64>) -> Progress {
+    /// A bar for a run that ends with step `steps`.
+    pub fn new(steps: u64, limit: Option<u64>) -> Progress {
         let target = match std::io::stderr().is_terminal() {
             true => ProgressDrawTarget::stderr(),
             false => ProgressDrawTarget::hidden(),
         };
-        let bar = ProgressBar::with_draw_target(Some(steps), target).with_style(style()).with_position(done);
+        let bar = ProgressBar::with_draw_target(Some(steps), target).with_style(style());
         bar.enable_steady_tick(Duration::from_millis(500));
         Progress { bar, limit }
+    }
+
+    /// Shows that so many steps were taken before; they do not count for the time that is left.
+    pub fn go_on_from(&self, step: u64) {
+        self.bar.set_position(step);
+        self.bar.reset_eta();
     }
 
     /// Shows a step.

@@ -50,6 +50,11 @@ impl Reporter {
         Reporter { style, progress: Rc::new(progress), seen: Rc::default() }
     }
 
+    /// Shows that so many steps were taken before.
+    pub fn go_on_from(&self, step: u64) {
+        self.progress.go_on_from(step);
+    }
+
     /// The median time of the last steps.
     pub fn median_ms(&self) -> Option<f64> {
         let mut times = self.seen.borrow().times.clone();

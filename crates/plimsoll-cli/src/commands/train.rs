@@ -97,20 +97,18 @@ fn train(recipe: &Recipe, options: &TrainOptions, session: &Session, style: Styl
     if recipe.labels().are_classes() {
         trainer = trainer.metric(SparseCategoricalAccuracy::new());
     }
-    if let Some(folder) = &options.resume {
-        trainer.resume(folder)?;
-    }
-    let reporter = Reporter::new(style, Progress::new(trainer.state().step, steps, session.limit.bytes));
+    let reporter = Reporter::new(style, Progress::new(steps, session.limit.bytes));
     trainer = trainer.callback(reporter.clone());
     if let Some(folder) = &options.save {
-        trainer = trainer.callback(Checkpoint::every_epochs(folder, 1));
+        trainer = trainer.callback(Checkpoint::new(folder));
+    }
+    if let Some(folder) = &options.resume {
+        trainer.resume(folder)?;
+        reporter.go_on_from(trainer.state().step);
     }
     let fitted = trainer.fit(&batches, until);
     reporter.finish();
     let history = fitted?;
-    if let Some(folder) = &options.save {
-        trainer.save(folder)?;
-    }
     if history.stopped.is_none() {
         tell_last_part(&mut trainer, held_out.as_ref(), &reporter)?;
     }
