@@ -177,6 +177,28 @@ impl Model {
     }
 }
 
+/// The tensors of a safetensors file by name, on the current device.
+///
+/// # Errors
+/// A file that is not there or is damaged; a dtype that tensors do not have; memory that is full.
+#[track_caller]
+pub fn read_tensors(path: impl AsRef<Path>) -> Result<BTreeMap<String, Tensor>> {
+    let _line = at_callers_line();
+    let file = TensorFile::open(path.as_ref())?;
+    file.verified_note()?;
+    file.entries().keys().map(|name| Ok((name.clone(), file.read(name)?))).collect()
+}
+
+/// Writes named tensors to a safetensors file, which appears whole or not at all.
+///
+/// # Errors
+/// A path that cannot be written; a ghost, which has no values.
+#[track_caller]
+pub fn write_tensors(path: impl AsRef<Path>, tensors: BTreeMap<String, Tensor>) -> Result<()> {
+    let _line = at_callers_line();
+    file::write(path.as_ref(), tensors.into_iter().collect(), note("tensors", None))
+}
+
 /// What a file says about itself, besides its tensors.
 fn note(kind: &str, state: Option<serde_json::Value>) -> serde_json::Map<String, serde_json::Value> {
     let mut note = serde_json::Map::new();

@@ -129,9 +129,16 @@ impl NameMap {
         )
     }
 
-    /// With rules for a PyTorch's `Embedding`.
+    /// With rules for PyTorch's `Embedding`.
     pub fn embedding(self, from: &str, to: &str) -> NameMap {
         self.rule(&format!("{from}.weight"), &format!("{to}.embeddings"), Change::Nothing)
+    }
+
+    /// With rules for PyTorch's `MultiheadAttention`, whose queries, keys and values have one width.
+    pub fn attention(self, from: &str, to: &str) -> NameMap {
+        self.rule(&format!("{from}.in_proj_weight"), &format!("{to}.qkv.kernel"), Change::LINEAR)
+            .rule(&format!("{from}.in_proj_bias"), &format!("{to}.qkv.bias"), Change::Nothing)
+            .linear(&format!("{from}.out_proj"), &format!("{to}.output"))
     }
 
     /// Tensors of the file that are not wanted.

@@ -112,26 +112,65 @@ impl GradientTape {
     ) -> Result<Vec<Option<Tensor>>> {
         let _line = context::at_callers_line();
         check_output_gradients(targets, output_gradients)?;
-        self.begin_use()?;
-        let core = &self.core;
-        let walked = context::with_changed_tapes(
-            |tapes| tapes.retain(|tape| !Arc::ptr_eq(tape, core)),
-            || core.walk(targets, output_gradients, sources, Saves::Go),
-        );
-        self.end_use();
-        let mut gradients = walked?;
+        let mut gradients =
+            self.walk_once(|core| core.walk_whole(targets, output_gradients, sources, Saves::Go))?;
         for (gradient, source) in gradients.iter_mut().zip(sources) {
             if gradient.is_none() && unconnected == Unconnected::Zeros {
                 *gradient = Some(source.zeros_like()?);
             }
-            if let Some(gradient) = gradient {
-                let storage = gradient.storage();
-                if storage.block().label().owner == Owner::Temporary {
-                    storage.block().relabel(Owner::Gradients);
-                }
-            }
+            gradient.iter().for_each(count_as_gradient);
         }
         Ok(gradients)
+    }
+
+    /// Hands out the gradient of `target` with respect to each source as soon as it is complete, in the order in which
+    /// backward reaches them: last used first. `take` gets the source's position and the gradient; what it drops is gone
+    /// before the next one is computed, so that gradients need not be there together. A source that is read in several
+    /// places is handed out when all of them have been walked, and the tape has then let go of its value.
+    ///
+    /// # Errors
+    /// A source that the target does not depend on, before anything is handed out; those of `take`, which end the walk;
+    /// a second call on a tape that is not persistent; memory that is full.
+    #[track_caller]
+    pub fn gradient_each(
+        &self,
+        target: &Tensor,
+        sources: &[&Tensor],
+        mut take: impl FnMut(usize, Tensor) -> Result<()>,
+    ) -> Result<()> {
+        let _line = context::at_callers_line();
+        let unconnected = |source: usize| {
+            Error::tape(format!(
+                "gradient_each: source {source} of shape {} is not connected to the target: it was not watched, or the \
+                 target does not depend on it; leave it out",
+                sources[source].shape()
+            ))
+        };
+        if let Some(source) = self.core.unconnected(target, sources)? {
+            return Err(unconnected(source));
+        }
+        let mut is_taken = vec![false; sources.len()];
+        self.walk_once(|core| {
+            core.walk(&[target], None, sources, Saves::Go, &mut |source, gradient| {
+                is_taken[source] = true;
+                count_as_gradient(&gradient);
+                take(source, gradient)
+            })
+        })?;
+        match is_taken.iter().position(|&is_taken| !is_taken) {
+            Some(source) => Err(unconnected(source)),
+            None => Ok(()),
+        }
+    }
+
+    /// Walks back with this tape not recording; one that is not persistent gives up what it has saved.
+    fn walk_once<R>(&self, walk: impl FnOnce(&Arc<TapeCore>) -> Result<R>) -> Result<R> {
+        self.begin_use()?;
+        let core = &self.core;
+        let walked =
+            context::with_changed_tapes(|tapes| tapes.retain(|tape| !Arc::ptr_eq(tape, core)), || walk(core));
+        self.end_use();
+        walked
     }
 
     /// Refuses a second use of a tape that is not persistent.
@@ -152,6 +191,14 @@ impl GradientTape {
         if !self.core.persistent {
             self.core.clear();
         }
+    }
+}
+
+/// From now on the bytes of a result of backward are those of a gradient.
+fn count_as_gradient(gradient: &Tensor) {
+    let storage = gradient.storage();
+    if storage.block().label().owner == Owner::Temporary {
+        storage.block().relabel(Owner::Gradients);
     }
 }
 
@@ -216,13 +263,30 @@ struct Path {
 }
 
 impl TapeCore {
-    pub(super) fn walk(
+    /// Walks back and returns the gradient of each source, where there is one.
+    pub(super) fn walk_whole(
         self: &Arc<Self>,
         targets: &[&Tensor],
         output_gradients: Option<&[&Tensor]>,
         sources: &[&Tensor],
         saves: Saves,
     ) -> Result<Vec<Option<Tensor>>> {
+        let mut gradients: Vec<Option<Tensor>> = vec![None; sources.len()];
+        self.walk(targets, output_gradients, sources, saves, &mut |source, gradient| {
+            gradients[source] = Some(gradient);
+            Ok(())
+        })?;
+        Ok(gradients)
+    }
+
+    fn walk(
+        self: &Arc<Self>,
+        targets: &[&Tensor],
+        output_gradients: Option<&[&Tensor]>,
+        sources: &[&Tensor],
+        saves: Saves,
+        hand_out: &mut dyn FnMut(usize, Tensor) -> Result<()>,
+    ) -> Result<()> {
         let stays = self.persistent || saves == Saves::Stay;
         let ends: Vec<Option<NodeRef>> =
             targets.iter().map(|target| self.known(target)).collect::<Result<_>>()?;
@@ -237,22 +301,31 @@ impl TapeCore {
             };
             path.arrive(end, seed)?;
         }
-        let mut results: Vec<Option<Tensor>> = vec![None; sources.len()];
         for node in std::mem::take(&mut path.nodes) {
             let arrived = std::mem::take(&mut path.arrived[node.seq]);
             if arrived.is_empty() {
                 continue;
             }
-            for (start, result) in starts.iter().zip(&mut results) {
-                if let Some(start) = start.as_ref().filter(|start| Arc::ptr_eq(&start.node, &node)) {
-                    result.clone_from(&arrived[start.output]);
+            for (source, start) in starts.iter().enumerate() {
+                let Some(start) = start.as_ref().filter(|start| Arc::ptr_eq(&start.node, &node)) else { continue };
+                if let Some(gradient) = &arrived[start.output] {
+                    hand_out(source, gradient.clone())?;
                 }
             }
             if let Some(op) = &node.op {
                 self.step_back(&**op, &node, arrived, stays, &mut path)?;
             }
         }
-        Ok(results)
+        Ok(())
+    }
+
+    /// The first source that no way leads to from the target.
+    fn unconnected(self: &Arc<Self>, target: &Tensor, sources: &[&Tensor]) -> Result<Option<usize>> {
+        let starts: Vec<Option<NodeRef>> =
+            sources.iter().map(|source| self.known(source)).collect::<Result<_>>()?;
+        let path = Path::between(&starts, &[self.known(target)?]);
+        let is_reached = |start: &NodeRef| path.nodes.iter().any(|node| Arc::ptr_eq(node, &start.node));
+        Ok(starts.iter().position(|start| !start.as_ref().is_some_and(is_reached)))
     }
 
     /// The node of a target or source.

@@ -85,7 +85,7 @@ impl GradientTape {
                     let place = Tensor::from_slice(&[row as i64], 1)?;
                     let seed = seed(place.one_hot(n_rows, target.dtype())?)?;
                     let saves = if row + 1 < n_rows { Saves::Stay } else { Saves::Go };
-                    let mut gradients = core.walk(&[target], Some(&[&seed]), &[source], saves)?;
+                    let mut gradients = core.walk_whole(&[target], Some(&[&seed]), &[source], saves)?;
                     let gradient = gradients.remove(0).ok_or_else(|| not_connected("jacobian", 0, source))?;
                     rows = rows.into_index_add(0, &place, &gradient.reshape([1, source.n_elems()])?)?;
                 }

@@ -38,9 +38,11 @@ pub struct Adafactor {
     pub clip_threshold: f64,
 }
 
-impl Algorithm for Adafactor {
+impl Adafactor {
     const NAME: &'static str = "adafactor";
+}
 
+impl Algorithm for Adafactor {
     fn states(&self, shape: &Shape, dtype: DType) -> Vec<StateSpec> {
         let state = |name, shape| StateSpec { name, shape, dtype, initial: 0.0 };
         match shape.rank() {

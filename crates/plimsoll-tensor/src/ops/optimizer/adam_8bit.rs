@@ -31,6 +31,8 @@ pub struct Adam8bit {
 }
 
 impl Adam8bit {
+    const NAME: &'static str = "adam_8bit";
+
     /// Smaller parameters keep plain states.
     pub const LEAST_ELEMS: usize = 4096;
 
@@ -50,8 +52,6 @@ impl Adam8bit {
 }
 
 impl Algorithm for Adam8bit {
-    const NAME: &'static str = "adam_8bit";
-
     fn states(&self, shape: &Shape, dtype: DType) -> Vec<StateSpec> {
         if !Adam8bit::quantises(shape.n_elems(), dtype) {
             return self.plain().states(shape, dtype);

@@ -42,6 +42,8 @@ pub struct Control {
 impl Control {
     /// The number of positions.
     pub const LEN: usize = 8;
+    /// The position of the loss scale, for reading it on the device.
+    pub const LOSS_SCALE: isize = 2;
 
     /// The control buffer of an optimizer that has not made a step.
     pub fn new(learning_rate: f64, loss_scale: f64) -> Control {

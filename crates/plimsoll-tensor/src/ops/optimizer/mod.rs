@@ -64,10 +64,7 @@ rules! {
 const MAX_STATES: usize = 3;
 
 /// A way to update parameters: what states each has, and the op that updates all of them.
-pub trait Algorithm: Clone + fmt::Debug + Send + Sync + 'static {
-    /// The op's name.
-    const NAME: &'static str;
-
+pub trait Algorithm: fmt::Debug + Send + Sync + 'static {
     /// The states of a parameter.
     fn states(&self, shape: &Shape, dtype: DType) -> Vec<StateSpec>;
 
@@ -76,8 +73,6 @@ pub trait Algorithm: Clone + fmt::Debug + Send + Sync + 'static {
 }
 
 impl<R: Rule> Algorithm for R {
-    const NAME: &'static str = R::NAME;
-
     fn states(&self, shape: &Shape, dtype: DType) -> Vec<StateSpec> {
         let spec = |(name, initial)| StateSpec { name, shape: *shape, dtype, initial };
         self.slots().into_iter().map(spec).collect()

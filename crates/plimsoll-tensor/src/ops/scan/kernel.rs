@@ -10,7 +10,8 @@ use crate::op::Operand;
 /// The most lines that are scanned together: their states fit the nearest cache.
 const WIDTH: usize = 64;
 
-/// How a state goes on from place to place. Values are given for each operand; the last is the output, whose are zero.
+/// How a state goes on from place to place. Values are given for each operand; the last is the output, whose are zero. At
+/// the first place only the operand before the output is read.
 pub(super) trait Recurrence<A, const N: usize>: Copy + Sync {
     /// The state at the first place.
     fn first(self, values: [A; N]) -> A;
@@ -23,10 +24,9 @@ pub(super) trait Recurrence<A, const N: usize>: Copy + Sync {
 pub(super) enum Direction {
     /// From the first place to the last.
     Forward,
-    /// From the last place to the first. Operands other than the first and the last ones are read at their place, the
-    /// first one at the place that was just left, if the scan is `shifted`.
+    /// From the last place to the first.
     Backward {
-        /// Whether the first operand is read one place behind.
+        /// Whether the first operand is read at the place that was just left, and not where the scan is.
         shifted: bool,
     },
 }
@@ -109,7 +109,6 @@ unsafe fn scan_beside<T, A, const N: usize>(
         || {
             let mut states = [A::ZERO; WIDTH];
             for (lane, state) in states[..n].iter_mut().enumerate() {
-                // The operand just before the output is the one that is read everywhere.
                 let values = std::array::from_fn(|k| if k + 2 == N { read(&at, k, lane) } else { A::ZERO });
                 *state = recurrence.first(values);
                 write(&at, lane, *state);
