@@ -18,7 +18,6 @@ mod data;
 mod digest;
 mod event;
 mod failure;
-mod log;
 mod machine;
 mod optimizers;
 mod options;
@@ -31,7 +30,9 @@ mod size;
 mod stop;
 mod summary;
 mod terminal;
+mod warnings;
 
+use std::ffi::OsString;
 use std::process::ExitCode;
 
 use clap::Parser;
@@ -45,9 +46,9 @@ use options::{Command, Options};
 
 /// Runs the program with these recipes, as the command line of the process says.
 pub fn main(recipes: impl IntoIterator<Item = Recipe>) -> ExitCode {
-    log::show_warnings();
+    warnings::show();
     let recipes: Vec<Recipe> = recipes.into_iter().collect();
-    match run(&recipes, Options::parse().command) {
+    match run(&recipes, std::env::args_os()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
             terminal::warn(&format!("error: {failure}"));
@@ -56,8 +57,16 @@ pub fn main(recipes: impl IntoIterator<Item = Recipe>) -> ExitCode {
     }
 }
 
-fn run(recipes: &[Recipe], command: Command) -> Result<(), Failure> {
-    match command {
+/// Runs a command line, whose first word is the program's name. Bad options and `--help` end the process, as they do
+/// in every program.
+///
+/// # Errors
+/// Whatever keeps the command from being done, with the number that the program ends with.
+pub fn run(
+    recipes: &[Recipe],
+    arguments: impl IntoIterator<Item = impl Into<OsString> + Clone>,
+) -> Result<(), Failure> {
+    match Options::parse_from(arguments).command {
         Command::Train(options) => commands::train::run(recipes, &options),
         Command::Bench(options) => commands::bench::run(recipes, &options),
         Command::Devices(options) => commands::devices::run(&options),

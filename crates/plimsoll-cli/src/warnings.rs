@@ -22,7 +22,7 @@ impl Log for Warnings {
 }
 
 /// Shows warnings from here on. A program that has a logger of its own keeps it.
-pub fn show_warnings() {
+pub fn show() {
     if log::set_logger(&Warnings).is_ok() {
         log::set_max_level(LevelFilter::Warn);
     }
