@@ -3,24 +3,24 @@
 use plimsoll::optimizer::Schedule;
 use plimsoll::Activation;
 use plimsoll::nn::layers::{
-    ActivationLayer, BatchNorm, Conv2D, Dense, Dropout, Flatten, MaxPool2D, Reshape, Sequential,
+    ActivationLayer, BatchNorm, Conv2D, Dense, Dropout, Flatten, MaxPool, Sequential,
 };
 use plimsoll::nn::losses::SparseCategoricalCrossentropy;
 use plimsoll::nn::optimizers::{Adam, Method};
 
-use super::Greys;
+use super::{Channel, Greys};
 use crate::data::{self, Feature};
 use crate::recipe::Recipe;
 
 /// Two convolutions with batch norm, then two dense layers; Adam whose rate falls to zero along half a cosine.
 pub fn fashion() -> Recipe {
-    let mut model = Sequential::new().add(Greys { largest: 255.0 }).add(Reshape::of([28, 28, 1]));
+    let mut model = Sequential::new().add(Greys { largest: 255.0 }).add(Channel);
     for filters in [32, 64] {
         model = model
             .add(Conv2D::new(filters, 3).same().no_bias())
             .add(BatchNorm::new())
             .add(ActivationLayer(Activation::Relu))
-            .add(MaxPool2D::new(2));
+            .add(MaxPool::new(2));
     }
     let model = model
         .add(Flatten)

@@ -45,3 +45,18 @@ impl Layer for Greys {
         Ok(Forward::new(input, move |x, _| x.cast(dtype)?.into_affine(scale, 0.0))?.takes(DType::U8))
     }
 }
+
+/// Pictures with one channel, as convolutions take them: `[height, width]` to `[height, width, 1]`.
+#[derive(Clone, Copy, Debug)]
+struct Channel;
+
+impl Layer for Channel {
+    fn name(&self) -> &str {
+        "channel"
+    }
+
+    fn make(&self, input: &Shape) -> Result<Forward> {
+        let output = [input.dims(), &[1]].concat();
+        Forward::new(output, |x, _| x.unsqueeze(-1))
+    }
+}

@@ -4,7 +4,7 @@
 
 use plimsoll::Activation;
 use plimsoll::nn::layers::{
-    ActivationLayer, BatchNorm, Conv2D, Dense, GlobalAveragePool2D, MaxPool2D, Sequential,
+    ActivationLayer, BatchNorm, Conv2D, Dense, GlobalAveragePool, MaxPool, Sequential,
 };
 use plimsoll::nn::losses::SparseCategoricalCrossentropy;
 use plimsoll::nn::optimizers::Sgd;
@@ -45,7 +45,7 @@ impl ResNet {
         };
         let mut layers = normed(Sequential::new(), 64, 7, 2)
             .add(ActivationLayer(Activation::Relu))
-            .add(MaxPool2D::new(3).strides(2).padding(1));
+            .add(MaxPool::new(3).stride(2).padding(1));
         for (stage, n) in n_blocks.into_iter().enumerate() {
             for number in 0..n {
                 let stride = if stage > 0 && number == 0 { 2 } else { 1 };
@@ -53,7 +53,7 @@ impl ResNet {
                 layers = layers.add(block.named(&format!("stage_{}_block_{}", stage + 1, number + 1)));
             }
         }
-        layers.add(GlobalAveragePool2D::new()).add(Dense::new(CLASSES))
+        layers.add(GlobalAveragePool).add(Dense::new(CLASSES))
     }
 }
 
@@ -70,7 +70,7 @@ impl Layer for ResNet {
 /// A convolution without bias, whose shift comes from the batch norm after it.
 fn normed(layers: Sequential, filters: usize, size: usize, stride: usize) -> Sequential {
     layers
-        .add(Conv2D::new(filters, size).strides(stride).padding(size / 2).no_bias())
+        .add(Conv2D::new(filters, size).stride(stride).padding(size / 2).no_bias())
         .add(BatchNorm::new())
 }
 
