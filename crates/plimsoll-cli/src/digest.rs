@@ -26,7 +26,8 @@ mod tests {
 
     #[test]
     fn it_depends_on_values_and_not_on_the_order_of_layers_made() -> Result<()> {
-        let model = Sequential::new().add(Dense::new(1).named("b")).add(Dense::new(1).named("a")).build([1])?;
+        let model =
+            Sequential::new().add(Dense::new(1).named("b")).add(Dense::new(1).named("a")).build([1])?;
         for (number, variable) in model.variables().iter().enumerate() {
             variable.assign(&Tensor::full(*variable.shape(), number as f64)?)?;
         }

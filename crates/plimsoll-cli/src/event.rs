@@ -142,7 +142,8 @@ mod tests {
             r#""peak_bytes":9,"committed_bytes":11}"#
         );
         assert_eq!(serde_json::to_string(&step)?, line);
-        let epoch = Event::Epoch(EpochEvent { epoch: 2, loss: 1.0, held_out_loss: None, accuracy: Some(0.5) });
+        let epoch =
+            Event::Epoch(EpochEvent { epoch: 2, loss: 1.0, held_out_loss: None, accuracy: Some(0.5) });
         let line = r#"{"event":"epoch","epoch":2,"loss":1.0,"held_out_loss":null,"accuracy":0.5}"#;
         assert_eq!(serde_json::to_string(&epoch)?, line);
         Ok(())

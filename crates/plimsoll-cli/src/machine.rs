@@ -53,7 +53,9 @@ fn container(root: &Path, groups: &str) -> Option<Group> {
         fields.next()?.split(',').any(|controller| controller == "memory").then(|| fields.next())?
     });
     let (base, inside, names) = match (old, unified) {
-        (Some(inside), _) => (root.join("memory"), inside, ["memory.limit_in_bytes", "memory.usage_in_bytes"]),
+        (Some(inside), _) => {
+            (root.join("memory"), inside, ["memory.limit_in_bytes", "memory.usage_in_bytes"])
+        }
         (None, Some(inside)) => (root.to_owned(), inside, ["memory.max", "memory.current"]),
         (None, None) => return None,
     };
@@ -67,9 +69,9 @@ fn group(folder: &Path, [limit, current]: [&str; 2]) -> Option<Group> {
     // A group without a limit says `max`, or in the older form a number that no machine has.
     let limit = number(limit).filter(|&limit| limit < 1 << 60)?;
     let stat = fs::read_to_string(folder.join("memory.stat")).unwrap_or_default();
-    let cached = ["inactive_file ", "active_file "].iter().map(|name| {
-        stat.lines().find_map(|line| line.strip_prefix(name)?.trim().parse().ok()).unwrap_or(0)
-    });
+    let cached = ["inactive_file ", "active_file "]
+        .iter()
+        .map(|name| stat.lines().find_map(|line| line.strip_prefix(name)?.trim().parse().ok()).unwrap_or(0));
     let held = number(current).unwrap_or(0).saturating_sub(cached.sum());
     Some(Group { limit, held: held.min(limit) })
 }

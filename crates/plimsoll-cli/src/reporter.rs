@@ -127,15 +127,16 @@ impl Callback for Reporter {
                 );
             });
         }
-        self.style.emit(&Event::Step(event::StepEvent {
-            step: step.step,
-            loss: step.loss,
-            ms: step.ms,
-            in_use_bytes: step.memory.in_use,
-            peak_bytes: step.memory.peak,
-            committed_bytes: step.memory.committed,
-        }))
-        .map_err(unwritable)?;
+        self.style
+            .emit(&Event::Step(event::StepEvent {
+                step: step.step,
+                loss: step.loss,
+                ms: step.ms,
+                in_use_bytes: step.memory.in_use,
+                peak_bytes: step.memory.peak,
+                committed_bytes: step.memory.committed,
+            }))
+            .map_err(unwritable)?;
         if stop::is_asked() {
             run.stop(INTERRUPTED);
         }

@@ -47,7 +47,8 @@ impl Style {
 
 /// A value as one line of JSON.
 pub fn as_json(value: &impl serde::Serialize) -> Result<String, Failure> {
-    serde_json::to_string(value).map_err(|error| Failure::other(format!("a result has no JSON form: {error}")))
+    serde_json::to_string(value)
+        .map_err(|error| Failure::other(format!("a result has no JSON form: {error}")))
 }
 
 /// Writes a line on stdout.

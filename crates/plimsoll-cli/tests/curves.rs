@@ -5,8 +5,9 @@
 
 use std::collections::HashMap;
 
-use plimsoll::nn::{Mode, Model};
-use plimsoll::{DType, GradientTape, Result, Step, Tensor, Unconnected, Variable};
+use plimsoll::nn::Model;
+use plimsoll::nn::train::{Pair, Trainer, Until};
+use plimsoll::{Result, Tensor, Variable};
 use plimsoll_cli::{Recipe, workloads};
 
 const RECORDED: &str = include_str!("../peers/losses.json");
@@ -21,7 +22,8 @@ const LEAST: f64 = 16.0 * f32::EPSILON as f64;
 
 /// Whole numbers below 2^24 that depend on the name and their position alone.
 fn hashed(name: &str, n: usize) -> impl Iterator<Item = u32> {
-    let stream = name.bytes().fold(2_166_136_261u32, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(16_777_619));
+    let stream =
+        name.bytes().fold(2_166_136_261u32, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(16_777_619));
     (0..n as u32).map(move |position| {
         let mut x = position.wrapping_mul(0x9e37_79b9).wrapping_add(stream);
         x = (x ^ (x >> 16)).wrapping_mul(0x7feb_352d);
@@ -83,20 +85,10 @@ fn set_weights(model: &Model) -> Result<()> {
 fn losses(recipe: &Recipe, inputs: &Tensor, labels: &Tensor) -> Result<Vec<f64>> {
     let model = recipe.model()?;
     set_weights(&model)?;
-    let mut optimizer = recipe.make_optimizer(STEPS as u64)?;
-    let (loss, variables) = (recipe.loss(), model.trainable_variables());
-    let sources: Vec<&Tensor> = variables.iter().map(|variable| &**variable).collect();
-    let step = |_| {
-        let loss = Step::run(&inputs.device(), || {
-            let tape = GradientTape::new();
-            let loss = tape.record(|| loss.call(labels, &model.forward(inputs, Mode::Train)?))?;
-            let gradients = tape.gradients(&[&loss], None, &sources, Unconnected::None)?;
-            optimizer.apply_gradients(gradients, &variables)?;
-            Ok(loss.stop_gradient())
-        })?;
-        Ok(f64::from(loss.cast(DType::F32)?.item::<f32>()?))
-    };
-    (0..STEPS).map(step).collect()
+    let batch = vec![Pair { inputs: inputs.clone(), labels: labels.clone() }];
+    let mut trainer = Trainer::new(model, recipe.make_optimizer(STEPS as u64)?, recipe.loss());
+    let mut step = |number| Ok(trainer.fit(&batch, Until::Steps(number))?.loss.unwrap_or(f64::NAN));
+    (1..=STEPS as u64).map(&mut step).collect()
 }
 
 fn check(recipe: &Recipe, inputs: &Tensor, labels: &Tensor) -> Result<()> {

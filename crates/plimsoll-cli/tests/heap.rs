@@ -21,7 +21,8 @@ fn small_ones() -> Vec<Recipe> {
     let gpt = Gpt { layers: 2, width: 64, heads: 2, vocabulary: 300, ..Gpt::SMALL };
     let tokens = || Feature::ids([64], 300);
     let images = || Feature::floats([64, 64, 3]);
-    let resnet = |name, depth| Recipe::new(name, ResNet::new(depth), images(), Feature::ids([], 1000), loss());
+    let resnet =
+        |name, depth| Recipe::new(name, ResNet::new(depth), images(), Feature::ids([], 1000), loss());
     vec![
         Recipe::new("small-gpt2", gpt, tokens(), tokens(), loss()),
         resnet("small-resnet18", Depth::Eighteen),

@@ -136,7 +136,8 @@ fn a_limit_that_cannot_be_kept_is_refused_with_3() {
 #[test]
 fn json_lines_are_those_of_the_contract() {
     let lines = lines("train digits --steps 46 --json --seed 3 --limit 64MiB");
-    let keys = |value: &Value| value.as_object().expect("an object").keys().cloned().collect::<Vec<_>>().join(" ");
+    let keys =
+        |value: &Value| value.as_object().expect("an object").keys().cloned().collect::<Vec<_>>().join(" ");
     let of = |event: &str| lines.iter().filter(|line| line["event"] == event).collect::<Vec<_>>();
     let (steps, epochs, ends) = (of("step"), of("epoch"), of("end"));
     assert_eq!((steps.len(), ends.len(), lines.len()), (46, 1, 46 + epochs.len() + 1));
@@ -145,7 +146,9 @@ fn json_lines_are_those_of_the_contract() {
     assert!(steps.iter().all(|line| keys(line) == names));
     // 1,437 examples are 45 batches: one whole epoch, and one that was begun.
     assert_eq!(epochs.iter().map(|line| &line["epoch"]).collect::<Vec<_>>(), [1, 2]);
-    assert!(epochs.iter().all(|line| line["accuracy"].as_f64().is_some_and(|part| (0.0..=1.0).contains(&part))));
+    assert!(
+        epochs.iter().all(|line| line["accuracy"].as_f64().is_some_and(|part| (0.0..=1.0).contains(&part)))
+    );
     let end = ends[0];
     let names = "batch committed_bytes data device event limit_bytes limit_from loss loss_bits median_step_ms \
         offloaded_bytes outside_bytes parameters_sha256 peak_bytes precision predicted_committed_bytes \
@@ -184,7 +187,10 @@ fn a_batch_in_parts_gives_the_same_losses_up_to_rounding() {
     let (whole, parts) = (losses(""), losses("--accumulate 4"));
     assert_eq!((whole.len(), parts.len()), (3, 3));
     // A loss is a mean of 30 numbers around 2.5 in f32; a thousand roundings are far more than the parts make.
-    assert!(whole.iter().zip(&parts).all(|(a, b)| (a - b).abs() <= 1000.0 * f64::from(f32::EPSILON)), "{whole:?} {parts:?}");
+    assert!(
+        whole.iter().zip(&parts).all(|(a, b)| (a - b).abs() <= 1000.0 * f64::from(f32::EPSILON)),
+        "{whole:?} {parts:?}"
+    );
 }
 
 #[test]
@@ -225,7 +231,8 @@ fn an_interrupted_run_ends_after_its_step_saves_and_says_130() {
     let mut first = String::new();
     stdout.read_line(&mut first).expect("a line");
     assert!(first.contains("\"step\":1"), "{first}");
-    let kill = Command::new("kill").args(["-INT", &child.id().to_string()]).status().expect("`kill` is there");
+    let kill =
+        Command::new("kill").args(["-INT", &child.id().to_string()]).status().expect("`kill` is there");
     assert!(kill.success());
     let rest: Vec<String> = stdout.lines().map(|line| line.expect("a line")).collect();
     let output = child.wait_with_output().expect("it ends");
@@ -260,14 +267,35 @@ fn random_data_are_said_to_be_random() {
 #[test]
 fn workloads_are_listed_and_measured() {
     let list = text(&run("bench --list").stdout);
-    for name in ["w1_mlp_b32", "w1_mlp_b128", "w1_mlp_b512", "w2_deep_mlp", "w3_cnn", "w4_lstm", "w5_gpt", "w6_matmul1024",
-        "w6_matmul2048", "w6_add16m", "w7_eager", "mlp-784-1024-10-b512", "mlp-deep-b4096", "resnet50-b128", "lstm-b256",
-        "eager-ops"] {
-        assert!(list.lines().any(|line| line.split_whitespace().next() == Some(name)), "no {name} in\n{list}");
+    for name in [
+        "w1_mlp_b32",
+        "w1_mlp_b128",
+        "w1_mlp_b512",
+        "w2_deep_mlp",
+        "w3_cnn",
+        "w4_lstm",
+        "w5_gpt",
+        "w6_matmul1024",
+        "w6_matmul2048",
+        "w6_add16m",
+        "w7_eager",
+        "mlp-784-1024-10-b512",
+        "mlp-deep-b4096",
+        "resnet50-b128",
+        "lstm-b256",
+        "eager-ops",
+    ] {
+        assert!(
+            list.lines().any(|line| line.split_whitespace().next() == Some(name)),
+            "no {name} in\n{list}"
+        );
     }
     for name in ["w1_mlp_b32", "w4_lstm", "w6_matmul1024", "w7_eager", "digits"] {
         let line = &lines(&format!("bench {name} --steps 1 --json --threads 2"))[0];
-        assert_eq!((&line["event"], &line["workload"], &line["threads"]), (&"bench".into(), &name.into(), &2.into()));
+        assert_eq!(
+            (&line["event"], &line["workload"], &line["threads"]),
+            (&"bench".into(), &name.into(), &2.into())
+        );
         for field in ["median_ms", "min_ms"] {
             assert!(line[field].as_f64().is_some_and(|ms| ms > 0.0), "{line}");
         }

@@ -1,9 +1,9 @@
 //! The workloads: w1 to w7 with the shapes of the other frameworks' programs, and those meant for a GPU.
 
+use plimsoll::nn::Layer;
 use plimsoll::nn::layers::{Conv2D, Dense, Flatten, LSTM, MaxPool, Sequential};
 use plimsoll::nn::losses::SparseCategoricalCrossentropy;
 use plimsoll::nn::optimizers::{Adam, AdamW};
-use plimsoll::nn::Layer;
 use plimsoll::{Activation, GradientTape, Result, Tensor, Variable};
 
 use crate::data::Feature;

@@ -1,9 +1,8 @@
 //! `plimsoll bench`: one workload, timed and measured.
 
-use plimsoll::nn::losses::Loss;
-use plimsoll::nn::optimizers::Optimizer;
-use plimsoll::nn::{Mode, Model, with_policy};
-use plimsoll::{Bytes, Device, Error, GradientTape, Result, Step, Tensor, Unconnected, Variable};
+use plimsoll::Bytes;
+use plimsoll::nn::train::{Pair, Trainer, Until};
+use plimsoll::nn::with_policy;
 use plimsoll_cpu::threads;
 
 use super::row;
@@ -12,9 +11,8 @@ use crate::bench::{self, Pace, Workload, measure};
 use crate::event::{BenchEvent, Event};
 use crate::failure::Failure;
 use crate::machine::Resident;
-use crate::optimizers;
 use crate::options::BenchOptions;
-use crate::recipe::{Recipe, SharedLoss};
+use crate::recipe::Recipe;
 use crate::session::Session;
 use crate::terminal::{Style, write_line};
 
@@ -45,7 +43,9 @@ pub fn run(recipes: &[Recipe], options: &BenchOptions) -> Result<(), Failure> {
         (Some(Workload::Call { make, .. }), _) => make()?,
         (Some(Workload::Train(recipe)), _) | (None, Some(recipe)) => training(recipe, &session, options)?,
         (None, None) => {
-            return Err(Failure::options(format!("there is no workload `{name}`; `bench --list` lists them")));
+            return Err(Failure::options(format!(
+                "there is no workload `{name}`; `bench --list` lists them"
+            )));
         }
     };
     let pace = options.run.steps.map_or(Pace::STANDARD, |steps| Pace::Calls(steps.get()));
@@ -58,8 +58,7 @@ pub fn run(recipes: &[Recipe], options: &BenchOptions) -> Result<(), Failure> {
         min_ms: timing.min_ms,
         peak_bytes: stats.peak_in_use,
         committed_bytes: stats.peak_committed,
-        peak_anon_over_base_bytes: base
-            .and_then(|base| Some(Resident::now()?.peak_anonymous_since(&base))),
+        peak_anon_over_base_bytes: base.and_then(|base| Some(Resident::now()?.peak_anonymous_since(&base))),
         threads: threads::n_threads(),
     };
     let style = Style::of(options.run.json);
@@ -84,55 +83,14 @@ fn describe(event: &BenchEvent, first_ms: f64) -> String {
 
 /// Training steps of a recipe on one fixed random batch; each reads its loss.
 fn training(recipe: &Recipe, session: &Session, options: &BenchOptions) -> Result<Call, Failure> {
-    if options.run.accumulate.get() > 1 {
-        return Err(Failure::options("--accumulate: a benchmark works through its batch in one part"));
-    }
-    let batch = options.run.batch.map_or(recipe.default_batch(), |batch| batch.get());
+    let batch = super::batch(recipe, &options.run)?;
     let model = with_policy(session.policy, || recipe.model())?;
-    let optimizer = match &options.run.optimizer {
-        Some(name) => optimizers::by_name(name)?.build(),
-        None => recipe.make_optimizer(u64::MAX)?,
-    };
-    let mut trained = Trained {
-        variables: model.trainable_variables(),
-        device: session.device.clone(),
-        x: recipe.inputs().random(batch)?,
-        labels: recipe.labels().random(batch)?,
-        loss: recipe.loss(),
-        model,
-        optimizer,
-    };
-    Ok(Box::new(move || trained.step()))
-}
-
-/// A model with its optimizer and one batch.
-struct Trained {
-    model: Model,
-    variables: Vec<Variable>,
-    optimizer: Optimizer,
-    loss: SharedLoss,
-    device: Device,
-    x: Tensor,
-    labels: Tensor,
-}
-
-impl Trained {
-    /// Forward, loss, backward and update; then the loss is read.
-    fn step(&mut self) -> Result<()> {
-        let device = self.device.clone();
-        let loss = Step::run(&device, || {
-            let tape = GradientTape::new();
-            let (loss, scaled) = tape.record(|| {
-                let predictions = self.model.forward(&self.x, Mode::Train)?;
-                let loss = self.loss.call(&self.labels, &predictions)?;
-                let scaled = self.optimizer.scale_loss(&loss)?;
-                Ok::<_, Error>((loss.stop_gradient(), scaled))
-            })?;
-            let sources: Vec<&Tensor> = self.variables.iter().map(|variable| &**variable).collect();
-            let gradients = tape.gradients(&[&scaled], None, &sources, Unconnected::None)?;
-            self.optimizer.apply_gradients(gradients, &self.variables)?;
-            Ok(loss)
-        })?;
-        loss.to_f64_vec().map(drop)
-    }
+    let optimizer = super::optimizer(recipe, &options.run, u64::MAX)?;
+    let pair = Pair { inputs: recipe.inputs().random(batch)?, labels: recipe.labels().random(batch)? };
+    let (pairs, mut steps) = (vec![pair], 0);
+    let mut trainer = Trainer::new(model, optimizer, recipe.loss()).accumulate(options.run.accumulate.get());
+    Ok(Box::new(move || {
+        steps += 1;
+        trainer.fit(&pairs, Until::Steps(steps)).map(drop)
+    }))
 }

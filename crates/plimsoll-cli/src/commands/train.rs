@@ -2,7 +2,6 @@
 
 use plimsoll::data::Dataset;
 use plimsoll::nn::metrics::SparseCategoricalAccuracy;
-use plimsoll::nn::optimizers::Optimizer;
 use plimsoll::nn::train::callbacks::Checkpoint;
 use plimsoll::nn::train::{EpochEvent, History, Trainer, Until};
 use plimsoll::nn::with_policy;
@@ -14,7 +13,6 @@ use crate::digest::parameters_sha256;
 use crate::event::{EndEvent, Event};
 use crate::failure::{Exit, Failure};
 use crate::machine::Resident;
-use crate::optimizers;
 use crate::options::TrainOptions;
 use crate::progress::Progress;
 use crate::recipe::{Length, Recipe};
@@ -79,7 +77,7 @@ struct Ended {
 
 /// Trains, and drops everything that it made.
 fn train(recipe: &Recipe, options: &TrainOptions, session: &Session, style: Style) -> Result<Ended, Failure> {
-    let batch = batch(recipe, options)?;
+    let batch = super::batch(recipe, &options.run)?;
     let model = with_policy(session.policy, || recipe.model())?;
     let data = recipe.examples(options.data.as_ref(), batch)?;
     introduce(recipe, &data, style)?;
@@ -89,7 +87,7 @@ fn train(recipe: &Recipe, options: &TrainOptions, session: &Session, style: Styl
     let until = until(recipe, options);
     let steps = n_steps(until, &batches);
 
-    let mut trainer = Trainer::new(model, optimizer(recipe, options, steps)?, recipe.loss())
+    let mut trainer = Trainer::new(model, super::optimizer(recipe, &options.run, steps)?, recipe.loss())
         .accumulate(options.run.accumulate.get());
     if let Some(held_out) = &held_out {
         trainer = trainer.held_out(held_out.clone());
@@ -112,44 +110,15 @@ fn train(recipe: &Recipe, options: &TrainOptions, session: &Session, style: Styl
     if history.stopped.is_none() {
         tell_last_part(&mut trainer, held_out.as_ref(), &reporter)?;
     }
-    let stats = session.device.stats();
-    let event = EndEvent {
-        recipe: recipe.name().to_owned(),
-        device: session.device.name().to_owned(),
+    let told = Told {
         batch,
-        precision: session.policy.name(),
-        seed: session.seed,
         data: data.source.clone(),
-        version: env!("CARGO_PKG_VERSION"),
         steps: history.steps,
         loss: reporter.last_loss(),
-        loss_bits: reporter.last_loss().map(|loss| format!("{:08x}", (loss as f32).to_bits())),
+        median_ms: reporter.median_ms(),
         parameters_sha256: parameters_sha256(trainer.model())?,
-        predicted_peak_bytes: None,
-        predicted_committed_bytes: None,
-        peak_bytes: stats.peak_in_use,
-        committed_bytes: stats.peak_committed,
-        outside_bytes: Resident::now().map(|resident| resident.now.saturating_sub(stats.committed)),
-        limit_bytes: session.limit.bytes,
-        limit_from: session.limit.from,
-        recomputed_ops: None,
-        recomputed_flops: None,
-        offloaded_bytes: None,
-        median_step_ms: reporter.median_ms(),
-        released_bytes: 0,
     };
-    Ok(Ended { history, stats, event })
-}
-
-fn batch(recipe: &Recipe, options: &TrainOptions) -> Result<usize, Failure> {
-    let batch = options.run.batch.map_or(recipe.default_batch(), |batch| batch.get());
-    let parts = options.run.accumulate.get();
-    match parts <= batch {
-        true => Ok(batch),
-        false => Err(Failure::options(format!(
-            "--accumulate {parts}: a batch of {batch} cannot be worked through in {parts} parts"
-        ))),
-    }
+    Ok(Ended { history, stats: session.device.stats(), event: end_event(recipe, session, told) })
 }
 
 /// Says what is trained, and on what.
@@ -179,13 +148,6 @@ fn n_steps(until: Until, batches: &Dataset) -> u64 {
     }
 }
 
-fn optimizer(recipe: &Recipe, options: &TrainOptions, steps: u64) -> Result<Optimizer, Failure> {
-    match &options.run.optimizer {
-        Some(name) => Ok(optimizers::by_name(name)?.build()),
-        None => Ok(recipe.make_optimizer(steps)?),
-    }
-}
-
 /// Tells of an epoch that the run ended in the middle of.
 fn tell_last_part(
     trainer: &mut Trainer,
@@ -199,4 +161,44 @@ fn tell_last_part(
     let held_out = held_out.map(|held_out| trainer.evaluate(held_out)).transpose()?;
     let loss = state.loss_sum / state.n_losses as f64;
     reporter.tell_epoch(&EpochEvent { epoch: state.epoch + 1, step: state.step, loss, held_out })
+}
+
+/// What is told at the end, but for what goes back.
+fn end_event(recipe: &Recipe, session: &Session, told: Told) -> EndEvent {
+    let stats = session.device.stats();
+    EndEvent {
+        recipe: recipe.name().to_owned(),
+        device: session.device.name().to_owned(),
+        batch: told.batch,
+        precision: session.policy.name(),
+        seed: session.seed,
+        data: told.data,
+        version: env!("CARGO_PKG_VERSION"),
+        steps: told.steps,
+        loss: told.loss,
+        loss_bits: told.loss.map(|loss| format!("{:08x}", (loss as f32).to_bits())),
+        parameters_sha256: told.parameters_sha256,
+        predicted_peak_bytes: None,
+        predicted_committed_bytes: None,
+        peak_bytes: stats.peak_in_use,
+        committed_bytes: stats.peak_committed,
+        outside_bytes: Resident::now().map(|resident| resident.now.saturating_sub(stats.committed)),
+        limit_bytes: session.limit.bytes,
+        limit_from: session.limit.from,
+        recomputed_ops: None,
+        recomputed_flops: None,
+        offloaded_bytes: None,
+        median_step_ms: told.median_ms,
+        released_bytes: 0,
+    }
+}
+
+/// What the run itself says for its last line.
+struct Told {
+    batch: usize,
+    data: String,
+    steps: u64,
+    loss: Option<f64>,
+    median_ms: Option<f64>,
+    parameters_sha256: String,
 }

@@ -44,7 +44,8 @@ mod tests {
         assert_eq!(held_out.len(), Some((n / 10 - 1) / 128));
         let [inputs, targets] = held_out.batch(1)?.first()?.tensors()?;
         let start = n - n / 10;
-        let expect = |from: usize| SHIPPED[from..from + 128].iter().map(|&byte| i32::from(byte)).collect::<Vec<_>>();
+        let expect =
+            |from: usize| SHIPPED[from..from + 128].iter().map(|&byte| i32::from(byte)).collect::<Vec<_>>();
         assert_eq!((inputs.to_vec::<i32>()?, targets.to_vec::<i32>()?), (expect(start), expect(start + 1)));
         Ok(())
     }

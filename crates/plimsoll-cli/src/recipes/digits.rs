@@ -29,8 +29,7 @@ pub fn digits() -> Recipe {
 
 /// The 784-1024-10 perceptron of the posts.
 pub fn dense() -> Recipe {
-    let model =
-        Sequential::new().add(Dense::new(1024).activation(Activation::Relu)).add(Dense::new(10));
+    let model = Sequential::new().add(Dense::new(1024).activation(Activation::Relu)).add(Dense::new(10));
     let loss = SparseCategoricalCrossentropy::new().from_logits(true);
     Recipe::new("dense", model, Feature::floats([784]), Feature::ids([], 10), loss)
         .about("784-1024-10, the perceptron of the posts, on random numbers")

@@ -1,12 +1,12 @@
 //! A convolutional network with batch norm on Fashion-MNIST.
 
-use plimsoll::optimizer::Schedule;
 use plimsoll::Activation;
 use plimsoll::nn::layers::{
     ActivationLayer, BatchNorm, Conv2D, Dense, Dropout, Flatten, MaxPool, Sequential,
 };
 use plimsoll::nn::losses::SparseCategoricalCrossentropy;
 use plimsoll::nn::optimizers::{Adam, Method};
+use plimsoll::optimizer::Schedule;
 
 use super::{Channel, Greys};
 use crate::data::{self, Feature};

@@ -46,7 +46,12 @@ impl Gpt {
             .add(MultiHeadAttention::new(self.heads).causal().kernel_initializer(START));
         let think = Sequential::new()
             .add(LayerNorm::new())
-            .add(Dense::new(4 * self.width).activation(Activation::GeluTanh).kernel_initializer(START).named("up"))
+            .add(
+                Dense::new(4 * self.width)
+                    .activation(Activation::GeluTanh)
+                    .kernel_initializer(START)
+                    .named("up"),
+            )
             .add(Dense::new(self.width).kernel_initializer(START).named("down"));
         let dropped = |layers: Sequential| match self.dropout {
             0.0 => layers,
@@ -135,7 +140,10 @@ mod tests {
         assert_eq!(parameters(Gpt::SMALL, 1024)?, count(12, 768));
         assert_eq!(count(12, 768), 124_475_904);
         assert_eq!(parameters(Gpt::MEDIUM, 1024)?, count(24, 1024));
-        assert_eq!(parameters(Gpt::NANO, 128)?, 2 * 1024 * 256 + 128 * 256 + 4 * (12 * 65_536 + 13 * 256) + 512);
+        assert_eq!(
+            parameters(Gpt::NANO, 128)?,
+            2 * 1024 * 256 + 128 * 256 + 4 * (12 * 65_536 + 13 * 256) + 512
+        );
         Ok(())
     }
 

@@ -69,9 +69,7 @@ impl Layer for ResNet {
 
 /// A convolution without bias, whose shift comes from the batch norm after it.
 fn normed(layers: Sequential, filters: usize, size: usize, stride: usize) -> Sequential {
-    layers
-        .add(Conv2D::new(filters, size).stride(stride).padding(size / 2).no_bias())
-        .add(BatchNorm::new())
+    layers.add(Conv2D::new(filters, size).stride(stride).padding(size / 2).no_bias()).add(BatchNorm::new())
 }
 
 /// `relu(convolutions(x) + x)`; where the shape changes, a 1×1 convolution takes the place of `x`.

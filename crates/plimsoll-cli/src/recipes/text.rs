@@ -33,12 +33,18 @@ pub fn chars() -> Recipe {
 /// A small GPT on the bytes of the shipped text.
 pub fn gpt_nano() -> Recipe {
     let tokens = || Feature::ids([NANO_WINDOW], 256);
-    Recipe::new("gpt-nano", Gpt::NANO, tokens(), tokens(), SparseCategoricalCrossentropy::new().from_logits(true))
-        .about("4 layers, 256 wide, 4 heads, 128 tokens, on the bytes of the shipped text")
-        .files(|path| data::text_windows(path, NANO_WINDOW))
-        .optimizer(AdamW::new(1e-3).weight_decay(0.01))
-        .batch(8)
-        .steps(500)
+    Recipe::new(
+        "gpt-nano",
+        Gpt::NANO,
+        tokens(),
+        tokens(),
+        SparseCategoricalCrossentropy::new().from_logits(true),
+    )
+    .about("4 layers, 256 wide, 4 heads, 128 tokens, on the bytes of the shipped text")
+    .files(|path| data::text_windows(path, NANO_WINDOW))
+    .optimizer(AdamW::new(1e-3).weight_decay(0.01))
+    .batch(8)
+    .steps(500)
 }
 
 /// A size of GPT-2 on random tokens.
