@@ -53,12 +53,17 @@ impl fmt::Display for Failure {
 
 impl From<Error> for Failure {
     fn from(error: Error) -> Failure {
-        let exit = match error.kind() {
-            ErrorKind::OutOfMemory(_) => Exit::Limit,
-            ErrorKind::Io { .. } | ErrorKind::Format { .. } => Exit::File,
-            _ => Exit::Other,
-        };
-        Failure { exit, message: error.to_string() }
+        Failure { exit: exit_of(&error), message: error.to_string() }
+    }
+}
+
+/// The number for an error, or for the one that it came from.
+fn exit_of(error: &Error) -> Exit {
+    match error.kind() {
+        ErrorKind::OutOfMemory(_) => Exit::Limit,
+        ErrorKind::Io { .. } | ErrorKind::Format { .. } => Exit::File,
+        ErrorKind::Within { source, .. } => source.downcast_ref().map_or(Exit::Other, exit_of),
+        _ => Exit::Other,
     }
 }
 
@@ -73,6 +78,7 @@ mod tests {
         let exit = |error: Error| Failure::from(error).exit;
         assert_eq!(exit(Error::format("a.npy".as_ref(), "cut off")), Exit::File);
         assert_eq!(exit(Error::argument("batch", "zero")), Exit::Other);
+        assert_eq!(exit(Error::within("batch 3", Error::format("a.csv".as_ref(), "line 7"))), Exit::File);
         let device = Device::separate_cpu().limit(Bytes::mib(2))?;
         let _on = device.enter();
         let full = Tensor::zeros([4 << 20]).expect_err("16 MiB do not fit into 2");

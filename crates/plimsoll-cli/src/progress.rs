@@ -33,11 +33,11 @@ pub struct Shown {
 impl Progress {
     /// A bar for a run that ends with step `steps`.
     pub fn new(steps: u64, limit: Option<u64>) -> Progress {
-        let target = match std::io::stderr().is_terminal() {
-            true => ProgressDrawTarget::stderr(),
-            false => ProgressDrawTarget::hidden(),
-        };
-        let bar = ProgressBar::with_draw_target(Some(steps), target).with_style(style());
+        if !std::io::stderr().is_terminal() {
+            return Progress { bar: ProgressBar::hidden(), limit };
+        }
+        let bar =
+            ProgressBar::with_draw_target(Some(steps), ProgressDrawTarget::stderr()).with_style(style());
         bar.enable_steady_tick(Duration::from_millis(500));
         Progress { bar, limit }
     }
