@@ -45,7 +45,8 @@ pub use ops::optimizer;
 pub use ops::pool::Pool2d;
 pub use ops::slice::{IntoSlices, Slice};
 pub use ops::{
-    Activation, AttentionConfig, Conv1dConfig, Conv2dConfig, ConvConfig, GruWeights, LstmState, RecurrentWeights,
+    Activation, AttentionConfig, Conv1dConfig, Conv2dConfig, ConvConfig, GruWeights, LstmState,
+    RecurrentWeights,
 };
 pub use piece::{Piece, Return, elements, elements_mut};
 pub use plimsoll_memory::{Bytes, FileMap, Owner};
