@@ -323,7 +323,7 @@ impl Call<'_> {
                 continue;
             }
             if let Some(storage) = args[idx].take_unshared() {
-                storage.block().set_site(context::site(self.op.name()));
+                storage.set_site(context::site(self.op.name()));
                 return Some(storage);
             }
         }
@@ -342,7 +342,10 @@ impl Call<'_> {
                 extras,
             };
             let node = watcher.tape.record(&record);
-            for (output, tensor) in outputs.iter_mut().enumerate() {
+            // Nothing flows back through whole numbers, such as the indices of a sort.
+            for (output, tensor) in
+                outputs.iter_mut().enumerate().filter(|(_, tensor)| tensor.dtype().is_float())
+            {
                 tensor.add_node(NodeRef { node: node.clone(), output });
             }
         }

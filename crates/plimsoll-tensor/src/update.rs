@@ -30,6 +30,9 @@ impl Update {
     /// Checks that the op's outputs fit the variables.
     pub fn new(op: OpRef, variables: &[&Variable], inputs: &[&Tensor]) -> Result<Update> {
         let cells: SmallVec<[Arc<VariableCell>; 1]> = variables.iter().map(|v| v.cell().clone()).collect();
+        if let Some(name) = named_twice(&cells) {
+            return Err(Error::argument(op.name(), format!("variable {name:?} is to be written twice")));
+        }
         let inputs: SmallVec<[Part; 2]> = inputs.iter().map(|tensor| tensor.part()).collect();
         let metas: SmallVec<[&Meta; 4]> =
             cells.iter().map(|cell| cell.meta()).chain(inputs.iter().map(|(_, meta)| meta)).collect();
@@ -81,6 +84,15 @@ impl Update {
             _ => None,
         }
     }
+}
+
+/// The name of a variable that is there more than once: two outputs of one op would share its memory.
+fn named_twice(cells: &[Arc<VariableCell>]) -> Option<String> {
+    let mut addresses: SmallVec<[(usize, usize); 4]> =
+        cells.iter().enumerate().map(|(at, cell)| (cell.address(), at)).collect();
+    addresses.sort_unstable();
+    let twice = addresses.windows(2).find(|pair| pair[0].0 == pair[1].0)?;
+    Some(cells[twice[0].1].name())
 }
 
 /// Assigns a tensor to a variable, now or at the end of the open step; to its master as well, if it has one.
@@ -135,7 +147,7 @@ pub(crate) fn commit(updates: Vec<Update>) -> Result<()> {
         let before = std::mem::replace(&mut **held, place);
         if !Arc::ptr_eq(&before.0, &held.0) {
             // Whoever still reads the old version keeps it; it is the variable's no longer.
-            before.0.block().relabel(if before.0.is_kept() { Owner::Saved } else { Owner::Temporary });
+            before.0.relabel(if before.0.is_kept() { Owner::Saved } else { Owner::Temporary });
         }
     }
     Ok(())
@@ -146,7 +158,8 @@ fn place(cell: &VariableCell, held: &Part) -> Result<Part> {
     if variable::is_unshared(held) {
         return Ok(held.clone());
     }
-    let owner = held.0.block().label().owner;
+    // A variable made from a batch begins in lent memory, which is data; its own is a parameter's.
+    let owner = if held.0.is_lent() { Owner::Parameters } else { held.0.owner() };
     let meta = *cell.meta();
     let fresh =
         context::with_owner(owner, || Storage::new(cell.device(), meta.shape(), meta.dtype, "assign"))?;
