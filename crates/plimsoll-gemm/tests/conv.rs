@@ -84,6 +84,12 @@ const SPECS: &[Spec] = &[
         padding: [[4, 4], [2, 2]],
         ..PLAIN
     },
+    // One channel: vectors go along the outputs, which fill them or do not.
+    Spec { picture: [2, 9, 9, 1], out: 32, padding: [[1, 1], [1, 1]], ..PLAIN },
+    Spec { picture: [2, 9, 9, 1], out: 20, padding: [[1, 1], [1, 1]], dilation: [1, 2], ..PLAIN },
+    // A line that is cut into several strips, and weights whose sums are formed in chunks.
+    Spec { picture: [1, 1, 1500, 40], kernel: [1, 3], out: 4, stride: [1, 2], ..PLAIN },
+    Spec { picture: [1, 3, 4, 64], out: 600, padding: [[1, 1], [1, 1]], ..PLAIN },
     Spec { picture: [1, 6, 6, 4], out: 12, groups: 4, padding: [[1, 1], [1, 1]], ..PLAIN },
 ];
 
