@@ -6,17 +6,24 @@
 //!
 //! Warnings go to the `log` facade, once each; the program decides whether and how they are shown.
 
+pub mod checkpoint;
 pub mod initializer;
 pub mod layer;
 pub mod layers;
+pub mod losses;
+pub mod metrics;
 mod model;
 pub mod optimizers;
 mod policy;
 mod summary;
+pub mod train;
 
 pub use initializer::Initializer;
 pub use layer::{Forward, Layer, With, variable, variable_apart};
+pub use losses::Loss;
+pub use metrics::Metric;
 pub use model::{Mode, Model};
 pub use optimizers::{Method, Optimizer};
 pub use policy::{Policy, current_policy, set_policy, with_policy};
 pub use summary::{Summary, SummaryRow};
+pub use train::Trainer;

@@ -127,6 +127,11 @@ impl Optimizer {
         self
     }
 
+    /// Whether the loss is scaled.
+    pub fn has_loss_scale(&self) -> bool {
+        self.loss_scale.is_some()
+    }
+
     /// This optimizer with no weight decay for variables whose name, or the last part of it, is one of `names`: usually
     /// `["bias", "gamma", "beta"]`, biases and the scales and shifts of norms.
     #[must_use]

@@ -6,8 +6,9 @@ mod attention;
 pub(crate) mod binary;
 mod clamp;
 mod compare;
+pub(crate) mod compute;
 mod concat;
-mod conv2d;
+mod conv;
 pub(crate) mod copy;
 mod create;
 mod cross_entropy;
@@ -27,6 +28,8 @@ mod norm;
 pub mod optimizer;
 pub(crate) mod pool;
 mod predicate;
+pub(crate) mod read_file;
+mod recurrent;
 mod reduce;
 pub mod registry;
 mod repeat;
@@ -42,7 +45,8 @@ mod where_;
 
 pub use activation::Activation;
 pub use attention::AttentionConfig;
-pub use conv2d::Conv2dConfig;
+pub use conv::{Conv1dConfig, Conv2dConfig, ConvConfig};
+pub use recurrent::{GruWeights, LstmState, RecurrentWeights};
 
 /// The registry, family by family: one line for each file that describes ops.
 static ALL: &[&[&registry::OpInfo]] = &[
@@ -52,7 +56,7 @@ static ALL: &[&[&registry::OpInfo]] = &[
     clamp::INFOS,
     compare::INFOS,
     concat::INFOS,
-    conv2d::INFOS,
+    conv::INFOS,
     copy::INFOS,
     create::INFOS,
     cross_entropy::INFOS,
@@ -68,6 +72,7 @@ static ALL: &[&[&registry::OpInfo]] = &[
     optimizer::INFOS,
     pool::INFOS,
     predicate::INFOS,
+    recurrent::INFOS,
     reduce::INFOS,
     rounding::INFOS,
     scan::INFOS,

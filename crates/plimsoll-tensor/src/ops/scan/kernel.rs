@@ -10,7 +10,11 @@ use crate::op::Operand;
 /// The most lines that are scanned together: their states fit the nearest cache.
 const WIDTH: usize = 64;
 
-/// How a state goes on from place to place. Values are given for each operand; the last is the output, whose are zero.
+/// The elements that one task visits, or more. Fewer are not worth waking a thread for.
+const TASK_LEN: usize = 16 * 1024;
+
+/// How a state goes on from place to place. Values are given for each operand; the last is the output, whose are zero. At
+/// the first place only the operand before the output is read.
 pub(super) trait Recurrence<A, const N: usize>: Copy + Sync {
     /// The state at the first place.
     fn first(self, values: [A; N]) -> A;
@@ -23,10 +27,9 @@ pub(super) trait Recurrence<A, const N: usize>: Copy + Sync {
 pub(super) enum Direction {
     /// From the first place to the last.
     Forward,
-    /// From the last place to the first. Operands other than the first and the last ones are read at their place, the
-    /// first one at the place that was just left, if the scan is `shifted`.
+    /// From the last place to the first.
     Backward {
-        /// Whether the first operand is read one place behind.
+        /// Whether the first operand is read at the place that was just left, and not where the scan is.
         shifted: bool,
     },
 }
@@ -58,7 +61,12 @@ pub(super) unsafe fn scan<T, A, const N: usize>(
             start[0] -= steps[0];
         }
     }
-    let per_task = WIDTH * (256usize.div_ceil(lines.len)).max(1);
+    let next = |at: [isize; N]| at.map(|at| at + 1);
+    let per_task = match lines.n_lines > 1 && lines.offsets(1) == next(lines.offsets(0)) {
+        // Lines side by side share what is read from memory.
+        true => TASK_LEN.div_ceil(lines.len).next_multiple_of(WIDTH),
+        false => TASK_LEN.div_ceil(lines.len),
+    };
     lines.in_stretches(per_task, |stretch| {
         for begin in stretch.clone().step_by(WIDTH) {
             let end = stretch.end.min(begin + WIDTH);
@@ -109,7 +117,6 @@ unsafe fn scan_beside<T, A, const N: usize>(
         || {
             let mut states = [A::ZERO; WIDTH];
             for (lane, state) in states[..n].iter_mut().enumerate() {
-                // The operand just before the output is the one that is read everywhere.
                 let values = std::array::from_fn(|k| if k + 2 == N { read(&at, k, lane) } else { A::ZERO });
                 *state = recurrence.first(values);
                 write(&at, lane, *state);
