@@ -76,7 +76,7 @@ pub(crate) enum Item {
     /// Element `idx` of a pass.
     At { pass: u64, idx: u64 },
     /// An element that lies in a cell of the allowance already.
-    Held(Held),
+    Held(Box<Held>),
     /// Several items, to be stacked.
     Group(Box<[Item]>),
     /// One item of each of two datasets.
