@@ -246,7 +246,7 @@ fn ghosts_see_the_largest_run_and_never_call_the_user() {
     assert_eq!(bucketed.first().unwrap()[0].shape().dims(), [8, 100]);
     assert_eq!(bucketed.spec().n_bytes(), 800, "the largest product, not the product of the largest");
 
-    let unknown = Dataset::from_iterator(dataset.spec().clone(), || std::iter::empty::<f32>());
+    let unknown = Dataset::from_iterator(dataset.spec().clone(), std::iter::empty::<f32>);
     let error = unknown.iter().next().unwrap().unwrap_err();
     assert!(error.to_string().contains("assume_len"), "{error}");
     drop(_on);
