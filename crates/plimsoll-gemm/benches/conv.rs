@@ -12,6 +12,10 @@ use timing::{Aligned, fastest};
 
 /// Name, pictures, size, channels in and out, kernel, stride, groups.
 const CONVOLUTIONS: &[(&str, [usize; 7])] = &[
+    ("grey 3x3", [64, 28, 1, 32, 3, 1, 1]),
+    ("digits 3x3", [64, 28, 32, 64, 3, 1, 1]),
+    ("photo 7x7 stride 2", [4, 224, 3, 64, 7, 2, 1]),
+    ("half 3x3 stride 2", [8, 28, 128, 128, 3, 2, 1]),
     ("colours 3x3", [32, 32, 3, 32, 3, 1, 1]),
     ("colours 7x7 stride 2", [4, 112, 3, 64, 7, 2, 1]),
     ("narrow 3x3", [32, 32, 32, 32, 3, 1, 1]),
@@ -59,7 +63,7 @@ fn run(name: &str, [batch, side, inputs, outputs, kernel, stride, groups]: [usiz
                     }
                     ConvPass::BackwardInput => {
                         let to = image.as_mut_ptr();
-                        conv2d_backward_input(&conv, grad, weights.as_ptr(), to, false, memory);
+                        conv2d_backward_input(&conv, grad, weights.as_ptr(), to, &Epilogue::NONE, memory);
                     }
                     ConvPass::BackwardWeights => {
                         let to = weights.as_mut_ptr();

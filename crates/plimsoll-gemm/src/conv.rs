@@ -1,20 +1,23 @@
-//! Two-dimensional convolution, channels last, as products whose operands are packed from the image.
+//! Two-dimensional convolution, channels last, as products whose operands are read from the image.
 //!
 //! Pictures are `[batch, height, width, channels]`, weights `[out, kernel height, kernel width, in / groups]`. No patch
-//! matrix is ever stored: the workspace is that of the product. The gradient with respect to the input is one
-//! product per phase of the stride, each with only the taps that reach its points, so no zeros are multiplied that a
-//! stride put there. When every channel is its own group the work is done by `depthwise` instead.
+//! matrix is ever stored: patches are multiplied where they lie, in strips of the image (`strip`), and a kernel of one
+//! place is a plain product. The gradient with respect to the input is one convolution per phase of the stride, each
+//! with only the taps that reach its points, so no zeros are multiplied that a stride put there. When every channel is
+//! its own group the work is done by `depthwise` instead.
 
 use std::ops::Range;
 
 use crate::depthwise::Depthwise;
 use crate::element::{Access, Element, Real};
-use crate::isa::{HasKernels, Kernels};
+use crate::isa::HasKernels;
 use crate::operand::{Operand, Strided};
 use crate::output::{Output, Rows};
-use crate::patches::{ByPoint, ByTap, Patches};
+use crate::patches::Patches;
 use crate::plan::Plan;
 use crate::product::Product;
+use crate::strip_conv::{StripConv, StripPlan};
+use crate::strip_weights::{StripWeights, WeightsPlan};
 use crate::{Epilogue, Shape, check_workspace};
 
 /// The shape of a convolution. Pairs are vertical, horizontal.
@@ -76,11 +79,12 @@ struct Phase {
     /// The first such point, and how many there are.
     first: usize,
     n_points: usize,
-    /// The first tap of the kernel that reaches them, every which one does, and how many do.
-    first_tap: usize,
-    every: usize,
+    /// The last tap of the kernel that reaches them, taps from there to the next lower one that does, and how many do.
+    /// Taps are walked downwards, because outputs then come in ascending order.
+    first_tap: isize,
+    every: isize,
     n_taps: usize,
-    /// The output that the first point takes from the first tap, and outputs from one such tap to the next.
+    /// The output that the first point takes from that tap, and outputs from one such tap to the next.
     start: isize,
     tap_step: isize,
 }
@@ -101,14 +105,41 @@ impl Conv2d {
         if self.is_depthwise() {
             return Depthwise::<E::Real>::workspace(self, pass);
         }
-        let bytes = |shape: Shape| Plan::new::<E>(&shape).workspace();
+        if self.is_product() {
+            let shape = match pass {
+                ConvPass::Forward => self.forward_shape(),
+                ConvPass::BackwardInput => self.transposed_shape(),
+                ConvPass::BackwardWeights => self.weights_shape(),
+            };
+            return Plan::new::<E>(&shape).workspace().max(self.strip_workspace::<E>(pass));
+        }
+        self.strip_workspace::<E>(pass)
+    }
+
+    /// Bytes of workspace that a pass needs if it is not a product, or the image is not a matrix.
+    fn strip_workspace<E: Element>(&self, pass: ConvPass) -> usize {
+        let outputs = self.group_channels()[1];
+        let input = || self.input_patches::<E>(Image { first: std::ptr::null(), strides: [0; 4] });
         match pass {
-            ConvPass::Forward => bytes(self.forward_shape()),
-            ConvPass::BackwardWeights => bytes(self.weights_shape()),
+            ConvPass::Forward => StripPlan::new::<E>(&input(), self.batch, outputs, self.groups).workspace(),
+            ConvPass::BackwardWeights => {
+                WeightsPlan::new::<E>(&input(), self.batch, outputs, self.groups).workspace()
+            }
             ConvPass::BackwardInput => {
-                self.phases().map(|[y, x]| bytes(self.phase_shape(&y, &x))).max().unwrap_or(0)
+                let bytes = |phase: [Phase; 2]| {
+                    let patches =
+                        self.phase_patches::<E>(&phase, Image { first: std::ptr::null(), strides: [0; 4] });
+                    StripPlan::new::<E>(&patches, self.batch, self.group_channels()[0], self.groups)
+                        .workspace()
+                };
+                self.phases().map(bytes).max().unwrap_or(0)
             }
         }
+    }
+
+    /// Whether the convolution is a product of matrices: each output reads the input at its own place alone.
+    fn is_product(&self) -> bool {
+        self.kernel == [1, 1] && self.stride == [1, 1] && self.padding == [[0; 2]; 2]
     }
 
     /// Whether every channel is a group of its own.
@@ -142,10 +173,9 @@ impl Conv2d {
         Shape { batch, m: n, n: k, k: m }
     }
 
-    fn phase_shape(&self, y: &Phase, x: &Phase) -> Shape {
-        let [inputs, outputs] = self.group_channels();
-        let m = self.batch * y.n_points * x.n_points;
-        Shape { batch: self.groups, m, n: inputs, k: y.n_taps * x.n_taps * outputs }
+    fn transposed_shape(&self) -> Shape {
+        let Shape { batch, m, n, k } = self.forward_shape();
+        Shape { batch, m, n: k, k: n }
     }
 
     fn phases(&self) -> impl Iterator<Item = [Phase; 2]> {
@@ -164,24 +194,22 @@ impl Conv2d {
         let place = (first + self.padding[axis][0]) as isize;
         let every = (stride / gcd(stride, dilation)) as usize;
         let reaches = |tap: &usize| (place - *tap as isize * dilation) % stride == 0;
-        let first_tap = (0..every.min(self.kernel[axis])).find(reaches);
+        let lowest = (0..every.min(self.kernel[axis])).find(reaches);
+        let n_taps = lowest.map_or(0, |tap| (self.kernel[axis] - tap).div_ceil(every));
+        let highest = lowest.map_or(0, |tap| tap + (n_taps - 1) * every) as isize;
         Phase {
             first,
             n_points: (self.input[axis] - first).div_ceil(self.stride[axis]),
-            first_tap: first_tap.unwrap_or(0),
-            every,
-            n_taps: first_tap.map_or(0, |tap| (self.kernel[axis] - tap).div_ceil(every)),
-            start: first_tap.map_or(0, |tap| (place - tap as isize * dilation) / stride),
-            tap_step: -(every as isize * dilation / stride),
+            first_tap: highest,
+            every: -(every as isize),
+            n_taps,
+            start: (place - highest * dilation).div_euclid(stride),
+            tap_step: every as isize * dilation / stride,
         }
     }
 
     /// The input's patches, one for each point of the output.
-    fn input_patches<E: Element>(
-        &self,
-        input: Image<E>,
-        kernels: &'static Kernels<E::Real>,
-    ) -> Patches<E::Real> {
+    fn input_patches<E: Element>(&self, input: Image<E>) -> Patches<E::Real> {
         Patches {
             first: input.first.cast(),
             strides: input.strides,
@@ -193,7 +221,24 @@ impl Conv2d {
             start: self.padding.map(|padding| -(padding[0] as isize)),
             tap_step: self.dilation.map(|dilation| dilation as isize),
             access: Access::of::<E>(),
-            kernels,
+            kernels: E::Real::kernels(),
+        }
+    }
+
+    /// The output's patches, one for each point of a phase.
+    fn phase_patches<E: Element>(&self, [y, x]: &[Phase; 2], grad_output: Image<E>) -> Patches<E::Real> {
+        Patches {
+            first: grad_output.first.cast(),
+            strides: grad_output.strides,
+            size: self.output_or_nothing(),
+            channels: self.group_channels()[1],
+            grid: [y.n_points, x.n_points],
+            step: [1, 1],
+            taps: [y.n_taps, x.n_taps],
+            start: [y.start, x.start],
+            tap_step: [y.tap_step, x.tap_step],
+            access: Access::of::<E>(),
+            kernels: E::Real::kernels(),
         }
     }
 }
@@ -219,9 +264,9 @@ impl<T: Real> Operand<T> for WeightsByInput<'_, T> {
         let [y, x] = self.phase;
         for (idx, group) in depth.zip(panel.chunks_exact_mut(width)) {
             let (tap, output) = (idx / outputs, batch * outputs + idx % outputs);
-            let tap_y = y.first_tap + tap / x.n_taps * y.every;
-            let tap_x = x.first_tap + tap % x.n_taps * x.every;
-            let tap = tap_y * self.conv.kernel[1] + tap_x;
+            let tap_y = y.first_tap + (tap / x.n_taps) as isize * y.every;
+            let tap_x = x.first_tap + (tap % x.n_taps) as isize * x.every;
+            let tap = tap_y as usize * self.conv.kernel[1] + tap_x as usize;
             let element = (output * self.conv.n_taps() + tap) * inputs + lanes.start;
             let (used, unused) = group.split_at_mut(lanes.len());
             // SAFETY: the weights have this output, tap and these inputs.
@@ -231,7 +276,7 @@ impl<T: Real> Operand<T> for WeightsByInput<'_, T> {
     }
 }
 
-/// Runs a product of a convolution.
+/// Runs a convolution that is a product of matrices.
 ///
 /// # Safety
 /// The operands must pack every lane and depth of the shape, and the output must be nobody else's.
@@ -276,21 +321,25 @@ pub unsafe fn conv2d_forward<E: Element>(
         activation: epilogue.activation,
         ..Output::new(output, Rows::Even(conv.out_channels as isize), outputs)
     };
-    let patches = conv.input_patches(input, kernels);
+    let patches = conv.input_patches(input);
     if conv.is_depthwise() {
         let depthwise = Depthwise { conv, kernels, access: Access::of::<E>() };
         // SAFETY: the caller promises what is asked for.
         return unsafe { depthwise.forward(&patches, weights.cast(), &output, workspace) };
     }
     let weights = Strided::new(weights, [shape.k, 1, outputs * shape.k].map(|n| n as isize), kernels);
-    let (matrix, by_point) = (patches.as_matrix(), ByPoint(&patches));
-    let a: &dyn Operand<E::Real> = matrix.as_ref().map_or(&by_point, |matrix| matrix);
     // SAFETY: the caller promises what is asked for.
-    unsafe { run::<E>(shape, a, &weights, output, workspace) }
+    unsafe {
+        match patches.as_matrix().filter(|_| conv.is_product()) {
+            Some(matrix) => run::<E>(shape, &matrix, &weights, output, workspace),
+            None => StripConv { patches: &patches, weights: &weights, output }
+                .run::<E>(StripPlan::new::<E>(&patches, conv.batch, outputs, conv.groups), workspace),
+        }
+    }
 }
 
-/// The gradient of a convolution with respect to its input, which lies in memory without gaps; it is added to what is
-/// there if `accumulate` is set.
+/// The gradient of a convolution with respect to its input, which lies in memory without gaps, through the epilogue. A
+/// bias has one element for each of the input's channels.
 ///
 /// # Safety
 /// See [`conv2d_forward`].
@@ -302,11 +351,11 @@ pub unsafe fn conv2d_backward_input<E: Element>(
     grad_output: Image<E>,
     weights: *const E,
     grad_input: *mut E,
-    accumulate: bool,
+    epilogue: &Epilogue<'_, E>,
     workspace: &mut [u8],
 ) {
     let (kernels, access) = (E::Real::kernels(), Access::of::<E>());
-    let [inputs, outputs] = conv.group_channels();
+    let [inputs, _] = conv.group_channels();
     for phase in conv.phases() {
         let [y, x] = &phase;
         let line = conv.input[1] * conv.in_channels;
@@ -323,20 +372,14 @@ pub unsafe fn conv2d_backward_input<E: Element>(
         };
         // SAFETY: the phase's first point lies within the gradient.
         let to = unsafe { grad_input.add(first) };
-        let output = Output { accumulate, ..Output::new(to, rows, inputs) };
-        let patches = Patches {
-            first: grad_output.first.cast(),
-            strides: grad_output.strides,
-            size: conv.output_or_nothing(),
-            channels: outputs,
-            grid: [y.n_points, x.n_points],
-            step: [1, 1],
-            taps: [y.n_taps, x.n_taps],
-            start: [y.start, x.start],
-            tap_step: [y.tap_step, x.tap_step],
-            access,
-            kernels,
+        let output = Output {
+            accumulate: epilogue.accumulate,
+            bias: epilogue.bias.map_or(std::ptr::null(), |bias| bias.cast()),
+            bias_batch_stride: inputs as isize,
+            activation: epilogue.activation,
+            ..Output::new(to, rows, inputs)
         };
+        let patches = conv.phase_patches(&phase, grad_output);
         if conv.is_depthwise() {
             let depthwise = Depthwise { conv, kernels, access };
             let taps = [[y.first_tap, y.every], [x.first_tap, x.every]];
@@ -345,11 +388,14 @@ pub unsafe fn conv2d_backward_input<E: Element>(
             continue;
         }
         let weights = WeightsByInput { conv, phase: &phase, weights: weights.cast(), access };
-        let shape = conv.phase_shape(y, x);
-        let (matrix, by_point) = (patches.as_matrix(), ByPoint(&patches));
-        let a: &dyn Operand<E::Real> = matrix.as_ref().map_or(&by_point, |matrix| matrix);
         // SAFETY: the caller promises what is asked for.
-        unsafe { run::<E>(shape, a, &weights, output, workspace) }
+        unsafe {
+            match patches.as_matrix().filter(|_| conv.is_product()) {
+                Some(matrix) => run::<E>(conv.transposed_shape(), &matrix, &weights, output, workspace),
+                None => StripConv { patches: &patches, weights: &weights, output }
+                    .run::<E>(StripPlan::new::<E>(&patches, conv.batch, inputs, conv.groups), workspace),
+            }
+        }
     }
 }
 
@@ -374,15 +420,19 @@ pub unsafe fn conv2d_backward_weights<E: Element>(
     let shape = conv.weights_shape();
     let rows = Rows::Even(shape.n as isize);
     let output = Output { accumulate, ..Output::new(grad_weights, rows, shape.m * shape.n) };
-    let patches = conv.input_patches(input, kernels);
-    let grad_output = Strided::new(grad_output, [1, conv.out_channels, outputs].map(|n| n as isize), kernels);
+    let patches = conv.input_patches(input);
+    let by_point = Strided::new(grad_output, [1, conv.out_channels, outputs].map(|n| n as isize), kernels);
     if conv.is_depthwise() {
         let depthwise = Depthwise { conv, kernels, access };
         // SAFETY: the caller promises what is asked for.
-        return unsafe { depthwise.backward_weights(&patches, &grad_output, &output, workspace) };
+        return unsafe { depthwise.backward_weights(&patches, &by_point, &output, workspace) };
     }
-    let (matrix, by_tap) = (patches.as_matrix().map(Strided::transposed), ByTap(&patches));
-    let b: &dyn Operand<E::Real> = matrix.as_ref().map_or(&by_tap, |matrix| matrix);
     // SAFETY: the caller promises what is asked for.
-    unsafe { run::<E>(shape, &grad_output, b, output, workspace) }
+    unsafe {
+        match patches.as_matrix().filter(|_| conv.is_product()) {
+            Some(matrix) => run::<E>(shape, &by_point, &matrix.transposed(), output, workspace),
+            None => StripWeights { patches: &patches, grad_output: grad_output.cast(), output }
+                .run::<E>(WeightsPlan::new::<E>(&patches, conv.batch, outputs, conv.groups), workspace),
+        }
+    }
 }

@@ -51,8 +51,8 @@ pub(crate) struct Depthwise<'a, T: 'static> {
 struct Taps {
     /// How many there are, vertical and horizontal.
     n: [usize; 2],
-    /// The first tap of the kernel and every which one, vertical and horizontal.
-    of_kernel: [[usize; 2]; 2],
+    /// The first tap of the kernel and taps from there to the next, vertical and horizontal.
+    of_kernel: [[isize; 2]; 2],
     kernel_width: usize,
 }
 
@@ -60,7 +60,8 @@ impl Taps {
     /// The tap of the kernel that a tap of the patches is.
     fn of_kernel(&self, [y, x]: [usize; 2]) -> usize {
         let [[first_y, every_y], [first_x, every_x]] = self.of_kernel;
-        (first_y + y * every_y) * self.kernel_width + first_x + x * every_x
+        let [y, x] = [first_y + y as isize * every_y, first_x + x as isize * every_x];
+        y as usize * self.kernel_width + x as usize
     }
 }
 
@@ -88,14 +89,14 @@ impl<T: Real> Depthwise<'_, T> {
     }
 
     /// The gradient with respect to the points of the input that `patches` are laid around; `taps` says for each axis
-    /// which tap of the kernel is the patches' first, and every which one is another.
+    /// which tap of the kernel is the patches' first, and taps from there to the next.
     ///
     /// # Safety
     /// See `conv2d_forward`.
     pub unsafe fn backward_input(
         &self,
         patches: &Patches<T>,
-        taps: [[usize; 2]; 2],
+        taps: [[isize; 2]; 2],
         weights: *const u8,
         output: &Output<'_, T>,
         workspace: &mut [u8],
@@ -122,7 +123,7 @@ impl<T: Real> Depthwise<'_, T> {
     unsafe fn gather(
         &self,
         patches: &Patches<T>,
-        of_kernel: [[usize; 2]; 2],
+        of_kernel: [[isize; 2]; 2],
         weights: *const u8,
         output: &Output<'_, T>,
         workspace: &mut [u8],

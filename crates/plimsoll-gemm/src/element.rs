@@ -57,6 +57,14 @@ impl Element for f32 {
     fn narrow(value: f32) -> f32 {
         value
     }
+
+    fn widen_all(from: &[f32], to: &mut [f32]) {
+        to[..from.len()].copy_from_slice(from);
+    }
+
+    fn narrow_all(from: &[f32], to: &mut [f32]) {
+        to[..from.len()].copy_from_slice(from);
+    }
 }
 
 impl Element for f64 {
@@ -69,6 +77,14 @@ impl Element for f64 {
 
     fn narrow(value: f64) -> f64 {
         value
+    }
+
+    fn widen_all(from: &[f64], to: &mut [f64]) {
+        to[..from.len()].copy_from_slice(from);
+    }
+
+    fn narrow_all(from: &[f64], to: &mut [f64]) {
+        to[..from.len()].copy_from_slice(from);
     }
 }
 

@@ -12,7 +12,7 @@ use crate::pack_kernel::{self, Groups};
 #[cfg(target_arch = "x86_64")]
 use crate::simd::x86::{Avx2, Avx512};
 use crate::simd::{Portable, Simd};
-use crate::tile::{self, Target, Tile};
+use crate::tile::{self, InPlace, InPlaceTile, Target, Tile};
 
 /// An instruction set with kernels of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -81,6 +81,8 @@ pub struct Kernels<T: 'static> {
     pub(crate) lanes: usize,
     /// By rows of the tile less one, then by vectors of a row less one.
     pub(crate) tiles: &'static [[Tile<T>; 2]],
+    /// The same for operands that are not packed.
+    pub(crate) in_place: &'static [[InPlaceTile<T>; 2]],
     /// Packs lanes that lie side by side.
     pub(crate) copy: unsafe fn(groups: Groups<T>, width: usize, panel: &mut [T]),
     /// Packs lanes each of which has its depths side by side.
@@ -130,6 +132,17 @@ macro_rules! kernels {
             }
 
             /// # Safety
+            /// See `tile::in_place`.
+            #[cfg_attr(target_arch = "x86_64", target_feature(enable = $feature))]
+            unsafe fn in_place<S: Simd, const ROWS: usize, const VECTORS: usize>(
+                operands: &InPlace<S::Real>,
+                target: Target<S::Real>,
+            ) {
+                // SAFETY: the caller promises what the kernel asks for.
+                unsafe { tile::in_place::<S, ROWS, VECTORS>(operands, target) }
+            }
+
+            /// # Safety
             /// See `pack_kernel::copy`.
             #[cfg_attr(target_arch = "x86_64", target_feature(enable = $feature))]
             unsafe fn copy<T: Real>(groups: Groups<T>, width: usize, panel: &mut [T]) {
@@ -172,6 +185,7 @@ macro_rules! kernels {
             pub(super) static F32: Kernels<f32> = Kernels {
                 lanes: $simd::<f32>::LANES,
                 tiles: &[$([tile::<$simd<f32>, $rows, 1>, tile::<$simd<f32>, $rows, 2>]),+],
+                in_place: &[$([in_place::<$simd<f32>, $rows, 1>, in_place::<$simd<f32>, $rows, 2>]),+],
                 copy: copy::<f32>,
                 transpose: transpose::<$simd<f32>>,
                 add_products: add_products::<$simd<f32>>,
@@ -181,6 +195,7 @@ macro_rules! kernels {
             pub(super) static F64: Kernels<f64> = Kernels {
                 lanes: $simd::<f64>::LANES,
                 tiles: &[$([tile::<$simd<f64>, $rows, 1>, tile::<$simd<f64>, $rows, 2>]),+],
+                in_place: &[$([in_place::<$simd<f64>, $rows, 1>, in_place::<$simd<f64>, $rows, 2>]),+],
                 copy: copy::<f64>,
                 transpose: transpose::<$simd<f64>>,
                 add_products: add_products::<$simd<f64>>,

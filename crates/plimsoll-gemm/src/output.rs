@@ -6,7 +6,7 @@
 use std::ops::Range;
 
 use crate::element::{Access, Element, Real};
-use crate::tile::{MAX_TILE, MAX_WIDTH, Target, Tile};
+use crate::tile::{MAX_TILE, MAX_WIDTH, Target};
 
 /// A function applied in place to finished stretches of C, before they are rounded.
 pub type Activation<'a, T> = &'a (dyn Fn(&mut [T]) + Sync);
@@ -22,6 +22,17 @@ pub(crate) enum Rows {
 }
 
 impl Rows {
+    /// Elements from one of these rows to the next, if they are equally far apart.
+    fn stride_of(self, rows: &Range<usize>) -> Option<isize> {
+        match self {
+            Self::Even(stride) => Some(stride),
+            Self::Grid { width, point_stride, .. } => {
+                let is_one_line = rows.start / width == (rows.end - 1) / width;
+                is_one_line.then_some(point_stride)
+            }
+        }
+    }
+
     /// Elements from row 0 to row `row`.
     fn offset(self, row: usize) -> isize {
         match self {
@@ -97,16 +108,6 @@ impl<T: Real> PanelBias<T> {
     }
 }
 
-/// What a tile is multiplied from.
-pub(crate) struct Panels<T> {
-    pub kernel: Tile<T>,
-    pub depth: usize,
-    pub a: *const T,
-    pub b: *const T,
-    /// Columns of the panel of B, and of the kernel.
-    pub width: usize,
-}
-
 impl<T: Real> Output<'_, T> {
     /// A matrix with its columns side by side, and no epilogue.
     pub fn new<E: Element<Real = T>>(first: *mut E, rows: Rows, batch_stride: usize) -> Self {
@@ -135,6 +136,25 @@ impl<T: Real> Output<'_, T> {
         unsafe { self.first.offset(elements * self.access.size as isize) }
     }
 
+    /// Whether its elements are the numbers of its sums, with rows of that many columns one after the other.
+    pub fn is_dense(&self, n_cols: usize) -> bool {
+        let follow = matches!(self.rows, Rows::Even(stride) if stride == n_cols as isize);
+        follow && self.col_stride == 1 && self.access.same
+    }
+
+    /// Applies the activation to complete rows of a dense C.
+    ///
+    /// # Safety
+    /// C must be dense, and the rows touched by nobody else.
+    pub unsafe fn activate(&self, rows: Range<usize>) {
+        let (Some(activation), Rows::Even(n_cols)) = (self.activation, self.rows) else { return };
+        // SAFETY: the rows of a dense matrix follow one another.
+        unsafe {
+            let first = self.at(0, rows.start, 0).cast::<T>();
+            activation(std::slice::from_raw_parts_mut(first, rows.len() * n_cols as usize));
+        }
+    }
+
     /// The bias to add to tiles of these columns: none before the last block of depth.
     ///
     /// # Safety
@@ -148,22 +168,22 @@ impl<T: Real> Output<'_, T> {
         bias
     }
 
-    /// Adds one block of depth, the product of two panels, to the tile at `place`.
+    /// Adds one block of depth, which `multiply` writes to tiles `width` columns wide, to the tile at `place`.
     ///
     /// # Safety
-    /// `place` must lie within C and be touched by nobody else; the panels must be what their kernel asks for; `sums`
+    /// `place` must lie within C and be touched by nobody else; `multiply` must write such tiles of as many rows; `sums`
     /// must be given if C is narrow and there is more than one block.
     pub unsafe fn add_tile(
         &self,
         place: &Place,
-        panels: &Panels<T>,
+        width: usize,
+        multiply: impl FnOnce(Target<T>),
         bias: &PanelBias<T>,
         sums: Option<Sums<T>>,
     ) {
-        let Panels { kernel, depth, a, b, width } = *panels;
         let n_rows = place.rows.len();
         let bias = bias.as_ptr();
-        if let Rows::Even(row_stride) = self.rows
+        if let Some(row_stride) = self.rows.stride_of(&place.rows)
             && self.access.same
             && self.col_stride == 1
             && width == place.cols.len()
@@ -172,7 +192,7 @@ impl<T: Real> Output<'_, T> {
             // SAFETY: the tile lies within C, whose elements are `T`.
             unsafe {
                 let tile = self.at(place.batch, place.rows.start, place.cols.start).cast::<T>();
-                kernel(depth, a, b, Target { tile, row_stride, accumulate, bias });
+                multiply(Target { tile, row_stride, accumulate, bias });
                 if let (Some(activation), true) = (self.activation, place.last) {
                     for i in 0..n_rows {
                         let row = tile.offset(i as isize * row_stride);
@@ -192,13 +212,13 @@ impl<T: Real> Output<'_, T> {
             None => (staging.as_mut_ptr().cast::<T>(), width),
         };
         let accumulate = sums.is_some() && !place.first;
-        // SAFETY: the staging tile has room for the widest and tallest tile, the sums for all of the chunk.
-        unsafe { kernel(depth, a, b, Target { tile, row_stride: row_stride as isize, accumulate, bias }) };
+        // The staging tile has room for the widest and tallest tile, the sums for all of the chunk.
+        multiply(Target { tile, row_stride: row_stride as isize, accumulate, bias });
         if sums.is_some() && !place.last {
             return;
         }
         for i in 0..n_rows {
-            // SAFETY: the kernel has just written this row.
+            // SAFETY: this row has just been written.
             unsafe {
                 let row = std::slice::from_raw_parts_mut(tile.add(i * row_stride), place.cols.len());
                 let add = self.accumulate || (sums.is_none() && !place.first);

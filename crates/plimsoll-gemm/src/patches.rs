@@ -1,23 +1,14 @@
 //! Patches of an image as a matrix that is never stored.
 //!
 //! A row of the matrix is a point of a grid laid over the image, a column is a channel at a tap, that is at one of a
-//! few places around the point. Packing reads the image directly; places outside of it are zeros. The same
-//! description serves a convolution (points are outputs, taps those of the kernel) and its gradient with respect to
+//! few places around the point; places outside of the image are zeros. The same description serves a convolution (points are outputs, taps those of the kernel) and its gradient with respect to
 //! the input (points are inputs of one phase of the stride, taps those that reach them).
 
 use std::ops::Range;
 
 use crate::element::{Access, Real};
 use crate::isa::Kernels;
-use crate::operand::{Operand, Strided};
-use crate::staging::Staging;
-use crate::tile::MAX_WIDTH;
-
-/// Numbers along a patch that are brought together at once.
-const STRETCH: usize = 128;
-
-/// Channels from which on it pays to transpose each tap by itself, straight from the image.
-const MANY_CHANNELS: usize = 16;
+use crate::operand::Strided;
 
 /// An image and the points and taps at which it is read. Pairs are vertical, horizontal.
 pub(crate) struct Patches<T: 'static> {
@@ -35,7 +26,7 @@ pub(crate) struct Patches<T: 'static> {
     pub step: [isize; 2],
     /// Taps.
     pub taps: [usize; 2],
-    /// Where the first tap of the first point lies, and places from one tap to the next.
+    /// Where the first tap of the first point lies, and places from one tap to the next, at least one.
     pub start: [isize; 2],
     pub tap_step: [isize; 2],
     pub access: Access<T>,
@@ -51,21 +42,6 @@ pub(crate) struct Point {
     line: isize,
     column: isize,
     offset: isize,
-}
-
-/// A piece of a patch within one line of taps, relative to the point's first tap.
-#[derive(Clone, Copy, Default)]
-struct Piece {
-    /// Where its first tap lies, and its last.
-    line: isize,
-    column: isize,
-    last_column: isize,
-    /// Elements to its first number.
-    offset: isize,
-    /// Channels of the first tap that come before it.
-    channel: usize,
-    /// Numbers.
-    len: usize,
 }
 
 impl<T: Real> Patches<T> {
@@ -108,37 +84,6 @@ impl<T: Real> Patches<T> {
         })
     }
 
-    /// Numbers of product `batch` from a channel of a tap on, which may reach into the taps right of it.
-    fn piece(&self, batch: usize, tap: [usize; 2], channel: usize, len: usize) -> Piece {
-        let line = tap[0] as isize * self.tap_step[0];
-        let column = tap[1] as isize * self.tap_step[1];
-        let last_column = column + ((channel + len - 1) / self.channels) as isize * self.tap_step[1];
-        let elements = (batch * self.channels + channel) as isize * self.strides[3];
-        let offset = line * self.strides[1] + column * self.strides[2] + elements;
-        Piece { line, column, last_column, offset, channel, len }
-    }
-
-    /// The pieces of some columns, in order, none longer than a stretch: taps, or whole lines of taps if these lie side
-    /// by side in the image.
-    fn pieces(&self, batch: usize, columns: Range<usize>, whole_lines: bool) -> impl Iterator<Item = Piece> {
-        let run = if whole_lines { self.taps[1] * self.channels } else { self.channels };
-        let mut at = columns.start;
-        std::iter::from_fn(move || {
-            if at == columns.end {
-                return None;
-            }
-            let len = (run - at % run).min(columns.end - at).min(STRETCH);
-            let (tap, channel) = (at / self.channels, at % self.channels);
-            at += len;
-            Some(self.piece(batch, [tap / self.taps[1], tap % self.taps[1]], channel, len))
-        })
-    }
-
-    /// Whether the taps of a line lie side by side in the image.
-    fn lines_are_whole(&self) -> bool {
-        self.tap_step[1] == 1 && self.strides[2] == self.channels as isize * self.strides[3]
-    }
-
     /// Whether a place lies within the image.
     fn is_inside(&self, line: isize, column: isize) -> bool {
         // A negative number becomes one larger than any size.
@@ -150,34 +95,21 @@ impl<T: Real> Patches<T> {
         self.first.wrapping_offset(elements * self.access.size as isize)
     }
 
-    /// The address of a piece within one tap, or none if it lies outside of the image.
-    fn address(&self, point: Point, piece: Piece) -> Option<*const u8> {
-        let inside = self.is_inside(point.line + piece.line, point.column + piece.column);
-        inside.then(|| self.at(point.offset + piece.offset))
-    }
-
-    /// Reads a piece, with zeros where it lies outside of the image.
-    fn read(&self, point: Point, piece: Piece, to: &mut [T]) {
-        let (line, column) = (point.line + piece.line, point.column + piece.column);
-        let offset = point.offset + piece.offset;
-        let stride = self.strides[3];
-        if self.is_inside(line, column) && self.is_inside(line, point.column + piece.last_column) {
-            // SAFETY: the piece lies within the image.
-            return unsafe { (self.access.read)(self.at(offset), stride, to) };
-        }
-        let mut done = 0;
-        let mut tap = 0;
-        while done < piece.len {
-            let len = (self.channels - (piece.channel + done) % self.channels).min(piece.len - done);
-            let to = &mut to[done..done + len];
-            if self.is_inside(line, column + tap) {
-                // SAFETY: this tap lies within the image.
-                unsafe { (self.access.read)(self.at(offset + done as isize * stride), stride, to) };
-            } else {
-                to.fill(T::default());
+    /// Reads the channels of one product at neighbouring places of a line, the first of them so many elements from the
+    /// image's first.
+    ///
+    /// # Safety
+    /// The image must have these places.
+    pub unsafe fn read_line(&self, elements: isize, to: &mut [T]) {
+        let [.., point, channel] = self.strides;
+        // SAFETY: the caller promises the places.
+        unsafe {
+            if to.is_empty() || point == self.channels as isize * channel {
+                return (self.access.read)(self.at(elements), channel, to);
             }
-            done += len;
-            tap += 1;
+            for (place, to) in to.chunks_exact_mut(self.channels).enumerate() {
+                (self.access.read)(self.at(elements + place as isize * point), channel, to);
+            }
         }
     }
 
@@ -209,101 +141,5 @@ impl<T: Real> Patches<T> {
     /// Whether the channels of a tap can be used in place.
     pub fn in_place(&self) -> bool {
         self.access.same && self.strides[3] == 1
-    }
-}
-
-/// The patches as an operand whose lanes are points: a convolution's input, or the gradient of its output.
-pub(crate) struct ByPoint<'a, T: 'static>(pub &'a Patches<T>);
-
-impl<T: Real> Operand<T> for ByPoint<'_, T> {
-    fn pack(&self, batch: usize, lanes: Range<usize>, depth: Range<usize>, width: usize, panel: &mut [T]) {
-        let n_lanes = lanes.len();
-        let mut points = [Point::default(); MAX_WIDTH];
-        self.0.points(lanes).zip(&mut points).for_each(|(point, to)| *to = point);
-        let points = &points[..n_lanes];
-        if self.0.in_place() && self.0.channels >= MANY_CHANNELS {
-            self.pack_in_place(batch, points, depth, width, panel);
-        } else {
-            self.pack_staged(batch, points, depth, width, panel);
-        }
-    }
-}
-
-impl<T: Real> ByPoint<'_, T> {
-    /// Transposes piece after piece, straight from the image.
-    fn pack_in_place(
-        &self,
-        batch: usize,
-        points: &[Point],
-        depth: Range<usize>,
-        width: usize,
-        panel: &mut [T],
-    ) {
-        let zeros = [T::default(); STRETCH];
-        let mut rows = [std::ptr::null(); MAX_WIDTH];
-        let mut done = 0;
-        for piece in self.0.pieces(batch, depth, false) {
-            for (point, row) in points.iter().zip(&mut rows) {
-                *row = self.0.address(*point, piece).map_or(zeros.as_ptr(), |from| from.cast());
-            }
-            let panel = &mut panel[done * width..][..piece.len * width];
-            // SAFETY: each row has as many numbers as the piece, and this stretch of the panel as many groups.
-            unsafe { (self.0.kernels.transpose)(&rows[..points.len()], width, panel) };
-            done += piece.len;
-        }
-    }
-
-    /// Brings a stretch of each point's patch together, then transposes it.
-    fn pack_staged(
-        &self,
-        batch: usize,
-        points: &[Point],
-        depth: Range<usize>,
-        width: usize,
-        panel: &mut [T],
-    ) {
-        let mut staging = Staging::<T, MAX_WIDTH, STRETCH>::new();
-        for (first, panel) in depth.clone().step_by(STRETCH).zip(panel.chunks_mut(STRETCH * width)) {
-            let stretch = first..depth.end.min(first + STRETCH);
-            let mut rests: [&mut [T]; MAX_WIDTH] = Default::default();
-            let mut rows = [std::ptr::null(); MAX_WIDTH];
-            let staged = staging.rows(points.len(), stretch.len());
-            for ((staged, rest), row) in staged.zip(&mut rests).zip(&mut rows) {
-                *row = staged.as_ptr();
-                *rest = staged;
-            }
-            for piece in self.0.pieces(batch, stretch, self.0.lines_are_whole()) {
-                for (point, rest) in points.iter().zip(&mut rests) {
-                    let to = rest.split_off_mut(..piece.len).unwrap_or_default();
-                    self.0.read(*point, piece, to);
-                }
-            }
-            // SAFETY: each row has as many numbers as this stretch of the panel has groups.
-            unsafe { (self.0.kernels.transpose)(&rows[..points.len()], width, panel) };
-        }
-    }
-}
-
-/// The patches as an operand whose depths are points: a convolution's input, when its weights' gradient is formed.
-pub(crate) struct ByTap<'a, T: 'static>(pub &'a Patches<T>);
-
-impl<T: Real> Operand<T> for ByTap<'_, T> {
-    fn pack(&self, batch: usize, lanes: Range<usize>, depth: Range<usize>, width: usize, panel: &mut [T]) {
-        let n_lanes = lanes.len();
-        let mut pieces = [Piece::default(); MAX_WIDTH];
-        let mut n_pieces = 0;
-        for piece in self.0.pieces(batch, lanes, self.0.lines_are_whole()) {
-            pieces[n_pieces] = piece;
-            n_pieces += 1;
-        }
-        for (point, group) in self.0.points(depth).zip(panel.chunks_exact_mut(width)) {
-            let (used, unused) = group.split_at_mut(n_lanes);
-            let mut done = 0;
-            for piece in &pieces[..n_pieces] {
-                self.0.read(point, *piece, &mut used[done..done + piece.len]);
-                done += piece.len;
-            }
-            unused.fill(T::default());
-        }
     }
 }

@@ -11,7 +11,7 @@ use crate::Shape;
 use crate::element::Real;
 use crate::isa::Kernels;
 use crate::operand::Operand;
-use crate::output::{Output, Panels, Place, Rows, Sums};
+use crate::output::{Output, Place, Rows, Sums};
 use crate::plan::{Concurrency, Plan, Split, part};
 use crate::tasks::{Shared, Slots, each};
 
@@ -74,6 +74,31 @@ impl<T: Real> Product<'_, T> {
                 self.in_parts(parts, sums.cast(), memory);
             }
         }
+    }
+
+    /// Packs B over all columns and depths into `panels`, for [`Product::run_packed`].
+    ///
+    /// # Safety
+    /// `panels` must have room for what the plan says, and be nobody else's.
+    pub unsafe fn pack_all_of_b(&self, panels: *mut T) {
+        self.pack_shared(&self.whole(panels, std::ptr::null_mut()), &(0..self.shape.k));
+    }
+
+    /// Runs a single product on this thread, with a B that was packed beforehand.
+    ///
+    /// # Safety
+    /// `panels` must be what [`Product::pack_all_of_b`] wrote for these columns and depths, `workspace` as for
+    /// [`Product::run`].
+    pub unsafe fn run_packed(&self, panels: *const T, workspace: *mut u8) {
+        let chunk = self.whole(panels.cast_mut(), workspace.cast());
+        self.task(&chunk, &(0..self.shape.k), 1, 0, &Slots::new(1));
+    }
+
+    /// All of C as one chunk, for a B that is packed as a whole.
+    fn whole(&self, shared: *mut T, private: *mut T) -> Chunk<'_, T> {
+        let Shape { m, n, k, .. } = self.shape;
+        let memory = Memory { shared, private, sums: std::ptr::null_mut() };
+        Chunk { batch: 0, rows: 0..m, cols: 0..n, depth: 0..k, output: &self.output, memory }
     }
 
     /// Runs one product whose depth is split into parts, then adds the parts' sums in a fixed order.
@@ -294,8 +319,8 @@ impl<T: Real> Product<'_, T> {
                     let kernel = self.kernels.tiles[rows_of_tile.len() - 1][width / self.kernels.lanes - 1];
                     let cols = cols_of_tile.clone();
                     let place = Place { batch: chunk.batch, rows: rows_of_tile, cols, first, last };
-                    let panels = Panels { kernel, depth: block.len(), a, b, width };
-                    chunk.output.add_tile(&place, &panels, &bias, sums);
+                    let multiply = |target| kernel(block.len(), a, b, target);
+                    chunk.output.add_tile(&place, width, multiply, &bias, sums);
                 }
             }
         }

@@ -63,6 +63,73 @@ pub(crate) unsafe fn tile<S: Simd, const ROWS: usize, const VECTORS: usize>(
                 }
             }
         }
+        finish::<S, ROWS, VECTORS>(&sums, target);
+    }
+}
+
+/// Two operands that are multiplied where they lie. The depth is walked in three nested loops.
+#[derive(Clone, Copy)]
+pub(crate) struct InPlace<T> {
+    /// The first number of A at the first depth, and numbers from there to each row's.
+    pub a: *const T,
+    pub rows: *const isize,
+    /// The first number of B's first row; its columns lie side by side.
+    pub b: *const T,
+    /// Turns of the loops, outermost first, and numbers from one turn to the next in A and in B.
+    pub turns: [usize; 3],
+    pub a_steps: [isize; 3],
+    pub b_steps: [isize; 3],
+}
+
+/// Multiplies operands in place.
+pub(crate) type InPlaceTile<T> = unsafe fn(operands: &InPlace<T>, target: Target<T>);
+
+/// # Safety
+/// The processor must have the instruction set of `S`; there must be `ROWS` rows, all numbers that the loops lead to must
+/// be readable, those of B in stretches of `VECTORS * S::LANES`, and `target` must be a tile of that size, its bias null or
+/// such a row.
+#[inline(always)]
+pub(crate) unsafe fn in_place<S: Simd, const ROWS: usize, const VECTORS: usize>(
+    operands: &InPlace<S::Real>,
+    target: Target<S::Real>,
+) {
+    let InPlace { a, rows, b, turns, a_steps, b_steps } = *operands;
+    // SAFETY: all addresses are those that the caller promises.
+    unsafe {
+        let rows: [isize; ROWS] = std::array::from_fn(|i| *rows.add(i));
+        let mut sums = [[S::zero(); VECTORS]; ROWS];
+        for outer in 0..turns[0] as isize {
+            for middle in 0..turns[1] as isize {
+                let mut a = a.offset(outer * a_steps[0] + middle * a_steps[1]);
+                let mut b = b.offset(outer * b_steps[0] + middle * b_steps[1]);
+                for _ in 0..turns[2] {
+                    let row_of_b: [_; VECTORS] = std::array::from_fn(|v| S::load(b.add(v * S::LANES)));
+                    for (sums, &row) in sums.iter_mut().zip(&rows) {
+                        let number_of_a = S::splat(*a.offset(row));
+                        for (sum, vector) in sums.iter_mut().zip(row_of_b) {
+                            *sum = S::mul_add(number_of_a, vector, *sum);
+                        }
+                    }
+                    a = a.wrapping_offset(a_steps[2]);
+                    b = b.wrapping_offset(b_steps[2]);
+                }
+            }
+        }
+        finish::<S, ROWS, VECTORS>(&sums, target);
+    }
+}
+
+/// Writes the sums of a tile.
+///
+/// # Safety
+/// See [`tile`].
+#[inline(always)]
+unsafe fn finish<S: Simd, const ROWS: usize, const VECTORS: usize>(
+    sums: &[[S::Vector; VECTORS]; ROWS],
+    target: Target<S::Real>,
+) {
+    // SAFETY: the caller promises the tile and the bias.
+    unsafe {
         for (i, sums) in sums.iter().enumerate() {
             let row = target.tile.offset(i as isize * target.row_stride);
             for (v, sum) in sums.iter().enumerate() {

@@ -189,6 +189,7 @@ fn check<E: Number>(spec: &Spec, isa: Isa, accumulate: bool, planar: bool) -> Re
     let (input, weights) = (random::<E>(&mut rng, case.n_inputs()), random::<E>(&mut rng, case.n_weights()));
     let grad = random::<E>(&mut rng, case.n_outputs());
     let bias = random::<E>(&mut rng, conv.out_channels);
+    let bias_in = random::<E>(&mut rng, conv.in_channels);
     let mut results = Results {
         output: random::<E>(&mut rng, case.n_outputs()),
         grad_input: random::<E>(&mut rng, case.n_inputs()),
@@ -201,13 +202,17 @@ fn check<E: Number>(spec: &Spec, isa: Isa, accumulate: bool, planar: bool) -> Re
     let mut output: Vec<Sum> = results.output.iter().map(start).collect();
     output.iter_mut().enumerate().for_each(|(idx, sum)| sum.add(bias[idx % conv.out_channels].to_f64()));
     let mut grad_input: Vec<Sum> = results.grad_input.iter().map(start).collect();
+    grad_input
+        .iter_mut()
+        .enumerate()
+        .for_each(|(idx, sum)| sum.add(bias_in[idx % conv.in_channels].to_f64()));
     let mut grad_weights: Vec<Sum> = results.grad_weights.iter().map(start).collect();
     case.terms(|i, w, o| {
         output[o].add(input[i].to_f64() * weights[w].to_f64());
         grad_input[i].add(grad[o].to_f64() * weights[w].to_f64());
         grad_weights[w].add(grad[o].to_f64() * input[i].to_f64());
     });
-    output.iter_mut().for_each(|sum| sum.value = sum.value.max(0.0));
+    output.iter_mut().chain(&mut grad_input).for_each(|sum| sum.value = sum.value.max(0.0));
 
     let (mut planar_input, mut planar_grad) = (Vec::new(), Vec::new());
     let mut image = Image::packed(input.as_ptr(), conv.input, conv.in_channels);
@@ -220,6 +225,7 @@ fn check<E: Number>(spec: &Spec, isa: Isa, accumulate: bool, planar: bool) -> Re
         row.iter_mut().for_each(|x| *x = E::real(E::real_to_f64(*x).max(0.0)));
     };
     let epilogue = Epilogue::<E> { bias: Some(bias.as_ptr()), activation: Some(&relu), accumulate };
+    let epilogue_in = Epilogue { bias: Some(bias_in.as_ptr()), ..epilogue };
     let memory = |pass| Workspace::new(conv.workspace::<E>(pass));
     let mut memory = [ConvPass::Forward, ConvPass::BackwardInput, ConvPass::BackwardWeights].map(memory);
     // SAFETY: all pictures and weights are as large as the convolution says.
@@ -227,7 +233,7 @@ fn check<E: Number>(spec: &Spec, isa: Isa, accumulate: bool, planar: bool) -> Re
         let to = results.output.as_mut_ptr();
         conv2d_forward(conv, image, weights.as_ptr(), to, &epilogue, memory[0].slice());
         let to = results.grad_input.as_mut_ptr();
-        conv2d_backward_input(conv, grad_image, weights.as_ptr(), to, accumulate, memory[1].slice());
+        conv2d_backward_input(conv, grad_image, weights.as_ptr(), to, &epilogue_in, memory[1].slice());
         let to = results.grad_weights.as_mut_ptr();
         conv2d_backward_weights(conv, image, grad.as_ptr(), to, accumulate, memory[2].slice());
     });

@@ -77,15 +77,16 @@ thread_local! {
 }
 
 /// Remembers the line of the outermost public call while it runs.
-pub(crate) struct LineGuard {
+pub struct LineGuard {
     outermost: bool,
 }
 
-/// Called first in public functions: the caller's line labels all bytes until the guard is dropped, unless an
-/// outer call has set one.
+/// Called first in public functions of this crate and of those built on it: the caller's line labels all bytes until
+/// the guard is dropped, unless an outer call has set one.
 #[track_caller]
 #[inline]
-pub(crate) fn at_callers_line() -> LineGuard {
+#[must_use = "the line holds until the guard is dropped"]
+pub fn at_callers_line() -> LineGuard {
     let location = Location::caller();
     CONTEXT.with(|context| {
         let outermost = context.line.get().is_none();
@@ -161,6 +162,19 @@ pub fn scope<R>(name: &str, f: impl FnOnce() -> R) -> R {
     f()
 }
 
+/// The path of layer names that is open on this thread, such as `encoder.0.attention`; empty outside.
+pub fn current_scope() -> String {
+    CONTEXT.with(|context| context.scope.borrow().path.clone())
+}
+
+/// Runs `f` with `path` in place of the layer scope that is open: for what runs later on behalf of a layer.
+pub(crate) fn in_scope<R>(path: &str, f: impl FnOnce() -> R) -> R {
+    let scope = Scope { path: path.to_owned(), number: if path.is_empty() { 0 } else { fnv(path) } };
+    let before = CONTEXT.with(|context| context.scope.replace(scope));
+    let _restore = on_drop(move || CONTEXT.with(|context| drop(context.scope.replace(before))));
+    f()
+}
+
 /// Runs `f` with tapes keeping as much as `saving` says.
 pub fn with_saving<R>(saving: Saving, f: impl FnOnce() -> R) -> R {
     let before = CONTEXT.with(|context| context.saving.replace(saving));
@@ -194,7 +208,7 @@ pub(crate) fn set_generator(generator: Generator) {
 
 /// Whether any tape is recording on this thread.
 #[inline]
-pub(crate) fn is_recording() -> bool {
+pub fn is_recording() -> bool {
     CONTEXT.with(|context| context.n_tapes.get() > 0)
 }
 
@@ -265,9 +279,20 @@ pub(crate) fn pinned(cell: usize) -> Option<Part> {
 
 /// Runs `f` as a replay: no tape records it, and it leaves nothing in the step that is open.
 pub(crate) fn replay<R>(f: impl FnOnce() -> R) -> R {
+    without_effects(|| with_changed_tapes(Vec::clear, f))
+}
+
+/// Runs `f`, which has run before, for its result alone: it leaves no records in the step that is open, and what it
+/// assigns to variables, such as running statistics, is dropped.
+pub(crate) fn without_effects<R>(f: impl FnOnce() -> R) -> R {
     let before = CONTEXT.with(|context| context.replaying.replace(true));
     let _restore = on_drop(move || CONTEXT.with(|context| context.replaying.set(before)));
-    with_changed_tapes(Vec::clear, f)
+    f()
+}
+
+/// Whether what runs now has run before.
+pub(crate) fn is_replaying() -> bool {
+    CONTEXT.with(|context| context.replaying.get())
 }
 
 /// Calls `f` with the state of the step that is open on this thread, if there is one; a replay sees none.

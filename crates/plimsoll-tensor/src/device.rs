@@ -6,12 +6,12 @@
 
 use std::fmt;
 use std::marker::PhantomData;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Once, OnceLock};
 
 use plimsoll_memory::{Bytes, HostPages, Pool, Snapshot, Stats};
 
 use crate::context;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::report::Report;
 
 /// A device: cheap to clone, equal to its clones.
@@ -39,6 +39,30 @@ impl Device {
     /// A CPU that only counts: the ghost of an idle one.
     pub fn ghost_cpu() -> Device {
         Device::separate_cpu().ghost()
+    }
+
+    /// The device of that name: `cpu` or `cuda:0`, also written `/CPU:0` and `/GPU:0` as in TensorFlow.
+    ///
+    /// # Errors
+    /// A name that means no device, a device that is not there.
+    pub fn named(name: &str) -> Result<Device> {
+        match Kind::parse(name)? {
+            Kind::Cpu => Ok(Device::cpu()),
+            Kind::Cuda => Err(Error::device("device", format!("{name:?} is not there; name `cpu` instead"))),
+        }
+    }
+
+    /// The device of that name if it is there, else the CPU; the first time, a warning says so.
+    ///
+    /// # Errors
+    /// A name that means no device.
+    pub fn named_or_cpu(name: &str) -> Result<Device> {
+        static SAID: Once = Once::new();
+        Kind::parse(name)?;
+        Device::named(name).or_else(|_| {
+            SAID.call_once(|| log::warn!("device {name:?} is not there; running on the CPU"));
+            Ok(Device::cpu())
+        })
     }
 
     /// A device over a given pool.
@@ -134,6 +158,26 @@ impl fmt::Display for Device {
 impl fmt::Debug for Device {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Device({})", self.0.name)
+    }
+}
+
+/// What a device's name says that it is.
+enum Kind {
+    Cpu,
+    Cuda,
+}
+
+impl Kind {
+    fn parse(name: &str) -> Result<Kind> {
+        let plain = name.trim_start_matches('/').to_ascii_lowercase();
+        match plain.split_once(':').unwrap_or((&plain, "0")) {
+            ("cpu", "0") => Ok(Kind::Cpu),
+            ("cuda" | "gpu", number) if number.parse::<u32>().is_ok() => Ok(Kind::Cuda),
+            _ => Err(Error::argument(
+                "device",
+                format!("{name:?} means no device; there are `cpu` and `cuda:N`"),
+            )),
+        }
     }
 }
 

@@ -165,6 +165,25 @@ impl Error {
         Error::dtype(op, format!("operands are {lhs} and {rhs}; convert one of them with `cast`"))
     }
 
+    /// This error as it happened in a layer, whose path the text names; the innermost one that was said stays.
+    pub fn in_layer(mut self, path: &str) -> Error {
+        if path.is_empty() {
+            return self;
+        }
+        match &mut *self.0 {
+            ErrorKind::Shape { detail, .. }
+            | ErrorKind::DType { detail, .. }
+            | ErrorKind::Device { detail, .. }
+            | ErrorKind::Argument { detail, .. }
+                if !detail.starts_with("in layer `") =>
+            {
+                *detail = format!("in layer `{path}`: {detail}");
+            }
+            _ => {}
+        }
+        self
+    }
+
     /// Whether memory was full or the limit reached.
     pub fn is_out_of_memory(&self) -> bool {
         matches!(*self.0, ErrorKind::OutOfMemory(_))

@@ -342,7 +342,10 @@ impl Call<'_> {
                 extras,
             };
             let node = watcher.tape.record(&record);
-            for (output, tensor) in outputs.iter_mut().enumerate() {
+            // Nothing flows back through whole numbers, such as the indices of a sort.
+            for (output, tensor) in
+                outputs.iter_mut().enumerate().filter(|(_, tensor)| tensor.dtype().is_float())
+            {
                 tensor.add_node(NodeRef { node: node.clone(), output });
             }
         }

@@ -91,6 +91,17 @@ impl Layout {
         view
     }
 
+    /// The elements whose places along two dimensions are equal; they become the last dimension.
+    pub fn diagonal(&self, first: usize, second: usize) -> Layout {
+        let others: smallvec::SmallVec<[usize; MAX_RANK]> =
+            (0..self.shape.rank()).filter(|&axis| axis != first && axis != second).collect();
+        let mut view = self.permuted(&others);
+        let len = self.shape[first].min(self.shape[second]);
+        view.strides[others.len()] = self.strides[first] + self.strides[second];
+        view.shape = Shape::from_checked(view.shape.iter().copied().chain([len]));
+        view
+    }
+
     /// The view without dimension `axis`, which has extent one.
     pub fn squeezed(&self, axis: usize) -> Layout {
         let keep = (0..self.shape.rank()).filter(|&other| other != axis);

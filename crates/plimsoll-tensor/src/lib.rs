@@ -17,6 +17,7 @@ pub mod ops;
 mod piece;
 mod print;
 mod random;
+mod raw;
 mod read;
 mod report;
 mod shape;
@@ -27,25 +28,33 @@ mod tensor;
 mod update;
 mod variable;
 
-pub use context::{Placement, Saving, at_line, log_placements, scope, with_owner, with_saving};
+pub use context::{
+    LineGuard, Placement, Saving, at_callers_line, at_line, current_scope, is_recording, log_placements,
+    scope, with_owner, with_saving,
+};
 pub use device::{Device, DeviceScope};
 pub use dtype::{DType, Element};
 pub use error::{Error, ErrorKind, Result};
 pub use execute::apply;
+pub use file::write_whole;
 pub use layout::Layout;
 pub use npy::NpyArray;
 pub use op::{Op, OpRef};
 pub use ops::binary::Rhs;
+pub use ops::optimizer;
 pub use ops::pool::Pool2d;
 pub use ops::slice::{IntoSlices, Slice};
-pub use ops::{Activation, AttentionConfig, Conv2dConfig};
+pub use ops::{
+    Activation, AttentionConfig, Conv1dConfig, Conv2dConfig, ConvConfig, GruWeights, LstmState,
+    RecurrentWeights,
+};
 pub use piece::{Piece, Return, elements, elements_mut};
 pub use plimsoll_memory::{Bytes, FileMap, Owner};
 pub use random::{Generator, set_seed};
 pub use read::HostBytes;
 pub use report::Report;
-pub use shape::{Axes, IntoAxes, IntoPair, IntoShape, MAX_RANK, Shape};
+pub use shape::{Axes, IntoAxes, IntoExtents, IntoShape, MAX_RANK, Shape};
 pub use step::{RecordInput, Step, StepRecord};
 pub use tape::{Backward, GradientTape, Saved, SavedValue, Unconnected, custom_gradient, recompute};
 pub use tensor::Tensor;
-pub use variable::Variable;
+pub use variable::{Variable, with_ghosts};

@@ -220,20 +220,20 @@ impl IntoShape for &Vec<usize> {
     }
 }
 
-/// What can be given for a vertical and a horizontal extent: `2` for both, or `[2, 3]`.
-pub trait IntoPair {
-    /// Vertical, horizontal.
-    fn into_pair(self) -> [usize; 2];
+/// What can be given for one extent along each of `N` axes, outermost first: `2` for all of them, or `[2, 3]`.
+pub trait IntoExtents<const N: usize> {
+    /// The extents.
+    fn into_extents(self) -> [usize; N];
 }
 
-impl IntoPair for usize {
-    fn into_pair(self) -> [usize; 2] {
-        [self; 2]
+impl<const N: usize> IntoExtents<N> for usize {
+    fn into_extents(self) -> [usize; N] {
+        [self; N]
     }
 }
 
-impl IntoPair for [usize; 2] {
-    fn into_pair(self) -> [usize; 2] {
+impl<const N: usize> IntoExtents<N> for [usize; N] {
+    fn into_extents(self) -> [usize; N] {
         self
     }
 }

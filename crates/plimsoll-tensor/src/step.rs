@@ -29,12 +29,17 @@ impl Step {
         Ok(Step::traced(device, f)?.0)
     }
 
+    /// Whether a step is open on this thread, so that assignments wait for its end.
+    pub fn is_open() -> bool {
+        context::with_step(|_| ()).is_some()
+    }
+
     /// Like [`Step::run`], and returns the records that the ops left.
     ///
     /// # Errors
     /// As [`Step::run`].
     pub fn traced<T>(device: &Device, f: impl FnOnce() -> Result<T>) -> Result<(T, Vec<StepRecord>)> {
-        if context::with_step(|_| ()).is_some() {
+        if Step::is_open() {
             return Err(Error::argument("step", "a step is open on this thread already; steps do not nest"));
         }
         let generator = context::generator();
@@ -111,9 +116,9 @@ impl StepState {
         });
     }
 
-    /// Takes an update that waits for the step's end.
-    pub fn stage(&mut self, update: Option<Update>) {
-        self.updates.extend(update);
+    /// Takes updates that wait for the step's end.
+    pub fn stage(&mut self, updates: Vec<Update>) {
+        self.updates.extend(updates);
     }
 
     /// The value of a variable that was assigned in this step.

@@ -30,6 +30,9 @@ impl Update {
     /// Checks that the op's outputs fit the variables.
     pub fn new(op: OpRef, variables: &[&Variable], inputs: &[&Tensor]) -> Result<Update> {
         let cells: SmallVec<[Arc<VariableCell>; 1]> = variables.iter().map(|v| v.cell().clone()).collect();
+        if let Some(name) = named_twice(&cells) {
+            return Err(Error::argument(op.name(), format!("variable {name:?} is to be written twice")));
+        }
         let inputs: SmallVec<[Part; 2]> = inputs.iter().map(|tensor| tensor.part()).collect();
         let metas: SmallVec<[&Meta; 4]> =
             cells.iter().map(|cell| cell.meta()).chain(inputs.iter().map(|(_, meta)| meta)).collect();
@@ -83,21 +86,37 @@ impl Update {
     }
 }
 
-/// Assigns a tensor to a variable, now or at the end of the open step.
-pub(crate) fn assign(variable: &Variable, value: &Tensor) -> Result<()> {
-    let mut update = Update::new(OpRef::Static(&Assign), &[variable], &[value])?;
-    update.visible = Some(value.part());
-    apply(update)
+/// The name of a variable that is there more than once: two outputs of one op would share its memory.
+fn named_twice(cells: &[Arc<VariableCell>]) -> Option<String> {
+    let mut addresses: SmallVec<[(usize, usize); 4]> =
+        cells.iter().enumerate().map(|(at, cell)| (cell.address(), at)).collect();
+    addresses.sort_unstable();
+    let twice = addresses.windows(2).find(|pair| pair[0].0 == pair[1].0)?;
+    Some(cells[twice[0].1].name())
 }
 
-/// Carries an update out now, or at the end of the open step.
-pub(crate) fn apply(update: Update) -> Result<()> {
-    let mut update = Some(update);
-    context::with_step(|step| step.stage(update.take()));
-    match update {
-        Some(update) => commit(vec![update]),
-        None => Ok(()),
+/// Assigns a tensor to a variable, now or at the end of the open step; to its master as well, if it has one.
+pub(crate) fn assign(variable: &Variable, value: &Tensor) -> Result<()> {
+    let Some(master) = variable.master() else { return apply(vec![assignment(variable, value)?]) };
+    let assignments = [(master, master.dtype()), (variable, variable.dtype())]
+        .map(|(variable, dtype)| assignment(variable, &value.cast(dtype)?));
+    apply(assignments.into_iter().collect::<Result<_>>()?)
+}
+
+fn assignment(variable: &Variable, value: &Tensor) -> Result<Update> {
+    let mut update = Update::new(OpRef::Static(&Assign), &[variable], &[value])?;
+    update.visible = Some(value.part());
+    Ok(update)
+}
+
+/// Carries updates out now, or at the end of the open step. What a replay assigns has been assigned before.
+pub(crate) fn apply(updates: Vec<Update>) -> Result<()> {
+    if context::is_replaying() {
+        return Ok(());
     }
+    let mut updates = Some(updates);
+    context::with_step(|step| step.stage(updates.take().unwrap_or_default()));
+    updates.map_or(Ok(()), commit)
 }
 
 /// Carries updates out in order: takes all memory, then writes. The variables are locked meanwhile, so that no other

@@ -14,9 +14,10 @@ use plimsoll_memory::Owner;
 
 use crate::context;
 use crate::device::Device;
-use crate::error::Result;
+use crate::dtype::DType;
+use crate::error::{Error, Result};
 use crate::execute::Part;
-use crate::op::{Meta, OpRef};
+use crate::op::{Meta, Op, OpRef};
 use crate::ops::{self, binary::Binary};
 use crate::storage::Storage;
 use crate::tensor::{Nodes, Tensor};
@@ -40,12 +41,18 @@ pub(crate) struct VariableCell {
     trainable: AtomicBool,
     version: AtomicU64,
     value: Mutex<Part>,
+    /// The value in full precision, if this one is its copy for computing.
+    master: Option<Variable>,
 }
 
 impl Variable {
     /// A trainable variable with that value. The tensor's memory is taken over, not copied; if somebody else holds
     /// it too, the first assignment moves the variable to memory of its own.
     pub fn new(value: Tensor) -> Variable {
+        Variable::with_master(value, None)
+    }
+
+    fn with_master(value: Tensor, master: Option<Variable>) -> Variable {
         let part = value.part();
         drop(value);
         part.0.relabel(Owner::Parameters);
@@ -56,7 +63,40 @@ impl Variable {
             trainable: AtomicBool::new(true),
             version: AtomicU64::new(0),
             value: Mutex::new(part),
+            master,
         }))
+    }
+
+    /// This variable as the master of a copy that is computed with: the copy, in `compute`'s precision, is what is
+    /// read and watched, and what gradients are taken for; optimizers update the master and write both. Without
+    /// a difference in dtype, the variable itself.
+    ///
+    /// # Errors
+    /// A dtype that is not a float's; memory that is full.
+    #[track_caller]
+    pub fn mixed(self, compute: DType) -> Result<Variable> {
+        let _line = context::at_callers_line();
+        if self.dtype() == compute {
+            return Ok(self);
+        }
+        if !(self.dtype().is_float() && compute.is_float()) {
+            return Err(Error::dtype(
+                "mixed",
+                format!(
+                    "a {} variable cannot be computed with in {compute}; both must be floats",
+                    self.dtype()
+                ),
+            ));
+        }
+        let (name, trainable) = (self.name(), self.is_trainable());
+        let copy = context::with_owner(Owner::Parameters, || self.value().cast(compute))?;
+        let master = self.trainable(false);
+        Ok(Variable::with_master(copy, Some(master)).named(&name).trainable(trainable))
+    }
+
+    /// The value in full precision, if this variable is its copy for computing.
+    pub fn master(&self) -> Option<&Variable> {
+        self.cell.master.as_ref()
     }
 
     pub(crate) fn from_cell(cell: Arc<VariableCell>) -> Variable {
@@ -119,7 +159,10 @@ impl Variable {
     #[track_caller]
     pub fn assign_add(&self, value: &Tensor) -> Result<()> {
         let _line = context::at_callers_line();
-        update::apply(Update::new(OpRef::Static(ops::binary::add::Add::OP), &[self], &[value])?)
+        match self.master() {
+            Some(master) => self.assign(&master.value().add(&value.cast(master.dtype())?)?),
+            None => self.accumulate(ops::binary::add::Add::OP, value),
+        }
     }
 
     /// Subtracts a tensor from the variable, in place where nobody else holds its value.
@@ -129,7 +172,14 @@ impl Variable {
     #[track_caller]
     pub fn assign_sub(&self, value: &Tensor) -> Result<()> {
         let _line = context::at_callers_line();
-        update::apply(Update::new(OpRef::Static(ops::binary::sub::Sub::OP), &[self], &[value])?)
+        match self.master() {
+            Some(master) => self.assign(&master.value().sub(&value.cast(master.dtype())?)?),
+            None => self.accumulate(ops::binary::sub::Sub::OP, value),
+        }
+    }
+
+    fn accumulate(&self, op: &'static dyn Op, value: &Tensor) -> Result<()> {
+        update::apply(vec![Update::new(OpRef::Static(op), &[self], &[value])?])
     }
 
     /// Runs an op that takes the variables' values and `inputs`, and gives the variables their new values, one output
@@ -141,7 +191,22 @@ impl Variable {
     #[track_caller]
     pub fn update(op: OpRef, variables: &[&Variable], inputs: &[&Tensor]) -> Result<()> {
         let _line = context::at_callers_line();
-        update::apply(Update::new(op, variables, inputs)?)
+        update::apply(vec![Update::new(op, variables, inputs)?])
+    }
+
+    /// Runs several updates as [`Variable::update`] does, one after the other, all or nothing: memory for all of them is
+    /// taken before the first variable is written. A later one sees what the earlier ones wrote in the variables that
+    /// it names.
+    ///
+    /// # Errors
+    /// What an op refuses; memory that is full.
+    #[track_caller]
+    pub fn update_together(updates: &[(OpRef, &[&Variable], &[&Tensor])]) -> Result<()> {
+        let _line = context::at_callers_line();
+        let checked = |(op, variables, inputs): &(OpRef, &[&Variable], &[&Tensor])| {
+            Update::new(op.clone(), variables, inputs)
+        };
+        update::apply(updates.iter().map(checked).collect::<Result<_>>()?)
     }
 
     pub(crate) fn cell(&self) -> &Arc<VariableCell> {
@@ -198,6 +263,19 @@ impl VariableCell {
     pub fn name(&self) -> String {
         lock(&self.name).clone()
     }
+}
+
+/// Runs `f` with the variables reading as ghosts on `ghost`, so that a model can be tried for its shapes and bytes
+/// without another model and without arithmetic.
+///
+/// # Errors
+/// Those of `f`; memory that is full.
+pub fn with_ghosts<R>(variables: &[Variable], ghost: &Device, f: impl FnOnce() -> Result<R>) -> Result<R> {
+    let _on = ghost.enter();
+    let empty = |variable: &Variable| Tensor::zeros_of(variable.shape(), variable.dtype());
+    let values: Vec<Tensor> =
+        context::with_owner(Owner::Parameters, || variables.iter().map(empty).collect::<Result<_>>())?;
+    with_pinned(variables, &values, f)
 }
 
 /// Runs `f` with the variables reading as `values`.

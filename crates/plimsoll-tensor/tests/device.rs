@@ -138,3 +138,16 @@ fn arrays_come_and_go() -> Result<()> {
     assert_eq!(x.t()?.to_ndarray::<f32>()?.into_dyn(), array.into_dyn());
     Ok(())
 }
+
+#[test]
+fn devices_are_found_by_name() {
+    for name in ["cpu", "CPU", "/CPU:0", "cpu:0"] {
+        assert_eq!(Device::named(name).unwrap(), Device::cpu(), "{name}");
+    }
+    let error = Device::named("cpu:1").unwrap_err().to_string();
+    assert!(error.contains("means no device"), "{error}");
+    assert!(Device::named_or_cpu("tpu").is_err());
+    // A GPU far beyond what a machine has is not there on any.
+    assert!(Device::named("/GPU:4000").unwrap_err().to_string().contains("is not there"));
+    assert_eq!(Device::named_or_cpu("/GPU:4000").unwrap(), Device::cpu());
+}

@@ -1,8 +1,8 @@
 //! The gradient tape, as TensorFlow's users know it.
 
 use plimsoll_tensor::{
-    Device, ErrorKind, GradientTape, Owner, Result, Saving, Tensor, Unconnected, Variable, custom_gradient,
-    recompute, set_seed, with_saving,
+    Device, ErrorKind, GradientTape, Owner, Result, Saving, Step, Tensor, Unconnected, Variable,
+    custom_gradient, recompute, set_seed, with_saving,
 };
 
 fn scalar(value: f64) -> Tensor {
@@ -308,6 +308,30 @@ fn a_recomputed_function_reads_variables_as_they_were() -> Result<()> {
 }
 
 #[test]
+fn a_recomputed_function_assigns_once() -> Result<()> {
+    let device = device();
+    let _on = device.enter();
+    let (x, calls) = (Variable::new(scalar(3.0)), Variable::new(scalar(0.0)).trainable(false));
+    let inside = calls.clone();
+    let step = || {
+        let counted = inside.clone();
+        let tape = GradientTape::new();
+        let y = tape.record(|| {
+            recompute(&[&x], move |inputs| {
+                counted.assign_add(&scalar(1.0))?;
+                inputs[0].mul(&inputs[0])
+            })
+        })?;
+        tape.gradient(&y, [&x])
+    };
+    let [dx] = step()?;
+    assert_eq!((item(&dx), item(&calls)), (6.0, 1.0));
+    Step::run(&device, step)?;
+    assert_eq!(item(&calls), 2.0);
+    Ok(())
+}
+
+#[test]
 fn a_recomputed_function_refuses_recorded_tensors_that_are_not_its_inputs() -> Result<()> {
     let x = Variable::new(scalar(3.0));
     let tape = GradientTape::new();
@@ -381,5 +405,16 @@ fn a_new_thread_starts_with_no_tape() -> Result<()> {
 fn whole_numbers_cannot_be_watched() -> Result<()> {
     let error = GradientTape::new().watch(&Tensor::from(3i64)?).unwrap_err();
     assert!(error.to_string().contains("int64 tensor has no gradient"), "{error}");
+    Ok(())
+}
+
+#[test]
+fn variable_gradients_name_what_is_not_connected() -> Result<()> {
+    let (x, y) = (Variable::new(scalar(3.0)).named("x"), Variable::new(scalar(2.0)).named("layer.y"));
+    let tape = GradientTape::new().persistent(true);
+    let z = tape.record(|| x.mul(&x))?;
+    assert_eq!(item(&tape.variable_gradients(&z, std::slice::from_ref(&x))?[0]), 6.0);
+    let error = tape.variable_gradients(&z, &[x, y]).unwrap_err().to_string();
+    assert!(error.contains("does not depend on \"layer.y\""), "{error}");
     Ok(())
 }

@@ -6,7 +6,7 @@ any Python that has PyTorch (2.4 or newer, the CPU build is enough):
     cargo run -p plimsoll-testkit --bin samples | python crates/plimsoll-testkit/golden/generate.py
 
 An expression sees the inputs as x0, x1, ..., and the names torch, F (torch.nn.functional), math, and dtype (the float
-dtype that is being recorded). It gives a tensor, or a tuple or list of them. Gradients are those of a weighted sum of
+dtype that is being recorded), and optimize (see below). It gives a tensor, or a tuple or list of them. Gradients are those of a weighted sum of
 the float outputs; the weight of element i of an output is ((7 i + 3) mod 11) / 4 - 1.25, as the test kit has it.
 """
 
@@ -58,11 +58,22 @@ def make_input(description, dtype):
     return tensor.requires_grad_(description["watched"])
 
 
+def optimize(make, parameters, targets, n_steps):
+    """The parameters after some steps of the optimizer that `make` makes; their gradients are the ways from targets."""
+    parameters = [parameter.clone() for parameter in parameters]
+    optimizer = make(parameters)
+    for _ in range(n_steps):
+        for parameter, target in zip(parameters, targets):
+            parameter.grad = parameter - target
+        optimizer.step()
+    return parameters
+
+
 def record(sample, dtype):
     """The outputs of a sample, and the gradients of those inputs that are watched."""
     torch.set_default_dtype(dtype)
     inputs = [make_input(description, dtype) for description in sample["inputs"]]
-    names = {"torch": torch, "F": F, "dtype": dtype, "math": math}
+    names = {"torch": torch, "F": F, "dtype": dtype, "math": math, "optimize": optimize}
     names.update({f"x{position}": tensor for position, tensor in enumerate(inputs)})
     result = eval(sample["torch"], names)
     outputs = list(result) if isinstance(result, (tuple, list)) else [result]

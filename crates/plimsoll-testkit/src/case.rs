@@ -4,7 +4,7 @@
 //! and on different devices are results for the same numbers.
 
 use plimsoll_tensor::op::{Gradient, OpRef};
-use plimsoll_tensor::ops::registry::{Array, Input, OpInfo, Sample, Values};
+use plimsoll_tensor::ops::registry::{Array, Input, OpInfo, Sample, Values, composed};
 use plimsoll_tensor::{
     DType, Device, Generator, GradientTape, Result, Step, StepRecord, Tensor, Unconnected,
 };
@@ -168,12 +168,23 @@ impl<'a> Case<'a> {
         Err(format!("the call executes {names:?}, and none of them is `{}`", self.op.name).into())
     }
 
+    /// Whether, and how, the call has a gradient; what is composed of ops has that of its ops.
+    ///
+    /// # Errors
+    /// The call executes no op of the entry's name.
+    pub fn gradient(&self) -> Outcome<Gradient> {
+        match composed().into_iter().any(|function| std::ptr::eq(function, self.op)) {
+            true => Ok(Gradient::Backward),
+            false => Ok(self.executed()?.gradient()),
+        }
+    }
+
     /// The inputs whose gradients exist: none for an op that is declared without a gradient.
     ///
     /// # Errors
     /// The call executes no op of the entry's name.
     pub fn differentiable(&self) -> Outcome<Vec<usize>> {
-        match self.executed()?.gradient() {
+        match self.gradient()? {
             Gradient::Backward | Gradient::Composite => Ok(self.watched()),
             Gradient::Zero | Gradient::None(_) => Ok(Vec::new()),
         }

@@ -9,7 +9,7 @@ use std::fs;
 use std::path::Path;
 use std::sync::OnceLock;
 
-use plimsoll_tensor::ops::registry::{Array, Input, OpInfo, Sample, Values, registry};
+use plimsoll_tensor::ops::registry::{Array, Input, OpInfo, Sample, Values, composed, registry};
 use plimsoll_tensor::{DType, Tensor};
 use serde_json::{Value, json};
 
@@ -31,7 +31,7 @@ pub fn samples() -> Value {
         let with_torch = (op.samples)().into_iter().filter(|sample| sample.torch.is_some());
         with_torch.map(move |sample| describe(op, &sample)).collect::<Vec<Value>>()
     };
-    Value::Array(registry().into_iter().flat_map(of_op).collect())
+    Value::Array(registry().into_iter().chain(composed()).flat_map(of_op).collect())
 }
 
 fn describe(op: &OpInfo, sample: &Sample) -> Value {

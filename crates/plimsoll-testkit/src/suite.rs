@@ -1,6 +1,6 @@
 //! The list of tests: one per op and check, and a few about the registry as a whole.
 
-use plimsoll_tensor::ops::registry::registry;
+use plimsoll_tensor::ops::registry::{composed, registry};
 
 use crate::checks;
 use crate::outcome::Outcome;
@@ -15,7 +15,7 @@ pub struct Test {
 
 /// Every test that the registry gives rise to.
 pub fn tests() -> Vec<Test> {
-    let of_ops = registry().into_iter().flat_map(|op| {
+    let of_ops = registry().into_iter().chain(composed()).flat_map(|op| {
         checks::ALL.iter().map(move |&(name, check)| Test {
             name: format!("{}::{name}", op.name),
             run: Box::new(move || check(op)),

@@ -6,12 +6,16 @@ mod attention;
 pub(crate) mod binary;
 mod clamp;
 mod compare;
+pub(crate) mod compute;
 mod concat;
-mod conv2d;
+mod conv;
 pub(crate) mod copy;
 mod create;
 mod cross_entropy;
+mod diagonal;
 mod dropout;
+mod einsum;
+mod global_norm;
 mod index;
 pub(crate) mod kernel;
 mod lerp;
@@ -21,13 +25,19 @@ mod logical;
 mod masked_fill;
 mod matmul;
 mod norm;
+pub mod optimizer;
 pub(crate) mod pool;
 mod predicate;
+pub(crate) mod read_file;
+mod recurrent;
 mod reduce;
 pub mod registry;
+mod repeat;
 mod rounding;
+mod scan;
 pub(crate) mod slice;
 mod softmax;
+mod sort;
 mod triangle;
 mod unary;
 mod view;
@@ -35,7 +45,8 @@ mod where_;
 
 pub use activation::Activation;
 pub use attention::AttentionConfig;
-pub use conv2d::Conv2dConfig;
+pub use conv::{Conv1dConfig, Conv2dConfig, ConvConfig};
+pub use recurrent::{GruWeights, LstmState, RecurrentWeights};
 
 /// The registry, family by family: one line for each file that describes ops.
 static ALL: &[&[&registry::OpInfo]] = &[
@@ -45,25 +56,34 @@ static ALL: &[&[&registry::OpInfo]] = &[
     clamp::INFOS,
     compare::INFOS,
     concat::INFOS,
-    conv2d::INFOS,
+    conv::INFOS,
     copy::INFOS,
     create::INFOS,
     cross_entropy::INFOS,
+    diagonal::INFOS,
     dropout::INFOS,
+    global_norm::INFOS,
     index::INFOS,
     linear::INFOS,
     logical::INFOS,
     masked_fill::INFOS,
     matmul::INFOS,
     norm::INFOS,
+    optimizer::INFOS,
     pool::INFOS,
     predicate::INFOS,
+    recurrent::INFOS,
     reduce::INFOS,
     rounding::INFOS,
+    scan::INFOS,
     slice::INFOS,
     softmax::INFOS,
+    sort::INFOS,
     triangle::INFOS,
     unary::INFOS,
     view::INFOS,
     where_::INFOS,
 ];
+
+/// Functions that are made of ops, family by family; they are tested like ops.
+static COMPOSED: &[&[&registry::OpInfo]] = &[einsum::COMPOSED, repeat::COMPOSED, scan::COMPOSED];

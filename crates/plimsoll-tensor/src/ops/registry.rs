@@ -31,6 +31,11 @@ pub fn registry() -> Vec<&'static OpInfo> {
     super::ALL.iter().flat_map(|family| family.iter().copied()).collect()
 }
 
+/// Functions that are made of ops and have no record of their own. They pass the same tests.
+pub fn composed() -> Vec<&'static OpInfo> {
+    super::COMPOSED.iter().flat_map(|family| family.iter().copied()).collect()
+}
+
 /// A function of tensors, called as a user would.
 pub type Call = Box<dyn Fn(&[Tensor]) -> Result<Vec<Tensor>> + Send + Sync>;
 

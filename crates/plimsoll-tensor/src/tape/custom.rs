@@ -63,6 +63,7 @@ pub fn recompute(
         n_inputs: inputs.len(),
         variables: variables.clone(),
         generator,
+        scope: context::current_scope(),
         function: Arc::new(function),
     };
     attach(OpRef::new(op), &all, result)
@@ -134,7 +135,19 @@ struct Recompute {
     n_inputs: usize,
     variables: Vec<crate::variable::Variable>,
     generator: Generator,
+    /// The layer that the function belongs to: its bytes are labelled so in backward, too.
+    scope: String,
     function: Arc<Function>,
+}
+
+impl Recompute {
+    /// Runs the function as it ran the first time, without its side effects.
+    fn again(&self, inputs: &[Tensor]) -> Result<Tensor> {
+        let now = context::generator();
+        context::set_generator(self.generator);
+        let _restore = context::on_drop(move || context::set_generator(now));
+        context::in_scope(&self.scope, || context::without_effects(|| (self.function)(inputs)))
+    }
 }
 
 impl fmt::Debug for Recompute {
@@ -158,11 +171,7 @@ impl Op for Recompute {
 
     fn composite(&self, inputs: &[&Tensor]) -> Option<Result<Tensors>> {
         let values: Vec<Tensor> = inputs[..self.n_inputs].iter().map(|&input| input.clone()).collect();
-        let now = context::generator();
-        context::set_generator(self.generator);
-        let result = (self.function)(&values);
-        context::set_generator(now);
-        Some(result.map(|result| smallvec::smallvec![result]))
+        Some(self.again(&values).map(|result| smallvec::smallvec![result]))
     }
 
     fn keeps(&self, _wanted: &[bool]) -> Keeps {
@@ -179,13 +188,8 @@ impl Op for Recompute {
         for input in inputs.iter().filter(|input| input.dtype().is_float()) {
             tape.watch(input)?;
         }
-        let now = context::generator();
-        context::set_generator(self.generator);
-        let result = crate::variable::with_pinned(&self.variables, &pinned, || {
-            tape.record(|| (self.function)(&inputs))
-        });
-        context::set_generator(now);
-        let result = result?;
+        let result =
+            crate::variable::with_pinned(&self.variables, &pinned, || tape.record(|| self.again(&inputs)))?;
         let mut sources: Vec<&Tensor> = inputs.iter().collect();
         sources.extend(self.variables.iter().map(|variable| &**variable));
         let gradients = tape.gradients(&[&result], Some(&[&gradient]), &sources, Unconnected::None)?;

@@ -16,6 +16,7 @@ use crate::op::{Keep, Op};
 use crate::shape::Shape;
 use crate::tape::{GradientTape, Node, NodeRef, TapeCore};
 use crate::tensor::Tensor;
+use crate::variable::Variable;
 
 /// What stands for the gradient of a source that the target does not depend on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -38,13 +39,7 @@ impl GradientTape {
         let _line = context::at_callers_line();
         let gradients = self.gradients(&[target], None, &sources, Unconnected::None)?;
         let named = |(idx, gradient): (usize, Option<Tensor>)| {
-            gradient.ok_or_else(|| {
-                Error::tape(format!(
-                    "gradient: source {idx} of shape {} is not connected to the target: it was not watched, or the \
-                     target does not depend on it; `gradient_or_none` and `gradient_or_zeros` allow that",
-                    sources[idx].shape()
-                ))
-            })
+            gradient.ok_or_else(|| not_connected("gradient", idx, sources[idx]))
         };
         let gradients: Vec<Tensor> = gradients.into_iter().enumerate().map(named).collect::<Result<_>>()?;
         Ok(gradients.try_into().unwrap_or_else(|_| unreachable!("one gradient per source")))
@@ -81,6 +76,27 @@ impl GradientTape {
         Ok(gradients.try_into().unwrap_or_else(|_| unreachable!("one gradient per source")))
     }
 
+    /// The gradient of `target` with respect to each of a model's variables, in their order.
+    ///
+    /// # Errors
+    /// Variables that the target does not depend on, by name; a second call on a tape that is not persistent; memory
+    /// that is full.
+    #[track_caller]
+    pub fn variable_gradients(&self, target: &Tensor, variables: &[Variable]) -> Result<Vec<Tensor>> {
+        let _line = context::at_callers_line();
+        let sources: Vec<&Tensor> = variables.iter().map(|variable| &**variable).collect();
+        let gradients = self.gradients(&[target], None, &sources, Unconnected::None)?;
+        let missing = variables.iter().zip(&gradients).filter(|(_, gradient)| gradient.is_none());
+        let missing: Vec<String> = missing.map(|(variable, _)| format!("{:?}", variable.name())).collect();
+        if !missing.is_empty() {
+            return Err(Error::tape(format!(
+                "gradient: the target does not depend on {}; leave them out, or freeze their layers",
+                missing.join(", ")
+            )));
+        }
+        Ok(gradients.into_iter().flatten().collect())
+    }
+
     /// The gradients of several targets, added up, with respect to any number of sources. `output_gradients` has one
     /// tensor per target, of its shape; without it, each element of a target counts once.
     ///
@@ -96,38 +112,68 @@ impl GradientTape {
     ) -> Result<Vec<Option<Tensor>>> {
         let _line = context::at_callers_line();
         check_output_gradients(targets, output_gradients)?;
-        {
-            let mut state = self.core.lock();
-            if state.used && !self.core.persistent {
-                return Err(Error::tape(
-                    "gradient: this tape has given its gradient and dropped what it had saved; a tape made with \
-                     `.persistent(true)` gives more than one",
-                ));
-            }
-            state.used = true;
-        }
+        self.begin_use()?;
         let core = &self.core;
         let walked = context::with_changed_tapes(
             |tapes| tapes.retain(|tape| !Arc::ptr_eq(tape, core)),
-            || core.walk(targets, output_gradients, sources),
+            || core.walk(targets, output_gradients, sources, Saves::Go),
         );
-        if !self.core.persistent {
-            self.core.clear();
-        }
+        self.end_use();
         let mut gradients = walked?;
         for (gradient, source) in gradients.iter_mut().zip(sources) {
             if gradient.is_none() && unconnected == Unconnected::Zeros {
                 *gradient = Some(source.zeros_like()?);
             }
-            if let Some(gradient) = gradient {
-                let storage = gradient.storage();
-                if storage.owner() == Owner::Temporary {
-                    storage.relabel(Owner::Gradients);
-                }
-            }
+            gradient.iter().for_each(count_as_gradient);
         }
         Ok(gradients)
     }
+
+    /// Refuses a second use of a tape that is not persistent.
+    pub(super) fn begin_use(&self) -> Result<()> {
+        let mut state = self.core.lock();
+        if state.used && !self.core.persistent {
+            return Err(Error::tape(
+                "gradient: this tape has given its gradient and dropped what it had saved; a tape made with \
+                 `.persistent(true)` gives more than one",
+            ));
+        }
+        state.used = true;
+        Ok(())
+    }
+
+    /// Drops what is still saved, unless the tape is persistent.
+    pub(super) fn end_use(&self) {
+        if !self.core.persistent {
+            self.core.clear();
+        }
+    }
+}
+
+/// From now on the bytes of a result of backward are those of a gradient.
+pub(super) fn count_as_gradient(gradient: &Tensor) {
+    let storage = gradient.storage();
+    if storage.owner() == Owner::Temporary {
+        storage.relabel(Owner::Gradients);
+    }
+}
+
+/// What becomes of the saved values that a walk has used, on a tape that is not persistent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Saves {
+    /// Each is dropped when its node has used it.
+    Go,
+    /// They stay for another walk.
+    Stay,
+}
+
+/// A source that the target does not depend on.
+pub(super) fn not_connected(op: &str, idx: usize, source: &Tensor) -> Error {
+    Error::tape(format!(
+        "{op}: source {idx} of shape {} is not connected to the target: it was not watched, or the target does not \
+         depend on it; `gradient_or_none` and `gradient_or_zeros` allow that",
+        source.shape()
+    ))
 }
 
 fn check_output_gradients(targets: &[&Tensor], output_gradients: Option<&[&Tensor]>) -> Result<()> {
@@ -173,12 +219,33 @@ struct Path {
 }
 
 impl TapeCore {
-    fn walk(
+    /// Walks back from the targets and collects the gradients of the sources.
+    pub(super) fn walk(
         self: &Arc<Self>,
         targets: &[&Tensor],
         output_gradients: Option<&[&Tensor]>,
         sources: &[&Tensor],
+        saves: Saves,
     ) -> Result<Vec<Option<Tensor>>> {
+        let mut gradients: Vec<Option<Tensor>> = vec![None; sources.len()];
+        self.walk_each(targets, output_gradients, sources, saves, &mut |source, gradient| {
+            gradients[source] = Some(gradient);
+            Ok(())
+        })?;
+        Ok(gradients)
+    }
+
+    /// Walks back from the targets and hands out the gradient of each source when it is complete: a node is walked after
+    /// all that read its outputs.
+    pub(super) fn walk_each(
+        self: &Arc<Self>,
+        targets: &[&Tensor],
+        output_gradients: Option<&[&Tensor]>,
+        sources: &[&Tensor],
+        saves: Saves,
+        hand_out: &mut dyn FnMut(usize, Tensor) -> Result<()>,
+    ) -> Result<()> {
+        let stays = self.persistent || saves == Saves::Stay;
         let ends: Vec<Option<NodeRef>> =
             targets.iter().map(|target| self.known(target)).collect::<Result<_>>()?;
         let starts: Vec<Option<NodeRef>> =
@@ -192,22 +259,37 @@ impl TapeCore {
             };
             path.arrive(end, seed)?;
         }
-        let mut results: Vec<Option<Tensor>> = vec![None; sources.len()];
         for node in std::mem::take(&mut path.nodes) {
             let arrived = std::mem::take(&mut path.arrived[node.seq]);
             if arrived.is_empty() {
                 continue;
             }
-            for (start, result) in starts.iter().zip(&mut results) {
-                if let Some(start) = start.as_ref().filter(|start| Arc::ptr_eq(&start.node, &node)) {
-                    result.clone_from(&arrived[start.output]);
+            for (source, start) in starts.iter().enumerate() {
+                let Some(start) = start.as_ref().filter(|start| Arc::ptr_eq(&start.node, &node)) else {
+                    continue;
+                };
+                if let Some(gradient) = &arrived[start.output] {
+                    hand_out(source, gradient.clone())?;
                 }
             }
             if let Some(op) = &node.op {
-                self.step_back(&**op, &node, arrived, &mut path)?;
+                self.step_back(&**op, &node, arrived, stays, &mut path)?;
             }
         }
-        Ok(results)
+        Ok(())
+    }
+
+    /// The first source that no way leads to from the target.
+    pub(super) fn unconnected(
+        self: &Arc<Self>,
+        target: &Tensor,
+        sources: &[&Tensor],
+    ) -> Result<Option<usize>> {
+        let starts: Vec<Option<NodeRef>> =
+            sources.iter().map(|source| self.known(source)).collect::<Result<_>>()?;
+        let path = Path::between(&starts, &[self.known(target)?]);
+        let is_reached = |start: &NodeRef| path.nodes.iter().any(|node| Arc::ptr_eq(node, &start.node));
+        Ok(starts.iter().position(|start| !start.as_ref().is_some_and(is_reached)))
     }
 
     /// The node of a target or source.
@@ -232,15 +314,16 @@ impl TapeCore {
         op: &dyn Op,
         node: &Node,
         arrived: Arrived,
+        stays: bool,
         path: &mut Path,
     ) -> Result<()> {
         let leads = |parent: &Option<NodeRef>| parent.as_ref().is_some_and(|p| path.leads[p.node.seq]);
         let wanted: SmallVec<[bool; 4]> = node.parents.iter().map(leads).collect();
         let results = smallvec![None; node.parents.len()];
-        let mut backward = Backward { tape: self, node, gradients: arrived, wanted, results };
+        let mut backward = Backward { tape: self, node, gradients: arrived, wanted, results, stays };
         op.backward(&mut backward)?;
         let Backward { results, wanted, .. } = backward;
-        if !self.persistent && !node.kept.is_empty() {
+        if !stays && !node.kept.is_empty() {
             self.release(node.generation, node.kept.iter().map(|&(_, slot)| slot));
         }
         for ((parent, result), wanted) in node.parents.iter().zip(results).zip(wanted) {
@@ -297,6 +380,8 @@ pub struct Backward<'a> {
     gradients: Arrived,
     wanted: SmallVec<[bool; 4]>,
     results: SmallVec<[Option<Tensor>; 3]>,
+    /// Whether saved values stay on the tape for another walk.
+    stays: bool,
 }
 
 impl Backward<'_> {
@@ -344,17 +429,29 @@ impl Backward<'_> {
         self.kept(Keep::Input(input))
     }
 
-    /// An input that the op keeps, for the last time: the tape lets go of it unless it is persistent, so that what
-    /// nobody else holds may be overwritten.
+    /// An input that the op keeps, for the last time: the tape lets go of it unless it is walked again, so that
+    /// what nobody else holds may be overwritten.
     ///
     /// # Errors
     /// Memory that is full while the value is rebuilt; the input was taken before.
     pub fn take_input(&mut self, input: usize) -> Result<Tensor> {
-        let value = self.input(input)?;
-        if !self.tape.persistent {
-            let of_input = |&&(kept, _): &&(Keep, usize)| kept == Keep::Input(input);
+        self.take(Keep::Input(input))
+    }
+
+    /// An extra output that the op keeps, for the last time: see [`Backward::take_input`].
+    ///
+    /// # Errors
+    /// The op did not keep it, or it was taken before.
+    pub fn take_extra(&mut self, extra: usize) -> Result<Tensor> {
+        self.take(Keep::Extra(extra))
+    }
+
+    fn take(&mut self, keep: Keep) -> Result<Tensor> {
+        let value = self.kept(keep)?;
+        if !self.stays {
+            let wanted = |&&(kept, _): &&(Keep, usize)| kept == keep;
             let slot =
-                self.node.kept.iter().find(of_input).and_then(|&(_, idx)| self.tape.lock().slots[idx].take());
+                self.node.kept.iter().find(wanted).and_then(|&(_, idx)| self.tape.lock().slots[idx].take());
             // The slot may hold nodes of other tapes: it is dropped outside the lock.
             drop(slot);
         }

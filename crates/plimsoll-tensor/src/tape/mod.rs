@@ -5,7 +5,9 @@
 //! the first of: backward has used it; the tape is dropped; no live tensor can reach it.
 
 mod custom;
+mod each;
 mod gradient;
+mod jacobian;
 mod node;
 mod saved;
 mod slot;

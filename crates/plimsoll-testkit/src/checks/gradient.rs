@@ -12,7 +12,7 @@ use crate::outcome::{Failure, Outcome};
 
 /// The first derivative is the one that finite differences show; an op that has none says so.
 pub fn first_order(op: &'static OpInfo) -> Outcome {
-    for_each_sample(op, &[DType::F64], |case| match case.executed()?.gradient() {
+    for_each_sample(op, &[DType::F64], |case| match case.gradient()? {
         Gradient::Backward | Gradient::Composite => at_sample(case, |point| point.check_first_order()),
         Gradient::Zero => stays_unrecorded(case),
         Gradient::None(_) => refuses_to_be_watched(case),
@@ -21,7 +21,7 @@ pub fn first_order(op: &'static OpInfo) -> Outcome {
 
 /// The second derivative is the one that finite differences of the first show.
 pub fn second_order(op: &'static OpInfo) -> Outcome {
-    for_each_sample(op, &[DType::F64], |case| match case.executed()?.gradient() {
+    for_each_sample(op, &[DType::F64], |case| match case.gradient()? {
         Gradient::Backward | Gradient::Composite if case.sample.second_order => {
             at_sample(case, |point| point.check_second_order())
         }
@@ -90,7 +90,7 @@ pub fn unwatched_inputs(op: &'static OpInfo) -> Outcome {
 /// backward op, a second derivative by many plain ops that round one after the other, are left out.
 pub fn narrow_gradients(op: &'static OpInfo) -> Outcome {
     for_each_sample(op, &[DType::F32, DType::F16, DType::BF16], |case| {
-        if case.executed()?.gradient() != Gradient::Backward {
+        if case.gradient()? != Gradient::Backward {
             return Ok(());
         }
         let watched = case.watched();

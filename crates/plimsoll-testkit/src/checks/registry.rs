@@ -4,13 +4,13 @@ use std::collections::HashSet;
 
 use plimsoll_tensor::DType;
 use plimsoll_tensor::op::Gradient;
-use plimsoll_tensor::ops::registry::{OpInfo, Sample, registry};
+use plimsoll_tensor::ops::registry::{OpInfo, Sample, composed, registry};
 
 use crate::case::for_each_sample;
 use crate::outcome::{Failure, Outcome};
 
-/// The entry's samples execute an op of its name, its sentence for the documents is one, and a gradient is defined or
-/// declared not to be.
+/// The entry's samples execute an op of its name (unless they are composed), its sentence for the documents is one, and a
+/// gradient is defined or declared not to be.
 pub fn declarations(op: &'static OpInfo) -> Outcome {
     if !op.doc.ends_with('.') {
         return Err(format!("{}: the sentence for the documents has no end: `{}`", op.name, op.doc).into());
@@ -22,12 +22,12 @@ pub fn declarations(op: &'static OpInfo) -> Outcome {
     }
     at_two_shapes(op.name, &samples)?;
     for_each_sample(op, &[DType::F32], |case| {
-        let executed = case.executed()?;
+        let gradient = case.gradient()?;
         let n_outputs = case.call(&case.tensors()?)?.len();
         if n_outputs == 0 {
             return Err("the call gives no output".into());
         }
-        match executed.gradient() {
+        match gradient {
             Gradient::None("") => Err("an op without a gradient must say why".into()),
             _ => Ok(()),
         }
@@ -50,7 +50,8 @@ fn at_two_shapes(op: &str, samples: &[Sample]) -> Outcome {
 /// No two entries of the registry have one name.
 pub fn unique_names() -> Outcome {
     let mut names = HashSet::new();
-    let twice: Vec<&str> = registry().iter().map(|op| op.name).filter(|name| !names.insert(*name)).collect();
+    let all = registry().into_iter().chain(composed()).map(|op| op.name);
+    let twice: Vec<&str> = all.filter(|name| !names.insert(*name)).collect();
     match twice.is_empty() {
         true => Ok(()),
         false => Err(Failure::from(format!("the registry has more than one entry for {twice:?}"))),

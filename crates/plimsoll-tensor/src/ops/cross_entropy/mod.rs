@@ -1,9 +1,10 @@
-//! Cross entropy from logits: dense labels of any numbers, or class indices.
+//! Cross entropy: of rows of logits against dense labels or class indices, and of each element against its own label.
 //!
 //! The loss of a row is `Σ label (lse - logit)` with the row's log-sum-exp `lse`. No probabilities are made: backward
 //! reads logits, labels and one kept number per row, and writes its result over the logits where the tape alone held
 //! them.
 
+mod binary;
 mod dense;
 mod sparse;
 
@@ -16,7 +17,16 @@ use crate::ops::registry::OpInfo;
 use crate::shape::Shape;
 
 /// The registry's entries.
-pub static INFOS: &[&OpInfo] = &[&dense::INFO, &dense::BACKWARD_INFO, &sparse::INFO, &sparse::BACKWARD_INFO];
+pub static INFOS: &[&OpInfo] = &[
+    &binary::LOGITS_INFO,
+    &binary::LOGITS_BACKWARD_INFO,
+    &binary::PROBABILITIES_INFO,
+    &binary::PROBABILITIES_BACKWARD_INFO,
+    &dense::INFO,
+    &dense::BACKWARD_INFO,
+    &sparse::INFO,
+    &sparse::BACKWARD_INFO,
+];
 
 /// The shape of the losses: one per row of logits.
 fn rows_of(op: &'static str, logits: &Meta) -> Result<Shape> {

@@ -1,6 +1,7 @@
 //! How users call the norms.
 
 use super::batch::BatchNorm;
+use super::group::GroupNorm;
 use super::line::LineNorm;
 use crate::context;
 use crate::error::Result;
@@ -28,6 +29,19 @@ impl Tensor {
     pub fn rms_norm(&self, gamma: &Tensor, eps: f64) -> Result<Tensor> {
         let _line = context::at_callers_line();
         call(OpRef::new(LineNorm { eps, is_centred: false }), &[self, gamma])
+    }
+
+    /// Group norm of `[examples, .., channels]`: the channels of each example make so many equal groups, and each group,
+    /// over all its places, less its mean, is divided by `√(variance + eps)`, times `gamma`, plus `beta`, which have one
+    /// number per channel.
+    ///
+    /// # Errors
+    /// Shapes or dtypes that do not fit, channels that do not make so many groups, a tensor that is not of floats; memory
+    /// that is full.
+    #[track_caller]
+    pub fn group_norm(&self, gamma: &Tensor, beta: &Tensor, groups: usize, eps: f64) -> Result<Tensor> {
+        let _line = context::at_callers_line();
+        call(OpRef::new(GroupNorm { groups, eps }), &[self, gamma, beta])
     }
 
     /// Batch norm for training, over all axes but the last: each channel less its mean, divided by

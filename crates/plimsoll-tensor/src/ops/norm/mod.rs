@@ -1,4 +1,5 @@
-//! Normalisation: layer and RMS norm along the last axis, batch norm over all axes but the last.
+//! Normalisation: layer and RMS norm along the last axis, batch norm over all axes but the last,
+//! group norm over the places and groups of channels of each example.
 //!
 //! Backward reads the input, the scale and the statistics of each line or column, never the normalised values. An
 //! output that a later op wants to keep is rebuilt from those by applying the kept statistics.
@@ -6,6 +7,8 @@
 mod batch;
 mod batch_kernel;
 mod columns;
+mod group;
+mod group_kernel;
 mod kernel;
 mod line;
 mod methods;
@@ -30,6 +33,9 @@ pub static INFOS: &[&OpInfo] = &[
     &batch::INFO,
     &batch::APPLY_INFO,
     &batch::BACKWARD_INFO,
+    &group::INFO,
+    &group::APPLY_INFO,
+    &group::BACKWARD_INFO,
 ];
 
 /// Refuses an input without a last axis, and scales or shifts that do not fit it.

@@ -14,7 +14,7 @@ use std::ops::Range;
 use crate::error::{Error, Result};
 use crate::op::Meta;
 use crate::ops::registry::OpInfo;
-use crate::shape::{IntoPair, Shape};
+use crate::shape::{IntoExtents, Shape};
 
 /// The registry's entries.
 pub static INFOS: &[&OpInfo] = &[
@@ -48,24 +48,32 @@ pub struct Pool2d {
 
 impl Pool2d {
     /// Windows of that height and width, side by side, without padding.
-    pub fn new(kernel: impl IntoPair) -> Pool2d {
-        let kernel = kernel.into_pair();
+    pub fn new(kernel: impl IntoExtents<2>) -> Pool2d {
+        let kernel = kernel.into_extents();
         Pool2d { kernel, stride: kernel, padding: [0, 0] }
     }
 
     /// With that distance from one window to the next.
     #[must_use]
-    pub fn stride(self, stride: impl IntoPair) -> Pool2d {
-        let stride = stride.into_pair();
+    pub fn stride(self, stride: impl IntoExtents<2>) -> Pool2d {
+        let stride = stride.into_extents();
         Pool2d { stride, ..self }
     }
 
     /// With that many pixels added at both ends, at most half a window. Max pooling never takes them; average pooling
     /// counts them as zeros.
     #[must_use]
-    pub fn padding(self, padding: impl IntoPair) -> Pool2d {
-        let padding = padding.into_pair();
+    pub fn padding(self, padding: impl IntoExtents<2>) -> Pool2d {
+        let padding = padding.into_extents();
         Pool2d { padding, ..self }
+    }
+
+    /// The shape with one pixel for each window over images of that shape.
+    ///
+    /// # Errors
+    /// Images that the windows do not fit into.
+    pub fn output_shape(&self, images: &Shape) -> Result<Shape> {
+        Ok(self.windows("pool2d", images)?.output())
     }
 
     /// The number of pixels of a window.

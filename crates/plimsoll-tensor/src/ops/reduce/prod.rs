@@ -61,6 +61,11 @@ impl Reduce for Prod {
         backward.give(0, gradient)
     }
 
+    /// The last of the products up to each element: a scan, whose derivatives need no division.
+    fn composite(self, x: &Tensor, axes: Axes) -> Option<Result<Tensor>> {
+        Some(last_product(x, axes))
+    }
+
     fn reference(self, values: &[f64]) -> f64 {
         values.iter().product()
     }
@@ -68,6 +73,19 @@ impl Reduce for Prod {
     fn torch(self, dim: &str, several: bool) -> Option<String> {
         (!several).then(|| format!("x0.prod({dim})"))
     }
+}
+
+fn last_product(x: &Tensor, axes: Axes) -> Result<Tensor> {
+    let kept = x.shape().reduced(axes, true);
+    let n_factors = super::n_reduced(x.shape(), axes);
+    if n_factors == 0 {
+        // The product of nothing is one.
+        return x.sum_keepdims(axes)?.affine(1.0, 1.0);
+    }
+    let others = (0..x.rank()).filter(|&axis| !axes.contains(axis));
+    let order: Vec<isize> = others.chain(axes.iter()).map(|axis| axis as isize).collect();
+    let factors = x.permute(&order)?.reshape([kept.n_elems(), n_factors])?;
+    factors.cumprod(-1)?.narrow(-1, n_factors - 1, 1)?.reshape(kept)
 }
 
 /// The product of the elements that are not zero, where exactly one is zero; else zero.
@@ -136,7 +154,14 @@ impl Op for Shares {
     }
 
     fn composite(&self, inputs: &[&Tensor]) -> Option<Result<Tensors>> {
-        Some(inputs[1].div(inputs[0]).map(|result| smallvec![result]))
+        let [x, share, at_zero] = inputs else { unreachable!("three operands") };
+        let result = || {
+            let is_zero = x.eq(0.0)?;
+            // The quotient that is not taken divides by one, so that its gradient is zero and not undefined.
+            let quotient = share.div(&x.masked_fill(&is_zero, 1.0)?)?;
+            is_zero.where_(at_zero, &quotient)
+        };
+        Some(result().map(|result| smallvec![result]))
     }
 }
 

@@ -1,0 +1,20 @@
+//! `ActivationLayer`: a function of each element, as a layer of its own.
+
+use plimsoll_tensor::{Activation, Result, Shape};
+
+use crate::layer::{Forward, Layer};
+
+/// An activation after a layer that has none built in, such as a norm; the shape stays.
+#[derive(Clone, Copy, Debug)]
+pub struct ActivationLayer(pub Activation);
+
+impl Layer for ActivationLayer {
+    fn name(&self) -> &str {
+        "activation"
+    }
+
+    fn make(&self, input: &Shape) -> Result<Forward> {
+        let activation = self.0;
+        Forward::new(input, move |x, _| activation.apply(x.clone()))
+    }
+}

@@ -1,0 +1,76 @@
+//! `BatchNorm`: each channel to mean 0 and variance 1, over the batch while training, by running statistics else.
+
+use plimsoll_tensor::{Result, Shape, Tensor, Variable};
+
+use super::last_extent;
+use crate::initializer::{Fans, Initializer};
+use crate::layer::{Forward, Layer, variable, variable_apart};
+use crate::model::Mode;
+
+/// `(x - mean) / √(variance + epsilon) * gamma + beta` over all axes but the last, the channels; the shape stays.
+///
+/// Training takes mean and variance from the batch and moves the running ones towards them; inference uses the running
+/// ones. Variables, all `[channels]`: `gamma`, ones, and `beta`, zeros; and, not trained, `moving_mean`, zeros, and
+/// `moving_variance`, ones, which moves towards the variance divided by n - 1, as in PyTorch. Kept for backward: the input
+/// and two numbers per channel.
+#[derive(Clone, Copy, Debug)]
+pub struct BatchNorm {
+    epsilon: f64,
+    momentum: f64,
+}
+
+impl BatchNorm {
+    /// A norm with PyTorch's epsilon, 1e-5, whose running statistics keep 0.9 of themselves at each step.
+    pub fn new() -> BatchNorm {
+        BatchNorm { epsilon: 1e-5, momentum: 0.9 }
+    }
+
+    /// This norm with another epsilon.
+    pub fn epsilon(self, epsilon: f64) -> BatchNorm {
+        BatchNorm { epsilon, ..self }
+    }
+
+    /// This norm with running statistics that keep so much of themselves at each step, as Keras counts; PyTorch's
+    /// momentum is one less this.
+    pub fn momentum(self, momentum: f64) -> BatchNorm {
+        BatchNorm { momentum, ..self }
+    }
+
+    /// Moves a running statistic towards that of a batch.
+    fn follow(self, running: &Variable, batch: &Tensor) -> Result<()> {
+        let batch = batch.cast(running.dtype())?.into_affine(1.0 - self.momentum, 0.0)?;
+        running.assign(&running.affine(self.momentum, 0.0)?.into_add(batch)?)
+    }
+}
+
+impl Default for BatchNorm {
+    fn default() -> BatchNorm {
+        BatchNorm::new()
+    }
+}
+
+impl Layer for BatchNorm {
+    fn name(&self) -> &str {
+        "batch_norm"
+    }
+
+    fn make(&self, input: &Shape) -> Result<Forward> {
+        let channels = last_extent("batch_norm", input)?;
+        let fans = Fans { inputs: channels, outputs: channels };
+        let gamma = variable("gamma", channels, Initializer::Ones, fans)?;
+        let beta = variable("beta", channels, Initializer::Zeros, fans)?;
+        let mean = variable_apart("moving_mean", channels, Initializer::Zeros)?;
+        let variance = variable_apart("moving_variance", channels, Initializer::Ones)?;
+        let norm = *self;
+        Forward::new(input, move |x, mode| match mode {
+            Mode::Infer => x.batch_norm_inference(&gamma, &beta, &mean, &variance, norm.epsilon),
+            Mode::Train => {
+                let (y, batch_mean, batch_variance) = x.batch_norm(&gamma, &beta, norm.epsilon)?;
+                let n = (x.n_elems() / channels.max(1)) as f64;
+                norm.follow(&mean, &batch_mean)?;
+                norm.follow(&variance, &batch_variance.into_affine(n / (n - 1.0).max(1.0), 0.0)?)?;
+                Ok(y)
+            }
+        })
+    }
+}

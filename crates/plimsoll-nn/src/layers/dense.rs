@@ -1,0 +1,67 @@
+//! `Dense`: every output is a weighted sum of every input.
+
+use plimsoll_tensor::{Activation, Result, Shape};
+
+use super::last_extent;
+use crate::initializer::{Fans, Initializer};
+use crate::layer::{Forward, Layer, variable};
+
+/// `activation(x kernel + bias)` over the last dimension: `[batch, .., in]` to `[batch, .., units]`.
+///
+/// Variables: `kernel` `[in, units]`, Glorot uniform, and `bias` `[units]`, zeros, unless told otherwise.
+#[derive(Clone, Debug)]
+pub struct Dense {
+    units: usize,
+    activation: Activation,
+    bias: Option<Initializer>,
+    kernel: Initializer,
+}
+
+impl Dense {
+    /// A layer with so many outputs.
+    pub fn new(units: usize) -> Dense {
+        Dense {
+            units,
+            activation: Activation::None,
+            bias: Some(Initializer::Zeros),
+            kernel: Initializer::GlorotUniform,
+        }
+    }
+
+    /// This layer with its sums going through a function.
+    pub fn activation(self, activation: Activation) -> Dense {
+        Dense { activation, ..self }
+    }
+
+    /// This layer without a bias.
+    pub fn no_bias(self) -> Dense {
+        Dense { bias: None, ..self }
+    }
+
+    /// This layer with a kernel that starts otherwise.
+    pub fn kernel_initializer(self, kernel: Initializer) -> Dense {
+        Dense { kernel, ..self }
+    }
+
+    /// This layer with a bias that starts otherwise.
+    pub fn bias_initializer(self, bias: Initializer) -> Dense {
+        Dense { bias: Some(bias), ..self }
+    }
+}
+
+impl Layer for Dense {
+    fn name(&self) -> &str {
+        "dense"
+    }
+
+    fn make(&self, input: &Shape) -> Result<Forward> {
+        let inputs = last_extent("dense", input)?;
+        let fans = Fans { inputs, outputs: self.units };
+        let kernel = variable("kernel", [inputs, self.units], self.kernel, fans)?;
+        let bias = self.bias.map(|bias| variable("bias", self.units, bias, fans)).transpose()?;
+        let activation = self.activation;
+        Forward::new(input.with_dim(input.rank() - 1, self.units), move |x, _| {
+            x.linear(&kernel, bias.as_deref(), activation)
+        })
+    }
+}

@@ -1,0 +1,32 @@
+//! `Dropout`: forgets some inputs while training.
+
+use plimsoll_tensor::{Error, Result, Shape};
+
+use crate::layer::{Forward, Layer};
+use crate::model::Mode;
+
+/// While training, each element is zero with probability `rate`, else divided by `1 - rate`; else nothing changes.
+///
+/// Nothing is kept for backward: the draw is repeated from its number.
+#[derive(Clone, Copy, Debug)]
+pub struct Dropout(pub f64);
+
+impl Layer for Dropout {
+    fn name(&self) -> &str {
+        "dropout"
+    }
+
+    fn make(&self, input: &Shape) -> Result<Forward> {
+        let rate = self.0;
+        if !(0.0..=1.0).contains(&rate) {
+            return Err(Error::argument(
+                "dropout",
+                format!("a rate of {rate}; it is a probability from 0 to 1"),
+            ));
+        }
+        Forward::new(input, move |x, mode| match mode {
+            Mode::Train => x.dropout(rate),
+            Mode::Infer => Ok(x.clone()),
+        })
+    }
+}

@@ -1,0 +1,23 @@
+//! `Flatten`: an example as one row.
+
+use plimsoll_tensor::{Result, Shape};
+
+use crate::layer::{Forward, Layer};
+
+/// Each example as one row: `[batch, a, b, ..]` to `[batch, a b ..]`. A view where the memory allows it.
+#[derive(Clone, Copy, Debug)]
+pub struct Flatten;
+
+impl Layer for Flatten {
+    fn name(&self) -> &str {
+        "flatten"
+    }
+
+    fn make(&self, input: &Shape) -> Result<Forward> {
+        let length = input.n_elems();
+        Forward::new(length, move |x, _| {
+            let batch = x.shape().first().copied().unwrap_or(1);
+            x.reshape([batch, length])
+        })
+    }
+}

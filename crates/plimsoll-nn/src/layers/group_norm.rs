@@ -1,0 +1,49 @@
+//! `GroupNorm`: each example's groups of channels to mean 0 and variance 1.
+
+use plimsoll_tensor::{Error, Result, Shape};
+
+use super::last_extent;
+use crate::initializer::{Fans, Initializer};
+use crate::layer::{Forward, Layer, variable};
+
+/// `(x - mean) / √(variance + epsilon) * gamma + beta` over all places and the channels of a group, example by example:
+/// `[batch, .., channels]` to the same shape.
+///
+/// Variables: `gamma`, ones, and `beta`, zeros, both `[channels]`. Kept for backward: the input and two numbers for each
+/// group of each example.
+#[derive(Clone, Copy, Debug)]
+pub struct GroupNorm {
+    groups: usize,
+    epsilon: f64,
+}
+
+impl GroupNorm {
+    /// A norm of so many equal groups of channels, with PyTorch's epsilon, 1e-5.
+    pub fn new(groups: usize) -> GroupNorm {
+        GroupNorm { groups, epsilon: 1e-5 }
+    }
+
+    /// This norm with another epsilon.
+    pub fn epsilon(self, epsilon: f64) -> GroupNorm {
+        GroupNorm { epsilon, ..self }
+    }
+}
+
+impl Layer for GroupNorm {
+    fn name(&self) -> &str {
+        "group_norm"
+    }
+
+    fn make(&self, input: &Shape) -> Result<Forward> {
+        let channels = last_extent("group_norm", input)?;
+        let GroupNorm { groups, epsilon } = *self;
+        if groups == 0 || !channels.is_multiple_of(groups) {
+            let text = format!("{channels} channels do not make {groups} equal groups");
+            return Err(Error::argument("group_norm", text));
+        }
+        let fans = Fans { inputs: channels, outputs: channels };
+        let gamma = variable("gamma", channels, Initializer::Ones, fans)?;
+        let beta = variable("beta", channels, Initializer::Zeros, fans)?;
+        Forward::new(input, move |x, _| x.group_norm(&gamma, &beta, groups, epsilon))
+    }
+}

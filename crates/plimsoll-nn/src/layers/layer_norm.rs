@@ -1,0 +1,48 @@
+//! `LayerNorm`: each example's last dimension to mean 0 and variance 1.
+
+use plimsoll_tensor::{Result, Shape};
+
+use super::last_extent;
+use crate::initializer::{Fans, Initializer};
+use crate::layer::{Forward, Layer, variable};
+
+/// `(x - mean) / √(variance + epsilon) * gamma + beta` over the last dimension; the shape stays.
+///
+/// Variables: `gamma`, ones, and `beta`, zeros, both `[width]`. Kept for backward: the input and two numbers per row.
+#[derive(Clone, Copy, Debug)]
+pub struct LayerNorm {
+    epsilon: f64,
+}
+
+impl LayerNorm {
+    /// A norm with PyTorch's epsilon, 1e-5.
+    pub fn new() -> LayerNorm {
+        LayerNorm { epsilon: 1e-5 }
+    }
+
+    /// This norm with another epsilon.
+    pub fn epsilon(self, epsilon: f64) -> LayerNorm {
+        LayerNorm { epsilon }
+    }
+}
+
+impl Default for LayerNorm {
+    fn default() -> LayerNorm {
+        LayerNorm::new()
+    }
+}
+
+impl Layer for LayerNorm {
+    fn name(&self) -> &str {
+        "layer_norm"
+    }
+
+    fn make(&self, input: &Shape) -> Result<Forward> {
+        let width = last_extent("layer_norm", input)?;
+        let fans = Fans { inputs: width, outputs: width };
+        let gamma = variable("gamma", width, Initializer::Ones, fans)?;
+        let beta = variable("beta", width, Initializer::Zeros, fans)?;
+        let epsilon = self.epsilon;
+        Forward::new(input, move |x, _| x.layer_norm(&gamma, &beta, epsilon))
+    }
+}

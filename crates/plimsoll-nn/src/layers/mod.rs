@@ -1,0 +1,69 @@
+//! The layers, one per file.
+
+mod activation;
+mod attention;
+mod batch_norm;
+mod conv;
+mod conv_transpose;
+mod dense;
+mod depthwise_conv;
+mod dropout;
+mod embedding;
+mod flatten;
+mod group_norm;
+mod gru;
+mod lambda;
+mod layer_norm;
+mod lstm;
+mod padding;
+mod pool;
+mod recurrent;
+mod reshape;
+mod residual;
+mod rms_norm;
+mod sequential;
+mod simple_rnn;
+
+pub use activation::ActivationLayer;
+pub use attention::MultiHeadAttention;
+pub use batch_norm::BatchNorm;
+pub use conv::{Conv, Conv1D, Conv2D};
+pub use conv_transpose::{Conv1DTranspose, Conv2DTranspose, ConvTranspose};
+pub use dense::Dense;
+pub use depthwise_conv::DepthwiseConv2D;
+pub use dropout::Dropout;
+pub use embedding::Embedding;
+pub use flatten::Flatten;
+pub use group_norm::GroupNorm;
+pub use gru::GRU;
+pub use lambda::Lambda;
+pub use layer_norm::LayerNorm;
+pub use lstm::LSTM;
+pub use pool::{AveragePool, GlobalAveragePool, MaxPool};
+pub use reshape::Reshape;
+pub use residual::Residual;
+pub use rms_norm::RMSNorm;
+pub use sequential::Sequential;
+pub use simple_rnn::SimpleRNN;
+
+use plimsoll_tensor::{Error, IntoShape, Result, Shape};
+
+/// The extent of the last dimension of an example, which many layers work on.
+fn last_extent(layer: &'static str, input: &Shape) -> Result<usize> {
+    input.dims().last().copied().ok_or_else(|| {
+        Error::shape(
+            layer,
+            "an example is a single number; the layer needs at least one dimension, such as [n]",
+        )
+    })
+}
+
+/// The shape of a batch of one example: ops tell the shapes of batches.
+fn batch_of_one(example: &Shape) -> Result<Shape> {
+    [&[1], example.dims()].concat().into_shape()
+}
+
+/// The shape of one example of a batch.
+fn example_of(batch: &Shape) -> Result<Shape> {
+    batch.dims()[1..].into_shape()
+}

@@ -1,0 +1,76 @@
+//! `MaxPool`, `AveragePool` and `GlobalAveragePool`: the greatest or the mean of windows of a picture.
+
+use plimsoll_tensor::{Axes, Error, IntoExtents, IntoShape, Pool2d, Result, Shape};
+
+use super::conv::places_of;
+use super::{batch_of_one, example_of};
+use crate::layer::{Forward, Layer};
+
+/// The greatest of each window: `[batch, height, width, channels]` to the same with a place for each window. Kept for
+/// backward: one byte for each output.
+#[derive(Clone, Copy, Debug)]
+pub struct MaxPool(Pool2d);
+
+/// The mean of each window: `[batch, height, width, channels]` to the same with a place for each window. Zeros of the
+/// padding count. Nothing is kept for backward.
+#[derive(Clone, Copy, Debug)]
+pub struct AveragePool(Pool2d);
+
+/// Declares what the two have in common.
+macro_rules! windows {
+    ($layer:ident, $name:literal, $op:ident) => {
+        impl $layer {
+            /// Windows of that height and width, side by side, without padding; one number stands for both.
+            pub fn new(window: impl IntoExtents<2>) -> $layer {
+                $layer(Pool2d::new(window))
+            }
+
+            /// This layer with so many places from one window to the next.
+            pub fn stride(self, stride: impl IntoExtents<2>) -> $layer {
+                $layer(self.0.stride(stride))
+            }
+
+            /// This layer with so many places more at both ends along each axis, at most half a window.
+            pub fn padding(self, padding: impl IntoExtents<2>) -> $layer {
+                $layer(self.0.padding(padding))
+            }
+        }
+
+        impl Layer for $layer {
+            fn name(&self) -> &str {
+                $name
+            }
+
+            fn make(&self, input: &Shape) -> Result<Forward> {
+                places_of::<2>($name, input)?;
+                let pool = self.0;
+                let output = pool.output_shape(&batch_of_one(input)?)?;
+                Forward::new(example_of(&output)?, move |x, _| x.$op(pool))
+            }
+        }
+    };
+}
+
+windows!(MaxPool, "max_pool", max_pool2d);
+windows!(AveragePool, "average_pool", avg_pool2d);
+
+/// The mean of each channel over all places: `[batch, .., channels]` to `[batch, channels]`. Nothing is kept for backward.
+#[derive(Clone, Copy, Debug)]
+pub struct GlobalAveragePool;
+
+impl Layer for GlobalAveragePool {
+    fn name(&self) -> &str {
+        "global_average_pool"
+    }
+
+    fn make(&self, input: &Shape) -> Result<Forward> {
+        let [_, .., channels] = *input.dims() else {
+            let text = format!(
+                "an example has the shape {input}; the layer takes [.., channels], with places before"
+            );
+            return Err(Error::shape("global_average_pool", text));
+        };
+        let places = Axes::of(1..input.rank());
+        Forward::new([channels].into_shape()?, move |x, _| x.mean(places))
+    }
+}

@@ -1,0 +1,46 @@
+//! `RMSNorm`: each example's last dimension to a mean square of 1.
+
+use plimsoll_tensor::{Result, Shape};
+
+use super::last_extent;
+use crate::initializer::{Fans, Initializer};
+use crate::layer::{Forward, Layer, variable};
+
+/// `x / √(mean of squares + epsilon) * gamma` over the last dimension; the shape stays.
+///
+/// Variables: `gamma` `[width]`, ones. Kept for backward: the input and one number per row.
+#[derive(Clone, Copy, Debug)]
+pub struct RMSNorm {
+    epsilon: f64,
+}
+
+impl RMSNorm {
+    /// A norm with an epsilon of 1e-6, as in most language models that use it.
+    pub fn new() -> RMSNorm {
+        RMSNorm { epsilon: 1e-6 }
+    }
+
+    /// This norm with another epsilon.
+    pub fn epsilon(self, epsilon: f64) -> RMSNorm {
+        RMSNorm { epsilon }
+    }
+}
+
+impl Default for RMSNorm {
+    fn default() -> RMSNorm {
+        RMSNorm::new()
+    }
+}
+
+impl Layer for RMSNorm {
+    fn name(&self) -> &str {
+        "rms_norm"
+    }
+
+    fn make(&self, input: &Shape) -> Result<Forward> {
+        let width = last_extent("rms_norm", input)?;
+        let gamma = variable("gamma", width, Initializer::Ones, Fans { inputs: width, outputs: width })?;
+        let epsilon = self.epsilon;
+        Forward::new(input, move |x, _| x.rms_norm(&gamma, epsilon))
+    }
+}

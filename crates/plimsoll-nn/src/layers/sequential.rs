@@ -1,0 +1,92 @@
+//! `Sequential`: layers one after the other.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::Arc;
+
+use plimsoll_tensor::{Result, Shape};
+
+use crate::layer::{Forward, Layer, build_as};
+use crate::model::Model;
+
+/// Layers one after the other; each is built for what the one before gives.
+///
+/// ```
+/// use plimsoll_nn::layers::{Dense, Sequential};
+/// use plimsoll_nn::Layer;
+/// use plimsoll_tensor::Activation;
+///
+/// let model = Sequential::new()
+///     .add(Dense::new(1024).activation(Activation::Relu))
+///     .add(Dense::new(10))
+///     .build([784])?;
+/// println!("{}", model.summary(32)?);
+/// # Ok::<(), plimsoll_tensor::Error>(())
+/// ```
+///
+/// Parts are named after their kind, `dense`, `dense_1`, …, unless they have a name. Without a tape, no more than one
+/// layer's input and output are held at a time.
+#[derive(Clone, Default)]
+pub struct Sequential {
+    layers: Vec<Arc<dyn Layer + Send + Sync>>,
+}
+
+impl Sequential {
+    /// No layers yet: the output is the input.
+    pub fn new() -> Sequential {
+        Sequential::default()
+    }
+
+    /// With one layer more, at the end.
+    #[expect(clippy::should_implement_trait, reason = "this is the word that users of Keras look for")]
+    pub fn add(mut self, layer: impl Layer + Send + Sync + 'static) -> Sequential {
+        self.layers.push(Arc::new(layer));
+        self
+    }
+
+    /// Names that differ: a repeated one gets a number.
+    fn part_names(&self) -> Vec<String> {
+        let mut seen: HashMap<&str, usize> = HashMap::new();
+        let name = |layer: &Arc<dyn Layer + Send + Sync>| layer.name().to_owned();
+        let mut names: Vec<String> = self.layers.iter().map(name).collect();
+        for (name, layer) in names.iter_mut().zip(&self.layers) {
+            let times = seen.entry(layer.name()).or_insert(0);
+            if *times > 0 {
+                *name = format!("{name}_{times}");
+            }
+            *times += 1;
+        }
+        names
+    }
+}
+
+impl Layer for Sequential {
+    fn name(&self) -> &str {
+        "sequential"
+    }
+
+    fn make(&self, input: &Shape) -> Result<Forward> {
+        let mut parts: Vec<Model> = Vec::new();
+        let mut shape = *input;
+        for (layer, name) in self.layers.iter().zip(self.part_names()) {
+            let part = build_as(&**layer, &name, &shape)?;
+            shape = *part.output_shape();
+            parts.push(part);
+        }
+        Forward::new(shape, move |x, mode| {
+            let Some((first, rest)) = parts.split_first() else { return Ok(x.clone()) };
+            // Each value is dropped as soon as the next one is there.
+            let mut value = first.forward(x, mode)?;
+            for part in rest {
+                value = part.forward(&value, mode)?;
+            }
+            Ok(value)
+        })
+    }
+}
+
+impl fmt::Debug for Sequential {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(self.layers.iter().map(|layer| layer.name())).finish()
+    }
+}

@@ -1,0 +1,29 @@
+//! Layers, losses, optimizers, metrics and mixed precision; one per file.
+//!
+//! A [`Layer`] is a description, plain data: `Dense::new(10)`. Building it for the shape of one example makes its
+//! variables and gives a [`Model`], which is a function with variables. A model of any size is made so, and one's own
+//! layers are no different from those here: variables are found, and named by path, while a layer is being built.
+//!
+//! Warnings go to the `log` facade, once each; the program decides whether and how they are shown.
+
+pub mod checkpoint;
+pub mod initializer;
+pub mod layer;
+pub mod layers;
+pub mod losses;
+pub mod metrics;
+mod model;
+pub mod optimizers;
+mod policy;
+mod summary;
+pub mod train;
+
+pub use initializer::Initializer;
+pub use layer::{Forward, Layer, With, variable, variable_apart};
+pub use losses::Loss;
+pub use metrics::Metric;
+pub use model::{Mode, Model};
+pub use optimizers::{Method, Optimizer};
+pub use policy::{Policy, current_policy, set_policy, with_policy};
+pub use summary::{Summary, SummaryRow};
+pub use train::Trainer;

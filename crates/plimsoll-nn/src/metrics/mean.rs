@@ -1,0 +1,59 @@
+//! `Mean`: the mean of all numbers that come by.
+
+use plimsoll_tensor::{DType, Result, Tensor, Variable, at_callers_line};
+
+/// The mean of all numbers since the last reset, such as losses. Every other metric is one of these.
+///
+/// The sum and the number of numbers are two f64 on the device.
+#[derive(Debug, Default)]
+pub struct Mean {
+    state: Option<Variable>,
+}
+
+impl Mean {
+    /// The mean of nothing yet.
+    pub fn new() -> Mean {
+        Mean::default()
+    }
+
+    /// Takes in some numbers; each counts once.
+    ///
+    /// # Errors
+    /// Memory that is full.
+    #[track_caller]
+    pub fn add(&mut self, values: &Tensor) -> Result<()> {
+        let _line = at_callers_line();
+        let device = values.device();
+        let _there = device.enter();
+        let sum = values.stop_gradient().cast(DType::F64)?.sum(..)?;
+        let count = Tensor::from(values.n_elems() as f64)?;
+        let both = Tensor::stack(&[&sum, &count], 0)?;
+        if self.state.is_none() {
+            let zeros = Tensor::zeros_of(2, DType::F64)?;
+            self.state = Some(Variable::new(zeros).named("metric").trainable(false));
+        }
+        match &self.state {
+            Some(state) => state.assign_add(&both),
+            None => Ok(()),
+        }
+    }
+
+    /// The mean; NaN of nothing, or on a ghost.
+    pub fn result(&self) -> f64 {
+        let state = self.state.as_ref().map(|state| state.value().to_vec::<f64>());
+        match state {
+            Some(Ok(state)) => state[0] / state[1],
+            _ => f64::NAN,
+        }
+    }
+
+    /// Forgets all numbers.
+    pub fn reset(&mut self) {
+        self.state = None;
+    }
+
+    /// The sum and the number of numbers, if there were any.
+    pub fn variables(&self) -> Vec<Variable> {
+        self.state.iter().cloned().collect()
+    }
+}

@@ -1,0 +1,186 @@
+//! `Model`: a layer that has been built; a function with variables.
+
+use std::fmt;
+use std::sync::Arc;
+
+use plimsoll_tensor::{
+    DType, IntoShape, Result, Shape, Tensor, Variable, at_callers_line, is_recording, recompute, scope,
+};
+
+use crate::layer::Forward;
+use crate::policy::Policy;
+use crate::summary::Summary;
+
+/// Whether a forward pass is one of training: dropout drops, and batch norm takes its statistics from the batch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// A step of training.
+    Train,
+    /// The model is only asked.
+    Infer,
+}
+
+/// A built layer of any size: cheap to clone, equal to its clones.
+#[derive(Clone)]
+pub struct Model(Arc<Parts>);
+
+/// What a model is made of.
+pub(crate) struct Parts {
+    /// The name inside the model around it; empty for the outermost.
+    pub name: String,
+    /// The name of the kind of layer.
+    pub kind: String,
+    /// The names from the outermost model down to this one.
+    pub path: String,
+    /// The shape of one example that goes in.
+    pub input: Shape,
+    pub forward: Forward,
+    /// The variables that the layer itself made, not its parts.
+    pub variables: Vec<Variable>,
+    pub parts: Vec<Model>,
+    pub policy: Policy,
+    pub recompute: bool,
+}
+
+impl Model {
+    pub(crate) fn new(parts: Parts) -> Model {
+        Model(Arc::new(parts))
+    }
+
+    /// The output for a batch of inputs: as a step of training while a tape records, else as inference.
+    ///
+    /// # Errors
+    /// Inputs that do not fit; memory that is full.
+    #[track_caller]
+    pub fn call(&self, x: &Tensor) -> Result<Tensor> {
+        let _line = at_callers_line();
+        self.forward(x, if is_recording() { Mode::Train } else { Mode::Infer })
+    }
+
+    /// The output for a batch of inputs.
+    ///
+    /// # Errors
+    /// Inputs that do not fit; memory that is full.
+    #[track_caller]
+    pub fn forward(&self, x: &Tensor, mode: Mode) -> Result<Tensor> {
+        let _line = at_callers_line();
+        let run = || {
+            let x = self.0.policy.cast(x)?;
+            if self.0.recompute && is_recording() {
+                let model = self.clone();
+                return recompute(&[&x], move |inputs| model.run(&inputs[0], mode));
+            }
+            self.run(&x, mode)
+        };
+        if self.0.name.is_empty() { run() } else { scope(&self.0.name, run) }
+    }
+
+    fn run(&self, x: &Tensor, mode: Mode) -> Result<Tensor> {
+        (self.0.forward.function)(x, mode).map_err(|error| error.in_layer(&self.0.path))
+    }
+
+    /// The output for a batch without a tape and without training; no more than one layer's input and output are held
+    /// at a time.
+    ///
+    /// # Errors
+    /// Inputs that do not fit; memory that is full.
+    #[track_caller]
+    pub fn infer(&self, x: &Tensor) -> Result<Tensor> {
+        self.forward(x, Mode::Infer)
+    }
+
+    /// The shape of one example that goes in.
+    pub fn input_shape(&self) -> &Shape {
+        &self.0.input
+    }
+
+    /// The dtype of what goes in: whole numbers for a model that begins with an embedding, else floats.
+    pub fn input_dtype(&self) -> DType {
+        let first = || self.0.parts.first().map(Model::input_dtype);
+        self.0.forward.takes.or_else(first).unwrap_or_else(|| self.0.policy.compute_dtype())
+    }
+
+    /// The shape of one example that comes out.
+    pub fn output_shape(&self) -> &Shape {
+        &self.0.forward.output
+    }
+
+    /// The kind of layer that this was built from.
+    pub fn kind(&self) -> &str {
+        &self.0.kind
+    }
+
+    /// The names from the outermost model down to this one, such as `encoder.dense_1`; empty for the outermost.
+    pub fn path(&self) -> &str {
+        &self.0.path
+    }
+
+    /// The precision policy that it was built under.
+    pub fn policy(&self) -> Policy {
+        self.0.policy
+    }
+
+    /// The layers that it is made of.
+    pub fn parts(&self) -> &[Model] {
+        &self.0.parts
+    }
+
+    /// The variables that it made itself, without those of its parts.
+    pub fn own_variables(&self) -> &[Variable] {
+        &self.0.variables
+    }
+
+    /// All variables: its own, then those of its parts.
+    pub fn variables(&self) -> Vec<Variable> {
+        let mut variables = Vec::new();
+        self.collect(&mut variables);
+        variables
+    }
+
+    /// The variables that training changes.
+    pub fn trainable_variables(&self) -> Vec<Variable> {
+        let mut variables = self.variables();
+        variables.retain(Variable::is_trainable);
+        variables
+    }
+
+    fn collect(&self, variables: &mut Vec<Variable>) {
+        variables.extend(self.0.variables.iter().cloned());
+        self.0.parts.iter().for_each(|part| part.collect(variables));
+    }
+
+    /// The number of weights.
+    pub fn n_parameters(&self) -> usize {
+        self.variables().iter().map(|variable| variable.n_elems()).sum()
+    }
+
+    /// A table of the layers: shapes, parameters, and the bytes that each keeps for backward at a batch of `batch`.
+    /// It is found on a ghost, without arithmetic.
+    ///
+    /// # Errors
+    /// Those of the layers.
+    #[track_caller]
+    pub fn summary(&self, batch: usize) -> Result<Summary> {
+        Summary::of(self, &batch_of(batch, &self.0.input)?)
+    }
+}
+
+/// The shape of a batch of examples.
+pub(crate) fn batch_of(batch: usize, example: &Shape) -> Result<Shape> {
+    let dims: Vec<usize> = std::iter::once(batch).chain(example.dims().iter().copied()).collect();
+    dims.into_shape()
+}
+
+impl PartialEq for Model {
+    fn eq(&self, other: &Model) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+}
+
+impl Eq for Model {}
+
+impl fmt::Debug for Model {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Model({} {:?}, {} → {})", self.0.kind, self.0.path, self.0.input, self.output_shape())
+    }
+}

@@ -1,0 +1,354 @@
+//! Optimizers: descriptions, one per file, and [`Optimizer`], which holds the state and updates in place.
+//!
+//! A description such as `Adam::new(1e-3)` is plain data; [`Method::build`] makes an [`Optimizer`] of it, on which what
+//! all of them share is set: schedule, clipping, loss scale, which variables decay. The state is made when the variables
+//! are first seen. One op updates all variables, in place and with no temporary of their size (see
+//! `plimsoll_tensor::optimizer`); the numbers that change from step to step live in a small buffer on the device, so a
+//! step reads nothing back. An update changes everything or nothing, inside a [`Step`](plimsoll_tensor::Step) together
+//! with the rest of the step.
+//!
+//! ```
+//! use plimsoll_nn::optimizers::{Adam, Method};
+//! use plimsoll_tensor::{GradientTape, Tensor, Variable};
+//!
+//! let w = Variable::new(Tensor::ones([3])?).named("w");
+//! let variables = [w.clone()];
+//! let mut optimizer = Adam::new(0.1).build().clip_norm(1.0);
+//! let tape = GradientTape::new();
+//! let loss = tape.record(|| w.mul(&w)?.sum(..))?;
+//! optimizer.apply_gradients(tape.variable_gradients(&loss, &variables)?, &variables)?;
+//! assert!(w.to_vec::<f32>()?.iter().all(|&w| w < 1.0));
+//! # Ok::<(), plimsoll_tensor::Error>(())
+//! ```
+
+mod accumulator;
+mod adafactor;
+mod adagrad;
+mod adam;
+mod adam_8bit;
+mod adamw;
+mod during_backward;
+mod loss_scale;
+mod rmsprop;
+mod sgd;
+mod state;
+
+use std::sync::Arc;
+
+pub use plimsoll_tensor::optimizer::Schedule;
+use plimsoll_tensor::optimizer::{Algorithm, BeginStep, Common, Control, Decay, SetLearningRate};
+use plimsoll_tensor::{Device, Error, OpRef, Owner, Result, Step, Tensor, Variable, at_callers_line};
+
+pub use accumulator::Accumulator;
+pub use adafactor::Adafactor;
+pub use adagrad::Adagrad;
+pub use adam::Adam;
+pub use adam_8bit::Adam8bit;
+pub use adamw::AdamW;
+pub use loss_scale::LossScale;
+pub use rmsprop::RmsProp;
+pub use sgd::Sgd;
+use state::State;
+
+/// A description of an optimizer: plain data, from which any number of optimizers can be built.
+pub trait Method {
+    /// The learning rate at the beginning.
+    fn learning_rate(&self) -> f64;
+
+    /// How parameters are updated.
+    fn algorithm(&self) -> Arc<dyn Algorithm>;
+
+    /// What weight decay does.
+    fn decay(&self) -> Decay {
+        Decay::None
+    }
+
+    /// An optimizer that has not seen any variables yet.
+    fn build(&self) -> Optimizer {
+        Optimizer {
+            algorithm: self.algorithm(),
+            rate: self.learning_rate(),
+            begin: BeginStep::default(),
+            common: Common { decay: self.decay(), clip_value: None },
+            undecayed: Vec::new(),
+            loss_scale: None,
+            control: None,
+            state: None,
+        }
+    }
+}
+
+/// What updates variables from their gradients, and the state that it keeps for them.
+#[derive(Debug)]
+pub struct Optimizer {
+    algorithm: Arc<dyn Algorithm>,
+    /// The learning rate that the control buffer begins with.
+    rate: f64,
+    begin: BeginStep,
+    common: Common,
+    /// Names of variables that do not decay.
+    undecayed: Vec<String>,
+    loss_scale: Option<LossScale>,
+    /// The control buffer; made when it is first needed, on the device of what needs it.
+    control: Option<Variable>,
+    /// What is kept for the variables; made when they are first seen.
+    state: Option<State>,
+}
+
+impl Optimizer {
+    /// This optimizer with a learning rate that follows a schedule, evaluated on the device at every step.
+    #[must_use]
+    pub fn schedule(mut self, schedule: Schedule) -> Optimizer {
+        self.rate = schedule.at(0.0);
+        self.begin.schedule = Some(schedule);
+        self
+    }
+
+    /// This optimizer with every element of every gradient cut to a magnitude of at most `greatest`.
+    #[must_use]
+    pub fn clip_value(mut self, greatest: f64) -> Optimizer {
+        self.common.clip_value = Some(greatest);
+        self
+    }
+
+    /// This optimizer with gradients scaled down together when their global norm is above `greatest`.
+    #[must_use]
+    pub fn clip_norm(mut self, greatest: f64) -> Optimizer {
+        self.begin.clip_norm = Some(greatest);
+        self
+    }
+
+    /// This optimizer with a dynamic loss scale: the loss goes through [`Optimizer::scale_loss`] before backward, and a
+    /// step whose gradients overflow is skipped.
+    #[must_use]
+    pub fn loss_scale(mut self, loss_scale: LossScale) -> Optimizer {
+        self.begin.scaling = Some(loss_scale.scaling());
+        self.loss_scale = Some(loss_scale);
+        self
+    }
+
+    /// Whether the loss is scaled.
+    pub fn has_loss_scale(&self) -> bool {
+        self.loss_scale.is_some()
+    }
+
+    /// This optimizer with no weight decay for variables whose name, or the last part of it, is one of `names`: usually
+    /// `["bias", "gamma", "beta"]`, biases and the scales and shifts of norms.
+    #[must_use]
+    pub fn exclude_from_weight_decay<S: AsRef<str>>(mut self, names: &[S]) -> Optimizer {
+        self.undecayed = names.iter().map(|name| name.as_ref().to_owned()).collect();
+        self
+    }
+
+    /// Updates variables from their gradients, one each, as a tape's
+    /// [`variable_gradients`](plimsoll_tensor::GradientTape::variable_gradients) gives them. The first call makes the
+    /// state, before anything is written; later ones take the same variables.
+    ///
+    /// # Errors
+    /// Another number of gradients, or one of another shape; other variables than before; memory that is full. Variables
+    /// and state are then as they were.
+    #[track_caller]
+    pub fn apply_gradients(&mut self, gradients: Vec<Tensor>, variables: &[Variable]) -> Result<()> {
+        let _line = at_callers_line();
+        check(&gradients, variables)?;
+        let is_new = self.state.is_none();
+        self.prepare(variables)?;
+        let updated = self.update(&gradients);
+        if updated.is_err() && is_new {
+            // What a failed first step has made is not kept: everything is as before.
+            self.state = None;
+        }
+        updated
+    }
+
+    /// Makes the state for variables now instead of at the first update, for example to load a checkpoint into it.
+    ///
+    /// # Errors
+    /// Other variables than before; memory that is full.
+    #[track_caller]
+    pub fn prepare(&mut self, variables: &[Variable]) -> Result<()> {
+        let _line = at_callers_line();
+        match &self.state {
+            Some(state) => state.check(variables),
+            None => {
+                let first = variables.first().ok_or_else(|| {
+                    Error::argument("optimizer", "there are no variables to update; is the model frozen?")
+                })?;
+                self.control_on(&first.device())?;
+                let decays = |variable: &Variable| !self.is_undecayed(&variable.name());
+                self.state = Some(State::new(&*self.algorithm, self.common, variables, decays)?);
+                Ok(())
+            }
+        }
+    }
+
+    fn is_undecayed(&self, name: &str) -> bool {
+        let last = name.rsplit('.').next();
+        self.undecayed.iter().any(|excluded| excluded == name || Some(excluded.as_str()) == last)
+    }
+
+    fn update(&self, gradients: &[Tensor]) -> Result<()> {
+        let (Some(control), Some(state)) = (&self.control, &self.state) else {
+            unreachable!("`prepare` has made both")
+        };
+        let gradients: Vec<&Tensor> = gradients.iter().collect();
+        let judged = match self.begin.needs_norm() {
+            true => Some(Tensor::global_norm(&gradients)?),
+            false => None,
+        };
+        let judged: Vec<&Tensor> = judged.iter().flat_map(|(norm, first_bad)| [norm, first_bad]).collect();
+        let begin = OpRef::new(self.begin.clone());
+        let variables = state.operands(control);
+        Variable::update_together(&[
+            (begin, &[control], &judged),
+            (state.update.clone(), &variables, &gradients),
+        ])
+    }
+
+    /// The control buffer, made on `device` if there is none yet.
+    fn control_on(&mut self, device: &Device) -> Result<&Variable> {
+        if self.control.is_none() {
+            let _there = device.enter();
+            let scale = self.loss_scale.map_or(1.0, |loss_scale| loss_scale.initial);
+            let buffer = Control::new(self.rate, scale).to_tensor()?;
+            let control = Variable::new(buffer).named("optimizer.control");
+            self.control = Some(control.trainable(false).owned_by(Owner::Optimizer));
+        }
+        Ok(self.control.as_ref().unwrap_or_else(|| unreachable!("it has just been made")))
+    }
+
+    /// A loss multiplied by the present loss scale, which is read on the device; the loss itself without one.
+    ///
+    /// # Errors
+    /// Memory that is full.
+    #[track_caller]
+    pub fn scale_loss(&mut self, loss: &Tensor) -> Result<Tensor> {
+        let _line = at_callers_line();
+        if self.loss_scale.is_none() {
+            return Ok(loss.clone());
+        }
+        // A 16-bit loss would overflow before its gradients do.
+        let loss = loss.cast(loss.dtype().accumulator())?;
+        let scale = self.control_on(&loss.device())?.get(Control::LOSS_SCALE)?;
+        loss.mul(&scale.cast(loss.dtype())?)
+    }
+
+    /// The numbers of the last step, read back from the device.
+    ///
+    /// # Errors
+    /// A ghost, which has no values.
+    #[track_caller]
+    pub fn control(&self) -> Result<Control> {
+        let _line = at_callers_line();
+        match &self.control {
+            Some(control) => Control::read(control),
+            None => Ok(Control::new(self.rate, self.loss_scale.map_or(1.0, |loss_scale| loss_scale.initial))),
+        }
+    }
+
+    /// The learning rate of the last step, or of the first if there was none.
+    ///
+    /// # Errors
+    /// A ghost, which has no values.
+    pub fn learning_rate(&self) -> Result<f64> {
+        Ok(self.control()?.learning_rate)
+    }
+
+    /// Sets the learning rate of the steps from now on.
+    ///
+    /// # Errors
+    /// The optimizer has a schedule; memory that is full.
+    #[track_caller]
+    pub fn set_learning_rate(&mut self, rate: f64) -> Result<()> {
+        let _line = at_callers_line();
+        if self.begin.schedule.is_some() {
+            return Err(Error::argument(
+                "set_learning_rate",
+                "the optimizer follows a schedule, which would set its own rate at the next step; build one without",
+            ));
+        }
+        if let Some(control) = &self.control {
+            let _there = control.device().enter();
+            let number = Tensor::full_of((), rate, plimsoll_tensor::DType::F64)?;
+            Variable::update(OpRef::new(SetLearningRate), &[control], &[&number])?;
+        }
+        self.rate = rate;
+        Ok(())
+    }
+
+    /// How many steps have changed the variables; skipped ones do not count.
+    ///
+    /// # Errors
+    /// A ghost, which has no values.
+    pub fn steps(&self) -> Result<u64> {
+        Ok(self.control()?.step as u64)
+    }
+
+    /// The name of the first variable whose gradient was not finite in the last step, if that step was skipped.
+    ///
+    /// # Errors
+    /// A ghost, which has no values.
+    pub fn overflowed(&self) -> Result<Option<String>> {
+        let overflow = self.control()?.overflow as usize;
+        let variable = overflow.checked_sub(1).and_then(|idx| self.state.as_ref()?.variables.get(idx));
+        Ok(variable.map(Variable::name))
+    }
+
+    /// All state, by name: the control buffer, `optimizer.control`, and what is kept for each variable, such as
+    /// `optimizer.m.encoder.kernel`. Assigning to them restores an optimizer; empty before the first step and before
+    /// [`Optimizer::prepare`].
+    pub fn variables(&self) -> Vec<Variable> {
+        let of_variables = self.state.iter().flat_map(|state| &state.states).cloned();
+        self.control.iter().cloned().chain(of_variables).collect()
+    }
+
+    /// Refuses to update during backward where all gradients are needed first, or where nothing may change yet.
+    fn check_during_backward(&self) -> Result<()> {
+        let refuse = |what: &str| Err(Error::argument("apply_during_backward", what));
+        if self.begin.clip_norm.is_some() {
+            return refuse(
+                "clipping by global norm needs all gradients before the first variable is updated; clip by value, or \
+                 use `apply_gradients`",
+            );
+        }
+        if self.begin.scaling.is_some() {
+            return refuse(
+                "a dynamic loss scale looks for overflows in all gradients before the first variable is updated; use \
+                 `apply_gradients`",
+            );
+        }
+        if Step::is_open() {
+            return refuse(
+                "a step promises that nothing changes if it fails, and an update during backward cannot be undone; \
+                 call it outside `Step::run`, or use `apply_gradients`",
+            );
+        }
+        Ok(())
+    }
+}
+
+/// Refuses gradients that do not belong to the variables, one each.
+fn check(gradients: &[Tensor], variables: &[Variable]) -> Result<()> {
+    if gradients.len() != variables.len() {
+        return Err(Error::argument(
+            "optimizer",
+            format!(
+                "{} gradients for {} variables; there must be one each",
+                gradients.len(),
+                variables.len()
+            ),
+        ));
+    }
+    match gradients.iter().zip(variables).find(|(gradient, variable)| gradient.shape() != variable.shape()) {
+        None => Ok(()),
+        Some((gradient, variable)) => Err(Error::shape(
+            "optimizer",
+            format!(
+                "variable {:?} is {}, but its gradient {}",
+                variable.name(),
+                variable.shape(),
+                gradient.shape()
+            ),
+        )),
+    }
+}

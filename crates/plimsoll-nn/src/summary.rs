@@ -1,0 +1,124 @@
+//! `model.summary(batch)`: the layers, their parameters, and the bytes that each keeps for backward.
+//!
+//! The bytes are not estimated: the forward pass runs on a ghost under a tape, and the table lists what the tape holds
+//! then, by layer. Weights that backward reads are the parameters' bytes already and are not counted again.
+
+use std::fmt;
+
+use plimsoll_tensor::{Bytes, Device, GradientTape, Result, Shape, Tensor, with_ghosts};
+
+use crate::model::{Mode, Model};
+
+/// A table of layers; it prints itself.
+#[derive(Clone, Debug)]
+pub struct Summary {
+    /// The layers, outermost first.
+    pub rows: Vec<SummaryRow>,
+    /// The shape of the batch that went in.
+    pub input: Shape,
+    /// The weights of the whole model.
+    pub n_parameters: usize,
+    /// Those of them that are trained.
+    pub n_trainable: usize,
+    /// The bytes of all variables, masters included.
+    pub parameter_bytes: usize,
+    /// The bytes that the whole model keeps for backward.
+    pub kept_bytes: usize,
+}
+
+/// One layer.
+#[derive(Clone, Debug, PartialEq)]
+pub struct SummaryRow {
+    /// How many layers are around it.
+    pub depth: usize,
+    /// The name inside the layer around it.
+    pub name: String,
+    /// The kind of layer.
+    pub kind: String,
+    /// The shape of one example that comes out.
+    pub output: Shape,
+    /// The weights of the layer and its parts.
+    pub n_parameters: usize,
+    /// The bytes that the layer and its parts keep for backward.
+    pub kept_bytes: usize,
+}
+
+impl Summary {
+    pub(crate) fn of(model: &Model, input: &Shape) -> Result<Summary> {
+        let variables = model.variables();
+        let kept = kept_by_path(model, input)?;
+        let mut rows = Vec::new();
+        add_rows(model, 0, &kept, &mut rows);
+        let elements = |trainable_only: bool| {
+            let counted = variables.iter().filter(|variable| !trainable_only || variable.is_trainable());
+            counted.map(|variable| variable.n_elems()).sum()
+        };
+        let masters = variables.iter().filter_map(|variable| variable.master());
+        Ok(Summary {
+            rows,
+            input: *input,
+            n_parameters: elements(false),
+            n_trainable: elements(true),
+            parameter_bytes: variables.iter().chain(masters).map(|variable| variable.n_bytes()).sum(),
+            kept_bytes: kept.iter().map(|(_, bytes)| bytes).sum(),
+        })
+    }
+}
+
+/// The bytes that a forward pass keeps, with the path of the layer whose backward reads them.
+fn kept_by_path(model: &Model, input: &Shape) -> Result<Vec<(String, usize)>> {
+    with_ghosts(&model.variables(), &Device::ghost_cpu(), || {
+        let tape = GradientTape::new();
+        let output = tape.record(|| {
+            let x = Tensor::zeros_of(input, model.input_dtype())?;
+            model.forward(&x, Mode::Train)
+        })?;
+        let saved = tape.saved();
+        drop(output);
+        let own = saved.values().iter().filter(|value| value.own);
+        Ok(own.map(|value| (value.site.scope().to_owned(), value.bytes)).collect())
+    })
+}
+
+fn add_rows(model: &Model, depth: usize, kept: &[(String, usize)], rows: &mut Vec<SummaryRow>) {
+    for part in model.parts() {
+        let inside = |path: &str| {
+            path.strip_prefix(part.path()).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+        };
+        rows.push(SummaryRow {
+            depth,
+            name: part.path().rsplit('.').next().unwrap_or_default().to_owned(),
+            kind: part.kind().to_owned(),
+            output: *part.output_shape(),
+            n_parameters: part.n_parameters(),
+            kept_bytes: kept.iter().filter(|(path, _)| inside(path)).map(|(_, bytes)| bytes).sum(),
+        });
+        add_rows(part, depth + 1, kept, rows);
+    }
+}
+
+impl fmt::Display for Summary {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let grouped = |n: usize| Bytes::new(n as u64).grouped();
+        writeln!(f, "input {}", self.input)?;
+        writeln!(f, "{:<32} {:<20} {:>14} {:>18}", "layer", "output", "parameters", "kept for backward")?;
+        for row in &self.rows {
+            let name = match row.name == row.kind {
+                true => row.name.clone(),
+                false => format!("{} ({})", row.name, row.kind),
+            };
+            let name = format!("{}{name}", "  ".repeat(row.depth));
+            let output = row.output.to_string();
+            let parameters = grouped(row.n_parameters);
+            writeln!(f, "{name:<32} {output:<20} {parameters:>14} {:>16} B", grouped(row.kept_bytes))?;
+        }
+        writeln!(
+            f,
+            "{} parameters, {} of them trained, {} B",
+            grouped(self.n_parameters),
+            grouped(self.n_trainable),
+            grouped(self.parameter_bytes)
+        )?;
+        write!(f, "{} B kept for backward", grouped(self.kept_bytes))
+    }
+}

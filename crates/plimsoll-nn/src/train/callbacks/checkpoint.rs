@@ -1,0 +1,98 @@
+//! `Checkpoint`: saves the run now and then.
+
+use std::path::PathBuf;
+
+use plimsoll_tensor::Result;
+
+use super::{from_text, judged, to_text};
+use crate::train::callback::{Callback, Requests};
+use crate::train::event::{EpochEvent, History, StepEvent};
+
+/// Saves the run in a folder: after every epoch unless told otherwise, and at the end. The checkpoint before stays
+/// until the new one is complete.
+#[derive(Clone, Debug)]
+pub struct Checkpoint {
+    folder: PathBuf,
+    when: When,
+    /// The step that was saved last.
+    saved: u64,
+    best: f64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum When {
+    Epochs(u64),
+    Steps(u64),
+    Best,
+}
+
+impl Checkpoint {
+    /// Saves in that folder.
+    pub fn new(folder: impl Into<PathBuf>) -> Checkpoint {
+        Checkpoint { folder: folder.into(), when: When::Epochs(1), saved: 0, best: f64::INFINITY }
+    }
+
+    /// This one saving after every so many epochs; zero counts as one.
+    pub fn every_epochs(self, n: u64) -> Checkpoint {
+        Checkpoint { when: When::Epochs(n.max(1)), ..self }
+    }
+
+    /// This one saving after every so many steps; zero counts as one.
+    pub fn every_steps(self, n: u64) -> Checkpoint {
+        Checkpoint { when: When::Steps(n.max(1)), ..self }
+    }
+
+    /// This one saving only epochs whose loss is the lowest so far: that of held-out data, or of training without those.
+    pub fn best_only(self) -> Checkpoint {
+        Checkpoint { when: When::Best, ..self }
+    }
+
+    fn save(&mut self, step: u64, run: &mut Requests<'_>) {
+        run.save(&self.folder);
+        self.saved = step;
+    }
+}
+
+impl Callback for Checkpoint {
+    fn name(&self) -> &str {
+        "checkpoint"
+    }
+
+    fn on_step(&mut self, event: &StepEvent, run: &mut Requests<'_>) -> Result<()> {
+        if let When::Steps(n) = self.when
+            && event.step.is_multiple_of(n)
+        {
+            self.save(event.step, run);
+        }
+        Ok(())
+    }
+
+    fn on_epoch(&mut self, event: &EpochEvent, run: &mut Requests<'_>) -> Result<()> {
+        let is_due = match self.when {
+            When::Epochs(n) => event.epoch.is_multiple_of(n),
+            When::Steps(_) => false,
+            When::Best => judged(event) < self.best,
+        };
+        self.best = self.best.min(judged(event));
+        if is_due {
+            self.save(event.step, run);
+        }
+        Ok(())
+    }
+
+    fn on_end(&mut self, history: &History, run: &mut Requests<'_>) -> Result<()> {
+        if self.when != When::Best && self.saved != history.steps {
+            self.save(history.steps, run);
+        }
+        Ok(())
+    }
+
+    fn state(&self) -> Option<String> {
+        Some(to_text(self.best))
+    }
+
+    fn restore(&mut self, state: &str) -> Result<()> {
+        self.best = from_text("checkpoint", state)?;
+        Ok(())
+    }
+}

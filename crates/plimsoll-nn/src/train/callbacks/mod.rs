@@ -1,0 +1,33 @@
+//! The callbacks, one per file.
+
+mod checkpoint;
+mod early_stop;
+mod log;
+mod rate;
+mod watch;
+
+pub use checkpoint::Checkpoint;
+pub use early_stop::EarlyStop;
+pub use log::Log;
+pub use rate::LearningRate;
+pub use watch::Watch;
+
+use plimsoll_tensor::{Error, Result};
+
+use super::event::EpochEvent;
+
+/// What an epoch is judged by: the loss on held-out data, or without those the loss of training. Lower is better.
+fn judged(event: &EpochEvent) -> f64 {
+    event.held_out.as_ref().map_or(event.loss, |held_out| held_out.loss)
+}
+
+/// The best value so far as text that comes back bit for bit.
+fn to_text(value: f64) -> String {
+    format!("{:016x}", value.to_bits())
+}
+
+fn from_text(callback: &'static str, text: &str) -> Result<f64> {
+    u64::from_str_radix(text, 16).map(f64::from_bits).map_err(|_| {
+        Error::argument(callback, format!("the checkpoint keeps {text:?}, which is not a number"))
+    })
+}

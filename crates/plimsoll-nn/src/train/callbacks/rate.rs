@@ -1,0 +1,20 @@
+//! `LearningRate`: a learning rate that a function of one's own gives.
+
+use plimsoll_tensor::Result;
+
+use crate::train::callback::{Callback, Requests};
+use crate::train::event::StepEvent;
+
+/// Sets the learning rate after every step, from the number of steps taken. The optimizer's own
+/// [`schedule`](crate::Optimizer::schedule) does it without the host; this is for what those cannot say.
+pub struct LearningRate<F>(pub F);
+
+impl<F: FnMut(u64) -> f64> Callback for LearningRate<F> {
+    fn name(&self) -> &str {
+        "learning_rate"
+    }
+
+    fn on_step(&mut self, event: &StepEvent, run: &mut Requests<'_>) -> Result<()> {
+        run.optimizer().set_learning_rate((self.0)(event.step))
+    }
+}

@@ -1,0 +1,102 @@
+//! Where a run's batches come from.
+
+use plimsoll_data::Dataset;
+use plimsoll_tensor::{Error, Result, Tensor};
+
+/// One batch: inputs and what the model should say to them, example by example along the first axis.
+#[derive(Clone)]
+pub struct Pair {
+    /// What goes into the model.
+    pub inputs: Tensor,
+    /// What the loss compares its output with.
+    pub labels: Tensor,
+}
+
+impl Pair {
+    /// The number of examples, which both must have.
+    pub(super) fn n_examples(&self) -> Result<usize> {
+        let first = |tensor: &Tensor| tensor.shape().dims().first().copied();
+        match (first(&self.inputs), first(&self.labels)) {
+            (Some(inputs), Some(labels)) if inputs == labels && inputs > 0 => Ok(inputs),
+            _ => Err(Error::shape(
+                "fit",
+                format!(
+                    "inputs of {} and labels of {}; both must have the examples of the batch along their first axis, at \
+                     least one",
+                    self.inputs.shape(),
+                    self.labels.shape()
+                ),
+            )),
+        }
+    }
+
+    /// Some examples of the batch, without copying them.
+    pub(super) fn part(&self, start: usize, len: usize) -> Result<Pair> {
+        Ok(Pair { inputs: self.inputs.narrow(0, start, len)?, labels: self.labels.narrow(0, start, len)? })
+    }
+}
+
+/// The batches of an epoch, in order.
+pub type Epoch<'a> = Box<dyn Iterator<Item = Result<Pair>> + 'a>;
+
+/// Data to train on: any number of epochs, each a run of batches that depends on its number alone, so that a run can
+/// be resumed in the middle of one.
+pub trait Examples {
+    /// The batches of an epoch from one of them on; both are counted from zero.
+    ///
+    /// # Errors
+    /// Data that cannot be read; memory that is full.
+    fn epoch(&self, epoch: u64, batch: u64) -> Result<Epoch<'_>>;
+
+    /// The batches of an epoch, if that is known.
+    fn n_batches(&self) -> Option<u64>;
+
+    /// What inputs and labels are called in the data, for errors.
+    fn names(&self) -> [String; 2] {
+        ["inputs", "labels"].map(str::to_owned)
+    }
+}
+
+/// The same batches in every epoch.
+impl Examples for Vec<Pair> {
+    fn epoch(&self, _epoch: u64, batch: u64) -> Result<Epoch<'_>> {
+        Ok(Box::new(self.iter().skip(batch as usize).cloned().map(Ok)))
+    }
+
+    fn n_batches(&self) -> Option<u64> {
+        Some(self.len() as u64)
+    }
+}
+
+/// Batches of two fields: the inputs, then the labels.
+impl Examples for Dataset {
+    fn epoch(&self, epoch: u64, batch: u64) -> Result<Epoch<'_>> {
+        let fields = self.spec().fields();
+        if fields.len() != 2 {
+            return Err(Error::argument(
+                "fit",
+                format!(
+                    "the dataset has {} fields: {}; there must be two, the inputs and the labels",
+                    fields.len(),
+                    self.spec()
+                ),
+            ));
+        }
+        let batches = self.iterate_from(epoch, batch);
+        Ok(Box::new(batches.map(|batch| {
+            let [inputs, labels] = batch?.tensors()?;
+            Ok(Pair { inputs, labels })
+        })))
+    }
+
+    fn n_batches(&self) -> Option<u64> {
+        self.len().map(|n| n as u64)
+    }
+
+    fn names(&self) -> [String; 2] {
+        match self.spec().fields() {
+            [inputs, labels] => [inputs.name().to_owned(), labels.name().to_owned()],
+            _ => ["inputs", "labels"].map(str::to_owned),
+        }
+    }
+}

@@ -1,0 +1,358 @@
+//! The train loop: a model, an optimizer, a loss and data become a trained model.
+//!
+//! A [`Trainer`] makes steps. Each is atomic: forward, loss, gradients and update happen inside one
+//! [`Step`](plimsoll_tensor::Step), and one that fails leaves model, optimizer and generator as they were. What else
+//! is to happen, saving, stopping, logging, showing progress, is the business of [`callbacks`]; the library itself never
+//! prints. A run that was saved and is resumed goes on bit for bit as if it had never stopped, in the middle of an epoch
+//! as well.
+//!
+//! ```
+//! use plimsoll_nn::layers::{Dense, Sequential};
+//! use plimsoll_nn::losses::MeanSquaredError;
+//! use plimsoll_nn::optimizers::{Adam, Method};
+//! use plimsoll_nn::train::{Pair, Trainer, Until, callbacks::EarlyStop};
+//! use plimsoll_nn::Layer;
+//! use plimsoll_tensor::{Tensor, set_seed};
+//!
+//! set_seed(0);
+//! let inputs = Tensor::randn([64, 3])?;
+//! let labels = inputs.sum(1)?.reshape([64, 1])?;
+//! let data = vec![Pair { inputs, labels }];
+//!
+//! let model = Sequential::new().add(Dense::new(1)).build([3])?;
+//! let mut trainer = Trainer::new(model, Adam::new(0.1).build(), MeanSquaredError)
+//!     .callback(EarlyStop::new(5))
+//!     .held_out(data.clone());
+//! let history = trainer.fit(&data, Until::Epochs(100))?;
+//! assert!(history.loss.is_some_and(|loss| loss < 1e-2));
+//! assert!(trainer.evaluate(&data)?.loss < 1e-2);
+//! # Ok::<(), plimsoll_tensor::Error>(())
+//! ```
+
+mod callback;
+pub mod callbacks;
+mod event;
+mod examples;
+mod finite;
+mod predict;
+mod step;
+
+use std::path::Path;
+use std::time::Instant;
+
+use plimsoll_tensor::{Device, Error, Generator, Result, at_callers_line};
+
+use crate::checkpoint::{self, Change, NameMap, RunState};
+use crate::losses::Loss;
+use crate::metrics::Metric;
+use crate::model::{Mode, Model};
+use crate::optimizers::{LossScale, Optimizer};
+use callback::Wanted;
+pub use callback::{Callback, Requests};
+pub use event::{EpochEvent, Evaluation, History, MemoryUse, StepEvent};
+pub use examples::{Epoch, Examples, Pair};
+use step::{Stepper, in_batch, read};
+
+/// When a run is complete. Both count from its very beginning, resumed or not.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Until {
+    /// After so many passes through the data.
+    Epochs(u64),
+    /// After so many optimizer steps.
+    Steps(u64),
+}
+
+impl Until {
+    fn is_reached(self, state: &RunState) -> bool {
+        match self {
+            Until::Epochs(n) => state.epoch >= n,
+            Until::Steps(n) => state.step >= n,
+        }
+    }
+}
+
+/// A run: trains a model, and knows how far it has come.
+pub struct Trainer {
+    stepper: Stepper,
+    metrics: Vec<Box<dyn Metric>>,
+    held_out: Option<Box<dyn Examples>>,
+    callbacks: Vec<Box<dyn Callback>>,
+    state: RunState,
+    /// The generator of a run that was resumed, until it goes on.
+    generator: Option<Generator>,
+}
+
+impl Trainer {
+    /// A run that has not begun. Under `mixed_float16` the loss is scaled, as the optimizer says or as
+    /// [`LossScale::new`] does.
+    pub fn new(model: Model, optimizer: Optimizer, loss: impl Loss + 'static) -> Trainer {
+        let needs_scale = model.policy().needs_loss_scale() && !optimizer.has_loss_scale();
+        let optimizer = if needs_scale { optimizer.loss_scale(LossScale::new()) } else { optimizer };
+        Trainer {
+            state: RunState::start(model.policy()),
+            stepper: Stepper {
+                variables: model.trainable_variables(),
+                model,
+                optimizer,
+                loss: Box::new(loss),
+                n_parts: 1,
+                check_gradients: false,
+            },
+            metrics: Vec::new(),
+            held_out: None,
+            callbacks: Vec::new(),
+            generator: None,
+        }
+    }
+
+    /// This run with each batch worked through in `n_parts` parts whose sizes differ by at most one: less memory for
+    /// activations, and the same gradient up to rounding. Under a mixed policy the gradients are added up in f32.
+    #[must_use]
+    pub fn accumulate(mut self, n_parts: usize) -> Trainer {
+        self.stepper.n_parts = n_parts;
+        self
+    }
+
+    /// This run with every gradient looked at: one that is not finite is an error that names its variable. With a loss
+    /// scale there is no need for it: such steps are skipped, and say why.
+    #[must_use]
+    pub fn check_gradients(mut self) -> Trainer {
+        self.stepper.check_gradients = !self.stepper.optimizer.has_loss_scale();
+        self
+    }
+
+    /// This run with one metric more, which evaluations tell.
+    #[must_use]
+    pub fn metric(mut self, metric: impl Metric + 'static) -> Trainer {
+        self.metrics.push(Box::new(metric));
+        self
+    }
+
+    /// This run with data that it is not trained on, evaluated after each epoch.
+    #[must_use]
+    pub fn held_out(mut self, data: impl Examples + 'static) -> Trainer {
+        self.held_out = Some(Box::new(data));
+        self
+    }
+
+    /// This run with one callback more.
+    #[must_use]
+    pub fn callback(mut self, callback: impl Callback + 'static) -> Trainer {
+        self.callbacks.push(Box::new(callback));
+        self
+    }
+
+    /// The model.
+    pub fn model(&self) -> &Model {
+        &self.stepper.model
+    }
+
+    /// The optimizer.
+    pub fn optimizer(&self) -> &Optimizer {
+        &self.stepper.optimizer
+    }
+
+    /// How far the run has come, and all else that a checkpoint of it would say.
+    pub fn state(&self) -> RunState {
+        let callbacks = self.callbacks.iter().enumerate();
+        let states =
+            callbacks.filter_map(|(idx, callback)| Some((callback_key(idx, &**callback), callback.state()?)));
+        RunState { callbacks: states.collect(), ..self.state.clone() }
+            .with_generator(self.generator.unwrap_or_else(Generator::current))
+    }
+
+    /// Saves the run in a folder, in place of the checkpoint that it holds.
+    ///
+    /// # Errors
+    /// A folder that cannot be written; the checkpoint before stays.
+    #[track_caller]
+    pub fn save(&mut self, folder: impl AsRef<Path>) -> Result<()> {
+        let _line = at_callers_line();
+        self.prepare()?;
+        checkpoint::save(folder, self.model(), &self.stepper.optimizer.variables(), &self.state())
+    }
+
+    /// Takes up a run that was saved in a folder: model, optimizer, generator, callbacks, and the place in the data.
+    ///
+    /// # Errors
+    /// No checkpoint, a damaged one, or one of another model or optimizer; model and optimizer are then as before.
+    #[track_caller]
+    pub fn resume(&mut self, folder: impl AsRef<Path>) -> Result<()> {
+        let _line = at_callers_line();
+        self.prepare()?;
+        let optimizer = self.stepper.optimizer.variables();
+        let state = checkpoint::load(folder, &self.stepper.model, &optimizer)?;
+        for (idx, callback) in self.callbacks.iter_mut().enumerate() {
+            if let Some(known) = state.callbacks.get(&callback_key(idx, &**callback)) {
+                callback.restore(known)?;
+            }
+        }
+        self.generator = Some(state.generator());
+        self.state = state;
+        Ok(())
+    }
+
+    /// Makes the optimizer's state, which the first step needs and a checkpoint is loaded into.
+    fn prepare(&mut self) -> Result<()> {
+        self.stepper.optimizer.prepare(&self.stepper.variables)
+    }
+
+    /// Trains until so many epochs or steps are done, counted from the beginning of the run, or a callback stops it.
+    ///
+    /// # Errors
+    /// No data; data that do not fit the model; a loss that is not finite, with what causes it; memory that is full. The
+    /// step that failed has changed nothing.
+    #[track_caller]
+    pub fn fit(&mut self, data: &dyn Examples, until: Until) -> Result<History> {
+        let _line = at_callers_line();
+        self.prepare()?;
+        if let Some(generator) = self.generator.take() {
+            generator.make_current();
+        }
+        let mut history = History { steps: self.state.step, ..History::default() };
+        while history.stopped.is_none() && !until.is_reached(&self.state) {
+            self.epoch(data, until, &mut history)?;
+        }
+        let wanted = self.tell(|callback, run| callback.on_end(&history, run))?;
+        history.stopped = history.stopped.or(wanted);
+        Ok(history)
+    }
+
+    /// Goes through an epoch, from where the run is in it, to its end or the run's.
+    fn epoch(&mut self, data: &dyn Examples, until: Until, history: &mut History) -> Result<()> {
+        let mut batches = data.epoch(self.state.epoch, self.state.batch)?;
+        loop {
+            let is_over = history.stopped.is_some() || until.is_reached(&self.state);
+            match data.n_batches() == Some(self.state.batch) {
+                true if is_over => break,
+                false if is_over => return Ok(()),
+                _ => {}
+            }
+            let started = Instant::now();
+            let Some(pair) = batches.next() else { break };
+            let event = self.step(&pair?, data, started)?;
+            (history.steps, history.loss) = (event.step, Some(event.loss));
+            history.stopped = self.tell(|callback, run| callback.on_step(&event, run))?;
+        }
+        drop(batches);
+        if self.state.batch == 0 {
+            return Err(Error::argument("fit", "the data are empty: an epoch has no batch"));
+        }
+        let event = self.end_epoch()?;
+        let stopped = self.tell(|callback, run| callback.on_epoch(&event, run))?;
+        history.stopped = history.stopped.take().or(stopped);
+        history.epochs.push(event);
+        Ok(())
+    }
+
+    /// Makes a step with a batch, and says how it went.
+    fn step(&mut self, pair: &Pair, data: &dyn Examples, started: Instant) -> Result<StepEvent> {
+        let (epoch, batch) = (self.state.epoch + 1, self.state.batch + 1);
+        let names = data.names();
+        let loss = self.stepper.step(pair, &names).map_err(|error| {
+            let [inputs, labels] =
+                [&pair.inputs, &pair.labels].map(|tensor| (tensor.dtype(), *tensor.shape()));
+            let what = format!(
+                "batch {batch} of epoch {epoch}: {:?} is {} {}, {:?} is {} {}",
+                names[0], inputs.0, inputs.1, names[1], labels.0, labels.1
+            );
+            in_batch(error, &what)
+        })?;
+        let ms = started.elapsed().as_secs_f64() * 1e3;
+        self.state.step += 1;
+        self.state.batch += 1;
+        let device = pair.inputs.device();
+        let (learning_rate, loss_scale, skipped) = self.numbers(&device)?;
+        self.state.loss_sum += loss;
+        self.state.n_losses += 1;
+        Ok(StepEvent {
+            step: self.state.step,
+            epoch,
+            batch,
+            n_batches: data.n_batches(),
+            n_examples: pair.n_examples()? as u64,
+            loss,
+            learning_rate,
+            loss_scale,
+            skipped,
+            ms,
+            memory: MemoryUse::of(&device),
+        })
+    }
+
+    /// Learning rate, loss scale and overflow of the last step; a ghost has none of them.
+    fn numbers(&self, device: &Device) -> Result<(f64, f64, Option<String>)> {
+        if device.is_ghost() {
+            return Ok((f64::NAN, f64::NAN, None));
+        }
+        let control = self.stepper.optimizer.control()?;
+        Ok((control.learning_rate, control.loss_scale, self.stepper.optimizer.overflowed()?))
+    }
+
+    /// Evaluates the epoch that is complete, and goes on to the next.
+    fn end_epoch(&mut self) -> Result<EpochEvent> {
+        let held_out = match self.held_out.take() {
+            Some(data) => {
+                let evaluated = self.evaluate(&*data);
+                self.held_out = Some(data);
+                Some(evaluated?)
+            }
+            None => None,
+        };
+        let loss = self.state.loss_sum / self.state.n_losses as f64;
+        self.state.epoch += 1;
+        (self.state.batch, self.state.loss_sum, self.state.n_losses) = (0, 0.0, 0);
+        Ok(EpochEvent { epoch: self.state.epoch, step: self.state.step, loss, held_out })
+    }
+
+    /// The mean loss and the metrics of the model on some data, without training. No more than one layer's input and
+    /// output are held at a time.
+    ///
+    /// # Errors
+    /// No data; data that do not fit the model; memory that is full.
+    #[track_caller]
+    pub fn evaluate(&mut self, data: &dyn Examples) -> Result<Evaluation> {
+        let _line = at_callers_line();
+        self.metrics.iter_mut().for_each(|metric| metric.reset());
+        let (mut loss_sum, mut n_examples) = (0.0, 0);
+        for pair in data.epoch(0, 0)? {
+            let pair = pair?;
+            let n = pair.n_examples()?;
+            let _on = pair.inputs.device().enter();
+            let predictions = self.stepper.model.forward(&pair.inputs, Mode::Infer)?;
+            loss_sum += read(&self.stepper.loss.call(&pair.labels, &predictions)?)? * n as f64;
+            n_examples += n;
+            self.metrics.iter_mut().try_for_each(|metric| metric.update(&pair.labels, &predictions))?;
+        }
+        if n_examples == 0 {
+            return Err(Error::argument("evaluate", "the data are empty: there is no batch"));
+        }
+        let metrics = self.metrics.iter().map(|metric| (metric.name().to_owned(), metric.result())).collect();
+        Ok(Evaluation { loss: loss_sum / n_examples as f64, metrics })
+    }
+
+    /// Tells all callbacks something, and then does what they ask for; returns why the run is to stop, if it is.
+    fn tell(
+        &mut self,
+        mut what: impl FnMut(&mut dyn Callback, &mut Requests<'_>) -> Result<()>,
+    ) -> Result<Option<String>> {
+        let mut wanted = Wanted::default();
+        let Stepper { model, optimizer, .. } = &mut self.stepper;
+        for callback in &mut self.callbacks {
+            what(&mut **callback, &mut Requests { model, optimizer, wanted: &mut wanted })?;
+        }
+        wanted.saves.iter().try_for_each(|folder| self.save(folder))?;
+        if let Some(folder) = wanted.weights {
+            NameMap::new()
+                .rule("model.{name..}", "{name..}", Change::Nothing)
+                .ignore("optimizer.{name..}")
+                .load(self.model(), folder.join(checkpoint::FILE_NAME))?;
+        }
+        Ok(wanted.stop)
+    }
+}
+
+/// The name under which a checkpoint keeps a callback's state.
+fn callback_key(idx: usize, callback: &dyn Callback) -> String {
+    format!("{idx} {}", callback.name())
+}

@@ -1,0 +1,454 @@
+//! Optimizers: PyTorch's numbers, state by name, all or nothing, loss scale, accumulation, updates during backward.
+
+use plimsoll_memory::testing::Fail;
+use plimsoll_nn::layers::{Dense, Sequential};
+use plimsoll_nn::optimizers::{
+    Accumulator, Adafactor, Adagrad, Adam, Adam8bit, AdamW, LossScale, Method, Optimizer, RmsProp, Sgd,
+};
+use plimsoll_nn::{Layer, Model, Policy, with_policy};
+use plimsoll_tensor::optimizer::Schedule;
+use plimsoll_tensor::{
+    Activation, DType, Device, Error, GradientTape, Owner, Result, Step, Tensor, Variable, set_seed,
+};
+use plimsoll_testkit::assert_close;
+
+fn vector(values: &[f32]) -> Tensor {
+    Tensor::from_slice(values, values.len()).expect("memory for a few numbers")
+}
+
+/// A variable after some steps towards [0.5, 0.25, -1].
+fn after_steps(method: &dyn Method, n_steps: usize) -> Result<Variable> {
+    let (variable, target) = (Variable::new(vector(&[1.0, -2.0, 3.0])), vector(&[0.5, 0.25, -1.0]));
+    let mut optimizer = method.build();
+    for _ in 0..n_steps {
+        let gradient = variable.sub(&target)?;
+        optimizer.apply_gradients(vec![gradient], &[variable.clone()])?;
+    }
+    Ok(variable)
+}
+
+/// Recorded from PyTorch 2.15 with a learning rate of 0.1 and, but for what is set here, its defaults.
+#[test]
+fn five_steps_are_those_of_pytorch() -> Result<()> {
+    let momentum = Sgd::new(0.1).momentum(0.9).nesterov(true).weight_decay(0.1);
+    let recorded: [(&dyn Method, [f64; 3]); 8] = [
+        (&Sgd::new(0.1), [0.7952449, -1.0786026, 1.3619601]),
+        (&momentum, [0.3655006, 0.5908727, -1.547246]),
+        (&Adam::new(0.1), [0.5278145, -1.5025399, 2.5012677]),
+        (&Adam8bit::new(0.1), [0.5278145, -1.5025399, 2.5012677]),
+        (&AdamW::new(0.1), [0.524326, -1.4936184, 2.4873381]),
+        (&RmsProp::new(0.1), [0.5021746, -1.0343524, 1.987278]),
+        (&Adagrad::new(0.1), [0.7226918, -1.6856086, 2.6816719]),
+        (&Adafactor::new(0.1), [0.5065123, -1.1566008, 2.1247487]),
+    ];
+    for (method, expected) in recorded {
+        assert_close(&after_steps(method, 5)?.value(), &expected);
+    }
+    Ok(())
+}
+
+/// A small network, with a loss that every variable has a part in.
+struct Training {
+    model: Model,
+    x: Tensor,
+}
+
+impl Training {
+    fn new(policy: Policy) -> Result<Training> {
+        set_seed(3);
+        let layers = Sequential::new()
+            .add(Dense::new(16).activation(Activation::Relu))
+            .add(Dense::new(16).activation(Activation::Relu))
+            .add(Dense::new(4));
+        let model = with_policy(policy, || layers.build([12]))?;
+        Ok(Training { model, x: Tensor::randn([8, 12])? })
+    }
+
+    fn loss(&self, tape: &GradientTape) -> Result<Tensor> {
+        tape.record(|| {
+            let y = self.model.call(&self.x)?;
+            y.mul(&y)?.mean(..)
+        })
+    }
+
+    fn gradients(&self, tape: &GradientTape, loss: &Tensor) -> Result<Vec<Tensor>> {
+        tape.variable_gradients(loss, &self.model.trainable_variables())
+    }
+
+    fn step(&self, optimizer: &mut Optimizer) -> Result<()> {
+        let tape = GradientTape::new();
+        let loss = self.loss(&tape)?;
+        let loss = tape.record(|| optimizer.scale_loss(&loss))?;
+        let gradients = self.gradients(&tape, &loss)?;
+        optimizer.apply_gradients(gradients, &self.model.trainable_variables())
+    }
+
+    fn bits(&self) -> Result<Vec<u64>> {
+        bits(&self.model.variables())
+    }
+}
+
+fn bits(variables: &[Variable]) -> Result<Vec<u64>> {
+    let mut bits = Vec::new();
+    for variable in variables {
+        let values = variable.master().unwrap_or(variable).to_f64_vec()?;
+        bits.extend(values.into_iter().map(f64::to_bits));
+    }
+    Ok(bits)
+}
+
+#[test]
+fn state_is_made_once_named_by_path_and_owned_by_the_optimizer() -> Result<()> {
+    let device = Device::separate_cpu();
+    let _on = device.enter();
+    let training = Training::new(Policy::Float32)?;
+    let mut optimizer = Adam::new(1e-3).build();
+    assert!(optimizer.variables().is_empty());
+    training.step(&mut optimizer)?;
+    let names: Vec<String> = optimizer.variables().iter().map(Variable::name).collect();
+    assert_eq!(names[..3], ["optimizer.control", "optimizer.m.dense.kernel", "optimizer.v.dense.kernel"]);
+    assert_eq!(names.len(), 1 + 2 * training.model.variables().len());
+    let owned = device.stats().rows().get(Owner::Optimizer);
+    assert_eq!(owned as usize, 64 + 2 * 4 * training.model.n_parameters());
+    let in_use = device.stats().in_use;
+    training.step(&mut optimizer)?;
+    assert_eq!((device.stats().in_use, optimizer.steps()?), (in_use, 2));
+    Ok(())
+}
+
+#[test]
+fn other_variables_and_wrong_gradients_are_refused_by_name() -> Result<()> {
+    let (a, b) = (Variable::new(vector(&[1.0])).named("a"), Variable::new(vector(&[2.0])).named("b"));
+    let mut optimizer = Sgd::new(0.1).build();
+    let one = || vector(&[1.0]);
+    let text = |error: Error| error.to_string();
+    let missing = optimizer.apply_gradients(vec![one()], &[a.clone(), b.clone()]).map_err(text);
+    assert!(missing.unwrap_err().contains("1 gradients for 2 variables"));
+    let shape = optimizer.apply_gradients(vec![vector(&[1.0, 2.0])], &[a.clone()]).map_err(text);
+    assert!(shape.unwrap_err().contains("variable \"a\" is [1], but its gradient [2]"));
+    let none = optimizer.apply_gradients(vec![], &[]).map_err(text);
+    assert!(none.unwrap_err().contains("no variables"));
+    optimizer.apply_gradients(vec![one()], &[a.clone()])?;
+    let other = optimizer.apply_gradients(vec![one()], &[b.clone()]).map_err(text).unwrap_err();
+    assert!(other.contains("number 0: \"a\" was expected, not \"b\""), "{other}");
+    assert!(optimizer.apply_gradients(vec![one(), one()], &[a.clone(), b.clone()]).is_err());
+    assert_eq!((a.item::<f32>()?, b.item::<f32>()?), (0.9, 2.0));
+    Ok(())
+}
+
+#[test]
+fn a_step_holds_back_the_update_and_gives_the_same_bits() -> Result<()> {
+    let device = Device::separate_cpu();
+    let _on = device.enter();
+    let (outside, inside) = (Training::new(Policy::Float32)?, Training::new(Policy::Float32)?);
+    let (mut first, mut second) =
+        (Adam::new(0.01).build().clip_norm(0.1), Adam::new(0.01).build().clip_norm(0.1));
+    for _ in 0..3 {
+        outside.step(&mut first)?;
+        Step::run(&device, || inside.step(&mut second))?;
+    }
+    assert_eq!(outside.bits()?, inside.bits()?);
+    let before = (inside.bits()?, bits(&second.variables())?);
+    let failed: Result<()> = Step::run(&device, || {
+        inside.step(&mut second)?;
+        Err(Error::argument("test", "the step fails after its update"))
+    });
+    assert!(failed.is_err());
+    assert_eq!((inside.bits()?, bits(&second.variables())?), before);
+    Ok(())
+}
+
+#[test]
+fn each_failing_acquisition_changes_nothing() -> Result<()> {
+    for in_step in [false, true] {
+        let device = Device::separate_cpu();
+        let _on = device.enter();
+        let mut n_failed = 0;
+        for nth in 1.. {
+            let training = Training::new(Policy::MixedFloat16)?;
+            let mut optimizer = Adafactor::new(0.01).build().clip_norm(0.1).loss_scale(LossScale::new());
+            // The update has to move what somebody else reads, so it takes memory, too.
+            let held: Vec<Tensor> = training.model.variables().iter().map(Variable::value).collect();
+            let before = (training.bits()?, optimizer.control()?);
+            device.pool().fail_acquisition(nth);
+            let outcome = match in_step {
+                true => Step::run(&device, || training.step(&mut optimizer)),
+                false => training.step(&mut optimizer),
+            };
+            device.pool().fail_acquisitions(Fail::Never);
+            let Err(error) = outcome else { break };
+            assert!(error.is_out_of_memory(), "{error}");
+            let control = optimizer.control()?;
+            assert_eq!(training.bits()?, before.0, "acquisition {nth}");
+            assert_eq!((control.step, control.loss_scale), (before.1.step, before.1.loss_scale));
+            training.step(&mut optimizer)?;
+            assert_eq!(optimizer.steps()?, 1);
+            drop(held);
+            n_failed += 1;
+        }
+        assert!(n_failed > 40, "a step takes memory more than {n_failed} times");
+        assert_eq!(device.stats().in_use, 0);
+    }
+    Ok(())
+}
+
+#[test]
+fn a_restored_optimizer_continues_bit_for_bit() -> Result<()> {
+    let (whole, resumed) = (Training::new(Policy::MixedFloat16)?, Training::new(Policy::MixedFloat16)?);
+    let build = || -> Result<Optimizer> {
+        let schedule = Schedule::cosine(0.01, 0.001, 20)?.warmed_up(2);
+        Ok(Adam::new(0.01).build().schedule(schedule).loss_scale(LossScale::new().growth_interval(3)))
+    };
+    let mut optimizer = build()?;
+    (0..4).try_for_each(|_| whole.step(&mut optimizer))?;
+    let saved: Vec<Tensor> = optimizer.variables().iter().map(Variable::value).collect();
+    let weights = whole.model.variables();
+    let weights: Vec<Tensor> = weights.iter().map(|v| v.master().unwrap_or(v).value()).collect();
+    (0..4).try_for_each(|_| whole.step(&mut optimizer))?;
+
+    let mut again = build()?;
+    again.prepare(&resumed.model.trainable_variables())?;
+    again.variables().iter().zip(&saved).try_for_each(|(variable, value)| variable.assign(value))?;
+    resumed
+        .model
+        .variables()
+        .iter()
+        .zip(&weights)
+        .try_for_each(|(variable, value)| variable.assign(value))?;
+    (0..4).try_for_each(|_| resumed.step(&mut again))?;
+    assert_eq!(resumed.bits()?, whole.bits()?);
+    assert_eq!(bits(&again.variables())?, bits(&optimizer.variables())?);
+    Ok(())
+}
+
+#[test]
+fn gradients_are_clipped_by_value_and_by_norm() -> Result<()> {
+    let moved = |optimizer: Optimizer, gradient: &[f32]| -> Result<Vec<f32>> {
+        let (mut optimizer, v) = (optimizer, Variable::new(Tensor::zeros([gradient.len()])?));
+        optimizer.apply_gradients(vec![vector(gradient)], &[v.clone()])?;
+        v.to_vec()
+    };
+    let sgd = || Sgd::new(1.0).build();
+    assert_eq!(moved(sgd().clip_value(0.5), &[0.25, -3.0, 0.75])?, [-0.25, 0.5, -0.5]);
+    assert_eq!(moved(sgd().clip_norm(2.5), &[3.0, 4.0])?, [-1.5, -2.0]);
+    assert_eq!(moved(sgd().clip_norm(10.0), &[3.0, 4.0])?, [-3.0, -4.0]);
+    Ok(())
+}
+
+#[test]
+fn decay_leaves_out_what_is_excluded_by_name() -> Result<()> {
+    let variables = ["block.kernel", "block.bias"].map(|name| Variable::new(vector(&[1.0])).named(name));
+    for optimizer in [AdamW::new(0.1).weight_decay(0.5).build(), Sgd::new(0.1).weight_decay(0.5).build()] {
+        variables.iter().try_for_each(|variable| variable.assign(&vector(&[1.0])))?;
+        let mut optimizer = optimizer.exclude_from_weight_decay(&["bias"]);
+        optimizer.apply_gradients(vec![vector(&[0.0]); 2], &variables)?;
+        assert_eq!(variables.each_ref().map(|v| v.item::<f32>().ok()), [Some(0.95), Some(1.0)]);
+    }
+    Ok(())
+}
+
+#[test]
+fn the_learning_rate_is_set_or_follows_its_schedule() -> Result<()> {
+    let variable = Variable::new(vector(&[0.0]));
+    let one = || vec![vector(&[1.0])];
+    let mut optimizer = Sgd::new(0.5).build();
+    optimizer.set_learning_rate(0.25)?;
+    optimizer.apply_gradients(one(), &[variable.clone()])?;
+    assert_eq!((variable.item::<f32>()?, optimizer.learning_rate()?), (-0.25, 0.25));
+    optimizer.set_learning_rate(1.0)?;
+    optimizer.apply_gradients(one(), &[variable.clone()])?;
+    assert_eq!(variable.item::<f32>()?, -1.25);
+
+    variable.assign(&vector(&[0.0]))?;
+    let mut optimizer = Sgd::new(9.0).build().schedule(Schedule::piecewise(&[1, 2], &[1.0, 0.5, 0.25])?);
+    for expected in [-1.0, -1.5, -1.75] {
+        optimizer.apply_gradients(one(), &[variable.clone()])?;
+        assert_eq!(variable.item::<f32>()?, expected);
+    }
+    let error = optimizer.set_learning_rate(1.0).expect_err("it has a schedule").to_string();
+    assert!(error.contains("follows a schedule"), "{error}");
+    Ok(())
+}
+
+#[test]
+fn an_overflow_is_skipped_named_and_halves_the_scale() -> Result<()> {
+    let variables = ["a", "b"].map(|name| Variable::new(vector(&[1.0])).named(name));
+    let scale = LossScale::new().initial(8.0).growth_interval(2);
+    let mut optimizer = Sgd::new(1.0).momentum(0.5).build().loss_scale(scale);
+    let mut step = |a: f32, b: f32| -> Result<(f64, Option<String>)> {
+        optimizer.apply_gradients(vec![vector(&[a]), vector(&[b])], &variables)?;
+        Ok((optimizer.control()?.loss_scale, optimizer.overflowed()?))
+    };
+    assert_eq!(step(8.0, f32::INFINITY)?, (4.0, Some("b".to_owned())));
+    assert_eq!(step(f32::NAN, f32::NAN)?, (2.0, Some("a".to_owned())));
+    assert_eq!(variables.each_ref().map(|v| v.item::<f32>().ok()), [Some(1.0), Some(1.0)]);
+    // Gradients are those of the scaled loss.
+    assert_eq!(step(1.0, 2.0)?, (2.0, None));
+    assert_eq!(variables.each_ref().map(|v| v.item::<f32>().ok()), [Some(0.5), Some(0.0)]);
+    assert_eq!(step(0.0, 0.0)?, (4.0, None));
+    let control = optimizer.control()?;
+    assert_eq!((control.step, control.skipped, control.good_steps), (2.0, 2.0, 0.0));
+    Ok(())
+}
+
+#[test]
+fn mixed_precision_with_a_loss_scale_trains() -> Result<()> {
+    for policy in [Policy::MixedFloat16, Policy::MixedBfloat16] {
+        let training = Training::new(policy)?;
+        let mut optimizer = Adam::new(0.01).build().loss_scale(LossScale::new());
+        let loss = || -> Result<f32> {
+            let y = training.model.infer(&training.x)?.cast(DType::F32)?;
+            y.mul(&y)?.mean(..)?.item()
+        };
+        let before = loss()?;
+        (0..60).try_for_each(|_| training.step(&mut optimizer))?;
+        let after = loss()?;
+        assert!(after < before / 20.0, "{policy}: from {before} to {after}");
+        for variable in training.model.variables() {
+            let master = variable.master().expect("a mixed variable has a master");
+            assert_eq!(variable.to_f64_vec()?, master.cast(variable.dtype())?.to_f64_vec()?);
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn parts_of_a_batch_add_up_in_place_to_the_whole() -> Result<()> {
+    let device = Device::separate_cpu();
+    let _on = device.enter();
+    let training = Training::new(Policy::Float32)?;
+    let tape = GradientTape::new();
+    let loss = training.loss(&tape)?;
+    let whole = training.gradients(&tape, &loss)?;
+    drop(tape);
+    let mut accumulator = Accumulator::new();
+    let mut in_use = Vec::new();
+    for (start, len) in [(0, 3), (3, 3), (6, 2)] {
+        let part = Training { model: training.model.clone(), x: training.x.narrow(0, start, len)? };
+        let tape = GradientTape::new();
+        let loss = part.loss(&tape)?;
+        let loss = tape.record(|| loss.mul(len as f64 / 8.0))?;
+        accumulator.add(part.gradients(&tape, &loss)?)?;
+        drop((part, tape, loss));
+        in_use.push(device.stats().in_use);
+    }
+    assert!(in_use.iter().all(|&bytes| bytes == in_use[0]), "{in_use:?}");
+    let sums = accumulator.take();
+    assert!(accumulator.is_empty());
+    for (sum, whole) in sums.iter().zip(&whole) {
+        assert_close(sum, &whole.to_f64_vec()?);
+    }
+    Ok(())
+}
+
+#[test]
+fn narrow_gradients_add_up_in_single_precision() -> Result<()> {
+    let mut accumulator = Accumulator::new();
+    let small = vector(&[1.0, 1e-3]).cast(DType::F16)?;
+    for _ in 0..3 {
+        accumulator.add(vec![small.clone()])?;
+    }
+    let sums = accumulator.take();
+    assert_eq!(sums[0].dtype(), DType::F32);
+    assert_close(&sums[0], &small.to_f64_vec()?.iter().map(|x| 3.0 * x).collect::<Vec<_>>());
+    accumulator.add(vec![small.clone()])?;
+    let error = accumulator.add(vec![small.clone(), small]).expect_err("another number").to_string();
+    assert!(error.contains("1 gradients are added up, but 2"), "{error}");
+    accumulator.add(vec![vector(&[1.0])])?;
+    let error = accumulator.add(vec![vector(&[1.0, 2.0])]).expect_err("another shape").to_string();
+    assert!(error.contains("a gradient of [2] cannot be added to one of [1]"), "{error}");
+    Ok(())
+}
+
+/// Wide layers one after the other, whose gradients are much larger than anything else.
+fn deep(n_layers: usize) -> Result<(Model, Tensor)> {
+    set_seed(5);
+    let layers = (0..n_layers).fold(Sequential::new(), |model, _| model.add(Dense::new(256)));
+    Ok((layers.build([256])?, Tensor::randn([2, 256])?))
+}
+
+/// The weights after two steps of that model, the most bytes that the second took, and how many of these were gradients.
+fn deep_steps(
+    device: &Device,
+    optimizer: &mut Optimizer,
+    during_backward: bool,
+) -> Result<(Vec<u64>, u64, u64)> {
+    let (model, x) = deep(6)?;
+    let variables = model.trainable_variables();
+    optimizer.prepare(&variables)?;
+    let (mut peak, mut gradient_bytes) = (0, 0);
+    for _ in 0..2 {
+        device.pool().reset_peaks();
+        let before = device.stats().in_use;
+        let tape = GradientTape::new();
+        let loss = tape.record(|| model.call(&x)?.square()?.mean(..))?;
+        if during_backward {
+            optimizer.apply_during_backward(&tape, &loss, &variables)?;
+        } else {
+            optimizer.apply_gradients(tape.variable_gradients(&loss, &variables)?, &variables)?;
+        }
+        let stats = device.stats();
+        (peak, gradient_bytes) = (stats.peak_in_use - before, stats.peak_rows.get(Owner::Gradients));
+    }
+    Ok((bits(&variables)?, peak, gradient_bytes))
+}
+
+#[test]
+fn updates_during_backward_have_the_same_bits_and_hold_one_gradient() -> Result<()> {
+    for method in [&Sgd::new(0.01).momentum(0.9) as &dyn Method, &Adam::new(0.01), &Adafactor::new(0.01)] {
+        let device = Device::separate_cpu();
+        let _on = device.enter();
+        let (together, all, _) = deep_steps(&device, &mut method.build(), false)?;
+        let (each, one, gradient_bytes) = deep_steps(&device, &mut method.build(), true)?;
+        assert_eq!(each, together);
+        let gradient = 256 * 256 * 4;
+        assert!(all >= 6 * gradient, "all together take {all} bytes");
+        assert!(one < gradient + gradient / 4, "one after the other take {one} bytes");
+        assert!(gradient_bytes <= gradient, "{gradient_bytes} bytes of gradients at the peak");
+    }
+    Ok(())
+}
+
+#[test]
+fn a_variable_that_is_read_twice_is_updated_when_both_gradients_are_there() -> Result<()> {
+    let (x, shared, other) = (
+        Tensor::ones([4, 4])?,
+        Variable::new(Tensor::full([4, 4], 0.5)?).named("shared"),
+        Variable::new(Tensor::full([4, 4], -0.25)?).named("other"),
+    );
+    let variables = [shared.clone(), other.clone()];
+    let loss = |tape: &GradientTape| {
+        tape.record(|| x.matmul(&shared)?.tanh()?.matmul(&other)?.matmul(&shared)?.sum(..))
+    };
+    let tape = GradientTape::new();
+    let target = loss(&tape)?;
+    let [of_shared, of_other] = tape.gradient(&target, [&shared, &other])?;
+    let expected = [shared.sub(&of_shared)?.to_f64_vec()?, other.sub(&of_other)?.to_f64_vec()?];
+    let tape = GradientTape::new();
+    let target = loss(&tape)?;
+    Sgd::new(1.0).build().apply_during_backward(&tape, &target, &variables)?;
+    assert_eq!([shared.to_f64_vec()?, other.to_f64_vec()?], expected);
+    Ok(())
+}
+
+#[test]
+fn updates_during_backward_are_refused_where_they_cannot_be_right() -> Result<()> {
+    let device = Device::separate_cpu();
+    let _on = device.enter();
+    let (v, unused) = (Variable::new(vector(&[1.0])), Variable::new(vector(&[1.0])));
+    let refused = |mut optimizer: Optimizer, variables: &[Variable]| -> Result<String> {
+        let tape = GradientTape::new();
+        let loss = tape.record(|| v.mul(&v)?.sum(..))?;
+        let outcome = optimizer.apply_during_backward(&tape, &loss, variables);
+        Ok(outcome.expect_err("it cannot be right").to_string())
+    };
+    let (sgd, one) = (|| Sgd::new(0.1).build(), [v.clone()]);
+    assert!(refused(sgd().clip_norm(1.0), &one)?.contains("clipping by global norm needs all gradients"));
+    assert!(refused(sgd().loss_scale(LossScale::new()), &one)?.contains("a dynamic loss scale looks for"));
+    let in_step = Step::run(&device, || refused(sgd(), &one))?;
+    assert!(in_step.contains("outside `Step::run`"), "{in_step}");
+    let unconnected = refused(sgd(), &[v.clone(), unused])?;
+    assert!(unconnected.contains("source 1 of shape [1] is not connected"), "{unconnected}");
+    assert_eq!((v.item::<f32>()?, v.version()), (1.0, 0));
+    Ok(())
+}

@@ -1,0 +1,286 @@
+//! A run that is saved, thrown away and resumed goes on bit for bit as if it had never stopped: weights, what the
+//! optimizer keeps, the loss scale, the generator, losses and what callbacks know.
+
+use std::cell::RefCell;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+
+use plimsoll_nn::checkpoint;
+use plimsoll_nn::layers::{Dense, Dropout, Sequential};
+use plimsoll_nn::losses::MeanSquaredError;
+use plimsoll_nn::optimizers::{Adam, LossScale, Method};
+use plimsoll_nn::train::callbacks::{Checkpoint, EarlyStop, LearningRate, Log, Watch};
+use plimsoll_nn::train::{Epoch, Examples, History, Pair, Trainer, Until};
+use plimsoll_nn::{Layer, Policy, with_policy};
+use plimsoll_tensor::{Activation, Generator, Result, Tensor, Variable, set_seed};
+
+/// Fifty examples in an order that depends on the epoch, in batches of eight.
+struct Shuffled {
+    inputs: Tensor,
+    labels: Tensor,
+}
+
+impl Shuffled {
+    const BATCH: usize = 8;
+    const N: usize = 50;
+
+    fn new() -> Result<Shuffled> {
+        set_seed(100);
+        let inputs = Tensor::randn([Self::N, 6])?;
+        let labels = inputs.sum(1)?.sin()?.reshape([Self::N, 1])?;
+        Ok(Shuffled { inputs, labels })
+    }
+}
+
+impl Examples for Shuffled {
+    fn epoch(&self, epoch: u64, batch: u64) -> Result<Epoch<'_>> {
+        let mut order: Vec<i64> = (0..Self::N as i64).collect();
+        let mut random = epoch;
+        for last in (1..Self::N).rev() {
+            random = random.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+            order.swap(last, (random >> 33) as usize % (last + 1));
+        }
+        let batches: Vec<Vec<i64>> = order.chunks(Self::BATCH).map(<[i64]>::to_vec).collect();
+        Ok(Box::new(batches.into_iter().skip(batch as usize).map(|ids| {
+            let ids = Tensor::from_vec(ids)?;
+            Ok(Pair { inputs: self.inputs.embedding(&ids)?, labels: self.labels.embedding(&ids)? })
+        })))
+    }
+
+    fn n_batches(&self) -> Option<u64> {
+        Some(Self::N.div_ceil(Self::BATCH) as u64)
+    }
+}
+
+/// A folder that is removed at the end.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new(name: &str) -> Folder {
+        let path = std::env::temp_dir().join(format!("plimsoll-{name}-{}", std::process::id()));
+        let _ = fs::remove_dir_all(&path);
+        Folder(path)
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+/// The bits of all losses, in the order of the steps.
+type Losses = Rc<RefCell<Vec<u64>>>;
+
+/// A run with everything that could differ: dropout, a loss scale that overflows and grows, parts of batches, a last batch
+/// that is smaller, and a learning rate of the callback's.
+fn run(seed: u64, policy: Policy, losses: &Losses) -> Result<Trainer> {
+    set_seed(seed);
+    let layers = Sequential::new()
+        .add(Dense::new(24).activation(Activation::Tanh))
+        .add(Dropout(0.25))
+        .add(Dense::new(1));
+    let model = with_policy(policy, || layers.build([6]))?;
+    let scale = LossScale::new().initial(1e8).growth_interval(4);
+    let optimizer = Adam::new(0.01).build().clip_norm(1.0);
+    let optimizer = if policy == Policy::MixedFloat16 { optimizer.loss_scale(scale) } else { optimizer };
+    let kept = losses.clone();
+    let watch = Watch::new().steps(move |event, _| {
+        kept.borrow_mut().push(event.loss.to_bits());
+        Ok(())
+    });
+    Ok(Trainer::new(model, optimizer, MeanSquaredError)
+        .accumulate(3)
+        .held_out(Shuffled::new()?)
+        .callback(EarlyStop::new(50))
+        .callback(LearningRate(|step| 0.01 / (1.0 + step as f64 / 10.0)))
+        .callback(watch))
+}
+
+fn bits(trainer: &Trainer) -> Result<Vec<(String, Vec<u64>)>> {
+    let weights = trainer.model().variables();
+    let masters: Vec<Variable> = weights.iter().filter_map(|variable| variable.master().cloned()).collect();
+    let all = weights.into_iter().chain(masters).chain(trainer.optimizer().variables());
+    all.map(|variable| Ok((variable.name(), variable.to_f64_vec()?.into_iter().map(f64::to_bits).collect())))
+        .collect()
+}
+
+#[test]
+fn a_resumed_run_is_the_same_run() -> Result<()> {
+    let data = Shuffled::new()?;
+    for policy in [Policy::MixedFloat16, Policy::MixedBfloat16, Policy::Float32] {
+        let whole_losses = Losses::default();
+        let mut whole = run(3, policy, &whole_losses)?;
+        let history = whole.fit(&data, Until::Epochs(4))?;
+        let (whole_bits, generator) = (bits(&whole)?, Generator::current());
+        // Before the first step, in the first epoch, within one, at its last batch, and between two.
+        for stop in [0, 1, 10, 13, 14] {
+            let folder = Folder::new(&format!("resume-{policy}-{stop}"));
+            let losses = Losses::default();
+            let mut first = run(3, policy, &losses)?;
+            first.fit(&data, Until::Steps(stop))?;
+            first.save(&folder.0)?;
+            drop(first);
+            let mut second = run(77, policy, &losses)?;
+            second.resume(&folder.0)?;
+            // Draws between resuming and going on do not matter.
+            Tensor::randn([3])?;
+            let resumed = second.fit(&data, Until::Epochs(4))?;
+            assert_eq!(*losses.borrow(), *whole_losses.borrow(), "{policy}, stopped after {stop}");
+            assert_eq!(bits(&second)?, whole_bits, "{policy}, stopped after {stop}");
+            assert_eq!((second.state(), Generator::current()), (whole.state(), generator));
+            let n_told = resumed.epochs.len();
+            assert_eq!(resumed.epochs[..], history.epochs[history.epochs.len() - n_told..]);
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn the_loss_scale_of_that_run_moves_both_ways() -> Result<()> {
+    let data = Shuffled::new()?;
+    let scales = Rc::new(RefCell::new(Vec::new()));
+    let kept = scales.clone();
+    let watch = Watch::new().steps(move |event, _| {
+        kept.borrow_mut().push(event.loss_scale);
+        Ok(())
+    });
+    let mut trainer = run(3, Policy::MixedFloat16, &Losses::default())?.callback(watch);
+    trainer.fit(&data, Until::Steps(14))?;
+    let scales = scales.borrow();
+    assert!(
+        scales.windows(2).any(|pair| pair[1] > pair[0]) && scales.windows(2).any(|pair| pair[1] < pair[0])
+    );
+    Ok(())
+}
+
+#[test]
+fn a_checkpoint_of_another_run_is_refused_and_changes_nothing() -> Result<()> {
+    let folder = Folder::new("refused");
+    let data = Shuffled::new()?;
+    let mut saved = run(3, Policy::Float32, &Losses::default())?;
+    saved.fit(&data, Until::Steps(2))?;
+    saved.save(&folder.0)?;
+    let model = Sequential::new().add(Dense::new(1)).build([6])?;
+    let mut other = Trainer::new(model, Adam::new(0.01).build(), MeanSquaredError);
+    let before = bits(&other)?;
+    let error = other.resume(&folder.0).unwrap_err().to_string();
+    assert!(error.contains("nothing here takes its") && error.contains("dense_1"), "{error}");
+    assert_eq!(bits(&other)?[..before.len()], before[..]);
+    assert_eq!(other.state().step, 0);
+    Ok(())
+}
+
+/// A run with a callback that saves, and where it says what happened.
+fn with_checkpoints(folder: &Path, checkpoint: Checkpoint) -> Result<(Trainer, History)> {
+    let mut trainer = run(3, Policy::Float32, &Losses::default())?.callback(checkpoint);
+    let history = trainer.fit(&Shuffled::new()?, Until::Steps(24))?;
+    assert!(folder.exists());
+    Ok((trainer, history))
+}
+
+#[test]
+fn checkpoints_are_made_when_they_are_due_and_at_the_end() -> Result<()> {
+    let folder = Folder::new("due");
+    let (trainer, _) = with_checkpoints(&folder.0, Checkpoint::new(&folder.0).every_steps(5))?;
+    assert_eq!(checkpoint::peek(&folder.0)?, trainer.state());
+    let (trainer, _) = with_checkpoints(&folder.0, Checkpoint::new(&folder.0))?;
+    assert_eq!(checkpoint::peek(&folder.0)?, trainer.state());
+
+    let kept = folder.0.clone();
+    let steps = Rc::new(RefCell::new(Vec::new()));
+    let seen = steps.clone();
+    let mut trainer = run(3, Policy::Float32, &Losses::default())?
+        .callback(Checkpoint::new(&folder.0).every_steps(5))
+        .callback(Watch::new().steps(move |event, _| {
+            // What was asked for at the step before has been done by now.
+            seen.borrow_mut().push((event.step, checkpoint::peek(&kept)?.step));
+            Ok(())
+        }));
+    trainer.save(&folder.0)?;
+    trainer.fit(&Shuffled::new()?, Until::Steps(12))?;
+    assert_eq!(steps.borrow()[..], (1..=12).map(|step| (step, (step - 1) / 5 * 5)).collect::<Vec<_>>()[..]);
+    Ok(())
+}
+
+#[test]
+fn the_best_epoch_is_kept_and_its_weights_come_back() -> Result<()> {
+    let folder = Folder::new("best");
+    let data = Shuffled::new()?;
+    let best_weights = Rc::new(RefCell::new((f64::INFINITY, Vec::new())));
+    let seen = best_weights.clone();
+    // A learning rate that ruins the model after some epochs.
+    let mut trainer = {
+        set_seed(3);
+        let model = Sequential::new()
+            .add(Dense::new(8).activation(Activation::Tanh))
+            .add(Dense::new(1))
+            .build([6])?;
+        Trainer::new(model, Adam::new(0.01).build(), MeanSquaredError)
+            .held_out(Shuffled::new()?)
+            .callback(LearningRate(|step| if step < 21 { 0.01 } else { 3.0 }))
+            .callback(EarlyStop::new(2).keep_best(&folder.0))
+            .callback(Watch::new().epochs(move |event, run| {
+                let loss = event.held_out.as_ref().map_or(f64::NAN, |held_out| held_out.loss);
+                if loss < seen.borrow().0 {
+                    let weights =
+                        run.model().variables().iter().map(|v| v.to_vec::<f32>()).collect::<Result<_>>()?;
+                    *seen.borrow_mut() = (loss, weights);
+                }
+                Ok(())
+            }))
+    };
+    let history = trainer.fit(&data, Until::Epochs(50))?;
+    let why = history.stopped.clone().expect("it is stopped");
+    assert!(why.contains("for 2 epochs"), "{why}");
+    assert!(history.epochs.len() < 50);
+    let weights: Vec<Vec<f32>> =
+        trainer.model().variables().iter().map(|v| v.to_vec::<f32>()).collect::<Result<_>>()?;
+    let (best, expected) = best_weights.borrow().clone();
+    assert_eq!(weights, expected);
+    assert_eq!(trainer.evaluate(&data)?.loss, best);
+    Ok(())
+}
+
+#[test]
+fn a_log_has_a_line_for_each_epoch() -> Result<()> {
+    let mut lines = Vec::new();
+    let mut trainer = run(3, Policy::MixedFloat16, &Losses::default())?;
+    let shared = Rc::new(RefCell::new(Vec::<u8>::new()));
+    struct Shared(Rc<RefCell<Vec<u8>>>);
+    impl std::io::Write for Shared {
+        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+            self.0.borrow_mut().write(bytes)
+        }
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+    trainer = trainer.callback(Log::to(Shared(shared.clone())).every_steps(10));
+    trainer.fit(&Shuffled::new()?, Until::Epochs(2))?;
+    lines.extend(String::from_utf8_lossy(&shared.borrow()).lines().map(str::to_owned));
+    assert!(lines.iter().any(|line| line.starts_with("epoch 2: loss ") && line.contains("held out: loss ")));
+    assert!(lines.iter().any(|line| line.starts_with("step 10 (epoch 2, batch 3): loss ")), "{lines:?}");
+    assert!(lines[0].contains("skipped: the gradient of dense"), "{lines:?}");
+    Ok(())
+}
+
+#[test]
+fn a_callback_stops_the_run_and_its_error_ends_it() -> Result<()> {
+    let stop = Watch::new().steps(|event, run| {
+        if event.step == 3 {
+            run.stop("enough");
+        }
+        Ok(())
+    });
+    let mut trainer = run(3, Policy::Float32, &Losses::default())?.callback(stop);
+    let history = trainer.fit(&Shuffled::new()?, Until::Epochs(2))?;
+    assert_eq!((history.steps, history.stopped.as_deref()), (3, Some("enough")));
+    let fail =
+        Watch::new().steps(|_, _| Err(plimsoll_tensor::Error::argument("bar", "the terminal is gone")));
+    let mut trainer = run(3, Policy::Float32, &Losses::default())?.callback(fail);
+    let error = trainer.fit(&Shuffled::new()?, Until::Epochs(2)).unwrap_err().to_string();
+    assert!(error.contains("the terminal is gone"), "{error}");
+    Ok(())
+}

@@ -1,0 +1,106 @@
+//! Models that PyTorch has saved give PyTorch's outputs here. The files are written by `data/torch_weights.py`.
+
+use std::path::PathBuf;
+
+use plimsoll_nn::checkpoint::{NameMap, read_tensors};
+use plimsoll_nn::layers::{
+    BatchNorm, Conv2D, Conv2DTranspose, Dense, Embedding, Flatten, GroupNorm, LayerNorm, MultiHeadAttention,
+    Residual, Sequential,
+};
+use plimsoll_nn::{Layer, Model};
+use plimsoll_tensor::{Activation, Result, Tensor};
+
+fn file(name: &str) -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(format!("tests/data/torch_{name}.safetensors"))
+}
+
+/// Loads a model through a map, and compares its output with PyTorch's.
+fn check(name: &str, model: &Model, map: NameMap) -> Result<()> {
+    map.ignore("io.{tensor}").load(model, file(name))?;
+    let tensors = read_tensors(file(name))?;
+    let (x, expected): (&Tensor, &Tensor) = (&tensors["io.x"], &tensors["io.y"]);
+    let outputs = model.infer(x)?;
+    assert_eq!(outputs.shape(), expected.shape(), "{name}");
+    // A few sums of at most some hundred products of numbers around one, in f32, in another order.
+    let tolerance = 2e-5;
+    for (ours, theirs) in outputs.to_vec::<f32>()?.into_iter().zip(expected.to_vec::<f32>()?) {
+        assert!((ours - theirs).abs() <= tolerance * (1.0 + theirs.abs()), "{name}: {ours} and {theirs}");
+    }
+    Ok(())
+}
+
+fn perceptron() -> Result<Model> {
+    Sequential::new()
+        .add(Dense::new(7).activation(Activation::Relu).named("layer_0"))
+        .add(Dense::new(4).activation(Activation::Relu).named("layer_1"))
+        .add(Dense::new(3).no_bias().named("layer_2"))
+        .build([5])
+}
+
+#[test]
+fn linear_layers() -> Result<()> {
+    let map = || NameMap::new().linear("layers.{n}", "layer_{n}");
+    check("mlp", &perceptron()?, map())?;
+    check("mlp_bf16", &perceptron()?, map())
+}
+
+#[test]
+fn a_map_that_does_not_fit_says_what_is_left_over() -> Result<()> {
+    let model = perceptron()?;
+    let before: Vec<f32> = model.variables()[0].to_vec()?;
+    let error =
+        NameMap::new().linear("layers.{n}", "layer_{n}").load(&model, file("mlp")).unwrap_err().to_string();
+    assert!(error.contains("nothing here takes its \"io.x\", \"io.y\""), "{error}");
+    let error = NameMap::new().ignore("io.{tensor}").load(&model, file("mlp")).unwrap_err().to_string();
+    assert!(
+        error.contains("something for \"layer_2.kernel\"") && error.contains("\"layers.0.bias\""),
+        "{error}"
+    );
+    let upright = NameMap::new()
+        .rule("layers.{n}.weight", "layer_{n}.kernel", plimsoll_nn::checkpoint::Change::Nothing)
+        .linear("layers.{n}", "layer_{n}")
+        .ignore("io.{tensor}");
+    let error = upright.load(&model, file("mlp")).unwrap_err().to_string();
+    assert!(
+        error.contains("\"layers.0.weight\" is [7, 5] there, and \"layer_0.kernel\" is [5, 7]"),
+        "{error}"
+    );
+    assert_eq!(model.variables()[0].to_vec::<f32>()?, before);
+    Ok(())
+}
+
+#[test]
+fn a_transformer() -> Result<()> {
+    let block = Sequential::new().add(LayerNorm::new()).add(MultiHeadAttention::new(2).causal());
+    let model = Sequential::new()
+        .add(Embedding::new(11, 8))
+        .add(Residual(block).named("block"))
+        .add(Dense::new(11))
+        .build([6])?;
+    let map = NameMap::new()
+        .embedding("wte", "embedding")
+        .norm("ln", "block.sequential.layer_norm")
+        .attention("attn", "block.sequential.attention")
+        .linear("head", "dense");
+    check("transformer", &model, map)
+}
+
+#[test]
+fn convolutions_and_what_is_flattened_after_them() -> Result<()> {
+    let model = Sequential::new()
+        .add(Conv2D::new(4, 3).padding(1).no_bias().named("conv"))
+        .add(BatchNorm::new().named("bn"))
+        .add(plimsoll_nn::layers::ActivationLayer(Activation::Relu))
+        .add(Conv2DTranspose::new(3, 2).stride(2).named("up"))
+        .add(GroupNorm::new(3).named("gn"))
+        .add(Flatten)
+        .add(Dense::new(5).named("fc"))
+        .build([6, 6, 2])?;
+    let map = NameMap::new()
+        .conv2d("conv", "conv")
+        .batch_norm("bn", "bn")
+        .conv2d("up", "up")
+        .norm("gn", "gn")
+        .linear_after_flatten("fc", "fc", [3, 12, 12]);
+    check("pictures", &model, map)
+}

@@ -1,0 +1,102 @@
+//! Adam, and AMSGrad. With decoupled weight decay it is AdamW.
+
+use plimsoll_cpu::element::Number;
+use plimsoll_cpu::math::Real;
+
+use super::{Common, Control, Decay, Rule, RuleSample};
+
+/// m ← β₁ m + (1 - β₁) g, v ← β₂ v + (1 - β₂) g², p ← p - η m̂ / (√v̂ + ε), where m̂ = m / (1 - β₁ᵗ) and
+/// v̂ = v / (1 - β₂ᵗ) undo that both began as zero. AMSGrad divides by the greatest v so far.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Adam {
+    /// How much of the mean of gradients stays, from step to step.
+    pub beta_1: f64,
+    /// How much of the mean of squares stays, from step to step.
+    pub beta_2: f64,
+    /// What keeps the division from zero.
+    pub epsilon: f64,
+    /// Whether to divide by the greatest mean of squares so far.
+    pub amsgrad: bool,
+}
+
+/// The numbers of a step.
+#[derive(Clone, Copy, Debug)]
+pub struct Now<T> {
+    /// η / (1 - β₁ᵗ).
+    rate: T,
+    /// 1 / √(1 - β₂ᵗ).
+    correction: T,
+    beta_2: T,
+    rest_1: T,
+    rest_2: T,
+    epsilon: T,
+    amsgrad: bool,
+}
+
+impl Rule for Adam {
+    const NAME: &'static str = "adam";
+    const DOC: &'static str = "Updates parameters by Adam.";
+    type Now<T: Real> = Now<T>;
+
+    fn slots(&self) -> Vec<(&'static str, f64)> {
+        let states = [("m", 0.0), ("v", 0.0), ("v_max", 0.0)];
+        states[..if self.amsgrad { 3 } else { 2 }].to_vec()
+    }
+
+    fn now<T: Real>(&self, control: &Control) -> Now<T> {
+        Now {
+            rate: T::from_f64(control.learning_rate / (1.0 - self.beta_1.powf(control.step))),
+            correction: T::from_f64((1.0 - self.beta_2.powf(control.step)).sqrt().recip()),
+            beta_2: T::from_f64(self.beta_2),
+            rest_1: T::from_f64(1.0 - self.beta_1),
+            rest_2: T::from_f64(1.0 - self.beta_2),
+            epsilon: T::from_f64(self.epsilon),
+            amsgrad: self.amsgrad,
+        }
+    }
+
+    #[inline(always)]
+    fn element<T: Real>(now: &Now<T>, p: T, g: T, [m, v, v_max]: &mut [T; 3]) -> T {
+        *m = *m + now.rest_1 * (g - *m);
+        *v = now.beta_2 * *v + now.rest_2 * (g * g);
+        *v_max = Number::max(*v_max, *v);
+        let greatest = if now.amsgrad { *v_max } else { *v };
+        p - now.rate * *m / (greatest.sqrt() * now.correction + now.epsilon)
+    }
+
+    fn samples() -> Vec<RuleSample<Adam>> {
+        let rule = Adam { beta_1: 0.8, beta_2: 0.9, epsilon: 1e-3, amsgrad: false };
+        vec![
+            RuleSample {
+                name: "plain",
+                rule,
+                common: Common { decay: Decay::L2(0.05), clip_value: None },
+                torch: "torch.optim.Adam(parameters, lr=0.1, betas=(0.8, 0.9), eps=1e-3, weight_decay=0.05)",
+            },
+            RuleSample {
+                name: "amsgrad",
+                rule: Adam { amsgrad: true, ..rule },
+                common: Common::default(),
+                torch: "torch.optim.Adam(parameters, lr=0.1, betas=(0.8, 0.9), eps=1e-3, amsgrad=True)",
+            },
+            RuleSample {
+                name: "decoupled decay",
+                rule,
+                common: Common { decay: Decay::Decoupled(0.3), clip_value: None },
+                torch: "torch.optim.AdamW(parameters, lr=0.1, betas=(0.8, 0.9), eps=1e-3, weight_decay=0.3)",
+            },
+        ]
+    }
+
+    fn reference(&self, step: i32, rate: f64, p: f64, g: f64, states: &mut [f64]) -> f64 {
+        states[0] = self.beta_1 * states[0] + (1.0 - self.beta_1) * g;
+        states[1] = self.beta_2 * states[1] + (1.0 - self.beta_2) * g * g;
+        let mut square = states[1];
+        if let Some(greatest) = states.get_mut(2) {
+            *greatest = greatest.max(square);
+            square = *greatest;
+        }
+        let mean = states[0] / (1.0 - self.beta_1.powi(step));
+        p - rate * mean / ((square / (1.0 - self.beta_2.powi(step))).sqrt() + self.epsilon)
+    }
+}

@@ -1,0 +1,232 @@
+//! Adam whose states take a byte each.
+//!
+//! The mean of gradients and the root of the mean of squares are kept in eight bits, with one f32 scale for each 256
+//! (see `quantise`); the root has twice the decades of the mean itself. They are widened block by block on the stack and
+//! narrowed again, so nothing of the parameter's size is ever there in f32. Small parameters and f64 ones keep plain
+//! states: they save little, and biases and norms are the ones that rounding hurts.
+
+use std::ops::Range;
+
+use plimsoll_cpu::simd;
+
+use super::operands::{self, BLOCK_LEN, Members, Operands, Room, check_like};
+use super::quantise::{dequantise_signed, dequantise_unsigned, quantise_signed, quantise_unsigned};
+use super::samples::{steps, torch_steps, ways};
+use super::{Adam, Algorithm, Common, Member, Rule, StateSpec, Step, Update, update_tile};
+use crate::dtype::DType;
+use crate::error::{Error, Result};
+use crate::op::{Gradient, Meta, Op, OpRef, Outputs, Run};
+use crate::ops::registry::{Array, OpInfo, Sample};
+use crate::shape::Shape;
+
+/// Adam with states of eight bits: [`Adam`] with its two states quantised.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Adam8bit {
+    /// How much of the mean of gradients stays, from step to step.
+    pub beta_1: f64,
+    /// How much of the mean of squares stays, from step to step.
+    pub beta_2: f64,
+    /// What keeps the division from zero.
+    pub epsilon: f64,
+}
+
+impl Adam8bit {
+    const NAME: &'static str = "adam_8bit";
+
+    /// Smaller parameters keep plain states.
+    pub const LEAST_ELEMS: usize = 4096;
+
+    /// Whether a parameter has quantised states: `m`, `m_scale`, `v`, `v_scale`, the codes of the parameter's shape in
+    /// uint8 and the scales in float32, one for each [`Adam8bit::BLOCK_LEN`] elements. Else they are Adam's.
+    pub fn quantises(n_elems: usize, dtype: DType) -> bool {
+        n_elems >= Adam8bit::LEAST_ELEMS && dtype == DType::F32
+    }
+
+    /// Elements that share a scale.
+    pub const BLOCK_LEN: usize = BLOCK_LEN;
+
+    fn plain(&self) -> Adam {
+        let Adam8bit { beta_1, beta_2, epsilon } = *self;
+        Adam { beta_1, beta_2, epsilon, amsgrad: false }
+    }
+}
+
+impl Algorithm for Adam8bit {
+    fn states(&self, shape: &Shape, dtype: DType) -> Vec<StateSpec> {
+        if !Adam8bit::quantises(shape.n_elems(), dtype) {
+            return self.plain().states(shape, dtype);
+        }
+        let scales = Shape::from_checked([shape.n_elems().div_ceil(BLOCK_LEN)].into_iter());
+        let codes = |name| StateSpec { name, shape: *shape, dtype: DType::U8, initial: 0.0 };
+        let scale = |name| StateSpec { name, shape: scales, dtype: DType::F32, initial: 0.0 };
+        vec![codes("m"), scale("m_scale"), codes("v"), scale("v_scale")]
+    }
+
+    fn update(&self, common: Common, members: &[Member]) -> OpRef {
+        OpRef::new(Quantised(Update { rule: self.plain(), common, members: Members::new(members) }))
+    }
+}
+
+/// Adam over parameters of which some have quantised states.
+#[derive(Debug)]
+struct Quantised(Update<Adam>);
+
+/// The number of a quantised parameter's states.
+const N_STATES: usize = 4;
+
+impl Op for Quantised {
+    fn name(&self) -> &'static str {
+        Adam8bit::NAME
+    }
+
+    fn infer(&self, inputs: &[&Meta]) -> Result<Outputs> {
+        let members = &self.0.members;
+        members.infer(self.name(), inputs, |idx, parameter, state, meta| {
+            if members.member(idx).n_states != N_STATES {
+                return check_like(self.name(), idx, parameter, ["m", "v"][state % 2], meta);
+            }
+            let n_blocks = parameter.n_elems().div_ceil(BLOCK_LEN);
+            let fits = match state {
+                0 | 2 => meta.shape() == parameter.shape() && meta.dtype == DType::U8,
+                _ => meta.shape().dims() == [n_blocks] && meta.dtype == DType::F32,
+            };
+            match fits && parameter.dtype == DType::F32 {
+                true => Ok(()),
+                false => Err(Error::argument(
+                    self.name(),
+                    format!(
+                        "parameter {idx} is {} {}, its state {state} {} {}; a float32 parameter has codes of its shape \
+                         in uint8 and [{n_blocks}] scales in float32, each twice",
+                        parameter.shape(),
+                        parameter.dtype,
+                        meta.shape(),
+                        meta.dtype
+                    ),
+                )),
+            }
+        })
+    }
+
+    fn run(&self, run: &mut Run<'_>) -> Result<()> {
+        let operands = Operands::new(&self.0.members, run);
+        let control = operands.control();
+        let singles = Step::<Adam, f32>::new(&self.0, &control);
+        let doubles = Step::<Adam, f64>::new(&self.0, &control);
+        operands.for_each_tile(|idx, range| {
+            // SAFETY: tiles do not overlap, and each is visited by one thread.
+            unsafe {
+                operands.carry(idx, range.clone());
+                match operands.parameter(idx).dtype() {
+                    _ if control.overflow != 0.0 => {}
+                    DType::F32 if self.0.members.member(idx).n_states == N_STATES => {
+                        quantised_tile(&singles, &operands, idx, range);
+                    }
+                    DType::F32 => singles.tile(&operands, idx, range),
+                    _ => doubles.tile(&operands, idx, range),
+                }
+            }
+        });
+        Ok(())
+    }
+
+    fn gradient(&self) -> Gradient {
+        Gradient::None("it updates an optimizer's variables")
+    }
+}
+
+/// Updates one tile of a parameter, block by block.
+///
+/// # Safety
+/// As [`Step::tile`], for a parameter with quantised states.
+unsafe fn quantised_tile(
+    step: &Step<'_, Adam, f32>,
+    operands: &Operands<'_>,
+    idx: usize,
+    range: Range<usize>,
+) {
+    let mut room = Room::new();
+    let blocks = range.start / BLOCK_LEN..range.end.div_ceil(BLOCK_LEN);
+    // SAFETY: the caller's promise; parameter, states and copy are different operands, and a tile begins with a block.
+    unsafe {
+        let gradient = operands::gradient::<f32>(operands.gradient(idx), range.clone(), &mut room);
+        let parameter = operands::part::<f32>(operands.parameter(idx), range.clone());
+        let [m, v] = [0, 2].map(|state| operands::part::<u8>(operands.state(idx, state), range.clone()));
+        let [m_scales, v_scales] =
+            [1, 3].map(|state| operands::part::<f32>(operands.state(idx, state), blocks.clone()));
+        let whole = parameter.chunks_mut(BLOCK_LEN).zip(gradient.chunks(BLOCK_LEN));
+        let states = m.chunks_mut(BLOCK_LEN).zip(m_scales).zip(v.chunks_mut(BLOCK_LEN).zip(v_scales));
+        for ((parameter, gradient), (m, v)) in whole.zip(states) {
+            block(step, step.members.member(idx).decays, parameter, gradient, m, v);
+        }
+        if let Some(copy) = operands.copy(idx) {
+            operands::write_copy(parameter, copy, range);
+        }
+    }
+}
+
+/// Updates one block; states are codes and their scale.
+fn block(
+    step: &Step<'_, Adam, f32>,
+    decays: bool,
+    parameter: &mut [f32],
+    gradient: &[f32],
+    (m_codes, m_scale): (&mut [u8], &mut f32),
+    (v_codes, v_scale): (&mut [u8], &mut f32),
+) {
+    let (mut m, mut v) = ([0.0f32; BLOCK_LEN], [0.0f32; BLOCK_LEN]);
+    let (m, v) = (&mut m[..parameter.len()], &mut v[..parameter.len()]);
+    simd::vectorize(
+        #[inline(always)]
+        || {
+            dequantise_signed(m_codes, *m_scale, m);
+            dequantise_unsigned(v_codes, *v_scale, v);
+            v.iter_mut().for_each(|v| *v *= *v);
+        },
+    );
+    update_tile::<Adam, f32>(
+        &step.now,
+        &step.before[usize::from(decays)],
+        parameter,
+        [m, v, &mut []],
+        gradient,
+    );
+    simd::vectorize(
+        #[inline(always)]
+        || {
+            v.iter_mut().for_each(|v| *v = v.sqrt());
+            *m_scale = quantise_signed(m, m_codes);
+            *v_scale = quantise_unsigned(v, v_codes);
+        },
+    );
+}
+
+/// The registry's entry of the op.
+pub(super) static INFO: OpInfo = OpInfo {
+    name: Adam8bit::NAME,
+    doc: "Updates parameters by Adam with states of eight bits.",
+    samples: registry_samples,
+};
+
+fn registry_samples() -> Vec<Sample> {
+    let rule = Adam8bit { beta_1: 0.8, beta_2: 0.9, epsilon: 1e-3 };
+    let torch = "torch.optim.Adam(parameters, lr=0.1, betas=(0.8, 0.9), eps=1e-3)";
+    let plain = |name: &str, shapes| {
+        Sample::many(name, ways(shapes), steps(rule, Common::default(), 10)).torch(torch_steps(torch, 10))
+    };
+    // The states of a first step begin as zero, exactly, so what they are rounded to does not matter yet.
+    let quantised =
+        Sample::many("quantised, one step", ways([&[65, 64], &[9]]), steps(rule, Common::default(), 1));
+    let quantised = quantised.references(move |x| {
+        let first_step = |(parameter, target): (&Array, &Array)| {
+            let moved = parameter.values.iter().zip(&target.values);
+            let moved = moved.map(|(&p, &t)| rule.plain().reference(1, 0.1, p, p - t, &mut [0.0, 0.0]));
+            Array::new(&parameter.shape, moved.collect())
+        };
+        x[..2].iter().zip(&x[2..]).map(first_step).collect()
+    });
+    vec![
+        plain("plain states", [&[7], &[2, 3, 5]]),
+        plain("plain states of a matrix and a number", [&[4, 9], &[]]),
+        quantised,
+    ]
+}

@@ -1,0 +1,348 @@
+//! The control buffer of an optimizer, and the tiny op that begins each of its steps.
+//!
+//! Everything that changes from step to step and is not a tensor (learning rate, step number, loss scale, clip factor,
+//! overflow) lives in one buffer of eight f64 on the device. Update kernels read it there, so a step reads nothing back
+//! and takes no host number that changes. [`BeginStep`] alone decides: it judges the gradients by their global norm,
+//! moves the loss scale, advances the step number and sets the learning rate; updates that come after it in the same
+//! step only obey. It refuses to guess: without a loss scale, gradients that are not finite are passed on as they are.
+
+use plimsoll_memory::Owner;
+
+use super::schedule::Schedule;
+use crate::context;
+use crate::dtype::DType;
+use crate::error::{Error, Result};
+use crate::execute::call;
+use crate::op::{Gradient, Meta, Op, OpRef, Operand, Outputs, Run, one};
+use crate::ops::registry::{Array, OpInfo, Sample, Values, input};
+use crate::tensor::Tensor;
+
+/// What the control buffer holds, in the order of its positions.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Control {
+    /// Position 0: the learning rate of this step.
+    pub learning_rate: f64,
+    /// Position 1: how many steps have changed the parameters, this one included once it has begun.
+    pub step: f64,
+    /// Position 2: what the loss is multiplied by before backward; 1 without loss scaling.
+    pub loss_scale: f64,
+    /// Position 3: steps without overflow since the loss scale last changed.
+    pub good_steps: f64,
+    /// Position 4: what gradients are multiplied by: the clip factor over the loss scale.
+    pub factor: f64,
+    /// Position 5: zero, or one more than the index of the first gradient that was not finite: nothing is updated.
+    pub overflow: f64,
+    /// Position 6: the global norm of the last gradients, without the loss scale and before clipping; NaN if it was not
+    /// asked for.
+    pub norm: f64,
+    /// Position 7: how many steps were skipped because of an overflow.
+    pub skipped: f64,
+}
+
+impl Control {
+    /// The number of positions.
+    pub const LEN: usize = 8;
+    /// The position of the loss scale, for reading it on the device.
+    pub const LOSS_SCALE: isize = 2;
+
+    /// The control buffer of an optimizer that has not made a step.
+    pub fn new(learning_rate: f64, loss_scale: f64) -> Control {
+        Control {
+            learning_rate,
+            step: 0.0,
+            loss_scale,
+            good_steps: 0.0,
+            factor: 1.0 / loss_scale,
+            overflow: 0.0,
+            norm: f64::NAN,
+            skipped: 0.0,
+        }
+    }
+
+    /// The buffer's contents.
+    pub fn to_array(&self) -> [f64; Control::LEN] {
+        let Control { learning_rate, step, loss_scale, good_steps, factor, overflow, norm, skipped } = *self;
+        [learning_rate, step, loss_scale, good_steps, factor, overflow, norm, skipped]
+    }
+
+    /// The contents of a buffer.
+    pub fn from_array(values: [f64; Control::LEN]) -> Control {
+        let [learning_rate, step, loss_scale, good_steps, factor, overflow, norm, skipped] = values;
+        Control { learning_rate, step, loss_scale, good_steps, factor, overflow, norm, skipped }
+    }
+
+    /// A buffer with these contents on the current device; its bytes are the optimizer's.
+    ///
+    /// # Errors
+    /// Memory that is full.
+    #[track_caller]
+    pub fn to_tensor(&self) -> Result<Tensor> {
+        let _line = context::at_callers_line();
+        context::with_owner(Owner::Optimizer, || Tensor::from_slice(&self.to_array(), Control::LEN))
+    }
+
+    /// Reads a buffer back from the device: for reports and checkpoints, not for steps.
+    ///
+    /// # Errors
+    /// A tensor that is no control buffer; a ghost, which has no values.
+    #[track_caller]
+    pub fn read(buffer: &Tensor) -> Result<Control> {
+        let _line = context::at_callers_line();
+        check("read control", buffer.meta())?;
+        let mut values = [0.0; Control::LEN];
+        values.copy_from_slice(&buffer.to_vec::<f64>()?);
+        Ok(Control::from_array(values))
+    }
+
+    /// The contents of an operand that [`check`] let pass.
+    pub(super) fn load(operand: &Operand) -> Control {
+        let (first, step) = (operand.ptr().cast::<f64>(), operand.meta.layout.strides()[0]);
+        // SAFETY: eight values of f64 at the operand's stride, which nobody writes now.
+        Control::from_array(std::array::from_fn(|idx| unsafe { *first.offset(idx as isize * step) }))
+    }
+
+    /// Writes the contents to an output.
+    pub(super) fn store(&self, operand: &Operand) {
+        let first = operand.ptr().cast::<[f64; Control::LEN]>();
+        // SAFETY: an output of that shape, contiguous, and one thread writes it.
+        unsafe { first.write(self.to_array()) };
+    }
+}
+
+/// Refuses what is no control buffer.
+pub(super) fn check(op: &'static str, control: &Meta) -> Result<()> {
+    if control.dtype == DType::F64 && control.shape().dims() == [Control::LEN] {
+        return Ok(());
+    }
+    Err(Error::argument(
+        op,
+        format!(
+            "the control buffer is [8] float64 (see `optimizer::Control`), not {} {}",
+            control.shape(),
+            control.dtype
+        ),
+    ))
+}
+
+/// How the loss scale moves: halved when gradients overflow, grown after a run of steps without overflow.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Scaling {
+    /// The number of good steps after which the scale grows.
+    pub growth_interval: u32,
+    /// What it is multiplied by then, and divided by on overflow.
+    pub factor: f64,
+}
+
+impl Scaling {
+    /// The scale never goes below this: smaller ones would shrink gradients that already overflow without a scale.
+    pub const LEAST: f64 = 1.0;
+    /// The scale never grows beyond this: bfloat16 does not overflow, and would let it grow for ever.
+    pub const GREATEST: f64 = 16_777_216.0;
+}
+
+/// Begins a step of an optimizer. Its variable is the control buffer; its inputs are none, or the outputs of
+/// `global_norm` over all gradients: their norm and the index of the first that is not finite, or -1.
+#[derive(Clone, Debug, Default)]
+pub struct BeginStep {
+    /// The learning rate as a function of the steps made so far; none leaves it as it stands in the buffer.
+    pub schedule: Option<Schedule>,
+    /// The greatest global norm of the gradients; larger ones are scaled down to it.
+    pub clip_norm: Option<f64>,
+    /// How the loss scale moves; none leaves it and does not look for overflows.
+    pub scaling: Option<Scaling>,
+}
+
+impl BeginStep {
+    /// Whether the op wants the outputs of `global_norm`.
+    pub fn needs_norm(&self) -> bool {
+        self.clip_norm.is_some() || self.scaling.is_some()
+    }
+
+    /// The buffer for the step that begins, given what `global_norm` says of the gradients.
+    fn begun(&self, mut control: Control, judged: Option<(f64, i64)>) -> Control {
+        let (norm, first_bad) = judged.unwrap_or((f64::NAN, -1));
+        let inverse_scale = 1.0 / control.loss_scale;
+        control.norm = norm * inverse_scale;
+        let clip = match self.clip_norm {
+            Some(greatest) if control.norm > greatest => greatest / control.norm,
+            // A norm that is NaN must not pass for a small one.
+            Some(_) if control.norm.is_nan() => f64::NAN,
+            _ => 1.0,
+        };
+        control.factor = clip * inverse_scale;
+        control.overflow = 0.0;
+        if let Some(scaling) = self.scaling {
+            if first_bad >= 0 {
+                control.overflow = (first_bad + 1) as f64;
+                control.skipped += 1.0;
+                control.good_steps = 0.0;
+                control.loss_scale = (control.loss_scale / scaling.factor).max(Scaling::LEAST);
+                return control;
+            }
+            control.good_steps += 1.0;
+            if control.good_steps >= f64::from(scaling.growth_interval) {
+                control.good_steps = 0.0;
+                control.loss_scale = (control.loss_scale * scaling.factor).min(Scaling::GREATEST);
+            }
+        }
+        if let Some(schedule) = &self.schedule {
+            control.learning_rate = schedule.at(control.step);
+        }
+        control.step += 1.0;
+        control
+    }
+}
+
+impl Op for BeginStep {
+    fn name(&self) -> &'static str {
+        "begin_step"
+    }
+
+    fn infer(&self, inputs: &[&Meta]) -> Result<Outputs> {
+        let wanted = if self.needs_norm() { 3 } else { 1 };
+        if inputs.len() != wanted {
+            return Err(Error::argument(
+                self.name(),
+                format!(
+                    "takes {wanted} inputs, not {}: the control buffer, and for clipping or loss scaling also the \
+                     norm and the first index that `global_norm` gives",
+                    inputs.len()
+                ),
+            ));
+        }
+        check(self.name(), inputs[0])?;
+        if let [_, norm, first_bad] = inputs {
+            let is_norm = norm.n_elems() == 1 && matches!(norm.dtype, DType::F32 | DType::F64);
+            let is_index = first_bad.n_elems() == 1 && first_bad.dtype == DType::I64;
+            if !is_norm || !is_index {
+                return Err(Error::argument(
+                    self.name(),
+                    format!(
+                        "the norm is one float32 or float64 and the index one int64, not {} {} and {} {}",
+                        norm.shape(),
+                        norm.dtype,
+                        first_bad.shape(),
+                        first_bad.dtype
+                    ),
+                ));
+            }
+        }
+        one(*inputs[0].shape(), DType::F64)
+    }
+
+    fn run(&self, run: &mut Run<'_>) -> Result<()> {
+        let judged = match run.inputs {
+            // SAFETY: single elements of these types, as `infer` has seen, which nobody writes now.
+            [_, norm, first_bad] => Some(unsafe {
+                let norm = match norm.dtype() {
+                    DType::F32 => f64::from(*norm.ptr().cast::<f32>()),
+                    _ => *norm.ptr().cast::<f64>(),
+                };
+                (norm, *first_bad.ptr().cast::<i64>())
+            }),
+            _ => None,
+        };
+        self.begun(Control::load(&run.inputs[0]), judged).store(&run.outputs[0]);
+        Ok(())
+    }
+
+    fn gradient(&self) -> Gradient {
+        Gradient::None("it counts the steps of an optimizer")
+    }
+}
+
+/// Puts a number into the control buffer: its variable is the buffer, its input one f64, the new learning rate.
+#[derive(Clone, Copy, Debug)]
+pub struct SetLearningRate;
+
+impl Op for SetLearningRate {
+    fn name(&self) -> &'static str {
+        "set_learning_rate"
+    }
+
+    fn infer(&self, inputs: &[&Meta]) -> Result<Outputs> {
+        let [control, rate] = inputs else {
+            let detail = format!("takes the control buffer and a number, not {} inputs", inputs.len());
+            return Err(Error::argument(self.name(), detail));
+        };
+        check(self.name(), control)?;
+        if rate.n_elems() != 1 || rate.dtype != DType::F64 {
+            let detail = format!("the learning rate is one float64, not {} {}", rate.shape(), rate.dtype);
+            return Err(Error::argument(self.name(), detail));
+        }
+        one(*control.shape(), DType::F64)
+    }
+
+    fn run(&self, run: &mut Run<'_>) -> Result<()> {
+        // SAFETY: a single element of that type, as `infer` has seen, which nobody writes now.
+        let learning_rate = unsafe { *run.inputs[1].ptr().cast::<f64>() };
+        Control { learning_rate, ..Control::load(&run.inputs[0]) }.store(&run.outputs[0]);
+        Ok(())
+    }
+
+    fn gradient(&self) -> Gradient {
+        Gradient::None("it sets a number of an optimizer")
+    }
+}
+
+/// The registry's entry of the op that begins a step.
+pub(super) static BEGIN_INFO: OpInfo = OpInfo {
+    name: "begin_step",
+    doc: "Judges the gradients of an optimizer's step by their norm and sets its learning rate, scale and number.",
+    samples: begin_samples,
+};
+
+/// The registry's entry of the op that sets the learning rate.
+pub(super) static RATE_INFO: OpInfo = OpInfo {
+    name: "set_learning_rate",
+    doc: "Sets the learning rate in an optimizer's control buffer.",
+    samples: rate_samples,
+};
+
+fn begin_samples() -> Vec<Sample> {
+    let buffer = || input(&[Control::LEN], Values::Of(DType::F64, 1.0, 2.0));
+    let norm = || input(&[], Values::Of(DType::F32, 5.0, 9.0));
+    let index = |low: f64, high: f64| input(&[], Values::Of(DType::I64, low, high));
+    let sample = |name: &str, inputs, op: BeginStep| {
+        Sample::new(name, inputs, move |x| call(OpRef::new(op.clone()), &x.iter().collect::<Vec<_>>()))
+    };
+    let scaling = Some(Scaling { growth_interval: 2, factor: 2.0 });
+    let both = BeginStep { schedule: None, clip_norm: Some(0.5), scaling };
+    vec![
+        sample("plain", vec![buffer()], BeginStep::default())
+            .reference(|x| {
+                let [rate, step, scale, good, .., skipped] = x[0].values[..] else { unreachable!() };
+                Array::new(&[8], vec![rate, step + 1.0, scale, good, 1.0 / scale, 0.0, f64::NAN, skipped])
+            })
+            .refuses(vec![input(&[8], Values::Of(DType::F32, 0.0, 1.0))], "the control buffer is [8] float64")
+            .refuses(vec![buffer(), norm()], "takes 1 inputs, not 2"),
+        sample("clipped and grown", vec![buffer(), norm(), index(-1.0, -0.5)], both.clone())
+            .reference(|x| {
+                let [rate, step, scale, .., skipped] = x[0].values[..] else { unreachable!() };
+                let norm = x[1].values[0] / scale;
+                let values = vec![rate, step + 1.0, 2.0 * scale, 0.0, 0.5 / norm / scale, 0.0, norm, skipped];
+                Array::new(&[8], values)
+            })
+            .refuses(vec![buffer(), norm(), norm()], "the index one int64"),
+        sample("overflowed", vec![buffer(), norm(), index(3.0, 4.0)], both).reference(|x| {
+            let [rate, step, scale, .., skipped] = x[0].values[..] else { unreachable!() };
+            let norm = x[1].values[0] / scale;
+            let values = vec![rate, step, 1.0, 0.0, 0.5 / norm / scale, 4.0, norm, skipped + 1.0];
+            Array::new(&[8], values)
+        }),
+    ]
+}
+
+fn rate_samples() -> Vec<Sample> {
+    let buffer = || input(&[Control::LEN], Values::Of(DType::F64, 0.0, 2.0));
+    let inputs = vec![buffer(), input(&[], Values::Of(DType::F64, 0.0, 1.0))];
+    vec![
+        Sample::new("number", inputs, |x| call(OpRef::Static(&SetLearningRate), &[&x[0], &x[1]]))
+            .reference(|x| {
+                let mut values = x[0].values.clone();
+                values[0] = x[1].values[0];
+                Array::new(&[8], values)
+            })
+            .refuses(vec![buffer(), buffer()], "the learning rate is one float64"),
+    ]
+}

@@ -1,0 +1,444 @@
+//! The operands of an update op, and how their elements are cut into tasks and tiles.
+//!
+//! One op updates all parameters of an optimizer. For each parameter in turn its variables are the parameter, its
+//! states, and its 16-bit compute copy if it has one; the last variable is the control buffer. The inputs are the
+//! gradients, one per parameter. All elements of all parameters form one sequence of tiles, and a task takes a fixed
+//! number of them, so a hundred small parameters cost one task, and neither their number nor that of the threads is
+//! seen in the bits.
+
+use std::ops::Range;
+
+use half::{bf16, f16};
+use plimsoll_cpu::element::Element;
+use plimsoll_cpu::math::Real;
+use plimsoll_cpu::threads::parallel;
+
+use super::control::{self, Control};
+use crate::dtype::DType;
+use crate::error::{Error, Result};
+use crate::op::{Meta, Operand, Output, Outputs, Run};
+use crate::ops::kernel::offset_of;
+use crate::shape::Shape;
+
+/// Elements that a kernel sees at a time; a multiple of [`BLOCK_LEN`].
+pub(super) const TILE_LEN: usize = 1024;
+
+/// Elements of a quantised state that share one scale.
+pub(super) const BLOCK_LEN: usize = 256;
+
+/// Tiles that a task takes, so that waking a thread for it pays.
+const TILES_PER_TASK: usize = 32;
+
+/// One parameter of an update.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Member {
+    /// The number of its states.
+    pub n_states: usize,
+    /// Whether a 16-bit compute copy follows its states.
+    pub has_copy: bool,
+    /// Whether weight decay applies to it.
+    pub decays: bool,
+}
+
+/// A state that a parameter has: to be made before the first update, filled with one number.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct StateSpec {
+    /// Its name.
+    pub name: &'static str,
+    /// Its shape.
+    pub shape: Shape,
+    /// Its dtype.
+    pub dtype: DType,
+    /// What it begins as.
+    pub initial: f64,
+}
+
+/// The parameters of an update, and where their operands are.
+#[derive(Clone, Debug)]
+pub(super) struct Members {
+    list: Box<[Member]>,
+    /// For each parameter the position of its first operand, and at the end that of the control buffer.
+    firsts: Box<[usize]>,
+}
+
+impl Members {
+    pub fn new(list: &[Member]) -> Members {
+        let ends = list.iter().scan(0, |end, member| {
+            *end += 1 + member.n_states + usize::from(member.has_copy);
+            Some(*end)
+        });
+        Members { firsts: std::iter::once(0).chain(ends).collect(), list: list.into() }
+    }
+
+    pub fn len(&self) -> usize {
+        self.list.len()
+    }
+
+    pub fn member(&self, idx: usize) -> Member {
+        self.list[idx]
+    }
+
+    /// The position of a parameter among the operands.
+    pub fn first(&self, idx: usize) -> usize {
+        self.firsts[idx]
+    }
+
+    /// The position of the control buffer.
+    fn control(&self) -> usize {
+        self.firsts[self.list.len()]
+    }
+
+    /// Checks all operands but the states, which `check_state` is called with: parameter, number of the state, state.
+    pub fn infer(
+        &self,
+        op: &'static str,
+        inputs: &[&Meta],
+        check_state: impl Fn(usize, &Meta, usize, &Meta) -> Result<()>,
+    ) -> Result<Outputs> {
+        let control = self.control();
+        if inputs.len() != control + 1 + self.len() {
+            return Err(Error::argument(
+                op,
+                format!(
+                    "{} parameters with their states have {} variables and {} gradients, but there are {} operands",
+                    self.len(),
+                    control + 1,
+                    self.len(),
+                    inputs.len()
+                ),
+            ));
+        }
+        control::check(op, inputs[control])?;
+        for (idx, member) in self.list.iter().enumerate() {
+            let first = self.firsts[idx];
+            let (parameter, gradient) = (inputs[first], inputs[control + 1 + idx]);
+            check_gradient(op, idx, parameter, gradient)?;
+            for state in 0..member.n_states {
+                check_state(idx, parameter, state, inputs[first + 1 + state])?;
+            }
+            if member.has_copy {
+                check_copy(op, idx, parameter, inputs[first + 1 + member.n_states])?;
+            }
+        }
+        let variables = &inputs[..=control];
+        Ok(variables.iter().map(|meta| Output::New { shape: *meta.shape(), dtype: meta.dtype }).collect())
+    }
+}
+
+/// Refuses parameters that are not wide floats, and gradients that do not belong to them.
+fn check_gradient(op: &'static str, idx: usize, parameter: &Meta, gradient: &Meta) -> Result<()> {
+    let fits = match parameter.dtype {
+        DType::F32 => matches!(gradient.dtype, DType::F32 | DType::F16 | DType::BF16),
+        DType::F64 => gradient.dtype == DType::F64,
+        other => {
+            return Err(Error::dtype(
+                op,
+                format!(
+                    "parameter {idx} is {other}; parameters are float32 or float64, and 16-bit ones have a float32 \
+                     master"
+                ),
+            ));
+        }
+    };
+    if !fits {
+        return Err(Error::dtype(
+            op,
+            format!(
+                "parameter {idx} is {}, its gradient {}; a float32 parameter takes gradients of float32, float16 or \
+                 bfloat16, a float64 one of float64",
+                parameter.dtype, gradient.dtype
+            ),
+        ));
+    }
+    if parameter.shape() != gradient.shape() {
+        return Err(Error::shape(
+            op,
+            format!("parameter {idx} is {}, but its gradient {}", parameter.shape(), gradient.shape()),
+        ));
+    }
+    Ok(())
+}
+
+fn check_copy(op: &'static str, idx: usize, parameter: &Meta, copy: &Meta) -> Result<()> {
+    let is_narrow = matches!(copy.dtype, DType::F16 | DType::BF16);
+    if is_narrow && parameter.dtype == DType::F32 && parameter.shape() == copy.shape() {
+        return Ok(());
+    }
+    Err(Error::argument(
+        op,
+        format!(
+            "parameter {idx} is {} {}, its compute copy {} {}; a float32 parameter may have a float16 or bfloat16 copy \
+             of its shape",
+            parameter.shape(),
+            parameter.dtype,
+            copy.shape(),
+            copy.dtype
+        ),
+    ))
+}
+
+/// Refuses a state that is not like its parameter.
+pub(super) fn check_like(
+    op: &'static str,
+    idx: usize,
+    parameter: &Meta,
+    name: &str,
+    state: &Meta,
+) -> Result<()> {
+    if state.shape() == parameter.shape() && state.dtype == parameter.dtype {
+        return Ok(());
+    }
+    Err(Error::argument(
+        op,
+        format!(
+            "parameter {idx} is {} {}, but its state `{name}` is {} {}; it has the parameter's shape and dtype",
+            parameter.shape(),
+            parameter.dtype,
+            state.shape(),
+            state.dtype
+        ),
+    ))
+}
+
+/// The operands of one execution, shared by its tasks.
+pub(super) struct Operands<'a> {
+    members: &'a Members,
+    inputs: &'a [Operand<'a>],
+    outputs: &'a [Operand<'a>],
+}
+
+// SAFETY: operands are addresses and forms; what is read and written through them is promised where it is done.
+unsafe impl Sync for Operands<'_> {}
+
+impl<'a> Operands<'a> {
+    pub fn new(members: &'a Members, run: &Run<'a>) -> Operands<'a> {
+        Operands { members, inputs: run.inputs, outputs: run.outputs }
+    }
+
+    /// The control buffer, which is passed on as it is.
+    pub fn control(&self) -> Control {
+        let at = self.members.control();
+        let control = Control::load(&self.inputs[at]);
+        if self.inputs[at].ptr() != self.outputs[at].ptr() {
+            control.store(&self.outputs[at]);
+        }
+        control
+    }
+
+    /// A parameter's entry in the list.
+    pub fn member(&self, idx: usize) -> Member {
+        self.members.member(idx)
+    }
+
+    /// The number of elements of a parameter.
+    pub fn n_elems(&self, idx: usize) -> usize {
+        self.parameter(idx).n_elems()
+    }
+
+    /// Where a parameter's new value goes.
+    pub fn parameter(&self, idx: usize) -> &Operand<'a> {
+        &self.outputs[self.members.firsts[idx]]
+    }
+
+    /// A parameter's gradient.
+    pub fn gradient(&self, idx: usize) -> &Operand<'a> {
+        &self.inputs[self.members.control() + 1 + idx]
+    }
+
+    /// Where the new value of a parameter's state goes.
+    pub fn state(&self, idx: usize, state: usize) -> &Operand<'a> {
+        &self.outputs[self.members.firsts[idx] + 1 + state]
+    }
+
+    /// Where a parameter's compute copy goes.
+    pub fn copy(&self, idx: usize) -> Option<&Operand<'a>> {
+        let member = self.members.member(idx);
+        member.has_copy.then(|| &self.outputs[self.members.firsts[idx] + 1 + member.n_states])
+    }
+
+    /// Brings a tile of a parameter, of its states and of its copy to where their new values go, unless they are there
+    /// already. States of another shape than the parameter's have an element per block.
+    ///
+    /// # Safety
+    /// Nobody else uses these elements meanwhile.
+    pub unsafe fn carry(&self, idx: usize, tile: Range<usize>) {
+        let first = self.members.firsts[idx];
+        let shape = self.inputs[first].shape();
+        for at in first..self.members.firsts[idx + 1] {
+            let blocks = tile.start / BLOCK_LEN..tile.end.div_ceil(BLOCK_LEN);
+            let part = if self.inputs[at].shape() == shape { tile.clone() } else { blocks };
+            // SAFETY: the part lies within the operands, and is the caller's alone.
+            unsafe { self.carry_part(at, part) };
+        }
+    }
+
+    /// Brings the whole of a parameter, of its states and of its copy to where their new values go, unless they are
+    /// there already.
+    ///
+    /// # Safety
+    /// Nobody else uses these operands meanwhile.
+    pub unsafe fn carry_whole(&self, idx: usize) {
+        for at in self.members.firsts[idx]..self.members.firsts[idx + 1] {
+            // SAFETY: all elements of the operands, which are the caller's alone.
+            unsafe { self.carry_part(at, 0..self.inputs[at].n_elems()) };
+        }
+    }
+
+    /// # Safety
+    /// The part lies within the operands at that position, and nobody else uses it meanwhile.
+    unsafe fn carry_part(&self, at: usize, part: Range<usize>) {
+        let (from, to) = (&self.inputs[at], &self.outputs[at]);
+        if from.ptr() == to.ptr() {
+            return;
+        }
+        // SAFETY: the operands have one shape and dtype, and the rest is the caller's promise.
+        unsafe {
+            match from.dtype().size() {
+                8 => carry_elements::<u64>(from, to, part),
+                4 => carry_elements::<u32>(from, to, part),
+                2 => carry_elements::<u16>(from, to, part),
+                _ => carry_elements::<u8>(from, to, part),
+            }
+        }
+    }
+
+    /// Cuts all elements of all parameters into tiles and calls `visit` with the parameter and the elements of each,
+    /// on all threads. Tiles are visited once, in no order, and tiles of different tasks do not overlap.
+    pub fn for_each_tile(&self, visit: impl Fn(usize, Range<usize>) + Sync) {
+        let n_tiles = |idx: usize| self.n_elems(idx).div_ceil(TILE_LEN);
+        let total: usize = (0..self.members.len()).map(n_tiles).sum();
+        parallel(total.div_ceil(TILES_PER_TASK), |task| {
+            let (mut idx, mut before) = (0, 0);
+            for tile in task * TILES_PER_TASK..((task + 1) * TILES_PER_TASK).min(total) {
+                while tile >= before + n_tiles(idx) {
+                    before += n_tiles(idx);
+                    idx += 1;
+                }
+                let start = (tile - before) * TILE_LEN;
+                visit(idx, start..(start + TILE_LEN).min(self.n_elems(idx)));
+            }
+        });
+    }
+}
+
+/// # Safety
+/// Both operands are valid for elements of `T`'s size in that range, `to` is contiguous, and nobody else uses the range.
+unsafe fn carry_elements<T: Copy>(from: &Operand, to: &Operand, range: Range<usize>) {
+    let first = to.ptr().cast::<T>();
+    // SAFETY: the caller's promise.
+    unsafe { walk::<T>(from, range.clone(), |at, value| first.add(range.start + at).write(value)) };
+}
+
+/// Calls `visit` with each element of a range, in row-major order, and its place in the range.
+///
+/// # Safety
+/// The operand is valid for reads of `T` in that range.
+unsafe fn walk<T: Copy>(from: &Operand, range: Range<usize>, mut visit: impl FnMut(usize, T)) {
+    let (shape, strides) = (from.shape().dims(), from.meta.layout.strides());
+    let first = from.ptr().cast::<T>();
+    let (row_len, step) = match (shape.last(), strides.last()) {
+        (Some(&len), Some(&step)) => (len, step),
+        _ => (1, 1),
+    };
+    let mut at = range.start;
+    while at < range.end {
+        let n = (row_len - at % row_len).min(range.end - at);
+        let offset = offset_of(shape, strides, at);
+        for idx in 0..n {
+            // SAFETY: an element of a row of the operand.
+            visit(at - range.start + idx, unsafe { *first.offset(offset + idx as isize * step) });
+        }
+        at += n;
+    }
+}
+
+/// A part of an output to write.
+///
+/// # Safety
+/// The output is of type `T`, and nobody else uses that part while the slice lives.
+pub(super) unsafe fn part<'a, T>(output: &Operand, range: Range<usize>) -> &'a mut [T] {
+    // SAFETY: outputs are contiguous, and the rest is the caller's promise.
+    unsafe { std::slice::from_raw_parts_mut(output.ptr().cast::<T>().add(range.start), range.len()) }
+}
+
+/// Room for a tile of a gradient in the type that is computed with.
+pub(super) struct Room<T>([T; TILE_LEN]);
+
+impl<T: Real> Room<T> {
+    pub fn new() -> Room<T> {
+        Room([T::ZERO; TILE_LEN])
+    }
+}
+
+/// At most a tile of a gradient: where it lies if it is contiguous and of the type that is computed with, else a copy.
+///
+/// # Safety
+/// The gradient is valid for its layout, of a dtype that [`Members::infer`] allows for a parameter of `T`, and nobody
+/// writes it.
+pub(super) unsafe fn gradient<'a, T: Real>(
+    gradient: &Operand<'a>,
+    range: Range<usize>,
+    room: &'a mut Room<T>,
+) -> &'a [T] {
+    let in_place = gradient.is_contiguous() && gradient.dtype().size() == size_of::<T>();
+    if in_place {
+        // SAFETY: contiguous elements of `T`: the only dtype of that size that is allowed.
+        return unsafe {
+            std::slice::from_raw_parts(gradient.ptr().cast::<T>().add(range.start), range.len())
+        };
+    }
+    let room = &mut room.0[..range.len()];
+    // SAFETY: the caller's promise.
+    unsafe {
+        match gradient.dtype() {
+            DType::F16 => widen::<T, f16>(gradient, range, room),
+            DType::BF16 => widen::<T, bf16>(gradient, range, room),
+            _ => walk::<T>(gradient, range, |at, value| room[at] = value),
+        }
+    }
+    room
+}
+
+/// # Safety
+/// As [`walk`].
+unsafe fn widen<T: Real, S: Element<Compute = f32>>(from: &Operand, range: Range<usize>, room: &mut [T]) {
+    if !from.is_contiguous() {
+        // SAFETY: the caller's promise.
+        return unsafe { walk::<S>(from, range, |at, value| room[at] = T::from(value.widen())) };
+    }
+    // SAFETY: contiguous elements of the operand.
+    let stored = unsafe { std::slice::from_raw_parts(from.ptr().cast::<S>().add(range.start), range.len()) };
+    plimsoll_cpu::simd::vectorize(
+        #[inline(always)]
+        || {
+            for (wide, &stored) in room.iter_mut().zip(stored) {
+                *wide = T::from(stored.widen());
+            }
+        },
+    );
+}
+
+/// Writes the new values of a part of a parameter to its 16-bit copy.
+///
+/// # Safety
+/// The copy is f16 or bf16, and nobody else uses that part of it.
+pub(super) unsafe fn write_copy<T: Real>(values: &[T], copy: &Operand, range: Range<usize>) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        match copy.dtype() {
+            DType::F16 => narrow(values, part::<f16>(copy, range)),
+            _ => narrow(values, part::<bf16>(copy, range)),
+        }
+    }
+}
+
+fn narrow<T: Real, S: Element<Compute = f32>>(values: &[T], copy: &mut [S]) {
+    plimsoll_cpu::simd::vectorize(
+        #[inline(always)]
+        || {
+            for (stored, &value) in copy.iter_mut().zip(values) {
+                *stored = S::narrow(value.to_f64() as f32);
+            }
+        },
+    );
+}

@@ -1,0 +1,65 @@
+//! The op that reads a variable's value out of a file, and its 16-bit copy's with it. It writes variables and has no
+//! inputs but their old values, which it ignores; it is run by `Variable::read_file` alone and is not in the registry.
+
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use crate::dtype::DType;
+use crate::error::{Error, Result};
+use crate::op::{Gradient, Meta, Op, Output, Outputs, Run};
+use crate::ops::copy;
+
+/// Reads the first output from a file; the second, if there is one, is the first in another dtype.
+#[derive(Debug)]
+pub(crate) struct ReadFile {
+    file: Arc<File>,
+    /// The file's name, for errors.
+    path: PathBuf,
+    /// Where the values begin.
+    offset: u64,
+}
+
+impl ReadFile {
+    pub fn new(file: Arc<File>, path: &Path, offset: u64) -> ReadFile {
+        ReadFile { file, path: path.to_owned(), offset }
+    }
+}
+
+impl Op for ReadFile {
+    fn name(&self) -> &'static str {
+        "read_file"
+    }
+
+    fn infer(&self, inputs: &[&Meta]) -> Result<Outputs> {
+        Ok(inputs.iter().map(|old| Output::New { shape: *old.shape(), dtype: old.dtype }).collect())
+    }
+
+    fn run(&self, run: &mut Run<'_>) -> Result<()> {
+        let value = &run.outputs[0];
+        let n_bytes = value.n_elems() * value.dtype().size();
+        if n_bytes > 0 {
+            // SAFETY: an output is row-major, as long as its layout says, and nobody else's while the op runs; pages
+            // come zeroed from the source, so every byte has a value.
+            let bytes = unsafe { std::slice::from_raw_parts_mut(value.ptr(), n_bytes) };
+            self.file.read_exact_at(bytes, self.offset).map_err(|error| Error::io(&self.path, error))?;
+            if value.dtype() == DType::Bool {
+                // Other bytes than 0 and 1 would be no truth values.
+                bytes.iter_mut().for_each(|byte| *byte = u8::from(*byte != 0));
+            }
+        }
+        if let Some(narrow) = run.outputs.get(1) {
+            copy::copy(value, narrow);
+        }
+        Ok(())
+    }
+
+    fn gradient(&self) -> Gradient {
+        Gradient::None("reading a file is not a function")
+    }
+
+    fn overwrites(&self) -> &'static [usize] {
+        &[0]
+    }
+}

@@ -1,0 +1,50 @@
+//! Gradients one by one: each handed out as soon as it is complete, so that they need not be there together.
+
+use std::sync::Arc;
+
+use super::gradient::{Saves, count_as_gradient, not_connected};
+use crate::context;
+use crate::error::Result;
+use crate::tape::GradientTape;
+use crate::tensor::Tensor;
+
+impl GradientTape {
+    /// Hands out the gradient of `target` with respect to each source as soon as it is complete, in the order in which
+    /// backward reaches them: last used first. `take` gets the source's position and the gradient; what it drops is gone
+    /// before the next one is computed. A source that is read in several places is handed out when all of them have been
+    /// walked, and the tape has then let go of its value.
+    ///
+    /// # Errors
+    /// A source that the target does not depend on, before anything is handed out; those of `take`, which end the walk;
+    /// a second call on a tape that is not persistent; memory that is full.
+    #[track_caller]
+    pub fn gradient_each(
+        &self,
+        target: &Tensor,
+        sources: &[&Tensor],
+        mut take: impl FnMut(usize, Tensor) -> Result<()>,
+    ) -> Result<()> {
+        let _line = context::at_callers_line();
+        let core = &self.core;
+        if let Some(source) = core.unconnected(target, sources)? {
+            return Err(not_connected("gradient_each", source, sources[source]));
+        }
+        self.begin_use()?;
+        let mut is_taken = vec![false; sources.len()];
+        let mut hand_out = |source: usize, gradient: Tensor| {
+            is_taken[source] = true;
+            count_as_gradient(&gradient);
+            take(source, gradient)
+        };
+        let walked = context::with_changed_tapes(
+            |tapes| tapes.retain(|tape| !Arc::ptr_eq(tape, core)),
+            || core.walk_each(&[target], None, sources, Saves::Go, &mut hand_out),
+        );
+        self.end_use();
+        walked?;
+        match is_taken.iter().position(|&is_taken| !is_taken) {
+            Some(source) => Err(not_connected("gradient_each", source, sources[source])),
+            None => Ok(()),
+        }
+    }
+}
