@@ -1,7 +1,8 @@
 //! `cargo xtask test`: everything the tests need, then all tests.
 //!
-//! After the ordinary tests come the things that `cargo test` does not run: every example must end well, the pool's
-//! concurrency is explored by loom, and valgrind watches a sample for errors that no assertion sees. Valgrind is
+//! After the ordinary tests come the things that `cargo test` does not run: every example must end well, that of a crate
+//! outside the workspace included, the pool's concurrency is explored by loom, and valgrind watches a sample for errors
+//! that no assertion sees. Valgrind is
 //! the only tool that Rust does not bring along; where it cannot be had, the step says so and is left out.
 
 use std::path::Path;
@@ -23,6 +24,7 @@ pub fn run(root: &Path, extent: Extent) -> Outcome {
     Step::cargo(root, &["test", "--workspace", "--all-features"]).run()?;
     if extent == Extent::Everything {
         examples(root)?;
+        own_recipe(root)?;
         loom(root)?;
         memcheck(root)?;
     }
@@ -39,6 +41,20 @@ fn examples(root: &Path) -> Outcome {
         for name in program_names(&folder)? {
             Step::cargo(root, &["run", "--quiet", "--package", "plimsoll", "--example", &name]).run()?;
         }
+    }
+    Ok(())
+}
+
+/// Builds a crate of somebody's own outside the workspace, and trains and measures its recipe.
+fn own_recipe(root: &Path) -> Outcome {
+    const MANIFEST: &str = "examples/own-recipe/Cargo.toml";
+    // The versions that the workspace has locked are those that it was tested with.
+    let lock = root.join("examples/own-recipe/Cargo.lock");
+    std::fs::copy(root.join("Cargo.lock"), &lock)
+        .map_err(|error| format!("cannot write {}: {error}", lock.display()))?;
+    let run = ["run", "--quiet", "--manifest-path", MANIFEST, "--target-dir", "target/own-recipe", "--"];
+    for arguments in [["train", "wave", "--epochs", "2"], ["bench", "wave", "--steps", "1"]] {
+        Step::cargo(root, &[&run[..], &arguments].concat()).run()?;
     }
     Ok(())
 }

@@ -20,6 +20,7 @@ mod matvec_kernel;
 mod operand;
 mod output;
 mod pack_kernel;
+mod packed;
 mod patches;
 mod plan;
 mod product;
@@ -35,6 +36,7 @@ pub use conv::{Conv2d, ConvPass, Image, conv2d_backward_input, conv2d_backward_w
 pub use element::{Element, Real};
 pub use isa::{Isa, with_isa};
 pub use output::Activation;
+pub use packed::PackedB;
 
 use isa::HasKernels;
 use matvec::{MatVec, MatVecPlan};

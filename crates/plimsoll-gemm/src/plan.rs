@@ -8,7 +8,7 @@
 use std::ops::Range;
 
 use crate::Shape;
-use crate::element::Element;
+use crate::element::{Element, Real};
 use crate::tasks::MAX_SLOTS;
 use crate::tile::MAX_TILE_ROW_BYTES;
 
@@ -33,6 +33,9 @@ const TASK_MULTIPLE: usize = 4;
 
 /// Multiply-adds below which a product is not worth a second thread.
 const SERIAL_WORK: usize = 1 << 19;
+
+/// Numbers below which packing is not worth a second thread.
+const SERIAL_PACKING: usize = 1 << 15;
 
 /// Multiply-adds up to which the products of a batch run side by side, each on one thread.
 const LANE_WORK: usize = 1 << 23;
@@ -173,6 +176,35 @@ impl Plan {
         let len = plan.shared_len + plan.n_slots * plan.slot_len + plan.sums_len;
         plan.lane_bytes = (len * size).next_multiple_of(64);
         plan
+    }
+
+    /// The plan for a product on one thread whose B is packed beforehand, for all columns and all depths.
+    pub fn of_packed<T: Real>(shape: &Shape) -> Self {
+        let size = size_of::<T>();
+        let n_blocks = shape.k.div_ceil(BLOCK_DEPTH).max(1);
+        let block_depth = shape.k.div_ceil(n_blocks).max(1);
+        let slot_len = shape.m * block_depth;
+        Self {
+            split: Split::Rows,
+            concurrency: Concurrency::Tasks,
+            chunk_rows: shape.m,
+            chunk_cols: shape.n.next_multiple_of(MAX_TILE_ROW_BYTES / size),
+            task_lanes: shape.m,
+            block_depth,
+            shared_depth: shape.k,
+            serial: shape.n.saturating_mul(shape.k) <= SERIAL_PACKING,
+            n_slots: 1,
+            shared_len: 0,
+            slot_len,
+            sums_len: 0,
+            lane_bytes: (slot_len * size).next_multiple_of(64),
+            parts_bytes: 0,
+        }
+    }
+
+    /// Numbers of the panels of a whole B `[k, n]`.
+    pub fn packed_len(&self, k: usize) -> usize {
+        self.chunk_cols * k
     }
 
     /// Bytes of workspace.

@@ -76,6 +76,31 @@ impl<T: Real> Product<'_, T> {
         }
     }
 
+    /// Packs B over all columns and depths into `panels`, for [`Product::run_packed`].
+    ///
+    /// # Safety
+    /// `panels` must have room for what the plan says, and be nobody else's.
+    pub unsafe fn pack_all_of_b(&self, panels: *mut T) {
+        self.pack_shared(&self.whole(panels, std::ptr::null_mut()), &(0..self.shape.k));
+    }
+
+    /// Runs a single product on this thread, with a B that was packed beforehand.
+    ///
+    /// # Safety
+    /// `panels` must be what [`Product::pack_all_of_b`] wrote for these columns and depths, `workspace` as for
+    /// [`Product::run`].
+    pub unsafe fn run_packed(&self, panels: *const T, workspace: *mut u8) {
+        let chunk = self.whole(panels.cast_mut(), workspace.cast());
+        self.task(&chunk, &(0..self.shape.k), 1, 0, &Slots::new(1));
+    }
+
+    /// All of C as one chunk, for a B that is packed as a whole.
+    fn whole(&self, shared: *mut T, private: *mut T) -> Chunk<'_, T> {
+        let Shape { m, n, k, .. } = self.shape;
+        let memory = Memory { shared, private, sums: std::ptr::null_mut() };
+        Chunk { batch: 0, rows: 0..m, cols: 0..n, depth: 0..k, output: &self.output, memory }
+    }
+
     /// Runs one product whose depth is split into parts, then adds the parts' sums in a fixed order.
     fn in_parts(&self, parts: usize, sums: *mut T, memory: impl Fn(usize) -> Memory<T> + Sync) {
         let Shape { m, n, k, .. } = self.shape;

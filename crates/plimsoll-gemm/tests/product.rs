@@ -6,7 +6,7 @@ mod support;
 use half::{bf16, f16};
 use matrix::{Layout, Matrix, reference};
 use plimsoll_cpu::threads;
-use plimsoll_gemm::{Epilogue, Isa, Shape, gemm, with_isa, workspace};
+use plimsoll_gemm::{Epilogue, Isa, PackedB, Shape, gemm, with_isa, workspace};
 use support::{Number, Random, Workspace};
 
 /// One product and how its result is checked.
@@ -94,6 +94,60 @@ fn small_shapes_and_tile_edges() {
         for n in [0, 1, 4, 8, 15, 16, 17, 31, 32, 33, 65] {
             for k in [0, 1, 3, 20] {
                 Case::new(1, m, n, k).check_all();
+            }
+        }
+    }
+}
+
+/// Multiplies by a packed B, with a bias and perhaps onto what is there, and checks every element.
+fn check_packed<E: Number<Real: Number>>(isa: Isa, [m, n, k]: [usize; 3], layout: Layout, accumulate: bool) {
+    let shape = Shape { batch: 1, m, n, k };
+    let mut random = Random(23);
+    let a = Matrix::<E>::random(&mut random, Layout::Spread, 1, m, k);
+    let b = Matrix::<E>::random(&mut random, layout, 1, k, n);
+    let mut c = Matrix::<E::Real>::random(&mut random, Layout::Rows, 1, m, n);
+    let bias: Vec<E::Real> = (0..n).map(|_| E::real(random.next())).collect();
+    let before = c.all().to_vec();
+    let extra = |row: usize, col: usize| {
+        let old = if accumulate { c.get(0, row, col) } else { 0.0 };
+        old + E::real_to_f64(bias[col])
+    };
+    let expected: Vec<_> = (0..m * n)
+        .map(|idx| reference(&shape, &a, &b, extra(idx / n, idx % n), (0, idx / n, idx % n)))
+        .collect();
+    let epilogue = Epilogue::<E::Real> { bias: Some(bias.as_ptr()), activation: None, accumulate };
+    let mut packed = Workspace::new(PackedB::<E::Real>::bytes(k, n));
+    let mut memory = Workspace::new(PackedB::<E::Real>::workspace(m, k));
+    // SAFETY: the matrices are as large as their shapes and layouts say.
+    with_isa(isa, || unsafe {
+        let b = PackedB::pack(b.as_ref(), k, n, packed.slice());
+        b.multiply(m, a.as_ref(), c.as_mut(), &epilogue, memory.slice());
+    });
+    packed.assert_guards();
+    memory.assert_guards();
+    c.assert_only_matrix_changed(&before, 1, m, n);
+    for (idx, expected) in expected.into_iter().enumerate() {
+        let got = c.get(0, idx / n, idx % n);
+        let error: f64 = (got - expected.value).abs();
+        assert!(
+            error <= expected.tolerance,
+            "[{m}, {n}, {k}] {layout:?} on {isa:?}: {idx} is {got}, expected {}",
+            expected.value
+        );
+    }
+}
+
+#[test]
+fn a_packed_operand_gives_the_same_product() {
+    for isa in Isa::ALL.into_iter().filter(|isa| isa.is_available()) {
+        for shape in
+            [[1, 1, 1], [3, 0, 2], [0, 3, 2], [2, 3, 0], [16, 100, 257], [7, 33, 600], [33, 250, 140]]
+        {
+            for (layout, accumulate) in [(Layout::Rows, true), (Layout::Columns, false)] {
+                check_packed::<f32>(isa, shape, layout, accumulate);
+                check_packed::<f64>(isa, shape, layout, accumulate);
+                check_packed::<f16>(isa, shape, layout, accumulate);
+                check_packed::<bf16>(isa, shape, layout, accumulate);
             }
         }
     }

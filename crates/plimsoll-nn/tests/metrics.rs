@@ -114,3 +114,38 @@ fn labels_that_do_not_fit_are_refused() -> Result<()> {
     assert!(error.contains("they must agree"), "{error}");
     Ok(())
 }
+
+/// A metric of one's own: how many examples there were.
+#[derive(Default)]
+struct Examples(usize);
+
+impl Metric for Examples {
+    fn name(&self) -> &str {
+        "examples"
+    }
+
+    fn update(&mut self, labels: &Tensor, _predictions: &Tensor) -> Result<()> {
+        self.0 += labels.shape()[0];
+        Ok(())
+    }
+
+    fn result(&self) -> f64 {
+        self.0 as f64
+    }
+
+    fn reset(&mut self) {
+        self.0 = 0;
+    }
+}
+
+#[test]
+fn a_metric_of_ones_own_stands_beside_the_others() -> Result<()> {
+    let mut metrics: Vec<Box<dyn Metric>> = vec![Box::new(Examples::default()), Box::new(Accuracy::new())];
+    let labels = Tensor::from_slice(&[1i64, 2], 2)?;
+    for metric in &mut metrics {
+        metric.update(&labels, &labels.cast(DType::F32)?)?;
+    }
+    let told: Vec<(&str, f64)> = metrics.iter().map(|metric| (metric.name(), metric.result())).collect();
+    assert_eq!(told, [("examples", 2.0), ("accuracy", 1.0)]);
+    Ok(())
+}

@@ -102,10 +102,8 @@ fn bits(trainer: &Trainer) -> Result<Vec<(String, Vec<u64>)>> {
     let weights = trainer.model().variables();
     let masters: Vec<Variable> = weights.iter().filter_map(|variable| variable.master().cloned()).collect();
     let all = weights.into_iter().chain(masters).chain(trainer.optimizer().variables());
-    all.map(|variable| {
-        Ok((variable.name(), variable.to_f64_vec()?.into_iter().map(f64::to_bits).collect()))
-    })
-    .collect()
+    all.map(|variable| Ok((variable.name(), variable.to_f64_vec()?.into_iter().map(f64::to_bits).collect())))
+        .collect()
 }
 
 #[test]
@@ -151,7 +149,9 @@ fn the_loss_scale_of_that_run_moves_both_ways() -> Result<()> {
     let mut trainer = run(3, Policy::MixedFloat16, &Losses::default())?.callback(watch);
     trainer.fit(&data, Until::Steps(14))?;
     let scales = scales.borrow();
-    assert!(scales.windows(2).any(|pair| pair[1] > pair[0]) && scales.windows(2).any(|pair| pair[1] < pair[0]));
+    assert!(
+        scales.windows(2).any(|pair| pair[1] > pair[0]) && scales.windows(2).any(|pair| pair[1] < pair[0])
+    );
     Ok(())
 }
 
@@ -213,7 +213,10 @@ fn the_best_epoch_is_kept_and_its_weights_come_back() -> Result<()> {
     // A learning rate that ruins the model after some epochs.
     let mut trainer = {
         set_seed(3);
-        let model = Sequential::new().add(Dense::new(8).activation(Activation::Tanh)).add(Dense::new(1)).build([6])?;
+        let model = Sequential::new()
+            .add(Dense::new(8).activation(Activation::Tanh))
+            .add(Dense::new(1))
+            .build([6])?;
         Trainer::new(model, Adam::new(0.01).build(), MeanSquaredError)
             .held_out(Shuffled::new()?)
             .callback(LearningRate(|step| if step < 21 { 0.01 } else { 3.0 }))
@@ -221,7 +224,8 @@ fn the_best_epoch_is_kept_and_its_weights_come_back() -> Result<()> {
             .callback(Watch::new().epochs(move |event, run| {
                 let loss = event.held_out.as_ref().map_or(f64::NAN, |held_out| held_out.loss);
                 if loss < seen.borrow().0 {
-                    let weights = run.model().variables().iter().map(|v| v.to_vec::<f32>()).collect::<Result<_>>()?;
+                    let weights =
+                        run.model().variables().iter().map(|v| v.to_vec::<f32>()).collect::<Result<_>>()?;
                     *seen.borrow_mut() = (loss, weights);
                 }
                 Ok(())
@@ -273,7 +277,8 @@ fn a_callback_stops_the_run_and_its_error_ends_it() -> Result<()> {
     let mut trainer = run(3, Policy::Float32, &Losses::default())?.callback(stop);
     let history = trainer.fit(&Shuffled::new()?, Until::Epochs(2))?;
     assert_eq!((history.steps, history.stopped.as_deref()), (3, Some("enough")));
-    let fail = Watch::new().steps(|_, _| Err(plimsoll_tensor::Error::argument("bar", "the terminal is gone")));
+    let fail =
+        Watch::new().steps(|_, _| Err(plimsoll_tensor::Error::argument("bar", "the terminal is gone")));
     let mut trainer = run(3, Policy::Float32, &Losses::default())?.callback(fail);
     let error = trainer.fit(&Shuffled::new()?, Until::Epochs(2)).unwrap_err().to_string();
     assert!(error.contains("the terminal is gone"), "{error}");

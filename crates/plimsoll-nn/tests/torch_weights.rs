@@ -4,8 +4,8 @@ use std::path::PathBuf;
 
 use plimsoll_nn::checkpoint::{NameMap, read_tensors};
 use plimsoll_nn::layers::{
-    BatchNorm, Conv2D, Conv2DTranspose, Dense, Embedding, Flatten, GroupNorm, LayerNorm, MultiHeadAttention, Residual,
-    Sequential,
+    BatchNorm, Conv2D, Conv2DTranspose, Dense, Embedding, Flatten, GroupNorm, LayerNorm, MultiHeadAttention,
+    Residual, Sequential,
 };
 use plimsoll_nn::{Layer, Model};
 use plimsoll_tensor::{Activation, Result, Tensor};
@@ -48,16 +48,23 @@ fn linear_layers() -> Result<()> {
 fn a_map_that_does_not_fit_says_what_is_left_over() -> Result<()> {
     let model = perceptron()?;
     let before: Vec<f32> = model.variables()[0].to_vec()?;
-    let error = NameMap::new().linear("layers.{n}", "layer_{n}").load(&model, file("mlp")).unwrap_err().to_string();
+    let error =
+        NameMap::new().linear("layers.{n}", "layer_{n}").load(&model, file("mlp")).unwrap_err().to_string();
     assert!(error.contains("nothing here takes its \"io.x\", \"io.y\""), "{error}");
     let error = NameMap::new().ignore("io.{tensor}").load(&model, file("mlp")).unwrap_err().to_string();
-    assert!(error.contains("something for \"layer_2.kernel\"") && error.contains("\"layers.0.bias\""), "{error}");
+    assert!(
+        error.contains("something for \"layer_2.kernel\"") && error.contains("\"layers.0.bias\""),
+        "{error}"
+    );
     let upright = NameMap::new()
         .rule("layers.{n}.weight", "layer_{n}.kernel", plimsoll_nn::checkpoint::Change::Nothing)
         .linear("layers.{n}", "layer_{n}")
         .ignore("io.{tensor}");
     let error = upright.load(&model, file("mlp")).unwrap_err().to_string();
-    assert!(error.contains("\"layers.0.weight\" is [7, 5] there, and \"layer_0.kernel\" is [5, 7]"), "{error}");
+    assert!(
+        error.contains("\"layers.0.weight\" is [7, 5] there, and \"layer_0.kernel\" is [5, 7]"),
+        "{error}"
+    );
     assert_eq!(model.variables()[0].to_vec::<f32>()?, before);
     Ok(())
 }

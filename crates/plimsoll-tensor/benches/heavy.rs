@@ -4,7 +4,10 @@
 
 use std::time::{Duration, Instant};
 
-use plimsoll_tensor::{Activation, AttentionConfig, Conv2dConfig, DType, GradientTape, Result, Tensor};
+use plimsoll_tensor::{
+    Activation, AttentionConfig, Conv2dConfig, DType, GradientTape, GruWeights, RecurrentWeights, Result,
+    Tensor,
+};
 
 /// How long each figure is measured.
 const PATIENCE: Duration = Duration::from_millis(600);
@@ -51,6 +54,31 @@ fn conv2d(config: Conv2dConfig) -> Call {
     Box::new(move |x| x[0].conv2d(&x[1], None, &config))
 }
 
+/// A cell over a sequence; what is measured are its hidden states, or the last one alone.
+fn lstm(sequence: bool) -> Call {
+    Box::new(move |x| {
+        let weights = RecurrentWeights { kernel: &x[1], recurrent: &x[2], bias: Some(&x[3]) };
+        match sequence {
+            true => x[0].lstm(&weights, None).map(|(sequence, _)| sequence),
+            false => x[0].lstm_state(&weights, None).map(|state| state.hidden),
+        }
+    })
+}
+
+fn gru() -> Call {
+    Box::new(|x| {
+        let weights = GruWeights { kernel: &x[1], recurrent: &x[2], biases: Some([&x[3], &x[4]]) };
+        x[0].gru_state(&weights, None)
+    })
+}
+
+fn simple_rnn() -> Call {
+    Box::new(|x| {
+        let weights = RecurrentWeights { kernel: &x[1], recurrent: &x[2], bias: Some(&x[3]) };
+        x[0].simple_rnn_state(&weights, Activation::Tanh, None)
+    })
+}
+
 fn main() -> Result<()> {
     let filter = std::env::args().skip(1).find(|arg| !arg.starts_with('-')).unwrap_or_default();
     let run = |name: &str, shapes: &[&[usize]], dtype: DType, call: Call| match name.contains(&filter) {
@@ -69,5 +97,16 @@ fn main() -> Result<()> {
     let same = Conv2dConfig::new().padding([1, 1]);
     let image: &[usize] = &[32, 28, 28, 32];
     run("conv2d, 32 to 64 channels, 28 x 28", &[image, &[64, 3, 3, 32]], DType::F32, conv2d(same))?;
-    run("conv2d, depthwise, 28 x 28", &[image, &[32, 3, 3, 1]], DType::F32, conv2d(same.groups(32)))
+    run("conv2d, depthwise, 28 x 28", &[image, &[32, 3, 3, 1]], DType::F32, conv2d(same.groups(32)))?;
+    let x: &[usize] = &[32, 64, 64];
+    let weights: &[&[usize]] = &[x, &[64, 1024], &[256, 1024], &[1024]];
+    run("lstm, 32 x 64 steps, 64 to 256", weights, DType::F32, lstm(false))?;
+    run("lstm, 32 x 64 steps, 64 to 256, sequence", weights, DType::F32, lstm(true))?;
+    run("lstm, 32 x 64 steps, 64 to 256", weights, DType::BF16, lstm(false))?;
+    let one: &[&[usize]] = &[&[1, 64, 64], &[64, 1024], &[256, 1024], &[1024]];
+    run("lstm, 1 x 64 steps, 64 to 256", one, DType::F32, lstm(false))?;
+    let weights: &[&[usize]] = &[x, &[64, 768], &[256, 768], &[768], &[768]];
+    run("gru, 32 x 64 steps, 64 to 256", weights, DType::F32, gru())?;
+    let weights: &[&[usize]] = &[x, &[64, 256], &[256, 256], &[256]];
+    run("simple_rnn, 32 x 64 steps, 64 to 256", weights, DType::F32, simple_rnn())
 }

@@ -67,6 +67,13 @@ pub enum ErrorKind {
         /// What was asked for.
         op: &'static str,
     },
+    /// Something that failed while doing something else, such as making a batch.
+    Within {
+        /// What was being done.
+        place: String,
+        /// What went wrong there.
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
     /// A file that could not be read or written.
     Io {
         /// The path.
@@ -122,6 +129,14 @@ impl Error {
     /// A tape used in a way that it cannot serve.
     pub fn tape(detail: impl Into<String>) -> Error {
         Error::new(ErrorKind::Tape { detail: detail.into() })
+    }
+
+    /// An error, of any kind, that came up while doing something.
+    pub fn within(
+        place: impl Into<String>,
+        source: impl Into<Box<dyn std::error::Error + Send + Sync>>,
+    ) -> Error {
+        Error::new(ErrorKind::Within { place: place.into(), source: source.into() })
     }
 
     /// A file that could not be read or written.
@@ -196,6 +211,7 @@ impl fmt::Display for Error {
             ErrorKind::Ghost { op } => {
                 write!(f, "{op}: a ghost tensor has a shape but no values; read them on a real device")
             }
+            ErrorKind::Within { place, source } => write!(f, "{place}: {source}"),
             ErrorKind::Io { path, source } => write!(f, "{path}: {source}"),
             ErrorKind::Format { path, detail } => write!(f, "{path}: {detail}"),
         }
@@ -212,6 +228,7 @@ impl std::error::Error for Error {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match &*self.0 {
             ErrorKind::OutOfMemory(report) => Some(&**report),
+            ErrorKind::Within { source, .. } => Some(&**source),
             ErrorKind::Io { source, .. } => Some(source),
             _ => None,
         }

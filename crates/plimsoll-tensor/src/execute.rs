@@ -323,7 +323,7 @@ impl Call<'_> {
                 continue;
             }
             if let Some(storage) = args[idx].take_unshared() {
-                storage.block().set_site(context::site(self.op.name()));
+                storage.set_site(context::site(self.op.name()));
                 return Some(storage);
             }
         }

@@ -14,6 +14,7 @@ mod npy;
 pub mod op;
 mod operators;
 pub mod ops;
+mod piece;
 mod print;
 mod random;
 mod raw;
@@ -37,14 +38,20 @@ pub use error::{Error, ErrorKind, Result};
 pub use execute::apply;
 pub use file::write_whole;
 pub use layout::Layout;
+pub use npy::NpyArray;
 pub use op::{Op, OpRef};
 pub use ops::binary::Rhs;
 pub use ops::optimizer;
 pub use ops::pool::Pool2d;
 pub use ops::slice::{IntoSlices, Slice};
-pub use ops::{Activation, AttentionConfig, Conv1dConfig, Conv2dConfig, ConvConfig};
-pub use plimsoll_memory::{Bytes, Owner};
+pub use ops::{
+    Activation, AttentionConfig, Conv1dConfig, Conv2dConfig, ConvConfig, GruWeights, LstmState,
+    RecurrentWeights,
+};
+pub use piece::{Piece, Return, elements, elements_mut};
+pub use plimsoll_memory::{Bytes, FileMap, Owner};
 pub use random::{Generator, set_seed};
+pub use read::HostBytes;
 pub use report::Report;
 pub use shape::{Axes, IntoAxes, IntoExtents, IntoShape, MAX_RANK, Shape};
 pub use step::{RecordInput, Step, StepRecord};

@@ -33,23 +33,7 @@ impl Tensor {
         let _line = context::at_callers_line();
         let path = path.as_ref();
         let mut file = File::open(path).map_err(|error| Error::io(path, error))?;
-        let (header, start) = Header::read(&mut file, path)?;
-        let Header { dtype, is_fortran, mut dims } = header;
-        if is_fortran {
-            dims.reverse();
-        }
-        let shape = Shape::new(&dims).map_err(|error| Error::format(path, error.to_string()))?;
-        let n_bytes = shape.n_elems() as u64 * dtype.size() as u64;
-        let present = file.metadata().map_err(|error| Error::io(path, error))?.len().saturating_sub(start);
-        if present != n_bytes {
-            let wrong = if present < n_bytes { "cut off" } else { "followed by something else" };
-            return Err(Error::format(
-                path,
-                format!(
-                    "the data are {wrong}: {shape} of {dtype} are {n_bytes} bytes, and {present} are there"
-                ),
-            ));
-        }
+        let NpyArray { dtype, stored: shape, is_fortran, .. } = NpyArray::read(&mut file, path)?;
         let mut storage = Storage::new(&Device::current(), &shape, dtype, "read_npy")?;
         file.read_exact(storage.bytes_mut()).map_err(|error| Error::io(path, error))?;
         if dtype == DType::Bool {
@@ -85,6 +69,45 @@ impl Tensor {
             file.write_all(&header)?;
             file.write_all(&storage.bytes()[start..start + meta.n_bytes()])
         })
+    }
+}
+
+/// Where the array of an NPY file lies in it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NpyArray {
+    /// The type of the elements.
+    pub dtype: DType,
+    /// The extents in the order of storage: those of the array, or, in Fortran's order, the same backwards.
+    pub stored: Shape,
+    /// Whether the array is stored in Fortran's order.
+    pub is_fortran: bool,
+    /// The byte of the file at which the elements begin; they end with the file.
+    pub start: u64,
+}
+
+impl NpyArray {
+    /// Reads the header of a file, up to the first element, and checks that the rest is as long as it says.
+    ///
+    /// # Errors
+    /// A file that is damaged or holds a type that tensors do not.
+    pub fn read(file: &mut File, path: &Path) -> Result<NpyArray> {
+        let (Header { dtype, is_fortran, mut dims }, start) = Header::read(file, path)?;
+        if is_fortran {
+            dims.reverse();
+        }
+        let stored = Shape::new(&dims).map_err(|error| Error::format(path, error.to_string()))?;
+        let n_bytes = stored.n_elems() as u64 * dtype.size() as u64;
+        let present = file.metadata().map_err(|error| Error::io(path, error))?.len().saturating_sub(start);
+        if present != n_bytes {
+            let wrong = if present < n_bytes { "cut off" } else { "followed by something else" };
+            return Err(Error::format(
+                path,
+                format!(
+                    "the data are {wrong}: {stored} of {dtype} are {n_bytes} bytes, and {present} are there"
+                ),
+            ));
+        }
+        Ok(NpyArray { dtype, stored, is_fortran, start })
     }
 }
 

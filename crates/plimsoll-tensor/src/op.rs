@@ -214,6 +214,8 @@ pub enum Form {
     Statistics,
     /// Positions.
     Indices,
+    /// What the gates of a recurrent cell gave.
+    Gates,
     /// Nothing: a chain of cheap ops rebuilds it from values that are kept anyway.
     Derived,
 }
@@ -227,6 +229,7 @@ impl Form {
             Form::Mask => "mask",
             Form::Statistics => "statistics",
             Form::Indices => "indices",
+            Form::Gates => "gates",
             Form::Derived => "derived",
         }
     }

@@ -1,5 +1,8 @@
 //! Values in and out: slices, vectors, single numbers, arrays of other crates.
 
+use std::ops::{Deref, Range};
+use std::sync::Arc;
+
 use crate::context;
 use crate::device::Device;
 use crate::dtype::Element;
@@ -130,6 +133,43 @@ impl Tensor {
             return Err(Error::new(ErrorKind::Ghost { op }));
         }
         Ok(())
+    }
+}
+
+/// The bytes of a tensor on the host, readable from any thread. They cannot change while this lives.
+pub struct HostBytes {
+    storage: Arc<Storage>,
+    range: Range<usize>,
+}
+
+impl Deref for HostBytes {
+    type Target = [u8];
+    fn deref(&self) -> &[u8] {
+        &self.storage.bytes()[self.range.clone()]
+    }
+}
+
+impl Tensor {
+    /// The bytes of the elements in row-major order, without a copy.
+    ///
+    /// # Errors
+    /// A view whose elements do not lie one after the other; a ghost tensor, which has no values.
+    pub fn host_bytes(&self) -> Result<HostBytes> {
+        if self.device().is_ghost() {
+            return Err(Error::new(ErrorKind::Ghost { op: "host_bytes" }));
+        }
+        if !self.is_contiguous() {
+            return Err(Error::argument(
+                "host_bytes",
+                format!(
+                    "the elements of this view of shape {} do not lie one after the other; copy it with `contiguous`",
+                    self.shape()
+                ),
+            ));
+        }
+        let (storage, meta) = self.part();
+        let start = if meta.n_elems() == 0 { 0 } else { meta.layout.offset() * meta.dtype.size() };
+        Ok(HostBytes { storage, range: start..start + meta.n_bytes() })
     }
 }
 

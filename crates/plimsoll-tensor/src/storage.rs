@@ -1,26 +1,36 @@
-//! Storage: a block of the device's pool that tensors, variables and tape slots share.
+//! Storage: memory of the device's pool that tensors, variables and tape slots share.
 //!
-//! It is the only file of this crate outside `ops` that touches raw memory. A storage is written while it is
-//! made, and after that only where it is held once (see `Tensor::into_unshared` and `Variable`), so shared storage
-//! is never seen to change.
+//! Beside `piece.rs` it is the only file of this crate outside `ops` that touches raw memory. A storage is written
+//! while it is made, and after that only where it is held once (see `Tensor::into_unshared` and `Variable`), so shared
+//! storage is never seen to change. Memory that somebody lends to a tensor goes back to the lender when the last
+//! holder goes; it is never overwritten and never changes its owner, because it is not the holder's to keep.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use plimsoll_memory::{Block, Owner};
+use plimsoll_memory::{Block, Owner, Site};
 
 use crate::context;
 use crate::device::Device;
 use crate::dtype::{DType, Element};
 use crate::error::Result;
+use crate::piece::Lent;
 use crate::shape::Shape;
 
-/// Bytes on a device, freed when the last holder goes.
+/// Bytes on a device, freed or given back when the last holder goes.
 pub(crate) struct Storage {
-    block: Block,
+    memory: Memory,
     device: Device,
     /// The number of tape slots that hold this storage.
     n_slots: AtomicU32,
+}
+
+/// Where the bytes lie.
+enum Memory {
+    /// In a block of its own.
+    Own(Block),
+    /// In a part of a block that its lender wants back.
+    Lent(Lent),
 }
 
 impl Storage {
@@ -28,34 +38,78 @@ impl Storage {
     pub fn new(device: &Device, shape: &Shape, dtype: DType, op: &'static str) -> Result<Arc<Storage>> {
         let label = context::label(context::output_owner(), op);
         let block = device.pool().acquire(shape.n_elems() * dtype.size(), label)?;
-        Ok(Arc::new(Storage { block, device: device.clone(), n_slots: AtomicU32::new(0) }))
+        Ok(Storage::over(Memory::Own(block), device))
+    }
+
+    /// Bytes that somebody lends until the storage is dropped.
+    pub fn lent(lent: Lent) -> Arc<Storage> {
+        let device = lent.device().clone();
+        Storage::over(Memory::Lent(lent), &device)
+    }
+
+    fn over(memory: Memory, device: &Device) -> Arc<Storage> {
+        Arc::new(Storage { memory, device: device.clone(), n_slots: AtomicU32::new(0) })
     }
 
     pub fn device(&self) -> &Device {
         &self.device
     }
 
-    pub fn block(&self) -> &Block {
-        &self.block
+    /// The bytes asked for.
+    pub fn n_bytes(&self) -> usize {
+        match &self.memory {
+            Memory::Own(block) => block.bytes(),
+            Memory::Lent(lent) => lent.n_bytes(),
+        }
     }
 
     /// The address of the first byte; null on a ghost.
     pub fn ptr(&self) -> *mut u8 {
-        self.block.as_ptr()
+        match &self.memory {
+            Memory::Own(block) => block.as_ptr(),
+            Memory::Lent(lent) => lent.ptr(),
+        }
+    }
+
+    /// Whose bytes these are; what the input pipeline lends is data, whoever holds it.
+    pub fn owner(&self) -> Owner {
+        match &self.memory {
+            Memory::Own(block) => block.label().owner,
+            Memory::Lent(_) => Owner::Data,
+        }
+    }
+
+    /// Counts the bytes as `owner`'s from here on, unless they are lent.
+    pub fn relabel(&self, owner: Owner) {
+        if let Memory::Own(block) = &self.memory {
+            block.relabel(owner);
+        }
+    }
+
+    /// Says that another line is to be named as the maker of the bytes, unless they are lent.
+    pub fn set_site(&self, site: Site) {
+        if let Memory::Own(block) = &self.memory {
+            block.set_site(site);
+        }
+    }
+
+    /// Whether the bytes must go back to a lender as they are.
+    pub fn is_lent(&self) -> bool {
+        matches!(self.memory, Memory::Lent(_))
     }
 
     /// A tape slot takes hold. What was temporary until now is kept for backward from here on.
     pub fn keep(&self) {
-        if self.n_slots.fetch_add(1, Ordering::Relaxed) == 0 && self.block.label().owner == Owner::Temporary {
-            self.block.relabel(Owner::Saved);
+        if self.n_slots.fetch_add(1, Ordering::Relaxed) == 0 && self.owner() == Owner::Temporary {
+            self.relabel(Owner::Saved);
         }
     }
 
     /// A tape slot lets go. What somebody else still holds is temporary again.
     pub fn unkeep(self: &Arc<Storage>) {
         let was_last = self.n_slots.fetch_sub(1, Ordering::Relaxed) == 1;
-        if was_last && Arc::strong_count(self) > 1 && self.block.label().owner == Owner::Saved {
-            self.block.relabel(Owner::Temporary);
+        if was_last && Arc::strong_count(self) > 1 && self.owner() == Owner::Saved {
+            self.relabel(Owner::Temporary);
         }
     }
 
@@ -66,7 +120,7 @@ impl Storage {
 
     /// Whether the bytes belong to the model rather than to a step.
     pub fn is_persistent(&self) -> bool {
-        matches!(self.block.label().owner, Owner::Parameters | Owner::Optimizer)
+        matches!(self.owner(), Owner::Parameters | Owner::Optimizer)
     }
 
     /// The number of tape slots that hold this storage.
@@ -76,29 +130,29 @@ impl Storage {
 
     /// The bytes of a storage on the host.
     pub fn bytes(&self) -> &[u8] {
-        if self.block.bytes() == 0 {
+        if self.n_bytes() == 0 {
             return &[];
         }
         assert!(!self.ptr().is_null(), "a ghost has no values; callers refuse it first");
         // SAFETY: The block is that long, and it is not written while it is shared.
-        unsafe { std::slice::from_raw_parts(self.ptr(), self.block.bytes()) }
+        unsafe { std::slice::from_raw_parts(self.ptr(), self.n_bytes()) }
     }
 
     /// The bytes of a storage on the host that nobody else has seen yet; empty on a ghost.
     pub fn bytes_mut(self: &mut Arc<Storage>) -> &mut [u8] {
         assert!(Arc::get_mut(self).is_some(), "a shared storage is never written");
-        if self.ptr().is_null() || self.block.bytes() == 0 {
+        if self.ptr().is_null() || self.n_bytes() == 0 {
             return &mut [];
         }
         // SAFETY: The block is that long and belongs to this storage alone (checked above); pages come zeroed from the
         // source, so every byte has a value.
-        unsafe { std::slice::from_raw_parts_mut(self.ptr(), self.block.bytes()) }
+        unsafe { std::slice::from_raw_parts_mut(self.ptr(), self.n_bytes()) }
     }
 
     /// Copies `values` to the beginning of a storage that nobody else has seen yet.
     pub fn fill_from<T: Element>(self: &mut Arc<Storage>, values: &[T]) {
         assert!(Arc::get_mut(self).is_some(), "a shared storage is never written");
-        assert!(size_of_val(values) <= self.block.bytes(), "the values fit the block");
+        assert!(size_of_val(values) <= self.n_bytes(), "the values fit the block");
         if self.ptr().is_null() {
             return;
         }
@@ -109,7 +163,7 @@ impl Storage {
 
     /// `n` elements from element `first` on, copied out of a storage on the host.
     pub fn copy_out<T: Element>(&self, first: usize, n: usize) -> Vec<T> {
-        assert!((first + n) * size_of::<T>() <= self.block.bytes(), "the values lie inside the block");
+        assert!((first + n) * size_of::<T>() <= self.n_bytes(), "the values lie inside the block");
         assert!(!self.ptr().is_null(), "a ghost has no values; callers refuse it first");
         let mut values = Vec::with_capacity(n);
         // SAFETY: The block holds these elements (checked above), which were written when the storage was made, and

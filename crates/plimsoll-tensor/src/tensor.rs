@@ -128,9 +128,14 @@ impl Tensor {
         self.without_nodes()
     }
 
-    /// Counts the bytes of this tensor as `owner`'s from here on.
+    /// Who the bytes of this tensor are counted for.
+    pub fn owner(&self) -> Owner {
+        self.storage().owner()
+    }
+
+    /// Counts the bytes of this tensor as `owner`'s from here on. A batch stays data: its bytes go back to the pipeline.
     pub fn owned_by(self, owner: Owner) -> Tensor {
-        self.storage().block().relabel(owner);
+        self.storage().relabel(owner);
         self
     }
 
@@ -179,7 +184,8 @@ impl Tensor {
         let Data::Value(storage) = &self.0.data else { return false };
         Arc::strong_count(&self.0) == 1
             && Arc::strong_count(storage) == 1
-            && self.layout().covers(storage.block().bytes() / self.dtype().size())
+            && !storage.is_lent()
+            && self.layout().covers(storage.n_bytes() / self.dtype().size())
     }
 
     /// The storage under a new identity, ready to be overwritten; the tensor itself if somebody else holds it.

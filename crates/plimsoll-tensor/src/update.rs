@@ -147,7 +147,7 @@ pub(crate) fn commit(updates: Vec<Update>) -> Result<()> {
         let before = std::mem::replace(&mut **held, place);
         if !Arc::ptr_eq(&before.0, &held.0) {
             // Whoever still reads the old version keeps it; it is the variable's no longer.
-            before.0.block().relabel(if before.0.is_kept() { Owner::Saved } else { Owner::Temporary });
+            before.0.relabel(if before.0.is_kept() { Owner::Saved } else { Owner::Temporary });
         }
     }
     Ok(())
@@ -158,7 +158,8 @@ fn place(cell: &VariableCell, held: &Part) -> Result<Part> {
     if variable::is_unshared(held) {
         return Ok(held.clone());
     }
-    let owner = held.0.block().label().owner;
+    // A variable made from a batch begins in lent memory, which is data; its own is a parameter's.
+    let owner = if held.0.is_lent() { Owner::Parameters } else { held.0.owner() };
     let meta = *cell.meta();
     let fresh =
         context::with_owner(owner, || Storage::new(cell.device(), meta.shape(), meta.dtype, "assign"))?;

@@ -55,7 +55,7 @@ impl Variable {
     fn with_master(value: Tensor, master: Option<Variable>) -> Variable {
         let part = value.part();
         drop(value);
-        part.0.block().relabel(Owner::Parameters);
+        part.0.relabel(Owner::Parameters);
         Variable::from_cell(Arc::new(VariableCell {
             device: part.0.device().clone(),
             meta: Meta::fresh(*part.1.shape(), part.1.dtype),
@@ -118,7 +118,7 @@ impl Variable {
 
     /// This variable with its bytes counted as `owner`'s.
     pub fn owned_by(self, owner: Owner) -> Variable {
-        lock(&self.cell.value).0.block().relabel(owner);
+        lock(&self.cell.value).0.relabel(owner);
         self
     }
 
@@ -310,12 +310,12 @@ impl fmt::Debug for Variable {
     }
 }
 
-/// Whether a storage may be written over: the variable alone holds it, and means all of it.
+/// Whether a storage may be written over: the variable alone holds it, means all of it, and need not give it back.
 pub(crate) fn is_unshared(part: &Part) -> bool {
     let (storage, meta) = part;
-    Arc::strong_count(storage) == 1 && covers(storage, meta)
+    Arc::strong_count(storage) == 1 && !storage.is_lent() && covers(storage, meta)
 }
 
 fn covers(storage: &Storage, meta: &Meta) -> bool {
-    meta.layout.covers(storage.block().bytes() / meta.dtype.size())
+    meta.layout.covers(storage.n_bytes() / meta.dtype.size())
 }

@@ -9,7 +9,7 @@ use super::Finding;
 use crate::step::Step;
 
 /// The crate that stands for the default members.
-const ENTRY: &str = "plimsoll";
+const ENTRY: &str = "plimsoll-cli";
 
 /// Crates that have a `links` key and yet link nothing, with the reason.
 const LINK_NOTHING: &[(&str, &str)] =

@@ -288,7 +288,9 @@ impl Part<'_> {
                 let change = match self.change {
                     Change::Nothing => String::new(),
                     Change::Permute(order) => format!(", to be taken in the order {order:?} of its axes"),
-                    Change::Flattened(picture) => format!(", to be taken as a map of pictures of {picture:?}"),
+                    Change::Flattened(picture) => {
+                        format!(", to be taken as a map of pictures of {picture:?}")
+                    }
                 };
                 let (there, here) = (entry.shape, variable.shape());
                 return Some(format!("{from:?} is {there} there{change}, and {name:?} is {here}"));

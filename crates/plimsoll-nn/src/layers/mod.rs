@@ -11,14 +11,18 @@ mod dropout;
 mod embedding;
 mod flatten;
 mod group_norm;
+mod gru;
 mod lambda;
 mod layer_norm;
+mod lstm;
 mod padding;
 mod pool;
+mod recurrent;
 mod reshape;
 mod residual;
 mod rms_norm;
 mod sequential;
+mod simple_rnn;
 
 pub use activation::ActivationLayer;
 pub use attention::MultiHeadAttention;
@@ -31,13 +35,16 @@ pub use dropout::Dropout;
 pub use embedding::Embedding;
 pub use flatten::Flatten;
 pub use group_norm::GroupNorm;
+pub use gru::GRU;
 pub use lambda::Lambda;
 pub use layer_norm::LayerNorm;
+pub use lstm::LSTM;
 pub use pool::{AveragePool, GlobalAveragePool, MaxPool};
 pub use reshape::Reshape;
 pub use residual::Residual;
 pub use rms_norm::RMSNorm;
 pub use sequential::Sequential;
+pub use simple_rnn::SimpleRNN;
 
 use plimsoll_tensor::{Error, IntoShape, Result, Shape};
 

@@ -18,6 +18,7 @@ pub use huber::Huber;
 pub use mean_absolute_error::MeanAbsoluteError;
 pub use mean_squared_error::MeanSquaredError;
 pub use sparse_categorical_crossentropy::SparseCategoricalCrossentropy;
+pub(crate) use sparse_categorical_crossentropy::class_indices;
 
 use plimsoll_tensor::{DType, Error, Result, Tensor, at_callers_line};
 

@@ -15,6 +15,8 @@ pub use top_k::{SparseTopKCategoricalAccuracy, TopKCategoricalAccuracy};
 
 use plimsoll_tensor::{DType, Error, Result, Tensor, Variable, at_callers_line};
 
+use crate::losses;
+
 /// A number that is told of predictions.
 pub trait Metric: Send {
     /// The name, as logs show it.
@@ -33,7 +35,9 @@ pub trait Metric: Send {
     fn reset(&mut self);
 
     /// What it keeps on the device; nothing before the first batch.
-    fn variables(&self) -> Vec<Variable>;
+    fn variables(&self) -> Vec<Variable> {
+        Vec::new()
+    }
 }
 
 /// A metric that is the mean of a number per example: which one, and the mean so far.
@@ -114,24 +118,20 @@ macro_rules! averaged {
 
 use averaged;
 
-/// Class indices as int64, without an axis of extent one at the end, one for each row of predictions.
+/// Class indices as int64, one for each row of predictions.
 fn class_indices(metric: &'static str, labels: &Tensor, predictions: &Tensor) -> Result<Tensor> {
-    let rows = &predictions.shape().dims()[..predictions.rank().saturating_sub(1)];
-    let labels = match labels.shape().dims().split_last() {
-        Some((&1, outer)) if outer == rows && outer.len() + 1 == predictions.rank() => labels.squeeze(-1)?,
-        _ => labels.clone(),
-    };
-    if labels.shape().dims() != rows || predictions.rank() == 0 {
-        return Err(Error::shape(
+    let labels = losses::class_indices(labels, predictions)?;
+    match predictions.shape().dims().split_last() {
+        Some((_, rows)) if labels.shape().dims() == rows => labels.cast(DType::I64),
+        _ => Err(Error::shape(
             metric,
             format!(
                 "labels of shape {} for predictions of shape {}; one for each row",
                 labels.shape(),
                 predictions.shape()
             ),
-        ));
+        )),
     }
-    labels.cast(DType::I64)
 }
 
 /// Refuses labels of another shape than the predictions'.

@@ -1,5 +1,6 @@
 //! Where a run's batches come from.
 
+use plimsoll_data::Dataset;
 use plimsoll_tensor::{Error, Result, Tensor};
 
 /// One batch: inputs and what the model should say to them, example by example along the first axis.
@@ -64,5 +65,38 @@ impl Examples for Vec<Pair> {
 
     fn n_batches(&self) -> Option<u64> {
         Some(self.len() as u64)
+    }
+}
+
+/// Batches of two fields: the inputs, then the labels.
+impl Examples for Dataset {
+    fn epoch(&self, epoch: u64, batch: u64) -> Result<Epoch<'_>> {
+        let fields = self.spec().fields();
+        if fields.len() != 2 {
+            return Err(Error::argument(
+                "fit",
+                format!(
+                    "the dataset has {} fields: {}; there must be two, the inputs and the labels",
+                    fields.len(),
+                    self.spec()
+                ),
+            ));
+        }
+        let batches = self.iterate_from(epoch, batch);
+        Ok(Box::new(batches.map(|batch| {
+            let [inputs, labels] = batch?.tensors()?;
+            Ok(Pair { inputs, labels })
+        })))
+    }
+
+    fn n_batches(&self) -> Option<u64> {
+        self.len().map(|n| n as u64)
+    }
+
+    fn names(&self) -> [String; 2] {
+        match self.spec().fields() {
+            [inputs, labels] => [inputs.name().to_owned(), labels.name().to_owned()],
+            _ => ["inputs", "labels"].map(str::to_owned),
+        }
     }
 }

@@ -76,11 +76,7 @@ impl Stepper {
         Ok((total, sums.take()))
     }
 
-    fn gradients_of_part(
-        &mut self,
-        pair: &Pair,
-        share: Option<f64>,
-    ) -> Result<(Tensor, Vec<Tensor>)> {
+    fn gradients_of_part(&mut self, pair: &Pair, share: Option<f64>) -> Result<(Tensor, Vec<Tensor>)> {
         let tape = GradientTape::new();
         let (loss, scaled) = tape.record(|| {
             let predictions = self.model.forward(&pair.inputs, Mode::Train)?;

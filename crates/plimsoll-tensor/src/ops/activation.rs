@@ -60,6 +60,16 @@ impl Activation {
         }
     }
 
+    /// Turns the gradient of a stretch of the output into that of the sums, in a kernel.
+    pub(super) fn back_in_kernel<T: Real>(self, gradient: &mut [T], output: &[T]) {
+        match self {
+            Activation::Relu => back_in_place(Relu, gradient, output),
+            Activation::Sigmoid => back_in_place(Sigmoid, gradient, output),
+            Activation::Tanh => back_in_place(Tanh, gradient, output),
+            _ => {}
+        }
+    }
+
     /// The gradient of the sums from that of the output; written over it if nobody else holds it.
     pub(super) fn back(self, gradient: Tensor, output: impl FnOnce() -> Result<Tensor>) -> Result<Tensor> {
         match self {
@@ -67,6 +77,16 @@ impl Activation {
             Activation::Sigmoid => times_slope(Sigmoid, gradient, output()?),
             Activation::Tanh => times_slope(Tanh, gradient, output()?),
             _ => Ok(gradient),
+        }
+    }
+
+    /// The gradient of the sums from that of the output, in plain ops.
+    pub(super) fn plain_back(self, gradient: &Tensor, output: &Tensor) -> Result<Tensor> {
+        match self {
+            Activation::Relu => gradient.mul(&Relu.derivative(output)?),
+            Activation::Sigmoid => gradient.mul(&Sigmoid.derivative(output)?),
+            Activation::Tanh => gradient.mul(&Tanh.derivative(output)?),
+            _ => Ok(gradient.clone()),
         }
     }
 
@@ -105,6 +125,19 @@ fn in_place<U: Unary, T: Real>(op: U, row: &mut [T]) {
         || {
             for x in row.iter_mut() {
                 *x = op.value(*x);
+            }
+        },
+    );
+}
+
+/// A gradient times the slope of a function of the unary family that reads its output.
+#[inline(never)]
+fn back_in_place<U: Unary, T: Real>(op: U, gradient: &mut [T], output: &[T]) {
+    simd::vectorize(
+        #[inline(always)]
+        || {
+            for (gradient, &output) in gradient.iter_mut().zip(output) {
+                *gradient = *gradient * op.slope(output);
             }
         },
     );

@@ -82,7 +82,9 @@ impl Op for GlobalNorm {
 
     fn backward(&self, backward: &mut Backward<'_>) -> Result<()> {
         let norm = backward.output(0)?;
-        let share = backward.gradient()?.div(&norm)?;
+        // Of zeros alone the gradient is taken as zero.
+        let not_zero = norm.add(&norm.eq(0.0)?.cast(norm.dtype())?)?;
+        let share = backward.gradient()?.div(&not_zero)?;
         for idx in
             (0..backward.n_inputs()).filter(|&idx| backward.wants(idx)).collect::<SmallVec<[usize; 8]>>()
         {
@@ -305,6 +307,16 @@ mod tests {
         let (norm, first_bad) = norm_of(&[&good, &good, &with(f32::NEG_INFINITY)?])?;
         assert_eq!((norm, first_bad), (f64::INFINITY, 2));
         assert_eq!(norm_of(&[&good, &with(f32::NAN)?.cast(DType::F16)?])?.1, 1);
+        Ok(())
+    }
+
+    #[test]
+    fn the_gradient_at_zero_is_zero() -> Result<()> {
+        let x = Tensor::zeros(3)?;
+        let tape = crate::tape::GradientTape::new();
+        tape.watch(&x)?;
+        let (norm, _) = tape.record(|| Tensor::global_norm(&[&x]))?;
+        assert_eq!(tape.gradient(&norm, [&x])?[0].to_vec::<f32>()?, [0.0; 3]);
         Ok(())
     }
 

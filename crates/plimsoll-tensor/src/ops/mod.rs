@@ -6,6 +6,7 @@ mod attention;
 pub(crate) mod binary;
 mod clamp;
 mod compare;
+pub(crate) mod compute;
 mod concat;
 mod conv;
 pub(crate) mod copy;
@@ -28,6 +29,7 @@ pub mod optimizer;
 pub(crate) mod pool;
 mod predicate;
 pub(crate) mod read_file;
+mod recurrent;
 mod reduce;
 pub mod registry;
 mod repeat;
@@ -44,6 +46,7 @@ mod where_;
 pub use activation::Activation;
 pub use attention::AttentionConfig;
 pub use conv::{Conv1dConfig, Conv2dConfig, ConvConfig};
+pub use recurrent::{GruWeights, LstmState, RecurrentWeights};
 
 /// The registry, family by family: one line for each file that describes ops.
 static ALL: &[&[&registry::OpInfo]] = &[
@@ -69,6 +72,7 @@ static ALL: &[&[&registry::OpInfo]] = &[
     optimizer::INFOS,
     pool::INFOS,
     predicate::INFOS,
+    recurrent::INFOS,
     reduce::INFOS,
     rounding::INFOS,
     scan::INFOS,

@@ -153,8 +153,8 @@ impl GradientTape {
 /// From now on the bytes of a result of backward are those of a gradient.
 pub(super) fn count_as_gradient(gradient: &Tensor) {
     let storage = gradient.storage();
-    if storage.block().label().owner == Owner::Temporary {
-        storage.block().relabel(Owner::Gradients);
+    if storage.owner() == Owner::Temporary {
+        storage.relabel(Owner::Gradients);
     }
 }
 
@@ -435,11 +435,23 @@ impl Backward<'_> {
     /// # Errors
     /// Memory that is full while the value is rebuilt; the input was taken before.
     pub fn take_input(&mut self, input: usize) -> Result<Tensor> {
-        let value = self.input(input)?;
+        self.take(Keep::Input(input))
+    }
+
+    /// An extra output that the op keeps, for the last time: see [`Backward::take_input`].
+    ///
+    /// # Errors
+    /// The op did not keep it, or it was taken before.
+    pub fn take_extra(&mut self, extra: usize) -> Result<Tensor> {
+        self.take(Keep::Extra(extra))
+    }
+
+    fn take(&mut self, keep: Keep) -> Result<Tensor> {
+        let value = self.kept(keep)?;
         if !self.stays {
-            let of_input = |&&(kept, _): &&(Keep, usize)| kept == Keep::Input(input);
+            let wanted = |&&(kept, _): &&(Keep, usize)| kept == keep;
             let slot =
-                self.node.kept.iter().find(of_input).and_then(|&(_, idx)| self.tape.lock().slots[idx].take());
+                self.node.kept.iter().find(wanted).and_then(|&(_, idx)| self.tape.lock().slots[idx].take());
             // The slot may hold nodes of other tapes: it is dropped outside the lock.
             drop(slot);
         }

@@ -68,7 +68,7 @@ fn row(slot: &Slot, seen: &mut HashSet<usize>) -> SavedValue {
         Kept::Derived { .. } => (None, None, 0, false),
         Kept::Value { storage, meta } => {
             let first = seen.insert(Arc::as_ptr(storage) as usize);
-            let bytes = if first { storage.block().bytes() } else { 0 };
+            let bytes = if first { storage.n_bytes() } else { 0 };
             let own = Arc::strong_count(storage) == storage.n_slots();
             (Some(*meta.shape()), Some(meta.dtype), bytes, own)
         }

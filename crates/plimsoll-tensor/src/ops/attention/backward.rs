@@ -9,9 +9,8 @@ use plimsoll_cpu::simd;
 use plimsoll_cpu::threads::{self, SharedPtr};
 use plimsoll_gemm as gemm;
 
-use super::tiles::{
-    Access, BLOCK, Compute, Extents, Matrices, Scoring, Tile, cut, dot, matrix, pieces_len, turned, written,
-};
+use super::tiles::{BLOCK, Extents, Matrices, Scoring, Tile, dot, matrix, turned, written};
+use crate::ops::compute::{Access, Compute, cut, pieces_len};
 
 /// Bytes of scratch memory of all lanes; there is one lane at least.
 const MAX_BYTES: usize = 16 << 20;

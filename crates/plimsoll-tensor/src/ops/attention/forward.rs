@@ -7,9 +7,8 @@ use plimsoll_cpu::threads::{self, SharedPtr};
 use plimsoll_cpu::{element::Number, math::Real, simd};
 use plimsoll_gemm as gemm;
 
-use super::tiles::{
-    Access, BLOCK, Compute, Extents, Matrices, Scoring, Tile, cut, matrix, pieces_len, turned, written,
-};
+use super::tiles::{BLOCK, Extents, Matrices, Scoring, Tile, matrix, turned, written};
+use crate::ops::compute::{Access, Compute, cut, pieces_len};
 
 /// One call of the kernel.
 pub(super) struct Forward<C> {

@@ -20,13 +20,14 @@ use crate::execute::{Arg, call, execute};
 use crate::op::{
     Cost, Extra, Form, Gradient, Keep, Keeps, Meta, Op, OpRef, Operand, Output, Outputs, Run, Tensors, one,
 };
+use crate::ops::compute::{Access, Compute};
 use crate::ops::kernel::for_floats;
 use crate::ops::linear::check_dtypes;
 use crate::ops::registry::OpInfo;
 use crate::shape::Shape;
 use crate::tape::{Backward, GradientTape, Unconnected};
 use crate::tensor::Tensor;
-use tiles::{Access, Compute, Extents, Matrices, Scoring};
+use tiles::{Extents, Matrices, Scoring};
 
 /// How queries, keys and values attend to each other.
 #[derive(Clone, Copy, Debug, Default)]
@@ -102,7 +103,7 @@ impl Attention {
 
     fn scoring<C: Compute, T: Stored<Compute = C>>(&self, mask: Option<&Operand>) -> Scoring<C> {
         let access = |mask: &Operand| match mask.dtype() {
-            DType::Bool => Access::truths(),
+            DType::Bool => tiles::truths(),
             _ => Access::floats::<T>(),
         };
         let mask = mask.map(|mask| Matrices::new(mask, access(mask)));

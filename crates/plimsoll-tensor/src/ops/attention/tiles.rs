@@ -1,19 +1,17 @@
-//! What the attention kernels share: extents, tiles of operands, scratch memory and the work on scores.
+//! What the attention kernels share: extents, tiles of operands and the work on scores.
 //!
-//! Scores exist one tile at a time, so memory is linear in the sequence. The kernels are compiled per compute type;
-//! [`Access`] alone knows what lies in memory. Operands that compute as themselves are multiplied where they lie,
-//! whatever their strides; narrower ones are widened tile by tile.
+//! Scores exist one tile at a time, so memory is linear in the sequence. Operands that compute as themselves are
+//! multiplied where they lie, whatever their strides; narrower ones are widened tile by tile.
 
 use std::ops::Range;
 
-use plimsoll_cpu::element::Element;
-use plimsoll_cpu::math::Real;
 use plimsoll_cpu::reduce::in_lanes;
 use plimsoll_cpu::simd;
 use plimsoll_gemm as gemm;
 
 use crate::layout::Layout;
 use crate::op::{self, Meta};
+use crate::ops::compute::{Access, Compute};
 use crate::shape::Shape;
 
 /// Rows and columns of a tile of scores: two of them and their operands stay in the second-level cache.
@@ -24,15 +22,6 @@ const MAX_LANES: usize = 16;
 
 /// Multiply-adds below which a second thread does not pay.
 const SERIAL_WORK: usize = 1 << 17;
-
-/// Numbers from one piece of scratch memory to the next are a multiple of this, so that each begins at a cache line.
-const PIECE: usize = 16;
-
-/// A type that attention is computed in: f32 or f64.
-pub(super) trait Compute: Real + gemm::Element + gemm::Real {}
-
-impl Compute for f32 {}
-impl Compute for f64 {}
 
 /// The extents of all operands.
 #[derive(Clone, Copy, Debug)]
@@ -104,58 +93,9 @@ impl Extents {
     }
 }
 
-/// How elements of some dtype are read and written as numbers of the compute type.
-pub(super) struct Access<C> {
-    /// Bytes of an element.
-    pub size: usize,
-    /// Whether elements are numbers of the compute type.
-    pub is_same: bool,
-    /// Reads elements that lie so many elements apart.
-    read: unsafe fn(*const u8, isize, &mut [C]),
-    /// Writes neighbouring elements.
-    pub write: unsafe fn(&[C], *mut u8),
-}
-
-impl<C: Compute> Access<C> {
-    /// The access to elements of a float dtype.
-    pub fn floats<T: Element<Compute = C>>() -> Access<C> {
-        Access { size: size_of::<T>(), is_same: T::IS_COMPUTE, read: read::<T>, write: write::<T> }
-    }
-
-    /// The access to truth values, as what is added to scores: nothing where true, minus infinity where false.
-    pub fn truths() -> Access<C> {
-        Access { size: 1, is_same: false, read: read_truths::<C>, write: |_, _| {} }
-    }
-}
-
-/// # Safety
-/// Every element that the stride leads to must be readable.
-unsafe fn read<T: Element>(from: *const u8, stride: isize, to: &mut [T::Compute]) {
-    let from = from.cast::<T>();
-    if stride == 1 {
-        // SAFETY: the caller promises that the elements are readable.
-        let from = unsafe { std::slice::from_raw_parts(from, to.len()) };
-        simd::vectorize(
-            #[inline(always)]
-            || to.iter_mut().zip(from).for_each(|(to, from)| *to = from.widen()),
-        );
-        return;
-    }
-    for (idx, to) in to.iter_mut().enumerate() {
-        // SAFETY: the caller promises that the elements are readable.
-        *to = unsafe { *from.offset(idx as isize * stride) }.widen();
-    }
-}
-
-/// # Safety
-/// As many elements must be writable as there are numbers.
-unsafe fn write<T: Element>(from: &[T::Compute], to: *mut u8) {
-    // SAFETY: the caller promises that the elements are writable.
-    let to = unsafe { std::slice::from_raw_parts_mut(to.cast::<T>(), from.len()) };
-    simd::vectorize(
-        #[inline(always)]
-        || to.iter_mut().zip(from).for_each(|(to, &from)| *to = T::narrow(from)),
-    );
+/// The access to truth values, as what is added to scores: nothing where true, minus infinity where false.
+pub(super) fn truths<C: Compute>() -> Access<C> {
+    Access { size: 1, is_same: false, read: read_truths::<C>, write: |_, _| {} }
 }
 
 /// # Safety
@@ -312,22 +252,4 @@ pub(super) fn dot<C: Compute>(lhs: &[C], rhs: &[C]) -> C {
         #[inline(always)]
         || in_lanes(lhs, C::ZERO, |x, idx| x * rhs[idx], |a, b| a + b),
     )
-}
-
-/// Cuts scratch memory into pieces of so many numbers.
-///
-/// # Safety
-/// There must be [`pieces_len`] numbers.
-pub(super) unsafe fn cut<C, const N: usize>(mut at: *mut C, lens: [usize; N]) -> [*mut C; N] {
-    lens.map(|len| {
-        let piece = at;
-        // SAFETY: the caller promises room for all pieces.
-        at = unsafe { at.add(len.next_multiple_of(PIECE)) };
-        piece
-    })
-}
-
-/// The numbers that [`cut`] needs for pieces of these lengths.
-pub(super) fn pieces_len<const N: usize>(lens: [usize; N]) -> usize {
-    lens.iter().map(|len| len.next_multiple_of(PIECE)).sum()
 }

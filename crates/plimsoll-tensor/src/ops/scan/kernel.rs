@@ -10,6 +10,9 @@ use crate::op::Operand;
 /// The most lines that are scanned together: their states fit the nearest cache.
 const WIDTH: usize = 64;
 
+/// The elements that one task visits, or more. Fewer are not worth waking a thread for.
+const TASK_LEN: usize = 16 * 1024;
+
 /// How a state goes on from place to place. Values are given for each operand; the last is the output, whose are zero. At
 /// the first place only the operand before the output is read.
 pub(super) trait Recurrence<A, const N: usize>: Copy + Sync {
@@ -58,7 +61,12 @@ pub(super) unsafe fn scan<T, A, const N: usize>(
             start[0] -= steps[0];
         }
     }
-    let per_task = WIDTH * (256usize.div_ceil(lines.len)).max(1);
+    let next = |at: [isize; N]| at.map(|at| at + 1);
+    let per_task = match lines.n_lines > 1 && lines.offsets(1) == next(lines.offsets(0)) {
+        // Lines side by side share what is read from memory.
+        true => TASK_LEN.div_ceil(lines.len).next_multiple_of(WIDTH),
+        false => TASK_LEN.div_ceil(lines.len),
+    };
     lines.in_stretches(per_task, |stretch| {
         for begin in stretch.clone().step_by(WIDTH) {
             let end = stretch.end.min(begin + WIDTH);

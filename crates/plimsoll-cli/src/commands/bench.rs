@@ -1,0 +1,96 @@
+//! `plimsoll bench`: one workload, timed and measured.
+
+use plimsoll::Bytes;
+use plimsoll::nn::train::{Pair, Trainer, Until};
+use plimsoll::nn::with_policy;
+use plimsoll_cpu::threads;
+
+use super::row;
+use crate::bench::workloads::Call;
+use crate::bench::{self, Pace, Workload, measure};
+use crate::event::{BenchEvent, Event};
+use crate::failure::Failure;
+use crate::machine::Resident;
+use crate::options::BenchOptions;
+use crate::recipe::Recipe;
+use crate::session::Session;
+use crate::terminal::{Style, write_line};
+
+/// Measures a workload, or lists them.
+///
+/// # Errors
+/// An unknown workload; options that mean nothing here; memory that is full.
+pub fn run(recipes: &[Recipe], options: &BenchOptions) -> Result<(), Failure> {
+    let workloads = bench::all();
+    if options.list {
+        let shipped = workloads.iter().map(|workload| row(workload.name(), workload.about()));
+        let own = recipes.iter().map(|recipe| row(recipe.name(), recipe.description()));
+        let list: String = shipped.chain(own).collect();
+        return write_line(list.trim_end());
+    }
+    let name = options.workload.as_deref().unwrap_or_default();
+    if options.run.epochs.is_some() {
+        return Err(Failure::options("--epochs: a benchmark has one batch and no epochs; write --steps"));
+    }
+    // Before anything is made, so that everything that is counts.
+    Resident::forget_peak();
+    let base = Resident::now();
+    let session = Session::open(&options.run)?;
+    let _on = session.device.enter();
+    let own = recipes.iter().find(|recipe| recipe.name() == name);
+    let shipped = workloads.iter().find(|workload| workload.name() == name);
+    let call = match (shipped, own) {
+        (Some(Workload::Call { make, .. }), _) => make()?,
+        (Some(Workload::Train(recipe)), _) | (None, Some(recipe)) => training(recipe, &session, options)?,
+        (None, None) => {
+            return Err(Failure::options(format!(
+                "there is no workload `{name}`; `bench --list` lists them"
+            )));
+        }
+    };
+    let pace = options.run.steps.map_or(Pace::STANDARD, |steps| Pace::Calls(steps.get()));
+    let timing = measure(pace, call)?;
+    let stats = session.device.stats();
+    let event = BenchEvent {
+        workload: name.to_owned(),
+        device: session.device.name().to_owned(),
+        median_ms: timing.median_ms,
+        min_ms: timing.min_ms,
+        peak_bytes: stats.peak_in_use,
+        committed_bytes: stats.peak_committed,
+        peak_anon_over_base_bytes: base.and_then(|base| Some(Resident::now()?.peak_anonymous_since(&base))),
+        threads: threads::n_threads(),
+    };
+    let style = Style::of(options.run.json);
+    style.say(&describe(&event, timing.first_ms))?;
+    style.emit(&Event::Bench(event))
+}
+
+fn describe(event: &BenchEvent, first_ms: f64) -> String {
+    let process = event.peak_anon_over_base_bytes.map_or("unknown".to_owned(), |n| Bytes::new(n).to_string());
+    format!(
+        "{} on {}, {} threads\n  step       {:.3} ms median, {:.3} ms smallest, {first_ms:.1} ms the first\n  \
+         pool       {} in use at the peak, {} committed\n  process    {process} more than before",
+        event.workload,
+        event.device,
+        event.threads,
+        event.median_ms,
+        event.min_ms,
+        Bytes::new(event.peak_bytes),
+        Bytes::new(event.committed_bytes),
+    )
+}
+
+/// Training steps of a recipe on one fixed random batch; each reads its loss.
+fn training(recipe: &Recipe, session: &Session, options: &BenchOptions) -> Result<Call, Failure> {
+    let batch = super::batch(recipe, &options.run)?;
+    let model = with_policy(session.policy, || recipe.model())?;
+    let optimizer = super::optimizer(recipe, &options.run, u64::MAX)?;
+    let pair = Pair { inputs: recipe.inputs().random(batch)?, labels: recipe.labels().random(batch)? };
+    let (pairs, mut steps) = (vec![pair], 0);
+    let mut trainer = Trainer::new(model, optimizer, recipe.loss()).accumulate(options.run.accumulate.get());
+    Ok(Box::new(move || {
+        steps += 1;
+        trainer.fit(&pairs, Until::Steps(steps)).map(drop)
+    }))
+}

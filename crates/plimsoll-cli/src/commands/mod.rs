@@ -1,0 +1,55 @@
+//! The commands, one per file.
+
+pub mod bench;
+pub mod devices;
+pub mod planned;
+pub mod train;
+
+use plimsoll::nn::optimizers::Optimizer;
+
+use crate::failure::Failure;
+use crate::optimizers;
+use crate::options::RunOptions;
+use crate::recipe::Recipe;
+
+/// The recipe of that name.
+///
+/// # Errors
+/// An unknown name; the error lists those that are known.
+pub fn find<'a>(recipes: &'a [Recipe], name: &str) -> Result<&'a Recipe, Failure> {
+    recipes.iter().find(|recipe| recipe.name() == name).ok_or_else(|| {
+        let list: String = recipes.iter().map(|recipe| row(recipe.name(), recipe.description())).collect();
+        Failure::options(format!("there is no recipe `{name}`; there are\n{}", list.trim_end()))
+    })
+}
+
+/// A line of a list.
+fn row(name: &str, about: &str) -> String {
+    format!("  {name:<22} {about}\n")
+}
+
+/// The examples of one optimizer step.
+///
+/// # Errors
+/// More parts than examples.
+fn batch(recipe: &Recipe, options: &RunOptions) -> Result<usize, Failure> {
+    let batch = options.batch.map_or(recipe.default_batch(), |batch| batch.get());
+    let parts = options.accumulate.get();
+    match parts <= batch {
+        true => Ok(batch),
+        false => Err(Failure::options(format!(
+            "--accumulate {parts}: a batch of {batch} cannot be worked through in {parts} parts"
+        ))),
+    }
+}
+
+/// The optimizer that the options name, or the recipe's.
+///
+/// # Errors
+/// An unknown name; a schedule that does not fit the number of steps.
+fn optimizer(recipe: &Recipe, options: &RunOptions, steps: u64) -> Result<Optimizer, Failure> {
+    match &options.optimizer {
+        Some(name) => Ok(optimizers::by_name(name)?.build()),
+        None => Ok(recipe.make_optimizer(steps)?),
+    }
+}

@@ -1,0 +1,204 @@
+//! `plimsoll train`: a recipe from its data to its weights, with the memory told at the end.
+
+use plimsoll::data::Dataset;
+use plimsoll::nn::metrics::SparseCategoricalAccuracy;
+use plimsoll::nn::train::callbacks::Checkpoint;
+use plimsoll::nn::train::{EpochEvent, History, Trainer, Until};
+use plimsoll::nn::with_policy;
+use plimsoll_memory::Stats;
+
+use super::find;
+use crate::data::Data;
+use crate::digest::parameters_sha256;
+use crate::event::{EndEvent, Event};
+use crate::failure::{Exit, Failure};
+use crate::machine::Resident;
+use crate::options::TrainOptions;
+use crate::progress::Progress;
+use crate::recipe::{Length, Recipe};
+use crate::reporter::{INTERRUPTED, Reporter};
+use crate::session::Session;
+use crate::stop;
+use crate::summary;
+use crate::terminal::Style;
+
+/// Examples that the held-out part is worked through with at a time: it has no gradients to keep.
+const EVALUATED_AT_ONCE: usize = 64;
+/// Batches that are made while a step runs.
+const MADE_AHEAD: usize = 1;
+/// Elements that are shuffled at a time where nobody knows how many there are.
+const SHUFFLED_AT_ONCE: usize = 4096;
+
+/// Trains a recipe.
+///
+/// # Errors
+/// Bad options, files that cannot be used, a limit that cannot be kept, an interruption.
+pub fn run(recipes: &[Recipe], options: &TrainOptions) -> Result<(), Failure> {
+    refuse_what_is_to_come(options)?;
+    let recipe = find(recipes, &options.recipe)?;
+    let session = Session::open(&options.run)?;
+    let _on = session.device.enter();
+    stop::listen()?;
+    let style = Style::of(options.run.json);
+    let ended = train(recipe, options, &session, style)?;
+    // Model, optimizer and data are gone by now, and their pages with them.
+    let released_bytes = ended.stats.committed.saturating_sub(session.device.stats().committed);
+    style.say(&summary::describe(&ended.stats, session.limit, ended.event.outside_bytes, released_bytes))?;
+    style.emit(&Event::End(EndEvent { released_bytes, ..ended.event }))?;
+    match ended.history.stopped.as_deref() {
+        Some(INTERRUPTED) => {
+            let message = format!("{INTERRUPTED} after step {}", ended.history.steps);
+            Err(Failure { exit: Exit::Interrupted, message })
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Options whose place on the command line is taken.
+fn refuse_what_is_to_come(options: &TrainOptions) -> Result<(), Failure> {
+    let wanted = [
+        ("--profile", options.profile.is_some()),
+        ("--report", options.report.is_some()),
+        ("--spill", options.spill.is_some()),
+    ];
+    match wanted.iter().find(|(_, is_wanted)| *is_wanted) {
+        Some((option, _)) => Err(Failure::options(format!("{option} is not there yet; leave it out"))),
+        None => Ok(()),
+    }
+}
+
+/// What is left of a run.
+struct Ended {
+    history: History,
+    /// The memory before model, optimizer and data were dropped.
+    stats: Stats,
+    event: EndEvent,
+}
+
+/// Trains, and drops everything that it made.
+fn train(recipe: &Recipe, options: &TrainOptions, session: &Session, style: Style) -> Result<Ended, Failure> {
+    let batch = super::batch(recipe, &options.run)?;
+    let model = with_policy(session.policy, || recipe.model())?;
+    let data = recipe.examples(options.data.as_ref(), batch)?;
+    introduce(recipe, &data, style)?;
+    let n = data.train.len().unwrap_or(SHUFFLED_AT_ONCE);
+    let batches = data.train.shuffle(n, session.seed).batch(batch)?.prefetch(MADE_AHEAD);
+    let held_out = data.held_out.as_ref().map(|held_out| held_out.batch(EVALUATED_AT_ONCE)).transpose()?;
+    let until = until(recipe, options);
+    let steps = n_steps(until, &batches);
+
+    let mut trainer = Trainer::new(model, super::optimizer(recipe, &options.run, steps)?, recipe.loss())
+        .accumulate(options.run.accumulate.get());
+    if let Some(held_out) = &held_out {
+        trainer = trainer.held_out(held_out.clone());
+    }
+    if recipe.labels().are_classes() {
+        trainer = trainer.metric(SparseCategoricalAccuracy::new());
+    }
+    let reporter = Reporter::new(style, Progress::new(steps, session.limit.bytes));
+    trainer = trainer.callback(reporter.clone());
+    if let Some(folder) = &options.save {
+        trainer = trainer.callback(Checkpoint::new(folder));
+    }
+    if let Some(folder) = &options.resume {
+        trainer.resume(folder)?;
+        reporter.go_on_from(trainer.state().step);
+    }
+    let fitted = trainer.fit(&batches, until);
+    reporter.finish();
+    let history = fitted?;
+    if history.stopped.is_none() {
+        tell_last_part(&mut trainer, held_out.as_ref(), &reporter)?;
+    }
+    let told = Told {
+        batch,
+        data: data.source.clone(),
+        steps: history.steps,
+        loss: reporter.last_loss(),
+        median_ms: reporter.median_ms(),
+        parameters_sha256: parameters_sha256(trainer.model())?,
+    };
+    Ok(Ended { history, stats: session.device.stats(), event: end_event(recipe, session, told) })
+}
+
+/// Says what is trained, and on what.
+fn introduce(recipe: &Recipe, data: &Data, style: Style) -> Result<(), Failure> {
+    let what = match data.source.as_str() {
+        "random" => "random data, from which nothing can be learnt but by heart".to_owned(),
+        "shipped" => "the data that the program ships".to_owned(),
+        path => path.to_owned(),
+    };
+    style.say(&format!("{}: {}\ndata: {what}", recipe.name(), recipe.description()))
+}
+
+fn until(recipe: &Recipe, options: &TrainOptions) -> Until {
+    match (options.run.steps, options.run.epochs, recipe.default_length()) {
+        (Some(steps), _, _) => Until::Steps(steps.get() as u64),
+        (None, Some(epochs), _) => Until::Epochs(epochs.get() as u64),
+        (None, None, Length::Steps(steps)) => Until::Steps(steps),
+        (None, None, Length::Epochs(epochs)) => Until::Epochs(epochs),
+    }
+}
+
+/// The optimizer steps of the whole run.
+fn n_steps(until: Until, batches: &Dataset) -> u64 {
+    match until {
+        Until::Steps(steps) => steps,
+        Until::Epochs(epochs) => epochs.saturating_mul(batches.len().unwrap_or(1) as u64),
+    }
+}
+
+/// Tells of an epoch that the run ended in the middle of.
+fn tell_last_part(
+    trainer: &mut Trainer,
+    held_out: Option<&Dataset>,
+    reporter: &Reporter,
+) -> Result<(), Failure> {
+    let state = trainer.state();
+    if state.batch == 0 {
+        return Ok(());
+    }
+    let held_out = held_out.map(|held_out| trainer.evaluate(held_out)).transpose()?;
+    let loss = state.loss_sum / state.n_losses as f64;
+    reporter.tell_epoch(&EpochEvent { epoch: state.epoch + 1, step: state.step, loss, held_out })
+}
+
+/// What is told at the end, but for what goes back.
+fn end_event(recipe: &Recipe, session: &Session, told: Told) -> EndEvent {
+    let stats = session.device.stats();
+    EndEvent {
+        recipe: recipe.name().to_owned(),
+        device: session.device.name().to_owned(),
+        batch: told.batch,
+        precision: session.policy.name(),
+        seed: session.seed,
+        data: told.data,
+        version: env!("CARGO_PKG_VERSION"),
+        steps: told.steps,
+        loss: told.loss,
+        loss_bits: told.loss.map(|loss| format!("{:08x}", (loss as f32).to_bits())),
+        parameters_sha256: told.parameters_sha256,
+        predicted_peak_bytes: None,
+        predicted_committed_bytes: None,
+        peak_bytes: stats.peak_in_use,
+        committed_bytes: stats.peak_committed,
+        outside_bytes: Resident::now().map(|resident| resident.now.saturating_sub(stats.committed)),
+        limit_bytes: session.limit.bytes,
+        limit_from: session.limit.from,
+        recomputed_ops: None,
+        recomputed_flops: None,
+        offloaded_bytes: None,
+        median_step_ms: told.median_ms,
+        released_bytes: 0,
+    }
+}
+
+/// What the run itself says for its last line.
+struct Told {
+    batch: usize,
+    data: String,
+    steps: u64,
+    loss: Option<f64>,
+    median_ms: Option<f64>,
+    parameters_sha256: String,
+}

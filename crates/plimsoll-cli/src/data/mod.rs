@@ -1,0 +1,39 @@
+//! What recipes learn from: data that the program ships, files that people have, and random numbers.
+//!
+//! Bytes go from their compressed form straight into the pool. Grey values and letters stay bytes there, and become
+//! numbers batch by batch inside the model: a quarter of the memory, or an eighth.
+
+mod digits;
+mod fashion;
+mod random;
+mod text;
+
+pub use digits::digits;
+pub use fashion::fashion;
+pub use random::Feature;
+pub use text::text_windows;
+
+use plimsoll::data::Dataset;
+
+/// The examples of a recipe: pairs of inputs and labels, one by one.
+#[derive(Clone, Debug)]
+pub struct Data {
+    /// What is learnt from.
+    pub train: Dataset,
+    /// What is kept apart to see what has been learnt.
+    pub held_out: Option<Dataset>,
+    /// Where they come from: `shipped`, `random`, or a path.
+    pub source: String,
+}
+
+impl Data {
+    /// Examples to learn from, and none kept apart.
+    pub fn new(train: Dataset, source: impl Into<String>) -> Data {
+        Data { train, held_out: None, source: source.into() }
+    }
+
+    /// These examples with others kept apart.
+    pub fn held_out(self, held_out: Dataset) -> Data {
+        Data { held_out: Some(held_out), ..self }
+    }
+}

@@ -1,0 +1,90 @@
+//! How a run ends when it cannot go on: one message for a person, one number for a program.
+
+use std::fmt;
+
+use plimsoll::{Error, ErrorKind};
+
+/// The exit codes of the program, which scripts rely on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Exit {
+    /// Anything that has no number of its own.
+    Other = 1,
+    /// An option that is unknown, malformed or at odds with another one.
+    Options = 2,
+    /// A limit that cannot be kept.
+    Limit = 3,
+    /// A file that is missing, damaged or of another shape than the recipe needs.
+    File = 4,
+    /// Ctrl-C, after the step that was under way.
+    Interrupted = 130,
+}
+
+/// Why a command did not do what it was asked for.
+#[derive(Debug)]
+pub struct Failure {
+    /// The number that the program ends with.
+    pub exit: Exit,
+    /// What is wrong, and what would work.
+    pub message: String,
+}
+
+impl Failure {
+    /// Something without a number of its own.
+    pub fn other(message: impl Into<String>) -> Failure {
+        Failure { exit: Exit::Other, message: message.into() }
+    }
+
+    /// A bad option.
+    pub fn options(message: impl Into<String>) -> Failure {
+        Failure { exit: Exit::Options, message: message.into() }
+    }
+
+    /// A file that cannot be used.
+    pub fn file(message: impl Into<String>) -> Failure {
+        Failure { exit: Exit::File, message: message.into() }
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Failure {
+        Failure { exit: exit_of(&error), message: error.to_string() }
+    }
+}
+
+/// The number for an error, or for the one that it came from.
+fn exit_of(error: &Error) -> Exit {
+    match error.kind() {
+        ErrorKind::OutOfMemory(_) => Exit::Limit,
+        ErrorKind::Io { .. } | ErrorKind::Format { .. } => Exit::File,
+        ErrorKind::Within { source, .. } => source.downcast_ref().map_or(Exit::Other, exit_of),
+        _ => Exit::Other,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use plimsoll::{Bytes, Device, Tensor};
+
+    use super::*;
+
+    #[test]
+    fn the_number_tells_the_kind() -> plimsoll::Result<()> {
+        let exit = |error: Error| Failure::from(error).exit;
+        assert_eq!(exit(Error::format("a.npy".as_ref(), "cut off")), Exit::File);
+        assert_eq!(exit(Error::argument("batch", "zero")), Exit::Other);
+        assert_eq!(exit(Error::within("batch 3", Error::format("a.csv".as_ref(), "line 7"))), Exit::File);
+        let device = Device::separate_cpu().limit(Bytes::mib(2))?;
+        let _on = device.enter();
+        let full = Tensor::zeros([4 << 20]).expect_err("16 MiB do not fit into 2");
+        let failure = Failure::from(full);
+        assert_eq!(failure.exit, Exit::Limit);
+        assert!(failure.message.contains("a limit of at least"), "{failure}");
+        Ok(())
+    }
+}

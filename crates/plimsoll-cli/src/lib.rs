@@ -1,0 +1,76 @@
+//! Recipes as values, and the program `plimsoll`.
+//!
+//! [`main`] gives any crate the program's `train`, `plan` and `bench` for its own models:
+//!
+//! ```no_run
+//! use plimsoll::nn::{layers::Dense, losses::MeanSquaredError};
+//! use plimsoll_cli::{Feature, Recipe};
+//!
+//! fn main() -> std::process::ExitCode {
+//!     let (inputs, labels) = (Feature::floats([2]), Feature::floats([1]));
+//!     plimsoll_cli::main([Recipe::new("line", Dense::new(1), inputs, labels, MeanSquaredError::new())])
+//! }
+//! ```
+
+mod bench;
+mod commands;
+mod data;
+mod digest;
+mod event;
+mod failure;
+mod machine;
+mod optimizers;
+mod options;
+mod progress;
+mod recipe;
+pub mod recipes;
+mod reporter;
+mod session;
+mod size;
+mod stop;
+mod summary;
+mod terminal;
+mod warnings;
+
+use std::ffi::OsString;
+use std::process::ExitCode;
+
+use clap::Parser;
+
+pub use bench::workloads;
+pub use data::{Data, Feature};
+pub use failure::{Exit, Failure};
+pub use recipe::{Length, Recipe};
+
+use options::{Command, Options};
+
+/// Runs the program with these recipes, as the command line of the process says.
+pub fn main(recipes: impl IntoIterator<Item = Recipe>) -> ExitCode {
+    warnings::show();
+    let recipes: Vec<Recipe> = recipes.into_iter().collect();
+    match run(&recipes, std::env::args_os()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            terminal::warn(&format!("error: {failure}"));
+            ExitCode::from(failure.exit as u8)
+        }
+    }
+}
+
+/// Runs a command line, whose first word is the program's name. Bad options and `--help` end the process, as they do
+/// in every program.
+///
+/// # Errors
+/// Whatever keeps the command from being done, with the number that the program ends with.
+pub fn run(
+    recipes: &[Recipe],
+    arguments: impl IntoIterator<Item = impl Into<OsString> + Clone>,
+) -> Result<(), Failure> {
+    match Options::parse_from(arguments).command {
+        Command::Train(options) => commands::train::run(recipes, &options),
+        Command::Bench(options) => commands::bench::run(recipes, &options),
+        Command::Devices(options) => commands::devices::run(&options),
+        Command::Plan(options) => commands::planned::plan(recipes, &options),
+        Command::Explain(options) => commands::planned::explain(&options),
+    }
+}

@@ -1,0 +1,226 @@
+//! The command line: what can be asked for, and nothing about how it is done.
+
+use std::num::NonZeroUsize;
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use clap::{Args, Parser, Subcommand};
+use plimsoll::nn::Policy;
+
+use crate::size::Size;
+
+/// Trains models within a limit on memory, and shows where the bytes go.
+#[derive(Debug, Parser)]
+#[command(version)]
+pub struct Options {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// What to do.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Train a recipe, with a progress bar and a summary of the memory at the end
+    Train(TrainOptions),
+    /// Say what a run will need, by owner, without its arithmetic
+    Plan(PlanOptions),
+    /// Time and measure one workload of the benchmark, or one step of a recipe
+    Bench(BenchOptions),
+    /// Show a recorded profile
+    Explain(ExplainOptions),
+    /// List devices, their memory and the libraries found
+    Devices(DevicesOptions),
+}
+
+/// What is common to runs that train.
+#[derive(Args, Clone, Debug)]
+pub struct RunOptions {
+    /// Where to run: cpu, or cuda:N; the first GPU where one can be used, else the CPU
+    #[arg(long, value_name = "DEVICE")]
+    pub device: Option<String>,
+    /// The most memory of the device: 512MiB, 8GiB, 8GB, 80%, a number of bytes, or none [default: what is free]
+    #[arg(long, value_name = "SIZE")]
+    pub limit: Option<Size>,
+    /// The most memory of the host; on the CPU the smaller of both limits counts
+    #[arg(long, value_name = "SIZE")]
+    pub host_limit: Option<Size>,
+    /// Examples of one optimizer step
+    #[arg(long, value_name = "N")]
+    pub batch: Option<NonZeroUsize>,
+    /// How many optimizer steps to take
+    #[arg(long, value_name = "N")]
+    pub steps: Option<NonZeroUsize>,
+    /// How many times to go through the data
+    #[arg(long, value_name = "N", conflicts_with = "steps")]
+    pub epochs: Option<NonZeroUsize>,
+    /// float32, float64, mixed_bfloat16 or mixed_float16
+    #[arg(long, value_name = "POLICY", default_value = "float32")]
+    pub precision: Policy,
+    /// Work through each batch in so many parts
+    #[arg(long, value_name = "N", default_value = "1")]
+    pub accumulate: NonZeroUsize,
+    /// Another optimizer than the recipe's, such as sgd or adamw
+    #[arg(long, value_name = "NAME")]
+    pub optimizer: Option<String>,
+    /// What weights, shuffles and dropout are drawn from
+    #[arg(long, value_name = "N", default_value = "0")]
+    pub seed: u64,
+    /// Threads of the kernels [default: one per core]
+    #[arg(long, value_name = "N")]
+    pub threads: Option<NonZeroUsize>,
+    /// Write one JSON object a line on stdout, and nothing else there
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// The options of `train`.
+#[derive(Args, Clone, Debug)]
+pub struct TrainOptions {
+    /// The recipe to train
+    pub recipe: String,
+    /// What is common to runs that train.
+    #[command(flatten)]
+    pub run: RunOptions,
+    /// A file or folder with data of the recipe's kind, or `random`
+    #[arg(long, value_name = "PATH|random")]
+    pub data: Option<DataOption>,
+    /// Save model, optimizer and position in this folder, at the end and after each epoch
+    #[arg(long, value_name = "DIR")]
+    pub save: Option<PathBuf>,
+    /// Go on from what was saved in this folder
+    #[arg(long, value_name = "DIR")]
+    pub resume: Option<PathBuf>,
+    /// Record a profile (not there yet)
+    #[arg(long, value_name = "FILE")]
+    pub profile: Option<PathBuf>,
+    /// Write a page about the run's memory (not there yet)
+    #[arg(long, value_name = "FILE.html")]
+    pub report: Option<PathBuf>,
+    /// Move values to files in this folder when memory is short (not there yet)
+    #[arg(long, value_name = "DIR")]
+    pub spill: Option<PathBuf>,
+}
+
+/// The options of `plan`.
+#[derive(Args, Clone, Debug)]
+pub struct PlanOptions {
+    /// The recipe to plan
+    pub recipe: String,
+    /// What is common to runs that train.
+    #[command(flatten)]
+    pub run: RunOptions,
+    /// Find the largest batch that fits
+    #[arg(long)]
+    pub max_batch: bool,
+    /// Plan for a GPU that is not there: h200, h100, a100-80, a100-40, rtx4090, t4, or a profile's file
+    #[arg(long = "as", value_name = "MODEL")]
+    pub planned_device: Option<String>,
+}
+
+/// The options of `bench`.
+#[derive(Args, Clone, Debug)]
+pub struct BenchOptions {
+    /// A workload of the benchmark, or a recipe
+    #[arg(required_unless_present = "list")]
+    pub workload: Option<String>,
+    /// List the workloads
+    #[arg(long)]
+    pub list: bool,
+    /// What is common to runs that train.
+    #[command(flatten)]
+    pub run: RunOptions,
+}
+
+/// The options of `explain`.
+#[derive(Args, Clone, Debug)]
+pub struct ExplainOptions {
+    /// A profile that `train --profile` recorded
+    pub file: PathBuf,
+    /// Write a page instead
+    #[arg(long, value_name = "OUT")]
+    pub html: Option<PathBuf>,
+}
+
+/// The options of `devices`.
+#[derive(Args, Clone, Debug)]
+pub struct DevicesOptions {
+    /// As one JSON object
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Where a run's data come from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum DataOption {
+    /// Random numbers of the recipe's shapes.
+    Random,
+    /// A file or folder.
+    Path(PathBuf),
+}
+
+impl FromStr for DataOption {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<DataOption, String> {
+        Ok(match text {
+            "random" => DataOption::Random,
+            _ => DataOption::Path(PathBuf::from(text)),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    fn train(arguments: &str) -> Result<TrainOptions, String> {
+        let words = ["plimsoll", "train", "digits"].into_iter().chain(arguments.split_whitespace());
+        match Options::try_parse_from(words).map_err(|error| error.to_string())?.command {
+            Command::Train(options) => Ok(options),
+            other => Err(format!("{other:?}")),
+        }
+    }
+
+    #[test]
+    fn the_definition_is_consistent() {
+        Options::command().debug_assert();
+    }
+
+    #[test]
+    fn the_defaults_are_those_of_the_contract() -> Result<(), String> {
+        let options = train("")?;
+        assert_eq!((options.run.seed, options.run.accumulate.get()), (0, 1));
+        assert_eq!((options.run.precision, options.run.json), (Policy::Float32, false));
+        assert_eq!((options.run.limit, options.data), (None, None));
+        Ok(())
+    }
+
+    #[test]
+    fn options_are_read() -> Result<(), String> {
+        let options = train("--device cuda:1 --batch 7 --precision mixed_float16 --data random --limit 80%")?;
+        assert_eq!(options.run.device.as_deref(), Some("cuda:1"));
+        assert_eq!(options.run.batch.map(NonZeroUsize::get), Some(7));
+        assert_eq!(options.run.precision, Policy::MixedFloat16);
+        assert_eq!((options.data, options.run.limit), (Some(DataOption::Random), Some(Size::Share(0.8))));
+        Ok(())
+    }
+
+    #[test]
+    fn what_is_wrong_is_named() {
+        for (arguments, names) in [
+            ("--batch 0", "--batch"),
+            ("--steps -1", "'-1'"),
+            ("--limit 8G", "`8G`"),
+            ("--precision half", "\"half\""),
+            ("--optimiser adam", "--optimizer"),
+            ("--epochs 1 --steps 2", "--steps"),
+            ("--seed x", "--seed"),
+        ] {
+            let error = train(arguments).expect_err(arguments);
+            assert!(error.contains(names), "{error}");
+        }
+    }
+}

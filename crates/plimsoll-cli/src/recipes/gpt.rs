@@ -1,0 +1,163 @@
+//! Language models in the manner of GPT: tokens and positions, pre-norm blocks, a head.
+//!
+//! `gpt-nano` learns the shipped text byte by byte; the two sizes of GPT-2 have no data of their own and train on
+//! random tokens.
+
+use plimsoll::nn::initializer::Fans;
+use plimsoll::nn::layers::{Dense, Dropout, Embedding, LayerNorm, MultiHeadAttention, Residual, Sequential};
+use plimsoll::nn::{Forward, Initializer, Layer, variable};
+use plimsoll::{Activation, Error, Result, Shape};
+
+/// How weights start, as GPT-2's.
+const START: Initializer = Initializer::Normal { std: 0.02 };
+
+/// The size of a model.
+#[derive(Clone, Copy, Debug)]
+pub struct Gpt {
+    /// Blocks.
+    pub layers: usize,
+    /// Numbers per position.
+    pub width: usize,
+    /// Attention heads of a block.
+    pub heads: usize,
+    /// Different tokens.
+    pub vocabulary: usize,
+    /// The part of the values that is dropped while training.
+    pub dropout: f64,
+    /// Whether the head uses the tokens' table, as GPT-2's does, or has a kernel of its own.
+    pub tied: bool,
+}
+
+impl Gpt {
+    /// The size of the benchmark's w5.
+    pub const NANO: Gpt =
+        Gpt { layers: 4, width: 256, heads: 4, vocabulary: 1024, dropout: 0.1, tied: false };
+
+    /// GPT-2 with 124 million parameters; the vocabulary is rounded up to a multiple of 128.
+    pub const SMALL: Gpt =
+        Gpt { layers: 12, width: 768, heads: 12, vocabulary: 50_304, dropout: 0.0, tied: true };
+
+    /// GPT-2 with 355 million parameters.
+    pub const MEDIUM: Gpt = Gpt { layers: 24, width: 1024, heads: 16, ..Gpt::SMALL };
+
+    fn block(&self) -> Sequential {
+        let attend = Sequential::new()
+            .add(LayerNorm::new())
+            .add(MultiHeadAttention::new(self.heads).causal().kernel_initializer(START));
+        let think = Sequential::new()
+            .add(LayerNorm::new())
+            .add(
+                Dense::new(4 * self.width)
+                    .activation(Activation::GeluTanh)
+                    .kernel_initializer(START)
+                    .named("up"),
+            )
+            .add(Dense::new(self.width).kernel_initializer(START).named("down"));
+        let dropped = |layers: Sequential| match self.dropout {
+            0.0 => layers,
+            rate => layers.add(Dropout(rate)),
+        };
+        Sequential::new()
+            .add(Residual(dropped(attend)).named("attend"))
+            .add(Residual(dropped(think)).named("think"))
+    }
+
+    /// Everything between the embedding and the head.
+    fn trunk(&self) -> Sequential {
+        let mut trunk = Sequential::new().add(Positions);
+        if self.dropout > 0.0 {
+            trunk = trunk.add(Dropout(self.dropout));
+        }
+        for number in 0..self.layers {
+            trunk = trunk.add(self.block().named(&format!("block_{number}")));
+        }
+        trunk.add(LayerNorm::new())
+    }
+}
+
+/// `[batch, time]` tokens to `[batch, time, vocabulary]` logits.
+impl Layer for Gpt {
+    fn name(&self) -> &str {
+        "gpt"
+    }
+
+    fn make(&self, input: &Shape) -> Result<Forward> {
+        let embedding = Embedding::new(self.vocabulary, self.width).initializer(START).named("tokens");
+        let embedding = embedding.build(input)?;
+        let trunk = self.trunk().named("trunk").build(embedding.output_shape())?;
+        let &[time] = input.dims() else {
+            return Err(Error::shape("gpt", format!("an example is {input}; it must be [time]")));
+        };
+        let output = [time, self.vocabulary];
+        if !self.tied {
+            let head = Dense::new(self.vocabulary).no_bias().kernel_initializer(START).named("head");
+            let head = head.build(trunk.output_shape())?;
+            return Forward::new(output, move |ids, mode| {
+                let x = trunk.forward(&embedding.forward(ids, mode)?, mode)?;
+                head.forward(&x, mode)
+            });
+        }
+        let table = embedding.own_variables()[0].clone();
+        Forward::new(output, move |ids, mode| {
+            let x = trunk.forward(&embedding.forward(ids, mode)?, mode)?;
+            x.linear(&table.transpose(0, 1)?, None, Activation::None)
+        })
+    }
+}
+
+/// Adds a learned row to each position: `[batch, time, width]` to the same shape.
+#[derive(Clone, Copy, Debug)]
+struct Positions;
+
+impl Layer for Positions {
+    fn name(&self) -> &str {
+        "positions"
+    }
+
+    fn make(&self, input: &Shape) -> Result<Forward> {
+        let rows = variable("embeddings", input, START, Fans::of_elements(input))?;
+        Forward::new(input, move |x, _| x.add(&rows))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use plimsoll::{Device, Tensor};
+
+    use super::*;
+
+    fn parameters(gpt: Gpt, time: usize) -> Result<usize> {
+        let _on = Device::ghost_cpu().enter();
+        Ok(gpt.build([time])?.n_parameters())
+    }
+
+    #[test]
+    fn the_sizes_are_those_of_gpt_2() -> Result<()> {
+        // Tokens and positions, twelve numbers squared and thirteen plain per block, the last norm.
+        let count = |layers: usize, width: usize| {
+            50_304 * width + 1024 * width + layers * (12 * width * width + 13 * width) + 2 * width
+        };
+        assert_eq!(parameters(Gpt::SMALL, 1024)?, count(12, 768));
+        assert_eq!(count(12, 768), 124_475_904);
+        assert_eq!(parameters(Gpt::MEDIUM, 1024)?, count(24, 1024));
+        assert_eq!(
+            parameters(Gpt::NANO, 128)?,
+            2 * 1024 * 256 + 128 * 256 + 4 * (12 * 65_536 + 13 * 256) + 512
+        );
+        Ok(())
+    }
+
+    #[test]
+    fn a_tied_head_reads_the_tokens_table() -> Result<()> {
+        let small = Gpt { layers: 1, width: 8, heads: 2, vocabulary: 11, dropout: 0.0, tied: true };
+        let model = small.build([5])?;
+        let ids = Tensor::from_vec((0..10i64).collect())?.reshape([2, 5])?;
+        let logits = model.infer(&ids)?;
+        assert_eq!(logits.shape().dims(), [2, 5, 11]);
+        let table = &model.variables()[0];
+        assert_eq!(table.name(), "tokens.embeddings");
+        table.assign(&Tensor::zeros([11, 8])?)?;
+        assert!(model.infer(&ids)?.to_f64_vec()?.iter().all(|&logit| logit == 0.0));
+        Ok(())
+    }
+}

@@ -1,0 +1,59 @@
+//! Models of text: an LSTM and a small GPT on the shipped one, and the two sizes of GPT-2 on random tokens.
+
+use plimsoll::nn::layers::{Dense, Embedding, LSTM, Sequential};
+use plimsoll::nn::losses::SparseCategoricalCrossentropy;
+use plimsoll::nn::optimizers::{Adam, AdamW};
+
+use super::Gpt;
+use crate::data::{self, Feature};
+use crate::recipe::Recipe;
+
+/// The bytes of one example of `chars`.
+const CHARS_WINDOW: usize = 64;
+/// The tokens of one example of `gpt-nano`.
+const NANO_WINDOW: usize = 128;
+/// The tokens of one example of GPT-2.
+const GPT2_WINDOW: usize = 1024;
+
+/// An LSTM that tells the next letter of the shipped text.
+pub fn chars() -> Recipe {
+    let model = Sequential::new()
+        .add(Embedding::new(256, 64))
+        .add(LSTM::new(256).return_sequences())
+        .add(Dense::new(256));
+    let tokens = || Feature::ids([CHARS_WINDOW], 256);
+    Recipe::new("chars", model, tokens(), tokens(), SparseCategoricalCrossentropy::new().from_logits(true))
+        .about("an LSTM that tells the next letter of the shipped text")
+        .files(|path| data::text_windows(path, CHARS_WINDOW))
+        .optimizer(Adam::new(2e-3))
+        .batch(32)
+        .epochs(3)
+}
+
+/// A small GPT on the bytes of the shipped text.
+pub fn gpt_nano() -> Recipe {
+    let tokens = || Feature::ids([NANO_WINDOW], 256);
+    Recipe::new(
+        "gpt-nano",
+        Gpt::NANO,
+        tokens(),
+        tokens(),
+        SparseCategoricalCrossentropy::new().from_logits(true),
+    )
+    .about("4 layers, 256 wide, 4 heads, 128 tokens, on the bytes of the shipped text")
+    .files(|path| data::text_windows(path, NANO_WINDOW))
+    .optimizer(AdamW::new(1e-3).weight_decay(0.01))
+    .batch(8)
+    .steps(500)
+}
+
+/// A size of GPT-2 on random tokens.
+pub fn gpt2(name: &str, size: Gpt) -> Recipe {
+    // The rows that only round the vocabulary up are never asked for.
+    let tokens = || Feature::ids([GPT2_WINDOW], 50_257);
+    Recipe::new(name, size, tokens(), tokens(), SparseCategoricalCrossentropy::new().from_logits(true))
+        .about(format!("GPT-2: {} layers, {} wide, 1024 tokens, on random tokens", size.layers, size.width))
+        .optimizer(AdamW::new(1e-4).weight_decay(0.01))
+        .batch(4)
+        .steps(20)
+}

@@ -1,0 +1,157 @@
+//! What a training run tells while it goes on: JSON lines or a bar with a line per epoch.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use plimsoll::nn::train::{Callback, EpochEvent, Requests, StepEvent};
+use plimsoll::{Error, Result};
+
+use crate::bench::median;
+use crate::event::{self, Event};
+use crate::failure::Failure;
+use crate::progress::{Progress, Shown};
+use crate::stop;
+use crate::terminal::Style;
+
+/// How many of the last steps' times are kept for the median.
+const KEPT_TIMES: usize = 1001;
+
+/// Tells of steps and epochs, and asks the run to end when somebody pressed Ctrl-C. Clones are the same reporter.
+#[derive(Clone)]
+pub struct Reporter {
+    style: Style,
+    progress: Rc<Progress>,
+    seen: Rc<RefCell<Seen>>,
+}
+
+/// What is remembered of the steps.
+#[derive(Default)]
+struct Seen {
+    /// A ring: the oldest is overwritten.
+    times: Vec<f64>,
+    n_steps: usize,
+    last_loss: Option<f64>,
+}
+
+impl Seen {
+    fn keep(&mut self, step: &StepEvent) {
+        match self.times.get_mut(self.n_steps % KEPT_TIMES) {
+            Some(oldest) => *oldest = step.ms,
+            None => self.times.push(step.ms),
+        }
+        self.n_steps += 1;
+        self.last_loss = Some(step.loss);
+    }
+}
+
+impl Reporter {
+    /// A reporter in that style, with a bar.
+    pub fn new(style: Style, progress: Progress) -> Reporter {
+        Reporter { style, progress: Rc::new(progress), seen: Rc::default() }
+    }
+
+    /// Shows that so many steps were taken before.
+    pub fn go_on_from(&self, step: u64) {
+        self.progress.go_on_from(step);
+    }
+
+    /// The median time of the last steps.
+    pub fn median_ms(&self) -> Option<f64> {
+        let mut times = self.seen.borrow().times.clone();
+        (!times.is_empty()).then(|| median(&mut times))
+    }
+
+    /// The loss of the last step.
+    pub fn last_loss(&self) -> Option<f64> {
+        self.seen.borrow().last_loss
+    }
+
+    /// Takes the bar away.
+    pub fn finish(&self) {
+        self.progress.finish();
+    }
+
+    /// Tells of an epoch, or of a part of one at the end of a run.
+    ///
+    /// # Errors
+    /// An output that does not take it.
+    pub fn tell_epoch(&self, epoch: &EpochEvent) -> Result<(), Failure> {
+        let accuracy = epoch.held_out.as_ref().and_then(|held_out| held_out.metric(ACCURACY));
+        let event = Event::Epoch(event::EpochEvent {
+            epoch: epoch.epoch,
+            loss: epoch.loss,
+            held_out_loss: epoch.held_out.as_ref().map(|held_out| held_out.loss),
+            accuracy,
+        });
+        self.progress.beside(|| {
+            self.style.emit(&event)?;
+            self.style.say(&describe(epoch, accuracy))
+        })
+    }
+}
+
+/// The name of the metric that the contract calls `accuracy`.
+pub const ACCURACY: &str = "sparse_categorical_accuracy";
+
+fn describe(epoch: &EpochEvent, accuracy: Option<f64>) -> String {
+    let mut text = format!("epoch {:>3}  step {:>6}  loss {:.4}", epoch.epoch, epoch.step, epoch.loss);
+    if let Some(held_out) = &epoch.held_out {
+        text.push_str(&format!("  held out: loss {:.4}", held_out.loss));
+    }
+    if let Some(accuracy) = accuracy {
+        text.push_str(&format!(", accuracy {:.2} %", 100.0 * accuracy));
+    }
+    text
+}
+
+impl Callback for Reporter {
+    fn name(&self) -> &str {
+        "reporter"
+    }
+
+    fn on_step(&mut self, step: &StepEvent, run: &mut Requests<'_>) -> Result<()> {
+        self.seen.borrow_mut().keep(step);
+        self.progress.step(Shown {
+            step: step.step,
+            loss: step.loss,
+            ms: step.ms,
+            examples: step.n_examples as usize,
+            peak: step.memory.peak,
+        });
+        if let Some(variable) = &step.skipped {
+            let scale = step.loss_scale;
+            self.progress.beside(|| {
+                log::warn!(
+                    "step {}: the gradient of {variable} overflowed; the step is skipped, the loss scale is {scale} now",
+                    step.step
+                );
+            });
+        }
+        self.style
+            .emit(&Event::Step(event::StepEvent {
+                step: step.step,
+                loss: step.loss,
+                ms: step.ms,
+                in_use_bytes: step.memory.in_use,
+                peak_bytes: step.memory.peak,
+                committed_bytes: step.memory.committed,
+            }))
+            .map_err(unwritable)?;
+        if stop::is_asked() {
+            run.stop(INTERRUPTED);
+        }
+        Ok(())
+    }
+
+    fn on_epoch(&mut self, epoch: &EpochEvent, _run: &mut Requests<'_>) -> Result<()> {
+        self.tell_epoch(epoch).map_err(unwritable)
+    }
+}
+
+/// Why a run ends when somebody asked for it.
+pub const INTERRUPTED: &str = "interrupted";
+
+/// A line that could not be written ends the run as an error of the output does.
+fn unwritable(failure: Failure) -> Error {
+    Error::argument("stdout", failure.message)
+}

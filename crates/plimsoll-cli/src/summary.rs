@@ -1,0 +1,82 @@
+//! The memory summary at the end of a run, for somebody who has never seen one.
+
+use std::fmt::Write;
+
+use plimsoll_memory::Stats;
+
+use crate::progress::{scaled, share};
+use crate::size::{Limit, LimitFrom};
+
+/// What each owner's bytes are, in a few words.
+const MEANINGS: [(&str, &str); 9] = [
+    ("parameters", "the model's weights"),
+    ("gradients", "how the loss changes with each weight"),
+    ("optimizer", "what the optimizer remembers for each weight"),
+    ("saved", "values of the forward pass that backward reads"),
+    ("temporary", "values on their way from one op to the next"),
+    ("workspace", "room that an op needs while it runs"),
+    ("data", "examples and batches"),
+    ("graph", "recorded functions"),
+    ("rounding", "what blocks are larger than asked for"),
+];
+
+/// Who held the peak, how near the limit it came, and what has gone back.
+pub fn describe(at_end: &Stats, limit: Limit, outside: Option<u64>, released: u64) -> String {
+    let peak = at_end.peak_in_use;
+    let mut text = format!("memory: at most {} in use at a time, by", scaled(peak));
+    let mut rows: Vec<(&str, u64)> = at_end.peak_rows.iter().filter(|(_, bytes)| *bytes > 0).collect();
+    rows.sort_by_key(|(_, bytes)| std::cmp::Reverse(*bytes));
+    for (owner, bytes) in rows {
+        let meaning = MEANINGS.iter().find(|(name, _)| *name == owner).map_or("", |(_, meaning)| meaning);
+        let row = format!("\n  {:>11} {:>4.0} %  {owner:<11} {meaning}", scaled(bytes), share(bytes, peak));
+        text.push_str(&row);
+    }
+    let against = match (limit.bytes, limit.from) {
+        (Some(limit), LimitFrom::User) => {
+            format!("{:.0} % of your limit of {}", share(at_end.peak_committed, limit), scaled(limit))
+        }
+        (Some(limit), _) => {
+            format!("{:.1} % of the {} that were free", share(at_end.peak_committed, limit), scaled(limit))
+        }
+        (None, _) => "there was no limit".to_owned(),
+    };
+    // Writing into a string cannot fail.
+    let _always = write!(text, "\n  taken from the system {}, {against}", scaled(at_end.peak_committed));
+    if let Some(outside) = outside {
+        let _always = write!(text, "; outside the pool (code, threads) {}", scaled(outside));
+    }
+    let _always = write!(text, "\n  given back at the end {}", scaled(released));
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use plimsoll::{Device, Owner, Tensor, with_owner};
+
+    use super::*;
+
+    #[test]
+    fn every_owner_has_a_meaning() {
+        let rows = Device::separate_cpu().stats().rows();
+        for (owner, _) in rows.iter() {
+            assert!(MEANINGS.iter().any(|(name, _)| *name == owner), "{owner}");
+        }
+    }
+
+    #[test]
+    fn the_largest_owner_comes_first_and_the_limit_is_named() -> plimsoll::Result<()> {
+        let device = Device::separate_cpu();
+        let _on = device.enter();
+        let weights = with_owner(Owner::Parameters, || Tensor::zeros([1 << 20]))?;
+        let data = with_owner(Owner::Data, || Tensor::zeros([1 << 18]))?;
+        let stats = device.stats();
+        drop((weights, data));
+        let limit = Limit { bytes: Some(20 << 20), from: LimitFrom::User };
+        let text = describe(&stats, limit, Some(3 << 20), 6 << 20);
+        let parameters = text.find("4.00 MiB   80 %  parameters  the model's weights").expect(&text);
+        assert!(text.find("data        examples").is_some_and(|data| data > parameters), "{text}");
+        assert!(text.contains("of your limit of 20.00 MiB"), "{text}");
+        assert!(text.contains("given back at the end 6.00 MiB"), "{text}");
+        Ok(())
+    }
+}

@@ -1,0 +1,65 @@
+//! Where the program writes: results on stdout, everything else on stderr.
+//!
+//! With `--json` stdout holds JSON lines and nothing else; people's text is left out.
+
+use std::io::{self, Write};
+
+use crate::event::Event;
+use crate::failure::Failure;
+
+/// How a command's results are shown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Style {
+    /// As text for people.
+    Text,
+    /// As one JSON object a line.
+    Json,
+}
+
+impl Style {
+    /// The style that `--json` stands for.
+    pub fn of(json: bool) -> Style {
+        if json { Style::Json } else { Style::Text }
+    }
+
+    /// Writes a line for people.
+    ///
+    /// # Errors
+    /// An output that does not take it.
+    pub fn say(self, text: &str) -> Result<(), Failure> {
+        match self {
+            Style::Text => write_line(text),
+            Style::Json => Ok(()),
+        }
+    }
+
+    /// Writes a line for programs.
+    ///
+    /// # Errors
+    /// An output that does not take it.
+    pub fn emit(self, event: &Event) -> Result<(), Failure> {
+        match self {
+            Style::Text => Ok(()),
+            Style::Json => write_line(&as_json(event)?),
+        }
+    }
+}
+
+/// A value as one line of JSON.
+pub fn as_json(value: &impl serde::Serialize) -> Result<String, Failure> {
+    serde_json::to_string(value)
+        .map_err(|error| Failure::other(format!("a result has no JSON form: {error}")))
+}
+
+/// Writes a line on stdout.
+pub fn write_line(text: &str) -> Result<(), Failure> {
+    let mut out = io::stdout().lock();
+    let written = writeln!(out, "{text}").and_then(|()| out.flush());
+    written.map_err(|error| Failure::other(format!("cannot write to stdout: {error}")))
+}
+
+/// Writes a line on stderr.
+pub fn warn(text: &str) {
+    // When nobody can be told, the exit code still says it.
+    let _unheard = writeln!(io::stderr().lock(), "{text}");
+}

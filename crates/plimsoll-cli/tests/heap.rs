@@ -1,0 +1,70 @@
+//! Nothing of tensor size lives outside the pool, for every recipe: each is trained for a few steps, with evaluation and
+//! saving, under an allocator that counts. After set-up no single heap allocation exceeds 64 KiB, and the live heap
+//! grows by less than 1 MiB.
+//!
+//! One test in a process of its own, because the heap belongs to the process. The large recipes are run in small sizes
+//! of the same models, which is the same code.
+
+use plimsoll::Activation;
+use plimsoll::nn::layers::{Dense, Sequential};
+use plimsoll::nn::losses::SparseCategoricalCrossentropy;
+use plimsoll_cli::recipes::{self, Depth, Gpt, ResNet};
+use plimsoll_cli::{Failure, Feature, Recipe, run};
+use plimsoll_testkit::CountingAllocator;
+
+#[global_allocator]
+static HEAP: CountingAllocator = CountingAllocator::new();
+
+/// The recipes that are large, in a small size.
+fn small_ones() -> Vec<Recipe> {
+    let loss = || SparseCategoricalCrossentropy::new().from_logits(true);
+    let gpt = Gpt { layers: 2, width: 64, heads: 2, vocabulary: 300, ..Gpt::SMALL };
+    let tokens = || Feature::ids([64], 300);
+    let images = || Feature::floats([64, 64, 3]);
+    let resnet =
+        |name, depth| Recipe::new(name, ResNet::new(depth), images(), Feature::ids([], 1000), loss());
+    vec![
+        Recipe::new("small-gpt2", gpt, tokens(), tokens(), loss()),
+        resnet("small-resnet18", Depth::Eighteen),
+        resnet("small-resnet50", Depth::Fifty),
+    ]
+}
+
+/// Threads, interned labels and tables that are made once and kept.
+fn set_up() -> Result<(), Failure> {
+    let model = Sequential::new().add(Dense::new(512).activation(Activation::Relu)).add(Dense::new(10));
+    let loss = SparseCategoricalCrossentropy::new().from_logits(true);
+    let recipe = Recipe::new("set-up", model, Feature::floats([512]), Feature::ids([], 10), loss);
+    run(&[recipe], ["plimsoll", "train", "set-up", "--steps", "2", "--batch", "512"])
+}
+
+#[test]
+fn every_recipe_keeps_its_bytes_in_the_pool() -> Result<(), Failure> {
+    set_up()?;
+    let folder = format!("{}/heap-{}", env!("CARGO_TARGET_TMPDIR"), std::process::id());
+    let small = small_ones();
+    let shipped = recipes::all();
+    let fashion = ["--data", "random"];
+    let tiny: [(&[Recipe], &str, &str, &[&str]); 8] = [
+        (&shipped, "digits", "64", &[]),
+        (&shipped, "dense", "256", &[]),
+        (&shipped, "fashion", "16", &fashion),
+        (&shipped, "chars", "8", &[]),
+        (&shipped, "gpt-nano", "2", &[]),
+        (&small, "small-gpt2", "4", &[]),
+        (&small, "small-resnet18", "2", &[]),
+        (&small, "small-resnet50", "2", &[]),
+    ];
+    for (recipes, name, batch, more) in tiny {
+        let common = ["plimsoll", "train", name, "--steps", "2", "--batch", batch, "--save", &folder];
+        let arguments = [&common[..], more].concat();
+        let live = HEAP.live_bytes();
+        HEAP.forget_largest();
+        run(recipes, arguments)?;
+        let largest = HEAP.largest_allocation();
+        assert!(largest <= 64 << 10, "{name}: a single allocation of {largest} B");
+        let growth = HEAP.live_bytes().saturating_sub(live);
+        assert!(growth < 1 << 20, "{name}: the live heap has grown by {growth} B");
+    }
+    std::fs::remove_dir_all(&folder).map_err(|error| Failure::other(error.to_string()))
+}

@@ -1,0 +1,315 @@
+//! The program from outside: exit codes, messages, JSON lines, saving and resuming, as CONTRACTS promises them.
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+use serde_json::Value;
+
+/// A folder of its own for one test, gone when the test ends.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new(name: &str) -> Folder {
+        let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}-{}", std::process::id()));
+        fs::create_dir_all(&path).expect("the folder for temporary files can be written");
+        Folder(path)
+    }
+
+    fn file(&self, name: &str, contents: &[u8]) -> String {
+        let path = self.0.join(name);
+        fs::write(&path, contents).expect("the folder is there");
+        path.display().to_string()
+    }
+
+    fn path(&self, name: &str) -> String {
+        self.0.join(name).display().to_string()
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        fs::remove_dir_all(&self.0).expect("the folder was made by the test");
+    }
+}
+
+fn command(arguments: &str) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_plimsoll"));
+    command.args(arguments.split_whitespace()).stdin(Stdio::null());
+    command
+}
+
+fn run(arguments: &str) -> Output {
+    command(arguments).output().expect("the program starts")
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8(bytes.to_vec()).expect("text")
+}
+
+/// Runs the program, which must fail with that code and one message that holds all of the words.
+#[track_caller]
+fn refused(arguments: &str, code: i32, words: &[&str]) {
+    let output = run(arguments);
+    let (stdout, stderr) = (text(&output.stdout), text(&output.stderr));
+    assert_eq!(output.status.code(), Some(code), "{arguments}\n{stderr}");
+    assert_eq!(stdout, "", "{arguments}: results of a run that did not happen");
+    assert_eq!(stderr.matches("error:").count(), 1, "{arguments}: one message\n{stderr}");
+    assert!(!stderr.contains("panicked"), "{stderr}");
+    for word in words {
+        assert!(stderr.contains(word), "{arguments}: no {word:?} in\n{stderr}");
+    }
+}
+
+/// Runs the program, which must succeed, and reads the lines that it wrote.
+#[track_caller]
+fn lines(arguments: &str) -> Vec<Value> {
+    let output = run(arguments);
+    assert!(output.status.success(), "{arguments}\n{}", text(&output.stderr));
+    let stdout = text(&output.stdout);
+    stdout.lines().map(|line| serde_json::from_str(line).expect(line)).collect()
+}
+
+#[track_caller]
+fn end(arguments: &str) -> Value {
+    let last = lines(arguments).pop().expect("at least one line");
+    assert_eq!(last["event"], "end");
+    last
+}
+
+#[test]
+fn bad_options_are_refused_with_2() {
+    refused("train digits --no-such-option", 2, &["--no-such-option"]);
+    refused("train", 2, &["RECIPE"]);
+    refused("train nothing", 2, &["`nothing`", "digits", "gpt2-355m", "resnet50"]);
+    refused("train digits --batch 0", 2, &["--batch"]);
+    refused("train digits --limit 8G", 2, &["`8G`", "512MiB"]);
+    refused("train digits --limit 101%", 2, &["`101%`"]);
+    refused("train digits --precision half", 2, &["\"half\"", "mixed_float16"]);
+    refused("train digits --optimizer adma", 2, &["`adma`", "adamw"]);
+    refused("train digits --device gpu:x", 2, &["--device", "cuda:N"]);
+    refused("train digits --device cuda:0", 2, &["cuda:0", "cpu"]);
+    refused("train digits --epochs 1 --steps 1", 2, &["--epochs", "--steps"]);
+    refused("train digits --data somewhere", 2, &["digits", "somewhere"]);
+    refused("train digits --batch 4 --accumulate 5", 2, &["--accumulate", "5", "4"]);
+    refused("bench nothing", 2, &["`nothing`", "--list"]);
+    refused("bench w7_eager --epochs 1", 2, &["--epochs", "--steps"]);
+}
+
+#[test]
+fn options_of_features_to_come_are_refused_with_2() {
+    refused("train digits --profile p.json", 2, &["--profile"]);
+    refused("train digits --report r.html", 2, &["--report"]);
+    refused("train digits --spill there", 2, &["--spill"]);
+    refused("plan digits", 1, &["`plan`"]);
+    refused("plan nothing", 2, &["`nothing`"]);
+    refused("explain no-such-file", 4, &["no-such-file"]);
+}
+
+#[test]
+fn files_that_cannot_be_used_are_refused_with_4() {
+    let folder = Folder::new("files");
+    refused("train fashion --data no-such-folder", 4, &["no-such-folder", "dataset-fashion-mnist", "--data"]);
+    refused("train chars --data no-such-file", 4, &["no-such-file"]);
+    refused(&format!("train chars --data {}", folder.file("short", b"too short")), 4, &["short", "at least"]);
+    refused("train digits --resume no-such-folder", 4, &["no-such-folder"]);
+    let damaged = folder.path("damaged");
+    fs::create_dir(&damaged).expect("a folder");
+    folder.file("damaged/checkpoint.safetensors", b"no checkpoint at all");
+    refused(&format!("train digits --resume {damaged}"), 4, &["checkpoint.safetensors"]);
+    for name in ["train-images-idx3", "train-labels-idx1", "t10k-images-idx3", "t10k-labels-idx1"] {
+        folder.file(&format!("{name}-ubyte.gz"), b"not compressed");
+    }
+    refused(&format!("train fashion --data {}", folder.0.display()), 4, &["train-images-idx3-ubyte.gz"]);
+}
+
+#[test]
+fn a_limit_that_cannot_be_kept_is_refused_with_3() {
+    let output = run("train dense --limit 4MiB --json");
+    let stderr = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(3), "{stderr}");
+    assert!(stderr.contains("a limit of at least"), "{stderr}");
+    refused("train digits --limit 0", 3, &["2MiB"]);
+}
+
+#[test]
+fn json_lines_are_those_of_the_contract() {
+    let lines = lines("train digits --steps 46 --json --seed 3 --limit 64MiB");
+    let keys =
+        |value: &Value| value.as_object().expect("an object").keys().cloned().collect::<Vec<_>>().join(" ");
+    let of = |event: &str| lines.iter().filter(|line| line["event"] == event).collect::<Vec<_>>();
+    let (steps, epochs, ends) = (of("step"), of("epoch"), of("end"));
+    assert_eq!((steps.len(), ends.len(), lines.len()), (46, 1, 46 + epochs.len() + 1));
+    assert!(steps.iter().zip(1..).all(|(line, number)| line["step"] == number));
+    let names = "committed_bytes event in_use_bytes loss ms peak_bytes step";
+    assert!(steps.iter().all(|line| keys(line) == names));
+    // 1,437 examples are 45 batches: one whole epoch, and one that was begun.
+    assert_eq!(epochs.iter().map(|line| &line["epoch"]).collect::<Vec<_>>(), [1, 2]);
+    assert!(
+        epochs.iter().all(|line| line["accuracy"].as_f64().is_some_and(|part| (0.0..=1.0).contains(&part)))
+    );
+    let end = ends[0];
+    let names = "batch committed_bytes data device event limit_bytes limit_from loss loss_bits median_step_ms \
+        offloaded_bytes outside_bytes parameters_sha256 peak_bytes precision predicted_committed_bytes \
+        predicted_peak_bytes recipe recomputed_flops recomputed_ops released_bytes seed steps version";
+    assert_eq!(keys(end), names);
+    let loss = end["loss"].as_f64().expect("a loss");
+    assert_eq!(end["loss_bits"], format!("{:08x}", (loss as f32).to_bits()));
+    assert_eq!((&end["limit_bytes"], &end["limit_from"]), (&Value::from(64 << 20), &Value::from("user")));
+    assert_eq!((&end["data"], &end["batch"], &end["seed"]), (&"shipped".into(), &32.into(), &3.into()));
+    assert!(end["peak_bytes"].as_u64() <= end["committed_bytes"].as_u64());
+    assert_eq!(end["released_bytes"].as_u64().map(|bytes| bytes > 0), Some(true));
+    for later in ["predicted_peak_bytes", "predicted_committed_bytes", "recomputed_ops", "offloaded_bytes"] {
+        assert_eq!(end[later], Value::Null);
+    }
+    // Nothing is left over from a step.
+    let in_use: Vec<&Value> = steps[1..45].iter().map(|line| &line["in_use_bytes"]).collect();
+    assert!(in_use.iter().all(|bytes| *bytes == in_use[0]), "{in_use:?}");
+}
+
+#[test]
+fn the_same_run_has_the_same_bits_for_every_number_of_threads() {
+    let sums = [1, 2, 3].map(|n| end(&format!("train digits --steps 6 --json --threads {n}")));
+    assert_eq!(sums[0]["parameters_sha256"], sums[1]["parameters_sha256"]);
+    assert_eq!(sums[0]["parameters_sha256"], sums[2]["parameters_sha256"]);
+    assert_eq!(sums[0]["loss_bits"], sums[2]["loss_bits"]);
+    let other = end("train digits --steps 6 --json --seed 1");
+    assert_ne!(sums[0]["parameters_sha256"], other["parameters_sha256"]);
+}
+
+#[test]
+fn a_batch_in_parts_gives_the_same_losses_up_to_rounding() {
+    let losses = |arguments: &str| -> Vec<f64> {
+        let lines = lines(&format!("train dense --steps 3 --batch 30 --json {arguments}"));
+        lines.iter().filter(|line| line["event"] == "step").filter_map(|line| line["loss"].as_f64()).collect()
+    };
+    let (whole, parts) = (losses(""), losses("--accumulate 4"));
+    assert_eq!((whole.len(), parts.len()), (3, 3));
+    // A loss is a mean of 30 numbers around 2.5 in f32; a thousand roundings are far more than the parts make.
+    assert!(
+        whole.iter().zip(&parts).all(|(a, b)| (a - b).abs() <= 1000.0 * f64::from(f32::EPSILON)),
+        "{whole:?} {parts:?}"
+    );
+}
+
+#[test]
+fn every_precision_and_optimizer_trains() {
+    for precision in ["float64", "mixed_bfloat16", "mixed_float16"] {
+        let end = end(&format!("train digits --steps 3 --json --precision {precision}"));
+        assert_eq!(end["precision"], precision);
+    }
+    for optimizer in ["sgd", "momentum", "nesterov", "adamw", "adam8bit", "rmsprop", "adagrad", "adafactor"] {
+        end(&format!("train digits --steps 2 --json --optimizer {optimizer}"));
+    }
+}
+
+#[test]
+fn a_resumed_run_equals_one_that_was_not_interrupted() {
+    let folder = Folder::new("resume");
+    let saved = folder.path("run");
+    for arguments in ["", " --precision mixed_float16"] {
+        let whole = end(&format!("train digits --steps 50 --json{arguments}"));
+        end(&format!("train digits --steps 20 --json --save {saved}{arguments}"));
+        let resumed = end(&format!("train digits --steps 50 --json --resume {saved}{arguments}"));
+        for field in ["parameters_sha256", "loss_bits", "steps"] {
+            assert_eq!(whole[field], resumed[field], "{field}{arguments}");
+        }
+    }
+}
+
+#[test]
+fn an_interrupted_run_ends_after_its_step_saves_and_says_130() {
+    let folder = Folder::new("interrupt");
+    let saved = folder.path("run");
+    let mut child = command(&format!("train dense --batch 8 --steps 100000000 --json --save {saved}"))
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("the program starts");
+    let mut stdout = BufReader::new(child.stdout.take().expect("piped"));
+    let mut first = String::new();
+    stdout.read_line(&mut first).expect("a line");
+    assert!(first.contains("\"step\":1"), "{first}");
+    let kill =
+        Command::new("kill").args(["-INT", &child.id().to_string()]).status().expect("`kill` is there");
+    assert!(kill.success());
+    let rest: Vec<String> = stdout.lines().map(|line| line.expect("a line")).collect();
+    let output = child.wait_with_output().expect("it ends");
+    assert_eq!(output.status.code(), Some(130), "{}", text(&output.stderr));
+    let end: Value = serde_json::from_str(rest.last().expect("a last line")).expect("JSON");
+    assert_eq!(end["event"], "end");
+    let steps = end["steps"].as_u64().expect("a number");
+    let resumed = lines(&format!("train dense --batch 8 --steps {} --json --resume {saved}", steps + 1));
+    assert_eq!(resumed[0]["step"], steps + 1);
+}
+
+#[test]
+fn people_get_lines_for_epochs_and_a_summary_of_the_memory_without_a_bar() {
+    let output = run("train digits --epochs 2");
+    let (stdout, stderr) = (text(&output.stdout), text(&output.stderr));
+    assert!(output.status.success(), "{stderr}");
+    assert_eq!(stderr, "", "stderr is no terminal, so there is no bar");
+    assert_eq!(stdout.lines().filter(|line| line.starts_with("epoch")).count(), 2, "{stdout}");
+    for words in ["accuracy", "parameters", "the model's weights", "given back at the end"] {
+        assert!(stdout.contains(words), "{stdout}");
+    }
+}
+
+#[test]
+fn random_data_are_said_to_be_random() {
+    let output = run("train dense --steps 1 --batch 2");
+    assert!(text(&output.stdout).contains("random"), "{}", text(&output.stdout));
+    assert_eq!(end("train digits --data random --steps 1 --json")["data"], "random");
+    assert_eq!(end("train fashion --data random --steps 1 --batch 2 --json")["data"], "random");
+}
+
+#[test]
+fn workloads_are_listed_and_measured() {
+    let list = text(&run("bench --list").stdout);
+    for name in [
+        "w1_mlp_b32",
+        "w1_mlp_b128",
+        "w1_mlp_b512",
+        "w2_deep_mlp",
+        "w3_cnn",
+        "w4_lstm",
+        "w5_gpt",
+        "w6_matmul1024",
+        "w6_matmul2048",
+        "w6_add16m",
+        "w7_eager",
+        "mlp-784-1024-10-b512",
+        "mlp-deep-b4096",
+        "resnet50-b128",
+        "lstm-b256",
+        "eager-ops",
+    ] {
+        assert!(
+            list.lines().any(|line| line.split_whitespace().next() == Some(name)),
+            "no {name} in\n{list}"
+        );
+    }
+    for name in ["w1_mlp_b32", "w4_lstm", "w6_matmul1024", "w7_eager", "digits"] {
+        let line = &lines(&format!("bench {name} --steps 1 --json --threads 2"))[0];
+        assert_eq!(
+            (&line["event"], &line["workload"], &line["threads"]),
+            (&"bench".into(), &name.into(), &2.into())
+        );
+        for field in ["median_ms", "min_ms"] {
+            assert!(line[field].as_f64().is_some_and(|ms| ms > 0.0), "{line}");
+        }
+        let bytes = |field: &str| line[field].as_u64().expect(field);
+        assert!(0 < bytes("peak_bytes") && bytes("peak_bytes") <= bytes("committed_bytes"), "{line}");
+        // What the pool has taken is the process's, too.
+        assert!(bytes("peak_anon_over_base_bytes") >= bytes("peak_bytes"), "{line}");
+    }
+}
+
+#[test]
+fn devices_tell_what_there_is() {
+    let device = &lines("devices --json")[0];
+    assert_eq!(device["device"], "cpu");
+    assert!(device["memory_bytes"].as_u64() >= device["free_bytes"].as_u64());
+    assert!(text(&run("devices").stdout).starts_with("cpu"));
+}

@@ -1,0 +1,193 @@
+//! Running a dataset: the allowance, the threads that fill it, and the batches that are lent out of it.
+//!
+//! When iteration begins, the thread that asked for it takes one block of the pool, counted as data: room for `depth +
+//! 1` batches, for elements that wait on their way, and for the workers' scratch. From then on nobody but the
+//! consumer's thread touches the pool, and only if it must (see below), so the timing of workers cannot be seen there.
+//!
+//! Batches are tensors over parts of that block. When the last holder of a batch drops it, its part is filled anew. A
+//! consumer that holds on to so many batches that no part is left gets the next one in a block of its own, which goes
+//! back to the pool when dropped: waiting would never end, refusing would make `collect` fail, and whether it
+//! happens depends on the consumer's program alone. Its bytes are counted like all others.
+//!
+//! Without prefetching and with one worker there are no threads: the consumer makes the batch that it asks for.
+
+mod allowance;
+mod batch;
+mod makers;
+
+use std::sync::Arc;
+use std::thread::{self, JoinHandle};
+
+use plimsoll_tensor::{Bytes, Device, Error, Piece, Result};
+
+pub use self::batch::Batch;
+
+use self::allowance::Allowance;
+use self::makers::{Maker, Shared, Turn};
+use crate::node::NodeRef;
+
+/// How many batches are made ahead.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Prefetch {
+    /// So many.
+    Depth(usize),
+    /// As many as help: one at first, and twice as many each time that the loop has to wait. The memory for the most
+    /// that there can be is taken at once: what the allowance has room for, or four batches ahead.
+    Auto,
+}
+
+/// Lets the pipeline choose how many batches it makes ahead.
+pub const AUTOTUNE: Prefetch = Prefetch::Auto;
+
+impl From<usize> for Prefetch {
+    fn from(depth: usize) -> Prefetch {
+        Prefetch::Depth(depth)
+    }
+}
+
+/// How a dataset is run.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Options {
+    pub prefetch: Prefetch,
+    pub n_workers: usize,
+    pub allowance: Option<Bytes>,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options { prefetch: Prefetch::Depth(0), n_workers: 1, allowance: None }
+    }
+}
+
+impl Options {
+    /// The number of threads that make batches; none if the consumer does.
+    fn n_threads(&self) -> usize {
+        if self.prefetch == Prefetch::Depth(0) && self.n_workers == 1 { 0 } else { self.n_workers }
+    }
+}
+
+/// The batches of one epoch, in order. Dropping it ends the threads that make them.
+pub struct Batches(State);
+
+enum State {
+    Running(Running),
+    /// The iteration could not begin; this is why.
+    Refused(Error),
+    Over,
+}
+
+struct Running {
+    shared: Arc<Shared>,
+    maker: Arc<Maker>,
+    device: Device,
+    threads: Vec<JoinHandle<()>>,
+    /// The scratch of a consumer that makes its batches itself.
+    scratch: Option<Piece>,
+}
+
+impl Batches {
+    /// Begins an epoch at a batch: takes the allowance and starts the threads.
+    #[track_caller]
+    pub(crate) fn begin(node: &NodeRef, options: &Options, epoch: u64, first: u64) -> Batches {
+        Batches(match Running::begin(node, options, epoch, first) {
+            Ok(running) => State::Running(running),
+            Err(error) => State::Refused(error),
+        })
+    }
+}
+
+impl Running {
+    fn begin(node: &NodeRef, options: &Options, epoch: u64, first: u64) -> Result<Running> {
+        let device = Device::current();
+        let Allowance { slots, mut scratch, session, most_ahead } = Allowance::take(node, options, &device)?;
+        let is_tuned = options.prefetch == Prefetch::Auto;
+        let shared = Arc::new(Shared::new(slots, first, most_ahead, is_tuned));
+        let maker = Arc::new(Maker { node: node.clone(), session, epoch, n_workers: options.n_workers });
+        let mut running = Running { shared, maker, device, threads: Vec::new(), scratch: None };
+        let n_threads = if running.device.is_ghost() { 0 } else { options.n_threads() };
+        for number in 0..n_threads {
+            let (shared, maker) = (running.shared.clone(), running.maker.clone());
+            let Some(mut scratch) = scratch.pop() else { unreachable!("every worker has its scratch") };
+            let work = move || shared.work(&maker, scratch.bytes_mut());
+            let spawned = thread::Builder::new().name(format!("plimsoll-data-{number}")).spawn(work);
+            running
+                .threads
+                .push(spawned.map_err(|error| Error::within("dataset: a thread did not start", error))?);
+        }
+        if running.threads.is_empty() {
+            running.scratch = scratch.pop();
+        }
+        Ok(running)
+    }
+
+    fn next(&mut self) -> Option<Result<Batch>> {
+        loop {
+            match self.shared.turn(self.threads.is_empty(), &self.maker) {
+                Turn::Made(number, made) => {
+                    let made = made.and_then(|made| {
+                        Batch::lend(&self.shared, made, self.maker.node.spec(), self.maker.epoch, number)
+                    });
+                    return Some(made);
+                }
+                Turn::Over => return None,
+                Turn::NeedsSlot => {
+                    match allowance::extra_slot(self.maker.node.spec(), &self.device) {
+                        Ok(slot) => self.shared.add_slot(slot),
+                        // The batch is still to come: it is made as soon as one is dropped.
+                        Err(error) => return Some(Err(error)),
+                    }
+                }
+                Turn::Task(task) => {
+                    let scratch = self.scratch.as_mut().map_or(&mut [][..], Piece::bytes_mut);
+                    self.shared.perform(task, &self.maker, scratch);
+                }
+            }
+        }
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.shared.close();
+        for thread in self.threads.drain(..) {
+            // A panic in user code was caught and handed on; there is nothing else to hear.
+            let _ = thread.join();
+        }
+        self.shared.clear();
+    }
+}
+
+impl Iterator for Batches {
+    type Item = Result<Batch>;
+
+    fn next(&mut self) -> Option<Result<Batch>> {
+        let next = match &mut self.0 {
+            State::Running(running) => running.next(),
+            State::Over => return None,
+            State::Refused(_) => match std::mem::replace(&mut self.0, State::Over) {
+                State::Refused(error) => return Some(Err(error)),
+                _ => unreachable!("it was refused a moment ago"),
+            },
+        };
+        let goes_on = match &next {
+            Some(Ok(_)) => true,
+            // Memory that is full now need not be so at the next attempt.
+            Some(Err(error)) => error.is_out_of_memory(),
+            None => false,
+        };
+        if !goes_on {
+            self.0 = State::Over;
+        }
+        next
+    }
+}
+
+impl std::fmt::Debug for Batches {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match &self.0 {
+            State::Running(running) => write!(f, "Batches(epoch {})", running.maker.epoch),
+            State::Refused(error) => write!(f, "Batches(refused: {error})"),
+            State::Over => f.write_str("Batches(over)"),
+        }
+    }
+}

@@ -1,0 +1,68 @@
+//! `LSTM`: a cell that decides what to remember, what to forget and what to show.
+
+use plimsoll_tensor::{RecurrentWeights, Result, Shape};
+
+use super::recurrent::Settings;
+use crate::initializer::Initializer;
+use crate::layer::{Forward, Layer};
+
+/// An LSTM over a sequence: `[batch, time, features]` to the last hidden state, `[batch, units]`, or with
+/// [`LSTM::return_sequences`] to all of them, `[batch, time, units]`, which the next of several stacked layers takes. The
+/// state is zero before the first step.
+///
+/// Variables: `kernel` `[features, 4 units]`, Glorot uniform; `recurrent_kernel` `[units, 4 units]`, orthogonal; `bias`
+/// `[4 units]`, zeros, and ones for the forget gate. The gates are in the order i, f, g, o. Kept for backward: the
+/// gates, `4 time units` numbers for each example, and the input.
+#[derive(Clone, Copy, Debug)]
+pub struct LSTM(Settings);
+
+impl LSTM {
+    /// A layer with so many hidden units.
+    pub fn new(units: usize) -> LSTM {
+        LSTM(Settings { bias: Some(Initializer::UnitForget), ..Settings::new(units) })
+    }
+
+    /// This layer giving the hidden states of all steps.
+    pub fn return_sequences(self) -> LSTM {
+        LSTM(Settings { sequences: true, ..self.0 })
+    }
+
+    /// This layer without a bias.
+    pub fn no_bias(self) -> LSTM {
+        LSTM(Settings { bias: None, ..self.0 })
+    }
+
+    /// This layer with a kernel that starts otherwise.
+    pub fn kernel_initializer(self, kernel: Initializer) -> LSTM {
+        LSTM(Settings { kernel, ..self.0 })
+    }
+
+    /// This layer with a recurrent kernel that starts otherwise.
+    pub fn recurrent_initializer(self, recurrent: Initializer) -> LSTM {
+        LSTM(Settings { recurrent, ..self.0 })
+    }
+
+    /// This layer with a bias that starts otherwise.
+    pub fn bias_initializer(self, bias: Initializer) -> LSTM {
+        LSTM(Settings { bias: Some(bias), ..self.0 })
+    }
+}
+
+impl Layer for LSTM {
+    fn name(&self) -> &str {
+        "lstm"
+    }
+
+    fn make(&self, input: &Shape) -> Result<Forward> {
+        let parts = self.0.make("lstm", 4, input, &["bias"])?;
+        let sequences = self.0.sequences;
+        Forward::new(parts.output, move |x, _| {
+            let bias = parts.biases.first().map(|bias| &**bias);
+            let weights = RecurrentWeights { kernel: &parts.kernel, recurrent: &parts.recurrent, bias };
+            match sequences {
+                true => x.lstm(&weights, None).map(|(sequence, _)| sequence),
+                false => x.lstm_state(&weights, None).map(|state| state.hidden),
+            }
+        })
+    }
+}

@@ -1,0 +1,75 @@
+//! `SimpleRNN`: a dense layer that also sees its last output.
+
+use plimsoll_tensor::{Activation, RecurrentWeights, Result, Shape};
+
+use super::recurrent::Settings;
+use crate::initializer::Initializer;
+use crate::layer::{Forward, Layer};
+
+/// `h' = activation(x kernel + h recurrent_kernel + bias)` over a sequence: `[batch, time, features]` to the last hidden
+/// state, `[batch, units]`, or with [`SimpleRNN::return_sequences`] to all of them, `[batch, time, units]`, which the next
+/// of several stacked layers takes. The state is zero before the first step.
+///
+/// Variables: `kernel` `[features, units]`, Glorot uniform; `recurrent_kernel` `[units, units]`, orthogonal; `bias`
+/// `[units]`, zeros. Kept for backward: the hidden states, `time units` numbers for each example, and the input.
+#[derive(Clone, Copy, Debug)]
+pub struct SimpleRNN {
+    settings: Settings,
+    activation: Activation,
+}
+
+impl SimpleRNN {
+    /// A layer with so many hidden units, which go through a hyperbolic tangent.
+    pub fn new(units: usize) -> SimpleRNN {
+        SimpleRNN { settings: Settings::new(units), activation: Activation::Tanh }
+    }
+
+    /// This layer with its sums going through another function: relu, sigmoid or none.
+    pub fn activation(self, activation: Activation) -> SimpleRNN {
+        SimpleRNN { activation, ..self }
+    }
+
+    /// This layer giving the hidden states of all steps.
+    pub fn return_sequences(self) -> SimpleRNN {
+        SimpleRNN { settings: Settings { sequences: true, ..self.settings }, ..self }
+    }
+
+    /// This layer without a bias.
+    pub fn no_bias(self) -> SimpleRNN {
+        SimpleRNN { settings: Settings { bias: None, ..self.settings }, ..self }
+    }
+
+    /// This layer with a kernel that starts otherwise.
+    pub fn kernel_initializer(self, kernel: Initializer) -> SimpleRNN {
+        SimpleRNN { settings: Settings { kernel, ..self.settings }, ..self }
+    }
+
+    /// This layer with a recurrent kernel that starts otherwise.
+    pub fn recurrent_initializer(self, recurrent: Initializer) -> SimpleRNN {
+        SimpleRNN { settings: Settings { recurrent, ..self.settings }, ..self }
+    }
+
+    /// This layer with a bias that starts otherwise.
+    pub fn bias_initializer(self, bias: Initializer) -> SimpleRNN {
+        SimpleRNN { settings: Settings { bias: Some(bias), ..self.settings }, ..self }
+    }
+}
+
+impl Layer for SimpleRNN {
+    fn name(&self) -> &str {
+        "simple_rnn"
+    }
+
+    fn make(&self, input: &Shape) -> Result<Forward> {
+        let parts = self.settings.make("simple_rnn", 1, input, &["bias"])?;
+        let (sequences, activation) = (self.settings.sequences, self.activation);
+        Forward::new(parts.output, move |x, _| {
+            let bias = parts.biases.first().map(|bias| &**bias);
+            let weights = RecurrentWeights { kernel: &parts.kernel, recurrent: &parts.recurrent, bias };
+            match sequences {
+                true => x.simple_rnn(&weights, activation, None).map(|(sequence, _)| sequence),
+                false => x.simple_rnn_state(&weights, activation, None),
+            }
+        })
+    }
+}
