@@ -4,8 +4,8 @@ use std::path::PathBuf;
 
 use plimsoll_nn::checkpoint::{NameMap, read_tensors};
 use plimsoll_nn::layers::{
-    BatchNorm, Conv2D, Conv2DTranspose, Dense, Embedding, Flatten, GroupNorm, LayerNorm, MultiHeadAttention,
-    Residual, Sequential,
+    BatchNorm, Conv1D, Conv2D, Conv2DTranspose, Dense, Embedding, Flatten, GRU, GroupNorm, LSTM, LayerNorm,
+    MultiHeadAttention, Residual, Sequential, SimpleRNN,
 };
 use plimsoll_nn::{Layer, Model};
 use plimsoll_tensor::{Activation, Result, Tensor};
@@ -103,4 +103,22 @@ fn convolutions_and_what_is_flattened_after_them() -> Result<()> {
         .norm("gn", "gn")
         .linear_after_flatten("fc", "fc", [3, 12, 12]);
     check("pictures", &model, map)
+}
+
+#[test]
+fn recurrent_layers() -> Result<()> {
+    let model = Sequential::new()
+        .add(Conv1D::new(4, 3).padding(1).named("conv"))
+        .add(LSTM::new(5).return_sequences().named("lstm_0"))
+        .add(LSTM::new(5).return_sequences().named("lstm_1"))
+        .add(GRU::new(4).return_sequences().named("gru"))
+        .add(SimpleRNN::new(3).return_sequences().named("rnn"))
+        .build([7, 3])?;
+    let map = NameMap::new()
+        .conv1d("conv", "conv")
+        .lstm("lstm", 0, "lstm_0")
+        .lstm("lstm", 1, "lstm_1")
+        .gru("gru", 0, "gru")
+        .lstm("rnn", 0, "rnn");
+    check("sequence", &model, map)
 }
