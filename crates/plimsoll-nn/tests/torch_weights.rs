@@ -8,7 +8,7 @@ use plimsoll_nn::layers::{
     MultiHeadAttention, Residual, Sequential, SimpleRNN,
 };
 use plimsoll_nn::{Layer, Model};
-use plimsoll_tensor::{Activation, Result, Tensor};
+use plimsoll_tensor::{Activation, Device, Result, Tensor};
 
 fn file(name: &str) -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(format!("tests/data/torch_{name}.safetensors"))
@@ -66,6 +66,38 @@ fn a_map_that_does_not_fit_says_what_is_left_over() -> Result<()> {
         "{error}"
     );
     assert_eq!(model.variables()[0].to_vec::<f32>()?, before);
+    Ok(())
+}
+
+#[test]
+fn a_damaged_file_of_others_is_refused_or_read_and_nothing_else() -> Result<()> {
+    let device = Device::separate_cpu();
+    let _on = device.enter();
+    let model = perceptron()?;
+    let values = || model.variables().iter().map(|v| v.to_vec::<f32>()).collect::<Result<Vec<_>>>();
+    let map = NameMap::new().linear("layers.{n}", "layer_{n}").ignore("io.{tensor}");
+    let whole = std::fs::read(file("mlp")).expect("read");
+    let path = std::env::temp_dir().join(format!("plimsoll-damaged-{}.safetensors", std::process::id()));
+    map.load(&model, file("mlp"))?;
+    let before = (values()?, device.stats().in_use);
+    let mut n_refused = 0;
+    // Nothing but the header can be checked in a file without a checksum; its values are any numbers.
+    for at in 0..whole.len() - 300 {
+        let mut damaged = whole.clone();
+        damaged[at] ^= 1 << (at % 8);
+        std::fs::write(&path, &damaged).expect("write");
+        match map.load(&model, &path) {
+            Ok(()) => map.load(&model, file("mlp"))?,
+            Err(error) => {
+                n_refused += 1;
+                assert!(error.to_string().contains("plimsoll-damaged"), "byte {at}: {error}");
+                assert_eq!(values()?, before.0, "byte {at}");
+            }
+        }
+        assert_eq!(device.stats().in_use, before.1, "byte {at}");
+    }
+    std::fs::remove_file(&path).expect("remove");
+    assert!(n_refused > 200, "{n_refused} of {} bytes matter", whole.len() - 300);
     Ok(())
 }
 
