@@ -4,11 +4,11 @@ use std::path::PathBuf;
 
 use plimsoll_nn::checkpoint::{NameMap, read_tensors};
 use plimsoll_nn::layers::{
-    BatchNorm, Conv2D, Conv2DTranspose, Dense, Embedding, Flatten, GroupNorm, LayerNorm, MultiHeadAttention,
-    Residual, Sequential,
+    BatchNorm, Conv1D, Conv2D, Conv2DTranspose, Dense, Embedding, Flatten, GRU, GroupNorm, LSTM, LayerNorm,
+    MultiHeadAttention, Residual, Sequential, SimpleRNN,
 };
 use plimsoll_nn::{Layer, Model};
-use plimsoll_tensor::{Activation, Result, Tensor};
+use plimsoll_tensor::{Activation, Device, Result, Tensor};
 
 fn file(name: &str) -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(format!("tests/data/torch_{name}.safetensors"))
@@ -70,6 +70,38 @@ fn a_map_that_does_not_fit_says_what_is_left_over() -> Result<()> {
 }
 
 #[test]
+fn a_damaged_file_of_others_is_refused_or_read_and_nothing_else() -> Result<()> {
+    let device = Device::separate_cpu();
+    let _on = device.enter();
+    let model = perceptron()?;
+    let values = || model.variables().iter().map(|v| v.to_vec::<f32>()).collect::<Result<Vec<_>>>();
+    let map = NameMap::new().linear("layers.{n}", "layer_{n}").ignore("io.{tensor}");
+    let whole = std::fs::read(file("mlp")).expect("read");
+    let path = std::env::temp_dir().join(format!("plimsoll-damaged-{}.safetensors", std::process::id()));
+    map.load(&model, file("mlp"))?;
+    let before = (values()?, device.stats().in_use);
+    let mut n_refused = 0;
+    // Nothing but the header can be checked in a file without a checksum; its values are any numbers.
+    for at in 0..whole.len() - 300 {
+        let mut damaged = whole.clone();
+        damaged[at] ^= 1 << (at % 8);
+        std::fs::write(&path, &damaged).expect("write");
+        match map.load(&model, &path) {
+            Ok(()) => map.load(&model, file("mlp"))?,
+            Err(error) => {
+                n_refused += 1;
+                assert!(error.to_string().contains("plimsoll-damaged"), "byte {at}: {error}");
+                assert_eq!(values()?, before.0, "byte {at}");
+            }
+        }
+        assert_eq!(device.stats().in_use, before.1, "byte {at}");
+    }
+    std::fs::remove_file(&path).expect("remove");
+    assert!(n_refused > 200, "{n_refused} of {} bytes matter", whole.len() - 300);
+    Ok(())
+}
+
+#[test]
 fn a_transformer() -> Result<()> {
     let block = Sequential::new().add(LayerNorm::new()).add(MultiHeadAttention::new(2).causal());
     let model = Sequential::new()
@@ -103,4 +135,22 @@ fn convolutions_and_what_is_flattened_after_them() -> Result<()> {
         .norm("gn", "gn")
         .linear_after_flatten("fc", "fc", [3, 12, 12]);
     check("pictures", &model, map)
+}
+
+#[test]
+fn recurrent_layers() -> Result<()> {
+    let model = Sequential::new()
+        .add(Conv1D::new(4, 3).padding(1).named("conv"))
+        .add(LSTM::new(5).return_sequences().named("lstm_0"))
+        .add(LSTM::new(5).return_sequences().named("lstm_1"))
+        .add(GRU::new(4).return_sequences().named("gru"))
+        .add(SimpleRNN::new(3).return_sequences().named("rnn"))
+        .build([7, 3])?;
+    let map = NameMap::new()
+        .conv1d("conv", "conv")
+        .lstm("lstm", 0, "lstm_0")
+        .lstm("lstm", 1, "lstm_1")
+        .gru("gru", 0, "gru")
+        .lstm("rnn", 0, "rnn");
+    check("sequence", &model, map)
 }

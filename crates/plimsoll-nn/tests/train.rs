@@ -36,14 +36,17 @@ fn trainer(policy: Policy, optimizer: Optimizer) -> Result<Trainer> {
     Ok(Trainer::new(model(policy)?, optimizer, MeanSquaredError))
 }
 
-fn values(variables: &[Variable]) -> Result<Vec<Vec<u64>>> {
+/// The bits of the values of variables.
+type Bits = Vec<Vec<u64>>;
+
+fn values(variables: &[Variable]) -> Result<Bits> {
     let masters = variables.iter().filter_map(|variable| variable.master());
     let bits = |variable: &Variable| Ok(variable.to_f64_vec()?.into_iter().map(f64::to_bits).collect());
     variables.iter().chain(masters).map(bits).collect()
 }
 
 /// The bits of everything that a run is made of.
-fn bits(trainer: &Trainer) -> Result<(Vec<Vec<u64>>, Vec<Vec<u64>>, Generator)> {
+fn bits(trainer: &Trainer) -> Result<(Bits, Bits, Generator)> {
     let weights = values(&trainer.model().variables())?;
     Ok((weights, values(&trainer.optimizer().variables())?, Generator::current()))
 }

@@ -225,7 +225,7 @@ fn unique(path: &Path, named: impl Iterator<Item = (String, Variable)>) -> Resul
             Some(same) if *same == variable => {}
             Some(_) => {
                 return Err(Error::argument(
-                    "save",
+                    "checkpoint",
                     format!(
                         "two variables are named {name:?}, and {} can hold one; name their layers with `named`",
                         path.display()

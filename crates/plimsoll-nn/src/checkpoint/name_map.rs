@@ -10,7 +10,7 @@ use std::path::Path;
 use plimsoll_tensor::{Error, Result, Step, Tensor, Variable, at_callers_line};
 
 use super::file::{Entry, TensorFile};
-use super::{Differences, full};
+use super::{Differences, Named, full, unique};
 use crate::model::Model;
 
 /// What is done to a tensor on its way from a file to a variable.
@@ -212,7 +212,8 @@ impl NameMap {
         let _line = at_callers_line();
         let file = TensorFile::open(path.as_ref())?;
         file.verified_note()?;
-        let variables = model.variables();
+        let named = model.variables().into_iter().map(|variable| (variable.name(), variable));
+        let variables = unique(path.as_ref(), named)?;
         let plan = self.plan(&file, &variables)?;
         let Some(first) = plan.first() else { return Ok(()) };
         let device = first.variable.device();
@@ -221,16 +222,15 @@ impl NameMap {
     }
 
     /// Which tensors each variable gets; refuses whatever does not fit.
-    fn plan<'a>(&self, file: &TensorFile, variables: &'a [Variable]) -> Result<Vec<Part<'a>>> {
+    fn plan<'a>(&self, file: &TensorFile, variables: &'a Named) -> Result<Vec<Part<'a>>> {
         let mut differences = Differences::default();
         let mut parts: BTreeMap<String, Part<'a>> = BTreeMap::new();
-        let find = |name: &str| variables.iter().find(|variable| variable.name() == name);
         for name in file.entries().keys() {
             if self.ignored.iter().any(|pattern| pattern.captures(name).is_some()) {
                 continue;
             }
             let (target, wanted, change) = self.target(name);
-            let Some(variable) = find(&target) else {
+            let Some(variable) = variables.get(&target) else {
                 let to = if target == *name { String::new() } else { format!(" (for {target:?})") };
                 differences.unused.push(format!("{name:?}{to}"));
                 continue;
@@ -239,10 +239,9 @@ impl NameMap {
                 parts.entry(target).or_insert_with(|| Part { variable, from: Vec::new(), wanted, change });
             part.from.push(name.clone());
         }
-        for variable in variables {
-            let name = variable.name();
-            let kept = || self.kept.iter().any(|pattern| pattern.captures(&name).is_some());
-            if !parts.contains_key(&name) && !kept() {
+        for name in variables.keys() {
+            let kept = || self.kept.iter().any(|pattern| pattern.captures(name).is_some());
+            if !parts.contains_key(name) && !kept() {
                 differences.missing.push(format!("something for {name:?}"));
             }
         }

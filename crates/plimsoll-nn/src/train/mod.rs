@@ -7,25 +7,27 @@
 //! as well.
 //!
 //! ```
+//! use plimsoll_data::Dataset;
 //! use plimsoll_nn::layers::{Dense, Sequential};
 //! use plimsoll_nn::losses::MeanSquaredError;
 //! use plimsoll_nn::optimizers::{Adam, Method};
-//! use plimsoll_nn::train::{Pair, Trainer, Until, callbacks::EarlyStop};
+//! use plimsoll_nn::train::{Trainer, Until, callbacks::EarlyStop};
 //! use plimsoll_nn::Layer;
-//! use plimsoll_tensor::{Tensor, set_seed};
+//! use plimsoll_tensor::{Activation, Tensor, set_seed};
 //!
 //! set_seed(0);
-//! let inputs = Tensor::randn([64, 3])?;
-//! let labels = inputs.sum(1)?.reshape([64, 1])?;
-//! let data = vec![Pair { inputs, labels }];
+//! let inputs = Tensor::randn([256, 3])?;
+//! let labels = inputs.sum(1)?.sin()?.reshape([256, 1])?;
+//! let data = Dataset::from_tensor_slices((inputs, labels))?;
+//! let (held_out, data) = (data.take(64).batch(64)?, data.skip(64).shuffle(192, 1).batch(32)?.prefetch(2));
 //!
-//! let model = Sequential::new().add(Dense::new(1)).build([3])?;
-//! let mut trainer = Trainer::new(model, Adam::new(0.1).build(), MeanSquaredError)
-//!     .callback(EarlyStop::new(5))
-//!     .held_out(data.clone());
-//! let history = trainer.fit(&data, Until::Epochs(100))?;
-//! assert!(history.loss.is_some_and(|loss| loss < 1e-2));
-//! assert!(trainer.evaluate(&data)?.loss < 1e-2);
+//! let model = Sequential::new().add(Dense::new(32).activation(Activation::Tanh)).add(Dense::new(1)).build([3])?;
+//! let mut trainer = Trainer::new(model, Adam::new(0.01).build(), MeanSquaredError)
+//!     .held_out(held_out)
+//!     .callback(EarlyStop::new(5));
+//! let history = trainer.fit(&data, Until::Epochs(50))?;
+//! let best = history.epochs.iter().filter_map(|epoch| Some(epoch.held_out.as_ref()?.loss)).fold(1.0, f64::min);
+//! assert!(best < 0.1, "{best}");
 //! # Ok::<(), plimsoll_tensor::Error>(())
 //! ```
 
