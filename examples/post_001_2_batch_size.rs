@@ -37,7 +37,7 @@ pub fn measure() -> Result<Figures> {
         .add(Dense::new(10))
         .build([784])?;
     let loss_fn = CategoricalCrossentropy::new().from_logits(true);
-    let mut optimizer = Adam::new(1e-3);
+    let mut optimizer = Adam::new(1e-3).build();
     let variables = model.trainable_variables();
 
     let mut fixed = 0;

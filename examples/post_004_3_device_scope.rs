@@ -47,7 +47,7 @@ fn train_with_scope(data: &Tensor) -> Result<Vec<f32>> {
         .add(Dense::new(100).activation(Activation::Relu))
         .add(Dense::new(10))
         .build([10])?;
-    let mut optimizer = Adam::new(0.001);
+    let mut optimizer = Adam::new(0.001).build();
     let loss_fn = CategoricalCrossentropy::new();
     let variables = model.trainable_variables();
     let mut losses = Vec::new();
