@@ -31,13 +31,11 @@ const EPOCHS: usize = 50;
 /// Trains for some epochs; `after_step` sees the predictions of each step.
 fn train(device: &Device, mut after_step: impl FnMut(Tensor)) -> Result<Vec<u64>> {
     set_seed(0);
-    let model = Sequential::new()
-        .add(Dense::new(64).activation(Activation::Relu))
-        .add(Dense::new(10))
-        .build([32])?;
+    let model =
+        Sequential::new().add(Dense::new(64).activation(Activation::Relu)).add(Dense::new(10)).build([32])?;
     let variables = model.trainable_variables();
     let loss_function = SparseCategoricalCrossentropy::new().from_logits(true);
-    let mut optimizer = Adam::new(1e-3);
+    let mut optimizer = Adam::new(1e-3).build();
     let inputs = Tensor::randn([256, 32])?;
     let labels = Tensor::randint([256], 0, 10, DType::I64)?;
     let dataset = Dataset::from_tensor_slices([("inputs", inputs), ("labels", labels)])?.batch(64)?;
@@ -66,7 +64,7 @@ fn train(device: &Device, mut after_step: impl FnMut(Tensor)) -> Result<Vec<u64>
 fn by_line(device: &Device) -> HashMap<String, u64> {
     let mut lines = HashMap::new();
     for block in device.snapshot().blocks() {
-        *lines.entry(block.label.site.to_string()).or_insert(0) += block.bytes as u64;
+        *lines.entry(block.site.to_string()).or_insert(0) += block.requested as u64;
     }
     lines
 }

@@ -41,7 +41,7 @@ pub fn measure() -> Result<Figures> {
     let model = Sequential::new().add(Dense::new(10)).build([128])?;
     let variables = model.trainable_variables();
     let loss_function = SparseCategoricalCrossentropy::new().from_logits(true);
-    let mut optimizer = Adam::new(1e-3);
+    let mut optimizer = Adam::new(1e-3).build();
     let data = (Tensor::randn([512, 128])?, Tensor::randint([512], 0, 10, DType::I64)?);
     let source = (data.0.n_bytes() + data.1.n_bytes()) as u64;
     let allowance = Bytes::kib(256);

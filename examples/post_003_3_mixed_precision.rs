@@ -68,7 +68,7 @@ fn needs(layers: &Sequential, example: &[usize], batch: usize) -> Result<Needs> 
     let model = layers.build(example)?;
     let variables = model.trainable_variables();
     let loss_function = SparseCategoricalCrossentropy::new().from_logits(true);
-    let mut optimizer = Adam::new(1e-3);
+    let mut optimizer = Adam::new(1e-3).build();
     let mut found = Needs { saved: 0, total: 0 };
     // The second step is the usual one: the optimizer's state is there.
     for _step in 0..2 {

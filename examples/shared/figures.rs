@@ -20,9 +20,8 @@ pub fn owned(device: &Device, owner: Owner) -> u64 {
 pub fn bits<'a>(tensors: impl IntoIterator<Item = &'a Tensor>) -> Result<u64> {
     let mut sum = 0xCBF2_9CE4_8422_2325u64;
     for tensor in tensors {
-        let rows = tensor.reshape([tensor.shape().first().copied().unwrap_or(1), tensor.n_elems() / tensor.shape().first().copied().unwrap_or(1).max(1)])?;
-        for row in 0..rows.shape()[0] {
-            for value in rows.narrow(0, row, 1)?.to_vec::<f32>()? {
+        for row in 0..tensor.shape().first().copied().unwrap_or(0) {
+            for value in tensor.narrow(0, row, 1)?.to_vec::<f32>()? {
                 sum = (sum ^ u64::from(value.to_bits())).wrapping_mul(0x0000_0100_0000_01B3);
             }
         }

@@ -343,7 +343,7 @@ impl Dataset {
         let epoch = self.next_epoch.load(Ordering::Relaxed);
         let mut inline = self.clone();
         (inline.options.prefetch, inline.options.n_workers) = (Prefetch::Depth(0), 1);
-        let mut batches = at_caller(|| Batches::begin(&inline.node, &inline.options, epoch, 0));
+        let mut batches = Batches::begin(&inline.node, &inline.options, (epoch, 0), Location::caller());
         batches.next().unwrap_or_else(|| Err(self.no_batch()))
     }
 
@@ -364,14 +364,14 @@ impl Dataset {
     #[track_caller]
     pub fn iterate_from(&self, epoch: u64, batch: u64) -> Batches {
         self.next_epoch.store(epoch + 1, Ordering::Relaxed);
-        at_caller(|| Batches::begin(&self.node, &self.options, epoch, batch))
+        Batches::begin(&self.node, &self.options, (epoch, batch), Location::caller())
     }
 
     /// Goes through the next epoch.
     #[track_caller]
     pub fn iter(&self) -> Batches {
         let epoch = self.next_epoch.fetch_add(1, Ordering::Relaxed);
-        at_caller(|| Batches::begin(&self.node, &self.options, epoch, 0))
+        Batches::begin(&self.node, &self.options, (epoch, 0), Location::caller())
     }
 
     /// The number of the next epoch.

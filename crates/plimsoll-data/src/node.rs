@@ -76,7 +76,7 @@ pub(crate) enum Item {
     /// Element `idx` of a pass.
     At { pass: u64, idx: u64 },
     /// An element that lies in a cell of the allowance already.
-    Held(Held),
+    Held(Box<Held>),
     /// Several items, to be stacked.
     Group(Box<[Item]>),
     /// One item of each of two datasets.
@@ -210,8 +210,11 @@ pub(crate) fn write_whole(
     to: &mut ExampleMut<'_>,
     scratch: &mut [u8],
 ) -> Result<()> {
-    for (idx, shape) in node.outline(item).into_iter().enumerate() {
-        *to.part_mut(idx).1 = shape;
+    // What is made as a whole sets its shapes itself; the rest is as large as its rows say.
+    if !node.makes_elements() {
+        for (idx, shape) in node.outline(item).into_iter().enumerate() {
+            *to.part_mut(idx).1 = shape;
+        }
     }
     let mut lengths = Vec::new();
     let rows = 0..node.n_rows(item).unwrap_or(1);

@@ -78,6 +78,8 @@ fn csv_errors_name_file_line_and_column() {
     assert!(text.ends_with("bad.csv:3:1: column \"a\" has \"three\", which is no float32"), "{text}");
     let text = error(&CSV.replace("5,6,2", "5,6,2.5"));
     assert!(text.ends_with("bad.csv:4:3: column \"label\" has \"2.5\", which is no int64"), "{text}");
+    let text = error(&CSV.replace("5,6,2", "\r\n\n5,6,x").replace('\n', "\r\n"));
+    assert!(text.ends_with("bad.csv:6:3: column \"label\" has \"x\", which is no int64"), "{text}");
     let text = error(&CSV.replace("5,6,2,9", "5,6,2"));
     assert!(text.ends_with("bad.csv:4:4: the record has 3 columns, and those before it have 4"), "{text}");
     let text = error("a,b\n1,2\n");

@@ -150,6 +150,27 @@ fn the_allowance_bounds_what_is_taken() {
     assert!(error.to_string().contains("allowance is 100"), "{error}");
 }
 
+/// The elements of a stream wait in cells: those of the buffer, and those of the batch that is being put together.
+#[test]
+fn shuffling_a_stream_takes_its_buffer_and_a_batch_and_shuffling_tensors_takes_nothing() {
+    let (device, _on) = device();
+    let spec = Spec::new([Field::new("x", DType::F32, [4]).unwrap()]).unwrap();
+    let stream = Dataset::from_iterator(spec, || (0..100).map(|k| [k as f32; 4]));
+    for (shuffled, n_waiting) in [
+        (stream.clone(), 0),
+        (stream.shuffle(10, 1), 10),
+        (stream.shuffle(Bytes::new(16 * 20 + 15), 1), 20),
+        (stream.take(7).shuffle(10, 1), 7),
+    ] {
+        let dataset = shuffled.batch(2).unwrap();
+        let _batch = dataset.first().unwrap();
+        assert_eq!(data_bytes(&device), 2 * 16 + (n_waiting + 2) * 16);
+    }
+    let dataset = numbers(100).shuffle(100, 1).batch(2).unwrap();
+    let _batch = dataset.first().unwrap();
+    assert_eq!(data_bytes(&device), 800 + 2 * 8);
+}
+
 #[test]
 fn a_cache_is_in_the_pool_and_is_filled_once() {
     use std::sync::Arc;
@@ -158,7 +179,7 @@ fn a_cache_is_in_the_pool_and_is_filled_once() {
     let calls = Arc::new(AtomicUsize::new(0));
     let counted = calls.clone();
     let spec = Spec::new([Field::new("y", DType::F32, [2]).unwrap()]).unwrap();
-    let dataset = numbers(100)
+    let cached = numbers(100)
         .map(spec, move |from, to| {
             counted.fetch_add(1, Ordering::Relaxed);
             let x = from.value::<i64>(0)? as f32;
@@ -166,14 +187,14 @@ fn a_cache_is_in_the_pool_and_is_filled_once() {
         })
         .cache()
         .unwrap();
-    let dataset = dataset.shuffle(100, 3).batch(9).unwrap().workers(3).prefetch(1);
+    let dataset = cached.shuffle(100, 3).batch(9).unwrap().workers(3).prefetch(1);
     let first = drained(&dataset);
     assert_eq!(calls.load(Ordering::Relaxed), 100);
     assert_eq!(data_bytes(&device), 800 + 100 * 8);
     let second = drained(&dataset);
     assert_eq!(calls.load(Ordering::Relaxed), 100);
     assert_ne!(first, second, "the shuffle after the cache goes on");
-    drop(dataset);
+    drop((cached, dataset));
     assert_eq!(device.stats().in_use, 0);
 }
 
@@ -246,11 +267,26 @@ fn ghosts_see_the_largest_run_and_never_call_the_user() {
     assert_eq!(bucketed.first().unwrap()[0].shape().dims(), [8, 100]);
     assert_eq!(bucketed.spec().n_bytes(), 800, "the largest product, not the product of the largest");
 
-    let unknown = Dataset::from_iterator(dataset.spec().clone(), || std::iter::empty::<f32>());
+    let unknown = Dataset::from_iterator(dataset.spec().clone(), std::iter::empty::<f32>);
     let error = unknown.iter().next().unwrap().unwrap_err();
     assert!(error.to_string().contains("assume_len"), "{error}");
     drop(_on);
     let (_device, _on) = device();
     let error = dataset.iter().next().unwrap().unwrap_err();
     assert!(error.to_string().contains("ghost"), "{error}");
+}
+
+#[test]
+fn blocks_are_labelled_with_the_line_that_iterates() {
+    let (device, _on) = device();
+    let dataset = numbers(10).batch(5).unwrap();
+    let mut held = Vec::new();
+    let line = line!() + 1;
+    for batch in &dataset {
+        held.push(batch.unwrap());
+    }
+    let blocks = device.snapshot();
+    let sites: Vec<String> = blocks.blocks().iter().map(|block| block.site.to_string()).collect();
+    let here = format!("memory.rs:{line} dataset");
+    assert_eq!(sites.iter().filter(|site| site.ends_with(&here)).count(), 2, "{sites:?}");
 }

@@ -89,13 +89,13 @@ fn an_error_comes_at_its_place_and_ends_the_iteration() {
     let mut texts = Vec::new();
     for (n_workers, depth) in [(1, 0), (1, 2), (2, 0), (4, 5)] {
         let (device, _on) = device();
-        let dataset = numbers(4000).map(single(), |from, to| match from.value::<i64>(0)? {
+        let mapped = numbers(4000).map(single(), |from, to| match from.value::<i64>(0)? {
             2345 | 2346 | 3999 => {
                 Err(Error::within("decoding", std::io::Error::other("the file is damaged")))
             }
             x => to.set(0, &[x]),
         });
-        let dataset = dataset.batch(1000).unwrap().prefetch(depth).workers(n_workers);
+        let dataset = mapped.batch(1000).unwrap().prefetch(depth).workers(n_workers);
         let mut batches = dataset.iter();
         for first in [0, 1000] {
             let batch = batches.next().unwrap().unwrap();
@@ -110,7 +110,7 @@ fn an_error_comes_at_its_place_and_ends_the_iteration() {
         texts.push(error.to_string());
         assert!(batches.next().is_none() && batches.next().is_none());
         assert_eq!(n_data_threads_left(), 0, "the threads have ended though the iterator lives");
-        drop((batches, dataset));
+        drop((batches, mapped, dataset));
         assert_eq!(device.stats().in_use, 0);
     }
     texts.dedup();

@@ -333,7 +333,7 @@ pub unsafe fn conv2d_forward<E: Element>(
         match patches.as_matrix().filter(|_| conv.is_product()) {
             Some(matrix) => run::<E>(shape, &matrix, &weights, output, workspace),
             None => StripConv { patches: &patches, weights: &weights, output }
-                .run::<E>(StripPlan::new::<E>(&patches, conv.batch, outputs, conv.groups), workspace),
+                .run(StripPlan::new::<E>(&patches, conv.batch, outputs, conv.groups), workspace),
         }
     }
 }
@@ -393,7 +393,7 @@ pub unsafe fn conv2d_backward_input<E: Element>(
             match patches.as_matrix().filter(|_| conv.is_product()) {
                 Some(matrix) => run::<E>(conv.transposed_shape(), &matrix, &weights, output, workspace),
                 None => StripConv { patches: &patches, weights: &weights, output }
-                    .run::<E>(StripPlan::new::<E>(&patches, conv.batch, inputs, conv.groups), workspace),
+                    .run(StripPlan::new::<E>(&patches, conv.batch, inputs, conv.groups), workspace),
             }
         }
     }

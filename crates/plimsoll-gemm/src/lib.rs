@@ -1,12 +1,12 @@
 //! Matrix products on the CPU, with all memory given by the caller.
 //!
 //! This crate owns packing, blocking, micro-kernels chosen at run time by instruction set, epilogues, and convolution
-//! as products that pack their operands from the image. It knows no tensors and never allocates: [`workspace`] says
+//! as products that read their operands from the image. It knows no tensors and never allocates: [`workspace`] says
 //! how many bytes a product needs, as a formula of its shape, and the caller brings them.
 //!
 //! The loops and kernels are our own. The crates that we looked at either allocate their packing buffers (`gemm`,
 //! `private-gemm-x86`, `matrixmultiply`) or grow a workspace whose size depends on the caches and threads they find
-//! (`gemmkit`), and none lets a convolution pack its operand itself.
+//! (`gemmkit`), and none lets a convolution supply its operand itself.
 //!
 //! The same bits come out for any number of threads: how a product is cut up, and the order in which each
 //! number of C is summed, depend on shape, strides and element alone. They do depend on the instruction set.

@@ -2,8 +2,7 @@
 //!
 //! A and B are treated alike. A *lane* is what a product keeps of an operand (a row of A, a column of B), *depth*
 //! is what it sums over. A panel holds a few lanes over a stretch of depth, with the lanes side by side, which
-//! is the order in which a micro-kernel reads them. A convolution supplies its own [`Operand`] and thereby
-//! never stores the matrix it multiplies.
+//! is the order in which a micro-kernel reads them. A convolution supplies its weights as an [`Operand`] of its own.
 
 use std::ops::Range;
 

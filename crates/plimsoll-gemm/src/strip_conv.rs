@@ -89,8 +89,8 @@ struct Chunk<'a, T> {
     outputs: std::ops::Range<usize>,
     packed: *mut T,
     strips: *mut T,
-    /// Applied to whole rows once they are complete, where that is possible.
     output: Output<'a, T>,
+    /// Whether the activation is applied to whole rows once they are complete, and not by the output.
     by_rows: bool,
 }
 
@@ -102,7 +102,7 @@ impl<T: Real> StripConv<'_, T> {
     ///
     /// # Safety
     /// The image must be readable, and the output nobody else's.
-    pub unsafe fn run<E: Element<Real = T>>(&self, plan: StripPlan, workspace: &mut [u8]) {
+    pub unsafe fn run(&self, plan: StripPlan, workspace: &mut [u8]) {
         check_workspace(&plan, plan.bytes, workspace);
         let packed = workspace.as_mut_ptr().cast::<T>();
         // SAFETY: the workspace has the strips after the weights.

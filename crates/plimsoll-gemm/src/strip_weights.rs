@@ -7,8 +7,6 @@
 
 use std::ops::Range;
 
-use plimsoll_cpu::threads;
-
 use crate::check_workspace;
 use crate::element::{Access, Element, Real};
 use crate::isa::Kernels;
@@ -60,7 +58,9 @@ pub(crate) struct WeightsPlan {
     depth: usize,
     run: usize,
     n_parts: usize,
-    /// Slices of each group's outputs.
+    /// Outputs whose sums are formed before those of the next, fewer than all where their sums would take much memory.
+    chunk: usize,
+    /// Slices of each group's outputs of a chunk.
     n_slices: usize,
     /// Numbers of one part's sums; none if sums are formed in the result.
     sums_len: usize,
@@ -88,11 +88,14 @@ impl WeightsPlan {
         let serial = batch * patches.grid[0] * patches.grid[1] * all <= SERIAL_WORK;
         let most_parts = (PARTS_BYTES / (all * size).max(1)).clamp(1, MAX_PARTS);
         let n_parts = if serial { 1 } else { most_parts.min(cut.n_strips().max(1)) };
-        let slices =
-            LEAST_TASKS.div_ceil(n_parts * groups.max(1)).min(outputs.div_ceil(LEAST_OUTPUTS)).max(1);
-        let n_slices = if serial || across == Across::Gradients { 1 } else { slices };
         let own_sums = n_parts > 1 || E::NARROW || across == Across::Gradients;
-        let slice = outputs.div_ceil(n_slices);
+        let chunk = match own_sums && n_parts == 1 && groups == 1 && across == Across::Patches {
+            true => (PARTS_BYTES / (depth * size).max(1)).clamp(LEAST_OUTPUTS, outputs.max(LEAST_OUTPUTS)),
+            false => outputs.max(1),
+        };
+        let slices = LEAST_TASKS.div_ceil(n_parts * groups.max(1)).min(chunk.div_ceil(LEAST_OUTPUTS)).max(1);
+        let n_slices = if serial || across == Across::Gradients { 1 } else { slices };
+        let slice = chunk.div_ceil(n_slices);
         let copied_width = match across {
             Across::Patches if E::NARROW => slice,
             Across::Gradients if E::NARROW || !outputs.is_multiple_of(vector) => {
@@ -104,7 +107,7 @@ impl WeightsPlan {
         let n_tasks = n_parts * n_slices * groups;
         let most_slots = (SLOTS_BYTES / (slot_len * size)).clamp(LEAST_SLOTS, MAX_SLOTS);
         let n_slots = if serial { 1 } else { n_tasks.clamp(1, most_slots) };
-        let sums_len = if own_sums { all.next_multiple_of(2 * vector) } else { 0 };
+        let sums_len = if own_sums { (depth * chunk * groups).next_multiple_of(2 * vector) } else { 0 };
         let bytes = ((n_parts * sums_len + n_slots * slot_len) * size).next_multiple_of(64);
         Self {
             cut,
@@ -114,6 +117,7 @@ impl WeightsPlan {
             depth,
             run,
             n_parts,
+            chunk,
             n_slices,
             sums_len,
             copied_width,
@@ -148,8 +152,9 @@ struct Task<'a, T> {
     group: usize,
     /// Outputs of the group.
     outputs: Range<usize>,
-    /// Where sums go: a row for each output of all groups, or for each number of a patch.
+    /// Where sums go: a row for each output of all groups, from `first_row` on, or for each number of a patch.
     sums: Output<'a, T>,
+    first_row: usize,
     /// The slot's memory: a strip, then gradients if they are copied.
     strip: *mut T,
     copied: *mut T,
@@ -169,7 +174,20 @@ impl<T: Real> StripWeights<'_, T> {
     /// Image and gradient must be readable, and the result nobody else's.
     pub unsafe fn run<E: Element<Real = T>>(&self, plan: WeightsPlan, workspace: &mut [u8]) {
         check_workspace(&plan, plan.bytes, workspace);
-        let sums = Shared(workspace.as_mut_ptr().cast::<T>());
+        let sums = workspace.as_mut_ptr().cast::<T>();
+        for start in (0..plan.outputs).step_by(plan.chunk) {
+            let chunk = start..plan.outputs.min(start + plan.chunk);
+            // SAFETY: the workspace has the plan's bytes; the caller promises the rest.
+            unsafe { self.chunk::<E>(&plan, chunk, sums) };
+        }
+    }
+
+    /// Forms the gradient of the weights of some outputs of each group.
+    ///
+    /// # Safety
+    /// `sums` must be the plan's workspace; see also [`Self::run`].
+    unsafe fn chunk<E: Element<Real = T>>(&self, plan: &WeightsPlan, chunk: Range<usize>, sums: *mut T) {
+        let sums = Shared(sums);
         let slots = Slots::new(plan.n_slots);
         let n_tasks = plan.n_parts * plan.groups * plan.n_slices;
         let width = match plan.across {
@@ -189,9 +207,10 @@ impl<T: Real> StripWeights<'_, T> {
                     _ => Output::new::<T>(own, Rows::Even(width as isize), 0),
                 };
                 let task = Task {
-                    plan: &plan,
+                    plan,
                     group,
-                    outputs: part(0..plan.outputs, plan.n_slices, slice),
+                    outputs: part(chunk.clone(), plan.n_slices, slice),
+                    first_row: if plan.sums_len == 0 { 0 } else { chunk.start },
                     sums: to,
                     strip,
                     copied: strip.add(plan.cut.len()),
@@ -201,7 +220,7 @@ impl<T: Real> StripWeights<'_, T> {
         });
         if plan.sums_len > 0 {
             // SAFETY: all parts are complete.
-            unsafe { self.add_parts(&plan, sums.get()) };
+            unsafe { self.add_parts(plan, chunk, sums.get()) };
         }
     }
 
@@ -211,8 +230,10 @@ impl<T: Real> StripWeights<'_, T> {
     /// The task's memory must be its own.
     unsafe fn task<E: Element<Real = T>>(&self, task: &Task<'_, T>, strips: Range<usize>) {
         let plan = task.plan;
-        // Without any point the sums are still written.
-        let n_strips = strips.len();
+        if strips.is_empty() {
+            // SAFETY: the sums are the task's own.
+            return unsafe { self.write_zeros(task) };
+        }
         for (idx, strip) in strips.map(|idx| plan.cut.strip(idx)).enumerate() {
             // SAFETY: image and gradient are readable, and the memory is the task's own.
             unsafe {
@@ -224,19 +245,24 @@ impl<T: Real> StripWeights<'_, T> {
                 }
             }
         }
-        if n_strips == 0 {
-            let zeros = [T::default(); 64];
-            let (rows, cols) = match plan.across {
-                Across::Patches => (self.rows_of(task), 0..plan.depth),
-                Across::Gradients => (0..plan.depth, self.rows_of(task)),
-            };
-            for row in rows {
-                for col in cols.clone().step_by(zeros.len()) {
-                    let mut zeros = zeros;
-                    let len = zeros.len().min(cols.end - col);
-                    // SAFETY: the sums have this stretch, and it is the task's own.
-                    unsafe { task.sums.write_row(0, row, col, &mut zeros[..len]) };
-                }
+    }
+
+    /// Writes the sums over no point at all.
+    ///
+    /// # Safety
+    /// The sums must be the task's own.
+    unsafe fn write_zeros(&self, task: &Task<'_, T>) {
+        let outputs = self.rows_of(task);
+        let (rows, cols) = match task.plan.across {
+            Across::Patches => {
+                (outputs.start - task.first_row..outputs.end - task.first_row, 0..task.plan.depth)
+            }
+            Across::Gradients => (0..task.plan.depth, outputs),
+        };
+        for row in rows {
+            for col in cols.clone() {
+                // SAFETY: the sums have this one.
+                unsafe { task.sums.write_row(0, row, col, &mut [T::default()]) };
             }
         }
     }
@@ -251,10 +277,7 @@ impl<T: Real> StripWeights<'_, T> {
     ///
     /// # Safety
     /// The task's memory must be its own.
-    unsafe fn gradients<E: Element>(&self, task: &Task<'_, T>, strip: &Strip) -> Gradients<T>
-    where
-        E: Element<Real = T>,
-    {
+    unsafe fn gradients<E: Element<Real = T>>(&self, task: &Task<'_, T>, strip: &Strip) -> Gradients<T> {
         let plan = task.plan;
         let outputs = self.rows_of(task);
         let channels = plan.groups * plan.outputs;
@@ -314,6 +337,7 @@ impl<T: Real> StripWeights<'_, T> {
                             b_steps: [0, line_step, point_step],
                         };
                         let cols = run * plan.run + cols.start..run * plan.run + cols.end;
+                        let own = own.start - task.first_row..own.end - task.first_row;
                         add(task, kernels, own, cols, width, first, &operands);
                     }
                 }
@@ -368,33 +392,34 @@ impl<T: Real> StripWeights<'_, T> {
         }
     }
 
-    /// Adds the sums of all parts in order, and writes them to the result.
+    /// Adds the sums of all parts in order, and writes them to the result: those of a chunk of outputs.
     ///
     /// # Safety
     /// The sums must be complete.
-    unsafe fn add_parts(&self, plan: &WeightsPlan, sums: *mut T) {
+    unsafe fn add_parts(&self, plan: &WeightsPlan, chunk: Range<usize>, sums: *mut T) {
+        const STRETCH: usize = 128;
         let sums = Shared(sums);
-        let n_outputs = plan.groups * plan.outputs;
+        // Only a single group is cut into chunks.
+        let n_outputs = if plan.groups == 1 { chunk.len() } else { plan.groups * plan.outputs };
         let n_tasks = if plan.serial { 1 } else { n_outputs.clamp(1, MAX_PARTS) };
         let [by_output, by_number] = match plan.across {
             Across::Patches => [plan.depth, 1],
             Across::Gradients => [1, n_outputs],
         };
-        threads::parallel(n_tasks, |task| {
+        each(plan.serial, n_tasks, |task| {
             for output in part(0..n_outputs, n_tasks, task) {
-                let mut total = [T::default(); 128];
-                for first in (0..plan.depth).step_by(total.len()) {
-                    let total = &mut total[..(plan.depth - first).min(128)];
-                    for (idx, total) in total.iter_mut().enumerate() {
-                        let at = output * by_output + (first + idx) * by_number;
-                        *total = T::default();
-                        for part in 0..plan.n_parts {
+                for first in (0..plan.depth).step_by(STRETCH) {
+                    let mut total = [T::default(); STRETCH];
+                    let total = &mut total[..STRETCH.min(plan.depth - first)];
+                    for part in 0..plan.n_parts {
+                        let at = part * plan.sums_len + output * by_output + first * by_number;
+                        for (idx, total) in total.iter_mut().enumerate() {
                             // SAFETY: every part has this sum.
-                            *total += unsafe { *sums.get().add(part * plan.sums_len + at) };
+                            *total += unsafe { *sums.get().add(at + idx * by_number) };
                         }
                     }
                     // SAFETY: each task writes the rows of its outputs.
-                    unsafe { self.output.write_row(0, output, first, total) };
+                    unsafe { self.output.write_row(0, chunk.start + output, first, total) };
                 }
             }
         });

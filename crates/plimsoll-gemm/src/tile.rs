@@ -1,6 +1,7 @@
-//! The micro-kernel: one tile of C from one panel of A and one panel of B, in registers.
+//! The micro-kernels: one tile of C in registers, from one panel of A and one panel of B, or from operands that are
+//! multiplied where they lie.
 //!
-//! It is instantiated per instruction set, per number of rows up to the tallest tile that fits the registers, and
+//! Each is instantiated per instruction set, per number of rows up to the tallest tile that fits the registers, and
 //! for one or two vectors of columns. Having every height means that rows are never padded: a block of 32 rows is
 //! three panels of 11, 11 and 10 rather than 14, 14 and 4.
 

@@ -84,6 +84,12 @@ const SPECS: &[Spec] = &[
         padding: [[4, 4], [2, 2]],
         ..PLAIN
     },
+    // One channel: vectors go along the outputs, which fill them or do not.
+    Spec { picture: [2, 9, 9, 1], out: 32, padding: [[1, 1], [1, 1]], ..PLAIN },
+    Spec { picture: [2, 9, 9, 1], out: 20, padding: [[1, 1], [1, 1]], dilation: [1, 2], ..PLAIN },
+    // A line that is cut into several strips, and weights whose sums are formed in chunks.
+    Spec { picture: [1, 1, 1500, 40], kernel: [1, 3], out: 4, stride: [1, 2], ..PLAIN },
+    Spec { picture: [1, 3, 4, 64], out: 600, padding: [[1, 1], [1, 1]], ..PLAIN },
     Spec { picture: [1, 6, 6, 4], out: 12, groups: 4, padding: [[1, 1], [1, 1]], ..PLAIN },
 ];
 
@@ -200,12 +206,10 @@ fn check<E: Number>(spec: &Spec, isa: Isa, accumulate: bool, planar: bool) -> Re
         Sum { value, size: value.abs() }
     };
     let mut output: Vec<Sum> = results.output.iter().map(start).collect();
-    output.iter_mut().enumerate().for_each(|(idx, sum)| sum.add(bias[idx % conv.out_channels].to_f64()));
     let mut grad_input: Vec<Sum> = results.grad_input.iter().map(start).collect();
-    grad_input
-        .iter_mut()
-        .enumerate()
-        .for_each(|(idx, sum)| sum.add(bias_in[idx % conv.in_channels].to_f64()));
+    for (sums, bias) in [(&mut output, &bias), (&mut grad_input, &bias_in)] {
+        sums.iter_mut().zip(bias.iter().cycle()).for_each(|(sum, bias)| sum.add(bias.to_f64()));
+    }
     let mut grad_weights: Vec<Sum> = results.grad_weights.iter().map(start).collect();
     case.terms(|i, w, o| {
         output[o].add(input[i].to_f64() * weights[w].to_f64());

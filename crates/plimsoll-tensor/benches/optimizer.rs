@@ -60,10 +60,10 @@ fn main() -> Result<()> {
     ];
     // The dense model of the posts; ten million weights; two hundred small ones.
     let dense: &[&[usize]] = &[&[784, 1024], &[1024], &[1024, 10], &[10]];
-    let large = &[&[1024, 1024] as &[usize]; 10];
-    let small = &[&[256] as &[usize]; 200];
+    let large = [&[1024usize, 1024][..]; 10];
+    let small = [&[256usize][..]; 200];
     for (name, algorithm) in algorithms.into_iter().filter(|(name, _)| name.contains(&filter)) {
-        for shapes in [dense, large, small] as [&[&[usize]]; 3] {
+        for shapes in [dense, &large, &small] {
             measure(name, algorithm, shapes)?;
         }
     }

@@ -1,5 +1,8 @@
 //! `plimsoll train`: a recipe from its data to its weights, with the memory told at the end.
 
+use std::fs;
+use std::path::Path;
+
 use plimsoll::data::Dataset;
 use plimsoll::nn::metrics::SparseCategoricalAccuracy;
 use plimsoll::nn::train::callbacks::Checkpoint;
@@ -22,8 +25,6 @@ use crate::stop;
 use crate::summary;
 use crate::terminal::Style;
 
-/// Examples that the held-out part is worked through with at a time: it has no gradients to keep.
-const EVALUATED_AT_ONCE: usize = 64;
 /// Batches that are made while a step runs.
 const MADE_AHEAD: usize = 1;
 /// Elements that are shuffled at a time where nobody knows how many there are.
@@ -83,7 +84,9 @@ fn train(recipe: &Recipe, options: &TrainOptions, session: &Session, style: Styl
     introduce(recipe, &data, style)?;
     let n = data.train.len().unwrap_or(SHUFFLED_AT_ONCE);
     let batches = data.train.shuffle(n, session.seed).batch(batch)?.prefetch(MADE_AHEAD);
-    let held_out = data.held_out.as_ref().map(|held_out| held_out.batch(EVALUATED_AT_ONCE)).transpose()?;
+    // As many at a time as a step holds, so that evaluating never takes more memory than training.
+    let part = batch.div_ceil(options.run.accumulate.get());
+    let held_out = data.held_out.as_ref().map(|held_out| held_out.batch(part)).transpose()?;
     let until = until(recipe, options);
     let steps = n_steps(until, &batches);
 
@@ -98,6 +101,7 @@ fn train(recipe: &Recipe, options: &TrainOptions, session: &Session, style: Styl
     let reporter = Reporter::new(style, Progress::new(steps, session.limit.bytes));
     trainer = trainer.callback(reporter.clone());
     if let Some(folder) = &options.save {
+        check_writable(folder)?;
         trainer = trainer.callback(Checkpoint::new(folder));
     }
     if let Some(folder) = &options.resume {
@@ -119,6 +123,15 @@ fn train(recipe: &Recipe, options: &TrainOptions, session: &Session, style: Styl
         parameters_sha256: parameters_sha256(trainer.model())?,
     };
     Ok(Ended { history, stats: session.device.stats(), event: end_event(recipe, session, told) })
+}
+
+/// Refuses a folder in which nothing can be saved before the work is done, not after.
+fn check_writable(folder: &Path) -> Result<(), Failure> {
+    let probe = folder.join(format!(".probe-{}", std::process::id()));
+    let written = fs::create_dir_all(folder).and_then(|()| fs::write(&probe, b""));
+    written
+        .and_then(|()| fs::remove_file(&probe))
+        .map_err(|error| Failure::file(format!("--save {}: {error}", folder.display())))
 }
 
 /// Says what is trained, and on what.

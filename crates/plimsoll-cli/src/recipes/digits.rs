@@ -3,13 +3,14 @@
 use plimsoll::Activation;
 use plimsoll::nn::layers::{Dense, Dropout, Sequential};
 use plimsoll::nn::losses::SparseCategoricalCrossentropy;
-use plimsoll::nn::optimizers::Adam;
+use plimsoll::nn::optimizers::{Adam, Method};
+use plimsoll::optimizer::Schedule;
 
 use super::Greys;
 use crate::data::{self, Feature};
 use crate::recipe::Recipe;
 
-/// A perceptron on the shipped 8×8 digits.
+/// A perceptron on the shipped 8×8 digits; Adam whose rate falls to zero along half a cosine.
 pub fn digits() -> Recipe {
     let model = Sequential::new()
         .add(Greys { largest: 16.0 })
@@ -22,7 +23,7 @@ pub fn digits() -> Recipe {
     Recipe::new("digits", model, Feature::bytes([64], 17), Feature::bytes([], 10), loss)
         .about("a perceptron on the shipped 8×8 digits")
         .shipped(data::digits)
-        .optimizer(Adam::new(1e-3))
+        .optimizer_with(|steps| Ok(Adam::new(1e-3).build().schedule(Schedule::cosine(1e-3, 0.0, steps)?)))
         .batch(32)
         .epochs(40)
 }

@@ -37,7 +37,6 @@ pub(crate) struct Allowance {
 
 impl Allowance {
     /// Takes the memory for a dataset that is run as the options say.
-    #[track_caller]
     pub fn take(node: &NodeRef, options: &Options, device: &Device) -> Result<Allowance> {
         let spec = node.spec();
         let n_makers = options.n_threads().max(1);
@@ -137,7 +136,6 @@ fn carve_slots(whole: &mut Piece, spec: &Spec, n: usize, is_extra: bool) -> Vec<
 }
 
 /// Room for one batch in a block of its own.
-#[track_caller]
 pub(crate) fn extra_slot(spec: &Spec, device: &Device) -> Result<Slot> {
     let mut whole = Piece::acquire(device, spec.n_bytes(), "dataset")?;
     match carve_slots(&mut whole, spec, 1, true).pop() {

@@ -12,7 +12,7 @@ use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
-use plimsoll_tensor::{Error, Piece, Result};
+use plimsoll_tensor::{Error, Piece, Result, Shape};
 
 use super::allowance::Slot;
 use crate::example::ExampleMut;
@@ -33,7 +33,7 @@ pub(crate) struct Maker {
 /// A batch that is made.
 pub(crate) struct Made {
     pub slot: Slot,
-    pub shapes: Shapes,
+    pub shapes: Vec<Shape>,
 }
 
 /// What a maker can do.
@@ -306,7 +306,7 @@ impl Shared {
         state.jobs.remove(&number);
         match finished {
             Ok(shapes) => {
-                state.ready.insert(number, Ok(Made { slot, shapes }));
+                state.ready.insert(number, Ok(Made { slot, shapes: shapes.into_vec() }));
             }
             Err(error) => {
                 state.free.push(slot);

@@ -15,10 +15,11 @@ mod allowance;
 mod batch;
 mod makers;
 
+use std::panic::Location;
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 
-use plimsoll_tensor::{Bytes, Device, Error, Piece, Result};
+use plimsoll_tensor::{Bytes, Device, Error, Piece, Result, at_line};
 
 pub use self::batch::Batch;
 
@@ -80,16 +81,22 @@ struct Running {
     shared: Arc<Shared>,
     maker: Arc<Maker>,
     device: Device,
+    /// Who began the iteration.
+    caller: &'static Location<'static>,
     threads: Vec<JoinHandle<()>>,
     /// The scratch of a consumer that makes its batches itself.
     scratch: Option<Piece>,
 }
 
 impl Batches {
-    /// Begins an epoch at a batch: takes the allowance and starts the threads.
-    #[track_caller]
-    pub(crate) fn begin(node: &NodeRef, options: &Options, epoch: u64, first: u64) -> Batches {
-        Batches(match Running::begin(node, options, epoch, first) {
+    /// Begins an epoch at a batch: takes the allowance, labelled with the caller's line, and starts the threads.
+    pub(crate) fn begin(
+        node: &NodeRef,
+        options: &Options,
+        (epoch, first): (u64, u64),
+        caller: &'static Location<'static>,
+    ) -> Batches {
+        Batches(match Running::begin(node, options, (epoch, first), caller) {
             Ok(running) => State::Running(running),
             Err(error) => State::Refused(error),
         })
@@ -97,13 +104,19 @@ impl Batches {
 }
 
 impl Running {
-    fn begin(node: &NodeRef, options: &Options, epoch: u64, first: u64) -> Result<Running> {
+    fn begin(
+        node: &NodeRef,
+        options: &Options,
+        (epoch, first): (u64, u64),
+        caller: &'static Location<'static>,
+    ) -> Result<Running> {
         let device = Device::current();
-        let Allowance { slots, mut scratch, session, most_ahead } = Allowance::take(node, options, &device)?;
+        let taken = at_line(caller.file(), caller.line(), || Allowance::take(node, options, &device));
+        let Allowance { slots, mut scratch, session, most_ahead } = taken?;
         let is_tuned = options.prefetch == Prefetch::Auto;
         let shared = Arc::new(Shared::new(slots, first, most_ahead, is_tuned));
         let maker = Arc::new(Maker { node: node.clone(), session, epoch, n_workers: options.n_workers });
-        let mut running = Running { shared, maker, device, threads: Vec::new(), scratch: None };
+        let mut running = Running { shared, maker, device, caller, threads: Vec::new(), scratch: None };
         let n_threads = if running.device.is_ghost() { 0 } else { options.n_threads() };
         for number in 0..n_threads {
             let (shared, maker) = (running.shared.clone(), running.maker.clone());
@@ -131,7 +144,8 @@ impl Running {
                 }
                 Turn::Over => return None,
                 Turn::NeedsSlot => {
-                    match allowance::extra_slot(self.maker.node.spec(), &self.device) {
+                    let take = || allowance::extra_slot(self.maker.node.spec(), &self.device);
+                    match at_line(self.caller.file(), self.caller.line(), take) {
                         Ok(slot) => self.shared.add_slot(slot),
                         // The batch is still to come: it is made as soon as one is dropped.
                         Err(error) => return Some(Err(error)),

@@ -5,9 +5,10 @@
 //! text is read again in every epoch.
 
 use std::fs::File;
+use std::io::{BufReader, Read};
 use std::path::{Path, PathBuf};
 
-use ::csv::{ByteRecord, Reader, ReaderBuilder};
+use ::csv::{ByteRecord, Position, Reader, ReaderBuilder};
 use half::{bf16, f16};
 use plimsoll_tensor::{DType, Device, Element, Error, Piece, Result, Shape, elements_mut};
 
@@ -168,7 +169,7 @@ impl Csv {
                     let size = field.dtype.size();
                     let to = &mut piece.bytes_mut()[(row * places.len() + k) * size..][..size];
                     if parse(text, field.dtype, to).is_none() {
-                        let line = record.position().map_or(0, |position| position.line());
+                        let line = self.line(record.position());
                         let path = format!("{}:{line}:{}", self.path.display(), place + 1);
                         return Err(Error::format(
                             Path::new(&path),
@@ -189,9 +190,24 @@ impl Csv {
         }
     }
 
+    /// The line of a record. The reader says where it ended the one before, which may be in the middle of a line end or
+    /// before lines without contents, so the lines are counted anew.
+    fn line(&self, position: Option<&Position>) -> u64 {
+        let Ok(file) = File::open(&self.path) else { return 0 };
+        let start = position.map_or(0, Position::byte);
+        let mut line = 1;
+        for (at, byte) in BufReader::new(file).bytes().map_while(std::io::Result::ok).enumerate() {
+            if at as u64 >= start && !matches!(byte, b'\r' | b'\n') {
+                break;
+            }
+            line += u64::from(byte == b'\n');
+        }
+        line
+    }
+
     fn malformed(&self, error: &::csv::Error) -> Error {
         if let ::csv::ErrorKind::UnequalLengths { pos, expected_len, len } = error.kind() {
-            let line = pos.as_ref().map_or(0, |position| position.line());
+            let line = self.line(pos.as_ref());
             let path = format!("{}:{line}:{}", self.path.display(), len.min(expected_len) + 1);
             let detail = format!("the record has {len} columns, and those before it have {expected_len}");
             return Error::format(Path::new(&path), detail);

@@ -118,7 +118,7 @@ impl Cursor for Generating {
         if held.is_none() {
             self.next = None;
         }
-        Ok(held.map(Item::Held))
+        Ok(held.map(|held| Item::Held(Box::new(held))))
     }
 }
 

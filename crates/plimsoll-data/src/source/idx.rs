@@ -31,7 +31,6 @@ pub(crate) enum IdxRows {
 
 impl IdxRows {
     /// Opens a file; one that begins like a gzip file is one, whatever its name.
-    #[track_caller]
     pub fn open(path: &Path, name: &str) -> Result<IdxRows> {
         let io = |error| Error::io(path, error);
         let mut file = File::open(path).map_err(io)?;
@@ -52,7 +51,6 @@ impl IdxRows {
 }
 
 /// Reads a compressed file straight into the memory of a tensor.
-#[track_caller]
 fn inflate(path: &Path, mut file: impl Read, compressed_bytes: u64) -> Result<Tensor> {
     let Header { dtype, shape, .. } = Header::read(&mut file, path)?;
     let n_bytes = shape.n_elems() * dtype.size();

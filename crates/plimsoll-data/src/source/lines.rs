@@ -24,7 +24,6 @@ pub(crate) struct Lines {
 }
 
 impl Lines {
-    #[track_caller]
     pub fn open(path: &Path) -> Result<Lines> {
         let map = FileMap::open(path).map_err(|error| Error::io(path, error))?;
         let mut n = 0;

@@ -6,7 +6,7 @@ use std::ops::Range;
 use plimsoll_tensor::{Error, HostBytes, Owner, Result, Shape, Tensor};
 
 use crate::example::{Example, ExampleMut};
-use crate::node::{Count, Item, Node, Plan, Work, copy_example};
+use crate::node::{Count, Item, Node, Plan, Work};
 use crate::spec::{Field, Shapes, Spec};
 
 /// Tensors and the names of the fields that their slices become: a tensor, a tuple of tensors (named by position), or
@@ -104,6 +104,14 @@ impl Slices {
     }
 }
 
+/// Slice `idx` of a tensor's bytes.
+fn slice(bytes: &Option<HostBytes>, idx: usize, n_bytes: usize) -> &[u8] {
+    match bytes {
+        Some(bytes) => &bytes[idx * n_bytes..(idx + 1) * n_bytes],
+        None => unreachable!("`reserve` refuses ghosts where values are read"),
+    }
+}
+
 impl Node for Slices {
     fn spec(&self) -> &Spec {
         &self.spec
@@ -135,12 +143,11 @@ impl Node for Slices {
 
     fn view<'a>(&'a self, item: &'a Item) -> Example<'a> {
         let (_, idx) = item.position();
-        let slice = |(bytes, field): (&'a Option<HostBytes>, &'a Field)| {
-            let n_bytes = field.n_bytes();
-            let bytes: &[u8] = bytes.as_deref().unwrap_or(&[]);
-            (bytes.get(idx as usize * n_bytes..(idx as usize + 1) * n_bytes).unwrap_or(&[]), *field.shape())
+        let parts = self.bytes.iter().zip(self.spec.fields());
+        let part = |(bytes, field): (&'a Option<HostBytes>, &'a Field)| {
+            (slice(bytes, idx as usize, field.n_bytes()), *field.shape())
         };
-        Example::new(&self.spec, self.bytes.iter().zip(self.spec.fields()).map(slice), item.origin())
+        Example::new(&self.spec, parts.map(part), item.origin())
     }
 
     fn write(
@@ -150,7 +157,11 @@ impl Node for Slices {
         to: &mut ExampleMut<'_>,
         _work: &mut Work<'_>,
     ) -> Result<()> {
-        copy_example(&self.view(item), to);
+        let (_, idx) = item.position();
+        for (field, bytes) in self.bytes.iter().enumerate() {
+            let (row, _) = to.part_mut(field);
+            row.copy_from_slice(slice(bytes, idx as usize, row.len()));
+        }
         Ok(())
     }
 

@@ -9,7 +9,8 @@ use std::ops::Range;
 
 use plimsoll_cpu::simd;
 
-use super::operands::{self, BLOCK_LEN, Members, Operands, Room, check_like};
+use super::elements::{self, BLOCK_LEN, Room};
+use super::operands::{Members, Operands, check_like};
 use super::quantise::{dequantise_signed, dequantise_unsigned, quantise_signed, quantise_unsigned};
 use super::samples::{steps, torch_steps, ways};
 use super::{Adam, Algorithm, Common, Member, Rule, StateSpec, Step, Update, update_tile};
@@ -56,7 +57,7 @@ impl Algorithm for Adam8bit {
         if !Adam8bit::quantises(shape.n_elems(), dtype) {
             return self.plain().states(shape, dtype);
         }
-        let scales = Shape::from_checked([shape.n_elems().div_ceil(BLOCK_LEN)].into_iter());
+        let scales = Shape::from_checked([shape.n_elems().div_ceil(BLOCK_LEN)]);
         let codes = |name| StateSpec { name, shape: *shape, dtype: DType::U8, initial: 0.0 };
         let scale = |name| StateSpec { name, shape: scales, dtype: DType::F32, initial: 0.0 };
         vec![codes("m"), scale("m_scale"), codes("v"), scale("v_scale")]
@@ -148,18 +149,18 @@ unsafe fn quantised_tile(
     let blocks = range.start / BLOCK_LEN..range.end.div_ceil(BLOCK_LEN);
     // SAFETY: the caller's promise; parameter, states and copy are different operands, and a tile begins with a block.
     unsafe {
-        let gradient = operands::gradient::<f32>(operands.gradient(idx), range.clone(), &mut room);
-        let parameter = operands::part::<f32>(operands.parameter(idx), range.clone());
-        let [m, v] = [0, 2].map(|state| operands::part::<u8>(operands.state(idx, state), range.clone()));
+        let gradient = elements::gradient::<f32>(operands.gradient(idx), range.clone(), &mut room);
+        let parameter = elements::part::<f32>(operands.parameter(idx), range.clone());
+        let [m, v] = [0, 2].map(|state| elements::part::<u8>(operands.state(idx, state), range.clone()));
         let [m_scales, v_scales] =
-            [1, 3].map(|state| operands::part::<f32>(operands.state(idx, state), blocks.clone()));
+            [1, 3].map(|state| elements::part::<f32>(operands.state(idx, state), blocks.clone()));
         let whole = parameter.chunks_mut(BLOCK_LEN).zip(gradient.chunks(BLOCK_LEN));
         let states = m.chunks_mut(BLOCK_LEN).zip(m_scales).zip(v.chunks_mut(BLOCK_LEN).zip(v_scales));
         for ((parameter, gradient), (m, v)) in whole.zip(states) {
             block(step, step.members.member(idx).decays, parameter, gradient, m, v);
         }
         if let Some(copy) = operands.copy(idx) {
-            operands::write_copy(parameter, copy, range);
+            elements::write_copy(parameter, copy, range);
         }
     }
 }

@@ -13,6 +13,7 @@
 mod adafactor;
 mod adam_8bit;
 mod control;
+mod elements;
 mod operands;
 mod quantise;
 mod samples;
@@ -36,7 +37,8 @@ use crate::error::Result;
 use crate::op::{Gradient, Meta, Op, OpRef, Outputs, Run};
 use crate::ops::registry::OpInfo;
 use crate::shape::Shape;
-use operands::{Members, Operands, Room};
+use elements::Room;
+use operands::{Members, Operands};
 
 /// Declares the rules of the family: each has a file.
 macro_rules! rules {
@@ -234,16 +236,16 @@ impl<R: Rule, T: Real> Step<'_, R, T> {
         let mut room = Room::new();
         // SAFETY: the caller's promise; parameter, states and copy are different operands.
         unsafe {
-            let gradient = operands::gradient::<T>(operands.gradient(idx), range.clone(), &mut room);
-            let parameter = operands::part::<T>(operands.parameter(idx), range.clone());
+            let gradient = elements::gradient::<T>(operands.gradient(idx), range.clone(), &mut room);
+            let parameter = elements::part::<T>(operands.parameter(idx), range.clone());
             let state = |k: usize| match k < member.n_states {
-                true => operands::part::<T>(operands.state(idx, k), range.clone()),
+                true => elements::part::<T>(operands.state(idx, k), range.clone()),
                 false => &mut [],
             };
             let before = &self.before[usize::from(member.decays)];
             update_tile::<R, T>(&self.now, before, parameter, [state(0), state(1), state(2)], gradient);
             if let Some(copy) = operands.copy(idx) {
-                operands::write_copy(parameter, copy, range);
+                elements::write_copy(parameter, copy, range);
             }
         }
     }
