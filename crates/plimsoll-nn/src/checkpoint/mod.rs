@@ -11,6 +11,7 @@
 
 mod file;
 mod name_map;
+mod pattern;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;

@@ -10,6 +10,7 @@ use std::path::Path;
 use plimsoll_tensor::{Error, Result, Step, Tensor, Variable, at_callers_line};
 
 use super::file::{Entry, TensorFile};
+use super::pattern::Pattern;
 use super::{Differences, Named, full, unique};
 use crate::model::Model;
 
@@ -328,77 +329,5 @@ impl Part<'_> {
             return Err(Error::format(file.path(), format!("nothing is for {:?}", self.variable.name())));
         };
         self.variable.assign(&value)
-    }
-}
-
-/// A name with placeholders.
-#[derive(Clone, Debug)]
-struct Pattern(Vec<Piece>);
-
-#[derive(Clone, Debug)]
-enum Piece {
-    Text(String),
-    Placeholder { name: String, with_dots: bool },
-}
-
-/// What the placeholders of a pattern stand for.
-type Captures = BTreeMap<String, String>;
-
-impl Pattern {
-    /// Braces without a partner are text.
-    fn new(text: &str) -> Pattern {
-        let mut pieces = Vec::new();
-        let mut rest = text;
-        while let Some((before, after)) = rest.split_once('{')
-            && let Some((inside, behind)) = after.split_once('}')
-        {
-            pieces.push(Piece::Text(before.to_owned()));
-            let (name, with_dots) = match inside.strip_suffix("..") {
-                Some(name) => (name, true),
-                None => (inside, false),
-            };
-            pieces.push(Piece::Placeholder { name: name.to_owned(), with_dots });
-            rest = behind;
-        }
-        pieces.push(Piece::Text(rest.to_owned()));
-        Pattern(pieces)
-    }
-
-    /// What the placeholders stand for in `name`, if it fits.
-    fn captures(&self, name: &str) -> Option<Captures> {
-        let mut captures = Captures::new();
-        fits(&self.0, name, &mut captures).then_some(captures)
-    }
-
-    /// The name with the placeholders put in; one that stands for nothing stays as it is.
-    fn fill(&self, captures: &Captures) -> String {
-        let piece = |piece: &Piece| match piece {
-            Piece::Text(text) => text.clone(),
-            Piece::Placeholder { name, .. } => {
-                captures.get(name).cloned().unwrap_or_else(|| format!("{{{name}}}"))
-            }
-        };
-        self.0.iter().map(piece).collect()
-    }
-}
-
-/// Whether `name` fits the pieces; the shortest part that fits is tried first for each placeholder.
-fn fits(pieces: &[Piece], name: &str, captures: &mut Captures) -> bool {
-    let Some((first, rest)) = pieces.split_first() else { return name.is_empty() };
-    match first {
-        Piece::Text(text) => name.strip_prefix(text.as_str()).is_some_and(|name| fits(rest, name, captures)),
-        Piece::Placeholder { name: key, with_dots } => {
-            let ends = name.char_indices().map(|(at, character)| (at + character.len_utf8(), character));
-            for (end, _) in ends.take_while(|(_, character)| *with_dots || *character != '.') {
-                let agrees = captures.get(key).is_none_or(|known| known == &name[..end]);
-                let mut inner = captures.clone();
-                inner.insert(key.clone(), name[..end].to_owned());
-                if agrees && fits(rest, &name[end..], &mut inner) {
-                    *captures = inner;
-                    return true;
-                }
-            }
-            false
-        }
     }
 }

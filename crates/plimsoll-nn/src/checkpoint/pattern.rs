@@ -1,0 +1,105 @@
+//! Names with placeholders, such as `layers.{n}.{rest..}`.
+
+use std::collections::BTreeMap;
+
+/// A name with placeholders.
+#[derive(Clone, Debug)]
+pub(super) struct Pattern(Vec<Piece>);
+
+#[derive(Clone, Debug)]
+enum Piece {
+    Text(String),
+    Placeholder { name: String, with_dots: bool },
+}
+
+/// What the placeholders of a pattern stand for.
+pub(super) type Captures = BTreeMap<String, String>;
+
+impl Pattern {
+    /// Braces without a partner are text.
+    pub fn new(text: &str) -> Pattern {
+        let mut pieces = Vec::new();
+        let mut rest = text;
+        while let Some((before, after)) = rest.split_once('{')
+            && let Some((inside, behind)) = after.split_once('}')
+        {
+            pieces.push(Piece::Text(before.to_owned()));
+            let (name, with_dots) = match inside.strip_suffix("..") {
+                Some(name) => (name, true),
+                None => (inside, false),
+            };
+            pieces.push(Piece::Placeholder { name: name.to_owned(), with_dots });
+            rest = behind;
+        }
+        pieces.push(Piece::Text(rest.to_owned()));
+        Pattern(pieces)
+    }
+
+    /// What the placeholders stand for in `name`, if it fits.
+    pub fn captures(&self, name: &str) -> Option<Captures> {
+        let mut captures = Captures::new();
+        fits(&self.0, name, &mut captures).then_some(captures)
+    }
+
+    /// The name with the placeholders put in; one that stands for nothing stays as it is.
+    pub fn fill(&self, captures: &Captures) -> String {
+        let piece = |piece: &Piece| match piece {
+            Piece::Text(text) => text.clone(),
+            Piece::Placeholder { name, .. } => {
+                captures.get(name).cloned().unwrap_or_else(|| format!("{{{name}}}"))
+            }
+        };
+        self.0.iter().map(piece).collect()
+    }
+}
+
+/// Whether `name` fits the pieces; the shortest part that fits is tried first for each placeholder.
+fn fits(pieces: &[Piece], name: &str, captures: &mut Captures) -> bool {
+    let Some((first, rest)) = pieces.split_first() else { return name.is_empty() };
+    match first {
+        Piece::Text(text) => name.strip_prefix(text.as_str()).is_some_and(|name| fits(rest, name, captures)),
+        Piece::Placeholder { name: key, with_dots } => {
+            let ends = name.char_indices().map(|(at, character)| (at + character.len_utf8(), character));
+            for (end, _) in ends.take_while(|(_, character)| *with_dots || *character != '.') {
+                let agrees = captures.get(key).is_none_or(|known| known == &name[..end]);
+                let mut inner = captures.clone();
+                inner.insert(key.clone(), name[..end].to_owned());
+                if agrees && fits(rest, &name[end..], &mut inner) {
+                    *captures = inner;
+                    return true;
+                }
+            }
+            false
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What `name` becomes by a rule, if it fits.
+    fn renamed(from: &str, to: &str, name: &str) -> Option<String> {
+        Pattern::new(from).captures(name).map(|captures| Pattern::new(to).fill(&captures))
+    }
+
+    #[test]
+    fn placeholders_stand_for_parts_of_names() {
+        let cases = [
+            ("a.b", "c", "a.b", Some("c")),
+            ("a.b", "c", "a.bc", None),
+            ("layers.{n}.fc", "block_{n}", "layers.12.fc", Some("block_12")),
+            ("layers.{n}.fc", "block_{n}", "layers.1.2.fc", None),
+            ("layers.{n}.fc", "block_{n}", "layers..fc", None),
+            ("{rest..}.weight", "{rest..}.kernel", "a.b.weight", Some("a.b.kernel")),
+            ("{a}_{b}.x", "{b}{a}", "1_2_3.x", Some("2_31")),
+            ("{n}.{n}", "{n}", "7.7", Some("7")),
+            ("{n}.{n}", "{n}", "7.8", None),
+            ("{n}", "{m}", "x", Some("{m}")),
+            ("{open", "x", "{open", Some("x")),
+        ];
+        for (from, to, name, expected) in cases {
+            assert_eq!(renamed(from, to, name).as_deref(), expected, "{from} to {to}: {name}");
+        }
+    }
+}
