@@ -22,3 +22,8 @@ pub mod prelude {
         custom_gradient, recompute, scope, set_seed,
     };
 }
+
+/// The programs of the README are run as tests.
+#[cfg(doctest)]
+#[doc = include_str!("../../../README.md")]
+struct Readme;
