@@ -3,16 +3,21 @@
 //! Run it with `cargo run --release --example post_001_2_batch_size`.
 #![allow(clippy::print_stdout, reason = "an example shows its figures")]
 
+#[path = "shared/figures.rs"]
+mod figures;
 #[path = "shared/table.rs"]
 mod table;
 
+use figures::{in_use, owned};
 use plimsoll::prelude::*;
 
 /// What the example measures, in bytes that were asked for.
 #[derive(Debug, PartialEq)]
 pub struct Figures {
-    /// Parameters, gradients and optimizer state after a step, whatever the batch.
+    /// Parameters, gradients and the optimizer's two moments, whatever the batch.
     pub fixed: u64,
+    /// The optimizer's buffer for learning rate, step number and the like.
+    pub control: u64,
     /// What one more example adds after the forward pass.
     pub per_example: u64,
     /// The loss of each batch size; the labels are no distribution, and that is accepted.
@@ -20,12 +25,6 @@ pub struct Figures {
 }
 
 const BATCH_SIZES: [usize; 3] = [32, 128, 512];
-
-/// The bytes in use that were asked for, without rounding.
-fn in_use(device: &Device) -> u64 {
-    let stats = device.stats();
-    stats.in_use - stats.rounding
-}
 
 /// Runs the post's program and measures it.
 pub fn measure() -> Result<Figures> {
@@ -40,7 +39,7 @@ pub fn measure() -> Result<Figures> {
     let mut optimizer = Adam::new(1e-3).build();
     let variables = model.trainable_variables();
 
-    let mut fixed = 0;
+    let (mut fixed, mut control) = (0, 0);
     let (mut after_forward, mut losses) = (Vec::new(), Vec::new());
     for batch_size in BATCH_SIZES {
         let before = in_use(&device);
@@ -59,13 +58,17 @@ pub fn measure() -> Result<Figures> {
         let gradients = tape.variable_gradients(&loss, &variables)?;
         let gradient_bytes: u64 = gradients.iter().map(|gradient| gradient.n_bytes() as u64).sum();
         optimizer.apply_gradients(gradients, &variables)?;
-        let rows = device.stats().rows();
-        fixed = rows.get(Owner::Parameters) + rows.get(Owner::Optimizer) + gradient_bytes;
+        let control_buffer =
+            optimizer.variables().into_iter().find(|state| state.name().ends_with("control"));
+        control = control_buffer.map_or(0, |control| control.n_bytes() as u64);
+        fixed =
+            owned(&device, Owner::Parameters) + owned(&device, Owner::Optimizer) - control + gradient_bytes;
         losses.push(loss.item::<f32>()?);
     }
     let [_, smaller, larger] = BATCH_SIZES.map(|batch| batch as u64);
     Ok(Figures {
         fixed,
+        control,
         per_example: (after_forward[2] - after_forward[1]) / (larger - smaller),
         losses,
     })
@@ -80,7 +83,8 @@ fn main() -> Result<()> {
         "false: a fixed part, and a part for each example",
         &[
             table::bytes("fixed: parameters, gradients, Adam's two moments", figures.fixed),
-            table::bytes("and for each example, after the forward pass", figures.per_example),
+            table::bytes("the optimizer's control buffer", figures.control),
+            table::bytes("for each example, after the forward pass", figures.per_example),
             table::bytes("so at a batch of 32", figures.fixed + 32 * figures.per_example),
             table::bytes("and at a batch of 512", figures.fixed + 512 * figures.per_example),
         ],

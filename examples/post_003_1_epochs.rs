@@ -31,10 +31,8 @@ const EPOCHS: usize = 50;
 /// Trains for some epochs; `after_step` sees the predictions of each step.
 fn train(device: &Device, mut after_step: impl FnMut(Tensor)) -> Result<Vec<u64>> {
     set_seed(0);
-    let model = Sequential::new()
-        .add(Dense::new(64).activation(Activation::Relu))
-        .add(Dense::new(10))
-        .build([32])?;
+    let model =
+        Sequential::new().add(Dense::new(64).activation(Activation::Relu)).add(Dense::new(10)).build([32])?;
     let variables = model.trainable_variables();
     let loss_function = SparseCategoricalCrossentropy::new().from_logits(true);
     let mut optimizer = Adam::new(1e-3).build();

@@ -150,6 +150,27 @@ fn the_allowance_bounds_what_is_taken() {
     assert!(error.to_string().contains("allowance is 100"), "{error}");
 }
 
+/// The elements of a stream wait in cells: those of the buffer, and those of the batch that is being put together.
+#[test]
+fn shuffling_a_stream_takes_its_buffer_and_a_batch_and_shuffling_tensors_takes_nothing() {
+    let (device, _on) = device();
+    let spec = Spec::new([Field::new("x", DType::F32, [4]).unwrap()]).unwrap();
+    let stream = Dataset::from_iterator(spec, || (0..100).map(|k| [k as f32; 4]));
+    for (shuffled, n_waiting) in [
+        (stream.clone(), 0),
+        (stream.shuffle(10, 1), 10),
+        (stream.shuffle(Bytes::new(16 * 20 + 15), 1), 20),
+        (stream.take(7).shuffle(10, 1), 7),
+    ] {
+        let dataset = shuffled.batch(2).unwrap();
+        let _batch = dataset.first().unwrap();
+        assert_eq!(data_bytes(&device), 2 * 16 + (n_waiting + 2) * 16);
+    }
+    let dataset = numbers(100).shuffle(100, 1).batch(2).unwrap();
+    let _batch = dataset.first().unwrap();
+    assert_eq!(data_bytes(&device), 800 + 2 * 8);
+}
+
 #[test]
 fn a_cache_is_in_the_pool_and_is_filled_once() {
     use std::sync::Arc;

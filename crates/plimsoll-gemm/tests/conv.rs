@@ -206,12 +206,10 @@ fn check<E: Number>(spec: &Spec, isa: Isa, accumulate: bool, planar: bool) -> Re
         Sum { value, size: value.abs() }
     };
     let mut output: Vec<Sum> = results.output.iter().map(start).collect();
-    output.iter_mut().enumerate().for_each(|(idx, sum)| sum.add(bias[idx % conv.out_channels].to_f64()));
     let mut grad_input: Vec<Sum> = results.grad_input.iter().map(start).collect();
-    grad_input
-        .iter_mut()
-        .enumerate()
-        .for_each(|(idx, sum)| sum.add(bias_in[idx % conv.in_channels].to_f64()));
+    for (sums, bias) in [(&mut output, &bias), (&mut grad_input, &bias_in)] {
+        sums.iter_mut().zip(bias.iter().cycle()).for_each(|(sum, bias)| sum.add(bias.to_f64()));
+    }
     let mut grad_weights: Vec<Sum> = results.grad_weights.iter().map(start).collect();
     case.terms(|i, w, o| {
         output[o].add(input[i].to_f64() * weights[w].to_f64());

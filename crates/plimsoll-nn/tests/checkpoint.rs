@@ -295,7 +295,7 @@ fn a_name_map_renames_sums_ignores_and_keeps() -> Result<()> {
     let kept = to.variables()[4].to_vec::<f32>()?;
     let map = NameMap::new().rule("a.{n}.x.{what}", "block_{n}.{what}", checkpoint::Change::Nothing);
     let error = map.load(&to, &path).unwrap_err().to_string();
-    assert!(error.contains("it lacks something for \"new.kernel\", something for \"new.bias\""), "{error}");
+    assert!(error.contains("it lacks something for \"new.bias\", something for \"new.kernel\""), "{error}");
     assert!(error.contains("nothing here takes its \"extra.bias\", \"extra.kernel\""), "{error}");
     map.clone().ignore("extra.{rest..}").keep("new.{rest..}").load(&to, &path)?;
     let values = |model: &Model, idx: usize| model.variables()[idx].to_vec::<f32>();

@@ -32,7 +32,7 @@ fn main() {
     libtest_mimic::run(&Arguments::from_args(), vec![trial]).exit();
 }
 
-/// A model of half a megabyte in many tensors, and a variable of an optimizer's.
+/// A model of a quarter of a megabyte in many tensors, and a variable of an optimizer's.
 struct Run {
     model: Model,
     optimizer: Vec<Variable>,
@@ -41,7 +41,7 @@ struct Run {
 impl Run {
     fn new() -> Result<Run> {
         let layer = || Dense::new(64).kernel_initializer(Initializer::Zeros);
-        let model = (0..32).fold(Sequential::new(), |model, _| model.add(layer())).build([64])?;
+        let model = (0..16).fold(Sequential::new(), |model, _| model.add(layer())).build([64])?;
         let optimizer = vec![Variable::new(Tensor::zeros([1000])?).named("optimizer.m")];
         Ok(Run { model, optimizer })
     }

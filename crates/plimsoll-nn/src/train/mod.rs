@@ -224,11 +224,12 @@ impl Trainer {
     fn epoch(&mut self, data: &dyn Examples, until: Until, history: &mut History) -> Result<()> {
         let mut batches = data.epoch(self.state.epoch, self.state.batch)?;
         loop {
-            let is_over = history.stopped.is_some() || until.is_reached(&self.state);
-            match data.n_batches() == Some(self.state.batch) {
-                true if is_over => break,
-                false if is_over => return Ok(()),
-                _ => {}
+            if history.stopped.is_some() || until.is_reached(&self.state) {
+                // A run that ends with an epoch tells of it, too.
+                match data.n_batches() == Some(self.state.batch) {
+                    true => break,
+                    false => return Ok(()),
+                }
             }
             let started = Instant::now();
             let Some(pair) = batches.next() else { break };

@@ -79,11 +79,15 @@ impl Cut {
         let len = n_rows * self.width;
         plimsoll_cpu::threads::parallel(self.n_tasks(), |task| {
             let first = task * self.per_task;
-            // SAFETY: each task has its own rows, which the caller promises; zero is a value of every element type.
-            let rows = unsafe {
-                let rows = workspace.get().add(task * len);
-                rows.write_bytes(0, len);
-                std::slice::from_raw_parts_mut(rows, len)
+            let rows = match len {
+                // There is no workspace then.
+                0 => &mut [],
+                // SAFETY: each task has its own rows, which the caller promises; zero is a value of every element type.
+                _ => unsafe {
+                    let rows = workspace.get().add(task * len);
+                    rows.write_bytes(0, len);
+                    std::slice::from_raw_parts_mut(rows, len)
+                },
             };
             f(first..self.n_examples.min(first + self.per_task), rows);
         });

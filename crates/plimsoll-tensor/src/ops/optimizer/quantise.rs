@@ -38,7 +38,7 @@ const fn values(finest: u32) -> [f32; 256] {
     values
 }
 
-/// The nearest code of a number from 0 to 1.
+/// The nearest code of a number from 0 to 1; any code for what is not a number.
 #[inline(always)]
 fn code(x: f32, finest: u32) -> u32 {
     let (mut threshold, mut scale, mut n_steps) = (0.1f32, 1.0f32, (1 << finest) as f32);
@@ -49,8 +49,11 @@ fn code(x: f32, finest: u32) -> u32 {
         threshold *= 0.1;
     }
     // Step zero of a decade is the last of the decade below, and its code is one less, too.
-    let step = ((x * scale - 0.1) * (n_steps / 0.9)).round_ties_even();
-    (n_steps - 1.0 + step) as u32
+    let exact = n_steps - 1.0 + (x * scale - 0.1) * (n_steps / 0.9);
+    // The last place of this number is one, so the sum is rounded, and ends in the code's bits: conversions from float to
+    // integer check their range, and that does not vectorise.
+    const TWO_POW_23: f32 = 8_388_608.0;
+    (exact + TWO_POW_23).to_bits() & 0xff
 }
 
 /// Writes the codes of numbers that may be negative, and returns their scale.

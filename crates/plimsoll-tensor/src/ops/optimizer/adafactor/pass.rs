@@ -93,9 +93,7 @@ impl Pass<'_> {
                 )
             };
             let seen = &mut seen[..piece.len()];
-            for ((seen, &p), &g) in seen.iter_mut().zip(&*parameter).zip(gradient) {
-                *seen = before.apply(p, g).1;
-            }
+            see(before, parameter, gradient, seen);
             visit(piece, parameter, seen);
         }
     }
@@ -111,42 +109,62 @@ impl Pass<'_> {
 
     /// First pass: means of squares over rows, or of single elements; sums over columns; the parameter's squares.
     pub fn moments<T: Real>(&self, place: &Place, strip: usize, now: &Now<T>) {
-        let cut = place.cut;
-        let (matrix, rows) = cut.rows(strip);
-        let whole = rows.start * cut.n_cols..rows.end * cut.n_cols;
-        let mut sum = 0.0;
-        self.pieces(place, now, whole, |piece, parameter, gradient| {
-            sum += sum_of_squares(parameter).to_f64();
-            if !cut.is_factored {
-                // SAFETY: the state has the parameter's shape, and the piece is this task's.
-                let v = unsafe { self.state::<T>(place, 0, piece) };
-                for (v, &g) in v.iter_mut().zip(gradient) {
-                    *v = *v + now.mixed_in * (g * g - *v);
-                }
+        let (matrix, rows) = place.cut.rows(strip);
+        let sum = match place.cut.is_factored {
+            true => {
+                self.mix_strip_columns(place, strip, now, matrix, rows.clone());
+                self.mix_rows(place, now, rows)
             }
-        });
+            false => self.mix_elements(place, now, rows),
+        };
         // SAFETY: this strip's place.
         unsafe { *place.sum(strip, Sum::Parameter) = sum };
-        if !cut.is_factored {
-            return;
-        }
-        for row in rows.clone() {
+    }
+
+    /// Mixes squares of elements into the state, and returns the sum of the parameter's squares.
+    fn mix_elements<T: Real>(&self, place: &Place, now: &Now<T>, range: Range<usize>) -> f64 {
+        let mut sum = 0.0;
+        self.pieces(place, now, range, |piece, parameter, gradient| {
+            sum += sum_of_squares(parameter).to_f64();
+            // SAFETY: the state has the parameter's shape, and the piece is this task's.
+            mix_squares(now.mixed_in, gradient, unsafe { self.state::<T>(place, 0, piece) });
+        });
+        sum
+    }
+
+    /// Mixes means of squares over rows into the state, and returns the sum of the parameter's squares.
+    fn mix_rows<T: Real>(&self, place: &Place, now: &Now<T>, rows: Range<usize>) -> f64 {
+        let n_cols = place.cut.n_cols;
+        let mut sum = 0.0;
+        for row in rows {
             let mut squares = T::ZERO;
-            self.pieces(place, now, row * cut.n_cols..(row + 1) * cut.n_cols, |_, _, gradient| {
+            self.pieces(place, now, row * n_cols..(row + 1) * n_cols, |_, parameter, gradient| {
+                sum += sum_of_squares(parameter).to_f64();
                 squares = squares + sum_of_squares(gradient);
             });
             // SAFETY: the row is this task's.
             let mean = unsafe { &mut self.state::<T>(place, 0, row..row + 1)[0] };
-            *mean = *mean + now.mixed_in * (squares / T::from_f64(cut.n_cols as f64) - *mean);
+            *mean = *mean + now.mixed_in * (squares / T::from_f64(n_cols as f64) - *mean);
         }
+        sum
+    }
+
+    /// Sums squares over the columns of a strip, for the state or, where a matrix has several strips, for [`Pass::join`].
+    fn mix_strip_columns<T: Real>(
+        &self,
+        place: &Place,
+        strip: usize,
+        now: &Now<T>,
+        matrix: usize,
+        rows: Range<usize>,
+    ) {
+        let cut = place.cut;
         for start in (0..cut.n_cols).step_by(TILE_LEN) {
             let mut sums = [0.0; TILE_LEN];
             let n = TILE_LEN.min(cut.n_cols - start);
             for row in rows.clone() {
                 let first = row * cut.n_cols + start;
-                self.pieces(place, now, first..first + n, |_, _, gradient| {
-                    sums.iter_mut().zip(gradient).for_each(|(sum, &g)| *sum += (g * g).to_f64());
-                });
+                self.pieces(place, now, first..first + n, |_, _, gradient| add_squares(gradient, &mut sums));
             }
             if cut.in_parts() {
                 // SAFETY: this strip's part of the scratch memory.
@@ -213,9 +231,7 @@ impl Pass<'_> {
                 let updates = &mut room[..piece.len()];
                 // SAFETY: the state has the parameter's shape, and nobody writes it in this pass.
                 let v = unsafe { self.state::<T>(place, 0, piece.clone()) };
-                for ((u, &g), &v) in updates.iter_mut().zip(gradient).zip(&*v) {
-                    *u = g / Number::max(v, now.least_square).sqrt();
-                }
+                factored_updates(gradient, v, T::ONE, now.least_square, updates);
                 visit(piece, parameter, updates);
             });
         }
@@ -256,15 +272,63 @@ impl Pass<'_> {
         let factor = T::from_f64(unsafe { *place.factor() });
         let shrink = now.before[usize::from(self.operands.member(place.idx).decays)].shrink;
         self.updates(place, strip, now, |piece, parameter, updates| {
-            for (p, &u) in parameter.iter_mut().zip(updates) {
-                *p = *p * shrink - factor * u;
-            }
+            move_by(parameter, shrink, factor, updates);
             if let Some(copy) = self.operands.copy(place.idx) {
                 // SAFETY: the piece is this task's.
                 unsafe { elements::write_copy(parameter, copy, piece) };
             }
         });
     }
+}
+
+/// The gradient that the rule sees.
+#[inline(never)]
+fn see<T: Real>(before: &Before<T>, parameter: &[T], gradient: &[T], seen: &mut [T]) {
+    let before = *before;
+    simd::vectorize(
+        #[inline(always)]
+        || {
+            for ((seen, &p), &g) in seen.iter_mut().zip(parameter).zip(gradient) {
+                *seen = before.apply(p, g).1;
+            }
+        },
+    );
+}
+
+#[inline(never)]
+fn mix_squares<T: Real>(mixed_in: T, gradient: &[T], v: &mut [T]) {
+    simd::vectorize(
+        #[inline(always)]
+        || {
+            for (v, &g) in v.iter_mut().zip(gradient) {
+                *v = *v + mixed_in * (g * g - *v);
+            }
+        },
+    );
+}
+
+#[inline(never)]
+fn add_squares<T: Real>(gradient: &[T], sums: &mut [f64]) {
+    simd::vectorize(
+        #[inline(always)]
+        || {
+            for (sum, &g) in sums.iter_mut().zip(gradient) {
+                *sum += (g * g).to_f64();
+            }
+        },
+    );
+}
+
+#[inline(never)]
+fn move_by<T: Real>(parameter: &mut [T], shrink: T, factor: T, updates: &[T]) {
+    simd::vectorize(
+        #[inline(always)]
+        || {
+            for (p, &u) in parameter.iter_mut().zip(updates) {
+                *p = *p * shrink - factor * u;
+            }
+        },
+    );
 }
 
 #[inline(never)]
@@ -275,6 +339,7 @@ fn sum_of_squares<T: Real>(values: &[T]) -> T {
     )
 }
 
+/// The gradient over the root of the mean of squares that a row and its columns stand for.
 #[inline(never)]
 fn factored_updates<T: Real>(gradient: &[T], columns: &[T], of_row: T, least: T, updates: &mut [T]) {
     simd::vectorize(
