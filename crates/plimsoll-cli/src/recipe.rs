@@ -147,7 +147,7 @@ impl Recipe {
     }
 
     /// What is made small.
-    pub fn loss(&self) -> SharedLoss {
+    pub fn loss(&self) -> impl Loss + use<> {
         SharedLoss(self.loss.clone())
     }
 
@@ -163,7 +163,7 @@ impl Recipe {
     ///
     /// # Errors
     /// A path for a recipe that takes none; files that are missing, damaged or of another shape; memory that is full.
-    pub fn examples(&self, asked: Option<&DataOption>, batch: usize) -> Result<Data, Failure> {
+    pub(crate) fn examples(&self, asked: Option<&DataOption>, batch: usize) -> Result<Data, Failure> {
         let path = match asked {
             Some(DataOption::Random) => return Ok(self.random_data(batch)?),
             Some(DataOption::Path(path)) => Some(path.as_path()),
@@ -208,8 +208,7 @@ impl Recipe {
 }
 
 /// A recipe's loss, in the hands of whoever trains.
-#[derive(Clone)]
-pub struct SharedLoss(Arc<dyn Loss>);
+struct SharedLoss(Arc<dyn Loss>);
 
 impl Loss for SharedLoss {
     fn name(&self) -> &str {

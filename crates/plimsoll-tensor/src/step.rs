@@ -26,7 +26,7 @@ impl Step {
     /// # Errors
     /// Those of `f`, memory that is full, a step inside a step. Model and generator are then as before.
     pub fn run<T>(device: &Device, f: impl FnOnce() -> Result<T>) -> Result<T> {
-        Ok(Step::traced(device, f)?.0)
+        Ok(Step::recorded(device, f)?.0)
     }
 
     /// Whether a step is open on this thread, so that assignments wait for its end.
@@ -39,6 +39,11 @@ impl Step {
     /// # Errors
     /// As [`Step::run`].
     pub fn traced<T>(device: &Device, f: impl FnOnce() -> Result<T>) -> Result<(T, Vec<StepRecord>)> {
+        let (value, records) = Step::recorded(device, f)?;
+        Ok((value, records.0.into_iter().flatten().collect()))
+    }
+
+    fn recorded<T>(device: &Device, f: impl FnOnce() -> Result<T>) -> Result<(T, Records)> {
         if Step::is_open() {
             return Err(Error::argument("step", "a step is open on this thread already; steps do not nest"));
         }
@@ -64,7 +69,23 @@ impl Step {
 #[derive(Default)]
 pub(crate) struct StepState {
     updates: Vec<Update>,
-    records: Vec<StepRecord>,
+    records: Records,
+}
+
+/// The records of a step in pieces, so that one of many ops asks for no large block outside the pool.
+#[derive(Default)]
+struct Records(Vec<Vec<StepRecord>>);
+
+impl Records {
+    /// The records of a piece.
+    const PIECE: usize = 256;
+
+    fn push(&mut self, record: StepRecord) {
+        match self.0.last_mut() {
+            Some(piece) if piece.len() < Records::PIECE => piece.push(record),
+            _ => self.0.push(vec![record]),
+        }
+    }
 }
 
 /// One op that ran inside a step.

@@ -81,7 +81,6 @@ fn train(recipe: &Recipe, options: &TrainOptions, session: &Session, style: Styl
     let batch = super::batch(recipe, &options.run)?;
     let model = with_policy(session.policy, || recipe.model())?;
     let data = recipe.examples(options.data.as_ref(), batch)?;
-    introduce(recipe, &data, style)?;
     let n = data.train.len().unwrap_or(SHUFFLED_AT_ONCE);
     let batches = data.train.shuffle(n, session.seed).batch(batch)?.prefetch(MADE_AHEAD);
     // As many at a time as a step holds, so that evaluating never takes more memory than training.
@@ -108,6 +107,7 @@ fn train(recipe: &Recipe, options: &TrainOptions, session: &Session, style: Styl
         trainer.resume(folder)?;
         reporter.go_on_from(trainer.state().step);
     }
+    introduce(recipe, &data, style)?;
     let fitted = trainer.fit(&batches, until);
     reporter.finish();
     let history = fitted?;
