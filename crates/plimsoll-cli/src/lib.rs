@@ -8,7 +8,7 @@
 //!
 //! fn main() -> std::process::ExitCode {
 //!     let (inputs, labels) = (Feature::floats([2]), Feature::floats([1]));
-//!     plimsoll_cli::main([Recipe::new("line", Dense::new(1), inputs, labels, MeanSquaredError::new())])
+//!     plimsoll_cli::main([Recipe::new("line", Dense::new(1), inputs, labels, MeanSquaredError)])
 //! }
 //! ```
 

@@ -31,7 +31,7 @@ pub enum Length {
 /// use plimsoll::nn::{layers::Dense, losses::MeanSquaredError};
 /// use plimsoll_cli::{Feature, Recipe};
 ///
-/// let recipe = Recipe::new("line", Dense::new(1), Feature::floats([2]), Feature::floats([1]), MeanSquaredError::new())
+/// let recipe = Recipe::new("line", Dense::new(1), Feature::floats([2]), Feature::floats([1]), MeanSquaredError)
 ///     .about("a straight line through random points")
 ///     .batch(16)
 ///     .steps(100);

@@ -7,7 +7,7 @@ use plimsoll_cli::{Data, Feature, Recipe};
 fn main() -> std::process::ExitCode {
     let model = Sequential::new().add(Dense::new(16).activation(Activation::Tanh)).add(Dense::new(1));
     let number = || Feature::floats([1]);
-    let wave = Recipe::new("wave", model, number(), number(), MeanSquaredError::new())
+    let wave = Recipe::new("wave", model, number(), number(), MeanSquaredError)
         .about("a sine, from 512 of its points")
         .shipped(|| {
             let x = Tensor::uniform([512, 1], -3.0, 3.0, DType::F32)?;
