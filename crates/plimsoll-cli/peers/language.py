@@ -8,6 +8,7 @@ Windows follow one another without overlap and are shuffled; the first nine tent
 """
 import argparse
 import json
+import math
 import pathlib
 
 import numpy as np
@@ -21,7 +22,11 @@ TEXT = pathlib.Path(__file__).parent.parent / "data/austen.txt"
 class Chars(nn.Module):
     """An embedding of bytes, one LSTM, a dense layer; one bias in the LSTM, as in Plimsoll."""
 
-    window, batch, rate, decay = 64, 32, 2e-3, 0.0
+    window, batch, rate, decay, betas = 64, 32, 2e-3, 0.0, (0.9, 0.999)
+
+    @staticmethod
+    def schedule(step, steps):
+        return 1.0
 
     def __init__(self):
         super().__init__()
@@ -55,7 +60,15 @@ class Block(nn.Module):
 
 
 class GptNano(nn.Module):
-    window, batch, rate, decay = 128, 8, 1e-3, 0.01
+    window, batch, rate, decay, betas = 128, 8, 2e-3, 0.01, (0.9, 0.99)
+
+    @staticmethod
+    def schedule(step, steps):
+        """Rises for a twentieth of the steps, then falls along half a cosine."""
+        rising = steps // 20
+        if step < rising:
+            return (step + 1) / (rising + 1)
+        return (1 + math.cos(math.pi * (step - rising) / max(steps - rising, 1))) / 2
 
     def __init__(self, layers=4, d=256, heads=4, vocab=1024):
         super().__init__()
@@ -64,7 +77,7 @@ class GptNano(nn.Module):
         self.norm, self.head = nn.LayerNorm(d), nn.Linear(d, vocab, bias=False)
         for module in self.modules():
             if isinstance(module, (nn.Linear, nn.Embedding)):
-                nn.init.normal_(module.weight, std=0.02)
+                nn.init.normal_(module.weight, std=0.04 if isinstance(module, nn.Linear) else 1.0)
             if isinstance(module, nn.Linear) and module.bias is not None:
                 nn.init.zeros_(module.bias)
 
@@ -87,8 +100,10 @@ def train(model, steps, seed):
     text = torch.from_numpy(np.frombuffer(TEXT.read_bytes(), np.uint8).astype(np.int64))
     cut = len(text) - len(text) // 10
     (x, y), (held_x, held_y) = windows(text[:cut], model.window), windows(text[cut:], model.window)
-    optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=model.rate, weight_decay=model.decay)
+    optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=model.rate, weight_decay=model.decay,
+                                  betas=model.betas)
     order, taken = torch.randperm(len(x)), 0
+    rates = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: model.schedule(step, steps))
     for _ in range(steps):
         if taken + model.batch > len(x):
             order, taken = torch.randperm(len(x)), 0
@@ -98,6 +113,7 @@ def train(model, steps, seed):
         loss = loss_of(model, x[part], y[part])
         loss.backward()
         optimizer.step()
+        rates.step()
     model.eval()
     with torch.no_grad():
         parts = range(0, len(held_x), 64)

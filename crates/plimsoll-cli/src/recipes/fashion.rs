@@ -32,6 +32,6 @@ pub fn fashion() -> Recipe {
         .about("a convolutional network with batch norm on Fashion-MNIST (Debian: dataset-fashion-mnist)")
         .files(data::fashion)
         .optimizer_with(|steps| Ok(Adam::new(1e-3).build().schedule(Schedule::cosine(1e-3, 0.0, steps)?)))
-        .batch(128)
+        .batch(64)
         .epochs(5)
 }

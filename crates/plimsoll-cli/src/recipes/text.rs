@@ -2,7 +2,7 @@
 
 use plimsoll::nn::layers::{Dense, Embedding, LSTM, Sequential};
 use plimsoll::nn::losses::SparseCategoricalCrossentropy;
-use plimsoll::nn::optimizers::{Adam, AdamW};
+use plimsoll::nn::optimizers::{Adam, AdamW, Method, Schedule};
 
 use super::Gpt;
 use crate::data::{self, Feature};
@@ -12,6 +12,8 @@ use crate::recipe::Recipe;
 const CHARS_WINDOW: usize = 64;
 /// The tokens of one example of `gpt-nano`.
 const NANO_WINDOW: usize = 128;
+/// The highest learning rate of `gpt-nano`, reached after a twentieth of the steps; then it falls along half a cosine.
+const NANO_RATE: f64 = 2e-3;
 /// The tokens of one example of GPT-2.
 const GPT2_WINDOW: usize = 1024;
 
@@ -42,7 +44,11 @@ pub fn gpt_nano() -> Recipe {
     )
     .about("4 layers, 256 wide, 4 heads, 128 tokens, on the bytes of the shipped text")
     .files(|path| data::text_windows(path, NANO_WINDOW))
-    .optimizer(AdamW::new(1e-3).weight_decay(0.01))
+    .optimizer_with(|steps| {
+        let rising = steps / 20;
+        let schedule = Schedule::cosine(NANO_RATE, 0.0, steps.saturating_sub(rising).max(1))?.warmed_up(rising);
+        Ok(AdamW::new(NANO_RATE).beta_2(0.99).weight_decay(0.01).build().schedule(schedule))
+    })
     .batch(8)
     .steps(500)
 }
