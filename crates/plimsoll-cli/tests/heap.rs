@@ -1,13 +1,16 @@
 //! Nothing of tensor size lives outside the pool, for every recipe: each is trained for a few steps, with evaluation and
-//! saving, under an allocator that counts. After set-up no single heap allocation exceeds 64 KiB, and the live heap
-//! grows by less than 1 MiB.
+//! saving, under an allocator that counts. After set-up no single heap allocation exceeds 64 KiB and 1 KiB for each of the
+//! model's variables, and the live heap grows by less than 1 MiB.
+//!
+//! What has an entry for each variable is a list of names and shapes: the header of a checkpoint, what a tape keeps of
+//! each layer, the updates of a step. It does not grow with the batch, the data or the size of the variables.
 //!
 //! One test in a process of its own, because the heap belongs to the process. The large recipes are run in small sizes
 //! of the same models, which is the same code.
 
-use plimsoll::Activation;
 use plimsoll::nn::layers::{Dense, Sequential};
 use plimsoll::nn::losses::SparseCategoricalCrossentropy;
+use plimsoll::{Activation, Device};
 use plimsoll_cli::recipes::{self, Depth, Gpt, ResNet};
 use plimsoll_cli::{Failure, Feature, Recipe, run};
 use plimsoll_testkit::CountingAllocator;
@@ -30,6 +33,12 @@ fn small_ones() -> Vec<Recipe> {
     ]
 }
 
+fn n_variables(recipes: &[Recipe], name: &str) -> Result<usize, Failure> {
+    let _on = Device::ghost_cpu().enter();
+    let recipe = recipes.iter().find(|recipe| recipe.name() == name).expect("a recipe of the list");
+    Ok(recipe.model()?.variables().len())
+}
+
 /// Threads, interned labels and tables that are made once and kept.
 fn set_up() -> Result<(), Failure> {
     let model = Sequential::new().add(Dense::new(512).activation(Activation::Relu)).add(Dense::new(10));
@@ -44,13 +53,19 @@ fn every_recipe_keeps_its_bytes_in_the_pool() -> Result<(), Failure> {
     let folder = format!("{}/heap-{}", env!("CARGO_TARGET_TMPDIR"), std::process::id());
     let small = small_ones();
     let shipped = recipes::all();
-    let fashion = ["--data", "random"];
+    let random = ["--data", "random"];
+    // A short text, so that little is held out.
+    let text = format!("{folder}/text");
+    let written =
+        std::fs::create_dir_all(&folder).and_then(|()| std::fs::write(&text, "All's well. ".repeat(2000)));
+    written.map_err(|error| Failure::other(error.to_string()))?;
+    let text = ["--data", &text];
     let tiny: [(&[Recipe], &str, &str, &[&str]); 8] = [
         (&shipped, "digits", "64", &[]),
         (&shipped, "dense", "256", &[]),
-        (&shipped, "fashion", "16", &fashion),
-        (&shipped, "chars", "8", &[]),
-        (&shipped, "gpt-nano", "2", &[]),
+        (&shipped, "fashion", "16", &random),
+        (&shipped, "chars", "8", &text),
+        (&shipped, "gpt-nano", "2", &text),
         (&small, "small-gpt2", "4", &[]),
         (&small, "small-resnet18", "2", &[]),
         (&small, "small-resnet50", "2", &[]),
@@ -62,7 +77,8 @@ fn every_recipe_keeps_its_bytes_in_the_pool() -> Result<(), Failure> {
         HEAP.forget_largest();
         run(recipes, arguments)?;
         let largest = HEAP.largest_allocation();
-        assert!(largest <= 64 << 10, "{name}: a single allocation of {largest} B");
+        let allowed = (64 << 10) + (n_variables(recipes, name)? << 10);
+        assert!(largest <= allowed, "{name}: a single allocation of {largest} B, {allowed} B are allowed");
         let growth = HEAP.live_bytes().saturating_sub(live);
         assert!(growth < 1 << 20, "{name}: the live heap has grown by {growth} B");
     }

@@ -141,17 +141,6 @@ fn metas<'a>(args: &'a [Arg<'_>]) -> SmallVec<[&'a Meta; 3]> {
     args.iter().map(Arg::meta).collect()
 }
 
-/// Runs an op with its outputs written into given storages, and records nothing: how variables are updated in
-/// place. The memory of an output may be that of an input where the op's `overwrites` says so.
-pub(crate) fn run_into(op: &OpRef, inputs: &[Part], into: &[Part], workspace: Option<&Block>) -> Result<()> {
-    let inputs: SmallVec<[Operand<'_>; 4]> =
-        inputs.iter().map(|(s, meta)| Operand::new(s.ptr(), meta)).collect();
-    let outputs: SmallVec<[Operand<'_>; 4]> =
-        into.iter().map(|(s, meta)| Operand::new(s.ptr(), meta)).collect();
-    let Some((first, _)) = into.first() else { return Ok(()) };
-    run(op, first.device(), &inputs, &outputs, &[], workspace)
-}
-
 /// The scratch memory that an op needs for inputs of that form.
 pub(crate) fn workspace(op: &OpRef, device: &Device, inputs: &[&Meta]) -> Result<Option<Block>> {
     match op.workspace(inputs) {
@@ -160,8 +149,9 @@ pub(crate) fn workspace(op: &OpRef, device: &Device, inputs: &[&Meta]) -> Result
     }
 }
 
-/// Calls the kernel; a ghost has none.
-fn run(
+/// Calls the kernel with all memory given; a ghost has none. It records nothing: variables are updated so, too, with
+/// outputs in the memory of inputs where the op's `overwrites` says so.
+pub(crate) fn run(
     op: &OpRef,
     device: &Device,
     inputs: &[Operand<'_>],

@@ -11,7 +11,7 @@ use smallvec::SmallVec;
 use crate::context;
 use crate::error::{Error, Result};
 use crate::execute::{self, Part};
-use crate::op::{Gradient, Meta, Op, OpRef, Output, Outputs, Run};
+use crate::op::{Gradient, Meta, Op, OpRef, Operand, Output, Outputs, Run};
 use crate::ops::copy;
 use crate::storage::Storage;
 use crate::tensor::Tensor;
@@ -126,44 +126,52 @@ pub(crate) fn commit(updates: Vec<Update>) -> Result<()> {
     cells.sort_by_key(|cell| cell.address());
     cells.dedup_by_key(|cell| cell.address());
     let mut held: Vec<MutexGuard<'_, Part>> = cells.iter().map(|cell| cell.lock()).collect();
-    let places: Vec<Part> =
-        cells.iter().zip(&held).map(|(cell, held)| place(cell, held)).collect::<Result<_>>()?;
+    let fresh: Vec<Option<Arc<Storage>>> =
+        cells.iter().zip(&held).map(|(cell, held)| fresh_place(cell, held)).collect::<Result<_>>()?;
     let at = |cell: &Arc<VariableCell>| cells.partition_point(|other| other.address() < cell.address());
     let workspaces: Vec<Option<Block>> = updates.iter().map(Update::workspace).collect::<Result<_>>()?;
 
-    let mut current: Vec<Part> = held.iter().map(|held| (**held).clone()).collect();
+    let mut is_written = vec![false; cells.len()];
     for (update, workspace) in updates.iter().zip(workspaces) {
-        let values = update.cells.iter().map(|cell| current[at(cell)].clone());
-        let inputs: SmallVec<[Part; 4]> = values.chain(update.inputs.iter().cloned()).collect();
-        let into: SmallVec<[Part; 1]> = update.cells.iter().map(|cell| places[at(cell)].clone()).collect();
-        execute::run_into(&update.op, &inputs, &into, workspace.as_ref())?;
+        // The lists hold addresses alone: an optimizer updates hundreds of variables at once.
+        let value = |at: usize, is_written: bool| match &fresh[at] {
+            Some(storage) if is_written => Operand::new(storage.ptr(), cells[at].meta()),
+            _ => operand(&held[at]),
+        };
+        let values = update.cells.iter().map(|cell| value(at(cell), is_written[at(cell)]));
+        let inputs: SmallVec<[Operand<'_>; 4]> = values.chain(update.inputs.iter().map(operand)).collect();
+        let into: SmallVec<[Operand<'_>; 1]> =
+            update.cells.iter().map(|cell| value(at(cell), true)).collect();
+        if let Some(first) = update.cells.first() {
+            execute::run(&update.op, first.device(), &inputs, &into, &[], workspace.as_ref())?;
+        }
         for cell in &update.cells {
-            current[at(cell)] = places[at(cell)].clone();
+            is_written[at(cell)] = true;
             cell.written();
         }
     }
-    drop(current);
-    for (held, place) in held.iter_mut().zip(places) {
-        let before = std::mem::replace(&mut **held, place);
-        if !Arc::ptr_eq(&before.0, &held.0) {
-            // Whoever still reads the old version keeps it; it is the variable's no longer.
-            before.0.relabel(if before.0.is_kept() { Owner::Saved } else { Owner::Temporary });
-        }
+    for ((held, fresh), cell) in held.iter_mut().zip(fresh).zip(&cells) {
+        let Some(fresh) = fresh else { continue };
+        let (before, _) = std::mem::replace(&mut **held, (fresh, *cell.meta()));
+        // Whoever still reads the old version keeps it; it is the variable's no longer.
+        before.relabel(if before.is_kept() { Owner::Saved } else { Owner::Temporary });
     }
     Ok(())
 }
 
-/// Where a variable's new value goes: over the old one if nobody else holds it, else into a new block.
-fn place(cell: &VariableCell, held: &Part) -> Result<Part> {
+fn operand((storage, meta): &Part) -> Operand<'_> {
+    Operand::new(storage.ptr(), meta)
+}
+
+/// A new block for a variable's new value if somebody else holds the old one; nothing if it goes over that.
+fn fresh_place(cell: &VariableCell, held: &Part) -> Result<Option<Arc<Storage>>> {
     if variable::is_unshared(held) {
-        return Ok(held.clone());
+        return Ok(None);
     }
     // A variable made from a batch begins in lent memory, which is data; its own is a parameter's.
     let owner = if held.0.is_lent() { Owner::Parameters } else { held.0.owner() };
-    let meta = *cell.meta();
-    let fresh =
-        context::with_owner(owner, || Storage::new(cell.device(), meta.shape(), meta.dtype, "assign"))?;
-    Ok((fresh, meta))
+    let meta = cell.meta();
+    context::with_owner(owner, || Storage::new(cell.device(), meta.shape(), meta.dtype, "assign")).map(Some)
 }
 
 /// Gives a variable a new value: the second input, whatever the first is.
