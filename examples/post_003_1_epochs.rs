@@ -64,7 +64,7 @@ fn train(device: &Device, mut after_step: impl FnMut(Tensor)) -> Result<Vec<u64>
 fn by_line(device: &Device) -> HashMap<String, u64> {
     let mut lines = HashMap::new();
     for block in device.snapshot().blocks() {
-        *lines.entry(block.site.to_string()).or_insert(0) += block.requested as u64;
+        *lines.entry(block.site.to_string()).or_insert(0) += block.requested;
     }
     lines
 }

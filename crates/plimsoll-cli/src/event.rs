@@ -16,7 +16,7 @@ pub enum Event {
     /// An epoch, with its evaluation.
     Epoch(EpochEvent),
     /// The end of a training run.
-    End(EndEvent),
+    End(Box<EndEvent>),
     /// A workload that was measured.
     Bench(BenchEvent),
 }

@@ -57,8 +57,11 @@ enum Source {
     /// They are always the same.
     Shipped(Box<dyn Fn() -> Result<Data>>),
     /// From a path that the user names, or without one.
-    Files(Box<dyn Fn(Option<&Path>) -> Result<Data>>),
+    Files(Box<FromFiles>),
 }
+
+/// Reads data from a path that the user names, or from the usual place.
+type FromFiles = dyn Fn(Option<&Path>) -> Result<Data>;
 
 /// Makes a recipe's optimizer for a run of so many steps.
 type Choice = dyn Fn(u64) -> Result<Optimizer>;

@@ -45,7 +45,7 @@ pub fn run(recipes: &[Recipe], options: &TrainOptions) -> Result<(), Failure> {
     // Model, optimizer and data are gone by now, and their pages with them.
     let released_bytes = ended.stats.committed.saturating_sub(session.device.stats().committed);
     style.say(&summary::describe(&ended.stats, session.limit, ended.event.outside_bytes, released_bytes))?;
-    style.emit(&Event::End(EndEvent { released_bytes, ..ended.event }))?;
+    style.emit(&Event::End(Box::new(EndEvent { released_bytes, ..ended.event })))?;
     match ended.history.stopped.as_deref() {
         Some(INTERRUPTED) => {
             let message = format!("{INTERRUPTED} after step {}", ended.history.steps);

@@ -108,7 +108,8 @@ impl Layer for Gpt {
     }
 
     fn make(&self, input: &Shape) -> Result<Forward> {
-        let embedding = Embedding::new(self.vocabulary, self.width).initializer(self.embeddings()).named("tokens");
+        let embedding =
+            Embedding::new(self.vocabulary, self.width).initializer(self.embeddings()).named("tokens");
         let embedding = embedding.build(input)?;
         let trunk = self.trunk().named("trunk").build(embedding.output_shape())?;
         let &[time] = input.dims() else {
@@ -175,7 +176,7 @@ mod tests {
 
     #[test]
     fn a_tied_head_reads_the_tokens_table() -> Result<()> {
-        let small = Gpt { layers: 1, width: 8, heads: 2, vocabulary: 11, dropout: 0.0, tied: true };
+        let small = Gpt { layers: 1, width: 8, heads: 2, vocabulary: 11, ..Gpt::SMALL };
         let model = small.build([5])?;
         let ids = Tensor::from_vec((0..10i64).collect())?.reshape([2, 5])?;
         let logits = model.infer(&ids)?;

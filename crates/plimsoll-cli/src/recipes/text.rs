@@ -46,7 +46,8 @@ pub fn gpt_nano() -> Recipe {
     .files(|path| data::text_windows(path, NANO_WINDOW))
     .optimizer_with(|steps| {
         let rising = steps / 20;
-        let schedule = Schedule::cosine(NANO_RATE, 0.0, steps.saturating_sub(rising).max(1))?.warmed_up(rising);
+        let schedule =
+            Schedule::cosine(NANO_RATE, 0.0, steps.saturating_sub(rising).max(1))?.warmed_up(rising);
         Ok(AdamW::new(NANO_RATE).beta_2(0.99).weight_decay(0.01).build().schedule(schedule))
     })
     .batch(8)
