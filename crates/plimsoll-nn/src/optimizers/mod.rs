@@ -4,7 +4,7 @@
 //! all of them share is set: schedule, clipping, loss scale, which variables decay. The state is made when the variables
 //! are first seen. One op updates all variables, in place and with no temporary of their size (see
 //! `plimsoll_tensor::optimizer`); the numbers that change from step to step live in a small buffer on the device, so a
-//! step reads nothing back. An update changes everything or nothing, inside a [`Step`](plimsoll_tensor::Step) together
+//! step reads nothing back. An update changes everything or nothing, inside a [`Step`] together
 //! with the rest of the step.
 //!
 //! ```

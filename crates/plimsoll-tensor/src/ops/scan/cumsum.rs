@@ -12,7 +12,7 @@ use crate::tape::Backward;
 use crate::tensor::Tensor;
 use plimsoll_cpu::element::Number;
 
-/// y[i] = x[0] + .. + x[i]; or, from the end, y[i] = x[i] + .. + x[n - 1]. Each is the gradient of the other, and keeps
+/// `y[i] = x[0] + .. + x[i]`; or, from the end, `y[i] = x[i] + .. + x[n - 1]`. Each is the gradient of the other, and keeps
 /// nothing.
 #[derive(Debug)]
 struct CumSum {

@@ -1,4 +1,4 @@
-//! `linear_scan`: s[i] = a[i] s[i - 1] + b[i]. Running averages, recurrent states and products are made of it.
+//! `linear_scan`: `s[i] = a[i] s[i - 1] + b[i]`. Running averages, recurrent states and products are made of it.
 
 use super::kernel::{Direction, Recurrence, scan};
 use crate::context;
@@ -10,8 +10,8 @@ use crate::ops::registry::{Array, Sample, Values, floats, input, within};
 use crate::tape::Backward;
 use crate::tensor::Tensor;
 
-/// s[0] = b[0], s[i] = a[i] s[i - 1] + b[i]; or the adjoint of that, from the end: s[n - 1] = b[n - 1],
-/// s[i] = a[i + 1] s[i + 1] + b[i]. Either way a[0] is not read. The gradient of b is the adjoint scan of the gradient,
+/// `s[0] = b[0]`, `s[i] = a[i] s[i - 1] + b[i]`; or the adjoint of that, from the end: `s[n - 1] = b[n - 1]`,
+/// `s[i] = a[i + 1] s[i + 1] + b[i]`. Either way `a[0]` is not read. The gradient of b is the adjoint scan of the gradient,
 /// and that of a the product of it with the states before.
 #[derive(Debug)]
 struct LinearScan {
