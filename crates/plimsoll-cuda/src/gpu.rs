@@ -1,0 +1,284 @@
+//! A GPU, as the rest of the framework sees it.
+
+use std::ffi::c_void;
+use std::fmt;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+
+use smallvec::SmallVec;
+
+use crate::backend::Backend;
+use crate::convolution::{Convolution, ConvolutionOperands};
+use crate::driver;
+use crate::error::{Error, Result};
+use crate::fault::{FaultKind, Faults};
+use crate::kernel::{Grid, Kernel, Kernels, Param, Template};
+use crate::matmul::{Matmul, MatmulOperands};
+use crate::pages::Pages;
+use crate::profile::Profile;
+
+/// How many ops an error names that shows long after they were launched.
+const N_REMEMBERED: usize = 64;
+
+/// What a device's memory is like, as the driver says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MemoryInfo {
+    /// Bytes that are free.
+    pub free: u64,
+    /// Bytes that there are.
+    pub total: u64,
+}
+
+/// A GPU with one stream of work.
+///
+/// The unsafe functions take addresses of device memory; they must be valid for what is asked until the work is done. The
+/// pool of a device sees to that: a block is given to others in program order, and pages go back only after waiting.
+pub struct Gpu {
+    backend: Box<dyn Backend>,
+    profile: Profile,
+    kernels: Kernels,
+    faults: Faults,
+    /// The ops launched since the host last waited, the latest at the end.
+    launched: Mutex<Vec<&'static str>>,
+    /// The error after which nothing works any more.
+    broken: OnceLock<Error>,
+    /// Whether the host waits for each kernel, so that an error names the op that made it.
+    waits: bool,
+}
+
+impl Gpu {
+    /// The GPU of that number.
+    ///
+    /// # Errors
+    /// No such GPU, no driver, or one that is too old; the text says what was looked for.
+    pub fn open(number: usize) -> Result<Arc<Gpu>> {
+        let (backend, profile) = driver::open(number)?;
+        Gpu::over(backend, profile)
+    }
+
+    /// A GPU that the host plays: for tests.
+    ///
+    /// # Errors
+    /// No C++ compiler.
+    #[cfg(feature = "emulated")]
+    pub fn emulated() -> Result<Arc<Gpu>> {
+        let (backend, profile) = crate::emulated::open()?;
+        Gpu::over(backend, profile)
+    }
+
+    fn over(backend: Box<dyn Backend>, profile: Profile) -> Result<Arc<Gpu>> {
+        let faults = Faults::new(backend.shared_cell(Faults::CELL_BYTES)?);
+        Ok(Arc::new(Gpu {
+            backend,
+            profile,
+            kernels: Kernels::default(),
+            faults,
+            launched: Mutex::new(Vec::with_capacity(N_REMEMBERED)),
+            broken: OnceLock::new(),
+            waits: std::env::var("PLIMSOLL_SYNC").is_ok_and(|value| value == "1"),
+        }))
+    }
+
+    /// The model of the GPU.
+    pub fn profile(&self) -> &Profile {
+        &self.profile
+    }
+
+    /// A source of pages for a pool.
+    ///
+    /// # Errors
+    /// What the driver says.
+    pub fn pages(&self) -> Result<Pages> {
+        self.backend.pages()
+    }
+
+    /// What the device has and what is free.
+    ///
+    /// # Errors
+    /// What the driver says.
+    pub fn memory(&self) -> Result<MemoryInfo> {
+        self.backend.memory()
+    }
+
+    /// The kernel of a template for an op and a variant, compiled when it is new. `define` states what the template
+    /// leaves open, as preprocessor lines and functions; it must depend on op and variant alone.
+    ///
+    /// # Errors
+    /// A compiler that is missing, a text that it refuses.
+    pub fn kernel(
+        &self,
+        template: &'static Template,
+        op: &'static str,
+        variant: u64,
+        define: impl Fn() -> String,
+    ) -> Result<Kernel> {
+        self.kernels.get(&*self.backend, template, op, variant, &define)
+    }
+
+    /// Starts a kernel.
+    ///
+    /// # Errors
+    /// What the driver refuses; with `PLIMSOLL_SYNC=1`, what the kernel did wrong.
+    ///
+    /// # Safety
+    /// The parameters must be those of the kernel, and the addresses among them valid for what it does with them.
+    pub unsafe fn launch(&self, kernel: &Kernel, grid: Grid, params: &[&dyn Param]) -> Result<()> {
+        if grid.blocks.contains(&0) {
+            return Ok(());
+        }
+        let mut addresses: SmallVec<[*mut c_void; 16]> = params.iter().map(|param| param.address()).collect();
+        // SAFETY: the caller promises it.
+        self.issue(kernel.op, |backend| unsafe { backend.launch(kernel.function, grid, &mut addresses) })
+    }
+
+    /// Computes a matrix product, for an op.
+    ///
+    /// # Errors
+    /// A library that is missing, what it refuses.
+    ///
+    /// # Safety
+    /// The addresses must be valid for what the product reads and writes.
+    pub unsafe fn matmul(&self, op: &'static str, matmul: &Matmul, operands: &MatmulOperands) -> Result<()> {
+        // SAFETY: the caller promises it.
+        self.issue(op, |backend| unsafe { backend.matmul(matmul, operands) })
+    }
+
+    /// Computes a convolution or one of its gradients, for an op.
+    ///
+    /// # Errors
+    /// A library that is missing, what it refuses.
+    ///
+    /// # Safety
+    /// The addresses must be valid for what the convolution reads and writes.
+    pub unsafe fn convolve(
+        &self,
+        op: &'static str,
+        convolution: &Convolution,
+        operands: &ConvolutionOperands,
+    ) -> Result<()> {
+        // SAFETY: the caller promises it.
+        self.issue(op, |backend| unsafe { backend.convolve(convolution, operands) })
+    }
+
+    /// Copies from the host.
+    ///
+    /// # Errors
+    /// What the driver says.
+    ///
+    /// # Safety
+    /// The address must be valid for as many bytes.
+    pub unsafe fn upload(&self, from: &[u8], to: *mut u8) -> Result<()> {
+        // SAFETY: the caller promises it.
+        self.issue("upload", |backend| unsafe { backend.upload(from.as_ptr(), to, from.len()) })
+    }
+
+    /// Copies to the host, after all work before.
+    ///
+    /// # Errors
+    /// What the driver says, and what a kernel did wrong meanwhile.
+    ///
+    /// # Safety
+    /// The address must be valid for as many bytes, and `to` for writing them.
+    pub unsafe fn download(&self, from: *const u8, to: *mut u8, n_bytes: usize) -> Result<()> {
+        // SAFETY: the caller promises it.
+        self.issue("download", |backend| unsafe { backend.download(from, to, n_bytes) })?;
+        self.settle()
+    }
+
+    /// Copies within the device, for an op; the ranges do not overlap.
+    ///
+    /// # Errors
+    /// What the driver says.
+    ///
+    /// # Safety
+    /// The addresses must be valid for as many bytes.
+    pub unsafe fn copy(&self, op: &'static str, from: *const u8, to: *mut u8, n_bytes: usize) -> Result<()> {
+        // SAFETY: the caller promises it.
+        self.issue(op, |backend| unsafe { backend.copy(from, to, n_bytes) })
+    }
+
+    /// Sets bytes, for an op.
+    ///
+    /// # Errors
+    /// What the driver says.
+    ///
+    /// # Safety
+    /// The address must be valid for as many bytes.
+    pub unsafe fn fill(&self, op: &'static str, to: *mut u8, byte: u8, n_bytes: usize) -> Result<()> {
+        // SAFETY: the caller promises it.
+        self.issue(op, |backend| unsafe { backend.fill(to, byte, n_bytes) })
+    }
+
+    /// The two parameters by which a kernel notes faults of a kind: the cell's address, and the kind's number.
+    pub fn fault(&self, kind: &'static FaultKind) -> (*mut u8, u64) {
+        self.faults.number(kind)
+    }
+
+    /// Waits until all work is done.
+    ///
+    /// # Errors
+    /// What went wrong since the last time, with the ops that may have done it.
+    pub fn synchronize(&self) -> Result<()> {
+        self.check()?;
+        self.backend.synchronize().map_err(|error| self.break_with(&error))?;
+        self.settle()
+    }
+
+    /// Runs a call of the back end for an op.
+    fn issue(&self, op: &'static str, call: impl FnOnce(&dyn Backend) -> Result<()>) -> Result<()> {
+        self.check()?;
+        {
+            let mut launched = self.launched.lock().unwrap_or_else(PoisonError::into_inner);
+            if launched.len() == N_REMEMBERED {
+                launched.drain(..N_REMEMBERED / 2);
+            }
+            launched.push(op);
+        }
+        call(&*self.backend).map_err(|error| self.break_with(&error))?;
+        match self.waits {
+            true => self.synchronize(),
+            false => Ok(()),
+        }
+    }
+
+    /// Looks for faults after the device has been waited for.
+    fn settle(&self) -> Result<()> {
+        self.launched.lock().unwrap_or_else(PoisonError::into_inner).clear();
+        self.faults.take().map_or(Ok(()), |text| Err(Error::new(text)))
+    }
+
+    /// An error, if the device is broken.
+    fn check(&self) -> Result<()> {
+        match self.broken.get() {
+            None => Ok(()),
+            Some(error) => Err(Error::new(format!(
+                "the GPU cannot be used any more in this process since an earlier error: {error}"
+            ))),
+        }
+    }
+
+    /// The error with the ops that may have made it; the device is broken if the back end says that it is.
+    fn break_with(&self, error: &Error) -> Error {
+        let launched = self.launched.lock().unwrap_or_else(PoisonError::into_inner);
+        let last: Vec<&str> = launched.iter().rev().take(8).copied().collect();
+        let text = match self.waits || launched.len() <= 1 {
+            true => format!("{error}, in `{}`", last.first().unwrap_or(&"?")),
+            false => format!(
+                "{error}, in one of the ops launched since the host last waited, the latest first: {}; \
+                 PLIMSOLL_SYNC=1 tells which",
+                last.join(", ")
+            ),
+        };
+        let error = Error::new(text);
+        if self.backend.synchronize().is_err() {
+            // The first error is the one that tells.
+            let _ = self.broken.set(error.clone());
+        }
+        error
+    }
+}
+
+impl fmt::Debug for Gpu {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Gpu({})", self.profile.name)
+    }
+}

@@ -1,0 +1,33 @@
+//! A safe layer over CUDA: context, streams, pages, kernels compiled at run time, matrix products, convolutions.
+//!
+//! It knows GPUs, not ops: whoever launches says which kernel, with what, and for which op, so that errors can name it.
+//! Nothing of CUDA is needed to build it or to run on a machine without a GPU: libraries are looked for when the first
+//! GPU is opened, and one that is missing is an error that says what was looked for.
+//!
+//! A [`Gpu`] is a back end: the driver (`driver`), or, with the feature `emulated`, the host itself
+//! (`emulated`), on which every kernel of the test suites runs where there is no GPU. What callers see is the same.
+//!
+//! Rules that hold everywhere here: one compute stream, so that program order is execution order; kernels never
+//! allocate; nothing is timed to choose an algorithm; freeing never synchronises, giving pages back does.
+
+mod backend;
+mod convolution;
+mod driver;
+#[cfg(feature = "emulated")]
+mod emulated;
+mod error;
+mod fault;
+mod gpu;
+mod kernel;
+mod matmul;
+mod pages;
+mod profile;
+
+pub use convolution::{Convolution, ConvolutionOperands, Direction};
+pub use error::{Error, Result};
+pub use fault::FaultKind;
+pub use gpu::{Gpu, MemoryInfo};
+pub use kernel::{Grid, Kernel, Param, Template};
+pub use matmul::{Epilogue, Matmul, MatmulOperands, Matrix, Scalar};
+pub use pages::Pages;
+pub use profile::Profile;

@@ -1,0 +1,156 @@
+// What every kernel begins with: names of types, 16-bit floats, vectors, functions of floats, warps, random bits, faults.
+//
+// Kernels include no header: users have a driver and libraries, not always a toolkit. The same text is compiled by NVRTC
+// for a GPU and, with PLIMSOLL_EMULATED, by a C++ compiler for the emulated one, whose own prelude stands before it.
+
+typedef unsigned char u8;
+typedef unsigned short u16;
+typedef unsigned int u32;
+typedef unsigned long long u64;
+typedef int i32;
+typedef long long i64;
+
+#define DEVICE static __device__ __forceinline__
+#define KERNEL extern "C" __global__ void
+
+// ---- Floats of 16 bits ----
+
+struct f16 { u16 bits; };
+struct bf16 { u16 bits; };
+
+#ifdef PLIMSOLL_EMULATED
+DEVICE float widen(f16 x) { return emulated_from_f16(x.bits); }
+DEVICE u16 f16_bits(float x) { return emulated_to_f16(x); }
+DEVICE u16 bf16_bits(float x) { return emulated_to_bf16(x); }
+#else
+DEVICE float widen(f16 x) { float y; asm("cvt.f32.f16 %0, %1;" : "=f"(y) : "h"(x.bits)); return y; }
+DEVICE u16 f16_bits(float x) { u16 y; asm("cvt.rn.f16.f32 %0, %1;" : "=h"(y) : "f"(x)); return y; }
+DEVICE u16 bf16_bits(float x) { u16 y; asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(y) : "f"(x)); return y; }
+#endif
+DEVICE float widen(bf16 x) { return __int_as_float((int)x.bits << 16); }
+DEVICE float widen(float x) { return x; }
+DEVICE double widen(double x) { return x; }
+DEVICE i64 widen(i64 x) { return x; }
+DEVICE i32 widen(i32 x) { return x; }
+DEVICE u8 widen(u8 x) { return x; }
+DEVICE bool widen(bool x) { return x; }
+
+// narrow<T>(x) rounds a number of T's compute type to T.
+template <class T> struct Narrow { template <class C> static __device__ __forceinline__ T from(C x) { return (T)x; } };
+template <> struct Narrow<f16> { static __device__ __forceinline__ f16 from(float x) { return {f16_bits(x)}; } };
+template <> struct Narrow<bf16> { static __device__ __forceinline__ bf16 from(float x) { return {bf16_bits(x)}; } };
+template <class T, class C> DEVICE T narrow(C x) { return Narrow<T>::from(x); }
+
+// The type that numbers of a type are computed in.
+template <class T> struct ComputeOf { typedef T type; };
+template <> struct ComputeOf<f16> { typedef float type; };
+template <> struct ComputeOf<bf16> { typedef float type; };
+template <class T> using Compute = typename ComputeOf<T>::type;
+
+// N neighbouring elements that are moved at once; as many bytes as N elements must be a power of two up to 16.
+template <class T, int N> struct alignas(sizeof(T) * N) Vector { T at[N]; };
+
+// ---- Functions of floats, one name for both widths ----
+
+#define BOTH(name, single, wide) \
+    DEVICE float name(float x) { return single(x); } \
+    DEVICE double name(double x) { return wide(x); }
+#define BOTH2(name, single, wide) \
+    DEVICE float name(float x, float y) { return single(x, y); } \
+    DEVICE double name(double x, double y) { return wide(x, y); }
+namespace m {
+BOTH(abs, ::fabsf, ::fabs) BOTH(exp, ::expf, ::exp) BOTH(expm1, ::expm1f, ::expm1) BOTH(log, ::logf, ::log)
+BOTH(log1p, ::log1pf, ::log1p) BOTH(log2, ::log2f, ::log2) BOTH(log10, ::log10f, ::log10) BOTH(sqrt, ::sqrtf, ::sqrt)
+BOTH(sin, ::sinf, ::sin) BOTH(cos, ::cosf, ::cos) BOTH(tan, ::tanf, ::tan) BOTH(asin, ::asinf, ::asin)
+BOTH(acos, ::acosf, ::acos) BOTH(atan, ::atanf, ::atan) BOTH(sinh, ::sinhf, ::sinh) BOTH(cosh, ::coshf, ::cosh)
+BOTH(tanh, ::tanhf, ::tanh) BOTH(erf, ::erff, ::erf) BOTH(floor, ::floorf, ::floor) BOTH(ceil, ::ceilf, ::ceil)
+BOTH(trunc, ::truncf, ::trunc) BOTH(rint, ::rintf, ::rint)
+BOTH2(pow, ::powf, ::pow) BOTH2(fmod, ::fmodf, ::fmod) BOTH2(atan2, ::atan2f, ::atan2) BOTH2(copysign, ::copysignf, ::copysign)
+DEVICE float rsqrt(float x) { return 1.0f / ::sqrtf(x); }
+DEVICE double rsqrt(double x) { return 1.0 / ::sqrt(x); }
+DEVICE float fma(float x, float y, float z) { return ::fmaf(x, y, z); }
+DEVICE double fma(double x, double y, double z) { return ::fma(x, y, z); }
+template <class T> DEVICE bool is_nan(T x) { return x != x; }
+template <class T> DEVICE bool is_finite(T x) { return x - x == (T)0; }
+// The larger and the smaller of two numbers; one that is not a number wins.
+template <class T> DEVICE T max(T x, T y) { return x > y || x != x ? x : y; }
+template <class T> DEVICE T min(T x, T y) { return x < y || x != x ? x : y; }
+template <class T> DEVICE T square(T x) { return x * x; }
+}
+#undef BOTH
+#undef BOTH2
+
+// ---- Warps and blocks ----
+
+#define WARP 32
+#define ALL_LANES 0xffffffffu
+
+template <class T> DEVICE T lane_xor(T x, int mask) { return __shfl_xor_sync(ALL_LANES, x, mask); }
+
+// The sum or the extreme over the lanes of a warp, in a fixed order; every lane gets it.
+template <class T> DEVICE T warp_sum(T x) {
+    for (int mask = WARP / 2; mask > 0; mask /= 2) x += lane_xor(x, mask);
+    return x;
+}
+template <class T> DEVICE T warp_max(T x) {
+    for (int mask = WARP / 2; mask > 0; mask /= 2) x = m::max(x, lane_xor(x, mask));
+    return x;
+}
+template <class T> DEVICE T warp_min(T x) {
+    for (int mask = WARP / 2; mask > 0; mask /= 2) x = m::min(x, lane_xor(x, mask));
+    return x;
+}
+
+// The sum over the threads of a block of up to 1024 threads in a row, in a fixed order; every thread gets it. `scratch`
+// has room for 32 numbers in shared memory; the number of threads is a multiple of 32. Ends with a barrier.
+template <class T> DEVICE T block_sum(T x, T* scratch) {
+    int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, warps = blockDim.x / WARP;
+    x = warp_sum(x);
+    if (lane == 0) scratch[warp] = x;
+    __syncthreads();
+    x = warp_sum(lane < warps ? scratch[lane] : (T)0);
+    __syncthreads();
+    return x;
+}
+template <class T> DEVICE T block_max(T x, T* scratch) {
+    int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, warps = blockDim.x / WARP;
+    x = warp_max(x);
+    if (lane == 0) scratch[warp] = x;
+    __syncthreads();
+    x = warp_max(scratch[lane < warps ? lane : 0]);
+    __syncthreads();
+    return x;
+}
+
+// ---- Faults: values that a kernel refuses. See fault.rs ----
+
+struct Note { u64 kind; i64 value; i64 bound; };
+
+DEVICE void fault(Note* cell, u64 kind, i64 value, i64 bound) {
+    if (atomicCAS(&cell->kind, 0ull, kind) == 0ull) {
+        cell->value = value;
+        cell->bound = bound;
+    }
+}
+
+// ---- Random bits by counting: Philox4x32-10, the same bits as on the host ----
+
+struct Words { u32 at[4]; };
+
+DEVICE Words philox(u64 seed, u64 draw, u64 block) {
+    u32 c0 = (u32)block, c1 = (u32)(block >> 32), c2 = (u32)draw, c3 = (u32)(draw >> 32);
+    u32 k0 = (u32)seed, k1 = (u32)(seed >> 32);
+    for (int round = 0; round < 10; round++) {
+        u64 p0 = (u64)0xd2511f53u * c0, p1 = (u64)0xcd9e8d57u * c2;
+        c0 = (u32)(p1 >> 32) ^ c1 ^ k0;
+        c1 = (u32)p1;
+        c2 = (u32)(p0 >> 32) ^ c3 ^ k1;
+        c3 = (u32)p0;
+        k0 += 0x9e3779b9u;
+        k1 += 0xbb67ae85u;
+    }
+    return {{c0, c1, c2, c3}};
+}
+
+// The word of an element of a draw.
+DEVICE u32 random_word(u64 seed, u64 draw, u64 element) { return philox(seed, draw, element / 4).at[element % 4]; }
