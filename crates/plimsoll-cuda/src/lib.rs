@@ -29,5 +29,5 @@ pub use fault::FaultKind;
 pub use gpu::{Gpu, MemoryInfo};
 pub use kernel::{Grid, Kernel, Param, Template};
 pub use matmul::{Epilogue, Matmul, MatmulOperands, Matrix, Scalar};
-pub use pages::Pages;
+pub use pages::{Pages, REGION_BYTES};
 pub use profile::Profile;

@@ -6,6 +6,9 @@ use plimsoll_memory::{Region, Source, SourceError};
 
 use crate::driver;
 
+/// The addresses that each region of a GPU's pool has, in bytes; a ghost of a GPU has as many.
+pub const REGION_BYTES: u64 = 256 << 30;
+
 /// Where a GPU's pool has its pages from.
 pub enum Pages {
     /// The driver's virtual memory.

@@ -76,6 +76,23 @@ template <class T> DEVICE bool is_finite(T x) { return x - x == (T)0; }
 template <class T> DEVICE T max(T x, T y) { return x > y || x != x ? x : y; }
 template <class T> DEVICE T min(T x, T y) { return x < y || x != x ? x : y; }
 template <class T> DEVICE T square(T x) { return x * x; }
+// Quotients; those of integers by zero are zero. `rem` is what a floored division leaves, with the sign of the divisor.
+template <class T> DEVICE T div(T x, T y) { return y == (T)0 ? (T)0 : (T)(x / y); }
+DEVICE float div(float x, float y) { return x / y; }
+DEVICE double div(double x, double y) { return x / y; }
+template <class T> DEVICE T floor_div(T x, T y) {
+    T quotient = div(x, y), rest = (T)(x - quotient * y);
+    return (T)(quotient - (y != (T)0 && rest != (T)0 && (rest < (T)0) != (y < (T)0)));
+}
+template <class T> DEVICE T rem(T x, T y) { return (T)(x - floor_div(x, y) * y); }
+template <class T> DEVICE T float_rem(T x, T y) {
+    T rest = fmod(x, y);
+    return rest != (T)0 && (rest < (T)0) != (y < (T)0) ? rest + y : rest;
+}
+DEVICE float rem(float x, float y) { return float_rem(x, y); }
+DEVICE double rem(double x, double y) { return float_rem(x, y); }
+DEVICE float floor_div(float x, float y) { return y == 0.0f ? x / y : rint((x - rem(x, y)) / y); }
+DEVICE double floor_div(double x, double y) { return y == 0.0 ? x / y : rint((x - rem(x, y)) / y); }
 }
 #undef BOTH
 #undef BOTH2
