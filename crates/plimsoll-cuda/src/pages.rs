@@ -6,6 +6,9 @@ use plimsoll_memory::{Region, Source, SourceError};
 
 use crate::driver;
 
+/// The addresses of each of a pool's regions on a GPU, real or ghost: more than any GPU has memory.
+pub const REGION_BYTES: u64 = 512 << 30;
+
 /// Where a GPU's pool has its pages from.
 pub enum Pages {
     /// The driver's virtual memory.
