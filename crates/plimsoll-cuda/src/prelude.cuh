@@ -41,6 +41,30 @@ template <> struct Narrow<f16> { static __device__ __forceinline__ f16 from(floa
 template <> struct Narrow<bf16> { static __device__ __forceinline__ bf16 from(float x) { return {bf16_bits(x)}; } };
 template <class T, class C> DEVICE T narrow(C x) { return Narrow<T>::from(x); }
 
+// cast<T>(x) turns a number of one compute type into another by the rules of Rust's `as`: floats are rounded to the nearest,
+// whole numbers wrap, floats become whole numbers by truncation, between the ends of the type and with zero for what is
+// not a number. What is not zero is true.
+template <class T> struct Cast {
+    template <class F> static __device__ __forceinline__ T from(F x) { return (T)x; }
+};
+template <> struct Cast<bool> {
+    template <class F> static __device__ __forceinline__ bool from(F x) { return x != (F)0; }
+};
+#define CAST_WHOLE(T, LEAST, GREATEST) \
+    template <> struct Cast<T> { \
+        template <class F> static __device__ __forceinline__ T from(F x) { return (T)x; } \
+        template <class F> static __device__ __forceinline__ T within(F x) { \
+            return x != x ? (T)0 : x <= (F)(LEAST) ? (T)(LEAST) : x >= (F)(GREATEST) ? (T)(GREATEST) : (T)x; \
+        } \
+        static __device__ __forceinline__ T from(float x) { return within(x); } \
+        static __device__ __forceinline__ T from(double x) { return within(x); } \
+    };
+CAST_WHOLE(u8, 0, 255)
+CAST_WHOLE(i32, -2147483647 - 1, 2147483647)
+CAST_WHOLE(i64, -9223372036854775807ll - 1, 9223372036854775807ll)
+#undef CAST_WHOLE
+template <class T, class F> DEVICE T cast(F x) { return Cast<T>::from(x); }
+
 // The type that numbers of a type are computed in.
 template <class T> struct ComputeOf { typedef T type; };
 template <> struct ComputeOf<f16> { typedef float type; };
@@ -76,6 +100,14 @@ template <class T> DEVICE bool is_finite(T x) { return x - x == (T)0; }
 template <class T> DEVICE T max(T x, T y) { return x > y || x != x ? x : y; }
 template <class T> DEVICE T min(T x, T y) { return x < y || x != x ? x : y; }
 template <class T> DEVICE T square(T x) { return x * x; }
+// Minus one, zero or one; zero for what is not a number.
+template <class T> DEVICE T sign(T x) { return (T)((x > (T)0) - (x < (T)0)); }
+// A product that is rounded before something is added to it, as on the host.
+DEVICE float product(float x, float y) { return __fmul_rn(x, y); }
+DEVICE double product(double x, double y) { return __dmul_rn(x, y); }
+// 1 / (1 + exp(-x)). The quick division is wrong by one unit in the last place at most; zero for huge divisors is right.
+DEVICE float sigmoid(float x) { return __fdividef(1.0f, 1.0f + ::expf(-x)); }
+DEVICE double sigmoid(double x) { return 1.0 / (1.0 + ::exp(-x)); }
 // Quotients; those of integers by zero are zero. `rem` is what a floored division leaves, with the sign of the divisor.
 template <class T> DEVICE T div(T x, T y) { return y == (T)0 ? (T)0 : (T)(x / y); }
 DEVICE float div(float x, float y) { return x / y; }
