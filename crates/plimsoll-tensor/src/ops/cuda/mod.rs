@@ -4,6 +4,7 @@
 //! brings an expression for it.
 
 pub(crate) mod elementwise;
+pub(crate) mod tables;
 
 use plimsoll_cuda::Scalar;
 
