@@ -277,6 +277,42 @@ template <int N> DEVICE void copy_async_wait() {}
 
 #endif
 
+// ---- Many tensors in one launch, and tensors whose elements lie anyhow. See the ops' tables.rs ----
+
+// Entry i has the blocks from starts[i] on.
+template <class E, int N> struct Table {
+    u32 n;
+    u32 starts[N];
+    E entries[N];
+};
+
+// The entry that a block works on.
+template <class E, int N> DEVICE u32 entry_of(const Table<E, N>& table, u32 block) {
+    u32 low = 0, high = table.n;
+    while (high - low > 1) {
+        u32 middle = (low + high) / 2;
+        if (table.starts[middle] <= block) low = middle;
+        else high = middle;
+    }
+    return low;
+}
+
+struct Strided {
+    u64 rank;
+    u64 extents[8];
+    i64 strides[8];
+};
+
+// Where an element lies, given its number in row-major order.
+DEVICE i64 place_of(const Strided& strided, u64 index) {
+    i64 offset = 0;
+    for (int axis = (int)strided.rank - 1; axis >= 0; axis--) {
+        offset += (i64)(index % strided.extents[axis]) * strided.strides[axis];
+        index /= strided.extents[axis];
+    }
+    return offset;
+}
+
 // ---- Faults: values that a kernel refuses. See fault.rs ----
 
 struct Note { u64 kind; i64 value; i64 bound; };
