@@ -4,10 +4,11 @@
 //! in an operation of its warp until all lanes that the operation names are there. Odd blocks let their threads run in
 //! the opposite order, so that a missing barrier does not go unnoticed because of an order that happens to be kind.
 
-use std::cell::Cell;
+use std::cell::{Cell, UnsafeCell};
 use std::ffi::{CStr, c_char, c_void};
 use std::fmt::Write;
 use std::sync::PoisonError;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::fiber::{self, Context, Stacks};
 use super::module::Module;
@@ -29,8 +30,8 @@ const MAX_BLOCKS_YZ: u32 = 65535;
 /// The threads of a warp.
 const LANES: usize = 32;
 
-/// Answers the requests of a warp's lanes; null for those that take no part.
-type Answer = unsafe extern "C" fn(requests: *mut *mut c_void);
+/// Answers the requests of a warp's lanes; null for those that take no part. False: it cannot do without those.
+type Answer = unsafe extern "C" fn(requests: *mut *mut c_void) -> bool;
 
 /// What a kernel sees of the machine. `prelude.hpp` has the same structure.
 #[repr(C)]
@@ -40,6 +41,8 @@ pub struct State {
     threads: [u32; 3],
     blocks: [u32; 3],
     dynamic_shared: *mut u8,
+    /// A number that no other block has.
+    run: u64,
     machine: *const Machine,
     barrier: unsafe extern "C" fn(&Machine, u32),
     meet: unsafe extern "C" fn(&Machine, *const c_char, Answer, u32, *mut c_void),
@@ -87,12 +90,16 @@ struct Warp {
     meeting: Cell<u32>,
 }
 
+/// Shared memory that a launch asks for.
+#[repr(align(128))]
+struct Shared(#[expect(dead_code, reason = "only kernels read it")] [u8; SHARED_BYTES]);
+
 /// A multiprocessor, so to speak. Each thread of the operating system that launches kernels has its own.
 struct Machine {
     threads: Vec<Thread>,
     warps: Vec<Warp>,
     stacks: Stacks,
-    shared: Vec<[u128; 8]>,
+    shared: Box<UnsafeCell<Shared>>,
     scheduler: Cell<Context>,
     /// The thread that runs.
     current: Cell<usize>,
@@ -104,6 +111,9 @@ struct Machine {
 
 /// A kernel's entry; the parameters are behind the addresses.
 pub type Run = unsafe extern "C" fn(params: *mut *mut c_void);
+
+/// Counts the blocks that were run, from one on.
+static RUNS: AtomicU64 = AtomicU64::new(1);
 
 thread_local! {
     static MACHINE: Machine = Machine::new();
@@ -148,7 +158,7 @@ impl Machine {
             threads: std::iter::repeat_with(thread).take(MAX_THREADS).collect(),
             warps: std::iter::repeat_with(Warp::default).take(MAX_THREADS / LANES).collect(),
             stacks: Stacks::new(MAX_THREADS),
-            shared: vec![[0; 8]; SHARED_BYTES / size_of::<[u128; 8]>()],
+            shared: Box::new(UnsafeCell::new(Shared([0; SHARED_BYTES]))),
             scheduler: Cell::new(std::ptr::null_mut()),
             current: Cell::new(0),
             n_threads: Cell::new(0),
@@ -165,7 +175,7 @@ impl Machine {
         self.kernel.set(Some(module.run));
         self.params.set(params.as_mut_ptr());
         self.n_threads.set(grid.threads[0] as usize * grid.threads[1] as usize);
-        let dynamic_shared = self.shared.as_ptr().cast_mut().cast::<u8>();
+        let dynamic_shared = self.shared.get().cast::<u8>();
         let [blocks_x, blocks_y, blocks_z] = grid.blocks;
         for number in 0..u64::from(blocks_x) * u64::from(blocks_y) * u64::from(blocks_z) {
             let yz = number / u64::from(blocks_x);
@@ -179,6 +189,7 @@ impl Machine {
                     threads: [grid.threads[0], grid.threads[1], 1],
                     blocks: grid.blocks,
                     dynamic_shared,
+                    run: RUNS.fetch_add(1, Ordering::Relaxed),
                     machine: self,
                     barrier,
                     meet,
@@ -223,7 +234,7 @@ impl Machine {
             if threads.iter().all(|thread| matches!(thread.status.get(), Status::Ended)) {
                 return Ok(());
             }
-            if !self.hold_meetings() && !self.open_barrier() {
+            if !self.hold_late_meeting() && !self.open_barrier() {
                 return Err(self.stuck(module));
             }
         }
@@ -280,7 +291,9 @@ impl Machine {
             return false;
         }
         // SAFETY: the requests are those of the same operation; their threads wait, so that their frames stay.
-        unsafe { (meeting.answer)(requests.as_mut_ptr()) };
+        if !unsafe { (meeting.answer)(requests.as_mut_ptr()) } {
+            return false;
+        }
         warp.meeting.set(warp.meeting.get() & !taking_part);
         for lane in (0..LANES).filter(|lane| taking_part >> lane & 1 == 1) {
             self.threads[first + lane].status.set(Status::Ready);
@@ -288,9 +301,9 @@ impl Machine {
         true
     }
 
-    /// Holds the meetings that can be held since other lanes have ended; whether there was one.
-    fn hold_meetings(&self) -> bool {
-        (0..self.n_threads.get()).fold(false, |held, idx| self.hold_meeting(idx) || held)
+    /// Holds a meeting that can be held since other lanes have ended; whether there was one.
+    fn hold_late_meeting(&self) -> bool {
+        (0..self.n_threads.get()).any(|idx| self.hold_meeting(idx))
     }
 
     /// Lets all threads go on if all that have not ended are at one barrier.

@@ -139,17 +139,17 @@ impl Compiler {
     fn compile(&self, entry: &str, text: &str, kept: &Path, library: &Path) -> Result<()> {
         static COUNT: AtomicU64 = AtomicU64::new(0);
         let number = COUNT.fetch_add(1, Ordering::Relaxed);
-        let failed =
-            |error| Error::new(format!("kernel `{entry}` could not be written for the compiler: {error}"));
-        let fresh = self.folder.join(format!("{entry}-{}-{number}", std::process::id()));
-        let (fresh_text, fresh_library) = (fresh.with_extension("cpp"), fresh.with_extension("so"));
-        fs::write(&fresh_text, text).map_err(failed)?;
+        let failed = |error| {
+            Error::new(format!("kernel `{entry}` could not be compiled by `{}`: {error}", self.command[0]))
+        };
+        let fresh = self.folder.join(format!("{entry}-{}-{number}.new", std::process::id()));
+        fs::write(&fresh, text).and_then(|()| fs::rename(&fresh, kept)).map_err(failed)?;
         let output = Command::new(&self.command[0])
             .args(&self.command[1..])
             .args(FLAGS)
             .arg(format!("-Werror=frame-larger-than={}", STACK_BYTES / 2))
             .arg("-o")
-            .args([&fresh_library, &fresh_text])
+            .args([&fresh, kept])
             .output()
             .map_err(failed)?;
         if !output.status.success() {
@@ -159,7 +159,7 @@ impl Compiler {
                 said.trim_end()
             )));
         }
-        fs::rename(&fresh_text, kept).and_then(|()| fs::rename(&fresh_library, library)).map_err(failed)
+        fs::rename(&fresh, library).map_err(failed)
     }
 }
 
