@@ -6,6 +6,8 @@
 
 use std::sync::{Mutex, PoisonError};
 
+use crate::error::Error;
+
 /// A way in which a kernel can refuse a value. A constant of the op's file.
 pub struct FaultKind {
     /// The op.
@@ -56,7 +58,7 @@ impl Faults {
     }
 
     /// The first fault since the last call, after the device has been waited for.
-    pub fn take(&self) -> Option<String> {
+    pub fn take(&self) -> Option<Error> {
         let kinds = self.kinds.lock().unwrap_or_else(PoisonError::into_inner);
         // SAFETY: the cell is as large as a note and lives as long as the process; no kernel is running.
         let note = unsafe { self.on_host.read_volatile() };
@@ -66,6 +68,6 @@ impl Faults {
         // SAFETY: as above.
         unsafe { self.on_host.write_volatile(Note { kind: 0, value: 0, bound: 0 }) };
         let kind = kinds.get(note.kind as usize - 1)?;
-        Some(format!("{}: {}", kind.op, (kind.text)(note.value, note.bound)))
+        Some(Error::of(kind.op, (kind.text)(note.value, note.bound)))
     }
 }

@@ -243,7 +243,7 @@ impl Gpu {
     /// Looks for faults after the device has been waited for.
     fn settle(&self) -> Result<()> {
         self.launched.lock().unwrap_or_else(PoisonError::into_inner).clear();
-        self.faults.take().map_or(Ok(()), |text| Err(Error::new(text)))
+        self.faults.take().map_or(Ok(()), Err)
     }
 
     /// An error, if the device is broken.

@@ -6,9 +6,10 @@
 
 use std::fmt;
 use std::marker::PhantomData;
-use std::sync::{Arc, Once, OnceLock};
+use std::sync::{Arc, Mutex, Once, OnceLock, PoisonError};
 
-use plimsoll_memory::{Bytes, HostPages, Pool, Snapshot, Stats};
+use plimsoll_cuda::{Gpu, Profile};
+use plimsoll_memory::{Bytes, GhostPages, HostPages, Pool, Snapshot, Stats};
 
 use crate::context;
 use crate::error::{Error, Result};
@@ -21,7 +22,21 @@ pub struct Device(Arc<Inner>);
 struct Inner {
     name: String,
     pool: Pool,
+    hardware: Hardware,
 }
+
+/// What runs the ops of a device.
+enum Hardware {
+    /// This machine's processor, or nothing at all for its ghost.
+    Cpu,
+    /// A GPU.
+    Gpu(Arc<Gpu>),
+    /// Nothing: the ghost of a GPU of that model.
+    GhostGpu(Profile),
+}
+
+/// The GPUs that a process can name.
+const MAX_GPUS: usize = 16;
 
 impl Device {
     /// The CPU of this machine, with the process's pool of host memory.
@@ -48,7 +63,7 @@ impl Device {
     pub fn named(name: &str) -> Result<Device> {
         match Kind::parse(name)? {
             Kind::Cpu => Ok(Device::cpu()),
-            Kind::Cuda => Err(Error::device("device", format!("{name:?} is not there; name `cpu` instead"))),
+            Kind::Cuda(number) => Device::cuda(number),
         }
     }
 
@@ -67,13 +82,131 @@ impl Device {
 
     /// A device over a given pool.
     pub fn over(name: &str, pool: Pool) -> Device {
-        Device(Arc::new(Inner { name: name.to_owned(), pool }))
+        Device::with(name, pool, Hardware::Cpu)
+    }
+
+    fn with(name: &str, pool: Pool, hardware: Hardware) -> Device {
+        Device(Arc::new(Inner { name: name.to_owned(), pool, hardware }))
+    }
+
+    /// A GPU of this machine, with the process's pool of its memory. Nothing is taken in advance.
+    ///
+    /// # Errors
+    /// No such GPU, no driver, or one that is too old; the text says what was looked for.
+    pub fn cuda(number: usize) -> Result<Device> {
+        static GPUS: [OnceLock<Device>; MAX_GPUS] = [const { OnceLock::new() }; MAX_GPUS];
+        let Some(gpu) = GPUS.get(number) else {
+            return Err(Error::device(
+                "device",
+                format!("cuda:{number} is not there; there are {MAX_GPUS} at most"),
+            ));
+        };
+        match gpu.get() {
+            Some(device) => Ok(device.clone()),
+            None => {
+                let opened = Device::separate_cuda(number)?;
+                Ok(gpu.get_or_init(|| opened).clone())
+            }
+        }
+    }
+
+    /// A GPU with a pool of its own: for a part of a program that is to have its own limit and report, and for tests.
+    ///
+    /// # Errors
+    /// As for [`Device::cuda`].
+    pub fn separate_cuda(number: usize) -> Result<Device> {
+        static GPUS: [Mutex<Option<Arc<Gpu>>>; MAX_GPUS] = [const { Mutex::new(None) }; MAX_GPUS];
+        let Some(opened) = GPUS.get(number) else {
+            return Err(Error::device(
+                "device",
+                format!("cuda:{number} is not there; there are {MAX_GPUS} at most"),
+            ));
+        };
+        let mut opened = opened.lock().unwrap_or_else(PoisonError::into_inner);
+        if opened.is_none() {
+            *opened = Some(Gpu::open(number)?);
+        }
+        let gpu = opened.clone().unwrap_or_else(|| unreachable!("opened just now"));
+        Device::over_gpu(&format!("cuda:{number}"), gpu)
+    }
+
+    /// A GPU that the host plays, with a pool of its own: for tests on machines without one.
+    ///
+    /// # Errors
+    /// No C++ compiler.
+    #[cfg(feature = "emulated")]
+    pub fn emulated() -> Result<Device> {
+        static GPU: Mutex<Option<Arc<Gpu>>> = Mutex::new(None);
+        let mut opened = GPU.lock().unwrap_or_else(PoisonError::into_inner);
+        if opened.is_none() {
+            *opened = Some(Gpu::emulated()?);
+        }
+        let gpu = opened.clone().unwrap_or_else(|| unreachable!("opened just now"));
+        Device::over_gpu("emulated", gpu)
+    }
+
+    fn over_gpu(name: &str, gpu: Arc<Gpu>) -> Result<Device> {
+        let pool = Pool::new(gpu.pages()?);
+        Ok(Device::with(name, pool, Hardware::Gpu(gpu)))
+    }
+
+    /// The ghost of an idle GPU of that model, on any machine.
+    pub fn ghost_cuda(profile: Profile) -> Device {
+        let pool = Pool::new(GhostPages::new(plimsoll_cuda::REGION_BYTES));
+        let name = format!("ghost({})", profile.name);
+        Device::with(&name, pool, Hardware::GhostGpu(profile))
+    }
+
+    /// The first GPU if it can be used, else the CPU.
+    pub fn best() -> Device {
+        Device::cuda(0).unwrap_or_else(|_| Device::cpu())
+    }
+
+    /// The GPU that runs the ops; none on the CPU and on ghosts.
+    pub fn gpu(&self) -> Option<&Arc<Gpu>> {
+        match &self.0.hardware {
+            Hardware::Gpu(gpu) => Some(gpu),
+            Hardware::Cpu | Hardware::GhostGpu(_) => None,
+        }
+    }
+
+    /// The model of the GPU, also on its ghost; none on the CPU.
+    pub fn profile(&self) -> Option<&Profile> {
+        match &self.0.hardware {
+            Hardware::Cpu => None,
+            Hardware::Gpu(gpu) => Some(gpu.profile()),
+            Hardware::GhostGpu(profile) => Some(profile),
+        }
+    }
+
+    /// Whether the host can read and write the memory of this device.
+    pub fn is_host(&self) -> bool {
+        matches!(self.0.hardware, Hardware::Cpu)
+    }
+
+    /// The device whose memory the host can read and write and from which this one is fed: itself, or the CPU for a GPU.
+    pub fn host(&self) -> Device {
+        static GHOST: OnceLock<Device> = OnceLock::new();
+        match &self.0.hardware {
+            Hardware::Cpu => self.clone(),
+            Hardware::Gpu(_) => Device::cpu(),
+            Hardware::GhostGpu(_) => GHOST.get_or_init(Device::ghost_cpu).clone(),
+        }
+    }
+
+    /// Waits until all work on this device is done.
+    ///
+    /// # Errors
+    /// What went wrong on it meanwhile.
+    pub fn synchronize(&self) -> Result<()> {
+        self.gpu().map_or(Ok(()), |gpu| Ok(gpu.synchronize()?))
     }
 
     /// The ghost of this device as it is now: its pool starts as a copy of this one's map, so that it predicts
     /// both the bytes in use and the bytes committed.
     pub fn ghost(&self) -> Device {
-        Device::over(&format!("ghost({})", self.0.name), self.0.pool.ghost())
+        let hardware = self.profile().map_or(Hardware::Cpu, |profile| Hardware::GhostGpu(profile.clone()));
+        Device::with(&format!("ghost({})", self.0.name), self.0.pool.ghost(), hardware)
     }
 
     /// The device that ops without inputs run on: the innermost [`Device::enter`] scope, else the CPU.
@@ -164,7 +297,7 @@ impl fmt::Debug for Device {
 /// What a device's name says that it is.
 enum Kind {
     Cpu,
-    Cuda,
+    Cuda(usize),
 }
 
 impl Kind {
@@ -172,7 +305,9 @@ impl Kind {
         let plain = name.trim_start_matches('/').to_ascii_lowercase();
         match plain.split_once(':').unwrap_or((&plain, "0")) {
             ("cpu", "0") => Ok(Kind::Cpu),
-            ("cuda" | "gpu", number) if number.parse::<u32>().is_ok() => Ok(Kind::Cuda),
+            ("cuda" | "gpu", number) if number.parse::<usize>().is_ok() => {
+                Ok(Kind::Cuda(number.parse().unwrap_or_default()))
+            }
             _ => Err(Error::argument(
                 "device",
                 format!("{name:?} means no device; there are `cpu` and `cuda:N`"),

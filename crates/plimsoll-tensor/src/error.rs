@@ -90,6 +90,12 @@ pub enum ErrorKind {
     },
 }
 
+impl From<plimsoll_cuda::Error> for Error {
+    fn from(error: plimsoll_cuda::Error) -> Error {
+        Error::device(error.op().unwrap_or("cuda"), error.message())
+    }
+}
+
 impl Error {
     /// An error of that kind.
     pub fn new(kind: ErrorKind) -> Error {

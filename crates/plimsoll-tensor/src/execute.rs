@@ -143,7 +143,11 @@ fn metas<'a>(args: &'a [Arg<'_>]) -> SmallVec<[&'a Meta; 3]> {
 
 /// The scratch memory that an op needs for inputs of that form.
 pub(crate) fn workspace(op: &OpRef, device: &Device, inputs: &[&Meta]) -> Result<Option<Block>> {
-    match op.workspace(inputs) {
+    let n_bytes = match device.profile() {
+        None => op.workspace(inputs),
+        Some(profile) => op.workspace_cuda(inputs, profile),
+    };
+    match n_bytes {
         0 => Ok(None),
         bytes => Ok(Some(device.pool().acquire(bytes, context::label(Owner::Workspace, op.name()))?)),
     }
@@ -163,7 +167,11 @@ pub(crate) fn run(
         return Ok(());
     }
     let (ptr, len) = workspace.map_or((std::ptr::null_mut(), 0), |block| (block.as_ptr(), block.bytes()));
-    op.run(&mut Run { inputs, outputs, extras, workspace: ptr, workspace_len: len, device })
+    let mut run = Run { inputs, outputs, extras, workspace: ptr, workspace_len: len, device };
+    match device.gpu() {
+        None => op.run(&mut run),
+        Some(gpu) => op.run_cuda(&mut run, gpu),
+    }
 }
 
 /// Takes the values that variables have now.

@@ -32,6 +32,11 @@ impl Tensor {
     pub fn read_npy(path: impl AsRef<Path>) -> Result<Tensor> {
         let _line = context::at_callers_line();
         let path = path.as_ref();
+        let device = Device::current();
+        if !device.is_host() {
+            let _host = device.host().enter();
+            return Tensor::read_npy(path)?.to_device(&device);
+        }
         let mut file = File::open(path).map_err(|error| Error::io(path, error))?;
         let NpyArray { dtype, stored: shape, is_fortran, .. } = NpyArray::read(&mut file, path)?;
         let mut storage = Storage::new(&Device::current(), &shape, dtype, "read_npy")?;
@@ -61,6 +66,9 @@ impl Tensor {
         };
         if self.device().is_ghost() {
             return Err(Error::new(crate::error::ErrorKind::Ghost { op: "write_npy" }));
+        }
+        if !self.device().is_host() {
+            return self.without_nodes().to_device(&self.device().host())?.write_npy(path);
         }
         let (storage, meta) = context::replay(|| self.without_nodes().contiguous())?.part();
         let start = meta.layout.offset() * meta.dtype.size();

@@ -6,6 +6,7 @@
 use std::fmt;
 use std::sync::Arc;
 
+use plimsoll_cuda::{Gpu, Profile};
 use smallvec::SmallVec;
 
 use crate::device::Device;
@@ -37,6 +38,18 @@ pub trait Op: fmt::Debug + Send + Sync + 'static {
     /// # Errors
     /// Values that the op refuses, such as an index out of range.
     fn run(&self, run: &mut Run<'_>) -> Result<()>;
+
+    /// Starts the computation of the outputs on a GPU; like [`Op::run`] otherwise. It does not wait, so values that the op
+    /// refuses show when the host next does (see [`Gpu::fault`](plimsoll_cuda::Gpu::fault)).
+    ///
+    /// # Errors
+    /// An op without CUDA code; what the GPU says.
+    fn run_cuda(&self, _run: &mut Run<'_>, _gpu: &Gpu) -> Result<()> {
+        Err(Error::device(
+            self.name(),
+            "it has no code for a GPU; bring its inputs to the CPU with `to_device(&Device::cpu())`",
+        ))
+    }
 
     /// Whether, and how, the op has a gradient.
     fn gradient(&self) -> Gradient {
@@ -86,6 +99,11 @@ pub trait Op: fmt::Debug + Send + Sync + 'static {
 
     /// Bytes of scratch memory that [`Op::run`] needs: a formula over shapes, never over threads or free memory.
     fn workspace(&self, _inputs: &[&Meta]) -> usize {
+        0
+    }
+
+    /// Bytes of scratch memory that [`Op::run_cuda`] needs: a formula over shapes and the GPU's profile.
+    fn workspace_cuda(&self, _inputs: &[&Meta], _profile: &Profile) -> usize {
         0
     }
 
@@ -216,6 +234,8 @@ pub enum Form {
     Indices,
     /// What the gates of a recurrent cell gave.
     Gates,
+    /// Gradients that were computed ahead, while what they need was there.
+    Gradients,
     /// Nothing: a chain of cheap ops rebuilds it from values that are kept anyway.
     Derived,
 }
@@ -230,6 +250,7 @@ impl Form {
             Form::Statistics => "statistics",
             Form::Indices => "indices",
             Form::Gates => "gates",
+            Form::Gradients => "gradients",
             Form::Derived => "derived",
         }
     }
@@ -274,6 +295,11 @@ impl<'a> Run<'a> {
     /// The extra outputs; empty when the op is not recorded.
     pub fn extras(&self) -> &'a [Operand<'a>] {
         self.extras
+    }
+
+    /// The address of the scratch memory, and its length in bytes.
+    pub fn workspace(&self) -> (*mut u8, usize) {
+        (self.workspace, self.workspace_len)
     }
 
     /// The device that runs the op.

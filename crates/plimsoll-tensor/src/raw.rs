@@ -31,6 +31,9 @@ impl Tensor {
         if self.device().is_ghost() {
             return Err(Error::new(ErrorKind::Ghost { op: "with_bytes" }));
         }
+        if !self.device().is_host() {
+            return self.without_nodes().to_device(&self.device().host())?.with_bytes(f);
+        }
         let (storage, meta) = context::replay(|| self.without_nodes().contiguous())?.part();
         let start = meta.layout.offset() * meta.dtype.size();
         Ok(f(&storage.bytes()[start..start + meta.n_bytes()]))
@@ -50,6 +53,10 @@ impl Tensor {
         let _line = context::at_callers_line();
         let shape = shape.into_shape()?;
         let device = Device::current();
+        if !device.is_host() {
+            let _host = device.host().enter();
+            return Tensor::from_bytes(shape, dtype, fill)?.to_device(&device);
+        }
         let mut storage = Storage::new(&device, &shape, dtype, "from_bytes")?;
         if !device.is_ghost() {
             fill(storage.bytes_mut())?;

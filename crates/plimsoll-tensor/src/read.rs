@@ -32,7 +32,7 @@ impl Tensor {
             ));
         }
         let mut storage = Storage::new(&Device::current(), &shape, T::DTYPE, "from_slice")?;
-        storage.fill_from(values);
+        storage.fill_from(values)?;
         Ok(Tensor::over(storage, Meta::fresh(shape, T::DTYPE), Nodes::new()))
     }
 
@@ -64,7 +64,7 @@ impl Tensor {
         self.check_readable::<T>("to_vec")?;
         let value = self.without_nodes();
         let (storage, meta) = context::replay(|| value.contiguous())?.part();
-        Ok(storage.copy_out(meta.layout.offset(), meta.n_elems()))
+        storage.copy_out(meta.layout.offset(), meta.n_elems())
     }
 
     /// The value of a tensor that has just one.
@@ -110,12 +110,16 @@ impl Tensor {
                 "copies between devices are not recorded; copy before you watch, or pass it through `stop_gradient`",
             ));
         }
-        let _there = device.enter();
-        if device.is_ghost() {
-            let storage = Storage::new(device, self.shape(), self.dtype(), "to_device")?;
-            return Ok(Tensor::over(storage, Meta::fresh(*self.shape(), self.dtype()), Nodes::new()));
+        if self.device().is_ghost() && !device.is_ghost() {
+            return Err(Error::new(ErrorKind::Ghost { op: "to_device" }));
         }
-        crate::ops::kernel::for_all!(self.dtype(), T => Tensor::from_slice(&self.to_vec::<T>()?, *self.shape()))
+        let mut storage = Storage::new(device, self.shape(), self.dtype(), "to_device")?;
+        if !device.is_ghost() {
+            let (from, meta) = context::replay(|| self.without_nodes().contiguous())?.part();
+            let start = if meta.n_elems() == 0 { 0 } else { meta.layout.offset() * meta.dtype.size() };
+            Storage::copy_bytes(&from, start, meta.n_bytes(), &mut storage)?;
+        }
+        Ok(Tensor::over(storage, Meta::fresh(*self.shape(), self.dtype()), Nodes::new()))
     }
 
     fn check_readable<T: Element>(&self, op: &'static str) -> Result<()> {
@@ -153,10 +157,16 @@ impl Tensor {
     /// The bytes of the elements in row-major order, without a copy.
     ///
     /// # Errors
-    /// A view whose elements do not lie one after the other; a ghost tensor, which has no values.
+    /// A view whose elements do not lie one after the other; a tensor on a GPU; a ghost tensor, which has no values.
     pub fn host_bytes(&self) -> Result<HostBytes> {
         if self.device().is_ghost() {
             return Err(Error::new(ErrorKind::Ghost { op: "host_bytes" }));
+        }
+        if !self.device().is_host() {
+            return Err(Error::device(
+                "host_bytes",
+                format!("the tensor is on {}; copy it with `to_device(&Device::cpu())`", self.device()),
+            ));
         }
         if !self.is_contiguous() {
             return Err(Error::argument(

@@ -128,12 +128,45 @@ impl Storage {
         self.n_slots.load(Ordering::Relaxed) as usize
     }
 
+    /// Copies the bytes of a storage on the host to the beginning of one that nobody else has seen yet, or the other way
+    /// round, or from GPU to GPU through the host.
+    pub fn copy_bytes(from: &Storage, start: usize, n_bytes: usize, to: &mut Arc<Storage>) -> Result<()> {
+        assert!(Arc::get_mut(to).is_some(), "a shared storage is never written");
+        assert!(start + n_bytes <= from.n_bytes() && n_bytes <= to.n_bytes(), "the bytes lie in both blocks");
+        if n_bytes == 0 {
+            return Ok(());
+        }
+        let source = from.ptr().wrapping_add(start);
+        match (from.device.gpu(), to.device.gpu()) {
+            (None, None) => to.bytes_mut()[..n_bytes].copy_from_slice(&from.bytes()[start..start + n_bytes]),
+            // SAFETY: the target's block is that long (checked above) and nobody else's.
+            (None, Some(gpu)) => unsafe { gpu.upload(&from.bytes()[start..start + n_bytes], to.ptr()) }?,
+            // SAFETY: both blocks are that long (checked above).
+            (Some(gpu), None) => unsafe { gpu.download(source, to.ptr(), n_bytes) }?,
+            (Some(gpu), Some(other)) if Arc::ptr_eq(gpu, other) => {
+                // SAFETY: both blocks are that long (checked above), and they are not the same.
+                unsafe { gpu.copy("to_device", source, to.ptr(), n_bytes) }?;
+            }
+            (Some(gpu), Some(other)) => {
+                let label = context::label(Owner::Temporary, "to_device");
+                let between = Device::cpu().pool().acquire(n_bytes, label)?;
+                // SAFETY: the block between and both others are that long; the download has ended when it returns.
+                unsafe {
+                    gpu.download(source, between.as_ptr(), n_bytes)?;
+                    other.upload(std::slice::from_raw_parts(between.as_ptr(), n_bytes), to.ptr())?;
+                }
+            }
+        }
+        Ok(())
+    }
+
     /// The bytes of a storage on the host.
     pub fn bytes(&self) -> &[u8] {
         if self.n_bytes() == 0 {
             return &[];
         }
         assert!(!self.ptr().is_null(), "a ghost has no values; callers refuse it first");
+        assert!(self.device.is_host(), "the host cannot read a GPU's memory; callers copy it first");
         // SAFETY: The block is that long, and it is not written while it is shared.
         unsafe { std::slice::from_raw_parts(self.ptr(), self.n_bytes()) }
     }
@@ -144,34 +177,54 @@ impl Storage {
         if self.ptr().is_null() || self.n_bytes() == 0 {
             return &mut [];
         }
+        assert!(self.device.is_host(), "the host cannot write a GPU's memory; callers copy to it");
         // SAFETY: The block is that long and belongs to this storage alone (checked above); pages come zeroed from the
         // source, so every byte has a value.
         unsafe { std::slice::from_raw_parts_mut(self.ptr(), self.n_bytes()) }
     }
 
     /// Copies `values` to the beginning of a storage that nobody else has seen yet.
-    pub fn fill_from<T: Element>(self: &mut Arc<Storage>, values: &[T]) {
+    pub fn fill_from<T: Element>(self: &mut Arc<Storage>, values: &[T]) -> Result<()> {
         assert!(Arc::get_mut(self).is_some(), "a shared storage is never written");
         assert!(size_of_val(values) <= self.n_bytes(), "the values fit the block");
         if self.ptr().is_null() {
-            return;
+            return Ok(());
+        }
+        if let Some(gpu) = self.device.gpu() {
+            // SAFETY: `T` has no padding, so its values are bytes.
+            let bytes =
+                unsafe { std::slice::from_raw_parts(values.as_ptr().cast::<u8>(), size_of_val(values)) };
+            // SAFETY: The block is at least as long as the values (checked above) and nobody else's.
+            unsafe { gpu.upload(bytes, self.ptr()) }?;
+            return Ok(());
         }
         // SAFETY: The block is at least as long as the values (checked above), belongs to this storage alone
         // (checked above), and `T` has no padding.
         unsafe { std::ptr::copy_nonoverlapping(values.as_ptr().cast(), self.ptr(), size_of_val(values)) };
+        Ok(())
     }
 
-    /// `n` elements from element `first` on, copied out of a storage on the host.
-    pub fn copy_out<T: Element>(&self, first: usize, n: usize) -> Vec<T> {
+    /// `n` elements from element `first` on, copied out; a GPU is waited for.
+    pub fn copy_out<T: Element>(&self, first: usize, n: usize) -> Result<Vec<T>> {
         assert!((first + n) * size_of::<T>() <= self.n_bytes(), "the values lie inside the block");
         assert!(!self.ptr().is_null(), "a ghost has no values; callers refuse it first");
-        let mut values = Vec::with_capacity(n);
+        let mut values = Vec::<T>::with_capacity(n);
+        if let Some(gpu) = self.device.gpu() {
+            let from = self.ptr().cast::<T>().wrapping_add(first).cast::<u8>();
+            // SAFETY: The block holds these elements (checked above); the vector has room for them, and they are there
+            // when the call returns.
+            unsafe {
+                gpu.download(from, values.as_mut_ptr().cast(), n * size_of::<T>())?;
+                values.set_len(n);
+            }
+            return Ok(values);
+        }
         // SAFETY: The block holds these elements (checked above), which were written when the storage was made, and
         // it is not written while it is shared; the vector has room for them.
         unsafe {
             std::ptr::copy_nonoverlapping(self.ptr().cast::<T>().add(first), values.as_mut_ptr(), n);
             values.set_len(n);
         }
-        values
+        Ok(values)
     }
 }

@@ -9,6 +9,7 @@ use plimsoll_tensor::{
     DType, Device, Generator, GradientTape, Result, Step, StepRecord, Tensor, Unconnected,
 };
 
+use crate::device::device_under_test;
 use crate::draw::{draw_all, dtype_of, tensor, weights};
 use crate::outcome::{Failure, Outcome, guarded};
 
@@ -226,7 +227,7 @@ pub fn for_each_sample(
         let is_open = sample.inputs.iter().any(|input| open(input.values));
         let dtypes = if is_open { dtypes } else { &dtypes[..1] };
         let alone = |case: &Case<'_>| {
-            let device = Device::separate_cpu();
+            let device = device_under_test();
             let there = device.enter();
             part(case)?;
             drop(there);

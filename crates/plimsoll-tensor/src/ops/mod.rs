@@ -12,6 +12,7 @@ mod conv;
 pub(crate) mod copy;
 mod create;
 mod cross_entropy;
+pub(crate) mod cuda;
 mod diagonal;
 mod dropout;
 mod einsum;

@@ -4,6 +4,7 @@ use plimsoll_tensor::ops::registry::{Array, Input, OpInfo};
 use plimsoll_tensor::{DType, Device, Generator, Result, Tensor};
 
 use crate::case::{Case, for_each_sample};
+use crate::device::device_under_test;
 use crate::draw::{draw_all, dtype_of, tensor};
 use crate::outcome::{Failure, Outcome, guarded};
 
@@ -14,7 +15,10 @@ pub fn error_inputs(op: &'static OpInfo) -> Outcome {
             let arrays = draw_all(op, &format!("{}/refuses {idx}", case.sample.name), inputs, case.dtype);
             let refused = || {
                 Generator::new(7).make_current();
-                (case.sample.call)(&tensors(&arrays, inputs, case.dtype)?)
+                let outputs = (case.sample.call)(&tensors(&arrays, inputs, case.dtype)?)?;
+                // A GPU refuses values when the host waits for it.
+                Device::current().synchronize()?;
+                Ok(outputs)
             };
             guarded(|| explains(op.name, part, refused()))
                 .map_err(|failure: Failure| failure.at(format_args!("refused inputs {idx}")))?;
@@ -46,7 +50,7 @@ fn tensors(arrays: &[Array], inputs: &[Input], dtype: DType) -> Result<Vec<Tenso
 pub fn mismatched_operands(op: &'static OpInfo) -> Outcome {
     for_each_sample(op, &[DType::F32], |case| {
         let watched = case.differentiable()?;
-        let ghost = Device::ghost_cpu();
+        let ghost = device_under_test().ghost();
         let _there = ghost.enter();
         for input in 0..case.inputs.len() {
             for axis in 0..case.inputs[input].shape.len() {

@@ -6,6 +6,7 @@ use plimsoll_tensor::{Device, Result};
 
 use super::forward::NATIVE_AND_WIDENED;
 use crate::case::{Case, for_each_sample, nothing_left};
+use crate::device::device_under_test;
 use crate::outcome::{Failure, Outcome};
 
 /// How many elements the largest input has for kernels that need scratch memory only when there is much to do.
@@ -26,7 +27,8 @@ pub fn ghost_trace(op: &'static OpInfo) -> Outcome {
 }
 
 fn same_trace(case: &Case<'_>, watched: &[usize]) -> Outcome {
-    let (real, ghost) = (Device::separate_cpu(), Device::ghost_cpu());
+    let real = device_under_test();
+    let ghost = real.ghost();
     let expected = traced(case, &real, watched)?;
     let actual = traced(case, &ghost, watched)?;
     compare(&actual, &expected)?;

@@ -19,6 +19,7 @@ impl Binary for Add {
     const NAME: &'static str = "add";
     const DOC: &'static str = "The sum of two tensors, element by element.";
     const TORCH: &'static str = "x0 + x1";
+    const CUDA: &'static str = "x0 + x1";
     const OP: &'static dyn Op = &Elementwise::<Add>::NEW;
 
     fn run(lhs: &Operand, rhs: &Operand, y: &Operand) {

@@ -20,6 +20,7 @@ impl Binary for Atan2 {
     const RHS_RANGE: (f64, f64) = (0.3, 2.0);
     const FLOATS_ONLY: bool = true;
     const TORCH: &'static str = "torch.atan2(x0, x1)";
+    const CUDA: &'static str = "m::atan2(x0, x1)";
     const OP: &'static dyn Op = &Elementwise::<Atan2>::NEW;
 
     fn run(lhs: &Operand, rhs: &Operand, y: &Operand) {

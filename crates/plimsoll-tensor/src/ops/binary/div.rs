@@ -20,6 +20,7 @@ impl Binary for Div {
     const DOC: &'static str = "The quotient of two tensors, element by element.";
     const RHS_RANGE: (f64, f64) = (0.5, 2.0);
     const TORCH: &'static str = "x0 / x1";
+    const CUDA: &'static str = "m::div(x0, x1)";
     const OP: &'static dyn Op = &Elementwise::<Div>::NEW;
 
     fn run(lhs: &Operand, rhs: &Operand, y: &Operand) {

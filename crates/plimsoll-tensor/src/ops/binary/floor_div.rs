@@ -19,6 +19,7 @@ impl Binary for FloorDiv {
     const DOC: &'static str = "The quotient, rounded to the next lower whole number.";
     const RHS_RANGE: (f64, f64) = (0.6, 0.9);
     const TORCH: &'static str = "torch.div(x0, x1, rounding_mode='floor')";
+    const CUDA: &'static str = "m::floor_div(x0, x1)";
     const OP: &'static dyn Op = &Elementwise::<FloorDiv>::NEW;
 
     fn run(lhs: &Operand, rhs: &Operand, y: &Operand) {

@@ -20,6 +20,8 @@ impl Binary for Maximum {
     const DOC: &'static str = "The greater of two elements.";
     const TORCH: &'static str = "torch.maximum(x0, x1)";
     const MASKED: bool = true;
+    const CUDA: &'static str = "m::max(x0, x1)";
+    const CUDA_MASK: &'static str = "2 * (x0 > x1) + (x0 == x1)";
     const OP: &'static dyn Op = &Elementwise::<Maximum>::NEW;
 
     fn run(lhs: &Operand, rhs: &Operand, y: &Operand) {

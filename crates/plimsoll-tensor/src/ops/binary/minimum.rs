@@ -20,6 +20,8 @@ impl Binary for Minimum {
     const DOC: &'static str = "The lesser of two elements.";
     const TORCH: &'static str = "torch.minimum(x0, x1)";
     const MASKED: bool = true;
+    const CUDA: &'static str = "m::min(x0, x1)";
+    const CUDA_MASK: &'static str = "2 * (x0 < x1) + (x0 == x1)";
     const OP: &'static dyn Op = &Elementwise::<Minimum>::NEW;
 
     fn run(lhs: &Operand, rhs: &Operand, y: &Operand) {

@@ -5,6 +5,7 @@
 
 use plimsoll_cpu::element::Element as Stored;
 use plimsoll_cpu::{map, simd};
+use plimsoll_cuda::Gpu;
 use smallvec::SmallVec;
 
 use crate::context;
@@ -12,6 +13,7 @@ use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::execute::{Arg, Args, call_with};
 use crate::op::{Extra, Form, Keeps, Meta, Op, OpRef, Operand, Outputs, Run, one};
+use crate::ops::cuda;
 use crate::ops::kernel::dst;
 use crate::ops::registry::Values;
 use crate::ops::registry::{Array, OpInfo, Sample, floats, input, within};
@@ -58,6 +60,10 @@ pub trait Binary: Copy + std::fmt::Debug + Send + Sync + 'static {
     const TORCH: &'static str;
     /// Whether backward reads a mask, as [`Keep::Extra`](crate::op::Keep::Extra) zero.
     const MASKED: bool = false;
+    /// The function in CUDA C, over `x0` and `x1`.
+    const CUDA: &'static str;
+    /// What [`Binary::mask`] writes, in CUDA C.
+    const CUDA_MASK: &'static str = "";
     /// The op itself.
     const OP: &'static dyn Op;
 
@@ -160,6 +166,22 @@ impl<B: Binary> Op for Elementwise<B> {
         }
         B::run(lhs, rhs, &run.outputs[0]);
         Ok(())
+    }
+
+    fn run_cuda(&self, run: &mut Run<'_>, gpu: &Gpu) -> Result<()> {
+        let outputs: SmallVec<[&Operand; 2]> = run.outputs.iter().chain(run.extras).collect();
+        let kernel = cuda::elementwise::Elementwise {
+            op: B::NAME,
+            inputs: &[&run.inputs[0], &run.inputs[1]],
+            outputs: &outputs,
+            numbers: &[],
+            words: &[],
+            variant: outputs.len() as u64,
+        };
+        kernel.run(gpu, || match outputs.len() {
+            1 => format!("y0 = {};", B::CUDA),
+            _ => format!("y0 = {}; y1 = {};", B::CUDA, B::CUDA_MASK),
+        })
     }
 
     fn extras(&self, inputs: &[&Meta], _wanted: &[bool]) -> SmallVec<[Extra; 2]> {

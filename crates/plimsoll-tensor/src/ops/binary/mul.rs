@@ -19,6 +19,7 @@ impl Binary for Mul {
     const NAME: &'static str = "mul";
     const DOC: &'static str = "The product of two tensors, element by element.";
     const TORCH: &'static str = "x0 * x1";
+    const CUDA: &'static str = "x0 * x1";
     const OP: &'static dyn Op = &Elementwise::<Mul>::NEW;
 
     fn run(lhs: &Operand, rhs: &Operand, y: &Operand) {

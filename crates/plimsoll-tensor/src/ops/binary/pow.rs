@@ -21,6 +21,7 @@ impl Binary for Pow {
     const LHS_RANGE: (f64, f64) = (0.3, 2.0);
     const FLOATS_ONLY: bool = true;
     const TORCH: &'static str = "torch.pow(x0, x1)";
+    const CUDA: &'static str = "m::pow(x0, x1)";
     const OP: &'static dyn Op = &Elementwise::<Pow>::NEW;
 
     fn run(lhs: &Operand, rhs: &Operand, y: &Operand) {

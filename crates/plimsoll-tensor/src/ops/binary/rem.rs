@@ -18,6 +18,7 @@ impl Binary for Rem {
     const DOC: &'static str = "What a floored division leaves; it has the sign of the divisor.";
     const RHS_RANGE: (f64, f64) = (0.6, 0.9);
     const TORCH: &'static str = "torch.remainder(x0, x1)";
+    const CUDA: &'static str = "m::rem(x0, x1)";
     const OP: &'static dyn Op = &Elementwise::<Rem>::NEW;
 
     fn run(lhs: &Operand, rhs: &Operand, y: &Operand) {

@@ -19,6 +19,7 @@ impl Binary for Sub {
     const NAME: &'static str = "sub";
     const DOC: &'static str = "The difference of two tensors, element by element.";
     const TORCH: &'static str = "x0 - x1";
+    const CUDA: &'static str = "x0 - x1";
     const OP: &'static dyn Op = &Elementwise::<Sub>::NEW;
 
     fn run(lhs: &Operand, rhs: &Operand, y: &Operand) {
