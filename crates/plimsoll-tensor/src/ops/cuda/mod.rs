@@ -4,10 +4,14 @@
 //! brings an expression for it.
 
 pub(crate) mod elementwise;
+pub(crate) mod reduce;
 
 use plimsoll_cuda::Scalar;
 
 use crate::dtype::DType;
+
+/// Groups of threads, for kernels that give one to each result.
+const GROUPS: &str = include_str!("group.cu");
 
 /// The name of a dtype in the kernels.
 pub(crate) fn c_name(dtype: DType) -> &'static str {
