@@ -6,8 +6,8 @@ use plimsoll_memory::{Region, Source, SourceError};
 
 use crate::driver;
 
-/// The addresses that each region of a GPU's pool has, in bytes; a ghost of a GPU has as many.
-pub const REGION_BYTES: u64 = 256 << 30;
+/// The addresses of each of a pool's regions on a GPU, real or ghost: more than any GPU has memory.
+pub const REGION_BYTES: u64 = 512 << 30;
 
 /// Where a GPU's pool has its pages from.
 pub enum Pages {
@@ -15,7 +15,7 @@ pub enum Pages {
     Driver(driver::DriverPages),
     /// The host's memory, for the emulated GPU.
     #[cfg(feature = "emulated")]
-    Host(plimsoll_memory::HostPages),
+    Emulated(crate::emulated::EmulatedPages),
 }
 
 impl Pages {
@@ -23,7 +23,7 @@ impl Pages {
         match self {
             Pages::Driver(pages) => pages,
             #[cfg(feature = "emulated")]
-            Pages::Host(pages) => pages,
+            Pages::Emulated(pages) => pages,
         }
     }
 }

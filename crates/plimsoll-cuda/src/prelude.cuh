@@ -41,6 +41,30 @@ template <> struct Narrow<f16> { static __device__ __forceinline__ f16 from(floa
 template <> struct Narrow<bf16> { static __device__ __forceinline__ bf16 from(float x) { return {bf16_bits(x)}; } };
 template <class T, class C> DEVICE T narrow(C x) { return Narrow<T>::from(x); }
 
+// cast<T>(x) turns a number of one compute type into another by the rules of Rust's `as`: floats are rounded to the nearest,
+// whole numbers wrap, floats become whole numbers by truncation, between the ends of the type and with zero for what is
+// not a number. What is not zero is true.
+template <class T> struct Cast {
+    template <class F> static __device__ __forceinline__ T from(F x) { return (T)x; }
+};
+template <> struct Cast<bool> {
+    template <class F> static __device__ __forceinline__ bool from(F x) { return x != (F)0; }
+};
+#define CAST_WHOLE(T, LEAST, GREATEST) \
+    template <> struct Cast<T> { \
+        template <class F> static __device__ __forceinline__ T from(F x) { return (T)x; } \
+        template <class F> static __device__ __forceinline__ T within(F x) { \
+            return x != x ? (T)0 : x <= (F)(LEAST) ? (T)(LEAST) : x >= (F)(GREATEST) ? (T)(GREATEST) : (T)x; \
+        } \
+        static __device__ __forceinline__ T from(float x) { return within(x); } \
+        static __device__ __forceinline__ T from(double x) { return within(x); } \
+    };
+CAST_WHOLE(u8, 0, 255)
+CAST_WHOLE(i32, -2147483647 - 1, 2147483647)
+CAST_WHOLE(i64, -9223372036854775807ll - 1, 9223372036854775807ll)
+#undef CAST_WHOLE
+template <class T, class F> DEVICE T cast(F x) { return Cast<T>::from(x); }
+
 // The type that numbers of a type are computed in.
 template <class T> struct ComputeOf { typedef T type; };
 template <> struct ComputeOf<f16> { typedef float type; };
@@ -76,6 +100,14 @@ template <class T> DEVICE bool is_finite(T x) { return x - x == (T)0; }
 template <class T> DEVICE T max(T x, T y) { return x > y || x != x ? x : y; }
 template <class T> DEVICE T min(T x, T y) { return x < y || x != x ? x : y; }
 template <class T> DEVICE T square(T x) { return x * x; }
+// Minus one, zero or one; zero for what is not a number.
+template <class T> DEVICE T sign(T x) { return (T)((x > (T)0) - (x < (T)0)); }
+// A product that is rounded before something is added to it, as on the host.
+DEVICE float product(float x, float y) { return __fmul_rn(x, y); }
+DEVICE double product(double x, double y) { return __dmul_rn(x, y); }
+// 1 / (1 + exp(-x)). The quick division is wrong by one unit in the last place at most; zero for huge divisors is right.
+DEVICE float sigmoid(float x) { return __fdividef(1.0f, 1.0f + ::expf(-x)); }
+DEVICE double sigmoid(double x) { return 1.0 / (1.0 + ::exp(-x)); }
 // Quotients; those of integers by zero are zero. `rem` is what a floored division leaves, with the sign of the divisor.
 template <class T> DEVICE T div(T x, T y) { return y == (T)0 ? (T)0 : (T)(x / y); }
 DEVICE float div(float x, float y) { return x / y; }
@@ -137,6 +169,98 @@ template <class T> DEVICE T block_max(T x, T* scratch) {
     x = warp_max(scratch[lane < warps ? lane : 0]);
     __syncthreads();
     return x;
+}
+
+// ---- Shared memory that is asked for at the launch ----
+
+// Declares `name` as a pointer to it, aligned to 128 bytes.
+#ifndef PLIMSOLL_EMULATED
+#define DYNAMIC_SHARED(type, name) \
+    extern __shared__ __align__(128) u8 dynamic_shared[]; \
+    type* name = reinterpret_cast<type*>(dynamic_shared)
+#endif
+
+// ---- Tensor cores, and copies from global to shared memory that go on by themselves ----
+//
+// All lanes of a warp call these together, but for the copies. Fragments are those of the PTX ISA for m16n8k16: with
+// g = lane / 4 and t = lane % 4, `a` holds of a's rows g, g + 8, g, g + 8 the columns 2t and 2t + 1, 8 further on in the last
+// two; `b` of column g the rows 2t and 2t + 1, then 8 further on; `d` of row g, then g + 8, the columns 2t and 2t + 1.
+
+#ifndef PLIMSOLL_EMULATED
+
+DEVICE u32 shared_address(const void* at) {
+    u32 address;
+    asm("{ .reg .u64 a; cvta.to.shared.u64 a, %1; cvt.u32.u64 %0, a; }" : "=r"(address) : "l"(at));
+    return address;
+}
+
+// d += a · b with a of 16 × 16 and b of 16 × 8 in a type of 16 bits, of which the last argument is any value.
+#define MMA(type, name) \
+    DEVICE void mma_16x8x16(float d[4], const u32 a[4], const u32 b[2], type) { \
+        asm volatile("mma.sync.aligned.m16n8k16.row.col.f32." name "." name ".f32 " \
+                     "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};" \
+                     : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]) \
+                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1])); \
+    }
+MMA(f16, "f16") MMA(bf16, "bf16")
+#undef MMA
+
+// Four matrices of 8 × 8 elements of 16 bits. Lane 8i + r names row r of matrix i, 16 bytes in shared memory; of matrix i
+// each lane gets in d[i] the elements 2t and 2t + 1 of row g; transposed, those of column g.
+DEVICE void ldmatrix_x4(u32 d[4], const void* row) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(d[0]), "=r"(d[1]), "=r"(d[2]), "=r"(d[3]) : "r"(shared_address(row)) : "memory");
+}
+DEVICE void ldmatrix_x4_transposed(u32 d[4], const void* row) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(d[0]), "=r"(d[1]), "=r"(d[2]), "=r"(d[3]) : "r"(shared_address(row)) : "memory");
+}
+
+// Starts to copy 16 bytes, or to write as many zeros where they are not wanted. What a thread has started since its last
+// commit is a group; it waits until all but the last N groups are done, and others see them after a barrier.
+DEVICE void copy_async_16(void* shared, const void* global, bool wanted = true) {
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
+                 :: "r"(shared_address(shared)), "l"(global), "r"(wanted ? 16 : 0) : "memory");
+}
+DEVICE void copy_async_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+template <int N> DEVICE void copy_async_wait() { asm volatile("cp.async.wait_group %0;" :: "n"(N) : "memory"); }
+
+#endif
+
+// ---- Many tensors in one launch, and tensors whose elements lie anyhow. See the ops' tables.rs ----
+
+// Entry i has the blocks from starts[i] on.
+template <class E, int N> struct Table {
+    u32 n;
+    u32 starts[N];
+    E entries[N];
+};
+
+// The entry that a block works on.
+template <class E, int N> DEVICE u32 entry_of(const Table<E, N>& table, u32 block) {
+    u32 low = 0, high = table.n;
+    while (high - low > 1) {
+        u32 middle = (low + high) / 2;
+        if (table.starts[middle] <= block) low = middle;
+        else high = middle;
+    }
+    return low;
+}
+
+struct Strided {
+    u64 rank;
+    u64 extents[8];
+    i64 strides[8];
+};
+
+// Where an element lies, given its number in row-major order.
+DEVICE i64 place_of(const Strided& strided, u64 index) {
+    i64 offset = 0;
+    for (int axis = (int)strided.rank - 1; axis >= 0; axis--) {
+        offset += (i64)(index % strided.extents[axis]) * strided.strides[axis];
+        index /= strided.extents[axis];
+    }
+    return offset;
 }
 
 // ---- Faults: values that a kernel refuses. See fault.rs ----

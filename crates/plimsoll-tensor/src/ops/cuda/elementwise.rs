@@ -13,7 +13,7 @@ use super::{CODE_BITS, c_name, code};
 use crate::dtype::DType;
 use crate::error::Result;
 use crate::layout::Layout;
-use crate::op::Operand;
+use crate::op::{Operand, Run};
 use crate::shape::{MAX_RANK, Shape};
 
 static TEMPLATE: Template = Template { name: "elementwise", text: include_str!("elementwise.cu") };
@@ -68,10 +68,29 @@ struct Axes {
     strides: [[isize; MAX_RANK]; MAX_INPUTS],
 }
 
+/// Starts a kernel over all inputs and outputs of an op; see [`Elementwise`] for the body.
+pub(crate) fn over(
+    op: &'static str,
+    run: &Run<'_>,
+    gpu: &Gpu,
+    numbers: &[f64],
+    words: &[u64],
+    body: impl Fn() -> String,
+) -> Result<()> {
+    let inputs: SmallVec<[&Operand; 3]> = run.inputs.iter().collect();
+    let outputs: SmallVec<[&Operand; 1]> = run.outputs.iter().collect();
+    Elementwise { op, inputs: &inputs, outputs: &outputs, numbers, words, variant: 0 }.run(gpu, body)
+}
+
 impl Elementwise<'_> {
     /// Starts the kernel. `body` is C++: statements that set `y0`, ... from `x0`, ..., `index` (the element's number),
     /// `NUMBER(i)` and `WORD(i)`; it must depend on the op, the dtypes and `variant` alone.
     pub fn run(&self, gpu: &Gpu, body: impl Fn() -> String) -> Result<()> {
+        self.run_with(gpu, "", body)
+    }
+
+    /// Starts a kernel whose body calls device functions; `functions` is their text.
+    pub fn run_with(&self, gpu: &Gpu, functions: &'static str, body: impl Fn() -> String) -> Result<()> {
         let shape = self.outputs[0].shape();
         let n = shape.n_elems();
         if n == 0 {
@@ -81,7 +100,7 @@ impl Elementwise<'_> {
         let v = self.vector_len(&axes, n);
         let is_wide = n >= 1 << 31;
         let kernel = gpu.kernel(&TEMPLATE, self.op, self.key(&axes, v, is_wide), || {
-            self.define(&axes, v, is_wide, &body())
+            self.define(&axes, v, is_wide, &body()) + functions
         })?;
         let mut places = Places { n: n as u64, extents: [0; MAX_RANK], strides: [[0; MAX_RANK]; MAX_INPUTS] };
         for axis in 0..axes.rank {

@@ -4,7 +4,9 @@
 //! brings an expression for it.
 
 pub(crate) mod elementwise;
+pub(crate) mod finish;
 pub(crate) mod reduce;
+pub(crate) mod tables;
 
 use plimsoll_cuda::Scalar;
 

@@ -24,9 +24,23 @@ impl Rule for Adagrad {
     const NAME: &'static str = "adagrad";
     const DOC: &'static str = "Updates parameters by Adagrad.";
     type Now<T: Real> = Now<T>;
+    const CUDA: &'static str = r"
+        struct Now { T rate, epsilon; };
+        DEVICE Now now_of(const Control& control, const double* a) {
+            return {(T)control.learning_rate, (T)a[0]};
+        }
+        DEVICE T element(const Now& now, T p, T g, T* s) {
+            s[0] += g * g;
+            return p - now.rate * g / (m::sqrt(s[0]) + now.epsilon);
+        }
+    ";
 
     fn slots(&self) -> Vec<(&'static str, f64)> {
         vec![("v", self.initial)]
+    }
+
+    fn attributes(&self) -> [f64; 4] {
+        [self.epsilon, 0.0, 0.0, 0.0]
     }
 
     fn now<T: Real>(&self, control: &Control) -> Now<T> {

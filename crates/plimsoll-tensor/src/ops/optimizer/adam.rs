@@ -37,10 +37,29 @@ impl Rule for Adam {
     const NAME: &'static str = "adam";
     const DOC: &'static str = "Updates parameters by Adam.";
     type Now<T: Real> = Now<T>;
+    const CUDA: &'static str = r"
+        struct Now { T rate, correction, beta_2, rest_1, rest_2, epsilon; bool amsgrad; };
+        DEVICE Now now_of(const Control& control, const double* a) {
+            T rate = (T)(control.learning_rate / (1.0 - ::pow(a[0], control.step)));
+            T correction = (T)(1.0 / ::sqrt(1.0 - ::pow(a[1], control.step)));
+            return {rate, correction, (T)a[1], (T)(1.0 - a[0]), (T)(1.0 - a[1]), (T)a[2], a[3] != 0.0};
+        }
+        DEVICE T element(const Now& now, T p, T g, T* s) {
+            s[0] += now.rest_1 * (g - s[0]);
+            s[1] = now.beta_2 * s[1] + now.rest_2 * (g * g);
+            s[2] = m::max(s[2], s[1]);
+            T greatest = now.amsgrad ? s[2] : s[1];
+            return p - now.rate * s[0] / (m::sqrt(greatest) * now.correction + now.epsilon);
+        }
+    ";
 
     fn slots(&self) -> Vec<(&'static str, f64)> {
         let states = [("m", 0.0), ("v", 0.0), ("v_max", 0.0)];
         states[..if self.amsgrad { 3 } else { 2 }].to_vec()
+    }
+
+    fn attributes(&self) -> [f64; 4] {
+        [self.beta_1, self.beta_2, self.epsilon, f64::from(u8::from(self.amsgrad))]
     }
 
     fn now<T: Real>(&self, control: &Control) -> Now<T> {

@@ -8,15 +8,21 @@
 use std::ops::Range;
 
 use plimsoll_cpu::simd;
+use plimsoll_cuda::{Gpu, Grid, Template};
 
+use super::cuda::{self, Attributes, CommonParam, DECAYS, THREADS};
 use super::elements::{self, BLOCK_LEN, Room};
 use super::operands::{Members, Operands, check_like};
-use super::quantise::{dequantise_signed, dequantise_unsigned, quantise_signed, quantise_unsigned};
+use super::quantise::{
+    SIGNED_VALUES, UNSIGNED_VALUES, dequantise_signed, dequantise_unsigned, quantise_signed,
+    quantise_unsigned,
+};
 use super::samples::{steps, torch_steps, ways};
 use super::{Adam, Algorithm, Common, Member, Rule, StateSpec, Step, Update, update_tile};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
-use crate::op::{Gradient, Meta, Op, OpRef, Outputs, Run};
+use crate::op::{Gradient, Meta, Op, OpRef, Operand, Outputs, Run};
+use crate::ops::cuda::tables::for_each_table;
 use crate::ops::registry::{Array, OpInfo, Sample};
 use crate::shape::Shape;
 
@@ -130,8 +136,91 @@ impl Op for Quantised {
         Ok(())
     }
 
+    fn run_cuda(&self, run: &mut Run<'_>, gpu: &Gpu) -> Result<()> {
+        let operands = Operands::new(&self.0.members, run);
+        operands.carry_all_cuda(self.name(), gpu)?;
+        let is_quantised = |idx: usize| operands.member(idx).n_states == N_STATES;
+        cuda::update(&self.0, &operands, gpu, |idx| !is_quantised(idx))?;
+        self.update_quantised(&operands, gpu, is_quantised)
+    }
+
     fn gradient(&self) -> Gradient {
         Gradient::None("it updates an optimizer's variables")
+    }
+}
+
+static QUANTISED: Template = Template { name: "quantised", text: include_str!("quantised.cu") };
+
+/// The entries of a launch: with the other parameters they stay below 4 KiB.
+const N_ENTRIES: usize = 48;
+/// Elements that a block of threads updates, a warp for each that share a scale.
+const TILE: usize = 8 * BLOCK_LEN;
+
+/// A parameter with quantised states, as `quantised.cu` takes it.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct Entry {
+    parameter: *mut u8,
+    states: [*mut u8; N_STATES],
+    copy: *mut u8,
+    gradient: *mut u8,
+    n: u64,
+    flags: u64,
+}
+
+impl Quantised {
+    /// Updates the parameters that have quantised states on a GPU.
+    fn update_quantised(
+        &self,
+        operands: &Operands<'_>,
+        gpu: &Gpu,
+        is_quantised: impl Fn(usize) -> bool,
+    ) -> Result<()> {
+        let (control, attributes) = (operands.control_place(), Attributes(self.0.rule.attributes()));
+        let common = CommonParam::new(&self.0.common);
+        cuda::for_each_kind(operands, is_quantised, |kind, is_of_kind| {
+            let kernel = gpu.kernel(&QUANTISED, self.name(), kind.bits(), || {
+                let values = |name: &str, values: &[f32]| {
+                    format!("static __device__ const float {name}[256] = {{{}}};\n", listed(values))
+                };
+                kind.define()
+                    + &format!("#define N_ENTRIES {N_ENTRIES}\n")
+                    + &values("SIGNED_VALUES", &SIGNED_VALUES)
+                    + &values("UNSIGNED_VALUES", &UNSIGNED_VALUES)
+                    + Adam::CUDA
+            })?;
+            let places = kind.gradient_places(operands);
+            let members = (0..operands.len()).filter(|&idx| is_of_kind(idx));
+            let entries = members.map(|idx| (entry(operands, idx), operands.n_elems(idx).div_ceil(TILE)));
+            for_each_table::<Entry, N_ENTRIES>(entries, |table, n_blocks| {
+                // SAFETY: the entries are addresses of operands of these types, which hold as many elements; each is
+                // written by one launch, and each block of it by one warp.
+                unsafe {
+                    gpu.launch(
+                        &kernel,
+                        Grid::of(n_blocks, THREADS),
+                        &[table, &control, &attributes, &common, &places],
+                    )
+                }?;
+                Ok(())
+            })
+        })
+    }
+}
+
+/// Numbers as CUDA C, to the last bit.
+fn listed(values: &[f32]) -> String {
+    values.iter().map(|value| format!("{value:e}f,")).collect()
+}
+
+fn entry(operands: &Operands<'_>, idx: usize) -> Entry {
+    Entry {
+        parameter: operands.parameter(idx).ptr(),
+        states: [0, 1, 2, 3].map(|state| operands.state(idx, state).ptr()),
+        copy: operands.copy(idx).map_or(std::ptr::null_mut(), Operand::ptr),
+        gradient: operands.gradient(idx).ptr(),
+        n: operands.n_elems(idx) as u64,
+        flags: if operands.member(idx).decays { DECAYS } else { 0 },
     }
 }
 

@@ -6,15 +6,19 @@
 //! moves the loss scale, advances the step number and sets the learning rate; updates that come after it in the same
 //! step only obey. It refuses to guess: without a loss scale, gradients that are not finite are passed on as they are.
 
+use plimsoll_cuda::{Gpu, Grid, Param, Profile, Template};
 use plimsoll_memory::Owner;
 
-use super::schedule::Schedule;
+use super::schedule::{CurveParam, Schedule};
 use crate::context;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::execute::call;
 use crate::op::{Gradient, Meta, Op, OpRef, Operand, Outputs, Run, one};
+use crate::ops::cuda::c_name;
+use crate::ops::cuda::elementwise::Elementwise;
 use crate::ops::registry::{Array, OpInfo, Sample, Values, input};
+use crate::shape::Shape;
 use crate::tensor::Tensor;
 
 /// What the control buffer holds, in the order of its positions.
@@ -193,6 +197,45 @@ impl BeginStep {
     }
 }
 
+static BEGIN: Template = Template { name: "begin_step", text: include_str!("begin_step.cu") };
+
+/// The attributes of [`BeginStep`], as its kernel takes them.
+#[repr(C)]
+struct Beginning {
+    flags: u64,
+    clip_norm: f64,
+    growth_interval: f64,
+    scale_factor: f64,
+    least_scale: f64,
+    greatest_scale: f64,
+    unknown: f64,
+    curve: CurveParam,
+}
+
+// SAFETY: `begin_step.cu` has the same struct.
+unsafe impl Param for Beginning {}
+
+impl BeginStep {
+    fn beginning(&self) -> Beginning {
+        const JUDGES: u64 = 1;
+        const CLIPS: u64 = 2;
+        const SCALES: u64 = 4;
+        let flag = |is_set: bool, flag: u64| if is_set { flag } else { 0 };
+        Beginning {
+            flags: flag(self.needs_norm(), JUDGES)
+                | flag(self.clip_norm.is_some(), CLIPS)
+                | flag(self.scaling.is_some(), SCALES),
+            clip_norm: self.clip_norm.unwrap_or(f64::INFINITY),
+            growth_interval: self.scaling.map_or(0.0, |scaling| f64::from(scaling.growth_interval)),
+            scale_factor: self.scaling.map_or(1.0, |scaling| scaling.factor),
+            least_scale: Scaling::LEAST,
+            greatest_scale: Scaling::GREATEST,
+            unknown: f64::NAN,
+            curve: self.schedule.as_ref().map_or(CurveParam::NONE, Schedule::param),
+        }
+    }
+}
+
 impl Op for BeginStep {
     fn name(&self) -> &'static str {
         "begin_step"
@@ -246,6 +289,40 @@ impl Op for BeginStep {
         Ok(())
     }
 
+    fn workspace_cuda(&self, _inputs: &[&Meta], _profile: &Profile) -> usize {
+        self.schedule.as_ref().map_or(0, |schedule| size_of_val(&*schedule.pieces()))
+    }
+
+    fn run_cuda(&self, run: &mut Run<'_>, gpu: &Gpu) -> Result<()> {
+        let (control, nothing) = (&run.inputs[0], std::ptr::null_mut::<u8>());
+        let (norm, first_bad) = match run.inputs {
+            [_, norm, first_bad] => (Some(norm), first_bad.ptr()),
+            _ => (None, nothing),
+        };
+        let norm_dtype = norm.map_or(DType::F32, Operand::dtype);
+        let variant = u64::from(norm_dtype == DType::F64);
+        let kernel =
+            gpu.kernel(&BEGIN, self.name(), variant, || format!("typedef {} Norm;", c_name(norm_dtype)))?;
+        let pieces = self.schedule.as_ref().map_or(vec![], Schedule::pieces);
+        let bytes: Vec<u8> = pieces.iter().flat_map(|piece| piece.to_ne_bytes()).collect();
+        let stride = control.meta.layout.strides()[0] as i64;
+        let norm = norm.map_or(nothing, Operand::ptr);
+        // SAFETY: the scratch memory has room for the pieces; the operands are as `infer` has seen, and one thread reads
+        // all of them before it writes.
+        unsafe {
+            if !bytes.is_empty() {
+                gpu.upload(&bytes, run.workspace)?;
+            }
+            let (to, beginning) = (run.outputs[0].ptr(), self.beginning());
+            gpu.launch(
+                &kernel,
+                Grid::of(1, 1),
+                &[&control.ptr(), &stride, &norm, &first_bad, &to, &run.workspace, &beginning],
+            )?;
+        }
+        Ok(())
+    }
+
     fn gradient(&self) -> Gradient {
         Gradient::None("it counts the steps of an optimizer")
     }
@@ -278,6 +355,20 @@ impl Op for SetLearningRate {
         let learning_rate = unsafe { *run.inputs[1].ptr().cast::<f64>() };
         Control { learning_rate, ..Control::load(&run.inputs[0]) }.store(&run.outputs[0]);
         Ok(())
+    }
+
+    fn run_cuda(&self, run: &mut Run<'_>, gpu: &Gpu) -> Result<()> {
+        let rate = Meta::fresh(Shape::SCALAR, DType::F64);
+        let rate = Operand::new(run.inputs[1].ptr(), &rate);
+        let kernel = Elementwise {
+            op: self.name(),
+            inputs: &[&run.inputs[0], &rate],
+            outputs: &[&run.outputs[0]],
+            numbers: &[],
+            words: &[],
+            variant: 0,
+        };
+        kernel.run(gpu, || "y0 = index == 0 ? x1 : x0;".to_owned())
     }
 
     fn gradient(&self) -> Gradient {

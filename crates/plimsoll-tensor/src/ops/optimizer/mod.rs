@@ -13,6 +13,7 @@
 mod adafactor;
 mod adam_8bit;
 mod control;
+mod cuda;
 mod elements;
 mod operands;
 mod quantise;
@@ -24,6 +25,7 @@ use std::fmt;
 use plimsoll_cpu::element::Number;
 use plimsoll_cpu::math::Real;
 use plimsoll_cpu::simd;
+use plimsoll_cuda::Gpu;
 
 pub use adafactor::Adafactor;
 pub use adam_8bit::Adam8bit;
@@ -93,10 +95,15 @@ pub trait Rule: Clone + fmt::Debug + Send + Sync + 'static {
     const DOC: &'static str;
     /// The numbers of a step, the same for all elements, in the type that is computed with.
     type Now<T: Real>: Copy + Send + Sync;
+    /// The same in CUDA C: a struct `Now`, `Now now_of(const Control& control, const double* a)` from the numbers of
+    /// [`Rule::attributes`], and `T element(const Now& now, T parameter, T gradient, T* states)`.
+    const CUDA: &'static str;
 
     /// The names of the states that the rule has with these attributes, at most three; each is like its parameter, and
     /// begins as the number beside its name.
     fn slots(&self) -> Vec<(&'static str, f64)>;
+    /// The attributes as numbers, for [`Rule::CUDA`].
+    fn attributes(&self) -> [f64; 4];
     /// The numbers of the step that has begun.
     fn now<T: Real>(&self, control: &Control) -> Self::Now<T>;
     /// The new value of an element, and the new states in place of the old ones. States that the rule does not have
@@ -203,6 +210,12 @@ impl<R: Rule> Op for Update<R> {
             }
         });
         Ok(())
+    }
+
+    fn run_cuda(&self, run: &mut Run<'_>, gpu: &Gpu) -> Result<()> {
+        let operands = Operands::new(&self.members, run);
+        operands.carry_all_cuda(R::NAME, gpu)?;
+        cuda::update(self, &operands, gpu, |_| true)
     }
 
     fn gradient(&self) -> Gradient {

@@ -216,6 +216,21 @@ impl<'a> Operands<'a> {
         control
     }
 
+    /// Where the control buffer is on a GPU, once the variables have been brought to where their new values go.
+    pub fn control_place(&self) -> *mut u8 {
+        self.outputs[self.members.control()].ptr()
+    }
+
+    /// The present values of all variables, the control buffer included, and where the new ones go.
+    pub fn variables(&self) -> impl Iterator<Item = (&Operand<'a>, &Operand<'a>)> {
+        self.inputs.iter().zip(self.outputs)
+    }
+
+    /// The number of parameters.
+    pub fn len(&self) -> usize {
+        self.members.len()
+    }
+
     /// A parameter's entry in the list.
     pub fn member(&self, idx: usize) -> Member {
         self.members.member(idx)

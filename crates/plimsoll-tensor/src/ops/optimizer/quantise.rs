@@ -14,8 +14,8 @@ const UNSIGNED: u32 = 7;
 const SIGNED: u32 = 6;
 
 /// What each code stands for, as a part of the block's scale.
-static UNSIGNED_VALUES: [f32; 256] = values(UNSIGNED);
-static SIGNED_VALUES: [f32; 256] = values(SIGNED);
+pub(super) static UNSIGNED_VALUES: [f32; 256] = values(UNSIGNED);
+pub(super) static SIGNED_VALUES: [f32; 256] = values(SIGNED);
 
 const fn values(finest: u32) -> [f32; 256] {
     let mut values = [0.0; 256];

@@ -35,6 +35,23 @@ impl Rule for RmsProp {
     const NAME: &'static str = "rmsprop";
     const DOC: &'static str = "Updates parameters by RMSprop.";
     type Now<T: Real> = Now<T>;
+    const CUDA: &'static str = r"
+        struct Now { T rate, rho, rest, momentum, epsilon; bool centered; };
+        DEVICE Now now_of(const Control& control, const double* a) {
+            return {(T)control.learning_rate, (T)a[0], (T)(1.0 - a[0]), (T)a[1], (T)a[2], a[3] != 0.0};
+        }
+        DEVICE T element(const Now& now, T p, T g, T* s) {
+            s[0] = now.rho * s[0] + now.rest * (g * g);
+            T square = s[0];
+            if (now.centered) {
+                s[1] += now.rest * (g - s[1]);
+                square = m::max(s[0] - s[1] * s[1], (T)0);
+            }
+            T* sum = now.centered ? s + 2 : s + 1;
+            *sum = now.momentum * *sum + g / (m::sqrt(square) + now.epsilon);
+            return p - now.rate * *sum;
+        }
+    ";
 
     fn slots(&self) -> Vec<(&'static str, f64)> {
         let mut states = vec![("v", 0.0)];
@@ -45,6 +62,10 @@ impl Rule for RmsProp {
             states.push(("momentum", 0.0));
         }
         states
+    }
+
+    fn attributes(&self) -> [f64; 4] {
+        [self.rho, self.momentum, self.epsilon, f64::from(u8::from(self.centered))]
     }
 
     fn now<T: Real>(&self, control: &Control) -> Now<T> {

@@ -142,6 +142,49 @@ impl Schedule {
     }
 }
 
+/// A schedule as a kernel takes it; what the numbers are, `begin_step.cu` says.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub(super) struct CurveParam {
+    kind: u64,
+    numbers: [f64; 5],
+    warmup: f64,
+    n_boundaries: u64,
+}
+
+impl CurveParam {
+    /// No schedule: the rate stays as it is.
+    pub const NONE: CurveParam = CurveParam { kind: 0, numbers: [0.0; 5], warmup: 0.0, n_boundaries: 0 };
+}
+
+impl Schedule {
+    /// The schedule for a kernel, without its pieces.
+    pub(super) fn param(&self) -> CurveParam {
+        let (kind, numbers) = match self.shape {
+            Curve::Constant(rate) => (1, [rate, 0.0, 0.0, 0.0, 0.0]),
+            Curve::Exponential { initial, decay, every, staircase } => {
+                (if staircase { 3 } else { 2 }, [initial, decay, every, 0.0, 0.0])
+            }
+            Curve::Piecewise { .. } => (4, [0.0; 5]),
+            Curve::Polynomial { initial, last, steps, power } => (5, [initial, last, steps, power, 0.0]),
+            Curve::Cosine { initial, last, steps } => (6, [initial, last, steps, 0.0, 0.0]),
+            Curve::OneCycle { initial, highest, last, rise, steps } => {
+                (7, [initial, highest, last, rise, steps])
+            }
+        };
+        let n_boundaries = self.pieces().len() as u64 / 2;
+        CurveParam { kind, numbers, warmup: self.warmup, n_boundaries }
+    }
+
+    /// The boundaries and then the values of a piecewise schedule, one more than boundaries.
+    pub(super) fn pieces(&self) -> Vec<f64> {
+        match &self.shape {
+            Curve::Piecewise { boundaries, values } => boundaries.iter().chain(&**values).copied().collect(),
+            _ => Vec::new(),
+        }
+    }
+}
+
 impl Curve {
     fn at(&self, step: f64) -> f64 {
         match *self {

@@ -26,9 +26,23 @@ impl Rule for Sgd {
     const NAME: &'static str = "sgd";
     const DOC: &'static str = "Updates parameters by stochastic gradient descent.";
     type Now<T: Real> = Now<T>;
+    const CUDA: &'static str = r"
+        struct Now { T rate, momentum; bool nesterov; };
+        DEVICE Now now_of(const Control& control, const double* a) {
+            return {(T)control.learning_rate, (T)a[0], a[1] != 0.0};
+        }
+        DEVICE T element(const Now& now, T p, T g, T* s) {
+            s[0] = now.momentum * s[0] + g;
+            return p - now.rate * (now.nesterov ? g + now.momentum * s[0] : s[0]);
+        }
+    ";
 
     fn slots(&self) -> Vec<(&'static str, f64)> {
         if self.momentum == 0.0 { vec![] } else { vec![("momentum", 0.0)] }
+    }
+
+    fn attributes(&self) -> [f64; 4] {
+        [self.momentum, f64::from(u8::from(self.nesterov)), 0.0, 0.0]
     }
 
     fn now<T: Real>(&self, control: &Control) -> Now<T> {

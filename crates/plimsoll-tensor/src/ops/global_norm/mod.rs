@@ -5,6 +5,8 @@
 //! their size. Squares are added up in f64: those of finite 32-bit floats cannot overflow there, so a sum that is not
 //! finite is how a bad value is found, without a second look at the good ones.
 
+mod cuda;
+
 use std::ops::Range;
 
 use plimsoll_cpu::element::Element;
@@ -12,6 +14,7 @@ use plimsoll_cpu::math::Real;
 use plimsoll_cpu::reduce::in_lanes;
 use plimsoll_cpu::simd;
 use plimsoll_cpu::threads::{self, SharedPtr};
+use plimsoll_cuda::{Gpu, Profile};
 use smallvec::{SmallVec, smallvec};
 
 use crate::context;
@@ -73,6 +76,14 @@ impl Op for GlobalNorm {
             *first_bad.ptr().cast::<i64>() = bad.map_or(-1, |idx| idx as i64);
         }
         Ok(())
+    }
+
+    fn workspace_cuda(&self, inputs: &[&Meta], _profile: &Profile) -> usize {
+        inputs.iter().map(|meta| n_chunks(meta.n_elems())).sum::<usize>() * cuda::PARTIAL_BYTES
+    }
+
+    fn run_cuda(&self, run: &mut Run<'_>, gpu: &Gpu) -> Result<()> {
+        cuda::run(run, gpu)
     }
 
     fn keeps(&self, wanted: &[bool]) -> Keeps {
