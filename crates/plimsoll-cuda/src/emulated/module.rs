@@ -21,9 +21,20 @@ use crate::error::{Error, Result};
 /// What stands before every kernel's text.
 const PRELUDE: &str = include_str!("prelude.hpp");
 
-/// Contracting products and sums is left to what the text says with `fma`, so that all hosts give the same numbers.
-const FLAGS: [&str; 6] =
-    ["-std=c++17", "-O1", "-shared", "-fPIC", "-fvisibility=hidden", "-ffp-contract=off"];
+/// Contracting products and sums is left to what the text says with `fma`, so that all hosts give the same numbers. The
+/// checks of addresses and indices call the prelude, not the sanitizer's library.
+const FLAGS: [&str; 7] = [
+    "-std=c++17",
+    "-O1",
+    "-shared",
+    "-fPIC",
+    "-fvisibility=hidden",
+    "-ffp-contract=off",
+    "-fsanitize=alignment,bounds,null",
+];
+
+/// What it is linked with: the C library and its functions of floats.
+const LIBRARIES: [&str; 3] = ["-nodefaultlibs", "-lm", "-lc"];
 
 /// A kernel that is loaded, until the process ends.
 pub struct Module {
@@ -150,6 +161,7 @@ impl Compiler {
             .arg(format!("-Werror=frame-larger-than={}", STACK_BYTES / 2))
             .arg("-o")
             .args([&fresh, kept])
+            .args(LIBRARIES)
             .output()
             .map_err(failed)?;
         if !output.status.success() {
