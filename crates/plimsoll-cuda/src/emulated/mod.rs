@@ -56,7 +56,7 @@ pub(crate) fn open() -> Result<(Box<dyn Backend>, Profile)> {
 
 /// The host as a GPU.
 struct Emulated {
-    compiler: Compiler,
+    compiler: &'static Compiler,
     /// Bytes that all sources of pages of this device hold.
     committed: Arc<AtomicU64>,
 }
