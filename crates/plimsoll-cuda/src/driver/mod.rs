@@ -17,7 +17,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use cudarc::driver::sys::{self, CUfunction, CUfunction_attribute as Attribute, CUmodule};
 
 use self::blaslt::Blas;
-use self::cache::Cache;
+pub(crate) use self::cache::Cache;
+#[cfg(feature = "emulated")]
+pub(crate) use self::compile::compile_cached;
 use self::context::{Context, check};
 use self::dnn::Dnn;
 use self::staging::Staging;
