@@ -15,7 +15,7 @@ pub enum Pages {
     Driver(driver::DriverPages),
     /// The host's memory, for the emulated GPU.
     #[cfg(feature = "emulated")]
-    Host(plimsoll_memory::HostPages),
+    Emulated(crate::emulated::EmulatedPages),
 }
 
 impl Pages {
@@ -23,7 +23,7 @@ impl Pages {
         match self {
             Pages::Driver(pages) => pages,
             #[cfg(feature = "emulated")]
-            Pages::Host(pages) => pages,
+            Pages::Emulated(pages) => pages,
         }
     }
 }

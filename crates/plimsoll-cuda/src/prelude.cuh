@@ -175,6 +175,112 @@ DEVICE i64 place_of(const Strided& strided, u64 index) {
     return offset;
 }
 
+// ---- Shared memory that is asked for at the launch ----
+
+// Declares `name` as a pointer to it, aligned to 128 bytes.
+#ifdef PLIMSOLL_EMULATED
+#define DYNAMIC_SHARED(type, name) type* name = (type*)emulated.dynamic_shared
+#else
+#define DYNAMIC_SHARED(type, name) \
+    extern __shared__ __align__(128) u8 dynamic_shared[]; \
+    type* name = reinterpret_cast<type*>(dynamic_shared)
+#endif
+
+// ---- Tensor cores, and copies from global to shared memory that go on by themselves ----
+//
+// All lanes of a warp call these together, but for the copies. Fragments are those of the PTX ISA for m16n8k16: with
+// g = lane / 4 and t = lane % 4, `a` holds of a's rows g, g + 8, g, g + 8 the columns 2t and 2t + 1, 8 further on in the last
+// two; `b` of column g the rows 2t and 2t + 1, then 8 further on; `d` of row g, then g + 8, the columns 2t and 2t + 1.
+
+#ifndef PLIMSOLL_EMULATED
+
+DEVICE u32 shared_address(const void* at) {
+    u32 address;
+    asm("{ .reg .u64 a; cvta.to.shared.u64 a, %1; cvt.u32.u64 %0, a; }" : "=r"(address) : "l"(at));
+    return address;
+}
+
+// d += a · b with a of 16 × 16 and b of 16 × 8 in a type of 16 bits, of which the last argument is any value.
+#define MMA(type, name) \
+    DEVICE void mma_16x8x16(float d[4], const u32 a[4], const u32 b[2], type) { \
+        asm volatile("mma.sync.aligned.m16n8k16.row.col.f32." name "." name ".f32 " \
+                     "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};" \
+                     : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]) \
+                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1])); \
+    }
+MMA(f16, "f16") MMA(bf16, "bf16")
+#undef MMA
+
+// Four matrices of 8 × 8 elements of 16 bits. Lane 8i + r names row r of matrix i, 16 bytes in shared memory; of matrix i
+// each lane gets in d[i] the elements 2t and 2t + 1 of row g; transposed, those of column g.
+DEVICE void ldmatrix_x4(u32 d[4], const void* row) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(d[0]), "=r"(d[1]), "=r"(d[2]), "=r"(d[3]) : "r"(shared_address(row)) : "memory");
+}
+DEVICE void ldmatrix_x4_transposed(u32 d[4], const void* row) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(d[0]), "=r"(d[1]), "=r"(d[2]), "=r"(d[3]) : "r"(shared_address(row)) : "memory");
+}
+
+// Starts to copy 16 bytes, or to write as many zeros where they are not wanted. What a thread has started since its last
+// commit is a group; it waits until all but the last N groups are done, and others see them after a barrier.
+DEVICE void copy_async_16(void* shared, const void* global, bool wanted = true) {
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
+                 :: "r"(shared_address(shared)), "l"(global), "r"(wanted ? 16 : 0) : "memory");
+}
+DEVICE void copy_async_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+template <int N> DEVICE void copy_async_wait() { asm volatile("cp.async.wait_group %0;" :: "n"(N) : "memory"); }
+
+#else
+
+struct EmulatedProduct { float* d; const u32* a; const u32* b; };
+template <class T> DEVICE float emulated_half(u32 pair, int which) { return widen(T{(u16)(pair >> 16 * which)}); }
+template <class T> static void emulated_mma(void** requests) {
+    auto lanes = (EmulatedProduct**)requests;
+    for (int row = 0; row < 16; row++)
+        for (int column = 0; column < 8; column++) {
+            float sum = 0;
+            for (int k = 0; k < 16; k++) {
+                u32 a = lanes[row % 8 * 4 + k % 8 / 2]->a[row / 8 + k / 8 * 2], b = lanes[column * 4 + k % 8 / 2]->b[k / 8];
+                sum += emulated_half<T>(a, k % 2) * emulated_half<T>(b, k % 2);
+            }
+            lanes[row % 8 * 4 + column / 2]->d[row / 8 * 2 + column % 2] += sum;
+        }
+}
+template <class T> DEVICE void mma_16x8x16(float d[4], const u32 a[4], const u32 b[2], T) {
+    EmulatedProduct product = {d, a, b};
+    emulated_meet("mma_16x8x16", emulated_mma<T>, ALL_LANES, &product);
+}
+
+struct EmulatedRows { u32* d; const u16* row; };
+template <bool TRANSPOSED> static void emulated_ldmatrix(void** requests) {
+    auto lanes = (EmulatedRows**)requests;
+    for (int lane = 0; lane < WARP; lane++)
+        for (int matrix = 0; matrix < 4; matrix++) {
+            int g = lane / 4, t = lane % 4;
+            u16 low = TRANSPOSED ? lanes[matrix * 8 + 2 * t]->row[g] : lanes[matrix * 8 + g]->row[2 * t];
+            u16 high = TRANSPOSED ? lanes[matrix * 8 + 2 * t + 1]->row[g] : lanes[matrix * 8 + g]->row[2 * t + 1];
+            lanes[lane]->d[matrix] = (u32)high << 16 | low;
+        }
+}
+DEVICE void ldmatrix_x4(u32 d[4], const void* row) {
+    EmulatedRows rows = {d, (const u16*)row};
+    emulated_meet("ldmatrix_x4", emulated_ldmatrix<false>, ALL_LANES, &rows);
+}
+DEVICE void ldmatrix_x4_transposed(u32 d[4], const void* row) {
+    EmulatedRows rows = {d, (const u16*)row};
+    emulated_meet("ldmatrix_x4_transposed", emulated_ldmatrix<true>, ALL_LANES, &rows);
+}
+
+DEVICE void copy_async_16(void* shared, const void* global, bool wanted = true) {
+    if (wanted) __builtin_memcpy(shared, global, 16);
+    else __builtin_memset(shared, 0, 16);
+}
+DEVICE void copy_async_commit() {}
+template <int N> DEVICE void copy_async_wait() {}
+
+#endif
+
 // ---- Faults: values that a kernel refuses. See fault.rs ----
 
 struct Note { u64 kind; i64 value; i64 bound; };

@@ -234,6 +234,8 @@ pub enum Form {
     Indices,
     /// What the gates of a recurrent cell gave.
     Gates,
+    /// Gradients that were computed ahead, while what they need was there.
+    Gradients,
     /// Nothing: a chain of cheap ops rebuilds it from values that are kept anyway.
     Derived,
 }
@@ -248,6 +250,7 @@ impl Form {
             Form::Statistics => "statistics",
             Form::Indices => "indices",
             Form::Gates => "gates",
+            Form::Gradients => "gradients",
             Form::Derived => "derived",
         }
     }

@@ -1,10 +1,130 @@
-//! A GPU that the host plays.
+//! A GPU that the host plays, so that every kernel is tested on machines without one.
+//!
+//! A kernel is compiled by the system's C++ compiler (`module`), after a prelude that gives CUDA's words a meaning
+//! (`prelude.hpp`). Blocks run one after the other; the threads of a block are fibers (`fiber`) that a machine lets run in
+//! turn (`machine`), so that barriers and operations of warps do what they do on a GPU. What a GPU leaves undefined is
+//! made visible: a barrier or a shuffle at which not all threads meet is an error that says who waits where; memory that
+//! nobody has written, shared or fresh from the device, is all ones, which as floats is not a number.
+//!
+//! It is not fast and does not try to be; it knows no streams, and a launch is done when it returns. A kernel that
+//! writes where it must not is not noticed: that is for the tools of a real GPU.
 
-use crate::backend::Backend;
+mod convolution;
+mod fiber;
+mod machine;
+mod matmul;
+mod module;
+mod number;
+mod pages;
+
+use std::ffi::c_void;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::backend::{Backend, Function};
+use crate::convolution::{Convolution, ConvolutionOperands};
 use crate::error::{Error, Result};
+use crate::gpu::MemoryInfo;
+use crate::kernel::Grid;
+use crate::matmul::{Matmul, MatmulOperands};
+use crate::pages::Pages;
 use crate::profile::Profile;
+
+use module::{Compiler, Module};
+pub use pages::EmulatedPages;
+
+/// The memory of the device.
+const MEMORY_BYTES: u64 = 8 << 30;
 
 /// An emulated GPU.
 pub(crate) fn open() -> Result<(Box<dyn Backend>, Profile)> {
-    Err(Error::new("there is no emulated GPU yet"))
+    let profile = Profile {
+        name: "emulated".to_owned(),
+        architecture: 90,
+        n_multiprocessors: 4,
+        memory_bytes: MEMORY_BYTES,
+        granule: 2 << 20,
+        shared_bytes_per_block: machine::SHARED_BYTES as u32,
+        matmul_workspace: 1 << 20,
+        convolution_workspace: 1 << 20,
+    };
+    let backend = Emulated { compiler: Compiler::find()?, committed: Arc::default() };
+    Ok((Box::new(backend), profile))
+}
+
+/// The host as a GPU.
+struct Emulated {
+    compiler: Compiler,
+    /// Bytes that all sources of pages of this device hold.
+    committed: Arc<AtomicU64>,
+}
+
+impl Backend for Emulated {
+    fn build(&self, entry: &str, source: &str) -> Result<Function> {
+        let module: &'static Module = self.compiler.build(entry, source)?;
+        Ok(Function(std::ptr::from_ref(module) as usize))
+    }
+
+    unsafe fn launch(&self, function: Function, grid: Grid, params: &mut [*mut c_void]) -> Result<()> {
+        // SAFETY: `build` made the number from a module that lives as long as the process.
+        let module = unsafe { &*std::ptr::with_exposed_provenance::<Module>(function.0) };
+        // SAFETY: the caller promises that the parameters are those of the kernel.
+        unsafe { machine::launch(module, grid, params) }
+    }
+
+    unsafe fn upload(&self, from: *const u8, to: *mut u8, n_bytes: usize) -> Result<()> {
+        // SAFETY: the caller promises valid addresses; host and device memory do not overlap.
+        unsafe { to.copy_from_nonoverlapping(from, n_bytes) };
+        Ok(())
+    }
+
+    unsafe fn download(&self, from: *const u8, to: *mut u8, n_bytes: usize) -> Result<()> {
+        // SAFETY: as for `upload`.
+        unsafe { to.copy_from_nonoverlapping(from, n_bytes) };
+        Ok(())
+    }
+
+    unsafe fn copy(&self, from: *const u8, to: *mut u8, n_bytes: usize) -> Result<()> {
+        // SAFETY: the caller promises valid addresses that do not overlap.
+        unsafe { to.copy_from_nonoverlapping(from, n_bytes) };
+        Ok(())
+    }
+
+    unsafe fn fill(&self, to: *mut u8, byte: u8, n_bytes: usize) -> Result<()> {
+        // SAFETY: the caller promises a valid address.
+        unsafe { to.write_bytes(byte, n_bytes) };
+        Ok(())
+    }
+
+    unsafe fn matmul(&self, matmul: &Matmul, operands: &MatmulOperands) -> Result<()> {
+        // SAFETY: the caller promises it.
+        unsafe { matmul::run(matmul, operands) };
+        Ok(())
+    }
+
+    unsafe fn convolve(&self, convolution: &Convolution, operands: &ConvolutionOperands) -> Result<()> {
+        // SAFETY: the caller promises it.
+        unsafe { convolution::run(convolution, operands) };
+        Ok(())
+    }
+
+    fn synchronize(&self) -> Result<()> {
+        Ok(())
+    }
+
+    fn memory(&self) -> Result<MemoryInfo> {
+        let committed = self.committed.load(Ordering::Relaxed);
+        Ok(MemoryInfo { free: MEMORY_BYTES - committed, total: MEMORY_BYTES })
+    }
+
+    fn pages(&self) -> Result<Pages> {
+        let pages = EmulatedPages::new(self.committed.clone(), MEMORY_BYTES);
+        pages.map(Pages::Emulated).map_err(|error| Error::new(error.to_string()))
+    }
+
+    fn shared_cell(&self, n_bytes: usize) -> Result<(*mut u8, *mut u8)> {
+        let words: &'static mut [u64] = vec![0; n_bytes.div_ceil(8)].leak();
+        let cell = words.as_mut_ptr().cast();
+        Ok((cell, cell))
+    }
 }

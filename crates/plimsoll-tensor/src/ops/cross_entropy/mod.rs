@@ -6,6 +6,7 @@
 
 mod binary;
 mod dense;
+mod linear;
 mod sparse;
 
 use smallvec::{SmallVec, smallvec};
@@ -24,6 +25,8 @@ pub static INFOS: &[&OpInfo] = &[
     &binary::PROBABILITIES_BACKWARD_INFO,
     &dense::INFO,
     &dense::BACKWARD_INFO,
+    &linear::INFO,
+    &linear::SCALE_INFO,
     &sparse::INFO,
     &sparse::BACKWARD_INFO,
 ];

@@ -47,7 +47,7 @@ fn as_dense(labels: &Tensor, logits: &Tensor, ignored: Option<i64>) -> Result<Te
 }
 
 /// Refuses labels that are no class indices, or not one per row.
-fn check_labels(op: &'static str, logits: &Meta, labels: &Meta) -> Result<()> {
+pub(super) fn check_labels(op: &'static str, logits: &Meta, labels: &Meta) -> Result<()> {
     if !matches!(labels.dtype, DType::I64 | DType::I32) {
         return Err(Error::dtype(
             op,
@@ -197,12 +197,18 @@ where
     });
     match first_wrong.into_inner() {
         usize::MAX => Ok(()),
-        line => Err(wrong_label(label_of(line), line, &label_shape, lines.len)),
+        line => Err(wrong_label("sparse_cross_entropy", label_of(line), line, &label_shape, lines.len)),
     }
 }
 
 /// A label that is no class.
-fn wrong_label(label: i64, mut line: usize, shape: &Shape, n_classes: usize) -> Error {
+pub(super) fn wrong_label(
+    op: &'static str,
+    label: i64,
+    mut line: usize,
+    shape: &Shape,
+    n_classes: usize,
+) -> Error {
     let mut place = vec![0; shape.rank()];
     for axis in (0..shape.rank()).rev() {
         place[axis] = line % shape[axis];
@@ -213,7 +219,7 @@ fn wrong_label(label: i64, mut line: usize, shape: &Shape, n_classes: usize) -> 
         n => format!("they go from 0 to {}", n - 1),
     };
     Error::argument(
-        "sparse_cross_entropy",
+        op,
         format!("label {label} at {place:?} is not one of the {n_classes} classes; {classes}"),
     )
 }
@@ -247,7 +253,7 @@ where
     });
 }
 
-fn backward_line<T: Element<Compute: Real>>(
+pub(super) fn backward_line<T: Element<Compute: Real>>(
     x: &Line<T>,
     label: usize,
     gradient: T::Compute,

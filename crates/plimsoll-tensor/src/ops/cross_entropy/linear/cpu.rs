@@ -1,0 +1,250 @@
+//! The op on the CPU: chunk by chunk, a product, the losses of its rows, and two products more for the gradients.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use plimsoll_cpu::element::{CastTo, Element, Number};
+use plimsoll_cpu::lines::Room as LineRoom;
+use plimsoll_cpu::math::Real;
+use plimsoll_gemm as gemm;
+
+use super::{Extents, FACTOR, LinearCrossEntropy, ROWS_GRADIENT, WEIGHTS_GRADIENT};
+use crate::dtype::DType;
+use crate::error::Result;
+use crate::op::{Meta, Op, Operand, Run};
+use crate::ops::cross_entropy::sparse::{backward_line, wrong_label};
+use crate::ops::lines::{Exponentials, Lined, last_axis};
+use crate::shape::Shape;
+
+/// The bytes that the logits of a chunk take, about: enough for the products to be fast, and no more than caches help with.
+const CHUNK_BYTES: usize = 8 << 20;
+
+/// How the scratch memory is cut: a loss per row, the logits of a chunk, what the products need.
+pub(super) struct Room {
+    chunk: usize,
+    losses: usize,
+    logits: usize,
+    product: usize,
+}
+
+impl Room {
+    pub fn of<T: gemm::Element>(extents: &Extents) -> Room {
+        let dtype_size = size_of::<T>();
+        let chunk = extents.chunk(dtype_of_size(dtype_size), CHUNK_BYTES);
+        let shapes = [forward(extents, chunk), to_rows(extents, chunk), to_weights(extents, chunk, false)];
+        // The last chunk may have fewer rows, whose products are cut in another way.
+        let last = extents.rows - (extents.rows.saturating_sub(1)) / chunk * chunk;
+        let last_shapes = [forward(extents, last), to_rows(extents, last), to_weights(extents, last, false)];
+        let transposed = [to_weights(extents, chunk, true), to_weights(extents, last, true)];
+        let product = shapes.iter().chain(&last_shapes).chain(&transposed).map(gemm::workspace::<T>).max();
+        Room {
+            chunk,
+            losses: (extents.rows * size_of::<f64>()).next_multiple_of(64),
+            logits: (chunk * extents.classes * dtype_size).next_multiple_of(64),
+            product: product.unwrap_or(0),
+        }
+    }
+
+    pub fn n_bytes(&self) -> usize {
+        self.losses + self.logits + self.product
+    }
+}
+
+/// A dtype of that size: the length of a chunk depends on nothing else.
+fn dtype_of_size(n_bytes: usize) -> DType {
+    match n_bytes {
+        2 => DType::BF16,
+        4 => DType::F32,
+        _ => DType::F64,
+    }
+}
+
+fn forward(extents: &Extents, rows: usize) -> gemm::Shape {
+    gemm::Shape { batch: 1, m: rows, n: extents.classes, k: extents.k }
+}
+
+fn to_rows(extents: &Extents, rows: usize) -> gemm::Shape {
+    gemm::Shape { batch: 1, m: rows, n: extents.k, k: extents.classes }
+}
+
+fn to_weights(extents: &Extents, rows: usize, by_class: bool) -> gemm::Shape {
+    match by_class {
+        true => gemm::Shape { batch: 1, m: extents.classes, n: extents.k, k: rows },
+        false => gemm::Shape { batch: 1, m: extents.k, n: extents.classes, k: rows },
+    }
+}
+
+/// A row-major matrix, or its transpose.
+fn matrix<T>(first: *const T, columns: usize, transposed: bool) -> gemm::MatRef<T> {
+    let (row_stride, col_stride) = if transposed { (1, columns as isize) } else { (columns as isize, 1) };
+    gemm::MatRef { first, row_stride, col_stride, batch_stride: 0 }
+}
+
+fn matrix_mut<T>(first: *mut T, columns: usize) -> gemm::MatMut<T> {
+    gemm::MatMut { first, row_stride: columns as isize, col_stride: 1, batch_stride: 0 }
+}
+
+pub(super) fn run<T>(op: LinearCrossEntropy, run: &mut Run<'_>) -> Result<()>
+where
+    T: gemm::Element + Element<Compute: Real + CastTo<f64>>,
+    f64: CastTo<T::Compute>,
+{
+    let [x, w, labels] = run.inputs else { unreachable!("three operands") };
+    let extents = op.extents(&[x.meta, w.meta, labels.meta])?;
+    let (dtype, shape, labels) = (x.dtype(), labels.shape(), Labels::of(labels));
+    let Extents { k, classes, .. } = extents;
+    let room = Room::of::<T>(&extents);
+    // SAFETY: this is the only slice of the call's scratch memory.
+    let memory = unsafe { run.workspace_bytes() };
+    let (losses, memory) = memory.split_at_mut(room.losses);
+    let (logits, product) = memory.split_at_mut(room.logits);
+    let (losses, logits) = (losses.as_mut_ptr().cast::<f64>(), logits.as_mut_ptr().cast::<T>());
+    let wanted = |extra: usize| run.extras.get(extra).filter(|gradient| gradient.n_elems() > 0);
+    let (to_x, to_w) = (wanted(ROWS_GRADIENT), wanted(WEIGHTS_GRADIENT));
+    let first_of = |operand: &Operand| operand.ptr().cast::<T>();
+    for (first, rows) in extents.chunks(room.chunk) {
+        let x = matrix(first_of(x).wrapping_add(first * k).cast_const(), k, false);
+        let w = |transposed: bool| {
+            let columns = if op.by_class { k } else { classes };
+            matrix(first_of(w).cast_const(), columns, transposed != op.by_class)
+        };
+        let c = matrix_mut(logits, classes);
+        // SAFETY: operands are row-major and as large as `infer` has checked, the scratch memory has room for a chunk.
+        unsafe {
+            gemm::gemm::<T>(&forward(&extents, rows), x, w(false), c, &gemm::Epilogue::NONE, product);
+        }
+        let logits_meta = Meta::fresh(Shape::from_checked([rows, classes]), dtype);
+        let losses_meta = Meta::fresh(Shape::from_checked([rows]), DType::F64);
+        let chunk = Chunk {
+            logits: Operand::new(logits.cast(), &logits_meta),
+            losses: Operand::new(losses.wrapping_add(first).cast(), &losses_meta),
+            first,
+            is_recorded: to_x.is_some() || to_w.is_some(),
+        };
+        if let Some(row) = chunk.losses::<T>(op, labels) {
+            return Err(wrong_label(op.name(), labels.at(row), row, shape, classes));
+        }
+        if let Some(gradient) = to_x {
+            let c = matrix_mut(first_of(gradient).wrapping_add(first * k), k);
+            let a = matrix(logits.cast_const(), classes, false);
+            // SAFETY: as above; these rows of the gradient are this chunk's.
+            unsafe {
+                gemm::gemm::<T>(&to_rows(&extents, rows), a, w(true), c, &gemm::Epilogue::NONE, product);
+            }
+        }
+        if let Some(gradient) = to_w {
+            let slope = |transposed: bool| matrix(logits.cast_const(), classes, transposed);
+            let (a, b) = if op.by_class { (slope(true), x) } else { (transpose(x), slope(false)) };
+            let c = matrix_mut(first_of(gradient), if op.by_class { k } else { classes });
+            let epilogue = gemm::Epilogue { accumulate: first > 0, ..gemm::Epilogue::NONE };
+            // SAFETY: as above.
+            unsafe {
+                gemm::gemm::<T>(&to_weights(&extents, rows, op.by_class), a, b, c, &epilogue, product);
+            }
+        }
+    }
+    finish::<T>(op, run, labels, losses, extents.rows);
+    Ok(())
+}
+
+fn transpose<T>(matrix: gemm::MatRef<T>) -> gemm::MatRef<T> {
+    gemm::MatRef { row_stride: matrix.col_stride, col_stride: matrix.row_stride, ..matrix }
+}
+
+/// The mean of the losses, and the factor that makes gradients of their sum those of the mean.
+fn finish<T>(op: LinearCrossEntropy, run: &Run<'_>, labels: Labels, losses: *const f64, rows: usize)
+where
+    T: Element,
+    f64: CastTo<T::Compute>,
+{
+    let is_counted = |row: &usize| op.ignored.is_none_or(|ignored| labels.at(*row) != ignored);
+    let count = (0..rows).filter(is_counted).count() as f64;
+    // SAFETY: the scratch memory has a number for each row, written before.
+    let sum: f64 = (0..rows).map(|row| unsafe { *losses.add(row) }).sum();
+    let write = |to: &Operand, value: f64| {
+        // SAFETY: outputs and extras of one number each, of the compute type, that are nobody else's.
+        unsafe { *to.ptr().cast::<T::Compute>() = value.cast() };
+    };
+    write(&run.outputs[0], sum / count);
+    if let Some(factor) = run.extras.get(FACTOR) {
+        write(factor, 1.0 / count);
+    }
+}
+
+/// The label of each row, of one of the two dtypes that `infer` lets through.
+#[derive(Clone, Copy)]
+enum Labels {
+    I64(Lined<i64>),
+    I32(Lined<i32>),
+}
+
+impl Labels {
+    fn of(labels: &Operand) -> Labels {
+        match labels.dtype() {
+            DType::I64 => Labels::I64(Lined::new(labels)),
+            _ => Labels::I32(Lined::new(labels)),
+        }
+    }
+
+    fn at(self, row: usize) -> i64 {
+        // SAFETY: labels are contiguous, one for each row, and nobody writes them now.
+        unsafe {
+            match self {
+                Labels::I64(labels) => labels.get(row as isize),
+                Labels::I32(labels) => i64::from(labels.get(row as isize)),
+            }
+        }
+    }
+}
+
+/// The logits of some rows, from row `first` of all on.
+struct Chunk<'a> {
+    logits: Operand<'a>,
+    losses: Operand<'a>,
+    first: usize,
+    /// Whether the logits become their own gradient.
+    is_recorded: bool,
+}
+
+impl Chunk<'_> {
+    /// Computes the losses, and turns logits into gradients of their sum. Returns the first row whose label is no class.
+    fn losses<T>(&self, op: LinearCrossEntropy, labels: Labels) -> Option<usize>
+    where
+        T: Element<Compute: Real + CastTo<f64>>,
+    {
+        let lines = last_axis(self.logits.shape(), [&self.logits.meta.layout]);
+        let (logits, losses) = (Lined::<T>::new(&self.logits), Lined::<f64>::new(&self.losses));
+        let first_wrong = AtomicUsize::new(usize::MAX);
+        let (first, is_recorded) = (self.first, self.is_recorded);
+        lines.for_each(|line| {
+            let [offset] = lines.offsets(line);
+            let label = labels.at(first + line);
+            // SAFETY: a line of the chunk, which belongs to this task.
+            let x = unsafe { logits.line(offset, 1, lines.len) };
+            let log_sum_exp = Exponentials::of(&x, &mut LineRoom::new()).log();
+            let is_ignored = op.ignored == Some(label);
+            let class = usize::try_from(label).ok().filter(|&class| class < lines.len && !is_ignored);
+            if class.is_none() && !is_ignored {
+                first_wrong.fetch_min(first + line, Ordering::Relaxed);
+            }
+            let (loss, weight) = match class {
+                // SAFETY: an element of that line.
+                Some(class) => {
+                    (log_sum_exp - unsafe { logits.get(offset + class as isize) }.widen(), T::Compute::ONE)
+                }
+                None => (T::Compute::ZERO, T::Compute::ZERO),
+            };
+            // SAFETY: this line's number, and its logits, whose pieces are copied before they are written over.
+            unsafe {
+                losses.set(line as isize, loss.cast());
+                if is_recorded {
+                    let result = logits.line(offset, 1, lines.len);
+                    backward_line(&x.copied(true), class.unwrap_or(usize::MAX), weight, log_sum_exp, &result);
+                }
+            }
+        });
+        match first_wrong.into_inner() {
+            usize::MAX => None,
+            row => Some(row),
+        }
+    }
+}
