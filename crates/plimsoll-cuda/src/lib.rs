@@ -24,6 +24,7 @@ mod pages;
 mod profile;
 
 pub use convolution::{Convolution, ConvolutionOperands, Direction};
+pub use driver::{LibraryInfo, compile, libraries};
 pub use error::{Error, Result};
 pub use fault::FaultKind;
 pub use gpu::{Gpu, MemoryInfo};

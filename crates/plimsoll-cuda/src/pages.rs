@@ -6,8 +6,8 @@ use plimsoll_memory::{Region, Source, SourceError};
 
 use crate::driver;
 
-/// The addresses that each region of a GPU's pool has, in bytes; a ghost of a GPU has as many.
-pub const REGION_BYTES: u64 = 256 << 30;
+/// The addresses of each of a pool's regions on a GPU, real or ghost: more than any GPU has memory.
+pub const REGION_BYTES: u64 = 512 << 30;
 
 /// Where a GPU's pool has its pages from.
 pub enum Pages {

@@ -41,6 +41,30 @@ template <> struct Narrow<f16> { static __device__ __forceinline__ f16 from(floa
 template <> struct Narrow<bf16> { static __device__ __forceinline__ bf16 from(float x) { return {bf16_bits(x)}; } };
 template <class T, class C> DEVICE T narrow(C x) { return Narrow<T>::from(x); }
 
+// cast<T>(x) turns a number of one compute type into another by the rules of Rust's `as`: floats are rounded to the nearest,
+// whole numbers wrap, floats become whole numbers by truncation, between the ends of the type and with zero for what is
+// not a number. What is not zero is true.
+template <class T> struct Cast {
+    template <class F> static __device__ __forceinline__ T from(F x) { return (T)x; }
+};
+template <> struct Cast<bool> {
+    template <class F> static __device__ __forceinline__ bool from(F x) { return x != (F)0; }
+};
+#define CAST_WHOLE(T, LEAST, GREATEST) \
+    template <> struct Cast<T> { \
+        template <class F> static __device__ __forceinline__ T from(F x) { return (T)x; } \
+        template <class F> static __device__ __forceinline__ T within(F x) { \
+            return x != x ? (T)0 : x <= (F)(LEAST) ? (T)(LEAST) : x >= (F)(GREATEST) ? (T)(GREATEST) : (T)x; \
+        } \
+        static __device__ __forceinline__ T from(float x) { return within(x); } \
+        static __device__ __forceinline__ T from(double x) { return within(x); } \
+    };
+CAST_WHOLE(u8, 0, 255)
+CAST_WHOLE(i32, -2147483647 - 1, 2147483647)
+CAST_WHOLE(i64, -9223372036854775807ll - 1, 9223372036854775807ll)
+#undef CAST_WHOLE
+template <class T, class F> DEVICE T cast(F x) { return Cast<T>::from(x); }
+
 // The type that numbers of a type are computed in.
 template <class T> struct ComputeOf { typedef T type; };
 template <> struct ComputeOf<f16> { typedef float type; };
@@ -76,6 +100,14 @@ template <class T> DEVICE bool is_finite(T x) { return x - x == (T)0; }
 template <class T> DEVICE T max(T x, T y) { return x > y || x != x ? x : y; }
 template <class T> DEVICE T min(T x, T y) { return x < y || x != x ? x : y; }
 template <class T> DEVICE T square(T x) { return x * x; }
+// Minus one, zero or one; zero for what is not a number.
+template <class T> DEVICE T sign(T x) { return (T)((x > (T)0) - (x < (T)0)); }
+// A product that is rounded before something is added to it, as on the host.
+DEVICE float product(float x, float y) { return __fmul_rn(x, y); }
+DEVICE double product(double x, double y) { return __dmul_rn(x, y); }
+// 1 / (1 + exp(-x)). The quick division is wrong by one unit in the last place at most; zero for huge divisors is right.
+DEVICE float sigmoid(float x) { return __fdividef(1.0f, 1.0f + ::expf(-x)); }
+DEVICE double sigmoid(double x) { return 1.0 / (1.0 + ::exp(-x)); }
 // Quotients; those of integers by zero are zero. `rem` is what a floored division leaves, with the sign of the divisor.
 template <class T> DEVICE T div(T x, T y) { return y == (T)0 ? (T)0 : (T)(x / y); }
 DEVICE float div(float x, float y) { return x / y; }
@@ -139,48 +171,10 @@ template <class T> DEVICE T block_max(T x, T* scratch) {
     return x;
 }
 
-// ---- Many tensors in one launch, and tensors whose elements lie anyhow. See the ops' tables.rs ----
-
-// Entry i has the blocks from starts[i] on.
-template <class E, int N> struct Table {
-    u32 n;
-    u32 starts[N];
-    E entries[N];
-};
-
-// The entry that a block works on.
-template <class E, int N> DEVICE u32 entry_of(const Table<E, N>& table, u32 block) {
-    u32 low = 0, high = table.n;
-    while (high - low > 1) {
-        u32 middle = (low + high) / 2;
-        if (table.starts[middle] <= block) low = middle;
-        else high = middle;
-    }
-    return low;
-}
-
-struct Strided {
-    u64 rank;
-    u64 extents[8];
-    i64 strides[8];
-};
-
-// Where an element lies, given its number in row-major order.
-DEVICE i64 place_of(const Strided& strided, u64 index) {
-    i64 offset = 0;
-    for (int axis = (int)strided.rank - 1; axis >= 0; axis--) {
-        offset += (i64)(index % strided.extents[axis]) * strided.strides[axis];
-        index /= strided.extents[axis];
-    }
-    return offset;
-}
-
 // ---- Shared memory that is asked for at the launch ----
 
 // Declares `name` as a pointer to it, aligned to 128 bytes.
-#ifdef PLIMSOLL_EMULATED
-#define DYNAMIC_SHARED(type, name) type* name = (type*)emulated.dynamic_shared
-#else
+#ifndef PLIMSOLL_EMULATED
 #define DYNAMIC_SHARED(type, name) \
     extern __shared__ __align__(128) u8 dynamic_shared[]; \
     type* name = reinterpret_cast<type*>(dynamic_shared)
@@ -231,55 +225,43 @@ DEVICE void copy_async_16(void* shared, const void* global, bool wanted = true) 
 DEVICE void copy_async_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 template <int N> DEVICE void copy_async_wait() { asm volatile("cp.async.wait_group %0;" :: "n"(N) : "memory"); }
 
-#else
-
-struct EmulatedProduct { float* d; const u32* a; const u32* b; };
-template <class T> DEVICE float emulated_half(u32 pair, int which) { return widen(T{(u16)(pair >> 16 * which)}); }
-template <class T> static void emulated_mma(void** requests) {
-    auto lanes = (EmulatedProduct**)requests;
-    for (int row = 0; row < 16; row++)
-        for (int column = 0; column < 8; column++) {
-            float sum = 0;
-            for (int k = 0; k < 16; k++) {
-                u32 a = lanes[row % 8 * 4 + k % 8 / 2]->a[row / 8 + k / 8 * 2], b = lanes[column * 4 + k % 8 / 2]->b[k / 8];
-                sum += emulated_half<T>(a, k % 2) * emulated_half<T>(b, k % 2);
-            }
-            lanes[row % 8 * 4 + column / 2]->d[row / 8 * 2 + column % 2] += sum;
-        }
-}
-template <class T> DEVICE void mma_16x8x16(float d[4], const u32 a[4], const u32 b[2], T) {
-    EmulatedProduct product = {d, a, b};
-    emulated_meet("mma_16x8x16", emulated_mma<T>, ALL_LANES, &product);
-}
-
-struct EmulatedRows { u32* d; const u16* row; };
-template <bool TRANSPOSED> static void emulated_ldmatrix(void** requests) {
-    auto lanes = (EmulatedRows**)requests;
-    for (int lane = 0; lane < WARP; lane++)
-        for (int matrix = 0; matrix < 4; matrix++) {
-            int g = lane / 4, t = lane % 4;
-            u16 low = TRANSPOSED ? lanes[matrix * 8 + 2 * t]->row[g] : lanes[matrix * 8 + g]->row[2 * t];
-            u16 high = TRANSPOSED ? lanes[matrix * 8 + 2 * t + 1]->row[g] : lanes[matrix * 8 + g]->row[2 * t + 1];
-            lanes[lane]->d[matrix] = (u32)high << 16 | low;
-        }
-}
-DEVICE void ldmatrix_x4(u32 d[4], const void* row) {
-    EmulatedRows rows = {d, (const u16*)row};
-    emulated_meet("ldmatrix_x4", emulated_ldmatrix<false>, ALL_LANES, &rows);
-}
-DEVICE void ldmatrix_x4_transposed(u32 d[4], const void* row) {
-    EmulatedRows rows = {d, (const u16*)row};
-    emulated_meet("ldmatrix_x4_transposed", emulated_ldmatrix<true>, ALL_LANES, &rows);
-}
-
-DEVICE void copy_async_16(void* shared, const void* global, bool wanted = true) {
-    if (wanted) __builtin_memcpy(shared, global, 16);
-    else __builtin_memset(shared, 0, 16);
-}
-DEVICE void copy_async_commit() {}
-template <int N> DEVICE void copy_async_wait() {}
-
 #endif
+
+// ---- Many tensors in one launch, and tensors whose elements lie anyhow. See the ops' tables.rs ----
+
+// Entry i has the blocks from starts[i] on.
+template <class E, int N> struct Table {
+    u32 n;
+    u32 starts[N];
+    E entries[N];
+};
+
+// The entry that a block works on.
+template <class E, int N> DEVICE u32 entry_of(const Table<E, N>& table, u32 block) {
+    u32 low = 0, high = table.n;
+    while (high - low > 1) {
+        u32 middle = (low + high) / 2;
+        if (table.starts[middle] <= block) low = middle;
+        else high = middle;
+    }
+    return low;
+}
+
+struct Strided {
+    u64 rank;
+    u64 extents[8];
+    i64 strides[8];
+};
+
+// Where an element lies, given its number in row-major order.
+DEVICE i64 place_of(const Strided& strided, u64 index) {
+    i64 offset = 0;
+    for (int axis = (int)strided.rank - 1; axis >= 0; axis--) {
+        offset += (i64)(index % strided.extents[axis]) * strided.strides[axis];
+        index /= strided.extents[axis];
+    }
+    return offset;
+}
 
 // ---- Faults: values that a kernel refuses. See fault.rs ----
 

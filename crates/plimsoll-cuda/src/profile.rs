@@ -25,6 +25,11 @@ pub struct Profile {
 }
 
 impl Profile {
+    /// The profile of a model, if there is one.
+    pub fn of_model(name: &str) -> Option<Profile> {
+        [Profile::h200()].into_iter().find(|profile| profile.name == name)
+    }
+
     /// An NVIDIA H200.
     pub fn h200() -> Profile {
         Profile {

@@ -5,6 +5,7 @@
 //! forgotten.
 
 use std::cell::RefCell;
+use std::sync::Arc;
 
 use plimsoll_tensor::{
     DType, IntoShape, Owner, Result, Shape, Tensor, Variable, current_scope, scope, with_owner,
@@ -13,6 +14,7 @@ use plimsoll_tensor::{
 use crate::initializer::{Fans, Initializer};
 use crate::model::{Mode, Model};
 use crate::policy::{Policy, current_policy, with_policy};
+use crate::prediction::Prediction;
 
 /// A description of a layer: plain data, from which any number of models can be built.
 ///
@@ -157,10 +159,14 @@ pub struct Forward {
     pub(crate) output: Shape,
     pub(crate) takes: Option<DType>,
     pub(crate) function: Box<Function>,
+    pub(crate) prediction: Option<Box<PredictionFunction>>,
 }
 
 /// What a built layer does.
 pub(crate) type Function = dyn Fn(&Tensor, Mode) -> Result<Tensor> + Send + Sync;
+
+/// What a built layer does that can leave its last linear function to a loss.
+pub(crate) type PredictionFunction = dyn Fn(&Tensor, Mode) -> Result<Prediction> + Send + Sync;
 
 impl Forward {
     /// A function whose outputs' examples have the shape `output`.
@@ -171,7 +177,27 @@ impl Forward {
         output: impl IntoShape,
         function: impl Fn(&Tensor, Mode) -> Result<Tensor> + Send + Sync + 'static,
     ) -> Result<Forward> {
-        Ok(Forward { output: output.into_shape()?, takes: None, function: Box::new(function) })
+        Ok(Forward {
+            output: output.into_shape()?,
+            takes: None,
+            function: Box::new(function),
+            prediction: None,
+        })
+    }
+
+    /// A function that ends in a linear one, or may: `prediction` gives what goes into that and its weights, so that a
+    /// loss can compute with them.
+    ///
+    /// # Errors
+    /// A shape with too many dimensions.
+    pub fn ending_linear(
+        output: impl IntoShape,
+        prediction: impl Fn(&Tensor, Mode) -> Result<Prediction> + Send + Sync + 'static,
+    ) -> Result<Forward> {
+        let prediction = Arc::new(prediction);
+        let same = prediction.clone();
+        let forward = Forward::new(output, move |x, mode| prediction(x, mode)?.values())?;
+        Ok(Forward { prediction: Some(Box::new(move |x, mode| same(x, mode))), ..forward })
     }
 
     /// This function as one of inputs of that dtype, such as the whole numbers that an embedding takes.

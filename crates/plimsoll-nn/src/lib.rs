@@ -15,6 +15,7 @@ pub mod metrics;
 mod model;
 pub mod optimizers;
 mod policy;
+mod prediction;
 mod summary;
 pub mod train;
 
@@ -25,5 +26,6 @@ pub use metrics::Metric;
 pub use model::{Mode, Model};
 pub use optimizers::{Method, Optimizer};
 pub use policy::{Policy, current_policy, set_policy, with_policy};
+pub use prediction::Prediction;
 pub use summary::{Summary, SummaryRow};
 pub use train::Trainer;

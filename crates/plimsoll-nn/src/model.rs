@@ -9,6 +9,7 @@ use plimsoll_tensor::{
 
 use crate::layer::Forward;
 use crate::policy::Policy;
+use crate::prediction::Prediction;
 use crate::summary::Summary;
 
 /// Whether a forward pass is one of training: dropout drops, and batch norm takes its statistics from the batch.
@@ -71,6 +72,23 @@ impl Model {
                 return recompute(&[&x], move |inputs| model.run(&inputs[0], mode));
             }
             self.run(&x, mode)
+        };
+        if self.0.name.is_empty() { run() } else { scope(&self.0.name, run) }
+    }
+
+    /// The output for a batch of inputs, with its last linear function left to a loss if the model ends in one.
+    ///
+    /// # Errors
+    /// Inputs that do not fit; memory that is full.
+    #[track_caller]
+    pub fn prediction(&self, x: &Tensor, mode: Mode) -> Result<Prediction> {
+        let _line = at_callers_line();
+        let Some(prediction) = self.0.forward.prediction.as_ref().filter(|_| !self.0.recompute) else {
+            return self.forward(x, mode).map(Prediction::Values);
+        };
+        let run = || {
+            let x = self.0.policy.cast(x)?;
+            prediction(&x, mode).map_err(|error| error.in_layer(&self.0.path))
         };
         if self.0.name.is_empty() { run() } else { scope(&self.0.name, run) }
     }

@@ -5,7 +5,7 @@
 
 use plimsoll::nn::initializer::Fans;
 use plimsoll::nn::layers::{Dense, Dropout, Embedding, LayerNorm, MultiHeadAttention, Residual, Sequential};
-use plimsoll::nn::{Forward, Initializer, Layer, variable};
+use plimsoll::nn::{Forward, Initializer, Layer, Prediction, variable};
 use plimsoll::{Activation, Error, Result, Shape};
 
 /// The size of a model.
@@ -119,15 +119,15 @@ impl Layer for Gpt {
         if !self.tied {
             let head = Dense::new(self.vocabulary).no_bias().kernel_initializer(self.kernels()).named("head");
             let head = head.build(trunk.output_shape())?;
-            return Forward::new(output, move |ids, mode| {
+            return Forward::ending_linear(output, move |ids, mode| {
                 let x = trunk.forward(&embedding.forward(ids, mode)?, mode)?;
-                head.forward(&x, mode)
+                head.prediction(&x, mode)
             });
         }
         let table = embedding.own_variables()[0].clone();
-        Forward::new(output, move |ids, mode| {
-            let x = trunk.forward(&embedding.forward(ids, mode)?, mode)?;
-            x.linear(&table.transpose(0, 1)?, None, Activation::None)
+        Forward::ending_linear(output, move |ids, mode| {
+            let rows = trunk.forward(&embedding.forward(ids, mode)?, mode)?;
+            Ok(Prediction::Linear { rows, weights: table.transpose(0, 1)? })
         })
     }
 }

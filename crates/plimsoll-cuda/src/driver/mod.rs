@@ -1,37 +1,236 @@
-//! The driver's GPUs.
+//! The driver's GPUs: what the back end's face asks for, by the driver's own functions and NVIDIA's libraries.
 
-use std::convert::Infallible;
-use std::ops::Range;
+mod blaslt;
+mod cache;
+mod compile;
+mod context;
+mod dnn;
+mod handles;
+mod libraries;
+mod pages;
+mod staging;
 
-use plimsoll_memory::{Region, Source, SourceError};
+use std::ffi::{CString, c_int, c_void};
+use std::ptr;
+use std::sync::{Arc, Mutex, PoisonError};
 
-use crate::backend::Backend;
+use cudarc::driver::sys::{self, CUfunction, CUfunction_attribute as Attribute, CUmodule};
+
+use self::blaslt::Blas;
+use self::cache::Cache;
+use self::context::{Context, check};
+use self::dnn::Dnn;
+use self::staging::Staging;
+use crate::backend::{Backend, Function};
+use crate::convolution::{Convolution, ConvolutionOperands};
 use crate::error::{Error, Result};
+use crate::gpu::MemoryInfo;
+use crate::kernel::Grid;
+use crate::matmul::{Matmul, MatmulOperands};
+use crate::pages::Pages;
 use crate::profile::Profile;
+
+pub use self::compile::compile;
+pub use self::libraries::{LibraryInfo, libraries};
+pub use self::pages::DriverPages;
 
 /// The GPU of that number.
 pub(crate) fn open(number: usize) -> Result<(Box<dyn Backend>, Profile)> {
-    Err(Error::new(format!("GPU {number} is not there: no CUDA driver was found")))
+    let (context, profile) = Context::open(number)?;
+    let driver = Driver {
+        staging: Mutex::new(None),
+        modules: Mutex::new(Vec::new()),
+        blas: Mutex::new(None),
+        dnn: Mutex::new(None),
+        cache: Cache::of_user(),
+        profile: profile.clone(),
+        context: Arc::new(context),
+    };
+    Ok((Box::new(driver), profile))
 }
 
-/// Pages of the driver's virtual memory.
-pub struct DriverPages(Infallible);
+/// A GPU of the driver's. What is not always needed is made when it first is.
+struct Driver {
+    staging: Mutex<Option<Staging>>,
+    /// What kernels were loaded in.
+    modules: Mutex<Vec<Module>>,
+    blas: Mutex<Option<Blas>>,
+    dnn: Mutex<Option<Dnn>>,
+    cache: Cache,
+    profile: Profile,
+    context: Arc<Context>,
+}
 
-// SAFETY: there is no value of this type.
-unsafe impl Source for DriverPages {
-    fn region_bytes(&self, _region: Region) -> u64 {
-        match self.0 {}
+/// Calls with the value behind a lock, which is made if it is not there yet.
+fn with<T>(
+    cell: &Mutex<Option<T>>,
+    make: impl FnOnce() -> Result<T>,
+    call: impl FnOnce(&mut T) -> Result<()>,
+) -> Result<()> {
+    let mut guard = cell.lock().unwrap_or_else(PoisonError::into_inner);
+    let value = match guard.take() {
+        Some(value) => value,
+        None => make()?,
+    };
+    call(guard.insert(value))
+}
+
+/// An address as the driver's functions take it.
+fn address(pointer: *const u8) -> u64 {
+    pointer.expose_provenance() as u64
+}
+
+impl Backend for Driver {
+    fn build(&self, entry: &str, source: &str) -> Result<Function> {
+        let code = compile::compile_cached(&self.cache, source, entry, self.profile.architecture)?;
+        self.context.enter()?;
+        let module = Module::load(&self.context, &code)?;
+        let function = module.function(entry, self.profile.shared_bytes_per_block)?;
+        self.modules.lock().unwrap_or_else(PoisonError::into_inner).push(module);
+        Ok(function)
     }
 
-    fn base(&self, _region: Region) -> *mut u8 {
-        match self.0 {}
+    unsafe fn launch(&self, function: Function, grid: Grid, params: &mut [*mut c_void]) -> Result<()> {
+        self.context.enter()?;
+        let (blocks, threads) = (grid.blocks, grid.threads);
+        // SAFETY: the function was loaded and lives as long as `self`; the caller vouches for the parameters.
+        let status = unsafe {
+            sys::cuLaunchKernel(
+                ptr::with_exposed_provenance_mut(function.0),
+                blocks[0],
+                blocks[1],
+                blocks[2],
+                threads[0],
+                threads[1],
+                1,
+                grid.shared_bytes,
+                self.context.stream,
+                params.as_mut_ptr(),
+                ptr::null_mut(),
+            )
+        };
+        check(status, "cuLaunchKernel")
     }
 
-    fn commit(&self, _region: Region, _range: Range<u64>) -> Result<(), SourceError> {
-        match self.0 {}
+    unsafe fn upload(&self, from: *const u8, to: *mut u8, n_bytes: usize) -> Result<()> {
+        self.context.enter()?;
+        let make = || Staging::new(&self.context);
+        // SAFETY: the caller vouches for both addresses.
+        with(&self.staging, make, |staging| unsafe { staging.upload(from, to, n_bytes) })
     }
 
-    fn decommit(&self, _region: Region, _range: Range<u64>) -> Result<(), SourceError> {
-        match self.0 {}
+    unsafe fn download(&self, from: *const u8, to: *mut u8, n_bytes: usize) -> Result<()> {
+        if n_bytes > 0 {
+            self.context.enter()?;
+            // SAFETY: the caller vouches for both addresses; the host's is waited for below.
+            let status =
+                unsafe { sys::cuMemcpyDtoHAsync_v2(to.cast(), address(from), n_bytes, self.context.stream) };
+            check(status, "cuMemcpyDtoHAsync")?;
+        }
+        self.context.synchronize()
+    }
+
+    unsafe fn copy(&self, from: *const u8, to: *mut u8, n_bytes: usize) -> Result<()> {
+        if n_bytes == 0 {
+            return Ok(());
+        }
+        self.context.enter()?;
+        // SAFETY: the caller vouches for both addresses.
+        let status =
+            unsafe { sys::cuMemcpyDtoDAsync_v2(address(to), address(from), n_bytes, self.context.stream) };
+        check(status, "cuMemcpyDtoDAsync")
+    }
+
+    unsafe fn fill(&self, to: *mut u8, byte: u8, n_bytes: usize) -> Result<()> {
+        if n_bytes == 0 {
+            return Ok(());
+        }
+        self.context.enter()?;
+        // SAFETY: the caller vouches for the address.
+        let status = unsafe { sys::cuMemsetD8Async(address(to), byte, n_bytes, self.context.stream) };
+        check(status, "cuMemsetD8Async")
+    }
+
+    unsafe fn matmul(&self, matmul: &Matmul, operands: &MatmulOperands) -> Result<()> {
+        self.context.enter()?;
+        let make = || Blas::new(&self.context);
+        // SAFETY: the caller vouches for the addresses.
+        with(&self.blas, make, |blas| unsafe { blas.matmul(matmul, operands) })
+    }
+
+    unsafe fn convolve(&self, convolution: &Convolution, operands: &ConvolutionOperands) -> Result<()> {
+        self.context.enter()?;
+        let make = || Dnn::new(&self.context);
+        // SAFETY: the caller vouches for the addresses.
+        with(&self.dnn, make, |dnn| unsafe { dnn.convolve(convolution, operands) })
+    }
+
+    fn synchronize(&self) -> Result<()> {
+        self.context.synchronize()
+    }
+
+    fn memory(&self) -> Result<MemoryInfo> {
+        self.context.memory()
+    }
+
+    fn pages(&self) -> Result<Pages> {
+        DriverPages::new(&self.context, self.profile.granule).map(Pages::Driver)
+    }
+
+    fn shared_cell(&self, n_bytes: usize) -> Result<(*mut u8, *mut u8)> {
+        let on_host = self.context.host_memory(n_bytes)?;
+        // SAFETY: the memory was just made, with as many bytes.
+        unsafe { on_host.write_bytes(0, n_bytes) };
+        let mut on_device = 0;
+        // SAFETY: the memory is mapped for the device; the call writes one address.
+        let status = unsafe { sys::cuMemHostGetDevicePointer_v2(&raw mut on_device, on_host.cast(), 0) };
+        check(status, "cuMemHostGetDevicePointer")?;
+        Ok((ptr::with_exposed_provenance_mut(on_device as usize), on_host))
+    }
+}
+
+/// Loaded machine code.
+struct Module {
+    context: Arc<Context>,
+    module: CUmodule,
+}
+
+// SAFETY: a handle of the driver's, which any thread may use.
+unsafe impl Send for Module {}
+
+impl Module {
+    fn load(context: &Arc<Context>, code: &[u8]) -> Result<Module> {
+        let mut module = ptr::null_mut();
+        // SAFETY: the code is a whole cubin, whose header says how long it is.
+        check(unsafe { sys::cuModuleLoadData(&raw mut module, code.as_ptr().cast()) }, "cuModuleLoadData")?;
+        Ok(Module { context: context.clone(), module })
+    }
+
+    /// The entry of that name, allowed to take all the shared memory that a block may have.
+    fn function(&self, entry: &str, shared_bytes: u32) -> Result<Function> {
+        let name =
+            CString::new(entry).map_err(|_| Error::new(format!("{entry:?} is no name of a kernel")))?;
+        let mut function: CUfunction = ptr::null_mut();
+        // SAFETY: the module is loaded, and the name ends in zero.
+        let status = unsafe { sys::cuModuleGetFunction(&raw mut function, self.module, name.as_ptr()) };
+        check(status, "cuModuleGetFunction")?;
+        let mut declared: c_int = 0;
+        let shared = Attribute::CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES;
+        // SAFETY: the function was just found; the call writes one number.
+        check(unsafe { sys::cuFuncGetAttribute(&raw mut declared, shared, function) }, "cuFuncGetAttribute")?;
+        let rest = shared_bytes as c_int - declared;
+        let most = Attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
+        // SAFETY: the function was just found.
+        check(unsafe { sys::cuFuncSetAttribute(function, most, rest) }, "cuFuncSetAttribute")?;
+        Ok(Function(function.expose_provenance()))
+    }
+}
+
+impl Drop for Module {
+    fn drop(&mut self) {
+        // A kernel of it may still be running.
+        let _ = self.context.synchronize();
+        // SAFETY: the module is loaded, and nothing of it is in use any more.
+        let _ = unsafe { sys::cuModuleUnload(self.module) };
     }
 }

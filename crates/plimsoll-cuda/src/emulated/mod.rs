@@ -3,11 +3,12 @@
 //! A kernel is compiled by the system's C++ compiler (`module`), after a prelude that gives CUDA's words a meaning
 //! (`prelude.hpp`). Blocks run one after the other; the threads of a block are fibers (`fiber`) that a machine lets run in
 //! turn (`machine`), so that barriers and operations of warps do what they do on a GPU. What a GPU leaves undefined is
-//! made visible: a barrier or a shuffle at which not all threads meet is an error that says who waits where; memory that
-//! nobody has written, shared or fresh from the device, is all ones, which as floats is not a number.
+//! made visible: a barrier or a shuffle at which not all threads meet, an index beyond a declared array and an address
+//! that is not aligned are errors that say which thread and which line; memory that nobody has written, shared or fresh
+//! from the device, is all ones, which as floats is not a number.
 //!
-//! It is not fast and does not try to be; it knows no streams, and a launch is done when it returns. A kernel that
-//! writes where it must not is not noticed: that is for the tools of a real GPU.
+//! It is not fast and does not try to be; it knows no streams, and a launch is done when it returns. A kernel that goes
+//! beyond the memory that a parameter points to is not noticed: that is for the tools of a real GPU.
 
 mod convolution;
 mod fiber;
@@ -16,6 +17,7 @@ mod matmul;
 mod module;
 mod number;
 mod pages;
+mod status;
 
 use std::ffi::c_void;
 use std::sync::Arc;
@@ -54,7 +56,7 @@ pub(crate) fn open() -> Result<(Box<dyn Backend>, Profile)> {
 
 /// The host as a GPU.
 struct Emulated {
-    compiler: Compiler,
+    compiler: &'static Compiler,
     /// Bytes that all sources of pages of this device hold.
     committed: Arc<AtomicU64>,
 }

@@ -5,6 +5,7 @@ use plimsoll_tensor::{Activation, Result, Shape};
 use super::last_extent;
 use crate::initializer::{Fans, Initializer};
 use crate::layer::{Forward, Layer, variable};
+use crate::prediction::Prediction;
 
 /// `activation(x kernel + bias)` over the last dimension: `[batch, .., in]` to `[batch, .., units]`.
 ///
@@ -60,8 +61,12 @@ impl Layer for Dense {
         let kernel = variable("kernel", [inputs, self.units], self.kernel, fans)?;
         let bias = self.bias.map(|bias| variable("bias", self.units, bias, fans)).transpose()?;
         let activation = self.activation;
-        Forward::new(input.with_dim(input.rank() - 1, self.units), move |x, _| {
-            x.linear(&kernel, bias.as_deref(), activation)
-        })
+        let output = input.with_dim(input.rank() - 1, self.units);
+        if bias.is_none() && activation == Activation::None {
+            return Forward::ending_linear(output, move |x, _| {
+                Ok(Prediction::Linear { rows: x.clone(), weights: (*kernel).clone() })
+            });
+        }
+        Forward::new(output, move |x, _| x.linear(&kernel, bias.as_deref(), activation))
     }
 }

@@ -8,6 +8,7 @@ use plimsoll_tensor::{Result, Shape};
 
 use crate::layer::{Forward, Layer, build_as};
 use crate::model::Model;
+use crate::prediction::Prediction;
 
 /// Layers one after the other; each is built for what the one before gives.
 ///
@@ -73,14 +74,15 @@ impl Layer for Sequential {
             shape = *part.output_shape();
             parts.push(part);
         }
-        Forward::new(shape, move |x, mode| {
-            let Some((first, rest)) = parts.split_first() else { return Ok(x.clone()) };
+        Forward::ending_linear(shape, move |x, mode| {
+            let Some((last, parts)) = parts.split_last() else { return Ok(Prediction::Values(x.clone())) };
+            let Some((first, rest)) = parts.split_first() else { return last.prediction(x, mode) };
             // Each value is dropped as soon as the next one is there.
             let mut value = first.forward(x, mode)?;
             for part in rest {
                 value = part.forward(&value, mode)?;
             }
-            Ok(value)
+            last.prediction(&value, mode)
         })
     }
 }

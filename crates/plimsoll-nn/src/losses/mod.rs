@@ -22,6 +22,8 @@ pub(crate) use sparse_categorical_crossentropy::class_indices;
 
 use plimsoll_tensor::{DType, Error, Result, Tensor, at_callers_line};
 
+use crate::prediction::Prediction;
+
 /// How far predictions are from labels.
 pub trait Loss: Send + Sync {
     /// The name, as logs show it.
@@ -41,6 +43,16 @@ pub trait Loss: Send + Sync {
     fn call(&self, labels: &Tensor, predictions: &Tensor) -> Result<Tensor> {
         let _line = at_callers_line();
         self.losses(labels, predictions)?.mean(..)
+    }
+
+    /// The same as [`call`](Loss::call), for a prediction that may not be computed yet.
+    ///
+    /// # Errors
+    /// Labels that do not fit the predictions; memory that is full.
+    #[track_caller]
+    fn of(&self, labels: &Tensor, prediction: Prediction) -> Result<Tensor> {
+        let _line = at_callers_line();
+        self.call(labels, &prediction.values()?)
     }
 
     /// The sum of [`losses`](Loss::losses), each times its weight, over their number, as Keras has it.

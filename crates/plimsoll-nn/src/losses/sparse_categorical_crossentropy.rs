@@ -4,6 +4,7 @@ use plimsoll_tensor::{DType, Result, Tensor};
 
 use super::probabilities::Look;
 use super::{Loss, wide};
+use crate::prediction::Prediction;
 
 /// The cross entropy of class indices `[..]` and predictions `[.., classes]`: `-ln(prediction of the class)`.
 ///
@@ -44,6 +45,16 @@ impl Loss for SparseCategoricalCrossentropy {
         // The loss of logits takes the log-sum-exp away from each; after clipping that is not quite zero.
         let logs = self.look.log(NAME, &predictions)?;
         logs.sparse_cross_entropy(&labels)?.sub(&logs.logsumexp(-1)?)
+    }
+
+    fn of(&self, labels: &Tensor, prediction: Prediction) -> Result<Tensor> {
+        match prediction {
+            Prediction::Linear { rows, weights } if self.from_logits => {
+                let labels = class_indices(labels, &rows)?;
+                rows.linear_cross_entropy(&weights, &labels, None)
+            }
+            other => self.call(labels, &other.values()?),
+        }
     }
 }
 

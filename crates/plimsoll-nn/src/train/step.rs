@@ -79,8 +79,8 @@ impl Stepper {
     fn gradients_of_part(&mut self, pair: &Pair, share: Option<f64>) -> Result<(Tensor, Vec<Tensor>)> {
         let tape = GradientTape::new();
         let (loss, scaled) = tape.record(|| {
-            let predictions = self.model.forward(&pair.inputs, Mode::Train)?;
-            let loss = self.loss.call(&pair.labels, &predictions)?;
+            let prediction = self.model.prediction(&pair.inputs, Mode::Train)?;
+            let loss = self.loss.of(&pair.labels, prediction)?;
             let loss = share.map_or_else(|| Ok(loss.clone()), |share| loss.mul(share))?;
             let scaled = self.optimizer.scale_loss(&loss)?;
             Ok((loss.stop_gradient(), scaled))

@@ -1,10 +1,11 @@
 //! `linear`: rows times a matrix, plus a bias, through an activation, in one kernel.
 
 use plimsoll_cpu::math;
+use plimsoll_cuda::{Gpu, Profile};
 use plimsoll_gemm as gemm;
 
 use super::activation::Activation;
-use super::matmul::{as_rows, product, workspace};
+use super::matmul::{as_rows, cuda, product, workspace};
 use crate::context;
 use crate::error::{Error, Result};
 use crate::execute::call;
@@ -58,8 +59,18 @@ impl Op for Linear {
         for_floats!(run.inputs[0].dtype(), T => run_on::<T>(self, run))
     }
 
+    fn run_cuda(&self, run: &mut Run<'_>, gpu: &Gpu) -> Result<()> {
+        let operands = [&as_matrix(run.inputs[0].meta), run.inputs[1].meta];
+        let after = cuda::After { bias: run.inputs.get(2), activation: self.activation };
+        cuda::product(run, gpu, "linear", &operands, after)
+    }
+
     fn workspace(&self, inputs: &[&Meta]) -> usize {
         workspace(&[&as_matrix(inputs[0]), inputs[1]])
+    }
+
+    fn workspace_cuda(&self, inputs: &[&Meta], profile: &Profile) -> usize {
+        cuda::workspace(&[&as_matrix(inputs[0]), inputs[1]], profile)
     }
 
     fn cost(&self, inputs: &[&Meta], outputs: &[&Meta]) -> Cost {

@@ -13,7 +13,7 @@ struct Numbers {
     u64 words[4];
 };
 
-#define NUMBER(i) ((C)numbers.numbers[i])
+#define NUMBER(i) (cast<C>(numbers.numbers[i]))
 #define WORD(i) (numbers.words[i])
 
 KERNEL __launch_bounds__(256) ENTRY(PARAMS const Places places, const Numbers numbers) {

@@ -13,7 +13,7 @@ use super::{CODE_BITS, c_name, code};
 use crate::dtype::DType;
 use crate::error::Result;
 use crate::layout::Layout;
-use crate::op::Operand;
+use crate::op::{Operand, Run};
 use crate::shape::{MAX_RANK, Shape};
 
 static TEMPLATE: Template = Template { name: "elementwise", text: include_str!("elementwise.cu") };
@@ -24,6 +24,9 @@ const MAX_INPUTS: usize = 6;
 const VECTOR_BYTES: usize = 16;
 /// The threads of a block.
 const THREADS: u32 = 256;
+/// The variants of [`fill`] and [`convert`], which ops with a body of their own call, too.
+const FILL: u64 = (1 << 12) - 1;
+const CONVERT: u64 = FILL - 1;
 
 /// An elementwise kernel on its way.
 pub(crate) struct Elementwise<'a> {
@@ -68,10 +71,48 @@ struct Axes {
     strides: [[isize; MAX_RANK]; MAX_INPUTS],
 }
 
+/// Starts a kernel over all inputs and outputs of an op; see [`Elementwise`] for the body.
+pub(crate) fn over(
+    op: &'static str,
+    run: &Run<'_>,
+    gpu: &Gpu,
+    numbers: &[f64],
+    words: &[u64],
+    body: impl Fn() -> String,
+) -> Result<()> {
+    let inputs: SmallVec<[&Operand; 3]> = run.inputs.iter().collect();
+    let outputs: SmallVec<[&Operand; 1]> = run.outputs.iter().collect();
+    Elementwise { op, inputs: &inputs, outputs: &outputs, numbers, words, variant: 0 }.run(gpu, body)
+}
+
+/// Copies the elements of an operand to a row-major one of the same shape, converting them if the dtypes differ.
+pub(crate) fn convert(op: &'static str, gpu: &Gpu, from: &Operand, to: &Operand) -> Result<()> {
+    let kernel =
+        Elementwise { op, inputs: &[from], outputs: &[to], numbers: &[], words: &[], variant: CONVERT };
+    kernel.run(gpu, || format!("y0 = cast<Compute<{}>>(x0);", c_name(to.dtype())))
+}
+
+/// Sets every element of a row-major operand to a number, for an op.
+pub(crate) fn fill(op: &'static str, gpu: &Gpu, to: &Operand, value: f64) -> Result<()> {
+    let n_bytes = to.n_elems() * to.dtype().size();
+    if n_bytes > 0 && value.to_bits() == 0 {
+        // SAFETY: `execute` hands out operands that are valid for their layouts; zero is no bits in every dtype.
+        return Ok(unsafe { gpu.fill(op, to.ptr(), 0, n_bytes) }?);
+    }
+    let kernel =
+        Elementwise { op, inputs: &[], outputs: &[to], numbers: &[value], words: &[], variant: FILL };
+    kernel.run(gpu, || "y0 = NUMBER(0);".to_owned())
+}
+
 impl Elementwise<'_> {
     /// Starts the kernel. `body` is C++: statements that set `y0`, ... from `x0`, ..., `index` (the element's number),
     /// `NUMBER(i)` and `WORD(i)`; it must depend on the op, the dtypes and `variant` alone.
     pub fn run(&self, gpu: &Gpu, body: impl Fn() -> String) -> Result<()> {
+        self.run_with(gpu, "", body)
+    }
+
+    /// Starts a kernel whose body calls device functions; `functions` is their text.
+    pub fn run_with(&self, gpu: &Gpu, functions: &'static str, body: impl Fn() -> String) -> Result<()> {
         let shape = self.outputs[0].shape();
         let n = shape.n_elems();
         if n == 0 {
@@ -81,7 +122,7 @@ impl Elementwise<'_> {
         let v = self.vector_len(&axes, n);
         let is_wide = n >= 1 << 31;
         let kernel = gpu.kernel(&TEMPLATE, self.op, self.key(&axes, v, is_wide), || {
-            self.define(&axes, v, is_wide, &body())
+            self.define(&axes, v, is_wide, &body()) + functions
         })?;
         let mut places = Places { n: n as u64, extents: [0; MAX_RANK], strides: [[0; MAX_RANK]; MAX_INPUTS] };
         for axis in 0..axes.rank {

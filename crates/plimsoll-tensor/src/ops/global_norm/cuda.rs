@@ -44,18 +44,13 @@ pub(super) fn run(run: &Run<'_>, gpu: &Gpu) -> Result<()> {
         }
     }
     let (norm, first_bad) = (&run.outputs[0], &run.outputs[1]);
-    let kernel = gpu.kernel(&TOTAL, OP, code(norm.dtype()), || {
-        format!("typedef {} Norm;", c_name(norm.dtype()))
-    })?;
+    let kernel =
+        gpu.kernel(&TOTAL, OP, code(norm.dtype()), || format!("typedef {} Norm;", c_name(norm.dtype())))?;
     let n: usize = run.inputs.iter().map(|input| n_chunks(input.n_elems())).sum();
     // SAFETY: the scratch memory holds a partial for each chunk, which the launches before wrote; the outputs are single
     // elements of these types.
     unsafe {
-        gpu.launch(
-            &kernel,
-            Grid::of(1, 1024),
-            &[&run.workspace, &n, &NOTHING, &norm.ptr(), &first_bad.ptr()],
-        )
+        gpu.launch(&kernel, Grid::of(1, 1024), &[&run.workspace, &n, &NOTHING, &norm.ptr(), &first_bad.ptr()])
     }?;
     Ok(())
 }
@@ -82,22 +77,21 @@ fn squares(run: &Run<'_>, gpu: &Gpu, dtype: DType, strided: Option<usize>) -> Re
         *chunks += n_chunks(input.n_elems());
         Some((first_chunk, (number, input)))
     });
-    let entries = with_chunks.filter(|(_, numbered)| is_wanted(numbered)).map(|(first_chunk, (number, x))| {
-        let entry = Entry {
-            x: x.ptr(),
-            n: x.n_elems() as u64,
-            first_chunk: first_chunk as u64,
-            number: number as f64,
-            is_aligned: u64::from(is_aligned(x.ptr())),
-        };
-        (entry, n_chunks(x.n_elems()))
-    });
+    let entries =
+        with_chunks.filter(|(_, numbered)| is_wanted(numbered)).map(|(first_chunk, (number, x))| {
+            let entry = Entry {
+                x: x.ptr(),
+                n: x.n_elems() as u64,
+                first_chunk: first_chunk as u64,
+                number: number as f64,
+                is_aligned: u64::from(is_aligned(x.ptr())),
+            };
+            (entry, n_chunks(x.n_elems()))
+        });
     for_each_table::<Entry, N_ENTRIES>(entries, |table, n_blocks| {
         // SAFETY: the inputs are of this dtype and hold as many elements, where the strides say if they are strided; the
         // scratch memory has a place for each chunk.
-        unsafe {
-            gpu.launch(&kernel, Grid::of(n_blocks, 256), &[table, &run.workspace, &NOTHING, &places])
-        }?;
+        unsafe { gpu.launch(&kernel, Grid::of(n_blocks, 256), &[table, &run.workspace, &NOTHING, &places]) }?;
         Ok(())
     })
 }

@@ -14,7 +14,8 @@ use super::cuda::{self, Attributes, CommonParam, DECAYS, THREADS};
 use super::elements::{self, BLOCK_LEN, Room};
 use super::operands::{Members, Operands, check_like};
 use super::quantise::{
-    SIGNED_VALUES, UNSIGNED_VALUES, dequantise_signed, dequantise_unsigned, quantise_signed, quantise_unsigned,
+    SIGNED_VALUES, UNSIGNED_VALUES, dequantise_signed, dequantise_unsigned, quantise_signed,
+    quantise_unsigned,
 };
 use super::samples::{steps, torch_steps, ways};
 use super::{Adam, Algorithm, Common, Member, Rule, StateSpec, Step, Update, update_tile};

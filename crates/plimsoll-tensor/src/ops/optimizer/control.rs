@@ -301,9 +301,8 @@ impl Op for BeginStep {
         };
         let norm_dtype = norm.map_or(DType::F32, Operand::dtype);
         let variant = u64::from(norm_dtype == DType::F64);
-        let kernel = gpu.kernel(&BEGIN, self.name(), variant, || {
-            format!("typedef {} Norm;", c_name(norm_dtype))
-        })?;
+        let kernel =
+            gpu.kernel(&BEGIN, self.name(), variant, || format!("typedef {} Norm;", c_name(norm_dtype)))?;
         let pieces = self.schedule.as_ref().map_or(vec![], Schedule::pieces);
         let bytes: Vec<u8> = pieces.iter().flat_map(|piece| piece.to_ne_bytes()).collect();
         let stride = control.meta.layout.strides()[0] as i64;

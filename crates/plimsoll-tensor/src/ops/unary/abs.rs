@@ -16,6 +16,7 @@ impl Unary for Abs {
     const DOC: &'static str = "The magnitude of each element.";
     const READS: Reads = Reads::Input;
     const TORCH: &'static str = "x0.abs()";
+    const CUDA: [&'static str; 2] = ["m::abs(x0)", "m::sign(v)"];
 
     fn sample() -> Abs {
         Abs

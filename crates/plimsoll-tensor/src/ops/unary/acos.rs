@@ -16,6 +16,7 @@ impl Unary for Acos {
     const READS: Reads = Reads::Input;
     const RANGE: (f64, f64) = (-0.9, 0.9);
     const TORCH: &'static str = "x0.acos()";
+    const CUDA: [&'static str; 2] = ["m::acos(x0)", "-m::rsqrt((C(1) - v) * (C(1) + v))"];
 
     fn sample() -> Acos {
         Acos

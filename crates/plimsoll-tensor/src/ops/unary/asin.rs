@@ -16,6 +16,7 @@ impl Unary for Asin {
     const READS: Reads = Reads::Input;
     const RANGE: (f64, f64) = (-0.9, 0.9);
     const TORCH: &'static str = "x0.asin()";
+    const CUDA: [&'static str; 2] = ["m::asin(x0)", "m::rsqrt((C(1) - v) * (C(1) + v))"];
 
     fn sample() -> Asin {
         Asin

@@ -15,6 +15,7 @@ impl Unary for Atan {
     const DOC: &'static str = "The angle whose tangent each element is.";
     const READS: Reads = Reads::Input;
     const TORCH: &'static str = "x0.atan()";
+    const CUDA: [&'static str; 2] = ["m::atan(x0)", "C(1) / (C(1) + v * v)"];
 
     fn sample() -> Atan {
         Atan

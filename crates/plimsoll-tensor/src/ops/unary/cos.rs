@@ -15,6 +15,7 @@ impl Unary for Cos {
     const DOC: &'static str = "The cosine of each element, in radians.";
     const READS: Reads = Reads::Input;
     const TORCH: &'static str = "x0.cos()";
+    const CUDA: [&'static str; 2] = ["m::cos(x0)", "-m::sin(v)"];
 
     fn sample() -> Cos {
         Cos

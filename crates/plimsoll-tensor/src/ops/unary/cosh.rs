@@ -24,6 +24,7 @@ impl Unary for Cosh {
     const DOC: &'static str = "The hyperbolic cosine of each element.";
     const READS: Reads = Reads::Input;
     const TORCH: &'static str = "x0.cosh()";
+    const CUDA: [&'static str; 2] = ["m::cosh(x0)", "m::sinh(v)"];
 
     fn sample() -> Cosh {
         Cosh

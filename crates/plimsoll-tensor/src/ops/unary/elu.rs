@@ -18,9 +18,17 @@ impl Unary for Elu {
     const DOC: &'static str = "Each element, or alpha (exp(x) - 1) where it is negative.";
     const READS: Reads = Reads::Output;
     const TORCH: &'static str = "F.elu(x0, 0.7)";
+    const CUDA: [&'static str; 2] = [
+        "x0 > C(0) ? x0 : NUMBER(0) * m::expm1(x0)",
+        "v > C(0) ? C(1) : v + NUMBER(0)",
+    ];
 
     fn sample() -> Elu {
         Elu { alpha: 0.7 }
+    }
+
+    fn numbers(self) -> [f64; 2] {
+        [self.alpha, 0.0]
     }
 
     #[inline(always)]

@@ -17,6 +17,7 @@ impl Unary for Erf {
     const DOC: &'static str = "The error function of each element.";
     const READS: Reads = Reads::Input;
     const TORCH: &'static str = "x0.erf()";
+    const CUDA: [&'static str; 2] = ["m::erf(x0)", "C(1.1283791670955126) * m::exp(-(v * v))"];
 
     fn sample() -> Erf {
         Erf

@@ -15,6 +15,7 @@ impl Unary for Exp {
     const DOC: &'static str = "e to the power of each element.";
     const READS: Reads = Reads::Output;
     const TORCH: &'static str = "x0.exp()";
+    const CUDA: [&'static str; 2] = ["m::exp(x0)", "v"];
 
     fn sample() -> Exp {
         Exp

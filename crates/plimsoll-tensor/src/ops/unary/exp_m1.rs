@@ -15,6 +15,7 @@ impl Unary for ExpM1 {
     const DOC: &'static str = "e to the power of each element, less one, accurate near zero.";
     const READS: Reads = Reads::Output;
     const TORCH: &'static str = "x0.expm1()";
+    const CUDA: [&'static str; 2] = ["m::expm1(x0)", "v + C(1)"];
 
     fn sample() -> ExpM1 {
         ExpM1

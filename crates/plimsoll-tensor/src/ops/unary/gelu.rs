@@ -27,6 +27,10 @@ impl Unary for Gelu {
     const DOC: &'static str = "Each element times the probability that a normal number is less (the exact form).";
     const READS: Reads = Reads::Input;
     const TORCH: &'static str = "F.gelu(x0)";
+    const CUDA: [&'static str; 2] = [
+        "x0 * (C(0.5) * (C(1) + m::erf(x0 * C(0.7071067811865476))))",
+        "C(0.5) * (C(1) + m::erf(v * C(0.7071067811865476))) + v * (C(0.3989422804014327) * m::exp(C(-0.5) * v * v))",
+    ];
 
     fn sample() -> Gelu {
         Gelu

@@ -28,9 +28,20 @@ impl Unary for GeluTanh {
     const DOC: &'static str = "The approximation of gelu by a hyperbolic tangent.";
     const READS: Reads = Reads::Input;
     const TORCH: &'static str = "F.gelu(x0, approximate='tanh')";
+    const CUDA: [&'static str; 2] = [
+        "x0 * m::sigmoid(x0 * (NUMBER(0) + NUMBER(1) * x0 * x0))",
+        "[=] { \
+            C s = m::sigmoid(v * (NUMBER(0) + NUMBER(1) * v * v)); \
+            return s + v * s * (C(1) - s) * (NUMBER(0) + C(3) * NUMBER(1) * v * v); \
+        }()",
+    ];
 
     fn sample() -> GeluTanh {
         GeluTanh
+    }
+
+    fn numbers(self) -> [f64; 2] {
+        [LINEAR, CUBIC]
     }
 
     #[inline(always)]

@@ -16,6 +16,10 @@ impl Unary for HardSigmoid {
     const READS: Reads = Reads::Output;
     const RANGE: (f64, f64) = (-5.0, 5.0);
     const TORCH: &'static str = "(x0 / 6 + 0.5).clamp(0, 1)";
+    const CUDA: [&'static str; 2] = [
+        "m::min(m::max(x0 * C(1.0 / 6.0) + C(0.5), C(0)), C(1))",
+        "v > C(0) && v < C(1) ? C(1.0 / 6.0) : C(0)",
+    ];
 
     fn sample() -> HardSigmoid {
         HardSigmoid

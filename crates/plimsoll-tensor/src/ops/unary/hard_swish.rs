@@ -16,6 +16,10 @@ impl Unary for HardSwish {
     const READS: Reads = Reads::Input;
     const RANGE: (f64, f64) = (-5.0, 5.0);
     const TORCH: &'static str = "F.hardswish(x0)";
+    const CUDA: [&'static str; 2] = [
+        "x0 * m::min(m::max(x0 + C(3), C(0)), C(6)) * C(1.0 / 6.0)",
+        "!(v > C(-3)) ? C(0) : v < C(3) ? v * C(1.0 / 3.0) + C(0.5) : C(1)",
+    ];
 
     fn sample() -> HardSwish {
         HardSwish

@@ -18,9 +18,14 @@ impl Unary for LeakyRelu {
     const DOC: &'static str = "Each element, or a fraction of it where it is negative.";
     const READS: Reads = Reads::Output;
     const TORCH: &'static str = "F.leaky_relu(x0, 0.1)";
+    const CUDA: [&'static str; 2] = ["x0 > C(0) ? x0 : NUMBER(0) * x0", "v > C(0) ? C(1) : NUMBER(0)"];
 
     fn sample() -> LeakyRelu {
         LeakyRelu { slope: 0.1 }
+    }
+
+    fn numbers(self) -> [f64; 2] {
+        [self.slope, 0.0]
     }
 
     #[inline(always)]

@@ -16,6 +16,7 @@ impl Unary for Ln {
     const READS: Reads = Reads::Input;
     const RANGE: (f64, f64) = (0.2, 3.0);
     const TORCH: &'static str = "x0.log()";
+    const CUDA: [&'static str; 2] = ["m::log(x0)", "C(1) / v"];
 
     fn sample() -> Ln {
         Ln

@@ -16,6 +16,7 @@ impl Unary for Ln1p {
     const READS: Reads = Reads::Input;
     const RANGE: (f64, f64) = (-0.7, 2.0);
     const TORCH: &'static str = "x0.log1p()";
+    const CUDA: [&'static str; 2] = ["m::log1p(x0)", "C(1) / (C(1) + v)"];
 
     fn sample() -> Ln1p {
         Ln1p

@@ -18,6 +18,7 @@ impl Unary for Log10 {
     const READS: Reads = Reads::Input;
     const RANGE: (f64, f64) = (0.2, 3.0);
     const TORCH: &'static str = "x0.log10()";
+    const CUDA: [&'static str; 2] = ["m::log10(x0)", "C(1) / (v * C(2.302585092994046))"];
 
     fn sample() -> Log10 {
         Log10

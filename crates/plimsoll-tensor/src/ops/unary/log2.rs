@@ -18,6 +18,7 @@ impl Unary for Log2 {
     const READS: Reads = Reads::Input;
     const RANGE: (f64, f64) = (0.2, 3.0);
     const TORCH: &'static str = "x0.log2()";
+    const CUDA: [&'static str; 2] = ["m::log2(x0)", "C(1) / (v * C(0.6931471805599453))"];
 
     fn sample() -> Log2 {
         Log2

@@ -15,6 +15,7 @@ impl Unary for LogSigmoid {
     const DOC: &'static str = "The logarithm of the logistic function of each element.";
     const READS: Reads = Reads::Output;
     const TORCH: &'static str = "F.logsigmoid(x0)";
+    const CUDA: [&'static str; 2] = ["m::min(x0, C(0)) - m::log1p(m::exp(-m::abs(x0)))", "-m::expm1(v)"];
 
     fn sample() -> LogSigmoid {
         LogSigmoid

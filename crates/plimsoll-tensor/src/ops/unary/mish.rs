@@ -23,6 +23,16 @@ impl Unary for Mish {
     const DOC: &'static str = "Each element times the hyperbolic tangent of its softplus.";
     const READS: Reads = Reads::Input;
     const TORCH: &'static str = "F.mish(x0)";
+    const CUDA: [&'static str; 2] = [
+        "[=] { \
+            C e = m::exp(m::min(x0, C(20))), n = e * (e + C(2)); \
+            return x0 * (n / (n + C(2))); \
+        }()",
+        "[=] { \
+            C e = m::exp(m::min(v, C(20))), n = e * (e + C(2)), sum = n + C(2); \
+            return n / sum + v * (e / (C(1) + e)) * (C(4) * (n + C(1)) / (sum * sum)); \
+        }()",
+    ];
 
     fn sample() -> Mish {
         Mish

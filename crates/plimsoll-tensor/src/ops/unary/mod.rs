@@ -6,12 +6,14 @@
 use plimsoll_cpu::element::{Element as Stored, Number};
 use plimsoll_cpu::math::Real;
 use plimsoll_cpu::{map, simd};
+use plimsoll_cuda::Gpu;
 
 use crate::context;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::execute::{Arg, call, call_with};
 use crate::op::{Gradient, Keep, Keeps, Meta, Op, OpRef, Operand, Outputs, Run, Tensors, one};
+use crate::ops::cuda::elementwise;
 use crate::ops::kernel::{dst, for_floats, src};
 use crate::ops::registry::{OpInfo, Sample, within};
 use crate::tape::Backward;
@@ -86,9 +88,16 @@ pub trait Unary: Copy + std::fmt::Debug + Send + Sync + 'static {
     const RANGE: (f64, f64) = (-2.0, 2.0);
     /// PyTorch's expression over `x0`.
     const TORCH: &'static str;
+    /// The function over `x0` and its derivative over `v`, in CUDA C; `C` is the type that is computed in, `NUMBER(i)` one
+    /// of [`Unary::numbers`].
+    const CUDA: [&'static str; 2];
 
     /// An op with typical attributes, for the tests.
     fn sample() -> Self;
+    /// The attributes, and numbers made from them, that [`Unary::CUDA`] reads.
+    fn numbers(self) -> [f64; 2] {
+        [0.0; 2]
+    }
     /// The function.
     fn value<T: Real>(self, x: T) -> T;
     /// Its derivative, from what [`Unary::READS`] names.
@@ -156,6 +165,10 @@ impl<U: Unary> Op for Forward<U> {
         Ok(())
     }
 
+    fn run_cuda(&self, run: &mut Run<'_>, gpu: &Gpu) -> Result<()> {
+        elementwise::over(self.name(), run, gpu, &self.0.numbers(), &[], || format!("y0 = {};", U::CUDA[0]))
+    }
+
     fn keeps(&self, _wanted: &[bool]) -> Keeps {
         match U::READS {
             Reads::Input => smallvec::smallvec![Keep::Input(0)],
@@ -216,6 +229,12 @@ impl<U: Unary> Op for Slope<U> {
             run2::<T>(gradient, v, &run.outputs[0], |g, v, y| slope_tile(self.0, g, v, y));
         });
         Ok(())
+    }
+
+    fn run_cuda(&self, run: &mut Run<'_>, gpu: &Gpu) -> Result<()> {
+        elementwise::over(self.name(), run, gpu, &self.0.numbers(), &[], || {
+            format!("auto v = x1; y0 = x0 * ({});", U::CUDA[1])
+        })
     }
 
     fn gradient(&self) -> Gradient {

@@ -18,9 +18,17 @@ impl Unary for Powf {
     const READS: Reads = Reads::Input;
     const RANGE: (f64, f64) = (0.2, 3.0);
     const TORCH: &'static str = "x0 ** 2.3";
+    const CUDA: [&'static str; 2] = [
+        "m::pow(x0, NUMBER(0))",
+        "NUMBER(0) == C(0) ? C(0) : NUMBER(0) * m::pow(v, NUMBER(1))",
+    ];
 
     fn sample() -> Powf {
         Powf { exponent: 2.3 }
+    }
+
+    fn numbers(self) -> [f64; 2] {
+        [self.exponent, self.exponent - 1.0]
     }
 
     #[inline(always)]

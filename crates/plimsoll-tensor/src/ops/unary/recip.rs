@@ -16,6 +16,7 @@ impl Unary for Recip {
     const READS: Reads = Reads::Output;
     const RANGE: (f64, f64) = (0.4, 2.0);
     const TORCH: &'static str = "x0.reciprocal()";
+    const CUDA: [&'static str; 2] = ["C(1) / x0", "-(v * v)"];
 
     fn sample() -> Recip {
         Recip

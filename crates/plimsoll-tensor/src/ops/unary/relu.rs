@@ -17,6 +17,7 @@ impl Unary for Relu {
     const DOC: &'static str = "Each element, or zero where it is negative.";
     const READS: Reads = Reads::Output;
     const TORCH: &'static str = "x0.relu()";
+    const CUDA: [&'static str; 2] = ["m::max(x0, C(0))", "v > C(0) ? C(1) : C(0)"];
 
     fn sample() -> Relu {
         Relu

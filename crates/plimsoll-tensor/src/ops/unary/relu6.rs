@@ -16,6 +16,7 @@ impl Unary for Relu6 {
     const READS: Reads = Reads::Output;
     const RANGE: (f64, f64) = (-3.0, 9.0);
     const TORCH: &'static str = "F.relu6(x0)";
+    const CUDA: [&'static str; 2] = ["m::min(m::max(x0, C(0)), C(6))", "v > C(0) && v < C(6) ? C(1) : C(0)"];
 
     fn sample() -> Relu6 {
         Relu6

@@ -16,6 +16,7 @@ impl Unary for Rsqrt {
     const READS: Reads = Reads::Output;
     const RANGE: (f64, f64) = (0.4, 3.0);
     const TORCH: &'static str = "x0.rsqrt()";
+    const CUDA: [&'static str; 2] = ["m::rsqrt(x0)", "C(-0.5) * v * v * v"];
 
     fn sample() -> Rsqrt {
         Rsqrt

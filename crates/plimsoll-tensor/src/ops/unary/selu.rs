@@ -19,9 +19,17 @@ impl Unary for Selu {
     const DOC: &'static str = "The self-normalising elu: elu of a fixed alpha, times a fixed scale.";
     const READS: Reads = Reads::Output;
     const TORCH: &'static str = "F.selu(x0)";
+    const CUDA: [&'static str; 2] = [
+        "x0 > C(0) ? NUMBER(0) * x0 : NUMBER(1) * m::expm1(x0)",
+        "v > C(0) ? NUMBER(0) : v + NUMBER(1)",
+    ];
 
     fn sample() -> Selu {
         Selu
+    }
+
+    fn numbers(self) -> [f64; 2] {
+        [SCALE, SCALE * ALPHA]
     }
 
     #[inline(always)]

@@ -15,6 +15,7 @@ impl Unary for Sigmoid {
     const DOC: &'static str = "The logistic function of each element: 1 / (1 + exp(-x)).";
     const READS: Reads = Reads::Output;
     const TORCH: &'static str = "x0.sigmoid()";
+    const CUDA: [&'static str; 2] = ["m::sigmoid(x0)", "v * (C(1) - v)"];
 
     fn sample() -> Sigmoid {
         Sigmoid

@@ -15,6 +15,10 @@ impl Unary for Silu {
     const DOC: &'static str = "Each element times its logistic function; also called swish.";
     const READS: Reads = Reads::Input;
     const TORCH: &'static str = "F.silu(x0)";
+    const CUDA: [&'static str; 2] = [
+        "x0 * m::sigmoid(x0)",
+        "[=] { C s = m::sigmoid(v); return s * (C(1) + v * (C(1) - s)); }()",
+    ];
 
     fn sample() -> Silu {
         Silu

@@ -15,6 +15,7 @@ impl Unary for Sin {
     const DOC: &'static str = "The sine of each element, in radians.";
     const READS: Reads = Reads::Input;
     const TORCH: &'static str = "x0.sin()";
+    const CUDA: [&'static str; 2] = ["m::sin(x0)", "m::cos(v)"];
 
     fn sample() -> Sin {
         Sin

@@ -27,6 +27,7 @@ impl Unary for Sinh {
     const DOC: &'static str = "The hyperbolic sine of each element.";
     const READS: Reads = Reads::Input;
     const TORCH: &'static str = "x0.sinh()";
+    const CUDA: [&'static str; 2] = ["m::sinh(x0)", "m::cosh(v)"];
 
     fn sample() -> Sinh {
         Sinh

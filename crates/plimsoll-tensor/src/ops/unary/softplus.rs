@@ -15,6 +15,7 @@ impl Unary for Softplus {
     const DOC: &'static str = "A smooth relu: ln(1 + exp(x)).";
     const READS: Reads = Reads::Output;
     const TORCH: &'static str = "F.softplus(x0)";
+    const CUDA: [&'static str; 2] = ["m::max(x0, C(0)) + m::log1p(m::exp(-m::abs(x0)))", "-m::expm1(-v)"];
 
     fn sample() -> Softplus {
         Softplus

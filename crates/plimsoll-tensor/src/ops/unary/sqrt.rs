@@ -16,6 +16,7 @@ impl Unary for Sqrt {
     const READS: Reads = Reads::Output;
     const RANGE: (f64, f64) = (0.2, 3.0);
     const TORCH: &'static str = "x0.sqrt()";
+    const CUDA: [&'static str; 2] = ["m::sqrt(x0)", "C(0.5) / v"];
 
     fn sample() -> Sqrt {
         Sqrt

@@ -15,6 +15,7 @@ impl Unary for Square {
     const DOC: &'static str = "Each element times itself.";
     const READS: Reads = Reads::Input;
     const TORCH: &'static str = "x0.square()";
+    const CUDA: [&'static str; 2] = ["x0 * x0", "v + v"];
 
     fn sample() -> Square {
         Square

@@ -16,6 +16,7 @@ impl Unary for Tan {
     const READS: Reads = Reads::Output;
     const RANGE: (f64, f64) = (-1.2, 1.2);
     const TORCH: &'static str = "x0.tan()";
+    const CUDA: [&'static str; 2] = ["m::tan(x0)", "C(1) + v * v"];
 
     fn sample() -> Tan {
         Tan

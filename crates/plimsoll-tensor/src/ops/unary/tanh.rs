@@ -15,6 +15,7 @@ impl Unary for Tanh {
     const DOC: &'static str = "The hyperbolic tangent of each element.";
     const READS: Reads = Reads::Output;
     const TORCH: &'static str = "x0.tanh()";
+    const CUDA: [&'static str; 2] = ["m::tanh(x0)", "C(1) - v * v"];
 
     fn sample() -> Tanh {
         Tanh

@@ -17,8 +17,9 @@ static MEAN: Template = Template { name: "mean", text: include_str!("mean.cu") }
 
 static WRONG_LABEL: FaultKind = FaultKind {
     op: "linear_cross_entropy",
-    text: |label, classes| {
-        format!("label {label} is not one of the {classes} classes; they go from 0 to {}", classes - 1)
+    text: |label, classes| match classes {
+        0 => format!("label {label} is not one of the 0 classes; there are none"),
+        n => format!("label {label} is not one of the {n} classes; they go from 0 to {}", n - 1),
     },
 };
 

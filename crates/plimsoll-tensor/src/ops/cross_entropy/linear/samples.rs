@@ -66,9 +66,10 @@ fn scale_samples() -> Vec<Sample> {
         let factor = x[1].cast(x[0].dtype().accumulator())?;
         call(OpRef::Static(&scale::ScaleGradient), &[&x[0], &factor])
     };
-    vec![
-        Sample::new("a matrix", vec![floats(&[3, 4]), floats(&[])], call)
+    let sample = |name: &str, shape: &[usize]| {
+        Sample::new(name, vec![floats(shape), floats(&[])], call)
             .reference(|x| x[0].map(|value| value * x[1].values[0]))
-            .torch("x0 * x1"),
-    ]
+            .torch("x0 * x1")
+    };
+    vec![sample("a matrix", &[3, 4]), sample("a cube", &[2, 3, 2])]
 }

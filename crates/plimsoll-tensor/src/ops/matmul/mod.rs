@@ -1,5 +1,8 @@
 //! `matmul`: products of matrices and batches of them; transposed and repeated operands are read where they lie.
 
+pub(super) mod cuda;
+
+use plimsoll_cuda::{Gpu, Profile};
 use plimsoll_gemm as gemm;
 
 use crate::context;
@@ -138,8 +141,17 @@ impl Op for MatMul {
         for_floats!(run.inputs[0].dtype(), T => product::<T>(run, &metas, &gemm::Epilogue::NONE))
     }
 
+    fn run_cuda(&self, run: &mut Run<'_>, gpu: &Gpu) -> Result<()> {
+        let metas = [run.inputs[0].meta, run.inputs[1].meta];
+        cuda::product(run, gpu, "matmul", &metas, cuda::After::default())
+    }
+
     fn workspace(&self, inputs: &[&Meta]) -> usize {
         workspace(inputs)
+    }
+
+    fn workspace_cuda(&self, inputs: &[&Meta], profile: &Profile) -> usize {
+        cuda::workspace(&[inputs[0], inputs[1]], profile)
     }
 
     fn cost(&self, inputs: &[&Meta], outputs: &[&Meta]) -> Cost {
