@@ -18,7 +18,6 @@ use cudarc::driver::sys::{self, CUfunction, CUfunction_attribute as Attribute, C
 
 use self::blaslt::Blas;
 pub(crate) use self::cache::Cache;
-#[cfg(feature = "emulated")]
 pub(crate) use self::compile::compile_cached;
 use self::context::{Context, check};
 use self::dnn::Dnn;
@@ -84,7 +83,7 @@ fn address(pointer: *const u8) -> u64 {
 
 impl Backend for Driver {
     fn build(&self, entry: &str, source: &str) -> Result<Function> {
-        let code = compile::compile_cached(&self.cache, source, entry, self.profile.architecture)?;
+        let code = compile_cached(&self.cache, source, entry, self.profile.architecture)?;
         self.context.enter()?;
         let module = Module::load(&self.context, &code)?;
         let function = module.function(entry, self.profile.shared_bytes_per_block)?;
