@@ -25,6 +25,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::backend::{Backend, Function};
 use crate::convolution::{Convolution, ConvolutionOperands};
+use crate::driver::{Cache, compile_cached};
 use crate::error::{Error, Result};
 use crate::gpu::MemoryInfo;
 use crate::kernel::Grid;
@@ -50,19 +51,43 @@ pub(crate) fn open() -> Result<(Box<dyn Backend>, Profile)> {
         matmul_workspace: 1 << 20,
         convolution_workspace: 1 << 20,
     };
-    let backend = Emulated { compiler: Compiler::find()?, committed: Arc::default() };
+    let backend = Emulated {
+        compiler: Compiler::find()?,
+        committed: Arc::default(),
+        architectures: architectures()?,
+        cache: Cache::of_user(),
+    };
     Ok((Box::new(backend), profile))
+}
+
+/// The variable that names architectures, such as `80,90`, for which NVRTC compiles every kernel that is built here, too:
+/// what runs on the host need not be CUDA C.
+const COMPILE_FOR: &str = "PLIMSOLL_COMPILE_FOR";
+
+fn architectures() -> Result<Vec<u32>> {
+    let named = std::env::var(COMPILE_FOR).unwrap_or_default();
+    let parse = |number: &str| number.trim().parse::<u32>();
+    let numbers = named.split(',').filter(|number| !number.trim().is_empty()).map(parse);
+    numbers
+        .collect::<std::result::Result<Vec<u32>, _>>()
+        .map_err(|_| Error::new(format!("{COMPILE_FOR} is {named:?}; it is a list of numbers such as 80,90")))
 }
 
 /// The host as a GPU.
 struct Emulated {
-    compiler: Compiler,
+    compiler: &'static Compiler,
     /// Bytes that all sources of pages of this device hold.
     committed: Arc<AtomicU64>,
+    /// The architectures for which every kernel must compile.
+    architectures: Vec<u32>,
+    cache: Cache,
 }
 
 impl Backend for Emulated {
     fn build(&self, entry: &str, source: &str) -> Result<Function> {
+        for &architecture in &self.architectures {
+            compile_cached(&self.cache, source, entry, architecture)?;
+        }
         let module: &'static Module = self.compiler.build(entry, source)?;
         Ok(Function(std::ptr::from_ref(module) as usize))
     }

@@ -9,7 +9,7 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, OnceLock, PoisonError};
 
 use libloading::Library;
 use sha2::{Digest, Sha256};
@@ -102,8 +102,13 @@ pub struct Compiler {
 }
 
 impl Compiler {
-    /// The one that `CXX` names, or `c++`.
-    pub fn find() -> Result<Compiler> {
+    /// The one that `CXX` names, or `c++`; looked for once.
+    pub fn find() -> Result<&'static Compiler> {
+        static FOUND: OnceLock<Result<Compiler>> = OnceLock::new();
+        FOUND.get_or_init(Compiler::look).as_ref().map_err(Error::clone)
+    }
+
+    fn look() -> Result<Compiler> {
         let command = std::env::var("CXX").unwrap_or_default();
         let mut command: Vec<String> = command.split_whitespace().map(str::to_owned).collect();
         if command.is_empty() {
