@@ -5,13 +5,14 @@
 //! the opposite order, so that a missing barrier does not go unnoticed because of an order that happens to be kind.
 
 use std::cell::{Cell, UnsafeCell};
-use std::ffi::{CStr, c_char, c_void};
+use std::ffi::{c_char, c_void};
 use std::fmt::Write;
 use std::sync::PoisonError;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::fiber::{self, Context, Stacks};
 use super::module::Module;
+use super::status::{Answer, Meeting, Status};
 use crate::error::{Error, Result};
 use crate::kernel::Grid;
 
@@ -30,9 +31,6 @@ const MAX_BLOCKS_YZ: u32 = 65535;
 /// The threads of a warp.
 const LANES: usize = 32;
 
-/// Answers the requests of a warp's lanes; null for those that take no part. False: it cannot do without those.
-type Answer = unsafe extern "C" fn(requests: *mut *mut c_void) -> bool;
-
 /// What a kernel sees of the machine. `prelude.hpp` has the same structure.
 #[repr(C)]
 pub struct State {
@@ -44,36 +42,9 @@ pub struct State {
     /// A number that no other block has.
     run: u64,
     machine: *const Machine,
-    barrier: unsafe extern "C" fn(&Machine, u32),
-    meet: unsafe extern "C" fn(&Machine, *const c_char, Answer, u32, *mut c_void),
-}
-
-/// An operation of a warp in which a thread waits for others.
-#[derive(Clone, Copy)]
-struct Meeting {
-    name: *const c_char,
-    answer: Answer,
-    lanes: u32,
-    request: *mut c_void,
-}
-
-impl Meeting {
-    fn is(&self, other: &Meeting) -> bool {
-        std::ptr::fn_addr_eq(self.answer, other.answer) && self.lanes == other.lanes
-    }
-}
-
-/// What a thread is at.
-#[derive(Clone, Copy)]
-enum Status {
-    /// It can go on.
-    Ready,
-    /// It waits at the barrier in that line of the text.
-    AtBarrier(u32),
-    /// It waits for other lanes.
-    Meeting(Meeting),
-    /// It has returned.
-    Ended,
+    barrier: extern "C" fn(&Machine, u32),
+    refuse: extern "C" fn(&Machine, *const c_char, u32),
+    meet: extern "C" fn(&Machine, *const c_char, Answer, u32, *mut c_void),
 }
 
 /// A thread of the block. Its fiber is kept from one block, and one kernel, to the next.
@@ -192,6 +163,7 @@ impl Machine {
                     run: RUNS.fetch_add(1, Ordering::Relaxed),
                     machine: self,
                     barrier,
+                    refuse,
                     meet,
                 });
                 module.shared_start.write_bytes(0xFF, module.shared_bytes());
@@ -225,13 +197,16 @@ impl Machine {
                 if let Status::Ready = threads[idx].status.get() {
                     // SAFETY: the caller promises it; the thread is ready.
                     unsafe { self.resume(module, idx) };
+                    if let Status::Refused(..) = threads[idx].status.get() {
+                        return Err(self.refused(module, idx));
+                    }
                     resumed = true;
                 }
             }
             if resumed {
                 continue;
             }
-            if threads.iter().all(|thread| matches!(thread.status.get(), Status::Ended)) {
+            if threads.iter().all(|thread| thread.status.get().ended()) {
                 return Ok(());
             }
             if !self.hold_late_meeting() && !self.open_barrier() {
@@ -308,7 +283,8 @@ impl Machine {
 
     /// Lets all threads go on if all that have not ended are at one barrier.
     fn open_barrier(&self) -> bool {
-        let waiting = || self.threads[..self.n_threads.get()].iter().filter(|thread| !thread.ended());
+        let waiting =
+            || self.threads[..self.n_threads.get()].iter().filter(|thread| !thread.status.get().ended());
         let Some(Status::AtBarrier(line)) = waiting().next().map(|thread| thread.status.get()) else {
             return false;
         };
@@ -320,11 +296,17 @@ impl Machine {
         all
     }
 
+    /// Says what a thread did that it must not.
+    fn refused(&self, module: &Module, idx: usize) -> Error {
+        let (name, what, text) = (&module.name, self.threads[idx].status.get(), module.text.display());
+        Error::new(format!("kernel `{name}`: thread {idx} {what} of {text}"))
+    }
+
     /// Says who waits where.
     fn stuck(&self, module: &Module) -> Error {
         let mut groups: Vec<(String, usize, usize)> = Vec::new();
         for (idx, thread) in self.threads[..self.n_threads.get()].iter().enumerate() {
-            let what = thread.describe();
+            let what = thread.status.get().to_string();
             match groups.iter_mut().find(|group| group.0 == what) {
                 Some(group) => group.2 += 1,
                 None => groups.push((what, idx, 1)),
@@ -339,25 +321,6 @@ impl Machine {
             };
         }
         Error::new(text + &format!("lines are those of {}", module.text.display()))
-    }
-}
-
-impl Thread {
-    fn ended(&self) -> bool {
-        matches!(self.status.get(), Status::Ended)
-    }
-
-    fn describe(&self) -> String {
-        match self.status.get() {
-            Status::Ready => "could go on".to_owned(),
-            Status::AtBarrier(line) => format!("at __syncthreads in line {line}"),
-            Status::Ended => "returned".to_owned(),
-            Status::Meeting(meeting) => {
-                // SAFETY: the prelude passes constant strings.
-                let name = unsafe { CStr::from_ptr(meeting.name) }.to_string_lossy();
-                format!("in {name} with the lanes {:#x} of its warp", meeting.lanes)
-            }
-        }
     }
 }
 
@@ -379,19 +342,19 @@ extern "C" fn thread_main(machine: usize) -> ! {
 }
 
 /// `__syncthreads` of the running thread.
-unsafe extern "C" fn barrier(machine: &Machine, line: u32) {
+extern "C" fn barrier(machine: &Machine, line: u32) {
     machine.threads[machine.current.get()].status.set(Status::AtBarrier(line));
     machine.pause();
 }
 
+/// The running thread did what it must not; it does not go on.
+extern "C" fn refuse(machine: &Machine, what: *const c_char, line: u32) {
+    machine.threads[machine.current.get()].status.set(Status::Refused(what, line));
+    machine.pause();
+}
+
 /// An operation of the running thread's warp.
-unsafe extern "C" fn meet(
-    machine: &Machine,
-    name: *const c_char,
-    answer: Answer,
-    lanes: u32,
-    request: *mut c_void,
-) {
+extern "C" fn meet(machine: &Machine, name: *const c_char, answer: Answer, lanes: u32, request: *mut c_void) {
     let idx = machine.current.get();
     let warp = &machine.warps[idx / LANES];
     warp.meeting.set(warp.meeting.get() | 1 << (idx % LANES));

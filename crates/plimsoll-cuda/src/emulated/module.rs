@@ -9,7 +9,7 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, OnceLock, PoisonError};
 
 use libloading::Library;
 use sha2::{Digest, Sha256};
@@ -21,9 +21,20 @@ use crate::error::{Error, Result};
 /// What stands before every kernel's text.
 const PRELUDE: &str = include_str!("prelude.hpp");
 
-/// Contracting products and sums is left to what the text says with `fma`, so that all hosts give the same numbers.
-const FLAGS: [&str; 6] =
-    ["-std=c++17", "-O1", "-shared", "-fPIC", "-fvisibility=hidden", "-ffp-contract=off"];
+/// Contracting products and sums is left to what the text says with `fma`, so that all hosts give the same numbers. The
+/// checks of addresses and indices call the prelude, not the sanitizer's library.
+const FLAGS: [&str; 7] = [
+    "-std=c++17",
+    "-O1",
+    "-shared",
+    "-fPIC",
+    "-fvisibility=hidden",
+    "-ffp-contract=off",
+    "-fsanitize=alignment,bounds,null",
+];
+
+/// What it is linked with: the C library and its functions of floats.
+const LIBRARIES: [&str; 3] = ["-nodefaultlibs", "-lm", "-lc"];
 
 /// A kernel that is loaded, until the process ends.
 pub struct Module {
@@ -91,8 +102,13 @@ pub struct Compiler {
 }
 
 impl Compiler {
-    /// The one that `CXX` names, or `c++`.
-    pub fn find() -> Result<Compiler> {
+    /// The one that `CXX` names, or `c++`; looked for once.
+    pub fn find() -> Result<&'static Compiler> {
+        static FOUND: OnceLock<Result<Compiler>> = OnceLock::new();
+        FOUND.get_or_init(Compiler::look).as_ref().map_err(Error::clone)
+    }
+
+    fn look() -> Result<Compiler> {
         let command = std::env::var("CXX").unwrap_or_default();
         let mut command: Vec<String> = command.split_whitespace().map(str::to_owned).collect();
         if command.is_empty() {
@@ -150,6 +166,7 @@ impl Compiler {
             .arg(format!("-Werror=frame-larger-than={}", STACK_BYTES / 2))
             .arg("-o")
             .args([&fresh, kept])
+            .args(LIBRARIES)
             .output()
             .map_err(failed)?;
         if !output.status.success() {

@@ -17,7 +17,8 @@
 #define __align__(n) __attribute__((aligned(n)))
 // C++ wants this before other specifiers, CUDA takes it after `__shared__`, too.
 #define alignas(n) __align__(n)
-// One block runs at a time, so that its shared memory can be static. It has a section of its own, for the machine to find it.
+// One block runs at a time, so that its shared memory can be static. It has a section of its own, for the machine to find it
+// (g++ before 13 leaves that out in function templates; then the machine does not spoil it).
 #define __shared__ static __attribute__((section("emulated_shared")))
 
 typedef decltype(sizeof(0)) size_t;
@@ -48,6 +49,7 @@ struct Emulated {
     unsigned long long run;
     void* machine;
     void (*barrier)(void* machine, unsigned line);
+    void (*refuse)(void* machine, const char* what, unsigned line);
     void (*meet)(void* machine, const char* name, bool (*answer)(void** requests), unsigned lanes, void* request);
 };
 static Emulated emulated;
@@ -64,6 +66,15 @@ static inline unsigned emulated_thread() { return threadIdx.x + blockDim.x * thr
 static inline unsigned emulated_lane() { return emulated_thread() % 32; }
 template <class R> static inline void emulated_meet(const char* name, bool (*answer)(void**), unsigned lanes, R* request) {
     emulated.meet(emulated.machine, name, answer, lanes, request);
+}
+
+// What the compiler puts before accesses (-fsanitize) calls these when an address or an index is wrong. Neither returns.
+struct EmulatedPlace { const char* file; unsigned line, column; };
+extern "C" __attribute__((visibility("hidden"))) void __ubsan_handle_type_mismatch_v1(EmulatedPlace* place, size_t address) {
+    emulated.refuse(emulated.machine, address ? "uses an address that its type is not aligned to" : "uses a null pointer", place->line);
+}
+extern "C" __attribute__((visibility("hidden"))) void __ubsan_handle_out_of_bounds(EmulatedPlace* place, size_t) {
+    emulated.refuse(emulated.machine, "uses an index beyond its array", place->line);
 }
 
 static inline void __threadfence() {}
@@ -291,6 +302,8 @@ static void emulated_copy(EmulatedCopies& copies, int group) {
     copies.n = n;
 }
 static inline void copy_async_16(void* shared, const void* global, bool wanted = true) {
+    if (((size_t)shared | (size_t)global) % 16)
+        emulated.refuse(emulated.machine, "gives copy_async_16 an address that is not a multiple of 16", __LINE__);
     EmulatedCopies& copies = emulated_own_copies();
     // Copies may be done early.
     if (copies.n == 128) emulated_copy(copies, copies.group + 1);

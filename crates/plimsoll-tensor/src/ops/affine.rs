@@ -2,12 +2,14 @@
 
 use plimsoll_cpu::element::{CastTo, Number};
 use plimsoll_cpu::{map, simd};
+use plimsoll_cuda::Gpu;
 
 use crate::context;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::execute::{Arg, call, call_with};
 use crate::op::{Meta, Op, OpRef, Outputs, Run, one};
+use crate::ops::cuda::elementwise;
 use crate::ops::kernel::{dst, for_numbers, src};
 use crate::ops::registry::{OpInfo, Sample, floats};
 use crate::tape::Backward;
@@ -39,6 +41,11 @@ impl Op for Affine {
             unsafe { map::map1::<T, T>(x.shape(), dst(y), src(x), |x, y| tile(*self, x, y)) }
         });
         Ok(())
+    }
+
+    fn run_cuda(&self, run: &mut Run<'_>, gpu: &Gpu) -> Result<()> {
+        let body = || "y0 = x0 * NUMBER(0) + NUMBER(1);".to_owned();
+        elementwise::over("affine", run, gpu, &[self.scale, self.shift], &[], body)
     }
 
     fn backward(&self, backward: &mut Backward<'_>) -> Result<()> {

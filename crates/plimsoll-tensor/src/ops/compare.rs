@@ -4,6 +4,7 @@ use std::fmt;
 
 use plimsoll_cpu::element::Number;
 use plimsoll_cpu::simd;
+use plimsoll_cuda::Gpu;
 
 use crate::context;
 use crate::dtype::DType;
@@ -11,6 +12,7 @@ use crate::error::{Error, Result};
 use crate::execute::call;
 use crate::op::{Gradient, Meta, Op, OpRef, Outputs, Run, one};
 use crate::ops::binary::{Rhs, broadcast, run2};
+use crate::ops::cuda::elementwise;
 use crate::ops::kernel::for_numbers;
 use crate::ops::registry::Values;
 use crate::ops::registry::{Array, OpInfo, Sample, floats, input};
@@ -37,6 +39,18 @@ impl Relation {
             Relation::LessEqual => lhs <= rhs,
             Relation::Greater => lhs > rhs,
             Relation::GreaterEqual => lhs >= rhs,
+        }
+    }
+
+    /// The same in CUDA C.
+    fn symbol(self) -> &'static str {
+        match self {
+            Relation::Equal => "==",
+            Relation::NotEqual => "!=",
+            Relation::Less => "<",
+            Relation::LessEqual => "<=",
+            Relation::Greater => ">",
+            Relation::GreaterEqual => ">=",
         }
     }
 }
@@ -75,6 +89,10 @@ impl Op for Compare {
             run2::<T, bool>(lhs, rhs, &run.outputs[0], |lhs, rhs, y| tile(self.0, lhs, rhs, y));
         });
         Ok(())
+    }
+
+    fn run_cuda(&self, run: &mut Run<'_>, gpu: &Gpu) -> Result<()> {
+        elementwise::over(self.name(), run, gpu, &[], &[], || format!("y0 = x0 {} x1;", self.0.symbol()))
     }
 
     fn gradient(&self) -> Gradient {

@@ -1,12 +1,14 @@
 //! `concat` and `stack`: many tensors side by side. The gradient is looked at part by part, without copies.
 
+use plimsoll_cuda::Gpu;
 use smallvec::SmallVec;
 
 use crate::context;
 use crate::error::{Error, Result};
 use crate::execute::call;
-use crate::op::{Meta, Op, OpRef, Outputs, Run, one};
+use crate::op::{Meta, Op, OpRef, Operand, Outputs, Run, one};
 use crate::ops::copy::copy;
+use crate::ops::cuda::moves::{self, Move};
 use crate::ops::registry::{Array, OpInfo, Sample, Values, floats, input};
 use crate::shape::Shape;
 use crate::tape::Backward;
@@ -55,6 +57,18 @@ impl Op for Concat {
             start += size;
         }
         Ok(())
+    }
+
+    fn run_cuda(&self, run: &mut Run<'_>, gpu: &Gpu) -> Result<()> {
+        let y = &run.outputs[0];
+        let part = |start: &mut usize, x: &Operand<'_>| {
+            let size = x.shape()[self.axis];
+            let there = y.meta.with_layout(y.meta.layout.narrowed(self.axis, *start, 1, size));
+            *start += size;
+            Some(Move::new(x, &y.viewed(&there)))
+        };
+        let parts: SmallVec<[Move; 4]> = run.inputs.iter().scan(0, part).collect();
+        moves::start("concat", gpu, &parts)
     }
 
     fn backward(&self, backward: &mut Backward<'_>) -> Result<()> {

@@ -1,12 +1,14 @@
 //! `contiguous` and `cast`: the same values in row-major order, or as another dtype.
 
 use plimsoll_cpu::copy as kernels;
+use plimsoll_cuda::Gpu;
 
 use crate::context;
 use crate::dtype::DType;
 use crate::error::Result;
 use crate::execute::call;
 use crate::op::{Gradient, Meta, Op, OpRef, Operand, Outputs, Run, one};
+use crate::ops::cuda;
 use crate::ops::kernel::{dst, for_all, src};
 use crate::ops::registry::{OpInfo, Sample, Values, floats, input};
 use crate::tape::Backward;
@@ -19,6 +21,17 @@ pub(crate) fn copy(from: &Operand, to: &Operand) {
         // SAFETY: `execute` hands out operands that are valid for their layouts, and the output is nobody else's.
         unsafe { kernels::cast::<I, O>(from.shape(), dst(to), src(from)) }
     }));
+}
+
+/// The same on a GPU, for an op. Where the dtypes differ the target is row-major.
+pub(crate) fn copy_cuda(op: &'static str, gpu: &Gpu, from: &Operand, to: &Operand) -> Result<()> {
+    // An element that is repeated is read once and written 16 bytes at a time by elementwise kernels; whatever else keeps
+    // its bits is moved.
+    let repeats = from.meta.layout.strides().last() == Some(&0) && to.is_contiguous();
+    match from.dtype() == to.dtype() && !repeats {
+        true => cuda::moves::start(op, gpu, &[cuda::moves::Move::new(from, to)]),
+        false => cuda::elementwise::convert(op, gpu, from, to),
+    }
 }
 
 /// The values in row-major order, in memory of their own.
@@ -37,6 +50,10 @@ impl Op for Contiguous {
     fn run(&self, run: &mut Run<'_>) -> Result<()> {
         copy(&run.inputs[0], &run.outputs[0]);
         Ok(())
+    }
+
+    fn run_cuda(&self, run: &mut Run<'_>, gpu: &Gpu) -> Result<()> {
+        copy_cuda(self.name(), gpu, &run.inputs[0], &run.outputs[0])
     }
 
     fn backward(&self, backward: &mut Backward<'_>) -> Result<()> {
@@ -65,6 +82,10 @@ impl Op for Cast {
     fn run(&self, run: &mut Run<'_>) -> Result<()> {
         copy(&run.inputs[0], &run.outputs[0]);
         Ok(())
+    }
+
+    fn run_cuda(&self, run: &mut Run<'_>, gpu: &Gpu) -> Result<()> {
+        copy_cuda(self.name(), gpu, &run.inputs[0], &run.outputs[0])
     }
 
     fn gradient(&self) -> Gradient {

@@ -5,12 +5,14 @@ use plimsoll_cpu::element::CastTo;
 use plimsoll_cpu::random::{self as kernels, Draw};
 use plimsoll_cpu::truncated::truncated_normal;
 use plimsoll_cpu::{copy, map};
+use plimsoll_cuda::Gpu;
 
 use crate::context;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::execute::execute;
 use crate::op::{Meta, Op, OpRef, Outputs, Run, one};
+use crate::ops::cuda::elementwise::{self, Elementwise};
 use crate::ops::kernel::{dst, for_all, for_floats, for_numbers};
 use crate::ops::registry::{Array, OpInfo, Sample};
 use crate::random;
@@ -101,6 +103,52 @@ impl Op for Create {
             }
         }
         Ok(())
+    }
+
+    fn run_cuda(&self, run: &mut Run<'_>, gpu: &Gpu) -> Result<()> {
+        let output = &run.outputs[0];
+        let drawn = |draw: Draw| [draw.seed, draw.number, 0, 0];
+        let (numbers, words, body) = match self.fill {
+            Fill::Value(value) => return elementwise::fill(self.name(), gpu, output, value),
+            Fill::Range { start, step } => (
+                [start, step],
+                [0; 4],
+                "cast<C>(numbers.numbers[0] + m::product(numbers.numbers[1], (double)index))",
+            ),
+            Fill::Eye => ([0.0; 2], [self.shape[1] as u64, 0, 0, 0], "index / WORD(0) == index % WORD(0)"),
+            Fill::Uniform { low, high, draw } => {
+                // The width in the dtype's own steps, as on the host.
+                let span =
+                    if self.dtype == DType::F64 { high - low } else { f64::from(high as f32 - low as f32) };
+                (
+                    [low, span],
+                    drawn(draw),
+                    "NUMBER(0) + m::product(NUMBER(1), unit(C(0), WORD(0), WORD(1), index))",
+                )
+            }
+            Fill::Normal { mean, std, draw } => {
+                ([mean, std], drawn(draw), "normal<C>(WORD(0), WORD(1), index, NUMBER(0), NUMBER(1))")
+            }
+            Fill::TruncatedNormal { mean, std, draw } => (
+                [mean, std],
+                drawn(draw),
+                "(C)(numbers.numbers[0] + m::product(numbers.numbers[1], truncated<C>(WORD(0), WORD(1), index)))",
+            ),
+            Fill::Integers { low, high, draw } => (
+                [0.0; 2],
+                [draw.seed, draw.number, low as u64, high.wrapping_sub(low) as u64],
+                "cast<C>(whole(WORD(0), WORD(1), index, WORD(2), WORD(3)))",
+            ),
+        };
+        let kernel = Elementwise {
+            op: self.name(),
+            inputs: &[],
+            outputs: &[output],
+            numbers: &numbers,
+            words: &words,
+            variant: 0,
+        };
+        kernel.run_with(gpu, include_str!("create.cu"), || format!("y0 = {body};"))
     }
 
     fn is_cheap(&self) -> bool {

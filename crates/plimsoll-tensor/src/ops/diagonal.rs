@@ -2,6 +2,7 @@
 //! Each op is the other's gradient.
 
 use plimsoll_cpu::copy::fill;
+use plimsoll_cuda::Gpu;
 
 use crate::context;
 use crate::dtype::Element;
@@ -9,6 +10,8 @@ use crate::error::{Error, Result};
 use crate::execute::call;
 use crate::op::{Meta, Op, OpRef, Outputs, Run, one, view};
 use crate::ops::copy::copy;
+use crate::ops::cuda::elementwise;
+use crate::ops::cuda::moves::{self, Move};
 use crate::ops::kernel::{dst, for_all};
 use crate::ops::registry::{Array, OpInfo, Sample, floats};
 use crate::shape::Shape;
@@ -78,6 +81,13 @@ impl Op for OntoDiagonal {
         });
         copy(x, &y.viewed(&y.meta.with_layout(y.meta.layout.diagonal(first, second))));
         Ok(())
+    }
+
+    fn run_cuda(&self, run: &mut Run<'_>, gpu: &Gpu) -> Result<()> {
+        let (x, y, [first, second]) = (&run.inputs[0], &run.outputs[0], self.axes);
+        elementwise::fill(self.name(), gpu, y, 0.0)?;
+        let places = y.meta.with_layout(y.meta.layout.diagonal(first, second));
+        moves::start(self.name(), gpu, &[Move::new(x, &y.viewed(&places))])
     }
 
     fn backward(&self, backward: &mut Backward<'_>) -> Result<()> {

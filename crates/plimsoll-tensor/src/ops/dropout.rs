@@ -9,11 +9,13 @@ use plimsoll_cpu::map::TILE_LEN;
 use plimsoll_cpu::math::Real;
 use plimsoll_cpu::random::{Draw, keep_threshold};
 use plimsoll_cpu::simd;
+use plimsoll_cuda::Gpu;
 
 use crate::context;
 use crate::error::{Error, Result};
 use crate::execute::{Arg, call, call_with};
 use crate::op::{Meta, Op, OpRef, Operand, Outputs, Run, one};
+use crate::ops::cuda::elementwise;
 use crate::ops::kernel::for_floats;
 use crate::ops::lines::Lined;
 use crate::ops::registry::{Array, OpInfo, Sample, Values, floats, input};
@@ -45,6 +47,13 @@ impl Op for Dropout {
     fn run(&self, run: &mut Run<'_>) -> Result<()> {
         for_floats!(run.inputs[0].dtype(), T => drop_some::<T>(*self, &run.inputs[0], &run.outputs[0]));
         Ok(())
+    }
+
+    fn run_cuda(&self, run: &mut Run<'_>, gpu: &Gpu) -> Result<()> {
+        let words = [self.draw.seed, self.draw.number, u64::from(keep_threshold(1.0 - self.rate))];
+        // A thread's elements begin a block of random words, so that the compiler makes each block once.
+        let body = "y0 = random_word(WORD(0), WORD(1), index) < (u32)WORD(2) ? x0 * NUMBER(0) : C(0);";
+        elementwise::over("dropout", run, gpu, &[self.scale()], &words, || body.to_owned())
     }
 
     fn backward(&self, backward: &mut Backward<'_>) -> Result<()> {

@@ -1,6 +1,7 @@
 //! Logical ops on truth values. No gradient flows through them, and none is lost.
 
 use plimsoll_cpu::{map, simd};
+use plimsoll_cuda::Gpu;
 
 use crate::context;
 use crate::dtype::DType;
@@ -8,6 +9,7 @@ use crate::error::{Error, Result};
 use crate::execute::call;
 use crate::op::{Gradient, Meta, Op, OpRef, Outputs, Run, one};
 use crate::ops::binary::{broadcast, zip};
+use crate::ops::cuda::elementwise;
 use crate::ops::kernel::{dst, src};
 use crate::ops::registry::{Array, OpInfo, Sample, Values, floats, input};
 use crate::tensor::Tensor;
@@ -45,6 +47,15 @@ impl Op for Logical {
         Ok(())
     }
 
+    fn run_cuda(&self, run: &mut Run<'_>, gpu: &Gpu) -> Result<()> {
+        let symbol = match self {
+            Logical::And => "&&",
+            Logical::Or => "||",
+            Logical::Xor => "!=",
+        };
+        elementwise::over(self.name(), run, gpu, &[], &[], || format!("y0 = x0 {symbol} x1;"))
+    }
+
     fn gradient(&self) -> Gradient {
         Gradient::Zero
     }
@@ -73,6 +84,10 @@ impl Op for Not {
         // SAFETY: `execute` hands out operands that are valid for their layouts, and the output is fresh.
         unsafe { map::map1::<bool, bool>(x.shape(), dst(y), src(x), not_tile) };
         Ok(())
+    }
+
+    fn run_cuda(&self, run: &mut Run<'_>, gpu: &Gpu) -> Result<()> {
+        elementwise::over(self.name(), run, gpu, &[], &[], || "y0 = !x0;".to_owned())
     }
 
     fn gradient(&self) -> Gradient {

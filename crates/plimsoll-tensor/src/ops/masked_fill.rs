@@ -1,12 +1,14 @@
 //! `masked_fill`: one number where a mask is true, the elements elsewhere.
 
 use plimsoll_cpu::{map, simd};
+use plimsoll_cuda::Gpu;
 
 use crate::context;
 use crate::dtype::{DType, Element};
 use crate::error::{Error, Result};
 use crate::execute::{Arg, call, call_with};
 use crate::op::{Keep, Keeps, Meta, Op, OpRef, Operand, Outputs, Run, one};
+use crate::ops::cuda::elementwise;
 use crate::ops::kernel::{dst, for_all, src};
 use crate::ops::registry::{Array, OpInfo, Sample, Values, floats, input};
 use crate::tape::Backward;
@@ -45,6 +47,12 @@ impl Op for MaskedFill {
         let [x, mask] = run.inputs else { unreachable!("a tensor and a mask") };
         for_all!(x.dtype(), T => fill_masked::<T>(x, mask, &run.outputs[0], T::from_f64(self.value)));
         Ok(())
+    }
+
+    fn run_cuda(&self, run: &mut Run<'_>, gpu: &Gpu) -> Result<()> {
+        elementwise::over("masked_fill", run, gpu, &[self.value], &[], || {
+            "y0 = x1 ? NUMBER(0) : x0;".to_owned()
+        })
     }
 
     fn keeps(&self, wanted: &[bool]) -> Keeps {

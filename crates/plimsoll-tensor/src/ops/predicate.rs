@@ -2,12 +2,14 @@
 
 use plimsoll_cpu::element::Number;
 use plimsoll_cpu::{map, simd};
+use plimsoll_cuda::Gpu;
 
 use crate::context;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::execute::call;
 use crate::op::{Gradient, Meta, Op, OpRef, Outputs, Run, one};
+use crate::ops::cuda::elementwise;
 use crate::ops::kernel::{dst, for_numbers, src};
 use crate::ops::registry::{OpInfo, Sample, Values, floats, input};
 use crate::tensor::Tensor;
@@ -41,6 +43,10 @@ impl Op for Predicate {
             unsafe { map::map1::<T, bool>(x.shape(), dst(y), src(x), |x, y| tile(*self, x, y)) }
         });
         Ok(())
+    }
+
+    fn run_cuda(&self, run: &mut Run<'_>, gpu: &Gpu) -> Result<()> {
+        elementwise::over(self.name(), run, gpu, &[], &[], || format!("y0 = m::{}(x0);", self.name()))
     }
 
     fn gradient(&self) -> Gradient {

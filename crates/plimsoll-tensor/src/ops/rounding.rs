@@ -4,11 +4,13 @@
 
 use plimsoll_cpu::math::Real;
 use plimsoll_cpu::{map, simd};
+use plimsoll_cuda::Gpu;
 
 use crate::context;
 use crate::error::{Error, Result};
 use crate::execute::call;
 use crate::op::{Meta, Op, OpRef, Outputs, Run, one};
+use crate::ops::cuda::elementwise;
 use crate::ops::kernel::{dst, for_floats, src};
 use crate::ops::registry::{OpInfo, Sample, Values, floats, input};
 use crate::tape::Backward;
@@ -52,6 +54,14 @@ impl Op for Rounding {
             unsafe { map::map1::<T, T>(x.shape(), dst(y), src(x), |x, y| tile(*self, x, y)) }
         });
         Ok(())
+    }
+
+    fn run_cuda(&self, run: &mut Run<'_>, gpu: &Gpu) -> Result<()> {
+        let function = match self {
+            Rounding::Round => "rint",
+            _ => self.name(),
+        };
+        elementwise::over(self.name(), run, gpu, &[], &[], || format!("y0 = m::{function}(x0);"))
     }
 
     fn backward(&self, backward: &mut Backward<'_>) -> Result<()> {

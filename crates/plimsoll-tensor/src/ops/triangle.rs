@@ -1,11 +1,13 @@
 //! `tril` and `triu`: the lower or upper triangle of matrices, zeros elsewhere.
 
 use plimsoll_cpu::threads::{self, SharedPtr};
+use plimsoll_cuda::Gpu;
 
 use crate::context;
 use crate::error::{Error, Result};
 use crate::execute::{Arg, call, call_with};
 use crate::op::{Meta, Op, OpRef, Operand, Outputs, Run, one};
+use crate::ops::cuda::elementwise;
 use crate::ops::kernel::{offset_of, units_per_task};
 use crate::ops::registry::{Array, OpInfo, Sample, floats};
 use crate::tape::Backward;
@@ -69,6 +71,24 @@ impl Op for Triangle {
             }
         }
         Ok(())
+    }
+
+    fn run_cuda(&self, run: &mut Run<'_>, gpu: &Gpu) -> Result<()> {
+        let &[.., n_rows, n_cols] = run.inputs[0].shape().dims() else {
+            unreachable!("`infer` asks for matrices")
+        };
+        let stays = match self.side {
+            Side::Lower => "<=",
+            Side::Upper => ">=",
+        };
+        let words = [n_rows as u64, n_cols as u64, self.k as u64];
+        // The place is counted in the type that the number of elements needs, because dividing wide numbers is slow.
+        elementwise::over(self.name(), run, gpu, &[], &words, || {
+            format!(
+                "Index at = (Index)index, col = at % (Index)WORD(1), row = at / (Index)WORD(1) % (Index)WORD(0); \
+                 y0 = (i64)col - (i64)row {stays} (i64)WORD(2) ? x0 : C(0);"
+            )
+        })
     }
 
     fn backward(&self, backward: &mut Backward<'_>) -> Result<()> {

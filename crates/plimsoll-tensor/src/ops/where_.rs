@@ -2,6 +2,7 @@
 
 use plimsoll_cpu::element::Element as Stored;
 use plimsoll_cpu::{map, simd};
+use plimsoll_cuda::Gpu;
 
 use crate::context;
 use crate::dtype::DType;
@@ -9,6 +10,7 @@ use crate::error::{Error, Result};
 use crate::execute::call;
 use crate::op::{Keep, Keeps, Meta, Op, OpRef, Operand, Outputs, Run, one};
 use crate::ops::binary::give_reduced;
+use crate::ops::cuda::elementwise;
 use crate::ops::kernel::dst;
 use crate::ops::registry::{Array, OpInfo, Sample, Values, floats, input};
 use crate::shape::Shape;
@@ -51,6 +53,10 @@ impl Op for Where {
             _ => select::<u8>(condition, lhs, rhs, y),
         }
         Ok(())
+    }
+
+    fn run_cuda(&self, run: &mut Run<'_>, gpu: &Gpu) -> Result<()> {
+        elementwise::over("where", run, gpu, &[], &[], || "y0 = x0 ? x1 : x2;".to_owned())
     }
 
     fn keeps(&self, _wanted: &[bool]) -> Keeps {

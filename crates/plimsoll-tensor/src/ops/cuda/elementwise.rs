@@ -24,6 +24,9 @@ const MAX_INPUTS: usize = 7;
 const VECTOR_BYTES: usize = 16;
 /// The threads of a block.
 const THREADS: u32 = 256;
+/// The variants of [`fill`] and [`convert`], which ops with a body of their own call, too.
+const FILL: u64 = (1 << 12) - 1;
+const CONVERT: u64 = FILL - 1;
 
 /// An elementwise kernel on its way.
 pub(crate) struct Elementwise<'a> {
@@ -80,6 +83,25 @@ pub(crate) fn over(
     let inputs: SmallVec<[&Operand; 3]> = run.inputs.iter().collect();
     let outputs: SmallVec<[&Operand; 1]> = run.outputs.iter().collect();
     Elementwise { op, inputs: &inputs, outputs: &outputs, numbers, words, variant: 0 }.run(gpu, body)
+}
+
+/// Copies the elements of an operand to a row-major one of the same shape, converting them if the dtypes differ.
+pub(crate) fn convert(op: &'static str, gpu: &Gpu, from: &Operand, to: &Operand) -> Result<()> {
+    let kernel =
+        Elementwise { op, inputs: &[from], outputs: &[to], numbers: &[], words: &[], variant: CONVERT };
+    kernel.run(gpu, || format!("y0 = cast<Compute<{}>>(x0);", c_name(to.dtype())))
+}
+
+/// Sets every element of a row-major operand to a number, for an op.
+pub(crate) fn fill(op: &'static str, gpu: &Gpu, to: &Operand, value: f64) -> Result<()> {
+    let n_bytes = to.n_elems() * to.dtype().size();
+    if n_bytes > 0 && value.to_bits() == 0 {
+        // SAFETY: `execute` hands out operands that are valid for their layouts; zero is no bits in every dtype.
+        return Ok(unsafe { gpu.fill(op, to.ptr(), 0, n_bytes) }?);
+    }
+    let kernel =
+        Elementwise { op, inputs: &[], outputs: &[to], numbers: &[value], words: &[], variant: FILL };
+    kernel.run(gpu, || "y0 = NUMBER(0);".to_owned())
 }
 
 impl Elementwise<'_> {

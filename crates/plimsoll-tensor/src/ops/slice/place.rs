@@ -1,6 +1,7 @@
 //! `pad` and `slice_backward`: the elements at their places in a larger tensor that is one number elsewhere.
 
-use plimsoll_cpu::copy::fill;
+use plimsoll_cpu::copy;
+use plimsoll_cuda::Gpu;
 
 use super::{Cut, Cuts, cut_layout, look};
 use crate::context;
@@ -9,6 +10,8 @@ use crate::error::{Error, Result};
 use crate::execute::call;
 use crate::op::{Meta, Op, OpRef, Operand, Outputs, Run, one};
 use crate::ops::copy::copy;
+use crate::ops::cuda::elementwise::fill;
+use crate::ops::cuda::moves::{self, Move};
 use crate::ops::kernel::{dst, for_all};
 use crate::ops::registry::{Array, Sample, floats};
 use crate::shape::{Axes, Shape};
@@ -50,6 +53,13 @@ impl Op for Place {
         Ok(())
     }
 
+    fn run_cuda(&self, run: &mut Run<'_>, gpu: &Gpu) -> Result<()> {
+        let (x, y) = (&run.inputs[0], &run.outputs[0]);
+        fill(self.name, gpu, y, self.value)?;
+        let places = y.meta.with_layout(cut_layout(&y.meta.layout, &self.cuts));
+        moves::start(self.name, gpu, &[Move::new(x, &y.viewed(&places))])
+    }
+
     fn backward(&self, backward: &mut Backward<'_>) -> Result<()> {
         let gradient = look(&backward.gradient()?, self.cuts.clone(), Axes::NONE)?;
         backward.give(0, gradient)
@@ -86,7 +96,7 @@ fn fill_with(y: &Operand, value: f64) {
     for_all!(y.dtype(), T => {
         // SAFETY: `execute` hands out operands that are valid for their layouts, and a part of one is; the output is
         // nobody else's.
-        unsafe { fill::<T>(y.shape(), dst(y), T::from_f64(value)) }
+        unsafe { copy::fill::<T>(y.shape(), dst(y), T::from_f64(value)) }
     });
 }
 
