@@ -277,6 +277,14 @@ where
     }
 }
 
+/// Which classes there are.
+fn classes_text(n_classes: usize) -> String {
+    match n_classes {
+        0 => "there are none".to_owned(),
+        n => format!("they go from 0 to {}", n - 1),
+    }
+}
+
 /// A label that is no class.
 pub(super) fn wrong_label(
     op: &'static str,
