@@ -5,6 +5,7 @@
 
 pub(crate) mod elementwise;
 pub(crate) mod finish;
+pub(crate) mod lines;
 pub(crate) mod moves;
 pub(crate) mod reduce;
 pub(crate) mod tables;
