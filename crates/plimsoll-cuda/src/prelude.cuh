@@ -174,9 +174,7 @@ template <class T> DEVICE T block_max(T x, T* scratch) {
 // ---- Shared memory that is asked for at the launch ----
 
 // Declares `name` as a pointer to it, aligned to 128 bytes.
-#ifdef PLIMSOLL_EMULATED
-#define DYNAMIC_SHARED(type, name) type* name = (type*)emulated.dynamic_shared
-#else
+#ifndef PLIMSOLL_EMULATED
 #define DYNAMIC_SHARED(type, name) \
     extern __shared__ __align__(128) u8 dynamic_shared[]; \
     type* name = reinterpret_cast<type*>(dynamic_shared)
@@ -226,54 +224,6 @@ DEVICE void copy_async_16(void* shared, const void* global, bool wanted = true) 
 }
 DEVICE void copy_async_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 template <int N> DEVICE void copy_async_wait() { asm volatile("cp.async.wait_group %0;" :: "n"(N) : "memory"); }
-
-#else
-
-struct EmulatedProduct { float* d; const u32* a; const u32* b; };
-template <class T> DEVICE float emulated_half(u32 pair, int which) { return widen(T{(u16)(pair >> 16 * which)}); }
-template <class T> static void emulated_mma(void** requests) {
-    auto lanes = (EmulatedProduct**)requests;
-    for (int row = 0; row < 16; row++)
-        for (int column = 0; column < 8; column++) {
-            float sum = 0;
-            for (int k = 0; k < 16; k++) {
-                u32 a = lanes[row % 8 * 4 + k % 8 / 2]->a[row / 8 + k / 8 * 2], b = lanes[column * 4 + k % 8 / 2]->b[k / 8];
-                sum += emulated_half<T>(a, k % 2) * emulated_half<T>(b, k % 2);
-            }
-            lanes[row % 8 * 4 + column / 2]->d[row / 8 * 2 + column % 2] += sum;
-        }
-}
-template <class T> DEVICE void mma_16x8x16(float d[4], const u32 a[4], const u32 b[2], T) {
-    EmulatedProduct product = {d, a, b};
-    emulated_meet("mma_16x8x16", emulated_mma<T>, ALL_LANES, &product);
-}
-
-struct EmulatedRows { u32* d; const u16* row; };
-template <bool TRANSPOSED> static void emulated_ldmatrix(void** requests) {
-    auto lanes = (EmulatedRows**)requests;
-    for (int lane = 0; lane < WARP; lane++)
-        for (int matrix = 0; matrix < 4; matrix++) {
-            int g = lane / 4, t = lane % 4;
-            u16 low = TRANSPOSED ? lanes[matrix * 8 + 2 * t]->row[g] : lanes[matrix * 8 + g]->row[2 * t];
-            u16 high = TRANSPOSED ? lanes[matrix * 8 + 2 * t + 1]->row[g] : lanes[matrix * 8 + g]->row[2 * t + 1];
-            lanes[lane]->d[matrix] = (u32)high << 16 | low;
-        }
-}
-DEVICE void ldmatrix_x4(u32 d[4], const void* row) {
-    EmulatedRows rows = {d, (const u16*)row};
-    emulated_meet("ldmatrix_x4", emulated_ldmatrix<false>, ALL_LANES, &rows);
-}
-DEVICE void ldmatrix_x4_transposed(u32 d[4], const void* row) {
-    EmulatedRows rows = {d, (const u16*)row};
-    emulated_meet("ldmatrix_x4_transposed", emulated_ldmatrix<true>, ALL_LANES, &rows);
-}
-
-DEVICE void copy_async_16(void* shared, const void* global, bool wanted = true) {
-    if (wanted) __builtin_memcpy(shared, global, 16);
-    else __builtin_memset(shared, 0, 16);
-}
-DEVICE void copy_async_commit() {}
-template <int N> DEVICE void copy_async_wait() {}
 
 #endif
 

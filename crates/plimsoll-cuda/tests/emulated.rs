@@ -327,3 +327,84 @@ fn shared_memory_that_nobody_wrote_is_not_a_number() {
         assert!(block[0].is_nan() && block[1].is_nan() && block[2..] == [1.0, 2.0], "{block:?}");
     }
 }
+
+#[test]
+fn wrong_indices_and_addresses_are_errors() {
+    static BEYOND: Template = Template {
+        name: "beyond",
+        text: "KERNEL ENTRY(float* y) {
+            __shared__ float tile[32];
+            tile[threadIdx.x] = 1.0f;
+            __syncthreads();
+            y[threadIdx.x] = tile[threadIdx.x];
+        }",
+    };
+    static UNALIGNED: Template = Template {
+        name: "unaligned",
+        text: "KERNEL ENTRY(float* y, int first) { *(Vector<float, 4>*)(y + first) = {{1, 2, 3, 4}}; }",
+    };
+    let gpu = gpu();
+    // Aligned to 16 bytes.
+    let mut y = [0u128; 16];
+    let mut fails = |template, n_threads, first| {
+        let result = run(&gpu, template, Grid::of(1, n_threads), &[&device(&mut y), &first]);
+        result.map_err(|error| error.to_string())
+    };
+    assert_eq!(fails(&BEYOND, 32, 0i32), Ok(()));
+    let error = fails(&BEYOND, 64, 0).unwrap_err();
+    assert!(
+        error.contains("kernel `beyond_0`: thread 32 uses an index beyond its array in line "),
+        "{error}"
+    );
+    assert_eq!(fails(&UNALIGNED, 1, 4), Ok(()));
+    let error = fails(&UNALIGNED, 1, 2).unwrap_err();
+    assert!(error.contains("thread 0 uses an address that its type is not aligned to in line "), "{error}");
+}
+
+#[test]
+fn gpus_on_several_threads_do_not_disturb_each_other() {
+    static PREFIX: Template = Template {
+        name: "prefix",
+        text: "KERNEL ENTRY(i64* y, i64 first) {
+            __shared__ i64 tile[64];
+            tile[threadIdx.x] = first;
+            for (int step = 1; step < 64; step *= 2) {
+                __syncthreads();
+                i64 other = threadIdx.x >= step ? tile[threadIdx.x - step] : 0;
+                __syncthreads();
+                tile[threadIdx.x] += other;
+            }
+            y[blockIdx.x * 64 + threadIdx.x] = tile[threadIdx.x];
+        }",
+    };
+    std::thread::scope(|scope| {
+        for first in 1..5i64 {
+            scope.spawn(move || {
+                let gpu = gpu();
+                let mut y = vec![0i64; 64 * 50];
+                run(&gpu, &PREFIX, Grid::of(50, 64), &[&device(&mut y), &first]).unwrap();
+                assert!(y.iter().enumerate().all(|(idx, &sum)| sum == first * (idx as i64 % 64 + 1)));
+            });
+        }
+    });
+}
+
+#[test]
+fn launches_that_the_driver_would_refuse_are_errors() {
+    static TINY: Template = Template { name: "tiny", text: "KERNEL ENTRY(int* y) { y[0] = 1; }" };
+    static GREEDY: Template = Template {
+        name: "greedy",
+        text: "KERNEL ENTRY(int* y) { __shared__ int much[16384]; much[threadIdx.x] = 1; y[0] = much[0]; }",
+    };
+    let mut y = [0];
+    let mut fails = |template, grid| run(&gpu(), template, grid, &[&device(&mut y)]).unwrap_err().to_string();
+    for (grid, part) in [
+        (Grid::of(1, 1025), "1025 threads"),
+        (Grid { blocks: [1, 65536, 1], ..Grid::of(1, 1) }, "65535 along y and z"),
+        (Grid::of(1, 1).shared(300 << 10), "307200 bytes of shared memory"),
+    ] {
+        let error = fails(&TINY, grid);
+        assert!(error.contains("tiny_0") && error.contains(part), "{error}");
+    }
+    assert!(fails(&GREEDY, Grid::of(1, 1)).contains("declares 65536 bytes"));
+}

@@ -4,6 +4,8 @@
 //! ghost device is the same device with ghost pages: programs run on it with shapes alone, through the same
 //! allocator, so that it tells the bytes of the real run.
 
+#[cfg(feature = "emulated")]
+use std::cell::OnceCell;
 use std::fmt;
 use std::marker::PhantomData;
 use std::sync::{Arc, Mutex, Once, OnceLock, PoisonError};
@@ -130,18 +132,21 @@ impl Device {
         Device::over_gpu(&format!("cuda:{number}"), gpu)
     }
 
-    /// A GPU that the host plays, with a pool of its own: for tests on machines without one.
+    /// A GPU that the host plays, with a pool of its own: for tests on machines without one. Each thread has its own, so
+    /// that tests do not see each other's faults.
     ///
     /// # Errors
     /// No C++ compiler.
     #[cfg(feature = "emulated")]
     pub fn emulated() -> Result<Device> {
-        static GPU: Mutex<Option<Arc<Gpu>>> = Mutex::new(None);
-        let mut opened = GPU.lock().unwrap_or_else(PoisonError::into_inner);
-        if opened.is_none() {
-            *opened = Some(Gpu::emulated()?);
-        }
-        let gpu = opened.clone().unwrap_or_else(|| unreachable!("opened just now"));
+        thread_local!(static GPU: OnceCell<Arc<Gpu>> = const { OnceCell::new() });
+        let gpu = match GPU.with(|gpu| gpu.get().cloned()) {
+            Some(gpu) => gpu,
+            None => {
+                let opened = Gpu::emulated()?;
+                GPU.with(|gpu| gpu.get_or_init(|| opened).clone())
+            }
+        };
         Device::over_gpu("emulated", gpu)
     }
 

@@ -18,7 +18,7 @@ const MAGIC: &[u8; 16] = b"plimsoll-cubin-1";
 
 /// Where compiled kernels are kept.
 #[derive(Clone, Debug)]
-pub(super) struct Cache {
+pub(crate) struct Cache {
     /// Nothing is kept if there is no folder.
     folder: Option<PathBuf>,
 }

@@ -29,7 +29,7 @@ pub fn compile(source: &str, entry: &str, architecture: u32) -> Result<Vec<u8>> 
 }
 
 /// As [`compile`], from the cache if the same was compiled before.
-pub(super) fn compile_cached(cache: &Cache, source: &str, entry: &str, architecture: u32) -> Result<Vec<u8>> {
+pub(crate) fn compile_cached(cache: &Cache, source: &str, entry: &str, architecture: u32) -> Result<Vec<u8>> {
     let [major, minor, _] = Library::Compiler.require()?.version;
     let compiler = format!("NVRTC {major}.{minor}");
     let options = options(architecture);
@@ -38,8 +38,9 @@ pub(super) fn compile_cached(cache: &Cache, source: &str, entry: &str, architect
 }
 
 /// What NVRTC is told. Divisions and roots are exact and denormal numbers are kept, which is its default.
-fn options(architecture: u32) -> [String; 2] {
-    [format!("--gpu-architecture=sm_{architecture}"), "--std=c++17".to_owned()]
+fn options(architecture: u32) -> [String; 3] {
+    // The prelude has more functions than a kernel uses, and each would be warned of.
+    [format!("--gpu-architecture=sm_{architecture}"), "--std=c++17".to_owned(), "-w".to_owned()]
 }
 
 /// The log, with the source's text below the first error that names a line.

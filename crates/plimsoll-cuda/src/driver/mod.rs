@@ -17,7 +17,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use cudarc::driver::sys::{self, CUfunction, CUfunction_attribute as Attribute, CUmodule};
 
 use self::blaslt::Blas;
-use self::cache::Cache;
+pub(crate) use self::cache::Cache;
+pub(crate) use self::compile::compile_cached;
 use self::context::{Context, check};
 use self::dnn::Dnn;
 use self::staging::Staging;
@@ -82,7 +83,7 @@ fn address(pointer: *const u8) -> u64 {
 
 impl Backend for Driver {
     fn build(&self, entry: &str, source: &str) -> Result<Function> {
-        let code = compile::compile_cached(&self.cache, source, entry, self.profile.architecture)?;
+        let code = compile_cached(&self.cache, source, entry, self.profile.architecture)?;
         self.context.enter()?;
         let module = Module::load(&self.context, &code)?;
         let function = module.function(entry, self.profile.shared_bytes_per_block)?;

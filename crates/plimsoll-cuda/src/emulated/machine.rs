@@ -4,13 +4,15 @@
 //! in an operation of its warp until all lanes that the operation names are there. Odd blocks let their threads run in
 //! the opposite order, so that a missing barrier does not go unnoticed because of an order that happens to be kind.
 
-use std::cell::Cell;
-use std::ffi::{CStr, c_char, c_void};
+use std::cell::{Cell, UnsafeCell};
+use std::ffi::{c_char, c_void};
 use std::fmt::Write;
 use std::sync::PoisonError;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::fiber::{self, Context, Stacks};
 use super::module::Module;
+use super::status::{Answer, Meeting, Status};
 use crate::error::{Error, Result};
 use crate::kernel::Grid;
 
@@ -29,9 +31,6 @@ const MAX_BLOCKS_YZ: u32 = 65535;
 /// The threads of a warp.
 const LANES: usize = 32;
 
-/// Answers the requests of a warp's lanes; null for those that take no part.
-type Answer = unsafe extern "C" fn(requests: *mut *mut c_void);
-
 /// What a kernel sees of the machine. `prelude.hpp` has the same structure.
 #[repr(C)]
 pub struct State {
@@ -40,37 +39,12 @@ pub struct State {
     threads: [u32; 3],
     blocks: [u32; 3],
     dynamic_shared: *mut u8,
+    /// A number that no other block has.
+    run: u64,
     machine: *const Machine,
-    barrier: unsafe extern "C" fn(&Machine, u32),
-    meet: unsafe extern "C" fn(&Machine, *const c_char, Answer, u32, *mut c_void),
-}
-
-/// An operation of a warp in which a thread waits for others.
-#[derive(Clone, Copy)]
-struct Meeting {
-    name: *const c_char,
-    answer: Answer,
-    lanes: u32,
-    request: *mut c_void,
-}
-
-impl Meeting {
-    fn is(&self, other: &Meeting) -> bool {
-        std::ptr::fn_addr_eq(self.answer, other.answer) && self.lanes == other.lanes
-    }
-}
-
-/// What a thread is at.
-#[derive(Clone, Copy)]
-enum Status {
-    /// It can go on.
-    Ready,
-    /// It waits at the barrier in that line of the text.
-    AtBarrier(u32),
-    /// It waits for other lanes.
-    Meeting(Meeting),
-    /// It has returned.
-    Ended,
+    barrier: extern "C" fn(&Machine, u32),
+    refuse: extern "C" fn(&Machine, *const c_char, u32),
+    meet: extern "C" fn(&Machine, *const c_char, Answer, u32, *mut c_void),
 }
 
 /// A thread of the block. Its fiber is kept from one block, and one kernel, to the next.
@@ -87,12 +61,16 @@ struct Warp {
     meeting: Cell<u32>,
 }
 
+/// Shared memory that a launch asks for.
+#[repr(align(128))]
+struct Shared(#[expect(dead_code, reason = "only kernels read it")] [u8; SHARED_BYTES]);
+
 /// A multiprocessor, so to speak. Each thread of the operating system that launches kernels has its own.
 struct Machine {
     threads: Vec<Thread>,
     warps: Vec<Warp>,
     stacks: Stacks,
-    shared: Vec<[u128; 8]>,
+    shared: Box<UnsafeCell<Shared>>,
     scheduler: Cell<Context>,
     /// The thread that runs.
     current: Cell<usize>,
@@ -104,6 +82,9 @@ struct Machine {
 
 /// A kernel's entry; the parameters are behind the addresses.
 pub type Run = unsafe extern "C" fn(params: *mut *mut c_void);
+
+/// Counts the blocks that were run, from one on.
+static RUNS: AtomicU64 = AtomicU64::new(1);
 
 thread_local! {
     static MACHINE: Machine = Machine::new();
@@ -148,7 +129,7 @@ impl Machine {
             threads: std::iter::repeat_with(thread).take(MAX_THREADS).collect(),
             warps: std::iter::repeat_with(Warp::default).take(MAX_THREADS / LANES).collect(),
             stacks: Stacks::new(MAX_THREADS),
-            shared: vec![[0; 8]; SHARED_BYTES / size_of::<[u128; 8]>()],
+            shared: Box::new(UnsafeCell::new(Shared([0; SHARED_BYTES]))),
             scheduler: Cell::new(std::ptr::null_mut()),
             current: Cell::new(0),
             n_threads: Cell::new(0),
@@ -165,7 +146,7 @@ impl Machine {
         self.kernel.set(Some(module.run));
         self.params.set(params.as_mut_ptr());
         self.n_threads.set(grid.threads[0] as usize * grid.threads[1] as usize);
-        let dynamic_shared = self.shared.as_ptr().cast_mut().cast::<u8>();
+        let dynamic_shared = self.shared.get().cast::<u8>();
         let [blocks_x, blocks_y, blocks_z] = grid.blocks;
         for number in 0..u64::from(blocks_x) * u64::from(blocks_y) * u64::from(blocks_z) {
             let yz = number / u64::from(blocks_x);
@@ -179,8 +160,10 @@ impl Machine {
                     threads: [grid.threads[0], grid.threads[1], 1],
                     blocks: grid.blocks,
                     dynamic_shared,
+                    run: RUNS.fetch_add(1, Ordering::Relaxed),
                     machine: self,
                     barrier,
+                    refuse,
                     meet,
                 });
                 module.shared_start.write_bytes(0xFF, module.shared_bytes());
@@ -214,16 +197,19 @@ impl Machine {
                 if let Status::Ready = threads[idx].status.get() {
                     // SAFETY: the caller promises it; the thread is ready.
                     unsafe { self.resume(module, idx) };
+                    if let Status::Refused(..) = threads[idx].status.get() {
+                        return Err(self.refused(module, idx));
+                    }
                     resumed = true;
                 }
             }
             if resumed {
                 continue;
             }
-            if threads.iter().all(|thread| matches!(thread.status.get(), Status::Ended)) {
+            if threads.iter().all(|thread| thread.status.get().ended()) {
                 return Ok(());
             }
-            if !self.hold_meetings() && !self.open_barrier() {
+            if !self.hold_late_meeting() && !self.open_barrier() {
                 return Err(self.stuck(module));
             }
         }
@@ -280,7 +266,9 @@ impl Machine {
             return false;
         }
         // SAFETY: the requests are those of the same operation; their threads wait, so that their frames stay.
-        unsafe { (meeting.answer)(requests.as_mut_ptr()) };
+        if !unsafe { (meeting.answer)(requests.as_mut_ptr()) } {
+            return false;
+        }
         warp.meeting.set(warp.meeting.get() & !taking_part);
         for lane in (0..LANES).filter(|lane| taking_part >> lane & 1 == 1) {
             self.threads[first + lane].status.set(Status::Ready);
@@ -288,14 +276,15 @@ impl Machine {
         true
     }
 
-    /// Holds the meetings that can be held since other lanes have ended; whether there was one.
-    fn hold_meetings(&self) -> bool {
-        (0..self.n_threads.get()).fold(false, |held, idx| self.hold_meeting(idx) || held)
+    /// Holds a meeting that can be held since other lanes have ended; whether there was one.
+    fn hold_late_meeting(&self) -> bool {
+        (0..self.n_threads.get()).any(|idx| self.hold_meeting(idx))
     }
 
     /// Lets all threads go on if all that have not ended are at one barrier.
     fn open_barrier(&self) -> bool {
-        let waiting = || self.threads[..self.n_threads.get()].iter().filter(|thread| !thread.ended());
+        let waiting =
+            || self.threads[..self.n_threads.get()].iter().filter(|thread| !thread.status.get().ended());
         let Some(Status::AtBarrier(line)) = waiting().next().map(|thread| thread.status.get()) else {
             return false;
         };
@@ -307,11 +296,17 @@ impl Machine {
         all
     }
 
+    /// Says what a thread did that it must not.
+    fn refused(&self, module: &Module, idx: usize) -> Error {
+        let (name, what, text) = (&module.name, self.threads[idx].status.get(), module.text.display());
+        Error::new(format!("kernel `{name}`: thread {idx} {what} of {text}"))
+    }
+
     /// Says who waits where.
     fn stuck(&self, module: &Module) -> Error {
         let mut groups: Vec<(String, usize, usize)> = Vec::new();
         for (idx, thread) in self.threads[..self.n_threads.get()].iter().enumerate() {
-            let what = thread.describe();
+            let what = thread.status.get().to_string();
             match groups.iter_mut().find(|group| group.0 == what) {
                 Some(group) => group.2 += 1,
                 None => groups.push((what, idx, 1)),
@@ -326,25 +321,6 @@ impl Machine {
             };
         }
         Error::new(text + &format!("lines are those of {}", module.text.display()))
-    }
-}
-
-impl Thread {
-    fn ended(&self) -> bool {
-        matches!(self.status.get(), Status::Ended)
-    }
-
-    fn describe(&self) -> String {
-        match self.status.get() {
-            Status::Ready => "could go on".to_owned(),
-            Status::AtBarrier(line) => format!("at __syncthreads in line {line}"),
-            Status::Ended => "returned".to_owned(),
-            Status::Meeting(meeting) => {
-                // SAFETY: the prelude passes constant strings.
-                let name = unsafe { CStr::from_ptr(meeting.name) }.to_string_lossy();
-                format!("in {name} with the lanes {:#x} of its warp", meeting.lanes)
-            }
-        }
     }
 }
 
@@ -366,19 +342,19 @@ extern "C" fn thread_main(machine: usize) -> ! {
 }
 
 /// `__syncthreads` of the running thread.
-unsafe extern "C" fn barrier(machine: &Machine, line: u32) {
+extern "C" fn barrier(machine: &Machine, line: u32) {
     machine.threads[machine.current.get()].status.set(Status::AtBarrier(line));
     machine.pause();
 }
 
+/// The running thread did what it must not; it does not go on.
+extern "C" fn refuse(machine: &Machine, what: *const c_char, line: u32) {
+    machine.threads[machine.current.get()].status.set(Status::Refused(what, line));
+    machine.pause();
+}
+
 /// An operation of the running thread's warp.
-unsafe extern "C" fn meet(
-    machine: &Machine,
-    name: *const c_char,
-    answer: Answer,
-    lanes: u32,
-    request: *mut c_void,
-) {
+extern "C" fn meet(machine: &Machine, name: *const c_char, answer: Answer, lanes: u32, request: *mut c_void) {
     let idx = machine.current.get();
     let warp = &machine.warps[idx / LANES];
     warp.meeting.set(warp.meeting.get() | 1 << (idx % LANES));

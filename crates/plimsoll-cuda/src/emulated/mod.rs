@@ -3,11 +3,12 @@
 //! A kernel is compiled by the system's C++ compiler (`module`), after a prelude that gives CUDA's words a meaning
 //! (`prelude.hpp`). Blocks run one after the other; the threads of a block are fibers (`fiber`) that a machine lets run in
 //! turn (`machine`), so that barriers and operations of warps do what they do on a GPU. What a GPU leaves undefined is
-//! made visible: a barrier or a shuffle at which not all threads meet is an error that says who waits where; memory that
-//! nobody has written, shared or fresh from the device, is all ones, which as floats is not a number.
+//! made visible: a barrier or a shuffle at which not all threads meet, an index beyond a declared array and an address
+//! that is not aligned are errors that say which thread and which line; memory that nobody has written, shared or fresh
+//! from the device, is all ones, which as floats is not a number.
 //!
-//! It is not fast and does not try to be; it knows no streams, and a launch is done when it returns. A kernel that
-//! writes where it must not is not noticed: that is for the tools of a real GPU.
+//! It is not fast and does not try to be; it knows no streams, and a launch is done when it returns. A kernel that goes
+//! beyond the memory that a parameter points to is not noticed: that is for the tools of a real GPU.
 
 mod convolution;
 mod fiber;
@@ -16,6 +17,7 @@ mod matmul;
 mod module;
 mod number;
 mod pages;
+mod status;
 
 use std::ffi::c_void;
 use std::sync::Arc;
@@ -23,6 +25,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::backend::{Backend, Function};
 use crate::convolution::{Convolution, ConvolutionOperands};
+use crate::driver::{Cache, compile_cached};
 use crate::error::{Error, Result};
 use crate::gpu::MemoryInfo;
 use crate::kernel::Grid;
@@ -48,19 +51,43 @@ pub(crate) fn open() -> Result<(Box<dyn Backend>, Profile)> {
         matmul_workspace: 1 << 20,
         convolution_workspace: 1 << 20,
     };
-    let backend = Emulated { compiler: Compiler::find()?, committed: Arc::default() };
+    let backend = Emulated {
+        compiler: Compiler::find()?,
+        committed: Arc::default(),
+        architectures: architectures()?,
+        cache: Cache::of_user(),
+    };
     Ok((Box::new(backend), profile))
+}
+
+/// The variable that names architectures, such as `80,90`, for which NVRTC compiles every kernel that is built here, too:
+/// what runs on the host need not be CUDA C.
+const COMPILE_FOR: &str = "PLIMSOLL_COMPILE_FOR";
+
+fn architectures() -> Result<Vec<u32>> {
+    let named = std::env::var(COMPILE_FOR).unwrap_or_default();
+    let parse = |number: &str| number.trim().parse::<u32>();
+    let numbers = named.split(',').filter(|number| !number.trim().is_empty()).map(parse);
+    numbers
+        .collect::<std::result::Result<Vec<u32>, _>>()
+        .map_err(|_| Error::new(format!("{COMPILE_FOR} is {named:?}; it is a list of numbers such as 80,90")))
 }
 
 /// The host as a GPU.
 struct Emulated {
-    compiler: Compiler,
+    compiler: &'static Compiler,
     /// Bytes that all sources of pages of this device hold.
     committed: Arc<AtomicU64>,
+    /// The architectures for which every kernel must compile.
+    architectures: Vec<u32>,
+    cache: Cache,
 }
 
 impl Backend for Emulated {
     fn build(&self, entry: &str, source: &str) -> Result<Function> {
+        for &architecture in &self.architectures {
+            compile_cached(&self.cache, source, entry, architecture)?;
+        }
         let module: &'static Module = self.compiler.build(entry, source)?;
         Ok(Function(std::ptr::from_ref(module) as usize))
     }

@@ -9,7 +9,7 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, OnceLock, PoisonError};
 
 use libloading::Library;
 use sha2::{Digest, Sha256};
@@ -21,9 +21,20 @@ use crate::error::{Error, Result};
 /// What stands before every kernel's text.
 const PRELUDE: &str = include_str!("prelude.hpp");
 
-/// Contracting products and sums is left to what the text says with `fma`, so that all hosts give the same numbers.
-const FLAGS: [&str; 6] =
-    ["-std=c++17", "-O1", "-shared", "-fPIC", "-fvisibility=hidden", "-ffp-contract=off"];
+/// Contracting products and sums is left to what the text says with `fma`, so that all hosts give the same numbers. The
+/// checks of addresses and indices call the prelude, not the sanitizer's library.
+const FLAGS: [&str; 7] = [
+    "-std=c++17",
+    "-O1",
+    "-shared",
+    "-fPIC",
+    "-fvisibility=hidden",
+    "-ffp-contract=off",
+    "-fsanitize=alignment,bounds,null",
+];
+
+/// What it is linked with: the C library and its functions of floats.
+const LIBRARIES: [&str; 3] = ["-nodefaultlibs", "-lm", "-lc"];
 
 /// A kernel that is loaded, until the process ends.
 pub struct Module {
@@ -91,8 +102,13 @@ pub struct Compiler {
 }
 
 impl Compiler {
-    /// The one that `CXX` names, or `c++`.
-    pub fn find() -> Result<Compiler> {
+    /// The one that `CXX` names, or `c++`; looked for once.
+    pub fn find() -> Result<&'static Compiler> {
+        static FOUND: OnceLock<Result<Compiler>> = OnceLock::new();
+        FOUND.get_or_init(Compiler::look).as_ref().map_err(Error::clone)
+    }
+
+    fn look() -> Result<Compiler> {
         let command = std::env::var("CXX").unwrap_or_default();
         let mut command: Vec<String> = command.split_whitespace().map(str::to_owned).collect();
         if command.is_empty() {
@@ -139,17 +155,18 @@ impl Compiler {
     fn compile(&self, entry: &str, text: &str, kept: &Path, library: &Path) -> Result<()> {
         static COUNT: AtomicU64 = AtomicU64::new(0);
         let number = COUNT.fetch_add(1, Ordering::Relaxed);
-        let failed =
-            |error| Error::new(format!("kernel `{entry}` could not be written for the compiler: {error}"));
-        let fresh = self.folder.join(format!("{entry}-{}-{number}", std::process::id()));
-        let (fresh_text, fresh_library) = (fresh.with_extension("cpp"), fresh.with_extension("so"));
-        fs::write(&fresh_text, text).map_err(failed)?;
+        let failed = |error| {
+            Error::new(format!("kernel `{entry}` could not be compiled by `{}`: {error}", self.command[0]))
+        };
+        let fresh = self.folder.join(format!("{entry}-{}-{number}.new", std::process::id()));
+        fs::write(&fresh, text).and_then(|()| fs::rename(&fresh, kept)).map_err(failed)?;
         let output = Command::new(&self.command[0])
             .args(&self.command[1..])
             .args(FLAGS)
             .arg(format!("-Werror=frame-larger-than={}", STACK_BYTES / 2))
             .arg("-o")
-            .args([&fresh_library, &fresh_text])
+            .args([&fresh, kept])
+            .args(LIBRARIES)
             .output()
             .map_err(failed)?;
         if !output.status.success() {
@@ -159,7 +176,7 @@ impl Compiler {
                 said.trim_end()
             )));
         }
-        fs::rename(&fresh_text, kept).and_then(|()| fs::rename(&fresh_library, library)).map_err(failed)
+        fs::rename(&fresh, library).map_err(failed)
     }
 }
 

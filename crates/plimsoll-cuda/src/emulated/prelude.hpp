@@ -17,7 +17,8 @@
 #define __align__(n) __attribute__((aligned(n)))
 // C++ wants this before other specifiers, CUDA takes it after `__shared__`, too.
 #define alignas(n) __align__(n)
-// One block runs at a time, so that its shared memory can be static. It has a section of its own, for the machine to find it.
+// One block runs at a time, so that its shared memory can be static. It has a section of its own, for the machine to find it
+// (g++ before 13 leaves that out in function templates; then the machine does not spoil it).
 #define __shared__ static __attribute__((section("emulated_shared")))
 
 typedef decltype(sizeof(0)) size_t;
@@ -45,9 +46,11 @@ static inline float4 make_float4(float x, float y, float z, float w) { return {x
 struct Emulated {
     uint3 thread, block, threads, blocks;
     unsigned char* dynamic_shared;
+    unsigned long long run;
     void* machine;
     void (*barrier)(void* machine, unsigned line);
-    void (*meet)(void* machine, const char* name, void (*answer)(void** requests), unsigned lanes, void* request);
+    void (*refuse)(void* machine, const char* what, unsigned line);
+    void (*meet)(void* machine, const char* name, bool (*answer)(void** requests), unsigned lanes, void* request);
 };
 static Emulated emulated;
 
@@ -59,26 +62,40 @@ static const int warpSize = 32;
 
 #define __syncthreads() emulated.barrier(emulated.machine, __LINE__)
 
-static inline unsigned emulated_lane() {
-    return (threadIdx.x + blockDim.x * (threadIdx.y + blockDim.y * threadIdx.z)) % 32;
-}
-template <class R> static inline void emulated_meet(const char* name, void (*answer)(void**), unsigned lanes, R* request) {
+static inline unsigned emulated_thread() { return threadIdx.x + blockDim.x * threadIdx.y; }
+static inline unsigned emulated_lane() { return emulated_thread() % 32; }
+template <class R> static inline void emulated_meet(const char* name, bool (*answer)(void**), unsigned lanes, R* request) {
     emulated.meet(emulated.machine, name, answer, lanes, request);
+}
+
+// What the compiler puts before accesses (-fsanitize) calls these when an address or an index is wrong. Neither returns.
+struct EmulatedPlace { const char* file; unsigned line, column; };
+extern "C" __attribute__((visibility("hidden"))) void __ubsan_handle_type_mismatch_v1(EmulatedPlace* place, size_t address) {
+    emulated.refuse(emulated.machine, address ? "uses an address that its type is not aligned to" : "uses a null pointer", place->line);
+}
+extern "C" __attribute__((visibility("hidden"))) void __ubsan_handle_out_of_bounds(EmulatedPlace* place, size_t) {
+    emulated.refuse(emulated.machine, "uses an index beyond its array", place->line);
 }
 
 static inline void __threadfence() {}
 static inline void __threadfence_block() {}
 
-// ---- Operations of a warp. A request is null where the lane takes no part or has ended ----
+// ---- Operations of a warp. A request is null where the lane takes no part or has ended; false means that it must ----
 
-static void emulated_nothing(void**) {}
+static inline bool emulated_whole(void** requests) {
+    for (int lane = 0; lane < 32; lane++)
+        if (!requests[lane]) return false;
+    return true;
+}
+
+static bool emulated_nothing(void**) { return true; }
 static inline void __syncwarp(unsigned lanes = 0xffffffffu) {
     int nothing;
     emulated_meet("__syncwarp", emulated_nothing, lanes, &nothing);
 }
 
 template <class T> struct EmulatedShuffle { T mine, got; int from; };
-template <class T> static void emulated_shuffle(void** requests) {
+template <class T> static bool emulated_shuffle(void** requests) {
     for (int lane = 0; lane < 32; lane++) {
         auto request = (EmulatedShuffle<T>*)requests[lane];
         if (!request) continue;
@@ -87,6 +104,7 @@ template <class T> static void emulated_shuffle(void** requests) {
         if (giver) request->got = giver->mine;
         else __builtin_memset(&request->got, 0xff, sizeof(T));
     }
+    return true;
 }
 template <class T> static inline T emulated_shuffled(const char* name, unsigned lanes, T x, int from) {
     static_assert(sizeof(T) == 4 || sizeof(T) == 8, "shuffles move 4 or 8 bytes");
@@ -113,7 +131,7 @@ template <class T> static inline T __shfl_up_sync(unsigned lanes, T x, unsigned 
 }
 
 struct EmulatedVote { bool mine; unsigned yes, voters; };
-static void emulated_count(void** requests) {
+static bool emulated_count(void** requests) {
     unsigned yes = 0, voters = 0;
     for (int lane = 0; lane < 32; lane++) {
         auto vote = (EmulatedVote*)requests[lane];
@@ -124,6 +142,7 @@ static void emulated_count(void** requests) {
         auto vote = (EmulatedVote*)requests[lane];
         if (vote) vote->yes = yes, vote->voters = voters;
     }
+    return true;
 }
 static inline EmulatedVote emulated_vote(const char* name, unsigned lanes, bool mine) {
     EmulatedVote vote = {mine, 0, 0};
@@ -210,6 +229,91 @@ static inline unsigned short emulated_to_bf16(float x) {
     unsigned bits = __float_as_uint(x);
     if ((bits & 0x7fffffffu) > 0x7f800000u) return bits >> 16 | 0x40u;
     return (bits + 0x7fffu + (bits >> 16 & 1)) >> 16;
+}
+
+// ---- What prelude.cuh has in PTX: shared memory of a launch, tensor cores, copies that go on by themselves ----
+
+#define DYNAMIC_SHARED(type, name) type* name = (type*)emulated.dynamic_shared
+
+struct EmulatedProduct { float* d; const unsigned* a; const unsigned* b; };
+template <class T> static inline float emulated_half(unsigned pair, int which) {
+    return widen(T{(unsigned short)(pair >> 16 * which)});
+}
+template <class T> static bool emulated_mma(void** requests) {
+    if (!emulated_whole(requests)) return false;
+    auto lanes = (EmulatedProduct**)requests;
+    for (int row = 0; row < 16; row++)
+        for (int column = 0; column < 8; column++) {
+            float sum = 0;
+            for (int k = 0; k < 16; k++) {
+                unsigned a = lanes[row % 8 * 4 + k % 8 / 2]->a[row / 8 + k / 8 * 2], b = lanes[column * 4 + k % 8 / 2]->b[k / 8];
+                sum += emulated_half<T>(a, k % 2) * emulated_half<T>(b, k % 2);
+            }
+            lanes[row % 8 * 4 + column / 2]->d[row / 8 * 2 + column % 2] += sum;
+        }
+    return true;
+}
+template <class T> static inline void mma_16x8x16(float d[4], const unsigned a[4], const unsigned b[2], T) {
+    EmulatedProduct product = {d, a, b};
+    emulated_meet("mma_16x8x16", emulated_mma<T>, 0xffffffffu, &product);
+}
+
+struct EmulatedRows { unsigned* d; const unsigned short* row; };
+template <bool TRANSPOSED> static bool emulated_ldmatrix(void** requests) {
+    if (!emulated_whole(requests)) return false;
+    auto lanes = (EmulatedRows**)requests;
+    for (int lane = 0; lane < 32; lane++)
+        for (int matrix = 0; matrix < 4; matrix++) {
+            int g = lane / 4, t = lane % 4;
+            unsigned short low = TRANSPOSED ? lanes[matrix * 8 + 2 * t]->row[g] : lanes[matrix * 8 + g]->row[2 * t];
+            unsigned short high = TRANSPOSED ? lanes[matrix * 8 + 2 * t + 1]->row[g] : lanes[matrix * 8 + g]->row[2 * t + 1];
+            lanes[lane]->d[matrix] = (unsigned)high << 16 | low;
+        }
+    return true;
+}
+static inline void ldmatrix_x4(unsigned d[4], const void* row) {
+    EmulatedRows rows = {d, (const unsigned short*)row};
+    emulated_meet("ldmatrix_x4", emulated_ldmatrix<false>, 0xffffffffu, &rows);
+}
+static inline void ldmatrix_x4_transposed(unsigned d[4], const void* row) {
+    EmulatedRows rows = {d, (const unsigned short*)row};
+    emulated_meet("ldmatrix_x4_transposed", emulated_ldmatrix<true>, 0xffffffffu, &rows);
+}
+
+// A copy is done when it is waited for, and what it will write is spoilt until then, so that a missing wait shows.
+struct EmulatedCopy { void* to; const void* from; int group; };
+struct EmulatedCopies { unsigned long long run; int n, group; EmulatedCopy at[128]; };
+static EmulatedCopies emulated_copies[1024];
+
+static inline EmulatedCopies& emulated_own_copies() {
+    EmulatedCopies& copies = emulated_copies[emulated_thread()];
+    if (copies.run != emulated.run) copies.run = emulated.run, copies.n = copies.group = 0;
+    return copies;
+}
+// Does the copies of groups before that one.
+static void emulated_copy(EmulatedCopies& copies, int group) {
+    int n = 0;
+    for (int i = 0; i < copies.n; i++) {
+        EmulatedCopy copy = copies.at[i];
+        if (copy.group >= group) copies.at[n++] = copy;
+        else if (copy.from) __builtin_memcpy(copy.to, copy.from, 16);
+        else __builtin_memset(copy.to, 0, 16);
+    }
+    copies.n = n;
+}
+static inline void copy_async_16(void* shared, const void* global, bool wanted = true) {
+    if (((size_t)shared | (size_t)global) % 16)
+        emulated.refuse(emulated.machine, "gives copy_async_16 an address that is not a multiple of 16", __LINE__);
+    EmulatedCopies& copies = emulated_own_copies();
+    // Copies may be done early.
+    if (copies.n == 128) emulated_copy(copies, copies.group + 1);
+    __builtin_memset(shared, 0xff, 16);
+    copies.at[copies.n++] = {shared, wanted ? global : nullptr, copies.group};
+}
+static inline void copy_async_commit() { emulated_own_copies().group++; }
+template <int N> static inline void copy_async_wait() {
+    EmulatedCopies& copies = emulated_own_copies();
+    emulated_copy(copies, copies.group - N);
 }
 
 // ---- Functions of numbers ----

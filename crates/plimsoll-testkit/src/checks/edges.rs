@@ -1,7 +1,7 @@
 //! Inputs without elements and without dimensions.
 
 use plimsoll_tensor::ops::registry::{Array, OpInfo};
-use plimsoll_tensor::{DType, Error};
+use plimsoll_tensor::{DType, Device, Error};
 
 use crate::case::{Case, for_each_sample};
 use crate::close::same_bits;
@@ -24,7 +24,9 @@ pub fn empty_inputs(op: &'static OpInfo) -> Outcome {
 fn empty_case(empty: &Case<'_>, watched: &[usize], is_elementwise: bool) -> Outcome {
     let inputs = empty.tensors()?;
     let is_elementwise = is_elementwise && inputs.iter().all(|input| input.shape() == inputs[0].shape());
-    let results = match empty.differentiate(&inputs, watched) {
+    // A GPU refuses values when the host waits for it.
+    let settled = |results| Device::current().synchronize().map(|()| results);
+    let results = match empty.differentiate(&inputs, watched).and_then(settled) {
         Ok(results) => results,
         Err(error) if is_elementwise => return Err(error.into()),
         Err(error) => return explains(empty, &error),

@@ -5,7 +5,7 @@
 struct Places {
     u64 n;
     u32 extents[8];
-    i64 strides[6][8];
+    i64 strides[7][8];
 };
 
 struct Numbers {

@@ -19,7 +19,7 @@ use crate::shape::{MAX_RANK, Shape};
 static TEMPLATE: Template = Template { name: "elementwise", text: include_str!("elementwise.cu") };
 
 /// The most inputs that a kernel has.
-const MAX_INPUTS: usize = 6;
+const MAX_INPUTS: usize = 7;
 /// The most bytes that a thread moves at a time.
 const VECTOR_BYTES: usize = 16;
 /// The threads of a block.

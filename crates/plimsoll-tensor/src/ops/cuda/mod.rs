@@ -5,12 +5,17 @@
 
 pub(crate) mod elementwise;
 pub(crate) mod finish;
+pub(crate) mod lines;
 pub(crate) mod moves;
+pub(crate) mod reduce;
 pub(crate) mod tables;
 
 use plimsoll_cuda::Scalar;
 
 use crate::dtype::DType;
+
+/// Groups of threads, for kernels that give one to each result.
+const GROUPS: &str = include_str!("group.cu");
 
 /// The name of a dtype in the kernels.
 pub(crate) fn c_name(dtype: DType) -> &'static str {

@@ -2,10 +2,12 @@
 
 use plimsoll_cpu::reduce::{ArgMax as ArgMaxFold, ArgMin as ArgMinFold};
 
+use super::extreme::extreme_and_place;
 use super::{Reduce, fold, methods, numbers_only};
 use crate::dtype::DType;
 use crate::error::Result;
 use crate::op::{Gradient, Operand};
+use crate::ops::cuda::reduce as cuda;
 use crate::ops::kernel::for_numbers;
 use crate::shape::{Axes, IntoAxes};
 use crate::tensor::Tensor;
@@ -36,6 +38,10 @@ macro_rules! arg_extreme {
 
             fn run(self, x: &Operand, axes: Axes, y: &Operand, _extras: &[Operand]) {
                 for_numbers!(x.dtype(), T => fold(&$fold::<T>::new(), x, axes, y));
+            }
+
+            fn cuda(self, _input: DType, _is_recorded: bool) -> cuda::Fold {
+                cuda::Fold { variant: 0, finish: "y0 = acc.at;", ..extreme_and_place!($is_beyond) }
             }
 
             fn reference(self, values: &[f64]) -> f64 {

@@ -12,6 +12,7 @@ use super::{Reduce, Reduced, fold, methods, numbers_only};
 use crate::dtype::DType;
 use crate::error::Result;
 use crate::op::{Extra, Form, Keep, Keeps, Meta, Operand};
+use crate::ops::cuda::reduce as cuda;
 use crate::ops::kernel::for_numbers;
 use crate::shape::{Axes, IntoAxes, Shape};
 use crate::tape::Backward;
@@ -25,8 +26,35 @@ pub struct Max;
 #[derive(Clone, Copy, Debug)]
 pub struct Min;
 
+/// The GPU's fold that finds the extreme and the first place where it is, or those of the first that is not a number.
+macro_rules! extreme_and_place {
+    ($is_beyond:tt) => {
+        cuda::Fold {
+            variant: 0,
+            text: concat!(
+                "struct Acc { C value; i64 at; }; ",
+                "DEVICE bool is_beyond(C a, C b) { return b ",
+                stringify!($is_beyond),
+                " a || (b != b && a == a); } ",
+                "DEVICE Acc first_of(Acc a, Acc b) { ",
+                "bool is_earlier = b.at < a.at && !is_beyond(b.value, a.value); ",
+                "return a.at < 0 || is_beyond(a.value, b.value) || is_earlier ? b : a; } ",
+                "DEVICE Acc empty() { return {(C)0, -1}; } ",
+                "template <int N> DEVICE Acc leaf(const Values<N>& values) { Acc known = empty(); ",
+                "_Pragma(\"unroll\") for (int i = 0; i < N; i++) ",
+                "known = first_of(known, {values.x0[i], (i64)values.at(i)}); return known; } ",
+                "DEVICE Acc merge(Acc a, Count, Acc b, Count) { return first_of(a, b); }"
+            ),
+            finish: "",
+            acc_bytes: 16,
+            is_ordered: true,
+        }
+    };
+}
+pub(super) use extreme_and_place;
+
 macro_rules! extreme {
-    ($op:ident, $name:literal, $doc:literal, $fold:ident, $arg:ident, $arg_method:ident, $reference:expr, $torch:literal) => {
+    ($op:ident, $name:literal, $doc:literal, $fold:ident, $arg:ident, $arg_method:ident, $reference:expr, $torch:literal, $is_beyond:tt, $least:literal, $both:literal) => {
         impl Reduce for $op {
             const NAME: &'static str = $name;
             const DOC: &'static str = $doc;
@@ -45,6 +73,16 @@ macro_rules! extreme {
                 if let [positions] = extras {
                     for_numbers!(x.dtype(), T => fold(&$arg::<T>::new(), x, axes, positions));
                 }
+            }
+
+            fn cuda(self, input: DType, is_recorded: bool) -> cuda::Fold {
+                if is_recorded {
+                    let finish = "y0 = acc.value; y1 = acc.at;";
+                    return cuda::Fold { variant: 1, finish, ..extreme_and_place!($is_beyond) };
+                }
+                let text = cuda::plain_fold!("C", $least, "x", $both);
+                let acc_bytes = input.accumulator().size();
+                cuda::Fold { variant: 0, text, finish: "y0 = acc.value;", acc_bytes, is_ordered: false }
             }
 
             fn keeps(self) -> Keeps {
@@ -78,9 +116,12 @@ macro_rules! extreme {
 }
 
 extreme!(
-    Max, "max", "The greatest element over some axes.", MaxFold, ArgMax, argmax_keepdims, f64::max, "x0.amax({})"
+    Max, "max", "The greatest element over some axes.", MaxFold, ArgMax, argmax_keepdims, f64::max, "x0.amax({})",
+    >, "least(C())", "m::max(a, b)"
 );
-extreme!(Min, "min", "The least element over some axes.", MinFold, ArgMin, argmin_keepdims, f64::min, "x0.amin({})");
+extreme!(Min, "min", "The least element over some axes.", MinFold, ArgMin, argmin_keepdims, f64::min, "x0.amin({})",
+    <, "greatest(C())", "m::min(a, b)"
+);
 
 methods!(Max, max, max_keepdims, "The greatest element");
 methods!(Min, min, min_keepdims, "The least element");

@@ -4,8 +4,10 @@ use plimsoll_cpu::reduce::LogSumExp as LogSumExpFold;
 use smallvec::smallvec;
 
 use super::{Reduce, Reduced, fold, methods};
+use crate::dtype::DType;
 use crate::error::Result;
 use crate::op::{Keep, Keeps, Operand};
+use crate::ops::cuda::reduce as cuda;
 use crate::ops::kernel::for_floats;
 use crate::shape::{Axes, IntoAxes};
 use crate::tape::Backward;
@@ -14,6 +16,23 @@ use crate::tensor::Tensor;
 /// y = ln Σ eˣ; the slope of an element is eˣ⁻ʸ.
 #[derive(Clone, Copy, Debug)]
 pub struct LogSumExp;
+
+/// The greatest of some numbers, and the sum of the exponentials of their distances from it.
+const EXPONENTIALS: &str = "
+    struct Acc { C max, sum; };
+    DEVICE Acc empty() { return {least(C()), (C)0}; }
+    template <int N> DEVICE Acc leaf(const Values<N>& values) {
+        C max = values.x0[0], sum = 0;
+        _Pragma(\"unroll\") for (int i = 1; i < N; i++) max = m::max(max, values.x0[i]);
+        C shift = shift_of(max);
+        _Pragma(\"unroll\") for (int i = 0; i < N; i++) sum += m::exp(values.x0[i] - shift);
+        return {max, sum};
+    }
+    DEVICE C rescaled(Acc acc, C max) { return acc.max == max ? acc.sum : acc.sum * m::exp(acc.max - shift_of(max)); }
+    DEVICE Acc merge(Acc a, Count, Acc b, Count) {
+        C max = m::max(a.max, b.max);
+        return {max, rescaled(a, max) + rescaled(b, max)};
+    }";
 
 impl Reduce for LogSumExp {
     const NAME: &'static str = "logsumexp";
@@ -25,6 +44,12 @@ impl Reduce for LogSumExp {
 
     fn run(self, x: &Operand, axes: Axes, y: &Operand, _extras: &[Operand]) {
         for_floats!(x.dtype(), T => fold(&LogSumExpFold::<T, T>::new(), x, axes, y));
+    }
+
+    fn cuda(self, input: DType, _is_recorded: bool) -> cuda::Fold {
+        let acc_bytes = 2 * cuda::wide_bytes(input);
+        let finish = "y0 = m::log(acc.sum) + shift_of(acc.max);";
+        cuda::Fold { variant: 0, text: EXPONENTIALS, finish, acc_bytes, is_ordered: false }
     }
 
     fn keeps(self) -> Keeps {

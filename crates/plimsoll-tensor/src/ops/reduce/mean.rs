@@ -3,8 +3,10 @@
 use plimsoll_cpu::reduce::Mean as MeanFold;
 
 use super::{Reduce, Reduced, fold, methods};
+use crate::dtype::DType;
 use crate::error::Result;
 use crate::op::Operand;
+use crate::ops::cuda::reduce as cuda;
 use crate::ops::kernel::for_floats;
 use crate::shape::{Axes, IntoAxes};
 use crate::tape::Backward;
@@ -24,6 +26,11 @@ impl Reduce for Mean {
 
     fn run(self, x: &Operand, axes: Axes, y: &Operand, _extras: &[Operand]) {
         for_floats!(x.dtype(), T => fold(&MeanFold::<T, T>::new(), x, axes, y));
+    }
+
+    fn cuda(self, input: DType, _is_recorded: bool) -> cuda::Fold {
+        let acc_bytes = cuda::wide_bytes(input);
+        cuda::Fold { variant: 0, text: cuda::SUM, finish: "y0 = acc.value / n;", acc_bytes, is_ordered: false }
     }
 
     fn backward(self, reduced: &Reduced, backward: &mut Backward<'_>) -> Result<()> {

@@ -5,6 +5,7 @@
 //! `..` for all, one number, or several; negative ones count from the end.
 
 use plimsoll_cpu::reduce::{self as kernels, Fold};
+use plimsoll_cuda::{Gpu, Profile};
 use smallvec::SmallVec;
 
 use crate::context;
@@ -12,6 +13,7 @@ use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::execute::call;
 use crate::op::{Extra, Gradient, Keeps, Meta, Op, OpRef, Operand, Outputs, Run, Tensors, one};
+use crate::ops::cuda;
 use crate::ops::kernel::src;
 use crate::ops::registry::{Array, Input, OpInfo, Sample, Values, floats, input};
 use crate::shape::{Axes, IntoAxes, Shape};
@@ -70,6 +72,14 @@ pub trait Reduce: Copy + std::fmt::Debug + Send + Sync + 'static {
 
     /// Computes the result of `x` over `axes`; `extras` is empty when the op is not recorded.
     fn run(self, x: &Operand, axes: Axes, y: &Operand, extras: &[Operand]);
+
+    /// The same on a GPU, for inputs of a dtype; a recorded op has its extras as further outputs.
+    fn cuda(self, input: DType, is_recorded: bool) -> cuda::reduce::Fold;
+
+    /// What the GPU's fold knows as `NUMBER(0)`.
+    fn number(self) -> f64 {
+        0.0
+    }
 
     /// What backward reads.
     fn keeps(self) -> Keeps {
@@ -185,6 +195,29 @@ impl<R: Reduce> Op for Over<R> {
     fn run(&self, run: &mut Run<'_>) -> Result<()> {
         self.reduce.run(&run.inputs[0], self.axes, &run.outputs[0], run.extras);
         Ok(())
+    }
+
+    fn run_cuda(&self, run: &mut Run<'_>, gpu: &Gpu) -> Result<()> {
+        let outputs: SmallVec<[&Operand; 2]> = run.outputs.iter().chain(run.extras).collect();
+        let reduction = cuda::reduce::Reduction {
+            op: R::NAME,
+            inputs: &[&run.inputs[0]],
+            axes: self.axes,
+            fold: self.reduce.cuda(run.inputs[0].dtype(), !run.extras.is_empty()),
+            outputs: &outputs,
+            numbers: &[self.reduce.number()],
+            workspace: run.workspace,
+        };
+        reduction.run(gpu)
+    }
+
+    fn workspace_cuda(&self, inputs: &[&Meta], _profile: &Profile) -> usize {
+        // The folds of recorded ops may know more, and a workspace must not depend on the tape.
+        let needs = |is_recorded: bool| {
+            let fold = self.reduce.cuda(inputs[0].dtype, is_recorded);
+            cuda::reduce::workspace(&inputs[..1], self.axes, &fold)
+        };
+        needs(false).max(needs(true))
     }
 
     fn gradient(&self) -> Gradient {

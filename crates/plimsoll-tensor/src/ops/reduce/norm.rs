@@ -6,8 +6,10 @@ use plimsoll_cpu::{map, simd};
 use smallvec::smallvec;
 
 use super::{Reduce, Reduced, fold, methods};
+use crate::dtype::DType;
 use crate::error::Result;
 use crate::op::{Keep, Keeps, Operand};
+use crate::ops::cuda::reduce as cuda;
 use crate::ops::kernel::{dst, for_floats, src};
 use crate::shape::{Axes, IntoAxes};
 use crate::tape::Backward;
@@ -31,6 +33,11 @@ impl Reduce for Norm {
             // SAFETY: the output is this call's alone, and is read and written element by element.
             unsafe { map::map1::<T, T>(y.shape(), dst(y), src(y), root_tile) }
         });
+    }
+
+    fn cuda(self, input: DType, _is_recorded: bool) -> cuda::Fold {
+        let (text, acc_bytes) = (cuda::plain_fold!("C", "0", "x * x", "a + b"), cuda::wide_bytes(input));
+        cuda::Fold { variant: 0, text, finish: "y0 = m::sqrt(acc.value);", acc_bytes, is_ordered: false }
     }
 
     fn keeps(self) -> Keeps {

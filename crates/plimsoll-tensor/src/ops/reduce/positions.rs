@@ -3,13 +3,16 @@
 //! A position counts the elements along some axes in row-major order, as `argmax` does. Each op is the other's
 //! gradient; `max` and `min` are made of them.
 
+use plimsoll_cuda::{FaultKind, Gpu, Grid, Param, Template};
+
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::execute::call;
 use crate::op::{Keep, Keeps, Meta, Op, OpRef, Operand, Outputs, Run, one};
+use crate::ops::cuda::{c_name, code};
 use crate::ops::kernel::for_floats;
 use crate::ops::registry::{Array, OpInfo, Sample, Values, floats, input};
-use crate::shape::{Axes, Shape};
+use crate::shape::{Axes, MAX_RANK, Shape};
 use crate::tape::Backward;
 use crate::tensor::Tensor;
 
@@ -90,6 +93,88 @@ fn for_each_place(
     Ok(())
 }
 
+static TEMPLATE: Template = Template { name: "positions", text: include_str!("positions.cu") };
+
+/// Where elements lie, as the kernel takes it.
+#[repr(C)]
+struct Places {
+    n: u64,
+    extent: u64,
+    few: [u64; MAX_RANK],
+    reduced: [u64; MAX_RANK],
+    few_strides: [i64; MAX_RANK],
+    position_strides: [i64; MAX_RANK],
+    many_strides: [i64; MAX_RANK],
+    reduced_strides: [i64; MAX_RANK],
+    few_rank: u32,
+    reduced_rank: u32,
+}
+
+// SAFETY: `positions.cu` has the same struct.
+unsafe impl Param for Places {}
+
+impl Places {
+    fn new((many, few, positions): (&Operand, &Operand, &Operand), axes: Axes) -> Places {
+        let strides = |operand: &Operand| {
+            let mut all = [0; MAX_RANK];
+            for (to, &stride) in all.iter_mut().zip(operand.meta.layout.strides()) {
+                *to = stride as i64;
+            }
+            all
+        };
+        let (shape, many_strides) = (many.shape(), strides(many));
+        let mut places = Places {
+            n: few.n_elems() as u64,
+            extent: super::n_reduced(shape, axes) as u64,
+            few: [1; MAX_RANK],
+            reduced: [1; MAX_RANK],
+            few_strides: strides(few),
+            position_strides: strides(positions),
+            many_strides,
+            reduced_strides: [0; MAX_RANK],
+            few_rank: shape.rank() as u32,
+            reduced_rank: axes.len() as u32,
+        };
+        for (to, &extent) in places.few.iter_mut().zip(few.shape().iter()) {
+            *to = extent as u64;
+        }
+        for (to, axis) in axes.iter().enumerate() {
+            (places.reduced[to], places.reduced_strides[to]) = (shape[axis] as u64, many_strides[axis]);
+        }
+        places
+    }
+}
+
+/// Picks or places on a GPU.
+fn run_cuda(
+    op: &'static str,
+    fault: &'static FaultKind,
+    operands: (&Operand, &Operand, &Operand),
+    axes: Axes,
+    gpu: &Gpu,
+) -> Result<()> {
+    let (many, few, positions) = operands;
+    let (dtype, places) = (few.dtype(), Places::new(operands, axes));
+    let kernel = gpu.kernel(&TEMPLATE, op, code(dtype), || {
+        format!("#define T {}\n#define IS_PICK {}", c_name(dtype), u8::from(op == "pick_at"))
+    })?;
+    let (cell, kind) = gpu.fault(fault);
+    let grid = Grid::covering(few.n_elems(), 256);
+    // SAFETY: `execute` hands out operands that are valid for their layouts, the strides are theirs, and the kernel was made
+    // for this dtype; it leaves alone positions that are out of range.
+    unsafe {
+        gpu.launch(&kernel, grid, &[&few.ptr(), &many.ptr(), &positions.ptr(), &places, &cell, &kind])
+    }?;
+    Ok(())
+}
+
+fn refusal(position: i64, extent: i64) -> String {
+    format!("position {position} is not below the {extent} that there are")
+}
+
+static PICK_FAULT: FaultKind = FaultKind { op: "pick_at", text: refusal };
+static PLACE_FAULT: FaultKind = FaultKind { op: "place_at", text: refusal };
+
 impl Op for PickAt {
     fn name(&self) -> &'static str {
         "pick_at"
@@ -108,6 +193,11 @@ impl Op for PickAt {
             // SAFETY: the offsets are those of elements of the two operands, and the output is fresh.
             unsafe { *y.ptr().cast::<T>().offset(few) = *x.ptr().cast::<T>().offset(many) };
         }))
+    }
+
+    fn run_cuda(&self, run: &mut Run<'_>, gpu: &Gpu) -> Result<()> {
+        let operands = (&run.inputs[0], &run.outputs[0], &run.inputs[1]);
+        run_cuda("pick_at", &PICK_FAULT, operands, self.axes, gpu)
     }
 
     fn keeps(&self, _wanted: &[bool]) -> Keeps {
@@ -140,6 +230,13 @@ impl Op for PlaceAt {
             // SAFETY: the offsets are those of elements of the two operands.
             unsafe { *y.ptr().cast::<T>().offset(many) = *values.ptr().cast::<T>().offset(few) };
         }))
+    }
+
+    fn run_cuda(&self, run: &mut Run<'_>, gpu: &Gpu) -> Result<()> {
+        let (values, positions, y) = (&run.inputs[0], &run.inputs[1], &run.outputs[0]);
+        // SAFETY: the output is fresh and contiguous, and zero bits are the number zero.
+        unsafe { gpu.fill("place_at", y.ptr(), 0, y.meta.n_bytes()) }?;
+        run_cuda("place_at", &PLACE_FAULT, (y, values, positions), self.axes, gpu)
     }
 
     fn keeps(&self, _wanted: &[bool]) -> Keeps {

@@ -4,6 +4,7 @@ use plimsoll_cpu::element::{Element, Number};
 use plimsoll_cpu::math::Real;
 use plimsoll_cpu::reduce::{Fold, Prod as ProdFold};
 use plimsoll_cpu::{map, simd};
+use plimsoll_cuda::Gpu;
 use smallvec::{SmallVec, smallvec};
 use std::marker::PhantomData;
 
@@ -12,6 +13,8 @@ use crate::dtype::DType;
 use crate::error::Result;
 use crate::execute::call;
 use crate::op::{Extra, Form, Gradient, Keep, Keeps, Meta, Op, OpRef, Operand, Outputs, Run, Tensors, one};
+use crate::ops::cuda::elementwise::Elementwise;
+use crate::ops::cuda::reduce;
 use crate::ops::kernel::{dst, for_floats, for_numbers, src};
 use crate::ops::lines::{expect_dtype, expect_shape};
 use crate::ops::registry::{OpInfo, Sample, floats, within};
@@ -40,6 +43,21 @@ impl Reduce for Prod {
         for_numbers!(x.dtype(), T => fold(&ProdFold::<T, T>::new(), x, axes, y));
         if let [others] = extras {
             for_floats!(x.dtype(), T => fold(&Others::<T>(PhantomData), x, axes, others));
+        }
+    }
+
+    fn cuda(self, input: DType, is_recorded: bool) -> reduce::Fold {
+        let wide = reduce::wide_bytes(input);
+        let plain = reduce::Fold {
+            variant: 0,
+            text: reduce::plain_fold!("Wide", "1", "x", "a * b"),
+            finish: "y0 = acc.value;",
+            acc_bytes: wide,
+            is_ordered: false,
+        };
+        match is_recorded && input.is_float() {
+            true => reduce::Fold { variant: 1, text: CUDA_OTHERS, finish: CUDA_FINISH, acc_bytes: 3 * wide, ..plain },
+            false => plain,
         }
     }
 
@@ -74,6 +92,25 @@ impl Reduce for Prod {
         (!several).then(|| format!("x0.prod({dim})"))
     }
 }
+
+/// The GPU's fold of a recorded product: that of all elements, that of those that are not zero, and the number of zeros.
+const CUDA_OTHERS: &str = "
+    struct Acc { C all, others, zeros; };
+    DEVICE Acc empty() { return {(C)1, (C)1, (C)0}; }
+    template <int N> DEVICE Acc leaf(const Values<N>& values) {
+        Acc acc = empty();
+        _Pragma(\"unroll\") for (int i = 0; i < N; i++) {
+            C x = values.x0[i];
+            bool is_zero = x == (C)0;
+            acc = {acc.all * x, is_zero ? acc.others : acc.others * x, acc.zeros + (C)is_zero};
+        }
+        return acc;
+    }
+    DEVICE Acc merge(Acc a, Count, Acc b, Count) {
+        return {a.all * b.all, a.others * b.others, a.zeros + b.zeros};
+    }";
+
+const CUDA_FINISH: &str = "y0 = acc.all; y1 = acc.zeros == (C)1 ? acc.others : (C)0;";
 
 fn last_product(x: &Tensor, axes: Axes) -> Result<Tensor> {
     let kept = x.shape().reduced(axes, true);
@@ -147,6 +184,18 @@ impl Op for Shares {
             unsafe { map::map3::<T, T, T, T>(x.shape(), dst(y), (src(x), src(share), src(at_zero)), tile) }
         });
         Ok(())
+    }
+
+    fn run_cuda(&self, run: &mut Run<'_>, gpu: &Gpu) -> Result<()> {
+        let kernel = Elementwise {
+            op: self.name(),
+            inputs: &[&run.inputs[0], &run.inputs[1], &run.inputs[2]],
+            outputs: &[&run.outputs[0]],
+            numbers: &[],
+            words: &[],
+            variant: 0,
+        };
+        kernel.run(gpu, || "y0 = x0 == (C)0 ? x2 : x1 / x0;".to_owned())
     }
 
     fn gradient(&self) -> Gradient {

@@ -6,6 +6,7 @@ use super::{Reduce, Reduced, fold, methods, numbers_only};
 use crate::dtype::DType;
 use crate::error::Result;
 use crate::op::Operand;
+use crate::ops::cuda::reduce as cuda;
 use crate::ops::kernel::for_numbers;
 use crate::shape::{Axes, IntoAxes};
 use crate::tape::Backward;
@@ -29,6 +30,11 @@ impl Reduce for Sum {
 
     fn run(self, x: &Operand, axes: Axes, y: &Operand, _extras: &[Operand]) {
         for_numbers!(x.dtype(), T => fold(&SumFold::<T, T>::new(), x, axes, y));
+    }
+
+    fn cuda(self, input: DType, _is_recorded: bool) -> cuda::Fold {
+        let acc_bytes = cuda::wide_bytes(input);
+        cuda::Fold { variant: 0, text: cuda::SUM, finish: "y0 = acc.value;", acc_bytes, is_ordered: false }
     }
 
     fn backward(self, reduced: &Reduced, backward: &mut Backward<'_>) -> Result<()> {

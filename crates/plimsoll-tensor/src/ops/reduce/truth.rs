@@ -6,6 +6,7 @@ use super::{Reduce, fold, methods};
 use crate::dtype::DType;
 use crate::error::Result;
 use crate::op::{Gradient, Operand};
+use crate::ops::cuda::reduce as cuda;
 use crate::ops::kernel::for_all;
 use crate::shape::{Axes, IntoAxes};
 use crate::tensor::Tensor;
@@ -19,7 +20,7 @@ pub struct Any;
 pub struct All;
 
 macro_rules! truth {
-    ($op:ident, $name:ident, $doc:literal, $fold:ident) => {
+    ($op:ident, $name:ident, $doc:literal, $fold:ident, $empty:literal, $both:literal) => {
         impl Reduce for $op {
             const NAME: &'static str = stringify!($name);
             const DOC: &'static str = $doc;
@@ -37,6 +38,11 @@ macro_rules! truth {
                 for_all!(x.dtype(), T => fold(&$fold::<T>::new(), x, axes, y));
             }
 
+            fn cuda(self, _input: DType, _is_recorded: bool) -> cuda::Fold {
+                let text = cuda::plain_fold!("u32", $empty, "x != (C)0", $both);
+                cuda::Fold { variant: 0, text, finish: "y0 = acc.value != 0;", acc_bytes: 4, is_ordered: false }
+            }
+
             fn reference(self, values: &[f64]) -> f64 {
                 f64::from(values.iter().$name(|&value| value != 0.0))
             }
@@ -48,8 +54,8 @@ macro_rules! truth {
     };
 }
 
-truth!(Any, any, "Whether any element is true.", AnyFold);
-truth!(All, all, "Whether all elements are true.", AllFold);
+truth!(Any, any, "Whether any element is true.", AnyFold, "0", "a | b");
+truth!(All, all, "Whether all elements are true.", AllFold, "1", "a & b");
 
 methods!(Any, any, any_keepdims, "Whether any element is true (not zero)");
 methods!(All, all, all_keepdims, "Whether all elements are true (not zero)");

@@ -8,6 +8,7 @@ use super::{Reduce, Reduced, fold, n_reduced};
 use crate::dtype::DType;
 use crate::error::Result;
 use crate::op::{Extra, Form, Keep, Keeps, Meta, Operand};
+use crate::ops::cuda::reduce as cuda;
 use crate::ops::kernel::for_floats;
 use crate::shape::{Axes, IntoAxes, Shape};
 use crate::tape::Backward;
@@ -37,6 +38,18 @@ fn run(correction: f64, is_root: bool, x: &Operand, axes: Axes, y: &Operand, ext
             fold(&MeanFold::<T, <T as Element>::Compute>::new(), x, axes, mean);
         }
     });
+}
+
+/// The GPU's fold: the variance, and the mean as a second result where it is kept.
+fn cuda_fold(is_root: bool, input: DType, is_recorded: bool) -> cuda::Fold {
+    let finish = match (is_root, is_recorded) {
+        (false, false) => "y0 = acc.squares / DIVISOR;",
+        (false, true) => "y0 = acc.squares / DIVISOR; y1 = acc.mean;",
+        (true, false) => "y0 = m::sqrt(acc.squares / DIVISOR);",
+        (true, true) => "y0 = m::sqrt(acc.squares / DIVISOR); y1 = acc.mean;",
+    };
+    let acc_bytes = 2 * cuda::wide_bytes(input);
+    cuda::Fold { variant: u64::from(is_recorded), text: cuda::MOMENTS, finish, acc_bytes, is_ordered: false }
 }
 
 /// The extra that both keep: the mean, in the type that it is computed in.
@@ -73,6 +86,14 @@ impl Reduce for Var {
 
     fn run(self, x: &Operand, axes: Axes, y: &Operand, extras: &[Operand]) {
         run(self.correction, false, x, axes, y, extras);
+    }
+
+    fn cuda(self, input: DType, is_recorded: bool) -> cuda::Fold {
+        cuda_fold(false, input, is_recorded)
+    }
+
+    fn number(self) -> f64 {
+        self.correction
     }
 
     fn keeps(self) -> Keeps {
@@ -113,6 +134,14 @@ impl Reduce for Std {
 
     fn run(self, x: &Operand, axes: Axes, y: &Operand, extras: &[Operand]) {
         run(self.correction, true, x, axes, y, extras);
+    }
+
+    fn cuda(self, input: DType, is_recorded: bool) -> cuda::Fold {
+        cuda_fold(true, input, is_recorded)
+    }
+
+    fn number(self) -> f64 {
+        self.correction
     }
 
     fn keeps(self) -> Keeps {

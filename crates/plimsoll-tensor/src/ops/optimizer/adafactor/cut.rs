@@ -14,7 +14,7 @@ pub struct Cut {
     pub n_rows: usize,
     pub n_cols: usize,
     /// Rows of a matrix that a strip has; the last one may have fewer.
-    strip_rows: usize,
+    pub strip_rows: usize,
     pub strips_per_matrix: usize,
 }
 

@@ -6,11 +6,13 @@
 //! memory is a few numbers per strip of rows, and partial sums of columns where a matrix has more than one strip. Sums
 //! are made strip by strip and joined in their order, so they do not depend on threads.
 
+mod cuda;
 mod cut;
 mod pass;
 mod samples;
 
 use plimsoll_cpu::threads::{SharedPtr, parallel};
+use plimsoll_cuda::{Gpu, Profile};
 
 use self::cut::{Cut, Place, Sum};
 use self::pass::{Now, Pass};
@@ -126,6 +128,16 @@ impl Op for Factored {
             false => pass.apply(place, strip, &doubles),
         });
         Ok(())
+    }
+
+    fn workspace_cuda(&self, inputs: &[&Meta], _profile: &Profile) -> usize {
+        self.workspace(inputs)
+    }
+
+    fn run_cuda(&self, run: &mut Run<'_>, gpu: &Gpu) -> Result<()> {
+        let operands = Operands::new(&self.members, run);
+        operands.carry_all_cuda(self.name(), gpu)?;
+        cuda::run(self, &operands, run.workspace, gpu)
     }
 
     fn gradient(&self) -> Gradient {
