@@ -7,9 +7,12 @@ pub(crate) mod elementwise;
 pub(crate) mod finish;
 pub(crate) mod tables;
 
-use plimsoll_cuda::Scalar;
+use plimsoll_cuda::{Gpu, Scalar};
 
 use crate::dtype::DType;
+use crate::error::Result;
+use crate::op::Operand;
+use elementwise::Elementwise;
 
 /// The name of a dtype in the kernels.
 pub(crate) fn c_name(dtype: DType) -> &'static str {
@@ -42,4 +45,10 @@ pub(crate) fn scalar(dtype: DType) -> Scalar {
         DType::BF16 => Scalar::BF16,
         other => unreachable!("`infer` refuses {other}"),
     }
+}
+
+/// Copies an operand of an op into scratch memory, row-major; `to` has its shape.
+pub(crate) fn copy(gpu: &Gpu, op: &'static str, from: &Operand, to: &Operand) -> Result<()> {
+    let kernel = Elementwise { op, inputs: &[from], outputs: &[to], numbers: &[], words: &[], variant: 0 };
+    kernel.run(gpu, || "y0 = x0;".to_owned())
 }
