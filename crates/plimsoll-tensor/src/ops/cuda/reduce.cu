@@ -74,7 +74,7 @@ DEVICE Known join(Known a, Known b) {
 #define GIVE(output, known) partials[(u64)blockIdx.y * places.n_kept + (output)] = (known).acc;
 #else
 #define GIVE(output, known) { \
-    Acc acc = (known).acc; \
+    auto acc = (known).acc; \
     C n = (C)places.n_reduced; \
     FINISH \
     WRITE(output) \
@@ -191,7 +191,10 @@ KERNEL __launch_bounds__(THREADS) ENTRY(PARAMS const Places places, const Number
     join_columns(acc, n);
     if (is_there && threadIdx.x < BX) {
 #pragma unroll
-        for (int v = 0; v < V; v++) GIVE(output + v, (Known{acc[v], n}))
+        for (int v = 0; v < V; v++) {
+            Known known = {acc[v], n};
+            GIVE(output + v, known)
+        }
     }
 }
 
