@@ -164,9 +164,7 @@ impl Op for CrossEntropyBackward {
         let pointers = [x, labels, gradient, kept, result].map(Operand::ptr);
         // SAFETY: `execute` hands out operands that are valid for their layouts, the lines are theirs, and the kernel was
         // made for this dtype; where the result is the logits' memory, each thread writes what it alone has read.
-        unsafe {
-            cuda_kernel(self.name(), x).launch(gpu, &lines, || define_cuda(x, true), &pointers, &[])
-        }
+        unsafe { cuda_kernel(self.name(), x).launch(gpu, &lines, || define_cuda(x, true), &pointers, &[]) }
     }
 
     fn gradient(&self) -> Gradient {
@@ -189,7 +187,7 @@ fn cuda_kernel(op: &'static str, logits: &Operand) -> LineKernel {
 }
 
 fn define_cuda(logits: &Operand, is_backward: bool) -> String {
-    format!("#define T {}\n#define BACKWARD {}", c_name(logits.dtype()), u8::from(is_backward))
+    format!("typedef {} T;\n#define BACKWARD {}", c_name(logits.dtype()), u8::from(is_backward))
 }
 
 fn forward<T: Element<Compute: Real>>(

@@ -218,7 +218,7 @@ fn cuda_kernel(op: &'static str, logits: &Operand, labels: &Operand) -> LineKern
 
 fn define_cuda(logits: &Operand, labels: &Operand, is_backward: bool) -> String {
     let (logit, label) = (c_name(logits.dtype()), c_name(labels.dtype()));
-    format!("#define T {logit}\n#define L {label}\n#define BACKWARD {}", u8::from(is_backward))
+    format!("typedef {logit} T;\ntypedef {label} L;\n#define BACKWARD {}", u8::from(is_backward))
 }
 
 /// The label that is ignored, and whether there is one.

@@ -105,8 +105,10 @@ impl Lines {
     /// Appends an axis inside the others, joined with the last of them where every operand walks both as one.
     fn push(&mut self, extent: usize, strides: impl Iterator<Item = isize> + Clone) {
         let last = self.rank.wrapping_sub(1);
-        let mut continues =
-            strides.clone().enumerate().map(|(idx, stride)| self.strides[idx][last] == stride * extent as isize);
+        let mut continues = strides
+            .clone()
+            .enumerate()
+            .map(|(idx, stride)| self.strides[idx][last] == stride * extent as isize);
         if self.rank > 0 && continues.all(|continues| continues) {
             self.extents[last] *= extent;
         } else {
@@ -123,7 +125,8 @@ impl Lines {
         let fits = |(idx, operand): (usize, &Along<'_>)| match operand {
             Along::Number(_) => true,
             Along::Line(operand) => {
-                let is_aligned = (operand.ptr() as usize).is_multiple_of((v * operand.dtype().size()).min(16));
+                let is_aligned =
+                    (operand.ptr() as usize).is_multiple_of((v * operand.dtype().size()).min(16));
                 let mut strides = self.strides[idx][..self.rank].iter();
                 self.steps[idx] == 1 && is_aligned && strides.all(|stride| stride % v as isize == 0)
             }

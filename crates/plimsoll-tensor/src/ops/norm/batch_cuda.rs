@@ -119,16 +119,11 @@ impl Cut {
 
 fn define(dtype: DType, width: usize, is_backward: bool) -> String {
     let is_backward = u8::from(is_backward);
-    format!("#define T {}\n#define BX {width}\n#define BACKWARD {is_backward}", c_name(dtype))
+    format!("typedef {} T;\n#define BX {width}\n#define BACKWARD {is_backward}", c_name(dtype))
 }
 
 /// Writes the first output with a given mean and rstd. Inputs: x, gamma and beta.
-pub(super) fn apply(
-    op: &'static str,
-    run: &Run<'_>,
-    [mean, rstd]: [&Operand; 2],
-    gpu: &Gpu,
-) -> Result<()> {
+pub(super) fn apply(op: &'static str, run: &Run<'_>, [mean, rstd]: [&Operand; 2], gpu: &Gpu) -> Result<()> {
     let (x, gamma, beta, y) = (&run.inputs[0], &run.inputs[1], &run.inputs[2], &run.outputs[0]);
     let operands = [x, gamma, beta, mean, rstd, y];
     let lines = Lines::along(x.shape().rank() - 1, x.shape(), &operands.map(Along::Line));

@@ -109,9 +109,9 @@ fn statistics_fold(dtype: DType) -> Fold {
 pub(super) fn forward_bytes(groups: usize, x: &Meta) -> usize {
     let views = Views::new(x, groups);
     let statistics = 2 * aligned(views.fresh_statistic(x.dtype).n_bytes());
-    let reduction = views.whole("group_norm", x).map_or(0, |x| {
-        reduce::workspace(&[&x], views.within_groups(), &statistics_fold(x.dtype))
-    });
+    let reduction = views
+        .whole("group_norm", x)
+        .map_or(0, |x| reduce::workspace(&[&x], views.within_groups(), &statistics_fold(x.dtype)));
     statistics + reduction
 }
 
@@ -120,7 +120,8 @@ pub(super) fn normalise(groups: usize, eps: f64, run: &Run<'_>, gpu: &Gpu) -> Re
     let x = &run.inputs[0];
     let views = Views::new(x.meta, groups);
     let (meta, whole) = (views.fresh_statistic(x.dtype()), views.whole("group_norm", x.meta)?);
-    let spare = [0, 1].map(|idx| Operand::new(run.workspace.wrapping_add(idx * aligned(meta.n_bytes())), &meta));
+    let spare =
+        [0, 1].map(|idx| Operand::new(run.workspace.wrapping_add(idx * aligned(meta.n_bytes())), &meta));
     let [mean, rstd] = match run.extras {
         [mean, rstd] => [mean, rstd],
         _ => [&spare[0], &spare[1]],
@@ -189,7 +190,13 @@ fn means_fold(dtype: DType) -> Fold {
         }
         DEVICE Acc merge(Acc a, Count, Acc b, Count) { return {a.along + b.along, a.shared + b.shared}; }";
     let acc_bytes = 2 * dtype.accumulator().size();
-    Fold { variant: 8, text, finish: "y0 = acc.along / n; y1 = acc.shared / n;", acc_bytes, is_ordered: false }
+    Fold {
+        variant: 8,
+        text,
+        finish: "y0 = acc.along / n; y1 = acc.shared / n;",
+        acc_bytes,
+        is_ordered: false,
+    }
 }
 
 /// The views of backward's inputs: the gradient of the output, x, mean, rstd and gamma.

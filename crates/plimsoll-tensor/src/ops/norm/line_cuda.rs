@@ -19,7 +19,7 @@ static LINE: Template = Template { name: "line_norm", text: include_str!("line.c
 
 /// What the kernels of line norms are told.
 fn define_line(what: &str, dtype: DType, is_centred: bool) -> String {
-    format!("#define {what}\n#define T {}\n#define IS_CENTRED {}", c_name(dtype), u8::from(is_centred))
+    format!("#define {what}\ntypedef {} T;\n#define IS_CENTRED {}", c_name(dtype), u8::from(is_centred))
 }
 
 /// The norm of every line. Inputs: x, gamma and, if it is centred, beta. Leaves the statistics in the extras, if any.
@@ -152,8 +152,15 @@ impl Sums {
             return Ok(());
         }
         let fold = self.fold(inputs[1].dtype());
-        let reduction =
-            Reduction { op: self.op, inputs: &inputs, axes, fold, outputs: &outputs, numbers: &[], workspace };
+        let reduction = Reduction {
+            op: self.op,
+            inputs: &inputs,
+            axes,
+            fold,
+            outputs: &outputs,
+            numbers: &[],
+            workspace,
+        };
         reduction.run(gpu)
     }
 

@@ -169,7 +169,7 @@ pub(super) fn scan_cuda(
     let kernel = LineKernel { template: &TEMPLATE, op, variant, keeps: false };
     let define = || {
         let (in_groups, is_linear) = (u8::from(in_groups), u8::from(factors.is_some()));
-        format!("#define T {}\n#define IN_GROUPS {in_groups}\n#define IS_LINEAR {is_linear}", c_name(dtype))
+        format!("typedef {} T;\n#define IN_GROUPS {in_groups}\n#define IS_LINEAR {is_linear}", c_name(dtype))
     };
     let pointers = [a.ptr(), x.ptr(), y.ptr()];
     let pointers = if in_groups { &pointers[1..] } else { &pointers };

@@ -151,7 +151,7 @@ fn run_cuda(
     let kernel = LineKernel { template: &TEMPLATE, op, variant: code(dtype), keeps: true };
     let define = || {
         let (is_log, is_backward) = (u8::from(is_log), u8::from(is_backward));
-        format!("#define T {}\n#define IS_LOG {is_log}\n#define BACKWARD {is_backward}", c_name(dtype))
+        format!("typedef {} T;\n#define IS_LOG {is_log}\n#define BACKWARD {is_backward}", c_name(dtype))
     };
     let pointers: SmallVec<[*mut u8; 3]> = operands.iter().map(|operand| operand.ptr()).collect();
     // SAFETY: `execute` hands out operands that are valid for their layouts, the lines are theirs, and the kernel was made

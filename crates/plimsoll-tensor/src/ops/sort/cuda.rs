@@ -126,7 +126,7 @@ impl Sorting<'_> {
         variant = variant << 3 | code(dtype);
         let kernel = gpu.kernel(&TEMPLATE, self.op, variant, || {
             format!(
-                "{}\n#define T {}\n#define RANK {rank}\n#define DESCENDING {descending}\n#define IS_PACKED {packed}\n\
+                "{}\ntypedef {} T;\n#define RANK {rank}\n#define DESCENDING {descending}\n#define IS_PACKED {packed}\n\
                  #define HAS_VALUES {has_values}",
                 stage.define(),
                 c_name(dtype)
