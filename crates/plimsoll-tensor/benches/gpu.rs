@@ -7,7 +7,9 @@
 
 use std::time::{Duration, Instant};
 
-use plimsoll_tensor::{Activation, AttentionConfig, Conv2dConfig, DType, Device, GradientTape, Pool2d, Result, Tensor};
+use plimsoll_tensor::{
+    Activation, AttentionConfig, Conv2dConfig, DType, Device, GradientTape, Pool2d, Result, Tensor,
+};
 
 /// The calls between two waits, and how often they are repeated; the best counts.
 const N_CALLS: u32 = 10;
@@ -126,7 +128,13 @@ fn main() -> Result<()> {
     if wants("max_pool2d") {
         let x = draw(&device, &[128, 112, 112, 64], DType::BF16)?;
         let pool = Pool2d::new(3).stride(2).padding(1);
-        measure(&device, "max_pool2d 112 x 112, 64", &[x], 0.0, &Box::new(move |x: &[Tensor]| x[0].max_pool2d(pool)))?;
+        measure(
+            &device,
+            "max_pool2d 112 x 112, 64",
+            &[x],
+            0.0,
+            &Box::new(move |x: &[Tensor]| x[0].max_pool2d(pool)),
+        )?;
     }
     Ok(())
 }

@@ -6,8 +6,8 @@ use plimsoll_cpu::element::{Element, Number};
 use plimsoll_cpu::math::Real;
 use plimsoll_cuda::Gpu;
 
-use super::kernel::{Images, TILE, for_each_row, tiles};
 use super::cuda::{Kind, pool};
+use super::kernel::{Images, TILE, for_each_row, tiles};
 use super::{Pool2d, check_float, check_output};
 use crate::context;
 use crate::error::{Error, Result};

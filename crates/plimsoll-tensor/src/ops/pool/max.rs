@@ -9,8 +9,8 @@ use smallvec::SmallVec;
 use plimsoll_cpu::element::{Element, Number};
 use plimsoll_cuda::Gpu;
 
-use super::kernel::{Images, TILE, for_each_row, tiles};
 use super::cuda::{Kind, pool};
+use super::kernel::{Images, TILE, for_each_row, tiles};
 use super::{Pool2d, Windows, check_float, check_output};
 use crate::context;
 use crate::dtype::DType;
