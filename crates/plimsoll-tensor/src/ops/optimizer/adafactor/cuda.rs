@@ -41,7 +41,8 @@ pub(super) fn run(op: &Factored, operands: &Operands<'_>, workspace: *mut u8, gp
         operands,
         |_| true,
         |kind, is_of_kind| {
-            (0..N_PASSES).try_for_each(|pass| run_pass(op, operands, workspace, gpu, (&kind, is_of_kind), pass))
+            (0..N_PASSES)
+                .try_for_each(|pass| run_pass(op, operands, workspace, gpu, (&kind, is_of_kind), pass))
         },
     )
 }
