@@ -7,10 +7,10 @@ use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
 
+use plimsoll::Result;
 use plimsoll::nn::losses::Loss;
 use plimsoll::nn::optimizers::{Adam, Method, Optimizer};
 use plimsoll::nn::{Layer, Model};
-use plimsoll::{Result, Tensor};
 
 use crate::data::{Data, Feature};
 use crate::failure::Failure;
@@ -150,8 +150,8 @@ impl Recipe {
     }
 
     /// What is made small.
-    pub fn loss(&self) -> impl Loss + use<> {
-        SharedLoss(self.loss.clone())
+    pub fn loss(&self) -> Arc<dyn Loss> {
+        self.loss.clone()
     }
 
     /// An optimizer for a run of so many steps.
@@ -207,19 +207,6 @@ impl Recipe {
     /// How long a run is, unless told otherwise.
     pub fn default_length(&self) -> Length {
         self.length
-    }
-}
-
-/// A recipe's loss, in the hands of whoever trains.
-struct SharedLoss(Arc<dyn Loss>);
-
-impl Loss for SharedLoss {
-    fn name(&self) -> &str {
-        self.0.name()
-    }
-
-    fn losses(&self, labels: &Tensor, predictions: &Tensor) -> Result<Tensor> {
-        self.0.losses(labels, predictions)
     }
 }
 

@@ -227,13 +227,22 @@ fn engine(config: &Descriptor) -> Result<Descriptor> {
 /// A convolution as the library knows it.
 struct Graph {
     graph: Descriptor,
-    /// What the graph is made of: operation, convolution, input, filter, output.
+    /// What the graph is made of.
     _parts: [Descriptor; 5],
 }
 
 impl Graph {
     fn new(handle: cudnnHandle_t, key: &Key) -> Result<Graph> {
-        let convolution = &key.convolution;
+        let parts = Graph::parts(&key.convolution, key.alignments)?;
+        let graph = Descriptor::new(Kind::CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR)?
+            .with(Name::CUDNN_ATTR_OPERATIONGRAPH_HANDLE, &[handle])?
+            .with(Name::CUDNN_ATTR_OPERATIONGRAPH_OPS, &[parts[0].0])?
+            .finished()?;
+        Ok(Graph { graph, _parts: parts })
+    }
+
+    /// Operation, convolution, input, filter, output.
+    fn parts(convolution: &Convolution, alignments: [u8; 3]) -> Result<[Descriptor; 5]> {
         let data_type = match convolution.scalar {
             Scalar::F16 => DataType::CUDNN_DATA_HALF,
             Scalar::BF16 => DataType::CUDNN_DATA_BFLOAT16,
@@ -241,15 +250,11 @@ impl Graph {
             Scalar::F64 => DataType::CUDNN_DATA_DOUBLE,
         };
         let shapes = Shapes::of(convolution).0;
-        let tensor = |which: usize| tensor(UIDS[which], shapes[which], data_type, key.alignments[which]);
+        let tensor = |which: usize| tensor(UIDS[which], shapes[which], data_type, alignments[which]);
         let [input, filter, output] = [tensor(0)?, tensor(1)?, tensor(2)?];
         let described = described(convolution)?;
         let operation = operation(convolution, [&input, &filter, &output, &described])?;
-        let graph = Descriptor::new(Kind::CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR)?
-            .with(Name::CUDNN_ATTR_OPERATIONGRAPH_HANDLE, &[handle])?
-            .with(Name::CUDNN_ATTR_OPERATIONGRAPH_OPS, &[operation.0])?
-            .finished()?;
-        Ok(Graph { graph, _parts: [operation, described, input, filter, output] })
+        Ok([operation, described, input, filter, output])
     }
 
     /// The configurations that a heuristic names, the best first.
@@ -386,5 +391,19 @@ mod tests {
         assert_eq!(padding_after(&along(8, 2, 0, 1, 8), 0), 1);
         // Rows at the end that no output reaches.
         assert_eq!(padding_after(&along(8, 2, 0, 3, 3), 0), 0);
+    }
+
+    /// The library checks what it is told of a convolution when it is told. For that it needs a driver, but no GPU.
+    #[test]
+    fn the_library_takes_the_descriptions() {
+        if let Err(missing) = Library::Driver.require().and(Library::Convolution.require()) {
+            let text = missing.to_string();
+            assert!(text.contains("libcuda.so.1") || text.contains("libcudnn.so.9"), "{text}");
+            return;
+        }
+        for direction in [Direction::Forward, Direction::ToInput, Direction::ToFilter] {
+            let convolution = Convolution { direction, ..along(8, 3, 1, 1, 8) };
+            Graph::parts(&convolution, [16; 3]).unwrap();
+        }
     }
 }

@@ -8,6 +8,7 @@
 use plimsoll_cpu::element::{Element, Number};
 use plimsoll_cpu::math::Real;
 use plimsoll_cpu::{map, simd};
+use plimsoll_cuda::Gpu;
 use smallvec::smallvec;
 
 use crate::context;
@@ -15,6 +16,7 @@ use crate::error::{Error, Result};
 use crate::execute::{Arg, call, call_with};
 use crate::op::{Gradient, Keep, Keeps, Meta, Op, OpRef, Operand, Outputs, Run, Tensors, one};
 use crate::ops::binary::zip;
+use crate::ops::cuda::elementwise::Elementwise;
 use crate::ops::kernel::{dst, for_floats, src};
 use crate::ops::lines::{expect_dtype, expect_shape};
 use crate::ops::registry::{Array, OpInfo, Sample, floats, within};
@@ -175,6 +177,30 @@ impl Op for BinaryCrossEntropy {
         Ok(())
     }
 
+    fn run_cuda(&self, run: &mut Run<'_>, gpu: &Gpu) -> Result<()> {
+        let kernel = Elementwise {
+            op: self.name(),
+            inputs: &[&run.inputs[0], &run.inputs[1]],
+            outputs: &[&run.outputs[0]],
+            numbers: &[self.weight, CLIP],
+            words: &[],
+            variant: 0,
+        };
+        kernel.run(gpu, || {
+            match self.from {
+                From::Logits => {
+                    "C softplus = m::max(-x0, (C)0) + m::log1p(m::exp(-m::abs(x0)));
+                     y0 = ((C)1 - x1) * x0 + ((C)1 + (NUMBER(0) - (C)1) * x1) * softplus;"
+                }
+                From::Probabilities => {
+                    "C p = m::min(m::max(x0, NUMBER(1)), (C)1 - NUMBER(1));
+                     y0 = -(NUMBER(0) * x1 * m::log(p) + ((C)1 - x1) * m::log1p(-p));"
+                }
+            }
+            .to_owned()
+        })
+    }
+
     fn keeps(&self, wanted: &[bool]) -> Keeps {
         let labels = wanted[0].then_some(Keep::Input(1));
         std::iter::once(Keep::Input(0)).chain(labels).collect()
@@ -230,6 +256,31 @@ impl Op for BinaryCrossEntropyBackward {
             unsafe { map::map3::<T, T, T, T>(y.shape(), dst(y), (src(x), src(labels), src(gradient)), tile) }
         });
         Ok(())
+    }
+
+    fn run_cuda(&self, run: &mut Run<'_>, gpu: &Gpu) -> Result<()> {
+        let kernel = Elementwise {
+            op: self.name(),
+            inputs: &[&run.inputs[0], &run.inputs[1], &run.inputs[2]],
+            outputs: &[&run.outputs[0]],
+            numbers: &[self.0.weight, CLIP],
+            words: &[],
+            variant: 0,
+        };
+        kernel.run(gpu, || {
+            match self.0.from {
+                From::Logits => {
+                    "C sigmoid = (C)1 / ((C)1 + m::exp(-x0));
+                     y0 = (((C)1 + (NUMBER(0) - (C)1) * x1) * sigmoid - NUMBER(0) * x1) * x2;"
+                }
+                From::Probabilities => {
+                    "C low = NUMBER(1), high = (C)1 - low, p = m::min(m::max(x0, low), high);
+                     C slope = ((C)1 - x1) / ((C)1 - p) - NUMBER(0) * x1 / p;
+                     y0 = (x0 < low || x0 > high ? (C)0 : slope) * x2;"
+                }
+            }
+            .to_owned()
+        })
     }
 
     fn gradient(&self) -> Gradient {

@@ -5,6 +5,7 @@ use plimsoll_cpu::lines::{Line, Room};
 use plimsoll_cpu::math::Real;
 use plimsoll_cpu::reduce::in_lanes;
 use plimsoll_cpu::simd;
+use plimsoll_cuda::{Gpu, Template};
 use smallvec::{SmallVec, smallvec};
 
 use super::{log_sum_exp_extra, logits_gradient, losses};
@@ -12,6 +13,8 @@ use crate::context;
 use crate::error::{Error, Result};
 use crate::execute::{Arg, call, call_with};
 use crate::op::{Extra, Gradient, Keep, Keeps, Meta, Op, OpRef, Operand, Outputs, Run, Tensors};
+use crate::ops::cuda::lines::{Along, LineKernel, Lines};
+use crate::ops::cuda::{c_name, code};
 use crate::ops::kernel::for_floats;
 use crate::ops::lines::{Exponentials, Lined, expect_dtype, expect_shape, last_axis, per_line, sum_of};
 use crate::ops::registry::{Array, OpInfo, Sample, floats};
@@ -73,6 +76,25 @@ impl Op for CrossEntropy {
         Ok(())
     }
 
+    fn run_cuda(&self, run: &mut Run<'_>, gpu: &Gpu) -> Result<()> {
+        let [logits, labels] = run.inputs else { unreachable!("two operands") };
+        let kept = run.extras.first().map_or(std::ptr::null_mut(), Operand::ptr);
+        let operands = [logits, labels].map(Along::Line);
+        let lines = Lines::along(logits.shape().rank() - 1, logits.shape(), &operands);
+        let pointers = [logits.ptr(), labels.ptr(), run.outputs[0].ptr(), kept];
+        // SAFETY: `execute` hands out operands that are valid for their layouts, the lines are theirs, loss and extra have
+        // one element per line, and the kernel was made for this dtype.
+        unsafe {
+            cuda_kernel(self.name(), logits).launch(
+                gpu,
+                &lines,
+                || define_cuda(logits, false),
+                &pointers,
+                &[],
+            )
+        }
+    }
+
     fn keeps(&self, wanted: &[bool]) -> Keeps {
         match wanted[0] {
             true => smallvec![Keep::Input(0), Keep::Input(1), Keep::Extra(0)],
@@ -127,6 +149,24 @@ impl Op for CrossEntropyBackward {
         Ok(())
     }
 
+    fn run_cuda(&self, run: &mut Run<'_>, gpu: &Gpu) -> Result<()> {
+        let ([x, labels, gradient, kept], result) = (run.inputs, &run.outputs[0]) else {
+            unreachable!("four operands")
+        };
+        let operands = [
+            Along::Line(x),
+            Along::Line(labels),
+            Along::Number(gradient),
+            Along::Number(kept),
+            Along::Line(result),
+        ];
+        let lines = Lines::along(x.shape().rank() - 1, x.shape(), &operands);
+        let pointers = [x, labels, gradient, kept, result].map(Operand::ptr);
+        // SAFETY: `execute` hands out operands that are valid for their layouts, the lines are theirs, and the kernel was
+        // made for this dtype; where the result is the logits' memory, each thread writes what it alone has read.
+        unsafe { cuda_kernel(self.name(), x).launch(gpu, &lines, || define_cuda(x, true), &pointers, &[]) }
+    }
+
     fn gradient(&self) -> Gradient {
         Gradient::Composite
     }
@@ -138,6 +178,16 @@ impl Op for CrossEntropyBackward {
     fn overwrites(&self) -> &'static [usize] {
         &[0]
     }
+}
+
+static TEMPLATE: Template = Template { name: "cross_entropy", text: include_str!("dense.cu") };
+
+fn cuda_kernel(op: &'static str, logits: &Operand) -> LineKernel {
+    LineKernel { template: &TEMPLATE, op, variant: code(logits.dtype()), keeps: true }
+}
+
+fn define_cuda(logits: &Operand, is_backward: bool) -> String {
+    format!("typedef {} T;\n#define BACKWARD {}", c_name(logits.dtype()), u8::from(is_backward))
 }
 
 fn forward<T: Element<Compute: Real>>(

@@ -6,6 +6,7 @@ use plimsoll_cpu::element::{CastTo, Element, Number};
 use plimsoll_cpu::lines::{Line, Room};
 use plimsoll_cpu::math::Real;
 use plimsoll_cpu::simd;
+use plimsoll_cuda::{FaultKind, Gpu, Template};
 use smallvec::{SmallVec, smallvec};
 
 use super::{dense, log_sum_exp_extra, logits_gradient, losses, rows_of};
@@ -14,6 +15,8 @@ use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::execute::{Arg, call, call_with};
 use crate::op::{Extra, Gradient, Keep, Keeps, Meta, Op, OpRef, Operand, Outputs, Run, Tensors};
+use crate::ops::cuda::lines::{Along, LineKernel, Lines};
+use crate::ops::cuda::{CODE_BITS, c_name, code};
 use crate::ops::kernel::for_floats;
 use crate::ops::lines::{Exponentials, Lined, last_axis, per_line};
 use crate::ops::registry::{Array, OpInfo, Sample, Values, floats, input};
@@ -91,6 +94,27 @@ impl Op for SparseCrossEntropy {
         })
     }
 
+    fn run_cuda(&self, run: &mut Run<'_>, gpu: &Gpu) -> Result<()> {
+        let [logits, labels] = run.inputs else { unreachable!("two operands") };
+        let kept = run.extras.first().map_or(std::ptr::null_mut(), Operand::ptr);
+        let (cell, kind) = gpu.fault(&WRONG_LABEL);
+        let operands = [Along::Line(logits), Along::Number(labels)];
+        let lines = Lines::along(logits.shape().rank() - 1, logits.shape(), &operands);
+        let pointers = [logits.ptr(), labels.ptr(), run.outputs[0].ptr(), kept];
+        let (ignored, has_ignored) = ignored_params(self.ignored);
+        // SAFETY: `execute` hands out operands that are valid for their layouts, the lines are theirs, loss and extra have
+        // one element per line, and the kernel was made for these dtypes.
+        unsafe {
+            cuda_kernel(self.name(), logits, labels).launch(
+                gpu,
+                &lines,
+                || define_cuda(logits, labels, false),
+                &pointers,
+                &[&ignored, &has_ignored, &cell, &kind],
+            )
+        }
+    }
+
     fn keeps(&self, _wanted: &[bool]) -> Keeps {
         smallvec![Keep::Input(0), Keep::Input(1), Keep::Extra(0)]
     }
@@ -135,6 +159,33 @@ impl Op for SparseCrossEntropyBackward {
         Ok(())
     }
 
+    fn run_cuda(&self, run: &mut Run<'_>, gpu: &Gpu) -> Result<()> {
+        let ([x, labels, gradient, kept], result) = (run.inputs, &run.outputs[0]) else {
+            unreachable!("four operands")
+        };
+        let operands = [
+            Along::Line(x),
+            Along::Number(labels),
+            Along::Number(gradient),
+            Along::Number(kept),
+            Along::Line(result),
+        ];
+        let lines = Lines::along(x.shape().rank() - 1, x.shape(), &operands);
+        let pointers = [x, labels, gradient, kept, result].map(Operand::ptr);
+        let (ignored, has_ignored) = ignored_params(self.ignored);
+        // SAFETY: `execute` hands out operands that are valid for their layouts, the lines are theirs, and the kernel was
+        // made for these dtypes; where the result is the logits' memory, each thread writes what it alone has read.
+        unsafe {
+            cuda_kernel(self.name(), x, labels).launch(
+                gpu,
+                &lines,
+                || define_cuda(x, labels, true),
+                &pointers,
+                &[&ignored, &has_ignored],
+            )
+        }
+    }
+
     fn gradient(&self) -> Gradient {
         Gradient::Composite
     }
@@ -148,6 +199,31 @@ impl Op for SparseCrossEntropyBackward {
     fn overwrites(&self) -> &'static [usize] {
         &[0]
     }
+}
+
+static TEMPLATE: Template = Template { name: "sparse_cross_entropy", text: include_str!("sparse.cu") };
+
+static WRONG_LABEL: FaultKind = FaultKind {
+    op: "sparse_cross_entropy",
+    text: |label, n_classes| {
+        let classes = classes_text(n_classes as usize);
+        format!("label {label} is not one of the {n_classes} classes; {classes}")
+    },
+};
+
+fn cuda_kernel(op: &'static str, logits: &Operand, labels: &Operand) -> LineKernel {
+    let variant = (code(logits.dtype()) << CODE_BITS) | code(labels.dtype());
+    LineKernel { template: &TEMPLATE, op, variant, keeps: false }
+}
+
+fn define_cuda(logits: &Operand, labels: &Operand, is_backward: bool) -> String {
+    let (logit, label) = (c_name(logits.dtype()), c_name(labels.dtype()));
+    format!("typedef {logit} T;\ntypedef {label} L;\n#define BACKWARD {}", u8::from(is_backward))
+}
+
+/// The label that is ignored, and whether there is one.
+fn ignored_params(ignored: Option<i64>) -> (i64, u32) {
+    (ignored.unwrap_or(0), u32::from(ignored.is_some()))
 }
 
 fn forward<T, L>(
@@ -201,6 +277,14 @@ where
     }
 }
 
+/// Which classes there are.
+fn classes_text(n_classes: usize) -> String {
+    match n_classes {
+        0 => "there are none".to_owned(),
+        n => format!("they go from 0 to {}", n - 1),
+    }
+}
+
 /// A label that is no class.
 pub(super) fn wrong_label(
     op: &'static str,
@@ -214,10 +298,7 @@ pub(super) fn wrong_label(
         place[axis] = line % shape[axis];
         line /= shape[axis];
     }
-    let classes = match n_classes {
-        0 => "there are none".to_owned(),
-        n => format!("they go from 0 to {}", n - 1),
-    };
+    let classes = classes_text(n_classes);
     Error::argument(
         op,
         format!("label {label} at {place:?} is not one of the {n_classes} classes; {classes}"),

@@ -147,10 +147,10 @@ KERNEL __launch_bounds__(THREADS) ENTRY(PARAMS const Places places, const Number
     const int BY = THREADS / BX;
     Index output = ((Index)blockIdx.x * BX + threadIdx.x % BX) * V;
     bool is_there = output < places.n_kept;
-    Acc acc[V];
+    Acc parts[V];
 #pragma unroll
-    for (int v = 0; v < V; v++) acc[v] = empty();
-    Count n = 0;
+    for (int v = 0; v < V; v++) parts[v] = empty();
+    Count count = 0;
 #if defined(COLUMNS)
     Index begin = (Index)blockIdx.y * (Index)places.per_split, end = begin + (Index)places.per_split;
     if (end > places.n_reduced) end = (Index)places.n_reduced;
@@ -173,9 +173,9 @@ KERNEL __launch_bounds__(THREADS) ENTRY(PARAMS const Places places, const Number
             Values<N> column; \
             column.first = at, column.jump = BY; \
             _Pragma("unroll") for (int u = 0; u < N; u++) { PICK(v) } \
-            acc[v] = join({acc[v], n}, {leaf(column), N}).acc; \
+            parts[v] = join({parts[v], count}, {leaf(column), N}).acc; \
         } \
-        n += N; \
+        count += N; \
     }
     Index at = begin + threadIdx.x / BX;
     for (; at + (UNROLL - 1) * BY < end; at += UNROLL * BY) FOLD_ROWS(UNROLL)
@@ -184,14 +184,14 @@ KERNEL __launch_bounds__(THREADS) ENTRY(PARAMS const Places places, const Number
     for (u64 split = threadIdx.x / BX; is_there && split < places.n_splits; split += BY) {
         u64 begin = split * places.per_split, rest = places.n_reduced - begin;
         Known part = {partials[split * places.n_kept + output], (Count)(rest < places.per_split ? rest : places.per_split)};
-        Known both = join({acc[0], n}, part);
-        acc[0] = both.acc, n = both.n;
+        Known both = join({parts[0], count}, part);
+        parts[0] = both.acc, count = both.n;
     }
 #endif
-    join_columns(acc, n);
+    join_columns(parts, count);
     if (is_there && threadIdx.x < BX) {
 #pragma unroll
-        for (int v = 0; v < V; v++) GIVE(output + v, (Known{acc[v], n}))
+        for (int v = 0; v < V; v++) GIVE(output + v, (Known{parts[v], count}))
     }
 }
 

@@ -1,8 +1,10 @@
 //! `batch_norm`: over all axes but the last, the channels.
 
+use plimsoll_cuda::{Gpu, Profile};
 use smallvec::{SmallVec, smallvec};
 
-use super::{batch_kernel as kernel, check, check_backward, check_statistics, composite_backward};
+use super::{batch_cuda as cuda, batch_kernel as kernel};
+use super::{check, check_backward, check_statistics, composite_backward};
 use crate::error::Result;
 use crate::execute::{Arg, call, execute};
 use crate::op::{Extra, Form, Gradient, Keep, Keeps, Meta, Op, OpRef, Output, Outputs, Run, Tensors, one};
@@ -79,6 +81,14 @@ impl Op for BatchNorm {
         forward_bytes(inputs[0])
     }
 
+    fn run_cuda(&self, run: &mut Run<'_>, gpu: &Gpu) -> Result<()> {
+        cuda::normalise(self.eps, run, gpu)
+    }
+
+    fn workspace_cuda(&self, inputs: &[&Meta], _profile: &Profile) -> usize {
+        cuda::forward_bytes(inputs[0])
+    }
+
     fn keeps(&self, wanted: &[bool]) -> Keeps {
         match wanted[0] || wanted[1] {
             true => smallvec![Keep::Input(0), Keep::Input(1), Keep::Extra(0), Keep::Extra(1)],
@@ -145,6 +155,10 @@ impl Op for ApplyBatchNorm {
         Ok(())
     }
 
+    fn run_cuda(&self, run: &mut Run<'_>, gpu: &Gpu) -> Result<()> {
+        cuda::apply(self.name(), run, [&run.inputs[3], &run.inputs[4]], gpu)
+    }
+
     fn workspace(&self, inputs: &[&Meta]) -> usize {
         forward_bytes(inputs[0])
     }
@@ -186,6 +200,14 @@ impl Op for BatchNormBackward {
 
     fn workspace(&self, inputs: &[&Meta]) -> usize {
         kernel::backward_values(inputs[1]) * inputs[1].dtype.accumulator().size()
+    }
+
+    fn run_cuda(&self, run: &mut Run<'_>, gpu: &Gpu) -> Result<()> {
+        cuda::backward(self.wanted, run, gpu)
+    }
+
+    fn workspace_cuda(&self, inputs: &[&Meta], _profile: &Profile) -> usize {
+        cuda::backward_bytes(self.wanted, inputs)
     }
 
     fn gradient(&self) -> Gradient {

@@ -1,8 +1,10 @@
 //! `group_norm`: over all places of an example and the channels of a group.
 
+use plimsoll_cuda::{Gpu, Profile};
 use smallvec::{SmallVec, smallvec};
 
-use super::{check, check_backward, check_statistics, composite_backward, group_kernel as kernel};
+use super::{check, check_backward, check_statistics, composite_backward};
+use super::{group_cuda as cuda, group_kernel as kernel};
 use crate::error::{Error, Result};
 use crate::execute::{Arg, call, execute};
 use crate::op::{Extra, Form, Gradient, Keep, Keeps, Meta, Op, OpRef, Output, Outputs, Run, Tensors, one};
@@ -100,6 +102,14 @@ impl Op for GroupNorm {
         kernel::forward_values(inputs[0], self.groups) * inputs[0].dtype.accumulator().size()
     }
 
+    fn run_cuda(&self, run: &mut Run<'_>, gpu: &Gpu) -> Result<()> {
+        cuda::normalise(self.groups, self.eps, run, gpu)
+    }
+
+    fn workspace_cuda(&self, inputs: &[&Meta], _profile: &Profile) -> usize {
+        cuda::forward_bytes(self.groups, inputs[0])
+    }
+
     fn keeps(&self, wanted: &[bool]) -> Keeps {
         match wanted[0] || wanted[1] {
             true => smallvec![Keep::Input(0), Keep::Input(1), Keep::Extra(0), Keep::Extra(1)],
@@ -160,6 +170,10 @@ impl Op for ApplyGroupNorm {
         Ok(())
     }
 
+    fn run_cuda(&self, run: &mut Run<'_>, gpu: &Gpu) -> Result<()> {
+        cuda::apply(self.name(), self.groups, run, [&run.inputs[3], &run.inputs[4]], gpu)
+    }
+
     fn workspace(&self, inputs: &[&Meta]) -> usize {
         kernel::forward_values(inputs[0], self.groups) * inputs[0].dtype.accumulator().size()
     }
@@ -203,6 +217,14 @@ impl Op for GroupNormBackward {
 
     fn workspace(&self, inputs: &[&Meta]) -> usize {
         kernel::backward_values(inputs[1], self.norm.groups) * inputs[1].dtype.accumulator().size()
+    }
+
+    fn run_cuda(&self, run: &mut Run<'_>, gpu: &Gpu) -> Result<()> {
+        cuda::backward(self.norm.groups, self.wanted, run, gpu)
+    }
+
+    fn workspace_cuda(&self, inputs: &[&Meta], _profile: &Profile) -> usize {
+        cuda::backward_bytes(self.norm.groups, self.wanted, inputs)
     }
 
     fn gradient(&self) -> Gradient {

@@ -1,8 +1,10 @@
 //! `layer_norm` and `rms_norm`: along the last axis. They differ in the mean, which the second leaves alone.
 
+use plimsoll_cuda::{Gpu, Profile};
 use smallvec::{SmallVec, smallvec};
 
-use super::{check, check_backward, check_statistics, composite_backward, kernel};
+use super::{check, check_backward, check_statistics, composite_backward};
+use super::{kernel, line_cuda as cuda};
 use crate::error::Result;
 use crate::execute::{Arg, Args, call, execute};
 use crate::op::{Extra, Form, Gradient, Keep, Keeps, Meta, Op, OpRef, Output, Outputs, Run, Tensors, one};
@@ -69,6 +71,10 @@ impl Op for LineNorm {
             kernel::normalise::<T>((self.is_centred, self.eps), run.inputs, &run.outputs[0], run.extras);
         });
         Ok(())
+    }
+
+    fn run_cuda(&self, run: &mut Run<'_>, gpu: &Gpu) -> Result<()> {
+        cuda::normalise_lines(self.name(), *self, run, gpu)
     }
 
     fn keeps(&self, wanted: &[bool]) -> Keeps {
@@ -141,6 +147,10 @@ impl Op for ApplyLineNorm {
         Ok(())
     }
 
+    fn run_cuda(&self, run: &mut Run<'_>, gpu: &Gpu) -> Result<()> {
+        cuda::apply_to_lines(self.name(), self.is_centred, run, gpu)
+    }
+
     fn gradient(&self) -> Gradient {
         Gradient::Composite
     }
@@ -178,6 +188,14 @@ impl Op for LineNormBackward {
 
     fn workspace(&self, inputs: &[&Meta]) -> usize {
         kernel::backward_values(inputs[1], self.wanted) * inputs[1].dtype.accumulator().size()
+    }
+
+    fn run_cuda(&self, run: &mut Run<'_>, gpu: &Gpu) -> Result<()> {
+        cuda::backward_of_lines(self.name(), self.norm.is_centred, self.wanted, run, gpu)
+    }
+
+    fn workspace_cuda(&self, inputs: &[&Meta], _profile: &Profile) -> usize {
+        cuda::backward_of_lines_workspace(self.norm.is_centred, self.wanted, inputs)
     }
 
     fn gradient(&self) -> Gradient {

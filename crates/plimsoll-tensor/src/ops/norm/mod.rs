@@ -5,12 +5,15 @@
 //! output that a later op wants to keep is rebuilt from those by applying the kept statistics.
 
 mod batch;
+mod batch_cuda;
 mod batch_kernel;
 mod columns;
 mod group;
+mod group_cuda;
 mod group_kernel;
 mod kernel;
 mod line;
+mod line_cuda;
 mod methods;
 
 use crate::dtype::DType;

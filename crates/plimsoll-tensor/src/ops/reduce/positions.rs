@@ -156,7 +156,7 @@ fn run_cuda(
     let (many, few, positions) = operands;
     let (dtype, places) = (few.dtype(), Places::new(operands, axes));
     let kernel = gpu.kernel(&TEMPLATE, op, code(dtype), || {
-        format!("#define T {}\n#define IS_PICK {}", c_name(dtype), u8::from(op == "pick_at"))
+        format!("typedef {} T;\n#define IS_PICK {}", c_name(dtype), u8::from(op == "pick_at"))
     })?;
     let (cell, kind) = gpu.fault(fault);
     let grid = Grid::covering(few.n_elems(), 256);

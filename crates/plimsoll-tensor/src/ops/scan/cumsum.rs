@@ -1,6 +1,6 @@
 //! `cumsum`: the sums of all elements up to each place.
 
-use super::kernel::{Direction, Recurrence, scan};
+use super::kernel::{Direction, Recurrence, scan, scan_cuda};
 use crate::context;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
@@ -11,6 +11,7 @@ use crate::ops::registry::{Array, Sample, Values, floats, input};
 use crate::tape::Backward;
 use crate::tensor::Tensor;
 use plimsoll_cpu::element::Number;
+use plimsoll_cuda::Gpu;
 
 /// `y[i] = x[0] + .. + x[i]`; or, from the end, `y[i] = x[i] + .. + x[n - 1]`. Each is the gradient of the other, and keeps
 /// nothing.
@@ -67,6 +68,10 @@ impl Op for CumSum {
             }
         }
         Ok(())
+    }
+
+    fn run_cuda(&self, run: &mut Run<'_>, gpu: &Gpu) -> Result<()> {
+        scan_cuda("cumsum", None, (&run.inputs[0], &run.outputs[0]), self.axis, self.from_end, gpu)
     }
 
     fn backward(&self, backward: &mut Backward<'_>) -> Result<()> {

@@ -4,8 +4,12 @@ use plimsoll_cpu::element::{CastTo, Element, Number};
 use plimsoll_cpu::lines::Lines;
 use plimsoll_cpu::simd;
 use plimsoll_cpu::threads::SharedPtr;
+use plimsoll_cuda::{Gpu, Template};
 
+use crate::error::Result;
 use crate::op::Operand;
+use crate::ops::cuda::lines::{Along, LineKernel, THREADS};
+use crate::ops::cuda::{c_name, code, lines};
 
 /// The most lines that are scanned together: their states fit the nearest cache.
 const WIDTH: usize = 64;
@@ -133,4 +137,43 @@ unsafe fn scan_beside<T, A, const N: usize>(
             }
         },
     );
+}
+
+static TEMPLATE: Template = Template { name: "scan", text: include_str!("scan.cu") };
+
+/// The shortest lines for which a group of threads pays.
+const GROUP_LEN: usize = 32;
+
+/// Scans all lines along an axis on a GPU: sums of `x`, or linear where there are factors, of which the first is not read.
+pub(super) fn scan_cuda(
+    op: &'static str,
+    factors: Option<&Operand>,
+    (x, y): (&Operand, &Operand),
+    axis: usize,
+    from_end: bool,
+    gpu: &Gpu,
+) -> Result<()> {
+    let (dtype, a) = (x.dtype(), factors.unwrap_or(x));
+    let mut along = lines::Lines::along(axis, x.shape(), &[x, y].map(Along::Line));
+    let in_groups = factors.is_none() && along.len >= GROUP_LEN && !along.are_beside();
+    if !in_groups {
+        along = lines::Lines::along(axis, x.shape(), &[a, x, y].map(Along::Line));
+    }
+    along.v = 1;
+    along.group = match in_groups {
+        true if along.len > 1024 => THREADS,
+        true => 32,
+        false => 1,
+    };
+    let variant = (code(dtype) << 1) | u64::from(in_groups);
+    let kernel = LineKernel { template: &TEMPLATE, op, variant, keeps: false };
+    let define = || {
+        let (in_groups, is_linear) = (u8::from(in_groups), u8::from(factors.is_some()));
+        format!("typedef {} T;\n#define IN_GROUPS {in_groups}\n#define IS_LINEAR {is_linear}", c_name(dtype))
+    };
+    let pointers = [a.ptr(), x.ptr(), y.ptr()];
+    let pointers = if in_groups { &pointers[1..] } else { &pointers };
+    // SAFETY: `execute` hands out operands that are valid for their layouts, the lines are theirs, the output is fresh, and the
+    // kernel was made for this dtype.
+    unsafe { kernel.launch(gpu, &along, define, pointers, &[&u32::from(from_end)]) }
 }

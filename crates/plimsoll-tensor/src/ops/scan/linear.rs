@@ -1,6 +1,8 @@
 //! `linear_scan`: `s[i] = a[i] s[i - 1] + b[i]`. Running averages, recurrent states and products are made of it.
 
-use super::kernel::{Direction, Recurrence, scan};
+use plimsoll_cuda::Gpu;
+
+use super::kernel::{Direction, Recurrence, scan, scan_cuda};
 use crate::context;
 use crate::error::{Error, Result};
 use crate::execute::call;
@@ -79,6 +81,11 @@ impl Op for LinearScan {
             unsafe { scan::<T, f64, 3>(operands, self.axis, direction, Linear) }
         });
         Ok(())
+    }
+
+    fn run_cuda(&self, run: &mut Run<'_>, gpu: &Gpu) -> Result<()> {
+        let (factors, states) = (&run.inputs[0], (&run.inputs[1], &run.outputs[0]));
+        scan_cuda(self.name(), Some(factors), states, self.axis, self.is_adjoint, gpu)
     }
 
     fn keeps(&self, wanted: &[bool]) -> Keeps {

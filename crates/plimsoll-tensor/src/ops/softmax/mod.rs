@@ -10,11 +10,15 @@ use plimsoll_cpu::element::{Element, Number};
 use plimsoll_cpu::lines::{Line, Lines, Room};
 use plimsoll_cpu::math::Real;
 use plimsoll_cpu::simd;
+use plimsoll_cuda::{Gpu, Template};
+use smallvec::SmallVec;
 
 use crate::context;
 use crate::error::{Error, Result};
 use crate::execute::{Arg, call, call_with};
 use crate::op::{Gradient, Keep, Keeps, Meta, Op, OpRef, Operand, Outputs, Run, Tensors, one};
+use crate::ops::cuda::lines::{self, Along, LineKernel};
+use crate::ops::cuda::{c_name, code};
 use crate::ops::kernel::for_floats;
 use crate::ops::lines::{Exponentials, Lined, dot, expect_dtype, expect_shape, greatest_of, shift, sum_of};
 use crate::ops::registry::{Array, OpInfo, Sample, Values, floats, input, within};
@@ -56,6 +60,11 @@ impl Op for Softmax {
             false => forward::<T>(*self, x, y),
         });
         Ok(())
+    }
+
+    fn run_cuda(&self, run: &mut Run<'_>, gpu: &Gpu) -> Result<()> {
+        let operands = [&run.inputs[0], &run.outputs[0]];
+        run_cuda(self.name(), (self.axis, self.is_log, false), &operands, gpu)
     }
 
     fn keeps(&self, _wanted: &[bool]) -> Keeps {
@@ -103,6 +112,11 @@ impl Op for SoftmaxBackward {
         Ok(())
     }
 
+    fn run_cuda(&self, run: &mut Run<'_>, gpu: &Gpu) -> Result<()> {
+        let operands = [&run.inputs[0], &run.inputs[1], &run.outputs[0]];
+        run_cuda(self.name(), (self.axis, self.is_log, true), &operands, gpu)
+    }
+
     fn gradient(&self) -> Gradient {
         Gradient::Composite
     }
@@ -120,6 +134,29 @@ impl Op for SoftmaxBackward {
     fn overwrites(&self) -> &'static [usize] {
         &[0]
     }
+}
+
+static TEMPLATE: Template = Template { name: "softmax", text: include_str!("softmax.cu") };
+
+/// Starts the kernel of either op; the last operand is the result.
+fn run_cuda(
+    op: &'static str,
+    (axis, is_log, is_backward): (usize, bool, bool),
+    operands: &[&Operand],
+    gpu: &Gpu,
+) -> Result<()> {
+    let (shape, dtype) = (operands[0].shape(), operands[0].dtype());
+    let lined: SmallVec<[Along<'_>; 3]> = operands.iter().map(|operand| Along::Line(operand)).collect();
+    let lines = lines::Lines::along(axis, shape, &lined);
+    let kernel = LineKernel { template: &TEMPLATE, op, variant: code(dtype), keeps: true };
+    let define = || {
+        let (is_log, is_backward) = (u8::from(is_log), u8::from(is_backward));
+        format!("typedef {} T;\n#define IS_LOG {is_log}\n#define BACKWARD {is_backward}", c_name(dtype))
+    };
+    let pointers: SmallVec<[*mut u8; 3]> = operands.iter().map(|operand| operand.ptr()).collect();
+    // SAFETY: `execute` hands out operands that are valid for their layouts, the lines are theirs, and the kernel was made
+    // for this dtype; a result that is written over an operand is written where the same thread has read.
+    unsafe { kernel.launch(gpu, &lines, define, &pointers, &[]) }
 }
 
 fn forward<T: Element<Compute: Real>>(op: Softmax, x: &Operand, y: &Operand) {

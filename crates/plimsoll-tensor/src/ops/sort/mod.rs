@@ -5,10 +5,13 @@
 //! The kernel works along the last axis; another axis is brought there by a view. It needs no scratch memory: the
 //! indices are ordered where they are to lie. What backward reads is the indices alone.
 
+mod cuda;
 mod rank;
 
+use plimsoll_cuda::{Gpu, Profile};
 use smallvec::smallvec;
 
+use self::cuda::Sorting;
 use self::rank::rank_lines;
 use crate::context;
 use crate::dtype::DType;
@@ -56,6 +59,22 @@ impl Op for Sort {
         Ok(())
     }
 
+    fn run_cuda(&self, run: &mut Run<'_>, gpu: &Gpu) -> Result<()> {
+        let sorting = Sorting {
+            op: self.name(),
+            x: &run.inputs[0],
+            values: Some(&run.outputs[0]),
+            indices: &run.outputs[1],
+            descending: self.descending,
+            workspace: run.workspace,
+        };
+        sorting.run(gpu)
+    }
+
+    fn workspace_cuda(&self, inputs: &[&Meta], _profile: &Profile) -> usize {
+        self.n_wanted.map_or(0, |n_wanted| cuda::workspace(inputs[0], n_wanted))
+    }
+
     fn keeps(&self, _wanted: &[bool]) -> Keeps {
         smallvec![Keep::Output(1)]
     }
@@ -87,6 +106,18 @@ impl Op for ArgSort {
     fn run(&self, run: &mut Run<'_>) -> Result<()> {
         rank(&run.inputs[0], None, &run.outputs[0], self.descending);
         Ok(())
+    }
+
+    fn run_cuda(&self, run: &mut Run<'_>, gpu: &Gpu) -> Result<()> {
+        let sorting = Sorting {
+            op: "argsort",
+            x: &run.inputs[0],
+            values: None,
+            indices: &run.outputs[0],
+            descending: self.descending,
+            workspace: run.workspace,
+        };
+        sorting.run(gpu)
     }
 
     fn gradient(&self) -> Gradient {

@@ -1,0 +1,171 @@
+//! Batch norm on a GPU: reductions for the statistics and sums of each channel, and one pass that applies them.
+
+use plimsoll_cuda::{Gpu, Grid, Template};
+use smallvec::SmallVec;
+
+use super::line_cuda::{Sums, lines_axes};
+use crate::dtype::DType;
+use crate::error::Result;
+use crate::op::{Meta, Operand, Run};
+use crate::ops::cuda::lines::{Along, LineKernel, Lines, THREADS};
+use crate::ops::cuda::reduce::{self, Fold, Reduction};
+use crate::ops::cuda::{c_name, code};
+use crate::shape::Shape;
+
+static TEMPLATE: Template = Template { name: "batch_norm", text: include_str!("batch.cu") };
+
+/// About how many blocks are enough for a GPU.
+const ENOUGH_BLOCKS: usize = 1024;
+
+/// Rows of scratch memory, one number per channel each, and what a reduction needs behind them.
+struct Rows {
+    meta: Meta,
+    n: usize,
+}
+
+impl Rows {
+    /// So many rows for the channels of `x`.
+    fn new(x: &Meta, n: usize) -> Rows {
+        let width = x.shape().last().copied().unwrap_or(0);
+        Rows { meta: Meta::fresh(Shape::from_checked([width]), x.dtype.accumulator()), n }
+    }
+
+    fn n_bytes(&self) -> usize {
+        self.n * self.meta.n_bytes()
+    }
+
+    fn row<'a>(&'a self, run: &Run<'_>, row: usize) -> Operand<'a> {
+        Operand::new(run.workspace.wrapping_add(row * self.meta.n_bytes()), &self.meta)
+    }
+
+    /// What is behind the rows, on an address for any number.
+    fn rest(&self, run: &Run<'_>) -> *mut u8 {
+        run.workspace.wrapping_add(self.n_bytes().next_multiple_of(16))
+    }
+
+    /// The bytes of the rows and of what is behind them.
+    fn with(&self, rest: usize) -> usize {
+        self.n_bytes().next_multiple_of(16) + rest
+    }
+}
+
+/// Mean and variance, and what the norm is applied with: mean and rstd as extras, or rstd alone in scratch memory.
+fn statistics_fold(dtype: DType, is_recorded: bool) -> Fold {
+    let finish = match is_recorded {
+        true => "y0 = y2 = acc.mean; y1 = acc.squares / n; y3 = m::rsqrt(y1 + NUMBER(0));",
+        false => "y0 = acc.mean; y1 = acc.squares / n; y2 = m::rsqrt(y1 + NUMBER(0));",
+    };
+    let acc_bytes = 2 * dtype.accumulator().size();
+    Fold { variant: u64::from(is_recorded), text: reduce::MOMENTS, finish, acc_bytes, is_ordered: false }
+}
+
+/// The bytes of scratch memory of [`normalise`].
+pub(super) fn forward_bytes(x: &Meta) -> usize {
+    Rows::new(x, 1).with(reduce::workspace(&[x], lines_axes(x), &statistics_fold(x.dtype, true)))
+}
+
+/// The norm of every channel, its mean and variance; leaves mean and rstd in the extras, if there are any.
+pub(super) fn normalise(eps: f64, run: &Run<'_>, gpu: &Gpu) -> Result<()> {
+    let (x, [_, mean, variance]) = (&run.inputs[0], run.outputs) else { unreachable!("three outputs") };
+    let rows = Rows::new(x.meta, 1);
+    let spare = rows.row(run, 0);
+    let mut outputs: SmallVec<[&Operand; 4]> = SmallVec::from_slice(&[mean, variance]);
+    let rstd = match run.extras {
+        [mean, rstd] => {
+            outputs.extend([mean, rstd]);
+            rstd
+        }
+        _ => {
+            outputs.push(&spare);
+            &spare
+        }
+    };
+    let reduction = Reduction {
+        op: "batch_norm",
+        inputs: &[x],
+        axes: lines_axes(x.meta),
+        fold: statistics_fold(x.dtype(), !run.extras.is_empty()),
+        outputs: &outputs,
+        numbers: &[eps],
+        workspace: rows.rest(run),
+    };
+    reduction.run(gpu)?;
+    apply("batch_norm", run, [mean, rstd], gpu)
+}
+
+/// How lines are cut for threads that stay with their channels.
+struct Cut {
+    /// Threads side by side.
+    width: usize,
+    grid: Grid,
+    per_block: usize,
+}
+
+impl Cut {
+    fn new(lines: &Lines) -> Cut {
+        let n_vectors = (lines.len / lines.v).max(1);
+        let width = n_vectors.next_power_of_two().min(32);
+        let (n_across, height) = (n_vectors.div_ceil(width), THREADS / width);
+        let n_down = (ENOUGH_BLOCKS / n_across).clamp(1, lines.n.div_ceil(height).max(1));
+        let per_block = lines.n.div_ceil(n_down).next_multiple_of(height).max(1);
+        let mut grid = Grid::of(n_across, THREADS as u32);
+        grid.blocks[1] = lines.n.div_ceil(per_block) as u32;
+        if lines.len == 0 {
+            grid.blocks[0] = 0;
+        }
+        Cut { width, grid, per_block }
+    }
+}
+
+fn define(dtype: DType, width: usize, is_backward: bool) -> String {
+    let is_backward = u8::from(is_backward);
+    format!("typedef {} T;\n#define BX {width}\n#define BACKWARD {is_backward}", c_name(dtype))
+}
+
+/// Writes the first output with a given mean and rstd. Inputs: x, gamma and beta.
+pub(super) fn apply(op: &'static str, run: &Run<'_>, [mean, rstd]: [&Operand; 2], gpu: &Gpu) -> Result<()> {
+    let (x, gamma, beta, y) = (&run.inputs[0], &run.inputs[1], &run.inputs[2], &run.outputs[0]);
+    let operands = [x, gamma, beta, mean, rstd, y];
+    let lines = Lines::along(x.shape().rank() - 1, x.shape(), &operands.map(Along::Line));
+    let cut = Cut::new(&lines);
+    let variant = (code(x.dtype()) << 3) | u64::from(cut.width.trailing_zeros());
+    let kernel = LineKernel { template: &TEMPLATE, op, variant, keeps: false };
+    let (define, pointers) = (|| define(x.dtype(), cut.width, false), operands.map(Operand::ptr));
+    // SAFETY: `execute` hands out operands that are valid for their layouts, the lines are theirs, and the kernel was made
+    // for this dtype.
+    unsafe { kernel.launch_on(cut.grid, gpu, &lines, define, &pointers, &[&cut.per_block]) }
+}
+
+fn sums(wanted: [bool; 3]) -> Sums {
+    Sums { op: "batch_norm_backward", is_centred: true, wanted, has_totals: wanted[0] }
+}
+
+/// The bytes of scratch memory of [`backward`].
+pub(super) fn backward_bytes(wanted: [bool; 3], inputs: &[&Meta]) -> usize {
+    let [g, x, _, mean, rstd] = *inputs else { unreachable!("five operands") };
+    Rows::new(x, 2).with(sums(wanted).workspace([g, x, mean, rstd], lines_axes(x)))
+}
+
+/// The gradients that are wanted. Inputs: the gradient of the output, x, gamma, mean and rstd.
+pub(super) fn backward(wanted: [bool; 3], run: &Run<'_>, gpu: &Gpu) -> Result<()> {
+    let [g, x, gamma, mean, rstd] = run.inputs else { unreachable!("five operands") };
+    let rows = Rows::new(x.meta, 2);
+    let totals = [rows.row(run, 0), rows.row(run, 1)];
+    let wanted_totals = if wanted[0] { &totals[..] } else { &[] };
+    let inputs = [g, x, mean, rstd];
+    sums(wanted).run(run, inputs, lines_axes(x.meta), wanted_totals, rows.rest(run), gpu)?;
+    if !wanted[0] {
+        return Ok(());
+    }
+    let operands = [g, x, gamma, mean, rstd, &run.outputs[0]];
+    let lines = Lines::along(x.shape().rank() - 1, x.shape(), &operands.map(Along::Line));
+    let cut = Cut::new(&lines);
+    let variant = (code(x.dtype()) << 3) | u64::from(cut.width.trailing_zeros());
+    let kernel = LineKernel { template: &TEMPLATE, op: "batch_norm_backward", variant, keeps: false };
+    let define = || define(x.dtype(), cut.width, true);
+    let mut pointers: SmallVec<[*mut u8; 7]> = operands.iter().map(|operand| operand.ptr()).collect();
+    pointers.push(totals[0].ptr());
+    // SAFETY: as above; the totals are two rows of the workspace, one behind the other, and where the result is the
+    // gradient's memory, each thread writes what it alone has read.
+    unsafe { kernel.launch_on(cut.grid, gpu, &lines, define, &pointers, &[&cut.per_block]) }
+}

@@ -1,0 +1,120 @@
+// Layer norm and RMS norm of every line. IS_CENTRED tells them apart; T is the type of the elements.
+//   FORWARD   finds the statistics of each line, keeps them where that is wanted, and applies them
+//   APPLY     applies given ones: the same numbers to the bit, by the same expression
+//   BACKWARD  the gradient of the input
+
+typedef Compute<T> C;
+
+struct Given {
+    const T *x, *gamma, *beta;
+    T* y;
+    i64 x_step, gamma_step, beta_step, y_step;
+};
+
+// Normalises a line; `values` are its elements where lines are kept.
+DEVICE void apply(Index len, const Given& of, C mean, C rstd, C (&values)[SLOTS][V], bool is_read) {
+    each(len, [&](int slot, Index at) {
+        C scales[V], shifts[V];
+        if (K == 0 || !is_read) read_line(of.x, of.x_step, at, values[slot]);
+        read_line(of.gamma, of.gamma_step, at, scales);
+        if (IS_CENTRED) read_line(of.beta, of.beta_step, at, shifts);
+#pragma unroll
+        for (int v = 0; v < V; v++) {
+            C normal = IS_CENTRED ? (values[slot][v] - mean) * rstd : values[slot][v] * rstd;
+            values[slot][v] = IS_CENTRED ? m::fma(normal, scales[v], shifts[v]) : normal * scales[v];
+        }
+        write_line(of.y, of.y_step, at, values[slot]);
+    });
+}
+
+#if defined(FORWARD)
+
+KERNEL __launch_bounds__(THREADS) ENTRY(
+    const T* x, const T* gamma, const T* beta, T* y, C* kept_mean, C* kept_rstd, const Lines lines, double eps
+) {
+    Index number = line_number();
+    bool is_there = number < lines.n;
+    Index len = is_there ? (Index)lines.len : 0;
+    Offsets offsets = line_offsets(lines, is_there ? number : 0);
+    Given of = {x + offsets.at[0], gamma + offsets.at[1], beta + offsets.at[2], y + offsets.at[3],
+                lines.steps[0], lines.steps[1], lines.steps[2], lines.steps[3]};
+    C values[SLOTS][V], mean = 0, squares = 0;
+    if (IS_CENTRED) {
+        each(len, [&](int slot, Index at) {
+            read_line(of.x, of.x_step, at, values[slot]);
+#pragma unroll
+            for (int v = 0; v < V; v++) mean += values[slot][v];
+        });
+        mean = group_sum(mean) / (C)lines.len;
+    }
+    each(len, [&](int slot, Index at) {
+        if (K == 0 || !IS_CENTRED) read_line(of.x, of.x_step, at, values[slot]);
+#pragma unroll
+        for (int v = 0; v < V; v++) squares += (values[slot][v] - mean) * (values[slot][v] - mean);
+    });
+    C rstd = m::rsqrt(group_sum(squares) / (C)lines.len + (C)eps);
+    if (is_there && is_first_of_group()) {
+        if (kept_mean) kept_mean[number] = mean;
+        if (kept_rstd) kept_rstd[number] = rstd;
+    }
+    apply(len, of, mean, rstd, values, true);
+}
+
+#elif defined(APPLY)
+
+KERNEL __launch_bounds__(THREADS) ENTRY(
+    const T* x, const T* gamma, const T* beta, T* y, const C* mean, const C* rstd, const Lines lines
+) {
+    Index number = line_number();
+    if (number >= lines.n) return;
+    Offsets offsets = line_offsets(lines, number);
+    Given of = {x + offsets.at[0], gamma + offsets.at[1], beta + offsets.at[2], y + offsets.at[3],
+                lines.steps[0], lines.steps[1], lines.steps[2], lines.steps[3]};
+    C values[SLOTS][V];
+    apply((Index)lines.len, of, IS_CENTRED ? mean[offsets.at[4]] : (C)0, rstd[offsets.at[5]], values, false);
+}
+
+#else
+
+// The result may be written over the gradient: each thread writes what it alone has read.
+KERNEL __launch_bounds__(THREADS) ENTRY(
+    const T* g, const T* x, const T* gamma, const C* means, const C* rstds, T* dx, const Lines lines
+) {
+    Index number = line_number();
+    bool is_there = number < lines.n;
+    Index len = is_there ? (Index)lines.len : 0;
+    Offsets offsets = line_offsets(lines, is_there ? number : 0);
+    g += offsets.at[0], x += offsets.at[1], gamma += offsets.at[2], dx += offsets.at[5];
+    C mean = is_there && IS_CENTRED ? means[offsets.at[3]] : (C)0, rstd = is_there ? rstds[offsets.at[4]] : (C)0;
+    // The gradient of the normalised line, and the line itself, normalised.
+    C slopes[SLOTS][V], normals[SLOTS][V], shared = 0, along = 0;
+    auto read = [&](int slot, Index at) {
+        C scales[V];
+        read_line(g, lines.steps[0], at, slopes[slot]);
+        read_line(x, lines.steps[1], at, normals[slot]);
+        read_line(gamma, lines.steps[2], at, scales);
+#pragma unroll
+        for (int v = 0; v < V; v++) {
+            slopes[slot][v] *= scales[v];
+            normals[slot][v] = (normals[slot][v] - mean) * rstd;
+        }
+    };
+    each(len, [&](int slot, Index at) {
+        read(slot, at);
+#pragma unroll
+        for (int v = 0; v < V; v++) {
+            shared += slopes[slot][v];
+            along += slopes[slot][v] * normals[slot][v];
+        }
+    });
+    shared = IS_CENTRED ? group_sum(shared) / (C)lines.len : (C)0;
+    along = group_sum(along) / (C)lines.len;
+    each(len, [&](int slot, Index at) {
+        if (K == 0) read(0, at);
+#pragma unroll
+        for (int v = 0; v < V; v++) slopes[slot][v] = (slopes[slot][v] - shared - normals[slot][v] * along) * rstd;
+        write_line(dx, lines.steps[5], at, slopes[slot]);
+    });
+}
+
+#endif

@@ -1,0 +1,207 @@
+//! The norms on a GPU.
+//!
+//! Statistics of lines are found while a line is in registers; those of channels and groups are reductions. The gradients of
+//! gamma and beta are sums over lines: a reduction of the gradient, the input and its statistics together.
+
+use plimsoll_cuda::{Gpu, Template};
+use smallvec::SmallVec;
+
+use super::line::LineNorm;
+use crate::dtype::DType;
+use crate::error::Result;
+use crate::op::{Meta, Operand, Run};
+use crate::ops::cuda::lines::{Along, LineKernel, Lines};
+use crate::ops::cuda::reduce::{self, Fold, Reduction};
+use crate::ops::cuda::{c_name, code};
+use crate::shape::Axes;
+
+static LINE: Template = Template { name: "line_norm", text: include_str!("line.cu") };
+
+/// What the kernels of line norms are told.
+fn define_line(what: &str, dtype: DType, is_centred: bool) -> String {
+    format!("#define {what}\ntypedef {} T;\n#define IS_CENTRED {}", c_name(dtype), u8::from(is_centred))
+}
+
+/// The norm of every line. Inputs: x, gamma and, if it is centred, beta. Leaves the statistics in the extras, if any.
+pub(super) fn normalise_lines(op: &'static str, norm: LineNorm, run: &Run<'_>, gpu: &Gpu) -> Result<()> {
+    let (x, gamma, y) = (&run.inputs[0], &run.inputs[1], &run.outputs[0]);
+    let beta = run.inputs.get(2).unwrap_or(gamma);
+    let last = x.shape().rank() - 1;
+    let lines = Lines::along(last, x.shape(), &[x, gamma, beta, y].map(Along::Line));
+    let kept = |from_end: usize| {
+        let extra = run.extras.len().checked_sub(from_end).map(|idx| run.extras[idx].ptr());
+        extra.unwrap_or(std::ptr::null_mut())
+    };
+    let mean = if norm.is_centred { kept(2) } else { std::ptr::null_mut() };
+    let pointers = [x.ptr(), gamma.ptr(), beta.ptr(), y.ptr(), mean, kept(1)];
+    let kernel = LineKernel { template: &LINE, op, variant: code(x.dtype()), keeps: true };
+    // SAFETY: `execute` hands out operands that are valid for their layouts, the lines are theirs, extras have one element
+    // per line, and the kernel was made for this dtype.
+    unsafe {
+        kernel.launch(
+            gpu,
+            &lines,
+            || define_line("FORWARD", x.dtype(), norm.is_centred),
+            &pointers,
+            &[&norm.eps],
+        )
+    }
+}
+
+/// The norm of every line with given statistics. Inputs: those of the norm, then its extras.
+pub(super) fn apply_to_lines(op: &'static str, is_centred: bool, run: &Run<'_>, gpu: &Gpu) -> Result<()> {
+    let (x, gamma, y) = (&run.inputs[0], &run.inputs[1], &run.outputs[0]);
+    let rstd = &run.inputs[run.inputs.len() - 1];
+    let (beta, mean) = if is_centred { (&run.inputs[2], &run.inputs[3]) } else { (gamma, rstd) };
+    let operands = [
+        Along::Line(x),
+        Along::Line(gamma),
+        Along::Line(beta),
+        Along::Line(y),
+        Along::Number(mean),
+        Along::Number(rstd),
+    ];
+    let lines = Lines::along(x.shape().rank() - 1, x.shape(), &operands);
+    let pointers = [x.ptr(), gamma.ptr(), beta.ptr(), y.ptr(), mean.ptr(), rstd.ptr()];
+    let kernel = LineKernel { template: &LINE, op, variant: code(x.dtype()), keeps: true };
+    // SAFETY: `execute` hands out operands that are valid for their layouts, the lines are theirs, and the kernel was made
+    // for this dtype.
+    unsafe { kernel.launch(gpu, &lines, || define_line("APPLY", x.dtype(), is_centred), &pointers, &[]) }
+}
+
+/// The gradients that are wanted. Inputs: the gradient of the output, x, gamma, and the norm's extras.
+pub(super) fn backward_of_lines(
+    op: &'static str,
+    is_centred: bool,
+    wanted: [bool; 3],
+    run: &Run<'_>,
+    gpu: &Gpu,
+) -> Result<()> {
+    let (g, x, gamma, rstd) =
+        (&run.inputs[0], &run.inputs[1], &run.inputs[2], &run.inputs[run.inputs.len() - 1]);
+    let mean = if is_centred { &run.inputs[3] } else { rstd };
+    let columns = [mean, rstd].map(|statistic| column(statistic.meta));
+    let statistics = [mean.viewed(&columns[0]), rstd.viewed(&columns[1])];
+    let sums = Sums { op, is_centred, wanted, has_totals: false };
+    // The gradient of the input may be written over that of the output, so it is the last to be made.
+    let inputs = [g, x, &statistics[0], &statistics[1]];
+    sums.run(run, inputs, lines_axes(x.meta), &[], run.workspace, gpu)?;
+    if !wanted[0] {
+        return Ok(());
+    }
+    let dx = &run.outputs[0];
+    let operands = [
+        Along::Line(g),
+        Along::Line(x),
+        Along::Line(gamma),
+        Along::Number(mean),
+        Along::Number(rstd),
+        Along::Line(dx),
+    ];
+    let lines = Lines::along(x.shape().rank() - 1, x.shape(), &operands);
+    let pointers = [g.ptr(), x.ptr(), gamma.ptr(), mean.ptr(), rstd.ptr(), dx.ptr()];
+    let kernel = LineKernel { template: &LINE, op, variant: code(x.dtype()), keeps: true };
+    // SAFETY: as above; where the result is the gradient's memory, each thread writes what it alone has read.
+    unsafe { kernel.launch(gpu, &lines, || define_line("BACKWARD", x.dtype(), is_centred), &pointers, &[]) }
+}
+
+/// The bytes of scratch memory of [`backward_of_lines`].
+pub(super) fn backward_of_lines_workspace(is_centred: bool, wanted: [bool; 3], inputs: &[&Meta]) -> usize {
+    let rstd = column(inputs[inputs.len() - 1]);
+    let mean = if is_centred { column(inputs[3]) } else { rstd };
+    let sums = Sums { op: "", is_centred, wanted, has_totals: false };
+    sums.workspace([inputs[0], inputs[1], &mean, &rstd], lines_axes(inputs[1]))
+}
+
+/// The axes along which lines follow each other: all but the last.
+pub(super) fn lines_axes(x: &Meta) -> Axes {
+    Axes::of(0..x.shape().rank() - 1)
+}
+
+/// A number per line as a column beside the lines.
+fn column(statistic: &Meta) -> Meta {
+    statistic.with_layout(statistic.layout.unsqueezed(statistic.shape().rank()))
+}
+
+/// The sums for gamma and beta over lines: of the gradient times the normalised input, and of the gradient.
+pub(super) struct Sums {
+    /// The op.
+    pub op: &'static str,
+    /// Whether the mean is taken away.
+    pub is_centred: bool,
+    /// Which gradients are wanted: of the input, of gamma, of beta.
+    pub wanted: [bool; 3],
+    /// Whether both sums are wanted in the compute type, too, for the gradient of the input.
+    pub has_totals: bool,
+}
+
+impl Sums {
+    /// Over the gradient, the input, and its mean and rstd, both repeated.
+    pub fn run(
+        &self,
+        run: &Run<'_>,
+        inputs: [&Operand; 4],
+        axes: Axes,
+        totals: &[Operand],
+        workspace: *mut u8,
+        gpu: &Gpu,
+    ) -> Result<()> {
+        let results = &run.outputs[usize::from(self.wanted[0])..];
+        let outputs: SmallVec<[&Operand; 4]> = totals.iter().chain(results).collect();
+        if outputs.is_empty() {
+            return Ok(());
+        }
+        let fold = self.fold(inputs[1].dtype());
+        let reduction = Reduction {
+            op: self.op,
+            inputs: &inputs,
+            axes,
+            fold,
+            outputs: &outputs,
+            numbers: &[],
+            workspace,
+        };
+        reduction.run(gpu)
+    }
+
+    /// The bytes of scratch memory that it needs.
+    pub fn workspace(&self, inputs: [&Meta; 4], axes: Axes) -> usize {
+        match self.has_totals || self.wanted[1] || self.wanted[2] {
+            true => reduce::workspace(&inputs, axes, &self.fold(inputs[1].dtype)),
+            false => 0,
+        }
+    }
+
+    fn fold(&self, dtype: DType) -> Fold {
+        let (variant, finish) = match (self.has_totals, self.wanted[1], self.wanted[2]) {
+            (false, true, true) => (0, "y0 = acc.gamma; y1 = acc.beta;"),
+            (false, true, false) => (1, "y0 = acc.gamma;"),
+            (false, false, _) => (2, "y0 = acc.beta;"),
+            (true, true, true) => (3, "y0 = y2 = acc.gamma; y1 = y3 = acc.beta;"),
+            (true, true, false) => (4, "y0 = y2 = acc.gamma; y1 = acc.beta;"),
+            (true, false, true) => (5, "y0 = acc.gamma; y1 = y2 = acc.beta;"),
+            (true, false, false) => (6, "y0 = acc.gamma; y1 = acc.beta;"),
+        };
+        let text = if self.is_centred { CENTRED_SUMS } else { RMS_SUMS };
+        Fold { variant, text, finish, acc_bytes: 2 * dtype.accumulator().size(), is_ordered: false }
+    }
+}
+
+/// The text of the fold, given the normalised input.
+macro_rules! sums_fold {
+    ($normal:literal) => {
+        concat!(
+            "struct Acc { C gamma, beta; }; DEVICE Acc empty() { return {(C)0, (C)0}; } ",
+            "template <int N> DEVICE Acc leaf(const Values<N>& values) { Acc acc = empty(); ",
+            "_Pragma(\"unroll\") for (int i = 0; i < N; i++) { ",
+            "C g = values.x0[i], x = values.x1[i], mean = values.x2[i], rstd = values.x3[i]; ",
+            "acc.gamma += g * (",
+            $normal,
+            "); acc.beta += g; } return acc; } ",
+            "DEVICE Acc merge(Acc a, Count, Acc b, Count) { return {a.gamma + b.gamma, a.beta + b.beta}; }"
+        )
+    };
+}
+
+const CENTRED_SUMS: &str = sums_fold!("(x - mean) * rstd");
+const RMS_SUMS: &str = sums_fold!("x * rstd");
