@@ -109,6 +109,10 @@ impl Callback for Reporter {
         "reporter"
     }
 
+    fn waits_for(&self, _step: u64) -> bool {
+        false
+    }
+
     fn on_step(&mut self, step: &StepEvent, run: &mut Requests<'_>) -> Result<()> {
         self.seen.borrow_mut().keep(step);
         self.progress.step(Shown {

@@ -9,11 +9,12 @@ use smallvec::SmallVec;
 
 use crate::context;
 use crate::device::Device;
+use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::execute::{Arg, Part};
 use crate::op::{OpRef, Tensors};
 use crate::shape::Shape;
-use crate::tensor::Data;
+use crate::tensor::{Data, Tensor};
 use crate::update::{self, Update};
 
 /// A training step: a function of model, optimizer and batch.
@@ -32,6 +33,23 @@ impl Step {
     /// Whether a step is open on this thread, so that assignments wait for its end.
     pub fn is_open() -> bool {
         context::with_step(|_| ()).is_some()
+    }
+
+    /// Lets the open step change variables only if a number is finite when the device comes to it: so a step need not
+    /// wait for a loss to be read. It holds for assignments; an optimizer is given the number itself.
+    ///
+    /// # Errors
+    /// No step is open; another tensor than one float64.
+    pub fn guard(number: &Tensor) -> Result<()> {
+        if number.n_elems() != 1 || number.dtype() != DType::F64 {
+            return Err(Error::argument(
+                "guard",
+                format!("a step is guarded by one float64, not {} {}", number.shape(), number.dtype()),
+            ));
+        }
+        let part = number.reshape(())?.part();
+        context::with_step(|step| step.guard = Some(part))
+            .ok_or_else(|| Error::argument("guard", "no step is open on this thread"))
     }
 
     /// Like [`Step::run`], and returns the records that the ops left.
@@ -53,7 +71,7 @@ impl Step {
         let close = context::on_drop(|| drop(context::replace_step(None)));
         let result = f().and_then(|value| {
             let state = context::replace_step(None).unwrap_or_default();
-            update::commit(state.updates)?;
+            update::commit_step(state.updates, state.guard.as_ref())?;
             Ok((value, state.records))
         });
         drop(close);
@@ -69,6 +87,8 @@ impl Step {
 #[derive(Default)]
 pub(crate) struct StepState {
     updates: Vec<Update>,
+    /// The number on which the updates depend.
+    guard: Option<Part>,
     records: Records,
 }
 

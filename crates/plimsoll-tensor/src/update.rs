@@ -5,6 +5,7 @@
 
 use std::sync::{Arc, MutexGuard};
 
+use plimsoll_cuda::Gpu;
 use plimsoll_memory::{Block, Owner};
 use smallvec::SmallVec;
 
@@ -13,6 +14,7 @@ use crate::error::{Error, Result};
 use crate::execute::{self, Part};
 use crate::op::{Gradient, Meta, Op, OpRef, Operand, Output, Outputs, Run};
 use crate::ops::copy;
+use crate::ops::cuda::elementwise::Elementwise;
 use crate::storage::Storage;
 use crate::tensor::Tensor;
 use crate::variable::{self, Variable, VariableCell};
@@ -69,6 +71,16 @@ impl Update {
         Ok(Update { op, cells, inputs, visible: None })
     }
 
+    /// The same update, written only if a number on the device is finite; what an optimizer decides for itself is left
+    /// as it is.
+    fn guarded(mut self, guard: &Part) -> Update {
+        if self.visible.is_some() {
+            self.op = OpRef::Static(&AssignIfFinite);
+            self.inputs.push(guard.clone());
+        }
+        self
+    }
+
     /// The scratch memory that the op needs.
     fn workspace(&self) -> Result<Option<Block>> {
         let Some(first) = self.cells.first() else { return Ok(None) };
@@ -119,9 +131,17 @@ pub(crate) fn apply(updates: Vec<Update>) -> Result<()> {
     updates.map_or(Ok(()), commit)
 }
 
+/// Carries the updates of a step out, each only if `guard` is finite where there is one.
+pub(crate) fn commit_step(updates: Vec<Update>, guard: Option<&Part>) -> Result<()> {
+    match guard {
+        None => commit(updates),
+        Some(guard) => commit(updates.into_iter().map(|update| update.guarded(guard)).collect()),
+    }
+}
+
 /// Carries updates out in order: takes all memory, then writes. The variables are locked meanwhile, so that no other
 /// thread takes hold of a value that is being written.
-pub(crate) fn commit(updates: Vec<Update>) -> Result<()> {
+fn commit(updates: Vec<Update>) -> Result<()> {
     let mut cells: Vec<&Arc<VariableCell>> = updates.iter().flat_map(|update| &update.cells).collect();
     cells.sort_by_key(|cell| cell.address());
     cells.dedup_by_key(|cell| cell.address());
@@ -192,11 +212,63 @@ impl Op for Assign {
         Ok(())
     }
 
+    fn run_cuda(&self, run: &mut Run<'_>, gpu: &Gpu) -> Result<()> {
+        let assign = Elementwise {
+            op: self.name(),
+            inputs: &[&run.inputs[1]],
+            outputs: &[&run.outputs[0]],
+            numbers: &[],
+            words: &[],
+            variant: 0,
+        };
+        assign.run(gpu, || "y0 = x0;".to_owned())
+    }
+
     fn gradient(&self) -> Gradient {
         Gradient::None("assigning is not a function")
     }
 
     fn overwrites(&self) -> &'static [usize] {
         &[0]
+    }
+}
+
+/// Gives a variable a new value, the second input, if the third is finite; else it keeps the first.
+#[derive(Debug)]
+struct AssignIfFinite;
+
+impl Op for AssignIfFinite {
+    fn name(&self) -> &'static str {
+        "assign"
+    }
+
+    fn infer(&self, inputs: &[&Meta]) -> Result<Outputs> {
+        crate::op::one(*inputs[1].shape(), inputs[1].dtype)
+    }
+
+    fn run(&self, run: &mut Run<'_>) -> Result<()> {
+        // SAFETY: the guard is one f64, as `Step::guard` has seen, which nobody writes now.
+        let guard = unsafe { *run.inputs[2].ptr().cast::<f64>() };
+        let value = &run.inputs[usize::from(guard.is_finite())];
+        if value.ptr() != run.outputs[0].ptr() {
+            copy::copy(value, &run.outputs[0]);
+        }
+        Ok(())
+    }
+
+    fn run_cuda(&self, run: &mut Run<'_>, gpu: &Gpu) -> Result<()> {
+        let assign = Elementwise {
+            op: self.name(),
+            inputs: &[&run.inputs[0], &run.inputs[1], &run.inputs[2]],
+            outputs: &[&run.outputs[0]],
+            numbers: &[],
+            words: &[],
+            variant: 1,
+        };
+        assign.run(gpu, || "y0 = m::is_finite(x2) ? x1 : x0;".to_owned())
+    }
+
+    fn gradient(&self) -> Gradient {
+        Gradient::None("assigning is not a function")
     }
 }

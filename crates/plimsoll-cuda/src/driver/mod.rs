@@ -8,6 +8,7 @@ mod dnn;
 mod handles;
 mod libraries;
 mod pages;
+mod posts;
 mod staging;
 
 use std::ffi::{CString, c_int, c_void};
@@ -21,6 +22,7 @@ pub(crate) use self::cache::Cache;
 pub(crate) use self::compile::compile_cached;
 use self::context::{Context, check};
 use self::dnn::Dnn;
+use self::posts::Posts;
 use self::staging::Staging;
 use crate::backend::{Backend, Function};
 use crate::convolution::{Convolution, ConvolutionOperands};
@@ -40,6 +42,7 @@ pub(crate) fn open(number: usize) -> Result<(Box<dyn Backend>, Profile)> {
     let (context, profile) = Context::open(number)?;
     let driver = Driver {
         staging: Mutex::new(None),
+        posts: Mutex::new(None),
         modules: Mutex::new(Vec::new()),
         blas: Mutex::new(None),
         dnn: Mutex::new(None),
@@ -53,6 +56,7 @@ pub(crate) fn open(number: usize) -> Result<(Box<dyn Backend>, Profile)> {
 /// A GPU of the driver's. What is not always needed is made when it first is.
 struct Driver {
     staging: Mutex<Option<Staging>>,
+    posts: Mutex<Option<Posts>>,
     /// What kernels were loaded in.
     modules: Mutex<Vec<Module>>,
     blas: Mutex<Option<Blas>>,
@@ -129,6 +133,35 @@ impl Backend for Driver {
             check(status, "cuMemcpyDtoHAsync")?;
         }
         self.context.synchronize()
+    }
+
+    unsafe fn post(&self, from: *const u8, n_bytes: usize) -> Result<Option<u32>> {
+        self.context.enter()?;
+        let mut slot = None;
+        with(
+            &self.posts,
+            || Posts::new(&self.context),
+            |posts| {
+                // SAFETY: the caller vouches for the address.
+                slot = unsafe { posts.post(address(from), n_bytes) }?;
+                Ok(())
+            },
+        )?;
+        Ok(slot)
+    }
+
+    fn fetch(&self, slot: u32, to: &mut [u8]) -> Result<()> {
+        self.context.enter()?;
+        with(
+            &self.posts,
+            || Posts::new(&self.context),
+            |posts| {
+                // SAFETY: the event is alive as long as the slots.
+                check(unsafe { sys::cuEventSynchronize(posts.arrival(slot)) }, "cuEventSynchronize")?;
+                posts.take(slot, to);
+                Ok(())
+            },
+        )
     }
 
     unsafe fn copy(&self, from: *const u8, to: *mut u8, n_bytes: usize) -> Result<()> {
