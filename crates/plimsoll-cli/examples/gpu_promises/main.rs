@@ -90,16 +90,18 @@ fn steady() -> Outcome {
     let run = || -> Result<Outcome> {
         let device = Device::separate_cuda(0)?;
         let mut training = Training::start("gpt2-124m", &device)?;
+        // An epoch has more steps than are taken, since whoever ends an epoch asks for its loss.
+        training.batch = vec![training.batch[0].clone(); 20];
         training.steps(3)?;
-        let calls = || device.stats().source.total();
-        let waits = || device.gpu().map_or(0, |gpu| gpu.n_waits());
-        let before = (calls(), waits());
-        let waited = training.issue(5, &waits)?;
-        let after = calls();
-        Ok(if after == before.0 && waited == 0 {
-            Ok("5 steps, no call and no wait".to_owned())
+        let counts = || (device.stats().source.total(), device.gpu().map_or(0, |gpu| gpu.n_waits()));
+        let before = counts();
+        training.steps(8)?;
+        let (calls, waits) = (counts().0 - before.0, counts().1 - before.1);
+        // The end of a run is waited for once.
+        Ok(if calls == 0 && waits <= 1 {
+            Ok(format!("8 steps, no memory call, {waits} wait at their end"))
         } else {
-            Err(format!("{} memory calls and {waited} waits in 5 steps", after - before.0))
+            Err(format!("{calls} memory calls and {waits} waits in 8 steps"))
         })
     };
     run().unwrap_or_else(|error| Err(error.to_string()))

@@ -33,7 +33,9 @@ pub fn after_each_model() -> Outcome {
         Training::start("gpt2-124m", &device)?.steps(2)?;
         let again = free(&device)?;
         if again != baseline {
-            return Ok(Err(format!("{baseline} bytes were free after the first run, {again} after the second")));
+            return Ok(Err(format!(
+                "{baseline} bytes were free after the first run, {again} after the second"
+            )));
         }
         let small = recipe("mlp-784-1024-10-b512");
         Training::of(&small, Policy::Float32, 512, &device)?.steps(1)?;
