@@ -221,6 +221,10 @@ impl Loss for SharedLoss {
     fn losses(&self, labels: &Tensor, predictions: &Tensor) -> Result<Tensor> {
         self.0.losses(labels, predictions)
     }
+
+    fn call(&self, labels: &Tensor, predictions: &Tensor) -> Result<Tensor> {
+        self.0.call(labels, predictions)
+    }
 }
 
 /// How many batches of random examples there are before they come again.
