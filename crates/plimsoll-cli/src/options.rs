@@ -48,10 +48,10 @@ pub struct RunOptions {
     /// Examples of one optimizer step
     #[arg(long, value_name = "N")]
     pub batch: Option<NonZeroUsize>,
-    /// How many optimizer steps to take
+    /// How many optimizer steps to take; `bench` takes so many to warm up and in each of five repeats
     #[arg(long, value_name = "N")]
     pub steps: Option<NonZeroUsize>,
-    /// How many times to go through the data
+    /// How many times to go through the data; in `bench` as many steps as that is in `train`
     #[arg(long, value_name = "N", conflicts_with = "steps")]
     pub epochs: Option<NonZeroUsize>,
     /// float32, float64, mixed_bfloat16 or mixed_float16

@@ -4,7 +4,7 @@
 //! they are dropped and the random generator goes back, so a failed step leaves model, optimizer and generator as
 //! they were. Every op leaves a small record, watched or not.
 
-use plimsoll_memory::StepScope;
+use plimsoll_memory::{LongList, StepScope};
 use smallvec::SmallVec;
 
 use crate::context;
@@ -58,10 +58,10 @@ impl Step {
     /// As [`Step::run`].
     pub fn traced<T>(device: &Device, f: impl FnOnce() -> Result<T>) -> Result<(T, Vec<StepRecord>)> {
         let (value, records) = Step::recorded(device, f)?;
-        Ok((value, records.0.into_iter().flatten().collect()))
+        Ok((value, records.into_iter().collect()))
     }
 
-    fn recorded<T>(device: &Device, f: impl FnOnce() -> Result<T>) -> Result<(T, Records)> {
+    fn recorded<T>(device: &Device, f: impl FnOnce() -> Result<T>) -> Result<(T, LongList<StepRecord>)> {
         if Step::is_open() {
             return Err(Error::argument("step", "a step is open on this thread already; steps do not nest"));
         }
@@ -86,26 +86,10 @@ impl Step {
 /// What is open while a step runs.
 #[derive(Default)]
 pub(crate) struct StepState {
-    updates: Vec<Update>,
+    updates: LongList<Update>,
     /// The number on which the updates depend.
     guard: Option<Part>,
-    records: Records,
-}
-
-/// The records of a step in pieces, so that one of many ops asks for no large block outside the pool.
-#[derive(Default)]
-struct Records(Vec<Vec<StepRecord>>);
-
-impl Records {
-    /// The records of a piece.
-    const PIECE: usize = 256;
-
-    fn push(&mut self, record: StepRecord) {
-        match self.0.last_mut() {
-            Some(piece) if piece.len() < Records::PIECE => piece.push(record),
-            _ => self.0.push(vec![record]),
-        }
-    }
+    records: LongList<StepRecord>,
 }
 
 /// One op that ran inside a step.
@@ -158,7 +142,7 @@ impl StepState {
     }
 
     /// Takes updates that wait for the step's end.
-    pub fn stage(&mut self, updates: Vec<Update>) {
+    pub fn stage(&mut self, updates: LongList<Update>) {
         self.updates.extend(updates);
     }
 

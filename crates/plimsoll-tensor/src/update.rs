@@ -6,7 +6,7 @@
 use std::sync::{Arc, MutexGuard};
 
 use plimsoll_cuda::Gpu;
-use plimsoll_memory::{Block, Owner};
+use plimsoll_memory::{Block, LongList, Owner};
 use smallvec::SmallVec;
 
 use crate::context;
@@ -109,10 +109,10 @@ fn named_twice(cells: &[Arc<VariableCell>]) -> Option<String> {
 
 /// Assigns a tensor to a variable, now or at the end of the open step; to its master as well, if it has one.
 pub(crate) fn assign(variable: &Variable, value: &Tensor) -> Result<()> {
-    let Some(master) = variable.master() else { return apply(vec![assignment(variable, value)?]) };
+    let Some(master) = variable.master() else { return apply([assignment(variable, value)?]) };
     let assignments = [(master, master.dtype()), (variable, variable.dtype())]
         .map(|(variable, dtype)| assignment(variable, &value.cast(dtype)?));
-    apply(assignments.into_iter().collect::<Result<_>>()?)
+    apply(assignments.into_iter().collect::<Result<LongList<_>>>()?)
 }
 
 fn assignment(variable: &Variable, value: &Tensor) -> Result<Update> {
@@ -122,17 +122,17 @@ fn assignment(variable: &Variable, value: &Tensor) -> Result<Update> {
 }
 
 /// Carries updates out now, or at the end of the open step. What a replay assigns has been assigned before.
-pub(crate) fn apply(updates: Vec<Update>) -> Result<()> {
+pub(crate) fn apply(updates: impl IntoIterator<Item = Update>) -> Result<()> {
     if context::is_replaying() {
         return Ok(());
     }
-    let mut updates = Some(updates);
+    let mut updates: Option<LongList<Update>> = Some(updates.into_iter().collect());
     context::with_step(|step| step.stage(updates.take().unwrap_or_default()));
     updates.map_or(Ok(()), commit)
 }
 
 /// Carries the updates of a step out, each only if `guard` is finite where there is one.
-pub(crate) fn commit_step(updates: Vec<Update>, guard: Option<&Part>) -> Result<()> {
+pub(crate) fn commit_step(updates: LongList<Update>, guard: Option<&Part>) -> Result<()> {
     match guard {
         None => commit(updates),
         Some(guard) => commit(updates.into_iter().map(|update| update.guarded(guard)).collect()),
@@ -141,7 +141,7 @@ pub(crate) fn commit_step(updates: Vec<Update>, guard: Option<&Part>) -> Result<
 
 /// Carries updates out in order: takes all memory, then writes. The variables are locked meanwhile, so that no other
 /// thread takes hold of a value that is being written.
-fn commit(updates: Vec<Update>) -> Result<()> {
+fn commit(updates: LongList<Update>) -> Result<()> {
     let mut cells: Vec<&Arc<VariableCell>> = updates.iter().flat_map(|update| &update.cells).collect();
     cells.sort_by_key(|cell| cell.address());
     cells.dedup_by_key(|cell| cell.address());

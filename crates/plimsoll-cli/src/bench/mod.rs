@@ -6,5 +6,5 @@
 pub mod protocol;
 pub mod workloads;
 
-pub use protocol::{Pace, measure, median};
+pub use protocol::{Pace, Timing, measure, median};
 pub use workloads::{Workload, all};

@@ -40,6 +40,8 @@ pub struct Timing {
     pub median_ms: f64,
     /// The smallest of the repeats' medians.
     pub min_ms: f64,
+    /// How many calls were made.
+    pub n_calls: usize,
 }
 
 /// Times a call.
@@ -47,15 +49,17 @@ pub struct Timing {
 /// # Errors
 /// Those of the call.
 pub fn measure(pace: Pace, mut call: impl FnMut() -> Result<()>) -> Result<Timing> {
+    let mut n_calls = 0;
     let mut timed = || {
+        n_calls += 1;
         let started = Instant::now();
         call().map(|()| started.elapsed().as_secs_f64() * 1e3)
     };
     let first_ms = timed()?;
-    let (started, mut n_calls) = (Instant::now(), 0);
-    while pace.goes_on(started, n_calls, LEAST_WARM_UP) {
+    let (started, mut n_warm_up) = (Instant::now(), 0);
+    while pace.goes_on(started, n_warm_up, LEAST_WARM_UP) {
         timed()?;
-        n_calls += 1;
+        n_warm_up += 1;
     }
     let mut medians = Vec::with_capacity(REPEATS);
     for _ in 0..REPEATS {
@@ -67,7 +71,7 @@ pub fn measure(pace: Pace, mut call: impl FnMut() -> Result<()>) -> Result<Timin
         medians.push(median(&mut times));
     }
     let min_ms = medians.iter().copied().fold(f64::INFINITY, f64::min);
-    Ok(Timing { first_ms, median_ms: median(&mut medians), min_ms })
+    Ok(Timing { first_ms, median_ms: median(&mut medians), min_ms, n_calls })
 }
 
 /// The middle of some numbers, or the mean of the two in the middle; zero if there are none.
@@ -97,7 +101,7 @@ mod tests {
             n_calls += 1;
             Ok(())
         })?;
-        assert_eq!(n_calls, 1 + 4 + 5 * 4);
+        assert_eq!((n_calls, timing.n_calls), (25, 1 + 4 + 5 * 4));
         assert!(timing.min_ms <= timing.median_ms);
         Ok(())
     }

@@ -32,7 +32,7 @@ fn row(name: &str, about: &str) -> String {
 ///
 /// # Errors
 /// More parts than examples.
-fn batch(recipe: &Recipe, options: &RunOptions) -> Result<usize, Failure> {
+pub fn batch(recipe: &Recipe, options: &RunOptions) -> Result<usize, Failure> {
     let batch = options.batch.map_or(recipe.default_batch(), |batch| batch.get());
     let parts = options.accumulate.get();
     match parts <= batch {
@@ -47,7 +47,7 @@ fn batch(recipe: &Recipe, options: &RunOptions) -> Result<usize, Failure> {
 ///
 /// # Errors
 /// An unknown name; a schedule that does not fit the number of steps.
-fn optimizer(recipe: &Recipe, options: &RunOptions, steps: u64) -> Result<Optimizer, Failure> {
+pub fn optimizer(recipe: &Recipe, options: &RunOptions, steps: u64) -> Result<Optimizer, Failure> {
     match &options.optimizer {
         Some(name) => Ok(optimizers::by_name(name)?.build()),
         None => Ok(recipe.make_optimizer(steps)?),

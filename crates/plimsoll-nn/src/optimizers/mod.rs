@@ -2,7 +2,7 @@
 //!
 //! A description such as `Adam::new(1e-3)` is plain data; [`Method::build`] makes an [`Optimizer`] of it, on which what
 //! all of them share is set: schedule, clipping, loss scale, which variables decay. The state is made when the variables
-//! are first seen. One op updates all variables, in place and with no temporary of their size (see
+//! are first seen. One op updates up to 64 variables, in place and with no temporary of their size (see
 //! `plimsoll_tensor::optimizer`); the numbers that change from step to step live in a small buffer on the device, so a
 //! step reads nothing back. An update changes everything or nothing, inside a [`Step`] together
 //! with the rest of the step.
@@ -33,6 +33,7 @@ mod rmsprop;
 mod sgd;
 mod state;
 
+use std::ops::Range;
 use std::sync::Arc;
 
 pub use plimsoll_tensor::optimizer::Schedule;
@@ -251,11 +252,14 @@ impl Optimizer {
         let judged = judged.iter().flat_map(|(norm, first_bad)| [norm, first_bad]);
         let judged: Vec<&Tensor> = judged.chain(verdict).collect();
         let begin = OpRef::new(BeginStep { guarded: verdict.is_some(), ..self.begin.clone() });
-        let variables = state.operands(control);
-        Variable::update_together(&[
-            (begin, &[control], &judged),
-            (state.update.clone(), &variables, &gradients),
-        ])
+        let operands = |(_, range): &(OpRef, Range<usize>)| state.operands(range.clone(), control);
+        let operands: Vec<Vec<&Variable>> = state.updates.iter().map(operands).collect();
+        let begun = [control];
+        let mut updates: Vec<(OpRef, &[&Variable], &[&Tensor])> = vec![(begin, &begun, &judged)];
+        for ((update, range), operands) in state.updates.iter().zip(&operands) {
+            updates.push((update.clone(), operands, &gradients[range.clone()]));
+        }
+        Variable::update_together(&updates)
     }
 
     /// The control buffer, made on `device` if there is none yet.
