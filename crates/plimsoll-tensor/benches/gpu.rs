@@ -147,13 +147,8 @@ fn pooling(device: &Device, wants: &dyn Fn(&str) -> bool) -> Result<()> {
     if wants("max_pool2d") {
         let x = draw(device, &[128, 112, 112, 64], DType::BF16)?;
         let pool = Pool2d::new(3).stride(2).padding(1);
-        measure(
-            device,
-            "max_pool2d 112 x 112, 64",
-            &[x],
-            0.0,
-            &Box::new(move |x: &[Tensor]| x[0].max_pool2d(pool)),
-        )?;
+        let call: Call = Box::new(move |x| x[0].max_pool2d(pool));
+        measure(device, "max_pool2d 112 x 112, 64", &[x], 0.0, &call)?;
     }
     Ok(())
 }

@@ -11,7 +11,7 @@ use smallvec::SmallVec;
 use crate::context;
 use crate::error::{Error, Result};
 use crate::execute::{self, Part};
-use crate::op::{Meta, Op, OpRef, Operand, Output};
+use crate::op::{Meta, OpRef, Operand, Output};
 use crate::ops::assign::{Assign, AssignIfFinite};
 use crate::storage::Storage;
 use crate::tensor::Tensor;
