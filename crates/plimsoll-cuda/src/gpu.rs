@@ -2,7 +2,7 @@
 
 use std::ffi::c_void;
 use std::fmt;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use smallvec::SmallVec;
@@ -43,6 +43,8 @@ pub struct Gpu {
     faults: Faults,
     /// The ops launched since the host last waited, the latest at the end.
     launched: Mutex<Vec<&'static str>>,
+    /// How often the host has waited for everything on the device.
+    n_waits: AtomicU64,
     /// The error after which nothing works any more.
     broken: OnceLock<Error>,
     /// Whether the host waits for each kernel, so that an error names the op that made it.
@@ -79,10 +81,16 @@ impl Gpu {
             kernels: Kernels::default(),
             faults,
             launched: Mutex::new(Vec::with_capacity(N_REMEMBERED)),
+            n_waits: AtomicU64::new(0),
             broken: OnceLock::new(),
             tf32: AtomicBool::new(false),
             waits: std::env::var("PLIMSOLL_SYNC").is_ok_and(|value| value == "1"),
         }))
+    }
+
+    /// How often the host has waited for everything on the device so far.
+    pub fn n_waits(&self) -> u64 {
+        self.n_waits.load(Ordering::Relaxed)
     }
 
     /// The model of the GPU.
@@ -199,6 +207,7 @@ impl Gpu {
     /// # Safety
     /// The address must be valid for as many bytes, and `to` for writing them.
     pub unsafe fn download(&self, from: *const u8, to: *mut u8, n_bytes: usize) -> Result<()> {
+        self.n_waits.fetch_add(1, Ordering::Relaxed);
         // SAFETY: the caller promises it.
         self.issue("download", |backend| unsafe { backend.download(from, to, n_bytes) })?;
         self.settle()
@@ -262,6 +271,7 @@ impl Gpu {
     /// # Errors
     /// What went wrong since the last time, with the ops that may have done it.
     pub fn synchronize(&self) -> Result<()> {
+        self.n_waits.fetch_add(1, Ordering::Relaxed);
         self.check()?;
         self.backend.synchronize().map_err(|error| self.break_with(&error))?;
         self.settle()

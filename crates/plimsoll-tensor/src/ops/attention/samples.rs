@@ -38,8 +38,8 @@ pub(super) fn forward() -> Vec<Sample> {
         sample("several blocks", &[&[1, 70, 3], &[1, 130, 3], &[1, 130, 2]], None, true, None)
             .torch(sdpa(", is_causal=True")),
         // Lengths that tensor cores take, in several of their tiles.
-        sample("tiles", &[&[2, 130, 8], &[2, 70, 8], &[2, 70, 16]], None, true, None),
-        sample("tiles of keys", &[&[1, 20, 24], &[1, 140, 24], &[1, 140, 8]], None, false, None),
+        sample("tiles", &[&[1, 130, 8], &[1, 40, 8], &[1, 40, 16]], None, true, None),
+        sample("tiles of keys", &[&[1, 6, 24], &[1, 70, 24], &[1, 70, 8]], None, false, None),
         sample(
             "masked tiles",
             &[&[2, 20, 8], &[2, 40, 8], &[2, 40, 8]],

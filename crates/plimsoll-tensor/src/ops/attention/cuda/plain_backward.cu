@@ -44,6 +44,8 @@ KERNEL __launch_bounds__(THREADS) ENTRY(const Matrices gradient, const Matrices 
         accumulate(shared, sums, 1, slope, streamed0, other0, start, n_other, depth);
         if (OWN_KEYS) accumulate(shared, value_sums, 1, weight, streamed1, other1, start, n_other, width);
     }
+    // Where there was nothing to stream, lanes still read what others have set to zero.
+    __syncwarp();
     if (!is_there) return;
     // The scale of the scores is the same for all slopes, and comes last.
     u64 row = (u64)head * n_own + mine;
