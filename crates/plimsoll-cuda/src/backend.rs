@@ -73,11 +73,11 @@ pub(crate) trait Backend: Send + Sync {
     /// As the trait says.
     unsafe fn matmul(&self, matmul: &Matmul, operands: &MatmulOperands) -> Result<()>;
 
-    /// A convolution or one of its gradients.
+    /// A convolution or one of its gradients; false if there is no way to compute it, and nothing was started.
     ///
     /// # Safety
     /// As the trait says.
-    unsafe fn convolve(&self, convolution: &Convolution, operands: &ConvolutionOperands) -> Result<()>;
+    unsafe fn convolve(&self, convolution: &Convolution, operands: &ConvolutionOperands) -> Result<bool>;
 
     /// Waits until all work is done.
     fn synchronize(&self) -> Result<()>;

@@ -169,10 +169,11 @@ impl Gpu {
         self.issue(op, |backend| unsafe { backend.matmul(&matmul, operands) })
     }
 
-    /// Computes a convolution or one of its gradients, for an op.
+    /// Computes a convolution or one of its gradients, for an op. False says that the library has no way to compute it that
+    /// keeps to what was asked for, and that nothing was started.
     ///
     /// # Errors
-    /// A library that is missing, what it refuses.
+    /// A library that is missing, what it says.
     ///
     /// # Safety
     /// The addresses must be valid for what the convolution reads and writes.
@@ -181,7 +182,7 @@ impl Gpu {
         op: &'static str,
         convolution: &Convolution,
         operands: &ConvolutionOperands,
-    ) -> Result<()> {
+    ) -> Result<bool> {
         let convolution = Convolution { tf32: convolution.tf32 || self.tf32(), ..*convolution };
         // SAFETY: the caller promises it.
         self.issue(op, |backend| unsafe { backend.convolve(&convolution, operands) })
@@ -278,7 +279,7 @@ impl Gpu {
     }
 
     /// Runs a call of the back end for an op.
-    fn issue(&self, op: &'static str, call: impl FnOnce(&dyn Backend) -> Result<()>) -> Result<()> {
+    fn issue<R>(&self, op: &'static str, call: impl FnOnce(&dyn Backend) -> Result<R>) -> Result<R> {
         self.check()?;
         {
             let mut launched = self.launched.lock().unwrap_or_else(PoisonError::into_inner);
@@ -287,11 +288,11 @@ impl Gpu {
             }
             launched.push(op);
         }
-        call(&*self.backend).map_err(|error| self.break_with(&error))?;
-        match self.waits {
-            true => self.synchronize(),
-            false => Ok(()),
+        let result = call(&*self.backend).map_err(|error| self.break_with(&error))?;
+        if self.waits {
+            self.synchronize()?;
         }
+        Ok(result)
     }
 
     /// Looks for faults after the device has been waited for.

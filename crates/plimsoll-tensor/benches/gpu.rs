@@ -71,84 +71,84 @@ fn heads(device: &Device, [batch, n_heads, len, depth]: [usize; 4], dtype: DType
     (0..3).map(|idx| projected.narrow(0, idx, 1)?.squeeze(0)).collect()
 }
 
+/// What is measured: the first GPU, and whose names contain a word.
+struct Bench {
+    device: Device,
+    filter: String,
+}
+
+impl Bench {
+    fn wants(&self, name: &str) -> bool {
+        name.contains(&self.filter)
+    }
+
+    fn attention(&self, dtype: DType, sizes: [usize; 4], causal: bool) -> Result<()> {
+        let name = format!("attention {sizes:?} {dtype}{}", if causal { " causal" } else { "" });
+        if !self.wants(&name) {
+            return Ok(());
+        }
+        let [batch, n_heads, len, depth] = sizes;
+        let half = if causal { 0.5 } else { 1.0 };
+        let gigaflops = half * 4e-9 * (batch * n_heads * len * len * depth) as f64;
+        let inputs = heads(&self.device, sizes, dtype)?;
+        measure(&self.device, &name, &inputs, gigaflops, &attention(causal))
+    }
+
+    fn linear(&self, [rows, k, n]: [usize; 3], activation: Activation) -> Result<()> {
+        let name = format!("linear {rows} x {k} x {n} {activation:?}");
+        if !self.wants(&name) {
+            return Ok(());
+        }
+        let shapes: [&[usize]; 3] = [&[rows, k], &[k, n], &[n]];
+        let inputs = shapes.iter().map(|shape| draw(&self.device, shape, DType::BF16));
+        let inputs: Vec<Tensor> = inputs.collect::<Result<_>>()?;
+        measure(&self.device, &name, &inputs, 2e-9 * (rows * k * n) as f64, &linear(activation))
+    }
+
+    fn conv2d(&self, extent: usize, [c_in, c_out]: [usize; 2], kernel: usize, stride: usize) -> Result<()> {
+        let name = format!("conv2d {extent} x {extent}, {c_in} to {c_out}, {kernel} x {kernel} by {stride}");
+        if !self.wants(&name) {
+            return Ok(());
+        }
+        let config = Conv2dConfig::new().padding(kernel / 2).stride(stride);
+        let x = draw(&self.device, &[128, extent, extent, c_in], DType::BF16)?;
+        let weights = draw(&self.device, &[c_out, kernel, kernel, c_in], DType::BF16)?;
+        let places = 128 * extent.div_ceil(stride) * extent.div_ceil(stride);
+        let gigaflops = 2e-9 * (places * c_in * c_out * kernel * kernel) as f64;
+        let call: Call = Box::new(move |x| x[0].conv2d(&x[1], None, &config));
+        measure(&self.device, &name, &[x, weights], gigaflops, &call)
+    }
+
+    fn max_pool2d(&self) -> Result<()> {
+        let name = "max_pool2d 112 x 112, 64";
+        if !self.wants(name) {
+            return Ok(());
+        }
+        let x = draw(&self.device, &[128, 112, 112, 64], DType::BF16)?;
+        let pool = Pool2d::new(3).stride(2).padding(1);
+        measure(&self.device, name, &[x], 0.0, &(Box::new(move |x| x[0].max_pool2d(pool)) as Call))
+    }
+}
+
 fn main() -> Result<()> {
     let filter = std::env::args().skip(1).find(|arg| !arg.starts_with('-')).unwrap_or_default();
-    let device = Device::cuda(0)?;
-    let wants = |name: &str| name.contains(&filter);
-    attentions(&device, &wants)?;
-    linears(&device, &wants)?;
-    convolutions(&device, &wants)?;
-    pooling(&device, &wants)
-}
-
-fn attentions(device: &Device, wants: &dyn Fn(&str) -> bool) -> Result<()> {
-    for (dtype, sizes, causal) in [
-        (DType::BF16, [16, 12, 1024, 64], true),
-        (DType::BF16, [16, 12, 1024, 64], false),
-        (DType::BF16, [8, 16, 2048, 128], true),
-        (DType::F16, [16, 12, 1024, 64], true),
-        (DType::F32, [4, 12, 1024, 64], true),
-    ] {
-        let name = format!("attention {sizes:?} {dtype}{}", if causal { " causal" } else { "" });
-        if wants(&name) {
-            let [batch, n_heads, len, depth] = sizes;
-            let half = if causal { 0.5 } else { 1.0 };
-            let gigaflops = half * 4e-9 * (batch * n_heads * len * len * depth) as f64;
-            measure(device, &name, &heads(device, sizes, dtype)?, gigaflops, &attention(causal))?;
-        }
-    }
-    Ok(())
-}
-
-fn linears(device: &Device, wants: &dyn Fn(&str) -> bool) -> Result<()> {
-    for (rows, k, n, activation) in [
-        (16_384, 768, 2304, Activation::None),
-        (16_384, 768, 768, Activation::None),
-        (16_384, 768, 3072, Activation::GeluTanh),
-        (16_384, 3072, 768, Activation::None),
-        (4096, 4096, 4096, Activation::Relu),
-    ] {
-        let name = format!("linear {rows} x {k} x {n} {activation:?}");
-        if wants(&name) {
-            let shapes: [&[usize]; 3] = [&[rows, k], &[k, n], &[n]];
-            let inputs: Vec<Tensor> =
-                shapes.iter().map(|shape| draw(device, shape, DType::BF16)).collect::<Result<_>>()?;
-            measure(device, &name, &inputs, 2e-9 * (rows * k * n) as f64, &linear(activation))?;
-        }
-    }
-    Ok(())
-}
-
-fn convolutions(device: &Device, wants: &dyn Fn(&str) -> bool) -> Result<()> {
-    for (extent, c_in, c_out, kernel, stride) in [
-        (224, 3, 64, 7, 2),
-        (56, 64, 64, 1, 1),
-        (56, 64, 64, 3, 1),
-        (56, 128, 128, 3, 2),
-        (28, 512, 128, 1, 1),
-        (14, 256, 256, 3, 1),
-        (7, 512, 512, 3, 1),
-    ] {
-        let name = format!("conv2d {extent} x {extent}, {c_in} to {c_out}, {kernel} x {kernel} by {stride}");
-        if wants(&name) {
-            let config = Conv2dConfig::new().padding(kernel / 2).stride(stride);
-            let x = draw(device, &[128, extent, extent, c_in], DType::BF16)?;
-            let weights = draw(device, &[c_out, kernel, kernel, c_in], DType::BF16)?;
-            let places = 128 * extent.div_ceil(stride) * extent.div_ceil(stride);
-            let gigaflops = 2e-9 * (places * c_in * c_out * kernel * kernel) as f64;
-            let call: Call = Box::new(move |x| x[0].conv2d(&x[1], None, &config));
-            measure(device, &name, &[x, weights], gigaflops, &call)?;
-        }
-    }
-    Ok(())
-}
-
-fn pooling(device: &Device, wants: &dyn Fn(&str) -> bool) -> Result<()> {
-    if wants("max_pool2d") {
-        let x = draw(device, &[128, 112, 112, 64], DType::BF16)?;
-        let pool = Pool2d::new(3).stride(2).padding(1);
-        let call: Call = Box::new(move |x| x[0].max_pool2d(pool));
-        measure(device, "max_pool2d 112 x 112, 64", &[x], 0.0, &call)?;
-    }
-    Ok(())
+    let bench = Bench { device: Device::cuda(0)?, filter };
+    bench.attention(DType::BF16, [16, 12, 1024, 64], true)?;
+    bench.attention(DType::BF16, [16, 12, 1024, 64], false)?;
+    bench.attention(DType::BF16, [8, 16, 2048, 128], true)?;
+    bench.attention(DType::F16, [16, 12, 1024, 64], true)?;
+    bench.attention(DType::F32, [4, 12, 1024, 64], true)?;
+    bench.linear([16_384, 768, 2304], Activation::None)?;
+    bench.linear([16_384, 768, 768], Activation::None)?;
+    bench.linear([16_384, 768, 3072], Activation::GeluTanh)?;
+    bench.linear([16_384, 3072, 768], Activation::None)?;
+    bench.linear([4096, 4096, 4096], Activation::Relu)?;
+    bench.conv2d(224, [3, 64], 7, 2)?;
+    bench.conv2d(56, [64, 64], 1, 1)?;
+    bench.conv2d(56, [64, 64], 3, 1)?;
+    bench.conv2d(56, [128, 128], 3, 2)?;
+    bench.conv2d(28, [512, 128], 1, 1)?;
+    bench.conv2d(14, [256, 256], 3, 1)?;
+    bench.conv2d(7, [512, 512], 3, 1)?;
+    bench.max_pool2d()
 }

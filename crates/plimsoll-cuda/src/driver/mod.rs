@@ -67,11 +67,11 @@ struct Driver {
 }
 
 /// Calls with the value behind a lock, which is made if it is not there yet.
-fn with<T>(
+fn with<T, R>(
     cell: &Mutex<Option<T>>,
     make: impl FnOnce() -> Result<T>,
-    call: impl FnOnce(&mut T) -> Result<()>,
-) -> Result<()> {
+    call: impl FnOnce(&mut T) -> Result<R>,
+) -> Result<R> {
     let mut guard = cell.lock().unwrap_or_else(PoisonError::into_inner);
     let value = match guard.take() {
         Some(value) => value,
@@ -192,7 +192,7 @@ impl Backend for Driver {
         with(&self.blas, make, |blas| unsafe { blas.matmul(matmul, operands) })
     }
 
-    unsafe fn convolve(&self, convolution: &Convolution, operands: &ConvolutionOperands) -> Result<()> {
+    unsafe fn convolve(&self, convolution: &Convolution, operands: &ConvolutionOperands) -> Result<bool> {
         self.context.enter()?;
         let make = || Dnn::new(&self.context);
         // SAFETY: the caller vouches for the addresses.

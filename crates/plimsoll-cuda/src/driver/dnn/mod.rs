@@ -33,7 +33,8 @@ const UIDS: [i64; 3] = [1, 2, 3];
 
 /// The library, and the convolutions that it has planned.
 pub(super) struct Dnn {
-    plans: HashMap<Key, Plan>,
+    /// None where the library has no engine that keeps the promises.
+    plans: HashMap<Key, Option<Plan>>,
     handle: cudnnHandle_t,
     context: Arc<Context>,
 }
@@ -62,7 +63,7 @@ impl Dnn {
         Ok(dnn)
     }
 
-    /// Starts a convolution.
+    /// Starts a convolution; false if the library has no engine for it.
     ///
     /// # Safety
     /// The addresses must be valid on the device, in stream order.
@@ -70,7 +71,7 @@ impl Dnn {
         &mut self,
         convolution: &Convolution,
         operands: &ConvolutionOperands,
-    ) -> Result<()> {
+    ) -> Result<bool> {
         let addresses = [operands.input, operands.filter, operands.output];
         let n_elements = Shapes::of(convolution).n_elements();
         if n_elements.contains(&0) {
@@ -82,7 +83,7 @@ impl Dnn {
             };
             let n_bytes = n_elements[which] * convolution.scalar.size();
             // SAFETY: the caller vouches for the result's address.
-            return unsafe { self.clear(addresses[which], n_bytes) };
+            return unsafe { self.clear(addresses[which], n_bytes) }.map(|()| true);
         }
         let key = Key {
             convolution: *convolution,
@@ -93,6 +94,7 @@ impl Dnn {
             Entry::Occupied(entry) => entry.into_mut(),
             Entry::Vacant(entry) => entry.insert(Plan::new(self.handle, &key)?),
         };
+        let Some(plan) = plan else { return Ok(false) };
         let pack = Descriptor::new(Kind::CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR)?
             .with(Name::CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS, &UIDS)?
             .with(Name::CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS, &addresses)?
@@ -100,7 +102,7 @@ impl Dnn {
             .finished()?;
         // SAFETY: the plan fits the operands, which the caller vouches for.
         let status = unsafe { sys::cudnnBackendExecute(self.handle, plan.execution.0, pack.0) };
-        check(status, "cudnnBackendExecute")
+        check(status, "cudnnBackendExecute").map(|()| true)
     }
 
     /// # Safety
@@ -152,7 +154,8 @@ struct Plan {
 }
 
 impl Plan {
-    fn new(handle: cudnnHandle_t, key: &Key) -> Result<Plan> {
+    /// The plan of the first engine that keeps the promises; none if there is no such engine, and the log says why.
+    fn new(handle: cudnnHandle_t, key: &Key) -> Result<Option<Plan>> {
         let graph = Graph::new(handle, key)?;
         let mut reasons = Vec::new();
         let mut configs = Vec::new();
@@ -167,17 +170,18 @@ impl Plan {
             configs.into_iter().partition(|config| is_compiled_late(config).unwrap_or(true));
         for config in first.into_iter().chain(later) {
             match execution(handle, key, &config) {
-                Ok(execution) => return Ok(Plan { execution, _graph: graph, _config: config }),
+                Ok(execution) => return Ok(Some(Plan { execution, _graph: graph, _config: config })),
                 Err(error) => reasons.push(error.to_string()),
             }
         }
         let convolution = &key.convolution;
-        Err(Error::new(format!(
+        log::info!(
             "cuDNN has no engine for {convolution:?} with {} bytes of scratch memory; of {} reasons, the last: {}",
             key.workspace_bytes,
             reasons.len(),
             reasons.last().map_or("it names no engine", String::as_str)
-        )))
+        );
+        Ok(None)
     }
 }
 

@@ -1,7 +1,7 @@
-//! Convolutions on a GPU: by its library where it takes them, else by kernels of our own (`direct.cu`).
+//! Convolutions on a GPU: by its library where it has a way, else by kernels of our own (`direct.cu`).
 //!
-//! The library reads operands that are row-major; an input that lies otherwise is copied into scratch memory. It knows
-//! neither f64 nor padding that differs between the two ends.
+//! The library reads operands that are row-major; an input that lies otherwise is copied into scratch memory. It is not
+//! asked about f64, which it computes slowly where at all.
 
 use plimsoll_cuda::{self as cuda, ConvolutionOperands, Direction, Gpu, Grid, Param, Profile, Template};
 
@@ -17,8 +17,10 @@ static DIRECT: Template = Template { name: "direct", text: include_str!("direct.
 
 /// Copies in scratch memory begin at multiples of this.
 const ALIGNMENT: usize = 256;
-/// The library may take so many times the bytes of all operands for its own use.
+/// The library may take so many times the bytes of all operands for its own use, and at least so many bytes: some of its
+/// ways sum in parts whose size does not depend on the operands.
 const MOST_TIMES: usize = 4;
+const LEAST_BYTES: usize = 4 << 20;
 /// The threads of a block.
 const THREADS: u32 = 256;
 
@@ -40,19 +42,19 @@ struct Geometry {
 // SAFETY: `direct.cu` has the same structure.
 unsafe impl Param for Geometry {}
 
-/// Whether the library takes a convolution of that dtype.
-fn is_in_library(of: &Convolution, dtype: DType) -> bool {
-    dtype != DType::F64 && of.geometry.padding.iter().all(|[before, after]| before == after)
+/// Whether the library is asked for convolutions of that dtype.
+fn is_in_library(dtype: DType) -> bool {
+    dtype != DType::F64
 }
 
 /// The library's own scratch memory.
 fn library_bytes(of: &Convolution, dtype: DType, profile: &Profile) -> usize {
-    if !is_in_library(of, dtype) {
+    if !is_in_library(dtype) {
         return 0;
     }
     let n_elems = of.input().n_elems() + of.weights().n_elems() + of.output().n_elems();
     let bytes = n_elems.saturating_mul(dtype.size() * MOST_TIMES);
-    bytes.min(profile.convolution_workspace).next_multiple_of(ALIGNMENT)
+    bytes.max(LEAST_BYTES).min(profile.convolution_workspace).next_multiple_of(ALIGNMENT)
 }
 
 /// The scratch memory of a convolution that reads these operands.
@@ -96,17 +98,19 @@ pub(super) fn convolve(
         Direction::ToInput => [y.ptr(), first[1], first[0]],
         Direction::ToFilter => [first[0], y.ptr(), first[1]],
     };
-    match is_in_library(of, dtype) {
-        true => {
-            let described = describe(of, direction, dtype);
-            let workspace = run.workspace;
-            let operands =
-                ConvolutionOperands { input, filter, output, workspace, workspace_bytes: library_bytes };
-            // SAFETY: `infer` has checked the shapes, operands that do not lie row-major are copies, the output is fresh, and
-            // `workspace` has asked for the library's scratch memory.
-            unsafe { gpu.convolve(op, &described, &operands) }?;
-        }
-        false => direct(of, direction, y, [input, filter, output], gpu, op)?,
+    let operands = ConvolutionOperands {
+        input,
+        filter,
+        output,
+        workspace: run.workspace,
+        workspace_bytes: library_bytes,
+    };
+    // SAFETY: `infer` has checked the shapes, operands that do not lie row-major are copies, the output is fresh, and `workspace`
+    // has asked for the library's scratch memory.
+    let is_done =
+        is_in_library(dtype) && unsafe { gpu.convolve(op, &describe(of, direction, dtype), &operands) }?;
+    if !is_done {
+        direct(of, direction, y, [input, filter, output], gpu, op)?;
     }
     finish(gpu, op, y, run.inputs.get(2), activation)
 }

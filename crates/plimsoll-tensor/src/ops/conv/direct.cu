@@ -1,4 +1,4 @@
-// Convolutions without a library, for f64 and for padding that differs between the two ends. Simple rather than fast: one
+// Convolutions without a library, for f64 and for what the library has no way to compute. Simple rather than fast: one
 // thread, or one block for the filter's gradient, computes one element of the result from all that counts for it, so that
 // every sum has one order. Operands are row-major. Defined by cuda.rs: T, DIRECTION (0: forward; 1: to the input; 2: to the
 // filter).
