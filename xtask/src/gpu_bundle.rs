@@ -22,7 +22,7 @@ struct Program {
 }
 
 /// Everything in the bundle. Programs under `programs` are those of the part `promises`.
-const PROGRAMS: [Program; 4] = [
+const PROGRAMS: [Program; 5] = [
     Program {
         arguments: &["build", "--package", "plimsoll-cli", "--bin", "plimsoll"],
         name: "plimsoll",
@@ -37,6 +37,11 @@ const PROGRAMS: [Program; 4] = [
         arguments: &["build", "--package", "plimsoll-cuda", "--example", "gpu_check"],
         name: "gpu_check",
         place: "programs/gpu_check",
+    },
+    Program {
+        arguments: &["build", "--package", "plimsoll-cli", "--example", "gpu_promises"],
+        name: "gpu_promises",
+        place: "programs/gpu_promises",
     },
     Program {
         arguments: &["test", "--no-run", "--package", "plimsoll-nn", "--test", "gpu"],
