@@ -75,6 +75,13 @@ fn main() -> Result<()> {
     let filter = std::env::args().skip(1).find(|arg| !arg.starts_with('-')).unwrap_or_default();
     let device = Device::cuda(0)?;
     let wants = |name: &str| name.contains(&filter);
+    attentions(&device, &wants)?;
+    linears(&device, &wants)?;
+    convolutions(&device, &wants)?;
+    pooling(&device, &wants)
+}
+
+fn attentions(device: &Device, wants: &dyn Fn(&str) -> bool) -> Result<()> {
     for (dtype, sizes, causal) in [
         (DType::BF16, [16, 12, 1024, 64], true),
         (DType::BF16, [16, 12, 1024, 64], false),
@@ -87,9 +94,13 @@ fn main() -> Result<()> {
             let [batch, n_heads, len, depth] = sizes;
             let half = if causal { 0.5 } else { 1.0 };
             let gigaflops = half * 4e-9 * (batch * n_heads * len * len * depth) as f64;
-            measure(&device, &name, &heads(&device, sizes, dtype)?, gigaflops, &attention(causal))?;
+            measure(device, &name, &heads(device, sizes, dtype)?, gigaflops, &attention(causal))?;
         }
     }
+    Ok(())
+}
+
+fn linears(device: &Device, wants: &dyn Fn(&str) -> bool) -> Result<()> {
     for (rows, k, n, activation) in [
         (16_384, 768, 2304, Activation::None),
         (16_384, 768, 768, Activation::None),
@@ -101,10 +112,14 @@ fn main() -> Result<()> {
         if wants(&name) {
             let shapes: [&[usize]; 3] = [&[rows, k], &[k, n], &[n]];
             let inputs: Vec<Tensor> =
-                shapes.iter().map(|shape| draw(&device, shape, DType::BF16)).collect::<Result<_>>()?;
-            measure(&device, &name, &inputs, 2e-9 * (rows * k * n) as f64, &linear(activation))?;
+                shapes.iter().map(|shape| draw(device, shape, DType::BF16)).collect::<Result<_>>()?;
+            measure(device, &name, &inputs, 2e-9 * (rows * k * n) as f64, &linear(activation))?;
         }
     }
+    Ok(())
+}
+
+fn convolutions(device: &Device, wants: &dyn Fn(&str) -> bool) -> Result<()> {
     for (extent, c_in, c_out, kernel, stride) in [
         (224, 3, 64, 7, 2),
         (56, 64, 64, 1, 1),
@@ -117,24 +132,23 @@ fn main() -> Result<()> {
         let name = format!("conv2d {extent} x {extent}, {c_in} to {c_out}, {kernel} x {kernel} by {stride}");
         if wants(&name) {
             let config = Conv2dConfig::new().padding(kernel / 2).stride(stride);
-            let x = draw(&device, &[128, extent, extent, c_in], DType::BF16)?;
-            let weights = draw(&device, &[c_out, kernel, kernel, c_in], DType::BF16)?;
+            let x = draw(device, &[128, extent, extent, c_in], DType::BF16)?;
+            let weights = draw(device, &[c_out, kernel, kernel, c_in], DType::BF16)?;
             let places = 128 * extent.div_ceil(stride) * extent.div_ceil(stride);
             let gigaflops = 2e-9 * (places * c_in * c_out * kernel * kernel) as f64;
             let call: Call = Box::new(move |x| x[0].conv2d(&x[1], None, &config));
-            measure(&device, &name, &[x, weights], gigaflops, &call)?;
+            measure(device, &name, &[x, weights], gigaflops, &call)?;
         }
     }
+    Ok(())
+}
+
+fn pooling(device: &Device, wants: &dyn Fn(&str) -> bool) -> Result<()> {
     if wants("max_pool2d") {
-        let x = draw(&device, &[128, 112, 112, 64], DType::BF16)?;
+        let x = draw(device, &[128, 112, 112, 64], DType::BF16)?;
         let pool = Pool2d::new(3).stride(2).padding(1);
-        measure(
-            &device,
-            "max_pool2d 112 x 112, 64",
-            &[x],
-            0.0,
-            &Box::new(move |x: &[Tensor]| x[0].max_pool2d(pool)),
-        )?;
+        let call: Call = Box::new(move |x| x[0].max_pool2d(pool));
+        measure(device, "max_pool2d 112 x 112, 64", &[x], 0.0, &call)?;
     }
     Ok(())
 }
