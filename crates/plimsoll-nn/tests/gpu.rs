@@ -219,3 +219,23 @@ fn batches_lie_on_the_device_that_iterates_and_are_made_on_its_host() -> Result<
     assert_eq!((n, device.stats().in_use), (3, before));
     Ok(())
 }
+
+#[test]
+fn a_ghost_of_the_gpu_takes_the_same_bytes() -> Result<()> {
+    let train_on = |device: &Device| {
+        let _on = device.enter();
+        let pair = |n: usize| {
+            let labels = Tensor::randint([n], 0, 3, DType::I64)?.owned_by(Owner::Data);
+            Ok::<Pair, Error>(Pair { inputs: Tensor::randn([n, 6])?.owned_by(Owner::Data), labels })
+        };
+        let data = vec![pair(64)?, pair(64)?, pair(40)?];
+        let mut trainer = trainer(Policy::MixedBfloat16, AdamW::new(0.01).build().clip_norm(1.0))?;
+        trainer.fit(&data, Until::Epochs(2))?;
+        let stats = device.stats();
+        Ok::<_, Error>((stats.peak_in_use, stats.peak_committed, stats.in_use))
+    };
+    let device = gpu()?;
+    let ghost = device.ghost();
+    assert_eq!(train_on(&ghost)?, train_on(&device)?);
+    Ok(())
+}

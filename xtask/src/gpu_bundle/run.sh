@@ -6,7 +6,7 @@
 # all went well; what it printed is kept in out/.
 #
 #   tests [OP..]       every check of every op, or of those whose names begin so; several processes at a time
-#   promises           pages, kernels and libraries, then training on the GPU
+#   promises           pages, kernels and libraries, what a run is promised, and training; one after the other
 #   sanitize           compute-sanitizer's memcheck and racecheck on a sample of ops
 #   bench [WORKLOAD..] the benchmark, beside PyTorch if PLIMSOLL_PEER names torch_bench.py
 
@@ -61,6 +61,8 @@ tests)
     conclude tests
     ;;
 promises)
+    # Bytes of the driver are compared, so nothing else may run meanwhile.
+    PARALLEL=1
     ls programs | for_each promises "./programs/\$line"
     conclude promises
     ;;
