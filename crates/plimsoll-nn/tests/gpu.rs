@@ -92,7 +92,8 @@ fn all_bits(model: &Model, optimizer: &Optimizer) -> Result<Vec<Vec<u64>>> {
 #[test]
 fn losses_follow_those_of_the_cpu() -> Result<()> {
     let gpu = gpu()?;
-    let optimizers: [(Policy, fn() -> Optimizer, f64); 3] = [
+    type Case = (Policy, fn() -> Optimizer, f64);
+    let optimizers: [Case; 3] = [
         (Policy::Float32, || Adam::new(0.01).build().clip_norm(1.0), 1e-4),
         (Policy::Float32, || Sgd::new(0.05).momentum(0.9).build(), 1e-4),
         // A bfloat16 has eight bits, and rounding differs from the first product on.
