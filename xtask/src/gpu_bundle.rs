@@ -22,7 +22,7 @@ struct Program {
 }
 
 /// Everything in the bundle. Programs under `programs` are those of the part `promises`.
-const PROGRAMS: [Program; 5] = [
+const PROGRAMS: [Program; 6] = [
     Program {
         arguments: &["build", "--package", "plimsoll-cli", "--bin", "plimsoll"],
         name: "plimsoll",
@@ -42,6 +42,11 @@ const PROGRAMS: [Program; 5] = [
         arguments: &["build", "--package", "plimsoll-cli", "--example", "gpu_promises"],
         name: "gpu_promises",
         place: "programs/gpu_promises",
+    },
+    Program {
+        arguments: &["build", "--package", "plimsoll-cli", "--example", "gpu_losses"],
+        name: "gpu_losses",
+        place: "gpu_losses",
     },
     Program {
         arguments: &["test", "--no-run", "--package", "plimsoll-nn", "--test", "gpu"],
@@ -64,6 +69,8 @@ pub fn run(root: &Path) -> Outcome {
         fs::copy(&built, bundle.join(program.place)).map_err(problem)?;
     }
     fs::copy(root.join("crates/plimsoll-testkit/golden/values.json"), bundle.join("values.json"))
+        .map_err(problem)?;
+    fs::copy(root.join("crates/plimsoll-cli/peers/gpu_losses.py"), bundle.join("gpu_losses.py"))
         .map_err(problem)?;
     let script = bundle.join("run.sh");
     fs::write(&script, SCRIPT).map_err(problem)?;

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Runs one part of a bundle on a machine with a GPU: ./run.sh tests | promises | sanitize | bench
+# Runs one part of a bundle on a machine with a GPU: ./run.sh tests | promises | sanitize | losses | bench
 #
 # It needs a driver and CUDA's libraries, and no Rust. PLIMSOLL_CUDA_LIBRARIES names their folders where they are in an
 # unusual place; PLIMSOLL_TEST_DEVICE another GPU than the first. A part ends with a table and a status that says whether
@@ -8,6 +8,7 @@
 #   tests [OP..]       every check of every op, or of those whose names begin so; several processes at a time
 #   promises           pages, kernels and libraries, what a run is promised, and training; one after the other
 #   sanitize           compute-sanitizer's memcheck and racecheck on a sample of ops
+#   losses             20 steps of three models from the same weights and data as PyTorch, which must be there
 #   bench [WORKLOAD..] the benchmark, beside PyTorch if PLIMSOLL_PEER names torch_bench.py
 
 set -u
@@ -79,6 +80,11 @@ sanitize)
         done'
     conclude sanitize
     ;;
+losses)
+    ./gpu_losses out/losses > out/losses-ours.txt && "$PYTHON" gpu_losses.py out/losses | tee out/losses.txt
+    # The status of a pipe is that of its end; what was found is in the last line but one or so.
+    ! grep -q "FAIL" out/losses.txt && [ -s out/losses.txt ]
+    ;;
 bench)
     : > out/bench.jsonl
     status=0
@@ -99,7 +105,7 @@ bench)
     exit $status
     ;;
 *)
-    sed -n '2,12s/^# \{0,1\}//p' "$0"
+    sed -n '2,13s/^# \{0,1\}//p' "$0"
     exit 2
     ;;
 esac
