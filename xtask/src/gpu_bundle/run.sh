@@ -82,7 +82,7 @@ sanitize)
     ;;
 losses)
     ./gpu_losses out/losses > out/losses-ours.txt && "$PYTHON" gpu_losses.py out/losses | tee out/losses.txt
-    # The status of a pipe is that of its end; what was found is in the last line but one or so.
+    # The status of a pipe is that of its last command; a run that leaves the curve of PyTorch says FAIL.
     ! grep -q "FAIL" out/losses.txt && [ -s out/losses.txt ]
     ;;
 bench)
