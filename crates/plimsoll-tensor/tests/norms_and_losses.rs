@@ -60,12 +60,11 @@ fn the_output_of_a_norm_is_rebuilt_from_its_kept_statistics() -> Result<()> {
     Ok(())
 }
 
+/// The output, mean and variance from x, gamma and beta.
+type BatchNorm = fn(&Tensor, &Tensor, &Tensor) -> Result<(Tensor, Tensor, Tensor)>;
+
 /// The bits of a batch norm with relu, those of its statistics, and those of the gradients of x, gamma and beta.
-fn bits_of_batch_norm(
-    norm: fn(&Tensor, &Tensor, &Tensor) -> Result<(Tensor, Tensor, Tensor)>,
-    inputs: [&Tensor; 3],
-    weights: &Tensor,
-) -> Result<Vec<Vec<u64>>> {
+fn bits_of_batch_norm(norm: BatchNorm, inputs: [&Tensor; 3], weights: &Tensor) -> Result<Vec<Vec<u64>>> {
     let tape = GradientTape::new();
     inputs.iter().try_for_each(|input| tape.watch(input))?;
     let ((y, mean, variance), loss) = tape.record(|| -> Result<_> {
