@@ -126,7 +126,8 @@ impl Bench {
         }
         let x = draw(&self.device, &[128, 112, 112, 64], DType::BF16)?;
         let pool = Pool2d::new(3).stride(2).padding(1);
-        measure(&self.device, name, &[x], 0.0, &(Box::new(move |x| x[0].max_pool2d(pool)) as Call))
+        let call: Call = Box::new(move |x| x[0].max_pool2d(pool));
+        measure(&self.device, name, &[x], 0.0, &call)
     }
 }
 
