@@ -14,11 +14,17 @@ use crate::prepared::Prepared;
 use crate::recipe::Recipe;
 
 /// A run that was refused for its limit, with the least that works added to the message; any other failure as it is.
-pub fn named(failure: Failure, recipe: &Recipe, options: &TrainOptions, refused: u64) -> Failure {
+pub fn named(
+    failure: Failure,
+    recipe: &Recipe,
+    options: &TrainOptions,
+    device: &Device,
+    refused: u64,
+) -> Failure {
     if failure.exit != Exit::Limit {
         return failure;
     }
-    match least(recipe, options, refused) {
+    match least(recipe, options, device, refused) {
         // What keeps a ghost from the run is not what kept the run, and the first failure is the one to report.
         Err(_) => failure,
         Ok(least) => {
@@ -32,12 +38,12 @@ pub fn named(failure: Failure, recipe: &Recipe, options: &TrainOptions, refused:
 }
 
 /// The least limit that works, in whole granules; `refused` is one that does not.
-fn least(recipe: &Recipe, options: &TrainOptions, refused: u64) -> Result<u64, Failure> {
-    let most = peak_committed(recipe, options, None)?;
+fn least(recipe: &Recipe, options: &TrainOptions, device: &Device, refused: u64) -> Result<u64, Failure> {
+    let most = peak_committed(recipe, options, device, None)?;
     let (mut fails, mut works) = (refused / GRANULE, most.div_ceil(GRANULE));
     while works > fails + 1 {
         let between = fails + (works - fails) / 2;
-        match peak_committed(recipe, options, Some(between * GRANULE)) {
+        match peak_committed(recipe, options, device, Some(between * GRANULE)) {
             Ok(_) => works = between,
             Err(failure) if failure.exit == Exit::Limit => fails = between,
             Err(failure) => return Err(failure),
@@ -46,9 +52,14 @@ fn least(recipe: &Recipe, options: &TrainOptions, refused: u64) -> Result<u64, F
     Ok(works * GRANULE)
 }
 
-/// Makes the run on a ghost under a limit, as far as its steps differ from each other.
-fn peak_committed(recipe: &Recipe, options: &TrainOptions, limit: Option<u64>) -> Result<u64, Failure> {
-    let device = Device::ghost_cpu();
+/// Makes the run on a ghost of an idle device of that kind under a limit, as far as its steps differ from each other.
+fn peak_committed(
+    recipe: &Recipe,
+    options: &TrainOptions,
+    device: &Device,
+    limit: Option<u64>,
+) -> Result<u64, Failure> {
+    let device = device.profile().cloned().map_or_else(Device::ghost_cpu, Device::ghost_cuda);
     device.set_limit(limit.map(Into::into))?;
     let _on = device.enter();
     let mut run = Prepared::new(recipe, options)?;

@@ -43,7 +43,7 @@ impl Prepared {
     pub fn new(recipe: &Recipe, options: &TrainOptions) -> Result<Prepared, Failure> {
         let run = &options.run;
         let batch = commands::batch(recipe, run)?;
-        let model = with_policy(run.precision, || recipe.model())?;
+        let model = with_policy(commands::policy(recipe, run), || recipe.model())?;
         let data = recipe.examples(options.data.as_ref(), batch)?;
         let n_examples = data.train.len();
         let examples = data.train.shuffle(n_examples.unwrap_or(SHUFFLED_AT_ONCE), run.seed);

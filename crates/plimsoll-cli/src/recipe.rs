@@ -10,7 +10,7 @@ use std::sync::Arc;
 use plimsoll::Result;
 use plimsoll::nn::losses::Loss;
 use plimsoll::nn::optimizers::{Adam, Method, Optimizer};
-use plimsoll::nn::{Layer, Model};
+use plimsoll::nn::{Layer, Model, Policy};
 
 use crate::data::{Data, Feature};
 use crate::failure::Failure;
@@ -48,6 +48,7 @@ pub struct Recipe {
     optimizer: Box<Choice>,
     batch: usize,
     length: Length,
+    precision: Policy,
 }
 
 /// Where a recipe's data come from.
@@ -87,6 +88,7 @@ impl Recipe {
             optimizer: Box::new(|_| Ok(Adam::new(1e-3).build())),
             batch: 32,
             length: Length::Steps(100),
+            precision: Policy::Float32,
         }
     }
 
@@ -129,6 +131,11 @@ impl Recipe {
     /// This recipe with so many optimizer steps.
     pub fn steps(self, steps: u64) -> Recipe {
         Recipe { length: Length::Steps(steps), ..self }
+    }
+
+    /// This recipe under another policy than float32.
+    pub fn precision(self, precision: Policy) -> Recipe {
+        Recipe { precision, ..self }
     }
 
     /// The name on the command line.
@@ -202,6 +209,11 @@ impl Recipe {
     /// Examples of an optimizer step, unless told otherwise.
     pub fn default_batch(&self) -> usize {
         self.batch
+    }
+
+    /// How layers compute, unless told otherwise.
+    pub fn default_precision(&self) -> Policy {
+        self.precision
     }
 
     /// How long a run is, unless told otherwise.

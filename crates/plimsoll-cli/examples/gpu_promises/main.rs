@@ -20,6 +20,9 @@ use workload::{Training, WORKLOADS};
 /// The outcome of a check: what was seen, or what was seen instead of what was promised.
 pub type Outcome = Result<String, String>;
 
+/// A check and what it shows.
+type Check = (&'static str, fn() -> Outcome);
+
 /// The steps of a run that is compared with its ghost: set-up, first step, steady steps.
 const N_STEPS: u64 = 3;
 
@@ -36,7 +39,7 @@ fn main() -> ExitCode {
         }
         return ExitCode::SUCCESS;
     }
-    let checks: [(&str, fn() -> Outcome); 8] = [
+    let checks: [Check; 8] = [
         ("everything goes back to the driver, to the byte", released::after_each_model),
         ("the driver's used memory is the pool's committed and what lies outside", released::reconciled),
         ("giving 16 GiB back", released::time_of_trim),

@@ -7,7 +7,7 @@ use plimsoll_cpu::threads;
 
 use super::row;
 use crate::bench::workloads::Call;
-use crate::bench::{self, Pace, Timing, Workload, measure};
+use crate::bench::{self, Pace, Timing, Workload, measure, measure_on_gpu};
 use crate::event::{BenchEvent, Event};
 use crate::failure::Failure;
 use crate::machine::Resident;
@@ -47,10 +47,13 @@ pub fn run(recipes: &[Recipe], options: &BenchOptions) -> Result<(), Failure> {
     let session = Session::open(&options.run)?;
     let _on = session.device.enter();
     let call = match measured {
-        Measured::Training(recipe) => training(recipe, &session, options)?,
+        Measured::Training(recipe) => training(recipe, options)?,
         Measured::Call(make) => make()?,
     };
-    let timing = measure(pace, call)?;
+    let timing = match session.device.is_host() {
+        true => measure(pace, call)?,
+        false => measure_on_gpu(pace, call, || session.device.synchronize())?,
+    };
     let stats = session.device.stats();
     let event = BenchEvent {
         workload: name.to_owned(),
@@ -121,9 +124,9 @@ fn describe(event: &BenchEvent, timing: &Timing) -> String {
 }
 
 /// Training steps of a recipe on one fixed random batch; each reads its loss.
-fn training(recipe: &Recipe, session: &Session, options: &BenchOptions) -> Result<Call, Failure> {
+fn training(recipe: &Recipe, options: &BenchOptions) -> Result<Call, Failure> {
     let batch = super::batch(recipe, &options.run)?;
-    let model = with_policy(session.policy, || recipe.model())?;
+    let model = with_policy(super::policy(recipe, &options.run), || recipe.model())?;
     let optimizer = super::optimizer(recipe, &options.run, u64::MAX)?;
     let pair = Pair { inputs: recipe.inputs().random(batch)?, labels: recipe.labels().random(batch)? };
     let (pairs, mut steps) = (vec![pair], 0);

@@ -5,6 +5,7 @@ pub mod devices;
 pub mod planned;
 pub mod train;
 
+use plimsoll::nn::Policy;
 use plimsoll::nn::optimizers::Optimizer;
 
 use crate::failure::Failure;
@@ -41,6 +42,11 @@ pub fn batch(recipe: &Recipe, options: &RunOptions) -> Result<usize, Failure> {
             "--accumulate {parts}: a batch of {batch} cannot be worked through in {parts} parts"
         ))),
     }
+}
+
+/// How layers compute: as the options say, or as the recipe does.
+pub fn policy(recipe: &Recipe, options: &RunOptions) -> Policy {
+    options.precision.unwrap_or(recipe.default_precision())
 }
 
 /// The optimizer that the options name, or the recipe's.

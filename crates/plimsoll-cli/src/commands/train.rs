@@ -4,6 +4,7 @@ use std::fs;
 use std::path::Path;
 
 use plimsoll::data::Dataset;
+use plimsoll::nn::Policy;
 use plimsoll::nn::train::callbacks::Checkpoint;
 use plimsoll::nn::train::{EpochEvent, History, Trainer};
 use plimsoll_memory::Stats;
@@ -13,7 +14,6 @@ use crate::digest::parameters_sha256;
 use crate::event::{EndEvent, Event};
 use crate::failure::{Exit, Failure};
 use crate::least_limit;
-use crate::machine::Resident;
 use crate::options::TrainOptions;
 use crate::prepared::Prepared;
 use crate::progress::Progress;
@@ -37,7 +37,7 @@ pub fn run(recipes: &[Recipe], options: &TrainOptions) -> Result<(), Failure> {
     let style = Style::of(options.run.json);
     let refused = session.limit.bytes.unwrap_or(0);
     let ended = train(recipe, options, &session, style)
-        .map_err(|failure| least_limit::named(failure, recipe, options, refused))?;
+        .map_err(|failure| least_limit::named(failure, recipe, options, &session.device, refused))?;
     // Model, optimizer and data are gone by now, and their pages with them.
     let released_bytes = ended.stats.committed.saturating_sub(session.device.stats().committed);
     style.say(&summary::describe(&ended.stats, session.limit, ended.event.outside_bytes, released_bytes))?;
@@ -99,6 +99,7 @@ fn train(recipe: &Recipe, options: &TrainOptions, session: &Session, style: Styl
         steps: history.steps,
         loss: reporter.last_loss(),
         median_ms: reporter.median_ms(),
+        policy: super::policy(recipe, &options.run),
         parameters_sha256: parameters_sha256(trainer.model())?,
     };
     Ok(Ended { history, stats: session.device.stats(), event: end_event(recipe, session, told) })
@@ -145,7 +146,7 @@ fn end_event(recipe: &Recipe, session: &Session, told: Told) -> EndEvent {
         recipe: recipe.name().to_owned(),
         device: session.device.name().to_owned(),
         batch: told.batch,
-        precision: session.policy.name(),
+        precision: told.policy.name(),
         seed: session.seed,
         data: told.data,
         version: env!("CARGO_PKG_VERSION"),
@@ -157,7 +158,7 @@ fn end_event(recipe: &Recipe, session: &Session, told: Told) -> EndEvent {
         predicted_committed_bytes: None,
         peak_bytes: stats.peak_in_use,
         committed_bytes: stats.peak_committed,
-        outside_bytes: Resident::now().map(|resident| resident.now.saturating_sub(stats.committed)),
+        outside_bytes: session.outside(stats.committed),
         limit_bytes: session.limit.bytes,
         limit_from: session.limit.from,
         recomputed_ops: None,
@@ -175,5 +176,6 @@ struct Told {
     steps: u64,
     loss: Option<f64>,
     median_ms: Option<f64>,
+    policy: Policy,
     parameters_sha256: String,
 }
