@@ -8,15 +8,15 @@
 
 For each run it prints the curves, and ends with 1 if one of ours leaves PyTorch's.
 
-What is allowed. Two right answers differ by rounding, and training makes small differences grow, so that no fixed number
-would be honest: AdamW's first steps go by the sign of a gradient, however small it is, and in bfloat16 many of a ResNet's
-are rounding alone. PyTorch itself says how much. It takes the same steps again from weights that are moved by less than
-one rounding of the dtype, N_MOVED times, and under `mixed_bfloat16` once more in the way that we compute: all activations in
-bfloat16, as in Keras, where autocast leaves norms and the sums of residuals in f32. The farthest that any of these is from
-PyTorch's own curve, at a step or the N_BEFORE before it, is what rounding does there. Ours may be TIMES as far: they move the
-weights once, while every op rounds, and the farthest of a few is not the farthest possible. The least that counts is one
-rounding of the dtype per row of the loss, which a mean over n rows makes smaller by the root of n, and a few roundings of
-the dtype that sums are kept in.
+What is allowed. Two right answers differ by rounding, and training makes small differences grow, so that no fixed
+number would be honest: AdamW's first steps go by the sign of a gradient, however small it is, and in bfloat16 many of a
+ResNet's are rounding alone. PyTorch itself says how much. It takes the same steps again from weights that are moved by
+less than one rounding of the dtype, N_MOVED times, and under `mixed_bfloat16` once more in the way that we compute: all
+activations in bfloat16, as in Keras, where autocast leaves norms and the sums of residuals in f32. The farthest that any
+of these is from PyTorch's own curve, at a step or the N_BEFORE before it, is what rounding does there. Ours may be TIMES
+as far: they move the weights once, while every op rounds, and the farthest of a few is not the farthest possible. The
+least that counts is one rounding of the dtype per row of the loss, which a mean over n rows makes smaller by the root of
+n, and a few roundings of the dtype that sums are kept in.
 
 A comparison that allows everything tells nothing: it fails if a tenth of what the loss falls by is less than what is
 allowed in the mean over the steps. The last column is how far PyTorch's curve is from its own in a wider precision; it
@@ -37,7 +37,7 @@ from torch.nn import functional as F
 
 N_MOVED = 3
 N_BEFORE = 2
-TIMES = 4.0
+TIMES = 3.0
 
 
 class Precision(NamedTuple):
@@ -188,9 +188,10 @@ def twin(kind, weights, dtype):
 
 
 def in_bfloat16(net, x):
-    """Logits with everything in bfloat16 but the statistics and parameters of batch norms, which PyTorch wants in f32."""
-    wide = tuple(name + "." for name, module in net.named_modules() if isinstance(module, nn.BatchNorm2d))
-    narrow = {name: p if name.startswith(wide or ("\0",)) else p.bfloat16() for name, p in net.named_parameters()}
+    """Logits with everything in bfloat16 but what batch norms own, which PyTorch wants in f32."""
+    wide = {name for name, module in net.named_modules() if isinstance(module, nn.BatchNorm2d)}
+    is_wide = lambda name: name.rpartition(".")[0] in wide
+    narrow = {name: p if is_wide(name) else p.bfloat16() for name, p in net.named_parameters()}
     return functional_call(net, narrow, (x.bfloat16() if x.is_floating_point() else x,))
 
 

@@ -39,14 +39,15 @@ pub fn large() -> Vec<Setting> {
     ]
 }
 
-/// The same models, small, in every precision that their twins have: in float64 rounding is so small that whatever the two
-/// programs do not do alike stands out.
+/// The same models, small, in several precisions: in float64 rounding is so small that whatever the two programs do not do
+/// alike stands out. A ResNet is not among those in bfloat16: on so few points its batch norms make the first loss differ
+/// by a thirtieth between two right answers, and there is nothing to compare.
 pub fn small() -> Vec<Setting> {
     let wide = [Policy::Float64, Policy::Float32];
-    let all = [Policy::Float64, Policy::Float32, Policy::MixedBfloat16];
     let lstms = wide.map(|policy| Setting { recipe: small_lstm(), twin: "lstm", policy });
+    let resnets = wide.map(|policy| Setting { recipe: small_resnet(), twin: "resnet50", policy });
+    let all = [Policy::Float64, Policy::Float32, Policy::MixedBfloat16];
     let gpts = all.map(|policy| Setting { recipe: small_gpt(), twin: "gpt", policy });
-    let resnets = all.map(|policy| Setting { recipe: small_resnet(), twin: "resnet50", policy });
     lstms.into_iter().chain(gpts).chain(resnets).collect()
 }
 
@@ -62,7 +63,8 @@ fn small_gpt() -> Recipe {
     small_recipe("small-gpt", model, tokens(), tokens())
 }
 
-/// The whole depth, on images so small that its last stage sees a point of each; slow, since so few of them are soon known by heart.
+/// The whole depth, on images so small that its last stage sees one point of each. It learns slowly, since it soon knows
+/// so few of them by heart.
 fn small_resnet() -> Recipe {
     let model = ResNet::new(Depth::Fifty);
     small_recipe("small-resnet50", model, Feature::floats([32, 32, 3]), Feature::ids([], 1000))
