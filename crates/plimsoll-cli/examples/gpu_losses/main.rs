@@ -2,7 +2,7 @@
 //!
 //! `gpu_losses FOLDER` trains gpt2-124m, resnet50-b128 and lstm-b256 on `cuda:0` for 20 steps of one batch. For each it
 //! leaves the weights before the first step, the batch, and the losses in the folder, which `peers/gpu_losses.py` goes
-//! through with PyTorch. `--small` takes models of the same make that a CPU trains in seconds, in both precisions: what
+//! through with PyTorch. `--small` takes models of the same make that a CPU trains in seconds, in several precisions: what
 //! the two programs disagree about, such as the order of a kernel's axes, shows there, too.
 
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "a program that reports")]
@@ -40,6 +40,9 @@ struct Options {
     /// Steps to train.
     #[arg(long, default_value_t = 20)]
     steps: u64,
+    /// Another learning rate than the workload's.
+    #[arg(long)]
+    learning_rate: Option<f64>,
 }
 
 fn main() -> ExitCode {
@@ -87,7 +90,11 @@ fn losses(setting: &Setting, device: &Device, options: &Options) -> Result<serde
     model.save_weights(file("weights"))?;
     save_batch(&file("batch"), &batch)?;
 
-    let mut trainer = Trainer::new(model, recipe.make_optimizer(options.steps)?, recipe.loss());
+    let mut optimizer = recipe.make_optimizer(options.steps)?;
+    if let Some(rate) = options.learning_rate {
+        optimizer.set_learning_rate(rate)?;
+    }
+    let mut trainer = Trainer::new(model, optimizer, recipe.loss());
     let data = vec![batch];
     let mut step = |number| Ok(trainer.fit(&data, Until::Steps(number))?.loss.unwrap_or(f64::NAN));
     let losses: Vec<f64> = (1..=options.steps).map(&mut step).collect::<Result<_>>()?;
