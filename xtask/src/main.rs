@@ -1,4 +1,4 @@
-//! The workspace's own commands: `cargo xtask check | test | tidy | bench`.
+//! The workspace's own commands: `cargo xtask check | test | tidy | bench | gpu-bundle`.
 //!
 //! Everything that a contributor or the continuous integration runs is here, so that both run the same thing.
 //! It uses the standard library alone: whoever can build Plimsoll can run its checks, and this program compiles in
@@ -8,6 +8,7 @@
 
 mod bench;
 mod check;
+mod gpu_bundle;
 mod step;
 mod test;
 mod tidy;
@@ -25,6 +26,7 @@ Commands:
   test --fast   all tests only
   tidy          the rules of the house that a text search can hold
   bench [NAME]  every benchmark, one crate after the other; NAME selects those whose name contains it
+  gpu-bundle    tests and benchmark in one folder, for a machine with a GPU and no Rust
 ";
 
 /// What one command says about how it went; the error is a sentence for a person.
@@ -45,6 +47,7 @@ fn main() -> ExitCode {
         ["tidy"] => tidy::run(&root),
         ["bench"] => bench::run(&root, None),
         ["bench", filter] => bench::run(&root, Some(filter)),
+        ["gpu-bundle"] => gpu_bundle::run(&root),
         [] | ["help" | "--help" | "-h"] => {
             print!("{USAGE}");
             return ExitCode::SUCCESS;

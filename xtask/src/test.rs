@@ -25,6 +25,7 @@ pub fn run(root: &Path, extent: Extent) -> Outcome {
     if extent == Extent::Everything {
         examples(root)?;
         own_recipe(root)?;
+        kernels(root)?;
         loom(root)?;
         memcheck(root)?;
     }
@@ -57,6 +58,38 @@ fn own_recipe(root: &Path) -> Outcome {
         Step::cargo(root, &[&run[..], &arguments].concat()).run()?;
     }
     Ok(())
+}
+
+/// Runs the generated suite on the emulated GPU, and compiles every kernel that it launches for the GPUs of 2020 and 2022.
+///
+/// The compiler is NVIDIA's own, which needs no GPU; where it cannot be had, kernels are only run.
+fn kernels(root: &Path) -> Outcome {
+    let suite = ["test", "--package", "plimsoll-tensor", "--features", "emulated", "--test", "registry"];
+    let step = Step::cargo(root, &suite).env("PLIMSOLL_TEST_DEVICE", "emulated");
+    match nvrtc(root) {
+        Some(folder) => {
+            step.env("PLIMSOLL_CUDA_LIBRARIES", &folder).env("PLIMSOLL_COMPILE_FOR", "80,90").run()
+        }
+        None => {
+            println!("left out: kernels compiled for GPUs (NVRTC is missing and could not be installed)");
+            step.run()
+        }
+    }
+}
+
+/// The folder of NVIDIA's run-time compiler, installed below the target folder if it is not there yet.
+fn nvrtc(root: &Path) -> Option<String> {
+    const PACKAGE: &str = "nvidia-cuda-nvrtc==13.0.88";
+    let home = root.join("target/nvrtc");
+    let folder = home.join("nvidia/cu13/lib");
+    if !folder.join("libnvrtc.so.13").exists() {
+        let home = home.to_string_lossy().into_owned();
+        let arguments = ["-m", "pip", "install", "--quiet", "--no-deps", "--target", &home, PACKAGE];
+        if let Err(problem) = Step::new(root, "python3", &arguments).run() {
+            println!("  {problem}");
+        }
+    }
+    folder.join("libnvrtc.so.13").exists().then(|| folder.to_string_lossy().into_owned())
 }
 
 /// Explores the interleavings of the memory pool.

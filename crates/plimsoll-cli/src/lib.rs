@@ -18,9 +18,11 @@ mod data;
 mod digest;
 mod event;
 mod failure;
+mod least_limit;
 mod machine;
 mod optimizers;
 mod options;
+mod prepared;
 mod progress;
 mod recipe;
 pub mod recipes;
@@ -51,7 +53,8 @@ pub fn main(recipes: impl IntoIterator<Item = Recipe>) -> ExitCode {
     match run(&recipes, std::env::args_os()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
-            terminal::warn(&format!("error: {failure}"));
+            let is_wished = failure.exit == Exit::Interrupted;
+            terminal::warn(&if is_wished { failure.message } else { format!("error: {failure}") });
             ExitCode::from(failure.exit as u8)
         }
     }

@@ -48,15 +48,19 @@ pub struct RunOptions {
     /// Examples of one optimizer step
     #[arg(long, value_name = "N")]
     pub batch: Option<NonZeroUsize>,
-    /// How many optimizer steps to take
+    /// How many optimizer steps to take; `bench` takes so many to warm up and in each of five repeats
     #[arg(long, value_name = "N")]
     pub steps: Option<NonZeroUsize>,
-    /// How many times to go through the data
+    /// How many times to go through the data; in `bench` as many steps as that is in `train`
     #[arg(long, value_name = "N", conflicts_with = "steps")]
     pub epochs: Option<NonZeroUsize>,
-    /// float32, float64, mixed_bfloat16 or mixed_float16
-    #[arg(long, value_name = "POLICY", default_value = "float32")]
-    pub precision: Policy,
+    /// float32, float64, mixed_bfloat16 or mixed_float16 [default: the workload's, which is float32 for all but some of
+    /// those for GPUs]
+    #[arg(long, value_name = "POLICY")]
+    pub precision: Option<Policy>,
+    /// Multiply float32 as TF32 on a GPU: faster, with 10 bits after the point instead of 23
+    #[arg(long)]
+    pub tf32: bool,
     /// Work through each batch in so many parts
     #[arg(long, value_name = "N", default_value = "1")]
     pub accumulate: NonZeroUsize,
@@ -193,7 +197,7 @@ mod tests {
     fn the_defaults_are_those_of_the_contract() -> Result<(), String> {
         let options = train("")?;
         assert_eq!((options.run.seed, options.run.accumulate.get()), (0, 1));
-        assert_eq!((options.run.precision, options.run.json), (Policy::Float32, false));
+        assert_eq!((options.run.precision, options.run.json, options.run.tf32), (None, false, false));
         assert_eq!((options.run.limit, options.data), (None, None));
         Ok(())
     }
@@ -203,7 +207,7 @@ mod tests {
         let options = train("--device cuda:1 --batch 7 --precision mixed_float16 --data random --limit 80%")?;
         assert_eq!(options.run.device.as_deref(), Some("cuda:1"));
         assert_eq!(options.run.batch.map(NonZeroUsize::get), Some(7));
-        assert_eq!(options.run.precision, Policy::MixedFloat16);
+        assert_eq!(options.run.precision, Some(Policy::MixedFloat16));
         assert_eq!((options.data, options.run.limit), (Some(DataOption::Random), Some(Size::Share(0.8))));
         Ok(())
     }

@@ -1,12 +1,19 @@
-//! The bar on stderr: how far a run is, its loss, its speed, and its memory against the limit.
+//! The bar on stderr: how far a run is, its loss, its memory against the limit, and its speed.
 //!
-//! There is none when stderr is no terminal, and no colour where `NO_COLOR` is set.
+//! It fits on one line: in a narrow terminal what matters least is left out. There is none when stderr is no terminal,
+//! and no colour where `NO_COLOR` is set. At most one bar is on the screen, and whoever writes on stderr meanwhile does
+//! so through [`beside`], or the line would be torn.
 
 use std::io::IsTerminal;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use console::Term;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use plimsoll::Bytes;
+
+/// The bar that is on the screen.
+static SHOWN: Mutex<Option<ProgressBar>> = Mutex::new(None);
 
 /// A bar that may be hidden.
 #[derive(Debug)]
@@ -36,9 +43,11 @@ impl Progress {
         if !std::io::stderr().is_terminal() {
             return Progress { bar: ProgressBar::hidden(), limit };
         }
-        let bar =
-            ProgressBar::with_draw_target(Some(steps), ProgressDrawTarget::stderr()).with_style(style());
+        let bar = ProgressBar::with_draw_target(Some(steps), ProgressDrawTarget::stderr())
+            .with_style(style(cells(columns())))
+            .with_message("starting");
         bar.enable_steady_tick(Duration::from_millis(500));
+        *shown() = Some(bar.clone());
         Progress { bar, limit }
     }
 
@@ -49,37 +58,83 @@ impl Progress {
     }
 
     /// Shows a step.
-    pub fn step(&self, shown: Shown) {
-        self.bar.set_position(shown.step);
-        self.bar.set_message(message(shown, self.limit));
+    pub fn step(&self, step: Shown) {
+        self.bar.set_position(step.step);
+        let digits = self.bar.length().unwrap_or(step.step).to_string().len();
+        self.bar.set_message(fitting(&parts(step, self.limit), room(columns(), digits)));
     }
 
-    /// Writes text while the bar is out of the way.
-    pub fn beside<R>(&self, write: impl FnOnce() -> R) -> R {
-        self.bar.suspend(write)
+    /// Shows that the steps are done and the model is being evaluated.
+    pub fn evaluating(&self) {
+        self.bar.set_message("evaluating");
     }
+}
 
-    /// Takes the bar away.
-    pub fn finish(&self) {
+impl Drop for Progress {
+    /// Takes the bar away, however the run has ended.
+    fn drop(&mut self) {
+        shown().take();
         self.bar.finish_and_clear();
     }
 }
 
-fn style() -> ProgressStyle {
+/// Writes on the terminal while the bar, if there is one, is out of the way.
+pub fn beside<R>(write: impl FnOnce() -> R) -> R {
+    let bar = shown().clone();
+    match bar {
+        Some(bar) => bar.suspend(write),
+        None => write(),
+    }
+}
+
+fn shown() -> MutexGuard<'static, Option<ProgressBar>> {
+    SHOWN.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// How wide the terminal is now.
+fn columns() -> usize {
+    Term::stderr().size_checked().map_or(80, |(_, columns)| usize::from(columns))
+}
+
+/// How wide the bar itself is.
+fn cells(columns: usize) -> usize {
+    if columns < 110 { 10 } else { 30 }
+}
+
+/// The room that is left for words beside the bar, the numbers of steps, the time, and what terminals write themselves
+/// when Ctrl-C is pressed: a line that it made two could not be taken away.
+fn room(columns: usize, digits: usize) -> usize {
+    columns.saturating_sub(cells(columns) + 2 * digits + " /, 10m left, ^C".len())
+}
+
+fn style(cells: usize) -> ProgressStyle {
     let has_colour = std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
-    let bar = if has_colour { "{bar:30.cyan/dim}" } else { "{bar:30}" };
-    let template = format!("{bar} {{pos}}/{{len}} {{msg}}, {{eta}} left");
+    let bar = if has_colour { format!("{{bar:{cells}.cyan/dim}}") } else { format!("{{bar:{cells}}}") };
+    let template = format!("{bar} {{pos}}/{{len}}, {{eta}} left, {{msg}}");
     ProgressStyle::with_template(&template).unwrap_or_else(|_| ProgressStyle::default_bar())
 }
 
-fn message(shown: Shown, limit: Option<u64>) -> String {
+/// What is said of a step, what matters most first.
+fn parts(shown: Shown, limit: Option<u64>) -> [String; 4] {
     let speed = shown.examples as f64 / shown.ms.max(1e-3) * 1e3;
-    let peak = scaled(shown.peak);
-    let memory = match limit {
-        Some(limit) => format!("{peak} of {} ({:.0} %)", scaled(limit), share(shown.peak, limit)),
-        None => format!("{peak}, no limit"),
+    let against = match limit {
+        Some(limit) => format!(" of {} ({:.0} %)", scaled(limit), share(shown.peak, limit)),
+        None => ", no limit".to_owned(),
     };
-    format!("loss {:.4}, {speed:.0} examples/s, {memory}", shown.loss)
+    let loss = format!("loss {:.4}", shown.loss);
+    [loss, format!(", {}", scaled(shown.peak)), against, format!(", {speed:.0} examples/s")]
+}
+
+/// As many of the parts as there is room for; the first in any case.
+fn fitting(parts: &[String], room: usize) -> String {
+    let mut text = String::new();
+    for part in parts {
+        if !text.is_empty() && text.len() + part.len() > room {
+            break;
+        }
+        text.push_str(part);
+    }
+    text
 }
 
 /// A number of bytes in three or four digits, such as `12.3 MiB`.
@@ -97,11 +152,21 @@ pub fn share(part: u64, whole: u64) -> f64 {
 mod tests {
     use super::*;
 
+    const STEP: Shown = Shown { step: 3, loss: 0.123_45, ms: 4.0, examples: 32, peak: 3 << 20 };
+
     #[test]
-    fn the_bar_tells_loss_speed_and_memory_against_the_limit() {
-        let shown = Shown { step: 3, loss: 0.123_45, ms: 4.0, examples: 32, peak: 3 << 20 };
-        let text = message(shown, Some(12 << 20));
-        assert_eq!(text, "loss 0.1235, 8000 examples/s, 3.00 MiB of 12.00 MiB (25 %)");
-        assert_eq!(message(shown, None), "loss 0.1235, 8000 examples/s, 3.00 MiB, no limit");
+    fn the_bar_tells_loss_memory_against_the_limit_and_speed() {
+        let text = |limit| parts(STEP, limit).concat();
+        assert_eq!(text(Some(12 << 20)), "loss 0.1235, 3.00 MiB of 12.00 MiB (25 %), 8000 examples/s");
+        assert_eq!(text(None), "loss 0.1235, 3.00 MiB, no limit, 8000 examples/s");
+    }
+
+    #[test]
+    fn a_narrow_terminal_gets_what_matters_most() {
+        let line = |columns| fitting(&parts(STEP, Some(12 << 20)), room(columns, 4));
+        assert_eq!(line(120), "loss 0.1235, 3.00 MiB of 12.00 MiB (25 %), 8000 examples/s");
+        assert_eq!(line(80), "loss 0.1235, 3.00 MiB of 12.00 MiB (25 %)");
+        assert_eq!(line(60), "loss 0.1235, 3.00 MiB");
+        assert_eq!(line(20), "loss 0.1235");
     }
 }

@@ -7,10 +7,10 @@ use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
 
+use plimsoll::Result;
 use plimsoll::nn::losses::Loss;
 use plimsoll::nn::optimizers::{Adam, Method, Optimizer};
-use plimsoll::nn::{Layer, Model};
-use plimsoll::{Result, Tensor};
+use plimsoll::nn::{Layer, Model, Policy};
 
 use crate::data::{Data, Feature};
 use crate::failure::Failure;
@@ -48,6 +48,7 @@ pub struct Recipe {
     optimizer: Box<Choice>,
     batch: usize,
     length: Length,
+    precision: Policy,
 }
 
 /// Where a recipe's data come from.
@@ -87,6 +88,7 @@ impl Recipe {
             optimizer: Box::new(|_| Ok(Adam::new(1e-3).build())),
             batch: 32,
             length: Length::Steps(100),
+            precision: Policy::Float32,
         }
     }
 
@@ -131,6 +133,11 @@ impl Recipe {
         Recipe { length: Length::Steps(steps), ..self }
     }
 
+    /// This recipe under another policy than float32.
+    pub fn precision(self, precision: Policy) -> Recipe {
+        Recipe { precision, ..self }
+    }
+
     /// The name on the command line.
     pub fn name(&self) -> &str {
         &self.name
@@ -150,8 +157,8 @@ impl Recipe {
     }
 
     /// What is made small.
-    pub fn loss(&self) -> impl Loss + use<> {
-        SharedLoss(self.loss.clone())
+    pub fn loss(&self) -> Arc<dyn Loss> {
+        self.loss.clone()
     }
 
     /// An optimizer for a run of so many steps.
@@ -204,22 +211,14 @@ impl Recipe {
         self.batch
     }
 
+    /// How layers compute, unless told otherwise.
+    pub fn default_precision(&self) -> Policy {
+        self.precision
+    }
+
     /// How long a run is, unless told otherwise.
     pub fn default_length(&self) -> Length {
         self.length
-    }
-}
-
-/// A recipe's loss, in the hands of whoever trains.
-struct SharedLoss(Arc<dyn Loss>);
-
-impl Loss for SharedLoss {
-    fn name(&self) -> &str {
-        self.0.name()
-    }
-
-    fn losses(&self, labels: &Tensor, predictions: &Tensor) -> Result<Tensor> {
-        self.0.losses(labels, predictions)
     }
 }
 

@@ -66,9 +66,9 @@ impl Reporter {
         self.seen.borrow().last_loss
     }
 
-    /// Takes the bar away.
-    pub fn finish(&self) {
-        self.progress.finish();
+    /// Shows that the model is being evaluated.
+    pub fn evaluating(&self) {
+        self.progress.evaluating();
     }
 
     /// Tells of an epoch, or of a part of one at the end of a run.
@@ -83,10 +83,8 @@ impl Reporter {
             held_out_loss: epoch.held_out.as_ref().map(|held_out| held_out.loss),
             accuracy,
         });
-        self.progress.beside(|| {
-            self.style.emit(&event)?;
-            self.style.say(&describe(epoch, accuracy))
-        })
+        self.style.emit(&event)?;
+        self.style.say(&describe(epoch, accuracy))
     }
 }
 
@@ -109,6 +107,10 @@ impl Callback for Reporter {
         "reporter"
     }
 
+    fn waits_for(&self, _step: u64) -> bool {
+        false
+    }
+
     fn on_step(&mut self, step: &StepEvent, run: &mut Requests<'_>) -> Result<()> {
         self.seen.borrow_mut().keep(step);
         self.progress.step(Shown {
@@ -120,12 +122,10 @@ impl Callback for Reporter {
         });
         if let Some(variable) = &step.skipped {
             let scale = step.loss_scale;
-            self.progress.beside(|| {
-                log::warn!(
-                    "step {}: the gradient of {variable} overflowed; the step is skipped, the loss scale is {scale} now",
-                    step.step
-                );
-            });
+            log::warn!(
+                "step {}: the gradient of {variable} overflowed; the step is skipped, the loss scale is {scale} now",
+                step.step
+            );
         }
         self.style
             .emit(&Event::Step(event::StepEvent {

@@ -1,13 +1,12 @@
-//! What a run stands on: threads, the device with its limit, the policy and the seed.
+//! What a run stands on: threads, the device with its limit, and the seed.
 
-use plimsoll::nn::Policy;
 use plimsoll::{Device, set_seed};
 use plimsoll_cpu::threads;
 
 use crate::failure::{Exit, Failure};
-use crate::machine::HostMemory;
+use crate::machine::{HostMemory, Resident};
 use crate::options::RunOptions;
-use crate::size::{Limit, LimitFrom};
+use crate::size::{Limit, LimitFrom, Size};
 
 /// A device that is ready, and how it was set up.
 #[derive(Debug)]
@@ -16,43 +15,67 @@ pub struct Session {
     pub device: Device,
     /// The most that its pool may commit, and who said so.
     pub limit: Limit,
-    /// How layers compute.
-    pub policy: Policy,
     /// What everything random is drawn from.
     pub seed: u64,
 }
 
 impl Session {
-    /// Sets threads, limit and seed as the options say.
+    /// Sets threads, limits and seed as the options say.
     ///
     /// # Errors
     /// A device that is not there; a limit that cannot be kept.
     pub fn open(options: &RunOptions) -> Result<Session, Failure> {
         threads::set_threads(options.threads.map_or(0, |n| n.get()));
-        let name = options.device.as_deref().unwrap_or("cpu");
-        let device = Device::named(name).map_err(|error| Failure::options(format!("--device: {error}")))?;
-        let limit = limit(options)?;
+        let device = match options.device.as_deref() {
+            Some(name) => {
+                Device::named(name).map_err(|error| Failure::options(format!("--device: {error}")))?
+            }
+            None => Device::best(),
+        };
+        let limit = match device.gpu() {
+            None => host_limit(&[options.limit, options.host_limit])?,
+            Some(gpu) => {
+                let host = host_limit(&[options.host_limit])?;
+                Device::cpu().set_limit(host.bytes.map(Into::into))?;
+                let memory = gpu.memory().map_err(|error| Failure::other(error.to_string()))?;
+                checked(Limit::resolve(options.limit, memory.total, memory.free))?
+            }
+        };
         device.set_limit(limit.bytes.map(Into::into))?;
+        device.set_tf32(options.tf32);
         set_seed(options.seed);
-        Ok(Session { device, limit, policy: options.precision, seed: options.seed })
+        Ok(Session { device, limit, seed: options.seed })
+    }
+
+    /// What lies outside the pool, which has committed so many bytes: of this process on the CPU, of the whole GPU where
+    /// the driver tells.
+    pub fn outside(&self, committed: u64) -> Option<u64> {
+        let used = match self.device.gpu() {
+            None => Resident::now()?.now,
+            Some(gpu) => gpu.memory().map(|memory| memory.total - memory.free).ok()?,
+        };
+        Some(used.saturating_sub(committed))
     }
 }
 
-/// The limit of the CPU: the smaller of those that the options ask for, since device and host are one.
-fn limit(options: &RunOptions) -> Result<Limit, Failure> {
+/// The limit of the host: the smallest of those that are asked for; on the CPU device and host are one.
+fn host_limit(asked: &[Option<Size>]) -> Result<Limit, Failure> {
     let memory = HostMemory::now();
     let (total, free) = match memory {
         Some(memory) => (memory.total, memory.default_limit()),
         // Without figures there is nothing to take a share of, and no default but none.
-        None if options.limit.is_none() && options.host_limit.is_none() => {
+        None if asked.iter().all(Option::is_none) => {
             return Ok(Limit { bytes: None, from: LimitFrom::None });
         }
         None => (u64::MAX, u64::MAX),
     };
-    let asked = [options.limit, options.host_limit].into_iter().flatten();
-    let limits = asked.map(|size| Limit::resolve(Some(size), total, free));
+    let limits = asked.iter().flatten().map(|&size| Limit::resolve(Some(size), total, free));
     let limit = limits.min_by_key(|limit| limit.bytes.unwrap_or(u64::MAX));
-    let limit = limit.unwrap_or_else(|| Limit::resolve(None, total, free));
+    checked(limit.unwrap_or_else(|| Limit::resolve(None, total, free)))
+}
+
+/// Refuses a limit under which nothing fits.
+fn checked(limit: Limit) -> Result<Limit, Failure> {
     match limit.bytes {
         Some(0) => Err(Failure {
             exit: Exit::Limit,
@@ -73,7 +96,7 @@ mod tests {
     fn limit_of(arguments: &str) -> Result<Limit, Failure> {
         let words = ["plimsoll", "train", "digits"].into_iter().chain(arguments.split_whitespace());
         match Options::parse_from(words).command {
-            Command::Train(options) => limit(&options.run),
+            Command::Train(options) => host_limit(&[options.run.limit, options.run.host_limit]),
             other => unreachable!("{other:?}"),
         }
     }

@@ -43,7 +43,7 @@ pub fn describe(at_end: &Stats, limit: Limit, outside: Option<u64>, released: u6
     // Writing into a string cannot fail.
     let _always = write!(text, "\n  taken from the system {}, {against}", scaled(at_end.peak_committed));
     if let Some(outside) = outside {
-        let _always = write!(text, "; outside the pool (code, threads) {}", scaled(outside));
+        let _always = write!(text, "\n  outside the pool {} (code, threads, records)", scaled(outside));
     }
     let _always = write!(text, "\n  given back at the end {}", scaled(released));
     text

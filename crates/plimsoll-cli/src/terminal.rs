@@ -6,6 +6,7 @@ use std::io::{self, Write};
 
 use crate::event::Event;
 use crate::failure::Failure;
+use crate::progress::beside;
 
 /// How a command's results are shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,13 +54,16 @@ pub fn as_json(value: &impl serde::Serialize) -> Result<String, Failure> {
 
 /// Writes a line on stdout.
 pub fn write_line(text: &str) -> Result<(), Failure> {
-    let mut out = io::stdout().lock();
-    let written = writeln!(out, "{text}").and_then(|()| out.flush());
-    written.map_err(|error| Failure::other(format!("cannot write to stdout: {error}")))
+    let write = || {
+        let mut out = io::stdout().lock();
+        writeln!(out, "{text}").and_then(|()| out.flush())
+    };
+    // Where both are the same terminal, the bar would be in the line.
+    beside(write).map_err(|error| Failure::other(format!("cannot write to stdout: {error}")))
 }
 
 /// Writes a line on stderr.
 pub fn warn(text: &str) {
     // When nobody can be told, the exit code still says it.
-    let _unheard = writeln!(io::stderr().lock(), "{text}");
+    let _unheard = beside(|| writeln!(io::stderr().lock(), "{text}"));
 }

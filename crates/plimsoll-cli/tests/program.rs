@@ -94,7 +94,8 @@ fn bad_options_are_refused_with_2() {
     refused("train digits --data somewhere", 2, &["digits", "somewhere"]);
     refused("train digits --batch 4 --accumulate 5", 2, &["--accumulate", "5", "4"]);
     refused("bench nothing", 2, &["`nothing`", "--list"]);
-    refused("bench w7_eager --epochs 1", 2, &["--epochs", "--steps"]);
+    refused("bench w7_eager --epochs 1 --steps 1", 2, &["--epochs", "--steps"]);
+    refused("bench w7_eager --epochs 0", 2, &["--epochs"]);
 }
 
 #[test]
@@ -129,13 +130,28 @@ fn files_that_cannot_be_used_are_refused_with_4() {
     refused(&format!("train fashion --data {}", folder.0.display()), 4, &["train-images-idx3-ubyte.gz"]);
 }
 
-#[test]
-fn a_limit_that_cannot_be_kept_is_refused_with_3() {
-    let output = run("train dense --limit 4MiB --json");
+/// The least limit, in MiB, that the message of a run names that was refused for its limit.
+#[track_caller]
+fn least_limit(arguments: &str) -> u64 {
+    let output = run(&format!("{arguments} --json --limit 2MiB"));
     let stderr = text(&output.stderr);
     assert_eq!(output.status.code(), Some(3), "{stderr}");
-    assert!(stderr.contains("a limit of at least"), "{stderr}");
+    let named = stderr.trim_end().rsplit_once("--limit ").and_then(|(_, limit)| limit.strip_suffix("MiB"));
+    named.and_then(|limit| limit.parse().ok()).expect(&stderr)
+}
+
+#[test]
+fn a_limit_that_cannot_be_kept_is_refused_with_3_and_the_least_that_can_be_is_named() {
     refused("train digits --limit 0", 3, &["2MiB"]);
+    // Two whole epochs of the digits: with a short last batch, evaluations and saving.
+    let folder = Folder::new("limit");
+    let digits = format!("train digits --epochs 2 --batch 500 --save {}", folder.path("run"));
+    for arguments in [&digits, "train dense --steps 5", "train fashion --data random --steps 5 --batch 20"] {
+        let least = least_limit(arguments);
+        end(&format!("{arguments} --json --limit {least}MiB"));
+        let output = run(&format!("{arguments} --json --limit {}MiB", least - 2));
+        assert_eq!(output.status.code(), Some(3), "{arguments}: {}", text(&output.stderr));
+    }
 }
 
 #[test]
@@ -310,6 +326,19 @@ fn workloads_are_listed_and_measured() {
         // What the pool has taken is the process's, too.
         assert!(bytes("peak_anon_over_base_bytes") >= bytes("peak_bytes"), "{line}");
     }
+}
+
+#[test]
+fn an_epoch_of_a_benchmark_has_the_steps_of_one_in_training() {
+    // Warm-up and each of five repeats are an epoch, after one first step: 4 batches of random data, 3 of the digits.
+    for (arguments, steps) in [("bench w1_mlp_b32 --epochs 2", 8), ("bench digits --batch 500 --epochs 1", 3)]
+    {
+        let text = text(&run(arguments).stdout);
+        assert!(text.contains(&format!("; {} steps", 1 + 6 * steps)), "{text}");
+    }
+    // A call has no data and is an epoch of its own.
+    let text = text(&run("bench w7_eager --epochs 2").stdout);
+    assert!(text.contains("; 13 steps"), "{text}");
 }
 
 #[test]

@@ -111,6 +111,24 @@ impl<C> Room<C> {
     pub const fn new() -> Room<C> {
         Room([const { MaybeUninit::uninit() }; TILE_LEN])
     }
+
+    /// The first values of the room, as zeros.
+    ///
+    /// # Panics
+    /// They are more than a tile.
+    #[inline]
+    pub fn zeros(&mut self, n: usize) -> &mut [C]
+    where
+        C: Element,
+    {
+        assert!(n <= tile::tile_len(size_of::<C>()), "no more than a tile");
+        let values: *mut C = self.0.as_mut_ptr().cast();
+        // SAFETY: a room holds as many values as a tile, and zero is a value of every element type.
+        unsafe {
+            values.write_bytes(0, n);
+            std::slice::from_raw_parts_mut(values, n)
+        }
+    }
 }
 
 impl<C> Default for Room<C> {
@@ -194,15 +212,11 @@ impl<T: Element> Line<T> {
             // SAFETY: `n` elements of the line, contiguous, in their compute type; nobody else uses them meanwhile.
             return f(unsafe { std::slice::from_raw_parts_mut(first.cast(), n) });
         }
-        let values: *mut T::Compute = room.0.as_mut_ptr().cast();
-        // SAFETY: a room holds `n` values, and zero is a value of every element type.
-        f(unsafe {
-            values.write_bytes(0, n);
-            std::slice::from_raw_parts_mut(values, n)
-        });
+        let values = room.zeros(n);
+        f(values);
         let patch = Patch { n_rows: 1, n_cols: n, row_stride: 0, col_stride: self.step };
         // SAFETY: `n` values of the room to as many elements of the line.
-        unsafe { tile::scatter::<T>(values.cast_const().cast(), first.cast(), patch) };
+        unsafe { tile::scatter::<T>(values.as_ptr().cast(), first.cast(), patch) };
     }
 
     /// The length of a piece.

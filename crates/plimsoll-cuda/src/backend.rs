@@ -41,6 +41,20 @@ pub(crate) trait Backend: Send + Sync {
     /// As the trait says.
     unsafe fn download(&self, from: *const u8, to: *mut u8, n_bytes: usize) -> Result<()>;
 
+    /// Starts a copy of a few bytes to the host, at most [`POST_BYTES`](crate::gpu::POST_BYTES), and returns the slot
+    /// where they will be; nothing if there is none, and the bytes have to be waited for with `download`.
+    ///
+    /// # Safety
+    /// As the trait says.
+    unsafe fn post(&self, _from: *const u8, _n_bytes: usize) -> Result<Option<u32>> {
+        Ok(None)
+    }
+
+    /// Waits until the bytes of a slot are there, and for nothing that was started later; the slot is free then.
+    fn fetch(&self, _slot: u32, _to: &mut [u8]) -> Result<()> {
+        Ok(())
+    }
+
     /// Copies within the device; the ranges do not overlap.
     ///
     /// # Safety
@@ -59,11 +73,11 @@ pub(crate) trait Backend: Send + Sync {
     /// As the trait says.
     unsafe fn matmul(&self, matmul: &Matmul, operands: &MatmulOperands) -> Result<()>;
 
-    /// A convolution or one of its gradients.
+    /// A convolution or one of its gradients; false if there is no way to compute it, and nothing was started.
     ///
     /// # Safety
     /// As the trait says.
-    unsafe fn convolve(&self, convolution: &Convolution, operands: &ConvolutionOperands) -> Result<()>;
+    unsafe fn convolve(&self, convolution: &Convolution, operands: &ConvolutionOperands) -> Result<bool>;
 
     /// Waits until all work is done.
     fn synchronize(&self) -> Result<()>;

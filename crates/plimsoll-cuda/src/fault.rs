@@ -57,6 +57,12 @@ impl Faults {
         (self.on_device, idx as u64 + 1)
     }
 
+    /// Whether a fault was noted. A kernel may still be writing the rest of the note.
+    pub fn is_noted(&self) -> bool {
+        // SAFETY: the cell is as large as a note and lives as long as the process; its first word is written whole.
+        unsafe { (&raw const (*self.on_host).kind).read_volatile() != 0 }
+    }
+
     /// The first fault since the last call, after the device has been waited for.
     pub fn take(&self) -> Option<Error> {
         let kinds = self.kinds.lock().unwrap_or_else(PoisonError::into_inner);

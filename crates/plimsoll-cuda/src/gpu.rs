@@ -2,6 +2,7 @@
 
 use std::ffi::c_void;
 use std::fmt;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use smallvec::SmallVec;
@@ -18,6 +19,9 @@ use crate::profile::Profile;
 
 /// How many ops an error names that shows long after they were launched.
 const N_REMEMBERED: usize = 64;
+
+/// The most bytes that can be posted to the host.
+pub(crate) const POST_BYTES: usize = 256;
 
 /// What a device's memory is like, as the driver says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,10 +43,14 @@ pub struct Gpu {
     faults: Faults,
     /// The ops launched since the host last waited, the latest at the end.
     launched: Mutex<Vec<&'static str>>,
+    /// How often the host has waited for everything on the device.
+    n_waits: AtomicU64,
     /// The error after which nothing works any more.
     broken: OnceLock<Error>,
     /// Whether the host waits for each kernel, so that an error names the op that made it.
     waits: bool,
+    /// Whether products of f32 are made in TF32.
+    tf32: AtomicBool,
 }
 
 impl Gpu {
@@ -73,14 +81,32 @@ impl Gpu {
             kernels: Kernels::default(),
             faults,
             launched: Mutex::new(Vec::with_capacity(N_REMEMBERED)),
+            n_waits: AtomicU64::new(0),
             broken: OnceLock::new(),
+            tf32: AtomicBool::new(false),
             waits: std::env::var("PLIMSOLL_SYNC").is_ok_and(|value| value == "1"),
         }))
+    }
+
+    /// How often the host has waited for everything on the device so far.
+    pub fn n_waits(&self) -> u64 {
+        self.n_waits.load(Ordering::Relaxed)
     }
 
     /// The model of the GPU.
     pub fn profile(&self) -> &Profile {
         &self.profile
+    }
+
+    /// Whether products and convolutions of f32 round their operands to TF32 (10 bits after the point instead of 23),
+    /// which tensor cores multiply several times as fast. Off unless it is set.
+    pub fn set_tf32(&self, is_on: bool) {
+        self.tf32.store(is_on, Ordering::Relaxed);
+    }
+
+    /// Whether TF32 is on.
+    pub fn tf32(&self) -> bool {
+        self.tf32.load(Ordering::Relaxed)
     }
 
     /// A source of pages for a pool.
@@ -138,14 +164,16 @@ impl Gpu {
     /// # Safety
     /// The addresses must be valid for what the product reads and writes.
     pub unsafe fn matmul(&self, op: &'static str, matmul: &Matmul, operands: &MatmulOperands) -> Result<()> {
+        let matmul = Matmul { tf32: matmul.tf32 || self.tf32(), ..*matmul };
         // SAFETY: the caller promises it.
-        self.issue(op, |backend| unsafe { backend.matmul(matmul, operands) })
+        self.issue(op, |backend| unsafe { backend.matmul(&matmul, operands) })
     }
 
-    /// Computes a convolution or one of its gradients, for an op.
+    /// Computes a convolution or one of its gradients, for an op. False says that the library has no way to compute it that
+    /// keeps to what was asked for, and that nothing was started.
     ///
     /// # Errors
-    /// A library that is missing, what it refuses.
+    /// A library that is missing, what it says.
     ///
     /// # Safety
     /// The addresses must be valid for what the convolution reads and writes.
@@ -154,9 +182,10 @@ impl Gpu {
         op: &'static str,
         convolution: &Convolution,
         operands: &ConvolutionOperands,
-    ) -> Result<()> {
+    ) -> Result<bool> {
+        let convolution = Convolution { tf32: convolution.tf32 || self.tf32(), ..*convolution };
         // SAFETY: the caller promises it.
-        self.issue(op, |backend| unsafe { backend.convolve(convolution, operands) })
+        self.issue(op, |backend| unsafe { backend.convolve(&convolution, operands) })
     }
 
     /// Copies from the host.
@@ -179,9 +208,34 @@ impl Gpu {
     /// # Safety
     /// The address must be valid for as many bytes, and `to` for writing them.
     pub unsafe fn download(&self, from: *const u8, to: *mut u8, n_bytes: usize) -> Result<()> {
+        self.n_waits.fetch_add(1, Ordering::Relaxed);
         // SAFETY: the caller promises it.
         self.issue("download", |backend| unsafe { backend.download(from, to, n_bytes) })?;
         self.settle()
+    }
+
+    /// Starts a copy of a few bytes to the host. Whoever gets them waits for nothing that was launched later.
+    ///
+    /// # Errors
+    /// What the driver says.
+    ///
+    /// # Safety
+    /// The address must be valid for as many bytes.
+    pub unsafe fn post(self: &Arc<Gpu>, from: *const u8, n_bytes: usize) -> Result<Posted> {
+        let mut slot = None;
+        if n_bytes <= POST_BYTES {
+            self.issue("post", |backend| {
+                // SAFETY: the caller promises it.
+                slot = unsafe { backend.post(from, n_bytes) }?;
+                Ok(())
+            })?;
+        }
+        let mut bytes = vec![0; n_bytes];
+        if slot.is_none() {
+            // SAFETY: the caller promises it; the vector is as long.
+            unsafe { self.download(from, bytes.as_mut_ptr(), n_bytes) }?;
+        }
+        Ok(Posted { gpu: self.clone(), slot, bytes })
     }
 
     /// Copies within the device, for an op; the ranges do not overlap.
@@ -218,13 +272,14 @@ impl Gpu {
     /// # Errors
     /// What went wrong since the last time, with the ops that may have done it.
     pub fn synchronize(&self) -> Result<()> {
+        self.n_waits.fetch_add(1, Ordering::Relaxed);
         self.check()?;
         self.backend.synchronize().map_err(|error| self.break_with(&error))?;
         self.settle()
     }
 
     /// Runs a call of the back end for an op.
-    fn issue(&self, op: &'static str, call: impl FnOnce(&dyn Backend) -> Result<()>) -> Result<()> {
+    fn issue<R>(&self, op: &'static str, call: impl FnOnce(&dyn Backend) -> Result<R>) -> Result<R> {
         self.check()?;
         {
             let mut launched = self.launched.lock().unwrap_or_else(PoisonError::into_inner);
@@ -233,11 +288,11 @@ impl Gpu {
             }
             launched.push(op);
         }
-        call(&*self.backend).map_err(|error| self.break_with(&error))?;
-        match self.waits {
-            true => self.synchronize(),
-            false => Ok(()),
+        let result = call(&*self.backend).map_err(|error| self.break_with(&error))?;
+        if self.waits {
+            self.synchronize()?;
         }
+        Ok(result)
     }
 
     /// Looks for faults after the device has been waited for.
@@ -274,6 +329,40 @@ impl Gpu {
             let _ = self.broken.set(error.clone());
         }
         error
+    }
+}
+
+/// A few bytes on their way from a GPU to the host.
+#[derive(Debug)]
+pub struct Posted {
+    gpu: Arc<Gpu>,
+    slot: Option<u32>,
+    bytes: Vec<u8>,
+}
+
+impl Posted {
+    /// The bytes, waited for.
+    ///
+    /// # Errors
+    /// What the driver says, and what a kernel did wrong meanwhile.
+    pub fn get(mut self) -> Result<Vec<u8>> {
+        if let Some(slot) = self.slot.take() {
+            self.gpu.check()?;
+            self.gpu.backend.fetch(slot, &mut self.bytes).map_err(|error| self.gpu.break_with(&error))?;
+            if self.gpu.faults.is_noted() {
+                self.gpu.synchronize()?;
+            }
+        }
+        Ok(std::mem::take(&mut self.bytes))
+    }
+}
+
+impl Drop for Posted {
+    fn drop(&mut self) {
+        if let Some(slot) = self.slot.take() {
+            // Whoever drops it does not want to know; the slot is free in any case.
+            let _ = self.gpu.backend.fetch(slot, &mut self.bytes);
+        }
     }
 }
 

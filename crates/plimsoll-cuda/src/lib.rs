@@ -27,7 +27,7 @@ pub use convolution::{Convolution, ConvolutionOperands, Direction};
 pub use driver::{LibraryInfo, compile, libraries};
 pub use error::{Error, Result};
 pub use fault::FaultKind;
-pub use gpu::{Gpu, MemoryInfo};
+pub use gpu::{Gpu, MemoryInfo, Posted};
 pub use kernel::{Grid, Kernel, Param, Template};
 pub use matmul::{Epilogue, Matmul, MatmulOperands, Matrix, Scalar};
 pub use pages::{Pages, REGION_BYTES};

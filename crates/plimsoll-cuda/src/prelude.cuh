@@ -278,11 +278,18 @@ DEVICE void fault(Note* cell, u64 kind, i64 value, i64 bound) {
 
 struct Words { u32 at[4]; };
 
+// All 64 bits of a product, by one instruction: left to itself the compiler multiplies wide numbers.
+#ifdef PLIMSOLL_EMULATED
+DEVICE u64 wide_product(u32 x, u32 y) { return (u64)x * y; }
+#else
+DEVICE u64 wide_product(u32 x, u32 y) { u64 z; asm("mul.wide.u32 %0, %1, %2;" : "=l"(z) : "r"(x), "r"(y)); return z; }
+#endif
+
 DEVICE Words philox(u64 seed, u64 draw, u64 block) {
     u32 c0 = (u32)block, c1 = (u32)(block >> 32), c2 = (u32)draw, c3 = (u32)(draw >> 32);
     u32 k0 = (u32)seed, k1 = (u32)(seed >> 32);
     for (int round = 0; round < 10; round++) {
-        u64 p0 = (u64)0xd2511f53u * c0, p1 = (u64)0xcd9e8d57u * c2;
+        u64 p0 = wide_product(0xd2511f53u, c0), p1 = wide_product(0xcd9e8d57u, c2);
         c0 = (u32)(p1 >> 32) ^ c1 ^ k0;
         c1 = (u32)p1;
         c2 = (u32)(p0 >> 32) ^ c3 ^ k1;

@@ -274,7 +274,7 @@ fn convolve(convolution: &Convolution, operands: [&[f64]; 3]) -> Vec<f64> {
     let addresses =
         ConvolutionOperands { input, filter, output, workspace: std::ptr::null_mut(), workspace_bytes: 0 };
     // SAFETY: the operands are as large as the convolution wants them.
-    unsafe { gpu().convolve("conv2d", convolution, &addresses) }.unwrap();
+    assert!(unsafe { gpu().convolve("conv2d", convolution, &addresses) }.unwrap());
     decode(convolution.scalar, &words[result], operands[result].len())
 }
 

@@ -125,7 +125,9 @@ impl Shortage {
         match self.cause {
             Cause::Limit { short } => {
                 let enough = Bytes::new(self.limit.unwrap_or(self.committed).saturating_add(short));
-                format!("a limit of at least {enough}, a smaller batch, or dropping what is listed above")
+                format!(
+                    "a limit of at least {enough} for this block alone, a smaller batch, or dropping what is listed above"
+                )
             }
             Cause::Addresses => "a smaller request, or a source of pages with larger regions".to_owned(),
             Cause::Source => {

@@ -4,9 +4,11 @@
 //! (file, line, scope, op) of the user's call. Interning keeps every distinct site for the life of the
 //! process: there are as many as a program has lines times layers, so this is kilobytes.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::{OnceLock, PoisonError, RwLock};
+
+use crate::LongList;
 
 /// What a block is for. The ninth row of every report, `rounding`, is not an owner one can ask for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -121,26 +123,31 @@ impl fmt::Display for Region {
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Site(u32);
 
-/// The four parts of a site; all strings are interned, too.
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+/// The four parts of a site; all strings are interned, too. Those that differ most come first in a comparison.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Parts<'a> {
-    file: &'a str,
     line: u32,
-    scope: &'a str,
     op: &'a str,
+    scope: &'a str,
+    file: &'a str,
 }
 
-/// The process-wide table of sites. `parts[i]` describes `Site(i)`.
+/// The process-wide table of sites. `parts[i]` describes `Site(i)`. It grows with a model's layers, so it is made of
+/// small pieces: trees and a long list.
 struct Table {
-    numbers: HashMap<Parts<'static>, u32>,
-    strings: HashSet<&'static str>,
-    parts: Vec<Parts<'static>>,
+    numbers: BTreeMap<Parts<'static>, u32>,
+    strings: BTreeSet<&'static str>,
+    parts: LongList<Parts<'static>>,
 }
 
 impl Table {
     fn new() -> Self {
         let unknown = Parts { file: "", line: 0, scope: "", op: "" };
-        Self { numbers: HashMap::from([(unknown, 0)]), strings: HashSet::new(), parts: vec![unknown] }
+        Self {
+            numbers: BTreeMap::from([(unknown, 0)]),
+            strings: BTreeSet::new(),
+            parts: std::iter::once(unknown).collect(),
+        }
     }
 
     fn text(&mut self, text: &str) -> &'static str {

@@ -7,7 +7,9 @@ use crate::error::{Cause, Shortage};
 use crate::map::{Map, Place, Refusal, rounded_size};
 use crate::stats::Ledger;
 use crate::sync::ThreadMark;
-use crate::{BlockInfo, Label, OutOfMemory, Owner, Region, Site, Snapshot, Source, Stats, TraceEvent};
+use crate::{
+    BlockInfo, Label, LongList, OutOfMemory, Owner, Region, Site, Snapshot, Source, Stats, TraceEvent,
+};
 
 /// How many holders an error lists.
 const N_HOLDERS: usize = 8;
@@ -30,7 +32,7 @@ pub(crate) struct State {
     pub(crate) map: Map,
     pub(crate) ledger: Ledger,
     /// Live blocks by number, and the numbers to use next.
-    blocks: Vec<Option<Record>>,
+    blocks: LongList<Option<Record>>,
     vacant: Vec<BlockId>,
     step: OpenStep,
     /// A parameter, optimizer state or graph was dropped and nothing was acquired since: freed granules go
@@ -69,7 +71,7 @@ impl State {
         Self {
             map: Map::new(source),
             ledger: Ledger::default(),
-            blocks: Vec::new(),
+            blocks: LongList::default(),
             vacant: Vec::new(),
             step: OpenStep::default(),
             disposing: false,

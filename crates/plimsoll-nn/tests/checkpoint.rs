@@ -207,8 +207,37 @@ fn hostile_files_are_refused_in_words() {
     says(&kernel("[2,1]", "[0,8]").replace("F32", "I32"), &[0; 8], "int32");
     let two = r#"{"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]},"b":{"dtype":"F32","shape":[2],"data_offsets":[4,12]}}"#;
     says(two, &[0; 12], "damaged");
+    let twice = r#"{"a":{"dtype":"U8","shape":[2],"data_offsets":[0,2]},"a":{"dtype":"U8","shape":[2],"data_offsets":[2,4]}}"#;
+    says(twice, &[0; 4], "is there twice");
     let noted = r#"{"__metadata__":{"plimsoll":"{}"},"dense.kernel":{"dtype":"F32","shape":[2,1],"data_offsets":[0,8]}}"#;
     says(noted, &[0; 8], "no checksum");
+}
+
+#[test]
+fn a_header_of_any_length_is_written_read_and_checked() -> Result<()> {
+    let folder = Folder::new("long-header");
+    fs::create_dir_all(&folder.0).expect("a folder");
+    let path = folder.0.join("many.safetensors");
+    let named = |number: usize| (format!("a.rather.long.name.of.a.tensor.{number}"), number);
+    let tensors = (0..2000).map(named).map(|(name, n)| Ok((name, Tensor::from_vec(vec![n as i32; n % 4])?)));
+    checkpoint::write_tensors(&path, tensors.collect::<Result<_>>()?)?;
+    let whole = fs::read(&path).expect("the file");
+    let header = u64::from_le_bytes(whole[..8].try_into().expect("eight bytes")) as usize;
+    assert!(header > 2 << 16, "several pieces of what is read at a time, not {header} bytes");
+    let read = checkpoint::read_tensors(&path)?;
+    assert_eq!(read.len(), 2000);
+    assert_eq!(read["a.rather.long.name.of.a.tensor.1003"].to_vec::<i32>()?, [1003; 3]);
+    // A letter of the last name: the header stays in order, and only the checksum tells.
+    let mut damaged = whole.clone();
+    let at = 8 + whole[8..8 + header].windows(6).rposition(|part| part == b"tensor").expect("a name");
+    damaged[at] = b'T';
+    fs::write(&path, &damaged).expect("write");
+    let error = checkpoint::read_tensors(&path).expect_err("a damaged file").to_string();
+    assert!(error.contains("checksum"), "{error}");
+    let notes = std::iter::once(("__metadata__".to_owned(), Tensor::ones([1])?)).collect();
+    let error = checkpoint::write_tensors(&path, notes).expect_err("no name for a tensor").to_string();
+    assert!(error.contains("__metadata__"), "{error}");
+    Ok(())
 }
 
 #[test]

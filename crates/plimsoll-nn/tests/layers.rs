@@ -2,11 +2,11 @@
 //! training leaves behind.
 
 use plimsoll_nn::layers::{
-    AveragePool, BatchNorm, Conv1D, Conv1DTranspose, Conv2D, Conv2DTranspose, DepthwiseConv2D,
-    GlobalAveragePool, GroupNorm, LayerNorm, MaxPool, RMSNorm, Sequential,
+    ActivationLayer, AveragePool, BatchNorm, Conv1D, Conv1DTranspose, Conv2D, Conv2DTranspose,
+    DepthwiseConv2D, GlobalAveragePool, GroupNorm, LayerNorm, MaxPool, RMSNorm, Sequential,
 };
 use plimsoll_nn::{Layer, Mode, Model, Policy, with_policy};
-use plimsoll_tensor::{Activation, GradientTape, Result, Tensor};
+use plimsoll_tensor::{Activation, GradientTape, Result, Tensor, set_seed};
 use serde_json::Value;
 
 /// Recorded values have 15 digits after the point, and both sides compute in float64: what is left is the order of sums.
@@ -113,6 +113,38 @@ fn a_fused_activation_keeps_the_output_and_a_pool_one_byte_for_each_of_its_own()
     let model = Sequential::new().add(conv).add(MaxPool::new(2)).build([6, 6, 4])?;
     // The convolution's input, its output, from which relu's slope is read, and the positions of the greatest.
     assert_eq!(model.summary(2)?.kept_bytes, 2 * (6 * 6 * (4 + 8) * 4 + 3 * 3 * 8));
+    Ok(())
+}
+
+#[test]
+fn a_relu_inside_batch_norm_keeps_nothing_and_changes_no_bit() -> Result<()> {
+    let around = |middle: Sequential| middle.add(Conv2D::new(4, 1)).build([16, 16, 8]);
+    let inside = |activation| around(Sequential::new().add(BatchNorm::new().activation(activation)));
+    let behind =
+        |activation| around(Sequential::new().add(BatchNorm::new()).add(ActivationLayer(activation)));
+    let x = Tensor::randn([3, 16, 16, 8])?;
+    let kept = |model: Result<Model>| -> Result<usize> {
+        let (model, tape) = (model?, GradientTape::new());
+        let _y = tape.record(|| model.forward(&x, Mode::Train))?;
+        Ok(tape.saved().bytes())
+    };
+    // Beta has eight numbers more.
+    assert_eq!(kept(inside(Activation::Relu))?, kept(inside(Activation::None))? + 8 * 4);
+    assert_eq!(kept(behind(Activation::Relu))?, kept(inside(Activation::None))? + 3 * 16 * 16 * 8 * 4);
+    for activation in [Activation::Relu, Activation::Tanh, Activation::Gelu] {
+        set_seed(3);
+        let inside = inside(activation)?;
+        set_seed(3);
+        let behind = behind(activation)?;
+        let names = |model: &Model| -> Vec<String> {
+            model.variables().iter().map(|variable| variable.name().to_owned()).collect()
+        };
+        assert_eq!(names(&inside), names(&behind));
+        for mode in [Mode::Train, Mode::Infer] {
+            let [inside, behind] = [&inside, &behind].map(|model| model.forward(&x, mode)?.to_vec::<f32>());
+            assert_eq!(inside?, behind?, "{activation:?}");
+        }
+    }
     Ok(())
 }
 

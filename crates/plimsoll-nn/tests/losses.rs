@@ -274,6 +274,56 @@ fn one_warning_for_predictions_that_are_no_probabilities() -> Result<()> {
 }
 
 #[test]
+fn sparse_with_smoothing_and_a_class_that_does_not_count() -> Result<()> {
+    let loss = SparseCategoricalCrossentropy::new().from_logits(true);
+    let classes = Tensor::from_slice(&CLASSES, 3)?;
+    let smoothed = [
+        0.06718774916109874,
+        0.008517697898232077,
+        -0.10304574712316211,
+        0.027340300063831344,
+        -0.29029905775219556,
+        0.1627711093805931,
+        0.12492294063926893,
+        0.0026050077323336042,
+        0.26402083807383775,
+        0.005226382418788429,
+        0.0022269839126447598,
+        -0.27147420440527087,
+    ];
+    let smooth = loss.clone().label_smoothing(0.1);
+    check(&smooth, &classes, [0.6159811347019678, 2.823118844154345, 2.208289670254397], &smoothed)?;
+
+    let others = |loss: &dyn Loss, labels: [i64; 3], losses: [f64; 3], gradient: [f64; 12]| {
+        let (labels, predictions) = (Tensor::from_slice(&labels, 3)?, rows(&LOGITS)?);
+        assert_close(&loss.losses(&labels, &predictions)?, &losses);
+        let tape = GradientTape::new();
+        tape.watch(&predictions)?;
+        let mean = tape.record(|| loss.call(&labels, &predictions))?;
+        assert_close(&mean, &[losses.iter().sum::<f64>() / 2.0]);
+        let [actual] = tape.gradient(&mean, [&predictions])?;
+        assert_close(&actual, &gradient);
+        Ok::<_, plimsoll_tensor::Error>(())
+    };
+    let (zeros, no_class) = ([0.0; 4], loss.clone().ignore_class(-1));
+    let first = [0.1132816237416481, 0.025276546847348112, -0.19206862068474317, 0.05351045009574701];
+    let last = [0.40853125711075655, 0.02033957362818264, 0.015840475868967138, -0.4447113066079063];
+    let gradient = [first, zeros, last].concat().try_into().expect("three rows");
+    others(&no_class, [2, -1, 3], [0.4847311347019678, 0.0, 2.202039670254397], gradient)?;
+    let first = [0.1007816237416481, 0.012776546847348112, -0.1545686206847432, 0.04101045009574701];
+    let last = [0.39603125711075654, 0.00783957362818264, 0.003340475868967137, -0.40721130660790633];
+    let gradient = [first, zeros, last].concat().try_into().expect("three rows");
+    others(&smooth.ignore_class(0), [2, 0, 3], [0.6159811347019678, 0.0, 2.208289670254397], gradient)?;
+
+    let loss = SparseCategoricalCrossentropy::new().label_smoothing(0.2).ignore_class(-1);
+    let labels = Tensor::from_slice(&[2i64, 1, -1], 3)?;
+    assert_close(&loss.losses(&labels, &rows(&SOFT)?)?, &[1.2647925705421608, 2.4177144326437525, 0.0]);
+    let none = Tensor::from_slice(&[-1i64; 3], [3, 1])?;
+    assert!(loss.call(&none, &rows(&SOFT)?)?.item::<f64>()?.is_nan());
+    Ok(())
+}
+
+#[test]
 fn what_does_not_fit_is_refused() -> Result<()> {
     let predictions = rows(&LOGITS)?;
     let sparse = SparseCategoricalCrossentropy::new();

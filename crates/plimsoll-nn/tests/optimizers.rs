@@ -361,3 +361,25 @@ fn narrow_gradients_add_up_in_single_precision() -> Result<()> {
     assert!(error.contains("a gradient of [2] cannot be added to one of [1]"), "{error}");
     Ok(())
 }
+
+#[test]
+fn variables_of_several_ops_are_updated_as_each_would_be_alone() -> Result<()> {
+    let make = |n: usize| Ok(Variable::new(Tensor::full([3], n as f64 / 7.0)?).named(&format!("v{n}")));
+    let gradient = |n: usize, step: usize| Tensor::full([3], (n * step) as f64 / 11.0 - 3.0);
+    // One op takes 64 of them.
+    let variables: Vec<Variable> = (0..150).map(make).collect::<Result<_>>()?;
+    let mut together = Adam::new(0.1).build();
+    for step in 1..3 {
+        let gradients = (0..150).map(|n| gradient(n, step)).collect::<Result<_>>()?;
+        together.apply_gradients(gradients, &variables)?;
+    }
+    assert_eq!(together.steps()?, 2);
+    for n in [0, 63, 64, 127, 128, 149] {
+        let (alone, mut optimizer) = ([make(n)?], Adam::new(0.1).build());
+        for step in 1..3 {
+            optimizer.apply_gradients(vec![gradient(n, step)?], &alone)?;
+        }
+        assert_eq!(variables[n].to_vec::<f32>()?, alone[0].to_vec::<f32>()?, "variable {n}");
+    }
+    Ok(())
+}

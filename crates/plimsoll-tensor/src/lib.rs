@@ -51,7 +51,7 @@ pub use ops::{
 pub use piece::{Piece, Return, elements, elements_mut};
 pub use plimsoll_memory::{Bytes, FileMap, Owner};
 pub use random::{Generator, set_seed};
-pub use read::HostBytes;
+pub use read::{HostBytes, Later};
 pub use report::Report;
 pub use shape::{Axes, IntoAxes, IntoExtents, IntoShape, MAX_RANK, Shape};
 pub use step::{RecordInput, Step, StepRecord};

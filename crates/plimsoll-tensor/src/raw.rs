@@ -7,6 +7,8 @@ use std::fs::File;
 use std::path::Path;
 use std::sync::Arc;
 
+use plimsoll_memory::LongList;
+
 use crate::context;
 use crate::device::Device;
 use crate::dtype::DType;
@@ -93,6 +95,6 @@ impl Variable {
                 None => Update::new(op, &[variable], &[]),
             }
         };
-        update::apply(places.iter().map(update).collect::<Result<_>>()?)
+        update::apply(places.iter().map(update).collect::<Result<LongList<_>>>()?)
     }
 }

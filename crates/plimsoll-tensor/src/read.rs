@@ -3,9 +3,11 @@
 use std::ops::{Deref, Range};
 use std::sync::Arc;
 
+use plimsoll_cuda::Posted;
+
 use crate::context;
 use crate::device::Device;
-use crate::dtype::Element;
+use crate::dtype::{DType, Element};
 use crate::error::{Error, ErrorKind, Result};
 use crate::op::Meta;
 use crate::shape::IntoShape;
@@ -94,6 +96,25 @@ impl Tensor {
         })
     }
 
+    /// A few values that are to be read later: those of this moment, without waiting for what is computed after it. A
+    /// ghost has none, and gives numbers that are none.
+    ///
+    /// # Errors
+    /// Memory that is full.
+    #[track_caller]
+    pub fn to_f64_later(&self) -> Result<Later> {
+        let _line = context::at_callers_line();
+        let (storage, meta) = context::replay(|| self.without_nodes().cast(DType::F64)?.contiguous())?.part();
+        if storage.device().is_ghost() {
+            return Ok(Later(Arrival::Here(vec![f64::NAN; meta.n_elems()])));
+        }
+        let first = meta.layout.offset();
+        Ok(Later(match storage.post(first * size_of::<f64>(), meta.n_bytes())? {
+            Some(posted) => Arrival::Posted(posted),
+            None => Arrival::Here(storage.copy_out(first, meta.n_elems())?),
+        }))
+    }
+
     /// The same values on another device.
     ///
     /// # Errors
@@ -137,6 +158,33 @@ impl Tensor {
             return Err(Error::new(ErrorKind::Ghost { op }));
         }
         Ok(())
+    }
+}
+
+/// Values that are on their way to the host; see [`Tensor::to_f64_later`].
+#[derive(Debug)]
+pub struct Later(Arrival);
+
+#[derive(Debug)]
+enum Arrival {
+    Here(Vec<f64>),
+    Posted(Posted),
+}
+
+impl Later {
+    /// The values, waited for if they are not there yet.
+    ///
+    /// # Errors
+    /// What went wrong on the device meanwhile.
+    pub fn get(self) -> Result<Vec<f64>> {
+        match self.0 {
+            Arrival::Here(values) => Ok(values),
+            Arrival::Posted(posted) => {
+                let bytes = posted.get()?;
+                let (values, _) = bytes.as_chunks::<{ size_of::<f64>() }>();
+                Ok(values.iter().map(|&value| f64::from_ne_bytes(value)).collect())
+            }
+        }
     }
 }
 

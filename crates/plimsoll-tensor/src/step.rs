@@ -4,16 +4,17 @@
 //! they are dropped and the random generator goes back, so a failed step leaves model, optimizer and generator as
 //! they were. Every op leaves a small record, watched or not.
 
-use plimsoll_memory::StepScope;
+use plimsoll_memory::{LongList, StepScope};
 use smallvec::SmallVec;
 
 use crate::context;
 use crate::device::Device;
+use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::execute::{Arg, Part};
 use crate::op::{OpRef, Tensors};
 use crate::shape::Shape;
-use crate::tensor::Data;
+use crate::tensor::{Data, Tensor};
 use crate::update::{self, Update};
 
 /// A training step: a function of model, optimizer and batch.
@@ -34,16 +35,33 @@ impl Step {
         context::with_step(|_| ()).is_some()
     }
 
+    /// Lets the open step change variables only if a number is finite when the device comes to it: so a step need not
+    /// wait for a loss to be read. It holds for assignments; an optimizer is given the number itself.
+    ///
+    /// # Errors
+    /// No step is open; another tensor than one float64.
+    pub fn guard(number: &Tensor) -> Result<()> {
+        if number.n_elems() != 1 || number.dtype() != DType::F64 {
+            return Err(Error::argument(
+                "guard",
+                format!("a step is guarded by one float64, not {} {}", number.shape(), number.dtype()),
+            ));
+        }
+        let part = number.reshape(())?.part();
+        context::with_step(|step| step.guard = Some(part))
+            .ok_or_else(|| Error::argument("guard", "no step is open on this thread"))
+    }
+
     /// Like [`Step::run`], and returns the records that the ops left.
     ///
     /// # Errors
     /// As [`Step::run`].
     pub fn traced<T>(device: &Device, f: impl FnOnce() -> Result<T>) -> Result<(T, Vec<StepRecord>)> {
         let (value, records) = Step::recorded(device, f)?;
-        Ok((value, records.0.into_iter().flatten().collect()))
+        Ok((value, records.into_iter().collect()))
     }
 
-    fn recorded<T>(device: &Device, f: impl FnOnce() -> Result<T>) -> Result<(T, Records)> {
+    fn recorded<T>(device: &Device, f: impl FnOnce() -> Result<T>) -> Result<(T, LongList<StepRecord>)> {
         if Step::is_open() {
             return Err(Error::argument("step", "a step is open on this thread already; steps do not nest"));
         }
@@ -53,7 +71,7 @@ impl Step {
         let close = context::on_drop(|| drop(context::replace_step(None)));
         let result = f().and_then(|value| {
             let state = context::replace_step(None).unwrap_or_default();
-            update::commit(state.updates)?;
+            update::commit_step(state.updates, state.guard.as_ref())?;
             Ok((value, state.records))
         });
         drop(close);
@@ -68,24 +86,10 @@ impl Step {
 /// What is open while a step runs.
 #[derive(Default)]
 pub(crate) struct StepState {
-    updates: Vec<Update>,
-    records: Records,
-}
-
-/// The records of a step in pieces, so that one of many ops asks for no large block outside the pool.
-#[derive(Default)]
-struct Records(Vec<Vec<StepRecord>>);
-
-impl Records {
-    /// The records of a piece.
-    const PIECE: usize = 256;
-
-    fn push(&mut self, record: StepRecord) {
-        match self.0.last_mut() {
-            Some(piece) if piece.len() < Records::PIECE => piece.push(record),
-            _ => self.0.push(vec![record]),
-        }
-    }
+    updates: LongList<Update>,
+    /// The number on which the updates depend.
+    guard: Option<Part>,
+    records: LongList<StepRecord>,
 }
 
 /// One op that ran inside a step.
@@ -138,7 +142,7 @@ impl StepState {
     }
 
     /// Takes updates that wait for the step's end.
-    pub fn stage(&mut self, updates: Vec<Update>) {
+    pub fn stage(&mut self, updates: LongList<Update>) {
         self.updates.extend(updates);
     }
 

@@ -8,6 +8,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use plimsoll_cuda::Posted;
 use plimsoll_memory::{Block, Owner, Site};
 
 use crate::context;
@@ -202,6 +203,14 @@ impl Storage {
         // (checked above), and `T` has no padding.
         unsafe { std::ptr::copy_nonoverlapping(values.as_ptr().cast(), self.ptr(), size_of_val(values)) };
         Ok(())
+    }
+
+    /// Starts a copy of bytes of a storage on a GPU to the host; nothing for one on the host.
+    pub fn post(&self, start: usize, n_bytes: usize) -> Result<Option<Posted>> {
+        assert!(start + n_bytes <= self.n_bytes(), "the bytes lie inside the block");
+        let Some(gpu) = self.device.gpu() else { return Ok(None) };
+        // SAFETY: the block holds these bytes (checked above); whoever gets it next writes in the order of the GPU's work.
+        Ok(Some(unsafe { gpu.post(self.ptr().wrapping_add(start), n_bytes) }?))
     }
 
     /// `n` elements from element `first` on, copied out; a GPU is waited for.

@@ -5,14 +5,14 @@
 
 use std::sync::{Arc, MutexGuard};
 
-use plimsoll_memory::{Block, Owner};
+use plimsoll_memory::{Block, LongList, Owner};
 use smallvec::SmallVec;
 
 use crate::context;
 use crate::error::{Error, Result};
 use crate::execute::{self, Part};
-use crate::op::{Gradient, Meta, Op, OpRef, Operand, Output, Outputs, Run};
-use crate::ops::copy;
+use crate::op::{Meta, OpRef, Operand, Output};
+use crate::ops::assign::{Assign, AssignIfFinite};
 use crate::storage::Storage;
 use crate::tensor::Tensor;
 use crate::variable::{self, Variable, VariableCell};
@@ -69,6 +69,16 @@ impl Update {
         Ok(Update { op, cells, inputs, visible: None })
     }
 
+    /// The same update, written only if a number on the device is finite; what an optimizer decides for itself is left
+    /// as it is.
+    fn guarded(mut self, guard: &Part) -> Update {
+        if self.visible.is_some() {
+            self.op = OpRef::Static(&AssignIfFinite);
+            self.inputs.push(guard.clone());
+        }
+        self
+    }
+
     /// The scratch memory that the op needs.
     fn workspace(&self) -> Result<Option<Block>> {
         let Some(first) = self.cells.first() else { return Ok(None) };
@@ -97,10 +107,10 @@ fn named_twice(cells: &[Arc<VariableCell>]) -> Option<String> {
 
 /// Assigns a tensor to a variable, now or at the end of the open step; to its master as well, if it has one.
 pub(crate) fn assign(variable: &Variable, value: &Tensor) -> Result<()> {
-    let Some(master) = variable.master() else { return apply(vec![assignment(variable, value)?]) };
+    let Some(master) = variable.master() else { return apply([assignment(variable, value)?]) };
     let assignments = [(master, master.dtype()), (variable, variable.dtype())]
         .map(|(variable, dtype)| assignment(variable, &value.cast(dtype)?));
-    apply(assignments.into_iter().collect::<Result<_>>()?)
+    apply(assignments.into_iter().collect::<Result<LongList<_>>>()?)
 }
 
 fn assignment(variable: &Variable, value: &Tensor) -> Result<Update> {
@@ -110,18 +120,26 @@ fn assignment(variable: &Variable, value: &Tensor) -> Result<Update> {
 }
 
 /// Carries updates out now, or at the end of the open step. What a replay assigns has been assigned before.
-pub(crate) fn apply(updates: Vec<Update>) -> Result<()> {
+pub(crate) fn apply(updates: impl IntoIterator<Item = Update>) -> Result<()> {
     if context::is_replaying() {
         return Ok(());
     }
-    let mut updates = Some(updates);
+    let mut updates: Option<LongList<Update>> = Some(updates.into_iter().collect());
     context::with_step(|step| step.stage(updates.take().unwrap_or_default()));
     updates.map_or(Ok(()), commit)
 }
 
+/// Carries the updates of a step out, each only if `guard` is finite where there is one.
+pub(crate) fn commit_step(updates: LongList<Update>, guard: Option<&Part>) -> Result<()> {
+    match guard {
+        None => commit(updates),
+        Some(guard) => commit(updates.into_iter().map(|update| update.guarded(guard)).collect()),
+    }
+}
+
 /// Carries updates out in order: takes all memory, then writes. The variables are locked meanwhile, so that no other
 /// thread takes hold of a value that is being written.
-pub(crate) fn commit(updates: Vec<Update>) -> Result<()> {
+fn commit(updates: LongList<Update>) -> Result<()> {
     let mut cells: Vec<&Arc<VariableCell>> = updates.iter().flat_map(|update| &update.cells).collect();
     cells.sort_by_key(|cell| cell.address());
     cells.dedup_by_key(|cell| cell.address());
@@ -172,31 +190,4 @@ fn fresh_place(cell: &VariableCell, held: &Part) -> Result<Option<Arc<Storage>>>
     let owner = if held.0.is_lent() { Owner::Parameters } else { held.0.owner() };
     let meta = cell.meta();
     context::with_owner(owner, || Storage::new(cell.device(), meta.shape(), meta.dtype, "assign")).map(Some)
-}
-
-/// Gives a variable a new value: the second input, whatever the first is.
-#[derive(Debug)]
-struct Assign;
-
-impl Op for Assign {
-    fn name(&self) -> &'static str {
-        "assign"
-    }
-
-    fn infer(&self, inputs: &[&Meta]) -> Result<Outputs> {
-        crate::op::one(*inputs[1].shape(), inputs[1].dtype)
-    }
-
-    fn run(&self, run: &mut Run<'_>) -> Result<()> {
-        copy::copy(&run.inputs[1], &run.outputs[0]);
-        Ok(())
-    }
-
-    fn gradient(&self) -> Gradient {
-        Gradient::None("assigning is not a function")
-    }
-
-    fn overwrites(&self) -> &'static [usize] {
-        &[0]
-    }
 }

@@ -10,7 +10,7 @@ use std::ops::Deref;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use plimsoll_memory::Owner;
+use plimsoll_memory::{LongList, Owner};
 
 use crate::context;
 use crate::device::Device;
@@ -179,7 +179,7 @@ impl Variable {
     }
 
     fn accumulate(&self, op: &'static dyn Op, value: &Tensor) -> Result<()> {
-        update::apply(vec![Update::new(OpRef::Static(op), &[self], &[value])?])
+        update::apply([Update::new(OpRef::Static(op), &[self], &[value])?])
     }
 
     /// Runs an op that takes the variables' values and `inputs`, and gives the variables their new values, one output
@@ -191,7 +191,7 @@ impl Variable {
     #[track_caller]
     pub fn update(op: OpRef, variables: &[&Variable], inputs: &[&Tensor]) -> Result<()> {
         let _line = context::at_callers_line();
-        update::apply(vec![Update::new(op, variables, inputs)?])
+        update::apply([Update::new(op, variables, inputs)?])
     }
 
     /// Runs several updates as [`Variable::update`] does, one after the other, all or nothing: memory for all of them is
@@ -206,7 +206,7 @@ impl Variable {
         let checked = |(op, variables, inputs): &(OpRef, &[&Variable], &[&Tensor])| {
             Update::new(op.clone(), variables, inputs)
         };
-        update::apply(updates.iter().map(checked).collect::<Result<_>>()?)
+        update::apply(updates.iter().map(checked).collect::<Result<LongList<_>>>()?)
     }
 
     pub(crate) fn cell(&self) -> &Arc<VariableCell> {

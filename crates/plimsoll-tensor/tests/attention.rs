@@ -59,3 +59,40 @@ fn a_query_that_sees_no_key_gives_zeros_and_no_gradient() {
     assert!(dv.to_vec::<f32>().unwrap().iter().all(|dv| dv.is_finite()));
     assert_eq!(dv.to_vec::<f32>().unwrap()[4..8], [0.0; 4]);
 }
+
+/// What tensor cores compute tile by tile, in several tiles of each kind and with operands that lie as a transformer's do, is
+/// what the CPU computes in f32 from the same numbers.
+#[cfg(feature = "emulated")]
+#[test]
+fn tiles_of_an_emulated_gpu_agree_with_the_cpu() {
+    let attend = |device: &Device, dtype: DType, projected: &Tensor| {
+        let projected = projected.to_device(device)?.cast(dtype)?;
+        let _on = device.enter();
+        let tape = GradientTape::new();
+        tape.watch(&projected)?;
+        let y = tape.record(|| {
+            let heads = projected.permute(&[2, 0, 3, 1, 4])?;
+            let of = |idx: usize| heads.narrow(0, idx, 1)?.squeeze(0);
+            let config = AttentionConfig { causal: true, ..Default::default() };
+            of(0)?.attention(&of(1)?, &of(2)?, &config)
+        })?;
+        let [gradient] = tape.gradient(&y, [&projected])?;
+        Ok::<_, plimsoll_tensor::Error>([y.to_f64_vec()?, gradient.to_f64_vec()?])
+    };
+    for (depth, dtype) in [(64, DType::BF16), (128, DType::F16)] {
+        let shape = [1, 150, 3, 2, depth];
+        // Numbers that the narrow dtype holds, so that both sides begin with the same.
+        let exact = Tensor::normal(shape, 0.0, 1.0, dtype).unwrap().cast(DType::F32).unwrap();
+        let expected = attend(&Device::cpu(), DType::F32, &exact).unwrap();
+        let actual = attend(&Device::emulated().unwrap(), dtype, &exact).unwrap();
+        for (actual, expected) in actual.iter().zip(&expected) {
+            for (actual, expected) in actual.iter().zip(expected) {
+                // Weights and their slopes are rounded to the narrow dtype before they are multiplied.
+                assert!(
+                    (actual - expected).abs() <= 0.02 + 0.02 * expected.abs(),
+                    "{actual}, not {expected}"
+                );
+            }
+        }
+    }
+}

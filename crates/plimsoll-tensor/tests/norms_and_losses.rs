@@ -41,10 +41,11 @@ fn through_a_matmul(
 #[test]
 fn the_output_of_a_norm_is_rebuilt_from_its_kept_statistics() -> Result<()> {
     type Norm = fn(&Tensor, &Tensor, &Tensor) -> Result<Tensor>;
-    let norms: [(Norm, usize); 3] = [
+    let norms: [(Norm, usize); 4] = [
         (|x, gamma, beta| x.layer_norm(gamma, beta, 1e-5), 2 * 96 * 4),
         (|x, gamma, _| x.rms_norm(gamma, 1e-5), 96 * 4),
         (|x, gamma, beta| Ok(x.batch_norm(gamma, beta, 1e-5)?.0), 2 * 64 * 4),
+        (|x, gamma, beta| Ok(x.batch_norm_relu(gamma, beta, 1e-5)?.0), 2 * 64 * 4),
     ];
     for (norm, statistics) in norms {
         let (lean, saved) = through_a_matmul(Saving::Lean, norm)?;
@@ -56,6 +57,65 @@ fn the_output_of_a_norm_is_rebuilt_from_its_kept_statistics() -> Result<()> {
         assert_eq!(saved.iter().filter(|value| value.0 == Form::Derived).count(), 0, "{saved:?}");
         assert_eq!(lean, fast);
     }
+    Ok(())
+}
+
+/// The output, mean and variance from x, gamma and beta.
+type BatchNorm = fn(&Tensor, &Tensor, &Tensor) -> Result<(Tensor, Tensor, Tensor)>;
+
+/// The bits of a batch norm with relu, those of its statistics, and those of the gradients of x, gamma and beta.
+fn bits_of_batch_norm(norm: BatchNorm, inputs: [&Tensor; 3], weights: &Tensor) -> Result<Vec<Vec<u64>>> {
+    let tape = GradientTape::new();
+    inputs.iter().try_for_each(|input| tape.watch(input))?;
+    let ((y, mean, variance), loss) = tape.record(|| -> Result<_> {
+        let all = norm(inputs[0], inputs[1], inputs[2])?;
+        let loss = all.0.mul(weights)?.sum(..)?;
+        Ok((all, loss))
+    })?;
+    let [dx, dgamma, dbeta] = tape.gradient(&loss, inputs)?;
+    // Float64 has a number of its own for each of float32, negative zero included.
+    let bits = |x: &Tensor| Ok(x.cast(DType::F64)?.to_vec::<f64>()?.into_iter().map(f64::to_bits).collect());
+    [y, mean, variance, dx, dgamma, dbeta].iter().map(bits).collect()
+}
+
+#[test]
+fn relu_inside_batch_norm_gives_the_bits_of_relu_behind_it() -> Result<()> {
+    set_seed(5);
+    // Norms of zero, above, below and on the edge: channels of zeros, and channels without scale, are where they could differ.
+    let scales = [1.0, -0.7, 0.0, 0.0, 0.0, 2.5, -0.0, 1e-20];
+    let shifts = [0.1, 0.0, 0.0, 0.5, -0.5, -0.0, -0.0, 1e-20];
+    for dtype in [DType::F32, DType::F64] {
+        let gamma = Tensor::from_slice(&scales, 8)?.cast(dtype)?;
+        let beta = Tensor::from_slice(&shifts, 8)?.cast(dtype)?;
+        let rows = Tensor::normal([60, 50, 8], 0.3, 1.0, dtype)?;
+        let zeros =
+            rows.mul(&Tensor::from_slice(&[1.0, 0.0, 1.0, 1.0, 0.0, 1.0, 1.0, 1.0], 8)?.cast(dtype)?)?;
+        let across = Tensor::normal([50, 60, 8], -0.2, 1.0, dtype)?.transpose(0, 1)?;
+        let weights = Tensor::normal([60, 50, 8], 0.0, 1.0, dtype)?;
+        for x in [&rows, &zeros, &across, &zeros.flip(1)?] {
+            let inside =
+                bits_of_batch_norm(|x, g, b| x.batch_norm_relu(g, b, 1e-5), [x, &gamma, &beta], &weights)?;
+            let behind = bits_of_batch_norm(
+                |x, g, b| {
+                    let (y, mean, variance) = x.batch_norm(g, b, 1e-5)?;
+                    Ok((y.into_relu()?, mean, variance))
+                },
+                [x, &gamma, &beta],
+                &weights,
+            )?;
+            assert_eq!(inside, behind, "{dtype}");
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn relu_inside_batch_norm_lets_what_is_not_a_number_through() -> Result<()> {
+    let x = Tensor::from_slice(&[f32::NAN, 1.0, 2.0, 3.0], [2, 2])?;
+    let (y, ..) = x.batch_norm_relu(&Tensor::ones(2)?, &Tensor::zeros(2)?, 1e-5)?;
+    let y = y.to_vec::<f32>()?;
+    assert!(y[0].is_nan() && y[2].is_nan(), "{y:?}");
+    assert!(y[1] == 0.0 && y[3] > 0.9, "{y:?}");
     Ok(())
 }
 

@@ -6,5 +6,5 @@
 pub mod protocol;
 pub mod workloads;
 
-pub use protocol::{Pace, measure, median};
+pub use protocol::{Pace, Timing, measure, measure_on_gpu, median};
 pub use workloads::{Workload, all};

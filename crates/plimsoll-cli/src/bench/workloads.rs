@@ -1,9 +1,9 @@
 //! The workloads: w1 to w7 with the shapes of the other frameworks' programs, and those meant for a GPU.
 
-use plimsoll::nn::Layer;
 use plimsoll::nn::layers::{Conv2D, Dense, Flatten, LSTM, MaxPool, Sequential};
 use plimsoll::nn::losses::SparseCategoricalCrossentropy;
 use plimsoll::nn::optimizers::{Adam, AdamW};
+use plimsoll::nn::{Layer, Policy};
 use plimsoll::{Activation, GradientTape, Result, Tensor, Variable};
 
 use crate::data::Feature;
@@ -160,18 +160,25 @@ fn product(n: usize) -> Result<Call> {
     Ok(Box::new(move || a.matmul(&b).map(drop)))
 }
 
-/// The workloads of the benchmark for GPUs; they run on the CPU too, if there is time.
+/// The workloads of the benchmark for GPUs; they run on the CPU too, if there is time. Precisions are those of the programs
+/// that measure others, whose float32 is multiplied as TF32 (`--tf32`).
 fn for_gpus() -> [Recipe; 5] {
     let tokens = || Feature::ids([1024], 50_257);
     let loss = SparseCategoricalCrossentropy::new().from_logits(true);
     let adamw = AdamW::new(1e-4).weight_decay(0.01);
     [
         classifier("mlp-784-1024-10-b512", perceptron(1, 1024), &[784], 10).batch(512),
-        classifier("mlp-deep-b4096", perceptron(8, 4096), &[4096], 10).batch(4096),
-        classifier("resnet50-b128", ResNet::new(Depth::Fifty), &[224, 224, 3], 1000).batch(128),
+        classifier("mlp-deep-b4096", perceptron(8, 4096), &[4096], 10)
+            .batch(4096)
+            .precision(Policy::MixedBfloat16),
+        classifier("resnet50-b128", ResNet::new(Depth::Fifty), &[224, 224, 3], 1000)
+            .batch(128)
+            .precision(Policy::MixedBfloat16),
         classifier("lstm-b256", Sequential::new().add(LSTM::new(512)).add(Dense::new(10)), &[128, 256], 10)
             .batch(256),
-        Recipe::new("gpt2-124m", Gpt::SMALL, tokens(), tokens(), loss).batch(16),
+        Recipe::new("gpt2-124m", Gpt::SMALL, tokens(), tokens(), loss)
+            .batch(16)
+            .precision(Policy::MixedBfloat16),
     ]
     .map(|recipe| recipe.about("of the benchmark for GPUs, AdamW").optimizer(adamw))
 }

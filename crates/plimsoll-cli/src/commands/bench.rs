@@ -1,17 +1,17 @@
 //! `plimsoll bench`: one workload, timed and measured.
 
-use plimsoll::Bytes;
 use plimsoll::nn::train::{Pair, Trainer, Until};
 use plimsoll::nn::with_policy;
+use plimsoll::{Bytes, Device};
 use plimsoll_cpu::threads;
 
 use super::row;
 use crate::bench::workloads::Call;
-use crate::bench::{self, Pace, Workload, measure};
+use crate::bench::{self, Pace, Timing, Workload, measure, measure_on_gpu};
 use crate::event::{BenchEvent, Event};
 use crate::failure::Failure;
 use crate::machine::Resident;
-use crate::options::BenchOptions;
+use crate::options::{BenchOptions, RunOptions};
 use crate::recipe::Recipe;
 use crate::session::Session;
 use crate::terminal::{Style, write_line};
@@ -29,27 +29,31 @@ pub fn run(recipes: &[Recipe], options: &BenchOptions) -> Result<(), Failure> {
         return write_line(list.trim_end());
     }
     let name = options.workload.as_deref().unwrap_or_default();
-    if options.run.epochs.is_some() {
-        return Err(Failure::options("--epochs: a benchmark has one batch and no epochs; write --steps"));
-    }
-    // Before anything is made, so that everything that is counts.
-    Resident::forget_peak();
-    let base = Resident::now();
-    let session = Session::open(&options.run)?;
-    let _on = session.device.enter();
     let own = recipes.iter().find(|recipe| recipe.name() == name);
     let shipped = workloads.iter().find(|workload| workload.name() == name);
-    let call = match (shipped, own) {
-        (Some(Workload::Call { make, .. }), _) => make()?,
-        (Some(Workload::Train(recipe)), _) | (None, Some(recipe)) => training(recipe, &session, options)?,
+    let measured = match (shipped, own) {
+        (Some(Workload::Call { make, .. }), _) => Measured::Call(*make),
+        (Some(Workload::Train(recipe)), _) | (None, Some(recipe)) => Measured::Training(recipe),
         (None, None) => {
             return Err(Failure::options(format!(
                 "there is no workload `{name}`; `bench --list` lists them"
             )));
         }
     };
-    let pace = options.run.steps.map_or(Pace::STANDARD, |steps| Pace::Calls(steps.get()));
-    let timing = measure(pace, call)?;
+    let pace = measured.pace(&options.run)?;
+    // Before anything is made, so that everything that is counts.
+    Resident::forget_peak();
+    let base = Resident::now();
+    let session = Session::open(&options.run)?;
+    let _on = session.device.enter();
+    let call = match measured {
+        Measured::Training(recipe) => training(recipe, options)?,
+        Measured::Call(make) => make()?,
+    };
+    let timing = match session.device.is_host() {
+        true => measure(pace, call)?,
+        false => measure_on_gpu(pace, call, || session.device.synchronize())?,
+    };
     let stats = session.device.stats();
     let event = BenchEvent {
         workload: name.to_owned(),
@@ -62,29 +66,67 @@ pub fn run(recipes: &[Recipe], options: &BenchOptions) -> Result<(), Failure> {
         threads: threads::n_threads(),
     };
     let style = Style::of(options.run.json);
-    style.say(&describe(&event, timing.first_ms))?;
+    style.say(&describe(&event, &timing))?;
     style.emit(&Event::Bench(event))
 }
 
-fn describe(event: &BenchEvent, first_ms: f64) -> String {
+/// What is measured.
+enum Measured<'a> {
+    /// Steps of a recipe.
+    Training(&'a Recipe),
+    /// A call that this makes.
+    Call(fn() -> plimsoll::Result<Call>),
+}
+
+impl Measured<'_> {
+    /// How long warm-up and repeats are: as many steps as the options say, or a second. An epoch has as many steps as in
+    /// `train`; a call, which has no data, is an epoch of its own.
+    fn pace(&self, options: &RunOptions) -> Result<Pace, Failure> {
+        let epochs = match (options.steps, options.epochs) {
+            (Some(steps), _) => return Ok(Pace::Calls(steps.get())),
+            (None, None) => return Ok(Pace::STANDARD),
+            (None, Some(epochs)) => epochs.get(),
+        };
+        let steps = match self {
+            Measured::Training(recipe) => steps_of_epoch(recipe, options)?,
+            Measured::Call(_) => 1,
+        };
+        Ok(Pace::Calls(epochs.saturating_mul(steps)))
+    }
+}
+
+/// The steps of one pass through a recipe's data, which are only counted: a ghost has no bytes.
+fn steps_of_epoch(recipe: &Recipe, options: &RunOptions) -> Result<usize, Failure> {
+    let batch = super::batch(recipe, options)?;
+    let _on = Device::ghost_cpu().enter();
+    let batches = recipe.examples(None, batch)?.train.batch(batch)?;
+    batches.len().ok_or_else(|| {
+        let message = "--epochs: nobody knows how many examples the recipe has; write --steps";
+        Failure::options(message)
+    })
+}
+
+fn describe(event: &BenchEvent, timing: &Timing) -> String {
     let process = event.peak_anon_over_base_bytes.map_or("unknown".to_owned(), |n| Bytes::new(n).to_string());
     format!(
-        "{} on {}, {} threads\n  step       {:.3} ms median, {:.3} ms smallest, {first_ms:.1} ms the first\n  \
+        "{} on {}, {} threads\n  step       {:.3} ms median, {:.3} ms smallest, {:.1} ms the first; {} steps\n  \
          pool       {} in use at the peak, {} committed\n  process    {process} more than before",
         event.workload,
         event.device,
         event.threads,
         event.median_ms,
         event.min_ms,
+        timing.first_ms,
+        timing.n_calls,
         Bytes::new(event.peak_bytes),
         Bytes::new(event.committed_bytes),
     )
 }
 
 /// Training steps of a recipe on one fixed random batch; each reads its loss.
-fn training(recipe: &Recipe, session: &Session, options: &BenchOptions) -> Result<Call, Failure> {
+fn training(recipe: &Recipe, options: &BenchOptions) -> Result<Call, Failure> {
     let batch = super::batch(recipe, &options.run)?;
-    let model = with_policy(session.policy, || recipe.model())?;
+    let model = with_policy(super::policy(recipe, &options.run), || recipe.model())?;
     let optimizer = super::optimizer(recipe, &options.run, u64::MAX)?;
     let pair = Pair { inputs: recipe.inputs().random(batch)?, labels: recipe.labels().random(batch)? };
     let (pairs, mut steps) = (vec![pair], 0);

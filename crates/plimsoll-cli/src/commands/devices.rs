@@ -1,7 +1,8 @@
 //! `plimsoll devices`: what there is to run on.
 
-use plimsoll::Bytes;
+use plimsoll::{Bytes, Device};
 use plimsoll_cpu::{simd, threads};
+use plimsoll_cuda::LibraryInfo;
 use plimsoll_memory::GRANULE;
 use serde::Serialize;
 
@@ -22,8 +23,37 @@ struct Profile {
     free_bytes: u64,
     granularity_bytes: u64,
     instruction_set: String,
-    /// Libraries with their versions; the CPU needs none.
-    libraries: Vec<String>,
+    gpus: Vec<GpuProfile>,
+    /// What GPUs need, with versions; the CPU needs none.
+    libraries: Vec<Library>,
+}
+
+/// A GPU.
+#[derive(Debug, Serialize)]
+struct GpuProfile {
+    device: String,
+    model: String,
+    architecture: String,
+    multiprocessors: u32,
+    memory_bytes: u64,
+    free_bytes: u64,
+    granularity_bytes: u64,
+}
+
+/// A library that GPUs need.
+#[derive(Debug, Serialize)]
+struct Library {
+    name: &'static str,
+    version: Option<String>,
+    /// The file, or nothing if it cannot be used.
+    path: Option<String>,
+}
+
+impl Library {
+    fn of(info: &LibraryInfo) -> Library {
+        let path = info.place.as_ref().ok().map(|path| path.display().to_string());
+        Library { name: info.name, version: info.version.clone(), path }
+    }
 }
 
 /// Lists the devices.
@@ -34,6 +64,8 @@ pub fn run(options: &DevicesOptions) -> Result<(), Failure> {
     let memory = HostMemory::now().ok_or_else(|| {
         Failure::other("this system does not tell how much memory it has (/proc/meminfo is missing)")
     })?;
+    let (gpus, none) = gpus();
+    let libraries = plimsoll_cuda::libraries();
     let profile = Profile {
         version: 1,
         device: "cpu",
@@ -43,18 +75,64 @@ pub fn run(options: &DevicesOptions) -> Result<(), Failure> {
         free_bytes: memory.free,
         granularity_bytes: GRANULE,
         instruction_set: format!("{:?}", simd::level()).to_lowercase(),
-        libraries: Vec::new(),
+        gpus,
+        libraries: libraries.iter().map(Library::of).collect(),
     };
     if options.json {
         return write_line(&as_json(&profile)?);
     }
     let model = profile.model.as_deref().unwrap_or("unknown processor");
-    write_line(&format!(
-        "cpu      {model}, {} cores, {}\n         {} in all, {} free",
-        profile.cores,
-        profile.instruction_set,
-        Bytes::new(memory.total),
-        Bytes::new(memory.free)
-    ))?;
-    write_line("no GPU: this version runs on the CPU alone")
+    let cores = format!("{} cores, {}", profile.cores, profile.instruction_set);
+    write_line(&described("cpu", model, &cores, memory.total, memory.free))?;
+    for gpu in &profile.gpus {
+        let parts = format!("{} multiprocessors, {}", gpu.multiprocessors, gpu.architecture);
+        write_line(&described(&gpu.device, &gpu.model, &parts, gpu.memory_bytes, gpu.free_bytes))?;
+    }
+    if let Some(why) = none {
+        write_line(&format!("no GPU: {why}"))?;
+    }
+    libraries.iter().try_for_each(|library| write_line(&library_line(library)))
+}
+
+fn described(device: &str, model: &str, parts: &str, total: u64, free: u64) -> String {
+    let (total, free) = (Bytes::new(total), Bytes::new(free));
+    format!("{device:<8} {model}, {parts}\n         {total} in all, {free} free")
+}
+
+fn library_line(library: &LibraryInfo) -> String {
+    let version = library.version.as_deref().unwrap_or("-");
+    match &library.place {
+        Ok(path) => format!("{:<8} {version}, {}", library.name, path.display()),
+        Err(error) => format!("{:<8} {error}", library.name),
+    }
+}
+
+/// The GPUs that can be used, or why there is none.
+fn gpus() -> (Vec<GpuProfile>, Option<String>) {
+    let mut gpus = Vec::new();
+    loop {
+        let opened = Device::cuda(gpus.len());
+        let profile = opened.map_err(|error| error.to_string()).and_then(|device| {
+            let (Some(gpu), Some(profile)) = (device.gpu(), device.profile()) else {
+                return Err("it is no GPU".to_owned());
+            };
+            let memory = gpu.memory().map_err(|error| error.to_string())?;
+            Ok(GpuProfile {
+                device: device.name().to_owned(),
+                model: profile.name.clone(),
+                architecture: format!("sm_{}", profile.architecture),
+                multiprocessors: profile.n_multiprocessors,
+                memory_bytes: memory.total,
+                free_bytes: memory.free,
+                granularity_bytes: profile.granule,
+            })
+        });
+        match profile {
+            Ok(profile) => gpus.push(profile),
+            Err(why) => {
+                let none = gpus.is_empty().then_some(why);
+                return (gpus, none);
+            }
+        }
+    }
 }

@@ -5,6 +5,7 @@ pub mod devices;
 pub mod planned;
 pub mod train;
 
+use plimsoll::nn::Policy;
 use plimsoll::nn::optimizers::Optimizer;
 
 use crate::failure::Failure;
@@ -32,7 +33,7 @@ fn row(name: &str, about: &str) -> String {
 ///
 /// # Errors
 /// More parts than examples.
-fn batch(recipe: &Recipe, options: &RunOptions) -> Result<usize, Failure> {
+pub fn batch(recipe: &Recipe, options: &RunOptions) -> Result<usize, Failure> {
     let batch = options.batch.map_or(recipe.default_batch(), |batch| batch.get());
     let parts = options.accumulate.get();
     match parts <= batch {
@@ -43,11 +44,16 @@ fn batch(recipe: &Recipe, options: &RunOptions) -> Result<usize, Failure> {
     }
 }
 
+/// How layers compute: as the options say, or as the recipe does.
+pub fn policy(recipe: &Recipe, options: &RunOptions) -> Policy {
+    options.precision.unwrap_or(recipe.default_precision())
+}
+
 /// The optimizer that the options name, or the recipe's.
 ///
 /// # Errors
 /// An unknown name; a schedule that does not fit the number of steps.
-fn optimizer(recipe: &Recipe, options: &RunOptions, steps: u64) -> Result<Optimizer, Failure> {
+pub fn optimizer(recipe: &Recipe, options: &RunOptions, steps: u64) -> Result<Optimizer, Failure> {
     match &options.optimizer {
         Some(name) => Ok(optimizers::by_name(name)?.build()),
         None => Ok(recipe.make_optimizer(steps)?),

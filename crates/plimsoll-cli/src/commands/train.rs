@@ -4,31 +4,25 @@ use std::fs;
 use std::path::Path;
 
 use plimsoll::data::Dataset;
-use plimsoll::nn::metrics::SparseCategoricalAccuracy;
+use plimsoll::nn::Policy;
 use plimsoll::nn::train::callbacks::Checkpoint;
-use plimsoll::nn::train::{EpochEvent, History, Trainer, Until};
-use plimsoll::nn::with_policy;
+use plimsoll::nn::train::{EpochEvent, History, Trainer};
 use plimsoll_memory::Stats;
 
 use super::find;
-use crate::data::Data;
 use crate::digest::parameters_sha256;
 use crate::event::{EndEvent, Event};
 use crate::failure::{Exit, Failure};
-use crate::machine::Resident;
+use crate::least_limit;
 use crate::options::TrainOptions;
+use crate::prepared::Prepared;
 use crate::progress::Progress;
-use crate::recipe::{Length, Recipe};
+use crate::recipe::Recipe;
 use crate::reporter::{INTERRUPTED, Reporter};
 use crate::session::Session;
 use crate::stop;
 use crate::summary;
 use crate::terminal::Style;
-
-/// Batches that are made while a step runs.
-const MADE_AHEAD: usize = 1;
-/// Elements that are shuffled at a time where nobody knows how many there are.
-const SHUFFLED_AT_ONCE: usize = 4096;
 
 /// Trains a recipe.
 ///
@@ -41,7 +35,9 @@ pub fn run(recipes: &[Recipe], options: &TrainOptions) -> Result<(), Failure> {
     let _on = session.device.enter();
     stop::listen()?;
     let style = Style::of(options.run.json);
-    let ended = train(recipe, options, &session, style)?;
+    let refused = session.limit.bytes.unwrap_or(0);
+    let ended = train(recipe, options, &session, style)
+        .map_err(|failure| least_limit::named(failure, recipe, options, &session.device, refused))?;
     // Model, optimizer and data are gone by now, and their pages with them.
     let released_bytes = ended.stats.committed.saturating_sub(session.device.stats().committed);
     style.say(&summary::describe(&ended.stats, session.limit, ended.event.outside_bytes, released_bytes))?;
@@ -78,26 +74,10 @@ struct Ended {
 
 /// Trains, and drops everything that it made.
 fn train(recipe: &Recipe, options: &TrainOptions, session: &Session, style: Style) -> Result<Ended, Failure> {
-    let batch = super::batch(recipe, &options.run)?;
-    let model = with_policy(session.policy, || recipe.model())?;
-    let data = recipe.examples(options.data.as_ref(), batch)?;
-    let n = data.train.len().unwrap_or(SHUFFLED_AT_ONCE);
-    let batches = data.train.shuffle(n, session.seed).batch(batch)?.prefetch(MADE_AHEAD);
-    // As many at a time as a step holds, so that evaluating never takes more memory than training.
-    let part = batch.div_ceil(options.run.accumulate.get());
-    let held_out = data.held_out.as_ref().map(|held_out| held_out.batch(part)).transpose()?;
-    let until = until(recipe, options);
-    let steps = n_steps(until, &batches);
-
-    let mut trainer = Trainer::new(model, super::optimizer(recipe, &options.run, steps)?, recipe.loss())
-        .accumulate(options.run.accumulate.get());
-    if let Some(held_out) = &held_out {
-        trainer = trainer.held_out(held_out.clone());
-    }
-    if recipe.labels().are_classes() {
-        trainer = trainer.metric(SparseCategoricalAccuracy::new());
-    }
-    let reporter = Reporter::new(style, Progress::new(steps, session.limit.bytes));
+    let run = Prepared::new(recipe, options)?;
+    let batches = run.batches(&run.examples)?;
+    let mut trainer = run.trainer;
+    let reporter = Reporter::new(style, Progress::new(run.steps, session.limit.bytes));
     trainer = trainer.callback(reporter.clone());
     if let Some(folder) = &options.save {
         check_writable(folder)?;
@@ -107,19 +87,19 @@ fn train(recipe: &Recipe, options: &TrainOptions, session: &Session, style: Styl
         trainer.resume(folder)?;
         reporter.go_on_from(trainer.state().step);
     }
-    introduce(recipe, &data, style)?;
-    let fitted = trainer.fit(&batches, until);
-    reporter.finish();
-    let history = fitted?;
+    introduce(recipe, &run.source, style)?;
+    let history = trainer.fit(&batches, run.until)?;
     if history.stopped.is_none() {
-        tell_last_part(&mut trainer, held_out.as_ref(), &reporter)?;
+        reporter.evaluating();
+        tell_last_part(&mut trainer, run.held_out.as_ref(), &reporter)?;
     }
     let told = Told {
-        batch,
-        data: data.source.clone(),
+        batch: run.batch,
+        data: run.source,
         steps: history.steps,
         loss: reporter.last_loss(),
         median_ms: reporter.median_ms(),
+        policy: super::policy(recipe, &options.run),
         parameters_sha256: parameters_sha256(trainer.model())?,
     };
     Ok(Ended { history, stats: session.device.stats(), event: end_event(recipe, session, told) })
@@ -135,30 +115,13 @@ fn check_writable(folder: &Path) -> Result<(), Failure> {
 }
 
 /// Says what is trained, and on what.
-fn introduce(recipe: &Recipe, data: &Data, style: Style) -> Result<(), Failure> {
-    let what = match data.source.as_str() {
+fn introduce(recipe: &Recipe, source: &str, style: Style) -> Result<(), Failure> {
+    let what = match source {
         "random" => "random data, from which nothing can be learnt but by heart".to_owned(),
         "shipped" => "the data that the program ships".to_owned(),
         path => path.to_owned(),
     };
     style.say(&format!("{}: {}\ndata: {what}", recipe.name(), recipe.description()))
-}
-
-fn until(recipe: &Recipe, options: &TrainOptions) -> Until {
-    match (options.run.steps, options.run.epochs, recipe.default_length()) {
-        (Some(steps), _, _) => Until::Steps(steps.get() as u64),
-        (None, Some(epochs), _) => Until::Epochs(epochs.get() as u64),
-        (None, None, Length::Steps(steps)) => Until::Steps(steps),
-        (None, None, Length::Epochs(epochs)) => Until::Epochs(epochs),
-    }
-}
-
-/// The optimizer steps of the whole run.
-fn n_steps(until: Until, batches: &Dataset) -> u64 {
-    match until {
-        Until::Steps(steps) => steps,
-        Until::Epochs(epochs) => epochs.saturating_mul(batches.len().unwrap_or(1) as u64),
-    }
 }
 
 /// Tells of an epoch that the run ended in the middle of.
@@ -183,7 +146,7 @@ fn end_event(recipe: &Recipe, session: &Session, told: Told) -> EndEvent {
         recipe: recipe.name().to_owned(),
         device: session.device.name().to_owned(),
         batch: told.batch,
-        precision: session.policy.name(),
+        precision: told.policy.name(),
         seed: session.seed,
         data: told.data,
         version: env!("CARGO_PKG_VERSION"),
@@ -195,7 +158,7 @@ fn end_event(recipe: &Recipe, session: &Session, told: Told) -> EndEvent {
         predicted_committed_bytes: None,
         peak_bytes: stats.peak_in_use,
         committed_bytes: stats.peak_committed,
-        outside_bytes: Resident::now().map(|resident| resident.now.saturating_sub(stats.committed)),
+        outside_bytes: session.outside(stats.committed),
         limit_bytes: session.limit.bytes,
         limit_from: session.limit.from,
         recomputed_ops: None,
@@ -213,5 +176,6 @@ struct Told {
     steps: u64,
     loss: Option<f64>,
     median_ms: Option<f64>,
+    policy: Policy,
     parameters_sha256: String,
 }

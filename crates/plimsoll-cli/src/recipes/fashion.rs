@@ -1,9 +1,7 @@
 //! A convolutional network with batch norm on Fashion-MNIST.
 
 use plimsoll::Activation;
-use plimsoll::nn::layers::{
-    ActivationLayer, BatchNorm, Conv2D, Dense, Dropout, Flatten, MaxPool, Sequential,
-};
+use plimsoll::nn::layers::{BatchNorm, Conv2D, Dense, Dropout, Flatten, MaxPool, Sequential};
 use plimsoll::nn::losses::SparseCategoricalCrossentropy;
 use plimsoll::nn::optimizers::{Adam, Method};
 use plimsoll::optimizer::Schedule;
@@ -18,8 +16,7 @@ pub fn fashion() -> Recipe {
     for filters in [32, 64] {
         model = model
             .add(Conv2D::new(filters, 3).same().no_bias())
-            .add(BatchNorm::new())
-            .add(ActivationLayer(Activation::Relu))
+            .add(BatchNorm::new().activation(Activation::Relu))
             .add(MaxPool::new(2));
     }
     let model = model

@@ -132,7 +132,8 @@ impl Layer for Gpt {
     }
 }
 
-/// Adds a learned row to each position: `[batch, time, width]` to the same shape.
+/// Adds a learned row to each position: `[batch, time, width]` to the same shape, for as many positions as it was built
+/// for, or fewer.
 #[derive(Clone, Copy, Debug)]
 struct Positions(Initializer);
 
@@ -143,7 +144,10 @@ impl Layer for Positions {
 
     fn make(&self, input: &Shape) -> Result<Forward> {
         let rows = variable("embeddings", input, self.0, Fans::of_elements(input))?;
-        Forward::new(input, move |x, _| x.add(&rows))
+        Forward::new(input, move |x, _| {
+            let (time, known) = (x.shape()[1], rows.shape()[0]);
+            if time < known { x.add(&rows.narrow(0, 0, time)?) } else { x.add(&rows) }
+        })
     }
 }
 

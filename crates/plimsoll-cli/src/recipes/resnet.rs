@@ -3,9 +3,7 @@
 //! Strides are in the 3×3 convolution of a block, as everybody trains them today, not in the 1×1 before it.
 
 use plimsoll::Activation;
-use plimsoll::nn::layers::{
-    ActivationLayer, BatchNorm, Conv2D, Dense, GlobalAveragePool, MaxPool, Sequential,
-};
+use plimsoll::nn::layers::{BatchNorm, Conv2D, Dense, GlobalAveragePool, MaxPool, Sequential};
 use plimsoll::nn::losses::SparseCategoricalCrossentropy;
 use plimsoll::nn::optimizers::Sgd;
 use plimsoll::nn::{Forward, Layer};
@@ -43,9 +41,8 @@ impl ResNet {
             Depth::Eighteen => [2, 2, 2, 2],
             Depth::Fifty => [3, 4, 6, 3],
         };
-        let mut layers = normed(Sequential::new(), 64, 7, 2)
-            .add(ActivationLayer(Activation::Relu))
-            .add(MaxPool::new(3).stride(2).padding(1));
+        let mut layers =
+            normed(Sequential::new(), 64, 7, 2, Activation::Relu).add(MaxPool::new(3).stride(2).padding(1));
         for (stage, n) in n_blocks.into_iter().enumerate() {
             for number in 0..n {
                 let stride = if stage > 0 && number == 0 { 2 } else { 1 };
@@ -67,9 +64,16 @@ impl Layer for ResNet {
     }
 }
 
-/// A convolution without bias, whose shift comes from the batch norm after it.
-fn normed(layers: Sequential, filters: usize, size: usize, stride: usize) -> Sequential {
-    layers.add(Conv2D::new(filters, size).stride(stride).padding(size / 2).no_bias()).add(BatchNorm::new())
+/// A convolution without bias, whose shift comes from the batch norm after it, and what follows that.
+fn normed(
+    layers: Sequential,
+    filters: usize,
+    size: usize,
+    stride: usize,
+    activation: Activation,
+) -> Sequential {
+    let convolution = Conv2D::new(filters, size).stride(stride).padding(size / 2).no_bias();
+    layers.add(convolution).add(BatchNorm::new().activation(activation))
 }
 
 /// `relu(convolutions(x) + x)`; where the shape changes, a 1×1 convolution takes the place of `x`.
@@ -82,16 +86,17 @@ struct Block {
 
 impl Block {
     fn convolutions(self) -> (Sequential, usize) {
-        let relu = ActivationLayer(Activation::Relu);
+        let (relu, none) = (Activation::Relu, Activation::None);
         let (width, stride) = (self.width, self.stride);
         match self.depth {
             Depth::Eighteen => {
-                (normed(normed(Sequential::new(), width, 3, stride).add(relu), width, 3, 1), width)
+                let first = normed(Sequential::new(), width, 3, stride, relu);
+                (normed(first, width, 3, 1, none), width)
             }
             Depth::Fifty => {
-                let narrow = normed(Sequential::new(), width, 1, 1).add(relu);
-                let middle = normed(narrow, width, 3, stride).add(relu);
-                (normed(middle, 4 * width, 1, 1), 4 * width)
+                let narrow = normed(Sequential::new(), width, 1, 1, relu);
+                let middle = normed(narrow, width, 3, stride, relu);
+                (normed(middle, 4 * width, 1, 1, none), 4 * width)
             }
         }
     }
@@ -107,7 +112,10 @@ impl Layer for Block {
         let main = convolutions.named("main").build(input)?;
         let shortcut = match main.output_shape() == input {
             true => None,
-            false => Some(normed(Sequential::new(), filters, 1, self.stride).named("shortcut").build(input)?),
+            false => {
+                let shortcut = normed(Sequential::new(), filters, 1, self.stride, Activation::None);
+                Some(shortcut.named("shortcut").build(input)?)
+            }
         };
         Forward::new(*main.output_shape(), move |x, mode| {
             let beside = match &shortcut {

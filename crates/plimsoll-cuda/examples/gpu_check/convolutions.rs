@@ -119,7 +119,10 @@ fn convolve(bench: &Bench, convolution: &Convolution, blocks: &[Block; 4]) -> pl
         workspace_bytes: WORKSPACE_BYTES,
     };
     // SAFETY: the blocks have the extents of the convolution.
-    unsafe { bench.gpu.convolve("gpu_check", convolution, &operands) }
+    match unsafe { bench.gpu.convolve("gpu_check", convolution, &operands) }? {
+        true => Ok(()),
+        false => Err(plimsoll_cuda::Error::new("the library has no engine for it")),
+    }
 }
 
 /// Computes a convolution on both sides, and on the device twice.

@@ -64,10 +64,15 @@ impl Key {
             tf32,
             epilogue,
             writes_before: !operands.before.is_null(),
-            alignments: addresses.map(|address| 1 << (address | MAX_ALIGNMENT).trailing_zeros()),
+            alignments: addresses.map(alignment),
             workspace_bytes: operands.workspace_bytes,
         }
     }
+}
+
+/// The largest power of two that an address is a multiple of, up to the most that matters.
+fn alignment(address: usize) -> u16 {
+    1 << (address | MAX_ALIGNMENT).trailing_zeros()
 }
 
 impl Blas {
@@ -179,15 +184,20 @@ struct Plan {
 }
 
 impl Plan {
-    fn new(handle: cublasLtHandle_t, matmul: &Matmul, operands: &MatmulOperands) -> Result<Plan> {
+    /// Without an algorithm.
+    fn described(matmul: &Matmul, operands: &MatmulOperands) -> Result<Plan> {
         let Matmul { m, n, k, batch, input, output, a, b, c, .. } = *matmul;
-        let mut plan = Plan {
+        Ok(Plan {
             desc: MatmulDesc::new(matmul, operands)?,
             a: MatrixLayout::new(input, [m, k], a, batch)?,
             b: MatrixLayout::new(input, [k, n], b, batch)?,
             c: MatrixLayout::new(output, [m, n], c, batch)?,
             algorithm: cublasLtMatmulAlgo_t { data: [0; 8] },
-        };
+        })
+    }
+
+    fn new(handle: cublasLtHandle_t, matmul: &Matmul, operands: &MatmulOperands) -> Result<Plan> {
+        let mut plan = Plan::described(matmul, operands)?;
         plan.point_to(matmul, operands)?;
         let preference = Preference::new(&Key::new(matmul, operands))?;
         // SAFETY: a plain struct of numbers, for which zeros are valid.
@@ -212,13 +222,7 @@ impl Plan {
             0 => Err(Error::new("there is no algorithm for it")),
             _ => check(best.state, "the algorithm"),
         });
-        found.map_err(|error| {
-            Error::new(format!(
-                "cuBLASLt cannot compute {batch} products of {m} × {k} by {k} × {n} from {input:?} to {output:?} with \
-                 {:?}: {error}",
-                matmul.epilogue
-            ))
-        })?;
+        found.map_err(|error| Error::new(format!("cuBLASLt cannot compute {matmul:?}: {error}")))?;
         plan.algorithm = best.algo;
         Ok(plan)
     }
@@ -396,4 +400,53 @@ fn check(status: cublasStatus_t, call: &str) -> Result<()> {
     // SAFETY: the library returns a constant text that ends in zero.
     let text = unsafe { CStr::from_ptr(sys::cublasLtGetStatusString(status)) };
     Err(Error::new(format!("{call} failed with {status:?} ({})", text.to_string_lossy())))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The library checks what it is told of a product when it is told, for which it needs no GPU.
+    #[test]
+    fn the_library_takes_the_descriptions() {
+        let matrix = Matrix { transposed: true, row_stride: 64, batch_stride: 4096 };
+        let matmul = Matmul {
+            m: 64,
+            n: 64,
+            k: 64,
+            batch: 2,
+            input: Scalar::BF16,
+            output: Scalar::BF16,
+            a: matrix,
+            b: matrix,
+            c: Matrix { transposed: false, ..matrix },
+            alpha: 1.0,
+            beta: 0.0,
+            tf32: false,
+            epilogue: Epilogue::BiasGelu,
+        };
+        let address = std::ptr::without_provenance_mut(512);
+        let operands = MatmulOperands {
+            a: address,
+            b: address,
+            c: address,
+            bias: address,
+            before: address,
+            workspace: address,
+            workspace_bytes: 1 << 20,
+        };
+        match Library::Matmul.find() {
+            Ok(_) => {
+                let mut plan = Plan::described(&matmul, &operands).unwrap();
+                plan.point_to(&matmul, &operands).unwrap();
+                Preference::new(&Key::new(&matmul, &operands)).unwrap();
+            }
+            Err(missing) => assert!(missing.to_string().contains("libcublasLt.so.13"), "{missing}"),
+        }
+    }
+
+    #[test]
+    fn alignments_are_powers_of_two_up_to_the_most() {
+        assert_eq!([512, 2, 48, 256 + 16, 1].map(alignment), [256, 2, 16, 16, 1]);
+    }
 }

@@ -8,6 +8,7 @@ mod dnn;
 mod handles;
 mod libraries;
 mod pages;
+mod posts;
 mod staging;
 
 use std::ffi::{CString, c_int, c_void};
@@ -21,6 +22,7 @@ pub(crate) use self::cache::Cache;
 pub(crate) use self::compile::compile_cached;
 use self::context::{Context, check};
 use self::dnn::Dnn;
+use self::posts::Posts;
 use self::staging::Staging;
 use crate::backend::{Backend, Function};
 use crate::convolution::{Convolution, ConvolutionOperands};
@@ -40,6 +42,7 @@ pub(crate) fn open(number: usize) -> Result<(Box<dyn Backend>, Profile)> {
     let (context, profile) = Context::open(number)?;
     let driver = Driver {
         staging: Mutex::new(None),
+        posts: Mutex::new(None),
         modules: Mutex::new(Vec::new()),
         blas: Mutex::new(None),
         dnn: Mutex::new(None),
@@ -53,6 +56,7 @@ pub(crate) fn open(number: usize) -> Result<(Box<dyn Backend>, Profile)> {
 /// A GPU of the driver's. What is not always needed is made when it first is.
 struct Driver {
     staging: Mutex<Option<Staging>>,
+    posts: Mutex<Option<Posts>>,
     /// What kernels were loaded in.
     modules: Mutex<Vec<Module>>,
     blas: Mutex<Option<Blas>>,
@@ -63,11 +67,11 @@ struct Driver {
 }
 
 /// Calls with the value behind a lock, which is made if it is not there yet.
-fn with<T>(
+fn with<T, R>(
     cell: &Mutex<Option<T>>,
     make: impl FnOnce() -> Result<T>,
-    call: impl FnOnce(&mut T) -> Result<()>,
-) -> Result<()> {
+    call: impl FnOnce(&mut T) -> Result<R>,
+) -> Result<R> {
     let mut guard = cell.lock().unwrap_or_else(PoisonError::into_inner);
     let value = match guard.take() {
         Some(value) => value,
@@ -131,6 +135,35 @@ impl Backend for Driver {
         self.context.synchronize()
     }
 
+    unsafe fn post(&self, from: *const u8, n_bytes: usize) -> Result<Option<u32>> {
+        self.context.enter()?;
+        let mut slot = None;
+        with(
+            &self.posts,
+            || Posts::new(&self.context),
+            |posts| {
+                // SAFETY: the caller vouches for the address.
+                slot = unsafe { posts.post(address(from), n_bytes) }?;
+                Ok(())
+            },
+        )?;
+        Ok(slot)
+    }
+
+    fn fetch(&self, slot: u32, to: &mut [u8]) -> Result<()> {
+        self.context.enter()?;
+        with(
+            &self.posts,
+            || Posts::new(&self.context),
+            |posts| {
+                // SAFETY: the event is alive as long as the slots.
+                check(unsafe { sys::cuEventSynchronize(posts.arrival(slot)) }, "cuEventSynchronize")?;
+                posts.take(slot, to);
+                Ok(())
+            },
+        )
+    }
+
     unsafe fn copy(&self, from: *const u8, to: *mut u8, n_bytes: usize) -> Result<()> {
         if n_bytes == 0 {
             return Ok(());
@@ -159,7 +192,7 @@ impl Backend for Driver {
         with(&self.blas, make, |blas| unsafe { blas.matmul(matmul, operands) })
     }
 
-    unsafe fn convolve(&self, convolution: &Convolution, operands: &ConvolutionOperands) -> Result<()> {
+    unsafe fn convolve(&self, convolution: &Convolution, operands: &ConvolutionOperands) -> Result<bool> {
         self.context.enter()?;
         let make = || Dnn::new(&self.context);
         // SAFETY: the caller vouches for the addresses.

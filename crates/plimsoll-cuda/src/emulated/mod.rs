@@ -129,10 +129,10 @@ impl Backend for Emulated {
         Ok(())
     }
 
-    unsafe fn convolve(&self, convolution: &Convolution, operands: &ConvolutionOperands) -> Result<()> {
+    unsafe fn convolve(&self, convolution: &Convolution, operands: &ConvolutionOperands) -> Result<bool> {
         // SAFETY: the caller promises it.
         unsafe { convolution::run(convolution, operands) };
-        Ok(())
+        Ok(true)
     }
 
     fn synchronize(&self) -> Result<()> {

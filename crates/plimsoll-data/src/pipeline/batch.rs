@@ -3,7 +3,7 @@
 use std::ops::Index;
 use std::sync::{Arc, Mutex};
 
-use plimsoll_tensor::{Error, Piece, Result, Return, Tensor};
+use plimsoll_tensor::{Device, Error, Owner, Piece, Result, Return, Tensor, with_owner};
 
 use super::allowance::Slot;
 use super::makers::{Made, Shared};
@@ -52,6 +52,14 @@ impl Batch {
             };
         }
         Ok(Batch { tensors: tensors?, spec: spec.clone(), epoch, number })
+    }
+
+    /// The same batch on another device; itself if it is there.
+    pub(super) fn brought_to(mut self, device: &Device) -> Result<Batch> {
+        for tensor in &mut self.tensors {
+            *tensor = with_owner(Owner::Data, || tensor.to_device(device))?;
+        }
+        Ok(self)
     }
 
     /// The tensors, one for each field: `let [x, y] = batch.tensors()?`.

@@ -9,6 +9,10 @@
 //! back to the pool when dropped: waiting would never end, refusing would make `collect` fail, and whether it
 //! happens depends on the consumer's program alone. Its bytes are counted like all others.
 //!
+//! A GPU's batches are made in memory of its host, which is where the block is taken, and copied over when the loop takes
+//! them: such a batch is a block of the GPU's pool, counted as data, and its part of the host's block is filled anew at
+//! once. The copy goes through the driver's own staging memory, so nobody waits for the GPU.
+//!
 //! Without prefetching and with one worker there are no threads: the consumer makes the batch that it asks for.
 
 mod allowance;
@@ -80,7 +84,12 @@ enum State {
 struct Running {
     shared: Arc<Shared>,
     maker: Arc<Maker>,
+    /// Where batches are made.
     device: Device,
+    /// Where the loop wants them.
+    wanted_on: Device,
+    /// A batch that could not be brought there, for want of memory.
+    waiting: Option<Batch>,
     /// Who began the iteration.
     caller: &'static Location<'static>,
     threads: Vec<JoinHandle<()>>,
@@ -110,13 +119,16 @@ impl Running {
         (epoch, first): (u64, u64),
         caller: &'static Location<'static>,
     ) -> Result<Running> {
-        let device = Device::current();
+        let wanted_on = Device::current();
+        let device = wanted_on.host();
         let taken = at_line(caller.file(), caller.line(), || Allowance::take(node, options, &device));
         let Allowance { slots, mut scratch, session, most_ahead } = taken?;
         let is_tuned = options.prefetch == Prefetch::Auto;
         let shared = Arc::new(Shared::new(slots, first, most_ahead, is_tuned));
         let maker = Arc::new(Maker { node: node.clone(), session, epoch, n_workers: options.n_workers });
-        let mut running = Running { shared, maker, device, caller, threads: Vec::new(), scratch: None };
+        let threads = Vec::new();
+        let mut running =
+            Running { shared, maker, device, wanted_on, waiting: None, caller, threads, scratch: None };
         let n_threads = if running.device.is_ghost() { 0 } else { options.n_threads() };
         for number in 0..n_threads {
             let (shared, maker) = (running.shared.clone(), running.maker.clone());
@@ -134,13 +146,16 @@ impl Running {
     }
 
     fn next(&mut self) -> Option<Result<Batch>> {
+        if let Some(batch) = self.waiting.take() {
+            return Some(self.bring(batch));
+        }
         loop {
             match self.shared.turn(self.threads.is_empty(), &self.maker) {
                 Turn::Made(number, made) => {
                     let made = made.and_then(|made| {
                         Batch::lend(&self.shared, made, self.maker.node.spec(), self.maker.epoch, number)
                     });
-                    return Some(made);
+                    return Some(made.and_then(|batch| self.bring(batch)));
                 }
                 Turn::Over => return None,
                 Turn::NeedsSlot => {
@@ -157,6 +172,18 @@ impl Running {
                 }
             }
         }
+    }
+}
+
+impl Running {
+    /// Brings a batch to where the loop wants it. If there is no memory for it, it waits for the next attempt.
+    fn bring(&mut self, batch: Batch) -> Result<Batch> {
+        let brought =
+            at_line(self.caller.file(), self.caller.line(), || batch.clone().brought_to(&self.wanted_on));
+        if brought.as_ref().is_err_and(Error::is_out_of_memory) {
+            self.waiting = Some(batch);
+        }
+        brought
     }
 }
 

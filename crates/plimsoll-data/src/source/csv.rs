@@ -102,7 +102,7 @@ impl Csv {
         };
         let fields = self.fields(&header);
         let places = fields.iter().map(|field| self.places(field, &header)).collect::<Result<Vec<_>>>()?;
-        let device = Device::current();
+        let device = Device::current().host();
         let mut pieces = Vec::new();
         for (field, places) in fields.iter().zip(&places) {
             let n_bytes = n_records * places.len() * field.dtype.size();

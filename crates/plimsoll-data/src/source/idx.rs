@@ -58,7 +58,7 @@ fn inflate(path: &Path, mut file: impl Read, compressed_bytes: u64) -> Result<Te
         let detail = format!("{shape} of {dtype} cannot come out of {compressed_bytes} compressed bytes");
         return Err(Error::format(path, detail));
     }
-    let device = Device::current();
+    let device = Device::current().host();
     let mut piece = Piece::acquire(&device, n_bytes, "read_idx")?;
     if !device.is_ghost() {
         file.read_exact(piece.bytes_mut()).map_err(|error| damaged(path, error, "the values"))?;

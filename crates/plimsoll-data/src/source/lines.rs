@@ -38,7 +38,7 @@ impl Lines {
         n += usize::from(last < n_bytes);
         longest = longest.max(n_bytes - last);
         // The places are read on this machine, whatever device is current.
-        let device = Device::current();
+        let device = Device::current().host();
         let device = if device.is_ghost() { Device::cpu() } else { device };
         let mut starts = Piece::acquire(&device, (n + 1) * size_of::<i64>(), "lines")?;
         let places = elements_mut::<i64>(starts.bytes_mut()).unwrap_or_default();

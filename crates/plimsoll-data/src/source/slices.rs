@@ -3,7 +3,7 @@
 
 use std::ops::Range;
 
-use plimsoll_tensor::{Error, HostBytes, Owner, Result, Shape, Tensor};
+use plimsoll_tensor::{Error, HostBytes, Owner, Result, Shape, Tensor, with_owner};
 
 use crate::example::{Example, ExampleMut};
 use crate::node::{Count, Item, Node, Plan, Work};
@@ -88,6 +88,12 @@ impl Slices {
             fields.push(Field::new(name, tensor.dtype(), Shape::new(dims)?)?);
         }
         let n = n.map_or(0, |(_, n)| n as u64);
+        // Batches are made on the host, whichever device wants them.
+        let on_host = |(name, tensor): &(String, Tensor)| {
+            let host = tensor.device().host();
+            Ok((name.clone(), with_owner(Owner::Data, || tensor.to_device(&host))?))
+        };
+        let slices: Vec<(String, Tensor)> = slices.iter().map(on_host).collect::<Result<_>>()?;
         let read = |(name, tensor): &(String, Tensor)| match tensor.device().is_ghost() {
             true => Ok(None),
             false => match tensor.host_bytes() {

@@ -10,6 +10,7 @@
 //! memory, so that a run which fits under a limit can also be resumed under it.
 
 mod file;
+mod header;
 mod name_map;
 mod pattern;
 
@@ -123,7 +124,7 @@ pub fn load(folder: impl AsRef<Path>, model: &Model, optimizer: &[Variable]) -> 
     let named = named_variables(&path, model, optimizer)?;
     check_same(&file, &named)?;
     let places: Vec<(&Variable, u64)> =
-        named.iter().map(|(name, variable)| (variable, file.entries()[name].offset)).collect();
+        named.iter().map(|(name, variable)| (variable, file.place(&file.entries()[name]))).collect();
     Variable::read_file(file.file(), &path, &places)?;
     Ok(state)
 }
@@ -197,7 +198,7 @@ pub fn read_tensors(path: impl AsRef<Path>) -> Result<BTreeMap<String, Tensor>> 
 #[track_caller]
 pub fn write_tensors(path: impl AsRef<Path>, tensors: BTreeMap<String, Tensor>) -> Result<()> {
     let _line = at_callers_line();
-    file::write(path.as_ref(), tensors.into_iter().collect(), note("tensors", None))
+    file::write(path.as_ref(), tensors, note("tensors", None))
 }
 
 /// What a file says about itself, besides its tensors.
@@ -240,8 +241,8 @@ fn unique(path: &Path, named: impl Iterator<Item = (String, Variable)>) -> Resul
 }
 
 /// The values to be saved: those in full precision.
-fn values(named: &Named) -> Vec<(String, Tensor)> {
-    named.iter().map(|(name, variable)| (name.clone(), full(variable).value())).collect()
+fn values(named: &Named) -> impl Iterator<Item = (String, Tensor)> {
+    named.iter().map(|(name, variable)| (name.clone(), full(variable).value()))
 }
 
 /// The variable itself, or its master.

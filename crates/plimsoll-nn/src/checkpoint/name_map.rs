@@ -9,7 +9,8 @@ use std::path::Path;
 
 use plimsoll_tensor::{Error, Result, Step, Tensor, Variable, at_callers_line};
 
-use super::file::{Entry, TensorFile};
+use super::file::TensorFile;
+use super::header::Entry;
 use super::pattern::Pattern;
 use super::{Differences, Named, full, unique};
 use crate::model::Model;
@@ -314,7 +315,7 @@ impl Part<'_> {
         if let ([only], Change::Nothing) = (&*self.from, self.change) {
             let entry = &file.entries()[only];
             if entry.dtype.as_ref().ok() == Some(&dtype) {
-                return Variable::read_file(file.file(), file.path(), &[(self.variable, entry.offset)]);
+                return Variable::read_file(file.file(), file.path(), &[(self.variable, file.place(entry))]);
             }
         }
         let mut sum: Option<Tensor> = None;

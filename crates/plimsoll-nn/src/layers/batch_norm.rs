@@ -1,28 +1,29 @@
 //! `BatchNorm`: each channel to mean 0 and variance 1, over the batch while training, by running statistics else.
 
-use plimsoll_tensor::{Result, Shape, Tensor, Variable};
+use plimsoll_tensor::{Activation, Result, Shape, Tensor, Variable};
 
 use super::last_extent;
 use crate::initializer::{Fans, Initializer};
 use crate::layer::{Forward, Layer, variable, variable_apart};
 use crate::model::Mode;
 
-/// `(x - mean) / √(variance + epsilon) * gamma + beta` over all axes but the last, the channels; the shape stays.
+/// `activation((x - mean) / √(variance + epsilon) * gamma + beta)` over all axes but the last, the channels; the shape stays.
 ///
 /// Training takes mean and variance from the batch and moves the running ones towards them; inference uses the running
 /// ones. Variables, all `[channels]`: `gamma`, ones, and `beta`, zeros; and, not trained, `moving_mean`, zeros, and
 /// `moving_variance`, ones, which moves towards the variance divided by n - 1, as in PyTorch. Kept for backward: the input
-/// and two numbers per channel.
+/// and two numbers per channel; a relu as activation keeps nothing more, others keep what they need.
 #[derive(Clone, Copy, Debug)]
 pub struct BatchNorm {
     epsilon: f64,
     momentum: f64,
+    activation: Activation,
 }
 
 impl BatchNorm {
     /// A norm with PyTorch's epsilon, 1e-5, whose running statistics keep 0.9 of themselves at each step.
     pub fn new() -> BatchNorm {
-        BatchNorm { epsilon: 1e-5, momentum: 0.9 }
+        BatchNorm { epsilon: 1e-5, momentum: 0.9, activation: Activation::None }
     }
 
     /// This norm with another epsilon.
@@ -34,6 +35,12 @@ impl BatchNorm {
     /// momentum is one less this.
     pub fn momentum(self, momentum: f64) -> BatchNorm {
         BatchNorm { momentum, ..self }
+    }
+
+    /// This norm with its values going through a function. A relu given here, rather than as a layer of its own, saves its
+    /// output in memory and a pass over it.
+    pub fn activation(self, activation: Activation) -> BatchNorm {
+        BatchNorm { activation, ..self }
     }
 
     /// Moves a running statistic towards that of a batch.
@@ -63,9 +70,18 @@ impl Layer for BatchNorm {
         let variance = variable_apart("moving_variance", channels, Initializer::Ones)?;
         let norm = *self;
         Forward::new(input, move |x, mode| match mode {
-            Mode::Infer => x.batch_norm_inference(&gamma, &beta, &mean, &variance, norm.epsilon),
+            Mode::Infer => {
+                let y = x.batch_norm_inference(&gamma, &beta, &mean, &variance, norm.epsilon)?;
+                norm.activation.apply(y)
+            }
             Mode::Train => {
-                let (y, batch_mean, batch_variance) = x.batch_norm(&gamma, &beta, norm.epsilon)?;
+                let (y, batch_mean, batch_variance) = match norm.activation {
+                    Activation::Relu => x.batch_norm_relu(&gamma, &beta, norm.epsilon)?,
+                    other => {
+                        let (y, mean, variance) = x.batch_norm(&gamma, &beta, norm.epsilon)?;
+                        (other.apply(y)?, mean, variance)
+                    }
+                };
                 let n = (x.n_elems() / channels.max(1)) as f64;
                 norm.follow(&mean, &batch_mean)?;
                 norm.follow(&variance, &batch_variance.into_affine(n / (n - 1.0).max(1.0), 0.0)?)?;

@@ -20,6 +20,8 @@ pub use mean_squared_error::MeanSquaredError;
 pub use sparse_categorical_crossentropy::SparseCategoricalCrossentropy;
 pub(crate) use sparse_categorical_crossentropy::class_indices;
 
+use std::sync::Arc;
+
 use plimsoll_tensor::{DType, Error, Result, Tensor, at_callers_line};
 
 use crate::prediction::Prediction;
@@ -74,6 +76,29 @@ pub trait Loss: Send + Sync {
             ));
         }
         losses.mul(&weights.cast(losses.dtype())?)?.mean(..)
+    }
+}
+
+/// A loss that is shared.
+impl<L: Loss + ?Sized> Loss for Arc<L> {
+    fn name(&self) -> &str {
+        (**self).name()
+    }
+
+    fn losses(&self, labels: &Tensor, predictions: &Tensor) -> Result<Tensor> {
+        (**self).losses(labels, predictions)
+    }
+
+    fn call(&self, labels: &Tensor, predictions: &Tensor) -> Result<Tensor> {
+        (**self).call(labels, predictions)
+    }
+
+    fn of(&self, labels: &Tensor, prediction: Prediction) -> Result<Tensor> {
+        (**self).of(labels, prediction)
+    }
+
+    fn weighted(&self, labels: &Tensor, predictions: &Tensor, weights: &Tensor) -> Result<Tensor> {
+        (**self).weighted(labels, predictions, weights)
     }
 }
 

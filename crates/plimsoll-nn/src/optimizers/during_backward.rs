@@ -39,7 +39,7 @@ impl Optimizer {
                 Variable::update(begin, &[control], &[])?;
             }
             let update = self.algorithm.update(self.common, &state.members[idx..=idx]);
-            Variable::update(update, &state.operands_of(idx, control), &[&gradient])
+            Variable::update(update, &state.operands(idx..idx + 1, control), &[&gradient])
         })
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! A description such as `Adam::new(1e-3)` is plain data; [`Method::build`] makes an [`Optimizer`] of it, on which what
 //! all of them share is set: schedule, clipping, loss scale, which variables decay. The state is made when the variables
-//! are first seen. One op updates all variables, in place and with no temporary of their size (see
+//! are first seen. One op updates up to 64 variables, in place and with no temporary of their size (see
 //! `plimsoll_tensor::optimizer`); the numbers that change from step to step live in a small buffer on the device, so a
 //! step reads nothing back. An update changes everything or nothing, inside a [`Step`] together
 //! with the rest of the step.
@@ -33,11 +33,14 @@ mod rmsprop;
 mod sgd;
 mod state;
 
+use std::ops::Range;
 use std::sync::Arc;
 
 pub use plimsoll_tensor::optimizer::Schedule;
 use plimsoll_tensor::optimizer::{Algorithm, BeginStep, Common, Control, Decay, SetLearningRate};
-use plimsoll_tensor::{Device, Error, OpRef, Owner, Result, Step, Tensor, Variable, at_callers_line};
+use plimsoll_tensor::{
+    DType, Device, Error, Later, OpRef, Owner, Result, Step, Tensor, Variable, at_callers_line,
+};
 
 pub use accumulator::Accumulator;
 pub use adafactor::Adafactor;
@@ -150,10 +153,60 @@ impl Optimizer {
     #[track_caller]
     pub fn apply_gradients(&mut self, gradients: Vec<Tensor>, variables: &[Variable]) -> Result<()> {
         let _line = at_callers_line();
-        check(&gradients, variables)?;
+        self.apply(&gradients, variables, None)
+    }
+
+    /// Like [`Optimizer::apply_gradients`], if a verdict on the step is finite when the device comes to it: one float64, as
+    /// [`Optimizer::verdict`] makes it of the loss. If it is not, nothing is updated, now and in later guarded steps, until
+    /// [`Optimizer::release`]. So nobody has to wait for the loss before going on.
+    ///
+    /// # Errors
+    /// As [`Optimizer::apply_gradients`].
+    #[track_caller]
+    pub fn apply_guarded(
+        &mut self,
+        gradients: &[Tensor],
+        variables: &[Variable],
+        verdict: &Tensor,
+    ) -> Result<()> {
+        let _line = at_callers_line();
+        self.apply(gradients, variables, Some(verdict))
+    }
+
+    /// The loss as a verdict on a guarded step: finite if the loss is, and if no verdict before has stopped the optimizer.
+    ///
+    /// # Errors
+    /// Memory that is full.
+    #[track_caller]
+    pub fn verdict(&mut self, loss: &Tensor) -> Result<Tensor> {
+        let _line = at_callers_line();
+        let overflow = self.control_on(&loss.device())?.get(Control::OVERFLOW)?;
+        loss.cast(DType::F64)?.reshape(())?.into_add(overflow.mul(0.0)?)
+    }
+
+    /// Lets the optimizer go on after a verdict has stopped it.
+    ///
+    /// # Errors
+    /// Memory that is full.
+    #[track_caller]
+    pub fn release(&mut self) -> Result<()> {
+        let _line = at_callers_line();
+        let Some(control) = &self.control else { return Ok(()) };
+        let _there = control.device().enter();
+        let released = Control { overflow: 0.0, ..Control::read(control)? };
+        control.assign(&released.to_tensor()?)
+    }
+
+    fn apply(
+        &mut self,
+        gradients: &[Tensor],
+        variables: &[Variable],
+        verdict: Option<&Tensor>,
+    ) -> Result<()> {
+        check(gradients, variables)?;
         let is_new = self.state.is_none();
         self.prepare(variables)?;
-        let updated = self.update(&gradients);
+        let updated = self.update(gradients, verdict);
         if updated.is_err() && is_new {
             // What a failed first step has made is not kept: everything is as before.
             self.state = None;
@@ -187,7 +240,7 @@ impl Optimizer {
         self.undecayed.iter().any(|excluded| excluded == name || Some(excluded.as_str()) == last)
     }
 
-    fn update(&self, gradients: &[Tensor]) -> Result<()> {
+    fn update(&self, gradients: &[Tensor], verdict: Option<&Tensor>) -> Result<()> {
         let (Some(control), Some(state)) = (&self.control, &self.state) else {
             unreachable!("`prepare` has made both")
         };
@@ -196,13 +249,17 @@ impl Optimizer {
             true => Some(Tensor::global_norm(&gradients)?),
             false => None,
         };
-        let judged: Vec<&Tensor> = judged.iter().flat_map(|(norm, first_bad)| [norm, first_bad]).collect();
-        let begin = OpRef::new(self.begin.clone());
-        let variables = state.operands(control);
-        Variable::update_together(&[
-            (begin, &[control], &judged),
-            (state.update.clone(), &variables, &gradients),
-        ])
+        let judged = judged.iter().flat_map(|(norm, first_bad)| [norm, first_bad]);
+        let judged: Vec<&Tensor> = judged.chain(verdict).collect();
+        let begin = OpRef::new(BeginStep { guarded: verdict.is_some(), ..self.begin.clone() });
+        let operands = |(_, range): &(OpRef, Range<usize>)| state.operands(range.clone(), control);
+        let operands: Vec<Vec<&Variable>> = state.updates.iter().map(operands).collect();
+        let begun = [control];
+        let mut updates: Vec<(OpRef, &[&Variable], &[&Tensor])> = vec![(begin, &begun, &judged)];
+        for ((update, range), operands) in state.updates.iter().zip(&operands) {
+            updates.push((update.clone(), operands, &gradients[range.clone()]));
+        }
+        Variable::update_together(&updates)
     }
 
     /// The control buffer, made on `device` if there is none yet.
@@ -269,7 +326,7 @@ impl Optimizer {
         }
         if let Some(control) = &self.control {
             let _there = control.device().enter();
-            let number = Tensor::full_of((), rate, plimsoll_tensor::DType::F64)?;
+            let number = Tensor::full_of((), rate, DType::F64)?;
             Variable::update(OpRef::new(SetLearningRate), &[control], &[&number])?;
         }
         self.rate = rate;
@@ -289,9 +346,18 @@ impl Optimizer {
     /// # Errors
     /// A ghost, which has no values.
     pub fn overflowed(&self) -> Result<Option<String>> {
-        let overflow = self.control()?.overflow as usize;
-        let variable = overflow.checked_sub(1).and_then(|idx| self.state.as_ref()?.variables.get(idx));
-        Ok(variable.map(Variable::name))
+        Ok(self.overflowed_in(&self.control()?))
+    }
+
+    /// The name of the variable whose gradient was the first that was not finite, as the numbers of a step say.
+    pub(crate) fn overflowed_in(&self, control: &Control) -> Option<String> {
+        let variable = (control.overflow as usize).checked_sub(1);
+        variable.and_then(|idx| Some(self.state.as_ref()?.variables.get(idx)?.name()))
+    }
+
+    /// The numbers of the last step, on their way to the host.
+    pub(crate) fn control_later(&self) -> Result<Option<Later>> {
+        self.control.as_ref().map(|control| control.to_f64_later()).transpose()
     }
 
     /// All state, by name: the control buffer, `optimizer.control`, and what is kept for each variable, such as

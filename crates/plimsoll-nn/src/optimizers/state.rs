@@ -1,7 +1,13 @@
 //! What an optimizer keeps for its variables.
 
+use std::ops::Range;
+
 use plimsoll_tensor::optimizer::{Algorithm, Common, Member};
 use plimsoll_tensor::{Error, OpRef, Owner, Result, Tensor, Variable, with_owner};
+
+/// The most variables that one op updates. An op has lists of its operands, and no block outside the pool shall grow
+/// with a model, so the variables of a large one are updated by several ops.
+const VARIABLES_OF_AN_OP: usize = 64;
 
 /// The variables that an optimizer updates, and the states that it keeps for them.
 #[derive(Debug)]
@@ -11,8 +17,8 @@ pub(super) struct State {
     /// The states of all variables, one variable after the other.
     pub states: Vec<Variable>,
     pub members: Vec<Member>,
-    /// The op that updates all variables.
-    pub update: OpRef,
+    /// The ops that update the variables, and which variables each of them updates.
+    pub updates: Vec<(OpRef, Range<usize>)>,
 }
 
 impl State {
@@ -40,8 +46,11 @@ impl State {
                 states.push(state.named(&format!("optimizer.{}.{}", spec.name, variable.name())));
             }
         }
-        let update = algorithm.update(common, &members);
-        Ok(State { variables: variables.to_vec(), states, members, update })
+        let firsts = (0..members.len()).step_by(VARIABLES_OF_AN_OP);
+        let ranges = firsts.map(|first| first..members.len().min(first + VARIABLES_OF_AN_OP));
+        let updates =
+            ranges.map(|range| (algorithm.update(common, &members[range.clone()]), range)).collect();
+        Ok(State { variables: variables.to_vec(), states, members, updates })
     }
 
     /// Refuses other variables than those that the state was made for.
@@ -67,29 +76,17 @@ impl State {
         ))
     }
 
-    /// The variables of the op that updates all, in its order.
-    pub fn operands<'a>(&'a self, control: &'a Variable) -> Vec<&'a Variable> {
-        let mut operands = Vec::with_capacity(2 * self.variables.len() + self.states.len() + 1);
-        for idx in 0..self.variables.len() {
-            self.push_operands(idx, &mut operands);
+    /// The operands of an op that updates these variables, in its order.
+    pub fn operands<'a>(&'a self, range: Range<usize>, control: &'a Variable) -> Vec<&'a Variable> {
+        let mut operands = Vec::new();
+        let mut next: usize = self.members[..range.start].iter().map(|member| member.n_states).sum();
+        for (variable, member) in self.variables[range.clone()].iter().zip(&self.members[range]) {
+            operands.push(variable.master().unwrap_or(variable));
+            operands.extend(&self.states[next..next + member.n_states]);
+            operands.extend(variable.master().map(|_| variable));
+            next += member.n_states;
         }
         operands.push(control);
         operands
-    }
-
-    /// The variables of an op that updates one, in its order.
-    pub fn operands_of<'a>(&'a self, idx: usize, control: &'a Variable) -> Vec<&'a Variable> {
-        let mut operands = Vec::new();
-        self.push_operands(idx, &mut operands);
-        operands.push(control);
-        operands
-    }
-
-    fn push_operands<'a>(&'a self, idx: usize, operands: &mut Vec<&'a Variable>) {
-        let variable = &self.variables[idx];
-        let first: usize = self.members[..idx].iter().map(|member| member.n_states).sum();
-        operands.push(variable.master().unwrap_or(variable));
-        operands.extend(&self.states[first..first + self.members[idx].n_states]);
-        operands.extend(variable.master().map(|_| variable));
     }
 }

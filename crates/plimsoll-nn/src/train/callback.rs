@@ -16,6 +16,13 @@ pub trait Callback {
     /// The name, under which checkpoints keep its state.
     fn name(&self) -> &str;
 
+    /// Whether it must be told of this step before the next one begins, because it may want something done: saving,
+    /// stopping, another learning rate. One that only looks need not be; then a GPU goes on meanwhile, and
+    /// [`Callback::on_step`] is called one step later.
+    fn waits_for(&self, _step: u64) -> bool {
+        true
+    }
+
     /// A step has ended.
     ///
     /// # Errors

@@ -36,13 +36,14 @@ pub mod callbacks;
 mod event;
 mod examples;
 mod finite;
+mod pending;
 mod predict;
 mod step;
 
 use std::path::Path;
 use std::time::Instant;
 
-use plimsoll_tensor::{Device, Error, Generator, Result, at_callers_line};
+use plimsoll_tensor::{Error, Generator, Later, Result, at_callers_line};
 
 use crate::checkpoint::{self, Change, NameMap, RunState};
 use crate::losses::Loss;
@@ -53,7 +54,8 @@ use callback::Wanted;
 pub use callback::{Callback, Requests};
 pub use event::{EpochEvent, Evaluation, History, MemoryUse, StepEvent};
 pub use examples::{Epoch, Examples, Pair};
-use step::{Stepper, in_batch, read};
+use pending::{Numbers, Pending};
+use step::{Stepper, in_batch};
 
 /// When a run is complete. Both count from its very beginning, resumed or not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -82,6 +84,10 @@ pub struct Trainer {
     state: RunState,
     /// The generator of a run that was resumed, until it goes on.
     generator: Option<Generator>,
+    /// The last step, if its numbers have not been told.
+    pending: Option<Pending>,
+    /// When a step was last told of.
+    told: Option<Instant>,
 }
 
 impl Trainer {
@@ -104,6 +110,8 @@ impl Trainer {
             held_out: None,
             callbacks: Vec::new(),
             generator: None,
+            pending: None,
+            told: None,
         }
     }
 
@@ -225,6 +233,7 @@ impl Trainer {
         let mut batches = data.epoch(self.state.epoch, self.state.batch)?;
         loop {
             if history.stopped.is_some() || until.is_reached(&self.state) {
+                self.tell_of_step(data, history)?;
                 // A run that ends with an epoch tells of it, too.
                 match data.n_batches() == Some(self.state.batch) {
                     true => break,
@@ -233,11 +242,16 @@ impl Trainer {
             }
             let started = Instant::now();
             let Some(pair) = batches.next() else { break };
-            let event = self.step(&pair?, data, started)?;
-            (history.steps, history.loss) = (event.step, Some(event.loss));
-            history.stopped = self.tell(|callback, run| callback.on_step(&event, run))?;
+            let issued = self.issue(&pair?, data, started);
+            // The device is busy with this step; what it was given before is looked at meanwhile.
+            self.tell_of_step(data, history)?;
+            self.pending = Some(issued?);
+            if !self.may_lag() {
+                self.tell_of_step(data, history)?;
+            }
         }
         drop(batches);
+        self.tell_of_step(data, history)?;
         if self.state.batch == 0 {
             return Err(Error::argument("fit", "the data are empty: an epoch has no batch"));
         }
@@ -248,48 +262,94 @@ impl Trainer {
         Ok(())
     }
 
-    /// Makes a step with a batch, and says how it went.
-    fn step(&mut self, pair: &Pair, data: &dyn Examples, started: Instant) -> Result<StepEvent> {
+    /// Makes a step with a batch; on a GPU it is only begun.
+    fn issue(&mut self, pair: &Pair, data: &dyn Examples, started: Instant) -> Result<Pending> {
+        let before = (self.state.clone(), Generator::current());
         let (epoch, batch) = (self.state.epoch + 1, self.state.batch + 1);
         let names = data.names();
-        let loss = self.stepper.step(pair, &names).map_err(|error| {
-            let [inputs, labels] =
-                [&pair.inputs, &pair.labels].map(|tensor| (tensor.dtype(), *tensor.shape()));
-            let what = format!(
-                "batch {batch} of epoch {epoch}: {:?} is {} {}, {:?} is {} {}",
-                names[0], inputs.0, inputs.1, names[1], labels.0, labels.1
-            );
-            in_batch(error, &what)
-        })?;
-        let ms = started.elapsed().as_secs_f64() * 1e3;
+        let stepped = self.stepper.step(pair, &names);
+        let numbers = stepped.map_err(|error| in_batch(error, (epoch, batch), pair, &names))?;
         self.state.step += 1;
         self.state.batch += 1;
-        let device = pair.inputs.device();
-        let (learning_rate, loss_scale, skipped) = self.numbers(&device)?;
-        self.state.loss_sum += loss;
-        self.state.n_losses += 1;
-        Ok(StepEvent {
+        let event = StepEvent {
             step: self.state.step,
             epoch,
             batch,
             n_batches: data.n_batches(),
             n_examples: pair.n_examples()? as u64,
-            loss,
-            learning_rate,
-            loss_scale,
-            skipped,
-            ms,
-            memory: MemoryUse::of(&device),
-        })
+            loss: f64::NAN,
+            learning_rate: f64::NAN,
+            loss_scale: f64::NAN,
+            skipped: None,
+            ms: 0.0,
+            memory: MemoryUse::of(&pair.inputs.device()),
+        };
+        Ok(Pending { event, numbers, started, before })
     }
 
-    /// Learning rate, loss scale and overflow of the last step; a ghost has none of them.
-    fn numbers(&self, device: &Device) -> Result<(f64, f64, Option<String>)> {
-        if device.is_ghost() {
-            return Ok((f64::NAN, f64::NAN, None));
+    /// Whether the next step may begin before the last one is told of: not on the host, where it is known at once, and
+    /// not if a callback may want something done.
+    fn may_lag(&self) -> bool {
+        let Some(pending) = &self.pending else { return true };
+        let is_known = matches!(pending.numbers, Numbers::Here { .. });
+        !is_known && !self.callbacks.iter().any(|callback| callback.waits_for(pending.event.step))
+    }
+
+    /// Tells the callbacks of the step that they do not know yet, if there is one.
+    fn tell_of_step(&mut self, data: &dyn Examples, history: &mut History) -> Result<()> {
+        let Some(pending) = self.pending.take() else { return Ok(()) };
+        let event = self.arrive(pending, data)?;
+        (history.steps, history.loss) = (event.step, Some(event.loss));
+        let stopped = self.tell(|callback, run| callback.on_step(&event, run))?;
+        history.stopped = history.stopped.take().or(stopped);
+        Ok(())
+    }
+
+    /// Waits for the numbers of a step. One whose loss is not finite did not happen.
+    fn arrive(&mut self, pending: Pending, data: &dyn Examples) -> Result<StepEvent> {
+        let Pending { mut event, numbers, started, before } = pending;
+        let was_known = matches!(numbers, Numbers::Here { .. });
+        let (loss, control) = match numbers.arrive() {
+            Ok((loss, _)) if !was_known && !loss.is_finite() => {
+                self.go_back(before)?;
+                return Err(self.explain(loss, (event.epoch, event.batch), data)?);
+            }
+            Ok(numbers) => numbers,
+            Err(error) => {
+                self.go_back(before)?;
+                return Err(error);
+            }
+        };
+        event.loss = loss;
+        if let Some(control) = control {
+            (event.learning_rate, event.loss_scale) = (control.learning_rate, control.loss_scale);
+            event.skipped = self.stepper.optimizer.overflowed_in(&control);
         }
-        let control = self.stepper.optimizer.control()?;
-        Ok((control.learning_rate, control.loss_scale, self.stepper.optimizer.overflowed()?))
+        self.state.loss_sum += loss;
+        self.state.n_losses += 1;
+        let now = Instant::now();
+        let since = self.told.map_or(started, |told| told.max(started));
+        (event.ms, self.told) = ((now - since).as_secs_f64() * 1e3, Some(now));
+        Ok(event)
+    }
+
+    /// Takes a step back that changed nothing, and those that were begun after it.
+    fn go_back(&mut self, (state, generator): (RunState, Generator)) -> Result<()> {
+        self.state = state;
+        generator.make_current();
+        self.stepper.optimizer.release()
+    }
+
+    /// The error of a loss that was not finite, with what causes it; the batch is fetched again for that.
+    fn explain(&self, loss: f64, (epoch, batch): (u64, u64), data: &dyn Examples) -> Result<Error> {
+        let Some(pair) = data.epoch(epoch - 1, batch - 1)?.next() else {
+            return Ok(Error::argument(
+                "fit",
+                format!("the loss of batch {batch} of epoch {epoch} is {loss}"),
+            ));
+        };
+        let (pair, names) = (pair?, data.names());
+        Ok(in_batch(self.stepper.explained(loss, &pair, &names)?, (epoch, batch), &pair, &names))
     }
 
     /// Evaluates the epoch that is complete, and goes on to the next.
@@ -317,15 +377,22 @@ impl Trainer {
     pub fn evaluate(&mut self, data: &dyn Examples) -> Result<Evaluation> {
         let _line = at_callers_line();
         self.metrics.iter_mut().for_each(|metric| metric.reset());
-        let (mut loss_sum, mut n_examples) = (0.0, 0);
+        let (mut loss_sum, mut n_examples, mut before) = (0.0, 0, None);
         for pair in data.epoch(0, 0)? {
             let pair = pair?;
             let n = pair.n_examples()?;
             let _on = pair.inputs.device().enter();
             let predictions = self.stepper.model.forward(&pair.inputs, Mode::Infer)?;
-            loss_sum += read(&self.stepper.loss.call(&pair.labels, &predictions)?)? * n as f64;
+            let loss = self.stepper.loss.call(&pair.labels, &predictions)?.to_f64_later()?;
             n_examples += n;
+            // A GPU works on this batch while the loss of the one before is looked at.
+            if let Some((loss, n)) = before.replace((loss, n)) {
+                loss_sum += first(loss)? * n as f64;
+            }
             self.metrics.iter_mut().try_for_each(|metric| metric.update(&pair.labels, &predictions))?;
+        }
+        if let Some((loss, n)) = before {
+            loss_sum += first(loss)? * n as f64;
         }
         if n_examples == 0 {
             return Err(Error::argument("evaluate", "the data are empty: there is no batch"));
@@ -353,6 +420,11 @@ impl Trainer {
         }
         Ok(wanted.stop)
     }
+}
+
+/// A single number that was on its way.
+fn first(later: Later) -> Result<f64> {
+    Ok(later.get()?.first().copied().unwrap_or(f64::NAN))
 }
 
 /// The name under which a checkpoint keeps a callback's state.

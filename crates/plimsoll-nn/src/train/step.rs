@@ -5,10 +5,11 @@
 
 use std::ops::Range;
 
-use plimsoll_tensor::{Error, ErrorKind, GradientTape, Result, Step, Tensor, Variable};
+use plimsoll_tensor::{Device, Error, ErrorKind, GradientTape, Result, Step, Tensor, Variable};
 
 use super::examples::Pair;
 use super::finite;
+use super::pending::Numbers;
 use crate::losses::Loss;
 use crate::model::{Mode, Model};
 use crate::optimizers::{Accumulator, Optimizer};
@@ -27,13 +28,18 @@ pub(super) struct Stepper {
 }
 
 impl Stepper {
-    /// Makes a step and returns the mean loss of the batch before it; NaN on a ghost. `names` are those of the data.
+    /// Makes a step and returns its numbers: the mean loss of the batch before it, NaN on a ghost, and what the optimizer
+    /// says. `names` are those of the data.
     ///
-    /// The loss is looked at before the update: one that is not finite is an error that leaves everything as it was.
-    pub fn step(&mut self, pair: &Pair, names: &[String; 2]) -> Result<f64> {
+    /// The loss decides about the update: one that is not finite leaves everything as it was. On the host it is looked at
+    /// before the update and is an error; a GPU looks at it by itself, and the host later.
+    pub fn step(&mut self, pair: &Pair, names: &[String; 2]) -> Result<Numbers> {
         let device = pair.inputs.device();
         let _on = device.enter();
         let n_examples = pair.n_examples()?;
+        if !device.is_host() {
+            return self.guarded_step(&device, pair, n_examples);
+        }
         let mut bad_loss = None;
         let stepped = Step::run(&device, || {
             let (loss, gradients) = self.gradients(pair, n_examples)?;
@@ -45,13 +51,35 @@ impl Stepper {
             self.optimizer.apply_gradients(gradients, &self.variables)?;
             Ok(loss)
         });
-        match bad_loss {
-            None => stepped,
-            Some(loss) => {
-                let cause = finite::cause(pair, names, &self.model.variables())?;
-                Err(Error::argument("fit", format!("the loss is {loss}: {cause}")))
-            }
+        if let Some(loss) = bad_loss {
+            return Err(self.explained(loss, pair, names)?);
         }
+        let loss = stepped?;
+        // A ghost has no numbers.
+        let control = if device.is_ghost() { None } else { Some(self.optimizer.control()?) };
+        Ok(Numbers::Here { loss, control })
+    }
+
+    /// A step on a GPU, which is not waited for.
+    fn guarded_step(&mut self, device: &Device, pair: &Pair, n_examples: usize) -> Result<Numbers> {
+        let verdict = Step::run(device, || {
+            let (loss, gradients) = self.gradients(pair, n_examples)?;
+            let verdict = self.optimizer.verdict(&loss)?;
+            Step::guard(&verdict)?;
+            self.optimizer.apply_guarded(&gradients, &self.variables, &verdict)?;
+            Ok(verdict)
+        })?;
+        let (loss, control) = (verdict.to_f64_later()?, self.optimizer.control_later()?);
+        match device.is_ghost() {
+            true => Ok(Numbers::Here { loss: f64::NAN, control: None }),
+            false => Ok(Numbers::OnTheirWay { loss, control }),
+        }
+    }
+
+    /// The error of a loss that is not finite, with what causes it.
+    pub fn explained(&self, loss: f64, pair: &Pair, names: &[String; 2]) -> Result<Error> {
+        let cause = finite::cause(pair, names, &self.model.variables())?;
+        Ok(Error::argument("fit", format!("the loss is {loss}: {cause}")))
     }
 
     /// The mean loss of a batch, and the gradient of each variable.
@@ -100,7 +128,7 @@ impl Stepper {
 }
 
 /// A number on the host; NaN for a ghost's.
-pub(super) fn read(scalar: &Tensor) -> Result<f64> {
+fn read(scalar: &Tensor) -> Result<f64> {
     if scalar.device().is_ghost() { Ok(f64::NAN) } else { Ok(scalar.to_f64_vec()?[0]) }
 }
 
@@ -113,7 +141,12 @@ fn parts(n_examples: usize, n_parts: usize) -> Vec<Range<usize>> {
 }
 
 /// An error as it happened in a batch, which the text names; memory that is full says more by itself.
-pub(super) fn in_batch(error: Error, batch: &str) -> Error {
+pub(super) fn in_batch(error: Error, (epoch, batch): (u64, u64), pair: &Pair, names: &[String; 2]) -> Error {
+    let [inputs, labels] = [&pair.inputs, &pair.labels].map(|tensor| (tensor.dtype(), *tensor.shape()));
+    let batch = format!(
+        "batch {batch} of epoch {epoch}: {:?} is {} {}, {:?} is {} {}",
+        names[0], inputs.0, inputs.1, names[1], labels.0, labels.1
+    );
     match error.kind() {
         ErrorKind::Shape { op, detail } => Error::shape(op, format!("{detail} ({batch})")),
         ErrorKind::DType { op, detail } => Error::dtype(op, format!("{detail} ({batch})")),

@@ -3,6 +3,7 @@
 use plimsoll_cpu::bits;
 use plimsoll_cpu::element::{CastTo, Element as Stored, Number};
 use plimsoll_cpu::{map, simd};
+use plimsoll_cuda::{Gpu, Grid, Template};
 use smallvec::SmallVec;
 
 use crate::context;
@@ -10,7 +11,8 @@ use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::execute::{Arg, call, call_with};
 use crate::op::{Extra, Form, Keep, Keeps, Meta, Op, OpRef, Operand, Outputs, Run, one};
-use crate::ops::copy::copy;
+use crate::ops::copy::{copy, copy_cuda};
+use crate::ops::cuda::{self, elementwise};
 use crate::ops::kernel::{dst, for_numbers, src};
 use crate::ops::registry::{Array, OpInfo, Sample, Values, floats, input};
 use crate::shape::Shape;
@@ -48,6 +50,15 @@ impl Op for Clamp {
             unsafe { map::map1::<T, T>(x.shape(), dst(y), src(x), |x, y| tile(*self, x, y)) }
         });
         Ok(())
+    }
+
+    fn run_cuda(&self, run: &mut Run<'_>, gpu: &Gpu) -> Result<()> {
+        match run.extras.first() {
+            Some(mask) => with_mask("clamp", gpu, &run.inputs[0], &run.outputs[0], mask, Some(*self)),
+            None => elementwise::over("clamp", run, gpu, &[self.low, self.high], &[], || {
+                "y0 = m::min(m::max(x0, NUMBER(0)), NUMBER(1));".to_owned()
+            }),
+        }
     }
 
     fn keeps(&self, _wanted: &[bool]) -> Keeps {
@@ -99,6 +110,44 @@ where
             }
         },
     );
+}
+
+static MASKED: Template = Template { name: "mask", text: include_str!("clamp.cu") };
+
+/// On a GPU: brings the elements between the bounds and sets the bits of those that lay there, or, without bounds, keeps
+/// the elements whose bits are set.
+fn with_mask(
+    op: &'static str,
+    gpu: &Gpu,
+    x: &Operand,
+    y: &Operand,
+    mask: &Operand,
+    bounds: Option<Clamp>,
+) -> Result<()> {
+    let (n, size) = (y.n_elems(), y.dtype().size());
+    let mut from = x.ptr();
+    if !x.is_contiguous() {
+        copy_cuda(op, gpu, x, y)?;
+        from = y.ptr();
+    }
+    let is_aligned =
+        |bytes: usize| (from as usize).is_multiple_of(bytes) && (y.ptr() as usize).is_multiple_of(bytes);
+    let mut v = std::cmp::min(8, 16 / size);
+    while v > 1 && !is_aligned(v * size) {
+        v /= 2;
+    }
+    let variant = cuda::code(y.dtype()) << 8 | (v as u64) << 1 | u64::from(bounds.is_none());
+    let kernel = gpu.kernel(&MASKED, op, variant, || {
+        let backward = u8::from(bounds.is_none());
+        format!("#define T {}\n#define V {v}\n#define BACKWARD {backward}\n", cuda::c_name(y.dtype()))
+    })?;
+    let (low, high) = bounds.map_or((0.0, 0.0), |bounds| (bounds.low, bounds.high));
+    let stride = mask.meta.layout.strides()[0];
+    let grid = Grid::covering(bits::mask_len(n), 256);
+    // SAFETY: `from` and the output are `n` elements in row-major order, the mask has a byte for each eight of them, and
+    // groups of `v` elements are aligned.
+    unsafe { gpu.launch(&kernel, grid, &[&y.ptr(), &from, &mask.ptr(), &stride, &low, &high, &n]) }?;
+    Ok(())
 }
 
 /// The elements in row-major order: as they lie, or else copied to where the result will be.
@@ -154,6 +203,11 @@ impl Op for ClampBackward {
             }
         });
         Ok(())
+    }
+
+    fn run_cuda(&self, run: &mut Run<'_>, gpu: &Gpu) -> Result<()> {
+        let [gradient, mask] = run.inputs else { unreachable!("a gradient and a mask") };
+        with_mask("clamp_backward", gpu, gradient, &run.outputs[0], mask, None)
     }
 
     fn keeps(&self, _wanted: &[bool]) -> Keeps {

@@ -51,8 +51,7 @@ impl Op for Dropout {
 
     fn run_cuda(&self, run: &mut Run<'_>, gpu: &Gpu) -> Result<()> {
         let words = [self.draw.seed, self.draw.number, u64::from(keep_threshold(1.0 - self.rate))];
-        // A thread's elements begin a block of random words, so that the compiler makes each block once.
-        let body = "y0 = random_word(WORD(0), WORD(1), index) < (u32)WORD(2) ? x0 * NUMBER(0) : C(0);";
+        let body = "y0 = random < (u32)WORD(2) ? x0 * NUMBER(0) : C(0);";
         elementwise::over("dropout", run, gpu, &[self.scale()], &words, || body.to_owned())
     }
 

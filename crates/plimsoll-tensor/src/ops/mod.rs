@@ -2,6 +2,7 @@
 
 mod activation;
 mod affine;
+pub(crate) mod assign;
 mod attention;
 pub(crate) mod binary;
 mod clamp;

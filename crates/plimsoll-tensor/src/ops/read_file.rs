@@ -6,10 +6,17 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use plimsoll_cuda::Gpu;
+use plimsoll_memory::Owner;
+
+use crate::context;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::op::{Gradient, Meta, Op, Output, Outputs, Run};
 use crate::ops::copy;
+
+/// The host's memory through which values go to a GPU, a piece at a time.
+const STAGING_BYTES: usize = 4 << 20;
 
 /// Reads the first output from a file; the second, if there is one, is the first in another dtype.
 #[derive(Debug)]
@@ -24,6 +31,17 @@ pub(crate) struct ReadFile {
 impl ReadFile {
     pub fn new(file: Arc<File>, path: &Path, offset: u64) -> ReadFile {
         ReadFile { file, path: path.to_owned(), offset }
+    }
+
+    /// Reads the bytes of values from byte `start` of all of them on.
+    fn read(&self, bytes: &mut [u8], start: usize, dtype: DType) -> Result<()> {
+        let at = self.offset + start as u64;
+        self.file.read_exact_at(bytes, at).map_err(|error| Error::io(&self.path, error))?;
+        if dtype == DType::Bool {
+            // Other bytes than 0 and 1 would be no truth values.
+            bytes.iter_mut().for_each(|byte| *byte = u8::from(*byte != 0));
+        }
+        Ok(())
     }
 }
 
@@ -43,16 +61,34 @@ impl Op for ReadFile {
             // SAFETY: an output is row-major, as long as its layout says, and nobody else's while the op runs; pages
             // come zeroed from the source, so every byte has a value.
             let bytes = unsafe { std::slice::from_raw_parts_mut(value.ptr(), n_bytes) };
-            self.file.read_exact_at(bytes, self.offset).map_err(|error| Error::io(&self.path, error))?;
-            if value.dtype() == DType::Bool {
-                // Other bytes than 0 and 1 would be no truth values.
-                bytes.iter_mut().for_each(|byte| *byte = u8::from(*byte != 0));
-            }
+            self.read(bytes, 0, value.dtype())?;
         }
         if let Some(narrow) = run.outputs.get(1) {
             copy::copy(value, narrow);
         }
         Ok(())
+    }
+
+    fn run_cuda(&self, run: &mut Run<'_>, gpu: &Gpu) -> Result<()> {
+        let value = &run.outputs[0];
+        let n_bytes = value.n_elems() * value.dtype().size();
+        if n_bytes > 0 {
+            let host = run.device().host();
+            let len = n_bytes.min(STAGING_BYTES);
+            let block = host.pool().acquire(len, context::label(Owner::Workspace, self.name()))?;
+            // SAFETY: the block is as long as that, is nobody else's, and its pages come zeroed from the source.
+            let staging = unsafe { std::slice::from_raw_parts_mut(block.as_ptr(), len) };
+            for start in (0..n_bytes).step_by(STAGING_BYTES) {
+                let piece = &mut staging[..len.min(n_bytes - start)];
+                self.read(piece, start, value.dtype())?;
+                // SAFETY: the output has these bytes, and the host's are read when the call returns.
+                unsafe { gpu.upload(piece, value.ptr().add(start)) }?;
+            }
+        }
+        match run.outputs.get(1) {
+            Some(narrow) => copy::copy_cuda(self.name(), gpu, value, narrow),
+            None => Ok(()),
+        }
     }
 
     fn gradient(&self) -> Gradient {

@@ -16,6 +16,7 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 
+use plimsoll_memory::LongList;
 use smallvec::SmallVec;
 
 use crate::context;
@@ -147,7 +148,7 @@ pub(crate) struct TapeCore {
 
 #[derive(Default)]
 struct TapeState {
-    slots: Vec<Option<Slot>>,
+    slots: LongList<Option<Slot>>,
     free_slots: Vec<usize>,
     sources: HashMap<SourceKey, Arc<Node>>,
     variables: Vec<Weak<VariableCell>>,

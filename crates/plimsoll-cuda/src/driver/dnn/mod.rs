@@ -33,7 +33,8 @@ const UIDS: [i64; 3] = [1, 2, 3];
 
 /// The library, and the convolutions that it has planned.
 pub(super) struct Dnn {
-    plans: HashMap<Key, Plan>,
+    /// None where the library has no engine that keeps the promises.
+    plans: HashMap<Key, Option<Plan>>,
     handle: cudnnHandle_t,
     context: Arc<Context>,
 }
@@ -62,7 +63,7 @@ impl Dnn {
         Ok(dnn)
     }
 
-    /// Starts a convolution.
+    /// Starts a convolution; false if the library has no engine for it.
     ///
     /// # Safety
     /// The addresses must be valid on the device, in stream order.
@@ -70,7 +71,7 @@ impl Dnn {
         &mut self,
         convolution: &Convolution,
         operands: &ConvolutionOperands,
-    ) -> Result<()> {
+    ) -> Result<bool> {
         let addresses = [operands.input, operands.filter, operands.output];
         let n_elements = Shapes::of(convolution).n_elements();
         if n_elements.contains(&0) {
@@ -82,7 +83,7 @@ impl Dnn {
             };
             let n_bytes = n_elements[which] * convolution.scalar.size();
             // SAFETY: the caller vouches for the result's address.
-            return unsafe { self.clear(addresses[which], n_bytes) };
+            return unsafe { self.clear(addresses[which], n_bytes) }.map(|()| true);
         }
         let key = Key {
             convolution: *convolution,
@@ -93,6 +94,7 @@ impl Dnn {
             Entry::Occupied(entry) => entry.into_mut(),
             Entry::Vacant(entry) => entry.insert(Plan::new(self.handle, &key)?),
         };
+        let Some(plan) = plan else { return Ok(false) };
         let pack = Descriptor::new(Kind::CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR)?
             .with(Name::CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS, &UIDS)?
             .with(Name::CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS, &addresses)?
@@ -100,7 +102,7 @@ impl Dnn {
             .finished()?;
         // SAFETY: the plan fits the operands, which the caller vouches for.
         let status = unsafe { sys::cudnnBackendExecute(self.handle, plan.execution.0, pack.0) };
-        check(status, "cudnnBackendExecute")
+        check(status, "cudnnBackendExecute").map(|()| true)
     }
 
     /// # Safety
@@ -152,7 +154,8 @@ struct Plan {
 }
 
 impl Plan {
-    fn new(handle: cudnnHandle_t, key: &Key) -> Result<Plan> {
+    /// The plan of the first engine that keeps the promises; none if there is no such engine, and the log says why.
+    fn new(handle: cudnnHandle_t, key: &Key) -> Result<Option<Plan>> {
         let graph = Graph::new(handle, key)?;
         let mut reasons = Vec::new();
         let mut configs = Vec::new();
@@ -167,17 +170,18 @@ impl Plan {
             configs.into_iter().partition(|config| is_compiled_late(config).unwrap_or(true));
         for config in first.into_iter().chain(later) {
             match execution(handle, key, &config) {
-                Ok(execution) => return Ok(Plan { execution, _graph: graph, _config: config }),
+                Ok(execution) => return Ok(Some(Plan { execution, _graph: graph, _config: config })),
                 Err(error) => reasons.push(error.to_string()),
             }
         }
         let convolution = &key.convolution;
-        Err(Error::new(format!(
+        log::info!(
             "cuDNN has no engine for {convolution:?} with {} bytes of scratch memory; of {} reasons, the last: {}",
             key.workspace_bytes,
             reasons.len(),
             reasons.last().map_or("it names no engine", String::as_str)
-        )))
+        );
+        Ok(None)
     }
 }
 
@@ -227,13 +231,22 @@ fn engine(config: &Descriptor) -> Result<Descriptor> {
 /// A convolution as the library knows it.
 struct Graph {
     graph: Descriptor,
-    /// What the graph is made of: operation, convolution, input, filter, output.
+    /// What the graph is made of.
     _parts: [Descriptor; 5],
 }
 
 impl Graph {
     fn new(handle: cudnnHandle_t, key: &Key) -> Result<Graph> {
-        let convolution = &key.convolution;
+        let parts = Graph::parts(&key.convolution, key.alignments)?;
+        let graph = Descriptor::new(Kind::CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR)?
+            .with(Name::CUDNN_ATTR_OPERATIONGRAPH_HANDLE, &[handle])?
+            .with(Name::CUDNN_ATTR_OPERATIONGRAPH_OPS, &[parts[0].0])?
+            .finished()?;
+        Ok(Graph { graph, _parts: parts })
+    }
+
+    /// Operation, convolution, input, filter, output.
+    fn parts(convolution: &Convolution, alignments: [u8; 3]) -> Result<[Descriptor; 5]> {
         let data_type = match convolution.scalar {
             Scalar::F16 => DataType::CUDNN_DATA_HALF,
             Scalar::BF16 => DataType::CUDNN_DATA_BFLOAT16,
@@ -241,15 +254,11 @@ impl Graph {
             Scalar::F64 => DataType::CUDNN_DATA_DOUBLE,
         };
         let shapes = Shapes::of(convolution).0;
-        let tensor = |which: usize| tensor(UIDS[which], shapes[which], data_type, key.alignments[which]);
+        let tensor = |which: usize| tensor(UIDS[which], shapes[which], data_type, alignments[which]);
         let [input, filter, output] = [tensor(0)?, tensor(1)?, tensor(2)?];
         let described = described(convolution)?;
         let operation = operation(convolution, [&input, &filter, &output, &described])?;
-        let graph = Descriptor::new(Kind::CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR)?
-            .with(Name::CUDNN_ATTR_OPERATIONGRAPH_HANDLE, &[handle])?
-            .with(Name::CUDNN_ATTR_OPERATIONGRAPH_OPS, &[operation.0])?
-            .finished()?;
-        Ok(Graph { graph, _parts: [operation, described, input, filter, output] })
+        Ok([operation, described, input, filter, output])
     }
 
     /// The configurations that a heuristic names, the best first.
@@ -386,5 +395,19 @@ mod tests {
         assert_eq!(padding_after(&along(8, 2, 0, 1, 8), 0), 1);
         // Rows at the end that no output reaches.
         assert_eq!(padding_after(&along(8, 2, 0, 3, 3), 0), 0);
+    }
+
+    /// The library checks what it is told of a convolution when it is told. For that it needs a driver, but no GPU.
+    #[test]
+    fn the_library_takes_the_descriptions() {
+        if let Err(missing) = Library::Driver.require().and(Library::Convolution.require()) {
+            let text = missing.to_string();
+            assert!(text.contains("libcuda.so.1") || text.contains("libcudnn.so.9"), "{text}");
+            return;
+        }
+        for direction in [Direction::Forward, Direction::ToInput, Direction::ToFilter] {
+            let convolution = Convolution { direction, ..along(8, 3, 1, 1, 8) };
+            Graph::parts(&convolution, [16; 3]).unwrap();
+        }
     }
 }

@@ -58,6 +58,10 @@ impl Callback for Checkpoint {
         "checkpoint"
     }
 
+    fn waits_for(&self, step: u64) -> bool {
+        matches!(self.when, When::Steps(n) if step.is_multiple_of(n))
+    }
+
     fn on_step(&mut self, event: &StepEvent, run: &mut Requests<'_>) -> Result<()> {
         if let When::Steps(n) = self.when
             && event.step.is_multiple_of(n)

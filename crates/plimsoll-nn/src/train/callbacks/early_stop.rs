@@ -43,6 +43,10 @@ impl Callback for EarlyStop {
         "early_stop"
     }
 
+    fn waits_for(&self, _step: u64) -> bool {
+        false
+    }
+
     fn on_epoch(&mut self, event: &EpochEvent, run: &mut Requests<'_>) -> Result<()> {
         let loss = judged(event);
         if loss < self.best - self.least_gain {

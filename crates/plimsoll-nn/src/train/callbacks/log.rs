@@ -35,6 +35,10 @@ impl<W: Write> Callback for Log<W> {
         "log"
     }
 
+    fn waits_for(&self, _step: u64) -> bool {
+        false
+    }
+
     fn on_step(&mut self, event: &StepEvent, _run: &mut Requests<'_>) -> Result<()> {
         let is_due = self.every_steps.is_some_and(|n| event.step.is_multiple_of(n));
         if is_due || event.skipped.is_some() { self.line(format_args!("{event}")) } else { Ok(()) }

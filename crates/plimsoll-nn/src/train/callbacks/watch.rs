@@ -36,6 +36,10 @@ impl Callback for Watch {
         "watch"
     }
 
+    fn waits_for(&self, _step: u64) -> bool {
+        self.on_step.is_some()
+    }
+
     fn on_step(&mut self, event: &StepEvent, run: &mut Requests<'_>) -> Result<()> {
         self.on_step.as_mut().map_or(Ok(()), |f| f(event, run))
     }

@@ -6,12 +6,14 @@
 
 mod backward;
 mod composite;
+mod cuda;
 mod forward;
 mod samples;
 mod tiles;
 
 use plimsoll_cpu::element::Element as Stored;
 use plimsoll_cpu::threads::SharedPtr;
+use plimsoll_cuda::{Gpu, Profile};
 
 use crate::context;
 use crate::dtype::DType;
@@ -177,6 +179,14 @@ impl Op for Attention {
         Ok(())
     }
 
+    fn run_cuda(&self, run: &mut Run<'_>, gpu: &Gpu) -> Result<()> {
+        cuda::forward(self, run, gpu)
+    }
+
+    fn workspace_cuda(&self, inputs: &[&Meta], _profile: &Profile) -> usize {
+        cuda::workspace(inputs)
+    }
+
     fn workspace(&self, inputs: &[&Meta]) -> usize {
         let extents = Extents::of(inputs[0], inputs[1], inputs[2]);
         match inputs[0].dtype {
@@ -262,6 +272,14 @@ impl Op for AttentionBackward {
     fn run(&self, run: &mut Run<'_>) -> Result<()> {
         for_floats!(run.inputs[0].dtype(), T => self.0.backward_on::<T>(run));
         Ok(())
+    }
+
+    fn run_cuda(&self, run: &mut Run<'_>, gpu: &Gpu) -> Result<()> {
+        cuda::backward(&self.0, run, gpu)
+    }
+
+    fn workspace_cuda(&self, inputs: &[&Meta], _profile: &Profile) -> usize {
+        cuda::backward_workspace(inputs)
     }
 
     fn workspace(&self, inputs: &[&Meta]) -> usize {

@@ -37,6 +37,23 @@ pub(super) fn forward() -> Vec<Sample> {
         ),
         sample("several blocks", &[&[1, 70, 3], &[1, 130, 3], &[1, 130, 2]], None, true, None)
             .torch(sdpa(", is_causal=True")),
+        // Lengths that tensor cores take, in several of their tiles.
+        sample("tiles", &[&[1, 130, 8], &[1, 40, 8], &[1, 40, 16]], None, true, None),
+        sample("tiles of keys", &[&[1, 6, 24], &[1, 70, 24], &[1, 70, 8]], None, false, None),
+        sample(
+            "masked tiles",
+            &[&[2, 20, 8], &[2, 40, 8], &[2, 40, 8]],
+            Some(input(&[2, 1, 40], Values::Truths)),
+            true,
+            None,
+        ),
+        sample(
+            "tiles with an added mask",
+            &[&[2, 20, 8], &[2, 40, 8], &[2, 40, 8]],
+            Some(input(&[20, 40], Values::Constants(-1.0, 1.0))),
+            false,
+            None,
+        ),
     ]
 }
 
@@ -71,11 +88,13 @@ fn reference(x: &[Array], is_truths: bool, causal: bool, scale: Option<f64>) -> 
 }
 
 pub(super) fn backward() -> Vec<Sample> {
-    let sample = |name: &str, lead: &[usize], causal: bool, mask: Option<Input>| {
+    let sample = |name: &str, lead: &[usize], sizes: [usize; 4], causal: bool, mask: Option<Input>| {
+        let [n_queries, n_keys, depth, width] = sizes;
         let masked = mask.is_some();
-        let of = |dims: &[usize]| floats(&[lead, dims].concat());
-        let log_sums = within(&[lead, &[3, 1]].concat(), 2.0, 3.0);
-        let inputs = [of(&[3, 2]), of(&[3, 4]), of(&[5, 4]), of(&[5, 2]), of(&[3, 2]), log_sums];
+        let of = |rows: usize, cols: usize| floats(&[lead, &[rows, cols]].concat());
+        let (q, k, v) = (of(n_queries, depth), of(n_keys, depth), of(n_keys, width));
+        let log_sums = within(&[lead, &[n_queries, 1]].concat(), 2.0, 3.0);
+        let inputs = [of(n_queries, width), q, k, v, of(n_queries, width), log_sums];
         let op = Attention { causal, scale: 0.5, masked };
         Sample::many(name, inputs.into_iter().chain(mask).collect(), move |x| {
             let log_sums = x[5].squeeze(-1)?.cast(statistics_dtype(x[0].dtype()))?;
@@ -84,9 +103,12 @@ pub(super) fn backward() -> Vec<Sample> {
             Ok(apply(OpRef::new(AttentionBackward(op)), &inputs)?.into_iter().collect())
         })
     };
+    let truths = |shape: &[usize]| Some(input(shape, Values::Truths));
     vec![
-        sample("plain", &[2], false, None),
-        sample("causal heads", &[2, 2], true, None),
-        sample("truths", &[2], false, Some(input(&[2, 3, 5], Values::Truths))),
+        sample("plain", &[2], [3, 5, 4, 2], false, None),
+        sample("causal heads", &[2, 2], [3, 5, 4, 2], true, None),
+        sample("truths", &[2], [3, 5, 4, 2], false, truths(&[2, 3, 5])),
+        sample("tiles", &[2], [7, 35, 8, 16], true, None),
+        sample("masked tiles", &[1], [35, 7, 24, 8], false, truths(&[1, 35, 7])),
     ]
 }

@@ -8,12 +8,14 @@
 //! sizes give the same output. A sequence is a picture of one line, so one set of kernels serves both.
 
 mod config;
+mod cuda;
 mod methods;
 mod samples;
 
 pub use config::{Conv1dConfig, Conv2dConfig, ConvConfig};
 
 use plimsoll_cpu::math;
+use plimsoll_cuda::{Direction, Gpu, Profile};
 use plimsoll_gemm as gemm;
 use plimsoll_gemm::ConvPass;
 
@@ -121,6 +123,18 @@ impl Op for Conv {
         Ok(())
     }
 
+    fn run_cuda(&self, run: &mut Run<'_>, gpu: &Gpu) -> Result<()> {
+        let direction = match self.way {
+            Way::Forward => Direction::Forward,
+            Way::Transposed => Direction::ToInput,
+        };
+        cuda::convolve(&self.of, direction, self.activation, run, gpu, self.name())
+    }
+
+    fn workspace_cuda(&self, inputs: &[&Meta], profile: &Profile) -> usize {
+        cuda::workspace(&self.of, inputs, profile)
+    }
+
     fn workspace(&self, inputs: &[&Meta]) -> usize {
         let pass = match self.way {
             Way::Forward => ConvPass::Forward,
@@ -196,8 +210,16 @@ impl Op for ConvBackwardWeights {
         Ok(())
     }
 
+    fn run_cuda(&self, run: &mut Run<'_>, gpu: &Gpu) -> Result<()> {
+        cuda::convolve(&self.0, Direction::ToFilter, Activation::None, run, gpu, self.name())
+    }
+
     fn workspace(&self, inputs: &[&Meta]) -> usize {
         workspace(&self.0, inputs, ConvPass::BackwardWeights)
+    }
+
+    fn workspace_cuda(&self, inputs: &[&Meta], profile: &Profile) -> usize {
+        cuda::workspace(&self.0, inputs, profile)
     }
 
     fn cost(&self, inputs: &[&Meta], outputs: &[&Meta]) -> Cost {

@@ -30,9 +30,14 @@ KERNEL __launch_bounds__(256) ENTRY(PARAMS const Places places, const Numbers nu
     }
     if (V == 1 || first + V <= places.n) {
         LOAD_VECTORS
+        // Four neighbours share a block of random words. A body that reads none leaves no trace of this.
+        Words drawn[V / 4 + 1];
+#pragma unroll
+        for (int block = 0; block < V / 4; block++) drawn[block] = philox(WORD(0), WORD(1), first / 4 + block);
 #pragma unroll
         for (int lane = 0; lane < V; lane++) {
             u64 index = first + lane;
+            u32 random = V % 4 == 0 ? drawn[lane / 4].at[lane % 4] : random_word(WORD(0), WORD(1), index);
             READ(lane)
             BODY
             WRITE(lane)
@@ -42,6 +47,7 @@ KERNEL __launch_bounds__(256) ENTRY(PARAMS const Places places, const Numbers nu
         // The last elements of a tensor whose length is no multiple of V; only tensors of one axis have them.
         for (int lane = 0; first + lane < places.n; lane++) {
             u64 index = first + lane;
+            u32 random = random_word(WORD(0), WORD(1), index);
             READ_ONE
             BODY
             WRITE_ONE

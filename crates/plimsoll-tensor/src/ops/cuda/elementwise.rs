@@ -106,7 +106,8 @@ pub(crate) fn fill(op: &'static str, gpu: &Gpu, to: &Operand, value: f64) -> Res
 
 impl Elementwise<'_> {
     /// Starts the kernel. `body` is C++: statements that set `y0`, ... from `x0`, ..., `index` (the element's number),
-    /// `NUMBER(i)` and `WORD(i)`; it must depend on the op, the dtypes and `variant` alone.
+    /// `NUMBER(i)`, `WORD(i)` and `random` (the element's word of the draw whose seed and number are `WORD(0)` and
+    /// `WORD(1)`); it must depend on the op, the dtypes and `variant` alone.
     pub fn run(&self, gpu: &Gpu, body: impl Fn() -> String) -> Result<()> {
         self.run_with(gpu, "", body)
     }

@@ -6,8 +6,8 @@
 struct Lines {
     u64 n, len;
     u64 extents[8];
-    i64 strides[6][8];
-    i64 steps[6];
+    i64 strides[7][8];
+    i64 steps[7];
 };
 
 struct Offsets { i64 at[N_OPERANDS]; };

@@ -17,7 +17,7 @@ use crate::op::Operand;
 use crate::shape::{MAX_RANK, Shape};
 
 /// The most operands of a kernel.
-const MAX_OPERANDS: usize = 6;
+const MAX_OPERANDS: usize = 7;
 /// The threads of a block.
 pub(crate) const THREADS: usize = 256;
 /// The most numbers of a line that a thread keeps.

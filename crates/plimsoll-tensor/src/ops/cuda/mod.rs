@@ -10,9 +10,12 @@ pub(crate) mod moves;
 pub(crate) mod reduce;
 pub(crate) mod tables;
 
-use plimsoll_cuda::Scalar;
+use plimsoll_cuda::{Gpu, Scalar};
 
 use crate::dtype::DType;
+use crate::error::Result;
+use crate::op::Operand;
+use elementwise::Elementwise;
 
 /// Groups of threads, for kernels that give one to each result.
 const GROUPS: &str = include_str!("group.cu");
@@ -48,4 +51,10 @@ pub(crate) fn scalar(dtype: DType) -> Scalar {
         DType::BF16 => Scalar::BF16,
         other => unreachable!("`infer` refuses {other}"),
     }
+}
+
+/// Copies an operand of an op into scratch memory, row-major; `to` has its shape.
+pub(crate) fn copy(gpu: &Gpu, op: &'static str, from: &Operand, to: &Operand) -> Result<()> {
+    let kernel = Elementwise { op, inputs: &[from], outputs: &[to], numbers: &[], words: &[], variant: 0 };
+    kernel.run(gpu, || "y0 = x0;".to_owned())
 }

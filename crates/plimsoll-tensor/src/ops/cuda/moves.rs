@@ -62,8 +62,8 @@ impl Move {
                 joined.extents[joined.rank] = extent;
                 joined.rank += 1;
             }
-            for side in 0..2 {
-                joined.strides[side][joined.rank - 1] = layouts[side].strides()[axis];
+            for (strides, layout) in joined.strides.iter_mut().zip(layouts) {
+                strides[joined.rank - 1] = layout.strides()[axis];
             }
         }
         joined.rank = joined.rank.max(1);

@@ -13,7 +13,7 @@
 struct Places {
     u64 n_kept, n_reduced, per_split, n_splits;
     u64 kept[8], reduced[8];
-    i64 kept_strides[5][8], reduced_strides[5][8];
+    i64 kept_strides[6][8], reduced_strides[6][8];
 };
 
 struct Numbers { double at[4]; };

@@ -20,7 +20,9 @@ use crate::shape::{Axes, MAX_RANK, Shape};
 static TEMPLATE: Template = Template { name: "reduce", text: include_str!("reduce.cu") };
 
 /// The most inputs that a kernel has.
-const MAX_INPUTS: usize = 5;
+const MAX_INPUTS: usize = 6;
+/// The most outputs.
+const MAX_OUTPUTS: usize = 4;
 /// The threads of a block.
 const THREADS: usize = 256;
 /// The most elements that a thread reads at a time.
@@ -354,6 +356,8 @@ impl Reduction<'_> {
 
     /// What tells this kernel from others of the op.
     fn key(&self, plan: &Plan) -> u64 {
+        const N_BITS: u32 = 22 + CODE_BITS * (MAX_INPUTS + MAX_OUTPUTS) as u32 + 2 * MAX_INPUTS as u32;
+        const { assert!(N_BITS <= u64::BITS, "two kernels would have the same key") };
         let (mode, threads) = match plan.mode {
             Mode::Rows(group) => (0, group),
             Mode::Columns(width) => (1, width),

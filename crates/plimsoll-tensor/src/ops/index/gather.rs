@@ -2,15 +2,18 @@
 
 use plimsoll_cpu::element::Element;
 use plimsoll_cpu::threads::SharedPtr;
+use plimsoll_cuda::{FaultKind, Gpu, Grid, Param, Template};
 
 use super::lanes::{for_each_block, without_axis};
-use super::{Index, check_dtype, check_range, for_indices};
+use super::{Index, check_dtype, check_range, cuda, for_indices};
 use crate::context;
 use crate::error::{Error, Result};
 use crate::execute::call;
 use crate::op::{Keep, Keeps, Meta, Op, OpRef, Operand, Outputs, Run, one};
+use crate::ops::cuda::moves::unit_name;
+use crate::ops::cuda::{c_name, code};
 use crate::ops::registry::{Array, Sample, Values, floats, input};
-use crate::shape::Shape;
+use crate::shape::{MAX_RANK, Shape};
 use crate::tape::Backward;
 use crate::tensor::Tensor;
 
@@ -49,6 +52,31 @@ impl Op for Gather {
         Ok(())
     }
 
+    fn run_cuda(&self, run: &mut Run<'_>, gpu: &Gpu) -> Result<()> {
+        static FAULTS: [FaultKind; MAX_RANK] = cuda::faults("gather");
+        let ([x, index], y) = (run.inputs, &run.outputs[0]) else { unreachable!("a tensor and indices") };
+        let (n, rank, size) = (y.n_elems(), y.shape().rank(), x.dtype().size());
+        let (extents, index_strides) = cuda::axes(&index.meta.layout);
+        let (_, mut x_strides) = cuda::axes(&x.meta.layout);
+        let step = std::mem::take(&mut x_strides[self.axis]);
+        let extent = x.shape()[self.axis] as i64;
+        let places = Places { n: n as u64, extents, x_strides, index_strides, extent, step };
+        let is_wide = n >= 1 << 31;
+        let variant =
+            code(index.dtype()) << 16 | (size as u64) << 8 | (rank as u64) << 1 | u64::from(is_wide);
+        let kernel = gpu.kernel(&TEMPLATE, "gather", variant, || {
+            let (t, i) = (unit_name(size), c_name(index.dtype()));
+            let wide = if is_wide { "u64" } else { "u32" };
+            format!("#define T {t}\n#define I {i}\n#define RANK {rank}\n#define Index {wide}\n")
+        })?;
+        let (cell, kind) = gpu.fault(&FAULTS[self.axis]);
+        let params: [&dyn Param; 6] = [&y.ptr(), &x.ptr(), &index.ptr(), &places, &cell, &kind];
+        // SAFETY: `execute` hands out operands that are valid for their layouts, whose strides these are; the kernel
+        // checks the indices.
+        unsafe { gpu.launch(&kernel, Grid::covering(n, cuda::THREADS), &params) }?;
+        Ok(())
+    }
+
     fn keeps(&self, wanted: &[bool]) -> Keeps {
         wanted[0].then_some(Keep::Input(1)).into_iter().collect()
     }
@@ -61,6 +89,23 @@ impl Op for Gather {
         backward.give(0, zeros.into_scatter_add(self.axis as isize, &index, &gradient)?)
     }
 }
+
+static TEMPLATE: Template = Template { name: "gather", text: include_str!("gather.cu") };
+
+/// Where elements lie, as the kernel takes it.
+#[repr(C)]
+struct Places {
+    n: u64,
+    extents: [u32; MAX_RANK],
+    /// None along the axis.
+    x_strides: [i64; MAX_RANK],
+    index_strides: [i64; MAX_RANK],
+    extent: i64,
+    step: i64,
+}
+
+// SAFETY: `gather.cu` has the same struct.
+unsafe impl Param for Places {}
 
 /// Refuses indices that do not go with a tensor: other axes than the indexed one may be shorter, not longer.
 pub(super) fn check_index(op: &'static str, shape: &Shape, index: &Meta, axis: usize) -> Result<()> {
@@ -127,10 +172,7 @@ pub(super) fn samples() -> Vec<Sample> {
             .torch("x0.gather(0, x1)")
             .refuses(vec![floats(&[4, 3]), floats(&[2, 3])], "int64 or int32")
             .refuses(vec![floats(&[4, 3]), indices(&[2, 4], 4)], "none but axis 0 longer")
-            .refuses(
-                vec![floats(&[0, 3]), indices(&[2, 3], 4)],
-                "at [0, 0] is out of range for axis 0 of extent 0",
-            ),
+            .refuses(vec![floats(&[0, 3]), indices(&[2, 3], 4)], "is out of range for axis 0 of extent 0"),
         Sample::new("fewer lanes", vec![floats(&[2, 3, 5]), indices(&[2, 2, 7], 5)], |x| {
             x[0].gather(-1, &x[1])
         })

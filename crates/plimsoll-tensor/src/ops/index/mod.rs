@@ -6,6 +6,7 @@
 //! the indices. Sums are made in the order of the indices, one thread per sum, so the bits are the same for any number of
 //! threads.
 
+mod cuda;
 mod gather;
 mod lanes;
 mod one_hot;
@@ -99,15 +100,17 @@ unsafe fn check_range<I: Index>(op: &'static str, index: &Operand, axis: usize, 
     let Some(flat) = bad else { return Ok(()) };
     // SAFETY: the offset is that of an element.
     let value: i64 = unsafe { *first.offset(offset_of(shape, strides, flat)) }.cast();
-    Err(Error::argument(op, out_of_range(value, &place_of(shape, flat), axis, extent)))
+    Err(Error::argument(op, out_of_range(value, Some(&place_of(shape, flat)), axis, extent)))
 }
 
-fn out_of_range(index: i64, place: &[usize], axis: usize, extent: usize) -> String {
+/// What is wrong with an index, and its place if that is known.
+fn out_of_range(index: i64, place: Option<&[usize]>, axis: usize, extent: usize) -> String {
+    let at = place.map_or(String::new(), |place| format!(" at {place:?}"));
     let allowed = match extent {
         0 => "no index is possible".to_owned(),
         _ => format!("indices go from 0 to {}", extent - 1),
     };
-    format!("index {index} at {place:?} is out of range for axis {axis} of extent {extent}; {allowed}")
+    format!("index {index}{at} is out of range for axis {axis} of extent {extent}; {allowed}")
 }
 
 /// The place of element number `flat` in row-major order.

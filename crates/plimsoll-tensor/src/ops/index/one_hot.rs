@@ -1,16 +1,18 @@
 //! `one_hot`: a one at each index, zeros elsewhere.
 
 use plimsoll_cpu::copy::fill;
+use plimsoll_cuda::{FaultKind, Gpu};
 
-use super::{check_dtype, check_range, for_indices};
+use super::{check_dtype, check_range, cuda, for_indices};
 use crate::context;
 use crate::dtype::{DType, Element};
 use crate::error::Result;
 use crate::execute::call;
 use crate::op::{Gradient, Meta, Op, OpRef, Outputs, Run, one};
+use crate::ops::cuda::elementwise::Elementwise;
 use crate::ops::kernel::{dst, for_all, offset_of};
 use crate::ops::registry::{Array, Sample, Values, floats, input};
-use crate::shape::Shape;
+use crate::shape::{MAX_RANK, Shape};
 use crate::tensor::Tensor;
 
 /// y[.., j] = 1 where ids[..] = j, else 0.
@@ -47,6 +49,28 @@ impl Op for OneHot {
             }
         }));
         Ok(())
+    }
+
+    fn run_cuda(&self, run: &mut Run<'_>, gpu: &Gpu) -> Result<()> {
+        static FAULTS: [FaultKind; MAX_RANK] = cuda::faults("one_hot");
+        let (ids, y) = (&run.inputs[0], &run.outputs[0]);
+        let (cell, kind) = gpu.fault(&FAULTS[y.shape().rank() - 1]);
+        // Each id is repeated along the last axis; whoever has its first place checks it.
+        let repeated = Meta { layout: ids.meta.layout.unsqueezed(ids.shape().rank()), dtype: ids.dtype() };
+        let kernel = Elementwise {
+            op: "one_hot",
+            inputs: &[&ids.viewed(&repeated)],
+            outputs: &[y],
+            numbers: &[],
+            words: &[self.n as u64, cell as u64, kind],
+            variant: 0,
+        };
+        kernel.run(gpu, || {
+            "Index col = (Index)index % (Index)WORD(0); \
+             if (col == 0 && (x0 < 0 || x0 >= (i64)WORD(0))) fault((Note*)WORD(1), WORD(2), x0, (i64)WORD(0)); \
+             y0 = (i64)x0 == (i64)col;"
+                .to_owned()
+        })
     }
 
     fn gradient(&self) -> Gradient {

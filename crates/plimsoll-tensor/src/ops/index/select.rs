@@ -2,16 +2,19 @@
 
 use plimsoll_cpu::element::Element;
 use plimsoll_cpu::threads::{self, SharedPtr};
+use plimsoll_cuda::{FaultKind, Gpu, Grid, Param, Template};
 
-use super::{Index, check_dtype, check_range, for_indices, readable_as};
+use super::{Index, check_dtype, check_range, cuda, for_indices, readable_as};
 use crate::context;
 use crate::error::Result;
 use crate::execute::call;
 use crate::layout::Layout;
 use crate::op::{Keep, Keeps, Meta, Op, OpRef, Operand, Outputs, Run, one};
+use crate::ops::cuda::moves::unit_name;
+use crate::ops::cuda::{c_name, code};
 use crate::ops::kernel::units_per_task;
 use crate::ops::registry::{Array, Sample, Values, floats, input};
-use crate::shape::Shape;
+use crate::shape::{MAX_RANK, Shape};
 use crate::tape::Backward;
 use crate::tensor::Tensor;
 
@@ -28,6 +31,32 @@ const SHORT: usize = 8;
 
 /// The rows of a table.
 static EMBEDDING: Select = Select { name: "embedding", axis: 0 };
+
+static TEMPLATE: Template = Template { name: "select", text: include_str!("select.cu") };
+static FAULTS: [FaultKind; MAX_RANK] = cuda::faults("index_select");
+static EMBEDDING_FAULT: FaultKind = {
+    let [fault, ..] = cuda::faults("embedding");
+    fault
+};
+
+/// The units that a block moves on a GPU.
+const BLOCK_UNITS: usize = 1024;
+
+/// Where rows lie, as the kernel takes it.
+#[repr(C)]
+struct Rows {
+    n: u64,
+    row_len: u64,
+    n_ids: u64,
+    outer: i64,
+    step: i64,
+    inner: i64,
+    id_stride: i64,
+    extent: i64,
+}
+
+// SAFETY: `select.cu` has the same struct.
+unsafe impl Param for Rows {}
 
 impl Op for Select {
     fn name(&self) -> &'static str {
@@ -56,6 +85,44 @@ impl Op for Select {
                 }
             }
         });
+        Ok(())
+    }
+
+    fn run_cuda(&self, run: &mut Run<'_>, gpu: &Gpu) -> Result<()> {
+        let ([x, ids], y) = (run.inputs, &run.outputs[0]) else { unreachable!("a tensor and ids") };
+        let layout = read_as(x, three(x.shape(), self.axis, 1));
+        let (&[_, extent, row_len], &[outer, step, inner]) = (layout.shape().dims(), layout.strides()) else {
+            unreachable!("three axes")
+        };
+        // Neighbours in a row are moved together where they lie together.
+        let group = match inner {
+            1 => cuda::group_len(x.dtype().size(), row_len, &[outer, step], &[x.ptr(), y.ptr()]),
+            _ => 1,
+        };
+        let (n, n_ids, bytes) = (y.n_elems() / group, ids.n_elems(), group * x.dtype().size());
+        let rows = Rows {
+            n: n as u64,
+            row_len: (row_len / group) as u64,
+            n_ids: n_ids as u64,
+            outer: (outer / group as isize) as i64,
+            step: (step / group as isize) as i64,
+            inner: inner as i64,
+            id_stride: read_as(ids, Shape::from_checked([n_ids])).strides()[0] as i64,
+            extent: extent as i64,
+        };
+        let is_wide = n >= 1 << 31;
+        let variant = code(ids.dtype()) << 8 | (bytes as u64) << 1 | u64::from(is_wide);
+        let kernel = gpu.kernel(&TEMPLATE, self.name, variant, || {
+            let index = if is_wide { "u64" } else { "u32" };
+            let (unit, id) = (unit_name(bytes), c_name(ids.dtype()));
+            format!("#define T {unit}\n#define I {id}\n#define Index {index}\n")
+        })?;
+        let (cell, kind) =
+            gpu.fault(if self.name == "embedding" { &EMBEDDING_FAULT } else { &FAULTS[self.axis] });
+        let params: [&dyn Param; 6] = [&y.ptr(), &x.ptr(), &ids.ptr(), &rows, &cell, &kind];
+        // SAFETY: `execute` hands out operands that are valid for their layouts, whose strides these are; units are
+        // aligned, and the kernel checks the ids.
+        unsafe { gpu.launch(&kernel, Grid::of(n.div_ceil(BLOCK_UNITS), cuda::THREADS), &params) }?;
         Ok(())
     }
 

@@ -11,9 +11,8 @@ use crate::error::Result;
 use crate::layout::Layout;
 use crate::op::{Meta, Operand, Run};
 use crate::ops::Activation;
-use crate::ops::cuda::elementwise::Elementwise;
 use crate::ops::cuda::finish::finish;
-use crate::ops::cuda::scalar;
+use crate::ops::cuda::{copy, scalar};
 
 /// Copies in scratch memory begin at multiples of this, so that the library's widest loads fit.
 const ALIGNMENT: usize = 256;
@@ -192,10 +191,4 @@ fn split<'a>(dtype: DType, after: After<'a>) -> (After<'a>, After<'a>) {
             (After { activation: Activation::None, ..after }, After { bias: None, activation })
         }
     }
-}
-
-/// Copies an operand to scratch memory, row-major.
-fn copy(gpu: &Gpu, op: &'static str, from: &Operand, to: &Operand) -> Result<()> {
-    let kernel = Elementwise { op, inputs: &[from], outputs: &[to], numbers: &[], words: &[], variant: 0 };
-    kernel.run(gpu, || "y0 = x0;".to_owned())
 }

@@ -1,6 +1,7 @@
 // Batch norm with given statistics, and the gradient of its input (BACKWARD). A line is the channels of one place: V of them
 // belong to a thread, which takes every so many-th line, so that what belongs to its channels stays in registers. T is the type
-// of the elements, BX the number of threads side by side.
+// of the elements, BX the number of threads side by side. With RELU what is negative becomes zero, and backward finds out where
+// from the input, by the same arithmetic.
 
 typedef Compute<T> C;
 
@@ -45,7 +46,12 @@ KERNEL __launch_bounds__(THREADS) ENTRY(
             if (row + r * (THREADS / BX) >= end) continue;
             C values[V];
 #pragma unroll
-            for (int v = 0; v < V; v++) values[v] = m::fma(widen(raw[r].at[v]) - means[v], scales[v], shifts[v]);
+            for (int v = 0; v < V; v++) {
+                values[v] = m::fma(widen(raw[r].at[v]) - means[v], scales[v], shifts[v]);
+#if RELU
+                values[v] = m::max(values[v], (C)0);
+#endif
+            }
             write_line(y + to[r], lines.steps[5], channel, values);
         }
     }
@@ -54,9 +60,10 @@ KERNEL __launch_bounds__(THREADS) ENTRY(
 #else
 
 // `totals` are the sums for gamma, and then those for beta. The result may be written over the gradient: each thread writes what
-// it alone has read.
+// it alone has read. Beta is there for RELU alone.
 KERNEL __launch_bounds__(THREADS) ENTRY(
-    const T* g, const T* x, const T* gamma, const C* mean, const C* rstd, T* dx, const C* totals, const Lines lines, u64 per_block
+    const T* g, const T* x, const T* gamma, const C* mean, const C* rstd, T* dx, const T* beta, const C* totals,
+    const Lines lines, u64 per_block
 ) {
     Index channel = ((Index)blockIdx.x * BX + threadIdx.x % BX) * V;
     if (channel >= lines.len) return;
@@ -64,6 +71,10 @@ KERNEL __launch_bounds__(THREADS) ENTRY(
     read_line(mean, lines.steps[3], channel, means);
     read_line(rstd, lines.steps[4], channel, rstds);
     read_line(gamma, lines.steps[2], channel, factors);
+#if RELU
+    C betas[V];
+    read_line(beta, lines.steps[6], channel, betas);
+#endif
     C share = (C)1 / (C)lines.n;
 #pragma unroll
     for (int v = 0; v < V; v++) {
@@ -92,8 +103,11 @@ KERNEL __launch_bounds__(THREADS) ENTRY(
             C values[V];
 #pragma unroll
             for (int v = 0; v < V; v++) {
-                C distance = widen(raw_x[r].at[v]) - means[v];
-                values[v] = (widen(raw_g[r].at[v]) - shifts[v] - distance * slopes[v]) * factors[v];
+                C distance = widen(raw_x[r].at[v]) - means[v], gradient = widen(raw_g[r].at[v]);
+#if RELU
+                gradient *= m::fma(distance, factors[v], betas[v]) > (C)0 ? (C)1 : (C)0;
+#endif
+                values[v] = (gradient - shifts[v] - distance * slopes[v]) * factors[v];
             }
             write_line(dx + to[r], lines.steps[5], channel, values);
         }

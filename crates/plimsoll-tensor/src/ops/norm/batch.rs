@@ -1,4 +1,7 @@
-//! `batch_norm`: over all axes but the last, the channels.
+//! `batch_norm`: over all axes but the last, the channels; with relu behind it, if it is asked for.
+//!
+//! Relu belongs to the op because of what is kept: backward tells from the norm's input where relu's was positive, so that
+//! neither relu's output nor a mask is kept for it.
 
 use plimsoll_cuda::{Gpu, Profile};
 use smallvec::{SmallVec, smallvec};
@@ -8,24 +11,29 @@ use super::{check, check_backward, check_statistics, composite_backward};
 use crate::error::Result;
 use crate::execute::{Arg, call, execute};
 use crate::op::{Extra, Form, Gradient, Keep, Keeps, Meta, Op, OpRef, Output, Outputs, Run, Tensors, one};
+use crate::ops::Activation;
 use crate::ops::kernel::for_floats;
+use crate::ops::lines::{expect_dtype, expect_shape};
 use crate::ops::registry::{Array, OpInfo, Sample, floats, within};
 use crate::shape::{Axes, Shape};
 use crate::tape::Backward;
 use crate::tensor::Tensor;
 
-/// y = (x - mean) rstd gamma + beta for each channel. Outputs: y, mean and variance. Extras: mean and rstd.
+/// y = (x - mean) rstd gamma + beta for each channel, or relu of that. Outputs: y, mean and variance. Extras: mean and rstd.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct BatchNorm {
     pub eps: f64,
+    pub has_relu: bool,
 }
 
 /// The same with given statistics: how an output is rebuilt. Inputs: x, gamma, beta, mean, rstd.
 #[derive(Debug)]
-struct ApplyBatchNorm;
+struct ApplyBatchNorm {
+    has_relu: bool,
+}
 
 /// From the gradient of the output to those that are wanted of x, gamma and beta. Inputs: the gradient, x, gamma, mean
-/// and rstd. The first result is written over the gradient.
+/// and rstd; with relu, beta, too, and that tells the two apart. The first result is written over the gradient.
 #[derive(Clone, Copy, Debug)]
 struct BatchNormBackward {
     eps: f64,
@@ -58,6 +66,11 @@ impl BatchNorm {
         let [mean, variance] = BatchNorm::plain_statistics(&x)?;
         x.sub(&mean)?.mul(&variance.affine(1.0, eps)?.rsqrt()?)?.mul(&gamma)?.cast(narrow)
     }
+
+    /// Whether backward reads the input. Without relu the gradient of beta is a sum of that of the output.
+    fn reads_input(self, wanted: &[bool]) -> bool {
+        wanted[0] || wanted[1] || self.has_relu
+    }
 }
 
 impl Op for BatchNorm {
@@ -73,7 +86,7 @@ impl Op for BatchNorm {
     }
 
     fn run(&self, run: &mut Run<'_>) -> Result<()> {
-        for_floats!(run.inputs[0].dtype(), T => kernel::normalise::<T>(self.eps, run));
+        for_floats!(run.inputs[0].dtype(), T => kernel::normalise::<T>(*self, run));
         Ok(())
     }
 
@@ -82,7 +95,7 @@ impl Op for BatchNorm {
     }
 
     fn run_cuda(&self, run: &mut Run<'_>, gpu: &Gpu) -> Result<()> {
-        cuda::normalise(self.eps, run, gpu)
+        cuda::normalise(*self, run, gpu)
     }
 
     fn workspace_cuda(&self, inputs: &[&Meta], _profile: &Profile) -> usize {
@@ -90,14 +103,16 @@ impl Op for BatchNorm {
     }
 
     fn keeps(&self, wanted: &[bool]) -> Keeps {
-        match wanted[0] || wanted[1] {
-            true => smallvec![Keep::Input(0), Keep::Input(1), Keep::Extra(0), Keep::Extra(1)],
-            false => Keeps::new(),
+        if !self.reads_input(wanted) {
+            return Keeps::new();
         }
+        let mut keeps: Keeps = smallvec![Keep::Input(0), Keep::Input(1), Keep::Extra(0), Keep::Extra(1)];
+        keeps.extend(self.has_relu.then_some(Keep::Input(2)));
+        keeps
     }
 
     fn extras(&self, inputs: &[&Meta], wanted: &[bool]) -> SmallVec<[Extra; 2]> {
-        if !wanted[0] && !wanted[1] {
+        if !self.reads_input(wanted) {
             return SmallVec::new();
         }
         let meta = Meta::fresh(*inputs[1].shape(), inputs[0].dtype.accumulator());
@@ -105,23 +120,29 @@ impl Op for BatchNorm {
     }
 
     fn rebuild(&self) -> Option<OpRef> {
-        Some(OpRef::Static(&ApplyBatchNorm))
+        Some(match self.has_relu {
+            true => OpRef::Static(&ApplyBatchNorm { has_relu: true }),
+            false => OpRef::Static(&ApplyBatchNorm { has_relu: false }),
+        })
     }
 
     fn backward(&self, backward: &mut Backward<'_>) -> Result<()> {
         let gradient = backward.gradient()?;
         let wanted = [0, 1, 2].map(|input| backward.wants(input));
-        if !wanted[0] && !wanted[1] {
+        if !self.reads_input(&wanted) {
             let shape = *backward.input_shape(2);
             return backward.give(2, gradient.sum_to(&shape)?);
         }
-        let args = smallvec![
+        let mut args: SmallVec<_> = smallvec![
             Arg::Given(gradient),
             Arg::Given(backward.input(0)?),
             Arg::Given(backward.input(1)?),
             Arg::Given(backward.extra(0)?),
             Arg::Given(backward.extra(1)?),
         ];
+        if self.has_relu {
+            args.push(Arg::Given(backward.input(2)?));
+        }
         let results = execute(OpRef::new(BatchNormBackward { eps: self.eps, wanted }), args)?;
         let inputs = (0..3).filter(|&input| wanted[input]);
         inputs.zip(results).try_for_each(|(input, result)| backward.give(input, result))
@@ -130,6 +151,7 @@ impl Op for BatchNorm {
     fn composite(&self, inputs: &[&Tensor]) -> Option<Result<Tensors>> {
         let results = || -> Result<Tensors> {
             let y = BatchNorm::plain(self.eps, inputs[0], inputs[1])?.add(inputs[2])?;
+            let y = if self.has_relu { y.into_relu()? } else { y };
             let wide = inputs[0].cast(inputs[0].dtype().accumulator())?;
             let [mean, variance] = BatchNorm::plain_statistics(&wide)?;
             let shape = *inputs[1].shape();
@@ -151,12 +173,12 @@ impl Op for ApplyBatchNorm {
     }
 
     fn run(&self, run: &mut Run<'_>) -> Result<()> {
-        for_floats!(run.inputs[0].dtype(), T => kernel::apply::<T>(run));
+        for_floats!(run.inputs[0].dtype(), T => kernel::apply::<T>(self.has_relu, run));
         Ok(())
     }
 
     fn run_cuda(&self, run: &mut Run<'_>, gpu: &Gpu) -> Result<()> {
-        cuda::apply(self.name(), run, [&run.inputs[3], &run.inputs[4]], gpu)
+        cuda::apply(self.name(), self.has_relu, run, [&run.inputs[3], &run.inputs[4]], gpu)
     }
 
     fn workspace(&self, inputs: &[&Meta]) -> usize {
@@ -171,7 +193,8 @@ impl Op for ApplyBatchNorm {
         let [x, gamma, beta, mean, rstd] = *inputs else { unreachable!("five operands") };
         let result = || {
             let centred = x.sub(&mean.cast(x.dtype())?)?;
-            centred.mul(&rstd.cast(x.dtype())?)?.mul(gamma)?.add(beta)
+            let y = centred.mul(&rstd.cast(x.dtype())?)?.mul(gamma)?.add(beta)?;
+            if self.has_relu { y.into_relu() } else { Ok(y) }
         };
         Some(result().map(|y| smallvec![y]))
     }
@@ -188,7 +211,11 @@ impl Op for BatchNormBackward {
 
     fn infer(&self, inputs: &[&Meta]) -> Result<Outputs> {
         let (x, gamma) = (&inputs[1], &inputs[2]);
-        check_backward(self.name(), inputs, gamma.shape())?;
+        check_backward(self.name(), &inputs[..5], gamma.shape())?;
+        for beta in &inputs[5..] {
+            expect_shape(self.name(), "beta", beta, gamma.shape())?;
+            expect_dtype(self.name(), "beta", beta, gamma.dtype)?;
+        }
         let all = [x, gamma, gamma].map(|meta| Output::New { shape: *meta.shape(), dtype: meta.dtype });
         Ok(all.into_iter().zip(self.wanted).filter_map(|(output, wanted)| wanted.then_some(output)).collect())
     }
@@ -199,7 +226,7 @@ impl Op for BatchNormBackward {
     }
 
     fn workspace(&self, inputs: &[&Meta]) -> usize {
-        kernel::backward_values(inputs[1]) * inputs[1].dtype.accumulator().size()
+        kernel::backward_values(inputs) * inputs[1].dtype.accumulator().size()
     }
 
     fn run_cuda(&self, run: &mut Run<'_>, gpu: &Gpu) -> Result<()> {
@@ -216,7 +243,15 @@ impl Op for BatchNormBackward {
 
     fn composite(&self, inputs: &[&Tensor]) -> Option<Result<Tensors>> {
         let (gradient, x, gamma) = (inputs[0], inputs[1], inputs[2]);
-        Some(composite_backward(|| BatchNorm::plain(self.eps, x, gamma), (gradient, x, gamma), self.wanted))
+        let plain = || BatchNorm::plain(self.eps, x, gamma);
+        let results = || match inputs.get(5) {
+            None => composite_backward(plain, (gradient, x, gamma), self.wanted),
+            Some(beta) => {
+                let passed = Activation::Relu.plain_back(gradient, &plain()?.add(*beta)?)?;
+                composite_backward(plain, (&passed, x, gamma), self.wanted)
+            }
+        };
+        Some(results())
     }
 
     fn overwrites(&self) -> &'static [usize] {
@@ -257,52 +292,69 @@ fn reference(x: &[Array]) -> Array {
 }
 
 fn samples() -> Vec<Sample> {
-    let sample = |name: &str, shape: &[usize], torch: &str| {
+    const ROWS: &str = "F.batch_norm(x0, None, None, x1, x2, True, 0.1, 1e-3)";
+    const IMAGES: &str =
+        "F.batch_norm(x0.movedim(-1, 1), None, None, x1, x2, True, 0.1, 1e-3).movedim(1, -1)";
+    let inputs = |shape: &[usize]| {
         let width = shape[shape.len() - 1];
-        Sample::new(name, vec![floats(shape), floats(&[width]), floats(&[width])], |x| {
-            Ok(x[0].batch_norm(&x[1], &x[2], EPS)?.0)
-        })
-        .reference(reference)
-        .torch(torch)
+        vec![floats(shape), floats(&[width]), floats(&[width])]
     };
+    let plain = |name: &str, shape: &[usize], torch: &str| {
+        Sample::new(name, inputs(shape), |x| Ok(x[0].batch_norm(&x[1], &x[2], EPS)?.0))
+            .reference(reference)
+            .torch(torch)
+    };
+    let with_relu = |name: &str, shape: &[usize], torch: &str| {
+        Sample::new(name, inputs(shape), |x| Ok(x[0].batch_norm_relu(&x[1], &x[2], EPS)?.0))
+            .reference(|x| reference(x).map(|y| y.max(0.0)))
+            .torch(format!("F.relu({torch})"))
+    };
+    let refused = || vec![floats(&[2, 3]), floats(&[3]), floats(&[2])];
     vec![
-        sample("rows", &[5, 3], "F.batch_norm(x0, None, None, x1, x2, True, 0.1, 1e-3)")
-            .refuses(vec![floats(&[2, 3]), floats(&[3]), floats(&[2])], "beta is [2] but the last axis"),
-        sample(
-            "images",
-            &[2, 2, 3, 2],
-            "F.batch_norm(x0.movedim(-1, 1), None, None, x1, x2, True, 0.1, 1e-3).movedim(1, -1)",
-        ),
+        plain("rows", &[5, 3], ROWS).refuses(refused(), "beta is [2] but the last axis"),
+        plain("images", &[2, 2, 3, 2], IMAGES),
+        with_relu("relu_rows", &[5, 3], ROWS).refuses(refused(), "beta is [2] but the last axis"),
+        with_relu("relu_images", &[2, 2, 3, 2], IMAGES),
     ]
 }
 
 fn apply_samples() -> Vec<Sample> {
-    let sample = |name: &str, shape: &[usize]| {
+    let sample = |name: &str, shape: &[usize], has_relu: bool| {
         let vector = || floats(&[3]);
         let inputs = vec![floats(shape), vector(), vector(), vector(), within(&[3], 0.5, 2.0)];
-        Sample::new(name, inputs, |x| {
+        Sample::new(name, inputs, move |x| {
             let wide = |x: &Tensor| x.cast(x.dtype().accumulator());
-            call(OpRef::Static(&ApplyBatchNorm), &[&x[0], &x[1], &x[2], &wide(&x[3])?, &wide(&x[4])?])
+            let args = [&x[0], &x[1], &x[2], &wide(&x[3])?, &wide(&x[4])?];
+            call(OpRef::new(ApplyBatchNorm { has_relu }), &args)
         })
     };
-    vec![sample("rows", &[4, 3]), sample("images", &[2, 2, 2, 3])]
+    vec![
+        sample("rows", &[4, 3], false),
+        sample("images", &[2, 2, 2, 3], false),
+        sample("relu_images", &[2, 2, 2, 3], true),
+    ]
 }
 
 fn backward_samples() -> Vec<Sample> {
-    let sample = |name: &str, shape: &[usize], wanted: [bool; 3]| {
-        let width = shape[shape.len() - 1];
-        let inputs = vec![floats(shape), floats(shape), floats(&[width])];
+    let sample = |name: &str, shape: &[usize], has_relu: bool, wanted: [bool; 3]| {
+        let vector = || floats(&[shape[shape.len() - 1]]);
+        let mut inputs = vec![floats(shape), floats(shape), vector()];
+        inputs.extend(has_relu.then(vector));
         Sample::many(name, inputs, move |x| {
             let wide = x[1].cast(x[1].dtype().accumulator())?;
             let [mean, variance] = BatchNorm::plain_statistics(&wide)?;
             let (mean, rstd) = (mean.flatten()?, variance.affine(1.0, EPS)?.rsqrt()?.flatten()?);
-            let args = [&x[0], &x[1], &x[2], &mean, &rstd].into_iter().map(Arg::Lent).collect();
+            let args =
+                [&x[0], &x[1], &x[2], &mean, &rstd].into_iter().chain(&x[3..]).map(Arg::Lent).collect();
             Ok(execute(OpRef::new(BatchNormBackward { eps: EPS, wanted }), args)?.into_vec())
         })
     };
     vec![
-        sample("all", &[4, 3], [true; 3]),
-        sample("input", &[2, 3, 2], [true, false, false]),
-        sample("gamma", &[4, 3], [false, true, false]),
+        sample("all", &[4, 3], false, [true; 3]),
+        sample("input", &[2, 3, 2], false, [true, false, false]),
+        sample("gamma", &[4, 3], false, [false, true, false]),
+        sample("relu_all", &[4, 3], true, [true; 3]),
+        sample("relu_input", &[2, 3, 2], true, [true, false, false]),
+        sample("relu_parameters", &[4, 3], true, [false, true, true]),
     ]
 }

@@ -3,6 +3,7 @@
 use plimsoll_cuda::{Gpu, Grid, Template};
 use smallvec::SmallVec;
 
+use super::batch::BatchNorm;
 use super::line_cuda::{Sums, lines_axes};
 use crate::dtype::DType;
 use crate::error::Result;
@@ -65,7 +66,7 @@ pub(super) fn forward_bytes(x: &Meta) -> usize {
 }
 
 /// The norm of every channel, its mean and variance; leaves mean and rstd in the extras, if there are any.
-pub(super) fn normalise(eps: f64, run: &Run<'_>, gpu: &Gpu) -> Result<()> {
+pub(super) fn normalise(norm: BatchNorm, run: &Run<'_>, gpu: &Gpu) -> Result<()> {
     let (x, [_, mean, variance]) = (&run.inputs[0], run.outputs) else { unreachable!("three outputs") };
     let rows = Rows::new(x.meta, 1);
     let spare = rows.row(run, 0);
@@ -86,11 +87,11 @@ pub(super) fn normalise(eps: f64, run: &Run<'_>, gpu: &Gpu) -> Result<()> {
         axes: lines_axes(x.meta),
         fold: statistics_fold(x.dtype(), !run.extras.is_empty()),
         outputs: &outputs,
-        numbers: &[eps],
+        numbers: &[norm.eps],
         workspace: rows.rest(run),
     };
     reduction.run(gpu)?;
-    apply("batch_norm", run, [mean, rstd], gpu)
+    apply("batch_norm", norm.has_relu, run, [mean, rstd], gpu)
 }
 
 /// How lines are cut for threads that stay with their channels.
@@ -117,53 +118,74 @@ impl Cut {
     }
 }
 
-fn define(dtype: DType, width: usize, is_backward: bool) -> String {
-    let is_backward = u8::from(is_backward);
-    format!("typedef {} T;\n#define BX {width}\n#define BACKWARD {is_backward}", c_name(dtype))
+/// What the kernel is told.
+fn define(dtype: DType, width: usize, is_backward: bool, has_relu: bool) -> String {
+    let [is_backward, has_relu] = [is_backward, has_relu].map(u8::from);
+    let dtype = c_name(dtype);
+    format!("typedef {dtype} T;\n#define BX {width}\n#define BACKWARD {is_backward}\n#define RELU {has_relu}")
+}
+
+/// What tells the kernels of an op apart.
+fn variant(dtype: DType, cut: &Cut, has_relu: bool) -> u64 {
+    (code(dtype) << 4) | (u64::from(cut.width.trailing_zeros()) << 1) | u64::from(has_relu)
 }
 
 /// Writes the first output with a given mean and rstd. Inputs: x, gamma and beta.
-pub(super) fn apply(op: &'static str, run: &Run<'_>, [mean, rstd]: [&Operand; 2], gpu: &Gpu) -> Result<()> {
+pub(super) fn apply(
+    op: &'static str,
+    has_relu: bool,
+    run: &Run<'_>,
+    [mean, rstd]: [&Operand; 2],
+    gpu: &Gpu,
+) -> Result<()> {
     let (x, gamma, beta, y) = (&run.inputs[0], &run.inputs[1], &run.inputs[2], &run.outputs[0]);
     let operands = [x, gamma, beta, mean, rstd, y];
     let lines = Lines::along(x.shape().rank() - 1, x.shape(), &operands.map(Along::Line));
     let cut = Cut::new(&lines);
-    let variant = (code(x.dtype()) << 3) | u64::from(cut.width.trailing_zeros());
+    let variant = variant(x.dtype(), &cut, has_relu);
     let kernel = LineKernel { template: &TEMPLATE, op, variant, keeps: false };
-    let (define, pointers) = (|| define(x.dtype(), cut.width, false), operands.map(Operand::ptr));
+    let (define, pointers) = (|| define(x.dtype(), cut.width, false, has_relu), operands.map(Operand::ptr));
     // SAFETY: `execute` hands out operands that are valid for their layouts, the lines are theirs, and the kernel was made
     // for this dtype.
     unsafe { kernel.launch_on(cut.grid, gpu, &lines, define, &pointers, &[&cut.per_block]) }
 }
 
-fn sums(wanted: [bool; 3]) -> Sums {
-    Sums { op: "batch_norm_backward", is_centred: true, wanted, has_totals: wanted[0] }
+fn sums(has_relu: bool, wanted: [bool; 3]) -> Sums {
+    Sums { op: "batch_norm_backward", is_centred: true, has_relu, wanted, has_totals: wanted[0] }
+}
+
+/// What the sums are over, of the inputs of [`backward`]: with beta there is relu.
+fn summed<T: Copy>(inputs: &[T]) -> SmallVec<[T; 6]> {
+    let n = if inputs.len() > 5 { 6 } else { 4 };
+    [0, 1, 3, 4, 2, 5].into_iter().take(n).map(|input| inputs[input]).collect()
 }
 
 /// The bytes of scratch memory of [`backward`].
 pub(super) fn backward_bytes(wanted: [bool; 3], inputs: &[&Meta]) -> usize {
-    let [g, x, _, mean, rstd] = *inputs else { unreachable!("five operands") };
-    Rows::new(x, 2).with(sums(wanted).workspace([g, x, mean, rstd], lines_axes(x)))
+    let (x, has_relu) = (inputs[1], inputs.len() > 5);
+    Rows::new(x, 2).with(sums(has_relu, wanted).workspace(&summed(inputs), lines_axes(x)))
 }
 
-/// The gradients that are wanted. Inputs: the gradient of the output, x, gamma, mean and rstd.
+/// The gradients that are wanted. Inputs: the gradient of the output, x, gamma, mean and rstd; with relu, beta, too.
 pub(super) fn backward(wanted: [bool; 3], run: &Run<'_>, gpu: &Gpu) -> Result<()> {
-    let [g, x, gamma, mean, rstd] = run.inputs else { unreachable!("five operands") };
+    let [g, x, gamma, mean, rstd, rest @ ..] = run.inputs else { unreachable!("five operands or six") };
+    let has_relu = !rest.is_empty();
     let rows = Rows::new(x.meta, 2);
     let totals = [rows.row(run, 0), rows.row(run, 1)];
     let wanted_totals = if wanted[0] { &totals[..] } else { &[] };
-    let inputs = [g, x, mean, rstd];
-    sums(wanted).run(run, inputs, lines_axes(x.meta), wanted_totals, rows.rest(run), gpu)?;
+    let inputs: SmallVec<[&Operand; 6]> = run.inputs.iter().collect();
+    let (sums, axes) = (sums(has_relu, wanted), lines_axes(x.meta));
+    sums.run(run, &summed(&inputs), axes, wanted_totals, rows.rest(run), gpu)?;
     if !wanted[0] {
         return Ok(());
     }
-    let operands = [g, x, gamma, mean, rstd, &run.outputs[0]];
+    let operands = [g, x, gamma, mean, rstd, &run.outputs[0], rest.first().unwrap_or(gamma)];
     let lines = Lines::along(x.shape().rank() - 1, x.shape(), &operands.map(Along::Line));
     let cut = Cut::new(&lines);
-    let variant = (code(x.dtype()) << 3) | u64::from(cut.width.trailing_zeros());
+    let variant = variant(x.dtype(), &cut, has_relu);
     let kernel = LineKernel { template: &TEMPLATE, op: "batch_norm_backward", variant, keeps: false };
-    let define = || define(x.dtype(), cut.width, true);
-    let mut pointers: SmallVec<[*mut u8; 7]> = operands.iter().map(|operand| operand.ptr()).collect();
+    let define = || define(x.dtype(), cut.width, true, has_relu);
+    let mut pointers: SmallVec<[*mut u8; 8]> = operands.iter().map(|operand| operand.ptr()).collect();
     pointers.push(totals[0].ptr());
     // SAFETY: as above; the totals are two rows of the workspace, one behind the other, and where the result is the
     // gradient's memory, each thread writes what it alone has read.

@@ -1,16 +1,24 @@
 //! The loops of batch norm: lines are the channels of one place, and sums run over lines.
+//!
+//! With relu, backward does the norm again to learn where it was positive: [`normal`] is the one formula of both, so that no
+//! rounding can make them differ.
 
-use plimsoll_cpu::element::{CastTo, Element, Number};
+use std::ops::Range;
+
+use plimsoll_cpu::element::{CastTo, Element};
 use plimsoll_cpu::lines::{Line, Lines, Room};
 use plimsoll_cpu::math::Real;
 use plimsoll_cpu::reduce::{self, Mean, Variance};
 use plimsoll_cpu::simd;
 use plimsoll_cpu::threads::SharedPtr;
 
+use super::batch::BatchNorm;
 use super::columns::{Stretches, write_all};
 use crate::op::{Meta, Operand, Run};
 use crate::ops::kernel::src;
 use crate::ops::lines::{Lined, last_axis};
+use crate::ops::unary::Unary;
+use crate::ops::unary::relu::Relu;
 
 /// The element of a vector that belongs to a channel.
 ///
@@ -22,7 +30,7 @@ unsafe fn channel_of<T: Element>(vector: &Operand, channel: usize) -> T::Compute
 }
 
 /// The norm of every channel, its mean and variance; leaves mean and rstd in the extras, if there are any.
-pub(super) fn normalise<T: Element>(eps: f64, run: &Run<'_>)
+pub(super) fn normalise<T: Element>(norm: BatchNorm, run: &Run<'_>)
 where
     T::Compute: Real + CastTo<T::Compute>,
 {
@@ -39,7 +47,7 @@ where
         // SAFETY: the reductions have written one element per channel.
         let [mean, variance] =
             [mean, variance].map(|output| unsafe { channel_of::<T::Compute>(output, channel) });
-        [mean, (variance + T::Compute::from_f64(eps)).rsqrt()]
+        [mean, (variance + T::Compute::from_f64(norm.eps)).rsqrt()]
     };
     if let [mean, rstd] = run.extras {
         for channel in 0..mean.n_elems() {
@@ -49,19 +57,23 @@ where
             }
         }
     }
-    apply_with::<T>(run, statistics);
+    apply_with::<T>(norm.has_relu, run, statistics);
 }
 
 /// The norm with given statistics. Inputs: x, gamma, beta, mean and rstd.
-pub(super) fn apply<T: Element<Compute: Real>>(run: &Run<'_>) {
-    apply_with::<T>(run, |channel| {
+pub(super) fn apply<T: Element<Compute: Real>>(has_relu: bool, run: &Run<'_>) {
+    apply_with::<T>(has_relu, run, |channel| {
         // SAFETY: statistics are vectors of one value per channel, in the compute type.
         [3, 4].map(|input| unsafe { channel_of::<T::Compute>(&run.inputs[input], channel) })
     });
 }
 
 /// Writes the first output, given mean and rstd of a channel.
-fn apply_with<T: Element<Compute: Real>>(run: &Run<'_>, statistics: impl Fn(usize) -> [T::Compute; 2]) {
+fn apply_with<T: Element<Compute: Real>>(
+    has_relu: bool,
+    run: &Run<'_>,
+    statistics: impl Fn(usize) -> [T::Compute; 2],
+) {
     let (x, y) = (&run.inputs[0], &run.outputs[0]);
     let lines = last_axis(x.shape(), [&x.meta.layout, &y.meta.layout]);
     // SAFETY: the workspace holds three rows, and this is its only slice.
@@ -89,7 +101,10 @@ fn apply_with<T: Element<Compute: Real>>(run: &Run<'_>, statistics: impl Fn(usiz
         for piece in x.pieces() {
             let values = x.read(piece.clone(), &mut x_room);
             let rows = [&means[piece.clone()], &scales[piece.clone()], &shifts[piece.clone()]];
-            y.write(piece, &mut y_room, |y| apply_tile(values, rows, y));
+            y.write(piece, &mut y_room, |y| match has_relu {
+                true => relu_tile(values, rows, y),
+                false => apply_tile(values, rows, y),
+            });
         }
     });
 }
@@ -109,12 +124,37 @@ unsafe fn rows_of<'a, C: Real>(run: &Run<'_>, len: usize) -> &'a mut [C] {
     }
 }
 
-/// The rows of backward: mean, rstd, the factor of the result, and what is taken away: a shift and a slope.
+/// The rows of backward: mean, rstd, the factor of the result, and what is taken away: a shift and a slope; with relu,
+/// beta, too.
 const N_ROWS: usize = 5;
 
+/// Rows of one value per channel.
+#[derive(Clone, Copy)]
+struct Rows<'a, C> {
+    values: &'a [C],
+    width: usize,
+}
+
+impl<'a, C> Rows<'a, C> {
+    /// A piece of some rows.
+    fn pieces<const N: usize>(self, rows: [usize; N], piece: &Range<usize>) -> [&'a [C]; N] {
+        rows.map(|row| &self.values[row * self.width..][piece.clone()])
+    }
+
+    /// With relu, a piece of what its input is made with: mean, scale and shift.
+    fn gate(self, piece: &Range<usize>) -> Option<[&'a [C]; 3]> {
+        (self.values.len() > N_ROWS * self.width).then(|| self.pieces([0, 2, 5], piece))
+    }
+}
+
 /// The number of values that backward needs room for.
-pub(super) fn backward_values(x: &Meta) -> usize {
-    N_ROWS * x.shape().last().copied().unwrap_or(0) + stretches(x).n_values()
+pub(super) fn backward_values(inputs: &[&Meta]) -> usize {
+    n_rows(inputs) * inputs[2].n_elems() + stretches(inputs[1]).n_values()
+}
+
+/// The number of rows, by the inputs of backward.
+fn n_rows<T>(inputs: &[T]) -> usize {
+    if inputs.len() > 5 { N_ROWS + 1 } else { N_ROWS }
 }
 
 fn stretches(x: &Meta) -> Stretches {
@@ -122,32 +162,27 @@ fn stretches(x: &Meta) -> Stretches {
     Stretches::new(x.shape().iter().take(x.shape().rank() - 1).product(), width, 2)
 }
 
-/// The gradients that are wanted. Inputs: the gradient of the output, x, gamma, mean and rstd.
+/// The gradients that are wanted. Inputs: the gradient of the output, x, gamma, mean and rstd; with relu, beta, too.
 pub(super) fn backward<T: Element<Compute: Real>>(wanted: [bool; 3], run: &Run<'_>) {
-    let [g, x, gamma, mean, rstd] = run.inputs else { unreachable!("five operands") };
+    let [g, x, ..] = run.inputs else { unreachable!("five operands or six") };
     let dx = if wanted[0] { &run.outputs[0] } else { x };
     let lines = last_axis(x.shape(), [&g.meta.layout, &x.meta.layout, &dx.meta.layout]);
     let (width, cut) = (lines.len, stretches(x.meta));
+    let n_values = n_rows(run.inputs) * width;
     // SAFETY: the workspace holds these rows and, after them, the sums.
-    let (rows, shared) = unsafe {
-        let sums = run.workspace.cast::<T::Compute>().wrapping_add(N_ROWS * width);
-        (rows_of::<T::Compute>(run, N_ROWS * width), SharedPtr::new(sums))
+    let (values, shared) = unsafe {
+        let sums = run.workspace.cast::<T::Compute>().wrapping_add(n_values);
+        (rows_of::<T::Compute>(run, n_values), SharedPtr::new(sums))
     };
-    for channel in 0..width {
-        // SAFETY: these vectors have one element per channel.
-        unsafe {
-            rows[channel] = channel_of::<T::Compute>(mean, channel);
-            rows[width + channel] = channel_of::<T::Compute>(rstd, channel);
-        }
-    }
+    begin_rows::<T>(run.inputs, values, width);
     let pairs = Pairs::<T> { is_over: g.ptr() == dx.ptr(), g: Lined::new(g), x: Lined::new(x), lines };
-    let (means, rstds) = (&rows[..width], &rows[width..2 * width]);
+    let rows = Rows { values: &*values, width };
     lines.in_stretches(cut.per_stretch, |stretch| {
         // SAFETY: the workspace has room for the rows of all stretches, and this task has this stretch alone.
         let (gammas, betas) = unsafe { cut.rows(shared, stretch.start) }.split_at_mut(width);
         for line in stretch {
             let (g, x) = pairs.at(line);
-            add_line(&g, &x, [means, rstds], [gammas, betas]);
+            add_line(&g, &x, rows, [gammas, betas]);
         }
     });
     // SAFETY: the tasks have written the rows of all stretches.
@@ -158,8 +193,8 @@ pub(super) fn backward<T: Element<Compute: Real>>(wanted: [bool; 3], run: &Run<'
         unsafe { write_all::<T>(output.ptr().cast(), cut.total(sums, sum)) };
     }
     if wanted[0] {
-        finish_rows::<T>(gamma, cut.total(sums, 0).zip(cut.total(sums, 1)), lines.n_lines, rows);
-        write_lines(&pairs, rows, &Lined::new(dx));
+        finish_rows(cut.total(sums, 0).zip(cut.total(sums, 1)), lines.n_lines, values, width);
+        write_lines(&pairs, Rows { values, width }, &Lined::new(dx));
     }
 }
 
@@ -184,26 +219,33 @@ impl<T: Element> Pairs<T> {
     }
 }
 
-/// Fills the last three rows from the sums for gamma and beta.
-fn finish_rows<T: Element<Compute: Real>>(
-    gamma: &Operand,
-    totals: impl Iterator<Item = (T::Compute, T::Compute)>,
-    n_lines: usize,
-    rows: &mut [T::Compute],
-) {
-    let width = rows.len() / N_ROWS;
-    let per_line = T::Compute::ONE / T::Compute::from_f64(n_lines as f64);
+/// Fills the rows that are known before the sums: mean, rstd, the factor and, with relu, beta.
+fn begin_rows<T: Element<Compute: Real>>(inputs: &[Operand], rows: &mut [T::Compute], width: usize) {
+    let [_, _, gamma, mean, rstd, rest @ ..] = inputs else { unreachable!("five operands or six") };
+    for channel in 0..width {
+        // SAFETY: these vectors have one element per channel.
+        unsafe {
+            rows[channel] = channel_of::<T::Compute>(mean, channel);
+            rows[width + channel] = channel_of::<T::Compute>(rstd, channel);
+            rows[2 * width + channel] = rows[width + channel] * channel_of::<T>(gamma, channel);
+            if let [beta] = rest {
+                rows[N_ROWS * width + channel] = channel_of::<T>(beta, channel);
+            }
+        }
+    }
+}
+
+/// Fills the other rows from the sums for gamma and beta.
+fn finish_rows<C: Real>(totals: impl Iterator<Item = (C, C)>, n_lines: usize, rows: &mut [C], width: usize) {
+    let per_line = C::ONE / C::from_f64(n_lines as f64);
     for (channel, (for_gamma, for_beta)) in totals.enumerate() {
-        let rstd = rows[width + channel];
-        // SAFETY: gamma has one element per channel.
-        rows[2 * width + channel] = rstd * unsafe { channel_of::<T>(gamma, channel) };
         rows[3 * width + channel] = for_beta * per_line;
-        rows[4 * width + channel] = for_gamma * per_line * rstd;
+        rows[4 * width + channel] = for_gamma * per_line * rows[width + channel];
     }
 }
 
 /// Writes the gradient of the input.
-fn write_lines<T: Element<Compute: Real>>(pairs: &Pairs<T>, rows: &[T::Compute], result: &Lined<T>) {
+fn write_lines<T: Element<Compute: Real>>(pairs: &Pairs<T>, rows: Rows<'_, T::Compute>, result: &Lined<T>) {
     let lines = &pairs.lines;
     lines.for_each(|line| {
         let (g, x) = pairs.at(line);
@@ -217,28 +259,51 @@ fn write_lines<T: Element<Compute: Real>>(pairs: &Pairs<T>, rows: &[T::Compute],
 fn add_line<T: Element<Compute: Real>>(
     g: &Line<T>,
     x: &Line<T>,
-    [means, rstds]: [&[T::Compute]; 2],
+    rows: Rows<'_, T::Compute>,
     [gammas, betas]: [&mut [T::Compute]; 2],
 ) {
-    let (mut g_room, mut x_room) = (Room::new(), Room::new());
+    let mut rooms = [const { Room::new() }; 3];
+    let [g_room, x_room, gate_room] = &mut rooms;
     for piece in x.pieces() {
-        let (g, x) = (g.read(piece.clone(), &mut g_room), x.read(piece.clone(), &mut x_room));
-        let statistics = [&means[piece.clone()], &rstds[piece.clone()]];
-        columns_tile([g, x], statistics, &mut gammas[piece.clone()], &mut betas[piece]);
+        let (g, x) = (g.read(piece.clone(), g_room), x.read(piece.clone(), x_room));
+        let g = gated([g, x], rows.gate(&piece), gate_room);
+        columns_tile([g, x], rows.pieces([0, 1], &piece), &mut gammas[piece.clone()], &mut betas[piece]);
     }
 }
 
 /// Writes a line of the result.
-fn write_line<T: Element<Compute: Real>>(g: &Line<T>, x: &Line<T>, rows: &[T::Compute], result: &Line<T>) {
-    let mut rooms = [const { Room::new() }; 3];
-    let [g_room, x_room, result_room] = &mut rooms;
-    let width = rows.len() / N_ROWS;
+fn write_line<T: Element<Compute: Real>>(
+    g: &Line<T>,
+    x: &Line<T>,
+    rows: Rows<'_, T::Compute>,
+    result: &Line<T>,
+) {
+    let mut rooms = [const { Room::new() }; 4];
+    let [g_room, x_room, gate_room, result_room] = &mut rooms;
     for piece in x.pieces() {
         let (g, x) = (g.read(piece.clone(), g_room), x.read(piece.clone(), x_room));
-        let row = |idx: usize| &rows[idx * width..][piece.clone()];
-        let rows = [row(0), row(2), row(3), row(4)];
-        result.write(piece.clone(), result_room, |y| slope_tile([g, x], rows, y));
+        let g = gated([g, x], rows.gate(&piece), gate_room);
+        let rows = rows.pieces([0, 2, 3, 4], &piece);
+        result.write(piece, result_room, |y| slope_tile([g, x], rows, y));
     }
+}
+
+/// The gradient of the norm from that of the output: with relu, what passes through it.
+fn gated<'a, C: Real + Element>(
+    [g, x]: [&'a [C]; 2],
+    gate: Option<[&[C]; 3]>,
+    room: &'a mut Room<C>,
+) -> &'a [C] {
+    let Some(rows) = gate else { return g };
+    let passed = room.zeros(g.len());
+    gate_tile([g, x], rows, passed);
+    passed
+}
+
+/// An element of the norm.
+#[inline(always)]
+fn normal<C: Real>(x: C, [mean, scale, shift]: [C; 3]) -> C {
+    (x - mean) * scale + shift
 }
 
 #[inline(never)]
@@ -246,9 +311,35 @@ fn apply_tile<C: Real>(x: &[C], [means, scales, shifts]: [&[C]; 3], y: &mut [C])
     simd::vectorize(
         #[inline(always)]
         || {
-            for ((((y, &x), &mean), &scale), &shift) in y.iter_mut().zip(x).zip(means).zip(scales).zip(shifts)
-            {
-                *y = (x - mean) * scale + shift;
+            let rows = means.iter().zip(scales).zip(shifts);
+            for ((y, &x), ((&mean, &scale), &shift)) in y.iter_mut().zip(x).zip(rows) {
+                *y = normal(x, [mean, scale, shift]);
+            }
+        },
+    );
+}
+
+#[inline(never)]
+fn relu_tile<C: Real>(x: &[C], [means, scales, shifts]: [&[C]; 3], y: &mut [C]) {
+    simd::vectorize(
+        #[inline(always)]
+        || {
+            let rows = means.iter().zip(scales).zip(shifts);
+            for ((y, &x), ((&mean, &scale), &shift)) in y.iter_mut().zip(x).zip(rows) {
+                *y = Relu.value(normal(x, [mean, scale, shift]));
+            }
+        },
+    );
+}
+
+#[inline(never)]
+fn gate_tile<C: Real>([g, x]: [&[C]; 2], [means, scales, shifts]: [&[C]; 3], y: &mut [C]) {
+    simd::vectorize(
+        #[inline(always)]
+        || {
+            let rows = means.iter().zip(scales).zip(shifts);
+            for (((y, &g), &x), ((&mean, &scale), &shift)) in y.iter_mut().zip(g).zip(x).zip(rows) {
+                *y = g * Relu.slope(normal(x, [mean, scale, shift]));
             }
         },
     );

@@ -170,7 +170,7 @@ pub(super) fn apply(
 }
 
 fn sums(wanted: [bool; 3]) -> Sums {
-    Sums { op: "group_norm_backward", is_centred: true, wanted, has_totals: false }
+    Sums { op: "group_norm_backward", is_centred: true, has_relu: false, wanted, has_totals: false }
 }
 
 /// The means over a group of the gradient of the normalised input: times that input, and by itself. Told from the sums of
@@ -219,7 +219,7 @@ pub(super) fn backward_bytes(groups: usize, wanted: [bool; 3], inputs: &[&Meta])
     let means = 2 * aligned(views.fresh_statistic(inputs[1].dtype).n_bytes());
     let Ok(viewed) = backward_views(&views, inputs) else { return means };
     let [g, x, mean, rstd, gamma] = &viewed;
-    let channels = sums(wanted).workspace([g, x, mean, rstd], views.across_channels());
+    let channels = sums(wanted).workspace(&[g, x, mean, rstd], views.across_channels());
     let fold = means_fold(x.dtype);
     let of_groups = reduce::workspace(&[g, x, mean, rstd, gamma], views.within_groups(), &fold);
     means + channels.max(of_groups)
@@ -240,7 +240,7 @@ pub(super) fn backward(groups: usize, wanted: [bool; 3], run: &Run<'_>, gpu: &Gp
     let meta = views.fresh_statistic(x.dtype());
     let [along, shared, rest] =
         [0, 1, 2].map(|idx| run.workspace.wrapping_add(idx * aligned(meta.n_bytes())));
-    sums(wanted).run(run, [&g, &x, &mean, &rstd], views.across_channels(), &[], rest, gpu)?;
+    sums(wanted).run(run, &[&g, &x, &mean, &rstd], views.across_channels(), &[], rest, gpu)?;
     if !wanted[0] {
         return Ok(());
     }

@@ -82,10 +82,10 @@ pub(super) fn backward_of_lines(
     let mean = if is_centred { &run.inputs[3] } else { rstd };
     let columns = [mean, rstd].map(|statistic| column(statistic.meta));
     let statistics = [mean.viewed(&columns[0]), rstd.viewed(&columns[1])];
-    let sums = Sums { op, is_centred, wanted, has_totals: false };
+    let sums = Sums { op, is_centred, has_relu: false, wanted, has_totals: false };
     // The gradient of the input may be written over that of the output, so it is the last to be made.
     let inputs = [g, x, &statistics[0], &statistics[1]];
-    sums.run(run, inputs, lines_axes(x.meta), &[], run.workspace, gpu)?;
+    sums.run(run, &inputs, lines_axes(x.meta), &[], run.workspace, gpu)?;
     if !wanted[0] {
         return Ok(());
     }
@@ -109,8 +109,8 @@ pub(super) fn backward_of_lines(
 pub(super) fn backward_of_lines_workspace(is_centred: bool, wanted: [bool; 3], inputs: &[&Meta]) -> usize {
     let rstd = column(inputs[inputs.len() - 1]);
     let mean = if is_centred { column(inputs[3]) } else { rstd };
-    let sums = Sums { op: "", is_centred, wanted, has_totals: false };
-    sums.workspace([inputs[0], inputs[1], &mean, &rstd], lines_axes(inputs[1]))
+    let sums = Sums { op: "", is_centred, has_relu: false, wanted, has_totals: false };
+    sums.workspace(&[inputs[0], inputs[1], &mean, &rstd], lines_axes(inputs[1]))
 }
 
 /// The axes along which lines follow each other: all but the last.
@@ -129,6 +129,8 @@ pub(super) struct Sums {
     pub op: &'static str,
     /// Whether the mean is taken away.
     pub is_centred: bool,
+    /// Whether the gradient is that of relu of the norm, which tells where it passes from gamma and beta.
+    pub has_relu: bool,
     /// Which gradients are wanted: of the input, of gamma, of beta.
     pub wanted: [bool; 3],
     /// Whether both sums are wanted in the compute type, too, for the gradient of the input.
@@ -136,11 +138,11 @@ pub(super) struct Sums {
 }
 
 impl Sums {
-    /// Over the gradient, the input, and its mean and rstd, both repeated.
+    /// Over the gradient, the input, and its mean and rstd, both repeated; with relu, gamma and beta, too.
     pub fn run(
         &self,
         run: &Run<'_>,
-        inputs: [&Operand; 4],
+        inputs: &[&Operand],
         axes: Axes,
         totals: &[Operand],
         workspace: *mut u8,
@@ -152,22 +154,15 @@ impl Sums {
             return Ok(());
         }
         let fold = self.fold(inputs[1].dtype());
-        let reduction = Reduction {
-            op: self.op,
-            inputs: &inputs,
-            axes,
-            fold,
-            outputs: &outputs,
-            numbers: &[],
-            workspace,
-        };
+        let reduction =
+            Reduction { op: self.op, inputs, axes, fold, outputs: &outputs, numbers: &[], workspace };
         reduction.run(gpu)
     }
 
     /// The bytes of scratch memory that it needs.
-    pub fn workspace(&self, inputs: [&Meta; 4], axes: Axes) -> usize {
+    pub fn workspace(&self, inputs: &[&Meta], axes: Axes) -> usize {
         match self.has_totals || self.wanted[1] || self.wanted[2] {
-            true => reduce::workspace(&inputs, axes, &self.fold(inputs[1].dtype)),
+            true => reduce::workspace(inputs, axes, &self.fold(inputs[1].dtype)),
             false => 0,
         }
     }
@@ -182,19 +177,25 @@ impl Sums {
             (true, false, true) => (5, "y0 = acc.gamma; y1 = y2 = acc.beta;"),
             (true, false, false) => (6, "y0 = acc.gamma; y1 = acc.beta;"),
         };
-        let text = if self.is_centred { CENTRED_SUMS } else { RMS_SUMS };
+        let text = match (self.is_centred, self.has_relu) {
+            (true, true) => RELU_SUMS,
+            (true, false) => CENTRED_SUMS,
+            (false, _) => RMS_SUMS,
+        };
+        let variant = variant | (u64::from(self.has_relu) << 3);
         Fold { variant, text, finish, acc_bytes: 2 * dtype.accumulator().size(), is_ordered: false }
     }
 }
 
-/// The text of the fold, given the normalised input.
+/// The text of the fold, given the normalised input and what else is done to the gradient before.
 macro_rules! sums_fold {
-    ($normal:literal) => {
+    ($normal:literal, $gate:literal) => {
         concat!(
             "struct Acc { C gamma, beta; }; DEVICE Acc empty() { return {(C)0, (C)0}; } ",
             "template <int N> DEVICE Acc leaf(const Values<N>& values) { Acc acc = empty(); ",
             "_Pragma(\"unroll\") for (int i = 0; i < N; i++) { ",
             "C g = values.x0[i], x = values.x1[i], mean = values.x2[i], rstd = values.x3[i]; ",
+            $gate,
             "acc.gamma += g * (",
             $normal,
             "); acc.beta += g; } return acc; } ",
@@ -203,5 +204,10 @@ macro_rules! sums_fold {
     };
 }
 
-const CENTRED_SUMS: &str = sums_fold!("(x - mean) * rstd");
-const RMS_SUMS: &str = sums_fold!("x * rstd");
+const CENTRED_SUMS: &str = sums_fold!("(x - mean) * rstd", "");
+const RMS_SUMS: &str = sums_fold!("x * rstd", "");
+/// The sign of the norm is found exactly as `batch.cu` finds the norm.
+const RELU_SUMS: &str = sums_fold!(
+    "(x - mean) * rstd",
+    "g *= m::fma(x - mean, values.x4[i] * rstd, values.x5[i]) > (C)0 ? (C)1 : (C)0; "
+);

@@ -9,6 +9,13 @@ use crate::execute::{Arg, call, execute};
 use crate::op::OpRef;
 use crate::tensor::Tensor;
 
+/// The output, and mean and variance as constants.
+fn batch_norm(inputs: [&Tensor; 3], op: BatchNorm) -> Result<(Tensor, Tensor, Tensor)> {
+    let outputs = execute(OpRef::new(op), inputs.into_iter().map(Arg::Lent).collect())?;
+    let [y, mean, variance] = &outputs[..] else { unreachable!("three outputs") };
+    Ok((y.clone(), mean.stop_gradient(), variance.stop_gradient()))
+}
+
 impl Tensor {
     /// Layer norm along the last axis: each line less its mean, divided by `√(variance + eps)`, times `gamma`, plus
     /// `beta`, which have one number per element of a line.
@@ -54,10 +61,23 @@ impl Tensor {
     #[track_caller]
     pub fn batch_norm(&self, gamma: &Tensor, beta: &Tensor, eps: f64) -> Result<(Tensor, Tensor, Tensor)> {
         let _line = context::at_callers_line();
-        let args = [self, gamma, beta].into_iter().map(Arg::Lent).collect();
-        let outputs = execute(OpRef::new(BatchNorm { eps }), args)?;
-        let [y, mean, variance] = &outputs[..] else { unreachable!("three outputs") };
-        Ok((y.clone(), mean.stop_gradient(), variance.stop_gradient()))
+        batch_norm([self, gamma, beta], BatchNorm { eps, has_relu: false })
+    }
+
+    /// [`relu`](Tensor::relu) of [`batch_norm`](Tensor::batch_norm), with the same bits, in one op: backward reads what that
+    /// of batch norm reads, and `beta`; relu's output is not kept.
+    ///
+    /// # Errors
+    /// Shapes or dtypes that do not fit, a tensor that is not of floats; memory that is full.
+    #[track_caller]
+    pub fn batch_norm_relu(
+        &self,
+        gamma: &Tensor,
+        beta: &Tensor,
+        eps: f64,
+    ) -> Result<(Tensor, Tensor, Tensor)> {
+        let _line = context::at_callers_line();
+        batch_norm([self, gamma, beta], BatchNorm { eps, has_relu: true })
     }
 
     /// Batch norm with given statistics of each channel, such as running ones.

@@ -45,8 +45,17 @@ DEVICE double rate_at(const Beginning& b, const double* pieces, double step) {
     return curve_at(b, pieces, step - b.warmup);
 }
 
-KERNEL ENTRY(const double* from, i64 stride, const Norm* norm, const i64* first_bad, double* to,
-             const double* pieces, const Beginning b) {
+// A verdict that is not finite, or a value that a kernel before has refused, stops the optimizer until it is released.
+DEVICE bool is_stopped(const double* verdict, const Note* faults) {
+    return verdict && (!m::is_finite(*verdict) || ((const volatile Note*)faults)->kind != 0);
+}
+
+KERNEL ENTRY(const double* from, i64 stride, const Norm* norm, const i64* first_bad, const double* verdict,
+             const Note* faults, double* to, const double* pieces, const Beginning b) {
+    if (is_stopped(verdict, faults)) {
+        for (int at = 0; at < 8; at++) to[at] = at == 5 ? b.unknown : from[at * stride];
+        return;
+    }
     double rate = from[0], step = from[stride], scale = from[2 * stride], good_steps = from[3 * stride];
     double skipped = from[7 * stride], inverse = 1.0 / scale, clip = 1.0, overflow = 0.0;
     double judged = (b.flags & JUDGES) ? (double)*norm * inverse : b.unknown;

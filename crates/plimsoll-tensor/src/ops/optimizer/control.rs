@@ -5,8 +5,11 @@
 //! and takes no host number that changes. [`BeginStep`] alone decides: it judges the gradients by their global norm,
 //! moves the loss scale, advances the step number and sets the learning rate; updates that come after it in the same
 //! step only obey. It refuses to guess: without a loss scale, gradients that are not finite are passed on as they are.
+//!
+//! Where reading the loss would hold up the device, a step is guarded instead: it is given a verdict, a number that is
+//! finite if all is well. One that is not stops the optimizer until it is released, so that the host may look later.
 
-use plimsoll_cuda::{Gpu, Grid, Param, Profile, Template};
+use plimsoll_cuda::{FaultKind, Gpu, Grid, Param, Profile, Template};
 use plimsoll_memory::Owner;
 
 use super::schedule::{CurveParam, Schedule};
@@ -34,7 +37,8 @@ pub struct Control {
     pub good_steps: f64,
     /// Position 4: what gradients are multiplied by: the clip factor over the loss scale.
     pub factor: f64,
-    /// Position 5: zero, or one more than the index of the first gradient that was not finite: nothing is updated.
+    /// Position 5: zero, or one more than the index of the first gradient that was not finite: nothing is updated. Not a
+    /// number if the verdict of a guarded step was not finite: nothing is updated until the buffer is released.
     pub overflow: f64,
     /// Position 6: the global norm of the last gradients, without the loss scale and before clipping; NaN if it was not
     /// asked for.
@@ -48,6 +52,8 @@ impl Control {
     pub const LEN: usize = 8;
     /// The position of the loss scale, for reading it on the device.
     pub const LOSS_SCALE: isize = 2;
+    /// The position of the overflow, for reading it on the device.
+    pub const OVERFLOW: isize = 5;
 
     /// The control buffer of an optimizer that has not made a step.
     pub fn new(learning_rate: f64, loss_scale: f64) -> Control {
@@ -145,7 +151,8 @@ impl Scaling {
 }
 
 /// Begins a step of an optimizer. Its variable is the control buffer; its inputs are none, or the outputs of
-/// `global_norm` over all gradients: their norm and the index of the first that is not finite, or -1.
+/// `global_norm` over all gradients: their norm and the index of the first that is not finite, or -1. A guarded step has
+/// one more, the verdict: one float64.
 #[derive(Clone, Debug, Default)]
 pub struct BeginStep {
     /// The learning rate as a function of the steps made so far; none leaves it as it stands in the buffer.
@@ -154,6 +161,8 @@ pub struct BeginStep {
     pub clip_norm: Option<f64>,
     /// How the loss scale moves; none leaves it and does not look for overflows.
     pub scaling: Option<Scaling>,
+    /// Whether there is a verdict on the step.
+    pub guarded: bool,
 }
 
 impl BeginStep {
@@ -163,7 +172,11 @@ impl BeginStep {
     }
 
     /// The buffer for the step that begins, given what `global_norm` says of the gradients.
-    fn begun(&self, mut control: Control, judged: Option<(f64, i64)>) -> Control {
+    fn begun(&self, mut control: Control, judged: Option<(f64, i64)>, verdict: f64) -> Control {
+        if !verdict.is_finite() {
+            control.overflow = f64::NAN;
+            return control;
+        }
         let (norm, first_bad) = judged.unwrap_or((f64::NAN, -1));
         let inverse_scale = 1.0 / control.loss_scale;
         control.norm = norm * inverse_scale;
@@ -196,6 +209,9 @@ impl BeginStep {
         control
     }
 }
+
+/// No fault of this op: its kernel only looks whether another one has noted something.
+static UNUSED: FaultKind = FaultKind { op: "begin_step", text: |_, _| String::new() };
 
 static BEGIN: Template = Template { name: "begin_step", text: include_str!("begin_step.cu") };
 
@@ -242,19 +258,26 @@ impl Op for BeginStep {
     }
 
     fn infer(&self, inputs: &[&Meta]) -> Result<Outputs> {
-        let wanted = if self.needs_norm() { 3 } else { 1 };
+        let wanted = if self.needs_norm() { 3 } else { 1 } + usize::from(self.guarded);
         if inputs.len() != wanted {
             return Err(Error::argument(
                 self.name(),
                 format!(
                     "takes {wanted} inputs, not {}: the control buffer, and for clipping or loss scaling also the \
-                     norm and the first index that `global_norm` gives",
+                     norm and the first index that `global_norm` gives; a guarded step has a verdict after them",
                     inputs.len()
                 ),
             ));
         }
         check(self.name(), inputs[0])?;
-        if let [_, norm, first_bad] = inputs {
+        if self.guarded {
+            let verdict = inputs[wanted - 1];
+            if verdict.n_elems() != 1 || verdict.dtype != DType::F64 {
+                let detail = format!("the verdict is one float64, not {} {}", verdict.shape(), verdict.dtype);
+                return Err(Error::argument(self.name(), detail));
+            }
+        }
+        if let [_, norm, first_bad, ..] = inputs {
             let is_norm = norm.n_elems() == 1 && matches!(norm.dtype, DType::F32 | DType::F64);
             let is_index = first_bad.n_elems() == 1 && first_bad.dtype == DType::I64;
             if !is_norm || !is_index {
@@ -274,9 +297,14 @@ impl Op for BeginStep {
     }
 
     fn run(&self, run: &mut Run<'_>) -> Result<()> {
+        let verdict = match run.inputs.last() {
+            // SAFETY: a single element of that type, as `infer` has seen, which nobody writes now.
+            Some(verdict) if self.guarded => unsafe { *verdict.ptr().cast::<f64>() },
+            _ => 0.0,
+        };
         let judged = match run.inputs {
             // SAFETY: single elements of these types, as `infer` has seen, which nobody writes now.
-            [_, norm, first_bad] => Some(unsafe {
+            [_, norm, first_bad, ..] => Some(unsafe {
                 let norm = match norm.dtype() {
                     DType::F32 => f64::from(*norm.ptr().cast::<f32>()),
                     _ => *norm.ptr().cast::<f64>(),
@@ -285,7 +313,7 @@ impl Op for BeginStep {
             }),
             _ => None,
         };
-        self.begun(Control::load(&run.inputs[0]), judged).store(&run.outputs[0]);
+        self.begun(Control::load(&run.inputs[0]), judged, verdict).store(&run.outputs[0]);
         Ok(())
     }
 
@@ -296,9 +324,11 @@ impl Op for BeginStep {
     fn run_cuda(&self, run: &mut Run<'_>, gpu: &Gpu) -> Result<()> {
         let (control, nothing) = (&run.inputs[0], std::ptr::null_mut::<u8>());
         let (norm, first_bad) = match run.inputs {
-            [_, norm, first_bad] => (Some(norm), first_bad.ptr()),
+            [_, norm, first_bad, ..] => (Some(norm), first_bad.ptr()),
             _ => (None, nothing),
         };
+        let verdict = run.inputs.last().filter(|_| self.guarded).map_or(nothing, Operand::ptr);
+        let (faults, _) = gpu.fault(&UNUSED);
         let norm_dtype = norm.map_or(DType::F32, Operand::dtype);
         let variant = u64::from(norm_dtype == DType::F64);
         let kernel =
@@ -317,7 +347,17 @@ impl Op for BeginStep {
             gpu.launch(
                 &kernel,
                 Grid::of(1, 1),
-                &[&control.ptr(), &stride, &norm, &first_bad, &to, &run.workspace, &beginning],
+                &[
+                    &control.ptr(),
+                    &stride,
+                    &norm,
+                    &first_bad,
+                    &verdict,
+                    &faults,
+                    &to,
+                    &run.workspace,
+                    &beginning,
+                ],
             )?;
         }
         Ok(())
@@ -398,7 +438,9 @@ fn begin_samples() -> Vec<Sample> {
         Sample::new(name, inputs, move |x| call(OpRef::new(op.clone()), &x.iter().collect::<Vec<_>>()))
     };
     let scaling = Some(Scaling { growth_interval: 2, factor: 2.0 });
-    let both = BeginStep { schedule: None, clip_norm: Some(0.5), scaling };
+    let both = BeginStep { clip_norm: Some(0.5), scaling, ..BeginStep::default() };
+    let guarded = BeginStep { guarded: true, ..BeginStep::default() };
+    let verdict = || input(&[], Values::Of(DType::F64, 1.0, 2.0));
     vec![
         sample("plain", vec![buffer()], BeginStep::default())
             .reference(|x| {
@@ -421,6 +463,12 @@ fn begin_samples() -> Vec<Sample> {
             let values = vec![rate, step, 1.0, 0.0, 0.5 / norm / scale, 4.0, norm, skipped + 1.0];
             Array::new(&[8], values)
         }),
+        sample("guarded", vec![buffer(), verdict()], guarded)
+            .reference(|x| {
+                let [rate, step, scale, good, .., skipped] = x[0].values[..] else { unreachable!() };
+                Array::new(&[8], vec![rate, step + 1.0, scale, good, 1.0 / scale, 0.0, f64::NAN, skipped])
+            })
+            .refuses(vec![buffer(), norm()], "the verdict is one float64"),
     ]
 }
 

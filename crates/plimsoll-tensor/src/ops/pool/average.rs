@@ -4,7 +4,9 @@ use std::ops::Range;
 
 use plimsoll_cpu::element::{Element, Number};
 use plimsoll_cpu::math::Real;
+use plimsoll_cuda::Gpu;
 
+use super::cuda::{Kind, pool};
 use super::kernel::{Images, TILE, for_each_row, tiles};
 use super::{Pool2d, check_float, check_output};
 use crate::context;
@@ -43,6 +45,12 @@ impl Op for Average {
         Ok(())
     }
 
+    fn run_cuda(&self, run: &mut Run<'_>, gpu: &Gpu) -> Result<()> {
+        let (x, y) = (&run.inputs[0], &run.outputs[0]);
+        let windows = self.0.windows("avg_pool2d", x.shape())?;
+        pool(gpu, "avg_pool2d", Kind::Average, &windows, [x, y], None, None)
+    }
+
     fn backward(&self, backward: &mut Backward<'_>) -> Result<()> {
         let op = AverageBackward { pool: self.0, images: *backward.input_shape(0) };
         let gradient = call(OpRef::new(op), &[&backward.gradient()?])?;
@@ -78,6 +86,12 @@ impl Op for AverageBackward {
             unsafe { average::<T>(gradient, y, self.pool.n_taps(), reach) }
         });
         Ok(())
+    }
+
+    fn run_cuda(&self, run: &mut Run<'_>, gpu: &Gpu) -> Result<()> {
+        let (gradient, y) = (&run.inputs[0], &run.outputs[0]);
+        let windows = self.pool.windows(self.name(), &self.images)?;
+        pool(gpu, self.name(), Kind::AverageBackward, &windows, [gradient, y], None, None)
     }
 
     fn backward(&self, backward: &mut Backward<'_>) -> Result<()> {

@@ -7,7 +7,9 @@
 use smallvec::SmallVec;
 
 use plimsoll_cpu::element::{Element, Number};
+use plimsoll_cuda::Gpu;
 
+use super::cuda::{Kind, pool};
 use super::kernel::{Images, TILE, for_each_row, tiles};
 use super::{Pool2d, Windows, check_float, check_output};
 use crate::context;
@@ -57,6 +59,12 @@ impl Op for Max {
         Ok(())
     }
 
+    fn run_cuda(&self, run: &mut Run<'_>, gpu: &Gpu) -> Result<()> {
+        let (x, y, places) = (&run.inputs[0], &run.outputs[0], run.extras.first());
+        let windows = self.0.windows("max_pool2d", x.shape())?;
+        pool(gpu, "max_pool2d", Kind::Max, &windows, [x, y], None, places)
+    }
+
     fn keeps(&self, _wanted: &[bool]) -> Keeps {
         smallvec::smallvec![Keep::Extra(0)]
     }
@@ -104,6 +112,13 @@ impl Op for MaxBackward {
         Ok(())
     }
 
+    fn run_cuda(&self, run: &mut Run<'_>, gpu: &Gpu) -> Result<()> {
+        let windows = self.pool.windows(self.name(), &self.images)?;
+        let [gradient, positions] = run.inputs else { unreachable!("gradients and positions") };
+        let operands = [gradient, &run.outputs[0]];
+        pool(gpu, self.name(), Kind::MaxBackward, &windows, operands, Some(positions), None)
+    }
+
     fn keeps(&self, _wanted: &[bool]) -> Keeps {
         smallvec::smallvec![Keep::Input(1)]
     }
@@ -141,6 +156,12 @@ impl Op for MaxPick {
             unsafe { pick::<T>(&windows, x, positions, &run.outputs[0]) }
         });
         Ok(())
+    }
+
+    fn run_cuda(&self, run: &mut Run<'_>, gpu: &Gpu) -> Result<()> {
+        let [x, positions] = run.inputs else { unreachable!("images and positions") };
+        let windows = self.pool.windows(self.name(), x.shape())?;
+        pool(gpu, self.name(), Kind::Pick, &windows, [x, &run.outputs[0]], Some(positions), None)
     }
 
     fn keeps(&self, _wanted: &[bool]) -> Keeps {

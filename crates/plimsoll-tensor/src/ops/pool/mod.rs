@@ -6,6 +6,7 @@
 //! byte for each output, the position inside the window; average pooling keeps nothing.
 
 mod average;
+mod cuda;
 mod kernel;
 mod max;
 

@@ -1,6 +1,7 @@
 //! The op that takes a sequence back; [`super::Recurrent`] makes the gradients of its inputs from what it gives.
 
 use plimsoll_cpu::element::Element as Stored;
+use plimsoll_cuda::{Gpu, Profile};
 use plimsoll_gemm as gemm;
 use smallvec::{SmallVec, smallvec};
 
@@ -137,6 +138,14 @@ impl Op for RecurrentBackward {
             DType::F64 => pieces_len(Self::lens::<f64>(&extents)) * size_of::<f64>(),
             _ => pieces_len(Self::lens::<f32>(&extents)) * size_of::<f32>(),
         }
+    }
+
+    fn workspace_cuda(&self, inputs: &[&Meta], profile: &Profile) -> usize {
+        self.bytes_cuda(inputs, profile)
+    }
+
+    fn run_cuda(&self, run: &mut Run<'_>, gpu: &Gpu) -> Result<()> {
+        self.run_on_gpu(run, gpu)
     }
 
     fn cost(&self, inputs: &[&Meta], outputs: &[&Meta]) -> Cost {

@@ -10,6 +10,7 @@
 mod backward;
 mod cell;
 mod composite;
+mod cuda;
 mod forward;
 mod gradient;
 mod gru;
@@ -20,6 +21,7 @@ mod samples;
 mod simple;
 
 use plimsoll_cpu::element::Element as Stored;
+use plimsoll_cuda::{Gpu, Profile};
 use plimsoll_gemm::{self as gemm, PackedB};
 use smallvec::{SmallVec, smallvec};
 
@@ -183,6 +185,14 @@ impl Op for Recurrent {
             DType::F64 => pieces_len(self.lens::<f64>(&extents)) * size_of::<f64>(),
             _ => pieces_len(self.lens::<f32>(&extents)) * size_of::<f32>(),
         }
+    }
+
+    fn workspace_cuda(&self, inputs: &[&Meta], profile: &Profile) -> usize {
+        self.bytes_cuda(inputs, profile)
+    }
+
+    fn run_cuda(&self, run: &mut Run<'_>, gpu: &Gpu) -> Result<()> {
+        self.run_on_gpu(run, gpu)
     }
 
     fn cost(&self, inputs: &[&Meta], outputs: &[&Meta]) -> Cost {

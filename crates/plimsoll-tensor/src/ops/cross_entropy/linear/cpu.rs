@@ -109,9 +109,7 @@ where
         };
         let c = matrix_mut(logits, classes);
         // SAFETY: operands are row-major and as large as `infer` has checked, the scratch memory has room for a chunk.
-        unsafe {
-            gemm::gemm::<T>(&forward(&extents, rows), x, w(false), c, &gemm::Epilogue::NONE, product);
-        }
+        unsafe { gemm::gemm::<T>(&forward(&extents, rows), x, w(false), c, &gemm::Epilogue::NONE, product) };
         let logits_meta = Meta::fresh(Shape::from_checked([rows, classes]), dtype);
         let losses_meta = Meta::fresh(Shape::from_checked([rows]), DType::F64);
         let chunk = Chunk {
@@ -126,20 +124,18 @@ where
         if let Some(gradient) = to_x {
             let c = matrix_mut(first_of(gradient).wrapping_add(first * k), k);
             let a = matrix(logits.cast_const(), classes, false);
+            let shape = to_rows(&extents, rows);
             // SAFETY: as above; these rows of the gradient are this chunk's.
-            unsafe {
-                gemm::gemm::<T>(&to_rows(&extents, rows), a, w(true), c, &gemm::Epilogue::NONE, product);
-            }
+            unsafe { gemm::gemm::<T>(&shape, a, w(true), c, &gemm::Epilogue::NONE, product) };
         }
         if let Some(gradient) = to_w {
-            let slope = |transposed: bool| matrix(logits.cast_const(), classes, transposed);
-            let (a, b) = if op.by_class { (slope(true), x) } else { (transpose(x), slope(false)) };
+            let slopes = matrix(logits.cast_const(), classes, op.by_class);
+            let (a, b) = if op.by_class { (slopes, x) } else { (transpose(x), slopes) };
             let c = matrix_mut(first_of(gradient), if op.by_class { k } else { classes });
             let epilogue = gemm::Epilogue { accumulate: first > 0, ..gemm::Epilogue::NONE };
+            let shape = to_weights(&extents, rows, op.by_class);
             // SAFETY: as above.
-            unsafe {
-                gemm::gemm::<T>(&to_weights(&extents, rows, op.by_class), a, b, c, &epilogue, product);
-            }
+            unsafe { gemm::gemm::<T>(&shape, a, b, c, &epilogue, product) };
         }
     }
     finish::<T>(op, run, labels, losses, extents.rows);
@@ -226,11 +222,10 @@ impl Chunk<'_> {
             if class.is_none() && !is_ignored {
                 first_wrong.fetch_min(first + line, Ordering::Relaxed);
             }
+            // SAFETY: an element of that line.
+            let logit = |class: usize| unsafe { logits.get(offset + class as isize) }.widen();
             let (loss, weight) = match class {
-                // SAFETY: an element of that line.
-                Some(class) => {
-                    (log_sum_exp - unsafe { logits.get(offset + class as isize) }.widen(), T::Compute::ONE)
-                }
+                Some(class) => (log_sum_exp - logit(class), T::Compute::ONE),
                 None => (T::Compute::ZERO, T::Compute::ZERO),
             };
             // SAFETY: this line's number, and its logits, whose pieces are copied before they are written over.

@@ -1,0 +1,87 @@
+//! A training run made ready on the current device: model, data, optimizer and length, as recipe and options say.
+//!
+//! It is the same on a ghost, which takes no memory and does no arithmetic; what the run needs is found that way.
+
+use plimsoll::data::Dataset;
+use plimsoll::nn::metrics::SparseCategoricalAccuracy;
+use plimsoll::nn::train::{Trainer, Until};
+use plimsoll::nn::with_policy;
+
+use crate::commands;
+use crate::failure::Failure;
+use crate::options::TrainOptions;
+use crate::recipe::{Length, Recipe};
+
+/// Batches that are made while a step runs.
+const MADE_AHEAD: usize = 1;
+/// Elements that are shuffled at a time where nobody knows how many there are.
+const SHUFFLED_AT_ONCE: usize = 4096;
+
+/// A run that has not begun.
+pub struct Prepared {
+    /// The run itself, with what is held out.
+    pub trainer: Trainer,
+    /// The examples to train on, one by one and shuffled.
+    pub examples: Dataset,
+    /// What the run is evaluated on.
+    pub held_out: Option<Dataset>,
+    /// Where the examples come from: `shipped`, `random`, or a path.
+    pub source: String,
+    /// Examples of one optimizer step.
+    pub batch: usize,
+    /// When the run is complete.
+    pub until: Until,
+    /// The optimizer steps of the whole run.
+    pub steps: u64,
+}
+
+impl Prepared {
+    /// Makes everything that a run needs before its first step.
+    ///
+    /// # Errors
+    /// Options that do not fit the recipe; files that cannot be used; memory that is full.
+    pub fn new(recipe: &Recipe, options: &TrainOptions) -> Result<Prepared, Failure> {
+        let run = &options.run;
+        let batch = commands::batch(recipe, run)?;
+        let model = with_policy(commands::policy(recipe, run), || recipe.model())?;
+        let data = recipe.examples(options.data.as_ref(), batch)?;
+        let n_examples = data.train.len();
+        let examples = data.train.shuffle(n_examples.unwrap_or(SHUFFLED_AT_ONCE), run.seed);
+        // As many at a time as a step holds, so that evaluating never takes more memory than training.
+        let part = batch.div_ceil(run.accumulate.get());
+        let held_out = data.held_out.as_ref().map(|held_out| held_out.batch(part)).transpose()?;
+        let until = until(recipe, options);
+        let steps = match until {
+            Until::Steps(steps) => steps,
+            Until::Epochs(epochs) => {
+                epochs.saturating_mul(n_examples.map_or(1, |n| n.div_ceil(batch)) as u64)
+            }
+        };
+        let optimizer = commands::optimizer(recipe, run, steps)?;
+        let mut trainer = Trainer::new(model, optimizer, recipe.loss()).accumulate(run.accumulate.get());
+        if let Some(held_out) = &held_out {
+            trainer = trainer.held_out(held_out.clone());
+        }
+        if recipe.labels().are_classes() {
+            trainer = trainer.metric(SparseCategoricalAccuracy::new());
+        }
+        Ok(Prepared { trainer, examples, held_out, source: data.source, batch, until, steps })
+    }
+
+    /// Examples in batches, made while a step runs.
+    ///
+    /// # Errors
+    /// Examples of different shapes.
+    pub fn batches(&self, examples: &Dataset) -> Result<Dataset, Failure> {
+        Ok(examples.batch(self.batch)?.prefetch(MADE_AHEAD))
+    }
+}
+
+fn until(recipe: &Recipe, options: &TrainOptions) -> Until {
+    match (options.run.steps, options.run.epochs, recipe.default_length()) {
+        (Some(steps), _, _) => Until::Steps(steps.get() as u64),
+        (None, Some(epochs), _) => Until::Epochs(epochs.get() as u64),
+        (None, None, Length::Steps(steps)) => Until::Steps(steps),
+        (None, None, Length::Epochs(epochs)) => Until::Epochs(epochs),
+    }
+}

@@ -1,0 +1,46 @@
+//! A step that was issued, and whose numbers are not known yet.
+//!
+//! On the host a step's loss is there when the step is. A GPU is given the next step before the numbers of the last one
+//! are looked at, so that it never waits for the host; they come by themselves, and whoever wants them waits for that step
+//! alone. A loss that turns out not to be finite has changed nothing (see `Optimizer::apply_guarded`), and neither has
+//! the step that was issued after it.
+
+use std::time::Instant;
+
+use plimsoll_tensor::optimizer::Control;
+use plimsoll_tensor::{Generator, Later, Result};
+
+use super::event::StepEvent;
+use crate::checkpoint::RunState;
+
+/// A step on its way.
+pub(super) struct Pending {
+    /// What is known of it; the loss and the optimizer's numbers come later.
+    pub event: StepEvent,
+    pub numbers: Numbers,
+    /// When the run began to fetch its batch.
+    pub started: Instant,
+    /// The run and the generator before it, in case it did not happen.
+    pub before: (RunState, Generator),
+}
+
+/// The loss of a step and the optimizer's numbers after it.
+pub(super) enum Numbers {
+    OnTheirWay { loss: Later, control: Option<Later> },
+    Here { loss: f64, control: Option<Control> },
+}
+
+impl Numbers {
+    /// Waits for the numbers, if they are not here.
+    pub fn arrive(self) -> Result<(f64, Option<Control>)> {
+        match self {
+            Numbers::Here { loss, control } => Ok((loss, control)),
+            Numbers::OnTheirWay { loss, control } => {
+                let loss = loss.get()?.first().copied().unwrap_or(f64::NAN);
+                let control = control.map(Later::get).transpose()?;
+                let control = control.and_then(|values| values.try_into().ok()).map(Control::from_array);
+                Ok((loss, control))
+            }
+        }
+    }
+}

@@ -1,0 +1,130 @@
+// The gradients of attention by tensor cores, used twice: with blocks that own queries it gives their gradient, and with
+// blocks that own keys (OWN_KEYS) those of keys and values. Each use forms the weights again, from the logarithms of the
+// rows' sums, and every sum has one order: nothing is added up between blocks.
+//
+// A block owns ROWS rows of two operands (queries and the output's gradient, or keys and values) in shared memory, and
+// streams the two others. With owned keys the scores are transposed: rows are keys, columns are queries.
+
+#define OWNED (ROWS * (PADDED(DEPTH) + PADDED(WIDTH)))
+#define STAGE (COLS * (PADDED(DEPTH) + PADDED(WIDTH)))
+
+struct Statistics { float log_sum, dot; };
+
+// The weight of a raw product, masked; `log_sum` is in powers of two.
+DEVICE float weight(float product, float scale, float log_sum, bool is_whole, u32 query, u32 key, const Extents& extents,
+                    const Matrices& mask, i64 mask_start) {
+    float score = product * scale;
+    if (!is_whole) {
+        bool is_seen = key < extents.n_keys && (!CAUSAL || key <= query);
+        if (MASK != 0 && is_seen && query < extents.n_queries) score += added(mask, mask_start, query, key) * (float)LOG2_E;
+        if (!is_seen) score = -INFINITE;
+    }
+    return power_of_two(score - log_sum);
+}
+
+KERNEL __launch_bounds__(THREADS) ENTRY(const Matrices gradient, const Matrices q, const Matrices k, const Matrices v,
+                                        const Matrices mask, const Statistics* statistics, T* result, T* of_values,
+                                        const Extents extents) {
+    DYNAMIC_SHARED(T, shared);
+    const Matrices &own0 = OWN_KEYS ? k : q, &own1 = OWN_KEYS ? v : gradient;
+    const Matrices &other0 = OWN_KEYS ? q : k, &other1 = OWN_KEYS ? gradient : v;
+    u32 n_own = OWN_KEYS ? extents.n_keys : extents.n_queries, n_other = OWN_KEYS ? extents.n_queries : extents.n_keys;
+    u32 n_blocks = (n_own + ROWS - 1) / ROWS, head = blockIdx.x / n_blocks, block = blockIdx.x % n_blocks;
+    // With a diagonal the last queries and the first keys have the most to do; they come first.
+    u32 first = (OWN_KEYS ? block : n_blocks - 1 - block) * ROWS;
+    int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
+    u32 own = first + warp * BANDS * 16;
+    const T* streamed0 = (const T*)other0.first + head_start(other0, extents, head);
+    const T* streamed1 = (const T*)other1.first + head_start(other1, extents, head);
+    i64 mask_start = MASK == 0 ? 0 : head_start(mask, extents, head);
+    u32 end = first + ROWS;
+    u32 visible = !OWN_KEYS && CAUSAL && end < n_other ? end : n_other;
+    int from_tile = OWN_KEYS && CAUSAL ? first / COLS : 0, n_tiles = (visible + COLS - 1) / COLS;
+    // There are statistics for whole tiles of queries.
+    u32 n_statistics = (extents.n_queries + 63) / 64 * 64;
+    const Statistics* of_head = statistics + (u64)head * n_statistics;
+    Statistics* tile_statistics = (Statistics*)(shared + OWNED + 2 * STAGE);
+    auto load = [&](int tile) {
+        T* to = shared + OWNED + tile % 2 * STAGE;
+        bring<COLS, DEPTH>(to, streamed0, other0.row, tile * COLS, n_other, extents.depth);
+        bring<COLS, WIDTH>(to + COLS * PADDED(DEPTH), streamed1, other1.row, tile * COLS, n_other, extents.width);
+        if (OWN_KEYS && threadIdx.x < COLS / 2) {
+            copy_async_16(tile_statistics + tile % 2 * COLS + threadIdx.x * 2, of_head + tile * COLS + threadIdx.x * 2);
+        }
+    };
+
+    bring<ROWS, DEPTH>(shared, (const T*)own0.first + head_start(own0, extents, head), own0.row, first, n_own, extents.depth);
+    bring<ROWS, WIDTH>(shared + ROWS * PADDED(DEPTH), (const T*)own1.first + head_start(own1, extents, head), own1.row, first,
+                       n_own, extents.width);
+    if (from_tile < n_tiles) load(from_tile);
+    copy_async_commit();
+    const T* own_depth = shared + warp * BANDS * 16 * PADDED(DEPTH);
+    const T* own_width = shared + ROWS * PADDED(DEPTH) + warp * BANDS * 16 * PADDED(WIDTH);
+    Statistics own_statistics[BANDS][2];
+#pragma unroll
+    for (int band = 0; band < BANDS; band++)
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            u32 row = own + band * 16 + half * 8 + lane / 4;
+            own_statistics[band][half] = {INFINITE, 0.0f};
+            if (!OWN_KEYS && row < extents.n_queries) own_statistics[band][half] = of_head[row];
+        }
+
+    float sums[BANDS][DEPTH / 8][4] = {}, value_sums[BANDS][WIDTH / 8][4] = {};
+    float scale = (float)(extents.scale * LOG2_E);
+    for (int tile = from_tile; tile < n_tiles; tile++) {
+        if (tile + 1 < n_tiles) load(tile + 1);
+        copy_async_commit();
+        copy_async_wait<1>();
+        __syncthreads();
+        const T* depth_tile = shared + OWNED + tile % 2 * STAGE;
+        const T* width_tile = depth_tile + COLS * PADDED(DEPTH);
+        u32 col = tile * COLS;
+        // A warp on the wrong side of the diagonal has nothing to do with the tile.
+        bool is_seen = !CAUSAL || (OWN_KEYS ? col + COLS > own : col < own + BANDS * 16);
+        if (is_seen) {
+            bool is_inside = OWN_KEYS ? own + BANDS * 16 <= extents.n_keys : col + COLS <= extents.n_keys;
+            bool is_below = OWN_KEYS ? own + BANDS * 16 <= col + 1 : col + COLS <= own + 1;
+            bool is_whole = MASK == 0 && is_inside && (!CAUSAL || is_below);
+            auto statistics_at = [&](int band, int tile8, int part) {
+                return OWN_KEYS ? tile_statistics[tile % 2 * COLS + tile8 * 8 + lane % 4 * 2 + part % 2]
+                                : own_statistics[band][part / 2];
+            };
+            float weights[BANDS][COLS / 8][4] = {};
+            times_transposed<DEPTH>(weights, own_depth, depth_tile);
+#pragma unroll
+            for (int band = 0; band < BANDS; band++)
+#pragma unroll
+                for (int tile8 = 0; tile8 < COLS / 8; tile8++)
+#pragma unroll
+                    for (int part = 0; part < 4; part++) {
+                        u32 mine = own + band * 16 + part / 2 * 8 + lane / 4, its = col + tile8 * 8 + lane % 4 * 2 + part % 2;
+                        float& at = weights[band][tile8][part];
+                        at = weight(at, scale, statistics_at(band, tile8, part).log_sum, is_whole, OWN_KEYS ? its : mine,
+                                    OWN_KEYS ? mine : its, extents, mask, mask_start);
+                    }
+            if (OWN_KEYS) weighted<WIDTH>(value_sums, weights, width_tile);
+            float slopes[BANDS][COLS / 8][4] = {};
+            times_transposed<WIDTH>(slopes, own_width, width_tile);
+#pragma unroll
+            for (int band = 0; band < BANDS; band++)
+#pragma unroll
+                for (int tile8 = 0; tile8 < COLS / 8; tile8++)
+#pragma unroll
+                    for (int part = 0; part < 4; part++) {
+                        float dot = statistics_at(band, tile8, part).dot;
+                        slopes[band][tile8][part] = weights[band][tile8][part] * (slopes[band][tile8][part] - dot);
+                    }
+            weighted<DEPTH>(sums, slopes, depth_tile);
+        }
+        __syncthreads();
+    }
+
+    // The scale of the scores is the same for all slopes, and comes last.
+    float by = (float)extents.scale;
+    write_rows<DEPTH>(result + (u64)head * n_own * extents.depth, sums, own, n_own, extents.depth, [&](int, int) { return by; });
+    if (OWN_KEYS) {
+        T* to = of_values + (u64)head * n_own * extents.width;
+        write_rows<WIDTH>(to, value_sums, own, n_own, extents.width, [&](int, int) { return 1.0f; });
+    }
+}

@@ -1,0 +1,111 @@
+#!/bin/sh
+# Runs one part of a bundle on a machine with a GPU: ./run.sh tests | promises | sanitize | losses | bench
+#
+# It needs a driver and CUDA's libraries, and no Rust. PLIMSOLL_CUDA_LIBRARIES names their folders where they are in an
+# unusual place; PLIMSOLL_TEST_DEVICE another GPU than the first. A part ends with a table and a status that says whether
+# all went well; what it printed is kept in out/.
+#
+#   tests [OP..]       every check of every op, or of those whose names begin so; several processes at a time
+#   promises           pages, kernels and libraries, what a run is promised, and training; one after the other
+#   sanitize           compute-sanitizer's memcheck and racecheck on a sample of ops
+#   losses             20 steps of three models from the same weights and data as PyTorch, which must be there
+#   bench [WORKLOAD..] the benchmark, beside PyTorch if PLIMSOLL_PEER names torch_bench.py
+
+set -u
+cd "$(dirname "$0")" || exit 2
+here=$(pwd)
+export PLIMSOLL_TEST_DEVICE="${PLIMSOLL_TEST_DEVICE:-cuda:0}"
+export PLIMSOLL_GOLDEN="$here/values.json"
+export PLIMSOLL_CACHE="${PLIMSOLL_CACHE:-$here/cache}"
+export PYTHON="${PYTHON:-python3}"
+PARALLEL="${PLIMSOLL_PARALLEL:-8}"
+mkdir -p out
+
+part="${1:-}"
+[ $# -gt 0 ] && shift
+
+# The ops of the suite, each once, or those whose names begin with one of the arguments.
+ops() {
+    ./registry --list 2>/dev/null | sed -n 's/::.*//p' | sort -u | {
+        if [ $# -eq 0 ]; then
+            cat
+        else
+            pattern=$(printf '%s|' "$@")
+            grep -E "^(${pattern%|})"
+        fi
+    }
+}
+
+# Runs the command for each line of the input, several at a time, with its output in out/$1-LINE.txt.
+for_each() {
+    name="$1"
+    export command="$2"
+    export name
+    xargs -P "$PARALLEL" -I '{}' sh -c '
+        line="{}"
+        if eval "$command" > "out/$name-$line.txt" 2>&1; then echo "ok     $line"; else echo "FAILED $line"; fi
+    ' | sort -k2 | tee "out/$name.txt"
+}
+
+# Ends with the number of failures in the table.
+conclude() {
+    failed=$(grep -c '^FAILED' "out/$1.txt")
+    total=$(wc -l < "out/$1.txt")
+    echo "$1: $total parts, $failed failed"
+    [ "$total" -gt 0 ] && [ "$failed" -eq 0 ]
+}
+
+case "$part" in
+tests)
+    # One thread each: what a kernel refuses is told to whoever waits for the GPU next.
+    ops "$@" | for_each tests './registry "$line::" --test-threads 1'
+    conclude tests
+    ;;
+promises)
+    # Bytes of the driver are compared, so nothing else may run meanwhile.
+    PARALLEL=1
+    ls programs | for_each promises "./programs/\$line"
+    conclude promises
+    ;;
+sanitize)
+    # A sample of every family of kernels, forward and backward; the tool is slow, so each with one check, which must be
+    # there: a name that fits no test would pass for the wrong reason.
+    printf '%s\n' add sum softmax layer_norm batch_norm matmul linear sparse_cross_entropy linear_cross_entropy attention \
+        adam lstm gru conv2d max_pool2d gather index_add cumsum sort concat dropout contiguous |
+        for_each sanitize 'for tool in memcheck racecheck; do
+            compute-sanitizer --tool $tool --error-exitcode 9 ./registry "$line::narrow_gradients" --test-threads 1 \
+                > "out/sanitize-$tool-$line.txt" 2>&1 || exit 1
+            grep -q "test $line::narrow_gradients .* ok" "out/sanitize-$tool-$line.txt" || exit 1
+            tail -n 1 "out/sanitize-$tool-$line.txt"
+        done'
+    conclude sanitize
+    ;;
+losses)
+    ./gpu_losses out/losses > out/losses-ours.txt && "$PYTHON" gpu_losses.py out/losses | tee out/losses.txt
+    # The status of a pipe is that of its last command; a run that leaves the curve of PyTorch says FAIL.
+    ! grep -q "FAIL" out/losses.txt && [ -s out/losses.txt ]
+    ;;
+bench)
+    : > out/bench.jsonl
+    status=0
+    for workload in ${@:-mlp-784-1024-10-b512 mlp-deep-b4096 resnet50-b128 lstm-b256 gpt2-124m eager-ops}; do
+        case "$workload" in
+        mlp-784* | lstm*) tf32=--tf32 ;;
+        *) tf32= ;;
+        esac
+        if ! ./plimsoll bench "$workload" --device "$PLIMSOLL_TEST_DEVICE" --json $tf32 >> out/bench.jsonl; then
+            echo "FAILED $workload"
+            status=1
+        fi
+        if [ -n "${PLIMSOLL_PEER:-}" ]; then
+            "$PYTHON" "$PLIMSOLL_PEER" "$workload" eager >> out/bench.jsonl
+        fi
+    done
+    cat out/bench.jsonl
+    exit $status
+    ;;
+*)
+    sed -n '2,13s/^# \{0,1\}//p' "$0"
+    exit 2
+    ;;
+esac
