@@ -89,7 +89,7 @@ fn bad_options_are_refused_with_2() {
     refused("train digits --precision half", 2, &["\"half\"", "mixed_float16"]);
     refused("train digits --optimizer adma", 2, &["`adma`", "adamw"]);
     refused("train digits --device gpu:x", 2, &["--device", "cuda:N"]);
-    refused("train digits --device cuda:0", 2, &["cuda:0", "cpu"]);
+    refused("train digits --device cuda:15", 2, &["cuda:15", "cpu"]);
     refused("train digits --epochs 1 --steps 1", 2, &["--epochs", "--steps"]);
     refused("train digits --data somewhere", 2, &["digits", "somewhere"]);
     refused("train digits --batch 4 --accumulate 5", 2, &["--accumulate", "5", "4"]);

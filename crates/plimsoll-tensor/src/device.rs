@@ -126,7 +126,11 @@ impl Device {
         };
         let mut opened = opened.lock().unwrap_or_else(PoisonError::into_inner);
         if opened.is_none() {
-            *opened = Some(Gpu::open(number)?);
+            let missing = |error: plimsoll_cuda::Error| {
+                let reason = error.message();
+                Error::device("device", format!("cuda:{number} cannot be used; name `cpu` instead: {reason}"))
+            };
+            *opened = Some(Gpu::open(number).map_err(missing)?);
         }
         let gpu = opened.clone().unwrap_or_else(|| unreachable!("opened just now"));
         Device::over_gpu(&format!("cuda:{number}"), gpu)

@@ -26,7 +26,8 @@ part="${1:-}"
 
 # The ops of the suite, each once, or those whose names begin with one of the arguments.
 ops() {
-    ./registry --list 2>/dev/null | sed -n 's/::.*//p' | sort -u | {
+    # What is told of the registry as a whole is not about a GPU.
+    ./registry --list 2>/dev/null | sed -n 's/::.*//p' | grep -vx registry | sort -u | {
         if [ $# -eq 0 ]; then
             cat
         else
@@ -64,6 +65,9 @@ tests)
 promises)
     # Bytes of the driver are compared, so nothing else may run meanwhile.
     PARALLEL=1
+    # One after the other, since they look at what the driver has free; one thread each, as in `tests`.
+    PARALLEL=1
+    export RUST_TEST_THREADS=1
     ls programs | for_each promises "./programs/\$line"
     conclude promises
     ;;
