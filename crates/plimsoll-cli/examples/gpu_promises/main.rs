@@ -37,6 +37,10 @@ fn main() -> ExitCode {
                 Err(error) => println!("{}: {error}", workload.name),
             }
         }
+        for outcome in [lengths::sixteen_on, lengths::all_on] {
+            let (Ok(text) | Err(text)) = outcome(&Device::ghost_cuda(Profile::h200()));
+            println!("lengths: {text}");
+        }
         return ExitCode::SUCCESS;
     }
     let checks: [Check; 8] = [
