@@ -4,13 +4,16 @@
 //! and no colour where `NO_COLOR` is set. At most one bar is on the screen, and whoever writes on stderr meanwhile does
 //! so through [`beside`], or the line would be torn.
 
-use std::io::IsTerminal;
+use std::io::{self, IsTerminal};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use console::Term;
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle, TermLike};
 use plimsoll::Bytes;
+
+/// How often the bar is drawn in a second, at most.
+const DRAWN_A_SECOND: u8 = 20;
 
 /// The bar that is on the screen.
 static SHOWN: Mutex<Option<ProgressBar>> = Mutex::new(None);
@@ -40,10 +43,12 @@ pub struct Shown {
 impl Progress {
     /// A bar for a run that ends with step `steps`.
     pub fn new(steps: u64, limit: Option<u64>) -> Progress {
-        if !std::io::stderr().is_terminal() {
+        if !io::stderr().is_terminal() {
             return Progress { bar: ProgressBar::hidden(), limit };
         }
-        let bar = ProgressBar::with_draw_target(Some(steps), ProgressDrawTarget::stderr())
+        let target =
+            ProgressDrawTarget::term_like_with_hz(Box::new(Narrow(Term::buffered_stderr())), DRAWN_A_SECOND);
+        let bar = ProgressBar::with_draw_target(Some(steps), target)
             .with_style(style(cells(columns())))
             .with_message("starting");
         bar.enable_steady_tick(Duration::from_millis(500));
@@ -91,20 +96,63 @@ fn shown() -> MutexGuard<'static, Option<ProgressBar>> {
     SHOWN.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// How wide the terminal is now.
+/// Stderr as a terminal with less room than it has. A bar fills its line to the edge; the `^C` that terminals write
+/// when it is pressed would go to the next line, and the bar could not be taken away any more.
+#[derive(Debug)]
+struct Narrow(Term);
+
+impl TermLike for Narrow {
+    fn width(&self) -> u16 {
+        u16::try_from(columns()).unwrap_or(u16::MAX)
+    }
+
+    fn move_cursor_up(&self, n: usize) -> io::Result<()> {
+        self.0.move_cursor_up(n)
+    }
+
+    fn move_cursor_down(&self, n: usize) -> io::Result<()> {
+        self.0.move_cursor_down(n)
+    }
+
+    fn move_cursor_right(&self, n: usize) -> io::Result<()> {
+        self.0.move_cursor_right(n)
+    }
+
+    fn move_cursor_left(&self, n: usize) -> io::Result<()> {
+        self.0.move_cursor_left(n)
+    }
+
+    fn write_line(&self, text: &str) -> io::Result<()> {
+        self.0.write_line(text)
+    }
+
+    fn write_str(&self, text: &str) -> io::Result<()> {
+        self.0.write_str(text)
+    }
+
+    fn clear_line(&self) -> io::Result<()> {
+        self.0.clear_line()
+    }
+
+    fn flush(&self) -> io::Result<()> {
+        self.0.flush()
+    }
+}
+
+/// How wide the terminal is now, without the room for `^C`.
 fn columns() -> usize {
-    Term::stderr().size_checked().map_or(80, |(_, columns)| usize::from(columns))
+    let columns = Term::stderr().size_checked().map_or(80, |(_, columns)| usize::from(columns));
+    columns.saturating_sub("^C".len() + 1).max(1)
 }
 
 /// How wide the bar itself is.
 fn cells(columns: usize) -> usize {
-    if columns < 110 { 10 } else { 30 }
+    if columns < 100 { 10 } else { 30 }
 }
 
-/// The room that is left for words beside the bar, the numbers of steps, the time, and what terminals write themselves
-/// when Ctrl-C is pressed: a line that it made two could not be taken away.
+/// The room that is left for words beside the bar, the numbers of steps and the time.
 fn room(columns: usize, digits: usize) -> usize {
-    columns.saturating_sub(cells(columns) + 2 * digits + " /, 10m left, ^C".len())
+    columns.saturating_sub(cells(columns) + 2 * digits + " /, 10m left, ".len())
 }
 
 fn style(cells: usize) -> ProgressStyle {
