@@ -55,13 +55,11 @@ impl Update {
             }
         }
         let elsewhere = cells.first().and_then(|cell| {
-            let (other, _) = inputs.iter().find(|(storage, _)| storage.device() != cell.device())?;
-            Some(format!(
-                "variable {:?} is on {}, an input on {}",
-                cell.name(),
-                cell.device(),
-                other.device()
-            ))
+            // A variable that reads as a ghost for now takes the ghosts that are computed from it.
+            let pinned = context::pinned(cell.address());
+            let device = pinned.as_ref().map_or(cell.device(), |(storage, _)| storage.device());
+            let (other, _) = inputs.iter().find(|(storage, _)| storage.device() != device)?;
+            Some(format!("variable {:?} is on {device}, an input on {}", cell.name(), other.device()))
         });
         if let Some(detail) = elsewhere {
             return Err(Error::device(op.name(), detail));
@@ -119,12 +117,15 @@ fn assignment(variable: &Variable, value: &Tensor) -> Result<Update> {
     Ok(update)
 }
 
-/// Carries updates out now, or at the end of the open step. What a replay assigns has been assigned before.
+/// Carries updates out now, or at the end of the open step. What a replay assigns has been assigned before, and a variable
+/// that reads as something else for now, such as a ghost, is not written.
 pub(crate) fn apply(updates: impl IntoIterator<Item = Update>) -> Result<()> {
     if context::is_replaying() {
         return Ok(());
     }
-    let mut updates: Option<LongList<Update>> = Some(updates.into_iter().collect());
+    let is_pinned = |cell: &Arc<VariableCell>| context::pinned(cell.address()).is_some();
+    let updates = updates.into_iter().filter(|update| !update.cells.iter().any(is_pinned));
+    let mut updates: Option<LongList<Update>> = Some(updates.collect());
     context::with_step(|step| step.stage(updates.take().unwrap_or_default()));
     updates.map_or(Ok(()), commit)
 }
