@@ -28,9 +28,14 @@ pub struct Figures {
 
 const EPOCHS: usize = 50;
 
-/// The threads of this process.
+/// The threads of this process. The system lists a thread for a moment after it has ended and been waited for, so the
+/// least of many looks counts; one that goes on is in all of them.
 fn n_threads() -> usize {
-    std::fs::read_dir("/proc/self/task").map_or(0, Iterator::count)
+    let look = |_| {
+        std::thread::yield_now();
+        std::fs::read_dir("/proc/self/task").map_or(0, Iterator::count)
+    };
+    (0..100).map(look).min().unwrap_or(0)
 }
 
 /// Runs the post's program and measures it.
