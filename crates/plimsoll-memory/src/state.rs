@@ -1,5 +1,6 @@
 //! Everything behind a pool's lock: the map, the table of live blocks, the counters, the open step.
 
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc as StdArc;
 
 use crate::arena::{ArenaError, ArenaId, Planned, arena_bytes};
@@ -334,6 +335,34 @@ impl State {
 
     pub(crate) fn take_trace(&mut self) -> Vec<TraceEvent> {
         self.trace.take().unwrap_or_default()
+    }
+
+    pub(crate) fn mark(&mut self, name: &'static str, number: u64) {
+        if let Some(trace) = &mut self.trace {
+            trace.push(TraceEvent::Mark { name, number });
+        }
+    }
+
+    pub(crate) fn mark_work(&mut self, site: Site, nanoseconds: u64) {
+        if let Some(trace) = &mut self.trace {
+            trace.push(TraceEvent::Work { site, nanoseconds, committed: self.map.committed });
+        }
+    }
+
+    /// A number for everything that answers to later requests depend on. Serial numbers, counters, peaks and the
+    /// numbers of table entries are left out: they grow or change places, and nothing is decided by them.
+    pub(crate) fn fingerprint(&self) -> u64 {
+        let mut hasher = DefaultHasher::new();
+        self.map.hash_state(&mut hasher);
+        // The table of blocks has no order of its own, so their numbers are added up.
+        let blocks = self.blocks.iter().flatten().map(|record| {
+            let BlockInfo { owner, requested, region, offset, .. } = record.info;
+            let mut hasher = DefaultHasher::new();
+            (owner, requested, region, offset).hash(&mut hasher);
+            hasher.finish()
+        });
+        (blocks.fold(0, u64::wrapping_add), self.disposing, self.step.depth).hash(&mut hasher);
+        hasher.finish()
     }
 
     pub(crate) fn reset_peaks(&mut self) {
