@@ -24,11 +24,11 @@ mod pages;
 mod profile;
 
 pub use convolution::{Convolution, ConvolutionOperands, Direction};
-pub use driver::{LibraryInfo, compile, libraries};
+pub use driver::{LibraryInfo, compile, libraries, profile_of};
 pub use error::{Error, Result};
 pub use fault::FaultKind;
 pub use gpu::{Gpu, MemoryInfo, Posted};
 pub use kernel::{Grid, Kernel, Param, Template};
 pub use matmul::{Epilogue, Matmul, MatmulOperands, Matrix, Scalar};
 pub use pages::{Pages, REGION_BYTES};
-pub use profile::Profile;
+pub use profile::{Profile, Rates};

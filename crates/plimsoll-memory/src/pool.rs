@@ -215,6 +215,11 @@ impl Pool {
         self.lock().start_trace();
     }
 
+    /// Whether a trace is running.
+    pub fn is_traced(&self) -> bool {
+        self.lock().is_traced()
+    }
+
     /// Ends the trace and returns it; empty if none was running.
     pub fn take_trace(&self) -> Vec<TraceEvent> {
         self.lock().take_trace()

@@ -43,6 +43,9 @@ pub(crate) struct State {
     /// Which acquisitions a test wants to fail.
     #[cfg(feature = "testing")]
     pub(crate) acquisitions: crate::testing::Series,
+    /// Which workspace a test wants a plan to forget.
+    #[cfg(feature = "testing")]
+    pub(crate) forgotten: crate::testing::Series,
 }
 
 /// The steps that are open; inner ones belong to the outermost.
@@ -79,6 +82,8 @@ impl State {
             trace: None,
             #[cfg(feature = "testing")]
             acquisitions: Default::default(),
+            #[cfg(feature = "testing")]
+            forgotten: Default::default(),
         }
     }
 
@@ -96,6 +101,8 @@ impl State {
             trace: None,
             #[cfg(feature = "testing")]
             acquisitions: Default::default(),
+            #[cfg(feature = "testing")]
+            forgotten: self.forgotten,
         };
         if let Some((arena, _)) = self.step.arena {
             ghost.map.close_arena(arena);
@@ -113,6 +120,8 @@ impl State {
     ) -> Result<Grant, Refusal> {
         #[cfg(feature = "testing")]
         self.acquisitions.next_acquisition()?;
+        #[cfg(feature = "testing")]
+        let requested = self.forgotten.remembered(requested, label.owner);
         let rounded = rounded_size(requested);
         let (place, offset) = match self.planned_place(region, requested, rounded) {
             Some(planned) => planned,
@@ -331,6 +340,10 @@ impl State {
 
     pub(crate) fn start_trace(&mut self) {
         self.trace = Some(Vec::new());
+    }
+
+    pub(crate) fn is_traced(&self) -> bool {
+        self.trace.is_some()
     }
 
     pub(crate) fn take_trace(&mut self) -> Vec<TraceEvent> {

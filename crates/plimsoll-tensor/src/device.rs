@@ -82,6 +82,17 @@ impl Device {
         })
     }
 
+    /// The number of the GPU that a name such as `cuda:0` means; none if it means the CPU. Nothing is opened.
+    ///
+    /// # Errors
+    /// A name that means no device.
+    pub fn gpu_number(name: &str) -> Result<Option<usize>> {
+        match Kind::parse(name)? {
+            Kind::Cpu => Ok(None),
+            Kind::Cuda(number) => Ok(Some(number)),
+        }
+    }
+
     /// A device over a given pool.
     pub fn over(name: &str, pool: Pool) -> Device {
         Device::with(name, pool, Hardware::Cpu)

@@ -48,6 +48,7 @@ impl Stepper {
                 bad_loss = Some(loss);
                 return Err(Error::argument("fit", format!("the loss is {loss}")));
             }
+            device.pool().mark("update", 0);
             self.optimizer.apply_gradients(gradients, &self.variables)?;
             Ok(loss)
         });
@@ -64,6 +65,7 @@ impl Stepper {
     fn guarded_step(&mut self, device: &Device, pair: &Pair, n_examples: usize) -> Result<Numbers> {
         let verdict = Step::run(device, || {
             let (loss, gradients) = self.gradients(pair, n_examples)?;
+            device.pool().mark("update", 0);
             let verdict = self.optimizer.verdict(&loss)?;
             Step::guard(&verdict)?;
             self.optimizer.apply_guarded(&gradients, &self.variables, &verdict)?;
@@ -105,6 +107,8 @@ impl Stepper {
     }
 
     fn gradients_of_part(&mut self, pair: &Pair, share: Option<f64>) -> Result<(Tensor, Vec<Tensor>)> {
+        let device = pair.inputs.device();
+        device.pool().mark("forward", 0);
         let tape = GradientTape::new();
         let (loss, scaled) = tape.record(|| {
             let prediction = self.model.prediction(&pair.inputs, Mode::Train)?;
@@ -113,6 +117,7 @@ impl Stepper {
             let scaled = self.optimizer.scale_loss(&loss)?;
             Ok((loss.stop_gradient(), scaled))
         })?;
+        device.pool().mark("backward", 0);
         let gradients = tape.variable_gradients(&scaled, &self.variables)?;
         if self.check_gradients
             && !loss.device().is_ghost()
