@@ -152,10 +152,12 @@ fn a_resumed_run_is_as_planned() {
 
 #[test]
 fn runs_under_a_limit_are_as_planned() {
-    let least = number(&last("plan fashion --data random --batch 24 --steps 5 --device cpu"), "least_limit_bytes");
-    let (natural, _) = is_exact("fashion --data random --batch 24 --steps 5");
-    for limit in [least, least + (2 << 20), natural.next_multiple_of(2 << 20)] {
-        let (_, committed) = is_exact(&format!("fashion --data random --batch 24 --steps 5 --limit {limit}"));
+    let run = "fashion --data random --batch 24 --steps 5";
+    let plan = last(&format!("plan {run} --device cpu"));
+    let (least, natural) = (number(&plan, "least_limit_bytes"), number(&plan, "committed_bytes"));
+    assert!(least < natural, "{plan}");
+    for limit in [least, least + (2 << 20), natural] {
+        let (_, committed) = is_exact(&format!("{run} --limit {limit}"));
         assert!(committed <= limit);
     }
 }
@@ -167,8 +169,14 @@ fn the_event_is_that_of_the_contract() {
     let expected = "batch committed_bytes device device_profile event fits holders least_limit_bytes limit_bytes \
                     limit_from offloaded_bytes owners peak_at peak_bytes predicted_step_ms recipe recomputed_flops";
     assert_eq!(names.join(" "), expected);
-    assert_eq!((&plan["event"], &plan["recipe"], &plan["batch"]), (&"plan".into(), &"digits".into(), &100.into()));
-    assert_eq!((&plan["device"], &plan["fits"], &plan["limit_from"]), (&"cpu".into(), &true.into(), &"user".into()));
+    assert_eq!(
+        (&plan["event"], &plan["recipe"], &plan["batch"]),
+        (&"plan".into(), &"digits".into(), &100.into())
+    );
+    assert_eq!(
+        (&plan["device"], &plan["fits"], &plan["limit_from"]),
+        (&"cpu".into(), &true.into(), &"user".into())
+    );
     let (peak, committed) = is_exact("digits --batch 100 --epochs 2 --limit 64MiB");
     assert_eq!((number(&plan, "peak_bytes"), number(&plan, "committed_bytes")), (peak, committed));
     let owners = plan["owners"].as_object().expect("an object");
@@ -177,7 +185,11 @@ fn the_event_is_that_of_the_contract() {
     let holders = plan["holders"].as_array().expect("a list");
     let bytes: Vec<u64> = holders.iter().map(|holder| number(holder, "bytes")).collect();
     assert!(bytes.is_sorted_by(|a, b| a >= b) && bytes.len() <= 20 && bytes.iter().sum::<u64>() <= peak);
-    assert!(holders.iter().all(|holder| ["owner", "layer", "op", "line"].iter().all(|name| holder[name].is_string())));
+    assert!(
+        holders
+            .iter()
+            .all(|holder| ["owner", "layer", "op", "line"].iter().all(|name| holder[name].is_string()))
+    );
     let at = &plan["peak_at"];
     assert!(at["step"].as_u64() > Some(0), "{at}");
     assert!(["forward", "backward", "update"].contains(&at["phase"].as_str().expect("a word")), "{at}");
@@ -224,7 +236,8 @@ fn the_largest_batch_runs_and_the_next_is_refused() {
 
 #[test]
 fn plans_for_gpus_that_are_not_there() {
-    let of = |model: &str| last(&format!("plan gpt2-124m --precision mixed_bfloat16 --batch 16 --as {model}"));
+    let of =
+        |model: &str| last(&format!("plan gpt2-124m --precision mixed_bfloat16 --batch 16 --as {model}"));
     let h200 = of("h200");
     assert_eq!((&h200["device"], &h200["device_profile"]), (&"cuda:0".into(), &"NVIDIA H200".into()));
     assert_eq!((&h200["fits"], &h200["limit_from"]), (&true.into(), &"device".into()));
@@ -238,7 +251,8 @@ fn plans_for_gpus_that_are_not_there() {
         number(&last(&format!("plan resnet18 --precision mixed_float16 --max-batch {options}")), "batch")
     };
     let on_t4 = batch("--as t4 --limit 4GiB");
-    let refused = last(&format!("plan resnet18 --precision mixed_float16 --as t4 --limit 4GiB --batch {}", on_t4 + 1));
+    let refused =
+        last(&format!("plan resnet18 --precision mixed_float16 --as t4 --limit 4GiB --batch {}", on_t4 + 1));
     assert_eq!(refused["fits"], false);
 
     let folder = Folder::new("plan-as");
@@ -265,7 +279,11 @@ fn what_cannot_be_planned_is_refused_with_its_code() {
     ] {
         let output = run(&arguments);
         let stderr = text(&output.stderr);
-        assert_eq!((output.status.code(), text(&output.stdout)), (Some(code), String::new()), "{arguments}: {stderr}");
+        assert_eq!(
+            (output.status.code(), text(&output.stdout)),
+            (Some(code), String::new()),
+            "{arguments}: {stderr}"
+        );
         assert!(stderr.contains(words), "{arguments}: {stderr}");
     }
 }
