@@ -36,6 +36,7 @@ pub mod callbacks;
 mod event;
 mod examples;
 mod finite;
+mod line;
 mod pending;
 mod predict;
 mod step;
@@ -54,6 +55,7 @@ use callback::Wanted;
 pub use callback::{Callback, Requests};
 pub use event::{EpochEvent, Evaluation, History, MemoryUse, StepEvent};
 pub use examples::{Epoch, Examples, Pair};
+use line::Line;
 use pending::{Numbers, Pending};
 use step::{Stepper, in_batch};
 
@@ -105,6 +107,7 @@ impl Trainer {
                 loss: Box::new(loss),
                 n_parts: 1,
                 check_gradients: false,
+                line: Line::default(),
             },
             metrics: Vec::new(),
             held_out: None,
