@@ -151,9 +151,8 @@ impl<'a> Walk<'a> {
             }
             let Some(next) = value.next_fetch(position) else { continue };
             let away = (self.time_before[next as usize] - self.time_before[position as usize]) as f64 + 1.0;
-            let score = self.time_to_repeat(number, next) as f64
-                / value.bytes as f64
-                / away.powf(self.patience);
+            let score =
+                self.time_to_repeat(number, next) as f64 / value.bytes as f64 / away.powf(self.patience);
             if best.is_none_or(|(least, _)| score < least) {
                 best = Some((score, number));
             }

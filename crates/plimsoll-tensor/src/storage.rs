@@ -59,7 +59,12 @@ impl Storage {
     }
 
     fn over(memory: Memory, device: &Device) -> Arc<Storage> {
-        Arc::new(Storage { memory, device: device.clone(), n_slots: AtomicU32::new(0), tag: AtomicU64::new(0) })
+        Arc::new(Storage {
+            memory,
+            device: device.clone(),
+            n_slots: AtomicU32::new(0),
+            tag: AtomicU64::new(0),
+        })
     }
 
     pub fn device(&self) -> &Device {

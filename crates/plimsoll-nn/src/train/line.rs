@@ -69,7 +69,7 @@ impl Stepper {
     }
 
     /// The ways in which a step with this batch can be made.
-    fn family(&mut self, device: &Device, pair: &Pair) -> Result<Family> {
+    pub fn family(&mut self, device: &Device, pair: &Pair) -> Result<Family> {
         let (natural, trace) = self.rehearse(device, pair, Rehearsal::Observed)?;
         Family::new(&trace.unwrap_or_default(), natural, |decisions| {
             Ok(Some(self.rehearse(device, pair, Rehearsal::Planned(decisions))?.0))
@@ -129,7 +129,9 @@ impl Known {
             Known::Natural(_) => Ok(Course::Free),
             Known::Planned(family) => match family.within(limit) {
                 Some(Member { decisions: None, .. }) => Ok(Course::Free),
-                Some(Member { decisions: Some(decisions), .. }) => Ok(Course::Planned(decisions.clone().into())),
+                Some(Member { decisions: Some(decisions), .. }) => {
+                    Ok(Course::Planned(decisions.clone().into()))
+                }
                 None => {
                     let natural = family.members().last().map_or(0, |member| member.played.committed);
                     Err(Error::limit(limit, family.least(), natural))

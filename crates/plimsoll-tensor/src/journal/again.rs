@@ -68,7 +68,8 @@ impl Journal {
             let record = &state.records[link.record as usize];
             (record.op.clone(), record.inputs.clone(), record.wanted.clone(), record.first_value, record.site)
         };
-        let args: Args<'_> = inputs.iter().map(|input| self.read_again(input, made)).collect::<Result<_>>()?;
+        let args: Args<'_> =
+            inputs.iter().map(|input| self.read_again(input, made)).collect::<Result<_>>()?;
         let metas: SmallVec<[&Meta; 3]> = inputs.iter().map(|input| &input.meta).collect();
         let device = args.first().map_or_else(context::device, |arg| arg.storage().device().clone());
         count(&device, &op, &metas);
@@ -109,7 +110,8 @@ impl Journal {
                 _ => self.lock().present(*number).ok_or_else(|| gone("what it is made from is gone"))?,
             },
             Source::Variable { cell, version } => {
-                let cell = cell.upgrade().ok_or_else(|| gone("a variable that it is made from was dropped"))?;
+                let cell =
+                    cell.upgrade().ok_or_else(|| gone("a variable that it is made from was dropped"))?;
                 if cell.version() != *version {
                     let name = cell.name();
                     return Err(gone(&format!("variable {name:?} was assigned since it was read")));

@@ -72,8 +72,7 @@ impl State {
     /// per byte.
     fn cheapest(&self) -> Option<usize> {
         let candidates = self.values.iter().enumerate().filter(|(_, value)| {
-            value.bytes >= LEAST_BYTES
-                && value.kept.as_ref().is_some_and(|kept| Arc::strong_count(kept) == 1)
+            value.bytes >= LEAST_BYTES && value.kept.as_ref().is_some_and(|kept| Arc::strong_count(kept) == 1)
         });
         let scored = candidates.filter_map(|(number, value)| {
             let work = self.work_of(number as u32)?;

@@ -112,8 +112,13 @@ impl Journal {
             Course::Planned(decisions) => (Some(Following::new(decisions.clone())), None),
             Course::Observed(device) => (None, Some(Observer::new(device.clone()))),
         };
-        let state =
-            State { records: LongList::default(), values: LongList::default(), following, observer, n_evicted: 0 };
+        let state = State {
+            records: LongList::default(),
+            values: LongList::default(),
+            following,
+            observer,
+            n_evicted: 0,
+        };
         Arc::new(Journal { serial: NEXT.fetch_add(1, Ordering::Relaxed), state: Mutex::new(state) })
     }
 
@@ -164,7 +169,8 @@ impl Journal {
         let metas: SmallVec<[&Meta; 3]> = args.iter().map(Arg::meta).collect();
         let output_metas: SmallVec<[&Meta; 2]> = outputs.iter().map(|output| output.meta()).collect();
         let cost = op.cost(&metas, &output_metas);
-        let made = outputs.iter().map(|output| output.data().value()).chain(extras.iter().map(|(_, made)| made));
+        let made =
+            outputs.iter().map(|output| output.data().value()).chain(extras.iter().map(|(_, made)| made));
         for storage in made {
             storage.set_tag(self.tag(state.values.len() as u32));
             let bytes = rounded_size(storage.n_bytes() as u64);
