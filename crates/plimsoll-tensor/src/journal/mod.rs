@@ -144,8 +144,7 @@ impl Journal {
             Some(following) => following.begin(position, fingerprint(op, inputs)),
             None => SmallVec::new(),
         };
-        let dropped: SmallVec<[Arc<Storage>; 4]> =
-            released.into_iter().filter_map(|number| state.values[number as usize].kept.take()).collect();
+        let dropped = state.take_kept(&released);
         let State { observer, values, .. } = &mut *state;
         if let Some(observer) = observer {
             observer.begin(position, fingerprint(op, inputs), values);
@@ -191,6 +190,10 @@ impl Journal {
         if let Some(observer) = observer {
             observer.end(&records[record as usize], &output_metas);
         }
+        let released = state.following.as_mut().map(|following| following.end(record)).unwrap_or_default();
+        let dropped = state.take_kept(&released);
+        drop(state);
+        dropped.iter().for_each(|storage| storage.unkeep());
     }
 
     /// What a record says about an input. A variable that was assigned in this step reads as the value assigned.
@@ -271,6 +274,13 @@ impl Journal {
         let mut state = self.lock();
         let observer = state.observer.take()?;
         Some(observer.finish(&state.records, &state.values))
+    }
+}
+
+impl State {
+    /// Takes values out that are not to be kept any longer; they are dropped outside the lock.
+    fn take_kept(&mut self, numbers: &[u32]) -> SmallVec<[Arc<Storage>; 2]> {
+        numbers.iter().filter_map(|&number| self.values[number as usize].kept.take()).collect()
     }
 }
 
