@@ -112,8 +112,7 @@ impl Other {
 }
 
 /// Holds so many bytes until a line comes.
-pub fn hold() -> ExitCode {
-    let n_bytes = std::env::args().nth(2).and_then(|n| n.parse::<usize>().ok()).unwrap_or(0);
+pub fn hold(n_bytes: usize) -> ExitCode {
     let held = Device::separate_cuda(0).and_then(|device| {
         let _on = device.enter();
         Tensor::zeros_of([n_bytes], DType::U8)
