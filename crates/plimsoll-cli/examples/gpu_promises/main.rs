@@ -8,6 +8,7 @@
 
 mod bounded;
 mod lengths;
+mod line;
 mod losses;
 mod released;
 mod workload;
@@ -40,6 +41,8 @@ struct Options {
 enum Part {
     /// What each workload needs on an H200, which need not be there.
     Ghost,
+    /// gpt2-124m under limits: its time, its bits, and the driver's count of its bytes.
+    Line,
     /// Losses, weights and data of workloads, for `peers/gpu_losses.py`.
     Losses(losses::Options),
     /// Holds memory of the GPU until a line comes: what the checks take for another process.
@@ -54,6 +57,7 @@ fn main() -> ExitCode {
     match Options::parse().part {
         None => promises(),
         Some(Part::Ghost) => ghosts(),
+        Some(Part::Line) => report(line::checks()),
         Some(Part::Losses(options)) => losses::main(&options),
         Some(Part::Hold { n_bytes }) => bounded::hold(n_bytes),
     }
@@ -82,7 +86,7 @@ fn promises() -> ExitCode {
             on_gpu(lengths::sixteen)
         }),
         ("961 lengths: committed over in use", || on_gpu(lengths::all)),
-        ("a limit of half the natural peak", bounded::half),
+        ("a limit that no plan can keep", bounded::below_the_least),
         ("another process holds the memory", bounded::beside_another),
         ("a steady step makes no memory call and does not wait", steady),
     ];

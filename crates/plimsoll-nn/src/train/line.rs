@@ -6,9 +6,10 @@
 //! depend on the limit, so a limit that is changed between steps takes another member. A step that no plan can keep under
 //! the limit is refused before it begins, with the least limit that works for it.
 
-use plimsoll_plan::{Family, Member, Played};
+use plimsoll_plan::{Family, Played};
 use plimsoll_tensor::{
-    Course, DType, Decisions, Device, Error, Generator, Result, Shape, Step, Trace, with_shadows,
+    Course, DType, Decisions, Device, Error, ErrorKind, Generator, Result, Rows, Shape, Step, Trace,
+    with_shadows,
 };
 
 use super::examples::Pair;
@@ -34,6 +35,8 @@ struct Signature {
 
 /// What is known of one kind of step.
 enum Known {
+    /// It reads values, so it cannot be rehearsed without them: the guard keeps it under the limit.
+    Unforeseen,
     /// What it takes when everything is kept.
     Natural(Played),
     /// What it can be made to take.
@@ -55,7 +58,11 @@ impl Stepper {
         };
         let known = match self.line.take(&signature) {
             Some(known) => known,
-            None => Known::Natural(self.rehearse(&device, pair, Rehearsal::Natural)?.0),
+            None => match self.rehearse(&device, pair, Rehearsal::Natural) {
+                Ok(rehearsed) => Known::Natural(rehearsed.played),
+                Err(error) if matches!(error.kind(), ErrorKind::Ghost { .. }) => Known::Unforeseen,
+                Err(error) => return Err(error),
+            },
         };
         let known = match known {
             Known::Natural(played) if played.committed > limit.get() => {
@@ -63,26 +70,34 @@ impl Stepper {
             }
             known => known,
         };
-        let course = known.within(limit.get());
+        let course = match known.within(limit.get()) {
+            Some(course) => Ok(course),
+            None => Err(self.refusal(&device, pair, limit.get(), &known)?),
+        };
         self.line.put(signature, known);
         course
     }
 
+    /// The error of a limit under which no way to make a step fits, with who holds what in the leanest one.
+    fn refusal(&mut self, device: &Device, pair: &Pair, limit: u64, known: &Known) -> Result<Error> {
+        let Known::Planned(family) = known else { unreachable!("what has no family is not refused") };
+        let leanest = family.members().first().and_then(|member| member.decisions.as_ref());
+        let rehearsal = leanest.map_or(Rehearsal::Natural, Rehearsal::Planned);
+        let rows = self.rehearse(device, pair, rehearsal)?.rows;
+        let natural = family.members().last().map_or(0, |member| member.played.committed);
+        Ok(Error::limit(limit, family.least(), natural, rows))
+    }
+
     /// The ways in which a step with this batch can be made.
     pub fn family(&mut self, device: &Device, pair: &Pair) -> Result<Family> {
-        let (natural, trace) = self.rehearse(device, pair, Rehearsal::Observed)?;
-        Family::new(&trace.unwrap_or_default(), natural, |decisions| {
-            Ok(Some(self.rehearse(device, pair, Rehearsal::Planned(decisions))?.0))
+        let observed = self.rehearse(device, pair, Rehearsal::Observed)?;
+        Family::new(&observed.trace.unwrap_or_default(), observed.played, |decisions| {
+            Ok(Some(self.rehearse(device, pair, Rehearsal::Planned(decisions))?.played))
         })
     }
 
     /// Makes a step on a ghost of the device as it is, with no limit; nothing real changes.
-    fn rehearse(
-        &mut self,
-        device: &Device,
-        pair: &Pair,
-        rehearsal: Rehearsal<'_>,
-    ) -> Result<(Played, Option<Trace>)> {
+    fn rehearse(&mut self, device: &Device, pair: &Pair, rehearsal: Rehearsal<'_>) -> Result<Rehearsed> {
         let ghost = device.ghost();
         ghost.set_limit(None)?;
         // Under the limit, free pages would go back before the step failed for want of them.
@@ -108,7 +123,11 @@ impl Stepper {
         let stats = ghost.stats();
         let natural = |trace: &Trace| trace.natural_peak();
         let peak = trace.as_ref().map_or(stats.peak_in_use, natural);
-        Ok((Played { peak, committed: stats.peak_committed }, trace))
+        Ok(Rehearsed {
+            played: Played { peak, committed: stats.peak_committed },
+            rows: stats.peak_rows,
+            trace,
+        })
     }
 }
 
@@ -122,21 +141,24 @@ enum Rehearsal<'a> {
     Planned(&'a Decisions),
 }
 
+/// What a rehearsal showed.
+struct Rehearsed {
+    played: Played,
+    /// Who held the bytes at the peak.
+    rows: Rows,
+    /// The notes, if they were taken.
+    trace: Option<Trace>,
+}
+
 impl Known {
-    /// The course that commits no more than `limit` bytes.
-    fn within(&self, limit: u64) -> Result<Course> {
+    /// The course that commits no more than `limit` bytes, if there is one.
+    fn within(&self, limit: u64) -> Option<Course> {
         match self {
-            Known::Natural(_) => Ok(Course::Free),
-            Known::Planned(family) => match family.within(limit) {
-                Some(Member { decisions: None, .. }) => Ok(Course::Free),
-                Some(Member { decisions: Some(decisions), .. }) => {
-                    Ok(Course::Planned(decisions.clone().into()))
-                }
-                None => {
-                    let natural = family.members().last().map_or(0, |member| member.played.committed);
-                    Err(Error::limit(limit, family.least(), natural))
-                }
-            },
+            Known::Natural(_) | Known::Unforeseen => Some(Course::Free),
+            Known::Planned(family) => family.within(limit).map(|member| match &member.decisions {
+                None => Course::Free,
+                Some(decisions) => Course::Planned(decisions.clone().into()),
+            }),
         }
     }
 }
