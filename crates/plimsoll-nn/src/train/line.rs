@@ -6,10 +6,11 @@
 //! depend on the limit, so a limit that is changed between steps takes another member. A step that no plan can keep under
 //! the limit is refused before it begins, with the least limit that works for it.
 
-use plimsoll_plan::{Family, Played};
+use std::sync::Arc;
+
+use plimsoll_plan::{Family, Played, plan_offsets};
 use plimsoll_tensor::{
-    Course, DType, Decisions, Device, Error, ErrorKind, Generator, Result, Rows, Shape, Step, Trace,
-    with_shadows,
+    Course, DType, Decisions, Device, Error, ErrorKind, Generator, Result, Shape, Stats, Step, with_shadows,
 };
 
 use super::examples::Pair;
@@ -50,7 +51,7 @@ impl Stepper {
     /// No course does.
     pub fn course(&mut self, pair: &Pair) -> Result<Course> {
         let device = pair.inputs.device();
-        let Some(limit) = device.pool().limit() else { return Ok(Course::Free) };
+        let Some(limit) = device.pool().limit() else { return Ok(Course::default()) };
         let signature = Signature {
             inputs: (*pair.inputs.shape(), pair.inputs.dtype()),
             labels: (*pair.labels.shape(), pair.labels.dtype()),
@@ -58,8 +59,8 @@ impl Stepper {
         };
         let known = match self.line.take(&signature) {
             Some(known) => known,
-            None => match self.rehearse(&device, pair, Rehearsal::Natural) {
-                Ok(rehearsed) => Known::Natural(rehearsed.played),
+            None => match self.placed(&device, pair, None) {
+                Ok(natural) => Known::Natural(natural),
                 Err(error) if matches!(error.kind(), ErrorKind::Ghost { .. }) => Known::Unforeseen,
                 Err(error) => return Err(error),
             },
@@ -81,23 +82,48 @@ impl Stepper {
     /// The error of a limit under which no way to make a step fits, with who holds what in the leanest one.
     fn refusal(&mut self, device: &Device, pair: &Pair, limit: u64, known: &Known) -> Result<Error> {
         let Known::Planned(family) = known else { unreachable!("what has no family is not refused") };
-        let leanest = family.members().first().and_then(|member| member.decisions.as_ref());
-        let rehearsal = leanest.map_or(Rehearsal::Natural, Rehearsal::Planned);
-        let rows = self.rehearse(device, pair, rehearsal)?.rows;
+        let decisions = family.members().first().and_then(|member| member.decisions.clone());
+        let course = Course { decisions, offsets: None };
+        let stats =
+            self.rehearse(device, pair, |stepper, ghost, pair| stepper.step_on(ghost, &course, pair))?.1;
         let natural = family.members().last().map_or(0, |member| member.played.committed);
-        Ok(Error::limit(limit, family.least(), natural, rows))
+        Ok(Error::limit(limit, family.least(), natural, stats.peak_rows))
     }
 
     /// The ways in which a step with this batch can be made.
     pub fn family(&mut self, device: &Device, pair: &Pair) -> Result<Family> {
-        let observed = self.rehearse(device, pair, Rehearsal::Observed)?;
-        Family::new(&observed.trace.unwrap_or_default(), observed.played, |decisions| {
-            Ok(Some(self.rehearse(device, pair, Rehearsal::Planned(decisions))?.played))
-        })
+        let natural = self.placed(device, pair, None)?;
+        let observe = |stepper: &mut Stepper, ghost: &Device, pair: &Pair| {
+            Ok(Step::observed(ghost, || stepper.step_inside(ghost, pair))?.1)
+        };
+        let trace = self.rehearse(device, pair, observe)?.0;
+        Family::new(&trace, natural, |decisions| self.placed(device, pair, Some(decisions)).map(Some))
     }
 
-    /// Makes a step on a ghost of the device as it is, with no limit; nothing real changes.
-    fn rehearse(&mut self, device: &Device, pair: &Pair, rehearsal: Rehearsal<'_>) -> Result<Rehearsed> {
+    /// Plans where the blocks of a step lie, and what it takes then.
+    fn placed(&mut self, device: &Device, pair: &Pair, decisions: Option<&Arc<Decisions>>) -> Result<Played> {
+        let course = Course { decisions: decisions.cloned(), offsets: None };
+        let traced = |stepper: &mut Stepper, ghost: &Device, pair: &Pair| {
+            ghost.pool().start_trace();
+            let stepped = stepper.step_on(ghost, &course, pair);
+            let trace = ghost.pool().take_trace();
+            stepped.map(|()| plan_offsets(&trace).plan)
+        };
+        let offsets = self.rehearse(device, pair, traced)?.0;
+        let course = Course { offsets: Some(offsets), ..course };
+        let stats =
+            self.rehearse(device, pair, |stepper, ghost, pair| stepper.step_on(ghost, &course, pair))?.1;
+        Ok(Played { peak: stats.peak_in_use, committed: stats.peak_committed, offsets: course.offsets })
+    }
+
+    /// Makes a step on a ghost of the device as it is, with no limit; nothing real changes. Returns what the ghost's pool
+    /// says of it, too.
+    fn rehearse<R>(
+        &mut self,
+        device: &Device,
+        pair: &Pair,
+        step: impl FnOnce(&mut Stepper, &Device, &Pair) -> Result<R>,
+    ) -> Result<(R, Stats)> {
         let ghost = device.ghost();
         ghost.set_limit(None)?;
         // Under the limit, free pages would go back before the step failed for want of them.
@@ -107,57 +133,21 @@ impl Stepper {
         let mut variables = self.model.variables();
         variables.extend(self.optimizer.variables());
         let shadows = Pair { inputs: pair.inputs.shadow(&ghost), labels: pair.labels.shadow(&ghost) };
-        let played = with_shadows(&variables, &ghost, || match rehearsal {
-            Rehearsal::Natural => self.step_on(&ghost, &Course::Free, &shadows).map(|()| None),
-            Rehearsal::Planned(decisions) => {
-                let course = Course::Planned(decisions.clone().into());
-                self.step_on(&ghost, &course, &shadows).map(|()| None)
-            }
-            Rehearsal::Observed => {
-                let ((), trace) = Step::observed(&ghost, || self.step_inside(&ghost, &shadows))?;
-                Ok(Some(trace))
-            }
-        });
+        let stepped = with_shadows(&variables, &ghost, || step(self, &ghost, &shadows));
         generator.make_current();
-        let trace = played?;
-        let stats = ghost.stats();
-        let natural = |trace: &Trace| trace.natural_peak();
-        let peak = trace.as_ref().map_or(stats.peak_in_use, natural);
-        Ok(Rehearsed {
-            played: Played { peak, committed: stats.peak_committed },
-            rows: stats.peak_rows,
-            trace,
-        })
+        Ok((stepped?, ghost.stats()))
     }
-}
-
-/// How a step is rehearsed.
-enum Rehearsal<'a> {
-    /// As it is.
-    Natural,
-    /// As it is, with notes for a planner.
-    Observed,
-    /// As decided.
-    Planned(&'a Decisions),
-}
-
-/// What a rehearsal showed.
-struct Rehearsed {
-    played: Played,
-    /// Who held the bytes at the peak.
-    rows: Rows,
-    /// The notes, if they were taken.
-    trace: Option<Trace>,
 }
 
 impl Known {
     /// The course that commits no more than `limit` bytes, if there is one.
     fn within(&self, limit: u64) -> Option<Course> {
         match self {
-            Known::Natural(_) | Known::Unforeseen => Some(Course::Free),
-            Known::Planned(family) => family.within(limit).map(|member| match &member.decisions {
-                None => Course::Free,
-                Some(decisions) => Course::Planned(decisions.clone().into()),
+            Known::Unforeseen => Some(Course::default()),
+            Known::Natural(natural) => Some(Course { decisions: None, offsets: natural.offsets.clone() }),
+            Known::Planned(family) => family.within(limit).map(|member| Course {
+                decisions: member.decisions.clone(),
+                offsets: member.played.offsets.clone(),
             }),
         }
     }
