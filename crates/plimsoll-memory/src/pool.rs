@@ -8,8 +8,8 @@ use crate::map::Refusal;
 use crate::state::{BlockId, Grant, State};
 use crate::sync::{Arc, Mutex, MutexGuard, current_thread, lock};
 use crate::{
-    Bytes, GhostPages, Label, OffsetPlan, OutOfMemory, Owner, Region, Site, Snapshot, Source, Stats,
-    TraceEvent, rounded_size,
+    Bytes, GhostPages, Label, LongList, OffsetPlan, OutOfMemory, Owner, Region, Site, Snapshot, Source,
+    Stats, TraceEvent, rounded_size,
 };
 
 /// How often an acquisition asks the reclaim hook before it gives up.
@@ -197,7 +197,7 @@ impl Pool {
     }
 
     /// Ends the trace and returns it; empty if none was running.
-    pub fn take_trace(&self) -> Vec<TraceEvent> {
+    pub fn take_trace(&self) -> LongList<TraceEvent> {
         self.lock().take_trace()
     }
 

@@ -37,7 +37,7 @@ pub(crate) struct State {
     /// A parameter, optimizer state or graph was dropped and nothing was acquired since: freed granules go
     /// back as they become free.
     disposing: bool,
-    trace: Option<Vec<TraceEvent>>,
+    trace: Option<LongList<TraceEvent>>,
     /// Which acquisitions a test wants to fail.
     #[cfg(feature = "testing")]
     pub(crate) acquisitions: crate::testing::Series,
@@ -332,10 +332,10 @@ impl State {
     }
 
     pub(crate) fn start_trace(&mut self) {
-        self.trace = Some(Vec::new());
+        self.trace = Some(LongList::default());
     }
 
-    pub(crate) fn take_trace(&mut self) -> Vec<TraceEvent> {
+    pub(crate) fn take_trace(&mut self) -> LongList<TraceEvent> {
         self.trace.take().unwrap_or_default()
     }
 
