@@ -149,7 +149,7 @@ pub(crate) fn workspace(op: &OpRef, device: &Device, inputs: &[&Meta]) -> Result
     };
     match n_bytes {
         0 => Ok(None),
-        bytes => Ok(Some(device.pool().acquire(bytes, context::label(Owner::Workspace, op.name()))?)),
+        bytes => Ok(Some(device.acquire(bytes, context::label(Owner::Workspace, op.name()))?)),
     }
 }
 
