@@ -169,7 +169,7 @@ pub(crate) fn workspace_bytes(op: &OpRef, device: &Device, inputs: &[&Meta]) -> 
 pub(crate) fn workspace(op: &OpRef, device: &Device, inputs: &[&Meta]) -> Result<Option<Block>> {
     match workspace_bytes(op, device, inputs) {
         0 => Ok(None),
-        bytes => Ok(Some(device.pool().acquire(bytes, context::label(Owner::Workspace, op.name()))?)),
+        bytes => Ok(Some(device.acquire(bytes, context::label(Owner::Workspace, op.name()))?)),
     }
 }
 

@@ -5,6 +5,7 @@
 
 mod context;
 mod device;
+mod driver_memory;
 mod dtype;
 mod error;
 mod execute;
@@ -34,6 +35,7 @@ pub use context::{
     scope, with_owner, with_saving,
 };
 pub use device::{Device, DeviceScope, Repeated};
+pub use driver_memory::DriverMemory;
 pub use dtype::{DType, Element};
 pub use error::{Error, ErrorKind, Result};
 pub use execute::apply;
