@@ -80,7 +80,7 @@ impl Outside {
 }
 
 /// The limit of the host: the smallest of those that are asked for; on the CPU device and host are one.
-fn host_limit(asked: &[Option<Size>]) -> Result<Limit, Failure> {
+pub fn host_limit(asked: &[Option<Size>]) -> Result<Limit, Failure> {
     let memory = HostMemory::now();
     let (total, free) = match memory {
         Some(memory) => (memory.total, memory.default_limit()),
@@ -96,7 +96,7 @@ fn host_limit(asked: &[Option<Size>]) -> Result<Limit, Failure> {
 }
 
 /// Refuses a limit under which nothing fits.
-fn checked(limit: Limit) -> Result<Limit, Failure> {
+pub fn checked(limit: Limit) -> Result<Limit, Failure> {
     match limit.bytes {
         Some(0) => Err(Failure {
             exit: Exit::Limit,

@@ -36,7 +36,7 @@ pub fn plan_offsets(trace: &LongList<TraceEvent>) -> StepOffsets {
                     lives[position].dies = moment;
                 }
             }
-            TraceEvent::Acquire { .. } | TraceEvent::Relabel { .. } => {}
+            _ => {}
         }
     }
     let ends = |life: &Life| life.dies != u32::MAX;

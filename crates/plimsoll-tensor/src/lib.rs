@@ -19,6 +19,7 @@ pub mod ops;
 mod piece;
 mod print;
 mod random;
+mod rates;
 mod raw;
 mod read;
 mod report;
