@@ -22,7 +22,7 @@ fn handles_can_cross_threads() {
     fn crosses<T: Send + Sync + 'static>() {}
     crosses::<Pool>();
     crosses::<Block>();
-    crosses::<plimsoll_memory::Arena>();
+    crosses::<plimsoll_memory::OffsetPlan>();
     crosses::<plimsoll_memory::OutOfMemory>();
 }
 
@@ -192,9 +192,9 @@ fn a_trace_tells_what_was_asked_for_in_order() {
         TraceEvent::Acquire { serial, region, offset: 0, bytes: 100_000, label: at(Owner::Temporary, 1) };
     let relabelled = TraceEvent::Relabel { serial, label: at(Owner::Saved, 1) };
     let released = |serial| TraceEvent::Release { serial };
-    assert_eq!(pool.take_trace(), [acquired, relabelled, released(0), released(1)]);
+    assert!(pool.take_trace().into_iter().eq([acquired, relabelled, released(0), released(1)]));
     drop(pool.acquire(1, label(Owner::Data)).unwrap());
-    assert_eq!(pool.take_trace(), []);
+    assert!(pool.take_trace().is_empty());
 }
 
 #[test]

@@ -8,13 +8,16 @@
 use std::cell::OnceCell;
 use std::fmt;
 use std::marker::PhantomData;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, Once, OnceLock, PoisonError};
 
 use plimsoll_cuda::{Gpu, Profile};
-use plimsoll_memory::{Bytes, GhostPages, HostPages, Pool, Snapshot, Stats};
+use plimsoll_memory::{Block, Bytes, GhostPages, HostPages, Label, Pool, Snapshot, Stats};
 
 use crate::context;
+use crate::driver_memory::DriverMemory;
 use crate::error::{Error, Result};
+use crate::journal::{Guard, Journal};
 use crate::report::Report;
 
 /// A device: cheap to clone, equal to its clones.
@@ -25,6 +28,18 @@ struct Inner {
     name: String,
     pool: Pool,
     hardware: Hardware,
+    guard: Arc<Guard>,
+    n_repeats: AtomicU64,
+    repeated_flops: AtomicU64,
+}
+
+/// The work that was done again to keep a limit.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Repeated {
+    /// The ops that ran again.
+    pub ops: u64,
+    /// Their floating-point operations, by formula.
+    pub flops: u64,
 }
 
 /// What runs the ops of a device.
@@ -99,7 +114,14 @@ impl Device {
     }
 
     fn with(name: &str, pool: Pool, hardware: Hardware) -> Device {
-        Device(Arc::new(Inner { name: name.to_owned(), pool, hardware }))
+        Device(Arc::new(Inner {
+            name: name.to_owned(),
+            pool,
+            hardware,
+            guard: Arc::default(),
+            n_repeats: AtomicU64::new(0),
+            repeated_flops: AtomicU64::new(0),
+        }))
     }
 
     /// A GPU of this machine, with the process's pool of its memory. Nothing is taken in advance.
@@ -257,6 +279,15 @@ impl Device {
         &self.0.pool
     }
 
+    /// A block of the pool. Copies beside the work may still be about its memory; later work on the device waits for those.
+    pub(crate) fn acquire(&self, bytes: usize, label: Label) -> Result<Block> {
+        let block = self.0.pool.acquire(bytes, label)?;
+        if let Hardware::Gpu(gpu) = &self.0.hardware {
+            gpu.reuse(&block)?;
+        }
+        Ok(block)
+    }
+
     /// This device with a limit on the bytes that its pool may commit.
     ///
     /// # Errors
@@ -286,6 +317,17 @@ impl Device {
         self.0.pool.stats()
     }
 
+    /// The GPU's memory as its driver counts it; nothing on the CPU and on ghosts.
+    ///
+    /// # Errors
+    /// What the driver says.
+    pub fn driver_memory(&self) -> Result<Option<DriverMemory>> {
+        let Some(gpu) = self.gpu() else { return Ok(None) };
+        let memory = gpu.memory()?;
+        let (total, used) = (memory.total, memory.total - memory.free);
+        Ok(Some(DriverMemory { total, used, committed: self.stats().committed }))
+    }
+
     /// Every live block.
     pub fn snapshot(&self) -> Snapshot {
         self.0.pool.snapshot()
@@ -294,6 +336,25 @@ impl Device {
     /// Gives free memory back to the system; returns how many bytes that was.
     pub fn trim(&self) -> Bytes {
         Bytes::new(self.0.pool.trim())
+    }
+
+    /// The ops that have run again on this device since it was made, to keep a limit.
+    pub fn repeated(&self) -> Repeated {
+        let read = |figure: &AtomicU64| figure.load(Ordering::Relaxed);
+        Repeated { ops: read(&self.0.n_repeats), flops: read(&self.0.repeated_flops) }
+    }
+
+    /// An op runs again.
+    pub(crate) fn count_repeat(&self, flops: u64) {
+        self.0.n_repeats.fetch_add(1, Ordering::Relaxed);
+        self.0.repeated_flops.fetch_add(flops, Ordering::Relaxed);
+    }
+
+    /// Lets a journal's values go when this device's memory is full.
+    pub(crate) fn guard(&self, journal: &Arc<Journal>) {
+        if self.0.guard.watch(journal) {
+            self.0.pool.set_reclaim(Some(self.0.guard.clone()));
+        }
     }
 
     /// Who holds the bytes in use; the rows add up.
@@ -352,5 +413,38 @@ pub struct DeviceScope {
 impl Drop for DeviceScope {
     fn drop(&mut self) {
         context::pop_device();
+    }
+}
+
+#[cfg(all(test, feature = "emulated"))]
+mod tests {
+    use plimsoll_cuda::Pinned;
+    use plimsoll_memory::{Owner, Site};
+
+    use super::*;
+
+    /// On the emulated GPU a copy comes as late as it may, so that a block handed out without waiting would overtake it.
+    #[test]
+    fn a_block_is_handed_out_after_the_copies_that_are_about_its_memory() -> Result<()> {
+        let device = Device::emulated()?;
+        let gpu = device.gpu().expect("it is a GPU");
+        let label = Label::new(Owner::Saved, Site::UNKNOWN);
+        let pinned = Pinned::new(gpu, None)?;
+        let host = pinned.acquire(1000, label)?;
+        // SAFETY: the blocks have so many bytes.
+        let fill = |block: &Block, byte| unsafe { gpu.fill("test", block.as_ptr(), byte, 1000) };
+        let block = device.acquire(1000, label)?;
+        fill(&block, 1)?;
+        // SAFETY: the block is the device's, and the host waits before it reads.
+        let copied = unsafe { gpu.download_async(&block, &host) }?;
+        let place = block.as_ptr();
+        drop(block);
+        let next = device.acquire(1000, label)?;
+        assert_eq!(next.as_ptr(), place);
+        fill(&next, 2)?;
+        gpu.wait_on_host(&copied)?;
+        // SAFETY: the copy has written all bytes.
+        assert!(unsafe { std::slice::from_raw_parts(host.as_ptr(), 1000) }.iter().all(|&byte| byte == 1));
+        Ok(())
     }
 }

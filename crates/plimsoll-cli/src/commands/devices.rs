@@ -1,6 +1,6 @@
 //! `plimsoll devices`: what there is to run on.
 
-use plimsoll::{Bytes, Device};
+use plimsoll::{Bytes, Device, DriverMemory};
 use plimsoll_cpu::{simd, threads};
 use plimsoll_cuda::{LibraryInfo, Profile};
 use plimsoll_memory::GRANULE;
@@ -33,7 +33,14 @@ struct Machine {
 struct PresentGpu {
     device: String,
     free_bytes: u64,
+    /// What the driver counts as used, and what it is made of.
+    used_bytes: u64,
+    committed_bytes: u64,
+    outside_bytes: u64,
     profile: Profile,
+    /// The same for people.
+    #[serde(skip)]
+    memory: DriverMemory,
 }
 
 /// A library that GPUs need.
@@ -80,9 +87,12 @@ pub fn run(options: &DevicesOptions) -> Result<(), Failure> {
     let model = machine.model.as_deref().unwrap_or("unknown processor");
     let cores = format!("{} cores, {}", machine.cores, machine.instruction_set);
     write_line(&described("cpu", model, &cores, memory.total, memory.free))?;
-    for PresentGpu { device, free_bytes, profile } in &machine.gpus {
+    for PresentGpu { device, free_bytes, profile, memory, .. } in &machine.gpus {
         let parts = format!("{} multiprocessors, sm_{}", profile.n_multiprocessors, profile.architecture);
         write_line(&described(device, &profile.name, &parts, profile.memory_bytes, *free_bytes))?;
+        for row in memory.to_string().lines() {
+            write_line(&format!("         {row}"))?;
+        }
     }
     if let Some(why) = none {
         write_line(&format!("no GPU: {why}"))?;
@@ -109,12 +119,20 @@ fn gpus() -> (Vec<PresentGpu>, Option<String>) {
     loop {
         let opened = Device::cuda(gpus.len());
         let profile = opened.map_err(|error| error.to_string()).and_then(|device| {
-            let (Some(gpu), Some(profile)) = (device.gpu(), device.profile()) else {
+            let memory = device.driver_memory().map_err(|error| error.to_string())?;
+            let (Some(memory), Some(profile)) = (memory, device.profile()) else {
                 return Err("it is no GPU".to_owned());
             };
-            let memory = gpu.memory().map_err(|error| error.to_string())?;
             let profile = Profile { memory_bytes: memory.total, ..profile.clone() };
-            Ok(PresentGpu { device: device.name().to_owned(), free_bytes: memory.free, profile })
+            Ok(PresentGpu {
+                device: device.name().to_owned(),
+                free_bytes: memory.free(),
+                used_bytes: memory.used,
+                committed_bytes: memory.committed,
+                outside_bytes: memory.outside(),
+                profile,
+                memory,
+            })
         });
         match profile {
             Ok(profile) => gpus.push(profile),

@@ -5,7 +5,7 @@
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};
 
-use plimsoll_memory::{Holder, Label, Site, Snapshot, TraceEvent, rounded_size};
+use plimsoll_memory::{Holder, Label, LongList, Site, Snapshot, TraceEvent, rounded_size};
 
 /// When the most is in use.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -81,7 +81,7 @@ impl Study {
     }
 
     /// Takes in a piece of the trace: a step, or what lies between two.
-    pub fn take_in(&mut self, trace: &[TraceEvent]) {
+    pub fn take_in(&mut self, trace: &LongList<TraceEvent>) {
         let before = (self.live.clone(), self.in_use);
         let (mut peak, mut at) = (0, None);
         let mut moments = Vec::new();
@@ -110,7 +110,7 @@ impl Study {
         // What was in use before the piece is a peak of the one before.
         if let Some((position, at)) = at.filter(|_| peak > self.peak) {
             let mut then = Study { live: before.0, in_use: before.1, ..Study::default() };
-            trace[..=position].iter().for_each(|event| then.follow(event));
+            trace.iter().take(position + 1).for_each(|event| then.follow(event));
             (self.peak, self.peak_at) = (peak, at);
             self.held = then.live.into_values().collect();
         }
