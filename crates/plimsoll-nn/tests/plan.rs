@@ -212,7 +212,7 @@ fn every_byte_of_the_peak_is_explained() -> Result<()> {
     );
     let at = planned.peak_at;
     assert!(at.step > 0 && at.phase == "backward" && at.op == "conv2d_backward_weights", "{at:?}");
-    assert_eq!(at.layer, "conv2d", "what backward takes belongs to the layer that it goes through");
+    assert!(at.layer.starts_with("conv2d"), "what backward takes belongs to the layer that it goes through");
     assert!(planned.step_nanoseconds > 0);
     let text = planned.to_string();
     for word in ["at most", "parameters", "there is no limit", "by layer", "backward", "conv2d", "ops"] {

@@ -206,12 +206,12 @@ mod tests {
             pool.start_trace();
             pool.mark(STEP, step);
             pool.mark("forward", 0);
-            let _saved = take(5000 + 100 * (step as usize % 3), Owner::Saved, "second");
+            let saved = take(5000 + 100 * (step as usize % 3), Owner::Saved, "second");
             pool.mark("backward", 0);
             weights.relabel(Owner::Parameters);
             let gradient = take(700, Owner::Gradients, "first");
             pool.mark_work(label(Owner::Workspace, "first").site, 10 * step);
-            drop(gradient);
+            drop((gradient, saved));
             study.take_in(&pool.take_trace());
         }
         assert_eq!(study.peak_at(), PeakAt { step: 2, phase: "backward", layer: "first", op: "matmul" });
