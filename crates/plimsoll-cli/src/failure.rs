@@ -60,7 +60,7 @@ impl From<Error> for Failure {
 /// The number for an error, or for the one that it came from.
 fn exit_of(error: &Error) -> Exit {
     match error.kind() {
-        ErrorKind::OutOfMemory(_) => Exit::Limit,
+        ErrorKind::OutOfMemory(_) | ErrorKind::Limit { .. } => Exit::Limit,
         ErrorKind::Io { .. } | ErrorKind::Format { .. } => Exit::File,
         ErrorKind::Within { source, .. } => source.downcast_ref().map_or(Exit::Other, exit_of),
         _ => Exit::Other,

@@ -11,7 +11,7 @@ use std::path::Path;
 
 use flate2::read::GzDecoder;
 use plimsoll_memory::{Block, Bytes, GhostPages, Label, Owner, Pool, Site};
-use plimsoll_plan::trace::{StepOffsets, plan_offsets};
+use plimsoll_plan::{StepOffsets, plan_offsets};
 
 /// The traces and the most that peak committed / peak in use may be.
 const TRACES: [(&str, f64); 6] = [

@@ -1,7 +1,24 @@
-//! From the trace of a step to a plan of it.
+//! Plans for training steps: from a trace (sizes, uses, costs) to decisions, with no tensor in sight.
 //!
-//! No tensors and no devices: sizes, moments and costs are all that is seen here, and nothing depends on the clock
-//! or on chance, so that every machine makes the same plan of the same trace.
+//! A step runs once on ghosts, which gives its [`Trace`]: every op in order, every value that backward will read, and the
+//! bytes in use at each moment. [`decide`] chooses which of these values are dropped after forward and computed again when
+//! backward asks for them, so that a target in bytes is kept at *every* moment of the step at little extra time. A
+//! [`Family`] is made of such decisions at a fixed grid of targets, each played through a pool; a limit takes the fastest
+//! member that fits, so more memory never means a slower run, and the least limit is known exactly.
+//!
+//! Where the blocks of a step lie is planned, too: [`plan_offsets`] packs them by their lives, and a pool follows.
+//!
+//! Everything here is a function of its arguments: no clock, no randomness, no thread.
 
+mod decisions;
+mod family;
 pub mod offsets;
-pub mod trace;
+mod simulation;
+mod step_offsets;
+mod trace;
+
+pub use decisions::Decisions;
+pub use family::{Family, Member, Played};
+pub use simulation::decide;
+pub use step_offsets::{StepOffsets, plan_offsets};
+pub use trace::{Input, Position, Record, Trace, Value};

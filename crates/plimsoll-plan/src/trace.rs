@@ -1,50 +1,98 @@
-//! What a pool recorded of one step, as a plan for the next one.
-//!
-//! The trace is that of a step which the pool placed by best fit, on ghosts or in earnest. The plan has an entry
-//! for each of its acquisitions in the step region. A block that is not released in the trace outlives the step:
-//! it gets no offset, because it would be in the way of the steps that follow.
+//! What is known of a step before it runs.
 
-use std::collections::HashMap;
-
-use plimsoll_memory::{OffsetPlan, Planned, Region, TraceEvent};
-
-use crate::offsets::{Life, Offsets, assign};
-
-/// The offsets of a step, and how good they are.
-#[derive(Clone, Debug)]
-pub struct StepOffsets {
-    /// What a pool follows.
-    pub plan: OffsetPlan,
-    /// The bytes that the plan needs.
-    pub bytes: u64,
-    /// The most bytes that are alive at one moment: no plan needs less.
-    pub lower_bound: u64,
+/// The trace of a step that kept everything.
+#[derive(Clone, Debug, Default)]
+pub struct Trace {
+    /// The ops in the order in which they ran, forward, backward and update alike.
+    pub records: Vec<Record>,
+    /// The values that they made, in the order of making.
+    pub values: Vec<Value>,
 }
 
-/// Plans the offsets of a step from its trace, which ends where the step ends.
-pub fn plan_offsets(trace: &[TraceEvent]) -> StepOffsets {
-    let mut lives: Vec<Life> = Vec::new();
-    let mut alive = HashMap::new();
-    for (moment, event) in (0..).zip(trace) {
-        match *event {
-            TraceEvent::Acquire { serial, region: Region::Step, bytes, .. } => {
-                alive.insert(serial, lives.len());
-                lives.push(Life { bytes, born: moment, dies: u32::MAX });
-            }
-            TraceEvent::Release { serial } => {
-                if let Some(position) = alive.remove(&serial) {
-                    lives[position].dies = moment;
-                }
-            }
-            TraceEvent::Acquire { .. } | TraceEvent::Relabel { .. } => {}
-        }
+/// One op of a step.
+#[derive(Clone, Debug, Default)]
+pub struct Record {
+    /// Stands for the op and the shapes that it saw.
+    pub fingerprint: u64,
+    /// What it reads.
+    pub inputs: Vec<Input>,
+    /// The numbers of the values that it makes, outputs before extras; they are consecutive.
+    pub first_value: u32,
+    /// How many values it makes.
+    pub n_values: u32,
+    /// How many of them are outputs; the others, extras, are made again only where one of them is asked for.
+    pub n_outputs: u32,
+    /// Scratch memory while it runs, in bytes as the pool rounds them.
+    pub workspace: u64,
+    /// The time that running it takes, by the cost model, in nanoseconds.
+    pub time: u64,
+    /// The bytes in use around it.
+    pub at: Position,
+}
+
+/// The bytes in use when everything is kept.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Position {
+    /// When the op is about to begin.
+    pub start: u64,
+    /// The most since the end of the op before, up to the end of this one.
+    pub peak: u64,
+}
+
+/// What a record reads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Input {
+    /// A value of the step.
+    Value(u32),
+    /// Something that is there for the whole step: a parameter, the batch.
+    Lasting,
+    /// Something from outside that was gone before the step ended: what reads it cannot be repeated.
+    Passing,
+}
+
+/// One value of a step.
+#[derive(Clone, Debug, Default)]
+pub struct Value {
+    /// The record that makes it.
+    pub record: u32,
+    /// Its bytes as the pool rounds them.
+    pub bytes: u64,
+    /// The position from which backward alone holds it; nothing if it never does.
+    pub alone_from: Option<u32>,
+    /// The positions before which backward asks for it, in order.
+    pub fetches: Vec<u32>,
+    /// The position from which it is gone when everything is kept.
+    pub gone_from: u32,
+}
+
+impl Trace {
+    /// The most bytes in use when everything is kept.
+    pub fn natural_peak(&self) -> u64 {
+        self.records.iter().map(|record| record.at.peak).max().unwrap_or(0)
     }
-    let ends = |life: &Life| life.dies != u32::MAX;
-    let passing: Vec<Life> = lives.iter().copied().filter(ends).collect();
-    let Offsets { offsets, bytes, lower_bound } = assign(&passing);
-    let mut offsets = offsets.into_iter();
-    let entry =
-        |life: &Life| Planned { bytes: life.bytes, offset: if ends(life) { offsets.next() } else { None } };
-    let plan = OffsetPlan::new(lives.iter().map(entry).collect());
-    StepOffsets { plan: plan.expect("offsets of blocks that a pool has placed"), bytes, lower_bound }
+
+    /// The time of the step when everything is kept.
+    pub fn natural_time(&self) -> u64 {
+        self.records.iter().map(|record| record.time).sum()
+    }
+
+    /// The values of a record.
+    pub(crate) fn values_of(&self, record: u32) -> impl Iterator<Item = u32> {
+        let record = &self.records[record as usize];
+        record.first_value..record.first_value + record.n_values
+    }
+}
+
+impl Value {
+    /// Whether backward alone holds the value at a position and does not ask for it there: it could be away.
+    pub(crate) fn may_be_away(&self, position: u32) -> bool {
+        self.alone_from.is_some_and(|from| from <= position)
+            && self.fetches.last().is_some_and(|&last| position < last)
+            && !self.fetches.contains(&position)
+    }
+
+    /// The next position, from this one on, at which backward asks for the value.
+    pub(crate) fn next_fetch(&self, position: u32) -> Option<u32> {
+        self.fetches.iter().copied().find(|&fetch| fetch >= position)
+    }
 }

@@ -2,7 +2,7 @@
 
 use plimsoll_memory::{GhostPages, Label, Owner, Pool, Site, rounded_size};
 use plimsoll_plan::offsets::{Life, Offsets, assign, lower_bound};
-use plimsoll_plan::trace::plan_offsets;
+use plimsoll_plan::plan_offsets;
 use proptest::prelude::*;
 
 fn life(bytes: u64, born: u32, dies: u32) -> Life {

@@ -12,6 +12,7 @@ use plimsoll_memory::{Label, Owner, Site};
 
 use crate::device::Device;
 use crate::execute::Part;
+use crate::journal::Journal;
 use crate::random::Generator;
 use crate::step::StepState;
 use crate::tape::TapeCore;
@@ -300,6 +301,29 @@ pub(crate) fn with_step<R>(f: impl FnOnce(&mut StepState) -> R) -> Option<R> {
     CONTEXT.with(|context| match context.replaying.get() {
         true => None,
         false => context.step.borrow_mut().as_mut().map(f),
+    })
+}
+
+/// Calls `f` with the journal that ops are recorded in, if there is one: that of the open step, or of the outermost tape. A
+/// replay sees none.
+#[inline]
+pub(crate) fn with_journal<R>(f: impl FnOnce(&Arc<Journal>) -> R) -> Option<R> {
+    journal().map(|journal| f(&journal))
+}
+
+/// The journal that ops are recorded in, if there is one.
+pub(crate) fn journal() -> Option<Arc<Journal>> {
+    CONTEXT.with(|context| {
+        if context.replaying.get() {
+            return None;
+        }
+        match &*context.step.borrow() {
+            Some(step) => step.journal.clone(),
+            None if context.n_tapes.get() > 0 => {
+                context.tapes.borrow().first().and_then(|tape| tape.journal())
+            }
+            None => None,
+        }
     })
 }
 

@@ -8,13 +8,17 @@
 use std::cell::OnceCell;
 use std::fmt;
 use std::marker::PhantomData;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, Once, OnceLock, PoisonError};
 
 use plimsoll_cuda::{Gpu, Profile};
 use plimsoll_memory::{Bytes, GhostPages, HostPages, Pool, Snapshot, Stats};
 
 use crate::context;
+use crate::dtype::DType;
 use crate::error::{Error, Result};
+use crate::journal::{Guard, Journal};
+use crate::op::Cost;
 use crate::report::Report;
 
 /// A device: cheap to clone, equal to its clones.
@@ -25,6 +29,18 @@ struct Inner {
     name: String,
     pool: Pool,
     hardware: Hardware,
+    guard: Arc<Guard>,
+    n_repeats: AtomicU64,
+    repeated_flops: AtomicU64,
+}
+
+/// The work that was done again to keep a limit.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Repeated {
+    /// The ops that ran again.
+    pub ops: u64,
+    /// Their floating-point operations, by formula.
+    pub flops: u64,
 }
 
 /// What runs the ops of a device.
@@ -88,7 +104,14 @@ impl Device {
     }
 
     fn with(name: &str, pool: Pool, hardware: Hardware) -> Device {
-        Device(Arc::new(Inner { name: name.to_owned(), pool, hardware }))
+        Device(Arc::new(Inner {
+            name: name.to_owned(),
+            pool,
+            hardware,
+            guard: Arc::default(),
+            n_repeats: AtomicU64::new(0),
+            repeated_flops: AtomicU64::new(0),
+        }))
     }
 
     /// A GPU of this machine, with the process's pool of its memory. Nothing is taken in advance.
@@ -283,6 +306,36 @@ impl Device {
     /// Gives free memory back to the system; returns how many bytes that was.
     pub fn trim(&self) -> Bytes {
         Bytes::new(self.0.pool.trim())
+    }
+
+    /// The ops that have run again on this device since it was made, to keep a limit.
+    pub fn repeated(&self) -> Repeated {
+        let read = |figure: &AtomicU64| figure.load(Ordering::Relaxed);
+        Repeated { ops: read(&self.0.n_repeats), flops: read(&self.0.repeated_flops) }
+    }
+
+    /// An op runs again.
+    pub(crate) fn count_repeat(&self, flops: u64) {
+        self.0.n_repeats.fetch_add(1, Ordering::Relaxed);
+        self.0.repeated_flops.fetch_add(flops, Ordering::Relaxed);
+    }
+
+    /// Lets a journal's values go when this device's memory is full.
+    pub(crate) fn guard(&self, journal: &Arc<Journal>) {
+        if self.0.guard.watch(journal) {
+            self.0.pool.set_reclaim(Some(self.0.guard.clone()));
+        }
+    }
+
+    /// How long an op takes here, by a model that knows nothing but its cost and the kind of its numbers.
+    pub(crate) fn nanoseconds(&self, cost: Cost, dtype: Option<DType>) -> u64 {
+        // Rates per nanosecond that kernels reach, and the time of a launch: two cores of a desktop CPU, or an H200.
+        let (flops, bytes, launch) = match (self.profile(), dtype) {
+            (None, _) => (100, 12, 1_000),
+            (Some(_), Some(DType::F16 | DType::BF16)) => (500_000, 3_000, 4_000),
+            (Some(_), _) => (40_000, 3_000, 4_000),
+        };
+        (cost.flops / flops).max(cost.bytes / bytes) + launch
     }
 
     /// Who holds the bytes in use; the rows add up.

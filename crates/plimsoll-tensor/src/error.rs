@@ -5,7 +5,7 @@
 
 use std::fmt;
 
-use plimsoll_memory::OutOfMemory;
+use plimsoll_memory::{Bytes, OutOfMemory};
 
 use crate::dtype::DType;
 use crate::shape::Shape;
@@ -50,6 +50,15 @@ pub enum ErrorKind {
     },
     /// Memory is full, or the limit is reached.
     OutOfMemory(Box<OutOfMemory>),
+    /// No plan keeps a step under its limit.
+    Limit {
+        /// The limit on committed bytes.
+        limit: u64,
+        /// The least limit under which the step can be made.
+        least: u64,
+        /// What it commits when everything is kept.
+        natural: u64,
+    },
     /// A gradient was wanted through an op that has none.
     NotDifferentiable {
         /// The op.
@@ -110,6 +119,11 @@ impl Error {
     /// Shapes that do not fit an op or each other.
     pub fn shape(op: &'static str, detail: impl Into<String>) -> Error {
         Error::new(ErrorKind::Shape { op, detail: detail.into() })
+    }
+
+    /// No plan keeps a step under its limit.
+    pub fn limit(limit: u64, least: u64, natural: u64) -> Error {
+        Error::new(ErrorKind::Limit { limit, least, natural })
     }
 
     /// Dtypes that an op does not take, or that differ.
@@ -192,7 +206,7 @@ impl Error {
 
     /// Whether memory was full or the limit reached.
     pub fn is_out_of_memory(&self) -> bool {
-        matches!(*self.0, ErrorKind::OutOfMemory(_))
+        matches!(*self.0, ErrorKind::OutOfMemory(_) | ErrorKind::Limit { .. })
     }
 }
 
@@ -210,6 +224,15 @@ impl fmt::Display for Error {
             | ErrorKind::Device { op, detail }
             | ErrorKind::Argument { op, detail } => write!(f, "{op}: {detail}"),
             ErrorKind::OutOfMemory(report) => report.fmt(f),
+            ErrorKind::Limit { limit, least, natural } => write!(
+                f,
+                "a step cannot be kept under the limit of {}: with everything let go that can be computed again it \
+                 commits {}, and {} with nothing let go; raise the limit to at least the first, or make the batch \
+                 smaller",
+                Bytes::new(*limit),
+                Bytes::new(*least),
+                Bytes::new(*natural)
+            ),
             ErrorKind::NotDifferentiable { op, reason } => {
                 write!(f, "{op}: no gradient flows through it, and an input is watched: {reason}")
             }

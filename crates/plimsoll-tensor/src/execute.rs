@@ -136,18 +136,38 @@ pub(crate) fn execute(op: OpRef, mut args: Args<'_>) -> Result<Tensors> {
     }
 }
 
+/// Runs an op that has run before on equal inputs, for what it made: its outputs and, if the gradients of the inputs
+/// `wanted` say so, its extras.
+pub(crate) fn execute_again(
+    op: OpRef,
+    args: Args<'_>,
+    wanted: Option<&[bool]>,
+) -> Result<SmallVec<[Arc<Storage>; 2]>> {
+    let device = common_device(&*op, &args)?;
+    let outputs = op.infer(&metas(&args))?;
+    let extras = wanted.map_or_else(SmallVec::new, |wanted| op.extras(&metas(&args), wanted));
+    let call = Call { op: &op, device: &device, watchers: &[] };
+    let (_, results, made) = call.make(args, &outputs, extras)?;
+    let results = results.iter().map(|tensor| tensor.data().value().clone());
+    Ok(results.chain(made.into_iter().map(|(_, storage)| storage)).collect())
+}
+
 /// Shapes, strides and dtypes of the inputs.
 fn metas<'a>(args: &'a [Arg<'_>]) -> SmallVec<[&'a Meta; 3]> {
     args.iter().map(Arg::meta).collect()
 }
 
-/// The scratch memory that an op needs for inputs of that form.
-pub(crate) fn workspace(op: &OpRef, device: &Device, inputs: &[&Meta]) -> Result<Option<Block>> {
-    let n_bytes = match device.profile() {
+/// The bytes of scratch memory that an op needs for inputs of that form.
+pub(crate) fn workspace_bytes(op: &OpRef, device: &Device, inputs: &[&Meta]) -> usize {
+    match device.profile() {
         None => op.workspace(inputs),
         Some(profile) => op.workspace_cuda(inputs, profile),
-    };
-    match n_bytes {
+    }
+}
+
+/// The scratch memory that an op needs for inputs of that form.
+pub(crate) fn workspace(op: &OpRef, device: &Device, inputs: &[&Meta]) -> Result<Option<Block>> {
+    match workspace_bytes(op, device, inputs) {
         0 => Ok(None),
         bytes => Ok(Some(device.pool().acquire(bytes, context::label(Owner::Workspace, op.name()))?)),
     }
@@ -241,6 +261,9 @@ fn watchers(op: &dyn Op, args: &[Arg<'_>]) -> Result<SmallVec<[Watcher; 1]>> {
     }
 }
 
+/// The extra outputs that an op made.
+type MadeExtras = SmallVec<[(Extra, Arc<Storage>); 2]>;
+
 /// One execution on its way.
 struct Call<'a> {
     op: &'a OpRef,
@@ -262,8 +285,23 @@ impl Call<'_> {
     }
 
     /// Takes memory, runs the kernel, records.
-    fn compute(&self, mut args: Args<'_>, outputs: &[Output]) -> Result<Tensors> {
+    fn compute(&self, args: Args<'_>, outputs: &[Output]) -> Result<Tensors> {
+        context::with_journal(|journal| journal.begin(self.op, &metas(&args)));
         let extras = self.extras(&args);
+        let (args, results, extras) = self.make(args, outputs, extras)?;
+        context::with_journal(|journal| {
+            journal.record(self.op, &args, &results, &extras, self.wanted(args.len()));
+        });
+        Ok(self.finish(&args, results, &extras))
+    }
+
+    /// Takes memory and runs the kernel.
+    fn make<'a>(
+        &self,
+        mut args: Args<'a>,
+        outputs: &[Output],
+        extras: SmallVec<[Extra; 2]>,
+    ) -> Result<(Args<'a>, Tensors, MadeExtras)> {
         let mut results = Tensors::new();
         for output in outputs {
             let &Output::New { shape, dtype } = output else {
@@ -273,7 +311,7 @@ impl Call<'_> {
             let storage = reused.map_or_else(|| self.fresh(&shape, dtype), Ok)?;
             results.push(Tensor::over(storage, Meta::fresh(shape, dtype), Nodes::new()));
         }
-        let mut made: SmallVec<[(Extra, Arc<Storage>); 2]> = SmallVec::new();
+        let mut made = MadeExtras::new();
         for extra in extras {
             made.push((extra, self.fresh(extra.meta.shape(), extra.meta.dtype)?));
         }
@@ -292,7 +330,7 @@ impl Call<'_> {
             workspace.as_ref(),
         )?;
         drop(workspace);
-        Ok(self.finish(&args, results, &made))
+        Ok((args, results, made))
     }
 
     /// A new block for an output.
@@ -305,9 +343,13 @@ impl Call<'_> {
         if self.watchers.is_empty() {
             return SmallVec::new();
         }
+        self.op.extras(&metas(args), &self.wanted(args.len()))
+    }
+
+    /// The inputs whose gradients any watching tape wants.
+    fn wanted(&self, n_inputs: usize) -> SmallVec<[bool; 4]> {
         let watched = |idx: usize| self.watchers.iter().any(|watcher| watcher.edges[idx].is_some());
-        let wanted: SmallVec<[bool; 4]> = (0..args.len()).map(watched).collect();
-        self.op.extras(&metas(args), &wanted)
+        (0..n_inputs).map(watched).collect()
     }
 
     /// The memory of an input that was given away, for the first output: if the op may write there, the input is

@@ -9,6 +9,7 @@ mod dtype;
 mod error;
 mod execute;
 mod file;
+mod journal;
 mod layout;
 mod npy;
 pub mod op;
@@ -32,11 +33,12 @@ pub use context::{
     LineGuard, Placement, Saving, at_callers_line, at_line, current_scope, is_recording, log_placements,
     scope, with_owner, with_saving,
 };
-pub use device::{Device, DeviceScope};
+pub use device::{Device, DeviceScope, Repeated};
 pub use dtype::{DType, Element};
 pub use error::{Error, ErrorKind, Result};
 pub use execute::apply;
 pub use file::write_whole;
+pub use journal::Course;
 pub use layout::Layout;
 pub use npy::NpyArray;
 pub use op::{Op, OpRef};
@@ -50,6 +52,7 @@ pub use ops::{
 };
 pub use piece::{Piece, Return, elements, elements_mut};
 pub use plimsoll_memory::{Bytes, FileMap, Owner};
+pub use plimsoll_plan::{Decisions, Trace};
 pub use random::{Generator, set_seed};
 pub use read::{HostBytes, Later};
 pub use report::Report;
@@ -57,4 +60,4 @@ pub use shape::{Axes, IntoAxes, IntoExtents, IntoShape, MAX_RANK, Shape};
 pub use step::{RecordInput, Step, StepRecord};
 pub use tape::{Backward, GradientTape, Saved, SavedValue, Unconnected, custom_gradient, recompute};
 pub use tensor::Tensor;
-pub use variable::{Variable, with_ghosts};
+pub use variable::{Variable, with_ghosts, with_shadows};

@@ -172,6 +172,16 @@ pub enum Output {
     },
 }
 
+impl Output {
+    /// Shape and dtype of a new output; nothing for a view.
+    pub(crate) fn fresh_meta(&self) -> Option<Meta> {
+        match self {
+            Output::New { shape, dtype } => Some(Meta::fresh(*shape, *dtype)),
+            Output::View { .. } => None,
+        }
+    }
+}
+
 /// The single new output of most ops.
 pub fn one(shape: Shape, dtype: DType) -> Result<Outputs> {
     Ok(smallvec::smallvec![Output::New { shape, dtype }])

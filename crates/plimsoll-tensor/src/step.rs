@@ -2,9 +2,12 @@
 //!
 //! While a step is open, assignments to variables wait; when it succeeds they are written together, and when it fails
 //! they are dropped and the random generator goes back, so a failed step leaves model, optimizer and generator as
-//! they were. Every op leaves a small record, watched or not.
+//! they were. Under a limit or a plan every op leaves a record, watched or not, in the step's [`Journal`].
+
+use std::sync::Arc;
 
 use plimsoll_memory::{LongList, StepScope};
+use plimsoll_plan::Trace;
 use smallvec::SmallVec;
 
 use crate::context;
@@ -12,6 +15,7 @@ use crate::device::Device;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::execute::{Arg, Part};
+use crate::journal::{Course, Journal};
 use crate::op::{OpRef, Tensors};
 use crate::shape::Shape;
 use crate::tensor::{Data, Tensor};
@@ -27,7 +31,26 @@ impl Step {
     /// # Errors
     /// Those of `f`, memory that is full, a step inside a step. Model and generator are then as before.
     pub fn run<T>(device: &Device, f: impl FnOnce() -> Result<T>) -> Result<T> {
-        Ok(Step::recorded(device, f)?.0)
+        Step::on_course(device, &Course::Free, f)
+    }
+
+    /// Like [`Step::run`], with what is decided about the values that backward will read.
+    ///
+    /// # Errors
+    /// As [`Step::run`].
+    pub fn on_course<T>(device: &Device, course: &Course, f: impl FnOnce() -> Result<T>) -> Result<T> {
+        Ok(Step::open(device, course, None, f)?.0)
+    }
+
+    /// Runs `f` as one step on a ghost, keeping everything, and returns what a planner needs to know of it. The ghost's
+    /// peaks are read op by op and begin anew each time.
+    ///
+    /// # Errors
+    /// As [`Step::run`].
+    pub fn observed<T>(ghost: &Device, f: impl FnOnce() -> Result<T>) -> Result<(T, Trace)> {
+        let (value, state) = Step::open(ghost, &Course::Observed(ghost.clone()), None, f)?;
+        let trace = state.journal.and_then(|journal| journal.observed());
+        Ok((value, trace.unwrap_or_default()))
     }
 
     /// Whether a step is open on this thread, so that assignments wait for its end.
@@ -57,22 +80,29 @@ impl Step {
     /// # Errors
     /// As [`Step::run`].
     pub fn traced<T>(device: &Device, f: impl FnOnce() -> Result<T>) -> Result<(T, Vec<StepRecord>)> {
-        let (value, records) = Step::recorded(device, f)?;
-        Ok((value, records.into_iter().collect()))
+        let (value, state) = Step::open(device, &Course::Free, Some(LongList::default()), f)?;
+        Ok((value, state.records.unwrap_or_default().into_iter().collect()))
     }
 
-    fn recorded<T>(device: &Device, f: impl FnOnce() -> Result<T>) -> Result<(T, LongList<StepRecord>)> {
+    /// Runs `f` as a step; returns what is left of its state, too.
+    fn open<T>(
+        device: &Device,
+        course: &Course,
+        records: Option<LongList<StepRecord>>,
+        f: impl FnOnce() -> Result<T>,
+    ) -> Result<(T, StepState)> {
         if Step::is_open() {
             return Err(Error::argument("step", "a step is open on this thread already; steps do not nest"));
         }
         let generator = context::generator();
         let scope: StepScope = device.pool().begin_step();
-        context::replace_step(Some(StepState::default()));
+        let journal = Journal::for_device(device, course);
+        context::replace_step(Some(StepState { journal, records, ..StepState::default() }));
         let close = context::on_drop(|| drop(context::replace_step(None)));
         let result = f().and_then(|value| {
-            let state = context::replace_step(None).unwrap_or_default();
-            update::commit_step(state.updates, state.guard.as_ref())?;
-            Ok((value, state.records))
+            let mut state = context::replace_step(None).unwrap_or_default();
+            update::commit_step(std::mem::take(&mut state.updates), state.guard.as_ref())?;
+            Ok((value, state))
         });
         drop(close);
         drop(scope);
@@ -89,7 +119,10 @@ pub(crate) struct StepState {
     updates: LongList<Update>,
     /// The number on which the updates depend.
     guard: Option<Part>,
-    records: LongList<StepRecord>,
+    /// How the step's values were made, if that may be needed: under a limit, or a plan.
+    pub journal: Option<Arc<Journal>>,
+    /// What ran, for [`Step::traced`].
+    records: Option<LongList<StepRecord>>,
 }
 
 /// One op that ran inside a step.
@@ -133,7 +166,8 @@ impl StepState {
                 }
             },
         };
-        self.records.push(StepRecord {
+        let Some(records) = &mut self.records else { return };
+        records.push(StepRecord {
             op: op.clone(),
             inputs: args.iter().map(input).collect(),
             outputs: outputs.iter().map(|tensor| tensor.id()).collect(),

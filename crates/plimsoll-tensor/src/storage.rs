@@ -6,7 +6,7 @@
 //! holder goes; it is never overwritten and never changes its owner, because it is not the holder's to keep.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use plimsoll_cuda::Posted;
 use plimsoll_memory::{Block, Owner, Site};
@@ -24,6 +24,8 @@ pub(crate) struct Storage {
     device: Device,
     /// The number of tape slots that hold this storage.
     n_slots: AtomicU32,
+    /// By what a journal knows the value in it; zero if none does.
+    tag: AtomicU64,
 }
 
 /// Where the bytes lie.
@@ -32,6 +34,8 @@ enum Memory {
     Own(Block),
     /// In a part of a block that its lender wants back.
     Lent(Lent),
+    /// Nowhere: on a ghost, in place of bytes that its pool counts already.
+    Shadow { n_bytes: usize, owner: Owner },
 }
 
 impl Storage {
@@ -48,8 +52,19 @@ impl Storage {
         Storage::over(Memory::Lent(lent), &device)
     }
 
+    /// On the ghost of a device, what stands for a storage that was there when the ghost was made: the ghost's pool counts
+    /// its bytes already.
+    pub fn shadow(&self, ghost: &Device) -> Arc<Storage> {
+        Storage::over(Memory::Shadow { n_bytes: self.n_bytes(), owner: self.owner() }, ghost)
+    }
+
     fn over(memory: Memory, device: &Device) -> Arc<Storage> {
-        Arc::new(Storage { memory, device: device.clone(), n_slots: AtomicU32::new(0) })
+        Arc::new(Storage {
+            memory,
+            device: device.clone(),
+            n_slots: AtomicU32::new(0),
+            tag: AtomicU64::new(0),
+        })
     }
 
     pub fn device(&self) -> &Device {
@@ -61,6 +76,7 @@ impl Storage {
         match &self.memory {
             Memory::Own(block) => block.bytes(),
             Memory::Lent(lent) => lent.n_bytes(),
+            Memory::Shadow { n_bytes, .. } => *n_bytes,
         }
     }
 
@@ -69,6 +85,7 @@ impl Storage {
         match &self.memory {
             Memory::Own(block) => block.as_ptr(),
             Memory::Lent(lent) => lent.ptr(),
+            Memory::Shadow { .. } => std::ptr::null_mut(),
         }
     }
 
@@ -77,6 +94,7 @@ impl Storage {
         match &self.memory {
             Memory::Own(block) => block.label().owner,
             Memory::Lent(_) => Owner::Data,
+            Memory::Shadow { owner, .. } => *owner,
         }
     }
 
@@ -96,7 +114,7 @@ impl Storage {
 
     /// Whether the bytes must go back to a lender as they are.
     pub fn is_lent(&self) -> bool {
-        matches!(self.memory, Memory::Lent(_))
+        matches!(self.memory, Memory::Lent(_) | Memory::Shadow { .. })
     }
 
     /// A tape slot takes hold. What was temporary until now is kept for backward from here on.
@@ -112,6 +130,16 @@ impl Storage {
         if was_last && Arc::strong_count(self) > 1 && self.owner() == Owner::Saved {
             self.relabel(Owner::Temporary);
         }
+    }
+
+    /// By what a journal knows the value in this storage.
+    pub fn tag(&self) -> u64 {
+        self.tag.load(Ordering::Relaxed)
+    }
+
+    /// A journal has recorded how the value in this storage was made.
+    pub fn set_tag(&self, tag: u64) {
+        self.tag.store(tag, Ordering::Relaxed);
     }
 
     /// Whether a tape slot holds this storage.

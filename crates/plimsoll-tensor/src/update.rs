@@ -9,6 +9,7 @@ use plimsoll_memory::{Block, LongList, Owner};
 use smallvec::SmallVec;
 
 use crate::context;
+use crate::device::Device;
 use crate::error::{Error, Result};
 use crate::execute::{self, Part};
 use crate::op::{Meta, OpRef, Operand, Output};
@@ -56,9 +57,8 @@ impl Update {
         }
         let elsewhere = cells.first().and_then(|cell| {
             // A variable that reads as a ghost for now takes the ghosts that are computed from it.
-            let pinned = context::pinned(cell.address());
-            let device = pinned.as_ref().map_or(cell.device(), |(storage, _)| storage.device());
-            let (other, _) = inputs.iter().find(|(storage, _)| storage.device() != device)?;
+            let device = device_of(cell);
+            let (other, _) = inputs.iter().find(|(storage, _)| *storage.device() != device)?;
             Some(format!("variable {:?} is on {device}, an input on {}", cell.name(), other.device()))
         });
         if let Some(detail) = elsewhere {
@@ -82,7 +82,7 @@ impl Update {
         let Some(first) = self.cells.first() else { return Ok(None) };
         let values = self.cells.iter().map(|cell| cell.meta());
         let metas: SmallVec<[&Meta; 4]> = values.chain(self.inputs.iter().map(|(_, meta)| meta)).collect();
-        execute::workspace(&self.op, first.device(), &metas)
+        execute::workspace(&self.op, &device_of(first), &metas)
     }
 
     /// The value that readers of a variable see while the update waits, if it is known.
@@ -117,15 +117,12 @@ fn assignment(variable: &Variable, value: &Tensor) -> Result<Update> {
     Ok(update)
 }
 
-/// Carries updates out now, or at the end of the open step. What a replay assigns has been assigned before, and a variable
-/// that reads as something else for now, such as a ghost, is not written.
+/// Carries updates out now, or at the end of the open step. What a replay assigns has been assigned before.
 pub(crate) fn apply(updates: impl IntoIterator<Item = Update>) -> Result<()> {
     if context::is_replaying() {
         return Ok(());
     }
-    let is_pinned = |cell: &Arc<VariableCell>| context::pinned(cell.address()).is_some();
-    let updates = updates.into_iter().filter(|update| !update.cells.iter().any(is_pinned));
-    let mut updates: Option<LongList<Update>> = Some(updates.collect());
+    let mut updates: Option<LongList<Update>> = Some(updates.into_iter().collect());
     context::with_step(|step| step.stage(updates.take().unwrap_or_default()));
     updates.map_or(Ok(()), commit)
 }
@@ -139,7 +136,8 @@ pub(crate) fn commit_step(updates: LongList<Update>, guard: Option<&Part>) -> Re
 }
 
 /// Carries updates out in order: takes all memory, then writes. The variables are locked meanwhile, so that no other
-/// thread takes hold of a value that is being written.
+/// thread takes hold of a value that is being written. A variable that reads as something else for now, such as a ghost,
+/// is not written, and the memory is that of the ghost.
 fn commit(updates: LongList<Update>) -> Result<()> {
     let mut cells: Vec<&Arc<VariableCell>> = updates.iter().flat_map(|update| &update.cells).collect();
     cells.sort_by_key(|cell| cell.address());
@@ -150,6 +148,9 @@ fn commit(updates: LongList<Update>) -> Result<()> {
     let at = |cell: &Arc<VariableCell>| cells.partition_point(|other| other.address() < cell.address());
     let workspaces: Vec<Option<Block>> = updates.iter().map(Update::workspace).collect::<Result<_>>()?;
 
+    if cells.first().is_some_and(|cell| context::pinned(cell.address()).is_some()) {
+        return Ok(());
+    }
     let mut is_written = vec![false; cells.len()];
     for (update, workspace) in updates.iter().zip(workspaces) {
         // The lists hold addresses alone: an optimizer updates hundreds of variables at once.
@@ -182,13 +183,20 @@ fn operand((storage, meta): &Part) -> Operand<'_> {
     Operand::new(storage.ptr(), meta)
 }
 
+/// The device on which a variable is read and written now.
+fn device_of(cell: &Arc<VariableCell>) -> Device {
+    let pinned = context::pinned(cell.address());
+    pinned.map_or_else(|| cell.device().clone(), |(storage, _)| storage.device().clone())
+}
+
 /// A new block for a variable's new value if somebody else holds the old one; nothing if it goes over that.
-fn fresh_place(cell: &VariableCell, held: &Part) -> Result<Option<Arc<Storage>>> {
+fn fresh_place(cell: &Arc<VariableCell>, held: &Part) -> Result<Option<Arc<Storage>>> {
     if variable::is_unshared(held) {
         return Ok(None);
     }
     // A variable made from a batch begins in lent memory, which is data; its own is a parameter's.
     let owner = if held.0.is_lent() { Owner::Parameters } else { held.0.owner() };
     let meta = cell.meta();
-    context::with_owner(owner, || Storage::new(cell.device(), meta.shape(), meta.dtype, "assign")).map(Some)
+    context::with_owner(owner, || Storage::new(&device_of(cell), meta.shape(), meta.dtype, "assign"))
+        .map(Some)
 }

@@ -232,10 +232,10 @@ impl VariableCell {
         Arc::as_ptr(self) as usize
     }
 
-    /// The value to read now: what a replay pins, what the open step has staged, or what the variable holds.
+    /// The value to read now: what the open step has staged, what stands for the variable for now, or what it holds.
     pub fn value(self: &Arc<Self>) -> Part {
-        let staged = || context::with_step(|step| step.staged(self.address())).flatten();
-        context::pinned(self.address()).or_else(staged).unwrap_or_else(|| lock(&self.value).clone())
+        let staged = context::with_step(|step| step.staged(self.address())).flatten();
+        staged.or_else(|| context::pinned(self.address())).unwrap_or_else(|| lock(&self.value).clone())
     }
 
     /// The value to read now, as a tensor that the recording tapes know as this variable's.
@@ -276,6 +276,19 @@ pub fn with_ghosts<R>(variables: &[Variable], ghost: &Device, f: impl FnOnce() -
     let values: Vec<Tensor> =
         context::with_owner(Owner::Parameters, || variables.iter().map(empty).collect::<Result<_>>())?;
     with_pinned(variables, &values, f)
+}
+
+/// Runs `f` with the variables reading as their shadows on a ghost of their device, which has counted their bytes when it was
+/// made: a step can be tried there without another model, and it takes what the real one would.
+///
+/// # Errors
+/// Those of `f`.
+pub fn with_shadows<R>(variables: &[Variable], ghost: &Device, f: impl FnOnce() -> Result<R>) -> Result<R> {
+    let _on = ghost.enter();
+    let masters = variables.iter().filter_map(Variable::master).cloned();
+    let all: Vec<Variable> = variables.iter().cloned().chain(masters).collect();
+    let shadows: Vec<Tensor> = all.iter().map(|variable| variable.handle.shadow(ghost)).collect();
+    with_pinned(&all, &shadows, f)
 }
 
 /// Runs `f` with the variables reading as `values`.

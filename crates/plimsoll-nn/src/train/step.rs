@@ -5,10 +5,11 @@
 
 use std::ops::Range;
 
-use plimsoll_tensor::{Device, Error, ErrorKind, GradientTape, Result, Step, Tensor, Variable};
+use plimsoll_tensor::{Course, Device, Error, ErrorKind, GradientTape, Result, Step, Tensor, Variable};
 
 use super::examples::Pair;
 use super::finite;
+use super::line::Line;
 use super::pending::Numbers;
 use crate::losses::Loss;
 use crate::model::{Mode, Model};
@@ -25,6 +26,8 @@ pub(super) struct Stepper {
     pub n_parts: usize,
     /// Whether gradients that are not finite end the run.
     pub check_gradients: bool,
+    /// How its steps stay under the device's limit.
+    pub line: Line,
 }
 
 impl Stepper {
@@ -37,11 +40,12 @@ impl Stepper {
         let device = pair.inputs.device();
         let _on = device.enter();
         let n_examples = pair.n_examples()?;
+        let course = self.course(pair)?;
         if !device.is_host() {
-            return self.guarded_step(&device, pair, n_examples);
+            return self.guarded_step(&device, &course, pair);
         }
         let mut bad_loss = None;
-        let stepped = Step::run(&device, || {
+        let stepped = Step::on_course(&device, &course, || {
             let (loss, gradients) = self.gradients(pair, n_examples)?;
             let loss = read(&loss)?;
             if !loss.is_finite() && !device.is_ghost() {
@@ -61,19 +65,36 @@ impl Stepper {
     }
 
     /// A step on a GPU, which is not waited for.
-    fn guarded_step(&mut self, device: &Device, pair: &Pair, n_examples: usize) -> Result<Numbers> {
-        let verdict = Step::run(device, || {
-            let (loss, gradients) = self.gradients(pair, n_examples)?;
-            let verdict = self.optimizer.verdict(&loss)?;
-            Step::guard(&verdict)?;
-            self.optimizer.apply_guarded(&gradients, &self.variables, &verdict)?;
-            Ok(verdict)
-        })?;
+    fn guarded_step(&mut self, device: &Device, course: &Course, pair: &Pair) -> Result<Numbers> {
+        let verdict = Step::on_course(device, course, || self.judged(pair))?;
         let (loss, control) = (verdict.to_f64_later()?, self.optimizer.control_later()?);
         match device.is_ghost() {
             true => Ok(Numbers::Here { loss: f64::NAN, control: None }),
             false => Ok(Numbers::OnTheirWay { loss, control }),
         }
+    }
+
+    /// The inside of a step on a GPU: the loss, which decides about the update.
+    fn judged(&mut self, pair: &Pair) -> Result<Tensor> {
+        let (loss, gradients) = self.gradients(pair, pair.n_examples()?)?;
+        let verdict = self.optimizer.verdict(&loss)?;
+        Step::guard(&verdict)?;
+        self.optimizer.apply_guarded(&gradients, &self.variables, &verdict)?;
+        Ok(verdict)
+    }
+
+    /// A step on a ghost, on a given course.
+    pub fn step_on(&mut self, ghost: &Device, course: &Course, pair: &Pair) -> Result<()> {
+        Step::on_course(ghost, course, || self.step_inside(ghost, pair))
+    }
+
+    /// The inside of a step on a ghost, which is what it is on the device that the ghost stands for.
+    pub fn step_inside(&mut self, ghost: &Device, pair: &Pair) -> Result<()> {
+        if !ghost.is_host() {
+            return self.judged(pair).map(drop);
+        }
+        let (_loss, gradients) = self.gradients(pair, pair.n_examples()?)?;
+        self.optimizer.apply_gradients(gradients, &self.variables)
     }
 
     /// The error of a loss that is not finite, with what causes it.

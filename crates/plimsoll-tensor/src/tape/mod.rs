@@ -22,7 +22,9 @@ use smallvec::SmallVec;
 use crate::context;
 use crate::error::{Error, Result};
 use crate::execute::Arg;
+use crate::journal::{Course, Journal};
 use crate::op::{Extra, Form, Keep, OpRef};
+use crate::step::Step;
 use crate::storage::Storage;
 use crate::tensor::{Data, Nodes, Tensor};
 use crate::variable::{Variable, VariableCell};
@@ -91,6 +93,7 @@ impl GradientTape {
     /// Those of `f`.
     pub fn record<T>(&self, f: impl FnOnce() -> Result<T>) -> Result<T> {
         let core = self.core.clone();
+        core.begin_journal();
         context::with_changed_tapes(
             |tapes| {
                 if !tapes.iter().any(|tape| Arc::ptr_eq(tape, &core)) {
@@ -144,6 +147,8 @@ pub(crate) struct TapeCore {
     /// The number of nodes made in this life.
     n_nodes: AtomicUsize,
     state: Mutex<TapeState>,
+    /// How the values that it records outside a step were made, if a limit may ask for them.
+    journal: Mutex<Option<Arc<Journal>>>,
 }
 
 #[derive(Default)]
@@ -196,15 +201,18 @@ impl Record<'_> {
             false => (self.op.rebuild()?, 1),
         };
         let input = |arg: &Arg<'_>| {
-            let storage = match arg {
-                Arg::Overwritten(_) => Weak::new(),
-                read => Arc::downgrade(read.storage()),
+            let (storage, tag) = match arg {
+                Arg::Overwritten(_) => (Weak::new(), 0),
+                read => (Arc::downgrade(read.storage()), read.storage().tag()),
             };
-            (storage, *arg.meta())
+            (storage, tag, *arg.meta())
         };
         let mut inputs: SmallVec<_> = self.args.iter().map(input).collect();
         if !self.op.is_cheap() {
-            inputs.extend(self.extras.iter().map(|(extra, storage)| (Arc::downgrade(storage), extra.meta)));
+            let extra = |(extra, storage): &(Extra, Arc<Storage>)| {
+                (Arc::downgrade(storage), storage.tag(), extra.meta)
+            };
+            inputs.extend(self.extras.iter().map(extra));
         }
         Some(Box::new(Recipe { op, inputs, n_outputs }))
     }
@@ -219,6 +227,20 @@ impl TapeCore {
             n_tensors: AtomicUsize::new(0),
             n_nodes: AtomicUsize::new(0),
             state: Mutex::default(),
+            journal: Mutex::default(),
+        }
+    }
+
+    /// The journal of what it records outside a step.
+    pub fn journal(&self) -> Option<Arc<Journal>> {
+        self.journal.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).clone()
+    }
+
+    /// Begins a journal, if a limit may ask for what it records now and nobody keeps one.
+    fn begin_journal(&self) {
+        let mut journal = self.journal.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        if journal.is_none() && !Step::is_open() {
+            *journal = Journal::for_device(&context::device(), &Course::Free);
         }
     }
 
@@ -321,7 +343,7 @@ impl TapeCore {
             Keep::Input(idx) => {
                 let node = record.edges[idx].as_ref();
                 let kept = Kept::new(record.args[idx].storage(), record.args[idx].meta(), node);
-                let form = if kept.storage().is_some() { Form::Input } else { Form::Derived };
+                let form = if kept.is_derived() { Form::Derived } else { Form::Input };
                 let outer = match record.args[idx].tensor() {
                     Some(tensor) => self.outer_nodes(tensor),
                     None => Nodes::new(),
@@ -381,6 +403,8 @@ impl TapeCore {
         };
         drop(slots);
         drop(sources);
+        let journal = self.journal.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).take();
+        drop(journal);
     }
 }
 

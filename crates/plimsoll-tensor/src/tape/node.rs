@@ -32,10 +32,11 @@ pub(crate) struct Node {
     pub recipe: Option<Box<Recipe>>,
 }
 
-/// A cheap op that gives the outputs again, and its inputs, remembered but not held: those of the node, then extras.
+/// A cheap op that gives the outputs again, and its inputs, remembered but not held: those of the node, then extras. Each has the
+/// tag by which a journal knows it.
 pub(crate) struct Recipe {
     pub op: OpRef,
-    pub inputs: SmallVec<[(Weak<Storage>, Meta); 2]>,
+    pub inputs: SmallVec<[(Weak<Storage>, u64, Meta); 2]>,
     /// How many of the node's outputs it gives.
     pub n_outputs: usize,
 }

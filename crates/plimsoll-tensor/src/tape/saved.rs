@@ -72,6 +72,12 @@ fn row(slot: &Slot, seen: &mut HashSet<usize>) -> SavedValue {
             let own = Arc::strong_count(storage) == storage.n_slots();
             (Some(*meta.shape()), Some(meta.dtype), bytes, own)
         }
+        Kept::Journalled { journal, number, meta } => {
+            let living = journal.living(*number);
+            let first = living.as_ref().is_some_and(|storage| seen.insert(Arc::as_ptr(storage) as usize));
+            let bytes = living.filter(|_| first).map_or(0, |storage| storage.n_bytes());
+            (Some(*meta.shape()), Some(meta.dtype), bytes, journal.is_own(*number))
+        }
     };
     SavedValue { op: slot.op, form: slot.form, shape, dtype, bytes, own, site: slot.site }
 }

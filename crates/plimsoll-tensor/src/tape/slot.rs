@@ -11,6 +11,7 @@ use smallvec::SmallVec;
 use crate::context::{self, Saving};
 use crate::error::Result;
 use crate::execute::{Arg, execute};
+use crate::journal::Journal;
 use crate::op::{Form, Meta, OpRef};
 use crate::storage::Storage;
 use crate::tape::node::NodeRef;
@@ -35,7 +36,11 @@ pub(crate) struct Slot {
 
 /// The value, or how to get it.
 pub(crate) enum Kept {
+    /// The value itself.
     Value { storage: Arc<Storage>, meta: Meta },
+    /// A value that a journal keeps, or makes again.
+    Journalled { journal: Arc<Journal>, number: u32, meta: Meta },
+    /// What a cheap op makes of other values.
     Derived { op: OpRef, output: usize, sources: SmallVec<[Box<Kept>; 2]> },
 }
 
@@ -51,7 +56,7 @@ impl Kept {
     /// values, else the storage.
     pub fn new(storage: &Arc<Storage>, meta: &Meta, node: Option<&NodeRef>) -> Kept {
         let worth_it = meta.n_bytes() >= LEAST_REBUILT_BYTES && context::saving() == Saving::Lean;
-        let node = node.filter(|_| worth_it && !storage.is_kept());
+        let node = node.filter(|_| worth_it && !is_kept(storage));
         if let Some(derived) = node.and_then(|node| Kept::derived(node, LONGEST_CHAIN)) {
             return derived;
         }
@@ -59,8 +64,23 @@ impl Kept {
     }
 
     fn value(storage: &Arc<Storage>, meta: &Meta) -> Kept {
-        storage.keep();
-        Kept::Value { storage: storage.clone(), meta: *meta }
+        let known = context::journal().and_then(|journal| Some((journal.number(storage)?, journal)));
+        match known {
+            Some((number, journal)) => {
+                journal.hold(number, storage);
+                Kept::Journalled { journal, number, meta: *meta }
+            }
+            None => {
+                storage.keep();
+                Kept::Value { storage: storage.clone(), meta: *meta }
+            }
+        }
+    }
+
+    /// A value that slots name already and that has been let go.
+    fn let_go(journal: Arc<Journal>, number: u32, meta: &Meta) -> Kept {
+        journal.hold_again(number);
+        Kept::Journalled { journal, number, meta: *meta }
     }
 
     /// A chain of cheap ops that ends in `node`'s output and begins at values that are kept anyway.
@@ -70,9 +90,12 @@ impl Kept {
             return None;
         }
         let mut sources = SmallVec::new();
-        for (idx, (storage, meta)) in recipe.inputs.iter().enumerate() {
-            let source = match storage.upgrade() {
-                Some(storage) if storage.is_kept() || storage.is_persistent() => Kept::value(&storage, meta),
+        for (idx, (storage, tag, meta)) in recipe.inputs.iter().enumerate() {
+            let source = match (storage.upgrade(), held_by_journal(*tag)) {
+                (Some(storage), _) if is_kept(&storage) || storage.is_persistent() => {
+                    Kept::value(&storage, meta)
+                }
+                (None, Some((journal, number))) => Kept::let_go(journal, number, meta),
                 // Extras have no parents: they are kept, or the value cannot be rebuilt.
                 _ => Kept::derived(node.node.parents.get(idx)?.as_ref()?, longest - 1)?,
             };
@@ -85,6 +108,9 @@ impl Kept {
     fn tensor(&self, nodes: &Nodes) -> Result<Tensor> {
         match self {
             Kept::Value { storage, meta } => Ok(Tensor::over(storage.clone(), *meta, nodes.clone())),
+            Kept::Journalled { journal, number, meta } => {
+                Ok(Tensor::over(journal.fetch(*number)?, *meta, nodes.clone()))
+            }
             Kept::Derived { op, output, sources } => {
                 let mut args = SmallVec::new();
                 for source in sources {
@@ -97,19 +123,30 @@ impl Kept {
         }
     }
 
-    /// The storage that the slot holds; none if derived.
-    pub fn storage(&self) -> Option<&Arc<Storage>> {
-        match self {
-            Kept::Value { storage, .. } => Some(storage),
-            Kept::Derived { .. } => None,
-        }
+    /// Whether the slot keeps nothing of its own.
+    pub fn is_derived(&self) -> bool {
+        matches!(self, Kept::Derived { .. })
     }
+}
+
+/// Whether slots keep a value, be it there or let go.
+fn is_kept(storage: &Storage) -> bool {
+    storage.is_kept() || held_by_journal(storage.tag()).is_some()
+}
+
+/// The journal and the number of a value that slots name, by its storage's tag.
+fn held_by_journal(tag: u64) -> Option<(Arc<Journal>, u32)> {
+    let journal = context::journal()?;
+    let number = journal.number_of(tag).filter(|&number| journal.is_held(number))?;
+    Some((journal, number))
 }
 
 impl Drop for Kept {
     fn drop(&mut self) {
-        if let Kept::Value { storage, .. } = self {
-            storage.unkeep();
+        match self {
+            Kept::Value { storage, .. } => storage.unkeep(),
+            Kept::Journalled { journal, number, .. } => journal.let_go(*number),
+            Kept::Derived { .. } => {}
         }
     }
 }

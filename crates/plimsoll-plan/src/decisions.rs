@@ -1,0 +1,33 @@
+//! What a plan says about the values of a step.
+
+use std::collections::HashSet;
+
+/// Which values are not kept for backward, and which are kept once they have been computed again.
+///
+/// Values and positions are those of the [`Trace`](crate::Trace) that the decisions were made from.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Decisions {
+    /// The fingerprints of the records: a step follows the decisions for as long as its ops are these.
+    pub fingerprints: Vec<u64>,
+    /// For each value, whether forward lets it go.
+    pub dropped: Vec<bool>,
+    /// Values (position, number) that have been read, and go when the op at that position begins.
+    pub released_before: HashSet<(u32, u32)>,
+    /// Values (position, number) that the op at that position reads, and that go when it has ended.
+    pub released_after: HashSet<(u32, u32)>,
+    /// Values (position, number) that are computed again at a position and stay for later readers.
+    pub retained: HashSet<(u32, u32)>,
+    /// The records that are repeated, each as often as that.
+    pub repeated: Vec<(u32, u32)>,
+    /// The extra time that repeating takes, by the cost model, in nanoseconds.
+    pub extra_time: u64,
+    /// The most bytes in use that are expected.
+    pub expected_peak: u64,
+}
+
+impl Decisions {
+    /// How many values are not kept.
+    pub fn n_dropped(&self) -> usize {
+        self.dropped.iter().filter(|&&dropped| dropped).count()
+    }
+}

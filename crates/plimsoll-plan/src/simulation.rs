@@ -1,0 +1,366 @@
+//! Decisions for one target: the step is gone through in the order of its ops, with everything that lies ahead known.
+//!
+//! Wherever the bytes in use would pass the target, a value that backward alone holds is let go: the one that costs least
+//! to compute again, per byte and per time that it stays away. Where backward asks for a value that is away, its chain of
+//! ops is repeated, inside the target as well; values on the way that backward will ask for later stay if there is room.
+//! Letting a value go in the middle of its wait is the same as never having kept it for that wait, so the decision is
+//! moved to where the wait began, which only lowers the bytes in between.
+//!
+//! It is a greedy walk over one fixed order: it needs no structure in the graph, and it never re-orders a step.
+
+use std::collections::HashMap;
+
+use crate::{Decisions, Input, Trace};
+
+/// Smaller values are always kept: repeating an op costs more than their bytes are worth.
+const LEAST_BYTES: u64 = 4096;
+
+/// Chooses what to let go so that no more than `target` bytes are in use at any moment; nothing if it cannot be done
+/// this way. `patience` weighs how long a value stays away: at 0 only cost per byte counts.
+pub fn decide(trace: &Trace, target: u64, patience: f64) -> Option<Decisions> {
+    let mut walk = Walk::new(trace, target, patience);
+    for position in 0..trace.records.len() as u32 {
+        walk.pass(position)?;
+    }
+    Some(walk.finish())
+}
+
+/// Since when a value has been there without being asked for.
+#[derive(Clone, Copy)]
+enum Since {
+    /// It was made.
+    Made,
+    /// Backward asked for it at that position, so that the op there reads it.
+    Asked(u32),
+    /// A chain that ran again before that position read it.
+    Read(u32),
+    /// It was made again at that position.
+    Repeated(u32),
+}
+
+/// A value that is made again, and until when the chain needs it.
+struct Link {
+    record: u32,
+    /// Whether extras are wanted, too.
+    with_extras: bool,
+}
+
+struct Walk<'a> {
+    trace: &'a Trace,
+    target: u64,
+    patience: f64,
+    /// Whether a value can be made again from what lasts.
+    repeatable: Vec<bool>,
+    /// Whether a value is there, from the moment on from which backward alone holds it.
+    here: Vec<bool>,
+    since: Vec<Since>,
+    /// The values that backward asks for before a position.
+    fetched: HashMap<u32, Vec<u32>>,
+    /// Values that may be away at the present position and are there.
+    held: Vec<u32>,
+    /// The bytes of values that would be there if everything were kept, and are not.
+    absent: u64,
+    /// The time of all records before a position.
+    time_before: Vec<u64>,
+    /// The values from which on backward alone holds them, by position.
+    becoming_alone: HashMap<u32, Vec<u32>>,
+    /// Values that were made again before the present op without staying; whether one stays is said once per position.
+    given_up: Vec<u32>,
+    /// Values that were made again for the present op alone.
+    passing: Vec<u32>,
+    n_repeats: HashMap<u32, u32>,
+    mark: Vec<u32>,
+    stamp: u32,
+    decisions: Decisions,
+}
+
+impl<'a> Walk<'a> {
+    fn new(trace: &'a Trace, target: u64, patience: f64) -> Walk<'a> {
+        let (mut fetched, mut becoming_alone) = (HashMap::new(), HashMap::new());
+        for (number, value) in trace.values.iter().enumerate() {
+            let Some(from) = value.alone_from.filter(|_| !value.fetches.is_empty()) else { continue };
+            becoming_alone.entry(from).or_insert_with(Vec::new).push(number as u32);
+            for &position in &value.fetches {
+                fetched.entry(position).or_insert_with(Vec::new).push(number as u32);
+            }
+        }
+        let mut time_before = vec![0];
+        for record in &trace.records {
+            time_before.push(time_before[time_before.len() - 1] + record.time);
+        }
+        let fingerprints = trace.records.iter().map(|record| record.fingerprint).collect();
+        let n = trace.values.len();
+        Walk {
+            trace,
+            target,
+            patience,
+            repeatable: repeatable(trace),
+            here: vec![true; n],
+            since: vec![Since::Made; n],
+            fetched,
+            held: Vec::new(),
+            absent: 0,
+            time_before,
+            becoming_alone,
+            given_up: Vec::new(),
+            passing: Vec::new(),
+            n_repeats: HashMap::new(),
+            mark: vec![0; trace.records.len()],
+            stamp: 0,
+            decisions: Decisions { fingerprints, dropped: vec![false; n], ..Decisions::default() },
+        }
+    }
+
+    /// Goes through one op, with what backward asks for before it.
+    fn pass(&mut self, position: u32) -> Option<()> {
+        if let Some(alone) = self.becoming_alone.remove(&position) {
+            let candidates: Vec<u32> = alone.into_iter().filter(|&number| self.may_go(number)).collect();
+            self.held.extend(candidates);
+        }
+        for number in self.fetched.get(&position).cloned().unwrap_or_default() {
+            if !self.here[number as usize] {
+                self.bring_back(number, position)?;
+            } else {
+                self.since[number as usize] = Since::Asked(position);
+            }
+        }
+        let peak = self.trace.records[position as usize].at.peak;
+        while peak.saturating_sub(self.absent) > self.target {
+            let number = self.cheapest(position, &[])?;
+            self.let_go(number);
+        }
+        self.decisions.expected_peak = self.decisions.expected_peak.max(peak - self.absent.min(peak));
+        self.given_up.clear();
+        for number in std::mem::take(&mut self.passing) {
+            self.here[number as usize] = false;
+            self.absent += self.trace.values[number as usize].bytes;
+        }
+        let trace = self.trace;
+        self.held.retain(|&number| {
+            trace.values[number as usize].fetches.last().is_some_and(|&last| last > position)
+        });
+        Some(())
+    }
+
+    fn may_go(&self, number: u32) -> bool {
+        self.repeatable[number as usize] && self.trace.values[number as usize].bytes >= LEAST_BYTES
+    }
+
+    /// Whether a value can be read at a position without being made again.
+    fn is_available(&self, number: u32, position: u32) -> bool {
+        let value = &self.trace.values[number as usize];
+        value.gone_from > position
+            && (self.here[number as usize] || value.alone_from.is_none_or(|from| from > position))
+    }
+
+    /// The value that is best away from `position` on, other than those that are in use.
+    fn cheapest(&mut self, position: u32, in_use: &[u32]) -> Option<u32> {
+        let mut best: Option<(f64, u32)> = None;
+        for at in 0..self.held.len() {
+            let number = self.held[at];
+            let value = &self.trace.values[number as usize];
+            if !self.here[number as usize] || !value.may_be_away(position) || in_use.contains(&number) {
+                continue;
+            }
+            let Some(next) = value.next_fetch(position) else { continue };
+            let away = (self.time_before[next as usize] - self.time_before[position as usize]) as f64 + 1.0;
+            let score =
+                self.time_to_repeat(number, next) as f64 / value.bytes as f64 / away.powf(self.patience);
+            if best.is_none_or(|(least, _)| score < least) {
+                best = Some((score, number));
+            }
+        }
+        best.map(|(_, number)| number)
+    }
+
+    /// The time that making a value again at a later position will take, as things stand.
+    fn time_to_repeat(&mut self, number: u32, position: u32) -> u64 {
+        self.stamp += 1;
+        let (mut open, mut time) = (vec![number], 0);
+        while let Some(number) = open.pop() {
+            let record = self.trace.values[number as usize].record;
+            if std::mem::replace(&mut self.mark[record as usize], self.stamp) == self.stamp {
+                continue;
+            }
+            let record = &self.trace.records[record as usize];
+            time += record.time.max(1);
+            for &input in &record.inputs {
+                if let Input::Value(input) = input
+                    && !(self.here[input as usize] && self.trace.values[input as usize].gone_from > position)
+                {
+                    open.push(input);
+                }
+            }
+        }
+        time
+    }
+
+    /// Lets a value go for the wait that it is in.
+    fn let_go(&mut self, number: u32) {
+        match self.since[number as usize] {
+            Since::Made => self.decisions.dropped[number as usize] = true,
+            Since::Asked(position) => _ = self.decisions.released_after.insert((position, number)),
+            Since::Read(position) => _ = self.decisions.released_before.insert((position, number)),
+            Since::Repeated(position) => _ = self.decisions.retained.remove(&(position, number)),
+        }
+        self.here[number as usize] = false;
+        self.absent += self.trace.values[number as usize].bytes;
+    }
+
+    /// Repeats the ops that make a value, with those on the way kept that backward will ask for.
+    fn bring_back(&mut self, target: u32, position: u32) -> Option<()> {
+        let (chain, reads) = self.chain(target, position);
+        let mut stay: Vec<u32> = self.worth_keeping(&chain, target, position);
+        loop {
+            match self.chain_peak(&chain, &stay, target, position) {
+                peak if peak <= self.target => {
+                    self.decisions.expected_peak = self.decisions.expected_peak.max(peak);
+                    break;
+                }
+                // What would stay for later is given up first; then something that is there now, but nothing that a
+                // chain has read before the same op: it goes when that op begins.
+                _ if !stay.is_empty() => self.given_up.extend(stay.pop()),
+                _ => {
+                    let read_here = |since: &Since| matches!(since, Since::Read(at) if *at == position);
+                    let earlier = (0u32..).zip(&self.since).filter(|(_, since)| read_here(since));
+                    let in_use: Vec<u32> =
+                        reads.iter().copied().chain(earlier.map(|(number, _)| number)).collect();
+                    let number = self.cheapest(position, &in_use)?;
+                    self.let_go(number);
+                }
+            }
+        }
+        for number in reads {
+            // Whoever lets it go from now on can no longer say that it was never needed here.
+            if self.trace.values[number as usize].alone_from.is_some_and(|from| from <= position) {
+                self.since[number as usize] = Since::Read(position);
+            }
+        }
+        for link in &chain {
+            *self.n_repeats.entry(link.record).or_default() += 1;
+            self.decisions.extra_time += self.trace.records[link.record as usize].time;
+        }
+        for number in stay.into_iter().chain([target]) {
+            let value = &self.trace.values[number as usize];
+            self.here[number as usize] = true;
+            self.since[number as usize] = Since::Repeated(position);
+            self.absent -= value.bytes;
+            let is_last = value.fetches.last().is_none_or(|&last| last <= position);
+            if self.given_up.contains(&number) && !is_last {
+                self.passing.push(number);
+            } else if !is_last {
+                self.decisions.retained.insert((position, number));
+                if !self.held.contains(&number) {
+                    self.held.push(number);
+                }
+            }
+        }
+        Some(())
+    }
+
+    /// The records to repeat, in order, and the values that they read and that are there.
+    fn chain(&mut self, target: u32, position: u32) -> (Vec<Link>, Vec<u32>) {
+        self.stamp += 1;
+        let (mut open, mut links, mut reads) = (vec![target], Vec::<Link>::new(), Vec::new());
+        while let Some(number) = open.pop() {
+            let at = self.trace.values[number as usize].record;
+            let record = &self.trace.records[at as usize];
+            let is_extra = number - record.first_value >= record.n_outputs;
+            if std::mem::replace(&mut self.mark[at as usize], self.stamp) == self.stamp {
+                if let Some(link) = links.iter_mut().find(|link| link.record == at) {
+                    link.with_extras |= is_extra;
+                }
+                continue;
+            }
+            links.push(Link { record: at, with_extras: is_extra });
+            for &input in &record.inputs {
+                match input {
+                    Input::Value(input) if self.is_available(input, position) => reads.push(input),
+                    Input::Value(input) => open.push(input),
+                    Input::Lasting | Input::Passing => {}
+                }
+            }
+        }
+        links.sort_unstable_by_key(|link| link.record);
+        (links, reads)
+    }
+
+    /// The values on a chain that backward will ask for later; the nearest first.
+    fn worth_keeping(&self, chain: &[Link], target: u32, position: u32) -> Vec<u32> {
+        let made = chain.iter().flat_map(|link| {
+            let record = &self.trace.records[link.record as usize];
+            let n = if link.with_extras { record.n_values } else { record.n_outputs };
+            record.first_value..record.first_value + n
+        });
+        let mut stay: Vec<u32> = made
+            .filter(|&number| {
+                let value = &self.trace.values[number as usize];
+                number != target
+                    && !self.here[number as usize]
+                    && !self.given_up.contains(&number)
+                    && value.alone_from.is_some_and(|from| from <= position)
+                    && value.gone_from > position
+                    && value.next_fetch(position).is_some()
+            })
+            .collect();
+        stay.sort_by_key(|&number| self.trace.values[number as usize].next_fetch(position));
+        stay
+    }
+
+    /// The most bytes in use while a chain is repeated.
+    fn chain_peak(&self, chain: &[Link], stay: &[u32], target: u32, position: u32) -> u64 {
+        let mut last_read: HashMap<u32, usize> = HashMap::new();
+        for (at, link) in chain.iter().enumerate() {
+            for &input in &self.trace.records[link.record as usize].inputs {
+                if let Input::Value(input) = input {
+                    last_read.insert(input, at);
+                }
+            }
+        }
+        let bytes = |number: u32| self.trace.values[number as usize].bytes;
+        let start = self.trace.records[position as usize].at.start;
+        let mut now = start - self.absent.min(start);
+        let mut most = now;
+        let mut living: Vec<u32> = Vec::new();
+        for (at, link) in chain.iter().enumerate() {
+            let record = &self.trace.records[link.record as usize];
+            let n = if link.with_extras { record.n_values } else { record.n_outputs };
+            let made = record.first_value..record.first_value + n;
+            now += made.clone().map(bytes).sum::<u64>();
+            most = most.max(now + record.workspace);
+            living.extend(made);
+            living.retain(|&number| {
+                let stays = number == target
+                    || stay.contains(&number)
+                    || last_read.get(&number).is_some_and(|&last| last > at);
+                if !stays {
+                    now -= bytes(number);
+                }
+                stays
+            });
+        }
+        most
+    }
+
+    fn finish(self) -> Decisions {
+        let mut repeated: Vec<(u32, u32)> = self.n_repeats.into_iter().collect();
+        repeated.sort_unstable();
+        Decisions { repeated, ..self.decisions }
+    }
+}
+
+/// For each value, whether a chain of records leads to it from what lasts.
+fn repeatable(trace: &Trace) -> Vec<bool> {
+    let mut repeatable = vec![false; trace.values.len()];
+    for (at, record) in trace.records.iter().enumerate() {
+        let can_be_read = |input: &Input| match *input {
+            Input::Value(number) => repeatable[number as usize],
+            Input::Lasting => true,
+            Input::Passing => false,
+        };
+        if record.inputs.iter().all(can_be_read) {
+            trace.values_of(at as u32).for_each(|number| repeatable[number as usize] = true);
+        }
+    }
+    repeatable
+}

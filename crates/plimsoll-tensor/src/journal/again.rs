@@ -1,0 +1,185 @@
+//! Making values again.
+//!
+//! The records that lead to a value from what is there are run once more, in their order; what only the chain reads is
+//! freed as the chain goes on. Values on the way that backward will read, too, stay if the plan says so, or, without a
+//! plan, while there is room.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use smallvec::SmallVec;
+
+use crate::context;
+use crate::device::Device;
+use crate::error::{Error, Result};
+use crate::execute::{Arg, Args, execute_again};
+use crate::journal::{Input, Journal, Source, State};
+use crate::op::{Meta, OpRef, Output};
+use crate::storage::Storage;
+use crate::tensor::{Nodes, Tensor};
+
+/// One record to run again.
+struct Link {
+    record: u32,
+    /// Whether one of its extras is wanted.
+    with_extras: bool,
+}
+
+/// The values that a chain makes and still needs, by number, with the place of the last link that reads each.
+type Made = HashMap<u32, (Option<Arc<Storage>>, usize)>;
+
+impl Journal {
+    /// A value that backward asks for: as it is there, or made again.
+    ///
+    /// # Errors
+    /// Memory that is full; a variable that was assigned since; an input from outside that is gone.
+    pub fn fetch(&self, number: u32) -> Result<Arc<Storage>> {
+        let present = {
+            let mut state = self.lock();
+            let position = state.records.len() as u32;
+            if let Some(observer) = &mut state.observer {
+                observer.fetched(position, number);
+            }
+            state.present(number)
+        };
+        match present {
+            Some(storage) => Ok(storage),
+            None => self.make_again(number),
+        }
+    }
+
+    fn make_again(&self, target: u32) -> Result<Arc<Storage>> {
+        let chain = self.lock().chain(target)?;
+        let mut made = self.lock().needs(&chain, target);
+        for (at, link) in chain.iter().enumerate() {
+            self.run_again(link, &mut made)?;
+            made.retain(|&number, (_, last)| *last > at || number == target);
+        }
+        match made.remove(&target) {
+            Some((Some(storage), _)) => Ok(storage),
+            _ => unreachable!("a chain ends in its target"),
+        }
+    }
+
+    /// Runs one record again and takes what is needed of it.
+    fn run_again(&self, link: &Link, made: &mut Made) -> Result<()> {
+        let (op, inputs, wanted, first, site) = {
+            let state = self.lock();
+            let record = &state.records[link.record as usize];
+            (record.op.clone(), record.inputs.clone(), record.wanted.clone(), record.first_value, record.site)
+        };
+        let args: Args<'_> =
+            inputs.iter().map(|input| self.read_again(input, made)).collect::<Result<_>>()?;
+        let metas: SmallVec<[&Meta; 3]> = inputs.iter().map(|input| &input.meta).collect();
+        let device = args.first().map_or_else(context::device, |arg| arg.storage().device().clone());
+        count(&device, &op, &metas);
+        let wanted = link.with_extras.then_some(&*wanted);
+        let storages = context::replay(|| execute_again(op, args, wanted))?;
+        let position = self.lock().records.len() as u32;
+        for (number, storage) in (first..).zip(storages) {
+            storage.set_site(site);
+            storage.set_tag(self.tag(number));
+            self.keep_again(position, number, &storage);
+            if let Some((place, _)) = made.get_mut(&number) {
+                *place = Some(storage);
+            }
+        }
+        Ok(())
+    }
+
+    /// Keeps a value that was made again, if it is to stay.
+    fn keep_again(&self, position: u32, number: u32, storage: &Arc<Storage>) {
+        let mut state = self.lock();
+        let planned = state.following.as_ref().and_then(|following| following.retains(position, number));
+        let value = &mut state.values[number as usize];
+        value.living = Arc::downgrade(storage);
+        let stays = value.n_slots > 0 && value.kept.is_none() && planned.unwrap_or(true);
+        if stays {
+            value.kept = Some(storage.clone());
+            drop(state);
+            storage.keep();
+        }
+    }
+
+    /// An input of a record that runs again.
+    fn read_again(&self, input: &Input, made: &Made) -> Result<Arg<'static>> {
+        let gone = |what: &str| Error::tape(format!("a value cannot be made again: {what}"));
+        let storage = match &input.source {
+            Source::Value(number) => match made.get(number) {
+                Some((Some(storage), _)) => storage.clone(),
+                _ => self.lock().present(*number).ok_or_else(|| gone("what it is made from is gone"))?,
+            },
+            Source::Variable { cell, version } => {
+                let cell =
+                    cell.upgrade().ok_or_else(|| gone("a variable that it is made from was dropped"))?;
+                if cell.version() != *version {
+                    let name = cell.name();
+                    return Err(gone(&format!("variable {name:?} was assigned since it was read")));
+                }
+                cell.value().0
+            }
+            Source::Outside(storage) => storage
+                .upgrade()
+                .ok_or_else(|| gone("a tensor from outside that it is made from was dropped"))?,
+        };
+        Ok(Arg::Given(Tensor::over(storage, input.meta, Nodes::new())))
+    }
+}
+
+impl State {
+    /// The value, if anybody holds it.
+    fn present(&self, number: u32) -> Option<Arc<Storage>> {
+        let value = &self.values[number as usize];
+        value.kept.clone().or_else(|| value.living.upgrade())
+    }
+
+    /// The records that lead to a value from what is there, in their order.
+    fn chain(&self, target: u32) -> Result<Vec<Link>> {
+        let mut links: Vec<Link> = Vec::new();
+        let mut seen: HashMap<u32, usize> = HashMap::new();
+        let mut open = vec![target];
+        while let Some(number) = open.pop() {
+            let at = self.values[number as usize].record;
+            let record = &self.records[at as usize];
+            let is_extra = number - record.first_value >= u32::from(record.n_outputs);
+            if let Some(&link) = seen.get(&at) {
+                links[link].with_extras |= is_extra;
+                continue;
+            }
+            seen.insert(at, links.len());
+            links.push(Link { record: at, with_extras: is_extra });
+            for input in &record.inputs {
+                if let Source::Value(input) = input.source
+                    && self.present(input).is_none()
+                {
+                    open.push(input);
+                }
+            }
+        }
+        links.sort_unstable_by_key(|link| link.record);
+        Ok(links)
+    }
+
+    /// The values that a chain makes and reads, with the last link that reads each. What is there is held as well, so that
+    /// the guard cannot let it go before it is read.
+    fn needs(&self, chain: &[Link], target: u32) -> Made {
+        let mut made = Made::new();
+        for (at, link) in chain.iter().enumerate() {
+            for input in &self.records[link.record as usize].inputs {
+                if let Source::Value(number) = input.source {
+                    made.entry(number).or_insert_with(|| (self.present(number), at)).1 = at;
+                }
+            }
+        }
+        made.entry(target).or_insert((None, chain.len())).1 = chain.len();
+        made
+    }
+}
+
+/// Adds a repeated op to the figures of its device.
+fn count(device: &Device, op: &OpRef, inputs: &[&Meta]) {
+    let Ok(outputs) = op.infer(inputs) else { return };
+    let outputs: SmallVec<[Meta; 2]> = outputs.iter().filter_map(Output::fresh_meta).collect();
+    let outputs: SmallVec<[&Meta; 2]> = outputs.iter().collect();
+    device.count_repeat(op.cost(inputs, &outputs).flops);
+}

@@ -1,0 +1,304 @@
+//! The journal of a step: how each value was made, which values backward will read, and whether they are there.
+//!
+//! Every op of a step leaves a record (op, inputs, variable versions); records outlive values. A tape slot of a journalled
+//! step does not hold its value: it names it here, and the journal holds the value, or has let it go and makes it again
+//! from its records when backward asks. A value that several ops keep is one entry, so it is let go once and made again
+//! once. Which values go is up to a plan, followed by position for as long as the step's ops are the plan's, and to the
+//! guard for everything that no plan foresaw.
+//!
+//! What is made again is made by the same ops from the same inputs, without a tape and without side effects, so it is the
+//! same to the bit. A journal refuses to repeat what it cannot repeat exactly: a variable that was assigned meanwhile, an
+//! input from outside that is gone.
+
+mod again;
+mod course;
+mod guard;
+mod observe;
+
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
+
+use plimsoll_memory::{LongList, Site, rounded_size};
+use plimsoll_plan::Trace;
+use smallvec::SmallVec;
+
+use crate::context;
+use crate::device::Device;
+use crate::execute::Arg;
+use crate::op::{Extra, Meta, OpRef, Tensors};
+use crate::shape::Shape;
+use crate::storage::Storage;
+use crate::tensor::Data;
+use crate::variable::VariableCell;
+
+pub use course::Course;
+use course::Following;
+pub(crate) use guard::Guard;
+
+use observe::Observer;
+
+/// How many operations take as long as moving a byte: about ten on the CPUs and GPUs of today.
+const OPERATIONS_PER_BYTE: u64 = 10;
+
+/// The journal of one step, or of one tape outside a step.
+pub(crate) struct Journal {
+    /// Tells the values of this journal from those of others.
+    serial: u32,
+    state: Mutex<State>,
+}
+
+struct State {
+    records: LongList<Record>,
+    values: LongList<Value>,
+    following: Option<Following>,
+    observer: Option<Observer>,
+    /// How many values the guard has let go.
+    n_evicted: usize,
+}
+
+/// One op that ran.
+struct Record {
+    op: OpRef,
+    inputs: SmallVec<[Input; 2]>,
+    /// The number of the first value that it made; its outputs and then its extras follow each other.
+    first_value: u32,
+    n_outputs: u16,
+    n_extras: u16,
+    /// Which inputs' gradients were wanted, so that the same extras are made again.
+    wanted: SmallVec<[bool; 4]>,
+    /// The user's line and layer.
+    site: Site,
+    /// What it takes: operations, and bytes read and written, of which one counts as much as a few operations.
+    work: u64,
+}
+
+/// What a record read.
+#[derive(Clone)]
+struct Input {
+    source: Source,
+    meta: Meta,
+}
+
+/// Where an input came from.
+#[derive(Clone)]
+enum Source {
+    /// A value of this journal.
+    Value(u32),
+    /// A version of a variable.
+    Variable { cell: Weak<VariableCell>, version: u64 },
+    /// Something that was there before, such as the batch.
+    Outside(Weak<Storage>),
+}
+
+/// One value that the step made.
+struct Value {
+    record: u32,
+    /// The bytes as the pool rounds them.
+    bytes: u64,
+    /// The tape slots that name it.
+    n_slots: u32,
+    /// The value, if it is kept for them.
+    kept: Option<Arc<Storage>>,
+    /// The value, for as long as anybody holds it.
+    living: Weak<Storage>,
+}
+
+impl Journal {
+    /// An empty journal that follows a course.
+    pub fn new(course: &Course) -> Arc<Journal> {
+        static NEXT: AtomicU32 = AtomicU32::new(1);
+        let (following, observer) = match course {
+            Course::Free => (None, None),
+            Course::Planned(decisions) => (Some(Following::new(decisions.clone())), None),
+            Course::Observed(device) => (None, Some(Observer::new(device.clone()))),
+        };
+        let state = State {
+            records: LongList::default(),
+            values: LongList::default(),
+            following,
+            observer,
+            n_evicted: 0,
+        };
+        Arc::new(Journal { serial: NEXT.fetch_add(1, Ordering::Relaxed), state: Mutex::new(state) })
+    }
+
+    /// The journal of a step on `device`: none for a free one that no limit can call to order.
+    pub fn for_device(device: &Device, course: &Course) -> Option<Arc<Journal>> {
+        if matches!(course, Course::Free) && device.pool().limit().is_none() {
+            return None;
+        }
+        let journal = Journal::new(course);
+        device.guard(&journal);
+        Some(journal)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+
+    /// An op is about to run: the moment at which a plan is compared with what happens.
+    pub fn begin(&self, op: &OpRef, inputs: &[&Meta]) {
+        let mut state = self.lock();
+        let position = state.records.len() as u32;
+        let released = match &mut state.following {
+            Some(following) => following.begin(position, fingerprint(op, inputs)),
+            None => SmallVec::new(),
+        };
+        let dropped = state.take_kept(&released);
+        let State { observer, values, .. } = &mut *state;
+        if let Some(observer) = observer {
+            observer.begin(position, fingerprint(op, inputs), values);
+        }
+        drop(state);
+        dropped.iter().for_each(|storage| storage.unkeep());
+    }
+
+    /// Leaves the record of an op and numbers what it made.
+    pub fn record(
+        &self,
+        op: &OpRef,
+        args: &[Arg<'_>],
+        outputs: &Tensors,
+        extras: &[(Extra, Arc<Storage>)],
+        wanted: SmallVec<[bool; 4]>,
+    ) {
+        let inputs = args.iter().map(|arg| self.input(arg)).collect();
+        let mut state = self.lock();
+        let (record, first_value) = (state.records.len() as u32, state.values.len() as u32);
+        let metas: SmallVec<[&Meta; 3]> = args.iter().map(Arg::meta).collect();
+        let output_metas: SmallVec<[&Meta; 2]> = outputs.iter().map(|output| output.meta()).collect();
+        let cost = op.cost(&metas, &output_metas);
+        let made =
+            outputs.iter().map(|output| output.data().value()).chain(extras.iter().map(|(_, made)| made));
+        for storage in made {
+            storage.set_tag(self.tag(state.values.len() as u32));
+            let bytes = rounded_size(storage.n_bytes() as u64);
+            let living = Arc::downgrade(storage);
+            state.values.push(Value { record, bytes, n_slots: 0, kept: None, living });
+        }
+        state.records.push(Record {
+            op: op.clone(),
+            inputs,
+            first_value,
+            n_outputs: outputs.len() as u16,
+            n_extras: extras.len() as u16,
+            wanted,
+            site: context::site(op.name()),
+            work: cost.flops + OPERATIONS_PER_BYTE * cost.bytes,
+        });
+        let State { observer, records, .. } = &mut *state;
+        if let Some(observer) = observer {
+            observer.end(&records[record as usize], &output_metas);
+        }
+        let released = state.following.as_mut().map(|following| following.end(record)).unwrap_or_default();
+        let dropped = state.take_kept(&released);
+        drop(state);
+        dropped.iter().for_each(|storage| storage.unkeep());
+    }
+
+    /// What a record says about an input. A variable that was assigned in this step reads as the value assigned.
+    fn input(&self, arg: &Arg<'_>) -> Input {
+        let (storage, meta) = (arg.storage(), *arg.meta());
+        let source = match (self.number(storage), arg.tensor().map(|tensor| tensor.data())) {
+            (Some(number), _) => Source::Value(number),
+            (None, Some(Data::Variable(cell))) => {
+                Source::Variable { cell: Arc::downgrade(cell), version: cell.version() }
+            }
+            (None, _) => Source::Outside(Arc::downgrade(storage)),
+        };
+        Input { source, meta }
+    }
+
+    fn tag(&self, number: u32) -> u64 {
+        u64::from(self.serial) << 32 | u64::from(number)
+    }
+
+    /// The number of a storage's value, if this journal knows it.
+    pub fn number(&self, storage: &Storage) -> Option<u32> {
+        self.number_of(storage.tag())
+    }
+
+    /// The number that a storage's tag stands for, if it is this journal's.
+    pub fn number_of(&self, tag: u64) -> Option<u32> {
+        ((tag >> 32) as u32 == self.serial).then_some(tag as u32)
+    }
+
+    /// A tape slot names a value; the first time, it is kept for backward, unless the plan says otherwise.
+    pub fn hold(&self, number: u32, storage: &Arc<Storage>) {
+        let mut state = self.lock();
+        let State { values, following, .. } = &mut *state;
+        let value = &mut values[number as usize];
+        value.n_slots += 1;
+        let is_dropped = following.as_ref().is_some_and(|following| following.drops(number));
+        if value.kept.is_none() && !is_dropped {
+            value.kept = Some(storage.clone());
+            storage.keep();
+        }
+    }
+
+    /// One more slot names a value that slots name already.
+    pub fn hold_again(&self, number: u32) {
+        self.lock().values[number as usize].n_slots += 1;
+    }
+
+    /// Whether slots name a value, wherever it is.
+    pub fn is_held(&self, number: u32) -> bool {
+        self.lock().values[number as usize].n_slots > 0
+    }
+
+    /// A tape slot no longer names a value; the last one frees it.
+    pub fn let_go(&self, number: u32) {
+        let freed = {
+            let mut state = self.lock();
+            let value = &mut state.values[number as usize];
+            value.n_slots -= 1;
+            if value.n_slots == 0 { value.kept.take() } else { None }
+        };
+        if let Some(storage) = freed {
+            storage.unkeep();
+        }
+    }
+
+    /// The storage of a value, if anybody holds it.
+    pub fn living(&self, number: u32) -> Option<Arc<Storage>> {
+        self.lock().values[number as usize].living.upgrade()
+    }
+
+    /// Whether the journal alone holds a value.
+    pub fn is_own(&self, number: u32) -> bool {
+        self.lock().values[number as usize].kept.as_ref().is_some_and(|kept| Arc::strong_count(kept) == 1)
+    }
+
+    /// What an observed step showed.
+    pub fn observed(&self) -> Option<Trace> {
+        let mut state = self.lock();
+        let observer = state.observer.take()?;
+        Some(observer.finish(&state.records, &state.values))
+    }
+}
+
+impl State {
+    /// Takes values out that are not to be kept any longer; they are dropped outside the lock.
+    fn take_kept(&mut self, numbers: &[u32]) -> SmallVec<[Arc<Storage>; 2]> {
+        numbers.iter().filter_map(|&number| self.values[number as usize].kept.take()).collect()
+    }
+}
+
+impl Record {
+    fn n_values(&self) -> u32 {
+        u32::from(self.n_outputs) + u32::from(self.n_extras)
+    }
+}
+
+/// Stands for an op and the shapes that it sees: equal for equal ones, on every machine.
+fn fingerprint(op: &OpRef, inputs: &[&Meta]) -> u64 {
+    let mut hash = 0xCBF2_9CE4_8422_2325u64;
+    let mut mix = |word: u64| hash = (hash ^ word).wrapping_mul(0x0000_0100_0000_01B3).rotate_left(23);
+    op.name().bytes().for_each(|byte| mix(u64::from(byte)));
+    for meta in inputs {
+        mix(meta.dtype as u64 + 1);
+        let shape: &Shape = meta.shape();
+        shape.iter().for_each(|&extent| mix(extent as u64 + 7));
+    }
+    hash
+}
