@@ -30,12 +30,10 @@ use crate::convolution::{Convolution, ConvolutionOperands};
 use crate::driver::{Cache, compiles};
 use crate::error::{Error, Result};
 use crate::gpu::MemoryInfo;
-use crate::kernel::{Grid, PRELUDE};
+use crate::kernel::Grid;
 use crate::matmul::{Matmul, MatmulOperands};
 use crate::pages::Pages;
 use crate::profile::Profile;
-
-use sha2::{Digest, Sha256};
 
 use module::{Compiler, Module};
 pub use pages::EmulatedPages;
@@ -67,27 +65,17 @@ pub(crate) fn open() -> Result<(Box<dyn Backend>, Profile)> {
     Ok((Box::new(backend), profile))
 }
 
-/// The variable that names architectures, such as `80,90`, for which NVRTC compiles the kernels that are built here, too:
-/// what runs on the host need not be CUDA C. The oldest has the fewest instructions and is for every kernel, the others are
-/// for those that [`is_for_all`] chooses.
+/// The variable that names architectures, such as `80,90`, for which NVRTC compiles every kernel that is built here, too:
+/// what runs on the host need not be CUDA C.
 const COMPILE_FOR: &str = "PLIMSOLL_COMPILE_FOR";
 
 fn architectures() -> Result<Vec<u32>> {
     let named = std::env::var(COMPILE_FOR).unwrap_or_default();
     let parse = |number: &str| number.trim().parse::<u32>();
     let numbers = named.split(',').filter(|number| !number.trim().is_empty()).map(parse);
-    let mut numbers = numbers.collect::<std::result::Result<Vec<u32>, _>>().map_err(|_| {
-        Error::new(format!("{COMPILE_FOR} is {named:?}; it is a list of numbers such as 80,90"))
-    })?;
-    numbers.sort_unstable();
-    Ok(numbers)
-}
-
-/// Whether a kernel is compiled for every architecture: one that asks for it, one of bf16, in which there is one of every
-/// kind, and one in four of the others. What an architecture takes is taken by later ones; more would only take time.
-fn is_for_all(source: &str) -> bool {
-    let own = source.strip_prefix(PRELUDE).unwrap_or(source);
-    ["__CUDA_ARCH__", "bf16"].iter().any(|word| own.contains(word)) || Sha256::digest(source)[0] < 64
+    numbers
+        .collect::<std::result::Result<Vec<u32>, _>>()
+        .map_err(|_| Error::new(format!("{COMPILE_FOR} is {named:?}; it is a list of numbers such as 80,90")))
 }
 
 /// The host as a GPU.
@@ -104,10 +92,8 @@ struct Emulated {
 
 impl Backend for Emulated {
     fn build(&self, entry: &str, source: &str) -> Result<Function> {
-        for (position, &architecture) in self.architectures.iter().enumerate() {
-            if position == 0 || is_for_all(source) {
-                compiles(&self.cache, source, entry, architecture)?;
-            }
+        for &architecture in &self.architectures {
+            compiles(&self.cache, source, entry, architecture)?;
         }
         let module: &'static Module = self.compiler.build(entry, source)?;
         Ok(Function(std::ptr::from_ref(module) as usize))
