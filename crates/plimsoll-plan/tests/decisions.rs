@@ -151,7 +151,7 @@ fn in_a_family_peaks_rise_while_time_falls() {
         }
         let least = family.least();
         assert!(family.within(least).is_some() && family.within(least - 1).is_none(), "{name}");
-        assert!(family.within(u64::MAX).is_some_and(|member| member.decisions.is_none()), "{name}");
+        assert!(family.within(u64::MAX).is_some_and(|at| family.members()[at].decisions.is_none()), "{name}");
     }
 }
 

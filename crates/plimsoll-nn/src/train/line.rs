@@ -6,16 +6,19 @@
 //! depend on the limit, so a limit that is changed between steps takes another member. A step that no plan can keep under
 //! the limit is refused before it begins, with the least limit that works for it.
 
-use plimsoll_plan::{Family, Member, Played};
+use std::sync::Arc;
+
+use plimsoll_plan::{Family, Played, plan_offsets};
 use plimsoll_tensor::{
-    Course, DType, Decisions, Device, Error, Generator, Result, Shape, Step, Trace, with_shadows,
+    Course, DType, Decisions, Device, Error, ErrorKind, Generator, OffsetPlan, Planned, Result, Shape, Stats,
+    Step, with_shadows,
 };
 
 use super::examples::Pair;
 use super::step::Stepper;
 
-/// How many signatures a run remembers plans for.
-const MOST_SIGNATURES: usize = 64;
+/// The most bytes of the heap for what is known of steps, roughly; what was not asked for longest goes first.
+const MOST_BYTES: usize = 8 << 20;
 
 /// What is known of the steps of a run.
 #[derive(Default)]
@@ -34,10 +37,12 @@ struct Signature {
 
 /// What is known of one kind of step.
 enum Known {
-    /// What it takes when everything is kept.
-    Natural(Played),
-    /// What it can be made to take.
-    Planned(Family),
+    /// It reads values, so it cannot be rehearsed without them: the guard keeps it under the limit.
+    Unforeseen,
+    /// What it takes when everything is kept, and where its blocks lie then.
+    Natural(Played, OffsetPlan),
+    /// What it can be made to take, and the way that was taken last: its number and where its blocks lie.
+    Planned(Family, Option<(usize, OffsetPlan)>),
 }
 
 impl Stepper {
@@ -47,7 +52,7 @@ impl Stepper {
     /// No course does.
     pub fn course(&mut self, pair: &Pair) -> Result<Course> {
         let device = pair.inputs.device();
-        let Some(limit) = device.pool().limit() else { return Ok(Course::Free) };
+        let Some(limit) = device.pool().limit() else { return Ok(Course::default()) };
         let signature = Signature {
             inputs: (*pair.inputs.shape(), pair.inputs.dtype()),
             labels: (*pair.labels.shape(), pair.labels.dtype()),
@@ -55,34 +60,91 @@ impl Stepper {
         };
         let known = match self.line.take(&signature) {
             Some(known) => known,
-            None => Known::Natural(self.rehearse(&device, pair, Rehearsal::Natural)?.0),
+            None => match self.placed(&device, pair, None) {
+                Ok((natural, offsets)) => Known::Natural(natural, offsets),
+                Err(error) if matches!(error.kind(), ErrorKind::Ghost { .. }) => Known::Unforeseen,
+                Err(error) => return Err(error),
+            },
         };
-        let known = match known {
-            Known::Natural(played) if played.committed > limit.get() => {
-                Known::Planned(self.family(&device, pair)?)
+        let mut known = match known {
+            Known::Natural(played, _) if played.committed > limit.get() => {
+                Known::Planned(self.family(&device, pair)?, None)
             }
             known => known,
         };
-        let course = known.within(limit.get());
+        let course = self.within(&device, pair, limit.get(), &mut known);
         self.line.put(signature, known);
         course
     }
 
-    /// The ways in which a step with this batch can be made.
-    pub fn family(&mut self, device: &Device, pair: &Pair) -> Result<Family> {
-        let (natural, trace) = self.rehearse(device, pair, Rehearsal::Observed)?;
-        Family::new(&trace.unwrap_or_default(), natural, |decisions| {
-            Ok(Some(self.rehearse(device, pair, Rehearsal::Planned(decisions))?.0))
-        })
+    /// The course that commits no more than `limit` bytes.
+    fn within(&mut self, device: &Device, pair: &Pair, limit: u64, known: &mut Known) -> Result<Course> {
+        let (family, taken) = match known {
+            Known::Unforeseen => return Ok(Course::default()),
+            Known::Natural(_, offsets) => {
+                return Ok(Course { decisions: None, offsets: Some(offsets.clone()) });
+            }
+            Known::Planned(family, taken) => (family, taken),
+        };
+        let Some(way) = family.within(limit) else { return Err(self.refusal(device, pair, limit, family)?) };
+        let decisions = family.members()[way].decisions.clone();
+        let offsets = match taken {
+            Some((last, offsets)) if *last == way => offsets.clone(),
+            _ => self.placed(device, pair, decisions.as_ref())?.1,
+        };
+        *taken = Some((way, offsets.clone()));
+        Ok(Course { decisions, offsets: Some(offsets) })
     }
 
-    /// Makes a step on a ghost of the device as it is, with no limit; nothing real changes.
-    fn rehearse(
+    /// The error of a limit under which no way to make a step fits, with who holds what in the leanest one.
+    fn refusal(&mut self, device: &Device, pair: &Pair, limit: u64, family: &Family) -> Result<Error> {
+        let decisions = family.members().first().and_then(|member| member.decisions.clone());
+        let course = Course { decisions, offsets: None };
+        let stats =
+            self.rehearse(device, pair, |stepper, ghost, pair| stepper.step_on(ghost, &course, pair))?.1;
+        let natural = family.members().last().map_or(0, |member| member.played.committed);
+        Ok(Error::limit(limit, family.least(), natural, stats.peak_rows))
+    }
+
+    /// The ways in which a step with this batch can be made.
+    pub fn family(&mut self, device: &Device, pair: &Pair) -> Result<Family> {
+        let natural = self.placed(device, pair, None)?.0;
+        let observe = |stepper: &mut Stepper, ghost: &Device, pair: &Pair| {
+            Ok(Step::observed(ghost, || stepper.step_inside(ghost, pair))?.1)
+        };
+        let trace = self.rehearse(device, pair, observe)?.0;
+        Family::new(&trace, natural, |decisions| Ok(Some(self.placed(device, pair, Some(decisions))?.0)))
+    }
+
+    /// Plans where the blocks of a step lie, and what it takes then.
+    fn placed(
         &mut self,
         device: &Device,
         pair: &Pair,
-        rehearsal: Rehearsal<'_>,
-    ) -> Result<(Played, Option<Trace>)> {
+        decisions: Option<&Arc<Decisions>>,
+    ) -> Result<(Played, OffsetPlan)> {
+        let course = Course { decisions: decisions.cloned(), offsets: None };
+        let traced = |stepper: &mut Stepper, ghost: &Device, pair: &Pair| {
+            ghost.pool().start_trace();
+            let stepped = stepper.step_on(ghost, &course, pair);
+            let trace = ghost.pool().take_trace();
+            stepped.map(|()| plan_offsets(&trace).plan)
+        };
+        let offsets = self.rehearse(device, pair, traced)?.0;
+        let course = Course { offsets: Some(offsets.clone()), ..course };
+        let stats =
+            self.rehearse(device, pair, |stepper, ghost, pair| stepper.step_on(ghost, &course, pair))?.1;
+        Ok((Played { peak: stats.peak_in_use, committed: stats.peak_committed }, offsets))
+    }
+
+    /// Makes a step on a ghost of the device as it is, with no limit; nothing real changes. Returns what the ghost's pool
+    /// says of it, too.
+    fn rehearse<R>(
+        &mut self,
+        device: &Device,
+        pair: &Pair,
+        step: impl FnOnce(&mut Stepper, &Device, &Pair) -> Result<R>,
+    ) -> Result<(R, Stats)> {
         let ghost = device.ghost();
         ghost.set_limit(None)?;
         // Under the limit, free pages would go back before the step failed for want of them.
@@ -92,51 +154,22 @@ impl Stepper {
         let mut variables = self.model.variables();
         variables.extend(self.optimizer.variables());
         let shadows = Pair { inputs: pair.inputs.shadow(&ghost), labels: pair.labels.shadow(&ghost) };
-        let played = with_shadows(&variables, &ghost, || match rehearsal {
-            Rehearsal::Natural => self.step_on(&ghost, &Course::Free, &shadows).map(|()| None),
-            Rehearsal::Planned(decisions) => {
-                let course = Course::Planned(decisions.clone().into());
-                self.step_on(&ghost, &course, &shadows).map(|()| None)
-            }
-            Rehearsal::Observed => {
-                let ((), trace) = Step::observed(&ghost, || self.step_inside(&ghost, &shadows))?;
-                Ok(Some(trace))
-            }
-        });
+        let stepped = with_shadows(&variables, &ghost, || step(self, &ghost, &shadows));
         generator.make_current();
-        let trace = played?;
-        let stats = ghost.stats();
-        let natural = |trace: &Trace| trace.natural_peak();
-        let peak = trace.as_ref().map_or(stats.peak_in_use, natural);
-        Ok((Played { peak, committed: stats.peak_committed }, trace))
+        Ok((stepped?, ghost.stats()))
     }
 }
 
-/// How a step is rehearsed.
-enum Rehearsal<'a> {
-    /// As it is.
-    Natural,
-    /// As it is, with notes for a planner.
-    Observed,
-    /// As decided.
-    Planned(&'a Decisions),
-}
-
 impl Known {
-    /// The course that commits no more than `limit` bytes.
-    fn within(&self, limit: u64) -> Result<Course> {
+    /// The bytes of the heap that it takes, roughly.
+    fn heap_bytes(&self) -> usize {
+        let of = |offsets: &OffsetPlan| offsets.entries().len() * 2 * size_of::<Planned>();
         match self {
-            Known::Natural(_) => Ok(Course::Free),
-            Known::Planned(family) => match family.within(limit) {
-                Some(Member { decisions: None, .. }) => Ok(Course::Free),
-                Some(Member { decisions: Some(decisions), .. }) => {
-                    Ok(Course::Planned(decisions.clone().into()))
-                }
-                None => {
-                    let natural = family.members().last().map_or(0, |member| member.played.committed);
-                    Err(Error::limit(limit, family.least(), natural))
-                }
-            },
+            Known::Unforeseen => 0,
+            Known::Natural(_, offsets) => of(offsets),
+            Known::Planned(family, taken) => {
+                family.heap_bytes() + taken.as_ref().map_or(0, |(_, offsets)| of(offsets))
+            }
         }
     }
 }
@@ -148,9 +181,10 @@ impl Line {
     }
 
     fn put(&mut self, signature: Signature, known: Known) {
-        if self.known.len() == MOST_SIGNATURES {
-            self.known.remove(0);
-        }
         self.known.push((signature, known));
+        let mut bytes: usize = self.known.iter().map(|(_, known)| known.heap_bytes()).sum();
+        while bytes > MOST_BYTES && self.known.len() > 1 {
+            bytes -= self.known.remove(0).1.heap_bytes();
+        }
     }
 }

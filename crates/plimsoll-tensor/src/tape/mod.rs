@@ -22,7 +22,7 @@ use smallvec::SmallVec;
 use crate::context;
 use crate::error::{Error, Result};
 use crate::execute::Arg;
-use crate::journal::{Course, Journal};
+use crate::journal::Journal;
 use crate::op::{Extra, Form, Keep, OpRef};
 use crate::step::Step;
 use crate::storage::Storage;
@@ -240,7 +240,7 @@ impl TapeCore {
     fn begin_journal(&self) {
         let mut journal = self.journal.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         if journal.is_none() && !Step::is_open() {
-            *journal = Journal::for_device(&context::device(), &Course::Free);
+            *journal = Journal::on(&context::device(), None);
         }
     }
 
@@ -305,6 +305,7 @@ impl TapeCore {
             generation: self.generation(),
             seq: self.next_seq(),
             op: None,
+            scope: "",
             parents: SmallVec::new(),
             kept: SmallVec::new(),
             inputs: SmallVec::new(),
@@ -327,6 +328,7 @@ impl TapeCore {
             generation: self.generation(),
             seq: self.next_seq(),
             op: Some(record.op.clone()),
+            scope: context::scope_name(record.op.name()),
             parents: record.edges.iter().cloned().collect(),
             kept,
             inputs: record.args.iter().map(|arg| (*arg.meta().shape(), arg.meta().dtype)).collect(),
