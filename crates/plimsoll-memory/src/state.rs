@@ -269,7 +269,7 @@ impl State {
     pub(crate) fn begin_planned_step(&mut self, source: &dyn Source, plan: &OffsetPlan, thread: ThreadMark) {
         if self.step.depth == 0
             && plan.bytes() > 0
-            && let Ok(extent) = self.map.take_extent(source, Region::Step, plan.bytes())
+            && let Ok(extent) = self.map.take_range(source, plan.bytes())
         {
             let start = self.map.extents[Region::Step as usize].start(extent);
             self.step.plan = Some(Following::new(plan.clone(), extent, start));
