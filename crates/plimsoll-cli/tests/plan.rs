@@ -152,11 +152,12 @@ fn a_resumed_run_is_as_planned() {
 
 #[test]
 fn runs_under_a_limit_are_as_planned() {
-    let least =
-        number(&last("plan fashion --data random --batch 24 --steps 5 --device cpu"), "least_limit_bytes");
-    let (natural, _) = is_exact("fashion --data random --batch 24 --steps 5");
-    for limit in [least, least + (2 << 20), natural.next_multiple_of(2 << 20)] {
-        let (_, committed) = is_exact(&format!("fashion --data random --batch 24 --steps 5 --limit {limit}"));
+    let run = "fashion --data random --batch 24 --steps 5";
+    let plan = last(&format!("plan {run} --device cpu"));
+    let (least, natural) = (number(&plan, "least_limit_bytes"), number(&plan, "committed_bytes"));
+    assert!(least < natural, "{plan}");
+    for limit in [least, least + (2 << 20), natural] {
+        let (_, committed) = is_exact(&format!("{run} --limit {limit}"));
         assert!(committed <= limit);
     }
 }

@@ -13,18 +13,17 @@ pub fn largest<E>(
     guess: usize,
     mut fits: impl FnMut(usize) -> Result<bool, E>,
 ) -> Result<usize, E> {
-    let (mut works, mut fails) = (0, most.saturating_add(1));
+    let (mut works, mut fails) = (0, None);
     let mut next = guess.clamp(1, most.max(1));
-    while works + 1 < fails {
+    while works < most && fails != Some(works + 1) {
         match fits(next)? {
             true => works = next,
-            false => fails = next,
+            false => fails = Some(next),
         }
-        let is_bounded = fails <= most;
-        next = match (works, is_bounded) {
-            (works, false) => works.saturating_mul(2).clamp(works + 1, most.max(works + 1)),
-            (0, true) => (fails / 2).max(1),
-            (works, true) => works + (fails - works) / 2,
+        next = match fails {
+            None => works.saturating_mul(2).min(most),
+            Some(fails) if works == 0 => (fails / 2).max(1),
+            Some(fails) => works + (fails - works) / 2,
         };
     }
     Ok(works)
