@@ -56,8 +56,8 @@ pub struct PlanEvent {
     pub holders: Vec<Holder>,
     /// How long the longest step takes, by formula.
     pub predicted_step_ms: f64,
-    /// The work that is done again to save memory; none can be yet.
-    pub recomputed_flops: Option<u64>,
+    /// The work that the whole run does again to save memory.
+    pub recomputed_flops: u64,
     /// What is moved elsewhere to save memory; nothing can be yet.
     pub offloaded_bytes: Option<u64>,
 }
@@ -159,7 +159,7 @@ pub struct EndEvent {
     pub limit_bytes: Option<u64>,
     /// Who set the limit.
     pub limit_from: LimitFrom,
-    /// Ops that were run again to save memory; none can be yet.
+    /// Ops that were run again to save memory.
     pub recomputed_ops: Option<u64>,
     /// Their work.
     pub recomputed_flops: Option<u64>,

@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use plimsoll::nn::plan::RunError;
 use plimsoll::{Error, ErrorKind};
 
 /// The exit codes of the program, which scripts rely on.
@@ -26,22 +27,29 @@ pub struct Failure {
     pub exit: Exit,
     /// What is wrong, and what would work.
     pub message: String,
+    /// The limit that would have been enough, if that is known.
+    pub enough: Option<u64>,
 }
 
 impl Failure {
+    /// A failure with that number.
+    pub fn with(exit: Exit, message: impl Into<String>) -> Failure {
+        Failure { exit, message: message.into(), enough: None }
+    }
+
     /// Something without a number of its own.
     pub fn other(message: impl Into<String>) -> Failure {
-        Failure { exit: Exit::Other, message: message.into() }
+        Failure::with(Exit::Other, message)
     }
 
     /// A bad option.
     pub fn options(message: impl Into<String>) -> Failure {
-        Failure { exit: Exit::Options, message: message.into() }
+        Failure::with(Exit::Options, message)
     }
 
     /// A file that cannot be used.
     pub fn file(message: impl Into<String>) -> Failure {
-        Failure { exit: Exit::File, message: message.into() }
+        Failure::with(Exit::File, message)
     }
 }
 
@@ -51,9 +59,19 @@ impl fmt::Display for Failure {
     }
 }
 
+impl RunError for Failure {
+    fn is_over_limit(&self) -> bool {
+        self.exit == Exit::Limit
+    }
+
+    fn enough(&self) -> Option<u64> {
+        self.enough
+    }
+}
+
 impl From<Error> for Failure {
     fn from(error: Error) -> Failure {
-        Failure { exit: exit_of(&error), message: error.to_string() }
+        Failure { enough: error.enough(), ..Failure::with(exit_of(&error), error.to_string()) }
     }
 }
 

@@ -8,16 +8,10 @@ use plimsoll::Device;
 use plimsoll::nn::plan::{Peaks, RunError, least_limit, predict};
 use plimsoll_memory::Bytes;
 
-use crate::failure::{Exit, Failure};
+use crate::failure::Failure;
 use crate::options::TrainOptions;
 use crate::prepared::Prepared;
 use crate::recipe::Recipe;
-
-impl RunError for Failure {
-    fn is_over_limit(&self) -> bool {
-        self.exit == Exit::Limit
-    }
-}
 
 /// The whole run on the current device, with nobody told of it; for ghosts.
 ///

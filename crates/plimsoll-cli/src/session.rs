@@ -98,10 +98,10 @@ pub fn host_limit(asked: &[Option<Size>]) -> Result<Limit, Failure> {
 /// Refuses a limit under which nothing fits.
 pub fn checked(limit: Limit) -> Result<Limit, Failure> {
     match limit.bytes {
-        Some(0) => Err(Failure {
-            exit: Exit::Limit,
-            message: "a limit of 0 bytes leaves room for nothing; the least that can work is 2MiB".to_owned(),
-        }),
+        Some(0) => {
+            let message = "a limit of 0 bytes leaves room for nothing; the least that can work is 2MiB";
+            Err(Failure::with(Exit::Limit, message))
+        }
         _ => Ok(limit),
     }
 }

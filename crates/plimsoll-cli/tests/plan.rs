@@ -157,8 +157,13 @@ fn runs_under_a_limit_are_as_planned() {
     let (least, natural) = (number(&plan, "least_limit_bytes"), number(&plan, "committed_bytes"));
     assert!(least < natural, "{plan}");
     for limit in [least, least + (2 << 20), natural] {
-        let (_, committed) = is_exact(&format!("{run} --limit {limit}"));
+        let (peak, committed) = is_exact(&format!("{run} --limit {limit}"));
         assert!(committed <= limit);
+        let end = last(&format!("train {run} --limit {limit} --device cpu"));
+        let plan = last(&format!("plan {run} --limit {limit} --device cpu"));
+        assert_eq!((number(&plan, "peak_bytes"), number(&plan, "committed_bytes")), (peak, committed));
+        assert_eq!(plan["recomputed_flops"], end["recomputed_flops"]);
+        assert_eq!(number(&plan, "recomputed_flops") > 0, limit < natural, "{plan}");
     }
 }
 

@@ -96,7 +96,7 @@ impl Run {
 
 fn peaks(device: &Device) -> Peaks {
     let stats = device.stats();
-    Peaks { in_use: stats.peak_in_use, committed: stats.peak_committed }
+    Peaks { in_use: stats.peak_in_use, committed: stats.peak_committed, owners: stats.peak_rows }
 }
 
 #[test]

@@ -5,7 +5,6 @@
 //! longer, and each takes a moment to start. What it does not know, such as caches and kernels that are too small to fill
 //! a GPU, makes it too fast for small models.
 
-use plimsoll_cpu::{simd, threads};
 use plimsoll_cuda::Profile;
 
 use crate::device::Device;
@@ -16,11 +15,12 @@ use crate::op::Cost;
 const COMPUTING_SHARE: f64 = 0.6;
 const MOVING_SHARE: f64 = 0.8;
 
-/// What a core does in a nanosecond: operations on float32 in large products by the width of its vectors (80 is what
-/// products reach on desktop cores with 256 bits), bytes read and written, and the nanoseconds that an op takes to start.
-const OPERATIONS_OF_CORE: [f64; 3] = [20.0, 80.0, 120.0];
-const BYTES_OF_CORE: f64 = 8.0;
-const START_ON_CPU: f64 = 1_000.0;
+/// What a CPU does in a nanosecond: operations on float32 in large products, bytes read and written; and the nanoseconds that
+/// an op takes to start. These are two desktop cores with vectors of 256 bits. What a limit makes a run compute again depends
+/// on them, so they are the same on every machine and for every number of threads.
+const CPU_OPERATIONS: f64 = 150.0;
+const CPU_BYTES: f64 = 16.0;
+const CPU_START: f64 = 1_000.0;
 
 impl Device {
     /// How long an op takes here, in nanoseconds: see the module.
@@ -47,18 +47,10 @@ fn gpu_rates(profile: &Profile, dtype: Option<DType>) -> (f64, f64, f64) {
     (per_nanosecond(operations, COMPUTING_SHARE), bytes, rates.launch_nanoseconds as f64)
 }
 
-/// The same for this machine's processor with the threads that kernels use. 16-bit numbers are computed as float32.
+/// The same for a CPU. 16-bit numbers are computed as float32.
 fn cpu_rates(dtype: Option<DType>) -> (f64, f64, f64) {
-    let width = match simd::level() {
-        simd::Level::Baseline => 0,
-        #[cfg(target_arch = "x86_64")]
-        simd::Level::V3 => 1,
-        #[cfg(target_arch = "x86_64")]
-        simd::Level::V4 => 2,
-    };
-    let cores = threads::n_threads() as f64;
-    let narrower = if dtype == Some(DType::F64) { 2.0 } else { 1.0 };
-    (cores * OPERATIONS_OF_CORE[width] / narrower, cores * BYTES_OF_CORE, START_ON_CPU)
+    let width = if dtype == Some(DType::F64) { 2.0 } else { 1.0 };
+    (CPU_OPERATIONS / width, CPU_BYTES, CPU_START)
 }
 
 #[cfg(test)]

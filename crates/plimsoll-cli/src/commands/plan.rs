@@ -82,7 +82,7 @@ fn largest_batch(recipe: &Recipe, training: &TrainOptions, target: &Target) -> R
     match (found, refused) {
         (0, refused) => {
             let message = format!("no batch fits the limit, not even one of {least}");
-            let refused = refused.unwrap_or(Failure { exit: Exit::Limit, message });
+            let refused = refused.unwrap_or_else(|| Failure::with(Exit::Limit, message));
             Err(with_least_limit(refused, recipe, &with_batch(training, least), &target.device))
         }
         (found, _) => Ok(Largest { batch: least + found - 1, is_all: found == most - least + 1 }),
@@ -151,7 +151,7 @@ fn event(recipe: &Recipe, target: &Target, batch: usize, planned: &Plan, least: 
         peak_at: PeakAt { step: at.step, phase: at.phase, layer: at.layer, op: at.op },
         holders: planned.holders.iter().take(N_HOLDERS).map(holder).collect(),
         predicted_step_ms: planned.step_nanoseconds as f64 / 1e6,
-        recomputed_flops: None,
+        recomputed_flops: planned.repeated.flops,
         offloaded_bytes: None,
     }
 }

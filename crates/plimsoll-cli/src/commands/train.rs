@@ -47,7 +47,7 @@ pub fn run(recipes: &[Recipe], options: &TrainOptions) -> Result<(), Failure> {
     match ended.history.stopped.as_deref() {
         Some(INTERRUPTED) => {
             let message = format!("{INTERRUPTED} after step {}", ended.history.steps);
-            Err(Failure { exit: Exit::Interrupted, message })
+            Err(Failure::with(Exit::Interrupted, message))
         }
         _ => Ok(()),
     }
@@ -148,8 +148,8 @@ fn end_event(recipe: &Recipe, session: &Session, told: Told) -> EndEvent {
         outside_bytes: told.outside.map(Outside::bytes),
         limit_bytes: session.limit.bytes,
         limit_from: session.limit.from,
-        recomputed_ops: None,
-        recomputed_flops: None,
+        recomputed_ops: Some(session.device.repeated().ops),
+        recomputed_flops: Some(session.device.repeated().flops),
         offloaded_bytes: None,
         median_step_ms: told.median_ms,
         released_bytes: 0,

@@ -41,13 +41,13 @@ mod study;
 use std::fmt;
 
 use plimsoll_memory::{GRANULE, Holder, Rows};
-use plimsoll_tensor::{Bytes, Device, Error, Generator};
+use plimsoll_tensor::{Bytes, Device, Error, ErrorKind, Generator, Repeated};
 
 pub use largest::largest;
 pub use study::{Moment, PeakAt};
 pub(crate) use study::{STEP, Study};
 
-use crate::train::rehearse;
+use crate::train::{Rehearsed, rehearse};
 
 /// What a run will need.
 #[derive(Clone, Debug)]
@@ -72,6 +72,8 @@ pub struct Plan {
     pub timeline: Vec<Moment>,
     /// How long the longest step takes, by formula.
     pub step_nanoseconds: u64,
+    /// What the whole run computes again to keep the limit.
+    pub repeated: Repeated,
 }
 
 impl Plan {
@@ -88,17 +90,29 @@ pub struct Peaks {
     pub in_use: u64,
     /// The most bytes committed at a time.
     pub committed: u64,
+    /// Who owns the bytes in use then; the rows add up.
+    pub owners: Rows,
 }
 
 /// An error of a run, of which a plan must know one thing.
 pub trait RunError: From<Error> + fmt::Display {
     /// Whether the run could not be kept within the device's memory.
     fn is_over_limit(&self) -> bool;
+
+    /// The limit that would have done for the step at which the run ended, if the error knows it.
+    fn enough(&self) -> Option<u64>;
 }
 
 impl RunError for Error {
     fn is_over_limit(&self) -> bool {
         self.is_out_of_memory()
+    }
+
+    fn enough(&self) -> Option<u64> {
+        match self.kind() {
+            ErrorKind::Limit { least, .. } => Some(*least),
+            _ => None,
+        }
     }
 }
 
@@ -135,11 +149,17 @@ pub fn least_limit<E: RunError>(device: &Device, mut run: impl FnMut() -> Result
     let (natural, _) = rehearsed(device, None, None, &mut run)?;
     // A run that commits so much never meets that limit, and nothing runs without memory.
     let (mut works, mut fails) = (natural.committed.div_ceil(granule), 0);
+    // A refusal that knows what would have been enough is worth more than half of what is left, and so is the question
+    // whether one granule less would do where that worked.
+    let mut promising = None;
     while works > fails + 1 {
-        let between = fails + (works - fails) / 2;
-        match rehearsed(device, Some(Bytes::new(between * granule)), None, &mut run) {
-            Ok(_) => works = between,
-            Err(error) if error.is_over_limit() => fails = between,
+        let tried = promising.unwrap_or(fails + (works - fails) / 2).clamp(fails + 1, works - 1);
+        match rehearsed(device, Some(Bytes::new(tried * granule)), None, &mut run) {
+            Ok(_) => (works, promising) = (tried, promising.map(|tried| tried - 1)),
+            Err(error) if error.is_over_limit() => {
+                fails = tried;
+                promising = error.enough().map(|enough| enough.div_ceil(granule));
+            }
             Err(error) => return Err(error),
         }
     }
@@ -153,27 +173,21 @@ fn studied<E: RunError>(
     run: impl FnOnce() -> Result<(), E>,
 ) -> Result<Plan, E> {
     let study = Study::new(&device.snapshot());
-    let (peaks, rehearsed) = rehearsed(device, limit, Some(study), run)?;
-    let Rehearsed { owners, study } = rehearsed;
+    let (peaks, Rehearsed { study, repeated }) = rehearsed(device, limit, Some(study), run)?;
     let study = study.unwrap_or_default();
     Ok(Plan {
         peak_bytes: peaks.in_use,
         committed_bytes: peaks.committed,
         limit: limit.map(Bytes::get),
         refusal: None,
-        owners,
+        owners: peaks.owners,
         layers: study.layers(),
         peak_at: study.peak_at(),
         holders: study.holders(),
         step_nanoseconds: study.step_nanoseconds(),
+        repeated,
         timeline: study.into_timeline(),
     })
-}
-
-/// What is left of a rehearsal besides its peaks.
-struct Rehearsed {
-    owners: Rows,
-    study: Option<Study>,
 }
 
 /// Makes a run on a ghost of the device as it is.
@@ -187,10 +201,10 @@ fn rehearsed<E: RunError>(
     ghost.set_limit(limit)?;
     ghost.pool().reset_peaks();
     let generator = Generator::current();
-    let (result, study) = rehearse(&ghost, study, run);
+    let (result, rehearsed) = rehearse(&ghost, study, run);
     generator.make_current();
     result?;
     let stats = ghost.stats();
-    let peaks = Peaks { in_use: stats.peak_in_use, committed: stats.peak_committed };
-    Ok((peaks, Rehearsed { owners: stats.peak_rows, study }))
+    let peaks = Peaks { in_use: stats.peak_in_use, committed: stats.peak_committed, owners: stats.peak_rows };
+    Ok((peaks, rehearsed))
 }

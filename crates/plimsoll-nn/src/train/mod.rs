@@ -61,7 +61,7 @@ pub use examples::{Epoch, Examples, Pair};
 use line::Line;
 use pending::{Numbers, Pending};
 use rehearsal::Rounds;
-pub(crate) use rehearsal::rehearse;
+pub(crate) use rehearsal::{Rehearsed, rehearse};
 use step::{Stepper, in_batch};
 
 /// When a run is complete. Both count from its very beginning, resumed or not.

@@ -15,7 +15,7 @@
 
 use std::cell::RefCell;
 
-use plimsoll_tensor::Device;
+use plimsoll_tensor::{Device, Repeated};
 
 use crate::plan::Study;
 
@@ -28,15 +28,29 @@ thread_local! {
 struct Stage {
     ghost: Device,
     study: Option<Study>,
+    /// What the rounds that were passed over would have computed again to keep the limit.
+    passed: Repeated,
+}
+
+impl Stage {
+    /// What has been computed again so far, by rounds that were gone through and by those that were not.
+    fn repeated(&self) -> Repeated {
+        let (gone, passed) = (self.ghost.repeated(), self.passed);
+        Repeated { ops: gone.ops + passed.ops, flops: gone.flops + passed.flops }
+    }
+}
+
+/// What is left of a rehearsal.
+pub(crate) struct Rehearsed {
+    /// What was noted, if anything was.
+    pub study: Option<Study>,
+    /// What the whole run computes again to keep the limit.
+    pub repeated: Repeated,
 }
 
 /// Calls `run`, which makes a whole run, with `ghost` as the current device and repetitions passed over. With a study, the
 /// pool's trace is taken to it piece by piece.
-pub(crate) fn rehearse<R>(
-    ghost: &Device,
-    study: Option<Study>,
-    run: impl FnOnce() -> R,
-) -> (R, Option<Study>) {
+pub(crate) fn rehearse<R>(ghost: &Device, study: Option<Study>, run: impl FnOnce() -> R) -> (R, Rehearsed) {
     /// Ends the rehearsal, also if the run panics, and takes up the one around it.
     struct Restored(Option<Stage>);
     impl Drop for Restored {
@@ -48,16 +62,17 @@ pub(crate) fn rehearse<R>(
     if study.is_some() {
         ghost.pool().start_trace();
     }
-    let before = STAGE.replace(Some(Stage { ghost: ghost.clone(), study }));
-    let restored = Restored(before);
+    let stage = Stage { ghost: ghost.clone(), study, passed: Repeated::default() };
+    let restored = Restored(STAGE.replace(Some(stage)));
     let result = run();
     let stage = STAGE.take();
     drop(restored);
+    let repeated = stage.as_ref().map_or_else(Repeated::default, Stage::repeated);
     let study = stage.and_then(|stage| stage.study).map(|mut study| {
         study.take_in(&ghost.pool().take_trace());
         study
     });
-    (result, study)
+    (result, Rehearsed { study, repeated })
 }
 
 /// Whether the run that goes on is a rehearsal.
@@ -65,9 +80,9 @@ pub(super) fn is_on() -> bool {
     STAGE.with_borrow(Option::is_some)
 }
 
-/// The rounds of a loop so far, by the states in which they found the pool.
+/// The rounds of a loop so far, by the states in which they found the pool, with what had been computed again by then.
 pub(super) struct Rounds {
-    found: Vec<Found>,
+    found: Vec<(Found, Repeated)>,
     /// The requests that had been made when the last round began.
     n_requests: u64,
 }
