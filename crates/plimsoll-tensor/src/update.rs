@@ -171,7 +171,10 @@ fn commit(updates: LongList<Update>) -> Result<()> {
         }
     }
     for ((held, fresh), cell) in held.iter_mut().zip(fresh).zip(&cells) {
-        let Some(fresh) = fresh else { continue };
+        let Some(fresh) = fresh else {
+            held.0.overwritten();
+            continue;
+        };
         let (before, _) = std::mem::replace(&mut **held, (fresh, *cell.meta()));
         // Whoever still reads the old version keeps it; it is the variable's no longer.
         before.relabel(if before.is_kept() { Owner::Saved } else { Owner::Temporary });
@@ -197,5 +200,6 @@ fn fresh_place(cell: &Arc<VariableCell>, held: &Part) -> Result<Option<Arc<Stora
     // A variable made from a batch begins in lent memory, which is data; its own is a parameter's.
     let owner = if held.0.is_lent() { Owner::Parameters } else { held.0.owner() };
     let meta = cell.meta();
-    context::with_owner(owner, || Storage::new(&device_of(cell), meta.shape(), meta.dtype, "assign")).map(Some)
+    context::with_owner(owner, || Storage::new(&device_of(cell), meta.shape(), meta.dtype, "assign"))
+        .map(Some)
 }

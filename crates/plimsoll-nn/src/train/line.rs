@@ -8,7 +8,7 @@
 
 use plimsoll_plan::{Family, Member, Played};
 use plimsoll_tensor::{
-    Course, DType, Decisions, Device, Error, Generator, Result, Shape, Step, Trace, with_shadows,
+    Course, DType, Decisions, Device, Error, Generator, Result, Shape, Step, Trace, Variable, with_shadows,
 };
 
 use super::examples::Pair;
@@ -91,6 +91,10 @@ impl Stepper {
         let generator = Generator::current();
         let mut variables = self.model.variables();
         variables.extend(self.optimizer.variables());
+        // Under a mixed policy the update reads and writes the values in full precision, too.
+        let masters: Vec<Variable> =
+            variables.iter().filter_map(|variable| variable.master().cloned()).collect();
+        variables.extend(masters);
         let shadows = Pair { inputs: pair.inputs.shadow(&ghost), labels: pair.labels.shadow(&ghost) };
         let played = with_shadows(&variables, &ghost, || match rehearsal {
             Rehearsal::Natural => self.step_on(&ghost, &Course::Free, &shadows).map(|()| None),
@@ -129,7 +133,9 @@ impl Known {
             Known::Natural(_) => Ok(Course::Free),
             Known::Planned(family) => match family.within(limit) {
                 Some(Member { decisions: None, .. }) => Ok(Course::Free),
-                Some(Member { decisions: Some(decisions), .. }) => Ok(Course::Planned(decisions.clone().into())),
+                Some(Member { decisions: Some(decisions), .. }) => {
+                    Ok(Course::Planned(decisions.clone().into()))
+                }
                 None => {
                     let natural = family.members().last().map_or(0, |member| member.played.committed);
                     Err(Error::limit(limit, family.least(), natural))

@@ -54,9 +54,12 @@ impl Journal {
         let mut bytes = 0;
         {
             let mut state = self.lock();
+            let lasting = state.lasting();
             while bytes < need && state.n_evicted < MOST_REPEATS * state.records.len() {
-                let Some(number) = state.cheapest() else { break };
+                let Some(number) = state.cheapest(&lasting) else { break };
+                let roots = state.roots(number as u32, &lasting);
                 let value = &mut state.values[number];
+                value.roots = roots;
                 bytes += value.bytes;
                 freed.extend(value.kept.take());
                 state.n_evicted += 1;
@@ -70,9 +73,10 @@ impl Journal {
 impl State {
     /// The value that is best let go: one that the journal alone holds and that can be made again, with the least work
     /// per byte.
-    fn cheapest(&self) -> Option<usize> {
+    fn cheapest(&self, lasting: &[bool]) -> Option<usize> {
         let candidates = self.values.iter().enumerate().filter(|(_, value)| {
             value.bytes >= LEAST_BYTES
+                && lasting[value.record as usize]
                 && value.kept.as_ref().is_some_and(|kept| Arc::strong_count(kept) == 1)
         });
         let scored = candidates.filter_map(|(number, value)| {
@@ -100,10 +104,7 @@ impl State {
                         open.push(*input);
                     }
                     Source::Value(_) => {}
-                    Source::Variable { cell, version } => {
-                        cell.upgrade().filter(|cell| cell.version() == *version)?;
-                    }
-                    Source::Outside(storage) => _ = storage.upgrade()?,
+                    Source::Outside(outside) => _ = outside.present()?,
                 }
             }
         }

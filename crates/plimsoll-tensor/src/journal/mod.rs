@@ -14,6 +14,8 @@ mod again;
 mod course;
 mod guard;
 mod observe;
+mod roots;
+mod verify;
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
@@ -28,14 +30,15 @@ use crate::execute::Arg;
 use crate::op::{Extra, Meta, OpRef, Tensors};
 use crate::shape::Shape;
 use crate::storage::Storage;
-use crate::tensor::Data;
-use crate::variable::VariableCell;
 
 pub use course::Course;
 use course::Following;
 pub(crate) use guard::Guard;
+pub(crate) use verify::VERIFIES;
 
 use observe::Observer;
+use roots::Roots;
+use verify::Sums;
 
 /// How many operations take as long as moving a byte: about ten on the CPUs and GPUs of today.
 const OPERATIONS_PER_BYTE: u64 = 10;
@@ -54,6 +57,8 @@ struct State {
     observer: Option<Observer>,
     /// How many values the guard has let go.
     n_evicted: usize,
+    /// What the values were when they were first made, if what is made again is compared with it.
+    sums: Option<Sums>,
 }
 
 /// One op that ran.
@@ -84,10 +89,27 @@ struct Input {
 enum Source {
     /// A value of this journal.
     Value(u32),
-    /// A version of a variable.
-    Variable { cell: Weak<VariableCell>, version: u64 },
-    /// Something that was there before, such as the batch.
-    Outside(Weak<Storage>),
+    /// Something that was there before, such as the batch or a variable's value.
+    Outside(Outside),
+}
+
+/// A value that the journal did not see being made, and does not hold.
+#[derive(Clone)]
+struct Outside {
+    storage: Weak<Storage>,
+    /// How often the storage had been written over when it was read.
+    n_overwrites: u32,
+}
+
+impl Outside {
+    fn new(storage: &Arc<Storage>) -> Outside {
+        Outside { storage: Arc::downgrade(storage), n_overwrites: storage.n_overwrites() }
+    }
+
+    /// The value as it was read; nothing if it was dropped or written over since.
+    fn present(&self) -> Option<Arc<Storage>> {
+        self.storage.upgrade().filter(|storage| storage.n_overwrites() == self.n_overwrites)
+    }
 }
 
 /// One value that the step made.
@@ -101,19 +123,27 @@ struct Value {
     kept: Option<Arc<Storage>>,
     /// The value, for as long as anybody holds it.
     living: Weak<Storage>,
+    /// What it takes to make the value again, held while the value is away and no plan vouches for it.
+    roots: Roots,
 }
 
 impl Journal {
-    /// An empty journal that follows a course.
-    pub fn new(course: &Course) -> Arc<Journal> {
+    /// An empty journal that follows a course, and compares what it makes again with what was first made if told to.
+    fn new(course: &Course, verifies: bool) -> Arc<Journal> {
         static NEXT: AtomicU32 = AtomicU32::new(1);
         let (following, observer) = match course {
             Course::Free => (None, None),
             Course::Planned(decisions) => (Some(Following::new(decisions.clone())), None),
             Course::Observed(device) => (None, Some(Observer::new(device.clone()))),
         };
-        let state =
-            State { records: LongList::default(), values: LongList::default(), following, observer, n_evicted: 0 };
+        let state = State {
+            records: LongList::default(),
+            values: LongList::default(),
+            following,
+            observer,
+            n_evicted: 0,
+            sums: verifies.then(Sums::default),
+        };
         Arc::new(Journal { serial: NEXT.fetch_add(1, Ordering::Relaxed), state: Mutex::new(state) })
     }
 
@@ -122,7 +152,7 @@ impl Journal {
         if matches!(course, Course::Free) && device.pool().limit().is_none() {
             return None;
         }
-        let journal = Journal::new(course);
+        let journal = Journal::new(course, device.verifies() && !device.is_ghost());
         device.guard(&journal);
         Some(journal)
     }
@@ -135,10 +165,14 @@ impl Journal {
     pub fn begin(&self, op: &OpRef, inputs: &[&Meta]) {
         let mut state = self.lock();
         let position = state.records.len() as u32;
-        let released = match &mut state.following {
+        let State { following, .. } = &mut *state;
+        let (released, leaves_plan) = match following {
             Some(following) => following.begin(position, fingerprint(op, inputs)),
-            None => SmallVec::new(),
+            None => (SmallVec::new(), false),
         };
+        if leaves_plan {
+            state.hold_roots_of_absent();
+        }
         let dropped: SmallVec<[Arc<Storage>; 4]> =
             released.into_iter().filter_map(|number| state.values[number as usize].kept.take()).collect();
         let State { observer, values, .. } = &mut *state;
@@ -164,12 +198,23 @@ impl Journal {
         let metas: SmallVec<[&Meta; 3]> = args.iter().map(Arg::meta).collect();
         let output_metas: SmallVec<[&Meta; 2]> = outputs.iter().map(|output| output.meta()).collect();
         let cost = op.cost(&metas, &output_metas);
-        let made = outputs.iter().map(|output| output.data().value()).chain(extras.iter().map(|(_, made)| made));
+        let made =
+            outputs.iter().map(|output| output.data().value()).chain(extras.iter().map(|(_, made)| made));
         for storage in made {
             storage.set_tag(self.tag(state.values.len() as u32));
+            if let Some(sums) = &mut state.sums {
+                sums.note(storage);
+            }
             let bytes = rounded_size(storage.n_bytes() as u64);
             let living = Arc::downgrade(storage);
-            state.values.push(Value { record, bytes, n_slots: 0, kept: None, living });
+            state.values.push(Value {
+                record,
+                bytes,
+                n_slots: 0,
+                kept: None,
+                living,
+                roots: Roots::default(),
+            });
         }
         state.records.push(Record {
             op: op.clone(),
@@ -187,15 +232,13 @@ impl Journal {
         }
     }
 
-    /// What a record says about an input. A variable that was assigned in this step reads as the value assigned.
+    /// What a record says about an input: the value that the op read, wherever it came from. A variable that is assigned
+    /// later, at once or at the step's end, does not change that.
     fn input(&self, arg: &Arg<'_>) -> Input {
         let (storage, meta) = (arg.storage(), *arg.meta());
-        let source = match (self.number(storage), arg.tensor().map(|tensor| tensor.data())) {
-            (Some(number), _) => Source::Value(number),
-            (None, Some(Data::Variable(cell))) => {
-                Source::Variable { cell: Arc::downgrade(cell), version: cell.version() }
-            }
-            (None, _) => Source::Outside(Arc::downgrade(storage)),
+        let source = match self.number(storage) {
+            Some(number) => Source::Value(number),
+            None => Source::Outside(Outside::new(storage)),
         };
         Input { source, meta }
     }
@@ -239,11 +282,14 @@ impl Journal {
 
     /// A tape slot no longer names a value; the last one frees it.
     pub fn let_go(&self, number: u32) {
-        let freed = {
+        let (freed, _roots) = {
             let mut state = self.lock();
             let value = &mut state.values[number as usize];
             value.n_slots -= 1;
-            if value.n_slots == 0 { value.kept.take() } else { None }
+            match value.n_slots {
+                0 => (value.kept.take(), std::mem::take(&mut value.roots)),
+                _ => (None, Roots::default()),
+            }
         };
         if let Some(storage) = freed {
             storage.unkeep();
