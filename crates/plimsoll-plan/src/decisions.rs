@@ -11,8 +11,10 @@ pub struct Decisions {
     pub fingerprints: Vec<u64>,
     /// For each value, whether forward lets it go.
     pub dropped: Vec<bool>,
-    /// Values (position, number) that were there when backward asked for them at a position, and go after it.
-    pub released: HashSet<(u32, u32)>,
+    /// Values (position, number) that have been read, and go when the op at that position begins.
+    pub released_before: HashSet<(u32, u32)>,
+    /// Values (position, number) that the op at that position reads, and that go when it has ended.
+    pub released_after: HashSet<(u32, u32)>,
     /// Values (position, number) that are computed again at a position and stay for later readers.
     pub retained: HashSet<(u32, u32)>,
     /// The records that are repeated, each as often as that.

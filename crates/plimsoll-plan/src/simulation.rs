@@ -30,8 +30,10 @@ pub fn decide(trace: &Trace, target: u64, patience: f64) -> Option<Decisions> {
 enum Since {
     /// It was made.
     Made,
-    /// It was there when backward asked for it at that position.
+    /// Backward asked for it at that position, so that the op there reads it.
     Asked(u32),
+    /// A chain that ran again before that position read it.
+    Read(u32),
     /// It was made again at that position.
     Repeated(u32),
 }
@@ -62,6 +64,10 @@ struct Walk<'a> {
     time_before: Vec<u64>,
     /// The values from which on backward alone holds them, by position.
     becoming_alone: HashMap<u32, Vec<u32>>,
+    /// Values that were made again before the present op without staying; whether one stays is said once per position.
+    given_up: Vec<u32>,
+    /// Values that were made again for the present op alone.
+    passing: Vec<u32>,
     n_repeats: HashMap<u32, u32>,
     mark: Vec<u32>,
     stamp: u32,
@@ -96,6 +102,8 @@ impl<'a> Walk<'a> {
             absent: 0,
             time_before,
             becoming_alone,
+            given_up: Vec::new(),
+            passing: Vec::new(),
             n_repeats: HashMap::new(),
             mark: vec![0; trace.records.len()],
             stamp: 0,
@@ -122,6 +130,11 @@ impl<'a> Walk<'a> {
             self.let_go(number);
         }
         self.decisions.expected_peak = self.decisions.expected_peak.max(peak - self.absent.min(peak));
+        self.given_up.clear();
+        for number in std::mem::take(&mut self.passing) {
+            self.here[number as usize] = false;
+            self.absent += self.trace.values[number as usize].bytes;
+        }
         let trace = self.trace;
         self.held.retain(|&number| {
             trace.values[number as usize].fetches.last().is_some_and(|&last| last > position)
@@ -151,9 +164,8 @@ impl<'a> Walk<'a> {
             }
             let Some(next) = value.next_fetch(position) else { continue };
             let away = (self.time_before[next as usize] - self.time_before[position as usize]) as f64 + 1.0;
-            let score = self.time_to_repeat(number, next) as f64
-                / value.bytes as f64
-                / away.powf(self.patience);
+            let score =
+                self.time_to_repeat(number, next) as f64 / value.bytes as f64 / away.powf(self.patience);
             if best.is_none_or(|(least, _)| score < least) {
                 best = Some((score, number));
             }
@@ -187,7 +199,8 @@ impl<'a> Walk<'a> {
     fn let_go(&mut self, number: u32) {
         match self.since[number as usize] {
             Since::Made => self.decisions.dropped[number as usize] = true,
-            Since::Asked(position) => _ = self.decisions.released.insert((position, number)),
+            Since::Asked(position) => _ = self.decisions.released_after.insert((position, number)),
+            Since::Read(position) => _ = self.decisions.released_before.insert((position, number)),
             Since::Repeated(position) => _ = self.decisions.retained.remove(&(position, number)),
         }
         self.here[number as usize] = false;
@@ -204,12 +217,23 @@ impl<'a> Walk<'a> {
                     self.decisions.expected_peak = self.decisions.expected_peak.max(peak);
                     break;
                 }
-                // What stays for later is given up first where that is cheaper than what is there now.
-                _ => match (self.cheapest(position, &reads), stay.pop()) {
-                    (_, Some(_)) => {}
-                    (Some(number), None) => self.let_go(number),
-                    (None, None) => return None,
-                },
+                // What would stay for later is given up first; then something that is there now, but nothing that a
+                // chain has read before the same op: it goes when that op begins.
+                _ if !stay.is_empty() => self.given_up.extend(stay.pop()),
+                _ => {
+                    let read_here = |since: &Since| matches!(since, Since::Read(at) if *at == position);
+                    let earlier = (0u32..).zip(&self.since).filter(|(_, since)| read_here(since));
+                    let in_use: Vec<u32> =
+                        reads.iter().copied().chain(earlier.map(|(number, _)| number)).collect();
+                    let number = self.cheapest(position, &in_use)?;
+                    self.let_go(number);
+                }
+            }
+        }
+        for number in reads {
+            // Whoever lets it go from now on can no longer say that it was never needed here.
+            if self.trace.values[number as usize].alone_from.is_some_and(|from| from <= position) {
+                self.since[number as usize] = Since::Read(position);
             }
         }
         for link in &chain {
@@ -221,7 +245,10 @@ impl<'a> Walk<'a> {
             self.here[number as usize] = true;
             self.since[number as usize] = Since::Repeated(position);
             self.absent -= value.bytes;
-            if value.fetches.last().is_some_and(|&last| last > position) {
+            let is_last = value.fetches.last().is_none_or(|&last| last <= position);
+            if self.given_up.contains(&number) && !is_last {
+                self.passing.push(number);
+            } else if !is_last {
                 self.decisions.retained.insert((position, number));
                 if !self.held.contains(&number) {
                     self.held.push(number);
@@ -270,6 +297,7 @@ impl<'a> Walk<'a> {
                 let value = &self.trace.values[number as usize];
                 number != target
                     && !self.here[number as usize]
+                    && !self.given_up.contains(&number)
                     && value.alone_from.is_some_and(|from| from <= position)
                     && value.gone_from > position
                     && value.next_fetch(position).is_some()

@@ -72,14 +72,14 @@ fn plays(name: &str, task: &Task) -> Result<()> {
     let _on = device.enter();
     let mut step = Rehearsed::new(task)?;
     let trace = step.observed(&device)?;
-    let natural = step.played(&device, &Course::Free)?;
+    let natural = step.played(&device, &Course::default())?;
     assert_eq!(trace.natural_peak(), natural, "{name}: observing a step changes nothing");
     let (mut n_plans, mut worst, mut least) = (0, 0.0, natural);
     for percent in (4..100).step_by(4) {
         let Some(decisions) = decide(&trace, natural * percent / 100, 0.5) else { continue };
         let expected = decisions.expected_peak;
         assert!(expected <= natural * percent / 100, "{name}: {expected} at {percent} %");
-        let played = step.played(&device, &Course::Planned(decisions.into()))?;
+        let played = step.played(&device, &Course { decisions: Some(decisions.into()), offsets: None })?;
         let ratio = played as f64 / expected as f64;
         assert!(played <= natural, "{name} at {percent} %: the peak rose from {natural} to {played}");
         (n_plans, worst, least) = (n_plans + 1, f64::max(worst, ratio), least.min(played));

@@ -21,7 +21,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 
 use plimsoll_memory::{LongList, Site, rounded_size};
-use plimsoll_plan::Trace;
+use plimsoll_plan::{Decisions, Trace};
 use smallvec::SmallVec;
 
 use crate::context;
@@ -128,14 +128,12 @@ struct Value {
 }
 
 impl Journal {
-    /// An empty journal that follows a course, and compares what it makes again with what was first made if told to.
-    fn new(course: &Course, verifies: bool) -> Arc<Journal> {
+    /// An empty journal, which follows decisions if there are any, notes for a planner what happens on `observed`, and
+    /// compares what it makes again with what was first made if told to.
+    fn new(decisions: Option<&Arc<Decisions>>, observed: Option<&Device>, verifies: bool) -> Arc<Journal> {
         static NEXT: AtomicU32 = AtomicU32::new(1);
-        let (following, observer) = match course {
-            Course::Free => (None, None),
-            Course::Planned(decisions) => (Some(Following::new(decisions.clone())), None),
-            Course::Observed(device) => (None, Some(Observer::new(device.clone()))),
-        };
+        let following = decisions.cloned().map(Following::new);
+        let observer = observed.cloned().map(Observer::new);
         let state = State {
             records: LongList::default(),
             values: LongList::default(),
@@ -147,14 +145,19 @@ impl Journal {
         Arc::new(Journal { serial: NEXT.fetch_add(1, Ordering::Relaxed), state: Mutex::new(state) })
     }
 
-    /// The journal of a step on `device`: none for a free one that no limit can call to order.
-    pub fn for_device(device: &Device, course: &Course) -> Option<Arc<Journal>> {
-        if matches!(course, Course::Free) && device.pool().limit().is_none() {
+    /// The journal of a step or tape on `device`: none where no decisions are followed and no limit can ask for values.
+    pub fn on(device: &Device, decisions: Option<&Arc<Decisions>>) -> Option<Arc<Journal>> {
+        if decisions.is_none() && device.pool().limit().is_none() {
             return None;
         }
-        let journal = Journal::new(course, device.verifies() && !device.is_ghost());
+        let journal = Journal::new(decisions, None, device.verifies() && !device.is_ghost());
         device.guard(&journal);
         Some(journal)
+    }
+
+    /// The journal of a step on a ghost that keeps everything and notes what a planner needs to know.
+    pub fn observing(ghost: &Device) -> Arc<Journal> {
+        Journal::new(None, Some(ghost), false)
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -173,8 +176,7 @@ impl Journal {
         if leaves_plan {
             state.hold_roots_of_absent();
         }
-        let dropped: SmallVec<[Arc<Storage>; 4]> =
-            released.into_iter().filter_map(|number| state.values[number as usize].kept.take()).collect();
+        let dropped = state.take_kept(&released);
         let State { observer, values, .. } = &mut *state;
         if let Some(observer) = observer {
             observer.begin(position, fingerprint(op, inputs), values);
@@ -230,6 +232,10 @@ impl Journal {
         if let Some(observer) = observer {
             observer.end(&records[record as usize], &output_metas);
         }
+        let released = state.following.as_mut().map(|following| following.end(record)).unwrap_or_default();
+        let dropped = state.take_kept(&released);
+        drop(state);
+        dropped.iter().for_each(|storage| storage.unkeep());
     }
 
     /// What a record says about an input: the value that the op read, wherever it came from. A variable that is assigned
@@ -311,6 +317,13 @@ impl Journal {
         let mut state = self.lock();
         let observer = state.observer.take()?;
         Some(observer.finish(&state.records, &state.values))
+    }
+}
+
+impl State {
+    /// Takes values out that are not to be kept any longer; they are dropped outside the lock.
+    fn take_kept(&mut self, numbers: &[u32]) -> SmallVec<[Arc<Storage>; 2]> {
+        numbers.iter().filter_map(|&number| self.values[number as usize].kept.take()).collect()
     }
 }
 

@@ -39,12 +39,15 @@ fn normed(filters: usize, size: usize, stride: usize, activation: Activation) ->
         .add(BatchNorm::new().activation(activation))
 }
 
+/// Convolutions one after the other, with batch norm.
+fn chain(filters: usize, n_layers: usize) -> Sequential {
+    (0..n_layers).fold(Sequential::new(), |layers, _| layers.add(normed(filters, 3, 1, Activation::Relu)))
+}
+
 fn cnn() -> Result<Model> {
-    let chain = |model, filters| {
-        (0..6).fold(model, |model: Sequential, _| model.add(normed(filters, 3, 1, Activation::Relu)))
-    };
-    chain(chain(Sequential::new(), 8).add(MaxPool::new(2)), 12)
-        .add(MaxPool::new(2))
+    Sequential::new()
+        .add(chain(8, 10))
+        .add(MaxPool::new(4))
         .add(Flatten)
         .add(Dense::new(32).activation(Activation::Relu))
         .add(Dropout(0.3))
@@ -93,7 +96,7 @@ impl Layer for Block {
 }
 
 fn unet() -> Result<Model> {
-    Sequential::new().add(Level { width: 8, n_below: 3 }).add(Conv2D::new(5, 1)).build(Shape::new(PICTURE)?)
+    Sequential::new().add(Level { width: 8, n_below: 2 }).add(Conv2D::new(5, 1)).build(Shape::new(PICTURE)?)
 }
 
 /// One level of a U: what is below sees half the places, and its answer is put beside what came in.
@@ -108,7 +111,7 @@ impl Layer for Level {
     }
 
     fn make(&self, input: &Shape) -> Result<Forward> {
-        let inward = normed(self.width, 3, 1, Activation::Relu).named("in").build(input)?;
+        let inward = chain(self.width, 3).named("in").build(input)?;
         let across = *inward.output_shape();
         if self.n_below == 0 {
             return Forward::new(across, move |x, mode| inward.forward(x, mode));
@@ -119,7 +122,7 @@ impl Layer for Level {
             .add(Conv2DTranspose::new(self.width, 2).stride(2));
         let below = below.named("below").build(across)?;
         let both = [across[0], across[1], 2 * self.width];
-        let outward = normed(self.width, 3, 1, Activation::Relu).named("out").build(both)?;
+        let outward = chain(self.width, 3).named("out").build(both)?;
         Forward::new(*outward.output_shape(), move |x, mode| {
             let skip = inward.forward(x, mode)?;
             let deep = below.forward(&skip, mode)?;

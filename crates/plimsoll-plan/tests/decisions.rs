@@ -1,0 +1,163 @@
+//! Decisions keep their target at every moment, on networks of every form.
+
+mod support;
+
+use plimsoll_plan::{Family, Played, decide};
+use support::{Execution, Net};
+
+const MIB: u64 = 1 << 20;
+
+/// A chain of blocks: a product, an activation, and a residual sum that keeps nothing.
+fn chain(n_blocks: usize) -> Net {
+    let mut net = Net { fixed: 8 * MIB, ..Net::default() };
+    let mut x = net.product(&[], MIB, 1_000);
+    for _ in 0..n_blocks {
+        let wide = net.product(&[x], 4 * MIB, 100_000);
+        let active = net.activation(wide, 4_000);
+        let narrow = net.product(&[active], MIB, 100_000);
+        x = net.op(&[x, narrow], MIB, 1_000, Vec::new());
+    }
+    net.product(&[x], MIB, 10_000);
+    net
+}
+
+/// A U-Net: values of the way down are read again on the way up.
+fn u_net(depth: usize) -> Net {
+    let mut net = Net { fixed: 4 * MIB, ..Net::default() };
+    let mut x = net.product(&[], 8 * MIB, 10_000);
+    let mut skips = Vec::new();
+    for level in 0..depth {
+        x = net.product(&[x], (8 * MIB) >> level, 200_000);
+        x = net.activation(x, 5_000);
+        skips.push(x);
+        x = net.product(&[x], (4 * MIB) >> level, 50_000);
+    }
+    for (level, skip) in skips.into_iter().enumerate().rev() {
+        let up = net.product(&[x], (8 * MIB) >> level, 50_000);
+        x = net.product(&[up, skip], (8 * MIB) >> level, 200_000);
+        x = net.activation(x, 5_000);
+    }
+    net
+}
+
+/// A DenseNet: every op reads all that came before it in its block.
+fn dense_net(n: usize) -> Net {
+    let mut net = Net { fixed: MIB, ..Net::default() };
+    let mut all = vec![net.product(&[], 2 * MIB, 10_000)];
+    for _ in 0..n {
+        all.push(net.product(&all.clone(), MIB, 80_000));
+    }
+    net
+}
+
+/// A tree: pairs are joined until one is left.
+fn tree(n_leaves: usize) -> Net {
+    let mut net = Net { fixed: MIB, ..Net::default() };
+    let mut row: Vec<u32> = (0..n_leaves).map(|_| net.product(&[], MIB, 20_000)).collect();
+    while row.len() > 1 {
+        row = row.chunks(2).map(|pair| net.product(pair, MIB, 60_000)).collect();
+    }
+    net
+}
+
+/// A network drawn by a simple generator.
+fn drawn(seed: u64) -> Net {
+    let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
+    let mut draw = |n: u64| {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (state >> 33) % n
+    };
+    let mut net = Net { fixed: draw(64) * 65_536, ..Net::default() };
+    net.product(&[], 65_536, 1_000);
+    for at in 1..4 + draw(40) as u32 {
+        let mut inputs: Vec<u32> = (0..1 + draw(3)).map(|_| draw(at.into()) as u32).collect();
+        inputs.sort_unstable();
+        inputs.dedup();
+        let keeps = inputs.iter().copied().chain([at]).filter(|_| draw(2) == 0).collect();
+        net.op(&inputs, (1 + draw(40)) * 32_768, 500 + draw(100_000), keeps);
+    }
+    net
+}
+
+fn named() -> Vec<(String, Net)> {
+    let mut nets = vec![
+        ("chain".to_owned(), chain(12)),
+        ("U-Net".to_owned(), u_net(4)),
+        ("DenseNet".to_owned(), dense_net(12)),
+        ("tree".to_owned(), tree(32)),
+    ];
+    nets.extend((0..60).map(|seed| (format!("drawn {seed}"), drawn(seed))));
+    nets
+}
+
+#[test]
+fn an_executor_that_follows_them_stays_under_the_target() {
+    let mut n_plans = 0;
+    for (name, net) in named() {
+        let trace = net.trace();
+        let natural = trace.natural_peak();
+        for percent in (5..100).step_by(5) {
+            for patience in [0.0, 0.5, 1.0] {
+                let target = natural * percent / 100;
+                let Some(decisions) = decide(&trace, target, patience) else { continue };
+                let played = Execution::new(&trace, net.fixed, &decisions).run();
+                assert!(
+                    played.peak <= target,
+                    "{name}, {percent} %, patience {patience}: {} > {target}",
+                    played.peak
+                );
+                assert_eq!(played.extra_time, decisions.extra_time, "{name}, {percent} %, {patience}");
+                n_plans += 1;
+            }
+        }
+    }
+    assert!(n_plans > 500, "only {n_plans} plans were made");
+}
+
+#[test]
+fn a_target_that_everything_fits_decides_nothing() {
+    for (name, net) in named() {
+        let trace = net.trace();
+        let decisions = decide(&trace, trace.natural_peak(), 0.5).expect("the natural step fits");
+        assert_eq!((decisions.n_dropped(), decisions.extra_time), (0, 0), "{name}");
+    }
+}
+
+#[test]
+fn a_long_chain_needs_far_less_at_little_more_time() {
+    let net = chain(48);
+    let trace = net.trace();
+    let activations = trace.natural_peak() - net.fixed;
+    // The square root of a chain's length is what one more forward pass allows: see Chen et al., 2016.
+    let decisions = decide(&trace, net.fixed + activations / 4, 0.5).expect("a quarter is enough");
+    let ratio = decisions.extra_time as f64 / trace.natural_time() as f64;
+    assert!(ratio < 0.34, "one forward pass is a third of the time; {ratio}");
+}
+
+#[test]
+fn in_a_family_peaks_rise_while_time_falls() {
+    for (name, net) in named() {
+        let trace = net.trace();
+        let natural = Played { peak: trace.natural_peak(), committed: trace.natural_peak(), offsets: None };
+        let family = Family::new(&trace, natural, |decisions| {
+            let peak = Execution::new(&trace, net.fixed, decisions).run().peak;
+            Ok::<_, ()>(Some(Played { peak, committed: peak.next_multiple_of(65_536), offsets: None }))
+        })
+        .expect("nothing refuses to be played");
+        for pair in family.members().windows(2) {
+            assert!(pair[0].played.peak <= pair[1].played.peak, "{name}");
+            assert!(pair[0].played.committed < pair[1].played.committed, "{name}");
+            assert!(pair[0].time >= pair[1].time, "{name}");
+        }
+        let least = family.least();
+        assert!(family.within(least).is_some() && family.within(least - 1).is_none(), "{name}");
+        assert!(family.within(u64::MAX).is_some_and(|member| member.decisions.is_none()), "{name}");
+    }
+}
+
+#[test]
+fn the_same_trace_gives_the_same_decisions() {
+    let trace = u_net(4).trace();
+    let target = trace.natural_peak() * 7 / 10;
+    assert_eq!(decide(&trace, target, 1.0), decide(&trace, target, 1.0));
+}
