@@ -16,6 +16,9 @@ const BATCH: usize = 512;
 /// its flops, and never as much as all of it twice.
 const MOST_REPEATS: u64 = 2;
 
+/// How often the guard lets a step's work be repeated, where nothing else bounds it.
+const CAP: u64 = 8;
+
 /// Dense layers, one after the other, whose number a step may choose.
 struct Net {
     kernels: Vec<Variable>,
@@ -188,4 +191,37 @@ fn random_numbers_of_rows() -> Result<()> {
 #[test]
 fn a_bare_tape_loop() -> Result<()> {
     holds("bare tape", bare_tape)
+}
+
+/// A chain so long, under a limit so low, that nearly everything would have to be computed again for every layer.
+#[test]
+fn thrashing_ends_in_a_report() -> Result<()> {
+    const DEEP: usize = 160;
+    let device = device();
+    let _on = device.enter();
+    let net = Net::new()?;
+    let x = batch(0, BATCH)?;
+    let value = (BATCH * WIDTH * 4) as u64;
+    let gradient = || {
+        let tape = GradientTape::new();
+        let y = tape.record(|| (0..DEEP).try_fold(x.clone(), |h, at| h.matmul(&net.kernels[at % N_LAYERS])?.tanh()))?;
+        tape.variable_gradients(&y, &net.kernels)
+    };
+    let step_flops = FLOPS_PER_ROW * (BATCH * DEEP) as u64;
+    let mut outcomes = Vec::new();
+    for n_values in [DEEP / 3, 8] {
+        device.trim();
+        let before = (device.repeated().flops, device.stats().in_use);
+        device.set_limit(Some(Bytes::new(device.stats().committed + n_values as u64 * value)))?;
+        let outcome = gradient().map(drop);
+        let repeated = device.repeated().flops - before.0;
+        eprintln!("room for {n_values} of {DEEP} values: {repeated} flops repeated in a step of {step_flops}: {outcome:?}");
+        assert!(repeated <= (CAP + 1) * step_flops, "{repeated} flops repeated in a step of {step_flops}");
+        assert_eq!(device.stats().in_use, before.1);
+        outcomes.push(outcome);
+    }
+    outcomes.remove(0)?;
+    let error = outcomes.remove(0).unwrap_err();
+    assert!(error.is_out_of_memory() && error.to_string().contains("largest holders"), "{error}");
+    Ok(())
 }

@@ -68,11 +68,10 @@ pub fn run(task: &Task, limit: Option<u64>, verify: bool) -> Result<(Outcome, Ta
     Ok((Outcome { losses, state: state(&trainer)? }, taken))
 }
 
-/// The bits of all that a model and its optimizer hold, running statistics included.
+/// The bits of all that a model and its optimizer hold, running statistics and values in full precision included.
 pub fn state(trainer: &Trainer) -> Result<Vec<Vec<u64>>> {
-    let mut variables = trainer.model().variables();
-    variables.extend(trainer.optimizer().variables());
+    let variables = trainer.model().variables();
     let masters: Vec<Variable> = variables.iter().filter_map(|variable| variable.master().cloned()).collect();
     let bits = |variable: &Variable| Ok(variable.to_f64_vec()?.into_iter().map(f64::to_bits).collect());
-    variables.iter().chain(&masters).map(bits).collect()
+    variables.iter().chain(&masters).chain(&trainer.optimizer().variables()).map(bits).collect()
 }

@@ -55,8 +55,10 @@ struct State {
     values: LongList<Value>,
     following: Option<Following>,
     observer: Option<Observer>,
-    /// How many values the guard has let go.
-    n_evicted: usize,
+    /// The work of all records.
+    work: u64,
+    /// The work that the guard has caused, by what making each value again would have taken when it was let go.
+    caused: u64,
     /// What the values were when they were first made, if what is made again is compared with it.
     sums: Option<Sums>,
 }
@@ -139,7 +141,8 @@ impl Journal {
             values: LongList::default(),
             following,
             observer,
-            n_evicted: 0,
+            work: 0,
+            caused: 0,
             sums: verifies.then(Sums::default),
         };
         Arc::new(Journal { serial: NEXT.fetch_add(1, Ordering::Relaxed), state: Mutex::new(state) })
@@ -218,6 +221,8 @@ impl Journal {
                 roots: Roots::default(),
             });
         }
+        let work = cost.flops + OPERATIONS_PER_BYTE * cost.bytes;
+        state.work += work;
         state.records.push(Record {
             op: op.clone(),
             inputs,
@@ -226,7 +231,7 @@ impl Journal {
             n_extras: extras.len() as u16,
             wanted,
             site: context::site(op.name()),
-            work: cost.flops + OPERATIONS_PER_BYTE * cost.bytes,
+            work,
         });
         let State { observer, records, .. } = &mut *state;
         if let Some(observer) = observer {
