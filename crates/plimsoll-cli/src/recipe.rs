@@ -193,7 +193,7 @@ impl Recipe {
 
     /// Random examples for a few steps of that batch.
     fn random_data(&self, batch: usize) -> Result<Data> {
-        Data::random(&self.inputs, &self.labels, RANDOM_BATCHES * batch)
+        Data::random(&self.inputs, &self.labels, batch.saturating_mul(RANDOM_BATCHES))
     }
 
     /// What the inputs look like.

@@ -103,8 +103,6 @@ fn options_of_features_to_come_are_refused_with_2() {
     refused("train digits --profile p.json", 2, &["--profile"]);
     refused("train digits --report r.html", 2, &["--report"]);
     refused("train digits --spill there", 2, &["--spill"]);
-    refused("plan digits", 1, &["`plan`"]);
-    refused("plan nothing", 2, &["`nothing`"]);
     refused("explain no-such-file", 4, &["no-such-file"]);
 }
 

@@ -8,8 +8,8 @@ use crate::map::Refusal;
 use crate::state::{BlockId, Grant, State};
 use crate::sync::{Arc, Mutex, MutexGuard, current_thread, lock};
 use crate::{
-    Bytes, GhostPages, Label, OffsetPlan, OutOfMemory, Owner, Region, Site, Snapshot, Source, Stats,
-    TraceEvent, rounded_size,
+    Bytes, GhostPages, Label, LongList, OffsetPlan, OutOfMemory, Owner, Region, Site, Snapshot, Source,
+    Stats, TraceEvent, rounded_size,
 };
 
 /// How often an acquisition asks the reclaim hook before it gives up.
@@ -170,6 +170,13 @@ impl Pool {
         self.lock().map.release_free(self.source())
     }
 
+    /// Keeps the pages of a pool that becomes empty, until the scope is dropped: for a pool that is filled and emptied
+    /// again and again, and whose pages are dear. Disposing of a model, a limit and `trim` give them back all the same.
+    pub fn keep_pages(&self) -> KeptPages {
+        self.lock().keep_pages();
+        KeptPages { pool: self.clone() }
+    }
+
     /// Begins a step issued by this thread. Until the scope is dropped, blocks dropped by other threads wait:
     /// they join the free list, in the order of their acquisition, when the step ends.
     ///
@@ -196,9 +203,31 @@ impl Pool {
         self.lock().start_trace();
     }
 
+    /// Whether a trace is running.
+    pub fn is_traced(&self) -> bool {
+        self.lock().is_traced()
+    }
+
     /// Ends the trace and returns it; empty if none was running.
-    pub fn take_trace(&self) -> Vec<TraceEvent> {
+    pub fn take_trace(&self) -> LongList<TraceEvent> {
         self.lock().take_trace()
+    }
+
+    /// Notes in the trace that something begins here, such as a pass backward; without one it does nothing.
+    pub fn mark(&self, name: &'static str, number: u64) {
+        self.lock().mark(name, number);
+    }
+
+    /// Notes in the trace that a kernel would run here, for so long; without one it does nothing.
+    pub fn mark_work(&self, site: Site, nanoseconds: u64) {
+        self.lock().mark_work(site, nanoseconds);
+    }
+
+    /// A number that stands for everything on which the pool's answers depend: the map, the live blocks with their owners,
+    /// the limit. Two pools, or one at two moments, with the same number answer the same requests alike, place by
+    /// place, whatever happened before. It means nothing outside this process.
+    pub fn fingerprint(&self) -> u64 {
+        self.lock().fingerprint()
     }
 
     pub(crate) fn source(&self) -> &dyn Source {
@@ -326,6 +355,19 @@ impl StepScope {
 impl Drop for StepScope {
     fn drop(&mut self) {
         self.pool.lock().end_step(self.pool.source());
+    }
+}
+
+/// Keeps the pages of an empty pool; dropping it gives them back.
+#[derive(Debug)]
+#[must_use = "the pages are kept until this is dropped"]
+pub struct KeptPages {
+    pool: Pool,
+}
+
+impl Drop for KeptPages {
+    fn drop(&mut self) {
+        self.pool.lock().stop_keeping(self.pool.source());
     }
 }
 

@@ -1,5 +1,7 @@
 //! Everything behind a pool's lock: the map, the table of live blocks, the counters, the open step.
 
+use std::hash::{DefaultHasher, Hash, Hasher};
+
 use crate::error::{Cause, Shortage};
 use crate::map::{Map, Place, Refusal, rounded_size};
 use crate::planned::{Following, Next};
@@ -37,10 +39,15 @@ pub(crate) struct State {
     /// A parameter, optimizer state or graph was dropped and nothing was acquired since: freed granules go
     /// back as they become free.
     disposing: bool,
-    trace: Option<Vec<TraceEvent>>,
+    /// How many scopes keep the pages of an empty pool.
+    n_keeping: u32,
+    trace: Option<LongList<TraceEvent>>,
     /// Which acquisitions a test wants to fail.
     #[cfg(feature = "testing")]
     pub(crate) acquisitions: crate::testing::Series,
+    /// Which workspace a test wants a plan to forget.
+    #[cfg(feature = "testing")]
+    pub(crate) forgotten: crate::testing::Series,
 }
 
 /// The steps that are open; inner ones belong to the outermost.
@@ -73,9 +80,12 @@ impl State {
             vacant: Vec::new(),
             step: OpenStep::default(),
             disposing: false,
+            n_keeping: 0,
             trace: None,
             #[cfg(feature = "testing")]
             acquisitions: Default::default(),
+            #[cfg(feature = "testing")]
+            forgotten: Default::default(),
         }
     }
 
@@ -90,9 +100,12 @@ impl State {
             vacant: self.vacant.clone(),
             step: OpenStep::default(),
             disposing: self.disposing,
+            n_keeping: self.n_keeping,
             trace: None,
             #[cfg(feature = "testing")]
             acquisitions: Default::default(),
+            #[cfg(feature = "testing")]
+            forgotten: self.forgotten,
         };
         ghost.step.plan = self.step.plan.clone();
         ghost.leave_plan();
@@ -109,6 +122,8 @@ impl State {
     ) -> Result<Grant, Refusal> {
         #[cfg(feature = "testing")]
         self.acquisitions.next_acquisition()?;
+        #[cfg(feature = "testing")]
+        let requested = self.forgotten.remembered(requested, label.owner);
         let rounded = rounded_size(requested);
         let is_step = region == Region::Step;
         let (region, place, offset) = self.place(source, region, requested, rounded)?;
@@ -204,7 +219,7 @@ impl State {
             plan.release(position);
         }
         let freed = self.map.give(info.region, place, info.offset, info.rounded);
-        if self.ledger.n_live() == 0 || (info.owner.marks_disposal() && !self.disposing) {
+        if self.is_done() || (info.owner.marks_disposal() && !self.disposing) {
             self.disposing = true;
             self.map.release_free(source);
         } else if let Some(extent) = freed
@@ -271,7 +286,23 @@ impl State {
         self.leave_plan();
         let pending = std::mem::take(&mut self.step.pending);
         self.step.pending = self.release_all(pending, source);
-        if self.disposing || self.ledger.n_live() == 0 {
+        if self.disposing || self.is_done() {
+            self.map.release_free(source);
+        }
+    }
+
+    /// Whether the pool is empty and nobody wants its pages to stay.
+    fn is_done(&self) -> bool {
+        self.n_keeping == 0 && self.ledger.n_live() == 0
+    }
+
+    pub(crate) fn keep_pages(&mut self) {
+        self.n_keeping += 1;
+    }
+
+    pub(crate) fn stop_keeping(&mut self, source: &dyn Source) {
+        self.n_keeping -= 1;
+        if self.is_done() {
             self.map.release_free(source);
         }
     }
@@ -332,11 +363,43 @@ impl State {
     }
 
     pub(crate) fn start_trace(&mut self) {
-        self.trace = Some(Vec::new());
+        self.trace = Some(LongList::default());
     }
 
-    pub(crate) fn take_trace(&mut self) -> Vec<TraceEvent> {
+    pub(crate) fn is_traced(&self) -> bool {
+        self.trace.is_some()
+    }
+
+    pub(crate) fn take_trace(&mut self) -> LongList<TraceEvent> {
         self.trace.take().unwrap_or_default()
+    }
+
+    pub(crate) fn mark(&mut self, name: &'static str, number: u64) {
+        if let Some(trace) = &mut self.trace {
+            trace.push(TraceEvent::Mark { name, number });
+        }
+    }
+
+    pub(crate) fn mark_work(&mut self, site: Site, nanoseconds: u64) {
+        if let Some(trace) = &mut self.trace {
+            trace.push(TraceEvent::Work { site, nanoseconds, committed: self.map.committed });
+        }
+    }
+
+    /// A number for everything that answers to later requests depend on. Serial numbers, counters, peaks and the
+    /// numbers of table entries are left out: they grow or change places, and nothing is decided by them.
+    pub(crate) fn fingerprint(&self) -> u64 {
+        let mut hasher = DefaultHasher::new();
+        self.map.hash_state(&mut hasher);
+        // The table of blocks has no order of its own, so their numbers are added up.
+        let blocks = self.blocks.iter().flatten().map(|record| {
+            let BlockInfo { owner, requested, region, offset, .. } = record.info;
+            let mut hasher = DefaultHasher::new();
+            (owner, requested, region, offset).hash(&mut hasher);
+            hasher.finish()
+        });
+        (blocks.fold(0, u64::wrapping_add), self.disposing, self.step.depth).hash(&mut hasher);
+        hasher.finish()
     }
 
     pub(crate) fn reset_peaks(&mut self) {

@@ -9,6 +9,7 @@
 //! It is a greedy walk over one fixed order: it needs no structure in the graph, and it never re-orders a step.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use crate::{Decisions, Input, Trace};
 
@@ -18,11 +19,26 @@ const LEAST_BYTES: u64 = 4096;
 /// Chooses what to let go so that no more than `target` bytes are in use at any moment; nothing if it cannot be done
 /// this way. `patience` weighs how long a value stays away: at 0 only cost per byte counts.
 pub fn decide(trace: &Trace, target: u64, patience: f64) -> Option<Decisions> {
-    let mut walk = Walk::new(trace, target, patience);
+    decide_for(trace, target, patience, &fingerprints(trace))
+}
+
+/// Like [`decide`], with the fingerprints of the trace, which all decisions about it share.
+pub(crate) fn decide_for(
+    trace: &Trace,
+    target: u64,
+    patience: f64,
+    fingerprints: &Arc<[u64]>,
+) -> Option<Decisions> {
+    let mut walk = Walk::new(trace, target, patience, fingerprints.clone());
     for position in 0..trace.records.len() as u32 {
         walk.pass(position)?;
     }
     Some(walk.finish())
+}
+
+/// What tells the ops of a step from those of others.
+pub(crate) fn fingerprints(trace: &Trace) -> Arc<[u64]> {
+    trace.records.iter().map(|record| record.fingerprint).collect()
 }
 
 /// Since when a value has been there without being asked for.
@@ -75,7 +91,7 @@ struct Walk<'a> {
 }
 
 impl<'a> Walk<'a> {
-    fn new(trace: &'a Trace, target: u64, patience: f64) -> Walk<'a> {
+    fn new(trace: &'a Trace, target: u64, patience: f64, fingerprints: Arc<[u64]>) -> Walk<'a> {
         let (mut fetched, mut becoming_alone) = (HashMap::new(), HashMap::new());
         for (number, value) in trace.values.iter().enumerate() {
             let Some(from) = value.alone_from.filter(|_| !value.fetches.is_empty()) else { continue };
@@ -88,7 +104,6 @@ impl<'a> Walk<'a> {
         for record in &trace.records {
             time_before.push(time_before[time_before.len() - 1] + record.time);
         }
-        let fingerprints = trace.records.iter().map(|record| record.fingerprint).collect();
         let n = trace.values.len();
         Walk {
             trace,

@@ -12,13 +12,12 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, Once, OnceLock, PoisonError};
 
 use plimsoll_cuda::{Gpu, Profile};
-use plimsoll_memory::{Bytes, GhostPages, HostPages, Pool, Snapshot, Stats};
+use plimsoll_memory::{Block, Bytes, GhostPages, HostPages, Label, Pool, Snapshot, Stats};
 
 use crate::context;
-use crate::dtype::DType;
+use crate::driver_memory::DriverMemory;
 use crate::error::{Error, Result};
 use crate::journal::{Guard, Journal, VERIFIES};
-use crate::op::Cost;
 use crate::report::Report;
 
 /// A device: cheap to clone, equal to its clones.
@@ -97,6 +96,17 @@ impl Device {
             SAID.call_once(|| log::warn!("device {name:?} is not there; running on the CPU"));
             Ok(Device::cpu())
         })
+    }
+
+    /// The number of the GPU that a name such as `cuda:0` means; none if it means the CPU. Nothing is opened.
+    ///
+    /// # Errors
+    /// A name that means no device.
+    pub fn gpu_number(name: &str) -> Result<Option<usize>> {
+        match Kind::parse(name)? {
+            Kind::Cpu => Ok(None),
+            Kind::Cuda(number) => Ok(Some(number)),
+        }
     }
 
     /// A device over a given pool.
@@ -271,6 +281,15 @@ impl Device {
         &self.0.pool
     }
 
+    /// A block of the pool. Copies beside the work may still be about its memory; later work on the device waits for those.
+    pub(crate) fn acquire(&self, bytes: usize, label: Label) -> Result<Block> {
+        let block = self.0.pool.acquire(bytes, label)?;
+        if let Hardware::Gpu(gpu) = &self.0.hardware {
+            gpu.reuse(&block)?;
+        }
+        Ok(block)
+    }
+
     /// This device with a limit on the bytes that its pool may commit.
     ///
     /// # Errors
@@ -298,6 +317,17 @@ impl Device {
     /// The numbers of the pool.
     pub fn stats(&self) -> Stats {
         self.0.pool.stats()
+    }
+
+    /// The GPU's memory as its driver counts it; nothing on the CPU and on ghosts.
+    ///
+    /// # Errors
+    /// What the driver says.
+    pub fn driver_memory(&self) -> Result<Option<DriverMemory>> {
+        let Some(gpu) = self.gpu() else { return Ok(None) };
+        let memory = gpu.memory()?;
+        let (total, used) = (memory.total, memory.total - memory.free);
+        Ok(Some(DriverMemory { total, used, committed: self.stats().committed }))
     }
 
     /// Every live block.
@@ -338,17 +368,6 @@ impl Device {
         if self.0.guard.watch(journal) {
             self.0.pool.set_reclaim(Some(self.0.guard.clone()));
         }
-    }
-
-    /// How long an op takes here, by a model that knows nothing but its cost and the kind of its numbers.
-    pub(crate) fn nanoseconds(&self, cost: Cost, dtype: Option<DType>) -> u64 {
-        // Rates per nanosecond that kernels reach, and the time of a launch: two cores of a desktop CPU, or an H200.
-        let (flops, bytes, launch) = match (self.profile(), dtype) {
-            (None, _) => (100, 12, 1_000),
-            (Some(_), Some(DType::F16 | DType::BF16)) => (500_000, 3_000, 4_000),
-            (Some(_), _) => (40_000, 3_000, 4_000),
-        };
-        (cost.flops / flops).max(cost.bytes / bytes) + launch
     }
 
     /// Who holds the bytes in use; the rows add up.
@@ -407,5 +426,38 @@ pub struct DeviceScope {
 impl Drop for DeviceScope {
     fn drop(&mut self) {
         context::pop_device();
+    }
+}
+
+#[cfg(all(test, feature = "emulated"))]
+mod tests {
+    use plimsoll_cuda::Pinned;
+    use plimsoll_memory::{Owner, Site};
+
+    use super::*;
+
+    /// On the emulated GPU a copy comes as late as it may, so that a block handed out without waiting would overtake it.
+    #[test]
+    fn a_block_is_handed_out_after_the_copies_that_are_about_its_memory() -> Result<()> {
+        let device = Device::emulated()?;
+        let gpu = device.gpu().expect("it is a GPU");
+        let label = Label::new(Owner::Saved, Site::UNKNOWN);
+        let pinned = Pinned::new(gpu, None)?;
+        let host = pinned.acquire(1000, label)?;
+        // SAFETY: the blocks have so many bytes.
+        let fill = |block: &Block, byte| unsafe { gpu.fill("test", block.as_ptr(), byte, 1000) };
+        let block = device.acquire(1000, label)?;
+        fill(&block, 1)?;
+        // SAFETY: the block is the device's, and the host waits before it reads.
+        let copied = unsafe { gpu.download_async(&block, &host) }?;
+        let place = block.as_ptr();
+        drop(block);
+        let next = device.acquire(1000, label)?;
+        assert_eq!(next.as_ptr(), place);
+        fill(&next, 2)?;
+        gpu.wait_on_host(&copied)?;
+        // SAFETY: the copy has written all bytes.
+        assert!(unsafe { std::slice::from_raw_parts(host.as_ptr(), 1000) }.iter().all(|&byte| byte == 1));
+        Ok(())
     }
 }

@@ -5,6 +5,7 @@
 
 mod context;
 mod device;
+mod driver_memory;
 mod dtype;
 mod error;
 mod execute;
@@ -18,6 +19,7 @@ pub mod ops;
 mod piece;
 mod print;
 mod random;
+mod rates;
 mod raw;
 mod read;
 mod report;
@@ -34,6 +36,7 @@ pub use context::{
     scope, with_owner, with_saving,
 };
 pub use device::{Device, DeviceScope, Repeated};
+pub use driver_memory::DriverMemory;
 pub use dtype::{DType, Element};
 pub use error::{Error, ErrorKind, Result};
 pub use execute::apply;
@@ -51,7 +54,7 @@ pub use ops::{
     RecurrentWeights,
 };
 pub use piece::{Piece, Return, elements, elements_mut};
-pub use plimsoll_memory::{Bytes, FileMap, OffsetPlan, Owner, Rows, Stats};
+pub use plimsoll_memory::{Bytes, FileMap, OffsetPlan, Owner, Planned, Rows, Stats};
 pub use plimsoll_plan::{Decisions, Trace};
 pub use random::{Generator, set_seed};
 pub use read::{HostBytes, Later};

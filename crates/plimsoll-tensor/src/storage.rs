@@ -44,7 +44,7 @@ impl Storage {
     /// Room for `shape` elements of `dtype` on `device`, labelled with the present op and line.
     pub fn new(device: &Device, shape: &Shape, dtype: DType, op: &'static str) -> Result<Arc<Storage>> {
         let label = context::label(context::output_owner(), op);
-        let block = device.pool().acquire(shape.n_elems() * dtype.size(), label)?;
+        let block = device.acquire(shape.n_elems() * dtype.size(), label)?;
         Ok(Storage::over(Memory::Own(block), device))
     }
 

@@ -3,23 +3,21 @@
 use std::fs;
 use std::path::Path;
 
-use plimsoll::data::Dataset;
 use plimsoll::nn::Policy;
-use plimsoll::nn::train::callbacks::Checkpoint;
-use plimsoll::nn::train::{EpochEvent, History, Trainer};
+use plimsoll::nn::train::History;
 use plimsoll_memory::Stats;
 
 use super::find;
 use crate::digest::parameters_sha256;
 use crate::event::{EndEvent, Event};
 use crate::failure::{Exit, Failure};
-use crate::least_limit;
+use crate::foresight;
 use crate::options::TrainOptions;
 use crate::prepared::Prepared;
 use crate::progress::Progress;
 use crate::recipe::Recipe;
 use crate::reporter::{INTERRUPTED, Reporter};
-use crate::session::Session;
+use crate::session::{Outside, Session};
 use crate::stop;
 use crate::summary;
 use crate::terminal::Style;
@@ -35,13 +33,17 @@ pub fn run(recipes: &[Recipe], options: &TrainOptions) -> Result<(), Failure> {
     let _on = session.device.enter();
     stop::listen()?;
     let style = Style::of(options.run.json);
-    let refused = session.limit.bytes.unwrap_or(0);
-    let ended = train(recipe, options, &session, style)
-        .map_err(|failure| least_limit::named(failure, recipe, options, &session.device, refused))?;
+    let foreseen = foresight::peaks(recipe, options, &session.device)?;
+    let ended = train(recipe, options, &session, style)?;
     // Model, optimizer and data are gone by now, and their pages with them.
     let released_bytes = ended.stats.committed.saturating_sub(session.device.stats().committed);
-    style.say(&summary::describe(&ended.stats, session.limit, ended.event.outside_bytes, released_bytes))?;
-    style.emit(&Event::End(Box::new(EndEvent { released_bytes, ..ended.event })))?;
+    style.say(&summary::describe(&ended.stats, session.limit, ended.outside, released_bytes))?;
+    style.emit(&Event::End(Box::new(EndEvent {
+        predicted_peak_bytes: foreseen.map(|peaks| peaks.in_use),
+        predicted_committed_bytes: foreseen.map(|peaks| peaks.committed),
+        released_bytes,
+        ..ended.event
+    })))?;
     match ended.history.stopped.as_deref() {
         Some(INTERRUPTED) => {
             let message = format!("{INTERRUPTED} after step {}", ended.history.steps);
@@ -69,29 +71,27 @@ struct Ended {
     history: History,
     /// The memory before model, optimizer and data were dropped.
     stats: Stats,
+    outside: Option<Outside>,
     event: EndEvent,
 }
 
 /// Trains, and drops everything that it made.
 fn train(recipe: &Recipe, options: &TrainOptions, session: &Session, style: Style) -> Result<Ended, Failure> {
-    let run = Prepared::new(recipe, options)?;
-    let batches = run.batches(&run.examples)?;
-    let mut trainer = run.trainer;
-    let reporter = Reporter::new(style, Progress::new(run.steps, session.limit.bytes));
-    trainer = trainer.callback(reporter.clone());
     if let Some(folder) = &options.save {
         check_writable(folder)?;
-        trainer = trainer.callback(Checkpoint::new(folder));
     }
-    if let Some(folder) = &options.resume {
-        trainer.resume(folder)?;
-        reporter.go_on_from(trainer.state().step);
+    let run = Prepared::new(recipe, options)?;
+    let reporter = Reporter::new(style, Progress::new(run.steps, session.limit.bytes));
+    let mut run = run.callback(reporter.clone()).saving(options);
+    run.take_up(options)?;
+    if options.resume.is_some() {
+        reporter.go_on_from(run.trainer.state().step);
     }
     introduce(recipe, &run.source, style)?;
-    let history = trainer.fit(&batches, run.until)?;
+    let history = run.fit()?;
     if history.stopped.is_none() {
         reporter.evaluating();
-        tell_last_part(&mut trainer, run.held_out.as_ref(), &reporter)?;
+        run.last_part()?.map_or(Ok(()), |part| reporter.tell_epoch(&part))?;
     }
     let told = Told {
         batch: run.batch,
@@ -100,9 +100,11 @@ fn train(recipe: &Recipe, options: &TrainOptions, session: &Session, style: Styl
         loss: reporter.last_loss(),
         median_ms: reporter.median_ms(),
         policy: super::policy(recipe, &options.run),
-        parameters_sha256: parameters_sha256(trainer.model())?,
+        parameters_sha256: parameters_sha256(run.trainer.model())?,
+        outside: session.outside(),
     };
-    Ok(Ended { history, stats: session.device.stats(), event: end_event(recipe, session, told) })
+    let (stats, outside) = (session.device.stats(), told.outside);
+    Ok(Ended { history, stats, outside, event: end_event(recipe, session, told) })
 }
 
 /// Refuses a folder in which nothing can be saved before the work is done, not after.
@@ -124,21 +126,6 @@ fn introduce(recipe: &Recipe, source: &str, style: Style) -> Result<(), Failure>
     style.say(&format!("{}: {}\ndata: {what}", recipe.name(), recipe.description()))
 }
 
-/// Tells of an epoch that the run ended in the middle of.
-fn tell_last_part(
-    trainer: &mut Trainer,
-    held_out: Option<&Dataset>,
-    reporter: &Reporter,
-) -> Result<(), Failure> {
-    let state = trainer.state();
-    if state.batch == 0 {
-        return Ok(());
-    }
-    let held_out = held_out.map(|held_out| trainer.evaluate(held_out)).transpose()?;
-    let loss = state.loss_sum / state.n_losses as f64;
-    reporter.tell_epoch(&EpochEvent { epoch: state.epoch + 1, step: state.step, loss, held_out })
-}
-
 /// What is told at the end, but for what goes back.
 fn end_event(recipe: &Recipe, session: &Session, told: Told) -> EndEvent {
     let stats = session.device.stats();
@@ -158,7 +145,7 @@ fn end_event(recipe: &Recipe, session: &Session, told: Told) -> EndEvent {
         predicted_committed_bytes: None,
         peak_bytes: stats.peak_in_use,
         committed_bytes: stats.peak_committed,
-        outside_bytes: session.outside(stats.committed),
+        outside_bytes: told.outside.map(Outside::bytes),
         limit_bytes: session.limit.bytes,
         limit_from: session.limit.from,
         recomputed_ops: None,
@@ -178,4 +165,5 @@ struct Told {
     median_ms: Option<f64>,
     policy: Policy,
     parameters_sha256: String,
+    outside: Option<Outside>,
 }

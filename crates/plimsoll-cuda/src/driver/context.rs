@@ -1,7 +1,8 @@
-//! The driver's context and its one stream, made current on whichever thread calls.
+//! The driver's context and its streams, made current on whichever thread calls.
 
 use std::ffi::{CStr, c_char, c_int, c_uint};
 use std::ptr;
+use std::sync::OnceLock;
 
 use cudarc::driver::sys::{
     self, CUcontext, CUdevice, CUdevice_attribute as Attribute, CUevent, CUevent_flags, CUresult, CUstream,
@@ -9,15 +10,18 @@ use cudarc::driver::sys::{
 };
 
 use super::libraries::Library;
+use crate::backend::Stream;
 use crate::error::{Error, Result};
 use crate::gpu::MemoryInfo;
 use crate::profile::Profile;
 
-/// A GPU's primary context, which every library of the process shares, and a stream of our own in it.
+/// A GPU's primary context, which every library of the process shares, and streams of our own in it.
 pub(super) struct Context {
     pub device: CUdevice,
     context: CUcontext,
     pub stream: CUstream,
+    /// Those of copies beside the work, in the order of `Stream`; made when the first is.
+    copy_streams: OnceLock<[CUstream; 2]>,
 }
 
 // SAFETY: the driver's functions may be called from any thread once the context is current there; `enter` sees to that.
@@ -28,30 +32,42 @@ unsafe impl Sync for Context {}
 impl Context {
     /// The GPU of that number, and its profile.
     pub fn open(number: usize) -> Result<(Context, Profile)> {
-        Library::Driver.require()?;
-        // SAFETY: the library is there; initialising it twice does nothing.
-        check(unsafe { sys::cuInit(0) }, "cuInit")?;
-        let mut n_devices: c_int = 0;
-        // SAFETY: the driver is initialised; the call writes one number.
-        check(unsafe { sys::cuDeviceGetCount(&raw mut n_devices) }, "cuDeviceGetCount")?;
-        let ordinal =
-            c_int::try_from(number).ok().filter(|&ordinal| ordinal < n_devices).ok_or_else(|| {
-                Error::new(format!("there is no GPU {number}: the driver has {n_devices}, numbered from 0"))
-            })?;
-        let mut device: CUdevice = 0;
-        // SAFETY: the ordinal was checked; the call writes one number.
-        check(unsafe { sys::cuDeviceGet(&raw mut device, ordinal) }, "cuDeviceGet")?;
-        let profile = profile(device)?;
+        let (device, profile) = find(number)?;
         let mut context = ptr::null_mut();
         // SAFETY: the device is valid; the reference is given back on drop.
         let status = unsafe { sys::cuDevicePrimaryCtxRetain(&raw mut context, device) };
         check(status, "cuDevicePrimaryCtxRetain")?;
-        let mut opened = Context { device, context, stream: ptr::null_mut() };
+        let mut opened = Context { device, context, stream: ptr::null_mut(), copy_streams: OnceLock::new() };
         opened.enter()?;
+        opened.stream = opened.new_stream()?;
+        Ok((opened, profile))
+    }
+
+    fn new_stream(&self) -> Result<CUstream> {
+        let mut stream = ptr::null_mut();
         let flags = CUstream_flags::CU_STREAM_NON_BLOCKING as c_uint;
         // SAFETY: the context is current.
-        check(unsafe { sys::cuStreamCreate(&raw mut opened.stream, flags) }, "cuStreamCreate")?;
-        Ok((opened, profile))
+        check(unsafe { sys::cuStreamCreate(&raw mut stream, flags) }, "cuStreamCreate")?;
+        Ok(stream)
+    }
+
+    /// The stream of that kind.
+    pub fn stream_of(&self, stream: Stream) -> Result<CUstream> {
+        if stream == Stream::Compute {
+            return Ok(self.stream);
+        }
+        if self.copy_streams.get().is_none() {
+            self.enter()?;
+            let made = [self.new_stream()?, self.new_stream()?];
+            if let Err(made) = self.copy_streams.set(made) {
+                for stream in made {
+                    // SAFETY: another thread was quicker; these streams are ours, and nothing is in them.
+                    let _ = unsafe { sys::cuStreamDestroy_v2(stream) };
+                }
+            }
+        }
+        let made = self.copy_streams.get().unwrap_or_else(|| unreachable!("made just now"));
+        Ok(made[stream as usize])
     }
 
     /// Makes the context current on this thread. Asking the driver first is cheaper than setting it again, and right
@@ -68,8 +84,18 @@ impl Context {
         check(unsafe { sys::cuCtxSetCurrent(self.context) }, "cuCtxSetCurrent")
     }
 
-    /// Waits until all work of the stream is done.
+    /// Waits until all work of all streams is done.
     pub fn synchronize(&self) -> Result<()> {
+        self.synchronize_compute()?;
+        for &stream in self.copy_streams.get().into_iter().flatten() {
+            // SAFETY: the stream is alive as long as `self`.
+            check(unsafe { sys::cuStreamSynchronize(stream) }, "cuStreamSynchronize")?;
+        }
+        Ok(())
+    }
+
+    /// Waits until all work of the compute stream is done.
+    pub fn synchronize_compute(&self) -> Result<()> {
         self.enter()?;
         // SAFETY: the stream is alive as long as `self`.
         check(unsafe { sys::cuStreamSynchronize(self.stream) }, "cuStreamSynchronize")
@@ -109,14 +135,34 @@ impl Drop for Context {
     fn drop(&mut self) {
         // Nothing can be done about a failure here, and nothing of ours is left to suffer from it.
         let _ = self.enter();
-        // SAFETY: the stream is ours, and nobody has it any more; the reference to the context was taken once.
+        let copy_streams = self.copy_streams.get().copied().unwrap_or([ptr::null_mut(); 2]);
+        // SAFETY: the streams are ours, and nobody has them any more; the reference to the context was taken once.
         unsafe {
-            if !self.stream.is_null() {
-                let _ = sys::cuStreamDestroy_v2(self.stream);
+            for stream in [self.stream, copy_streams[0], copy_streams[1]] {
+                if !stream.is_null() {
+                    let _ = sys::cuStreamDestroy_v2(stream);
+                }
             }
             let _ = sys::cuDevicePrimaryCtxRelease_v2(self.device);
         }
     }
+}
+
+/// The GPU of that number and its profile, by asking the driver, which takes no memory of the GPU for that.
+pub(super) fn find(number: usize) -> Result<(CUdevice, Profile)> {
+    Library::Driver.require()?;
+    // SAFETY: the library is there; initialising it twice does nothing.
+    check(unsafe { sys::cuInit(0) }, "cuInit")?;
+    let mut n_devices: c_int = 0;
+    // SAFETY: the driver is initialised; the call writes one number.
+    check(unsafe { sys::cuDeviceGetCount(&raw mut n_devices) }, "cuDeviceGetCount")?;
+    let ordinal = c_int::try_from(number).ok().filter(|&ordinal| ordinal < n_devices).ok_or_else(|| {
+        Error::new(format!("there is no GPU {number}: the driver has {n_devices}, numbered from 0"))
+    })?;
+    let mut device: CUdevice = 0;
+    // SAFETY: the ordinal was checked; the call writes one number.
+    check(unsafe { sys::cuDeviceGet(&raw mut device, ordinal) }, "cuDeviceGet")?;
+    Ok((device, profile(device)?))
 }
 
 /// The model's profile if the model is known, so that ghosts of it agree; else what the driver says.
@@ -132,6 +178,7 @@ fn profile(device: CUdevice) -> Result<Profile> {
     check(unsafe { sys::cuDeviceTotalMem_v2(&raw mut total, device) }, "cuDeviceTotalMem")?;
     let major = attribute(device, Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?;
     let minor = attribute(device, Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?;
+    let known = Profile::of_model(&name);
     let asked = Profile {
         architecture: 10 * major + minor,
         n_multiprocessors: attribute(device, Attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?,
@@ -141,9 +188,10 @@ fn profile(device: CUdevice) -> Result<Profile> {
             Attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN,
         )?,
         name,
-        ..Profile::h200()
+        // What the driver does not tell of a model that nobody has described is taken to be as on an H200.
+        ..known.clone().unwrap_or_else(Profile::h200)
     };
-    let Some(known) = Profile::of_model(&asked.name) else { return Ok(asked) };
+    let Some(known) = known else { return Ok(asked) };
     let agrees = Profile { memory_bytes: known.memory_bytes, ..asked.clone() } == known;
     if !agrees {
         log::warn!(

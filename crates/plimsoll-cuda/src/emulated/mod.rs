@@ -7,7 +7,8 @@
 //! that is not aligned are errors that say which thread and which line; memory that nobody has written, shared or fresh
 //! from the device, is all ones, which as floats is not a number.
 //!
-//! It is not fast and does not try to be; it knows no streams, and a launch is done when it returns. A kernel that goes
+//! It is not fast and does not try to be; a launch is done when it returns, and a copy on a stream of its own not before
+//! somebody waits for it (`streams`). A kernel that goes
 //! beyond the memory that a parameter points to is not noticed: that is for the tools of a real GPU.
 
 mod convolution;
@@ -18,6 +19,7 @@ mod module;
 mod number;
 mod pages;
 mod status;
+mod streams;
 
 use std::ffi::c_void;
 use std::sync::Arc;
@@ -25,7 +27,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::backend::{Backend, Function};
 use crate::convolution::{Convolution, ConvolutionOperands};
-use crate::driver::{Cache, compile_cached};
+use crate::driver::{Cache, compiles};
 use crate::error::{Error, Result};
 use crate::gpu::MemoryInfo;
 use crate::kernel::Grid;
@@ -35,6 +37,7 @@ use crate::profile::Profile;
 
 use module::{Compiler, Module};
 pub use pages::EmulatedPages;
+use streams::Queues;
 
 /// The memory of the device.
 const MEMORY_BYTES: u64 = 8 << 30;
@@ -50,10 +53,12 @@ pub(crate) fn open() -> Result<(Box<dyn Backend>, Profile)> {
         shared_bytes_per_block: machine::SHARED_BYTES as u32,
         matmul_workspace: 1 << 20,
         convolution_workspace: 1 << 20,
+        ..Profile::h200()
     };
     let backend = Emulated {
         compiler: Compiler::find()?,
         committed: Arc::default(),
+        queues: Arc::default(),
         architectures: architectures()?,
         cache: Cache::of_user(),
     };
@@ -78,6 +83,8 @@ struct Emulated {
     compiler: &'static Compiler,
     /// Bytes that all sources of pages of this device hold.
     committed: Arc<AtomicU64>,
+    /// Copies beside the work.
+    queues: Arc<Queues>,
     /// The architectures for which every kernel must compile.
     architectures: Vec<u32>,
     cache: Cache,
@@ -86,7 +93,7 @@ struct Emulated {
 impl Backend for Emulated {
     fn build(&self, entry: &str, source: &str) -> Result<Function> {
         for &architecture in &self.architectures {
-            compile_cached(&self.cache, source, entry, architecture)?;
+            compiles(&self.cache, source, entry, architecture)?;
         }
         let module: &'static Module = self.compiler.build(entry, source)?;
         Ok(Function(std::ptr::from_ref(module) as usize))
@@ -136,6 +143,7 @@ impl Backend for Emulated {
     }
 
     fn synchronize(&self) -> Result<()> {
+        self.queues.finish();
         Ok(())
     }
 
@@ -145,8 +153,17 @@ impl Backend for Emulated {
     }
 
     fn pages(&self) -> Result<Pages> {
-        let pages = EmulatedPages::new(self.committed.clone(), MEMORY_BYTES);
+        let pages = EmulatedPages::new(self.committed.clone(), self.queues.clone(), MEMORY_BYTES);
         pages.map(Pages::Emulated).map_err(|error| Error::new(error.to_string()))
+    }
+
+    unsafe fn pin(&self, memory: *mut u8, n_bytes: usize) -> Result<()> {
+        self.queues.pin(memory, n_bytes);
+        Ok(())
+    }
+
+    unsafe fn unpin(&self, memory: *mut u8) -> Result<()> {
+        self.queues.unpin(memory)
     }
 
     fn shared_cell(&self, n_bytes: usize) -> Result<(*mut u8, *mut u8)> {

@@ -204,7 +204,9 @@ fn thrashing_ends_in_a_report() -> Result<()> {
     let value = (BATCH * WIDTH * 4) as u64;
     let gradient = || {
         let tape = GradientTape::new();
-        let y = tape.record(|| (0..DEEP).try_fold(x.clone(), |h, at| h.matmul(&net.kernels[at % N_LAYERS])?.tanh()))?;
+        let y = tape.record(|| {
+            (0..DEEP).try_fold(x.clone(), |h, at| h.matmul(&net.kernels[at % N_LAYERS])?.tanh())
+        })?;
         tape.variable_gradients(&y, &net.kernels)
     };
     let step_flops = FLOPS_PER_ROW * (BATCH * DEEP) as u64;
@@ -215,7 +217,9 @@ fn thrashing_ends_in_a_report() -> Result<()> {
         device.set_limit(Some(Bytes::new(device.stats().committed + n_values as u64 * value)))?;
         let outcome = gradient().map(drop);
         let repeated = device.repeated().flops - before.0;
-        eprintln!("room for {n_values} of {DEEP} values: {repeated} flops repeated in a step of {step_flops}: {outcome:?}");
+        eprintln!(
+            "room for {n_values} of {DEEP} values: {repeated} flops repeated in a step of {step_flops}: {outcome:?}"
+        );
         assert!(repeated <= (CAP + 1) * step_flops, "{repeated} flops repeated in a step of {step_flops}");
         assert_eq!(device.stats().in_use, before.1);
         outcomes.push(outcome);
