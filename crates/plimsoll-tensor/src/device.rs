@@ -8,7 +8,7 @@
 use std::cell::OnceCell;
 use std::fmt;
 use std::marker::PhantomData;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, Once, OnceLock, PoisonError};
 
 use plimsoll_cuda::{Gpu, Profile};
@@ -17,7 +17,7 @@ use plimsoll_memory::{Block, Bytes, GhostPages, HostPages, Label, Pool, Snapshot
 use crate::context;
 use crate::driver_memory::DriverMemory;
 use crate::error::{Error, Result};
-use crate::journal::{Guard, Journal};
+use crate::journal::{Guard, Journal, VERIFIES};
 use crate::report::Report;
 
 /// A device: cheap to clone, equal to its clones.
@@ -31,6 +31,7 @@ struct Inner {
     guard: Arc<Guard>,
     n_repeats: AtomicU64,
     repeated_flops: AtomicU64,
+    verifies: AtomicBool,
 }
 
 /// The work that was done again to keep a limit.
@@ -121,6 +122,7 @@ impl Device {
             guard: Arc::default(),
             n_repeats: AtomicU64::new(0),
             repeated_flops: AtomicU64::new(0),
+            verifies: AtomicBool::new(*VERIFIES),
         }))
     }
 
@@ -348,6 +350,17 @@ impl Device {
     pub(crate) fn count_repeat(&self, flops: u64) {
         self.0.n_repeats.fetch_add(1, Ordering::Relaxed);
         self.0.repeated_flops.fetch_add(flops, Ordering::Relaxed);
+    }
+
+    /// Compares, from the next step on, each value that is computed again with what it first was, for debugging: a difference
+    /// is an error that names the op. It is on from the beginning with `PLIMSOLL_VERIFY=1`.
+    pub fn set_verify(&self, is_on: bool) {
+        self.0.verifies.store(is_on, Ordering::Relaxed);
+    }
+
+    /// Whether values that are computed again are compared.
+    pub(crate) fn verifies(&self) -> bool {
+        self.0.verifies.load(Ordering::Relaxed)
     }
 
     /// Lets a journal's values go when this device's memory is full.

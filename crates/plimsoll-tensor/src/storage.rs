@@ -24,6 +24,8 @@ pub(crate) struct Storage {
     device: Device,
     /// The number of tape slots that hold this storage.
     n_slots: AtomicU32,
+    /// How often the bytes were written over since they were first there.
+    n_overwrites: AtomicU32,
     /// By what a journal knows the value in it; zero if none does.
     tag: AtomicU64,
 }
@@ -63,6 +65,7 @@ impl Storage {
             memory,
             device: device.clone(),
             n_slots: AtomicU32::new(0),
+            n_overwrites: AtomicU32::new(0),
             tag: AtomicU64::new(0),
         })
     }
@@ -140,6 +143,17 @@ impl Storage {
     /// A journal has recorded how the value in this storage was made.
     pub fn set_tag(&self, tag: u64) {
         self.tag.store(tag, Ordering::Relaxed);
+    }
+
+    /// A variable has written a new value over the old one.
+    pub fn overwritten(&self) {
+        self.n_overwrites.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// How often a new value was written over an old one: what tells one who remembers the storage without holding it
+    /// whether the value is still the same.
+    pub fn n_overwrites(&self) -> u32 {
+        self.n_overwrites.load(Ordering::Relaxed)
     }
 
     /// Whether a tape slot holds this storage.

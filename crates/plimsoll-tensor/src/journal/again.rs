@@ -32,7 +32,8 @@ impl Journal {
     /// A value that backward asks for: as it is there, or made again.
     ///
     /// # Errors
-    /// Memory that is full; a variable that was assigned since; an input from outside that is gone.
+    /// Memory that is full; an input from outside that is gone or was assigned since; with `PLIMSOLL_VERIFY=1`, a value that
+    /// is not what it was.
     pub fn fetch(&self, number: u32) -> Result<Arc<Storage>> {
         let present = {
             let mut state = self.lock();
@@ -77,6 +78,7 @@ impl Journal {
         let storages = context::replay(|| execute_again(op, args, wanted))?;
         let position = self.lock().records.len() as u32;
         for (number, storage) in (first..).zip(storages) {
+            self.verify(number, &storage)?;
             storage.set_site(site);
             storage.set_tag(self.tag(number));
             self.keep_again(position, number, &storage);
@@ -96,7 +98,9 @@ impl Journal {
         let stays = value.n_slots > 0 && value.kept.is_none() && planned.unwrap_or(true);
         if stays {
             value.kept = Some(storage.clone());
+            let roots = std::mem::take(&mut value.roots);
             drop(state);
+            drop(roots);
             storage.keep();
         }
     }
@@ -109,18 +113,9 @@ impl Journal {
                 Some((Some(storage), _)) => storage.clone(),
                 _ => self.lock().present(*number).ok_or_else(|| gone("what it is made from is gone"))?,
             },
-            Source::Variable { cell, version } => {
-                let cell =
-                    cell.upgrade().ok_or_else(|| gone("a variable that it is made from was dropped"))?;
-                if cell.version() != *version {
-                    let name = cell.name();
-                    return Err(gone(&format!("variable {name:?} was assigned since it was read")));
-                }
-                cell.value().0
-            }
-            Source::Outside(storage) => storage
-                .upgrade()
-                .ok_or_else(|| gone("a tensor from outside that it is made from was dropped"))?,
+            Source::Outside(outside) => outside.present().ok_or_else(|| {
+                gone("a tensor from outside that it is made from was dropped or assigned since")
+            })?,
         };
         Ok(Arg::Given(Tensor::over(storage, input.meta, Nodes::new())))
     }
@@ -128,7 +123,7 @@ impl Journal {
 
 impl State {
     /// The value, if anybody holds it.
-    fn present(&self, number: u32) -> Option<Arc<Storage>> {
+    pub(super) fn present(&self, number: u32) -> Option<Arc<Storage>> {
         let value = &self.values[number as usize];
         value.kept.clone().or_else(|| value.living.upgrade())
     }

@@ -47,12 +47,13 @@ impl Following {
         Following { decisions, before, after, on_plan: true }
     }
 
-    /// The op at a position begins; returns the values to let go first.
-    pub fn begin(&mut self, position: u32, fingerprint: u64) -> SmallVec<[u32; 2]> {
+    /// The op at a position begins; returns the values to let go first, and whether the step leaves the plan here.
+    pub fn begin(&mut self, position: u32, fingerprint: u64) -> (SmallVec<[u32; 2]>, bool) {
+        let was_on_plan = self.on_plan;
         self.on_plan &= self.decisions.fingerprints.get(position as usize) == Some(&fingerprint);
         match self.on_plan {
-            true => self.before.remove(&position).unwrap_or_default(),
-            false => SmallVec::new(),
+            true => (self.before.remove(&position).unwrap_or_default(), false),
+            false => (SmallVec::new(), was_on_plan),
         }
     }
 

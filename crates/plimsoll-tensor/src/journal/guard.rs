@@ -16,8 +16,8 @@ use crate::storage::Storage;
 /// Smaller values are not worth letting go.
 const LEAST_BYTES: u64 = 4096;
 
-/// How often the ops of a step may be repeated, all together, on account of the guard.
-const MOST_REPEATS: usize = 8;
+/// How often the work of a step so far may be repeated, all together, on account of the guard.
+const MOST_REPEATS: u64 = 8;
 
 /// Lets values of a device's journals go when its pool is full.
 #[derive(Default)]
@@ -54,12 +54,15 @@ impl Journal {
         let mut bytes = 0;
         {
             let mut state = self.lock();
-            while bytes < need && state.n_evicted < MOST_REPEATS * state.records.len() {
-                let Some(number) = state.cheapest() else { break };
+            let lasting = state.lasting();
+            while bytes < need && state.caused < MOST_REPEATS * state.work {
+                let Some((number, work)) = state.cheapest(&lasting) else { break };
+                let roots = state.roots(number as u32, &lasting);
                 let value = &mut state.values[number];
+                value.roots = roots;
                 bytes += value.bytes;
                 freed.extend(value.kept.take());
-                state.n_evicted += 1;
+                state.caused += work;
             }
         }
         freed.iter().for_each(|storage| storage.unkeep());
@@ -69,17 +72,19 @@ impl Journal {
 
 impl State {
     /// The value that is best let go: one that the journal alone holds and that can be made again, with the least work
-    /// per byte.
-    fn cheapest(&self) -> Option<usize> {
+    /// per byte. Returns that work, too.
+    fn cheapest(&self, lasting: &[bool]) -> Option<(usize, u64)> {
         let candidates = self.values.iter().enumerate().filter(|(_, value)| {
-            value.bytes >= LEAST_BYTES && value.kept.as_ref().is_some_and(|kept| Arc::strong_count(kept) == 1)
+            value.bytes >= LEAST_BYTES
+                && lasting[value.record as usize]
+                && value.kept.as_ref().is_some_and(|kept| Arc::strong_count(kept) == 1)
         });
         let scored = candidates.filter_map(|(number, value)| {
             let work = self.work_of(number as u32)?;
             // Older values wait longer for backward: the younger one of two equals stays.
-            Some((work as f64 / value.bytes as f64, number))
+            Some((work as f64 / value.bytes as f64, number, work))
         });
-        scored.min_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1))).map(|(_, number)| number)
+        scored.min_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1))).map(|(_, number, work)| (number, work))
     }
 
     /// The work of making a value again, from what is there, as a number of bytes and operations; nothing if that cannot
@@ -99,10 +104,7 @@ impl State {
                         open.push(*input);
                     }
                     Source::Value(_) => {}
-                    Source::Variable { cell, version } => {
-                        cell.upgrade().filter(|cell| cell.version() == *version)?;
-                    }
-                    Source::Outside(storage) => _ = storage.upgrade()?,
+                    Source::Outside(outside) => _ = outside.present()?,
                 }
             }
         }

@@ -14,6 +14,8 @@ mod again;
 mod course;
 mod guard;
 mod observe;
+mod roots;
+mod verify;
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
@@ -28,14 +30,15 @@ use crate::execute::Arg;
 use crate::op::{Extra, Meta, OpRef, Tensors};
 use crate::shape::Shape;
 use crate::storage::Storage;
-use crate::tensor::Data;
-use crate::variable::VariableCell;
 
 pub use course::Course;
 use course::Following;
 pub(crate) use guard::Guard;
+pub(crate) use verify::VERIFIES;
 
 use observe::Observer;
+use roots::Roots;
+use verify::Sums;
 
 /// How many operations take as long as moving a byte: about ten on the CPUs and GPUs of today.
 const OPERATIONS_PER_BYTE: u64 = 10;
@@ -52,8 +55,12 @@ struct State {
     values: LongList<Value>,
     following: Option<Following>,
     observer: Option<Observer>,
-    /// How many values the guard has let go.
-    n_evicted: usize,
+    /// The work of all records.
+    work: u64,
+    /// The work that the guard has caused, by what making each value again would have taken when it was let go.
+    caused: u64,
+    /// What the values were when they were first made, if what is made again is compared with it.
+    sums: Option<Sums>,
 }
 
 /// One op that ran.
@@ -84,10 +91,27 @@ struct Input {
 enum Source {
     /// A value of this journal.
     Value(u32),
-    /// A version of a variable.
-    Variable { cell: Weak<VariableCell>, version: u64 },
-    /// Something that was there before, such as the batch.
-    Outside(Weak<Storage>),
+    /// Something that was there before, such as the batch or a variable's value.
+    Outside(Outside),
+}
+
+/// A value that the journal did not see being made, and does not hold.
+#[derive(Clone)]
+struct Outside {
+    storage: Weak<Storage>,
+    /// How often the storage had been written over when it was read.
+    n_overwrites: u32,
+}
+
+impl Outside {
+    fn new(storage: &Arc<Storage>) -> Outside {
+        Outside { storage: Arc::downgrade(storage), n_overwrites: storage.n_overwrites() }
+    }
+
+    /// The value as it was read; nothing if it was dropped or written over since.
+    fn present(&self) -> Option<Arc<Storage>> {
+        self.storage.upgrade().filter(|storage| storage.n_overwrites() == self.n_overwrites)
+    }
 }
 
 /// One value that the step made.
@@ -101,11 +125,14 @@ struct Value {
     kept: Option<Arc<Storage>>,
     /// The value, for as long as anybody holds it.
     living: Weak<Storage>,
+    /// What it takes to make the value again, held while the value is away and no plan vouches for it.
+    roots: Roots,
 }
 
 impl Journal {
-    /// An empty journal, which follows decisions if there are any, and notes for a planner what happens on `observed`.
-    fn new(decisions: Option<&Arc<Decisions>>, observed: Option<&Device>) -> Arc<Journal> {
+    /// An empty journal, which follows decisions if there are any, notes for a planner what happens on `observed`, and
+    /// compares what it makes again with what was first made if told to.
+    fn new(decisions: Option<&Arc<Decisions>>, observed: Option<&Device>, verifies: bool) -> Arc<Journal> {
         static NEXT: AtomicU32 = AtomicU32::new(1);
         let following = decisions.cloned().map(Following::new);
         let observer = observed.cloned().map(Observer::new);
@@ -114,7 +141,9 @@ impl Journal {
             values: LongList::default(),
             following,
             observer,
-            n_evicted: 0,
+            work: 0,
+            caused: 0,
+            sums: verifies.then(Sums::default),
         };
         Arc::new(Journal { serial: NEXT.fetch_add(1, Ordering::Relaxed), state: Mutex::new(state) })
     }
@@ -124,14 +153,14 @@ impl Journal {
         if decisions.is_none() && device.pool().limit().is_none() {
             return None;
         }
-        let journal = Journal::new(decisions, None);
+        let journal = Journal::new(decisions, None, device.verifies() && !device.is_ghost());
         device.guard(&journal);
         Some(journal)
     }
 
     /// The journal of a step on a ghost that keeps everything and notes what a planner needs to know.
     pub fn observing(ghost: &Device) -> Arc<Journal> {
-        Journal::new(None, Some(ghost))
+        Journal::new(None, Some(ghost), false)
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -142,10 +171,14 @@ impl Journal {
     pub fn begin(&self, op: &OpRef, inputs: &[&Meta]) {
         let mut state = self.lock();
         let position = state.records.len() as u32;
-        let released = match &mut state.following {
+        let State { following, .. } = &mut *state;
+        let (released, leaves_plan) = match following {
             Some(following) => following.begin(position, fingerprint(op, inputs)),
-            None => SmallVec::new(),
+            None => (SmallVec::new(), false),
         };
+        if leaves_plan {
+            state.hold_roots_of_absent();
+        }
         let dropped = state.take_kept(&released);
         let State { observer, values, .. } = &mut *state;
         if let Some(observer) = observer {
@@ -174,10 +207,22 @@ impl Journal {
             outputs.iter().map(|output| output.data().value()).chain(extras.iter().map(|(_, made)| made));
         for storage in made {
             storage.set_tag(self.tag(state.values.len() as u32));
+            if let Some(sums) = &mut state.sums {
+                sums.note(storage);
+            }
             let bytes = rounded_size(storage.n_bytes() as u64);
             let living = Arc::downgrade(storage);
-            state.values.push(Value { record, bytes, n_slots: 0, kept: None, living });
+            state.values.push(Value {
+                record,
+                bytes,
+                n_slots: 0,
+                kept: None,
+                living,
+                roots: Roots::default(),
+            });
         }
+        let work = cost.flops + OPERATIONS_PER_BYTE * cost.bytes;
+        state.work += work;
         state.records.push(Record {
             op: op.clone(),
             inputs,
@@ -186,7 +231,7 @@ impl Journal {
             n_extras: extras.len() as u16,
             wanted,
             site: context::site(op.name()),
-            work: cost.flops + OPERATIONS_PER_BYTE * cost.bytes,
+            work,
         });
         let State { observer, records, .. } = &mut *state;
         if let Some(observer) = observer {
@@ -198,15 +243,13 @@ impl Journal {
         dropped.iter().for_each(|storage| storage.unkeep());
     }
 
-    /// What a record says about an input. A variable that was assigned in this step reads as the value assigned.
+    /// What a record says about an input: the value that the op read, wherever it came from. A variable that is assigned
+    /// later, at once or at the step's end, does not change that.
     fn input(&self, arg: &Arg<'_>) -> Input {
         let (storage, meta) = (arg.storage(), *arg.meta());
-        let source = match (self.number(storage), arg.tensor().map(|tensor| tensor.data())) {
-            (Some(number), _) => Source::Value(number),
-            (None, Some(Data::Variable(cell))) => {
-                Source::Variable { cell: Arc::downgrade(cell), version: cell.version() }
-            }
-            (None, _) => Source::Outside(Arc::downgrade(storage)),
+        let source = match self.number(storage) {
+            Some(number) => Source::Value(number),
+            None => Source::Outside(Outside::new(storage)),
         };
         Input { source, meta }
     }
@@ -250,11 +293,14 @@ impl Journal {
 
     /// A tape slot no longer names a value; the last one frees it.
     pub fn let_go(&self, number: u32) {
-        let freed = {
+        let (freed, _roots) = {
             let mut state = self.lock();
             let value = &mut state.values[number as usize];
             value.n_slots -= 1;
-            if value.n_slots == 0 { value.kept.take() } else { None }
+            match value.n_slots {
+                0 => (value.kept.take(), std::mem::take(&mut value.roots)),
+                _ => (None, Roots::default()),
+            }
         };
         if let Some(storage) = freed {
             storage.unkeep();
