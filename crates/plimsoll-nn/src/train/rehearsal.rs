@@ -104,15 +104,21 @@ impl Rounds {
     /// A round begins, with which `n_left` rounds of one kind are to come: how many of them can be passed over. At least one
     /// is always left, and none is passed over but in rehearsals.
     pub fn pass_over(&mut self, n_left: u64) -> u64 {
-        let Some(found) = STAGE.with_borrow_mut(|stage| stage.as_mut().map(|stage| self.look_at(stage)))
-        else {
-            return 0;
-        };
-        let before = self.found.iter().rposition(|earlier| *earlier == found);
-        self.found.push(found);
-        let Some(before) = before else { return 0 };
-        let circle = (self.found.len() - 1 - before) as u64;
-        n_left.saturating_sub(1) / circle * circle
+        STAGE.with_borrow_mut(|stage| stage.as_mut().map_or(0, |stage| self.pass_over_on(stage, n_left)))
+    }
+
+    fn pass_over_on(&mut self, stage: &mut Stage, n_left: u64) -> u64 {
+        let (found, now) = (self.look_at(stage), stage.repeated());
+        let earlier = self.found.iter().rposition(|(earlier, _)| *earlier == found);
+        self.found.push((found, now));
+        let Some(earlier) = earlier else { return 0 };
+        let circle = (self.found.len() - 1 - earlier) as u64;
+        let n_circles = n_left.saturating_sub(1) / circle;
+        // Each circle computes again what this one did.
+        let before = self.found[earlier].1;
+        stage.passed.ops += n_circles * (now.ops - before.ops);
+        stage.passed.flops += n_circles * (now.flops - before.flops);
+        n_circles * circle
     }
 
     fn look_at(&mut self, stage: &mut Stage) -> Found {
