@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-/// Which values are not kept for backward, and which are kept once they have been computed again.
+/// Which values are not kept for backward, how they come back, and which are kept once they have.
 ///
 /// Values and positions are those of the [`Trace`](crate::Trace) that the decisions were made from.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -11,13 +11,19 @@ pub struct Decisions {
     pub fingerprints: Vec<u64>,
     /// For each value, whether forward lets it go.
     pub dropped: Vec<bool>,
+    /// For each value, whether it is moved elsewhere when it is not kept, and moved back instead of computed again.
+    pub offloaded: Vec<bool>,
+    /// Values (position, number) that begin to move back when the op at a position begins.
+    pub prefetched: Vec<(u32, u32)>,
     /// Values (position, number) that were there when backward asked for them at a position, and go after it.
     pub released: HashSet<(u32, u32)>,
-    /// Values (position, number) that are computed again at a position and stay for later readers.
+    /// Values (position, number) that come back at a position and stay for later readers.
     pub retained: HashSet<(u32, u32)>,
     /// The records that are repeated, each as often as that.
     pub repeated: Vec<(u32, u32)>,
-    /// The extra time that repeating takes, by the cost model, in nanoseconds.
+    /// The bytes that are moved elsewhere.
+    pub offloaded_bytes: u64,
+    /// The extra time that repeating and moving take, by the cost model, in nanoseconds.
     pub extra_time: u64,
     /// The most bytes in use that are expected.
     pub expected_peak: u64,

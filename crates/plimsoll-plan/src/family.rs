@@ -5,14 +5,20 @@
 //! speed rise together. A limit takes the fastest member that fits it, so both peaks are monotone in the limit, and the
 //! least limit is the first member's.
 
-use crate::{Decisions, Trace, decide};
+use crate::{Decisions, Trace, Weights, decide};
 
 /// How many targets lie between the least and the natural peak.
 const N_TARGETS: u64 = 24;
 /// How closely the least target is looked for, as a share of what lies between it and the natural peak.
 const N_HALVINGS: u32 = 9;
-/// How much the time that a value stays away counts.
-const PATIENCES: [f64; 3] = [0.0, 0.5, 1.0];
+/// How values are compared: how much the time counts that one stays away, and how much that of moving it.
+const WEIGHTS: [Weights; 3] = [
+    Weights { patience: 0.0, moving: 1.0 },
+    Weights { patience: 0.5, moving: 1.0 },
+    Weights { patience: 1.0, moving: 1.0 },
+];
+/// Where values can be moved, all that are large are also tried: a value that is moved needs nothing else to come back.
+const MOVING: Weights = Weights { patience: 0.5, moving: 0.0 };
 
 /// What playing a step through a pool showed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,9 +58,10 @@ impl Family {
     ) -> Result<Family, E> {
         let natural = Member { decisions: None, played: natural, time: trace.natural_time() };
         let mut tried = vec![natural];
-        for patience in PATIENCES {
-            for target in targets(trace, patience) {
-                let Some(decisions) = decide(trace, target, patience) else { continue };
+        let moving = trace.depot.map(|_| MOVING);
+        for weights in WEIGHTS.into_iter().chain(moving) {
+            for target in targets(trace, weights) {
+                let Some(decisions) = decide(trace, target, weights) else { continue };
                 if tried.iter().any(|member| member.decisions.as_ref() == Some(&decisions)) {
                     continue;
                 }
@@ -84,12 +91,12 @@ impl Family {
 }
 
 /// The grid of targets, from the least that works to just below the natural peak.
-fn targets(trace: &Trace, patience: f64) -> impl Iterator<Item = u64> + use<> {
+fn targets(trace: &Trace, weights: Weights) -> impl Iterator<Item = u64> + use<> {
     let most = trace.natural_peak();
     let (mut fails, mut works) = (0, most);
     for _ in 0..N_HALVINGS {
         let between = fails + (works - fails) / 2;
-        match decide(trace, between, patience) {
+        match decide(trace, between, weights) {
             Some(_) => works = between,
             None => fails = between,
         }
