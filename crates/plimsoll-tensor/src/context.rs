@@ -319,7 +319,9 @@ pub(crate) fn journal() -> Option<Arc<Journal>> {
         }
         match &*context.step.borrow() {
             Some(step) => step.journal.clone(),
-            None if context.n_tapes.get() > 0 => context.tapes.borrow().first().and_then(|tape| tape.journal()),
+            None if context.n_tapes.get() > 0 => {
+                context.tapes.borrow().first().and_then(|tape| tape.journal())
+            }
             None => None,
         }
     })

@@ -169,7 +169,7 @@ pub(crate) fn workspace_bytes(op: &OpRef, device: &Device, inputs: &[&Meta]) -> 
 pub(crate) fn workspace(op: &OpRef, device: &Device, inputs: &[&Meta]) -> Result<Option<Block>> {
     match workspace_bytes(op, device, inputs) {
         0 => Ok(None),
-        bytes => Ok(Some(device.pool().acquire(bytes, context::label(Owner::Workspace, op.name()))?)),
+        bytes => Ok(Some(device.acquire(bytes, context::label(Owner::Workspace, op.name()))?)),
     }
 }
 
@@ -286,7 +286,7 @@ impl Call<'_> {
 
     /// Takes memory, runs the kernel, records.
     fn compute(&self, args: Args<'_>, outputs: &[Output]) -> Result<Tensors> {
-        context::with_journal(|journal| journal.begin(self.op, &metas(&args)));
+        context::with_journal(|journal| journal.begin(self.op, &metas(&args))).transpose()?;
         let extras = self.extras(&args);
         let (args, results, extras) = self.make(args, outputs, extras)?;
         context::with_journal(|journal| {

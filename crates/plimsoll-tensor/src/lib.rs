@@ -4,6 +4,7 @@
 //! layer and the user's line. See ARCHITECTURE.md for the rules of execution.
 
 mod context;
+mod depot;
 mod device;
 mod dtype;
 mod error;
@@ -33,6 +34,7 @@ pub use context::{
     LineGuard, Placement, Saving, at_callers_line, at_line, current_scope, is_recording, log_placements,
     scope, with_owner, with_saving,
 };
+pub use depot::Offload;
 pub use device::{Device, DeviceScope, Repeated};
 pub use dtype::{DType, Element};
 pub use error::{Error, ErrorKind, Result};

@@ -46,7 +46,7 @@ impl Piece {
     #[track_caller]
     pub fn acquire(device: &Device, n_bytes: usize, name: &'static str) -> Result<Piece> {
         let _line = context::at_callers_line();
-        let block = device.pool().acquire(n_bytes, context::label(Owner::Data, name))?;
+        let block = device.acquire(n_bytes, context::label(Owner::Data, name))?;
         Ok(Piece { whole: Arc::new(Whole { block, device: device.clone() }), start: 0, n_bytes })
     }
 

@@ -41,8 +41,13 @@ enum Memory {
 impl Storage {
     /// Room for `shape` elements of `dtype` on `device`, labelled with the present op and line.
     pub fn new(device: &Device, shape: &Shape, dtype: DType, op: &'static str) -> Result<Arc<Storage>> {
+        Storage::with_bytes(device, shape.n_elems() * dtype.size(), op)
+    }
+
+    /// Room for `n_bytes` on `device`, labelled with the present op and line.
+    pub fn with_bytes(device: &Device, n_bytes: usize, op: &'static str) -> Result<Arc<Storage>> {
         let label = context::label(context::output_owner(), op);
-        let block = device.pool().acquire(shape.n_elems() * dtype.size(), label)?;
+        let block = device.acquire(n_bytes, label)?;
         Ok(Storage::over(Memory::Own(block), device))
     }
 
@@ -59,7 +64,12 @@ impl Storage {
     }
 
     fn over(memory: Memory, device: &Device) -> Arc<Storage> {
-        Arc::new(Storage { memory, device: device.clone(), n_slots: AtomicU32::new(0), tag: AtomicU64::new(0) })
+        Arc::new(Storage {
+            memory,
+            device: device.clone(),
+            n_slots: AtomicU32::new(0),
+            tag: AtomicU64::new(0),
+        })
     }
 
     pub fn device(&self) -> &Device {

@@ -197,5 +197,6 @@ fn fresh_place(cell: &Arc<VariableCell>, held: &Part) -> Result<Option<Arc<Stora
     // A variable made from a batch begins in lent memory, which is data; its own is a parameter's.
     let owner = if held.0.is_lent() { Owner::Parameters } else { held.0.owner() };
     let meta = cell.meta();
-    context::with_owner(owner, || Storage::new(&device_of(cell), meta.shape(), meta.dtype, "assign")).map(Some)
+    context::with_owner(owner, || Storage::new(&device_of(cell), meta.shape(), meta.dtype, "assign"))
+        .map(Some)
 }

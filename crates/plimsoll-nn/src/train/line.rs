@@ -129,7 +129,9 @@ impl Known {
             Known::Natural(_) => Ok(Course::Free),
             Known::Planned(family) => match family.within(limit) {
                 Some(Member { decisions: None, .. }) => Ok(Course::Free),
-                Some(Member { decisions: Some(decisions), .. }) => Ok(Course::Planned(decisions.clone().into())),
+                Some(Member { decisions: Some(decisions), .. }) => {
+                    Ok(Course::Planned(decisions.clone().into()))
+                }
                 None => {
                     let natural = family.members().last().map_or(0, |member| member.played.committed);
                     Err(Error::limit(limit, family.least(), natural))

@@ -20,11 +20,22 @@ pub enum Course {
     Observed(Device),
 }
 
+/// What a plan says at the beginning of an op.
+#[derive(Default)]
+pub(super) struct Due {
+    /// The values to let go.
+    pub released: SmallVec<[u32; 2]>,
+    /// The values to bring back.
+    pub prefetched: SmallVec<[u32; 2]>,
+}
+
 /// Decisions that are being followed.
 pub(super) struct Following {
     decisions: Arc<Decisions>,
     /// The values to let go when the op at a position begins.
     released: HashMap<u32, SmallVec<[u32; 2]>>,
+    /// The values that begin to come back when the op at a position begins.
+    prefetched: HashMap<u32, SmallVec<[u32; 2]>>,
     /// Whether every op so far was as planned.
     on_plan: bool,
 }
@@ -37,15 +48,22 @@ impl Following {
             released.entry(position + 1).or_default().push(number);
         }
         released.values_mut().for_each(|numbers| numbers.sort_unstable());
-        Following { decisions, released, on_plan: true }
+        let mut prefetched: HashMap<u32, SmallVec<[u32; 2]>> = HashMap::new();
+        for &(position, number) in &decisions.prefetched {
+            prefetched.entry(position).or_default().push(number);
+        }
+        Following { decisions, released, prefetched, on_plan: true }
     }
 
-    /// The op at a position begins; returns the values to let go first.
-    pub fn begin(&mut self, position: u32, fingerprint: u64) -> SmallVec<[u32; 2]> {
+    /// The op at a position begins; returns what is to be done first.
+    pub fn begin(&mut self, position: u32, fingerprint: u64) -> Due {
         self.on_plan &= self.decisions.fingerprints.get(position as usize) == Some(&fingerprint);
         match self.on_plan {
-            true => self.released.remove(&position).unwrap_or_default(),
-            false => SmallVec::new(),
+            true => Due {
+                released: self.released.remove(&position).unwrap_or_default(),
+                prefetched: self.prefetched.remove(&position).unwrap_or_default(),
+            },
+            false => Due::default(),
         }
     }
 
@@ -54,7 +72,12 @@ impl Following {
         self.on_plan && self.decisions.dropped.get(number as usize).is_some_and(|&dropped| dropped)
     }
 
-    /// Whether a value that was made again before the op at a position stays for later readers; nothing if the plan has
+    /// Whether a value is moved when it goes.
+    pub fn moves(&self, number: u32) -> bool {
+        self.on_plan && self.decisions.offloaded.get(number as usize).is_some_and(|&offloaded| offloaded)
+    }
+
+    /// Whether a value that came back before the op at a position stays for later readers; nothing if the plan has
     /// no say any more.
     pub fn retains(&self, position: u32, number: u32) -> Option<bool> {
         self.on_plan.then(|| self.decisions.retained.contains(&(position, number)))

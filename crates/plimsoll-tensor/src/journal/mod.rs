@@ -2,7 +2,7 @@
 //!
 //! Every op of a step leaves a record (op, inputs, variable versions); records outlive values. A tape slot of a journalled
 //! step does not hold its value: it names it here, and the journal holds the value, or has let it go and makes it again
-//! from its records when backward asks. A value that several ops keep is one entry, so it is let go once and made again
+//! from its records when backward asks, or has moved it to the device's depot and brings it back. A value that several ops keep is one entry, so it is let go once and made again
 //! once. Which values go is up to a plan, followed by position for as long as the step's ops are the plan's, and to the
 //! guard for everything that no plan foresaw.
 //!
@@ -11,6 +11,7 @@
 //! input from outside that is gone.
 
 mod again;
+mod away;
 mod course;
 mod guard;
 mod observe;
@@ -23,7 +24,9 @@ use plimsoll_plan::Trace;
 use smallvec::SmallVec;
 
 use crate::context;
+use crate::depot::Away;
 use crate::device::Device;
+use crate::error::{Error, Result};
 use crate::execute::Arg;
 use crate::op::{Extra, Meta, OpRef, Tensors};
 use crate::shape::Shape;
@@ -52,6 +55,8 @@ struct State {
     values: LongList<Value>,
     following: Option<Following>,
     observer: Option<Observer>,
+    /// What went wrong where no error could be returned; the next op returns it.
+    failure: Option<Error>,
     /// How many values the guard has let go.
     n_evicted: usize,
 }
@@ -101,6 +106,8 @@ struct Value {
     kept: Option<Arc<Storage>>,
     /// The value, for as long as anybody holds it.
     living: Weak<Storage>,
+    /// The value outside the device's memory, once it was moved there, for as long as slots name it.
+    away: Option<Arc<Away>>,
 }
 
 impl Journal {
@@ -112,8 +119,8 @@ impl Journal {
             Course::Planned(decisions) => (Some(Following::new(decisions.clone())), None),
             Course::Observed(device) => (None, Some(Observer::new(device.clone()))),
         };
-        let state =
-            State { records: LongList::default(), values: LongList::default(), following, observer, n_evicted: 0 };
+        let (records, values) = (LongList::default(), LongList::default());
+        let state = State { records, values, following, observer, failure: None, n_evicted: 0 };
         Arc::new(Journal { serial: NEXT.fetch_add(1, Ordering::Relaxed), state: Mutex::new(state) })
     }
 
@@ -132,21 +139,27 @@ impl Journal {
     }
 
     /// An op is about to run: the moment at which a plan is compared with what happens.
-    pub fn begin(&self, op: &OpRef, inputs: &[&Meta]) {
-        let mut state = self.lock();
-        let position = state.records.len() as u32;
-        let released = match &mut state.following {
-            Some(following) => following.begin(position, fingerprint(op, inputs)),
-            None => SmallVec::new(),
+    ///
+    /// # Errors
+    /// A value that is to be moved, now or before, and cannot be.
+    pub fn begin(&self, op: &OpRef, inputs: &[&Meta]) -> Result<()> {
+        let due = {
+            let mut state = self.lock();
+            if let Some(failure) = state.failure.take() {
+                return Err(failure);
+            }
+            let position = state.records.len() as u32;
+            let State { observer, values, following, .. } = &mut *state;
+            if let Some(observer) = observer {
+                observer.begin(position, fingerprint(op, inputs), values);
+            }
+            match following {
+                Some(following) => following.begin(position, fingerprint(op, inputs)),
+                None => return Ok(()),
+            }
         };
-        let dropped: SmallVec<[Arc<Storage>; 4]> =
-            released.into_iter().filter_map(|number| state.values[number as usize].kept.take()).collect();
-        let State { observer, values, .. } = &mut *state;
-        if let Some(observer) = observer {
-            observer.begin(position, fingerprint(op, inputs), values);
-        }
-        drop(state);
-        dropped.iter().for_each(|storage| storage.unkeep());
+        due.released.into_iter().try_for_each(|number| self.release(number))?;
+        due.prefetched.into_iter().try_for_each(|number| self.prefetch(number))
     }
 
     /// Leaves the record of an op and numbers what it made.
@@ -164,12 +177,13 @@ impl Journal {
         let metas: SmallVec<[&Meta; 3]> = args.iter().map(Arg::meta).collect();
         let output_metas: SmallVec<[&Meta; 2]> = outputs.iter().map(|output| output.meta()).collect();
         let cost = op.cost(&metas, &output_metas);
-        let made = outputs.iter().map(|output| output.data().value()).chain(extras.iter().map(|(_, made)| made));
+        let made =
+            outputs.iter().map(|output| output.data().value()).chain(extras.iter().map(|(_, made)| made));
         for storage in made {
             storage.set_tag(self.tag(state.values.len() as u32));
             let bytes = rounded_size(storage.n_bytes() as u64);
             let living = Arc::downgrade(storage);
-            state.values.push(Value { record, bytes, n_slots: 0, kept: None, living });
+            state.values.push(Value { record, bytes, n_slots: 0, kept: None, living, away: None });
         }
         state.records.push(Record {
             op: op.clone(),
@@ -220,10 +234,17 @@ impl Journal {
         let State { values, following, .. } = &mut *state;
         let value = &mut values[number as usize];
         value.n_slots += 1;
-        let is_dropped = following.as_ref().is_some_and(|following| following.drops(number));
-        if value.kept.is_none() && !is_dropped {
-            value.kept = Some(storage.clone());
-            storage.keep();
+        let following = following.as_ref().filter(|following| following.drops(number));
+        match following {
+            None if value.kept.is_none() => {
+                value.kept = Some(storage.clone());
+                storage.keep();
+            }
+            Some(following) if following.moves(number) && value.away.is_none() => {
+                drop(state);
+                self.send_away(number, storage);
+            }
+            _ => {}
         }
     }
 
@@ -239,15 +260,16 @@ impl Journal {
 
     /// A tape slot no longer names a value; the last one frees it.
     pub fn let_go(&self, number: u32) {
-        let freed = {
+        let (freed, away) = {
             let mut state = self.lock();
             let value = &mut state.values[number as usize];
             value.n_slots -= 1;
-            if value.n_slots == 0 { value.kept.take() } else { None }
+            if value.n_slots == 0 { (value.kept.take(), value.away.take()) } else { (None, None) }
         };
         if let Some(storage) = freed {
             storage.unkeep();
         }
+        drop(away);
     }
 
     /// The storage of a value, if anybody holds it.

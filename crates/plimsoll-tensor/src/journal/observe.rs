@@ -62,11 +62,17 @@ impl Observer {
             n_values: record.n_values(),
             n_outputs: u32::from(record.n_outputs),
             workspace: rounded_size(workspace),
-            time: self.device.nanoseconds(record.op.cost(&metas, outputs), metas.first().map(|meta| meta.dtype)),
+            time: self
+                .device
+                .nanoseconds(record.op.cost(&metas, outputs), metas.first().map(|meta| meta.dtype)),
             at: Position { start, peak: self.device.stats().peak_in_use },
         });
         for number in record.first_value..record.first_value + record.n_values() {
-            self.trace.values.push(plimsoll_plan::Value { record: at, gone_from: u32::MAX, ..Default::default() });
+            self.trace.values.push(plimsoll_plan::Value {
+                record: at,
+                gone_from: u32::MAX,
+                ..Default::default()
+            });
             self.open.push(number);
         }
         self.device.pool().reset_peaks();
@@ -85,7 +91,8 @@ impl Observer {
         for (noted, value) in self.trace.values.iter_mut().zip(values.iter()) {
             noted.bytes = value.bytes;
         }
-        let passing = |source: &Source| matches!(source, Source::Outside(storage) if storage.strong_count() == 0);
+        let passing =
+            |source: &Source| matches!(source, Source::Outside(storage) if storage.strong_count() == 0);
         for (noted, record) in self.trace.records.iter_mut().zip(records.iter()) {
             for (noted, input) in noted.inputs.iter_mut().zip(&record.inputs) {
                 if passing(&input.source) {
@@ -93,6 +100,7 @@ impl Observer {
                 }
             }
         }
+        self.trace.depot = self.device.depot().map(|depot| depot.known());
         self.trace
     }
 }
