@@ -15,8 +15,10 @@ pub struct Decisions {
     pub offloaded: Vec<bool>,
     /// Values (position, number) that begin to move back when the op at a position begins.
     pub prefetched: Vec<(u32, u32)>,
-    /// Values (position, number) that were there when backward asked for them at a position, and go after it.
-    pub released: HashSet<(u32, u32)>,
+    /// Values (position, number) that have been read, and go when the op at that position begins.
+    pub released_before: HashSet<(u32, u32)>,
+    /// Values (position, number) that the op at that position reads, and that go when it has ended.
+    pub released_after: HashSet<(u32, u32)>,
     /// Values (position, number) that come back at a position and stay for later readers.
     pub retained: HashSet<(u32, u32)>,
     /// The records that are repeated, each as often as that.

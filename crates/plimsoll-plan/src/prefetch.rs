@@ -12,12 +12,34 @@ pub(crate) struct Bring {
     pub number: u32,
 }
 
+/// The most bytes in use at a position.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Level {
+    /// While its op runs.
+    pub op: u64,
+    /// While values are brought back before it, and how often that happens.
+    chains: u64,
+    n_chains: u32,
+}
+
+impl Level {
+    /// So many bytes are in use while values are brought back.
+    pub fn note_chain(&mut self, peak: u64) {
+        self.chains = self.chains.max(peak);
+        self.n_chains += 1;
+    }
+
+    /// The most bytes in use.
+    pub fn most(&self) -> u64 {
+        self.op.max(self.chains)
+    }
+}
+
 /// The values (position, number) that begin to move back at an earlier position than that at which they are asked for.
-/// `expected` are the most bytes in use at each position, while its op runs and while chains are repeated before it.
 pub(crate) fn prefetched(
     trace: &Trace,
     brought: &[Bring],
-    mut expected: Vec<(u64, u64)>,
+    mut expected: Vec<Level>,
     target: u64,
 ) -> Vec<(u32, u32)> {
     let Some(depot) = trace.depot.filter(|depot| depot.is_beside) else { return Vec::new() };
@@ -31,23 +53,21 @@ pub(crate) fn prefetched(
         let wanted = value.bytes * 1000 / depot.rate.max(1);
         let (mut from, mut time) = (position, 0);
         let fits = |most: u64| most + value.bytes <= target;
-        // Chains that are repeated for the same op would meet it, too.
-        if !fits(expected[position as usize].1) {
+        // Other values that are brought back for the same op would meet it there.
+        let here = &expected[position as usize];
+        if here.n_chains > 1 && !fits(here.chains) {
             continue;
         }
-        while from > earliest && time < wanted {
-            let (op, chains) = expected[from as usize - 1];
-            if !fits(op.max(chains)) {
-                break;
-            }
+        while from > earliest && time < wanted && fits(expected[from as usize - 1].most()) {
             from -= 1;
             time += trace.records[from as usize].time;
         }
         if from < position {
-            expected[from as usize..position as usize].iter_mut().for_each(|(op, chains)| {
-                *op += value.bytes;
-                *chains += value.bytes;
-            });
+            for level in &mut expected[from as usize..position as usize] {
+                level.op += value.bytes;
+                level.chains += value.bytes;
+            }
+            expected[position as usize].chains += value.bytes;
             prefetched.push((from, number));
         }
     }

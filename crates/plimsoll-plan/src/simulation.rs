@@ -14,7 +14,7 @@
 use std::collections::HashMap;
 use std::ops::Range;
 
-use crate::prefetch::{Bring, prefetched};
+use crate::prefetch::{Bring, Level, prefetched};
 use crate::{Decisions, Input, Trace};
 
 /// Smaller values are always kept: repeating an op costs more than their bytes are worth.
@@ -50,8 +50,10 @@ pub fn decide(trace: &Trace, target: u64, weights: Weights) -> Option<Decisions>
 enum Since {
     /// It was made.
     Made,
-    /// It was there when backward asked for it at that position.
+    /// Backward asked for it at that position, so that the op there reads it.
     Asked(u32),
+    /// A chain that ran again before that position read it.
+    Read(u32),
     /// It was made again at that position.
     Repeated(u32),
 }
@@ -87,8 +89,8 @@ struct Walk<'a> {
     ways: Vec<Option<Way>>,
     /// The time of moving that is hidden behind ops, and how much there can be: that of forward, in which values go.
     hidden: (u64, u64),
-    /// The most bytes in use at each position, and while chains are repeated before it.
-    expected: Vec<(u64, u64)>,
+    /// The bytes in use that are expected at each position.
+    expected: Vec<Level>,
     /// The values that are moved back for backward itself.
     brought: Vec<Bring>,
     /// The values that backward asks for before a position.
@@ -101,6 +103,10 @@ struct Walk<'a> {
     time_before: Vec<u64>,
     /// The values from which on backward alone holds them, by position.
     becoming_alone: HashMap<u32, Vec<u32>>,
+    /// Values that were made again before the present op without staying; whether one stays is said once per position.
+    given_up: Vec<u32>,
+    /// Values that were made again for the present op alone.
+    passing: Vec<u32>,
     n_repeats: HashMap<u32, u32>,
     mark: Vec<u32>,
     stamp: u32,
@@ -133,13 +139,15 @@ impl<'a> Walk<'a> {
             since: vec![Since::Made; n],
             ways: vec![None; n],
             hidden: (0, forward),
-            expected: vec![(0, 0); trace.records.len()],
+            expected: vec![Level::default(); trace.records.len()],
             brought: Vec::new(),
             fetched,
             held: Vec::new(),
             absent: 0,
             time_before,
             becoming_alone,
+            given_up: Vec::new(),
+            passing: Vec::new(),
             n_repeats: HashMap::new(),
             mark: vec![0; trace.records.len()],
             stamp: 0,
@@ -170,7 +178,12 @@ impl<'a> Walk<'a> {
             let (number, way) = self.cheapest(position, &[])?;
             self.let_go(number, way);
         }
-        self.expected[position as usize].0 = peak - self.absent.min(peak);
+        self.expected[position as usize].op = peak - self.absent.min(peak);
+        self.given_up.clear();
+        for number in std::mem::take(&mut self.passing) {
+            self.here[number as usize] = false;
+            self.absent += self.trace.values[number as usize].bytes;
+        }
         let trace = self.trace;
         self.held.retain(|&number| {
             trace.values[number as usize].fetches.last().is_some_and(|&last| last > position)
@@ -286,7 +299,8 @@ impl<'a> Walk<'a> {
         }
         match self.since[number as usize] {
             Since::Made => self.decisions.dropped[number as usize] = true,
-            Since::Asked(position) => _ = self.decisions.released.insert((position, number)),
+            Since::Asked(position) => _ = self.decisions.released_after.insert((position, number)),
+            Since::Read(position) => _ = self.decisions.released_before.insert((position, number)),
             Since::Repeated(position) => _ = self.decisions.retained.remove(&(position, number)),
         }
         self.here[number as usize] = false;
@@ -299,13 +313,24 @@ impl<'a> Walk<'a> {
         let mut stay: Vec<u32> = self.worth_keeping(&chain, target, position);
         loop {
             match self.chain_peak(&chain, &stay, target, position) {
-                peak if peak <= self.target => break self.expect(position, &chain, peak),
-                // What stays for later is given up first where that is cheaper than what is there now.
-                _ => match (self.cheapest(position, &reads), stay.pop()) {
-                    (_, Some(_)) => {}
-                    (Some((number, way)), None) => self.let_go(number, way),
-                    (None, None) => return None,
-                },
+                peak if peak <= self.target => break self.expected[position as usize].note_chain(peak),
+                // What would stay for later is given up first; then something that is there now, but nothing that a
+                // chain has read before the same op: it goes when that op begins.
+                _ if !stay.is_empty() => self.given_up.extend(stay.pop()),
+                _ => {
+                    let read_here = |since: &Since| matches!(since, Since::Read(at) if *at == position);
+                    let earlier = (0u32..).zip(&self.since).filter(|(_, since)| read_here(since));
+                    let in_use: Vec<u32> =
+                        reads.iter().copied().chain(earlier.map(|(number, _)| number)).collect();
+                    let (number, way) = self.cheapest(position, &in_use)?;
+                    self.let_go(number, way);
+                }
+            }
+        }
+        for number in reads {
+            // Whoever lets it go from now on can no longer say that it was never needed here.
+            if self.trace.values[number as usize].alone_from.is_some_and(|from| from <= position) {
+                self.since[number as usize] = Since::Read(position);
             }
         }
         for &link in &chain {
@@ -325,7 +350,10 @@ impl<'a> Walk<'a> {
             self.here[number as usize] = true;
             self.since[number as usize] = Since::Repeated(position);
             self.absent -= value.bytes;
-            if value.fetches.last().is_some_and(|&last| last > position) {
+            let is_last = value.fetches.last().is_none_or(|&last| last <= position);
+            if self.given_up.contains(&number) && !is_last {
+                self.passing.push(number);
+            } else if !is_last {
                 self.decisions.retained.insert((position, number));
                 if !self.held.contains(&number) {
                     self.held.push(number);
@@ -333,14 +361,6 @@ impl<'a> Walk<'a> {
             }
         }
         Some(())
-    }
-
-    /// Notes the bytes in use while a chain is repeated. A value that only moves is counted with the op that asks for it.
-    fn expect(&mut self, position: u32, chain: &[Link], peak: u64) {
-        if !matches!(chain, [Link::Move(_)]) {
-            let expected = &mut self.expected[position as usize].1;
-            *expected = peak.max(*expected);
-        }
     }
 
     /// What brings a value back, in order, and the values that this reads and that are there.
@@ -403,6 +423,7 @@ impl<'a> Walk<'a> {
                 let value = &self.trace.values[number as usize];
                 number != target
                     && !self.here[number as usize]
+                    && !self.given_up.contains(&number)
                     && value.alone_from.is_some_and(|from| from <= position)
                     && value.gone_from > position
                     && value.next_fetch(position).is_some()
@@ -457,7 +478,7 @@ impl<'a> Walk<'a> {
     fn finish(self) -> Decisions {
         let mut repeated: Vec<(u32, u32)> = self.n_repeats.into_iter().collect();
         repeated.sort_unstable();
-        let expected_peak = self.expected.iter().map(|&(op, chains)| op.max(chains)).max().unwrap_or(0);
+        let expected_peak = self.expected.iter().map(Level::most).max().unwrap_or(0);
         let prefetched = prefetched(self.trace, &self.brought, self.expected, self.target);
         Decisions { repeated, prefetched, expected_peak, ..self.decisions }
     }

@@ -290,8 +290,9 @@ impl Call<'_> {
         let extras = self.extras(&args);
         let (args, results, extras) = self.make(args, outputs, extras)?;
         context::with_journal(|journal| {
-            journal.record(self.op, &args, &results, &extras, self.wanted(args.len()));
-        });
+            journal.record(self.op, &args, &results, &extras, self.wanted(args.len()))
+        })
+        .transpose()?;
         Ok(self.finish(&args, results, &extras))
     }
 

@@ -285,9 +285,10 @@ pub fn with_ghosts<R>(variables: &[Variable], ghost: &Device, f: impl FnOnce() -
 /// Those of `f`.
 pub fn with_shadows<R>(variables: &[Variable], ghost: &Device, f: impl FnOnce() -> Result<R>) -> Result<R> {
     let _on = ghost.enter();
-    let shadow = |variable: &Variable| variable.handle.shadow(ghost);
-    let shadows: Vec<Tensor> = variables.iter().map(shadow).collect();
-    with_pinned(variables, &shadows, f)
+    let masters = variables.iter().filter_map(Variable::master).cloned();
+    let all: Vec<Variable> = variables.iter().cloned().chain(masters).collect();
+    let shadows: Vec<Tensor> = all.iter().map(|variable| variable.handle.shadow(ghost)).collect();
+    with_pinned(&all, &shadows, f)
 }
 
 /// Runs `f` with the variables reading as `values`.

@@ -69,7 +69,7 @@ impl Stepper {
     }
 
     /// The ways in which a step with this batch can be made.
-    fn family(&mut self, device: &Device, pair: &Pair) -> Result<Family> {
+    pub fn family(&mut self, device: &Device, pair: &Pair) -> Result<Family> {
         let (natural, trace) = self.rehearse(device, pair, Rehearsal::Observed)?;
         Family::new(&trace.unwrap_or_default(), natural, |decisions| {
             Ok(Some(self.rehearse(device, pair, Rehearsal::Planned(decisions))?.0))

@@ -44,6 +44,7 @@ mod step;
 use std::path::Path;
 use std::time::Instant;
 
+use plimsoll_plan::Family;
 use plimsoll_tensor::{Error, Generator, Later, Result, at_callers_line};
 
 use crate::checkpoint::{self, Change, NameMap, RunState};
@@ -208,6 +209,18 @@ impl Trainer {
     /// Makes the optimizer's state, which the first step needs and a checkpoint is loaded into.
     fn prepare(&mut self) -> Result<()> {
         self.stepper.optimizer.prepare(&self.stepper.variables)
+    }
+
+    /// The ways in which a step with this batch can be made on its device, from the leanest to the natural one: what each
+    /// commits, and how long it takes by the cost model. Under a limit a step takes the fastest that fits.
+    ///
+    /// # Errors
+    /// A batch that does not fit the model; memory that is full.
+    #[track_caller]
+    pub fn ways(&mut self, pair: &Pair) -> Result<Family> {
+        let _line = at_callers_line();
+        self.prepare()?;
+        self.stepper.family(&pair.inputs.device(), pair)
     }
 
     /// Trains until so many epochs or steps are done, counted from the beginning of the run, or a callback stops it.

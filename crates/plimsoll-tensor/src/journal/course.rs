@@ -20,6 +20,19 @@ pub enum Course {
     Observed(Device),
 }
 
+/// Values by position.
+type Places = HashMap<u32, SmallVec<[u32; 2]>>;
+
+fn places<'a>(planned: impl IntoIterator<Item = &'a (u32, u32)>) -> Places {
+    let mut places = Places::new();
+    for &(position, number) in planned {
+        places.entry(position).or_default().push(number);
+    }
+    // Blocks go back to the pool in an order that does not depend on a hash.
+    places.values_mut().for_each(|numbers| numbers.sort_unstable());
+    places
+}
+
 /// What a plan says at the beginning of an op.
 #[derive(Default)]
 pub(super) struct Due {
@@ -33,26 +46,20 @@ pub(super) struct Due {
 pub(super) struct Following {
     decisions: Arc<Decisions>,
     /// The values to let go when the op at a position begins.
-    released: HashMap<u32, SmallVec<[u32; 2]>>,
-    /// The values that begin to come back when the op at a position begins.
-    prefetched: HashMap<u32, SmallVec<[u32; 2]>>,
+    before: Places,
+    /// Those to let go when it has ended.
+    after: Places,
+    /// Those that begin to come back when it begins.
+    prefetched: Places,
     /// Whether every op so far was as planned.
     on_plan: bool,
 }
 
 impl Following {
     pub fn new(decisions: Arc<Decisions>) -> Following {
-        let mut released: HashMap<u32, SmallVec<[u32; 2]>> = HashMap::new();
-        // A value that is asked for before an op is read by it, and may go when the next one begins.
-        for &(position, number) in &decisions.released {
-            released.entry(position + 1).or_default().push(number);
-        }
-        released.values_mut().for_each(|numbers| numbers.sort_unstable());
-        let mut prefetched: HashMap<u32, SmallVec<[u32; 2]>> = HashMap::new();
-        for &(position, number) in &decisions.prefetched {
-            prefetched.entry(position).or_default().push(number);
-        }
-        Following { decisions, released, prefetched, on_plan: true }
+        let (before, after) = (places(&decisions.released_before), places(&decisions.released_after));
+        let prefetched = places(&decisions.prefetched);
+        Following { decisions, before, after, prefetched, on_plan: true }
     }
 
     /// The op at a position begins; returns what is to be done first.
@@ -60,10 +67,18 @@ impl Following {
         self.on_plan &= self.decisions.fingerprints.get(position as usize) == Some(&fingerprint);
         match self.on_plan {
             true => Due {
-                released: self.released.remove(&position).unwrap_or_default(),
+                released: self.before.remove(&position).unwrap_or_default(),
                 prefetched: self.prefetched.remove(&position).unwrap_or_default(),
             },
             false => Due::default(),
+        }
+    }
+
+    /// The op at a position has ended; returns the values to let go now.
+    pub fn end(&mut self, position: u32) -> SmallVec<[u32; 2]> {
+        match self.on_plan {
+            true => self.after.remove(&position).unwrap_or_default(),
+            false => SmallVec::new(),
         }
     }
 

@@ -163,6 +163,9 @@ impl Journal {
     }
 
     /// Leaves the record of an op and numbers what it made.
+    ///
+    /// # Errors
+    /// A value that is to be moved now, and cannot be.
     pub fn record(
         &self,
         op: &OpRef,
@@ -170,7 +173,7 @@ impl Journal {
         outputs: &Tensors,
         extras: &[(Extra, Arc<Storage>)],
         wanted: SmallVec<[bool; 4]>,
-    ) {
+    ) -> Result<()> {
         let inputs = args.iter().map(|arg| self.input(arg)).collect();
         let mut state = self.lock();
         let (record, first_value) = (state.records.len() as u32, state.values.len() as u32);
@@ -199,6 +202,9 @@ impl Journal {
         if let Some(observer) = observer {
             observer.end(&records[record as usize], &output_metas);
         }
+        let released = state.following.as_mut().map(|following| following.end(record)).unwrap_or_default();
+        drop(state);
+        released.into_iter().try_for_each(|number| self.release(number))
     }
 
     /// What a record says about an input. A variable that was assigned in this step reads as the value assigned.

@@ -88,13 +88,13 @@ impl Op for Linear {
 
     fn backward(&self, backward: &mut Backward<'_>) -> Result<()> {
         let gradient = backward.gradient()?;
-        let gradient = self.activation.back(gradient, || backward.output(0))?;
+        let gradient = self.activation.back(gradient, || backward.take_output(0))?;
         if backward.wants(2) {
             let shape = *backward.input_shape(2);
             backward.give(2, as_rows(&gradient)?.sum(0)?.reshape(shape)?)?;
         }
         if backward.wants(1) {
-            let product = as_rows(&backward.input(0)?)?.t()?.matmul(&as_rows(&gradient)?)?;
+            let product = as_rows(&backward.take_input(0)?)?.t()?.matmul(&as_rows(&gradient)?)?;
             backward.give(1, product)?;
         }
         if backward.wants(0) {

@@ -438,6 +438,14 @@ impl Backward<'_> {
         self.take(Keep::Input(input))
     }
 
+    /// An output that the op keeps, for the last time: see [`Backward::take_input`].
+    ///
+    /// # Errors
+    /// Memory that is full while the value is rebuilt; the output was taken before.
+    pub fn take_output(&mut self, output: usize) -> Result<Tensor> {
+        self.take(Keep::Output(output))
+    }
+
     /// An extra output that the op keeps, for the last time: see [`Backward::take_input`].
     ///
     /// # Errors

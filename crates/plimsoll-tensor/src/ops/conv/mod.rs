@@ -154,12 +154,12 @@ impl Op for Conv {
 
     fn backward(&self, backward: &mut Backward<'_>) -> Result<()> {
         let gradient = backward.gradient()?;
-        let gradient = self.activation.back(gradient, || backward.output(0))?;
+        let gradient = self.activation.back(gradient, || backward.take_output(0))?;
         if backward.wants(2) {
             backward.give(2, as_rows(&gradient)?.sum(0)?)?;
         }
         if backward.wants(1) {
-            let x = backward.input(0)?;
+            let x = backward.take_input(0)?;
             let [input, output] = match self.way {
                 Way::Forward => [&x, &gradient],
                 Way::Transposed => [&gradient, &x],

@@ -1,0 +1,61 @@
+//! The ways in which a step of a workload can be made: `line_table WORKLOAD [h200]` prints what each commits and how much
+//! longer it takes by the cost model. Nothing is computed: it runs on ghosts.
+
+#![expect(clippy::print_stdout, clippy::print_stderr, reason = "a program that reports")]
+
+use std::process::ExitCode;
+use std::time::Instant;
+
+use plimsoll::nn::train::{Pair, Trainer};
+use plimsoll::nn::{Policy, with_policy};
+use plimsoll::{Bytes, Device, Error, Result};
+use plimsoll_cli::Recipe;
+use plimsoll_cli::workloads::{Workload, all};
+use plimsoll_cuda::Profile;
+
+fn main() -> ExitCode {
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    let table = match words.iter().map(String::as_str).collect::<Vec<_>>()[..] {
+        [name] => table(name, &Device::ghost_cpu(), Policy::Float32),
+        [name, "h200"] => table(name, &Device::ghost_cuda(Profile::h200()), Policy::MixedBfloat16),
+        _ => Err(Error::argument("line_table", "give the name of a workload, and `h200` for a GPU")),
+    };
+    match table {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("{error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn table(name: &str, device: &Device, policy: Policy) -> Result<()> {
+    let recipe = recipe(name)?;
+    let _on = device.enter();
+    let model = with_policy(policy, || recipe.model())?;
+    let batch = recipe.default_batch();
+    let pair = Pair { inputs: recipe.inputs().random(batch)?, labels: recipe.labels().random(batch)? };
+    let mut trainer = Trainer::new(model, recipe.make_optimizer(u64::MAX)?, recipe.loss());
+    let started = Instant::now();
+    let family = trainer.ways(&pair)?;
+    let planned_in = started.elapsed();
+    let natural = family.members().last().map_or(1, |member| member.time) as f64;
+    println!("{name} on {device}, planned in {} ms", planned_in.as_millis());
+    println!("{:>16} {:>16} {:>8} {:>8}", "committed", "in use", "time", "let go");
+    for member in family.members() {
+        let [committed, peak] =
+            [member.played.committed, member.played.peak].map(|n| Bytes::new(n).to_string());
+        let n_dropped = member.decisions.as_ref().map_or(0, |decisions| decisions.n_dropped());
+        println!("{committed:>32} {peak:>32} {:>8.3} {n_dropped:>8}", member.time as f64 / natural);
+    }
+    Ok(())
+}
+
+/// The recipe of a workload.
+fn recipe(name: &str) -> Result<Recipe> {
+    let found = all().into_iter().find_map(|workload| match workload {
+        Workload::Train(recipe) if recipe.name() == name => Some(recipe),
+        _ => None,
+    });
+    found.ok_or_else(|| Error::argument("line_table", format!("{name:?} is no workload that trains")))
+}

@@ -1,0 +1,225 @@
+//! Decisions keep their target at every moment, on networks of every form.
+
+mod support;
+
+use plimsoll_plan::{Depot, Family, Input, Played, Weights, decide};
+use support::{Execution, Net};
+
+const MIB: u64 = 1 << 20;
+
+/// A chain of blocks: a product, an activation, and a residual sum that keeps nothing.
+fn chain(n_blocks: usize) -> Net {
+    let mut net = Net { fixed: 8 * MIB, ..Net::default() };
+    let mut x = net.product(&[], MIB, 1_000);
+    for _ in 0..n_blocks {
+        let wide = net.product(&[x], 4 * MIB, 100_000);
+        let active = net.activation(wide, 4_000);
+        let narrow = net.product(&[active], MIB, 100_000);
+        x = net.op(&[x, narrow], MIB, 1_000, Vec::new());
+    }
+    net.product(&[x], MIB, 10_000);
+    net
+}
+
+/// A U-Net: values of the way down are read again on the way up.
+fn u_net(depth: usize) -> Net {
+    let mut net = Net { fixed: 4 * MIB, ..Net::default() };
+    let mut x = net.product(&[], 8 * MIB, 10_000);
+    let mut skips = Vec::new();
+    for level in 0..depth {
+        x = net.product(&[x], (8 * MIB) >> level, 200_000);
+        x = net.activation(x, 5_000);
+        skips.push(x);
+        x = net.product(&[x], (4 * MIB) >> level, 50_000);
+    }
+    for (level, skip) in skips.into_iter().enumerate().rev() {
+        let up = net.product(&[x], (8 * MIB) >> level, 50_000);
+        x = net.product(&[up, skip], (8 * MIB) >> level, 200_000);
+        x = net.activation(x, 5_000);
+    }
+    net
+}
+
+/// A DenseNet: every op reads all that came before it in its block.
+fn dense_net(n: usize) -> Net {
+    let mut net = Net { fixed: MIB, ..Net::default() };
+    let mut all = vec![net.product(&[], 2 * MIB, 10_000)];
+    for _ in 0..n {
+        all.push(net.product(&all.clone(), MIB, 80_000));
+    }
+    net
+}
+
+/// A tree: pairs are joined until one is left.
+fn tree(n_leaves: usize) -> Net {
+    let mut net = Net { fixed: MIB, ..Net::default() };
+    let mut row: Vec<u32> = (0..n_leaves).map(|_| net.product(&[], MIB, 20_000)).collect();
+    while row.len() > 1 {
+        row = row.chunks(2).map(|pair| net.product(pair, MIB, 60_000)).collect();
+    }
+    net
+}
+
+/// A network drawn by a simple generator.
+fn drawn(seed: u64) -> Net {
+    let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
+    let mut draw = |n: u64| {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (state >> 33) % n
+    };
+    let mut net = Net { fixed: draw(64) * 65_536, ..Net::default() };
+    net.product(&[], 65_536, 1_000);
+    for at in 1..4 + draw(40) as u32 {
+        let mut inputs: Vec<u32> = (0..1 + draw(3)).map(|_| draw(at.into()) as u32).collect();
+        inputs.sort_unstable();
+        inputs.dedup();
+        let keeps = inputs.iter().copied().chain([at]).filter(|_| draw(2) == 0).collect();
+        net.op(&inputs, (1 + draw(40)) * 32_768, 500 + draw(100_000), keeps);
+    }
+    net
+}
+
+fn named() -> Vec<(String, Net)> {
+    let mut nets = vec![
+        ("chain".to_owned(), chain(12)),
+        ("U-Net".to_owned(), u_net(4)),
+        ("DenseNet".to_owned(), dense_net(12)),
+        ("tree".to_owned(), tree(32)),
+    ];
+    nets.extend((0..60).map(|seed| (format!("drawn {seed}"), drawn(seed))));
+    nets
+}
+
+/// How values are compared, beside the time that they stay away.
+fn weights(patience: f64) -> Weights {
+    Weights { patience, moving: 1.0 }
+}
+
+/// Follows decisions of every kind, for a depot or without; returns how many there were, and how many values they moved.
+fn follow(depot: Option<Depot>) -> (usize, usize) {
+    let (mut n_plans, mut n_moved) = (0, 0);
+    for (name, net) in named() {
+        let net = Net { depot, ..net };
+        let trace = net.trace();
+        let natural = trace.natural_peak();
+        for percent in (5..100).step_by(5) {
+            for (patience, moving) in [(0.0, 1.0), (0.5, 1.0), (1.0, 1.0), (0.5, 0.0)] {
+                let target = natural * percent / 100;
+                let Some(decisions) = decide(&trace, target, Weights { patience, moving }) else { continue };
+                let played = Execution::new(&trace, net.fixed, &decisions).run();
+                assert!(
+                    played.peak <= target,
+                    "{name}, {percent} %, patience {patience}, moving {moving}: {} > {target}",
+                    played.peak
+                );
+                // Journeys beside the ops take less time than they last.
+                if depot.is_none_or(|depot| !depot.is_beside) {
+                    assert_eq!(played.extra_time, decisions.extra_time, "{name}, {percent} %, {patience}");
+                }
+                assert!(decisions.offloaded_bytes <= depot.map_or(0, |depot| depot.room));
+                n_plans += 1;
+                n_moved += decisions.offloaded.iter().filter(|&&moved| moved).count();
+            }
+        }
+    }
+    (n_plans, n_moved)
+}
+
+#[test]
+fn an_executor_that_follows_them_stays_under_the_target() {
+    let (n_plans, n_moved) = follow(None);
+    assert!(n_plans > 500, "only {n_plans} plans were made");
+    assert_eq!(n_moved, 0);
+}
+
+#[test]
+fn an_executor_that_moves_values_stays_under_the_target() {
+    let (without, _) = follow(None);
+    for is_beside in [false, true] {
+        for (room, rate) in [(u64::MAX, 1_000), (u64::MAX, 50_000), (6 * MIB, 10_000)] {
+            let (n_plans, n_moved) = follow(Some(Depot { room, rate, is_beside }));
+            assert!(n_plans >= without, "{n_plans} plans with a depot, {without} without");
+            assert!(n_moved > 100, "{n_moved} values were moved");
+        }
+    }
+}
+
+#[test]
+fn what_cannot_be_computed_again_is_moved() {
+    let net = Net { depot: Some(Depot { room: u64::MAX, rate: 1_000, is_beside: false }), ..chain(12) };
+    let mut trace = net.trace();
+    let target = trace.natural_peak() * 7 / 10;
+    for record in &mut trace.records {
+        record.inputs.push(Input::Passing);
+    }
+    let decisions = decide(&trace, target, weights(0.5)).expect("values can be moved");
+    assert_eq!((decisions.repeated.len(), decisions.n_dropped() > 0), (0, true));
+    assert!(Execution::new(&trace, net.fixed, &decisions).run().peak <= target);
+    trace.depot = None;
+    assert_eq!(decide(&trace, target, weights(0.5)), None);
+}
+
+#[test]
+fn values_come_back_ahead_of_their_use_where_there_is_room() {
+    let depot = Depot { room: u64::MAX, rate: 20_000, is_beside: true };
+    let net = Net { depot: Some(depot), ..chain(12) };
+    let trace = net.trace();
+    let target = trace.natural_peak() * 7 / 10;
+    let decisions =
+        decide(&trace, target, Weights { patience: 0.5, moving: 0.0 }).expect("values can be moved");
+    let n_moved = decisions.offloaded.iter().filter(|&&moved| moved).count();
+    assert!(2 * decisions.prefetched.len() > n_moved, "{} of {n_moved}", decisions.prefetched.len());
+    for &(position, number) in &decisions.prefetched {
+        let next = trace.values[number as usize].fetches.iter().find(|&&fetch| fetch >= position);
+        assert!(next.is_some_and(|&next| next > position), "value {number} comes back too late");
+    }
+    assert!(Execution::new(&trace, net.fixed, &decisions).run().peak <= target);
+}
+
+#[test]
+fn a_target_that_everything_fits_decides_nothing() {
+    for (name, net) in named() {
+        let trace = net.trace();
+        let decisions = decide(&trace, trace.natural_peak(), weights(0.5)).expect("the natural step fits");
+        assert_eq!((decisions.n_dropped(), decisions.extra_time), (0, 0), "{name}");
+    }
+}
+
+#[test]
+fn a_long_chain_needs_far_less_at_little_more_time() {
+    let net = chain(48);
+    let trace = net.trace();
+    let activations = trace.natural_peak() - net.fixed;
+    // The square root of a chain's length is what one more forward pass allows: see Chen et al., 2016.
+    let decisions = decide(&trace, net.fixed + activations / 4, weights(0.5)).expect("a quarter is enough");
+    let ratio = decisions.extra_time as f64 / trace.natural_time() as f64;
+    assert!(ratio < 0.34, "one forward pass is a third of the time; {ratio}");
+}
+
+#[test]
+fn in_a_family_peaks_rise_while_time_falls() {
+    for (name, net) in named() {
+        let trace = net.trace();
+        let natural = Played { peak: trace.natural_peak(), committed: trace.natural_peak() };
+        let family = Family::new(&trace, natural, |decisions| {
+            let peak = Execution::new(&trace, net.fixed, decisions).run().peak;
+            Ok::<_, ()>(Some(Played { peak, committed: peak.next_multiple_of(65_536) }))
+        })
+        .expect("nothing refuses to be played");
+        for pair in family.members().windows(2) {
+            assert!(pair[0].played.peak <= pair[1].played.peak, "{name}");
+            assert!(pair[0].played.committed < pair[1].played.committed, "{name}");
+            assert!(pair[0].time >= pair[1].time, "{name}");
+        }
+        let least = family.least();
+        assert!(family.within(least).is_some() && family.within(least - 1).is_none(), "{name}");
+        assert!(family.within(u64::MAX).is_some_and(|member| member.decisions.is_none()), "{name}");
+    }
+}
+
+#[test]
+fn the_same_trace_gives_the_same_decisions() {
+    let trace = u_net(4).trace();
+    let target = trace.natural_peak() * 7 / 10;
+    assert_eq!(decide(&trace, target, weights(1.0)), decide(&trace, target, weights(1.0)));
+}
