@@ -115,13 +115,23 @@ pub struct Execution<'a> {
     decisions: &'a Decisions,
     /// Values that exist, with whether backward's list holds them.
     living: BTreeMap<u32, bool>,
+    /// Those of them that were brought back before backward asked for them.
+    prefetched: BTreeSet<u32>,
     extra_time: u64,
     peak: u64,
 }
 
 impl<'a> Execution<'a> {
     pub fn new(trace: &'a Trace, fixed: u64, decisions: &'a Decisions) -> Execution<'a> {
-        Execution { trace, fixed, decisions, living: BTreeMap::new(), extra_time: 0, peak: 0 }
+        Execution {
+            trace,
+            fixed,
+            decisions,
+            living: BTreeMap::new(),
+            prefetched: BTreeSet::new(),
+            extra_time: 0,
+            peak: 0,
+        }
     }
 
     fn in_use(&self) -> u64 {
@@ -149,6 +159,7 @@ impl<'a> Execution<'a> {
                 assert!(self.is_away(number, position), "value {number} is not away");
                 self.extra_time += self.time_to_move(number);
                 self.living.insert(number, true);
+                self.prefetched.insert(number);
             }
             let start = self.in_use();
             let record = &self.trace.records[position as usize];
@@ -200,6 +211,9 @@ impl<'a> Execution<'a> {
     /// Backward asks for a value: it is there, or is brought back, or its chain runs again.
     fn fetch(&mut self, target: u32, position: u32, passing: &mut BTreeSet<u32>) {
         if self.living.contains_key(&target) {
+            if self.prefetched.remove(&target) && !self.decisions.retained.contains(&(position, target)) {
+                passing.insert(target);
+            }
             return;
         }
         let mut chain = BTreeSet::new();

@@ -35,17 +35,22 @@ impl Journal {
     /// # Errors
     /// Memory that is full; a variable that was assigned since; an input from outside that is gone.
     pub fn fetch(&self, number: u32) -> Result<Arc<Storage>> {
-        let present = {
+        let (coming, present) = {
             let mut state = self.lock();
             let position = state.records.len() as u32;
             if let Some(observer) = &mut state.observer {
                 observer.fetched(position, number);
             }
-            state.present(number)
+            (state.values[number as usize].coming.take(), state.present(number))
         };
-        match present {
-            Some(storage) => Ok(storage),
-            None => self.make_again(number),
+        match (coming, present) {
+            (Some(storage), _) => {
+                self.keep_again(number, &storage);
+                storage.unkeep();
+                Ok(storage)
+            }
+            (None, Some(storage)) => Ok(storage),
+            (None, None) => self.make_again(number),
         }
     }
 

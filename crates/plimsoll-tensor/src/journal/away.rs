@@ -59,7 +59,7 @@ impl Journal {
         Ok(())
     }
 
-    /// Brings a value back that backward is about to ask for, and keeps it.
+    /// Begins to bring a value back that backward is about to ask for.
     pub(super) fn prefetch(&self, number: u32) -> Result<()> {
         let is_wanted = {
             let value = &self.lock().values[number as usize];
@@ -69,8 +69,8 @@ impl Journal {
             return Ok(());
         }
         let storage = self.bring(number)?;
-        self.lock().values[number as usize].kept = Some(storage.clone());
         storage.keep();
+        self.lock().values[number as usize].coming = Some(storage);
         Ok(())
     }
 

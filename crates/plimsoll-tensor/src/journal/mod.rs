@@ -108,6 +108,8 @@ struct Value {
     living: Weak<Storage>,
     /// The value outside the device's memory, once it was moved there, for as long as slots name it.
     away: Option<Arc<Away>>,
+    /// The value on its way back, before backward asks for it.
+    coming: Option<Arc<Storage>>,
 }
 
 impl Journal {
@@ -186,7 +188,15 @@ impl Journal {
             storage.set_tag(self.tag(state.values.len() as u32));
             let bytes = rounded_size(storage.n_bytes() as u64);
             let living = Arc::downgrade(storage);
-            state.values.push(Value { record, bytes, n_slots: 0, kept: None, living, away: None });
+            state.values.push(Value {
+                record,
+                bytes,
+                n_slots: 0,
+                kept: None,
+                living,
+                away: None,
+                coming: None,
+            });
         }
         state.records.push(Record {
             op: op.clone(),
@@ -266,16 +276,17 @@ impl Journal {
 
     /// A tape slot no longer names a value; the last one frees it.
     pub fn let_go(&self, number: u32) {
-        let (freed, away) = {
+        let (kept, coming, away) = {
             let mut state = self.lock();
             let value = &mut state.values[number as usize];
             value.n_slots -= 1;
-            if value.n_slots == 0 { (value.kept.take(), value.away.take()) } else { (None, None) }
+            if value.n_slots > 0 {
+                return;
+            }
+            (value.kept.take(), value.coming.take(), value.away.take())
         };
-        if let Some(storage) = freed {
-            storage.unkeep();
-        }
-        drop(away);
+        kept.iter().chain(&coming).for_each(|storage| storage.unkeep());
+        drop((kept, coming, away));
     }
 
     /// The storage of a value, if anybody holds it.
