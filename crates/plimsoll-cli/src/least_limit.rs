@@ -8,6 +8,7 @@ use plimsoll::Device;
 use plimsoll::nn::train::Until;
 use plimsoll_memory::{Bytes, GRANULE};
 
+use crate::commands::train::allow_spilling;
 use crate::failure::{Exit, Failure};
 use crate::options::TrainOptions;
 use crate::prepared::Prepared;
@@ -61,6 +62,7 @@ fn peak_committed(
 ) -> Result<u64, Failure> {
     let device = device.profile().cloned().map_or_else(Device::ghost_cpu, Device::ghost_cuda);
     device.set_limit(limit.map(Into::into))?;
+    allow_spilling(&device, options)?;
     let _on = device.enter();
     let mut run = Prepared::new(recipe, options)?;
     let short = run.examples.len().map_or(0, |n| n % run.batch);

@@ -357,6 +357,11 @@ impl Device {
         Ok(())
     }
 
+    /// Whether values may be moved out of this device's memory.
+    pub fn can_offload(&self) -> bool {
+        self.depot().is_some()
+    }
+
     /// Where values wait that were moved out of the pool.
     pub(crate) fn depot(&self) -> Option<Arc<Depot>> {
         self.0.depot.lock().unwrap_or_else(PoisonError::into_inner).clone()

@@ -2,13 +2,15 @@
 //!
 //! Before the first step of a signature (shapes and dtypes of the batch, number of parts) the step is rehearsed on a ghost of
 //! the device as it is. If it fits as it is, nothing is decided. If not, a family of plans is made that let values go in
-//! forward and compute them again in backward; the limit of the moment takes the fastest that fits. The family does not
+//! forward and compute them again in backward, or move them elsewhere and back where the device may; the limit of the moment takes the fastest that fits. The family does not
 //! depend on the limit, so a limit that is changed between steps takes another member. A step that no plan can keep under
 //! the limit is refused before it begins, with the least limit that works for it.
 
+use std::io;
+
 use plimsoll_plan::{Family, Member, Played};
 use plimsoll_tensor::{
-    Course, DType, Decisions, Device, Error, Generator, Result, Shape, Step, Trace, with_shadows,
+    Course, DType, Decisions, Device, Error, ErrorKind, Generator, Result, Shape, Step, Trace, with_shadows,
 };
 
 use super::examples::Pair;
@@ -30,6 +32,7 @@ struct Signature {
     inputs: (Shape, DType),
     labels: (Shape, DType),
     n_parts: usize,
+    can_offload: bool,
 }
 
 /// What is known of one kind of step.
@@ -52,6 +55,7 @@ impl Stepper {
             inputs: (*pair.inputs.shape(), pair.inputs.dtype()),
             labels: (*pair.labels.shape(), pair.labels.dtype()),
             n_parts: self.n_parts,
+            can_offload: device.can_offload(),
         };
         let known = match self.line.take(&signature) {
             Some(known) => known,
@@ -72,7 +76,12 @@ impl Stepper {
     pub fn family(&mut self, device: &Device, pair: &Pair) -> Result<Family> {
         let (natural, trace) = self.rehearse(device, pair, Rehearsal::Observed)?;
         Family::new(&trace.unwrap_or_default(), natural, |decisions| {
-            Ok(Some(self.rehearse(device, pair, Rehearsal::Planned(decisions))?.0))
+            match self.rehearse(device, pair, Rehearsal::Planned(decisions)) {
+                Ok((played, _)) => Ok(Some(played)),
+                // What is moved elsewhere may leave holes there, too small for what comes next.
+                Err(error) if decisions.offloaded_bytes > 0 && is_full(&error) => Ok(None),
+                Err(error) => Err(error),
+            }
         })
     }
 
@@ -109,6 +118,15 @@ impl Stepper {
         let natural = |trace: &Trace| trace.natural_peak();
         let peak = trace.as_ref().map_or(stats.peak_in_use, natural);
         Ok((Played { peak, committed: stats.peak_committed }, trace))
+    }
+}
+
+/// Whether an error says that there was no room.
+fn is_full(error: &Error) -> bool {
+    match error.kind() {
+        ErrorKind::OutOfMemory(_) => true,
+        ErrorKind::Io { source, .. } => source.kind() == io::ErrorKind::StorageFull,
+        _ => false,
     }
 }
 
