@@ -22,7 +22,7 @@ struct Program {
 }
 
 /// Everything in the bundle. Programs under `programs` are those of the part `promises`.
-const PROGRAMS: [Program; 6] = [
+const PROGRAMS: [Program; 5] = [
     Program {
         arguments: &["build", "--package", "plimsoll-cli", "--bin", "plimsoll"],
         name: "plimsoll",
@@ -42,11 +42,6 @@ const PROGRAMS: [Program; 6] = [
         arguments: &["build", "--package", "plimsoll-cli", "--example", "gpu_promises"],
         name: "gpu_promises",
         place: "programs/gpu_promises",
-    },
-    Program {
-        arguments: &["build", "--package", "plimsoll-cli", "--example", "gpu_losses"],
-        name: "gpu_losses",
-        place: "gpu_losses",
     },
     Program {
         arguments: &["test", "--no-run", "--package", "plimsoll-nn", "--test", "gpu"],

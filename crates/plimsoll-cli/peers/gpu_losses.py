@@ -1,9 +1,9 @@
-"""Follows the runs of `examples/gpu_losses` with PyTorch: same weights, same batch, same optimizer, step by step.
+"""Follows the runs of `gpu_promises losses` with PyTorch: same weights, same batch, same optimizer, step by step.
 
-    cargo run --release -p plimsoll-cli --example gpu_losses -- FOLDER          # on a GPU: gpt2-124m, resnet50, lstm
+    cargo run --release -p plimsoll-cli --example gpu_promises -- losses FOLDER     # on a GPU: gpt2-124m, resnet50, lstm
     python gpu_losses.py FOLDER                                                 # needs PyTorch and torchvision
 
-    cargo run --release -p plimsoll-cli --example gpu_losses -- FOLDER --small --device cpu
+    cargo run --release -p plimsoll-cli --example gpu_promises -- losses FOLDER --small --device cpu
     python gpu_losses.py FOLDER --device cpu                                    # the same in small, in a few minutes
 
 For each run it prints the curves, and ends with 1 if one of ours leaves PyTorch's.
@@ -259,7 +259,7 @@ def compare(run, rows, theirs, others, wider):
 
 
 def main():
-    parser = argparse.ArgumentParser(description="Compares the losses of examples/gpu_losses with PyTorch's.")
+    parser = argparse.ArgumentParser(description="Compares the losses of `gpu_promises losses` with PyTorch's.")
     parser.add_argument("folder", type=Path)
     parser.add_argument("--device", default="cuda", type=torch.device)
     options = parser.parse_args()
@@ -267,7 +267,7 @@ def main():
     torch.backends.cudnn.allow_tf32 = False
     files = sorted(options.folder.glob("*.json"))
     if not files:
-        sys.exit(f"{options.folder} holds no run; `examples/gpu_losses` makes them")
+        sys.exit(f"{options.folder} holds no run; `gpu_promises losses` makes them")
     print(f"PyTorch {torch.__version__} on {options.device}")
     good = []
     for file in files:

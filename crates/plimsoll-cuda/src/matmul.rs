@@ -44,9 +44,6 @@ pub enum Epilogue {
     Bias,
     /// A number per column is added, then negative numbers become zero.
     BiasRelu,
-    /// A number per column is added; then the tanh form of GELU. What was before the GELU is written beside it, if a
-    /// place is given.
-    BiasGelu,
 }
 
 /// `c = epilogue(alpha · a · b + beta · c)` for each matrix of a batch, with a of `m × k`, b of `k × n`, c of `m × n`.
@@ -93,8 +90,6 @@ pub struct MatmulOperands {
     pub c: *mut u8,
     /// A number per column, of the result's type; null without a bias.
     pub bias: *const u8,
-    /// Where the values before the activation go, of the result's type and layout; null if they are not wanted.
-    pub before: *mut u8,
     /// Scratch memory.
     pub workspace: *mut u8,
     /// Its length.

@@ -6,7 +6,7 @@
 use std::hint::black_box;
 use std::time::Instant;
 
-use plimsoll_memory::{Block, GhostPages, HostPages, Label, Owner, Pool, Site};
+use plimsoll_memory::{Block, GhostPages, HostPages, Label, OffsetPlan, Owner, Planned, Pool, Site};
 
 const N_ROUNDS: usize = 15;
 const N_PAIRS: usize = 100_000;
@@ -52,6 +52,36 @@ fn step(pool: &Pool, sizes: &[usize]) -> f64 {
     })
 }
 
+/// A planned step of so many blocks, half of which lie in the places of others that are gone: the cost of a pair,
+/// the step's beginning and end included.
+fn planned(pool: &Pool, n_blocks: usize) -> f64 {
+    let label = label();
+    let bytes = |i: usize| 20_000 + 700 * (i % 50);
+    // Blocks that are kept lie one after the other; each temporary one lies behind the last of them.
+    let mut top = 0;
+    let entries = (0..n_blocks).map(|i| {
+        let offset = Some(top);
+        top += if i % 2 == 0 { (bytes(i) as u64).next_multiple_of(512) } else { 0 };
+        Planned { bytes: bytes(i) as u64, offset }
+    });
+    let plan = OffsetPlan::new(entries.collect()).unwrap();
+    let n_steps = N_PAIRS / n_blocks;
+    let mut kept: Vec<Block> = Vec::with_capacity(n_blocks);
+    best(n_steps * n_blocks, || {
+        for _ in 0..n_steps {
+            let step = pool.begin_planned_step(&plan);
+            for i in 0..n_blocks {
+                let block = pool.acquire(bytes(i), label).unwrap();
+                if i % 2 == 0 {
+                    kept.push(block);
+                }
+            }
+            assert!(step.on_plan());
+            while kept.pop().is_some() {}
+        }
+    })
+}
+
 /// Leaves blocks alive with holes between them.
 fn fragmented(pool: &Pool, n_blocks: usize) -> Vec<Block> {
     let blocks: Vec<_> =
@@ -86,6 +116,12 @@ fn main() {
         println!("{name}: 64 blocks of 1 to 26 KB, per pair: {:.1} ns", step(pool, &sizes));
         let sizes: Vec<usize> = (0..64).map(|i| 30_000 + 9973 * (i * 29 % 64)).collect();
         println!("{name}: 64 blocks of 30 to 660 KB, per pair: {:.1} ns", step(pool, &sizes));
+        for n_blocks in [64, 1_000, 5_000] {
+            println!(
+                "{name}: planned step of {n_blocks} blocks, per pair: {:.1} ns",
+                planned(pool, n_blocks)
+            );
+        }
         for n_blocks in [1_000, 20_000] {
             let holes = fragmented(pool, n_blocks);
             println!("{name}: pair of 40 kB among {} holes: {:.1} ns", n_blocks / 2, pairs(pool, 40_000));

@@ -20,7 +20,7 @@ pub(crate) const NONE: ExtentId = u32::MAX;
 /// What an extent is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// A block, a slab or an arena.
+    /// A block, a slab or the range of a planned step.
     Used,
     /// Free and committed.
     Ready,
@@ -116,6 +116,26 @@ impl Extents {
         self.set(id, start, bytes, kind)
     }
 
+    /// Breaks a used extent up into one for each of `live`, ranges inside it in address order, and free memory
+    /// between them; returns the former.
+    pub(crate) fn break_up(&mut self, id: ExtentId, live: impl Iterator<Item = Range<u64>>) -> Vec<ExtentId> {
+        let Extent { start: mut at, .. } = *self.get(id);
+        let end = self.get(id).end();
+        let mut used = Vec::new();
+        for range in live {
+            if at < range.start {
+                self.set(id, at, range.start - at, Kind::Ready);
+            }
+            let is_last = range.end == end;
+            used.push(if is_last { id } else { self.cut_front(id, range.end - range.start) });
+            at = range.end;
+        }
+        if at < end {
+            self.set_whole(id, Kind::Ready);
+        }
+        used
+    }
+
     /// The part of a ready extent that is whole granules; empty where there is none or the extent is not ready.
     pub(crate) fn whole_granules(&self, id: ExtentId, granule: u64) -> Range<u64> {
         let extent = self.get(id);
@@ -151,18 +171,6 @@ impl Extents {
     /// The extent that contains the byte at `at`, an offset inside the region.
     pub(crate) fn find(&self, at: u64) -> ExtentId {
         self.ids().find(|&id| self.get(id).start <= at).unwrap_or(NONE)
-    }
-
-    /// The start of the lowest free span that has room for `bytes` from a multiple of the granule on.
-    pub(crate) fn lowest_aligned(&self, bytes: u64, granule: u64) -> Option<u64> {
-        let mut lowest = None;
-        self.for_each_bare_span(|span, _| {
-            let inner = whole_granules(span.clone(), granule);
-            if inner.end.saturating_sub(inner.start) >= bytes {
-                lowest = Some(inner.start);
-            }
-        });
-        lowest
     }
 
     /// The place for `bytes` that is cheapest by `cost`, among those that need new pages.

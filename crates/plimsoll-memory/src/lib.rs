@@ -13,8 +13,9 @@
 //! **Placement.** Three regions keep lifetimes apart: parameters and optimizer state, steps, data. Blocks of up
 //! to 16 KiB of all sizes share slabs of 64 KiB. Larger ones go into the smallest free extent that has room
 //! and pages, at the lowest address among equals; neighbours merge at once. Only when there is none are pages
-//! committed, in granules of the source, at the place that needs the fewest. A planned step knows better: its
-//! blocks go to given offsets of an [`Arena`].
+//! committed, in granules of the source, at the place that needs the fewest. A planned step knows better: it
+//! takes one range, as a block of that size would be placed, and its blocks go to the offsets of an
+//! [`OffsetPlan`] in there.
 //!
 //! **The limit** bounds the bytes *committed* at every moment. What it forbids to commit is first made up for
 //! by giving free granules back elsewhere; then the [`Reclaim`] hook is asked, with the lock released; then the
@@ -50,7 +51,6 @@
 //! What this crate refuses to do: it never polls, sleeps or looks at the clock to decide anything, it never
 //! moves a live block, and it knows neither shapes nor devices.
 
-mod arena;
 mod bytes;
 mod error;
 mod extents;
@@ -60,6 +60,7 @@ mod host;
 mod label;
 mod long_list;
 mod map;
+mod planned;
 mod pool;
 mod size_tree;
 mod slab;
@@ -73,7 +74,6 @@ mod sync;
 pub mod testing;
 mod trace;
 
-pub use arena::{Arena, ArenaError, Planned};
 pub use bytes::{Bytes, ParseBytesError};
 pub use error::{Cause, OutOfMemory, Shortage};
 pub use file_map::FileMap;
@@ -82,6 +82,7 @@ pub use host::HostPages;
 pub use label::{Label, Owner, Region, Site};
 pub use long_list::LongList;
 pub use map::rounded_size;
+pub use planned::{OffsetError, OffsetPlan, Planned};
 pub use pool::{Block, PeakScope, Pool, Reclaim, StepScope};
 pub use snapshot::{BlockInfo, Holder, Snapshot};
 pub use source::{GRANULE, Source, SourceError};

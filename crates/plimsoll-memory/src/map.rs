@@ -8,7 +8,6 @@
 
 use std::ops::Range;
 
-use crate::arena::{ArenaId, Arenas};
 use crate::extents::{ExtentId, Extents, Kind, NONE};
 use crate::slab::{SLAB_BYTES, SMALL_BYTES, SlabId, Slabs};
 use crate::{Region, Source, SourceCalls, SourceError};
@@ -30,7 +29,8 @@ pub(crate) enum Place {
     Nowhere,
     Extent(ExtentId),
     Slab(SlabId),
-    Arena(ArenaId),
+    /// Inside the range of the open planned step; the position in its plan.
+    Planned(u32),
 }
 
 /// Why a block could not be placed.
@@ -54,7 +54,6 @@ pub(crate) struct Map {
     pub(crate) calls: SourceCalls,
     pub(crate) extents: [Extents; 3],
     slabs: [Slabs; 3],
-    pub(crate) arenas: Arenas,
 }
 
 impl Map {
@@ -67,7 +66,6 @@ impl Map {
             calls: SourceCalls::default(),
             extents: Region::ALL.map(|region| Extents::new(source.region_bytes(region))),
             slabs: std::array::from_fn(|_| Slabs::new()),
-            arenas: Arenas::default(),
         }
     }
 
@@ -98,18 +96,21 @@ impl Map {
     /// Frees a place. Returns the ready extent that grew by it, if one did.
     pub(crate) fn give(&mut self, region: Region, place: Place, offset: u64, bytes: u64) -> Option<ExtentId> {
         let used = match place {
-            Place::Nowhere => None,
+            // The range of a plan is free as a whole when the step is over.
+            Place::Nowhere | Place::Planned(_) => None,
             Place::Extent(id) => Some(id),
             Place::Slab(slab) => self.slabs[region as usize].give(slab, offset, bytes),
-            Place::Arena(arena) => {
-                self.arenas.give(arena, offset);
-                return self.remove_if_orphaned(arena);
-            }
         };
         used.map(|id| self.extents[region as usize].set_whole(id, Kind::Ready))
     }
 
-    fn take_extent(&mut self, source: &dyn Source, region: Region, bytes: u64) -> Result<ExtentId, Refusal> {
+    /// Places `bytes`, a multiple of the unit, as an extent of its own.
+    pub(crate) fn take_extent(
+        &mut self,
+        source: &dyn Source,
+        region: Region,
+        bytes: u64,
+    ) -> Result<ExtentId, Refusal> {
         let (id, at) = match self.extents[region as usize].best_fit(bytes) {
             Some(id) => (id, self.extents[region as usize].start(id)),
             None => self.commit_room(source, region, bytes)?,
@@ -163,7 +164,7 @@ impl Map {
     }
 
     /// Commits pages and counts them; the extents are the caller's business.
-    pub(crate) fn commit_pages(
+    fn commit_pages(
         &mut self,
         source: &dyn Source,
         region: Region,
@@ -178,23 +179,8 @@ impl Map {
         Ok(())
     }
 
-    /// Gives pages back and counts them; the extents are the caller's business.
-    pub(crate) fn decommit_pages(
-        &mut self,
-        source: &dyn Source,
-        region: Region,
-        range: Range<u64>,
-    ) -> Result<(), SourceError> {
-        let bytes = range.end - range.start;
-        source.decommit(region, range)?;
-        self.calls.n_decommits += 1;
-        self.calls.decommitted_bytes += bytes;
-        self.committed -= bytes;
-        Ok(())
-    }
-
     /// Gives back whole granules that lie inside one ready extent.
-    pub(crate) fn decommit(
+    fn decommit(
         &mut self,
         source: &dyn Source,
         region: Region,
@@ -212,8 +198,12 @@ impl Map {
         id: ExtentId,
         range: Range<u64>,
     ) -> Result<(), SourceError> {
-        self.decommit_pages(source, region, range.clone())?;
-        self.extents[region as usize].set(id, range.start, range.end - range.start, Kind::Bare);
+        let bytes = range.end - range.start;
+        source.decommit(region, range.clone())?;
+        self.calls.n_decommits += 1;
+        self.calls.decommitted_bytes += bytes;
+        self.committed -= bytes;
+        self.extents[region as usize].set(id, range.start, bytes, Kind::Bare);
         Ok(())
     }
 
@@ -224,7 +214,7 @@ impl Map {
     /// Gives free granules back until `new_bytes` more may be committed, sparing those under `spared`.
     ///
     /// The longest runs go first, because one call gives a run back whatever its length, and each from its end,
-    /// because blocks are placed at the front. Idle arenas go last. Nothing is given back in vain.
+    /// because blocks are placed at the front. Nothing is given back in vain.
     pub(crate) fn make_room(
         &mut self,
         source: &dyn Source,
@@ -236,9 +226,7 @@ impl Map {
         };
         let mut excess = (self.committed + new_bytes - limit).next_multiple_of(self.granule);
         let mut runs = self.free_runs(spared);
-        let idle = self.arenas.idle_committed();
-        let idle_bytes: u64 = idle.iter().map(|&arena| self.arenas.bytes(arena)).sum();
-        let free = runs.iter().map(|(_, run)| run.end - run.start).sum::<u64>() + idle_bytes;
+        let free: u64 = runs.iter().map(|(_, run)| run.end - run.start).sum();
         if free < excess {
             return Err(Refusal::Limit { short: excess - free });
         }
@@ -248,12 +236,6 @@ impl Map {
             if bytes > 0 {
                 self.decommit(source, region, run.end - bytes..run.end).map_err(Refusal::Source)?;
                 excess -= bytes;
-            }
-        }
-        for arena in idle {
-            if excess > 0 {
-                excess = excess.saturating_sub(self.arenas.bytes(arena));
-                self.decommit_arena(source, arena).map_err(Refusal::Source)?;
             }
         }
         Ok(())
@@ -281,7 +263,7 @@ impl Map {
         runs
     }
 
-    /// Gives back every free granule and idle arena; returns how many bytes that was.
+    /// Gives back every free granule; returns how many bytes that was.
     ///
     /// What a source does not take back stays committed and free.
     pub(crate) fn release_free(&mut self, source: &dyn Source) -> u64 {
@@ -291,9 +273,6 @@ impl Map {
             for id in ready {
                 self.release_extent(source, region, id);
             }
-        }
-        for arena in self.arenas.idle_committed() {
-            let _ = self.decommit_arena(source, arena);
         }
         before - self.committed
     }

@@ -3,15 +3,13 @@
 use std::fmt;
 use std::marker::PhantomData;
 use std::sync::Arc as StdArc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::arena::{Arena, ArenaError, Planned};
 use crate::map::Refusal;
 use crate::state::{BlockId, Grant, State};
 use crate::sync::{Arc, Mutex, MutexGuard, current_thread, lock};
 use crate::{
-    Bytes, GhostPages, Label, OutOfMemory, Owner, Region, Site, Snapshot, Source, Stats, TraceEvent,
-    rounded_size,
+    Bytes, GhostPages, Label, OffsetPlan, OutOfMemory, Owner, Region, Site, Snapshot, Source, Stats,
+    TraceEvent, rounded_size,
 };
 
 /// How often an acquisition asks the reclaim hook before it gives up.
@@ -100,7 +98,7 @@ impl Pool {
         let mut n_reclaims = 0;
         loop {
             let refusal = match self.lock().acquire(self.source(), region, bytes as u64, label) {
-                Ok(Grant { id, rounded, offset }) => {
+                Ok(Grant { id, rounded, region, offset }) => {
                     return Ok(Block { shared: self.shared.clone(), id, region, bytes, rounded, offset });
                 }
                 Err(refusal) => refusal,
@@ -166,7 +164,8 @@ impl Pool {
         self.lock().reset_peaks();
     }
 
-    /// Gives every free granule back to the source and returns how many bytes that was.
+    /// Gives every free granule back to the source and returns how many bytes that was. What an open step has
+    /// set aside for its plan is not free.
     pub fn trim(&self) -> u64 {
         self.lock().map.release_free(self.source())
     }
@@ -180,34 +179,16 @@ impl Pool {
         StepScope { pool: self.clone(), on_its_thread: PhantomData }
     }
 
-    /// Sets addresses aside for steps that follow a plan. Nothing is committed yet.
-    ///
-    /// # Errors
-    ///
-    /// When an offset is not a multiple of 512, or the step region has no room for the arena.
-    pub fn plan_arena(&self, plan: Vec<Planned>) -> Result<Arena, ArenaError> {
-        static NEXT_KEY: AtomicU64 = AtomicU64::new(0);
-        let key = NEXT_KEY.fetch_add(1, Ordering::Relaxed);
-        let bytes = self.lock().add_arena(self.source(), key, plan)?;
-        Ok(Arena::new(self.clone(), key, bytes))
-    }
-
     /// Begins a step whose k-th acquisition in the step region goes where the plan says.
     ///
-    /// From the first acquisition on that has another size, or whose place is still held, the rest of the step
-    /// uses best fit outside the arena. The arena is committed here, the first time and whenever its pages
-    /// were given back since. An arena of the pool that this one is the ghost of may be used, too.
-    ///
-    /// # Errors
-    ///
-    /// When a step is open already, the arena belongs to another pool, or there is no memory for it.
-    pub fn begin_planned_step(&self, arena: &Arena) -> Result<StepScope, ArenaError> {
-        self.lock().begin_planned_step(self.source(), arena.key, current_thread())?;
-        Ok(StepScope { pool: self.clone(), on_its_thread: PhantomData })
-    }
-
-    pub(crate) fn drop_arena(&self, key: u64) {
-        self.lock().drop_arena(key);
+    /// The plan's range is taken here, at the place where a block of its size would go, and what has no pages
+    /// there is committed at once. A block whose place is still held by another goes elsewhere, by best fit.
+    /// From the first acquisition that has another size on, or when memory runs short, the rest of the step is
+    /// placed by best fit, with what is free in the range. Where there is no room for the range, and where a
+    /// step is open already, the plan is not followed at all; [`StepScope::on_plan`] says so.
+    pub fn begin_planned_step(&self, plan: &OffsetPlan) -> StepScope {
+        self.lock().begin_planned_step(self.source(), plan, current_thread());
+        StepScope { pool: self.clone(), on_its_thread: PhantomData }
     }
 
     /// Begins to record what the pool is asked for; a trace that is running is thrown away.
@@ -336,7 +317,7 @@ pub struct StepScope {
 }
 
 impl StepScope {
-    /// Whether this is a planned step and every acquisition so far was as planned.
+    /// Whether this is a planned step and has not left its plan.
     pub fn on_plan(&self) -> bool {
         self.pool.lock().on_plan()
     }

@@ -1,14 +1,13 @@
 //! Everything behind a pool's lock: the map, the table of live blocks, the counters, the open step.
 
-use std::sync::Arc as StdArc;
-
-use crate::arena::{ArenaError, ArenaId, Planned, arena_bytes};
 use crate::error::{Cause, Shortage};
 use crate::map::{Map, Place, Refusal, rounded_size};
+use crate::planned::{Following, Next};
 use crate::stats::Ledger;
 use crate::sync::ThreadMark;
 use crate::{
-    BlockInfo, Label, LongList, OutOfMemory, Owner, Region, Site, Snapshot, Source, Stats, TraceEvent,
+    BlockInfo, Label, LongList, OffsetPlan, OutOfMemory, Owner, Region, Site, Snapshot, Source, Stats,
+    TraceEvent,
 };
 
 /// How many holders an error lists.
@@ -52,10 +51,8 @@ struct OpenStep {
     issuer: Option<ThreadMark>,
     /// Dropped by other threads; they join the free list when the step ends.
     pending: Vec<BlockId>,
-    /// The arena of a planned step and the position in its plan.
-    arena: Option<(ArenaId, usize)>,
-    /// Whether every acquisition so far was as planned.
-    on_plan: bool,
+    /// The plan of the outermost step, for as long as it is followed.
+    plan: Option<Following>,
 }
 
 /// A block as the pool hands it out.
@@ -63,6 +60,7 @@ struct OpenStep {
 pub(crate) struct Grant {
     pub(crate) id: BlockId,
     pub(crate) rounded: u64,
+    pub(crate) region: Region,
     pub(crate) offset: u64,
 }
 
@@ -96,9 +94,8 @@ impl State {
             #[cfg(feature = "testing")]
             acquisitions: Default::default(),
         };
-        if let Some((arena, _)) = self.step.arena {
-            ghost.map.close_arena(arena);
-        }
+        ghost.step.plan = self.step.plan.clone();
+        ghost.leave_plan();
         ghost.release_all(self.step.pending.clone(), ghost_pages);
         ghost
     }
@@ -113,10 +110,8 @@ impl State {
         #[cfg(feature = "testing")]
         self.acquisitions.next_acquisition()?;
         let rounded = rounded_size(requested);
-        let (place, offset) = match self.planned_place(region, requested, rounded) {
-            Some(planned) => planned,
-            None => self.map.take(source, region, rounded)?,
-        };
+        let is_step = region == Region::Step;
+        let (region, place, offset) = self.place(source, region, requested, rounded)?;
         let serial = self.ledger.n_acquired;
         let Label { owner, site } = label;
         let info = BlockInfo { serial, owner, site, requested, rounded, region, offset };
@@ -136,20 +131,57 @@ impl State {
                 (self.blocks.len() - 1) as BlockId
             }
         };
-        Ok(Grant { id, rounded, offset })
+        if let Some(plan) = &mut self.step.plan
+            && is_step
+        {
+            plan.advance(id, matches!(place, Place::Planned(_)));
+        }
+        Ok(Grant { id, rounded, region, offset })
     }
 
-    /// The place the plan has for the next acquisition; from the first one that differs on there is none.
-    fn planned_place(&mut self, region: Region, requested: u64, rounded: u64) -> Option<(Place, u64)> {
-        if region != Region::Step || !self.step.on_plan {
-            return None;
+    /// Where a block goes, and in which region: as planned while the step follows a plan, else by best fit.
+    fn place(
+        &mut self,
+        source: &dyn Source,
+        mut region: Region,
+        requested: u64,
+        rounded: u64,
+    ) -> Result<(Region, Place, u64), Refusal> {
+        if let Some(plan) = &self.step.plan
+            && region == Region::Step
+        {
+            match plan.next(requested) {
+                Next::At(offset, position) if rounded > 0 => {
+                    return Ok((region, Place::Planned(position), offset));
+                }
+                Next::At(..) | Next::Held => {}
+                Next::Outlives => region = Region::Persistent,
+                Next::Differs => self.leave_plan(),
+            }
         }
-        let (arena, position) = self.step.arena?;
-        self.step.arena = Some((arena, position + 1));
-        let offset = self.map.arenas.take(arena, position, requested);
-        self.step.on_plan = offset.is_some();
-        let place = if rounded == 0 { Place::Nowhere } else { Place::Arena(arena) };
-        offset.map(|offset| (place, offset))
+        let (place, offset) = self.or_without_plan(|map| map.take(source, region, rounded))?;
+        Ok((region, place, offset))
+    }
+
+    /// Tries something, and once more with what is free in the plan's range if it is refused.
+    fn or_without_plan<T>(&mut self, attempt: impl Fn(&mut Map) -> Result<T, Refusal>) -> Result<T, Refusal> {
+        let result = attempt(&mut self.map);
+        if result.is_ok() || self.step.plan.is_none() {
+            return result;
+        }
+        self.leave_plan();
+        attempt(&mut self.map)
+    }
+
+    /// The step goes on by best fit: blocks in the plan's range become blocks like others, the rest is free.
+    fn leave_plan(&mut self) {
+        let Some(plan) = self.step.plan.take() else { return };
+        let live = plan.live_ranges();
+        let extents = &mut self.map.extents[Region::Step as usize];
+        let used = extents.break_up(plan.extent, live.iter().map(|(range, _)| range.clone()));
+        for ((_, block), extent) in live.into_iter().zip(used) {
+            self.blocks[block as usize].as_mut().expect(ALIVE).place = Place::Extent(extent);
+        }
     }
 
     /// A handle was dropped by `thread`: now, or at the end of the step if that is another thread's.
@@ -167,6 +199,9 @@ impl State {
         self.ledger.release(info.owner, info.requested, info.rounded);
         if let Some(trace) = &mut self.trace {
             trace.push(TraceEvent::Release { serial: info.serial });
+        }
+        if let (Place::Planned(position), Some(plan)) = (place, &mut self.step.plan) {
+            plan.release(position);
         }
         let freed = self.map.give(info.region, place, info.offset, info.rounded);
         if self.ledger.n_live() == 0 || (info.owner.marks_disposal() && !self.disposing) {
@@ -215,26 +250,16 @@ impl State {
         self.step.depth += 1;
     }
 
-    pub(crate) fn begin_planned_step(
-        &mut self,
-        source: &dyn Source,
-        key: u64,
-        thread: ThreadMark,
-    ) -> Result<(), ArenaError> {
-        if self.step.depth > 0 {
-            return Err(ArenaError::StepOpen);
+    /// Begins a step that follows a plan, if it is the outermost one and there is room for the plan's range.
+    pub(crate) fn begin_planned_step(&mut self, source: &dyn Source, plan: &OffsetPlan, thread: ThreadMark) {
+        if self.step.depth == 0
+            && plan.bytes() > 0
+            && let Ok(extent) = self.map.take_extent(source, Region::Step, plan.bytes())
+        {
+            let start = self.map.extents[Region::Step as usize].start(extent);
+            self.step.plan = Some(Following::new(plan.clone(), extent, start));
         }
-        let arena = self.map.arenas.find(key).ok_or(ArenaError::OtherPool)?;
-        if let Err(refusal) = self.map.open_arena(source, arena) {
-            let label = Label::new(Owner::Temporary, Site::intern("", 0, "", "planned step"));
-            let bytes = self.map.arenas.bytes(arena);
-            let shortage = self.shortage(refusal, Region::Step, bytes, label);
-            return Err(ArenaError::OutOfMemory(OutOfMemory::new(shortage)));
-        }
-        self.step.arena = Some((arena, 0));
-        self.step.on_plan = true;
         self.begin_step(thread);
-        Ok(())
     }
 
     pub(crate) fn end_step(&mut self, source: &dyn Source) {
@@ -243,10 +268,7 @@ impl State {
             return;
         }
         self.step.issuer = None;
-        self.step.on_plan = false;
-        if let Some((arena, _)) = self.step.arena.take() {
-            self.map.close_arena(arena);
-        }
+        self.leave_plan();
         let pending = std::mem::take(&mut self.step.pending);
         self.step.pending = self.release_all(pending, source);
         if self.disposing || self.ledger.n_live() == 0 {
@@ -256,32 +278,13 @@ impl State {
 
     /// Whether the open step has followed its plan so far.
     pub(crate) fn on_plan(&self) -> bool {
-        self.step.on_plan
-    }
-
-    pub(crate) fn add_arena(
-        &mut self,
-        source: &dyn Source,
-        key: u64,
-        plan: Vec<Planned>,
-    ) -> Result<u64, ArenaError> {
-        let bytes = arena_bytes(&plan, self.map.granule)?;
-        self.map.add_arena(source, key, StdArc::from(plan), bytes)?;
-        Ok(bytes)
-    }
-
-    /// The handle of an arena is gone. Its pages become free memory; if a model is being disposed of, they
-    /// have gone back before, because the arena was idle.
-    pub(crate) fn drop_arena(&mut self, key: u64) {
-        if let Some(arena) = self.map.arenas.find(key) {
-            self.map.orphan_arena(arena);
-        }
+        self.step.plan.is_some()
     }
 
     /// Sets a limit, giving free granules back where it asks for that; a refusal changes nothing.
     pub(crate) fn set_limit(&mut self, source: &dyn Source, limit: Option<u64>) -> Result<(), OutOfMemory> {
         let old = std::mem::replace(&mut self.map.limit, limit);
-        self.map.make_room(source, 0, None).map_err(|refusal| {
+        self.or_without_plan(|map| map.make_room(source, 0, None)).map_err(|refusal| {
             self.map.limit = old;
             let asked = limit.unwrap_or(u64::MAX);
             let label = Label::new(Owner::Temporary, Site::intern("", 0, "", "set_limit"));
@@ -302,7 +305,7 @@ impl State {
         if snapshot.by_owner() != self.ledger.rows || snapshot.in_use() != self.ledger.in_use {
             return Err("the live blocks do not add up to the rows".to_owned());
         }
-        let mut bare = self.map.arenas.bare_bytes();
+        let mut bare = 0;
         for region in Region::ALL {
             let extents = &self.map.extents[region as usize];
             bare += extents.verify(source.region_bytes(region), self.map.granule)?;

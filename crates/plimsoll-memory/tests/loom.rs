@@ -4,7 +4,7 @@
 
 use loom::sync::mpsc;
 use loom::thread;
-use plimsoll_memory::{Block, GhostPages, Label, Owner, Pool, Site, TraceEvent};
+use plimsoll_memory::{Block, GhostPages, Label, OffsetPlan, Owner, Planned, Pool, Site, TraceEvent};
 
 fn ghost() -> Pool {
     Pool::new(GhostPages::new(64 << 20))
@@ -48,6 +48,29 @@ fn a_drop_elsewhere_waits_for_the_end_of_the_step() {
         drop(step);
         dropper.join().unwrap();
         assert_eq!(pool.stats().n_live, 2);
+        pool.verify().unwrap();
+        drop((next, anchor));
+        assert_eq!(pool.stats().committed, 0);
+    });
+}
+
+/// A block of a planned step that is dropped elsewhere keeps its place until the step ends.
+#[test]
+fn a_drop_elsewhere_keeps_its_planned_place() {
+    loom::model(|| {
+        let pool = ghost();
+        let anchor = acquire(&pool, 64);
+        let planned = Planned { bytes: 100_000, offset: Some(0) };
+        let plan = OffsetPlan::new(vec![planned, planned]).unwrap();
+        let step = pool.begin_planned_step(&plan);
+        let block = acquire(&pool, 100_000);
+        let offset = block.offset();
+        let dropper = thread::spawn(move || drop(block));
+        let next = acquire(&pool, 100_000);
+        assert_ne!(next.offset(), offset);
+        drop(step);
+        pool.verify().unwrap();
+        dropper.join().unwrap();
         pool.verify().unwrap();
         drop((next, anchor));
         assert_eq!(pool.stats().committed, 0);

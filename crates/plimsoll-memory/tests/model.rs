@@ -5,7 +5,8 @@
 //! block is filled with a pattern that must still be there when it is dropped.
 
 use plimsoll_memory::{
-    Block, Bytes, GRANULE, GhostPages, HostPages, Label, Owner, Pool, Region, Site, TraceEvent, rounded_size,
+    Block, Bytes, GRANULE, GhostPages, HostPages, Label, OffsetPlan, Owner, Planned, Pool, Region, Site,
+    TraceEvent, rounded_size,
 };
 use proptest::prelude::*;
 
@@ -26,6 +27,11 @@ enum Action {
     Step {
         open: bool,
     },
+    /// Begins a step whose plan has the right sizes and these offsets, in units; without one a block is said to
+    /// outlive the step.
+    PlannedStep {
+        offsets: Vec<Option<u64>>,
+    },
 }
 
 fn owner() -> impl Strategy<Value = Owner> {
@@ -41,7 +47,21 @@ fn action() -> impl Strategy<Value = Action> {
         1 => Just(Action::Trim),
         1 => proptest::option::of(0..12u64).prop_map(Action::Limit),
         1 => any::<bool>().prop_map(|open| Action::Step { open }),
+        1 => offsets().prop_map(|offsets| Action::PlannedStep { offsets }),
     ]
+}
+
+fn offsets() -> impl Strategy<Value = Vec<Option<u64>>> {
+    let offset = proptest::option::weighted(0.9, prop_oneof![0..100u64, 0..20_000u64]);
+    proptest::collection::vec(offset, 1..20)
+}
+
+/// A plan of acquisitions, of which those outside the step region are no part, with offsets in units.
+fn plan(acquisitions: impl Iterator<Item = (usize, Owner)>, offsets: &[Option<u64>]) -> OffsetPlan {
+    let sizes =
+        acquisitions.filter(|(_, owner)| owner.region() == Region::Step).map(|(bytes, _)| bytes as u64);
+    let planned = |(bytes, unit): (u64, &Option<u64>)| Planned { bytes, offset: unit.map(|unit| 512 * unit) };
+    OffsetPlan::new(sizes.zip(offsets).map(planned).collect()).unwrap()
 }
 
 /// A live block on both pools, and what the model knows of it.
@@ -73,6 +93,8 @@ struct Pair {
     live: Vec<Live>,
     n_acquired: u64,
     peak: u64,
+    /// A planned step is open.
+    is_planned: bool,
 }
 
 impl Pair {
@@ -82,7 +104,7 @@ impl Pair {
         for pool in [&host, &ghost] {
             pool.start_trace();
         }
-        Self { ghost, host, live: Vec::new(), n_acquired: 0, peak: 0 }
+        Self { ghost, host, live: Vec::new(), n_acquired: 0, peak: 0, is_planned: false }
     }
 
     fn in_use(&self) -> u64 {
@@ -102,7 +124,7 @@ impl Pair {
                 self.live[i].host.relabel(owner);
                 self.live[i].owner = owner;
             }
-            Action::Release(_) | Action::Relabel(..) | Action::Step { .. } => {}
+            Action::Release(_) | Action::Relabel(..) | Action::Step { .. } | Action::PlannedStep { .. } => {}
             Action::Trim => prop_assert_eq!(self.ghost.trim(), self.host.trim()),
             Action::Limit(spare) => {
                 let floor = self.in_use().next_multiple_of(GRANULE);
@@ -121,7 +143,8 @@ impl Pair {
                 prop_assert_eq!(host.as_ptr().addr() % 512, 0);
                 prop_assert!(ghost.as_ptr().is_null());
                 prop_assert_eq!((ghost.region(), ghost.offset()), (host.region(), host.offset()));
-                prop_assert_eq!(host.region(), owner.region());
+                let outlives = self.is_planned && host.region() == Region::Persistent;
+                prop_assert!(host.region() == owner.region() || outlives);
                 prop_assert_eq!((host.bytes(), host.rounded() as u64), (bytes, rounded_size(bytes as u64)));
                 self.n_acquired += 1;
                 let pattern = self.n_acquired as u8;
@@ -151,7 +174,7 @@ impl Pair {
             let rows = self.live.iter().filter(|block| block.owner == owner).map(|block| block.requested);
             prop_assert_eq!(stats.rows().get(owner), rows.sum::<u64>());
         }
-        if self.live.is_empty() {
+        if self.live.is_empty() && !self.is_planned {
             prop_assert_eq!(stats.committed, 0);
         }
         prop_assert_eq!(self.ghost.verify(), Ok(()));
@@ -161,14 +184,33 @@ impl Pair {
     }
 }
 
+fn acquisitions(script: &[Action]) -> impl Iterator<Item = (usize, Owner)> {
+    script.iter().filter_map(|action| match *action {
+        Action::Acquire { bytes, owner } => Some((bytes, owner)),
+        _ => None,
+    })
+}
+
 fn run(script: &[Action]) -> Result<(), TestCaseError> {
     let mut pair = Pair::new();
     let mut steps = None;
-    for action in script {
-        if let Action::Step { open } = action {
-            // The old scopes end before new ones begin, as steps do.
-            steps = None;
-            steps = open.then(|| (pair.ghost.begin_step(), pair.host.begin_step())).or(steps);
+    for (i, action) in script.iter().enumerate() {
+        // The old scopes end before new ones begin, as steps do.
+        match action {
+            Action::Step { open } => {
+                steps = None;
+                steps = open.then(|| (pair.ghost.begin_step(), pair.host.begin_step())).or(steps);
+                pair.is_planned = false;
+            }
+            Action::PlannedStep { offsets } => {
+                steps = None;
+                let plan = plan(acquisitions(&script[i..]), offsets);
+                let scopes = (pair.ghost.begin_planned_step(&plan), pair.host.begin_planned_step(&plan));
+                prop_assert_eq!(scopes.0.on_plan(), scopes.1.on_plan());
+                steps = Some(scopes).or(steps);
+                pair.is_planned = true;
+            }
+            _ => {}
         }
         pair.apply(action)?;
         pair.check()?;
@@ -199,6 +241,7 @@ proptest! {
     fn a_ghost_predicts_its_original(
         past in proptest::collection::vec(action(), 0..60),
         future in proptest::collection::vec((0..3_000_000usize, owner(), any::<usize>()), 1..60),
+        offsets in proptest::option::of(offsets()),
     ) {
         let mut pair = Pair::new();
         for action in &past {
@@ -208,8 +251,11 @@ proptest! {
         let copy = original.ghost();
         prop_assert_eq!(copy.stats(), original.stats());
         prop_assert_eq!(copy.snapshot(), original.snapshot());
+        let acquisitions = future.iter().map(|&(bytes, owner, _)| (bytes, owner));
+        let plan = offsets.map(|offsets| plan(acquisitions, &offsets));
         let runs = [original, &copy].map(|pool| {
             pool.start_trace();
+            let _step = plan.as_ref().map(|plan| pool.begin_planned_step(plan));
             let mut live = Vec::new();
             for &(bytes, owner, drop) in &future {
                 live.extend(pool.acquire(bytes, Label::new(owner, Site::UNKNOWN)).ok());

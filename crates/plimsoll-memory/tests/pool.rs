@@ -21,7 +21,7 @@ fn handles_can_cross_threads() {
     fn crosses<T: Send + Sync + 'static>() {}
     crosses::<Pool>();
     crosses::<Block>();
-    crosses::<plimsoll_memory::Arena>();
+    crosses::<plimsoll_memory::OffsetPlan>();
     crosses::<plimsoll_memory::OutOfMemory>();
 }
 

@@ -5,12 +5,18 @@
 //! speed rise together. A limit takes the fastest member that fits it, so both peaks are monotone in the limit, and the
 //! least limit is the first member's.
 
+use std::sync::Arc;
+
+use plimsoll_memory::OffsetPlan;
+
 use crate::{Decisions, Trace, Weights, decide};
 
 /// How many targets lie between the least and the natural peak.
 const N_TARGETS: u64 = 24;
 /// How closely the least target is looked for, as a share of what lies between it and the natural peak.
 const N_HALVINGS: u32 = 9;
+/// A member must need less than the next faster one by this part of the natural peak.
+const TRIFLES: u64 = 100;
 /// How values are compared: how much the time counts that one stays away, and how much that of moving it.
 const WEIGHTS: [Weights; 3] = [
     Weights { patience: 0.0, moving: 1.0 },
@@ -21,19 +27,21 @@ const WEIGHTS: [Weights; 3] = [
 const MOVING: Weights = Weights { patience: 0.5, moving: 0.0 };
 
 /// What playing a step through a pool showed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub struct Played {
     /// The most bytes in use.
     pub peak: u64,
     /// The most bytes committed.
     pub committed: u64,
+    /// Where its blocks lie, if that was planned.
+    pub offsets: Option<OffsetPlan>,
 }
 
 /// One way to make a step.
 #[derive(Clone, Debug)]
 pub struct Member {
     /// What it lets go; nothing for the natural step.
-    pub decisions: Option<Decisions>,
+    pub decisions: Option<Arc<Decisions>>,
     /// What it takes.
     pub played: Played,
     /// Its time by the cost model, in nanoseconds.
@@ -54,21 +62,14 @@ impl Family {
     pub fn new<E>(
         trace: &Trace,
         natural: Played,
-        mut play: impl FnMut(&Decisions) -> Result<Option<Played>, E>,
+        mut play: impl FnMut(&Arc<Decisions>) -> Result<Option<Played>, E>,
     ) -> Result<Family, E> {
-        let natural = Member { decisions: None, played: natural, time: trace.natural_time() };
-        let mut tried = vec![natural];
-        let moving = trace.depot.map(|_| MOVING);
-        for weights in WEIGHTS.into_iter().chain(moving) {
-            for target in targets(trace, weights) {
-                let Some(decisions) = decide(trace, target, weights) else { continue };
-                if tried.iter().any(|member| member.decisions.as_ref() == Some(&decisions)) {
-                    continue;
-                }
-                if let Some(played) = play(&decisions)? {
-                    let time = trace.natural_time() + decisions.extra_time;
-                    tried.push(Member { decisions: Some(decisions), played, time });
-                }
+        let time = trace.natural_time();
+        let mut tried = vec![Member { decisions: None, played: natural, time }];
+        for decisions in candidates(trace) {
+            let (time, decisions) = (time + decisions.extra_time, Arc::new(decisions));
+            if let Some(played) = play(&decisions)? {
+                tried.push(Member { decisions: Some(decisions), played, time });
             }
         }
         Ok(Family { members: chain(tried) })
@@ -88,6 +89,27 @@ impl Family {
     pub fn least(&self) -> u64 {
         self.members.first().map_or(0, |member| member.played.committed)
     }
+}
+
+/// Decisions for the whole grid, the fastest first, without those that others beat by more than a trifle.
+fn candidates(trace: &Trace) -> Vec<Decisions> {
+    let weights = WEIGHTS.into_iter().chain(trace.depot.map(|_| MOVING));
+    let targets =
+        weights.flat_map(|weights| targets(trace, weights).map(move |target| (target, weights)).collect::<Vec<_>>());
+    let mut all: Vec<Decisions> =
+        targets.filter_map(|(target, weights)| decide(trace, target, weights)).collect();
+    all.sort_by_key(|decisions| (decisions.extra_time, decisions.expected_peak));
+    let mut least = trace.natural_peak();
+    let leanest = all.iter().map(|decisions| decisions.expected_peak).min();
+    all.retain(|decisions| {
+        let is_leaner = decisions.expected_peak + trace.natural_peak() / TRIFLES <= least
+            || (Some(decisions.expected_peak) == leanest && decisions.expected_peak < least);
+        if is_leaner {
+            least = decisions.expected_peak;
+        }
+        is_leaner
+    });
+    all
 }
 
 /// The grid of targets, from the least that works to just below the natural peak.

@@ -6,15 +6,20 @@
 //! [`Family`] is made of such decisions at a fixed grid of targets, each played through a pool; a limit takes the fastest
 //! member that fits, so more memory never means a slower run, and the least limit is known exactly.
 //!
+//! [`plan_offsets`] says where the blocks of a step lie, so that the pool commits hardly more than is in use.
+//!
 //! Everything here is a function of its arguments: no clock, no randomness, no thread.
 
 mod decisions;
 mod family;
+pub mod offsets;
+mod placement;
 mod prefetch;
 mod simulation;
 mod trace;
 
 pub use decisions::Decisions;
 pub use family::{Family, Member, Played};
+pub use placement::{StepOffsets, plan_offsets};
 pub use simulation::{Weights, decide};
 pub use trace::{Depot, Input, Position, Record, Trace, Value};

@@ -200,10 +200,10 @@ fn a_long_chain_needs_far_less_at_little_more_time() {
 fn in_a_family_peaks_rise_while_time_falls() {
     for (name, net) in named() {
         let trace = net.trace();
-        let natural = Played { peak: trace.natural_peak(), committed: trace.natural_peak() };
+        let natural = Played { peak: trace.natural_peak(), committed: trace.natural_peak(), offsets: None };
         let family = Family::new(&trace, natural, |decisions| {
             let peak = Execution::new(&trace, net.fixed, decisions).run().peak;
-            Ok::<_, ()>(Some(Played { peak, committed: peak.next_multiple_of(65_536) }))
+            Ok::<_, ()>(Some(Played { peak, committed: peak.next_multiple_of(65_536), offsets: None }))
         })
         .expect("nothing refuses to be played");
         for pair in family.members().windows(2) {

@@ -5,7 +5,7 @@
 
 use std::fmt;
 
-use plimsoll_memory::{Bytes, OutOfMemory};
+use plimsoll_memory::{Bytes, OutOfMemory, Rows};
 
 use crate::dtype::DType;
 use crate::shape::Shape;
@@ -58,6 +58,8 @@ pub enum ErrorKind {
         least: u64,
         /// What it commits when everything is kept.
         natural: u64,
+        /// Who holds the bytes at the peak of the leanest way to make it.
+        rows: Rows,
     },
     /// A gradient was wanted through an op that has none.
     NotDifferentiable {
@@ -122,8 +124,8 @@ impl Error {
     }
 
     /// No plan keeps a step under its limit.
-    pub fn limit(limit: u64, least: u64, natural: u64) -> Error {
-        Error::new(ErrorKind::Limit { limit, least, natural })
+    pub fn limit(limit: u64, least: u64, natural: u64, rows: Rows) -> Error {
+        Error::new(ErrorKind::Limit { limit, least, natural, rows })
     }
 
     /// Dtypes that an op does not take, or that differ.
@@ -224,15 +226,26 @@ impl fmt::Display for Error {
             | ErrorKind::Device { op, detail }
             | ErrorKind::Argument { op, detail } => write!(f, "{op}: {detail}"),
             ErrorKind::OutOfMemory(report) => report.fmt(f),
-            ErrorKind::Limit { limit, least, natural } => write!(
-                f,
-                "a step cannot be kept under the limit of {}: with everything let go that can be computed again it \
-                 commits {}, and {} with nothing let go; raise the limit to at least the first, or make the batch \
-                 smaller",
-                Bytes::new(*limit),
-                Bytes::new(*least),
-                Bytes::new(*natural)
-            ),
+            ErrorKind::Limit { limit, least, natural, rows } => {
+                write!(
+                    f,
+                    "a step cannot be kept under the limit of {}\n  everything kept, it commits {}; with all let go that \
+                     can be computed again, {}\n  held at the peak of that:",
+                    Bytes::new(*limit),
+                    Bytes::new(*natural),
+                    Bytes::new(*least)
+                )?;
+                let mut rows: Vec<(&str, u64)> = rows.iter().filter(|(_, bytes)| *bytes > 0).collect();
+                rows.sort_by_key(|(_, bytes)| std::cmp::Reverse(*bytes));
+                for (owner, bytes) in rows {
+                    write!(f, "\n    {owner:<12} {:>20} B", Bytes::new(bytes).grouped())?;
+                }
+                write!(
+                    f,
+                    "\n  what would work: a limit of at least {}, or a smaller batch",
+                    Bytes::new(*least)
+                )
+            }
             ErrorKind::NotDifferentiable { op, reason } => {
                 write!(f, "{op}: no gradient flows through it, and an input is watched: {reason}")
             }

@@ -53,7 +53,7 @@ pub use ops::{
     RecurrentWeights,
 };
 pub use piece::{Piece, Return, elements, elements_mut};
-pub use plimsoll_memory::{Bytes, FileMap, Owner};
+pub use plimsoll_memory::{Bytes, FileMap, OffsetPlan, Owner, Rows, Stats};
 pub use plimsoll_plan::{Decisions, Trace};
 pub use random::{Generator, set_seed};
 pub use read::{HostBytes, Later};

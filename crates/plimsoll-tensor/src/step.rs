@@ -31,7 +31,7 @@ impl Step {
     /// # Errors
     /// Those of `f`, memory that is full, a step inside a step. Model and generator are then as before.
     pub fn run<T>(device: &Device, f: impl FnOnce() -> Result<T>) -> Result<T> {
-        Step::on_course(device, &Course::Free, f)
+        Step::on_course(device, &Course::default(), f)
     }
 
     /// Like [`Step::run`], with what is decided about the values that backward will read.
@@ -39,7 +39,8 @@ impl Step {
     /// # Errors
     /// As [`Step::run`].
     pub fn on_course<T>(device: &Device, course: &Course, f: impl FnOnce() -> Result<T>) -> Result<T> {
-        Ok(Step::open(device, course, None, f)?.0)
+        let journal = Journal::on(device, course.decisions.as_ref());
+        Ok(Step::open(device, course, StepState { journal, ..StepState::default() }, f)?.0)
     }
 
     /// Runs `f` as one step on a ghost, keeping everything, and returns what a planner needs to know of it. The ghost's
@@ -48,7 +49,8 @@ impl Step {
     /// # Errors
     /// As [`Step::run`].
     pub fn observed<T>(ghost: &Device, f: impl FnOnce() -> Result<T>) -> Result<(T, Trace)> {
-        let (value, state) = Step::open(ghost, &Course::Observed(ghost.clone()), None, f)?;
+        let state = StepState { journal: Some(Journal::observing(ghost)), ..StepState::default() };
+        let (value, state) = Step::open(ghost, &Course::default(), state, f)?;
         let trace = state.journal.and_then(|journal| journal.observed());
         Ok((value, trace.unwrap_or_default()))
     }
@@ -80,7 +82,8 @@ impl Step {
     /// # Errors
     /// As [`Step::run`].
     pub fn traced<T>(device: &Device, f: impl FnOnce() -> Result<T>) -> Result<(T, Vec<StepRecord>)> {
-        let (value, state) = Step::open(device, &Course::Free, Some(LongList::default()), f)?;
+        let state = StepState { records: Some(LongList::default()), ..StepState::default() };
+        let (value, state) = Step::open(device, &Course::default(), state, f)?;
         Ok((value, state.records.unwrap_or_default().into_iter().collect()))
     }
 
@@ -88,16 +91,18 @@ impl Step {
     fn open<T>(
         device: &Device,
         course: &Course,
-        records: Option<LongList<StepRecord>>,
+        state: StepState,
         f: impl FnOnce() -> Result<T>,
     ) -> Result<(T, StepState)> {
         if Step::is_open() {
             return Err(Error::argument("step", "a step is open on this thread already; steps do not nest"));
         }
         let generator = context::generator();
-        let scope: StepScope = device.pool().begin_step();
-        let journal = Journal::for_device(device, course);
-        context::replace_step(Some(StepState { journal, records, ..StepState::default() }));
+        let scope: StepScope = match &course.offsets {
+            Some(offsets) => device.pool().begin_planned_step(offsets),
+            None => device.pool().begin_step(),
+        };
+        context::replace_step(Some(state));
         let close = context::on_drop(|| drop(context::replace_step(None)));
         let result = f().and_then(|value| {
             let mut state = context::replace_step(None).unwrap_or_default();

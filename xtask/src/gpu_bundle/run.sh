@@ -63,8 +63,6 @@ tests)
     conclude tests
     ;;
 promises)
-    # Bytes of the driver are compared, so nothing else may run meanwhile.
-    PARALLEL=1
     # One after the other, since they look at what the driver has free; one thread each, as in `tests`.
     PARALLEL=1
     export RUST_TEST_THREADS=1
@@ -85,7 +83,7 @@ sanitize)
     conclude sanitize
     ;;
 losses)
-    ./gpu_losses out/losses > out/losses-ours.txt && "$PYTHON" gpu_losses.py out/losses | tee out/losses.txt
+    ./programs/gpu_promises losses out/losses > out/losses-ours.txt && "$PYTHON" gpu_losses.py out/losses | tee out/losses.txt
     # The status of a pipe is that of its last command; a run that leaves the curve of PyTorch says FAIL.
     ! grep -q "FAIL" out/losses.txt && [ -s out/losses.txt ]
     ;;

@@ -1,17 +1,21 @@
 //! The promises on a real GPU: predicted, released, bounded, steady. `cargo xtask gpu-bundle` packs it.
 //!
 //! `gpu_promises` checks them on `cuda:0` and prints a line per check; the exit code is 0 if all hold. `gpu_promises ghost`
-//! needs no GPU: it prints what each workload will need on an H200.
+//! needs no GPU: it prints what each workload will need on an H200, and checks there what a ghost can show.
+//! `gpu_promises losses` writes the losses of a few workloads for a comparison with PyTorch's.
 
-#![expect(clippy::print_stdout, reason = "a program that reports")]
+#![expect(clippy::print_stdout, clippy::print_stderr, reason = "a program that reports")]
 
 mod bounded;
 mod lengths;
+mod line;
+mod losses;
 mod released;
 mod workload;
 
 use std::process::ExitCode;
 
+use clap::{Parser, Subcommand};
 use plimsoll::{Device, Result};
 use plimsoll_cuda::Profile;
 
@@ -26,37 +30,80 @@ type Check = (&'static str, fn() -> Outcome);
 /// The steps of a run that is compared with its ghost: set-up, first step, steady steps.
 const N_STEPS: u64 = 3;
 
+/// The promises on a GPU: all of them, unless a part is named.
+#[derive(Parser)]
+struct Options {
+    #[command(subcommand)]
+    part: Option<Part>,
+}
+
+#[derive(Subcommand)]
+enum Part {
+    /// What each workload needs on an H200, which need not be there.
+    Ghost,
+    /// gpt2-124m under limits: its time, its bits, and the driver's count of its bytes.
+    Line,
+    /// Losses, weights and data of workloads, for `peers/gpu_losses.py`.
+    Losses(losses::Options),
+    /// Holds memory of the GPU until a line comes: what the checks take for another process.
+    #[command(hide = true)]
+    Hold {
+        /// How much.
+        n_bytes: usize,
+    },
+}
+
 fn main() -> ExitCode {
-    if std::env::args().nth(1).as_deref() == Some("hold") {
-        return bounded::hold();
+    match Options::parse().part {
+        None => promises(),
+        Some(Part::Ghost) => ghosts(),
+        Some(Part::Line) => report(line::checks()),
+        Some(Part::Losses(options)) => losses::main(&options),
+        Some(Part::Hold { n_bytes }) => bounded::hold(n_bytes),
     }
-    if std::env::args().nth(1).as_deref() == Some("ghost") {
-        for workload in WORKLOADS {
-            match need(workload.name, &Device::ghost_cuda(Profile::h200())) {
-                Ok(need) => println!("{need}"),
-                Err(error) => println!("{}: {error}", workload.name),
-            }
+}
+
+/// What each workload needs, and what holds on a ghost as on the GPU.
+fn ghosts() -> ExitCode {
+    let ghost = || Device::ghost_cuda(Profile::h200());
+    for workload in WORKLOADS {
+        match need(workload.name, &ghost()) {
+            Ok(need) => println!("{need}"),
+            Err(error) => println!("{}: {error}", workload.name),
         }
-        for outcome in [lengths::sixteen_on, lengths::all_on] {
-            let (Ok(text) | Err(text)) = outcome(&Device::ghost_cuda(Profile::h200()));
-            println!("lengths: {text}");
-        }
-        return ExitCode::SUCCESS;
     }
+    let outcomes = [("16 lengths", lengths::sixteen(&ghost())), ("961 lengths", lengths::all(&ghost()))];
+    report(outcomes.into_iter())
+}
+
+/// Every promise, on the GPU.
+fn promises() -> ExitCode {
     let checks: [Check; 8] = [
         ("everything goes back to the driver, to the byte", released::after_each_model),
         ("the driver's used memory is the pool's committed and what lies outside", released::reconciled),
         ("giving 16 GiB back", released::time_of_trim),
-        ("16 lengths: committed over in use, and no memory call once each was seen", lengths::sixteen),
-        ("961 lengths: committed over in use", lengths::all),
-        ("a limit of half the natural peak", bounded::half),
+        ("16 lengths: committed over in use, and no memory call once each was seen", || {
+            on_gpu(lengths::sixteen)
+        }),
+        ("961 lengths: committed over in use", || on_gpu(lengths::all)),
+        ("a limit that no plan can keep", bounded::below_the_least),
         ("another process holds the memory", bounded::beside_another),
         ("a steady step makes no memory call and does not wait", steady),
     ];
     let predicted = WORKLOADS.iter().map(|workload| (workload.name, predicted(workload.name)));
     let others = checks.iter().map(|(name, check)| (*name, check()));
+    report(predicted.chain(others))
+}
+
+/// A check on a device of its own.
+fn on_gpu(check: fn(&Device) -> Outcome) -> Outcome {
+    check(&Device::separate_cuda(0).map_err(|error| error.to_string())?)
+}
+
+/// Prints a line per check as it ends.
+fn report(outcomes: impl Iterator<Item = (&'static str, Outcome)>) -> ExitCode {
     let mut n_failed = 0;
-    for (name, outcome) in predicted.chain(others) {
+    for (name, outcome) in outcomes {
         let (word, text) = match outcome {
             Ok(text) => ("PASS", text),
             Err(text) => {
@@ -112,4 +159,19 @@ fn steady() -> Outcome {
         })
     };
     run().unwrap_or_else(|error| Err(error.to_string()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn texts_of_sixteen_lengths_make_no_memory_call_once_each_was_seen() {
+        lengths::sixteen(&Device::ghost_cuda(Profile::h200())).unwrap();
+    }
+
+    #[test]
+    fn texts_of_any_length_do_not_fragment_the_pool() {
+        lengths::all(&Device::ghost_cuda(Profile::h200())).unwrap();
+    }
 }

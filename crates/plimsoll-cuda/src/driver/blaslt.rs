@@ -47,7 +47,6 @@ struct Key {
     matrices: [Matrix; 3],
     tf32: bool,
     epilogue: Epilogue,
-    writes_before: bool,
     alignments: [u16; 3],
     workspace_bytes: usize,
 }
@@ -63,7 +62,6 @@ impl Key {
             matrices: [a, b, c],
             tf32,
             epilogue,
-            writes_before: !operands.before.is_null(),
             alignments: addresses.map(alignment),
             workspace_bytes: operands.workspace_bytes,
         }
@@ -185,10 +183,10 @@ struct Plan {
 
 impl Plan {
     /// Without an algorithm.
-    fn described(matmul: &Matmul, operands: &MatmulOperands) -> Result<Plan> {
+    fn described(matmul: &Matmul) -> Result<Plan> {
         let Matmul { m, n, k, batch, input, output, a, b, c, .. } = *matmul;
         Ok(Plan {
-            desc: MatmulDesc::new(matmul, operands)?,
+            desc: MatmulDesc::new(matmul)?,
             a: MatrixLayout::new(input, [m, k], a, batch)?,
             b: MatrixLayout::new(input, [k, n], b, batch)?,
             c: MatrixLayout::new(output, [m, n], c, batch)?,
@@ -197,7 +195,7 @@ impl Plan {
     }
 
     fn new(handle: cublasLtHandle_t, matmul: &Matmul, operands: &MatmulOperands) -> Result<Plan> {
-        let mut plan = Plan::described(matmul, operands)?;
+        let mut plan = Plan::described(matmul)?;
         plan.point_to(matmul, operands)?;
         let preference = Preference::new(&Key::new(matmul, operands))?;
         // SAFETY: a plain struct of numbers, for which zeros are valid.
@@ -232,9 +230,6 @@ impl Plan {
         if matmul.epilogue != Epilogue::None {
             self.desc.set(Desc::CUBLASLT_MATMUL_DESC_BIAS_POINTER, &operands.bias)?;
         }
-        if matmul.epilogue == Epilogue::BiasGelu && !operands.before.is_null() {
-            self.desc.set(Desc::CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, &operands.before)?;
-        }
         Ok(())
     }
 }
@@ -243,7 +238,7 @@ impl Plan {
 struct MatmulDesc(cublasLtMatmulDesc_t);
 
 impl MatmulDesc {
-    fn new(matmul: &Matmul, operands: &MatmulOperands) -> Result<MatmulDesc> {
+    fn new(matmul: &Matmul) -> Result<MatmulDesc> {
         let compute = match (matmul.input, matmul.tf32) {
             (Scalar::F64, _) => ComputeType::CUBLAS_COMPUTE_64F,
             (Scalar::F32, true) => ComputeType::CUBLAS_COMPUTE_32F_FAST_TF32,
@@ -260,18 +255,12 @@ impl MatmulDesc {
         let operation = |matrix: Matrix| i32::from(matrix.transposed);
         desc.set(Desc::CUBLASLT_MATMUL_DESC_TRANSA, &operation(matmul.b))?;
         desc.set(Desc::CUBLASLT_MATMUL_DESC_TRANSB, &operation(matmul.a))?;
-        let epilogue = match (matmul.epilogue, operands.before.is_null()) {
-            (Epilogue::None, _) => LtEpilogue::CUBLASLT_EPILOGUE_DEFAULT,
-            (Epilogue::Bias, _) => LtEpilogue::CUBLASLT_EPILOGUE_BIAS,
-            (Epilogue::BiasRelu, _) => LtEpilogue::CUBLASLT_EPILOGUE_RELU_BIAS,
-            (Epilogue::BiasGelu, true) => LtEpilogue::CUBLASLT_EPILOGUE_GELU_BIAS,
-            (Epilogue::BiasGelu, false) => LtEpilogue::CUBLASLT_EPILOGUE_GELU_AUX_BIAS,
+        let epilogue = match matmul.epilogue {
+            Epilogue::None => LtEpilogue::CUBLASLT_EPILOGUE_DEFAULT,
+            Epilogue::Bias => LtEpilogue::CUBLASLT_EPILOGUE_BIAS,
+            Epilogue::BiasRelu => LtEpilogue::CUBLASLT_EPILOGUE_RELU_BIAS,
         };
         desc.set(Desc::CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue)?;
-        if epilogue == LtEpilogue::CUBLASLT_EPILOGUE_GELU_AUX_BIAS {
-            desc.set(Desc::CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, &(matmul.c.row_stride as i64))?;
-            desc.set(Desc::CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_BATCH_STRIDE, &(matmul.c.batch_stride as i64))?;
-        }
         Ok(desc)
     }
 
@@ -423,7 +412,7 @@ mod tests {
             alpha: 1.0,
             beta: 0.0,
             tf32: false,
-            epilogue: Epilogue::BiasGelu,
+            epilogue: Epilogue::BiasRelu,
         };
         let address = std::ptr::without_provenance_mut(512);
         let operands = MatmulOperands {
@@ -431,13 +420,12 @@ mod tests {
             b: address,
             c: address,
             bias: address,
-            before: address,
             workspace: address,
             workspace_bytes: 1 << 20,
         };
         match Library::Matmul.find() {
             Ok(_) => {
-                let mut plan = Plan::described(&matmul, &operands).unwrap();
+                let mut plan = Plan::described(&matmul).unwrap();
                 plan.point_to(&matmul, &operands).unwrap();
                 Preference::new(&Key::new(&matmul, &operands)).unwrap();
             }

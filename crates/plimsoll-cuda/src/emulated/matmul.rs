@@ -64,7 +64,7 @@ unsafe fn product<S: Sum>(matmul: &Matmul, operands: &MatmulOperands, batch: usi
 /// As for `run`; `idx` is that of an element of c in that column.
 unsafe fn finish<S: Sum>(matmul: &Matmul, operands: &MatmulOperands, idx: usize, column: usize, sum: S) {
     let mut value = S::round(matmul.alpha) * sum;
-    // SAFETY: the element belongs to c, and to what was before the activation; the bias has a number per column.
+    // SAFETY: the element belongs to c; the bias has a number per column.
     unsafe {
         if matmul.beta != 0.0 {
             value = value + S::round(matmul.beta) * S::round(load(matmul.output, operands.c, idx));
@@ -72,11 +72,8 @@ unsafe fn finish<S: Sum>(matmul: &Matmul, operands: &MatmulOperands, idx: usize,
         if matmul.epilogue != Epilogue::None {
             value = value + S::round(load(matmul.output, operands.bias, column));
         }
-        let mut value: f64 = value.into();
-        if matmul.epilogue == Epilogue::BiasGelu && !operands.before.is_null() {
-            store(matmul.output, operands.before, idx, value);
-        }
-        value = match matmul.epilogue {
+        let value: f64 = value.into();
+        let value = match matmul.epilogue {
             Epilogue::None | Epilogue::Bias => value,
             Epilogue::BiasRelu => {
                 if value < 0.0 {
@@ -85,14 +82,7 @@ unsafe fn finish<S: Sum>(matmul: &Matmul, operands: &MatmulOperands, idx: usize,
                     value
                 }
             }
-            Epilogue::BiasGelu => gelu(value),
         };
         store(matmul.output, operands.c, idx, value);
     }
-}
-
-/// The tanh form of GELU.
-fn gelu(x: f64) -> f64 {
-    let scale = (2.0 / std::f64::consts::PI).sqrt();
-    0.5 * x * (1.0 + (scale * (x + 0.044715 * x * x * x)).tanh())
 }

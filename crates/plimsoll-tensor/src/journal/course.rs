@@ -3,21 +3,18 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use plimsoll_memory::OffsetPlan;
 use plimsoll_plan::Decisions;
 use smallvec::SmallVec;
 
-use crate::device::Device;
-
-/// What a step does with the values that backward will read.
+/// What is decided about a step before it runs.
 #[derive(Clone, Debug, Default)]
-pub enum Course {
-    /// It keeps them, and the guard steps in where memory is short.
-    #[default]
-    Free,
-    /// It follows decisions, for as long as its ops are those that the decisions were made for.
-    Planned(Arc<Decisions>),
-    /// It keeps them, on this ghost, and notes what a planner needs to know.
-    Observed(Device),
+pub struct Course {
+    /// What becomes of the values that backward will read. Without decisions they are kept, and the guard steps in where
+    /// memory is short; with decisions these are followed for as long as the step's ops are those that they were made for.
+    pub decisions: Option<Arc<Decisions>>,
+    /// Where its blocks lie, followed for as long as they are asked for as planned.
+    pub offsets: Option<OffsetPlan>,
 }
 
 /// Values by position.

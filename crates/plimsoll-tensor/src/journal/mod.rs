@@ -20,7 +20,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 
 use plimsoll_memory::{LongList, Site, rounded_size};
-use plimsoll_plan::Trace;
+use plimsoll_plan::{Decisions, Trace};
 use smallvec::SmallVec;
 
 use crate::context;
@@ -113,27 +113,29 @@ struct Value {
 }
 
 impl Journal {
-    /// An empty journal that follows a course.
-    pub fn new(course: &Course) -> Arc<Journal> {
+    /// An empty journal, which follows decisions if there are any, and notes for a planner what happens on `observed`.
+    fn new(decisions: Option<&Arc<Decisions>>, observed: Option<&Device>) -> Arc<Journal> {
         static NEXT: AtomicU32 = AtomicU32::new(1);
-        let (following, observer) = match course {
-            Course::Free => (None, None),
-            Course::Planned(decisions) => (Some(Following::new(decisions.clone())), None),
-            Course::Observed(device) => (None, Some(Observer::new(device.clone()))),
-        };
+        let following = decisions.cloned().map(Following::new);
+        let observer = observed.cloned().map(Observer::new);
         let (records, values) = (LongList::default(), LongList::default());
         let state = State { records, values, following, observer, failure: None, n_evicted: 0 };
         Arc::new(Journal { serial: NEXT.fetch_add(1, Ordering::Relaxed), state: Mutex::new(state) })
     }
 
-    /// The journal of a step on `device`: none for a free one that no limit can call to order.
-    pub fn for_device(device: &Device, course: &Course) -> Option<Arc<Journal>> {
-        if matches!(course, Course::Free) && device.pool().limit().is_none() {
+    /// The journal of a step or tape on `device`: none where no decisions are followed and no limit can ask for values.
+    pub fn on(device: &Device, decisions: Option<&Arc<Decisions>>) -> Option<Arc<Journal>> {
+        if decisions.is_none() && device.pool().limit().is_none() {
             return None;
         }
-        let journal = Journal::new(course);
+        let journal = Journal::new(decisions, None);
         device.guard(&journal);
         Some(journal)
+    }
+
+    /// The journal of a step on a ghost that keeps everything and notes what a planner needs to know.
+    pub fn observing(ghost: &Device) -> Arc<Journal> {
+        Journal::new(None, Some(ghost))
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {

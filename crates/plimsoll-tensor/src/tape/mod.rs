@@ -22,7 +22,7 @@ use smallvec::SmallVec;
 use crate::context;
 use crate::error::{Error, Result};
 use crate::execute::Arg;
-use crate::journal::{Course, Journal};
+use crate::journal::Journal;
 use crate::op::{Extra, Form, Keep, OpRef};
 use crate::step::Step;
 use crate::storage::Storage;
@@ -240,7 +240,7 @@ impl TapeCore {
     fn begin_journal(&self) {
         let mut journal = self.journal.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         if journal.is_none() && !Step::is_open() {
-            *journal = Journal::for_device(&context::device(), &Course::Free);
+            *journal = Journal::on(&context::device(), None);
         }
     }
 

@@ -134,7 +134,6 @@ pub(in crate::ops) fn product(
             b: at(1),
             c: output.ptr().wrapping_add(call * shape.batch * shape.m * shape.n * size),
             bias: fused.bias.map_or(std::ptr::null(), |bias| bias.ptr().cast_const()),
-            before: std::ptr::null_mut(),
             workspace: run.workspace,
             workspace_bytes: library_bytes,
         };

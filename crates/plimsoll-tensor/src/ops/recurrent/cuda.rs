@@ -192,7 +192,6 @@ impl Products<'_> {
             b,
             c,
             bias: std::ptr::null(),
-            before: NOTHING,
             workspace: self.workspace,
             workspace_bytes: self.workspace_bytes,
         };

@@ -133,7 +133,6 @@ impl Call<'_> {
             b,
             c,
             bias: std::ptr::null(),
-            before: std::ptr::null_mut(),
             workspace: self.product.0,
             workspace_bytes: self.product.1,
         };

@@ -5,8 +5,9 @@ use plimsoll::nn::losses::SparseCategoricalCrossentropy;
 use plimsoll::nn::optimizers::AdamW;
 use plimsoll::nn::{Layer, Policy};
 use plimsoll_cli::recipes::{Depth, Gpt, ResNet};
-use plimsoll_cli::workloads::{Workload, all};
 use plimsoll_cli::{Feature, Recipe};
+
+use crate::workload::recipe;
 
 /// A recipe, the model that it is in PyTorch, and its precision.
 pub struct Setting {
@@ -25,17 +26,10 @@ impl Setting {
 
 /// The workloads as they are measured beside PyTorch; float32 without TF32.
 pub fn large() -> Vec<Setting> {
-    let named = |name: &str| {
-        let found = all().into_iter().find_map(|workload| match workload {
-            Workload::Train(recipe) if recipe.name() == name => Some(recipe),
-            _ => None,
-        });
-        found.unwrap_or_else(|| unreachable!("{name} is a workload"))
-    };
     vec![
-        Setting { recipe: named("lstm-b256"), twin: "lstm", policy: Policy::Float32 },
-        Setting { recipe: named("gpt2-124m"), twin: "gpt", policy: Policy::MixedBfloat16 },
-        Setting { recipe: named("resnet50-b128"), twin: "resnet50", policy: Policy::MixedBfloat16 },
+        Setting { recipe: recipe("lstm-b256"), twin: "lstm", policy: Policy::Float32 },
+        Setting { recipe: recipe("gpt2-124m"), twin: "gpt", policy: Policy::MixedBfloat16 },
+        Setting { recipe: recipe("resnet50-b128"), twin: "resnet50", policy: Policy::MixedBfloat16 },
     ]
 }
 

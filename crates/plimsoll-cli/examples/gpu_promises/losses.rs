@@ -1,11 +1,9 @@
 //! The losses of the GPU's workloads, with all that another framework needs to follow them.
 //!
-//! `gpu_losses FOLDER` trains gpt2-124m, resnet50-b128 and lstm-b256 on `cuda:0` for 20 steps of one batch. For each it
+//! `gpu_promises losses FOLDER` trains gpt2-124m, resnet50-b128 and lstm-b256 on `cuda:0` for 20 steps of one batch. For each it
 //! leaves the weights before the first step, the batch, and the losses in the folder, which `peers/gpu_losses.py` goes
 //! through with PyTorch. `--small` takes models of the same make that a CPU trains in seconds, in several precisions: what
 //! the two programs disagree about, such as the order of a kernel's axes, shows there, too.
-
-#![expect(clippy::print_stdout, clippy::print_stderr, reason = "a program that reports")]
 
 mod setting;
 
@@ -15,7 +13,6 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use clap::Parser;
 use plimsoll::nn::checkpoint::write_tensors;
 use plimsoll::nn::train::{Pair, Until};
 use plimsoll::nn::{Trainer, with_policy};
@@ -23,9 +20,9 @@ use plimsoll::{Device, Generator, Result};
 
 use setting::{Setting, large, small};
 
-/// Losses, weights and data of the GPU's workloads, for `peers/gpu_losses.py`.
-#[derive(Parser)]
-struct Options {
+/// What is to be trained, and where its files go.
+#[derive(clap::Args)]
+pub struct Options {
     /// Where the files go; made if it is not there.
     folder: PathBuf,
     /// Where to train: cuda:0, cpu, or emulated.
@@ -45,8 +42,9 @@ struct Options {
     learning_rate: Option<f64>,
 }
 
-fn main() -> ExitCode {
-    match run(&Options::parse()) {
+/// Trains and writes; what went wrong is told on stderr.
+pub fn main(options: &Options) -> ExitCode {
+    match run(options) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("error: {error}");
