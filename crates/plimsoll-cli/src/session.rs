@@ -1,6 +1,6 @@
 //! What a run stands on: threads, the device with its limit, and the seed.
 
-use plimsoll::{Device, set_seed};
+use plimsoll::{Device, DriverMemory, set_seed};
 use plimsoll_cpu::threads;
 
 use crate::failure::{Exit, Failure};
@@ -47,14 +47,35 @@ impl Session {
         Ok(Session { device, limit, seed: options.seed })
     }
 
-    /// What lies outside the pool, which has committed so many bytes: of this process on the CPU, of the whole GPU where
-    /// the driver tells.
-    pub fn outside(&self, committed: u64) -> Option<u64> {
-        let used = match self.device.gpu() {
-            None => Resident::now()?.now,
-            Some(gpu) => gpu.memory().map(|memory| memory.total - memory.free).ok()?,
-        };
-        Some(used.saturating_sub(committed))
+    /// What lies outside the pool now, where the system or the driver tells.
+    pub fn outside(&self) -> Option<Outside> {
+        match self.device.driver_memory() {
+            Ok(Some(memory)) => Some(Outside::OnGpu(memory)),
+            Ok(None) => {
+                let resident = Resident::now()?.now;
+                Some(Outside::InProcess(resident.saturating_sub(self.device.stats().committed)))
+            }
+            Err(_) => None,
+        }
+    }
+}
+
+/// What lies outside the pool.
+#[derive(Clone, Copy, Debug)]
+pub enum Outside {
+    /// Bytes of this process.
+    InProcess(u64),
+    /// The whole GPU as its driver counts it.
+    OnGpu(DriverMemory),
+}
+
+impl Outside {
+    /// The bytes.
+    pub fn bytes(self) -> u64 {
+        match self {
+            Outside::InProcess(bytes) => bytes,
+            Outside::OnGpu(memory) => memory.outside(),
+        }
     }
 }
 

@@ -5,6 +5,7 @@ use std::fmt::Write;
 use plimsoll_memory::Stats;
 
 use crate::progress::{scaled, share};
+use crate::session::Outside;
 use crate::size::{Limit, LimitFrom};
 
 /// What each owner's bytes are, in a few words.
@@ -21,7 +22,7 @@ const MEANINGS: [(&str, &str); 9] = [
 ];
 
 /// Who held the peak, how near the limit it came, and what has gone back.
-pub fn describe(at_end: &Stats, limit: Limit, outside: Option<u64>, released: u64) -> String {
+pub fn describe(at_end: &Stats, limit: Limit, outside: Option<Outside>, released: u64) -> String {
     let peak = at_end.peak_in_use;
     let mut text = format!("memory: at most {} in use at a time, by", scaled(peak));
     let mut rows: Vec<(&str, u64)> = at_end.peak_rows.iter().filter(|(_, bytes)| *bytes > 0).collect();
@@ -42,16 +43,22 @@ pub fn describe(at_end: &Stats, limit: Limit, outside: Option<u64>, released: u6
     };
     // Writing into a string cannot fail.
     let _always = write!(text, "\n  taken from the system {}, {against}", scaled(at_end.peak_committed));
-    if let Some(outside) = outside {
-        let _always = write!(text, "\n  outside the pool {} (code, threads, records)", scaled(outside));
-    }
+    let _always = match outside {
+        None => Ok(()),
+        Some(Outside::InProcess(bytes)) => {
+            write!(text, "\n  outside the pool {} (code, threads, records)", scaled(bytes))
+        }
+        Some(Outside::OnGpu(memory)) => {
+            memory.to_string().lines().try_for_each(|row| write!(text, "\n  {row}"))
+        }
+    };
     let _always = write!(text, "\n  given back at the end {}", scaled(released));
     text
 }
 
 #[cfg(test)]
 mod tests {
-    use plimsoll::{Device, Owner, Tensor, with_owner};
+    use plimsoll::{Device, DriverMemory, Owner, Tensor, with_owner};
 
     use super::*;
 
@@ -72,11 +79,26 @@ mod tests {
         let stats = device.stats();
         drop((weights, data));
         let limit = Limit { bytes: Some(20 << 20), from: LimitFrom::User };
-        let text = describe(&stats, limit, Some(3 << 20), 6 << 20);
+        let text = describe(&stats, limit, Some(Outside::InProcess(3 << 20)), 6 << 20);
         let parameters = text.find("4.00 MiB   80 %  parameters  the model's weights").expect(&text);
         assert!(text.find("data        examples").is_some_and(|data| data > parameters), "{text}");
         assert!(text.contains("of your limit of 20.00 MiB"), "{text}");
         assert!(text.contains("given back at the end 6.00 MiB"), "{text}");
         Ok(())
+    }
+
+    #[test]
+    fn what_a_driver_counts_as_used_is_the_pools_and_what_lies_outside() {
+        let stats = Device::separate_cpu().stats();
+        let limit = Limit { bytes: None, from: LimitFrom::None };
+        let memory = DriverMemory { total: 80 << 20, used: 30 << 20, committed: 24 << 20 };
+        let text = describe(&stats, limit, Some(Outside::OnGpu(memory)), 0);
+        for row in [
+            "30.00 MiB (31,457,280 B)  used",
+            "24.00 MiB (25,165,824 B)  committed",
+            "6.00 MiB (6,291,456 B)  outside",
+        ] {
+            assert!(text.contains(row), "{text}");
+        }
     }
 }

@@ -13,13 +13,49 @@ use crate::pages::Pages;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Function(pub usize);
 
-/// The operations of a GPU. Everything but `download` and `synchronize` may return before the work is done; work is done
-/// in the order of the calls.
+/// A queue of work of a GPU; what is in one is done in order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Stream {
+    /// Copies to the host that others need not wait for.
+    Down,
+    /// Copies from the host that others need not wait for.
+    Up,
+    /// Everything else.
+    Compute,
+}
+
+/// A mark in a stream that others can wait for, as its back end knows it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Event(pub usize);
+
+/// What orders the work of several streams.
+pub(crate) trait Streams: Send + Sync {
+    /// A new event, which the back end keeps until it goes.
+    fn event(&self) -> Result<Event>;
+
+    /// Puts an event behind the work that a stream has so far, and nowhere else.
+    fn record(&self, event: Event, stream: Stream) -> Result<()>;
+
+    /// Makes the later work of a stream wait for an event as it was recorded last. The host does not wait.
+    fn wait(&self, stream: Stream, event: Event) -> Result<()>;
+
+    /// The host waits for an event.
+    fn wait_on_host(&self, event: Event) -> Result<()>;
+
+    /// Starts a copy between pinned memory of the host and the device.
+    ///
+    /// # Safety
+    /// The addresses must be valid for as many bytes until the copy is done, the host's inside one piece that is pinned.
+    unsafe fn copy_on(&self, stream: Stream, from: *const u8, to: *mut u8, n_bytes: usize) -> Result<()>;
+}
+
+/// The operations of a GPU. Everything but `download` and `synchronize` may return before the work is done. Whatever does not
+/// name a stream is work of the compute stream.
 ///
 /// # Safety
 /// The pointers that the unsafe functions are given must be valid on the device for what they are used for until the work
 /// is done; host memory only until the function returns.
-pub(crate) trait Backend: Send + Sync {
+pub(crate) trait Backend: Streams {
     /// Compiles a source with the one entry of that name, and loads it. The source is complete, the prelude included.
     fn build(&self, entry: &str, source: &str) -> Result<Function>;
 
@@ -79,7 +115,7 @@ pub(crate) trait Backend: Send + Sync {
     /// As the trait says.
     unsafe fn convolve(&self, convolution: &Convolution, operands: &ConvolutionOperands) -> Result<bool>;
 
-    /// Waits until all work is done.
+    /// Waits until all work of all streams is done.
     fn synchronize(&self) -> Result<()>;
 
     /// What the device has and what is free.
@@ -87,6 +123,18 @@ pub(crate) trait Backend: Send + Sync {
 
     /// A source of pages for a pool.
     fn pages(&self) -> Result<Pages>;
+
+    /// Pins memory of the host, which copies can be about from then on.
+    ///
+    /// # Safety
+    /// The memory must stay as it is until `unpin`.
+    unsafe fn pin(&self, memory: *mut u8, n_bytes: usize) -> Result<()>;
+
+    /// Undoes a `pin`.
+    ///
+    /// # Safety
+    /// No copy may be about the memory any more.
+    unsafe fn unpin(&self, memory: *mut u8) -> Result<()>;
 
     /// Memory of the host that kernels can write to and that both see: `n_bytes` zero bytes, for as long as the process
     /// lives. Returns its address on the device and on the host.

@@ -9,6 +9,7 @@ use smallvec::SmallVec;
 
 use crate::backend::Backend;
 use crate::convolution::{Convolution, ConvolutionOperands};
+use crate::copies::Copies;
 use crate::driver;
 use crate::error::{Error, Result};
 use crate::fault::{FaultKind, Faults};
@@ -32,19 +33,20 @@ pub struct MemoryInfo {
     pub total: u64,
 }
 
-/// A GPU with one stream of work.
+/// A GPU with one stream of work, and two of copies beside it.
 ///
 /// The unsafe functions take addresses of device memory; they must be valid for what is asked until the work is done. The
 /// pool of a device sees to that: a block is given to others in program order, and pages go back only after waiting.
 pub struct Gpu {
-    backend: Box<dyn Backend>,
+    pub(crate) backend: Box<dyn Backend>,
+    pub(crate) copies: Copies,
     profile: Profile,
     kernels: Kernels,
     faults: Faults,
     /// The ops launched since the host last waited, the latest at the end.
     launched: Mutex<Vec<&'static str>>,
     /// How often the host has waited for everything on the device.
-    n_waits: AtomicU64,
+    pub(crate) n_waits: AtomicU64,
     /// The error after which nothing works any more.
     broken: OnceLock<Error>,
     /// Whether the host waits for each kernel, so that an error names the op that made it.
@@ -77,6 +79,7 @@ impl Gpu {
         let faults = Faults::new(backend.shared_cell(Faults::CELL_BYTES)?);
         Ok(Arc::new(Gpu {
             backend,
+            copies: Copies::default(),
             profile,
             kernels: Kernels::default(),
             faults,
@@ -274,12 +277,23 @@ impl Gpu {
     pub fn synchronize(&self) -> Result<()> {
         self.n_waits.fetch_add(1, Ordering::Relaxed);
         self.check()?;
-        self.backend.synchronize().map_err(|error| self.break_with(&error))?;
+        self.settle_copies().map_err(|error| self.break_with(&error))?;
         self.settle()
     }
 
+    /// Waits until all work is done, copies included.
+    pub(crate) fn settle_copies(&self) -> Result<()> {
+        self.backend.synchronize()?;
+        self.copies.settle();
+        Ok(())
+    }
+
     /// Runs a call of the back end for an op.
-    fn issue<R>(&self, op: &'static str, call: impl FnOnce(&dyn Backend) -> Result<R>) -> Result<R> {
+    pub(crate) fn issue<R>(
+        &self,
+        op: &'static str,
+        call: impl FnOnce(&dyn Backend) -> Result<R>,
+    ) -> Result<R> {
         self.check()?;
         {
             let mut launched = self.launched.lock().unwrap_or_else(PoisonError::into_inner);
@@ -302,7 +316,7 @@ impl Gpu {
     }
 
     /// An error, if the device is broken.
-    fn check(&self) -> Result<()> {
+    pub(crate) fn check(&self) -> Result<()> {
         match self.broken.get() {
             None => Ok(()),
             Some(error) => Err(Error::new(format!(
@@ -312,7 +326,7 @@ impl Gpu {
     }
 
     /// The error with the ops that may have made it; the device is broken if the back end says that it is.
-    fn break_with(&self, error: &Error) -> Error {
+    pub(crate) fn break_with(&self, error: &Error) -> Error {
         let launched = self.launched.lock().unwrap_or_else(PoisonError::into_inner);
         let last: Vec<&str> = launched.iter().rev().take(8).copied().collect();
         let text = match self.waits || launched.len() <= 1 {

@@ -7,11 +7,13 @@
 //! A [`Gpu`] is a back end: the driver (`driver`), or, with the feature `emulated`, the host itself
 //! (`emulated`), on which every kernel of the test suites runs where there is no GPU. What callers see is the same.
 //!
-//! Rules that hold everywhere here: one compute stream, so that program order is execution order; kernels never
+//! Rules that hold everywhere here: one compute stream, so that program order is execution order, and copies beside it that
+//! are ordered by events (`copies`); kernels never
 //! allocate; nothing is timed to choose an algorithm; freeing never synchronises, giving pages back does.
 
 mod backend;
 mod convolution;
+mod copies;
 mod driver;
 #[cfg(feature = "emulated")]
 mod emulated;
@@ -21,9 +23,11 @@ mod gpu;
 mod kernel;
 mod matmul;
 mod pages;
+mod pinned;
 mod profile;
 
 pub use convolution::{Convolution, ConvolutionOperands, Direction};
+pub use copies::Copied;
 pub use driver::{LibraryInfo, compile, libraries};
 pub use error::{Error, Result};
 pub use fault::FaultKind;
@@ -31,4 +35,5 @@ pub use gpu::{Gpu, MemoryInfo, Posted};
 pub use kernel::{Grid, Kernel, Param, Template};
 pub use matmul::{Epilogue, Matmul, MatmulOperands, Matrix, Scalar};
 pub use pages::{Pages, REGION_BYTES};
+pub use pinned::{Pinned, PinnedBlock};
 pub use profile::Profile;

@@ -14,8 +14,13 @@ pub struct GhostPages {
 impl GhostPages {
     /// Ghost pages whose three regions have `region_bytes` of addresses each, rounded up to whole granules.
     pub fn new(region_bytes: u64) -> Self {
-        let bytes = region_bytes.checked_next_multiple_of(GRANULE).unwrap_or(u64::MAX - (GRANULE - 1));
-        Self { granule: GRANULE, region_bytes: [bytes; 3] }
+        Self::with_granule(region_bytes, GRANULE)
+    }
+
+    /// Ghost pages of another granule, a power of two of at least 64 KiB.
+    pub fn with_granule(region_bytes: u64, granule: u64) -> Self {
+        let bytes = region_bytes.checked_next_multiple_of(granule).unwrap_or(u64::MAX - (granule - 1));
+        Self { granule, region_bytes: [bytes; 3] }
     }
 
     /// Ghost pages with the addresses of another source.

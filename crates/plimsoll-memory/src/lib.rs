@@ -25,6 +25,7 @@
 //! themselves when the last block is dropped (the pool then holds nothing), when a block of parameters,
 //! optimizer state or a graph is dropped (a model is being disposed of; from then until the next acquisition
 //! every granule goes back as it becomes free), and when a limit asks. [`Pool::trim`] does it on demand.
+//! [`Pool::keep_pages`] is for pools that are emptied in every step.
 //!
 //! **Threads.** One lock guards a pool. A block may be dropped on any thread; while a step is open, what
 //! threads other than the issuing one drop joins the free list at the step's end, in the order of acquisition,
@@ -83,7 +84,7 @@ pub use label::{Label, Owner, Region, Site};
 pub use long_list::LongList;
 pub use map::rounded_size;
 pub use planned::{OffsetError, OffsetPlan, Planned};
-pub use pool::{Block, PeakScope, Pool, Reclaim, StepScope};
+pub use pool::{Block, KeptPages, PeakScope, Pool, Reclaim, StepScope};
 pub use snapshot::{BlockInfo, Holder, Snapshot};
 pub use source::{GRANULE, Source, SourceError};
 pub use spill_file::{SPILL_ALIGNMENT, SpillFile};

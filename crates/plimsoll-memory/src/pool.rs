@@ -170,6 +170,13 @@ impl Pool {
         self.lock().map.release_free(self.source())
     }
 
+    /// Keeps the pages of a pool that becomes empty, until the scope is dropped: for a pool that is filled and emptied
+    /// again and again, and whose pages are dear. Disposing of a model, a limit and `trim` give them back all the same.
+    pub fn keep_pages(&self) -> KeptPages {
+        self.lock().keep_pages();
+        KeptPages { pool: self.clone() }
+    }
+
     /// Begins a step issued by this thread. Until the scope is dropped, blocks dropped by other threads wait:
     /// they join the free list, in the order of their acquisition, when the step ends.
     ///
@@ -326,6 +333,19 @@ impl StepScope {
 impl Drop for StepScope {
     fn drop(&mut self) {
         self.pool.lock().end_step(self.pool.source());
+    }
+}
+
+/// Keeps the pages of an empty pool; dropping it gives them back.
+#[derive(Debug)]
+#[must_use = "the pages are kept until this is dropped"]
+pub struct KeptPages {
+    pool: Pool,
+}
+
+impl Drop for KeptPages {
+    fn drop(&mut self) {
+        self.pool.lock().stop_keeping(self.pool.source());
     }
 }
 

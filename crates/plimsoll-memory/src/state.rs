@@ -37,6 +37,8 @@ pub(crate) struct State {
     /// A parameter, optimizer state or graph was dropped and nothing was acquired since: freed granules go
     /// back as they become free.
     disposing: bool,
+    /// How many scopes keep the pages of an empty pool.
+    n_keeping: u32,
     trace: Option<Vec<TraceEvent>>,
     /// Which acquisitions a test wants to fail.
     #[cfg(feature = "testing")]
@@ -73,6 +75,7 @@ impl State {
             vacant: Vec::new(),
             step: OpenStep::default(),
             disposing: false,
+            n_keeping: 0,
             trace: None,
             #[cfg(feature = "testing")]
             acquisitions: Default::default(),
@@ -90,6 +93,7 @@ impl State {
             vacant: self.vacant.clone(),
             step: OpenStep::default(),
             disposing: self.disposing,
+            n_keeping: self.n_keeping,
             trace: None,
             #[cfg(feature = "testing")]
             acquisitions: Default::default(),
@@ -204,7 +208,7 @@ impl State {
             plan.release(position);
         }
         let freed = self.map.give(info.region, place, info.offset, info.rounded);
-        if self.ledger.n_live() == 0 || (info.owner.marks_disposal() && !self.disposing) {
+        if self.is_done() || (info.owner.marks_disposal() && !self.disposing) {
             self.disposing = true;
             self.map.release_free(source);
         } else if let Some(extent) = freed
@@ -271,7 +275,23 @@ impl State {
         self.leave_plan();
         let pending = std::mem::take(&mut self.step.pending);
         self.step.pending = self.release_all(pending, source);
-        if self.disposing || self.ledger.n_live() == 0 {
+        if self.disposing || self.is_done() {
+            self.map.release_free(source);
+        }
+    }
+
+    /// Whether the pool is empty and nobody wants its pages to stay.
+    fn is_done(&self) -> bool {
+        self.n_keeping == 0 && self.ledger.n_live() == 0
+    }
+
+    pub(crate) fn keep_pages(&mut self) {
+        self.n_keeping += 1;
+    }
+
+    pub(crate) fn stop_keeping(&mut self, source: &dyn Source) {
+        self.n_keeping -= 1;
+        if self.is_done() {
             self.map.release_free(source);
         }
     }

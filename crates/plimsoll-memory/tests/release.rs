@@ -34,6 +34,31 @@ fn with_its_last_block_the_pool_gives_everything_back() {
 }
 
 #[test]
+fn a_pool_whose_pages_are_kept_makes_no_call_when_it_is_filled_again() {
+    let pool = ghost();
+    let kept = pool.keep_pages();
+    drop(acquire(&pool, Owner::Saved, 3 * MIB));
+    let after_first = pool.stats();
+    assert_eq!((after_first.in_use, after_first.committed), (0, 4 << 20));
+    {
+        let _step = pool.begin_step();
+        drop(acquire(&pool, Owner::Saved, 3 * MIB));
+    }
+    assert_eq!(calls_since(&pool, &after_first), (0, 0));
+    // A ghost keeps them, too.
+    let twin = pool.ghost();
+    drop(acquire(&twin, Owner::Saved, 3 * MIB));
+    assert_eq!(twin.stats().committed, 4 << 20);
+    // A model that is disposed of takes them along, and so does the end of keeping.
+    drop(acquire(&pool, Owner::Parameters, MIB));
+    assert_eq!(pool.stats().committed, 0);
+    drop(acquire(&pool, Owner::Saved, 3 * MIB));
+    drop(kept);
+    assert_eq!(pool.stats().committed, 0);
+    pool.verify().unwrap();
+}
+
+#[test]
 fn a_steady_step_makes_no_call() {
     let pool = ghost();
     let _weights = acquire(&pool, Owner::Parameters, 7 * MIB);

@@ -94,8 +94,8 @@ impl Family {
 /// Decisions for the whole grid, the fastest first, without those that others beat by more than a trifle.
 fn candidates(trace: &Trace) -> Vec<Decisions> {
     let weights = WEIGHTS.into_iter().chain(trace.depot.map(|_| MOVING));
-    let targets =
-        weights.flat_map(|weights| targets(trace, weights).map(move |target| (target, weights)).collect::<Vec<_>>());
+    let targets = weights
+        .flat_map(|weights| targets(trace, weights).map(move |target| (target, weights)).collect::<Vec<_>>());
     let mut all: Vec<Decisions> =
         targets.filter_map(|(target, weights)| decide(trace, target, weights)).collect();
     all.sort_by_key(|decisions| (decisions.extra_time, decisions.expected_peak));

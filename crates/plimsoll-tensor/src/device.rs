@@ -16,6 +16,7 @@ use plimsoll_memory::{Block, Bytes, GhostPages, HostPages, Label, Pool, Snapshot
 
 use crate::context;
 use crate::depot::{Depot, Offload};
+use crate::driver_memory::DriverMemory;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::journal::{Guard, Journal};
@@ -278,11 +279,15 @@ impl Device {
         &self.0.pool
     }
 
-    /// A block of the pool.
+    /// A block of the pool. Copies beside the work may still be about its memory; later work on the device waits for those.
     pub(crate) fn acquire(&self, bytes: usize, label: Label) -> Result<Block> {
         let acquired = self.0.pool.acquire(bytes, label);
         // Memory may be full because what was to be moved out of it could not be; then that is the error.
-        acquired.map_err(|full| self.0.guard.take_failure().unwrap_or_else(|| full.into()))
+        let block = acquired.map_err(|full| self.0.guard.take_failure().unwrap_or_else(|| full.into()))?;
+        if let Hardware::Gpu(gpu) = &self.0.hardware {
+            gpu.reuse(&block)?;
+        }
+        Ok(block)
     }
 
     /// This device with a limit on the bytes that its pool may commit.
@@ -312,6 +317,17 @@ impl Device {
     /// The numbers of the pool.
     pub fn stats(&self) -> Stats {
         self.0.pool.stats()
+    }
+
+    /// The GPU's memory as its driver counts it; nothing on the CPU and on ghosts.
+    ///
+    /// # Errors
+    /// What the driver says.
+    pub fn driver_memory(&self) -> Result<Option<DriverMemory>> {
+        let Some(gpu) = self.gpu() else { return Ok(None) };
+        let memory = gpu.memory()?;
+        let (total, used) = (memory.total, memory.total - memory.free);
+        Ok(Some(DriverMemory { total, used, committed: self.stats().committed }))
     }
 
     /// Every live block.
@@ -441,5 +457,38 @@ pub struct DeviceScope {
 impl Drop for DeviceScope {
     fn drop(&mut self) {
         context::pop_device();
+    }
+}
+
+#[cfg(all(test, feature = "emulated"))]
+mod tests {
+    use plimsoll_cuda::Pinned;
+    use plimsoll_memory::{Owner, Site};
+
+    use super::*;
+
+    /// On the emulated GPU a copy comes as late as it may, so that a block handed out without waiting would overtake it.
+    #[test]
+    fn a_block_is_handed_out_after_the_copies_that_are_about_its_memory() -> Result<()> {
+        let device = Device::emulated()?;
+        let gpu = device.gpu().expect("it is a GPU");
+        let label = Label::new(Owner::Saved, Site::UNKNOWN);
+        let pinned = Pinned::new(gpu, None)?;
+        let host = pinned.acquire(1000, label)?;
+        // SAFETY: the blocks have so many bytes.
+        let fill = |block: &Block, byte| unsafe { gpu.fill("test", block.as_ptr(), byte, 1000) };
+        let block = device.acquire(1000, label)?;
+        fill(&block, 1)?;
+        // SAFETY: the block is the device's, and the host waits before it reads.
+        let copied = unsafe { gpu.download_async(&block, &host) }?;
+        let place = block.as_ptr();
+        drop(block);
+        let next = device.acquire(1000, label)?;
+        assert_eq!(next.as_ptr(), place);
+        fill(&next, 2)?;
+        gpu.wait_on_host(&copied)?;
+        // SAFETY: the copy has written all bytes.
+        assert!(unsafe { std::slice::from_raw_parts(host.as_ptr(), 1000) }.iter().all(|&byte| byte == 1));
+        Ok(())
     }
 }

@@ -308,7 +308,7 @@ impl Call<'_> {
             let &Output::New { shape, dtype } = output else {
                 unreachable!("{}: outputs are all views or all new", self.op.name())
             };
-            let reused = if results.is_empty() { self.reuse(&mut args, &shape, dtype) } else { None };
+            let reused = if results.is_empty() { self.reuse(&mut args, &shape, dtype)? } else { None };
             let storage = reused.map_or_else(|| self.fresh(&shape, dtype), Ok)?;
             results.push(Tensor::over(storage, Meta::fresh(shape, dtype), Nodes::new()));
         }
@@ -355,7 +355,7 @@ impl Call<'_> {
 
     /// The memory of an input that was given away, for the first output: if the op may write there, the input is
     /// held by nobody else, and no tape wants to keep it.
-    fn reuse(&self, args: &mut [Arg<'_>], shape: &Shape, dtype: DType) -> Option<Arc<Storage>> {
+    fn reuse(&self, args: &mut [Arg<'_>], shape: &Shape, dtype: DType) -> Result<Option<Arc<Storage>>> {
         for &idx in self.op.overwrites() {
             let Some(Arg::Given(tensor)) = args.get(idx) else { continue };
             let kept = self.watchers.iter().any(|watcher| watcher.keeps.contains(&Keep::Input(idx)));
@@ -364,11 +364,12 @@ impl Call<'_> {
                 continue;
             }
             if let Some(storage) = args[idx].take_unshared() {
+                storage.overwrite()?;
                 storage.set_site(context::site(self.op.name()));
-                return Some(storage);
+                return Ok(Some(storage));
             }
         }
-        None
+        Ok(None)
     }
 
     /// Records the call on each watching tape, and tells the output tensors where they came from.

@@ -6,6 +6,7 @@
 mod context;
 mod depot;
 mod device;
+mod driver_memory;
 mod dtype;
 mod error;
 mod execute;
@@ -36,6 +37,7 @@ pub use context::{
 };
 pub use depot::Offload;
 pub use device::{Device, DeviceScope, Repeated};
+pub use driver_memory::DriverMemory;
 pub use dtype::{DType, Element};
 pub use error::{Error, ErrorKind, Result};
 pub use execute::apply;

@@ -151,3 +151,20 @@ fn devices_are_found_by_name() {
     assert!(Device::named("/GPU:4000").unwrap_err().to_string().contains("is not there"));
     assert_eq!(Device::named_or_cpu("/GPU:4000").unwrap(), Device::cpu());
 }
+
+#[cfg(feature = "emulated")]
+#[test]
+fn what_a_driver_counts_as_used_is_the_pools_and_what_lies_outside() -> Result<()> {
+    let (device, other) = (Device::emulated()?, Device::emulated()?);
+    let memory = |device: &Device| Ok::<_, plimsoll_tensor::Error>(device.driver_memory()?.unwrap());
+    assert_eq!((memory(&device)?.used, memory(&device)?.outside()), (0, 0));
+    let here = Tensor::zeros([3 << 20])?.to_device(&device)?;
+    let there = Tensor::zeros([1 << 20])?.to_device(&other)?;
+    let (mine, its) = (memory(&device)?, memory(&other)?);
+    assert_eq!((mine.committed, mine.outside()), (device.stats().committed, other.stats().committed));
+    assert_eq!((mine.used, its.outside()), (its.used, mine.committed));
+    drop((here, there));
+    assert_eq!(memory(&device)?.used, 0);
+    assert_eq!(Device::cpu().driver_memory()?, None);
+    Ok(())
+}

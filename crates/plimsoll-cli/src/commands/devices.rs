@@ -1,6 +1,6 @@
 //! `plimsoll devices`: what there is to run on.
 
-use plimsoll::{Bytes, Device};
+use plimsoll::{Bytes, Device, DriverMemory};
 use plimsoll_cpu::{simd, threads};
 use plimsoll_cuda::LibraryInfo;
 use plimsoll_memory::GRANULE;
@@ -37,7 +37,14 @@ struct GpuProfile {
     multiprocessors: u32,
     memory_bytes: u64,
     free_bytes: u64,
+    /// `memory_bytes - free_bytes`, and what it is made of.
+    used_bytes: u64,
+    committed_bytes: u64,
+    outside_bytes: u64,
     granularity_bytes: u64,
+    /// The same for people.
+    #[serde(skip)]
+    memory: DriverMemory,
 }
 
 /// A library that GPUs need.
@@ -87,6 +94,9 @@ pub fn run(options: &DevicesOptions) -> Result<(), Failure> {
     for gpu in &profile.gpus {
         let parts = format!("{} multiprocessors, {}", gpu.multiprocessors, gpu.architecture);
         write_line(&described(&gpu.device, &gpu.model, &parts, gpu.memory_bytes, gpu.free_bytes))?;
+        for row in gpu.memory.to_string().lines() {
+            write_line(&format!("         {row}"))?;
+        }
     }
     if let Some(why) = none {
         write_line(&format!("no GPU: {why}"))?;
@@ -113,18 +123,22 @@ fn gpus() -> (Vec<GpuProfile>, Option<String>) {
     loop {
         let opened = Device::cuda(gpus.len());
         let profile = opened.map_err(|error| error.to_string()).and_then(|device| {
-            let (Some(gpu), Some(profile)) = (device.gpu(), device.profile()) else {
+            let memory = device.driver_memory().map_err(|error| error.to_string())?;
+            let (Some(memory), Some(profile)) = (memory, device.profile()) else {
                 return Err("it is no GPU".to_owned());
             };
-            let memory = gpu.memory().map_err(|error| error.to_string())?;
             Ok(GpuProfile {
                 device: device.name().to_owned(),
                 model: profile.name.clone(),
                 architecture: format!("sm_{}", profile.architecture),
                 multiprocessors: profile.n_multiprocessors,
                 memory_bytes: memory.total,
-                free_bytes: memory.free,
+                free_bytes: memory.free(),
+                used_bytes: memory.used,
+                committed_bytes: memory.committed,
+                outside_bytes: memory.outside(),
                 granularity_bytes: profile.granule,
+                memory,
             })
         });
         match profile {

@@ -20,7 +20,7 @@ use crate::prepared::Prepared;
 use crate::progress::Progress;
 use crate::recipe::Recipe;
 use crate::reporter::{INTERRUPTED, Reporter};
-use crate::session::Session;
+use crate::session::{Outside, Session};
 use crate::stop;
 use crate::summary;
 use crate::terminal::Style;
@@ -42,7 +42,7 @@ pub fn run(recipes: &[Recipe], options: &TrainOptions) -> Result<(), Failure> {
         .map_err(|failure| least_limit::named(failure, recipe, options, &session.device, refused))?;
     // Model, optimizer and data are gone by now, and their pages with them.
     let released_bytes = ended.stats.committed.saturating_sub(session.device.stats().committed);
-    style.say(&summary::describe(&ended.stats, session.limit, ended.event.outside_bytes, released_bytes))?;
+    style.say(&summary::describe(&ended.stats, session.limit, ended.outside, released_bytes))?;
     style.emit(&Event::End(Box::new(EndEvent { released_bytes, ..ended.event })))?;
     match ended.history.stopped.as_deref() {
         Some(INTERRUPTED) => {
@@ -79,6 +79,7 @@ struct Ended {
     history: History,
     /// The memory before model, optimizer and data were dropped.
     stats: Stats,
+    outside: Option<Outside>,
     event: EndEvent,
 }
 
@@ -111,8 +112,10 @@ fn train(recipe: &Recipe, options: &TrainOptions, session: &Session, style: Styl
         median_ms: reporter.median_ms(),
         policy: super::policy(recipe, &options.run),
         parameters_sha256: parameters_sha256(trainer.model())?,
+        outside: session.outside(),
     };
-    Ok(Ended { history, stats: session.device.stats(), event: end_event(recipe, session, told) })
+    let (stats, outside) = (session.device.stats(), told.outside);
+    Ok(Ended { history, stats, outside, event: end_event(recipe, session, told) })
 }
 
 /// Refuses a folder in which nothing can be saved before the work is done, not after.
@@ -168,7 +171,7 @@ fn end_event(recipe: &Recipe, session: &Session, told: Told) -> EndEvent {
         predicted_committed_bytes: None,
         peak_bytes: stats.peak_in_use,
         committed_bytes: stats.peak_committed,
-        outside_bytes: session.outside(stats.committed),
+        outside_bytes: told.outside.map(Outside::bytes),
         limit_bytes: session.limit.bytes,
         limit_from: session.limit.from,
         recomputed_ops: repeated.ops,
@@ -188,4 +191,5 @@ struct Told {
     median_ms: Option<f64>,
     policy: Policy,
     parameters_sha256: String,
+    outside: Option<Outside>,
 }

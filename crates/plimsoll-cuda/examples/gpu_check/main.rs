@@ -12,6 +12,7 @@
 #![allow(clippy::print_stdout, reason = "this is a program for the terminal")]
 
 mod convolutions;
+mod copies;
 mod kernels;
 mod numbers;
 mod pages;
@@ -55,7 +56,9 @@ impl Bench {
     /// A block of the device.
     fn block(&self, n_bytes: usize) -> Result<Block, Box<dyn std::error::Error>> {
         let label = Label::new(Owner::Temporary, Site::intern(file!(), line!(), "", "gpu_check"));
-        Ok(self.pool.acquire(n_bytes, label)?)
+        let block = self.pool.acquire(n_bytes, label)?;
+        self.gpu.reuse(&block)?;
+        Ok(block)
     }
 
     /// A block with these bytes.
@@ -122,6 +125,7 @@ fn main() -> ExitCode {
     });
     pages::check(&mut bench);
     kernels::check(&mut bench);
+    copies::check(&mut bench);
     products::check(&mut bench);
     convolutions::check(&mut bench);
     if !quick {

@@ -1,7 +1,8 @@
-//! The driver's context and its one stream, made current on whichever thread calls.
+//! The driver's context and its streams, made current on whichever thread calls.
 
 use std::ffi::{CStr, c_char, c_int, c_uint};
 use std::ptr;
+use std::sync::OnceLock;
 
 use cudarc::driver::sys::{
     self, CUcontext, CUdevice, CUdevice_attribute as Attribute, CUevent, CUevent_flags, CUresult, CUstream,
@@ -9,15 +10,18 @@ use cudarc::driver::sys::{
 };
 
 use super::libraries::Library;
+use crate::backend::Stream;
 use crate::error::{Error, Result};
 use crate::gpu::MemoryInfo;
 use crate::profile::Profile;
 
-/// A GPU's primary context, which every library of the process shares, and a stream of our own in it.
+/// A GPU's primary context, which every library of the process shares, and streams of our own in it.
 pub(super) struct Context {
     pub device: CUdevice,
     context: CUcontext,
     pub stream: CUstream,
+    /// Those of copies beside the work, in the order of `Stream`; made when the first is.
+    copy_streams: OnceLock<[CUstream; 2]>,
 }
 
 // SAFETY: the driver's functions may be called from any thread once the context is current there; `enter` sees to that.
@@ -46,12 +50,37 @@ impl Context {
         // SAFETY: the device is valid; the reference is given back on drop.
         let status = unsafe { sys::cuDevicePrimaryCtxRetain(&raw mut context, device) };
         check(status, "cuDevicePrimaryCtxRetain")?;
-        let mut opened = Context { device, context, stream: ptr::null_mut() };
+        let mut opened = Context { device, context, stream: ptr::null_mut(), copy_streams: OnceLock::new() };
         opened.enter()?;
+        opened.stream = opened.new_stream()?;
+        Ok((opened, profile))
+    }
+
+    fn new_stream(&self) -> Result<CUstream> {
+        let mut stream = ptr::null_mut();
         let flags = CUstream_flags::CU_STREAM_NON_BLOCKING as c_uint;
         // SAFETY: the context is current.
-        check(unsafe { sys::cuStreamCreate(&raw mut opened.stream, flags) }, "cuStreamCreate")?;
-        Ok((opened, profile))
+        check(unsafe { sys::cuStreamCreate(&raw mut stream, flags) }, "cuStreamCreate")?;
+        Ok(stream)
+    }
+
+    /// The stream of that kind.
+    pub fn stream_of(&self, stream: Stream) -> Result<CUstream> {
+        if stream == Stream::Compute {
+            return Ok(self.stream);
+        }
+        if self.copy_streams.get().is_none() {
+            self.enter()?;
+            let made = [self.new_stream()?, self.new_stream()?];
+            if let Err(made) = self.copy_streams.set(made) {
+                for stream in made {
+                    // SAFETY: another thread was quicker; these streams are ours, and nothing is in them.
+                    let _ = unsafe { sys::cuStreamDestroy_v2(stream) };
+                }
+            }
+        }
+        let made = self.copy_streams.get().unwrap_or_else(|| unreachable!("made just now"));
+        Ok(made[stream as usize])
     }
 
     /// Makes the context current on this thread. Asking the driver first is cheaper than setting it again, and right
@@ -68,8 +97,18 @@ impl Context {
         check(unsafe { sys::cuCtxSetCurrent(self.context) }, "cuCtxSetCurrent")
     }
 
-    /// Waits until all work of the stream is done.
+    /// Waits until all work of all streams is done.
     pub fn synchronize(&self) -> Result<()> {
+        self.synchronize_compute()?;
+        for &stream in self.copy_streams.get().into_iter().flatten() {
+            // SAFETY: the stream is alive as long as `self`.
+            check(unsafe { sys::cuStreamSynchronize(stream) }, "cuStreamSynchronize")?;
+        }
+        Ok(())
+    }
+
+    /// Waits until all work of the compute stream is done.
+    pub fn synchronize_compute(&self) -> Result<()> {
         self.enter()?;
         // SAFETY: the stream is alive as long as `self`.
         check(unsafe { sys::cuStreamSynchronize(self.stream) }, "cuStreamSynchronize")
@@ -109,10 +148,13 @@ impl Drop for Context {
     fn drop(&mut self) {
         // Nothing can be done about a failure here, and nothing of ours is left to suffer from it.
         let _ = self.enter();
-        // SAFETY: the stream is ours, and nobody has it any more; the reference to the context was taken once.
+        let copy_streams = self.copy_streams.get().copied().unwrap_or([ptr::null_mut(); 2]);
+        // SAFETY: the streams are ours, and nobody has them any more; the reference to the context was taken once.
         unsafe {
-            if !self.stream.is_null() {
-                let _ = sys::cuStreamDestroy_v2(self.stream);
+            for stream in [self.stream, copy_streams[0], copy_streams[1]] {
+                if !stream.is_null() {
+                    let _ = sys::cuStreamDestroy_v2(stream);
+                }
             }
             let _ = sys::cuDevicePrimaryCtxRelease_v2(self.device);
         }

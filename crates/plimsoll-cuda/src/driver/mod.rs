@@ -4,11 +4,13 @@ mod blaslt;
 mod cache;
 mod compile;
 mod context;
+mod copying;
 mod dnn;
 mod handles;
 mod libraries;
 mod pages;
 mod posts;
+mod readback;
 mod staging;
 
 use std::ffi::{CString, c_int, c_void};
@@ -19,10 +21,14 @@ use cudarc::driver::sys::{self, CUfunction, CUfunction_attribute as Attribute, C
 
 use self::blaslt::Blas;
 pub(crate) use self::cache::Cache;
-pub(crate) use self::compile::compile_cached;
+use self::compile::compile_cached;
+#[cfg(feature = "emulated")]
+pub(crate) use self::compile::compiles;
 use self::context::{Context, check};
+use self::copying::Events;
 use self::dnn::Dnn;
 use self::posts::Posts;
+use self::readback::Readback;
 use self::staging::Staging;
 use crate::backend::{Backend, Function};
 use crate::convolution::{Convolution, ConvolutionOperands};
@@ -40,15 +46,18 @@ pub use self::pages::DriverPages;
 /// The GPU of that number.
 pub(crate) fn open(number: usize) -> Result<(Box<dyn Backend>, Profile)> {
     let (context, profile) = Context::open(number)?;
+    let context = Arc::new(context);
     let driver = Driver {
         staging: Mutex::new(None),
+        readback: Mutex::new(None),
+        events: Events::new(&context),
         posts: Mutex::new(None),
         modules: Mutex::new(Vec::new()),
         blas: Mutex::new(None),
         dnn: Mutex::new(None),
         cache: Cache::of_user(),
         profile: profile.clone(),
-        context: Arc::new(context),
+        context,
     };
     Ok((Box::new(driver), profile))
 }
@@ -56,6 +65,8 @@ pub(crate) fn open(number: usize) -> Result<(Box<dyn Backend>, Profile)> {
 /// A GPU of the driver's. What is not always needed is made when it first is.
 struct Driver {
     staging: Mutex<Option<Staging>>,
+    readback: Mutex<Option<Readback>>,
+    events: Events,
     posts: Mutex<Option<Posts>>,
     /// What kernels were loaded in.
     modules: Mutex<Vec<Module>>,
@@ -125,14 +136,11 @@ impl Backend for Driver {
     }
 
     unsafe fn download(&self, from: *const u8, to: *mut u8, n_bytes: usize) -> Result<()> {
-        if n_bytes > 0 {
-            self.context.enter()?;
-            // SAFETY: the caller vouches for both addresses; the host's is waited for below.
-            let status =
-                unsafe { sys::cuMemcpyDtoHAsync_v2(to.cast(), address(from), n_bytes, self.context.stream) };
-            check(status, "cuMemcpyDtoHAsync")?;
-        }
-        self.context.synchronize()
+        self.context.enter()?;
+        let make = || Readback::new(&self.context);
+        // SAFETY: the caller vouches for both addresses.
+        with(&self.readback, make, |readback| unsafe { readback.download(address(from), to, n_bytes) })?;
+        self.context.synchronize_compute()
     }
 
     unsafe fn post(&self, from: *const u8, n_bytes: usize) -> Result<Option<u32>> {
@@ -209,6 +217,19 @@ impl Backend for Driver {
 
     fn pages(&self) -> Result<Pages> {
         DriverPages::new(&self.context, self.profile.granule).map(Pages::Driver)
+    }
+
+    unsafe fn pin(&self, memory: *mut u8, n_bytes: usize) -> Result<()> {
+        self.context.enter()?;
+        let flags = sys::CU_MEMHOSTREGISTER_PORTABLE;
+        // SAFETY: the caller vouches for the memory.
+        check(unsafe { sys::cuMemHostRegister_v2(memory.cast(), n_bytes, flags) }, "cuMemHostRegister")
+    }
+
+    unsafe fn unpin(&self, memory: *mut u8) -> Result<()> {
+        self.context.enter()?;
+        // SAFETY: the caller vouches for the memory, which `pin` was given.
+        check(unsafe { sys::cuMemHostUnregister(memory.cast()) }, "cuMemHostUnregister")
     }
 
     fn shared_cell(&self, n_bytes: usize) -> Result<(*mut u8, *mut u8)> {

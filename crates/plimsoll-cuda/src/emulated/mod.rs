@@ -7,7 +7,8 @@
 //! that is not aligned are errors that say which thread and which line; memory that nobody has written, shared or fresh
 //! from the device, is all ones, which as floats is not a number.
 //!
-//! It is not fast and does not try to be; it knows no streams, and a launch is done when it returns. A kernel that goes
+//! It is not fast and does not try to be; a launch is done when it returns, and a copy on a stream of its own not before
+//! somebody waits for it (`streams`). A kernel that goes
 //! beyond the memory that a parameter points to is not noticed: that is for the tools of a real GPU.
 
 mod convolution;
@@ -18,6 +19,7 @@ mod module;
 mod number;
 mod pages;
 mod status;
+mod streams;
 
 use std::ffi::c_void;
 use std::sync::Arc;
@@ -25,16 +27,19 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::backend::{Backend, Function};
 use crate::convolution::{Convolution, ConvolutionOperands};
-use crate::driver::{Cache, compile_cached};
+use crate::driver::{Cache, compiles};
 use crate::error::{Error, Result};
 use crate::gpu::MemoryInfo;
-use crate::kernel::Grid;
+use crate::kernel::{Grid, PRELUDE};
 use crate::matmul::{Matmul, MatmulOperands};
 use crate::pages::Pages;
 use crate::profile::Profile;
 
+use sha2::{Digest, Sha256};
+
 use module::{Compiler, Module};
 pub use pages::EmulatedPages;
+use streams::Queues;
 
 /// The memory of the device.
 const MEMORY_BYTES: u64 = 8 << 30;
@@ -54,23 +59,34 @@ pub(crate) fn open() -> Result<(Box<dyn Backend>, Profile)> {
     let backend = Emulated {
         compiler: Compiler::find()?,
         committed: Arc::default(),
+        queues: Arc::default(),
         architectures: architectures()?,
         cache: Cache::of_user(),
     };
     Ok((Box::new(backend), profile))
 }
 
-/// The variable that names architectures, such as `80,90`, for which NVRTC compiles every kernel that is built here, too:
-/// what runs on the host need not be CUDA C.
+/// The variable that names architectures, such as `80,90`, for which NVRTC compiles the kernels that are built here, too:
+/// what runs on the host need not be CUDA C. The oldest has the fewest instructions and is for every kernel, the others are
+/// for those that [`is_for_all`] chooses.
 const COMPILE_FOR: &str = "PLIMSOLL_COMPILE_FOR";
 
 fn architectures() -> Result<Vec<u32>> {
     let named = std::env::var(COMPILE_FOR).unwrap_or_default();
     let parse = |number: &str| number.trim().parse::<u32>();
     let numbers = named.split(',').filter(|number| !number.trim().is_empty()).map(parse);
-    numbers
-        .collect::<std::result::Result<Vec<u32>, _>>()
-        .map_err(|_| Error::new(format!("{COMPILE_FOR} is {named:?}; it is a list of numbers such as 80,90")))
+    let mut numbers = numbers.collect::<std::result::Result<Vec<u32>, _>>().map_err(|_| {
+        Error::new(format!("{COMPILE_FOR} is {named:?}; it is a list of numbers such as 80,90"))
+    })?;
+    numbers.sort_unstable();
+    Ok(numbers)
+}
+
+/// Whether a kernel is compiled for every architecture: one that asks for it, one of bf16, in which there is one of every
+/// kind, and one in four of the others. What an architecture takes is taken by later ones; more would only take time.
+fn is_for_all(source: &str) -> bool {
+    let own = source.strip_prefix(PRELUDE).unwrap_or(source);
+    ["__CUDA_ARCH__", "bf16"].iter().any(|word| own.contains(word)) || Sha256::digest(source)[0] < 64
 }
 
 /// The host as a GPU.
@@ -78,6 +94,8 @@ struct Emulated {
     compiler: &'static Compiler,
     /// Bytes that all sources of pages of this device hold.
     committed: Arc<AtomicU64>,
+    /// Copies beside the work.
+    queues: Arc<Queues>,
     /// The architectures for which every kernel must compile.
     architectures: Vec<u32>,
     cache: Cache,
@@ -85,8 +103,10 @@ struct Emulated {
 
 impl Backend for Emulated {
     fn build(&self, entry: &str, source: &str) -> Result<Function> {
-        for &architecture in &self.architectures {
-            compile_cached(&self.cache, source, entry, architecture)?;
+        for (position, &architecture) in self.architectures.iter().enumerate() {
+            if position == 0 || is_for_all(source) {
+                compiles(&self.cache, source, entry, architecture)?;
+            }
         }
         let module: &'static Module = self.compiler.build(entry, source)?;
         Ok(Function(std::ptr::from_ref(module) as usize))
@@ -136,6 +156,7 @@ impl Backend for Emulated {
     }
 
     fn synchronize(&self) -> Result<()> {
+        self.queues.finish();
         Ok(())
     }
 
@@ -145,8 +166,17 @@ impl Backend for Emulated {
     }
 
     fn pages(&self) -> Result<Pages> {
-        let pages = EmulatedPages::new(self.committed.clone(), MEMORY_BYTES);
+        let pages = EmulatedPages::new(self.committed.clone(), self.queues.clone(), MEMORY_BYTES);
         pages.map(Pages::Emulated).map_err(|error| Error::new(error.to_string()))
+    }
+
+    unsafe fn pin(&self, memory: *mut u8, n_bytes: usize) -> Result<()> {
+        self.queues.pin(memory, n_bytes);
+        Ok(())
+    }
+
+    unsafe fn unpin(&self, memory: *mut u8) -> Result<()> {
+        self.queues.unpin(memory)
     }
 
     fn shared_cell(&self, n_bytes: usize) -> Result<(*mut u8, *mut u8)> {

@@ -6,6 +6,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use plimsoll_memory::{HostPages, Region, Source, SourceError};
 
+use super::streams::Queues;
+
 /// Pages of the host that are bounded and counted like a device's.
 pub struct EmulatedPages {
     pages: HostPages,
@@ -13,13 +15,25 @@ pub struct EmulatedPages {
     on_device: Arc<AtomicU64>,
     /// What this one holds.
     here: AtomicU64,
+    /// Copies that may be about these pages.
+    queues: Arc<Queues>,
     memory_bytes: u64,
 }
 
 impl EmulatedPages {
     /// Pages of a device with so much memory, of which `on_device` counts what is taken.
-    pub(super) fn new(on_device: Arc<AtomicU64>, memory_bytes: u64) -> Result<EmulatedPages, SourceError> {
-        Ok(EmulatedPages { pages: HostPages::new()?, on_device, here: AtomicU64::new(0), memory_bytes })
+    pub(super) fn new(
+        on_device: Arc<AtomicU64>,
+        queues: Arc<Queues>,
+        memory_bytes: u64,
+    ) -> Result<EmulatedPages, SourceError> {
+        Ok(EmulatedPages {
+            pages: HostPages::new()?,
+            on_device,
+            here: AtomicU64::new(0),
+            queues,
+            memory_bytes,
+        })
     }
 
     fn take(&self, n_bytes: u64) -> Result<(), SourceError> {
@@ -44,6 +58,7 @@ impl EmulatedPages {
 
 impl Drop for EmulatedPages {
     fn drop(&mut self) {
+        self.queues.finish();
         self.give_back(self.here.load(Ordering::Relaxed));
     }
 }
@@ -77,6 +92,7 @@ unsafe impl Source for EmulatedPages {
 
     fn decommit(&self, region: Region, range: Range<u64>) -> Result<(), SourceError> {
         let n_bytes = range.end - range.start;
+        self.queues.finish();
         self.pages.decommit(region, range)?;
         self.give_back(n_bytes);
         Ok(())

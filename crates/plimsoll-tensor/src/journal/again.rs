@@ -35,28 +35,29 @@ impl Journal {
     /// # Errors
     /// Memory that is full; a variable that was assigned since; an input from outside that is gone.
     pub fn fetch(&self, number: u32) -> Result<Arc<Storage>> {
-        let (coming, present) = {
+        if let Some(storage) = self.take_coming(number)? {
+            self.keep_again(number, &storage);
+            storage.unkeep();
+            return Ok(storage);
+        }
+        let present = {
             let mut state = self.lock();
             let position = state.records.len() as u32;
             if let Some(observer) = &mut state.observer {
                 observer.fetched(position, number);
             }
-            (state.values[number as usize].coming.take(), state.present(number))
+            state.present(number)
         };
-        match (coming, present) {
-            (Some(storage), _) => {
-                self.keep_again(number, &storage);
-                storage.unkeep();
-                Ok(storage)
-            }
-            (None, Some(storage)) => Ok(storage),
-            (None, None) => self.make_again(number),
+        match present {
+            Some(storage) => Ok(storage),
+            None => self.make_again(number),
         }
     }
 
     fn make_again(&self, target: u32) -> Result<Arc<Storage>> {
         let chain = self.lock().chain(target)?;
         let mut made = self.lock().needs(&chain, target);
+        made.keys().try_for_each(|&number| self.wait_for(number))?;
         for (at, link) in chain.iter().enumerate() {
             match *link {
                 Link::Repeat { record, with_extras } => self.run_again(record, with_extras, &mut made)?,

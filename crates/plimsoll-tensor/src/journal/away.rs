@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use crate::context;
 use crate::error::{Error, Result};
-use crate::journal::Journal;
+use crate::journal::{Coming, Journal};
 use crate::storage::Storage;
 
 impl Journal {
@@ -68,14 +68,33 @@ impl Journal {
         if !is_wanted {
             return Ok(());
         }
-        let storage = self.bring(number)?;
-        storage.keep();
-        self.lock().values[number as usize].coming = Some(storage);
+        let coming = self.begin_to_bring(number)?;
+        coming.0.keep();
+        self.lock().values[number as usize].coming = Some(coming);
         Ok(())
     }
 
     /// A value that was moved, in memory again.
     pub(super) fn bring(&self, number: u32) -> Result<Arc<Storage>> {
+        arrived(self.begin_to_bring(number)?)
+    }
+
+    /// A value that was brought back before backward asked for it; nothing if it was not.
+    pub(super) fn take_coming(&self, number: u32) -> Result<Option<Arc<Storage>>> {
+        let coming = self.lock().values[number as usize].coming.take();
+        coming.map(arrived).transpose()
+    }
+
+    /// Makes the work that follows wait for a value that is on its way back, if it is.
+    pub(super) fn wait_for(&self, number: u32) -> Result<()> {
+        let coming = match &mut self.lock().values[number as usize].coming {
+            Some((storage, copied)) => copied.take().map(|copied| (storage.clone(), Some(copied))),
+            None => None,
+        };
+        coming.map(arrived).transpose().map(drop)
+    }
+
+    fn begin_to_bring(&self, number: u32) -> Result<Coming> {
         let (away, op, site) = {
             let state = self.lock();
             let value = &state.values[number as usize];
@@ -83,10 +102,18 @@ impl Journal {
             (value.away.clone(), record.op.clone(), record.site)
         };
         let away = away.unwrap_or_else(|| unreachable!("only what was moved is brought back"));
-        let storage = context::replay(|| away.bring(op.name()))?;
+        let (storage, copied) = context::replay(|| away.bring(op.name()))?;
         storage.set_site(site);
         storage.set_tag(self.tag(number));
         self.lock().values[number as usize].living = Arc::downgrade(&storage);
-        Ok(storage)
+        Ok((storage, copied))
     }
+}
+
+/// A value that the work from here on may read.
+fn arrived((storage, copied): Coming) -> Result<Arc<Storage>> {
+    if let (Some(copied), Some(gpu)) = (copied, storage.device().gpu()) {
+        gpu.wait_for(&copied)?;
+    }
+    Ok(storage)
 }

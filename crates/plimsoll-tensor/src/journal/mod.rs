@@ -19,6 +19,7 @@ mod observe;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 
+use plimsoll_cuda::Copied;
 use plimsoll_memory::{LongList, Site, rounded_size};
 use plimsoll_plan::{Decisions, Trace};
 use smallvec::SmallVec;
@@ -109,8 +110,11 @@ struct Value {
     /// The value outside the device's memory, once it was moved there, for as long as slots name it.
     away: Option<Arc<Away>>,
     /// The value on its way back, before backward asks for it.
-    coming: Option<Arc<Storage>>,
+    coming: Option<Coming>,
 }
+
+/// A value on its way back, and the copy that readers wait for.
+type Coming = (Arc<Storage>, Option<Copied>);
 
 impl Journal {
     /// An empty journal, which follows decisions if there are any, and notes for a planner what happens on `observed`.
@@ -287,7 +291,7 @@ impl Journal {
             }
             (value.kept.take(), value.coming.take(), value.away.take())
         };
-        kept.iter().chain(&coming).for_each(|storage| storage.unkeep());
+        kept.iter().chain(coming.as_ref().map(|(storage, _)| storage)).for_each(|storage| storage.unkeep());
         drop((kept, coming, away));
     }
 

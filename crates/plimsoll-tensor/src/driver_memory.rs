@@ -1,0 +1,69 @@
+//! A GPU's memory by its driver's account and by the pool's, which must agree.
+
+use std::fmt;
+
+use plimsoll_memory::Bytes;
+
+/// What a driver says of its GPU's memory, beside what the pool of a device has of it. Whatever the driver counts as used
+/// is either committed by the pool, to the byte, or lies outside: the driver's context, loaded kernels, libraries, other
+/// pools and other processes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DriverMemory {
+    /// What there is.
+    pub total: u64,
+    /// What the driver counts as used.
+    pub used: u64,
+    /// The part of it that the pool has committed.
+    pub committed: u64,
+}
+
+impl DriverMemory {
+    /// What lies outside the pool.
+    pub fn outside(&self) -> u64 {
+        // The two figures are read one after the other; what others gave back in between is not negative memory.
+        self.used.saturating_sub(self.committed)
+    }
+
+    /// What is free.
+    pub fn free(&self) -> u64 {
+        self.total - self.used
+    }
+}
+
+/// A table whose second and third rows add up to its first, to the byte.
+impl fmt::Display for DriverMemory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let rows = [
+            (self.used, "used, as the driver counts:"),
+            (self.committed, "committed by the pool"),
+            (self.outside(), "outside it: context, kernels, libraries, other processes"),
+        ];
+        let widest =
+            rows.map(|(bytes, _)| Bytes::new(bytes).to_string().len()).into_iter().max().unwrap_or(0);
+        for (number, (bytes, meaning)) in rows.into_iter().enumerate() {
+            let line = if number == 0 { "" } else { "\n" };
+            write!(f, "{line}{:>widest$}  {meaning}", Bytes::new(bytes).to_string())?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_rows_add_up() {
+        let memory = DriverMemory { total: 8 << 30, used: 5_000_000, committed: 4 << 20 };
+        assert_eq!(
+            (memory.committed + memory.outside(), memory.free()),
+            (memory.used, (8 << 30) - 5_000_000)
+        );
+        let lines: Vec<String> = memory.to_string().lines().map(str::to_owned).collect();
+        assert_eq!(lines[0], "4.77 MiB (5,000,000 B)  used, as the driver counts:");
+        assert_eq!(lines[1], "4.00 MiB (4,194,304 B)  committed by the pool");
+        assert!(lines[2].starts_with("786.82 KiB (805,696 B)  outside it: "), "{}", lines[2]);
+        // What others gave back between the two looks is no error.
+        assert_eq!(DriverMemory { used: 1, ..memory }.outside(), 0);
+    }
+}
