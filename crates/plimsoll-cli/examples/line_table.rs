@@ -1,4 +1,4 @@
-//! The ways in which a step of a workload can be made: `line_table WORKLOAD [h200]` prints what each commits and how much
+//! The ways in which a step of a workload can be made: `line_table RECIPE|WORKLOAD [h200]` prints what each commits and how much
 //! longer it takes by the cost model. Nothing is computed: it runs on ghosts.
 
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "a program that reports")]
@@ -9,8 +9,8 @@ use std::time::Instant;
 use plimsoll::nn::train::{Pair, Trainer};
 use plimsoll::nn::{Policy, with_policy};
 use plimsoll::{Bytes, Device, Error, Result};
-use plimsoll_cli::Recipe;
 use plimsoll_cli::workloads::{Workload, all};
+use plimsoll_cli::{Recipe, recipes};
 use plimsoll_cuda::Profile;
 
 fn main() -> ExitCode {
@@ -51,11 +51,14 @@ fn table(name: &str, device: &Device, policy: Policy) -> Result<()> {
     Ok(())
 }
 
-/// The recipe of a workload.
+/// The recipe of that name, or of a workload.
 fn recipe(name: &str) -> Result<Recipe> {
-    let found = all().into_iter().find_map(|workload| match workload {
-        Workload::Train(recipe) if recipe.name() == name => Some(recipe),
+    let workloads = all().into_iter().filter_map(|workload| match workload {
+        Workload::Train(recipe) => Some(recipe),
         _ => None,
     });
-    found.ok_or_else(|| Error::argument("line_table", format!("{name:?} is no workload that trains")))
+    let found = recipes::all().into_iter().chain(workloads).find(|recipe| recipe.name() == name);
+    found.ok_or_else(|| {
+        Error::argument("line_table", format!("{name:?} is no recipe and no workload that trains"))
+    })
 }

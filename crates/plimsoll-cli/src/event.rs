@@ -3,6 +3,8 @@
 //! A field of a feature that has not landed is `null`; it is there from the beginning, so that readers need not
 //! change when it comes.
 
+use std::collections::BTreeMap;
+
 use serde::Serialize;
 
 use crate::size::LimitFrom;
@@ -11,6 +13,8 @@ use crate::size::LimitFrom;
 #[derive(Clone, Debug, Serialize)]
 #[serde(tag = "event", rename_all = "lowercase")]
 pub enum Event {
+    /// What a run will need.
+    Plan(Box<PlanEvent>),
     /// An optimizer step.
     Step(StepEvent),
     /// An epoch, with its evaluation.
@@ -19,6 +23,71 @@ pub enum Event {
     End(Box<EndEvent>),
     /// A workload that was measured.
     Bench(BenchEvent),
+}
+
+/// What a run will need.
+#[derive(Clone, Debug, Serialize)]
+pub struct PlanEvent {
+    /// The recipe's name.
+    pub recipe: String,
+    /// The device's name.
+    pub device: String,
+    /// The model of the device.
+    pub device_profile: String,
+    /// Examples of one optimizer step.
+    pub batch: usize,
+    /// The most that may be committed.
+    pub limit_bytes: Option<u64>,
+    /// Who set the limit.
+    pub limit_from: LimitFrom,
+    /// Whether the run stays within the limit; if not, the figures are those of a run without one.
+    pub fits: bool,
+    /// The most in use at a time.
+    pub peak_bytes: u64,
+    /// The most committed at a time.
+    pub committed_bytes: u64,
+    /// The least limit under which the run works.
+    pub least_limit_bytes: u64,
+    /// The bytes at the peak by owner; they add up to it.
+    pub owners: BTreeMap<&'static str, u64>,
+    /// When the peak is reached first.
+    pub peak_at: PeakAt,
+    /// The largest holders at the peak.
+    pub holders: Vec<Holder>,
+    /// How long the longest step takes, by formula.
+    pub predicted_step_ms: f64,
+    /// The work that is done again to save memory; none can be yet.
+    pub recomputed_flops: Option<u64>,
+    /// What is moved elsewhere to save memory; nothing can be yet.
+    pub offloaded_bytes: Option<u64>,
+}
+
+/// When the most is in use.
+#[derive(Clone, Debug, Serialize)]
+pub struct PeakAt {
+    /// The optimizer step.
+    pub step: u64,
+    /// What goes on: `setup`, `forward`, `backward`, `update`, `evaluate` or `save`.
+    pub phase: &'static str,
+    /// The layer.
+    pub layer: &'static str,
+    /// The op that asks for the last block.
+    pub op: &'static str,
+}
+
+/// Who holds bytes at the peak.
+#[derive(Clone, Debug, Serialize)]
+pub struct Holder {
+    /// What they are for.
+    pub owner: &'static str,
+    /// The layer that made them.
+    pub layer: &'static str,
+    /// The op that did.
+    pub op: &'static str,
+    /// The line, as `file:line`.
+    pub line: String,
+    /// How many they are, rounding included.
+    pub bytes: u64,
 }
 
 /// An optimizer step.
@@ -76,9 +145,9 @@ pub struct EndEvent {
     pub loss_bits: Option<String>,
     /// Over the parameters sorted by name, little-endian, in their master dtype.
     pub parameters_sha256: String,
-    /// What the plan said; there is none yet.
+    /// What the plan said before the run began; nothing if there could be none.
     pub predicted_peak_bytes: Option<u64>,
-    /// What the plan said; there is none yet.
+    /// What the plan said before the run began.
     pub predicted_committed_bytes: Option<u64>,
     /// The most in use since the start.
     pub peak_bytes: u64,

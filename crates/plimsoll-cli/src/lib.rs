@@ -18,7 +18,7 @@ mod data;
 mod digest;
 mod event;
 mod failure;
-mod least_limit;
+mod foresight;
 mod machine;
 mod optimizers;
 mod options;
@@ -31,6 +31,7 @@ mod session;
 mod size;
 mod stop;
 mod summary;
+mod target;
 mod terminal;
 mod warnings;
 
@@ -73,7 +74,7 @@ pub fn run(
         Command::Train(options) => commands::train::run(recipes, &options),
         Command::Bench(options) => commands::bench::run(recipes, &options),
         Command::Devices(options) => commands::devices::run(&options),
-        Command::Plan(options) => commands::planned::plan(recipes, &options),
-        Command::Explain(options) => commands::planned::explain(&options),
+        Command::Plan(options) => commands::plan::run(recipes, &options),
+        Command::Explain(options) => commands::explain::run(&options),
     }
 }

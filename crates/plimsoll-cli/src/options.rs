@@ -101,7 +101,7 @@ pub struct TrainOptions {
     /// Write a page about the run's memory (not there yet)
     #[arg(long, value_name = "FILE.html")]
     pub report: Option<PathBuf>,
-    /// Move values to files in this folder when memory is short (not there yet)
+    /// On the CPU: move values to a nameless file in this folder when memory is short
     #[arg(long, value_name = "DIR")]
     pub spill: Option<PathBuf>,
 }
@@ -114,12 +114,31 @@ pub struct PlanOptions {
     /// What is common to runs that train.
     #[command(flatten)]
     pub run: RunOptions,
-    /// Find the largest batch that fits
-    #[arg(long)]
+    /// A file or folder with data of the recipe's kind, or `random`
+    #[arg(long, value_name = "PATH|random")]
+    pub data: Option<DataOption>,
+    /// Find the largest batch that fits the limit
+    #[arg(long, conflicts_with = "batch")]
     pub max_batch: bool,
     /// Plan for a GPU that is not there: h200, h100, a100-80, a100-40, rtx4090, t4, or a profile's file
     #[arg(long = "as", value_name = "MODEL")]
     pub planned_device: Option<String>,
+}
+
+impl PlanOptions {
+    /// The training run that is planned.
+    pub fn training(&self) -> TrainOptions {
+        TrainOptions {
+            recipe: self.recipe.clone(),
+            run: self.run.clone(),
+            data: self.data.clone(),
+            save: None,
+            resume: None,
+            profile: None,
+            report: None,
+            spill: None,
+        }
+    }
 }
 
 /// The options of `bench`.

@@ -4,7 +4,8 @@
 
 use plimsoll::data::Dataset;
 use plimsoll::nn::metrics::SparseCategoricalAccuracy;
-use plimsoll::nn::train::{Trainer, Until};
+use plimsoll::nn::train::callbacks::Checkpoint;
+use plimsoll::nn::train::{Callback, EpochEvent, History, Trainer, Until};
 use plimsoll::nn::with_policy;
 
 use crate::commands;
@@ -21,16 +22,16 @@ const SHUFFLED_AT_ONCE: usize = 4096;
 pub struct Prepared {
     /// The run itself, with what is held out.
     pub trainer: Trainer,
-    /// The examples to train on, one by one and shuffled.
-    pub examples: Dataset,
+    /// The examples to train on, shuffled and in batches that are made while a step runs.
+    batches: Dataset,
     /// What the run is evaluated on.
-    pub held_out: Option<Dataset>,
+    held_out: Option<Dataset>,
     /// Where the examples come from: `shipped`, `random`, or a path.
     pub source: String,
     /// Examples of one optimizer step.
     pub batch: usize,
     /// When the run is complete.
-    pub until: Until,
+    until: Until,
     /// The optimizer steps of the whole run.
     pub steps: u64,
 }
@@ -65,15 +66,54 @@ impl Prepared {
         if recipe.labels().are_classes() {
             trainer = trainer.metric(SparseCategoricalAccuracy::new());
         }
-        Ok(Prepared { trainer, examples, held_out, source: data.source, batch, until, steps })
+        let batches = examples.batch(batch)?.prefetch(MADE_AHEAD);
+        Ok(Prepared { trainer, batches, held_out, source: data.source, batch, until, steps })
     }
 
-    /// Examples in batches, made while a step runs.
+    /// This run with one callback more.
+    pub fn callback(self, callback: impl Callback + 'static) -> Prepared {
+        Prepared { trainer: self.trainer.callback(callback), ..self }
+    }
+
+    /// This run saving itself, if that is asked for.
+    pub fn saving(self, options: &TrainOptions) -> Prepared {
+        match &options.save {
+            Some(folder) => self.callback(Checkpoint::new(folder)),
+            None => self,
+        }
+    }
+
+    /// Takes up the run that was saved, if that is asked for.
     ///
     /// # Errors
-    /// Examples of different shapes.
-    pub fn batches(&self, examples: &Dataset) -> Result<Dataset, Failure> {
-        Ok(examples.batch(self.batch)?.prefetch(MADE_AHEAD))
+    /// No checkpoint, a damaged one, or one of another run.
+    pub fn take_up(&mut self, options: &TrainOptions) -> Result<(), Failure> {
+        match &options.resume {
+            Some(folder) => Ok(self.trainer.resume(folder)?),
+            None => Ok(()),
+        }
+    }
+
+    /// Trains until the run is complete.
+    ///
+    /// # Errors
+    /// Those of [`Trainer::fit`].
+    pub fn fit(&mut self) -> Result<History, Failure> {
+        Ok(self.trainer.fit(&self.batches, self.until)?)
+    }
+
+    /// Evaluates the epoch that the run ended in the middle of, if it did.
+    ///
+    /// # Errors
+    /// Those of [`Trainer::evaluate`].
+    pub fn last_part(&mut self) -> Result<Option<EpochEvent>, Failure> {
+        let state = self.trainer.state();
+        if state.batch == 0 {
+            return Ok(None);
+        }
+        let held_out = self.held_out.as_ref().map(|held_out| self.trainer.evaluate(held_out)).transpose()?;
+        let loss = state.loss_sum / state.n_losses as f64;
+        Ok(Some(EpochEvent { epoch: state.epoch + 1, step: state.step, loss, held_out }))
     }
 }
 

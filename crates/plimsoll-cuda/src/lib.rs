@@ -28,7 +28,7 @@ mod profile;
 
 pub use convolution::{Convolution, ConvolutionOperands, Direction};
 pub use copies::Copied;
-pub use driver::{LibraryInfo, compile, libraries};
+pub use driver::{LibraryInfo, compile, libraries, profile_of};
 pub use error::{Error, Result};
 pub use fault::FaultKind;
 pub use gpu::{Gpu, MemoryInfo, Posted};
@@ -36,4 +36,4 @@ pub use kernel::{Grid, Kernel, Param, Template};
 pub use matmul::{Epilogue, Matmul, MatmulOperands, Matrix, Scalar};
 pub use pages::{Pages, REGION_BYTES};
 pub use pinned::{Pinned, PinnedBlock};
-pub use profile::Profile;
+pub use profile::{Profile, Rates};

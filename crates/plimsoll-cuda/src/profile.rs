@@ -1,11 +1,39 @@
 //! Profiles: what is known of a model of GPU without asking one.
 //!
 //! Ghost and real runs read the same profile, so that a machine without the GPU predicts the bytes of one that has it.
-//! Every choice of a kernel that depends on the device depends on its profile alone.
+//! Every choice of a kernel that depends on the device depends on its profile alone. A profile is a small file with a
+//! version, shipped for some models (`profiles/`), written by `plimsoll devices --json` for those of a machine, and read from
+//! anywhere. Nothing in it is measured during a run.
+//!
+//! Bytes are exact; rates are those of the makers' data sheets and serve to predict how long something takes, never to
+//! decide what is computed.
+
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::error::{Error, Result};
+
+/// The form of a profile's file; a reader refuses another.
+const VERSION: u32 = 1;
+
+/// The models that are known: the short name, and the file.
+const SHIPPED: [(&str, &str); 6] = [
+    ("h200", include_str!("../profiles/h200.json")),
+    ("h100", include_str!("../profiles/h100.json")),
+    ("a100-80", include_str!("../profiles/a100-80.json")),
+    ("a100-40", include_str!("../profiles/a100-40.json")),
+    ("rtx4090", include_str!("../profiles/rtx4090.json")),
+    ("t4", include_str!("../profiles/t4.json")),
+];
 
 /// A model of GPU.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Profile {
+    /// The version of this form.
+    pub version: u32,
     /// The model, as the driver names it.
     pub name: String,
     /// The architecture for which kernels are compiled: 90 for compute capability 9.0.
@@ -14,6 +42,8 @@ pub struct Profile {
     pub n_multiprocessors: u32,
     /// The memory in bytes.
     pub memory_bytes: u64,
+    /// What a plan leaves to the driver, its context, kernels and libraries: an estimate from above, in bytes.
+    pub outside_bytes: u64,
     /// The unit in which pages are committed, in bytes.
     pub granule: u64,
     /// The shared memory that a block may take, in bytes.
@@ -22,25 +52,146 @@ pub struct Profile {
     pub matmul_workspace: usize,
     /// The most that a convolution may take as scratch memory.
     pub convolution_workspace: usize,
+    /// How fast it is.
+    pub rates: Rates,
+    /// Where the figures come from.
+    pub source: String,
+}
+
+/// How fast a GPU is at most: operations and bytes per second.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Rates {
+    /// Operations on float64.
+    pub float64: u64,
+    /// Operations on float32.
+    pub float32: u64,
+    /// Products of float32 rounded to TF32.
+    pub tf32: u64,
+    /// Products of float16, added up in float32.
+    pub float16: u64,
+    /// Products of bfloat16, added up in float32.
+    pub bfloat16: u64,
+    /// Bytes read or written in its own memory.
+    pub memory_bytes_per_second: u64,
+    /// Bytes that come from the host or go there.
+    pub link_bytes_per_second: u64,
+    /// What each kernel takes beside its work.
+    pub launch_nanoseconds: u64,
 }
 
 impl Profile {
-    /// The profile of a model, if there is one.
+    /// The short names of the models that are known.
+    pub fn names() -> impl Iterator<Item = &'static str> {
+        SHIPPED.iter().map(|(short, _)| *short)
+    }
+
+    /// The profile of a model by its short name, such as `h200`.
+    pub fn named(short: &str) -> Option<Profile> {
+        let (_, text) = SHIPPED.iter().find(|(known, _)| *known == short)?;
+        Some(Profile::shipped(text))
+    }
+
+    /// The profile of a model by the name that the driver has for it, if there is one.
     pub fn of_model(name: &str) -> Option<Profile> {
-        [Profile::h200()].into_iter().find(|profile| profile.name == name)
+        SHIPPED.iter().map(|(_, text)| Profile::shipped(text)).find(|profile| profile.name == name)
     }
 
     /// An NVIDIA H200.
     pub fn h200() -> Profile {
-        Profile {
-            name: "NVIDIA H200".to_owned(),
-            architecture: 90,
-            n_multiprocessors: 132,
-            memory_bytes: 143_771 << 20,
-            granule: 2 << 20,
-            shared_bytes_per_block: 227 << 10,
-            matmul_workspace: 32 << 20,
-            convolution_workspace: 128 << 20,
+        Profile::shipped(SHIPPED[0].1)
+    }
+
+    fn shipped(text: &str) -> Profile {
+        Profile::parse(text).expect("a test reads every shipped profile")
+    }
+
+    /// The profile of a file: one such as those that are shipped, or what `plimsoll devices --json` wrote, of which it is the
+    /// first GPU's.
+    ///
+    /// # Errors
+    /// A file that cannot be read, or holds no profile of this version.
+    pub fn read(path: &Path) -> Result<Profile> {
+        let said = |detail: String| Error::new(format!("{}: {detail}", path.display()));
+        let text = std::fs::read_to_string(path).map_err(|error| said(error.to_string()))?;
+        // What a machine says of itself has more in it than one profile.
+        let machine = serde_json::from_str(&text).ok().and_then(|machine: Value| {
+            let profile = machine.get("gpus")?.get(0)?.get("profile")?;
+            Some(profile.to_string())
+        });
+        Profile::parse(&machine.unwrap_or(text))
+            .map_err(|error| said(format!("it is no device profile: {error}")))
+    }
+
+    /// The profile that a text describes.
+    ///
+    /// # Errors
+    /// Another version; a field that is missing, unknown or impossible.
+    pub fn parse(text: &str) -> Result<Profile> {
+        let profile: Profile = serde_json::from_str(text).map_err(|error| Error::new(error.to_string()))?;
+        let rates = profile.rates;
+        let fastest = [rates.float64, rates.float32, rates.tf32, rates.float16, rates.bfloat16];
+        let rates = [rates.memory_bytes_per_second, rates.link_bytes_per_second];
+        if profile.version != VERSION {
+            return Err(Error::new(format!(
+                "it is of version {}, and this program reads {VERSION}",
+                profile.version
+            )));
         }
+        if fastest.iter().chain(&rates).any(|&rate| rate == 0) {
+            return Err(Error::new("a rate is zero; each is a number of operations or bytes per second"));
+        }
+        if !profile.granule.is_power_of_two() || profile.memory_bytes < profile.outside_bytes {
+            return Err(Error::new(
+                "the granule must be a power of two, and there must be more memory than lies outside the pool",
+            ));
+        }
+        Ok(profile)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_shipped_profile_is_read_and_found_by_both_names() {
+        for (short, text) in SHIPPED {
+            let profile = Profile::parse(text).expect(short);
+            assert_eq!(Profile::named(short).as_ref(), Some(&profile));
+            assert_eq!(Profile::of_model(&profile.name).as_ref(), Some(&profile));
+            let again = serde_json::to_string(&profile).expect("plain data");
+            assert_eq!(Profile::parse(&again).expect("what was written"), profile);
+        }
+        assert_eq!(Profile::h200().name, "NVIDIA H200");
+        assert_eq!(Profile::names().count(), SHIPPED.len());
+        assert_eq!((Profile::named("h3"), Profile::of_model("h200")), (None, None));
+    }
+
+    #[test]
+    fn what_is_no_profile_is_refused_with_the_reason() {
+        let text = SHIPPED[0].1;
+        for (from, to, reason) in [
+            ("\"version\": 1", "\"version\": 2", "version 2"),
+            ("\"granule\": 2097152", "\"granule\": 3", "power of two"),
+            ("\"float64\": 34000000000000", "\"float64\": 0", "zero"),
+            ("\"memory_bytes\"", "\"memory\"", "unknown field"),
+            ("\"name\": \"NVIDIA H200\",", "", "missing field"),
+            ("{", "", "line 2"),
+        ] {
+            let changed = text.replacen(from, to, 1);
+            assert_ne!(changed, text, "{from}");
+            let error = Profile::parse(&changed).expect_err(reason).to_string();
+            assert!(error.contains(reason), "{error}");
+        }
+        let folder = std::env::temp_dir().join(format!("plimsoll-profile-{}", std::process::id()));
+        let machine =
+            format!("{{\"device\": \"cpu\", \"gpus\": [{{\"device\": \"cuda:0\", \"profile\": {text}}}]}}");
+        std::fs::write(&folder, machine).expect("temporary files can be written");
+        let read = Profile::read(&folder);
+        std::fs::remove_file(&folder).expect("it was written");
+        assert_eq!(read.expect("the GPU's"), Profile::h200());
+        let error = Profile::read(Path::new("no-such-profile")).expect_err("no file").to_string();
+        assert!(error.contains("no-such-profile"), "{error}");
     }
 }

@@ -220,6 +220,15 @@ impl Node for Batch {
         }
     }
 
+    fn n_alike(&self) -> u64 {
+        let rows_vary = self.rows.spec.fields().iter().any(|field| field.n_varying() > 1);
+        match self.rows.upstream.count() {
+            Count::Exactly(n) if !rows_vary => n / self.size,
+            Count::Endless if !rows_vary => u64::MAX,
+            _ => 0,
+        }
+    }
+
     fn at(&self, pass: u64, idx: u64) -> Item {
         Item::At { pass, idx }
     }

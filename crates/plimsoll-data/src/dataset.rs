@@ -329,6 +329,13 @@ impl Dataset {
         }
     }
 
+    /// How many elements, or batches, at the beginning of an epoch are sure to have the shapes that [`Dataset::spec`]
+    /// says: all whole batches of elements of one size. What comes after them, such as a short batch, and whatever
+    /// nobody can be sure of does not count.
+    pub fn n_alike(&self) -> u64 {
+        self.node.n_alike()
+    }
+
     /// Whether an epoch has no elements, if that can be known.
     pub fn is_empty(&self) -> Option<bool> {
         self.len().map(|n| n == 0)

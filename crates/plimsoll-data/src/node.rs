@@ -136,6 +136,16 @@ pub(crate) trait Node: Send + Sync {
         self.upstream().count()
     }
 
+    /// How many elements at the beginning of a pass are sure to have the shapes of the spec.
+    fn n_alike(&self) -> u64 {
+        let varies = self.spec().fields().iter().any(|field| field.n_varying() > 0);
+        match self.count() {
+            Count::Exactly(n) if !varies => n,
+            Count::Endless if !varies => u64::MAX,
+            _ => 0,
+        }
+    }
+
     /// Whether [`Node::at`] works. The count of such a node is exact or endless.
     fn is_indexed(&self) -> bool {
         self.upstream().is_indexed()

@@ -290,3 +290,36 @@ fn blocks_are_labelled_with_the_line_that_iterates() {
     let here = format!("memory.rs:{line} dataset");
     assert_eq!(sites.iter().filter(|site| site.ends_with(&here)).count(), 2, "{sites:?}");
 }
+
+#[test]
+fn batches_that_are_passed_over_are_brought_nowhere() {
+    let dataset = numbers(23).batch(5).unwrap();
+    assert_eq!((dataset.len(), dataset.n_alike()), (Some(5), 4));
+    let whole = drained(&dataset);
+    let mut batches = dataset.iterate_from(0, 0);
+    assert_eq!(contents(&batches.nth(2).unwrap().unwrap()), whole[2]);
+    assert_eq!(contents(&batches.nth(1).unwrap().unwrap()), whole[4]);
+    assert!(batches.nth(0).is_none());
+    assert!(dataset.iter().nth(5).is_none());
+
+    // The ghost of a GPU gets its batches from its host; those that are left out are none of its business.
+    let device = Device::ghost_cuda(plimsoll_cuda::Profile::h200());
+    let _on = device.enter();
+    let dataset = numbers(23).batch(5).unwrap();
+    let before = device.stats().n_acquired;
+    let batch = dataset.iterate_from(0, 0).nth(3).unwrap().unwrap();
+    assert_eq!(device.stats().n_acquired - before, batch.spec().fields().len() as u64);
+}
+
+#[test]
+fn alike_are_the_batches_that_are_sure_to_be_whole() {
+    let numbers = numbers(20);
+    assert_eq!(numbers.n_alike(), 20);
+    assert_eq!(numbers.batch(5).unwrap().n_alike(), 4);
+    assert_eq!(numbers.batch(6).unwrap().n_alike(), 3);
+    assert_eq!(numbers.batch_exactly(6).unwrap().n_alike(), 3);
+    assert_eq!(numbers.repeat_forever().batch(3).unwrap().n_alike(), u64::MAX);
+    // Where the short one is, or how many there are, is not known.
+    assert_eq!(numbers.batch(6).unwrap().shuffle(4, 0).n_alike(), 0);
+    assert_eq!(numbers.filter(|_| Ok(true)).batch(5).unwrap().n_alike(), 0);
+}

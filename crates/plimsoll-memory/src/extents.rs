@@ -7,6 +7,7 @@
 //!
 //! This module moves borders; it calls no source and knows no limit.
 
+use std::hash::{Hash, Hasher};
 use std::ops::Range;
 
 use crate::size_tree::SizeTree;
@@ -226,6 +227,14 @@ impl Extents {
             if id != NONE {
                 id = self.get(id).before;
             }
+        }
+    }
+
+    /// Feeds the extents in address order to a hasher; their numbers do not matter.
+    pub(crate) fn hash_state(&self, hasher: &mut impl Hasher) {
+        for id in self.ids() {
+            let extent = self.get(id);
+            (extent.start, extent.kind as u8).hash(hasher);
         }
     }
 

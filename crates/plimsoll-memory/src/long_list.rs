@@ -17,7 +17,7 @@ const PIECE_BYTES: usize = 32 << 10;
 /// list[99_999] += 1;
 /// assert_eq!((list.len(), list.iter().next_back()), (100_000, Some(&100_000)));
 /// ```
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LongList<T> {
     pieces: Vec<Vec<T>>,
 }

@@ -6,6 +6,7 @@
 //! what a limit is spent on. The map is a function of the calls made to it and of nothing else: a copy over
 //! ghost pages that is asked the same answers the same.
 
+use std::hash::{Hash, Hasher};
 use std::ops::Range;
 
 use crate::extents::{ExtentId, Extents, Kind, NONE};
@@ -282,6 +283,15 @@ impl Map {
         let run = self.extents[region as usize].whole_granules(id, self.granule);
         if !run.is_empty() {
             let _ = self.decommit_inside(source, region, id, run);
+        }
+    }
+
+    /// Feeds everything that decides about later places to a hasher.
+    pub(crate) fn hash_state(&self, hasher: &mut impl Hasher) {
+        (self.limit, self.committed).hash(hasher);
+        for region in Region::ALL {
+            self.extents[region as usize].hash_state(hasher);
+            self.slabs[region as usize].hash_state(hasher);
         }
     }
 

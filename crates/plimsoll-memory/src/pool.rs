@@ -8,8 +8,8 @@ use crate::map::Refusal;
 use crate::state::{BlockId, Grant, State};
 use crate::sync::{Arc, Mutex, MutexGuard, current_thread, lock};
 use crate::{
-    Bytes, GhostPages, Label, OffsetPlan, OutOfMemory, Owner, Region, Site, Snapshot, Source, Stats,
-    TraceEvent, rounded_size,
+    Bytes, GhostPages, Label, LongList, OffsetPlan, OutOfMemory, Owner, Region, Site, Snapshot, Source,
+    Stats, TraceEvent, rounded_size,
 };
 
 /// How often an acquisition asks the reclaim hook before it gives up.
@@ -203,9 +203,31 @@ impl Pool {
         self.lock().start_trace();
     }
 
+    /// Whether a trace is running.
+    pub fn is_traced(&self) -> bool {
+        self.lock().is_traced()
+    }
+
     /// Ends the trace and returns it; empty if none was running.
-    pub fn take_trace(&self) -> Vec<TraceEvent> {
+    pub fn take_trace(&self) -> LongList<TraceEvent> {
         self.lock().take_trace()
+    }
+
+    /// Notes in the trace that something begins here, such as a pass backward; without one it does nothing.
+    pub fn mark(&self, name: &'static str, number: u64) {
+        self.lock().mark(name, number);
+    }
+
+    /// Notes in the trace that a kernel would run here, for so long; without one it does nothing.
+    pub fn mark_work(&self, site: Site, nanoseconds: u64) {
+        self.lock().mark_work(site, nanoseconds);
+    }
+
+    /// A number that stands for everything on which the pool's answers depend: the map, the live blocks with their owners,
+    /// the limit. Two pools, or one at two moments, with the same number answer the same requests alike, place by
+    /// place, whatever happened before. It means nothing outside this process.
+    pub fn fingerprint(&self) -> u64 {
+        self.lock().fingerprint()
     }
 
     pub(crate) fn source(&self) -> &dyn Source {

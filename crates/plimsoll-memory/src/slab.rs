@@ -4,6 +4,8 @@
 //! bits. Slabs are listed by their longest free run, and a block goes into a slab whose longest run is the
 //! smallest that suffices, so that full slabs fill up before fresh ones are broken into.
 
+use std::hash::{Hash, Hasher};
+
 use crate::extents::{ExtentId, NONE};
 use crate::map::UNIT;
 
@@ -92,6 +94,16 @@ impl Slabs {
         self.unlink(id);
         self.vacant.push(id);
         Some(extent)
+    }
+
+    /// Feeds the slabs to a hasher, list by list in the order in which they are chosen; their numbers do not matter.
+    pub(crate) fn hash_state(&self, hasher: &mut impl Hasher) {
+        for (run, &head) in self.heads.iter().enumerate() {
+            let some = |id: SlabId| (id != NONE).then_some(id);
+            for id in std::iter::successors(some(head), |&id| some(self.table[id as usize].after)) {
+                (run, self.table[id as usize].start, self.table[id as usize].free).hash(hasher);
+            }
+        }
     }
 
     fn relink(&mut self, id: SlabId) {

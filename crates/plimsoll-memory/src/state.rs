@@ -1,5 +1,7 @@
 //! Everything behind a pool's lock: the map, the table of live blocks, the counters, the open step.
 
+use std::hash::{DefaultHasher, Hash, Hasher};
+
 use crate::error::{Cause, Shortage};
 use crate::map::{Map, Place, Refusal, rounded_size};
 use crate::planned::{Following, Next};
@@ -39,10 +41,13 @@ pub(crate) struct State {
     disposing: bool,
     /// How many scopes keep the pages of an empty pool.
     n_keeping: u32,
-    trace: Option<Vec<TraceEvent>>,
+    trace: Option<LongList<TraceEvent>>,
     /// Which acquisitions a test wants to fail.
     #[cfg(feature = "testing")]
     pub(crate) acquisitions: crate::testing::Series,
+    /// Which workspace a test wants a plan to forget.
+    #[cfg(feature = "testing")]
+    pub(crate) forgotten: crate::testing::Series,
 }
 
 /// The steps that are open; inner ones belong to the outermost.
@@ -79,6 +84,8 @@ impl State {
             trace: None,
             #[cfg(feature = "testing")]
             acquisitions: Default::default(),
+            #[cfg(feature = "testing")]
+            forgotten: Default::default(),
         }
     }
 
@@ -97,6 +104,8 @@ impl State {
             trace: None,
             #[cfg(feature = "testing")]
             acquisitions: Default::default(),
+            #[cfg(feature = "testing")]
+            forgotten: self.forgotten,
         };
         ghost.step.plan = self.step.plan.clone();
         ghost.leave_plan();
@@ -113,6 +122,8 @@ impl State {
     ) -> Result<Grant, Refusal> {
         #[cfg(feature = "testing")]
         self.acquisitions.next_acquisition()?;
+        #[cfg(feature = "testing")]
+        let requested = self.forgotten.remembered(requested, label.owner);
         let rounded = rounded_size(requested);
         let is_step = region == Region::Step;
         let (region, place, offset) = self.place(source, region, requested, rounded)?;
@@ -352,11 +363,43 @@ impl State {
     }
 
     pub(crate) fn start_trace(&mut self) {
-        self.trace = Some(Vec::new());
+        self.trace = Some(LongList::default());
     }
 
-    pub(crate) fn take_trace(&mut self) -> Vec<TraceEvent> {
+    pub(crate) fn is_traced(&self) -> bool {
+        self.trace.is_some()
+    }
+
+    pub(crate) fn take_trace(&mut self) -> LongList<TraceEvent> {
         self.trace.take().unwrap_or_default()
+    }
+
+    pub(crate) fn mark(&mut self, name: &'static str, number: u64) {
+        if let Some(trace) = &mut self.trace {
+            trace.push(TraceEvent::Mark { name, number });
+        }
+    }
+
+    pub(crate) fn mark_work(&mut self, site: Site, nanoseconds: u64) {
+        if let Some(trace) = &mut self.trace {
+            trace.push(TraceEvent::Work { site, nanoseconds, committed: self.map.committed });
+        }
+    }
+
+    /// A number for everything that answers to later requests depend on. Serial numbers, counters, peaks and the
+    /// numbers of table entries are left out: they grow or change places, and nothing is decided by them.
+    pub(crate) fn fingerprint(&self) -> u64 {
+        let mut hasher = DefaultHasher::new();
+        self.map.hash_state(&mut hasher);
+        // The table of blocks has no order of its own, so their numbers are added up.
+        let blocks = self.blocks.iter().flatten().map(|record| {
+            let BlockInfo { owner, requested, region, offset, .. } = record.info;
+            let mut hasher = DefaultHasher::new();
+            (owner, requested, region, offset).hash(&mut hasher);
+            hasher.finish()
+        });
+        (blocks.fold(0, u64::wrapping_add), self.disposing, self.step.depth).hash(&mut hasher);
+        hasher.finish()
     }
 
     pub(crate) fn reset_peaks(&mut self) {

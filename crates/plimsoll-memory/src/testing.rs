@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::map::Refusal;
-use crate::{Pool, Region, Source, SourceError};
+use crate::{Owner, Pool, Region, Source, SourceError};
 
 /// Which calls of a numbered series fail.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -46,6 +46,11 @@ impl Series {
             return Err(Refusal::Source(SourceError::new("the test asked for this acquisition to fail")));
         }
         Ok(())
+    }
+
+    /// The bytes that a request is for: none if it is for a workspace that is to be forgotten.
+    pub(crate) fn remembered(&mut self, bytes: u64, owner: Owner) -> u64 {
+        if owner == Owner::Workspace && self.next_fails() { 0 } else { bytes }
     }
 }
 
@@ -134,6 +139,12 @@ impl Pool {
     /// Makes the k-th acquisition from now on fail, counted from 1.
     pub fn fail_acquisition(&self, k: u64) {
         self.fail_acquisitions(Fail::Nth(k));
+    }
+
+    /// Makes this pool's ghosts forget the k-th workspace that is asked for, counted from 1: they count nothing for it, as a
+    /// plan would whose formula were wrong. The pool itself does so, too, so it should be a ghost or idle.
+    pub fn forget_workspace(&self, k: u64) {
+        self.lock().forgotten = Series::new(Fail::Nth(k));
     }
 
     /// Checks that map, live blocks and counters agree.

@@ -3,7 +3,7 @@
 //! Two runs that ask for the same things in the same order on pools that began alike leave equal traces,
 //! placement included; that is how a ghost run is held against the real one.
 
-use crate::{Label, Region};
+use crate::{Label, Region, Site};
 
 /// One event of a trace. Blocks are named by the serial numbers of their acquisitions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,4 +33,28 @@ pub enum TraceEvent {
         /// Its new label.
         label: Label,
     },
+    /// Whoever uses the pool wants to find this moment again: see [`Pool::mark`](crate::Pool::mark).
+    Mark {
+        /// What begins here.
+        name: &'static str,
+        /// Which one of them, where they are counted.
+        number: u64,
+    },
+    /// A kernel would run here, with all its memory held; only ghosts say so. See
+    /// [`Pool::mark_work`](crate::Pool::mark_work).
+    Work {
+        /// The op, its layer and line.
+        site: Site,
+        /// How long it will take, as far as anybody can tell.
+        nanoseconds: u64,
+        /// What the pool has committed at this moment.
+        committed: u64,
+    },
+}
+
+impl TraceEvent {
+    /// Whether the pool was asked for something, which is what a ghost run and the real one have in common.
+    pub fn is_request(&self) -> bool {
+        !matches!(self, TraceEvent::Mark { .. } | TraceEvent::Work { .. })
+    }
 }

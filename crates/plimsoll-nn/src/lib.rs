@@ -14,6 +14,7 @@ pub mod losses;
 pub mod metrics;
 mod model;
 pub mod optimizers;
+pub mod plan;
 mod policy;
 mod prediction;
 mod summary;

@@ -1,6 +1,7 @@
 //! What a plan says about the values of a step.
 
 use std::collections::HashSet;
+use std::sync::Arc;
 
 /// Which values are not kept for backward, how they come back, and which are kept once they have.
 ///
@@ -8,7 +9,7 @@ use std::collections::HashSet;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Decisions {
     /// The fingerprints of the records: a step follows the decisions for as long as its ops are these.
-    pub fingerprints: Vec<u64>,
+    pub fingerprints: Arc<[u64]>,
     /// For each value, whether forward lets it go.
     pub dropped: Vec<bool>,
     /// For each value, whether it is moved elsewhere when it is not kept, and moved back instead of computed again.
@@ -32,6 +33,14 @@ pub struct Decisions {
 }
 
 impl Decisions {
+    /// The bytes of the heap that they take, roughly, without the fingerprints, which decisions about one step share.
+    pub(crate) fn heap_bytes(&self) -> usize {
+        let n_pairs =
+            self.released_before.capacity() + self.released_after.capacity() + self.retained.capacity();
+        let n_pairs = n_pairs + self.repeated.len() + self.prefetched.len();
+        self.dropped.len() + self.offloaded.len() + n_pairs * size_of::<(u32, u32)>()
+    }
+
     /// How many values are not kept.
     pub fn n_dropped(&self) -> usize {
         self.dropped.iter().filter(|&&dropped| dropped).count()

@@ -7,8 +7,7 @@
 
 use std::sync::Arc;
 
-use plimsoll_memory::OffsetPlan;
-
+use crate::simulation::{decide_for, fingerprints};
 use crate::{Decisions, Trace, Weights, decide};
 
 /// How many targets lie between the least and the natural peak.
@@ -27,14 +26,12 @@ const WEIGHTS: [Weights; 3] = [
 const MOVING: Weights = Weights { patience: 0.5, moving: 0.0 };
 
 /// What playing a step through a pool showed.
-#[derive(Clone, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Played {
     /// The most bytes in use.
     pub peak: u64,
     /// The most bytes committed.
     pub committed: u64,
-    /// Where its blocks lie, if that was planned.
-    pub offsets: Option<OffsetPlan>,
 }
 
 /// One way to make a step.
@@ -80,9 +77,16 @@ impl Family {
         &self.members
     }
 
-    /// The fastest member that commits no more than `limit` bytes.
-    pub fn within(&self, limit: u64) -> Option<&Member> {
-        self.members.iter().rev().find(|member| member.played.committed <= limit)
+    /// The place among the members of the fastest that commits no more than `limit` bytes.
+    pub fn within(&self, limit: u64) -> Option<usize> {
+        self.members.iter().rposition(|member| member.played.committed <= limit)
+    }
+
+    /// The bytes of the heap that the family takes, roughly.
+    pub fn heap_bytes(&self) -> usize {
+        let decisions = self.members.iter().filter_map(|member| member.decisions.as_ref());
+        self.members.len() * size_of::<Member>()
+            + decisions.map(|decisions| decisions.heap_bytes()).sum::<usize>()
     }
 
     /// The least that a step can be made to commit.
@@ -93,11 +97,12 @@ impl Family {
 
 /// Decisions for the whole grid, the fastest first, without those that others beat by more than a trifle.
 fn candidates(trace: &Trace) -> Vec<Decisions> {
+    let fingerprints = fingerprints(trace);
     let weights = WEIGHTS.into_iter().chain(trace.depot.map(|_| MOVING));
     let targets = weights
         .flat_map(|weights| targets(trace, weights).map(move |target| (target, weights)).collect::<Vec<_>>());
     let mut all: Vec<Decisions> =
-        targets.filter_map(|(target, weights)| decide(trace, target, weights)).collect();
+        targets.filter_map(|(target, weights)| decide_for(trace, target, weights, &fingerprints)).collect();
     all.sort_by_key(|decisions| (decisions.extra_time, decisions.expected_peak));
     let mut least = trace.natural_peak();
     let leanest = all.iter().map(|decisions| decisions.expected_peak).min();

@@ -21,6 +21,12 @@ const N_SEARCHED: usize = 2_000;
 /// How many pairs of blocks are looked at before the search ends.
 const WORK: u64 = 24_000_000;
 
+/// What sizes and offsets are multiples of: 512, or so much more that all blocks together can be counted in units.
+fn unit_of(lives: &[Life]) -> u64 {
+    let together = lives.iter().fold(0, |sum: u64, life| sum.saturating_add(rounded_size(life.bytes)));
+    (together >> 31).next_power_of_two().max(512)
+}
+
 /// One block of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Life {
@@ -112,9 +118,9 @@ pub fn assign(lives: &[Life]) -> Offsets {
     }
     let mut offsets = vec![0; lives.len()];
     for placed in &packing.placed {
-        offsets[placed.index] = placed.start;
+        offsets[placed.index as usize] = u64::from(placed.start) * packing.unit;
     }
-    Offsets { offsets, bytes: packing.bytes, lower_bound }
+    Offsets { offsets, bytes: packing.bytes(), lower_bound }
 }
 
 /// The first packing of the blocks `by_size`, which are sorted by size, of at most `goal` bytes, or the smallest.
@@ -122,8 +128,8 @@ fn best_packing(lives: &[Life], by_size: &[usize], goal: u64) -> Packing {
     let mut work = WORK;
     let mut found = Vec::new();
     for order in natural_orders(lives, by_size) {
-        let packing = Packing::of(lives, &order, u64::MAX, &mut work).unwrap_or_default();
-        if packing.bytes <= goal {
+        let packing = Packing::of(lives, &order, u32::MAX, &mut work).unwrap_or_default();
+        if packing.bytes() <= goal {
             return packing;
         }
         found.push((packing, order));
@@ -133,14 +139,14 @@ fn best_packing(lives: &[Life], by_size: &[usize], goal: u64) -> Packing {
         let turn = turn % found.len();
         let (packing, order) = &mut found[turn];
         let next_order = changed(lives, packing, order, goal, &mut chance);
-        if let Some(next) = Packing::of(lives, &next_order, packing.bytes, &mut work) {
+        if let Some(next) = Packing::of(lives, &next_order, packing.end, &mut work) {
             (*packing, *order) = (next, next_order);
         }
-        if packing.bytes <= goal || work == 0 {
+        if packing.bytes() <= goal || work == 0 {
             break;
         }
     }
-    found.into_iter().map(|(packing, _)| packing).min_by_key(|packing| packing.bytes).unwrap_or_default()
+    found.into_iter().map(|(packing, _)| packing).min_by_key(|packing| packing.end).unwrap_or_default()
 }
 
 /// Orders that suit one step or another, the most successful ones first.
@@ -165,7 +171,12 @@ fn natural_orders(lives: &[Life], by_size: &[usize]) -> impl Iterator<Item = Vec
 
 /// The order with one block elsewhere in it: one that sticks out above the goal, or one that such a block meets.
 fn changed(lives: &[Life], packing: &Packing, order: &[usize], goal: u64, chance: &mut Chance) -> Vec<usize> {
-    let above: Vec<usize> = packing.placed.iter().filter(|p| p.end > goal).map(|p| p.index).collect();
+    let above: Vec<usize> = packing
+        .placed
+        .iter()
+        .filter(|p| u64::from(p.end) * packing.unit > goal)
+        .map(|p| p.index as usize)
+        .collect();
     let highest = above[chance.below(above.len())];
     let others_too = chance.below(2) == 0;
     let may_move = |&i: &usize| i == highest || (others_too && lives[i].meets(&lives[highest]));
@@ -176,14 +187,14 @@ fn changed(lives: &[Life], packing: &Packing, order: &[usize], goal: u64, chance
     order
 }
 
-/// A block that has its place.
+/// A block that has its place; many are looked at in a row, so it is small: addresses are counted in units.
 #[derive(Clone, Copy, Debug)]
 struct Placed {
-    start: u64,
-    end: u64,
+    start: u32,
+    end: u32,
     born: u32,
     dies: u32,
-    index: usize,
+    index: u32,
 }
 
 /// Blocks that have their places, in the order of their addresses.
@@ -191,17 +202,23 @@ struct Placed {
 struct Packing {
     placed: Vec<Placed>,
     /// The end of the highest block.
-    bytes: u64,
+    end: u32,
+    unit: u64,
 }
 
 impl Packing {
-    /// Places blocks in an order, unless that takes more than `most` bytes; the work is taken off what is left.
-    fn of(lives: &[Life], order: &[usize], most: u64, work: &mut u64) -> Option<Self> {
-        let mut packing = Self { placed: Vec::with_capacity(lives.len()), bytes: 0 };
+    /// The end of the highest block in bytes.
+    fn bytes(&self) -> u64 {
+        u64::from(self.end) * self.unit
+    }
+
+    /// Places blocks in an order, unless that takes more than `most` units; the work is taken off what is left.
+    fn of(lives: &[Life], order: &[usize], most: u32, work: &mut u64) -> Option<Self> {
+        let mut packing = Self { placed: Vec::with_capacity(lives.len()), end: 0, unit: unit_of(lives) };
         for &index in order {
             *work = work.saturating_sub(packing.placed.len() as u64 + 1);
             packing.place(index, &lives[index]);
-            if packing.bytes > most {
+            if packing.end > most {
                 return None;
             }
         }
@@ -211,23 +228,24 @@ impl Packing {
     /// Places a block into the smallest gap that is free for its whole life, else on top of those it meets.
     fn place(&mut self, index: usize, life: &Life) {
         let Life { born, dies, .. } = *life;
-        let bytes = rounded_size(life.bytes);
-        let (mut gap, mut smallest) = (None, u64::MAX);
+        // All blocks together have fewer units than half of what fits here.
+        let units = rounded_size(life.bytes).div_ceil(self.unit) as u32;
+        let (mut gap, mut smallest) = (None, u32::MAX);
         let mut top = 0;
         for placed in &self.placed {
             if placed.born < dies && born < placed.dies {
                 let room = placed.start.saturating_sub(top);
-                if room >= bytes && room < smallest {
+                if room >= units && room < smallest {
                     (gap, smallest) = (Some(top), room);
                 }
                 top = top.max(placed.end);
             }
         }
         let start = gap.unwrap_or(top);
-        let end = start + bytes;
+        let end = start + units;
         let position = self.placed.partition_point(|placed| placed.start < start);
-        self.placed.insert(position, Placed { start, end, born, dies, index });
-        self.bytes = self.bytes.max(end);
+        self.placed.insert(position, Placed { start, end, born, dies, index: index as u32 });
+        self.end = self.end.max(end);
     }
 }
 
@@ -257,10 +275,10 @@ mod tests {
         let bound = lower_bound(&lives);
         assert_eq!(bound, 6 * 512);
         for order in natural_orders(&lives, &by_size) {
-            let packing = Packing::of(&lives, &order, u64::MAX, &mut 0).unwrap();
-            assert!(packing.bytes > bound, "{order:?}");
+            let packing = Packing::of(&lives, &order, u32::MAX, &mut 0).unwrap();
+            assert!(packing.bytes() > bound, "{order:?}");
         }
-        assert_eq!(best_packing(&lives, &by_size, bound).bytes, bound);
+        assert_eq!(best_packing(&lives, &by_size, bound).bytes(), bound);
     }
 
     #[test]

@@ -6,7 +6,7 @@
 
 use std::collections::HashMap;
 
-use plimsoll_memory::{OffsetPlan, Planned, Region, TraceEvent};
+use plimsoll_memory::{LongList, OffsetPlan, Planned, Region, TraceEvent};
 
 use crate::offsets::{Life, Offsets, assign};
 
@@ -22,10 +22,10 @@ pub struct StepOffsets {
 }
 
 /// Plans the offsets of a step from its trace, which ends where the step ends.
-pub fn plan_offsets(trace: &[TraceEvent]) -> StepOffsets {
+pub fn plan_offsets(trace: &LongList<TraceEvent>) -> StepOffsets {
     let mut lives: Vec<Life> = Vec::new();
     let mut alive = HashMap::new();
-    for (moment, event) in (0..).zip(trace) {
+    for (moment, event) in (0..).zip(trace.iter()) {
         match *event {
             TraceEvent::Acquire { serial, region: Region::Step, bytes, .. } => {
                 alive.insert(serial, lives.len());
@@ -36,7 +36,7 @@ pub fn plan_offsets(trace: &[TraceEvent]) -> StepOffsets {
                     lives[position].dies = moment;
                 }
             }
-            TraceEvent::Acquire { .. } | TraceEvent::Relabel { .. } => {}
+            _ => {}
         }
     }
     let ends = |life: &Life| life.dies != u32::MAX;

@@ -13,6 +13,7 @@
 
 use std::collections::HashMap;
 use std::ops::Range;
+use std::sync::Arc;
 
 use crate::prefetch::{Bring, Level, prefetched};
 use crate::{Decisions, Input, Trace};
@@ -38,11 +39,26 @@ pub struct Weights {
 /// Chooses what to let go so that no more than `target` bytes are in use at any moment; nothing if it cannot be done
 /// this way.
 pub fn decide(trace: &Trace, target: u64, weights: Weights) -> Option<Decisions> {
-    let mut walk = Walk::new(trace, target, weights);
+    decide_for(trace, target, weights, &fingerprints(trace))
+}
+
+/// Like [`decide`], with the fingerprints of the trace, which all decisions about it share.
+pub(crate) fn decide_for(
+    trace: &Trace,
+    target: u64,
+    weights: Weights,
+    fingerprints: &Arc<[u64]>,
+) -> Option<Decisions> {
+    let mut walk = Walk::new(trace, target, weights, fingerprints.clone());
     for position in 0..trace.records.len() as u32 {
         walk.pass(position)?;
     }
     Some(walk.finish())
+}
+
+/// What tells the ops of a step from those of others.
+pub(crate) fn fingerprints(trace: &Trace) -> Arc<[u64]> {
+    trace.records.iter().map(|record| record.fingerprint).collect()
 }
 
 /// Since when a value has been there without being asked for.
@@ -114,7 +130,7 @@ struct Walk<'a> {
 }
 
 impl<'a> Walk<'a> {
-    fn new(trace: &'a Trace, target: u64, weights: Weights) -> Walk<'a> {
+    fn new(trace: &'a Trace, target: u64, weights: Weights, fingerprints: Arc<[u64]>) -> Walk<'a> {
         let (mut fetched, mut becoming_alone) = (HashMap::new(), HashMap::new());
         for (number, value) in trace.values.iter().enumerate() {
             let Some(from) = value.alone_from.filter(|_| !value.fetches.is_empty()) else { continue };
@@ -127,7 +143,6 @@ impl<'a> Walk<'a> {
         for record in &trace.records {
             time_before.push(time_before[time_before.len() - 1] + record.time);
         }
-        let fingerprints = trace.records.iter().map(|record| record.fingerprint).collect();
         let n = trace.values.len();
         let forward = fetched.keys().min().map_or(0, |&first: &u32| time_before[first as usize]);
         Walk {

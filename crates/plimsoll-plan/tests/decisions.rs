@@ -200,10 +200,10 @@ fn a_long_chain_needs_far_less_at_little_more_time() {
 fn in_a_family_peaks_rise_while_time_falls() {
     for (name, net) in named() {
         let trace = net.trace();
-        let natural = Played { peak: trace.natural_peak(), committed: trace.natural_peak(), offsets: None };
+        let natural = Played { peak: trace.natural_peak(), committed: trace.natural_peak() };
         let family = Family::new(&trace, natural, |decisions| {
             let peak = Execution::new(&trace, net.fixed, decisions).run().peak;
-            Ok::<_, ()>(Some(Played { peak, committed: peak.next_multiple_of(65_536), offsets: None }))
+            Ok::<_, ()>(Some(Played { peak, committed: peak.next_multiple_of(65_536) }))
         })
         .expect("nothing refuses to be played");
         for pair in family.members().windows(2) {
@@ -213,7 +213,7 @@ fn in_a_family_peaks_rise_while_time_falls() {
         }
         let least = family.least();
         assert!(family.within(least).is_some() && family.within(least - 1).is_none(), "{name}");
-        assert!(family.within(u64::MAX).is_some_and(|member| member.decisions.is_none()), "{name}");
+        assert!(family.within(u64::MAX).is_some_and(|at| family.members()[at].decisions.is_none()), "{name}");
     }
 }
 

@@ -147,3 +147,11 @@ fn thousands_of_blocks_are_planned() {
     check(&lives, &found).unwrap();
     assert!(found.bytes as f64 <= 1.02 * found.lower_bound as f64);
 }
+
+#[test]
+fn a_step_larger_than_any_memory_is_planned_all_the_same() {
+    let lives = [Life { bytes: 1 << 45, born: 0, dies: 2 }, Life { bytes: 3 << 44, born: 1, dies: 3 }];
+    let planned = assign(&lives);
+    assert!(planned.bytes >= (1 << 45) + (3 << 44));
+    assert!(planned.offsets[0].abs_diff(planned.offsets[1]) >= 3 << 44);
+}

@@ -168,6 +168,12 @@ pub fn current_scope() -> String {
     CONTEXT.with(|context| context.scope.borrow().path.clone())
 }
 
+/// The same as a name that lasts, for an op that runs now.
+pub(crate) fn scope_name(op: &'static str) -> &'static str {
+    let is_outside = CONTEXT.with(|context| context.scope.borrow().path.is_empty());
+    if is_outside { "" } else { site(op).scope() }
+}
+
 /// Runs `f` with `path` in place of the layer scope that is open: for what runs later on behalf of a layer.
 pub(crate) fn in_scope<R>(path: &str, f: impl FnOnce() -> R) -> R {
     let scope = Scope { path: path.to_owned(), number: if path.is_empty() { 0 } else { fnv(path) } };

@@ -17,10 +17,8 @@ use plimsoll_memory::{Block, Bytes, GhostPages, HostPages, Label, Pool, Snapshot
 use crate::context;
 use crate::depot::{Depot, Offload};
 use crate::driver_memory::DriverMemory;
-use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::journal::{Guard, Journal};
-use crate::op::Cost;
 use crate::report::Report;
 
 /// A device: cheap to clone, equal to its clones.
@@ -101,6 +99,17 @@ impl Device {
             SAID.call_once(|| log::warn!("device {name:?} is not there; running on the CPU"));
             Ok(Device::cpu())
         })
+    }
+
+    /// The number of the GPU that a name such as `cuda:0` means; none if it means the CPU. Nothing is opened.
+    ///
+    /// # Errors
+    /// A name that means no device.
+    pub fn gpu_number(name: &str) -> Result<Option<usize>> {
+        match Kind::parse(name)? {
+            Kind::Cpu => Ok(None),
+            Kind::Cuda(number) => Ok(Some(number)),
+        }
     }
 
     /// A device over a given pool.
@@ -388,17 +397,6 @@ impl Device {
         if self.0.guard.watch(journal) {
             self.0.pool.set_reclaim(Some(self.0.guard.clone()));
         }
-    }
-
-    /// How long an op takes here, by a model that knows nothing but its cost and the kind of its numbers.
-    pub(crate) fn nanoseconds(&self, cost: Cost, dtype: Option<DType>) -> u64 {
-        // Rates per nanosecond that kernels reach, and the time of a launch: two cores of a desktop CPU, or an H200.
-        let (flops, bytes, launch) = match (self.profile(), dtype) {
-            (None, _) => (100, 12, 1_000),
-            (Some(_), Some(DType::F16 | DType::BF16)) => (500_000, 3_000, 4_000),
-            (Some(_), _) => (40_000, 3_000, 4_000),
-        };
-        (cost.flops / flops).max(cost.bytes / bytes) + launch
     }
 
     /// Who holds the bytes in use; the rows add up.

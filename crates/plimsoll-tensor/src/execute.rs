@@ -184,6 +184,7 @@ pub(crate) fn run(
     workspace: Option<&Block>,
 ) -> Result<()> {
     if device.is_ghost() {
+        note_work(op, device, inputs, outputs);
         return Ok(());
     }
     let (ptr, len) = workspace.map_or((std::ptr::null_mut(), 0), |block| (block.as_ptr(), block.bytes()));
@@ -192,6 +193,18 @@ pub(crate) fn run(
         None => op.run(&mut run),
         Some(gpu) => op.run_cuda(&mut run, gpu),
     }
+}
+
+/// Notes in the trace of a ghost's pool, if there is one, that the kernel would run now.
+fn note_work(op: &OpRef, device: &Device, inputs: &[Operand<'_>], outputs: &[Operand<'_>]) {
+    if !device.pool().is_traced() {
+        return;
+    }
+    let inputs: SmallVec<[&Meta; 4]> = inputs.iter().map(|operand| operand.meta).collect();
+    let outputs: SmallVec<[&Meta; 4]> = outputs.iter().map(|operand| operand.meta).collect();
+    let dtype = inputs.first().or(outputs.first()).map(|meta| meta.dtype);
+    let nanoseconds = device.nanoseconds(op.cost(&inputs, &outputs), dtype);
+    device.pool().mark_work(context::site(op.name()), nanoseconds);
 }
 
 /// Takes the values that variables have now.

@@ -20,6 +20,7 @@ pub mod ops;
 mod piece;
 mod print;
 mod random;
+mod rates;
 mod raw;
 mod read;
 mod report;
@@ -55,7 +56,7 @@ pub use ops::{
     RecurrentWeights,
 };
 pub use piece::{Piece, Return, elements, elements_mut};
-pub use plimsoll_memory::{Bytes, FileMap, OffsetPlan, Owner, Rows, Stats};
+pub use plimsoll_memory::{Bytes, FileMap, OffsetPlan, Owner, Planned, Rows, Stats};
 pub use plimsoll_plan::{Decisions, Trace};
 pub use random::{Generator, set_seed};
 pub use read::{HostBytes, Later};

@@ -2,7 +2,7 @@
 
 use plimsoll::{Bytes, Device, DriverMemory};
 use plimsoll_cpu::{simd, threads};
-use plimsoll_cuda::LibraryInfo;
+use plimsoll_cuda::{LibraryInfo, Profile};
 use plimsoll_memory::GRANULE;
 use serde::Serialize;
 
@@ -11,9 +11,9 @@ use crate::machine::{self, HostMemory};
 use crate::options::DevicesOptions;
 use crate::terminal::{as_json, write_line};
 
-/// A device profile: what a device is, as far as a plan needs to know.
+/// What this machine has. The profile of a GPU is what `plan --as` reads.
 #[derive(Debug, Serialize)]
-struct Profile {
+struct Machine {
     /// The version of this form.
     version: u32,
     device: &'static str,
@@ -23,25 +23,21 @@ struct Profile {
     free_bytes: u64,
     granularity_bytes: u64,
     instruction_set: String,
-    gpus: Vec<GpuProfile>,
+    gpus: Vec<PresentGpu>,
     /// What GPUs need, with versions; the CPU needs none.
     libraries: Vec<Library>,
 }
 
-/// A GPU.
+/// A GPU of this machine.
 #[derive(Debug, Serialize)]
-struct GpuProfile {
+struct PresentGpu {
     device: String,
-    model: String,
-    architecture: String,
-    multiprocessors: u32,
-    memory_bytes: u64,
     free_bytes: u64,
-    /// `memory_bytes - free_bytes`, and what it is made of.
+    /// What the driver counts as used, and what it is made of.
     used_bytes: u64,
     committed_bytes: u64,
     outside_bytes: u64,
-    granularity_bytes: u64,
+    profile: Profile,
     /// The same for people.
     #[serde(skip)]
     memory: DriverMemory,
@@ -73,7 +69,7 @@ pub fn run(options: &DevicesOptions) -> Result<(), Failure> {
     })?;
     let (gpus, none) = gpus();
     let libraries = plimsoll_cuda::libraries();
-    let profile = Profile {
+    let machine = Machine {
         version: 1,
         device: "cpu",
         model: machine::processor(),
@@ -86,15 +82,15 @@ pub fn run(options: &DevicesOptions) -> Result<(), Failure> {
         libraries: libraries.iter().map(Library::of).collect(),
     };
     if options.json {
-        return write_line(&as_json(&profile)?);
+        return write_line(&as_json(&machine)?);
     }
-    let model = profile.model.as_deref().unwrap_or("unknown processor");
-    let cores = format!("{} cores, {}", profile.cores, profile.instruction_set);
+    let model = machine.model.as_deref().unwrap_or("unknown processor");
+    let cores = format!("{} cores, {}", machine.cores, machine.instruction_set);
     write_line(&described("cpu", model, &cores, memory.total, memory.free))?;
-    for gpu in &profile.gpus {
-        let parts = format!("{} multiprocessors, {}", gpu.multiprocessors, gpu.architecture);
-        write_line(&described(&gpu.device, &gpu.model, &parts, gpu.memory_bytes, gpu.free_bytes))?;
-        for row in gpu.memory.to_string().lines() {
+    for PresentGpu { device, free_bytes, profile, memory, .. } in &machine.gpus {
+        let parts = format!("{} multiprocessors, sm_{}", profile.n_multiprocessors, profile.architecture);
+        write_line(&described(device, &profile.name, &parts, profile.memory_bytes, *free_bytes))?;
+        for row in memory.to_string().lines() {
             write_line(&format!("         {row}"))?;
         }
     }
@@ -118,7 +114,7 @@ fn library_line(library: &LibraryInfo) -> String {
 }
 
 /// The GPUs that can be used, or why there is none.
-fn gpus() -> (Vec<GpuProfile>, Option<String>) {
+fn gpus() -> (Vec<PresentGpu>, Option<String>) {
     let mut gpus = Vec::new();
     loop {
         let opened = Device::cuda(gpus.len());
@@ -127,17 +123,14 @@ fn gpus() -> (Vec<GpuProfile>, Option<String>) {
             let (Some(memory), Some(profile)) = (memory, device.profile()) else {
                 return Err("it is no GPU".to_owned());
             };
-            Ok(GpuProfile {
+            let profile = Profile { memory_bytes: memory.total, ..profile.clone() };
+            Ok(PresentGpu {
                 device: device.name().to_owned(),
-                model: profile.name.clone(),
-                architecture: format!("sm_{}", profile.architecture),
-                multiprocessors: profile.n_multiprocessors,
-                memory_bytes: memory.total,
                 free_bytes: memory.free(),
                 used_bytes: memory.used,
                 committed_bytes: memory.committed,
                 outside_bytes: memory.outside(),
-                granularity_bytes: profile.granule,
+                profile,
                 memory,
             })
         });

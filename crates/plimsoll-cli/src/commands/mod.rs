@@ -2,7 +2,8 @@
 
 pub mod bench;
 pub mod devices;
-pub mod planned;
+pub mod explain;
+pub mod plan;
 pub mod train;
 
 use plimsoll::nn::Policy;

@@ -3,10 +3,8 @@
 use std::fs;
 use std::path::Path;
 
-use plimsoll::data::Dataset;
 use plimsoll::nn::Policy;
-use plimsoll::nn::train::callbacks::Checkpoint;
-use plimsoll::nn::train::{EpochEvent, History, Trainer};
+use plimsoll::nn::train::History;
 use plimsoll::{Device, Error, Offload};
 use plimsoll_memory::Stats;
 
@@ -14,7 +12,7 @@ use super::find;
 use crate::digest::parameters_sha256;
 use crate::event::{EndEvent, Event};
 use crate::failure::{Exit, Failure};
-use crate::least_limit;
+use crate::foresight;
 use crate::options::TrainOptions;
 use crate::prepared::Prepared;
 use crate::progress::Progress;
@@ -37,13 +35,17 @@ pub fn run(recipes: &[Recipe], options: &TrainOptions) -> Result<(), Failure> {
     allow_spilling(&session.device, options)?;
     stop::listen()?;
     let style = Style::of(options.run.json);
-    let refused = session.limit.bytes.unwrap_or(0);
-    let ended = train(recipe, options, &session, style)
-        .map_err(|failure| least_limit::named(failure, recipe, options, &session.device, refused))?;
+    let foreseen = foresight::peaks(recipe, options, &session.device)?;
+    let ended = train(recipe, options, &session, style)?;
     // Model, optimizer and data are gone by now, and their pages with them.
     let released_bytes = ended.stats.committed.saturating_sub(session.device.stats().committed);
     style.say(&summary::describe(&ended.stats, session.limit, ended.outside, released_bytes))?;
-    style.emit(&Event::End(Box::new(EndEvent { released_bytes, ..ended.event })))?;
+    style.emit(&Event::End(Box::new(EndEvent {
+        predicted_peak_bytes: foreseen.map(|peaks| peaks.in_use),
+        predicted_committed_bytes: foreseen.map(|peaks| peaks.committed),
+        released_bytes,
+        ..ended.event
+    })))?;
     match ended.history.stopped.as_deref() {
         Some(INTERRUPTED) => {
             let message = format!("{INTERRUPTED} after step {}", ended.history.steps);
@@ -85,24 +87,21 @@ struct Ended {
 
 /// Trains, and drops everything that it made.
 fn train(recipe: &Recipe, options: &TrainOptions, session: &Session, style: Style) -> Result<Ended, Failure> {
-    let run = Prepared::new(recipe, options)?;
-    let batches = run.batches(&run.examples)?;
-    let mut trainer = run.trainer;
-    let reporter = Reporter::new(style, Progress::new(run.steps, session.limit.bytes));
-    trainer = trainer.callback(reporter.clone());
     if let Some(folder) = &options.save {
         check_writable(folder)?;
-        trainer = trainer.callback(Checkpoint::new(folder));
     }
-    if let Some(folder) = &options.resume {
-        trainer.resume(folder)?;
-        reporter.go_on_from(trainer.state().step);
+    let run = Prepared::new(recipe, options)?;
+    let reporter = Reporter::new(style, Progress::new(run.steps, session.limit.bytes));
+    let mut run = run.callback(reporter.clone()).saving(options);
+    run.take_up(options)?;
+    if options.resume.is_some() {
+        reporter.go_on_from(run.trainer.state().step);
     }
     introduce(recipe, &run.source, style)?;
-    let history = trainer.fit(&batches, run.until)?;
+    let history = run.fit()?;
     if history.stopped.is_none() {
         reporter.evaluating();
-        tell_last_part(&mut trainer, run.held_out.as_ref(), &reporter)?;
+        run.last_part()?.map_or(Ok(()), |part| reporter.tell_epoch(&part))?;
     }
     let told = Told {
         batch: run.batch,
@@ -111,7 +110,7 @@ fn train(recipe: &Recipe, options: &TrainOptions, session: &Session, style: Styl
         loss: reporter.last_loss(),
         median_ms: reporter.median_ms(),
         policy: super::policy(recipe, &options.run),
-        parameters_sha256: parameters_sha256(trainer.model())?,
+        parameters_sha256: parameters_sha256(run.trainer.model())?,
         outside: session.outside(),
     };
     let (stats, outside) = (session.device.stats(), told.outside);
@@ -135,21 +134,6 @@ fn introduce(recipe: &Recipe, source: &str, style: Style) -> Result<(), Failure>
         path => path.to_owned(),
     };
     style.say(&format!("{}: {}\ndata: {what}", recipe.name(), recipe.description()))
-}
-
-/// Tells of an epoch that the run ended in the middle of.
-fn tell_last_part(
-    trainer: &mut Trainer,
-    held_out: Option<&Dataset>,
-    reporter: &Reporter,
-) -> Result<(), Failure> {
-    let state = trainer.state();
-    if state.batch == 0 {
-        return Ok(());
-    }
-    let held_out = held_out.map(|held_out| trainer.evaluate(held_out)).transpose()?;
-    let loss = state.loss_sum / state.n_losses as f64;
-    reporter.tell_epoch(&EpochEvent { epoch: state.epoch + 1, step: state.step, loss, held_out })
 }
 
 /// What is told at the end, but for what goes back.

@@ -32,20 +32,7 @@ unsafe impl Sync for Context {}
 impl Context {
     /// The GPU of that number, and its profile.
     pub fn open(number: usize) -> Result<(Context, Profile)> {
-        Library::Driver.require()?;
-        // SAFETY: the library is there; initialising it twice does nothing.
-        check(unsafe { sys::cuInit(0) }, "cuInit")?;
-        let mut n_devices: c_int = 0;
-        // SAFETY: the driver is initialised; the call writes one number.
-        check(unsafe { sys::cuDeviceGetCount(&raw mut n_devices) }, "cuDeviceGetCount")?;
-        let ordinal =
-            c_int::try_from(number).ok().filter(|&ordinal| ordinal < n_devices).ok_or_else(|| {
-                Error::new(format!("there is no GPU {number}: the driver has {n_devices}, numbered from 0"))
-            })?;
-        let mut device: CUdevice = 0;
-        // SAFETY: the ordinal was checked; the call writes one number.
-        check(unsafe { sys::cuDeviceGet(&raw mut device, ordinal) }, "cuDeviceGet")?;
-        let profile = profile(device)?;
+        let (device, profile) = find(number)?;
         let mut context = ptr::null_mut();
         // SAFETY: the device is valid; the reference is given back on drop.
         let status = unsafe { sys::cuDevicePrimaryCtxRetain(&raw mut context, device) };
@@ -161,6 +148,23 @@ impl Drop for Context {
     }
 }
 
+/// The GPU of that number and its profile, by asking the driver, which takes no memory of the GPU for that.
+pub(super) fn find(number: usize) -> Result<(CUdevice, Profile)> {
+    Library::Driver.require()?;
+    // SAFETY: the library is there; initialising it twice does nothing.
+    check(unsafe { sys::cuInit(0) }, "cuInit")?;
+    let mut n_devices: c_int = 0;
+    // SAFETY: the driver is initialised; the call writes one number.
+    check(unsafe { sys::cuDeviceGetCount(&raw mut n_devices) }, "cuDeviceGetCount")?;
+    let ordinal = c_int::try_from(number).ok().filter(|&ordinal| ordinal < n_devices).ok_or_else(|| {
+        Error::new(format!("there is no GPU {number}: the driver has {n_devices}, numbered from 0"))
+    })?;
+    let mut device: CUdevice = 0;
+    // SAFETY: the ordinal was checked; the call writes one number.
+    check(unsafe { sys::cuDeviceGet(&raw mut device, ordinal) }, "cuDeviceGet")?;
+    Ok((device, profile(device)?))
+}
+
 /// The model's profile if the model is known, so that ghosts of it agree; else what the driver says.
 fn profile(device: CUdevice) -> Result<Profile> {
     let mut name = [0 as c_char; 256];
@@ -174,6 +178,7 @@ fn profile(device: CUdevice) -> Result<Profile> {
     check(unsafe { sys::cuDeviceTotalMem_v2(&raw mut total, device) }, "cuDeviceTotalMem")?;
     let major = attribute(device, Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?;
     let minor = attribute(device, Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?;
+    let known = Profile::of_model(&name);
     let asked = Profile {
         architecture: 10 * major + minor,
         n_multiprocessors: attribute(device, Attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?,
@@ -183,9 +188,10 @@ fn profile(device: CUdevice) -> Result<Profile> {
             Attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN,
         )?,
         name,
-        ..Profile::h200()
+        // What the driver does not tell of a model that nobody has described is taken to be as on an H200.
+        ..known.clone().unwrap_or_else(Profile::h200)
     };
-    let Some(known) = Profile::of_model(&asked.name) else { return Ok(asked) };
+    let Some(known) = known else { return Ok(asked) };
     let agrees = Profile { memory_bytes: known.memory_bytes, ..asked.clone() } == known;
     if !agrees {
         log::warn!(

@@ -43,6 +43,14 @@ pub use self::compile::compile;
 pub use self::libraries::{LibraryInfo, libraries};
 pub use self::pages::DriverPages;
 
+/// The profile of a GPU of this machine, for plans: nothing is opened, and no memory of the GPU is taken.
+///
+/// # Errors
+/// No such GPU, no driver, or one that is too old.
+pub fn profile_of(number: usize) -> Result<Profile> {
+    Ok(context::find(number)?.1)
+}
+
 /// The GPU of that number.
 pub(crate) fn open(number: usize) -> Result<(Box<dyn Backend>, Profile)> {
     let (context, profile) = Context::open(number)?;

@@ -146,16 +146,34 @@ impl Running {
     }
 
     fn next(&mut self) -> Option<Result<Batch>> {
-        if let Some(batch) = self.waiting.take() {
-            return Some(self.bring(batch));
+        let batch = match self.waiting.take() {
+            Some(batch) => Ok(batch),
+            None => self.made()?,
+        };
+        Some(batch.and_then(|batch| self.bring(batch)))
+    }
+
+    /// Leaves `n` batches out; nothing if there are not so many.
+    fn pass_over(&mut self, n: usize) -> Option<Result<()>> {
+        for _ in 0..n {
+            if self.waiting.take().is_none()
+                && let Err(error) = self.made()?
+            {
+                return Some(Err(error));
+            }
         }
+        Some(Ok(()))
+    }
+
+    /// The next batch, where it was made.
+    fn made(&mut self) -> Option<Result<Batch>> {
         loop {
             match self.shared.turn(self.threads.is_empty(), &self.maker) {
                 Turn::Made(number, made) => {
                     let made = made.and_then(|made| {
                         Batch::lend(&self.shared, made, self.maker.node.spec(), self.maker.epoch, number)
                     });
-                    return Some(made.and_then(|batch| self.bring(batch)));
+                    return Some(made);
                 }
                 Turn::Over => return None,
                 Turn::NeedsSlot => {
@@ -202,8 +220,16 @@ impl Iterator for Batches {
     type Item = Result<Batch>;
 
     fn next(&mut self) -> Option<Result<Batch>> {
+        self.nth(0)
+    }
+
+    /// Passes over `n` batches, which are made and brought nowhere, and gives the next.
+    fn nth(&mut self, n: usize) -> Option<Result<Batch>> {
         let next = match &mut self.0 {
-            State::Running(running) => running.next(),
+            State::Running(running) => running.pass_over(n).and_then(|passed| match passed {
+                Ok(()) => running.next(),
+                Err(error) => Some(Err(error)),
+            }),
             State::Over => return None,
             State::Refused(_) => match std::mem::replace(&mut self.0, State::Over) {
                 State::Refused(error) => return Some(Err(error)),

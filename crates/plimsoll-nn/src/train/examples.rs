@@ -1,6 +1,6 @@
 //! Where a run's batches come from.
 
-use plimsoll_data::Dataset;
+use plimsoll_data::{Batches, Dataset};
 use plimsoll_tensor::{Error, Result, Tensor};
 
 /// One batch: inputs and what the model should say to them, example by example along the first axis.
@@ -51,6 +51,12 @@ pub trait Examples {
     /// The batches of an epoch, if that is known.
     fn n_batches(&self) -> Option<u64>;
 
+    /// How many batches at the beginning of every epoch are sure to have one shape. A plan, which knows shapes alone, need
+    /// not go through all of them; those after them, and whatever nobody is sure of, it does.
+    fn n_alike(&self) -> u64 {
+        0
+    }
+
     /// What inputs and labels are called in the data, for errors.
     fn names(&self) -> [String; 2] {
         ["inputs", "labels"].map(str::to_owned)
@@ -65,6 +71,12 @@ impl Examples for Vec<Pair> {
 
     fn n_batches(&self) -> Option<u64> {
         Some(self.len() as u64)
+    }
+
+    fn n_alike(&self) -> u64 {
+        let kind = |pair: &Pair| [&pair.inputs, &pair.labels].map(|tensor| (*tensor.shape(), tensor.dtype()));
+        let first = self.first().map(kind);
+        self.iter().take_while(|pair| Some(kind(pair)) == first).count() as u64
     }
 }
 
@@ -82,15 +94,15 @@ impl Examples for Dataset {
                 ),
             ));
         }
-        let batches = self.iterate_from(epoch, batch);
-        Ok(Box::new(batches.map(|batch| {
-            let [inputs, labels] = batch?.tensors()?;
-            Ok(Pair { inputs, labels })
-        })))
+        Ok(Box::new(Pairs(self.iterate_from(epoch, batch))))
     }
 
     fn n_batches(&self) -> Option<u64> {
         self.len().map(|n| n as u64)
+    }
+
+    fn n_alike(&self) -> u64 {
+        Dataset::n_alike(self)
     }
 
     fn names(&self) -> [String; 2] {
@@ -98,5 +110,24 @@ impl Examples for Dataset {
             [inputs, labels] => [inputs.name().to_owned(), labels.name().to_owned()],
             _ => ["inputs", "labels"].map(str::to_owned),
         }
+    }
+}
+
+/// Batches of two fields as pairs.
+struct Pairs(Batches);
+
+impl Iterator for Pairs {
+    type Item = Result<Pair>;
+
+    fn next(&mut self) -> Option<Result<Pair>> {
+        self.nth(0)
+    }
+
+    /// Batches that are passed over are not brought to the device.
+    fn nth(&mut self, n: usize) -> Option<Result<Pair>> {
+        self.0.nth(n).map(|batch| {
+            let [inputs, labels] = batch?.tensors()?;
+            Ok(Pair { inputs, labels })
+        })
     }
 }

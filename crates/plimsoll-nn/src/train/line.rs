@@ -11,14 +11,15 @@ use std::sync::Arc;
 
 use plimsoll_plan::{Family, Played, plan_offsets};
 use plimsoll_tensor::{
-    Course, DType, Decisions, Device, Error, ErrorKind, Generator, Result, Shape, Stats, Step, with_shadows,
+    Course, DType, Decisions, Device, Error, ErrorKind, Generator, OffsetPlan, Planned, Result, Shape, Stats,
+    Step, with_shadows,
 };
 
 use super::examples::Pair;
 use super::step::Stepper;
 
-/// How many signatures a run remembers plans for.
-const MOST_SIGNATURES: usize = 64;
+/// The most bytes of the heap for what is known of steps, roughly; what was not asked for longest goes first.
+const MOST_BYTES: usize = 8 << 20;
 
 /// What is known of the steps of a run.
 #[derive(Default)]
@@ -40,10 +41,10 @@ struct Signature {
 enum Known {
     /// It reads values, so it cannot be rehearsed without them: the guard keeps it under the limit.
     Unforeseen,
-    /// What it takes when everything is kept.
-    Natural(Played),
-    /// What it can be made to take.
-    Planned(Family),
+    /// What it takes when everything is kept, and where its blocks lie then.
+    Natural(Played, OffsetPlan),
+    /// What it can be made to take, and the way that was taken last: its number and where its blocks lie.
+    Planned(Family, Option<(usize, OffsetPlan)>),
 }
 
 impl Stepper {
@@ -63,28 +64,43 @@ impl Stepper {
         let known = match self.line.take(&signature) {
             Some(known) => known,
             None => match self.placed(&device, pair, None) {
-                Ok(natural) => Known::Natural(natural),
+                Ok((natural, offsets)) => Known::Natural(natural, offsets),
                 Err(error) if matches!(error.kind(), ErrorKind::Ghost { .. }) => Known::Unforeseen,
                 Err(error) => return Err(error),
             },
         };
-        let known = match known {
-            Known::Natural(played) if played.committed > limit.get() => {
-                Known::Planned(self.family(&device, pair)?)
+        let mut known = match known {
+            Known::Natural(played, _) if played.committed > limit.get() => {
+                Known::Planned(self.family(&device, pair)?, None)
             }
             known => known,
         };
-        let course = match known.within(limit.get()) {
-            Some(course) => Ok(course),
-            None => Err(self.refusal(&device, pair, limit.get(), &known)?),
-        };
+        let course = self.within(&device, pair, limit.get(), &mut known);
         self.line.put(signature, known);
         course
     }
 
+    /// The course that commits no more than `limit` bytes.
+    fn within(&mut self, device: &Device, pair: &Pair, limit: u64, known: &mut Known) -> Result<Course> {
+        let (family, taken) = match known {
+            Known::Unforeseen => return Ok(Course::default()),
+            Known::Natural(_, offsets) => {
+                return Ok(Course { decisions: None, offsets: Some(offsets.clone()) });
+            }
+            Known::Planned(family, taken) => (family, taken),
+        };
+        let Some(way) = family.within(limit) else { return Err(self.refusal(device, pair, limit, family)?) };
+        let decisions = family.members()[way].decisions.clone();
+        let offsets = match taken {
+            Some((last, offsets)) if *last == way => offsets.clone(),
+            _ => self.placed(device, pair, decisions.as_ref())?.1,
+        };
+        *taken = Some((way, offsets.clone()));
+        Ok(Course { decisions, offsets: Some(offsets) })
+    }
+
     /// The error of a limit under which no way to make a step fits, with who holds what in the leanest one.
-    fn refusal(&mut self, device: &Device, pair: &Pair, limit: u64, known: &Known) -> Result<Error> {
-        let Known::Planned(family) = known else { unreachable!("what has no family is not refused") };
+    fn refusal(&mut self, device: &Device, pair: &Pair, limit: u64, family: &Family) -> Result<Error> {
         let decisions = family.members().first().and_then(|member| member.decisions.clone());
         let course = Course { decisions, offsets: None };
         let stats =
@@ -95,7 +111,7 @@ impl Stepper {
 
     /// The ways in which a step with this batch can be made.
     pub fn family(&mut self, device: &Device, pair: &Pair) -> Result<Family> {
-        let natural = self.placed(device, pair, None)?;
+        let natural = self.placed(device, pair, None)?.0;
         let observe = |stepper: &mut Stepper, ghost: &Device, pair: &Pair| {
             Ok(Step::observed(ghost, || stepper.step_inside(ghost, pair))?.1)
         };
@@ -103,12 +119,17 @@ impl Stepper {
         Family::new(&trace, natural, |decisions| match self.placed(device, pair, Some(decisions)) {
             // What is moved elsewhere may leave holes there, too small for what comes next.
             Err(error) if decisions.offloaded_bytes > 0 && is_full(&error) => Ok(None),
-            placed => placed.map(Some),
+            placed => placed.map(|(played, _)| Some(played)),
         })
     }
 
     /// Plans where the blocks of a step lie, and what it takes then.
-    fn placed(&mut self, device: &Device, pair: &Pair, decisions: Option<&Arc<Decisions>>) -> Result<Played> {
+    fn placed(
+        &mut self,
+        device: &Device,
+        pair: &Pair,
+        decisions: Option<&Arc<Decisions>>,
+    ) -> Result<(Played, OffsetPlan)> {
         let course = Course { decisions: decisions.cloned(), offsets: None };
         let traced = |stepper: &mut Stepper, ghost: &Device, pair: &Pair| {
             ghost.pool().start_trace();
@@ -117,10 +138,10 @@ impl Stepper {
             stepped.map(|()| plan_offsets(&trace).plan)
         };
         let offsets = self.rehearse(device, pair, traced)?.0;
-        let course = Course { offsets: Some(offsets), ..course };
+        let course = Course { offsets: Some(offsets.clone()), ..course };
         let stats =
             self.rehearse(device, pair, |stepper, ghost, pair| stepper.step_on(ghost, &course, pair))?.1;
-        Ok(Played { peak: stats.peak_in_use, committed: stats.peak_committed, offsets: course.offsets })
+        Ok((Played { peak: stats.peak_in_use, committed: stats.peak_committed }, offsets))
     }
 
     /// Makes a step on a ghost of the device as it is, with no limit; nothing real changes. Returns what the ghost's pool
@@ -156,15 +177,15 @@ fn is_full(error: &Error) -> bool {
 }
 
 impl Known {
-    /// The course that commits no more than `limit` bytes, if there is one.
-    fn within(&self, limit: u64) -> Option<Course> {
+    /// The bytes of the heap that it takes, roughly.
+    fn heap_bytes(&self) -> usize {
+        let of = |offsets: &OffsetPlan| offsets.entries().len() * 2 * size_of::<Planned>();
         match self {
-            Known::Unforeseen => Some(Course::default()),
-            Known::Natural(natural) => Some(Course { decisions: None, offsets: natural.offsets.clone() }),
-            Known::Planned(family) => family.within(limit).map(|member| Course {
-                decisions: member.decisions.clone(),
-                offsets: member.played.offsets.clone(),
-            }),
+            Known::Unforeseen => 0,
+            Known::Natural(_, offsets) => of(offsets),
+            Known::Planned(family, taken) => {
+                family.heap_bytes() + taken.as_ref().map_or(0, |(_, offsets)| of(offsets))
+            }
         }
     }
 }
@@ -176,9 +197,10 @@ impl Line {
     }
 
     fn put(&mut self, signature: Signature, known: Known) {
-        if self.known.len() == MOST_SIGNATURES {
-            self.known.remove(0);
-        }
         self.known.push((signature, known));
+        let mut bytes: usize = self.known.iter().map(|(_, known)| known.heap_bytes()).sum();
+        while bytes > MOST_BYTES && self.known.len() > 1 {
+            bytes -= self.known.remove(0).1.heap_bytes();
+        }
     }
 }

@@ -39,25 +39,29 @@ mod finite;
 mod line;
 mod pending;
 mod predict;
+mod rehearsal;
 mod step;
 
 use std::path::Path;
 use std::time::Instant;
 
 use plimsoll_plan::Family;
-use plimsoll_tensor::{Error, Generator, Later, Result, at_callers_line};
+use plimsoll_tensor::{Device, Error, Generator, Later, Result, at_callers_line};
 
 use crate::checkpoint::{self, Change, NameMap, RunState};
 use crate::losses::Loss;
 use crate::metrics::Metric;
 use crate::model::{Mode, Model};
 use crate::optimizers::{LossScale, Optimizer};
+use crate::plan::STEP;
 use callback::Wanted;
 pub use callback::{Callback, Requests};
 pub use event::{EpochEvent, Evaluation, History, MemoryUse, StepEvent};
 pub use examples::{Epoch, Examples, Pair};
 use line::Line;
 use pending::{Numbers, Pending};
+use rehearsal::Rounds;
+pub(crate) use rehearsal::rehearse;
 use step::{Stepper, in_batch};
 
 /// When a run is complete. Both count from its very beginning, resumed or not.
@@ -74,6 +78,22 @@ impl Until {
         match self {
             Until::Epochs(n) => state.epoch >= n,
             Until::Steps(n) => state.step >= n,
+        }
+    }
+
+    /// The steps that the present epoch can have before the run is complete.
+    fn steps_left(self, state: &RunState) -> u64 {
+        match self {
+            Until::Epochs(_) => u64::MAX,
+            Until::Steps(n) => n.saturating_sub(state.step),
+        }
+    }
+
+    /// The whole epochs, of so many batches, that are left.
+    fn epochs_left(self, state: &RunState, n_batches: u64) -> u64 {
+        match self {
+            Until::Epochs(n) => n.saturating_sub(state.epoch),
+            Until::Steps(n) => n.saturating_sub(state.step).checked_div(n_batches).unwrap_or(0),
         }
     }
 }
@@ -183,7 +203,19 @@ impl Trainer {
     pub fn save(&mut self, folder: impl AsRef<Path>) -> Result<()> {
         let _line = at_callers_line();
         self.prepare()?;
-        checkpoint::save(folder, self.model(), &self.stepper.optimizer.variables(), &self.state())
+        self.device().pool().mark("save", 0);
+        // Files are written straight from where the values are, so there is nothing to rehearse.
+        match rehearsal::is_on() {
+            true => Ok(()),
+            false => {
+                checkpoint::save(folder, self.model(), &self.stepper.optimizer.variables(), &self.state())
+            }
+        }
+    }
+
+    /// The device of the model.
+    fn device(&self) -> Device {
+        self.stepper.variables.first().map_or_else(Device::current, |variable| variable.device())
     }
 
     /// Takes up a run that was saved in a folder: model, optimizer, generator, callbacks, and the place in the data.
@@ -236,7 +268,9 @@ impl Trainer {
             generator.make_current();
         }
         let mut history = History { steps: self.state.step, ..History::default() };
+        let mut epochs = Rounds::begin();
         while history.stopped.is_none() && !until.is_reached(&self.state) {
+            self.pass_over_epochs(&mut epochs, data, until);
             self.epoch(data, until, &mut history)?;
         }
         let wanted = self.tell(|callback, run| callback.on_end(&history, run))?;
@@ -244,9 +278,23 @@ impl Trainer {
         Ok(history)
     }
 
+    /// Leaves out epochs that repeat what a rehearsal has been through: those of data of which at most the last batch is of
+    /// another shape, which it then is in every epoch.
+    fn pass_over_epochs(&mut self, epochs: &mut Rounds, data: &dyn Examples, until: Until) {
+        let Some(n_batches) = data.n_batches().filter(|&n| n <= data.n_alike().saturating_add(1)) else {
+            return;
+        };
+        if self.state.batch == 0 {
+            let n_passed = epochs.pass_over(until.epochs_left(&self.state, n_batches));
+            self.state.epoch += n_passed;
+            self.state.step += n_passed * n_batches;
+        }
+    }
+
     /// Goes through an epoch, from where the run is in it, to its end or the run's.
     fn epoch(&mut self, data: &dyn Examples, until: Until, history: &mut History) -> Result<()> {
         let mut batches = data.epoch(self.state.epoch, self.state.batch)?;
+        let (mut steps, n_alike) = (Rounds::begin(), data.n_alike());
         loop {
             if history.stopped.is_some() || until.is_reached(&self.state) {
                 self.tell_of_step(data, history)?;
@@ -256,8 +304,12 @@ impl Trainer {
                     false => return Ok(()),
                 }
             }
+            let alike = n_alike.saturating_sub(self.state.batch).min(until.steps_left(&self.state));
+            let n_passed = steps.pass_over(alike);
+            (self.state.batch, self.state.step) = (self.state.batch + n_passed, self.state.step + n_passed);
             let started = Instant::now();
-            let Some(pair) = batches.next() else { break };
+            let Some(pair) = batches.nth(n_passed as usize) else { break };
+            self.device().pool().mark(STEP, self.state.step + 1);
             let issued = self.issue(&pair?, data, started);
             // The device is busy with this step; what it was given before is looked at meanwhile.
             self.tell_of_step(data, history)?;
@@ -393,8 +445,13 @@ impl Trainer {
     pub fn evaluate(&mut self, data: &dyn Examples) -> Result<Evaluation> {
         let _line = at_callers_line();
         self.metrics.iter_mut().for_each(|metric| metric.reset());
+        self.device().pool().mark("evaluate", 0);
         let (mut loss_sum, mut n_examples, mut before) = (0.0, 0, None);
-        for pair in data.epoch(0, 0)? {
+        let (mut batches, mut rounds, mut n_alike) = (data.epoch(0, 0)?, Rounds::begin(), data.n_alike());
+        loop {
+            let n_passed = rounds.pass_over(n_alike);
+            let Some(pair) = batches.nth(n_passed as usize) else { break };
+            n_alike = n_alike.saturating_sub(n_passed + 1);
             let pair = pair?;
             let n = pair.n_examples()?;
             let _on = pair.inputs.device().enter();
@@ -407,6 +464,7 @@ impl Trainer {
             }
             self.metrics.iter_mut().try_for_each(|metric| metric.update(&pair.labels, &predictions))?;
         }
+        drop(batches);
         if let Some((loss, n)) = before {
             loss_sum += first(loss)? * n as f64;
         }

@@ -52,6 +52,7 @@ impl Stepper {
                 bad_loss = Some(loss);
                 return Err(Error::argument("fit", format!("the loss is {loss}")));
             }
+            device.pool().mark("update", 0);
             self.optimizer.apply_gradients(gradients, &self.variables)?;
             Ok(loss)
         });
@@ -77,6 +78,7 @@ impl Stepper {
     /// The inside of a step on a GPU: the loss, which decides about the update.
     fn judged(&mut self, pair: &Pair) -> Result<Tensor> {
         let (loss, gradients) = self.gradients(pair, pair.n_examples()?)?;
+        loss.device().pool().mark("update", 0);
         let verdict = self.optimizer.verdict(&loss)?;
         Step::guard(&verdict)?;
         self.optimizer.apply_guarded(&gradients, &self.variables, &verdict)?;
@@ -126,6 +128,8 @@ impl Stepper {
     }
 
     fn gradients_of_part(&mut self, pair: &Pair, share: Option<f64>) -> Result<(Tensor, Vec<Tensor>)> {
+        let device = pair.inputs.device();
+        device.pool().mark("forward", 0);
         let tape = GradientTape::new();
         let (loss, scaled) = tape.record(|| {
             let prediction = self.model.prediction(&pair.inputs, Mode::Train)?;
@@ -134,6 +138,7 @@ impl Stepper {
             let scaled = self.optimizer.scale_loss(&loss)?;
             Ok((loss.stop_gradient(), scaled))
         })?;
+        device.pool().mark("backward", 0);
         let gradients = tape.variable_gradients(&scaled, &self.variables)?;
         if self.check_gradients
             && !loss.device().is_ghost()

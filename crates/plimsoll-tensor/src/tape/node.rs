@@ -22,6 +22,8 @@ pub(crate) struct Node {
     pub seq: usize,
     /// The op; none for a watched source.
     pub op: Option<OpRef>,
+    /// The layer that recorded it, to which the bytes of its gradients belong, too; empty outside all layers.
+    pub scope: &'static str,
     /// For each input, the node that made it, if the tape watches it.
     pub parents: SmallVec<[Option<NodeRef>; 2]>,
     /// What backward reads, and the slots that hold it.

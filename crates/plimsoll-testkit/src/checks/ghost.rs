@@ -42,7 +42,7 @@ fn traced(case: &Case<'_>, device: &Device, watched: &[usize]) -> Result<Vec<Tra
     device.pool().start_trace();
     let results = case.tensors().and_then(|inputs| case.differentiate(&inputs, watched));
     let done = results.map(drop);
-    let trace = device.pool().take_trace();
+    let trace = device.pool().take_trace().into_iter().filter(TraceEvent::is_request).collect();
     done.map(|()| trace)
 }
 

@@ -1,0 +1,157 @@
+//! `plimsoll plan`: what a run will need, without its arithmetic and without its device.
+
+use std::fmt::Write;
+
+use plimsoll::nn::plan::{Plan, RunError, largest, least_limit, plan, predict};
+
+use super::{batch, find};
+use crate::event::{Event, Holder, PeakAt, PlanEvent};
+use crate::failure::{Exit, Failure};
+use crate::foresight::{rehearsal, with_least_limit};
+use crate::options::{PlanOptions, TrainOptions};
+use crate::progress::scaled;
+use crate::recipe::Recipe;
+use crate::target::Target;
+use crate::terminal::Style;
+
+/// How many holders the JSON line lists.
+const N_HOLDERS: usize = 20;
+
+/// Plans a recipe.
+///
+/// # Errors
+/// Bad options, files that cannot be used, a limit under which no batch fits.
+pub fn run(recipes: &[Recipe], options: &PlanOptions) -> Result<(), Failure> {
+    let recipe = find(recipes, &options.recipe)?;
+    let target = Target::of(options)?;
+    let mut training = options.training();
+    let mut found = None;
+    if options.max_batch {
+        let largest = largest_batch(recipe, &training, &target)?;
+        training = with_batch(&training, largest.batch);
+        found = Some(largest);
+    }
+    let planned = plan(&target.device, || rehearsal(recipe, &training))?;
+    let least = least_limit(&target.device, || rehearsal(recipe, &training))?;
+    let style = Style::of(options.run.json);
+    let batch = batch(recipe, &training.run)?;
+    if style == Style::Text {
+        let mut text = headline(recipe, &target, batch, found.as_ref());
+        let _always = write!(text, "{planned}");
+        let _always = writeln!(text, "\nleast limit  {}, or --limit {}MiB", scaled(least), least >> 20);
+        text.push_str(&table(recipe, &training, &target, batch)?);
+        style.say(text.trim_end())?;
+    }
+    style.emit(&Event::Plan(Box::new(event(recipe, &target, batch, &planned, least))))
+}
+
+/// These options with another batch.
+fn with_batch(training: &TrainOptions, batch: usize) -> TrainOptions {
+    let mut training = training.clone();
+    training.run.batch = batch.try_into().ok();
+    training
+}
+
+/// The largest batch, and whether there are no more examples than that.
+struct Largest {
+    batch: usize,
+    is_all: bool,
+}
+
+/// The largest batch that fits the limit: it does, and one more does not, by plans alone.
+fn largest_batch(recipe: &Recipe, training: &TrainOptions, target: &Target) -> Result<Largest, Failure> {
+    if target.limit.bytes.is_none() {
+        return Err(Failure::options("--max-batch: without a limit any batch fits; set one with --limit"));
+    }
+    // A batch has at least as many examples as parts.
+    let least = training.run.accumulate.get();
+    let most = n_examples(recipe, training, target)?.unwrap_or(usize::MAX).max(least);
+    let guess = recipe.default_batch().saturating_sub(least) + 1;
+    let mut refused = None;
+    let found = largest(most - least + 1, guess, |n| {
+        let training = with_batch(training, least + n - 1);
+        match predict(&target.device, || rehearsal(recipe, &training)) {
+            Ok(_) => Ok(true),
+            Err(failure) if failure.is_over_limit() => {
+                refused = Some(failure);
+                Ok(false)
+            }
+            Err(failure) => Err(failure),
+        }
+    })?;
+    match (found, refused) {
+        (0, refused) => {
+            let message = format!("no batch fits the limit, not even one of {least}");
+            let refused = refused.unwrap_or(Failure { exit: Exit::Limit, message });
+            Err(with_least_limit(refused, recipe, &with_batch(training, least), &target.device))
+        }
+        (found, _) => Ok(Largest { batch: least + found - 1, is_all: found == most - least + 1 }),
+    }
+}
+
+/// How many examples there are to train on; nothing if there are as many as a batch asks for.
+fn n_examples(recipe: &Recipe, training: &TrainOptions, target: &Target) -> Result<Option<usize>, Failure> {
+    let ghost = target.device.ghost();
+    ghost.set_limit(None)?;
+    let _on = ghost.enter();
+    let data = recipe.examples(training.data.as_ref(), 1)?;
+    Ok(data.train.len().filter(|_| data.source != "random"))
+}
+
+fn headline(recipe: &Recipe, target: &Target, batch: usize, found: Option<&Largest>) -> String {
+    let largest = match found {
+        Some(Largest { is_all: true, .. }) => ", all examples that there are",
+        Some(_) => ", the largest that fits",
+        None => "",
+    };
+    let Target { name, profile, .. } = target;
+    format!("{} on {name} ({profile}), batch {batch}{largest}\n", recipe.name())
+}
+
+/// What other batches need.
+fn table(recipe: &Recipe, training: &TrainOptions, target: &Target, batch: usize) -> Result<String, Failure> {
+    let parts = training.run.accumulate.get();
+    let mut batches: Vec<usize> =
+        [batch / 4, batch / 2, batch, batch.saturating_mul(2), batch.saturating_mul(4)].into();
+    batches.retain(|&other| other >= parts.max(1));
+    batches.dedup();
+    let mut text = format!("\n{:>8}  {:>14}  {:>14}  {:>12}\n", "batch", "in use", "taken", "ms per step");
+    for other in batches {
+        let training = with_batch(training, other);
+        let planned = plan(&target.device, || rehearsal(recipe, &training))?;
+        let (peak, taken) = (scaled(planned.peak_bytes), scaled(planned.committed_bytes));
+        let ms = planned.step_nanoseconds as f64 / 1e6;
+        let fits = if planned.fits() { "" } else { "  does not fit" };
+        // Writing into a string cannot fail.
+        let _always = writeln!(text, "{other:>8}  {peak:>14}  {taken:>14}  {ms:>12.2}{fits}");
+    }
+    Ok(text)
+}
+
+fn event(recipe: &Recipe, target: &Target, batch: usize, planned: &Plan, least: u64) -> PlanEvent {
+    let at = planned.peak_at;
+    let holder = |holder: &plimsoll_memory::Holder| {
+        let site = holder.site;
+        let line =
+            if site.file().is_empty() { String::new() } else { format!("{}:{}", site.file(), site.line()) };
+        Holder { owner: holder.owner.name(), layer: site.scope(), op: site.op(), line, bytes: holder.bytes }
+    };
+    PlanEvent {
+        recipe: recipe.name().to_owned(),
+        device: target.name.clone(),
+        device_profile: target.profile.clone(),
+        batch,
+        limit_bytes: target.limit.bytes,
+        limit_from: target.limit.from,
+        fits: planned.fits(),
+        peak_bytes: planned.peak_bytes,
+        committed_bytes: planned.committed_bytes,
+        least_limit_bytes: least,
+        owners: planned.owners.iter().collect(),
+        peak_at: PeakAt { step: at.step, phase: at.phase, layer: at.layer, op: at.op },
+        holders: planned.holders.iter().take(N_HOLDERS).map(holder).collect(),
+        predicted_step_ms: planned.step_nanoseconds as f64 / 1e6,
+        recomputed_flops: None,
+        offloaded_bytes: None,
+    }
+}

@@ -1,0 +1,99 @@
+//! The device that a plan is for: the ghost of this machine's CPU, of one of its GPUs, or of a GPU that is not there.
+//!
+//! No device is opened: a GPU of this machine is asked for its model, which takes none of its memory.
+
+use std::path::Path;
+
+use plimsoll::{Device, set_seed};
+use plimsoll_cpu::threads;
+use plimsoll_cuda::{Profile, profile_of};
+
+use crate::failure::Failure;
+use crate::machine;
+use crate::options::PlanOptions;
+use crate::session::{checked, host_limit};
+use crate::size::Limit;
+
+/// What a plan is for.
+pub struct Target {
+    /// A ghost, under the limit.
+    pub device: Device,
+    /// The name of the device that it stands for.
+    pub name: String,
+    /// The model of that device.
+    pub profile: String,
+    /// The limit, and who set it.
+    pub limit: Limit,
+}
+
+impl Target {
+    /// The device that the options name.
+    ///
+    /// # Errors
+    /// A device or a model that nobody knows; a limit that leaves room for nothing.
+    pub fn of(options: &PlanOptions) -> Result<Target, Failure> {
+        let run = &options.run;
+        threads::set_threads(run.threads.map_or(0, |n| n.get()));
+        set_seed(run.seed);
+        let number = match run.device.as_deref().map(Device::gpu_number).transpose() {
+            Ok(number) => number,
+            Err(error) => return Err(Failure::options(format!("--device: {error}"))),
+        };
+        let target = match (options.planned_device.as_deref(), number) {
+            (Some(model), Some(None)) => {
+                return Err(Failure::options(format!(
+                    "--as {model}: it is a model of GPU, and --device is cpu; write --device cuda:0, or leave it out"
+                )));
+            }
+            (Some(model), number) => Target::gpu(number.flatten().unwrap_or(0), described(model)?, options)?,
+            (None, Some(None)) => Target::cpu(options)?,
+            (None, Some(Some(number))) => {
+                let profile = profile_of(number).map_err(|error| {
+                    Failure::options(format!(
+                        "--device cuda:{number}: {error}; name a model with --as to plan for it"
+                    ))
+                })?;
+                Target::gpu(number, profile, options)?
+            }
+            // As `train` does: the first GPU where there is one, else the CPU.
+            (None, None) => match profile_of(0) {
+                Ok(profile) => Target::gpu(0, profile, options)?,
+                Err(_) => Target::cpu(options)?,
+            },
+        };
+        target.device.set_limit(target.limit.bytes.map(Into::into))?;
+        Ok(target)
+    }
+
+    fn cpu(options: &PlanOptions) -> Result<Target, Failure> {
+        let limit = host_limit(&[options.run.limit, options.run.host_limit])?;
+        let profile = machine::processor().unwrap_or_else(|| "unknown processor".to_owned());
+        Ok(Target { device: Device::ghost_cpu(), name: "cpu".to_owned(), profile, limit })
+    }
+
+    fn gpu(number: usize, profile: Profile, options: &PlanOptions) -> Result<Target, Failure> {
+        // What is free on a GPU that nobody opens is what is left when the driver has taken its part.
+        let free = profile.memory_bytes - profile.outside_bytes;
+        let limit = checked(Limit::resolve(options.run.limit, profile.memory_bytes, free))?;
+        let (name, model) = (format!("cuda:{number}"), profile.name.clone());
+        Ok(Target { device: Device::ghost_cuda(profile), name, profile: model, limit })
+    }
+}
+
+/// The model of a short name, or of a file.
+fn described(model: &str) -> Result<Profile, Failure> {
+    if let Some(profile) = Profile::named(model) {
+        return Ok(profile);
+    }
+    let path = Path::new(model);
+    match path.is_file() {
+        true => Profile::read(path).map_err(|error| Failure::file(format!("--as {error}"))),
+        false => {
+            let known: Vec<&str> = Profile::names().collect();
+            Err(Failure::options(format!(
+                "--as {model}: there is neither such a model nor such a file; the models are {}",
+                known.join(", ")
+            )))
+        }
+    }
+}

@@ -1,0 +1,196 @@
+//! Plans: what a run will need, found by making it on ghosts.
+//!
+//! A run is a function that trains: it makes its model, data and optimizer and calls [`Trainer::fit`](crate::Trainer::fit).
+//! [`plan`] calls it on a ghost of a device, where nothing is computed and every request is answered as the device would; so
+//! peak and committed bytes are those of the real run, to the byte, and its parts say who holds them. The function is called
+//! several times and must do the same each time; what it prints or writes itself, it does each time, but checkpoints
+//! are not written. A ghost has no values: a run that decides by them cannot be planned.
+//!
+//! ```
+//! use plimsoll_data::Dataset;
+//! use plimsoll_nn::layers::Dense;
+//! use plimsoll_nn::losses::MeanSquaredError;
+//! use plimsoll_nn::optimizers::{Adam, Method};
+//! use plimsoll_nn::plan::plan;
+//! use plimsoll_nn::train::{Trainer, Until};
+//! use plimsoll_nn::Layer;
+//! use plimsoll_tensor::{Device, Result, Tensor};
+//!
+//! fn run() -> Result<()> {
+//!     let (inputs, labels) = (Tensor::randn([1000, 64])?, Tensor::randn([1000, 1])?);
+//!     let data = Dataset::from_tensor_slices((inputs, labels))?.batch(32)?;
+//!     let mut trainer = Trainer::new(Dense::new(1).build([64])?, Adam::new(0.01).build(), MeanSquaredError);
+//!     trainer.fit(&data, Until::Epochs(3))?;
+//!     Ok(())
+//! }
+//!
+//! let device = Device::separate_cpu();
+//! let planned = plan(&device, run)?;
+//! let _on = device.enter();
+//! run()?;
+//! assert_eq!(planned.peak_bytes, device.stats().peak_in_use);
+//! assert_eq!(planned.committed_bytes, device.stats().peak_committed);
+//! println!("{planned}");
+//! # Ok::<(), plimsoll_tensor::Error>(())
+//! ```
+
+mod largest;
+mod show;
+mod study;
+
+use std::fmt;
+
+use plimsoll_memory::{GRANULE, Holder, Rows};
+use plimsoll_tensor::{Bytes, Device, Error, Generator};
+
+pub use largest::largest;
+pub use study::{Moment, PeakAt};
+pub(crate) use study::{STEP, Study};
+
+use crate::train::rehearse;
+
+/// What a run will need.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// The most bytes in use at a time.
+    pub peak_bytes: u64,
+    /// The most bytes that the pool takes from the device.
+    pub committed_bytes: u64,
+    /// The limit on these.
+    pub limit: Option<u64>,
+    /// Why the limit cannot be kept, if it cannot; the figures are then those of a run without one.
+    pub refusal: Option<String>,
+    /// Who owns the bytes at the peak; the rows add up to it.
+    pub owners: Rows,
+    /// The bytes at the peak by the layer that made them, largest first; together they are the peak.
+    pub layers: Vec<(&'static str, u64)>,
+    /// When the peak is reached first.
+    pub peak_at: PeakAt,
+    /// Who holds the bytes at the peak by owner, layer, op and line, largest first; together they are the peak.
+    pub holders: Vec<Holder>,
+    /// The step that needs most, op by op.
+    pub timeline: Vec<Moment>,
+    /// How long the longest step takes, by formula.
+    pub step_nanoseconds: u64,
+}
+
+impl Plan {
+    /// Whether the run stays within its limit.
+    pub fn fits(&self) -> bool {
+        self.refusal.is_none()
+    }
+}
+
+/// The peaks of a run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Peaks {
+    /// The most bytes in use at a time.
+    pub in_use: u64,
+    /// The most bytes committed at a time.
+    pub committed: u64,
+}
+
+/// An error of a run, of which a plan must know one thing.
+pub trait RunError: From<Error> + fmt::Display {
+    /// Whether the run could not be kept within the device's memory.
+    fn is_over_limit(&self) -> bool;
+}
+
+impl RunError for Error {
+    fn is_over_limit(&self) -> bool {
+        self.is_out_of_memory()
+    }
+}
+
+/// Plans a run on a device as it is, under its limit. Nothing of the device is touched, and the random generator is as
+/// before.
+///
+/// # Errors
+/// Those of the run, but for a limit that cannot be kept, which the plan tells.
+pub fn plan<E: RunError>(device: &Device, mut run: impl FnMut() -> Result<(), E>) -> Result<Plan, E> {
+    let limit = device.pool().limit();
+    match studied(device, limit, &mut run) {
+        Err(error) if error.is_over_limit() && limit.is_some() => {
+            let natural = studied(device, None, &mut run)?;
+            Ok(Plan { limit: limit.map(Bytes::get), refusal: Some(error.to_string()), ..natural })
+        }
+        other => other,
+    }
+}
+
+/// The peaks of a run on a device as it is, under its limit: what [`plan`] says, without the reasons.
+///
+/// # Errors
+/// Those of the run, a limit that cannot be kept among them.
+pub fn predict<E: RunError>(device: &Device, run: impl FnOnce() -> Result<(), E>) -> Result<Peaks, E> {
+    Ok(rehearsed(device, device.pool().limit(), None, run)?.0)
+}
+
+/// The least limit under which a run works on a device as it is, in whole granules: with one granule less it is refused.
+///
+/// # Errors
+/// Those of the run without a limit.
+pub fn least_limit<E: RunError>(device: &Device, mut run: impl FnMut() -> Result<(), E>) -> Result<u64, E> {
+    let granule = device.profile().map_or(GRANULE, |profile| profile.granule);
+    let (natural, _) = rehearsed(device, None, None, &mut run)?;
+    // A run that commits so much never meets that limit, and nothing runs without memory.
+    let (mut works, mut fails) = (natural.committed.div_ceil(granule), 0);
+    while works > fails + 1 {
+        let between = fails + (works - fails) / 2;
+        match rehearsed(device, Some(Bytes::new(between * granule)), None, &mut run) {
+            Ok(_) => works = between,
+            Err(error) if error.is_over_limit() => fails = between,
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(works * granule)
+}
+
+/// A run under a limit, with everything that there is to say about it.
+fn studied<E: RunError>(
+    device: &Device,
+    limit: Option<Bytes>,
+    run: impl FnOnce() -> Result<(), E>,
+) -> Result<Plan, E> {
+    let study = Study::new(&device.snapshot());
+    let (peaks, rehearsed) = rehearsed(device, limit, Some(study), run)?;
+    let Rehearsed { owners, study } = rehearsed;
+    let study = study.unwrap_or_default();
+    Ok(Plan {
+        peak_bytes: peaks.in_use,
+        committed_bytes: peaks.committed,
+        limit: limit.map(Bytes::get),
+        refusal: None,
+        owners,
+        layers: study.layers(),
+        peak_at: study.peak_at(),
+        holders: study.holders(),
+        step_nanoseconds: study.step_nanoseconds(),
+        timeline: study.into_timeline(),
+    })
+}
+
+/// What is left of a rehearsal besides its peaks.
+struct Rehearsed {
+    owners: Rows,
+    study: Option<Study>,
+}
+
+/// Makes a run on a ghost of the device as it is.
+fn rehearsed<E: RunError>(
+    device: &Device,
+    limit: Option<Bytes>,
+    study: Option<Study>,
+    run: impl FnOnce() -> Result<(), E>,
+) -> Result<(Peaks, Rehearsed), E> {
+    let ghost = device.ghost();
+    ghost.set_limit(limit)?;
+    ghost.pool().reset_peaks();
+    let generator = Generator::current();
+    let (result, study) = rehearse(&ghost, study, run);
+    generator.make_current();
+    result?;
+    let stats = ghost.stats();
+    let peaks = Peaks { in_use: stats.peak_in_use, committed: stats.peak_committed };
+    Ok((peaks, Rehearsed { owners: stats.peak_rows, study }))
+}

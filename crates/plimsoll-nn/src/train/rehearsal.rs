@@ -1,0 +1,153 @@
+//! Going through a run on ghosts without going through all of it.
+//!
+//! A ghost's pool answers requests as the real one would, so a run on ghosts has the peaks of the real one. It need not be as
+//! long: a pool's answers depend on its state and on nothing else (see `Pool::fingerprint`), and a step asks for the same
+//! blocks whenever its batch has the same shape, because no shape and no workspace depends on a value. So a step that finds
+//! the pool as an earlier one of its kind found it does what that one did, and so do all that follow it: from then on
+//! steps go round in a circle, and whatever a circle can reach has been reached. Whole rounds are passed over; the
+//! steps that are left, the short batch, the evaluation and the saving are gone through again, from the state in which the
+//! real run comes to them. The same holds for the batches of an evaluation, and for epochs.
+//!
+//! To be sure that it is a circle, not only the pool's state must be as before but also the number of requests that led to it;
+//! what else decides about requests, such as what an optimizer or a plan for the limit keeps, is made in the first step of its
+//! kind. Batches are passed over only as far as the data are sure that they are alike. Callbacks are not told of what is
+//! passed over: one that takes memory of the device only at certain steps is not foreseen.
+
+use std::cell::RefCell;
+
+use plimsoll_tensor::Device;
+
+use crate::plan::Study;
+
+thread_local! {
+    /// The rehearsal that is going on.
+    static STAGE: RefCell<Option<Stage>> = const { RefCell::new(None) };
+}
+
+/// A ghost on which a run is rehearsed, and what is noted about it.
+struct Stage {
+    ghost: Device,
+    study: Option<Study>,
+}
+
+/// Calls `run`, which makes a whole run, with `ghost` as the current device and repetitions passed over. With a study, the
+/// pool's trace is taken to it piece by piece.
+pub(crate) fn rehearse<R>(
+    ghost: &Device,
+    study: Option<Study>,
+    run: impl FnOnce() -> R,
+) -> (R, Option<Study>) {
+    /// Ends the rehearsal, also if the run panics, and takes up the one around it.
+    struct Restored(Option<Stage>);
+    impl Drop for Restored {
+        fn drop(&mut self) {
+            STAGE.set(self.0.take());
+        }
+    }
+    let _on = ghost.enter();
+    if study.is_some() {
+        ghost.pool().start_trace();
+    }
+    let before = STAGE.replace(Some(Stage { ghost: ghost.clone(), study }));
+    let restored = Restored(before);
+    let result = run();
+    let stage = STAGE.take();
+    drop(restored);
+    let study = stage.and_then(|stage| stage.study).map(|mut study| {
+        study.take_in(&ghost.pool().take_trace());
+        study
+    });
+    (result, study)
+}
+
+/// Whether the run that goes on is a rehearsal.
+pub(super) fn is_on() -> bool {
+    STAGE.with_borrow(Option::is_some)
+}
+
+/// The rounds of a loop so far, by the states in which they found the pool.
+pub(super) struct Rounds {
+    found: Vec<Found>,
+    /// The requests that had been made when the last round began.
+    n_requests: u64,
+}
+
+/// What a round finds.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Found {
+    fingerprint: u64,
+    /// The requests of the round before.
+    n_requests: u64,
+}
+
+impl Rounds {
+    /// A loop that begins.
+    pub fn begin() -> Rounds {
+        Rounds { found: Vec::new(), n_requests: 0 }
+    }
+
+    /// A round begins, with which `n_left` rounds of one kind are to come: how many of them can be passed over. At least one
+    /// is always left, and none is passed over but in rehearsals.
+    pub fn pass_over(&mut self, n_left: u64) -> u64 {
+        let Some(found) = STAGE.with_borrow_mut(|stage| stage.as_mut().map(|stage| self.look_at(stage)))
+        else {
+            return 0;
+        };
+        let before = self.found.iter().rposition(|earlier| *earlier == found);
+        self.found.push(found);
+        let Some(before) = before else { return 0 };
+        let circle = (self.found.len() - 1 - before) as u64;
+        n_left.saturating_sub(1) / circle * circle
+    }
+
+    fn look_at(&mut self, stage: &mut Stage) -> Found {
+        let pool = stage.ghost.pool();
+        if let Some(study) = &mut stage.study {
+            study.take_in(&pool.take_trace());
+            pool.start_trace();
+        }
+        let n_requests = pool.stats().n_acquired;
+        let before = std::mem::replace(&mut self.n_requests, n_requests);
+        Found { fingerprint: pool.fingerprint(), n_requests: n_requests - before }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use plimsoll_tensor::{Result, Tensor};
+
+    use super::*;
+
+    #[test]
+    fn nothing_is_passed_over_outside_rehearsals() {
+        let mut rounds = Rounds::begin();
+        assert!(!is_on());
+        assert_eq!([rounds.pass_over(9), rounds.pass_over(9), rounds.pass_over(9)], [0; 3]);
+    }
+
+    #[test]
+    fn rounds_that_go_in_a_circle_are_passed_over_in_whole_circles() -> Result<()> {
+        let ghost = Device::ghost_cpu();
+        let (passed, _) = rehearse(&ghost, None, || -> Result<Vec<u64>> {
+            assert!(is_on());
+            let _model = Tensor::zeros([1000])?;
+            let mut rounds = Rounds::begin();
+            let (mut kept, mut passed) = (Vec::new(), Vec::new());
+            for round in 0..8u64 {
+                passed.push(rounds.pass_over(20 - round));
+                // Every other round leaves a block behind, which the next one drops.
+                match round.is_multiple_of(2) {
+                    true => kept.push(Tensor::zeros([100_000])?),
+                    false => kept.clear(),
+                }
+            }
+            Ok(passed)
+        });
+        let passed = passed?;
+        assert!(!is_on());
+        let first = passed.iter().position(|&n| n > 0).expect("it is a circle");
+        // Of the rounds to come, at least one is left, and as many as make the circle whole.
+        assert_eq!(passed[first], (20 - first as u64 - 1) / 2 * 2, "{passed:?}");
+        Ok(())
+    }
+}
