@@ -2,7 +2,7 @@
 //!
 //! Every op of a step leaves a record (op, inputs, variable versions); records outlive values. A tape slot of a journalled
 //! step does not hold its value: it names it here, and the journal holds the value, or has let it go and makes it again
-//! from its records when backward asks. A value that several ops keep is one entry, so it is let go once and made again
+//! from its records when backward asks, or has moved it to the device's depot and brings it back. A value that several ops keep is one entry, so it is let go once and made again
 //! once. Which values go is up to a plan, followed by position for as long as the step's ops are the plan's, and to the
 //! guard for everything that no plan foresaw.
 //!
@@ -11,6 +11,7 @@
 //! input from outside that is gone.
 
 mod again;
+mod away;
 mod course;
 mod guard;
 mod observe;
@@ -20,12 +21,15 @@ mod verify;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 
+use plimsoll_cuda::Copied;
 use plimsoll_memory::{LongList, Site, rounded_size};
 use plimsoll_plan::{Decisions, Trace};
 use smallvec::SmallVec;
 
 use crate::context;
+use crate::depot::Away;
 use crate::device::Device;
+use crate::error::{Error, Result};
 use crate::execute::Arg;
 use crate::op::{Extra, Meta, OpRef, Tensors};
 use crate::shape::Shape;
@@ -61,6 +65,8 @@ struct State {
     caused: u64,
     /// What the values were when they were first made, if what is made again is compared with it.
     sums: Option<Sums>,
+    /// What went wrong where no error could be returned; the next op returns it.
+    failure: Option<Error>,
 }
 
 /// One op that ran.
@@ -127,7 +133,14 @@ struct Value {
     living: Weak<Storage>,
     /// What it takes to make the value again, held while the value is away and no plan vouches for it.
     roots: Roots,
+    /// The value outside the device's memory, once it was moved there, for as long as slots name it.
+    away: Option<Arc<Away>>,
+    /// The value on its way back, before backward asks for it.
+    coming: Option<Coming>,
 }
+
+/// A value on its way back, and the copy that readers wait for.
+type Coming = (Arc<Storage>, Option<Copied>);
 
 impl Journal {
     /// An empty journal, which follows decisions if there are any, notes for a planner what happens on `observed`, and
@@ -144,6 +157,7 @@ impl Journal {
             work: 0,
             caused: 0,
             sums: verifies.then(Sums::default),
+            failure: None,
         };
         Arc::new(Journal { serial: NEXT.fetch_add(1, Ordering::Relaxed), state: Mutex::new(state) })
     }
@@ -168,27 +182,36 @@ impl Journal {
     }
 
     /// An op is about to run: the moment at which a plan is compared with what happens.
-    pub fn begin(&self, op: &OpRef, inputs: &[&Meta]) {
-        let mut state = self.lock();
-        let position = state.records.len() as u32;
-        let State { following, .. } = &mut *state;
-        let (released, leaves_plan) = match following {
-            Some(following) => following.begin(position, fingerprint(op, inputs)),
-            None => (SmallVec::new(), false),
+    ///
+    /// # Errors
+    /// A value that is to be moved, now or before, and cannot be.
+    pub fn begin(&self, op: &OpRef, inputs: &[&Meta]) -> Result<()> {
+        let due = {
+            let mut state = self.lock();
+            if let Some(failure) = state.failure.take() {
+                return Err(failure);
+            }
+            let position = state.records.len() as u32;
+            let State { observer, values, following, .. } = &mut *state;
+            if let Some(observer) = observer {
+                observer.begin(position, fingerprint(op, inputs), values);
+            }
+            match following {
+                Some(following) => following.begin(position, fingerprint(op, inputs)),
+                None => return Ok(()),
+            }
         };
-        if leaves_plan {
-            state.hold_roots_of_absent();
+        if due.leaves_plan {
+            self.lock().hold_roots_of_absent();
         }
-        let dropped = state.take_kept(&released);
-        let State { observer, values, .. } = &mut *state;
-        if let Some(observer) = observer {
-            observer.begin(position, fingerprint(op, inputs), values);
-        }
-        drop(state);
-        dropped.iter().for_each(|storage| storage.unkeep());
+        due.released.into_iter().try_for_each(|number| self.release(number))?;
+        due.prefetched.into_iter().try_for_each(|number| self.prefetch(number))
     }
 
     /// Leaves the record of an op and numbers what it made.
+    ///
+    /// # Errors
+    /// A value that is to be moved now, and cannot be.
     pub fn record(
         &self,
         op: &OpRef,
@@ -196,7 +219,7 @@ impl Journal {
         outputs: &Tensors,
         extras: &[(Extra, Arc<Storage>)],
         wanted: SmallVec<[bool; 4]>,
-    ) {
+    ) -> Result<()> {
         let inputs = args.iter().map(|arg| self.input(arg)).collect();
         let mut state = self.lock();
         let (record, first_value) = (state.records.len() as u32, state.values.len() as u32);
@@ -219,6 +242,8 @@ impl Journal {
                 kept: None,
                 living,
                 roots: Roots::default(),
+                away: None,
+                coming: None,
             });
         }
         let work = cost.flops + OPERATIONS_PER_BYTE * cost.bytes;
@@ -238,9 +263,8 @@ impl Journal {
             observer.end(&records[record as usize], &output_metas);
         }
         let released = state.following.as_mut().map(|following| following.end(record)).unwrap_or_default();
-        let dropped = state.take_kept(&released);
         drop(state);
-        dropped.iter().for_each(|storage| storage.unkeep());
+        released.into_iter().try_for_each(|number| self.release(number))
     }
 
     /// What a record says about an input: the value that the op read, wherever it came from. A variable that is assigned
@@ -274,10 +298,17 @@ impl Journal {
         let State { values, following, .. } = &mut *state;
         let value = &mut values[number as usize];
         value.n_slots += 1;
-        let is_dropped = following.as_ref().is_some_and(|following| following.drops(number));
-        if value.kept.is_none() && !is_dropped {
-            value.kept = Some(storage.clone());
-            storage.keep();
+        let following = following.as_ref().filter(|following| following.drops(number));
+        match following {
+            None if value.kept.is_none() => {
+                value.kept = Some(storage.clone());
+                storage.keep();
+            }
+            Some(following) if following.moves(number) && value.away.is_none() => {
+                drop(state);
+                self.send_away(number, storage);
+            }
+            _ => {}
         }
     }
 
@@ -293,18 +324,17 @@ impl Journal {
 
     /// A tape slot no longer names a value; the last one frees it.
     pub fn let_go(&self, number: u32) {
-        let (freed, _roots) = {
+        let (kept, coming, away, roots) = {
             let mut state = self.lock();
             let value = &mut state.values[number as usize];
             value.n_slots -= 1;
-            match value.n_slots {
-                0 => (value.kept.take(), std::mem::take(&mut value.roots)),
-                _ => (None, Roots::default()),
+            if value.n_slots > 0 {
+                return;
             }
+            (value.kept.take(), value.coming.take(), value.away.take(), std::mem::take(&mut value.roots))
         };
-        if let Some(storage) = freed {
-            storage.unkeep();
-        }
+        kept.iter().chain(coming.as_ref().map(|(storage, _)| storage)).for_each(|storage| storage.unkeep());
+        drop((kept, coming, away, roots));
     }
 
     /// The storage of a value, if anybody holds it.
@@ -322,13 +352,6 @@ impl Journal {
         let mut state = self.lock();
         let observer = state.observer.take()?;
         Some(observer.finish(&state.records, &state.values))
-    }
-}
-
-impl State {
-    /// Takes values out that are not to be kept any longer; they are dropped outside the lock.
-    fn take_kept(&mut self, numbers: &[u32]) -> SmallVec<[Arc<Storage>; 2]> {
-        numbers.iter().filter_map(|&number| self.values[number as usize].kept.take()).collect()
     }
 }
 

@@ -100,6 +100,7 @@ impl Observer {
                 }
             }
         }
+        self.trace.depot = self.device.depot().map(|depot| depot.known());
         self.trace
     }
 }
