@@ -16,7 +16,9 @@ pub fn forward_values(op: &'static OpInfo) -> Outcome {
     for_each_sample(op, &FLOATS, |case| {
         let Some(reference) = &case.sample.reference else { return Ok(()) };
         agrees(case, reference)?;
-        if !case.is_elementwise()? {
+        // On the emulated GPU vectors of another length are another kernel to compile: two of the four dtypes do.
+        let is_left_out = is_emulated() && matches!(case.dtype, DType::F64 | DType::F16);
+        if is_left_out || !case.is_elementwise()? {
             return Ok(());
         }
         // A kernel takes many elements at a time; a vector of few shows only how it treats the rest.
