@@ -72,7 +72,7 @@ pub fn allow_spilling(device: &Device, options: &TrainOptions) -> Result<(), Fai
             "--spill is for the CPU; {device} moves values to the memory of the host, within --host-limit"
         )));
     }
-    let said = |error: Error| Failure { exit: Exit::File, message: format!("--spill: {error}") };
+    let said = |error: Error| Failure::with(Exit::File, format!("--spill: {error}"));
     device.set_offload(Some(&Offload::Folder(folder.clone()))).map_err(said)
 }
 
