@@ -5,7 +5,7 @@ use plimsoll_nn::losses::{Loss, SparseCategoricalCrossentropy};
 use plimsoll_nn::optimizers::{Adam, Method, Optimizer};
 use plimsoll_nn::train::Pair;
 use plimsoll_nn::{Mode, Model};
-use plimsoll_plan::decide;
+use plimsoll_plan::{Weights, decide};
 use plimsoll_tensor::{
     Course, Device, GradientTape, Result, Step, Tensor, Trace, Variable, set_seed, with_shadows,
 };
@@ -74,9 +74,10 @@ fn plays(name: &str, task: &Task) -> Result<()> {
     let trace = step.observed(&device)?;
     let natural = step.played(&device, &Course::default())?;
     assert_eq!(trace.natural_peak(), natural, "{name}: observing a step changes nothing");
+    let weights = Weights { patience: 0.5, moving: 1.0 };
     let (mut n_plans, mut worst, mut least) = (0, 0.0, natural);
     for percent in (4..100).step_by(4) {
-        let Some(decisions) = decide(&trace, natural * percent / 100, 0.5) else { continue };
+        let Some(decisions) = decide(&trace, natural * percent / 100, weights) else { continue };
         let expected = decisions.expected_peak;
         assert!(expected <= natural * percent / 100, "{name}: {expected} at {percent} %");
         let played = step.played(&device, &Course { decisions: Some(decisions.into()), offsets: None })?;
