@@ -10,6 +10,7 @@ use plimsoll_data::Dataset;
 use plimsoll_nn::layers::{BatchNorm, Dense, Dropout, LSTM, Sequential};
 use plimsoll_nn::losses::SparseCategoricalCrossentropy;
 use plimsoll_nn::optimizers::{Adam, AdamW, Method, Optimizer, Sgd};
+use plimsoll_nn::plan::plan;
 use plimsoll_nn::train::{Callback, History, Pair, Requests, StepEvent, Trainer, Until};
 use plimsoll_nn::{Layer, Model, Policy, with_policy};
 use plimsoll_tensor::{
@@ -238,5 +239,25 @@ fn a_ghost_of_the_gpu_takes_the_same_bytes() -> Result<()> {
     let device = gpu()?;
     let ghost = device.ghost();
     assert_eq!(train_on(&ghost)?, train_on(&device)?);
+    Ok(())
+}
+
+#[test]
+fn a_plan_of_a_run_on_a_gpu_is_the_run_to_the_byte() -> Result<()> {
+    for policy in [Policy::Float32, Policy::MixedBfloat16] {
+        let run = || -> Result<()> {
+            let mut trainer = trainer(policy, Adam::new(0.01).build())?.accumulate(2).held_out(data()?);
+            // Two epochs of three batches, and one step of the third.
+            trainer.fit(&data()?, Until::Steps(7)).map(drop)
+        };
+        let device = gpu()?;
+        let planned = plan(&device, run)?;
+        let _on = device.enter();
+        device.pool().reset_peaks();
+        run()?;
+        let stats = device.stats();
+        let planned_peaks = (planned.peak_bytes, planned.committed_bytes, planned.owners);
+        assert_eq!(planned_peaks, (stats.peak_in_use, stats.peak_committed, stats.peak_rows), "{policy:?}");
+    }
     Ok(())
 }
