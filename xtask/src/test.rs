@@ -61,6 +61,7 @@ fn own_recipe(root: &Path) -> Outcome {
 }
 
 /// Runs the generated suite on the emulated GPU, and compiles every kernel that it launches for the GPUs of 2020 and 2022.
+/// Compiling is nearly all that it takes, so that the suite leaves out there what only repeats with other kernels.
 ///
 /// The compiler is NVIDIA's own, which needs no GPU; where it cannot be had, kernels are only run.
 fn kernels(root: &Path) -> Outcome {

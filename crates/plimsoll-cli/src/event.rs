@@ -160,11 +160,11 @@ pub struct EndEvent {
     /// Who set the limit.
     pub limit_from: LimitFrom,
     /// Ops that were run again to save memory.
-    pub recomputed_ops: Option<u64>,
+    pub recomputed_ops: u64,
     /// Their work.
-    pub recomputed_flops: Option<u64>,
-    /// What was moved elsewhere to save memory; nothing can be yet.
-    pub offloaded_bytes: Option<u64>,
+    pub recomputed_flops: u64,
+    /// What was moved elsewhere to save memory.
+    pub offloaded_bytes: u64,
     /// The median time of a step.
     pub median_step_ms: Option<f64>,
     /// What went back to the system when the run ended.

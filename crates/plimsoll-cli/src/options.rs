@@ -101,7 +101,7 @@ pub struct TrainOptions {
     /// Write a page about the run's memory (not there yet)
     #[arg(long, value_name = "FILE.html")]
     pub report: Option<PathBuf>,
-    /// Move values to files in this folder when memory is short (not there yet)
+    /// On the CPU: move values to a nameless file in this folder when memory is short
     #[arg(long, value_name = "DIR")]
     pub spill: Option<PathBuf>,
 }

@@ -1,6 +1,6 @@
 //! What a run stands on: threads, the device with its limit, and the seed.
 
-use plimsoll::{Device, DriverMemory, set_seed};
+use plimsoll::{Bytes, Device, DriverMemory, Offload, set_seed};
 use plimsoll_cpu::threads;
 
 use crate::failure::{Exit, Failure};
@@ -36,7 +36,11 @@ impl Session {
             None => host_limit(&[options.limit, options.host_limit])?,
             Some(gpu) => {
                 let host = host_limit(&[options.host_limit])?;
-                Device::cpu().set_limit(host.bytes.map(Into::into))?;
+                let pinned = pinned_share(host.bytes);
+                Device::cpu().set_limit(host.bytes.map(|bytes| Bytes::new(bytes - pinned)))?;
+                if pinned > 0 {
+                    device.set_offload(Some(&Offload::Host(Bytes::new(pinned))))?;
+                }
                 let memory = gpu.memory().map_err(|error| Failure::other(error.to_string()))?;
                 checked(Limit::resolve(options.limit, memory.total, memory.free))?
             }
@@ -93,6 +97,14 @@ pub fn host_limit(asked: &[Option<Size>]) -> Result<Limit, Failure> {
     let limits = asked.iter().flatten().map(|&size| Limit::resolve(Some(size), total, free));
     let limit = limits.min_by_key(|limit| limit.bytes.unwrap_or(u64::MAX));
     checked(limit.unwrap_or_else(|| Limit::resolve(None, total, free)))
+}
+
+/// The part of the host's limit, or of what it has, to which a GPU may move values: half of it, or nothing if that is too
+/// little to be worth while.
+fn pinned_share(limit: Option<u64>) -> u64 {
+    const LEAST: u64 = 256 << 20;
+    let bytes = limit.or_else(|| HostMemory::now().map(|memory| memory.default_limit()));
+    bytes.map(|bytes| bytes / 2).filter(|&half| half >= LEAST).unwrap_or(0)
 }
 
 /// Refuses a limit under which nothing fits.

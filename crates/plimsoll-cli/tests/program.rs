@@ -102,7 +102,6 @@ fn bad_options_are_refused_with_2() {
 fn options_of_features_to_come_are_refused_with_2() {
     refused("train digits --profile p.json", 2, &["--profile"]);
     refused("train digits --report r.html", 2, &["--report"]);
-    refused("train digits --spill there", 2, &["--spill"]);
     refused("explain no-such-file", 4, &["no-such-file"]);
 }
 
@@ -113,6 +112,10 @@ fn files_that_cannot_be_used_are_refused_with_4() {
     refused("train chars --data no-such-file", 4, &["no-such-file"]);
     refused(&format!("train chars --data {}", folder.file("short", b"too short")), 4, &["short", "at least"]);
     refused("train digits --resume no-such-folder", 4, &["no-such-folder"]);
+    refused("train digits --spill no-such-folder", 4, &["--spill", "no-such-folder"]);
+    if Path::new("/dev/shm").is_dir() {
+        refused("train digits --spill /dev/shm", 4, &["--spill", "/dev/shm", "tmpfs"]);
+    }
     refused(
         &format!("train digits --steps 1 --json --save {}", folder.file("taken", b"")),
         4,
@@ -181,10 +184,51 @@ fn json_lines_are_those_of_the_contract() {
     assert_eq!(end["released_bytes"].as_u64().map(|bytes| bytes > 0), Some(true));
     assert_eq!(end["predicted_peak_bytes"], end["peak_bytes"]);
     assert_eq!(end["predicted_committed_bytes"], end["committed_bytes"]);
-    assert_eq!((&end["recomputed_ops"], &end["offloaded_bytes"]), (&Value::from(0), &Value::Null));
+    for none in ["recomputed_ops", "recomputed_flops", "offloaded_bytes"] {
+        assert_eq!(end[none], 0, "{none}");
+    }
     // Nothing is left over from a step.
     let in_use: Vec<&Value> = steps[1..45].iter().map(|line| &line["in_use_bytes"]).collect();
     assert!(in_use.iter().all(|bytes| *bytes == in_use[0]), "{in_use:?}");
+}
+
+/// What can be seen in a folder.
+fn n_entries(folder: &Folder) -> usize {
+    fs::read_dir(&folder.0).expect("the folder is there").count()
+}
+
+#[test]
+fn a_run_that_spills_needs_less_memory_and_has_the_same_bits() {
+    let (run, folder) = ("train gpt-nano --batch 8 --steps 3", Folder::new("spill"));
+    let spilling = format!("{run} --spill {}", folder.0.display());
+    let least = least_limit(&spilling);
+    assert!(least < least_limit(run), "{least}");
+    let (natural, spilled) =
+        (end(&format!("{run} --json --limit none")), end(&format!("{spilling} --json --limit {least}MiB")));
+    assert_eq!(natural["offloaded_bytes"], 0);
+    assert!(spilled["offloaded_bytes"].as_u64() > Some(0), "{spilled}");
+    assert!(spilled["committed_bytes"].as_u64() <= Some(least << 20), "{spilled}");
+    for same in ["loss_bits", "parameters_sha256"] {
+        assert_eq!(natural[same], spilled[same], "{same}");
+    }
+    assert_eq!(n_entries(&folder), 0);
+
+    let mut killed = command(&format!("{spilling} --json --steps 100 --limit {least}MiB"));
+    let mut killed = killed.stdout(Stdio::piped()).spawn().expect("the program starts");
+    let mut first = String::new();
+    BufReader::new(killed.stdout.take().expect("piped")).read_line(&mut first).expect("a line");
+    killed.kill().expect("the program runs");
+    killed.wait().expect("the program has ended");
+    assert!(first.contains("\"step\""), "{first}");
+    assert_eq!(n_entries(&folder), 0);
+
+    // A file that may not grow stands for a disk that is full.
+    let program = env!("CARGO_BIN_EXE_plimsoll");
+    let script = format!("trap '' XFSZ; ulimit -f 200; exec {program} {spilling} --limit {least}MiB");
+    let output = Command::new("sh").args(["-c", &script]).output().expect("the shell starts");
+    let stderr = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(4), "{stderr}");
+    assert!(stderr.contains("could not be written"), "{stderr}");
 }
 
 #[test]

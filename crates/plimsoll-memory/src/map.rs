@@ -6,6 +6,7 @@
 //! what a limit is spent on. The map is a function of the calls made to it and of nothing else: a copy over
 //! ghost pages that is asked the same answers the same.
 
+use std::cmp::Reverse;
 use std::hash::{Hash, Hasher};
 use std::ops::Range;
 
@@ -106,17 +107,34 @@ impl Map {
     }
 
     /// Places `bytes`, a multiple of the unit, as an extent of its own.
-    pub(crate) fn take_extent(
-        &mut self,
-        source: &dyn Source,
-        region: Region,
-        bytes: u64,
-    ) -> Result<ExtentId, Refusal> {
+    fn take_extent(&mut self, source: &dyn Source, region: Region, bytes: u64) -> Result<ExtentId, Refusal> {
         let (id, at) = match self.extents[region as usize].best_fit(bytes) {
             Some(id) => (id, self.extents[region as usize].start(id)),
             None => self.commit_room(source, region, bytes)?,
         };
         Ok(self.extents[region as usize].set(id, at, bytes, Kind::Used))
+    }
+
+    /// Places the range of a planned step as an extent of its own.
+    ///
+    /// Where it needs new pages, free memory elsewhere in the region gives up as many: a block in the middle of
+    /// where the range was makes the pages move and not become more.
+    pub(crate) fn take_range(&mut self, source: &dyn Source, bytes: u64) -> Result<ExtentId, Refusal> {
+        let region = Region::Step;
+        let extents = &self.extents[region as usize];
+        if extents.best_fit(bytes).is_none()
+            && let Some(placement) = extents.cheapest(bytes, self.granule, |p| (p.bare, p.untouched))
+        {
+            let range = placement.at..placement.at + bytes;
+            let mut runs = self.free_runs(Some((region, &range)));
+            runs.retain(|(run_region, _)| *run_region == region);
+            let free: u64 = runs.iter().map(|(_, run)| run.end - run.start).sum();
+            if !self.exceeds_limit(placement.bare.saturating_sub(free)) {
+                // What the source does not take back stays committed and free.
+                let _ = self.give_back(source, runs, placement.bare);
+            }
+        }
+        self.take_extent(source, region, bytes)
     }
 
     /// Commits what a block of `bytes` needs; returns the ready extent and the offset where it is to lie.
@@ -214,8 +232,7 @@ impl Map {
 
     /// Gives free granules back until `new_bytes` more may be committed, sparing those under `spared`.
     ///
-    /// The longest runs go first, because one call gives a run back whatever its length, and each from its end,
-    /// because blocks are placed at the front. Nothing is given back in vain.
+    /// Nothing is given back in vain.
     pub(crate) fn make_room(
         &mut self,
         source: &dyn Source,
@@ -225,17 +242,30 @@ impl Map {
         let Some(limit) = self.limit.filter(|&limit| self.committed + new_bytes > limit) else {
             return Ok(());
         };
-        let mut excess = (self.committed + new_bytes - limit).next_multiple_of(self.granule);
-        let mut runs = self.free_runs(spared);
+        let excess = (self.committed + new_bytes - limit).next_multiple_of(self.granule);
+        let runs = self.free_runs(spared);
         let free: u64 = runs.iter().map(|(_, run)| run.end - run.start).sum();
         if free < excess {
             return Err(Refusal::Limit { short: excess - free });
         }
-        runs.sort_by_key(|(region, run)| (std::cmp::Reverse(run.end - run.start), *region, run.start));
+        self.give_back(source, runs, excess).map_err(Refusal::Source)
+    }
+
+    /// Gives back `excess` bytes of free runs, or all of them.
+    ///
+    /// The longest runs go first, because one call gives a run back whatever its length, and each from its end,
+    /// because blocks are placed at the front.
+    fn give_back(
+        &mut self,
+        source: &dyn Source,
+        mut runs: Vec<(Region, Range<u64>)>,
+        mut excess: u64,
+    ) -> Result<(), SourceError> {
+        runs.sort_by_key(|(region, run)| (Reverse(run.end - run.start), *region, run.start));
         for (region, run) in runs {
             let bytes = excess.min(run.end - run.start);
             if bytes > 0 {
-                self.decommit(source, region, run.end - bytes..run.end).map_err(Refusal::Source)?;
+                self.decommit(source, region, run.end - bytes..run.end)?;
                 excess -= bytes;
             }
         }

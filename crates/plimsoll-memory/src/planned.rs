@@ -12,6 +12,8 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::hash::{Hash, Hasher};
+use std::mem::discriminant;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -20,7 +22,7 @@ use crate::map::{UNIT, rounded_size};
 use crate::state::BlockId;
 
 /// One acquisition of a planned step.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Planned {
     /// The requested size.
     pub bytes: u64,
@@ -224,6 +226,12 @@ impl Following {
     /// Notes that a block that was in its place is gone.
     pub(crate) fn release(&mut self, position: u32) {
         self.fates[position as usize] = Fate::Gone;
+    }
+
+    /// Feeds everything that decides about later places to a hasher, but for the blocks that are alive.
+    pub(crate) fn hash_state(&self, hasher: &mut impl Hasher) {
+        (self.start, self.plan.entries()).hash(hasher);
+        self.fates.iter().for_each(|fate| discriminant(fate).hash(hasher));
     }
 
     /// The blocks that are alive in their places, by address: their ranges in the region.

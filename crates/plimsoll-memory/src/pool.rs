@@ -188,8 +188,8 @@ impl Pool {
 
     /// Begins a step whose k-th acquisition in the step region goes where the plan says.
     ///
-    /// The plan's range is taken here, at the place where a block of its size would go, and what has no pages
-    /// there is committed at once. A block whose place is still held by another goes elsewhere, by best fit.
+    /// The plan's range is taken here, at the place where a block of its size would go. What has no pages there is
+    /// committed at once, in exchange for free pages elsewhere in the region. A block whose place is still held by another goes elsewhere, by best fit.
     /// From the first acquisition that has another size on, or when memory runs short, the rest of the step is
     /// placed by best fit, with what is free in the range. Where there is no room for the range, and where a
     /// step is open already, the plan is not followed at all; [`StepScope::on_plan`] says so.

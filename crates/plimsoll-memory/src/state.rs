@@ -269,7 +269,7 @@ impl State {
     pub(crate) fn begin_planned_step(&mut self, source: &dyn Source, plan: &OffsetPlan, thread: ThreadMark) {
         if self.step.depth == 0
             && plan.bytes() > 0
-            && let Ok(extent) = self.map.take_extent(source, Region::Step, plan.bytes())
+            && let Ok(extent) = self.map.take_range(source, plan.bytes())
         {
             let start = self.map.extents[Region::Step as usize].start(extent);
             self.step.plan = Some(Following::new(plan.clone(), extent, start));
@@ -391,6 +391,9 @@ impl State {
     pub(crate) fn fingerprint(&self) -> u64 {
         let mut hasher = DefaultHasher::new();
         self.map.hash_state(&mut hasher);
+        if let Some(plan) = &self.step.plan {
+            plan.hash_state(&mut hasher);
+        }
         // The table of blocks has no order of its own, so their numbers are added up.
         let blocks = self.blocks.iter().flatten().map(|record| {
             let BlockInfo { owner, requested, region, offset, .. } = record.info;

@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::map::Refusal;
-use crate::{Owner, Pool, Region, Source, SourceError};
+use crate::{HostPages, Owner, Pool, Region, Source, SourceError};
 
 /// Which calls of a numbered series fail.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -16,6 +16,8 @@ pub enum Fail {
     Nth(u64),
     /// Every n-th from now on.
     Every(u64),
+    /// The n-th from now on, counted from 1, and all after it.
+    From(u64),
 }
 
 /// A series of calls, some of which fail.
@@ -37,6 +39,7 @@ impl Series {
             Fail::Never => false,
             Fail::Nth(n) => self.n_calls == n,
             Fail::Every(n) => n > 0 && self.n_calls.is_multiple_of(n),
+            Fail::From(n) => self.n_calls >= n,
         }
     }
 
@@ -127,6 +130,46 @@ unsafe impl<S: Source> Source for FailingPages<S> {
 
     fn is_ghost(&self) -> bool {
         self.inner.is_ghost()
+    }
+}
+
+/// Pages of the host in granules of 64 KiB, the least that a pool takes: small models then have as many different limits
+/// as large ones have on a real device.
+#[derive(Debug)]
+pub struct FinePages(HostPages);
+
+impl FinePages {
+    /// As many addresses as the host's pages have.
+    ///
+    /// # Errors
+    ///
+    /// When the operating system does not grant the addresses.
+    pub fn new() -> Result<Self, SourceError> {
+        HostPages::new().map(Self)
+    }
+}
+
+// SAFETY: the host's pages are committed and decommitted in any multiple of the system's page, of which 64 KiB is one on
+// every system that the host's pages support; all else is their promise.
+unsafe impl Source for FinePages {
+    fn granule(&self) -> u64 {
+        64 << 10
+    }
+
+    fn region_bytes(&self, region: Region) -> u64 {
+        self.0.region_bytes(region)
+    }
+
+    fn base(&self, region: Region) -> *mut u8 {
+        self.0.base(region)
+    }
+
+    fn commit(&self, region: Region, range: Range<u64>) -> Result<(), SourceError> {
+        self.0.commit(region, range)
+    }
+
+    fn decommit(&self, region: Region, range: Range<u64>) -> Result<(), SourceError> {
+        self.0.decommit(region, range)
     }
 }
 

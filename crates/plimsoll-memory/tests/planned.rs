@@ -108,6 +108,32 @@ fn the_range_keeps_clear_of_blocks_that_live_at_the_beginning() {
     assert_eq!(pool.stats().committed, 14 * GRANULE);
 }
 
+/// What unplanned work leaves in the middle of the range makes it move, and its pages with it.
+#[test]
+fn a_block_in_the_middle_does_not_make_the_range_cost_twice() {
+    let pool = ghost();
+    let _weights = weights(&pool, 10);
+    let run = || {
+        let step = pool.begin_planned_step(&one(10 * GRANULE));
+        let block = acquire(&pool, 10 * GRANULE);
+        assert!(step.on_plan());
+        block.offset()
+    };
+    assert_eq!(run(), 0);
+    let passing = acquire(&pool, 6 * GRANULE);
+    let left_over = acquire(&pool, 4);
+    drop(passing);
+    assert_eq!(run(), 7 * GRANULE - (GRANULE - 64 * KIB));
+    assert_eq!(pool.stats().committed, 12 * GRANULE, "one granule more than without what was left over");
+    let calls = pool.stats().source.total();
+    run();
+    assert_eq!(pool.stats().source.total(), calls);
+    drop(left_over);
+    run();
+    assert!(pool.stats().committed <= 12 * GRANULE);
+    pool.verify().unwrap();
+}
+
 #[test]
 fn a_block_that_outlives_the_step_is_in_no_later_steps_way() {
     let pool = ghost();
@@ -257,9 +283,14 @@ fn without_room_for_the_range_the_step_is_unplanned() {
     let _weights = weights(&pool, 10);
     pool.set_limit(Some(Bytes::new(3 * GRANULE))).unwrap();
     let wide = plan(&[(GRANULE, 0), (GRANULE, 5 * GRANULE)]);
+    let passing = acquire(&pool, GRANULE);
+    let _left_over = acquire(&pool, 4);
+    drop(passing);
+    let before = pool.stats();
     let step = pool.begin_planned_step(&wide);
     assert!(!step.on_plan());
-    drop((acquire(&pool, GRANULE), acquire(&pool, GRANULE)));
+    assert_eq!(pool.stats(), before, "nothing is given back for a range that cannot be had");
+    drop((acquire(&pool, GRANULE), acquire(&pool, GRANULE / 2)));
     drop(step);
     assert!(!pool.begin_planned_step(&one(2 << 30)).on_plan(), "more than there are addresses");
 

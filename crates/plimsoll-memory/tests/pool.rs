@@ -1,8 +1,8 @@
 //! What a pool tells: labels, rows, peaks, snapshots, traces, ghosts.
 
 use plimsoll_memory::{
-    Block, GRANULE, GhostPages, HostPages, Label, Owner, Planned, Pool, Region, Site, TraceEvent,
-    rounded_size,
+    Block, GRANULE, GhostPages, HostPages, Label, LongList, OffsetPlan, Owner, Planned, Pool, Region, Site,
+    TraceEvent, rounded_size,
 };
 
 fn ghost() -> Pool {
@@ -22,7 +22,7 @@ fn handles_can_cross_threads() {
     fn crosses<T: Send + Sync + 'static>() {}
     crosses::<Pool>();
     crosses::<Block>();
-    crosses::<plimsoll_memory::OffsetPlan>();
+    crosses::<OffsetPlan>();
     crosses::<plimsoll_memory::OutOfMemory>();
 }
 
@@ -298,8 +298,8 @@ fn the_same_fingerprint_means_the_same_answers() {
     let pool = ghost();
     let _parameters = pool.acquire(100_000, label(Owner::Parameters)).unwrap();
     let mut kept = Vec::new();
-    let mut seen: Vec<(u64, Vec<TraceEvent>)> = Vec::new();
-    let places = |trace: &[TraceEvent]| -> Vec<(Region, u64, u64)> {
+    let mut seen: Vec<(u64, LongList<TraceEvent>)> = Vec::new();
+    let places = |trace: &LongList<TraceEvent>| -> Vec<(Region, u64, u64)> {
         let place = |event: &TraceEvent| match *event {
             TraceEvent::Acquire { region, offset, bytes, .. } => Some((region, offset, bytes)),
             _ => None,
@@ -341,8 +341,10 @@ fn whatever_answers_depend_on_changes_the_fingerprint() {
     changed(&pool);
     pool.set_limit(Some((4 * GRANULE).into())).unwrap();
     changed(&pool);
-    let arena = pool.plan_arena(vec![Planned { bytes: 700, offset: 0 }]).unwrap();
+    let entries = [700, 512].map(|bytes| Planned { bytes, offset: Some(1024) });
+    let step = pool.begin_planned_step(&OffsetPlan::new(entries.to_vec()).unwrap());
     changed(&pool);
-    drop(pool.begin_planned_step(&arena).unwrap());
+    drop(pool.acquire(700, label(Owner::Temporary)).unwrap());
     changed(&pool);
+    drop(step);
 }

@@ -59,7 +59,7 @@ fn recurrent() -> Sequential {
 impl Run {
     fn examples(&self, n: usize) -> Result<Dataset> {
         let shape: Vec<usize> = [&[n], self.shape].concat();
-        let inputs = match self.model == recurrent as fn() -> Sequential {
+        let inputs = match std::ptr::fn_addr_eq(self.model, recurrent as fn() -> Sequential) {
             true => Tensor::randint(shape, 0, 50, DType::I64)?,
             false => Tensor::randn(shape)?,
         };

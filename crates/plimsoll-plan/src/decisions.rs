@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
-/// Which values are not kept for backward, and which are kept once they have been computed again.
+/// Which values are not kept for backward, how they come back, and which are kept once they have.
 ///
 /// Values and positions are those of the [`Trace`](crate::Trace) that the decisions were made from.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -12,15 +12,21 @@ pub struct Decisions {
     pub fingerprints: Arc<[u64]>,
     /// For each value, whether forward lets it go.
     pub dropped: Vec<bool>,
+    /// For each value, whether it is moved elsewhere when it is not kept, and moved back instead of computed again.
+    pub offloaded: Vec<bool>,
+    /// Values (position, number) that begin to move back when the op at a position begins.
+    pub prefetched: Vec<(u32, u32)>,
     /// Values (position, number) that have been read, and go when the op at that position begins.
     pub released_before: HashSet<(u32, u32)>,
     /// Values (position, number) that the op at that position reads, and that go when it has ended.
     pub released_after: HashSet<(u32, u32)>,
-    /// Values (position, number) that are computed again at a position and stay for later readers.
+    /// Values (position, number) that come back at a position and stay for later readers.
     pub retained: HashSet<(u32, u32)>,
     /// The records that are repeated, each as often as that.
     pub repeated: Vec<(u32, u32)>,
-    /// The extra time that repeating takes, by the cost model, in nanoseconds.
+    /// The bytes that are moved elsewhere.
+    pub offloaded_bytes: u64,
+    /// The extra time that repeating and moving take, by the cost model, in nanoseconds.
     pub extra_time: u64,
     /// The most bytes in use that are expected.
     pub expected_peak: u64,
@@ -31,7 +37,8 @@ impl Decisions {
     pub(crate) fn heap_bytes(&self) -> usize {
         let n_pairs =
             self.released_before.capacity() + self.released_after.capacity() + self.retained.capacity();
-        self.dropped.len() + (n_pairs + self.repeated.len()) * size_of::<(u32, u32)>()
+        let n_pairs = n_pairs + self.repeated.len() + self.prefetched.len();
+        self.dropped.len() + self.offloaded.len() + n_pairs * size_of::<(u32, u32)>()
     }
 
     /// How many values are not kept.

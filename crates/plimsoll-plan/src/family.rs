@@ -8,7 +8,7 @@
 use std::sync::Arc;
 
 use crate::simulation::{decide_for, fingerprints};
-use crate::{Decisions, Trace, decide};
+use crate::{Decisions, Trace, Weights, decide};
 
 /// How many targets lie between the least and the natural peak.
 const N_TARGETS: u64 = 24;
@@ -16,8 +16,14 @@ const N_TARGETS: u64 = 24;
 const N_HALVINGS: u32 = 9;
 /// A member must need less than the next faster one by this part of the natural peak.
 const TRIFLES: u64 = 100;
-/// How much the time that a value stays away counts.
-const PATIENCES: [f64; 3] = [0.0, 0.5, 1.0];
+/// How values are compared: how much the time counts that one stays away, and how much that of moving it.
+const WEIGHTS: [Weights; 3] = [
+    Weights { patience: 0.0, moving: 1.0 },
+    Weights { patience: 0.5, moving: 1.0 },
+    Weights { patience: 1.0, moving: 1.0 },
+];
+/// Where values can be moved, all that are large are also tried: a value that is moved needs nothing else to come back.
+const MOVING: Weights = Weights { patience: 0.5, moving: 0.0 };
 
 /// What playing a step through a pool showed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -92,11 +98,11 @@ impl Family {
 /// Decisions for the whole grid, the fastest first, without those that others beat by more than a trifle.
 fn candidates(trace: &Trace) -> Vec<Decisions> {
     let fingerprints = fingerprints(trace);
-    let targets = PATIENCES.into_iter().flat_map(|patience| {
-        targets(trace, patience).map(move |target| (target, patience)).collect::<Vec<_>>()
-    });
+    let weights = WEIGHTS.into_iter().chain(trace.depot.map(|_| MOVING));
+    let targets = weights
+        .flat_map(|weights| targets(trace, weights).map(move |target| (target, weights)).collect::<Vec<_>>());
     let mut all: Vec<Decisions> =
-        targets.filter_map(|(target, patience)| decide_for(trace, target, patience, &fingerprints)).collect();
+        targets.filter_map(|(target, weights)| decide_for(trace, target, weights, &fingerprints)).collect();
     all.sort_by_key(|decisions| (decisions.extra_time, decisions.expected_peak));
     let mut least = trace.natural_peak();
     let leanest = all.iter().map(|decisions| decisions.expected_peak).min();
@@ -112,12 +118,12 @@ fn candidates(trace: &Trace) -> Vec<Decisions> {
 }
 
 /// The grid of targets, from the least that works to just below the natural peak.
-fn targets(trace: &Trace, patience: f64) -> impl Iterator<Item = u64> + use<> {
+fn targets(trace: &Trace, weights: Weights) -> impl Iterator<Item = u64> + use<> {
     let most = trace.natural_peak();
     let (mut fails, mut works) = (0, most);
     for _ in 0..N_HALVINGS {
         let between = fails + (works - fails) / 2;
-        match decide(trace, between, patience) {
+        match decide(trace, between, weights) {
             Some(_) => works = between,
             None => fails = between,
         }

@@ -2,7 +2,7 @@
 //!
 //! A step runs once on ghosts, which gives its [`Trace`]: every op in order, every value that backward will read, and the
 //! bytes in use at each moment. [`decide`] chooses which of these values are dropped after forward and computed again when
-//! backward asks for them, so that a target in bytes is kept at *every* moment of the step at little extra time. A
+//! backward asks for them, or moved elsewhere and back where that is possible and cheaper, so that a target in bytes is kept at *every* moment of the step at little extra time. A
 //! [`Family`] is made of such decisions at a fixed grid of targets, each played through a pool; a limit takes the fastest
 //! member that fits, so more memory never means a slower run, and the least limit is known exactly.
 //!
@@ -14,11 +14,12 @@ mod decisions;
 mod family;
 pub mod offsets;
 mod placement;
+mod prefetch;
 mod simulation;
 mod trace;
 
 pub use decisions::Decisions;
 pub use family::{Family, Member, Played};
 pub use placement::{StepOffsets, plan_offsets};
-pub use simulation::decide;
-pub use trace::{Input, Position, Record, Trace, Value};
+pub use simulation::{Weights, decide};
+pub use trace::{Depot, Input, Position, Record, Trace, Value};

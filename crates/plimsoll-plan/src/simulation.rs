@@ -3,33 +3,53 @@
 //! Wherever the bytes in use would pass the target, a value that backward alone holds is let go: the one that costs least
 //! to compute again, per byte and per time that it stays away. Where backward asks for a value that is away, its chain of
 //! ops is repeated, inside the target as well; values on the way that backward will ask for later stay if there is room.
+//! Where there is a depot, a value may be moved there and back instead, whichever is cheaper: that is one more way to be
+//! away, and one more way for a chain to begin.
+//!
 //! Letting a value go in the middle of its wait is the same as never having kept it for that wait, so the decision is
 //! moved to where the wait began, which only lowers the bytes in between.
 //!
 //! It is a greedy walk over one fixed order: it needs no structure in the graph, and it never re-orders a step.
 
 use std::collections::HashMap;
+use std::ops::Range;
 use std::sync::Arc;
 
+use crate::prefetch::{Bring, Level, prefetched};
 use crate::{Decisions, Input, Trace};
 
 /// Smaller values are always kept: repeating an op costs more than their bytes are worth.
 const LEAST_BYTES: u64 = 4096;
 
+/// Smaller values are never moved: each journey takes its time, whatever it carries.
+const LEAST_MOVED_BYTES: u64 = 64 << 10;
+
+/// The part of a journey's time that ops lose to one beside them: both use the same memory.
+const SHARE_BESIDE: u64 = 8;
+
+/// What makes one value cheaper to let go than another.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Weights {
+    /// How much it counts for a value how long it stays away: at 0 only cost per byte does.
+    pub patience: f64,
+    /// How much the time of moving counts, beside that of computing again.
+    pub moving: f64,
+}
+
 /// Chooses what to let go so that no more than `target` bytes are in use at any moment; nothing if it cannot be done
-/// this way. `patience` weighs how long a value stays away: at 0 only cost per byte counts.
-pub fn decide(trace: &Trace, target: u64, patience: f64) -> Option<Decisions> {
-    decide_for(trace, target, patience, &fingerprints(trace))
+/// this way.
+pub fn decide(trace: &Trace, target: u64, weights: Weights) -> Option<Decisions> {
+    decide_for(trace, target, weights, &fingerprints(trace))
 }
 
 /// Like [`decide`], with the fingerprints of the trace, which all decisions about it share.
 pub(crate) fn decide_for(
     trace: &Trace,
     target: u64,
-    patience: f64,
+    weights: Weights,
     fingerprints: &Arc<[u64]>,
 ) -> Option<Decisions> {
-    let mut walk = Walk::new(trace, target, patience, fingerprints.clone());
+    let mut walk = Walk::new(trace, target, weights, fingerprints.clone());
     for position in 0..trace.records.len() as u32 {
         walk.pass(position)?;
     }
@@ -54,22 +74,41 @@ enum Since {
     Repeated(u32),
 }
 
-/// A value that is made again, and until when the chain needs it.
-struct Link {
-    record: u32,
-    /// Whether extras are wanted, too.
-    with_extras: bool,
+/// How a value comes back.
+#[derive(Clone, Copy, PartialEq)]
+enum Way {
+    /// Its ops are repeated.
+    Repeated,
+    /// It is moved to the depot and back.
+    Moved,
+}
+
+/// One part of a chain that brings values back.
+#[derive(Clone, Copy, PartialEq)]
+enum Link {
+    /// A record that is repeated, with its extras or without.
+    Repeat { record: u32, with_extras: bool },
+    /// A value that is moved back.
+    Move(u32),
 }
 
 struct Walk<'a> {
     trace: &'a Trace,
     target: u64,
-    patience: f64,
+    weights: Weights,
     /// Whether a value can be made again from what lasts.
     repeatable: Vec<bool>,
     /// Whether a value is there, from the moment on from which backward alone holds it.
     here: Vec<bool>,
     since: Vec<Since>,
+    /// The way of each value that was let go.
+    ways: Vec<Option<Way>>,
+    /// The time of moving that is hidden behind ops, and how much there can be: that of forward, in which values go.
+    hidden: (u64, u64),
+    /// The bytes in use that are expected at each position.
+    expected: Vec<Level>,
+    /// The values that are moved back for backward itself.
+    brought: Vec<Bring>,
     /// The values that backward asks for before a position.
     fetched: HashMap<u32, Vec<u32>>,
     /// Values that may be away at the present position and are there.
@@ -91,7 +130,7 @@ struct Walk<'a> {
 }
 
 impl<'a> Walk<'a> {
-    fn new(trace: &'a Trace, target: u64, patience: f64, fingerprints: Arc<[u64]>) -> Walk<'a> {
+    fn new(trace: &'a Trace, target: u64, weights: Weights, fingerprints: Arc<[u64]>) -> Walk<'a> {
         let (mut fetched, mut becoming_alone) = (HashMap::new(), HashMap::new());
         for (number, value) in trace.values.iter().enumerate() {
             let Some(from) = value.alone_from.filter(|_| !value.fetches.is_empty()) else { continue };
@@ -105,13 +144,18 @@ impl<'a> Walk<'a> {
             time_before.push(time_before[time_before.len() - 1] + record.time);
         }
         let n = trace.values.len();
+        let forward = fetched.keys().min().map_or(0, |&first: &u32| time_before[first as usize]);
         Walk {
             trace,
             target,
-            patience,
+            weights,
             repeatable: repeatable(trace),
             here: vec![true; n],
             since: vec![Since::Made; n],
+            ways: vec![None; n],
+            hidden: (0, forward),
+            expected: vec![Level::default(); trace.records.len()],
+            brought: Vec::new(),
             fetched,
             held: Vec::new(),
             absent: 0,
@@ -122,7 +166,12 @@ impl<'a> Walk<'a> {
             n_repeats: HashMap::new(),
             mark: vec![0; trace.records.len()],
             stamp: 0,
-            decisions: Decisions { fingerprints, dropped: vec![false; n], ..Decisions::default() },
+            decisions: Decisions {
+                fingerprints,
+                dropped: vec![false; n],
+                offloaded: vec![false; n],
+                ..Decisions::default()
+            },
         }
     }
 
@@ -141,10 +190,10 @@ impl<'a> Walk<'a> {
         }
         let peak = self.trace.records[position as usize].at.peak;
         while peak.saturating_sub(self.absent) > self.target {
-            let number = self.cheapest(position, &[])?;
-            self.let_go(number);
+            let (number, way) = self.cheapest(position, &[])?;
+            self.let_go(number, way);
         }
-        self.decisions.expected_peak = self.decisions.expected_peak.max(peak - self.absent.min(peak));
+        self.expected[position as usize].op = peak - self.absent.min(peak);
         self.given_up.clear();
         for number in std::mem::take(&mut self.passing) {
             self.here[number as usize] = false;
@@ -158,7 +207,33 @@ impl<'a> Walk<'a> {
     }
 
     fn may_go(&self, number: u32) -> bool {
-        self.repeatable[number as usize] && self.trace.values[number as usize].bytes >= LEAST_BYTES
+        let is_large = self.trace.values[number as usize].bytes >= LEAST_BYTES;
+        is_large && (self.repeatable[number as usize] || self.may_move(number))
+    }
+
+    /// Whether a value can be moved: there is room, and it has not gone another way.
+    fn may_move(&self, number: u32) -> bool {
+        let bytes = self.trace.values[number as usize].bytes;
+        self.ways[number as usize].is_none()
+            && bytes >= LEAST_MOVED_BYTES
+            && self.trace.depot.is_some_and(|depot| self.decisions.offloaded_bytes + bytes <= depot.room)
+    }
+
+    /// Whether a value that is not here is in the depot at a position.
+    fn is_moved(&self, number: u32, position: u32) -> bool {
+        self.ways[number as usize] == Some(Way::Moved)
+            && !self.here[number as usize]
+            && self.trace.values[number as usize].gone_from > position
+    }
+
+    /// What one journey of a value adds to the step's time.
+    fn time_to_move(&self, number: u32) -> u64 {
+        let Some(depot) = self.trace.depot else { return u64::MAX };
+        let time = self.trace.values[number as usize].bytes * 1000 / depot.rate.max(1);
+        match depot.is_beside && self.hidden.0 + time <= self.hidden.1 {
+            true => time / SHARE_BESIDE,
+            false => time,
+        }
     }
 
     /// Whether a value can be read at a position without being made again.
@@ -168,9 +243,9 @@ impl<'a> Walk<'a> {
             && (self.here[number as usize] || value.alone_from.is_none_or(|from| from > position))
     }
 
-    /// The value that is best away from `position` on, other than those that are in use.
-    fn cheapest(&mut self, position: u32, in_use: &[u32]) -> Option<u32> {
-        let mut best: Option<(f64, u32)> = None;
+    /// The value that is best away from `position` on, other than those that are in use, and how it comes back.
+    fn cheapest(&mut self, position: u32, in_use: &[u32]) -> Option<(u32, Way)> {
+        let mut best: Option<(f64, u32, Way)> = None;
         for at in 0..self.held.len() {
             let number = self.held[at];
             let value = &self.trace.values[number as usize];
@@ -179,13 +254,28 @@ impl<'a> Walk<'a> {
             }
             let Some(next) = value.next_fetch(position) else { continue };
             let away = (self.time_before[next as usize] - self.time_before[position as usize]) as f64 + 1.0;
-            let score =
-                self.time_to_repeat(number, next) as f64 / value.bytes as f64 / away.powf(self.patience);
-            if best.is_none_or(|(least, _)| score < least) {
-                best = Some((score, number));
+            let Some((time, way)) = self.cheaper_way(number, next) else { continue };
+            let score = time / value.bytes as f64 / away.powf(self.weights.patience);
+            if best.is_none_or(|(least, ..)| score < least) {
+                best = Some((score, number, way));
             }
         }
-        best.map(|(_, number)| number)
+        best.map(|(_, number, way)| (number, way))
+    }
+
+    /// How a value comes back at a later position at the least time, as that is weighed.
+    fn cheaper_way(&mut self, number: u32, position: u32) -> Option<(f64, Way)> {
+        let moving = self.weights.moving * self.time_to_move(number) as f64;
+        if self.ways[number as usize] == Some(Way::Moved) {
+            return Some((moving, Way::Moved));
+        }
+        let moved = self.may_move(number).then_some((2.0 * moving, Way::Moved));
+        let repeated = self.repeatable[number as usize]
+            .then(|| (self.time_to_repeat(number, position) as f64, Way::Repeated));
+        match (moved, repeated) {
+            (Some(moved), Some(repeated)) => Some(if moved.0 < repeated.0 { moved } else { repeated }),
+            (moved, repeated) => moved.or(repeated),
+        }
     }
 
     /// The time that making a value again at a later position will take, as things stand.
@@ -200,8 +290,11 @@ impl<'a> Walk<'a> {
             let record = &self.trace.records[record as usize];
             time += record.time.max(1);
             for &input in &record.inputs {
-                if let Input::Value(input) = input
-                    && !(self.here[input as usize] && self.trace.values[input as usize].gone_from > position)
+                let Input::Value(input) = input else { continue };
+                if self.is_moved(input, position) {
+                    time += self.time_to_move(input);
+                } else if !(self.here[input as usize]
+                    && self.trace.values[input as usize].gone_from > position)
                 {
                     open.push(input);
                 }
@@ -211,7 +304,14 @@ impl<'a> Walk<'a> {
     }
 
     /// Lets a value go for the wait that it is in.
-    fn let_go(&mut self, number: u32) {
+    fn let_go(&mut self, number: u32, way: Way) {
+        if self.ways[number as usize].replace(way).is_none() && way == Way::Moved {
+            let bytes = self.trace.values[number as usize].bytes;
+            self.decisions.offloaded[number as usize] = true;
+            self.decisions.offloaded_bytes += bytes;
+            self.decisions.extra_time += self.time_to_move(number);
+            self.hidden.0 += self.trace.depot.map_or(0, |depot| bytes * 1000 / depot.rate.max(1));
+        }
         match self.since[number as usize] {
             Since::Made => self.decisions.dropped[number as usize] = true,
             Since::Asked(position) => _ = self.decisions.released_after.insert((position, number)),
@@ -228,10 +328,7 @@ impl<'a> Walk<'a> {
         let mut stay: Vec<u32> = self.worth_keeping(&chain, target, position);
         loop {
             match self.chain_peak(&chain, &stay, target, position) {
-                peak if peak <= self.target => {
-                    self.decisions.expected_peak = self.decisions.expected_peak.max(peak);
-                    break;
-                }
+                peak if peak <= self.target => break self.expected[position as usize].note_chain(peak),
                 // What would stay for later is given up first; then something that is there now, but nothing that a
                 // chain has read before the same op: it goes when that op begins.
                 _ if !stay.is_empty() => self.given_up.extend(stay.pop()),
@@ -240,8 +337,8 @@ impl<'a> Walk<'a> {
                     let earlier = (0u32..).zip(&self.since).filter(|(_, since)| read_here(since));
                     let in_use: Vec<u32> =
                         reads.iter().copied().chain(earlier.map(|(number, _)| number)).collect();
-                    let number = self.cheapest(position, &in_use)?;
-                    self.let_go(number);
+                    let (number, way) = self.cheapest(position, &in_use)?;
+                    self.let_go(number, way);
                 }
             }
         }
@@ -251,9 +348,17 @@ impl<'a> Walk<'a> {
                 self.since[number as usize] = Since::Read(position);
             }
         }
-        for link in &chain {
-            *self.n_repeats.entry(link.record).or_default() += 1;
-            self.decisions.extra_time += self.trace.records[link.record as usize].time;
+        for &link in &chain {
+            match link {
+                Link::Repeat { record, .. } => {
+                    *self.n_repeats.entry(record).or_default() += 1;
+                    self.decisions.extra_time += self.trace.records[record as usize].time;
+                }
+                Link::Move(number) => self.decisions.extra_time += self.time_to_move(number),
+            }
+        }
+        if chain == [Link::Move(target)] {
+            self.brought.push(Bring { position, number: target });
         }
         for number in stay.into_iter().chain([target]) {
             let value = &self.trace.values[number as usize];
@@ -273,21 +378,31 @@ impl<'a> Walk<'a> {
         Some(())
     }
 
-    /// The records to repeat, in order, and the values that they read and that are there.
+    /// What brings a value back, in order, and the values that this reads and that are there.
     fn chain(&mut self, target: u32, position: u32) -> (Vec<Link>, Vec<u32>) {
         self.stamp += 1;
         let (mut open, mut links, mut reads) = (vec![target], Vec::<Link>::new(), Vec::new());
         while let Some(number) = open.pop() {
+            if self.is_moved(number, position) {
+                if !links.contains(&Link::Move(number)) {
+                    links.push(Link::Move(number));
+                }
+                continue;
+            }
             let at = self.trace.values[number as usize].record;
             let record = &self.trace.records[at as usize];
             let is_extra = number - record.first_value >= record.n_outputs;
             if std::mem::replace(&mut self.mark[at as usize], self.stamp) == self.stamp {
-                if let Some(link) = links.iter_mut().find(|link| link.record == at) {
-                    link.with_extras |= is_extra;
+                for link in &mut links {
+                    if let Link::Repeat { record, with_extras } = link
+                        && *record == at
+                    {
+                        *with_extras |= is_extra;
+                    }
                 }
                 continue;
             }
-            links.push(Link { record: at, with_extras: is_extra });
+            links.push(Link::Repeat { record: at, with_extras: is_extra });
             for &input in &record.inputs {
                 match input {
                     Input::Value(input) if self.is_available(input, position) => reads.push(input),
@@ -296,17 +411,28 @@ impl<'a> Walk<'a> {
                 }
             }
         }
-        links.sort_unstable_by_key(|link| link.record);
+        links.sort_by_key(|link| match *link {
+            Link::Repeat { record, .. } => (record, u32::MAX),
+            Link::Move(number) => (self.trace.values[number as usize].record, number),
+        });
         (links, reads)
+    }
+
+    /// The values that a part of a chain makes.
+    fn made_by(&self, link: Link) -> Range<u32> {
+        match link {
+            Link::Repeat { record, with_extras } => {
+                let record = &self.trace.records[record as usize];
+                let n = if with_extras { record.n_values } else { record.n_outputs };
+                record.first_value..record.first_value + n
+            }
+            Link::Move(number) => number..number + 1,
+        }
     }
 
     /// The values on a chain that backward will ask for later; the nearest first.
     fn worth_keeping(&self, chain: &[Link], target: u32, position: u32) -> Vec<u32> {
-        let made = chain.iter().flat_map(|link| {
-            let record = &self.trace.records[link.record as usize];
-            let n = if link.with_extras { record.n_values } else { record.n_outputs };
-            record.first_value..record.first_value + n
-        });
+        let made = chain.iter().flat_map(|&link| self.made_by(link));
         let mut stay: Vec<u32> = made
             .filter(|&number| {
                 let value = &self.trace.values[number as usize];
@@ -318,15 +444,17 @@ impl<'a> Walk<'a> {
                     && value.next_fetch(position).is_some()
             })
             .collect();
-        stay.sort_by_key(|&number| self.trace.values[number as usize].next_fetch(position));
+        stay.sort_by_key(|&number| (self.trace.values[number as usize].next_fetch(position), number));
+        stay.dedup();
         stay
     }
 
-    /// The most bytes in use while a chain is repeated.
+    /// The most bytes in use while a chain brings values back.
     fn chain_peak(&self, chain: &[Link], stay: &[u32], target: u32, position: u32) -> u64 {
         let mut last_read: HashMap<u32, usize> = HashMap::new();
         for (at, link) in chain.iter().enumerate() {
-            for &input in &self.trace.records[link.record as usize].inputs {
+            let Link::Repeat { record, .. } = *link else { continue };
+            for &input in &self.trace.records[record as usize].inputs {
                 if let Input::Value(input) = input {
                     last_read.insert(input, at);
                 }
@@ -337,12 +465,10 @@ impl<'a> Walk<'a> {
         let mut now = start - self.absent.min(start);
         let mut most = now;
         let mut living: Vec<u32> = Vec::new();
-        for (at, link) in chain.iter().enumerate() {
-            let record = &self.trace.records[link.record as usize];
-            let n = if link.with_extras { record.n_values } else { record.n_outputs };
-            let made = record.first_value..record.first_value + n;
+        for (at, &link) in chain.iter().enumerate() {
+            let made = self.made_by(link);
             now += made.clone().map(bytes).sum::<u64>();
-            most = most.max(now + record.workspace);
+            most = most.max(now + self.workspace_of(link));
             living.extend(made);
             living.retain(|&number| {
                 let stays = number == target
@@ -357,10 +483,19 @@ impl<'a> Walk<'a> {
         most
     }
 
+    fn workspace_of(&self, link: Link) -> u64 {
+        match link {
+            Link::Repeat { record, .. } => self.trace.records[record as usize].workspace,
+            Link::Move(_) => 0,
+        }
+    }
+
     fn finish(self) -> Decisions {
         let mut repeated: Vec<(u32, u32)> = self.n_repeats.into_iter().collect();
         repeated.sort_unstable();
-        Decisions { repeated, ..self.decisions }
+        let expected_peak = self.expected.iter().map(Level::most).max().unwrap_or(0);
+        let prefetched = prefetched(self.trace, &self.brought, self.expected, self.target);
+        Decisions { repeated, prefetched, expected_peak, ..self.decisions }
     }
 }
 

@@ -7,6 +7,19 @@ pub struct Trace {
     pub records: Vec<Record>,
     /// The values that they made, in the order of making.
     pub values: Vec<Value>,
+    /// Where values can be moved to; nothing if they cannot.
+    pub depot: Option<Depot>,
+}
+
+/// Where values can wait outside the device's memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Depot {
+    /// The bytes that it has room for.
+    pub room: u64,
+    /// The bytes that move there, or back, in a microsecond.
+    pub rate: u64,
+    /// Whether values move while ops run.
+    pub is_beside: bool,
 }
 
 /// One op of a step.

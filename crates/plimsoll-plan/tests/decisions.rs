@@ -2,7 +2,7 @@
 
 mod support;
 
-use plimsoll_plan::{Family, Played, decide};
+use plimsoll_plan::{Depot, Family, Input, Played, Weights, decide};
 use support::{Execution, Net};
 
 const MIB: u64 = 1 << 20;
@@ -90,35 +90,97 @@ fn named() -> Vec<(String, Net)> {
     nets
 }
 
-#[test]
-fn an_executor_that_follows_them_stays_under_the_target() {
-    let mut n_plans = 0;
+/// How values are compared, beside the time that they stay away.
+fn weights(patience: f64) -> Weights {
+    Weights { patience, moving: 1.0 }
+}
+
+/// Follows decisions of every kind, for a depot or without; returns how many there were, and how many values they moved.
+fn follow(depot: Option<Depot>) -> (usize, usize) {
+    let (mut n_plans, mut n_moved) = (0, 0);
     for (name, net) in named() {
+        let net = Net { depot, ..net };
         let trace = net.trace();
         let natural = trace.natural_peak();
         for percent in (5..100).step_by(5) {
-            for patience in [0.0, 0.5, 1.0] {
+            for (patience, moving) in [(0.0, 1.0), (0.5, 1.0), (1.0, 1.0), (0.5, 0.0)] {
                 let target = natural * percent / 100;
-                let Some(decisions) = decide(&trace, target, patience) else { continue };
+                let Some(decisions) = decide(&trace, target, Weights { patience, moving }) else { continue };
                 let played = Execution::new(&trace, net.fixed, &decisions).run();
                 assert!(
                     played.peak <= target,
-                    "{name}, {percent} %, patience {patience}: {} > {target}",
+                    "{name}, {percent} %, patience {patience}, moving {moving}: {} > {target}",
                     played.peak
                 );
-                assert_eq!(played.extra_time, decisions.extra_time, "{name}, {percent} %, {patience}");
+                // Journeys beside the ops take less time than they last.
+                if depot.is_none_or(|depot| !depot.is_beside) {
+                    assert_eq!(played.extra_time, decisions.extra_time, "{name}, {percent} %, {patience}");
+                }
+                assert!(decisions.offloaded_bytes <= depot.map_or(0, |depot| depot.room));
                 n_plans += 1;
+                n_moved += decisions.offloaded.iter().filter(|&&moved| moved).count();
             }
         }
     }
+    (n_plans, n_moved)
+}
+
+#[test]
+fn an_executor_that_follows_them_stays_under_the_target() {
+    let (n_plans, n_moved) = follow(None);
     assert!(n_plans > 500, "only {n_plans} plans were made");
+    assert_eq!(n_moved, 0);
+}
+
+#[test]
+fn an_executor_that_moves_values_stays_under_the_target() {
+    let (without, _) = follow(None);
+    for is_beside in [false, true] {
+        for (room, rate) in [(u64::MAX, 1_000), (u64::MAX, 50_000), (6 * MIB, 10_000)] {
+            let (n_plans, n_moved) = follow(Some(Depot { room, rate, is_beside }));
+            assert!(n_plans >= without, "{n_plans} plans with a depot, {without} without");
+            assert!(n_moved > 100, "{n_moved} values were moved");
+        }
+    }
+}
+
+#[test]
+fn what_cannot_be_computed_again_is_moved() {
+    let net = Net { depot: Some(Depot { room: u64::MAX, rate: 1_000, is_beside: false }), ..chain(12) };
+    let mut trace = net.trace();
+    let target = trace.natural_peak() * 7 / 10;
+    for record in &mut trace.records {
+        record.inputs.push(Input::Passing);
+    }
+    let decisions = decide(&trace, target, weights(0.5)).expect("values can be moved");
+    assert_eq!((decisions.repeated.len(), decisions.n_dropped() > 0), (0, true));
+    assert!(Execution::new(&trace, net.fixed, &decisions).run().peak <= target);
+    trace.depot = None;
+    assert_eq!(decide(&trace, target, weights(0.5)), None);
+}
+
+#[test]
+fn values_come_back_ahead_of_their_use_where_there_is_room() {
+    let depot = Depot { room: u64::MAX, rate: 20_000, is_beside: true };
+    let net = Net { depot: Some(depot), ..chain(12) };
+    let trace = net.trace();
+    let target = trace.natural_peak() * 7 / 10;
+    let decisions =
+        decide(&trace, target, Weights { patience: 0.5, moving: 0.0 }).expect("values can be moved");
+    let n_moved = decisions.offloaded.iter().filter(|&&moved| moved).count();
+    assert!(2 * decisions.prefetched.len() > n_moved, "{} of {n_moved}", decisions.prefetched.len());
+    for &(position, number) in &decisions.prefetched {
+        let next = trace.values[number as usize].fetches.iter().find(|&&fetch| fetch >= position);
+        assert!(next.is_some_and(|&next| next > position), "value {number} comes back too late");
+    }
+    assert!(Execution::new(&trace, net.fixed, &decisions).run().peak <= target);
 }
 
 #[test]
 fn a_target_that_everything_fits_decides_nothing() {
     for (name, net) in named() {
         let trace = net.trace();
-        let decisions = decide(&trace, trace.natural_peak(), 0.5).expect("the natural step fits");
+        let decisions = decide(&trace, trace.natural_peak(), weights(0.5)).expect("the natural step fits");
         assert_eq!((decisions.n_dropped(), decisions.extra_time), (0, 0), "{name}");
     }
 }
@@ -129,7 +191,7 @@ fn a_long_chain_needs_far_less_at_little_more_time() {
     let trace = net.trace();
     let activations = trace.natural_peak() - net.fixed;
     // The square root of a chain's length is what one more forward pass allows: see Chen et al., 2016.
-    let decisions = decide(&trace, net.fixed + activations / 4, 0.5).expect("a quarter is enough");
+    let decisions = decide(&trace, net.fixed + activations / 4, weights(0.5)).expect("a quarter is enough");
     let ratio = decisions.extra_time as f64 / trace.natural_time() as f64;
     assert!(ratio < 0.34, "one forward pass is a third of the time; {ratio}");
 }
@@ -159,5 +221,5 @@ fn in_a_family_peaks_rise_while_time_falls() {
 fn the_same_trace_gives_the_same_decisions() {
     let trace = u_net(4).trace();
     let target = trace.natural_peak() * 7 / 10;
-    assert_eq!(decide(&trace, target, 1.0), decide(&trace, target, 1.0));
+    assert_eq!(decide(&trace, target, weights(1.0)), decide(&trace, target, weights(1.0)));
 }

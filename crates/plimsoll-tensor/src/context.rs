@@ -51,7 +51,8 @@ struct Context {
     tapes: RefCell<Vec<Arc<TapeCore>>>,
     n_tapes: Cell<usize>,
     sealed: RefCell<Vec<Arc<TapeCore>>>,
-    pins: RefCell<Vec<(usize, Part)>>,
+    /// What variables read as, sorted by their numbers; boxed, because a model has many.
+    pins: RefCell<Vec<(usize, Box<Part>)>>,
     scope: RefCell<Scope>,
     sites: RefCell<SiteCache>,
     placements: RefCell<Option<Vec<Placement>>>,
@@ -270,7 +271,8 @@ pub(crate) fn is_sealed(tensor: &Tensor) -> bool {
 }
 
 /// Runs `f` with variables reading as `values`, cell by cell: a replay sees them as they were.
-pub(crate) fn with_pins<R>(pins: Vec<(usize, Part)>, f: impl FnOnce() -> R) -> R {
+pub(crate) fn with_pins<R>(mut pins: Vec<(usize, Box<Part>)>, f: impl FnOnce() -> R) -> R {
+    pins.sort_unstable_by_key(|(cell, _)| *cell);
     let before = CONTEXT.with(|context| context.pins.replace(pins));
     let _restore = on_drop(move || CONTEXT.with(|context| drop(context.pins.replace(before))));
     f()
@@ -280,7 +282,8 @@ pub(crate) fn with_pins<R>(pins: Vec<(usize, Part)>, f: impl FnOnce() -> R) -> R
 pub(crate) fn pinned(cell: usize) -> Option<Part> {
     CONTEXT.with(|context| {
         let pins = context.pins.borrow();
-        pins.iter().find(|(pinned, _)| *pinned == cell).map(|(_, part)| part.clone())
+        let at = pins.binary_search_by_key(&cell, |(pinned, _)| *pinned).ok()?;
+        Some((*pins[at].1).clone())
     })
 }
 

@@ -8,16 +8,17 @@
 use std::cell::OnceCell;
 use std::fmt;
 use std::marker::PhantomData;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, Once, OnceLock, PoisonError};
 
 use plimsoll_cuda::{Gpu, Profile};
 use plimsoll_memory::{Block, Bytes, GhostPages, HostPages, Label, Pool, Snapshot, Stats};
 
 use crate::context;
+use crate::depot::{Depot, Offload};
 use crate::driver_memory::DriverMemory;
 use crate::error::{Error, Result};
-use crate::journal::{Guard, Journal};
+use crate::journal::{Guard, Journal, VERIFIES};
 use crate::report::Report;
 
 /// A device: cheap to clone, equal to its clones.
@@ -29,8 +30,12 @@ struct Inner {
     pool: Pool,
     hardware: Hardware,
     guard: Arc<Guard>,
+    /// Where values wait that were moved out of the pool.
+    depot: Mutex<Option<Arc<Depot>>>,
     n_repeats: AtomicU64,
     repeated_flops: AtomicU64,
+    verifies: AtomicBool,
+    offloaded_bytes: AtomicU64,
 }
 
 /// The work that was done again to keep a limit.
@@ -119,8 +124,11 @@ impl Device {
             pool,
             hardware,
             guard: Arc::default(),
+            depot: Mutex::default(),
             n_repeats: AtomicU64::new(0),
             repeated_flops: AtomicU64::new(0),
+            verifies: AtomicBool::new(*VERIFIES),
+            offloaded_bytes: AtomicU64::new(0),
         }))
     }
 
@@ -256,7 +264,10 @@ impl Device {
     /// both the bytes in use and the bytes committed.
     pub fn ghost(&self) -> Device {
         let hardware = self.profile().map_or(Hardware::Cpu, |profile| Hardware::GhostGpu(profile.clone()));
-        Device::with(&format!("ghost({})", self.0.name), self.0.pool.ghost(), hardware)
+        let ghost = Device::with(&format!("ghost({})", self.0.name), self.0.pool.ghost(), hardware);
+        let depot = self.depot().map(|depot| Arc::new(depot.ghost()));
+        *ghost.0.depot.lock().unwrap_or_else(PoisonError::into_inner) = depot;
+        ghost
     }
 
     /// The device that ops without inputs run on: the innermost [`Device::enter`] scope, else the CPU.
@@ -281,7 +292,9 @@ impl Device {
 
     /// A block of the pool. Copies beside the work may still be about its memory; later work on the device waits for those.
     pub(crate) fn acquire(&self, bytes: usize, label: Label) -> Result<Block> {
-        let block = self.0.pool.acquire(bytes, label)?;
+        let acquired = self.0.pool.acquire(bytes, label);
+        // Memory may be full because what was to be moved out of it could not be; then that is the error.
+        let block = acquired.map_err(|full| self.0.guard.take_failure().unwrap_or_else(|| full.into()))?;
         if let Hardware::Gpu(gpu) = &self.0.hardware {
             gpu.reuse(&block)?;
         }
@@ -348,6 +361,48 @@ impl Device {
     pub(crate) fn count_repeat(&self, flops: u64) {
         self.0.n_repeats.fetch_add(1, Ordering::Relaxed);
         self.0.repeated_flops.fetch_add(flops, Ordering::Relaxed);
+    }
+
+    /// Compares, from the next step on, each value that is computed again with what it first was, for debugging: a difference
+    /// is an error that names the op. It is on from the beginning with `PLIMSOLL_VERIFY=1`.
+    pub fn set_verify(&self, is_on: bool) {
+        self.0.verifies.store(is_on, Ordering::Relaxed);
+    }
+
+    /// Whether values that are computed again are compared.
+    pub(crate) fn verifies(&self) -> bool {
+        self.0.verifies.load(Ordering::Relaxed)
+    }
+
+    /// The bytes that were moved out of this device's memory since it was made, to keep a limit.
+    pub fn offloaded(&self) -> Bytes {
+        Bytes::new(self.0.offloaded_bytes.load(Ordering::Relaxed))
+    }
+
+    /// A value was moved out of memory.
+    pub(crate) fn count_offloaded(&self, n_bytes: u64) {
+        self.0.offloaded_bytes.fetch_add(n_bytes, Ordering::Relaxed);
+    }
+
+    /// Says where values that backward will read may be moved when a limit asks for it; nowhere unless it is said. What was
+    /// moved before stays where it is.
+    ///
+    /// # Errors
+    /// A folder that cannot be written to or lies in memory; an offload that is not for this kind of device.
+    pub fn set_offload(&self, offload: Option<&Offload>) -> Result<()> {
+        let depot = offload.map(|offload| Depot::open(offload, self)).transpose()?;
+        *self.0.depot.lock().unwrap_or_else(PoisonError::into_inner) = depot.map(Arc::new);
+        Ok(())
+    }
+
+    /// Whether values may be moved out of this device's memory.
+    pub fn can_offload(&self) -> bool {
+        self.depot().is_some()
+    }
+
+    /// Where values wait that were moved out of the pool.
+    pub(crate) fn depot(&self) -> Option<Arc<Depot>> {
+        self.0.depot.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Lets a journal's values go when this device's memory is full.

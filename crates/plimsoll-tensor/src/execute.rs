@@ -299,12 +299,13 @@ impl Call<'_> {
 
     /// Takes memory, runs the kernel, records.
     fn compute(&self, args: Args<'_>, outputs: &[Output]) -> Result<Tensors> {
-        context::with_journal(|journal| journal.begin(self.op, &metas(&args)));
+        context::with_journal(|journal| journal.begin(self.op, &metas(&args))).transpose()?;
         let extras = self.extras(&args);
         let (args, results, extras) = self.make(args, outputs, extras)?;
         context::with_journal(|journal| {
-            journal.record(self.op, &args, &results, &extras, self.wanted(args.len()));
-        });
+            journal.record(self.op, &args, &results, &extras, self.wanted(args.len()))
+        })
+        .transpose()?;
         Ok(self.finish(&args, results, &extras))
     }
 
@@ -320,7 +321,7 @@ impl Call<'_> {
             let &Output::New { shape, dtype } = output else {
                 unreachable!("{}: outputs are all views or all new", self.op.name())
             };
-            let reused = if results.is_empty() { self.reuse(&mut args, &shape, dtype) } else { None };
+            let reused = if results.is_empty() { self.reuse(&mut args, &shape, dtype)? } else { None };
             let storage = reused.map_or_else(|| self.fresh(&shape, dtype), Ok)?;
             results.push(Tensor::over(storage, Meta::fresh(shape, dtype), Nodes::new()));
         }
@@ -367,7 +368,7 @@ impl Call<'_> {
 
     /// The memory of an input that was given away, for the first output: if the op may write there, the input is
     /// held by nobody else, and no tape wants to keep it.
-    fn reuse(&self, args: &mut [Arg<'_>], shape: &Shape, dtype: DType) -> Option<Arc<Storage>> {
+    fn reuse(&self, args: &mut [Arg<'_>], shape: &Shape, dtype: DType) -> Result<Option<Arc<Storage>>> {
         for &idx in self.op.overwrites() {
             let Some(Arg::Given(tensor)) = args.get(idx) else { continue };
             let kept = self.watchers.iter().any(|watcher| watcher.keeps.contains(&Keep::Input(idx)));
@@ -376,11 +377,12 @@ impl Call<'_> {
                 continue;
             }
             if let Some(storage) = args[idx].take_unshared() {
+                storage.overwrite()?;
                 storage.set_site(context::site(self.op.name()));
-                return Some(storage);
+                return Ok(Some(storage));
             }
         }
-        None
+        Ok(None)
     }
 
     /// Records the call on each watching tape, and tells the output tensors where they came from.

@@ -4,6 +4,7 @@
 //! layer and the user's line. See ARCHITECTURE.md for the rules of execution.
 
 mod context;
+mod depot;
 mod device;
 mod driver_memory;
 mod dtype;
@@ -35,6 +36,7 @@ pub use context::{
     LineGuard, Placement, Saving, at_callers_line, at_line, current_scope, is_recording, log_placements,
     scope, with_owner, with_saving,
 };
+pub use depot::Offload;
 pub use device::{Device, DeviceScope, Repeated};
 pub use driver_memory::DriverMemory;
 pub use dtype::{DType, Element};

@@ -8,7 +8,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use plimsoll_cuda::Posted;
+use plimsoll_cuda::{Copied, PinnedBlock, Posted};
 use plimsoll_memory::{Block, Owner, Site};
 
 use crate::context;
@@ -24,6 +24,8 @@ pub(crate) struct Storage {
     device: Device,
     /// The number of tape slots that hold this storage.
     n_slots: AtomicU32,
+    /// How often the bytes were written over since they were first there.
+    n_overwrites: AtomicU32,
     /// By what a journal knows the value in it; zero if none does.
     tag: AtomicU64,
 }
@@ -41,8 +43,13 @@ enum Memory {
 impl Storage {
     /// Room for `shape` elements of `dtype` on `device`, labelled with the present op and line.
     pub fn new(device: &Device, shape: &Shape, dtype: DType, op: &'static str) -> Result<Arc<Storage>> {
+        Storage::with_bytes(device, shape.n_elems() * dtype.size(), op)
+    }
+
+    /// Room for `n_bytes` on `device`, labelled with the present op and line.
+    pub fn with_bytes(device: &Device, n_bytes: usize, op: &'static str) -> Result<Arc<Storage>> {
         let label = context::label(context::output_owner(), op);
-        let block = device.acquire(shape.n_elems() * dtype.size(), label)?;
+        let block = device.acquire(n_bytes, label)?;
         Ok(Storage::over(Memory::Own(block), device))
     }
 
@@ -63,6 +70,7 @@ impl Storage {
             memory,
             device: device.clone(),
             n_slots: AtomicU32::new(0),
+            n_overwrites: AtomicU32::new(0),
             tag: AtomicU64::new(0),
         })
     }
@@ -142,6 +150,17 @@ impl Storage {
         self.tag.store(tag, Ordering::Relaxed);
     }
 
+    /// A variable has written a new value over the old one.
+    pub fn overwritten(&self) {
+        self.n_overwrites.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// How often a new value was written over an old one: what tells one who remembers the storage without holding it
+    /// whether the value is still the same.
+    pub fn n_overwrites(&self) -> u32 {
+        self.n_overwrites.load(Ordering::Relaxed)
+    }
+
     /// Whether a tape slot holds this storage.
     pub fn is_kept(&self) -> bool {
         self.n_slots.load(Ordering::Relaxed) > 0
@@ -185,6 +204,33 @@ impl Storage {
                     other.upload(std::slice::from_raw_parts(between.as_ptr(), n_bytes), to.ptr())?;
                 }
             }
+        }
+        Ok(())
+    }
+
+    /// Starts a copy to pinned memory beside the work of a GPU; nothing elsewhere. Whoever writes to the storage calls
+    /// `overwrite` first.
+    pub fn download_to(&self, pinned: &PinnedBlock) -> Result<Option<Copied>> {
+        let (Memory::Own(block), Some(gpu)) = (&self.memory, self.device.gpu()) else { return Ok(None) };
+        // SAFETY: the block is of this GPU's pool. The host never touches what is pinned for values, and writers wait:
+        // see `overwrite`, and the end of `Away`.
+        Ok(Some(unsafe { gpu.download_async(block, pinned) }?))
+    }
+
+    /// Starts a copy from pinned memory beside the work of a GPU, to a storage that nobody else has seen yet; nothing
+    /// elsewhere. Whoever shows it to others waits for the copy first.
+    pub fn upload_from(self: &mut Arc<Storage>, pinned: &PinnedBlock) -> Result<Option<Copied>> {
+        assert!(Arc::get_mut(self).is_some(), "a shared storage is never written");
+        let (Memory::Own(block), Some(gpu)) = (&self.memory, self.device.gpu()) else { return Ok(None) };
+        // SAFETY: the block is of this GPU's pool, and nobody uses it before the copy has been waited for; the host never
+        // touches what is pinned for values.
+        Ok(Some(unsafe { gpu.upload_async(pinned, block) }?))
+    }
+
+    /// Says that the storage is about to be written over: what still copies it is waited for on the device.
+    pub fn overwrite(&self) -> Result<()> {
+        if let (Memory::Own(block), Some(gpu)) = (&self.memory, self.device.gpu()) {
+            gpu.reuse(block)?;
         }
         Ok(())
     }

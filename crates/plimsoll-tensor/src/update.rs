@@ -171,7 +171,10 @@ fn commit(updates: LongList<Update>) -> Result<()> {
         }
     }
     for ((held, fresh), cell) in held.iter_mut().zip(fresh).zip(&cells) {
-        let Some(fresh) = fresh else { continue };
+        let Some(fresh) = fresh else {
+            held.0.overwritten();
+            continue;
+        };
         let (before, _) = std::mem::replace(&mut **held, (fresh, *cell.meta()));
         // Whoever still reads the old version keeps it; it is the variable's no longer.
         before.relabel(if before.is_kept() { Owner::Saved } else { Owner::Temporary });

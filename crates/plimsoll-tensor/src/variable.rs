@@ -293,8 +293,8 @@ pub fn with_shadows<R>(variables: &[Variable], ghost: &Device, f: impl FnOnce() 
 
 /// Runs `f` with the variables reading as `values`.
 pub(crate) fn with_pinned<R>(variables: &[Variable], values: &[Tensor], f: impl FnOnce() -> R) -> R {
-    let pins = variables.iter().zip(values).map(|(variable, value)| (variable.cell.address(), value.part()));
-    context::with_pins(pins.collect(), f)
+    let pin = |(variable, value): (&Variable, &Tensor)| (variable.cell.address(), Box::new(value.part()));
+    context::with_pins(variables.iter().zip(values).map(pin).collect(), f)
 }
 
 /// Locks a mutex whose data is whole at every moment, so that a panic elsewhere does not matter.

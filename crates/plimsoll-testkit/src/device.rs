@@ -10,10 +10,8 @@ use plimsoll_tensor::{Device, Result};
 /// # Panics
 /// The variable names another device, or one that is not there: a suite that ran elsewhere would prove nothing.
 pub fn device_under_test() -> Device {
-    static NAME: OnceLock<String> = OnceLock::new();
-    let name =
-        NAME.get_or_init(|| std::env::var("PLIMSOLL_TEST_DEVICE").unwrap_or_else(|_| "cpu".to_owned()));
-    let device: Result<Device> = match name.as_str() {
+    let name = name();
+    let device: Result<Device> = match name {
         "cpu" => Ok(Device::separate_cpu()),
         "emulated" => Device::emulated(),
         other => match other.strip_prefix("cuda:").map(str::parse) {
@@ -22,4 +20,14 @@ pub fn device_under_test() -> Device {
         },
     };
     device.unwrap_or_else(|error| panic!("PLIMSOLL_TEST_DEVICE is {name:?}, which cannot be used: {error}"))
+}
+
+/// Whether the suites run on a GPU that the host plays, where whatever only repeats with other kernels is left out.
+pub fn is_emulated() -> bool {
+    name() == "emulated"
+}
+
+fn name() -> &'static str {
+    static NAME: OnceLock<String> = OnceLock::new();
+    NAME.get_or_init(|| std::env::var("PLIMSOLL_TEST_DEVICE").unwrap_or_else(|_| "cpu".to_owned()))
 }

@@ -5,6 +5,7 @@ use std::path::Path;
 
 use plimsoll::nn::Policy;
 use plimsoll::nn::train::History;
+use plimsoll::{Device, Error, Offload};
 use plimsoll_memory::Stats;
 
 use super::find;
@@ -31,6 +32,7 @@ pub fn run(recipes: &[Recipe], options: &TrainOptions) -> Result<(), Failure> {
     let recipe = find(recipes, &options.recipe)?;
     let session = Session::open(&options.run)?;
     let _on = session.device.enter();
+    allow_spilling(&session.device, options)?;
     stop::listen()?;
     let style = Style::of(options.run.json);
     let foreseen = foresight::peaks(recipe, options, &session.device)?;
@@ -55,15 +57,23 @@ pub fn run(recipes: &[Recipe], options: &TrainOptions) -> Result<(), Failure> {
 
 /// Options whose place on the command line is taken.
 fn refuse_what_is_to_come(options: &TrainOptions) -> Result<(), Failure> {
-    let wanted = [
-        ("--profile", options.profile.is_some()),
-        ("--report", options.report.is_some()),
-        ("--spill", options.spill.is_some()),
-    ];
+    let wanted = [("--profile", options.profile.is_some()), ("--report", options.report.is_some())];
     match wanted.iter().find(|(_, is_wanted)| *is_wanted) {
         Some((option, _)) => Err(Failure::options(format!("{option} is not there yet; leave it out"))),
         None => Ok(()),
     }
+}
+
+/// Lets a device, or the ghost of one, move values to the folder of `--spill`, if there is one.
+pub fn allow_spilling(device: &Device, options: &TrainOptions) -> Result<(), Failure> {
+    let Some(folder) = &options.spill else { return Ok(()) };
+    if !device.is_host() {
+        return Err(Failure::options(format!(
+            "--spill is for the CPU; {device} moves values to the memory of the host, within --host-limit"
+        )));
+    }
+    let said = |error: Error| Failure::with(Exit::File, format!("--spill: {error}"));
+    device.set_offload(Some(&Offload::Folder(folder.clone()))).map_err(said)
 }
 
 /// What is left of a run.
@@ -128,7 +138,7 @@ fn introduce(recipe: &Recipe, source: &str, style: Style) -> Result<(), Failure>
 
 /// What is told at the end, but for what goes back.
 fn end_event(recipe: &Recipe, session: &Session, told: Told) -> EndEvent {
-    let stats = session.device.stats();
+    let (stats, repeated) = (session.device.stats(), session.device.repeated());
     EndEvent {
         recipe: recipe.name().to_owned(),
         device: session.device.name().to_owned(),
@@ -148,9 +158,9 @@ fn end_event(recipe: &Recipe, session: &Session, told: Told) -> EndEvent {
         outside_bytes: told.outside.map(Outside::bytes),
         limit_bytes: session.limit.bytes,
         limit_from: session.limit.from,
-        recomputed_ops: Some(session.device.repeated().ops),
-        recomputed_flops: Some(session.device.repeated().flops),
-        offloaded_bytes: None,
+        recomputed_ops: repeated.ops,
+        recomputed_flops: repeated.flops,
+        offloaded_bytes: session.device.offloaded().get(),
         median_step_ms: told.median_ms,
         released_bytes: 0,
     }

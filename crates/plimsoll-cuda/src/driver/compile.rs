@@ -14,10 +14,13 @@ use crate::error::{Error, Result};
 /// # Errors
 /// NVRTC is missing, or refuses the source; the text has its log.
 pub fn compile(source: &str, entry: &str, architecture: u32) -> Result<Vec<u8>> {
+    compile_with(&options(architecture), source, entry, architecture)
+}
+
+fn compile_with(options: &[String], source: &str, entry: &str, architecture: u32) -> Result<Vec<u8>> {
     let [major, minor, _] = Library::Compiler.require()?.version;
     let program = Program::new(source, entry)?;
-    let options = options(architecture);
-    program.compile(&options).map_err(|status| {
+    program.compile(options).map_err(|status| {
         let log = program.log();
         let log = if log.trim().is_empty() { format!("{status:?}") } else { marked(&log, source) };
         Error::new(format!(
@@ -30,11 +33,31 @@ pub fn compile(source: &str, entry: &str, architecture: u32) -> Result<Vec<u8>> 
 
 /// As [`compile`], from the cache if the same was compiled before.
 pub(crate) fn compile_cached(cache: &Cache, source: &str, entry: &str, architecture: u32) -> Result<Vec<u8>> {
+    cached(&options(architecture), cache, source, entry, architecture)
+}
+
+/// Whether a source compiles, found out with the least effort: what comes of it is slow, and nobody runs it.
+///
+/// # Errors
+/// As for [`compile`].
+#[cfg(feature = "emulated")]
+pub(crate) fn compiles(cache: &Cache, source: &str, entry: &str, architecture: u32) -> Result<()> {
+    const QUICKLY: [&str; 3] = ["--Ofast-compile=max", "--minimal", "--ptxas-options=-O0"];
+    let options: Vec<String> = options(architecture).into_iter().chain(QUICKLY.map(str::to_owned)).collect();
+    cached(&options, cache, source, entry, architecture).map(drop)
+}
+
+fn cached(
+    options: &[String],
+    cache: &Cache,
+    source: &str,
+    entry: &str,
+    architecture: u32,
+) -> Result<Vec<u8>> {
     let [major, minor, _] = Library::Compiler.require()?.version;
     let compiler = format!("NVRTC {major}.{minor}");
-    let options = options(architecture);
     let key = cache::key(&[env!("CARGO_PKG_VERSION"), &compiler, &options.join(" "), source]);
-    cache.get_or(&key, || compile(source, entry, architecture))
+    cache.get_or(&key, || compile_with(options, source, entry, architecture))
 }
 
 /// What NVRTC is told. Divisions and roots are exact and denormal numbers are kept, which is its default.

@@ -21,7 +21,9 @@ use cudarc::driver::sys::{self, CUfunction, CUfunction_attribute as Attribute, C
 
 use self::blaslt::Blas;
 pub(crate) use self::cache::Cache;
-pub(crate) use self::compile::compile_cached;
+use self::compile::compile_cached;
+#[cfg(feature = "emulated")]
+pub(crate) use self::compile::compiles;
 use self::context::{Context, check};
 use self::copying::Events;
 use self::dnn::Dnn;

@@ -27,7 +27,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::backend::{Backend, Function};
 use crate::convolution::{Convolution, ConvolutionOperands};
-use crate::driver::{Cache, compile_cached};
+use crate::driver::{Cache, compiles};
 use crate::error::{Error, Result};
 use crate::gpu::MemoryInfo;
 use crate::kernel::Grid;
@@ -93,7 +93,7 @@ struct Emulated {
 impl Backend for Emulated {
     fn build(&self, entry: &str, source: &str) -> Result<Function> {
         for &architecture in &self.architectures {
-            compile_cached(&self.cache, source, entry, architecture)?;
+            compiles(&self.cache, source, entry, architecture)?;
         }
         let module: &'static Module = self.compiler.build(entry, source)?;
         Ok(Function(std::ptr::from_ref(module) as usize))

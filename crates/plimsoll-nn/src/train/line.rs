@@ -2,16 +2,17 @@
 //!
 //! Before the first step of a signature (shapes and dtypes of the batch, number of parts) the step is rehearsed on a ghost of
 //! the device as it is. If it fits as it is, nothing is decided. If not, a family of plans is made that let values go in
-//! forward and compute them again in backward; the limit of the moment takes the fastest that fits. The family does not
+//! forward and compute them again in backward, or move them elsewhere and back where the device may; the limit of the moment takes the fastest that fits. The family does not
 //! depend on the limit, so a limit that is changed between steps takes another member. A step that no plan can keep under
 //! the limit is refused before it begins, with the least limit that works for it.
 
+use std::io;
 use std::sync::Arc;
 
 use plimsoll_plan::{Family, Played, plan_offsets};
 use plimsoll_tensor::{
     Course, DType, Decisions, Device, Error, ErrorKind, Generator, OffsetPlan, Planned, Result, Shape, Stats,
-    Step, with_shadows,
+    Step, Variable, with_shadows,
 };
 
 use super::examples::Pair;
@@ -33,6 +34,7 @@ struct Signature {
     inputs: (Shape, DType),
     labels: (Shape, DType),
     n_parts: usize,
+    can_offload: bool,
 }
 
 /// What is known of one kind of step.
@@ -57,6 +59,7 @@ impl Stepper {
             inputs: (*pair.inputs.shape(), pair.inputs.dtype()),
             labels: (*pair.labels.shape(), pair.labels.dtype()),
             n_parts: self.n_parts,
+            can_offload: device.can_offload(),
         };
         let known = match self.line.take(&signature) {
             Some(known) => known,
@@ -113,7 +116,11 @@ impl Stepper {
             Ok(Step::observed(ghost, || stepper.step_inside(ghost, pair))?.1)
         };
         let trace = self.rehearse(device, pair, observe)?.0;
-        Family::new(&trace, natural, |decisions| Ok(Some(self.placed(device, pair, Some(decisions))?.0)))
+        Family::new(&trace, natural, |decisions| match self.placed(device, pair, Some(decisions)) {
+            // What is moved elsewhere may leave holes there, too small for what comes next.
+            Err(error) if decisions.offloaded_bytes > 0 && is_full(&error) => Ok(None),
+            placed => placed.map(|(played, _)| Some(played)),
+        })
     }
 
     /// Plans where the blocks of a step lie, and what it takes then.
@@ -153,10 +160,23 @@ impl Stepper {
         let generator = Generator::current();
         let mut variables = self.model.variables();
         variables.extend(self.optimizer.variables());
+        // Under a mixed policy the update reads and writes the values in full precision, too.
+        let masters: Vec<Variable> =
+            variables.iter().filter_map(|variable| variable.master().cloned()).collect();
+        variables.extend(masters);
         let shadows = Pair { inputs: pair.inputs.shadow(&ghost), labels: pair.labels.shadow(&ghost) };
         let stepped = with_shadows(&variables, &ghost, || step(self, &ghost, &shadows));
         generator.make_current();
         Ok((stepped?, ghost.stats()))
+    }
+}
+
+/// Whether an error says that there was no room.
+fn is_full(error: &Error) -> bool {
+    match error.kind() {
+        ErrorKind::OutOfMemory(_) => true,
+        ErrorKind::Io { source, .. } => source.kind() == io::ErrorKind::StorageFull,
+        _ => false,
     }
 }
 

@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use plimsoll_plan::{Decisions, Input, Position, Record, Trace, Value};
+use plimsoll_plan::{Decisions, Depot, Input, Position, Record, Trace, Value};
 
 /// A forward op: what it reads, what it makes, how long it takes, and which values its backward reads.
 #[derive(Clone, Debug)]
@@ -21,6 +21,8 @@ pub struct Net {
     pub nodes: Vec<Node>,
     /// What is in use all the time.
     pub fixed: u64,
+    /// Where values can be moved to.
+    pub depot: Option<Depot>,
 }
 
 impl Net {
@@ -90,7 +92,7 @@ impl Net {
                 ..Record::default()
             });
         }
-        let mut trace = Trace { records, values };
+        let mut trace = Trace { records, values, depot: self.depot };
         let levels = Execution::new(&trace, self.fixed, &Decisions::default()).run();
         for (record, at) in trace.records.iter_mut().zip(levels.at) {
             record.at = at;
@@ -113,13 +115,23 @@ pub struct Execution<'a> {
     decisions: &'a Decisions,
     /// Values that exist, with whether backward's list holds them.
     living: BTreeMap<u32, bool>,
+    /// Those of them that were brought back before backward asked for them.
+    prefetched: BTreeSet<u32>,
     extra_time: u64,
     peak: u64,
 }
 
 impl<'a> Execution<'a> {
     pub fn new(trace: &'a Trace, fixed: u64, decisions: &'a Decisions) -> Execution<'a> {
-        Execution { trace, fixed, decisions, living: BTreeMap::new(), extra_time: 0, peak: 0 }
+        Execution {
+            trace,
+            fixed,
+            decisions,
+            living: BTreeMap::new(),
+            prefetched: BTreeSet::new(),
+            extra_time: 0,
+            peak: 0,
+        }
     }
 
     fn in_use(&self) -> u64 {
@@ -143,6 +155,12 @@ impl<'a> Execution<'a> {
                     self.living.remove(&number);
                 }
             }
+            for &(_, number) in self.decisions.prefetched.iter().filter(|(at, _)| *at == position) {
+                assert!(self.is_away(number, position), "value {number} is not away");
+                self.extra_time += self.time_to_move(number);
+                self.living.insert(number, true);
+                self.prefetched.insert(number);
+            }
             let start = self.in_use();
             let record = &self.trace.records[position as usize];
             for number in record.first_value..record.first_value + record.n_values {
@@ -155,6 +173,8 @@ impl<'a> Execution<'a> {
             let released = self.decisions.released_after.iter().filter(|(at, _)| *at == position);
             released.for_each(|(_, number)| _ = self.living.remove(number));
         }
+        let moved = self.decisions.offloaded.iter().zip(0u32..).filter(|(moved, _)| **moved);
+        self.extra_time += moved.map(|(_, number)| self.time_to_move(number)).sum::<u64>();
         Outcome { at, peak: self.peak, extra_time: self.extra_time }
     }
 
@@ -168,14 +188,44 @@ impl<'a> Execution<'a> {
         });
     }
 
-    /// Backward asks for a value: it is there, or its chain runs again.
+    /// Whether a value was moved, and is not here.
+    fn is_away(&self, number: u32, position: u32) -> bool {
+        self.decisions.offloaded.get(number as usize) == Some(&true)
+            && !self.living.contains_key(&number)
+            && self.trace.values[number as usize].gone_from > position
+    }
+
+    /// The time of one journey where nothing else goes on meanwhile.
+    fn time_to_move(&self, number: u32) -> u64 {
+        let rate = self.trace.depot.map_or(1, |depot| depot.rate);
+        self.trace.values[number as usize].bytes * 1000 / rate
+    }
+
+    /// Brings a value back that was moved.
+    fn bring(&mut self, number: u32, position: u32) {
+        self.extra_time += self.time_to_move(number);
+        self.living.insert(number, self.decisions.retained.contains(&(position, number)));
+        self.peak = self.peak.max(self.in_use());
+    }
+
+    /// Backward asks for a value: it is there, or is brought back, or its chain runs again.
     fn fetch(&mut self, target: u32, position: u32, passing: &mut BTreeSet<u32>) {
         if self.living.contains_key(&target) {
+            if self.prefetched.remove(&target) && !self.decisions.retained.contains(&(position, target)) {
+                passing.insert(target);
+            }
             return;
         }
         let mut chain = BTreeSet::new();
+        // Values of one op each: the record that made a value stands for bringing it back.
+        let mut moved = BTreeMap::new();
         let mut open = vec![target];
         while let Some(number) = open.pop() {
+            if self.is_away(number, position) {
+                moved.insert(self.trace.values[number as usize].record, number);
+                chain.insert(self.trace.values[number as usize].record);
+                continue;
+            }
             let record = self.trace.values[number as usize].record;
             if chain.insert(record) {
                 for input in &self.trace.records[record as usize].inputs {
@@ -190,15 +240,20 @@ impl<'a> Execution<'a> {
         let chain: Vec<u32> = chain.into_iter().collect();
         for (at, &record) in chain.iter().enumerate() {
             let made = &self.trace.records[record as usize];
-            self.extra_time += made.time;
-            for number in made.first_value..made.first_value + made.n_outputs {
-                let stays = self.decisions.retained.contains(&(position, number));
-                self.living.insert(number, stays);
+            if let Some(&number) = moved.get(&record) {
+                self.bring(number, position);
+            } else {
+                self.extra_time += made.time;
+                for number in made.first_value..made.first_value + made.n_outputs {
+                    let stays = self.decisions.retained.contains(&(position, number));
+                    self.living.insert(number, stays);
+                }
+                self.peak = self.peak.max(self.in_use() + made.workspace);
             }
-            self.peak = self.peak.max(self.in_use() + made.workspace);
             let read_later = |number: u32| {
                 let later = chain[at + 1..].iter();
                 later
+                    .filter(|record| !moved.contains_key(record))
                     .flat_map(|&record| &self.trace.records[record as usize].inputs)
                     .any(|input| *input == Input::Value(number))
             };

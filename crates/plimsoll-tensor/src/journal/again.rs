@@ -1,10 +1,10 @@
 //! Making values again.
 //!
-//! The records that lead to a value from what is there are run once more, in their order; what only the chain reads is
-//! freed as the chain goes on. Values on the way that backward will read, too, stay if the plan says so, or, without a
+//! The records that lead to a value from what is there are run once more, in their order, and values on the way that were
+//! moved are brought back; what only the chain reads is freed as the chain goes on. Values on the way that backward will read, too, stay if the plan says so, or, without a
 //! plan, while there is room.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use smallvec::SmallVec;
@@ -18,22 +18,29 @@ use crate::op::{Meta, OpRef, Output};
 use crate::storage::Storage;
 use crate::tensor::{Nodes, Tensor};
 
-/// One record to run again.
-struct Link {
-    record: u32,
-    /// Whether one of its extras is wanted.
-    with_extras: bool,
+/// One part of a chain.
+enum Link {
+    /// A record to run again, and whether one of its extras is wanted.
+    Repeat { record: u32, with_extras: bool },
+    /// A value to bring back.
+    Move(u32),
 }
 
 /// The values that a chain makes and still needs, by number, with the place of the last link that reads each.
 type Made = HashMap<u32, (Option<Arc<Storage>>, usize)>;
 
 impl Journal {
-    /// A value that backward asks for: as it is there, or made again.
+    /// A value that backward asks for: as it is there, brought back, or made again.
     ///
     /// # Errors
-    /// Memory that is full; a variable that was assigned since; an input from outside that is gone.
+    /// Memory that is full; an input from outside that is gone or was assigned since; with `PLIMSOLL_VERIFY=1`, a value that
+    /// is not what it was.
     pub fn fetch(&self, number: u32) -> Result<Arc<Storage>> {
+        if let Some(storage) = self.take_coming(number)? {
+            self.keep_again(number, &storage);
+            storage.unkeep();
+            return Ok(storage);
+        }
         let present = {
             let mut state = self.lock();
             let position = state.records.len() as u32;
@@ -51,8 +58,15 @@ impl Journal {
     fn make_again(&self, target: u32) -> Result<Arc<Storage>> {
         let chain = self.lock().chain(target)?;
         let mut made = self.lock().needs(&chain, target);
+        made.keys().try_for_each(|&number| self.wait_for(number))?;
         for (at, link) in chain.iter().enumerate() {
-            self.run_again(link, &mut made)?;
+            match *link {
+                Link::Repeat { record, with_extras } => self.run_again(record, with_extras, &mut made)?,
+                Link::Move(number) => {
+                    let storage = self.bring(number)?;
+                    self.take_back(number, storage, &mut made);
+                }
+            }
             made.retain(|&number, (_, last)| *last > at || number == target);
         }
         match made.remove(&target) {
@@ -62,10 +76,10 @@ impl Journal {
     }
 
     /// Runs one record again and takes what is needed of it.
-    fn run_again(&self, link: &Link, made: &mut Made) -> Result<()> {
+    fn run_again(&self, record: u32, with_extras: bool, made: &mut Made) -> Result<()> {
         let (op, inputs, wanted, first, site) = {
             let state = self.lock();
-            let record = &state.records[link.record as usize];
+            let record = &state.records[record as usize];
             (record.op.clone(), record.inputs.clone(), record.wanted.clone(), record.first_value, record.site)
         };
         let args: Args<'_> =
@@ -73,30 +87,38 @@ impl Journal {
         let metas: SmallVec<[&Meta; 3]> = inputs.iter().map(|input| &input.meta).collect();
         let device = args.first().map_or_else(context::device, |arg| arg.storage().device().clone());
         count(&device, &op, &metas);
-        let wanted = link.with_extras.then_some(&*wanted);
+        let wanted = with_extras.then_some(&*wanted);
         let storages = context::replay(|| execute_again(op, args, wanted))?;
-        let position = self.lock().records.len() as u32;
         for (number, storage) in (first..).zip(storages) {
+            self.verify(number, &storage)?;
             storage.set_site(site);
             storage.set_tag(self.tag(number));
-            self.keep_again(position, number, &storage);
-            if let Some((place, _)) = made.get_mut(&number) {
-                *place = Some(storage);
-            }
+            self.take_back(number, storage, made);
         }
         Ok(())
     }
 
-    /// Keeps a value that was made again, if it is to stay.
-    fn keep_again(&self, position: u32, number: u32, storage: &Arc<Storage>) {
+    /// Takes a value that is there again: for the chain, and for later if it is to stay.
+    fn take_back(&self, number: u32, storage: Arc<Storage>, made: &mut Made) {
+        self.keep_again(number, &storage);
+        if let Some((place, _)) = made.get_mut(&number) {
+            *place = Some(storage);
+        }
+    }
+
+    /// Keeps a value that is there again, if it is to stay.
+    fn keep_again(&self, number: u32, storage: &Arc<Storage>) {
         let mut state = self.lock();
+        let position = state.records.len() as u32;
         let planned = state.following.as_ref().and_then(|following| following.retains(position, number));
         let value = &mut state.values[number as usize];
         value.living = Arc::downgrade(storage);
         let stays = value.n_slots > 0 && value.kept.is_none() && planned.unwrap_or(true);
         if stays {
             value.kept = Some(storage.clone());
+            let roots = std::mem::take(&mut value.roots);
             drop(state);
+            drop(roots);
             storage.keep();
         }
     }
@@ -109,18 +131,9 @@ impl Journal {
                 Some((Some(storage), _)) => storage.clone(),
                 _ => self.lock().present(*number).ok_or_else(|| gone("what it is made from is gone"))?,
             },
-            Source::Variable { cell, version } => {
-                let cell =
-                    cell.upgrade().ok_or_else(|| gone("a variable that it is made from was dropped"))?;
-                if cell.version() != *version {
-                    let name = cell.name();
-                    return Err(gone(&format!("variable {name:?} was assigned since it was read")));
-                }
-                cell.value().0
-            }
-            Source::Outside(storage) => storage
-                .upgrade()
-                .ok_or_else(|| gone("a tensor from outside that it is made from was dropped"))?,
+            Source::Outside(outside) => outside.present().ok_or_else(|| {
+                gone("a tensor from outside that it is made from was dropped or assigned since")
+            })?,
         };
         Ok(Arg::Given(Tensor::over(storage, input.meta, Nodes::new())))
     }
@@ -128,26 +141,35 @@ impl Journal {
 
 impl State {
     /// The value, if anybody holds it.
-    fn present(&self, number: u32) -> Option<Arc<Storage>> {
+    pub(super) fn present(&self, number: u32) -> Option<Arc<Storage>> {
         let value = &self.values[number as usize];
         value.kept.clone().or_else(|| value.living.upgrade())
     }
 
-    /// The records that lead to a value from what is there, in their order.
+    /// What leads to a value from what is there, in the order in which values were made.
     fn chain(&self, target: u32) -> Result<Vec<Link>> {
         let mut links: Vec<Link> = Vec::new();
         let mut seen: HashMap<u32, usize> = HashMap::new();
+        let mut moved: HashSet<u32> = HashSet::new();
         let mut open = vec![target];
         while let Some(number) = open.pop() {
+            if self.values[number as usize].away.is_some() {
+                if moved.insert(number) {
+                    links.push(Link::Move(number));
+                }
+                continue;
+            }
             let at = self.values[number as usize].record;
             let record = &self.records[at as usize];
             let is_extra = number - record.first_value >= u32::from(record.n_outputs);
             if let Some(&link) = seen.get(&at) {
-                links[link].with_extras |= is_extra;
+                if let Link::Repeat { with_extras, .. } = &mut links[link] {
+                    *with_extras |= is_extra;
+                }
                 continue;
             }
             seen.insert(at, links.len());
-            links.push(Link { record: at, with_extras: is_extra });
+            links.push(Link::Repeat { record: at, with_extras: is_extra });
             for input in &record.inputs {
                 if let Source::Value(input) = input.source
                     && self.present(input).is_none()
@@ -156,7 +178,10 @@ impl State {
                 }
             }
         }
-        links.sort_unstable_by_key(|link| link.record);
+        links.sort_unstable_by_key(|link| match *link {
+            Link::Repeat { record, .. } => (record, u32::MAX),
+            Link::Move(number) => (self.values[number as usize].record, number),
+        });
         Ok(links)
     }
 
@@ -165,7 +190,8 @@ impl State {
     fn needs(&self, chain: &[Link], target: u32) -> Made {
         let mut made = Made::new();
         for (at, link) in chain.iter().enumerate() {
-            for input in &self.records[link.record as usize].inputs {
+            let Link::Repeat { record, .. } = *link else { continue };
+            for input in &self.records[record as usize].inputs {
                 if let Source::Value(number) = input.source {
                     made.entry(number).or_insert_with(|| (self.present(number), at)).1 = at;
                 }

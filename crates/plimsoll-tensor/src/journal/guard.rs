@@ -3,26 +3,34 @@
 //! When the pool cannot give a block, the guard lets kept values go that nobody but the journal holds, the cheapest per
 //! byte first, until the block fits. Its choices use costs by formula and the order of the records, never time or
 //! addresses, so a ghost makes the same ones. It never thrashes: the work that it causes in a step is bounded by
-//! [`MOST_REPEATS`] times the step's own, and then the pool's refusal stands.
+//! [`MOST_REPEATS`] times the step's own. Then, or when nothing is left that can be made again, it moves values to the
+//! device's depot, and where there is none the pool's refusal stands.
 
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use plimsoll_memory::{Bytes, Reclaim};
 
-use crate::journal::{Journal, Source, State};
+use crate::depot::LEAST_MOVED_BYTES;
+use crate::error::{Error, Result};
+use crate::journal::{Journal, Source, State, Value};
 use crate::storage::Storage;
 
 /// Smaller values are not worth letting go.
 const LEAST_BYTES: u64 = 4096;
 
-/// How often the ops of a step may be repeated, all together, on account of the guard.
-const MOST_REPEATS: usize = 8;
+/// How often the work of a step so far may be repeated, all together, on account of the guard.
+const MOST_REPEATS: u64 = 8;
+
+/// How many operations take as long as bringing a byte back.
+const OPERATIONS_PER_MOVED_BYTE: u64 = 100;
 
 /// Lets values of a device's journals go when its pool is full.
 #[derive(Default)]
 pub(crate) struct Guard {
     journals: Mutex<Vec<Weak<Journal>>>,
+    /// Why a value could not be moved when the pool was full.
+    failure: Mutex<Option<Error>>,
 }
 
 impl Guard {
@@ -35,6 +43,11 @@ impl Guard {
         is_first
     }
 
+    /// Why a value could not be moved, if that is why memory is full.
+    pub fn take_failure(&self) -> Option<Error> {
+        self.failure.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+
     fn lock(&self) -> MutexGuard<'_, Vec<Weak<Journal>>> {
         self.journals.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -43,43 +56,85 @@ impl Guard {
 impl Reclaim for Guard {
     fn reclaim(&self, need: Bytes) -> bool {
         let journals: Vec<Arc<Journal>> = self.lock().iter().filter_map(Weak::upgrade).collect();
-        journals.iter().any(|journal| journal.make_room(need.get()))
+        let made = journals
+            .iter()
+            .map(|journal| journal.make_room(need.get()))
+            .find(|made| !matches!(made, Ok(false)));
+        match made {
+            None => false,
+            Some(Ok(made)) => made,
+            Some(Err(failure)) => {
+                *self.failure.lock().unwrap_or_else(PoisonError::into_inner) = Some(failure);
+                false
+            }
+        }
     }
 }
 
 impl Journal {
     /// Lets values go that are worth at least `need` bytes together, or all there are; whether that was anything.
-    fn make_room(&self, need: u64) -> bool {
-        let mut freed: Vec<Arc<Storage>> = Vec::new();
-        let mut bytes = 0;
+    fn make_room(&self, need: u64) -> Result<bool> {
+        let (mut freed, mut bytes) = (Vec::new(), 0);
         {
             let mut state = self.lock();
-            while bytes < need && state.n_evicted < MOST_REPEATS * state.records.len() {
-                let Some(number) = state.cheapest() else { break };
+            let lasting = state.lasting();
+            while bytes < need && state.caused < MOST_REPEATS * state.work {
+                let Some((number, work)) = state.cheapest(&lasting) else { break };
+                let roots = state.roots(number as u32, &lasting);
                 let value = &mut state.values[number];
+                value.roots = roots;
                 bytes += value.bytes;
                 freed.extend(value.kept.take());
-                state.n_evicted += 1;
+                state.caused += work;
             }
         }
-        freed.iter().for_each(|storage| storage.unkeep());
-        bytes > 0
+        freed.iter().for_each(|storage: &Arc<Storage>| storage.unkeep());
+        drop(freed);
+        while bytes < need {
+            let Some((number, storage)) = self.lock().oldest() else { break };
+            self.store(number, &storage)?;
+            bytes += storage.n_bytes() as u64;
+            self.lock().values[number as usize].kept = None;
+            storage.unkeep();
+        }
+        Ok(bytes > 0)
+    }
+}
+
+impl Value {
+    /// Whether the journal alone holds the value.
+    fn is_alone(&self) -> bool {
+        self.kept.as_ref().is_some_and(|kept| Arc::strong_count(kept) == 1)
     }
 }
 
 impl State {
     /// The value that is best let go: one that the journal alone holds and that can be made again, with the least work
-    /// per byte.
-    fn cheapest(&self) -> Option<usize> {
+    /// per byte. Returns that work, too.
+    fn cheapest(&self, lasting: &[bool]) -> Option<(usize, u64)> {
         let candidates = self.values.iter().enumerate().filter(|(_, value)| {
-            value.bytes >= LEAST_BYTES && value.kept.as_ref().is_some_and(|kept| Arc::strong_count(kept) == 1)
+            value.bytes >= LEAST_BYTES
+                && lasting[value.record as usize]
+                && value.is_alone()
+                && value.away.is_none()
         });
         let scored = candidates.filter_map(|(number, value)| {
             let work = self.work_of(number as u32)?;
             // Older values wait longer for backward: the younger one of two equals stays.
-            Some((work as f64 / value.bytes as f64, number))
+            Some((work as f64 / value.bytes as f64, number, work))
         });
-        scored.min_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1))).map(|(_, number)| number)
+        scored.min_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1))).map(|(_, number, work)| (number, work))
+    }
+
+    /// The value that is best moved: the oldest one that the journal alone holds, for which backward asks last. It must be
+    /// in the depot already, or there must be one.
+    fn oldest(&self) -> Option<(u32, Arc<Storage>)> {
+        let mut values = self.values.iter().enumerate();
+        values.find_map(|(number, value)| {
+            let kept = value.kept.as_ref().filter(|_| value.is_alone())?;
+            let may_move = value.bytes >= LEAST_MOVED_BYTES && kept.device().depot().is_some();
+            (value.away.is_some() || may_move).then(|| (number as u32, kept.clone()))
+        })
     }
 
     /// The work of making a value again, from what is there, as a number of bytes and operations; nothing if that cannot
@@ -95,14 +150,15 @@ impl State {
             work += record.work;
             for input in &record.inputs {
                 match &input.source {
-                    Source::Value(input) if self.values[*input as usize].living.strong_count() == 0 => {
-                        open.push(*input);
+                    Source::Value(input) => {
+                        let value = &self.values[*input as usize];
+                        match (value.living.strong_count(), &value.away) {
+                            (0, None) => open.push(*input),
+                            (0, Some(_)) => work += OPERATIONS_PER_MOVED_BYTE * value.bytes,
+                            _ => {}
+                        }
                     }
-                    Source::Value(_) => {}
-                    Source::Variable { cell, version } => {
-                        cell.upgrade().filter(|cell| cell.version() == *version)?;
-                    }
-                    Source::Outside(storage) => _ = storage.upgrade()?,
+                    Source::Outside(outside) => _ = outside.present()?,
                 }
             }
         }

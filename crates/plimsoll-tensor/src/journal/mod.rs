@@ -2,7 +2,7 @@
 //!
 //! Every op of a step leaves a record (op, inputs, variable versions); records outlive values. A tape slot of a journalled
 //! step does not hold its value: it names it here, and the journal holds the value, or has let it go and makes it again
-//! from its records when backward asks. A value that several ops keep is one entry, so it is let go once and made again
+//! from its records when backward asks, or has moved it to the device's depot and brings it back. A value that several ops keep is one entry, so it is let go once and made again
 //! once. Which values go is up to a plan, followed by position for as long as the step's ops are the plan's, and to the
 //! guard for everything that no plan foresaw.
 //!
@@ -11,31 +11,38 @@
 //! input from outside that is gone.
 
 mod again;
+mod away;
 mod course;
 mod guard;
 mod observe;
+mod roots;
+mod verify;
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 
+use plimsoll_cuda::Copied;
 use plimsoll_memory::{LongList, Site, rounded_size};
 use plimsoll_plan::{Decisions, Trace};
 use smallvec::SmallVec;
 
 use crate::context;
+use crate::depot::Away;
 use crate::device::Device;
+use crate::error::{Error, Result};
 use crate::execute::Arg;
 use crate::op::{Extra, Meta, OpRef, Tensors};
 use crate::shape::Shape;
 use crate::storage::Storage;
-use crate::tensor::Data;
-use crate::variable::VariableCell;
 
 pub use course::Course;
 use course::Following;
 pub(crate) use guard::Guard;
+pub(crate) use verify::VERIFIES;
 
 use observe::Observer;
+use roots::Roots;
+use verify::Sums;
 
 /// How many operations take as long as moving a byte: about ten on the CPUs and GPUs of today.
 const OPERATIONS_PER_BYTE: u64 = 10;
@@ -52,8 +59,14 @@ struct State {
     values: LongList<Value>,
     following: Option<Following>,
     observer: Option<Observer>,
-    /// How many values the guard has let go.
-    n_evicted: usize,
+    /// The work of all records.
+    work: u64,
+    /// The work that the guard has caused, by what making each value again would have taken when it was let go.
+    caused: u64,
+    /// What the values were when they were first made, if what is made again is compared with it.
+    sums: Option<Sums>,
+    /// What went wrong where no error could be returned; the next op returns it.
+    failure: Option<Error>,
 }
 
 /// One op that ran.
@@ -84,10 +97,27 @@ struct Input {
 enum Source {
     /// A value of this journal.
     Value(u32),
-    /// A version of a variable.
-    Variable { cell: Weak<VariableCell>, version: u64 },
-    /// Something that was there before, such as the batch.
-    Outside(Weak<Storage>),
+    /// Something that was there before, such as the batch or a variable's value.
+    Outside(Outside),
+}
+
+/// A value that the journal did not see being made, and does not hold.
+#[derive(Clone)]
+struct Outside {
+    storage: Weak<Storage>,
+    /// How often the storage had been written over when it was read.
+    n_overwrites: u32,
+}
+
+impl Outside {
+    fn new(storage: &Arc<Storage>) -> Outside {
+        Outside { storage: Arc::downgrade(storage), n_overwrites: storage.n_overwrites() }
+    }
+
+    /// The value as it was read; nothing if it was dropped or written over since.
+    fn present(&self) -> Option<Arc<Storage>> {
+        self.storage.upgrade().filter(|storage| storage.n_overwrites() == self.n_overwrites)
+    }
 }
 
 /// One value that the step made.
@@ -101,11 +131,21 @@ struct Value {
     kept: Option<Arc<Storage>>,
     /// The value, for as long as anybody holds it.
     living: Weak<Storage>,
+    /// What it takes to make the value again, held while the value is away and no plan vouches for it.
+    roots: Roots,
+    /// The value outside the device's memory, once it was moved there, for as long as slots name it.
+    away: Option<Arc<Away>>,
+    /// The value on its way back, before backward asks for it.
+    coming: Option<Coming>,
 }
 
+/// A value on its way back, and the copy that readers wait for.
+type Coming = (Arc<Storage>, Option<Copied>);
+
 impl Journal {
-    /// An empty journal, which follows decisions if there are any, and notes for a planner what happens on `observed`.
-    fn new(decisions: Option<&Arc<Decisions>>, observed: Option<&Device>) -> Arc<Journal> {
+    /// An empty journal, which follows decisions if there are any, notes for a planner what happens on `observed`, and
+    /// compares what it makes again with what was first made if told to.
+    fn new(decisions: Option<&Arc<Decisions>>, observed: Option<&Device>, verifies: bool) -> Arc<Journal> {
         static NEXT: AtomicU32 = AtomicU32::new(1);
         let following = decisions.cloned().map(Following::new);
         let observer = observed.cloned().map(Observer::new);
@@ -114,7 +154,10 @@ impl Journal {
             values: LongList::default(),
             following,
             observer,
-            n_evicted: 0,
+            work: 0,
+            caused: 0,
+            sums: verifies.then(Sums::default),
+            failure: None,
         };
         Arc::new(Journal { serial: NEXT.fetch_add(1, Ordering::Relaxed), state: Mutex::new(state) })
     }
@@ -124,14 +167,14 @@ impl Journal {
         if decisions.is_none() && device.pool().limit().is_none() {
             return None;
         }
-        let journal = Journal::new(decisions, None);
+        let journal = Journal::new(decisions, None, device.verifies() && !device.is_ghost());
         device.guard(&journal);
         Some(journal)
     }
 
     /// The journal of a step on a ghost that keeps everything and notes what a planner needs to know.
     pub fn observing(ghost: &Device) -> Arc<Journal> {
-        Journal::new(None, Some(ghost))
+        Journal::new(None, Some(ghost), false)
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -139,23 +182,36 @@ impl Journal {
     }
 
     /// An op is about to run: the moment at which a plan is compared with what happens.
-    pub fn begin(&self, op: &OpRef, inputs: &[&Meta]) {
-        let mut state = self.lock();
-        let position = state.records.len() as u32;
-        let released = match &mut state.following {
-            Some(following) => following.begin(position, fingerprint(op, inputs)),
-            None => SmallVec::new(),
+    ///
+    /// # Errors
+    /// A value that is to be moved, now or before, and cannot be.
+    pub fn begin(&self, op: &OpRef, inputs: &[&Meta]) -> Result<()> {
+        let due = {
+            let mut state = self.lock();
+            if let Some(failure) = state.failure.take() {
+                return Err(failure);
+            }
+            let position = state.records.len() as u32;
+            let State { observer, values, following, .. } = &mut *state;
+            if let Some(observer) = observer {
+                observer.begin(position, fingerprint(op, inputs), values);
+            }
+            match following {
+                Some(following) => following.begin(position, fingerprint(op, inputs)),
+                None => return Ok(()),
+            }
         };
-        let dropped = state.take_kept(&released);
-        let State { observer, values, .. } = &mut *state;
-        if let Some(observer) = observer {
-            observer.begin(position, fingerprint(op, inputs), values);
+        if due.leaves_plan {
+            self.lock().hold_roots_of_absent();
         }
-        drop(state);
-        dropped.iter().for_each(|storage| storage.unkeep());
+        due.released.into_iter().try_for_each(|number| self.release(number))?;
+        due.prefetched.into_iter().try_for_each(|number| self.prefetch(number))
     }
 
     /// Leaves the record of an op and numbers what it made.
+    ///
+    /// # Errors
+    /// A value that is to be moved now, and cannot be.
     pub fn record(
         &self,
         op: &OpRef,
@@ -163,7 +219,7 @@ impl Journal {
         outputs: &Tensors,
         extras: &[(Extra, Arc<Storage>)],
         wanted: SmallVec<[bool; 4]>,
-    ) {
+    ) -> Result<()> {
         let inputs = args.iter().map(|arg| self.input(arg)).collect();
         let mut state = self.lock();
         let (record, first_value) = (state.records.len() as u32, state.values.len() as u32);
@@ -174,10 +230,24 @@ impl Journal {
             outputs.iter().map(|output| output.data().value()).chain(extras.iter().map(|(_, made)| made));
         for storage in made {
             storage.set_tag(self.tag(state.values.len() as u32));
+            if let Some(sums) = &mut state.sums {
+                sums.note(storage);
+            }
             let bytes = rounded_size(storage.n_bytes() as u64);
             let living = Arc::downgrade(storage);
-            state.values.push(Value { record, bytes, n_slots: 0, kept: None, living });
+            state.values.push(Value {
+                record,
+                bytes,
+                n_slots: 0,
+                kept: None,
+                living,
+                roots: Roots::default(),
+                away: None,
+                coming: None,
+            });
         }
+        let work = cost.flops + OPERATIONS_PER_BYTE * cost.bytes;
+        state.work += work;
         state.records.push(Record {
             op: op.clone(),
             inputs,
@@ -186,27 +256,24 @@ impl Journal {
             n_extras: extras.len() as u16,
             wanted,
             site: context::site(op.name()),
-            work: cost.flops + OPERATIONS_PER_BYTE * cost.bytes,
+            work,
         });
         let State { observer, records, .. } = &mut *state;
         if let Some(observer) = observer {
             observer.end(&records[record as usize], &output_metas);
         }
         let released = state.following.as_mut().map(|following| following.end(record)).unwrap_or_default();
-        let dropped = state.take_kept(&released);
         drop(state);
-        dropped.iter().for_each(|storage| storage.unkeep());
+        released.into_iter().try_for_each(|number| self.release(number))
     }
 
-    /// What a record says about an input. A variable that was assigned in this step reads as the value assigned.
+    /// What a record says about an input: the value that the op read, wherever it came from. A variable that is assigned
+    /// later, at once or at the step's end, does not change that.
     fn input(&self, arg: &Arg<'_>) -> Input {
         let (storage, meta) = (arg.storage(), *arg.meta());
-        let source = match (self.number(storage), arg.tensor().map(|tensor| tensor.data())) {
-            (Some(number), _) => Source::Value(number),
-            (None, Some(Data::Variable(cell))) => {
-                Source::Variable { cell: Arc::downgrade(cell), version: cell.version() }
-            }
-            (None, _) => Source::Outside(Arc::downgrade(storage)),
+        let source = match self.number(storage) {
+            Some(number) => Source::Value(number),
+            None => Source::Outside(Outside::new(storage)),
         };
         Input { source, meta }
     }
@@ -231,10 +298,17 @@ impl Journal {
         let State { values, following, .. } = &mut *state;
         let value = &mut values[number as usize];
         value.n_slots += 1;
-        let is_dropped = following.as_ref().is_some_and(|following| following.drops(number));
-        if value.kept.is_none() && !is_dropped {
-            value.kept = Some(storage.clone());
-            storage.keep();
+        let following = following.as_ref().filter(|following| following.drops(number));
+        match following {
+            None if value.kept.is_none() => {
+                value.kept = Some(storage.clone());
+                storage.keep();
+            }
+            Some(following) if following.moves(number) && value.away.is_none() => {
+                drop(state);
+                self.send_away(number, storage);
+            }
+            _ => {}
         }
     }
 
@@ -250,15 +324,17 @@ impl Journal {
 
     /// A tape slot no longer names a value; the last one frees it.
     pub fn let_go(&self, number: u32) {
-        let freed = {
+        let (kept, coming, away, roots) = {
             let mut state = self.lock();
             let value = &mut state.values[number as usize];
             value.n_slots -= 1;
-            if value.n_slots == 0 { value.kept.take() } else { None }
+            if value.n_slots > 0 {
+                return;
+            }
+            (value.kept.take(), value.coming.take(), value.away.take(), std::mem::take(&mut value.roots))
         };
-        if let Some(storage) = freed {
-            storage.unkeep();
-        }
+        kept.iter().chain(coming.as_ref().map(|(storage, _)| storage)).for_each(|storage| storage.unkeep());
+        drop((kept, coming, away, roots));
     }
 
     /// The storage of a value, if anybody holds it.
@@ -276,13 +352,6 @@ impl Journal {
         let mut state = self.lock();
         let observer = state.observer.take()?;
         Some(observer.finish(&state.records, &state.values))
-    }
-}
-
-impl State {
-    /// Takes values out that are not to be kept any longer; they are dropped outside the lock.
-    fn take_kept(&mut self, numbers: &[u32]) -> SmallVec<[Arc<Storage>; 2]> {
-        numbers.iter().filter_map(|&number| self.values[number as usize].kept.take()).collect()
     }
 }
 

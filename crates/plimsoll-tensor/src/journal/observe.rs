@@ -53,7 +53,7 @@ impl Observer {
         let workspace = execute::workspace_bytes(&record.op, &self.device, &metas) as u64;
         let inputs = record.inputs.iter().map(|input| match &input.source {
             Source::Value(number) => Input::Value(*number),
-            Source::Variable { .. } | Source::Outside(_) => Input::Lasting,
+            Source::Outside(_) => Input::Lasting,
         });
         self.trace.records.push(plimsoll_plan::Record {
             fingerprint,
@@ -92,7 +92,7 @@ impl Observer {
             noted.bytes = value.bytes;
         }
         let passing =
-            |source: &Source| matches!(source, Source::Outside(storage) if storage.strong_count() == 0);
+            |source: &Source| matches!(source, Source::Outside(outside) if outside.present().is_none());
         for (noted, record) in self.trace.records.iter_mut().zip(records.iter()) {
             for (noted, input) in noted.inputs.iter_mut().zip(&record.inputs) {
                 if passing(&input.source) {
@@ -100,6 +100,7 @@ impl Observer {
                 }
             }
         }
+        self.trace.depot = self.device.depot().map(|depot| depot.known());
         self.trace
     }
 }

@@ -4,7 +4,7 @@ use plimsoll_memory::TraceEvent;
 use plimsoll_tensor::ops::registry::OpInfo;
 use plimsoll_tensor::{Device, Result};
 
-use super::forward::NATIVE_AND_WIDENED;
+use super::forward::native_and_widened;
 use crate::case::{Case, for_each_sample, nothing_left};
 use crate::device::device_under_test;
 use crate::outcome::{Failure, Outcome};
@@ -15,7 +15,7 @@ const MANY_ELEMENTS: usize = 20_000;
 /// Forward and backward leave the same trace on a ghost and on a real device: sizes, order, labels and offsets.
 /// Afterwards no block is left in either pool.
 pub fn ghost_trace(op: &'static OpInfo) -> Outcome {
-    for_each_sample(op, &NATIVE_AND_WIDENED, |case| {
+    for_each_sample(op, native_and_widened(), |case| {
         let watched = case.differentiable()?;
         same_trace(case, &watched)?;
         match case.enlarged(MANY_ELEMENTS) {

@@ -6,7 +6,7 @@
 use plimsoll_tensor::ops::registry::{Array, OpInfo};
 use plimsoll_tensor::{Result, Tensor};
 
-use super::forward::{NATIVE_AND_WIDENED, tolerance};
+use super::forward::{native_and_widened, tolerance};
 use crate::case::{Case, for_each_sample};
 use crate::close::{compare, same_bits};
 use crate::outcome::{Failure, Outcome};
@@ -14,7 +14,7 @@ use crate::views::Arrangement;
 
 /// Results do not depend on how the inputs lie in memory, whether all of them or only one lie so.
 pub fn layouts(op: &'static OpInfo) -> Outcome {
-    for_each_sample(op, &NATIVE_AND_WIDENED, |case| {
+    for_each_sample(op, native_and_widened(), |case| {
         let is_elementwise = case.records()?.iter().all(|record| record.op.is_cheap());
         let watched = case.differentiable()?;
         for arrangement in Arrangement::OTHERS {

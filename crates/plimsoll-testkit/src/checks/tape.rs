@@ -3,7 +3,7 @@
 use plimsoll_tensor::ops::registry::OpInfo;
 use plimsoll_tensor::{DType, GradientTape, Owner, Result, Saving, Tensor, Unconnected, with_saving};
 
-use super::forward::NATIVE_AND_WIDENED;
+use super::forward::native_and_widened;
 use super::layouts::close;
 use super::replay::bits_of;
 use crate::case::{Case, Results, for_each_sample};
@@ -14,7 +14,7 @@ use crate::outcome::Outcome;
 /// A persistent tape gives the same gradients as often as it is asked, and backward writes over nothing that the user
 /// holds: inputs and outputs are as they were.
 pub fn persistent_tape(op: &'static OpInfo) -> Outcome {
-    for_each_sample(op, &NATIVE_AND_WIDENED, |case| {
+    for_each_sample(op, native_and_widened(), |case| {
         let (inputs, watched) = (case.tensors()?, case.differentiable()?);
         let held = inputs.iter().map(bits).collect::<Outcome<Vec<_>>>()?;
         let once = bits_of(&case.differentiate(&inputs, &watched)?)?;
@@ -46,7 +46,7 @@ const WORTH_REBUILDING: usize = 2_100;
 
 /// Inputs that cheap ops made are rebuilt for backward instead of kept; that changes no bit and takes no more bytes.
 pub fn derived_inputs(op: &'static OpInfo) -> Outcome {
-    for_each_sample(op, &NATIVE_AND_WIDENED, |case| {
+    for_each_sample(op, native_and_widened(), |case| {
         let watched = case.differentiable()?;
         let Some(case) = case.enlarged(WORTH_REBUILDING) else { return Ok(()) };
         // A value is rebuilt from what stays anyway, such as parameters.

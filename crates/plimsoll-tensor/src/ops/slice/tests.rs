@@ -36,11 +36,11 @@ fn ranges_follow_numpys_rules() {
     };
     assert_eq!(range(Some(-2), None, 1), [3.0, 4.0]);
     assert_eq!(range(Some(-9), Some(9), 2), [0.0, 2.0, 4.0]);
-    assert_eq!(range(Some(3), Some(1), 1), []);
+    assert_eq!(range(Some(3), Some(1), 1), [0.0; 0]);
     assert_eq!(range(None, None, -1), [4.0, 3.0, 2.0, 1.0, 0.0]);
     assert_eq!(range(Some(9), Some(-9), -2), [4.0, 2.0, 0.0]);
     assert_eq!(range(Some(3), Some(0), -1), [3.0, 2.0, 1.0]);
-    assert_eq!(range(Some(-9), None, -1), []);
+    assert_eq!(range(Some(-9), None, -1), [0.0; 0]);
     assert_eq!(range(Some(1), None, isize::MAX), [1.0]);
     assert_eq!(range(None, Some(isize::MIN), isize::MIN), [4.0]);
     assert_eq!(x.slice((-1,)).unwrap().item::<f32>().unwrap(), 4.0);

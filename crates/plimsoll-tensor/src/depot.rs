@@ -1,0 +1,177 @@
+//! The depot of a device: where values wait outside its pool until backward asks for them.
+//!
+//! For the CPU that is a nameless file ([`SpillFile`]). A pool over ghost pages keeps account of the room in it, so room
+//! that has become free is used again, and the ghost of a device makes the same journeys without a file. A GPU has pinned
+//! memory of the host, to and from which values move beside the work: whoever overwrites a value that is on its way out,
+//! or reads one that is on its way back, waits for it on the device, and the host waits for nothing.
+//!
+//! A value that is away holds its room until nobody wants it any more, however often it is brought back: it goes out
+//! once.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use plimsoll_cuda::{Copied, Pinned, PinnedBlock};
+use plimsoll_memory::{
+    Block, Bytes, GhostPages, Label, OutOfMemory, Owner, Pool, SPILL_ALIGNMENT, Site, SpillFile,
+};
+
+use crate::device::Device;
+use crate::error::{Error, Result};
+use crate::storage::Storage;
+
+/// Smaller values are not worth a journey.
+pub(crate) const LEAST_MOVED_BYTES: u64 = 64 << 10;
+
+/// What a disk of today takes and gives in a microsecond, with the waiting.
+const FILE_RATE: u64 = 1_000;
+/// What a GPU's link to pinned memory carries in a microsecond, in either direction.
+const PINNED_RATE: u64 = 40_000;
+
+/// Where a device may move values that backward will read, when its memory does not suffice.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Offload {
+    /// To a nameless file in a folder, for the CPU.
+    Folder(PathBuf),
+    /// To pinned memory of the host, no more than so many bytes, for a GPU.
+    Host(Bytes),
+}
+
+/// Room for values outside a device's pool; ghosts have room and nothing else.
+pub(crate) enum Depot {
+    /// A file, with a pool that says where in it there is room.
+    File { folder: PathBuf, room: Pool, file: Option<SpillFile> },
+    /// Pinned memory.
+    Pinned { pinned: Pinned, limit: Bytes },
+}
+
+/// A value that waits in a depot.
+pub(crate) struct Away {
+    depot: Arc<Depot>,
+    device: Device,
+    place: Place,
+    n_bytes: usize,
+}
+
+enum Place {
+    File(Block),
+    Pinned { block: PinnedBlock, copied: Option<Copied> },
+}
+
+impl Depot {
+    /// A depot for values of a device.
+    pub fn open(offload: &Offload, device: &Device) -> Result<Depot> {
+        match offload {
+            Offload::Folder(folder) if device.is_host() => {
+                let file = SpillFile::open(folder).map_err(|error| Error::io(folder, error))?;
+                let room = Pool::new(GhostPages::new(file.room()));
+                room.set_limit(Some(Bytes::new(file.room())))?;
+                let file = Some(file).filter(|_| !device.is_ghost());
+                Ok(Depot::File { folder: folder.clone(), room, file })
+            }
+            &Offload::Host(limit) if !device.is_host() => {
+                let pinned = match device.gpu() {
+                    Some(gpu) => Pinned::new(gpu, Some(limit))?,
+                    None => Pinned::ghost(Some(limit)),
+                };
+                Ok(Depot::Pinned { pinned, limit })
+            }
+            Offload::Folder(_) | Offload::Host(_) => Err(Error::argument(
+                "offload",
+                format!(
+                    "{offload:?} is not for {device}; the CPU moves values to a folder, a GPU to the host"
+                ),
+            )),
+        }
+    }
+
+    /// The depot of the ghost of a device.
+    pub fn ghost(&self) -> Depot {
+        match self {
+            Depot::File { folder, room, .. } => {
+                Depot::File { folder: folder.clone(), room: room.ghost(), file: None }
+            }
+            &Depot::Pinned { limit, .. } => Depot::Pinned { pinned: Pinned::ghost(Some(limit)), limit },
+        }
+    }
+
+    /// What a planner knows of it.
+    pub fn known(&self) -> plimsoll_plan::Depot {
+        let (stats, rate, is_beside) = match self {
+            Depot::File { room, .. } => (room.stats(), FILE_RATE, false),
+            Depot::Pinned { pinned, .. } => (pinned.stats(), PINNED_RATE, true),
+        };
+        let room = stats.limit.unwrap_or(u64::MAX).saturating_sub(stats.in_use);
+        plimsoll_plan::Depot { room, rate, is_beside }
+    }
+
+    /// Moves a copy of a value here that was made at a site.
+    ///
+    /// # Errors
+    /// There is no room, or what the operating system or the driver says.
+    pub fn store(self: &Arc<Depot>, storage: &Storage, site: Site) -> Result<Away> {
+        let n_bytes = storage.n_bytes();
+        let label = Label::new(Owner::Saved, site);
+        let place = match &**self {
+            Depot::File { folder, room, file } => {
+                let rounded = n_bytes.next_multiple_of(SPILL_ALIGNMENT as usize);
+                let block = room.acquire(rounded.max(LEAST_MOVED_BYTES as usize), label);
+                let block = block.map_err(|full| no_room(folder, &full))?;
+                if let Some(file) = file {
+                    let written = file.write(block.offset(), storage.bytes());
+                    written.map_err(|error| failed(folder, "written", error))?;
+                }
+                Place::File(block)
+            }
+            Depot::Pinned { pinned, .. } => {
+                let block = pinned.acquire(n_bytes, label)?;
+                let copied = storage.download_to(&block)?;
+                Place::Pinned { block, copied }
+            }
+        };
+        storage.device().count_offloaded(n_bytes as u64);
+        Ok(Away { depot: self.clone(), device: storage.device().clone(), place, n_bytes })
+    }
+}
+
+fn no_room(folder: &Path, full: &OutOfMemory) -> Error {
+    let detail = format!("{} are away already, and the disk had no more room", Bytes::new(full.in_use));
+    failed(folder, "written", io::Error::new(io::ErrorKind::StorageFull, detail))
+}
+
+fn failed(folder: &Path, what: &str, error: io::Error) -> Error {
+    let detail = format!("a value that was to be moved out of memory could not be {what}: {error}");
+    Error::io(folder, io::Error::new(error.kind(), detail))
+}
+
+impl Away {
+    /// The value in a block of its own again, or on its way there: then work that reads it must be made to wait for the
+    /// copy. `op` is the op that made it.
+    ///
+    /// # Errors
+    /// Memory that is full, what the operating system or the driver says.
+    pub fn bring(&self, op: &'static str) -> Result<(Arc<Storage>, Option<Copied>)> {
+        let mut storage = Storage::with_bytes(&self.device, self.n_bytes, op)?;
+        let copied = match (&self.place, &*self.depot) {
+            (Place::File(block), Depot::File { folder, file: Some(file), .. }) => {
+                let read = file.read(block.offset(), storage.bytes_mut());
+                read.map_err(|error| failed(folder, "read back", error))?;
+                None
+            }
+            (Place::Pinned { block, .. }, _) => storage.upload_from(block)?,
+            (Place::File(_), _) => None,
+        };
+        Ok((storage, copied))
+    }
+}
+
+impl Drop for Away {
+    fn drop(&mut self) {
+        if let (Place::Pinned { copied: Some(copied), .. }, Some(gpu)) = (&self.place, self.device.gpu()) {
+            // Nobody knows any more that the value's memory is being read: later work comes after that. A failure shows
+            // at the next call.
+            let _ = gpu.wait_for(copied);
+        }
+    }
+}

@@ -1,0 +1,77 @@
+//! A check for debugging: what is made again is compared, by checksum, with what was first made.
+//!
+//! Ops are functions of their inputs, so the two never differ; unless an op of somebody's own is none, reads memory that it
+//! was not given, or leaves bytes of its output unwritten. Then training under a limit would silently be another training.
+//! `PLIMSOLL_VERIFY=1`, or [`Device::set_verify`](crate::Device::set_verify), makes it an error that names the op.
+
+use std::sync::{Arc, LazyLock};
+
+use plimsoll_memory::LongList;
+
+use crate::error::{Error, Result};
+use crate::journal::Journal;
+use crate::storage::Storage;
+
+/// Whether every device verifies from the beginning.
+pub(crate) static VERIFIES: LazyLock<bool> =
+    LazyLock::new(|| std::env::var("PLIMSOLL_VERIFY").is_ok_and(|value| value == "1"));
+
+/// How many bytes of a GPU's memory are looked at together.
+const PIECE: usize = 1 << 16;
+
+/// The checksums of a journal's values, by number.
+#[derive(Default)]
+pub(super) struct Sums(LongList<u64>);
+
+impl Sums {
+    /// Notes the next value. One that cannot be read is an error of the device, which the next call that waits tells.
+    pub fn note(&mut self, storage: &Storage) {
+        self.0.push(checksum(storage).unwrap_or_default());
+    }
+}
+
+impl Journal {
+    /// Compares a value that is there again with what it first was.
+    ///
+    /// # Errors
+    /// It differs; a GPU that cannot be read.
+    pub(super) fn verify(&self, number: u32, storage: &Arc<Storage>) -> Result<()> {
+        let Some(first) = self.lock().sums.as_ref().map(|sums| sums.0[number as usize]) else {
+            return Ok(());
+        };
+        if checksum(storage)? == first {
+            return Ok(());
+        }
+        let state = self.lock();
+        let record = &state.records[state.values[number as usize].record as usize];
+        Err(Error::tape(format!(
+            "a value made again is not what it was: {} at {} gave other bytes for the same inputs; an op must be a function \
+             of its inputs and attributes, and write all of its outputs",
+            record.op.name(),
+            record.site
+        )))
+    }
+}
+
+/// Stands for the bytes of a storage.
+fn checksum(storage: &Storage) -> Result<u64> {
+    let mut sum = storage.n_bytes() as u64;
+    if storage.device().is_host() {
+        mix(&mut sum, storage.bytes());
+        return Ok(sum);
+    }
+    for start in (0..storage.n_bytes()).step_by(PIECE) {
+        let bytes: Vec<u8> = storage.copy_out(start, PIECE.min(storage.n_bytes() - start))?;
+        mix(&mut sum, &bytes);
+    }
+    Ok(sum)
+}
+
+/// Mixes bytes into a sum, eight at a time.
+fn mix(sum: &mut u64, bytes: &[u8]) {
+    for bytes in bytes.chunks(8) {
+        let mut word = [0; 8];
+        word[..bytes.len()].copy_from_slice(bytes);
+        *sum = (*sum ^ u64::from_le_bytes(word)).wrapping_mul(0x9E37_79B9_7F4A_7C15).rotate_left(29);
+    }
+}
