@@ -14,9 +14,16 @@ const BESIDE: u64 = 24 * MIB;
 /// A run of the smallest GPT, long enough for the pool to be as full as it gets.
 const RUN: &str = "train gpt-nano --batch 8 --steps 4 --seed 5 --json";
 
+/// A short text, so that little is held out and evaluated.
+fn text() -> String {
+    let path = format!("{}/line-{}.txt", env!("CARGO_TARGET_TMPDIR"), std::process::id());
+    fs::write(&path, "All's well that ends well. ".repeat(1000)).expect("a file can be written");
+    path
+}
+
 fn command(limit: &str) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_plimsoll"));
-    command.args(RUN.split_whitespace()).args(["--limit", limit]);
+    command.args(RUN.split_whitespace()).args(["--limit", limit, "--data", &text()]);
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     command
 }
