@@ -62,7 +62,7 @@ fn recurrent() -> Sequential {
 impl Run {
     fn examples(&self, n: usize) -> Result<Dataset> {
         let shape: Vec<usize> = [&[n], self.shape].concat();
-        let inputs = match std::ptr::fn_addr_eq(self.model, recurrent as fn() -> Sequential) {
+        let inputs = match self.is_text {
             true => Tensor::randint(shape, 0, 50, DType::I64)?,
             false => Tensor::randn(shape)?,
         };
