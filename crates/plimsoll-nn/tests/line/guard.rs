@@ -159,7 +159,7 @@ fn holds(name: &str, step: Train) -> Result<()> {
     let (expected, natural, fixed, none) = train(step, None)?;
     assert_eq!(none, 0, "{name}: without a limit nothing is computed again");
     let step_flops = FLOPS_PER_ROW * (BATCH * N_LAYERS) as u64;
-    for percent in [80, 65, 55] {
+    for percent in [80, 70, 60] {
         let limit = fixed + (natural - fixed) * percent / 100;
         let (losses, committed, _, repeated) = train(step, Some(limit))?;
         eprintln!(
