@@ -208,14 +208,8 @@ impl<'a> Execution<'a> {
         self.peak = self.peak.max(self.in_use());
     }
 
-    /// Backward asks for a value: it is there, or is brought back, or its chain runs again.
-    fn fetch(&mut self, target: u32, position: u32, passing: &mut BTreeSet<u32>) {
-        if self.living.contains_key(&target) {
-            if self.prefetched.remove(&target) && !self.decisions.retained.contains(&(position, target)) {
-                passing.insert(target);
-            }
-            return;
-        }
+    /// The records that lead to a value, in order, and those of them that only bring back the value that they made.
+    fn chain(&self, target: u32, position: u32) -> (Vec<u32>, BTreeMap<u32, u32>) {
         let mut chain = BTreeSet::new();
         // Values of one op each: the record that made a value stands for bringing it back.
         let mut moved = BTreeMap::new();
@@ -237,7 +231,18 @@ impl<'a> Execution<'a> {
                 }
             }
         }
-        let chain: Vec<u32> = chain.into_iter().collect();
+        (chain.into_iter().collect(), moved)
+    }
+
+    /// Backward asks for a value: it is there, or is brought back, or its chain runs again.
+    fn fetch(&mut self, target: u32, position: u32, passing: &mut BTreeSet<u32>) {
+        if self.living.contains_key(&target) {
+            if self.prefetched.remove(&target) && !self.decisions.retained.contains(&(position, target)) {
+                passing.insert(target);
+            }
+            return;
+        }
+        let (chain, moved) = self.chain(target, position);
         for (at, &record) in chain.iter().enumerate() {
             let made = &self.trace.records[record as usize];
             if let Some(&number) = moved.get(&record) {
