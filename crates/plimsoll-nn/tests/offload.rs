@@ -3,24 +3,19 @@
 //! On the CPU they go to a nameless file, on a GPU to pinned memory of the host. The GPU is the one that
 //! `PLIMSOLL_TEST_DEVICE` names, or else the emulated one, whose copies come as late as they may.
 
-use std::cell::RefCell;
 use std::path::PathBuf;
-use std::rc::Rc;
+use std::sync::Arc;
 
-use plimsoll_nn::layers::{BatchNorm, Dense, Dropout, Sequential};
-use plimsoll_nn::losses::SparseCategoricalCrossentropy;
-use plimsoll_nn::optimizers::{Adam, Method};
-use plimsoll_nn::train::{Callback, Pair, Requests, StepEvent, Trainer, Until};
-use plimsoll_nn::{Layer, Model};
-use plimsoll_plan::Family;
+use plimsoll_plan::{Weights, decide};
 use plimsoll_tensor::{
-    Activation, Bytes, Device, ErrorKind, GradientTape, Offload, Result, Tensor, Variable, set_seed,
+    Bytes, Course, Device, ErrorKind, GradientTape, Offload, Result, Step, Tensor, Trace, Variable, set_seed,
+    with_shadows,
 };
 use plimsoll_testkit::device_under_test;
 
 const BATCH: usize = 128;
 const WIDTH: usize = 256;
-const STEPS: u64 = 12;
+const STEPS: usize = 12;
 
 fn gpu() -> Result<Device> {
     match std::env::var("PLIMSOLL_TEST_DEVICE").is_ok_and(|name| name != "cpu") {
@@ -39,107 +34,77 @@ fn places() -> Result<Vec<(Device, Offload)>> {
     Ok(vec![(Device::separate_cpu(), Offload::Folder(folder())), (gpu()?, Offload::Host(Bytes::mib(256)))])
 }
 
-fn model() -> Result<Model> {
-    let block = |model: Sequential| {
-        let dense = Dense::new(WIDTH).activation(Activation::Gelu);
-        model.add(dense).add(BatchNorm::new()).add(Dropout(0.1))
-    };
-    (0..5).fold(Sequential::new(), |model, _| block(model)).add(Dense::new(10)).build([WIDTH])
-}
-
-fn pairs(device: &Device) -> Result<Vec<Pair>> {
-    let _on = device.enter();
-    set_seed(21);
-    let labels: Vec<i64> = (0..BATCH as i64).map(|idx| idx % 10).collect();
-    let pair = |_| {
-        let labels = Tensor::from_vec(labels.clone())?;
-        Ok(Pair { inputs: Tensor::randn([BATCH, WIDTH])?, labels })
-    };
-    (0..3).map(pair).collect()
-}
-
-fn trainer(device: &Device) -> Result<Trainer> {
-    let _on = device.enter();
-    set_seed(5);
-    let loss = SparseCategoricalCrossentropy::new().from_logits(true);
-    Ok(Trainer::new(model()?, Adam::new(1e-3).build(), loss))
-}
-
-#[derive(Clone, Default)]
-struct Losses(Rc<RefCell<Vec<u64>>>);
-
-impl Callback for Losses {
-    fn name(&self) -> &str {
-        "losses"
+/// A step: layers with dropout, and an update of their weights.
+fn step(weights: &[Variable], input: &Tensor) -> Result<()> {
+    let tape = GradientTape::new();
+    let loss = tape.record(|| {
+        let mut x = input.clone();
+        for weight in weights {
+            x = x.matmul(weight)?.gelu()?.dropout(0.1)?;
+        }
+        x.square()?.mean(..)
+    })?;
+    let gradients = tape.variable_gradients(&loss, weights)?;
+    for (weight, gradient) in weights.iter().zip(gradients) {
+        weight.assign_sub(&gradient.mul(0.5)?)?;
     }
-
-    fn waits_for(&self, _step: u64) -> bool {
-        false
-    }
-
-    fn on_step(&mut self, event: &StepEvent, _run: &mut Requests<'_>) -> Result<()> {
-        self.0.borrow_mut().push(event.loss.to_bits());
-        Ok(())
-    }
+    Ok(())
 }
 
-/// Trains for a few steps; returns the bits of all losses and of all variables.
-fn train(device: &Device, pairs: &Vec<Pair>) -> Result<(Vec<u64>, Vec<u32>)> {
+/// The bits of all weights after some steps on a course.
+fn train(device: &Device, course: &Course) -> Result<Vec<u32>> {
     let _on = device.enter();
-    let losses = Losses::default();
-    let mut trainer = trainer(device)?.callback(losses.clone());
-    trainer.fit(pairs, Until::Steps(STEPS))?;
+    let weights = weights(device)?;
+    let input = Tensor::randn([BATCH, WIDTH])?;
+    for _ in 0..STEPS {
+        Step::on_course(device, course, || step(&weights, &input))?;
+    }
     let mut bits = Vec::new();
-    for variable in trainer.model().variables() {
-        bits.extend(variable.to_vec::<f32>()?.into_iter().map(f32::to_bits));
+    for weight in &weights {
+        bits.extend(weight.to_vec::<f32>()?.into_iter().map(f32::to_bits));
     }
-    let losses = losses.0.borrow().clone();
-    Ok((losses, bits))
+    Ok(bits)
 }
 
-/// The ways to make a step on a device.
-fn ways(device: &Device, pairs: &[Pair]) -> Result<Family> {
+/// What a planner needs to know of a step.
+fn observed(device: &Device) -> Result<Trace> {
     let _on = device.enter();
-    trainer(device)?.ways(&pairs[0])
+    let weights = weights(device)?;
+    let input = Tensor::randn([BATCH, WIDTH])?;
+    let ghost = device.ghost();
+    let shadow = input.shadow(&ghost);
+    let _on = ghost.enter();
+    Ok(with_shadows(&weights, &ghost, || Step::observed(&ghost, || step(&weights, &shadow)))?.1)
 }
 
 #[test]
 fn steps_that_move_values_give_the_same_bits() -> Result<()> {
     for (device, offload) in places()? {
-        let pairs = pairs(&device)?;
-        let natural = train(&device, &pairs)?;
-        assert_eq!(device.offloaded().get(), 0);
+        let natural = train(&device, &Course::default())?;
         device.set_offload(Some(&offload))?;
-        let family = ways(&device, &pairs)?;
-        let moving = |member: &&plimsoll_plan::Member| {
-            member.decisions.as_ref().is_some_and(|decisions| decisions.offloaded_bytes > 0)
-        };
-        let limits: Vec<u64> = family.members().iter().filter(moving).map(|it| it.played.committed).collect();
-        assert!(!limits.is_empty(), "{device}: no way moves values");
-        for limit in [limits[0], limits[limits.len() / 2]] {
-            let before = device.offloaded().get();
-            device.set_limit(Some(Bytes::new(limit)))?;
-            device.pool().reset_peaks();
-            let limited = train(&device, &pairs)?;
-            assert!(device.stats().peak_committed <= limit, "{device} under {limit}");
-            assert!(device.offloaded().get() > before, "{device} under {limit} moved nothing");
-            assert!(limited == natural, "{device} under {limit}: other bits");
-            device.set_limit(None)?;
+        let trace = observed(&device)?;
+        for moving in [0.0, 0.01, 1.0] {
+            let targets = [70, 80, 90].map(|percent| trace.natural_peak() * percent / 100);
+            let weights = Weights { patience: 0.5, moving };
+            let plans = targets.map(|target| (target, decide(&trace, target, weights)));
+            for (target, decisions) in plans {
+                let Some(decisions) = decisions else { continue };
+                let expected = decisions.offloaded_bytes * STEPS as u64;
+                let course = Course { decisions: Some(Arc::new(decisions)), offsets: None };
+                let before = device.offloaded().get();
+                device.pool().reset_peaks();
+                let moved = train(&device, &course)?;
+                assert!(moved == natural, "{device}, {target} bytes, moving {moving}: other bits");
+                assert!(
+                    device.stats().peak_in_use <= target,
+                    "{device}, moving {moving}: more than {target}"
+                );
+                assert_eq!(device.offloaded().get() - before, expected, "{device}, moving {moving}");
+            }
         }
-        drop(pairs);
+        assert!(device.offloaded().get() > 0, "{device} moved nothing");
         assert_eq!(device.stats().in_use, 0, "{device}");
     }
-    Ok(())
-}
-
-#[test]
-fn with_a_place_to_move_values_to_less_memory_is_enough() -> Result<()> {
-    let device = Device::separate_cpu();
-    let pairs = pairs(&device)?;
-    let without = ways(&device, &pairs)?.least();
-    device.set_offload(Some(&Offload::Folder(folder())))?;
-    let with = ways(&device, &pairs)?.least();
-    assert!(with < without, "{with} with, {without} without");
     Ok(())
 }
 

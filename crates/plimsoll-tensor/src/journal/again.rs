@@ -153,7 +153,7 @@ impl State {
         let mut moved: HashSet<u32> = HashSet::new();
         let mut open = vec![target];
         while let Some(number) = open.pop() {
-            if self.values[number as usize].away.is_some() {
+            if self.values[number as usize].moved.strong_count() > 0 {
                 if moved.insert(number) {
                     links.push(Link::Move(number));
                 }

@@ -39,7 +39,10 @@ impl Journal {
             ));
         };
         let away = depot.store(storage, site)?;
-        self.lock().values[number as usize].away = Some(Arc::new(away));
+        let (away, mut state) = (Arc::new(away), self.lock());
+        let value = &mut state.values[number as usize];
+        value.moved = Arc::downgrade(&away);
+        value.away = Some(away);
         Ok(())
     }
 
@@ -76,13 +79,17 @@ impl Journal {
 
     /// A value that was moved, in memory again.
     pub(super) fn bring(&self, number: u32) -> Result<Arc<Storage>> {
-        arrived(self.begin_to_bring(number)?)
+        let storage = arrived(self.begin_to_bring(number)?)?;
+        self.verify(number, &storage)?;
+        Ok(storage)
     }
 
     /// A value that was brought back before backward asked for it; nothing if it was not.
     pub(super) fn take_coming(&self, number: u32) -> Result<Option<Arc<Storage>>> {
-        let coming = self.lock().values[number as usize].coming.take();
-        coming.map(arrived).transpose()
+        let Some(coming) = self.lock().values[number as usize].coming.take() else { return Ok(None) };
+        let storage = arrived(coming)?;
+        self.verify(number, &storage)?;
+        Ok(Some(storage))
     }
 
     /// Makes the work that follows wait for a value that is on its way back, if it is.
@@ -99,7 +106,7 @@ impl Journal {
             let state = self.lock();
             let value = &state.values[number as usize];
             let record = &state.records[value.record as usize];
-            (value.away.clone(), record.op.clone(), record.site)
+            (value.moved.upgrade(), record.op.clone(), record.site)
         };
         let away = away.unwrap_or_else(|| unreachable!("only what was moved is brought back"));
         let (storage, copied) = context::replay(|| away.bring(op.name()))?;

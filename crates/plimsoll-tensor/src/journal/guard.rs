@@ -94,7 +94,10 @@ impl Journal {
             let Some((number, storage)) = self.lock().oldest() else { break };
             self.store(number, &storage)?;
             bytes += storage.n_bytes() as u64;
-            self.lock().values[number as usize].kept = None;
+            let mut state = self.lock();
+            state.values[number as usize].kept = None;
+            state.move_root(number, &storage);
+            drop(state);
             storage.unkeep();
         }
         Ok(bytes > 0)
@@ -126,14 +129,15 @@ impl State {
         scored.min_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1))).map(|(_, number, work)| (number, work))
     }
 
-    /// The value that is best moved: the oldest one that the journal alone holds, for which backward asks last. It must be
-    /// in the depot already, or there must be one.
+    /// The value that is best moved: the oldest one that the journal alone holds, be it also as a root of others, for which
+    /// backward asks last. It must be in the depot already, or there must be one.
     fn oldest(&self) -> Option<(u32, Arc<Storage>)> {
         let mut values = self.values.iter().enumerate();
         values.find_map(|(number, value)| {
-            let kept = value.kept.as_ref().filter(|_| value.is_alone())?;
+            let kept = value.kept.as_ref()?;
             let may_move = value.bytes >= LEAST_MOVED_BYTES && kept.device().depot().is_some();
-            (value.away.is_some() || may_move).then(|| (number as u32, kept.clone()))
+            let is_alone = || Arc::strong_count(kept) == 1 + self.n_holds_as_root(kept);
+            ((value.away.is_some() || may_move) && is_alone()).then(|| (number as u32, kept.clone()))
         })
     }
 
@@ -152,9 +156,9 @@ impl State {
                 match &input.source {
                     Source::Value(input) => {
                         let value = &self.values[*input as usize];
-                        match (value.living.strong_count(), &value.away) {
-                            (0, None) => open.push(*input),
-                            (0, Some(_)) => work += OPERATIONS_PER_MOVED_BYTE * value.bytes,
+                        match (value.living.strong_count(), value.moved.strong_count()) {
+                            (0, 0) => open.push(*input),
+                            (0, _) => work += OPERATIONS_PER_MOVED_BYTE * value.bytes,
                             _ => {}
                         }
                     }

@@ -135,6 +135,8 @@ struct Value {
     roots: Roots,
     /// The value outside the device's memory, once it was moved there, for as long as slots name it.
     away: Option<Arc<Away>>,
+    /// The same, for as long as anybody holds it: slots, or values that are made from it.
+    moved: Weak<Away>,
     /// The value on its way back, before backward asks for it.
     coming: Option<Coming>,
 }
@@ -243,6 +245,7 @@ impl Journal {
                 living,
                 roots: Roots::default(),
                 away: None,
+                moved: Weak::new(),
                 coming: None,
             });
         }
