@@ -103,8 +103,6 @@ struct Walk<'a> {
     since: Vec<Since>,
     /// The way of each value that was let go.
     ways: Vec<Option<Way>>,
-    /// The time of moving that is hidden behind ops, and how much there can be: that of forward, in which values go.
-    hidden: (u64, u64),
     /// The bytes in use that are expected at each position.
     expected: Vec<Level>,
     /// The values that are moved back for backward itself.
@@ -153,7 +151,6 @@ impl<'a> Walk<'a> {
             here: vec![true; n],
             since: vec![Since::Made; n],
             ways: vec![None; n],
-            hidden: (0, forward),
             expected: vec![Level::default(); trace.records.len()],
             brought: Vec::new(),
             fetched,
@@ -226,14 +223,11 @@ impl<'a> Walk<'a> {
             && self.trace.values[number as usize].gone_from > position
     }
 
-    /// What one journey of a value adds to the step's time.
+    /// What one journey of a value adds to the step's time. A journey beside the work is not hidden: the block that a value
+    /// leaves is used again at once, and whoever uses it waits until the value is out.
     fn time_to_move(&self, number: u32) -> u64 {
         let Some(depot) = self.trace.depot else { return u64::MAX };
-        let time = self.trace.values[number as usize].bytes * 1000 / depot.rate.max(1);
-        match depot.is_beside && self.hidden.0 + time <= self.hidden.1 {
-            true => time / SHARE_BESIDE,
-            false => time,
-        }
+        self.trace.values[number as usize].bytes * 1000 / depot.rate.max(1)
     }
 
     /// Whether a value can be read at a position without being made again.
@@ -310,7 +304,6 @@ impl<'a> Walk<'a> {
             self.decisions.offloaded[number as usize] = true;
             self.decisions.offloaded_bytes += bytes;
             self.decisions.extra_time += self.time_to_move(number);
-            self.hidden.0 += self.trace.depot.map_or(0, |depot| bytes * 1000 / depot.rate.max(1));
         }
         match self.since[number as usize] {
             Since::Made => self.decisions.dropped[number as usize] = true,

@@ -16,7 +16,7 @@ const BATCH: usize = 512;
 /// its flops, and never as much as all of it twice.
 const MOST_REPEATS: u64 = 2;
 
-/// How often the guard lets a step's work be repeated, where nothing else bounds it.
+/// How often the guard lets the work of a step so far be repeated before it lets nothing more go.
 const CAP: u64 = 8;
 
 /// Dense layers, one after the other, whose number a step may choose.
@@ -196,7 +196,7 @@ fn a_bare_tape_loop() -> Result<()> {
 /// A chain so long, under a limit so low, that nearly everything would have to be computed again for every layer.
 #[test]
 fn thrashing_ends_in_a_report() -> Result<()> {
-    const DEEP: usize = 160;
+    const DEEP: usize = 640;
     let device = device();
     let _on = device.enter();
     let net = Net::new()?;
@@ -224,6 +224,12 @@ fn thrashing_ends_in_a_report() -> Result<()> {
         assert_eq!(device.stats().in_use, before.1);
         outcomes.push(outcome);
     }
+    // It is the cap that ends it, early in backward: eight times a forward, which is a third of the step's flops.
+    assert!(
+        device.repeated().flops > CAP * step_flops / 4,
+        "{} flops repeated in all",
+        device.repeated().flops
+    );
     outcomes.remove(0)?;
     let error = outcomes.remove(0).unwrap_err();
     assert!(error.is_out_of_memory() && error.to_string().contains("largest holders"), "{error}");

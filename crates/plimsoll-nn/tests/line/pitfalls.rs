@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use plimsoll_nn::layers::{BatchNorm, Conv2D, Dense, Flatten, Sequential};
 use plimsoll_nn::{Layer, Mode};
-use plimsoll_plan::decide;
+use plimsoll_plan::{Weights, decide};
 use plimsoll_tensor::op::{Keep, Keeps, Meta, Outputs, Run, one};
 use plimsoll_tensor::{
     Backward, Bytes, Course, Device, GradientTape, Op, OpRef, Result, Step, Tensor, Variable, apply, scope,
@@ -258,7 +258,8 @@ fn a_step_that_leaves_its_plan() -> Result<()> {
         let shadow = x()?;
         Ok(Step::observed(&ghost, || layers(&kernels, shadow.clone(), None))?.1)
     })?;
-    let target = (0..100).find_map(|percent| decide(&trace, trace.natural_peak() * percent / 100, 0.0));
+    let weights = Weights { patience: 0.0, moving: 1.0 };
+    let target = (0..100).find_map(|percent| decide(&trace, trace.natural_peak() * percent / 100, weights));
     let course = Course { decisions: Some(Arc::new(target.expect("some target works"))), offsets: None };
     for surprise in [None, Some(0), Some(2), Some(5)] {
         let expected = layers(&kernels, x()?, surprise)?;

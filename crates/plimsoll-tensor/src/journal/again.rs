@@ -78,7 +78,8 @@ impl Journal {
     /// Runs one record again and takes what is needed of it.
     fn run_again(&self, record: u32, with_extras: bool, made: &mut Made) -> Result<()> {
         let (op, inputs, wanted, first, site) = {
-            let state = self.lock();
+            let mut state = self.lock();
+            state.repeated += state.records[record as usize].work;
             let record = &state.records[record as usize];
             (record.op.clone(), record.inputs.clone(), record.wanted.clone(), record.first_value, record.site)
         };

@@ -78,14 +78,13 @@ impl Journal {
         {
             let mut state = self.lock();
             let lasting = state.lasting();
-            while bytes < need && state.caused < MOST_REPEATS * state.work {
-                let Some((number, work)) = state.cheapest(&lasting) else { break };
+            while bytes < need && state.repeated < MOST_REPEATS * state.work {
+                let Some(number) = state.cheapest(&lasting) else { break };
                 let roots = state.roots(number as u32, &lasting);
                 let value = &mut state.values[number];
                 value.roots = roots;
                 bytes += value.bytes;
                 freed.extend(value.kept.take());
-                state.caused += work;
             }
         }
         freed.iter().for_each(|storage: &Arc<Storage>| storage.unkeep());
@@ -113,8 +112,8 @@ impl Value {
 
 impl State {
     /// The value that is best let go: one that the journal alone holds and that can be made again, with the least work
-    /// per byte. Returns that work, too.
-    fn cheapest(&self, lasting: &[bool]) -> Option<(usize, u64)> {
+    /// per byte.
+    fn cheapest(&self, lasting: &[bool]) -> Option<usize> {
         let candidates = self.values.iter().enumerate().filter(|(_, value)| {
             value.bytes >= LEAST_BYTES
                 && lasting[value.record as usize]
@@ -124,9 +123,9 @@ impl State {
         let scored = candidates.filter_map(|(number, value)| {
             let work = self.work_of(number as u32)?;
             // Older values wait longer for backward: the younger one of two equals stays.
-            Some((work as f64 / value.bytes as f64, number, work))
+            Some((work as f64 / value.bytes as f64, number))
         });
-        scored.min_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1))).map(|(_, number, work)| (number, work))
+        scored.min_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1))).map(|(_, number)| number)
     }
 
     /// The value that is best moved: the oldest one that the journal alone holds, be it also as a root of others, for which

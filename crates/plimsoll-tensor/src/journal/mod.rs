@@ -61,8 +61,8 @@ struct State {
     observer: Option<Observer>,
     /// The work of all records.
     work: u64,
-    /// The work that the guard has caused, by what making each value again would have taken when it was let go.
-    caused: u64,
+    /// The work of what was run again.
+    repeated: u64,
     /// What the values were when they were first made, if what is made again is compared with it.
     sums: Option<Sums>,
     /// What went wrong where no error could be returned; the next op returns it.
@@ -157,7 +157,7 @@ impl Journal {
             following,
             observer,
             work: 0,
-            caused: 0,
+            repeated: 0,
             sums: verifies.then(Sums::default),
             failure: None,
         };
