@@ -24,9 +24,6 @@ const LEAST_BYTES: u64 = 4096;
 /// Smaller values are never moved: each journey takes its time, whatever it carries.
 const LEAST_MOVED_BYTES: u64 = 64 << 10;
 
-/// The part of a journey's time that ops lose to one beside them: both use the same memory.
-const SHARE_BESIDE: u64 = 8;
-
 /// What makes one value cheaper to let go than another.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Weights {
@@ -142,7 +139,6 @@ impl<'a> Walk<'a> {
             time_before.push(time_before[time_before.len() - 1] + record.time);
         }
         let n = trace.values.len();
-        let forward = fetched.keys().min().map_or(0, |&first: &u32| time_before[first as usize]);
         Walk {
             trace,
             target,
