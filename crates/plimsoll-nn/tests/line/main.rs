@@ -1,5 +1,7 @@
 //! The line holds: under every limit that works a run commits no more than that, and computes the same bits.
 
+#![expect(clippy::print_stderr, reason = "figures that nobody asserts are printed")]
+
 mod faults;
 mod guard;
 mod models;
