@@ -299,7 +299,7 @@ fn batches_that_are_passed_over_are_brought_nowhere() {
     let mut batches = dataset.iterate_from(0, 0);
     assert_eq!(contents(&batches.nth(2).unwrap().unwrap()), whole[2]);
     assert_eq!(contents(&batches.nth(1).unwrap().unwrap()), whole[4]);
-    assert!(batches.nth(0).is_none());
+    assert!(batches.next().is_none());
     assert!(dataset.iter().nth(5).is_none());
 
     // The ghost of a GPU gets its batches from its host; those that are left out are none of its business.
