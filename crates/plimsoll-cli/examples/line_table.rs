@@ -1,5 +1,6 @@
-//! The ways in which a step of a workload can be made: `line_table RECIPE|WORKLOAD [h200]` prints what each commits and how much
-//! longer it takes by the cost model. Nothing is computed: it runs on ghosts.
+//! The ways in which a step of a workload can be made: `line_table RECIPE|WORKLOAD [h200] [MIB]` prints what each commits and how
+//! much longer it takes by the cost model, and, for a limit in MiB, what is let go under it, with what each value saves and
+//! costs. Nothing is computed: it runs on ghosts.
 
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "a program that reports")]
 
@@ -12,13 +13,19 @@ use plimsoll::{Bytes, Device, Error, Result};
 use plimsoll_cli::workloads::{Workload, all};
 use plimsoll_cli::{Recipe, recipes};
 use plimsoll_cuda::Profile;
+use plimsoll_plan::Family;
 
 fn main() -> ExitCode {
     let words: Vec<String> = std::env::args().skip(1).collect();
-    let table = match words.iter().map(String::as_str).collect::<Vec<_>>()[..] {
-        [name] => table(name, &Device::ghost_cpu(), Policy::Float32),
-        [name, "h200"] => table(name, &Device::ghost_cuda(Profile::h200()), Policy::MixedBfloat16),
-        _ => Err(Error::argument("line_table", "give the name of a workload, and `h200` for a GPU")),
+    let limit = words.last().and_then(|word| word.parse().ok()).map(Bytes::mib);
+    let names = &words[..words.len() - usize::from(limit.is_some())];
+    let table = match names.iter().map(String::as_str).collect::<Vec<_>>()[..] {
+        [name] => table(name, &Device::ghost_cpu(), Policy::Float32, limit),
+        [name, "h200"] => table(name, &Device::ghost_cuda(Profile::h200()), Policy::MixedBfloat16, limit),
+        _ => Err(Error::argument(
+            "line_table",
+            "give the name of a recipe or workload, `h200` for a GPU, and a limit in MiB for its decisions",
+        )),
     };
     match table {
         Ok(()) => ExitCode::SUCCESS,
@@ -29,7 +36,7 @@ fn main() -> ExitCode {
     }
 }
 
-fn table(name: &str, device: &Device, policy: Policy) -> Result<()> {
+fn table(name: &str, device: &Device, policy: Policy, limit: Option<Bytes>) -> Result<()> {
     let recipe = recipe(name)?;
     let _on = device.enter();
     let model = with_policy(policy, || recipe.model())?;
@@ -48,7 +55,29 @@ fn table(name: &str, device: &Device, policy: Policy) -> Result<()> {
         let n_dropped = member.decisions.as_ref().map_or(0, |decisions| decisions.n_dropped());
         println!("{committed:>32} {peak:>32} {:>8.3} {n_dropped:>8}", member.time as f64 / natural);
     }
+    if let Some(limit) = limit {
+        decisions(&family, limit);
+    }
     Ok(())
+}
+
+/// What is let go under a limit.
+fn decisions(family: &Family, limit: Bytes) {
+    let Some(way) = family.within(limit.get()) else {
+        println!("nothing keeps a step under {limit}; the least is {}", Bytes::new(family.least()));
+        return;
+    };
+    println!("under {limit}, let go in forward:");
+    println!("{:>16} {:>10}  {:<14} made by", "bytes", "ms", "comes back");
+    for choice in family.members()[way].decisions.iter().flat_map(|decisions| &decisions.choices) {
+        let how = if choice.is_moved { "moved" } else { "computed again" };
+        let site = choice.site.map_or_else(String::new, |site| format!("{} {}", site.scope(), site.op()));
+        println!(
+            "{:>16} {:>10.3}  {how:<14} {site}",
+            Bytes::new(choice.bytes).grouped(),
+            choice.time as f64 / 1e6
+        );
+    }
 }
 
 /// The recipe of that name, or of a workload.

@@ -3,6 +3,8 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
+use plimsoll_memory::Site;
+
 /// Which values are not kept for backward, how they come back, and which are kept once they have.
 ///
 /// Values and positions are those of the [`Trace`](crate::Trace) that the decisions were made from.
@@ -30,6 +32,22 @@ pub struct Decisions {
     pub extra_time: u64,
     /// The most bytes in use that are expected.
     pub expected_peak: u64,
+    /// The values that forward lets go, one by one, for people to read.
+    pub choices: Vec<Choice>,
+}
+
+/// A value that forward lets go, and what that saves and costs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Choice {
+    /// The op that makes it, with its layer and line, if the trace says so.
+    pub site: Option<Site>,
+    /// The bytes that are free from forward to backward.
+    pub bytes: u64,
+    /// Whether it is moved elsewhere and back, and not computed again.
+    pub is_moved: bool,
+    /// The time that it takes to move it, or to repeat the op that makes it as often as it is repeated, by the cost model
+    /// in nanoseconds. Ops that are repeated on the way to it count where they are listed, or not at all.
+    pub time: u64,
 }
 
 impl Decisions {
@@ -38,7 +56,8 @@ impl Decisions {
         let n_pairs =
             self.released_before.capacity() + self.released_after.capacity() + self.retained.capacity();
         let n_pairs = n_pairs + self.repeated.len() + self.prefetched.len();
-        self.dropped.len() + self.offloaded.len() + n_pairs * size_of::<(u32, u32)>()
+        let choices = self.choices.len() * size_of::<Choice>();
+        self.dropped.len() + self.offloaded.len() + n_pairs * size_of::<(u32, u32)>() + choices
     }
 
     /// How many values are not kept.

@@ -18,7 +18,7 @@ mod prefetch;
 mod simulation;
 mod trace;
 
-pub use decisions::Decisions;
+pub use decisions::{Choice, Decisions};
 pub use family::{Family, Member, Played};
 pub use placement::{StepOffsets, plan_offsets};
 pub use simulation::{Weights, decide};

@@ -16,7 +16,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use crate::prefetch::{Bring, Level, prefetched};
-use crate::{Decisions, Input, Trace};
+use crate::{Choice, Decisions, Input, Trace};
 
 /// Smaller values are always kept: repeating an op costs more than their bytes are worth.
 const LEAST_BYTES: u64 = 4096;
@@ -479,12 +479,30 @@ impl<'a> Walk<'a> {
         }
     }
 
+    /// The values that forward lets go, with what each saves and costs.
+    fn choices(&self) -> Vec<Choice> {
+        let dropped = (0u32..).zip(&self.decisions.dropped).filter(|(_, dropped)| **dropped);
+        let choice = |(number, _): (u32, &bool)| {
+            let value = &self.trace.values[number as usize];
+            let record = &self.trace.records[value.record as usize];
+            let is_moved = self.decisions.offloaded[number as usize];
+            let n_repeats = self.n_repeats.get(&value.record).copied().unwrap_or(0);
+            let time = match is_moved {
+                true => 2 * self.time_to_move(number),
+                false => record.time * u64::from(n_repeats),
+            };
+            Choice { site: record.site, bytes: value.bytes, is_moved, time }
+        };
+        dropped.map(choice).collect()
+    }
+
     fn finish(self) -> Decisions {
+        let choices = self.choices();
         let mut repeated: Vec<(u32, u32)> = self.n_repeats.into_iter().collect();
         repeated.sort_unstable();
         let expected_peak = self.expected.iter().map(Level::most).max().unwrap_or(0);
         let prefetched = prefetched(self.trace, &self.brought, self.expected, self.target);
-        Decisions { repeated, prefetched, expected_peak, ..self.decisions }
+        Decisions { repeated, prefetched, expected_peak, choices, ..self.decisions }
     }
 }
 

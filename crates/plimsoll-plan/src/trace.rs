@@ -1,5 +1,7 @@
 //! What is known of a step before it runs.
 
+use plimsoll_memory::Site;
+
 /// The trace of a step that kept everything.
 #[derive(Clone, Debug, Default)]
 pub struct Trace {
@@ -41,6 +43,8 @@ pub struct Record {
     pub time: u64,
     /// The bytes in use around it.
     pub at: Position,
+    /// The op, its layer and line, for people to read.
+    pub site: Option<Site>,
 }
 
 /// The bytes in use when everything is kept.

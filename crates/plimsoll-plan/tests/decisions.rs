@@ -223,3 +223,15 @@ fn the_same_trace_gives_the_same_decisions() {
     let target = trace.natural_peak() * 7 / 10;
     assert_eq!(decide(&trace, target, weights(1.0)), decide(&trace, target, weights(1.0)));
 }
+
+#[test]
+fn choices_name_every_value_that_forward_lets_go() {
+    let trace = chain(12).trace();
+    let target = trace.natural_peak() * 6 / 10;
+    let decisions = decide(&trace, target, Weights { patience: 0.5, moving: 1.0 }).expect("it can be done");
+    assert_eq!(decisions.choices.len(), decisions.n_dropped());
+    let saved: u64 = decisions.choices.iter().map(|choice| choice.bytes).sum();
+    assert!(saved >= trace.natural_peak() - target, "{saved}");
+    let time: u64 = decisions.choices.iter().map(|choice| choice.time).sum();
+    assert!(time > 0 && time <= decisions.extra_time, "{time} of {}", decisions.extra_time);
+}

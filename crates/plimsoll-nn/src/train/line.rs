@@ -12,7 +12,7 @@ use std::sync::Arc;
 use plimsoll_plan::{Family, Played, plan_offsets};
 use plimsoll_tensor::{
     Course, DType, Decisions, Device, Error, ErrorKind, Generator, OffsetPlan, Planned, Result, Shape, Stats,
-    Step, Variable, with_shadows,
+    Step, with_shadows,
 };
 
 use super::examples::Pair;
@@ -160,10 +160,6 @@ impl Stepper {
         let generator = Generator::current();
         let mut variables = self.model.variables();
         variables.extend(self.optimizer.variables());
-        // Under a mixed policy the update reads and writes the values in full precision, too.
-        let masters: Vec<Variable> =
-            variables.iter().filter_map(|variable| variable.master().cloned()).collect();
-        variables.extend(masters);
         let shadows = Pair { inputs: pair.inputs.shadow(&ghost), labels: pair.labels.shadow(&ghost) };
         let stepped = with_shadows(&variables, &ghost, || step(self, &ghost, &shadows));
         generator.make_current();

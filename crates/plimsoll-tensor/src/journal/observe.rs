@@ -66,6 +66,7 @@ impl Observer {
                 .device
                 .nanoseconds(record.op.cost(&metas, outputs), metas.first().map(|meta| meta.dtype)),
             at: Position { start, peak: self.device.stats().peak_in_use },
+            site: Some(record.site),
         });
         for number in record.first_value..record.first_value + record.n_values() {
             self.trace.values.push(plimsoll_plan::Value {
