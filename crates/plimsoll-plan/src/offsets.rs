@@ -67,22 +67,24 @@ pub fn lower_bound(lives: &[Life]) -> u64 {
 
 /// The bytes alive after each birth, in the order of time; in between they only fall.
 fn alive_at_births(lives: &[Life]) -> Vec<(u32, u64)> {
-    let mut changes = Vec::with_capacity(2 * lives.len());
-    for life in lives.iter().filter(|life| life.born < life.dies) {
-        // At the same moment deaths sort before births, because a life does not contain its end.
-        changes.push((life.born, true, rounded_size(life.bytes)));
-        changes.push((life.dies, false, rounded_size(life.bytes)));
-    }
-    changes.sort_unstable();
-    let mut alive = 0;
-    let mut at_births = Vec::with_capacity(lives.len());
-    for (moment, is_birth, bytes) in changes {
-        alive = if is_birth { alive + bytes } else { alive - bytes };
-        if is_birth {
-            at_births.push((moment, alive));
+    let moments = |of: fn(&Life) -> u32| {
+        let living = lives.iter().filter(|life| life.born < life.dies);
+        let mut moments: Vec<(u32, u64)> = living.map(|life| (of(life), rounded_size(life.bytes))).collect();
+        moments.sort_unstable();
+        moments
+    };
+    let (mut births, deaths) = (moments(|life| life.born), moments(|life| life.dies));
+    let (mut alive, mut n_dead) = (0, 0);
+    for (moment, bytes) in &mut births {
+        // A life does not contain its end, so who dies at a moment makes room for who is born then.
+        while let Some((_, freed)) = deaths.get(n_dead).filter(|(death, _)| death <= moment) {
+            alive -= freed;
+            n_dead += 1;
         }
+        alive += *bytes;
+        *bytes = alive;
     }
-    at_births
+    births
 }
 
 /// For each block the most bytes that are alive at one moment of its life, itself included.
