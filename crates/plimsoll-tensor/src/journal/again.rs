@@ -85,7 +85,7 @@ impl Journal {
         };
         let args: Args<'_> =
             inputs.iter().map(|input| self.read_again(input, made)).collect::<Result<_>>()?;
-        let metas: SmallVec<[&Meta; 3]> = inputs.iter().map(|input| &input.meta).collect();
+        let metas: SmallVec<[&Meta; 3]> = inputs.iter().map(|input| &*input.meta).collect();
         let device = args.first().map_or_else(context::device, |arg| arg.storage().device().clone());
         count(&device, &op, &metas);
         let wanted = with_extras.then_some(&*wanted);
@@ -136,7 +136,7 @@ impl Journal {
                 gone("a tensor from outside that it is made from was dropped or assigned since")
             })?,
         };
-        Ok(Arg::Given(Tensor::over(storage, input.meta, Nodes::new())))
+        Ok(Arg::Given(Tensor::over(storage, *input.meta, Nodes::new())))
     }
 }
 

@@ -89,7 +89,8 @@ struct Record {
 #[derive(Clone)]
 struct Input {
     source: Source,
-    meta: Meta,
+    /// Boxed, because an op may have hundreds of inputs, such as the norm of all gradients.
+    meta: Box<Meta>,
 }
 
 /// Where an input came from.
@@ -273,7 +274,7 @@ impl Journal {
     /// What a record says about an input: the value that the op read, wherever it came from. A variable that is assigned
     /// later, at once or at the step's end, does not change that.
     fn input(&self, arg: &Arg<'_>) -> Input {
-        let (storage, meta) = (arg.storage(), *arg.meta());
+        let (storage, meta) = (arg.storage(), Box::new(*arg.meta()));
         let source = match self.number(storage) {
             Some(number) => Source::Value(number),
             None => Source::Outside(Outside::new(storage)),

@@ -47,7 +47,7 @@ impl Observer {
 
     /// The op that began has ended.
     pub fn end(&mut self, record: &Record, outputs: &[&Meta]) {
-        let metas: SmallVec<[&Meta; 3]> = record.inputs.iter().map(|input| &input.meta).collect();
+        let metas: SmallVec<[&Meta; 3]> = record.inputs.iter().map(|input| &*input.meta).collect();
         let at = self.trace.records.len() as u32;
         let (fingerprint, start) = self.began;
         let workspace = execute::workspace_bytes(&record.op, &self.device, &metas) as u64;
