@@ -58,7 +58,7 @@ pub struct PlanEvent {
     pub predicted_step_ms: f64,
     /// The work that the whole run does again to save memory.
     pub recomputed_flops: u64,
-    /// What is moved elsewhere to save memory; nothing can be yet.
+    /// What is moved elsewhere to save memory; `plan` knows of no place to move to yet.
     pub offloaded_bytes: Option<u64>,
 }
 
