@@ -1,6 +1,6 @@
-//! The ways in which a step of a workload can be made: `line_table RECIPE|WORKLOAD [h200] [MIB]` prints what each commits and how
-//! much longer it takes by the cost model, and, for a limit in MiB, what is let go under it, with what each value saves and
-//! costs. Nothing is computed: it runs on ghosts.
+//! The ways in which a step of a workload can be made: `line_table RECIPE|WORKLOAD [h200 [host]] [MIB]` prints what each commits
+//! and how much longer it takes by the cost model, with values moved to the host's memory or without, and, for a limit in MiB,
+//! what is let go under it, with what each value saves and costs. Nothing is computed: it runs on ghosts.
 
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "a program that reports")]
 
@@ -9,7 +9,7 @@ use std::time::Instant;
 
 use plimsoll::nn::train::{Pair, Trainer};
 use plimsoll::nn::{Policy, with_policy};
-use plimsoll::{Bytes, Device, Error, Result};
+use plimsoll::{Bytes, Device, Error, Offload, Result};
 use plimsoll_cli::workloads::{Workload, all};
 use plimsoll_cli::{Recipe, recipes};
 use plimsoll_cuda::Profile;
@@ -21,10 +21,11 @@ fn main() -> ExitCode {
     let names = &words[..words.len() - usize::from(limit.is_some())];
     let table = match names.iter().map(String::as_str).collect::<Vec<_>>()[..] {
         [name] => table(name, &Device::ghost_cpu(), Policy::Float32, limit),
-        [name, "h200"] => table(name, &Device::ghost_cuda(Profile::h200()), Policy::MixedBfloat16, limit),
+        [name, "h200"] => on_gpu(name, None, limit),
+        [name, "h200", "host"] => on_gpu(name, Some(&Offload::Host(Bytes::mib(64 << 10))), limit),
         _ => Err(Error::argument(
             "line_table",
-            "give the name of a recipe or workload, `h200` for a GPU, and a limit in MiB for its decisions",
+            "give the name of a recipe or workload, `h200` for a GPU, with `host` if it may move values, and a limit in MiB for its decisions",
         )),
     };
     match table {
@@ -34,6 +35,12 @@ fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+fn on_gpu(name: &str, offload: Option<&Offload>, limit: Option<Bytes>) -> Result<()> {
+    let ghost = Device::ghost_cuda(Profile::h200());
+    ghost.set_offload(offload)?;
+    table(name, &ghost, Policy::MixedBfloat16, limit)
 }
 
 fn table(name: &str, device: &Device, policy: Policy, limit: Option<Bytes>) -> Result<()> {
@@ -48,12 +55,14 @@ fn table(name: &str, device: &Device, policy: Policy, limit: Option<Bytes>) -> R
     let planned_in = started.elapsed();
     let natural = family.members().last().map_or(1, |member| member.time) as f64;
     println!("{name} on {device}, planned in {} ms", planned_in.as_millis());
-    println!("{:>16} {:>16} {:>8} {:>8}", "committed", "in use", "time", "let go");
+    println!("{:>32} {:>32} {:>8} {:>8} {:>12}", "committed", "in use", "time", "let go", "moved MiB");
     for member in family.members() {
         let [committed, peak] =
             [member.played.committed, member.played.peak].map(|n| Bytes::new(n).to_string());
         let n_dropped = member.decisions.as_ref().map_or(0, |decisions| decisions.n_dropped());
-        println!("{committed:>32} {peak:>32} {:>8.3} {n_dropped:>8}", member.time as f64 / natural);
+        let moved = member.decisions.as_ref().map_or(0, |decisions| decisions.offloaded_bytes >> 20);
+        let time = member.time as f64 / natural;
+        println!("{committed:>32} {peak:>32} {time:>8.3} {n_dropped:>8} {moved:>12}");
     }
     if let Some(limit) = limit {
         decisions(&family, limit);
@@ -86,7 +95,7 @@ fn recipe(name: &str) -> Result<Recipe> {
         Workload::Train(recipe) => Some(recipe),
         _ => None,
     });
-    let found = recipes::all().into_iter().chain(workloads).find(|recipe| recipe.name() == name);
+    let found = workloads.chain(recipes::all()).find(|recipe| recipe.name() == name);
     found.ok_or_else(|| {
         Error::argument("line_table", format!("{name:?} is no recipe and no workload that trains"))
     })

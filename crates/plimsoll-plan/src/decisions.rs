@@ -14,13 +14,15 @@ pub struct Decisions {
     pub fingerprints: Arc<[u64]>,
     /// For each value, whether forward lets it go.
     pub dropped: Vec<bool>,
-    /// For each value, whether it is moved elsewhere when it is not kept, and moved back instead of computed again.
+    /// For each value, whether it is moved elsewhere when it is made, and moved back instead of computed again once it was
+    /// let go.
     pub offloaded: Vec<bool>,
-    /// Values (position, number) that begin to move back when the op at a position begins.
+    /// Values (position, number) that begin to move back when the op at a position begins, in this order.
     pub prefetched: Vec<(u32, u32)>,
     /// Values (position, number) that have been read, and go when the op at that position begins.
     pub released_before: HashSet<(u32, u32)>,
-    /// Values (position, number) that the op at that position reads, and that go when it has ended.
+    /// Values (position, number) that go when the op at that position has ended: it read them, or they have had the time
+    /// since they were made to move elsewhere.
     pub released_after: HashSet<(u32, u32)>,
     /// Values (position, number) that come back at a position and stay for later readers.
     pub retained: HashSet<(u32, u32)>,
@@ -32,11 +34,11 @@ pub struct Decisions {
     pub extra_time: u64,
     /// The most bytes in use that are expected.
     pub expected_peak: u64,
-    /// The values that forward lets go, one by one, for people to read.
+    /// The values that forward lets go or moves, one by one, for people to read.
     pub choices: Vec<Choice>,
 }
 
-/// A value that forward lets go, and what that saves and costs.
+/// A value that forward lets go or moves, and what that saves and costs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Choice {
     /// The op that makes it, with its layer and line, if the trace says so.
@@ -60,8 +62,14 @@ impl Decisions {
         self.dropped.len() + self.offloaded.len() + n_pairs * size_of::<(u32, u32)>() + choices
     }
 
-    /// How many values are not kept.
+    /// The values that forward lets go, or that are moved.
+    pub(crate) fn not_kept(&self) -> impl Iterator<Item = u32> {
+        let pairs = self.dropped.iter().zip(&self.offloaded);
+        (0u32..).zip(pairs).filter(|(_, (dropped, moved))| **dropped || **moved).map(|(number, _)| number)
+    }
+
+    /// How many values forward lets go or moves.
     pub fn n_dropped(&self) -> usize {
-        self.dropped.iter().filter(|&&dropped| dropped).count()
+        self.not_kept().count()
     }
 }

@@ -7,8 +7,8 @@
 
 use std::sync::Arc;
 
-use crate::simulation::{decide_for, fingerprints};
-use crate::{Decisions, Trace, Weights, decide};
+use crate::simulation::Known;
+use crate::{Decisions, Trace, Weights};
 
 /// How many targets lie between the least and the natural peak.
 const N_TARGETS: u64 = 24;
@@ -22,8 +22,12 @@ const WEIGHTS: [Weights; 3] = [
     Weights { patience: 0.5, moving: 1.0 },
     Weights { patience: 1.0, moving: 1.0 },
 ];
-/// Where values can be moved, all that are large are also tried: a value that is moved needs nothing else to come back.
-const MOVING: Weights = Weights { patience: 0.5, moving: 0.0 };
+/// Where values can be moved, journeys are also tried as if they took no time, but for what is waited for.
+const MOVING: [Weights; 3] = [
+    Weights { patience: 0.0, moving: 0.0 },
+    Weights { patience: 0.5, moving: 0.0 },
+    Weights { patience: 1.0, moving: 0.0 },
+];
 
 /// What playing a step through a pool showed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -97,12 +101,13 @@ impl Family {
 
 /// Decisions for the whole grid, the fastest first, without those that others beat by more than a trifle.
 fn candidates(trace: &Trace) -> Vec<Decisions> {
-    let fingerprints = fingerprints(trace);
-    let weights = WEIGHTS.into_iter().chain(trace.depot.map(|_| MOVING));
-    let targets = weights
-        .flat_map(|weights| targets(trace, weights).map(move |target| (target, weights)).collect::<Vec<_>>());
-    let mut all: Vec<Decisions> =
-        targets.filter_map(|(target, weights)| decide_for(trace, target, weights, &fingerprints)).collect();
+    let known = Known::of(trace);
+    let weights = WEIGHTS.into_iter().chain(trace.depot.iter().flat_map(|_| MOVING));
+    let mut all: Vec<Decisions> = Vec::new();
+    for weights in weights {
+        let targets = targets(trace, &known, weights);
+        all.extend(targets.filter_map(|target| known.decide(target, weights)));
+    }
     all.sort_by_key(|decisions| (decisions.extra_time, decisions.expected_peak));
     let mut least = trace.natural_peak();
     let leanest = all.iter().map(|decisions| decisions.expected_peak).min();
@@ -118,12 +123,12 @@ fn candidates(trace: &Trace) -> Vec<Decisions> {
 }
 
 /// The grid of targets, from the least that works to just below the natural peak.
-fn targets(trace: &Trace, weights: Weights) -> impl Iterator<Item = u64> + use<> {
+fn targets(trace: &Trace, known: &Known<'_>, weights: Weights) -> impl Iterator<Item = u64> + use<> {
     let most = trace.natural_peak();
     let (mut fails, mut works) = (0, most);
     for _ in 0..N_HALVINGS {
         let between = fails + (works - fails) / 2;
-        match decide(trace, between, weights) {
+        match known.decide(between, weights) {
             Some(_) => works = between,
             None => fails = between,
         }

@@ -10,9 +10,11 @@
 //!
 //! Everything here is a function of its arguments: no clock, no randomness, no thread.
 
+mod clock;
 mod decisions;
 mod family;
 pub mod offsets;
+mod outbound;
 mod placement;
 mod prefetch;
 mod simulation;

@@ -7,7 +7,8 @@
 //! away, and one more way for a chain to begin.
 //!
 //! Letting a value go in the middle of its wait is the same as never having kept it for that wait, so the decision is
-//! moved to where the wait began, which only lowers the bytes in between.
+//! moved to where the wait began, which only lowers the bytes in between. A value that moves out beside the work is the
+//! exception: its journey begins when it is made, and its block is let go where it is needed, and not before.
 //!
 //! It is a greedy walk over one fixed order: it needs no structure in the graph, and it never re-orders a step.
 
@@ -15,47 +16,52 @@ use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::Arc;
 
+use crate::clock::{Happenings, Leave, Wait, journey, step_time};
+use crate::outbound::{LEAST_MOVED_BYTES, Outbound, outbound};
 use crate::prefetch::{Bring, Level, prefetched};
 use crate::{Choice, Decisions, Input, Trace};
 
 /// Smaller values are always kept: repeating an op costs more than their bytes are worth.
 const LEAST_BYTES: u64 = 4096;
 
-/// Smaller values are never moved: each journey takes its time, whatever it carries.
-const LEAST_MOVED_BYTES: u64 = 64 << 10;
-
 /// What makes one value cheaper to let go than another.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Weights {
     /// How much it counts for a value how long it stays away: at 0 only cost per byte does.
     pub patience: f64,
-    /// How much the time of moving counts, beside that of computing again.
+    /// How much the time of journeys counts, beside that of computing again. Of journeys beside the work, what is waited
+    /// for counts in full whatever this is.
     pub moving: f64,
 }
 
 /// Chooses what to let go so that no more than `target` bytes are in use at any moment; nothing if it cannot be done
 /// this way.
 pub fn decide(trace: &Trace, target: u64, weights: Weights) -> Option<Decisions> {
-    decide_for(trace, target, weights, &fingerprints(trace))
+    Known::of(trace).decide(target, weights)
 }
 
-/// Like [`decide`], with the fingerprints of the trace, which all decisions about it share.
-pub(crate) fn decide_for(
-    trace: &Trace,
-    target: u64,
-    weights: Weights,
-    fingerprints: &Arc<[u64]>,
-) -> Option<Decisions> {
-    let mut walk = Walk::new(trace, target, weights, fingerprints.clone());
-    for position in 0..trace.records.len() as u32 {
-        walk.pass(position)?;
+/// What all decisions about a trace share.
+pub(crate) struct Known<'a> {
+    trace: &'a Trace,
+    /// What tells the ops of the step from those of others.
+    fingerprints: Arc<[u64]>,
+    outbound: Outbound,
+}
+
+impl<'a> Known<'a> {
+    pub fn of(trace: &'a Trace) -> Known<'a> {
+        let fingerprints = trace.records.iter().map(|record| record.fingerprint).collect();
+        Known { trace, fingerprints, outbound: outbound(trace) }
     }
-    Some(walk.finish())
-}
 
-/// What tells the ops of a step from those of others.
-pub(crate) fn fingerprints(trace: &Trace) -> Arc<[u64]> {
-    trace.records.iter().map(|record| record.fingerprint).collect()
+    /// Like [`decide`].
+    pub fn decide(&self, target: u64, weights: Weights) -> Option<Decisions> {
+        let mut walk = Walk::new(self, target, weights);
+        for position in 0..self.trace.records.len() as u32 {
+            walk.pass(position)?;
+        }
+        Some(walk.finish())
+    }
 }
 
 /// Since when a value has been there without being asked for.
@@ -104,6 +110,13 @@ struct Walk<'a> {
     expected: Vec<Level>,
     /// The values that are moved back for backward itself.
     brought: Vec<Bring>,
+    /// The position from which a value that was let go is away.
+    away_from: Vec<u32>,
+    /// The values that travel out beside forward.
+    outbound: Outbound,
+    /// When the way out is free for others, as far as is decided, in the time of the step that keeps everything.
+    out_free_at: u64,
+    happenings: Happenings,
     /// The values that backward asks for before a position.
     fetched: HashMap<u32, Vec<u32>>,
     /// Values that may be away at the present position and are there.
@@ -125,7 +138,8 @@ struct Walk<'a> {
 }
 
 impl<'a> Walk<'a> {
-    fn new(trace: &'a Trace, target: u64, weights: Weights, fingerprints: Arc<[u64]>) -> Walk<'a> {
+    fn new(known: &Known<'a>, target: u64, weights: Weights) -> Walk<'a> {
+        let trace = known.trace;
         let (mut fetched, mut becoming_alone) = (HashMap::new(), HashMap::new());
         for (number, value) in trace.values.iter().enumerate() {
             let Some(from) = value.alone_from.filter(|_| !value.fetches.is_empty()) else { continue };
@@ -149,6 +163,10 @@ impl<'a> Walk<'a> {
             ways: vec![None; n],
             expected: vec![Level::default(); trace.records.len()],
             brought: Vec::new(),
+            away_from: vec![0; n],
+            outbound: known.outbound.clone(),
+            out_free_at: known.outbound.values().copied().max().unwrap_or(0),
+            happenings: Happenings::default(),
             fetched,
             held: Vec::new(),
             absent: 0,
@@ -160,7 +178,7 @@ impl<'a> Walk<'a> {
             mark: vec![0; trace.records.len()],
             stamp: 0,
             decisions: Decisions {
-                fingerprints,
+                fingerprints: known.fingerprints.clone(),
                 dropped: vec![false; n],
                 offloaded: vec![false; n],
                 ..Decisions::default()
@@ -184,7 +202,7 @@ impl<'a> Walk<'a> {
         let peak = self.trace.records[position as usize].at.peak;
         while peak.saturating_sub(self.absent) > self.target {
             let (number, way) = self.cheapest(position, &[])?;
-            self.let_go(number, way);
+            self.let_go(number, way, position);
         }
         self.expected[position as usize].op = peak - self.absent.min(peak);
         self.given_up.clear();
@@ -219,11 +237,31 @@ impl<'a> Walk<'a> {
             && self.trace.values[number as usize].gone_from > position
     }
 
-    /// What one journey of a value adds to the step's time. A journey beside the work is not hidden: the block that a value
-    /// leaves is used again at once, and whoever uses it waits until the value is out.
-    fn time_to_move(&self, number: u32) -> u64 {
-        let Some(depot) = self.trace.depot else { return u64::MAX };
-        self.trace.values[number as usize].bytes * 1000 / depot.rate.max(1)
+    /// When the block of a value that goes out for the first time could be let go, in the time of the step that keeps
+    /// everything.
+    fn out_at(&self, number: u32) -> u64 {
+        if let Some(&arrival) = self.outbound.get(&number) {
+            return arrival;
+        }
+        let made = self.time_before[self.trace.values[number as usize].record as usize + 1];
+        made.max(self.out_free_at) + journey(self.trace, number)
+    }
+
+    /// What moving a value costs whose block is needed elsewhere at a position, out if it is not yet there, and back when
+    /// it is asked for.
+    fn time_to_move(&self, number: u32, position: u32, next: u32) -> f64 {
+        let whole = journey(self.trace, number);
+        let is_beside = self.trace.depot.is_some_and(|depot| depot.is_beside);
+        let weigh = |late: u64| {
+            let waited = if is_beside { late.min(whole) } else { 0 };
+            waited as f64 + self.weights.moving * (whole - waited) as f64
+        };
+        let now = self.time_before[position as usize];
+        let back = weigh(whole.saturating_sub(self.time_before[next as usize] - now));
+        match self.ways[number as usize] {
+            Some(_) => back,
+            None => back + weigh(self.out_at(number).saturating_sub(now)),
+        }
     }
 
     /// Whether a value can be read at a position without being made again.
@@ -244,7 +282,7 @@ impl<'a> Walk<'a> {
             }
             let Some(next) = value.next_fetch(position) else { continue };
             let away = (self.time_before[next as usize] - self.time_before[position as usize]) as f64 + 1.0;
-            let Some((time, way)) = self.cheaper_way(number, next) else { continue };
+            let Some((time, way)) = self.cheaper_way(number, position, next) else { continue };
             let score = time / value.bytes as f64 / away.powf(self.weights.patience);
             if best.is_none_or(|(least, ..)| score < least) {
                 best = Some((score, number, way));
@@ -253,15 +291,16 @@ impl<'a> Walk<'a> {
         best.map(|(_, number, way)| (number, way))
     }
 
-    /// How a value comes back at a later position at the least time, as that is weighed.
-    fn cheaper_way(&mut self, number: u32, position: u32) -> Option<(f64, Way)> {
-        let moving = self.weights.moving * self.time_to_move(number) as f64;
+    /// How a value that goes at a position comes back at the next one at which it is asked for, at the least time as that
+    /// is weighed.
+    fn cheaper_way(&mut self, number: u32, position: u32, next: u32) -> Option<(f64, Way)> {
+        let moved = || (self.time_to_move(number, position, next), Way::Moved);
         if self.ways[number as usize] == Some(Way::Moved) {
-            return Some((moving, Way::Moved));
+            return Some(moved());
         }
-        let moved = self.may_move(number).then_some((2.0 * moving, Way::Moved));
+        let moved = self.may_move(number).then(moved);
         let repeated = self.repeatable[number as usize]
-            .then(|| (self.time_to_repeat(number, position) as f64, Way::Repeated));
+            .then(|| (self.time_to_repeat(number, next) as f64, Way::Repeated));
         match (moved, repeated) {
             (Some(moved), Some(repeated)) => Some(if moved.0 < repeated.0 { moved } else { repeated }),
             (moved, repeated) => moved.or(repeated),
@@ -282,7 +321,7 @@ impl<'a> Walk<'a> {
             for &input in &record.inputs {
                 let Input::Value(input) = input else { continue };
                 if self.is_moved(input, position) {
-                    time += self.time_to_move(input);
+                    time += journey(self.trace, input);
                 } else if !(self.here[input as usize]
                     && self.trace.values[input as usize].gone_from > position)
                 {
@@ -293,22 +332,54 @@ impl<'a> Walk<'a> {
         time
     }
 
-    /// Lets a value go for the wait that it is in.
-    fn let_go(&mut self, number: u32, way: Way) {
-        if self.ways[number as usize].replace(way).is_none() && way == Way::Moved {
-            let bytes = self.trace.values[number as usize].bytes;
-            self.decisions.offloaded[number as usize] = true;
-            self.decisions.offloaded_bytes += bytes;
-            self.decisions.extra_time += self.time_to_move(number);
+    /// Lets a value go for the wait that it is in, because its bytes are needed at a position.
+    fn let_go(&mut self, number: u32, way: Way, position: u32) {
+        let goes_out = self.ways[number as usize].replace(way).is_none() && way == Way::Moved;
+        let since = self.since[number as usize];
+        if goes_out {
+            self.send_out(number, since, position);
         }
-        match self.since[number as usize] {
-            Since::Made => self.decisions.dropped[number as usize] = true,
-            Since::Asked(position) => _ = self.decisions.released_after.insert((position, number)),
-            Since::Read(position) => _ = self.decisions.released_before.insert((position, number)),
-            Since::Repeated(position) => _ = self.decisions.retained.remove(&(position, number)),
-        }
+        let alone_from = self.trace.values[number as usize].alone_from.unwrap_or(0);
+        let is_beside = self.trace.depot.is_some_and(|depot| depot.is_beside);
+        self.away_from[number as usize] = match since {
+            // It has been on its way out since it was made.
+            Since::Made if goes_out && is_beside && alone_from < position => {
+                self.decisions.released_after.insert((position - 1, number));
+                position
+            }
+            Since::Made => {
+                self.decisions.dropped[number as usize] = true;
+                alone_from + 1
+            }
+            Since::Asked(at) => {
+                self.decisions.released_after.insert((at, number));
+                at + 1
+            }
+            Since::Read(at) => {
+                self.decisions.released_before.insert((at, number));
+                at + 1
+            }
+            Since::Repeated(at) => {
+                self.decisions.retained.remove(&(at, number));
+                at + 1
+            }
+        };
         self.here[number as usize] = false;
         self.absent += self.trace.values[number as usize].bytes;
+    }
+
+    /// A value is moved out, whose block is let go at a position or where its wait began.
+    fn send_out(&mut self, number: u32, since: Since, position: u32) {
+        let value = &self.trace.values[number as usize];
+        self.decisions.offloaded[number as usize] = true;
+        self.decisions.offloaded_bytes += value.bytes;
+        self.out_free_at = self.out_free_at.max(self.out_at(number));
+        let (position, is_after_waits) = match since {
+            Since::Made => (position, false),
+            Since::Read(at) => (at, true),
+            Since::Asked(at) | Since::Repeated(at) => (at + 1, false),
+        };
+        self.happenings.leaves.push(Leave { position, is_after_waits, number });
     }
 
     /// Repeats the ops that make a value, with those on the way kept that backward will ask for.
@@ -327,7 +398,7 @@ impl<'a> Walk<'a> {
                     let in_use: Vec<u32> =
                         reads.iter().copied().chain(earlier.map(|(number, _)| number)).collect();
                     let (number, way) = self.cheapest(position, &in_use)?;
-                    self.let_go(number, way);
+                    self.let_go(number, way, position);
                 }
             }
         }
@@ -341,13 +412,14 @@ impl<'a> Walk<'a> {
             match link {
                 Link::Repeat { record, .. } => {
                     *self.n_repeats.entry(record).or_default() += 1;
-                    self.decisions.extra_time += self.trace.records[record as usize].time;
+                    self.happenings.waits.push((position, Wait::Repeat(record)));
                 }
-                Link::Move(number) => self.decisions.extra_time += self.time_to_move(number),
+                Link::Move(number) => self.happenings.waits.push((position, Wait::Bring(number))),
             }
         }
         if chain == [Link::Move(target)] {
-            self.brought.push(Bring { position, number: target });
+            let away_from = self.away_from[target as usize];
+            self.brought.push(Bring { position, number: target, away_from });
         }
         for number in stay.into_iter().chain([target]) {
             let value = &self.trace.values[number as usize];
@@ -479,30 +551,31 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// The values that forward lets go, with what each saves and costs.
+    /// The values that forward lets go or moves, with what each saves and costs.
     fn choices(&self) -> Vec<Choice> {
-        let dropped = (0u32..).zip(&self.decisions.dropped).filter(|(_, dropped)| **dropped);
-        let choice = |(number, _): (u32, &bool)| {
+        let choice = |number: u32| {
             let value = &self.trace.values[number as usize];
             let record = &self.trace.records[value.record as usize];
             let is_moved = self.decisions.offloaded[number as usize];
             let n_repeats = self.n_repeats.get(&value.record).copied().unwrap_or(0);
             let time = match is_moved {
-                true => 2 * self.time_to_move(number),
+                true => 2 * journey(self.trace, number),
                 false => record.time * u64::from(n_repeats),
             };
             Choice { site: record.site, bytes: value.bytes, is_moved, time }
         };
-        dropped.map(choice).collect()
+        self.decisions.not_kept().map(choice).collect()
     }
 
-    fn finish(self) -> Decisions {
+    fn finish(mut self) -> Decisions {
         let choices = self.choices();
         let mut repeated: Vec<(u32, u32)> = self.n_repeats.into_iter().collect();
         repeated.sort_unstable();
         let expected_peak = self.expected.iter().map(Level::most).max().unwrap_or(0);
         let prefetched = prefetched(self.trace, &self.brought, self.expected, self.target);
-        Decisions { repeated, prefetched, expected_peak, choices, ..self.decisions }
+        self.happenings.prefetched.clone_from(&prefetched);
+        let extra_time = step_time(self.trace, self.happenings) - self.trace.natural_time();
+        Decisions { repeated, prefetched, extra_time, expected_peak, choices, ..self.decisions }
     }
 }
 

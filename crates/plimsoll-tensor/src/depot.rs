@@ -19,6 +19,7 @@ use plimsoll_memory::{
 
 use crate::device::Device;
 use crate::error::{Error, Result};
+use crate::rates::link_rate;
 use crate::storage::Storage;
 
 /// Smaller values are not worth a journey.
@@ -26,8 +27,6 @@ pub(crate) const LEAST_MOVED_BYTES: u64 = 64 << 10;
 
 /// What a disk of today takes and gives in a microsecond, with the waiting.
 const FILE_RATE: u64 = 1_000;
-/// What a GPU's link to pinned memory carries in a microsecond, in either direction.
-const PINNED_RATE: u64 = 40_000;
 
 /// Where a device may move values that backward will read, when its memory does not suffice.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -42,8 +41,8 @@ pub enum Offload {
 pub(crate) enum Depot {
     /// A file, with a pool that says where in it there is room.
     File { folder: PathBuf, room: Pool, file: Option<SpillFile> },
-    /// Pinned memory.
-    Pinned { pinned: Pinned, limit: Bytes },
+    /// Pinned memory, and the bytes that move in a microsecond, in either direction.
+    Pinned { pinned: Pinned, limit: Bytes, rate: u64 },
 }
 
 /// A value that waits in a depot.
@@ -75,7 +74,8 @@ impl Depot {
                     Some(gpu) => Pinned::new(gpu, Some(limit))?,
                     None => Pinned::ghost(Some(limit)),
                 };
-                Ok(Depot::Pinned { pinned, limit })
+                let rate = device.profile().map_or(1, link_rate);
+                Ok(Depot::Pinned { pinned, limit, rate })
             }
             Offload::Folder(_) | Offload::Host(_) => Err(Error::argument(
                 "offload",
@@ -92,7 +92,9 @@ impl Depot {
             Depot::File { folder, room, .. } => {
                 Depot::File { folder: folder.clone(), room: room.ghost(), file: None }
             }
-            &Depot::Pinned { limit, .. } => Depot::Pinned { pinned: Pinned::ghost(Some(limit)), limit },
+            &Depot::Pinned { limit, rate, .. } => {
+                Depot::Pinned { pinned: Pinned::ghost(Some(limit)), limit, rate }
+            }
         }
     }
 
@@ -100,7 +102,7 @@ impl Depot {
     pub fn known(&self) -> plimsoll_plan::Depot {
         let (stats, rate, is_beside) = match self {
             Depot::File { room, .. } => (room.stats(), FILE_RATE, false),
-            Depot::Pinned { pinned, .. } => (pinned.stats(), PINNED_RATE, true),
+            Depot::Pinned { pinned, rate, .. } => (pinned.stats(), *rate, true),
         };
         let room = stats.limit.unwrap_or(u64::MAX).saturating_sub(stats.in_use);
         plimsoll_plan::Depot { room, rate, is_beside }

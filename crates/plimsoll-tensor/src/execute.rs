@@ -202,9 +202,7 @@ fn note_work(op: &OpRef, device: &Device, inputs: &[Operand<'_>], outputs: &[Ope
     }
     let inputs: SmallVec<[&Meta; 4]> = inputs.iter().map(|operand| operand.meta).collect();
     let outputs: SmallVec<[&Meta; 4]> = outputs.iter().map(|operand| operand.meta).collect();
-    let dtype = inputs.first().or(outputs.first()).map(|meta| meta.dtype);
-    let nanoseconds = device.nanoseconds(op.cost(&inputs, &outputs), dtype);
-    device.pool().mark_work(context::site(op.name()), nanoseconds);
+    device.pool().mark_work(context::site(op.name()), device.nanoseconds(op, &inputs, &outputs));
 }
 
 /// Takes the values that variables have now.

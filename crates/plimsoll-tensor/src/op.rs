@@ -107,6 +107,11 @@ pub trait Op: fmt::Debug + Send + Sync + 'static {
         0
     }
 
+    /// The part of the rate of large products that it computes with on a GPU, for predictions.
+    fn computing_share_cuda(&self) -> f64 {
+        1.0
+    }
+
     /// What running it takes, by formula.
     fn cost(&self, inputs: &[&Meta], outputs: &[&Meta]) -> Cost {
         let bytes = inputs.iter().chain(outputs).map(|meta| meta.n_bytes()).sum::<usize>();

@@ -9,7 +9,7 @@ use plimsoll_cuda::Profile;
 
 use crate::device::Device;
 use crate::dtype::DType;
-use crate::op::Cost;
+use crate::op::{Cost, Meta, OpRef};
 
 /// The part of a GPU's greatest rates, as data sheets state them, that large products and copies reach.
 const COMPUTING_SHARE: f64 = 0.6;
@@ -24,17 +24,28 @@ const CPU_START: f64 = 1_000.0;
 
 impl Device {
     /// How long an op takes here, in nanoseconds: see the module.
-    pub(crate) fn nanoseconds(&self, cost: Cost, dtype: Option<DType>) -> u64 {
+    pub(crate) fn nanoseconds(&self, op: &OpRef, inputs: &[&Meta], outputs: &[&Meta]) -> u64 {
+        let dtype = inputs.first().or(outputs.first()).map(|meta| meta.dtype);
+        self.time_of(op.cost(inputs, outputs), dtype, op.computing_share_cuda())
+    }
+
+    /// The same for a cost, where a GPU computes with some part of the rate of large products.
+    fn time_of(&self, cost: Cost, dtype: Option<DType>, share: f64) -> u64 {
         let (operations, bytes, start) = match self.profile() {
-            Some(profile) => gpu_rates(profile, dtype),
+            Some(profile) => gpu_rates(profile, dtype, share),
             None => cpu_rates(dtype),
         };
         ((cost.flops as f64 / operations).max(cost.bytes as f64 / bytes) + start) as u64
     }
 }
 
+/// The bytes that move between a GPU and pinned memory in a microsecond, in either direction.
+pub(crate) fn link_rate(profile: &Profile) -> u64 {
+    (profile.rates.link_bytes_per_second as f64 * MOVING_SHARE / 1e6) as u64
+}
+
 /// Operations and bytes per nanosecond, and the nanoseconds of a launch.
-fn gpu_rates(profile: &Profile, dtype: Option<DType>) -> (f64, f64, f64) {
+fn gpu_rates(profile: &Profile, dtype: Option<DType>, share: f64) -> (f64, f64, f64) {
     let rates = &profile.rates;
     let operations = match dtype {
         Some(DType::F64) => rates.float64,
@@ -44,7 +55,7 @@ fn gpu_rates(profile: &Profile, dtype: Option<DType>) -> (f64, f64, f64) {
     };
     let per_nanosecond = |rate: u64, share: f64| rate as f64 * share / 1e9;
     let bytes = per_nanosecond(rates.memory_bytes_per_second, MOVING_SHARE);
-    (per_nanosecond(operations, COMPUTING_SHARE), bytes, rates.launch_nanoseconds as f64)
+    (per_nanosecond(operations, COMPUTING_SHARE * share), bytes, rates.launch_nanoseconds as f64)
 }
 
 /// The same for a CPU. 16-bit numbers are computed as float32.
@@ -61,13 +72,13 @@ mod tests {
     fn an_op_takes_as_long_as_the_slower_of_computing_and_moving() {
         let device = Device::ghost_cuda(Profile::h200());
         let ms = |flops: u64, bytes: u64, dtype| {
-            device.nanoseconds(Cost { flops, bytes }, Some(dtype)) / 1_000_000
+            device.time_of(Cost { flops, bytes }, Some(dtype), 1.0) / 1_000_000
         };
         // 10^12 operations at 0.6 of 989.4 and of 67 TFLOP/s; 4.8 GB at 0.8 of 4.8 TB/s.
         assert_eq!(ms(1_000_000_000_000, 1000, DType::BF16), 1);
         assert_eq!(ms(1_000_000_000_000, 1000, DType::F32), 24);
         assert_eq!(ms(1000, 4_800_000_000, DType::F32), 1);
-        assert_eq!(device.nanoseconds(Cost::default(), None), 3000);
+        assert_eq!(device.time_of(Cost::default(), None, 1.0), 3000);
     }
 
     #[test]
@@ -75,10 +86,10 @@ mod tests {
         let work = Cost { flops: 1 << 40, bytes: 1 << 20 };
         let time = |short| {
             let profile = Profile::named(short).expect("it is shipped");
-            Device::ghost_cuda(profile).nanoseconds(work, Some(DType::F16))
+            Device::ghost_cuda(profile).time_of(work, Some(DType::F16), 1.0)
         };
         let times = ["h200", "a100-80", "rtx4090", "t4"].map(time);
         assert!(times.is_sorted(), "{times:?}");
-        assert!(Device::ghost_cpu().nanoseconds(work, Some(DType::F64)) > times[3]);
+        assert!(Device::ghost_cpu().time_of(work, Some(DType::F64), 1.0) > times[3]);
     }
 }

@@ -6,7 +6,7 @@ use std::thread;
 use std::time::Instant;
 
 use plimsoll::nn::Policy;
-use plimsoll::{Bytes, DType, Device, Error, Result};
+use plimsoll::{Bytes, DType, Device, Error, Offload, Result};
 
 use super::Outcome;
 use super::workload::{Training, recipe};
@@ -15,13 +15,18 @@ use super::workload::{Training, recipe};
 const WARM_UP: u64 = 4;
 const TIMED: u64 = 12;
 
-/// The limits in MiB, and how many times the unlimited step each may take.
-const LIMITS: [(&str, u64, f64); 5] = [
-    ("gpt2-124m under 5 GiB", 5 << 10, 1.03),
-    ("gpt2-124m under 4 GiB", 4 << 10, 1.10),
-    ("gpt2-124m under 3.5 GiB", 3584, 1.20),
-    ("gpt2-124m under 3 GiB", 3 << 10, 1.40),
-    ("gpt2-124m under 2.5 GiB", 2560, f64::INFINITY),
+/// A limit in MiB, how many times the unlimited step it may take, and whether values may be moved to the host.
+struct Setting(&'static str, u64, f64, bool);
+
+const SETTINGS: [Setting; 8] = [
+    Setting("gpt2-124m under 5 GiB", 5 << 10, 1.03, false),
+    Setting("gpt2-124m under 4 GiB", 4 << 10, 1.10, false),
+    Setting("gpt2-124m under 3.5 GiB", 3584, 1.20, false),
+    Setting("gpt2-124m under 3 GiB", 3 << 10, 1.40, false),
+    Setting("gpt2-124m under 2.5 GiB", 2560, f64::INFINITY, false),
+    Setting("gpt2-124m under 4 GiB, moving values", 4 << 10, 1.10, true),
+    Setting("gpt2-124m under 3 GiB, moving values", 3 << 10, 1.40, true),
+    Setting("gpt2-124m under 2.5 GiB, moving values", 2560, f64::INFINITY, true),
 ];
 
 /// What a run showed.
@@ -32,16 +37,19 @@ struct Ran {
     committed: u64,
     /// The most that the driver counted beyond what it did before the run.
     driver: u64,
-    /// How many ops a step repeats.
+    /// How many ops a step repeats, and how many bytes it moves to the host.
     n_again: u64,
+    moved: u64,
 }
 
 /// One line per limit, and one for a batch that is four times what fits.
 pub fn checks() -> impl Iterator<Item = (&'static str, Outcome)> {
-    let natural = run(None);
-    let limited = LIMITS.into_iter().map(move |(name, mib, most)| {
+    let natural = run(None, false);
+    let limited = SETTINGS.into_iter().map(move |Setting(name, mib, most, moves)| {
         let outcome = match &natural {
-            Ok(natural) => run(Some(Bytes::mib(mib))).map(|ran| compare(&ran, natural, mib << 20, most)),
+            Ok(natural) => {
+                run(Some(Bytes::mib(mib)), moves).map(|ran| compare(&ran, natural, mib << 20, most))
+            }
             Err(error) => Err(Error::argument("line", error.to_string())),
         };
         (name, outcome.unwrap_or_else(|error| Err(error.to_string())))
@@ -52,11 +60,13 @@ pub fn checks() -> impl Iterator<Item = (&'static str, Outcome)> {
 fn compare(ran: &Ran, natural: &Ran, limit: u64, most: f64) -> Outcome {
     let ratio = ran.ms / natural.ms;
     let text = format!(
-        "{:.2} ms against {:.2}: {ratio:.3}x; committed {} MiB; {} ops again per step; the driver counted {} MiB",
+        "{:.2} ms against {:.2}: {ratio:.3}x; committed {} MiB; {} ops again and {} MiB moved per step; \
+         the driver counted {} MiB",
         ran.ms,
         natural.ms,
         ran.committed >> 20,
         ran.n_again,
+        ran.moved >> 20,
         ran.driver >> 20
     );
     if ran.parameters != natural.parameters {
@@ -68,25 +78,27 @@ fn compare(ran: &Ran, natural: &Ran, limit: u64, most: f64) -> Outcome {
     Ok(text)
 }
 
-fn run(limit: Option<Bytes>) -> Result<Ran> {
+fn run(limit: Option<Bytes>, moves: bool) -> Result<Ran> {
     let device = Device::separate_cuda(0)?;
     device.set_limit(limit)?;
+    device.set_offload(moves.then_some(&Offload::Host(Bytes::mib(8 << 10))))?;
     let watch = Watch::start(&device)?;
     let mut training = Training::start("gpt2-124m", &device)?;
     training.steps(WARM_UP)?;
     device.synchronize()?;
-    let before = (device.repeated(), Instant::now());
+    let before = (device.repeated(), device.offloaded().get(), Instant::now());
     training.steps(TIMED)?;
     device.synchronize()?;
-    let ms = before.1.elapsed().as_secs_f64() * 1e3 / TIMED as f64;
-    let again = device.repeated().ops - before.0.ops;
+    let ms = before.2.elapsed().as_secs_f64() * 1e3 / TIMED as f64;
+    let n_again = (device.repeated().ops - before.0.ops) / TIMED;
+    let moved = (device.offloaded().get() - before.1) / TIMED;
     let mut parameters = Vec::new();
     let _on = device.enter();
     for variable in training.trainer.model().trainable_variables() {
         parameters.extend(variable.cast(DType::F32)?.sum(..)?.to_f64_vec()?);
     }
     let committed = device.stats().peak_committed;
-    Ok(Ran { ms, parameters, committed, driver: watch.end(), n_again: again / TIMED })
+    Ok(Ran { ms, parameters, committed, driver: watch.end(), n_again, moved })
 }
 
 /// The natural batch of 24 GiB, four times, under 24 GiB.

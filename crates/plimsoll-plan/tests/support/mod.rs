@@ -117,7 +117,14 @@ pub struct Execution<'a> {
     living: BTreeMap<u32, bool>,
     /// Those of them that were brought back before backward asked for them.
     prefetched: BTreeSet<u32>,
-    extra_time: u64,
+    /// The time that has passed.
+    now: u64,
+    /// When each value that goes out has arrived, until its block is let go for the first time.
+    out_at: BTreeMap<u32, u64>,
+    /// When each value that was asked back early arrives.
+    back_at: BTreeMap<u32, u64>,
+    /// When the ways out and back are free.
+    ways_free_at: [u64; 2],
     peak: u64,
 }
 
@@ -129,7 +136,10 @@ impl<'a> Execution<'a> {
             decisions,
             living: BTreeMap::new(),
             prefetched: BTreeSet::new(),
-            extra_time: 0,
+            now: 0,
+            out_at: BTreeMap::new(),
+            back_at: BTreeMap::new(),
+            ways_free_at: [0; 2],
             peak: 0,
         }
     }
@@ -152,12 +162,13 @@ impl<'a> Execution<'a> {
             }
             for number in 0..self.trace.values.len() as u32 {
                 if self.decisions.released_before.contains(&(position, number)) {
-                    self.living.remove(&number);
+                    self.let_go(number);
                 }
             }
             for &(_, number) in self.decisions.prefetched.iter().filter(|(at, _)| *at == position) {
                 assert!(self.is_away(number, position), "value {number} is not away");
-                self.extra_time += self.time_to_move(number);
+                let arrival = self.travel(number, 1);
+                self.back_at.insert(number, arrival);
                 self.living.insert(number, true);
                 self.prefetched.insert(number);
             }
@@ -169,23 +180,49 @@ impl<'a> Execution<'a> {
             let peak = self.in_use() + record.workspace;
             self.peak = self.peak.max(peak);
             at.push(Position { start, peak: peak.max(before) });
-            passing.iter().for_each(|number| _ = self.living.remove(number));
+            self.now += record.time;
+            for number in record.first_value..record.first_value + record.n_values {
+                if self.decisions.offloaded.get(number as usize) == Some(&true) {
+                    let arrival = self.travel(number, 0);
+                    self.out_at.insert(number, arrival);
+                }
+            }
+            passing.iter().for_each(|&number| self.let_go(number));
             let released = self.decisions.released_after.iter().filter(|(at, _)| *at == position);
-            released.for_each(|(_, number)| _ = self.living.remove(number));
+            released.for_each(|&(_, number)| self.let_go(number));
         }
-        let moved = self.decisions.offloaded.iter().zip(0u32..).filter(|(moved, _)| **moved);
-        self.extra_time += moved.map(|(_, number)| self.time_to_move(number)).sum::<u64>();
-        Outcome { at, peak: self.peak, extra_time: self.extra_time }
+        Outcome { at, peak: self.peak, extra_time: self.now - self.trace.natural_time() }
+    }
+
+    /// A value leaves memory; the first time, it must have arrived elsewhere if it is moved.
+    fn let_go(&mut self, number: u32) {
+        self.living.remove(&number);
+        self.now = self.now.max(self.out_at.remove(&number).unwrap_or(0));
+    }
+
+    /// A value travels one way; returns when it arrives.
+    fn travel(&mut self, number: u32, way: usize) -> u64 {
+        let depot = self.trace.depot.expect("values are moved to a depot");
+        let duration = self.trace.values[number as usize].bytes * 1000 / depot.rate;
+        let arrival = self.now.max(self.ways_free_at[way]) + duration;
+        self.ways_free_at[way] = arrival;
+        if !depot.is_beside {
+            self.now = arrival;
+        }
+        arrival
     }
 
     /// What nobody needs any more goes.
     fn forget(&mut self, position: u32) {
-        let trace = self.trace;
-        self.living.retain(|&number, kept| {
-            let value = &trace.values[number as usize];
+        let is_needed = |number: u32, kept: bool| {
+            let value = &self.trace.values[number as usize];
             let handle = value.alone_from.unwrap_or(value.gone_from) > position;
-            value.gone_from > position && (handle || *kept)
-        });
+            value.gone_from > position && (handle || kept)
+        };
+        let living = self.living.iter().map(|(&number, &kept)| (number, kept));
+        let gone: Vec<u32> =
+            living.filter(|&(number, kept)| !is_needed(number, kept)).map(|(number, _)| number).collect();
+        gone.into_iter().for_each(|number| self.let_go(number));
     }
 
     /// Whether a value was moved, and is not here.
@@ -195,15 +232,10 @@ impl<'a> Execution<'a> {
             && self.trace.values[number as usize].gone_from > position
     }
 
-    /// The time of one journey where nothing else goes on meanwhile.
-    fn time_to_move(&self, number: u32) -> u64 {
-        let rate = self.trace.depot.map_or(1, |depot| depot.rate);
-        self.trace.values[number as usize].bytes * 1000 / rate
-    }
-
     /// Brings a value back that was moved.
     fn bring(&mut self, number: u32, position: u32) {
-        self.extra_time += self.time_to_move(number);
+        let arrival = self.travel(number, 1);
+        self.now = self.now.max(arrival);
         self.living.insert(number, self.decisions.retained.contains(&(position, number)));
         self.peak = self.peak.max(self.in_use());
     }
@@ -237,6 +269,7 @@ impl<'a> Execution<'a> {
     /// Backward asks for a value: it is there, or is brought back, or its chain runs again.
     fn fetch(&mut self, target: u32, position: u32, passing: &mut BTreeSet<u32>) {
         if self.living.contains_key(&target) {
+            self.now = self.now.max(self.back_at.remove(&target).unwrap_or(0));
             if self.prefetched.remove(&target) && !self.decisions.retained.contains(&(position, target)) {
                 passing.insert(target);
             }
@@ -248,7 +281,7 @@ impl<'a> Execution<'a> {
             if let Some(&number) = moved.get(&record) {
                 self.bring(number, position);
             } else {
-                self.extra_time += made.time;
+                self.now += made.time;
                 for number in made.first_value..made.first_value + made.n_outputs {
                     let stays = self.decisions.retained.contains(&(position, number));
                     self.living.insert(number, stays);

@@ -11,14 +11,17 @@ use crate::journal::{Coming, Journal};
 use crate::storage::Storage;
 
 impl Journal {
-    /// Moves a value that was just made and will not be kept. What cannot be moved is kept, and the next op fails.
+    /// Moves a value that was just made; if it is kept, it goes when the plan says so. What cannot be moved is kept, and
+    /// the next op fails.
     pub(super) fn send_away(&self, number: u32, storage: &Arc<Storage>) {
         if let Err(failure) = self.store(number, storage) {
             let mut state = self.lock();
-            state.values[number as usize].kept = Some(storage.clone());
             state.failure = Some(failure);
-            drop(state);
-            storage.keep();
+            let value = &mut state.values[number as usize];
+            if value.kept.is_none() {
+                value.kept = Some(storage.clone());
+                storage.keep();
+            }
         }
     }
 

@@ -1,6 +1,6 @@
 //! The course of a step: what is decided about its values before it runs.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use plimsoll_memory::OffsetPlan;
@@ -25,7 +25,12 @@ fn places<'a>(planned: impl IntoIterator<Item = &'a (u32, u32)>) -> Places {
     for &(position, number) in planned {
         places.entry(position).or_default().push(number);
     }
-    // Blocks go back to the pool in an order that does not depend on a hash.
+    places
+}
+
+/// Values by position, in an order that does not depend on a hash: blocks go back to the pool in it.
+fn ordered_places(planned: &HashSet<(u32, u32)>) -> Places {
+    let mut places = places(planned);
     places.values_mut().for_each(|numbers| numbers.sort_unstable());
     places
 }
@@ -56,7 +61,8 @@ pub(super) struct Following {
 
 impl Following {
     pub fn new(decisions: Arc<Decisions>) -> Following {
-        let (before, after) = (places(&decisions.released_before), places(&decisions.released_after));
+        let before = ordered_places(&decisions.released_before);
+        let after = ordered_places(&decisions.released_after);
         let prefetched = places(&decisions.prefetched);
         Following { decisions, before, after, prefetched, on_plan: true }
     }

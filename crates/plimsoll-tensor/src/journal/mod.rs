@@ -296,23 +296,22 @@ impl Journal {
         ((tag >> 32) as u32 == self.serial).then_some(tag as u32)
     }
 
-    /// A tape slot names a value; the first time, it is kept for backward, unless the plan says otherwise.
+    /// A tape slot names a value; the first time, it is kept for backward or moved, as the plan says.
     pub fn hold(&self, number: u32, storage: &Arc<Storage>) {
         let mut state = self.lock();
         let State { values, following, .. } = &mut *state;
         let value = &mut values[number as usize];
         value.n_slots += 1;
-        let following = following.as_ref().filter(|following| following.drops(number));
-        match following {
-            None if value.kept.is_none() => {
-                value.kept = Some(storage.clone());
-                storage.keep();
-            }
-            Some(following) if following.moves(number) && value.away.is_none() => {
-                drop(state);
-                self.send_away(number, storage);
-            }
-            _ => {}
+        let following = following.as_ref();
+        let stays = !following.is_some_and(|following| following.drops(number));
+        let goes_out = following.is_some_and(|following| following.moves(number)) && value.away.is_none();
+        if stays && value.kept.is_none() {
+            value.kept = Some(storage.clone());
+            storage.keep();
+        }
+        drop(state);
+        if goes_out {
+            self.send_away(number, storage);
         }
     }
 

@@ -62,9 +62,7 @@ impl Observer {
             n_values: record.n_values(),
             n_outputs: u32::from(record.n_outputs),
             workspace: rounded_size(workspace),
-            time: self
-                .device
-                .nanoseconds(record.op.cost(&metas, outputs), metas.first().map(|meta| meta.dtype)),
+            time: self.device.nanoseconds(&record.op, &metas, outputs),
             at: Position { start, peak: self.device.stats().peak_in_use },
             site: Some(record.site),
         });
