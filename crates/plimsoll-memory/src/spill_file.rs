@@ -85,6 +85,8 @@ impl SpillFile {
     /// # Errors
     /// What the operating system says, such as a disk that is full.
     pub fn write(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        #[cfg(feature = "testing")]
+        crate::testing::next_spilling(&self.folder)?;
         let (whole, rest) = bytes.split_at(whole_pages(bytes));
         self.file.write_all_at(whole, offset)?;
         let mut at = offset + whole.len() as u64;
@@ -106,6 +108,8 @@ impl SpillFile {
     /// # Errors
     /// What the operating system says.
     pub fn read(&self, offset: u64, bytes: &mut [u8]) -> io::Result<()> {
+        #[cfg(feature = "testing")]
+        crate::testing::next_spilling(&self.folder)?;
         let (whole, rest) = bytes.split_at_mut(whole_pages(bytes));
         self.file.read_exact_at(whole, offset)?;
         let mut at = offset + whole.len() as u64;

@@ -40,7 +40,7 @@ mod study;
 
 use std::fmt;
 
-use plimsoll_memory::{GRANULE, Holder, Rows};
+use plimsoll_memory::{Holder, Rows};
 use plimsoll_tensor::{Bytes, Device, Error, ErrorKind, Generator, Repeated};
 
 pub use largest::largest;
@@ -147,7 +147,7 @@ pub fn predict<E: RunError>(device: &Device, run: impl FnOnce() -> Result<(), E>
 /// # Errors
 /// Those of the run without a limit.
 pub fn least_limit<E: RunError>(device: &Device, mut run: impl FnMut() -> Result<(), E>) -> Result<u64, E> {
-    let granule = device.profile().map_or(GRANULE, |profile| profile.granule);
+    let granule = device.pool().granule();
     let (natural, _) = rehearsed(device, None, None, &mut run)?;
     // A run that commits so much never meets that limit, and nothing runs without memory.
     let (mut works, mut fails) = (natural.committed.div_ceil(granule), 0);
