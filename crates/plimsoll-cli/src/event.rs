@@ -58,8 +58,8 @@ pub struct PlanEvent {
     pub predicted_step_ms: f64,
     /// The work that the whole run does again to save memory.
     pub recomputed_flops: u64,
-    /// What is moved elsewhere to save memory; `plan` knows of no place to move to yet.
-    pub offloaded_bytes: Option<u64>,
+    /// What the whole run moves elsewhere to save memory.
+    pub offloaded_bytes: u64,
 }
 
 /// When the most is in use.

@@ -117,6 +117,9 @@ pub struct PlanOptions {
     /// A file or folder with data of the recipe's kind, or `random`
     #[arg(long, value_name = "PATH|random")]
     pub data: Option<DataOption>,
+    /// On the CPU: plan a run that may move values to a nameless file in this folder; nothing is written there
+    #[arg(long, value_name = "DIR")]
+    pub spill: Option<PathBuf>,
     /// Find the largest batch that fits the limit
     #[arg(long, conflicts_with = "batch")]
     pub max_batch: bool,
@@ -136,7 +139,7 @@ impl PlanOptions {
             resume: None,
             profile: None,
             report: None,
-            spill: None,
+            spill: self.spill.clone(),
         }
     }
 }

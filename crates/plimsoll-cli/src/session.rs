@@ -1,6 +1,8 @@
 //! What a run stands on: threads, the device with its limit, and the seed.
 
-use plimsoll::{Bytes, Device, DriverMemory, Offload, set_seed};
+use std::path::Path;
+
+use plimsoll::{Bytes, Device, DriverMemory, Error, Offload, set_seed};
 use plimsoll_cpu::threads;
 
 use crate::failure::{Exit, Failure};
@@ -35,12 +37,9 @@ impl Session {
         let limit = match device.gpu() {
             None => host_limit(&[options.limit, options.host_limit])?,
             Some(gpu) => {
-                let host = host_limit(&[options.host_limit])?;
-                let pinned = pinned_share(host.bytes);
-                Device::cpu().set_limit(host.bytes.map(|bytes| Bytes::new(bytes - pinned)))?;
-                if pinned > 0 {
-                    device.set_offload(Some(&Offload::Host(Bytes::new(pinned))))?;
-                }
+                let host = HostShares::of(options.host_limit)?;
+                Device::cpu().set_limit(host.pool)?;
+                device.set_offload(host.offload.as_ref())?;
                 let memory = gpu.memory().map_err(|error| Failure::other(error.to_string()))?;
                 checked(Limit::resolve(options.limit, memory.total, memory.free))?
             }
@@ -99,12 +98,43 @@ pub fn host_limit(asked: &[Option<Size>]) -> Result<Limit, Failure> {
     checked(limit.unwrap_or_else(|| Limit::resolve(None, total, free)))
 }
 
-/// The part of the host's limit, or of what it has, to which a GPU may move values: half of it, or nothing if that is too
-/// little to be worth while.
-fn pinned_share(limit: Option<u64>) -> u64 {
-    const LEAST: u64 = 256 << 20;
-    let bytes = limit.or_else(|| HostMemory::now().map(|memory| memory.default_limit()));
-    bytes.map(|bytes| bytes / 2).filter(|&half| half >= LEAST).unwrap_or(0)
+/// How a GPU uses the memory of its host.
+#[derive(Debug, PartialEq, Eq)]
+pub struct HostShares {
+    /// The limit of the pool in which batches are made.
+    pub pool: Option<Bytes>,
+    /// Where the GPU may move values: to the other half, unless that is too little to be worth while.
+    pub offload: Option<Offload>,
+}
+
+impl HostShares {
+    /// The shares under `--host-limit`.
+    ///
+    /// # Errors
+    /// A limit that leaves room for nothing.
+    pub fn of(asked: Option<Size>) -> Result<HostShares, Failure> {
+        const LEAST: u64 = 256 << 20;
+        let limit = host_limit(&[asked])?.bytes;
+        let there = limit.or_else(|| HostMemory::now().map(|memory| memory.default_limit()));
+        let pinned = there.map(|bytes| bytes / 2).filter(|&half| half >= LEAST);
+        let pool = limit.map(|bytes| Bytes::new(bytes - pinned.unwrap_or(0)));
+        Ok(HostShares { pool, offload: pinned.map(|bytes| Offload::Host(Bytes::new(bytes))) })
+    }
+}
+
+/// Lets a device, or the ghost of one, move values to the folder of `--spill`, if there is one.
+///
+/// # Errors
+/// A device that is no CPU; a folder that cannot be used.
+pub fn allow_spilling(device: &Device, folder: Option<&Path>) -> Result<(), Failure> {
+    let Some(folder) = folder else { return Ok(()) };
+    if !device.is_host() {
+        return Err(Failure::options(
+            "--spill is for the CPU; a GPU moves values to the memory of its host, within --host-limit",
+        ));
+    }
+    let said = |error: Error| Failure::with(Exit::File, format!("--spill: {error}"));
+    device.set_offload(Some(&Offload::Folder(folder.to_owned()))).map_err(said)
 }
 
 /// Refuses a limit under which nothing fits.
@@ -132,6 +162,15 @@ mod tests {
             Command::Train(options) => host_limit(&[options.run.limit, options.run.host_limit]),
             other => unreachable!("{other:?}"),
         }
+    }
+
+    #[test]
+    fn a_gpu_gets_half_of_its_hosts_memory_if_that_is_worth_while() -> Result<(), Failure> {
+        let shares = |mib| HostShares::of(Some(Size::Bytes(Bytes::mib(mib))));
+        let (pool, offload) = (Some(Bytes::mib(300)), Some(Offload::Host(Bytes::mib(300))));
+        assert_eq!(shares(600)?, HostShares { pool, offload });
+        assert_eq!(shares(500)?, HostShares { pool: Some(Bytes::mib(500)), offload: None });
+        Ok(())
     }
 
     #[test]

@@ -11,7 +11,7 @@ use plimsoll_cuda::{Profile, profile_of};
 use crate::failure::Failure;
 use crate::machine;
 use crate::options::PlanOptions;
-use crate::session::{checked, host_limit};
+use crate::session::{HostShares, allow_spilling, checked, host_limit};
 use crate::size::Limit;
 
 /// What a plan is for.
@@ -62,6 +62,7 @@ impl Target {
             },
         };
         target.device.set_limit(target.limit.bytes.map(Into::into))?;
+        allow_spilling(&target.device, options.spill.as_deref())?;
         Ok(target)
     }
 
@@ -76,7 +77,12 @@ impl Target {
         let free = profile.memory_bytes - profile.outside_bytes;
         let limit = checked(Limit::resolve(options.run.limit, profile.memory_bytes, free))?;
         let (name, model) = (format!("cuda:{number}"), profile.name.clone());
-        Ok(Target { device: Device::ghost_cuda(profile), name, profile: model, limit })
+        let device = Device::ghost_cuda(profile);
+        // Nobody knows the host of a GPU that is not there, unless `--host-limit` says what it has.
+        if options.planned_device.is_none() || options.run.host_limit.is_some() {
+            device.set_offload(HostShares::of(options.run.host_limit)?.offload.as_ref())?;
+        }
+        Ok(Target { device, name, profile: model, limit })
     }
 }
 

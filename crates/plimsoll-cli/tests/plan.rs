@@ -169,6 +169,51 @@ fn runs_under_a_limit_are_as_planned() {
 }
 
 #[test]
+fn runs_that_may_spill_are_as_planned() {
+    let folder = Folder::new("plan-spill");
+    let run = "chars --data random --batch 32 --steps 9 --device cpu";
+    let spilling = format!("{run} --spill {}", folder.0.display());
+    let least = |run: &str| number(&last(&format!("plan {run}")), "least_limit_bytes");
+    let (with, without) = (least(&spilling), least(run));
+    assert!(with < without, "{with} and {without}");
+    for limit in [with, without] {
+        let end = last(&format!("train {spilling} --limit {limit}"));
+        let plan = last(&format!("plan {spilling} --limit {limit}"));
+        for same in ["peak_bytes", "committed_bytes", "recomputed_flops", "offloaded_bytes"] {
+            assert_eq!(plan[same], end[same], "{same} under {limit}");
+        }
+        assert!(limit > with || number(&plan, "offloaded_bytes") > 0, "{plan}");
+        let told = text(&self::run(&format!("plan {spilling} --limit {limit}")).stdout);
+        assert_eq!(told.contains("are moved out of memory"), number(&plan, "offloaded_bytes") > 0, "{told}");
+    }
+    assert_eq!(last(&format!("plan {spilling} --limit {}", with - 1))["fits"], false);
+    assert_eq!(fs::read_dir(&folder.0).expect("the folder is there").count(), 0);
+
+    let run = "chars --data random --steps 1 --device cpu --limit 40MiB";
+    let spilling = format!("{run} --spill {}", folder.0.display());
+    let batch = |run: &str| number(&last(&format!("plan {run} --max-batch")), "batch");
+    let most = batch(&spilling);
+    assert!(most > batch(run), "{most}");
+    last(&format!("train {spilling} --batch {most}"));
+    let refused = self::run(&format!("train {spilling} --batch {}", most + 1));
+    assert_eq!(refused.status.code(), Some(3), "{most}\n{}", text(&refused.stderr));
+}
+
+#[test]
+fn a_gpu_that_is_not_there_moves_values_to_a_host_that_the_options_describe() {
+    let run = "gpt-nano --batch 8 --steps 3 --data random --as h200";
+    let least = |host: &str| number(&last(&format!("plan {run} {host}")), "least_limit_bytes");
+    let (with, without) = (least("--host-limit 4GiB"), least(""));
+    assert!(with < without, "{with} and {without}");
+    // Half of it would be too little to be worth while.
+    assert_eq!(least("--host-limit 500MiB"), without);
+    let plan = last(&format!("plan {run} --limit {with} --host-limit 4GiB"));
+    assert_eq!(plan["fits"], true, "{plan}");
+    assert!(number(&plan, "offloaded_bytes") > 0 && number(&plan, "committed_bytes") <= with, "{plan}");
+    assert_eq!(last(&format!("plan {run} --limit {with}"))["fits"], false);
+}
+
+#[test]
 fn the_event_is_that_of_the_contract() {
     let plan = last("plan digits --batch 100 --epochs 2 --limit 64MiB --device cpu");
     let names: Vec<&str> = plan.as_object().expect("an object").keys().map(String::as_str).collect();
@@ -281,6 +326,8 @@ fn what_cannot_be_planned_is_refused_with_its_code() {
         ("plan digits --batch 3 --max-batch".to_owned(), 2, "--max-batch"),
         ("plan digits --limit 0 --device cpu".to_owned(), 3, "2MiB"),
         ("plan chars --data no-such-file --device cpu".to_owned(), 4, "no-such-file"),
+        ("plan digits --spill no-such-folder --device cpu".to_owned(), 4, "no-such-folder"),
+        ("plan digits --spill . --as h200".to_owned(), 2, "--host-limit"),
         (format!("plan digits --as {}", folder.path("empty.json")), 4, "no device profile"),
     ] {
         let output = run(&arguments);

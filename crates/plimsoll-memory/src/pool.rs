@@ -129,6 +129,11 @@ impl Pool {
         drop(old);
     }
 
+    /// What committed bytes are a multiple of.
+    pub fn granule(&self) -> u64 {
+        self.source().granule()
+    }
+
     /// The limit on committed bytes.
     pub fn limit(&self) -> Option<Bytes> {
         self.lock().map.limit.map(Bytes::new)

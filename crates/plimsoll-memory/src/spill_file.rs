@@ -45,10 +45,28 @@ impl SpillFile {
     pub fn open(folder: &Path) -> io::Result<SpillFile> {
         let plain = nameless(folder, 0)?;
         refuse_memory(&plain)?;
-        let room = free_bytes(&plain)? / 100 * SHARE_OF_FREE;
+        let room = room(&plain)?;
         let direct = nameless(folder, libc::O_DIRECT).ok().filter(takes_blocks);
         let is_direct = direct.is_some();
         Ok(SpillFile { file: direct.unwrap_or(plain), folder: folder.to_owned(), is_direct, room })
+    }
+
+    /// How large a new file in a folder could become, without making one: for plans, which write nothing.
+    ///
+    /// # Errors
+    /// Those of [`SpillFile::open`], as far as they can be known without writing.
+    pub fn room_in(folder: &Path) -> io::Result<u64> {
+        let flags = libc::O_PATH | libc::O_DIRECTORY;
+        let folder = OpenOptions::new().read(true).custom_flags(flags).open(folder)?;
+        refuse_memory(&folder)?;
+        // SAFETY: the descriptor is open and the path ends in a zero; the call only reads both.
+        let answer = unsafe {
+            libc::faccessat(folder.as_raw_fd(), c".".as_ptr(), libc::W_OK | libc::X_OK, libc::AT_EACCESS)
+        };
+        match answer {
+            0 => room(&folder),
+            _ => Err(io::Error::last_os_error()),
+        }
     }
 
     /// The folder that the file was made in.
@@ -67,6 +85,8 @@ impl SpillFile {
     /// # Errors
     /// What the operating system says, such as a disk that is full.
     pub fn write(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        #[cfg(feature = "testing")]
+        crate::testing::next_spilling(&self.folder)?;
         let (whole, rest) = bytes.split_at(whole_pages(bytes));
         self.file.write_all_at(whole, offset)?;
         let mut at = offset + whole.len() as u64;
@@ -88,6 +108,8 @@ impl SpillFile {
     /// # Errors
     /// What the operating system says.
     pub fn read(&self, offset: u64, bytes: &mut [u8]) -> io::Result<()> {
+        #[cfg(feature = "testing")]
+        crate::testing::next_spilling(&self.folder)?;
         let (whole, rest) = bytes.split_at_mut(whole_pages(bytes));
         self.file.read_exact_at(whole, offset)?;
         let mut at = offset + whole.len() as u64;
@@ -140,6 +162,11 @@ fn nameless(folder: &Path, flags: libc::c_int) -> io::Result<File> {
         }
         opened => opened,
     }
+}
+
+/// How large a file may become that lies where this one, or this folder, does.
+fn room(file: &File) -> io::Result<u64> {
+    Ok(free_bytes(file)? / 100 * SHARE_OF_FREE)
 }
 
 /// Refuses a file that lies in memory.
@@ -229,12 +256,24 @@ mod tests {
     }
 
     #[test]
+    fn the_room_in_a_folder_is_known_without_a_file() {
+        // Others write to the disk meanwhile.
+        let (room, opened) = (SpillFile::room_in(&folder()).unwrap(), SpillFile::open(&folder()).unwrap());
+        assert!(room.abs_diff(opened.room()) < room / 2, "{room} and {}", opened.room());
+        assert!(SpillFile::room_in(&folder().join("Cargo.toml")).is_err());
+    }
+
+    #[test]
     fn a_folder_that_is_missing_or_lies_in_memory_is_refused() {
-        assert!(SpillFile::open(&folder().join("nowhere")).is_err());
-        let memory = Path::new("/dev/shm");
-        if memory.is_dir() {
-            let error = SpillFile::open(memory).unwrap_err();
-            assert!(error.to_string().contains("tmpfs"), "{error}");
+        let asked: [fn(&Path) -> io::Result<u64>; 2] =
+            [|folder| SpillFile::open(folder).map(|file| file.room()), SpillFile::room_in];
+        for room in asked {
+            assert!(room(&folder().join("nowhere")).is_err());
+            let memory = Path::new("/dev/shm");
+            if memory.is_dir() {
+                let error = room(memory).unwrap_err();
+                assert!(error.to_string().contains("tmpfs"), "{error}");
+            }
         }
     }
 

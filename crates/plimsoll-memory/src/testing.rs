@@ -1,6 +1,8 @@
 //! Failures on demand and a check of the pool's inside, for tests of whatever stands on a pool.
 
+use std::io;
 use std::ops::Range;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::map::Refusal;
@@ -90,6 +92,25 @@ impl FailSwitch {
 
 fn series(mutex: &Mutex<Series>) -> MutexGuard<'_, Series> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// What fails of the reading and writing of spill files, by folder.
+static SPILLING: Mutex<Vec<(PathBuf, Series)>> = Mutex::new(Vec::new());
+
+/// Makes reads and writes of spill files in a folder fail by a rule from now on.
+pub fn fail_spilling(folder: &Path, fail: Fail) {
+    let mut known = SPILLING.lock().unwrap_or_else(PoisonError::into_inner);
+    known.retain(|(of, _)| of != folder);
+    known.push((folder.to_owned(), Series::new(fail)));
+}
+
+/// Counts a read or a write of a spill file, and refuses it if it is one of those that fail.
+pub(crate) fn next_spilling(folder: &Path) -> io::Result<()> {
+    let mut known = SPILLING.lock().unwrap_or_else(PoisonError::into_inner);
+    match known.iter_mut().find(|(of, _)| of == folder).is_some_and(|(_, series)| series.next_fails()) {
+        true => Err(io::Error::other("the test asked for this to fail")),
+        false => Ok(()),
+    }
 }
 
 impl<S: Source> FailingPages<S> {

@@ -63,10 +63,14 @@ impl Depot {
     pub fn open(offload: &Offload, device: &Device) -> Result<Depot> {
         match offload {
             Offload::Folder(folder) if device.is_host() => {
-                let file = SpillFile::open(folder).map_err(|error| Error::io(folder, error))?;
-                let room = Pool::new(GhostPages::new(file.room()));
-                room.set_limit(Some(Bytes::new(file.room())))?;
-                let file = Some(file).filter(|_| !device.is_ghost());
+                // A ghost asks for the room and writes nothing.
+                let opened = match device.is_ghost() {
+                    true => SpillFile::room_in(folder).map(|room| (room, None)),
+                    false => SpillFile::open(folder).map(|file| (file.room(), Some(file))),
+                };
+                let (n_bytes, file) = opened.map_err(|error| Error::io(folder, error))?;
+                let room = Pool::new(GhostPages::new(n_bytes));
+                room.set_limit(Some(Bytes::new(n_bytes)))?;
                 Ok(Depot::File { folder: folder.clone(), room, file })
             }
             &Offload::Host(limit) if !device.is_host() => {

@@ -152,6 +152,6 @@ fn event(recipe: &Recipe, target: &Target, batch: usize, planned: &Plan, least: 
         holders: planned.holders.iter().take(N_HOLDERS).map(holder).collect(),
         predicted_step_ms: planned.step_nanoseconds as f64 / 1e6,
         recomputed_flops: planned.repeated.flops,
-        offloaded_bytes: None,
+        offloaded_bytes: planned.offloaded_bytes,
     }
 }

@@ -5,7 +5,6 @@ use std::path::Path;
 
 use plimsoll::nn::Policy;
 use plimsoll::nn::train::History;
-use plimsoll::{Device, Error, Offload};
 use plimsoll_memory::Stats;
 
 use super::find;
@@ -18,7 +17,7 @@ use crate::prepared::Prepared;
 use crate::progress::Progress;
 use crate::recipe::Recipe;
 use crate::reporter::{INTERRUPTED, Reporter};
-use crate::session::{Outside, Session};
+use crate::session::{Outside, Session, allow_spilling};
 use crate::stop;
 use crate::summary;
 use crate::terminal::Style;
@@ -32,7 +31,7 @@ pub fn run(recipes: &[Recipe], options: &TrainOptions) -> Result<(), Failure> {
     let recipe = find(recipes, &options.recipe)?;
     let session = Session::open(&options.run)?;
     let _on = session.device.enter();
-    allow_spilling(&session.device, options)?;
+    allow_spilling(&session.device, options.spill.as_deref())?;
     stop::listen()?;
     let style = Style::of(options.run.json);
     let foreseen = foresight::peaks(recipe, options, &session.device)?;
@@ -62,18 +61,6 @@ fn refuse_what_is_to_come(options: &TrainOptions) -> Result<(), Failure> {
         Some((option, _)) => Err(Failure::options(format!("{option} is not there yet; leave it out"))),
         None => Ok(()),
     }
-}
-
-/// Lets a device, or the ghost of one, move values to the folder of `--spill`, if there is one.
-pub fn allow_spilling(device: &Device, options: &TrainOptions) -> Result<(), Failure> {
-    let Some(folder) = &options.spill else { return Ok(()) };
-    if !device.is_host() {
-        return Err(Failure::options(format!(
-            "--spill is for the CPU; {device} moves values to the memory of the host, within --host-limit"
-        )));
-    }
-    let said = |error: Error| Failure::with(Exit::File, format!("--spill: {error}"));
-    device.set_offload(Some(&Offload::Folder(folder.clone()))).map_err(said)
 }
 
 /// What is left of a run.

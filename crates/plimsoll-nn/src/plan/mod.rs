@@ -40,7 +40,7 @@ mod study;
 
 use std::fmt;
 
-use plimsoll_memory::{GRANULE, Holder, Rows};
+use plimsoll_memory::{Holder, Rows};
 use plimsoll_tensor::{Bytes, Device, Error, ErrorKind, Generator, Repeated};
 
 pub use largest::largest;
@@ -74,6 +74,8 @@ pub struct Plan {
     pub step_nanoseconds: u64,
     /// What the whole run computes again to keep the limit.
     pub repeated: Repeated,
+    /// What the whole run moves out of the device's memory, and back, to keep the limit.
+    pub offloaded_bytes: u64,
 }
 
 impl Plan {
@@ -145,7 +147,7 @@ pub fn predict<E: RunError>(device: &Device, run: impl FnOnce() -> Result<(), E>
 /// # Errors
 /// Those of the run without a limit.
 pub fn least_limit<E: RunError>(device: &Device, mut run: impl FnMut() -> Result<(), E>) -> Result<u64, E> {
-    let granule = device.profile().map_or(GRANULE, |profile| profile.granule);
+    let granule = device.pool().granule();
     let (natural, _) = rehearsed(device, None, None, &mut run)?;
     // A run that commits so much never meets that limit, and nothing runs without memory.
     let (mut works, mut fails) = (natural.committed.div_ceil(granule), 0);
@@ -173,7 +175,7 @@ fn studied<E: RunError>(
     run: impl FnOnce() -> Result<(), E>,
 ) -> Result<Plan, E> {
     let study = Study::new(&device.snapshot());
-    let (peaks, Rehearsed { study, repeated }) = rehearsed(device, limit, Some(study), run)?;
+    let (peaks, Rehearsed { study, effort }) = rehearsed(device, limit, Some(study), run)?;
     let study = study.unwrap_or_default();
     Ok(Plan {
         peak_bytes: peaks.in_use,
@@ -185,7 +187,8 @@ fn studied<E: RunError>(
         peak_at: study.peak_at(),
         holders: study.holders(),
         step_nanoseconds: study.step_nanoseconds(),
-        repeated,
+        repeated: effort.repeated,
+        offloaded_bytes: effort.offloaded.get(),
         timeline: study.into_timeline(),
     })
 }

@@ -21,6 +21,7 @@ impl fmt::Display for Plan {
             (Some(limit), false) => writeln!(f, "does not fit the limit of {limit}")?,
             (None, _) => writeln!(f, "there is no limit")?,
         }
+        self.show_effort(f)?;
         let at = self.peak_at;
         let place: Vec<&str> = [at.layer, at.op].into_iter().filter(|word| !word.is_empty()).collect();
         writeln!(f, "the peak is reached in step {}, {}: {}", at.step, at.phase, place.join(" "))?;
@@ -32,6 +33,19 @@ impl fmt::Display for Plan {
 }
 
 impl Plan {
+    /// What keeping the limit takes, if it takes anything.
+    fn show_effort(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (ops, gigaflops) = (self.repeated.ops, self.repeated.flops as f64 / 1e9);
+        if ops > 0 {
+            writeln!(f, "to keep it, {ops} ops of the run are computed again, {gigaflops:.3} GFLOP")?;
+        }
+        if self.offloaded_bytes > 0 {
+            let moved = Bytes::new(self.offloaded_bytes);
+            writeln!(f, "to keep it, {moved} of the run are moved out of memory and back")?;
+        }
+        Ok(())
+    }
+
     fn share(&self, bytes: u64) -> f64 {
         100.0 * bytes as f64 / self.peak_bytes.max(1) as f64
     }

@@ -15,7 +15,7 @@
 
 use std::cell::RefCell;
 
-use plimsoll_tensor::{Device, Repeated};
+use plimsoll_tensor::{Bytes, Device, Repeated};
 
 use crate::plan::Study;
 
@@ -28,15 +28,49 @@ thread_local! {
 struct Stage {
     ghost: Device,
     study: Option<Study>,
-    /// What the rounds that were passed over would have computed again to keep the limit.
-    passed: Repeated,
+    /// What the rounds that were passed over would have done to keep the limit.
+    passed: Effort,
 }
 
 impl Stage {
-    /// What has been computed again so far, by rounds that were gone through and by those that were not.
-    fn repeated(&self) -> Repeated {
-        let (gone, passed) = (self.ghost.repeated(), self.passed);
-        Repeated { ops: gone.ops + passed.ops, flops: gone.flops + passed.flops }
+    /// What has been done so far, by rounds that were gone through and by those that were not.
+    fn effort(&self) -> Effort {
+        let gone = Effort { repeated: self.ghost.repeated(), offloaded: self.ghost.offloaded() };
+        gone.plus(self.passed, 1)
+    }
+}
+
+/// What is done to keep a limit.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Effort {
+    /// What is computed again.
+    pub repeated: Repeated,
+    /// What is moved out of the device's memory.
+    pub offloaded: Bytes,
+}
+
+impl Effort {
+    /// This, and so many times another.
+    fn plus(self, other: Effort, times: u64) -> Effort {
+        let (repeated, offloaded) = (other.repeated, other.offloaded);
+        Effort {
+            repeated: Repeated {
+                ops: self.repeated.ops + times * repeated.ops,
+                flops: self.repeated.flops + times * repeated.flops,
+            },
+            offloaded: Bytes::new(self.offloaded.get() + times * offloaded.get()),
+        }
+    }
+
+    /// What was done since there was only that.
+    fn since(self, before: Effort) -> Effort {
+        Effort {
+            repeated: Repeated {
+                ops: self.repeated.ops - before.repeated.ops,
+                flops: self.repeated.flops - before.repeated.flops,
+            },
+            offloaded: Bytes::new(self.offloaded.get() - before.offloaded.get()),
+        }
     }
 }
 
@@ -44,8 +78,8 @@ impl Stage {
 pub(crate) struct Rehearsed {
     /// What was noted, if anything was.
     pub study: Option<Study>,
-    /// What the whole run computes again to keep the limit.
-    pub repeated: Repeated,
+    /// What the whole run does to keep the limit.
+    pub effort: Effort,
 }
 
 /// Calls `run`, which makes a whole run, with `ghost` as the current device and repetitions passed over. With a study, the
@@ -62,17 +96,17 @@ pub(crate) fn rehearse<R>(ghost: &Device, study: Option<Study>, run: impl FnOnce
     if study.is_some() {
         ghost.pool().start_trace();
     }
-    let stage = Stage { ghost: ghost.clone(), study, passed: Repeated::default() };
+    let stage = Stage { ghost: ghost.clone(), study, passed: Effort::default() };
     let restored = Restored(STAGE.replace(Some(stage)));
     let result = run();
     let stage = STAGE.take();
     drop(restored);
-    let repeated = stage.as_ref().map_or_else(Repeated::default, Stage::repeated);
+    let effort = stage.as_ref().map_or_else(Effort::default, Stage::effort);
     let study = stage.and_then(|stage| stage.study).map(|mut study| {
         study.take_in(&ghost.pool().take_trace());
         study
     });
-    (result, Rehearsed { study, repeated })
+    (result, Rehearsed { study, effort })
 }
 
 /// Whether the run that goes on is a rehearsal.
@@ -80,9 +114,9 @@ pub(super) fn is_on() -> bool {
     STAGE.with_borrow(Option::is_some)
 }
 
-/// The rounds of a loop so far, by the states in which they found the pool, with what had been computed again by then.
+/// The rounds of a loop so far, by the states in which they found the pool, with what had been done by then.
 pub(super) struct Rounds {
-    found: Vec<(Found, Repeated)>,
+    found: Vec<(Found, Effort)>,
     /// The requests that had been made when the last round began.
     n_requests: u64,
 }
@@ -108,16 +142,14 @@ impl Rounds {
     }
 
     fn pass_over_on(&mut self, stage: &mut Stage, n_left: u64) -> u64 {
-        let (found, now) = (self.look_at(stage), stage.repeated());
+        let (found, now) = (self.look_at(stage), stage.effort());
         let earlier = self.found.iter().rposition(|(earlier, _)| *earlier == found);
         self.found.push((found, now));
         let Some(earlier) = earlier else { return 0 };
         let circle = (self.found.len() - 1 - earlier) as u64;
         let n_circles = n_left.saturating_sub(1) / circle;
-        // Each circle computes again what this one did.
-        let before = self.found[earlier].1;
-        stage.passed.ops += n_circles * (now.ops - before.ops);
-        stage.passed.flops += n_circles * (now.flops - before.flops);
+        // Each circle does again what this one did.
+        stage.passed = stage.passed.plus(now.since(self.found[earlier].1), n_circles);
         n_circles * circle
     }
 

@@ -2,6 +2,8 @@
 
 #![expect(clippy::print_stderr, reason = "figures that nobody asserts are printed")]
 
+mod changes;
+mod depot;
 mod faults;
 mod guard;
 mod models;
