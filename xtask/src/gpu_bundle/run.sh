@@ -1,5 +1,5 @@
 #!/bin/sh
-# Runs one part of a bundle on a machine with a GPU: ./run.sh tests | promises | sanitize | losses | bench
+# Runs one part of a bundle on a machine with a GPU: ./run.sh tests | promises | line | sanitize | losses | bench
 #
 # It needs a driver and CUDA's libraries, and no Rust. PLIMSOLL_CUDA_LIBRARIES names their folders where they are in an
 # unusual place; PLIMSOLL_TEST_DEVICE another GPU than the first. A part ends with a table and a status that says whether
@@ -7,6 +7,7 @@
 #
 #   tests [OP..]       every check of every op, or of those whose names begin so; several processes at a time
 #   promises           pages, kernels and libraries, what a run is promised, and training; one after the other
+#   line               GPT-2 under limits, and recipes at their own size: planned, predicted and taken bytes, and the same bits
 #   sanitize           compute-sanitizer's memcheck and racecheck on a sample of ops
 #   losses             20 steps of three models from the same weights and data as PyTorch, which must be there
 #   bench [WORKLOAD..] the benchmark, beside PyTorch if PLIMSOLL_PEER names torch_bench.py
@@ -69,6 +70,12 @@ promises)
     ls programs | for_each promises "./programs/\$line"
     conclude promises
     ;;
+line)
+    PARALLEL=1
+    printf '%s\n' line recipes | for_each line './programs/gpu_promises "$line"'
+    cat out/line-line.txt out/line-recipes.txt
+    conclude line
+    ;;
 sanitize)
     # A sample of every family of kernels, forward and backward; the tool is slow, so each with one check, which must be
     # there: a name that fits no test would pass for the wrong reason.
@@ -107,7 +114,7 @@ bench)
     exit $status
     ;;
 *)
-    sed -n '2,13s/^# \{0,1\}//p' "$0"
+    sed -n '2,14s/^# \{0,1\}//p' "$0"
     exit 2
     ;;
 esac

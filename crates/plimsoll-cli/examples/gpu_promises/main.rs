@@ -10,6 +10,7 @@ mod bounded;
 mod lengths;
 mod line;
 mod losses;
+mod recipes;
 mod released;
 mod workload;
 
@@ -43,6 +44,8 @@ enum Part {
     Ghost,
     /// gpt2-124m under limits: its time, its bits, and the driver's count of its bytes.
     Line,
+    /// Recipes at their own size, through the program: planned, predicted and taken bytes.
+    Recipes,
     /// Losses, weights and data of workloads, for `peers/gpu_losses.py`.
     Losses(losses::Options),
     /// Holds memory of the GPU until a line comes: what the checks take for another process.
@@ -58,6 +61,7 @@ fn main() -> ExitCode {
         None => promises(),
         Some(Part::Ghost) => ghosts(),
         Some(Part::Line) => report(line::checks()),
+        Some(Part::Recipes) => report(recipes::checks()),
         Some(Part::Losses(options)) => losses::main(&options),
         Some(Part::Hold { n_bytes }) => bounded::hold(n_bytes),
     }
