@@ -62,6 +62,7 @@ impl Target {
             },
         };
         target.device.set_limit(target.limit.bytes.map(Into::into))?;
+        target.device.set_deterministic(!run.nondeterministic);
         Ok(target)
     }
 

@@ -9,7 +9,8 @@
 #   promises           pages, kernels and libraries, what a run is promised, and training; one after the other
 #   sanitize           compute-sanitizer's memcheck and racecheck on a sample of ops
 #   losses             20 steps of three models from the same weights and data as PyTorch, which must be there
-#   bench [WORKLOAD..] the benchmark, beside PyTorch if PLIMSOLL_PEER names torch_bench.py
+#   bench [WORKLOAD..] the benchmark, beside PyTorch if PLIMSOLL_PEER names torch_bench.py; each workload once with sums in
+#                      one order, and once with sums in any order (--nondeterministic)
 
 set -u
 cd "$(dirname "$0")" || exit 2
@@ -56,6 +57,28 @@ conclude() {
     [ "$total" -gt 0 ] && [ "$failed" -eq 0 ]
 }
 
+# The benchmark's own lines that have $2 in them, as a table under the heading $1; PyTorch's figures beside them if it ran.
+table() {
+    printf '\n%s\n%-22s %12s %12s %8s %10s %10s\n' "$1" workload "Plimsoll ms" "PyTorch ms" ratio MiB "PyTorch"
+    grep -F "$2" out/bench.jsonl | while read -r line; do
+        workload=$(field workload "$line")
+        peer=$(grep '"peer"' out/bench.jsonl | grep '"mode": "eager"' | grep -F "\"workload\": \"$workload\"" | head -n 1)
+        # Of single ops PyTorch's program tells microseconds, as ours tells milliseconds for a thousand of them.
+        peer_ms=$(field ms_median "$peer")
+        [ -n "$peer_ms" ] || peer_ms=$(field us_per_op_fwd_bwd "$peer")
+        echo "$workload $(field median_ms "$line") $(field peak_bytes "$line") ${peer_ms:--} $(field peak_allocated_mib "$peer")"
+    done | awk '{
+        ratio = $4 == "-" ? "-" : sprintf("%.3f", $2 / $4)
+        peer = $4 == "-" ? "-" : sprintf("%.3f", $4)
+        printf "%-22s %12.3f %12s %8s %10.0f %10s\n", $1, $2, peer, ratio, $3 / 1048576, $5 == "" ? "-" : sprintf("%.0f", $5)
+    }'
+}
+
+# The value of a field of a JSON line.
+field() {
+    printf '%s' "$2" | sed -n "s/.*\"$1\": *\"\{0,1\}\([^,\"}]*\).*/\1/p"
+}
+
 case "$part" in
 tests)
     # One thread each: what a kernel refuses is told to whoever waits for the GPU next.
@@ -95,19 +118,23 @@ bench)
         mlp-784* | lstm*) tf32=--tf32 ;;
         *) tf32= ;;
         esac
-        if ! ./plimsoll bench "$workload" --device "$PLIMSOLL_TEST_DEVICE" --json $tf32 >> out/bench.jsonl; then
-            echo "FAILED $workload"
-            status=1
-        fi
+        for order in "" --nondeterministic; do
+            if ! ./plimsoll bench "$workload" --device "$PLIMSOLL_TEST_DEVICE" --json $tf32 $order >> out/bench.jsonl; then
+                echo "FAILED $workload $order"
+                status=1
+            fi
+        done
         if [ -n "${PLIMSOLL_PEER:-}" ]; then
             "$PYTHON" "$PLIMSOLL_PEER" "$workload" eager >> out/bench.jsonl
         fi
     done
     cat out/bench.jsonl
+    table "deterministic, as it is unless told otherwise" '"deterministic":true'
+    table "with --nondeterministic" '"deterministic":false'
     exit $status
     ;;
 *)
-    sed -n '2,13s/^# \{0,1\}//p' "$0"
+    sed -n '2,14s/^# \{0,1\}//p' "$0"
     exit 2
     ;;
 esac
