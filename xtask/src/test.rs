@@ -66,8 +66,7 @@ fn own_recipe(root: &Path) -> Outcome {
 /// The compiler is NVIDIA's own, which needs no GPU; where it cannot be had, kernels are only run.
 fn kernels(root: &Path) -> Outcome {
     // The same features as the tests before, so that nothing is built again.
-    let suite =
-        ["test", "--workspace", "--all-features", "--test", "registry", "--test", "long_reductions"];
+    let suite = ["test", "--workspace", "--all-features", "--test", "registry", "--test", "long_reductions"];
     let step = Step::cargo(root, &suite).env("PLIMSOLL_TEST_DEVICE", "emulated");
     match nvrtc(root) {
         Some(folder) => {

@@ -45,10 +45,7 @@ impl IndexAdd {
         if source.n_elems() == 0 {
             return Ok(());
         }
-        let n = ids.n_elems();
-        let &[n_before, n_rows, row_len] = three(y.shape(), self.axis, 1).dims() else {
-            unreachable!("three axes")
-        };
+        let (n, n_rows) = (ids.n_elems(), y.shape()[self.axis]);
         let line = read_as(ids, Shape::from_checked([n]));
         let (extents, index_strides) = cuda::axes(&line);
         let keys = Keys {
@@ -62,28 +59,7 @@ impl IndexAdd {
         };
         let line = ids.meta.with_layout(line);
         let ids = ids.viewed(&line);
-        let layout =
-            read_as(source, three(source.shape(), self.axis, source.shape().rank() + 1 - y.shape().rank()));
-        let &[outer, step, inner] = layout.strides() else { unreachable!("three axes") };
-        // Neighbours in a row are added together where they lie together.
-        let v = match inner {
-            1 if order == Order::Fixed => {
-                cuda::group_len(y.dtype().size(), row_len, &[outer, step], &[source.ptr(), y.ptr()])
-            }
-            _ => 1,
-        };
-        let mut strides = [0; MAX_RANK];
-        strides[0] = step as i64;
-        let sums = Sums {
-            n: n as u64,
-            width: (n_before * row_len / v) as u64,
-            row_len: (row_len / v) as u64,
-            n_rows: n_rows as u64,
-            outer: outer as i64,
-            inner: (inner * v as isize) as i64,
-            extents,
-            strides,
-        };
+        let (sums, v) = self.sums(source, y, extents, order);
         let fault = &FAULTS[self.axis];
         let (op, indices, keys, sums) = ("index_add", &ids, &keys, &sums);
         let addition = Addition { op, fault, indices, keys, source, y, sums, v };
@@ -95,6 +71,36 @@ impl IndexAdd {
                 Order::Any => addition.in_any_order(gpu),
             }
         }
+    }
+
+    /// How the rows lie that are added, for places of these extents, and how many of their neighbours are one group.
+    fn sums(&self, source: &Operand, y: &Operand, extents: [u32; MAX_RANK], order: Order) -> (Sums, usize) {
+        let n_id_axes = source.shape().rank() + 1 - y.shape().rank();
+        let places = read_as(source, three(source.shape(), self.axis, n_id_axes));
+        let sums = three(y.shape(), self.axis, 1);
+        let (&[outer, step, inner], &[n_before, n_rows, row_len]) = (places.strides(), sums.dims()) else {
+            unreachable!("three axes")
+        };
+        // Neighbours in a row are added together where they lie together; atomic additions take one at a time.
+        let v = match inner {
+            1 if order == Order::Fixed => {
+                cuda::group_len(y.dtype().size(), row_len, &[outer, step], &[source.ptr(), y.ptr()])
+            }
+            _ => 1,
+        };
+        let mut strides = [0; MAX_RANK];
+        strides[0] = step as i64;
+        let sums = Sums {
+            n: places.shape()[1] as u64,
+            width: (n_before * row_len / v) as u64,
+            row_len: (row_len / v) as u64,
+            n_rows: n_rows as u64,
+            outer: outer as i64,
+            inner: (inner * v as isize) as i64,
+            extents,
+            strides,
+        };
+        (sums, v)
     }
 }
 
