@@ -7,7 +7,7 @@
 //!
 //! Where bits may differ from run to run, f32 and f64 are added by atomic operations, in one launch and without scratch
 //! memory. Floats of 16 bits are not: sums would be rounded at each addition, and f32 for all of them, filled before and
-//! rounded after, takes longer than the sort for tables as large as those of embeddings.
+//! rounded after, is far more memory to go through than the sort's for tables as large as those of embeddings.
 
 use plimsoll_cuda::{FaultKind, Gpu, Grid, Param, Template};
 
