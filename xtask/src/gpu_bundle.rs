@@ -22,7 +22,7 @@ struct Program {
 }
 
 /// Everything in the bundle. Programs under `programs` are those of the part `promises`.
-const PROGRAMS: [Program; 5] = [
+const PROGRAMS: [Program; 6] = [
     Program {
         arguments: &["build", "--package", "plimsoll-cli", "--bin", "plimsoll"],
         name: "plimsoll",
@@ -37,6 +37,11 @@ const PROGRAMS: [Program; 5] = [
         arguments: &["build", "--package", "plimsoll-cuda", "--example", "gpu_check"],
         name: "gpu_check",
         place: "programs/gpu_check",
+    },
+    Program {
+        arguments: &["test", "--no-run", "--package", "plimsoll-tensor", "--test", "long_reductions"],
+        name: "long_reductions",
+        place: "programs/long_reductions",
     },
     Program {
         arguments: &["build", "--package", "plimsoll-cli", "--example", "gpu_promises"],

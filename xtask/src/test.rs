@@ -60,13 +60,13 @@ fn own_recipe(root: &Path) -> Outcome {
     Ok(())
 }
 
-/// Runs the generated suite on the emulated GPU, and compiles every kernel that it launches for the GPUs of 2020 and 2022.
+/// Runs the generated suite and long sums on the emulated GPU, and compiles every kernel that it launches for the GPUs of 2020 and 2022.
 /// Compiling is nearly all that it takes, so that the suite leaves out there what only repeats with other kernels.
 ///
 /// The compiler is NVIDIA's own, which needs no GPU; where it cannot be had, kernels are only run.
 fn kernels(root: &Path) -> Outcome {
     // The same features as the tests before, so that nothing is built again.
-    let suite = ["test", "--workspace", "--all-features", "--test", "registry"];
+    let suite = ["test", "--workspace", "--all-features", "--test", "registry", "--test", "long_reductions"];
     let step = Step::cargo(root, &suite).env("PLIMSOLL_TEST_DEVICE", "emulated");
     match nvrtc(root) {
         Some(folder) => {

@@ -190,6 +190,8 @@ pub struct BenchEvent {
     pub peak_anon_over_base_bytes: Option<u64>,
     /// Threads of the kernels.
     pub threads: usize,
+    /// Whether all sums had one order.
+    pub deterministic: bool,
 }
 
 #[cfg(test)]

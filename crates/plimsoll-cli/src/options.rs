@@ -61,6 +61,9 @@ pub struct RunOptions {
     /// Multiply float32 as TF32 on a GPU: faster, with 10 bits after the point instead of 23
     #[arg(long)]
     pub tf32: bool,
+    /// Let backward on a GPU add up in any order: some gradients come faster, and the last bits differ from run to run
+    #[arg(long)]
+    pub nondeterministic: bool,
     /// Work through each batch in so many parts
     #[arg(long, value_name = "N", default_value = "1")]
     pub accumulate: NonZeroUsize,

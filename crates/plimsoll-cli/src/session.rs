@@ -46,6 +46,7 @@ impl Session {
         };
         device.set_limit(limit.bytes.map(Into::into))?;
         device.set_tf32(options.tf32);
+        device.set_deterministic(!options.nondeterministic);
         set_seed(options.seed);
         Ok(Session { device, limit, seed: options.seed })
     }

@@ -63,6 +63,7 @@ impl Target {
         };
         target.device.set_limit(target.limit.bytes.map(Into::into))?;
         allow_spilling(&target.device, options.spill.as_deref())?;
+        target.device.set_deterministic(!run.nondeterministic);
         Ok(target)
     }
 
@@ -101,5 +102,29 @@ fn described(model: &str) -> Result<Profile, Failure> {
                 known.join(", ")
             )))
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+    use crate::options::{Command, Options};
+
+    fn target(arguments: &str) -> Result<Target, Failure> {
+        let words = ["plimsoll", "plan", "digits"].into_iter().chain(arguments.split_whitespace());
+        match Options::parse_from(words).command {
+            Command::Plan(options) => Target::of(&options),
+            other => unreachable!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn a_plan_is_for_sums_in_the_order_that_the_run_has() -> Result<(), Failure> {
+        assert!(target("--as h200")?.device.is_deterministic());
+        assert!(!target("--as h200 --nondeterministic")?.device.is_deterministic());
+        assert!(target("--device cpu --nondeterministic")?.device.is_deterministic());
+        Ok(())
     }
 }

@@ -357,8 +357,8 @@ fn workloads_are_listed_and_measured() {
     for name in ["w1_mlp_b32", "w4_lstm", "w6_matmul1024", "w7_eager", "digits"] {
         let line = &lines(&format!("bench {name} --steps 1 --json --threads 2"))[0];
         assert_eq!(
-            (&line["event"], &line["workload"], &line["threads"]),
-            (&"bench".into(), &name.into(), &2.into())
+            (&line["event"], &line["workload"], &line["threads"], &line["deterministic"]),
+            (&"bench".into(), &name.into(), &2.into(), &true.into())
         );
         for field in ["median_ms", "min_ms"] {
             assert!(line[field].as_f64().is_some_and(|ms| ms > 0.0), "{line}");

@@ -120,25 +120,12 @@ where
     }
 }
 
-/// The sum or mean of floats or of their squares. The mean of nothing is NaN.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct FloatSum<I, O, const IS_MEAN: bool, const OF_SQUARES: bool>(PhantomData<fn() -> (I, O)>);
+plain_fold!(
+    /// The mean of floats. That of nothing is NaN.
+    Mean<I, O>
+);
 
-/// The mean.
-pub type Mean<I, O> = FloatSum<I, O, true, false>;
-/// The sum of the squares.
-pub type SumSquares<I, O> = FloatSum<I, O, false, true>;
-/// The mean of the squares.
-pub type MeanSquares<I, O> = FloatSum<I, O, true, true>;
-
-impl<I, O, const IS_MEAN: bool, const OF_SQUARES: bool> FloatSum<I, O, IS_MEAN, OF_SQUARES> {
-    /// The fold.
-    pub const fn new() -> Self {
-        FloatSum(PhantomData)
-    }
-}
-
-impl<I, O, const IS_MEAN: bool, const OF_SQUARES: bool> Fold for FloatSum<I, O, IS_MEAN, OF_SQUARES>
+impl<I, O> Fold for Mean<I, O>
 where
     I: Element<Compute: Real + CastTo<O::Compute>>,
     O: Element,
@@ -154,7 +141,7 @@ where
 
     #[inline(always)]
     fn one(&self, value: I::Compute, _: usize) -> I::Compute {
-        if OF_SQUARES { value * value } else { value }
+        value
     }
 
     #[inline(always)]
@@ -164,7 +151,43 @@ where
 
     #[inline(always)]
     fn finish(&self, acc: I::Compute, n: usize) -> O {
-        O::narrow(if IS_MEAN { acc / I::Compute::from_f64(n as f64) } else { acc }.cast())
+        O::narrow((acc / I::Compute::from_f64(n as f64)).cast())
+    }
+}
+
+plain_fold!(
+    /// The Euclidean length of floats. The root is taken before the result is rounded, because the squares of 16-bit floats
+    /// soon add up to more than the largest.
+    Length<I, O>
+);
+
+impl<I, O> Fold for Length<I, O>
+where
+    I: Element<Compute: Real + CastTo<O::Compute>>,
+    O: Element,
+{
+    type In = I;
+    type Acc = I::Compute;
+    type Out = O;
+
+    #[inline(always)]
+    fn empty(&self) -> I::Compute {
+        I::Compute::ZERO
+    }
+
+    #[inline(always)]
+    fn one(&self, value: I::Compute, _: usize) -> I::Compute {
+        value * value
+    }
+
+    #[inline(always)]
+    fn merge(&self, first: I::Compute, second: I::Compute) -> I::Compute {
+        first + second
+    }
+
+    #[inline(always)]
+    fn finish(&self, acc: I::Compute, _: usize) -> O {
+        O::narrow(acc.sqrt().cast())
     }
 }
 

@@ -42,6 +42,8 @@ pub struct Convolution {
     pub groups: usize,
     /// Whether f32 is multiplied as TF32.
     pub tf32: bool,
+    /// Whether sums may be made in any order, with other bits each time.
+    pub unordered: bool,
 }
 
 /// The addresses of a convolution's operands on the device.

@@ -282,6 +282,7 @@ fn convolutions_follow_their_description() {
         dilation: [1, 2],
         groups: 2,
         tf32: false,
+        unordered: false,
     };
     let input: Vec<f64> = (0..2 * 5 * 6 * 4).map(|idx| small(idx, 1)).collect();
     let filter: Vec<f64> = (0..6 * 3 * 2 * 2).map(|idx| small(idx, 2)).collect();

@@ -1,5 +1,5 @@
-//! Milliseconds of products, attention, convolutions and pooling on the first GPU, at the shapes of GPT-2 124M and ResNet-50:
-//! `cargo bench -p plimsoll-tensor --bench gpu -- [name]`.
+//! Milliseconds of products, attention, embeddings, convolutions and pooling on the first GPU, at the shapes of GPT-2 124M and
+//! ResNet-50: `cargo bench -p plimsoll-tensor --bench gpu -- [name]`.
 //!
 //! Many calls are launched before the host waits, so that what is measured is the GPU's work and not the way to it.
 
@@ -37,7 +37,7 @@ fn fastest(device: &Device, mut f: impl FnMut() -> Result<()>) -> Result<f64> {
 fn measure(device: &Device, name: &str, inputs: &[Tensor], gigaflops: f64, call: &Call) -> Result<()> {
     let forward = fastest(device, || call(inputs).map(drop))?;
     let gradient = call(inputs)?;
-    let both = fastest(device, || {
+    let with_backward = || {
         let tape = GradientTape::new();
         for input in inputs {
             tape.watch(input)?;
@@ -45,9 +45,16 @@ fn measure(device: &Device, name: &str, inputs: &[Tensor], gigaflops: f64, call:
         let y = tape.record(|| call(inputs))?;
         let sources: Vec<&Tensor> = inputs.iter().collect();
         tape.gradients(&[&y], Some(&[&gradient]), &sources, Default::default()).map(drop)
-    })?;
+    };
+    let both = fastest(device, with_backward)?;
+    device.set_deterministic(false);
+    let unordered = fastest(device, with_backward)?;
+    device.set_deterministic(true);
     let rate = gigaflops / forward;
-    println!("{name:<52} forward {forward:>8.4} ms ({rate:>6.1} TFLOP/s), with backward {both:>8.4} ms");
+    println!(
+        "{name:<52} forward {forward:>8.4} ms ({rate:>6.1} TFLOP/s), with backward {both:>8.4} ms, in any order \
+         {unordered:>8.4} ms"
+    );
     Ok(())
 }
 
@@ -119,6 +126,19 @@ impl Bench {
         measure(&self.device, &name, &[x, weights], gigaflops, &call)
     }
 
+    /// A vocabulary as large as GPT-2's, and as many words as its batch has.
+    fn embedding(&self, dtype: DType) -> Result<()> {
+        let name = format!("embedding 16384 of 50257 x 768 {dtype}");
+        if !self.wants(&name) {
+            return Ok(());
+        }
+        let ids: Vec<i64> = (0..16_384).map(|word: i64| word * 7919 % 50_257).collect();
+        let ids = Tensor::from_slice(&ids, ids.len())?.to_device(&self.device)?;
+        let table = draw(&self.device, &[50_257, 768], dtype)?;
+        let call: Call = Box::new(move |x| x[0].embedding(&ids));
+        measure(&self.device, &name, &[table], 0.0, &call)
+    }
+
     fn max_pool2d(&self) -> Result<()> {
         let name = "max_pool2d 112 x 112, 64";
         if !self.wants(name) {
@@ -139,6 +159,8 @@ fn main() -> Result<()> {
     bench.attention(DType::BF16, [8, 16, 2048, 128], true)?;
     bench.attention(DType::F16, [16, 12, 1024, 64], true)?;
     bench.attention(DType::F32, [4, 12, 1024, 64], true)?;
+    bench.embedding(DType::F32)?;
+    bench.embedding(DType::BF16)?;
     bench.linear([16_384, 768, 2304], Activation::None)?;
     bench.linear([16_384, 768, 768], Activation::None)?;
     bench.linear([16_384, 768, 3072], Activation::GeluTanh)?;

@@ -46,6 +46,7 @@ struct Context {
     owner: Cell<Option<Owner>>,
     saving: Cell<Saving>,
     replaying: Cell<bool>,
+    walking_back: Cell<bool>,
     generator: Cell<Generator>,
     devices: RefCell<Vec<Device>>,
     tapes: RefCell<Vec<Arc<TapeCore>>>,
@@ -65,6 +66,7 @@ thread_local! {
         owner: Cell::new(None),
         saving: Cell::new(Saving::Lean),
         replaying: Cell::new(false),
+        walking_back: Cell::new(false),
         generator: Cell::new(Generator::new(0)),
         devices: RefCell::new(Vec::new()),
         tapes: RefCell::new(Vec::new()),
@@ -303,6 +305,20 @@ pub(crate) fn without_effects<R>(f: impl FnOnce() -> R) -> R {
 /// Whether what runs now has run before.
 pub(crate) fn is_replaying() -> bool {
     CONTEXT.with(|context| context.replaying.get())
+}
+
+/// Runs `f`, the backward of an op.
+pub(crate) fn walking_back<R>(f: impl FnOnce() -> R) -> R {
+    let before = CONTEXT.with(|context| context.walking_back.replace(true));
+    let _restore = on_drop(move || CONTEXT.with(|context| context.walking_back.set(before)));
+    f()
+}
+
+/// Whether what runs now is part of a backward that no tape records and has not run before. Nobody asks for its bits a second
+/// time, so it is the one place where sums may be made in any order.
+pub(crate) fn runs_once() -> bool {
+    CONTEXT
+        .with(|context| context.walking_back.get() && !context.replaying.get() && context.n_tapes.get() == 0)
 }
 
 /// Calls `f` with the state of the step that is open on this thread, if there is one; a replay sees none.

@@ -35,6 +35,8 @@ struct Inner {
     n_repeats: AtomicU64,
     repeated_flops: AtomicU64,
     verifies: AtomicBool,
+    /// Whether backward may make sums in any order.
+    unordered: AtomicBool,
     offloaded_bytes: AtomicU64,
 }
 
@@ -128,6 +130,7 @@ impl Device {
             n_repeats: AtomicU64::new(0),
             repeated_flops: AtomicU64::new(0),
             verifies: AtomicBool::new(*VERIFIES),
+            unordered: AtomicBool::new(false),
             offloaded_bytes: AtomicU64::new(0),
         }))
     }
@@ -252,6 +255,23 @@ impl Device {
         }
     }
 
+    /// Whether a run on this device has the same bits every time, which it has unless this says otherwise.
+    ///
+    /// On a GPU some gradients come faster when threads add to a sum in whatever order they arrive: those of attention in 16
+    /// bits, rows that are added up by index in float32 and float64 (the gradient of an embedding), and convolutions, for
+    /// which cuDNN may then choose among all its engines. Their last bits differ from run to run, so losses do, too. What is
+    /// saved for backward stays exact: only backward itself, which is never repeated, takes such variants, so that values
+    /// that are computed again under a limit are what they were. Scratch memory differs; a ghost inherits the setting and
+    /// predicts it. It says nothing on the CPU, where everything has one order. To be set between steps.
+    pub fn set_deterministic(&self, is_on: bool) {
+        self.0.unordered.store(!is_on, Ordering::Relaxed);
+    }
+
+    /// Whether a run has the same bits every time: see [`Device::set_deterministic`]. Always true on the CPU.
+    pub fn is_deterministic(&self) -> bool {
+        self.is_host() || !self.0.unordered.load(Ordering::Relaxed)
+    }
+
     /// Waits until all work on this device is done.
     ///
     /// # Errors
@@ -266,6 +286,7 @@ impl Device {
         let hardware = self.profile().map_or(Hardware::Cpu, |profile| Hardware::GhostGpu(profile.clone()));
         let ghost = Device::with(&format!("ghost({})", self.0.name), self.0.pool.ghost(), hardware);
         let depot = self.depot().map(|depot| Arc::new(depot.ghost()));
+        ghost.set_deterministic(self.is_deterministic());
         *ghost.0.depot.lock().unwrap_or_else(PoisonError::into_inner) = depot;
         ghost
     }

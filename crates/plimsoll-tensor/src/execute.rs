@@ -129,7 +129,8 @@ pub(crate) fn execute(op: OpRef, mut args: Args<'_>) -> Result<Tensors> {
     }
     let outputs = op.infer(&metas(&args))?;
     context::log_placement(op.name(), &device);
-    let call = Call { op: &op, device: &device, watchers: &watchers };
+    let order = Order::now(&device);
+    let call = Call { op: &op, device: &device, watchers: &watchers, order };
     match outputs[0] {
         Output::View { .. } => Ok(call.look(&args, &outputs)),
         Output::New { .. } => call.compute(args, &outputs),
@@ -146,7 +147,7 @@ pub(crate) fn execute_again(
     let device = common_device(&*op, &args)?;
     let outputs = op.infer(&metas(&args))?;
     let extras = wanted.map_or_else(SmallVec::new, |wanted| op.extras(&metas(&args), wanted));
-    let call = Call { op: &op, device: &device, watchers: &[] };
+    let call = Call { op: &op, device: &device, watchers: &[], order: Order::Fixed };
     let (_, results, made) = call.make(args, &outputs, extras)?;
     let results = results.iter().map(|tensor| tensor.data().value().clone());
     Ok(results.chain(made.into_iter().map(|(_, storage)| storage)).collect())
@@ -157,17 +158,39 @@ fn metas<'a>(args: &'a [Arg<'_>]) -> SmallVec<[&'a Meta; 3]> {
     args.iter().map(Arg::meta).collect()
 }
 
+/// Whether the sums of an execution have one order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Order {
+    /// The same bits every time.
+    Fixed,
+    /// Any order: the device is not deterministic, and nobody asks for the bits a second time.
+    Any,
+}
+
+impl Order {
+    /// That of an op that runs now.
+    pub fn now(device: &Device) -> Order {
+        if !device.is_deterministic() && context::runs_once() { Order::Any } else { Order::Fixed }
+    }
+}
+
 /// The bytes of scratch memory that an op needs for inputs of that form.
-pub(crate) fn workspace_bytes(op: &OpRef, device: &Device, inputs: &[&Meta]) -> usize {
-    match device.profile() {
-        None => op.workspace(inputs),
-        Some(profile) => op.workspace_cuda(inputs, profile),
+pub(crate) fn workspace_bytes(op: &OpRef, device: &Device, inputs: &[&Meta], order: Order) -> usize {
+    match (device.profile(), order) {
+        (None, _) => op.workspace(inputs),
+        (Some(profile), Order::Fixed) => op.workspace_cuda(inputs, profile),
+        (Some(profile), Order::Any) => op.workspace_cuda_unordered(inputs, profile),
     }
 }
 
 /// The scratch memory that an op needs for inputs of that form.
-pub(crate) fn workspace(op: &OpRef, device: &Device, inputs: &[&Meta]) -> Result<Option<Block>> {
-    match workspace_bytes(op, device, inputs) {
+pub(crate) fn workspace(
+    op: &OpRef,
+    device: &Device,
+    inputs: &[&Meta],
+    order: Order,
+) -> Result<Option<Block>> {
+    match workspace_bytes(op, device, inputs, order) {
         0 => Ok(None),
         bytes => Ok(Some(device.acquire(bytes, context::label(Owner::Workspace, op.name()))?)),
     }
@@ -182,6 +205,7 @@ pub(crate) fn run(
     outputs: &[Operand<'_>],
     extras: &[Operand<'_>],
     workspace: Option<&Block>,
+    order: Order,
 ) -> Result<()> {
     if device.is_ghost() {
         note_work(op, device, inputs, outputs);
@@ -189,9 +213,10 @@ pub(crate) fn run(
     }
     let (ptr, len) = workspace.map_or((std::ptr::null_mut(), 0), |block| (block.as_ptr(), block.bytes()));
     let mut run = Run { inputs, outputs, extras, workspace: ptr, workspace_len: len, device };
-    match device.gpu() {
-        None => op.run(&mut run),
-        Some(gpu) => op.run_cuda(&mut run, gpu),
+    match (device.gpu(), order) {
+        (None, _) => op.run(&mut run),
+        (Some(gpu), Order::Fixed) => op.run_cuda(&mut run, gpu),
+        (Some(gpu), Order::Any) => op.run_cuda_unordered(&mut run, gpu),
     }
 }
 
@@ -280,6 +305,7 @@ struct Call<'a> {
     op: &'a OpRef,
     device: &'a Device,
     watchers: &'a [Watcher],
+    order: Order,
 }
 
 impl Call<'_> {
@@ -301,7 +327,7 @@ impl Call<'_> {
         let extras = self.extras(&args);
         let (args, results, extras) = self.make(args, outputs, extras)?;
         context::with_journal(|journal| {
-            journal.record(self.op, &args, &results, &extras, self.wanted(args.len()))
+            journal.record(self.op, &args, &results, &extras, self.wanted(args.len()), self.order)
         })
         .transpose()?;
         Ok(self.finish(&args, results, &extras))
@@ -327,7 +353,7 @@ impl Call<'_> {
         for extra in extras {
             made.push((extra, self.fresh(extra.meta.shape(), extra.meta.dtype)?));
         }
-        let workspace = workspace(self.op, self.device, &metas(&args))?;
+        let workspace = workspace(self.op, self.device, &metas(&args), self.order)?;
         let input = |arg: &Arg<'_>| arg.storage().ptr();
         let output = |tensor: &Tensor| tensor.data().value().ptr();
         run(
@@ -340,6 +366,7 @@ impl Call<'_> {
                 .collect::<SmallVec<[Operand<'_>; 2]>>(),
             &made.iter().map(|(e, s)| Operand::new(s.ptr(), &e.meta)).collect::<SmallVec<[Operand<'_>; 2]>>(),
             workspace.as_ref(),
+            self.order,
         )?;
         drop(workspace);
         Ok((args, results, made))

@@ -112,6 +112,21 @@ pub trait Op: fmt::Debug + Send + Sync + 'static {
         1.0
     }
 
+    /// Like [`Op::run_cuda`], for a device that is not [deterministic](Device::is_deterministic): sums may be made in any
+    /// order, so that their last bits differ from run to run. Called in backward alone, for what is never computed again.
+    /// An op overrides it, together with [`Op::workspace_cuda_unordered`], where that is clearly faster.
+    ///
+    /// # Errors
+    /// As for [`Op::run_cuda`].
+    fn run_cuda_unordered(&self, run: &mut Run<'_>, gpu: &Gpu) -> Result<()> {
+        self.run_cuda(run, gpu)
+    }
+
+    /// Bytes of scratch memory that [`Op::run_cuda_unordered`] needs.
+    fn workspace_cuda_unordered(&self, inputs: &[&Meta], profile: &Profile) -> usize {
+        self.workspace_cuda(inputs, profile)
+    }
+
     /// What running it takes, by formula.
     fn cost(&self, inputs: &[&Meta], outputs: &[&Meta]) -> Cost {
         let bytes = inputs.iter().chain(outputs).map(|meta| meta.n_bytes()).sum::<usize>();

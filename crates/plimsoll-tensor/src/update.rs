@@ -11,7 +11,7 @@ use smallvec::SmallVec;
 use crate::context;
 use crate::device::Device;
 use crate::error::{Error, Result};
-use crate::execute::{self, Part};
+use crate::execute::{self, Order, Part};
 use crate::op::{Meta, OpRef, Operand, Output};
 use crate::ops::assign::{Assign, AssignIfFinite};
 use crate::storage::Storage;
@@ -82,7 +82,7 @@ impl Update {
         let Some(first) = self.cells.first() else { return Ok(None) };
         let values = self.cells.iter().map(|cell| cell.meta());
         let metas: SmallVec<[&Meta; 4]> = values.chain(self.inputs.iter().map(|(_, meta)| meta)).collect();
-        execute::workspace(&self.op, &device_of(first), &metas)
+        execute::workspace(&self.op, &device_of(first), &metas, Order::Fixed)
     }
 
     /// The value that readers of a variable see while the update waits, if it is known.
@@ -163,7 +163,8 @@ fn commit(updates: LongList<Update>) -> Result<()> {
         let into: SmallVec<[Operand<'_>; 1]> =
             update.cells.iter().map(|cell| value(at(cell), true)).collect();
         if let Some(first) = update.cells.first() {
-            execute::run(&update.op, first.device(), &inputs, &into, &[], workspace.as_ref())?;
+            let (device, workspace) = (first.device(), workspace.as_ref());
+            execute::run(&update.op, device, &inputs, &into, &[], workspace, Order::Fixed)?;
         }
         for cell in &update.cells {
             is_written[at(cell)] = true;

@@ -6,11 +6,12 @@
 # all went well; what it printed is kept in out/.
 #
 #   tests [OP..]       every check of every op, or of those whose names begin so; several processes at a time
-#   promises           pages, kernels and libraries, what a run is promised, and training; one after the other
+#   promises           pages, kernels and libraries, long sums, what a run is promised, and training; one after the other
 #   line               GPT-2 under limits, and recipes at their own size: planned, predicted and taken bytes, and the same bits
 #   sanitize           compute-sanitizer's memcheck and racecheck on a sample of ops
 #   losses             20 steps of three models from the same weights and data as PyTorch, which must be there
-#   bench [WORKLOAD..] the benchmark, beside PyTorch if PLIMSOLL_PEER names torch_bench.py
+#   bench [WORKLOAD..] the benchmark, beside PyTorch if PLIMSOLL_PEER names torch_bench.py; each workload once with sums in
+#                      one order, and once with sums in any order (--nondeterministic)
 
 set -u
 cd "$(dirname "$0")" || exit 2
@@ -57,6 +58,28 @@ conclude() {
     [ "$total" -gt 0 ] && [ "$failed" -eq 0 ]
 }
 
+# The benchmark's own lines that have $2 in them, as a table under the heading $1; PyTorch's figures beside them if it ran.
+table() {
+    printf '\n%s\n%-22s %12s %12s %8s %10s %10s\n' "$1" workload "Plimsoll ms" "PyTorch ms" ratio MiB "PyTorch"
+    grep -F "$2" out/bench.jsonl | while read -r line; do
+        workload=$(field workload "$line")
+        peer=$(grep '"peer"' out/bench.jsonl | grep '"mode": "eager"' | grep -F "\"workload\": \"$workload\"" | head -n 1)
+        # Of single ops PyTorch's program tells microseconds, as ours tells milliseconds for a thousand of them.
+        peer_ms=$(field ms_median "$peer")
+        [ -n "$peer_ms" ] || peer_ms=$(field us_per_op_fwd_bwd "$peer")
+        echo "$workload $(field median_ms "$line") $(field peak_bytes "$line") ${peer_ms:--} $(field peak_allocated_mib "$peer")"
+    done | awk '{
+        ratio = $4 == "-" ? "-" : sprintf("%.3f", $2 / $4)
+        peer = $4 == "-" ? "-" : sprintf("%.3f", $4)
+        printf "%-22s %12.3f %12s %8s %10.0f %10s\n", $1, $2, peer, ratio, $3 / 1048576, $5 == "" ? "-" : sprintf("%.0f", $5)
+    }'
+}
+
+# The value of a field of a JSON line.
+field() {
+    printf '%s' "$2" | sed -n "s/.*\"$1\": *\"\{0,1\}\([^,\"}]*\).*/\1/p"
+}
+
 case "$part" in
 tests)
     # One thread each: what a kernel refuses is told to whoever waits for the GPU next.
@@ -80,11 +103,13 @@ sanitize)
     # A sample of every family of kernels, forward and backward; the tool is slow, so each with one check, which must be
     # there: a name that fits no test would pass for the wrong reason.
     printf '%s\n' add sum softmax layer_norm batch_norm matmul linear sparse_cross_entropy linear_cross_entropy attention \
-        adam lstm gru conv2d max_pool2d gather index_add cumsum sort concat dropout contiguous |
+        adam lstm gru conv2d max_pool2d gather index_add cumsum sort concat dropout contiguous \
+        attention::any_order index_add::any_order |
         for_each sanitize 'for tool in memcheck racecheck; do
-            compute-sanitizer --tool $tool --error-exitcode 9 ./registry "$line::narrow_gradients" --test-threads 1 \
+            case "$line" in *::*) check="$line" ;; *) check="$line::narrow_gradients" ;; esac
+            compute-sanitizer --tool $tool --error-exitcode 9 ./registry "$check" --test-threads 1 \
                 > "out/sanitize-$tool-$line.txt" 2>&1 || exit 1
-            grep -q "test $line::narrow_gradients .* ok" "out/sanitize-$tool-$line.txt" || exit 1
+            grep -q "test $check .* ok" "out/sanitize-$tool-$line.txt" || exit 1
             tail -n 1 "out/sanitize-$tool-$line.txt"
         done'
     conclude sanitize
@@ -102,19 +127,23 @@ bench)
         mlp-784* | lstm*) tf32=--tf32 ;;
         *) tf32= ;;
         esac
-        if ! ./plimsoll bench "$workload" --device "$PLIMSOLL_TEST_DEVICE" --json $tf32 >> out/bench.jsonl; then
-            echo "FAILED $workload"
-            status=1
-        fi
+        for order in "" --nondeterministic; do
+            if ! ./plimsoll bench "$workload" --device "$PLIMSOLL_TEST_DEVICE" --json $tf32 $order >> out/bench.jsonl; then
+                echo "FAILED $workload $order"
+                status=1
+            fi
+        done
         if [ -n "${PLIMSOLL_PEER:-}" ]; then
             "$PYTHON" "$PLIMSOLL_PEER" "$workload" eager >> out/bench.jsonl
         fi
     done
     cat out/bench.jsonl
+    table "deterministic, as it is unless told otherwise" '"deterministic":true'
+    table "with --nondeterministic" '"deterministic":false'
     exit $status
     ;;
 *)
-    sed -n '2,14s/^# \{0,1\}//p' "$0"
+    sed -n '2,15s/^# \{0,1\}//p' "$0"
     exit 2
     ;;
 esac

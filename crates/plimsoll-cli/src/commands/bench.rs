@@ -64,6 +64,7 @@ pub fn run(recipes: &[Recipe], options: &BenchOptions) -> Result<(), Failure> {
         committed_bytes: stats.peak_committed,
         peak_anon_over_base_bytes: base.and_then(|base| Some(Resident::now()?.peak_anonymous_since(&base))),
         threads: threads::n_threads(),
+        deterministic: session.device.is_deterministic(),
     };
     let style = Style::of(options.run.json);
     style.say(&describe(&event, &timing))?;

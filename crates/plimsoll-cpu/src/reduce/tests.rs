@@ -155,7 +155,7 @@ fn sums() {
 }
 
 #[test]
-fn means_and_squares() {
+fn means_and_lengths() {
     check(&Mean::<f32, f32>::new(), |x| x as f32, mean, close);
     check(
         &Mean::<bf16, f32>::new(),
@@ -163,7 +163,8 @@ fn means_and_squares() {
         |g| mean(&g.iter().map(|x| (x * 4.0).trunc()).collect::<Vec<_>>()),
         close,
     );
-    check(&SumSquares::<f32, f32>::new(), |x| x as f32, |g| g.iter().map(|x| x * x).sum(), close);
+    let length = |g: &[f64]| g.iter().map(|x| x * x).sum::<f64>().sqrt();
+    check(&Length::<f32, f32>::new(), |x| x as f32, length, close);
 }
 
 #[test]

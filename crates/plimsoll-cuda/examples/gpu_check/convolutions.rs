@@ -45,6 +45,7 @@ pub fn check(bench: &mut Bench) {
                 dilation: [1; 2],
                 groups: 1,
                 tf32: false,
+                unordered: false,
             };
             let name = format!("convolutions: rate of {filter} x {filter}, {channels:?} BF16 {direction:?}");
             bench.check(&name, |bench| rate(bench, &convolution));
@@ -68,6 +69,7 @@ fn kinds(scalar: Scalar, direction: Direction) -> [(&'static str, Convolution); 
         dilation: [1, 1],
         groups: 1,
         tf32: false,
+        unordered: false,
     };
     [
         ("plain", plain),

@@ -35,6 +35,7 @@ struct Signature {
     labels: (Shape, DType),
     n_parts: usize,
     can_offload: bool,
+    is_deterministic: bool,
 }
 
 /// What is known of one kind of step.
@@ -60,6 +61,7 @@ impl Stepper {
             labels: (*pair.labels.shape(), pair.labels.dtype()),
             n_parts: self.n_parts,
             can_offload: device.can_offload(),
+            is_deterministic: device.is_deterministic(),
         };
         let known = match self.line.take(&signature) {
             Some(known) => known,

@@ -30,7 +30,7 @@ use crate::context;
 use crate::depot::Away;
 use crate::device::Device;
 use crate::error::{Error, Result};
-use crate::execute::Arg;
+use crate::execute::{Arg, Order};
 use crate::op::{Extra, Meta, OpRef, Tensors};
 use crate::shape::Shape;
 use crate::storage::Storage;
@@ -79,6 +79,8 @@ struct Record {
     n_extras: u16,
     /// Which inputs' gradients were wanted, so that the same extras are made again.
     wanted: SmallVec<[bool; 4]>,
+    /// Whether running it again gives the same bits; what has none is never made again.
+    order: Order,
     /// The user's line and layer.
     site: Site,
     /// What it takes: operations, and bytes read and written, of which one counts as much as a few operations.
@@ -222,6 +224,7 @@ impl Journal {
         outputs: &Tensors,
         extras: &[(Extra, Arc<Storage>)],
         wanted: SmallVec<[bool; 4]>,
+        order: Order,
     ) -> Result<()> {
         let inputs = args.iter().map(|arg| self.input(arg)).collect();
         let mut state = self.lock();
@@ -259,6 +262,7 @@ impl Journal {
             n_outputs: outputs.len() as u16,
             n_extras: extras.len() as u16,
             wanted,
+            order,
             site: context::site(op.name()),
             work,
         });

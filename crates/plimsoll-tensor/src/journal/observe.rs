@@ -7,7 +7,7 @@ use plimsoll_plan::{Input, Position, Trace};
 use smallvec::SmallVec;
 
 use crate::device::Device;
-use crate::execute;
+use crate::execute::{self, Order};
 use crate::journal::{Record, Source, Value};
 use crate::op::Meta;
 
@@ -50,11 +50,13 @@ impl Observer {
         let metas: SmallVec<[&Meta; 3]> = record.inputs.iter().map(|input| &*input.meta).collect();
         let at = self.trace.records.len() as u32;
         let (fingerprint, start) = self.began;
-        let workspace = execute::workspace_bytes(&record.op, &self.device, &metas) as u64;
+        let workspace = execute::workspace_bytes(&record.op, &self.device, &metas, record.order) as u64;
         let inputs = record.inputs.iter().map(|input| match &input.source {
             Source::Value(number) => Input::Value(*number),
             Source::Outside(_) => Input::Lasting,
         });
+        // What would have other bits the next time is told as made from something that is gone.
+        let inputs = inputs.chain((record.order == Order::Any).then_some(Input::Passing));
         self.trace.records.push(plimsoll_plan::Record {
             fingerprint,
             inputs: inputs.collect(),

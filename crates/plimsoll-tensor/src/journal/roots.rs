@@ -10,6 +10,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use crate::depot::Away;
+use crate::execute::Order;
 use crate::journal::{Source, State, Value};
 use crate::storage::Storage;
 
@@ -37,7 +38,8 @@ impl State {
                         || value.moved.strong_count() > 0
                 }
             };
-            lasting.push(record.inputs.iter().all(|input| can_be_read(&input.source)));
+            let is_exact = record.order == Order::Fixed;
+            lasting.push(is_exact && record.inputs.iter().all(|input| can_be_read(&input.source)));
         }
         lasting
     }

@@ -322,8 +322,8 @@ impl TapeCore {
         let results = smallvec![None; node.parents.len()];
         let mut backward = Backward { tape: self, node, gradients: arrived, wanted, results, stays };
         match node.scope {
-            "" => op.backward(&mut backward)?,
-            layer => context::in_scope(layer, || op.backward(&mut backward))?,
+            "" => context::walking_back(|| op.backward(&mut backward))?,
+            layer => context::in_scope(layer, || context::walking_back(|| op.backward(&mut backward)))?,
         }
         let Backward { results, wanted, .. } = backward;
         if !stays && !node.kept.is_empty() {

@@ -2,7 +2,7 @@
 
 use plimsoll_memory::TraceEvent;
 use plimsoll_tensor::ops::registry::OpInfo;
-use plimsoll_tensor::{Device, Result};
+use plimsoll_tensor::{DType, Device, Result};
 
 use super::forward::native_and_widened;
 use crate::case::{Case, for_each_sample, nothing_left};
@@ -15,19 +15,25 @@ const MANY_ELEMENTS: usize = 20_000;
 /// Forward and backward leave the same trace on a ghost and on a real device: sizes, order, labels and offsets.
 /// Afterwards no block is left in either pool.
 pub fn ghost_trace(op: &'static OpInfo) -> Outcome {
-    for_each_sample(op, native_and_widened(), |case| {
+    same_traces(op, native_and_widened(), true)
+}
+
+/// The same for some dtypes, on a device that is deterministic or not.
+pub(super) fn same_traces(op: &'static OpInfo, dtypes: &[DType], is_deterministic: bool) -> Outcome {
+    for_each_sample(op, dtypes, |case| {
         let watched = case.differentiable()?;
-        same_trace(case, &watched)?;
+        same_trace(case, &watched, is_deterministic)?;
         match case.enlarged(MANY_ELEMENTS) {
-            Some(large) => same_trace(&large, &watched)
+            Some(large) => same_trace(&large, &watched, is_deterministic)
                 .map_err(|failure: Failure| failure.at(format_args!("enlarged to {:?}", large.shapes()))),
             None => Ok(()),
         }
     })
 }
 
-fn same_trace(case: &Case<'_>, watched: &[usize]) -> Outcome {
+fn same_trace(case: &Case<'_>, watched: &[usize], is_deterministic: bool) -> Outcome {
     let real = device_under_test();
+    real.set_deterministic(is_deterministic);
     let ghost = real.ghost();
     let expected = traced(case, &real, watched)?;
     let actual = traced(case, &ghost, watched)?;

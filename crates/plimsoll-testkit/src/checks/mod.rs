@@ -8,6 +8,7 @@ mod forward;
 mod ghost;
 mod gradient;
 mod layouts;
+mod order;
 mod registry;
 mod replay;
 mod tape;
@@ -25,6 +26,7 @@ pub use forward::forward_values;
 pub use ghost::ghost_trace;
 pub use gradient::{first_order, narrow_gradients, second_order, unwatched_inputs};
 pub use layouts::layouts;
+pub use order::any_order;
 pub use registry::{declarations, unique_names};
 pub use replay::replayed_records;
 pub use tape::{derived_inputs, persistent_tape, shared_inputs};
@@ -53,6 +55,7 @@ pub const ALL: &[(&str, Check)] = &[
     ("ghost_trace", ghost_trace),
     ("replayed_records", replayed_records),
     ("thread_counts", thread_counts),
+    ("any_order", any_order),
     ("failed_acquisitions", failed_acquisitions),
     ("golden_values", crate::golden::golden_values),
 ];

@@ -203,12 +203,12 @@ fn execution(handle: cudnnHandle_t, key: &Key, config: &Descriptor) -> Result<De
     }
 }
 
-/// What an engine may not do: give other bits the next time, round sums to 16 bits, or round f32 unasked.
+/// What an engine may not do: round sums to 16 bits and, unasked, give other bits the next time or round f32.
 fn refused_notes(convolution: &Convolution) -> Vec<Note> {
-    let mut refused = vec![
-        Note::CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC,
-        Note::CUDNN_NUMERICAL_NOTE_REDUCED_PRECISION_REDUCTION,
-    ];
+    let mut refused = vec![Note::CUDNN_NUMERICAL_NOTE_REDUCED_PRECISION_REDUCTION];
+    if !convolution.unordered {
+        refused.push(Note::CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC);
+    }
     if convolution.scalar == Scalar::F32 && !convolution.tf32 {
         refused.push(Note::CUDNN_NUMERICAL_NOTE_DOWN_CONVERT_INPUTS);
         refused.push(Note::CUDNN_NUMERICAL_NOTE_TENSOR_CORE);
@@ -383,7 +383,16 @@ mod tests {
             dilation: [1, 1],
             groups: 1,
             tf32: false,
+            unordered: false,
         }
+    }
+
+    #[test]
+    fn engines_without_an_order_are_taken_where_they_are_asked_for() {
+        let notes = |unordered| refused_notes(&Convolution { unordered, ..along(8, 3, 1, 1, 8) });
+        let note = Note::CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC;
+        assert!(notes(false).contains(&note) && !notes(true).contains(&note));
+        assert!(notes(true).contains(&Note::CUDNN_NUMERICAL_NOTE_REDUCED_PRECISION_REDUCTION));
     }
 
     #[test]

@@ -18,7 +18,7 @@ use plimsoll_cuda::{Gpu, Profile};
 use crate::context;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
-use crate::execute::{Arg, call, execute};
+use crate::execute::{Arg, Order, call, execute};
 use crate::op::{
     Cost, Extra, Form, Gradient, Keep, Keeps, Meta, Op, OpRef, Operand, Output, Outputs, Run, Tensors, one,
 };
@@ -283,11 +283,19 @@ impl Op for AttentionBackward {
     }
 
     fn run_cuda(&self, run: &mut Run<'_>, gpu: &Gpu) -> Result<()> {
-        cuda::backward(&self.0, run, gpu)
+        cuda::backward(&self.0, run, gpu, Order::Fixed)
     }
 
     fn workspace_cuda(&self, inputs: &[&Meta], _profile: &Profile) -> usize {
-        cuda::backward_workspace(inputs)
+        cuda::backward_workspace(inputs, Order::Fixed)
+    }
+
+    fn run_cuda_unordered(&self, run: &mut Run<'_>, gpu: &Gpu) -> Result<()> {
+        cuda::backward(&self.0, run, gpu, Order::Any)
+    }
+
+    fn workspace_cuda_unordered(&self, inputs: &[&Meta], _profile: &Profile) -> usize {
+        cuda::backward_workspace(inputs, Order::Any)
     }
 
     fn workspace(&self, inputs: &[&Meta]) -> usize {

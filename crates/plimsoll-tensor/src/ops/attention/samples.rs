@@ -40,6 +40,9 @@ pub(super) fn forward() -> Vec<Sample> {
         // Lengths that tensor cores take, in several of their tiles.
         sample("tiles", &[&[1, 130, 8], &[1, 40, 8], &[1, 40, 16]], None, true, None),
         sample("tiles of keys", &[&[1, 6, 24], &[1, 70, 24], &[1, 70, 8]], None, false, None),
+        // More keys than one block owns, so that several blocks have a part in each query's gradient.
+        sample("blocks of keys", &[&[2, 40, 24], &[2, 150, 24], &[2, 150, 8]], None, false, None),
+        sample("blocks of long keys", &[&[1, 140, 80], &[1, 140, 80], &[1, 140, 16]], None, true, None),
         sample(
             "masked tiles",
             &[&[2, 20, 8], &[2, 40, 8], &[2, 40, 8]],

@@ -67,15 +67,19 @@ fn copied_bytes(meta: &Meta) -> usize {
     if meta.layout.is_contiguous() { 0 } else { meta.n_bytes().next_multiple_of(ALIGNMENT) }
 }
 
+/// What a convolution is asked for on a GPU.
+#[derive(Clone, Copy)]
+pub(super) struct Asked {
+    pub op: &'static str,
+    pub direction: Direction,
+    pub activation: Activation,
+    /// Whether sums may be made in any order.
+    pub unordered: bool,
+}
+
 /// Convolves the first two inputs into the first output; a third input is a bias.
-pub(super) fn convolve(
-    of: &Convolution,
-    direction: Direction,
-    activation: Activation,
-    run: &Run<'_>,
-    gpu: &Gpu,
-    op: &'static str,
-) -> Result<()> {
+pub(super) fn convolve(of: &Convolution, asked: Asked, run: &Run<'_>, gpu: &Gpu) -> Result<()> {
+    let Asked { op, direction, activation, unordered } = asked;
     let (y, dtype) = (&run.outputs[0], run.outputs[0].dtype());
     if y.n_elems() == 0 {
         return Ok(());
@@ -105,10 +109,10 @@ pub(super) fn convolve(
         workspace: run.workspace,
         workspace_bytes: library_bytes,
     };
+    let described = cuda::Convolution { unordered, ..describe(of, direction, dtype) };
     // SAFETY: `infer` has checked the shapes, operands that do not lie row-major are copies, the output is fresh, and `workspace`
     // has asked for the library's scratch memory.
-    let is_done =
-        is_in_library(dtype) && unsafe { gpu.convolve(op, &describe(of, direction, dtype), &operands) }?;
+    let is_done = is_in_library(dtype) && unsafe { gpu.convolve(op, &described, &operands) }?;
     if !is_done {
         direct(of, direction, y, [input, filter, output], gpu, op)?;
     }
@@ -132,6 +136,7 @@ fn describe(of: &Convolution, direction: Direction, dtype: DType) -> cuda::Convo
         dilation: geometry.dilation,
         groups: geometry.groups,
         tf32: false,
+        unordered: false,
     }
 }
 

@@ -101,6 +101,25 @@ impl Conv {
     }
 }
 
+impl Conv {
+    /// What a GPU is asked for.
+    fn asked(&self, unordered: bool) -> cuda::Asked {
+        let direction = match self.way {
+            Way::Forward => Direction::Forward,
+            Way::Transposed => Direction::ToInput,
+        };
+        cuda::Asked { op: self.name(), direction, activation: self.activation, unordered }
+    }
+}
+
+impl ConvBackwardWeights {
+    /// What a GPU is asked for.
+    fn asked(&self, unordered: bool) -> cuda::Asked {
+        let (direction, activation) = (Direction::ToFilter, Activation::None);
+        cuda::Asked { op: self.name(), direction, activation, unordered }
+    }
+}
+
 impl Op for Conv {
     fn name(&self) -> &'static str {
         match (self.way, self.of.n_axes) {
@@ -124,11 +143,11 @@ impl Op for Conv {
     }
 
     fn run_cuda(&self, run: &mut Run<'_>, gpu: &Gpu) -> Result<()> {
-        let direction = match self.way {
-            Way::Forward => Direction::Forward,
-            Way::Transposed => Direction::ToInput,
-        };
-        cuda::convolve(&self.of, direction, self.activation, run, gpu, self.name())
+        cuda::convolve(&self.of, self.asked(false), run, gpu)
+    }
+
+    fn run_cuda_unordered(&self, run: &mut Run<'_>, gpu: &Gpu) -> Result<()> {
+        cuda::convolve(&self.of, self.asked(true), run, gpu)
     }
 
     fn workspace_cuda(&self, inputs: &[&Meta], profile: &Profile) -> usize {
@@ -211,7 +230,11 @@ impl Op for ConvBackwardWeights {
     }
 
     fn run_cuda(&self, run: &mut Run<'_>, gpu: &Gpu) -> Result<()> {
-        cuda::convolve(&self.0, Direction::ToFilter, Activation::None, run, gpu, self.name())
+        cuda::convolve(&self.0, self.asked(false), run, gpu)
+    }
+
+    fn run_cuda_unordered(&self, run: &mut Run<'_>, gpu: &Gpu) -> Result<()> {
+        cuda::convolve(&self.0, self.asked(true), run, gpu)
     }
 
     fn workspace(&self, inputs: &[&Meta]) -> usize {

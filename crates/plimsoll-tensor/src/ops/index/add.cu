@@ -6,27 +6,6 @@
 
 #define EACH 8
 
-struct Sums {
-    // The keys, the threads for each, the groups of V neighbours of a row, and the rows of a set.
-    u64 n, width, row_len, n_rows;
-    // Steps of the source: from set to set, from group to group.
-    i64 outer, inner;
-    // How the places lie at the source.
-    u32 extents[8];
-    i64 strides[8];
-};
-
-DEVICE i64 offset(const Sums& sums, Key place) {
-    i64 offset = 0;
-#pragma unroll
-    for (int axis = RANK - 1; axis >= 0; axis--) {
-        Key here = axis == 0 ? place : place % sums.extents[axis];
-        if (axis > 0) place /= sums.extents[axis];
-        offset += (i64)here * sums.strides[axis];
-    }
-    return offset;
-}
-
 KERNEL __launch_bounds__(256) ENTRY(T* y, const T* source, const Key* keys, const Key* places, const Sums sums) {
     typedef Vector<T, V> Group;
     Index thread = (Index)blockIdx.x * 256 + threadIdx.x;

@@ -4,19 +4,32 @@
 //! (which sum each one names), the keys are sorted with their places by a stable radix sort, and each sum is made by the
 //! same threads from beginning to end, in the order of the places, as on the CPU. The number of passes follows from the
 //! number of sums, and all memory from the number of indices.
+//!
+//! Where bits may differ from run to run, f32 and f64 are added by atomic operations, in one launch and without scratch
+//! memory. Floats of 16 bits are not: sums would be rounded at each addition, and f32 for all of them, filled before and
+//! rounded after, is far more memory to go through than the sort's for tables as large as those of embeddings.
 
 use plimsoll_cuda::{FaultKind, Gpu, Grid, Param, Template};
 
 use super::out_of_range;
+use crate::dtype::DType;
 use crate::error::Result;
+use crate::execute::Order;
 use crate::layout::Layout;
 use crate::op::Operand;
 use crate::ops::cuda::{c_name, code};
 use crate::shape::MAX_RANK;
 
-static KEYS: Template = Template { name: "keys", text: include_str!("keys.cu") };
+macro_rules! template {
+    ($name:literal, $file:literal) => {
+        Template { name: $name, text: concat!(include_str!("places.cuh"), include_str!($file)) }
+    };
+}
+
+static KEYS: Template = template!("keys", "keys.cu");
 static RADIX: Template = Template { name: "radix", text: include_str!("radix.cu") };
-static ADD: Template = Template { name: "add", text: include_str!("add.cu") };
+static ADD: Template = template!("add", "add.cu");
+static ADD_UNORDERED: Template = template!("add_unordered", "add_unordered.cu");
 
 /// The threads of a block.
 pub(super) const THREADS: u32 = 256;
@@ -82,7 +95,7 @@ pub(super) struct Keys {
     pub beyond: u64,
 }
 
-// SAFETY: `keys.cu` has the same struct.
+// SAFETY: `places.cuh` has the same struct.
 unsafe impl Param for Keys {}
 
 /// What is added to what, as the kernel takes it.
@@ -105,8 +118,72 @@ pub(super) struct Sums {
     pub strides: [i64; MAX_RANK],
 }
 
-// SAFETY: `add.cu` has the same struct.
+// SAFETY: `places.cuh` has the same struct.
 unsafe impl Param for Sums {}
+
+/// The order of sums where any would do: those of floats that the GPU adds atomically, with nothing lost, have none.
+pub(super) fn order(dtype: DType) -> Order {
+    if matches!(dtype, DType::F32 | DType::F64) { Order::Any } else { Order::Fixed }
+}
+
+/// Rows that are added to the sums that indices name.
+#[derive(Clone, Copy)]
+pub(super) struct Addition<'a> {
+    pub op: &'static str,
+    pub fault: &'static FaultKind,
+    pub indices: &'a Operand<'a>,
+    pub keys: &'a Keys,
+    pub source: &'a Operand<'a>,
+    /// The sums, row-major.
+    pub y: &'a Operand<'a>,
+    pub sums: &'a Sums,
+    /// How many neighbours of a row are one group; alone if the order does not matter.
+    pub v: usize,
+}
+
+impl Addition<'_> {
+    /// The axes of the indices, which are those of the places at the source.
+    fn rank(&self) -> usize {
+        self.indices.shape().rank().max(1)
+    }
+
+    /// Adds in the order of the places.
+    ///
+    /// # Safety
+    /// `keys` describes elements of `indices`, `sums` elements of `source` and of `y`; groups of `v` neighbours are aligned,
+    /// and `workspace` is as long as [`Sort::workspace`] says.
+    pub unsafe fn in_order(&self, gpu: &Gpu, sort: Sort, workspace: *mut u8) -> Result<()> {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let sorted = sort.run(self, gpu, workspace)?;
+            sorted.add(self, gpu)
+        }
+    }
+
+    /// Adds in any order.
+    ///
+    /// # Safety
+    /// `keys` describes elements of `indices`, `sums` elements of `source` and of `y`, one by one; they are of a type that
+    /// can be added so.
+    pub unsafe fn in_any_order(&self, gpu: &Gpu) -> Result<()> {
+        let (indices, y, rank) = (self.indices, self.y, self.rank());
+        let n_threads = (self.sums.n * self.sums.width) as usize;
+        let is_wide = n_threads >= 1 << 31;
+        let types = code(indices.dtype()) << 8 | code(y.dtype());
+        let variant = types << 8 | (rank as u64) << 4 | u64::from(is_wide);
+        let kernel = gpu.kernel(&ADD_UNORDERED, self.op, variant, || {
+            let (index, element) = (c_name(indices.dtype()), c_name(y.dtype()));
+            let number = if is_wide { "u64" } else { "u32" };
+            format!("#define I {index}\n#define T {element}\n#define Index {number}\n#define RANK {rank}\n")
+        })?;
+        let (cell, kind) = gpu.fault(self.fault);
+        let params: [&dyn Param; 7] =
+            [&y.ptr(), &self.source.ptr(), &indices.ptr(), self.keys, self.sums, &cell, &kind];
+        // SAFETY: the caller's promise.
+        unsafe { gpu.launch(&kernel, Grid::covering(n_threads, THREADS), &params) }?;
+        Ok(())
+    }
+}
 
 /// The sort of some keys.
 #[derive(Clone, Copy)]
@@ -116,7 +193,7 @@ pub(super) struct Sort {
 }
 
 /// Keys in order, and where they stood before.
-pub(super) struct Sorted {
+struct Sorted {
     keys: *mut u8,
     places: *mut u8,
     /// The bytes of a key and of a place.
@@ -159,26 +236,19 @@ impl Sort {
     /// Makes the keys and sorts them.
     ///
     /// # Safety
-    /// `keys` describes elements of `indices`, and `workspace` is as long as [`Sort::workspace`] says.
-    pub unsafe fn run(
-        self,
-        op: &'static str,
-        gpu: &Gpu,
-        indices: &Operand,
-        keys: &Keys,
-        fault: &'static FaultKind,
-        workspace: *mut u8,
-    ) -> Result<Sorted> {
+    /// As for [`Addition::in_order`].
+    unsafe fn run(self, of: &Addition<'_>, gpu: &Gpu, workspace: *mut u8) -> Result<Sorted> {
+        let Addition { op, indices, keys, .. } = *of;
         let (width, bytes) = (self.width(), self.list_bytes());
         let list = |number: usize| workspace.wrapping_add(number * bytes);
         let (mut from, mut to, table) = ([list(0), list(1)], [list(2), list(3)], list(4));
-        let rank = indices.shape().rank().max(1);
+        let rank = of.rank();
         let variant = code(indices.dtype()) << 8 | (rank as u64) << 4 | width as u64;
         let kernel = gpu.kernel(&KEYS, op, variant, || {
             let index = c_name(indices.dtype());
             format!("#define I {index}\n#define Key {}\n#define RANK {rank}\n", key_name(width))
         })?;
-        let (cell, kind) = gpu.fault(fault);
+        let (cell, kind) = gpu.fault(of.fault);
         let grid = Grid::covering(self.n, THREADS);
         // SAFETY: the caller's promise; the list has a key for each index.
         unsafe { gpu.launch(&kernel, grid, &[&from[0], &indices.ptr(), keys, &cell, &kind]) }?;
@@ -224,20 +294,12 @@ impl Sort {
 }
 
 impl Sorted {
-    /// Adds rows of the source to the rows of `y` that the keys name, `v` neighbours at a time; `rank` is the number of
-    /// axes that the places have at the source.
+    /// Adds rows of the source to the rows of `y` that the keys name.
     ///
     /// # Safety
-    /// `sums` describes elements of `source` and of `y`, which is row-major; groups of `v` neighbours are aligned.
-    pub unsafe fn add(
-        &self,
-        op: &'static str,
-        gpu: &Gpu,
-        source: &Operand,
-        y: &Operand,
-        sums: &Sums,
-        [v, rank]: [usize; 2],
-    ) -> Result<()> {
+    /// As for [`Addition::in_order`].
+    unsafe fn add(&self, of: &Addition<'_>, gpu: &Gpu) -> Result<()> {
+        let (Addition { op, source, y, sums, v, .. }, rank) = (*of, of.rank());
         let n_threads = (sums.n * sums.width) as usize;
         let is_wide = n_threads >= 1 << 31;
         let variant = code(y.dtype()) << 16 | (v as u64) << 8 | (rank as u64) << 4 | u64::from(is_wide);

@@ -8,13 +8,13 @@ use plimsoll_cpu::simd;
 use plimsoll_cpu::threads::{self, SharedPtr};
 use plimsoll_cuda::{FaultKind, Gpu, Profile};
 
-use super::cuda::{Keys, Sort, Sums};
+use super::cuda::{Addition, Keys, Sort, Sums};
 use super::scatter_add::check_addends;
 use super::select::{read_as, selected, three};
 use super::{Index, check_dtype, check_range, cuda, for_indices, readable_as};
 use crate::context;
 use crate::error::{Error, Result};
-use crate::execute::{Arg, call_with};
+use crate::execute::{Arg, Order, call_with};
 use crate::op::{Keep, Keeps, Meta, Op, OpRef, Operand, Outputs, Run, one};
 use crate::ops::copy::{copy, copy_cuda};
 use crate::ops::kernel::{for_numbers, units_per_task};
@@ -31,6 +31,77 @@ const TILE: usize = 256;
 #[derive(Debug)]
 struct IndexAdd {
     axis: usize,
+}
+
+impl IndexAdd {
+    fn add_cuda(&self, run: &Run<'_>, gpu: &Gpu, order: Order) -> Result<()> {
+        static FAULTS: [FaultKind; MAX_RANK] = cuda::faults("index_add");
+        let ([x, ids, source], y) = (run.inputs, &run.outputs[0]) else {
+            unreachable!("a tensor, ids and a source")
+        };
+        if x.ptr() != y.ptr() {
+            copy_cuda("index_add", gpu, x, y)?;
+        }
+        if source.n_elems() == 0 {
+            return Ok(());
+        }
+        let (n, n_rows) = (ids.n_elems(), y.shape()[self.axis]);
+        let line = read_as(ids, Shape::from_checked([n]));
+        let (extents, index_strides) = cuda::axes(&line);
+        let keys = Keys {
+            n: n as u64,
+            extents,
+            index_strides,
+            key_strides: [0; MAX_RANK],
+            step: 1,
+            extent: n_rows as i64,
+            beyond: n_rows as u64,
+        };
+        let line = ids.meta.with_layout(line);
+        let ids = ids.viewed(&line);
+        let (sums, v) = self.sums(source, y, extents, order);
+        let fault = &FAULTS[self.axis];
+        let (op, indices, keys, sums) = ("index_add", &ids, &keys, &sums);
+        let addition = Addition { op, fault, indices, keys, source, y, sums, v };
+        // SAFETY: `execute` hands out operands that are valid for their layouts, whose strides these are; the keys are made from
+        // all ids, those beyond the rows are left out, groups are aligned, and the workspace is the sort's.
+        unsafe {
+            match order {
+                Order::Fixed => addition.in_order(gpu, Sort::new(n, n_rows), run.workspace),
+                Order::Any => addition.in_any_order(gpu),
+            }
+        }
+    }
+
+    /// How the rows lie that are added, for places of these extents, and how many of their neighbours are one group.
+    fn sums(&self, source: &Operand, y: &Operand, extents: [u32; MAX_RANK], order: Order) -> (Sums, usize) {
+        let n_id_axes = source.shape().rank() + 1 - y.shape().rank();
+        let places = read_as(source, three(source.shape(), self.axis, n_id_axes));
+        let sums = three(y.shape(), self.axis, 1);
+        let (&[outer, step, inner], &[n_before, n_rows, row_len]) = (places.strides(), sums.dims()) else {
+            unreachable!("three axes")
+        };
+        // Neighbours in a row are added together where they lie together; atomic additions take one at a time.
+        let v = match inner {
+            1 if order == Order::Fixed => {
+                cuda::group_len(y.dtype().size(), row_len, &[outer, step], &[source.ptr(), y.ptr()])
+            }
+            _ => 1,
+        };
+        let mut strides = [0; MAX_RANK];
+        strides[0] = step as i64;
+        let sums = Sums {
+            n: places.shape()[1] as u64,
+            width: (n_before * row_len / v) as u64,
+            row_len: (row_len / v) as u64,
+            n_rows: n_rows as u64,
+            outer: outer as i64,
+            inner: (inner * v as isize) as i64,
+            extents,
+            strides,
+        };
+        (sums, v)
+    }
 }
 
 impl Op for IndexAdd {
@@ -88,64 +159,22 @@ impl Op for IndexAdd {
     }
 
     fn run_cuda(&self, run: &mut Run<'_>, gpu: &Gpu) -> Result<()> {
-        static FAULTS: [FaultKind; MAX_RANK] = cuda::faults("index_add");
-        let ([x, ids, source], y) = (run.inputs, &run.outputs[0]) else {
-            unreachable!("a tensor, ids and a source")
-        };
-        if x.ptr() != y.ptr() {
-            copy_cuda("index_add", gpu, x, y)?;
-        }
-        if source.n_elems() == 0 {
-            return Ok(());
-        }
-        let n = ids.n_elems();
-        let &[n_before, n_rows, row_len] = three(y.shape(), self.axis, 1).dims() else {
-            unreachable!("three axes")
-        };
-        let line = read_as(ids, Shape::from_checked([n]));
-        let (extents, index_strides) = cuda::axes(&line);
-        let keys = Keys {
-            n: n as u64,
-            extents,
-            index_strides,
-            key_strides: [0; MAX_RANK],
-            step: 1,
-            extent: n_rows as i64,
-            beyond: n_rows as u64,
-        };
-        let line = ids.meta.with_layout(line);
-        let ids = ids.viewed(&line);
-        // SAFETY: the keys are made from all ids, and the workspace is the sort's.
-        let sorted = unsafe {
-            Sort::new(n, n_rows).run("index_add", gpu, &ids, &keys, &FAULTS[self.axis], run.workspace)
-        }?;
-        let layout =
-            read_as(source, three(source.shape(), self.axis, source.shape().rank() + 1 - y.shape().rank()));
-        let &[outer, step, inner] = layout.strides() else { unreachable!("three axes") };
-        // Neighbours in a row are added together where they lie together.
-        let v = match inner {
-            1 => cuda::group_len(y.dtype().size(), row_len, &[outer, step], &[source.ptr(), y.ptr()]),
-            _ => 1,
-        };
-        let mut strides = [0; MAX_RANK];
-        strides[0] = step as i64;
-        let sums = Sums {
-            n: n as u64,
-            width: (n_before * row_len / v) as u64,
-            row_len: (row_len / v) as u64,
-            n_rows: n_rows as u64,
-            outer: outer as i64,
-            inner: (inner * v as isize) as i64,
-            extents,
-            strides,
-        };
-        // SAFETY: `execute` hands out operands that are valid for their layouts, whose strides these are; keys beyond the
-        // rows are left out, and groups are aligned.
-        unsafe { sorted.add("index_add", gpu, source, y, &sums, [v, 1]) }
+        self.add_cuda(run, gpu, Order::Fixed)
+    }
+
+    fn run_cuda_unordered(&self, run: &mut Run<'_>, gpu: &Gpu) -> Result<()> {
+        self.add_cuda(run, gpu, cuda::order(run.outputs[0].dtype()))
     }
 
     fn workspace_cuda(&self, inputs: &[&Meta], _profile: &Profile) -> usize {
         Sort::new(inputs[1].n_elems(), inputs[0].shape()[self.axis]).workspace()
+    }
+
+    fn workspace_cuda_unordered(&self, inputs: &[&Meta], profile: &Profile) -> usize {
+        match cuda::order(inputs[0].dtype) {
+            Order::Fixed => self.workspace_cuda(inputs, profile),
+            Order::Any => 0,
+        }
     }
 
     fn keeps(&self, wanted: &[bool]) -> Keeps {

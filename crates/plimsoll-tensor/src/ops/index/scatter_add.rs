@@ -6,14 +6,14 @@ use plimsoll_cpu::map::{Dst, Src};
 use plimsoll_cpu::threads::SharedPtr;
 use plimsoll_cuda::{FaultKind, Gpu, Profile};
 
-use super::cuda::{Keys, Sort, Sums};
+use super::cuda::{Addition, Keys, Sort, Sums};
 use super::gather::check_index;
 use super::lanes::{for_each_block, without_axis};
 use super::{Index, check_range, cuda, for_indices, place_of};
 use crate::context;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
-use crate::execute::{Arg, call_with};
+use crate::execute::{Arg, Order, call_with};
 use crate::op::{Keep, Keeps, Meta, Op, OpRef, Operand, Outputs, Run, one};
 use crate::ops::copy::{copy, copy_cuda};
 use crate::ops::kernel::{dst, for_numbers};
@@ -27,6 +27,42 @@ use crate::tensor::Tensor;
 #[derive(Debug)]
 struct ScatterAdd {
     axis: usize,
+}
+
+impl ScatterAdd {
+    fn add_cuda(&self, run: &Run<'_>, gpu: &Gpu, order: Order) -> Result<()> {
+        static FAULTS: [FaultKind; MAX_RANK] = cuda::faults("scatter_add");
+        let ([x, index, source], y) = (run.inputs, &run.outputs[0]) else {
+            unreachable!("a tensor, indices and a source")
+        };
+        if x.ptr() != y.ptr() {
+            copy_cuda("scatter_add", gpu, x, y)?;
+        }
+        let (n, n_sums) = (index.n_elems(), y.n_elems());
+        if n == 0 {
+            return Ok(());
+        }
+        let (extents, index_strides) = cuda::axes(&index.meta.layout);
+        let (_, mut key_strides) = cuda::axes(&y.meta.layout);
+        let step = std::mem::take(&mut key_strides[self.axis]);
+        let extent = y.shape()[self.axis] as i64;
+        let keys =
+            Keys { n: n as u64, extents, index_strides, key_strides, step, extent, beyond: n_sums as u64 };
+        let (extents, strides) = cuda::axes(&source.meta.layout);
+        // Every element is a row of its own.
+        let (n_keys, n_rows) = (n as u64, n_sums as u64);
+        let sums = Sums { n: n_keys, width: 1, row_len: 1, n_rows, outer: 0, inner: 0, extents, strides };
+        let (op, fault, indices) = ("scatter_add", &FAULTS[self.axis], index);
+        let addition = Addition { op, fault, indices, keys: &keys, source, y, sums: &sums, v: 1 };
+        // SAFETY: `execute` hands out operands that are valid for their layouts, whose strides these are; the keys are made from
+        // all indices, those beyond the sums are left out, and the workspace is the sort's.
+        unsafe {
+            match order {
+                Order::Fixed => addition.in_order(gpu, Sort::new(n, n_sums), run.workspace),
+                Order::Any => addition.in_any_order(gpu),
+            }
+        }
+    }
 }
 
 impl Op for ScatterAdd {
@@ -71,38 +107,22 @@ impl Op for ScatterAdd {
     }
 
     fn run_cuda(&self, run: &mut Run<'_>, gpu: &Gpu) -> Result<()> {
-        static FAULTS: [FaultKind; MAX_RANK] = cuda::faults("scatter_add");
-        let ([x, index, source], y) = (run.inputs, &run.outputs[0]) else {
-            unreachable!("a tensor, indices and a source")
-        };
-        if x.ptr() != y.ptr() {
-            copy_cuda("scatter_add", gpu, x, y)?;
-        }
-        let (n, n_sums) = (index.n_elems(), y.n_elems());
-        if n == 0 {
-            return Ok(());
-        }
-        let (extents, index_strides) = cuda::axes(&index.meta.layout);
-        let (_, mut key_strides) = cuda::axes(&y.meta.layout);
-        let step = std::mem::take(&mut key_strides[self.axis]);
-        let extent = y.shape()[self.axis] as i64;
-        let keys =
-            Keys { n: n as u64, extents, index_strides, key_strides, step, extent, beyond: n_sums as u64 };
-        // SAFETY: the keys are made from all indices, and the workspace is the sort's.
-        let sorted = unsafe {
-            Sort::new(n, n_sums).run("scatter_add", gpu, index, &keys, &FAULTS[self.axis], run.workspace)
-        }?;
-        let (extents, strides) = cuda::axes(&source.meta.layout);
-        // Every element is a row of its own.
-        let (n, n_rows) = (n as u64, n_sums as u64);
-        let sums = Sums { n, width: 1, row_len: 1, n_rows, outer: 0, inner: 0, extents, strides };
-        // SAFETY: `execute` hands out operands that are valid for their layouts, whose strides these are; keys beyond the
-        // sums are left out.
-        unsafe { sorted.add("scatter_add", gpu, source, y, &sums, [1, source.shape().rank()]) }
+        self.add_cuda(run, gpu, Order::Fixed)
+    }
+
+    fn run_cuda_unordered(&self, run: &mut Run<'_>, gpu: &Gpu) -> Result<()> {
+        self.add_cuda(run, gpu, cuda::order(run.outputs[0].dtype()))
     }
 
     fn workspace_cuda(&self, inputs: &[&Meta], _profile: &Profile) -> usize {
         Sort::new(inputs[1].n_elems(), inputs[0].n_elems()).workspace()
+    }
+
+    fn workspace_cuda_unordered(&self, inputs: &[&Meta], profile: &Profile) -> usize {
+        match cuda::order(inputs[0].dtype) {
+            Order::Fixed => self.workspace_cuda(inputs, profile),
+            Order::Any => 0,
+        }
     }
 
     fn keeps(&self, wanted: &[bool]) -> Keeps {

@@ -1,8 +1,6 @@
 //! `norm`: the Euclidean length over some axes.
 
-use plimsoll_cpu::math::Real;
-use plimsoll_cpu::reduce::SumSquares;
-use plimsoll_cpu::{map, simd};
+use plimsoll_cpu::reduce::Length;
 use smallvec::smallvec;
 
 use super::{Reduce, Reduced, fold, methods};
@@ -10,7 +8,7 @@ use crate::dtype::DType;
 use crate::error::Result;
 use crate::op::{Keep, Keeps, Operand};
 use crate::ops::cuda::reduce as cuda;
-use crate::ops::kernel::{dst, for_floats, src};
+use crate::ops::kernel::for_floats;
 use crate::shape::{Axes, IntoAxes};
 use crate::tape::Backward;
 use crate::tensor::Tensor;
@@ -28,11 +26,7 @@ impl Reduce for Norm {
     }
 
     fn run(self, x: &Operand, axes: Axes, y: &Operand, _extras: &[Operand]) {
-        for_floats!(x.dtype(), T => {
-            fold(&SumSquares::<T, T>::new(), x, axes, y);
-            // SAFETY: the output is this call's alone, and is read and written element by element.
-            unsafe { map::map1::<T, T>(y.shape(), dst(y), src(y), root_tile) }
-        });
+        for_floats!(x.dtype(), T => fold(&Length::<T, T>::new(), x, axes, y));
     }
 
     fn cuda(self, input: DType, _is_recorded: bool) -> cuda::Fold {
@@ -59,18 +53,6 @@ impl Reduce for Norm {
     fn torch(self, dim: &str, _several: bool) -> Option<String> {
         Some(format!("torch.linalg.vector_norm(x0, {dim})"))
     }
-}
-
-#[inline(never)]
-fn root_tile<T: Real>(x: &[T], y: &mut [T]) {
-    simd::vectorize(
-        #[inline(always)]
-        || {
-            for (y, &x) in y.iter_mut().zip(x) {
-                *y = x.sqrt();
-            }
-        },
-    );
 }
 
 methods!(Norm, norm, norm_keepdims, "The Euclidean length");

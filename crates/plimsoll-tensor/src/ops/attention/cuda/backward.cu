@@ -2,11 +2,15 @@
 // blocks that own keys (OWN_KEYS) those of keys and values. Each use forms the weights again, from the logarithms of the
 // rows' sums, and every sum has one order: nothing is added up between blocks.
 //
+// Where the order does not matter (ADD_QUERIES), the use with owned keys does all: the slopes of a tile meet in shared memory,
+// the warps share their product with the owned keys, and add it to what other blocks have found for these queries.
+//
 // A block owns ROWS rows of two operands (queries and the output's gradient, or keys and values) in shared memory, and
 // streams the two others. With owned keys the scores are transposed: rows are keys, columns are queries.
 
 #define OWNED (ROWS * (PADDED(DEPTH) + PADDED(WIDTH)))
 #define STAGE (COLS * (PADDED(DEPTH) + PADDED(WIDTH)))
+#define STATISTICS (2 * COLS * sizeof(Statistics) / sizeof(T))
 
 struct Statistics { float log_sum, dot; };
 
@@ -22,9 +26,49 @@ DEVICE float weight(float product, float scale, float log_sum, bool is_whole, u3
     return power_of_two(score - log_sum);
 }
 
+#if ADD_QUERIES
+// Leaves slopes in shared memory, a row for each of the block's keys, a column for each query of the tile.
+DEVICE void share(T* tile, const float slopes[BANDS][COLS / 8][4]) {
+    int lane = threadIdx.x % WARP, row = threadIdx.x / WARP * BANDS * 16 + lane / 4;
+#pragma unroll
+    for (int band = 0; band < BANDS; band++)
+#pragma unroll
+        for (int tile8 = 0; tile8 < COLS / 8; tile8++)
+#pragma unroll
+            for (int half = 0; half < 2; half++) {
+                const float* of = slopes[band][tile8] + half * 2;
+                T* to = tile + (row + band * 16 + half * 8) * PADDED(COLS) + tile8 * 8 + lane % 4 * 2;
+                *(u32*)to = pair(of[0], of[1]);
+            }
+}
+
+// Adds slopesᵀ · keys to the sums of the tile's queries, which begin at a band. Warps share the result, 16 × 16 of it at a
+// time; the slopes of keys from `n_keys` on are zero.
+DEVICE void add_queries(float* of_tile, const T* slopes, const T* keys, u32 n_keys) {
+    const int QUERY_BANDS = COLS / 16, STEP = WARPS / QUERY_BANDS;
+    int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, band = warp % QUERY_BANDS;
+#pragma unroll
+    for (int part16 = warp / QUERY_BANDS; part16 < DEPTH / 16; part16 += STEP) {
+        float sums[2][4] = {};
+#pragma unroll
+        for (int k = 0; k < ROWS; k += 16) {
+            if ((u32)k >= n_keys) break;
+            u32 a[4], b[4];
+            ldmatrix_x4_transposed(a, slopes + (k + lane / 16 * 8 + lane % 8) * PADDED(COLS) + band * 16 + lane / 8 % 2 * 8);
+            right_cols<DEPTH>(b, keys + k * PADDED(DEPTH) + part16 * 16);
+            mma_16x8x16(sums[0], a, b, T{});
+            mma_16x8x16(sums[1], a, b + 2, T{});
+        }
+        float* to = of_tile + band * 16 * DEPTH + part16 * 16 * 16 + lane;
+#pragma unroll
+        for (int part = 0; part < 8; part++) atomicAdd(to + part * WARP, sums[part / 4][part % 4]);
+    }
+}
+#endif
+
 KERNEL __launch_bounds__(THREADS) ENTRY(const Matrices gradient, const Matrices q, const Matrices k, const Matrices v,
                                         const Matrices mask, const Statistics* statistics, T* result, T* of_values,
-                                        const Extents extents) {
+                                        float* query_sums, const Extents extents) {
     DYNAMIC_SHARED(T, shared);
     const Matrices &own0 = OWN_KEYS ? k : q, &own1 = OWN_KEYS ? v : gradient;
     const Matrices &other0 = OWN_KEYS ? q : k, &other1 = OWN_KEYS ? gradient : v;
@@ -116,8 +160,17 @@ KERNEL __launch_bounds__(THREADS) ENTRY(const Matrices gradient, const Matrices 
                         slopes[band][tile8][part] = weights[band][tile8][part] * (slopes[band][tile8][part] - dot);
                     }
             weighted<DEPTH>(sums, slopes, depth_tile);
+#if ADD_QUERIES
+            share(shared + OWNED + 2 * STAGE + STATISTICS, slopes);
+#endif
         }
         __syncthreads();
+#if ADD_QUERIES
+        // Behind the diagonal there is nothing to add, and nothing was left there. The next tile's slopes come after a barrier.
+        u32 n_keys = CAUSAL && col + COLS < end ? col + COLS - first : ROWS;
+        float* of_tile = query_sums + ((u64)head * query_bands(extents) + col / 16) * 16 * DEPTH;
+        add_queries(of_tile, shared + OWNED + 2 * STAGE + STATISTICS, shared, n_keys);
+#endif
     }
 
     // The scale of the scores is the same for all slopes, and comes last.

@@ -3,9 +3,10 @@
 //! Floats of 16 bits whose rows are whole 16-byte pieces go through tensor cores (`forward.cu`, `backward.cu`), tile by tile;
 //! operands that do not lie so are copied into scratch memory first. The rest, f32 and f64 above all, has kernels for any
 //! length and stride (`plain_forward.cu`, `plain_backward.cu`). Backward is two passes over the scores: one whose blocks own
-//! queries, one whose blocks own keys. So every sum is made by one block in one order, and no block waits for another; one
-//! pass would need fewer products, and either atomic additions in no fixed order or a copy of the queries' gradient for each
-//! block of keys.
+//! queries, one whose blocks own keys. So every sum is made by one block in one order, and no block waits for another. One
+//! pass needs five products of tiles instead of seven, and either atomic additions in no fixed order or a copy of the queries'
+//! gradient for each block of keys. The former is what a device that is not deterministic gets from the tiled kernels, with
+//! the sums in f32 in scratch memory; the plain ones would add far too often.
 
 use plimsoll_cuda::{Gpu, Grid, Kernel, Param, Profile, Template};
 
@@ -13,6 +14,7 @@ use super::tiles::Extents;
 use super::{Attention, statistics_dtype};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
+use crate::execute::Order;
 use crate::layout::Layout;
 use crate::op::{Meta, Operand, Run};
 use crate::ops::cuda::{CODE_BITS, c_name, code, copy};
@@ -25,6 +27,7 @@ macro_rules! template {
 
 static FORWARD: Template = template!("tiled", "tiles.cuh", "forward.cu");
 static BACKWARD: Template = template!("tiled_backward", "tiles.cuh", "backward.cu");
+static QUERIES: Template = template!("queries", "tiles.cuh", "queries.cu");
 static STATISTICS: Template = template!("statistics", "statistics.cu");
 static PLAIN_FORWARD: Template = template!("plain", "plain.cuh", "plain_forward.cu");
 static PLAIN_BACKWARD: Template = template!("plain_backward", "plain.cuh", "plain_backward.cu");
@@ -162,14 +165,29 @@ pub(super) fn workspace(inputs: &[&Meta]) -> usize {
     }
 }
 
-/// Scratch memory of backward: statistics, then copies.
-pub(super) fn backward_workspace(inputs: &[&Meta]) -> usize {
+/// Scratch memory of backward: statistics, the sums of the queries' gradients if blocks add to them, then copies.
+pub(super) fn backward_workspace(inputs: &[&Meta], order: Order) -> usize {
     let extents = Extents::of(inputs[1], inputs[2], inputs[3]);
+    let order = possible(order, inputs[0].dtype, &extents);
     let copies: usize = match is_tiled(inputs[0].dtype, &extents) {
         true => inputs[..4].iter().map(|meta| copied_bytes(meta)).sum(),
         false => 0,
     };
-    statistics_bytes(inputs[0].dtype, &extents) + copies
+    statistics_bytes(inputs[0].dtype, &extents) + query_sums_bytes(order, &extents) + copies
+}
+
+/// The order of sums where any would do: only tiles are added by several blocks.
+fn possible(order: Order, dtype: DType, extents: &Extents) -> Order {
+    if is_tiled(dtype, extents) { order } else { Order::Fixed }
+}
+
+/// The bytes of the queries' gradients in f32, as fragments of whole tiles.
+fn query_sums_bytes(order: Order, extents: &Extents) -> usize {
+    let n_rows = extents.n_heads() * extents.n_queries.next_multiple_of(STATISTICS_ROUNDING);
+    match order {
+        Order::Fixed => 0,
+        Order::Any => (n_rows * rounded(extents.depth) * size_of::<f32>()).next_multiple_of(ALIGNMENT),
+    }
 }
 
 fn statistics_bytes(dtype: DType, extents: &Extents) -> usize {
@@ -192,9 +210,9 @@ pub(super) fn forward(op: &Attention, run: &Run<'_>, gpu: &Gpu) -> Result<()> {
         let tiling = Tiling::forward(&call.extents);
         let stage = tiling.cols * row_len(&call.extents);
         let queries = tiling.rows() * (rounded(depth) + PIECE);
-        (call.tiled(&FORWARD, tiling, false)?, tiling.rows(), 2 * (stage + stage.max(queries)))
+        (call.tiled(&FORWARD, tiling, Pass::Queries)?, tiling.rows(), 2 * (stage + stage.max(queries)))
     } else {
-        (call.plain(&PLAIN_FORWARD, false)?, PLAIN_WARPS, call.plain_shared(depth + width)?)
+        (call.plain(&PLAIN_FORWARD, Pass::Queries)?, PLAIN_WARPS, call.plain_shared(depth + width)?)
     };
     let grid = Grid::of(call.extents.n_heads() * n_queries.div_ceil(rows), call.threads()).shared(shared);
     // SAFETY: `infer` has checked the shapes, the matrices are those of the operands or of copies, and the outputs are fresh.
@@ -203,16 +221,39 @@ pub(super) fn forward(op: &Attention, run: &Run<'_>, gpu: &Gpu) -> Result<()> {
 }
 
 /// Computes the gradients of queries, keys and values.
-pub(super) fn backward(op: &Attention, run: &Run<'_>, gpu: &Gpu) -> Result<()> {
+pub(super) fn backward(op: &Attention, run: &Run<'_>, gpu: &Gpu, order: Order) -> Result<()> {
     let [gradient, q, k, v, output, log_sums, ..] = run.inputs else { unreachable!("six operands or more") };
     let call = Call::new(op, "attention_backward", gpu, [q, k, v], run.inputs.get(6));
-    let copies = run.workspace.wrapping_add(statistics_bytes(call.dtype, &call.extents));
+    let order = possible(order, call.dtype, &call.extents);
     let statistics = run.workspace;
+    let query_sums = statistics.wrapping_add(statistics_bytes(call.dtype, &call.extents));
+    let n_bytes = query_sums_bytes(order, &call.extents);
+    let copies = query_sums.wrapping_add(n_bytes);
     call.statistics(gradient, output, log_sums, statistics)?;
     let operands = call.read([gradient, q, k, v], copies)?;
     let [dq, dk, dv] = [0, 1, 2].map(|idx| run.outputs[idx].ptr());
-    call.backward(&operands, statistics, [dq, std::ptr::null_mut()], false)?;
-    call.backward(&operands, statistics, [dk, dv], true)
+    if order == Order::Any {
+        if n_bytes > 0 {
+            // SAFETY: `workspace` has asked for the sums.
+            unsafe { gpu.fill(call.name, query_sums, 0, n_bytes) }?;
+        }
+        call.backward(&operands, statistics, [dk, dv, query_sums], Pass::All)?;
+        return call.queries(query_sums, dq);
+    }
+    let none = std::ptr::null_mut();
+    call.backward(&operands, statistics, [dq, none, none], Pass::Queries)?;
+    call.backward(&operands, statistics, [dk, dv, none], Pass::Keys)
+}
+
+/// What a launch of backward computes.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Pass {
+    /// The queries' gradient; blocks own queries.
+    Queries,
+    /// Those of keys and values; blocks own keys.
+    Keys,
+    /// All three; blocks own keys, and add to the queries' gradient.
+    All,
 }
 
 impl<'a> Call<'a> {
@@ -287,23 +328,25 @@ impl<'a> Call<'a> {
         (key, text)
     }
 
-    fn tiled(&self, template: &'static Template, tiling: Tiling, own_keys: bool) -> Result<Kernel> {
+    fn tiled(&self, template: &'static Template, tiling: Tiling, pass: Pass) -> Result<Kernel> {
         let [depth, width] = [rounded(self.extents.depth), rounded(self.extents.width)];
         let (common, text) = self.common();
         let lengths = ((depth as u64 / 16) << 4) | (width as u64 / 16);
-        let key = (lengths << 1 | u64::from(own_keys)) << (CODE_BITS + 3) | common;
+        let key = (lengths << 2 | pass as u64) << (CODE_BITS + 3) | common;
         let Tiling { bands, cols } = tiling;
         Ok(self.gpu.kernel(template, self.name, key, || {
             format!(
                 "{text}#define DEPTH {depth}\n#define WIDTH {width}\n#define BANDS {bands}\n#define COLS {cols}\n\
-                 #define OWN_KEYS {}\n",
-                u8::from(own_keys)
+                 #define OWN_KEYS {}\n#define ADD_QUERIES {}\n",
+                u8::from(pass != Pass::Queries),
+                u8::from(pass == Pass::All)
             )
         })?)
     }
 
-    fn plain(&self, template: &'static Template, own_keys: bool) -> Result<Kernel> {
+    fn plain(&self, template: &'static Template, pass: Pass) -> Result<Kernel> {
         let (common, text) = self.common();
+        let own_keys = pass != Pass::Queries;
         let key = u64::from(own_keys) << (CODE_BITS + 3) | common;
         Ok(self.gpu.kernel(template, self.name, key, || {
             format!("{text}#define OWN_KEYS {}\n", u8::from(own_keys))
@@ -360,27 +403,40 @@ impl<'a> Call<'a> {
         Ok(())
     }
 
-    /// One of the two passes of backward.
+    /// Writes the queries' gradients that blocks have added up.
+    fn queries(&self, query_sums: *mut u8, result: *mut u8) -> Result<()> {
+        let tiling = Tiling { bands: 1, ..Tiling::backward(&self.extents) };
+        let kernel = self.tiled(&QUERIES, tiling, Pass::All)?;
+        let n_rows = self.extents.n_heads() * self.extents.n_queries.next_multiple_of(STATISTICS_ROUNDING);
+        let grid = Grid::of(n_rows / tiling.rows(), self.threads());
+        // SAFETY: the sums are as many as the kernel reads, launched before, and the output is fresh.
+        unsafe { self.gpu.launch(&kernel, grid, &[&query_sums, &result, &self.numbers()]) }?;
+        Ok(())
+    }
+
+    /// One of the passes of backward.
     fn backward(
         &self,
         [gradient, q, k, v]: &[Matrices; 4],
         statistics: *mut u8,
-        [result, of_values]: [*mut u8; 2],
-        own_keys: bool,
+        [result, of_values, query_sums]: [*mut u8; 3],
+        pass: Pass,
     ) -> Result<()> {
         let Extents { n_queries, n_keys, depth, width, .. } = self.extents;
-        let n_own = if own_keys { n_keys } else { n_queries };
+        let n_own = if pass == Pass::Queries { n_queries } else { n_keys };
         let (kernel, rows, shared) = if self.is_tiled {
             let tiling = Tiling::backward(&self.extents);
             let elements = (tiling.rows() + 2 * tiling.cols) * row_len(&self.extents);
+            let slopes = if pass == Pass::All { tiling.rows() * (tiling.cols + PIECE) } else { 0 };
             let statistics = 2 * tiling.cols * 2 * size_of::<f32>();
-            (self.tiled(&BACKWARD, tiling, own_keys)?, tiling.rows(), 2 * elements + statistics)
+            (self.tiled(&BACKWARD, tiling, pass)?, tiling.rows(), 2 * (elements + slopes) + statistics)
         } else {
-            (self.plain(&PLAIN_BACKWARD, own_keys)?, PLAIN_WARPS, self.plain_shared(2 * (depth + width))?)
+            (self.plain(&PLAIN_BACKWARD, pass)?, PLAIN_WARPS, self.plain_shared(2 * (depth + width))?)
         };
         let grid = Grid::of(self.extents.n_heads() * n_own.div_ceil(rows), self.threads()).shared(shared);
         let (mask, numbers) = (self.mask(), self.numbers());
-        let params: [&dyn Param; 9] = [gradient, q, k, v, &mask, &statistics, &result, &of_values, &numbers];
+        let params: [&dyn Param; 10] =
+            [gradient, q, k, v, &mask, &statistics, &result, &of_values, &query_sums, &numbers];
         // SAFETY: `infer` has checked the shapes, the matrices are those of the operands or of copies, the statistics were
         // launched before, and the outputs are fresh.
         unsafe { self.gpu.launch(&kernel, grid, &params) }?;

@@ -6,7 +6,7 @@ struct Statistics { C log_sum, dot; };
 
 KERNEL __launch_bounds__(THREADS) ENTRY(const Matrices gradient, const Matrices q, const Matrices k, const Matrices v,
                                         const Matrices mask, const Statistics* statistics, T* result, T* of_values,
-                                        const Extents extents) {
+                                        float*, const Extents extents) {
     DYNAMIC_SHARED(C, shared);
     const Matrices &own0 = OWN_KEYS ? k : q, &own1 = OWN_KEYS ? v : gradient;
     const Matrices &other0 = OWN_KEYS ? q : k, &other1 = OWN_KEYS ? gradient : v;

@@ -99,6 +99,10 @@ template <int LENGTH> DEVICE void weighted(float sums[BANDS][LENGTH / 8][4], flo
     }
 }
 
+// The gradients of queries, where blocks of keys add them up: bands of 16 queries, in each the fragments of 16 × 8 sums one
+// after the other, so that the lanes of a warp add to neighbours. Each head has bands for a multiple of 64 queries.
+DEVICE u32 query_bands(const Extents& extents) { return (extents.n_queries + 63) / 64 * 4; }
+
 // Writes a warp's sums, each row times a factor, as rows from `first` on of a row-major matrix of `n` rows.
 template <int LENGTH, class F>
 DEVICE void write_rows(T* matrix, const float sums[BANDS][LENGTH / 8][4], u32 first, u32 n, u32 length, F factor) {
