@@ -173,10 +173,10 @@ template <class T> DEVICE T block_max(T x, T* scratch) {
 
 // ---- Shared memory that is asked for at the launch ----
 
-// Declares `name` as a pointer to it, aligned to 128 bytes.
+// Declares `name` as a pointer to it, aligned to 1024 bytes.
 #ifndef PLIMSOLL_EMULATED
 #define DYNAMIC_SHARED(type, name) \
-    extern __shared__ __align__(128) u8 dynamic_shared[]; \
+    extern __shared__ __align__(1024) u8 dynamic_shared[]; \
     type* name = reinterpret_cast<type*>(dynamic_shared)
 #endif
 
@@ -224,6 +224,56 @@ DEVICE void copy_async_16(void* shared, const void* global, bool wanted = true) 
 }
 DEVICE void copy_async_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 template <int N> DEVICE void copy_async_wait() { asm volatile("cp.async.wait_group %0;" :: "n"(N) : "memory"); }
+
+#endif
+
+// ---- Tensor cores by four warps together, on Hopper GPUs ----
+
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+
+// Names 64 rows of 64 elements of 16 bits in shared memory, of which an address that is a multiple of 1024 bytes begins the
+// first; the 16-byte pieces of a row are swapped: piece p of row r lies where p ^ r % 8 would. Of the first row of eight, the
+// address may be that of another 16 elements.
+template <class T> DEVICE u64 swapped_tile(const T* at) {
+    // Eight rows, 1024 bytes, from one group of rows to the next; pieces swapped in groups of eight.
+    return (u64)((shared_address(at) & 0x3ffff) >> 4) | 1ull << 16 | 64ull << 32 | 1ull << 62;
+}
+// What is added to such a name for what lies so many elements further on.
+DEVICE u64 step_of(int n_elements) { return n_elements * 2 / 16; }
+
+// Before the first product, and whenever its operands in registers were written; then products, which go on by themselves
+// until they are finished.
+DEVICE void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
+DEVICE void wgmma_finish() {
+    asm volatile("wgmma.commit_group.sync.aligned;\n\twgmma.wait_group.sync.aligned 0;" ::: "memory");
+}
+
+#define SUMS_32 \
+    "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, " \
+    "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}"
+#define SUMS_8(from) \
+    "+f"(d[from]), "+f"(d[from + 1]), "+f"(d[from + 2]), "+f"(d[from + 3]), "+f"(d[from + 4]), "+f"(d[from + 5]), \
+    "+f"(d[from + 6]), "+f"(d[from + 7])
+
+// The first: d = a · bᵀ with a and b of 64 × 16 elements in shared memory, or d += a · bᵀ. The second: d += a · b with a of
+// 64 × 16 in registers, 16 rows for each warp, and b of 16 × 64 in shared memory. Of each 16 × 8 elements of d and 16 × 16 of
+// a, a lane has the same as for m16n8k16. The last argument is any value of the elements' type.
+#define WGMMA(type, name) \
+    DEVICE void wgmma_64x64x16(float d[32], u64 a, u64 b, int adds, type) { \
+        asm volatile("{ .reg .pred adds; setp.ne.b32 adds, %34, 0; wgmma.mma_async.sync.aligned.m64n64k16.f32." name "." name " " \
+                     SUMS_32 ", %32, %33, adds, 1, 1, 0, 0; }" \
+                     : SUMS_8(0), SUMS_8(8), SUMS_8(16), SUMS_8(24) : "l"(a), "l"(b), "r"(adds)); \
+    } \
+    DEVICE void wgmma_64x64x16_columns(float d[32], const u32 a[4], u64 b, type) { \
+        asm volatile("wgmma.mma_async.sync.aligned.m64n64k16.f32." name "." name " " \
+                     SUMS_32 ", {%32, %33, %34, %35}, %36, 1, 1, 1, 1;" \
+                     : SUMS_8(0), SUMS_8(8), SUMS_8(16), SUMS_8(24) \
+                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b)); \
+    }
+WGMMA(f16, "f16") WGMMA(bf16, "bf16")
+#undef WGMMA
+#undef SUMS_8
+#undef SUMS_32
 
 #endif
 

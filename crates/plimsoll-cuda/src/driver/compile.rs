@@ -62,8 +62,10 @@ fn cached(
 
 /// What NVRTC is told. Divisions and roots are exact and denormal numbers are kept, which is its default.
 fn options(architecture: u32) -> [String; 3] {
+    // Hopper's tensor cores take whole tiles only in code that is for this architecture and no later one.
+    let suffix = if architecture == 90 { "a" } else { "" };
     // The prelude has more functions than a kernel uses, and each would be warned of.
-    [format!("--gpu-architecture=sm_{architecture}"), "--std=c++17".to_owned(), "-w".to_owned()]
+    [format!("--gpu-architecture=sm_{architecture}{suffix}"), "--std=c++17".to_owned(), "-w".to_owned()]
 }
 
 /// The log, with the source's text below the first error that names a line.

@@ -43,6 +43,9 @@ pub(super) fn forward() -> Vec<Sample> {
         // More keys than one block owns, so that several blocks have a part in each query's gradient.
         sample("blocks of keys", &[&[2, 40, 24], &[2, 150, 24], &[2, 150, 8]], None, false, None),
         sample("blocks of long keys", &[&[1, 140, 80], &[1, 140, 80], &[1, 140, 16]], None, true, None),
+        // The lengths that a Hopper GPU multiplies by four warps together.
+        sample("rows of 64", &[&[2, 70, 64], &[2, 134, 64], &[2, 134, 64]], None, false, None),
+        sample("rows of 64, causal", &[&[1, 134, 64], &[1, 134, 64], &[1, 134, 56]], None, true, Some(-0.2)),
         sample(
             "masked tiles",
             &[&[2, 20, 8], &[2, 40, 8], &[2, 40, 8]],

@@ -14,15 +14,13 @@
 
 struct Statistics { float log_sum, dot; };
 
-// The weight of a raw product, masked; `log_sum` is in powers of two.
-DEVICE float weight(float product, float scale, float log_sum, bool is_whole, u32 query, u32 key, const Extents& extents,
-                    const Matrices& mask, i64 mask_start) {
+// The weight of a product of which the tile is cut by the diagonal, the end of the keys or a mask; `log_sum` is in powers of
+// two.
+DEVICE float masked_weight(float product, float scale, float log_sum, u32 query, u32 key, const Extents& extents,
+                           const Matrices& mask, i64 mask_start) {
+    if (key >= extents.n_keys || (CAUSAL && key > query)) return 0.0f;
     float score = product * scale;
-    if (!is_whole) {
-        bool is_seen = key < extents.n_keys && (!CAUSAL || key <= query);
-        if (MASK != 0 && is_seen && query < extents.n_queries) score += added(mask, mask_start, query, key) * (float)LOG2_E;
-        if (!is_seen) score = -INFINITE;
-    }
+    if (MASK != 0 && query < extents.n_queries) score += added(mask, mask_start, query, key) * (float)LOG2_E;
     return power_of_two(score - log_sum);
 }
 
@@ -77,7 +75,7 @@ KERNEL __launch_bounds__(THREADS) ENTRY(const Matrices gradient, const Matrices 
     // With a diagonal the last queries and the first keys have the most to do; they come first.
     u32 first = (OWN_KEYS ? block : n_blocks - 1 - block) * ROWS;
     int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
-    u32 own = first + warp * BANDS * 16;
+    u32 own = first + warp * WARP_STEP, own_end = own + (BANDS - 1) * BAND_STEP + 16;
     const T* streamed0 = (const T*)other0.first + head_start(other0, extents, head);
     const T* streamed1 = (const T*)other1.first + head_start(other1, extents, head);
     i64 mask_start = MASK == 0 ? 0 : head_start(mask, extents, head);
@@ -102,14 +100,12 @@ KERNEL __launch_bounds__(THREADS) ENTRY(const Matrices gradient, const Matrices 
                        n_own, extents.width);
     if (from_tile < n_tiles) load(from_tile);
     copy_async_commit();
-    const T* own_depth = shared + warp * BANDS * 16 * PADDED(DEPTH);
-    const T* own_width = shared + ROWS * PADDED(DEPTH) + warp * BANDS * 16 * PADDED(WIDTH);
     Statistics own_statistics[BANDS][2];
 #pragma unroll
     for (int band = 0; band < BANDS; band++)
 #pragma unroll
         for (int half = 0; half < 2; half++) {
-            u32 row = own + band * 16 + half * 8 + lane / 4;
+            u32 row = own + band * BAND_STEP + half * 8 + lane / 4;
             own_statistics[band][half] = {INFINITE, 0.0f};
             if (!OWN_KEYS && row < extents.n_queries) own_statistics[band][half] = of_head[row];
         }
@@ -120,45 +116,43 @@ KERNEL __launch_bounds__(THREADS) ENTRY(const Matrices gradient, const Matrices 
         if (tile + 1 < n_tiles) load(tile + 1);
         copy_async_commit();
         copy_async_wait<1>();
+        publish();
         __syncthreads();
         const T* depth_tile = shared + OWNED + tile % 2 * STAGE;
         const T* width_tile = depth_tile + COLS * PADDED(DEPTH);
         u32 col = tile * COLS;
-        // A warp on the wrong side of the diagonal has nothing to do with the tile.
-        bool is_seen = !CAUSAL || (OWN_KEYS ? col + COLS > own : col < own + BANDS * 16);
+        // A warp on the wrong side of the diagonal has nothing to do with the tile, unless the others need it.
+        bool is_seen = BY_GROUP || !CAUSAL || (OWN_KEYS ? col + COLS > own : col < own_end);
         if (is_seen) {
-            bool is_inside = OWN_KEYS ? own + BANDS * 16 <= extents.n_keys : col + COLS <= extents.n_keys;
-            bool is_below = OWN_KEYS ? own + BANDS * 16 <= col + 1 : col + COLS <= own + 1;
+            bool is_inside = OWN_KEYS ? own_end <= extents.n_keys : col + COLS <= extents.n_keys;
+            bool is_below = OWN_KEYS ? own_end <= col + 1 : col + COLS <= own + 1;
             bool is_whole = MASK == 0 && is_inside && (!CAUSAL || is_below);
             auto statistics_at = [&](int band, int tile8, int part) {
                 return OWN_KEYS ? tile_statistics[tile % 2 * COLS + tile8 * 8 + lane % 4 * 2 + part % 2]
                                 : own_statistics[band][part / 2];
             };
-            float weights[BANDS][COLS / 8][4] = {};
-            times_transposed<DEPTH>(weights, own_depth, depth_tile);
-#pragma unroll
-            for (int band = 0; band < BANDS; band++)
-#pragma unroll
-                for (int tile8 = 0; tile8 < COLS / 8; tile8++)
-#pragma unroll
-                    for (int part = 0; part < 4; part++) {
-                        u32 mine = own + band * 16 + part / 2 * 8 + lane / 4, its = col + tile8 * 8 + lane % 4 * 2 + part % 2;
-                        float& at = weights[band][tile8][part];
-                        at = weight(at, scale, statistics_at(band, tile8, part).log_sum, is_whole, OWN_KEYS ? its : mine,
-                                    OWN_KEYS ? mine : its, extents, mask, mask_start);
-                    }
+            float weights[BANDS][COLS / 8][4];
+            times_transposed<DEPTH>(weights, shared, depth_tile);
+            if (is_whole) {
+                EACH_SCORE(band, tile8, part) {
+                    float& at = weights[band][tile8][part];
+                    at = power_of_two(m::fma(at, scale, -statistics_at(band, tile8, part).log_sum));
+                }
+            } else {
+                EACH_SCORE(band, tile8, part) {
+                    u32 mine = own + band * BAND_STEP + part / 2 * 8 + lane / 4, its = col + tile8 * 8 + lane % 4 * 2 + part % 2;
+                    float& at = weights[band][tile8][part];
+                    at = masked_weight(at, scale, statistics_at(band, tile8, part).log_sum, OWN_KEYS ? its : mine,
+                                       OWN_KEYS ? mine : its, extents, mask, mask_start);
+                }
+            }
             if (OWN_KEYS) weighted<WIDTH>(value_sums, weights, width_tile);
-            float slopes[BANDS][COLS / 8][4] = {};
-            times_transposed<WIDTH>(slopes, own_width, width_tile);
-#pragma unroll
-            for (int band = 0; band < BANDS; band++)
-#pragma unroll
-                for (int tile8 = 0; tile8 < COLS / 8; tile8++)
-#pragma unroll
-                    for (int part = 0; part < 4; part++) {
-                        float dot = statistics_at(band, tile8, part).dot;
-                        slopes[band][tile8][part] = weights[band][tile8][part] * (slopes[band][tile8][part] - dot);
-                    }
+            float slopes[BANDS][COLS / 8][4];
+            times_transposed<WIDTH>(slopes, shared + ROWS * PADDED(DEPTH), width_tile);
+            EACH_SCORE(band, tile8, part) {
+                float& at = slopes[band][tile8][part];
+                at = weights[band][tile8][part] * (at - statistics_at(band, tile8, part).dot);
+            }
             weighted<DEPTH>(sums, slopes, depth_tile);
 #if ADD_QUERIES
             share(shared + OWNED + 2 * STAGE + STATISTICS, slopes);

@@ -1,7 +1,8 @@
 //! Attention on a GPU.
 //!
 //! Floats of 16 bits whose rows are whole 16-byte pieces go through tensor cores (`forward.cu`, `backward.cu`), tile by tile;
-//! operands that do not lie so are copied into scratch memory first. The rest, f32 and f64 above all, has kernels for any
+//! operands that do not lie so are copied into scratch memory first. Products are made by each warp for itself (`warps.cuh`), or,
+//! on a Hopper GPU and for rows of 64, by four warps together (`group.cuh`), with the same fragments and the same code around. The rest, f32 and f64 above all, has kernels for any
 //! length and stride (`plain_forward.cu`, `plain_backward.cu`). Backward is two passes over the scores: one whose blocks own
 //! queries, one whose blocks own keys. So every sum is made by one block in one order, and no block waits for another. One
 //! pass needs five products of tiles instead of seven, and either atomic additions in no fixed order or a copy of the queries'
@@ -25,9 +26,15 @@ macro_rules! template {
     };
 }
 
-static FORWARD: Template = template!("tiled", "tiles.cuh", "forward.cu");
-static BACKWARD: Template = template!("tiled_backward", "tiles.cuh", "backward.cu");
-static QUERIES: Template = template!("queries", "tiles.cuh", "queries.cu");
+macro_rules! tiled {
+    ($name:literal, $file:literal) => {
+        template!($name, "tiles.cuh", "warps.cuh", "group.cuh", "rows.cuh", $file)
+    };
+}
+
+static FORWARD: Template = tiled!("tiled", "forward.cu");
+static BACKWARD: Template = tiled!("tiled_backward", "backward.cu");
+static QUERIES: Template = tiled!("queries", "queries.cu");
 static STATISTICS: Template = template!("statistics", "statistics.cu");
 static PLAIN_FORWARD: Template = template!("plain", "plain.cuh", "plain_forward.cu");
 static PLAIN_BACKWARD: Template = template!("plain_backward", "plain.cuh", "plain_backward.cu");
@@ -36,6 +43,8 @@ static PLAIN_BACKWARD: Template = template!("plain_backward", "plain.cuh", "plai
 const MAX_LEAD: usize = crate::shape::MAX_RANK - 2;
 /// The elements of 16 bits that are moved at once.
 const PIECE: usize = 8;
+/// The architecture whose tensor cores take whole tiles from shared memory.
+const HOPPER: u32 = 90;
 /// The longest rows whose sums fit the registers of a warp.
 const MAX_TILED: usize = 128;
 /// The warps of a block of the tiled kernels, and of the plain ones.
@@ -101,19 +110,33 @@ struct Tiling {
 }
 
 impl Tiling {
-    fn forward(extents: &Extents) -> Tiling {
-        Tiling { cols: 64, ..Tiling::backward(extents) }
+    /// What fills the registers of a thread without spilling any.
+    fn forward(extents: &Extents, architecture: u32) -> Tiling {
+        match is_by_group(extents, architecture) {
+            true => Tiling::BY_GROUP,
+            false => Tiling { bands: if extents.depth.max(extents.width) <= 64 { 2 } else { 1 }, cols: 64 },
+        }
     }
 
-    /// What fills the registers of a thread without spilling any.
-    fn backward(extents: &Extents) -> Tiling {
-        let bands = if extents.depth.max(extents.width) <= 64 { 2 } else { 1 };
-        Tiling { bands, cols: 32 }
+    /// The same for backward, which has twice the sums; where blocks add to the queries' gradients, warps multiply alone.
+    fn backward(extents: &Extents, architecture: u32, pass: Pass) -> Tiling {
+        match is_by_group(extents, architecture) && pass != Pass::All {
+            true => Tiling::BY_GROUP,
+            false => Tiling { cols: 32, ..Tiling::forward(extents, 0) },
+        }
     }
+
+    /// Four warps that multiply together need little room each, and many blocks hide each other's waiting.
+    const BY_GROUP: Tiling = Tiling { bands: 1, cols: 64 };
 
     fn rows(&self) -> usize {
         TILED_WARPS * self.bands * 16
     }
+}
+
+/// Whether the warps of a block multiply together, as `group.cuh` says.
+fn is_by_group(extents: &Extents, architecture: u32) -> bool {
+    architecture == HOPPER && rounded(extents.depth) == 64 && rounded(extents.width) == 64
 }
 
 /// Lengths in tiles, and of their rows in shared memory.
@@ -166,9 +189,9 @@ pub(super) fn workspace(inputs: &[&Meta]) -> usize {
 }
 
 /// Scratch memory of backward: statistics, the sums of the queries' gradients if blocks add to them, then copies.
-pub(super) fn backward_workspace(inputs: &[&Meta], order: Order) -> usize {
+pub(super) fn backward_workspace(inputs: &[&Meta], profile: &Profile, order: Order) -> usize {
     let extents = Extents::of(inputs[1], inputs[2], inputs[3]);
-    let order = possible(order, inputs[0].dtype, &extents);
+    let order = possible(order, inputs[0].dtype, &extents, profile);
     let copies: usize = match is_tiled(inputs[0].dtype, &extents) {
         true => inputs[..4].iter().map(|meta| copied_bytes(meta)).sum(),
         false => 0,
@@ -176,9 +199,13 @@ pub(super) fn backward_workspace(inputs: &[&Meta], order: Order) -> usize {
     statistics_bytes(inputs[0].dtype, &extents) + query_sums_bytes(order, &extents) + copies
 }
 
-/// The order of sums where any would do: only tiles are added by several blocks.
-fn possible(order: Order, dtype: DType, extents: &Extents) -> Order {
-    if is_tiled(dtype, extents) { order } else { Order::Fixed }
+/// The order of sums where any would do: only tiles are added by several blocks, and where warps multiply together two passes
+/// are faster.
+fn possible(order: Order, dtype: DType, extents: &Extents, profile: &Profile) -> Order {
+    match is_tiled(dtype, extents) && !is_by_group(extents, profile.architecture) {
+        true => order,
+        false => Order::Fixed,
+    }
 }
 
 /// The bytes of the queries' gradients in f32, as fragments of whole tiles.
@@ -207,10 +234,10 @@ pub(super) fn forward(op: &Attention, run: &Run<'_>, gpu: &Gpu) -> Result<()> {
     let [q, k, v] = call.read([q, k, v], run.workspace)?;
     let log_sums = run.extras.first().map_or(std::ptr::null_mut(), Operand::ptr);
     let (kernel, rows, shared) = if call.is_tiled {
-        let tiling = Tiling::forward(&call.extents);
+        let tiling = Tiling::forward(&call.extents, gpu.profile().architecture);
         let stage = tiling.cols * row_len(&call.extents);
         let queries = tiling.rows() * (rounded(depth) + PIECE);
-        (call.tiled(&FORWARD, tiling, Pass::Queries)?, tiling.rows(), 2 * (stage + stage.max(queries)))
+        (call.tiled(&FORWARD, tiling, Pass::Queries)?, tiling.rows(), 2 * (2 * stage + queries))
     } else {
         (call.plain(&PLAIN_FORWARD, Pass::Queries)?, PLAIN_WARPS, call.plain_shared(depth + width)?)
     };
@@ -224,7 +251,7 @@ pub(super) fn forward(op: &Attention, run: &Run<'_>, gpu: &Gpu) -> Result<()> {
 pub(super) fn backward(op: &Attention, run: &Run<'_>, gpu: &Gpu, order: Order) -> Result<()> {
     let [gradient, q, k, v, output, log_sums, ..] = run.inputs else { unreachable!("six operands or more") };
     let call = Call::new(op, "attention_backward", gpu, [q, k, v], run.inputs.get(6));
-    let order = possible(order, call.dtype, &call.extents);
+    let order = possible(order, call.dtype, &call.extents, gpu.profile());
     let statistics = run.workspace;
     let query_sums = statistics.wrapping_add(statistics_bytes(call.dtype, &call.extents));
     let n_bytes = query_sums_bytes(order, &call.extents);
@@ -405,7 +432,8 @@ impl<'a> Call<'a> {
 
     /// Writes the queries' gradients that blocks have added up.
     fn queries(&self, query_sums: *mut u8, result: *mut u8) -> Result<()> {
-        let tiling = Tiling { bands: 1, ..Tiling::backward(&self.extents) };
+        let architecture = self.gpu.profile().architecture;
+        let tiling = Tiling { bands: 1, ..Tiling::backward(&self.extents, architecture, Pass::All) };
         let kernel = self.tiled(&QUERIES, tiling, Pass::All)?;
         let n_rows = self.extents.n_heads() * self.extents.n_queries.next_multiple_of(STATISTICS_ROUNDING);
         let grid = Grid::of(n_rows / tiling.rows(), self.threads());
@@ -425,7 +453,7 @@ impl<'a> Call<'a> {
         let Extents { n_queries, n_keys, depth, width, .. } = self.extents;
         let n_own = if pass == Pass::Queries { n_queries } else { n_keys };
         let (kernel, rows, shared) = if self.is_tiled {
-            let tiling = Tiling::backward(&self.extents);
+            let tiling = Tiling::backward(&self.extents, self.gpu.profile().architecture, pass);
             let elements = (tiling.rows() + 2 * tiling.cols) * row_len(&self.extents);
             let slopes = if pass == Pass::All { tiling.rows() * (tiling.cols + PIECE) } else { 0 };
             let statistics = 2 * tiling.cols * 2 * size_of::<f32>();
