@@ -2,7 +2,7 @@
 
 use plimsoll_memory::TraceEvent;
 use plimsoll_tensor::ops::registry::OpInfo;
-use plimsoll_tensor::{DType, Device, Result};
+use plimsoll_tensor::{Device, Result};
 
 use super::forward::native_and_widened;
 use crate::case::{Case, for_each_sample, nothing_left};
@@ -15,30 +15,24 @@ const MANY_ELEMENTS: usize = 20_000;
 /// Forward and backward leave the same trace on a ghost and on a real device: sizes, order, labels and offsets.
 /// Afterwards no block is left in either pool.
 pub fn ghost_trace(op: &'static OpInfo) -> Outcome {
-    same_traces(op, native_and_widened(), true)
-}
-
-/// The same for some dtypes, on a device that is deterministic or not.
-pub(super) fn same_traces(op: &'static OpInfo, dtypes: &[DType], is_deterministic: bool) -> Outcome {
-    for_each_sample(op, dtypes, |case| {
+    for_each_sample(op, native_and_widened(), |case| {
         let watched = case.differentiable()?;
-        same_trace(case, &watched, is_deterministic)?;
+        same_trace(case, &watched, &device_under_test())?;
         match case.enlarged(MANY_ELEMENTS) {
-            Some(large) => same_trace(&large, &watched, is_deterministic)
+            Some(large) => same_trace(&large, &watched, &device_under_test())
                 .map_err(|failure: Failure| failure.at(format_args!("enlarged to {:?}", large.shapes()))),
             None => Ok(()),
         }
     })
 }
 
-fn same_trace(case: &Case<'_>, watched: &[usize], is_deterministic: bool) -> Outcome {
-    let real = device_under_test();
-    real.set_deterministic(is_deterministic);
+/// The same of one case, on an idle device and its ghost.
+pub(super) fn same_trace(case: &Case<'_>, watched: &[usize], real: &Device) -> Outcome {
     let ghost = real.ghost();
-    let expected = traced(case, &real, watched)?;
+    let expected = traced(case, real, watched)?;
     let actual = traced(case, &ghost, watched)?;
     compare(&actual, &expected)?;
-    nothing_left(&real)?;
+    nothing_left(real)?;
     nothing_left(&ghost)
 }
 
