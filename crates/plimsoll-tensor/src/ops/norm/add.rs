@@ -2,7 +2,8 @@
 //!
 //! Where a sum is normalised it is usually wanted itself, too, by the next sum; so both are results, and the sum is what is kept
 //! for backward, with the statistics of its lines. The sum is rounded to its dtype before it is looked at: the bits
-//! are those of `dropout`, `add` and the norm one after the other.
+//! are those of `dropout`, `add` and the norm one after the other; on a GPU where lines lie contiguously, because how threads
+//! share a line follows from its strides.
 
 use plimsoll_cuda::Gpu;
 use smallvec::{SmallVec, smallvec};
