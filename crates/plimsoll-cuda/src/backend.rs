@@ -103,11 +103,11 @@ pub(crate) trait Backend: Streams {
     /// As the trait says.
     unsafe fn fill(&self, to: *mut u8, byte: u8, n_bytes: usize) -> Result<()>;
 
-    /// A matrix product.
+    /// A matrix product; false if there is no way to compute it, and nothing was started.
     ///
     /// # Safety
     /// As the trait says.
-    unsafe fn matmul(&self, matmul: &Matmul, operands: &MatmulOperands) -> Result<()>;
+    unsafe fn matmul(&self, matmul: &Matmul, operands: &MatmulOperands) -> Result<bool>;
 
     /// A convolution or one of its gradients; false if there is no way to compute it, and nothing was started.
     ///

@@ -167,6 +167,27 @@ impl Gpu {
     /// # Safety
     /// The addresses must be valid for what the product reads and writes.
     pub unsafe fn matmul(&self, op: &'static str, matmul: &Matmul, operands: &MatmulOperands) -> Result<()> {
+        // SAFETY: the caller promises it.
+        match unsafe { self.try_matmul(op, matmul, operands) }? {
+            true => Ok(()),
+            false => Err(Error::new(format!("{op}: the library has no algorithm for {matmul:?}"))),
+        }
+    }
+
+    /// Computes a matrix product, for an op. False says that the library has no way to compute it, and that nothing was
+    /// started.
+    ///
+    /// # Errors
+    /// A library that is missing, what it says.
+    ///
+    /// # Safety
+    /// As for [`Gpu::matmul`].
+    pub unsafe fn try_matmul(
+        &self,
+        op: &'static str,
+        matmul: &Matmul,
+        operands: &MatmulOperands,
+    ) -> Result<bool> {
         let matmul = Matmul { tf32: matmul.tf32 || self.tf32(), ..*matmul };
         // SAFETY: the caller promises it.
         self.issue(op, |backend| unsafe { backend.matmul(&matmul, operands) })

@@ -44,6 +44,8 @@ pub enum Epilogue {
     Bias,
     /// A number per column is added, then negative numbers become zero.
     BiasRelu,
+    /// Nothing; but the sums of b's columns are written, too, to where a bias would be read.
+    ColumnSums,
 }
 
 /// `c = epilogue(alpha · a · b + beta · c)` for each matrix of a batch, with a of `m × k`, b of `k × n`, c of `m × n`.
@@ -88,8 +90,8 @@ pub struct MatmulOperands {
     pub b: *const u8,
     /// The result.
     pub c: *mut u8,
-    /// A number per column, of the result's type; null without a bias.
-    pub bias: *const u8,
+    /// A number per column, of the result's type: the bias, or where the sums of columns are written; null without either.
+    pub bias: *mut u8,
     /// Scratch memory.
     pub workspace: *mut u8,
     /// Its length.

@@ -192,12 +192,17 @@ fn multiply(matmul: &Matmul) -> [Vec<f64>; 2] {
         let (batch, row, column) = (place / 15, place / 5 % 3, place % 5);
         let terms = (0..4).map(|k| a[at(&matmul.a, batch, row, k)] * b[at(&matmul.b, batch, k, column)]);
         let c_idx = at(&matmul.c, batch, row, column);
-        let biased = if matmul.epilogue == Epilogue::None { 0.0 } else { bias[column] };
-        let x = 0.5 * terms.sum::<f64>() + 2.0 * expected[c_idx] + biased;
+        let x = 0.5 * terms.sum::<f64>() + 2.0 * expected[c_idx];
         expected[c_idx] = match matmul.epilogue {
-            Epilogue::None | Epilogue::Bias => x,
-            Epilogue::BiasRelu => x.max(0.0),
+            Epilogue::None | Epilogue::ColumnSums => x,
+            Epilogue::Bias => x + bias[column],
+            Epilogue::BiasRelu => (x + bias[column]).max(0.0),
         };
+    }
+    if matmul.epilogue == Epilogue::ColumnSums {
+        let sum = |column: usize| (0..4).map(|k| b[at(&matmul.b, 0, k, column)]).sum::<f64>();
+        let sums: Vec<f64> = (0..5).map(sum).collect();
+        assert_eq!(decode(matmul.output, &bias_words, 5), sums, "{matmul:?}");
     }
     [decode(matmul.output, &c_words, 60), expected]
 }
@@ -207,7 +212,7 @@ fn matrix_products_follow_their_description() {
     use Scalar::{BF16, F16, F32, F64};
     for (input, output) in [(F16, F16), (BF16, BF16), (F32, F32), (F64, F64), (BF16, F32), (F16, F32)] {
         for transposed in [[false, false], [true, false], [false, true], [true, true]] {
-            for epilogue in [Epilogue::None, Epilogue::Bias, Epilogue::BiasRelu] {
+            for epilogue in [Epilogue::None, Epilogue::Bias, Epilogue::BiasRelu, Epilogue::ColumnSums] {
                 let matmul = matmul(input, output, transposed, epilogue);
                 let [got, expected] = multiply(&matmul);
                 // The result is rounded once, to half a unit in the last of so many bits.
@@ -239,7 +244,7 @@ fn tf32_has_ten_bits_of_fraction() {
             a: address(&mut a),
             b: address(&mut b),
             c: address(&mut c),
-            bias: std::ptr::null(),
+            bias: std::ptr::null_mut(),
             workspace: std::ptr::null_mut(),
             workspace_bytes: 0,
         };

@@ -5,12 +5,12 @@
 //! forgotten.
 
 use std::cell::RefCell;
-use std::sync::Arc;
 
 use plimsoll_tensor::{
     DType, IntoShape, Owner, Result, Shape, Tensor, Variable, current_scope, scope, with_owner,
 };
 
+use crate::flow::{Flow, Norm, Reader};
 use crate::initializer::{Fans, Initializer};
 use crate::model::{Mode, Model};
 use crate::policy::{Policy, current_policy, with_policy};
@@ -159,14 +159,12 @@ pub struct Forward {
     pub(crate) output: Shape,
     pub(crate) takes: Option<DType>,
     pub(crate) function: Box<Function>,
-    pub(crate) prediction: Option<Box<PredictionFunction>>,
+    /// Whether it begins with a norm, which can make the sum that it looks at.
+    pub(crate) begins_with_norm: bool,
 }
 
-/// What a built layer does.
-pub(crate) type Function = dyn Fn(&Tensor, Mode) -> Result<Tensor> + Send + Sync;
-
-/// What a built layer does that can leave its last linear function to a loss.
-pub(crate) type PredictionFunction = dyn Fn(&Tensor, Mode) -> Result<Prediction> + Send + Sync;
+/// What a built layer does, for a certain reader.
+pub(crate) type Function = dyn Fn(&Flow, Mode, Reader) -> Result<Flow> + Send + Sync;
 
 impl Forward {
     /// A function whose outputs' examples have the shape `output`.
@@ -177,12 +175,27 @@ impl Forward {
         output: impl IntoShape,
         function: impl Fn(&Tensor, Mode) -> Result<Tensor> + Send + Sync + 'static,
     ) -> Result<Forward> {
-        Ok(Forward {
-            output: output.into_shape()?,
-            takes: None,
-            function: Box::new(function),
-            prediction: None,
-        })
+        Forward::flowing(output, move |x, mode, _| function(&x.values()?, mode).map(Flow::of))
+    }
+
+    /// A function that may leave its last step to its reader.
+    pub(crate) fn flowing(
+        output: impl IntoShape,
+        function: impl Fn(&Flow, Mode, Reader) -> Result<Flow> + Send + Sync + 'static,
+    ) -> Result<Forward> {
+        let (output, function) = (output.into_shape()?, Box::new(function));
+        Ok(Forward { output, takes: None, function, begins_with_norm: false })
+    }
+
+    /// A norm, which the shape stays under.
+    pub(crate) fn norm(output: impl IntoShape, norm: impl Norm) -> Result<Forward> {
+        let forward = Forward::flowing(output, move |x, _, _| x.normed(&norm).map(Flow::of))?;
+        Ok(forward.begins_with_norm(true))
+    }
+
+    /// Whether the function begins with a norm.
+    pub(crate) fn begins_with_norm(self, begins_with_norm: bool) -> Forward {
+        Forward { begins_with_norm, ..self }
     }
 
     /// A function that ends in a linear one, or may: `prediction` gives what goes into that and its weights, so that a
@@ -194,10 +207,7 @@ impl Forward {
         output: impl IntoShape,
         prediction: impl Fn(&Tensor, Mode) -> Result<Prediction> + Send + Sync + 'static,
     ) -> Result<Forward> {
-        let prediction = Arc::new(prediction);
-        let same = prediction.clone();
-        let forward = Forward::new(output, move |x, mode| prediction(x, mode)?.values())?;
-        Ok(Forward { prediction: Some(Box::new(move |x, mode| same(x, mode))), ..forward })
+        Forward::flowing(output, move |x, mode, _| prediction(&x.values()?, mode).map(Flow::from))
     }
 
     /// This function as one of inputs of that dtype, such as the whole numbers that an embedding takes.

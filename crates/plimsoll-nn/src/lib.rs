@@ -7,6 +7,7 @@
 //! Warnings go to the `log` facade, once each; the program decides whether and how they are shown.
 
 pub mod checkpoint;
+mod flow;
 pub mod initializer;
 pub mod layer;
 pub mod layers;

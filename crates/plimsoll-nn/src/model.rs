@@ -7,6 +7,7 @@ use plimsoll_tensor::{
     DType, IntoShape, Result, Shape, Tensor, Variable, at_callers_line, is_recording, recompute, scope,
 };
 
+use crate::flow::{Flow, Reader};
 use crate::layer::Forward;
 use crate::policy::Policy;
 use crate::prediction::Prediction;
@@ -65,15 +66,7 @@ impl Model {
     #[track_caller]
     pub fn forward(&self, x: &Tensor, mode: Mode) -> Result<Tensor> {
         let _line = at_callers_line();
-        let run = || {
-            let x = self.0.policy.cast(x)?;
-            if self.0.recompute && is_recording() {
-                let model = self.clone();
-                return recompute(&[&x], move |inputs| model.run(&inputs[0], mode));
-            }
-            self.run(&x, mode)
-        };
-        if self.0.name.is_empty() { run() } else { scope(&self.0.name, run) }
+        self.flow(&Flow::of(x.clone()), mode, Reader::Anyone)?.values()
     }
 
     /// The output for a batch of inputs, with its last linear function left to a loss if the model ends in one.
@@ -83,18 +76,39 @@ impl Model {
     #[track_caller]
     pub fn prediction(&self, x: &Tensor, mode: Mode) -> Result<Prediction> {
         let _line = at_callers_line();
-        let Some(prediction) = self.0.forward.prediction.as_ref().filter(|_| !self.0.recompute) else {
-            return self.forward(x, mode).map(Prediction::Values);
-        };
+        self.flow(&Flow::of(x.clone()), mode, Reader::Loss)?.into_prediction()
+    }
+
+    /// What this makes of what another layer gave, as far as the reader does not do it.
+    pub(crate) fn flow(&self, x: &Flow, mode: Mode, reader: Reader) -> Result<Flow> {
         let run = || {
-            let x = self.0.policy.cast(x)?;
-            prediction(&x, mode).map_err(|error| error.in_layer(&self.0.path))
+            let cast = x.cast(self.0.policy)?;
+            let x = cast.as_ref().unwrap_or(x);
+            if self.0.recompute && is_recording() {
+                let model = self.clone();
+                let again = move |inputs: &[Tensor]| {
+                    model.run(&Flow::of(inputs[0].clone()), mode, Reader::Anyone)?.values()
+                };
+                return recompute(&[&x.values()?], again).map(Flow::of);
+            }
+            self.run(x, mode, reader)
         };
         if self.0.name.is_empty() { run() } else { scope(&self.0.name, run) }
     }
 
-    fn run(&self, x: &Tensor, mode: Mode) -> Result<Tensor> {
-        (self.0.forward.function)(x, mode).map_err(|error| error.in_layer(&self.0.path))
+    fn run(&self, x: &Flow, mode: Mode, reader: Reader) -> Result<Flow> {
+        let flow = (self.0.forward.function)(x, mode, reader).and_then(|flow| flow.settled(reader));
+        flow.map_err(|error| error.in_layer(&self.0.path))
+    }
+
+    /// Whether it begins with a norm, which can make the sum that it looks at.
+    pub(crate) fn begins_with_norm(&self) -> bool {
+        self.0.forward.begins_with_norm && !self.0.recompute
+    }
+
+    /// What it is to the layer before it.
+    pub(crate) fn as_reader(&self) -> Reader {
+        if self.begins_with_norm() { Reader::Norm } else { Reader::Anyone }
     }
 
     /// The output for a batch without a tape and without training; no more than one layer's input and output are held

@@ -91,9 +91,9 @@ pub trait Op: fmt::Debug + Send + Sync + 'static {
         false
     }
 
-    /// For an op that is not cheap: the cheap op that makes the first output again from the inputs followed by the
-    /// extras, such as applying a norm whose statistics are kept.
-    fn rebuild(&self) -> Option<OpRef> {
+    /// For an op that is not cheap: the cheap op that makes an output again, such as applying a norm whose statistics are
+    /// kept. Asked of ops whose extras were made.
+    fn rebuild(&self) -> Option<Rebuild> {
         None
     }
 
@@ -283,6 +283,25 @@ impl Form {
             Form::Gradients => "gradients",
             Form::Derived => "derived",
         }
+    }
+}
+
+/// How an output is made again from values that are likely to be kept.
+#[derive(Clone, Debug)]
+pub struct Rebuild {
+    /// The cheap op.
+    pub op: OpRef,
+    /// The output that it makes.
+    pub output: usize,
+    /// What it reads of the record, in the order of its inputs.
+    pub reads: SmallVec<[Keep; 6]>,
+}
+
+impl Rebuild {
+    /// The first output again, from all inputs followed by all extras.
+    pub fn first(op: OpRef, n_inputs: usize, n_extras: usize) -> Option<Rebuild> {
+        let reads = (0..n_inputs).map(Keep::Input).chain((0..n_extras).map(Keep::Extra)).collect();
+        Some(Rebuild { op, output: 0, reads })
     }
 }
 

@@ -203,7 +203,7 @@ fn beside_products(bench: &Bench) -> Outcome {
         a: blocks[0].as_ptr(),
         b: blocks[1].as_ptr(),
         c: blocks[2].as_ptr(),
-        bias: std::ptr::null(),
+        bias: std::ptr::null_mut(),
         workspace: blocks[3].as_ptr(),
         workspace_bytes: 32 << 20,
     };

@@ -12,6 +12,9 @@ const WORKSPACE_BYTES: usize = 32 << 20;
 
 const EPILOGUES: [Epilogue; 3] = [Epilogue::None, Epilogue::Bias, Epilogue::BiasRelu];
 
+/// Rows, inputs and outputs of the widest linear map of GPT-2's blocks.
+const FC: [usize; 3] = [16_384, 768, 3072];
+
 pub fn check(bench: &mut Bench) {
     let types = [
         (Scalar::F16, Scalar::F16),
@@ -36,6 +39,11 @@ pub fn check(bench: &mut Bench) {
     bench.check("products: offsets of one element", |bench| {
         run(bench, &plain(Scalar::BF16, Scalar::BF16, [63, 65, 67]), 1)
     });
+    for scalar in [Scalar::BF16, Scalar::F16] {
+        bench.check(&format!("products: {scalar:?} with the sums of columns"), |bench| {
+            column_sums(bench, scalar)
+        });
+    }
     bench.check("products: no terms", |bench| run(bench, &plain(Scalar::F32, Scalar::F32, [5, 6, 0]), 0));
     bench.check("products: 20 times the same bits, split along k", same_bits);
     if bench.quick {
@@ -46,9 +54,14 @@ pub fn check(bench: &mut Bench) {
             rate(bench, scalar, [8192; 3], 20)
         });
     }
-    let fc = [16_384, 3072, 768];
+    let fc = [FC[0], FC[2], FC[1]];
     bench
         .check("products: rate of GPT-2's fully connected layer", |bench| rate(bench, Scalar::BF16, fc, 200));
+    for epilogue in [Epilogue::None, Epilogue::ColumnSums] {
+        bench.check(&format!("products: rate of its gradient of weights, {epilogue:?}"), |bench| {
+            gradient_rate(bench, epilogue)
+        });
+    }
     bench.check("products: time of a small one", |bench| rate(bench, Scalar::BF16, [64, 64, 64], 5000));
 }
 
@@ -135,7 +148,7 @@ fn run(bench: &Bench, product: &Matmul, offset: usize) -> Outcome {
         a: skip(0, input),
         b: skip(1, input),
         c: skip(2, output),
-        bias: if product.epilogue == Epilogue::None { std::ptr::null() } else { blocks[3].as_ptr() },
+        bias: if product.epilogue == Epilogue::None { std::ptr::null_mut() } else { blocks[3].as_ptr() },
         workspace: blocks[4].as_ptr(),
         workspace_bytes: WORKSPACE_BYTES,
     };
@@ -146,6 +159,91 @@ fn run(bench: &Bench, product: &Matmul, offset: usize) -> Outcome {
     let worst = distance(output, product.tf32, &found, &exact, k.max(1));
     ensure(worst <= 1.0, format!("{product:?}: off by {worst:.2} of what is allowed"))?;
     Ok(format!("{m} x {n} x {k} off by {worst:.2} of what is allowed"))
+}
+
+/// The gradient of the weights of a linear map: of rows and the gradients of their outputs.
+fn gradient(scalar: Scalar, [rows, inputs, outputs]: [usize; 3], epilogue: Epilogue) -> Matmul {
+    let a = Matrix { transposed: true, ..row_major(inputs, rows) };
+    Matmul { a, epilogue, ..plain(scalar, scalar, [inputs, outputs, rows]) }
+}
+
+/// The sums of the columns of the second factor, beside the product that they come with; 20 times the same bits.
+fn column_sums(bench: &Bench, scalar: Scalar) -> Outcome {
+    let mut texts = Vec::new();
+    for sizes in [[128, 64, 96], [40, 24, 72], [2048, 768, 2304]] {
+        let product = gradient(scalar, sizes, Epilogue::ColumnSums);
+        let [rows, _, outputs] = sizes;
+        let factors = [numbers(rows * product.m, 7), numbers(rows * outputs, 8)];
+        let blocks = [
+            bench.uploaded(&encode(scalar, &factors[0]))?,
+            bench.uploaded(&encode(scalar, &factors[1]))?,
+            bench.block(product.m * outputs * scalar.size())?,
+            bench.block(WORKSPACE_BYTES)?,
+            bench.block(outputs * scalar.size())?,
+        ];
+        let mut first = None;
+        for _ in 0..20 {
+            if !with_sums(bench, &product, &blocks)? {
+                return Ok(format!("the library does not know {sizes:?}"));
+            }
+            let bytes = [bench.downloaded(&blocks[2])?, bench.downloaded(&blocks[4])?];
+            ensure(first.get_or_insert_with(|| bytes.clone()) == &bytes, "the bits differ")?;
+        }
+        let column = |column: usize| (0..rows).map(|row| factors[1][row * outputs + column]).sum::<f64>();
+        let exact: Vec<f64> = (0..outputs).map(column).collect();
+        let found = decode(scalar, &bench.downloaded(&blocks[4])?);
+        let worst = distance(scalar, false, &found, &exact, rows);
+        ensure(worst <= 1.0, format!("{product:?}: sums off by {worst:.2} of what is allowed"))?;
+        texts.push(format!("{sizes:?} off by {worst:.2} of what is allowed"));
+    }
+    Ok(texts.join(", "))
+}
+
+/// Operands a, b, c, scratch memory and the sums are the blocks.
+fn with_sums(
+    bench: &Bench,
+    product: &Matmul,
+    blocks: &[plimsoll_memory::Block; 5],
+) -> plimsoll_cuda::Result<bool> {
+    let operands = MatmulOperands {
+        a: blocks[0].as_ptr(),
+        b: blocks[1].as_ptr(),
+        c: blocks[2].as_ptr(),
+        bias: blocks[4].as_ptr(),
+        workspace: blocks[3].as_ptr(),
+        workspace_bytes: WORKSPACE_BYTES,
+    };
+    // SAFETY: the blocks have the extents that the product reads and writes.
+    unsafe { bench.gpu.try_matmul("gpu_check", product, &operands) }
+}
+
+/// How long the gradient of the weights of GPT-2's fully connected layer takes, with the sums of columns and without.
+fn gradient_rate(bench: &Bench, epilogue: Epilogue) -> Outcome {
+    let product = gradient(Scalar::BF16, FC, epilogue);
+    let [rows, inputs, outputs] = FC;
+    let size = Scalar::BF16.size();
+    let sizes = [
+        rows * inputs * size,
+        rows * outputs * size,
+        inputs * outputs * size,
+        WORKSPACE_BYTES,
+        outputs * size,
+    ];
+    let mut blocks = Vec::new();
+    for bytes in sizes {
+        blocks.push(bench.block(bytes)?);
+    }
+    let Ok(blocks) = <[plimsoll_memory::Block; 5]>::try_from(blocks) else { unreachable!("five blocks") };
+    if !with_sums(bench, &product, &blocks)? {
+        return Ok("the library does not know it".to_owned());
+    }
+    bench.gpu.synchronize()?;
+    let start = Instant::now();
+    for _ in 0..100 {
+        with_sums(bench, &product, &blocks)?;
+    }
+    bench.gpu.synchronize()?;
+    Ok(format!("{:.1} µs", start.elapsed().as_secs_f64() * 1e4))
 }
 
 /// The results, in a copy of what the result's memory held.
@@ -164,7 +262,7 @@ fn on_host(product: &Matmul, host: &[Vec<f64>; 4], offset: usize) -> Vec<f64> {
                 let sum = product.alpha * (0..product.k).map(term).sum::<f64>() + product.beta * c[place];
                 let biased = sum + bias[column];
                 result[place] = match product.epilogue {
-                    Epilogue::None => sum,
+                    Epilogue::None | Epilogue::ColumnSums => sum,
                     Epilogue::Bias => biased,
                     Epilogue::BiasRelu => biased.max(0.0),
                 };
@@ -201,7 +299,7 @@ fn multiply(
         a: blocks[0].as_ptr(),
         b: blocks[1].as_ptr(),
         c: blocks[2].as_ptr(),
-        bias: std::ptr::null(),
+        bias: std::ptr::null_mut(),
         workspace: blocks[3].as_ptr(),
         workspace_bytes: WORKSPACE_BYTES,
     };

@@ -29,7 +29,8 @@ const MAX_ALIGNMENT: usize = 256;
 
 /// The library, and the products that it has planned.
 pub(super) struct Blas {
-    plans: HashMap<Key, Plan>,
+    /// Those that it has no algorithm for are remembered, too.
+    plans: HashMap<Key, Option<Plan>>,
     handle: cublasLtHandle_t,
     context: Arc<Context>,
 }
@@ -82,23 +83,24 @@ impl Blas {
         Ok(Blas { plans: HashMap::new(), handle, context: context.clone() })
     }
 
-    /// Starts a product.
+    /// Starts a product; false says that the library has no algorithm for it.
     ///
     /// # Safety
     /// The addresses must be valid on the device, in stream order.
-    pub unsafe fn matmul(&mut self, matmul: &Matmul, operands: &MatmulOperands) -> Result<()> {
+    pub unsafe fn matmul(&mut self, matmul: &Matmul, operands: &MatmulOperands) -> Result<bool> {
         let Matmul { m, n, k, batch, alpha, beta, .. } = *matmul;
         if m == 0 || n == 0 || batch == 0 {
-            return Ok(());
+            return Ok(true);
         }
         if k == 0 {
             // SAFETY: the caller vouches for the addresses.
-            return unsafe { self.no_terms(matmul, operands) };
+            return unsafe { self.no_terms(matmul, operands) }.map(|()| true);
         }
         let plan = match self.plans.entry(Key::new(matmul, operands)) {
             Entry::Occupied(entry) => entry.into_mut(),
             Entry::Vacant(entry) => entry.insert(Plan::new(self.handle, matmul, operands)?),
         };
+        let Some(plan) = plan else { return Ok(false) };
         plan.point_to(matmul, operands)?;
         let (narrow, wide) = ([alpha as f32, beta as f32], [alpha, beta]);
         let factors: [*const c_void; 2] = match matmul.input {
@@ -126,7 +128,7 @@ impl Blas {
                 self.context.stream.cast(),
             )
         };
-        check(status, "cublasLtMatmul")
+        check(status, "cublasLtMatmul").map(|()| true)
     }
 
     /// A product whose sums have no terms, which the library does not know: zero, or what is there already.
@@ -194,7 +196,8 @@ impl Plan {
         })
     }
 
-    fn new(handle: cublasLtHandle_t, matmul: &Matmul, operands: &MatmulOperands) -> Result<Plan> {
+    /// With the algorithm that the library names first, if it has one.
+    fn new(handle: cublasLtHandle_t, matmul: &Matmul, operands: &MatmulOperands) -> Result<Option<Plan>> {
         let mut plan = Plan::described(matmul)?;
         plan.point_to(matmul, operands)?;
         let preference = Preference::new(&Key::new(matmul, operands))?;
@@ -216,13 +219,17 @@ impl Plan {
                 &raw mut n_found,
             )
         };
+        let is_unknown = |status| status == cublasStatus_t::CUBLAS_STATUS_NOT_SUPPORTED;
+        if is_unknown(status) || (n_found > 0 && is_unknown(best.state)) {
+            return Ok(None);
+        }
         let found = check(status, "cublasLtMatmulAlgoGetHeuristic").and_then(|()| match n_found {
-            0 => Err(Error::new("there is no algorithm for it")),
+            0 => Ok(()),
             _ => check(best.state, "the algorithm"),
         });
         found.map_err(|error| Error::new(format!("cuBLASLt cannot compute {matmul:?}: {error}")))?;
         plan.algorithm = best.algo;
-        Ok(plan)
+        Ok((n_found > 0).then_some(plan))
     }
 
     /// Sets the addresses that are part of the description.
@@ -259,6 +266,8 @@ impl MatmulDesc {
             Epilogue::None => LtEpilogue::CUBLASLT_EPILOGUE_DEFAULT,
             Epilogue::Bias => LtEpilogue::CUBLASLT_EPILOGUE_BIAS,
             Epilogue::BiasRelu => LtEpilogue::CUBLASLT_EPILOGUE_RELU_BIAS,
+            // Our b is the library's first factor.
+            Epilogue::ColumnSums => LtEpilogue::CUBLASLT_EPILOGUE_BGRADA,
         };
         desc.set(Desc::CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue)?;
         Ok(desc)

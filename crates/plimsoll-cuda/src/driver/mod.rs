@@ -201,7 +201,7 @@ impl Backend for Driver {
         check(status, "cuMemsetD8Async")
     }
 
-    unsafe fn matmul(&self, matmul: &Matmul, operands: &MatmulOperands) -> Result<()> {
+    unsafe fn matmul(&self, matmul: &Matmul, operands: &MatmulOperands) -> Result<bool> {
         self.context.enter()?;
         let make = || Blas::new(&self.context);
         // SAFETY: the caller vouches for the addresses.

@@ -42,6 +42,13 @@ unsafe fn product<S: Sum>(matmul: &Matmul, operands: &MatmulOperands, batch: usi
     for depth in 0..k {
         rhs.extend((0..n).map(|column| read(&matmul.b, operands.b, depth, column)));
     }
+    if matmul.epilogue == Epilogue::ColumnSums {
+        for column in 0..n {
+            let sum = (0..k).fold(S::default(), |sum, depth| sum + rhs[depth * n + column]);
+            // SAFETY: there is room for a number per column.
+            unsafe { store(matmul.output, operands.bias, column, sum.into()) };
+        }
+    }
     let mut sums = vec![S::default(); n];
     for row in 0..m {
         sums.fill(S::default());
@@ -69,12 +76,12 @@ unsafe fn finish<S: Sum>(matmul: &Matmul, operands: &MatmulOperands, idx: usize,
         if matmul.beta != 0.0 {
             value = value + S::round(matmul.beta) * S::round(load(matmul.output, operands.c, idx));
         }
-        if matmul.epilogue != Epilogue::None {
+        if matches!(matmul.epilogue, Epilogue::Bias | Epilogue::BiasRelu) {
             value = value + S::round(load(matmul.output, operands.bias, column));
         }
         let value: f64 = value.into();
         let value = match matmul.epilogue {
-            Epilogue::None | Epilogue::Bias => value,
+            Epilogue::None | Epilogue::Bias | Epilogue::ColumnSums => value,
             Epilogue::BiasRelu => {
                 if value < 0.0 {
                     0.0

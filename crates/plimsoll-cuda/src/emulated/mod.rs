@@ -130,10 +130,10 @@ impl Backend for Emulated {
         Ok(())
     }
 
-    unsafe fn matmul(&self, matmul: &Matmul, operands: &MatmulOperands) -> Result<()> {
+    unsafe fn matmul(&self, matmul: &Matmul, operands: &MatmulOperands) -> Result<bool> {
         // SAFETY: the caller promises it.
         unsafe { matmul::run(matmul, operands) };
-        Ok(())
+        Ok(true)
     }
 
     unsafe fn convolve(&self, convolution: &Convolution, operands: &ConvolutionOperands) -> Result<bool> {

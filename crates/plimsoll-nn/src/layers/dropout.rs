@@ -2,6 +2,7 @@
 
 use plimsoll_tensor::{Error, Result, Shape};
 
+use crate::flow::Flow;
 use crate::layer::{Forward, Layer};
 use crate::model::Mode;
 
@@ -24,9 +25,9 @@ impl Layer for Dropout {
                 format!("a rate of {rate}; it is a probability from 0 to 1"),
             ));
         }
-        Forward::new(input, move |x, mode| match mode {
-            Mode::Train => x.dropout(rate),
-            Mode::Infer => Ok(x.clone()),
+        Forward::flowing(input, move |x, mode, _| match mode {
+            Mode::Train => Ok(Flow::dropped(x.values()?, rate)),
+            Mode::Infer => x.values().map(Flow::of),
         })
     }
 }

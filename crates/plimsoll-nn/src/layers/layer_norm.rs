@@ -1,8 +1,9 @@
 //! `LayerNorm`: each example's last dimension to mean 0 and variance 1.
 
-use plimsoll_tensor::{Result, Shape};
+use plimsoll_tensor::{Result, Shape, Tensor, Variable};
 
 use super::last_extent;
+use crate::flow::Norm;
 use crate::initializer::{Fans, Initializer};
 use crate::layer::{Forward, Layer, variable};
 
@@ -42,7 +43,23 @@ impl Layer for LayerNorm {
         let fans = Fans { inputs: width, outputs: width };
         let gamma = variable("gamma", width, Initializer::Ones, fans)?;
         let beta = variable("beta", width, Initializer::Zeros, fans)?;
-        let epsilon = self.epsilon;
-        Forward::new(input, move |x, _| x.layer_norm(&gamma, &beta, epsilon))
+        Forward::norm(input, Built { gamma, beta, epsilon: self.epsilon })
+    }
+}
+
+/// The norm with its variables.
+struct Built {
+    gamma: Variable,
+    beta: Variable,
+    epsilon: f64,
+}
+
+impl Norm for Built {
+    fn of(&self, x: &Tensor) -> Result<Tensor> {
+        x.layer_norm(&self.gamma, &self.beta, self.epsilon)
+    }
+
+    fn of_sum(&self, x: &Tensor, branch: Tensor, rate: f64) -> Result<(Tensor, Tensor)> {
+        branch.into_add_layer_norm(x, rate, &self.gamma, &self.beta, self.epsilon)
     }
 }

@@ -2,9 +2,13 @@
 
 use plimsoll_tensor::{Error, Result, Shape};
 
+use crate::flow::Reader;
 use crate::layer::{Forward, Layer, build};
 
 /// `x + layer(x)`; the layer must give what it takes.
+///
+/// If what comes next in a [`Sequential`](super::Sequential) begins with a layer norm or an RMS norm, sum and norm are made
+/// by one op, and with them dropout that the layer ends in; the numbers are the same.
 #[derive(Clone, Debug)]
 pub struct Residual<L>(pub L);
 
@@ -24,6 +28,11 @@ impl<L: Layer> Layer for Residual<L> {
                 ),
             ));
         }
-        Forward::new(input, move |x, mode| inner.forward(x, mode)?.into_add(x.clone()))
+        let begins_with_norm = inner.begins_with_norm();
+        let forward = Forward::flowing(input, move |x, mode, _| {
+            let branch = inner.flow(x, mode, Reader::Residual)?;
+            branch.added_to(x.values()?)
+        })?;
+        Ok(forward.begins_with_norm(begins_with_norm))
     }
 }

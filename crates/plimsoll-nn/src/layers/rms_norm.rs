@@ -1,8 +1,9 @@
 //! `RMSNorm`: each example's last dimension to a mean square of 1.
 
-use plimsoll_tensor::{Result, Shape};
+use plimsoll_tensor::{Result, Shape, Tensor, Variable};
 
 use super::last_extent;
+use crate::flow::Norm;
 use crate::initializer::{Fans, Initializer};
 use crate::layer::{Forward, Layer, variable};
 
@@ -40,7 +41,22 @@ impl Layer for RMSNorm {
     fn make(&self, input: &Shape) -> Result<Forward> {
         let width = last_extent("rms_norm", input)?;
         let gamma = variable("gamma", width, Initializer::Ones, Fans { inputs: width, outputs: width })?;
-        let epsilon = self.epsilon;
-        Forward::new(input, move |x, _| x.rms_norm(&gamma, epsilon))
+        Forward::norm(input, Built { gamma, epsilon: self.epsilon })
+    }
+}
+
+/// The norm with its variable.
+struct Built {
+    gamma: Variable,
+    epsilon: f64,
+}
+
+impl Norm for Built {
+    fn of(&self, x: &Tensor) -> Result<Tensor> {
+        x.rms_norm(&self.gamma, self.epsilon)
+    }
+
+    fn of_sum(&self, x: &Tensor, branch: Tensor, rate: f64) -> Result<(Tensor, Tensor)> {
+        branch.into_add_rms_norm(x, rate, &self.gamma, self.epsilon)
     }
 }

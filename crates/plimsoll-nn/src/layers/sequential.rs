@@ -6,9 +6,9 @@ use std::sync::Arc;
 
 use plimsoll_tensor::{Result, Shape};
 
+use crate::flow::Flow;
 use crate::layer::{Forward, Layer, build_as};
 use crate::model::Model;
-use crate::prediction::Prediction;
 
 /// Layers one after the other; each is built for what the one before gives.
 ///
@@ -74,16 +74,17 @@ impl Layer for Sequential {
             shape = *part.output_shape();
             parts.push(part);
         }
-        Forward::ending_linear(shape, move |x, mode| {
-            let Some((last, parts)) = parts.split_last() else { return Ok(Prediction::Values(x.clone())) };
-            let Some((first, rest)) = parts.split_first() else { return last.prediction(x, mode) };
-            // Each value is dropped as soon as the next one is there.
-            let mut value = first.forward(x, mode)?;
-            for part in rest {
-                value = part.forward(&value, mode)?;
+        let begins_with_norm = parts.first().is_some_and(Model::begins_with_norm);
+        let forward = Forward::flowing(shape, move |x, mode, reader| {
+            let readers = parts.iter().skip(1).map(Model::as_reader).chain([reader]);
+            let mut flow: Option<Flow> = None;
+            for (part, reader) in parts.iter().zip(readers) {
+                // Each value is dropped as soon as the next one is there.
+                flow = Some(part.flow(flow.as_ref().unwrap_or(x), mode, reader)?);
             }
-            last.prediction(&value, mode)
-        })
+            flow.map_or_else(|| x.values().map(Flow::of), Ok)
+        })?;
+        Ok(forward.begins_with_norm(begins_with_norm))
     }
 }
 

@@ -4,7 +4,9 @@
 //! rounded yet, and costs no memory: the output is what the next layer keeps anyway. One whose slope needs its input
 //! (gelu, silu) runs as an op of its own on the product's result. It keeps the pre-activation and nothing else, and
 //! later readers of its output get it as a derived value; a kernel that wrote both would save one reading of memory,
-//! and its record would have to hide a second op.
+//! and its record would have to hide a second op. The library of a GPU has such a kernel for gelu, but it applies the
+//! function to sums that are not rounded yet: backward, which rebuilds the output from the rounded sums that are kept,
+//! would read other bits than forward did.
 
 use plimsoll_cpu::math::Real;
 use plimsoll_cpu::simd;

@@ -25,9 +25,9 @@ use crate::tensor::Tensor;
 
 /// f(x) = x / (1 - rate) where the draw keeps it, else 0. Linear, so its gradient is the same op with the same draw.
 #[derive(Clone, Copy, Debug)]
-struct Dropout {
-    rate: f64,
-    draw: Draw,
+pub(super) struct Dropout {
+    pub rate: f64,
+    pub draw: Draw,
 }
 
 impl Op for Dropout {
@@ -50,7 +50,7 @@ impl Op for Dropout {
     }
 
     fn run_cuda(&self, run: &mut Run<'_>, gpu: &Gpu) -> Result<()> {
-        let words = [self.draw.seed, self.draw.number, u64::from(keep_threshold(1.0 - self.rate))];
+        let words = [self.draw.seed, self.draw.number, u64::from(self.threshold())];
         let body = "y0 = random < (u32)WORD(2) ? x0 * NUMBER(0) : C(0);";
         elementwise::over("dropout", run, gpu, &[self.scale()], &words, || body.to_owned())
     }
@@ -70,9 +70,41 @@ impl Op for Dropout {
 }
 
 impl Dropout {
+    /// Dropout with the next draw of the thread's generator; none for a rate of zero, which changes nothing.
+    pub fn drawn(op: &'static str, rate: f64) -> Result<Option<Dropout>> {
+        if !(0.0..=1.0).contains(&rate) {
+            return Err(Error::argument(op, format!("a rate of {rate}; it is a probability from 0 to 1")));
+        }
+        Ok((rate > 0.0).then(|| Dropout { rate, draw: random::draw() }))
+    }
+
     /// What a kept element is multiplied by.
-    fn scale(self) -> f64 {
+    pub fn scale(self) -> f64 {
         if self.rate < 1.0 { 1.0 / (1.0 - self.rate) } else { 0.0 }
+    }
+
+    /// The words below it keep their elements.
+    pub fn threshold(self) -> u32 {
+        keep_threshold(1.0 - self.rate)
+    }
+
+    /// Drops some of the elements from number `first` on.
+    #[inline(never)]
+    pub fn tile<C: Real>(self, first: usize, x: &[C], y: &mut [C]) {
+        let (threshold, scale) = (self.threshold(), C::from_f64(self.scale()));
+        // Words come in blocks of four, and a piece may begin inside one.
+        let skipped = first % 4;
+        let mut words = [0; TILE_LEN + 4];
+        simd::vectorize(
+            #[inline(always)]
+            || {
+                let words = &mut words[..x.len() + skipped];
+                self.draw.words(first - skipped, words);
+                for ((y, &x), &word) in y.iter_mut().zip(x).zip(&words[skipped..]) {
+                    *y = if word < threshold { x * scale } else { C::ZERO };
+                }
+            },
+        );
     }
 }
 
@@ -102,31 +134,13 @@ fn drop_some<T: Element<Compute: Real>>(op: Dropout, x: &Operand, y: &Operand) {
         let (x, mut x_room, mut y_room) = (x.copied(is_over), Room::new(), Room::new());
         for piece in x.pieces() {
             let values = x.read(piece.clone(), &mut x_room);
-            y.write(piece.clone(), &mut y_room, |y| tile(op, first + piece.start, values, y));
+            y.write(piece.clone(), &mut y_room, |y| op.tile(first + piece.start, values, y));
         }
     };
     let lines = Lines::along(shape.len() - 1, shape, strides);
     lines.for_each(|line| run_line(line * lines.len, lines.offsets(line), lines.steps, lines.len));
     let first = n_elems - rest;
     run_line(first, [first as isize; 2], [1; 2], rest);
-}
-
-#[inline(never)]
-fn tile<C: Real>(op: Dropout, first: usize, x: &[C], y: &mut [C]) {
-    let (threshold, scale) = (keep_threshold(1.0 - op.rate), C::from_f64(op.scale()));
-    // Words come in blocks of four, and a piece may begin inside one.
-    let skipped = first % 4;
-    let mut words = [0; TILE_LEN + 4];
-    simd::vectorize(
-        #[inline(always)]
-        || {
-            let words = &mut words[..x.len() + skipped];
-            op.draw.words(first - skipped, words);
-            for ((y, &x), &word) in y.iter_mut().zip(x).zip(&words[skipped..]) {
-                *y = if word < threshold { x * scale } else { C::ZERO };
-            }
-        },
-    );
 }
 
 impl Tensor {
@@ -138,16 +152,10 @@ impl Tensor {
     #[track_caller]
     pub fn dropout(&self, rate: f64) -> Result<Tensor> {
         let _line = context::at_callers_line();
-        if !(0.0..=1.0).contains(&rate) {
-            return Err(Error::argument(
-                "dropout",
-                format!("a rate of {rate}; it is a probability from 0 to 1"),
-            ));
+        match Dropout::drawn("dropout", rate)? {
+            Some(dropout) => call(OpRef::new(dropout), &[self]),
+            None => Ok(self.clone()),
         }
-        if rate == 0.0 {
-            return Ok(self.clone());
-        }
-        call(OpRef::new(Dropout { rate, draw: random::draw() }), &[self])
     }
 }
 

@@ -23,7 +23,7 @@ use crate::context;
 use crate::error::{Error, Result};
 use crate::execute::Arg;
 use crate::journal::Journal;
-use crate::op::{Extra, Form, Keep, OpRef};
+use crate::op::{Extra, Form, Keep, OpRef, Rebuild};
 use crate::step::Step;
 use crate::storage::Storage;
 use crate::tensor::{Data, Nodes, Tensor};
@@ -34,7 +34,7 @@ pub use gradient::{Backward, Unconnected};
 pub(crate) use node::{Node, NodeRef};
 pub use saved::{Saved, SavedValue};
 
-use node::Recipe;
+use node::{Ingredient, Recipe};
 use slot::{Kept, Slot};
 
 /// Records ops so that their gradients can be asked for.
@@ -190,31 +190,35 @@ pub(crate) struct Record<'a> {
 }
 
 impl Record<'_> {
-    /// How to rebuild the outputs, if that is cheap: by the op itself, or by one that also reads the extras.
+    /// How to rebuild outputs, if that is cheap: by the op itself, or by one that also reads what it kept.
     fn recipe(&self) -> Option<Box<Recipe>> {
         if self.outputs.iter().all(|output| output.n_bytes() < slot::LEAST_REBUILT_BYTES) {
             return None;
         }
-        let (op, n_outputs) = match self.op.is_cheap() {
-            true => (self.op.clone(), self.outputs.len()),
-            false if self.extras.is_empty() => return None,
-            false => (self.op.rebuild()?, 1),
-        };
-        let input = |arg: &Arg<'_>| {
-            let (storage, tag) = match arg {
-                Arg::Overwritten(_) => (Weak::new(), 0),
-                read => (Arc::downgrade(read.storage()), read.storage().tag()),
-            };
-            (storage, tag, *arg.meta())
-        };
-        let mut inputs: SmallVec<_> = self.args.iter().map(input).collect();
-        if !self.op.is_cheap() {
-            let extra = |(extra, storage): &(Extra, Arc<Storage>)| {
-                (Arc::downgrade(storage), storage.tag(), extra.meta)
-            };
-            inputs.extend(self.extras.iter().map(extra));
+        if self.op.is_cheap() {
+            let inputs = (0..self.args.len()).map(|idx| self.ingredient(Keep::Input(idx))).collect();
+            return Some(Box::new(Recipe { op: self.op.clone(), inputs, outputs: 0..self.outputs.len() }));
         }
-        Some(Box::new(Recipe { op, inputs, n_outputs }))
+        if self.extras.is_empty() {
+            return None;
+        }
+        let Rebuild { op, output, reads } = self.op.rebuild()?;
+        let inputs = reads.into_iter().map(|read| self.ingredient(read)).collect();
+        Some(Box::new(Recipe { op, inputs, outputs: output..output + 1 }))
+    }
+
+    /// A value of the record, as a recipe remembers it.
+    fn ingredient(&self, read: Keep) -> Ingredient {
+        let (storage, meta, input) = match read {
+            Keep::Input(idx) => {
+                let storage = Some(&self.args[idx]).filter(|arg| !matches!(arg, Arg::Overwritten(_)));
+                (storage.map(Arg::storage), *self.args[idx].meta(), Some(idx))
+            }
+            Keep::Output(idx) => (Some(self.outputs[idx].data().value()), *self.outputs[idx].meta(), None),
+            Keep::Extra(idx) => (Some(&self.extras[idx].1), self.extras[idx].0.meta, None),
+        };
+        let tag = storage.map_or(0, |storage| storage.tag());
+        Ingredient { storage: storage.map_or_else(Weak::new, Arc::downgrade), tag, meta, input }
     }
 }
 

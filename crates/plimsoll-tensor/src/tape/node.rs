@@ -3,6 +3,7 @@
 //! Nodes are owned by tensors and by later nodes; they hold their parents and the keys of slots, never values. When
 //! the last handle of a node goes, its slots go too, so a value that no live tensor can reach is not kept.
 
+use std::ops::Range;
 use std::sync::{Arc, Weak};
 
 use smallvec::SmallVec;
@@ -34,13 +35,22 @@ pub(crate) struct Node {
     pub recipe: Option<Box<Recipe>>,
 }
 
-/// A cheap op that gives the outputs again, and its inputs, remembered but not held: those of the node, then extras. Each has the
-/// tag by which a journal knows it.
+/// A cheap op that gives outputs of a node again, and what it reads.
 pub(crate) struct Recipe {
     pub op: OpRef,
-    pub inputs: SmallVec<[(Weak<Storage>, u64, Meta); 2]>,
-    /// How many of the node's outputs it gives.
-    pub n_outputs: usize,
+    pub inputs: SmallVec<[Ingredient; 2]>,
+    /// The outputs of the node that it gives, in the order of its own.
+    pub outputs: Range<usize>,
+}
+
+/// What a recipe reads: remembered, but not held.
+pub(crate) struct Ingredient {
+    pub storage: Weak<Storage>,
+    /// By what a journal knows it.
+    pub tag: u64,
+    pub meta: Meta,
+    /// The input of the node that it is; an extra or another output of the node is none.
+    pub input: Option<usize>,
 }
 
 /// One output of a node.

@@ -14,7 +14,7 @@ use crate::execute::{Arg, execute};
 use crate::journal::Journal;
 use crate::op::{Form, Meta, OpRef};
 use crate::storage::Storage;
-use crate::tape::node::NodeRef;
+use crate::tape::node::{Ingredient, NodeRef};
 use crate::tensor::{Nodes, Tensor};
 
 /// Chains of cheap ops longer than this are not rebuilt.
@@ -86,22 +86,23 @@ impl Kept {
     /// A chain of cheap ops that ends in `node`'s output and begins at values that are kept anyway.
     fn derived(node: &NodeRef, longest: usize) -> Option<Kept> {
         let recipe = node.node.recipe.as_ref()?;
-        if longest == 0 || node.output >= recipe.n_outputs {
+        if longest == 0 || !recipe.outputs.contains(&node.output) {
             return None;
         }
         let mut sources = SmallVec::new();
-        for (idx, (storage, tag, meta)) in recipe.inputs.iter().enumerate() {
+        for Ingredient { storage, tag, meta, input } in &recipe.inputs {
             let source = match (storage.upgrade(), held_by_journal(*tag)) {
                 (Some(storage), _) if is_kept(&storage) || storage.is_persistent() => {
                     Kept::value(&storage, meta)
                 }
                 (None, Some((journal, number))) => Kept::let_go(journal, number, meta),
-                // Extras have no parents: they are kept, or the value cannot be rebuilt.
-                _ => Kept::derived(node.node.parents.get(idx)?.as_ref()?, longest - 1)?,
+                // What is no input has no parent: it is kept, or the value cannot be rebuilt.
+                _ => Kept::derived(node.node.parents[(*input)?].as_ref()?, longest - 1)?,
             };
             sources.push(Box::new(source));
         }
-        Some(Kept::Derived { op: recipe.op.clone(), output: node.output, sources })
+        let output = node.output - recipe.outputs.start;
+        Some(Kept::Derived { op: recipe.op.clone(), output, sources })
     }
 
     /// The value, with the given nodes.

@@ -7,7 +7,7 @@ use plimsoll_cuda::{Epilogue, Gpu, Matmul, MatmulOperands, Matrix, Profile};
 
 use super::Calls;
 use crate::dtype::DType;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::layout::Layout;
 use crate::op::{Meta, Operand, Run};
 use crate::ops::Activation;
@@ -19,6 +19,9 @@ const ALIGNMENT: usize = 256;
 
 /// The library may sum the columns of a product in so many parts, each a result of f32 in scratch memory.
 const MOST_PARTS: usize = 8;
+
+/// Whether the library is asked to sum columns while it multiplies; else a kernel of ours reads the matrix once more.
+const LIBRARY_SUMS_COLUMNS: bool = true;
 
 /// What follows each sum.
 #[derive(Clone, Copy, Default)]
@@ -104,16 +107,55 @@ pub(in crate::ops) fn product(
     after: After<'_>,
 ) -> Result<()> {
     let output = &run.outputs[0];
-    let readable = Readable::of(operands)?;
-    let Calls { shape, .. } = readable.calls;
     if output.n_elems() == 0 {
         return Ok(());
     }
-    if shape.k == 0 {
+    if Calls::of(operands)?.shape.k == 0 {
         // SAFETY: the output is fresh and as long as its meta says.
         unsafe { gpu.fill(op, output.ptr(), 0, output.meta.n_bytes()) }?;
         return finish(gpu, op, output, after.bias, after.activation);
     }
+    let (fused, left) = split(output.dtype(), after);
+    let bias = fused.bias.map_or(std::ptr::null_mut(), Operand::ptr);
+    match multiply(run, gpu, op, operands, fused.epilogue(), bias)? {
+        true => finish(gpu, op, output, left.bias, left.activation),
+        false => Err(Error::device(op, format!("the GPU's library has no algorithm for {operands:?}"))),
+    }
+}
+
+/// As [`product`], and the sums of the second input's columns into `sums`. False says that the library does not know how to
+/// make the two together, and that only the product was made.
+pub(in crate::ops) fn product_and_sums(
+    run: &Run<'_>,
+    gpu: &Gpu,
+    op: &'static str,
+    operands: &[&Meta; 2],
+    sums: &Operand,
+) -> Result<bool> {
+    let output = &run.outputs[0];
+    let has_terms = output.n_elems() > 0 && operands[1].n_elems() > 0;
+    if LIBRARY_SUMS_COLUMNS
+        && has_terms
+        && output.dtype().size() == 2
+        && multiply(run, gpu, op, operands, Epilogue::ColumnSums, sums.ptr())?
+    {
+        return Ok(true);
+    }
+    product(run, gpu, op, operands, After::default()).map(|()| false)
+}
+
+/// The products by the library; false if it has no algorithm for them. There is at least one, of at least one term.
+fn multiply(
+    run: &Run<'_>,
+    gpu: &Gpu,
+    op: &'static str,
+    operands: &[&Meta; 2],
+    epilogue: Epilogue,
+    bias: *mut u8,
+) -> Result<bool> {
+    let output = &run.outputs[0];
+    let readable = Readable::of(operands)?;
+    let Calls { shape, .. } = readable.calls;
     let library_bytes = library_bytes(&readable.calls, gpu.profile());
     let [a_bytes, _] = readable.copied_bytes();
     let copies =
@@ -124,24 +166,26 @@ pub(in crate::ops) fn product(
         copy(gpu, op, &from, &Operand::new(copies[idx], &readable.operands[idx]))?;
         first[idx] = copies[idx];
     }
-    let (fused, left) = split(output.dtype(), after);
     let size = output.dtype().size();
-    let described = readable.describe(output.dtype(), fused.epilogue());
+    let described = readable.describe(output.dtype(), epilogue);
     for call in 0..readable.calls.outer.n_elems() {
         let at = |idx: usize| first[idx].wrapping_offset(readable.calls.start(idx, call) * size as isize);
         let operands = MatmulOperands {
             a: at(0),
             b: at(1),
             c: output.ptr().wrapping_add(call * shape.batch * shape.m * shape.n * size),
-            bias: fused.bias.map_or(std::ptr::null(), |bias| bias.ptr().cast_const()),
+            bias,
             workspace: run.workspace,
             workspace_bytes: library_bytes,
         };
         // SAFETY: the addresses and strides are those of layouts that `execute` has checked or of copies in scratch memory
-        // that `workspace` has asked for; the products of this call are a part of the fresh output.
-        unsafe { gpu.matmul(op, &described, &operands) }?;
+        // that `workspace` has asked for; the products of this call are a part of the fresh output, and the bias, read or
+        // written, has a number per column.
+        if !unsafe { gpu.try_matmul(op, &described, &operands) }? {
+            return Ok(false);
+        }
     }
-    finish(gpu, op, output, left.bias, left.activation)
+    Ok(true)
 }
 
 impl Readable {

@@ -10,7 +10,8 @@ use super::{batch_cuda as cuda, batch_kernel as kernel};
 use super::{check, check_backward, check_statistics, composite_backward};
 use crate::error::Result;
 use crate::execute::{Arg, call, execute};
-use crate::op::{Extra, Form, Gradient, Keep, Keeps, Meta, Op, OpRef, Output, Outputs, Run, Tensors, one};
+use crate::op::{Extra, Form, Gradient, Keep, Keeps, Meta, Op, OpRef};
+use crate::op::{Output, Outputs, Rebuild, Run, Tensors, one};
 use crate::ops::Activation;
 use crate::ops::kernel::for_floats;
 use crate::ops::lines::{expect_dtype, expect_shape};
@@ -119,11 +120,12 @@ impl Op for BatchNorm {
         smallvec![Extra { form: Form::Statistics, meta }; 2]
     }
 
-    fn rebuild(&self) -> Option<OpRef> {
-        Some(match self.has_relu {
+    fn rebuild(&self) -> Option<Rebuild> {
+        let apply = match self.has_relu {
             true => OpRef::Static(&ApplyBatchNorm { has_relu: true }),
             false => OpRef::Static(&ApplyBatchNorm { has_relu: false }),
-        })
+        };
+        Rebuild::first(apply, 3, 2)
     }
 
     fn backward(&self, backward: &mut Backward<'_>) -> Result<()> {

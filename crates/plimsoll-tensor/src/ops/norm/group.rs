@@ -7,7 +7,8 @@ use super::{check, check_backward, check_statistics, composite_backward};
 use super::{group_cuda as cuda, group_kernel as kernel};
 use crate::error::{Error, Result};
 use crate::execute::{Arg, call, execute};
-use crate::op::{Extra, Form, Gradient, Keep, Keeps, Meta, Op, OpRef, Output, Outputs, Run, Tensors, one};
+use crate::op::{Extra, Form, Gradient, Keep, Keeps, Meta, Op, OpRef};
+use crate::op::{Output, Outputs, Rebuild, Run, Tensors, one};
 use crate::ops::kernel::for_floats;
 use crate::ops::registry::{Array, OpInfo, Sample, floats, within};
 use crate::shape::Shape;
@@ -125,8 +126,8 @@ impl Op for GroupNorm {
         smallvec![Extra { form: Form::Statistics, meta }; 2]
     }
 
-    fn rebuild(&self) -> Option<OpRef> {
-        Some(OpRef::new(ApplyGroupNorm { groups: self.groups }))
+    fn rebuild(&self) -> Option<Rebuild> {
+        Rebuild::first(OpRef::new(ApplyGroupNorm { groups: self.groups }), 3, 2)
     }
 
     fn backward(&self, backward: &mut Backward<'_>) -> Result<()> {

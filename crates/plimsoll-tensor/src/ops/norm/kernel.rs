@@ -7,8 +7,11 @@ use plimsoll_cpu::reduce::in_lanes;
 use plimsoll_cpu::simd;
 use plimsoll_cpu::threads::SharedPtr;
 
+use super::add::AddLineNorm;
 use super::columns::{Stretches, write_all};
+use super::line::LineNormBackward;
 use crate::op::{Meta, Operand, Run};
+use crate::ops::dropout::Dropout;
 use crate::ops::lines::{Lined, dot, last_axis, per_line, sum_of};
 
 /// Gamma or beta: one line that every line of the input meets.
@@ -67,9 +70,7 @@ pub(super) fn normalise<T: Element<Compute: Real>>(
     let (x, y) = (Lined::<T>::new(&inputs[0]), Lined::<T>::new(y));
     let gamma = Parameter::<T>::new(&inputs[1]);
     let beta = inputs.get(2).map(Parameter::<T>::new);
-    let n_kept = extras.len();
-    let kept = |idx: usize| extras.get(idx).map(Lined::<T::Compute>::new);
-    let kept = [kept(0), kept(1)];
+    let kept = KeptStatistics::new(extras);
     lines.for_each(|line| {
         let [x_offset, y_offset] = lines.offsets(line);
         // SAFETY: lines of operands that `execute` hands out; each line of the fresh output belongs to one task.
@@ -77,13 +78,93 @@ pub(super) fn normalise<T: Element<Compute: Real>>(
             (x.line(x_offset, lines.steps[0], lines.len), y.line(y_offset, lines.steps[1], lines.len))
         };
         let found = statistics(&x, lines.len, is_centred, eps);
-        // The last of the two is kept alone where there is no mean.
-        for (kept, value) in kept.iter().flatten().zip(&found[2 - n_kept..]) {
-            // SAFETY: an extra is fresh and contiguous, with one element per line.
-            unsafe { kept.set(line as isize, *value) };
-        }
+        kept.set(line, found);
         apply_line(&x, &gamma, beta.as_ref(), found, &y);
     });
+}
+
+/// Where the statistics of lines are left, if that is wanted.
+struct KeptStatistics<C>([Option<Lined<C>>; 2]);
+
+impl<C: Element> KeptStatistics<C> {
+    fn new(extras: &[Operand]) -> KeptStatistics<C> {
+        // The second of the two is kept alone where there is no mean.
+        KeptStatistics(
+            [0, 1].map(|idx| (idx + extras.len()).checked_sub(2).map(|at| Lined::new(&extras[at]))),
+        )
+    }
+
+    fn set(&self, line: usize, found: [C; 2]) {
+        for (kept, value) in self.0.iter().zip(found) {
+            if let Some(kept) = kept {
+                // SAFETY: an extra is fresh and contiguous, with one element per line, and each line belongs to one task.
+                unsafe { kept.set(line as isize, value) };
+            }
+        }
+    }
+}
+
+/// The sum of x and a branch, of which some elements may be dropped, and its norm. Inputs: x, the branch, and the norm's
+/// parameters; outputs: the sum, which may lie in the branch's memory, and the norm. Leaves the statistics in the
+/// extras, if any.
+pub(super) fn add_and_normalise<T: Element<Compute: Real>>(op: &AddLineNorm, run: &Run<'_>) {
+    let (x, branch, sum, y) = (&run.inputs[0], &run.inputs[1], &run.outputs[0], &run.outputs[1]);
+    let layouts = [x, branch, sum, y].map(|operand| &operand.meta.layout);
+    let lines = last_axis(y.shape(), layouts);
+    let is_over = branch.ptr() == sum.ptr();
+    let operands = [x, branch, sum, y].map(Lined::<T>::new);
+    let gamma = Parameter::<T>::new(&run.inputs[2]);
+    let beta = run.inputs.get(3).map(Parameter::<T>::new);
+    let kept = KeptStatistics::new(run.extras);
+    lines.for_each(|line| {
+        let offsets = lines.offsets(line);
+        // SAFETY: lines of operands that `execute` hands out; each line of the outputs belongs to one task, and where the sum
+        // lies in the branch's memory, pieces of the branch are copies.
+        let line_of = |idx: usize| unsafe { operands[idx].line(offsets[idx], lines.steps[idx], lines.len) };
+        let (x, branch, sum, y) = (line_of(0), line_of(1).copied(is_over), line_of(2), line_of(3));
+        add_line(&x, &branch, op.dropout, line * lines.len, &sum);
+        let found = statistics(&sum, lines.len, op.norm.is_centred, op.norm.eps);
+        kept.set(line, found);
+        apply_line(&sum, &gamma, beta.as_ref(), found, &y);
+    });
+}
+
+/// The sum of a line of x and one of the branch, whose first element has the number `first`.
+fn add_line<T: Element<Compute: Real>>(
+    x: &Line<T>,
+    branch: &Line<T>,
+    dropout: Option<Dropout>,
+    first: usize,
+    sum: &Line<T>,
+) {
+    let mut rooms = [const { Room::new() }; 4];
+    let [x_room, branch_room, dropped_room, sum_room] = &mut rooms;
+    for piece in x.pieces() {
+        let x = x.read(piece.clone(), x_room);
+        let mut branch = branch.read(piece.clone(), branch_room);
+        if let Some(dropout) = dropout {
+            let dropped = dropped_room.zeros(branch.len());
+            dropout.tile(first + piece.start, branch, dropped);
+            round::<T>(dropped);
+            branch = dropped;
+        }
+        sum.write(piece, sum_room, |sum| sum_tile(x, branch, sum));
+    }
+}
+
+/// Rounds values as if they had been stored.
+fn round<T: Element<Compute: Real>>(values: &mut [T::Compute]) {
+    if T::IS_COMPUTE {
+        return;
+    }
+    simd::vectorize(
+        #[inline(always)]
+        || {
+            for value in values {
+                *value = T::narrow(*value).widen();
+            }
+        },
+    );
 }
 
 /// The norm of every line with given statistics. Inputs: those of [`normalise`], then its extras.
@@ -146,37 +227,48 @@ pub(super) fn backward_values(x: &Meta, wanted: [bool; 3]) -> usize {
     stretches(x, wanted).n_values()
 }
 
-/// The gradients that are wanted. Inputs: the gradient of the output, x, gamma, and the extras of [`normalise`].
-pub(super) fn backward<T: Element<Compute: Real>>(is_centred: bool, wanted: [bool; 3], run: &Run<'_>) {
-    let (g, x, gamma, rstd) =
-        (&run.inputs[0], &run.inputs[1], &run.inputs[2], &run.inputs[run.inputs.len() - 1]);
-    let mean = if is_centred { &run.inputs[3] } else { rstd };
-    let dx = if wanted[0] { &run.outputs[0] } else { x };
-    let (per_mean, per_rstd) = (per_line(mean), per_line(rstd));
-    let layouts = [&g.meta.layout, &x.meta.layout, &per_mean, &per_rstd, &dx.meta.layout];
+/// The gradients that are wanted. Inputs: the gradient of the output, x, gamma, the extras of [`normalise`], and a gradient
+/// that x has from elsewhere, if there is one.
+pub(super) fn backward<T: Element<Compute: Real>>(op: &LineNormBackward, run: &Run<'_>) {
+    let (is_centred, wanted) = (op.norm.is_centred, op.wanted);
+    let n_extras = op.norm.n_extras();
+    let (g, x, mean, rstd) = (&run.inputs[0], &run.inputs[1], &run.inputs[3], &run.inputs[2 + n_extras]);
+    // What is not there is never read; x stands for it.
+    let joined = run.inputs.get(3 + n_extras);
+    let dx = run.outputs.first().filter(|_| wanted[0]);
+    let dropped = run.outputs.last().filter(|_| op.dropout.is_some());
+    let operands = [g, x, joined.unwrap_or(x), dx.unwrap_or(x), dropped.unwrap_or(x)];
+    let [g_at, x_at, joined_at, dx_at, dropped_at] = operands.map(|operand| &operand.meta.layout);
+    let layouts = [g_at, x_at, joined_at, dx_at, dropped_at, &per_line(mean), &per_line(rstd)];
     let (lines, cut) = (last_axis(x.shape(), layouts), stretches(x.meta, wanted));
-    let is_over = g.ptr() == dx.ptr();
-    let (g, x, dx, gamma) =
-        (Lined::<T>::new(g), Lined::<T>::new(x), Lined::<T>::new(dx), Parameter::<T>::new(gamma));
-    let (mean, rstd) = (Lined::<T::Compute>::new(mean), Lined::<T::Compute>::new(rstd));
+    let is_over = g.ptr() == operands[3].ptr();
+    let operands = operands.map(Lined::<T>::new);
+    let (gamma, mean, rstd) = (Parameter::<T>::new(&run.inputs[2]), Lined::new(mean), Lined::new(rstd));
+    let (is_joined, has_dx) = (joined.is_some(), dx.is_some());
     let workspace = SharedPtr::new(run.workspace.cast::<T::Compute>());
     lines.in_stretches(cut.per_stretch, |stretch| {
         // SAFETY: the workspace has room for the rows of all stretches, and this task has this stretch alone.
         let sums = unsafe { cut.rows(workspace, stretch.start) };
         for line in stretch {
             let offsets = lines.offsets(line);
-            // SAFETY: lines and elements of operands that `execute` hands out; each line of a result belongs to one
-            // task, and where it is the gradient's memory, pieces of the gradient are copies.
-            unsafe {
-                let row = Row {
-                    g: g.line(offsets[0], lines.steps[0], lines.len).copied(is_over),
-                    x: x.line(offsets[1], lines.steps[1], lines.len),
-                    gamma: gamma.line(),
-                    mean: if is_centred { mean.get(offsets[2]) } else { T::Compute::ZERO },
-                    rstd: rstd.get(offsets[3]),
-                };
-                let dx = wanted[0].then(|| dx.line(offsets[4], lines.steps[4], lines.len));
-                row.backward(is_centred, lines.len, dx.as_ref(), sums);
+            // SAFETY: lines of operands that `execute` hands out; each line of a result belongs to one task, and where it is
+            // the gradient's memory, pieces of the gradient are copies.
+            let line_of =
+                |idx: usize| unsafe { operands[idx].line(offsets[idx], lines.steps[idx], lines.len) };
+            // SAFETY: elements of operands that `execute` hands out.
+            let [mean, rstd] = unsafe { [mean.get(offsets[5]), rstd.get(offsets[6])] };
+            let row = Row {
+                g: line_of(0).copied(is_over),
+                x: line_of(1),
+                joined: is_joined.then(|| line_of(2)),
+                gamma: gamma.line(),
+                mean: if is_centred { mean } else { T::Compute::ZERO },
+                rstd,
+            };
+            let dx = has_dx.then(|| line_of(3));
+            row.backward(is_centred, lines.len, dx.as_ref(), sums);
+            if let (Some(dropout), Some(dx)) = (op.dropout, dx) {
+                drop_line(dropout, &dx, line * lines.len, &line_of(4));
             }
         }
     });
@@ -190,10 +282,21 @@ pub(super) fn backward<T: Element<Compute: Real>>(is_centred: bool, wanted: [boo
     }
 }
 
+/// Drops some elements of a line whose first has the number `first`.
+fn drop_line<T: Element<Compute: Real>>(dropout: Dropout, x: &Line<T>, first: usize, y: &Line<T>) {
+    let (mut x_room, mut y_room) = (Room::new(), Room::new());
+    for piece in x.pieces() {
+        let x = x.read(piece.clone(), &mut x_room);
+        y.write(piece.clone(), &mut y_room, |y| dropout.tile(first + piece.start, x, y));
+    }
+}
+
 /// One line of what backward reads.
 struct Row<T: Element> {
     g: Line<T>,
     x: Line<T>,
+    /// A gradient that x has from elsewhere.
+    joined: Option<Line<T>>,
     gamma: Line<T>,
     mean: T::Compute,
     rstd: T::Compute,
@@ -202,8 +305,8 @@ struct Row<T: Element> {
 impl<T: Element<Compute: Real>> Row<T> {
     /// Writes the gradient of x, if it is wanted, and adds to the sums for gamma and beta, if there are any.
     fn backward(&self, is_centred: bool, len: usize, dx: Option<&Line<T>>, sums: &mut [T::Compute]) {
-        let mut rooms = [const { Room::new() }; 4];
-        let [g_room, x_room, gamma_room, dx_room] = &mut rooms;
+        let mut rooms = [const { Room::new() }; 5];
+        let [g_room, x_room, gamma_room, joined_room, dx_room] = &mut rooms;
         let statistics = [self.mean, self.rstd];
         let zero = T::Compute::ZERO;
         let (mut shared, mut along) = (zero, zero);
@@ -225,10 +328,15 @@ impl<T: Element<Compute: Real>> Row<T> {
                 let (gammas, betas) = sums.split_at_mut(len);
                 columns_tile(g, x, statistics, &mut gammas[piece.clone()], &mut betas[piece.clone()]);
             }
-            if let Some(dx) = dx {
-                let gamma = self.gamma.read(piece.clone(), gamma_room);
-                dx.write(piece, dx_room, |dx| slope_tile([g, x, gamma], statistics, means, dx));
-            }
+            let Some(dx) = dx else { continue };
+            let gamma = self.gamma.read(piece.clone(), gamma_room);
+            dx.write(piece.clone(), dx_room, |dx| {
+                slope_tile([g, x, gamma], statistics, means, dx);
+                if let Some(joined) = &self.joined {
+                    round::<T>(dx);
+                    add_tile(joined.read(piece, joined_room), dx);
+                }
+            });
         }
     }
 }
@@ -311,6 +419,30 @@ fn columns_tile<C: Real>(g: &[C], x: &[C], [mean, rstd]: [C; 2], gammas: &mut [C
             for (((&g, &x), gamma), beta) in g.iter().zip(x).zip(gammas).zip(betas) {
                 *gamma = *gamma + g * ((x - mean) * rstd);
                 *beta = *beta + g;
+            }
+        },
+    );
+}
+
+#[inline(never)]
+fn sum_tile<C: Real>(x: &[C], branch: &[C], sum: &mut [C]) {
+    simd::vectorize(
+        #[inline(always)]
+        || {
+            for ((sum, &x), &branch) in sum.iter_mut().zip(x).zip(branch) {
+                *sum = x + branch;
+            }
+        },
+    );
+}
+
+#[inline(never)]
+fn add_tile<C: Real>(x: &[C], sum: &mut [C]) {
+    simd::vectorize(
+        #[inline(always)]
+        || {
+            for (sum, &x) in sum.iter_mut().zip(x) {
+                *sum = *sum + x;
             }
         },
     );

@@ -1,7 +1,9 @@
 // Layer norm and RMS norm of every line. IS_CENTRED tells them apart; T is the type of the elements.
 //   FORWARD   finds the statistics of each line, keeps them where that is wanted, and applies them
+//   ADD       the same for the sum of two lines, which is a result, too; HAS_DROPOUT says whether the second is dropped
 //   APPLY     applies given ones: the same numbers to the bit, by the same expression
-//   BACKWARD  the gradient of the input
+//   BACKWARD  the gradient of the input; IS_JOINED says whether one from elsewhere is added to it, HAS_DROPOUT whether the
+//             gradient of what was dropped before a sum is a result, too
 
 typedef Compute<T> C;
 
@@ -27,10 +29,36 @@ DEVICE void apply(Index len, const Given& of, C mean, C rstd, C (&values)[SLOTS]
     });
 }
 
-#if defined(FORWARD)
+// Drops some of V neighbouring elements, of which the first has the number `first`, and rounds as if they were stored.
+struct Drop {
+    u64 seed, number;
+    double scale;
+    u64 threshold;
+};
+DEVICE void drop_some(const Drop& drop, u64 first, C* values) {
+    // Four neighbours share a block of random words.
+    Words drawn[V / 4 + 1];
+#pragma unroll
+    for (int block = 0; block < V / 4; block++) drawn[block] = philox(drop.seed, drop.number, first / 4 + block);
+#pragma unroll
+    for (int v = 0; v < V; v++) {
+        u32 random = V % 4 == 0 ? drawn[v / 4].at[v % 4] : random_word(drop.seed, drop.number, first + v);
+        C kept = m::product(values[v], cast<C>(drop.scale));
+        values[v] = random < (u32)drop.threshold ? widen(narrow<T>(kept)) : (C)0;
+    }
+}
+
+#if defined(FORWARD) || defined(ADD)
 
 KERNEL __launch_bounds__(THREADS) ENTRY(
-    const T* x, const T* gamma, const T* beta, T* y, C* kept_mean, C* kept_rstd, const Lines lines, double eps
+    const T* x, const T* gamma, const T* beta, T* y,
+#if defined(ADD)
+    const T* branch, T* sum,
+#endif
+    C* kept_mean, C* kept_rstd, const Lines lines, double eps
+#if defined(ADD)
+    , const Drop drop
+#endif
 ) {
     Index number = line_number();
     bool is_there = number < lines.n;
@@ -39,16 +67,33 @@ KERNEL __launch_bounds__(THREADS) ENTRY(
     Given of = {x + offsets.at[0], gamma + offsets.at[1], beta + offsets.at[2], y + offsets.at[3],
                 lines.steps[0], lines.steps[1], lines.steps[2], lines.steps[3]};
     C values[SLOTS][V], mean = 0, squares = 0;
+#if defined(ADD)
+    // The sum takes the place of x; where lines are not kept, each thread reads what it has written.
+    branch += offsets.at[4], sum += offsets.at[5];
+    each(len, [&](int slot, Index at) {
+        C added[V];
+        read_line(of.x, of.x_step, at, values[slot]);
+        read_line(branch, lines.steps[4], at, added);
+        if (HAS_DROPOUT) drop_some(drop, (u64)number * lines.len + at, added);
+#pragma unroll
+        for (int v = 0; v < V; v++) values[slot][v] = widen(narrow<T>(values[slot][v] + added[v]));
+        write_line(sum, lines.steps[5], at, values[slot]);
+    });
+    of.x = sum, of.x_step = lines.steps[5];
+    const bool is_read = true;
+#else
+    const bool is_read = false;
+#endif
     if (IS_CENTRED) {
         each(len, [&](int slot, Index at) {
-            read_line(of.x, of.x_step, at, values[slot]);
+            if (K == 0 || !is_read) read_line(of.x, of.x_step, at, values[slot]);
 #pragma unroll
             for (int v = 0; v < V; v++) mean += values[slot][v];
         });
         mean = group_sum(mean) / (C)lines.len;
     }
     each(len, [&](int slot, Index at) {
-        if (K == 0 || !IS_CENTRED) read_line(of.x, of.x_step, at, values[slot]);
+        if (K == 0 || !(IS_CENTRED || is_read)) read_line(of.x, of.x_step, at, values[slot]);
 #pragma unroll
         for (int v = 0; v < V; v++) squares += (values[slot][v] - mean) * (values[slot][v] - mean);
     });
@@ -78,7 +123,8 @@ KERNEL __launch_bounds__(THREADS) ENTRY(
 
 // The result may be written over the gradient: each thread writes what it alone has read.
 KERNEL __launch_bounds__(THREADS) ENTRY(
-    const T* g, const T* x, const T* gamma, const C* means, const C* rstds, T* dx, const Lines lines
+    const T* g, const T* x, const T* gamma, const C* means, const C* rstds, T* dx, const T* joined, T* dropped,
+    const Lines lines, const Drop drop
 ) {
     Index number = line_number();
     bool is_there = number < lines.n;
@@ -112,8 +158,21 @@ KERNEL __launch_bounds__(THREADS) ENTRY(
     each(len, [&](int slot, Index at) {
         if (K == 0) read(0, at);
 #pragma unroll
-        for (int v = 0; v < V; v++) slopes[slot][v] = (slopes[slot][v] - shared - normals[slot][v] * along) * rstd;
+        for (int v = 0; v < V; v++) slopes[slot][v] = m::product(slopes[slot][v] - shared - normals[slot][v] * along, rstd);
+        if (IS_JOINED) {
+            C others[V];
+            read_line(joined + offsets.at[6], lines.steps[6], at, others);
+#pragma unroll
+            for (int v = 0; v < V; v++) slopes[slot][v] = widen(narrow<T>(slopes[slot][v])) + others[v];
+        }
         write_line(dx, lines.steps[5], at, slopes[slot]);
+        if (HAS_DROPOUT) {
+            u64 first = (u64)number * lines.len + at;
+#pragma unroll
+            for (int v = 0; v < V; v++) slopes[slot][v] = widen(narrow<T>(slopes[slot][v]));
+            drop_some(drop, first, slopes[slot]);
+            write_line(dropped + (u64)number * lines.len, 1, at, slopes[slot]);
+        }
     });
 }
 

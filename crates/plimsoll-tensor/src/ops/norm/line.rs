@@ -1,5 +1,6 @@
 //! `layer_norm` and `rms_norm`: along the last axis. They differ in the mean, which the second leaves alone.
 
+use plimsoll_cpu::random::Draw;
 use plimsoll_cuda::{Gpu, Profile};
 use smallvec::{SmallVec, smallvec};
 
@@ -7,8 +8,11 @@ use super::{check, check_backward, check_statistics, composite_backward};
 use super::{kernel, line_cuda as cuda};
 use crate::error::Result;
 use crate::execute::{Arg, Args, call, execute};
-use crate::op::{Extra, Form, Gradient, Keep, Keeps, Meta, Op, OpRef, Output, Outputs, Run, Tensors, one};
+use crate::op::{Extra, Form, Gradient, Keep, Keeps, Meta, Op, OpRef};
+use crate::op::{Output, Outputs, Rebuild, Run, Tensors, one};
+use crate::ops::dropout::Dropout;
 use crate::ops::kernel::for_floats;
+use crate::ops::lines::{expect_dtype, expect_shape};
 use crate::ops::registry::{Array, OpInfo, Sample, Values, floats, input, within};
 use crate::shape::Shape;
 use crate::tape::Backward;
@@ -28,11 +32,14 @@ struct ApplyLineNorm {
 }
 
 /// From the gradient of the output to those that are wanted of input, gamma and beta. Inputs: the gradient, x, gamma,
-/// and the norm's extras. The first result is written over the gradient.
+/// the norm's extras and, if there is one, a gradient that x has from elsewhere, which is added. The first result is
+/// written over the gradient.
 #[derive(Clone, Copy, Debug)]
-struct LineNormBackward {
-    norm: LineNorm,
-    wanted: [bool; 3],
+pub(super) struct LineNormBackward {
+    pub norm: LineNorm,
+    pub wanted: [bool; 3],
+    /// What x was added to passed through dropout: its gradient is the last result.
+    pub dropout: Option<Dropout>,
 }
 
 /// The shape of one number per line.
@@ -51,8 +58,24 @@ impl LineNorm {
     }
 
     /// The number of extras: mean and rstd, or rstd alone.
-    fn n_extras(self) -> usize {
+    pub fn n_extras(self) -> usize {
         1 + usize::from(self.is_centred)
+    }
+
+    /// The number of parameters: gamma and beta, or gamma alone.
+    pub fn n_parameters(self) -> usize {
+        1 + usize::from(self.is_centred)
+    }
+
+    /// What is kept of each line of x.
+    pub fn statistics(self, x: &Meta) -> SmallVec<[Extra; 2]> {
+        let meta = Meta::fresh(per_line(x), x.dtype.accumulator());
+        (0..self.n_extras()).map(|_| Extra { form: Form::Statistics, meta }).collect()
+    }
+
+    /// The op that applies kept statistics.
+    pub fn applied(self) -> OpRef {
+        OpRef::new(ApplyLineNorm { is_centred: self.is_centred })
     }
 }
 
@@ -91,12 +114,11 @@ impl Op for LineNorm {
         if !wanted[0] && !wanted[1] {
             return SmallVec::new();
         }
-        let meta = Meta::fresh(per_line(inputs[0]), inputs[0].dtype.accumulator());
-        (0..self.n_extras()).map(|_| Extra { form: Form::Statistics, meta }).collect()
+        self.statistics(inputs[0])
     }
 
-    fn rebuild(&self) -> Option<OpRef> {
-        Some(OpRef::new(ApplyLineNorm { is_centred: self.is_centred }))
+    fn rebuild(&self) -> Option<Rebuild> {
+        Rebuild::first(self.applied(), 1 + self.n_parameters(), self.n_extras())
     }
 
     fn backward(&self, backward: &mut Backward<'_>) -> Result<()> {
@@ -113,7 +135,7 @@ impl Op for LineNorm {
         for extra in 0..self.n_extras() {
             args.push(Arg::Given(backward.extra(extra)?));
         }
-        let results = execute(OpRef::new(LineNormBackward { norm: *self, wanted }), args)?;
+        let results = execute(OpRef::new(LineNormBackward { norm: *self, wanted, dropout: None }), args)?;
         let inputs = (0..3).filter(|&input| wanted[input]);
         inputs.zip(results).try_for_each(|(input, result)| backward.give(input, result))
     }
@@ -176,13 +198,19 @@ impl Op for LineNormBackward {
 
     fn infer(&self, inputs: &[&Meta]) -> Result<Outputs> {
         let (x, gamma) = (&inputs[1], &inputs[2]);
+        let (inputs, joined) = inputs.split_at(3 + self.norm.n_extras());
         check_backward(self.name(), inputs, &per_line(x))?;
-        let all = [x, gamma, gamma].map(|meta| Output::New { shape: *meta.shape(), dtype: meta.dtype });
-        Ok(all.into_iter().zip(self.wanted).filter_map(|(output, wanted)| wanted.then_some(output)).collect())
+        for other in joined {
+            expect_shape(self.name(), "the other gradient", other, x.shape())?;
+            expect_dtype(self.name(), "the other gradient", other, x.dtype)?;
+        }
+        let all = [x, gamma, gamma, x].map(|meta| Output::New { shape: *meta.shape(), dtype: meta.dtype });
+        let wanted = self.wanted.into_iter().chain([self.dropout.is_some()]);
+        Ok(all.into_iter().zip(wanted).filter_map(|(output, wanted)| wanted.then_some(output)).collect())
     }
 
     fn run(&self, run: &mut Run<'_>) -> Result<()> {
-        for_floats!(run.inputs[1].dtype(), T => kernel::backward::<T>(self.norm.is_centred, self.wanted, run));
+        for_floats!(run.inputs[1].dtype(), T => kernel::backward::<T>(self, run));
         Ok(())
     }
 
@@ -191,7 +219,7 @@ impl Op for LineNormBackward {
     }
 
     fn run_cuda(&self, run: &mut Run<'_>, gpu: &Gpu) -> Result<()> {
-        cuda::backward_of_lines(self.name(), self.norm.is_centred, self.wanted, run, gpu)
+        cuda::backward_of_lines(self, run, gpu)
     }
 
     fn workspace_cuda(&self, inputs: &[&Meta], _profile: &Profile) -> usize {
@@ -204,7 +232,18 @@ impl Op for LineNormBackward {
 
     fn composite(&self, inputs: &[&Tensor]) -> Option<Result<Tensors>> {
         let (gradient, x, gamma) = (inputs[0], inputs[1], inputs[2]);
-        Some(composite_backward(|| self.norm.plain(x, gamma), (gradient, x, gamma), self.wanted))
+        let results = || {
+            let plain = || self.norm.plain(x, gamma);
+            let mut results = composite_backward(plain, (gradient, x, gamma), self.wanted)?;
+            if let Some(&joined) = inputs.get(3 + self.norm.n_extras()) {
+                results[0] = results[0].add(joined)?;
+            }
+            if let Some(dropout) = self.dropout {
+                results.push(call(OpRef::new(dropout), &[&results[0]])?);
+            }
+            Ok(results)
+        };
+        Some(results())
     }
 
     fn overwrites(&self) -> &'static [usize] {
@@ -311,9 +350,12 @@ fn apply_samples(is_centred: bool) -> Vec<Sample> {
 }
 
 fn backward_samples(is_centred: bool) -> Vec<Sample> {
-    let sample = |name: &str, shape: &[usize], wanted: [bool; 3]| {
+    let sample = |name: &str, shape: &[usize], wanted: [bool; 3], is_joined: bool, rate: f64| {
         let width = shape[shape.len() - 1];
-        let inputs = vec![floats(shape), floats(shape), floats(&[width])];
+        let mut inputs = vec![floats(shape), floats(shape), floats(&[width])];
+        inputs.extend(is_joined.then(|| floats(shape)));
+        let draw = Draw { seed: 17, number: 0 };
+        let dropout = (rate > 0.0).then_some(Dropout { rate, draw });
         Sample::many(name, inputs, move |x| {
             let wide = x[1].cast(x[1].dtype().accumulator())?;
             let mean = wide.mean_keepdims(-1)?;
@@ -323,13 +365,17 @@ fn backward_samples(is_centred: bool) -> Vec<Sample> {
             let mean = mean.squeeze(-1)?;
             all.extend(is_centred.then_some(&mean));
             all.push(&rstd);
-            let op = LineNormBackward { norm: LineNorm { eps: EPS, is_centred }, wanted };
+            all.extend(x.get(3));
+            let op = LineNormBackward { norm: LineNorm { eps: EPS, is_centred }, wanted, dropout };
             Ok(execute(OpRef::new(op), all.into_iter().map(Arg::Lent).collect())?.into_vec())
         })
     };
     vec![
-        sample("all", &[3, 4], [true, true, is_centred]),
-        sample("input", &[2, 2, 5], [true, false, false]),
-        sample("gamma", &[3, 4], [false, true, false]),
+        sample("all", &[3, 4], [true, true, is_centred], false, 0.0),
+        sample("input", &[2, 2, 5], [true, false, false], false, 0.0),
+        sample("gamma", &[3, 4], [false, true, false], false, 0.0),
+        sample("joined", &[2, 2, 5], [true, true, is_centred], true, 0.0),
+        sample("joined dropout", &[3, 7], [true, false, false], true, 0.25),
+        sample("dropout", &[3, 8], [true, true, false], false, 0.5),
     ]
 }

@@ -3,16 +3,18 @@
 //! Statistics of lines are found while a line is in registers; those of channels and groups are reductions. The gradients of
 //! gamma and beta are sums over lines: a reduction of the gradient, the input and its statistics together.
 
-use plimsoll_cuda::{Gpu, Template};
+use plimsoll_cuda::{Gpu, Param, Template};
 use smallvec::SmallVec;
 
-use super::line::LineNorm;
+use super::add::AddLineNorm;
+use super::line::{LineNorm, LineNormBackward};
 use crate::dtype::DType;
 use crate::error::Result;
-use crate::op::{Meta, Operand, Run};
+use crate::op::{Meta, Op, Operand, Run};
 use crate::ops::cuda::lines::{Along, LineKernel, Lines};
 use crate::ops::cuda::reduce::{self, Fold, Reduction};
-use crate::ops::cuda::{c_name, code};
+use crate::ops::cuda::{CODE_BITS, c_name, code};
+use crate::ops::dropout::Dropout;
 use crate::shape::Axes;
 
 static LINE: Template = Template { name: "line_norm", text: include_str!("line.cu") };
@@ -28,12 +30,8 @@ pub(super) fn normalise_lines(op: &'static str, norm: LineNorm, run: &Run<'_>, g
     let beta = run.inputs.get(2).unwrap_or(gamma);
     let last = x.shape().rank() - 1;
     let lines = Lines::along(last, x.shape(), &[x, gamma, beta, y].map(Along::Line));
-    let kept = |from_end: usize| {
-        let extra = run.extras.len().checked_sub(from_end).map(|idx| run.extras[idx].ptr());
-        extra.unwrap_or(std::ptr::null_mut())
-    };
-    let mean = if norm.is_centred { kept(2) } else { std::ptr::null_mut() };
-    let pointers = [x.ptr(), gamma.ptr(), beta.ptr(), y.ptr(), mean, kept(1)];
+    let [mean, rstd] = kept_statistics(run);
+    let pointers = [x.ptr(), gamma.ptr(), beta.ptr(), y.ptr(), mean, rstd];
     let kernel = LineKernel { template: &LINE, op, variant: code(x.dtype()), keeps: true };
     // SAFETY: `execute` hands out operands that are valid for their layouts, the lines are theirs, extras have one element
     // per line, and the kernel was made for this dtype.
@@ -46,6 +44,62 @@ pub(super) fn normalise_lines(op: &'static str, norm: LineNorm, run: &Run<'_>, g
             &[&norm.eps],
         )
     }
+}
+
+/// The sum of x and a branch, and its norm. Inputs: x, the branch, and the norm's parameters; outputs: the sum, which may lie
+/// in the branch's memory, and the norm. Leaves the statistics in the extras, if any.
+pub(super) fn add_and_normalise_lines(op: &AddLineNorm, run: &Run<'_>, gpu: &Gpu) -> Result<()> {
+    let (x, branch, gamma) = (&run.inputs[0], &run.inputs[1], &run.inputs[2]);
+    let beta = run.inputs.get(3).unwrap_or(gamma);
+    let (sum, y) = (&run.outputs[0], &run.outputs[1]);
+    let last = x.shape().rank() - 1;
+    let lines = Lines::along(last, x.shape(), &[x, gamma, beta, y, branch, sum].map(Along::Line));
+    let [mean, rstd] = kept_statistics(run);
+    let pointers = [x.ptr(), gamma.ptr(), beta.ptr(), y.ptr(), branch.ptr(), sum.ptr(), mean, rstd];
+    let variant = (u64::from(op.dropout.is_some()) << CODE_BITS) | code(x.dtype());
+    let kernel = LineKernel { template: &LINE, op: op.name(), variant, keeps: true };
+    let define = || define_dropout(op.dropout) + &define_line("ADD", x.dtype(), op.norm.is_centred);
+    // SAFETY: as above; where the sum lies in the branch's memory, each thread writes what it alone has read.
+    unsafe { kernel.launch(gpu, &lines, define, &pointers, &[&op.norm.eps, &Drop::of(op.dropout)]) }
+}
+
+/// Where the mean and the rstd of lines are left; nowhere where they are not wanted.
+fn kept_statistics(run: &Run<'_>) -> [*mut u8; 2] {
+    [2, 1].map(|from_end| {
+        let extra = run.extras.len().checked_sub(from_end).map(|idx| run.extras[idx].ptr());
+        extra.unwrap_or(std::ptr::null_mut())
+    })
+}
+
+/// Dropout, as kernels take it.
+#[repr(C)]
+struct Drop {
+    seed: u64,
+    number: u64,
+    scale: f64,
+    threshold: u64,
+}
+
+// SAFETY: `line.cu` has the same struct.
+unsafe impl Param for Drop {}
+
+impl Drop {
+    fn of(dropout: Option<Dropout>) -> Drop {
+        match dropout {
+            Some(dropout) => Drop {
+                seed: dropout.draw.seed,
+                number: dropout.draw.number,
+                scale: dropout.scale(),
+                threshold: u64::from(dropout.threshold()),
+            },
+            None => Drop { seed: 0, number: 0, scale: 1.0, threshold: 0 },
+        }
+    }
+}
+
+/// Whether a kernel drops elements.
+fn define_dropout(dropout: Option<Dropout>) -> String {
+    format!("#define HAS_DROPOUT {}\n", u8::from(dropout.is_some()))
 }
 
 /// The norm of every line with given statistics. Inputs: those of the norm, then its extras.
@@ -69,27 +123,23 @@ pub(super) fn apply_to_lines(op: &'static str, is_centred: bool, run: &Run<'_>, 
     unsafe { kernel.launch(gpu, &lines, || define_line("APPLY", x.dtype(), is_centred), &pointers, &[]) }
 }
 
-/// The gradients that are wanted. Inputs: the gradient of the output, x, gamma, and the norm's extras.
-pub(super) fn backward_of_lines(
-    op: &'static str,
-    is_centred: bool,
-    wanted: [bool; 3],
-    run: &Run<'_>,
-    gpu: &Gpu,
-) -> Result<()> {
-    let (g, x, gamma, rstd) =
-        (&run.inputs[0], &run.inputs[1], &run.inputs[2], &run.inputs[run.inputs.len() - 1]);
-    let mean = if is_centred { &run.inputs[3] } else { rstd };
+/// The gradients that are wanted. Inputs: the gradient of the output, x, gamma, the norm's extras, and a gradient that x has
+/// from elsewhere, if there is one.
+pub(super) fn backward_of_lines(op: &LineNormBackward, run: &Run<'_>, gpu: &Gpu) -> Result<()> {
+    let (is_centred, n_extras) = (op.norm.is_centred, op.norm.n_extras());
+    let (g, x, gamma) = (&run.inputs[0], &run.inputs[1], &run.inputs[2]);
+    let (mean, rstd) = (&run.inputs[3], &run.inputs[2 + n_extras]);
     let columns = [mean, rstd].map(|statistic| column(statistic.meta));
     let statistics = [mean.viewed(&columns[0]), rstd.viewed(&columns[1])];
-    let sums = Sums { op, is_centred, has_relu: false, wanted, has_totals: false };
+    let sums = Sums { op: op.name(), is_centred, has_relu: false, wanted: op.wanted, has_totals: false };
     // The gradient of the input may be written over that of the output, so it is the last to be made.
     let inputs = [g, x, &statistics[0], &statistics[1]];
     sums.run(run, &inputs, lines_axes(x.meta), &[], run.workspace, gpu)?;
-    if !wanted[0] {
+    if !op.wanted[0] {
         return Ok(());
     }
     let dx = &run.outputs[0];
+    let joined = run.inputs.get(3 + n_extras);
     let operands = [
         Along::Line(g),
         Along::Line(x),
@@ -97,18 +147,28 @@ pub(super) fn backward_of_lines(
         Along::Number(mean),
         Along::Number(rstd),
         Along::Line(dx),
+        Along::Line(joined.unwrap_or(g)),
     ];
     let lines = Lines::along(x.shape().rank() - 1, x.shape(), &operands);
-    let pointers = [g.ptr(), x.ptr(), gamma.ptr(), mean.ptr(), rstd.ptr(), dx.ptr()];
-    let kernel = LineKernel { template: &LINE, op, variant: code(x.dtype()), keeps: true };
+    // The gradient of what was dropped is fresh, so its lines follow each other.
+    let dropped = run.outputs.last().unwrap_or(dx);
+    let is_joined = joined.is_some();
+    let pointers = [g, x, gamma, mean, rstd, dx, joined.unwrap_or(g), dropped].map(Operand::ptr);
+    let variant = (u64::from(op.dropout.is_some()) << (CODE_BITS + 1))
+        | (u64::from(is_joined) << CODE_BITS)
+        | code(x.dtype());
+    let kernel = LineKernel { template: &LINE, op: op.name(), variant, keeps: true };
+    let define = || {
+        let joined = format!("#define IS_JOINED {}\n", u8::from(is_joined));
+        joined + &define_dropout(op.dropout) + &define_line("BACKWARD", x.dtype(), is_centred)
+    };
     // SAFETY: as above; where the result is the gradient's memory, each thread writes what it alone has read.
-    unsafe { kernel.launch(gpu, &lines, || define_line("BACKWARD", x.dtype(), is_centred), &pointers, &[]) }
+    unsafe { kernel.launch(gpu, &lines, define, &pointers, &[&Drop::of(op.dropout)]) }
 }
 
 /// The bytes of scratch memory of [`backward_of_lines`].
 pub(super) fn backward_of_lines_workspace(is_centred: bool, wanted: [bool; 3], inputs: &[&Meta]) -> usize {
-    let rstd = column(inputs[inputs.len() - 1]);
-    let mean = if is_centred { column(inputs[3]) } else { rstd };
+    let (mean, rstd) = (column(inputs[3]), column(inputs[3 + usize::from(is_centred)]));
     let sums = Sums { op: "", is_centred, has_relu: false, wanted, has_totals: false };
     sums.workspace(&[inputs[0], inputs[1], &mean, &rstd], lines_axes(inputs[1]))
 }
@@ -148,7 +208,10 @@ impl Sums {
         workspace: *mut u8,
         gpu: &Gpu,
     ) -> Result<()> {
-        let results = &run.outputs[usize::from(self.wanted[0])..];
+        // That of the input comes first, and what else an op makes comes last.
+        let first = usize::from(self.wanted[0]);
+        let n_results = usize::from(self.wanted[1]) + usize::from(self.wanted[2]);
+        let results = &run.outputs[first..first + n_results];
         let outputs: SmallVec<[&Operand; 4]> = totals.iter().chain(results).collect();
         if outputs.is_empty() {
             return Ok(());

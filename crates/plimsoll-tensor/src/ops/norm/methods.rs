@@ -1,12 +1,16 @@
 //! How users call the norms.
 
+use smallvec::smallvec;
+
+use super::add::AddLineNorm;
 use super::batch::BatchNorm;
 use super::group::GroupNorm;
 use super::line::LineNorm;
 use crate::context;
 use crate::error::Result;
-use crate::execute::{Arg, call, execute};
-use crate::op::OpRef;
+use crate::execute::{Arg, Args, call, execute};
+use crate::op::{Op, OpRef};
+use crate::ops::dropout::Dropout;
 use crate::tensor::Tensor;
 
 /// The output, and mean and variance as constants.
@@ -14,6 +18,23 @@ fn batch_norm(inputs: [&Tensor; 3], op: BatchNorm) -> Result<(Tensor, Tensor, Te
     let outputs = execute(OpRef::new(op), inputs.into_iter().map(Arg::Lent).collect())?;
     let [y, mean, variance] = &outputs[..] else { unreachable!("three outputs") };
     Ok((y.clone(), mean.stop_gradient(), variance.stop_gradient()))
+}
+
+/// The sum of `x` and a branch, and its norm.
+fn add_norm(
+    norm: LineNorm,
+    x: &Tensor,
+    branch: Tensor,
+    rate: f64,
+    parameters: &[&Tensor],
+) -> Result<(Tensor, Tensor)> {
+    let mut op = AddLineNorm { norm, dropout: None };
+    op.dropout = Dropout::drawn(op.name(), rate)?;
+    let mut args: Args<'_> = smallvec![Arg::Lent(x), Arg::Given(branch)];
+    args.extend(parameters.iter().map(|parameter| Arg::Lent(parameter)));
+    let mut outputs = execute(OpRef::new(op), args)?.into_iter();
+    let (Some(sum), Some(normed)) = (outputs.next(), outputs.next()) else { unreachable!("two outputs") };
+    Ok((sum, normed))
 }
 
 impl Tensor {
@@ -36,6 +57,45 @@ impl Tensor {
     pub fn rms_norm(&self, gamma: &Tensor, eps: f64) -> Result<Tensor> {
         let _line = context::at_callers_line();
         call(OpRef::new(LineNorm { eps, is_centred: false }), &[self, gamma])
+    }
+
+    /// The residual sum of `x` and this tensor, and its [`layer_norm`](Tensor::layer_norm), in one op with the bits of
+    /// [`dropout`](Tensor::dropout), `add` and the norm. A rate above zero drops elements of this tensor, and takes one draw
+    /// of the thread's generator. The sum is written over this tensor where nobody else holds it, and is what is kept
+    /// for backward.
+    ///
+    /// # Errors
+    /// Shapes or dtypes that do not fit, tensors that are not of floats, a rate that is not between 0 and 1; memory that is
+    /// full.
+    #[track_caller]
+    pub fn into_add_layer_norm(
+        self,
+        x: &Tensor,
+        rate: f64,
+        gamma: &Tensor,
+        beta: &Tensor,
+        eps: f64,
+    ) -> Result<(Tensor, Tensor)> {
+        let _line = context::at_callers_line();
+        add_norm(LineNorm { eps, is_centred: true }, x, self, rate, &[gamma, beta])
+    }
+
+    /// The residual sum of `x` and this tensor, and its [`rms_norm`](Tensor::rms_norm): see
+    /// [`into_add_layer_norm`](Tensor::into_add_layer_norm).
+    ///
+    /// # Errors
+    /// Shapes or dtypes that do not fit, tensors that are not of floats, a rate that is not between 0 and 1; memory that is
+    /// full.
+    #[track_caller]
+    pub fn into_add_rms_norm(
+        self,
+        x: &Tensor,
+        rate: f64,
+        gamma: &Tensor,
+        eps: f64,
+    ) -> Result<(Tensor, Tensor)> {
+        let _line = context::at_callers_line();
+        add_norm(LineNorm { eps, is_centred: false }, x, self, rate, &[gamma])
     }
 
     /// Group norm of `[examples, .., channels]`: the channels of each example make so many equal groups, and each group,

@@ -4,6 +4,7 @@
 //! Backward reads the input, the scale and the statistics of each line or column, never the normalised values. An
 //! output that a later op wants to keep is rebuilt from those by applying the kept statistics.
 
+mod add;
 mod batch;
 mod batch_cuda;
 mod batch_kernel;
@@ -33,6 +34,8 @@ pub static INFOS: &[&OpInfo] = &[
     &line::RMS_INFO,
     &line::RMS_APPLY_INFO,
     &line::RMS_BACKWARD_INFO,
+    &add::LAYER_INFO,
+    &add::RMS_INFO,
     &batch::INFO,
     &batch::APPLY_INFO,
     &batch::BACKWARD_INFO,

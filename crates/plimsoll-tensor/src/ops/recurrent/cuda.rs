@@ -191,7 +191,7 @@ impl Products<'_> {
             a,
             b,
             c,
-            bias: std::ptr::null(),
+            bias: std::ptr::null_mut(),
             workspace: self.workspace,
             workspace_bytes: self.workspace_bytes,
         };

@@ -20,6 +20,8 @@ use crate::shape::{Axes, IntoAxes, Shape};
 use crate::tape::Backward;
 use crate::tensor::Tensor;
 
+pub(super) use sum::Sum;
+
 mod positions;
 
 /// Declares the ops of the family; each has a file, and a struct in it.

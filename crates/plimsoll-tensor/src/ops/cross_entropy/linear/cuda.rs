@@ -132,7 +132,7 @@ impl Call<'_> {
             a,
             b,
             c,
-            bias: std::ptr::null(),
+            bias: std::ptr::null_mut(),
             workspace: self.product.0,
             workspace_bytes: self.product.1,
         };

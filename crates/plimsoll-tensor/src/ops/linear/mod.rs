@@ -1,5 +1,8 @@
 //! `linear`: rows times a matrix, plus a bias, through an activation, in one kernel.
 
+mod gradients;
+
+use gradients::LinearGradients;
 use plimsoll_cpu::math;
 use plimsoll_cuda::{Gpu, Profile};
 use plimsoll_gemm as gemm;
@@ -8,7 +11,7 @@ use super::activation::Activation;
 use super::matmul::{as_rows, cuda, product, workspace};
 use crate::context;
 use crate::error::{Error, Result};
-use crate::execute::call;
+use crate::execute::{Arg, call, execute};
 use crate::op::{Cost, Keep, Keeps, Meta, Op, OpRef, Outputs, Run, Tensors, one};
 use crate::ops::kernel::for_floats;
 use crate::ops::registry::{Array, OpInfo, Sample, floats, within};
@@ -89,13 +92,26 @@ impl Op for Linear {
     fn backward(&self, backward: &mut Backward<'_>) -> Result<()> {
         let gradient = backward.gradient()?;
         let gradient = self.activation.back(gradient, || backward.take_output(0))?;
-        if backward.wants(2) {
-            let shape = *backward.input_shape(2);
-            backward.give(2, as_rows(&gradient)?.sum(0)?.reshape(shape)?)?;
-        }
-        if backward.wants(1) {
-            let product = as_rows(&backward.take_input(0)?)?.t()?.matmul(&as_rows(&gradient)?)?;
-            backward.give(1, product)?;
+        let is_on_gpu = gradient.device().profile().is_some();
+        match [backward.wants(1), backward.wants(2)] {
+            [true, true] if is_on_gpu => {
+                let x = as_rows(&backward.take_input(0)?)?;
+                let args = smallvec::smallvec![Arg::Given(x), Arg::Given(as_rows(&gradient)?)];
+                let mut results = execute(OpRef::new(LinearGradients), args)?;
+                backward.give(2, results.remove(1))?;
+                backward.give(1, results.remove(0))?;
+            }
+            // A CPU gains nothing by doing both in one op.
+            [wants_weights, wants_bias] => {
+                if wants_bias {
+                    let shape = *backward.input_shape(2);
+                    backward.give(2, as_rows(&gradient)?.sum(0)?.reshape(shape)?)?;
+                }
+                if wants_weights {
+                    let product = as_rows(&backward.take_input(0)?)?.t()?.matmul(&as_rows(&gradient)?)?;
+                    backward.give(1, product)?;
+                }
+            }
         }
         if backward.wants(0) {
             let shape = *backward.input_shape(0);
@@ -183,8 +199,10 @@ impl Tensor {
 }
 
 /// The registry's entries.
-pub static INFOS: &[&OpInfo] =
-    &[&OpInfo { name: "linear", doc: "Rows times a matrix, plus a bias, through an activation.", samples }];
+pub static INFOS: &[&OpInfo] = &[
+    &OpInfo { name: "linear", doc: "Rows times a matrix, plus a bias, through an activation.", samples },
+    &gradients::INFO,
+];
 
 fn samples() -> Vec<Sample> {
     vec![

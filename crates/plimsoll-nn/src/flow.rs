@@ -1,0 +1,155 @@
+//! What flows from layer to layer: values, or the last step that would make them.
+//!
+//! Some steps are done better together with what comes next: dropout with the residual sum that it is added to, that sum with
+//! the norm that looks at it, the last linear function with the loss. A layer may hand such a step on undone, and the layer
+//! around it knows who reads it: a reader that can do it does, any other gets values, made in the scope of the layer that they
+//! belong to. Nothing runs in between, so random draws keep their order, and the bits are those of one step after the other.
+
+use std::cell::RefCell;
+
+use plimsoll_tensor::{DType, Result, Tensor};
+
+use crate::policy::Policy;
+use crate::prediction::Prediction;
+
+/// A value on its way, or what is still to be done for it. Whoever needs the values has them made, once.
+pub(crate) struct Flow(RefCell<State>);
+
+enum State {
+    /// The values.
+    Values(Tensor),
+    /// Values of which a share is to be dropped.
+    Dropped { branch: Tensor, rate: f64 },
+    /// `x` and a branch that is to be added to it, less what is dropped.
+    Sum { x: Tensor, branch: Tensor, rate: f64 },
+    /// A linear function without bias: rows times weights.
+    Linear { rows: Tensor, weights: Tensor },
+    /// What is here while the values are being made; they replace it, or an error ends the pass.
+    Taken,
+}
+
+/// Who reads what a layer gives, and with it which steps may be left to them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Reader {
+    /// Somebody who takes values.
+    Anyone,
+    /// A residual sum, which can drop elements of what it adds.
+    Residual,
+    /// A norm, which can make the sum that it looks at.
+    Norm,
+    /// A loss, which can compute with a linear function.
+    Loss,
+}
+
+/// A norm that can make the sum that it looks at.
+pub(crate) trait Norm: Send + Sync + 'static {
+    /// The norm of values.
+    fn of(&self, x: &Tensor) -> Result<Tensor>;
+
+    /// The sum of `x` and a branch, of which a share is dropped, and the norm of that sum.
+    fn of_sum(&self, x: &Tensor, branch: Tensor, rate: f64) -> Result<(Tensor, Tensor)>;
+}
+
+impl Flow {
+    pub fn of(values: Tensor) -> Flow {
+        Flow(RefCell::new(State::Values(values)))
+    }
+
+    /// Values of which a share is to be dropped.
+    pub fn dropped(branch: Tensor, rate: f64) -> Flow {
+        Flow(RefCell::new(State::Dropped { branch, rate }))
+    }
+
+    /// The sum of `x` and these values.
+    pub fn added_to(self, x: Tensor) -> Result<Flow> {
+        let sum = match self.0.into_inner() {
+            State::Dropped { branch, rate } => State::Sum { x, branch, rate },
+            other => State::Sum { x, branch: other.values()?, rate: 0.0 },
+        };
+        Ok(Flow(RefCell::new(sum)))
+    }
+
+    /// The values, made if they are not there yet.
+    pub fn values(&self) -> Result<Tensor> {
+        let values = self.0.replace(State::Taken).values()?;
+        self.0.replace(State::Values(values.clone()));
+        Ok(values)
+    }
+
+    /// The norm of the values; if they are a sum that is still to be made, both are made together.
+    pub fn normed(&self, norm: &impl Norm) -> Result<Tensor> {
+        let (values, normed) = match self.0.replace(State::Taken) {
+            State::Sum { x, branch, rate } => norm.of_sum(&x, branch, rate)?,
+            other => {
+                let values = other.values()?;
+                let normed = norm.of(&values)?;
+                (values, normed)
+            }
+        };
+        self.0.replace(State::Values(values));
+        Ok(normed)
+    }
+
+    /// What this reader takes: what it can do itself is left to it, the rest is done.
+    pub fn settled(self, reader: Reader) -> Result<Flow> {
+        let is_left = match &*self.0.borrow() {
+            State::Values(_) | State::Taken => true,
+            State::Dropped { .. } => reader == Reader::Residual,
+            State::Sum { .. } => reader == Reader::Norm,
+            State::Linear { .. } => reader == Reader::Loss,
+        };
+        if !is_left {
+            self.values()?;
+        }
+        Ok(self)
+    }
+
+    /// This flow in the policy's dtype, if it is in another one.
+    pub fn cast(&self, policy: Policy) -> Result<Option<Flow>> {
+        let dtype = self.0.borrow().dtype();
+        match dtype.is_float() && dtype != policy.compute_dtype() {
+            true => policy.cast(&self.values()?).map(|values| Some(Flow::of(values))),
+            false => Ok(None),
+        }
+    }
+
+    /// What a loss is given.
+    pub fn into_prediction(self) -> Result<Prediction> {
+        match self.0.into_inner() {
+            State::Linear { rows, weights } => Ok(Prediction::Linear { rows, weights }),
+            other => other.values().map(Prediction::Values),
+        }
+    }
+}
+
+impl From<Prediction> for Flow {
+    fn from(prediction: Prediction) -> Flow {
+        Flow(RefCell::new(match prediction {
+            Prediction::Values(values) => State::Values(values),
+            Prediction::Linear { rows, weights } => State::Linear { rows, weights },
+        }))
+    }
+}
+
+impl State {
+    fn values(self) -> Result<Tensor> {
+        match self {
+            State::Values(values) => Ok(values),
+            State::Dropped { branch, rate } => branch.dropout(rate),
+            State::Sum { x, branch, rate } if rate > 0.0 => branch.dropout(rate)?.into_add(x),
+            State::Sum { x, branch, .. } => branch.into_add(x),
+            State::Linear { rows, weights } => Prediction::Linear { rows, weights }.values(),
+            State::Taken => unreachable!("an error has ended the pass"),
+        }
+    }
+
+    fn dtype(&self) -> DType {
+        match self {
+            State::Values(tensor)
+            | State::Dropped { branch: tensor, .. }
+            | State::Sum { branch: tensor, .. }
+            | State::Linear { rows: tensor, .. } => tensor.dtype(),
+            State::Taken => unreachable!("an error has ended the pass"),
+        }
+    }
+}

@@ -1,0 +1,225 @@
+//! `add_layer_norm` and `add_rms_norm`: a residual sum and its norm in one pass.
+//!
+//! Where a sum is normalised it is usually wanted itself, too, by the next sum; so both are results, and the sum is what is kept
+//! for backward, with the statistics of its lines. The sum is rounded to its dtype before it is looked at: the bits
+//! are those of `dropout`, `add` and the norm one after the other; on a GPU where lines lie contiguously, because how threads
+//! share a line follows from its strides.
+
+use plimsoll_cuda::Gpu;
+use smallvec::{SmallVec, smallvec};
+
+use super::line::{LineNorm, LineNormBackward};
+use super::{check, kernel, line_cuda as cuda};
+use crate::error::Result;
+use crate::execute::{Arg, Args, call, execute};
+use crate::op::{Extra, Keep, Keeps, Meta, Op, OpRef, Output, Outputs, Rebuild, Run, Tensors};
+use crate::ops::dropout::Dropout;
+use crate::ops::kernel::for_floats;
+use crate::ops::lines::{expect_dtype, expect_shape};
+use crate::ops::registry::{Array, OpInfo, Sample, floats};
+use crate::random::Generator;
+use crate::tape::Backward;
+use crate::tensor::Tensor;
+
+/// sum = x + dropout(branch), y = norm(sum). Inputs: x, the branch, and the norm's parameters. The sum may be written over
+/// the branch.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct AddLineNorm {
+    pub norm: LineNorm,
+    pub dropout: Option<Dropout>,
+}
+
+impl AddLineNorm {
+    /// Whether backward looks at the sum: the gradient of beta does not need it.
+    fn reads_sum(wanted: &[bool]) -> bool {
+        wanted[0] || wanted[1] || wanted[2]
+    }
+
+    /// Passes the gradient of the sum on to both that were added.
+    fn give_sum(&self, backward: &mut Backward<'_>, gradient: Tensor, of_branch: Tensor) -> Result<()> {
+        if backward.wants(1) {
+            backward.give(1, of_branch)?;
+        }
+        if backward.wants(0) { backward.give(0, gradient) } else { Ok(()) }
+    }
+
+    /// The gradient of the branch from that of the sum.
+    fn of_branch(&self, gradient: &Tensor) -> Result<Tensor> {
+        match self.dropout {
+            Some(dropout) => call(OpRef::new(dropout), &[gradient]),
+            None => Ok(gradient.clone()),
+        }
+    }
+}
+
+impl Op for AddLineNorm {
+    fn name(&self) -> &'static str {
+        if self.norm.is_centred { "add_layer_norm" } else { "add_rms_norm" }
+    }
+
+    fn infer(&self, inputs: &[&Meta]) -> Result<Outputs> {
+        let (x, branch) = (inputs[0], inputs[1]);
+        check(self.name(), x, &inputs[2..])?;
+        expect_shape(self.name(), "what is added", branch, x.shape())?;
+        expect_dtype(self.name(), "what is added", branch, x.dtype)?;
+        Ok(smallvec![Output::New { shape: *x.shape(), dtype: x.dtype }; 2])
+    }
+
+    fn run(&self, run: &mut Run<'_>) -> Result<()> {
+        for_floats!(run.inputs[0].dtype(), T => kernel::add_and_normalise::<T>(self, run));
+        Ok(())
+    }
+
+    fn run_cuda(&self, run: &mut Run<'_>, gpu: &Gpu) -> Result<()> {
+        cuda::add_and_normalise_lines(self, run, gpu)
+    }
+
+    fn keeps(&self, wanted: &[bool]) -> Keeps {
+        let mut keeps = Keeps::new();
+        if AddLineNorm::reads_sum(wanted) {
+            keeps.push(Keep::Output(0));
+            keeps.push(Keep::Input(2));
+            keeps.extend((0..self.norm.n_extras()).map(Keep::Extra));
+        }
+        keeps
+    }
+
+    fn extras(&self, inputs: &[&Meta], wanted: &[bool]) -> SmallVec<[Extra; 2]> {
+        match AddLineNorm::reads_sum(wanted) {
+            true => self.norm.statistics(inputs[0]),
+            false => SmallVec::new(),
+        }
+    }
+
+    fn rebuild(&self) -> Option<Rebuild> {
+        let parameters = (2..2 + self.norm.n_parameters()).map(Keep::Input);
+        let statistics = (0..self.norm.n_extras()).map(Keep::Extra);
+        let reads = [Keep::Output(0)].into_iter().chain(parameters).chain(statistics).collect();
+        Some(Rebuild { op: self.norm.applied(), output: 1, reads })
+    }
+
+    fn backward(&self, backward: &mut Backward<'_>) -> Result<()> {
+        let of_sum = backward.gradient_of(0);
+        let Some(gradient) = backward.gradient_of(1) else {
+            let Some(of_sum) = of_sum else { return Ok(()) };
+            let of_branch = self.of_branch(&of_sum)?;
+            return self.give_sum(backward, of_sum, of_branch);
+        };
+        let wanted = [backward.wants(0) || backward.wants(1), backward.wants(2), backward.wants(3)];
+        if !wanted[0] && !wanted[1] {
+            let shape = *backward.input_shape(3);
+            return backward.give(3, gradient.sum_to(&shape)?);
+        }
+        let mut args: Args<'_> = smallvec![Arg::Given(gradient)];
+        args.push(Arg::Given(backward.output(0)?));
+        args.push(Arg::Given(backward.input(2)?));
+        for extra in 0..self.norm.n_extras() {
+            args.push(Arg::Given(backward.extra(extra)?));
+        }
+        args.extend(of_sum.filter(|_| wanted[0]).map(Arg::Given));
+        let dropout = self.dropout.filter(|_| backward.wants(1));
+        let op = LineNormBackward { norm: self.norm, wanted, dropout };
+        let mut results = execute(OpRef::new(op), args)?;
+        if wanted[0] {
+            let of_sum = results.remove(0);
+            let of_branch = match dropout {
+                Some(_) => results.remove(results.len() - 1),
+                None => of_sum.clone(),
+            };
+            self.give_sum(backward, of_sum, of_branch)?;
+        }
+        let parameters = (2..4).filter(|&input| backward.wants(input));
+        parameters
+            .collect::<SmallVec<[usize; 2]>>()
+            .into_iter()
+            .zip(results)
+            .try_for_each(|(input, result)| backward.give(input, result))
+    }
+
+    fn composite(&self, inputs: &[&Tensor]) -> Option<Result<Tensors>> {
+        let results = || -> Result<Tensors> {
+            let sum = match self.dropout {
+                Some(dropout) => inputs[0].add(&call(OpRef::new(dropout), &[inputs[1]])?)?,
+                None => inputs[0].add(inputs[1])?,
+            };
+            let y = match *inputs {
+                [_, _, gamma, beta] => sum.layer_norm(gamma, beta, self.norm.eps)?,
+                _ => sum.rms_norm(inputs[2], self.norm.eps)?,
+            };
+            Ok(smallvec![sum, y])
+        };
+        Some(results())
+    }
+
+    fn overwrites(&self) -> &'static [usize] {
+        &[1]
+    }
+}
+
+/// The registry's entry of `add_layer_norm`.
+pub(super) static LAYER_INFO: OpInfo = OpInfo {
+    name: "add_layer_norm",
+    doc: "A residual sum, whose second part may pass through dropout, and its layer norm.",
+    samples: || samples(true),
+};
+
+/// The registry's entry of `add_rms_norm`.
+pub(super) static RMS_INFO: OpInfo = OpInfo {
+    name: "add_rms_norm",
+    doc: "A residual sum, whose second part may pass through dropout, and its RMS norm.",
+    samples: || samples(false),
+};
+
+const EPS: f64 = 1e-3;
+
+fn samples(is_centred: bool) -> Vec<Sample> {
+    let sample = |name: &str, shape: &'static [usize], rate: f64| {
+        let width = shape[shape.len() - 1];
+        let mut inputs = vec![floats(shape), floats(shape), floats(&[width])];
+        inputs.extend(is_centred.then(|| floats(&[width])));
+        let sample = Sample::many(name, inputs, move |x| {
+            // Every call must draw the same bits, so it begins with the same generator.
+            let before = Generator::current();
+            Generator::new(17).make_current();
+            let branch = x[1].clone();
+            let result = match is_centred {
+                true => branch.into_add_layer_norm(&x[0], rate, &x[2], &x[3], EPS),
+                false => branch.into_add_rms_norm(&x[0], rate, &x[2], EPS),
+            };
+            before.make_current();
+            result.map(|(sum, normed)| vec![sum, normed])
+        });
+        let norm = if is_centred { "layer_norm" } else { "rms_norm" };
+        let parameters = if is_centred { "x2, x3" } else { "x2" };
+        match rate {
+            0.0 => sample
+                .references(move |x| reference(x, shape, is_centred))
+                .torch(format!("(x0 + x1, F.{norm}(x0 + x1, ({width},), {parameters}, {EPS}))")),
+            _ => sample,
+        }
+    };
+    let mut wrong = vec![floats(&[2, 3]), floats(&[3]), floats(&[3])];
+    wrong.extend(is_centred.then(|| floats(&[3])));
+    vec![
+        sample("rows", &[3, 4], 0.0).refuses(wrong, "what is added is [3] but [2, 3] belongs here"),
+        sample("cube", &[2, 2, 5], 0.0),
+        sample("dropout", &[3, 8], 0.25),
+        sample("dropout odd", &[2, 2, 5], 0.5),
+    ]
+}
+
+/// Sum and norm in plain loops.
+fn reference(x: &[Array], shape: &[usize], is_centred: bool) -> Vec<Array> {
+    let sum = Array::build(shape, |idx| x[0].at(idx) + x[1].at(idx));
+    let width = shape[shape.len() - 1];
+    let mut normed = sum.clone();
+    for line in normed.values.chunks_mut(width) {
+        let mean = if is_centred { line.iter().sum::<f64>() / width as f64 } else { 0.0 };
+        let variance = line.iter().map(|x| (x - mean).powi(2)).sum::<f64>() / width as f64;
+        for (column, value) in line.iter_mut().enumerate() {
+            let beta = x.get(3).map_or(0.0, |beta| beta.values[column]);
+            *value = (*value - mean) / (variance + EPS).sqrt() * x[2].values[column] + beta;
+        }
+    }
+    vec![sum, normed]
+}
