@@ -102,7 +102,7 @@ fn candidates(trace: &Trace) -> Vec<Decisions> {
     let targets = weights
         .flat_map(|weights| targets(trace, weights).map(move |target| (target, weights)).collect::<Vec<_>>());
     let mut all: Vec<Decisions> =
-        targets.filter_map(|(target, weights)| decide_for(trace, target, weights, &fingerprints)).collect();
+        targets.filter_map(|(target, weights)| decide_for(trace, target, weights, &fingerprints, &[])).collect();
     all.sort_by_key(|decisions| (decisions.extra_time, decisions.expected_peak));
     let mut least = trace.natural_peak();
     let leanest = all.iter().map(|decisions| decisions.expected_peak).min();

@@ -10,16 +10,21 @@
 //!
 //! Everything here is a function of its arguments: no clock, no randomness, no thread.
 
+mod blocks;
+mod chain;
 mod decisions;
+mod excerpt;
 mod family;
 pub mod offsets;
+mod pareto;
 mod placement;
 mod prefetch;
 mod simulation;
 mod trace;
 
+pub use chain::{Chain, Prescription};
 pub use decisions::{Choice, Decisions};
 pub use family::{Family, Member, Played};
 pub use placement::{StepOffsets, plan_offsets};
-pub use simulation::{Weights, decide};
+pub use simulation::{Weights, decide, decide_with};
 pub use trace::{Depot, Input, Position, Record, Trace, Value};

@@ -19,7 +19,7 @@ use crate::prefetch::{Bring, Level, prefetched};
 use crate::{Choice, Decisions, Input, Trace};
 
 /// Smaller values are always kept: repeating an op costs more than their bytes are worth.
-const LEAST_BYTES: u64 = 4096;
+pub(crate) const LEAST_BYTES: u64 = 4096;
 
 /// Smaller values are never moved: each journey takes its time, whatever it carries.
 const LEAST_MOVED_BYTES: u64 = 64 << 10;
@@ -36,17 +36,25 @@ pub struct Weights {
 /// Chooses what to let go so that no more than `target` bytes are in use at any moment; nothing if it cannot be done
 /// this way.
 pub fn decide(trace: &Trace, target: u64, weights: Weights) -> Option<Decisions> {
-    decide_for(trace, target, weights, &fingerprints(trace))
+    decide_for(trace, target, weights, &fingerprints(trace), &[])
 }
 
-/// Like [`decide`], with the fingerprints of the trace, which all decisions about it share.
+/// Like [`decide`], with values that forward lets go in any case, if they can be made again: a [`Chain`](crate::Chain)
+/// says which. What does not fit then is let go as by [`decide`].
+pub fn decide_with(trace: &Trace, target: u64, weights: Weights, prescribed: &[u32]) -> Option<Decisions> {
+    decide_for(trace, target, weights, &fingerprints(trace), prescribed)
+}
+
+/// Like [`decide_with`], with the fingerprints of the trace, which all decisions about it share.
 pub(crate) fn decide_for(
     trace: &Trace,
     target: u64,
     weights: Weights,
     fingerprints: &Arc<[u64]>,
+    prescribed: &[u32],
 ) -> Option<Decisions> {
     let mut walk = Walk::new(trace, target, weights, fingerprints.clone());
+    walk.prescribe(prescribed);
     for position in 0..trace.records.len() as u32 {
         walk.pass(position)?;
     }
@@ -112,6 +120,8 @@ struct Walk<'a> {
     absent: u64,
     /// The time of all records before a position.
     time_before: Vec<u64>,
+    /// Whether a value is let go as soon as backward alone holds it, needed or not.
+    prescribed: Vec<bool>,
     /// The values from which on backward alone holds them, by position.
     becoming_alone: HashMap<u32, Vec<u32>>,
     /// Values that were made again before the present op without staying; whether one stays is said once per position.
@@ -153,6 +163,7 @@ impl<'a> Walk<'a> {
             held: Vec::new(),
             absent: 0,
             time_before,
+            prescribed: vec![false; n],
             becoming_alone,
             given_up: Vec::new(),
             passing: Vec::new(),
@@ -168,10 +179,21 @@ impl<'a> Walk<'a> {
         }
     }
 
+    /// Before the walk begins: these values do not wait for backward.
+    fn prescribe(&mut self, numbers: &[u32]) {
+        numbers.iter().for_each(|&number| self.prescribed[number as usize] = true);
+    }
+
     /// Goes through one op, with what backward asks for before it.
     fn pass(&mut self, position: u32) -> Option<()> {
         if let Some(alone) = self.becoming_alone.remove(&position) {
             let candidates: Vec<u32> = alone.into_iter().filter(|&number| self.may_go(number)).collect();
+            for &number in &candidates {
+                let can_go = self.prescribed[number as usize] && self.repeatable[number as usize];
+                if can_go && self.trace.values[number as usize].may_be_away(position) {
+                    self.let_go(number, Way::Repeated);
+                }
+            }
             self.held.extend(candidates);
         }
         for number in self.fetched.get(&position).cloned().unwrap_or_default() {

@@ -1,0 +1,182 @@
+//! Steps as chains of blocks, and the choice of a way for each block by dynamic programming.
+//!
+//! What waits for backward in the blocks before one is in use while it runs, forward and backward; what waits in the blocks
+//! after it is not there yet, or no more. So the blocks can be gone through in the order of forward with one number for all that
+//! lies behind: the bytes that wait. For each number the least extra time is remembered, and a way of the next block is
+//! possible if what waits and what it needs fit the target together. A few neighbouring blocks can also be taken as one,
+//! which lets go of what leads from one to the next.
+//!
+//! The work is bounded: there are at most [`N_BUCKETS`] numbers, which differ by a share of the trace's own bytes and do not depend
+//! on the target, at most 64 ways of a block, and at most [`LONGEST_SPAN`] blocks are taken as one.
+//!
+//! Bytes and times of a block are those of the walk over it alone. What comes out is a prescription for the walk over the whole
+//! step, which counts everything exactly and lets go of more where that is needed; nothing is claimed on the word of
+//! this module. A graph that is no chain has no blocks, and is left to the walk.
+
+use std::collections::BTreeMap;
+
+use crate::Trace;
+use crate::blocks::{Block, chains};
+use crate::excerpt::Excerpt;
+use crate::pareto::{Keeping, ways};
+
+/// So many numbers of bytes that wait are told apart.
+const N_BUCKETS: u64 = 256;
+/// So many blocks are taken as one.
+const LONGEST_SPAN: usize = 6;
+
+/// The blocks of a step, and the ways in which their values can be kept.
+#[derive(Clone, Debug)]
+pub struct Chain {
+    sweeps: Vec<Sweep>,
+    /// The ways of each kind of span, the fastest first.
+    kinds: Vec<Vec<Keeping>>,
+}
+
+/// What the blocks of a step should let go.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Prescription {
+    /// The values, by number.
+    pub let_go: Vec<u32>,
+    /// The extra time that is expected, in nanoseconds: the sum of what the blocks take one by one.
+    pub extra_time: u64,
+}
+
+/// The spans of one forward and backward pass, by the block after their last.
+#[derive(Clone, Debug)]
+struct Sweep {
+    ending_at: Vec<Vec<Span>>,
+    bucket: u64,
+}
+
+/// Neighbouring blocks that are taken as one.
+#[derive(Clone, Debug)]
+struct Span {
+    from: usize,
+    kind: usize,
+    /// The number of the first value that they make.
+    first_value: u32,
+    /// By how much more bytes are in use around them than around those that stand for their kind.
+    more: i64,
+}
+
+/// The fastest way to come to a place in the chain with so many bytes that wait.
+#[derive(Clone, Copy)]
+struct State {
+    held: u64,
+    time: u64,
+    /// The span that was the last, its way, and the state before it.
+    last: Option<(usize, usize, usize)>,
+}
+
+impl Chain {
+    /// Finds the blocks of a step, and for each kind of them the ways to keep their values.
+    pub fn new(trace: &Trace) -> Chain {
+        let mut kinds = Kinds::default();
+        let chains = chains(trace);
+        let sweeps = chains.iter().map(|blocks| kinds.spans(trace, blocks)).collect();
+        Chain { sweeps, kinds: kinds.ways }
+    }
+
+    /// How many blocks there are in each forward pass that can be cut.
+    pub fn n_blocks(&self) -> Vec<usize> {
+        self.sweeps.iter().map(|sweep| sweep.ending_at.len() - 1).collect()
+    }
+
+    /// What to let go so that a step takes the least time within a target, by what is known of its blocks. A pass in
+    /// which nothing fits is left alone.
+    pub fn best(&self, target: u64) -> Prescription {
+        let mut best = Prescription::default();
+        for sweep in &self.sweeps {
+            if let Some(found) = self.best_of(sweep, target) {
+                best.let_go.extend(found.let_go);
+                best.extra_time += found.extra_time;
+            }
+        }
+        best
+    }
+
+    fn best_of(&self, sweep: &Sweep, target: u64) -> Option<Prescription> {
+        let mut reached: Vec<Vec<State>> = vec![vec![State { held: 0, time: 0, last: None }]];
+        for spans in &sweep.ending_at[1..] {
+            let mut states = Vec::new();
+            for (at, span) in spans.iter().enumerate() {
+                for (choice, way) in self.kinds[span.kind].iter().enumerate() {
+                    let need = way.need.saturating_add_signed(span.more);
+                    // States are sorted by the bytes that wait.
+                    let fitting = reached[span.from].iter().take_while(|state| state.held + need <= target);
+                    states.extend(fitting.enumerate().map(|(before, state)| State {
+                        held: state.held + way.held,
+                        time: state.time + way.time,
+                        last: Some((at, choice, before)),
+                    }));
+                }
+            }
+            reached.push(unbeaten(states, sweep.bucket));
+        }
+        self.way_back(sweep, &reached)
+    }
+
+    /// The values that were let go on the way to the fastest of the last states.
+    fn way_back(&self, sweep: &Sweep, reached: &[Vec<State>]) -> Option<Prescription> {
+        let mut place = reached.len() - 1;
+        let mut state = reached[place].iter().min_by_key(|state| state.time)?;
+        let extra_time = state.time;
+        let mut let_go = Vec::new();
+        while let Some((at, choice, before)) = state.last {
+            let span = &sweep.ending_at[place][at];
+            let way = &self.kinds[span.kind][choice];
+            let_go.extend(way.let_go.iter().map(|&number| span.first_value + number));
+            place = span.from;
+            state = &reached[place][before];
+        }
+        Some(Prescription { let_go, extra_time })
+    }
+}
+
+/// The states that no other beats, one for each bucket of bytes, sorted by bytes.
+fn unbeaten(mut states: Vec<State>, bucket: u64) -> Vec<State> {
+    states.sort_by_key(|state| (state.held / bucket, state.time, state.held));
+    states.dedup_by_key(|state| state.held / bucket);
+    let mut least = u64::MAX;
+    states.retain(|state| {
+        let is_faster = state.time < least;
+        least = least.min(state.time);
+        is_faster
+    });
+    states
+}
+
+/// The kinds of spans that have been met.
+#[derive(Default)]
+struct Kinds {
+    known: BTreeMap<Vec<u64>, usize>,
+    examples: Vec<Excerpt>,
+    ways: Vec<Vec<Keeping>>,
+}
+
+impl Kinds {
+    fn spans(&mut self, trace: &Trace, blocks: &[Block]) -> Sweep {
+        let mut ending_at = vec![Vec::new()];
+        for end in 1..=blocks.len() {
+            let starts = end.saturating_sub(LONGEST_SPAN)..end;
+            ending_at.push(starts.map(|from| self.span(trace, blocks, from, end)).collect());
+        }
+        let bytes: u64 = blocks.iter().map(|block| block.bytes).sum();
+        Sweep { ending_at, bucket: (bytes / N_BUCKETS).max(1) }
+    }
+
+    fn span(&mut self, trace: &Trace, blocks: &[Block], from: usize, end: usize) -> Span {
+        let before = blocks[..from].iter().map(|block| block.bytes).sum();
+        let excerpt = Excerpt::new(trace, &blocks[from..end], before);
+        let first_value = excerpt.first_value;
+        let kind = *self.known.entry(excerpt.key()).or_insert(self.ways.len());
+        let more = self.examples.get(kind).map_or(0, |example| excerpt.more_than(example));
+        if kind == self.ways.len() {
+            let mut excerpt = excerpt;
+            self.ways.push(ways(&mut excerpt, end - from == 1));
+            self.examples.push(excerpt);
+        }
+        Span { from, kind, first_value, more }
+    }
+}

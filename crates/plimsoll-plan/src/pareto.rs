@@ -1,0 +1,181 @@
+//! The ways to keep the values of a block that no other way beats.
+//!
+//! A way is a set of values that forward lets go. It is judged by three figures: the bytes that still wait for backward,
+//! the bytes that the block needs while its own ops run (chains that are repeated included), and the extra time. Ways come from
+//! the walk over the block alone, at a grid of bytes that may wait and of bytes that it may need; from the two simple ones,
+//! everything and nothing but what the block reads; and from those, with one value more or less, again and again, for
+//! as long as that finds better ones and a fixed number of trials allows it.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use crate::excerpt::Excerpt;
+use crate::simulation::{decide_for, fingerprints};
+use crate::{Decisions, Weights};
+
+/// How many shares of a block's bytes are tried as those that may wait for backward.
+const N_SHARES: u64 = 8;
+/// How many targets are tried for what a block needs at most, between the least that works and the natural one.
+const N_TARGETS: u64 = 4;
+/// How closely the least is looked for.
+const N_HALVINGS: u32 = 6;
+/// So many ways are tried with one value more or less.
+const N_TRIALS: usize = 400;
+/// Of the ways of a block, one is kept for each of so many shares of the bytes that wait,
+const N_HELD: u64 = 16;
+/// and of the bytes that it needs.
+const N_NEEDED: u64 = 4;
+/// How the walk compares values: by cost per byte alone, and by how long they stay away as well.
+const WEIGHTS: [Weights; 2] =
+    [Weights { patience: 0.0, moving: 1.0 }, Weights { patience: 1.0, moving: 1.0 }];
+
+/// One way to keep the values of a block.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Keeping {
+    /// The values that forward lets go, in order, counted from the first that the block makes.
+    pub let_go: Vec<u32>,
+    /// The bytes that wait for backward.
+    pub held: u64,
+    /// The most bytes in use while the block's own ops run, without those that wait in earlier blocks.
+    pub need: u64,
+    /// The extra time.
+    pub time: u64,
+}
+
+impl Keeping {
+    /// Whether another way is at least as good in every respect.
+    fn is_beaten_by(&self, other: &Keeping) -> bool {
+        other.held <= self.held && other.need <= self.need && other.time <= self.time
+    }
+}
+
+/// The ways to keep an excerpt's values that no other beats, the fastest first.
+///
+/// With trials, ways that differ in one value are tried, too; that pays for blocks that are short and often repeated.
+pub(crate) fn ways(excerpt: &mut Excerpt, with_trials: bool) -> Vec<Keeping> {
+    excerpt.demand_nothing();
+    let natural = excerpt.trace.natural_peak();
+    // Under this target nothing needs to go, whatever is made again.
+    let roomy = 2 * natural + excerpt.bytes;
+    let own = excerpt.own_values();
+    let fingerprints = fingerprints(&excerpt.trace);
+    let mut search = Search { excerpt, fingerprints, own, found: Vec::new(), tried: HashSet::new() };
+    let least = search.least_need(natural);
+    let tight = (0..N_TARGETS).map(|step| least + (natural - least) / N_TARGETS * step);
+    for target in [roomy].into_iter().chain(tight) {
+        search.consider(Vec::new(), target);
+        search.consider(search.own.clone(), target);
+        search.consider_shares(target);
+    }
+    if with_trials {
+        search.try_neighbours();
+    }
+    search.finish()
+}
+
+/// What has been found so far.
+struct Search<'a> {
+    excerpt: &'a mut Excerpt,
+    fingerprints: Arc<[u64]>,
+    /// The values that can be let go.
+    own: Vec<u32>,
+    /// The ways that none of the others beats, each with the target under which it was found.
+    found: Vec<(Keeping, u64)>,
+    tried: HashSet<(Vec<u32>, u64)>,
+}
+
+impl Search<'_> {
+    /// What the walk decides about the block alone.
+    fn walk(&self, target: u64, weights: Weights, let_go: &[u32]) -> Option<Decisions> {
+        decide_for(&self.excerpt.trace, target, weights, &self.fingerprints, let_go)
+    }
+
+    /// The least that a block can be made to need, or a little more.
+    fn least_need(&self, natural: u64) -> u64 {
+        let (mut fails, mut works) = (0, natural);
+        for _ in 0..N_HALVINGS {
+            let between = fails + (works - fails) / 2;
+            match self.walk(between, WEIGHTS[0], &[]) {
+                Some(_) => works = between,
+                None => fails = between,
+            }
+        }
+        works
+    }
+
+    /// Judges the way that lets these values go, and what else a target asks for.
+    fn consider(&mut self, let_go: Vec<u32>, target: u64) {
+        if self.tried.contains(&(let_go.clone(), target)) {
+            return;
+        }
+        let decisions = self.walk(target, WEIGHTS[1], &let_go);
+        self.tried.insert((let_go, target));
+        let Some(decisions) = decisions else { return };
+        let let_go = dropped(&decisions);
+        let gone: u64 = let_go.iter().map(|&number| self.excerpt.trace.values[number as usize].bytes).sum();
+        let held = self.excerpt.bytes - gone;
+        let way = Keeping { let_go, held, need: decisions.expected_peak, time: decisions.extra_time };
+        if !self.found.iter().any(|(other, _)| way.is_beaten_by(other)) {
+            self.found.retain(|(other, _)| !other.is_beaten_by(&way));
+            self.found.push((way, target));
+        }
+    }
+
+    /// Judges what the walk lets go when no more than a share of the block's bytes may wait.
+    fn consider_shares(&mut self, target: u64) {
+        for share in 0..N_SHARES {
+            for weights in WEIGHTS {
+                self.excerpt.demand(self.excerpt.bytes / N_SHARES * share, target);
+                let decisions = self.walk(target, weights, &[]);
+                self.excerpt.demand_nothing();
+                if let Some(decisions) = decisions {
+                    self.consider(dropped(&decisions), target);
+                }
+            }
+        }
+    }
+
+    /// Judges what differs from the best ways in one value, and goes on from there.
+    fn try_neighbours(&mut self) {
+        let most = self.tried.len() + N_TRIALS;
+        let mut at = 0;
+        while at < self.found.len() && self.tried.len() < most {
+            let (way, target) = self.found[at].clone();
+            for number in self.own.clone() {
+                let mut let_go = way.let_go.clone();
+                match let_go.binary_search(&number) {
+                    Ok(place) => _ = let_go.remove(place),
+                    Err(place) => let_go.insert(place, number),
+                }
+                self.consider(let_go, target);
+            }
+            // What has been found since stands at the end; what it beats is gone, and others have moved up.
+            at = self.found.iter().position(|(other, _)| *other == way).map_or(at, |place| place + 1);
+        }
+    }
+
+    /// The fastest way for each share of bytes that wait and that are needed, of those that none of the others beats.
+    fn finish(self) -> Vec<Keeping> {
+        let n_entries = self.excerpt.n_entries;
+        let counted = |way: Keeping| Keeping {
+            let_go: way.let_go.iter().map(|number| number - n_entries).collect(),
+            ..way
+        };
+        let mut ways: Vec<Keeping> = self.found.into_iter().map(|(way, _)| counted(way)).collect();
+        ways.sort_by_key(|way| (way.time, way.held, way.need));
+        let needs = ways.iter().map(|way| way.need);
+        let (least, most) = (needs.clone().min().unwrap_or(0), needs.max().unwrap_or(0));
+        let share = |bytes: u64, of: u64, n: u64| bytes * n / (of + 1);
+        let mut taken = HashSet::new();
+        ways.retain(|way| {
+            let held = share(way.held, self.excerpt.bytes, N_HELD);
+            taken.insert((held, share(way.need - least, most - least, N_NEEDED)))
+        });
+        ways
+    }
+}
+
+/// The values that forward lets go.
+fn dropped(decisions: &Decisions) -> Vec<u32> {
+    (0u32..).zip(&decisions.dropped).filter(|(_, dropped)| **dropped).map(|(number, _)| number).collect()
+}
