@@ -61,7 +61,10 @@ fn sweeps(trace: &Trace) -> Vec<Sweep> {
                 sweep.forward.end = middle;
                 sweep.backward = middle..sweep.backward.end.max(last + 1);
             }
-            _ => sweeps.push(Sweep { forward: value.record..first, backward: first..last + 1 }),
+            _ => {
+                let start = sweeps.last().map_or(0, |sweep| sweep.backward.end);
+                sweeps.push(Sweep { forward: start..first, backward: first..last + 1 });
+            }
         }
     }
     sweeps

@@ -14,16 +14,19 @@
 //! this module. A graph that is no chain has no blocks, and is left to the walk.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 use crate::Trace;
 use crate::blocks::{Block, chains};
 use crate::excerpt::Excerpt;
-use crate::pareto::{Keeping, ways};
+use crate::pareto::{Effort, Keeping, ways};
 
 /// So many numbers of bytes that wait are told apart.
 const N_BUCKETS: u64 = 256;
 /// So many blocks are taken as one.
-const LONGEST_SPAN: usize = 6;
+const LONGEST_SPAN: usize = 4;
+/// How closely the least target is looked for that the blocks fit, as a share of the natural peak.
+const N_HALVINGS: u32 = 10;
 
 /// The blocks of a step, and the ways in which their values can be kept.
 #[derive(Clone, Debug)]
@@ -47,6 +50,8 @@ pub struct Prescription {
 struct Sweep {
     ending_at: Vec<Vec<Span>>,
     bucket: u64,
+    /// The least target that the blocks fit, or a little more.
+    least: u64,
 }
 
 /// Neighbouring blocks that are taken as one.
@@ -75,7 +80,29 @@ impl Chain {
         let mut kinds = Kinds::default();
         let chains = chains(trace);
         let sweeps = chains.iter().map(|blocks| kinds.spans(trace, blocks)).collect();
-        Chain { sweeps, kinds: kinds.ways }
+        let mut chain = Chain { sweeps, kinds: kinds.ways };
+        for at in 0..chain.sweeps.len() {
+            chain.sweeps[at].least = chain.least_of(&chain.sweeps[at], trace.natural_peak());
+        }
+        chain
+    }
+
+    /// The least target, or a little more, for which something can be chosen.
+    fn least_of(&self, sweep: &Sweep, natural: u64) -> u64 {
+        let (mut fails, mut works) = (0, natural);
+        for _ in 0..N_HALVINGS {
+            let between = fails + (works - fails) / 2;
+            match self.best_of(sweep, between) {
+                Some(_) => works = between,
+                None => fails = between,
+            }
+        }
+        works
+    }
+
+    /// Whether the step has no blocks that could be told from one another.
+    pub fn is_empty(&self) -> bool {
+        self.sweeps.is_empty()
     }
 
     /// How many blocks there are in each forward pass that can be cut.
@@ -83,12 +110,29 @@ impl Chain {
         self.sweeps.iter().map(|sweep| sweep.ending_at.len() - 1).collect()
     }
 
-    /// What to let go so that a step takes the least time within a target, by what is known of its blocks. A pass in
-    /// which nothing fits is left alone.
+    /// Everything that [`best`](Chain::best) chooses from: neighbouring blocks of a pass that are taken as one, and what each way to
+    /// keep their values lets go.
+    pub fn choices(&self, pass: usize) -> Vec<(Range<usize>, Vec<Prescription>)> {
+        let ending = self.sweeps[pass].ending_at.iter().enumerate();
+        let spans = ending.flat_map(|(end, spans)| spans.iter().map(move |span| (span, end)));
+        let prescription = |span: &Span, way: &Keeping| Prescription {
+            let_go: way.let_go.iter().map(|&number| span.first_value + number).collect(),
+            extra_time: way.time,
+        };
+        spans
+            .map(|(span, end)| {
+                let ways = self.kinds[span.kind].iter();
+                (span.from..end, ways.map(|way| prescription(span, way)).collect())
+            })
+            .collect()
+    }
+
+    /// What to let go so that a step takes the least time within a target, by what is known of its blocks. Where they
+    /// cannot be made to fit, it is what makes them fit the least target that they can.
     pub fn best(&self, target: u64) -> Prescription {
         let mut best = Prescription::default();
         for sweep in &self.sweeps {
-            if let Some(found) = self.best_of(sweep, target) {
+            if let Some(found) = self.best_of(sweep, target.max(sweep.least)) {
                 best.let_go.extend(found.let_go);
                 best.extra_time += found.extra_time;
             }
@@ -97,22 +141,25 @@ impl Chain {
     }
 
     fn best_of(&self, sweep: &Sweep, target: u64) -> Option<Prescription> {
-        let mut reached: Vec<Vec<State>> = vec![vec![State { held: 0, time: 0, last: None }]];
+        let start = State { held: 0, time: 0, last: None };
+        let mut reached = vec![vec![start]];
         for spans in &sweep.ending_at[1..] {
-            let mut states = Vec::new();
+            let mut states = vec![None; N_BUCKETS as usize + 1];
             for (at, span) in spans.iter().enumerate() {
                 for (choice, way) in self.kinds[span.kind].iter().enumerate() {
                     let need = way.need.saturating_add_signed(span.more);
                     // States are sorted by the bytes that wait.
                     let fitting = reached[span.from].iter().take_while(|state| state.held + need <= target);
-                    states.extend(fitting.enumerate().map(|(before, state)| State {
-                        held: state.held + way.held,
-                        time: state.time + way.time,
-                        last: Some((at, choice, before)),
-                    }));
+                    for (before, state) in fitting.enumerate() {
+                        let (held, time) = (state.held + way.held, state.time + way.time);
+                        let best: &mut Option<State> = &mut states[(held / sweep.bucket) as usize];
+                        if best.is_none_or(|best| (time, held) < (best.time, best.held)) {
+                            *best = Some(State { held, time, last: Some((at, choice, before)) });
+                        }
+                    }
                 }
             }
-            reached.push(unbeaten(states, sweep.bucket));
+            reached.push(unbeaten(states.into_iter().flatten()));
         }
         self.way_back(sweep, &reached)
     }
@@ -134,17 +181,15 @@ impl Chain {
     }
 }
 
-/// The states that no other beats, one for each bucket of bytes, sorted by bytes.
-fn unbeaten(mut states: Vec<State>, bucket: u64) -> Vec<State> {
-    states.sort_by_key(|state| (state.held / bucket, state.time, state.held));
-    states.dedup_by_key(|state| state.held / bucket);
+/// Of states that are sorted by bytes, those that are faster than all before them.
+fn unbeaten(states: impl Iterator<Item = State>) -> Vec<State> {
     let mut least = u64::MAX;
-    states.retain(|state| {
+    let is_faster = |state: &State| {
         let is_faster = state.time < least;
         least = least.min(state.time);
         is_faster
-    });
-    states
+    };
+    states.filter(is_faster).collect()
 }
 
 /// The kinds of spans that have been met.
@@ -163,7 +208,7 @@ impl Kinds {
             ending_at.push(starts.map(|from| self.span(trace, blocks, from, end)).collect());
         }
         let bytes: u64 = blocks.iter().map(|block| block.bytes).sum();
-        Sweep { ending_at, bucket: (bytes / N_BUCKETS).max(1) }
+        Sweep { ending_at, bucket: bytes / N_BUCKETS + 1, least: 0 }
     }
 
     fn span(&mut self, trace: &Trace, blocks: &[Block], from: usize, end: usize) -> Span {
@@ -174,7 +219,8 @@ impl Kinds {
         let more = self.examples.get(kind).map_or(0, |example| excerpt.more_than(example));
         if kind == self.ways.len() {
             let mut excerpt = excerpt;
-            self.ways.push(ways(&mut excerpt, end - from == 1));
+            let effort = if end - from == 1 { Effort::BLOCK } else { Effort::SPAN };
+            self.ways.push(ways(&mut excerpt, effort));
             self.examples.push(excerpt);
         }
         Span { from, kind, first_value, more }

@@ -4,14 +4,20 @@
 //! the natural peak, each is played through a pool, and only a chain is kept in which bytes in use, bytes committed and
 //! speed rise together. A limit takes the fastest member that fits it, so both peaks are monotone in the limit, and the
 //! least limit is the first member's.
+//!
+//! Candidates are made in two ways: by the walk alone, and by the walk with what a [`Chain`] of blocks prescribes. Both
+//! stand in one list, from which only what another beats by more than a trifle is left out; so the blocks can make a
+//! family better, and where a graph has none, everything is as without them.
 
 use std::sync::Arc;
 
 use crate::simulation::{decide_for, fingerprints};
-use crate::{Decisions, Trace, Weights, decide};
+use crate::{Chain, Decisions, Trace, Weights};
 
-/// How many targets lie between the least and the natural peak.
+/// How many targets lie between the least and the natural peak, for each way to compare values,
 const N_TARGETS: u64 = 24;
+/// and for what the blocks of a chain prescribe.
+const N_CHAIN_TARGETS: u64 = 48;
 /// How closely the least target is looked for, as a share of what lies between it and the natural peak.
 const N_HALVINGS: u32 = 9;
 /// A member must need less than the next faster one by this part of the natural peak.
@@ -22,6 +28,8 @@ const WEIGHTS: [Weights; 3] = [
     Weights { patience: 0.5, moving: 1.0 },
     Weights { patience: 1.0, moving: 1.0 },
 ];
+/// How values are compared where blocks prescribe what they let go.
+const BETWEEN: Weights = Weights { patience: 0.5, moving: 1.0 };
 /// Where values can be moved, all that are large are also tried: a value that is moved needs nothing else to come back.
 const MOVING: Weights = Weights { patience: 0.5, moving: 0.0 };
 
@@ -98,11 +106,16 @@ impl Family {
 /// Decisions for the whole grid, the fastest first, without those that others beat by more than a trifle.
 fn candidates(trace: &Trace) -> Vec<Decisions> {
     let fingerprints = fingerprints(trace);
-    let weights = WEIGHTS.into_iter().chain(trace.depot.map(|_| MOVING));
-    let targets = weights
-        .flat_map(|weights| targets(trace, weights).map(move |target| (target, weights)).collect::<Vec<_>>());
-    let mut all: Vec<Decisions> =
-        targets.filter_map(|(target, weights)| decide_for(trace, target, weights, &fingerprints, &[])).collect();
+    let mut all = Vec::new();
+    for weights in WEIGHTS.into_iter().chain(trace.depot.map(|_| MOVING)) {
+        all.extend(grid(trace, N_TARGETS, |target| decide_for(trace, target, weights, &fingerprints, &[])));
+    }
+    let chain = Chain::new(trace);
+    if !chain.is_empty() {
+        all.extend(grid(trace, N_CHAIN_TARGETS, |target| {
+            decide_for(trace, target, BETWEEN, &fingerprints, &chain.best(target).let_go)
+        }));
+    }
     all.sort_by_key(|decisions| (decisions.extra_time, decisions.expected_peak));
     let mut least = trace.natural_peak();
     let leanest = all.iter().map(|decisions| decisions.expected_peak).min();
@@ -117,18 +130,18 @@ fn candidates(trace: &Trace) -> Vec<Decisions> {
     all
 }
 
-/// The grid of targets, from the least that works to just below the natural peak.
-fn targets(trace: &Trace, weights: Weights) -> impl Iterator<Item = u64> + use<> {
+/// Decisions for `n` targets, from the least that works to just below the natural peak.
+fn grid(trace: &Trace, n: u64, decide: impl Fn(u64) -> Option<Decisions>) -> Vec<Decisions> {
     let most = trace.natural_peak();
     let (mut fails, mut works) = (0, most);
     for _ in 0..N_HALVINGS {
         let between = fails + (works - fails) / 2;
-        match decide(trace, between, weights) {
+        match decide(between) {
             Some(_) => works = between,
             None => fails = between,
         }
     }
-    (0..N_TARGETS).map(move |step| works + (most - works) / N_TARGETS * step)
+    (0..n).filter_map(|step| decide(works + (most - works) / n * step)).collect()
 }
 
 /// The members that no other beats, in an order in which both peaks rise and time falls.

@@ -13,21 +13,35 @@ use crate::excerpt::Excerpt;
 use crate::simulation::{decide_for, fingerprints};
 use crate::{Decisions, Weights};
 
-/// How many shares of a block's bytes are tried as those that may wait for backward.
-const N_SHARES: u64 = 8;
-/// How many targets are tried for what a block needs at most, between the least that works and the natural one.
-const N_TARGETS: u64 = 4;
+/// The bytes that may wait for backward are tried in steps of this share of a block's bytes.
+const SHARE: u64 = 8;
 /// How closely the least is looked for.
 const N_HALVINGS: u32 = 6;
-/// So many ways are tried with one value more or less.
-const N_TRIALS: usize = 400;
 /// Of the ways of a block, one is kept for each of so many shares of the bytes that wait,
-const N_HELD: u64 = 16;
+const N_HELD: u64 = 32;
 /// and of the bytes that it needs.
-const N_NEEDED: u64 = 4;
+const N_NEEDED: u64 = 8;
 /// How the walk compares values: by cost per byte alone, and by how long they stay away as well.
 const WEIGHTS: [Weights; 2] =
     [Weights { patience: 0.0, moving: 1.0 }, Weights { patience: 1.0, moving: 1.0 }];
+
+/// How much is tried.
+#[derive(Clone, Copy)]
+pub(crate) struct Effort {
+    /// How many shares of a block's bytes are tried as those that may wait for backward.
+    n_shares: u64,
+    /// How many targets are tried for what a block needs at most, between the least that works and the natural one.
+    n_targets: u64,
+    /// How many ways are tried with one value more or less.
+    n_trials: usize,
+}
+
+impl Effort {
+    /// For a block by itself.
+    pub const BLOCK: Effort = Effort { n_shares: SHARE, n_targets: 4, n_trials: 400 };
+    /// For a few blocks that are taken as one. Only what keeps little of them is new.
+    pub const SPAN: Effort = Effort { n_shares: SHARE, n_targets: 2, n_trials: 100 };
+}
 
 /// One way to keep the values of a block.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -50,9 +64,7 @@ impl Keeping {
 }
 
 /// The ways to keep an excerpt's values that no other beats, the fastest first.
-///
-/// With trials, ways that differ in one value are tried, too; that pays for blocks that are short and often repeated.
-pub(crate) fn ways(excerpt: &mut Excerpt, with_trials: bool) -> Vec<Keeping> {
+pub(crate) fn ways(excerpt: &mut Excerpt, effort: Effort) -> Vec<Keeping> {
     excerpt.demand_nothing();
     let natural = excerpt.trace.natural_peak();
     // Under this target nothing needs to go, whatever is made again.
@@ -61,15 +73,14 @@ pub(crate) fn ways(excerpt: &mut Excerpt, with_trials: bool) -> Vec<Keeping> {
     let fingerprints = fingerprints(&excerpt.trace);
     let mut search = Search { excerpt, fingerprints, own, found: Vec::new(), tried: HashSet::new() };
     let least = search.least_need(natural);
-    let tight = (0..N_TARGETS).map(|step| least + (natural - least) / N_TARGETS * step);
+    let n_targets = effort.n_targets;
+    let tight = (0..n_targets).map(|step| least + (natural - least) / n_targets * step);
     for target in [roomy].into_iter().chain(tight) {
         search.consider(Vec::new(), target);
         search.consider(search.own.clone(), target);
-        search.consider_shares(target);
+        search.consider_shares(effort.n_shares, target);
     }
-    if with_trials {
-        search.try_neighbours();
-    }
+    search.try_neighbours(effort.n_trials);
     search.finish()
 }
 
@@ -122,10 +133,10 @@ impl Search<'_> {
     }
 
     /// Judges what the walk lets go when no more than a share of the block's bytes may wait.
-    fn consider_shares(&mut self, target: u64) {
-        for share in 0..N_SHARES {
+    fn consider_shares(&mut self, n_shares: u64, target: u64) {
+        for share in 0..n_shares {
             for weights in WEIGHTS {
-                self.excerpt.demand(self.excerpt.bytes / N_SHARES * share, target);
+                self.excerpt.demand(self.excerpt.bytes / SHARE * share, target);
                 let decisions = self.walk(target, weights, &[]);
                 self.excerpt.demand_nothing();
                 if let Some(decisions) = decisions {
@@ -136,8 +147,8 @@ impl Search<'_> {
     }
 
     /// Judges what differs from the best ways in one value, and goes on from there.
-    fn try_neighbours(&mut self) {
-        let most = self.tried.len() + N_TRIALS;
+    fn try_neighbours(&mut self, n_trials: usize) {
+        let most = self.tried.len() + n_trials;
         let mut at = 0;
         while at < self.found.len() && self.tried.len() < most {
             let (way, target) = self.found[at].clone();
