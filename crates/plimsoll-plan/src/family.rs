@@ -16,8 +16,8 @@ use crate::{Chain, Decisions, Trace, Weights};
 
 /// How many targets lie between the least and the natural peak, for each way to compare values,
 const N_TARGETS: u64 = 24;
-/// and for what the blocks of a chain prescribe.
-const N_CHAIN_TARGETS: u64 = 48;
+/// and for what the blocks of a chain prescribe. These lie closer together towards the least, where time rises steeply.
+const N_CHAIN_TARGETS: u64 = 64;
 /// How closely the least target is looked for, as a share of what lies between it and the natural peak.
 const N_HALVINGS: u32 = 9;
 /// A member must need less than the next faster one by this part of the natural peak.
@@ -107,12 +107,14 @@ impl Family {
 fn candidates(trace: &Trace) -> Vec<Decisions> {
     let fingerprints = fingerprints(trace);
     let mut all = Vec::new();
+    let shares = || (0..N_TARGETS).map(|step| (step, N_TARGETS));
     for weights in WEIGHTS.into_iter().chain(trace.depot.map(|_| MOVING)) {
-        all.extend(grid(trace, N_TARGETS, |target| decide_for(trace, target, weights, &fingerprints, &[])));
+        all.extend(grid(trace, shares(), |target| decide_for(trace, target, weights, &fingerprints, &[])));
     }
     let chain = Chain::new(trace);
     if !chain.is_empty() {
-        all.extend(grid(trace, N_CHAIN_TARGETS, |target| {
+        let shares = (0..N_CHAIN_TARGETS).map(|step| (step * step, N_CHAIN_TARGETS * N_CHAIN_TARGETS));
+        all.extend(grid(trace, shares, |target| {
             decide_for(trace, target, BETWEEN, &fingerprints, &chain.best(target).let_go)
         }));
     }
@@ -130,8 +132,12 @@ fn candidates(trace: &Trace) -> Vec<Decisions> {
     all
 }
 
-/// Decisions for `n` targets, from the least that works to just below the natural peak.
-fn grid(trace: &Trace, n: u64, decide: impl Fn(u64) -> Option<Decisions>) -> Vec<Decisions> {
+/// Decisions for targets that lie between the least that works and the natural peak, at these shares of the way.
+fn grid(
+    trace: &Trace,
+    shares: impl Iterator<Item = (u64, u64)>,
+    decide: impl Fn(u64) -> Option<Decisions>,
+) -> Vec<Decisions> {
     let most = trace.natural_peak();
     let (mut fails, mut works) = (0, most);
     for _ in 0..N_HALVINGS {
@@ -141,7 +147,7 @@ fn grid(trace: &Trace, n: u64, decide: impl Fn(u64) -> Option<Decisions>) -> Vec
             None => fails = between,
         }
     }
-    (0..n).filter_map(|step| decide(works + (most - works) / n * step)).collect()
+    shares.filter_map(|(part, of)| decide(works + (most - works) / of * part)).collect()
 }
 
 /// The members that no other beats, in an order in which both peaks rise and time falls.

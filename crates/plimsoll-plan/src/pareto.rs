@@ -40,7 +40,7 @@ impl Effort {
     /// For a block by itself.
     pub const BLOCK: Effort = Effort { n_shares: SHARE, n_targets: 4, n_trials: 400 };
     /// For a few blocks that are taken as one. Only what keeps little of them is new.
-    pub const SPAN: Effort = Effort { n_shares: SHARE, n_targets: 2, n_trials: 100 };
+    pub const SPAN: Effort = Effort { n_shares: SHARE, n_targets: 4, n_trials: 100 };
 }
 
 /// One way to keep the values of a block.
@@ -80,7 +80,7 @@ pub(crate) fn ways(excerpt: &mut Excerpt, effort: Effort) -> Vec<Keeping> {
         search.consider(search.own.clone(), target);
         search.consider_shares(effort.n_shares, target);
     }
-    search.try_neighbours(effort.n_trials);
+    search.try_neighbours(effort.n_trials, (natural - least) / 32);
     search.finish()
 }
 
@@ -147,11 +147,13 @@ impl Search<'_> {
     }
 
     /// Judges what differs from the best ways in one value, and goes on from there.
-    fn try_neighbours(&mut self, n_trials: usize) {
+    fn try_neighbours(&mut self, n_trials: usize, step: u64) {
         let most = self.tried.len() + n_trials;
         let mut at = 0;
         while at < self.found.len() && self.tried.len() < most {
             let (way, target) = self.found[at].clone();
+            // Under a target just below its need, less of what is made again stays for later.
+            self.consider(way.let_go.clone(), way.need.saturating_sub(step));
             for number in self.own.clone() {
                 let mut let_go = way.let_go.clone();
                 match let_go.binary_search(&number) {
