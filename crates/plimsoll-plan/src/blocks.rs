@@ -214,13 +214,17 @@ impl Forward {
 
     /// Where the blocks of a repetition begin: where fewest values lead from one to the next, then where most blocks fit.
     fn best_rotation(&self, start: usize, period: usize, n_same: usize) -> Option<Repetition> {
-        let rotations = (start..start + period).map(|first| {
-            Repetition { start: first, period, n_blocks: (start + n_same + period - first) / period }
+        let rotations = (start..start + period).map(|first| Repetition {
+            start: first,
+            period,
+            n_blocks: (start + n_same + period - first) / period,
         });
-        let crossing = |found: &Repetition| found.cuts().filter_map(|at| self.crossing.get(at)).max().copied();
+        let crossing =
+            |found: &Repetition| found.cuts().filter_map(|at| self.crossing.get(at)).max().copied();
         let is_heavy = |found: &Repetition| {
             let bytes = self.waiting[found.end()] - self.waiting[found.start];
-            bytes > 0 && bytes * MOST_REPEATED >= self.waiting[self.fingerprints.len()] * found.n_blocks as u64
+            bytes > 0
+                && bytes * MOST_REPEATED >= self.waiting[self.fingerprints.len()] * found.n_blocks as u64
         };
         rotations
             .filter(|found| found.n_blocks >= 2 && is_heavy(found) && crossing(found) <= Some(MOST_CROSSING))

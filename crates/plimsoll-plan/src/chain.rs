@@ -6,12 +6,14 @@
 //! possible if what waits and what it needs fit the target together. A few neighbouring blocks can also be taken as one,
 //! which lets go of what leads from one to the next.
 //!
-//! The work is bounded: there are at most [`N_BUCKETS`] numbers, which differ by a share of the trace's own bytes and do not depend
-//! on the target, at most 64 ways of a block, and at most [`LONGEST_SPAN`] blocks are taken as one.
+//! The work is bounded: at most [`N_BUCKETS`] numbers are remembered, which differ by a share of the step's own bytes and do not
+//! depend on the target; at most [`LONGEST_SPAN`] blocks are taken as one; the ways of a span are bounded as well, and equal
+//! spans share them.
 //!
-//! Bytes and times of a block are those of the walk over it alone. What comes out is a prescription for the walk over the whole
-//! step, which counts everything exactly and lets go of more where that is needed; nothing is claimed on the word of
-//! this module. A graph that is no chain has no blocks, and is left to the walk.
+//! Bytes and times of a block are those of the walk over it alone. What comes out is a prescription for the walk over the
+//! whole step, which counts everything exactly and lets go of more where that is needed; nothing is claimed on the word
+//! of this module. It only speaks of computing again: what else could be moved to a depot is left to the walk, and a graph
+//! that is no chain is left to it altogether.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -113,7 +115,8 @@ impl Chain {
     /// Everything that [`best`](Chain::best) chooses from: neighbouring blocks of a pass that are taken as one, and what each way to
     /// keep their values lets go.
     pub fn choices(&self, pass: usize) -> Vec<(Range<usize>, Vec<Prescription>)> {
-        let ending = self.sweeps[pass].ending_at.iter().enumerate();
+        let Some(sweep) = self.sweeps.get(pass) else { return Vec::new() };
+        let ending = sweep.ending_at.iter().enumerate();
         let spans = ending.flat_map(|(end, spans)| spans.iter().map(move |span| (span, end)));
         let prescription = |span: &Span, way: &Keeping| Prescription {
             let_go: way.let_go.iter().map(|&number| span.first_value + number).collect(),

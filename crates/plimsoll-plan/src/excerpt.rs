@@ -72,7 +72,7 @@ impl Excerpt {
 
     /// The number of a value of forward here.
     fn own(&self, number: u32) -> u32 {
-        number - self.first_value + self.n_entries
+        number.saturating_sub(self.first_value) + self.n_entries
     }
 
     fn input(&self, input: Input, entries: &[u32]) -> Input {
@@ -111,12 +111,13 @@ impl Excerpt {
     /// The values that can be let go.
     pub fn own_values(&self) -> Vec<u32> {
         let values = (0u32..).zip(&self.trace.values);
-        let can_go =
-            |value: &Value| value.bytes >= LEAST_BYTES && value.alone_from.is_some() && !value.fetches.is_empty();
+        let can_go = |value: &Value| {
+            value.bytes >= LEAST_BYTES && value.alone_from.is_some() && !value.fetches.is_empty()
+        };
         values.filter(|(_, value)| can_go(value)).map(|(number, _)| number).collect()
     }
 
-    /// Demands that so many bytes are free at the waist, of those that there would be with nothing kept, under a target.
+    /// Demands that under a target no more than so many bytes wait at the waist: the rest of the target is in use there.
     pub fn demand(&mut self, held: u64, target: u64) {
         self.trace.records[self.waist].at.peak = self.bytes + target.saturating_sub(held);
     }
@@ -128,7 +129,7 @@ impl Excerpt {
 
     /// What tells blocks from others, apart from the bytes in use around them.
     pub fn key(&self) -> Vec<u64> {
-        let mut key = vec![u64::from(self.n_entries), self.waist as u64];
+        let mut key = vec![u64::from(self.n_entries), self.waist as u64, self.bytes];
         for record in &self.trace.records {
             let inputs = record.inputs.iter().map(|input| match *input {
                 Input::Value(number) => u64::from(number),

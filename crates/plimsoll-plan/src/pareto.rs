@@ -1,10 +1,13 @@
 //! The ways to keep the values of a block that no other way beats.
 //!
-//! A way is a set of values that forward lets go. It is judged by three figures: the bytes that still wait for backward,
-//! the bytes that the block needs while its own ops run (chains that are repeated included), and the extra time. Ways come from
-//! the walk over the block alone, at a grid of bytes that may wait and of bytes that it may need; from the two simple ones,
-//! everything and nothing but what the block reads; and from those, with one value more or less, again and again, for
-//! as long as that finds better ones and a fixed number of trials allows it.
+//! A way is a set of values that forward lets go. It is judged by three figures: the bytes that still wait for backward, the
+//! bytes that the block needs while its own ops run, chains that are repeated included, and the extra time. All three come
+//! from the walk over the block alone.
+//!
+//! Ways are found by that walk, too, at a grid of bytes that may wait and of bytes that may be needed: where little must go,
+//! these are the cheap ops. There are the two simple ones, to keep everything and to keep nothing but what the block
+//! reads. And there is what differs from the best of all these in one value, or in what stays of it once it has been made
+//! again, for as long as a fixed number of trials lasts.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -17,10 +20,12 @@ use crate::{Decisions, Weights};
 const SHARE: u64 = 8;
 /// How closely the least is looked for.
 const N_HALVINGS: u32 = 6;
-/// Of the ways of a block, one is kept for each of so many shares of the bytes that wait,
+/// Of the ways of a block, the fastest is kept for each of so many shares of the bytes that wait,
 const N_HELD: u64 = 32;
-/// and of the bytes that it needs.
+/// and of the bytes that are needed.
 const N_NEEDED: u64 = 8;
+/// The next target below what a way needs, as a share of what lies between the least and the natural need.
+const STEP: u64 = 32;
 /// How the walk compares values: by cost per byte alone, and by how long they stay away as well.
 const WEIGHTS: [Weights; 2] =
     [Weights { patience: 0.0, moving: 1.0 }, Weights { patience: 1.0, moving: 1.0 }];
@@ -80,7 +85,7 @@ pub(crate) fn ways(excerpt: &mut Excerpt, effort: Effort) -> Vec<Keeping> {
         search.consider(search.own.clone(), target);
         search.consider_shares(effort.n_shares, target);
     }
-    search.try_neighbours(effort.n_trials, (natural - least) / 32);
+    search.try_neighbours(effort.n_trials, (natural - least) / STEP);
     search.finish()
 }
 
