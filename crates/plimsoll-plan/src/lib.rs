@@ -19,6 +19,7 @@ mod excerpt;
 mod family;
 pub mod offsets;
 mod pareto;
+mod passage;
 mod placement;
 mod prefetch;
 mod simulation;

@@ -15,6 +15,7 @@ use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::Arc;
 
+use crate::passage::{Part, Passage, Staying};
 use crate::prefetch::{Bring, Level, prefetched};
 use crate::{Choice, Decisions, Input, Trace};
 
@@ -337,12 +338,17 @@ impl<'a> Walk<'a> {
     fn bring_back(&mut self, target: u32, position: u32) -> Option<()> {
         let (chain, reads) = self.chain(target, position);
         let mut stay: Vec<u32> = self.worth_keeping(&chain, target, position);
+        let mut passage = self.passage(&chain, &stay, target);
         loop {
-            match self.chain_peak(&chain, &stay, target, position) {
+            let start = self.trace.records[position as usize].at.start;
+            match passage.peak(start - self.absent.min(start)) {
                 peak if peak <= self.target => break self.expected[position as usize].note_chain(peak),
                 // What would stay for later is given up first; then something that is there now, but nothing that a
                 // chain has read before the same op: it goes when that op begins.
-                _ if !stay.is_empty() => self.given_up.extend(stay.pop()),
+                _ if !stay.is_empty() => {
+                    self.given_up.extend(stay.pop());
+                    passage.give_up(&stay);
+                }
                 _ => {
                     let read_here = |since: &Since| matches!(since, Since::Read(at) if *at == position);
                     let earlier = (0u32..).zip(&self.since).filter(|(_, since)| read_here(since));
@@ -460,8 +466,8 @@ impl<'a> Walk<'a> {
         stay
     }
 
-    /// The most bytes in use while a chain brings values back.
-    fn chain_peak(&self, chain: &[Link], stay: &[u32], target: u32, position: u32) -> u64 {
+    /// How the bytes in use rise and fall while a chain brings values back, of which the target and some others stay.
+    fn passage(&self, chain: &[Link], stay: &[u32], target: u32) -> Passage {
         let mut last_read: HashMap<u32, usize> = HashMap::new();
         for (at, link) in chain.iter().enumerate() {
             let Link::Repeat { record, .. } = *link else { continue };
@@ -472,26 +478,22 @@ impl<'a> Walk<'a> {
             }
         }
         let bytes = |number: u32| self.trace.values[number as usize].bytes;
-        let start = self.trace.records[position as usize].at.start;
-        let mut now = start - self.absent.min(start);
-        let mut most = now;
-        let mut living: Vec<u32> = Vec::new();
+        let part = |&link: &Link| Part {
+            made: self.made_by(link).map(bytes).sum(),
+            workspace: self.workspace_of(link),
+            gone: 0,
+        };
+        let mut passage = Passage { parts: chain.iter().map(part).collect(), staying: Vec::new() };
         for (at, &link) in chain.iter().enumerate() {
-            let made = self.made_by(link);
-            now += made.clone().map(bytes).sum::<u64>();
-            most = most.max(now + self.workspace_of(link));
-            living.extend(made);
-            living.retain(|&number| {
-                let stays = number == target
-                    || stay.contains(&number)
-                    || last_read.get(&number).is_some_and(|&last| last > at);
-                if !stays {
-                    now -= bytes(number);
+            for number in self.made_by(link).filter(|&number| number != target) {
+                let end = last_read.get(&number).map_or(at, |&last| last.max(at));
+                match stay.contains(&number) {
+                    true => passage.staying.push(Staying { number, bytes: bytes(number), end }),
+                    false => passage.parts[end].gone += bytes(number),
                 }
-                stays
-            });
+            }
         }
-        most
+        passage
     }
 
     fn workspace_of(&self, link: Link) -> u64 {

@@ -252,10 +252,17 @@ fn thousandths(net: &Net, parts: &[u64]) -> Vec<(u64, u64)> {
 
 #[test]
 fn deep_networks_gain() {
-    for n_layers in [12, 24] {
-        let times = thousandths(&transformer(n_layers), &[80, 60, 40, 30, 20]);
-        println!("transformer of {n_layers} layers: {times:?}");
+    let parts = [80, 60, 40, 30, 20];
+    for n_layers in [12, 24, 48] {
+        let times = thousandths(&transformer(n_layers), &parts);
+        println!("a transformer of {n_layers} layers, at {parts:?} %: {times:?} thousandths");
+        let (alone, both): (Vec<u64>, Vec<u64>) = times.into_iter().unzip();
+        assert!(both.iter().sum::<u64>() < alone.iter().sum(), "{n_layers} layers");
     }
-    let times = thousandths(&residual(&[3, 4, 6, 3]), &[80, 60, 50, 40]);
-    println!("residual network: {times:?}");
+    let parts = [80, 60, 50, 40];
+    let times = thousandths(&residual(&[3, 4, 6, 3]), &parts);
+    println!("a residual network, at {parts:?} %: {times:?} thousandths");
+    // Close to the least that it can need, the walk alone takes a quarter more time.
+    let (alone, both) = times[3];
+    assert!(5 * both <= 4 * alone, "{both} against {alone}");
 }
