@@ -5,9 +5,9 @@
 //! speed rise together. A limit takes the fastest member that fits it, so both peaks are monotone in the limit, and the
 //! least limit is the first member's.
 //!
-//! Candidates are made in two ways: by the walk alone, and by the walk with what a [`Chain`] of blocks prescribes. Both
-//! stand in one list, from which only what another beats by more than a trifle is left out; so the blocks can make a
-//! family better, and where a graph has none, everything is as without them.
+//! Candidates are made in two ways: by the walk alone, and by the walk with what a [`Chain`] of blocks prescribes. What the
+//! walk has made is only left out for something that takes neither more time nor more bytes; so blocks can make a family
+//! better and never worse, and where a graph has none, everything is as without them.
 
 use std::sync::Arc;
 
@@ -103,21 +103,37 @@ impl Family {
     }
 }
 
-/// Decisions for the whole grid, the fastest first, without those that others beat by more than a trifle.
+/// Decisions for the whole grid: what the walk makes alone, and what it makes of the prescriptions of a chain, without what
+/// another is expected to beat.
 fn candidates(trace: &Trace) -> Vec<Decisions> {
     let fingerprints = fingerprints(trace);
-    let mut all = Vec::new();
+    let mut alone = Vec::new();
     let shares = || (0..N_TARGETS).map(|step| (step, N_TARGETS));
     for weights in WEIGHTS.into_iter().chain(trace.depot.map(|_| MOVING)) {
-        all.extend(grid(trace, shares(), |target| decide_for(trace, target, weights, &fingerprints, &[])));
+        alone.extend(grid(trace, shares(), |target| decide_for(trace, target, weights, &fingerprints, &[])));
     }
+    let mut prescribed = Vec::new();
     let chain = Chain::new(trace);
     if !chain.is_empty() {
         let shares = (0..N_CHAIN_TARGETS).map(|step| (step * step, N_CHAIN_TARGETS * N_CHAIN_TARGETS));
-        all.extend(grid(trace, shares, |target| {
+        prescribed = grid(trace, shares, |target| {
             decide_for(trace, target, BETWEEN, &fingerprints, &chain.best(target).let_go)
-        }));
+        });
     }
+    let mut all = unlike(trace, alone);
+    all.extend(unlike(trace, prescribed));
+    all.sort_by_key(|decisions| (decisions.extra_time, decisions.expected_peak));
+    let mut least = u64::MAX;
+    all.retain(|decisions| {
+        let is_leaner = decisions.expected_peak < least;
+        least = least.min(decisions.expected_peak);
+        is_leaner
+    });
+    all
+}
+
+/// The decisions that others do not beat by more than a trifle, the fastest first.
+fn unlike(trace: &Trace, mut all: Vec<Decisions>) -> Vec<Decisions> {
     all.sort_by_key(|decisions| (decisions.extra_time, decisions.expected_peak));
     let mut least = trace.natural_peak();
     let leanest = all.iter().map(|decisions| decisions.expected_peak).min();

@@ -160,6 +160,9 @@ impl Search<'_> {
             // Under a target just below its need, less of what is made again stays for later.
             self.consider(way.let_go.clone(), way.need.saturating_sub(step));
             for number in self.own.clone() {
+                if self.tried.len() >= most {
+                    return;
+                }
                 let mut let_go = way.let_go.clone();
                 match let_go.binary_search(&number) {
                     Ok(place) => _ = let_go.remove(place),
