@@ -4,14 +4,20 @@
 //! the natural peak, each is played through a pool, and only a chain is kept in which bytes in use, bytes committed and
 //! speed rise together. A limit takes the fastest member that fits it, so both peaks are monotone in the limit, and the
 //! least limit is the first member's.
+//!
+//! Candidates are made in two ways: by the walk alone, and by the walk with what a [`Chain`] of blocks prescribes. What the
+//! walk has made is only left out for something that takes neither more time nor more bytes; so blocks can make a family
+//! better and never worse, and where a graph has none, everything is as without them.
 
 use std::sync::Arc;
 
 use crate::simulation::Known;
-use crate::{Decisions, Trace, Weights};
+use crate::{Chain, Decisions, Trace, Weights};
 
-/// How many targets lie between the least and the natural peak.
+/// How many targets lie between the least and the natural peak, for each way to compare values,
 const N_TARGETS: u64 = 24;
+/// and for what the blocks of a chain prescribe. These lie closer together towards the least, where time rises steeply.
+const N_CHAIN_TARGETS: u64 = 64;
 /// How closely the least target is looked for, as a share of what lies between it and the natural peak.
 const N_HALVINGS: u32 = 9;
 /// A member must need less than the next faster one by this part of the natural peak.
@@ -22,6 +28,8 @@ const WEIGHTS: [Weights; 3] = [
     Weights { patience: 0.5, moving: 1.0 },
     Weights { patience: 1.0, moving: 1.0 },
 ];
+/// How values are compared where blocks prescribe what they let go.
+const BETWEEN: Weights = Weights { patience: 0.5, moving: 1.0 };
 /// Where values can be moved, journeys are also tried as if they took no time, but for what is waited for.
 const MOVING: [Weights; 3] = [
     Weights { patience: 0.0, moving: 0.0 },
@@ -99,15 +107,35 @@ impl Family {
     }
 }
 
-/// Decisions for the whole grid, the fastest first, without those that others beat by more than a trifle.
+/// Decisions for the whole grid: what the walk makes alone, and what it makes of the prescriptions of a chain, without what
+/// another is expected to beat.
 fn candidates(trace: &Trace) -> Vec<Decisions> {
     let known = Known::of(trace);
-    let weights = WEIGHTS.into_iter().chain(trace.depot.iter().flat_map(|_| MOVING));
-    let mut all: Vec<Decisions> = Vec::new();
-    for weights in weights {
-        let targets = targets(trace, &known, weights);
-        all.extend(targets.filter_map(|target| known.decide(target, weights)));
+    let mut alone = Vec::new();
+    let shares = || (0..N_TARGETS).map(|step| (step, N_TARGETS));
+    for weights in WEIGHTS.into_iter().chain(trace.depot.iter().flat_map(|_| MOVING)) {
+        alone.extend(grid(trace, shares(), |target| known.decide(target, weights, &[])));
     }
+    let mut prescribed = Vec::new();
+    let chain = Chain::new(trace);
+    if !chain.is_empty() {
+        let shares = (0..N_CHAIN_TARGETS).map(|step| (step * step, N_CHAIN_TARGETS * N_CHAIN_TARGETS));
+        prescribed = grid(trace, shares, |target| known.decide(target, BETWEEN, &chain.best(target).let_go));
+    }
+    let mut all = unlike(trace, alone);
+    all.extend(unlike(trace, prescribed));
+    all.sort_by_key(|decisions| (decisions.extra_time, decisions.expected_peak));
+    let mut least = u64::MAX;
+    all.retain(|decisions| {
+        let is_leaner = decisions.expected_peak < least;
+        least = least.min(decisions.expected_peak);
+        is_leaner
+    });
+    all
+}
+
+/// The decisions that others do not beat by more than a trifle, the fastest first.
+fn unlike(trace: &Trace, mut all: Vec<Decisions>) -> Vec<Decisions> {
     all.sort_by_key(|decisions| (decisions.extra_time, decisions.expected_peak));
     let mut least = trace.natural_peak();
     let leanest = all.iter().map(|decisions| decisions.expected_peak).min();
@@ -122,18 +150,22 @@ fn candidates(trace: &Trace) -> Vec<Decisions> {
     all
 }
 
-/// The grid of targets, from the least that works to just below the natural peak.
-fn targets(trace: &Trace, known: &Known<'_>, weights: Weights) -> impl Iterator<Item = u64> + use<> {
+/// Decisions for targets that lie between the least that works and the natural peak, at these shares of the way.
+fn grid(
+    trace: &Trace,
+    shares: impl Iterator<Item = (u64, u64)>,
+    decide: impl Fn(u64) -> Option<Decisions>,
+) -> Vec<Decisions> {
     let most = trace.natural_peak();
     let (mut fails, mut works) = (0, most);
     for _ in 0..N_HALVINGS {
         let between = fails + (works - fails) / 2;
-        match known.decide(between, weights) {
+        match decide(between) {
             Some(_) => works = between,
             None => fails = between,
         }
     }
-    (0..N_TARGETS).map(move |step| works + (most - works) / N_TARGETS * step)
+    shares.filter_map(|(part, of)| decide(works + (most - works) / of * part)).collect()
 }
 
 /// The members that no other beats, in an order in which both peaks rise and time falls.

@@ -18,11 +18,12 @@ use std::sync::Arc;
 
 use crate::clock::{Happenings, Leave, Wait, journey, step_time};
 use crate::outbound::{LEAST_MOVED_BYTES, Outbound, outbound};
+use crate::passage::{Part, Passage, Staying};
 use crate::prefetch::{Bring, Level, prefetched};
 use crate::{Choice, Decisions, Input, Trace};
 
 /// Smaller values are always kept: repeating an op costs more than their bytes are worth.
-const LEAST_BYTES: u64 = 4096;
+pub(crate) const LEAST_BYTES: u64 = 4096;
 
 /// What makes one value cheaper to let go than another.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -37,7 +38,13 @@ pub struct Weights {
 /// Chooses what to let go so that no more than `target` bytes are in use at any moment; nothing if it cannot be done
 /// this way.
 pub fn decide(trace: &Trace, target: u64, weights: Weights) -> Option<Decisions> {
-    Known::of(trace).decide(target, weights)
+    Known::of(trace).decide(target, weights, &[])
+}
+
+/// Like [`decide`], with values that forward lets go in any case, if they can be made again: a [`Chain`](crate::Chain)
+/// says which. What does not fit then is let go as by [`decide`].
+pub fn decide_with(trace: &Trace, target: u64, weights: Weights, prescribed: &[u32]) -> Option<Decisions> {
+    Known::of(trace).decide(target, weights, prescribed)
 }
 
 /// What all decisions about a trace share.
@@ -50,18 +57,28 @@ pub(crate) struct Known<'a> {
 
 impl<'a> Known<'a> {
     pub fn of(trace: &'a Trace) -> Known<'a> {
-        let fingerprints = trace.records.iter().map(|record| record.fingerprint).collect();
+        Known::with(trace, fingerprints(trace))
+    }
+
+    /// The same, where the fingerprints are known.
+    pub fn with(trace: &'a Trace, fingerprints: Arc<[u64]>) -> Known<'a> {
         Known { trace, fingerprints, outbound: outbound(trace) }
     }
 
-    /// Like [`decide`].
-    pub fn decide(&self, target: u64, weights: Weights) -> Option<Decisions> {
+    /// Like [`decide_with`].
+    pub fn decide(&self, target: u64, weights: Weights, prescribed: &[u32]) -> Option<Decisions> {
         let mut walk = Walk::new(self, target, weights);
+        walk.prescribe(prescribed);
         for position in 0..self.trace.records.len() as u32 {
             walk.pass(position)?;
         }
         Some(walk.finish())
     }
+}
+
+/// What tells the ops of a step from those of others.
+pub(crate) fn fingerprints(trace: &Trace) -> Arc<[u64]> {
+    trace.records.iter().map(|record| record.fingerprint).collect()
 }
 
 /// Since when a value has been there without being asked for.
@@ -125,6 +142,8 @@ struct Walk<'a> {
     absent: u64,
     /// The time of all records before a position.
     time_before: Vec<u64>,
+    /// Whether a value is let go as soon as backward alone holds it, needed or not.
+    prescribed: Vec<bool>,
     /// The values from which on backward alone holds them, by position.
     becoming_alone: HashMap<u32, Vec<u32>>,
     /// Values that were made again before the present op without staying; whether one stays is said once per position.
@@ -171,6 +190,7 @@ impl<'a> Walk<'a> {
             held: Vec::new(),
             absent: 0,
             time_before,
+            prescribed: vec![false; n],
             becoming_alone,
             given_up: Vec::new(),
             passing: Vec::new(),
@@ -186,10 +206,21 @@ impl<'a> Walk<'a> {
         }
     }
 
+    /// Before the walk begins: these values do not wait for backward.
+    fn prescribe(&mut self, numbers: &[u32]) {
+        numbers.iter().for_each(|&number| self.prescribed[number as usize] = true);
+    }
+
     /// Goes through one op, with what backward asks for before it.
     fn pass(&mut self, position: u32) -> Option<()> {
         if let Some(alone) = self.becoming_alone.remove(&position) {
             let candidates: Vec<u32> = alone.into_iter().filter(|&number| self.may_go(number)).collect();
+            for &number in &candidates {
+                let can_go = self.prescribed[number as usize] && self.repeatable[number as usize];
+                if can_go && self.trace.values[number as usize].may_be_away(position) {
+                    self.let_go(number, Way::Repeated, position);
+                }
+            }
             self.held.extend(candidates);
         }
         for number in self.fetched.get(&position).cloned().unwrap_or_default() {
@@ -386,12 +417,17 @@ impl<'a> Walk<'a> {
     fn bring_back(&mut self, target: u32, position: u32) -> Option<()> {
         let (chain, reads) = self.chain(target, position);
         let mut stay: Vec<u32> = self.worth_keeping(&chain, target, position);
+        let mut passage = self.passage(&chain, &stay, target);
         loop {
-            match self.chain_peak(&chain, &stay, target, position) {
+            let start = self.trace.records[position as usize].at.start;
+            match passage.peak(start - self.absent.min(start)) {
                 peak if peak <= self.target => break self.expected[position as usize].note_chain(peak),
                 // What would stay for later is given up first; then something that is there now, but nothing that a
                 // chain has read before the same op: it goes when that op begins.
-                _ if !stay.is_empty() => self.given_up.extend(stay.pop()),
+                _ if !stay.is_empty() => {
+                    self.given_up.extend(stay.pop());
+                    passage.give_up(&stay);
+                }
                 _ => {
                     let read_here = |since: &Since| matches!(since, Since::Read(at) if *at == position);
                     let earlier = (0u32..).zip(&self.since).filter(|(_, since)| read_here(since));
@@ -510,8 +546,8 @@ impl<'a> Walk<'a> {
         stay
     }
 
-    /// The most bytes in use while a chain brings values back.
-    fn chain_peak(&self, chain: &[Link], stay: &[u32], target: u32, position: u32) -> u64 {
+    /// How the bytes in use rise and fall while a chain brings values back, of which the target and some others stay.
+    fn passage(&self, chain: &[Link], stay: &[u32], target: u32) -> Passage {
         let mut last_read: HashMap<u32, usize> = HashMap::new();
         for (at, link) in chain.iter().enumerate() {
             let Link::Repeat { record, .. } = *link else { continue };
@@ -522,26 +558,22 @@ impl<'a> Walk<'a> {
             }
         }
         let bytes = |number: u32| self.trace.values[number as usize].bytes;
-        let start = self.trace.records[position as usize].at.start;
-        let mut now = start - self.absent.min(start);
-        let mut most = now;
-        let mut living: Vec<u32> = Vec::new();
+        let part = |&link: &Link| Part {
+            made: self.made_by(link).map(bytes).sum(),
+            workspace: self.workspace_of(link),
+            gone: 0,
+        };
+        let mut passage = Passage { parts: chain.iter().map(part).collect(), staying: Vec::new() };
         for (at, &link) in chain.iter().enumerate() {
-            let made = self.made_by(link);
-            now += made.clone().map(bytes).sum::<u64>();
-            most = most.max(now + self.workspace_of(link));
-            living.extend(made);
-            living.retain(|&number| {
-                let stays = number == target
-                    || stay.contains(&number)
-                    || last_read.get(&number).is_some_and(|&last| last > at);
-                if !stays {
-                    now -= bytes(number);
+            for number in self.made_by(link).filter(|&number| number != target) {
+                let end = last_read.get(&number).map_or(at, |&last| last.max(at));
+                match stay.contains(&number) {
+                    true => passage.staying.push(Staying { number, bytes: bytes(number), end }),
+                    false => passage.parts[end].gone += bytes(number),
                 }
-                stays
-            });
+            }
         }
-        most
+        passage
     }
 
     fn workspace_of(&self, link: Link) -> u64 {
