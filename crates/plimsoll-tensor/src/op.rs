@@ -107,6 +107,12 @@ pub trait Op: fmt::Debug + Send + Sync + 'static {
         0
     }
 
+    /// For an op that does the work of two in one pass: the second, which makes the last output and all extras from earlier
+    /// outputs and inputs, with the same bits. What it makes can be made again without what the first reads.
+    fn second(&self, _inputs: &[&Meta]) -> Option<Second> {
+        None
+    }
+
     /// The part of the rate of large products that it computes with on a GPU, for predictions.
     fn computing_share_cuda(&self) -> f64 {
         1.0
@@ -284,6 +290,15 @@ impl Form {
             Form::Derived => "derived",
         }
     }
+}
+
+/// The second of two ops whose work one does.
+#[derive(Clone, Debug)]
+pub struct Second {
+    /// The op.
+    pub op: OpRef,
+    /// What it reads of the record, in the order of its inputs: inputs, or outputs of the first.
+    pub reads: SmallVec<[Keep; 6]>,
 }
 
 /// How an output is made again from values that are likely to be kept.

@@ -31,7 +31,7 @@ use crate::depot::Away;
 use crate::device::Device;
 use crate::error::{Error, Result};
 use crate::execute::{Arg, Order};
-use crate::op::{Extra, Meta, OpRef, Tensors};
+use crate::op::{Cost, Extra, Keep, Meta, OpRef, Second, Tensors};
 use crate::shape::Shape;
 use crate::storage::Storage;
 
@@ -191,18 +191,29 @@ impl Journal {
     /// # Errors
     /// A value that is to be moved, now or before, and cannot be.
     pub fn begin(&self, op: &OpRef, inputs: &[&Meta]) -> Result<()> {
-        let due = {
+        {
             let mut state = self.lock();
             if let Some(failure) = state.failure.take() {
                 return Err(failure);
             }
+            if state.observer.is_none() && state.following.is_none() {
+                return Ok(());
+            }
+        }
+        self.begin_next(fingerprint(op, inputs))
+    }
+
+    /// The op with this fingerprint is the next.
+    fn begin_next(&self, fingerprint: u64) -> Result<()> {
+        let due = {
+            let mut state = self.lock();
             let position = state.records.len() as u32;
             let State { observer, values, following, .. } = &mut *state;
             if let Some(observer) = observer {
-                observer.begin(position, fingerprint(op, inputs), values);
+                observer.begin(position, fingerprint, values);
             }
             match following {
-                Some(following) => following.begin(position, fingerprint(op, inputs)),
+                Some(following) => following.begin(position, fingerprint),
                 None => return Ok(()),
             }
         };
@@ -213,7 +224,8 @@ impl Journal {
         due.prefetched.into_iter().try_for_each(|number| self.prefetch(number))
     }
 
-    /// Leaves the record of an op and numbers what it made.
+    /// Leaves the record of an op and numbers what it made. An op that does the work of two leaves the records of both, so that
+    /// what the second makes can be made again alone.
     ///
     /// # Errors
     /// A value that is to be moved now, and cannot be.
@@ -226,15 +238,34 @@ impl Journal {
         wanted: SmallVec<[bool; 4]>,
         order: Order,
     ) -> Result<()> {
-        let inputs = args.iter().map(|arg| self.input(arg)).collect();
-        let mut state = self.lock();
-        let (record, first_value) = (state.records.len() as u32, state.values.len() as u32);
+        let inputs: SmallVec<[Input; 2]> = args.iter().map(|arg| self.input(arg)).collect();
         let metas: SmallVec<[&Meta; 3]> = args.iter().map(Arg::meta).collect();
         let output_metas: SmallVec<[&Meta; 2]> = outputs.iter().map(|output| output.meta()).collect();
-        let cost = op.cost(&metas, &output_metas);
-        let made =
-            outputs.iter().map(|output| output.data().value()).chain(extras.iter().map(|(_, made)| made));
-        for storage in made {
+        let work = work(op.cost(&metas, &output_metas));
+        let (first_value, site) = (self.lock().values.len() as u32, context::site(op.name()));
+        let made = outputs.iter().map(|output| output.data().value());
+        let made: SmallVec<[&Arc<Storage>; 4]> = made.chain(extras.iter().map(|(_, made)| made)).collect();
+        let (n_outputs, n_extras) = (outputs.len() as u16, extras.len() as u16);
+        let op = op.clone();
+        let second = op.second(&metas);
+        let first = Record { op, inputs, first_value, n_outputs, n_extras, wanted, order, site, work };
+        let Some(second) = second else { return self.push(first, &made, &output_metas) };
+        let (first, second) = first.split(second, &output_metas);
+        let (own, others) = made.split_at(n_outputs as usize - 1);
+        let (own_metas, other_metas) = output_metas.split_at(own.len());
+        let metas: SmallVec<[&Meta; 3]> = second.inputs.iter().map(|input| &*input.meta).collect();
+        let fingerprint = fingerprint(&second.op, &metas);
+        drop(metas);
+        self.push(first, own, own_metas)?;
+        self.begin_next(fingerprint)?;
+        self.push(second, others, other_metas)
+    }
+
+    /// Adds a record, with the numbers of what it made.
+    fn push(&self, record: Record, made: &[&Arc<Storage>], outputs: &[&Meta]) -> Result<()> {
+        let mut state = self.lock();
+        let position = state.records.len() as u32;
+        for &storage in made {
             storage.set_tag(self.tag(state.values.len() as u32));
             if let Some(sums) = &mut state.sums {
                 sums.note(storage);
@@ -242,7 +273,7 @@ impl Journal {
             let bytes = rounded_size(storage.n_bytes() as u64);
             let living = Arc::downgrade(storage);
             state.values.push(Value {
-                record,
+                record: position,
                 bytes,
                 n_slots: 0,
                 kept: None,
@@ -253,24 +284,12 @@ impl Journal {
                 coming: None,
             });
         }
-        let work = cost.flops + OPERATIONS_PER_BYTE * cost.bytes;
-        state.work += work;
-        state.records.push(Record {
-            op: op.clone(),
-            inputs,
-            first_value,
-            n_outputs: outputs.len() as u16,
-            n_extras: extras.len() as u16,
-            wanted,
-            order,
-            site: context::site(op.name()),
-            work,
-        });
-        let State { observer, records, .. } = &mut *state;
-        if let Some(observer) = observer {
-            observer.end(&records[record as usize], &output_metas);
+        state.work += record.work;
+        if let Some(observer) = &mut state.observer {
+            observer.end(&record, outputs);
         }
-        let released = state.following.as_mut().map(|following| following.end(record)).unwrap_or_default();
+        state.records.push(record);
+        let released = state.following.as_mut().map(|following| following.end(position)).unwrap_or_default();
         drop(state);
         released.into_iter().try_for_each(|number| self.release(number))
     }
@@ -363,9 +382,46 @@ impl Journal {
 }
 
 impl Record {
+    /// The records of two ops of which this one does the work, given the metas of its outputs.
+    fn split(mut self, second: Second, outputs: &[&Meta]) -> (Record, Record) {
+        let n_first = self.n_outputs - 1;
+        let read = |keep: Keep| match keep {
+            Keep::Input(idx) => (self.inputs[idx].clone(), self.wanted.get(idx) == Some(&true)),
+            Keep::Output(idx) => {
+                let source = Source::Value(self.first_value + idx as u32);
+                (Input { source, meta: Box::new(*outputs[idx]) }, self.wanted.contains(&true))
+            }
+            Keep::Extra(_) => unreachable!("the second makes the extras"),
+        };
+        let (inputs, wanted): (SmallVec<[Input; 2]>, SmallVec<[bool; 4]>) =
+            second.reads.into_iter().map(read).unzip();
+        let metas: SmallVec<[&Meta; 3]> = inputs.iter().map(|input| &*input.meta).collect();
+        let work = work(second.op.cost(&metas, &outputs[n_first as usize..]));
+        let second = Record {
+            op: second.op,
+            first_value: self.first_value + u32::from(n_first),
+            n_outputs: 1,
+            n_extras: self.n_extras,
+            wanted,
+            order: self.order,
+            site: self.site,
+            work,
+            inputs: inputs.clone(),
+        };
+        self.n_outputs = n_first;
+        self.n_extras = 0;
+        self.work = self.work.saturating_sub(work).max(1);
+        (self, second)
+    }
+
     fn n_values(&self) -> u32 {
         u32::from(self.n_outputs) + u32::from(self.n_extras)
     }
+}
+
+/// What an op takes: operations, and bytes read and written, of which one counts as much as a few operations.
+fn work(cost: Cost) -> u64 {
+    cost.flops + OPERATIONS_PER_BYTE * cost.bytes
 }
 
 /// Stands for an op and the shapes that it sees: equal for equal ones, on every machine.

@@ -9,7 +9,7 @@ use smallvec::SmallVec;
 use crate::device::Device;
 use crate::execute::{self, Order};
 use crate::journal::{Record, Source, Value};
-use crate::op::Meta;
+use crate::op::{Meta, Output};
 
 /// What is noted while a step is observed. The ghost's peaks are this observer's: it reads them op by op.
 pub(super) struct Observer {
@@ -19,6 +19,16 @@ pub(super) struct Observer {
     open: Vec<u32>,
     /// The fingerprint and the bytes in use of the op that runs.
     began: (u64, u64),
+}
+
+/// The bytes of outputs that an op makes again though they are another record's: it does the work of two.
+fn unasked_bytes(record: &Record, inputs: &[&Meta]) -> u64 {
+    let outputs = record.op.infer(inputs).unwrap_or_default();
+    let bytes = |output: &Output| match output {
+        Output::New { shape, dtype } => rounded_size((shape.n_elems() * dtype.size()) as u64),
+        Output::View { .. } => 0,
+    };
+    outputs.iter().skip(record.n_outputs.into()).map(bytes).sum()
 }
 
 impl Observer {
@@ -51,6 +61,7 @@ impl Observer {
         let at = self.trace.records.len() as u32;
         let (fingerprint, start) = self.began;
         let workspace = execute::workspace_bytes(&record.op, &self.device, &metas, record.order) as u64;
+        let workspace = rounded_size(workspace) + unasked_bytes(record, &metas);
         let inputs = record.inputs.iter().map(|input| match &input.source {
             Source::Value(number) => Input::Value(*number),
             Source::Outside(_) => Input::Lasting,
@@ -63,7 +74,7 @@ impl Observer {
             first_value: record.first_value,
             n_values: record.n_values(),
             n_outputs: u32::from(record.n_outputs),
-            workspace: rounded_size(workspace),
+            workspace,
             time: self.device.nanoseconds(&record.op, &metas, outputs),
             at: Position { start, peak: self.device.stats().peak_in_use },
             site: Some(record.site),

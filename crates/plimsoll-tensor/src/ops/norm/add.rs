@@ -12,7 +12,7 @@ use super::line::{LineNorm, LineNormBackward};
 use super::{check, kernel, line_cuda as cuda};
 use crate::error::Result;
 use crate::execute::{Arg, Args, call, execute};
-use crate::op::{Extra, Keep, Keeps, Meta, Op, OpRef, Output, Outputs, Rebuild, Run, Tensors};
+use crate::op::{Extra, Keep, Keeps, Meta, Op, OpRef, Output, Outputs, Rebuild, Run, Second, Tensors};
 use crate::ops::dropout::Dropout;
 use crate::ops::kernel::for_floats;
 use crate::ops::lines::{expect_dtype, expect_shape};
@@ -96,6 +96,14 @@ impl Op for AddLineNorm {
         let statistics = (0..self.norm.n_extras()).map(Keep::Extra);
         let reads = [Keep::Output(0)].into_iter().chain(parameters).chain(statistics).collect();
         Some(Rebuild { op: self.norm.applied(), output: 1, reads })
+    }
+
+    fn second(&self, inputs: &[&Meta]) -> Option<Second> {
+        // How threads share a line follows from its strides, and with it the order of sums.
+        let are_contiguous = inputs[..2].iter().all(|meta| meta.layout.is_contiguous());
+        let parameters = (2..2 + self.norm.n_parameters()).map(Keep::Input);
+        let reads = [Keep::Output(0)].into_iter().chain(parameters).collect();
+        are_contiguous.then(|| Second { op: OpRef::new(self.norm), reads })
     }
 
     fn backward(&self, backward: &mut Backward<'_>) -> Result<()> {
