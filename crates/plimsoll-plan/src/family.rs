@@ -22,6 +22,8 @@ const N_CHAIN_TARGETS: u64 = 64;
 const N_HALVINGS: u32 = 9;
 /// A member must need less than the next faster one by this part of the natural peak.
 const TRIFLES: u64 = 100;
+/// What blocks prescribe must differ by this part: to play a step takes far longer than to decide about it.
+const CHAIN_TRIFLES: u64 = 50;
 /// How values are compared: how much the time counts that one stays away, and how much that of moving it.
 const WEIGHTS: [Weights; 3] = [
     Weights { patience: 0.0, moving: 1.0 },
@@ -122,8 +124,8 @@ fn candidates(trace: &Trace) -> Vec<Decisions> {
         let shares = (0..N_CHAIN_TARGETS).map(|step| (step * step, N_CHAIN_TARGETS * N_CHAIN_TARGETS));
         prescribed = grid(trace, shares, |target| known.decide(target, BETWEEN, &chain.best(target).let_go));
     }
-    let mut all = unlike(trace, alone);
-    all.extend(unlike(trace, prescribed));
+    let mut all = unlike(trace, alone, TRIFLES);
+    all.extend(unlike(trace, prescribed, CHAIN_TRIFLES));
     all.sort_by_key(|decisions| (decisions.extra_time, decisions.expected_peak));
     let mut least = u64::MAX;
     all.retain(|decisions| {
@@ -134,13 +136,13 @@ fn candidates(trace: &Trace) -> Vec<Decisions> {
     all
 }
 
-/// The decisions that others do not beat by more than a trifle, the fastest first.
-fn unlike(trace: &Trace, mut all: Vec<Decisions>) -> Vec<Decisions> {
+/// The decisions that others do not beat by more than a trifle, of which the natural peak has so many; the fastest first.
+fn unlike(trace: &Trace, mut all: Vec<Decisions>, trifles: u64) -> Vec<Decisions> {
     all.sort_by_key(|decisions| (decisions.extra_time, decisions.expected_peak));
     let mut least = trace.natural_peak();
     let leanest = all.iter().map(|decisions| decisions.expected_peak).min();
     all.retain(|decisions| {
-        let is_leaner = decisions.expected_peak + trace.natural_peak() / TRIFLES <= least
+        let is_leaner = decisions.expected_peak + trace.natural_peak() / trifles <= least
             || (Some(decisions.expected_peak) == leanest && decisions.expected_peak < least);
         if is_leaner {
             least = decisions.expected_peak;
