@@ -199,7 +199,7 @@ fn n_entries(folder: &Folder) -> usize {
 
 #[test]
 fn a_run_that_spills_needs_less_memory_and_has_the_same_bits() {
-    let (run, folder) = ("train gpt-nano --batch 8 --steps 2", Folder::new("spill"));
+    let (run, folder) = ("train gpt-nano --batch 8 --steps 2 --data random", Folder::new("spill"));
     let spilling = format!("{run} --spill {}", folder.0.display());
     let least = least_limit(&spilling);
     assert!(least < least_limit(run), "{least}");
