@@ -1,15 +1,19 @@
 //! A residual sum and its norm in one op: the bits of `dropout`, `add` and the norm one after the other, forward and backward,
-//! on the CPU and on the emulated GPU, also where lines are odd, strided (on the CPU), or too long to be kept in registers.
+//! on the CPU and on a GPU, also where lines are odd, strided (on the CPU), or too long to be kept in registers. The GPU is the
+//! emulated one unless `PLIMSOLL_TEST_DEVICE` names a real one.
 
 use plimsoll_tensor::{DType, Device, GradientTape, Result, Tensor, set_seed};
 
 const EPS: f64 = 1e-5;
 
-fn devices() -> Vec<Device> {
-    #[cfg(feature = "emulated")]
-    return vec![Device::separate_cpu(), Device::emulated().expect("it needs nothing")];
-    #[cfg(not(feature = "emulated"))]
-    vec![Device::separate_cpu()]
+/// The CPU and a GPU, with pools of their own.
+fn devices() -> [Device; 2] {
+    let named = std::env::var("PLIMSOLL_TEST_DEVICE").ok();
+    let gpu = match named.as_deref().and_then(|name| name.strip_prefix("cuda:")) {
+        Some(number) => Device::separate_cuda(number.parse().unwrap()).unwrap(),
+        None => Device::emulated().unwrap(),
+    };
+    [Device::separate_cpu(), gpu]
 }
 
 /// x, the branch, gamma, beta, and what the two results are weighed with.
@@ -51,7 +55,10 @@ fn bits(add_norm: AddNorm<'_>, inputs: &Inputs, has_beta: bool) -> Result<Vec<Ve
 fn the_bits_are_those_of_one_op_after_the_other() -> Result<()> {
     for device in devices() {
         let _on = device.enter();
-        for dtype in [DType::F32, DType::BF16, DType::F16, DType::F64] {
+        // Each kernel of a GPU is compiled first, so it has one dtype of each width that matters.
+        let dtypes = [DType::F32, DType::BF16, DType::F16, DType::F64];
+        let n_dtypes = if device.profile().is_some() { 2 } else { 4 };
+        for dtype in dtypes.into_iter().take(n_dtypes) {
             for (rows, width, is_turned) in [(7, 5, false), (9, 64, true), (33, 24, false), (2, 9000, false)]
             {
                 // How the threads of a GPU share a line follows from strides, and the sum by itself has others.
