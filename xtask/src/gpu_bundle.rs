@@ -22,12 +22,7 @@ struct Program {
 }
 
 /// Everything in the bundle. Programs under `programs` are those of the part `promises`.
-const PROGRAMS: [Program; 6] = [
-    Program {
-        arguments: &["build", "--package", "plimsoll-cli", "--bin", "plimsoll"],
-        name: "plimsoll",
-        place: "plimsoll",
-    },
+const PROGRAMS: [Program; 5] = [
     Program {
         arguments: &["test", "--no-run", "--package", "plimsoll-tensor", "--test", "registry"],
         name: "registry",

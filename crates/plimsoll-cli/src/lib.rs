@@ -49,9 +49,17 @@ use options::{Command, Options};
 
 /// Runs the program with these recipes, as the command line of the process says.
 pub fn main(recipes: impl IntoIterator<Item = Recipe>) -> ExitCode {
+    main_with(recipes, std::env::args_os())
+}
+
+/// The same for a command line that is given, whose first word is the program's name.
+pub fn main_with(
+    recipes: impl IntoIterator<Item = Recipe>,
+    arguments: impl IntoIterator<Item = impl Into<OsString> + Clone>,
+) -> ExitCode {
     warnings::show();
     let recipes: Vec<Recipe> = recipes.into_iter().collect();
-    match run(&recipes, std::env::args_os()) {
+    match run(&recipes, arguments) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
             let is_wished = failure.exit == Exit::Interrupted;

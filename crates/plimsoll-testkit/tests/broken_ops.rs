@@ -120,6 +120,7 @@ const BROKEN: &[(&str, &str, Samples, &str)] = &[
     ("ghost_trace", "affine", asks_for_more_on_ghosts, "of the ghost's trace"),
     ("replayed_records", "affine", hides_its_output, "no record makes it"),
     ("thread_counts", "affine", counts_threads, "2 threads give other bits"),
+    ("any_order", "pass", other_each_time, "the gradient of input 0"),
     ("failed_acquisitions", "affine", swallows_errors, "the call succeeded"),
     ("golden_values", "affine", unlike_pytorch, "output 0 against PyTorch"),
 ];

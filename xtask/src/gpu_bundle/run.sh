@@ -128,7 +128,7 @@ bench)
         *) tf32= ;;
         esac
         for order in "" --nondeterministic; do
-            if ! ./plimsoll bench "$workload" --device "$PLIMSOLL_TEST_DEVICE" --json $tf32 $order >> out/bench.jsonl; then
+            if ! ./programs/gpu_promises program bench "$workload" --device "$PLIMSOLL_TEST_DEVICE" --json $tf32 $order >> out/bench.jsonl; then
                 echo "FAILED $workload $order"
                 status=1
             fi

@@ -2,7 +2,8 @@
 //!
 //! `gpu_promises` checks them on `cuda:0` and prints a line per check; the exit code is 0 if all hold. `gpu_promises ghost`
 //! needs no GPU: it prints what each workload will need on an H200, and checks there what a ghost can show.
-//! `gpu_promises losses` writes the losses of a few workloads for a comparison with PyTorch's.
+//! `gpu_promises losses` writes the losses of a few workloads for a comparison with PyTorch's. `gpu_promises program` is the
+//! program `plimsoll` itself, so that a bundle has to hold all of this only once.
 
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "a program that reports")]
 
@@ -14,6 +15,8 @@ mod recipes;
 mod released;
 mod workload;
 
+use std::ffi::OsString;
+use std::iter;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
@@ -48,6 +51,12 @@ enum Part {
     Recipes,
     /// Losses, weights and data of workloads, for `peers/gpu_losses.py`.
     Losses(losses::Options),
+    /// The program `plimsoll`, with its own arguments.
+    Program {
+        /// A command and its options.
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        arguments: Vec<OsString>,
+    },
     /// Holds memory of the GPU until a line comes: what the checks take for another process.
     #[command(hide = true)]
     Hold {
@@ -63,6 +72,10 @@ fn main() -> ExitCode {
         Some(Part::Line) => report(line::checks()),
         Some(Part::Recipes) => report(recipes::checks()),
         Some(Part::Losses(options)) => losses::main(&options),
+        Some(Part::Program { arguments }) => {
+            let words = iter::once(OsString::from("plimsoll")).chain(arguments);
+            plimsoll_cli::main_with(plimsoll_cli::recipes::all(), words)
+        }
         Some(Part::Hold { n_bytes }) => bounded::hold(n_bytes),
     }
 }

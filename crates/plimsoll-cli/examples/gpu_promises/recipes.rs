@@ -2,7 +2,6 @@
 //! and what it then takes are the same bytes, without a limit and under one, and so are the losses and the weights.
 
 use std::env;
-use std::path::PathBuf;
 use std::process::Command;
 
 use serde_json::Value;
@@ -32,7 +31,8 @@ fn check(recipe: &str, precision: &str) -> Outcome {
     let limit = (number(&natural, "committed_bytes") as f64 * SHARE) as u64;
     let limited = match train(recipe, precision, &limit.to_string()) {
         Err(refused) if refused.contains("limit") => {
-            return Ok(format!("{precision} {}; {refused}", bytes(&natural)));
+            let least = refused.lines().last().unwrap_or_default().trim();
+            return Ok(format!("{precision} {}; no less: {least}", bytes(&natural)));
         }
         limited => limited?,
     };
@@ -65,21 +65,15 @@ fn plan(recipe: &str, precision: &str) -> Result<Value, String> {
 
 /// What the program says last.
 fn event(arguments: &[&str]) -> Result<Value, String> {
-    let mut command = Command::new(program()?);
-    let run = command.args(arguments).arg("--json").output().map_err(|error| error.to_string())?;
+    let this = env::current_exe().map_err(|error| error.to_string())?;
+    let mut command = Command::new(this);
+    let run = command.arg("program").args(arguments).arg("--json").output();
+    let run = run.map_err(|error| error.to_string())?;
     if !run.status.success() {
         return Err(String::from_utf8_lossy(&run.stderr).trim().to_owned());
     }
     let text = String::from_utf8_lossy(&run.stdout);
     serde_json::from_str(text.lines().last().unwrap_or_default()).map_err(|error| error.to_string())
-}
-
-/// The program `plimsoll`: in the folder of this one, or above.
-fn program() -> Result<PathBuf, String> {
-    let this = env::current_exe().map_err(|error| error.to_string())?;
-    let found =
-        this.ancestors().skip(1).take(2).map(|folder| folder.join("plimsoll")).find(|path| path.is_file());
-    found.ok_or_else(|| format!("there is no program `plimsoll` beside {} or above", this.display()))
 }
 
 fn number(event: &Value, name: &str) -> u64 {

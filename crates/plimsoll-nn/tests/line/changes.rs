@@ -124,7 +124,8 @@ fn a_limit_that_is_too_low_for_the_next_step_only_holds_the_run_up() -> Result<(
         let before = (state(&trainer)?, device.stats().in_use);
         let refused = trainer.fit(&data, Until::Steps(step)).expect_err("it is too low");
         let ErrorKind::Limit { least: enough, .. } = *refused.kind() else { panic!("{refused}") };
-        assert!(enough <= least, "step {step}: {enough}");
+        // The model was made while there was no limit, and may touch one granule more than under one.
+        assert!(enough <= least + GRANULE, "step {step}: {enough} of {least}");
         if step > 1 {
             // The optimizer's state is made before the first step.
             assert_eq!((state(&trainer)?, device.stats().in_use), before, "step {step}");
