@@ -301,6 +301,11 @@ impl Block {
         self.offset
     }
 
+    /// The number of its acquisition, by which traces and snapshots name the block.
+    pub fn serial(&self) -> u64 {
+        lock(&self.shared.state).info(self.id).serial
+    }
+
     /// What the block is for and which line asked for it.
     pub fn label(&self) -> Label {
         let state = lock(&self.shared.state);

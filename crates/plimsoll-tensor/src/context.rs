@@ -13,6 +13,7 @@ use plimsoll_memory::{Label, Owner, Site};
 use crate::device::Device;
 use crate::execute::Part;
 use crate::journal::Journal;
+use crate::program::Tracer;
 use crate::random::Generator;
 use crate::step::StepState;
 use crate::tape::TapeCore;
@@ -58,6 +59,9 @@ struct Context {
     sites: RefCell<SiteCache>,
     placements: RefCell<Option<Vec<Placement>>>,
     step: RefCell<Option<StepState>>,
+    /// Whether a function is being recorded; asked by every op, so it is no look into the tracer.
+    tracing: Cell<bool>,
+    tracer: RefCell<Option<Tracer>>,
 }
 
 thread_local! {
@@ -77,6 +81,8 @@ thread_local! {
         sites: RefCell::new(SiteCache::new()),
         placements: RefCell::new(None),
         step: RefCell::new(None),
+        tracing: Cell::new(false),
+        tracer: RefCell::new(None),
     } };
 }
 
@@ -196,8 +202,18 @@ pub(crate) fn saving() -> Saving {
     CONTEXT.with(|context| context.saving.get())
 }
 
+/// The device of ops that have no inputs. While a function is recorded, its device means the ghost that stands for it.
 pub(crate) fn device() -> Device {
-    CONTEXT.with(|context| context.devices.borrow().last().cloned()).unwrap_or_else(Device::cpu)
+    let device = CONTEXT.with(|context| context.devices.borrow().last().cloned()).unwrap_or_else(Device::cpu);
+    let ghost = with_tracer(|tracer| (*tracer.device() == device).then(|| tracer.ghost().clone()));
+    ghost.flatten().unwrap_or(device)
+}
+
+/// The device that values of the host are brought to: the real one, also while a function is recorded.
+pub(crate) fn host_data_device() -> Device {
+    let device = device();
+    let real = with_tracer(|tracer| (*tracer.ghost() == device).then(|| tracer.device().clone()));
+    real.flatten().unwrap_or(device)
 }
 
 pub(crate) fn push_device(device: Device) {
@@ -314,6 +330,11 @@ pub(crate) fn walking_back<R>(f: impl FnOnce() -> R) -> R {
     f()
 }
 
+/// Whether the backward of an op runs now.
+pub(crate) fn is_walking_back() -> bool {
+    CONTEXT.with(|context| context.walking_back.get())
+}
+
 /// Whether what runs now is part of a backward that no tape records and has not run before. Nobody asks for its bits a second
 /// time, so it is the one place where sums may be made in any order.
 pub(crate) fn runs_once() -> bool {
@@ -355,6 +376,40 @@ pub(crate) fn journal() -> Option<Arc<Journal>> {
 /// Opens or closes the step of this thread; returns what was there.
 pub(crate) fn replace_step(step: Option<StepState>) -> Option<StepState> {
     CONTEXT.with(|context| context.step.replace(step))
+}
+
+/// Runs `f` while `tracer` notes what it does; returns the tracer, too. A function that is recorded inside another has a
+/// program of its own: the outer one goes on where it was.
+pub(crate) fn with_tracing<R>(tracer: Tracer, f: impl FnOnce() -> R) -> (R, Tracer) {
+    let replace = |tracer: Option<Tracer>| {
+        CONTEXT.with(|context| {
+            context.tracing.set(tracer.is_some());
+            context.tracer.replace(tracer)
+        })
+    };
+    let before = replace(Some(tracer));
+    let mut restored = None;
+    let result = {
+        let _restore = on_drop(|| restored = replace(before));
+        f()
+    };
+    let tracer = restored.unwrap_or_else(|| unreachable!("nobody else takes the tracer"));
+    (result, tracer)
+}
+
+/// Whether a function is being recorded on this thread.
+#[inline]
+pub(crate) fn is_tracing() -> bool {
+    CONTEXT.with(|context| context.tracing.get())
+}
+
+/// Calls `f` with what notes the function that is being recorded, if one is.
+#[inline]
+pub(crate) fn with_tracer<R>(f: impl FnOnce(&mut Tracer) -> R) -> Option<R> {
+    if !is_tracing() {
+        return None;
+    }
+    CONTEXT.with(|context| context.tracer.borrow_mut().as_mut().map(f))
 }
 
 /// One line of the placement log: which op ran where.

@@ -5,8 +5,9 @@
 
 use std::fmt;
 
-use plimsoll_memory::{Bytes, OutOfMemory, Rows};
+use plimsoll_memory::{Bytes, OutOfMemory, Rows, Site};
 
+use crate::context;
 use crate::dtype::DType;
 use crate::shape::Shape;
 
@@ -78,6 +79,13 @@ pub enum ErrorKind {
         /// What was asked for.
         op: &'static str,
     },
+    /// A function that is being recorded read a value: what it does would depend on it.
+    ReadsValue {
+        /// What was asked for.
+        op: &'static str,
+        /// The user's line and layer.
+        site: Site,
+    },
     /// Something that failed while doing something else, such as making a batch.
     Within {
         /// What was being done.
@@ -126,6 +134,18 @@ impl Error {
     /// No plan keeps a step under its limit.
     pub fn limit(limit: u64, least: u64, natural: u64, rows: Rows) -> Error {
         Error::new(ErrorKind::Limit { limit, least, natural, rows })
+    }
+
+    /// A function that is being recorded asks for a value, which it does not have.
+    pub(crate) fn reads_value(op: &'static str, site: Site) -> Error {
+        Error::new(ErrorKind::ReadsValue { op, site })
+    }
+
+    /// A value of a ghost tensor was asked for. A function that is being recorded is told so, too: what it does depends on
+    /// that value, whatever becomes of this error.
+    pub(crate) fn ghost(op: &'static str) -> Error {
+        context::with_tracer(|tracer| tracer.note_read(op, context::site(op)));
+        Error::new(ErrorKind::Ghost { op })
     }
 
     /// Dtypes that an op does not take, or that differ.
@@ -253,6 +273,11 @@ impl fmt::Display for Error {
             ErrorKind::Ghost { op } => {
                 write!(f, "{op}: a ghost tensor has a shape but no values; read them on a real device")
             }
+            ErrorKind::ReadsValue { op, site } => write!(
+                f,
+                "{op} at {site}: a function that is being recorded has shapes but no values; return what is to be read as a \
+                 result, or run the function eagerly"
+            ),
             ErrorKind::Within { place, source } => write!(f, "{place}: {source}"),
             ErrorKind::Io { path, source } => write!(f, "{path}: {source}"),
             ErrorKind::Format { path, detail } => write!(f, "{path}: {detail}"),

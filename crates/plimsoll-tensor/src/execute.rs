@@ -13,6 +13,7 @@ use crate::device::Device;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::op::{Extra, Gradient, Keep, Keeps, Meta, Op, OpRef, Operand, Output, Run, Tensors};
+use crate::program::{Execution, capture_args};
 use crate::shape::Shape;
 use crate::storage::Storage;
 use crate::tape::{NodeRef, Record, TapeCore};
@@ -115,6 +116,9 @@ pub(crate) fn call_with(op: OpRef, args: Args<'_>) -> Result<Tensor> {
 /// Runs an op: see the module's description.
 pub(crate) fn execute(op: OpRef, mut args: Args<'_>) -> Result<Tensors> {
     read_variables(&mut args);
+    if context::is_tracing() {
+        capture_args(&mut args);
+    }
     let device = common_device(&*op, &args)?;
     let watchers = watchers(&*op, &args)?;
     let as_composite = match op.gradient() {
@@ -354,6 +358,9 @@ impl Call<'_> {
             made.push((extra, self.fresh(extra.meta.shape(), extra.meta.dtype)?));
         }
         let workspace = workspace(self.op, self.device, &metas(&args), self.order)?;
+        if context::is_tracing() {
+            self.trace(&args, &results, &made, workspace.as_ref())?;
+        }
         let input = |arg: &Arg<'_>| arg.storage().ptr();
         let output = |tensor: &Tensor| tensor.data().value().ptr();
         run(
@@ -370,6 +377,26 @@ impl Call<'_> {
         )?;
         drop(workspace);
         Ok((args, results, made))
+    }
+
+    /// Tells of the call where a function is being recorded.
+    fn trace(
+        &self,
+        args: &[Arg<'_>],
+        results: &Tensors,
+        made: &MadeExtras,
+        workspace: Option<&Block>,
+    ) -> Result<()> {
+        let outputs = results.iter().map(|tensor| (tensor.data().value(), tensor.meta()));
+        let execution = Execution {
+            op: self.op,
+            order: self.order,
+            wanted: self.wanted(args.len()),
+            outputs: outputs.chain(made.iter().map(|(extra, storage)| (storage, &extra.meta))).collect(),
+            n_aux: made.len(),
+            workspace,
+        };
+        context::with_tracer(|tracer| tracer.call(args, execution)).unwrap_or(Ok(()))
     }
 
     /// A new block for an output.

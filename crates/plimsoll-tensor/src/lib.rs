@@ -19,6 +19,7 @@ mod operators;
 pub mod ops;
 mod piece;
 mod print;
+pub mod program;
 mod random;
 mod rates;
 mod raw;
@@ -58,6 +59,7 @@ pub use ops::{
 pub use piece::{Piece, Return, elements, elements_mut};
 pub use plimsoll_memory::{Bytes, FileMap, OffsetPlan, Owner, Planned, Rows, Stats};
 pub use plimsoll_plan::{Decisions, Trace};
+pub use program::Program;
 pub use random::{Generator, set_seed};
 pub use read::{HostBytes, Later};
 pub use report::Report;

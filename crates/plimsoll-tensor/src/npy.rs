@@ -39,7 +39,7 @@ impl Tensor {
         }
         let mut file = File::open(path).map_err(|error| Error::io(path, error))?;
         let NpyArray { dtype, stored: shape, is_fortran, .. } = NpyArray::read(&mut file, path)?;
-        let mut storage = Storage::new(&Device::current(), &shape, dtype, "read_npy")?;
+        let mut storage = Storage::for_host_data(&shape, dtype, "read_npy")?;
         file.read_exact(storage.bytes_mut()).map_err(|error| Error::io(path, error))?;
         if dtype == DType::Bool {
             check_truths(storage.bytes_mut(), path)?;
@@ -65,7 +65,7 @@ impl Tensor {
             ));
         };
         if self.device().is_ghost() {
-            return Err(Error::new(crate::error::ErrorKind::Ghost { op: "write_npy" }));
+            return Err(Error::ghost("write_npy"));
         }
         if !self.device().is_host() {
             return self.without_nodes().to_device(&self.device().host())?.write_npy(path);

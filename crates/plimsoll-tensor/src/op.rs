@@ -6,6 +6,7 @@
 use std::fmt;
 use std::sync::Arc;
 
+pub use plimsoll_cpu::random::Draw;
 use plimsoll_cuda::{Gpu, Profile};
 use smallvec::SmallVec;
 
@@ -110,6 +111,11 @@ pub trait Op: fmt::Debug + Send + Sync + 'static {
     /// For an op that does the work of two in one pass: the second, which makes the last output and all extras from earlier
     /// outputs and inputs, with the same bits. What it makes can be made again without what the first reads.
     fn second(&self, _inputs: &[&Meta]) -> Option<Second> {
+        None
+    }
+
+    /// For an op that makes random numbers: the same op with the draw that `next` makes of its own.
+    fn with_draw(&self, _next: &dyn Fn(Draw) -> Draw) -> Option<OpRef> {
         None
     }
 

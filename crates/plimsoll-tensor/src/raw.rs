@@ -10,9 +10,8 @@ use std::sync::Arc;
 use plimsoll_memory::LongList;
 
 use crate::context;
-use crate::device::Device;
 use crate::dtype::DType;
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, Result};
 use crate::op::{Meta, OpRef};
 use crate::ops::read_file::ReadFile;
 use crate::shape::IntoShape;
@@ -31,7 +30,7 @@ impl Tensor {
     pub fn with_bytes<R>(&self, f: impl FnOnce(&[u8]) -> R) -> Result<R> {
         let _line = context::at_callers_line();
         if self.device().is_ghost() {
-            return Err(Error::new(ErrorKind::Ghost { op: "with_bytes" }));
+            return Err(Error::ghost("with_bytes"));
         }
         if !self.device().is_host() {
             return self.without_nodes().to_device(&self.device().host())?.with_bytes(f);
@@ -54,12 +53,12 @@ impl Tensor {
     ) -> Result<Tensor> {
         let _line = context::at_callers_line();
         let shape = shape.into_shape()?;
-        let device = Device::current();
+        let device = context::host_data_device();
         if !device.is_host() {
             let _host = device.host().enter();
             return Tensor::from_bytes(shape, dtype, fill)?.to_device(&device);
         }
-        let mut storage = Storage::new(&device, &shape, dtype, "from_bytes")?;
+        let mut storage = Storage::for_host_data(&shape, dtype, "from_bytes")?;
         if !device.is_ghost() {
             fill(storage.bytes_mut())?;
         }

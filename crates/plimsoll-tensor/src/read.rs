@@ -8,7 +8,7 @@ use plimsoll_cuda::Posted;
 use crate::context;
 use crate::device::Device;
 use crate::dtype::{DType, Element};
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, Result};
 use crate::op::Meta;
 use crate::shape::IntoShape;
 use crate::storage::Storage;
@@ -33,7 +33,7 @@ impl Tensor {
                 ),
             ));
         }
-        let mut storage = Storage::new(&Device::current(), &shape, T::DTYPE, "from_slice")?;
+        let mut storage = Storage::for_host_data(&shape, T::DTYPE, "from_slice")?;
         storage.fill_from(values)?;
         Ok(Tensor::over(storage, Meta::fresh(shape, T::DTYPE), Nodes::new()))
     }
@@ -132,7 +132,7 @@ impl Tensor {
             ));
         }
         if self.device().is_ghost() && !device.is_ghost() {
-            return Err(Error::new(ErrorKind::Ghost { op: "to_device" }));
+            return Err(Error::ghost("to_device"));
         }
         let mut storage = Storage::new(device, self.shape(), self.dtype(), "to_device")?;
         if !device.is_ghost() {
@@ -155,7 +155,7 @@ impl Tensor {
             ));
         }
         if self.device().is_ghost() {
-            return Err(Error::new(ErrorKind::Ghost { op }));
+            return Err(Error::ghost(op));
         }
         Ok(())
     }
@@ -208,7 +208,7 @@ impl Tensor {
     /// A view whose elements do not lie one after the other; a tensor on a GPU; a ghost tensor, which has no values.
     pub fn host_bytes(&self) -> Result<HostBytes> {
         if self.device().is_ghost() {
-            return Err(Error::new(ErrorKind::Ghost { op: "host_bytes" }));
+            return Err(Error::ghost("host_bytes"));
         }
         if !self.device().is_host() {
             return Err(Error::device(

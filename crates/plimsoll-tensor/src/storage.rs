@@ -53,6 +53,21 @@ impl Storage {
         Ok(Storage::over(Memory::Own(block), device))
     }
 
+    /// Room for values of the host on the current device. Inside a function that is being recorded they are a constant of
+    /// its program, which lies on the real device and belongs to the graph.
+    pub fn for_host_data(shape: &Shape, dtype: DType, op: &'static str) -> Result<Arc<Storage>> {
+        let device = context::host_data_device();
+        match context::is_tracing() {
+            true => context::with_owner(Owner::Graph, || Storage::new(&device, shape, dtype, op)),
+            false => Storage::new(&device, shape, dtype, op),
+        }
+    }
+
+    /// A block of `device` that is filled already.
+    pub fn own(block: Block, device: &Device) -> Arc<Storage> {
+        Storage::over(Memory::Own(block), device)
+    }
+
     /// Bytes that somebody lends until the storage is dropped.
     pub fn lent(lent: Lent) -> Arc<Storage> {
         let device = lent.device().clone();
@@ -85,6 +100,14 @@ impl Storage {
             Memory::Own(block) => block.bytes(),
             Memory::Lent(lent) => lent.n_bytes(),
             Memory::Shadow { n_bytes, .. } => *n_bytes,
+        }
+    }
+
+    /// The block that it has to itself; none for memory that is lent.
+    pub fn block(&self) -> Option<&Block> {
+        match &self.memory {
+            Memory::Own(block) => Some(block),
+            Memory::Lent(_) | Memory::Shadow { .. } => None,
         }
     }
 

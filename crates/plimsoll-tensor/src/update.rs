@@ -14,6 +14,7 @@ use crate::error::{Error, Result};
 use crate::execute::{self, Order, Part};
 use crate::op::{Meta, OpRef, Operand, Output};
 use crate::ops::assign::{Assign, AssignIfFinite};
+use crate::program::{self, Updated};
 use crate::storage::Storage;
 use crate::tensor::Tensor;
 use crate::variable::{self, Variable, VariableCell};
@@ -34,7 +35,8 @@ impl Update {
         if let Some(name) = named_twice(&cells) {
             return Err(Error::argument(op.name(), format!("variable {name:?} is to be written twice")));
         }
-        let inputs: SmallVec<[Part; 2]> = inputs.iter().map(|tensor| tensor.part()).collect();
+        let inputs: SmallVec<[Part; 2]> =
+            inputs.iter().map(|tensor| program::capture_part(tensor.part())).collect();
         let metas: SmallVec<[&Meta; 4]> =
             cells.iter().map(|cell| cell.meta()).chain(inputs.iter().map(|(_, meta)| meta)).collect();
         let outputs = op.infer(&metas)?;
@@ -135,52 +137,121 @@ pub(crate) fn commit_step(updates: LongList<Update>, guard: Option<&Part>) -> Re
     }
 }
 
-/// Carries updates out in order: takes all memory, then writes. The variables are locked meanwhile, so that no other
-/// thread takes hold of a value that is being written. A variable that reads as something else for now, such as a ghost,
-/// is not written, and the memory is that of the ghost.
+/// Carries updates out in order: takes all memory, then writes. A variable that reads as something else for now, such as a
+/// ghost, is not written, and the memory is that of the ghost.
 fn commit(updates: LongList<Update>) -> Result<()> {
-    let mut cells: Vec<&Arc<VariableCell>> = updates.iter().flat_map(|update| &update.cells).collect();
-    cells.sort_by_key(|cell| cell.address());
-    cells.dedup_by_key(|cell| cell.address());
-    let mut held: Vec<MutexGuard<'_, Part>> = cells.iter().map(|cell| cell.lock()).collect();
-    let fresh: Vec<Option<Arc<Storage>>> =
-        cells.iter().zip(&held).map(|(cell, held)| fresh_place(cell, held)).collect::<Result<_>>()?;
-    let at = |cell: &Arc<VariableCell>| cells.partition_point(|other| other.address() < cell.address());
+    let mut commit = Commit::begin(updates.iter().flat_map(|update| &update.cells))?;
     let workspaces: Vec<Option<Block>> = updates.iter().map(Update::workspace).collect::<Result<_>>()?;
-
-    if cells.first().is_some_and(|cell| context::pinned(cell.address()).is_some()) {
+    if context::is_tracing() {
+        return updates.iter().zip(&workspaces).try_for_each(|(update, workspace)| {
+            commit.trace(&update.op, &update.cells, &update.inputs, workspace.as_ref())
+        });
+    }
+    if commit.is_pinned() {
         return Ok(());
     }
-    let mut is_written = vec![false; cells.len()];
     for (update, workspace) in updates.iter().zip(workspaces) {
-        // The lists hold addresses alone: an optimizer updates hundreds of variables at once.
-        let value = |at: usize, is_written: bool| match &fresh[at] {
-            Some(storage) if is_written => Operand::new(storage.ptr(), cells[at].meta()),
-            _ => operand(&held[at]),
-        };
-        let values = update.cells.iter().map(|cell| value(at(cell), is_written[at(cell)]));
-        let inputs: SmallVec<[Operand<'_>; 4]> = values.chain(update.inputs.iter().map(operand)).collect();
-        let into: SmallVec<[Operand<'_>; 1]> =
-            update.cells.iter().map(|cell| value(at(cell), true)).collect();
-        if let Some(first) = update.cells.first() {
-            let (device, workspace) = (first.device(), workspace.as_ref());
-            execute::run(&update.op, device, &inputs, &into, &[], workspace, Order::Fixed)?;
+        let inputs: SmallVec<[Operand<'_>; 4]> = update.inputs.iter().map(operand).collect();
+        commit.run(&update.op, &update.cells, &inputs, workspace.as_ref())?;
+    }
+    commit.finish();
+    Ok(())
+}
+
+/// Variables that are being written. They are locked meanwhile, so that no other thread takes hold of a value that is being
+/// written, and those whose value somebody else holds have a new block.
+pub(crate) struct Commit<'a> {
+    /// In the order of their addresses.
+    cells: Vec<&'a Arc<VariableCell>>,
+    held: Vec<MutexGuard<'a, Part>>,
+    fresh: Vec<Option<Arc<Storage>>>,
+    is_written: Vec<bool>,
+}
+
+impl<'a> Commit<'a> {
+    /// Locks variables, and takes memory for those that cannot be written where they are.
+    pub fn begin(cells: impl Iterator<Item = &'a Arc<VariableCell>>) -> Result<Commit<'a>> {
+        let mut cells: Vec<&Arc<VariableCell>> = cells.collect();
+        cells.sort_by_key(|cell| cell.address());
+        cells.dedup_by_key(|cell| cell.address());
+        let held: Vec<MutexGuard<'_, Part>> = cells.iter().map(|cell| cell.lock()).collect();
+        context::with_tracer(|tracer| tracer.commit());
+        let fresh =
+            cells.iter().zip(&held).map(|(cell, held)| fresh_place(cell, held)).collect::<Result<_>>()?;
+        let is_written = vec![false; cells.len()];
+        Ok(Commit { cells, held, fresh, is_written })
+    }
+
+    fn at(&self, cell: &Arc<VariableCell>) -> usize {
+        self.cells.partition_point(|other| other.address() < cell.address())
+    }
+
+    /// Whether the variables read as something else for now.
+    fn is_pinned(&self) -> bool {
+        self.cells.first().is_some_and(|cell| context::pinned(cell.address()).is_some())
+    }
+
+    /// The memory of a variable: what is read, or where its new value goes.
+    fn value(&self, at: usize, is_written: bool) -> Operand<'_> {
+        match &self.fresh[at] {
+            Some(storage) if is_written => Operand::new(storage.ptr(), self.cells[at].meta()),
+            _ => operand(&self.held[at]),
         }
-        for cell in &update.cells {
-            is_written[at(cell)] = true;
+    }
+
+    /// Runs an op on the variables' values and `inputs`; its outputs are their new values.
+    pub fn run(
+        &mut self,
+        op: &OpRef,
+        cells: &[Arc<VariableCell>],
+        inputs: &[Operand<'_>],
+        workspace: Option<&Block>,
+    ) -> Result<()> {
+        let Some(first) = cells.first() else { return Ok(()) };
+        // The lists hold addresses alone: an optimizer updates hundreds of variables at once.
+        let places: SmallVec<[usize; 4]> = cells.iter().map(|cell| self.at(cell)).collect();
+        let values = places.iter().map(|&at| self.value(at, self.is_written[at]));
+        let inputs: SmallVec<[Operand<'_>; 4]> = values.chain(inputs.iter().copied()).collect();
+        let into: SmallVec<[Operand<'_>; 1]> = places.iter().map(|&at| self.value(at, true)).collect();
+        execute::run(op, first.device(), &inputs, &into, &[], workspace, Order::Fixed)?;
+        drop((inputs, into));
+        for (cell, at) in cells.iter().zip(places) {
+            self.is_written[at] = true;
             cell.written();
         }
+        Ok(())
     }
-    for ((held, fresh), cell) in held.iter_mut().zip(fresh).zip(&cells) {
-        let Some(fresh) = fresh else {
-            held.0.overwritten();
-            continue;
+
+    /// Tells of an update where a function is being recorded.
+    fn trace(
+        &self,
+        op: &OpRef,
+        cells: &[Arc<VariableCell>],
+        inputs: &[Part],
+        workspace: Option<&Block>,
+    ) -> Result<()> {
+        let updated = |cell: &'a Arc<VariableCell>, at: usize| Updated {
+            cell,
+            value: &self.held[at],
+            fresh: self.fresh[at].as_ref(),
         };
-        let (before, _) = std::mem::replace(&mut **held, (fresh, *cell.meta()));
-        // Whoever still reads the old version keeps it; it is the variable's no longer.
-        before.relabel(if before.is_kept() { Owner::Saved } else { Owner::Temporary });
+        let places = cells.iter().map(|cell| self.at(cell));
+        let cells: SmallVec<[Updated<'_>; 1]> = places.map(|at| updated(self.cells[at], at)).collect();
+        context::with_tracer(|tracer| tracer.update(op, &cells, inputs, workspace)).unwrap_or(Ok(()))
     }
-    Ok(())
+
+    /// The new values are those of the variables from here on.
+    pub fn finish(self) {
+        for ((mut held, fresh), cell) in self.held.into_iter().zip(self.fresh).zip(&self.cells) {
+            let Some(fresh) = fresh else {
+                held.0.overwritten();
+                continue;
+            };
+            let (before, _) = std::mem::replace(&mut *held, (fresh, *cell.meta()));
+            // Whoever still reads the old version keeps it; it is the variable's no longer.
+            before.relabel(if before.is_kept() { Owner::Saved } else { Owner::Temporary });
+        }
+    }
 }
 
 fn operand((storage, meta): &Part) -> Operand<'_> {
@@ -189,6 +260,9 @@ fn operand((storage, meta): &Part) -> Operand<'_> {
 
 /// The device on which a variable is read and written now.
 fn device_of(cell: &Arc<VariableCell>) -> Device {
+    if let Some(ghost) = context::with_tracer(|tracer| tracer.ghost().clone()) {
+        return ghost;
+    }
     let pinned = context::pinned(cell.address());
     pinned.map_or_else(|| cell.device().clone(), |(storage, _)| storage.device().clone())
 }

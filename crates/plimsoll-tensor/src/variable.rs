@@ -235,7 +235,13 @@ impl VariableCell {
     /// The value to read now: what the open step has staged, what stands for the variable for now, or what it holds.
     pub fn value(self: &Arc<Self>) -> Part {
         let staged = context::with_step(|step| step.staged(self.address())).flatten();
-        staged.or_else(|| context::pinned(self.address())).unwrap_or_else(|| lock(&self.value).clone())
+        let value = || lock(&self.value).clone();
+        let current = staged.or_else(|| context::pinned(self.address())).unwrap_or_else(value);
+        if !context::is_tracing() {
+            return current;
+        }
+        // A value from outside the function that is being recorded is read as a ghost.
+        context::with_tracer(|tracer| tracer.variable_value(self, &current)).unwrap_or(current)
     }
 
     /// The value to read now, as a tensor that the recording tapes know as this variable's.

@@ -9,5 +9,6 @@ mod guard;
 mod models;
 mod pitfalls;
 mod play;
+mod program;
 mod run;
 mod sweep;

@@ -151,6 +151,18 @@ impl Op for Create {
         kernel.run_with(gpu, include_str!("create.cu"), || format!("y0 = {body};"))
     }
 
+    fn with_draw(&self, next: &dyn Fn(Draw) -> Draw) -> Option<OpRef> {
+        let mut fill = self.fill;
+        match &mut fill {
+            Fill::Value(_) | Fill::Range { .. } | Fill::Eye => return None,
+            Fill::Uniform { draw, .. }
+            | Fill::Normal { draw, .. }
+            | Fill::TruncatedNormal { draw, .. }
+            | Fill::Integers { draw, .. } => *draw = next(*draw),
+        }
+        Some(OpRef::new(Create { fill, ..*self }))
+    }
+
     fn is_cheap(&self) -> bool {
         true
     }

@@ -64,6 +64,10 @@ impl Op for Dropout {
         &[0]
     }
 
+    fn with_draw(&self, next: &dyn Fn(Draw) -> Draw) -> Option<OpRef> {
+        Some(OpRef::new(self.redrawn(next)))
+    }
+
     fn is_cheap(&self) -> bool {
         true
     }
@@ -76,6 +80,11 @@ impl Dropout {
             return Err(Error::argument(op, format!("a rate of {rate}; it is a probability from 0 to 1")));
         }
         Ok((rate > 0.0).then(|| Dropout { rate, draw: random::draw() }))
+    }
+
+    /// The same dropout with the draw that `next` makes of its own.
+    pub fn redrawn(self, next: &dyn Fn(Draw) -> Draw) -> Dropout {
+        Dropout { draw: next(self.draw), ..self }
     }
 
     /// What a kept element is multiplied by.

@@ -12,7 +12,7 @@ use super::line::{LineNorm, LineNormBackward};
 use super::{check, kernel, line_cuda as cuda};
 use crate::error::Result;
 use crate::execute::{Arg, Args, call, execute};
-use crate::op::{Extra, Keep, Keeps, Meta, Op, OpRef, Output, Outputs, Rebuild, Run, Second, Tensors};
+use crate::op::{Draw, Extra, Keep, Keeps, Meta, Op, OpRef, Output, Outputs, Rebuild, Run, Second, Tensors};
 use crate::ops::dropout::Dropout;
 use crate::ops::kernel::for_floats;
 use crate::ops::lines::{expect_dtype, expect_shape};
@@ -96,6 +96,11 @@ impl Op for AddLineNorm {
         let statistics = (0..self.norm.n_extras()).map(Keep::Extra);
         let reads = [Keep::Output(0)].into_iter().chain(parameters).chain(statistics).collect();
         Some(Rebuild { op: self.norm.applied(), output: 1, reads })
+    }
+
+    fn with_draw(&self, next: &dyn Fn(Draw) -> Draw) -> Option<OpRef> {
+        let dropout = Some(self.dropout?.redrawn(next));
+        Some(OpRef::new(AddLineNorm { dropout, ..*self }))
     }
 
     fn second(&self, inputs: &[&Meta]) -> Option<Second> {

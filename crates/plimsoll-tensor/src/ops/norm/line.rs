@@ -196,6 +196,11 @@ impl Op for LineNormBackward {
         if self.norm.is_centred { "layer_norm_backward" } else { "rms_norm_backward" }
     }
 
+    fn with_draw(&self, next: &dyn Fn(Draw) -> Draw) -> Option<OpRef> {
+        let dropout = Some(self.dropout?.redrawn(next));
+        Some(OpRef::new(LineNormBackward { dropout, ..*self }))
+    }
+
     fn infer(&self, inputs: &[&Meta]) -> Result<Outputs> {
         let (x, gamma) = (&inputs[1], &inputs[2]);
         let (inputs, joined) = inputs.split_at(3 + self.norm.n_extras());

@@ -1,0 +1,243 @@
+//! The program: what a function does, recorded once, as a value.
+//!
+//! A [`Program`] is a straight line of [`Instruction`]s: calls of ops in the order in which they ran, and, between them, the
+//! memory that they take, change the owner of and free. Operands are values by number, each with the layout under which a
+//! call sees it, so views are not calls. Everything that is to be known of a function before it runs is read off its
+//! program: which bytes are alive at which moment ([`Program::play`]), and what running it again takes.
+//!
+//! A program is recorded by calling the function once on a ghost of its device ([`Program::record`]): arguments, variables
+//! and captured tensors are its inputs, and nothing of them changes. It refuses to guess: a function that reads a value
+//! while it is recorded decides by it, so it has no program, and the error names the line.
+
+mod display;
+mod player;
+mod runner;
+mod tracer;
+
+use std::fmt;
+use std::sync::{Arc, Weak};
+
+use plimsoll_memory::{Label, LongList, Site};
+use smallvec::SmallVec;
+
+use crate::device::Device;
+use crate::execute::Order;
+use crate::op::{Meta, OpRef};
+use crate::storage::Storage;
+use crate::variable::VariableCell;
+
+pub use player::Played;
+pub(crate) use tracer::{Execution, Tracer, Updated, capture_args, capture_part};
+
+/// What a function does.
+pub struct Program {
+    /// The device that it runs on.
+    device: Device,
+    values: LongList<Value>,
+    calls: LongList<Call>,
+    blocks: LongList<BlockSpec>,
+    instructions: LongList<Instruction>,
+    arguments: Vec<Meta>,
+    variables: Vec<VariableInput>,
+    captured: Vec<Arc<Storage>>,
+    results: Vec<ValueView>,
+    /// The variables that it writes, in rising order.
+    written: Vec<u32>,
+    /// Blocks for variables whose value somebody else held when the program was recorded.
+    new_places: Vec<u32>,
+    /// How many random draws it takes.
+    n_draws: u64,
+    /// The number of the first draw when it was recorded; ops hold theirs, counted from it.
+    first_draw: u64,
+}
+
+/// A variable that a program reads or writes. It does not keep the variable alive.
+struct VariableInput {
+    cell: Weak<VariableCell>,
+    /// How its value lay in memory when the program was recorded.
+    meta: Meta,
+}
+
+/// One step of a program.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Instruction {
+    /// Takes the memory of a block.
+    Acquire(u32),
+    /// Frees it.
+    Release(u32),
+    /// Counts a block for another owner, or names another line as its maker.
+    Relabel(u32, Label),
+    /// Runs an op.
+    Call(u32),
+    /// A phase such as `backward` begins.
+    Mark(&'static str),
+    /// The effects begin: from here on, calls write variables. They are carried out together.
+    Commit,
+}
+
+/// The memory of one or more values.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BlockSpec {
+    /// The bytes asked for.
+    pub n_bytes: u64,
+    /// Who it is taken for, and by which line.
+    pub label: Label,
+}
+
+/// What one block holds from the call that writes it on; it never changes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Value {
+    /// The bytes.
+    pub n_bytes: usize,
+    /// Where it lies.
+    pub place: Place,
+    /// The call that makes it; none for what is there before.
+    pub call: Option<u32>,
+}
+
+/// Where a value lies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// In an argument of the function.
+    Argument(u32),
+    /// In a variable.
+    Variable(u32),
+    /// In a tensor from outside that the function uses.
+    Captured(u32),
+    /// In a block of the program.
+    Block(u32),
+}
+
+/// A value, and what a call sees of it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ValueView {
+    /// The number of the value.
+    pub value: u32,
+    /// Shape, strides and dtype; boxed, because an op may have hundreds of operands.
+    pub meta: Box<Meta>,
+}
+
+/// One execution of an op.
+pub struct Call {
+    /// The op, with its attributes.
+    pub op: OpRef,
+    /// What it reads.
+    pub inputs: SmallVec<[ValueView; 2]>,
+    /// What it makes: outputs, then auxiliary outputs.
+    pub outputs: SmallVec<[ValueView; 1]>,
+    /// How many of the outputs are auxiliary: made for backward alone.
+    pub n_aux: u16,
+    /// The block of its scratch memory.
+    pub workspace: Option<u32>,
+    /// Which inputs' gradients were wanted, which decides about auxiliary outputs.
+    pub wanted: SmallVec<[bool; 4]>,
+    /// What it is part of.
+    pub phase: Phase,
+    /// The op, its layer and the user's line.
+    pub site: Site,
+    /// Whether its sums have one order.
+    pub(crate) order: Order,
+}
+
+/// What a call is part of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Phase {
+    /// Anything else.
+    Forward,
+    /// A gradient.
+    Backward,
+    /// The effects at the end: new values of variables.
+    Update,
+}
+
+impl Program {
+    /// The calls, in order.
+    pub fn calls(&self) -> impl ExactSizeIterator<Item = &Call> {
+        (0..self.calls.len()).map(|idx| &self.calls[idx])
+    }
+
+    /// Calls, and what happens to memory before, between and after them.
+    pub fn instructions(&self) -> impl Iterator<Item = &Instruction> {
+        self.instructions.iter()
+    }
+
+    /// The value of that number.
+    pub fn value(&self, number: u32) -> &Value {
+        &self.values[number as usize]
+    }
+
+    /// How many values there are.
+    pub fn n_values(&self) -> usize {
+        self.values.len()
+    }
+
+    /// The block of that number.
+    pub fn block(&self, number: u32) -> &BlockSpec {
+        &self.blocks[number as usize]
+    }
+
+    /// How many blocks there are.
+    pub fn n_blocks(&self) -> usize {
+        self.blocks.len()
+    }
+
+    /// The variable that a value is, or that holds it.
+    fn variable_of(&self, number: u32) -> Option<u32> {
+        let value = self.value(number);
+        match (value.place, value.call) {
+            (Place::Variable(number), _) => Some(number),
+            // A new place of a variable: its call reads the variable in the same position.
+            (Place::Block(_), Some(call)) => {
+                let call = &self.calls[call as usize];
+                let at = call.outputs.iter().position(|view| view.value == number)?;
+                (call.phase == Phase::Update).then(|| self.variable_of(call.inputs[at].value))?
+            }
+            _ => None,
+        }
+    }
+
+    /// Whether a block is the new place of a variable whose value somebody held when the program was recorded.
+    fn is_new_place(&self, block: u32) -> bool {
+        self.new_places.contains(&block)
+    }
+
+    /// What the function returns.
+    pub fn results(&self) -> &[ValueView] {
+        &self.results
+    }
+
+    /// How many random draws it takes.
+    pub fn n_draws(&self) -> u64 {
+        self.n_draws
+    }
+}
+
+impl Call {
+    /// The metas of the inputs.
+    pub(crate) fn input_metas(&self) -> SmallVec<[&Meta; 4]> {
+        self.inputs.iter().map(|view| &*view.meta).collect()
+    }
+
+    /// The metas of the outputs that are not auxiliary.
+    pub(crate) fn output_metas(&self) -> SmallVec<[&Meta; 2]> {
+        let n = self.outputs.len() - usize::from(self.n_aux);
+        self.outputs[..n].iter().map(|view| &*view.meta).collect()
+    }
+}
+
+impl Phase {
+    /// The word that programs print.
+    pub fn name(self) -> &'static str {
+        match self {
+            Phase::Forward => "forward",
+            Phase::Backward => "backward",
+            Phase::Update => "update",
+        }
+    }
+}
+
+impl fmt::Debug for Call {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Call({:?} at {})", self.op, self.site)
+    }
+}

@@ -1,0 +1,255 @@
+//! Running a program: its calls in order, with no tape and no handles of tensors.
+//!
+//! Memory is taken and freed as the program says, so the pool is asked for the same blocks in the same order as by the
+//! function itself, and kernels get the same operands: the bits are the same. Arguments are lent and never written over.
+//! Effects come last and together; a program that fails before has changed nothing.
+
+use std::sync::Arc;
+
+use plimsoll_memory::{Block, LongList, OffsetPlan};
+use smallvec::SmallVec;
+
+use super::{Call, Instruction, Phase, Place, Program, ValueView};
+use crate::context;
+use crate::error::{Error, Result};
+use crate::execute::{self, Part};
+use crate::op::{Draw, OpRef, Operand};
+use crate::random::Generator;
+use crate::storage::Storage;
+use crate::tensor::{Nodes, Tensor};
+use crate::update::Commit;
+use crate::variable::VariableCell;
+
+impl Program {
+    /// Runs the program with these arguments, with its blocks at planned offsets if there are any; returns the results.
+    ///
+    /// # Errors
+    /// Arguments of other shapes or layouts than recorded, a variable that is gone; what ops refuse; memory that is full.
+    /// Variables and the random generator are then as before.
+    #[track_caller]
+    pub fn run(&self, arguments: &[&Tensor], offsets: Option<&OffsetPlan>) -> Result<Vec<Tensor>> {
+        let _line = context::at_callers_line();
+        let arguments = self.check_arguments(arguments)?;
+        let cells = self.cells()?;
+        let generator = context::generator();
+        let mut run = Run {
+            program: self,
+            arguments,
+            variables: self.read_variables(&cells)?,
+            blocks: LongList::default(),
+            generator,
+        };
+        let pool = self.device.pool();
+        let _step = match offsets {
+            Some(offsets) => pool.begin_planned_step(offsets),
+            None => pool.begin_step(),
+        };
+        let mut commit: Option<Commit<'_>> = None;
+        for instruction in self.instructions() {
+            match *instruction {
+                Instruction::Call(number) => {
+                    let call = &self.calls[number as usize];
+                    match (&mut commit, call.phase) {
+                        (Some(commit), Phase::Update) => run.update(call, &cells, commit)?,
+                        _ => run.call(call)?,
+                    }
+                }
+                Instruction::Commit => {
+                    run.release_variables();
+                    commit = Some(Commit::begin(self.written.iter().map(|&number| &cells[number as usize]))?);
+                }
+                _ => run.memory(instruction)?,
+            }
+        }
+        if let Some(commit) = commit {
+            commit.finish();
+        }
+        context::set_generator(Generator::at(generator.seed(), generator.next_draw() + self.n_draws));
+        Ok(run.results())
+    }
+
+    /// The storages of the arguments, if they lie in memory as recorded.
+    fn check_arguments(&self, arguments: &[&Tensor]) -> Result<Vec<Part>> {
+        if arguments.len() != self.arguments.len() {
+            return Err(Error::argument(
+                "function",
+                format!("{} arguments for a program of {}", arguments.len(), self.arguments.len()),
+            ));
+        }
+        let parts: Vec<Part> = arguments.iter().map(|argument| argument.part()).collect();
+        for (number, ((storage, meta), expected)) in parts.iter().zip(&self.arguments).enumerate() {
+            if meta != expected || *storage.device() != self.device {
+                return Err(Error::shape(
+                    "function",
+                    format!(
+                        "argument {number} is {}{} on {}; the program was recorded for {}{} on {} with strides {:?}",
+                        meta.dtype,
+                        meta.shape(),
+                        storage.device(),
+                        expected.dtype,
+                        expected.shape(),
+                        self.device,
+                        expected.layout.strides(),
+                    ),
+                ));
+            }
+        }
+        Ok(parts)
+    }
+
+    /// The variables.
+    fn cells(&self) -> Result<Vec<Arc<VariableCell>>> {
+        let gone = || Error::argument("function", "a variable that the program reads was dropped");
+        self.variables.iter().map(|variable| variable.cell.upgrade().ok_or_else(gone)).collect()
+    }
+
+    /// The values of the variables, if they lie in memory as recorded.
+    fn read_variables(&self, cells: &[Arc<VariableCell>]) -> Result<Vec<Option<Part>>> {
+        let read = |(cell, recorded): (&Arc<VariableCell>, &super::VariableInput)| {
+            let value = cell.value();
+            match value.1 == recorded.meta {
+                true => Ok(Some(value)),
+                false => Err(Error::argument(
+                    "function",
+                    format!("variable {:?} lies otherwise in memory than recorded", cell.name()),
+                )),
+            }
+        };
+        cells.iter().zip(&self.variables).map(read).collect()
+    }
+}
+
+/// A program that is running.
+struct Run<'a> {
+    program: &'a Program,
+    arguments: Vec<Part>,
+    /// The values of variables, until they are written.
+    variables: Vec<Option<Part>>,
+    blocks: LongList<Option<Block>>,
+    /// The generator when it began.
+    generator: Generator,
+}
+
+impl Run<'_> {
+    /// Takes, frees or relabels a block.
+    fn memory(&mut self, instruction: &Instruction) -> Result<()> {
+        match *instruction {
+            Instruction::Acquire(number) => {
+                let spec = self.program.block(number);
+                let block = match self.program.is_new_place(number) {
+                    // Whether a variable needs a new place shows when it is written.
+                    true => None,
+                    false => Some(self.program.device.acquire(spec.n_bytes as usize, spec.label)?),
+                };
+                self.blocks.push(block);
+            }
+            Instruction::Release(number) => drop(self.blocks[number as usize].take()),
+            Instruction::Relabel(number, label) => {
+                if let Some(block) = &self.blocks[number as usize] {
+                    block.relabel(label.owner);
+                    block.set_site(label.site);
+                }
+            }
+            Instruction::Mark(name) => self.program.device.pool().mark(name, 0),
+            Instruction::Call(_) | Instruction::Commit => {}
+        }
+        Ok(())
+    }
+
+    /// The address of a value's memory.
+    fn address(&self, number: u32) -> *mut u8 {
+        let missing = || unreachable!("a program reads what is there");
+        match self.program.value(number).place {
+            Place::Argument(number) => self.arguments[number as usize].0.ptr(),
+            Place::Captured(number) => self.program.captured[number as usize].ptr(),
+            Place::Variable(number) => {
+                self.variables[number as usize].as_ref().map_or_else(missing, |part| part.0.ptr())
+            }
+            Place::Block(number) => {
+                self.blocks[number as usize].as_ref().map_or_else(missing, |block| block.as_ptr())
+            }
+        }
+    }
+
+    fn operands<'b, const N: usize>(&self, views: &'b [ValueView]) -> SmallVec<[Operand<'b>; N]> {
+        views.iter().map(|view| Operand::new(self.address(view.value), &view.meta)).collect()
+    }
+
+    fn workspace(&self, call: &Call) -> Option<&Block> {
+        call.workspace.and_then(|number| self.blocks[number as usize].as_ref())
+    }
+
+    /// The op of a call, with its draw of this run.
+    fn op(&self, call: &Call) -> OpRef {
+        let (seed, first) = (self.generator.seed(), self.generator.next_draw());
+        let drawn = |draw: Draw| Draw { seed, number: draw.number - self.program.first_draw + first };
+        call.op.with_draw(&drawn).unwrap_or_else(|| call.op.clone())
+    }
+
+    fn call(&self, call: &Call) -> Result<()> {
+        let n_outputs = call.outputs.len() - usize::from(call.n_aux);
+        let (outputs, aux) = call.outputs.split_at(n_outputs);
+        execute::run(
+            &self.op(call),
+            &self.program.device,
+            &self.operands::<4>(&call.inputs),
+            &self.operands::<2>(outputs),
+            &self.operands::<2>(aux),
+            self.workspace(call),
+            call.order,
+        )
+    }
+
+    /// The values of variables are about to be written: what is not a result is not held any more.
+    fn release_variables(&mut self) {
+        for (number, variable) in self.variables.iter_mut().enumerate() {
+            let is_result = |view: &ValueView| {
+                let value = self.program.value(view.value);
+                value.place == Place::Variable(number as u32) && value.call.is_none()
+            };
+            if !self.program.results.iter().any(is_result) {
+                *variable = None;
+            }
+        }
+    }
+
+    fn update(&self, call: &Call, cells: &[Arc<VariableCell>], commit: &mut Commit<'_>) -> Result<()> {
+        let written = call.outputs.len();
+        let variable = |view: &ValueView| match self.program.variable_of(view.value) {
+            Some(number) => cells[number as usize].clone(),
+            None => unreachable!("an update reads the variables that it writes first"),
+        };
+        let cells: SmallVec<[Arc<VariableCell>; 4]> = call.inputs[..written].iter().map(variable).collect();
+        let inputs = self.operands::<4>(&call.inputs[written..]);
+        commit.run(&call.op, &cells, &inputs, self.workspace(call))
+    }
+
+    /// What the function returns.
+    fn results(mut self) -> Vec<Tensor> {
+        let mut kept: Vec<(u32, Arc<Storage>)> = Vec::new();
+        let mut storage = |view: &ValueView| match self.program.value(view.value).place {
+            Place::Argument(number) => self.arguments[number as usize].0.clone(),
+            Place::Captured(number) => self.program.captured[number as usize].clone(),
+            Place::Variable(number) => match &self.variables[number as usize] {
+                Some((storage, _)) => storage.clone(),
+                None => unreachable!("the values of variables that are results are held"),
+            },
+            Place::Block(number) => {
+                if let Some((_, storage)) = kept.iter().find(|(block, _)| *block == number) {
+                    return storage.clone();
+                }
+                let Some(block) = self.blocks[number as usize].take() else {
+                    unreachable!("a result's block is not freed")
+                };
+                let storage = Storage::own(block, &self.program.device);
+                kept.push((number, storage.clone()));
+                storage
+            }
+        };
+        self.program
+            .results
+            .iter()
+            .map(|view| Tensor::over(storage(view), *view.meta, Nodes::new()))
+            .collect()
+    }
+}
