@@ -5,7 +5,9 @@ use plimsoll_nn::losses::{Loss, SparseCategoricalCrossentropy};
 use plimsoll_nn::optimizers::{Adam, Method, Optimizer};
 use plimsoll_nn::train::Pair;
 use plimsoll_nn::{Mode, Model, Policy, with_policy};
-use plimsoll_tensor::{Device, Generator, GradientTape, Program, Result, Step, Tensor, Variable, set_seed};
+use plimsoll_tensor::{
+    Device, Generator, GradientTape, Program, Result, Step, Tensor, Trace, Variable, set_seed, with_shadows,
+};
 
 use crate::models::{CNN, DENSENET, GPT, LSTM, RESNET, TREE, Task, UNET};
 use crate::run::device;
@@ -47,13 +49,28 @@ impl OwnStep {
         })
     }
 
+    /// All variables, with those in full precision.
+    fn all_variables(&self) -> Vec<Variable> {
+        let variables = self.model.variables();
+        let masters = variables.iter().filter_map(|variable| variable.master().cloned()).collect::<Vec<_>>();
+        variables.into_iter().chain(masters).chain(self.optimizer.variables()).collect()
+    }
+
+    /// What they hold, copied.
+    pub fn values(&self) -> Result<Vec<Tensor>> {
+        self.all_variables().iter().map(|variable| variable.copied()).collect()
+    }
+
+    /// Gives the variables what they held before.
+    pub fn restore(&self, values: &[Tensor]) -> Result<()> {
+        // Copies that are computed with come first: assigning one writes its master as well.
+        self.all_variables().iter().zip(values).try_for_each(|(variable, value)| variable.assign(value))
+    }
+
     /// The bits of all that the model and the optimizer hold.
     pub fn state(&self) -> Result<Vec<Vec<u64>>> {
-        let variables = self.model.variables();
-        let masters: Vec<Variable> =
-            variables.iter().filter_map(|variable| variable.master().cloned()).collect();
         let bits = |variable: &Variable| Ok(variable.to_f64_vec()?.into_iter().map(f64::to_bits).collect());
-        variables.iter().chain(&masters).chain(&self.optimizer.variables()).map(bits).collect()
+        self.all_variables().iter().map(bits).collect()
     }
 }
 
@@ -130,18 +147,7 @@ fn generator_before(program: &Program, after: Generator) -> Generator {
 
 #[test]
 fn a_program_runs_as_eager_code_does() -> Result<()> {
-    let mixed = Task { policy: Policy::MixedBfloat16, ..GPT };
-    let tasks: [(&str, &Task); 8] = [
-        ("gpt", &GPT),
-        ("gpt, mixed_bfloat16", &mixed),
-        ("cnn", &CNN),
-        ("lstm", &LSTM),
-        ("resnet", &RESNET),
-        ("unet", &UNET),
-        ("densenet", &DENSENET),
-        ("tree", &TREE),
-    ];
-    tasks.into_iter().try_for_each(|(name, task)| runs_as_eager(name, task))
+    TASKS.iter().try_for_each(|(name, task)| runs_as_eager(name, task))
 }
 
 #[test]
@@ -152,4 +158,93 @@ fn a_program_prints_its_calls() -> Result<()> {
     assert!(text.contains("attention") && text.contains("return %"), "{text}");
     assert!(text.contains("commit:") && text.contains("backward"), "{text}");
     Ok(())
+}
+
+/// A planner is told by a program what it is told by a step that is observed on a ghost: the same ops in the same order, to
+/// which a program adds those that rebuild derived values, and the same peak.
+fn traces_as_observed(name: &str, task: &Task) -> Result<()> {
+    let device = device();
+    let _on = device.enter();
+    let mut own = OwnStep::new(task)?;
+    let program = own.program(&device)?;
+    let ghost = device.ghost();
+    let trace = program.trace(&ghost, ghost.stats().in_use);
+    let mut variables = own.model.variables();
+    variables.extend(own.optimizer.variables());
+    let (inputs, labels) = (own.batch.inputs.shadow(&ghost), own.batch.labels.shadow(&ghost));
+    let (_, observed) =
+        with_shadows(&variables, &ghost, || Step::observed(&ghost, || own.step(&inputs, &labels).map(drop)))?;
+    let mut records = trace.records.iter();
+    for (position, expected) in observed.records.iter().enumerate() {
+        let same = records.find(|record| record.fingerprint == expected.fingerprint);
+        let same = same.unwrap_or_else(|| panic!("{name}: record {position}, {:?}", expected.site));
+        assert_eq!((same.n_values, same.workspace), (expected.n_values, expected.workspace), "{name}");
+        assert_eq!((same.time, same.site), (expected.time, expected.site), "{name}: record {position}");
+    }
+    assert_eq!(trace.natural_peak(), observed.natural_peak(), "{name}");
+    let bytes = |trace: &Trace| -> u64 {
+        trace.values.iter().filter(|v| !v.fetches.is_empty()).map(|v| v.bytes).sum()
+    };
+    assert_eq!(bytes(&trace), bytes(&observed), "{name}: bytes that backward asks for");
+    Ok(())
+}
+
+/// Every way to run a program takes what playing it says and gives the same bits.
+fn plans_keep_bits(name: &str, task: &Task) -> Result<()> {
+    let device = device();
+    let _on = device.enter();
+    let mut own = OwnStep::new(task)?;
+    let program = own.program(&device)?;
+    let (start, before) = (Generator::current(), own.values()?);
+    let plans = program.memory_plans(&device)?;
+    let Pair { inputs, labels } = own.batch.clone();
+    let mut expected = None;
+    for plan in plans.members().iter().rev() {
+        own.restore(&before)?;
+        start.make_current();
+        let planned = match &plan.decisions {
+            Some(decisions) => program.planned(&device, decisions).expect("it was planned"),
+            None => own.program(&device)?,
+        };
+        let (_, offsets) = planned.placed(&device)?;
+        device.trim();
+        device.pool().reset_peaks();
+        let loss = planned.run(&[&inputs, &labels], Some(&offsets))?.swap_remove(0).to_f64_vec()?;
+        let stats = device.stats();
+        assert_eq!(
+            (stats.peak_in_use, stats.peak_committed),
+            (plan.played.peak, plan.played.committed),
+            "{name}"
+        );
+        let outcome = (loss, own.state()?, Generator::current());
+        match &expected {
+            None => expected = Some(outcome),
+            Some(expected) => assert!(*expected == outcome, "{name}: other bits at {}", plan.played.peak),
+        }
+    }
+    let (least, natural) = (plans.least(), plans.members().last().map_or(0, |plan| plan.played.committed));
+    eprintln!("{name}: {} plans from {least} to {natural}", plans.members().len());
+    assert!(plans.members().len() > 3 && least * 10 < natural * 9, "{name}: {least} of {natural}");
+    Ok(())
+}
+
+const TASKS: [(&str, Task); 8] = [
+    ("gpt", GPT),
+    ("gpt, mixed_bfloat16", Task { policy: Policy::MixedBfloat16, ..GPT }),
+    ("cnn", CNN),
+    ("lstm", LSTM),
+    ("resnet", RESNET),
+    ("unet", UNET),
+    ("densenet", DENSENET),
+    ("tree", TREE),
+];
+
+#[test]
+fn a_planner_is_told_by_a_program_what_a_step_does() -> Result<()> {
+    TASKS.iter().try_for_each(|(name, task)| traces_as_observed(name, task))
+}
+
+#[test]
+fn plans_of_a_program_keep_its_bits() -> Result<()> {
+    TASKS.iter().try_for_each(|(name, task)| plans_keep_bits(name, task))
 }

@@ -425,7 +425,7 @@ fn work(cost: Cost) -> u64 {
 }
 
 /// Stands for an op and the shapes that it sees: equal for equal ones, on every machine.
-fn fingerprint(op: &OpRef, inputs: &[&Meta]) -> u64 {
+pub(crate) fn fingerprint(op: &OpRef, inputs: &[&Meta]) -> u64 {
     let mut hash = 0xCBF2_9CE4_8422_2325u64;
     let mut mix = |word: u64| hash = (hash ^ word).wrapping_mul(0x0000_0100_0000_01B3).rotate_left(23);
     op.name().bytes().for_each(|byte| mix(u64::from(byte)));

@@ -10,8 +10,11 @@
 //! while it is recorded decides by it, so it has no program, and the error names the line.
 
 mod display;
+mod plans;
 mod player;
+mod remat;
 mod runner;
+mod trace;
 mod tracer;
 
 use std::fmt;
@@ -52,6 +55,7 @@ pub struct Program {
 }
 
 /// A variable that a program reads or writes. It does not keep the variable alive.
+#[derive(Clone)]
 struct VariableInput {
     cell: Weak<VariableCell>,
     /// How its value lay in memory when the program was recorded.
@@ -93,6 +97,10 @@ pub struct Value {
     pub place: Place,
     /// The call that makes it; none for what is there before.
     pub call: Option<u32>,
+    /// The call before which backward first asks for it; none if no tape saves it.
+    pub first_fetch: Option<u32>,
+    /// The value that it equals because the same op makes it once more.
+    pub repeats: Option<u32>,
 }
 
 /// Where a value lies.
@@ -118,6 +126,7 @@ pub struct ValueView {
 }
 
 /// One execution of an op.
+#[derive(Clone)]
 pub struct Call {
     /// The op, with its attributes.
     pub op: OpRef,
@@ -137,6 +146,8 @@ pub struct Call {
     pub site: Site,
     /// Whether its sums have one order.
     pub(crate) order: Order,
+    /// The floating-point operations that it repeats, if it has run before.
+    pub(crate) repeated_flops: Option<u64>,
 }
 
 /// What a call is part of.
@@ -199,6 +210,53 @@ impl Program {
     /// Whether a block is the new place of a variable whose value somebody held when the program was recorded.
     fn is_new_place(&self, block: u32) -> bool {
         self.new_places.contains(&block)
+    }
+
+    /// A program of the same inputs without a call.
+    fn without_calls(&self) -> Program {
+        Program {
+            device: self.device.clone(),
+            values: LongList::default(),
+            calls: LongList::default(),
+            blocks: LongList::default(),
+            instructions: LongList::default(),
+            arguments: self.arguments.clone(),
+            variables: self.variables.clone(),
+            captured: self.captured.clone(),
+            results: Vec::new(),
+            written: self.written.clone(),
+            new_places: Vec::new(),
+            n_draws: self.n_draws,
+            first_draw: self.first_draw,
+        }
+    }
+
+    /// Adds a value; returns its number.
+    fn add_value(&mut self, value: Value) -> u32 {
+        self.values.push(value);
+        (self.values.len() - 1) as u32
+    }
+
+    /// Adds a block that is taken here; returns its number.
+    fn acquire(&mut self, block: BlockSpec) -> u32 {
+        let number = self.blocks.len() as u32;
+        self.blocks.push(block);
+        self.instructions.push(Instruction::Acquire(number));
+        number
+    }
+
+    /// Adds a call that runs here.
+    fn push_call(&mut self, call: Call) {
+        self.instructions.push(Instruction::Call(self.calls.len() as u32));
+        self.calls.push(call);
+    }
+
+    /// The block that holds a value; none for one from outside.
+    fn block_of(&self, value: u32) -> Option<u32> {
+        match self.value(value).place {
+            Place::Block(block) => Some(block),
+            Place::Argument(_) | Place::Variable(_) | Place::Captured(_) => None,
+        }
     }
 
     /// What the function returns.

@@ -187,6 +187,9 @@ impl Run<'_> {
     }
 
     fn call(&self, call: &Call) -> Result<()> {
+        if let Some(flops) = call.repeated_flops {
+            self.program.device.count_repeat(flops);
+        }
         let n_outputs = call.outputs.len() - usize::from(call.n_aux);
         let (outputs, aux) = call.outputs.split_at(n_outputs);
         execute::run(

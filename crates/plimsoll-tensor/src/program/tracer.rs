@@ -193,7 +193,8 @@ impl Tracer {
     fn add(&mut self, storage: &Arc<Storage>, place: Place, call: Option<u32>) -> u32 {
         let number = self.values.len() as u32;
         storage.set_tag(u64::from(self.serial) << 32 | u64::from(number));
-        self.values.push(Value { n_bytes: storage.n_bytes(), place, call });
+        let n_bytes = storage.n_bytes();
+        self.values.push(Value { n_bytes, place, call, first_fetch: None, repeats: None });
         number
     }
 
@@ -212,6 +213,14 @@ impl Tracer {
 
     fn view(&self, storage: &Storage, meta: &Meta) -> Result<ValueView> {
         Ok(ValueView { value: self.number(storage)?, meta: Box::new(*meta) })
+    }
+
+    /// Backward asks for a value that a tape has saved.
+    pub fn fetched(&mut self, storage: &Storage) {
+        let (tag, next_call) = (storage.tag(), self.calls.len() as u32);
+        if (tag >> 32) as u32 == self.serial {
+            self.values[tag as u32 as usize].first_fetch.get_or_insert(next_call);
+        }
     }
 
     /// The number of a block that was taken since recording began.
@@ -241,6 +250,7 @@ impl Tracer {
             phase: if context::is_walking_back() { Phase::Backward } else { Phase::Forward },
             site: context::site(made.op.name()),
             order: made.order,
+            repeated_flops: None,
             op: made.op.clone(),
         });
         Ok(())
@@ -292,6 +302,7 @@ impl Tracer {
             phase: Phase::Update,
             site: context::site(op.name()),
             order: Order::Fixed,
+            repeated_flops: None,
         });
         Ok(())
     }

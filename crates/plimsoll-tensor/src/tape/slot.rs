@@ -108,7 +108,10 @@ impl Kept {
     /// The value, with the given nodes.
     fn tensor(&self, nodes: &Nodes) -> Result<Tensor> {
         match self {
-            Kept::Value { storage, meta } => Ok(Tensor::over(storage.clone(), *meta, nodes.clone())),
+            Kept::Value { storage, meta } => {
+                context::with_tracer(|tracer| tracer.fetched(storage));
+                Ok(Tensor::over(storage.clone(), *meta, nodes.clone()))
+            }
             Kept::Journalled { journal, number, meta } => {
                 Ok(Tensor::over(journal.fetch(*number)?, *meta, nodes.clone()))
             }

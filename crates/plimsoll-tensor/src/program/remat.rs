@@ -1,0 +1,370 @@
+//! Rematerialisation: a program that frees values early and computes them again, as a planner has decided.
+//!
+//! The new program is a program like any other: calls that are repeated are calls, and lives are where memory is taken and
+//! freed. Whoever plays or runs it need not know that anything was decided. A call that reads a value which is not there
+//! is preceded by the calls that make it from what is, in their order; what only they read is freed on the way. Repeated
+//! calls have the ops, attributes and draws of the first time and the same inputs, so their results have the same bits.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+
+use plimsoll_memory::{Label, LongList, Owner};
+use plimsoll_plan::{Decisions, Trace};
+use smallvec::SmallVec;
+
+use super::trace::{Numbering, Part, Record, Work};
+use super::{BlockSpec, Call, Instruction, Phase, Place, Program, Value, ValueView};
+use crate::execute::{self, Order};
+use crate::op::Meta;
+
+/// Values by the position of the record at which something happens to them.
+type AtPositions = BTreeMap<u32, Vec<u32>>;
+
+impl Program {
+    /// This program with values freed and computed again as decided about its trace; nothing if a value is wanted again
+    /// that cannot be computed again.
+    pub fn rematerialised(&self, trace: &Trace, decisions: &Decisions) -> Option<Program> {
+        let mut rewriter = Rewriter::new(self, trace, decisions);
+        for instruction in self.instructions() {
+            rewriter.rewrite(instruction)?;
+        }
+        Some(rewriter.finish())
+    }
+}
+
+struct Rewriter<'a> {
+    from: &'a Program,
+    decisions: &'a Decisions,
+    numbering: Numbering,
+    /// Values that go when the record at a position begins, before what it reads is computed again.
+    dropped: AtPositions,
+    /// Those that go then, after that,
+    before: AtPositions,
+    /// and those that go when it has ended.
+    after: AtPositions,
+    to: Program,
+    /// For each old value, the new one that holds it now,
+    current: LongList<Option<u32>>,
+    /// and the one that held it first.
+    firsts: LongList<Option<u32>>,
+    /// For each old block, the value that it holds,
+    occupants: LongList<Option<u32>>,
+    /// and the new block that was taken for it.
+    blocks: LongList<Option<u32>>,
+    /// The calls that have run.
+    n_calls: u32,
+    /// Whether what must precede the next call has been done.
+    is_prepared: bool,
+    /// Values that were computed again for the next call alone.
+    passing: Vec<u32>,
+}
+
+impl<'a> Rewriter<'a> {
+    fn new(from: &'a Program, trace: &Trace, decisions: &'a Decisions) -> Rewriter<'a> {
+        let numbering = Numbering::of(from);
+        let old = |number: u32| numbering.values[number as usize];
+        let by_position = |pairs: &HashSet<(u32, u32)>| {
+            let mut places = AtPositions::new();
+            pairs.iter().for_each(|&(at, number)| places.entry(at).or_default().push(old(number)));
+            places.values_mut().for_each(|values| values.sort_unstable());
+            places
+        };
+        let mut dropped = AtPositions::new();
+        for ((number, is_dropped), value) in (0..).zip(&decisions.dropped).zip(&trace.values) {
+            if let Some(position) = value.alone_from.filter(|_| *is_dropped) {
+                dropped.entry(position).or_default().push(old(number));
+            }
+        }
+        let (before, after) =
+            (by_position(&decisions.released_before), by_position(&decisions.released_after));
+        let mut rewriter = Rewriter {
+            from,
+            decisions,
+            dropped,
+            before,
+            after,
+            to: from.without_calls(),
+            current: LongList::default(),
+            firsts: (0..from.n_values()).map(|_| None).collect(),
+            occupants: (0..from.n_blocks()).map(|_| None).collect(),
+            blocks: (0..from.n_blocks()).map(|_| None).collect(),
+            n_calls: 0,
+            is_prepared: false,
+            passing: Vec::new(),
+            numbering,
+        };
+        for value in from.values.iter() {
+            let input = value.call.is_none().then(|| rewriter.to.add_value(*value));
+            rewriter.current.push(input);
+        }
+        rewriter
+    }
+
+    fn rewrite(&mut self, instruction: &Instruction) -> Option<()> {
+        match *instruction {
+            Instruction::Acquire(block) => {
+                self.prepare()?;
+                let is_new_place = self.from.is_new_place(block);
+                let taken = self.to.acquire(*self.from.block(block));
+                self.blocks[block as usize] = Some(taken);
+                if is_new_place {
+                    self.to.new_places.push(taken);
+                }
+            }
+            Instruction::Release(block) => match self.occupants[block as usize].take() {
+                Some(value) => self.free(value),
+                None => self.release_block(block),
+            },
+            Instruction::Relabel(block, label) => {
+                let place = match self.occupants[block as usize] {
+                    Some(value) => self.current[value as usize].and_then(|value| self.to.block_of(value)),
+                    None => self.blocks[block as usize],
+                };
+                if let Some(block) = place {
+                    self.to.instructions.push(Instruction::Relabel(block, label));
+                }
+            }
+            Instruction::Call(number) => {
+                self.prepare()?;
+                self.call(number);
+            }
+            Instruction::Mark(_) | Instruction::Commit => self.to.instructions.push(*instruction),
+        }
+        Some(())
+    }
+
+    /// Frees the block that was taken for an old one, if that has not happened.
+    fn release_block(&mut self, block: u32) {
+        if let Some(block) = self.blocks[block as usize].take() {
+            self.to.instructions.push(Instruction::Release(block));
+        }
+    }
+
+    /// Frees a value, if it is there.
+    fn free(&mut self, value: u32) {
+        let block = self.current[value as usize].take().and_then(|value| self.to.block_of(value));
+        if let Some(block) = block {
+            self.to.instructions.push(Instruction::Release(block));
+        }
+    }
+
+    fn free_all(&mut self, values: Option<Vec<u32>>) {
+        values.into_iter().flatten().for_each(|value| self.free(value));
+    }
+
+    /// The records of the call that is next; none for an update.
+    fn positions(&self, call: u32) -> SmallVec<[u32; 2]> {
+        let Some(first) = self.numbering.positions[call as usize] else { return SmallVec::new() };
+        let is_same = |at: &u32| {
+            (*at as usize) < self.numbering.records.len() && self.numbering.records[*at as usize].call == call
+        };
+        (first..first + 2).filter(is_same).collect()
+    }
+
+    /// What happens before the next call takes its memory: values go, and what it reads comes back.
+    fn prepare(&mut self) -> Option<()> {
+        if std::mem::replace(&mut self.is_prepared, true) {
+            return Some(());
+        }
+        let Some(&position) = self.positions(self.n_calls).first() else { return Some(()) };
+        let dropped = self.dropped.remove(&position);
+        self.free_all(dropped);
+        let call = &self.from.calls[self.n_calls as usize];
+        let mut absent: Vec<u32> = call.inputs.iter().map(|view| view.value).collect();
+        absent.sort_unstable();
+        absent.dedup();
+        for value in absent {
+            if self.current[value as usize].is_none() {
+                self.recompute(value, position)?;
+            }
+        }
+        let before = self.before.remove(&position);
+        self.free_all(before);
+        Some(())
+    }
+
+    /// A call of the old program, on values as they are now.
+    fn call(&mut self, number: u32) {
+        let call = &self.from.calls[number as usize];
+        let inputs: SmallVec<[ValueView; 2]> =
+            call.inputs.iter().map(|view| self.view(view.value, &view.meta)).collect();
+        let mut outputs = SmallVec::new();
+        for view in &call.outputs {
+            let place = self.place(view.value);
+            let old = self.from.value(view.value);
+            let call = Some(self.to.calls.len() as u32);
+            let value = self.to.add_value(Value { place, call, ..*old });
+            self.current[view.value as usize] = Some(value);
+            self.firsts[view.value as usize] = Some(value);
+            outputs.push(ValueView { value, meta: view.meta.clone() });
+        }
+        let workspace = call.workspace.and_then(|block| self.blocks[block as usize]);
+        self.to.push_call(Call { inputs, outputs, workspace, ..call.clone() });
+        if let Some(block) = call.workspace {
+            self.release_block(block);
+        }
+        let positions = self.positions(number);
+        (self.n_calls, self.is_prepared) = (number + 1, false);
+        for value in std::mem::take(&mut self.passing) {
+            self.free(value);
+        }
+        for (nth, position) in positions.into_iter().enumerate() {
+            if nth > 0 {
+                let dropped = self.dropped.remove(&position);
+                self.free_all(dropped);
+            }
+            let after = self.after.remove(&position);
+            self.free_all(after);
+        }
+    }
+
+    /// Where a value that is about to be made goes: where the old one went, or over the value that lay there.
+    fn place(&mut self, value: u32) -> Place {
+        let Place::Block(block) = self.from.value(value).place else { return self.from.value(value).place };
+        let overwritten = self.occupants[block as usize].replace(value);
+        let taken = match overwritten.and_then(|value| self.current[value as usize].take()) {
+            Some(overwritten) => self.to.block_of(overwritten),
+            None => self.blocks[block as usize].take(),
+        };
+        Place::Block(taken.unwrap_or_else(|| unreachable!("a call writes to memory that was taken")))
+    }
+
+    fn view(&self, value: u32, meta: &Meta) -> ValueView {
+        let value = self.current[value as usize];
+        let value = value.unwrap_or_else(|| unreachable!("a call reads values that are there"));
+        ValueView { value, meta: Box::new(*meta) }
+    }
+
+    /// Computes a value again, before the record at a position.
+    fn recompute(&mut self, target: u32, position: u32) -> Option<()> {
+        let chain = self.chain(target)?;
+        let mut last_reads: HashMap<u32, usize> = HashMap::new();
+        for (at, (record, _)) in chain.iter().enumerate() {
+            last_reads.extend(self.from.work(*record).inputs.iter().map(|(value, _)| (*value, at)));
+        }
+        let mut made: Vec<u32> = Vec::new();
+        for (at, &(record, with_aux)) in chain.iter().enumerate() {
+            made.extend(self.repeat(record, with_aux));
+            made.retain(|value| {
+                let is_read = last_reads.get(value).is_some_and(|&last| last > at);
+                let stays = is_read || *value == target || self.is_retained(*value, position);
+                if !stays {
+                    let block =
+                        self.current[*value as usize].take().and_then(|value| self.to.block_of(value));
+                    self.to.instructions.extend(block.map(Instruction::Release));
+                }
+                stays
+            });
+        }
+        if !self.is_retained(target, position) {
+            self.passing.push(target);
+        }
+        Some(())
+    }
+
+    fn is_retained(&self, value: u32, position: u32) -> bool {
+        let number = self.numbering.numbers[value as usize];
+        number.is_some_and(|number| self.decisions.retained.contains(&(position, number)))
+    }
+
+    /// The records that lead to a value from what is there, in their order, and whether auxiliary outputs are wanted.
+    fn chain(&self, target: u32) -> Option<Vec<(Record, bool)>> {
+        let mut chain: BTreeMap<u32, bool> = BTreeMap::new();
+        let mut open = vec![target];
+        while let Some(value) = open.pop() {
+            let position = self.maker(value)?;
+            let record = self.numbering.records[position as usize];
+            if self.from.calls[record.call as usize].order == Order::Any {
+                return None;
+            }
+            let work = self.from.work(record);
+            let n_outputs = work.makes.len() - work.n_aux;
+            let is_aux = !work.makes[..n_outputs].iter().any(|(made, _)| *made == value);
+            if let Some(with_aux) = chain.get_mut(&position) {
+                *with_aux |= is_aux;
+                continue;
+            }
+            chain.insert(position, is_aux);
+            let absent = work.inputs.iter().map(|(value, _)| *value);
+            open.extend(absent.filter(|&value| self.current[value as usize].is_none()));
+        }
+        let records = chain.into_iter();
+        Some(records.map(|(at, with_aux)| (self.numbering.records[at as usize], with_aux)).collect())
+    }
+
+    /// The record that makes a value.
+    fn maker(&self, value: u32) -> Option<u32> {
+        let call = self.from.value(value).call?;
+        self.positions(call).into_iter().find(|&position| {
+            let work = self.from.work(self.numbering.records[position as usize]);
+            work.makes.iter().any(|(made, _)| *made == value)
+        })
+    }
+
+    /// Runs a record again; returns the values that are there again.
+    fn repeat(&mut self, record: Record, with_aux: bool) -> SmallVec<[u32; 2]> {
+        let Work { op, inputs, mut makes, mut n_aux, unasked } = self.from.work(record);
+        let first = &self.from.calls[record.call as usize];
+        if !with_aux {
+            makes.truncate(makes.len() - n_aux);
+            n_aux = 0;
+        }
+        let n_asked = makes.len();
+        makes.extend(unasked);
+        let label = Label::new(Owner::Temporary, first.site);
+        let number = self.to.calls.len() as u32;
+        let views: SmallVec<[ValueView; 2]> =
+            inputs.iter().map(|(value, meta)| self.view(*value, meta)).collect();
+        let mut outputs = SmallVec::new();
+        for &(old, meta) in &makes {
+            let n_bytes = self.from.value(old).n_bytes;
+            let block = self.to.acquire(BlockSpec { n_bytes: n_bytes as u64, label });
+            let value = Value {
+                n_bytes,
+                place: Place::Block(block),
+                call: Some(number),
+                first_fetch: None,
+                repeats: self.firsts[old as usize],
+            };
+            outputs.push(ValueView { value: self.to.add_value(value), meta: Box::new(*meta) });
+        }
+        let metas: SmallVec<[&Meta; 4]> = inputs.iter().map(|(_, meta)| *meta).collect();
+        let scratch = execute::workspace_bytes(&op, &self.from.device, &metas, first.order) as u64;
+        let label = Label::new(Owner::Workspace, first.site);
+        let workspace = (scratch > 0).then(|| self.to.acquire(BlockSpec { n_bytes: scratch, label }));
+        let output_metas: SmallVec<[&Meta; 2]> =
+            makes[..makes.len() - n_aux].iter().map(|(_, meta)| *meta).collect();
+        let repeated_flops = Some(op.cost(&metas, &output_metas).flops);
+        let values: SmallVec<[u32; 2]> = outputs.iter().map(|view: &ValueView| view.value).collect();
+        let wanted = if record.part == Part::Second { SmallVec::new() } else { first.wanted.clone() };
+        self.to.push_call(Call {
+            op,
+            inputs: views,
+            outputs,
+            n_aux: n_aux as u16,
+            workspace,
+            wanted,
+            phase: Phase::Backward,
+            site: first.site,
+            order: first.order,
+            repeated_flops,
+        });
+        self.to.instructions.extend(workspace.map(Instruction::Release));
+        let mut back = SmallVec::new();
+        for (nth, (&(old, _), value)) in makes.iter().zip(values).enumerate() {
+            // What nobody asked for goes, and so does a second copy of what is there.
+            if nth < n_asked && self.current[old as usize].is_none() {
+                self.current[old as usize] = Some(value);
+                back.push(old);
+            } else {
+                self.to.instructions.extend(self.to.block_of(value).map(Instruction::Release));
+            }
+        }
+        back
+    }
+
+    fn finish(mut self) -> Program {
+        let results = self.from.results.iter().map(|view| self.view(view.value, &view.meta)).collect();
+        self.to.results = results;
+        self.to
+    }
+}
