@@ -93,6 +93,22 @@ pub trait Layer {
         With { frozen: true, ..With::of(self) }
     }
 
+    /// Whether what the layer does depends on nothing but the shapes of its input, its description and the mode: then a
+    /// step that was recorded once may be repeated without calling it. True of the layers here; of one's own, that is said
+    /// by [`Layer::pure`].
+    fn is_pure(&self) -> bool {
+        false
+    }
+
+    /// This layer, declared to do the same at every call: see [`Layer::is_pure`]. A layer that looks at something that
+    /// changes, such as a number that is annealed, must not be.
+    fn pure(self) -> With<Self>
+    where
+        Self: Sized,
+    {
+        With { pure: true, ..With::of(self) }
+    }
+
     /// This layer under a precision policy of its own.
     fn with_policy(self, policy: Policy) -> With<Self>
     where
@@ -125,12 +141,13 @@ pub struct With<L> {
     name: Option<String>,
     recompute: bool,
     frozen: bool,
+    pure: bool,
     policy: Option<Policy>,
 }
 
 impl<L> With<L> {
     fn of(layer: L) -> With<L> {
-        With { layer, name: None, recompute: false, frozen: false, policy: None }
+        With { layer, name: None, recompute: false, frozen: false, pure: false, policy: None }
     }
 }
 
@@ -141,6 +158,10 @@ impl<L: Layer> Layer for With<L> {
 
     fn make(&self, input: &Shape) -> Result<Forward> {
         self.layer.make(input)
+    }
+
+    fn is_pure(&self) -> bool {
+        self.pure || self.layer.is_pure()
     }
 
     fn settings(&self) -> Settings {
@@ -255,6 +276,7 @@ pub(crate) fn build_as(layer: &dyn Layer, name: &str, input: &Shape) -> Result<M
         parts: frame.parts,
         policy,
         recompute: settings.recompute,
+        is_pure: layer.is_pure(),
     });
     FRAMES.with(|frames| {
         if let Some(outer) = frames.borrow_mut().last_mut() {

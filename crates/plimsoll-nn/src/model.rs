@@ -42,6 +42,8 @@ pub(crate) struct Parts {
     pub parts: Vec<Model>,
     pub policy: Policy,
     pub recompute: bool,
+    /// Whether the layer itself does the same at every call, whatever its parts do.
+    pub is_pure: bool,
 }
 
 impl Model {
@@ -179,6 +181,11 @@ impl Model {
     fn collect(&self, variables: &mut Vec<Variable>) {
         variables.extend(self.0.variables.iter().cloned());
         self.0.parts.iter().for_each(|part| part.collect(variables));
+    }
+
+    /// Whether it does the same at every call, with all its parts: see [`Layer::is_pure`](crate::Layer::is_pure).
+    pub fn is_pure(&self) -> bool {
+        self.0.is_pure && self.0.parts.iter().all(Model::is_pure)
     }
 
     /// The number of weights.

@@ -107,6 +107,10 @@ impl Layer for Gpt {
         "gpt"
     }
 
+    fn is_pure(&self) -> bool {
+        true
+    }
+
     fn make(&self, input: &Shape) -> Result<Forward> {
         let embedding =
             Embedding::new(self.vocabulary, self.width).initializer(self.embeddings()).named("tokens");
@@ -140,6 +144,10 @@ struct Positions(Initializer);
 impl Layer for Positions {
     fn name(&self) -> &str {
         "positions"
+    }
+
+    fn is_pure(&self) -> bool {
+        true
     }
 
     fn make(&self, input: &Shape) -> Result<Forward> {

@@ -40,6 +40,10 @@ impl Layer for Greys {
         "greys"
     }
 
+    fn is_pure(&self) -> bool {
+        true
+    }
+
     fn make(&self, input: &Shape) -> Result<Forward> {
         let (scale, dtype) = (1.0 / self.largest, current_policy().compute_dtype());
         Ok(Forward::new(input, move |x, _| x.cast(dtype)?.into_affine(scale, 0.0))?.takes(DType::U8))
@@ -53,6 +57,10 @@ struct Channel;
 impl Layer for Channel {
     fn name(&self) -> &str {
         "channel"
+    }
+
+    fn is_pure(&self) -> bool {
+        true
     }
 
     fn make(&self, input: &Shape) -> Result<Forward> {

@@ -59,6 +59,10 @@ impl Layer for ResNet {
         "resnet"
     }
 
+    fn is_pure(&self) -> bool {
+        true
+    }
+
     fn make(&self, input: &Shape) -> Result<Forward> {
         self.layers().make(input)
     }
@@ -105,6 +109,10 @@ impl Block {
 impl Layer for Block {
     fn name(&self) -> &str {
         "block"
+    }
+
+    fn is_pure(&self) -> bool {
+        true
     }
 
     fn make(&self, input: &Shape) -> Result<Forward> {

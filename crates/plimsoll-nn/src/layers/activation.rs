@@ -13,6 +13,10 @@ impl Layer for ActivationLayer {
         "activation"
     }
 
+    fn is_pure(&self) -> bool {
+        true
+    }
+
     fn make(&self, input: &Shape) -> Result<Forward> {
         let activation = self.0;
         Forward::new(input, move |x, _| activation.apply(x.clone()))

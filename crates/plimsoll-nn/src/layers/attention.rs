@@ -68,6 +68,10 @@ impl Layer for MultiHeadAttention {
         "attention"
     }
 
+    fn is_pure(&self) -> bool {
+        true
+    }
+
     fn make(&self, input: &Shape) -> Result<Forward> {
         let width = last_extent("attention", input)?;
         let heads = self.heads;

@@ -61,6 +61,10 @@ impl Layer for BatchNorm {
         "batch_norm"
     }
 
+    fn is_pure(&self) -> bool {
+        true
+    }
+
     fn make(&self, input: &Shape) -> Result<Forward> {
         let channels = last_extent("batch_norm", input)?;
         let fans = Fans { inputs: channels, outputs: channels };

@@ -138,6 +138,10 @@ impl Layer for Conv<1> {
         "conv1d"
     }
 
+    fn is_pure(&self) -> bool {
+        true
+    }
+
     fn make(&self, input: &Shape) -> Result<Forward> {
         self.make_with(|x, w, b, config: &Conv1dConfig| x.conv1d(w, b, config), "conv1d", input)
     }
@@ -146,6 +150,10 @@ impl Layer for Conv<1> {
 impl Layer for Conv<2> {
     fn name(&self) -> &str {
         "conv2d"
+    }
+
+    fn is_pure(&self) -> bool {
+        true
     }
 
     fn make(&self, input: &Shape) -> Result<Forward> {

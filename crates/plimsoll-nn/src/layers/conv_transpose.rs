@@ -130,6 +130,10 @@ impl Layer for ConvTranspose<1> {
         "conv1d_transpose"
     }
 
+    fn is_pure(&self) -> bool {
+        true
+    }
+
     fn make(&self, input: &Shape) -> Result<Forward> {
         let op = |x: &Tensor, w: &Tensor, b: Option<&Tensor>, config: &Conv1dConfig| {
             x.conv_transpose1d(w, b, config)
@@ -141,6 +145,10 @@ impl Layer for ConvTranspose<1> {
 impl Layer for ConvTranspose<2> {
     fn name(&self) -> &str {
         "conv2d_transpose"
+    }
+
+    fn is_pure(&self) -> bool {
+        true
     }
 
     fn make(&self, input: &Shape) -> Result<Forward> {

@@ -55,6 +55,10 @@ impl Layer for Dense {
         "dense"
     }
 
+    fn is_pure(&self) -> bool {
+        true
+    }
+
     fn make(&self, input: &Shape) -> Result<Forward> {
         let inputs = last_extent("dense", input)?;
         let fans = Fans { inputs, outputs: self.units };

@@ -86,6 +86,10 @@ impl Layer for DepthwiseConv2D {
         "depthwise_conv2d"
     }
 
+    fn is_pure(&self) -> bool {
+        true
+    }
+
     fn make(&self, input: &Shape) -> Result<Forward> {
         let (extents, channels) = places_of::<2>("depthwise_conv2d", input)?;
         let config = Conv2dConfig::new()

@@ -17,6 +17,10 @@ impl Layer for Dropout {
         "dropout"
     }
 
+    fn is_pure(&self) -> bool {
+        true
+    }
+
     fn make(&self, input: &Shape) -> Result<Forward> {
         let rate = self.0;
         if !(0.0..=1.0).contains(&rate) {

@@ -32,6 +32,10 @@ impl Layer for Embedding {
         "embedding"
     }
 
+    fn is_pure(&self) -> bool {
+        true
+    }
+
     fn make(&self, input: &Shape) -> Result<Forward> {
         let fans = Fans { inputs: self.n_ids, outputs: self.width };
         let table = variable("embeddings", [self.n_ids, self.width], self.initializer, fans)?;

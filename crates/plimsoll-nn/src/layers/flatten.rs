@@ -13,6 +13,10 @@ impl Layer for Flatten {
         "flatten"
     }
 
+    fn is_pure(&self) -> bool {
+        true
+    }
+
     fn make(&self, input: &Shape) -> Result<Forward> {
         let length = input.n_elems();
         Forward::new(length, move |x, _| {

@@ -34,6 +34,10 @@ impl Layer for GroupNorm {
         "group_norm"
     }
 
+    fn is_pure(&self) -> bool {
+        true
+    }
+
     fn make(&self, input: &Shape) -> Result<Forward> {
         let channels = last_extent("group_norm", input)?;
         let GroupNorm { groups, epsilon } = *self;

@@ -53,6 +53,10 @@ impl Layer for GRU {
         "gru"
     }
 
+    fn is_pure(&self) -> bool {
+        true
+    }
+
     fn make(&self, input: &Shape) -> Result<Forward> {
         let parts = self.0.make("gru", 3, input, &["bias", "recurrent_bias"])?;
         let sequences = self.0.sequences;

@@ -38,6 +38,10 @@ impl Layer for LayerNorm {
         "layer_norm"
     }
 
+    fn is_pure(&self) -> bool {
+        true
+    }
+
     fn make(&self, input: &Shape) -> Result<Forward> {
         let width = last_extent("layer_norm", input)?;
         let fans = Fans { inputs: width, outputs: width };

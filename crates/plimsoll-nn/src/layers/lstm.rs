@@ -53,6 +53,10 @@ impl Layer for LSTM {
         "lstm"
     }
 
+    fn is_pure(&self) -> bool {
+        true
+    }
+
     fn make(&self, input: &Shape) -> Result<Forward> {
         let parts = self.0.make("lstm", 4, input, &["bias"])?;
         let sequences = self.0.sequences;

@@ -41,6 +41,10 @@ macro_rules! windows {
                 $name
             }
 
+            fn is_pure(&self) -> bool {
+                true
+            }
+
             fn make(&self, input: &Shape) -> Result<Forward> {
                 places_of::<2>($name, input)?;
                 let pool = self.0;
@@ -61,6 +65,10 @@ pub struct GlobalAveragePool;
 impl Layer for GlobalAveragePool {
     fn name(&self) -> &str {
         "global_average_pool"
+    }
+
+    fn is_pure(&self) -> bool {
+        true
     }
 
     fn make(&self, input: &Shape) -> Result<Forward> {

@@ -24,6 +24,10 @@ impl Layer for Reshape {
         "reshape"
     }
 
+    fn is_pure(&self) -> bool {
+        true
+    }
+
     fn make(&self, input: &Shape) -> Result<Forward> {
         let output = self.0;
         if input.n_elems() != output.n_elems() {

@@ -17,6 +17,10 @@ impl<L: Layer> Layer for Residual<L> {
         "residual"
     }
 
+    fn is_pure(&self) -> bool {
+        true
+    }
+
     fn make(&self, input: &Shape) -> Result<Forward> {
         let inner = build(&self.0, input)?;
         if inner.output_shape() != input {

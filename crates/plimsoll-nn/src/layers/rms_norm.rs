@@ -38,6 +38,10 @@ impl Layer for RMSNorm {
         "rms_norm"
     }
 
+    fn is_pure(&self) -> bool {
+        true
+    }
+
     fn make(&self, input: &Shape) -> Result<Forward> {
         let width = last_extent("rms_norm", input)?;
         let gamma = variable("gamma", width, Initializer::Ones, Fans { inputs: width, outputs: width })?;

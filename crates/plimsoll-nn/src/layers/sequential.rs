@@ -66,6 +66,10 @@ impl Layer for Sequential {
         "sequential"
     }
 
+    fn is_pure(&self) -> bool {
+        true
+    }
+
     fn make(&self, input: &Shape) -> Result<Forward> {
         let mut parts: Vec<Model> = Vec::new();
         let mut shape = *input;

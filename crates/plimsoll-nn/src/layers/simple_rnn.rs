@@ -60,6 +60,10 @@ impl Layer for SimpleRNN {
         "simple_rnn"
     }
 
+    fn is_pure(&self) -> bool {
+        true
+    }
+
     fn make(&self, input: &Shape) -> Result<Forward> {
         let parts = self.settings.make("simple_rnn", 1, input, &["bias"])?;
         let (sequences, activation) = (self.settings.sequences, self.activation);

@@ -45,6 +45,10 @@ impl Loss for BinaryCrossentropy {
         NAME
     }
 
+    fn is_pure(&self) -> bool {
+        true
+    }
+
     fn losses(&self, labels: &Tensor, predictions: &Tensor) -> Result<Tensor> {
         check_smoothing(NAME, self.label_smoothing)?;
         let (mut labels, predictions) = dense_labels(NAME, labels, predictions)?;

@@ -42,6 +42,10 @@ impl Loss for CategoricalCrossentropy {
         NAME
     }
 
+    fn is_pure(&self) -> bool {
+        self.from_logits || self.look.is_over()
+    }
+
     fn losses(&self, labels: &Tensor, predictions: &Tensor) -> Result<Tensor> {
         check_smoothing(NAME, self.label_smoothing)?;
         let predictions = wide(NAME, predictions)?;

@@ -22,6 +22,10 @@ impl Loss for Huber {
         "huber"
     }
 
+    fn is_pure(&self) -> bool {
+        true
+    }
+
     fn losses(&self, labels: &Tensor, predictions: &Tensor) -> Result<Tensor> {
         if self.delta.is_nan() || self.delta <= 0.0 {
             return Err(Error::argument(

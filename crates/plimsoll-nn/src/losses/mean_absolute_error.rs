@@ -13,6 +13,10 @@ impl Loss for MeanAbsoluteError {
         "mean_absolute_error"
     }
 
+    fn is_pure(&self) -> bool {
+        true
+    }
+
     fn losses(&self, labels: &Tensor, predictions: &Tensor) -> Result<Tensor> {
         let (labels, predictions) = dense_labels("mean_absolute_error", labels, predictions)?;
         per_example(&predictions.sub(&labels)?.abs()?)

@@ -13,6 +13,10 @@ impl Loss for MeanSquaredError {
         "mean_squared_error"
     }
 
+    fn is_pure(&self) -> bool {
+        true
+    }
+
     fn losses(&self, labels: &Tensor, predictions: &Tensor) -> Result<Tensor> {
         let (labels, predictions) = dense_labels("mean_squared_error", labels, predictions)?;
         per_example(&predictions.sub(&labels)?.square()?)

@@ -57,6 +57,12 @@ pub trait Loss: Send + Sync {
         self.call(labels, &prediction.values()?)
     }
 
+    /// Whether what the loss does depends on nothing but shapes and its description, as for [layers](crate::Layer::is_pure):
+    /// then a step that was recorded once may be repeated without calling it.
+    fn is_pure(&self) -> bool {
+        false
+    }
+
     /// The sum of [`losses`](Loss::losses), each times its weight, over their number, as Keras has it.
     ///
     /// # Errors
@@ -95,6 +101,10 @@ impl<L: Loss + ?Sized> Loss for Arc<L> {
 
     fn of(&self, labels: &Tensor, prediction: Prediction) -> Result<Tensor> {
         (**self).of(labels, prediction)
+    }
+
+    fn is_pure(&self) -> bool {
+        (**self).is_pure()
     }
 
     fn weighted(&self, labels: &Tensor, predictions: &Tensor, weights: &Tensor) -> Result<Tensor> {

@@ -12,7 +12,11 @@ const TOLERANCE: f64 = 0.02;
 
 /// Looks at the first predictions that come by, and never again.
 #[derive(Debug, Default)]
-pub(super) struct Look(AtomicBool);
+pub(super) struct Look {
+    has_looked: AtomicBool,
+    /// Whether predictions came by, with values or without: a plan takes the same steps as the run.
+    is_over: AtomicBool,
+}
 
 impl Clone for Look {
     /// A clone is a loss of its own, and looks for itself.
@@ -30,8 +34,14 @@ impl Look {
         predictions.div(&sums)?.clamp(EPSILON, 1.0 - EPSILON)?.ln()
     }
 
+    /// Whether there will be no more looking from the next step on.
+    pub fn is_over(&self) -> bool {
+        self.is_over.load(Ordering::Relaxed)
+    }
+
     fn check(&self, loss: &str, sums: &Tensor) -> Result<()> {
-        if sums.device().is_ghost() || self.0.swap(true, Ordering::Relaxed) {
+        self.is_over.store(true, Ordering::Relaxed);
+        if sums.device().is_ghost() || self.has_looked.swap(true, Ordering::Relaxed) {
             return Ok(());
         }
         if let Some(sum) = sums.to_f64_vec()?.into_iter().find(|sum| (sum - 1.0).abs() > TOLERANCE) {

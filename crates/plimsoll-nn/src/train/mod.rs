@@ -39,6 +39,7 @@ mod finite;
 mod line;
 mod pending;
 mod predict;
+mod programs;
 mod rehearsal;
 mod step;
 
@@ -60,6 +61,7 @@ pub use event::{EpochEvent, Evaluation, History, MemoryUse, StepEvent};
 pub use examples::{Epoch, Examples, Pair};
 use line::Line;
 use pending::{Numbers, Pending};
+use programs::StepPrograms;
 use rehearsal::Rounds;
 pub(crate) use rehearsal::{Rehearsed, rehearse};
 use step::{Stepper, in_batch};
@@ -129,6 +131,7 @@ impl Trainer {
                 n_parts: 1,
                 check_gradients: false,
                 line: Line::default(),
+                programs: StepPrograms::default(),
             },
             metrics: Vec::new(),
             held_out: None,
@@ -252,7 +255,7 @@ impl Trainer {
     pub fn ways(&mut self, pair: &Pair) -> Result<Family> {
         let _line = at_callers_line();
         self.prepare()?;
-        self.stepper.family(&pair.inputs.device(), pair)
+        self.stepper.memory_plans(&pair.inputs.device(), pair)
     }
 
     /// Trains until so many epochs or steps are done, counted from the beginning of the run, or a callback stops it.

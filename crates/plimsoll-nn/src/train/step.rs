@@ -11,6 +11,7 @@ use super::examples::Pair;
 use super::finite;
 use super::line::Line;
 use super::pending::Numbers;
+use super::programs::StepPrograms;
 use crate::losses::Loss;
 use crate::model::{Mode, Model};
 use crate::optimizers::{Accumulator, Optimizer};
@@ -28,6 +29,8 @@ pub(super) struct Stepper {
     pub check_gradients: bool,
     /// How its steps stay under the device's limit.
     pub line: Line,
+    /// The programs of its steps, where the model is pure.
+    pub programs: StepPrograms,
 }
 
 impl Stepper {
@@ -40,6 +43,11 @@ impl Stepper {
         let device = pair.inputs.device();
         let _on = device.enter();
         let n_examples = pair.n_examples()?;
+        if self.is_pure()
+            && let Some(numbers) = self.step_by_program(pair, names)?
+        {
+            return Ok(numbers);
+        }
         let course = self.course(pair)?;
         if !device.is_host() {
             return self.guarded_step(&device, &course, pair);
@@ -76,7 +84,7 @@ impl Stepper {
     }
 
     /// The inside of a step on a GPU: the loss, which decides about the update.
-    fn judged(&mut self, pair: &Pair) -> Result<Tensor> {
+    pub fn judged(&mut self, pair: &Pair) -> Result<Tensor> {
         let (loss, gradients) = self.gradients(pair, pair.n_examples()?)?;
         loss.device().pool().mark("update", 0);
         let verdict = self.optimizer.verdict(&loss)?;

@@ -264,6 +264,16 @@ impl Program {
         &self.results
     }
 
+    /// The bytes of the heap that it takes, roughly.
+    pub fn heap_bytes(&self) -> usize {
+        let views = self.calls.iter().map(|call| call.inputs.len() + call.outputs.len()).sum::<usize>();
+        self.calls.len() * size_of::<Call>()
+            + views * (size_of::<ValueView>() + size_of::<Meta>())
+            + self.values.len() * size_of::<Value>()
+            + self.blocks.len() * size_of::<BlockSpec>()
+            + self.instructions.len() * size_of::<Instruction>()
+    }
+
     /// How many random draws it takes.
     pub fn n_draws(&self) -> u64 {
         self.n_draws
