@@ -106,6 +106,9 @@ impl Step {
         let close = context::on_drop(|| drop(context::replace_step(None)));
         let result = f().and_then(|value| {
             let mut state = context::replace_step(None).unwrap_or_default();
+            if let Some(failure) = state.failure.take() {
+                return Err(failure);
+            }
             update::commit_step(std::mem::take(&mut state.updates), state.guard.as_ref())?;
             Ok((value, state))
         });
@@ -128,6 +131,8 @@ pub(crate) struct StepState {
     pub journal: Option<Arc<Journal>>,
     /// What ran, for [`Step::traced`].
     records: Option<LongList<StepRecord>>,
+    /// What went wrong where no error could be returned; the step ends with it.
+    failure: Option<Error>,
 }
 
 /// One op that ran inside a step.
@@ -180,13 +185,24 @@ impl StepState {
         });
     }
 
+    /// The step cannot succeed any more.
+    pub fn fail(&mut self, failure: Error) {
+        self.failure.get_or_insert(failure);
+    }
+
     /// Takes updates that wait for the step's end.
     pub fn stage(&mut self, updates: LongList<Update>) {
         self.updates.extend(updates);
     }
 
-    /// The value of a variable that was assigned in this step.
-    pub fn staged(&self, cell: usize) -> Option<Part> {
-        self.updates.iter().rev().find_map(|update| update.visible(cell))
+    /// The last update of a variable among the first `n` that wait, and its place.
+    pub fn staged(&self, cell: usize, n: usize) -> Option<(usize, &Update)> {
+        let mut newest_first = (0..self.updates.len().min(n)).rev().map(|at| (at, &self.updates[at]));
+        newest_first.find(|(_, update)| update.writes(cell))
+    }
+
+    /// The update of that place among those that wait.
+    pub fn staged_mut(&mut self, at: usize) -> &mut Update {
+        &mut self.updates[at]
     }
 }

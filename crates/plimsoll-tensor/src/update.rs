@@ -6,26 +6,27 @@
 use std::sync::{Arc, MutexGuard};
 
 use plimsoll_memory::{Block, LongList, Owner};
-use smallvec::SmallVec;
+use smallvec::{SmallVec, smallvec};
 
 use crate::context;
 use crate::device::Device;
 use crate::error::{Error, Result};
-use crate::execute::{self, Order, Part};
+use crate::execute::{self, Arg, Args, Order, Part};
 use crate::op::{Meta, OpRef, Operand, Output};
 use crate::ops::assign::{Assign, AssignIfFinite};
 use crate::program::{self, Updated};
 use crate::storage::Storage;
-use crate::tensor::Tensor;
+use crate::tensor::{Nodes, Tensor};
 use crate::variable::{self, Variable, VariableCell};
 
 /// An op whose outputs are the new values of variables. Its inputs are the variables' values, then `inputs`.
+#[derive(Clone)]
 pub(crate) struct Update {
     op: OpRef,
     cells: SmallVec<[Arc<VariableCell>; 1]>,
     inputs: SmallVec<[Part; 2]>,
-    /// The tensor that readers inside the step see, for a plain assignment.
-    visible: Option<Part>,
+    /// The new values that readers inside the step see, where they are known: one per variable, or none.
+    visible: SmallVec<[Part; 1]>,
 }
 
 impl Update {
@@ -66,13 +67,13 @@ impl Update {
         if let Some(detail) = elsewhere {
             return Err(Error::device(op.name(), detail));
         }
-        Ok(Update { op, cells, inputs, visible: None })
+        Ok(Update { op, cells, inputs, visible: SmallVec::new() })
     }
 
     /// The same update, written only if a number on the device is finite; what an optimizer decides for itself is left
     /// as it is.
     fn guarded(mut self, guard: &Part) -> Update {
-        if self.visible.is_some() {
+        if !self.visible.is_empty() {
             self.op = OpRef::Static(&AssignIfFinite);
             self.inputs.push(guard.clone());
         }
@@ -87,12 +88,71 @@ impl Update {
         execute::workspace(&self.op, &device_of(first), &metas, Order::Fixed)
     }
 
-    /// The value that readers of a variable see while the update waits, if it is known.
-    pub fn visible(&self, cell: usize) -> Option<Part> {
-        match &*self.cells {
-            [only] if only.address() == cell => self.visible.clone(),
-            _ => None,
+    /// Whether the update gives a variable a new value.
+    pub fn writes(&self, cell: usize) -> bool {
+        self.cells.iter().any(|written| written.address() == cell)
+    }
+
+    /// The new value of a variable, if it is known.
+    fn visible(&self, cell: usize) -> Option<Part> {
+        let at = self.cells.iter().position(|written| written.address() == cell)?;
+        self.visible.get(at).cloned()
+    }
+}
+
+/// The value that a variable was given in the open step, if it was: an effect is visible to what comes after it, although
+/// it is carried out at the step's end. An update whose result is asked for so is computed now, into memory of its own,
+/// and assigned then.
+pub(crate) fn staged(cell: &Arc<VariableCell>) -> Result<Option<Part>> {
+    staged_before(cell, usize::MAX)
+}
+
+/// The same, of the first `n` updates that wait.
+fn staged_before(cell: &Arc<VariableCell>, n: usize) -> Result<Option<Part>> {
+    let known = context::with_step(|step| {
+        let (at, update) = step.staged(cell.address(), n)?;
+        Some((at, update.visible(cell.address()).ok_or_else(|| update.clone())))
+    });
+    match known.flatten() {
+        None => Ok(None),
+        Some((_, Ok(visible))) => Ok(Some(visible)),
+        Some((at, Err(update))) => {
+            let computed = update.compute(at)?;
+            let visible = computed.visible(cell.address());
+            context::with_step(|step| *step.staged_mut(at) = computed);
+            Ok(visible)
         }
+    }
+}
+
+impl Update {
+    /// The update that waits at a place as an assignment of values that are computed now.
+    fn compute(mut self, at: usize) -> Result<Update> {
+        let value = |cell: &Arc<VariableCell>| {
+            let staged = staged_before(cell, at)?;
+            Ok(staged.unwrap_or_else(|| cell.value_before_step()))
+        };
+        let values: Vec<Part> = self.cells.iter().map(value).collect::<Result<_>>()?;
+        let tensor = |(storage, meta): Part| Arg::Given(Tensor::over(storage, meta, Nodes::new()));
+        let args: Args<'_> = values.into_iter().chain(self.inputs.drain(..)).map(tensor).collect();
+        let outputs = context::with_changed_tapes(Vec::clear, || execute::execute(self.op, args))?;
+        let visible: SmallVec<[Part; 1]> = outputs.iter().map(|output| output.part()).collect();
+        let inputs = visible.iter().cloned().collect();
+        Ok(Update { op: OpRef::Static(&Assign), cells: self.cells, inputs, visible })
+    }
+
+    /// The same update as one for each variable, if its new values are known.
+    fn one_by_one(self) -> SmallVec<[Update; 1]> {
+        if self.visible.len() < 2 {
+            return smallvec![self];
+        }
+        let single = |(cell, value): (Arc<VariableCell>, Part)| Update {
+            op: self.op.clone(),
+            cells: smallvec![cell],
+            inputs: smallvec![value.clone()],
+            visible: smallvec![value],
+        };
+        self.cells.into_iter().zip(self.visible).map(single).collect()
     }
 }
 
@@ -115,7 +175,7 @@ pub(crate) fn assign(variable: &Variable, value: &Tensor) -> Result<()> {
 
 fn assignment(variable: &Variable, value: &Tensor) -> Result<Update> {
     let mut update = Update::new(OpRef::Static(&Assign), &[variable], &[value])?;
-    update.visible = Some(value.part());
+    update.visible = smallvec![program::capture_part(value.part())];
     Ok(update)
 }
 
@@ -131,9 +191,10 @@ pub(crate) fn apply(updates: impl IntoIterator<Item = Update>) -> Result<()> {
 
 /// Carries the updates of a step out, each only if `guard` is finite where there is one.
 pub(crate) fn commit_step(updates: LongList<Update>, guard: Option<&Part>) -> Result<()> {
+    let updates = updates.into_iter().flat_map(Update::one_by_one);
     match guard {
-        None => commit(updates),
-        Some(guard) => commit(updates.into_iter().map(|update| update.guarded(guard)).collect()),
+        None => commit(updates.collect()),
+        Some(guard) => commit(updates.map(|update| update.guarded(guard)).collect()),
     }
 }
 

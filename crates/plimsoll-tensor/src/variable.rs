@@ -55,6 +55,12 @@ impl Variable {
     fn with_master(value: Tensor, master: Option<Variable>) -> Variable {
         let part = value.part();
         drop(value);
+        context::with_tracer(|tracer| {
+            tracer.refuse(Error::argument(
+                "function",
+                format!("a variable is made inside it, at {}; make it outside", context::site("variable")),
+            ));
+        });
         part.0.relabel(Owner::Parameters);
         Variable::from_cell(Arc::new(VariableCell {
             device: part.0.device().clone(),
@@ -234,9 +240,20 @@ impl VariableCell {
 
     /// The value to read now: what the open step has staged, what stands for the variable for now, or what it holds.
     pub fn value(self: &Arc<Self>) -> Part {
-        let staged = context::with_step(|step| step.staged(self.address())).flatten();
-        let value = || lock(&self.value).clone();
-        let current = staged.or_else(|| context::pinned(self.address())).unwrap_or_else(value);
+        match update::staged(self) {
+            Ok(Some(staged)) => staged,
+            Ok(None) => self.value_before_step(),
+            // Nobody can be told here; the next op is.
+            Err(failure) => {
+                context::with_step(|step| step.fail(failure));
+                self.value_before_step()
+            }
+        }
+    }
+
+    /// The value that the variable had when the open step began: what stands for it for now, or what it holds.
+    pub fn value_before_step(self: &Arc<Self>) -> Part {
+        let current = context::pinned(self.address()).unwrap_or_else(|| lock(&self.value).clone());
         if !context::is_tracing() {
             return current;
         }

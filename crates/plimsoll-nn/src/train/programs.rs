@@ -8,9 +8,7 @@
 //! A model that is not declared pure is called at every step; `line.rs` keeps that under the limit.
 
 use plimsoll_plan::Family;
-use plimsoll_tensor::{
-    Device, Error, ErrorKind, Generator, OffsetPlan, Planned, Program, Result, program::Played,
-};
+use plimsoll_tensor::{Device, Error, ErrorKind, Generator, PlannedProgram, Program, Result, op::Meta};
 
 use super::examples::Pair;
 use super::pending::Numbers;
@@ -22,32 +20,20 @@ const MOST_BYTES: usize = 8 << 20;
 /// The programs of a run's steps by signature, the latest last.
 #[derive(Default)]
 pub(super) struct StepPrograms {
-    known: Vec<(Signature, Option<StepProgram>)>,
+    known: Vec<(Signature, Option<PlannedProgram>)>,
 }
 
 /// What decides about the ops of a step.
 #[derive(Clone, PartialEq)]
 struct Signature {
-    inputs: plimsoll_tensor::op::Meta,
-    labels: plimsoll_tensor::op::Meta,
+    inputs: Meta,
+    labels: Meta,
     device: Device,
     n_parts: usize,
     is_deterministic: bool,
     can_offload: bool,
     /// Which variables are trained.
     trained: Vec<bool>,
-}
-
-/// The program of one kind of step, and the ways to run it.
-struct StepProgram {
-    program: Program,
-    /// What it takes when everything is retained, and where its blocks lie then.
-    natural: Option<(Played, OffsetPlan)>,
-    plans: Option<Family>,
-    /// The plan that was run last: its number, its program, and where its blocks lie.
-    planned: Option<(usize, Program, OffsetPlan)>,
-    /// The bytes of the heap that all this takes, roughly.
-    heap_bytes: usize,
 }
 
 impl Stepper {
@@ -74,7 +60,7 @@ impl Stepper {
         let known = match self.programs.take(&signature) {
             Some(known) => known,
             None => match self.record(pair) {
-                Ok(program) => Some(StepProgram::new(program)),
+                Ok(program) => Some(PlannedProgram::new(program)),
                 Err(error) if reads_values(&error) => None,
                 Err(error) => return Err(error),
             },
@@ -84,9 +70,9 @@ impl Stepper {
             return Ok(None);
         };
         let generator = Generator::current();
-        let ran = known.run(&device, pair);
+        let ran = known.run(&[&pair.inputs, &pair.labels]);
         self.programs.put(signature, Some(known));
-        let loss = ran?;
+        let loss = ran?.swap_remove(0);
         if device.is_ghost() {
             return Ok(Some(Numbers::Here { loss: f64::NAN, control: None }));
         }
@@ -126,85 +112,15 @@ impl Stepper {
     }
 }
 
-impl StepProgram {
-    fn new(program: Program) -> StepProgram {
-        let heap_bytes = program.heap_bytes();
-        StepProgram { program, natural: None, plans: None, planned: None, heap_bytes }
-    }
-
-    /// Runs the step with a batch, under the device's limit.
-    fn run(&mut self, device: &Device, pair: &Pair) -> Result<plimsoll_tensor::Tensor> {
-        let arguments = [&pair.inputs, &pair.labels];
-        let Some(limit) = device.pool().limit().map(|limit| limit.get()) else {
-            return Ok(self.program.run(&arguments, None)?.swap_remove(0));
-        };
-        if self.natural.is_none() {
-            self.natural = Some(self.program.placed(device)?);
-            self.weigh();
-        }
-        let Some((natural, offsets)) = &self.natural else { unreachable!("it has just been played") };
-        if natural.committed <= limit {
-            return Ok(self.program.run(&arguments, Some(offsets))?.swap_remove(0));
-        }
-        if self.plans.is_none() {
-            self.plans = Some(self.program.memory_plans(device)?);
-            self.weigh();
-        }
-        let Some(plans) = &self.plans else { unreachable!("they have just been made") };
-        let Some(plan) = plans.within(limit) else { return Err(self.refusal(device, limit, plans)?) };
-        if self.planned.as_ref().is_none_or(|(last, ..)| *last != plan) {
-            self.planned = self.plan(device, plans, plan)?;
-            self.weigh();
-        }
-        match &self.planned {
-            Some((_, program, offsets)) => Ok(program.run(&arguments, Some(offsets))?.swap_remove(0)),
-            None => Ok(self.program.run(&arguments, None)?.swap_remove(0)),
-        }
-    }
-
-    /// The program of a plan and where its blocks lie; nothing for the one that retains everything.
-    fn plan(
-        &self,
-        device: &Device,
-        plans: &Family,
-        number: usize,
-    ) -> Result<Option<(usize, Program, OffsetPlan)>> {
-        let decisions = plans.members()[number].decisions.as_ref();
-        let Some(program) = decisions.and_then(|decisions| self.program.planned(device, decisions)) else {
-            return Ok(None);
-        };
-        let (_, offsets) = program.placed(device)?;
-        Ok(Some((number, program, offsets)))
-    }
-
-    /// The error of a limit under which no plan fits, with who holds what in the leanest one.
-    fn refusal(&self, device: &Device, limit: u64, plans: &Family) -> Result<Error> {
-        let leanest = self.plan(device, plans, 0)?;
-        let program = leanest.as_ref().map_or(&self.program, |(_, program, _)| program);
-        let natural = plans.members().last().map_or(0, |plan| plan.played.committed);
-        Ok(Error::limit(limit, plans.least(), natural, program.play(device, None)?.owners))
-    }
-
-    /// Counts the bytes of the heap that it takes.
-    fn weigh(&mut self) {
-        let offsets = |offsets: &OffsetPlan| offsets.entries().len() * 2 * size_of::<Planned>();
-        let natural = self.natural.as_ref().map_or(0, |(_, plan)| offsets(plan));
-        let planned =
-            self.planned.as_ref().map_or(0, |(_, program, plan)| program.heap_bytes() + offsets(plan));
-        let plans = self.plans.as_ref().map_or(0, Family::heap_bytes);
-        self.heap_bytes = self.program.heap_bytes() + natural + planned + plans;
-    }
-}
-
 impl StepPrograms {
-    fn take(&mut self, signature: &Signature) -> Option<Option<StepProgram>> {
+    fn take(&mut self, signature: &Signature) -> Option<Option<PlannedProgram>> {
         let at = self.known.iter().position(|(known, _)| known == signature)?;
         Some(self.known.remove(at).1)
     }
 
-    fn put(&mut self, signature: Signature, program: Option<StepProgram>) {
+    fn put(&mut self, signature: Signature, program: Option<PlannedProgram>) {
         self.known.push((signature, program));
-        let bytes = |known: &Option<StepProgram>| known.as_ref().map_or(0, |known| known.heap_bytes);
+        let bytes = |known: &Option<PlannedProgram>| known.as_ref().map_or(0, PlannedProgram::heap_bytes);
         let mut all: usize = self.known.iter().map(|(_, known)| bytes(known)).sum();
         while all > MOST_BYTES && self.known.len() > 1 {
             all -= bytes(&self.known.remove(0).1);

@@ -9,6 +9,7 @@
 //! and captured tensors are its inputs, and nothing of them changes. It refuses to guess: a function that reads a value
 //! while it is recorded decides by it, so it has no program, and the error names the line.
 
+mod compare;
 mod display;
 mod plans;
 mod player;
@@ -29,6 +30,7 @@ use crate::op::{Meta, OpRef};
 use crate::storage::Storage;
 use crate::variable::VariableCell;
 
+pub use plans::PlannedProgram;
 pub use player::Played;
 pub(crate) use tracer::{Execution, Tracer, Updated, capture_args, capture_part};
 
@@ -162,6 +164,11 @@ pub enum Phase {
 }
 
 impl Program {
+    /// The device that it runs on.
+    pub fn device(&self) -> &Device {
+        &self.device
+    }
+
     /// The calls, in order.
     pub fn calls(&self) -> impl ExactSizeIterator<Item = &Call> {
         (0..self.calls.len()).map(|idx| &self.calls[idx])

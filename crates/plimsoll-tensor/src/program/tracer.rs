@@ -49,8 +49,8 @@ pub(crate) struct Tracer {
     new_places: Vec<u32>,
     /// The acquisition with which recording begins: blocks are numbered from it on.
     first_block: u64,
-    /// The first read of a value: what was asked for, and where.
-    read: Option<(&'static str, Site)>,
+    /// Why there can be no program: what the function did that cannot be recorded.
+    refusal: Option<Error>,
 }
 
 /// A variable that gets a new value.
@@ -95,8 +95,8 @@ impl Program {
         let metas = shadows.iter().map(|argument| *argument.meta()).collect();
         ghost.pool().start_trace();
         let (recorded, tracer) = context::with_tracing(tracer, || Step::run(&ghost, || f(&shadows)));
-        if let Some((op, site)) = tracer.read {
-            return Err(Error::reads_value(op, site));
+        if let Some(refusal) = tracer.refusal {
+            return Err(refusal);
         }
         tracer.finish(&recorded?, metas, generator.next_draw())
     }
@@ -119,7 +119,7 @@ impl Tracer {
             written: BTreeSet::new(),
             new_places: Vec::new(),
             first_block: ghost.stats().n_acquired,
-            read: None,
+            refusal: None,
         }
     }
 
@@ -135,7 +135,12 @@ impl Tracer {
 
     /// A value was asked for; there is none.
     pub fn note_read(&mut self, op: &'static str, site: Site) {
-        self.read.get_or_insert((op, site));
+        self.refuse(Error::reads_value(op, site));
+    }
+
+    /// There can be no program, whatever becomes of the function.
+    pub fn refuse(&mut self, refusal: Error) {
+        self.refusal.get_or_insert(refusal);
     }
 
     /// The ghost of an argument.

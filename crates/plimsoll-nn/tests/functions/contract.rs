@@ -1,0 +1,164 @@
+//! What a function promises: recorded once per signature, eager's bits wherever it is called, and a word where it cannot
+//! keep that.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use plimsoll_tensor::{Function, Generator, GradientTape, Result, Tensor, Variable, set_seed};
+
+use crate::networks::gan;
+use crate::sweep::device;
+
+/// How often something was called.
+#[derive(Clone, Default)]
+struct Count(Arc<AtomicUsize>);
+
+impl Count {
+    fn up(&self) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn get(&self) -> usize {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+#[test]
+fn it_is_recorded_once_per_signature_and_now_and_then_to_compare() -> Result<()> {
+    let count = Count::default();
+    let calls = count.clone();
+    let double = Function::new(move |x: Tensor| {
+        calls.up();
+        x.add(&x)
+    });
+    let (three, four) = (Tensor::ones([3])?, Tensor::ones([4])?);
+    for _ in 0..9 {
+        assert_eq!(double.call(three.clone())?.to_vec::<f32>()?, [2.0; 3]);
+    }
+    // The first, and the checks after one, two, four and eight.
+    assert_eq!(count.get(), 5);
+    double.call(four)?;
+    assert_eq!((count.get(), double.eager_reason()), (6, None));
+    Ok(())
+}
+
+#[test]
+fn a_result_stays_what_it_was() -> Result<()> {
+    let shifted = Function::new(|x: Tensor| x.affine(1.0, 1.0)?.affine(2.0, 0.0));
+    let first = shifted.call(Tensor::zeros([5])?)?;
+    let second = shifted.call(Tensor::ones([5])?)?;
+    assert_eq!((first.to_vec::<f32>()?, second.to_vec::<f32>()?), (vec![2.0; 5], vec![4.0; 5]));
+    Ok(())
+}
+
+#[test]
+fn a_function_that_reads_a_value_runs_eagerly_and_says_where() -> Result<()> {
+    let function = Function::new(|x: Tensor| match x.sum(..)?.item::<f32>()? > 0.0 {
+        true => x.neg(),
+        false => Ok(x),
+    });
+    assert_eq!(function.call(Tensor::ones([2])?)?.to_vec::<f32>()?, [-1.0; 2]);
+    let reason = function.eager_reason().expect("it reads a value");
+    assert!(reason.contains("contract.rs") && reason.contains("to_vec"), "{reason}");
+    assert_eq!(function.call(Tensor::zeros([2])?)?.to_vec::<f32>()?, [0.0; 2]);
+    Ok(())
+}
+
+#[test]
+fn a_function_that_changes_runs_eagerly_and_says_how() -> Result<()> {
+    let (count, seen) = (Count::default(), Count::default());
+    let counted = count.clone();
+    let function = Function::new(move |x: Tensor| {
+        seen.up();
+        if counted.get() == 0 { x.sin() } else { x.cos() }
+    });
+    assert_eq!(function.call(Tensor::zeros([1])?)?.to_vec::<f32>()?, [0.0]);
+    count.up();
+    assert_eq!(function.call(Tensor::zeros([1])?)?.to_vec::<f32>()?, [1.0]);
+    let reason = function.eager_reason().expect("it changed");
+    assert!(reason.contains("Sin") && reason.contains("Cos"), "{reason}");
+    Ok(())
+}
+
+#[test]
+fn under_a_tape_it_gives_eagers_gradients() -> Result<()> {
+    let w = Variable::new(Tensor::from_vec(vec![1.0f32, -2.0, 3.0])?);
+    let inside = w.clone();
+    let function = Function::new(move |x: Tensor| x.mul(&inside)?.tanh()?.sum(..));
+    let x = Tensor::from_vec(vec![0.5f32, 0.25, -0.125])?;
+    function.call(x.clone())?;
+    let gradients = |call: &dyn Fn() -> Result<Tensor>| -> Result<Vec<Vec<f32>>> {
+        let tape = GradientTape::new();
+        tape.watch(&x)?;
+        let y = tape.record(call)?;
+        tape.gradient(&y, [&x, &w])?.iter().map(|gradient| gradient.to_vec::<f32>()).collect()
+    };
+    let eager = gradients(&|| x.mul(&w)?.tanh()?.sum(..))?;
+    assert_eq!(gradients(&|| function.call(x.clone()))?, eager);
+    Ok(())
+}
+
+#[test]
+fn inside_another_function_it_is_part_of_its_program() -> Result<()> {
+    let inner = Function::new(|x: Tensor| x.dropout(0.5));
+    let outer = Function::new(move |x: Tensor| inner.call(x)?.affine(3.0, 0.0));
+    let x = Tensor::ones([64])?;
+    let run = |call: &dyn Fn() -> Result<Tensor>| -> Result<(Vec<f32>, Generator)> {
+        set_seed(7);
+        call()?;
+        Ok((call()?.to_vec()?, Generator::current()))
+    };
+    assert_eq!(run(&|| outer.call(x.clone()))?, run(&|| x.dropout(0.5)?.affine(3.0, 0.0))?);
+    Ok(())
+}
+
+#[test]
+fn two_threads_may_call_it() -> Result<()> {
+    let function = Arc::new(Function::new(|x: Tensor| x.matmul(&x)?.sum(..)));
+    let expected = {
+        let x = Tensor::arange(64)?.reshape([8, 8])?;
+        x.matmul(&x)?.sum(..)?.item::<f32>()?
+    };
+    let threads: Vec<_> = (0..2)
+        .map(|_| {
+            let function = function.clone();
+            std::thread::spawn(move || -> Result<Vec<f32>> {
+                let x = Tensor::arange(64)?.reshape([8, 8])?;
+                (0..50).map(|_| function.call(x.clone())?.item::<f32>()).collect()
+            })
+        })
+        .collect();
+    for thread in threads {
+        assert!(thread.join().expect("no panic")?.iter().all(|&sum| sum == expected));
+    }
+    Ok(())
+}
+
+#[test]
+fn a_variable_that_is_made_inside_is_an_error_with_the_line() -> Result<()> {
+    let function = Function::new(|x: Tensor| Variable::new(Tensor::ones([2])?).mul(&x));
+    let text = function.call(Tensor::ones([2])?).unwrap_err().to_string();
+    assert!(text.contains("variable is made inside") && text.contains("contract.rs"), "{text}");
+    Ok(())
+}
+
+#[test]
+fn a_failing_call_changes_nothing_and_the_next_works() -> Result<()> {
+    let device = device();
+    let _on = device.enter();
+    let network = gan()?;
+    let function = Function::new(network.step);
+    function.prepare(network.batch.clone())?;
+    let values = || -> Result<Vec<Vec<f64>>> { network.state.iter().map(|v| v.to_f64_vec()).collect() };
+    let (before, generator) = (values()?, Generator::current());
+    let in_use = device.stats().in_use;
+    let least = function.least_limit(network.batch.clone())?;
+    device.trim();
+    device.set_limit(Some(plimsoll_tensor::Bytes::new(device.stats().committed)))?;
+    assert!(function.call(network.batch.clone()).is_err(), "it cannot do without memory");
+    assert!(before == values()? && generator == Generator::current() && device.stats().in_use == in_use);
+    device.set_limit(Some(plimsoll_tensor::Bytes::new(least)))?;
+    function.call(network.batch.clone())?;
+    assert!(before != values()?, "a refusal is not remembered");
+    Ok(())
+}
