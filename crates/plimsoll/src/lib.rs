@@ -17,8 +17,8 @@ pub mod prelude {
     pub use plimsoll_nn::train::{Trainer, Until, callbacks};
     pub use plimsoll_nn::{Forward, Initializer, Layer, Mode, Model, Policy, set_policy, with_policy};
     pub use plimsoll_tensor::{
-        Activation, AttentionConfig, Bytes, Conv1dConfig, Conv2dConfig, DType, Device, Error, GradientTape,
-        Op, OpRef, Owner, Pool2d, Result, Saving, Shape, Step, Tensor, Unconnected, Variable,
+        Activation, AttentionConfig, Bytes, Conv1dConfig, Conv2dConfig, DType, Device, Error, Function,
+        GradientTape, Op, OpRef, Owner, Pool2d, Result, Saving, Shape, Step, Tensor, Unconnected, Variable,
         custom_gradient, recompute, scope, set_seed,
     };
 }

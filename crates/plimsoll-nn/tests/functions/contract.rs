@@ -149,14 +149,17 @@ fn a_failing_call_changes_nothing_and_the_next_works() -> Result<()> {
     let network = gan()?;
     let function = Function::new(network.step);
     function.prepare(network.batch.clone())?;
-    let values = || -> Result<Vec<Vec<f64>>> { network.state.iter().map(|v| v.to_f64_vec()).collect() };
+    // As bits, because a number that is not set is none.
+    let bits = |v: &Variable| Ok(v.to_f64_vec()?.into_iter().map(f64::to_bits).collect());
+    let values = || network.state.iter().map(bits).collect::<Result<Vec<Vec<u64>>>>();
     let (before, generator) = (values()?, Generator::current());
     let in_use = device.stats().in_use;
     let least = function.least_limit(network.batch.clone())?;
     device.trim();
     device.set_limit(Some(plimsoll_tensor::Bytes::new(device.stats().committed)))?;
     assert!(function.call(network.batch.clone()).is_err(), "it cannot do without memory");
-    assert!(before == values()? && generator == Generator::current() && device.stats().in_use == in_use);
+    assert!(before == values()?, "a failed call changes no variable");
+    assert_eq!((Generator::current(), device.stats().in_use), (generator, in_use));
     device.set_limit(Some(plimsoll_tensor::Bytes::new(least)))?;
     function.call(network.batch.clone())?;
     assert!(before != values()?, "a refusal is not remembered");

@@ -26,9 +26,9 @@ pub struct Network {
 /// A chain of dense layers.
 fn dense(widths: &[usize], last: Activation) -> Sequential {
     let (end, inner) = widths.split_last().expect("at least one layer");
-    let chain = inner.iter().fold(Sequential::new(), |chain, &width| {
-        chain.add(Dense::new(width).activation(Activation::Gelu))
-    });
+    let chain = inner
+        .iter()
+        .fold(Sequential::new(), |chain, &width| chain.add(Dense::new(width).activation(Activation::Gelu)));
     chain.add(Dense::new(*end).activation(last))
 }
 
