@@ -1,8 +1,10 @@
 //! Updates of variables: all or nothing.
 //!
-//! An update takes all memory that it needs before it writes the first variable, so one that fails leaves every
-//! variable as it was. Inside a step, updates wait for the step's end and are written together.
+//! An update takes all memory that it needs before it writes the first variable, and an op whose kernel may refuse values
+//! writes to new blocks that are swapped in when all have succeeded; so one that fails leaves every variable as it was. Inside
+//! a step, updates wait for the step's end and are written together.
 
+use std::collections::HashSet;
 use std::sync::{Arc, MutexGuard};
 
 use plimsoll_memory::{Block, LongList, Owner};
@@ -143,8 +145,12 @@ fn commit(updates: LongList<Update>) -> Result<()> {
     cells.sort_by_key(|cell| cell.address());
     cells.dedup_by_key(|cell| cell.address());
     let mut held: Vec<MutexGuard<'_, Part>> = cells.iter().map(|cell| cell.lock()).collect();
-    let fresh: Vec<Option<Arc<Storage>>> =
-        cells.iter().zip(&held).map(|(cell, held)| fresh_place(cell, held)).collect::<Result<_>>()?;
+    let undecided = undecided(&updates);
+    let fresh: Vec<Option<Arc<Storage>>> = cells
+        .iter()
+        .zip(&held)
+        .map(|(cell, held)| fresh_place(cell, held, undecided.contains(&cell.address())))
+        .collect::<Result<_>>()?;
     let at = |cell: &Arc<VariableCell>| cells.partition_point(|other| other.address() < cell.address());
     let workspaces: Vec<Option<Block>> = updates.iter().map(Update::workspace).collect::<Result<_>>()?;
 
@@ -166,11 +172,9 @@ fn commit(updates: LongList<Update>) -> Result<()> {
             let (device, workspace) = (first.device(), workspace.as_ref());
             execute::run(&update.op, device, &inputs, &into, &[], workspace, Order::Fixed)?;
         }
-        for cell in &update.cells {
-            is_written[at(cell)] = true;
-            cell.written();
-        }
+        update.cells.iter().for_each(|cell| is_written[at(cell)] = true);
     }
+    updates.iter().flat_map(|update| &update.cells).for_each(|cell| cell.written());
     for ((held, fresh), cell) in held.iter_mut().zip(fresh).zip(&cells) {
         let Some(fresh) = fresh else {
             held.0.overwritten();
@@ -193,9 +197,17 @@ fn device_of(cell: &Arc<VariableCell>) -> Device {
     pinned.map_or_else(|| cell.device().clone(), |(storage, _)| storage.device().clone())
 }
 
-/// A new block for a variable's new value if somebody else holds the old one; nothing if it goes over that.
-fn fresh_place(cell: &Arc<VariableCell>, held: &Part) -> Result<Option<Arc<Storage>>> {
-    if variable::is_unshared(held) {
+/// The addresses of the variables that are written before it is known whether all kernels do what they are asked to.
+fn undecided(updates: &LongList<Update>) -> HashSet<usize> {
+    let refusing = updates.iter().enumerate().filter(|(_, update)| !update.op.never_refuses());
+    let n_undecided = refusing.last().map_or(0, |(last, _)| last + 1);
+    updates.iter().take(n_undecided).flat_map(|update| &update.cells).map(|cell| cell.address()).collect()
+}
+
+/// A new block for a variable's new value if the old one must stay: somebody else holds it, or a kernel may yet refuse.
+/// Nothing if the new value goes over the old one.
+fn fresh_place(cell: &Arc<VariableCell>, held: &Part, is_undecided: bool) -> Result<Option<Arc<Storage>>> {
+    if variable::is_unshared(held) && !is_undecided {
         return Ok(None);
     }
     // A variable made from a batch begins in lent memory, which is data; its own is a parameter's.
