@@ -3,7 +3,7 @@
 use plimsoll_memory::Site;
 
 /// The trace of a step that kept everything.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Trace {
     /// The ops in the order in which they ran, forward, backward and update alike.
     pub records: Vec<Record>,
@@ -25,7 +25,7 @@ pub struct Depot {
 }
 
 /// One op of a step.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Record {
     /// Stands for the op and the shapes that it saw.
     pub fingerprint: u64,
@@ -68,7 +68,7 @@ pub enum Input {
 }
 
 /// One value of a step.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Value {
     /// The record that makes it.
     pub record: u32,

@@ -11,3 +11,4 @@ mod pitfalls;
 mod play;
 mod run;
 mod sweep;
+mod threads;
