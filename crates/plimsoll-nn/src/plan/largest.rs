@@ -16,8 +16,8 @@ pub enum Fit {
 /// then the answer is exact, with `n` known to fit and `n + 1` known not to.
 ///
 /// From `guess` it goes up by a factor until something does not fit, or halves until something does. From then on it follows
-/// the line through what the last refusals would have needed, because bytes grow with `n` nearly as a line does, and cuts what
-/// is left in halves where that does not help.
+/// the line through what the last refusals would have needed, because bytes grow with `n` nearly as a line does; where nobody
+/// knows what they would have needed, it cuts what is left in halves.
 ///
 /// # Errors
 /// Those of `fit`.
@@ -28,51 +28,60 @@ pub fn largest<E>(
     mut fit: impl FnMut(usize) -> Result<Fit, E>,
 ) -> Result<usize, E> {
     let (mut works, mut fails) = (0, None);
-    let mut refusals = Refusals::default();
+    let mut line = Line::new(limit);
     let mut next = guess.clamp(1, most.max(1));
     while works < most && fails != Some(works + 1) {
         match fit(next)? {
             Fit::Fits => works = next,
             Fit::Needs(enough) => {
                 fails = Some(next);
-                refusals.latest.extend(enough.map(|bytes| (next, bytes)));
+                line.refusals.extend(enough.map(|bytes| (next, bytes)));
             }
         }
         next = match fails {
             None => works.saturating_mul(GROWTH).min(most),
-            Some(1) => break,
-            Some(fails) => match refusals.estimate(limit) {
-                Some(n) if n > works || refusals.latest.len() > 1 => {
-                    n.clamp(works + 1, (fails - 1).max(works + 1))
-                }
-                _ if works == 0 => (fails / 2).max(1),
-                _ => works + (fails - works) / 2,
-            },
+            Some(fails) if fails <= works + 1 => break,
+            Some(fails) => line.between(works, fails),
         };
     }
     Ok(works)
 }
 
-/// Numbers that did not fit, and the bytes that each would have needed.
-#[derive(Default)]
-struct Refusals {
-    latest: Vec<(usize, u64)>,
-    n_estimates: usize,
+/// The line through what refused numbers would have needed.
+struct Line {
+    limit: u64,
+    /// Numbers that did not fit, and the bytes that each would have needed.
+    refusals: Vec<(usize, u64)>,
+    /// How far the next number lies from what is known where the line leads there; it doubles each time.
+    stride: usize,
 }
 
-impl Refusals {
-    /// The number that fits by the line through the last two refusals, or through the only one and the origin. Every third time
-    /// nothing, so that halving makes progress where the line leads nowhere.
-    fn estimate(&mut self, limit: u64) -> Option<usize> {
-        self.n_estimates += 1;
-        if self.n_estimates.is_multiple_of(3) {
-            return None;
+impl Line {
+    fn new(limit: u64) -> Line {
+        Line { limit, refusals: Vec::new(), stride: 1 }
+    }
+
+    /// The next number to ask about, between one that fits and one that does not.
+    fn between(&mut self, works: usize, fails: usize) -> usize {
+        let Some(estimate) = self.estimate() else { return works + (fails - works) / 2 };
+        if works < estimate && estimate < fails {
+            return estimate;
         }
-        let point = |(n, bytes): (usize, u64)| (n as f64, bytes as f64);
-        let (n, bytes) = point(*self.latest.last()?);
-        let (other_n, other_bytes) = self.latest.iter().rev().nth(1).map_or((0.0, 0.0), |&it| point(it));
+        // The answer is close to the end that the line leads to; a line through one point only knows it roughly.
+        let stride = if self.refusals.len() == 1 { self.stride.max(works / 16) } else { self.stride };
+        self.stride = stride.saturating_mul(2);
+        let next =
+            if estimate <= works { works.saturating_add(stride) } else { fails.saturating_sub(stride) };
+        next.clamp(works + 1, fails - 1)
+    }
+
+    /// The number that fits by the last two refusals, or by the only one and the origin.
+    fn estimate(&self) -> Option<usize> {
+        let point = |&(n, bytes): &(usize, u64)| (n as f64, bytes as f64);
+        let (n, bytes) = point(self.refusals.last()?);
+        let (other_n, other_bytes) = self.refusals.iter().rev().nth(1).map_or((0.0, 0.0), point);
         let per_one = (bytes - other_bytes) / (n - other_n);
-        let estimate = n - (bytes - limit as f64) / per_one;
+        let estimate = n - (bytes - self.limit as f64) / per_one;
         (per_one > 0.0 && estimate.is_finite()).then_some(estimate.max(0.0) as usize)
     }
 }
