@@ -1,4 +1,4 @@
-//! The workspace's own commands: `cargo xtask check | test | tidy | bench | gpu-bundle`.
+//! The workspace's own commands: `cargo xtask check | test | tidy | bench | plans | gpu-bundle`.
 //!
 //! Everything that a contributor or the continuous integration runs is here, so that both run the same thing.
 //! It uses the standard library alone: whoever can build Plimsoll can run its checks, and this program compiles in
@@ -9,6 +9,7 @@
 mod bench;
 mod check;
 mod gpu_bundle;
+mod plans;
 mod step;
 mod test;
 mod tidy;
@@ -26,6 +27,7 @@ Commands:
   test --fast   all tests only
   tidy          the rules of the house that a text search can hold
   bench [NAME]  every benchmark, one crate after the other; NAME selects those whose name contains it
+  plans         `plan` for every recipe and device, in all its forms: minutes
   gpu-bundle    tests and benchmark in one folder, for a machine with a GPU and no Rust
 ";
 
@@ -47,6 +49,7 @@ fn main() -> ExitCode {
         ["tidy"] => tidy::run(&root),
         ["bench"] => bench::run(&root, None),
         ["bench", filter] => bench::run(&root, Some(filter)),
+        ["plans"] => plans::run(&root),
         ["gpu-bundle"] => gpu_bundle::run(&root),
         [] | ["help" | "--help" | "-h"] => {
             print!("{USAGE}");

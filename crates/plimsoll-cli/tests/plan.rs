@@ -285,6 +285,36 @@ fn the_largest_batch_runs_and_the_next_is_refused() {
     assert_eq!(last("plan digits --limit 1GiB --device cpu --max-batch")["batch"], 1437);
 }
 
+/// A sample of what `cargo xtask plans` goes through.
+#[test]
+fn plans_answer_as_text_and_as_json_however_far_beyond_the_device_they_are() {
+    for arguments in [
+        "gpt-nano --device cpu --limit 2GiB --batch 3000",
+        "gpt2-124m --as t4 --batch 2000",
+        "dense --as rtx4090 --batch 1000000000",
+        "resnet18 --as a100-40 --batch 300000",
+    ] {
+        let planned = last(&format!("plan {arguments}"));
+        assert_eq!(planned["fits"], false, "{arguments}: {planned}");
+        let written = run(&format!("plan {arguments}"));
+        assert!(written.status.success(), "{arguments}\n{}", text(&written.stderr));
+        assert!(text(&written.stdout).contains("does not fit"), "{arguments}\n{}", text(&written.stdout));
+    }
+    for arguments in ["gpt-nano --as rtx4090 --limit 2GiB", "chars --as h200 --limit 1%", "dense --as t4"] {
+        let batch = number(&last(&format!("plan {arguments} --max-batch")), "batch");
+        let written = run(&format!("plan {arguments} --max-batch"));
+        let text = text(&written.stdout);
+        assert!(text.contains(&format!("batch {batch}, the largest that fits")), "{arguments}\n{text}");
+        for (batch, fits) in [(batch, true), (batch + 1, false)] {
+            assert_eq!(
+                last(&format!("plan {arguments} --batch {batch}"))["fits"],
+                fits,
+                "{arguments} {batch}"
+            );
+        }
+    }
+}
+
 #[test]
 fn plans_for_gpus_that_are_not_there() {
     let of =

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::ops::Deref;
 
-use crate::{Bytes, Holder, Label, Region, SourceError};
+use crate::{Bytes, Holder, Label, Region, SourceError, rounded_size};
 
 /// A block could not be had.
 ///
@@ -110,6 +110,9 @@ impl Shortage {
         let (size, Label { owner, site }) = (Bytes::new(self.requested), self.label);
         write!(f, "out of memory: {size} for {owner} by {site} could not be had: ")?;
         match (&self.cause, &self.source) {
+            (Cause::Limit { .. }, _) if self.is_fragmented() => {
+                write!(f, "{} of the limit are not in use, but lie in pieces", Bytes::new(self.unused()))
+            }
             (Cause::Limit { short }, _) => {
                 write!(f, "the limit would be exceeded by {}", Bytes::new(*short))
             }
@@ -121,8 +124,25 @@ impl Shortage {
         }
     }
 
+    /// The bytes of the limit that no block takes.
+    fn unused(&self) -> u64 {
+        self.limit.map_or(0, |limit| limit.saturating_sub(self.in_use))
+    }
+
+    /// Whether the limit has room for the block and only fragmentation keeps it out.
+    fn is_fragmented(&self) -> bool {
+        matches!(self.cause, Cause::Limit { .. }) && self.unused() >= rounded_size(self.requested)
+    }
+
     fn advice(&self) -> String {
         match self.cause {
+            Cause::Limit { short } if self.is_fragmented() => {
+                let enough = Bytes::new(self.limit.unwrap_or(self.committed).saturating_add(short));
+                format!(
+                    "this is fragmentation: a limit of at least {enough} for this block alone, a run that is planned, as \
+                     `Trainer`'s are, or dropping what is listed above in the order in which it was made"
+                )
+            }
             Cause::Limit { short } => {
                 let enough = Bytes::new(self.limit.unwrap_or(self.committed).saturating_add(short));
                 format!(

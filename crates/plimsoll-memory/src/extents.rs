@@ -76,6 +76,24 @@ impl Extents {
         Self { table: vec![all], vacant: Vec::new(), last: 0, n_bare: 1, ready: SizeTree::new() }
     }
 
+    /// Makes the region end at `end`, which is not before its present end; the new addresses are bare.
+    pub(crate) fn extend_to(&mut self, end: u64) {
+        let last = *self.get(self.last);
+        let more = end - last.end();
+        match last.kind {
+            Kind::Bare => self.get_mut(self.last).bytes += more,
+            Kind::Used | Kind::Ready if more > 0 => {
+                let new = self.table.len() as ExtentId;
+                let (start, before) = (last.end(), self.last);
+                self.table.push(Extent { start, bytes: more, kind: Kind::Bare, before, after: NONE });
+                self.get_mut(before).after = new;
+                self.last = new;
+                self.index(new);
+            }
+            Kind::Used | Kind::Ready => {}
+        }
+    }
+
     /// The smallest sufficient ready extent, the one at the lowest address among equals.
     pub(crate) fn best_fit(&self, bytes: u64) -> Option<ExtentId> {
         self.ready.best_fit(bytes)

@@ -11,7 +11,21 @@ pub struct GhostPages {
     region_bytes: [u64; 3],
 }
 
+/// The addresses of a region of unbounded pages: an exbibyte, a million times what any device has, and few enough that sums
+/// of sizes stay far from overflow.
+const UNBOUNDED_BYTES: u64 = 1 << 60;
+
 impl GhostPages {
+    /// Ghost pages with more addresses than any device has, so that a limit alone decides what fits.
+    pub fn unbounded() -> Self {
+        Self::new(UNBOUNDED_BYTES)
+    }
+
+    /// Unbounded ghost pages with the granule of another source.
+    pub(crate) fn unbounded_like(source: &dyn Source) -> Self {
+        Self::with_granule(UNBOUNDED_BYTES, source.granule())
+    }
+
     /// Ghost pages whose three regions have `region_bytes` of addresses each, rounded up to whole granules.
     pub fn new(region_bytes: u64) -> Self {
         Self::with_granule(region_bytes, GRANULE)

@@ -27,9 +27,10 @@
 //! every granule goes back as it becomes free), and when a limit asks. [`Pool::trim`] does it on demand.
 //! [`Pool::keep_pages`] is for pools that are emptied in every step.
 //!
-//! **Threads.** One lock guards a pool. A block may be dropped on any thread; while a step is open, what
-//! threads other than the issuing one drop joins the free list at the step's end, in the order of acquisition,
-//! so that their timing cannot be seen in the pool.
+//! **Threads.** One lock guards a pool. A block belongs to the thread that acquired it and may be dropped on any;
+//! while its thread has a step open, what others drop of its blocks joins the free list at that step's end, in the
+//! order of acquisition, so that their timing cannot be seen in the pool. Several threads may have a step open, and
+//! the blocks of each come back at the end of its own.
 //!
 //! **Ghosts.** The map is a function of the calls made to it. A pool over [`GhostPages`] that is asked the same
 //! answers the same, offset by offset, and [`Pool::ghost`] copies a pool to ask it what a step would do.

@@ -71,6 +71,13 @@ impl Map {
         }
     }
 
+    /// Adopts the addresses of another source, which has at least as many in each region; the new ones are bare.
+    pub(crate) fn extend_addresses(&mut self, source: &dyn Source) {
+        for region in Region::ALL {
+            self.extents[region as usize].extend_to(source.region_bytes(region));
+        }
+    }
+
     /// Places `bytes`, a multiple of the unit, and returns the place and its offset in the region.
     pub(crate) fn take(
         &mut self,

@@ -244,6 +244,11 @@ impl Following {
         alive
     }
 
+    /// The bytes of the range in which no block lies.
+    pub(crate) fn vacant_bytes(&self) -> u64 {
+        self.plan.bytes() - self.alive().map(|(range, _)| range.end - range.start).sum::<u64>()
+    }
+
     fn alive(&self) -> impl Iterator<Item = (Range<u64>, BlockId)> + '_ {
         self.plan.entries().iter().zip(&self.fates).filter_map(|(planned, &fate)| match fate {
             Fate::Alive(block) => Some((planned.range(), block)),

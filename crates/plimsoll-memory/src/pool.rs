@@ -12,8 +12,8 @@ use crate::{
     Stats, TraceEvent, rounded_size,
 };
 
-/// How often an acquisition asks the reclaim hook before it gives up.
-const N_RECLAIMS: u32 = 16;
+/// How often in a row the reclaim hook may say that trying again makes sense without having released a block.
+const N_FRUITLESS: u32 = 16;
 
 /// A pool of memory over one source of pages. Clones are handles to the same pool.
 #[derive(Clone)]
@@ -43,7 +43,8 @@ pub trait Reclaim: Send + Sync {
     /// Drops blocks worth at least `need` bytes if it can; returns whether trying again makes sense.
     ///
     /// Called with the pool's lock released, on the thread whose acquisition failed. The acquisition is tried
-    /// again after every `true`, a fixed number of times. It may drop blocks of the pool and read its counters;
+    /// again after every `true`, for as long as blocks are released; where what was released lies in pieces, each call asks
+    /// for twice as much as the one before. It may drop blocks of the pool and read its counters;
     /// it should not acquire from the same pool, because that could lead back here.
     fn reclaim(&self, need: Bytes) -> bool;
 }
@@ -64,11 +65,21 @@ impl Pool {
     /// A pool over ghost pages that begins as a copy of this one: map, live blocks, counters and limit.
     ///
     /// The copied blocks stay where they are and are never released; what a step would do here can be asked
-    /// there, and is answered with the same offsets and numbers. Blocks that wait for the end of an open step
-    /// are released in the copy, which has no step open, no trace running and no reclaim hook.
+    /// there, and is answered with the same offsets and numbers. Blocks that wait for the end of this thread's open
+    /// step are released in the copy, which has no step open, no trace running and no reclaim hook; what steps of
+    /// other threads hold or have set aside stays held.
     pub fn ghost(&self) -> Pool {
-        let pages = GhostPages::like(self.source());
-        let state = self.lock().ghost(&pages);
+        self.ghost_over(GhostPages::like(self.source()))
+    }
+
+    /// A ghost as from [`ghost`](Pool::ghost) whose regions have more addresses than any device, so that it also answers
+    /// what a step far beyond this pool's memory would need. Blocks go to the same offsets, and a limit refuses the same.
+    pub fn unbounded_ghost(&self) -> Pool {
+        self.ghost_over(GhostPages::unbounded_like(self.source()))
+    }
+
+    fn ghost_over(&self, pages: GhostPages) -> Pool {
+        let state = self.lock().ghost(&pages, current_thread());
         Self::with_state(Box::new(pages), state)
     }
 
@@ -95,9 +106,10 @@ impl Pool {
     ///
     /// As for `acquire`.
     pub fn acquire_in(&self, region: Region, bytes: usize, label: Label) -> Result<Block, OutOfMemory> {
-        let mut n_reclaims = 0;
+        let thread = current_thread();
+        let (mut n_fruitless, mut n_released, mut last_need, mut factor) = (0, None, u64::MAX, 1u64);
         loop {
-            let refusal = match self.lock().acquire(self.source(), region, bytes as u64, label) {
+            let refusal = match self.lock().acquire(self.source(), region, bytes as u64, label, thread) {
                 Ok(Grant { id, rounded, region, offset }) => {
                     return Ok(Block { shared: self.shared.clone(), id, region, bytes, rounded, offset });
                 }
@@ -107,11 +119,15 @@ impl Pool {
                 Refusal::Limit { short } => short,
                 Refusal::Addresses | Refusal::Source(_) => rounded_size(bytes as u64),
             };
-            if n_reclaims == N_RECLAIMS || !self.reclaim(Bytes::new(need)) {
+            let before = n_released.replace(self.stats().n_released);
+            n_fruitless = if before == n_released { n_fruitless + 1 } else { 0 };
+            // What was released and is still short lies in pieces.
+            factor = if need < last_need { 1 } else { factor.saturating_mul(2) };
+            last_need = need;
+            if n_fruitless == N_FRUITLESS || !self.reclaim(Bytes::new(need.saturating_mul(factor))) {
                 let shortage = self.lock().shortage(refusal, region, bytes as u64, label);
                 return Err(OutOfMemory::new(shortage));
             }
-            n_reclaims += 1;
         }
     }
 
@@ -153,6 +169,12 @@ impl Pool {
         self.lock().stats()
     }
 
+    /// The bytes that no other step can have at this moment: those in use, and those that open steps have set aside for
+    /// their plans.
+    pub fn held(&self) -> u64 {
+        self.lock().held()
+    }
+
     /// Every live block at this moment.
     pub fn snapshot(&self) -> Snapshot {
         self.lock().snapshot()
@@ -182,10 +204,11 @@ impl Pool {
         KeptPages { pool: self.clone() }
     }
 
-    /// Begins a step issued by this thread. Until the scope is dropped, blocks dropped by other threads wait:
-    /// they join the free list, in the order of their acquisition, when the step ends.
+    /// Begins a step issued by this thread. Until the scope is dropped, blocks that this thread acquired and others drop
+    /// wait: they join the free list, in the order of their acquisition, when the step ends.
     ///
-    /// A step begun inside another one is part of it.
+    /// A step begun inside another one is part of it. Other threads may have steps open at the same time; each ends on its
+    /// own.
     pub fn begin_step(&self) -> StepScope {
         self.lock().begin_step(current_thread());
         StepScope { pool: self.clone(), on_its_thread: PhantomData }
@@ -358,13 +381,13 @@ pub struct StepScope {
 impl StepScope {
     /// Whether this is a planned step and has not left its plan.
     pub fn on_plan(&self) -> bool {
-        self.pool.lock().on_plan()
+        self.pool.lock().on_plan(current_thread())
     }
 }
 
 impl Drop for StepScope {
     fn drop(&mut self) {
-        self.pool.lock().end_step(self.pool.source());
+        self.pool.lock().end_step(self.pool.source(), current_thread());
     }
 }
 

@@ -1,4 +1,4 @@
-//! Everything behind a pool's lock: the map, the table of live blocks, the counters, the open step.
+//! Everything behind a pool's lock: the map, the table of live blocks, the counters, the open steps.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 
@@ -25,6 +25,8 @@ pub(crate) type BlockId = u32;
 struct Record {
     info: BlockInfo,
     place: Place,
+    /// The thread that acquired it.
+    issuer: ThreadMark,
 }
 
 /// What is behind a pool's lock.
@@ -35,7 +37,8 @@ pub(crate) struct State {
     /// Live blocks by number, and the numbers to use next.
     blocks: LongList<Option<Record>>,
     vacant: Vec<BlockId>,
-    step: OpenStep,
+    /// The open steps, one for each thread that has one.
+    steps: Vec<OpenStep>,
     /// A parameter, optimizer state or graph was dropped and nothing was acquired since: freed granules go
     /// back as they become free.
     disposing: bool,
@@ -50,13 +53,12 @@ pub(crate) struct State {
     pub(crate) forgotten: crate::testing::Series,
 }
 
-/// The steps that are open; inner ones belong to the outermost.
-#[derive(Debug, Default)]
+/// The open step of one thread; steps that it begins inside belong to it.
+#[derive(Clone, Debug)]
 struct OpenStep {
+    issuer: ThreadMark,
     depth: u32,
-    /// The thread that opened the outermost step.
-    issuer: Option<ThreadMark>,
-    /// Dropped by other threads; they join the free list when the step ends.
+    /// Blocks of this thread that others dropped; they join the free list when the step ends.
     pending: Vec<BlockId>,
     /// The plan of the outermost step, for as long as it is followed.
     plan: Option<Following>,
@@ -78,7 +80,7 @@ impl State {
             ledger: Ledger::default(),
             blocks: LongList::default(),
             vacant: Vec::new(),
-            step: OpenStep::default(),
+            steps: Vec::new(),
             disposing: false,
             n_keeping: 0,
             trace: None,
@@ -89,16 +91,17 @@ impl State {
         }
     }
 
-    /// The state of a ghost: the same map, blocks and counters, with nothing open and nothing pending.
+    /// The state of a ghost for `thread`: the same map, blocks and counters, with its own step over. What the steps of other
+    /// threads hold or have set aside stays held, because no ghost can tell when they end.
     ///
-    /// `ghost_pages` is the ghost's own source.
-    pub(crate) fn ghost(&self, ghost_pages: &dyn Source) -> Self {
+    /// `ghost_pages` is the ghost's own source, with at least as many addresses.
+    pub(crate) fn ghost(&self, ghost_pages: &dyn Source, thread: ThreadMark) -> Self {
         let mut ghost = Self {
             map: self.map.clone(),
             ledger: self.ledger.clone(),
             blocks: self.blocks.clone(),
             vacant: self.vacant.clone(),
-            step: OpenStep::default(),
+            steps: self.steps.iter().filter(|step| step.issuer == thread).cloned().collect(),
             disposing: self.disposing,
             n_keeping: self.n_keeping,
             trace: None,
@@ -107,9 +110,10 @@ impl State {
             #[cfg(feature = "testing")]
             forgotten: self.forgotten,
         };
-        ghost.step.plan = self.step.plan.clone();
-        ghost.leave_plan();
-        ghost.release_all(self.step.pending.clone(), ghost_pages);
+        ghost.map.extend_addresses(ghost_pages);
+        if let Some(step) = ghost.steps.pop() {
+            ghost.close(step, ghost_pages);
+        }
         ghost
     }
 
@@ -119,6 +123,7 @@ impl State {
         region: Region,
         requested: u64,
         label: Label,
+        thread: ThreadMark,
     ) -> Result<Grant, Refusal> {
         #[cfg(feature = "testing")]
         self.acquisitions.next_acquisition()?;
@@ -126,7 +131,8 @@ impl State {
         let requested = self.forgotten.remembered(requested, label.owner);
         let rounded = rounded_size(requested);
         let is_step = region == Region::Step;
-        let (region, place, offset) = self.place(source, region, requested, rounded)?;
+        let step = self.step_of(thread);
+        let (region, place, offset) = self.place(source, step, region, requested, rounded)?;
         let serial = self.ledger.n_acquired;
         let Label { owner, site } = label;
         let info = BlockInfo { serial, owner, site, requested, rounded, region, offset };
@@ -135,7 +141,7 @@ impl State {
         if let Some(trace) = &mut self.trace {
             trace.push(TraceEvent::Acquire { serial, region, offset, bytes: requested, label });
         }
-        let record = Some(Record { info, place });
+        let record = Some(Record { info, place, issuer: thread });
         let id = match self.vacant.pop() {
             Some(id) => {
                 self.blocks[id as usize] = record;
@@ -146,24 +152,32 @@ impl State {
                 (self.blocks.len() - 1) as BlockId
             }
         };
-        if let Some(plan) = &mut self.step.plan
-            && is_step
+        if is_step
+            && let Some(step) = step
+            && let Some(plan) = &mut self.steps[step].plan
         {
             plan.advance(id, matches!(place, Place::Planned(_)));
         }
         Ok(Grant { id, rounded, region, offset })
     }
 
-    /// Where a block goes, and in which region: as planned while the step follows a plan, else by best fit.
+    /// The position of a thread's open step.
+    fn step_of(&self, thread: ThreadMark) -> Option<usize> {
+        self.steps.iter().position(|step| step.issuer == thread)
+    }
+
+    /// Where a block goes, and in which region: as planned while the thread's step follows a plan, else by best fit.
     fn place(
         &mut self,
         source: &dyn Source,
+        step: Option<usize>,
         mut region: Region,
         requested: u64,
         rounded: u64,
     ) -> Result<(Region, Place, u64), Refusal> {
-        if let Some(plan) = &self.step.plan
-            && region == Region::Step
+        if region == Region::Step
+            && let Some(step) = step
+            && let Some(plan) = &self.steps[step].plan
         {
             match plan.next(requested) {
                 Next::At(offset, position) if rounded > 0 => {
@@ -171,26 +185,28 @@ impl State {
                 }
                 Next::At(..) | Next::Held => {}
                 Next::Outlives => region = Region::Persistent,
-                Next::Differs => self.leave_plan(),
+                Next::Differs => self.leave_plan(step),
             }
         }
-        let (place, offset) = self.or_without_plan(|map| map.take(source, region, rounded))?;
+        let (place, offset) = match (self.map.take(source, region, rounded), step) {
+            // Once more with what is free in the plan's range.
+            (Err(_), Some(step)) if self.steps[step].plan.is_some() => {
+                self.leave_plan(step);
+                self.map.take(source, region, rounded)?
+            }
+            (taken, _) => taken?,
+        };
         Ok((region, place, offset))
     }
 
-    /// Tries something, and once more with what is free in the plan's range if it is refused.
-    fn or_without_plan<T>(&mut self, attempt: impl Fn(&mut Map) -> Result<T, Refusal>) -> Result<T, Refusal> {
-        let result = attempt(&mut self.map);
-        if result.is_ok() || self.step.plan.is_none() {
-            return result;
+    /// A step goes on by best fit: blocks in the plan's range become blocks like others, the rest is free.
+    fn leave_plan(&mut self, step: usize) {
+        if let Some(plan) = self.steps[step].plan.take() {
+            self.dissolve(plan);
         }
-        self.leave_plan();
-        attempt(&mut self.map)
     }
 
-    /// The step goes on by best fit: blocks in the plan's range become blocks like others, the rest is free.
-    fn leave_plan(&mut self) {
-        let Some(plan) = self.step.plan.take() else { return };
+    fn dissolve(&mut self, plan: Following) {
         let live = plan.live_ranges();
         let extents = &mut self.map.extents[Region::Step as usize];
         let used = extents.break_up(plan.extent, live.iter().map(|(range, _)| range.clone()));
@@ -199,23 +215,26 @@ impl State {
         }
     }
 
-    /// A handle was dropped by `thread`: now, or at the end of the step if that is another thread's.
+    /// A handle was dropped by `thread`: now, or at the end of its issuer's step if that is another thread.
     pub(crate) fn drop_block(&mut self, source: &dyn Source, id: BlockId, thread: impl Fn() -> ThreadMark) {
-        if self.step.depth > 0 && self.step.issuer != Some(thread()) {
-            self.step.pending.push(id);
-        } else {
-            self.release(source, id);
+        let issuer = self.blocks[id as usize].as_ref().expect(ALIVE).issuer;
+        match self.step_of(issuer) {
+            Some(step) if issuer != thread() => self.steps[step].pending.push(id),
+            Some(_) | None => self.release(source, id),
         }
     }
 
     fn release(&mut self, source: &dyn Source, id: BlockId) {
-        let Record { info, place } = self.blocks[id as usize].take().expect(ALIVE);
+        let Record { info, place, issuer } = self.blocks[id as usize].take().expect(ALIVE);
         self.vacant.push(id);
         self.ledger.release(info.owner, info.requested, info.rounded);
         if let Some(trace) = &mut self.trace {
             trace.push(TraceEvent::Release { serial: info.serial });
         }
-        if let (Place::Planned(position), Some(plan)) = (place, &mut self.step.plan) {
+        if let Place::Planned(position) = place
+            && let Some(step) = self.step_of(issuer)
+            && let Some(plan) = &mut self.steps[step].plan
+        {
             plan.release(position);
         }
         let freed = self.map.give(info.region, place, info.offset, info.rounded);
@@ -230,12 +249,9 @@ impl State {
     }
 
     /// Releases blocks in the order of their acquisition, whatever the order of their drops was.
-    fn release_all(&mut self, mut ids: Vec<BlockId>, source: &dyn Source) -> Vec<BlockId> {
+    fn release_all(&mut self, mut ids: Vec<BlockId>, source: &dyn Source) {
         ids.sort_unstable_by_key(|&id| self.info(id).serial);
-        for id in ids.drain(..) {
-            self.release(source, id);
-        }
-        ids
+        ids.into_iter().for_each(|id| self.release(source, id));
     }
 
     pub(crate) fn info(&self, id: BlockId) -> &BlockInfo {
@@ -259,33 +275,43 @@ impl State {
     }
 
     pub(crate) fn begin_step(&mut self, thread: ThreadMark) {
-        if self.step.depth == 0 {
-            self.step.issuer = Some(thread);
+        match self.step_of(thread) {
+            Some(step) => self.steps[step].depth += 1,
+            None => {
+                self.steps.push(OpenStep { issuer: thread, depth: 1, pending: Vec::new(), plan: None });
+            }
         }
-        self.step.depth += 1;
     }
 
-    /// Begins a step that follows a plan, if it is the outermost one and there is room for the plan's range.
+    /// Begins a step that follows a plan, if it is the thread's outermost one and there is room for the plan's range.
     pub(crate) fn begin_planned_step(&mut self, source: &dyn Source, plan: &OffsetPlan, thread: ThreadMark) {
-        if self.step.depth == 0
+        self.begin_step(thread);
+        if let Some(step) = self.steps.last_mut()
+            && step.issuer == thread
+            && step.depth == 1
             && plan.bytes() > 0
             && let Ok(extent) = self.map.take_range(source, plan.bytes())
         {
             let start = self.map.extents[Region::Step as usize].start(extent);
-            self.step.plan = Some(Following::new(plan.clone(), extent, start));
+            step.plan = Some(Following::new(plan.clone(), extent, start));
         }
-        self.begin_step(thread);
     }
 
-    pub(crate) fn end_step(&mut self, source: &dyn Source) {
-        self.step.depth -= 1;
-        if self.step.depth > 0 {
-            return;
+    pub(crate) fn end_step(&mut self, source: &dyn Source, thread: ThreadMark) {
+        let Some(step) = self.step_of(thread) else { return };
+        self.steps[step].depth -= 1;
+        if self.steps[step].depth == 0 {
+            let step = self.steps.remove(step);
+            self.close(step, source);
         }
-        self.step.issuer = None;
-        self.leave_plan();
-        let pending = std::mem::take(&mut self.step.pending);
-        self.step.pending = self.release_all(pending, source);
+    }
+
+    /// Frees what a step that is over has set aside and what others dropped of its blocks.
+    fn close(&mut self, step: OpenStep, source: &dyn Source) {
+        if let Some(plan) = step.plan {
+            self.dissolve(plan);
+        }
+        self.release_all(step.pending, source);
         if self.disposing || self.is_done() {
             self.map.release_free(source);
         }
@@ -307,15 +333,21 @@ impl State {
         }
     }
 
-    /// Whether the open step has followed its plan so far.
-    pub(crate) fn on_plan(&self) -> bool {
-        self.step.plan.is_some()
+    /// Whether the thread's open step has followed its plan so far.
+    pub(crate) fn on_plan(&self, thread: ThreadMark) -> bool {
+        self.step_of(thread).is_some_and(|step| self.steps[step].plan.is_some())
     }
 
     /// Sets a limit, giving free granules back where it asks for that; a refusal changes nothing.
     pub(crate) fn set_limit(&mut self, source: &dyn Source, limit: Option<u64>) -> Result<(), OutOfMemory> {
         let old = std::mem::replace(&mut self.map.limit, limit);
-        self.or_without_plan(|map| map.make_room(source, 0, None)).map_err(|refusal| {
+        let mut done = self.map.make_room(source, 0, None);
+        if done.is_err() {
+            // Once more with what is free in the ranges of plans.
+            (0..self.steps.len()).for_each(|step| self.leave_plan(step));
+            done = self.map.make_room(source, 0, None);
+        }
+        done.map_err(|refusal| {
             self.map.limit = old;
             let asked = limit.unwrap_or(u64::MAX);
             let label = Label::new(Owner::Temporary, Site::intern("", 0, "", "set_limit"));
@@ -391,8 +423,11 @@ impl State {
     pub(crate) fn fingerprint(&self) -> u64 {
         let mut hasher = DefaultHasher::new();
         self.map.hash_state(&mut hasher);
-        if let Some(plan) = &self.step.plan {
-            plan.hash_state(&mut hasher);
+        for step in &self.steps {
+            step.depth.hash(&mut hasher);
+            if let Some(plan) = &step.plan {
+                plan.hash_state(&mut hasher);
+            }
         }
         // The table of blocks has no order of its own, so their numbers are added up.
         let blocks = self.blocks.iter().flatten().map(|record| {
@@ -401,13 +436,19 @@ impl State {
             (owner, requested, region, offset).hash(&mut hasher);
             hasher.finish()
         });
-        (blocks.fold(0, u64::wrapping_add), self.disposing, self.step.depth).hash(&mut hasher);
+        (blocks.fold(0, u64::wrapping_add), self.disposing).hash(&mut hasher);
         hasher.finish()
     }
 
     pub(crate) fn reset_peaks(&mut self) {
         self.ledger.reset_peaks();
         self.map.peak_committed = self.map.committed;
+    }
+
+    /// The bytes in use or set aside.
+    pub(crate) fn held(&self) -> u64 {
+        let plans = self.steps.iter().filter_map(|step| step.plan.as_ref());
+        self.ledger.in_use + plans.map(Following::vacant_bytes).sum::<u64>()
     }
 
     pub(crate) fn stats(&self) -> Stats {

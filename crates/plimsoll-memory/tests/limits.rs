@@ -1,5 +1,6 @@
 //! Limits, refusals, failing sources and the reclaim hook.
 
+use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
 
 use plimsoll_memory::testing::{Fail, FailingPages};
@@ -279,6 +280,57 @@ fn a_hook_that_has_nothing_left_or_never_helps_ends_in_the_error() {
     pool.set_reclaim(Some(hook.clone()));
     pool.acquire(64 * MIB, saved(90)).unwrap_err();
     assert_eq!(*hook.0.lock().unwrap(), 16);
+}
+
+/// Drops one small block at every call, from the front and the back of memory in turn, so that what is free lies in pieces.
+struct Crumbs(Mutex<(VecDeque<Block>, usize, u64)>);
+
+impl Reclaim for Crumbs {
+    fn reclaim(&self, need: Bytes) -> bool {
+        let mut held = self.0.lock().unwrap();
+        let (blocks, n_calls, most) = &mut *held;
+        (*n_calls, *most) = (*n_calls + 1, need.get().max(*most));
+        // Every other one of those that are left.
+        let position = if blocks.len() > 1 { (*n_calls * 2) % blocks.len() } else { 0 };
+        blocks.remove(position).is_some()
+    }
+}
+
+#[test]
+fn a_request_is_refused_only_when_nothing_is_left_to_release() {
+    const N_BLOCKS: u32 = 200;
+    let pool = ghost();
+    let blocks = (0..N_BLOCKS).map(|line| pool.acquire(256 << 10, saved(line)).unwrap()).collect();
+    let hook = Arc::new(Crumbs(Mutex::new((blocks, 0, 0))));
+    pool.set_reclaim(Some(hook.clone()));
+    pool.set_limit(Some(Bytes::new(pool.stats().committed))).unwrap();
+    let block = pool.acquire(40 * MIB, saved(900)).expect("50 MiB can be released");
+    let (n_left, n_calls, most) = {
+        let held = hook.0.lock().unwrap();
+        (held.0.len(), held.1, held.2)
+    };
+    assert!(n_calls > 16 && n_left > 0, "{n_calls} calls, {n_left} blocks left");
+    assert!(most > 40 << 20, "where memory lies in pieces more is asked for: {most}");
+    drop(block);
+    let error = pool.acquire(60 * MIB, saved(901)).expect_err("there is not so much");
+    assert_eq!(hook.0.lock().unwrap().0.len(), 0, "{error}");
+    pool.set_reclaim(None);
+}
+
+#[test]
+fn a_refusal_speaks_of_fragmentation_where_that_is_the_cause() {
+    let pool = ghost();
+    let mut blocks: Vec<_> = (0..32).map(|line| Some(pool.acquire(MIB, saved(line)).unwrap())).collect();
+    pool.set_limit(Some(Bytes::mib(32))).unwrap();
+    blocks.iter_mut().step_by(2).for_each(|block| drop(block.take()));
+    let error = pool.acquire(8 * MIB, saved(90)).unwrap_err().to_string();
+    assert!(
+        error.contains("16.00 MiB (16,777,216 B) of the limit are not in use, but lie in pieces"),
+        "{error}"
+    );
+    assert!(error.contains("this is fragmentation"), "{error}");
+    let error = pool.acquire(20 * MIB, saved(90)).unwrap_err().to_string();
+    assert!(error.contains("the limit would be exceeded by") && !error.contains("fragmentation"), "{error}");
 }
 
 #[test]

@@ -107,3 +107,29 @@ fn a_block_may_outlive_every_other_handle() {
         dropper.join().unwrap();
     });
 }
+
+/// Two threads have steps open at once: each one's blocks come back at its own end, whatever overlaps.
+#[test]
+fn overlapping_steps_end_apart() {
+    loom::model(|| {
+        let pool = ghost();
+        let anchor = acquire(&pool, 64);
+        let step = pool.begin_step();
+        let (lent, own) = (acquire(&pool, 100_000), acquire(&pool, 70_000));
+        let other = pool.clone();
+        let guest = thread::spawn(move || {
+            let step = other.begin_step();
+            let block = acquire(&other, 80_000);
+            drop((lent, block));
+            drop(step);
+        });
+        drop(own);
+        drop(step);
+        pool.verify().unwrap();
+        guest.join().unwrap();
+        pool.verify().unwrap();
+        assert_eq!(pool.stats().n_live, 1);
+        drop(anchor);
+        assert_eq!(pool.stats().committed, 0);
+    });
+}

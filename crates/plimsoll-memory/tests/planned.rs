@@ -1,5 +1,8 @@
 //! Planned steps.
 
+use std::sync::mpsc;
+use std::thread;
+
 use plimsoll_memory::testing::{Fail, FailingPages};
 use plimsoll_memory::{
     Block, Bytes, GRANULE, GhostPages, Label, OffsetError, OffsetPlan, Owner, Planned, Pool, Region, Site,
@@ -468,4 +471,50 @@ proptest! {
         }
         prop_assert!(step.on_plan());
     }
+}
+
+#[test]
+fn two_threads_follow_two_plans_at_once() {
+    let pool = ghost();
+    let anchor = acquire(&pool, 512);
+    let upside_down = |bytes| plan(&[(bytes, bytes), (bytes, 0)]);
+    let step = pool.begin_planned_step(&upside_down(100 * KIB));
+    let first = acquire(&pool, 100 * KIB);
+    let other = pool.clone();
+    let guest = thread::spawn(move || {
+        let step = other.begin_planned_step(&upside_down(200 * KIB));
+        let blocks = [acquire(&other, 200 * KIB), acquire(&other, 200 * KIB)];
+        assert!(step.on_plan());
+        other.verify().unwrap();
+        blocks.map(|block| block.offset())
+    });
+    let [above, below] = guest.join().unwrap();
+    assert_eq!(above, below + 200 * KIB, "each block lies where its own thread's plan says");
+    assert!(step.on_plan(), "another thread's blocks are no part of this step");
+    let second = acquire(&pool, 100 * KIB);
+    assert_eq!(first.offset(), second.offset() + 100 * KIB);
+    pool.verify().unwrap();
+    drop(step);
+    drop((first, second, anchor));
+    assert_eq!(pool.stats().committed, 0);
+}
+
+/// What another thread has set aside for its plan goes neither to a block nor to a ghost's.
+#[test]
+fn a_ghost_leaves_other_threads_their_ranges() {
+    let pool = ghost();
+    let anchor = acquire(&pool, 512);
+    let (other, (open, opened), (close, closed)) = (pool.clone(), mpsc::channel(), mpsc::channel::<()>());
+    let guest = thread::spawn(move || {
+        let _step = other.begin_planned_step(&one(400 * KIB));
+        open.send(()).unwrap();
+        closed.recv().unwrap();
+    });
+    opened.recv().unwrap();
+    let beside = acquire(&pool.ghost(), 400 * KIB).offset();
+    assert_eq!(beside, acquire(&pool, 400 * KIB).offset());
+    close.send(()).unwrap();
+    guest.join().unwrap();
+    assert!(acquire(&pool.ghost(), 400 * KIB).offset() < beside, "the range is free again");
+    drop(anchor);
 }

@@ -218,24 +218,66 @@ fn inside_a_step_other_threads_release_when_it_ends() {
 }
 
 #[test]
-fn a_step_begun_elsewhere_joins_the_open_one() {
+fn a_step_of_another_thread_is_another_step() {
     let pool = ghost();
     let outer = pool.begin_step();
-    let block = acquire(&pool, Owner::Saved, MIB);
-    let (other, opened) = (pool.clone(), mpsc::channel());
-    let closing = mpsc::channel::<()>();
+    let (own, lent) = (acquire(&pool, Owner::Saved, MIB), acquire(&pool, Owner::Saved, 2 * MIB));
+    let (other, (opened, is_open), (close, closing)) = (pool.clone(), mpsc::channel(), mpsc::channel());
     let guest = thread::spawn(move || {
-        let inner = other.begin_step();
-        opened.0.send(()).unwrap();
-        closing.1.recv().unwrap();
-        drop(inner);
+        let step = other.begin_step();
+        let [kept, given] = [4, 8].map(|n| acquire(&other, Owner::Saved, n * MIB));
+        drop(acquire(&other, Owner::Saved, 16 * MIB));
+        drop(lent);
+        opened.send(given).unwrap();
+        closing.recv().unwrap();
+        drop(kept);
+        drop(step);
     });
-    opened.1.recv().unwrap();
-    drop(block);
-    assert_eq!(pool.stats().in_use, 0, "the thread of the outermost step still issues");
-    closing.0.send(()).unwrap();
-    guest.join().unwrap();
+    let given: Block = is_open.recv().unwrap();
+    let mib = || pool.stats().in_use >> 20;
+    assert_eq!(mib(), 1 + 2 + 4 + 8, "what its own thread drops goes at once, what another drops waits");
+    drop(own);
+    assert_eq!(mib(), 2 + 4 + 8, "this thread's drops are immediate beside another thread's step");
+    drop(given);
+    assert_eq!(mib(), 2 + 4 + 8, "a block of the other thread waits for the end of that thread's step");
     drop(outer);
+    assert_eq!(mib(), 4 + 8, "this step's blocks come back at its end, though another step is open");
+    close.send(()).unwrap();
+    guest.join().unwrap();
+    assert_eq!((pool.stats().in_use, pool.stats().committed), (0, 0));
+}
+
+/// Two threads whose steps always overlap: as if there never was a moment without an open step.
+#[test]
+fn steps_that_always_overlap_take_no_more_than_both_alone() {
+    const N_STEPS: usize = 50;
+    let pool = ghost();
+    let turns: Vec<_> = (0..2).map(|_| mpsc::channel::<()>()).collect();
+    let [first, second] = [(0, 1), (1, 0)].map(|(own, other)| (own, turns[other].0.clone()));
+    let mut receivers = turns.into_iter().map(|(_, receiver)| receiver);
+    let threads: Vec<_> = [first, second]
+        .into_iter()
+        .map(|(own, sender)| {
+            let (pool, receiver) = (pool.clone(), receivers.next().unwrap());
+            thread::spawn(move || {
+                if own == 1 {
+                    receiver.recv().unwrap();
+                }
+                for _ in 0..N_STEPS {
+                    let step = pool.begin_step();
+                    let blocks: Vec<_> = (1..4).map(|n| acquire(&pool, Owner::Saved, n * MIB)).collect();
+                    // The other thread ends its step and begins its next one while this one is open.
+                    sender.send(()).ok();
+                    receiver.recv().ok();
+                    drop(blocks);
+                    drop(step);
+                }
+            })
+        })
+        .collect();
+    threads.into_iter().for_each(|thread| thread.join().unwrap());
+    assert!(pool.stats().peak_in_use <= 2 * 6 * MIB as u64, "{} bytes", pool.stats().peak_in_use);
+    assert_eq!((pool.stats().in_use, pool.stats().committed), (0, 0));
 }
 
 #[test]

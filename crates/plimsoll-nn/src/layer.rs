@@ -247,6 +247,31 @@ struct Frame {
 
 thread_local!(static FRAMES: RefCell<Vec<Frame>> = const { RefCell::new(Vec::new()) });
 
+/// The frame of the layer that is being built; gone also if building it panics.
+struct OpenFrame {
+    n_below: usize,
+}
+
+impl OpenFrame {
+    fn push(frozen: bool) -> OpenFrame {
+        FRAMES.with_borrow_mut(|frames| {
+            let frozen = frozen || frames.last().is_some_and(|frame| frame.frozen);
+            frames.push(Frame { frozen, ..Frame::default() });
+            OpenFrame { n_below: frames.len() - 1 }
+        })
+    }
+
+    fn pop(self) -> Frame {
+        FRAMES.with_borrow_mut(|frames| frames.pop()).unwrap_or_default()
+    }
+}
+
+impl Drop for OpenFrame {
+    fn drop(&mut self) {
+        FRAMES.with_borrow_mut(|frames| frames.truncate(self.n_below));
+    }
+}
+
 /// Builds a layer for examples of the shape `input`, as a part of the layer that is being built, if one is.
 pub(crate) fn build(layer: &dyn Layer, input: &Shape) -> Result<Model> {
     let is_part = FRAMES.with(|frames| !frames.borrow().is_empty());
@@ -258,14 +283,10 @@ pub(crate) fn build_as(layer: &dyn Layer, name: &str, input: &Shape) -> Result<M
     let settings = layer.settings();
     let policy = settings.policy.unwrap_or_else(current_policy);
     let make = || with_policy(policy, || layer.make(input));
-    FRAMES.with(|frames| {
-        let mut frames = frames.borrow_mut();
-        let frozen = settings.frozen || frames.last().is_some_and(|frame| frame.frozen);
-        frames.push(Frame { frozen, ..Frame::default() });
-    });
+    let open = OpenFrame::push(settings.frozen);
     let (made, path) =
         if name.is_empty() { (make(), current_scope()) } else { scope(name, || (make(), current_scope())) };
-    let frame = FRAMES.with(|frames| frames.borrow_mut().pop()).unwrap_or_default();
+    let frame = open.pop();
     let model = Model::new(crate::model::Parts {
         name: name.to_owned(),
         kind: layer.name().to_owned(),

@@ -1,7 +1,10 @@
 //! What the train loop promises: atomic steps, the same gradients in parts, errors that say where, steady bytes.
 
 use std::cell::RefCell;
+use std::panic::{self, AssertUnwindSafe};
 use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use plimsoll_memory::testing::Fail;
 use plimsoll_nn::layers::{Dense, Dropout, Lambda, Sequential};
@@ -9,8 +12,10 @@ use plimsoll_nn::losses::{MeanSquaredError, SparseCategoricalCrossentropy};
 use plimsoll_nn::optimizers::{Adam, LossScale, Method, Optimizer, Sgd};
 use plimsoll_nn::train::callbacks::Watch;
 use plimsoll_nn::train::{Epoch, Examples, Pair, StepEvent, Trainer, Until};
-use plimsoll_nn::{Layer, Model, Policy, with_policy};
-use plimsoll_tensor::{Activation, DType, Device, Generator, Owner, Result, Tensor, Variable, set_seed};
+use plimsoll_nn::{Forward, Layer, Model, Policy, with_policy};
+use plimsoll_tensor::{
+    Activation, Bytes, DType, Device, Generator, Owner, Result, Shape, Tensor, Variable, set_seed,
+};
 
 /// `n_batches` batches of `batch` examples whose labels are a fixed function of their inputs.
 fn batches(n_batches: usize, batch: usize) -> Result<Vec<Pair>> {
@@ -359,5 +364,136 @@ fn a_prediction_holds_one_layers_input_and_output() -> Result<()> {
     let whole = model.infer(&inputs)?;
     assert_eq!(outputs.cast(DType::F64)?.to_vec::<f64>()?, whole.cast(DType::F64)?.to_vec::<f64>()?);
     assert!(model.predict(&inputs, 0).unwrap_err().to_string().contains("batches of 0"));
+    Ok(())
+}
+
+/// Data of which nobody knows how many batches there are.
+struct Endless(Vec<Pair>);
+
+impl Examples for Endless {
+    fn epoch(&self, epoch: u64, batch: u64) -> Result<Epoch<'_>> {
+        self.0.epoch(epoch, batch)
+    }
+
+    fn n_batches(&self) -> Option<u64> {
+        None
+    }
+}
+
+#[test]
+fn what_would_fail_in_evaluation_is_refused_before_the_first_step() -> Result<()> {
+    let device = Device::separate_cpu();
+    let _on = device.enter();
+    let data = batches(3, 8)?;
+    let narrow = vec![Pair { inputs: Tensor::randn([8, 3])?, labels: Tensor::randn([8, 1])? }];
+    let wide_labels = vec![Pair { inputs: Tensor::randn([8, 4])?, labels: Tensor::randn([8, 7])? }];
+    let uneven = vec![Pair { inputs: Tensor::randn([8, 4])?, labels: Tensor::randn([5, 1])? }];
+    let fresh = || trainer(Policy::Float32, Adam::new(0.01).build());
+    let cases: [(Box<dyn Examples>, &str); 4] = [
+        (Box::new(narrow), "[8, 3]"),
+        (Box::new(wide_labels.clone()), "[8, 7]"),
+        (Box::new(uneven), "labels of [5, 1]"),
+        (Box::new(Vec::<Pair>::new()), "there is no batch"),
+    ];
+    for (held_out, names) in cases {
+        let mut trainer = fresh()?.held_out(Held(held_out));
+        trainer.fit(&Vec::<Pair>::new(), Until::Epochs(0))?;
+        let before = bits(&trainer)?;
+        let refused = trainer.fit(&data, Until::Epochs(1)).expect_err(names).to_string();
+        assert!(refused.contains("held-out data") && refused.contains(names), "{refused}");
+        assert_eq!(bits(&trainer)?, before, "{names}: nothing was trained");
+    }
+    // A run that ends before its first evaluation is not held up, and the number of batches need not be known.
+    fresh()?.held_out(wide_labels.clone()).fit(&data, Until::Steps(2))?;
+    fresh()?.held_out(wide_labels).fit(&Endless(data.clone()), Until::Epochs(1)).expect_err("[8, 7]");
+    // Data that can be evaluated change no bit.
+    let mut plain = fresh()?;
+    plain.fit(&data, Until::Epochs(2))?;
+    let expected = bits(&plain)?;
+    let mut evaluated = fresh()?.held_out(data.clone());
+    evaluated.fit(&data, Until::Epochs(2))?;
+    assert_eq!(bits(&evaluated)?, expected);
+    Ok(())
+}
+
+/// Data behind a pointer.
+struct Held(Box<dyn Examples>);
+
+impl Examples for Held {
+    fn epoch(&self, epoch: u64, batch: u64) -> Result<Epoch<'_>> {
+        self.0.epoch(epoch, batch)
+    }
+
+    fn n_batches(&self) -> Option<u64> {
+        self.0.n_batches()
+    }
+}
+
+#[test]
+fn an_evaluation_that_the_limit_has_no_room_for_is_refused_before_the_first_step() -> Result<()> {
+    let device = Device::separate_cpu();
+    let _on = device.enter();
+    let (data, held_out) = (batches(3, 8)?, batches(1, 1 << 17)?);
+    let mut trainer = trainer(Policy::Float32, Adam::new(0.01).build())?.held_out(held_out);
+    trainer.fit(&Vec::<Pair>::new(), Until::Epochs(0))?;
+    device.trim();
+    // Room for a step, and not for the 8 MiB of a hidden layer's values.
+    device.set_limit(Some(Bytes::new(device.stats().committed + (6 << 20))))?;
+    let before = bits(&trainer)?;
+    let refused = trainer.fit(&data, Until::Epochs(1)).expect_err("8 MiB do not fit");
+    assert!(refused.is_out_of_memory() && refused.to_string().contains("held-out data"), "{refused}");
+    assert_eq!(bits(&trainer)?, before, "nothing was trained");
+    device.set_limit(None)?;
+    assert!(
+        trainer.fit(&data, Until::Epochs(1))?.epochs[0].held_out.is_some(),
+        "the refusal is not remembered"
+    );
+    Ok(())
+}
+
+/// The identity, until it is told to panic.
+struct Fuse(Arc<AtomicBool>);
+
+impl Layer for Fuse {
+    fn name(&self) -> &str {
+        "fuse"
+    }
+
+    fn make(&self, input: &Shape) -> Result<Forward> {
+        let panics = self.0.clone();
+        Forward::new(input, move |x, _| {
+            let y = x.dropout(0.3)?;
+            assert!(!panics.load(Ordering::Relaxed), "a layer of the user's panics");
+            Ok(y)
+        })
+    }
+}
+
+#[test]
+fn a_run_goes_on_after_a_panic_as_if_there_had_been_none() -> Result<()> {
+    let run = |panics: bool, limit: Option<Bytes>| {
+        let device = Device::separate_cpu();
+        device.set_limit(limit)?;
+        let _on = device.enter();
+        set_seed(5);
+        let fuse = Arc::new(AtomicBool::new(false));
+        let layers = || Sequential::new().add(Dense::new(16)).add(Fuse(fuse.clone())).add(Dense::new(1));
+        let trainer = Trainer::new(layers().build([4])?, Adam::new(0.01).build(), MeanSquaredError);
+        let data = batches(3, 8)?;
+        let mut trainer = trainer.held_out(data.clone());
+        for step in 1..=7 {
+            if panics {
+                fuse.store(true, Ordering::Relaxed);
+                let fit = AssertUnwindSafe(|| trainer.fit(&data, Until::Steps(step)));
+                panic::catch_unwind(fit).expect_err("it panics");
+                fuse.store(false, Ordering::Relaxed);
+            }
+            trainer.fit(&data, Until::Steps(step))?;
+        }
+        Ok::<_, plimsoll_tensor::Error>((bits(&trainer)?, device.stats().in_use))
+    };
+    for limit in [None, Some(Bytes::mib(16))] {
+        assert_eq!(run(true, limit)?, run(false, limit)?, "under {limit:?}");
+    }
     Ok(())
 }

@@ -111,7 +111,7 @@ impl Family {
 
 /// Decisions for the whole grid: what the walk makes alone, and what it makes of the prescriptions of a chain, without what
 /// another is expected to beat.
-fn candidates(trace: &Trace) -> Vec<Decisions> {
+pub(crate) fn candidates(trace: &Trace) -> Vec<Decisions> {
     let known = Known::of(trace);
     let mut alone = Vec::new();
     let shares = || (0..N_TARGETS).map(|step| (step, N_TARGETS));

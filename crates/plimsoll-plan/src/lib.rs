@@ -6,13 +6,15 @@
 //! kept at *every* moment of the step at little extra time: a greedy walk, for graphs of every form. Where a step is a
 //! [`Chain`] of blocks, dynamic programming over them prescribes what the walk lets go. A [`Family`] is made of such decisions
 //! at a fixed grid of targets, each played through a pool; a limit takes the fastest member that fits, so more memory never
-//! means a slower run, and the least limit is known exactly.
+//! means a slower run, and the least limit is known exactly. [`Candidates`] give the same answer for one limit and play only
+//! those that it needs.
 //!
 //! [`plan_offsets`] says where the blocks of a step lie, so that the pool commits hardly more than is in use.
 //!
 //! Everything here is a function of its arguments: no clock, no randomness, no thread.
 
 mod blocks;
+mod candidates;
 mod chain;
 mod clock;
 mod decisions;
@@ -27,6 +29,7 @@ mod prefetch;
 mod simulation;
 mod trace;
 
+pub use candidates::{Candidates, Measured};
 pub use chain::{Chain, Prescription};
 pub use decisions::{Choice, Decisions};
 pub use family::{Family, Member, Played};

@@ -3,7 +3,7 @@
 use plimsoll_memory::Site;
 
 /// The trace of a step that kept everything.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Trace {
     /// The ops in the order in which they ran, forward, backward and update alike.
     pub records: Vec<Record>,
@@ -25,7 +25,7 @@ pub struct Depot {
 }
 
 /// One op of a step.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Record {
     /// Stands for the op and the shapes that it saw.
     pub fingerprint: u64,
@@ -68,7 +68,7 @@ pub enum Input {
 }
 
 /// One value of a step.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Value {
     /// The record that makes it.
     pub record: u32,
@@ -83,6 +83,16 @@ pub struct Value {
 }
 
 impl Trace {
+    /// The bytes of the heap that it takes, roughly.
+    pub fn heap_bytes(&self) -> usize {
+        let inputs: usize = self.records.iter().map(|record| record.inputs.len()).sum();
+        let fetches: usize = self.values.iter().map(|value| value.fetches.len()).sum();
+        self.records.len() * size_of::<Record>()
+            + inputs * size_of::<Input>()
+            + self.values.len() * size_of::<Value>()
+            + fetches * size_of::<u32>()
+    }
+
     /// The most bytes in use when everything is kept.
     pub fn natural_peak(&self) -> u64 {
         self.records.iter().map(|record| record.at.peak).max().unwrap_or(0)

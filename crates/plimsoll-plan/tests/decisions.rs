@@ -2,7 +2,10 @@
 
 mod support;
 
-use plimsoll_plan::{Depot, Family, Input, Played, Weights, decide};
+use std::cell::Cell;
+use std::sync::Arc;
+
+use plimsoll_plan::{Candidates, Decisions, Depot, Family, Input, Measured, Played, Weights, decide};
 use support::nets::{MIB, chain, named, u_net};
 use support::{Execution, Net};
 
@@ -149,6 +152,45 @@ fn in_a_family_peaks_rise_while_time_falls() {
         let least = family.least();
         assert!(family.within(least).is_some() && family.within(least - 1).is_none(), "{name}");
         assert!(family.within(u64::MAX).is_some_and(|at| family.members()[at].decisions.is_none()), "{name}");
+    }
+}
+
+#[test]
+fn candidates_that_are_measured_on_demand_say_what_the_family_says() {
+    for (name, net) in named() {
+        let trace = net.trace();
+        // What lies on the device beside the step.
+        let outside = 3 << 20;
+        let placed =
+            |peak: u64| Played { peak: peak + outside, committed: (peak + outside).next_multiple_of(65_536) };
+        let play = |decisions: &Decisions| placed(Execution::new(&trace, net.fixed, decisions).run().peak);
+        let natural = placed(trace.natural_peak());
+        let family = Family::new(&trace, natural, |decisions| Ok::<_, ()>(Some(play(decisions))))
+            .expect("nothing refuses to be played");
+        let n_measured = Cell::new(0);
+        let measure = |decisions: &Arc<Decisions>, limit: u64| {
+            n_measured.set(n_measured.get() + 1);
+            let played = play(decisions);
+            Ok::<_, ()>(if played.peak > limit {
+                Measured::Peak(played.peak)
+            } else {
+                Measured::Placed(played)
+            })
+        };
+        let span = natural.committed - family.least();
+        for limit in (0..=20).rev().map(|part| family.least() + span * part / 20).chain([family.least() - 1])
+        {
+            let mut candidates = Candidates::new(&trace, natural);
+            n_measured.set(0);
+            let way = candidates.within(limit, |decisions| measure(decisions, limit)).expect("as above");
+            let expected = family.within(limit).map(|at| family.members()[at].decisions.as_deref());
+            assert_eq!(way.map(|way| candidates.decisions(way).map(|it| &**it)), expected, "{name}, {limit}");
+            assert!(
+                n_measured.get() <= 8 || limit < family.least(),
+                "{name}, {limit}: {n_measured:?} played"
+            );
+            assert_eq!(candidates.least(measure).expect("as above").0, family.least(), "{name}, {limit}");
+        }
     }
 }
 

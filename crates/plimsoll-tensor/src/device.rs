@@ -205,7 +205,7 @@ impl Device {
 
     /// The ghost of an idle GPU of that model, on any machine.
     pub fn ghost_cuda(profile: Profile) -> Device {
-        let pool = Pool::new(GhostPages::new(plimsoll_cuda::REGION_BYTES));
+        let pool = Pool::new(GhostPages::unbounded());
         let name = format!("ghost({})", profile.name);
         Device::with(&name, pool, Hardware::GhostGpu(profile))
     }
@@ -281,10 +281,11 @@ impl Device {
     }
 
     /// The ghost of this device as it is now: its pool starts as a copy of this one's map, so that it predicts
-    /// both the bytes in use and the bytes committed.
+    /// both the bytes in use and the bytes committed. It has more addresses than this one, so that it also tells what a step
+    /// would need that is far too large.
     pub fn ghost(&self) -> Device {
         let hardware = self.profile().map_or(Hardware::Cpu, |profile| Hardware::GhostGpu(profile.clone()));
-        let ghost = Device::with(&format!("ghost({})", self.0.name), self.0.pool.ghost(), hardware);
+        let ghost = Device::with(&format!("ghost({})", self.0.name), self.0.pool.unbounded_ghost(), hardware);
         let depot = self.depot().map(|depot| Arc::new(depot.ghost()));
         ghost.set_deterministic(self.is_deterministic());
         *ghost.0.depot.lock().unwrap_or_else(PoisonError::into_inner) = depot;

@@ -228,7 +228,11 @@ impl Error {
 
     /// Whether memory was full or the limit reached.
     pub fn is_out_of_memory(&self) -> bool {
-        matches!(*self.0, ErrorKind::OutOfMemory(_) | ErrorKind::Limit { .. })
+        match &*self.0 {
+            ErrorKind::OutOfMemory(_) | ErrorKind::Limit { .. } => true,
+            ErrorKind::Within { source, .. } => source.downcast_ref().is_some_and(Error::is_out_of_memory),
+            _ => false,
+        }
     }
 }
 

@@ -87,6 +87,12 @@ pub trait Op: fmt::Debug + Send + Sync + 'static {
         &[]
     }
 
+    /// Whether its kernel does what it is asked to for all values once `infer` has agreed to the shapes. An update by such an op
+    /// goes over the variable's memory; every other one writes to a new block first, so that a refusal changes nothing.
+    fn never_refuses(&self) -> bool {
+        false
+    }
+
     /// Whether the op is cheap to repeat: elementwise, a cast, dropout, applying a norm.
     fn is_cheap(&self) -> bool {
         false

@@ -98,6 +98,8 @@ impl Step {
             return Err(Error::argument("step", "a step is open on this thread already; steps do not nest"));
         }
         let generator = context::generator();
+        // A step that fails or panics takes no draws.
+        let restore = context::on_drop(move || context::set_generator(generator));
         let scope: StepScope = match &course.offsets {
             Some(offsets) => device.pool().begin_planned_step(offsets),
             None => device.pool().begin_step(),
@@ -114,8 +116,8 @@ impl Step {
         });
         drop(close);
         drop(scope);
-        if result.is_err() {
-            context::set_generator(generator);
+        if result.is_ok() {
+            std::mem::forget(restore);
         }
         result
     }

@@ -3,6 +3,7 @@
 //! An update takes all memory that it needs before it writes the first variable, so one that fails leaves every
 //! variable as it was. Inside a step, updates wait for the step's end and are written together.
 
+use std::collections::HashSet;
 use std::sync::{Arc, MutexGuard};
 
 use plimsoll_memory::{Block, LongList, Owner};
@@ -201,7 +202,8 @@ pub(crate) fn commit_step(updates: LongList<Update>, guard: Option<&Part>) -> Re
 /// Carries updates out in order: takes all memory, then writes. A variable that reads as something else for now, such as a
 /// ghost, is not written, and the memory is that of the ghost.
 fn commit(updates: LongList<Update>) -> Result<()> {
-    let mut commit = Commit::begin(updates.iter().flat_map(|update| &update.cells))?;
+    let undecided = undecided(updates.iter().map(|update| (&update.op, &*update.cells)));
+    let mut commit = Commit::begin(updates.iter().flat_map(|update| &update.cells), &undecided)?;
     let workspaces: Vec<Option<Block>> = updates.iter().map(Update::workspace).collect::<Result<_>>()?;
     if context::is_tracing() {
         return updates.iter().zip(&workspaces).try_for_each(|(update, workspace)| {
@@ -226,21 +228,27 @@ pub(crate) struct Commit<'a> {
     cells: Vec<&'a Arc<VariableCell>>,
     held: Vec<MutexGuard<'a, Part>>,
     fresh: Vec<Option<Arc<Storage>>>,
-    is_written: Vec<bool>,
+    n_writes: Vec<u32>,
 }
 
 impl<'a> Commit<'a> {
-    /// Locks variables, and takes memory for those that cannot be written where they are.
-    pub fn begin(cells: impl Iterator<Item = &'a Arc<VariableCell>>) -> Result<Commit<'a>> {
+    /// Locks variables, and takes memory for those that cannot be written where they are: somebody else holds their value,
+    /// or they are among the undecided.
+    pub fn begin(
+        cells: impl Iterator<Item = &'a Arc<VariableCell>>,
+        undecided: &HashSet<usize>,
+    ) -> Result<Commit<'a>> {
         let mut cells: Vec<&Arc<VariableCell>> = cells.collect();
         cells.sort_by_key(|cell| cell.address());
         cells.dedup_by_key(|cell| cell.address());
         let held: Vec<MutexGuard<'_, Part>> = cells.iter().map(|cell| cell.lock()).collect();
         context::with_tracer(|tracer| tracer.commit());
-        let fresh =
-            cells.iter().zip(&held).map(|(cell, held)| fresh_place(cell, held)).collect::<Result<_>>()?;
-        let is_written = vec![false; cells.len()];
-        Ok(Commit { cells, held, fresh, is_written })
+        let place = |(cell, held): (&&'a Arc<VariableCell>, &MutexGuard<'_, Part>)| {
+            fresh_place(cell, held, undecided.contains(&cell.address()))
+        };
+        let fresh = cells.iter().zip(&held).map(place).collect::<Result<_>>()?;
+        let n_writes = vec![0; cells.len()];
+        Ok(Commit { cells, held, fresh, n_writes })
     }
 
     fn at(&self, cell: &Arc<VariableCell>) -> usize {
@@ -271,15 +279,12 @@ impl<'a> Commit<'a> {
         let Some(first) = cells.first() else { return Ok(()) };
         // The lists hold addresses alone: an optimizer updates hundreds of variables at once.
         let places: SmallVec<[usize; 4]> = cells.iter().map(|cell| self.at(cell)).collect();
-        let values = places.iter().map(|&at| self.value(at, self.is_written[at]));
+        let values = places.iter().map(|&at| self.value(at, self.n_writes[at] > 0));
         let inputs: SmallVec<[Operand<'_>; 4]> = values.chain(inputs.iter().copied()).collect();
         let into: SmallVec<[Operand<'_>; 1]> = places.iter().map(|&at| self.value(at, true)).collect();
         execute::run(op, first.device(), &inputs, &into, &[], workspace, Order::Fixed)?;
         drop((inputs, into));
-        for (cell, at) in cells.iter().zip(places) {
-            self.is_written[at] = true;
-            cell.written();
-        }
+        places.into_iter().for_each(|at| self.n_writes[at] += 1);
         Ok(())
     }
 
@@ -303,7 +308,9 @@ impl<'a> Commit<'a> {
 
     /// The new values are those of the variables from here on.
     pub fn finish(self) {
-        for ((mut held, fresh), cell) in self.held.into_iter().zip(self.fresh).zip(&self.cells) {
+        let places = self.held.into_iter().zip(self.fresh);
+        for (((mut held, fresh), cell), n_writes) in places.zip(&self.cells).zip(self.n_writes) {
+            (0..n_writes).for_each(|_| cell.written());
             let Some(fresh) = fresh else {
                 held.0.overwritten();
                 continue;
@@ -328,9 +335,19 @@ fn device_of(cell: &Arc<VariableCell>) -> Device {
     pinned.map_or_else(|| cell.device().clone(), |(storage, _)| storage.device().clone())
 }
 
-/// A new block for a variable's new value if somebody else holds the old one; nothing if it goes over that.
-fn fresh_place(cell: &Arc<VariableCell>, held: &Part) -> Result<Option<Arc<Storage>>> {
-    if variable::is_unshared(held) {
+/// The addresses of the variables that are written before it is known whether all kernels do what they are asked to, given
+/// the ops in their order and the variables that each writes.
+pub(crate) fn undecided<'a>(
+    updates: impl DoubleEndedIterator<Item = (&'a OpRef, &'a [Arc<VariableCell>])>,
+) -> HashSet<usize> {
+    let from_last_refusing = updates.rev().skip_while(|(op, _)| op.never_refuses());
+    from_last_refusing.flat_map(|(_, cells)| cells).map(|cell| cell.address()).collect()
+}
+
+/// A new block for a variable's new value if the old one must stay: somebody else holds it, or a kernel may yet refuse.
+/// Nothing if the new value goes over the old one.
+fn fresh_place(cell: &Arc<VariableCell>, held: &Part, is_undecided: bool) -> Result<Option<Arc<Storage>>> {
+    if variable::is_unshared(held) && !is_undecided {
         return Ok(None);
     }
     // A variable made from a batch begins in lent memory, which is data; its own is a parameter's.

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use plimsoll::nn::plan::{Plan, RunError, largest, least_limit, plan, predict};
+use plimsoll::nn::plan::{Fit, Plan, RunError, largest, least_limit, plan, predict};
 
 use super::{batch, find};
 use crate::event::{Event, Holder, PeakAt, PlanEvent};
@@ -39,7 +39,8 @@ pub fn run(recipes: &[Recipe], options: &PlanOptions) -> Result<(), Failure> {
         let mut text = headline(recipe, &target, batch, found.as_ref());
         let _always = write!(text, "{planned}");
         let _always = writeln!(text, "\nleast limit  {}, or --limit {}MiB", scaled(least), least >> 20);
-        text.push_str(&table(recipe, &training, &target, batch)?);
+        let planned = Row { batch, planned: &planned };
+        text.push_str(&table(recipe, &training, &target, planned, found.as_ref())?);
         style.say(text.trim_end())?;
     }
     style.emit(&Event::Plan(Box::new(event(recipe, &target, batch, &planned, least))))
@@ -60,21 +61,22 @@ struct Largest {
 
 /// The largest batch that fits the limit: it does, and one more does not, by plans alone.
 fn largest_batch(recipe: &Recipe, training: &TrainOptions, target: &Target) -> Result<Largest, Failure> {
-    if target.limit.bytes.is_none() {
+    let Some(limit) = target.limit.bytes else {
         return Err(Failure::options("--max-batch: without a limit any batch fits; set one with --limit"));
-    }
+    };
     // A batch has at least as many examples as parts.
     let least = training.run.accumulate.get();
     let most = n_examples(recipe, training, target)?.unwrap_or(usize::MAX).max(least);
     let guess = recipe.default_batch().saturating_sub(least) + 1;
     let mut refused = None;
-    let found = largest(most - least + 1, guess, |n| {
+    let found = largest(most - least + 1, guess, limit, |n| {
         let training = with_batch(training, least + n - 1);
         match predict(&target.device, || rehearsal(recipe, &training)) {
-            Ok(_) => Ok(true),
+            Ok(_) => Ok(Fit::Fits),
             Err(failure) if failure.is_over_limit() => {
+                let enough = failure.enough();
                 refused = Some(failure);
-                Ok(false)
+                Ok(Fit::Needs(enough))
             }
             Err(failure) => Err(failure),
         }
@@ -108,20 +110,41 @@ fn headline(recipe: &Recipe, target: &Target, batch: usize, found: Option<&Large
     format!("{} on {name} ({profile}), batch {batch}{largest}\n", recipe.name())
 }
 
-/// What other batches need.
-fn table(recipe: &Recipe, training: &TrainOptions, target: &Target, batch: usize) -> Result<String, Failure> {
-    let parts = training.run.accumulate.get();
+/// A batch whose plan is known.
+struct Row<'a> {
+    batch: usize,
+    planned: &'a Plan,
+}
+
+/// What a batch needs, and others beside it.
+fn table(
+    recipe: &Recipe,
+    training: &TrainOptions,
+    target: &Target,
+    known: Row<'_>,
+    found: Option<&Largest>,
+) -> Result<String, Failure> {
+    let (parts, batch) = (training.run.accumulate.get(), known.batch);
     let mut batches: Vec<usize> =
         [batch / 4, batch / 2, batch, batch.saturating_mul(2), batch.saturating_mul(4)].into();
     batches.retain(|&other| other >= parts.max(1));
     batches.dedup();
+    let unlimited = target.device.ghost();
+    unlimited.set_limit(None)?;
     let mut text = format!("\n{:>8}  {:>14}  {:>14}  {:>12}\n", "batch", "in use", "taken", "ms per step");
     for other in batches {
+        // What is larger than the largest that fits does not.
+        let is_too_large = found.is_some_and(|found| !found.is_all && other > found.batch);
         let training = with_batch(training, other);
-        let planned = plan(&target.device, || rehearsal(recipe, &training))?;
+        let plan_of = |device| plan(device, || rehearsal(recipe, &training));
+        let planned = match (other == batch, is_too_large) {
+            (true, _) => known.planned.clone(),
+            (false, true) => plan_of(&unlimited)?,
+            (false, false) => plan_of(&target.device)?,
+        };
         let (peak, taken) = (scaled(planned.peak_bytes), scaled(planned.committed_bytes));
         let ms = planned.step_nanoseconds as f64 / 1e6;
-        let fits = if planned.fits() { "" } else { "  does not fit" };
+        let fits = if planned.fits() && !is_too_large { "" } else { "  does not fit" };
         // Writing into a string cannot fail.
         let _always = writeln!(text, "{other:>8}  {peak:>14}  {taken:>14}  {ms:>12.2}{fits}");
     }

@@ -40,14 +40,14 @@ mod study;
 
 use std::fmt;
 
-use plimsoll_memory::{Holder, Rows};
-use plimsoll_tensor::{Bytes, Device, Error, ErrorKind, Generator, Repeated};
+use plimsoll_memory::{Holder, Owner, Rows};
+use plimsoll_tensor::{Bytes, Device, Error, ErrorKind, Repeated};
 
-pub use largest::largest;
+pub use largest::{Fit, largest};
 pub use study::{Moment, PeakAt};
 pub(crate) use study::{STEP, Study};
 
-use crate::train::{Rehearsed, rehearse};
+use crate::train::{Rehearsed, RestoredGenerator, rehearse};
 
 /// What a run will need.
 #[derive(Clone, Debug)]
@@ -152,15 +152,20 @@ pub fn least_limit<E: RunError>(device: &Device, mut run: impl FnMut() -> Result
     // A run that commits so much never meets that limit, and nothing runs without memory.
     let (mut works, mut fails) = (natural.committed.div_ceil(granule), 0);
     // A refusal that knows what would have been enough is worth more than half of what is left, and so is the question
-    // whether one granule less would do where that worked.
-    let mut promising = None;
+    // whether one granule less would do where that worked. A run that has room for little more than what stays from step to
+    // step can be made, and its first step is refused.
+    let staying = [Owner::Parameters, Owner::Optimizer, Owner::Data].map(|owner| natural.owners.get(owner));
+    let staying: u64 = staying.iter().sum();
+    let mut promising = Some((staying + staying / 8).div_ceil(granule) + 4);
+    let mut enough = None;
     while works > fails + 1 {
         let tried = promising.unwrap_or(fails + (works - fails) / 2).clamp(fails + 1, works - 1);
         match rehearsed(device, Some(Bytes::new(tried * granule)), None, &mut run) {
-            Ok(_) => (works, promising) = (tried, promising.map(|tried| tried - 1)),
+            Ok(_) => (works, promising) = (tried, (enough == Some(tried)).then(|| tried - 1)),
             Err(error) if error.is_over_limit() => {
                 fails = tried;
-                promising = error.enough().map(|enough| enough.div_ceil(granule));
+                enough = error.enough().map(|bytes| bytes.div_ceil(granule));
+                promising = enough;
             }
             Err(error) => return Err(error),
         }
@@ -203,9 +208,9 @@ fn rehearsed<E: RunError>(
     let ghost = device.ghost();
     ghost.set_limit(limit)?;
     ghost.pool().reset_peaks();
-    let generator = Generator::current();
+    let restore = RestoredGenerator::new();
     let (result, rehearsed) = rehearse(&ghost, study, run);
-    generator.make_current();
+    drop(restore);
     result?;
     let stats = ghost.stats();
     let peaks = Peaks { in_use: stats.peak_in_use, committed: stats.peak_committed, owners: stats.peak_rows };

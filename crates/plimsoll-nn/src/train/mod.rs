@@ -33,6 +33,7 @@
 
 mod callback;
 pub mod callbacks;
+mod evaluation;
 mod event;
 mod examples;
 mod finite;
@@ -47,23 +48,24 @@ use std::path::Path;
 use std::time::Instant;
 
 use plimsoll_plan::Family;
-use plimsoll_tensor::{Device, Error, Generator, Later, Result, at_callers_line};
+use plimsoll_tensor::{Bytes, Device, Error, Generator, Result, at_callers_line};
 
 use crate::checkpoint::{self, Change, NameMap, RunState};
 use crate::losses::Loss;
 use crate::metrics::Metric;
-use crate::model::{Mode, Model};
+use crate::model::Model;
 use crate::optimizers::{LossScale, Optimizer};
 use crate::plan::STEP;
 use callback::Wanted;
 pub use callback::{Callback, Requests};
+use evaluation::Evaluator;
 pub use event::{EpochEvent, Evaluation, History, MemoryUse, StepEvent};
 pub use examples::{Epoch, Examples, Pair};
 use line::Line;
 use pending::{Numbers, Pending};
 use programs::StepPrograms;
 use rehearsal::Rounds;
-pub(crate) use rehearsal::{Rehearsed, rehearse};
+pub(crate) use rehearsal::{Rehearsed, RestoredGenerator, rehearse};
 use step::{Stepper, in_batch};
 
 /// When a run is complete. Both count from its very beginning, resumed or not.
@@ -113,6 +115,8 @@ pub struct Trainer {
     pending: Option<Pending>,
     /// When a step was last told of.
     told: Option<Instant>,
+    /// The limit under which the evaluation of the held-out data was last found to work.
+    preflighted: Option<Option<Bytes>>,
 }
 
 impl Trainer {
@@ -139,6 +143,7 @@ impl Trainer {
             generator: None,
             pending: None,
             told: None,
+            preflighted: None,
         }
     }
 
@@ -169,6 +174,7 @@ impl Trainer {
     #[must_use]
     pub fn held_out(mut self, data: impl Examples + 'static) -> Trainer {
         self.held_out = Some(Box::new(data));
+        self.preflighted = None;
         self
     }
 
@@ -262,11 +268,12 @@ impl Trainer {
     ///
     /// # Errors
     /// No data; data that do not fit the model; a loss that is not finite, with what causes it; memory that is full. The
-    /// step that failed has changed nothing.
+    /// step that failed has changed nothing. Held-out data that could not be evaluated are refused before the first step.
     #[track_caller]
     pub fn fit(&mut self, data: &dyn Examples, until: Until) -> Result<History> {
         let _line = at_callers_line();
         self.prepare()?;
+        self.preflight(data, until)?;
         if let Some(generator) = self.generator.take() {
             generator.make_current();
         }
@@ -279,6 +286,22 @@ impl Trainer {
         let wanted = self.tell(|callback, run| callback.on_end(&history, run))?;
         history.stopped = history.stopped.or(wanted);
         Ok(history)
+    }
+
+    /// Refuses held-out data whose evaluation would fail at the end of the epoch, if the run gets there.
+    fn preflight(&mut self, data: &dyn Examples, until: Until) -> Result<()> {
+        let n_left = data.n_batches().unwrap_or(0).saturating_sub(self.state.batch);
+        let limit = self.device().pool().limit();
+        let is_known = self.preflighted == Some(limit);
+        if let Some(held_out) = self.held_out.as_deref()
+            && !is_known
+            && !until.is_reached(&self.state)
+            && until.steps_left(&self.state) >= n_left
+        {
+            Evaluator { stepper: &self.stepper, metrics: &mut self.metrics }.preflight(held_out)?;
+            self.preflighted = Some(limit);
+        }
+        Ok(())
     }
 
     /// Leaves out epochs that repeat what a rehearsal has been through: those of data of which at most the last batch is of
@@ -425,14 +448,13 @@ impl Trainer {
 
     /// Evaluates the epoch that is complete, and goes on to the next.
     fn end_epoch(&mut self) -> Result<EpochEvent> {
-        let held_out = match self.held_out.take() {
-            Some(data) => {
-                let evaluated = self.evaluate(&*data);
-                self.held_out = Some(data);
-                Some(evaluated?)
-            }
-            None => None,
-        };
+        let device = self.device();
+        let mut evaluator = Evaluator { stepper: &self.stepper, metrics: &mut self.metrics };
+        let evaluated = self.held_out.as_deref().map(|data| {
+            device.pool().mark("evaluate", 0);
+            evaluator.evaluate(data)
+        });
+        let held_out = evaluated.transpose()?;
         let loss = self.state.loss_sum / self.state.n_losses as f64;
         self.state.epoch += 1;
         (self.state.batch, self.state.loss_sum, self.state.n_losses) = (0, 0.0, 0);
@@ -447,35 +469,8 @@ impl Trainer {
     #[track_caller]
     pub fn evaluate(&mut self, data: &dyn Examples) -> Result<Evaluation> {
         let _line = at_callers_line();
-        self.metrics.iter_mut().for_each(|metric| metric.reset());
         self.device().pool().mark("evaluate", 0);
-        let (mut loss_sum, mut n_examples, mut before) = (0.0, 0, None);
-        let (mut batches, mut rounds, mut n_alike) = (data.epoch(0, 0)?, Rounds::begin(), data.n_alike());
-        loop {
-            let n_passed = rounds.pass_over(n_alike);
-            let Some(pair) = batches.nth(n_passed as usize) else { break };
-            n_alike = n_alike.saturating_sub(n_passed + 1);
-            let pair = pair?;
-            let n = pair.n_examples()?;
-            let _on = pair.inputs.device().enter();
-            let predictions = self.stepper.model.forward(&pair.inputs, Mode::Infer)?;
-            let loss = self.stepper.loss.call(&pair.labels, &predictions)?.to_f64_later()?;
-            n_examples += n;
-            // A GPU works on this batch while the loss of the one before is looked at.
-            if let Some((loss, n)) = before.replace((loss, n)) {
-                loss_sum += first(loss)? * n as f64;
-            }
-            self.metrics.iter_mut().try_for_each(|metric| metric.update(&pair.labels, &predictions))?;
-        }
-        drop(batches);
-        if let Some((loss, n)) = before {
-            loss_sum += first(loss)? * n as f64;
-        }
-        if n_examples == 0 {
-            return Err(Error::argument("evaluate", "the data are empty: there is no batch"));
-        }
-        let metrics = self.metrics.iter().map(|metric| (metric.name().to_owned(), metric.result())).collect();
-        Ok(Evaluation { loss: loss_sum / n_examples as f64, metrics })
+        Evaluator { stepper: &self.stepper, metrics: &mut self.metrics }.evaluate(data)
     }
 
     /// Tells all callbacks something, and then does what they ask for; returns why the run is to stop, if it is.
@@ -497,11 +492,6 @@ impl Trainer {
         }
         Ok(wanted.stop)
     }
-}
-
-/// A single number that was on its way.
-fn first(later: Later) -> Result<f64> {
-    Ok(later.get()?.first().copied().unwrap_or(f64::NAN))
 }
 
 /// The name under which a checkpoint keeps a callback's state.

@@ -8,10 +8,13 @@
 //! A model that is not declared pure is called at every step; `line.rs` keeps that under the limit.
 
 use plimsoll_plan::Family;
-use plimsoll_tensor::{Device, Error, ErrorKind, Generator, PlannedProgram, Program, Result, op::Meta};
+use plimsoll_tensor::{
+    Device, Error, ErrorKind, Generator, PlannedProgram, Program, Result, Tensor, op::Meta,
+};
 
 use super::examples::Pair;
 use super::pending::Numbers;
+use super::rehearsal;
 use super::step::Stepper;
 
 /// The most bytes of the heap for programs and what is planned of them, roughly; the least recently used go first.
@@ -70,7 +73,7 @@ impl Stepper {
             return Ok(None);
         };
         let generator = Generator::current();
-        let ran = known.run(&[&pair.inputs, &pair.labels]);
+        let ran = run(&mut known, pair);
         self.programs.put(signature, Some(known));
         let loss = ran?.swap_remove(0);
         if device.is_ghost() {
@@ -125,6 +128,15 @@ impl StepPrograms {
         while all > MOST_BYTES && self.known.len() > 1 {
             all -= bytes(&self.known.remove(0).1);
         }
+    }
+}
+
+/// Runs the program of a step with a batch.
+fn run(known: &mut PlannedProgram, pair: &Pair) -> Result<Vec<Tensor>> {
+    let arguments = [&pair.inputs, &pair.labels];
+    match known.prepare_with(|trace, natural| rehearsal::candidates(trace.clone(), natural))? {
+        Some((program, offsets)) => program.run(&arguments, Some(offsets)),
+        None => known.program().run(&arguments, None),
     }
 }
 

@@ -15,13 +15,27 @@
 
 use std::cell::RefCell;
 
-use plimsoll_tensor::{Bytes, Device, Repeated};
+use plimsoll_plan::{Candidates, Played, Trace};
+use plimsoll_tensor::{Bytes, Device, Generator, Repeated};
 
 use crate::plan::Study;
 
 thread_local! {
     /// The rehearsal that is going on.
     static STAGE: RefCell<Option<Stage>> = const { RefCell::new(None) };
+    /// The steps that were planned last in rehearsals: a run is rehearsed under one limit after the other, and its steps are
+    /// the same each time.
+    static PLANNED: RefCell<Vec<PlannedStep>> = const { RefCell::new(Vec::new()) };
+}
+
+/// How many planned steps are remembered: those of full batches, of the last one, and as many of the run before.
+const N_PLANNED: usize = 4;
+
+/// A step, what it takes when everything is kept, and the ways to make it.
+struct PlannedStep {
+    trace: Trace,
+    natural: Played,
+    candidates: Candidates,
 }
 
 /// A ghost on which a run is rehearsed, and what is noted about it.
@@ -107,6 +121,38 @@ pub(crate) fn rehearse<R>(ghost: &Device, study: Option<Study>, run: impl FnOnce
         study
     });
     (result, Rehearsed { study, effort })
+}
+
+/// Puts this thread's generator back where it was: what is rehearsed takes no draws, also if it panics.
+pub(crate) struct RestoredGenerator(Generator);
+
+impl RestoredGenerator {
+    pub fn new() -> RestoredGenerator {
+        RestoredGenerator(Generator::current())
+    }
+}
+
+impl Drop for RestoredGenerator {
+    fn drop(&mut self) {
+        self.0.make_current();
+    }
+}
+
+/// The ways to make a step, which rehearsals decide about once for all limits.
+pub(super) fn candidates(trace: Trace, natural: Played) -> Candidates {
+    if !is_on() {
+        return Candidates::new(&trace, natural);
+    }
+    PLANNED.with_borrow_mut(|planned| {
+        let same = |step: &PlannedStep| step.natural == natural && step.trace == trace;
+        if let Some(step) = planned.iter().find(|step| same(step)) {
+            return step.candidates.clone();
+        }
+        let candidates = Candidates::new(&trace, natural);
+        planned.truncate(N_PLANNED - 1);
+        planned.insert(0, PlannedStep { trace, natural, candidates: candidates.clone() });
+        candidates
+    })
 }
 
 /// Whether the run that goes on is a rehearsal.

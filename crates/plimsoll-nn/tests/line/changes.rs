@@ -7,7 +7,7 @@ use std::rc::Rc;
 use plimsoll_nn::plan::least_limit;
 use plimsoll_nn::train::callbacks::Watch;
 use plimsoll_nn::train::{Pair, Trainer, Until};
-use plimsoll_tensor::{Bytes, Device, Error, ErrorKind, Result};
+use plimsoll_tensor::{Bytes, Device, Error, ErrorKind, Result, Tensor};
 
 use crate::models::{CNN, GPT, LSTM, Task};
 use crate::run::{GRANULE, device, state};
@@ -136,5 +136,45 @@ fn a_limit_that_is_too_low_for_the_next_step_only_holds_the_run_up() -> Result<(
         assert!(device.stats().peak_committed <= enough, "step {step}");
         device.set_limit(None)?;
     }
+    Ok(())
+}
+
+#[test]
+fn a_refusal_is_not_remembered_once_what_was_in_the_way_is_gone() -> Result<()> {
+    let data = || Ok::<_, Error>(vec![GPT.batches()?.swap_remove(0)]);
+    let expected = {
+        let device = device();
+        let _on = device.enter();
+        let (data, mut trainer) = (data()?, GPT.trainer()?);
+        trainer.fit(&data, Until::Steps(3))?;
+        state(&trainer)?
+    };
+    let (natural, least) = range(&GPT)?;
+    let device = device();
+    let _on = device.enter();
+    let (data, mut trainer) = (data()?, GPT.trainer()?);
+    device.set_limit(Some(Bytes::new(least + 8 * GRANULE)))?;
+    let in_the_way = |bytes: u64| Tensor::zeros([bytes as usize / 4]);
+    for step in 1..=3 {
+        // Half of what a step needs, so that nothing fits.
+        let block = in_the_way((least - device.stats().in_use) / 2)?;
+        let refused = trainer.fit(&data, Until::Steps(step)).expect_err("there is something in the way");
+        assert!(matches!(refused.kind(), ErrorKind::Limit { .. }), "step {step}: {refused}");
+        drop(block);
+        trainer.fit(&data, Until::Steps(step))?;
+    }
+    assert_eq!(state(&trainer)?, expected);
+    // The other way round: with less room than when the step was planned, it takes a leaner way.
+    device.set_limit(Some(Bytes::new(natural + 4 * GRANULE)))?;
+    trainer.fit(&data, Until::Steps(4))?;
+    let before = device.repeated().ops;
+    trainer.fit(&data, Until::Steps(5))?;
+    assert_eq!(device.repeated().ops, before, "everything fits");
+    device.trim();
+    let _block = in_the_way((natural - least) / 2)?;
+    device.pool().reset_peaks();
+    trainer.fit(&data, Until::Steps(6))?;
+    assert!(device.repeated().ops > before, "the step was planned for what is left");
+    assert!(device.stats().peak_committed <= natural + 4 * GRANULE);
     Ok(())
 }

@@ -12,3 +12,4 @@ mod play;
 mod program;
 mod run;
 mod sweep;
+mod threads;

@@ -99,7 +99,8 @@ impl Walk<'_> {
     /// The time that making a value again at a later position will take, as things stand.
     fn time_to_repeat(&mut self, number: u32, position: u32) -> u64 {
         self.stamp += 1;
-        let (mut open, mut time) = (vec![number], 0);
+        let (mut open, mut time) = (std::mem::take(&mut self.open), 0);
+        open.push(number);
         while let Some(number) = open.pop() {
             let record = self.trace.values[number as usize].record;
             if std::mem::replace(&mut self.mark[record as usize], self.stamp) == self.stamp {
@@ -118,6 +119,7 @@ impl Walk<'_> {
                 }
             }
         }
+        self.open = open;
         time
     }
 }

@@ -145,6 +145,8 @@ struct Walk<'a> {
     n_repeats: HashMap<u32, u32>,
     mark: Vec<u32>,
     stamp: u32,
+    /// Values that a search has yet to look at; kept, because searches are many.
+    open: Vec<u32>,
     decisions: Decisions,
 }
 
@@ -189,6 +191,7 @@ impl<'a> Walk<'a> {
             n_repeats: HashMap::new(),
             mark: vec![0; trace.records.len()],
             stamp: 0,
+            open: Vec::new(),
             decisions: Decisions {
                 fingerprints: known.fingerprints.clone(),
                 dropped: vec![false; n],

@@ -6,8 +6,10 @@
 //! [`MOST_REPEATS`] times the step's own. Then, or when nothing is left that can be made again, it moves values to the
 //! device's depot, and where there is none the pool's refusal stands.
 
-use std::collections::HashSet;
+use std::cmp::{Ordering, Reverse};
+use std::collections::{BinaryHeap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::thread::{self, ThreadId};
 
 use plimsoll_memory::{Bytes, Reclaim};
 
@@ -25,10 +27,11 @@ const MOST_REPEATS: u64 = 8;
 /// How many operations take as long as bringing a byte back.
 const OPERATIONS_PER_MOVED_BYTE: u64 = 100;
 
-/// Lets values of a device's journals go when its pool is full.
+/// Lets values of a device's journals go when its pool is full. Each thread's requests are met by its own journals: what
+/// another one lets go comes back at the end of that thread's step, and its values should not depend on who else runs.
 #[derive(Default)]
 pub(crate) struct Guard {
-    journals: Mutex<Vec<Weak<Journal>>>,
+    journals: Mutex<Vec<(ThreadId, Weak<Journal>)>>,
     /// Why a value could not be moved when the pool was full.
     failure: Mutex<Option<Error>>,
 }
@@ -38,8 +41,8 @@ impl Guard {
     pub fn watch(&self, journal: &Arc<Journal>) -> bool {
         let mut journals = self.lock();
         let is_first = journals.capacity() == 0;
-        journals.retain(|journal| journal.strong_count() > 0);
-        journals.push(Arc::downgrade(journal));
+        journals.retain(|(_, journal)| journal.strong_count() > 0);
+        journals.push((thread::current().id(), Arc::downgrade(journal)));
         is_first
     }
 
@@ -48,14 +51,19 @@ impl Guard {
         self.failure.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
-    fn lock(&self) -> MutexGuard<'_, Vec<Weak<Journal>>> {
+    fn lock(&self) -> MutexGuard<'_, Vec<(ThreadId, Weak<Journal>)>> {
         self.journals.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Reclaim for Guard {
     fn reclaim(&self, need: Bytes) -> bool {
-        let journals: Vec<Arc<Journal>> = self.lock().iter().filter_map(Weak::upgrade).collect();
+        let this_thread = thread::current().id();
+        let journals: Vec<Arc<Journal>> = {
+            let journals = self.lock();
+            let own = journals.iter().filter(|(thread, _)| *thread == this_thread);
+            own.filter_map(|(_, journal)| journal.upgrade()).collect()
+        };
         let made = journals
             .iter()
             .map(|journal| journal.make_room(need.get()))
@@ -78,8 +86,9 @@ impl Journal {
         {
             let mut state = self.lock();
             let lasting = state.lasting();
+            let mut cheapest = state.by_cost(&lasting);
             while bytes < need && state.repeated < MOST_REPEATS * state.work {
-                let Some(number) = state.cheapest(&lasting) else { break };
+                let Some(number) = state.next_cheapest(&mut cheapest) else { break };
                 let roots = state.roots(number as u32, &lasting);
                 let value = &mut state.values[number];
                 value.roots = roots;
@@ -103,6 +112,27 @@ impl Journal {
     }
 }
 
+/// What it costs to let a value go. Among equals the older one goes, for which backward asks later.
+#[derive(Clone, Copy, PartialEq)]
+struct Cost {
+    work_per_byte: f64,
+    number: usize,
+}
+
+impl Eq for Cost {}
+
+impl Ord for Cost {
+    fn cmp(&self, other: &Cost) -> Ordering {
+        self.work_per_byte.total_cmp(&other.work_per_byte).then(self.number.cmp(&other.number))
+    }
+}
+
+impl PartialOrd for Cost {
+    fn partial_cmp(&self, other: &Cost) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
 impl Value {
     /// Whether the journal alone holds the value.
     fn is_alone(&self) -> bool {
@@ -111,21 +141,36 @@ impl Value {
 }
 
 impl State {
-    /// The value that is best let go: one that the journal alone holds and that can be made again, with the least work
-    /// per byte.
-    fn cheapest(&self, lasting: &[bool]) -> Option<usize> {
+    /// The values that can be let go, with their costs: those that the journal alone holds and that can be made again.
+    fn by_cost(&self, lasting: &[bool]) -> BinaryHeap<Reverse<Cost>> {
         let candidates = self.values.iter().enumerate().filter(|(_, value)| {
             value.bytes >= LEAST_BYTES
                 && lasting[value.record as usize]
                 && value.is_alone()
                 && value.away.is_none()
         });
-        let scored = candidates.filter_map(|(number, value)| {
-            let work = self.work_of(number as u32)?;
-            // Older values wait longer for backward: the younger one of two equals stays.
-            Some((work as f64 / value.bytes as f64, number))
-        });
-        scored.min_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1))).map(|(_, number)| number)
+        candidates.filter_map(|(number, _)| self.cost_of(number).map(Reverse)).collect()
+    }
+
+    /// The value that is best let go: the one with the least work per byte as things stand.
+    ///
+    /// Letting a value go can only make others dearer, so a cost that was found before is at most what it is now: the first
+    /// whose cost has not changed is the cheapest of all.
+    fn next_cheapest(&self, by_cost: &mut BinaryHeap<Reverse<Cost>>) -> Option<usize> {
+        loop {
+            let Reverse(before) = by_cost.pop()?;
+            match self.cost_of(before.number) {
+                Some(now) if now > before => by_cost.push(Reverse(now)),
+                Some(_) => return Some(before.number),
+                None => {}
+            }
+        }
+    }
+
+    /// The work of making a value again, per byte; nothing if that cannot be done.
+    fn cost_of(&self, number: usize) -> Option<Cost> {
+        let work = self.work_of(number as u32)?;
+        Some(Cost { work_per_byte: work as f64 / self.values[number].bytes as f64, number })
     }
 
     /// The value that is best moved: the oldest one that the journal alone holds, be it also as a root of others, for which

@@ -17,6 +17,10 @@ impl Op for Assign {
         "assign"
     }
 
+    fn never_refuses(&self) -> bool {
+        true
+    }
+
     fn infer(&self, inputs: &[&Meta]) -> Result<Outputs> {
         one(*inputs[1].shape(), inputs[1].dtype)
     }
@@ -54,6 +58,10 @@ pub(crate) struct AssignIfFinite;
 impl Op for AssignIfFinite {
     fn name(&self) -> &'static str {
         "assign"
+    }
+
+    fn never_refuses(&self) -> bool {
+        true
     }
 
     fn infer(&self, inputs: &[&Meta]) -> Result<Outputs> {

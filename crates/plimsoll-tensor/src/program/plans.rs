@@ -5,8 +5,10 @@
 //! it. The plans do not depend on the limit, so a limit that changes takes another one, and a limit that no plan fits is
 //! refused before anything runs, with the least that works.
 
+use std::sync::Arc;
+
 use plimsoll_memory::{OffsetPlan, Planned};
-use plimsoll_plan::{Decisions, Family, plan_offsets};
+use plimsoll_plan::{Candidates, Decisions, Family, Measured, Trace, plan_offsets};
 
 use super::{Played, Program};
 use crate::device::Device;
@@ -52,19 +54,59 @@ impl Played {
 /// A program, and what is planned of it so far.
 pub struct PlannedProgram {
     program: Program,
-    /// What it takes when everything is retained, and where its blocks lie then.
-    natural: Option<(Played, OffsetPlan)>,
-    plans: Option<Family>,
-    /// The plan that was run last: its number, its program, and where its blocks lie.
-    taken: Option<(usize, Program, OffsetPlan)>,
+    /// What is known of its memory, once a limit has asked.
+    known: Option<Known>,
     heap_bytes: usize,
+}
+
+/// What is known of a program's memory.
+struct Known {
+    /// What it takes when everything is retained, and where its blocks lie then.
+    natural: plimsoll_plan::Played,
+    offsets: OffsetPlan,
+    /// What the device held when that was found out.
+    held: u64,
+    plans: Option<Plans>,
+}
+
+/// The ways to run a program with less memory.
+struct Plans {
+    trace: Trace,
+    candidates: Candidates,
+    /// The one that was run last: its number, its program, and where its blocks lie.
+    taken: Option<(usize, Program, OffsetPlan)>,
+}
+
+/// A limit, and the one that leaves a program as much where the device holds what it held when the figures were made.
+#[derive(Clone, Copy)]
+struct Limit {
+    now: u64,
+    then: u64,
+}
+
+impl Limit {
+    /// Figures were made when `then` bytes were held, and `now` are. Less than a granule is no difference: bytes are
+    /// committed in granules.
+    fn new(limit: u64, then: u64, now: u64, granule: u64) -> Limit {
+        let granules = |bytes: u64| bytes / granule * granule;
+        let then = match then.checked_sub(now) {
+            Some(less) => limit.saturating_add(granules(less)),
+            None => limit.saturating_sub(granules(now - then)),
+        };
+        Limit { now: limit, then }
+    }
+
+    /// A figure that is made now, as it would have been then.
+    fn figure_then(&self, bytes: u64) -> u64 {
+        bytes.saturating_add(self.then).saturating_sub(self.now)
+    }
 }
 
 impl PlannedProgram {
     /// A program of which nothing is planned yet.
     pub fn new(program: Program) -> PlannedProgram {
         let heap_bytes = program.heap_bytes();
-        PlannedProgram { program, natural: None, plans: None, taken: None, heap_bytes }
+        PlannedProgram { program, known: None, heap_bytes }
     }
 
     /// The program, with everything retained.
@@ -95,58 +137,136 @@ impl PlannedProgram {
     /// # Errors
     /// A limit that no plan fits.
     pub fn prepare(&mut self) -> Result<Option<(&Program, &OffsetPlan)>> {
+        self.prepare_with(|trace, natural| Candidates::new(trace, natural))
+    }
+
+    /// Like [`PlannedProgram::prepare`], with candidates from somebody who may have made them before for an equal trace.
+    ///
+    /// # Errors
+    /// As [`PlannedProgram::prepare`].
+    pub fn prepare_with(
+        &mut self,
+        candidates: impl Fn(&Trace, plimsoll_plan::Played) -> Candidates,
+    ) -> Result<Option<(&Program, &OffsetPlan)>> {
         let device = self.program.device.clone();
         let Some(limit) = device.pool().limit().map(|limit| limit.get()) else { return Ok(None) };
-        if self.natural.is_none() {
-            self.natural = Some(self.program.placed(&device)?);
-            self.weigh();
-        }
-        if self.natural.as_ref().is_some_and(|(natural, _)| natural.committed <= limit) {
-            return Ok(self.natural.as_ref().map(|(_, offsets)| (&self.program, offsets)));
-        }
-        if self.plans.is_none() {
-            self.plans = Some(self.program.memory_plans(&device)?);
-            self.weigh();
-        }
-        let Some(plans) = &self.plans else { unreachable!("they have just been made") };
-        let Some(plan) = plans.within(limit) else { return Err(self.refusal(&device, limit, plans)?) };
-        if self.taken.as_ref().is_none_or(|(last, ..)| *last != plan) {
-            self.taken = self.take(&device, plans, plan)?;
-            self.weigh();
-        }
-        let taken = self.taken.as_ref().map(|(_, program, offsets)| (program, offsets));
-        Ok(taken.or(self.natural.as_ref().map(|(_, offsets)| (&self.program, offsets))))
-    }
-
-    /// The program of a plan and where its blocks lie; nothing for the one that retains everything.
-    fn take(
-        &self,
-        device: &Device,
-        plans: &Family,
-        number: usize,
-    ) -> Result<Option<(usize, Program, OffsetPlan)>> {
-        let decisions = plans.members()[number].decisions.as_ref();
-        let Some(program) = decisions.and_then(|decisions| self.program.planned(device, decisions)) else {
-            return Ok(None);
+        let held = device.pool().held();
+        let mut known = match self.known.take() {
+            Some(known) => known,
+            None => Known::new(&self.program, &device, held)?,
         };
-        let (_, offsets) = program.placed(device)?;
-        Ok(Some((number, program, offsets)))
+        let then = Limit::new(limit, known.held, held, device.pool().granule());
+        let mut fits = known.fit(&self.program, &device, then, &candidates)?;
+        if !fits && known.held != held {
+            // Arithmetic over what is held says that nothing fits; how it lies in memory may say otherwise.
+            known = Known::new(&self.program, &device, held)?;
+            fits = known.fit(&self.program, &device, Limit { now: limit, then: limit }, &candidates)?;
+        }
+        if !fits {
+            let refusal = known.refusal(&self.program, &device, limit)?;
+            self.know(known);
+            return Err(refusal);
+        }
+        self.know(known);
+        let Some(known) = &self.known else { unreachable!("it has just been put there") };
+        Ok(Some(match known.plans.as_ref().and_then(|plans| plans.taken.as_ref()) {
+            Some((_, program, offsets)) => (program, offsets),
+            None => (&self.program, &known.offsets),
+        }))
     }
 
-    /// The error of a limit under which no plan fits, with who holds what in the leanest one.
-    fn refusal(&self, device: &Device, limit: u64, plans: &Family) -> Result<Error> {
-        let leanest = self.take(device, plans, 0)?;
-        let program = leanest.as_ref().map_or(&self.program, |(_, program, _)| program);
-        let natural = plans.members().last().map_or(0, |plan| plan.played.committed);
-        Ok(Error::limit(limit, plans.least(), natural, program.play(device, None)?.owners))
-    }
-
-    /// Counts the bytes of the heap.
-    fn weigh(&mut self) {
+    fn know(&mut self, known: Known) {
         let offsets = |offsets: &OffsetPlan| offsets.entries().len() * 2 * size_of::<Planned>();
-        let natural = self.natural.as_ref().map_or(0, |(_, plan)| offsets(plan));
-        let taken = self.taken.as_ref().map_or(0, |(_, program, plan)| program.heap_bytes() + offsets(plan));
-        let plans = self.plans.as_ref().map_or(0, Family::heap_bytes);
-        self.heap_bytes = self.program.heap_bytes() + natural + taken + plans;
+        let plans = known.plans.as_ref().map_or(0, |plans| {
+            let taken = plans.taken.as_ref();
+            let taken = taken.map_or(0, |(_, program, plan)| program.heap_bytes() + offsets(plan));
+            taken + plans.candidates.heap_bytes() + plans.trace.heap_bytes()
+        });
+        self.heap_bytes = self.program.heap_bytes() + offsets(&known.offsets) + plans;
+        self.known = Some(known);
     }
+}
+
+impl Known {
+    fn new(program: &Program, device: &Device, held: u64) -> Result<Known> {
+        let (natural, offsets) = program.placed(device)?;
+        Ok(Known { natural: natural.in_bytes(), offsets, held, plans: None })
+    }
+
+    /// Takes the fastest way that fits a limit; whether there is one.
+    fn fit(
+        &mut self,
+        program: &Program,
+        device: &Device,
+        limit: Limit,
+        candidates: &impl Fn(&Trace, plimsoll_plan::Played) -> Candidates,
+    ) -> Result<bool> {
+        if self.natural.committed <= limit.then {
+            self.plans.iter_mut().for_each(|plans| plans.taken = None);
+            return Ok(true);
+        }
+        let plans = self.plans.get_or_insert_with(|| {
+            let trace = program.trace(device, device.stats().in_use);
+            let candidates = candidates(&trace, self.natural);
+            Plans { trace, candidates, taken: None }
+        });
+        let mut last = None;
+        let Plans { trace, candidates, taken } = plans;
+        let way = candidates.within(limit.then, |decisions| {
+            let (measured, placed) = measure(program, trace, device, decisions, limit)?;
+            last = placed.map(|(planned, offsets)| (decisions.clone(), planned, offsets));
+            Ok::<_, Error>(measured)
+        })?;
+        let Some(way) = way else { return Ok(false) };
+        let decisions = candidates.decisions(way);
+        // The one that is taken was measured last, or at an earlier limit.
+        let last = last.filter(|(last, ..)| decisions.is_some_and(|taken| Arc::ptr_eq(taken, last)));
+        *taken = match (taken.take(), last) {
+            (_, Some((_, planned, offsets))) => Some((way, planned, offsets)),
+            (Some(before), None) if before.0 == way => Some(before),
+            _ => match decisions.and_then(|taken| program.rematerialised(trace, taken)) {
+                Some(planned) => {
+                    let (_, offsets) = planned.placed(device)?;
+                    Some((way, planned, offsets))
+                }
+                None => None,
+            },
+        };
+        Ok(true)
+    }
+
+    /// The error of a limit under which no plan fits, with who holds what in the leanest one. The figures are those of now.
+    fn refusal(&mut self, program: &Program, device: &Device, limit: u64) -> Result<Error> {
+        let Some(Plans { trace, candidates, .. }) = &mut self.plans else {
+            unreachable!("a program is refused when all its plans are")
+        };
+        let (least, leanest) = candidates.least(|decisions, limit| {
+            Ok::<_, Error>(measure(program, trace, device, decisions, Limit { now: limit, then: limit })?.0)
+        })?;
+        let leanest =
+            candidates.decisions(leanest).and_then(|decisions| program.rematerialised(trace, decisions));
+        let owners = leanest.as_ref().unwrap_or(program).play(device, None)?.owners;
+        Ok(Error::limit(limit, least, self.natural.committed, owners))
+    }
+}
+
+/// What a candidate takes, with its program and where its blocks lie if its peak is within the limit.
+fn measure(
+    program: &Program,
+    trace: &Trace,
+    device: &Device,
+    decisions: &Decisions,
+    limit: Limit,
+) -> Result<(Measured, Option<(Program, OffsetPlan)>)> {
+    let Some(planned) = program.rematerialised(trace, decisions) else {
+        return Ok((Measured::Impossible, None));
+    };
+    let peak = limit.figure_then(planned.play(device, None)?.peak);
+    if peak > limit.then {
+        return Ok((Measured::Peak(peak), None));
+    }
+    let (played, offsets) = planned.placed(device)?;
+    let committed = limit.figure_then(played.committed);
+    let measured = Measured::Placed(plimsoll_plan::Played { peak, committed });
+    Ok((measured, Some((planned, offsets))))
 }

@@ -4,6 +4,7 @@
 //! function itself, and kernels get the same operands: the bits are the same. Arguments are lent and never written over.
 //! Effects come last and together; a program that fails before has changed nothing.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use plimsoll_memory::{Block, LongList, OffsetPlan};
@@ -17,7 +18,7 @@ use crate::op::{Draw, OpRef, Operand};
 use crate::random::Generator;
 use crate::storage::Storage;
 use crate::tensor::{Nodes, Tensor};
-use crate::update::Commit;
+use crate::update::{self, Commit};
 use crate::variable::VariableCell;
 
 impl Program {
@@ -56,7 +57,8 @@ impl Program {
                 }
                 Instruction::Commit => {
                     run.release_variables();
-                    commit = Some(Commit::begin(self.written.iter().map(|&number| &cells[number as usize]))?);
+                    let written = self.written.iter().map(|&number| &cells[number as usize]);
+                    commit = Some(Commit::begin(written, &self.undecided(&cells))?);
                 }
                 _ => run.memory(instruction)?,
             }
@@ -101,6 +103,22 @@ impl Program {
     fn cells(&self) -> Result<Vec<Arc<VariableCell>>> {
         let gone = || Error::argument("function", "a variable that the program reads was dropped");
         self.variables.iter().map(|variable| variable.cell.upgrade().ok_or_else(gone)).collect()
+    }
+
+    /// The variables that are written before it is known whether all kernels do what they are asked to.
+    fn undecided(&self, cells: &[Arc<VariableCell>]) -> HashSet<usize> {
+        let written = |call: &Call| -> Vec<Arc<VariableCell>> {
+            let variables = call.outputs.iter().filter_map(|view| self.variable_of(view.value));
+            variables.map(|number| cells[number as usize].clone()).collect()
+        };
+        // They come last, and most never refuse.
+        let updates = || self.calls.iter().rev().take_while(|call| call.phase == Phase::Update);
+        if updates().all(|call| call.op.never_refuses()) {
+            return HashSet::new();
+        }
+        let updates: Vec<(&OpRef, Vec<Arc<VariableCell>>)> =
+            updates().map(|call| (&call.op, written(call))).collect();
+        update::undecided(updates.iter().rev().map(|(op, cells)| (*op, &**cells)))
     }
 
     /// The values of the variables, if they lie in memory as recorded.

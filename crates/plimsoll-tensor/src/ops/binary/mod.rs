@@ -144,6 +144,10 @@ impl<B: Binary> Op for Elementwise<B> {
         B::NAME
     }
 
+    fn never_refuses(&self) -> bool {
+        true
+    }
+
     fn infer(&self, inputs: &[&Meta]) -> Result<Outputs> {
         let shape = broadcast(B::NAME, inputs)?;
         match inputs[0].dtype {

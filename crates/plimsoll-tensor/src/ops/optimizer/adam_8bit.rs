@@ -86,6 +86,10 @@ impl Op for Quantised {
         Adam8bit::NAME
     }
 
+    fn never_refuses(&self) -> bool {
+        true
+    }
+
     fn infer(&self, inputs: &[&Meta]) -> Result<Outputs> {
         let members = &self.0.members;
         members.infer(self.name(), inputs, |idx, parameter, state, meta| {

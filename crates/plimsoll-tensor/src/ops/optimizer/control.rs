@@ -257,6 +257,10 @@ impl Op for BeginStep {
         "begin_step"
     }
 
+    fn never_refuses(&self) -> bool {
+        true
+    }
+
     fn infer(&self, inputs: &[&Meta]) -> Result<Outputs> {
         let wanted = if self.needs_norm() { 3 } else { 1 } + usize::from(self.guarded);
         if inputs.len() != wanted {
@@ -375,6 +379,10 @@ pub struct SetLearningRate;
 impl Op for SetLearningRate {
     fn name(&self) -> &'static str {
         "set_learning_rate"
+    }
+
+    fn never_refuses(&self) -> bool {
+        true
     }
 
     fn infer(&self, inputs: &[&Meta]) -> Result<Outputs> {

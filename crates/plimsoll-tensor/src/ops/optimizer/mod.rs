@@ -186,6 +186,10 @@ impl<R: Rule> Op for Update<R> {
         R::NAME
     }
 
+    fn never_refuses(&self) -> bool {
+        true
+    }
+
     fn infer(&self, inputs: &[&Meta]) -> Result<Outputs> {
         let states = self.rule.slots();
         self.members.infer(R::NAME, inputs, |idx, parameter, state, meta| {

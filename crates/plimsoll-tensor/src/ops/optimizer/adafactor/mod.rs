@@ -72,6 +72,10 @@ impl Op for Factored {
         Adafactor::NAME
     }
 
+    fn never_refuses(&self) -> bool {
+        true
+    }
+
     fn infer(&self, inputs: &[&Meta]) -> Result<Outputs> {
         self.members.infer(self.name(), inputs, |idx, parameter, state, meta| {
             let wanted = self.rule.states(parameter.shape(), parameter.dtype);
