@@ -63,7 +63,7 @@ impl Lines {
 /// Calls `f` with the place after each newline; returns the length of the file.
 fn each_start(path: &Path, mut f: impl FnMut(usize)) -> Result<usize> {
     let io = |error| Error::io(path, error);
-    let mut file = BufReader::new(File::open(path).map_err(io)?);
+    let mut file = BufReader::new(plimsoll_file::open(path).map_err(io)?);
     let mut chunk = [0; 1 << 14];
     let mut start = 0;
     loop {

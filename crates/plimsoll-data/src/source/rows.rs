@@ -45,7 +45,7 @@ impl FileRows {
 
     /// The rows of an NPY file.
     pub fn npy(path: &Path, name: &str) -> Result<FileRows> {
-        let mut file = File::open(path).map_err(|error| Error::io(path, error))?;
+        let mut file = plimsoll_file::open(path).map_err(|error| Error::io(path, error))?;
         let array = NpyArray::read(&mut file, path)?;
         if array.is_fortran && array.stored.rank() > 1 {
             return Err(Error::format(
