@@ -46,6 +46,7 @@ impl Prepared {
         let batch = commands::batch(recipe, run)?;
         let model = with_policy(commands::policy(recipe, run), || recipe.model())?;
         let data = recipe.examples(options.data.as_ref(), batch)?;
+        data.check(recipe)?;
         let n_examples = data.train.len();
         let examples = data.train.shuffle(n_examples.unwrap_or(SHUFFLED_AT_ONCE), run.seed);
         // As many at a time as a step holds, so that evaluating never takes more memory than training.
@@ -59,7 +60,15 @@ impl Prepared {
             }
         };
         let optimizer = commands::optimizer(recipe, run, steps)?;
-        let mut trainer = Trainer::new(model, optimizer, recipe.loss()).accumulate(run.accumulate.get());
+        let mut trainer = Trainer::new(model, optimizer, recipe.loss())
+            .accumulate(run.accumulate.get())
+            // Epochs are told as they end, and nobody asks for them afterwards.
+            .keep_epochs(0)
+            .setting("--batch", batch)
+            .setting("--accumulate", run.accumulate)
+            .setting("--seed", run.seed)
+            .setting("--optimizer", run.optimizer.as_deref().unwrap_or("of the recipe"))
+            .setting("a number of examples", n_examples.map_or("unknown".to_owned(), |n| n.to_string()));
         if let Some(held_out) = &held_out {
             trainer = trainer.held_out(held_out.clone());
         }

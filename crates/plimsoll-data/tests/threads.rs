@@ -19,6 +19,7 @@ fn single() -> Spec {
 fn threads() {
     fifty_epochs_leave_threads_and_bytes_as_they_were();
     dropping_at_any_moment_ends_all_threads();
+    threads_that_are_held_serve_every_epoch();
     dropping_waits_for_a_worker_in_the_users_code_and_for_nothing_else();
     an_error_comes_at_its_place_and_ends_the_iteration();
     a_panic_is_an_error_with_its_text();
@@ -61,6 +62,35 @@ fn dropping_at_any_moment_ends_all_threads() {
             assert_eq!(device.stats().in_use, 0);
         }
     }
+}
+
+fn threads_that_are_held_serve_every_epoch() {
+    let (_device, _on) = device();
+    let dataset = numbers(100).batch(10).unwrap().prefetch(3).workers(2);
+    let plain: Vec<_> = (0..3).map(|_| integers(&dataset)).collect();
+    assert_eq!(n_data_threads_left(), 0);
+    let held = dataset.start_threads().unwrap();
+    let ids = || -> std::collections::BTreeSet<String> {
+        let tasks = std::fs::read_dir("/proc/self/task").unwrap().flatten();
+        let data = tasks.filter(|task| {
+            std::fs::read_to_string(task.path().join("comm")).is_ok_and(|name| name.starts_with("plimsoll-data"))
+        });
+        data.map(|task| task.file_name().to_string_lossy().into_owned()).collect()
+    };
+    let started = ids();
+    assert_eq!(started.len(), 2);
+    // A clone and an iteration that is broken off use the same ones.
+    drop(dataset.clone().iter().take(2).count());
+    for epoch in plain {
+        assert_eq!(integers(&dataset), epoch);
+        assert_eq!(ids(), started);
+    }
+    // Two at once: the second starts its own, and they are kept as well.
+    let (mut first, mut second) = (dataset.iter(), dataset.iter());
+    assert!(first.next().is_some() && second.next().is_some());
+    drop((first, second));
+    drop(held);
+    assert_eq!(n_data_threads_left(), 0);
 }
 
 fn dropping_waits_for_a_worker_in_the_users_code_and_for_nothing_else() {

@@ -70,7 +70,7 @@ fn a_model_learns_and_the_history_tells() -> Result<()> {
     let mut trainer = trainer(Policy::Float32, Adam::new(0.02).build())?.held_out(held_out).callback(watch);
     let history = trainer.fit(&data, Until::Epochs(20))?;
     assert_eq!((history.epochs.len(), history.steps), (20, 160));
-    let (first, last) = (&history.epochs[0], &history.epochs[19]);
+    let (first, last) = (history.epochs.get(0).expect("twenty"), history.epochs.last().expect("twenty"));
     assert!(last.loss < first.loss / 4.0, "{} after {}", last.loss, first.loss);
     assert!(last.held_out.as_ref().is_some_and(|held_out| held_out.loss < 0.1), "{last}");
     let events = events.borrow();

@@ -3,7 +3,6 @@
 //! A header is two zeros, a type, a number of dimensions and that many extents, greatest byte first. It is distrusted
 //! until the file is as long as it says; of a compressed file, until it is no longer than compression could make it.
 
-use std::fs::File;
 use std::io::{self, BufReader, ErrorKind, Read};
 use std::path::Path;
 
@@ -33,14 +32,14 @@ impl IdxRows {
     /// Opens a file; one that begins like a gzip file is one, whatever its name.
     pub fn open(path: &Path, name: &str) -> Result<IdxRows> {
         let io = |error| Error::io(path, error);
-        let mut file = File::open(path).map_err(io)?;
+        let mut file = plimsoll_file::open(path).map_err(io)?;
         let mut magic = [0; 2];
         let is_gzip = match file.read_exact(&mut magic) {
             Ok(()) => magic == [0x1F, 0x8B],
             Err(error) if error.kind() == ErrorKind::UnexpectedEof => false,
             Err(error) => return Err(io(error)),
         };
-        let mut file = BufReader::new(File::open(path).map_err(io)?);
+        let mut file = BufReader::new(plimsoll_file::open(path).map_err(io)?);
         if is_gzip {
             let n_bytes = file.get_ref().metadata().map_err(io)?.len();
             return inflate(path, GzDecoder::new(file), n_bytes).map(IdxRows::Inflated);

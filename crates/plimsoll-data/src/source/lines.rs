@@ -3,7 +3,6 @@
 //! The file is gone through once when it is opened, to find where each line begins. These places are a tensor of the
 //! pool, counted as data: eight bytes a line.
 
-use std::fs::File;
 use std::io::{BufReader, Read};
 use std::path::{Path, PathBuf};
 

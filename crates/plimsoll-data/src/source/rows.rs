@@ -1,6 +1,5 @@
 //! Elements that are rows of an array in a file, read through a memory map: NPY and IDX.
 
-use std::fs::File;
 use std::path::{Path, PathBuf};
 
 use plimsoll_tensor::{DType, Error, FileMap, NpyArray, Result, Shape};

@@ -36,6 +36,7 @@ pub mod callbacks;
 mod event;
 mod examples;
 mod finite;
+mod history;
 mod line;
 mod pending;
 mod predict;
@@ -56,8 +57,9 @@ use crate::optimizers::{LossScale, Optimizer};
 use crate::plan::STEP;
 use callback::Wanted;
 pub use callback::{Callback, Requests};
-pub use event::{EpochEvent, Evaluation, History, MemoryUse, StepEvent};
+pub use event::{EpochEvent, Evaluation, MemoryUse, StepEvent};
 pub use examples::{Epoch, Examples, Pair};
+pub use history::{Epochs, History};
 use line::Line;
 use pending::{Numbers, Pending};
 use rehearsal::Rounds;
@@ -111,6 +113,8 @@ pub struct Trainer {
     pending: Option<Pending>,
     /// When a step was last told of.
     told: Option<Instant>,
+    /// How many epochs the history keeps.
+    kept_epochs: usize,
 }
 
 impl Trainer {
@@ -136,6 +140,7 @@ impl Trainer {
             generator: None,
             pending: None,
             told: None,
+            kept_epochs: usize::MAX,
         }
     }
 
@@ -166,6 +171,22 @@ impl Trainer {
     #[must_use]
     pub fn held_out(mut self, data: impl Examples + 'static) -> Trainer {
         self.held_out = Some(Box::new(data));
+        self
+    }
+
+    /// This run with a history of at most so many epochs, the last ones, rather than of all: what it retains is then
+    /// bounded, see [`History`].
+    #[must_use]
+    pub fn keep_epochs(mut self, most: usize) -> Trainer {
+        self.kept_epochs = most;
+        self
+    }
+
+    /// This run with something that its numbers follow from, under a name, such as the seed of its data. A checkpoint
+    /// keeps it, and a run that says otherwise cannot resume from there.
+    #[must_use]
+    pub fn setting(mut self, name: impl Into<String>, value: impl ToString) -> Trainer {
+        self.state.settings.insert(name.into(), value.to_string());
         self
     }
 
@@ -221,13 +242,16 @@ impl Trainer {
     /// Takes up a run that was saved in a folder: model, optimizer, generator, callbacks, and the place in the data.
     ///
     /// # Errors
-    /// No checkpoint, a damaged one, or one of another model or optimizer; model and optimizer are then as before.
+    /// No checkpoint, a damaged one, or one of another model or optimizer, or of a run with other settings; model and
+    /// optimizer are then as before.
     #[track_caller]
     pub fn resume(&mut self, folder: impl AsRef<Path>) -> Result<()> {
         let _line = at_callers_line();
         self.prepare()?;
         let optimizer = self.stepper.optimizer.variables();
-        let state = checkpoint::load(folder, &self.stepper.model, &optimizer)?;
+        let settings = &self.state.settings;
+        let mut state = checkpoint::load_alike(folder.as_ref(), &self.stepper.model, &optimizer, settings)?;
+        state.settings.extend(std::mem::take(&mut self.state.settings));
         for (idx, callback) in self.callbacks.iter_mut().enumerate() {
             if let Some(known) = state.callbacks.get(&callback_key(idx, &**callback)) {
                 callback.restore(known)?;
@@ -267,7 +291,10 @@ impl Trainer {
         if let Some(generator) = self.generator.take() {
             generator.make_current();
         }
-        let mut history = History { steps: self.state.step, ..History::default() };
+        self.check_place(data)?;
+        let _threads = data.start_threads()?;
+        let epochs = Epochs::keeping(self.kept_epochs);
+        let mut history = History { epochs, steps: self.state.step, ..History::default() };
         let mut epochs = Rounds::begin();
         while history.stopped.is_none() && !until.is_reached(&self.state) {
             self.pass_over_epochs(&mut epochs, data, until);
@@ -276,6 +303,25 @@ impl Trainer {
         let wanted = self.tell(|callback, run| callback.on_end(&history, run))?;
         history.stopped = history.stopped.or(wanted);
         Ok(history)
+    }
+
+    /// Refuses to go on in the middle of an epoch whose batches were of another size: it would be at another place.
+    fn check_place(&mut self, data: &dyn Examples) -> Result<()> {
+        let here = data.batch_size();
+        match (self.state.batch_size, here) {
+            (Some(before), Some(here)) if self.state.batch > 0 && before != here => Err(Error::argument(
+                "fit",
+                format!(
+                    "the run is {} batches of {before} examples into its epoch, and these data come in batches of {here}: \
+                     a run that is resumed goes on with batches of the same size",
+                    self.state.batch
+                ),
+            )),
+            _ => {
+                self.state.batch_size = here;
+                Ok(())
+            }
+        }
     }
 
     /// Leaves out epochs that repeat what a rehearsal has been through: those of data of which at most the last batch is of
@@ -326,7 +372,7 @@ impl Trainer {
         let event = self.end_epoch()?;
         let stopped = self.tell(|callback, run| callback.on_epoch(&event, run))?;
         history.stopped = history.stopped.take().or(stopped);
-        history.epochs.push(event);
+        history.epochs.push(&event);
         Ok(())
     }
 
