@@ -7,6 +7,7 @@ use plimsoll::nn::metrics::SparseCategoricalAccuracy;
 use plimsoll::nn::train::callbacks::Checkpoint;
 use plimsoll::nn::train::{Callback, EpochEvent, History, Trainer, Until};
 use plimsoll::nn::with_policy;
+use plimsoll::{Error, ErrorKind};
 
 use crate::commands;
 use crate::failure::Failure;
@@ -108,7 +109,22 @@ impl Prepared {
     /// # Errors
     /// Those of [`Trainer::fit`].
     pub fn fit(&mut self) -> Result<History, Failure> {
-        Ok(self.trainer.fit(&self.batches, self.until)?)
+        self.trainer.fit(&self.batches, self.until).map_err(|error| self.blamed(error))
+    }
+
+    /// An error of a step: what an op refuses in examples that come from files is wrong with the files, such as a label
+    /// that names no class. Their shapes were looked at before.
+    fn blamed(&self, error: Error) -> Failure {
+        let is_of_values = match error.kind() {
+            ErrorKind::Shape { op, .. } | ErrorKind::DType { op, .. } | ErrorKind::Argument { op, .. } => {
+                *op != "fit"
+            }
+            _ => false,
+        };
+        match is_of_values && !matches!(self.source.as_str(), "shipped" | "random") {
+            true => Failure::file(format!("{}: {error}", self.source)),
+            false => error.into(),
+        }
     }
 
     /// Evaluates the epoch that the run ended in the middle of, if it did.
@@ -120,7 +136,8 @@ impl Prepared {
         if state.batch == 0 {
             return Ok(None);
         }
-        let held_out = self.held_out.as_ref().map(|held_out| self.trainer.evaluate(held_out)).transpose()?;
+        let held_out = self.held_out.as_ref().map(|held_out| self.trainer.evaluate(held_out)).transpose();
+        let held_out = held_out.map_err(|error| self.blamed(error))?;
         let loss = state.loss_sum / state.n_losses as f64;
         Ok(Some(EpochEvent { epoch: state.epoch + 1, step: state.step, loss, held_out }))
     }

@@ -94,7 +94,9 @@ fn bad_options_are_refused_with_2() {
     refused("train digits --data somewhere", 2, &["digits", "somewhere"]);
     refused("train digits --batch 4 --accumulate 5", 2, &["--accumulate", "5", "4"]);
     for batch in ["18446744073709551615", "9223372036854775807", "4611686018427387904", "1000000000000000"] {
-        for command in ["train digits", "plan digits", "train resnet50 --data random", "bench dense", "plan gpt2-124m"] {
+        for command in
+            ["train digits", "plan digits", "train resnet50 --data random", "bench dense", "plan gpt2-124m"]
+        {
             refused(&format!("{command} --batch {batch}"), 2, &["--batch", batch, "addresses"]);
         }
     }
@@ -150,7 +152,8 @@ fn data_of_another_shape_than_the_recipes_are_refused_with_4() {
     let data = folder.0.display();
     let good: [&[u32]; 4] = [&[64, 28, 28], &[64], &[20, 28, 28], &[20]];
     let names = ["train-images-idx3", "train-labels-idx1", "t10k-images-idx3", "t10k-labels-idx1"];
-    let write = |number: usize, dims: &[u32]| folder.file(&format!("{}-ubyte.gz", names[number]), &idx(dims, 3));
+    let write =
+        |number: usize, dims: &[u32]| folder.file(&format!("{}-ubyte.gz", names[number]), &idx(dims, 3));
     let write_all = || good.iter().enumerate().for_each(|(number, dims)| drop(write(number, dims)));
     write_all();
     end(&format!("train fashion --steps 2 --batch 8 --json --data {data}"));
@@ -171,6 +174,12 @@ fn data_of_another_shape_than_the_recipes_are_refused_with_4() {
             refused(&format!("{command} fashion --batch 8 --steps 1 --device cpu --data {data}"), 4, &[word]);
         }
     }
+    write_all();
+    folder.file("train-labels-idx1-ubyte.gz", &idx(&[64], 200));
+    let output = run(&format!("train fashion --batch 8 --steps 1 --json --data {data}"));
+    let stderr = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(4), "{stderr}");
+    assert!(stderr.contains("label 200") && stderr.contains(&folder.0.display().to_string()), "{stderr}");
 }
 
 #[test]

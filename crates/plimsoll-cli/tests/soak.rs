@@ -27,7 +27,18 @@ fn a_long_run_does_not_grow() {
     let asked = std::env::var(STEPS).ok().map(|text| text.parse().expect("a whole number"));
     let n_steps: u64 = asked.unwrap_or(FEW_STEPS);
     let mut child = Command::new(env!("CARGO_BIN_EXE_plimsoll"))
-        .args(["train", "digits", "--batch", "32", "--threads", "1", "--optimizer", "adam", "--json", "--steps"])
+        .args([
+            "train",
+            "digits",
+            "--batch",
+            "32",
+            "--threads",
+            "1",
+            "--optimizer",
+            "adam",
+            "--json",
+            "--steps",
+        ])
         .arg(n_steps.to_string())
         .stdout(Stdio::piped())
         .spawn()

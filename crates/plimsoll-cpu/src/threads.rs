@@ -65,7 +65,9 @@ pub fn start() -> io::Result<()> {
         0 | 1 => Ok(()),
         n_threads => match workers(n_threads - 1) {
             Ok(_) => Ok(()),
-            Err(error) => Err(io::Error::other(format!("{n_threads} threads for kernels are wanted: {error}"))),
+            Err(error) => {
+                Err(io::Error::other(format!("{n_threads} threads for kernels are wanted: {error}")))
+            }
         },
     }
 }
@@ -185,9 +187,9 @@ fn workers(n_workers: usize) -> &'static Result<ThreadPool, String> {
     let n_workers = n_workers.min(MAX - 1);
     POOLS[n_workers].get_or_init(|| {
         let _one_at_a_time = STARTING.lock();
-        let pool = ThreadPoolBuilder::new().num_threads(n_workers).spawn_handler(|worker| {
-            spawn(format!("plimsoll-{}", worker.index()), || worker.run()).map(drop)
-        });
+        let pool = ThreadPoolBuilder::new()
+            .num_threads(n_workers)
+            .spawn_handler(|worker| spawn(format!("plimsoll-{}", worker.index()), || worker.run()).map(drop));
         pool.build().map_err(|error| error.to_string())
     })
 }

@@ -374,7 +374,8 @@ impl Dataset {
         let epoch = self.next_epoch.load(Ordering::Relaxed);
         let mut inline = self.clone();
         (inline.options.prefetch, inline.options.n_workers) = (Prefetch::Depth(0), 1);
-        let mut batches = Batches::begin(&inline.node, (&inline.options, &inline.held), (epoch, 0), Location::caller());
+        let mut batches =
+            Batches::begin(&inline.node, (&inline.options, &inline.held), (epoch, 0), Location::caller());
         batches.next().unwrap_or_else(|| Err(self.no_batch()))
     }
 

@@ -111,7 +111,7 @@ fn kind(kind: FileType) -> &'static str {
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::fs::{PermissionsExt, symlink};
+    use std::os::unix::fs::{PermissionsExt, chown, symlink};
     use std::os::unix::net::UnixListener;
     use std::process::Command;
 
@@ -126,7 +126,8 @@ mod tests {
         let _socket = UnixListener::bind(path("socket")).unwrap();
         symlink(path("file"), path("link")).unwrap();
         symlink(path("fifo"), path("link to fifo")).unwrap();
-        for (name, kind) in [("fifo", "FIFO"), ("link to fifo", "FIFO"), ("socket", "socket"), ("", "folder")] {
+        for (name, kind) in [("fifo", "FIFO"), ("link to fifo", "FIFO"), ("socket", "socket"), ("", "folder")]
+        {
             let error = open(&path(name)).unwrap_err().to_string();
             assert!(error.contains(kind) && error.contains("regular file"), "{name}: {error}");
         }
@@ -161,6 +162,15 @@ mod tests {
             assert_eq!(own_folder(&cache).is_ok(), is_own, "{mode:o}");
         }
         assert!(own_folder(&path).is_err());
+        if user() == 0 {
+            for foreign in [&path, &cache] {
+                chown(foreign, Some(65534), None).unwrap();
+            }
+            let error = open_own(&path).unwrap_err().to_string();
+            assert!(error.contains("belongs to user 65534"), "{error}");
+            fs::set_permissions(&cache, fs::Permissions::from_mode(0o700)).unwrap();
+            assert!(own_folder(&cache).is_err());
+        }
         let system = open_own(Path::new("/etc/passwd"));
         assert_eq!(system.is_ok(), user() == 0, "the file of another user");
     }

@@ -93,7 +93,10 @@ fn replaceable(path: &Path) -> io::Result<Option<u32>> {
 fn create_locked(path: &Path, mode: Option<u32>) -> io::Result<NamedTempFile> {
     let prefix = temporary_start(path);
     let mut builder = Builder::new();
-    builder.prefix(&prefix).suffix(TEMPORARY_END).permissions(Permissions::from_mode(mode.unwrap_or(NEW_FILE)));
+    builder
+        .prefix(&prefix)
+        .suffix(TEMPORARY_END)
+        .permissions(Permissions::from_mode(mode.unwrap_or(NEW_FILE)));
     for _ in 0..ATTEMPTS {
         let temporary = builder.tempfile_in(folder(path))?;
         match temporary.as_file().try_lock() {

@@ -150,7 +150,9 @@ impl Shortage {
                 let or = if or_drop.is_empty() { " or" } else { "," };
                 format!("a limit of at least {enough} for this block alone{or} a smaller batch{or_drop}")
             }
-            Cause::Addresses => "a smaller request, or more addresses for the process (`ulimit -v`)".to_owned(),
+            Cause::Addresses => {
+                "a smaller request, or more addresses for the process (`ulimit -v`)".to_owned()
+            }
             Cause::Source => {
                 "freeing memory elsewhere on the device, or a limit below what it has, so that the run is \
                  planned to fit"

@@ -49,7 +49,8 @@ impl HostPages {
 
     /// No addresses at all, for a process that is granted none: whatever is asked for is an error that says so.
     pub fn none() -> Self {
-        let none = || Mapping { whole: NonNull::dangling(), whole_bytes: 0, base: NonNull::dangling(), bytes: 0 };
+        let none =
+            || Mapping { whole: NonNull::dangling(), whole_bytes: 0, base: NonNull::dangling(), bytes: 0 };
         Self { regions: [none(), none(), none()], populates: AtomicBool::new(true) }
     }
 

@@ -138,7 +138,8 @@ impl Moment {
     fn is_met(self, process: u32, folder: &Path) -> bool {
         let links = fs::read_dir(format!("/proc/{process}/fd")).into_iter().flatten().flatten();
         links.filter_map(|link| fs::read_link(link.path()).ok()).any(|file| {
-            let is_temporary = file.parent() == Some(folder) && file.extension().is_some_and(|end| end == "tmp");
+            let is_temporary =
+                file.parent() == Some(folder) && file.extension().is_some_and(|end| end == "tmp");
             let size = || fs::metadata(&file).map_or(0, |metadata| metadata.len());
             match self {
                 Moment::Created => is_temporary && size() == 0,
@@ -200,8 +201,9 @@ fn test_of_several() -> std::result::Result<(), Failed> {
     let run = Run::new()?;
     run.save(&folder_path, 0)?;
     let size = fs::metadata(folder_path.join(FILE_NAME))?.len();
-    let mut members =
-        (0..MEMBERS).map(|number| Member::start(&folder_path, number, 0)).collect::<std::io::Result<Vec<_>>>()?;
+    let mut members = (0..MEMBERS)
+        .map(|number| Member::start(&folder_path, number, 0))
+        .collect::<std::io::Result<Vec<_>>>()?;
     for kill in 0..n_kills {
         let number = kill % MEMBERS;
         // Each moment comes to each process.

@@ -45,8 +45,10 @@ impl Drop for Folder {
 fn a_run_goes_on_only_as_it_was_begun() -> Result<()> {
     let folder = Folder::new("resume-otherwise");
     let losses = Losses::default();
-    let data = |batch| Dataset::from_tensor_slices((Tensor::ones([50, 6])?, Tensor::ones([50, 1])?))?.batch(batch);
-    let begun = |seed: u64| Ok::<_, plimsoll_tensor::Error>(run(1, Policy::Float32, &losses)?.setting("seed", seed));
+    let data =
+        |batch| Dataset::from_tensor_slices((Tensor::ones([50, 6])?, Tensor::ones([50, 1])?))?.batch(batch);
+    let begun =
+        |seed: u64| Ok::<_, plimsoll_tensor::Error>(run(1, Policy::Float32, &losses)?.setting("seed", seed));
     let mut first = begun(7)?;
     first.fit(&data(8)?, Until::Steps(3))?;
     first.save(&folder.0)?;

@@ -424,8 +424,11 @@ fn a_tape_around_another_changes_at_most_the_last_bits_of_a_gradient() -> Result
     set_seed(5);
     let x = Variable::new(Tensor::randn([8, 33])?);
     type Function = fn(&Variable) -> Result<Tensor>;
-    let functions: [Function; 3] =
-        [|x| x.softmax(1)?.square()?.sum(..), |x| x.sigmoid()?.tanh()?.sum(..), |x| x.softmax(0)?.exp()?.sum(..)];
+    let functions: [Function; 3] = [
+        |x| x.softmax(1)?.square()?.sum(..),
+        |x| x.sigmoid()?.tanh()?.sum(..),
+        |x| x.softmax(0)?.exp()?.sum(..),
+    ];
     for f in functions {
         let gradient = || {
             let tape = GradientTape::new();

@@ -60,7 +60,9 @@ mod tests {
         assert_eq!(lines("crates/plimsoll-data/src/csv.rs", text), [2, 3]);
         let unit_tests = format!("#[cfg(test)]\nmod tests {{\n{text}}}\n");
         assert_eq!(lines("crates/plimsoll-data/src/csv.rs", &unit_tests), [] as [usize; 0]);
-        for path in ["crates/plimsoll-file/src/open.rs", "crates/plimsoll-data/tests/files.rs", "xtask/src/main.rs"] {
+        for path in
+            ["crates/plimsoll-file/src/open.rs", "crates/plimsoll-data/tests/files.rs", "xtask/src/main.rs"]
+        {
             assert_eq!(lines(path, text), [] as [usize; 0], "{path}");
         }
     }

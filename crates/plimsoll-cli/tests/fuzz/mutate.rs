@@ -2,8 +2,29 @@
 
 /// Words that parsers look for, and numbers that are hard to count.
 const WORDS: [&[u8]; 24] = [
-    b"\"", b"'", b",", b"\n", b"\r\n", b"{", b"}", b"[", b"]", b"(", b")", b":", b"0", b"-1", b"1e999", b"NaN",
-    b"18446744073709551615", b"9223372036854775807", b"4294967296", b"null", b"\xFF\xFE", b"\xEF\xBB\xBF", b"{x..}",
+    b"\"",
+    b"'",
+    b",",
+    b"\n",
+    b"\r\n",
+    b"{",
+    b"}",
+    b"[",
+    b"]",
+    b"(",
+    b")",
+    b":",
+    b"0",
+    b"-1",
+    b"1e999",
+    b"NaN",
+    b"18446744073709551615",
+    b"9223372036854775807",
+    b"4294967296",
+    b"null",
+    b"\xFF\xFE",
+    b"\xEF\xBB\xBF",
+    b"{x..}",
     b"\\u0000",
 ];
 /// The most that contents grow to.
@@ -18,7 +39,8 @@ pub struct Mutator {
 impl Mutator {
     /// Contents that follow from seed, name and corpus.
     pub fn new(seed: u64, name: &str, corpus: Vec<Vec<u8>>) -> Mutator {
-        let state = name.bytes().fold(seed, |state, byte| state.wrapping_mul(31).wrapping_add(u64::from(byte)));
+        let state =
+            name.bytes().fold(seed, |state, byte| state.wrapping_mul(31).wrapping_add(u64::from(byte)));
         Mutator { state, corpus }
     }
 

@@ -27,15 +27,30 @@ pub struct Parser {
 
 pub const PARSERS: [Parser; 11] = [
     Parser { name: "csv", corpus: csv_corpus, reads_file: true, parse: |path, _| all(Csv::new(path).read()) },
-    Parser { name: "csv-fields", corpus: csv_corpus, reads_file: true, parse: |path, _| all(csv_fields(path)) },
-    Parser { name: "idx", corpus: idx_corpus, reads_file: true, parse: |path, _| all(Dataset::idx(path, "x")) },
+    Parser {
+        name: "csv-fields",
+        corpus: csv_corpus,
+        reads_file: true,
+        parse: |path, _| all(csv_fields(path)),
+    },
+    Parser {
+        name: "idx",
+        corpus: idx_corpus,
+        reads_file: true,
+        parse: |path, _| all(Dataset::idx(path, "x")),
+    },
     Parser { name: "npy", corpus: npy_corpus, reads_file: true, parse: |path, _| npy(path) },
     Parser { name: "lines", corpus: text_corpus, reads_file: true, parse: |path, _| lines(path) },
     Parser { name: "tokens", corpus: text_corpus, reads_file: true, parse: |path, _| tokens(path) },
     Parser { name: "safetensors", corpus: tensors_corpus, reads_file: true, parse: |path, _| tensors(path) },
     Parser { name: "foreign", corpus: foreign_corpus, reads_file: true, parse: |path, _| tensors(path) },
     Parser { name: "name-map", corpus: names_corpus, reads_file: false, parse: |_, text| names(text) },
-    Parser { name: "profile", corpus: profile_corpus, reads_file: false, parse: |_, text| Profile::parse(text).is_ok() },
+    Parser {
+        name: "profile",
+        corpus: profile_corpus,
+        reads_file: false,
+        parse: |_, text| Profile::parse(text).is_ok(),
+    },
     Parser { name: "run-state", corpus: state_corpus, reads_file: false, parse: |_, text| state(text) },
 ];
 
@@ -66,7 +81,8 @@ fn idx_corpus(_: &Path) -> Vec<Vec<u8>> {
         bytes.extend(values);
         bytes
     };
-    let plain = [idx(8, &[3, 2], &[1, 2, 3, 4, 5, 6]), idx(13, &[2], &[0; 8]), idx(14, &[1, 1, 1, 1], &[0; 8])];
+    let plain =
+        [idx(8, &[3, 2], &[1, 2, 3, 4, 5, 6]), idx(13, &[2], &[0; 8]), idx(14, &[1, 1, 1, 1], &[0; 8])];
     let packed = plain.iter().map(|bytes| {
         let mut packer = GzEncoder::new(Vec::new(), Compression::default());
         packer.write_all(bytes).and_then(|()| packer.finish()).expect("memory takes everything")
@@ -109,9 +125,9 @@ fn lines(path: &Path) -> bool {
 }
 
 fn tokens(path: &Path) -> bool {
-    [TokenType::U8, TokenType::U16, TokenType::U32].into_iter().any(|kind| {
-        all(Tokens::open(path, kind).and_then(|tokens| Dataset::windows(tokens, 3, 2)))
-    })
+    [TokenType::U8, TokenType::U16, TokenType::U32]
+        .into_iter()
+        .any(|kind| all(Tokens::open(path, kind).and_then(|tokens| Dataset::windows(tokens, 3, 2))))
 }
 
 fn tensors_corpus(path: &Path) -> Vec<Vec<u8>> {

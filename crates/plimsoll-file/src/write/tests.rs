@@ -136,7 +136,10 @@ fn what_is_planted_under_a_temporary_name_is_neither_waited_for_nor_followed() {
     symlink("/dev/zero", folder.path().join(".x.c.tmp")).unwrap();
     fs::create_dir(folder.path().join(".x.d.tmp")).unwrap();
     write(&path, b"new").unwrap();
-    assert_eq!((fs::read(&path).unwrap(), fs::read(&victim).unwrap()), (b"new".to_vec(), b"precious".to_vec()));
+    assert_eq!(
+        (fs::read(&path).unwrap(), fs::read(&victim).unwrap()),
+        (b"new".to_vec(), b"precious".to_vec())
+    );
     assert_eq!(n_files(&folder), 6, "what is not ours stays");
 }
 

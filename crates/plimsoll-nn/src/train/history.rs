@@ -2,7 +2,7 @@
 //!
 //! A run may have a million epochs, and what it retains of them lies outside every pool. So epochs are kept as a table:
 //! one number for the step and one for each value (the loss, the loss on held-out data, the metrics), eight bytes each, with names
-//! kept once. That is at most 16 bytes for each value of an epoch; [`Trainer::keep_epochs`](super::Trainer::keep_epochs)
+//! kept once. With room to grow that is at most 24 bytes for each value of an epoch; [`Trainer::keep_epochs`](super::Trainer::keep_epochs)
 //! bounds how many are kept.
 
 use std::collections::VecDeque;
