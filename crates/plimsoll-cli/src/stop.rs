@@ -1,5 +1,6 @@
 //! Ctrl-C: the present step ends, then the run does. A second one ends the program at once, and so does the first while there
-//! is no step to finish: before the first one, when files are read and the run is planned, and after the last.
+//! is no step to finish: before the first one, when files are read and the run is planned, and after the last. A loop that
+//! waits for its data ends the wait.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -40,6 +41,8 @@ pub fn listen() -> Result<(), Failure> {
         }
         warn("interrupted: the present step is finished first; once more ends at once");
     };
+    // A step that never comes, because its data do not, is no step to finish.
+    plimsoll::data::stop_waiting_when(is_asked);
     let listening = LISTENING.get_or_init(|| ctrlc::set_handler(heard).map_err(|error| error.to_string()));
     listening.clone().map_err(|error| {
         Failure::other(format!(

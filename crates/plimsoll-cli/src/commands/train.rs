@@ -2,7 +2,7 @@
 
 use plimsoll::nn::Policy;
 use plimsoll::nn::checkpoint;
-use plimsoll::nn::train::History;
+use plimsoll::nn::train::{History, INTERRUPTED};
 use plimsoll_memory::Stats;
 
 use super::find;
@@ -14,7 +14,7 @@ use crate::options::TrainOptions;
 use crate::prepared::Prepared;
 use crate::progress::Progress;
 use crate::recipe::Recipe;
-use crate::reporter::{INTERRUPTED, Reporter};
+use crate::reporter::Reporter;
 use crate::session::{Outside, Session, allow_spilling};
 use crate::stop;
 use crate::summary;

@@ -19,6 +19,7 @@ mod allowance;
 mod batch;
 mod crew;
 mod makers;
+mod stop;
 
 use std::panic::Location;
 use std::sync::Arc;
@@ -28,6 +29,7 @@ use plimsoll_tensor::{Bytes, Device, Error, Piece, Result, at_line};
 pub use self::batch::Batch;
 pub(crate) use self::crew::Held;
 pub use self::crew::Threads;
+pub use self::stop::stop_waiting_when;
 
 use self::allowance::Allowance;
 use self::crew::{Crew, Worker};
@@ -100,6 +102,8 @@ struct Running {
     crew: Arc<Crew>,
     /// The scratch of a consumer that makes its batches itself.
     scratch: Option<Piece>,
+    /// Whether threads were left at their work, which then own what they work with.
+    is_left: bool,
 }
 
 impl Batches {
@@ -131,9 +135,18 @@ impl Running {
         let is_tuned = options.prefetch == Prefetch::Auto;
         let shared = Arc::new(Shared::new(slots, first, most_ahead, is_tuned));
         let maker = Arc::new(Maker { node: node.clone(), session, epoch, n_workers: options.n_workers });
-        let (workers, crew) = (Vec::new(), held.crew());
-        let mut running =
-            Running { shared, maker, device, wanted_on, waiting: None, caller, workers, crew, scratch: None };
+        let mut running = Running {
+            shared,
+            maker,
+            device,
+            wanted_on,
+            waiting: None,
+            caller,
+            workers: Vec::new(),
+            crew: held.crew(),
+            scratch: None,
+            is_left: false,
+        };
         let n_threads = if running.device.is_ghost() { 0 } else { options.n_threads() };
         for number in 0..n_threads {
             let (shared, maker) = (running.shared.clone(), running.maker.clone());
@@ -179,6 +192,13 @@ impl Running {
                     return Some(made);
                 }
                 Turn::Over => return None,
+                Turn::Interrupted => {
+                    // Whoever does not answer now may never do so, and dropping this would wait for it.
+                    self.shared.close();
+                    self.workers.clear();
+                    self.is_left = true;
+                    return Some(Err(Error::interrupted("a batch")));
+                }
                 Turn::NeedsSlot => {
                     let take = || allowance::extra_slot(self.maker.node.spec(), &self.device);
                     match at_line(self.caller.file(), self.caller.line(), take) {
@@ -212,7 +232,9 @@ impl Drop for Running {
     fn drop(&mut self) {
         self.shared.close();
         self.workers.drain(..).for_each(|worker| self.crew.dismiss(worker));
-        self.shared.clear();
+        if !self.is_left {
+            self.shared.clear();
+        }
     }
 }
 

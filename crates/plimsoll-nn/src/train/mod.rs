@@ -47,7 +47,7 @@ use std::path::Path;
 use std::time::Instant;
 
 use plimsoll_plan::Family;
-use plimsoll_tensor::{Device, Error, Generator, Later, Result, at_callers_line};
+use plimsoll_tensor::{Device, Error, ErrorKind, Generator, Later, Result, at_callers_line};
 
 use crate::checkpoint::{self, Change, NameMap, RunState};
 use crate::losses::Loss;
@@ -65,6 +65,9 @@ use pending::{Numbers, Pending};
 use rehearsal::Rounds;
 pub(crate) use rehearsal::{Rehearsed, rehearse};
 use step::{Stepper, in_batch};
+
+/// Why a run ends when somebody asked for it, by a signal or otherwise.
+pub const INTERRUPTED: &str = "interrupted";
 
 /// When a run is complete. Both count from its very beginning, resumed or not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -354,9 +357,17 @@ impl Trainer {
             let n_passed = steps.pass_over(alike);
             (self.state.batch, self.state.step) = (self.state.batch + n_passed, self.state.step + n_passed);
             let started = Instant::now();
-            let Some(pair) = batches.nth(n_passed as usize) else { break };
+            let pair = match batches.nth(n_passed as usize) {
+                None => break,
+                Some(Err(error)) if matches!(error.kind(), ErrorKind::Interrupted { .. }) => {
+                    history.stopped = Some(INTERRUPTED.to_owned());
+                    continue;
+                }
+                Some(pair) => pair?,
+            };
             self.device().pool().mark(STEP, self.state.step + 1);
-            let issued = self.issue(&pair?, data, started);
+            let issued = self.issue(&pair, data, started);
+            drop(pair);
             // The device is busy with this step; what it was given before is looked at meanwhile.
             self.tell_of_step(data, history)?;
             self.pending = Some(issued?);
