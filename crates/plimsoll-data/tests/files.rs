@@ -122,6 +122,24 @@ proptest! {
 }
 
 #[test]
+fn rows_without_a_value_are_refused() {
+    let (_device, _on) = device();
+    let folder = Folder::new("nothing");
+    for dims in [&[1 << 24, 0][..], &[u32::MAX, 0, 7], &[1, 0]] {
+        let idx = idx_bytes(13, dims, &[]);
+        for (name, bytes) in [("plain", idx.clone()), ("packed", gzipped(&idx))] {
+            let error = Dataset::idx(folder.file(name, &bytes), "x").unwrap_err().to_string();
+            assert!(error.contains("rows without a value") && error.contains(name), "{error}");
+        }
+    }
+    let npy = folder.path().join("x.npy");
+    Tensor::zeros([5, 0]).unwrap().write_npy(&npy).unwrap();
+    assert!(Dataset::npy(&npy, "x").unwrap_err().to_string().contains("rows without a value"));
+    // None at all are just that.
+    assert_eq!(Dataset::idx(folder.file("none", &idx_bytes(8, &[0, 3], &[])), "x").unwrap().len(), Some(0));
+}
+
+#[test]
 fn datasets_that_belong_together_have_one_length() {
     let (_device, _on) = device();
     let folder = Folder::new("pairs");

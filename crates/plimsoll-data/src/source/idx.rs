@@ -9,7 +9,7 @@ use std::path::Path;
 use flate2::bufread::GzDecoder;
 use plimsoll_tensor::{DType, Device, Error, Piece, Result, Shape, Tensor};
 
-use crate::source::rows::{FileRows, swap_bytes};
+use crate::source::rows::{FileRows, refuse_rows_of_nothing, swap_bytes};
 
 /// The most bytes that deflate can make of one.
 const MOST_INFLATION: u64 = 1032;
@@ -52,6 +52,7 @@ impl IdxRows {
 /// Reads a compressed file straight into the memory of a tensor.
 fn inflate(path: &Path, mut file: impl Read, compressed_bytes: u64) -> Result<Tensor> {
     let Header { dtype, shape, .. } = Header::read(&mut file, path)?;
+    refuse_rows_of_nothing(path, &shape)?;
     let n_bytes = shape.n_elems() * dtype.size();
     if n_bytes as u64 > compressed_bytes.saturating_mul(MOST_INFLATION) {
         let detail = format!("{shape} of {dtype} cannot come out of {compressed_bytes} compressed bytes");

@@ -20,6 +20,14 @@ pub(crate) struct FileRows {
     is_big_endian: bool,
 }
 
+/// Refuses rows without a value: a file of a few bytes could announce so many of them that nobody comes to their end.
+pub(crate) fn refuse_rows_of_nothing(path: &Path, shape: &Shape) -> Result<()> {
+    match shape.n_elems() == 0 && shape.first().is_some_and(|&n| n > 0) {
+        true => Err(Error::format(path, format!("{shape} are rows without a value"))),
+        false => Ok(()),
+    }
+}
+
 impl FileRows {
     /// The rows of an array of `shape` that begins at byte `start` and ends with the file.
     pub fn new(
@@ -32,6 +40,7 @@ impl FileRows {
         let Some((&n, dims)) = shape.split_first() else {
             return Err(Error::format(path, "the array is a single number, which has no rows"));
         };
+        refuse_rows_of_nothing(path, shape)?;
         let map = FileMap::open(path).map_err(|error| Error::io(path, error))?;
         let spec = Spec::new([Field::new(name, dtype, Shape::new(dims)?)?])?;
         let n_bytes = spec.n_bytes().checked_mul(n).and_then(|n| n.checked_add(start));
