@@ -137,15 +137,12 @@ impl Csv {
             let all = ColumnSet { name, width: n_columns, dtype: DType::F32, is_single: false };
             return Ok(Chosen { sets: vec![all], targets: None });
         }
-        let mut wanted: HashMap<&str, Wanted> = HashMap::new();
-        for (set, field) in self.fields.iter().enumerate() {
-            for (k, column) in field.columns.iter().enumerate() {
-                wanted.entry(column).or_default().places.push((set, k));
-            }
-        }
+        // Where each name that is asked for is found.
+        let names = self.fields.iter().flat_map(|field| &field.columns);
+        let mut wanted: HashMap<&str, Option<usize>> = names.map(|name| (name.as_str(), None)).collect();
         self.each_name(n_columns, |column, name| {
             let Some(wanted) = wanted.get_mut(name) else { return Ok(()) };
-            match wanted.column.replace(column) {
+            match wanted.replace(column) {
                 None => Ok(()),
                 Some(before) => Err(Error::format(
                     &self.path,
@@ -159,9 +156,12 @@ impl Csv {
             }
         })?;
         let mut targets = Vec::new();
-        for (name, wanted) in &wanted {
-            let column = wanted.column.ok_or_else(|| self.no_column(name, n_columns))?;
-            targets.extend(wanted.places.iter().map(|&(set, k)| Target { column, set, k }));
+        for (set, field) in self.fields.iter().enumerate() {
+            for (k, name) in field.columns.iter().enumerate() {
+                let column = wanted.get(name.as_str()).and_then(|&column| column);
+                let column = column.ok_or_else(|| self.no_column(name, n_columns))?;
+                targets.push(Target { column, set, k });
+            }
         }
         targets.sort_unstable();
         Ok(Chosen { sets: self.fields.iter().map(set).collect(), targets: Some(targets) })
@@ -289,13 +289,6 @@ struct Target {
     column: usize,
     set: usize,
     k: usize,
-}
-
-/// A column that is asked for by name.
-#[derive(Default)]
-struct Wanted {
-    column: Option<usize>,
-    places: Vec<(usize, usize)>,
 }
 
 /// The fields of a file one after the other, in memory that does not grow with them.
