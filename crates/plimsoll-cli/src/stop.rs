@@ -43,7 +43,11 @@ pub fn listen() -> Result<(), Failure> {
     };
     // A step that never comes, because its data do not, is no step to finish.
     plimsoll::data::stop_waiting_when(is_asked);
-    let listening = LISTENING.get_or_init(|| ctrlc::set_handler(heard).map_err(|error| error.to_string()));
+    let why = |error| match error {
+        ctrlc::Error::System(error) => error.to_string(),
+        other => other.to_string(),
+    };
+    let listening = LISTENING.get_or_init(|| ctrlc::set_handler(heard).map_err(why));
     listening.clone().map_err(|error| {
         Failure::other(format!(
             "cannot listen for Ctrl-C, for which a thread is needed: {error}; a higher limit may help (`ulimit -u`, \
