@@ -1,4 +1,4 @@
-//! The workspace's own commands: `cargo xtask check | test | tidy | bench | plans | gpu-bundle`.
+//! The workspace's own commands: `cargo xtask check | test | tidy | bench | plans | fuzz | soak | kills | gpu-bundle`.
 //!
 //! Everything that a contributor or the continuous integration runs is here, so that both run the same thing.
 //! It uses the standard library alone: whoever can build Plimsoll can run its checks, and this program compiles in
@@ -8,6 +8,7 @@
 
 mod bench;
 mod check;
+mod endure;
 mod gpu_bundle;
 mod plans;
 mod step;
@@ -28,6 +29,9 @@ Commands:
   tidy          the rules of the house that a text search can hold
   bench [NAME]  every benchmark, one crate after the other; NAME selects those whose name contains it
   plans         `plan` for every recipe and device, in all its forms: minutes
+  fuzz [CASES]  damaged files for every parser, 10,000,000 unless told otherwise
+  soak [STEPS]  a long training run that must not grow, 1,000,000 steps unless told otherwise
+  kills [N]     four processes that save into one folder, killed 1,000 times unless told otherwise
   gpu-bundle    tests and benchmark in one folder, for a machine with a GPU and no Rust
 ";
 
@@ -50,6 +54,12 @@ fn main() -> ExitCode {
         ["bench"] => bench::run(&root, None),
         ["bench", filter] => bench::run(&root, Some(filter)),
         ["plans"] => plans::run(&root),
+        ["fuzz"] => endure::fuzz(&root, "10000000"),
+        ["fuzz", n_cases] => endure::fuzz(&root, n_cases),
+        ["soak"] => endure::soak(&root, "1000000"),
+        ["soak", n_steps] => endure::soak(&root, n_steps),
+        ["kills"] => endure::kills(&root, "1000"),
+        ["kills", n_kills] => endure::kills(&root, n_kills),
         ["gpu-bundle"] => gpu_bundle::run(&root),
         [] | ["help" | "--help" | "-h"] => {
             print!("{USAGE}");

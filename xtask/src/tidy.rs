@@ -6,6 +6,7 @@
 
 mod bindings;
 mod document_paths;
+mod files;
 mod leftovers;
 mod manifests;
 mod repo;
@@ -71,6 +72,7 @@ pub fn run(root: &Path) -> Outcome {
     let mut findings = [
         bindings::check(&repo),
         document_paths::check(&repo),
+        files::check(&repo),
         leftovers::check(&repo),
         manifests::check(&repo),
         size::check(&repo, size::LONG_FUNCTIONS),

@@ -79,6 +79,7 @@ impl From<Error> for Failure {
 fn exit_of(error: &Error) -> Exit {
     match error.kind() {
         ErrorKind::OutOfMemory(_) | ErrorKind::Limit { .. } => Exit::Limit,
+        ErrorKind::Interrupted { .. } => Exit::Interrupted,
         ErrorKind::Io { .. } | ErrorKind::Format { .. } => Exit::File,
         ErrorKind::Within { source, .. } => source.downcast_ref().map_or(Exit::Other, exit_of),
         _ => Exit::Other,

@@ -7,6 +7,7 @@ use plimsoll::nn::metrics::SparseCategoricalAccuracy;
 use plimsoll::nn::train::callbacks::Checkpoint;
 use plimsoll::nn::train::{Callback, EpochEvent, History, Trainer, Until};
 use plimsoll::nn::with_policy;
+use plimsoll::{Error, ErrorKind};
 
 use crate::commands;
 use crate::failure::Failure;
@@ -46,6 +47,7 @@ impl Prepared {
         let batch = commands::batch(recipe, run)?;
         let model = with_policy(commands::policy(recipe, run), || recipe.model())?;
         let data = recipe.examples(options.data.as_ref(), batch)?;
+        data.check(recipe)?;
         let n_examples = data.train.len();
         let examples = data.train.shuffle(n_examples.unwrap_or(SHUFFLED_AT_ONCE), run.seed);
         // As many at a time as a step holds, so that evaluating never takes more memory than training.
@@ -59,7 +61,15 @@ impl Prepared {
             }
         };
         let optimizer = commands::optimizer(recipe, run, steps)?;
-        let mut trainer = Trainer::new(model, optimizer, recipe.loss()).accumulate(run.accumulate.get());
+        let mut trainer = Trainer::new(model, optimizer, recipe.loss())
+            .accumulate(run.accumulate.get())
+            // Epochs are told as they end, and nobody asks for them afterwards.
+            .keep_epochs(0)
+            .setting("--batch", batch)
+            .setting("--accumulate", run.accumulate)
+            .setting("--seed", run.seed)
+            .setting("--optimizer", run.optimizer.as_deref().unwrap_or("of the recipe"))
+            .setting("a number of examples", n_examples.map_or("unknown".to_owned(), |n| n.to_string()));
         if let Some(held_out) = &held_out {
             trainer = trainer.held_out(held_out.clone());
         }
@@ -99,7 +109,22 @@ impl Prepared {
     /// # Errors
     /// Those of [`Trainer::fit`].
     pub fn fit(&mut self) -> Result<History, Failure> {
-        Ok(self.trainer.fit(&self.batches, self.until)?)
+        self.trainer.fit(&self.batches, self.until).map_err(|error| self.blamed(error))
+    }
+
+    /// An error of a step: what an op refuses in examples that come from files is wrong with the files, such as a label
+    /// that names no class. Their shapes were looked at before.
+    fn blamed(&self, error: Error) -> Failure {
+        let is_of_values = match error.kind() {
+            ErrorKind::Shape { op, .. } | ErrorKind::DType { op, .. } | ErrorKind::Argument { op, .. } => {
+                *op != "fit"
+            }
+            _ => false,
+        };
+        match is_of_values && !matches!(self.source.as_str(), "shipped" | "random") {
+            true => Failure::file(format!("{}: {error}", self.source)),
+            false => error.into(),
+        }
     }
 
     /// Evaluates the epoch that the run ended in the middle of, if it did.
@@ -111,7 +136,8 @@ impl Prepared {
         if state.batch == 0 {
             return Ok(None);
         }
-        let held_out = self.held_out.as_ref().map(|held_out| self.trainer.evaluate(held_out)).transpose()?;
+        let held_out = self.held_out.as_ref().map(|held_out| self.trainer.evaluate(held_out)).transpose();
+        let held_out = held_out.map_err(|error| self.blamed(error))?;
         let loss = state.loss_sum / state.n_losses as f64;
         Ok(Some(EpochEvent { epoch: state.epoch + 1, step: state.step, loss, held_out }))
     }

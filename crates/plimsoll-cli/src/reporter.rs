@@ -3,7 +3,7 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 
-use plimsoll::nn::train::{Callback, EpochEvent, Requests, StepEvent};
+use plimsoll::nn::train::{Callback, EpochEvent, INTERRUPTED, Requests, StepEvent};
 use plimsoll::{Error, Result};
 
 use crate::bench::median;
@@ -147,9 +147,6 @@ impl Callback for Reporter {
         self.tell_epoch(epoch).map_err(unwritable)
     }
 }
-
-/// Why a run ends when somebody asked for it.
-pub const INTERRUPTED: &str = "interrupted";
 
 /// A line that could not be written ends the run as an error of the output does.
 fn unwritable(failure: Failure) -> Error {

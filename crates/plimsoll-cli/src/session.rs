@@ -34,6 +34,9 @@ impl Session {
             }
             None => Device::best(),
         };
+        // Now rather than in the middle of the run, and after the pool has its addresses.
+        threads::start()
+            .map_err(|error| Failure::other(format!("{error}; --threads 1 does without them")))?;
         let limit = match device.gpu() {
             None => host_limit(&[options.limit, options.host_limit])?,
             Some(gpu) => {

@@ -1,4 +1,6 @@
-//! Ctrl-C: the present step ends, then the run does. A second one ends the program at once.
+//! Ctrl-C: the present step ends, then the run does. A second one ends the program at once, and so does the first while there
+//! is no step to finish: before the first one, when files are read and the run is planned, and after the last. A loop that
+//! waits for its data ends the wait.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -7,10 +9,20 @@ use crate::failure::{Exit, Failure};
 use crate::terminal::warn;
 
 static ASKED: AtomicBool = AtomicBool::new(false);
+/// Whether steps are made, so that somebody looks at the flag.
+static STEPPING: AtomicBool = AtomicBool::new(false);
 
 /// Whether somebody has asked the run to end.
 pub fn is_asked() -> bool {
-    ASKED.load(Ordering::Relaxed)
+    ASKED.load(Ordering::SeqCst)
+}
+
+/// Runs a loop of steps, which looks at the flag after each of them.
+pub fn between_steps<R>(steps: impl FnOnce() -> R) -> R {
+    STEPPING.store(true, Ordering::SeqCst);
+    let made = steps();
+    STEPPING.store(false, Ordering::SeqCst);
+    made
 }
 
 /// Listens for Ctrl-C and for the signals that ask a program to end.
@@ -20,11 +32,26 @@ pub fn is_asked() -> bool {
 pub fn listen() -> Result<(), Failure> {
     static LISTENING: OnceLock<Result<(), String>> = OnceLock::new();
     let heard = || {
-        if ASKED.swap(true, Ordering::Relaxed) {
+        if !STEPPING.load(Ordering::SeqCst) {
+            warn("interrupted");
+            std::process::exit(Exit::Interrupted as i32);
+        }
+        if ASKED.swap(true, Ordering::SeqCst) {
             std::process::exit(Exit::Interrupted as i32);
         }
         warn("interrupted: the present step is finished first; once more ends at once");
     };
-    let listening = LISTENING.get_or_init(|| ctrlc::set_handler(heard).map_err(|error| error.to_string()));
-    listening.clone().map_err(|error| Failure::other(format!("cannot listen for Ctrl-C: {error}")))
+    // A step that never comes, because its data do not, is no step to finish.
+    plimsoll::data::stop_waiting_when(is_asked);
+    let why = |error| match error {
+        ctrlc::Error::System(error) => error.to_string(),
+        other => other.to_string(),
+    };
+    let listening = LISTENING.get_or_init(|| ctrlc::set_handler(heard).map_err(why));
+    listening.clone().map_err(|error| {
+        Failure::other(format!(
+            "cannot listen for Ctrl-C, for which a thread is needed: {error}; a higher limit may help (`ulimit -u`, \
+             `ulimit -v`)"
+        ))
+    })
 }

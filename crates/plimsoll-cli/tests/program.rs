@@ -93,6 +93,13 @@ fn bad_options_are_refused_with_2() {
     refused("train digits --epochs 1 --steps 1", 2, &["--epochs", "--steps"]);
     refused("train digits --data somewhere", 2, &["digits", "somewhere"]);
     refused("train digits --batch 4 --accumulate 5", 2, &["--accumulate", "5", "4"]);
+    for batch in ["18446744073709551615", "9223372036854775807", "4611686018427387904", "1000000000000000"] {
+        for command in
+            ["train digits", "plan digits", "train resnet50 --data random", "bench dense", "plan gpt2-124m"]
+        {
+            refused(&format!("{command} --batch {batch}"), 2, &["--batch", batch, "addresses"]);
+        }
+    }
     refused("bench nothing", 2, &["`nothing`", "--list"]);
     refused("bench w7_eager --epochs 1 --steps 1", 2, &["--epochs", "--steps"]);
     refused("bench w7_eager --epochs 0", 2, &["--epochs"]);
@@ -129,6 +136,66 @@ fn files_that_cannot_be_used_are_refused_with_4() {
         folder.file(&format!("{name}-ubyte.gz"), b"not compressed");
     }
     refused(&format!("train fashion --data {}", folder.0.display()), 4, &["train-images-idx3-ubyte.gz"]);
+}
+
+/// A file in the format of Fashion-MNIST.
+fn idx(dims: &[u32], value: u8) -> Vec<u8> {
+    let mut bytes = vec![0, 0, 8, dims.len() as u8];
+    dims.iter().for_each(|dim| bytes.extend(dim.to_be_bytes()));
+    bytes.resize(bytes.len() + dims.iter().product::<u32>() as usize, value);
+    bytes
+}
+
+#[test]
+fn data_of_another_shape_than_the_recipes_are_refused_with_4() {
+    let folder = Folder::new("shapes");
+    let data = folder.0.display();
+    let good: [&[u32]; 4] = [&[64, 28, 28], &[64], &[20, 28, 28], &[20]];
+    let names = ["train-images-idx3", "train-labels-idx1", "t10k-images-idx3", "t10k-labels-idx1"];
+    let write =
+        |number: usize, dims: &[u32]| folder.file(&format!("{}-ubyte.gz", names[number]), &idx(dims, 3));
+    let write_all = || good.iter().enumerate().for_each(|(number, dims)| drop(write(number, dims)));
+    write_all();
+    end(&format!("train fashion --steps 2 --batch 8 --json --data {data}"));
+    let wrong: [(usize, &[u32], &str); 8] = [
+        (0, &[64, 28, 27], "[28, 28]"),
+        (0, &[64, 784], "[28, 28]"),
+        (0, &[64], "[28, 28]"),
+        (1, &[64, 1], "[]"),
+        (1, &[63], "63"),
+        (0, &[65, 28, 28], "65"),
+        (2, &[20, 14, 56], "[28, 28]"),
+        (3, &[21], "21"),
+    ];
+    for (number, dims, word) in wrong {
+        write_all();
+        write(number, dims);
+        for command in ["train", "plan"] {
+            refused(&format!("{command} fashion --batch 8 --steps 1 --device cpu --data {data}"), 4, &[word]);
+        }
+    }
+    write_all();
+    folder.file("train-labels-idx1-ubyte.gz", &idx(&[64], 200));
+    let output = run(&format!("train fashion --batch 8 --steps 1 --json --data {data}"));
+    let stderr = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(4), "{stderr}");
+    assert!(stderr.contains("label 200") && stderr.contains(&folder.0.display().to_string()), "{stderr}");
+}
+
+#[test]
+fn a_run_that_is_resumed_otherwise_than_it_began_is_refused_with_4() {
+    let folder = Folder::new("otherwise");
+    let saved = folder.path("run");
+    end(&format!("train digits --steps 3 --json --optimizer adam --save {saved}"));
+    let resumed = format!("train digits --steps 5 --resume {saved} --optimizer adam");
+    for (option, before) in
+        [("--batch 16", "--batch 32"), ("--seed 1", "--seed 0"), ("--accumulate 2", "--accumulate 1")]
+    {
+        let (name, here) = option.split_once(' ').expect("a name and a number");
+        refused(&format!("{resumed} {option}"), 4, &[before, &format!("this one has {here}"), name]);
+    }
+    refused(&format!("train digits --steps 5 --resume {saved}"), 4, &["--optimizer adam"]);
+    end(&format!("{resumed} --json --threads 1 --limit 64MiB"));
 }
 
 /// The least limit, in MiB, that the message of a run names that was refused for its limit.

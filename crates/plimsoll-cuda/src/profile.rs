@@ -18,6 +18,9 @@ use crate::error::{Error, Result};
 /// The form of a profile's file; a reader refuses another.
 const VERSION: u32 = 1;
 
+/// The most that a file with a profile can have; what a machine says of sixteen GPUs is a fraction of it.
+const MOST_BYTES: usize = 1 << 20;
+
 /// The models that are known: the short name, and the file.
 const SHIPPED: [(&str, &str); 6] = [
     ("h200", include_str!("../profiles/h200.json")),
@@ -113,7 +116,8 @@ impl Profile {
     /// A file that cannot be read, or holds no profile of this version.
     pub fn read(path: &Path) -> Result<Profile> {
         let said = |detail: String| Error::new(format!("{}: {detail}", path.display()));
-        let text = std::fs::read_to_string(path).map_err(|error| said(error.to_string()))?;
+        let text = plimsoll_file::read_small(path, MOST_BYTES).map_err(|error| said(error.to_string()))?;
+        let text = String::from_utf8(text).map_err(|_| said("it is no text".to_owned()))?;
         // What a machine says of itself has more in it than one profile.
         let machine = serde_json::from_str(&text).ok().and_then(|machine: Value| {
             let profile = machine.get("gpus")?.get(0)?.get("profile")?;

@@ -8,7 +8,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use plimsoll_tensor::{Bytes, Error, Result, at_line};
+use plimsoll_tensor::{Bytes, Device, Error, Result, at_line};
 
 use crate::batch::{Batch as BatchNode, Padding};
 use crate::bucket::Buckets;
@@ -18,7 +18,7 @@ use crate::example::{Example, ExampleMut, WriteExample};
 use crate::map::{CheckFinite, Filter, Map};
 use crate::node::{Count, Node, NodeRef};
 use crate::order::{Order, Ordered};
-use crate::pipeline::{Batch, Batches, Options, Prefetch};
+use crate::pipeline::{Batch, Batches, Held, Options, Prefetch, Threads};
 use crate::shuffle::{Buffer, Shuffle};
 use crate::source::Indexed;
 use crate::source::generator::{AssumeLen, Generator};
@@ -49,6 +49,8 @@ pub struct Dataset {
     node: NodeRef,
     options: Options,
     next_epoch: AtomicU64,
+    /// The threads of its iterations, while somebody holds them.
+    held: Arc<Held>,
 }
 
 /// Runs `f` with the bytes that it takes labelled with the caller's line.
@@ -60,8 +62,12 @@ pub(crate) fn at_caller<R>(f: impl FnOnce() -> R) -> R {
 
 /// Where elements come from.
 impl Dataset {
+    fn with(node: NodeRef, options: Options) -> Dataset {
+        Dataset { node, options, next_epoch: AtomicU64::new(0), held: Arc::default() }
+    }
+
     fn source(node: impl Node + 'static) -> Dataset {
-        Dataset { node: Arc::new(node), options: Options::default(), next_epoch: AtomicU64::new(0) }
+        Dataset::with(Arc::new(node), Options::default())
     }
 
     /// The slices of tensors along their first axis: a tensor, a tuple of tensors, or a list of names and tensors. They
@@ -147,7 +153,7 @@ impl Dataset {
 /// What is done with them.
 impl Dataset {
     fn then(&self, node: impl Node + 'static) -> Dataset {
-        Dataset { node: Arc::new(node), options: self.options, next_epoch: AtomicU64::new(0) }
+        Dataset::with(Arc::new(node), self.options)
     }
 
     fn ordered(&self, order: Order) -> Dataset {
@@ -261,6 +267,24 @@ impl Dataset {
         Ok(self.then(Zip::new(&self.node, &other.node)?))
     }
 
+    /// As [`Dataset::zip`], for datasets whose elements belong together one by one, such as images and their labels.
+    ///
+    /// # Errors
+    /// Both have a field of the same name; one is known to have more elements than the other.
+    pub fn zip_strict(&self, other: &Dataset) -> Result<Dataset> {
+        match (self.len(), other.len()) {
+            (Some(here), Some(there)) if here != there => Err(Error::argument(
+                "zip_strict",
+                format!(
+                    "{here} elements of {} and {there} of {}; there must be as many of one as of the other",
+                    self.spec(),
+                    other.spec()
+                ),
+            )),
+            _ => self.zip(other),
+        }
+    }
+
     /// The elements with their number as a first field, `index`.
     ///
     /// # Errors
@@ -350,7 +374,8 @@ impl Dataset {
         let epoch = self.next_epoch.load(Ordering::Relaxed);
         let mut inline = self.clone();
         (inline.options.prefetch, inline.options.n_workers) = (Prefetch::Depth(0), 1);
-        let mut batches = Batches::begin(&inline.node, &inline.options, (epoch, 0), Location::caller());
+        let mut batches =
+            Batches::begin(&inline.node, (&inline.options, &inline.held), (epoch, 0), Location::caller());
         batches.next().unwrap_or_else(|| Err(self.no_batch()))
     }
 
@@ -371,14 +396,23 @@ impl Dataset {
     #[track_caller]
     pub fn iterate_from(&self, epoch: u64, batch: u64) -> Batches {
         self.next_epoch.store(epoch + 1, Ordering::Relaxed);
-        Batches::begin(&self.node, &self.options, (epoch, batch), Location::caller())
+        Batches::begin(&self.node, (&self.options, &self.held), (epoch, batch), Location::caller())
+    }
+
+    /// Starts the threads that make the batches, and keeps them until what this returns is dropped. Without it each
+    /// iteration starts its own and ends them.
+    ///
+    /// # Errors
+    /// A system that does not start them.
+    pub fn start_threads(&self) -> Result<Threads> {
+        self.held.hold(if Device::current().is_ghost() { 0 } else { self.options.n_threads() })
     }
 
     /// Goes through the next epoch.
     #[track_caller]
     pub fn iter(&self) -> Batches {
         let epoch = self.next_epoch.fetch_add(1, Ordering::Relaxed);
-        Batches::begin(&self.node, &self.options, (epoch, 0), Location::caller())
+        Batches::begin(&self.node, (&self.options, &self.held), (epoch, 0), Location::caller())
     }
 
     /// The number of the next epoch.
@@ -403,6 +437,7 @@ impl Clone for Dataset {
             node: self.node.clone(),
             options: self.options,
             next_epoch: AtomicU64::new(self.next_epoch.load(Ordering::Relaxed)),
+            held: self.held.clone(),
         }
     }
 }

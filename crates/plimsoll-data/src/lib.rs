@@ -8,7 +8,7 @@
 //!   batches, to the byte; there is no second copy anywhere.
 //! - **Batches are a function of (dataset, seed, epoch, number)**, whatever the number of workers, and an epoch can be
 //!   entered in the middle.
-//! - **Nothing outlives the iterator.** Threads end when it is dropped, and an error or a panic in a worker comes out of
+//! - **Nothing outlives the iterator.** Threads end when it is dropped, unless [`Dataset::start_threads`] keeps them, and an error or a panic in a worker comes out of
 //!   it at its place in the order.
 //!
 //! Elements are plain memory ([`Example`]) until they are a batch. This crate makes no tensors on the way and runs no
@@ -31,7 +31,7 @@ mod spec;
 pub use batch::Padding;
 pub use dataset::Dataset;
 pub use example::{Example, ExampleMut, WriteExample};
-pub use pipeline::{AUTOTUNE, Batch, Batches, Prefetch};
+pub use pipeline::{AUTOTUNE, Batch, Batches, Prefetch, Threads, stop_waiting_when};
 pub use shuffle::Buffer;
 pub use source::csv::Csv;
 pub use source::slices::IntoSlices;

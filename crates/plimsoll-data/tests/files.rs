@@ -71,6 +71,89 @@ fn csv_columns_become_fields() {
 }
 
 #[test]
+fn columns_of_one_name_are_told_apart_or_refused() {
+    let (_device, _on) = device();
+    let folder = Folder::new("csv-names");
+    let path = folder.file("same.csv", b"a,b,a\n1,2,3\n4,5,6\n");
+    // Without a choice columns are taken by their place.
+    let all = drained(&Csv::new(&path).read().unwrap());
+    assert_eq!(all, [[(vec![3], vec![1.0, 2.0, 3.0])], [(vec![3], vec![4.0, 5.0, 6.0])]]);
+    let one = |name: &str| Csv::new(&path).column(name, DType::F32).read();
+    assert_eq!(drained(&one("b").unwrap()), [[(vec![], vec![2.0])], [(vec![], vec![5.0])]]);
+    let error = one("a").unwrap_err().to_string();
+    assert!(error.contains("columns 1 and 3 are both named \"a\"") && error.contains("no_header"), "{error}");
+    // One that is asked for twice is there twice.
+    let twice = Csv::new(&path).field("x", ["b", "b"], DType::F32).read().unwrap();
+    assert_eq!(drained(&twice)[0], [(vec![2], vec![2.0, 2.0])]);
+    let many: String = (0..20).map(|n| format!("c{n},")).collect();
+    let wide = folder.file("wide.csv", format!("{many}x\n").as_bytes());
+    let error = Csv::new(&wide).column("y", DType::F32).read().unwrap_err().to_string();
+    assert!(error.contains("\"c7\"] and 13 more"), "{error}");
+}
+
+proptest! {
+    #[test]
+    fn every_choice_of_columns_is_that_of_a_plain_table(
+        names in prop::collection::vec(0..6usize, 1..8),
+        chosen in prop::collection::vec(0..7usize, 1..6),
+        n_rows in 0..4usize,
+    ) {
+        let (_device, _on) = device();
+        let folder = Folder::new("csv-model");
+        let row = |row: usize| (0..names.len()).map(|column| format!("{}", 100 * row + column)).collect::<Vec<_>>();
+        let header: Vec<String> = names.iter().map(|name| format!("n{name}")).collect();
+        let lines: Vec<String> =
+            std::iter::once(header.join(",")).chain((0..n_rows).map(|n| row(n).join(","))).collect();
+        let path = folder.file("t.csv", lines.join("\n").as_bytes());
+        let read = Csv::new(&path).field("x", chosen.iter().map(|name| format!("n{name}")), DType::F64).read();
+        let places = |name: &usize| (0..names.len()).filter(|&place| names[place] == *name).collect::<Vec<_>>();
+        let is_plain = chosen.iter().all(|name| places(name).len() == 1);
+        prop_assert_eq!(read.is_ok(), is_plain, "{:?}", read);
+        if let Ok(dataset) = read {
+            let expected: Contents = (0..n_rows)
+                .map(|row| {
+                    let numbers = chosen.iter().map(|name| (100 * row + places(name)[0]) as f64).collect();
+                    vec![(vec![chosen.len()], numbers)]
+                })
+                .collect();
+            prop_assert_eq!(drained(&dataset), expected);
+        }
+    }
+}
+
+#[test]
+fn rows_without_a_value_are_refused() {
+    let (_device, _on) = device();
+    let folder = Folder::new("nothing");
+    for dims in [&[1 << 24, 0][..], &[u32::MAX, 0, 7], &[1, 0]] {
+        let idx = idx_bytes(13, dims, &[]);
+        for (name, bytes) in [("plain", idx.clone()), ("packed", gzipped(&idx))] {
+            let error = Dataset::idx(folder.file(name, &bytes), "x").unwrap_err().to_string();
+            assert!(error.contains("rows without a value") && error.contains(name), "{error}");
+        }
+    }
+    let npy = folder.path().join("x.npy");
+    Tensor::zeros([5, 0]).unwrap().write_npy(&npy).unwrap();
+    assert!(Dataset::npy(&npy, "x").unwrap_err().to_string().contains("rows without a value"));
+    // None at all are just that.
+    assert_eq!(Dataset::idx(folder.file("none", &idx_bytes(8, &[0, 3], &[])), "x").unwrap().len(), Some(0));
+}
+
+#[test]
+fn datasets_that_belong_together_have_one_length() {
+    let (_device, _on) = device();
+    let folder = Folder::new("pairs");
+    let labels = |n: u32| folder.file("labels", &idx_bytes(8, &[n], &vec![1; n as usize]));
+    let images = folder.file("images", &idx_bytes(8, &[64, 2], &[7; 128]));
+    let pairs = |n| Dataset::idx(&images, "image")?.zip_strict(&Dataset::idx(labels(n), "label")?);
+    assert_eq!(pairs(64).unwrap().len(), Some(64));
+    for n in [0, 63, 65] {
+        let error = pairs(n).unwrap_err().to_string();
+        assert!(error.contains("64 elements") && error.contains(&format!("and {n} of")), "{error}");
+    }
+}
+
+#[test]
 fn csv_errors_name_file_line_and_column() {
     let folder = Folder::new("csv-errors");
     let error = |contents: &str| csv(&folder.file("bad.csv", contents.as_bytes())).unwrap_err().to_string();

@@ -3,7 +3,7 @@
 mod common;
 
 use common::device;
-use plimsoll_data::{Dataset, ExampleMut, Field, Spec};
+use plimsoll_data::{Csv, Dataset, ExampleMut, Field, Spec};
 use plimsoll_tensor::{DType, Tensor};
 use plimsoll_testkit::CountingAllocator;
 
@@ -19,7 +19,38 @@ fn spec(name: &str) -> Spec {
     Spec::new([Field::new(name, DType::F32, LEN).unwrap()]).unwrap()
 }
 
+/// What a CSV file may take of the heap, whatever is in it.
+const FOR_CSV: usize = 64 << 10;
+
+fn csv_files_of_any_kind_take_no_heap() {
+    let (_device, _on) = device();
+    let folder = common::Folder::new("csv-heap");
+    let columns: String = (0..80_000).map(|n| format!("c{n},")).collect();
+    let wide = format!("{columns}last\n{}1\n", "2.5,".repeat(80_000));
+    let open_quote = format!("a,b\n1,\"{}", "x".repeat(8 << 20));
+    let open_name = format!("a,\"{}", "x,\n".repeat(1 << 20));
+    let long = format!("a\n{}", "1\n".repeat(1 << 20));
+    let cases = [(&wide, true), (&open_quote, false), (&open_name, false), (&long, true)];
+    for (number, (contents, is_good)) in cases.into_iter().enumerate() {
+        let path = folder.file("x.csv", contents.as_bytes());
+        HEAP.forget_peak();
+        let before = HEAP.peak_bytes();
+        let read = Csv::new(&path).read();
+        let heap = HEAP.peak_bytes() - before;
+        assert_eq!(read.is_ok(), is_good, "file {number}: {:?}", read.err());
+        assert!(heap < FOR_CSV, "file {number} of {} bytes took {heap}", contents.len());
+        let error = Csv::new(&path).column("last but one", DType::F32).read().expect_err("no such column");
+        assert!(error.to_string().len() < 1000, "{error}");
+    }
+}
+
+/// One test after the other, because they count what is on the heap.
 #[test]
+fn heap() {
+    csv_files_of_any_kind_take_no_heap();
+    elements_stay_in_the_pool();
+}
+
 fn elements_stay_in_the_pool() {
     let (_device, _on) = device();
     let x = Tensor::ones([40, LEN]).unwrap();

@@ -9,7 +9,7 @@ use std::sync::{Arc, Condvar, Mutex};
 
 use common::{device, drained, integers, n_data_threads, n_data_threads_left, numbers};
 use plimsoll_data::{Dataset, ExampleMut, Field, Spec};
-use plimsoll_tensor::{DType, Error, Result};
+use plimsoll_tensor::{DType, Error, ErrorKind, Result};
 
 fn single() -> Spec {
     Spec::new([Field::new("y", DType::I64, ()).unwrap()]).unwrap()
@@ -19,6 +19,8 @@ fn single() -> Spec {
 fn threads() {
     fifty_epochs_leave_threads_and_bytes_as_they_were();
     dropping_at_any_moment_ends_all_threads();
+    threads_that_are_held_serve_every_epoch();
+    a_wait_for_what_never_comes_ends_when_somebody_asks();
     dropping_waits_for_a_worker_in_the_users_code_and_for_nothing_else();
     an_error_comes_at_its_place_and_ends_the_iteration();
     a_panic_is_an_error_with_its_text();
@@ -61,6 +63,73 @@ fn dropping_at_any_moment_ends_all_threads() {
             assert_eq!(device.stats().in_use, 0);
         }
     }
+}
+
+fn a_wait_for_what_never_comes_ends_when_somebody_asks() {
+    static ASKED: AtomicUsize = AtomicUsize::new(0);
+    let (device, _on) = device();
+    let gate = Arc::new((Mutex::new((false, false)), Condvar::new()));
+    let inside = gate.clone();
+    let dataset = numbers(100).map(single(), move |from, to| {
+        if from.index() == 15 {
+            let mut state = inside.0.lock().unwrap();
+            state.0 = true;
+            inside.1.notify_all();
+            drop(inside.1.wait_while(state, |state| !state.1).unwrap());
+        }
+        to.copy(0, from, 0)
+    });
+    plimsoll_data::stop_waiting_when(|| ASKED.load(Ordering::SeqCst) > 0);
+    let mut batches = dataset.batch(10).unwrap().prefetch(2).iter();
+    assert!(batches.next().unwrap().is_ok(), "nobody has asked yet");
+    drop(gate.1.wait_while(gate.0.lock().unwrap(), |state| !state.0).unwrap());
+    ASKED.store(1, Ordering::SeqCst);
+    let error = batches.next().unwrap().unwrap_err();
+    assert!(matches!(error.kind(), ErrorKind::Interrupted { .. }), "{error}");
+    assert!(batches.next().is_none());
+    // The worker is still inside, and nobody waits for it.
+    drop(batches);
+    ASKED.store(0, Ordering::SeqCst);
+    gate.0.lock().unwrap().1 = true;
+    gate.1.notify_all();
+    drop(dataset);
+    assert_eq!(n_data_threads_left(), 0);
+    assert_eq!(device.stats().in_use, 0);
+}
+
+fn threads_that_are_held_serve_every_epoch() {
+    let (_device, _on) = device();
+    let dataset = numbers(100).batch(10).unwrap().prefetch(3).workers(2);
+    let plain: Vec<_> = (0..3).map(|_| integers(&dataset)).collect();
+    assert_eq!(n_data_threads_left(), 0);
+    let held = dataset.start_threads().unwrap();
+    let ids = || -> std::collections::BTreeSet<String> {
+        let tasks = std::fs::read_dir("/proc/self/task").unwrap().flatten();
+        let data = tasks.filter(|task| {
+            std::fs::read_to_string(task.path().join("comm"))
+                .is_ok_and(|name| name.starts_with("plimsoll-data"))
+        });
+        data.map(|task| task.file_name().to_string_lossy().into_owned()).collect()
+    };
+    // A thread has its name a moment after it has begun.
+    let started = loop {
+        let now = ids();
+        if now.len() >= 2 {
+            break now;
+        }
+    };
+    // A clone and an iteration that is broken off use the same ones.
+    assert_eq!(dataset.clone().iter().take(2).count(), 2);
+    for epoch in plain {
+        assert_eq!(integers(&dataset), epoch);
+        assert_eq!(ids(), started);
+    }
+    // Two at once: the second starts its own, and they are kept as well.
+    let (mut first, mut second) = (dataset.iter(), dataset.iter());
+    assert!(first.next().is_some() && second.next().is_some());
+    drop((first, second));
+    drop(held);
+    assert_eq!(n_data_threads_left(), 0);
 }
 
 fn dropping_waits_for_a_worker_in_the_users_code_and_for_nothing_else() {

@@ -25,6 +25,8 @@ pub struct Shortage {
     pub cause: Cause,
     /// The limit on committed bytes.
     pub limit: Option<u64>,
+    /// The unit in which bytes are committed.
+    pub granule: u64,
     /// Bytes of live blocks.
     pub in_use: u64,
     /// Bytes with pages behind them.
@@ -134,30 +136,46 @@ impl Shortage {
         matches!(self.cause, Cause::Limit { .. }) && self.unused() >= rounded_size(self.requested)
     }
 
-    fn advice(&self) -> String {
+    /// The least limit under which this block could be had, or the limit be set, as things are; nothing where no limit is
+    /// to blame.
+    pub fn least_limit(&self) -> Option<u64> {
         match self.cause {
-            Cause::Limit { short } if self.is_fragmented() => {
-                let enough = Bytes::new(self.limit.unwrap_or(self.committed).saturating_add(short));
-                format!(
-                    "this is fragmentation: a limit of at least {enough} for this block alone, a run that is planned, as \
-                     `Trainer`'s are, or dropping what is listed above in the order in which it was made"
-                )
-            }
             Cause::Limit { short } => {
-                let enough = Bytes::new(self.limit.unwrap_or(self.committed).saturating_add(short));
-                format!(
-                    "a limit of at least {enough} for this block alone, a smaller batch, or dropping what is listed above"
-                )
+                let limit = self.limit.unwrap_or(self.committed);
+                // Only whole granules of a limit can be committed, and `short` counts from there.
+                Some((limit - limit % self.granule).saturating_add(short))
             }
-            Cause::Addresses => "a smaller request, or a source of pages with larger regions".to_owned(),
+            Cause::LimitTooLow { least } => Some(least),
+            Cause::Addresses | Cause::Source => None,
+        }
+    }
+
+    /// What there is to drop, if anything is held.
+    fn or_drop(&self) -> &'static str {
+        if self.holders.is_empty() { "" } else { ", or dropping what is listed above" }
+    }
+
+    fn advice(&self) -> String {
+        let enough = Bytes::new(self.least_limit().unwrap_or_default());
+        match self.cause {
+            Cause::Limit { .. } if self.is_fragmented() => format!(
+                "this is fragmentation: a limit of at least {enough} for this block alone, a run that is planned, as \
+                 `Trainer`'s are, or dropping what is listed above in the order in which it was made"
+            ),
+            Cause::Limit { .. } => {
+                let or_drop = self.or_drop();
+                let or = if or_drop.is_empty() { " or" } else { "," };
+                format!("a limit of at least {enough} for this block alone{or} a smaller batch{or_drop}")
+            }
+            Cause::Addresses => {
+                "a smaller request, or more addresses for the process (`ulimit -v`)".to_owned()
+            }
             Cause::Source => {
                 "freeing memory elsewhere on the device, or a limit below what it has, so that the run is \
                  planned to fit"
                     .to_owned()
             }
-            Cause::LimitTooLow { least } => {
-                format!("a limit of at least {}, or dropping what is listed above first", Bytes::new(least))
-            }
+            Cause::LimitTooLow { .. } => format!("a limit of at least {enough}{}", self.or_drop()),
         }
     }
 }

@@ -29,14 +29,10 @@ impl FileMap {
     /// Maps the file at `path` as long as it is now.
     ///
     /// # Errors
-    /// What the operating system says; something that is not a plain file.
+    /// What the operating system says; something that is not a regular file.
     pub fn open(path: &Path) -> io::Result<FileMap> {
-        let file = File::open(path)?;
-        let metadata = file.metadata()?;
-        if !metadata.is_file() {
-            return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a plain file"));
-        }
-        let n_bytes = usize::try_from(metadata.len()).map_err(io::Error::other)?;
+        let file = plimsoll_file::open(path)?;
+        let n_bytes = usize::try_from(file.metadata()?.len()).map_err(io::Error::other)?;
         if n_bytes == 0 {
             return Ok(FileMap { file, base: NonNull::dangling(), n_bytes });
         }

@@ -4,6 +4,9 @@
 //! kernel can back a granule by one huge page. Committing populates the pages at once where the kernel can
 //! (Linux 5.14): lack of memory is then an error here and not a signal later. Elsewhere pages come at the
 //! first touch.
+//!
+//! Addresses are limited where somebody says `ulimit -v`. Then a share of what there is must do, and as much is left for
+//! stacks, code and the heap.
 
 use std::io;
 use std::ops::Range;
@@ -22,14 +25,33 @@ pub struct HostPages {
 
 impl HostPages {
     /// Addresses fit for this machine: as much as its memory for parameters and for data, twice that for
-    /// steps, where holes may have to be left behind.
+    /// steps, where holes may have to be left behind. Where the system grants less, as much as leaves the rest of the
+    /// process at least the same.
     ///
     /// # Errors
     ///
-    /// When the operating system does not grant the addresses.
+    /// When the operating system does not even grant addresses for a few granules.
     pub fn new() -> Result<Self, SourceError> {
+        let of_memory = |memory: u64| Self::with_region_bytes([memory, memory.saturating_mul(2), memory]);
         let memory = machine_memory();
-        Self::with_region_bytes([memory, memory.saturating_mul(2), memory])
+        let refused = match of_memory(memory) {
+            Ok(pages) => return Ok(pages),
+            Err(refused) => refused,
+        };
+        let shares = std::iter::successors(Some(memory / 2), |share| Some(share / 2));
+        let mut shares = shares.take_while(|&share| share >= GRANULE);
+        // The first share that is granted is dropped again: it may be all there is.
+        match shares.find(|&share| of_memory(share).is_ok()) {
+            Some(most) => of_memory((most / 2).max(GRANULE)),
+            None => Err(refused),
+        }
+    }
+
+    /// No addresses at all, for a process that is granted none: whatever is asked for is an error that says so.
+    pub fn none() -> Self {
+        let none =
+            || Mapping { whole: NonNull::dangling(), whole_bytes: 0, base: NonNull::dangling(), bytes: 0 };
+        Self { regions: [none(), none(), none()], populates: AtomicBool::new(true) }
     }
 
     /// Addresses of these sizes for the regions in the order of [`Region::ALL`], rounded up to whole granules.
@@ -147,6 +169,9 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
+        if self.whole_bytes == 0 {
+            return;
+        }
         // SAFETY: exactly what `mmap` returned; blocks hold the pool and so the source, so none is left.
         unsafe { libc::munmap(self.whole.as_ptr().cast(), self.whole_bytes) };
     }

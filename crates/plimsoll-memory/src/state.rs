@@ -491,6 +491,7 @@ impl State {
             region,
             cause,
             limit: self.map.limit,
+            granule: self.map.granule,
             in_use: self.ledger.in_use,
             committed: self.map.committed,
             largest_free: self.map.largest_free(),

@@ -42,6 +42,43 @@ fn the_limit_bounds_committed_at_every_moment() {
     blocks.push(pool.acquire(100 * MIB, saved(1)).unwrap());
 }
 
+proptest! {
+    #[test]
+    fn the_advised_limit_is_enough_and_a_byte_less_is_not(
+        sizes in prop::collection::vec((1..5 * MIB, any::<bool>()), 0..12),
+        limit in 1u64..40 << 20,
+        wanted in 1..24 * MIB,
+    ) {
+        let pool = ghost();
+        pool.set_limit(Some(Bytes::new(limit))).unwrap();
+        let mut blocks = Vec::new();
+        for (line, (bytes, is_kept)) in sizes.into_iter().enumerate() {
+            blocks.extend(pool.acquire(bytes, saved(line as u32)).ok().filter(|_| is_kept));
+        }
+        if let Err(error) = pool.acquire(wanted, saved(99)) {
+            let least = error.least_limit().expect("it is the limit that refuses");
+            let text = error.to_string();
+            let advised = format!("a limit of at least {}", Bytes::new(least));
+            prop_assert!(text.contains(&advised), "{}", text);
+            let has_list = text.contains("largest holders");
+            prop_assert_eq!(has_list, text.contains("what is listed above"), "{}", text);
+            for (limit, is_enough) in [(least, true), (least - 1, false)] {
+                let copy = pool.ghost();
+                copy.set_limit(Some(Bytes::new(limit))).unwrap();
+                prop_assert_eq!(copy.acquire(wanted, saved(99)).is_ok(), is_enough, "under {}", limit);
+            }
+        }
+    }
+}
+
+#[test]
+fn a_process_without_addresses_is_refused_with_what_to_do() {
+    let pool = Pool::new(HostPages::none());
+    let error = pool.acquire(1, saved(1)).unwrap_err();
+    assert_eq!((error.cause, error.least_limit()), (Cause::Addresses, None));
+    assert!(error.to_string().contains("ulimit -v"), "{error}");
+}
+
 #[test]
 fn lowering_the_limit_gives_free_granules_back_or_changes_nothing() {
     let pool = ghost();

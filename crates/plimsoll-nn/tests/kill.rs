@@ -4,11 +4,20 @@
 //! The program starts itself as the process that is killed. Moments are chosen by how much of the file has been
 //! written, from its first bytes to its last, so they are spread over all that saving does; whichever moment is really
 //! met, the same must hold, so nothing here depends on the clock.
+//!
+//! Then four processes save into one folder, and one after the other is killed at a step of saving that is aimed at: what
+//! the system shows of its open files tells where it is. `cargo xtask kills` does so a thousand times.
+
+#![allow(clippy::print_stdout, reason = "the processes that are killed tell what they have saved")]
 
 use std::fs;
+use std::io::{BufRead, BufReader};
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command};
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread::JoinHandle;
 
 use libtest_mimic::{Arguments, Failed, Trial};
 use plimsoll_nn::checkpoint::{self, FILE_NAME, RunState};
@@ -18,18 +27,31 @@ use plimsoll_tensor::{Result, Tensor, Variable};
 
 /// Tells the program that it is the process to be killed, and where to save.
 const FOLDER: &str = "PLIMSOLL_KILL_TEST_FOLDER";
-/// How often it is killed.
+/// Which of several processes it is, and the number of its first save.
+const MEMBER: &str = "PLIMSOLL_KILL_TEST_MEMBER";
+/// How often one of several is killed, if not fifty times.
+const KILLS_OF_SEVERAL: &str = "PLIMSOLL_KILLS";
+/// How often the one process is killed.
 const KILLS: u64 = 200;
+/// The processes that save into one folder.
+const MEMBERS: u64 = 4;
 /// A process whose parent has gone ends by itself after so many saves.
 const MOST_SAVES: u64 = 5_000;
 const SIGKILL: i32 = 9;
 
 fn main() {
     if let Some(folder) = std::env::var_os(FOLDER) {
-        return save_for_long(Path::new(&folder)).expect("the process that is killed can save");
+        let saved = match std::env::var(MEMBER) {
+            Ok(member) => save_as_member(Path::new(&folder), &member),
+            Err(_) => save_for_long(Path::new(&folder)),
+        };
+        return saved.expect("the process that is killed can save");
     }
-    let trial = Trial::test("a_checkpoint_is_there_whenever_the_process_is_killed", test);
-    libtest_mimic::run(&Arguments::from_args(), vec![trial]).exit();
+    let trials = vec![
+        Trial::test("a_checkpoint_is_there_whenever_the_process_is_killed", test),
+        Trial::test("four_savers_of_one_folder_do_not_disturb_each_other_whoever_is_killed", test_of_several),
+    ];
+    libtest_mimic::run(&Arguments::from_args(), trials).exit();
 }
 
 /// A model of a quarter of a megabyte in many tensors, and a variable of an optimizer's.
@@ -77,6 +99,131 @@ fn save_for_long(folder: &Path) -> Result<()> {
     (first..first + MOST_SAVES).try_for_each(|step| run.save(folder, step))
 }
 
+/// Saves again and again beside others. Steps tell who saved what: the number of the save, then that of the process.
+fn save_as_member(folder: &Path, member: &str) -> Result<()> {
+    let numbers: Vec<u64> = member.split(' ').map(|number| number.parse().expect("a number")).collect();
+    let run = Run::new()?;
+    for save in numbers[1]..numbers[1] + MOST_SAVES {
+        run.save(folder, save * MEMBERS + numbers[0])?;
+        println!("{save}");
+    }
+    Ok(())
+}
+
+/// The steps of saving at which a process is killed.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Moment {
+    /// The temporary file is there, and nothing is in it.
+    Created,
+    /// So many bytes are in it.
+    Written(u64),
+    /// The file has its name, and the folder is not on the disk yet.
+    Renamed,
+    /// The folder is being brought to the disk.
+    Syncing,
+}
+
+impl Moment {
+    /// As many moments as there are kills, for files of that size.
+    fn of(kill: u64, size: u64) -> Moment {
+        match kill % 8 {
+            0 => Moment::Created,
+            6 => Moment::Renamed,
+            7 => Moment::Syncing,
+            part => Moment::Written(1 + (size - 1) * (part - 1) / 4),
+        }
+    }
+
+    /// Whether a process is there, by the files that it has open.
+    fn is_met(self, process: u32, folder: &Path) -> bool {
+        let links = fs::read_dir(format!("/proc/{process}/fd")).into_iter().flatten().flatten();
+        links.filter_map(|link| fs::read_link(link.path()).ok()).any(|file| {
+            let is_temporary =
+                file.parent() == Some(folder) && file.extension().is_some_and(|end| end == "tmp");
+            let size = || fs::metadata(&file).map_or(0, |metadata| metadata.len());
+            match self {
+                Moment::Created => is_temporary && size() == 0,
+                Moment::Written(wanted) => is_temporary && size() >= wanted,
+                Moment::Renamed => file == folder.join(FILE_NAME),
+                Moment::Syncing => file == folder,
+            }
+        })
+    }
+}
+
+/// One of several processes that save into one folder.
+struct Member {
+    process: Saver,
+    /// The last save that it has told of, and who listens.
+    told: Arc<AtomicU64>,
+    listener: Option<JoinHandle<()>>,
+}
+
+impl Member {
+    /// A process whose saves before it began are known up to `told`.
+    fn start(folder: &Path, number: u64, told: u64) -> std::io::Result<Member> {
+        // One more than was told of may have been saved.
+        let first = told + 2;
+        let mut command = Command::new(std::env::current_exe()?);
+        command.env(FOLDER, folder).env(MEMBER, format!("{number} {first}")).stdout(Stdio::piped());
+        let mut process = command.spawn()?;
+        let told = Arc::new(AtomicU64::new(told));
+        let (lines, heard) = (process.stdout.take().map(BufReader::new), told.clone());
+        let listener = std::thread::spawn(move || {
+            for line in lines.into_iter().flat_map(BufRead::lines).map_while(std::io::Result::ok) {
+                heard.store(line.parse().unwrap_or(0), Ordering::SeqCst);
+            }
+        });
+        Ok(Member { process: Saver(process), told, listener: Some(listener) })
+    }
+
+    /// Waits until it is at a moment, and kills it; says whether the moment was met.
+    fn kill_at(&mut self, moment: Moment, folder: &Path) -> std::io::Result<bool> {
+        // A moment can be too short to be seen; then any other will do.
+        const LOOKS: usize = 20_000;
+        let process = self.process.0.id();
+        let is_met = (0..LOOKS).any(|_| moment.is_met(process, folder));
+        self.process.0.kill()?;
+        let signal = self.process.0.wait()?.signal();
+        assert_eq!(signal, Some(SIGKILL), "at {moment:?}: it ended by itself");
+        self.listener.take().into_iter().for_each(|listener| listener.join().expect("it only listens"));
+        Ok(is_met)
+    }
+}
+
+fn test_of_several() -> std::result::Result<(), Failed> {
+    let folder = Folder::new("several");
+    let folder_path = fs::canonicalize(&folder.0)?;
+    let n_kills = std::env::var(KILLS_OF_SEVERAL).map_or(Ok(50), |n| n.parse())?;
+    let run = Run::new()?;
+    run.save(&folder_path, 0)?;
+    let size = fs::metadata(folder_path.join(FILE_NAME))?.len();
+    let mut members = (0..MEMBERS)
+        .map(|number| Member::start(&folder_path, number, 0))
+        .collect::<std::io::Result<Vec<_>>>()?;
+    let mut n_met = 0;
+    for kill in 0..n_kills {
+        let number = kill % MEMBERS;
+        // Each moment comes to each process.
+        let is_met = members[number as usize].kill_at(Moment::of(kill / MEMBERS, size), &folder_path)?;
+        n_met += u64::from(is_met);
+        let told: Vec<u64> = members.iter().map(|member| member.told.load(Ordering::SeqCst)).collect();
+        let step = run.load(&folder_path)?;
+        let (save, saver) = (step / MEMBERS, (step % MEMBERS) as usize);
+        assert!(save >= told[saver], "{saver} had saved {}, and {save} is there", told[saver]);
+        for (other, member) in members.iter_mut().enumerate().filter(|(other, _)| *other as u64 != number) {
+            let ended = member.process.0.try_wait()?;
+            assert!(ended.is_none(), "kill {kill} of {number} ended {other}: {ended:?}");
+        }
+        members[number as usize] = Member::start(&folder_path, number, told[number as usize])?;
+    }
+    println!("{n_kills} processes killed, {n_met} of them at the moment that was aimed at");
+    drop(members);
+    run.save(&folder_path, MEMBERS)?;
+    assert_eq!(fs::read_dir(&folder_path)?.count(), 1, "nothing half-written is left");
+    Ok(())
+}
+
 /// A process that is killed when nobody wants it any more.
 struct Saver(Child);
 
@@ -112,7 +259,7 @@ fn written(folder: &Path) -> u64 {
 }
 
 fn test() -> std::result::Result<(), Failed> {
-    let folder = Folder::new();
+    let folder = Folder::new("kill");
     let run = Run::new()?;
     run.save(&folder.0, 1)?;
     let size = fs::metadata(folder.0.join(FILE_NAME))?.len();
@@ -135,8 +282,8 @@ fn test() -> std::result::Result<(), Failed> {
 struct Folder(PathBuf);
 
 impl Folder {
-    fn new() -> Folder {
-        let path = std::env::temp_dir().join(format!("plimsoll-kill-{}", std::process::id()));
+    fn new(name: &str) -> Folder {
+        let path = std::env::temp_dir().join(format!("plimsoll-{name}-{}", std::process::id()));
         fs::create_dir_all(&path).expect("a folder");
         Folder(path)
     }

@@ -72,7 +72,11 @@ impl Device {
     /// The CPU with a pool of its own: for a part of a program that is to have its own limit and report, and for
     /// tests.
     pub fn separate_cpu() -> Device {
-        Device::over("cpu", Pool::new(HostPages::new().expect("the system has addresses to spare")))
+        let pages = HostPages::new().unwrap_or_else(|refused| {
+            log::warn!("{refused}; whatever needs memory will be refused");
+            HostPages::none()
+        });
+        Device::over("cpu", Pool::new(pages))
     }
 
     /// A CPU that only counts: the ghost of an idle one.

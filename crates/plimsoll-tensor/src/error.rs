@@ -93,6 +93,11 @@ pub enum ErrorKind {
         /// What went wrong there.
         source: Box<dyn std::error::Error + Send + Sync>,
     },
+    /// Somebody asked the program to stop while it waited.
+    Interrupted {
+        /// What was waited for.
+        waiting_for: &'static str,
+    },
     /// A file that could not be read or written.
     Io {
         /// The path.
@@ -179,6 +184,11 @@ impl Error {
         source: impl Into<Box<dyn std::error::Error + Send + Sync>>,
     ) -> Error {
         Error::new(ErrorKind::Within { place: place.into(), source: source.into() })
+    }
+
+    /// Somebody asked the program to stop while it waited for something.
+    pub fn interrupted(waiting_for: &'static str) -> Error {
+        Error::new(ErrorKind::Interrupted { waiting_for })
     }
 
     /// A file that could not be read or written.
@@ -283,6 +293,9 @@ impl fmt::Display for Error {
                  result, or run the function eagerly"
             ),
             ErrorKind::Within { place, source } => write!(f, "{place}: {source}"),
+            ErrorKind::Interrupted { waiting_for } => {
+                write!(f, "interrupted while waiting for {waiting_for}")
+            }
             ErrorKind::Io { path, source } => write!(f, "{path}: {source}"),
             ErrorKind::Format { path, detail } => write!(f, "{path}: {detail}"),
         }

@@ -37,7 +37,7 @@ impl Tensor {
             let _host = device.host().enter();
             return Tensor::read_npy(path)?.to_device(&device);
         }
-        let mut file = File::open(path).map_err(|error| Error::io(path, error))?;
+        let mut file = plimsoll_file::open(path).map_err(|error| Error::io(path, error))?;
         let NpyArray { dtype, stored: shape, is_fortran, .. } = NpyArray::read(&mut file, path)?;
         let mut storage = Storage::for_host_data(&shape, dtype, "read_npy")?;
         file.read_exact(storage.bytes_mut()).map_err(|error| Error::io(path, error))?;

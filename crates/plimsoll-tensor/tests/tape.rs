@@ -418,3 +418,35 @@ fn variable_gradients_name_what_is_not_connected() -> Result<()> {
     assert!(error.contains("does not depend on \"layer.y\""), "{error}");
     Ok(())
 }
+
+#[test]
+fn a_tape_around_another_changes_at_most_the_last_bits_of_a_gradient() -> Result<()> {
+    set_seed(5);
+    let x = Variable::new(Tensor::randn([8, 33])?);
+    type Function = fn(&Variable) -> Result<Tensor>;
+    let functions: [Function; 3] = [
+        |x| x.softmax(1)?.square()?.sum(..),
+        |x| x.sigmoid()?.tanh()?.sum(..),
+        |x| x.softmax(0)?.exp()?.sum(..),
+    ];
+    for f in functions {
+        let gradient = || {
+            let tape = GradientTape::new();
+            let y = tape.record(|| f(&x))?;
+            let [dx] = tape.gradient(&y, [&x])?;
+            dx.to_vec::<f32>()
+        };
+        let alone = gradient()?;
+        // One that watches nothing changes no bit.
+        let blind = GradientTape::new().watch_accessed_variables(false);
+        assert_eq!(blind.record(gradient)?, alone);
+        let outer = GradientTape::new();
+        let within = outer.record(gradient)?;
+        let largest = alone.iter().fold(0f32, |most, value| most.max(value.abs()));
+        for (alone, within) in alone.iter().zip(&within) {
+            // A handful of roundings of the largest value that takes part.
+            assert!((alone - within).abs() <= 16.0 * f32::EPSILON * largest, "{alone} and {within}");
+        }
+    }
+    Ok(())
+}

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 #[derive(Debug)]
 pub struct CountingAllocator {
     live: AtomicUsize,
+    peak: AtomicUsize,
     largest: AtomicUsize,
     n_allocations: AtomicUsize,
 }
@@ -17,6 +18,7 @@ impl CountingAllocator {
     pub const fn new() -> CountingAllocator {
         CountingAllocator {
             live: AtomicUsize::new(0),
+            peak: AtomicUsize::new(0),
             largest: AtomicUsize::new(0),
             n_allocations: AtomicUsize::new(0),
         }
@@ -25,6 +27,16 @@ impl CountingAllocator {
     /// The bytes that are allocated now.
     pub fn live_bytes(&self) -> usize {
         self.live.load(Ordering::SeqCst)
+    }
+
+    /// The most that was allocated at a time since the last [`forget_peak`](CountingAllocator::forget_peak).
+    pub fn peak_bytes(&self) -> usize {
+        self.peak.load(Ordering::SeqCst)
+    }
+
+    /// Begins to look for the peak anew.
+    pub fn forget_peak(&self) {
+        self.peak.store(self.live_bytes(), Ordering::SeqCst);
     }
 
     /// The largest single allocation since the last [`forget_largest`](CountingAllocator::forget_largest), in bytes.
@@ -43,7 +55,8 @@ impl CountingAllocator {
     }
 
     fn count(&self, bytes: usize) {
-        self.live.fetch_add(bytes, Ordering::SeqCst);
+        let live = self.live.fetch_add(bytes, Ordering::SeqCst) + bytes;
+        self.peak.fetch_max(live, Ordering::SeqCst);
         self.largest.fetch_max(bytes, Ordering::SeqCst);
         self.n_allocations.fetch_add(1, Ordering::SeqCst);
     }
@@ -94,6 +107,9 @@ mod tests {
         // SAFETY: the block came from this allocator and now has this layout.
         unsafe { allocator.dealloc(ptr, layout) };
         assert_eq!((allocator.live_bytes(), allocator.n_allocations()), (0, 2));
+        assert_eq!(allocator.peak_bytes(), 3000);
+        allocator.forget_peak();
+        assert_eq!(allocator.peak_bytes(), 0);
         allocator.forget_largest();
         assert_eq!(allocator.largest_allocation(), 0);
     }

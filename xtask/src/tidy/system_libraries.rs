@@ -11,9 +11,11 @@ use crate::step::Step;
 /// The crate that stands for the default members.
 const ENTRY: &str = "plimsoll-cli";
 
-/// Crates that have a `links` key and yet link nothing, with the reason.
-const LINK_NOTHING: &[(&str, &str)] =
-    &[("rayon-core", "the key only keeps a program from holding two thread registries")];
+/// Crates that look as if they linked a library and link nothing, with the reason.
+const LINK_NOTHING: &[(&str, &str)] = &[
+    ("linux-raw-sys", "numbers and types of the kernel's interface, in Rust"),
+    ("rayon-core", "the key only keeps a program from holding two thread registries"),
+];
 
 /// Asks cargo for the dependencies and reports those that need a system library.
 pub fn check(root: &Path) -> Result<Vec<Finding>, String> {
@@ -33,7 +35,7 @@ fn offenders(tree: &str, metadata: &str) -> Result<Vec<Finding>, String> {
     for (name, version) in packages {
         let links = links_key(metadata, name, version)?;
         let excepted = LINK_NOTHING.iter().any(|(exception, _)| *exception == name);
-        if name.ends_with("-sys") || (links.is_some() && !excepted) {
+        if (name.ends_with("-sys") || links.is_some()) && !excepted {
             let wants = links.map(|library| format!(" (it links `{library}`)")).unwrap_or_default();
             let message = format!(
                 "{ENTRY} depends on {name} {version}{wants}: the default build must need no system library"

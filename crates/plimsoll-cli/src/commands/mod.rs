@@ -30,13 +30,25 @@ fn row(name: &str, about: &str) -> String {
     format!("  {name:<22} {about}\n")
 }
 
+/// The addresses that a process can have: no batch of more bytes can be, and all bytes of a smaller one's steps can be counted.
+const MOST_BYTES: usize = 1 << 47;
+
 /// The examples of one optimizer step.
 ///
 /// # Errors
-/// More parts than examples.
+/// More parts than examples; more examples than there can be.
 pub fn batch(recipe: &Recipe, options: &RunOptions) -> Result<usize, Failure> {
     let batch = options.batch.map_or(recipe.default_batch(), |batch| batch.get());
     let parts = options.accumulate.get();
+    let example = recipe.inputs().n_bytes().saturating_add(recipe.labels().n_bytes());
+    let most = MOST_BYTES / example.max(1);
+    if batch > most {
+        return Err(Failure::options(format!(
+            "--batch {batch}: an example of {} takes {example} bytes, and no process has addresses for more than {most} of \
+             them",
+            recipe.name()
+        )));
+    }
     match parts <= batch {
         true => Ok(batch),
         false => Err(Failure::options(format!(

@@ -1,10 +1,8 @@
 //! `plimsoll train`: a recipe from its data to its weights, with the memory told at the end.
 
-use std::fs;
-use std::path::Path;
-
 use plimsoll::nn::Policy;
-use plimsoll::nn::train::History;
+use plimsoll::nn::checkpoint;
+use plimsoll::nn::train::{History, INTERRUPTED};
 use plimsoll_memory::Stats;
 
 use super::find;
@@ -16,7 +14,7 @@ use crate::options::TrainOptions;
 use crate::prepared::Prepared;
 use crate::progress::Progress;
 use crate::recipe::Recipe;
-use crate::reporter::{INTERRUPTED, Reporter};
+use crate::reporter::Reporter;
 use crate::session::{Outside, Session, allow_spilling};
 use crate::stop;
 use crate::summary;
@@ -75,7 +73,7 @@ struct Ended {
 /// Trains, and drops everything that it made.
 fn train(recipe: &Recipe, options: &TrainOptions, session: &Session, style: Style) -> Result<Ended, Failure> {
     if let Some(folder) = &options.save {
-        check_writable(folder)?;
+        checkpoint::check_writable(folder).map_err(|error| Failure::file(format!("--save: {error}")))?;
     }
     let run = Prepared::new(recipe, options)?;
     let reporter = Reporter::new(style, Progress::new(run.steps, session.limit.bytes));
@@ -85,7 +83,7 @@ fn train(recipe: &Recipe, options: &TrainOptions, session: &Session, style: Styl
         reporter.go_on_from(run.trainer.state().step);
     }
     introduce(recipe, &run.source, style)?;
-    let history = run.fit()?;
+    let history = stop::between_steps(|| run.fit())?;
     if history.stopped.is_none() {
         reporter.evaluating();
         run.last_part()?.map_or(Ok(()), |part| reporter.tell_epoch(&part))?;
@@ -102,15 +100,6 @@ fn train(recipe: &Recipe, options: &TrainOptions, session: &Session, style: Styl
     };
     let (stats, outside) = (session.device.stats(), told.outside);
     Ok(Ended { history, stats, outside, event: end_event(recipe, session, told) })
-}
-
-/// Refuses a folder in which nothing can be saved before the work is done, not after.
-fn check_writable(folder: &Path) -> Result<(), Failure> {
-    let probe = folder.join(format!(".probe-{}", std::process::id()));
-    let written = fs::create_dir_all(folder).and_then(|()| fs::write(&probe, b""));
-    written
-        .and_then(|()| fs::remove_file(&probe))
-        .map_err(|error| Failure::file(format!("--save {}: {error}", folder.display())))
 }
 
 /// Says what is trained, and on what.

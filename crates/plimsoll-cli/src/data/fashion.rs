@@ -22,7 +22,8 @@ fn pairs(folder: &Path, part: &str) -> Result<Dataset> {
         let path = folder.join(format!("{part}-{kind}-ubyte.gz"));
         Dataset::idx(&path, name).map_err(|error| how_to_get(error, &path))
     };
-    read("images-idx3", "images")?.zip(&read("labels-idx1", "labels")?)
+    let (images, labels) = (read("images-idx3", "images")?, read("labels-idx1", "labels")?);
+    images.zip_strict(&labels).map_err(|error| Error::format(folder, format!("{part}: {error}")))
 }
 
 /// An error about a file that is not there, with what can be done about it.

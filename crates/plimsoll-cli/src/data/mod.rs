@@ -15,6 +15,9 @@ pub use text::text_windows;
 
 use plimsoll::data::Dataset;
 
+use crate::failure::Failure;
+use crate::recipe::Recipe;
+
 /// The examples of a recipe: pairs of inputs and labels, one by one.
 #[derive(Clone, Debug)]
 pub struct Data {
@@ -30,6 +33,22 @@ impl Data {
     /// Examples to learn from, and none kept apart.
     pub fn new(train: Dataset, source: impl Into<String>) -> Data {
         Data { train, held_out: None, source: source.into() }
+    }
+
+    /// Refuses examples that are of another shape than the recipe's, before its model sees them.
+    pub(crate) fn check(&self, recipe: &Recipe) -> Result<(), Failure> {
+        let refused = |detail: String| Err(Failure::file(format!("{}: {detail}", self.source)));
+        for dataset in [Some(&self.train), self.held_out.as_ref()].into_iter().flatten() {
+            let [inputs, labels] = dataset.spec().fields() else {
+                return refused(format!("there are {}, where inputs and labels are wanted", dataset.spec()));
+            };
+            for (field, feature) in [(inputs, recipe.inputs()), (labels, recipe.labels())] {
+                if let Some(why) = feature.refuses(field) {
+                    return refused(format!("{:?} is {why}", field.name()));
+                }
+            }
+        }
+        Ok(())
     }
 
     /// These examples with others kept apart.

@@ -1,6 +1,6 @@
 //! What one side of an example looks like, and random numbers that look so.
 
-use plimsoll::data::Dataset;
+use plimsoll::data::{Dataset, Field};
 use plimsoll::{DType, Owner, Result, Tensor, with_owner};
 
 use super::Data;
@@ -38,6 +38,27 @@ impl Feature {
     /// The shape of one example.
     pub fn shape(&self) -> &[usize] {
         &self.shape
+    }
+
+    /// The bytes of one example, as a tensor of random ones has them.
+    pub(crate) fn n_bytes(&self) -> usize {
+        let size = match self.kind {
+            Kind::Floats => DType::F32.size(),
+            Kind::Bytes { .. } => DType::U8.size(),
+            Kind::Ids { .. } => DType::I64.size(),
+        };
+        self.shape.iter().fold(size, |n_bytes, &dim| n_bytes.saturating_mul(dim))
+    }
+
+    /// Why a field of a dataset cannot be what this is, if it cannot.
+    pub(crate) fn refuses(&self, field: &Field) -> Option<String> {
+        let (wanted, are_floats) = (self.shape.as_slice(), self.kind == Kind::Floats);
+        if field.n_varying() == 0 && field.shape().dims() != wanted {
+            return Some(format!("of shape {}, and the recipe takes {wanted:?}", field.shape()));
+        }
+        let is_float = field.dtype().is_float();
+        let takes = if are_floats { "floats" } else { "whole numbers" };
+        (is_float != are_floats).then(|| format!("{}, and the recipe takes {takes}", field.dtype()))
     }
 
     /// Whether these are numbers of classes, of which predictions name one as the most likely.

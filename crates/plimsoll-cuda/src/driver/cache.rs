@@ -1,26 +1,32 @@
 //! Compiled kernels on disk, so that a second run starts at once.
 //!
-//! A file's name is the hash of everything that its contents follow from, and its contents begin with their own hash. So a
-//! file is never out of date, one that is damaged is noticed and made anew, and two writers cannot disturb each other: each
-//! writes under a name of its own and renames. A folder that cannot be written to makes runs slower and nothing else.
+//! A file's name is the hash of everything that its contents follow from, and its contents begin with a hash of that name
+//! and of themselves. So a file is never out of date, one that is damaged or has been given another's name is noticed
+//! and made anew, and two writers cannot disturb each other.
+//!
+//! Kernels are code that runs with the user's rights. A folder or a file that anybody else can write to is not used, and
+//! says so once. A folder that cannot be written to makes runs slower and nothing else.
 
 use std::env;
-use std::fs;
-use std::io::{self, Write};
-use std::path::PathBuf;
-use std::process;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::io::{self, Read, Write};
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 
+use plimsoll_file::{open_own, own_folder, remove_leftovers_in, write_whole};
 use sha2::{Digest, Sha256};
 
 /// What the files begin with; the number changes with their form.
-const MAGIC: &[u8; 16] = b"plimsoll-cubin-1";
+const MAGIC: &[u8; 16] = b"plimsoll-cubin-2";
+/// What stands before a kernel.
+const HEAD: usize = MAGIC.len() + 32;
 
 /// Where compiled kernels are kept.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub(crate) struct Cache {
     /// Nothing is kept if there is no folder.
     folder: Option<PathBuf>,
+    /// Whether the folder can be used, once somebody has looked.
+    is_usable: OnceLock<bool>,
 }
 
 impl Cache {
@@ -30,7 +36,11 @@ impl Cache {
         let folder = set("PLIMSOLL_CACHE")
             .or_else(|| Some(set("XDG_CACHE_HOME")?.join("plimsoll")))
             .or_else(|| Some(set("HOME")?.join(".cache").join("plimsoll")));
-        Cache { folder }
+        Cache::of(folder)
+    }
+
+    fn of(folder: Option<PathBuf>) -> Cache {
+        Cache { folder, is_usable: OnceLock::new() }
     }
 
     /// The contents that were kept under a key, or new ones, which are kept.
@@ -47,43 +57,64 @@ impl Cache {
 
     fn get(&self, key: &str) -> Option<Vec<u8>> {
         let path = self.path(key)?;
-        let mut contents = fs::read(&path).ok()?;
-        let head = MAGIC.len() + 32;
-        let whole = contents.len() >= head
-            && contents.starts_with(MAGIC)
-            && Sha256::digest(&contents[head..]).as_slice() == &contents[MAGIC.len()..head];
-        if !whole {
+        let read = || {
+            let mut contents = Vec::new();
+            open_own(&path)?.read_to_end(&mut contents)?;
+            Ok(contents)
+        };
+        let mut contents: Vec<u8> = match read() {
+            Ok(contents) => contents,
+            Err(error) if io::Error::kind(&error) == io::ErrorKind::NotFound => return None,
+            Err(error) => {
+                log::warn!("{}: {error}; the kernel is compiled anew", path.display());
+                return None;
+            }
+        };
+        let is_whole = contents.len() >= HEAD && contents[..HEAD] == head(key, &contents[HEAD..]);
+        if !is_whole {
             log::warn!("{} is damaged and is made anew", path.display());
             return None;
         }
-        contents.drain(..head);
+        contents.drain(..HEAD);
         Some(contents)
     }
 
     fn put(&self, key: &str, contents: &[u8]) -> io::Result<()> {
         let Some(path) = self.path(key) else { return Ok(()) };
-        if let Some(folder) = path.parent() {
-            fs::create_dir_all(folder)?;
-        }
-        static NEXT: AtomicU64 = AtomicU64::new(0);
-        let number = NEXT.fetch_add(1, Ordering::Relaxed);
-        let draft = path.with_extension(format!("{}-{number}.draft", process::id()));
-        let written = fs::File::create_new(&draft).and_then(|mut file| {
-            file.write_all(MAGIC)?;
-            file.write_all(&Sha256::digest(contents))?;
-            file.write_all(contents)?;
-            file.sync_all()
-        });
-        let renamed = written.and_then(|()| fs::rename(&draft, &path));
-        if renamed.is_err() {
-            let _ = fs::remove_file(&draft);
-        }
-        renamed
+        write_whole(&path, |file| {
+            file.write_all(&head(key, contents))?;
+            file.write_all(contents)
+        })
     }
 
     fn path(&self, key: &str) -> Option<PathBuf> {
-        self.folder.as_ref().map(|folder| folder.join(format!("{key}.cubin")))
+        let folder = self.folder.as_ref()?;
+        let is_usable = *self.is_usable.get_or_init(|| usable(folder));
+        is_usable.then(|| folder.join(format!("{key}.cubin")))
     }
+}
+
+/// Makes a folder ready, and says why if it cannot be used. What killed processes left there is removed.
+fn usable(folder: &Path) -> bool {
+    match own_folder(folder) {
+        Ok(()) => {
+            remove_leftovers_in(folder);
+            true
+        }
+        Err(error) => {
+            log::warn!("compiled kernels are not kept in {}: {error}", folder.display());
+            false
+        }
+    }
+}
+
+/// What stands before a kernel: the form, and the hash of what it was compiled from and of itself.
+fn head(key: &str, contents: &[u8]) -> [u8; HEAD] {
+    let hash = Sha256::new().chain_update(key).chain_update(contents).finalize();
+    let mut head = [0; HEAD];
+    head[..MAGIC.len()].copy_from_slice(MAGIC);
+    head[MAGIC.len()..].copy_from_slice(&hash);
+    head
 }
 
 /// The key of what follows from these parts alone.
@@ -99,6 +130,10 @@ pub(super) fn key(parts: &[&str]) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+    use std::os::unix::fs::{PermissionsExt, symlink};
+    use std::process;
+
     use super::*;
 
     struct Folder(PathBuf);
@@ -111,7 +146,7 @@ mod tests {
         }
 
         fn cache(&self) -> Cache {
-            Cache { folder: Some(self.0.clone()) }
+            Cache::of(Some(self.0.clone()))
         }
 
         fn files(&self) -> Vec<PathBuf> {
@@ -159,6 +194,48 @@ mod tests {
     }
 
     #[test]
+    fn a_kernel_under_the_name_of_another_is_made_anew() {
+        let folder = Folder::new("swapped");
+        folder.cache().put("a", b"kernel of a").unwrap();
+        fs::copy(folder.0.join("a.cubin"), folder.0.join("b.cubin")).unwrap();
+        assert_eq!(folder.cache().get("b"), None);
+        assert_eq!(folder.cache().get("a").as_deref(), Some(&b"kernel of a"[..]));
+    }
+
+    #[test]
+    fn what_others_could_have_written_is_not_used() {
+        let folder = Folder::new("foreign");
+        folder.cache().put("a", b"kernel").unwrap();
+        let path = folder.0.join("a.cubin");
+        let set = |path: &Path, mode| fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+        assert!(folder.cache().get("a").is_some());
+        for mode in [0o666, 0o620] {
+            set(&path, mode);
+            assert_eq!(folder.cache().get("a"), None, "a file of mode {mode:o}");
+        }
+        set(&path, 0o600);
+        for mode in [0o777, 0o770, 0o1777] {
+            set(&folder.0, mode);
+            assert_eq!(folder.cache().get("a"), None, "a folder of mode {mode:o}");
+            let made = folder.cache().get_or("b", || Ok::<_, String>(b"kernel".to_vec()));
+            assert_eq!(made, Ok(b"kernel".to_vec()));
+            assert_eq!(folder.files().as_slice(), std::slice::from_ref(&path), "nothing is put there");
+        }
+        set(&folder.0, 0o700);
+        symlink(&path, folder.0.join("b.cubin")).unwrap();
+        assert_eq!(folder.cache().get("b"), None, "a symbolic link");
+    }
+
+    #[test]
+    fn what_killed_processes_left_is_cleared() {
+        let folder = Folder::new("left");
+        folder.cache().put("a", b"kernel").unwrap();
+        fs::write(folder.0.join(".b.cubin.x1.tmp"), b"half").unwrap();
+        assert!(folder.cache().get("a").is_some());
+        assert_eq!(folder.files(), [folder.0.join("a.cubin")]);
+    }
+
+    #[test]
     fn writers_do_not_disturb_each_other_or_a_reader() {
         let folder = Folder::new("writers");
         let contents = vec![7u8; 1 << 16];
@@ -185,7 +262,7 @@ mod tests {
         let made = folder.cache().get_or("a", || Ok::<_, String>(b"kernel".to_vec()));
         assert_eq!(made, Ok(b"kernel".to_vec()));
         fs::remove_file(&folder.0).unwrap();
-        assert_eq!(Cache { folder: None }.get_or("a", never), Err("made again".to_owned()));
+        assert_eq!(Cache::of(None).get_or("a", never), Err("made again".to_owned()));
     }
 
     #[test]

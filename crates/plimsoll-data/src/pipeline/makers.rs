@@ -15,6 +15,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use plimsoll_tensor::{Error, Piece, Result, Shape};
 
 use super::allowance::Slot;
+use super::stop;
 use crate::example::ExampleMut;
 use crate::node::{Cursor, Item, NodeRef, Session, Work, lock, open};
 use crate::spec::Shapes;
@@ -121,6 +122,8 @@ pub(crate) enum Turn {
     NeedsSlot,
     /// Work.
     Task(Task),
+    /// Stop: somebody wants the program to, and the batch is not there.
+    Interrupted,
 }
 
 impl Shared {
@@ -192,7 +195,10 @@ impl Shared {
                         state.ahead = more;
                         self.changed.notify_all();
                     }
-                    state = self.wait(state);
+                    if stop::is_asked() {
+                        return Turn::Interrupted;
+                    }
+                    state = stop::wait(&self.changed, state);
                 }
             }
         }

@@ -17,17 +17,22 @@
 
 mod allowance;
 mod batch;
+mod crew;
 mod makers;
+mod stop;
 
 use std::panic::Location;
 use std::sync::Arc;
-use std::thread::{self, JoinHandle};
 
 use plimsoll_tensor::{Bytes, Device, Error, Piece, Result, at_line};
 
 pub use self::batch::Batch;
+pub(crate) use self::crew::Held;
+pub use self::crew::Threads;
+pub use self::stop::stop_waiting_when;
 
 use self::allowance::Allowance;
+use self::crew::{Crew, Worker};
 use self::makers::{Maker, Shared, Turn};
 use crate::node::NodeRef;
 
@@ -66,12 +71,12 @@ impl Default for Options {
 
 impl Options {
     /// The number of threads that make batches; none if the consumer does.
-    fn n_threads(&self) -> usize {
+    pub fn n_threads(&self) -> usize {
         if self.prefetch == Prefetch::Depth(0) && self.n_workers == 1 { 0 } else { self.n_workers }
     }
 }
 
-/// The batches of one epoch, in order. Dropping it ends the threads that make them.
+/// The batches of one epoch, in order. Dropping it ends the threads that make them, unless the dataset's are held.
 pub struct Batches(State);
 
 enum State {
@@ -92,20 +97,24 @@ struct Running {
     waiting: Option<Batch>,
     /// Who began the iteration.
     caller: &'static Location<'static>,
-    threads: Vec<JoinHandle<()>>,
+    /// Who makes the batches, if the consumer does not, and where they come from.
+    workers: Vec<Worker>,
+    crew: Arc<Crew>,
     /// The scratch of a consumer that makes its batches itself.
     scratch: Option<Piece>,
+    /// Whether threads were left at their work, which then own what they work with.
+    is_left: bool,
 }
 
 impl Batches {
     /// Begins an epoch at a batch: takes the allowance, labelled with the caller's line, and starts the threads.
     pub(crate) fn begin(
         node: &NodeRef,
-        options: &Options,
+        (options, held): (&Options, &Held),
         (epoch, first): (u64, u64),
         caller: &'static Location<'static>,
     ) -> Batches {
-        Batches(match Running::begin(node, options, (epoch, first), caller) {
+        Batches(match Running::begin(node, (options, held), (epoch, first), caller) {
             Ok(running) => State::Running(running),
             Err(error) => State::Refused(error),
         })
@@ -115,7 +124,7 @@ impl Batches {
 impl Running {
     fn begin(
         node: &NodeRef,
-        options: &Options,
+        (options, held): (&Options, &Held),
         (epoch, first): (u64, u64),
         caller: &'static Location<'static>,
     ) -> Result<Running> {
@@ -126,20 +135,27 @@ impl Running {
         let is_tuned = options.prefetch == Prefetch::Auto;
         let shared = Arc::new(Shared::new(slots, first, most_ahead, is_tuned));
         let maker = Arc::new(Maker { node: node.clone(), session, epoch, n_workers: options.n_workers });
-        let threads = Vec::new();
-        let mut running =
-            Running { shared, maker, device, wanted_on, waiting: None, caller, threads, scratch: None };
+        let mut running = Running {
+            shared,
+            maker,
+            device,
+            wanted_on,
+            waiting: None,
+            caller,
+            workers: Vec::new(),
+            crew: held.crew(),
+            scratch: None,
+            is_left: false,
+        };
         let n_threads = if running.device.is_ghost() { 0 } else { options.n_threads() };
         for number in 0..n_threads {
             let (shared, maker) = (running.shared.clone(), running.maker.clone());
             let Some(mut scratch) = scratch.pop() else { unreachable!("every worker has its scratch") };
-            let work = move || shared.work(&maker, scratch.bytes_mut());
-            let spawned = thread::Builder::new().name(format!("plimsoll-data-{number}")).spawn(work);
-            running
-                .threads
-                .push(spawned.map_err(|error| Error::within("dataset: a thread did not start", error))?);
+            let mut worker = running.crew.hire(number)?;
+            worker.begin(move || shared.work(&maker, scratch.bytes_mut()));
+            running.workers.push(worker);
         }
-        if running.threads.is_empty() {
+        if running.workers.is_empty() {
             running.scratch = scratch.pop();
         }
         Ok(running)
@@ -168,7 +184,7 @@ impl Running {
     /// The next batch, where it was made.
     fn made(&mut self) -> Option<Result<Batch>> {
         loop {
-            match self.shared.turn(self.threads.is_empty(), &self.maker) {
+            match self.shared.turn(self.workers.is_empty(), &self.maker) {
                 Turn::Made(number, made) => {
                     let made = made.and_then(|made| {
                         Batch::lend(&self.shared, made, self.maker.node.spec(), self.maker.epoch, number)
@@ -176,6 +192,13 @@ impl Running {
                     return Some(made);
                 }
                 Turn::Over => return None,
+                Turn::Interrupted => {
+                    // Whoever does not answer now may never do so, and dropping this would wait for it.
+                    self.shared.close();
+                    self.workers.clear();
+                    self.is_left = true;
+                    return Some(Err(Error::interrupted("a batch")));
+                }
                 Turn::NeedsSlot => {
                     let take = || allowance::extra_slot(self.maker.node.spec(), &self.device);
                     match at_line(self.caller.file(), self.caller.line(), take) {
@@ -208,11 +231,10 @@ impl Running {
 impl Drop for Running {
     fn drop(&mut self) {
         self.shared.close();
-        for thread in self.threads.drain(..) {
-            // A panic in user code was caught and handed on; there is nothing else to hear.
-            let _ = thread.join();
+        self.workers.drain(..).for_each(|worker| self.crew.dismiss(worker));
+        if !self.is_left {
+            self.shared.clear();
         }
-        self.shared.clear();
     }
 }
 

@@ -3,14 +3,13 @@
 //! A header is two zeros, a type, a number of dimensions and that many extents, greatest byte first. It is distrusted
 //! until the file is as long as it says; of a compressed file, until it is no longer than compression could make it.
 
-use std::fs::File;
 use std::io::{self, BufReader, ErrorKind, Read};
 use std::path::Path;
 
 use flate2::bufread::GzDecoder;
 use plimsoll_tensor::{DType, Device, Error, Piece, Result, Shape, Tensor};
 
-use crate::source::rows::{FileRows, swap_bytes};
+use crate::source::rows::{FileRows, refuse_rows_of_nothing, swap_bytes};
 
 /// The most bytes that deflate can make of one.
 const MOST_INFLATION: u64 = 1032;
@@ -33,14 +32,14 @@ impl IdxRows {
     /// Opens a file; one that begins like a gzip file is one, whatever its name.
     pub fn open(path: &Path, name: &str) -> Result<IdxRows> {
         let io = |error| Error::io(path, error);
-        let mut file = File::open(path).map_err(io)?;
+        let mut file = plimsoll_file::open(path).map_err(io)?;
         let mut magic = [0; 2];
         let is_gzip = match file.read_exact(&mut magic) {
             Ok(()) => magic == [0x1F, 0x8B],
             Err(error) if error.kind() == ErrorKind::UnexpectedEof => false,
             Err(error) => return Err(io(error)),
         };
-        let mut file = BufReader::new(File::open(path).map_err(io)?);
+        let mut file = BufReader::new(plimsoll_file::open(path).map_err(io)?);
         if is_gzip {
             let n_bytes = file.get_ref().metadata().map_err(io)?.len();
             return inflate(path, GzDecoder::new(file), n_bytes).map(IdxRows::Inflated);
@@ -53,6 +52,7 @@ impl IdxRows {
 /// Reads a compressed file straight into the memory of a tensor.
 fn inflate(path: &Path, mut file: impl Read, compressed_bytes: u64) -> Result<Tensor> {
     let Header { dtype, shape, .. } = Header::read(&mut file, path)?;
+    refuse_rows_of_nothing(path, &shape)?;
     let n_bytes = shape.n_elems() * dtype.size();
     if n_bytes as u64 > compressed_bytes.saturating_mul(MOST_INFLATION) {
         let detail = format!("{shape} of {dtype} cannot come out of {compressed_bytes} compressed bytes");

@@ -3,7 +3,6 @@
 //! The file is gone through once when it is opened, to find where each line begins. These places are a tensor of the
 //! pool, counted as data: eight bytes a line.
 
-use std::fs::File;
 use std::io::{BufReader, Read};
 use std::path::{Path, PathBuf};
 
@@ -63,7 +62,7 @@ impl Lines {
 /// Calls `f` with the place after each newline; returns the length of the file.
 fn each_start(path: &Path, mut f: impl FnMut(usize)) -> Result<usize> {
     let io = |error| Error::io(path, error);
-    let mut file = BufReader::new(File::open(path).map_err(io)?);
+    let mut file = BufReader::new(plimsoll_file::open(path).map_err(io)?);
     let mut chunk = [0; 1 << 14];
     let mut start = 0;
     loop {

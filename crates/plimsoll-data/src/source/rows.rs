@@ -1,6 +1,5 @@
 //! Elements that are rows of an array in a file, read through a memory map: NPY and IDX.
 
-use std::fs::File;
 use std::path::{Path, PathBuf};
 
 use plimsoll_tensor::{DType, Error, FileMap, NpyArray, Result, Shape};
@@ -21,6 +20,14 @@ pub(crate) struct FileRows {
     is_big_endian: bool,
 }
 
+/// Refuses rows without a value: a file of a few bytes could announce so many of them that nobody comes to their end.
+pub(crate) fn refuse_rows_of_nothing(path: &Path, shape: &Shape) -> Result<()> {
+    match shape.n_elems() == 0 && shape.first().is_some_and(|&n| n > 0) {
+        true => Err(Error::format(path, format!("{shape} are rows without a value"))),
+        false => Ok(()),
+    }
+}
+
 impl FileRows {
     /// The rows of an array of `shape` that begins at byte `start` and ends with the file.
     pub fn new(
@@ -33,6 +40,7 @@ impl FileRows {
         let Some((&n, dims)) = shape.split_first() else {
             return Err(Error::format(path, "the array is a single number, which has no rows"));
         };
+        refuse_rows_of_nothing(path, shape)?;
         let map = FileMap::open(path).map_err(|error| Error::io(path, error))?;
         let spec = Spec::new([Field::new(name, dtype, Shape::new(dims)?)?])?;
         let n_bytes = spec.n_bytes().checked_mul(n).and_then(|n| n.checked_add(start));
@@ -45,7 +53,7 @@ impl FileRows {
 
     /// The rows of an NPY file.
     pub fn npy(path: &Path, name: &str) -> Result<FileRows> {
-        let mut file = File::open(path).map_err(|error| Error::io(path, error))?;
+        let mut file = plimsoll_file::open(path).map_err(|error| Error::io(path, error))?;
         let array = NpyArray::read(&mut file, path)?;
         if array.is_fortran && array.stored.rank() > 1 {
             return Err(Error::format(

@@ -40,7 +40,7 @@ impl TensorFile {
     pub fn open(path: &Path) -> Result<TensorFile> {
         let wrong = |detail: String| Error::format(path, detail);
         let io = |error| Error::io(path, error);
-        let mut file = File::open(path).map_err(io)?;
+        let mut file = plimsoll_file::open(path).map_err(io)?;
         let file_len = file.metadata().map_err(io)?.len();
         let mut len = [0; LEN_BYTES];
         if file_len < LEN_BYTES as u64 {

@@ -53,7 +53,16 @@ pub struct RunState {
     pub policy: String,
     /// What callbacks keep, by their names.
     pub callbacks: BTreeMap<String, String>,
+    /// The examples of a whole batch, if that is known.
+    #[serde(default)]
+    pub batch_size: Option<u64>,
+    /// What else the numbers of the run follow from, by name.
+    #[serde(default)]
+    pub settings: Settings,
 }
+
+/// What the numbers of a run follow from, by name: the size of its batches, the seed of its data.
+pub type Settings = BTreeMap<String, String>;
 
 impl RunState {
     /// A run of that model that has not begun, with the thread's generator as it is now.
@@ -69,6 +78,8 @@ impl RunState {
             next_draw: generator.next_draw(),
             policy: policy.name().to_owned(),
             callbacks: BTreeMap::new(),
+            batch_size: None,
+            settings: Settings::new(),
         }
     }
 
@@ -99,6 +110,17 @@ pub fn save(folder: impl AsRef<Path>, model: &Model, optimizer: &[Variable], sta
     file::write(&path, values(&named), note("checkpoint", Some(state)))
 }
 
+/// Refuses a folder in which a run cannot be saved, before the work is done and not after. It is made if it is not there.
+///
+/// # Errors
+/// A folder that cannot be written; a checkpoint there that is a symbolic link, or no regular file.
+pub fn check_writable(folder: impl AsRef<Path>) -> Result<()> {
+    let folder = folder.as_ref();
+    std::fs::create_dir_all(folder).map_err(|error| Error::io(folder, error))?;
+    let path = folder.join(FILE_NAME);
+    plimsoll_file::check_writable(&path).map_err(|error| Error::io(&path, error))
+}
+
 /// Loads a run that was saved in a folder: gives model and optimizer their values and says how far the run had come.
 /// The generator is left to the caller.
 ///
@@ -108,7 +130,17 @@ pub fn save(folder: impl AsRef<Path>, model: &Model, optimizer: &[Variable], sta
 #[track_caller]
 pub fn load(folder: impl AsRef<Path>, model: &Model, optimizer: &[Variable]) -> Result<RunState> {
     let _line = at_callers_line();
-    let path = folder.as_ref().join(FILE_NAME);
+    load_alike(folder.as_ref(), model, optimizer, &Settings::new())
+}
+
+/// As [`load`]; settings that both runs have must be the same.
+pub(crate) fn load_alike(
+    folder: &Path,
+    model: &Model,
+    optimizer: &[Variable],
+    settings: &Settings,
+) -> Result<RunState> {
+    let path = folder.join(FILE_NAME);
     let file = TensorFile::open(&path)?;
     let state = verified_state(&file)?;
     if state.policy != model.policy().name() {
@@ -121,12 +153,32 @@ pub fn load(folder: impl AsRef<Path>, model: &Model, optimizer: &[Variable]) -> 
             ),
         ));
     }
+    check_settings(&path, &state.settings, settings)?;
     let named = named_variables(&path, model, optimizer)?;
     check_same(&file, &named)?;
     let places: Vec<(&Variable, u64)> =
         named.iter().map(|(name, variable)| (variable, file.place(&file.entries()[name]))).collect();
     Variable::read_file(file.file(), &path, &places)?;
     Ok(state)
+}
+
+/// Refuses a run that was set otherwise: it could not go on bit for bit.
+fn check_settings(path: &Path, there: &Settings, here: &Settings) -> Result<()> {
+    let differences: Vec<String> = here
+        .iter()
+        .filter_map(|(name, here)| Some((name, there.get(name).filter(|there| *there != here)?, here)))
+        .map(|(name, there, here)| format!("{name} {there}, and this one has {here}"))
+        .collect();
+    match differences.is_empty() {
+        true => Ok(()),
+        false => Err(Error::format(
+            path,
+            format!(
+                "it is of a run with {}; a run that is resumed goes on bit for bit, so it must be started alike",
+                differences.join("; ")
+            ),
+        )),
+    }
 }
 
 /// Whether a folder holds a checkpoint that is whole, and if so, how far its run had come.

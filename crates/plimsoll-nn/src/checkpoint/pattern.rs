@@ -1,6 +1,6 @@
 //! Names with placeholders, such as `layers.{n}.{rest..}`.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 
 /// A name with placeholders.
 #[derive(Clone, Debug)]
@@ -37,8 +37,11 @@ impl Pattern {
 
     /// What the placeholders stand for in `name`, if it fits.
     pub fn captures(&self, name: &str) -> Option<Captures> {
+        let keys = || self.0.iter().filter_map(Piece::key);
+        let repeats = keys().collect::<HashSet<_>>().len() < keys().count();
+        let mut matcher = Matcher { failed: HashSet::new(), repeats, n_left: MOST_ATTEMPTS };
         let mut captures = Captures::new();
-        fits(&self.0, name, &mut captures).then_some(captures)
+        matcher.fits(&self.0, name, &mut captures).then_some(captures)
     }
 
     /// The name with the placeholders put in; one that stands for nothing stays as it is.
@@ -53,24 +56,62 @@ impl Pattern {
     }
 }
 
-/// Whether `name` fits the pieces; the shortest part that fits is tried first for each placeholder.
-fn fits(pieces: &[Piece], name: &str, captures: &mut Captures) -> bool {
-    let Some((first, rest)) = pieces.split_first() else { return name.is_empty() };
-    match first {
-        Piece::Text(text) => name.strip_prefix(text.as_str()).is_some_and(|name| fits(rest, name, captures)),
-        Piece::Placeholder { name: key, with_dots } => {
-            let ends = name.char_indices().map(|(at, character)| (at + character.len_utf8(), character));
-            for (end, _) in ends.take_while(|(_, character)| *with_dots || *character != '.') {
-                let agrees = captures.get(key).is_none_or(|known| known == &name[..end]);
-                let mut inner = captures.clone();
-                inner.insert(key.clone(), name[..end].to_owned());
-                if agrees && fits(rest, &name[end..], &mut inner) {
-                    *captures = inner;
-                    return true;
-                }
-            }
-            false
+impl Piece {
+    fn key(&self) -> Option<&str> {
+        match self {
+            Piece::Text(_) => None,
+            Piece::Placeholder { name, .. } => Some(name),
         }
+    }
+}
+
+/// How often a pattern in which a placeholder repeats is tried at some place; one that takes longer does not fit. Without
+/// repetition each place is tried once.
+const MOST_ATTEMPTS: usize = 100_000;
+
+/// One attempt to fit a name to a pattern.
+struct Matcher {
+    /// How many pieces and characters were left where nothing fitted.
+    failed: HashSet<(usize, usize)>,
+    /// Whether a placeholder occurs twice, so that what fits at a place depends on how it was reached.
+    repeats: bool,
+    n_left: usize,
+}
+
+impl Matcher {
+    /// Whether `name` fits the pieces; the shortest part that fits is tried first for each placeholder.
+    fn fits(&mut self, pieces: &[Piece], name: &str, captures: &mut Captures) -> bool {
+        let Some((first, rest)) = pieces.split_first() else { return name.is_empty() };
+        let place = (pieces.len(), name.len());
+        if self.n_left == 0 || self.failed.contains(&place) {
+            return false;
+        }
+        self.n_left -= usize::from(self.repeats);
+        let fits = match first {
+            Piece::Text(text) => {
+                name.strip_prefix(text.as_str()).is_some_and(|name| self.fits(rest, name, captures))
+            }
+            Piece::Placeholder { name: key, with_dots } => {
+                let ends = name.char_indices().map(|(at, character)| (at + character.len_utf8(), character));
+                let mut ends = ends.take_while(|(_, character)| *with_dots || *character != '.');
+                ends.any(|(end, _)| {
+                    let known = captures.get(key).cloned();
+                    if known.as_ref().is_some_and(|known| known != &name[..end]) {
+                        return false;
+                    }
+                    captures.insert(key.clone(), name[..end].to_owned());
+                    let fits = self.fits(rest, &name[end..], captures);
+                    if let (false, None) = (fits, known) {
+                        captures.remove(key);
+                    }
+                    fits
+                })
+            }
+        };
+        if !fits && !self.repeats {
+            self.failed.insert(place);
+        }
+        fits
     }
 }
 
@@ -81,6 +122,15 @@ mod tests {
     /// What `name` becomes by a rule, if it fits.
     fn renamed(from: &str, to: &str, name: &str) -> Option<String> {
         Pattern::new(from).captures(name).map(|captures| Pattern::new(to).fill(&captures))
+    }
+
+    #[test]
+    fn a_pattern_of_many_placeholders_is_tried_in_little_time() {
+        let name = "layer.".repeat(40);
+        let many: String = (0..30).map(|n| format!("{{p{n}..}}")).collect();
+        assert!(Pattern::new(&many).captures(&name).is_some());
+        assert_eq!(Pattern::new(&format!("{many}weight")).captures(&name), None);
+        assert_eq!(Pattern::new(&format!("{many}{{p0..}}weight")).captures(&name), None);
     }
 
     #[test]

@@ -7,7 +7,8 @@ use std::path::{Path, PathBuf};
 
 use plimsoll_tensor::Result;
 
-use super::event::{EpochEvent, History, StepEvent};
+use super::event::{EpochEvent, StepEvent};
+use super::history::History;
 use crate::model::Model;
 use crate::optimizers::Optimizer;
 

@@ -93,19 +93,6 @@ impl Evaluation {
     }
 }
 
-/// What became of a run.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct History {
-    /// The epochs that ended while it was fitted.
-    pub epochs: Vec<EpochEvent>,
-    /// The steps of the whole run so far.
-    pub steps: u64,
-    /// The loss of the last step; nothing if there was none.
-    pub loss: Option<f64>,
-    /// Why it ended before its time, if it did.
-    pub stopped: Option<String>,
-}
-
 impl fmt::Display for StepEvent {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let StepEvent { step, epoch, batch, loss, ms, .. } = self;

@@ -1,6 +1,6 @@
 //! Where a run's batches come from.
 
-use plimsoll_data::{Batches, Dataset};
+use plimsoll_data::{Batches, Dataset, Threads};
 use plimsoll_tensor::{Error, Result, Tensor};
 
 /// One batch: inputs and what the model should say to them, example by example along the first axis.
@@ -57,6 +57,20 @@ pub trait Examples {
         0
     }
 
+    /// The examples of a whole batch, if that is known: the place of a run in its data depends on it.
+    fn batch_size(&self) -> Option<u64> {
+        None
+    }
+
+    /// Starts the threads that the epochs need, and keeps them until what this returns is dropped, so that no later
+    /// epoch fails for want of one.
+    ///
+    /// # Errors
+    /// A system that does not start them.
+    fn start_threads(&self) -> Result<Option<Threads>> {
+        Ok(None)
+    }
+
     /// What inputs and labels are called in the data, for errors.
     fn names(&self) -> [String; 2] {
         ["inputs", "labels"].map(str::to_owned)
@@ -77,6 +91,10 @@ impl Examples for Vec<Pair> {
         let kind = |pair: &Pair| [&pair.inputs, &pair.labels].map(|tensor| (*tensor.shape(), tensor.dtype()));
         let first = self.first().map(kind);
         self.iter().take_while(|pair| Some(kind(pair)) == first).count() as u64
+    }
+
+    fn batch_size(&self) -> Option<u64> {
+        self.iter().filter_map(|pair| pair.n_examples().ok()).max().map(|n| n as u64)
     }
 }
 
@@ -103,6 +121,15 @@ impl Examples for Dataset {
 
     fn n_alike(&self) -> u64 {
         Dataset::n_alike(self)
+    }
+
+    fn batch_size(&self) -> Option<u64> {
+        let first = self.spec().fields().first()?;
+        first.shape().dims().first().map(|&n| n as u64)
+    }
+
+    fn start_threads(&self) -> Result<Option<Threads>> {
+        Dataset::start_threads(self).map(Some)
     }
 
     fn names(&self) -> [String; 2] {

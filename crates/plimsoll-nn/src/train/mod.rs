@@ -37,6 +37,7 @@ mod evaluation;
 mod event;
 mod examples;
 mod finite;
+mod history;
 mod line;
 mod pending;
 mod predict;
@@ -48,7 +49,7 @@ use std::path::Path;
 use std::time::Instant;
 
 use plimsoll_plan::Family;
-use plimsoll_tensor::{Bytes, Device, Error, Generator, Result, at_callers_line};
+use plimsoll_tensor::{Bytes, Device, Error, ErrorKind, Generator, Result, at_callers_line};
 
 use crate::checkpoint::{self, Change, NameMap, RunState};
 use crate::losses::Loss;
@@ -59,14 +60,18 @@ use crate::plan::STEP;
 use callback::Wanted;
 pub use callback::{Callback, Requests};
 use evaluation::Evaluator;
-pub use event::{EpochEvent, Evaluation, History, MemoryUse, StepEvent};
+pub use event::{EpochEvent, Evaluation, MemoryUse, StepEvent};
 pub use examples::{Epoch, Examples, Pair};
+pub use history::{Epochs, History};
 use line::Line;
 use pending::{Numbers, Pending};
 use programs::StepPrograms;
 use rehearsal::Rounds;
 pub(crate) use rehearsal::{Rehearsed, RestoredGenerator, rehearse};
 use step::{Stepper, in_batch};
+
+/// Why a run ends when somebody asked for it, by a signal or otherwise.
+pub const INTERRUPTED: &str = "interrupted";
 
 /// When a run is complete. Both count from its very beginning, resumed or not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -117,6 +122,8 @@ pub struct Trainer {
     told: Option<Instant>,
     /// The limit under which the evaluation of the held-out data was last found to work.
     preflighted: Option<Option<Bytes>>,
+    /// How many epochs the history keeps.
+    kept_epochs: usize,
 }
 
 impl Trainer {
@@ -144,6 +151,7 @@ impl Trainer {
             pending: None,
             told: None,
             preflighted: None,
+            kept_epochs: usize::MAX,
         }
     }
 
@@ -175,6 +183,22 @@ impl Trainer {
     pub fn held_out(mut self, data: impl Examples + 'static) -> Trainer {
         self.held_out = Some(Box::new(data));
         self.preflighted = None;
+        self
+    }
+
+    /// This run with a history of at most so many epochs, the last ones, rather than of all: what it retains is then
+    /// bounded, see [`History`].
+    #[must_use]
+    pub fn keep_epochs(mut self, most: usize) -> Trainer {
+        self.kept_epochs = most;
+        self
+    }
+
+    /// This run with something that its numbers follow from, under a name, such as the seed of its data. A checkpoint
+    /// keeps it, and a run that says otherwise cannot resume from there.
+    #[must_use]
+    pub fn setting(mut self, name: impl Into<String>, value: impl ToString) -> Trainer {
+        self.state.settings.insert(name.into(), value.to_string());
         self
     }
 
@@ -230,13 +254,16 @@ impl Trainer {
     /// Takes up a run that was saved in a folder: model, optimizer, generator, callbacks, and the place in the data.
     ///
     /// # Errors
-    /// No checkpoint, a damaged one, or one of another model or optimizer; model and optimizer are then as before.
+    /// No checkpoint, a damaged one, or one of another model or optimizer, or of a run with other settings; model and
+    /// optimizer are then as before.
     #[track_caller]
     pub fn resume(&mut self, folder: impl AsRef<Path>) -> Result<()> {
         let _line = at_callers_line();
         self.prepare()?;
         let optimizer = self.stepper.optimizer.variables();
-        let state = checkpoint::load(folder, &self.stepper.model, &optimizer)?;
+        let settings = &self.state.settings;
+        let mut state = checkpoint::load_alike(folder.as_ref(), &self.stepper.model, &optimizer, settings)?;
+        state.settings.extend(std::mem::take(&mut self.state.settings));
         for (idx, callback) in self.callbacks.iter_mut().enumerate() {
             if let Some(known) = state.callbacks.get(&callback_key(idx, &**callback)) {
                 callback.restore(known)?;
@@ -277,7 +304,10 @@ impl Trainer {
         if let Some(generator) = self.generator.take() {
             generator.make_current();
         }
-        let mut history = History { steps: self.state.step, ..History::default() };
+        self.check_place(data)?;
+        let _threads = data.start_threads()?;
+        let epochs = Epochs::keeping(self.kept_epochs);
+        let mut history = History { epochs, steps: self.state.step, ..History::default() };
         let mut epochs = Rounds::begin();
         while history.stopped.is_none() && !until.is_reached(&self.state) {
             self.pass_over_epochs(&mut epochs, data, until);
@@ -302,6 +332,25 @@ impl Trainer {
             self.preflighted = Some(limit);
         }
         Ok(())
+    }
+
+    /// Refuses to go on in the middle of an epoch whose batches were of another size: it would be at another place.
+    fn check_place(&mut self, data: &dyn Examples) -> Result<()> {
+        let here = data.batch_size();
+        match (self.state.batch_size, here) {
+            (Some(before), Some(here)) if self.state.batch > 0 && before != here => Err(Error::argument(
+                "fit",
+                format!(
+                    "the run is {} batches of {before} examples into its epoch, and these data come in batches of {here}: \
+                     a run that is resumed goes on with batches of the same size",
+                    self.state.batch
+                ),
+            )),
+            _ => {
+                self.state.batch_size = here;
+                Ok(())
+            }
+        }
     }
 
     /// Leaves out epochs that repeat what a rehearsal has been through: those of data of which at most the last batch is of
@@ -334,9 +383,17 @@ impl Trainer {
             let n_passed = steps.pass_over(alike);
             (self.state.batch, self.state.step) = (self.state.batch + n_passed, self.state.step + n_passed);
             let started = Instant::now();
-            let Some(pair) = batches.nth(n_passed as usize) else { break };
+            let pair = match batches.nth(n_passed as usize) {
+                None => break,
+                Some(Err(error)) if matches!(error.kind(), ErrorKind::Interrupted { .. }) => {
+                    history.stopped = Some(INTERRUPTED.to_owned());
+                    continue;
+                }
+                Some(pair) => pair?,
+            };
             self.device().pool().mark(STEP, self.state.step + 1);
-            let issued = self.issue(&pair?, data, started);
+            let issued = self.issue(&pair, data, started);
+            drop(pair);
             // The device is busy with this step; what it was given before is looked at meanwhile.
             self.tell_of_step(data, history)?;
             self.pending = Some(issued?);
@@ -352,7 +409,7 @@ impl Trainer {
         let event = self.end_epoch()?;
         let stopped = self.tell(|callback, run| callback.on_epoch(&event, run))?;
         history.stopped = history.stopped.take().or(stopped);
-        history.epochs.push(event);
+        history.epochs.push(&event);
         Ok(())
     }
 

@@ -50,6 +50,14 @@ use slot::{Kept, Slot};
 /// # Ok(())
 /// # }
 /// ```
+///
+/// # Tapes within tapes
+///
+/// Gradients of gradients come from a tape that records while another one's `gradient` is called. Many ops have one fused
+/// kernel for forward or backward; where a second tape watches, such an op is recorded as the plain ops that it stands for,
+/// which round elsewhere. **A first-order gradient can then differ in its last bits from the same gradient taken by one tape
+/// alone.** Runs that are to have equal bits must therefore be watched alike. A tape that watches none of the inputs changes
+/// nothing.
 pub struct GradientTape {
     core: Arc<TapeCore>,
 }

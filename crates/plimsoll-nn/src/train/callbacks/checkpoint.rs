@@ -6,7 +6,8 @@ use plimsoll_tensor::Result;
 
 use super::{from_text, judged, to_text};
 use crate::train::callback::{Callback, Requests};
-use crate::train::event::{EpochEvent, History, StepEvent};
+use crate::train::event::{EpochEvent, StepEvent};
+use crate::train::history::History;
 
 /// Saves the run in a folder: after every epoch unless told otherwise, and at the end. The checkpoint before stays
 /// until the new one is complete.

@@ -6,7 +6,8 @@ use plimsoll_tensor::{Error, Result};
 
 use super::{from_text, judged, to_text};
 use crate::train::callback::{Callback, Requests};
-use crate::train::event::{EpochEvent, History};
+use crate::train::event::EpochEvent;
+use crate::train::history::History;
 
 /// Ends the run when the loss has not fallen for some epochs: that of held-out data, or of training without those.
 ///

@@ -6,7 +6,8 @@ use std::path::Path;
 use plimsoll_tensor::{Error, Result};
 
 use crate::train::callback::{Callback, Requests};
-use crate::train::event::{EpochEvent, History, StepEvent};
+use crate::train::event::{EpochEvent, StepEvent};
+use crate::train::history::History;
 
 /// Writes a line for each epoch, for every step that was skipped, and, if asked, for every so many steps.
 pub struct Log<W> {

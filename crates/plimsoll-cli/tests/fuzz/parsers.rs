@@ -1,0 +1,208 @@
+//! What is fed, and what it is fed with when nothing is wrong.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::Write;
+use std::path::Path;
+
+use flate2::Compression;
+use flate2::write::GzEncoder;
+use plimsoll::data::{Csv, Dataset, TokenType, Tokens};
+use plimsoll::nn::checkpoint::{self, Change, NameMap, RunState};
+use plimsoll::nn::layers::Dense;
+use plimsoll::nn::{Layer, Model, Policy};
+use plimsoll::{DType, Device, Result, Tensor};
+use plimsoll_cuda::Profile;
+
+/// Something that reads what people give it.
+pub struct Parser {
+    pub name: &'static str,
+    /// Good contents; the path may be used to write them.
+    pub corpus: fn(&Path) -> Vec<Vec<u8>>,
+    /// Whether it reads the file, or the text.
+    pub reads_file: bool,
+    /// Reads all there is to read, and says whether it was accepted.
+    pub parse: fn(&Path, &str) -> bool,
+}
+
+pub const PARSERS: [Parser; 11] = [
+    Parser { name: "csv", corpus: csv_corpus, reads_file: true, parse: |path, _| all(Csv::new(path).read()) },
+    Parser {
+        name: "csv-fields",
+        corpus: csv_corpus,
+        reads_file: true,
+        parse: |path, _| all(csv_fields(path)),
+    },
+    Parser {
+        name: "idx",
+        corpus: idx_corpus,
+        reads_file: true,
+        parse: |path, _| all(Dataset::idx(path, "x")),
+    },
+    Parser { name: "npy", corpus: npy_corpus, reads_file: true, parse: |path, _| npy(path) },
+    Parser { name: "lines", corpus: text_corpus, reads_file: true, parse: |path, _| lines(path) },
+    Parser { name: "tokens", corpus: text_corpus, reads_file: true, parse: |path, _| tokens(path) },
+    Parser { name: "safetensors", corpus: tensors_corpus, reads_file: true, parse: |path, _| tensors(path) },
+    Parser { name: "foreign", corpus: foreign_corpus, reads_file: true, parse: |path, _| tensors(path) },
+    Parser { name: "name-map", corpus: names_corpus, reads_file: false, parse: |_, text| names(text) },
+    Parser {
+        name: "profile",
+        corpus: profile_corpus,
+        reads_file: false,
+        parse: |_, text| Profile::parse(text).is_ok(),
+    },
+    Parser { name: "run-state", corpus: state_corpus, reads_file: false, parse: |_, text| state(text) },
+];
+
+/// Goes through all elements of a dataset.
+fn all(dataset: Result<Dataset>) -> bool {
+    dataset.is_ok_and(|dataset| dataset.iter().all(|element| element.is_ok()))
+}
+
+fn csv_corpus(_: &Path) -> Vec<Vec<u8>> {
+    let wide: String = (0..200).map(|n| format!("column {n},")).collect();
+    let numbers = "1.5,".repeat(200);
+    vec![
+        b"a,b,label\n1,2.5,0\n-3e2,4,1\r\n5,6,2\n".to_vec(),
+        b"\xEF\xBB\xBFa,b,label\n\"1\",\" 2\",\"3\"\n\n4,5,6".to_vec(),
+        b"b,a,label\n".to_vec(),
+        format!("{wide}a\n{numbers}1\n{numbers}2\n").into_bytes(),
+    ]
+}
+
+fn csv_fields(path: &Path) -> Result<Dataset> {
+    Csv::new(path).field("x", ["b", "a"], DType::F32).column("label", DType::I64).read()
+}
+
+fn idx_corpus(_: &Path) -> Vec<Vec<u8>> {
+    let idx = |kind, dims: &[u32], values: &[u8]| {
+        let mut bytes = vec![0, 0, kind, dims.len() as u8];
+        dims.iter().for_each(|dim| bytes.extend(dim.to_be_bytes()));
+        bytes.extend(values);
+        bytes
+    };
+    let plain =
+        [idx(8, &[3, 2], &[1, 2, 3, 4, 5, 6]), idx(13, &[2], &[0; 8]), idx(14, &[1, 1, 1, 1], &[0; 8])];
+    let packed = plain.iter().map(|bytes| {
+        let mut packer = GzEncoder::new(Vec::new(), Compression::default());
+        packer.write_all(bytes).and_then(|()| packer.finish()).expect("memory takes everything")
+    });
+    plain.iter().cloned().chain(packed).collect()
+}
+
+fn npy_corpus(path: &Path) -> Vec<Vec<u8>> {
+    let tensors = [
+        Tensor::from_slice(&[1i32, 2, 3, 4, 5, 6], [3, 2]),
+        Tensor::from_vec(vec![true, false, true]),
+        Tensor::from_vec(vec![1.5f64]),
+    ];
+    let written = tensors.into_iter().map(|tensor| {
+        tensor.and_then(|tensor| tensor.write_npy(path)).expect("the folder can be written");
+        fs::read(path).expect("it was written")
+    });
+    let mut all: Vec<Vec<u8>> = written.collect();
+    let fortran = String::from_utf8_lossy(&all[0]).contains("False").then(|| {
+        let at = all[0].windows(5).position(|part| part == b"False").unwrap_or_default();
+        let mut bytes = all[0].clone();
+        bytes[at..at + 5].copy_from_slice(b"True ");
+        bytes
+    });
+    all.extend(fortran);
+    all
+}
+
+fn npy(path: &Path) -> bool {
+    let (whole, rows) = (Tensor::read_npy(path).is_ok(), all(Dataset::npy(path, "x")));
+    whole || rows
+}
+
+fn text_corpus(_: &Path) -> Vec<Vec<u8>> {
+    vec![b"one\n\nthree\r\nfour".to_vec(), (0..64).collect(), vec![0; 48]]
+}
+
+fn lines(path: &Path) -> bool {
+    all(Dataset::lines(path))
+}
+
+fn tokens(path: &Path) -> bool {
+    [TokenType::U8, TokenType::U16, TokenType::U32]
+        .into_iter()
+        .any(|kind| all(Tokens::open(path, kind).and_then(|tokens| Dataset::windows(tokens, 3, 2))))
+}
+
+fn tensors_corpus(path: &Path) -> Vec<Vec<u8>> {
+    let model = Dense::new(2).build([3]).expect("a small model");
+    let weights = || model.save_weights(path).expect("the folder can be written");
+    let none = || checkpoint::write_tensors(path, BTreeMap::new()).expect("the folder can be written");
+    let written = |write: &dyn Fn()| {
+        write();
+        fs::read(path).expect("it was written")
+    };
+    vec![written(&weights), written(&none)]
+}
+
+/// Files without our checksum, of which more than the header is looked at whatever has been changed.
+fn foreign_corpus(_: &Path) -> Vec<Vec<u8>> {
+    let headers = [
+        r#"{"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]},"b":{"dtype":"I64","shape":[],"data_offsets":[8,16]}}"#,
+        r#"{"__metadata__":{"format":"pt"},"a":{"dtype":"BF16","shape":[4,2],"data_offsets":[0,16]}}"#,
+    ];
+    let file = |header: &&str| {
+        let header = header.as_bytes();
+        [&(header.len() as u64).to_le_bytes(), header, &[0; 16]].concat()
+    };
+    headers.iter().map(file).collect()
+}
+
+fn tensors(path: &Path) -> bool {
+    let folder = path.parent().expect("a file lies in a folder");
+    let peeked = checkpoint::peek(folder).is_ok();
+    checkpoint::read_tensors(path).is_ok() || peeked
+}
+
+fn names_corpus(_: &Path) -> Vec<Vec<u8>> {
+    ["fc.{kind}|{kind}", "{rest..}.{kind}|{kind}", "fc.weight|kernel", "{a..}{b..}{c..}|{c..}"]
+        .map(|rule| rule.as_bytes().to_vec())
+        .to_vec()
+}
+
+/// A rule from the text, applied to names that are long and alike.
+fn names(text: &str) -> bool {
+    let (from, to) = text.split_once('|').unwrap_or((text, ""));
+    let map = NameMap::new().rule(from, to, Change::Nothing).ignore(from).keep(to);
+    thread_local! {
+        static FILE: (tempfile::TempDir, Model) = {
+            // On a device of its own, because nothing may be left on the one that is watched.
+            let device = Device::separate_cpu();
+            let _on = device.enter();
+            let folder = tempfile::tempdir().expect("a folder");
+            let one = || Tensor::ones([2]).expect("a small tensor");
+            let names = (0..6).map(|n| (format!("{}fc.weight", "layer.".repeat(n)), one()));
+            let path = folder.path().join("weights");
+            checkpoint::write_tensors(path, names.collect()).expect("the folder can be written");
+            (folder, Dense::new(2).build([3]).expect("a small model"))
+        };
+    }
+    // No map of one rule suits this model, so that each is tried on every name and then refused.
+    let is_refused = FILE.with(|(folder, model)| map.load(model, folder.path().join("weights")).is_err());
+    is_refused && text.contains('|')
+}
+
+fn profile_corpus(_: &Path) -> Vec<Vec<u8>> {
+    Profile::names()
+        .filter_map(Profile::named)
+        .map(|profile| serde_json::to_vec(&profile).expect("plain data"))
+        .collect()
+}
+
+fn state_corpus(_: &Path) -> Vec<Vec<u8>> {
+    let mut state = RunState::start(Policy::Float32);
+    state.callbacks.insert("0 early stop".to_owned(), "[1.5,3]".to_owned());
+    state.settings.insert("--batch".to_owned(), "32".to_owned());
+    vec![serde_json::to_vec(&state).expect("plain data")]
+}
+
+fn state(text: &str) -> bool {
+    let state: std::result::Result<RunState, _> = serde_json::from_str(text);
+    state.is_ok_and(|state| state.generator().seed() == state.seed)
+}
