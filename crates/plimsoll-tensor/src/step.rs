@@ -133,14 +133,33 @@ pub(crate) struct StepState {
 /// One op that ran inside a step.
 #[derive(Clone, Debug)]
 pub struct StepRecord {
-    /// The op, with its attributes and, for random ops, its draw.
-    pub op: OpRef,
+    /// The op, with its attributes and, for random ops, its draw. Not for everybody: the methods of tensors prepare what
+    /// they hand to an op, and who calls it with anything else is told so less well.
+    pub(crate) op: OpRef,
     /// What it read.
     pub inputs: SmallVec<[RecordInput; 3]>,
     /// The numbers of its outputs.
     pub outputs: SmallVec<[u64; 1]>,
     /// The shape of its first output.
     pub shape: Shape,
+}
+
+impl StepRecord {
+    /// The name of the op.
+    pub fn name(&self) -> &'static str {
+        self.op.name()
+    }
+
+    /// Whether the op is cheap to repeat.
+    pub fn is_cheap(&self) -> bool {
+        self.op.is_cheap()
+    }
+
+    /// The op, for tests that run records again.
+    #[cfg(feature = "testing")]
+    pub fn op(&self) -> &OpRef {
+        &self.op
+    }
 }
 
 /// What a record read.

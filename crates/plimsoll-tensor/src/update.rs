@@ -8,6 +8,7 @@ use std::sync::{Arc, MutexGuard};
 use plimsoll_memory::{Block, LongList, Owner};
 use smallvec::SmallVec;
 
+use crate::check::{self, Kind};
 use crate::context;
 use crate::device::Device;
 use crate::error::{Error, Result};
@@ -37,8 +38,15 @@ impl Update {
         let inputs: SmallVec<[Part; 2]> = inputs.iter().map(|tensor| tensor.part()).collect();
         let metas: SmallVec<[&Meta; 4]> =
             cells.iter().map(|cell| cell.meta()).chain(inputs.iter().map(|(_, meta)| meta)).collect();
-        let outputs = op.infer(&metas)?;
+        let outputs = op.get().infer(&metas)?;
         drop(metas);
+        if check::kind_of(&op, &outputs)? != Kind::New || outputs.len() != cells.len() {
+            let detail = format!("it gives {} outputs for {} variables", outputs.len(), cells.len());
+            return Err(Error::argument(
+                op.name(),
+                format!("{detail}; an update has one new output for each"),
+            ));
+        }
         for (cell, output) in cells.iter().zip(&outputs) {
             let Output::New { shape, dtype } = output else { continue };
             if shape != cell.meta().shape() || *dtype != cell.meta().dtype {
@@ -55,23 +63,34 @@ impl Update {
                 ));
             }
         }
-        let elsewhere = cells.first().and_then(|cell| {
-            // A variable that reads as a ghost for now takes the ghosts that are computed from it.
-            let device = device_of(cell);
-            let (other, _) = inputs.iter().find(|(storage, _)| *storage.device() != device)?;
-            Some(format!("variable {:?} is on {device}, an input on {}", cell.name(), other.device()))
-        });
-        if let Some(detail) = elsewhere {
-            return Err(Error::device(op.name(), detail));
+        let update = Update { op, cells, inputs, visible: None };
+        update.check_devices()?;
+        Ok(update)
+    }
+
+    /// Refuses variables and inputs that are not all on one device. A variable that reads as a ghost for now takes the
+    /// ghosts that are computed from it; what was staged then cannot be written when it no longer does.
+    fn check_devices(&self) -> Result<()> {
+        let Some(first) = self.cells.first() else { return Ok(()) };
+        let device = device_of(first);
+        let elsewhere = |what: &str, other: &Device| {
+            let detail = format!("variable {:?} is on {device}, {what} on {other}", first.name());
+            Err(Error::device(self.op.name(), detail))
+        };
+        if let Some((storage, _)) = self.inputs.iter().find(|(storage, _)| *storage.device() != device) {
+            return elsewhere("an input", storage.device());
         }
-        Ok(Update { op, cells, inputs, visible: None })
+        match self.cells.iter().find(|cell| device_of(cell) != device) {
+            Some(cell) => elsewhere("another variable", &device_of(cell)),
+            None => Ok(()),
+        }
     }
 
     /// The same update, written only if a number on the device is finite; what an optimizer decides for itself is left
     /// as it is.
     fn guarded(mut self, guard: &Part) -> Update {
         if self.visible.is_some() {
-            self.op = OpRef::Static(&AssignIfFinite);
+            self.op = OpRef::fixed(&AssignIfFinite);
             self.inputs.push(guard.clone());
         }
         self
@@ -112,7 +131,7 @@ pub(crate) fn assign(variable: &Variable, value: &Tensor) -> Result<()> {
 }
 
 fn assignment(variable: &Variable, value: &Tensor) -> Result<Update> {
-    let mut update = Update::new(OpRef::Static(&Assign), &[variable], &[value])?;
+    let mut update = Update::new(OpRef::fixed(&Assign), &[variable], &[value])?;
     update.visible = Some(value.part());
     Ok(update)
 }
@@ -142,14 +161,21 @@ fn commit(updates: LongList<Update>) -> Result<()> {
     let mut cells: Vec<&Arc<VariableCell>> = updates.iter().flat_map(|update| &update.cells).collect();
     cells.sort_by_key(|cell| cell.address());
     cells.dedup_by_key(|cell| cell.address());
+    updates.iter().try_for_each(Update::check_devices)?;
     let mut held: Vec<MutexGuard<'_, Part>> = cells.iter().map(|cell| cell.lock()).collect();
     let fresh: Vec<Option<Arc<Storage>>> =
         cells.iter().zip(&held).map(|(cell, held)| fresh_place(cell, held)).collect::<Result<_>>()?;
     let at = |cell: &Arc<VariableCell>| cells.partition_point(|other| other.address() < cell.address());
     let workspaces: Vec<Option<Block>> = updates.iter().map(Update::workspace).collect::<Result<_>>()?;
 
-    if cells.first().is_some_and(|cell| context::pinned(cell.address()).is_some()) {
-        return Ok(());
+    match cells.iter().filter(|cell| context::pinned(cell.address()).is_some()).count() {
+        0 => {}
+        n if n == cells.len() => return Ok(()),
+        n => {
+            let detail =
+                format!("{n} of {} variables read as ghosts; they are updated together or not", cells.len());
+            return Err(Error::device("update", detail));
+        }
     }
     let mut is_written = vec![false; cells.len()];
     for (update, workspace) in updates.iter().zip(workspaces) {

@@ -162,7 +162,7 @@ impl Stepper {
         let generator = Generator::current();
         let mut variables = self.model.variables();
         variables.extend(self.optimizer.variables());
-        let shadows = Pair { inputs: pair.inputs.shadow(&ghost), labels: pair.labels.shadow(&ghost) };
+        let shadows = Pair { inputs: pair.inputs.shadow(&ghost)?, labels: pair.labels.shadow(&ghost)? };
         let stepped = with_shadows(&variables, &ghost, || step(self, &ghost, &shadows));
         generator.make_current();
         Ok((stepped?, ghost.stats()))

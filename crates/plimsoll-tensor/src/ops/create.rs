@@ -174,7 +174,7 @@ fn create(shape: Shape, dtype: DType, fill: Fill) -> Result<Tensor> {
         }
         _ => {}
     }
-    Ok(execute(OpRef::new(create), smallvec::SmallVec::new())?.remove(0))
+    Ok(execute(OpRef::shipped(create), smallvec::SmallVec::new())?.remove(0))
 }
 
 impl Tensor {

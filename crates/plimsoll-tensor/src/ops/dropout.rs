@@ -57,7 +57,7 @@ impl Op for Dropout {
 
     fn backward(&self, backward: &mut Backward<'_>) -> Result<()> {
         let gradient = Arg::Given(backward.gradient()?);
-        backward.give(0, call_with(OpRef::new(*self), smallvec::smallvec![gradient])?)
+        backward.give(0, call_with(OpRef::shipped(*self), smallvec::smallvec![gradient])?)
     }
 
     fn overwrites(&self) -> &'static [usize] {
@@ -153,7 +153,7 @@ impl Tensor {
     pub fn dropout(&self, rate: f64) -> Result<Tensor> {
         let _line = context::at_callers_line();
         match Dropout::drawn("dropout", rate)? {
-            Some(dropout) => call(OpRef::new(dropout), &[self]),
+            Some(dropout) => call(OpRef::shipped(dropout), &[self]),
             None => Ok(self.clone()),
         }
     }

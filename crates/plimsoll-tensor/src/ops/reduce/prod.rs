@@ -75,7 +75,7 @@ impl Reduce for Prod {
         let at_zero = gradient.mul(&reduced.extra(backward, 0)?)?;
         let x = backward.input(0)?;
         let (share, at_zero) = (share.broadcast_to(x.shape())?, at_zero.broadcast_to(x.shape())?);
-        let gradient = call(OpRef::Static(&Shares), &[&x, &share, &at_zero])?;
+        let gradient = call(OpRef::fixed(&Shares), &[&x, &share, &at_zero])?;
         backward.give(0, gradient)
     }
 
@@ -235,7 +235,7 @@ pub(super) static BACKWARD_INFO: OpInfo = OpInfo {
 
 fn backward_samples() -> Vec<Sample> {
     let inputs = vec![within(&[2, 3], 0.5, 2.0), floats(&[2, 3]), floats(&[2, 3])];
-    vec![Sample::new("no zeros", inputs, |x| call(OpRef::Static(&Shares), &[&x[0], &x[1], &x[2]]))]
+    vec![Sample::new("no zeros", inputs, |x| call(OpRef::fixed(&Shares), &[&x[0], &x[1], &x[2]]))]
 }
 
 methods!(Prod, prod, prod_keepdims, "The product");
