@@ -1,4 +1,4 @@
-//! The workspace's own commands: `cargo xtask check | test | tidy | bench | gpu-bundle`.
+//! The workspace's own commands: `cargo xtask check | test | tidy | bench | sweep | gpu-bundle`.
 //!
 //! Everything that a contributor or the continuous integration runs is here, so that both run the same thing.
 //! It uses the standard library alone: whoever can build Plimsoll can run its checks, and this program compiles in
@@ -10,6 +10,7 @@ mod bench;
 mod check;
 mod gpu_bundle;
 mod step;
+mod sweep;
 mod test;
 mod tidy;
 
@@ -26,6 +27,8 @@ Commands:
   test --fast   all tests only
   tidy          the rules of the house that a text search can hold
   bench [NAME]  every benchmark, one crate after the other; NAME selects those whose name contains it
+  sweep [--calls N] [--seed S]
+                N calls with hostile arguments, 1,000,000 unless told: a result or an error, never a signal or a panic
   gpu-bundle    tests and benchmark in one folder, for a machine with a GPU and no Rust
 ";
 
@@ -47,6 +50,9 @@ fn main() -> ExitCode {
         ["tidy"] => tidy::run(&root),
         ["bench"] => bench::run(&root, None),
         ["bench", filter] => bench::run(&root, Some(filter)),
+        ["sweep"] => sweep::run(&root, "1000000", "1"),
+        ["sweep", "--calls", calls] => sweep::run(&root, calls, "1"),
+        ["sweep", "--calls", calls, "--seed", seed] => sweep::run(&root, calls, seed),
         ["gpu-bundle"] => gpu_bundle::run(&root),
         [] | ["help" | "--help" | "-h"] => {
             print!("{USAGE}");

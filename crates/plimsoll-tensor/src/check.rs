@@ -9,11 +9,14 @@
 use crate::error::{Error, Result};
 use crate::execute::Arg;
 use crate::layout::Layout;
-use crate::op::{Extra, Keep, OpRef, Output, Rebuild};
+use crate::op::{Extra, Keep, OpRef, Operand, Output, Rebuild};
 use crate::tensor::{Nodes, Tensor};
 
 /// The most outputs that an op can have.
 const MAX_OUTPUTS: usize = 1 << 12;
+
+/// The longest axis of an operand on a GPU; strides, paddings and the like are at most as long, too.
+pub(crate) const MAX_GPU_EXTENT: usize = i32::MAX as usize;
 
 /// What the outputs of an op are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -122,6 +125,21 @@ pub(crate) fn rebuilding(op: &OpRef, all: [usize; 3]) -> Result<()> {
     let Some(Rebuild { output, reads, .. }) = op.get().rebuild() else { return Ok(()) };
     keeps(op, "rebuild", &reads, all)?;
     keeps(op, "rebuild", &[Keep::Output(output)], all)
+}
+
+/// Refuses operands with an extent that kernels of a GPU, which count along an axis in 32 bits, cannot count.
+pub(crate) fn extents_on_gpu<'a>(
+    op: &OpRef,
+    mut operands: impl Iterator<Item = &'a Operand<'a>>,
+) -> Result<()> {
+    let is_long = |operand: &&Operand<'_>| operand.shape().iter().any(|&extent| extent > MAX_GPU_EXTENT);
+    match operands.find(is_long) {
+        None => Ok(()),
+        Some(operand) => {
+            let detail = format!("shape {}; on a GPU an extent is at most {MAX_GPU_EXTENT}", operand.shape());
+            Err(Error::shape(op.name(), detail))
+        }
+    }
 }
 
 /// An op that says something else than it said before.

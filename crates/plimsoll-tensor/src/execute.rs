@@ -215,8 +215,15 @@ pub(crate) fn run(
         note_work(op, device, inputs, outputs);
         return Ok(());
     }
+    // Nothing is to be written; and other extents may be so large that a kernel would not come to an end of its lines.
+    if outputs.iter().chain(extras).all(|operand| operand.n_elems() == 0) {
+        return Ok(());
+    }
     let (ptr, len) = workspace.map_or((std::ptr::null_mut(), 0), |block| (block.as_ptr(), block.bytes()));
     let mut run = Run { inputs, outputs, extras, workspace: ptr, workspace_len: len, device };
+    if device.gpu().is_some() {
+        check::extents_on_gpu(op, inputs.iter().chain(outputs).chain(extras))?;
+    }
     match (device.gpu(), order) {
         (None, _) => op.get().run(&mut run),
         (Some(gpu), Order::Fixed) => op.get().run_cuda(&mut run, gpu),

@@ -16,7 +16,7 @@ use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::execute::{Arg, Part};
 use crate::journal::{Course, Journal};
-use crate::op::{OpRef, Tensors};
+use crate::op::{Cost, Meta, OpRef, Tensors};
 use crate::shape::Shape;
 use crate::tensor::{Data, Tensor};
 use crate::update::{self, Update};
@@ -142,6 +142,8 @@ pub struct StepRecord {
     pub outputs: SmallVec<[u64; 1]>,
     /// The shape of its first output.
     pub shape: Shape,
+    /// What running it takes, by its formula; nothing for views.
+    pub cost: Cost,
 }
 
 impl StepRecord {
@@ -191,11 +193,21 @@ impl StepState {
             },
         };
         let Some(records) = &mut self.records else { return };
+        let is_view =
+            |output: &Tensor| args.iter().any(|arg| Arc::ptr_eq(arg.storage(), output.data().value()));
+        let inputs: SmallVec<[&Meta; 3]> = args.iter().map(Arg::meta).collect();
+        let metas: SmallVec<[&Meta; 1]> = outputs.iter().map(Tensor::meta).collect();
+        let cost =
+            match outputs.iter().all(is_view) && !args.iter().any(|arg| matches!(arg, Arg::Overwritten(_))) {
+                true => Cost::default(),
+                false => op.get().cost(&inputs, &metas),
+            };
         records.push(StepRecord {
             op: op.clone(),
             inputs: args.iter().map(input).collect(),
             outputs: outputs.iter().map(|tensor| tensor.id()).collect(),
             shape: *outputs[0].shape(),
+            cost,
         });
     }
 

@@ -43,6 +43,9 @@ enum Way {
     Transposed,
 }
 
+/// The most places between two outputs of a transposed convolution, each of which is a convolution of its own.
+const MAX_PHASES: usize = 1 << 16;
+
 /// y = activation(x * w + b), or its transpose, from x, w and the bias if there is one. Backward reads x for w's
 /// gradient, w for x's, and y for the slope of the activation.
 #[derive(Debug)]
@@ -136,6 +139,15 @@ impl Op for Conv {
         let [x, y] = self.ends();
         check(self, inputs, [x, self.of.weights()])?;
         check_bias(self.name(), inputs.get(2).copied(), y[y.rank() - 1])?;
+        let (stride, n_phases) = (self.of.geometry.stride, self.of.geometry.n_phases());
+        if self.way == Way::Transposed && n_phases > MAX_PHASES {
+            return Err(Error::argument(
+                self.name(),
+                format!(
+                    "stride {stride:?} makes {n_phases} convolutions of one; at most {MAX_PHASES} are possible"
+                ),
+            ));
+        }
         one(y, inputs[0].dtype)
     }
 

@@ -18,7 +18,7 @@ use crate::op::{Gradient, Keep, Keeps, Meta, Op, OpRef, Operand, Outputs, Run, T
 use crate::ops::binary::zip;
 use crate::ops::cuda::elementwise::Elementwise;
 use crate::ops::kernel::{dst, for_floats, src};
-use crate::ops::lines::{expect_dtype, expect_shape};
+use crate::ops::lines::{expect_dtype, expect_float, expect_shape};
 use crate::ops::registry::{Array, OpInfo, Sample, floats, within};
 use crate::tape::Backward;
 use crate::tensor::Tensor;
@@ -236,6 +236,7 @@ impl Op for BinaryCrossEntropyBackward {
     }
 
     fn infer(&self, inputs: &[&Meta]) -> Result<Outputs> {
+        expect_float(self.name(), inputs[0])?;
         for (what, input) in ["the labels", "the gradient"].into_iter().zip(&inputs[1..]) {
             expect_shape(self.name(), what, input, inputs[0].shape())?;
             expect_dtype(self.name(), what, input, inputs[0].dtype)?;

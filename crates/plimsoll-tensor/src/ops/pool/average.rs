@@ -72,6 +72,7 @@ impl Op for AverageBackward {
 
     fn infer(&self, inputs: &[&Meta]) -> Result<Outputs> {
         let windows = self.pool.windows(self.name(), &self.images)?;
+        check_float(self.name(), inputs[0])?;
         check_output(self.name(), &windows, inputs[0])?;
         one(self.images, inputs[0].dtype)
     }

@@ -18,6 +18,7 @@ use crate::error::{Error, Result};
 use crate::execute::call;
 use crate::op::{Extra, Form, Keep, Keeps, Meta, Op, OpRef, Operand, Outputs, Run, one};
 use crate::ops::kernel::for_floats;
+use crate::ops::lines::expect_dtype;
 use crate::ops::registry::{Array, Sample, Values, floats, input};
 use crate::shape::Shape;
 use crate::tape::Backward;
@@ -96,8 +97,10 @@ impl Op for MaxBackward {
 
     fn infer(&self, inputs: &[&Meta]) -> Result<Outputs> {
         let windows = self.pool.windows(self.name(), &self.images)?;
+        check_float(self.name(), inputs[0])?;
         check_output(self.name(), &windows, inputs[0])?;
         check_output(self.name(), &windows, inputs[1])?;
+        expect_dtype(self.name(), "the list of positions", inputs[1], DType::U8)?;
         one(self.images, inputs[0].dtype)
     }
 
@@ -143,7 +146,9 @@ impl Op for MaxPick {
 
     fn infer(&self, inputs: &[&Meta]) -> Result<Outputs> {
         let windows = self.pool.windows(self.name(), inputs[0].shape())?;
+        check_float(self.name(), inputs[0])?;
         check_output(self.name(), &windows, inputs[1])?;
+        expect_dtype(self.name(), "the list of positions", inputs[1], DType::U8)?;
         one(windows.output, inputs[0].dtype)
     }
 

@@ -16,7 +16,7 @@ use crate::op::{Extra, Form, Gradient, Keep, Keeps, Meta, Op, OpRef, Operand, Ou
 use crate::ops::cuda::elementwise::Elementwise;
 use crate::ops::cuda::reduce;
 use crate::ops::kernel::{dst, for_floats, for_numbers, src};
-use crate::ops::lines::{expect_dtype, expect_shape};
+use crate::ops::lines::{expect_dtype, expect_float, expect_shape};
 use crate::ops::registry::{OpInfo, Sample, floats, within};
 use crate::shape::{Axes, IntoAxes, Shape};
 use crate::tape::Backward;
@@ -169,6 +169,7 @@ impl Op for Shares {
     }
 
     fn infer(&self, inputs: &[&Meta]) -> Result<Outputs> {
+        expect_float(self.name(), inputs[0])?;
         for share in &inputs[1..] {
             expect_shape(self.name(), "a share", share, inputs[0].shape())?;
             expect_dtype(self.name(), "a share", share, inputs[0].dtype)?;

@@ -20,7 +20,9 @@ use crate::op::{Gradient, Keep, Keeps, Meta, Op, OpRef, Operand, Outputs, Run, T
 use crate::ops::cuda::lines::{self, Along, LineKernel};
 use crate::ops::cuda::{c_name, code};
 use crate::ops::kernel::for_floats;
-use crate::ops::lines::{Exponentials, Lined, dot, expect_dtype, expect_shape, greatest_of, shift, sum_of};
+use crate::ops::lines::{
+    Exponentials, Lined, dot, expect_dtype, expect_float, expect_shape, greatest_of, shift, sum_of,
+};
 use crate::ops::registry::{Array, OpInfo, Sample, Values, floats, input, within};
 use crate::tape::Backward;
 use crate::tensor::Tensor;
@@ -97,6 +99,7 @@ impl Op for SoftmaxBackward {
 
     fn infer(&self, inputs: &[&Meta]) -> Result<Outputs> {
         let [gradient, y] = inputs else { unreachable!("two operands") };
+        expect_float(self.name(), gradient)?;
         expect_shape(self.name(), "the output", y, gradient.shape())?;
         expect_dtype(self.name(), "the output", y, gradient.dtype)?;
         one(*gradient.shape(), gradient.dtype)
