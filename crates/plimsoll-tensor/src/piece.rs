@@ -306,6 +306,17 @@ mod tests {
         one.join(other);
     }
 
+    #[cfg(feature = "emulated")]
+    #[test]
+    fn a_piece_of_a_gpu_shows_no_bytes() {
+        let device = Device::emulated().unwrap();
+        let mut piece = Piece::acquire(&device, 64, "test").unwrap();
+        assert!(piece.bytes().is_empty() && piece.bytes_mut().is_empty());
+        let truths = piece.take_front(8).into_tensor(shape([8]), DType::Bool);
+        assert!(truths.unwrap_err().to_string().contains("the host cannot look"));
+        assert_eq!(piece.into_tensor(shape([14]), DType::F32).unwrap().n_bytes(), 56);
+    }
+
     #[test]
     fn a_ghost_lends_shapes() {
         let ghost = Device::ghost_cpu();
