@@ -11,6 +11,7 @@ use smallvec::SmallVec;
 use crate::check::{self, Kind};
 use crate::context;
 use crate::device::Device;
+use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::execute::{self, Order, Part};
 use crate::op::{Meta, OpRef, Operand, Output};
@@ -227,6 +228,11 @@ fn fresh_place(cell: &Arc<VariableCell>, held: &Part) -> Result<Option<Arc<Stora
     // A variable made from a batch begins in lent memory, which is data; its own is a parameter's.
     let owner = if held.0.is_lent() { Owner::Parameters } else { held.0.owner() };
     let meta = cell.meta();
-    context::with_owner(owner, || Storage::new(&device_of(cell), meta.shape(), meta.dtype, "assign"))
-        .map(Some)
+    let place = || Storage::new(&device_of(cell), meta.shape(), meta.dtype, "assign");
+    let mut fresh = context::with_owner(owner, place)?;
+    // The op may leave it as it is, and not every byte is a truth value.
+    if meta.dtype == DType::Bool {
+        fresh.clear()?;
+    }
+    Ok(Some(fresh))
 }
