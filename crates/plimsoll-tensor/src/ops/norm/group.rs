@@ -49,6 +49,8 @@ fn check_groups(op: &'static str, groups: usize, x: &Meta, parameters: &[&Meta])
     if groups == 0 || !channels.is_multiple_of(groups) {
         return Err(Error::argument(op, format!("{channels} channels do not make {groups} equal groups")));
     }
+    // Without channels there may be more groups than elements; the kernels name a shape that has them for an axis.
+    shape.with_dim(shape.rank() - 1, groups)?;
     Ok(())
 }
 
