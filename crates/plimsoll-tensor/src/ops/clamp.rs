@@ -14,6 +14,7 @@ use crate::op::{Extra, Form, Keep, Keeps, Meta, Op, OpRef, Operand, Outputs, Run
 use crate::ops::copy::{copy, copy_cuda};
 use crate::ops::cuda::{self, elementwise};
 use crate::ops::kernel::{dst, for_numbers, src};
+use crate::ops::lines::expect_float;
 use crate::ops::registry::{Array, OpInfo, Sample, Values, floats, input};
 use crate::shape::Shape;
 use crate::tape::Backward;
@@ -175,6 +176,7 @@ impl Op for ClampBackward {
     }
 
     fn infer(&self, inputs: &[&Meta]) -> Result<Outputs> {
+        expect_float(self.name(), inputs[0])?;
         let expected = mask_meta(inputs[0]);
         if inputs[1].dtype != expected.dtype || inputs[1].shape() != expected.shape() {
             return Err(Error::shape(
