@@ -1,4 +1,5 @@
-//! The workspace's own commands: `cargo xtask check | test | tidy | bench | plans | fuzz | soak | kills | gpu-bundle`.
+//! The workspace's own commands: `cargo xtask check | test | tidy | bench | plans | sweep | fuzz | soak | kills |
+//! gpu-bundle`.
 //!
 //! Everything that a contributor or the continuous integration runs is here, so that both run the same thing.
 //! It uses the standard library alone: whoever can build Plimsoll can run its checks, and this program compiles in
@@ -12,6 +13,7 @@ mod endure;
 mod gpu_bundle;
 mod plans;
 mod step;
+mod sweep;
 mod test;
 mod tidy;
 
@@ -32,6 +34,8 @@ Commands:
   fuzz [CASES]  damaged files for every parser, 10,000,000 unless told otherwise
   soak [STEPS]  a long training run that must not grow, 1,000,000 steps unless told otherwise
   kills [N]     four processes that save into one folder, killed 1,000 times unless told otherwise
+  sweep [--calls N] [--seed S]
+                N calls with hostile arguments, 1,000,000 unless told: a result or an error, never a signal or a panic
   gpu-bundle    tests and benchmark in one folder, for a machine with a GPU and no Rust
 ";
 
@@ -60,6 +64,9 @@ fn main() -> ExitCode {
         ["soak", n_steps] => endure::soak(&root, n_steps),
         ["kills"] => endure::kills(&root, "1000"),
         ["kills", n_kills] => endure::kills(&root, n_kills),
+        ["sweep"] => sweep::run(&root, "1000000", "1"),
+        ["sweep", "--calls", calls] => sweep::run(&root, calls, "1"),
+        ["sweep", "--calls", calls, "--seed", seed] => sweep::run(&root, calls, seed),
         ["gpu-bundle"] => gpu_bundle::run(&root),
         [] | ["help" | "--help" | "-h"] => {
             print!("{USAGE}");

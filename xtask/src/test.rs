@@ -172,7 +172,9 @@ mod tests {
         // This crate's own folders serve as the example: `src` holds files, and is itself a folder with a main.
         let xtask = PathBuf::from(std::env::var_os("CARGO_MANIFEST_DIR").expect("cargo sets it for tests"));
         let names = program_names(&xtask.join("src")).unwrap();
-        assert_eq!(names, ["bench", "check", "endure", "gpu_bundle", "main", "step", "test", "tidy"]);
+        let expected =
+            ["bench", "check", "endure", "gpu_bundle", "main", "plans", "step", "sweep", "test", "tidy"];
+        assert_eq!(names, expected);
         assert_eq!(program_names(&xtask).unwrap(), ["src"]);
     }
 }

@@ -135,7 +135,7 @@ impl Rows {
     }
 
     fn outline(&self, n_rows: usize) -> Shapes {
-        self.spec.fields().iter().map(|field| field.shape().with_dim(0, n_rows)).collect()
+        self.spec.fields().iter().map(|field| field.shape().at_most(0, n_rows)).collect()
     }
 
     /// Writes row `number` as the `k`-th of those that `to` has room for.
@@ -171,7 +171,7 @@ impl Rows {
                 bytes.copy_within(from..from + length * entry, start);
                 pad.fill(&mut bytes[start + length * entry..start + padded * entry]);
             }
-            *shape = shape.with_dim(1, padded);
+            *shape = shape.at_most(1, padded);
         }
     }
 }

@@ -120,8 +120,8 @@ impl Node for Buckets {
     fn outline(&self, item: &Item) -> Shapes {
         let (most, items) = self.group(item);
         let shape = |(stacked, field): (&Field, &Field)| {
-            let shape = stacked.shape().with_dim(0, items.len());
-            if field.n_varying() > 0 { shape.with_dim(1, room(field, most)) } else { shape }
+            let shape = stacked.shape().at_most(0, items.len());
+            if field.n_varying() > 0 { shape.at_most(1, room(field, most)) } else { shape }
         };
         self.spec.fields().iter().zip(self.rows.upstream.spec().fields()).map(shape).collect()
     }

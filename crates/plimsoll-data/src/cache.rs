@@ -74,7 +74,7 @@ impl Cache {
                 let (extent, after) = rest.split_at(8);
                 rest = after;
                 shape =
-                    shape.with_dim(axis, u64::from_le_bytes(extent.try_into().unwrap_or_default()) as usize);
+                    shape.at_most(axis, u64::from_le_bytes(extent.try_into().unwrap_or_default()) as usize);
             }
             let (bytes, after) = rest.split_at(field.n_bytes());
             rest = after;

@@ -156,15 +156,15 @@ impl<'a> ExampleMut<'a> {
     pub fn set_len(&mut self, key: impl Key, len: usize) -> Result<()> {
         let idx = self.spec.find(key)?;
         let field = &self.spec.fields()[idx];
-        let fits = field.shape().rank() > 0 && field.admits(&field.shape().with_dim(0, len));
-        if !fits {
+        let shape = field.shape().with_dim(0, len).ok().filter(|shape| field.admits(shape));
+        let Some(shape) = shape else {
             let may = if field.n_varying() > 0 { "up to" } else { "exactly" };
             return Err(Error::shape(
                 "set_len",
                 format!("field {:?} has {may} {}, and {len} entries were given", field.name(), field.shape()),
             ));
-        }
-        self.parts[idx].1 = field.shape().with_dim(0, len);
+        };
+        self.parts[idx].1 = shape;
         Ok(())
     }
 

@@ -8,6 +8,7 @@
 
 use std::ops::Range;
 
+use crate::count::product;
 use crate::depthwise::Depthwise;
 use crate::element::{Access, Element, Real};
 use crate::isa::HasKernels;
@@ -90,17 +91,24 @@ struct Phase {
 }
 
 impl Conv2d {
-    /// Height and width of the output, or none if the kernel is larger than the padded input.
+    /// Height and width of the output, or none if the kernel is larger than the padded input, or they cannot be counted.
     pub fn output(&self) -> Option<[usize; 2]> {
         let along = |axis: usize| {
-            let padded = self.input[axis] + self.padding[axis][0] + self.padding[axis][1];
-            let reach = (self.kernel[axis].checked_sub(1)?) * self.dilation[axis] + 1;
-            Some(padded.checked_sub(reach)? / self.stride[axis] + 1)
+            let [before, after] = self.padding[axis];
+            let padded = self.input[axis].checked_add(before)?.checked_add(after)?;
+            let reach = self.kernel[axis].checked_sub(1)?.checked_mul(self.dilation[axis])?.checked_add(1)?;
+            Some(padded.checked_sub(reach)?.checked_div(self.stride[axis])? + 1)
         };
         Some([along(0)?, along(1)?])
     }
 
-    /// Bytes of workspace that a pass needs, whatever the threads and processor.
+    /// How many convolutions the gradient with respect to the input is: one for each place between two outputs.
+    pub fn n_phases(&self) -> usize {
+        product([0, 1].map(|axis| self.stride[axis].min(self.input[axis])))
+    }
+
+    /// Bytes of workspace that a pass needs, whatever the threads and processor; the largest number if they are more than
+    /// can be counted.
     pub fn workspace<E: Element>(&self, pass: ConvPass) -> usize {
         if self.is_depthwise() {
             return Depthwise::<E::Real>::workspace(self, pass);
@@ -192,9 +200,14 @@ impl Conv2d {
     fn phase(&self, axis: usize, first: usize) -> Phase {
         let (stride, dilation) = (self.stride[axis] as isize, self.dilation[axis] as isize);
         let place = (first + self.padding[axis][0]) as isize;
-        let every = (stride / gcd(stride, dilation)) as usize;
-        let reaches = |tap: &usize| (place - *tap as isize * dilation) % stride == 0;
-        let lowest = (0..every.min(self.kernel[axis])).find(reaches);
+        let (common, inverse) = gcd(dilation % stride, stride);
+        let every = (stride / common) as usize;
+        // The lowest tap t with t * dilation = place modulo the stride.
+        let reached = (place % common == 0).then(|| {
+            let product = (place / common) as i128 * inverse as i128;
+            product.rem_euclid(every as i128) as usize
+        });
+        let lowest = reached.filter(|&tap| tap < self.kernel[axis]);
         let n_taps = lowest.map_or(0, |tap| (self.kernel[axis] - tap).div_ceil(every));
         let highest = lowest.map_or(0, |tap| tap + (n_taps - 1) * every) as isize;
         Phase {
@@ -243,8 +256,15 @@ impl Conv2d {
     }
 }
 
-fn gcd(a: isize, b: isize) -> isize {
-    if b == 0 { a } else { gcd(b, a % b) }
+/// The greatest common divisor of `a` and `b`, and the factor of `a` that gives it modulo `b`.
+fn gcd(a: isize, b: isize) -> (isize, isize) {
+    let (mut rest, mut factor) = ((b, a), (0, 1));
+    while rest.1 != 0 {
+        let quotient = rest.0 / rest.1;
+        rest = (rest.1, rest.0 - quotient * rest.1);
+        factor = (factor.1, factor.0 - quotient * factor.1);
+    }
+    (rest.0, factor.0)
 }
 
 /// A convolution's weights as an operand whose lanes are the input's channels, for the taps of one phase.

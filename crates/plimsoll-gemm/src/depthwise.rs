@@ -7,6 +7,7 @@
 use std::ops::Range;
 
 use crate::conv::{Conv2d, ConvPass};
+use crate::count::{padded, product};
 use crate::element::{Access, Real};
 use crate::isa::Kernels;
 use crate::operand::Strided;
@@ -68,9 +69,9 @@ impl Taps {
 impl<T: Real> Depthwise<'_, T> {
     /// Bytes of workspace of a pass.
     pub fn workspace(conv: &Conv2d, pass: ConvPass) -> usize {
-        let weights = conv.kernel[0] * conv.kernel[1] * conv.in_channels;
+        let weights = product([conv.kernel[0], conv.kernel[1], conv.in_channels]);
         let copies = if pass == ConvPass::BackwardWeights { n_parts(conv, size_of::<T>()) } else { 1 };
-        (copies * weights * size_of::<T>()).next_multiple_of(64)
+        padded(product([copies, weights, size_of::<T>()]), 64)
     }
 
     /// The output.
@@ -310,7 +311,7 @@ impl<T: Real> Depthwise<'_, T> {
 /// Parts that the points are cut into when they are summed over.
 fn n_parts(conv: &Conv2d, size: usize) -> usize {
     let [height, width] = conv.output_or_nothing();
-    let weights = conv.kernel[0] * conv.kernel[1] * conv.in_channels;
-    let work = conv.batch * height * width * weights;
-    (work / TASK_WORK).min(PARTS_BYTES / (weights * size).max(1)).clamp(1, MAX_PARTS)
+    let weights = product([conv.kernel[0], conv.kernel[1], conv.in_channels]);
+    let work = product([conv.batch, height, width, weights]);
+    (work / TASK_WORK).min(PARTS_BYTES / product([weights, size]).max(1)).clamp(1, MAX_PARTS)
 }

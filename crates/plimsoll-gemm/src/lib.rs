@@ -12,6 +12,7 @@
 //! number of C is summed, depend on shape, strides and element alone. They do depend on the instruction set.
 
 mod conv;
+mod count;
 mod depthwise;
 mod element;
 mod isa;

@@ -6,6 +6,7 @@
 
 use std::ops::Range;
 
+use crate::count::{padded, product};
 use crate::element::Real;
 use crate::patches::Patches;
 use crate::tile::MAX_WIDTH;
@@ -64,12 +65,12 @@ impl Cut {
         });
         let [height, width] = patches.grid;
         let place = (patches.channels * size_of::<T>()).max(1);
-        let points = match (strip_bytes / (place * step[1] * reach[0].max(1))).max(LEAST_POINTS) {
+        let points = match (strip_bytes / product([place, step[1], reach[0].max(1)])).max(LEAST_POINTS) {
             most if most < width => share(width, most),
             _ => width,
         };
-        let line = place * (points.saturating_sub(1) * step[1] + reach[1]).max(1);
-        let most = (strip_bytes / line).saturating_sub(reach[0]) / step[0] + 1;
+        let places = product([points.saturating_sub(1), step[1]]).saturating_add(reach[1]).max(1);
+        let most = (strip_bytes / product([place, places])).saturating_sub(reach[0]) / step[0] + 1;
         let lines = match points < width {
             true => 1,
             false => share(height, most.min((batch * height).div_ceil(LEAST_STRIPS))),
@@ -80,7 +81,7 @@ impl Cut {
 
     /// Strips of all pictures.
     pub fn n_strips(&self) -> usize {
-        self.batch * self.n[0] * self.n[1]
+        product([self.batch, self.n[0], self.n[1]])
     }
 
     /// A strip by its number.
@@ -98,17 +99,17 @@ impl Cut {
 
     /// Places of the image that so many points in a row take along an axis.
     fn extent(&self, axis: usize, n_points: usize) -> usize {
-        n_points.saturating_sub(1) * self.step[axis] + self.reach[axis]
+        product([n_points.saturating_sub(1), self.step[axis]]).saturating_add(self.reach[axis])
     }
 
     /// Numbers of a line of a strip.
     pub fn line_len(&self) -> usize {
-        self.extent(1, self.points) * self.channels
+        product([self.extent(1, self.points), self.channels])
     }
 
     /// Numbers that a strip takes, with room for a vector to reach beyond its end.
     pub fn len(&self) -> usize {
-        (self.extent(0, self.lines) * self.line_len() + MAX_WIDTH).next_multiple_of(MAX_WIDTH)
+        padded(product([self.extent(0, self.lines), self.line_len()]).saturating_add(MAX_WIDTH), MAX_WIDTH)
     }
 
     /// Numbers from a point of a strip to the next, and from one line of points to the next.

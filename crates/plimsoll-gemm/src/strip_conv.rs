@@ -1,6 +1,7 @@
 //! Convolution in strips: every point's patch times the weights, which are packed once for all strips.
 
 use crate::check_workspace;
+use crate::count::{padded, product};
 use crate::element::{Element, Real};
 use crate::isa::Kernels;
 use crate::operand::Operand;
@@ -52,19 +53,20 @@ impl StripPlan {
         let size = size_of::<E::Real>();
         let pad = MAX_TILE_ROW_BYTES / size;
         let cut = Cut::new(patches, batch, STRIP_BYTES);
-        let depth = patches.taps[0] * patches.taps[1] * patches.channels;
-        let most = (SHARED_BYTES / (depth * size).max(1)).max(pad);
-        let padded = outputs.next_multiple_of(pad).max(pad);
-        let (chunk_groups, chunk_outputs) = match padded <= most {
-            true => ((most / padded).clamp(1, groups.max(1)), padded),
+        let depth = product([patches.taps[0], patches.taps[1], patches.channels]);
+        let most = (SHARED_BYTES / product([depth, size]).max(1)).max(pad);
+        let most_lanes = outputs.next_multiple_of(pad).max(pad);
+        let (chunk_groups, chunk_outputs) = match most_lanes <= most {
+            true => ((most / most_lanes).clamp(1, groups.max(1)), most_lanes),
             false => (1, outputs.div_ceil(outputs.div_ceil(most - most % pad)).next_multiple_of(pad)),
         };
-        let work = batch * patches.grid[0] * patches.grid[1] * outputs * groups * depth;
+        let work = product([batch, patches.grid[0], patches.grid[1], outputs, groups, depth]);
         let serial = work <= SERIAL_WORK;
-        let most_slots = (SLOTS_BYTES / (cut.len() * size)).clamp(LEAST_SLOTS, MAX_SLOTS);
+        let most_slots = (SLOTS_BYTES / product([cut.len(), size])).clamp(LEAST_SLOTS, MAX_SLOTS);
         let n_slots = if serial { 1 } else { cut.n_strips().clamp(1, most_slots) };
-        let shared_len = chunk_groups * chunk_outputs * depth;
-        let bytes = ((shared_len + n_slots * cut.len()) * size).next_multiple_of(64);
+        let shared_len = product([chunk_groups, chunk_outputs, depth]);
+        let len = shared_len.saturating_add(product([n_slots, cut.len()]));
+        let bytes = padded(product([len, size]), 64);
         Self { cut, groups, outputs, depth, chunk_groups, chunk_outputs, serial, n_slots, shared_len, bytes }
     }
 

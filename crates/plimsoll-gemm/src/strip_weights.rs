@@ -8,6 +8,7 @@
 use std::ops::Range;
 
 use crate::check_workspace;
+use crate::count::{padded, product};
 use crate::element::{Access, Element, Real};
 use crate::isa::Kernels;
 use crate::output::{Output, Place, Rows};
@@ -78,22 +79,25 @@ impl WeightsPlan {
         let size = size_of::<E::Real>();
         let vector = MAX_TILE_ROW_BYTES / size / 2;
         let cut = Cut::new(patches, batch, STRIP_BYTES);
-        let run = if patches.tap_step[1] == 1 { patches.taps[1] } else { 1 } * patches.channels;
-        let depth = patches.taps[0] * patches.taps[1] * patches.channels;
-        let all = depth * outputs * groups;
+        let run = product([if patches.tap_step[1] == 1 { patches.taps[1] } else { 1 }, patches.channels]);
+        let depth = product([patches.taps[0], patches.taps[1], patches.channels]);
+        let all = product([depth, outputs, groups]);
         // Numbers that vectors hold for one that is wanted, in parts per thousand.
-        let waste = |len: usize| len.next_multiple_of(vector) * 1000 / len.max(1);
-        let fits = all * size <= PARTS_BYTES / 2;
+        let waste = |len: usize| product([padded(len, vector), 1000]) / len.max(1);
+        let fits = product([all, size]) <= PARTS_BYTES / 2;
         let across = if fits && waste(outputs) < waste(run) { Across::Gradients } else { Across::Patches };
-        let serial = batch * patches.grid[0] * patches.grid[1] * all <= SERIAL_WORK;
-        let most_parts = (PARTS_BYTES / (all * size).max(1)).clamp(1, MAX_PARTS);
+        let serial = product([batch, patches.grid[0], patches.grid[1], all]) <= SERIAL_WORK;
+        let most_parts = (PARTS_BYTES / product([all, size]).max(1)).clamp(1, MAX_PARTS);
         let n_parts = if serial { 1 } else { most_parts.min(cut.n_strips().max(1)) };
         let own_sums = n_parts > 1 || E::NARROW || across == Across::Gradients;
         let chunk = match own_sums && n_parts == 1 && groups == 1 && across == Across::Patches {
-            true => (PARTS_BYTES / (depth * size).max(1)).clamp(LEAST_OUTPUTS, outputs.max(LEAST_OUTPUTS)),
+            true => {
+                (PARTS_BYTES / product([depth, size]).max(1)).clamp(LEAST_OUTPUTS, outputs.max(LEAST_OUTPUTS))
+            }
             false => outputs.max(1),
         };
-        let slices = LEAST_TASKS.div_ceil(n_parts * groups.max(1)).min(chunk.div_ceil(LEAST_OUTPUTS)).max(1);
+        let slices =
+            LEAST_TASKS.div_ceil(product([n_parts, groups.max(1)])).min(chunk.div_ceil(LEAST_OUTPUTS)).max(1);
         let n_slices = if serial || across == Across::Gradients { 1 } else { slices };
         let slice = chunk.div_ceil(n_slices);
         let copied_width = match across {
@@ -103,12 +107,14 @@ impl WeightsPlan {
             }
             _ => 0,
         };
-        let slot_len = cut.len() + (cut.lines * cut.points * copied_width).next_multiple_of(2 * vector);
-        let n_tasks = n_parts * n_slices * groups;
-        let most_slots = (SLOTS_BYTES / (slot_len * size)).clamp(LEAST_SLOTS, MAX_SLOTS);
+        let copied = padded(product([cut.lines, cut.points, copied_width]), 2 * vector);
+        let slot_len = cut.len().saturating_add(copied);
+        let n_tasks = product([n_parts, n_slices, groups]);
+        let most_slots = (SLOTS_BYTES / product([slot_len, size])).clamp(LEAST_SLOTS, MAX_SLOTS);
         let n_slots = if serial { 1 } else { n_tasks.clamp(1, most_slots) };
-        let sums_len = if own_sums { (depth * chunk * groups).next_multiple_of(2 * vector) } else { 0 };
-        let bytes = ((n_parts * sums_len + n_slots * slot_len) * size).next_multiple_of(64);
+        let sums_len = if own_sums { padded(product([depth, chunk, groups]), 2 * vector) } else { 0 };
+        let len = product([n_parts, sums_len]).saturating_add(product([n_slots, slot_len]));
+        let bytes = padded(product([len, size]), 64);
         Self {
             cut,
             across,

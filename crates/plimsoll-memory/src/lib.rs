@@ -56,7 +56,9 @@
 mod bytes;
 mod error;
 mod extents;
-mod file_map;
+#[cfg(feature = "testing")]
+mod fence;
+mod file_bytes;
 mod ghost;
 mod host;
 mod label;
@@ -78,7 +80,7 @@ mod trace;
 
 pub use bytes::{Bytes, ParseBytesError};
 pub use error::{Cause, OutOfMemory, Shortage};
-pub use file_map::FileMap;
+pub use file_bytes::FileBytes;
 pub use ghost::GhostPages;
 pub use host::HostPages;
 pub use label::{Label, Owner, Region, Site};

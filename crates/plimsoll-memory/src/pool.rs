@@ -27,6 +27,9 @@ struct Shared {
     bases: [Base; 3],
     state: Mutex<State>,
     reclaim: Mutex<Option<StdArc<dyn Reclaim>>>,
+    /// Whether each block lies between fences, away from the regions.
+    #[cfg(feature = "testing")]
+    is_fenced: bool,
 }
 
 /// The first address of a region.
@@ -59,7 +62,25 @@ impl Pool {
     fn with_state(source: Box<dyn Source>, state: State) -> Self {
         let bases = Region::ALL.map(|region| Base(source.base(region)));
         let (state, reclaim) = (Mutex::new(state), Mutex::new(None));
-        Self { shared: Arc::new(Shared { source, bases, state, reclaim }) }
+        Self {
+            shared: Arc::new(Shared {
+                source,
+                bases,
+                state,
+                reclaim,
+                #[cfg(feature = "testing")]
+                is_fenced: false,
+            }),
+        }
+    }
+
+    /// This pool, of which nobody else has a handle yet, with a fence at the end of every block.
+    #[cfg(feature = "testing")]
+    pub(crate) fn with_fences(mut self) -> Self {
+        if let Some(shared) = Arc::get_mut(&mut self.shared) {
+            shared.is_fenced = true;
+        }
+        self
     }
 
     /// A pool over ghost pages that begins as a copy of this one: map, live blocks, counters and limit.
@@ -111,7 +132,16 @@ impl Pool {
         loop {
             let refusal = match self.lock().acquire(self.source(), region, bytes as u64, label, thread) {
                 Ok(Grant { id, rounded, region, offset }) => {
-                    return Ok(Block { shared: self.shared.clone(), id, region, bytes, rounded, offset });
+                    return Ok(Block {
+                        shared: self.shared.clone(),
+                        id,
+                        region,
+                        bytes,
+                        rounded,
+                        offset,
+                        #[cfg(feature = "testing")]
+                        fenced: self.fence(bytes, label),
+                    });
                 }
                 Err(refusal) => refusal,
             };
@@ -129,6 +159,14 @@ impl Pool {
                 return Err(OutOfMemory::new(shortage));
             }
         }
+    }
+
+    /// The place of a block of a fenced pool.
+    #[cfg(feature = "testing")]
+    fn fence(&self, bytes: usize, label: Label) -> Option<crate::fence::Fenced> {
+        self.shared
+            .is_fenced
+            .then(|| crate::fence::Fenced::new(bytes, label).expect("a test's machine has addresses"))
     }
 
     fn reclaim(&self, need: Bytes) -> bool {
@@ -290,6 +328,9 @@ pub struct Block {
     bytes: usize,
     rounded: u64,
     offset: u64,
+    /// Where the block lies if its pool has fences.
+    #[cfg(feature = "testing")]
+    fenced: Option<crate::fence::Fenced>,
 }
 
 impl Block {
@@ -297,6 +338,10 @@ impl Block {
     /// bytes for as long as the block lives.
     #[inline]
     pub fn as_ptr(&self) -> *mut u8 {
+        #[cfg(feature = "testing")]
+        if let Some(fenced) = &self.fenced {
+            return fenced.as_ptr();
+        }
         // Ghosts keep their null; addresses stay inside the region that the source reserved.
         let base = self.shared.bases[self.region as usize].0;
         if base.is_null() { base } else { base.wrapping_add(self.offset as usize) }
@@ -355,6 +400,10 @@ impl Block {
 impl Drop for Block {
     #[inline]
     fn drop(&mut self) {
+        #[cfg(feature = "testing")]
+        if let Some(fenced) = self.fenced.take() {
+            fenced.quarantine();
+        }
         lock(&self.shared.state).drop_block(&*self.shared.source, self.id, current_thread);
     }
 }

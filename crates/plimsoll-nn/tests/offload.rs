@@ -72,7 +72,7 @@ fn observed(device: &Device) -> Result<Trace> {
     let weights = weights(device)?;
     let input = Tensor::randn([BATCH, WIDTH])?;
     let ghost = device.ghost();
-    let shadow = input.shadow(&ghost);
+    let shadow = input.shadow(&ghost)?;
     let _on = ghost.enter();
     Ok(with_shadows(&weights, &ghost, || Step::observed(&ghost, || step(&weights, &shadow)))?.1)
 }

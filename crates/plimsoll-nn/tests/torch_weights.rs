@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use plimsoll_nn::checkpoint::{NameMap, read_tensors};
+use plimsoll_nn::checkpoint::{Change, NameMap, read_tensors};
 use plimsoll_nn::layers::{
     BatchNorm, Conv1D, Conv2D, Conv2DTranspose, Dense, Embedding, Flatten, GRU, GroupNorm, LSTM, LayerNorm,
     MultiHeadAttention, Residual, Sequential, SimpleRNN,
@@ -45,6 +45,24 @@ fn linear_layers() -> Result<()> {
 }
 
 #[test]
+fn an_order_of_axes_may_count_from_the_end_and_is_refused_otherwise() -> Result<()> {
+    let map = |order: &'static [isize]| {
+        NameMap::new().rule("layers.{n}.weight", "layer_{n}.kernel", Change::Permute(order)).rule(
+            "layers.{n}.bias",
+            "layer_{n}.bias",
+            Change::Nothing,
+        )
+    };
+    check("mlp", &perceptron()?, map(&[-1, -2]))?;
+    let orders: [&[isize]; 6] = [&[1, 2], &[1, -3], &[isize::MIN, 0], &[isize::MAX, 0], &[1, 1], &[1, 0, 2]];
+    for order in orders {
+        let refused = check("mlp", &perceptron()?, map(order)).unwrap_err().to_string();
+        assert!(refused.contains(&format!("in the order {order:?} of its axes")), "{refused}");
+    }
+    Ok(())
+}
+
+#[test]
 fn a_map_that_does_not_fit_says_what_is_left_over() -> Result<()> {
     let model = perceptron()?;
     let before: Vec<f32> = model.variables()[0].to_vec()?;
@@ -57,7 +75,7 @@ fn a_map_that_does_not_fit_says_what_is_left_over() -> Result<()> {
         "{error}"
     );
     let upright = NameMap::new()
-        .rule("layers.{n}.weight", "layer_{n}.kernel", plimsoll_nn::checkpoint::Change::Nothing)
+        .rule("layers.{n}.weight", "layer_{n}.kernel", Change::Nothing)
         .linear("layers.{n}", "layer_{n}")
         .ignore("io.{tensor}");
     let error = upright.load(&model, file("mlp")).unwrap_err().to_string();

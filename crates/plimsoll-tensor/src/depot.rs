@@ -18,6 +18,7 @@ use plimsoll_memory::{
 };
 
 use crate::device::Device;
+use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::rates::link_rate;
 use crate::storage::Storage;
@@ -51,6 +52,7 @@ pub(crate) struct Away {
     device: Device,
     place: Place,
     n_bytes: usize,
+    dtype: DType,
 }
 
 enum Place {
@@ -137,7 +139,8 @@ impl Depot {
             }
         };
         storage.device().count_offloaded(n_bytes as u64);
-        Ok(Away { depot: self.clone(), device: storage.device().clone(), place, n_bytes })
+        let (device, dtype) = (storage.device().clone(), storage.dtype());
+        Ok(Away { depot: self.clone(), device, place, n_bytes, dtype })
     }
 }
 
@@ -158,7 +161,7 @@ impl Away {
     /// # Errors
     /// Memory that is full, what the operating system or the driver says.
     pub fn bring(&self, op: &'static str) -> Result<(Arc<Storage>, Option<Copied>)> {
-        let mut storage = Storage::with_bytes(&self.device, self.n_bytes, op)?;
+        let mut storage = Storage::with_bytes(&self.device, self.n_bytes, self.dtype, op)?;
         let copied = match (&self.place, &*self.depot) {
             (Place::File(block), Depot::File { folder, file: Some(file), .. }) => {
                 let read = file.read(block.offset(), storage.bytes_mut());

@@ -9,7 +9,7 @@ use plimsoll_memory::{Bytes, OutOfMemory, Rows, Site};
 
 use crate::context;
 use crate::dtype::DType;
-use crate::shape::Shape;
+use crate::shape::{MAX_ELEMS, Shape};
 
 /// What the functions of this crate return.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -203,13 +203,18 @@ impl Error {
 
     /// The two shapes of an elementwise op that do not broadcast.
     pub(crate) fn not_broadcastable(op: &'static str, lhs: &Shape, rhs: &Shape) -> Error {
-        Error::shape(
-            op,
-            format!(
+        let agree = lhs.iter().rev().zip(rhs.iter().rev()).all(|(&a, &b)| a == b || a == 1 || b == 1);
+        let detail = match agree {
+            true => format!(
+                "shapes {lhs} and {rhs} broadcast to more elements than can be counted; at most {MAX_ELEMS} are \
+                 possible"
+            ),
+            false => format!(
                 "shapes {lhs} and {rhs} do not broadcast; aligned at the right, each pair of extents must be \
                  equal or hold a 1"
             ),
-        )
+        };
+        Error::shape(op, detail)
     }
 
     /// Two dtypes that an op does not mix.

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use plimsoll_memory::{Block, Owner};
 use smallvec::SmallVec;
 
+use crate::check::{self, Kind};
 use crate::context;
 use crate::device::Device;
 use crate::dtype::DType;
@@ -119,25 +120,27 @@ pub(crate) fn execute(op: OpRef, mut args: Args<'_>) -> Result<Tensors> {
     if context::is_tracing() {
         capture_args(&mut args);
     }
-    let device = common_device(&*op, &args)?;
-    let watchers = watchers(&*op, &args)?;
+    let device = common_device(op.get(), &args)?;
+    let watchers = watchers(op.get(), &args)?;
     let as_composite = match op.gradient() {
         Gradient::Composite => !watchers.is_empty(),
         _ => watchers.len() > 1,
     };
     if as_composite {
+        // A composite trusts its operands as a kernel does.
+        op.get().infer(&metas(&args))?;
         let inputs: SmallVec<[&Tensor; 3]> = args.iter().filter_map(Arg::tensor).collect();
-        if let Some(outputs) = op.composite(&inputs) {
+        if let Some(outputs) = op.get().composite(&inputs) {
             return outputs;
         }
     }
-    let outputs = op.infer(&metas(&args))?;
+    let outputs = op.get().infer(&metas(&args))?;
     context::log_placement(op.name(), &device);
     let order = Order::now(&device);
     let call = Call { op: &op, device: &device, watchers: &watchers, order };
-    match outputs[0] {
-        Output::View { .. } => Ok(call.look(&args, &outputs)),
-        Output::New { .. } => call.compute(args, &outputs),
+    match check::kind_of(&op, &outputs)? {
+        Kind::Views => call.look(&args, &outputs),
+        Kind::New => call.compute(args, &outputs),
     }
 }
 
@@ -148,9 +151,12 @@ pub(crate) fn execute_again(
     args: Args<'_>,
     wanted: Option<&[bool]>,
 ) -> Result<SmallVec<[Arc<Storage>; 2]>> {
-    let device = common_device(&*op, &args)?;
-    let outputs = op.infer(&metas(&args))?;
-    let extras = wanted.map_or_else(SmallVec::new, |wanted| op.extras(&metas(&args), wanted));
+    let device = common_device(op.get(), &args)?;
+    let outputs = op.get().infer(&metas(&args))?;
+    let extras = wanted.map_or_else(SmallVec::new, |wanted| op.get().extras(&metas(&args), wanted));
+    if check::kind_of(&op, &outputs)? != Kind::New {
+        return Err(check::changed(&op));
+    }
     let call = Call { op: &op, device: &device, watchers: &[], order: Order::Fixed };
     let (_, results, made) = call.make(args, &outputs, extras)?;
     let results = results.iter().map(|tensor| tensor.data().value().clone());
@@ -181,9 +187,9 @@ impl Order {
 /// The bytes of scratch memory that an op needs for inputs of that form.
 pub(crate) fn workspace_bytes(op: &OpRef, device: &Device, inputs: &[&Meta], order: Order) -> usize {
     match (device.profile(), order) {
-        (None, _) => op.workspace(inputs),
-        (Some(profile), Order::Fixed) => op.workspace_cuda(inputs, profile),
-        (Some(profile), Order::Any) => op.workspace_cuda_unordered(inputs, profile),
+        (None, _) => op.get().workspace(inputs),
+        (Some(profile), Order::Fixed) => op.get().workspace_cuda(inputs, profile),
+        (Some(profile), Order::Any) => op.get().workspace_cuda_unordered(inputs, profile),
     }
 }
 
@@ -215,12 +221,19 @@ pub(crate) fn run(
         note_work(op, device, inputs, outputs);
         return Ok(());
     }
+    // Nothing is to be written; and other extents may be so large that a kernel would not come to an end of its lines.
+    if outputs.iter().chain(extras).all(|operand| operand.n_elems() == 0) {
+        return Ok(());
+    }
     let (ptr, len) = workspace.map_or((std::ptr::null_mut(), 0), |block| (block.as_ptr(), block.bytes()));
     let mut run = Run { inputs, outputs, extras, workspace: ptr, workspace_len: len, device };
+    if device.gpu().is_some() {
+        check::extents_on_gpu(op, inputs.iter().chain(outputs).chain(extras))?;
+    }
     match (device.gpu(), order) {
-        (None, _) => op.run(&mut run),
-        (Some(gpu), Order::Fixed) => op.run_cuda(&mut run, gpu),
-        (Some(gpu), Order::Any) => op.run_cuda_unordered(&mut run, gpu),
+        (None, _) => op.get().run(&mut run),
+        (Some(gpu), Order::Fixed) => op.get().run_cuda(&mut run, gpu),
+        (Some(gpu), Order::Any) => op.get().run_cuda_unordered(&mut run, gpu),
     }
 }
 
@@ -314,21 +327,17 @@ struct Call<'a> {
 
 impl Call<'_> {
     /// Views: no memory, no kernel.
-    fn look(&self, args: &[Arg<'_>], outputs: &[Output]) -> Tensors {
-        let view = |output: &Output| match output {
-            Output::View { input, layout } => {
-                let meta = args[*input].meta().with_layout(**layout);
-                Tensor::over(args[*input].storage().clone(), meta, Nodes::new())
-            }
-            Output::New { .. } => unreachable!("{}: outputs are all views or all new", self.op.name()),
-        };
-        self.finish(args, outputs.iter().map(view).collect(), &[])
+    fn look(&self, args: &[Arg<'_>], outputs: &[Output]) -> Result<Tensors> {
+        self.check_keeps(args.len(), outputs.len(), 0)?;
+        let views = outputs.iter().map(|output| check::view(self.op, args, output));
+        Ok(self.finish(args, views.collect::<Result<_>>()?, &[]))
     }
 
     /// Takes memory, runs the kernel, records.
     fn compute(&self, args: Args<'_>, outputs: &[Output]) -> Result<Tensors> {
         context::with_journal(|journal| journal.begin(self.op, &metas(&args))).transpose()?;
         let extras = self.extras(&args);
+        self.check_keeps(args.len(), outputs.len(), extras.len())?;
         let (args, results, extras) = self.make(args, outputs, extras)?;
         context::with_journal(|journal| {
             journal.record(self.op, &args, &results, &extras, self.wanted(args.len()), self.order)
@@ -344,11 +353,10 @@ impl Call<'_> {
         outputs: &[Output],
         extras: SmallVec<[Extra; 2]>,
     ) -> Result<(Args<'a>, Tensors, MadeExtras)> {
+        check::extras(self.op, &extras)?;
         let mut results = Tensors::new();
         for output in outputs {
-            let &Output::New { shape, dtype } = output else {
-                unreachable!("{}: outputs are all views or all new", self.op.name())
-            };
+            let &Output::New { shape, dtype } = output else { return Err(check::changed(self.op)) };
             let reused = if results.is_empty() { self.reuse(&mut args, &shape, dtype)? } else { None };
             let storage = reused.map_or_else(|| self.fresh(&shape, dtype), Ok)?;
             results.push(Tensor::over(storage, Meta::fresh(shape, dtype), Nodes::new()));
@@ -399,9 +407,25 @@ impl Call<'_> {
         context::with_tracer(|tracer| tracer.call(args, execution)).unwrap_or(Ok(()))
     }
 
-    /// A new block for an output.
+    /// A new block for an output. An op of somebody's own may leave it as it is, and not every byte is a truth value.
     fn fresh(&self, shape: &Shape, dtype: DType) -> Result<Arc<Storage>> {
-        Storage::new(self.device, shape, dtype, self.op.name())
+        let mut storage = Storage::new(self.device, shape, dtype, self.op.name())?;
+        if dtype == DType::Bool && self.op.is_own() {
+            storage.clear()?;
+        }
+        Ok(storage)
+    }
+
+    /// Refuses positions of kept values that the op does not have.
+    fn check_keeps(&self, n_inputs: usize, n_outputs: usize, n_extras: usize) -> Result<()> {
+        let all = [n_inputs, n_outputs, n_extras];
+        for watcher in self.watchers {
+            check::keeps(self.op, "keeps", &watcher.keeps, all)?;
+        }
+        match (self.watchers.is_empty(), self.op.is_own()) {
+            (false, true) => check::rebuilding(self.op, all),
+            _ => Ok(()),
+        }
     }
 
     /// The extra outputs that the watching tapes want; the tapes share them.
@@ -409,7 +433,7 @@ impl Call<'_> {
         if self.watchers.is_empty() {
             return SmallVec::new();
         }
-        self.op.extras(&metas(args), &self.wanted(args.len()))
+        self.op.get().extras(&metas(args), &self.wanted(args.len()))
     }
 
     /// The inputs whose gradients any watching tape wants.
@@ -421,7 +445,7 @@ impl Call<'_> {
     /// The memory of an input that was given away, for the first output: if the op may write there, the input is
     /// held by nobody else, and no tape wants to keep it.
     fn reuse(&self, args: &mut [Arg<'_>], shape: &Shape, dtype: DType) -> Result<Option<Arc<Storage>>> {
-        for &idx in self.op.overwrites() {
+        for &idx in self.op.get().overwrites() {
             let Some(Arg::Given(tensor)) = args.get(idx) else { continue };
             let kept = self.watchers.iter().any(|watcher| watcher.keeps.contains(&Keep::Input(idx)));
             let fits = tensor.shape() == shape && tensor.dtype() == dtype;

@@ -2,9 +2,13 @@
 //!
 //! A view is a new layout over the same storage; transposing, slicing and broadcasting copy nothing. Strides
 //! count elements, may be zero (broadcast) or negative (flipped).
+//!
+//! A layout knows nothing of the storage that it will be used with: `execute` asks [`Layout::lies_within`] before a view
+//! exists. What derives one layout from another is for this crate alone, whose ops have checked axes and places; an op of
+//! one's own states a view by [`Layout::new`].
 
 use crate::error::{Error, Result};
-use crate::shape::{MAX_RANK, Shape};
+use crate::shape::{MAX_ELEMS, MAX_RANK, Shape};
 
 /// Shape, strides and offset of a view, in elements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -19,6 +23,19 @@ impl Layout {
     #[inline]
     pub fn contiguous(shape: Shape) -> Layout {
         Layout { shape, strides: row_major(&shape), offset: 0 }
+    }
+
+    /// A layout from its parts.
+    ///
+    /// # Errors
+    /// Another number of strides than dimensions.
+    pub fn new(shape: Shape, strides: &[isize], offset: usize) -> Result<Layout> {
+        if strides.len() != shape.rank() {
+            let detail =
+                format!("{} strides for shape {shape}; there must be one per dimension", strides.len());
+            return Err(Error::argument("layout", detail));
+        }
+        Ok(Layout::from_parts(shape, strides, offset))
     }
 
     /// A layout from its parts; `strides` has one entry per dimension.
@@ -64,14 +81,32 @@ impl Layout {
         true
     }
 
+    /// Whether every element of the view is one of a storage's `n_elems`. A view without elements begins in it or at its
+    /// end, and no stride is longer than a storage can be, so that whoever computes with them need not check.
+    pub(crate) fn lies_within(&self, n_elems: usize) -> bool {
+        let (mut first, mut last) = (self.offset as i128, self.offset as i128);
+        for (&dim, &stride) in self.shape.iter().zip(self.strides()) {
+            if stride.unsigned_abs() > MAX_ELEMS {
+                return false;
+            }
+            // Extents and strides are below 2^49, so that the products fit; those of eight axes do, too.
+            let reach = (dim as i128 - 1).max(0) * stride as i128;
+            if reach < 0 { first += reach } else { last += reach }
+        }
+        match self.n_elems() {
+            0 => self.offset <= n_elems,
+            _ => first >= 0 && last < n_elems as i128,
+        }
+    }
+
     /// Whether the view is the whole of a storage of `n_elems` elements, in order.
     pub fn covers(&self, n_elems: usize) -> bool {
         self.offset == 0 && self.n_elems() == n_elems && self.is_contiguous()
     }
 
     /// The view with its dimensions in the order of `axes`, a permutation.
-    pub fn permuted(&self, axes: &[usize]) -> Layout {
-        let shape = Shape::from_checked(axes.iter().map(|&axis| self.shape[axis]));
+    pub(crate) fn permuted(&self, axes: &[usize]) -> Layout {
+        let shape = Shape::within_bounds(axes.iter().map(|&axis| self.shape[axis]));
         let mut strides = [0; MAX_RANK];
         for (stride, &axis) in strides.iter_mut().zip(axes) {
             *stride = self.strides[axis];
@@ -80,42 +115,39 @@ impl Layout {
     }
 
     /// Every `step`-th element of `axis` from `start` on, `len` of them.
-    pub fn narrowed(&self, axis: usize, start: usize, step: isize, len: usize) -> Layout {
+    pub(crate) fn narrowed(&self, axis: usize, start: usize, step: isize, len: usize) -> Layout {
         let mut view = *self;
-        view.shape = self.shape.with_dim(axis, len);
+        let others = self.shape.iter().enumerate().map(|(other, &dim)| if other == axis { len } else { dim });
+        view.shape = Shape::within_bounds(others);
         // A view without elements stays where it is, so that it never points beyond its storage.
         if view.n_elems() > 0 {
             view.offset = (self.offset as isize + start as isize * self.strides[axis]) as usize;
         }
-        view.strides[axis] *= step;
+        // A step that is never made may be of any length.
+        if len > 1 {
+            view.strides[axis] *= step;
+        }
         view
     }
 
     /// The elements whose places along two dimensions are equal; they become the last dimension.
-    pub fn diagonal(&self, first: usize, second: usize) -> Layout {
+    pub(crate) fn diagonal(&self, first: usize, second: usize) -> Layout {
         let others: smallvec::SmallVec<[usize; MAX_RANK]> =
             (0..self.shape.rank()).filter(|&axis| axis != first && axis != second).collect();
         let mut view = self.permuted(&others);
         let len = self.shape[first].min(self.shape[second]);
         view.strides[others.len()] = self.strides[first] + self.strides[second];
-        view.shape = Shape::from_checked(view.shape.iter().copied().chain([len]));
+        view.shape = Shape::within_bounds(view.shape.iter().copied().chain([len]));
         view
     }
 
-    /// The view without dimension `axis`, which has extent one.
-    pub fn squeezed(&self, axis: usize) -> Layout {
-        let keep = (0..self.shape.rank()).filter(|&other| other != axis);
-        let axes: smallvec::SmallVec<[usize; MAX_RANK]> = keep.collect();
-        self.permuted(&axes)
-    }
-
     /// The view with a dimension of extent one put in before `axis`.
-    pub fn unsqueezed(&self, axis: usize) -> Layout {
+    pub(crate) fn unsqueezed(&self, axis: usize) -> Layout {
         let mut dims: smallvec::SmallVec<[usize; MAX_RANK]> = self.shape.iter().copied().collect();
         let mut strides: smallvec::SmallVec<[isize; MAX_RANK]> = self.strides().into();
         dims.insert(axis, 1);
         strides.insert(axis, 0);
-        Layout::from_parts(Shape::from_checked(dims), &strides, self.offset)
+        Layout::from_parts(Shape::within_bounds(dims), &strides, self.offset)
     }
 
     /// The view repeated to `shape` by strides of zero, if the shapes agree.
@@ -134,8 +166,10 @@ impl Layout {
     }
 
     /// The same elements in the same order under another shape, if that needs no copy.
-    pub fn reshaped(&self, shape: Shape) -> Option<Layout> {
-        debug_assert_eq!(self.n_elems(), shape.n_elems());
+    pub(crate) fn reshaped(&self, shape: Shape) -> Option<Layout> {
+        if self.n_elems() != shape.n_elems() {
+            return None;
+        }
         if self.is_contiguous() {
             return Some(Layout { shape, strides: row_major(&shape), offset: self.offset });
         }
@@ -230,6 +264,21 @@ mod tests {
         assert_eq!((part.offset(), part.shape().dims()), (4, [2, 2, 4].as_slice()));
         let flipped = base.narrowed(2, 3, -1, 4);
         assert_eq!((flipped.offset(), flipped.strides()), (3, [12, 4, -1].as_slice()));
+    }
+
+    #[test]
+    fn a_view_is_held_against_its_storage() {
+        let within = |dims: &[usize], strides: &[isize], offset, n_elems| {
+            Layout::new(Shape::new(dims).unwrap(), strides, offset).unwrap().lies_within(n_elems)
+        };
+        assert!(layout([2, 3]).lies_within(6) && !layout([2, 3]).lies_within(5));
+        assert!(within(&[3], &[-2], 4, 5) && !within(&[3], &[-2], 3, 5) && !within(&[3], &[2], 1, 5));
+        assert!(within(&[1 << 40], &[0], 0, 1) && !within(&[1 << 40], &[0], 1, 1));
+        // 2^32 steps of 2^32 elements come back to the beginning modulo 2^64.
+        assert!(!within(&[(1 << 32) + 1], &[1 << 32], 0, 5) && !within(&[2], &[isize::MIN], 0, 5));
+        assert!(!within(&[1], &[isize::MAX], 0, 5) && !within(&[1], &[1], usize::MAX, 5));
+        assert!(within(&[0, 9], &[7, 7], 5, 5) && !within(&[0], &[1], 6, 5) && within(&[0], &[1], 0, 0));
+        assert!(Layout::new(Shape::SCALAR, &[1], 0).is_err());
     }
 
     #[test]

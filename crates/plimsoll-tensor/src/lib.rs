@@ -3,6 +3,7 @@
 //! Everything goes through one function, `execute`, and every byte through the device's pool, labelled with the op, the
 //! layer and the user's line. See ARCHITECTURE.md for the rules of execution.
 
+mod check;
 mod context;
 mod depot;
 mod device;
@@ -60,13 +61,13 @@ pub use ops::{
     RecurrentWeights,
 };
 pub use piece::{Piece, Return, elements, elements_mut};
-pub use plimsoll_memory::{Bytes, FileMap, OffsetPlan, Owner, Planned, Rows, Stats};
+pub use plimsoll_memory::{Bytes, FileBytes, OffsetPlan, Owner, Planned, Rows, Stats};
 pub use plimsoll_plan::{Decisions, Trace};
 pub use program::{PlannedProgram, Program};
 pub use random::{Generator, set_seed};
 pub use read::{HostBytes, Later};
 pub use report::Report;
-pub use shape::{Axes, IntoAxes, IntoExtents, IntoShape, MAX_RANK, Shape};
+pub use shape::{Axes, IntoAxes, IntoExtents, IntoShape, MAX_ELEMS, MAX_RANK, Shape};
 pub use step::{RecordInput, Step, StepRecord};
 pub use structure::Structure;
 pub use tape::{Backward, GradientTape, Saved, SavedValue, Unconnected, custom_gradient, recompute};

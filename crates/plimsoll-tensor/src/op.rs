@@ -147,8 +147,8 @@ pub trait Op: fmt::Debug + Send + Sync + 'static {
 
     /// What running it takes, by formula.
     fn cost(&self, inputs: &[&Meta], outputs: &[&Meta]) -> Cost {
-        let bytes = inputs.iter().chain(outputs).map(|meta| meta.n_bytes()).sum::<usize>();
-        Cost { flops: outputs.iter().map(|meta| meta.n_elems() as u64).sum(), bytes: bytes as u64 }
+        let flops = outputs.iter().fold(0u64, |sum, meta| sum.saturating_add(meta.n_elems() as u64));
+        Cost { flops, bytes: bytes_moved(inputs, outputs) }
     }
 }
 
@@ -341,6 +341,21 @@ pub struct Cost {
     pub bytes: u64,
 }
 
+/// The bytes that an op reads and writes, or the largest number.
+pub(crate) fn bytes_moved(inputs: &[&Meta], outputs: &[&Meta]) -> u64 {
+    inputs.iter().chain(outputs).fold(0, |sum: u64, meta| sum.saturating_add(meta.n_bytes() as u64))
+}
+
+/// The product of extents as a number of steps, or the largest number: a cost so high needs no more digits.
+pub(crate) fn saturating_product<const N: usize>(factors: [usize; N]) -> u64 {
+    // A factor of zero wins over all others, wherever it stands.
+    if factors.contains(&0) {
+        0
+    } else {
+        factors.into_iter().fold(1, |n, factor| n.saturating_mul(factor as u64))
+    }
+}
+
 /// What a kernel is given. All memory comes from the caller; a kernel never allocates.
 pub struct Run<'a> {
     /// The inputs, with their strides.
@@ -436,38 +451,90 @@ impl<'a> Operand<'a> {
 }
 
 /// A reference to an op: a constant for ops without attributes, shared otherwise.
+///
+/// What is behind it stays inside: a kernel trusts the memory that it is given, so nobody but `execute` may call one, and an
+/// op of this crate is never handed out for others to call with memory of their own.
 #[derive(Clone)]
-pub enum OpRef {
-    /// An op that needs no memory of its own.
+pub struct OpRef {
+    held: Held,
+    /// Whether the op is not one of this crate's, so that nothing is known of what its kernel writes.
+    is_own: bool,
+}
+
+#[derive(Clone)]
+enum Held {
     Static(&'static dyn Op),
-    /// An op with attributes.
     Shared(Arc<dyn Op>),
 }
 
 impl OpRef {
     /// A reference to an op of one's own.
     pub fn new<O: Op>(op: O) -> OpRef {
-        match size_of::<O>() {
+        OpRef { is_own: true, ..OpRef::shipped(op) }
+    }
+
+    /// A reference to an op of this crate with attributes.
+    pub(crate) fn shipped<O: Op>(op: O) -> OpRef {
+        let held = match size_of::<O>() {
             // An op without attributes takes no memory, so neither does its box, and nothing is lost by leaking it.
-            0 => OpRef::Static(Box::leak(Box::new(op))),
-            _ => OpRef::Shared(Arc::new(op)),
+            0 => Held::Static(Box::leak(Box::new(op))),
+            _ => Held::Shared(Arc::new(op)),
+        };
+        OpRef { held, is_own: false }
+    }
+
+    /// A reference to an op of this crate that needs no memory of its own.
+    #[inline]
+    pub(crate) const fn fixed(op: &'static dyn Op) -> OpRef {
+        OpRef { held: Held::Static(op), is_own: false }
+    }
+
+    /// Whether the op is not one of this crate's.
+    #[inline]
+    pub(crate) fn is_own(&self) -> bool {
+        self.is_own
+    }
+
+    /// The op.
+    #[inline]
+    pub(crate) fn get(&self) -> &dyn Op {
+        match &self.held {
+            Held::Static(op) => *op,
+            Held::Shared(op) => &**op,
         }
     }
-}
 
-impl std::ops::Deref for OpRef {
-    type Target = dyn Op;
+    /// The same op with the draw that `next` makes of its own. An op of somebody's own draws nothing: what it says of itself
+    /// here would decide which kernel runs on operands that were checked for another.
+    pub(crate) fn redrawn(&self, next: &dyn Fn(Draw) -> Draw) -> OpRef {
+        let redrawn = if self.is_own { None } else { self.get().with_draw(next) };
+        redrawn.unwrap_or_else(|| self.clone())
+    }
+
+    /// The second of two ops whose work this one does; none for an op of somebody's own, for the same reason.
+    pub(crate) fn second(&self, inputs: &[&Meta]) -> Option<Second> {
+        if self.is_own { None } else { self.get().second(inputs) }
+    }
+
+    /// The name, as reports and errors show it.
     #[inline]
-    fn deref(&self) -> &(dyn Op + 'static) {
-        match self {
-            OpRef::Static(op) => *op,
-            OpRef::Shared(op) => &**op,
-        }
+    pub fn name(&self) -> &'static str {
+        self.get().name()
+    }
+
+    /// Whether, and how, the op has a gradient.
+    pub fn gradient(&self) -> Gradient {
+        self.get().gradient()
+    }
+
+    /// Whether the op is cheap to repeat.
+    pub fn is_cheap(&self) -> bool {
+        self.get().is_cheap()
     }
 }
 
 impl fmt::Debug for OpRef {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        (**self).fmt(f)
+        self.get().fmt(f)
     }
 }

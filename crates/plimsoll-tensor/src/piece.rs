@@ -6,7 +6,8 @@
 //! of them overlap; that is what makes writing them from several threads sound. The block goes back to the pool with
 //! its last piece.
 //!
-//! A piece of a ghost's block has a length and no bytes: its slices are empty.
+//! A piece of a ghost's block has a length and no bytes: its slices are empty. So are those of a piece on a GPU, whose memory
+//! the host cannot reach: the input pipeline takes its block on the host that feeds the GPU.
 
 use std::fmt;
 use std::sync::Arc;
@@ -87,19 +88,24 @@ impl Piece {
         if base.is_null() { base } else { base.wrapping_add(self.start) }
     }
 
-    /// The bytes; none on a ghost.
+    /// Whether there are bytes that the host can reach.
+    fn is_reachable(&self) -> bool {
+        self.whole.device.is_host() && !self.ptr().is_null() && self.n_bytes > 0
+    }
+
+    /// The bytes; none on a ghost, and none on a GPU.
     pub fn bytes(&self) -> &[u8] {
-        if self.ptr().is_null() || self.n_bytes == 0 {
+        if !self.is_reachable() {
             return &[];
         }
-        // SAFETY: the range lies in the block, whose pages came zeroed from the source, and belongs to this piece alone;
-        // nobody writes it while the piece is borrowed.
+        // SAFETY: the range lies in the block, which is in the host's memory (checked above) and whose pages came zeroed
+        // from the source, and belongs to this piece alone; nobody writes it while the piece is borrowed.
         unsafe { std::slice::from_raw_parts(self.ptr(), self.n_bytes) }
     }
 
-    /// The bytes, to be written; none on a ghost.
+    /// The bytes, to be written; none on a ghost, and none on a GPU.
     pub fn bytes_mut(&mut self) -> &mut [u8] {
-        if self.ptr().is_null() || self.n_bytes == 0 {
+        if !self.is_reachable() {
             return &mut [];
         }
         // SAFETY: as in `bytes`, and the piece is borrowed exclusively.
@@ -169,11 +175,16 @@ impl Lent {
                 format!("{piece:?} has no room for {shape} of {dtype} at a multiple of its size"),
             ));
         }
+        if dtype == DType::Bool && piece.device().gpu().is_some() {
+            let detail =
+                format!("truth values on {}; the host cannot look whether they are 0 and 1", piece.device());
+            return Err(Error::device("piece", detail));
+        }
         let is_value = |bytes: &[u8]| bytes.iter().all(|&byte| byte <= 1);
         if dtype == DType::Bool && !is_value(&piece.bytes()[..self.n_bytes.min(piece.bytes().len())]) {
             return Err(Error::argument("piece", "truth values are the bytes 0 and 1 and no others"));
         }
-        Ok(Tensor::over(Storage::lent(self), Meta::fresh(shape, dtype), Nodes::new()))
+        Ok(Tensor::over(Storage::lent(self, dtype), Meta::fresh(shape, dtype), Nodes::new()))
     }
 }
 
@@ -293,6 +304,17 @@ mod tests {
         let (_, one) = device_and_piece(4);
         let (_, other) = device_and_piece(4);
         one.join(other);
+    }
+
+    #[cfg(feature = "emulated")]
+    #[test]
+    fn a_piece_of_a_gpu_shows_no_bytes() {
+        let device = Device::emulated().unwrap();
+        let mut piece = Piece::acquire(&device, 64, "test").unwrap();
+        assert!(piece.bytes().is_empty() && piece.bytes_mut().is_empty());
+        let truths = piece.take_front(8).into_tensor(shape([8]), DType::Bool);
+        assert!(truths.unwrap_err().to_string().contains("the host cannot look"));
+        assert_eq!(piece.into_tensor(shape([14]), DType::F32).unwrap().n_bytes(), 56);
     }
 
     #[test]

@@ -26,7 +26,7 @@ impl Device {
     /// How long an op takes here, in nanoseconds: see the module.
     pub(crate) fn nanoseconds(&self, op: &OpRef, inputs: &[&Meta], outputs: &[&Meta]) -> u64 {
         let dtype = inputs.first().or(outputs.first()).map(|meta| meta.dtype);
-        self.time_of(op.cost(inputs, outputs), dtype, op.computing_share_cuda())
+        self.time_of(op.get().cost(inputs, outputs), dtype, op.get().computing_share_cuda())
     }
 
     /// The same for a cost, where a GPU computes with some part of the rate of large products.

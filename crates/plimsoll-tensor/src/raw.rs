@@ -88,7 +88,7 @@ impl Variable {
     pub fn read_file(file: &Arc<File>, path: &Path, places: &[VariableInFile<'_>]) -> Result<()> {
         let _line = context::at_callers_line();
         let update = |&(variable, offset): &VariableInFile<'_>| {
-            let op = OpRef::new(ReadFile::new(file.clone(), path, offset));
+            let op = OpRef::shipped(ReadFile::new(file.clone(), path, offset));
             match variable.master() {
                 Some(master) => Update::new(op, &[master, variable], &[]),
                 None => Update::new(op, &[variable], &[]),

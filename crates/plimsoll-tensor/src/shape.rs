@@ -2,6 +2,10 @@
 //!
 //! A shape is a small value without heap memory, because every op makes one. The rank is therefore bounded by
 //! [`MAX_RANK`]; more is a clear error.
+//!
+//! Kernels trust shapes with memory, so this module owns one promise: the extents of a shape, zeros counted as ones,
+//! multiply to at most [`MAX_ELEMS`]. All constructors go through one check, also those for extents that are known to be
+//! in bounds: there it is an assertion, and a mistake of ours ends in a panic instead of in somebody's memory.
 
 use std::fmt;
 use std::hash::{Hash, Hasher};
@@ -11,6 +15,10 @@ use crate::error::{Error, Result};
 
 /// The most dimensions that a tensor can have.
 pub const MAX_RANK: usize = 8;
+
+/// The most elements that a tensor can have: no processor of today addresses as many bytes. The bound leaves 15 bits
+/// below `isize::MAX`, so that bytes, strides, and formulas that are linear in the elements of a tensor cannot overflow.
+pub const MAX_ELEMS: usize = 1 << 48;
 
 /// The extent of each dimension.
 #[derive(Clone, Copy, Eq)]
@@ -27,27 +35,47 @@ impl Shape {
     ///
     /// # Errors
     /// More than [`MAX_RANK`] dimensions, or more elements than can be counted.
+    #[inline]
     pub fn new(dims: &[usize]) -> Result<Shape> {
-        if dims.len() > MAX_RANK {
-            return Err(Error::argument(
-                "shape",
-                format!("{dims:?} has {} dimensions; at most {MAX_RANK} are possible", dims.len()),
-            ));
+        match Shape::checked(dims) {
+            Some(shape) => Ok(shape),
+            None => Err(refused(dims)),
         }
-        let counted = dims.iter().try_fold(1usize, |n, &dim| n.checked_mul(dim.max(1)));
-        if counted.is_none_or(|n| n > isize::MAX as usize / 8) {
-            return Err(Error::argument("shape", format!("{dims:?} has more elements than can be counted")));
-        }
-        Ok(Shape::from_checked(dims.iter().copied()))
     }
 
-    /// A shape from extents that are known to be in bounds, such as a permutation of another shape's.
-    pub(crate) fn from_checked(dims: impl IntoIterator<Item = usize>) -> Shape {
+    /// The one constructor: a shape, unless it has too many dimensions or elements.
+    #[inline]
+    fn checked(dims: &[usize]) -> Option<Shape> {
+        let mut shape = Shape { dims: [0; MAX_RANK], rank: dims.len() as u8 };
+        shape.dims.get_mut(..dims.len())?.copy_from_slice(dims);
+        shape.is_counted().then_some(shape)
+    }
+
+    /// Whether the elements can be counted. Zeros count as ones, so that a part of the axes can be counted, too.
+    #[inline]
+    fn is_counted(&self) -> bool {
+        let mut n_elems = 1usize;
+        for &dim in self.dims() {
+            match n_elems.checked_mul(dim.max(1)) {
+                Some(product) if product <= MAX_ELEMS => n_elems = product,
+                _ => return false,
+            }
+        }
+        true
+    }
+
+    /// A shape from extents that are known to be in bounds, such as a permutation or a part of another shape's.
+    ///
+    /// # Panics
+    /// They are not.
+    #[inline]
+    pub(crate) fn within_bounds(dims: impl IntoIterator<Item = usize>) -> Shape {
         let mut shape = Shape::SCALAR;
         for dim in dims {
             shape.dims[shape.rank as usize] = dim;
             shape.rank += 1;
         }
+        assert!(shape.is_counted(), "{shape} has more elements than can be counted");
         shape
     }
 
@@ -70,10 +98,52 @@ impl Shape {
     }
 
     /// This shape with dimension `axis` of extent `dim`.
-    pub fn with_dim(mut self, axis: usize, dim: usize) -> Shape {
-        debug_assert!(axis < self.rank());
+    ///
+    /// # Errors
+    /// There is no such dimension, or the shape would have more elements than can be counted.
+    #[inline]
+    pub fn with_dim(mut self, axis: usize, dim: usize) -> Result<Shape> {
+        let rank = self.rank();
+        if axis >= rank {
+            return Err(Error::argument(
+                "shape",
+                format!("{self} has {rank} dimensions, and none of number {axis}"),
+            ));
+        }
         self.dims[axis] = dim;
+        if self.is_counted() { Ok(self) } else { Err(refused(&self)) }
+    }
+
+    /// This shape, at most `dim` long along `axis`; no check is needed, because it does not grow.
+    pub fn at_most(mut self, axis: usize, dim: usize) -> Shape {
+        let rank = self.rank();
+        if let Some(extent) = self.dims[..rank].get_mut(axis) {
+            *extent = dim.min(*extent);
+        }
         self
+    }
+
+    /// These extents, and `dims` after them.
+    ///
+    /// # Errors
+    /// As for [`Shape::new`].
+    #[inline]
+    pub(crate) fn followed_by(&self, dims: &[usize]) -> Result<Shape> {
+        let mut all = [0; 2 * MAX_RANK];
+        let n = self.rank() + dims.len();
+        let (own, rest) = all.split_at_mut(self.rank());
+        own.copy_from_slice(self);
+        match rest.get_mut(..dims.len()) {
+            Some(rest) => rest.copy_from_slice(dims),
+            None => return Err(refused(dims)),
+        }
+        Shape::new(&all[..n])
+    }
+
+    /// The first `n` extents.
+    #[inline]
+    pub(crate) fn leading(&self, n: usize) -> Shape {
+        Shape::within_bounds(self.iter().copied().take(n))
     }
 
     /// This shape without the dimensions in `axes`, or with extent one there if they are kept.
@@ -82,10 +152,10 @@ impl Shape {
             true => keep.then_some(1),
             false => Some(dim),
         });
-        Shape::from_checked(kept)
+        Shape::within_bounds(kept)
     }
 
-    /// The shape that numpy's broadcasting gives two operands, if they agree.
+    /// The shape that numpy's broadcasting gives two operands, if they agree and its elements can be counted.
     pub fn broadcast(&self, other: &Shape) -> Option<Shape> {
         if self == other {
             return Some(*self);
@@ -102,7 +172,7 @@ impl Shape {
             };
         }
         shape.dims[rank..].fill(0);
-        Some(shape)
+        shape.is_counted().then_some(shape)
     }
 
     /// The axis that a possibly negative number names.
@@ -122,6 +192,16 @@ impl Shape {
             },
         ))
     }
+}
+
+/// What is said of extents that are no shape.
+#[cold]
+fn refused(dims: &[usize]) -> Error {
+    let detail = match dims.len() {
+        rank if rank > MAX_RANK => format!("{dims:?} has {rank} dimensions; at most {MAX_RANK} are possible"),
+        _ => format!("{dims:?} has more elements than can be counted; at most {MAX_ELEMS} are possible"),
+    };
+    Error::argument("shape", detail)
 }
 
 impl Hash for Shape {
@@ -248,17 +328,17 @@ impl Axes {
 
     /// All axes of a shape of that rank.
     pub fn all(rank: usize) -> Axes {
-        Axes(((1u16 << rank) - 1) as u8)
+        Axes::of(0..rank.min(MAX_RANK))
     }
 
-    /// A set from axes that are known to be in bounds.
+    /// A set of axes below [`MAX_RANK`]; no shape has others, so they are left out.
     pub fn of(axes: impl IntoIterator<Item = usize>) -> Axes {
-        Axes(axes.into_iter().fold(0, |set, axis| set | 1 << axis))
+        Axes(axes.into_iter().filter(|&axis| axis < MAX_RANK).fold(0, |set, axis| set | 1 << axis))
     }
 
     /// Whether `axis` is in the set.
     pub fn contains(self, axis: usize) -> bool {
-        self.0 >> axis & 1 == 1
+        axis < MAX_RANK && self.0 >> axis & 1 == 1
     }
 
     /// The axes in rising order.
@@ -326,8 +406,11 @@ impl<const N: usize> IntoAxes for [isize; N] {
 }
 
 impl IntoAxes for Axes {
-    fn into_axes(self, _op: &'static str, _shape: &Shape) -> Result<Axes> {
-        Ok(self)
+    fn into_axes(self, op: &'static str, shape: &Shape) -> Result<Axes> {
+        match self.iter().find(|&axis| axis >= shape.rank()) {
+            None => Ok(self),
+            Some(axis) => Ok(Axes::of([shape.axis(op, axis as isize)?])),
+        }
     }
 }
 
@@ -353,6 +436,29 @@ mod tests {
         assert!([1; 9].into_shape().unwrap_err().to_string().contains("at most 8"));
         assert!([usize::MAX, 2].into_shape().is_err());
         assert!([1 << 40, 1 << 40].into_shape().is_err());
+        assert!(([1 << 48].into_shape().is_ok(), [(1 << 48) + 1].into_shape().is_ok()) == (true, false));
+        // Their product is 1 modulo 2^64, and that of the others 0.
+        assert!([67_280_421_310_721, 274_177].into_shape().unwrap_err().to_string().contains("counted"));
+        assert!([1 << 32, 1 << 32, 0].into_shape().is_err());
+    }
+
+    #[test]
+    fn no_way_to_a_shape_goes_past_the_count() {
+        let (tall, wide) = (shape([67_280_421_310_721, 1]), shape([1, 274_177]));
+        assert_eq!(tall.broadcast(&wide), None);
+        assert!(
+            tall.with_dim(1, 274_177).is_err()
+                && tall.with_dim(2, 1).is_err()
+                && tall.with_dim(9, 1).is_err()
+        );
+        assert_eq!(tall.with_dim(0, 5).unwrap().dims(), [5, 1]);
+        assert_eq!(
+            (tall.at_most(0, 5).dims(), tall.at_most(1, 9), tall.at_most(9, 0)),
+            (&[5, 1][..], tall, tall)
+        );
+        assert!(std::panic::catch_unwind(|| Shape::within_bounds([1 << 40, 1 << 40])).is_err());
+        assert!(Axes::of([3, 8, usize::MAX]) == Axes::of([3]) && !Axes::all(usize::MAX).contains(8));
+        assert!(Axes::of([2]).into_axes("sum", &wide).is_err());
     }
 
     #[test]

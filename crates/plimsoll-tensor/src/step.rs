@@ -16,7 +16,7 @@ use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::execute::{Arg, Part};
 use crate::journal::{Course, Journal};
-use crate::op::{OpRef, Tensors};
+use crate::op::{Cost, Meta, OpRef, Tensors};
 use crate::shape::Shape;
 use crate::tensor::{Data, Tensor};
 use crate::update::{self, Update};
@@ -140,14 +140,35 @@ pub(crate) struct StepState {
 /// One op that ran inside a step.
 #[derive(Clone, Debug)]
 pub struct StepRecord {
-    /// The op, with its attributes and, for random ops, its draw.
-    pub op: OpRef,
+    /// The op, with its attributes and, for random ops, its draw. Not for everybody: the methods of tensors prepare what
+    /// they hand to an op, and who calls it with anything else is told so less well.
+    pub(crate) op: OpRef,
     /// What it read.
     pub inputs: SmallVec<[RecordInput; 3]>,
     /// The numbers of its outputs.
     pub outputs: SmallVec<[u64; 1]>,
     /// The shape of its first output.
     pub shape: Shape,
+    /// What running it takes, by its formula; nothing for views.
+    pub cost: Cost,
+}
+
+impl StepRecord {
+    /// The name of the op.
+    pub fn name(&self) -> &'static str {
+        self.op.name()
+    }
+
+    /// Whether the op is cheap to repeat.
+    pub fn is_cheap(&self) -> bool {
+        self.op.is_cheap()
+    }
+
+    /// The op, for tests that run records again.
+    #[cfg(feature = "testing")]
+    pub fn op(&self) -> &OpRef {
+        &self.op
+    }
 }
 
 /// What a record read.
@@ -179,11 +200,21 @@ impl StepState {
             },
         };
         let Some(records) = &mut self.records else { return };
+        let is_view =
+            |output: &Tensor| args.iter().any(|arg| Arc::ptr_eq(arg.storage(), output.data().value()));
+        let inputs: SmallVec<[&Meta; 3]> = args.iter().map(Arg::meta).collect();
+        let metas: SmallVec<[&Meta; 1]> = outputs.iter().map(Tensor::meta).collect();
+        let cost =
+            match outputs.iter().all(is_view) && !args.iter().any(|arg| matches!(arg, Arg::Overwritten(_))) {
+                true => Cost::default(),
+                false => op.get().cost(&inputs, &metas),
+            };
         records.push(StepRecord {
             op: op.clone(),
             inputs: args.iter().map(input).collect(),
             outputs: outputs.iter().map(|tensor| tensor.id()).collect(),
             shape: *outputs[0].shape(),
+            cost,
         });
     }
 

@@ -14,7 +14,7 @@ use plimsoll_memory::{Block, Owner, Site};
 use crate::context;
 use crate::device::Device;
 use crate::dtype::{DType, Element};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::piece::Lent;
 use crate::shape::Shape;
 
@@ -28,6 +28,8 @@ pub(crate) struct Storage {
     n_overwrites: AtomicU32,
     /// By what a journal knows the value in it; zero if none does.
     tag: AtomicU64,
+    /// The type of the elements that the bytes were made for.
+    dtype: DType,
 }
 
 /// Where the bytes lie.
@@ -43,14 +45,20 @@ enum Memory {
 impl Storage {
     /// Room for `shape` elements of `dtype` on `device`, labelled with the present op and line.
     pub fn new(device: &Device, shape: &Shape, dtype: DType, op: &'static str) -> Result<Arc<Storage>> {
-        Storage::with_bytes(device, shape.n_elems() * dtype.size(), op)
+        // A shape has at most 2^48 elements, so that its bytes can be counted.
+        Storage::with_bytes(device, shape.n_elems() * dtype.size(), dtype, op)
     }
 
-    /// Room for `n_bytes` on `device`, labelled with the present op and line.
-    pub fn with_bytes(device: &Device, n_bytes: usize, op: &'static str) -> Result<Arc<Storage>> {
+    /// Room for `n_bytes` of `dtype` on `device`, labelled with the present op and line.
+    pub fn with_bytes(
+        device: &Device,
+        n_bytes: usize,
+        dtype: DType,
+        op: &'static str,
+    ) -> Result<Arc<Storage>> {
         let label = context::label(context::output_owner(), op);
         let block = device.acquire(n_bytes, label)?;
-        Ok(Storage::over(Memory::Own(block), device))
+        Ok(Storage::over(Memory::Own(block), dtype, device))
     }
 
     /// Room for values of the host on the current device. Inside a function that is being recorded they are a constant of
@@ -64,34 +72,48 @@ impl Storage {
     }
 
     /// A block of `device` that is filled already.
-    pub fn own(block: Block, device: &Device) -> Arc<Storage> {
-        Storage::over(Memory::Own(block), device)
+    pub fn own(block: Block, dtype: DType, device: &Device) -> Arc<Storage> {
+        Storage::over(Memory::Own(block), dtype, device)
     }
 
     /// Bytes that somebody lends until the storage is dropped.
-    pub fn lent(lent: Lent) -> Arc<Storage> {
+    pub fn lent(lent: Lent, dtype: DType) -> Arc<Storage> {
         let device = lent.device().clone();
-        Storage::over(Memory::Lent(lent), &device)
+        Storage::over(Memory::Lent(lent), dtype, &device)
     }
 
     /// On the ghost of a device, what stands for a storage that was there when the ghost was made: the ghost's pool counts
     /// its bytes already.
-    pub fn shadow(&self, ghost: &Device) -> Arc<Storage> {
-        Storage::over(Memory::Shadow { n_bytes: self.n_bytes(), owner: self.owner() }, ghost)
+    ///
+    /// # Errors
+    /// A device that is no ghost: it would look for values where there are none.
+    pub fn shadow(&self, ghost: &Device) -> Result<Arc<Storage>> {
+        if !ghost.is_ghost() {
+            let detail = format!("{ghost} is no ghost; make one with `Device::ghost`");
+            return Err(Error::device("shadow", detail));
+        }
+        let memory = Memory::Shadow { n_bytes: self.n_bytes(), owner: self.owner() };
+        Ok(Storage::over(memory, self.dtype, ghost))
     }
 
-    fn over(memory: Memory, device: &Device) -> Arc<Storage> {
+    fn over(memory: Memory, dtype: DType, device: &Device) -> Arc<Storage> {
         Arc::new(Storage {
             memory,
             device: device.clone(),
             n_slots: AtomicU32::new(0),
             n_overwrites: AtomicU32::new(0),
             tag: AtomicU64::new(0),
+            dtype,
         })
     }
 
     pub fn device(&self) -> &Device {
         &self.device
+    }
+
+    /// The type of the elements that the bytes were made for.
+    pub fn dtype(&self) -> DType {
+        self.dtype
     }
 
     /// The bytes asked for.
@@ -279,6 +301,38 @@ impl Storage {
         // SAFETY: The block is that long and belongs to this storage alone (checked above); pages come zeroed from the
         // source, so every byte has a value.
         unsafe { std::slice::from_raw_parts_mut(self.ptr(), self.n_bytes()) }
+    }
+
+    /// Sets all bytes of a block that nobody has seen yet to zero.
+    pub fn clear_block(block: &Block, device: &Device) -> Result<()> {
+        if block.as_ptr().is_null() || block.bytes() == 0 {
+            return Ok(());
+        }
+        match device.gpu() {
+            // SAFETY: the block is that long, and nobody has seen it.
+            Some(gpu) => Ok(unsafe { gpu.fill("clear", block.as_ptr(), 0, block.bytes()) }?),
+            None => {
+                // SAFETY: the block is that long, and nobody has seen it.
+                unsafe { block.as_ptr().write_bytes(0, block.bytes()) };
+                Ok(())
+            }
+        }
+    }
+
+    /// Sets all bytes of a storage that nobody else has seen yet to zero.
+    pub fn clear(self: &mut Arc<Storage>) -> Result<()> {
+        assert!(Arc::get_mut(self).is_some(), "a shared storage is never written");
+        if self.ptr().is_null() || self.n_bytes() == 0 {
+            return Ok(());
+        }
+        match self.device.gpu() {
+            // SAFETY: the block is that long and belongs to this storage alone (checked above).
+            Some(gpu) => Ok(unsafe { gpu.fill("clear", self.ptr(), 0, self.n_bytes()) }?),
+            None => {
+                self.bytes_mut().fill(0);
+                Ok(())
+            }
+        }
     }
 
     /// Copies `values` to the beginning of a storage that nobody else has seen yet.

@@ -13,6 +13,7 @@ use smallvec::SmallVec;
 
 use crate::device::Device;
 use crate::dtype::DType;
+use crate::error::Result;
 use crate::execute::Part;
 use crate::layout::Layout;
 use crate::op::Meta;
@@ -53,8 +54,12 @@ impl Data {
 pub(crate) type Nodes = SmallVec<[NodeRef; 1]>;
 
 impl Tensor {
-    /// A tensor over a storage.
+    /// A tensor over a storage that has the elements of its layout: it was made for them, or `check` has looked.
     pub(crate) fn over(storage: Arc<Storage>, meta: Meta, nodes: Nodes) -> Tensor {
+        debug_assert!(
+            meta.layout.lies_within(storage.n_bytes() / meta.dtype.size()),
+            "{meta:?} in its storage"
+        );
         Tensor(Arc::new(Inner { data: Data::Value(storage), meta, id: next_id(), nodes }))
     }
 
@@ -180,9 +185,12 @@ impl Tensor {
     }
 
     /// What stands for this tensor on a ghost of its device, which has counted its bytes when it was made.
-    pub fn shadow(&self, ghost: &Device) -> Tensor {
+    ///
+    /// # Errors
+    /// A device that is no ghost.
+    pub fn shadow(&self, ghost: &Device) -> Result<Tensor> {
         let (storage, meta) = self.part();
-        Tensor::over(storage.shadow(ghost), meta, Nodes::new())
+        Ok(Tensor::over(storage.shadow(ghost)?, meta, Nodes::new()))
     }
 
     /// Whether this tensor is the only holder of its storage and means all of it, so that it may be overwritten.

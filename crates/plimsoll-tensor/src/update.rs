@@ -9,8 +9,10 @@ use std::sync::{Arc, MutexGuard};
 use plimsoll_memory::{Block, LongList, Owner};
 use smallvec::{SmallVec, smallvec};
 
+use crate::check::{self, Kind};
 use crate::context;
 use crate::device::Device;
+use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::execute::{self, Arg, Args, Order, Part};
 use crate::op::{Meta, OpRef, Operand, Output};
@@ -41,8 +43,15 @@ impl Update {
             inputs.iter().map(|tensor| program::capture_part(tensor.part())).collect();
         let metas: SmallVec<[&Meta; 4]> =
             cells.iter().map(|cell| cell.meta()).chain(inputs.iter().map(|(_, meta)| meta)).collect();
-        let outputs = op.infer(&metas)?;
+        let outputs = op.get().infer(&metas)?;
         drop(metas);
+        if check::kind_of(&op, &outputs)? != Kind::New || outputs.len() != cells.len() {
+            let detail = format!("it gives {} outputs for {} variables", outputs.len(), cells.len());
+            return Err(Error::argument(
+                op.name(),
+                format!("{detail}; an update has one new output for each"),
+            ));
+        }
         for (cell, output) in cells.iter().zip(&outputs) {
             let Output::New { shape, dtype } = output else { continue };
             if shape != cell.meta().shape() || *dtype != cell.meta().dtype {
@@ -59,23 +68,34 @@ impl Update {
                 ));
             }
         }
-        let elsewhere = cells.first().and_then(|cell| {
-            // A variable that reads as a ghost for now takes the ghosts that are computed from it.
-            let device = device_of(cell);
-            let (other, _) = inputs.iter().find(|(storage, _)| *storage.device() != device)?;
-            Some(format!("variable {:?} is on {device}, an input on {}", cell.name(), other.device()))
-        });
-        if let Some(detail) = elsewhere {
-            return Err(Error::device(op.name(), detail));
+        let update = Update { op, cells, inputs, visible: SmallVec::new() };
+        update.check_devices()?;
+        Ok(update)
+    }
+
+    /// Refuses variables and inputs that are not all on one device. A variable that reads as a ghost for now takes the
+    /// ghosts that are computed from it; what was staged then cannot be written when it no longer does.
+    fn check_devices(&self) -> Result<()> {
+        let Some(first) = self.cells.first() else { return Ok(()) };
+        let device = device_of(first);
+        let elsewhere = |what: &str, other: &Device| {
+            let detail = format!("variable {:?} is on {device}, {what} on {other}", first.name());
+            Err(Error::device(self.op.name(), detail))
+        };
+        if let Some((storage, _)) = self.inputs.iter().find(|(storage, _)| *storage.device() != device) {
+            return elsewhere("an input", storage.device());
         }
-        Ok(Update { op, cells, inputs, visible: SmallVec::new() })
+        match self.cells.iter().find(|cell| device_of(cell) != device) {
+            Some(cell) => elsewhere("another variable", &device_of(cell)),
+            None => Ok(()),
+        }
     }
 
     /// The same update, written only if a number on the device is finite; what an optimizer decides for itself is left
     /// as it is.
     fn guarded(mut self, guard: &Part) -> Update {
         if !self.visible.is_empty() {
-            self.op = OpRef::Static(&AssignIfFinite);
+            self.op = OpRef::fixed(&AssignIfFinite);
             self.inputs.push(guard.clone());
         }
         self
@@ -139,7 +159,7 @@ impl Update {
         let outputs = context::with_changed_tapes(Vec::clear, || execute::execute(self.op, args))?;
         let visible: SmallVec<[Part; 1]> = outputs.iter().map(|output| output.part()).collect();
         let inputs = visible.iter().cloned().collect();
-        Ok(Update { op: OpRef::Static(&Assign), cells: self.cells, inputs, visible })
+        Ok(Update { op: OpRef::fixed(&Assign), cells: self.cells, inputs, visible })
     }
 
     /// The same update as one for each variable, if its new values are known.
@@ -175,7 +195,7 @@ pub(crate) fn assign(variable: &Variable, value: &Tensor) -> Result<()> {
 }
 
 fn assignment(variable: &Variable, value: &Tensor) -> Result<Update> {
-    let mut update = Update::new(OpRef::Static(&Assign), &[variable], &[value])?;
+    let mut update = Update::new(OpRef::fixed(&Assign), &[variable], &[value])?;
     update.visible = smallvec![program::capture_part(value.part())];
     Ok(update)
 }
@@ -202,6 +222,7 @@ pub(crate) fn commit_step(updates: LongList<Update>, guard: Option<&Part>) -> Re
 /// Carries updates out in order: takes all memory, then writes. A variable that reads as something else for now, such as a
 /// ghost, is not written, and the memory is that of the ghost.
 fn commit(updates: LongList<Update>) -> Result<()> {
+    updates.iter().try_for_each(Update::check_devices)?;
     let undecided = undecided(updates.iter().map(|update| (&update.op, &*update.cells)));
     let mut commit = Commit::begin(updates.iter().flat_map(|update| &update.cells), &undecided)?;
     let workspaces: Vec<Option<Block>> = updates.iter().map(Update::workspace).collect::<Result<_>>()?;
@@ -210,7 +231,7 @@ fn commit(updates: LongList<Update>) -> Result<()> {
             commit.trace(&update.op, &update.cells, &update.inputs, workspace.as_ref())
         });
     }
-    if commit.is_pinned() {
+    if commit.is_pinned()? {
         return Ok(());
     }
     for (update, workspace) in updates.iter().zip(workspaces) {
@@ -256,8 +277,17 @@ impl<'a> Commit<'a> {
     }
 
     /// Whether the variables read as something else for now.
-    fn is_pinned(&self) -> bool {
-        self.cells.first().is_some_and(|cell| context::pinned(cell.address()).is_some())
+    fn is_pinned(&self) -> Result<bool> {
+        match self.cells.iter().filter(|cell| context::pinned(cell.address()).is_some()).count() {
+            0 => Ok(false),
+            n if n == self.cells.len() => Ok(true),
+            n => {
+                let n_all = self.cells.len();
+                let detail =
+                    format!("{n} of {n_all} variables read as ghosts; they are updated together or not");
+                Err(Error::device("update", detail))
+            }
+        }
     }
 
     /// The memory of a variable: what is read, or where its new value goes.
@@ -340,7 +370,7 @@ fn device_of(cell: &Arc<VariableCell>) -> Device {
 pub(crate) fn undecided<'a>(
     updates: impl DoubleEndedIterator<Item = (&'a OpRef, &'a [Arc<VariableCell>])>,
 ) -> HashSet<usize> {
-    let from_last_refusing = updates.rev().skip_while(|(op, _)| op.never_refuses());
+    let from_last_refusing = updates.rev().skip_while(|(op, _)| op.get().never_refuses());
     from_last_refusing.flat_map(|(_, cells)| cells).map(|cell| cell.address()).collect()
 }
 
@@ -353,6 +383,11 @@ fn fresh_place(cell: &Arc<VariableCell>, held: &Part, is_undecided: bool) -> Res
     // A variable made from a batch begins in lent memory, which is data; its own is a parameter's.
     let owner = if held.0.is_lent() { Owner::Parameters } else { held.0.owner() };
     let meta = cell.meta();
-    context::with_owner(owner, || Storage::new(&device_of(cell), meta.shape(), meta.dtype, "assign"))
-        .map(Some)
+    let place = || Storage::new(&device_of(cell), meta.shape(), meta.dtype, "assign");
+    let mut fresh = context::with_owner(owner, place)?;
+    // The op may leave it as it is, and not every byte is a truth value.
+    if meta.dtype == DType::Bool {
+        fresh.clear()?;
+    }
+    Ok(Some(fresh))
 }

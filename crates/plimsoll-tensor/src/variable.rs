@@ -7,7 +7,7 @@
 
 use std::fmt;
 use std::ops::Deref;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use plimsoll_memory::{LongList, Owner};
@@ -185,7 +185,7 @@ impl Variable {
     }
 
     fn accumulate(&self, op: &'static dyn Op, value: &Tensor) -> Result<()> {
-        update::apply([Update::new(OpRef::Static(op), &[self], &[value])?])
+        update::apply([Update::new(OpRef::fixed(op), &[self], &[value])?])
     }
 
     /// Runs an op that takes the variables' values and `inputs`, and gives the variables their new values, one output
@@ -292,8 +292,12 @@ impl VariableCell {
 /// without another model and without arithmetic.
 ///
 /// # Errors
-/// Those of `f`; memory that is full.
+/// A device that is no ghost; those of `f`; memory that is full.
 pub fn with_ghosts<R>(variables: &[Variable], ghost: &Device, f: impl FnOnce() -> Result<R>) -> Result<R> {
+    if !ghost.is_ghost() {
+        let detail = format!("{ghost} is no ghost; make one with `Device::ghost`");
+        return Err(Error::device("with_ghosts", detail));
+    }
     let _on = ghost.enter();
     let empty = |variable: &Variable| Tensor::zeros_of(variable.shape(), variable.dtype());
     let values: Vec<Tensor> =
@@ -305,12 +309,13 @@ pub fn with_ghosts<R>(variables: &[Variable], ghost: &Device, f: impl FnOnce() -
 /// made: a step can be tried there without another model, and it takes what the real one would.
 ///
 /// # Errors
-/// Those of `f`.
+/// A device that is no ghost; those of `f`.
 pub fn with_shadows<R>(variables: &[Variable], ghost: &Device, f: impl FnOnce() -> Result<R>) -> Result<R> {
     let _on = ghost.enter();
     let masters = variables.iter().filter_map(Variable::master).cloned();
     let all: Vec<Variable> = variables.iter().cloned().chain(masters).collect();
-    let shadows: Vec<Tensor> = all.iter().map(|variable| variable.handle.shadow(ghost)).collect();
+    let shadows: Vec<Tensor> =
+        all.iter().map(|variable| variable.handle.shadow(ghost)).collect::<Result<_>>()?;
     with_pinned(&all, &shadows, f)
 }
 
@@ -349,7 +354,12 @@ impl fmt::Debug for Variable {
 /// Whether a storage may be written over: the variable alone holds it, means all of it, and need not give it back.
 pub(crate) fn is_unshared(part: &Part) -> bool {
     let (storage, meta) = part;
-    Arc::strong_count(storage) == 1 && !storage.is_lent() && covers(storage, meta)
+    if Arc::strong_count(storage) != 1 || storage.is_lent() || !covers(storage, meta) {
+        return false;
+    }
+    // Whoever held it last has read it on some thread; that reading comes before what is written now.
+    fence(Ordering::Acquire);
+    true
 }
 
 fn covers(storage: &Storage, meta: &Meta) -> bool {

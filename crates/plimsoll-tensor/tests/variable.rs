@@ -104,7 +104,7 @@ fn every_op_of_a_step_leaves_a_record_and_its_ghost_the_same_ones() -> Result<()
             let [dx] = tape.gradient(&loss, [&x])?;
             x.assign_sub(&dx)
         })?;
-        Ok(records.iter().map(|record| format!("{} {}", record.op.name(), record.shape)).collect())
+        Ok(records.iter().map(|record| format!("{} {}", record.name(), record.shape)).collect())
     };
     let real = names(&Device::separate_cpu())?;
     assert_eq!(real[..3], ["matmul [4, 4]", "relu [4, 4]", "sum []"]);

@@ -164,9 +164,9 @@ impl<'a> Case<'a> {
         let mut names = Vec::new();
         for dtype in FLOATS {
             let records = Case::new(self.op, self.sample, dtype).records()?;
-            match records.iter().find(|record| record.op.name() == self.op.name) {
-                Some(record) => return Ok(record.op.clone()),
-                None => names = records.iter().map(|record| record.op.name()).collect(),
+            match records.iter().find(|record| record.name() == self.op.name) {
+                Some(record) => return Ok(record.op().clone()),
+                None => names = records.iter().map(|record| record.name()).collect(),
             }
         }
         Err(format!("the call executes {names:?}, and none of them is `{}`", self.op.name).into())
@@ -200,7 +200,7 @@ impl<'a> Case<'a> {
     /// Those of the call.
     pub fn is_elementwise(&self) -> Outcome<bool> {
         let Some(first) = self.inputs.first() else { return Ok(false) };
-        let cheap = |record: &StepRecord| record.op.is_cheap() && *record.shape == *first.shape;
+        let cheap = |record: &StepRecord| record.is_cheap() && *record.shape == *first.shape;
         Ok(self.records()?.iter().all(cheap) && self.inputs.iter().all(|input| input.shape == first.shape))
     }
 

@@ -15,6 +15,7 @@ mod device;
 mod draw;
 mod golden;
 mod gradients;
+pub mod hostile;
 mod outcome;
 mod process;
 mod saved_values;

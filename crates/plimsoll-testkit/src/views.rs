@@ -76,7 +76,10 @@ impl Arrangement {
                 let base = Array::build(&turned, |index| {
                     array.at(&index.iter().rev().copied().collect::<Vec<usize>>())
                 });
-                look(&tensor(&base, dtype)?, |layout| layout.permuted(&axes))
+                look(&tensor(&base, dtype)?, |layout| {
+                    let strides: Vec<isize> = axes.iter().map(|&axis| layout.strides()[axis]).collect();
+                    Layout::new(Shape::new(shape)?, &strides, layout.offset())
+                })
             }
             Arrangement::Sliced => inside(array, dtype, 1),
             Arrangement::Stepped => inside(array, dtype, 2),
@@ -86,17 +89,14 @@ impl Arrangement {
                 one[axis] = 1;
                 let base = tensor(&Array::build(&one, |index| array.at(index)), dtype)?;
                 let full = Shape::new(shape)?;
-                look(&base, |layout| layout.broadcast_to(&full).unwrap_or(*layout))
+                look(&base, |layout| Ok(layout.broadcast_to(&full).unwrap_or(*layout)))
             }
             Arrangement::Flipped => {
                 let base = Array::build(shape, |index| {
                     let back = index.iter().zip(shape).map(|(&idx, &dim)| dim - 1 - idx);
                     array.at(&back.collect::<Vec<usize>>())
                 });
-                look(&tensor(&base, dtype)?, |layout| {
-                    let axes = shape.iter().enumerate();
-                    axes.fold(*layout, |layout, (axis, &dim)| layout.narrowed(axis, dim - 1, -1, dim))
-                })
+                look(&tensor(&base, dtype)?, |layout| stepped(layout, shape, -1, |dim| dim.saturating_sub(1)))
             }
         }
     }
@@ -129,10 +129,15 @@ fn inside(array: &Array, dtype: DType, step: usize) -> Result<Tensor> {
         }
         array.at(&index.iter().map(|&idx| (idx - 1) / step).collect::<Vec<usize>>())
     });
-    look(&tensor(&base, dtype)?, |layout| {
-        let axes = shape.iter().enumerate();
-        axes.fold(*layout, |layout, (axis, &dim)| layout.narrowed(axis, 1, step as isize, dim))
-    })
+    look(&tensor(&base, dtype)?, |layout| stepped(layout, shape, step as isize, |_| 1))
+}
+
+/// Every `step`-th element along every dimension, from the one that `first` names for an extent on.
+fn stepped(layout: &Layout, shape: &[usize], step: isize, first: impl Fn(usize) -> usize) -> Result<Layout> {
+    let places = shape.iter().zip(layout.strides()).map(|(&dim, &stride)| first(dim) as isize * stride);
+    let offset = layout.offset() as isize + places.sum::<isize>();
+    let strides: Vec<isize> = layout.strides().iter().map(|stride| stride * step).collect();
+    Layout::new(Shape::new(shape)?, &strides, offset as usize)
 }
 
 /// A view of a tensor, of any layout; an op of the kit's own, so that it needs none of those that it tests.
@@ -154,13 +159,13 @@ impl Op for Look {
 }
 
 /// A view of a tensor.
-fn look(base: &Tensor, layout: impl FnOnce(&Layout) -> Layout) -> Result<Tensor> {
-    Ok(apply(OpRef::new(Look(layout(base.layout()))), &[base])?.remove(0))
+fn look(base: &Tensor, layout: impl FnOnce(&Layout) -> Result<Layout>) -> Result<Tensor> {
+    Ok(apply(OpRef::new(Look(layout(base.layout())?)), &[base])?.remove(0))
 }
 
 /// The tensor itself, through an op: inside a step, its record tells the tensor's number.
 pub(crate) fn mark(tensor: &Tensor) -> Result<()> {
-    look(tensor, |layout| *layout).map(drop)
+    look(tensor, |layout| Ok(*layout)).map(drop)
 }
 
 #[cfg(test)]

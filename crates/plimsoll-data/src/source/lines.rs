@@ -1,4 +1,4 @@
-//! Elements that are the lines of a text file, as bytes without their ending, read through a memory map.
+//! Elements that are the lines of a text file, as bytes without their ending, read where they are asked for.
 //!
 //! The file is gone through once when it is opened, to find where each line begins. These places are a tensor of the
 //! pool, counted as data: eight bytes a line.
@@ -6,7 +6,7 @@
 use std::io::{BufReader, Read};
 use std::path::{Path, PathBuf};
 
-use plimsoll_tensor::{DType, Device, Error, FileMap, Piece, Result, elements, elements_mut};
+use plimsoll_tensor::{DType, Device, Error, FileBytes, Piece, Result, elements, elements_mut};
 
 use crate::example::ExampleMut;
 use crate::source::Source;
@@ -15,7 +15,7 @@ use crate::spec::{Field, Spec};
 /// The lines of a file.
 pub(crate) struct Lines {
     path: PathBuf,
-    map: FileMap,
+    file: FileBytes,
     /// Where each line begins, and after the last the end of the file.
     starts: Piece,
     n: u64,
@@ -24,7 +24,7 @@ pub(crate) struct Lines {
 
 impl Lines {
     pub fn open(path: &Path) -> Result<Lines> {
-        let map = FileMap::open(path).map_err(|error| Error::io(path, error))?;
+        let file = FileBytes::open(path).map_err(|error| Error::io(path, error))?;
         let mut n = 0;
         let mut longest = 0;
         let mut last = 0;
@@ -49,13 +49,13 @@ impl Lines {
             }
             k += 1;
         })?;
-        if again != n_bytes || again != map.n_bytes() || k > n + 1 {
+        if again != n_bytes || again != file.n_bytes() || k > n + 1 {
             return Err(changed());
         }
         places[0] = 0;
         places[n] = n_bytes as i64;
         let spec = Spec::new([Field::new("line", DType::U8, longest)?.varying()?])?;
-        Ok(Lines { path: path.to_owned(), map, starts, n: n as u64, spec })
+        Ok(Lines { path: path.to_owned(), file, starts, n: n as u64, spec })
     }
 }
 
@@ -94,7 +94,7 @@ impl Source for Lines {
         let (start, end) = (places[idx] as usize, places[idx + 1] as usize);
         let (bytes, _) = to.part_mut(0);
         let line = &mut bytes[..end - start];
-        self.map.copy_to(start, line).map_err(|error| Error::io(&self.path, error))?;
+        self.file.copy_to(start, line).map_err(|error| Error::io(&self.path, error))?;
         let line = line.strip_suffix(b"\n").unwrap_or(line);
         let len = line.strip_suffix(b"\r").unwrap_or(line).len();
         to.set_len(0, len)

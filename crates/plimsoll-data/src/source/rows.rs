@@ -1,8 +1,8 @@
-//! Elements that are rows of an array in a file, read through a memory map: NPY and IDX.
+//! Elements that are rows of an array in a file, read where they are asked for: NPY and IDX.
 
 use std::path::{Path, PathBuf};
 
-use plimsoll_tensor::{DType, Error, FileMap, NpyArray, Result, Shape};
+use plimsoll_tensor::{DType, Error, FileBytes, NpyArray, Result, Shape};
 
 use crate::example::ExampleMut;
 use crate::source::Source;
@@ -11,7 +11,7 @@ use crate::spec::{Field, Spec};
 /// Rows of an array that lies in a file.
 pub(crate) struct FileRows {
     path: PathBuf,
-    map: FileMap,
+    file: FileBytes,
     /// Where the first row begins.
     start: usize,
     n: u64,
@@ -41,14 +41,14 @@ impl FileRows {
             return Err(Error::format(path, "the array is a single number, which has no rows"));
         };
         refuse_rows_of_nothing(path, shape)?;
-        let map = FileMap::open(path).map_err(|error| Error::io(path, error))?;
+        let file = FileBytes::open(path).map_err(|error| Error::io(path, error))?;
         let spec = Spec::new([Field::new(name, dtype, Shape::new(dims)?)?])?;
         let n_bytes = spec.n_bytes().checked_mul(n).and_then(|n| n.checked_add(start));
-        if n_bytes != Some(map.n_bytes()) {
-            let detail = format!("{shape} of {dtype} do not fill the {} bytes of the file", map.n_bytes());
+        if n_bytes != Some(file.n_bytes()) {
+            let detail = format!("{shape} of {dtype} do not fill the {} bytes of the file", file.n_bytes());
             return Err(Error::format(path, detail));
         }
-        Ok(FileRows { path: path.to_owned(), map, start, n: n as u64, spec, is_big_endian })
+        Ok(FileRows { path: path.to_owned(), file, start, n: n as u64, spec, is_big_endian })
     }
 
     /// The rows of an NPY file.
@@ -86,7 +86,7 @@ impl Source for FileRows {
         let field = &self.spec.fields()[0];
         let (bytes, _) = to.part_mut(0);
         let start = self.start + idx as usize * field.n_bytes();
-        self.map.copy_to(start, bytes).map_err(|error| Error::io(&self.path, error))?;
+        self.file.copy_to(start, bytes).map_err(|error| Error::io(&self.path, error))?;
         if self.is_big_endian {
             swap_bytes(bytes, field.dtype().size());
         }

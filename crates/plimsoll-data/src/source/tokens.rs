@@ -1,12 +1,12 @@
 //! Windows of a long sequence of tokens: inputs and, one further on, targets.
 //!
-//! The tokens lie in a file, read through a memory map, or in the program itself. A window is widened to int32 in its
+//! The tokens lie in a file, read where they are asked for, or in the program itself. A window is widened to int32 in its
 //! row of the batch; nothing else is copied.
 
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
-use plimsoll_tensor::{DType, Error, FileMap, Result};
+use plimsoll_tensor::{DType, Error, FileBytes, Result};
 
 use crate::example::ExampleMut;
 use crate::source::Source;
@@ -36,7 +36,7 @@ impl TokenType {
 /// Where tokens lie.
 #[derive(Debug)]
 enum Place {
-    File(PathBuf, FileMap),
+    File(PathBuf, FileBytes),
     Program(&'static [u8]),
 }
 
@@ -56,13 +56,13 @@ impl Tokens {
     /// A file that cannot be read, or that is no whole number of tokens.
     pub fn open(path: impl AsRef<Path>, kind: TokenType) -> Result<Tokens> {
         let path = path.as_ref();
-        let map = FileMap::open(path).map_err(|error| Error::io(path, error))?;
-        let n_bytes = map.n_bytes();
+        let file = FileBytes::open(path).map_err(|error| Error::io(path, error))?;
+        let n_bytes = file.n_bytes();
         if !n_bytes.is_multiple_of(kind.size()) {
             let detail = format!("{n_bytes} bytes are no whole number of tokens of {} bytes", kind.size());
             return Err(Error::format(path, detail));
         }
-        Ok(Tokens { place: Place::File(path.to_owned(), map), kind, range: 0..n_bytes / kind.size() })
+        Ok(Tokens { place: Place::File(path.to_owned(), file), kind, range: 0..n_bytes / kind.size() })
     }
 
     /// Bytes of the program itself, such as a text that it includes, one token each.
@@ -102,8 +102,8 @@ impl Tokens {
         let unwidened = to.len() - n * size;
         let start = (self.range.start + first) * size;
         match &self.place {
-            Place::File(path, map) => {
-                map.copy_to(start, &mut to[unwidened..]).map_err(|error| Error::io(path, error))?;
+            Place::File(path, file) => {
+                file.copy_to(start, &mut to[unwidened..]).map_err(|error| Error::io(path, error))?;
             }
             Place::Program(bytes) => to[unwidened..].copy_from_slice(&bytes[start..start + n * size]),
         }

@@ -52,14 +52,20 @@ impl Change {
         let dims = entry.shape.dims();
         match self {
             Change::Nothing => Some(dims.to_vec()),
-            Change::Permute(order) if order.len() == dims.len() => {
-                Some(order.iter().map(|&axis| dims[axis as usize]).collect())
+            // As `Tensor::permute` reads them: negative axes count from the end, and each is named once.
+            Change::Permute(order) => {
+                let named = order.iter().map(|&axis| entry.shape.axis("permute", axis).ok());
+                let named: Vec<usize> = named.collect::<Option<_>>()?;
+                let is_order = named.len() == dims.len() && (0..dims.len()).all(|axis| named.contains(&axis));
+                is_order.then(|| named.iter().map(|&axis| dims[axis]).collect())
             }
-            Change::Flattened(picture) => match dims {
-                &[out, inputs] if inputs == picture.iter().product::<usize>() => Some(vec![inputs, out]),
-                _ => None,
-            },
-            Change::Permute(_) => None,
+            Change::Flattened(picture) => {
+                let pixels = picture.iter().try_fold(1usize, |n, &extent| n.checked_mul(extent))?;
+                match dims {
+                    &[out, inputs] if inputs == pixels => Some(vec![inputs, out]),
+                    _ => None,
+                }
+            }
         }
     }
 }

@@ -65,7 +65,7 @@ impl Layer for Dense {
         let kernel = variable("kernel", [inputs, self.units], self.kernel, fans)?;
         let bias = self.bias.map(|bias| variable("bias", self.units, bias, fans)).transpose()?;
         let activation = self.activation;
-        let output = input.with_dim(input.rank() - 1, self.units);
+        let output = input.with_dim(input.rank() - 1, self.units)?;
         if bias.is_none() && activation == Activation::None {
             return Forward::ending_linear(output, move |x, _| {
                 Ok(Prediction::Linear { rows: x.clone(), weights: (*kernel).clone() })

@@ -72,7 +72,7 @@ impl Evaluator<'_> {
         let ghost = pair.inputs.device().ghost();
         // As under the limit itself, free pages go back before memory is full.
         ghost.trim();
-        let shadows = Pair { inputs: pair.inputs.shadow(&ghost), labels: pair.labels.shadow(&ghost) };
+        let shadows = Pair { inputs: pair.inputs.shadow(&ghost)?, labels: pair.labels.shadow(&ghost)? };
         let _restore = RestoredGenerator::new();
         let evaluated = with_shadows(&self.stepper.model.variables(), &ghost, || self.batch(&shadows));
         self.metrics.iter_mut().for_each(|metric| metric.reset());

@@ -295,7 +295,7 @@ impl Stepper {
         let _restore = RestoredGenerator::new();
         let mut variables = self.model.variables();
         variables.extend(self.optimizer.variables());
-        let shadows = Pair { inputs: pair.inputs.shadow(&ghost), labels: pair.labels.shadow(&ghost) };
+        let shadows = Pair { inputs: pair.inputs.shadow(&ghost)?, labels: pair.labels.shadow(&ghost)? };
         let stepped = with_shadows(&variables, &ghost, || step(self, &ghost, &shadows))?;
         Ok((stepped, ghost.stats()))
     }

@@ -49,7 +49,7 @@ impl Rehearsed {
         ghost.pool().reset_peaks();
         let mut variables = self.model.variables();
         variables.extend(self.optimizer.variables());
-        let (inputs, labels) = (self.pair.inputs.shadow(&ghost), self.pair.labels.shadow(&ghost));
+        let (inputs, labels) = (self.pair.inputs.shadow(&ghost)?, self.pair.labels.shadow(&ghost)?);
         let made = with_shadows(&variables, &ghost, || step(&ghost, &mut || self.inside(&inputs, &labels)))?;
         Ok((made, ghost.stats().peak_in_use))
     }

@@ -171,7 +171,7 @@ fn traces_as_observed(name: &str, task: &Task) -> Result<()> {
     let trace = program.trace(&ghost, ghost.stats().in_use);
     let mut variables = own.model.variables();
     variables.extend(own.optimizer.variables());
-    let (inputs, labels) = (own.batch.inputs.shadow(&ghost), own.batch.labels.shadow(&ghost));
+    let (inputs, labels) = (own.batch.inputs.shadow(&ghost)?, own.batch.labels.shadow(&ghost)?);
     let (_, observed) =
         with_shadows(&variables, &ghost, || Step::observed(&ghost, || own.step(&inputs, &labels).map(drop)))?;
     let mut records = trace.records.iter();

@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
+use crate::check;
 use crate::context;
 use crate::device::Device;
 use crate::error::{Error, Result};
@@ -71,7 +72,9 @@ impl Journal {
         }
         match made.remove(&target) {
             Some((Some(storage), _)) => Ok(storage),
-            _ => unreachable!("a chain ends in its target"),
+            _ => Err(Error::tape(
+                "a value cannot be made again: the op that made it gives fewer outputs than before",
+            )),
         }
     }
 
@@ -89,8 +92,16 @@ impl Journal {
         let device = args.first().map_or_else(context::device, |arg| arg.storage().device().clone());
         count(&device, &op, &metas);
         let wanted = with_extras.then_some(&*wanted);
-        let storages = context::replay(|| execute_again(op, args, wanted))?;
+        let storages = context::replay(|| execute_again(op.clone(), args, wanted))?;
         for (number, storage) in (first..).zip(storages) {
+            let is_known = {
+                let values = &self.lock().values;
+                let form = (storage.n_bytes(), storage.dtype());
+                (number as usize) < values.len() && values[number as usize].form == form
+            };
+            if !is_known {
+                return Err(check::changed(&op));
+            }
             self.verify(number, &storage)?;
             storage.set_site(site);
             storage.set_tag(self.tag(number));
@@ -205,8 +216,8 @@ impl State {
 
 /// Adds a repeated op to the figures of its device.
 fn count(device: &Device, op: &OpRef, inputs: &[&Meta]) {
-    let Ok(outputs) = op.infer(inputs) else { return };
+    let Ok(outputs) = op.get().infer(inputs) else { return };
     let outputs: SmallVec<[Meta; 2]> = outputs.iter().filter_map(Output::fresh_meta).collect();
     let outputs: SmallVec<[&Meta; 2]> = outputs.iter().collect();
-    device.count_repeat(op.cost(inputs, &outputs).flops);
+    device.count_repeat(op.get().cost(inputs, &outputs).flops);
 }

@@ -26,9 +26,11 @@ use plimsoll_memory::{LongList, Site, rounded_size};
 use plimsoll_plan::{Decisions, Trace};
 use smallvec::SmallVec;
 
+use crate::check;
 use crate::context;
 use crate::depot::Away;
 use crate::device::Device;
+use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::execute::{Arg, Order};
 use crate::op::{Cost, Extra, Keep, Meta, OpRef, Second, Tensors};
@@ -128,6 +130,8 @@ struct Value {
     record: u32,
     /// The bytes as the pool rounds them.
     bytes: u64,
+    /// The bytes asked for, and the type of their elements: what is made again must be the same.
+    form: (usize, DType),
     /// The tape slots that name it.
     n_slots: u32,
     /// The value, if it is kept for them.
@@ -241,15 +245,17 @@ impl Journal {
         let inputs: SmallVec<[Input; 2]> = args.iter().map(|arg| self.input(arg)).collect();
         let metas: SmallVec<[&Meta; 3]> = args.iter().map(Arg::meta).collect();
         let output_metas: SmallVec<[&Meta; 2]> = outputs.iter().map(|output| output.meta()).collect();
-        let work = work(op.cost(&metas, &output_metas));
+        let work = work(op.get().cost(&metas, &output_metas));
         let (first_value, site) = (self.lock().values.len() as u32, context::site(op.name()));
         let made = outputs.iter().map(|output| output.data().value());
         let made: SmallVec<[&Arc<Storage>; 4]> = made.chain(extras.iter().map(|(_, made)| made)).collect();
         let (n_outputs, n_extras) = (outputs.len() as u16, extras.len() as u16);
         let op = op.clone();
-        let second = op.second(&metas);
+        let second = op.get().second(&metas);
         let first = Record { op, inputs, first_value, n_outputs, n_extras, wanted, order, site, work };
         let Some(second) = second else { return self.push(first, &made, &output_metas) };
+        let earlier = n_outputs.saturating_sub(1).into();
+        check::keeps(&first.op, "second", &second.reads, [first.inputs.len(), earlier, 0])?;
         let (first, second) = first.split(second, &output_metas);
         let (own, others) = made.split_at(n_outputs as usize - 1);
         let (own_metas, other_metas) = output_metas.split_at(own.len());
@@ -270,11 +276,13 @@ impl Journal {
             if let Some(sums) = &mut state.sums {
                 sums.note(storage);
             }
-            let bytes = rounded_size(storage.n_bytes() as u64);
+            let (bytes, form) =
+                (rounded_size(storage.n_bytes() as u64), (storage.n_bytes(), storage.dtype()));
             let living = Arc::downgrade(storage);
             state.values.push(Value {
                 record: position,
                 bytes,
+                form,
                 n_slots: 0,
                 kept: None,
                 living,
@@ -284,7 +292,7 @@ impl Journal {
                 coming: None,
             });
         }
-        state.work += record.work;
+        state.work = state.work.saturating_add(record.work);
         if let Some(observer) = &mut state.observer {
             observer.end(&record, outputs);
         }
@@ -396,7 +404,7 @@ impl Record {
         let (inputs, wanted): (SmallVec<[Input; 2]>, SmallVec<[bool; 4]>) =
             second.reads.into_iter().map(read).unzip();
         let metas: SmallVec<[&Meta; 3]> = inputs.iter().map(|input| &*input.meta).collect();
-        let work = work(second.op.cost(&metas, &outputs[n_first as usize..]));
+        let work = work(second.op.get().cost(&metas, &outputs[n_first as usize..]));
         let second = Record {
             op: second.op,
             first_value: self.first_value + u32::from(n_first),
@@ -421,7 +429,7 @@ impl Record {
 
 /// What an op takes: operations, and bytes read and written, of which one counts as much as a few operations.
 fn work(cost: Cost) -> u64 {
-    cost.flops + OPERATIONS_PER_BYTE * cost.bytes
+    cost.flops.saturating_add(OPERATIONS_PER_BYTE.saturating_mul(cost.bytes))
 }
 
 /// Stands for an op and the shapes that it sees: equal for equal ones, on every machine.

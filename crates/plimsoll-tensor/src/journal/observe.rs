@@ -23,7 +23,7 @@ pub(super) struct Observer {
 
 /// The bytes of outputs that an op makes again though they are another record's: it does the work of two.
 fn unasked_bytes(record: &Record, inputs: &[&Meta]) -> u64 {
-    let outputs = record.op.infer(inputs).unwrap_or_default();
+    let outputs = record.op.get().infer(inputs).unwrap_or_default();
     let bytes = |output: &Output| match output {
         Output::New { shape, dtype } => rounded_size((shape.n_elems() * dtype.size()) as u64),
         Output::View { .. } => 0,

@@ -86,7 +86,7 @@ impl Tensor {
     #[track_caller]
     pub fn affine(&self, scale: f64, shift: f64) -> Result<Tensor> {
         let _line = context::at_callers_line();
-        call(OpRef::new(Affine { scale, shift }), &[self])
+        call(OpRef::shipped(Affine { scale, shift }), &[self])
     }
 
     /// Each element times `scale`, plus `shift`, written over this tensor if nobody else holds it.
@@ -99,7 +99,7 @@ impl Tensor {
         if scale == 1.0 && shift == 0.0 {
             return Ok(self);
         }
-        call_with(OpRef::new(Affine { scale, shift }), smallvec::smallvec![Arg::Given(self)])
+        call_with(OpRef::shipped(Affine { scale, shift }), smallvec::smallvec![Arg::Given(self)])
     }
 
     /// Each element with its sign changed.

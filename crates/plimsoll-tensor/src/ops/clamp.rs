@@ -14,6 +14,7 @@ use crate::op::{Extra, Form, Keep, Keeps, Meta, Op, OpRef, Operand, Outputs, Run
 use crate::ops::copy::{copy, copy_cuda};
 use crate::ops::cuda::{self, elementwise};
 use crate::ops::kernel::{dst, for_numbers, src};
+use crate::ops::lines::expect_float;
 use crate::ops::registry::{Array, OpInfo, Sample, Values, floats, input};
 use crate::shape::Shape;
 use crate::tape::Backward;
@@ -71,7 +72,7 @@ impl Op for Clamp {
 
     fn backward(&self, backward: &mut Backward<'_>) -> Result<()> {
         let args = smallvec::smallvec![Arg::Given(backward.gradient()?), Arg::Given(backward.extra(0)?)];
-        backward.give(0, call_with(OpRef::Static(&ClampBackward), args)?)
+        backward.give(0, call_with(OpRef::fixed(&ClampBackward), args)?)
     }
 
     fn overwrites(&self) -> &'static [usize] {
@@ -161,7 +162,7 @@ fn in_order<'a, 'b>(x: &'a Operand<'b>, y: &'a Operand<'b>) -> &'a Operand<'b> {
 
 /// The form of a mask with a bit for each element.
 fn mask_meta(of: &Meta) -> Meta {
-    Meta::fresh(Shape::from_checked([bits::mask_len(of.n_elems())]), DType::U8)
+    Meta::fresh(Shape::within_bounds([bits::mask_len(of.n_elems())]), DType::U8)
 }
 
 /// The gradient where a bit is set, else zero. It is linear in the gradient and its own transpose, so that it is its own
@@ -175,6 +176,7 @@ impl Op for ClampBackward {
     }
 
     fn infer(&self, inputs: &[&Meta]) -> Result<Outputs> {
+        expect_float(self.name(), inputs[0])?;
         let expected = mask_meta(inputs[0]);
         if inputs[1].dtype != expected.dtype || inputs[1].shape() != expected.shape() {
             return Err(Error::shape(
@@ -216,7 +218,7 @@ impl Op for ClampBackward {
 
     fn backward(&self, backward: &mut Backward<'_>) -> Result<()> {
         let args = smallvec::smallvec![Arg::Given(backward.gradient()?), Arg::Given(backward.input(1)?)];
-        backward.give(0, call_with(OpRef::Static(&ClampBackward), args)?)
+        backward.give(0, call_with(OpRef::fixed(&ClampBackward), args)?)
     }
 
     fn overwrites(&self) -> &'static [usize] {
@@ -233,7 +235,7 @@ impl Tensor {
     pub fn clamp(&self, low: f64, high: f64) -> Result<Tensor> {
         let _line = context::at_callers_line();
         if low <= high {
-            return call(OpRef::new(Clamp { low, high }), &[self]);
+            return call(OpRef::shipped(Clamp { low, high }), &[self]);
         }
         Err(Error::argument(
             "clamp",
@@ -272,7 +274,7 @@ fn samples() -> Vec<Sample> {
 fn backward_samples() -> Vec<Sample> {
     let sample = |name: &str, shape: &[usize], n_bytes: usize| {
         let mask = input(&[n_bytes], Values::Of(DType::U8, 0.0, 256.0));
-        Sample::new(name, vec![floats(shape), mask], |x| call(OpRef::Static(&ClampBackward), &[&x[0], &x[1]]))
+        Sample::new(name, vec![floats(shape), mask], |x| call(OpRef::fixed(&ClampBackward), &[&x[0], &x[1]]))
             .reference(|x| {
                 let bit = |idx: usize| (x[1].values[idx / 8] / 2f64.powi((idx % 8) as i32)).floor() % 2.0;
                 let kept = x[0].values.iter().enumerate().map(|(idx, x)| x * bit(idx));

@@ -120,8 +120,8 @@ fn tile<T: Number>(relation: Relation, lhs: &[T], rhs: &[T], y: &mut [bool]) {
 fn compare(op: &'static Compare, lhs: &Tensor, rhs: &impl Rhs) -> Result<Tensor> {
     let _line = context::at_callers_line();
     rhs.apply(
-        |rhs| call(OpRef::Static(op), &[lhs, rhs]),
-        |number| call(OpRef::Static(op), &[lhs, &Tensor::full_like_scalar(lhs, number)?]),
+        |rhs| call(OpRef::fixed(op), &[lhs, rhs]),
+        |number| call(OpRef::fixed(op), &[lhs, &Tensor::full_like_scalar(lhs, number)?]),
     )
 }
 

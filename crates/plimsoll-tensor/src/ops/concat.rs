@@ -10,7 +10,7 @@ use crate::op::{Meta, Op, OpRef, Operand, Outputs, Run, one};
 use crate::ops::copy::copy;
 use crate::ops::cuda::moves::{self, Move};
 use crate::ops::registry::{Array, OpInfo, Sample, Values, floats, input};
-use crate::shape::Shape;
+use crate::shape::Axes;
 use crate::tape::Backward;
 use crate::tensor::Tensor;
 
@@ -32,8 +32,8 @@ impl Op for Concat {
                 return Err(Error::mixed_dtypes("concat", inputs[0].dtype, input.dtype));
             }
             let shape = input.shape();
-            let fits =
-                shape.rank() == first.rank() && shape.with_dim(self.axis, 0) == first.with_dim(self.axis, 0);
+            let axes = Axes::of([self.axis]);
+            let fits = shape.rank() == first.rank() && shape.reduced(axes, true) == first.reduced(axes, true);
             if !fits {
                 return Err(Error::shape(
                     "concat",
@@ -45,7 +45,7 @@ impl Op for Concat {
             }
             extent = extent.saturating_add(shape[self.axis]);
         }
-        one(Shape::new(&first.with_dim(self.axis, extent))?, inputs[0].dtype)
+        one(first.with_dim(self.axis, extent)?, inputs[0].dtype)
     }
 
     fn run(&self, run: &mut Run<'_>) -> Result<()> {
@@ -99,7 +99,7 @@ impl Tensor {
                 let axis = first.shape().axis("concat", axis)?;
                 match rest {
                     [] => Ok((*first).clone()),
-                    _ => call(OpRef::new(Concat { axis }), tensors),
+                    _ => call(OpRef::shipped(Concat { axis }), tensors),
                 }
             }
         }

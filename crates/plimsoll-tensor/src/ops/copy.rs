@@ -122,7 +122,7 @@ impl Tensor {
     #[track_caller]
     pub fn copied(&self) -> Result<Tensor> {
         let _line = context::at_callers_line();
-        call(OpRef::Static(&Contiguous), &[self])
+        call(OpRef::fixed(&Contiguous), &[self])
     }
 
     /// The values as another dtype: floats become whole numbers by truncation, and what is not zero is true.
@@ -135,7 +135,7 @@ impl Tensor {
         if dtype == self.dtype() {
             return Ok(self.clone());
         }
-        call(OpRef::new(Cast(dtype)), &[self])
+        call(OpRef::shipped(Cast(dtype)), &[self])
     }
 }
 

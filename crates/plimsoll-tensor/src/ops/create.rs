@@ -160,7 +160,7 @@ impl Op for Create {
             | Fill::TruncatedNormal { draw, .. }
             | Fill::Integers { draw, .. } => *draw = next(*draw),
         }
-        Some(OpRef::new(Create { fill, ..*self }))
+        Some(OpRef::shipped(Create { fill, ..*self }))
     }
 
     fn is_cheap(&self) -> bool {
@@ -186,7 +186,7 @@ fn create(shape: Shape, dtype: DType, fill: Fill) -> Result<Tensor> {
         }
         _ => {}
     }
-    Ok(execute(OpRef::new(create), smallvec::SmallVec::new())?.remove(0))
+    Ok(execute(OpRef::shipped(create), smallvec::SmallVec::new())?.remove(0))
 }
 
 impl Tensor {

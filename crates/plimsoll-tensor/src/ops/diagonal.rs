@@ -40,7 +40,7 @@ impl Op for Diagonal {
 
     fn backward(&self, backward: &mut Backward<'_>) -> Result<()> {
         let onto = OntoDiagonal { shape: *backward.input_shape(0), axes: self.axes };
-        let gradient = call(OpRef::new(onto), &[&backward.gradient()?])?;
+        let gradient = call(OpRef::shipped(onto), &[&backward.gradient()?])?;
         backward.give(0, gradient)
     }
 
@@ -91,7 +91,7 @@ impl Op for OntoDiagonal {
     }
 
     fn backward(&self, backward: &mut Backward<'_>) -> Result<()> {
-        let gradient = call(OpRef::new(Diagonal { axes: self.axes }), &[&backward.gradient()?])?;
+        let gradient = call(OpRef::shipped(Diagonal { axes: self.axes }), &[&backward.gradient()?])?;
         backward.give(0, gradient)
     }
 }
@@ -111,7 +111,7 @@ impl Tensor {
                 format!("axes {first} and {second} of shape {} are one and the same", self.shape()),
             ));
         }
-        call(OpRef::new(Diagonal { axes }), &[self])
+        call(OpRef::shipped(Diagonal { axes }), &[self])
     }
 }
 
@@ -140,7 +140,7 @@ fn samples() -> Vec<Sample> {
 fn backward_samples() -> Vec<Sample> {
     let sample = |name: &str, few: &[usize], shape: [usize; 3], axes: [usize; 2]| {
         Sample::new(name, vec![floats(few)], move |x| {
-            call(OpRef::new(OntoDiagonal { shape: Shape::new(&shape)?, axes }), &[&x[0]])
+            call(OpRef::shipped(OntoDiagonal { shape: Shape::new(&shape)?, axes }), &[&x[0]])
         })
         .reference(move |x| {
             Array::build(&shape, |i| match i[axes[0]] == i[axes[1]] {

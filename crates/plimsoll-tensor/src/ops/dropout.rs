@@ -57,7 +57,7 @@ impl Op for Dropout {
 
     fn backward(&self, backward: &mut Backward<'_>) -> Result<()> {
         let gradient = Arg::Given(backward.gradient()?);
-        backward.give(0, call_with(OpRef::new(*self), smallvec::smallvec![gradient])?)
+        backward.give(0, call_with(OpRef::shipped(*self), smallvec::smallvec![gradient])?)
     }
 
     fn overwrites(&self) -> &'static [usize] {
@@ -65,7 +65,7 @@ impl Op for Dropout {
     }
 
     fn with_draw(&self, next: &dyn Fn(Draw) -> Draw) -> Option<OpRef> {
-        Some(OpRef::new(self.redrawn(next)))
+        Some(OpRef::shipped(self.redrawn(next)))
     }
 
     fn is_cheap(&self) -> bool {
@@ -162,7 +162,7 @@ impl Tensor {
     pub fn dropout(&self, rate: f64) -> Result<Tensor> {
         let _line = context::at_callers_line();
         match Dropout::drawn("dropout", rate)? {
-            Some(dropout) => call(OpRef::new(dropout), &[self]),
+            Some(dropout) => call(OpRef::shipped(dropout), &[self]),
             None => Ok(self.clone()),
         }
     }

@@ -3,7 +3,7 @@
 use plimsoll_cpu::map::{Dst, Src};
 use smallvec::SmallVec;
 
-use crate::dtype::Element;
+use crate::dtype::{DType, Element};
 use crate::error::{Error, Result};
 use crate::op::{Operand, Run};
 
@@ -79,6 +79,9 @@ impl Run<'_> {
     /// An operand of another type, or one that is strided (call `contiguous` before the op); an op that may overwrite
     /// an input and does.
     pub fn slices<T: Element>(&mut self, op: &'static str) -> Result<Slices<'_, T>> {
+        if !self.device.is_host() {
+            return Err(Error::device(op, format!("{} is not the host; `slices` is for `run`", self.device)));
+        }
         for operand in self.inputs.iter().chain(self.outputs) {
             if operand.dtype() != T::DTYPE {
                 return Err(Error::dtype(op, format!("an operand is {}, not {}", operand.dtype(), T::DTYPE)));
@@ -101,6 +104,12 @@ impl Run<'_> {
             // type `T` (checked above), and nothing writes to an input while the kernel runs.
             false => unsafe { std::slice::from_raw_parts(operand.ptr().cast::<T>(), operand.n_elems()) },
         };
+        if T::DTYPE == DType::Bool {
+            for output in self.outputs.iter().filter(|output| !empty(output)) {
+                // SAFETY: as above; what the memory held before need not be truth values, and zeros are.
+                unsafe { output.ptr().write_bytes(0, output.n_elems()) };
+            }
+        }
         let write = |operand: &Operand<'_>| match empty(operand) {
             true => &mut [][..],
             // SAFETY: as above; outputs are blocks of their own and not inputs (checked above), and `self` is borrowed

@@ -83,6 +83,14 @@ pub(crate) fn expect_dtype(op: &'static str, what: &str, found: &Meta, expected:
     }
 }
 
+/// Refuses an input of a backward op that is not of floats.
+pub(crate) fn expect_float(op: &'static str, found: &Meta) -> Result<()> {
+    match found.dtype.is_float() {
+        true => Ok(()),
+        false => Err(Error::dtype(op, format!("takes floats, not {}; convert with `cast`", found.dtype))),
+    }
+}
+
 /// The sum of the exponentials of a line, scaled so that it does not overflow.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Exponentials<C> {

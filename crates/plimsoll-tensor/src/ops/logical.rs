@@ -129,7 +129,7 @@ impl Tensor {
     #[track_caller]
     pub fn logical_and(&self, rhs: &Tensor) -> Result<Tensor> {
         let _line = context::at_callers_line();
-        call(OpRef::Static(&Logical::And), &[self, rhs])
+        call(OpRef::fixed(&Logical::And), &[self, rhs])
     }
 
     /// Where at least one holds.
@@ -139,7 +139,7 @@ impl Tensor {
     #[track_caller]
     pub fn logical_or(&self, rhs: &Tensor) -> Result<Tensor> {
         let _line = context::at_callers_line();
-        call(OpRef::Static(&Logical::Or), &[self, rhs])
+        call(OpRef::fixed(&Logical::Or), &[self, rhs])
     }
 
     /// Where exactly one holds.
@@ -149,7 +149,7 @@ impl Tensor {
     #[track_caller]
     pub fn logical_xor(&self, rhs: &Tensor) -> Result<Tensor> {
         let _line = context::at_callers_line();
-        call(OpRef::Static(&Logical::Xor), &[self, rhs])
+        call(OpRef::fixed(&Logical::Xor), &[self, rhs])
     }
 
     /// Where it does not hold.
@@ -159,7 +159,7 @@ impl Tensor {
     #[track_caller]
     pub fn logical_not(&self) -> Result<Tensor> {
         let _line = context::at_callers_line();
-        call(OpRef::Static(&Not), &[self])
+        call(OpRef::fixed(&Not), &[self])
     }
 }
 

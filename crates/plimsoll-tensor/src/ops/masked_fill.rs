@@ -61,7 +61,7 @@ impl Op for MaskedFill {
 
     fn backward(&self, backward: &mut Backward<'_>) -> Result<()> {
         let args = smallvec::smallvec![Arg::Given(backward.gradient()?), Arg::Given(backward.input(1)?)];
-        backward.give(0, call_with(OpRef::new(MaskedFill { value: 0.0 }), args)?)
+        backward.give(0, call_with(OpRef::shipped(MaskedFill { value: 0.0 }), args)?)
     }
 
     fn overwrites(&self) -> &'static [usize] {
@@ -107,7 +107,7 @@ impl Tensor {
     #[track_caller]
     pub fn masked_fill(&self, mask: &Tensor, value: f64) -> Result<Tensor> {
         let _line = context::at_callers_line();
-        call(OpRef::new(MaskedFill { value }), &[self, mask])
+        call(OpRef::shipped(MaskedFill { value }), &[self, mask])
     }
 }
 

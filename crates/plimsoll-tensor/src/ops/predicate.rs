@@ -92,7 +92,7 @@ impl Tensor {
     #[track_caller]
     pub fn is_nan(&self) -> Result<Tensor> {
         let _line = context::at_callers_line();
-        call(OpRef::Static(&Predicate::IsNan), &[self])
+        call(OpRef::fixed(&Predicate::IsNan), &[self])
     }
 
     /// Where an element is neither infinite nor NaN.
@@ -102,7 +102,7 @@ impl Tensor {
     #[track_caller]
     pub fn is_finite(&self) -> Result<Tensor> {
         let _line = context::at_callers_line();
-        call(OpRef::Static(&Predicate::IsFinite), &[self])
+        call(OpRef::fixed(&Predicate::IsFinite), &[self])
     }
 }
 

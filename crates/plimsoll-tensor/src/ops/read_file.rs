@@ -35,13 +35,15 @@ impl ReadFile {
 
     /// Reads the bytes of values from byte `start` of all of them on.
     fn read(&self, bytes: &mut [u8], start: usize, dtype: DType) -> Result<()> {
-        let at = self.offset + start as u64;
-        self.file.read_exact_at(bytes, at).map_err(|error| Error::io(&self.path, error))?;
+        let read = match self.offset.checked_add(start as u64) {
+            Some(at) => self.file.read_exact_at(bytes, at),
+            None => Err(std::io::ErrorKind::UnexpectedEof.into()),
+        };
         if dtype == DType::Bool {
-            // Other bytes than 0 and 1 would be no truth values.
+            // Other bytes than 0 and 1 would be no truth values, also where reading ended half-way.
             bytes.iter_mut().for_each(|byte| *byte = u8::from(*byte != 0));
         }
-        Ok(())
+        read.map_err(|error| Error::io(&self.path, error))
     }
 }
 

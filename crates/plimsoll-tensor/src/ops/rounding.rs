@@ -111,7 +111,7 @@ macro_rules! roundings {
             #[track_caller]
             pub fn $name(&self) -> Result<Tensor> {
                 let _line = context::at_callers_line();
-                call(OpRef::Static(&Rounding::$rounding), &[self])
+                call(OpRef::fixed(&Rounding::$rounding), &[self])
             }
         )*}
 

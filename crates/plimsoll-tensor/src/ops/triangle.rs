@@ -93,7 +93,7 @@ impl Op for Triangle {
 
     fn backward(&self, backward: &mut Backward<'_>) -> Result<()> {
         let gradient = Arg::Given(backward.gradient()?);
-        backward.give(0, call_with(OpRef::new(*self), smallvec::smallvec![gradient])?)
+        backward.give(0, call_with(OpRef::shipped(*self), smallvec::smallvec![gradient])?)
     }
 
     fn overwrites(&self) -> &'static [usize] {
@@ -146,7 +146,7 @@ impl Tensor {
     #[track_caller]
     pub fn tril(&self, k: isize) -> Result<Tensor> {
         let _line = context::at_callers_line();
-        call(OpRef::new(Triangle { side: Side::Lower, k }), &[self])
+        call(OpRef::shipped(Triangle { side: Side::Lower, k }), &[self])
     }
 
     /// The upper triangles of the matrices of the last two dimensions, zeros below diagonal `k`; zero is the main one.
@@ -156,7 +156,7 @@ impl Tensor {
     #[track_caller]
     pub fn triu(&self, k: isize) -> Result<Tensor> {
         let _line = context::at_callers_line();
-        call(OpRef::new(Triangle { side: Side::Upper, k }), &[self])
+        call(OpRef::shipped(Triangle { side: Side::Upper, k }), &[self])
     }
 }
 

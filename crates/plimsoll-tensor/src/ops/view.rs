@@ -60,7 +60,7 @@ impl Op for Permute {
         for (to, &from) in self.0.iter().enumerate() {
             back[from] = to;
         }
-        let gradient = call(OpRef::new(Permute(back)), &[&backward.gradient()?])?;
+        let gradient = call(OpRef::shipped(Permute(back)), &[&backward.gradient()?])?;
         backward.give(0, gradient)
     }
 
@@ -123,8 +123,8 @@ impl Tensor {
         }
         let (_, meta) = self.part();
         match meta.layout.reshaped(shape) {
-            Some(_) => call(OpRef::new(Reshape(shape)), &[self]),
-            None => call(OpRef::new(Reshape(shape)), &[&self.copied()?]),
+            Some(_) => call(OpRef::shipped(Reshape(shape)), &[self]),
+            None => call(OpRef::shipped(Reshape(shape)), &[&self.copied()?]),
         }
     }
 
@@ -144,7 +144,7 @@ impl Tensor {
     #[track_caller]
     pub fn permute(&self, axes: &[isize]) -> Result<Tensor> {
         let _line = context::at_callers_line();
-        call(OpRef::new(Permute(permutation("permute", self.shape(), axes)?)), &[self])
+        call(OpRef::shipped(Permute(permutation("permute", self.shape(), axes)?)), &[self])
     }
 
     /// Two dimensions exchanged.
@@ -158,7 +158,7 @@ impl Tensor {
             (self.shape().axis("transpose", first)?, self.shape().axis("transpose", second)?);
         let mut axes: Vec<usize> = (0..self.rank()).collect();
         axes.swap(first, second);
-        call(OpRef::new(Permute(axes)), &[self])
+        call(OpRef::shipped(Permute(axes)), &[self])
     }
 
     /// The last two dimensions exchanged.
@@ -181,7 +181,7 @@ impl Tensor {
         if shape == *self.shape() {
             return Ok(self.clone());
         }
-        call(OpRef::new(Broadcast(shape)), &[self])
+        call(OpRef::shipped(Broadcast(shape)), &[self])
     }
 
     /// The tensor with a dimension of extent one put in before `axis`.

@@ -139,7 +139,7 @@ impl Tensor {
     #[track_caller]
     pub fn where_(&self, lhs: &Tensor, rhs: &Tensor) -> Result<Tensor> {
         let _line = context::at_callers_line();
-        call(OpRef::Static(&Where), &[self, lhs, rhs])
+        call(OpRef::fixed(&Where), &[self, lhs, rhs])
     }
 }
 

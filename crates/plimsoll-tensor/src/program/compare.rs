@@ -20,7 +20,7 @@ impl Program {
     fn described(&self, call: &Call) -> String {
         // Draws are counted from the beginning of the recording.
         let from_first = |draw: Draw| Draw { seed: 0, number: draw.number.wrapping_sub(self.first_draw) };
-        let op = call.op.with_draw(&from_first).unwrap_or_else(|| call.op.clone());
+        let op = call.op.redrawn(&from_first);
         let view = |view: &ValueView| {
             let value = self.value(view.value);
             let place =

@@ -50,6 +50,8 @@ pub struct Program {
     written: Vec<u32>,
     /// Blocks for variables whose value somebody else held when the program was recorded.
     new_places: Vec<u32>,
+    /// Blocks for truth values that an op of somebody's own may leave unwritten: not every byte is one.
+    cleared: Vec<u32>,
     /// How many random draws it takes.
     n_draws: u64,
     /// The number of the first draw when it was recorded; ops hold theirs, counted from it.
@@ -233,6 +235,7 @@ impl Program {
             results: Vec::new(),
             written: self.written.clone(),
             new_places: Vec::new(),
+            cleared: Vec::new(),
             n_draws: self.n_draws,
             first_draw: self.first_draw,
         }

@@ -13,6 +13,7 @@ use smallvec::SmallVec;
 
 use super::trace::{Numbering, Part, Record, Work};
 use super::{BlockSpec, Call, Instruction, Phase, Place, Program, Value, ValueView};
+use crate::dtype::DType;
 use crate::execute::{self, Order};
 use crate::op::Meta;
 
@@ -108,6 +109,9 @@ impl<'a> Rewriter<'a> {
                 self.blocks[block as usize] = Some(taken);
                 if is_new_place {
                     self.to.new_places.push(taken);
+                }
+                if self.from.cleared.contains(&block) {
+                    self.to.cleared.push(taken);
                 }
             }
             Instruction::Release(block) => match self.occupants[block as usize].take() {
@@ -318,6 +322,9 @@ impl<'a> Rewriter<'a> {
         for &(old, meta) in &makes {
             let n_bytes = self.from.value(old).n_bytes;
             let block = self.to.acquire(BlockSpec { n_bytes: n_bytes as u64, label });
+            if op.is_own() && meta.dtype == DType::Bool {
+                self.to.cleared.push(block);
+            }
             let value = Value {
                 n_bytes,
                 place: Place::Block(block),
@@ -333,7 +340,7 @@ impl<'a> Rewriter<'a> {
         let workspace = (scratch > 0).then(|| self.to.acquire(BlockSpec { n_bytes: scratch, label }));
         let output_metas: SmallVec<[&Meta; 2]> =
             makes[..makes.len() - n_aux].iter().map(|(_, meta)| *meta).collect();
-        let repeated_flops = Some(op.cost(&metas, &output_metas).flops);
+        let repeated_flops = Some(op.get().cost(&metas, &output_metas).flops);
         let values: SmallVec<[u32; 2]> = outputs.iter().map(|view: &ValueView| view.value).collect();
         let wanted = if record.part == Part::Second { SmallVec::new() } else { first.wanted.clone() };
         self.to.push_call(Call {

@@ -113,7 +113,7 @@ impl Program {
         };
         // They come last, and most never refuse.
         let updates = || self.calls.iter().rev().take_while(|call| call.phase == Phase::Update);
-        if updates().all(|call| call.op.never_refuses()) {
+        if updates().all(|call| call.op.get().never_refuses()) {
             return HashSet::new();
         }
         let updates: Vec<(&OpRef, Vec<Arc<VariableCell>>)> =
@@ -159,6 +159,9 @@ impl Run<'_> {
                     true => None,
                     false => Some(self.program.device.acquire(spec.n_bytes as usize, spec.label)?),
                 };
+                if let Some(block) = block.as_ref().filter(|_| self.program.cleared.contains(&number)) {
+                    Storage::clear_block(block, &self.program.device)?;
+                }
                 self.blocks.push(block);
             }
             Instruction::Release(number) => drop(self.blocks[number as usize].take()),
@@ -201,7 +204,7 @@ impl Run<'_> {
     fn op(&self, call: &Call) -> OpRef {
         let (seed, first) = (self.generator.seed(), self.generator.next_draw());
         let drawn = |draw: Draw| Draw { seed, number: draw.number - self.program.first_draw + first };
-        call.op.with_draw(&drawn).unwrap_or_else(|| call.op.clone())
+        call.op.redrawn(&drawn)
     }
 
     fn call(&self, call: &Call) -> Result<()> {
@@ -262,7 +265,7 @@ impl Run<'_> {
                 let Some(block) = self.blocks[number as usize].take() else {
                     unreachable!("a result's block is not freed")
                 };
-                let storage = Storage::own(block, &self.program.device);
+                let storage = Storage::own(block, view.meta.dtype, &self.program.device);
                 kept.push((number, storage.clone()));
                 storage
             }

@@ -15,6 +15,7 @@ use smallvec::SmallVec;
 use super::{BlockSpec, Call, Instruction, Phase, Place, Program, Value, ValueView, VariableInput};
 use crate::context;
 use crate::device::Device;
+use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::execute::{Arg, Order, Part};
 use crate::op::{Meta, OpRef};
@@ -47,6 +48,8 @@ pub(crate) struct Tracer {
     written: BTreeSet<u32>,
     /// The blocks that variables move to.
     new_places: Vec<u32>,
+    /// The blocks that are cleared before they are written.
+    cleared: Vec<u32>,
     /// The acquisition with which recording begins: blocks are numbered from it on.
     first_block: u64,
     /// Why there can be no program: what the function did that cannot be recorded.
@@ -118,6 +121,7 @@ impl Tracer {
             storages: Vec::new(),
             written: BTreeSet::new(),
             new_places: Vec::new(),
+            cleared: Vec::new(),
             first_block: ghost.stats().n_acquired,
             refusal: None,
         }
@@ -153,9 +157,14 @@ impl Tracer {
             ));
         }
         let n_arguments = self.values.len() as u32;
-        let shadow = storage.shadow(&self.ghost);
+        let shadow = self.shadow(&storage);
         self.add(&shadow, Place::Argument(n_arguments), None);
         Ok(Tensor::over(shadow, meta, Nodes::new()))
+    }
+
+    /// What stands for a storage on the ghost.
+    fn shadow(&self, storage: &Storage) -> Arc<Storage> {
+        storage.shadow(&self.ghost).unwrap_or_else(|_| unreachable!("a function is recorded on a ghost"))
     }
 
     /// What a variable's value reads as: itself if the function has made it, else its ghost.
@@ -172,7 +181,7 @@ impl Tracer {
             return (shadow.clone(), value.1);
         }
         let number = self.cells.len() as u32;
-        let shadow = value.0.shadow(&self.ghost);
+        let shadow = self.shadow(&value.0);
         self.add(&shadow, Place::Variable(number), None);
         self.cells.push(VariableInput { cell: Arc::downgrade(cell), meta: value.1 });
         self.variables.insert(cell.address(), (number, shadow.clone()));
@@ -187,7 +196,7 @@ impl Tracer {
         if let Some(shadow) = self.captured.get(&(Arc::as_ptr(storage) as usize)) {
             return Some(shadow.clone());
         }
-        let shadow = storage.shadow(&self.ghost);
+        let shadow = self.shadow(storage);
         self.add(&shadow, Place::Captured(self.storages.len() as u32), None);
         self.storages.push(storage.clone());
         self.captured.insert(Arc::as_ptr(storage) as usize, shadow.clone());
@@ -244,6 +253,9 @@ impl Tracer {
         let mut outputs = SmallVec::new();
         for (storage, meta) in made.outputs {
             let place = place(self, storage)?;
+            if let (Place::Block(block), DType::Bool, true) = (place, meta.dtype, made.op.is_own()) {
+                self.cleared.push(block);
+            }
             outputs.push(ValueView { value: self.add(storage, place, Some(number)), meta: Box::new(*meta) });
         }
         self.push(Call {
@@ -355,6 +367,7 @@ impl Tracer {
             variables: self.cells,
             captured: self.storages,
             new_places: self.new_places,
+            cleared: self.cleared,
             written: self.written.into_iter().collect(),
             results,
             n_draws: context::generator().next_draw() - first_draw,

@@ -34,7 +34,7 @@ where
     let values: Vec<Tensor> = inputs.iter().map(|&input| input.clone()).collect();
     let (result, backward) = context::with_changed_tapes(Vec::clear, || forward(&values))?;
     let op = CustomGradient { n_inputs: inputs.len(), backward: Box::new(backward) };
-    attach(OpRef::new(op), inputs, result)
+    attach(OpRef::shipped(op), inputs, result)
 }
 
 /// Runs `function` without keeping anything of its inside for backward; backward runs it again. Random draws repeat,
@@ -66,7 +66,7 @@ pub fn recompute(
         scope: context::current_scope(),
         function: Arc::new(function),
     };
-    attach(OpRef::new(op), &all, result)
+    attach(OpRef::shipped(op), &all, result)
 }
 
 /// Records `result` as made by `op` from `inputs`: the op runs as a view of the result.

@@ -273,7 +273,7 @@ impl TapeCore {
                 }
             }
             if let Some(op) = &node.op {
-                self.step_back(&**op, &node, arrived, stays, &mut path)?;
+                self.step_back(op.get(), &node, arrived, stays, &mut path)?;
             }
         }
         Ok(())
@@ -401,7 +401,7 @@ impl Backward<'_> {
 
     /// Takes the gradient of an output, if one has arrived.
     pub fn gradient_of(&mut self, output: usize) -> Option<Tensor> {
-        self.gradients[output].take()
+        self.gradients.get_mut(output)?.take()
     }
 
     /// Whether the gradient of an input is wanted; never that of an optional input that was not given.
@@ -415,11 +415,17 @@ impl Backward<'_> {
     }
 
     /// The shape of an input.
+    ///
+    /// # Panics
+    /// There is no such input.
     pub fn input_shape(&self, input: usize) -> &Shape {
         &self.node.inputs[input].0
     }
 
     /// The dtype of an input.
+    ///
+    /// # Panics
+    /// There is no such input.
     pub fn input_dtype(&self, input: usize) -> DType {
         self.node.inputs[input].1
     }
@@ -488,9 +494,13 @@ impl Backward<'_> {
     /// Gives the gradient of an input.
     ///
     /// # Errors
-    /// A gradient whose shape or dtype is not that of the input.
+    /// An input that the op does not have; a gradient whose shape or dtype is not that of the input.
     pub fn give(&mut self, input: usize, gradient: Tensor) -> Result<()> {
-        let (shape, dtype) = self.node.inputs[input];
+        let Some(&(shape, dtype)) = self.node.inputs.get(input) else {
+            let detail =
+                format!("backward gives input {input} a gradient; the op has {} inputs", self.n_inputs());
+            return Err(Error::argument(self.name(), detail));
+        };
         if *gradient.shape() != shape || gradient.dtype() != dtype {
             return Err(Error::shape(
                 self.name(),

@@ -210,7 +210,7 @@ impl Record<'_> {
         if self.extras.is_empty() {
             return None;
         }
-        let Rebuild { op, output, reads } = self.op.rebuild()?;
+        let Rebuild { op, output, reads } = self.op.get().rebuild()?;
         let inputs = reads.into_iter().map(|read| self.ingredient(read)).collect();
         Some(Box::new(Recipe { op, inputs, outputs: output..output + 1 }))
     }

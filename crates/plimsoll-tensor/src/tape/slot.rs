@@ -8,6 +8,7 @@ use std::sync::Arc;
 use plimsoll_memory::Site;
 use smallvec::SmallVec;
 
+use crate::check;
 use crate::context::{self, Saving};
 use crate::error::Result;
 use crate::execute::{Arg, execute};
@@ -121,7 +122,7 @@ impl Kept {
                     args.push(Arg::Given(source.tensor(&Nodes::new())?));
                 }
                 let rebuilt = context::replay(|| execute(op.clone(), args))?;
-                let rebuilt = &rebuilt[*output];
+                let rebuilt = rebuilt.get(*output).ok_or_else(|| check::changed(op))?;
                 Ok(Tensor::over(rebuilt.storage(), *rebuilt.meta(), nodes.clone()))
             }
         }

@@ -15,7 +15,7 @@ use crate::views::Arrangement;
 /// Results do not depend on how the inputs lie in memory, whether all of them or only one lie so.
 pub fn layouts(op: &'static OpInfo) -> Outcome {
     for_each_sample(op, native_and_widened(), |case| {
-        let is_elementwise = case.records()?.iter().all(|record| record.op.is_cheap());
+        let is_elementwise = case.records()?.iter().all(|record| record.is_cheap());
         let watched = case.differentiable()?;
         for arrangement in Arrangement::OTHERS {
             for chosen in choices(case, arrangement) {

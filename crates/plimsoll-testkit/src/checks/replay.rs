@@ -60,10 +60,10 @@ fn replayed_one_by_one(case: &Case<'_>, inputs: &[Tensor]) -> Outcome {
 fn replay(record: &StepRecord, values: &HashMap<u64, Tensor>) -> Outcome<Vec<Tensor>> {
     let input = |&input: &RecordInput| {
         let known = values.get(&number(input)?);
-        known.ok_or_else(|| format!("{} reads a tensor that no record makes", record.op.name()).into())
+        known.ok_or_else(|| format!("{} reads a tensor that no record makes", record.name()).into())
     };
     let inputs: Vec<&Tensor> = record.inputs.iter().map(input).collect::<Outcome<_>>()?;
-    Ok(apply(record.op.clone(), &inputs)?.into_vec())
+    Ok(apply(record.op().clone(), &inputs)?.into_vec())
 }
 
 /// The number of a tensor that a record read.

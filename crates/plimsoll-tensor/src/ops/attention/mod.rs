@@ -20,7 +20,8 @@ use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::execute::{Arg, Order, call, execute};
 use crate::op::{
-    Cost, Extra, Form, Gradient, Keep, Keeps, Meta, Op, OpRef, Operand, Output, Outputs, Run, Tensors, one,
+    Cost, Extra, Form, Gradient, Keep, Keeps, Meta, Op, OpRef, Operand, Output, Outputs, Run, Tensors,
+    bytes_moved, one,
 };
 use crate::ops::compute::{Access, Compute};
 use crate::ops::kernel::for_floats;
@@ -175,7 +176,7 @@ impl Op for Attention {
     fn infer(&self, inputs: &[&Meta]) -> Result<Outputs> {
         let extents = self.check(inputs)?;
         check_mask(inputs.get(3).copied(), &extents)?;
-        one(extents.with([extents.n_queries, extents.width]), inputs[0].dtype)
+        one(extents.with([extents.n_queries, extents.width])?, inputs[0].dtype)
     }
 
     fn run(&self, run: &mut Run<'_>) -> Result<()> {
@@ -204,7 +205,7 @@ impl Op for Attention {
     }
 
     fn cost(&self, inputs: &[&Meta], outputs: &[&Meta]) -> Cost {
-        let bytes = inputs.iter().chain(outputs).map(|meta| meta.n_bytes()).sum::<usize>() as u64;
+        let bytes = bytes_moved(inputs, outputs);
         Cost { flops: Extents::of(inputs[0], inputs[1], inputs[2]).flops(self.causal), bytes }
     }
 
@@ -214,8 +215,8 @@ impl Op for Attention {
     }
 
     fn extras(&self, inputs: &[&Meta], _wanted: &[bool]) -> smallvec::SmallVec<[Extra; 2]> {
-        let extents = Extents::of(inputs[0], inputs[1], inputs[2]);
-        let meta = Meta::fresh(extents.with([extents.n_queries]), statistics_dtype(inputs[0].dtype));
+        let per_query = inputs[0].shape().leading(inputs[0].shape().rank() - 1);
+        let meta = Meta::fresh(per_query, statistics_dtype(inputs[0].dtype));
         smallvec::smallvec![Extra { form: Form::Statistics, meta }]
     }
 
@@ -236,7 +237,9 @@ impl Op for Attention {
         if self.masked {
             args.push(Arg::Given(backward.input(3)?));
         }
-        for (idx, gradient) in execute(OpRef::new(AttentionBackward(*self)), args)?.into_iter().enumerate() {
+        for (idx, gradient) in
+            execute(OpRef::shipped(AttentionBackward(*self)), args)?.into_iter().enumerate()
+        {
             backward.give(idx, gradient)?;
         }
         Ok(())
@@ -256,8 +259,8 @@ impl Op for AttentionBackward {
         let extents = self.0.check(&inputs[1..4])?;
         let Extents { n_queries, n_keys, depth, width, .. } = extents;
         check_mask(inputs.get(6).copied(), &extents)?;
-        let statistics = Meta::fresh(extents.with([n_queries]), statistics_dtype(inputs[0].dtype));
-        let output = Meta::fresh(extents.with([n_queries, width]), inputs[1].dtype);
+        let statistics = Meta::fresh(extents.with([n_queries])?, statistics_dtype(inputs[0].dtype));
+        let output = Meta::fresh(extents.with([n_queries, width])?, inputs[1].dtype);
         for (input, expected) in [(&inputs[0], output), (&inputs[4], output), (&inputs[5], statistics)] {
             if input.shape() != expected.shape() || input.dtype != expected.dtype {
                 return Err(Error::shape(
@@ -273,8 +276,8 @@ impl Op for AttentionBackward {
             }
         }
         let shapes = [[n_queries, depth], [n_keys, depth], [n_keys, width]];
-        let output = |dims| Output::New { shape: extents.with(dims), dtype: inputs[0].dtype };
-        Ok(shapes.into_iter().map(output).collect())
+        let output = |dims| Ok(Output::New { shape: extents.with(dims)?, dtype: inputs[0].dtype });
+        shapes.into_iter().map(output).collect()
     }
 
     fn run(&self, run: &mut Run<'_>) -> Result<()> {
@@ -311,7 +314,7 @@ impl Op for AttentionBackward {
     }
 
     fn cost(&self, inputs: &[&Meta], outputs: &[&Meta]) -> Cost {
-        let bytes = inputs.iter().chain(outputs).map(|meta| meta.n_bytes()).sum::<usize>() as u64;
+        let bytes = bytes_moved(inputs, outputs);
         let forward = Extents::of(inputs[1], inputs[2], inputs[3]).flops(self.0.causal);
         // Five products of tiles where forward has two.
         Cost { flops: forward / 2 * 5, bytes }
@@ -345,20 +348,20 @@ impl Tensor {
         let depth = q.shape().last().copied().unwrap_or(1).max(1);
         let scale = config.scale.unwrap_or(1.0 / (depth as f64).sqrt());
         let op = Attention { causal: config.causal, scale, masked: config.mask.is_some() };
-        let Some(mask) = config.mask else { return call(OpRef::new(op), &[&q, &k, &v]) };
+        let Some(mask) = config.mask else { return call(OpRef::shipped(op), &[&q, &k, &v]) };
         let extents = op.check(&[q.meta(), k.meta(), v.meta(), mask.meta()])?;
-        let scores = extents.with([extents.n_queries, extents.n_keys]);
+        let scores = extents.with([extents.n_queries, extents.n_keys])?;
         let mask = match mask.layout().broadcast_to(&scores) {
             Some(_) => mask.broadcast_to(scores)?,
             None => mask.clone(),
         };
-        call(OpRef::new(op), &[&q, &k, &v, &mask])
+        call(OpRef::shipped(op), &[&q, &k, &v, &mask])
     }
 }
 
 /// Refuses a mask that has not one element for each score.
 fn check_mask(mask: Option<&Meta>, extents: &Extents) -> Result<()> {
-    let scores = extents.with([extents.n_queries, extents.n_keys]);
+    let scores = extents.with([extents.n_queries, extents.n_keys])?;
     match mask {
         Some(mask) if *mask.shape() != scores => Err(Error::shape(
             "attention",
@@ -373,9 +376,7 @@ fn check_mask(mask: Option<&Meta>, extents: &Extents) -> Result<()> {
 
 /// The leading dimensions that all operands broadcast to.
 fn common_lead(operands: [&Tensor; 3]) -> Result<Shape> {
-    let lead = |operand: &Tensor| {
-        Shape::from_checked(operand.shape()[..operand.rank().saturating_sub(2)].iter().copied())
-    };
+    let lead = |operand: &Tensor| operand.shape().leading(operand.rank().saturating_sub(2));
     let [q, k, v] = operands;
     let joined = lead(q)
         .broadcast(&lead(k))
@@ -386,9 +387,7 @@ fn common_lead(operands: [&Tensor; 3]) -> Result<Shape> {
 /// The operand repeated to the common leading dimensions; one with too few dimensions is left for `infer` to refuse.
 fn stretch(operand: &Tensor, lead: &Shape) -> Result<Tensor> {
     match operand.shape().dims() {
-        &[.., rows, cols] => {
-            operand.broadcast_to(Shape::from_checked(lead.iter().copied().chain([rows, cols])))
-        }
+        &[.., rows, cols] => operand.broadcast_to(lead.followed_by(&[rows, cols])?),
         _ => Ok(operand.clone()),
     }
 }

@@ -106,7 +106,7 @@ pub(super) fn backward() -> Vec<Sample> {
             let log_sums = x[5].squeeze(-1)?.cast(statistics_dtype(x[0].dtype()))?;
             let mut inputs = vec![&x[0], &x[1], &x[2], &x[3], &x[4], &log_sums];
             inputs.extend(x.get(6));
-            Ok(apply(OpRef::new(AttentionBackward(op)), &inputs)?.into_iter().collect())
+            Ok(apply(OpRef::shipped(AttentionBackward(op)), &inputs)?.into_iter().collect())
         })
     };
     let truths = |shape: &[usize]| Some(input(shape, Values::Truths));

@@ -9,8 +9,9 @@ use plimsoll_cpu::reduce::in_lanes;
 use plimsoll_cpu::simd;
 use plimsoll_gemm as gemm;
 
+use crate::error::Result;
 use crate::layout::Layout;
-use crate::op::{self, Meta};
+use crate::op::{self, Meta, saturating_product};
 use crate::ops::compute::{Access, Compute};
 use crate::shape::Shape;
 
@@ -41,7 +42,7 @@ impl Extents {
     pub fn of(q: &Meta, k: &Meta, v: &Meta) -> Extents {
         let rank = q.shape().rank();
         Extents {
-            lead: Shape::from_checked(q.shape()[..rank - 2].iter().copied()),
+            lead: q.shape().leading(rank - 2),
             n_queries: q.shape()[rank - 2],
             n_keys: k.shape()[rank - 2],
             depth: q.shape()[rank - 1],
@@ -55,8 +56,11 @@ impl Extents {
     }
 
     /// A shape of the leading dimensions and these.
-    pub fn with<const N: usize>(&self, dims: [usize; N]) -> Shape {
-        Shape::from_checked(self.lead.iter().copied().chain(dims))
+    ///
+    /// # Errors
+    /// More elements than can be counted.
+    pub fn with<const N: usize>(&self, dims: [usize; N]) -> Result<Shape> {
+        self.lead.followed_by(&dims)
     }
 
     /// Blocks of queries.
@@ -66,8 +70,8 @@ impl Extents {
 
     /// Floating-point operations of the two products of forward; causal attention does half of them.
     pub fn flops(&self, causal: bool) -> u64 {
-        let scores = (self.n_heads() * self.n_queries * self.n_keys) as u64;
-        2 * scores * (self.depth + self.width) as u64 / if causal { 2 } else { 1 }
+        let factors = [2, self.n_heads(), self.n_queries, self.n_keys, self.depth + self.width];
+        saturating_product(factors) / if causal { 2 } else { 1 }
     }
 
     /// Rows and columns of the largest tile of scores.
@@ -77,8 +81,8 @@ impl Extents {
 
     /// How many tasks run side by side, each with scratch memory of its own, out of `n_tasks`.
     pub fn n_lanes(&self, n_tasks: usize) -> usize {
-        let work = self.n_heads() * self.n_queries * self.n_keys * (self.depth + self.width);
-        if work <= SERIAL_WORK { n_tasks.min(1) } else { n_tasks.min(MAX_LANES) }
+        let work = saturating_product([self.n_heads(), self.n_queries, self.n_keys, self.depth + self.width]);
+        if work <= SERIAL_WORK as u64 { n_tasks.min(1) } else { n_tasks.min(MAX_LANES) }
     }
 
     /// Bytes that the products of tiles need: `product` gives the shape of each from the rows and columns of a tile.

@@ -128,7 +128,7 @@ pub(crate) fn binary_with<B: Binary>(lhs: Arg<'_>, rhs: Arg<'_>) -> Result<Tenso
     let mut args = Args::new();
     args.push(lhs);
     args.push(rhs);
-    call_with(OpRef::Static(B::OP), args)
+    call_with(OpRef::fixed(B::OP), args)
 }
 
 /// The op of a family member.

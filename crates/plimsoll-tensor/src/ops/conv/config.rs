@@ -1,12 +1,15 @@
 //! How a convolution is laid over its input, and the shapes that follow.
 //!
 //! A kernel knows two axes of places; a sequence is a picture of one line, and its tensors leave that axis out.
+//!
+//! Kernels compute with strides, paddings and dilations without looking at them again, so a [`Convolution`] exists only if
+//! all of its shapes and the places that its taps reach can be counted; everything else is refused here, with the numbers.
 
 use plimsoll_gemm as gemm;
 
 use crate::error::{Error, Result};
 use crate::ops::Activation;
-use crate::shape::{IntoExtents, Shape};
+use crate::shape::{IntoExtents, MAX_ELEMS, Shape};
 
 /// Stride, padding, dilation, groups and activation of a convolution over `N` axes, outermost first; one number stands
 /// for all of them.
@@ -119,7 +122,7 @@ impl<const N: usize> ConvConfig<N> {
                 format!("output padding {:?}; only a transposed convolution has any", self.output_padding);
             return Err(Error::argument(op, detail));
         }
-        if inputs * self.groups != channels || outputs % self.groups != 0 {
+        if inputs.checked_mul(self.groups) != Some(channels) || outputs % self.groups != 0 {
             return Err(Error::shape(
                 op,
                 format!(
@@ -129,9 +132,8 @@ impl<const N: usize> ConvConfig<N> {
                 ),
             ));
         }
-        let convolution = self.convolution([batch, channels, outputs], places, kernel);
-        match convolution.geometry.output() {
-            Some(_) => Ok(convolution),
+        match self.convolution([batch, channels, outputs], places, kernel)? {
+            Some(convolution) => Ok(convolution),
             None => Err(Error::shape(
                 op,
                 format!(
@@ -174,22 +176,30 @@ impl<const N: usize> ConvConfig<N> {
         }
         let output = std::array::from_fn(|axis| {
             let Some(own) = (axis + N).checked_sub(2) else { return Some(1) };
-            let reach = kernel[axis].checked_sub(1)? * self.dilation[own] + 1;
-            let spread = places[axis].checked_sub(1)? * self.stride[own] + reach + self.output_padding[own];
+            let reach = kernel[axis].checked_sub(1)?.checked_mul(self.dilation[own])?.checked_add(1)?;
+            let spread = places[axis].checked_sub(1)?.checked_mul(self.stride[own])?.checked_add(reach)?;
+            let spread = spread.checked_add(self.output_padding[own])?;
             spread.checked_sub(self.padding[own][0] + self.padding[own][1]).filter(|&extent| extent > 0)
         });
         let [Some(height), Some(width)] = output else {
             return Err(Error::shape(
                 op,
                 format!(
-                    "an input of {} and a kernel of {} leave no output with padding {:?}; pad less",
+                    "an input of {} and a kernel of {} leave no output that can be counted with stride {:?}, dilation \
+                     {:?} and padding {:?}; take smaller ones, or pad less",
                     by(&places[2 - N..]),
                     by(&kernel[2 - N..]),
+                    self.stride,
+                    self.dilation,
                     self.padding
                 ),
             ));
         };
-        Ok(self.convolution([batch, outputs * self.groups, channels], [height, width], kernel))
+        let outputs = outputs.saturating_mul(self.groups);
+        let convolution = self.convolution([batch, outputs, channels], [height, width], kernel)?;
+        convolution.filter(|of| of.output() == *input).ok_or_else(|| {
+            Error::shape(op, format!("no convolution of {self:?} gives shape {input} with weights {weights}"))
+        })
     }
 
     /// The extents of input and weights with both axes of places.
@@ -212,6 +222,18 @@ impl<const N: usize> ConvConfig<N> {
                 ),
             ));
         }
+        let all = [&self.stride, &self.dilation, &self.output_padding].map(|each| each.as_slice());
+        let all = all.into_iter().flatten().chain(self.padding.as_flattened()).chain([&self.groups]);
+        if let Some(largest) = all.max().filter(|&&largest| largest > MAX_ELEMS) {
+            return Err(Error::argument(
+                op,
+                format!(
+                    "{largest} as a stride, padding, dilation or number of groups (stride {:?}, padding {:?}, \
+                     dilation {:?}, {} groups); no tensor has more than {MAX_ELEMS} places",
+                    self.stride, self.padding, self.dilation, self.groups
+                ),
+            ));
+        }
         match (with_both_axes(input, N), with_both_axes(weights, N)) {
             (Some(input), Some(weights)) => Ok((input, weights)),
             _ => {
@@ -231,13 +253,16 @@ impl<const N: usize> ConvConfig<N> {
         }
     }
 
-    /// The convolution of pictures of that size: so many of them, with channels in and out.
+    /// The convolution of pictures of that size: so many of them, with channels in and out; none if it has no output.
+    ///
+    /// # Errors
+    /// Shapes with more elements than can be counted.
     fn convolution(
         &self,
         [batch, in_channels, out_channels]: [usize; 3],
         input: [usize; 2],
         kernel: [usize; 2],
-    ) -> Convolution {
+    ) -> Result<Option<Convolution>> {
         let own = |axis: usize| (axis + N).checked_sub(2);
         let geometry = gemm::Conv2d {
             batch,
@@ -250,7 +275,11 @@ impl<const N: usize> ConvConfig<N> {
             dilation: std::array::from_fn(|axis| own(axis).map_or(1, |own| self.dilation[own])),
             groups: self.groups,
         };
-        Convolution { geometry, n_axes: N }
+        let Some([height, width]) = geometry.output() else { return Ok(None) };
+        Shape::new(&[batch, input[0], input[1], in_channels])?;
+        Shape::new(&[batch, height, width, out_channels])?;
+        Shape::new(&[out_channels, kernel[0], kernel[1], in_channels / self.groups])?;
+        Ok(Some(Convolution { geometry, n_axes: N }))
     }
 }
 
@@ -296,8 +325,8 @@ impl Convolution {
 
     fn shape(&self, [first, height, width, last]: [usize; 4]) -> Shape {
         match self.n_axes {
-            1 => Shape::from_checked([first, width, last]),
-            _ => Shape::from_checked([first, height, width, last]),
+            1 => Shape::within_bounds([first, width, last]),
+            _ => Shape::within_bounds([first, height, width, last]),
         }
     }
 }
@@ -308,14 +337,26 @@ mod tests {
 
     #[test]
     fn a_configuration_that_cannot_be_is_refused() {
-        let shapes = [&[1, 4, 2], &[2, 3, 2]].map(|dims| Shape::from_checked(dims.iter().copied()));
+        let shapes = [&[1, 4, 2], &[2, 3, 2]].map(|dims| Shape::within_bounds(dims.iter().copied()));
         let text = |result: Result<Convolution>| result.expect_err("refused").to_string();
         let new = Conv1dConfig::new;
         let transposed = |config: Conv1dConfig| text(config.transposed(&shapes[0], &shapes[1]));
         assert!(transposed(new().stride(2).output_padding(2)).contains("must be less than the stride"));
-        assert!(transposed(new().padding(3)).contains("leave no output with padding [[3, 3]]"));
+        assert!(transposed(new().padding(3)).contains("and padding [[3, 3]]"));
         let forward = |config: Conv1dConfig| text(config.forward(&shapes[0], &shapes[1]));
         assert!(forward(new().output_padding(1)).contains("only a transposed convolution has any"));
         assert!(forward(new().stride(0)).contains("each must be one or more"));
+        for huge in [1 << 60, usize::MAX / 2, usize::MAX] {
+            let configs = [new().stride(huge), new().dilation(huge), new().groups(huge), new().padding(huge)];
+            for config in configs.into_iter().chain([new().uneven_padding([[0, huge]])]) {
+                assert!(forward(config).contains(&huge.to_string()), "{config:?}");
+                assert!(transposed(config).contains(&huge.to_string()), "{config:?}");
+            }
+        }
+        let far = new().dilation(1 << 47).padding(1 << 48);
+        assert!(
+            text(far.forward(&shapes[0], &Shape::within_bounds([2, 1 << 40, 2]))).contains("does not fit")
+        );
+        assert!(forward(new().padding(1 << 48)).contains("counted") && transposed(far).contains("counted"));
     }
 }

@@ -6,8 +6,9 @@
 use plimsoll_cuda::{self as cuda, ConvolutionOperands, Direction, Gpu, Grid, Param, Profile, Template};
 
 use super::config::Convolution;
+use crate::check::MAX_GPU_EXTENT;
 use crate::dtype::DType;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::op::{Meta, Operand, Run};
 use crate::ops::Activation;
 use crate::ops::cuda::finish::finish;
@@ -109,6 +110,14 @@ pub(super) fn convolve(of: &Convolution, asked: Asked, run: &Run<'_>, gpu: &Gpu)
         workspace: run.workspace,
         workspace_bytes: library_bytes,
     };
+    let geometry = &of.geometry;
+    let numbers = [geometry.stride, geometry.dilation].concat().into_iter().chain(geometry.padding.concat());
+    if let Some(longest) = numbers.max().filter(|&longest| longest > MAX_GPU_EXTENT) {
+        return Err(Error::argument(
+            op,
+            format!("a stride, dilation or padding of {longest}; on a GPU it is at most {MAX_GPU_EXTENT}"),
+        ));
+    }
     let described = cuda::Convolution { unordered, ..describe(of, direction, dtype) };
     // SAFETY: `infer` has checked the shapes, operands that do not lie row-major are copies, the output is fresh, and `workspace`
     // has asked for the library's scratch memory.

@@ -18,7 +18,7 @@ fn convolve(
     bias: Option<&Tensor>,
 ) -> Result<Tensor> {
     let (fused, after) = activation.split();
-    let op = OpRef::new(Conv { of, way, activation: fused });
+    let op = OpRef::shipped(Conv { of, way, activation: fused });
     let weights = weights.contiguous()?;
     let y = match bias {
         Some(bias) => call(op, &[x, &weights, &bias.contiguous()?])?,

@@ -24,7 +24,9 @@ use super::linear::{check_bias, check_dtypes};
 use super::matmul::as_rows;
 use crate::error::{Error, Result};
 use crate::execute::call;
-use crate::op::{Cost, Keep, Keeps, Meta, Op, OpRef, Operand, Outputs, Run, Tensors, one};
+use crate::op::{
+    Cost, Keep, Keeps, Meta, Op, OpRef, Operand, Outputs, Run, Tensors, bytes_moved, one, saturating_product,
+};
 use crate::ops::kernel::for_floats;
 use crate::ops::registry::OpInfo;
 use crate::shape::Shape;
@@ -40,6 +42,9 @@ enum Way {
     /// From output to input.
     Transposed,
 }
+
+/// The most places between two outputs of a transposed convolution, each of which is a convolution of its own.
+const MAX_PHASES: usize = 1 << 16;
 
 /// y = activation(x * w + b), or its transpose, from x, w and the bias if there is one. Backward reads x for w's
 /// gradient, w for x's, and y for the slope of the activation.
@@ -58,11 +63,11 @@ struct ConvBackwardWeights(Convolution);
 /// A convolution or its transpose, with neither bias nor activation.
 fn plain(of: Convolution, way: Way, x: &Tensor, weights: &Tensor) -> Result<Tensor> {
     let op = Conv { of, way, activation: Activation::None };
-    call(OpRef::new(op), &[x, &weights.contiguous()?])
+    call(OpRef::shipped(op), &[x, &weights.contiguous()?])
 }
 
 fn weights_gradient(of: Convolution, input: &Tensor, gradient: &Tensor) -> Result<Tensor> {
-    call(OpRef::new(ConvBackwardWeights(of)), &[input, &gradient.contiguous()?])
+    call(OpRef::shipped(ConvBackwardWeights(of)), &[input, &gradient.contiguous()?])
 }
 
 impl Way {
@@ -134,6 +139,15 @@ impl Op for Conv {
         let [x, y] = self.ends();
         check(self, inputs, [x, self.of.weights()])?;
         check_bias(self.name(), inputs.get(2).copied(), y[y.rank() - 1])?;
+        let (stride, n_phases) = (self.of.geometry.stride, self.of.geometry.n_phases());
+        if self.way == Way::Transposed && n_phases > MAX_PHASES {
+            return Err(Error::argument(
+                self.name(),
+                format!(
+                    "stride {stride:?} makes {n_phases} convolutions of one; at most {MAX_PHASES} are possible"
+                ),
+            ));
+        }
         one(y, inputs[0].dtype)
     }
 
@@ -289,9 +303,9 @@ fn workspace(of: &Convolution, inputs: &[&Meta], pass: ConvPass) -> usize {
 
 /// All three have the same products: each output with each tap and each channel of its group.
 fn cost(of: &Convolution, inputs: &[&Meta], outputs: &[&Meta]) -> Cost {
-    let bytes = inputs.iter().chain(outputs).map(|meta| meta.n_bytes()).sum::<usize>() as u64;
+    let bytes = bytes_moved(inputs, outputs);
     let taps = of.weights()[1..].iter().product::<usize>();
-    Cost { flops: 2 * (of.output().n_elems() * taps) as u64, bytes }
+    Cost { flops: saturating_product([2, of.output().n_elems(), taps]), bytes }
 }
 
 /// An operand as the kernels read pictures; a sequence is a picture of one line.

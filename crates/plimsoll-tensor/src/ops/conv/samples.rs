@@ -266,7 +266,7 @@ fn convolution<const N: usize>(
     input: &[usize],
     weights: &[usize],
 ) -> Convolution {
-    let [input, weights] = [input, weights].map(|dims| Shape::from_checked(dims.iter().copied()));
+    let [input, weights] = [input, weights].map(|dims| Shape::within_bounds(dims.iter().copied()));
     let made = match way {
         Way::Forward => config.forward(&input, &weights),
         Way::Transposed => config.transposed(&input, &weights),

@@ -18,7 +18,7 @@ use crate::op::{Gradient, Keep, Keeps, Meta, Op, OpRef, Operand, Outputs, Run, T
 use crate::ops::binary::zip;
 use crate::ops::cuda::elementwise::Elementwise;
 use crate::ops::kernel::{dst, for_floats, src};
-use crate::ops::lines::{expect_dtype, expect_shape};
+use crate::ops::lines::{expect_dtype, expect_float, expect_shape};
 use crate::ops::registry::{Array, OpInfo, Sample, floats, within};
 use crate::tape::Backward;
 use crate::tensor::Tensor;
@@ -216,7 +216,7 @@ impl Op for BinaryCrossEntropy {
             let labels = backward.input(1)?;
             let args =
                 smallvec![Arg::Given(backward.take_input(0)?), Arg::Lent(&labels), Arg::Lent(&gradient)];
-            let gradient = call_with(OpRef::new(BinaryCrossEntropyBackward(*self)), args)?;
+            let gradient = call_with(OpRef::shipped(BinaryCrossEntropyBackward(*self)), args)?;
             backward.give(0, gradient)?;
         }
         Ok(())
@@ -236,6 +236,7 @@ impl Op for BinaryCrossEntropyBackward {
     }
 
     fn infer(&self, inputs: &[&Meta]) -> Result<Outputs> {
+        expect_float(self.name(), inputs[0])?;
         for (what, input) in ["the labels", "the gradient"].into_iter().zip(&inputs[1..]) {
             expect_shape(self.name(), what, input, inputs[0].shape())?;
             expect_dtype(self.name(), what, input, inputs[0].dtype)?;
@@ -320,7 +321,7 @@ impl Tensor {
     pub fn binary_cross_entropy(&self, labels: &Tensor, positive_weight: f64) -> Result<Tensor> {
         let _line = context::at_callers_line();
         let op = BinaryCrossEntropy { from: From::Logits, weight: positive_weight };
-        call(OpRef::new(op), &[self, labels])
+        call(OpRef::shipped(op), &[self, labels])
     }
 
     /// The binary cross entropy of each of these probabilities and its label, as [`binary_cross_entropy`] of logits. As
@@ -338,7 +339,7 @@ impl Tensor {
     ) -> Result<Tensor> {
         let _line = context::at_callers_line();
         let op = BinaryCrossEntropy { from: From::Probabilities, weight: positive_weight };
-        call(OpRef::new(op), &[self, labels])
+        call(OpRef::shipped(op), &[self, labels])
     }
 }
 
@@ -411,7 +412,7 @@ fn backward_samples(from: From) -> Vec<Sample> {
         let inputs = vec![drawn(from, shape), within(shape, 0.0, 1.0), floats(shape)];
         Sample::new(name, inputs, move |x| {
             let op = BinaryCrossEntropyBackward(BinaryCrossEntropy { from, weight });
-            call(OpRef::new(op), &[&x[0], &x[1], &x[2]])
+            call(OpRef::shipped(op), &[&x[0], &x[1], &x[2]])
         })
     };
     vec![sample("rows", &[3, 4], 1.0), sample("weighted", &[2, 2, 3], 2.5)]

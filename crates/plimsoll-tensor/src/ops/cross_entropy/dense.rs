@@ -122,7 +122,7 @@ impl Op for CrossEntropy {
                 Arg::Lent(&gradient),
                 Arg::Lent(&log_sum_exp)
             ];
-            let gradient = call_with(OpRef::Static(&CrossEntropyBackward), args)?;
+            let gradient = call_with(OpRef::fixed(&CrossEntropyBackward), args)?;
             backward.give(0, gradient)?;
         }
         Ok(())
@@ -304,7 +304,7 @@ impl Tensor {
     #[track_caller]
     pub fn cross_entropy(&self, labels: &Tensor) -> Result<Tensor> {
         let _line = context::at_callers_line();
-        call(OpRef::Static(&CrossEntropy), &[self, labels])
+        call(OpRef::fixed(&CrossEntropy), &[self, labels])
     }
 }
 
@@ -345,7 +345,7 @@ fn backward_samples() -> Vec<Sample> {
         let inputs = vec![floats(shape), floats(shape), floats(&shape[..shape.len() - 1])];
         Sample::new(name, inputs, |x| {
             let kept = x[0].logsumexp(-1)?.cast(x[0].dtype().accumulator())?;
-            call(OpRef::Static(&CrossEntropyBackward), &[&x[0], &x[1], &x[2], &kept])
+            call(OpRef::fixed(&CrossEntropyBackward), &[&x[0], &x[1], &x[2], &kept])
         })
     };
     vec![sample("rows", &[3, 4]), sample("sequences", &[2, 2, 3])]

@@ -40,8 +40,8 @@ fn rows_of(op: &'static str, logits: &Meta) -> Result<Shape> {
             format!("takes logits of floats, not {}; convert with `cast`", logits.dtype),
         ));
     }
-    match shape.split_last() {
-        Some((_, rows)) => Ok(Shape::from_checked(rows.iter().copied())),
+    match shape.rank().checked_sub(1) {
+        Some(n_rows) => Ok(shape.leading(n_rows)),
         None => Err(Error::shape(op, "the logits are a scalar; they need a last axis of classes")),
     }
 }

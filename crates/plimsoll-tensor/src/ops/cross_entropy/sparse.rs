@@ -129,7 +129,7 @@ impl Op for SparseCrossEntropy {
         let args =
             smallvec![Arg::Given(logits), Arg::Lent(&labels), Arg::Lent(&gradient), Arg::Lent(&log_sum_exp)];
         let op = SparseCrossEntropyBackward { ignored: self.ignored };
-        let gradient = call_with(OpRef::new(op), args)?;
+        let gradient = call_with(OpRef::shipped(op), args)?;
         backward.give(0, gradient)
     }
 
@@ -374,7 +374,7 @@ impl Tensor {
     #[track_caller]
     pub fn sparse_cross_entropy(&self, labels: &Tensor) -> Result<Tensor> {
         let _line = context::at_callers_line();
-        call(OpRef::Static(&SparseCrossEntropy { ignored: None }), &[self, labels])
+        call(OpRef::fixed(&SparseCrossEntropy { ignored: None }), &[self, labels])
     }
 
     /// Like [`sparse_cross_entropy`](Tensor::sparse_cross_entropy); rows whose label is `ignored`, which need not be a
@@ -385,7 +385,7 @@ impl Tensor {
     #[track_caller]
     pub fn sparse_cross_entropy_ignoring(&self, labels: &Tensor, ignored: i64) -> Result<Tensor> {
         let _line = context::at_callers_line();
-        call(OpRef::new(SparseCrossEntropy { ignored: Some(ignored) }), &[self, labels])
+        call(OpRef::shipped(SparseCrossEntropy { ignored: Some(ignored) }), &[self, labels])
     }
 
     /// The mean of [`sparse_cross_entropy_ignoring`](Tensor::sparse_cross_entropy_ignoring) over the rows that are not
@@ -460,7 +460,7 @@ fn backward_samples() -> Vec<Sample> {
         let inputs = vec![floats(&[3, 4]), input(&[3], Values::Indices(4)), floats(&[3])];
         Sample::new(name, inputs, move |x| {
             let kept = x[0].logsumexp(-1)?.cast(x[0].dtype().accumulator())?;
-            call(OpRef::new(SparseCrossEntropyBackward { ignored }), &[&x[0], &x[1], &x[2], &kept])
+            call(OpRef::shipped(SparseCrossEntropyBackward { ignored }), &[&x[0], &x[1], &x[2], &kept])
         })
     };
     vec![sample("rows", None), sample("one class ignored", Some(2))]

@@ -261,7 +261,7 @@ impl Tensor {
             return Err(Error::argument("global_norm", "no tensors; there must be at least one"));
         }
         let both =
-            execute(OpRef::Static(&GlobalNorm), tensors.iter().map(|tensor| Arg::Lent(tensor)).collect())?;
+            execute(OpRef::fixed(&GlobalNorm), tensors.iter().map(|tensor| Arg::Lent(tensor)).collect())?;
         let [norm, first_bad] =
             both.into_vec().try_into().unwrap_or_else(|_| unreachable!("a norm and an index"));
         Ok((norm, first_bad))

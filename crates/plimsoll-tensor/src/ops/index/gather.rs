@@ -160,7 +160,7 @@ impl Tensor {
     pub fn gather(&self, axis: isize, index: &Tensor) -> Result<Tensor> {
         let _line = context::at_callers_line();
         let axis = self.shape().axis("gather", axis)?;
-        call(OpRef::new(Gather { axis }), &[self, index])
+        call(OpRef::shipped(Gather { axis }), &[self, index])
     }
 }
 

@@ -86,7 +86,7 @@ impl Tensor {
     #[track_caller]
     pub fn one_hot(&self, n: usize, dtype: DType) -> Result<Tensor> {
         let _line = context::at_callers_line();
-        call(OpRef::new(OneHot { n, dtype }), &[self])
+        call(OpRef::shipped(OneHot { n, dtype }), &[self])
     }
 }
 

@@ -46,7 +46,7 @@ impl IndexAdd {
             return Ok(());
         }
         let (n, n_rows) = (ids.n_elems(), y.shape()[self.axis]);
-        let line = read_as(ids, Shape::from_checked([n]));
+        let line = read_as(ids, Shape::within_bounds([n]));
         let (extents, index_strides) = cuda::axes(&line);
         let keys = Keys {
             n: n as u64,
@@ -209,7 +209,7 @@ impl<'a> Places<'a> {
     /// The ids are valid for their layout, of type `I`, and below `n_rows`; `scratch` has room for both.
     unsafe fn sort<I: Index>(ids: &Operand, n_rows: usize, scratch: &'a mut [usize]) -> Places<'a> {
         let n_ids = ids.n_elems();
-        let stride = read_as(ids, Shape::from_checked([n_ids])).strides()[0];
+        let stride = read_as(ids, Shape::within_bounds([n_ids])).strides()[0];
         let first = ids.ptr().cast::<I>().cast_const();
         let id_at = |place: usize| {
             // SAFETY: a place of the ids.
@@ -342,8 +342,8 @@ fn add_at(x: Arg<'_>, axis: usize, ids: &Tensor, source: &Tensor) -> Result<Tens
         true => readable_as(source, &three(source.shape(), axis, ids.rank()))?,
         false => source.clone(),
     };
-    let ids = readable_as(ids, &Shape::from_checked([ids.n_elems()]))?;
-    call_with(OpRef::new(IndexAdd { axis }), smallvec::smallvec![x, Arg::Given(ids), Arg::Given(source)])
+    let ids = readable_as(ids, &Shape::within_bounds([ids.n_elems()]))?;
+    call_with(OpRef::shipped(IndexAdd { axis }), smallvec::smallvec![x, Arg::Given(ids), Arg::Given(source)])
 }
 
 pub(super) fn samples() -> Vec<Sample> {

@@ -225,7 +225,7 @@ impl Tensor {
         let _line = context::at_callers_line();
         let axis = self.shape().axis("scatter_add", axis)?;
         let args = smallvec::smallvec![Arg::Lent(self), Arg::Lent(index), Arg::Lent(source)];
-        call_with(OpRef::new(ScatterAdd { axis }), args)
+        call_with(OpRef::shipped(ScatterAdd { axis }), args)
     }
 
     /// Like [`scatter_add`](Tensor::scatter_add), written over this tensor if nobody else holds it.
@@ -237,7 +237,7 @@ impl Tensor {
         let _line = context::at_callers_line();
         let axis = self.shape().axis("scatter_add", axis)?;
         let args = smallvec::smallvec![Arg::Given(self), Arg::Lent(index), Arg::Lent(source)];
-        call_with(OpRef::new(ScatterAdd { axis }), args)
+        call_with(OpRef::shipped(ScatterAdd { axis }), args)
     }
 }
 
@@ -247,7 +247,7 @@ pub(super) fn samples() -> Vec<Sample> {
         Sample::new(name, inputs, move |x| x[0].scatter_add(axis as isize, &x[1], &x[2]))
             .reference(move |x| {
                 let mut y = x[0].clone();
-                let shape = Shape::from_checked(x[1].shape.iter().copied());
+                let shape = Shape::within_bounds(x[1].shape.iter().copied());
                 for (flat, &position) in x[1].values.iter().enumerate() {
                     let mut place = place_of(&shape, flat);
                     place[axis] = position as usize;

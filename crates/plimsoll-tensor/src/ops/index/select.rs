@@ -107,7 +107,7 @@ impl Op for Select {
             outer: (outer / group as isize) as i64,
             step: (step / group as isize) as i64,
             inner: inner as i64,
-            id_stride: read_as(ids, Shape::from_checked([n_ids])).strides()[0] as i64,
+            id_stride: read_as(ids, Shape::within_bounds([n_ids])).strides()[0] as i64,
             extent: extent as i64,
         };
         let is_wide = n >= 1 << 31;
@@ -147,7 +147,7 @@ pub(super) fn selected(shape: &Shape, axis: usize, ids: &Shape) -> Result<Shape>
 /// A shape as three axes: everything before `axis`, the `n_axes` axes from there on, everything after.
 pub(super) fn three(shape: &Shape, axis: usize, n_axes: usize) -> Shape {
     let product = |dims: &[usize]| dims.iter().product();
-    Shape::from_checked([
+    Shape::within_bounds([
         product(&shape[..axis]),
         product(&shape[axis..axis + n_axes]),
         product(&shape[axis + n_axes..]),
@@ -169,7 +169,7 @@ unsafe fn select<B: Element, I: Index>(x: &Operand, ids: &Operand, y: &Operand, 
         unreachable!("three axes")
     };
     let n_ids = ids.n_elems();
-    let id_stride = read_as(ids, Shape::from_checked([n_ids])).strides()[0];
+    let id_stride = read_as(ids, Shape::within_bounds([n_ids])).strides()[0];
     let n_rows = n_before * n_ids;
     let per_task = units_per_task(row_len);
     let (x, ids, y) = (
@@ -210,7 +210,7 @@ impl Tensor {
     pub fn index_select(&self, axis: isize, ids: &Tensor) -> Result<Tensor> {
         let _line = context::at_callers_line();
         let axis = self.shape().axis("index_select", axis)?;
-        select_rows(OpRef::new(Select { name: "index_select", axis }), self, axis, ids)
+        select_rows(OpRef::shipped(Select { name: "index_select", axis }), self, axis, ids)
     }
 
     /// The rows of this table that `ids` name: a table `[n, width]` and ids `[..]` give `[.., width]`.
@@ -221,12 +221,12 @@ impl Tensor {
     pub fn embedding(&self, ids: &Tensor) -> Result<Tensor> {
         let _line = context::at_callers_line();
         let axis = self.shape().axis("embedding", 0)?;
-        select_rows(OpRef::Static(&EMBEDDING), self, axis, ids)
+        select_rows(OpRef::fixed(&EMBEDDING), self, axis, ids)
     }
 }
 
 fn select_rows(op: OpRef, x: &Tensor, axis: usize, ids: &Tensor) -> Result<Tensor> {
-    let ids = readable_as(ids, &Shape::from_checked([ids.n_elems()]))?;
+    let ids = readable_as(ids, &Shape::within_bounds([ids.n_elems()]))?;
     let rows = three(x.shape(), axis, 1);
     match x.part().1.layout.reshaped(rows) {
         Some(_) => call(op, &[x, &ids]),

@@ -8,7 +8,9 @@ use plimsoll_gemm as gemm;
 use super::check_dtypes;
 use crate::error::{Error, Result};
 use crate::execute::{Arg, execute};
-use crate::op::{Cost, Gradient, Meta, Op, OpRef, Output, Outputs, Run, Tensors};
+use crate::op::{
+    Cost, Gradient, Meta, Op, OpRef, Output, Outputs, Run, Tensors, bytes_moved, saturating_product,
+};
 use crate::ops::cuda::reduce;
 use crate::ops::kernel::for_floats;
 use crate::ops::matmul::{cuda, product, workspace};
@@ -44,8 +46,8 @@ impl Op for LinearGradients {
         let dtype = inputs[0].dtype;
         match (inputs[0].shape().dims(), inputs[1].shape().dims()) {
             (&[rows, n_inputs], &[same, n_outputs]) if rows == same => {
-                let weights = Output::New { shape: Shape::from_checked([n_inputs, n_outputs]), dtype };
-                let bias = Output::New { shape: Shape::from_checked([n_outputs]), dtype };
+                let weights = Output::New { shape: Shape::new(&[n_inputs, n_outputs])?, dtype };
+                let bias = Output::New { shape: Shape::new(&[n_outputs])?, dtype };
                 Ok(smallvec::smallvec![weights, bias])
             }
             _ => Err(Error::shape(
@@ -96,9 +98,9 @@ impl Op for LinearGradients {
     }
 
     fn cost(&self, inputs: &[&Meta], outputs: &[&Meta]) -> Cost {
-        let n_rows = inputs[0].shape()[0] as u64;
-        let bytes = inputs.iter().chain(outputs).map(|meta| meta.n_bytes()).sum::<usize>() as u64;
-        Cost { flops: 2 * n_rows * outputs[0].n_elems() as u64, bytes }
+        let n_rows = inputs[0].shape()[0];
+        let bytes = bytes_moved(inputs, outputs);
+        Cost { flops: saturating_product([2, n_rows, outputs[0].n_elems()]), bytes }
     }
 
     fn gradient(&self) -> Gradient {
@@ -122,7 +124,7 @@ fn samples() -> Vec<Sample> {
     let sample = |name: &str, [rows, n_inputs, n_outputs]: [usize; 3]| {
         let inputs = vec![floats(&[rows, n_inputs]), floats(&[rows, n_outputs])];
         Sample::many(name, inputs, |x| {
-            Ok(execute(OpRef::new(LinearGradients), x.iter().map(Arg::Lent).collect())?.into_vec())
+            Ok(execute(OpRef::shipped(LinearGradients), x.iter().map(Arg::Lent).collect())?.into_vec())
         })
         .references(move |x| {
             let weights = Array::build(&[n_inputs, n_outputs], |idx| {

@@ -12,7 +12,9 @@ use super::matmul::{as_rows, cuda, product, workspace};
 use crate::context;
 use crate::error::{Error, Result};
 use crate::execute::{Arg, call, execute};
-use crate::op::{Cost, Keep, Keeps, Meta, Op, OpRef, Outputs, Run, Tensors, one};
+use crate::op::{
+    Cost, Keep, Keeps, Meta, Op, OpRef, Outputs, Run, Tensors, bytes_moved, one, saturating_product,
+};
 use crate::ops::kernel::for_floats;
 use crate::ops::registry::{Array, OpInfo, Sample, floats, within};
 use crate::tape::Backward;
@@ -55,7 +57,7 @@ impl Op for Linear {
             ));
         }
         check_bias("linear", inputs.get(2).copied(), cols)?;
-        one(x.shape().with_dim(x.shape().rank() - 1, cols), x.dtype)
+        one(x.shape().with_dim(x.shape().rank() - 1, cols)?, x.dtype)
     }
 
     fn run(&self, run: &mut Run<'_>) -> Result<()> {
@@ -77,9 +79,9 @@ impl Op for Linear {
     }
 
     fn cost(&self, inputs: &[&Meta], outputs: &[&Meta]) -> Cost {
-        let k = inputs[1].shape().first().copied().unwrap_or(0) as u64;
-        let bytes = inputs.iter().chain(outputs).map(|meta| meta.n_bytes()).sum::<usize>() as u64;
-        Cost { flops: 2 * k * outputs[0].n_elems() as u64, bytes }
+        let k = inputs[1].shape().first().copied().unwrap_or(0);
+        let bytes = bytes_moved(inputs, outputs);
+        Cost { flops: saturating_product([2, k, outputs[0].n_elems()]), bytes }
     }
 
     fn keeps(&self, wanted: &[bool]) -> Keeps {
@@ -97,7 +99,7 @@ impl Op for Linear {
             [true, true] if is_on_gpu => {
                 let x = as_rows(&backward.take_input(0)?)?;
                 let args = smallvec::smallvec![Arg::Given(x), Arg::Given(as_rows(&gradient)?)];
-                let mut results = execute(OpRef::new(LinearGradients), args)?;
+                let mut results = execute(OpRef::shipped(LinearGradients), args)?;
                 backward.give(2, results.remove(1))?;
                 backward.give(1, results.remove(0))?;
             }
@@ -123,7 +125,7 @@ impl Op for Linear {
 
     fn composite(&self, inputs: &[&Tensor]) -> Option<Result<Tensors>> {
         let plain = || {
-            let output = inputs[0].shape().with_dim(inputs[0].rank() - 1, inputs[1].shape()[1]);
+            let output = inputs[0].shape().with_dim(inputs[0].rank() - 1, inputs[1].shape()[1])?;
             let mut y = as_rows(inputs[0])?.matmul(inputs[1])?;
             if let Some(&bias) = inputs.get(2) {
                 y = y.add(bias)?;
@@ -189,7 +191,7 @@ impl Tensor {
     pub fn linear(&self, weights: &Tensor, bias: Option<&Tensor>, activation: Activation) -> Result<Tensor> {
         let _line = context::at_callers_line();
         let (fused, after) = activation.split();
-        let op = OpRef::new(Linear { activation: fused });
+        let op = OpRef::shipped(Linear { activation: fused });
         let y = match bias {
             Some(bias) => call(op, &[self, weights, &bias.contiguous()?])?,
             None => call(op, &[self, weights])?,

@@ -9,7 +9,9 @@ use crate::context;
 use crate::error::{Error, Result};
 use crate::execute::call;
 use crate::layout::Layout;
-use crate::op::{Cost, Keep, Keeps, Meta, Op, OpRef, Operand, Outputs, Run, one};
+use crate::op::{
+    Cost, Keep, Keeps, Meta, Op, OpRef, Operand, Outputs, Run, bytes_moved, one, saturating_product,
+};
 use crate::ops::kernel::for_floats;
 use crate::ops::registry::{Array, OpInfo, Sample, floats};
 use crate::shape::Shape;
@@ -57,14 +59,18 @@ impl Extents {
                 ),
             ));
         }
-        let leading = |shape: &Shape| Shape::from_checked(shape[..shape.rank() - 2].iter().copied());
+        let leading = |shape: &Shape| shape.leading(shape.rank() - 2);
         let batch =
             leading(a).broadcast(&leading(b)).ok_or_else(|| Error::not_broadcastable("matmul", a, b))?;
+        if batch.rank() > 0 {
+            batch.followed_by(&[m, k])?;
+            batch.followed_by(&[k, n])?;
+        }
         Ok(Extents { batch, m, n, k })
     }
 
-    fn output(&self) -> Shape {
-        Shape::from_checked(self.batch.iter().copied().chain([self.m, self.n]))
+    fn output(&self) -> Result<Shape> {
+        self.batch.followed_by(&[self.m, self.n])
     }
 }
 
@@ -83,17 +89,17 @@ impl Calls {
         let Extents { batch, m, n, k } = Extents::of(inputs)?;
         let layouts = [0, 1].map(|idx| {
             let own = inputs[idx].shape();
-            let wanted = Shape::from_checked(batch.iter().chain(&own[own.rank() - 2..]).copied());
+            let wanted = Shape::within_bounds(batch.iter().chain(&own[own.rank() - 2..]).copied());
             let stretched = inputs[idx].layout.broadcast_to(&wanted);
             stretched.unwrap_or_else(|| unreachable!("`Extents::of` checks the shapes"))
         });
         let rank = batch.rank();
         let one_rhs = layouts[1].strides()[..rank].iter().all(|&stride| stride == 0);
-        let rows = Shape::from_checked([batch.n_elems() * m, k]);
+        let rows = Shape::within_bounds([batch.n_elems() * m, k]);
         if let (true, Some(lhs)) = (one_rhs && rank > 0, layouts[0].reshaped(rows)) {
             // One matrix for all batches: a single product with more rows.
             let rhs = Layout::from_parts(
-                Shape::from_checked([k, n]),
+                Shape::within_bounds([k, n]),
                 &layouts[1].strides()[rank..],
                 layouts[1].offset(),
             );
@@ -112,7 +118,7 @@ impl Calls {
             axis -= 1;
             joined *= batch[axis];
         }
-        let outer = Shape::from_checked(batch[..axis].iter().copied());
+        let outer = batch.leading(axis);
         Ok(Calls { outer, shape: gemm::Shape { batch: joined, m, n, k }, layouts })
     }
 
@@ -133,7 +139,7 @@ impl Op for MatMul {
     }
 
     fn infer(&self, inputs: &[&Meta]) -> Result<Outputs> {
-        one(Extents::of(inputs)?.output(), inputs[0].dtype)
+        one(Extents::of(inputs)?.output()?, inputs[0].dtype)
     }
 
     fn run(&self, run: &mut Run<'_>) -> Result<()> {
@@ -155,9 +161,9 @@ impl Op for MatMul {
     }
 
     fn cost(&self, inputs: &[&Meta], outputs: &[&Meta]) -> Cost {
-        let k = inputs[0].shape().last().copied().unwrap_or(0) as u64;
-        let bytes = inputs.iter().chain(outputs).map(|meta| meta.n_bytes()).sum::<usize>() as u64;
-        Cost { flops: 2 * k * outputs[0].n_elems() as u64, bytes }
+        let k = inputs[0].shape().last().copied().unwrap_or(0);
+        let bytes = bytes_moved(inputs, outputs);
+        Cost { flops: saturating_product([2, k, outputs[0].n_elems()]), bytes }
     }
 
     fn keeps(&self, wanted: &[bool]) -> Keeps {
@@ -242,7 +248,7 @@ impl Tensor {
     #[track_caller]
     pub fn matmul(&self, rhs: &Tensor) -> Result<Tensor> {
         let _line = context::at_callers_line();
-        call(OpRef::Static(&MatMul), &[self, rhs])
+        call(OpRef::fixed(&MatMul), &[self, rhs])
     }
 }
 

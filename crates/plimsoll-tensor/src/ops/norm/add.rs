@@ -46,7 +46,7 @@ impl AddLineNorm {
     /// The gradient of the branch from that of the sum.
     fn of_branch(&self, gradient: &Tensor) -> Result<Tensor> {
         match self.dropout {
-            Some(dropout) => call(OpRef::new(dropout), &[gradient]),
+            Some(dropout) => call(OpRef::shipped(dropout), &[gradient]),
             None => Ok(gradient.clone()),
         }
     }
@@ -100,7 +100,7 @@ impl Op for AddLineNorm {
 
     fn with_draw(&self, next: &dyn Fn(Draw) -> Draw) -> Option<OpRef> {
         let dropout = Some(self.dropout?.redrawn(next));
-        Some(OpRef::new(AddLineNorm { dropout, ..*self }))
+        Some(OpRef::shipped(AddLineNorm { dropout, ..*self }))
     }
 
     fn second(&self, inputs: &[&Meta]) -> Option<Second> {
@@ -108,7 +108,7 @@ impl Op for AddLineNorm {
         let are_contiguous = inputs[..2].iter().all(|meta| meta.layout.is_contiguous());
         let parameters = (2..2 + self.norm.n_parameters()).map(Keep::Input);
         let reads = [Keep::Output(0)].into_iter().chain(parameters).collect();
-        are_contiguous.then(|| Second { op: OpRef::new(self.norm), reads })
+        are_contiguous.then(|| Second { op: OpRef::shipped(self.norm), reads })
     }
 
     fn backward(&self, backward: &mut Backward<'_>) -> Result<()> {
@@ -132,7 +132,7 @@ impl Op for AddLineNorm {
         args.extend(of_sum.filter(|_| wanted[0]).map(Arg::Given));
         let dropout = self.dropout.filter(|_| backward.wants(1));
         let op = LineNormBackward { norm: self.norm, wanted, dropout };
-        let mut results = execute(OpRef::new(op), args)?;
+        let mut results = execute(OpRef::shipped(op), args)?;
         if wanted[0] {
             let of_sum = results.remove(0);
             let of_branch = match dropout {
@@ -152,7 +152,7 @@ impl Op for AddLineNorm {
     fn composite(&self, inputs: &[&Tensor]) -> Option<Result<Tensors>> {
         let results = || -> Result<Tensors> {
             let sum = match self.dropout {
-                Some(dropout) => inputs[0].add(&call(OpRef::new(dropout), &[inputs[1]])?)?,
+                Some(dropout) => inputs[0].add(&call(OpRef::shipped(dropout), &[inputs[1]])?)?,
                 None => inputs[0].add(inputs[1])?,
             };
             let y = match *inputs {

@@ -122,8 +122,8 @@ impl Op for BatchNorm {
 
     fn rebuild(&self) -> Option<Rebuild> {
         let apply = match self.has_relu {
-            true => OpRef::Static(&ApplyBatchNorm { has_relu: true }),
-            false => OpRef::Static(&ApplyBatchNorm { has_relu: false }),
+            true => OpRef::fixed(&ApplyBatchNorm { has_relu: true }),
+            false => OpRef::fixed(&ApplyBatchNorm { has_relu: false }),
         };
         Rebuild::first(apply, 3, 2)
     }
@@ -145,7 +145,7 @@ impl Op for BatchNorm {
         if self.has_relu {
             args.push(Arg::Given(backward.input(2)?));
         }
-        let results = execute(OpRef::new(BatchNormBackward { eps: self.eps, wanted }), args)?;
+        let results = execute(OpRef::shipped(BatchNormBackward { eps: self.eps, wanted }), args)?;
         let inputs = (0..3).filter(|&input| wanted[input]);
         inputs.zip(results).try_for_each(|(input, result)| backward.give(input, result))
     }
@@ -327,7 +327,7 @@ fn apply_samples() -> Vec<Sample> {
         Sample::new(name, inputs, move |x| {
             let wide = |x: &Tensor| x.cast(x.dtype().accumulator());
             let args = [&x[0], &x[1], &x[2], &wide(&x[3])?, &wide(&x[4])?];
-            call(OpRef::new(ApplyBatchNorm { has_relu }), &args)
+            call(OpRef::shipped(ApplyBatchNorm { has_relu }), &args)
         })
     };
     vec![
@@ -348,7 +348,7 @@ fn backward_samples() -> Vec<Sample> {
             let (mean, rstd) = (mean.flatten()?, variance.affine(1.0, EPS)?.rsqrt()?.flatten()?);
             let args =
                 [&x[0], &x[1], &x[2], &mean, &rstd].into_iter().chain(&x[3..]).map(Arg::Lent).collect();
-            Ok(execute(OpRef::new(BatchNormBackward { eps: EPS, wanted }), args)?.into_vec())
+            Ok(execute(OpRef::shipped(BatchNormBackward { eps: EPS, wanted }), args)?.into_vec())
         })
     };
     vec![

@@ -28,7 +28,7 @@ impl Rows {
     /// So many rows for the channels of `x`.
     fn new(x: &Meta, n: usize) -> Rows {
         let width = x.shape().last().copied().unwrap_or(0);
-        Rows { meta: Meta::fresh(Shape::from_checked([width]), x.dtype.accumulator()), n }
+        Rows { meta: Meta::fresh(Shape::within_bounds([width]), x.dtype.accumulator()), n }
     }
 
     fn n_bytes(&self) -> usize {

@@ -32,7 +32,7 @@ impl Views {
             false => dims.push(places.iter().product()),
         }
         dims.extend([groups, channels / groups]);
-        Views { shape: Shape::from_checked(dims), groups }
+        Views { shape: Shape::within_bounds(dims), groups }
     }
 
     /// Something of the input's shape.
@@ -58,14 +58,14 @@ impl Views {
         let (mut dims, mut all) = ([1; MAX_RANK], [0; MAX_RANK]);
         (dims[0], all[0]) = (self.shape[0], strides[0]);
         (dims[rank - 2], all[rank - 2]) = (self.groups, strides[1]);
-        let shape = Shape::from_checked(dims[..rank].iter().copied());
+        let shape = Shape::within_bounds(dims[..rank].iter().copied());
         meta.with_layout(Layout::from_parts(shape, &all[..rank], meta.layout.offset()))
     }
 
     /// A number per channel.
     fn parameter(&self, meta: &Meta) -> Meta {
         let stride = meta.layout.strides()[0];
-        let shape = Shape::from_checked([self.groups, self.channels()]);
+        let shape = Shape::within_bounds([self.groups, self.channels()]);
         let strides = [stride * self.channels() as isize, stride];
         meta.with_layout(Layout::from_parts(shape, &strides, meta.layout.offset()))
     }
@@ -88,7 +88,7 @@ impl Views {
 
     /// A fresh number per example and group, in the compute type.
     fn fresh_statistic(&self, dtype: DType) -> Meta {
-        Meta::fresh(Shape::from_checked([self.shape[0], self.groups]), dtype.accumulator())
+        Meta::fresh(Shape::within_bounds([self.shape[0], self.groups]), dtype.accumulator())
     }
 }
 

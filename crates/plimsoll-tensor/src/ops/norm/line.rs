@@ -44,7 +44,7 @@ pub(super) struct LineNormBackward {
 
 /// The shape of one number per line.
 fn per_line(x: &Meta) -> Shape {
-    Shape::from_checked(x.shape().iter().copied().take(x.shape().rank().saturating_sub(1)))
+    x.shape().leading(x.shape().rank().saturating_sub(1))
 }
 
 impl LineNorm {
@@ -75,7 +75,7 @@ impl LineNorm {
 
     /// The op that applies kept statistics.
     pub fn applied(self) -> OpRef {
-        OpRef::new(ApplyLineNorm { is_centred: self.is_centred })
+        OpRef::shipped(ApplyLineNorm { is_centred: self.is_centred })
     }
 }
 
@@ -135,7 +135,7 @@ impl Op for LineNorm {
         for extra in 0..self.n_extras() {
             args.push(Arg::Given(backward.extra(extra)?));
         }
-        let results = execute(OpRef::new(LineNormBackward { norm: *self, wanted, dropout: None }), args)?;
+        let results = execute(OpRef::shipped(LineNormBackward { norm: *self, wanted, dropout: None }), args)?;
         let inputs = (0..3).filter(|&input| wanted[input]);
         inputs.zip(results).try_for_each(|(input, result)| backward.give(input, result))
     }
@@ -198,7 +198,7 @@ impl Op for LineNormBackward {
 
     fn with_draw(&self, next: &dyn Fn(Draw) -> Draw) -> Option<OpRef> {
         let dropout = Some(self.dropout?.redrawn(next));
-        Some(OpRef::new(LineNormBackward { dropout, ..*self }))
+        Some(OpRef::shipped(LineNormBackward { dropout, ..*self }))
     }
 
     fn infer(&self, inputs: &[&Meta]) -> Result<Outputs> {
@@ -244,7 +244,7 @@ impl Op for LineNormBackward {
                 results[0] = results[0].add(joined)?;
             }
             if let Some(dropout) = self.dropout {
-                results.push(call(OpRef::new(dropout), &[&results[0]])?);
+                results.push(call(OpRef::shipped(dropout), &[&results[0]])?);
             }
             Ok(results)
         };
@@ -348,7 +348,7 @@ fn apply_samples(is_centred: bool) -> Vec<Sample> {
             let n = 2 + usize::from(is_centred);
             let statistics: Vec<Tensor> = x[n..].iter().map(wide).collect::<Result<_>>()?;
             let all: Vec<&Tensor> = x[..n].iter().chain(&statistics).collect();
-            call(OpRef::new(ApplyLineNorm { is_centred }), &all)
+            call(OpRef::shipped(ApplyLineNorm { is_centred }), &all)
         })
     };
     vec![sample("rows", &[3]), sample("cube", &[2, 2])]
@@ -372,7 +372,7 @@ fn backward_samples(is_centred: bool) -> Vec<Sample> {
             all.push(&rstd);
             all.extend(x.get(3));
             let op = LineNormBackward { norm: LineNorm { eps: EPS, is_centred }, wanted, dropout };
-            Ok(execute(OpRef::new(op), all.into_iter().map(Arg::Lent).collect())?.into_vec())
+            Ok(execute(OpRef::shipped(op), all.into_iter().map(Arg::Lent).collect())?.into_vec())
         })
     };
     vec![

@@ -15,7 +15,7 @@ use crate::tensor::Tensor;
 
 /// The output, and mean and variance as constants.
 fn batch_norm(inputs: [&Tensor; 3], op: BatchNorm) -> Result<(Tensor, Tensor, Tensor)> {
-    let outputs = execute(OpRef::new(op), inputs.into_iter().map(Arg::Lent).collect())?;
+    let outputs = execute(OpRef::shipped(op), inputs.into_iter().map(Arg::Lent).collect())?;
     let [y, mean, variance] = &outputs[..] else { unreachable!("three outputs") };
     Ok((y.clone(), mean.stop_gradient(), variance.stop_gradient()))
 }
@@ -32,7 +32,7 @@ fn add_norm(
     op.dropout = Dropout::drawn(op.name(), rate)?;
     let mut args: Args<'_> = smallvec![Arg::Lent(x), Arg::Given(branch)];
     args.extend(parameters.iter().map(|parameter| Arg::Lent(parameter)));
-    let mut outputs = execute(OpRef::new(op), args)?.into_iter();
+    let mut outputs = execute(OpRef::shipped(op), args)?.into_iter();
     let (Some(sum), Some(normed)) = (outputs.next(), outputs.next()) else { unreachable!("two outputs") };
     Ok((sum, normed))
 }
@@ -46,7 +46,7 @@ impl Tensor {
     #[track_caller]
     pub fn layer_norm(&self, gamma: &Tensor, beta: &Tensor, eps: f64) -> Result<Tensor> {
         let _line = context::at_callers_line();
-        call(OpRef::new(LineNorm { eps, is_centred: true }), &[self, gamma, beta])
+        call(OpRef::shipped(LineNorm { eps, is_centred: true }), &[self, gamma, beta])
     }
 
     /// RMS norm along the last axis: each line divided by `√(mean of squares + eps)`, times `gamma`.
@@ -56,7 +56,7 @@ impl Tensor {
     #[track_caller]
     pub fn rms_norm(&self, gamma: &Tensor, eps: f64) -> Result<Tensor> {
         let _line = context::at_callers_line();
-        call(OpRef::new(LineNorm { eps, is_centred: false }), &[self, gamma])
+        call(OpRef::shipped(LineNorm { eps, is_centred: false }), &[self, gamma])
     }
 
     /// The residual sum of `x` and this tensor, and its [`layer_norm`](Tensor::layer_norm), in one op with the bits of
@@ -108,7 +108,7 @@ impl Tensor {
     #[track_caller]
     pub fn group_norm(&self, gamma: &Tensor, beta: &Tensor, groups: usize, eps: f64) -> Result<Tensor> {
         let _line = context::at_callers_line();
-        call(OpRef::new(GroupNorm { groups, eps }), &[self, gamma, beta])
+        call(OpRef::shipped(GroupNorm { groups, eps }), &[self, gamma, beta])
     }
 
     /// Batch norm for training, over all axes but the last: each channel less its mean, divided by

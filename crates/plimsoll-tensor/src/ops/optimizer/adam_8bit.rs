@@ -63,14 +63,14 @@ impl Algorithm for Adam8bit {
         if !Adam8bit::quantises(shape.n_elems(), dtype) {
             return self.plain().states(shape, dtype);
         }
-        let scales = Shape::from_checked([shape.n_elems().div_ceil(BLOCK_LEN)]);
+        let scales = Shape::within_bounds([shape.n_elems().div_ceil(BLOCK_LEN)]);
         let codes = |name| StateSpec { name, shape: *shape, dtype: DType::U8, initial: 0.0 };
         let scale = |name| StateSpec { name, shape: scales, dtype: DType::F32, initial: 0.0 };
         vec![codes("m"), scale("m_scale"), codes("v"), scale("v_scale")]
     }
 
     fn update(&self, common: Common, members: &[Member]) -> OpRef {
-        OpRef::new(Quantised(Update { rule: self.plain(), common, members: Members::new(members) }))
+        OpRef::shipped(Quantised(Update { rule: self.plain(), common, members: Members::new(members) }))
     }
 }
 

@@ -443,7 +443,7 @@ fn begin_samples() -> Vec<Sample> {
     let norm = || input(&[], Values::Of(DType::F32, 5.0, 9.0));
     let index = |low: f64, high: f64| input(&[], Values::Of(DType::I64, low, high));
     let sample = |name: &str, inputs, op: BeginStep| {
-        Sample::new(name, inputs, move |x| call(OpRef::new(op.clone()), &x.iter().collect::<Vec<_>>()))
+        Sample::new(name, inputs, move |x| call(OpRef::shipped(op.clone()), &x.iter().collect::<Vec<_>>()))
     };
     let scaling = Some(Scaling { growth_interval: 2, factor: 2.0 });
     let both = BeginStep { clip_norm: Some(0.5), scaling, ..BeginStep::default() };
@@ -484,7 +484,7 @@ fn rate_samples() -> Vec<Sample> {
     let buffer = || input(&[Control::LEN], Values::Of(DType::F64, 0.0, 2.0));
     let inputs = vec![buffer(), input(&[], Values::Of(DType::F64, 0.0, 1.0))];
     vec![
-        Sample::new("number", inputs, |x| call(OpRef::Static(&SetLearningRate), &[&x[0], &x[1]]))
+        Sample::new("number", inputs, |x| call(OpRef::fixed(&SetLearningRate), &[&x[0], &x[1]]))
             .reference(|x| {
                 let mut values = x[0].values.clone();
                 values[0] = x[1].values[0];

@@ -83,7 +83,7 @@ impl<R: Rule> Algorithm for R {
     }
 
     fn update(&self, common: Common, members: &[Member]) -> OpRef {
-        OpRef::new(Update { rule: self.clone(), common, members: Members::new(members) })
+        OpRef::shipped(Update { rule: self.clone(), common, members: Members::new(members) })
     }
 }
 

@@ -30,7 +30,7 @@ impl Op for Average {
 
     fn infer(&self, inputs: &[&Meta]) -> Result<Outputs> {
         check_float("avg_pool2d", inputs[0])?;
-        one(self.0.windows("avg_pool2d", inputs[0].shape())?.output(), inputs[0].dtype)
+        one(self.0.windows("avg_pool2d", inputs[0].shape())?.output, inputs[0].dtype)
     }
 
     fn run(&self, run: &mut Run<'_>) -> Result<()> {
@@ -53,7 +53,7 @@ impl Op for Average {
 
     fn backward(&self, backward: &mut Backward<'_>) -> Result<()> {
         let op = AverageBackward { pool: self.0, images: *backward.input_shape(0) };
-        let gradient = call(OpRef::new(op), &[&backward.gradient()?])?;
+        let gradient = call(OpRef::shipped(op), &[&backward.gradient()?])?;
         backward.give(0, gradient)
     }
 }
@@ -72,6 +72,7 @@ impl Op for AverageBackward {
 
     fn infer(&self, inputs: &[&Meta]) -> Result<Outputs> {
         let windows = self.pool.windows(self.name(), &self.images)?;
+        check_float(self.name(), inputs[0])?;
         check_output(self.name(), &windows, inputs[0])?;
         one(self.images, inputs[0].dtype)
     }
@@ -95,7 +96,7 @@ impl Op for AverageBackward {
     }
 
     fn backward(&self, backward: &mut Backward<'_>) -> Result<()> {
-        let gradient = call(OpRef::new(Average(self.pool)), &[&backward.gradient()?])?;
+        let gradient = call(OpRef::shipped(Average(self.pool)), &[&backward.gradient()?])?;
         backward.give(0, gradient)
     }
 }
@@ -156,7 +157,7 @@ impl Tensor {
     #[track_caller]
     pub fn avg_pool2d(&self, pool: impl Into<Pool2d>) -> Result<Tensor> {
         let _line = context::at_callers_line();
-        call(OpRef::new(Average(pool.into())), &[self])
+        call(OpRef::shipped(Average(pool.into())), &[self])
     }
 
     /// The mean of each channel over the whole image: `[n, height, width, channels]` becomes `[n, channels]`.
@@ -221,7 +222,7 @@ pub(super) fn samples() -> Vec<Sample> {
 pub(super) fn backward_samples() -> Vec<Sample> {
     let sample = |name: &str, gradient: &[usize], pool: Pool2d, images: [usize; 4]| {
         Sample::new(name, vec![floats(gradient)], move |x| {
-            call(OpRef::new(AverageBackward { pool, images: Shape::new(&images)? }), &[&x[0]])
+            call(OpRef::shipped(AverageBackward { pool, images: Shape::new(&images)? }), &[&x[0]])
         })
         .reference(move |g| {
             // The adjoint, one unit image at a time.

@@ -3,7 +3,8 @@
 use plimsoll_cuda::{Gpu, Grid, Param, Template};
 
 use super::{Axis, Windows};
-use crate::error::Result;
+use crate::check::MAX_GPU_EXTENT;
+use crate::error::{Error, Result};
 use crate::op::Operand;
 use crate::ops::cuda::{CODE_BITS, c_name, code};
 
@@ -92,6 +93,14 @@ pub(super) fn pool(
             kind as u8
         )
     })?;
+    let longest =
+        [&windows.rows, &windows.cols].into_iter().flat_map(|axis| [axis.kernel, axis.stride]).max();
+    if longest > Some(MAX_GPU_EXTENT) {
+        return Err(Error::argument(
+            op,
+            format!("a window or stride of {longest:?}; on a GPU it is at most {MAX_GPU_EXTENT}"),
+        ));
+    }
     let axis = |axis: &Axis| {
         [axis.extent, axis.kernel, axis.stride, axis.padding, axis.n_windows].map(|number| number as u32)
     };
@@ -100,7 +109,7 @@ pub(super) fn pool(
         n_rows: n_rows as u32,
         n_cols: n_cols as u32,
         channels: channels as u32,
-        n_taps: (windows.rows.kernel * windows.cols.kernel) as u32,
+        n_taps: windows.rows.kernel.saturating_mul(windows.cols.kernel).min(u32::MAX as usize) as u32,
         n: n as u64,
     };
     let places = places.map_or(std::ptr::null_mut(), Operand::ptr);

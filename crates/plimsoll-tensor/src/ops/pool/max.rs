@@ -18,6 +18,7 @@ use crate::error::{Error, Result};
 use crate::execute::call;
 use crate::op::{Extra, Form, Keep, Keeps, Meta, Op, OpRef, Operand, Outputs, Run, one};
 use crate::ops::kernel::for_floats;
+use crate::ops::lines::expect_dtype;
 use crate::ops::registry::{Array, Sample, Values, floats, input};
 use crate::shape::Shape;
 use crate::tape::Backward;
@@ -46,7 +47,7 @@ impl Op for Max {
                 ),
             ));
         }
-        one(self.0.windows("max_pool2d", inputs[0].shape())?.output(), inputs[0].dtype)
+        one(self.0.windows("max_pool2d", inputs[0].shape())?.output, inputs[0].dtype)
     }
 
     fn run(&self, run: &mut Run<'_>) -> Result<()> {
@@ -71,13 +72,13 @@ impl Op for Max {
 
     fn extras(&self, inputs: &[&Meta], _wanted: &[bool]) -> SmallVec<[Extra; 2]> {
         let windows = self.0.windows("max_pool2d", inputs[0].shape());
-        let meta = |windows: Windows| Meta::fresh(windows.output(), DType::U8);
+        let meta = |windows: Windows| Meta::fresh(windows.output, DType::U8);
         windows.into_iter().map(|windows| Extra { form: Form::Indices, meta: meta(windows) }).collect()
     }
 
     fn backward(&self, backward: &mut Backward<'_>) -> Result<()> {
         let op = MaxBackward { pool: self.0, images: *backward.input_shape(0) };
-        let gradient = call(OpRef::new(op), &[&backward.gradient()?, &backward.extra(0)?])?;
+        let gradient = call(OpRef::shipped(op), &[&backward.gradient()?, &backward.extra(0)?])?;
         backward.give(0, gradient)
     }
 }
@@ -96,8 +97,10 @@ impl Op for MaxBackward {
 
     fn infer(&self, inputs: &[&Meta]) -> Result<Outputs> {
         let windows = self.pool.windows(self.name(), &self.images)?;
+        check_float(self.name(), inputs[0])?;
         check_output(self.name(), &windows, inputs[0])?;
         check_output(self.name(), &windows, inputs[1])?;
+        expect_dtype(self.name(), "the list of positions", inputs[1], DType::U8)?;
         one(self.images, inputs[0].dtype)
     }
 
@@ -124,7 +127,7 @@ impl Op for MaxBackward {
     }
 
     fn backward(&self, backward: &mut Backward<'_>) -> Result<()> {
-        let op = OpRef::new(MaxPick { pool: self.pool });
+        let op = OpRef::shipped(MaxPick { pool: self.pool });
         let gradient = call(op, &[&backward.gradient()?, &backward.input(1)?])?;
         backward.give(0, gradient)
     }
@@ -143,8 +146,10 @@ impl Op for MaxPick {
 
     fn infer(&self, inputs: &[&Meta]) -> Result<Outputs> {
         let windows = self.pool.windows(self.name(), inputs[0].shape())?;
+        check_float(self.name(), inputs[0])?;
         check_output(self.name(), &windows, inputs[1])?;
-        one(windows.output(), inputs[0].dtype)
+        expect_dtype(self.name(), "the list of positions", inputs[1], DType::U8)?;
+        one(windows.output, inputs[0].dtype)
     }
 
     fn run(&self, run: &mut Run<'_>) -> Result<()> {
@@ -170,7 +175,7 @@ impl Op for MaxPick {
 
     fn backward(&self, backward: &mut Backward<'_>) -> Result<()> {
         let op = MaxBackward { pool: self.pool, images: *backward.input_shape(0) };
-        let gradient = call(OpRef::new(op), &[&backward.gradient()?, &backward.input(1)?])?;
+        let gradient = call(OpRef::shipped(op), &[&backward.gradient()?, &backward.input(1)?])?;
         backward.give(0, gradient)
     }
 }
@@ -312,7 +317,7 @@ impl Tensor {
     #[track_caller]
     pub fn max_pool2d(&self, pool: impl Into<Pool2d>) -> Result<Tensor> {
         let _line = context::at_callers_line();
-        call(OpRef::new(Max(pool.into())), &[self])
+        call(OpRef::shipped(Max(pool.into())), &[self])
     }
 }
 
@@ -356,7 +361,7 @@ fn positions(shape: &[usize]) -> crate::ops::registry::Input {
 pub(super) fn backward_samples() -> Vec<Sample> {
     let sample = |name: &str, gradient: &[usize], pool: Pool2d, images: [usize; 4]| {
         Sample::new(name, vec![floats(gradient), positions(gradient)], move |x| {
-            call(OpRef::new(MaxBackward { pool, images: Shape::new(&images)? }), &[&x[0], &x[1]])
+            call(OpRef::shipped(MaxBackward { pool, images: Shape::new(&images)? }), &[&x[0], &x[1]])
         })
         .reference(move |x| {
             let mut y = Array::build(&images, |_| 0.0);
@@ -378,7 +383,7 @@ pub(super) fn backward_samples() -> Vec<Sample> {
 pub(super) fn pick_samples() -> Vec<Sample> {
     let sample = |name: &str, images: &[usize], pool: Pool2d, out: &'static [usize]| {
         Sample::new(name, vec![floats(images), positions(out)], move |x| {
-            call(OpRef::new(MaxPick { pool }), &[&x[0], &x[1]])
+            call(OpRef::shipped(MaxPick { pool }), &[&x[0], &x[1]])
         })
         .reference(move |x| {
             Array::build(out, |i| match pixel(pool, &x[0].shape, i, x[1].at(i) as usize) {

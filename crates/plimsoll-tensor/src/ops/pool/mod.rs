@@ -15,7 +15,7 @@ use std::ops::Range;
 use crate::error::{Error, Result};
 use crate::op::Meta;
 use crate::ops::registry::OpInfo;
-use crate::shape::{IntoExtents, Shape};
+use crate::shape::{IntoExtents, MAX_ELEMS, Shape};
 
 /// The registry's entries.
 pub static INFOS: &[&OpInfo] = &[
@@ -74,7 +74,7 @@ impl Pool2d {
     /// # Errors
     /// Images that the windows do not fit into.
     pub fn output_shape(&self, images: &Shape) -> Result<Shape> {
-        Ok(self.windows("pool2d", images)?.output())
+        Ok(self.windows("pool2d", images)?.output)
     }
 
     /// The number of pixels of a window.
@@ -110,7 +110,16 @@ impl Pool2d {
                     ),
                 ));
             }
-            let padded = extent.saturating_add(2 * padding);
+            if [kernel, stride].into_iter().max() > Some(MAX_ELEMS) {
+                return Err(Error::argument(
+                    op,
+                    format!(
+                        "windows {:?} at distances {:?}; no tensor has more than {MAX_ELEMS} places",
+                        self.kernel, self.stride
+                    ),
+                ));
+            }
+            let padded = extent + 2 * padding;
             if extent == 0 || padded < kernel {
                 return Err(Error::shape(
                     op,
@@ -119,7 +128,9 @@ impl Pool2d {
             }
             Ok(Axis { extent, kernel, stride, padding, n_windows: (padded - kernel) / stride + 1 })
         };
-        Ok(Windows { n, rows: along(0, height)?, cols: along(1, width)?, channels })
+        let (rows, cols) = (along(0, height)?, along(1, width)?);
+        let output = Shape::new(&[n, rows.n_windows, cols.n_windows, channels])?;
+        Ok(Windows { rows, cols, channels, output })
     }
 }
 
@@ -138,10 +149,11 @@ impl From<[usize; 2]> for Pool2d {
 /// Windows over images.
 #[derive(Clone, Copy, Debug)]
 struct Windows {
-    n: usize,
     rows: Axis,
     cols: Axis,
     channels: usize,
+    /// The shape with one pixel for each window.
+    output: Shape,
 }
 
 /// Windows along one axis.
@@ -152,13 +164,6 @@ struct Axis {
     stride: usize,
     padding: usize,
     n_windows: usize,
-}
-
-impl Windows {
-    /// The shape with one pixel for each window.
-    fn output(&self) -> Shape {
-        Shape::from_checked([self.n, self.rows.n_windows, self.cols.n_windows, self.channels])
-    }
 }
 
 impl Axis {
@@ -187,11 +192,11 @@ impl Axis {
 
 /// Refuses what does not have one pixel for each window.
 fn check_output(op: &'static str, windows: &Windows, input: &Meta) -> Result<()> {
-    match *input.shape() == windows.output() {
+    match *input.shape() == windows.output {
         true => Ok(()),
         false => Err(Error::shape(
             op,
-            format!("an operand of shape {} for windows of shape {}", input.shape(), windows.output()),
+            format!("an operand of shape {} for windows of shape {}", input.shape(), windows.output),
         )),
     }
 }

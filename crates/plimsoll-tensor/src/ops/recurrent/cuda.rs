@@ -330,7 +330,7 @@ impl Recurrent {
             let n_steps = staged.min(steps - first);
             let from = x.ptr().wrapping_add(first * by_step as usize * size);
             if features == 0 {
-                let sums = Meta::fresh(Shape::from_checked([n_steps * batch * width]), dtype.accumulator());
+                let sums = Meta::fresh(Shape::within_bounds([n_steps * batch * width]), dtype.accumulator());
                 fill(op, gpu, &Operand::new(room.sums, &sums), 0.0)?;
             } else {
                 let extents = [batch, extents.gates(), features, n_steps];
@@ -357,7 +357,7 @@ impl Recurrent {
     /// The states before the first step; they are the final ones of an empty sequence.
     fn start_states(&self, run: &Run<'_>, gpu: &Gpu, extents: &Extents, room: &ForwardRoom) -> Result<()> {
         let (op, n_states, dtype) = (self.cell.name(), self.cell.n_states(), run.inputs[0].dtype());
-        let shape = Shape::from_checked([extents.batch, extents.hidden]);
+        let shape = Shape::within_bounds([extents.batch, extents.hidden]);
         let (wide, narrow) = (Meta::fresh(shape, dtype.accumulator()), Meta::fresh(shape, dtype));
         let initial = &run.inputs[self.first_state()..];
         start(op, gpu, initial.first(), &Operand::new(room.state, &narrow))?;
@@ -458,7 +458,7 @@ impl RecurrentBackward {
         let (dtype, n_states) = (metas[0].dtype, self.cell.n_states());
         let r_meta = fresh(metas[1]);
         let r = readable(op, gpu, &run.inputs[1], &r_meta, (weights(metas[1]).is_some(), room.weights))?;
-        let state = Meta::fresh(Shape::from_checked([extents.batch, extents.hidden]), dtype.accumulator());
+        let state = Meta::fresh(Shape::within_bounds([extents.batch, extents.hidden]), dtype.accumulator());
         let input = |idx: Option<usize>| idx.map(|idx| &run.inputs[idx]);
         let [d_sequence, d_hidden, d_cell] = self.gradients();
         let initial = |idx: usize| input(self.initial.then_some(2 + idx));

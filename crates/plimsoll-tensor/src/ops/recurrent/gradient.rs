@@ -11,7 +11,7 @@ use super::kernel::{Extents, Rows, cut_slices, pack_parts};
 use super::{check_states, composite};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
-use crate::op::{Cost, Gradient, Meta, Op, Output, Outputs, Run, Tensors};
+use crate::op::{Cost, Gradient, Meta, Op, Output, Outputs, Run, Tensors, bytes_moved};
 use crate::ops::compute::{Compute, pieces_len};
 use crate::ops::kernel::for_floats;
 use crate::ops::linear::check_dtypes;
@@ -117,13 +117,11 @@ impl Op for RecurrentBackward {
 
     fn infer(&self, inputs: &[&Meta]) -> Result<Outputs> {
         let Extents { batch, steps, hidden, .. } = self.check(inputs)?;
-        let output = |dims: &[usize]| Output::New {
-            shape: Shape::from_checked(dims.iter().copied()),
-            dtype: inputs[0].dtype,
-        };
-        let mut outputs: Outputs = smallvec![output(inputs[0].shape()), output(&[batch, steps, hidden])];
-        if self.initial {
-            outputs.extend((0..self.cell.n_states()).map(|_| output(&[batch, hidden])));
+        let output =
+            |dims: &[usize]| Shape::new(dims).map(|shape| Output::New { shape, dtype: inputs[0].dtype });
+        let mut outputs: Outputs = smallvec![output(inputs[0].shape())?, output(&[batch, steps, hidden])?];
+        for _ in 0..if self.initial { self.cell.n_states() } else { 0 } {
+            outputs.push(output(&[batch, hidden])?);
         }
         Ok(outputs)
     }
@@ -149,7 +147,7 @@ impl Op for RecurrentBackward {
     }
 
     fn cost(&self, inputs: &[&Meta], outputs: &[&Meta]) -> Cost {
-        let bytes = inputs.iter().chain(outputs).map(|meta| meta.n_bytes()).sum::<usize>() as u64;
+        let bytes = bytes_moved(inputs, outputs);
         Cost { flops: self.check(inputs).map_or(0, |extents| extents.flops()), bytes }
     }
 

@@ -10,8 +10,10 @@ use plimsoll_gemm::{self as gemm, PackedB};
 use smallvec::SmallVec;
 
 use super::cell::{Cell, Part};
-use crate::op::Operand;
+use crate::error::Result;
+use crate::op::{Operand, saturating_product};
 use crate::ops::compute::{Access, Compute};
+use crate::shape::Shape;
 
 /// About the rows of a task: with fewer the weights are read too often, with more there are too few tasks.
 const TASK_ROWS: usize = 16;
@@ -43,6 +45,14 @@ impl Extents {
         self.cell.n_saved() * self.hidden
     }
 
+    /// The shape of all numbers that are saved.
+    ///
+    /// # Errors
+    /// More than can be counted.
+    pub fn saved_shape(&self) -> Result<Shape> {
+        Shape::new(&[self.batch, self.steps, self.saved()])
+    }
+
     /// Numbers of a cell state beside the hidden state.
     pub fn cell_state(&self) -> usize {
         (self.cell.n_states() - 1) * self.hidden
@@ -50,8 +60,7 @@ impl Extents {
 
     /// Floating-point operations of the products of inputs (or outputs) and hidden states.
     pub fn flops(&self) -> u64 {
-        let sums = (self.batch * self.steps * self.gates()) as u64;
-        2 * sums * (self.features + self.hidden) as u64
+        saturating_product([2, self.batch, self.steps, self.gates(), self.features + self.hidden])
     }
 
     /// How many tasks the batch is divided into: by shape alone, and a number that few threads share evenly.

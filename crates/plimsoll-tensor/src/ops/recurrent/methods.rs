@@ -54,7 +54,7 @@ impl Call<'_> {
         let (biased, initial) = (!self.biases.is_empty(), !self.initial.is_empty());
         let op = Recurrent { cell: self.cell, biased, initial, sequence };
         let inputs = self.operands.iter().chain(self.biases).chain(self.initial);
-        execute(OpRef::new(op), inputs.map(|input| Arg::Lent(input)).collect())
+        execute(OpRef::shipped(op), inputs.map(|input| Arg::Lent(input)).collect())
     }
 }
 

@@ -28,7 +28,9 @@ use smallvec::{SmallVec, smallvec};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::execute::{Arg, Args, execute};
-use crate::op::{Cost, Extra, Form, Keep, Keeps, Meta, Op, OpRef, Operand, Output, Outputs, Run, Tensors};
+use crate::op::{
+    Cost, Extra, Form, Keep, Keeps, Meta, Op, OpRef, Operand, Output, Outputs, Run, Tensors, bytes_moved,
+};
 use crate::ops::compute::{Compute, pieces_len};
 use crate::ops::kernel::for_floats;
 use crate::ops::linear::{check_bias, check_dtypes};
@@ -93,6 +95,7 @@ impl Recurrent {
             check_bias(name, Some(bias), gates)?;
         }
         check_states(name, &inputs[self.first_state()..], &extents)?;
+        extents.saved_shape()?;
         Ok(extents)
     }
 
@@ -164,13 +167,12 @@ impl Op for Recurrent {
 
     fn infer(&self, inputs: &[&Meta]) -> Result<Outputs> {
         let Extents { batch, steps, hidden, .. } = self.check(inputs)?;
-        let output = |dims: &[usize]| Output::New {
-            shape: Shape::from_checked(dims.iter().copied()),
-            dtype: inputs[0].dtype,
-        };
-        let mut outputs: Outputs = (0..self.cell.n_states()).map(|_| output(&[batch, hidden])).collect();
+        let output =
+            |dims: &[usize]| Shape::new(dims).map(|shape| Output::New { shape, dtype: inputs[0].dtype });
+        let states = (0..self.cell.n_states()).map(|_| output(&[batch, hidden]));
+        let mut outputs = states.collect::<Result<Outputs>>()?;
         if self.sequence {
-            outputs.push(output(&[batch, steps, hidden]));
+            outputs.push(output(&[batch, steps, hidden])?);
         }
         Ok(outputs)
     }
@@ -196,7 +198,7 @@ impl Op for Recurrent {
     }
 
     fn cost(&self, inputs: &[&Meta], outputs: &[&Meta]) -> Cost {
-        let bytes = inputs.iter().chain(outputs).map(|meta| meta.n_bytes()).sum::<usize>() as u64;
+        let bytes = bytes_moved(inputs, outputs);
         Cost { flops: self.check(inputs).map_or(0, |extents| extents.flops()), bytes }
     }
 
@@ -210,7 +212,7 @@ impl Op for Recurrent {
     fn extras(&self, inputs: &[&Meta], _wanted: &[bool]) -> SmallVec<[Extra; 2]> {
         match (self.saved(), self.check(inputs)) {
             (Keep::Extra(_), Ok(extents)) => {
-                let shape = Shape::from_checked([extents.batch, extents.steps, extents.saved()]);
+                let Ok(shape) = extents.saved_shape() else { return SmallVec::new() };
                 smallvec![Extra { form: Form::Gates, meta: Meta::fresh(shape, inputs[0].dtype) }]
             }
             _ => SmallVec::new(),
@@ -236,7 +238,7 @@ impl Op for Recurrent {
             None => false,
         });
         let op = RecurrentBackward { cell: self.cell, initial: self.initial, given };
-        let mut results = execute(OpRef::new(op), args)?;
+        let mut results = execute(OpRef::shipped(op), args)?;
         for state in (0..results.len() - 2).rev() {
             let gradient = results.remove(2 + state);
             if backward.wants(self.first_state() + state) {

@@ -263,6 +263,6 @@ fn backward(name: &str, cell: Cell, initial: bool, given: [bool; 3]) -> Sample {
     inputs.extend(given[1..].iter().filter(|&&given| given).map(|_| state()));
     Sample::many(name, inputs, move |x| {
         let op = RecurrentBackward { cell, initial, given };
-        Ok(apply(OpRef::new(op), &x.iter().collect::<Vec<_>>())?.into_iter().collect())
+        Ok(apply(OpRef::shipped(op), &x.iter().collect::<Vec<_>>())?.into_iter().collect())
     })
 }

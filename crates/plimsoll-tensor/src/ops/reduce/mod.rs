@@ -250,7 +250,7 @@ impl<R: Reduce> Op for Over<R> {
 fn reduce<R: Reduce>(reduce: R, x: &Tensor, axes: impl IntoAxes, keep: bool) -> Result<Tensor> {
     let _line = context::at_callers_line();
     let axes = axes.into_axes(R::NAME, x.shape())?;
-    call(OpRef::new(Over { reduce, axes, keep }), &[x])
+    call(OpRef::shipped(Over { reduce, axes, keep }), &[x])
 }
 
 /// Runs a fold over the axes of an operand into memory of one element per result.

@@ -31,12 +31,12 @@ struct PlaceAt {
 
 /// The elements of `x` at `positions`, which have the shape of `x` with extent one along `axes`.
 pub(super) fn pick_at(x: &Tensor, positions: &Tensor, axes: Axes) -> Result<Tensor> {
-    call(OpRef::new(PickAt { axes }), &[x, positions])
+    call(OpRef::shipped(PickAt { axes }), &[x, positions])
 }
 
 /// Zeros of `shape` with `values` at `positions`.
 pub(super) fn place_at(values: &Tensor, positions: &Tensor, shape: Shape, axes: Axes) -> Result<Tensor> {
-    call(OpRef::new(PlaceAt { shape, axes }), &[values, positions])
+    call(OpRef::shipped(PlaceAt { shape, axes }), &[values, positions])
 }
 
 /// Refuses operands that do not fit each other.

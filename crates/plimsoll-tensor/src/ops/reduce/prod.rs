@@ -16,7 +16,7 @@ use crate::op::{Extra, Form, Gradient, Keep, Keeps, Meta, Op, OpRef, Operand, Ou
 use crate::ops::cuda::elementwise::Elementwise;
 use crate::ops::cuda::reduce;
 use crate::ops::kernel::{dst, for_floats, for_numbers, src};
-use crate::ops::lines::{expect_dtype, expect_shape};
+use crate::ops::lines::{expect_dtype, expect_float, expect_shape};
 use crate::ops::registry::{OpInfo, Sample, floats, within};
 use crate::shape::{Axes, IntoAxes, Shape};
 use crate::tape::Backward;
@@ -75,7 +75,7 @@ impl Reduce for Prod {
         let at_zero = gradient.mul(&reduced.extra(backward, 0)?)?;
         let x = backward.input(0)?;
         let (share, at_zero) = (share.broadcast_to(x.shape())?, at_zero.broadcast_to(x.shape())?);
-        let gradient = call(OpRef::Static(&Shares), &[&x, &share, &at_zero])?;
+        let gradient = call(OpRef::fixed(&Shares), &[&x, &share, &at_zero])?;
         backward.give(0, gradient)
     }
 
@@ -169,6 +169,7 @@ impl Op for Shares {
     }
 
     fn infer(&self, inputs: &[&Meta]) -> Result<Outputs> {
+        expect_float(self.name(), inputs[0])?;
         for share in &inputs[1..] {
             expect_shape(self.name(), "a share", share, inputs[0].shape())?;
             expect_dtype(self.name(), "a share", share, inputs[0].dtype)?;
@@ -235,7 +236,7 @@ pub(super) static BACKWARD_INFO: OpInfo = OpInfo {
 
 fn backward_samples() -> Vec<Sample> {
     let inputs = vec![within(&[2, 3], 0.5, 2.0), floats(&[2, 3]), floats(&[2, 3])];
-    vec![Sample::new("no zeros", inputs, |x| call(OpRef::Static(&Shares), &[&x[0], &x[1], &x[2]]))]
+    vec![Sample::new("no zeros", inputs, |x| call(OpRef::fixed(&Shares), &[&x[0], &x[1], &x[2]]))]
 }
 
 methods!(Prod, prod, prod_keepdims, "The product");

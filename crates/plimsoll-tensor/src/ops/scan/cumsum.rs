@@ -76,7 +76,7 @@ impl Op for CumSum {
 
     fn backward(&self, backward: &mut Backward<'_>) -> Result<()> {
         let back = CumSum { axis: self.axis, from_end: !self.from_end };
-        let gradient = call(OpRef::new(back), &[&backward.gradient()?])?;
+        let gradient = call(OpRef::shipped(back), &[&backward.gradient()?])?;
         backward.give(0, gradient)
     }
 }
@@ -90,7 +90,7 @@ impl Tensor {
     pub fn cumsum(&self, axis: isize) -> Result<Tensor> {
         let _line = context::at_callers_line();
         let axis = self.shape().axis("cumsum", axis)?;
-        call(OpRef::new(CumSum { axis, from_end: false }), &[self])
+        call(OpRef::shipped(CumSum { axis, from_end: false }), &[self])
     }
 }
 

@@ -95,7 +95,7 @@ impl Op for LinearScan {
 
     fn backward(&self, backward: &mut Backward<'_>) -> Result<()> {
         let adjoint = LinearScan { axis: self.axis, is_adjoint: !self.is_adjoint };
-        let summands = call(OpRef::new(adjoint), &[&backward.input(0)?, &backward.gradient()?])?;
+        let summands = call(OpRef::shipped(adjoint), &[&backward.input(0)?, &backward.gradient()?])?;
         if backward.wants(0) {
             let shape = *backward.input_shape(0);
             let (axis, n_first) = (self.axis as isize, shape[self.axis].min(1));
@@ -129,7 +129,7 @@ impl Tensor {
     pub fn linear_scan(&self, b: &Tensor, axis: isize) -> Result<Tensor> {
         let _line = context::at_callers_line();
         let axis = self.shape().axis("linear_scan", axis)?;
-        call(OpRef::new(LinearScan { axis, is_adjoint: false }), &[self, b])
+        call(OpRef::shipped(LinearScan { axis, is_adjoint: false }), &[self, b])
     }
 
     /// The products of all elements up to each place along `axis`; differentiable where elements are zero, too.
@@ -192,7 +192,7 @@ pub(super) fn samples() -> Vec<Sample> {
 pub(super) fn adjoint_samples() -> Vec<Sample> {
     let sample = |name: &str, shape: &'static [usize], axis: usize| {
         Sample::new(name, vec![within(shape, -1.0, 1.0), floats(shape)], move |x| {
-            call(OpRef::new(LinearScan { axis, is_adjoint: true }), &[&x[0], &x[1]])
+            call(OpRef::shipped(LinearScan { axis, is_adjoint: true }), &[&x[0], &x[1]])
         })
         .reference(move |x| reference(x, axis, true))
     };

@@ -33,7 +33,7 @@ impl Op for Place {
     }
 
     fn infer(&self, inputs: &[&Meta]) -> Result<Outputs> {
-        let seen = Shape::from_checked(self.cuts.iter().map(|cut| cut.len));
+        let seen = Shape::within_bounds(self.cuts.iter().map(|cut| cut.len));
         if *inputs[0].shape() != seen {
             return Err(Error::shape(
                 self.name,
@@ -102,7 +102,7 @@ fn fill_with(y: &Operand, value: f64) {
 
 /// A gradient placed into zeros of `shape`.
 pub(super) fn into_zeros(gradient: &Tensor, shape: Shape, cuts: &[Cut]) -> Result<Tensor> {
-    call(OpRef::new(Place { name: "slice_backward", shape, cuts: cuts.into(), value: 0.0 }), &[gradient])
+    call(OpRef::shipped(Place { name: "slice_backward", shape, cuts: cuts.into(), value: 0.0 }), &[gradient])
 }
 
 impl Tensor {
@@ -132,7 +132,7 @@ impl Tensor {
         let shape = Shape::new(&self.shape().iter().zip(widths).map(wide).collect::<Vec<_>>())?;
         let cut = |(&extent, &(before, _)): (&usize, &(usize, usize))| Cut::new(before, 1, extent);
         let cuts = self.shape().iter().zip(widths).map(cut).collect();
-        call(OpRef::new(Place { name: "pad", shape, cuts, value }), &[self])
+        call(OpRef::shipped(Place { name: "pad", shape, cuts, value }), &[self])
     }
 }
 

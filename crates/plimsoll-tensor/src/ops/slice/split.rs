@@ -59,7 +59,7 @@ impl Op for Split {
             // One zero, repeated without memory.
             None => {
                 let zero = Tensor::zeros_of((), backward.input_dtype(0))?;
-                zero.broadcast_to(shape.with_dim(self.axis, size))
+                zero.broadcast_to(shape.with_dim(self.axis, size)?)
             }
         });
         let gradients: Vec<Tensor> = gradients.collect::<Result<_>>()?;
@@ -81,7 +81,7 @@ impl Tensor {
     pub fn split(&self, axis: isize, sizes: &[usize]) -> Result<Vec<Tensor>> {
         let _line = context::at_callers_line();
         let axis = self.shape().axis("split", axis)?;
-        let op = OpRef::new(Split { axis, sizes: sizes.into() });
+        let op = OpRef::shipped(Split { axis, sizes: sizes.into() });
         Ok(execute(op, smallvec::smallvec![Arg::Lent(self)])?.into_vec())
     }
 

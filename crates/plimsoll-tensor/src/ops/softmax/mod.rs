@@ -20,7 +20,9 @@ use crate::op::{Gradient, Keep, Keeps, Meta, Op, OpRef, Operand, Outputs, Run, T
 use crate::ops::cuda::lines::{self, Along, LineKernel};
 use crate::ops::cuda::{c_name, code};
 use crate::ops::kernel::for_floats;
-use crate::ops::lines::{Exponentials, Lined, dot, expect_dtype, expect_shape, greatest_of, shift, sum_of};
+use crate::ops::lines::{
+    Exponentials, Lined, dot, expect_dtype, expect_float, expect_shape, greatest_of, shift, sum_of,
+};
 use crate::ops::registry::{Array, OpInfo, Sample, Values, floats, input, within};
 use crate::tape::Backward;
 use crate::tensor::Tensor;
@@ -74,7 +76,7 @@ impl Op for Softmax {
     fn backward(&self, backward: &mut Backward<'_>) -> Result<()> {
         let args = smallvec::smallvec![Arg::Given(backward.gradient()?), Arg::Given(backward.output(0)?)];
         let op = SoftmaxBackward { axis: self.axis, is_log: self.is_log };
-        backward.give(0, call_with(OpRef::new(op), args)?)
+        backward.give(0, call_with(OpRef::shipped(op), args)?)
     }
 
     fn composite(&self, inputs: &[&Tensor]) -> Option<Result<Tensors>> {
@@ -97,6 +99,7 @@ impl Op for SoftmaxBackward {
 
     fn infer(&self, inputs: &[&Meta]) -> Result<Outputs> {
         let [gradient, y] = inputs else { unreachable!("two operands") };
+        expect_float(self.name(), gradient)?;
         expect_shape(self.name(), "the output", y, gradient.shape())?;
         expect_dtype(self.name(), "the output", y, gradient.dtype)?;
         one(*gradient.shape(), gradient.dtype)
@@ -282,7 +285,7 @@ impl Tensor {
     pub fn softmax(&self, axis: isize) -> Result<Tensor> {
         let _line = context::at_callers_line();
         let axis = self.shape().axis("softmax", axis)?;
-        call(OpRef::new(Softmax { axis, is_log: false }), &[self])
+        call(OpRef::shipped(Softmax { axis, is_log: false }), &[self])
     }
 
     /// The logarithm of the [`softmax`](Tensor::softmax) along `axis`, without taking exponentials apart.
@@ -293,7 +296,7 @@ impl Tensor {
     pub fn log_softmax(&self, axis: isize) -> Result<Tensor> {
         let _line = context::at_callers_line();
         let axis = self.shape().axis("log_softmax", axis)?;
-        call(OpRef::new(Softmax { axis, is_log: true }), &[self])
+        call(OpRef::shipped(Softmax { axis, is_log: true }), &[self])
     }
 }
 
@@ -355,7 +358,7 @@ fn backward_samples(is_log: bool) -> Vec<Sample> {
     let sample = |name: &str, shape: &[usize], axis: usize| {
         let inputs = vec![floats(shape), within(shape, -1.5, -0.2)];
         Sample::new(name, inputs, move |x| {
-            call(OpRef::new(SoftmaxBackward { axis, is_log }), &[&x[0], &x[1]])
+            call(OpRef::shipped(SoftmaxBackward { axis, is_log }), &[&x[0], &x[1]])
         })
     };
     vec![sample("rows", &[2, 5], 1), sample("columns", &[4, 3], 0), sample("side by side", &[3, 11], 0)]

@@ -50,7 +50,7 @@ impl Op for Sort {
                 format!("the {n_wanted} greatest of lines of {extent} elements; there are not so many"),
             ));
         }
-        let shape = shape.with_dim(axis, n_wanted);
+        let shape = shape.with_dim(axis, n_wanted)?;
         Ok(smallvec![Output::New { shape, dtype: inputs[0].dtype }, Output::New { shape, dtype: DType::I64 }])
     }
 
@@ -162,7 +162,7 @@ fn along<const N: usize>(
 /// Runs an op that gives values and indices.
 fn values_and_indices(op: Sort, x: &Tensor, axis: isize) -> Result<(Tensor, Tensor)> {
     let [values, indices] = along(op.name(), x, axis, |x| {
-        let both = execute(OpRef::new(op), smallvec![crate::execute::Arg::Lent(x)])?;
+        let both = execute(OpRef::shipped(op), smallvec![crate::execute::Arg::Lent(x)])?;
         Ok(both.into_vec().try_into().unwrap_or_else(|_| unreachable!("values and indices")))
     })?;
     Ok((values, indices))
@@ -188,7 +188,7 @@ impl Tensor {
     pub fn argsort(&self, axis: isize, descending: bool) -> Result<Tensor> {
         let _line = context::at_callers_line();
         let [indices] =
-            along("argsort", self, axis, |x| Ok([call(OpRef::new(ArgSort { descending }), &[x])?]))?;
+            along("argsort", self, axis, |x| Ok([call(OpRef::shipped(ArgSort { descending }), &[x])?]))?;
         Ok(indices)
     }
 

@@ -115,20 +115,20 @@ pub trait Unary: Copy + std::fmt::Debug + Send + Sync + 'static {
 #[track_caller]
 pub(crate) fn unary<U: Unary>(op: U, x: &Tensor) -> Result<Tensor> {
     let _line = context::at_callers_line();
-    call(OpRef::new(Forward(op)), &[x])
+    call(OpRef::shipped(Forward(op)), &[x])
 }
 
 /// The gradient times the slope of an op of the family, from what [`Unary::READS`] names; how ops that end in such a
 /// function go back through it. Written over the gradient if nobody else holds it.
 pub(crate) fn times_slope<U: Unary>(op: U, gradient: Tensor, read: Tensor) -> Result<Tensor> {
-    call_with(OpRef::new(Slope(op)), smallvec::smallvec![Arg::Given(gradient), Arg::Given(read)])
+    call_with(OpRef::shipped(Slope(op)), smallvec::smallvec![Arg::Given(gradient), Arg::Given(read)])
 }
 
 /// Applies an op of the family, written over its input if nobody else holds it.
 #[track_caller]
 pub(crate) fn into_unary<U: Unary>(op: U, x: Tensor) -> Result<Tensor> {
     let _line = context::at_callers_line();
-    call_with(OpRef::new(Forward(op)), smallvec::smallvec![Arg::Given(x)])
+    call_with(OpRef::shipped(Forward(op)), smallvec::smallvec![Arg::Given(x)])
 }
 
 /// An attribute that must not be negative, for ops whose backward tells by the output's sign where the input was.
@@ -322,6 +322,6 @@ fn backward_samples<U: Unary>() -> Vec<Sample> {
     let op = U::sample();
     let (low, high) = U::RANGE;
     let inputs = vec![within(&[5], -1.0, 1.0), within(&[5], low, high)];
-    let call = move |x: &[Tensor]| call(OpRef::new(Slope(op)), &x.iter().collect::<Vec<_>>());
+    let call = move |x: &[Tensor]| call(OpRef::shipped(Slope(op)), &x.iter().collect::<Vec<_>>());
     vec![Sample::new("vector", inputs, call)]
 }

@@ -110,8 +110,8 @@ where
         let c = matrix_mut(logits, classes);
         // SAFETY: operands are row-major and as large as `infer` has checked, the scratch memory has room for a chunk.
         unsafe { gemm::gemm::<T>(&forward(&extents, rows), x, w(false), c, &gemm::Epilogue::NONE, product) };
-        let logits_meta = Meta::fresh(Shape::from_checked([rows, classes]), dtype);
-        let losses_meta = Meta::fresh(Shape::from_checked([rows]), DType::F64);
+        let logits_meta = Meta::fresh(Shape::within_bounds([rows, classes]), dtype);
+        let losses_meta = Meta::fresh(Shape::within_bounds([rows]), DType::F64);
         let chunk = Chunk {
             logits: Operand::new(logits.cast(), &logits_meta),
             losses: Operand::new(losses.wrapping_add(first).cast(), &losses_meta),

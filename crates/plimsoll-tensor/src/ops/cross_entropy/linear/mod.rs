@@ -19,7 +19,10 @@ use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::execute::call;
 use crate::layout::Layout;
-use crate::op::{Cost, Extra, Form, Keep, Keeps, Meta, Op, OpRef, Outputs, Run, Tensors, one};
+use crate::op::{
+    Cost, Extra, Form, Keep, Keeps, Meta, Op, OpRef, Outputs, Run, Tensors, bytes_moved, one,
+    saturating_product,
+};
 use crate::ops::activation::Activation;
 use crate::ops::kernel::for_floats;
 use crate::ops::matmul::as_rows;
@@ -76,7 +79,7 @@ impl LinearCrossEntropy {
     /// The logits that would be, to check labels against.
     fn logits(&self, inputs: &[&Meta]) -> Result<Meta> {
         let Extents { rows, classes, .. } = self.extents(inputs)?;
-        Ok(Meta::fresh(Shape::from_checked([rows, classes]), inputs[0].dtype))
+        Ok(Meta::fresh(Shape::new(&[rows, classes])?, inputs[0].dtype))
     }
 }
 
@@ -128,7 +131,7 @@ impl Op for LinearCrossEntropy {
     }
 
     fn extras(&self, inputs: &[&Meta], wanted: &[bool]) -> SmallVec<[Extra; 2]> {
-        let nothing = Shape::from_checked([0]);
+        let nothing = Shape::within_bounds([0]);
         let gradient = |input: usize| {
             let shape = if wanted[input] { *inputs[input].shape() } else { nothing };
             Extra { form: Form::Gradients, meta: Meta::fresh(shape, inputs[input].dtype) }
@@ -170,10 +173,10 @@ impl Op for LinearCrossEntropy {
     }
 
     fn cost(&self, inputs: &[&Meta], _outputs: &[&Meta]) -> Cost {
-        let bytes = inputs.iter().map(|meta| meta.n_bytes()).sum::<usize>() as u64;
-        let flops = self.extents(inputs).map_or(0, |e| 2 * (e.rows * e.k * e.classes) as u64);
+        let bytes = bytes_moved(inputs, &[]);
+        let flops = self.extents(inputs).map_or(0, |e| saturating_product([6, e.rows, e.k, e.classes]));
         // When it is recorded, the two products of backward are made, too.
-        Cost { flops: 3 * flops, bytes: 3 * bytes }
+        Cost { flops, bytes: bytes.saturating_mul(3) }
     }
 }
 
@@ -214,7 +217,7 @@ impl Tensor {
         }
         let labels = labels.reshape([n_rows])?.contiguous()?;
         let rows = as_rows(self)?.contiguous()?;
-        call(OpRef::new(LinearCrossEntropy { by_class, ignored }), &[&rows, &weights, &labels])
+        call(OpRef::shipped(LinearCrossEntropy { by_class, ignored }), &[&rows, &weights, &labels])
     }
 }
 

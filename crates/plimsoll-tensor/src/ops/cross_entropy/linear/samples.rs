@@ -64,7 +64,7 @@ fn samples() -> Vec<Sample> {
 fn scale_samples() -> Vec<Sample> {
     let call = |x: &[Tensor]| {
         let factor = x[1].cast(x[0].dtype().accumulator())?;
-        call(OpRef::Static(&scale::ScaleGradient), &[&x[0], &factor])
+        call(OpRef::fixed(&scale::ScaleGradient), &[&x[0], &factor])
     };
     let sample = |name: &str, shape: &[usize]| {
         Sample::new(name, vec![floats(shape), floats(&[])], call)

@@ -16,7 +16,7 @@ pub(super) struct ScaleGradient;
 
 /// A gradient that nobody else reads, times a factor.
 pub(super) fn scaled(gradient: Tensor, factor: &Tensor) -> Result<Tensor> {
-    call_with(OpRef::Static(&ScaleGradient), smallvec::smallvec![Arg::Given(gradient), Arg::Lent(factor)])
+    call_with(OpRef::fixed(&ScaleGradient), smallvec::smallvec![Arg::Given(gradient), Arg::Lent(factor)])
 }
 
 impl Op for ScaleGradient {

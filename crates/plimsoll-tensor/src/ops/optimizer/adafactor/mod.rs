@@ -21,7 +21,7 @@ use super::{Algorithm, Common, Control, Member, StateSpec};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::op::{Gradient, Meta, Op, OpRef, Outputs, Run};
-use crate::shape::Shape;
+use crate::shape::{Axes, Shape};
 
 pub(super) use samples::INFO;
 
@@ -48,15 +48,15 @@ impl Algorithm for Adafactor {
         let state = |name, shape| StateSpec { name, shape, dtype, initial: 0.0 };
         match shape.rank() {
             0 | 1 => vec![state("v", *shape)],
-            rank => vec![
-                state("v_row", shape.with_dim(rank - 1, 1)),
-                state("v_column", shape.with_dim(rank - 2, 1)),
-            ],
+            rank => {
+                let without = |axis: usize| shape.reduced(Axes::of([axis]), true);
+                vec![state("v_row", without(rank - 1)), state("v_column", without(rank - 2))]
+            }
         }
     }
 
     fn update(&self, common: Common, members: &[Member]) -> OpRef {
-        OpRef::new(Factored { rule: *self, common, members: Members::new(members) })
+        OpRef::shipped(Factored { rule: *self, common, members: Members::new(members) })
     }
 }
 

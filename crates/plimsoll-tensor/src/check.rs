@@ -1,0 +1,151 @@
+//! What `execute` asks of an op's statements before it acts on them.
+//!
+//! Anybody can implement [`Op`](crate::Op), without unsafe code, and state whatever they like; memory is handed out and
+//! looked at as the op says. So every statement that leads to memory is held against what is there: views against the
+//! storage of the input that they look at, positions against the lists that they point into. New outputs need no check:
+//! their storage is made for their shape, and a shape can be counted by construction. A statement that does not hold is an
+//! error that names the op and the numbers, and nothing has happened yet.
+
+use crate::error::{Error, Result};
+use crate::execute::Arg;
+use crate::layout::Layout;
+use crate::op::{Extra, Keep, OpRef, Operand, Output, Rebuild};
+use crate::tensor::{Nodes, Tensor};
+
+/// The most outputs that an op can have.
+const MAX_OUTPUTS: usize = 1 << 12;
+
+/// The longest axis of an operand on a GPU; strides, paddings and the like are at most as long, too.
+pub(crate) const MAX_GPU_EXTENT: usize = i32::MAX as usize;
+
+/// What the outputs of an op are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// Views of inputs.
+    Views,
+    /// New tensors.
+    New,
+}
+
+/// What the outputs are: all of them views, or all of them new.
+///
+/// # Errors
+/// No outputs, too many, or some of each kind.
+#[inline]
+pub(crate) fn kind_of(op: &OpRef, outputs: &[Output]) -> Result<Kind> {
+    match outputs {
+        [Output::New { .. }] => Ok(Kind::New),
+        [Output::View { .. }] => Ok(Kind::Views),
+        several => kind_of_several(op, several),
+    }
+}
+
+fn kind_of_several(op: &OpRef, outputs: &[Output]) -> Result<Kind> {
+    let n_views = outputs.iter().filter(|output| matches!(output, Output::View { .. })).count();
+    let detail = match outputs.len() {
+        0 => "`infer` states no outputs; an op has at least one".to_owned(),
+        n if n > MAX_OUTPUTS => format!("`infer` states {n} outputs; an op has at most {MAX_OUTPUTS}"),
+        n if n_views == n => return Ok(Kind::Views),
+        _ if n_views == 0 => return Ok(Kind::New),
+        n => format!(
+            "`infer` states {n} outputs of which {n_views} are views; they must be all views or all new"
+        ),
+    };
+    Err(Error::argument(op.name(), detail))
+}
+
+/// The view of an input that an output is.
+///
+/// # Errors
+/// An input that the op does not have; a layout that reaches beyond the input's storage.
+pub(crate) fn view(op: &OpRef, args: &[Arg<'_>], output: &Output) -> Result<Tensor> {
+    let Output::View { input, layout } = output else { return Err(changed(op)) };
+    let Some(arg) = args.get(*input) else {
+        let detail = format!("`infer` states a view of input {input}; the op has {} inputs", args.len());
+        return Err(Error::argument(op.name(), detail));
+    };
+    let (storage, dtype) = (arg.storage(), arg.meta().dtype);
+    let n_elems = storage.n_bytes() / dtype.size();
+    if !layout.lies_within(n_elems) {
+        return Err(Error::shape(op.name(), beyond(layout, n_elems)));
+    }
+    Ok(Tensor::over(storage.clone(), arg.meta().with_layout(**layout), Nodes::new()))
+}
+
+fn beyond(layout: &Layout, n_elems: usize) -> String {
+    format!(
+        "a view of shape {} with strides {:?} from element {} on reaches beyond its storage of {n_elems} elements",
+        layout.shape(),
+        layout.strides(),
+        layout.offset()
+    )
+}
+
+/// Refuses extra outputs that are not row-major from the first element on, as their storage is.
+pub(crate) fn extras(op: &OpRef, extras: &[Extra]) -> Result<()> {
+    match extras.iter().find(|extra| extra.meta.layout != Layout::contiguous(*extra.meta.shape())) {
+        None => Ok(()),
+        Some(extra) => {
+            let detail = format!(
+                "`extras` states an extra output of shape {} with strides {:?}; extra outputs are row-major",
+                extra.meta.shape(),
+                extra.meta.layout.strides()
+            );
+            Err(Error::argument(op.name(), detail))
+        }
+    }
+}
+
+/// Refuses what is to be kept of a record with so many inputs, outputs and extras if it is not there. `what` names the
+/// statement.
+pub(crate) fn keeps(
+    op: &OpRef,
+    what: &str,
+    keeps: &[Keep],
+    [inputs, outputs, extras]: [usize; 3],
+) -> Result<()> {
+    let is_there = |keep: &&Keep| match **keep {
+        Keep::Input(idx) => idx < inputs,
+        Keep::Output(idx) => idx < outputs,
+        Keep::Extra(idx) => idx < extras,
+    };
+    match keeps.iter().find(|keep| !is_there(keep)) {
+        None => Ok(()),
+        Some(keep) => {
+            let detail = format!(
+                "`{what}` names {keep:?}; the op has {inputs} inputs, {outputs} outputs and {extras} extras"
+            );
+            Err(Error::argument(op.name(), detail))
+        }
+    }
+}
+
+/// Refuses a way to rebuild an output that reads, or makes, what the op does not have.
+pub(crate) fn rebuilding(op: &OpRef, all: [usize; 3]) -> Result<()> {
+    let Some(Rebuild { output, reads, .. }) = op.get().rebuild() else { return Ok(()) };
+    keeps(op, "rebuild", &reads, all)?;
+    keeps(op, "rebuild", &[Keep::Output(output)], all)
+}
+
+/// Refuses operands with an extent that kernels of a GPU, which count along an axis in 32 bits, cannot count.
+pub(crate) fn extents_on_gpu<'a>(
+    op: &OpRef,
+    mut operands: impl Iterator<Item = &'a Operand<'a>>,
+) -> Result<()> {
+    let is_long = |operand: &&Operand<'_>| operand.shape().iter().any(|&extent| extent > MAX_GPU_EXTENT);
+    match operands.find(is_long) {
+        None => Ok(()),
+        Some(operand) => {
+            let detail = format!("shape {}; on a GPU an extent is at most {MAX_GPU_EXTENT}", operand.shape());
+            Err(Error::shape(op.name(), detail))
+        }
+    }
+}
+
+/// An op that says something else than it said before.
+pub(crate) fn changed(op: &OpRef) -> Error {
+    Error::argument(
+        op.name(),
+        "it states other outputs for equal inputs than it did before; shapes and dtypes must follow from the inputs alone",
+    )
+}
