@@ -3,6 +3,9 @@
 /// By how much a number grows as long as everything fits: what is far too large is refused as quickly as anything else.
 const GROWTH: usize = 8;
 
+/// How often the line is followed before what is left is cut in halves: bytes that do not grow as a line does lead nowhere.
+const N_ESTIMATES: usize = 6;
+
 /// Whether a number fits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fit {
@@ -54,16 +57,19 @@ struct Line {
     refusals: Vec<(usize, u64)>,
     /// How far the next number lies from what is known where the line leads there; it doubles each time.
     stride: usize,
+    n_asked: usize,
 }
 
 impl Line {
     fn new(limit: u64) -> Line {
-        Line { limit, refusals: Vec::new(), stride: 1 }
+        Line { limit, refusals: Vec::new(), stride: 1, n_asked: 0 }
     }
 
     /// The next number to ask about, between one that fits and one that does not.
     fn between(&mut self, works: usize, fails: usize) -> usize {
-        let Some(estimate) = self.estimate() else { return works + (fails - works) / 2 };
+        self.n_asked += 1;
+        let estimate = self.estimate().filter(|_| self.n_asked <= N_ESTIMATES);
+        let Some(estimate) = estimate else { return works + (fails - works) / 2 };
         if works < estimate && estimate < fails {
             return estimate;
         }
