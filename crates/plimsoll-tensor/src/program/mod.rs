@@ -62,8 +62,8 @@ pub struct Program {
 #[derive(Clone)]
 struct VariableInput {
     cell: Weak<VariableCell>,
-    /// How its value lay in memory when the program was recorded.
-    meta: Meta,
+    /// How its value lay in memory when the program was recorded; boxed, because a model has hundreds of variables.
+    meta: Box<Meta>,
 }
 
 /// One step of a program.

@@ -122,11 +122,11 @@ impl Program {
     }
 
     /// The values of the variables, if they lie in memory as recorded.
-    fn read_variables(&self, cells: &[Arc<VariableCell>]) -> Result<Vec<Option<Part>>> {
+    fn read_variables(&self, cells: &[Arc<VariableCell>]) -> Result<Vec<Option<Arc<Storage>>>> {
         let read = |(cell, recorded): (&Arc<VariableCell>, &super::VariableInput)| {
-            let value = cell.value();
-            match value.1 == recorded.meta {
-                true => Ok(Some(value)),
+            let (storage, meta) = cell.value();
+            match meta == *recorded.meta {
+                true => Ok(Some(storage)),
                 false => Err(Error::argument(
                     "function",
                     format!("variable {:?} lies otherwise in memory than recorded", cell.name()),
@@ -142,7 +142,7 @@ struct Run<'a> {
     program: &'a Program,
     arguments: Vec<Part>,
     /// The values of variables, until they are written.
-    variables: Vec<Option<Part>>,
+    variables: Vec<Option<Arc<Storage>>>,
     blocks: LongList<Option<Block>>,
     /// The generator when it began.
     generator: Generator,
@@ -184,7 +184,7 @@ impl Run<'_> {
             Place::Argument(number) => self.arguments[number as usize].0.ptr(),
             Place::Captured(number) => self.program.captured[number as usize].ptr(),
             Place::Variable(number) => {
-                self.variables[number as usize].as_ref().map_or_else(missing, |part| part.0.ptr())
+                self.variables[number as usize].as_ref().map_or_else(missing, |storage| storage.ptr())
             }
             Place::Block(number) => {
                 self.blocks[number as usize].as_ref().map_or_else(missing, |block| block.as_ptr())
@@ -255,7 +255,7 @@ impl Run<'_> {
             Place::Argument(number) => self.arguments[number as usize].0.clone(),
             Place::Captured(number) => self.program.captured[number as usize].clone(),
             Place::Variable(number) => match &self.variables[number as usize] {
-                Some((storage, _)) => storage.clone(),
+                Some(storage) => storage.clone(),
                 None => unreachable!("the values of variables that are results are held"),
             },
             Place::Block(number) => {

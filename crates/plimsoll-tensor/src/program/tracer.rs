@@ -183,7 +183,7 @@ impl Tracer {
         let number = self.cells.len() as u32;
         let shadow = self.shadow(&value.0);
         self.add(&shadow, Place::Variable(number), None);
-        self.cells.push(VariableInput { cell: Arc::downgrade(cell), meta: value.1 });
+        self.cells.push(VariableInput { cell: Arc::downgrade(cell), meta: Box::new(value.1) });
         self.variables.insert(cell.address(), (number, shadow.clone()));
         (shadow, value.1)
     }
