@@ -204,7 +204,7 @@ impl Error {
     /// The two shapes of an elementwise op that do not broadcast.
     pub(crate) fn not_broadcastable(op: &'static str, lhs: &Shape, rhs: &Shape) -> Error {
         let agree = lhs.iter().rev().zip(rhs.iter().rev()).all(|(&a, &b)| a == b || a == 1 || b == 1);
-        let detail = match agree {
+        let detail = match agree && lhs.broadcast(rhs).is_none() {
             true => format!(
                 "shapes {lhs} and {rhs} broadcast to more elements than can be counted; at most {MAX_ELEMS} are \
                  possible"

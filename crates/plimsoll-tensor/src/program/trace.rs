@@ -195,6 +195,14 @@ impl Program {
                 value.alone_from = None;
             }
         }
+        // What effects read and what is returned is there until the end.
+        let updates = self.calls.iter().filter(|call| call.phase == Phase::Update);
+        let read_last = updates.flat_map(|call| &call.inputs).chain(&self.results);
+        for view in read_last {
+            if let Some(number) = numbering.numbers[view.value as usize] {
+                values[number as usize].alone_from = None;
+            }
+        }
     }
 
     /// The record before which backward first asks for a value of the trace.
