@@ -137,7 +137,7 @@ impl PlannedProgram {
     /// # Errors
     /// A limit that no plan fits.
     pub fn prepare(&mut self) -> Result<Option<(&Program, &OffsetPlan)>> {
-        self.prepare_with(|trace, natural| Candidates::new(trace, natural))
+        self.prepare_with(Candidates::new)
     }
 
     /// Like [`PlannedProgram::prepare`], with candidates from somebody who may have made them before for an equal trace.

@@ -15,7 +15,7 @@ use super::trace::{Numbering, Part, Record, Work};
 use super::{BlockSpec, Call, Instruction, Phase, Place, Program, Value, ValueView};
 use crate::dtype::DType;
 use crate::execute::{self, Order};
-use crate::op::Meta;
+use crate::op::{Meta, OpRef};
 
 /// Values by the position of the record at which something happens to them.
 type AtPositions = BTreeMap<u32, Vec<u32>>;
@@ -304,22 +304,17 @@ impl<'a> Rewriter<'a> {
         })
     }
 
-    /// Runs a record again; returns the values that are there again.
-    fn repeat(&mut self, record: Record, with_aux: bool) -> SmallVec<[u32; 2]> {
-        let Work { op, inputs, mut makes, mut n_aux, unasked } = self.from.work(record);
-        let first = &self.from.calls[record.call as usize];
-        if !with_aux {
-            makes.truncate(makes.len() - n_aux);
-            n_aux = 0;
-        }
-        let n_asked = makes.len();
-        makes.extend(unasked);
+    /// Takes memory for what a call makes once more.
+    fn outputs_again(
+        &mut self,
+        op: &OpRef,
+        makes: &[(u32, &Meta)],
+        first: &Call,
+    ) -> SmallVec<[ValueView; 1]> {
         let label = Label::new(Owner::Temporary, first.site);
         let number = self.to.calls.len() as u32;
-        let views: SmallVec<[ValueView; 2]> =
-            inputs.iter().map(|(value, meta)| self.view(*value, meta)).collect();
         let mut outputs = SmallVec::new();
-        for &(old, meta) in &makes {
+        for &(old, meta) in makes {
             let n_bytes = self.from.value(old).n_bytes;
             let block = self.to.acquire(BlockSpec { n_bytes: n_bytes as u64, label });
             if op.is_own() && meta.dtype == DType::Bool {
@@ -334,6 +329,22 @@ impl<'a> Rewriter<'a> {
             };
             outputs.push(ValueView { value: self.to.add_value(value), meta: Box::new(*meta) });
         }
+        outputs
+    }
+
+    /// Runs a record again; returns the values that are there again.
+    fn repeat(&mut self, record: Record, with_aux: bool) -> SmallVec<[u32; 2]> {
+        let Work { op, inputs, mut makes, mut n_aux, unasked } = self.from.work(record);
+        let first = &self.from.calls[record.call as usize];
+        if !with_aux {
+            makes.truncate(makes.len() - n_aux);
+            n_aux = 0;
+        }
+        let n_asked = makes.len();
+        makes.extend(unasked);
+        let views: SmallVec<[ValueView; 2]> =
+            inputs.iter().map(|(value, meta)| self.view(*value, meta)).collect();
+        let outputs = self.outputs_again(&op, &makes, first);
         let metas: SmallVec<[&Meta; 4]> = inputs.iter().map(|(_, meta)| *meta).collect();
         let scratch = execute::workspace_bytes(&op, &self.from.device, &metas, first.order) as u64;
         let label = Label::new(Owner::Workspace, first.site);
