@@ -4,7 +4,7 @@
 //! save into one folder. So this crate owns two things, and everything that reads or writes a file of a user's goes
 //! through them (`cargo xtask tidy` holds that):
 //!
-//! - [`open`] and [`read_small`] open regular files and refuse everything else at once, without ever blocking;
+//! - [`open()`] and [`read_small`] open regular files and refuse everything else at once, without ever blocking;
 //! - [`write_whole`] lets a reader find the old contents or the new and never a part of either, and lets several writers
 //!   of one file work side by side; [`check_writable`] tells beforehand whether it could.
 //!
