@@ -109,7 +109,8 @@ impl Other {
 pub fn hold(n_bytes: usize) -> ExitCode {
     let held = Device::separate_cuda(0).and_then(|device| {
         let _on = device.enter();
-        Tensor::zeros_of([n_bytes], DType::U8)
+        // On a GPU no extent is longer than 2^31 - 1.
+        Tensor::zeros_of([n_bytes >> 20, 1 << 20], DType::U8)
     });
     if held.is_err() {
         return ExitCode::FAILURE;
