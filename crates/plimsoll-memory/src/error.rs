@@ -126,14 +126,15 @@ impl Shortage {
         }
     }
 
-    /// The bytes of the limit that no block takes.
+    /// The bytes of the limit, in whole granules, that no block takes.
     fn unused(&self) -> u64 {
-        self.limit.map_or(0, |limit| limit.saturating_sub(self.in_use))
+        self.limit.map_or(0, |limit| (limit - limit % self.granule).saturating_sub(self.in_use))
     }
 
     /// Whether the limit has room for the block and only fragmentation keeps it out.
     fn is_fragmented(&self) -> bool {
-        matches!(self.cause, Cause::Limit { .. }) && self.unused() >= rounded_size(self.requested)
+        let is_limit = matches!(self.cause, Cause::Limit { .. }) && !self.holders.is_empty();
+        is_limit && self.unused() >= rounded_size(self.requested)
     }
 
     /// The least limit under which this block could be had, or the limit be set, as things are; nothing where no limit is

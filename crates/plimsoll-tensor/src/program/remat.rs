@@ -181,8 +181,13 @@ impl<'a> Rewriter<'a> {
                 self.recompute(value, position)?;
             }
         }
-        let before = self.before.remove(&position);
-        self.free_all(before);
+        for value in self.before.remove(&position).into_iter().flatten() {
+            // What the call itself reads goes after it.
+            match call.inputs.iter().any(|view| view.value == value) {
+                true => self.passing.push(value),
+                false => self.free(value),
+            }
+        }
         Some(())
     }
 
