@@ -162,16 +162,24 @@ impl Away {
     /// Memory that is full, what the operating system or the driver says.
     pub fn bring(&self, op: &'static str) -> Result<(Arc<Storage>, Option<Copied>)> {
         let mut storage = Storage::with_bytes(&self.device, self.n_bytes, self.dtype, op)?;
-        let copied = match (&self.place, &*self.depot) {
+        let copied = self.fill(&mut storage)?;
+        Ok((storage, copied))
+    }
+
+    /// Puts the value into a storage of its size that nobody else has seen yet, or begins to.
+    ///
+    /// # Errors
+    /// What the operating system or the driver says.
+    pub fn fill(&self, storage: &mut Arc<Storage>) -> Result<Option<Copied>> {
+        match (&self.place, &*self.depot) {
             (Place::File(block), Depot::File { folder, file: Some(file), .. }) => {
                 let read = file.read(block.offset(), storage.bytes_mut());
                 read.map_err(|error| failed(folder, "read back", error))?;
-                None
+                Ok(None)
             }
-            (Place::Pinned { block, .. }, _) => storage.upload_from(block)?,
-            (Place::File(_), _) => None,
-        };
-        Ok((storage, copied))
+            (Place::Pinned { block, .. }, _) => storage.upload_from(block),
+            (Place::File(_), _) => Ok(None),
+        }
     }
 }
 

@@ -76,6 +76,14 @@ impl Storage {
         Storage::over(Memory::Own(block), dtype, device)
     }
 
+    /// The block of a storage that nobody else holds.
+    pub fn into_block(storage: Arc<Storage>) -> Option<Block> {
+        match Arc::into_inner(storage)?.memory {
+            Memory::Own(block) => Some(block),
+            Memory::Lent(_) | Memory::Shadow { .. } => None,
+        }
+    }
+
     /// Bytes that somebody lends until the storage is dropped.
     pub fn lent(lent: Lent, dtype: DType) -> Arc<Storage> {
         let device = lent.device().clone();

@@ -47,7 +47,7 @@ impl Stepper {
 
     /// The ways in which a step with this batch can be made.
     pub fn memory_plans(&mut self, device: &Device, pair: &Pair) -> Result<Family> {
-        match self.is_pure() && !device.can_offload() {
+        match self.is_pure() {
             true => self.record(pair)?.memory_plans(device),
             false => self.family(device, pair),
         }
@@ -56,9 +56,6 @@ impl Stepper {
     /// Makes a step by running its program; nothing if it has none, because a value is read.
     pub fn step_by_program(&mut self, pair: &Pair, names: &[String; 2]) -> Result<Option<Numbers>> {
         let device = pair.inputs.device();
-        if device.can_offload() && device.pool().limit().is_some() {
-            return Ok(None);
-        }
         let signature = self.signature(pair);
         let known = match self.programs.take(&signature) {
             Some(known) => known,

@@ -17,7 +17,13 @@ impl fmt::Display for Program {
                 Instruction::Call(number) => self.show_call(f, &self.calls[number as usize])?,
                 Instruction::Mark(name) => writeln!(f, "  {name}:")?,
                 Instruction::Commit => writeln!(f, "  commit:")?,
-                Instruction::Acquire(_) | Instruction::Release(_) | Instruction::Relabel(..) => {}
+                Instruction::Offload(value, copy) => writeln!(f, "    copy {copy} = offload(%{value})")?,
+                Instruction::Fetch(copy, value) => writeln!(f, "    %{value} = fetch(copy {copy})")?,
+                Instruction::Wait(copy) => writeln!(f, "    wait(copy {copy})")?,
+                Instruction::Acquire(_)
+                | Instruction::Release(_)
+                | Instruction::Relabel(..)
+                | Instruction::Discard(_) => {}
             }
         }
         let results: Vec<String> = self.results.iter().map(|result| self.name(result)).collect();

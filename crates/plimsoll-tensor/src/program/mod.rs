@@ -10,6 +10,7 @@
 //! while it is recorded decides by it, so it has no program, and the error names the line.
 
 mod compare;
+mod copies;
 mod display;
 mod plans;
 mod player;
@@ -54,6 +55,8 @@ pub struct Program {
     cleared: Vec<u32>,
     /// How many random draws it takes.
     n_draws: u64,
+    /// How many values are copied out of the device's memory.
+    n_copies: u32,
     /// The number of the first draw when it was recorded; ops hold theirs, counted from it.
     first_draw: u64,
 }
@@ -77,6 +80,14 @@ pub enum Instruction {
     Relabel(u32, Label),
     /// Runs an op.
     Call(u32),
+    /// Begins to copy a value out of the device's memory; the copy has that number.
+    Offload(u32, u32),
+    /// Begins to bring a copy back, as another value in a block of its own.
+    Fetch(u32, u32),
+    /// Calls from here on may read what a copy was brought back as.
+    Wait(u32),
+    /// A copy is not wanted any more.
+    Discard(u32),
     /// A phase such as `backward` begins.
     Mark(&'static str),
     /// The effects begin: from here on, calls write variables. They are carried out together.
@@ -237,6 +248,7 @@ impl Program {
             new_places: Vec::new(),
             cleared: Vec::new(),
             n_draws: self.n_draws,
+            n_copies: 0,
             first_draw: self.first_draw,
         }
     }

@@ -5,6 +5,7 @@
 //! it. The plans do not depend on the limit, so a limit that changes takes another one, and a limit that no plan fits is
 //! refused before anything runs, with the least that works.
 
+use std::io;
 use std::sync::Arc;
 
 use plimsoll_memory::{OffsetPlan, Planned};
@@ -12,7 +13,7 @@ use plimsoll_plan::{Candidates, Decisions, Family, Measured, Trace, plan_offsets
 
 use super::{Played, Program};
 use crate::device::Device;
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::tensor::Tensor;
 
 impl Program {
@@ -33,9 +34,17 @@ impl Program {
         let trace = self.trace(device, device.stats().in_use);
         let natural = self.placed(device)?.0;
         Family::new(&trace, natural.in_bytes(), |decisions| match self.rematerialised(&trace, decisions) {
-            Some(program) => Ok(Some(program.placed(device)?.0.in_bytes())),
+            Some(program) => Ok(program.placed_if_possible(device)?.map(|(played, _)| played.in_bytes())),
             None => Ok(None),
         })
+    }
+
+    /// Like [`Program::placed`]; nothing if there is no room for what is moved out of the device's memory.
+    fn placed_if_possible(&self, device: &Device) -> Result<Option<(Played, OffsetPlan)>> {
+        match self.placed(device) {
+            Err(error) if self.n_copies > 0 && is_full(&error) => Ok(None),
+            placed => placed.map(Some),
+        }
     }
 
     /// The program that a way of [`Program::memory_plans`] stands for.
@@ -261,12 +270,26 @@ fn measure(
     let Some(planned) = program.rematerialised(trace, decisions) else {
         return Ok((Measured::Impossible, None));
     };
-    let peak = limit.figure_then(planned.play(device, None)?.peak);
+    let peak = match planned.play(device, None) {
+        Err(error) if planned.n_copies > 0 && is_full(&error) => return Ok((Measured::Impossible, None)),
+        played => limit.figure_then(played?.peak),
+    };
     if peak > limit.then {
         return Ok((Measured::Peak(peak), None));
     }
-    let (played, offsets) = planned.placed(device)?;
+    let Some((played, offsets)) = planned.placed_if_possible(device)? else {
+        return Ok((Measured::Impossible, None));
+    };
     let committed = limit.figure_then(played.committed);
     let measured = Measured::Placed(plimsoll_plan::Played { peak, committed });
     Ok((measured, Some((planned, offsets))))
+}
+
+/// Whether an error says that there was no room: what is moved elsewhere may leave holes there, too small for what comes next.
+fn is_full(error: &Error) -> bool {
+    match error.kind() {
+        ErrorKind::OutOfMemory(_) => true,
+        ErrorKind::Io { source, .. } => source.kind() == io::ErrorKind::StorageFull,
+        _ => false,
+    }
 }

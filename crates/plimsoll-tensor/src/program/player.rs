@@ -5,6 +5,7 @@
 
 use plimsoll_memory::{Block, LongList, OffsetPlan, Rows, TraceEvent};
 
+use super::copies::Copies;
 use super::{Instruction, Program};
 use crate::device::Device;
 use crate::error::Result;
@@ -55,6 +56,7 @@ impl Program {
             None => pool.begin_step(),
         };
         let mut blocks: LongList<Option<Block>> = LongList::default();
+        let mut copies = Copies::new(self, ghost)?;
         let is_traced = pool.is_traced();
         for instruction in self.instructions() {
             match *instruction {
@@ -77,6 +79,12 @@ impl Program {
                     pool.mark_work(call.site, time);
                 }
                 Instruction::Call(_) | Instruction::Commit => {}
+                Instruction::Offload(..)
+                | Instruction::Fetch(..)
+                | Instruction::Wait(_)
+                | Instruction::Discard(_) => {
+                    copies.follow(instruction, |block| &mut blocks[block as usize])?;
+                }
             }
         }
         Ok(())

@@ -1,9 +1,11 @@
-//! Rematerialisation: a program that frees values early and computes them again, as a planner has decided.
+//! Rematerialisation: a program that frees values early and computes them again, or moves them out of the device's memory
+//! and back, as a planner has decided.
 //!
-//! The new program is a program like any other: calls that are repeated are calls, and lives are where memory is taken and
-//! freed. Whoever plays or runs it need not know that anything was decided. A call that reads a value which is not there
-//! is preceded by the calls that make it from what is, in their order; what only they read is freed on the way. Repeated
-//! calls have the ops, attributes and draws of the first time and the same inputs, so their results have the same bits.
+//! The new program is a program like any other: calls that are repeated are calls, copies are instructions, and lives are
+//! where memory is taken and freed. Whoever plays or runs it need not know that anything was decided. A call that reads a
+//! value which is not there is preceded by the calls that make it from what is, in their order, and by the copies that bring
+//! back what was moved; what only they read is freed on the way. Repeated calls have the ops, attributes and draws of the
+//! first time and the same inputs, so their results have the same bits.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
@@ -32,6 +34,15 @@ impl Program {
     }
 }
 
+/// What makes a value be there again.
+#[derive(Clone, Copy)]
+enum Link {
+    /// Running a record again, with or without its auxiliary outputs.
+    Repeat { record: Record, with_aux: bool },
+    /// Bringing back the copy of a value.
+    Fetch(u32),
+}
+
 struct Rewriter<'a> {
     from: &'a Program,
     decisions: &'a Decisions,
@@ -42,11 +53,17 @@ struct Rewriter<'a> {
     before: AtPositions,
     /// and those that go when it has ended.
     after: AtPositions,
+    /// Values that begin to come back when it begins.
+    prefetched: AtPositions,
     to: Program,
     /// For each old value, the new one that holds it now,
     current: LongList<Option<u32>>,
     /// and the one that held it first.
     firsts: LongList<Option<u32>>,
+    /// The copies of values that were moved out of the device's memory,
+    copies: HashMap<u32, u32>,
+    /// and the values that are on their way back.
+    arriving: HashSet<u32>,
     /// For each old block, the value that it holds,
     occupants: LongList<Option<u32>>,
     /// and the new block that was taken for it.
@@ -77,12 +94,19 @@ impl<'a> Rewriter<'a> {
         }
         let (before, after) =
             (by_position(&decisions.released_before), by_position(&decisions.released_after));
+        let mut prefetched = AtPositions::new();
+        for &(position, number) in &decisions.prefetched {
+            prefetched.entry(position).or_default().push(old(number));
+        }
         let mut rewriter = Rewriter {
             from,
             decisions,
             dropped,
             before,
             after,
+            prefetched,
+            copies: HashMap::new(),
+            arriving: HashSet::new(),
             to: from.without_calls(),
             current: LongList::default(),
             firsts: (0..from.n_values()).map(|_| None).collect(),
@@ -132,6 +156,10 @@ impl<'a> Rewriter<'a> {
                 self.call(number);
             }
             Instruction::Mark(_) | Instruction::Commit => self.to.instructions.push(*instruction),
+            Instruction::Offload(..)
+            | Instruction::Fetch(..)
+            | Instruction::Wait(_)
+            | Instruction::Discard(_) => unreachable!("a program is rewritten as it was recorded"),
         }
         Some(())
     }
@@ -145,6 +173,7 @@ impl<'a> Rewriter<'a> {
 
     /// Frees a value, if it is there.
     fn free(&mut self, value: u32) {
+        self.arriving.remove(&value);
         let block = self.current[value as usize].take().and_then(|value| self.to.block_of(value));
         if let Some(block) = block {
             self.to.instructions.push(Instruction::Release(block));
@@ -178,7 +207,9 @@ impl<'a> Rewriter<'a> {
         absent.dedup();
         for value in absent {
             if self.current[value as usize].is_none() {
-                self.recompute(value, position)?;
+                self.bring_back(value, position)?;
+            } else if self.wait_for(value) && !self.is_retained(value, position) {
+                self.passing.push(value);
             }
         }
         for value in self.before.remove(&position).into_iter().flatten() {
@@ -186,6 +217,11 @@ impl<'a> Rewriter<'a> {
             match call.inputs.iter().any(|view| view.value == value) {
                 true => self.passing.push(value),
                 false => self.free(value),
+            }
+        }
+        for value in self.prefetched.remove(&position).into_iter().flatten() {
+            if self.current[value as usize].is_none() {
+                self.fetch(value);
             }
         }
         Some(())
@@ -211,6 +247,7 @@ impl<'a> Rewriter<'a> {
         if let Some(block) = call.workspace {
             self.release_block(block);
         }
+        call.outputs.iter().for_each(|view| self.offload(view.value));
         let positions = self.positions(number);
         (self.n_calls, self.is_prepared) = (number + 1, false);
         for value in std::mem::take(&mut self.passing) {
@@ -243,27 +280,70 @@ impl<'a> Rewriter<'a> {
         ValueView { value, meta: Box::new(*meta) }
     }
 
-    /// Computes a value again, before the record at a position.
-    fn recompute(&mut self, target: u32, position: u32) -> Option<()> {
+    /// Moves a copy of a value that was just made out of the device's memory, if that is decided.
+    fn offload(&mut self, value: u32) {
+        let Some(number) = self.numbering.numbers[value as usize] else { return };
+        if let Some(current) =
+            self.current[value as usize].filter(|_| self.decisions.offloaded[number as usize])
+        {
+            self.copies.insert(value, self.to.n_copies);
+            self.to.instructions.push(Instruction::Offload(current, self.to.n_copies));
+            self.to.n_copies += 1;
+        }
+    }
+
+    /// Begins to bring a copy of a value back.
+    fn fetch(&mut self, value: u32) {
+        let (old, copy) = (*self.from.value(value), self.copies[&value]);
+        let Some(call) = old.call else { unreachable!("only what calls make is moved") };
+        let label = Label::new(Owner::Temporary, self.from.calls[call as usize].site);
+        let block = self.to.acquire(BlockSpec { n_bytes: old.n_bytes as u64, label });
+        let first = self.firsts[value as usize];
+        let call = first.and_then(|first| self.to.value(first).call);
+        let place = Place::Block(block);
+        let back = self.to.add_value(Value { place, call, first_fetch: None, repeats: first, ..old });
+        self.to.instructions.push(Instruction::Fetch(copy, back));
+        self.current[value as usize] = Some(back);
+        self.arriving.insert(value);
+    }
+
+    /// Lets calls from here on read a value, if it is on its way back; whether it was.
+    fn wait_for(&mut self, value: u32) -> bool {
+        let is_arriving = self.arriving.remove(&value);
+        if is_arriving {
+            self.to.instructions.push(Instruction::Wait(self.copies[&value]));
+        }
+        is_arriving
+    }
+
+    /// Brings a value back before the record at a position: from its copy, or by computing it again.
+    fn bring_back(&mut self, target: u32, position: u32) -> Option<()> {
         let chain = self.chain(target)?;
         let mut last_reads: HashMap<u32, usize> = HashMap::new();
-        for (at, (record, _)) in chain.iter().enumerate() {
+        for (at, link) in chain.iter().enumerate() {
+            let Link::Repeat { record, .. } = link else { continue };
             last_reads.extend(self.from.work(*record).inputs.iter().map(|(value, _)| (*value, at)));
         }
         let mut made: Vec<u32> = Vec::new();
-        for (at, &(record, with_aux)) in chain.iter().enumerate() {
-            made.extend(self.repeat(record, with_aux));
-            made.retain(|value| {
-                let is_read = last_reads.get(value).is_some_and(|&last| last > at);
-                let stays = is_read || *value == target || self.is_retained(*value, position);
+        for (at, link) in chain.iter().enumerate() {
+            match *link {
+                Link::Repeat { record, with_aux } => made.extend(self.repeat(record, with_aux)),
+                Link::Fetch(value) => {
+                    self.fetch(value);
+                    made.push(value);
+                }
+            }
+            made.retain(|&value| {
+                let is_read = last_reads.get(&value).is_some_and(|&last| last > at);
+                let stays = is_read || value == target || self.is_retained(value, position);
                 if !stays {
-                    let block =
-                        self.current[*value as usize].take().and_then(|value| self.to.block_of(value));
+                    let block = self.current[value as usize].take().and_then(|value| self.to.block_of(value));
                     self.to.instructions.extend(block.map(Instruction::Release));
                 }
                 stays
             });
         }
+        self.wait_for(target);
         if !self.is_retained(target, position) {
             self.passing.push(target);
         }
@@ -275,12 +355,16 @@ impl<'a> Rewriter<'a> {
         number.is_some_and(|number| self.decisions.retained.contains(&(position, number)))
     }
 
-    /// The records that lead to a value from what is there, in their order, and whether auxiliary outputs are wanted.
-    fn chain(&self, target: u32) -> Option<Vec<(Record, bool)>> {
-        let mut chain: BTreeMap<u32, bool> = BTreeMap::new();
+    /// What leads to a value from what is there, in the order in which the values were first made.
+    fn chain(&self, target: u32) -> Option<Vec<Link>> {
+        let mut chain: BTreeMap<(u32, bool, u32), Link> = BTreeMap::new();
         let mut open = vec![target];
         while let Some(value) = open.pop() {
             let position = self.maker(value)?;
+            if self.copies.contains_key(&value) {
+                chain.insert((position, false, value), Link::Fetch(value));
+                continue;
+            }
             let record = self.numbering.records[position as usize];
             if self.from.calls[record.call as usize].order == Order::Any {
                 return None;
@@ -288,16 +372,16 @@ impl<'a> Rewriter<'a> {
             let work = self.from.work(record);
             let n_outputs = work.makes.len() - work.n_aux;
             let is_aux = !work.makes[..n_outputs].iter().any(|(made, _)| *made == value);
-            if let Some(with_aux) = chain.get_mut(&position) {
+            let at = (position, true, 0);
+            if let Some(Link::Repeat { with_aux, .. }) = chain.get_mut(&at) {
                 *with_aux |= is_aux;
                 continue;
             }
-            chain.insert(position, is_aux);
+            chain.insert(at, Link::Repeat { record, with_aux: is_aux });
             let absent = work.inputs.iter().map(|(value, _)| *value);
             open.extend(absent.filter(|&value| self.current[value as usize].is_none()));
         }
-        let records = chain.into_iter();
-        Some(records.map(|(at, with_aux)| (self.numbering.records[at as usize], with_aux)).collect())
+        Some(chain.into_values().collect())
     }
 
     /// The record that makes a value.
@@ -347,6 +431,7 @@ impl<'a> Rewriter<'a> {
         }
         let n_asked = makes.len();
         makes.extend(unasked);
+        inputs.iter().for_each(|(value, _)| _ = self.wait_for(*value));
         let views: SmallVec<[ValueView; 2]> =
             inputs.iter().map(|(value, meta)| self.view(*value, meta)).collect();
         let outputs = self.outputs_again(&op, &makes, first);
@@ -388,6 +473,29 @@ impl<'a> Rewriter<'a> {
     fn finish(mut self) -> Program {
         let results = self.from.results.iter().map(|view| self.view(view.value, &view.meta)).collect();
         self.to.results = results;
+        self.discard_copies();
         self.to
+    }
+
+    /// Says where each copy is not wanted any more: where it has come back for the last time.
+    fn discard_copies(&mut self) {
+        let mut wanted: HashMap<u32, usize> = HashMap::new();
+        for (at, instruction) in self.to.instructions.iter().enumerate() {
+            if let Instruction::Offload(_, copy) | Instruction::Fetch(copy, _) | Instruction::Wait(copy) =
+                *instruction
+            {
+                wanted.insert(copy, at);
+            }
+        }
+        let instructions = std::mem::take(&mut self.to.instructions);
+        for (at, instruction) in instructions.into_iter().enumerate() {
+            self.to.instructions.push(instruction);
+            if let Instruction::Offload(_, copy) | Instruction::Fetch(copy, _) | Instruction::Wait(copy) =
+                instruction
+                && wanted[&copy] == at
+            {
+                self.to.instructions.push(Instruction::Discard(copy));
+            }
+        }
     }
 }

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use plimsoll_memory::{Block, LongList, OffsetPlan};
 use smallvec::SmallVec;
 
+use super::copies::Copies;
 use super::{Call, Instruction, Phase, Place, Program, ValueView};
 use crate::context;
 use crate::error::{Error, Result};
@@ -38,6 +39,7 @@ impl Program {
             arguments,
             variables: self.read_variables(&cells)?,
             blocks: LongList::default(),
+            copies: Copies::new(self, &self.device)?,
             generator,
         };
         let pool = self.device.pool();
@@ -144,6 +146,7 @@ struct Run<'a> {
     /// The values of variables, until they are written.
     variables: Vec<Option<Arc<Storage>>>,
     blocks: LongList<Option<Block>>,
+    copies: Copies<'a>,
     /// The generator when it began.
     generator: Generator,
 }
@@ -173,6 +176,12 @@ impl Run<'_> {
             }
             Instruction::Mark(name) => self.program.device.pool().mark(name, 0),
             Instruction::Call(_) | Instruction::Commit => {}
+            Instruction::Offload(..)
+            | Instruction::Fetch(..)
+            | Instruction::Wait(_)
+            | Instruction::Discard(_) => {
+                self.copies.follow(instruction, |block| &mut self.blocks[block as usize])?;
+            }
         }
         Ok(())
     }
@@ -211,6 +220,7 @@ impl Run<'_> {
         if let Some(flops) = call.repeated_flops {
             self.program.device.count_repeat(flops);
         }
+        self.wait_for_copies(call)?;
         let n_outputs = call.outputs.len() - usize::from(call.n_aux);
         let (outputs, aux) = call.outputs.split_at(n_outputs);
         execute::run(
@@ -222,6 +232,16 @@ impl Run<'_> {
             self.workspace(call),
             call.order,
         )
+    }
+
+    /// What a call writes over may still be on its way out of the device's memory.
+    fn wait_for_copies(&self, call: &Call) -> Result<()> {
+        let Some(gpu) = self.program.device.gpu().filter(|_| self.program.n_copies > 0) else {
+            return Ok(());
+        };
+        let written = call.outputs.iter().filter_map(|view| self.program.block_of(view.value));
+        let blocks = written.filter_map(|number| self.blocks[number as usize].as_ref());
+        Ok(blocks.into_iter().try_for_each(|block| gpu.reuse(block))?)
     }
 
     /// The values of variables are about to be written: what is not a result is not held any more.

@@ -256,7 +256,7 @@ impl Program {
                     }
                     peak = after;
                 }
-                Instruction::Relabel(..) | Instruction::Mark(_) | Instruction::Commit => {}
+                _ => {}
             }
         }
     }

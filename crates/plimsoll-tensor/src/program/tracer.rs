@@ -371,6 +371,7 @@ impl Tracer {
             written: self.written.into_iter().collect(),
             results,
             n_draws: context::generator().next_draw() - first_draw,
+            n_copies: 0,
         })
     }
 }
