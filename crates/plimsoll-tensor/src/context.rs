@@ -123,6 +123,13 @@ pub fn at_line<R>(file: &'static str, line: u32, f: impl FnOnce() -> R) -> R {
     f()
 }
 
+/// Runs a function of the user's, whose own lines count.
+pub(crate) fn at_own_lines<R>(f: impl FnOnce() -> R) -> R {
+    let before = CONTEXT.with(|context| context.line.take());
+    let _restore = on_drop(move || CONTEXT.with(|context| context.line.set(before)));
+    f()
+}
+
 /// The label of a block that `op` takes for `owner` now.
 pub(crate) fn label(owner: Owner, op: &'static str) -> Label {
     CONTEXT.with(|context| {
@@ -395,6 +402,17 @@ pub(crate) fn with_tracing<R>(tracer: Tracer, f: impl FnOnce() -> R) -> (R, Trac
     };
     let tracer = restored.unwrap_or_else(|| unreachable!("nobody else takes the tracer"));
     (result, tracer)
+}
+
+/// Runs `f` as if no function were being recorded, no step open and no tape recording.
+pub(crate) fn without_tracing<R>(f: impl FnOnce() -> R) -> R {
+    let before = CONTEXT.with(|context| context.tracing.replace(false));
+    let step = replace_step(None);
+    let _restore = on_drop(move || {
+        CONTEXT.with(|context| context.tracing.set(before));
+        replace_step(step);
+    });
+    with_changed_tapes(Vec::clear, f)
 }
 
 /// Whether a function is being recorded on this thread.

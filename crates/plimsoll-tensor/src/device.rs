@@ -259,6 +259,11 @@ impl Device {
         }
     }
 
+    /// Whether products of f32 may be computed with TF32.
+    pub(crate) fn allows_tf32(&self) -> bool {
+        self.gpu().is_some_and(|gpu| gpu.tf32())
+    }
+
     /// Whether a run on this device has the same bits every time, which it has unless this says otherwise.
     ///
     /// On a GPU some gradients come faster when threads add to a sum in whatever order they arrive: those of attention in 16

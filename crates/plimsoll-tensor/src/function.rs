@@ -14,17 +14,19 @@
 
 use std::fmt;
 use std::marker::PhantomData;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use plimsoll_plan::Family;
 
 use crate::context::{self, Saving};
 use crate::device::Device;
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, Result};
+use crate::execute::Part;
 use crate::op::Meta;
-use crate::program::{PlannedProgram, Played, Program};
+use crate::program::{PlannedProgram, Played, Program, ProgramCache, Recording};
 use crate::structure::Structure;
 use crate::tensor::Tensor;
+use crate::variable::Variable;
 
 /// The most bytes of the heap for the programs of a function, roughly; the least recently used go first.
 const MOST_BYTES: usize = 64 << 20;
@@ -53,47 +55,60 @@ const MOST_BYTES: usize = 64 << 20;
 pub struct Function<A, R, F> {
     f: F,
     run_eagerly: bool,
-    state: Mutex<State<R>>,
+    recording: Recording,
+    /// The programs by signature, each with the structure of what it returns.
+    programs: Mutex<ProgramCache<Signature, R>>,
     arguments: PhantomData<fn(A)>,
-}
-
-/// What is known of a function.
-struct State<R> {
-    /// Why it runs eagerly, if it does.
-    eager: Option<String>,
-    /// Its programs by signature, the latest last.
-    known: Vec<Known<R>>,
-}
-
-/// The program of one signature.
-struct Known<R> {
-    signature: Signature,
-    program: PlannedProgram,
-    /// The structure of what it returns.
-    result: R,
-    n_calls: u64,
 }
 
 /// What decides about the ops of a function.
 #[derive(PartialEq)]
 struct Signature {
     arguments: Vec<Meta>,
+    /// For each argument the first that lies in the same memory.
+    shared: Vec<usize>,
     device: Device,
     saving: Saving,
     is_deterministic: bool,
+    allows_tf32: bool,
+    can_offload: bool,
+}
+
+impl Signature {
+    fn of(arguments: &[Tensor]) -> Signature {
+        let device = arguments.first().map_or_else(Device::current, |tensor| tensor.device());
+        let parts: Vec<Part> = arguments.iter().map(Tensor::part).collect();
+        let first = |part: &Part| parts.iter().position(|other| Arc::ptr_eq(&other.0, &part.0)).unwrap_or(0);
+        Signature {
+            shared: parts.iter().map(first).collect(),
+            arguments: parts.iter().map(|part| part.1).collect(),
+            saving: context::saving(),
+            is_deterministic: device.is_deterministic(),
+            allows_tf32: device.allows_tf32(),
+            can_offload: device.can_offload(),
+            device,
+        }
+    }
 }
 
 impl<A: Structure, R: Structure, F: Fn(A) -> Result<R>> Function<A, R, F> {
     /// A function that has not been called yet.
     pub fn new(f: F) -> Function<A, R, F> {
-        let state = State { eager: None, known: Vec::new() };
-        Function { f, run_eagerly: false, state: Mutex::new(state), arguments: PhantomData }
+        let programs = Mutex::new(ProgramCache::new(MOST_BYTES));
+        Function { f, run_eagerly: false, recording: Recording::Checked, programs, arguments: PhantomData }
     }
 
     /// This function, called as it is each time: for debugging.
     #[must_use]
     pub fn run_eagerly(self, run_eagerly: bool) -> Function<A, R, F> {
         Function { run_eagerly, ..self }
+    }
+
+    /// This function with another rule for when it is recorded again: a function that is declared to do the same each time
+    /// need not be checked, and one that does not can be recorded at each call.
+    #[must_use]
+    pub fn recording(self, recording: Recording) -> Function<A, R, F> {
+        Function { recording, ..self }
     }
 
     /// Calls the function.
@@ -104,22 +119,23 @@ impl<A: Structure, R: Structure, F: Fn(A) -> Result<R>> Function<A, R, F> {
     #[track_caller]
     pub fn call(&self, arguments: A) -> Result<R> {
         let _line = context::at_callers_line();
-        if self.run_eagerly || context::is_tracing() || context::is_recording() || self.is_eager() {
-            return (self.f)(arguments);
+        if self.run_eagerly || context::is_tracing() || context::is_recording() {
+            return context::at_own_lines(|| (self.f)(arguments));
         }
         let tensors = arguments.tensors();
-        let views: Vec<&Tensor> = tensors.iter().collect();
-        let mut state = self.lock();
-        if let Some(reason) = self.find(&mut state, &arguments, &views)? {
-            log::warn!("a function runs eagerly from now on: {reason}");
-            state.eager = Some(reason);
-            drop(state);
-            return (self.f)(arguments);
-        }
-        let Some(known) = state.known.last_mut() else { unreachable!("it has just been found") };
-        let results = known.program.run(&views)?;
-        known.n_calls += 1;
-        known.result.rebuild(&mut results.into_iter())
+        let mut programs = self.lock();
+        let was_eager = programs.eager_reason().is_some();
+        let Some((program, result)) = self.find(&mut programs, &arguments, &tensors)? else {
+            if let Some(reason) = programs.eager_reason().filter(|_| !was_eager) {
+                log::warn!("a function runs eagerly from now on: {reason}");
+            }
+            drop((programs, tensors));
+            return context::at_own_lines(|| (self.f)(arguments));
+        };
+        let results = program.run(&tensors.iter().collect::<Vec<_>>())?;
+        let returned = result.rebuild(&mut results.into_iter());
+        programs.called();
+        returned
     }
 
     /// Records the function for arguments like these, and plans it for the limit of the moment, without running it.
@@ -163,91 +179,53 @@ impl<A: Structure, R: Structure, F: Fn(A) -> Result<R>> Function<A, R, F> {
 
     /// Why the function runs eagerly, if it does.
     pub fn eager_reason(&self) -> Option<String> {
-        self.lock().eager.clone()
+        self.lock().eager_reason().map(str::to_owned)
     }
 
-    fn is_eager(&self) -> bool {
-        self.lock().eager.is_some()
+    /// The variables that the function has made, which are its own.
+    pub fn variables(&self) -> Vec<Variable> {
+        self.lock().owned().iter().cloned().collect()
     }
 
-    fn lock(&self) -> MutexGuard<'_, State<R>> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, ProgramCache<Signature, R>> {
+        self.programs.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn with_program<T>(&self, arguments: A, f: impl FnOnce(&mut PlannedProgram) -> Result<T>) -> Result<T> {
         let tensors = arguments.tensors();
-        let mut state = self.lock();
-        match self.find(&mut state, &arguments, &tensors.iter().collect::<Vec<_>>())? {
-            Some(reason) => Err(Error::argument("function", reason)),
-            None => {
-                state.known.last_mut().map_or_else(|| unreachable!("found"), |known| f(&mut known.program))
-            }
+        let mut programs = self.lock();
+        if let Some((program, _)) = self.find(&mut programs, &arguments, &tensors)? {
+            return f(program);
         }
+        Err(Error::argument("function", programs.eager_reason().unwrap_or("it runs eagerly").to_owned()))
     }
 
-    /// Brings the program for these arguments to the end of the list, recorded if it is not there, and recorded again to
-    /// compare if it is time. Returns why the function has none, if so.
-    fn find(&self, state: &mut State<R>, arguments: &A, tensors: &[&Tensor]) -> Result<Option<String>> {
-        let device = tensors.first().map_or_else(Device::current, |tensor| tensor.device());
-        let signature = Signature {
-            arguments: tensors.iter().map(|tensor| tensor.part().1).collect(),
-            is_deterministic: device.is_deterministic(),
-            saving: context::saving(),
-            device,
-        };
-        let at = state.known.iter().position(|known| known.signature == signature);
-        let is_due = |known: &Known<R>| known.n_calls.is_power_of_two();
-        let found = at.map(|at| state.known.remove(at));
-        let recorded = match &found {
-            Some(known) if !is_due(known) => None,
-            _ => match self.record(arguments, tensors, &signature.device) {
-                Ok(recorded) => Some(recorded),
-                Err(error) if matches!(error.kind(), ErrorKind::ReadsValue { .. }) => {
-                    return Ok(Some(error.to_string()));
-                }
-                Err(error) => return Err(error),
-            },
-        };
-        let known = match (found, recorded) {
-            (Some(known), None) => known,
-            (Some(known), Some((program, _))) => {
-                if let Some(difference) = known.program.program().difference(&program) {
-                    return Ok(Some(format!("it does not do the same at every call: {difference}")));
-                }
-                known
-            }
-            (None, Some((program, result))) => {
-                Known { signature, program: PlannedProgram::new(program), result, n_calls: 0 }
-            }
-            (None, None) => unreachable!("what is not known is recorded"),
-        };
-        state.known.push(known);
-        let mut bytes: usize = state.known.iter().map(|known| known.program.heap_bytes()).sum();
-        while bytes > MOST_BYTES && state.known.len() > 1 {
-            bytes -= state.known.remove(0).program.heap_bytes();
-        }
-        Ok(None)
-    }
-
-    /// Records the function; returns the structure of its results, too.
-    fn record(&self, arguments: &A, tensors: &[&Tensor], device: &Device) -> Result<(Program, R)> {
-        let mut result = None;
-        let program = Program::record(device, tensors, |ghosts| {
-            let returned = (self.f)(arguments.rebuild(&mut ghosts.iter().cloned())?)?;
-            let tensors = returned.tensors();
-            result = Some(returned);
-            Ok(tensors)
-        })?;
-        Ok((program, result.unwrap_or_else(|| unreachable!("recording calls the function"))))
+    /// The program for these arguments and the structure of what it returns; nothing if the function runs eagerly.
+    fn find<'a>(
+        &self,
+        programs: &'a mut ProgramCache<Signature, R>,
+        arguments: &A,
+        tensors: &[Tensor],
+    ) -> Result<Option<(&'a mut PlannedProgram, &'a mut R)>> {
+        let signature = Signature::of(tensors);
+        let device = signature.device.clone();
+        programs.find(signature, self.recording, |owned| {
+            let mut result = None;
+            let views: Vec<&Tensor> = tensors.iter().collect();
+            let program = Program::record_owning(&device, &views, owned, |ghosts| {
+                let arguments = arguments.rebuild(&mut ghosts.iter().cloned())?;
+                let returned = context::at_own_lines(|| (self.f)(arguments))?;
+                let tensors = returned.tensors();
+                result = Some(returned);
+                Ok(tensors)
+            })?;
+            Ok((program, result.unwrap_or_else(|| unreachable!("recording calls the function"))))
+        })
     }
 }
 
 impl<A, R, F> fmt::Debug for Function<A, R, F> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        f.debug_struct("Function")
-            .field("n_programs", &state.known.len())
-            .field("eager", &state.eager)
-            .finish_non_exhaustive()
+        f.debug_struct("Function").field("recording", &self.recording).finish_non_exhaustive()
     }
 }

@@ -63,7 +63,7 @@ pub use ops::{
 pub use piece::{Piece, Return, elements, elements_mut};
 pub use plimsoll_memory::{Bytes, FileBytes, OffsetPlan, Owner, Planned, Rows, Stats};
 pub use plimsoll_plan::{Decisions, Trace};
-pub use program::{PlannedProgram, Program};
+pub use program::{OwnedVariables, PlannedProgram, Program, ProgramCache, Recording};
 pub use random::{Generator, set_seed};
 pub use read::{HostBytes, Later};
 pub use report::Report;

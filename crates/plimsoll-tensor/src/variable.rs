@@ -19,6 +19,7 @@ use crate::error::{Error, Result};
 use crate::execute::Part;
 use crate::op::{Meta, Op, OpRef};
 use crate::ops::{self, binary::Binary};
+use crate::program::{self, MadeVariable};
 use crate::storage::Storage;
 use crate::tensor::{Nodes, Tensor};
 use crate::update::{self, Update};
@@ -55,12 +56,18 @@ impl Variable {
     fn with_master(value: Tensor, master: Option<Variable>) -> Variable {
         let part = value.part();
         drop(value);
-        context::with_tracer(|tracer| {
-            tracer.refuse(Error::argument(
-                "function",
-                format!("a variable is made inside it, at {}; make it outside", context::site("variable")),
-            ));
-        });
+        match program::make_variable(&part) {
+            None => Variable::over(part, master),
+            Some(MadeVariable::Owned(variable)) => variable,
+            Some(MadeVariable::New(part)) => {
+                let variable = Variable::over(part, master);
+                program::own(&variable);
+                variable
+            }
+        }
+    }
+
+    fn over(part: Part, master: Option<Variable>) -> Variable {
         part.0.relabel(Owner::Parameters);
         Variable::from_cell(Arc::new(VariableCell {
             device: part.0.device().clone(),

@@ -49,7 +49,13 @@ impl Mean {
 
     /// Forgets all numbers.
     pub fn reset(&mut self) {
-        self.state = None;
+        let is_reset = self.state.as_ref().is_none_or(|state| {
+            let _there = state.device().enter();
+            Tensor::zeros_of(2, DType::F64).and_then(|zeros| state.assign(&zeros)).is_ok()
+        });
+        if !is_reset {
+            self.state = None;
+        }
     }
 
     /// The sum and the number of numbers, if there were any.

@@ -34,6 +34,12 @@ pub trait Metric: Send {
     /// Forgets all batches.
     fn reset(&mut self);
 
+    /// Whether it takes all batches that are alike in by the same ops, and keeps nothing but variables: then evaluations
+    /// are recorded with it, and it is not called for each batch.
+    fn is_pure(&self) -> bool {
+        false
+    }
+
     /// What it keeps on the device; nothing before the first batch.
     fn variables(&self) -> Vec<Variable> {
         Vec::new()
@@ -63,6 +69,10 @@ impl<A: Averaged + Send> Metric for A {
         // No tape follows what a metric does.
         let values = self.values(&labels.stop_gradient(), &predictions.stop_gradient())?;
         self.mean_mut().add(&values)
+    }
+
+    fn is_pure(&self) -> bool {
+        true
     }
 
     fn result(&self) -> f64 {

@@ -1,22 +1,52 @@
 //! Evaluation: a model on data, without training, and the check before a run that it will work.
 //!
 //! What would fail at the end of the first epoch (held-out data of another shape, an evaluation that the limit has no room
-//! for) is found before the first step: one batch is evaluated on a ghost of the device, which takes the memory that it will
-//! take and computes nothing.
+//! for) is found before the first step: the evaluation of one batch is recorded, and its program says what it takes.
 
-use plimsoll_tensor::{Error, ErrorKind, Later, Result, with_shadows};
+use plimsoll_tensor::{Error, ErrorKind, Later, OwnedVariables, PlannedProgram, Result, Tensor};
 
 use super::event::Evaluation;
 use super::examples::{Examples, Pair};
-use super::rehearsal::{RestoredGenerator, Rounds};
+use super::programs::{self, Work};
+use super::rehearsal::Rounds;
 use super::step::Stepper;
+use crate::losses::Loss;
 use crate::metrics::Metric;
-use crate::model::Mode;
+use crate::model::{Mode, Model};
 
 /// What an evaluation needs of a run.
 pub(super) struct Evaluator<'a> {
-    pub stepper: &'a Stepper,
+    pub stepper: &'a mut Stepper,
     pub metrics: &'a mut [Box<dyn Metric>],
+}
+
+/// The evaluation of a batch. It returns the loss, and the predictions where metrics are not updated with it.
+struct BatchEvaluation<'a> {
+    model: &'a Model,
+    loss: &'a dyn Loss,
+    metrics: Option<&'a mut [Box<dyn Metric>]>,
+}
+
+impl Work for BatchEvaluation<'_> {
+    fn run(&mut self, pair: &Pair) -> Result<Vec<Tensor>> {
+        let predictions = self.model.forward(&pair.inputs, Mode::Infer)?;
+        let loss = self.loss.call(&pair.labels, &predictions)?;
+        let Some(metrics) = &mut self.metrics else { return Ok(vec![loss, predictions]) };
+        metrics.iter_mut().try_for_each(|metric| metric.update(&pair.labels, &predictions))?;
+        Ok(vec![loss])
+    }
+
+    fn is_pure(&self) -> bool {
+        self.model.is_pure() && self.loss.is_pure()
+    }
+
+    fn n_parts(&self) -> usize {
+        1
+    }
+
+    fn trained(&self) -> Vec<bool> {
+        Vec::new()
+    }
 }
 
 impl Evaluator<'_> {
@@ -49,16 +79,24 @@ impl Evaluator<'_> {
         Ok(Evaluation { loss: loss_sum / n_examples as f64, metrics })
     }
 
-    /// Evaluates one batch; its loss is on its way.
+    /// Evaluates one batch; its loss is on its way. Metrics of somebody's own may do what cannot be recorded, so they are
+    /// given the predictions afterwards.
     fn batch(&mut self, pair: &Pair) -> Result<Later> {
         let _on = pair.inputs.device().enter();
-        let predictions = self.stepper.model.forward(&pair.inputs, Mode::Infer)?;
-        let loss = self.stepper.loss.call(&pair.labels, &predictions)?.to_f64_later()?;
-        self.metrics.iter_mut().try_for_each(|metric| metric.update(&pair.labels, &predictions))?;
+        let are_pure = self.metrics.iter().all(|metric| metric.is_pure());
+        let Stepper { model, loss, evaluations, .. } = &mut *self.stepper;
+        let metrics = are_pure.then_some(&mut *self.metrics);
+        let mut work = BatchEvaluation { model, loss: &**loss, metrics };
+        let results = evaluations.run(&mut work, pair)?;
+        let loss = results[0].to_f64_later()?;
+        if let Some(predictions) = results.get(1) {
+            self.metrics.iter_mut().try_for_each(|metric| metric.update(&pair.labels, predictions))?;
+        }
         Ok(loss)
     }
 
-    /// Evaluates the first batch of held-out data on a ghost of its device as it is, under its limit.
+    /// Finds out whether the first batch of held-out data can be evaluated on its device as it is, under its limit, by
+    /// recording it.
     ///
     /// # Errors
     /// What evaluating the data will say: no data, another shape than the model's, memory that is full.
@@ -69,18 +107,15 @@ impl Evaluator<'_> {
         };
         let pair = pair.map_err(of_held_out)?;
         pair.n_examples().map_err(of_held_out)?;
-        let ghost = pair.inputs.device().ghost();
-        // As under the limit itself, free pages go back before memory is full.
-        ghost.trim();
-        let shadows = Pair { inputs: pair.inputs.shadow(&ghost)?, labels: pair.labels.shadow(&ghost)? };
-        let _restore = RestoredGenerator::new();
-        let evaluated = with_shadows(&self.stepper.model.variables(), &ghost, || self.batch(&shadows));
+        let Stepper { model, loss, .. } = &*self.stepper;
+        let mut work = BatchEvaluation { model, loss: &**loss, metrics: Some(&mut *self.metrics) };
+        let recorded = programs::record(&mut work, &pair, &mut OwnedVariables::default());
         self.metrics.iter_mut().for_each(|metric| metric.reset());
-        match evaluated {
+        match recorded {
             // What reads values can only be known when it runs.
-            Err(error) if matches!(error.kind(), ErrorKind::Ghost { .. }) => Ok(()),
+            Err(error) if matches!(error.kind(), ErrorKind::ReadsValue { .. }) => Ok(()),
             Err(error) => Err(of_held_out(error)),
-            Ok(_) => Ok(()),
+            Ok(program) => PlannedProgram::new(program).prepare().map(drop).map_err(of_held_out),
         }
     }
 }

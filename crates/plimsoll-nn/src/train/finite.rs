@@ -24,12 +24,6 @@ pub(super) fn cause(pair: &Pair, names: &[String; 2], variables: &[Variable]) ->
     })
 }
 
-/// The name of the first variable whose gradient is not finite.
-pub(super) fn bad_gradient(gradients: &[Tensor], variables: &[Variable]) -> Result<Option<String>> {
-    let gradients: Vec<&Tensor> = gradients.iter().collect();
-    Ok(first_bad(&gradients)?.map(|idx| variables[idx].name()))
-}
-
 /// Which tensor is the first that holds a value that is not finite.
 fn first_bad(tensors: &[&Tensor]) -> Result<Option<usize>> {
     if tensors.is_empty() {

@@ -38,7 +38,6 @@ mod event;
 mod examples;
 mod finite;
 mod history;
-mod line;
 mod pending;
 mod predict;
 mod programs;
@@ -49,7 +48,7 @@ use std::path::Path;
 use std::time::Instant;
 
 use plimsoll_plan::Family;
-use plimsoll_tensor::{Bytes, Device, Error, ErrorKind, Generator, Result, at_callers_line};
+use plimsoll_tensor::{Bytes, Device, Error, ErrorKind, Generator, Result, Unconnected, at_callers_line};
 
 use crate::checkpoint::{self, Change, NameMap, RunState};
 use crate::losses::Loss;
@@ -63,9 +62,8 @@ use evaluation::Evaluator;
 pub use event::{EpochEvent, Evaluation, MemoryUse, StepEvent};
 pub use examples::{Epoch, Examples, Pair};
 pub use history::{Epochs, History};
-use line::Line;
 use pending::{Numbers, Pending};
-use programs::StepPrograms;
+use programs::Programs;
 use rehearsal::Rounds;
 pub(crate) use rehearsal::{Rehearsed, RestoredGenerator, rehearse};
 use step::{Stepper, in_batch};
@@ -141,8 +139,9 @@ impl Trainer {
                 loss: Box::new(loss),
                 n_parts: 1,
                 check_gradients: false,
-                line: Line::default(),
-                programs: StepPrograms::default(),
+                unconnected: Unconnected::None,
+                steps: Programs::default(),
+                evaluations: Programs::default(),
             },
             metrics: Vec::new(),
             held_out: None,
@@ -168,6 +167,14 @@ impl Trainer {
     #[must_use]
     pub fn check_gradients(mut self) -> Trainer {
         self.stepper.check_gradients = !self.stepper.optimizer.has_loss_scale();
+        self
+    }
+
+    /// This run with a choice for variables that a step's loss does not depend on, such as those of a layer that is left out
+    /// at random: they are an error, unless their gradients are to be zeros.
+    #[must_use]
+    pub fn unconnected_gradients(mut self, unconnected: Unconnected) -> Trainer {
+        self.stepper.unconnected = unconnected;
         self
     }
 
@@ -328,7 +335,7 @@ impl Trainer {
             && !until.is_reached(&self.state)
             && until.steps_left(&self.state) >= n_left
         {
-            Evaluator { stepper: &self.stepper, metrics: &mut self.metrics }.preflight(held_out)?;
+            Evaluator { stepper: &mut self.stepper, metrics: &mut self.metrics }.preflight(held_out)?;
             self.preflighted = Some(limit);
         }
         Ok(())
@@ -460,17 +467,21 @@ impl Trainer {
     fn arrive(&mut self, pending: Pending, data: &dyn Examples) -> Result<StepEvent> {
         let Pending { mut event, numbers, started, before } = pending;
         let was_known = matches!(numbers, Numbers::Here { .. });
-        let (loss, control) = match numbers.arrive() {
-            Ok((loss, _)) if !was_known && !loss.is_finite() => {
-                self.go_back(before)?;
-                return Err(self.explain(loss, (event.epoch, event.batch), data)?);
-            }
+        let (results, control) = match numbers.arrive() {
             Ok(numbers) => numbers,
             Err(error) => {
                 self.go_back(before)?;
                 return Err(error);
             }
         };
+        if !was_known {
+            let explained = |loss| self.explain(loss, (event.epoch, event.batch), data);
+            if let Some(failure) = self.stepper.failure(&results, explained)? {
+                self.go_back(before)?;
+                return Err(failure);
+            }
+        }
+        let loss = results[0];
         event.loss = loss;
         if let Some(control) = control {
             (event.learning_rate, event.loss_scale) = (control.learning_rate, control.loss_scale);
@@ -506,7 +517,7 @@ impl Trainer {
     /// Evaluates the epoch that is complete, and goes on to the next.
     fn end_epoch(&mut self) -> Result<EpochEvent> {
         let device = self.device();
-        let mut evaluator = Evaluator { stepper: &self.stepper, metrics: &mut self.metrics };
+        let mut evaluator = Evaluator { stepper: &mut self.stepper, metrics: &mut self.metrics };
         let evaluated = self.held_out.as_deref().map(|data| {
             device.pool().mark("evaluate", 0);
             evaluator.evaluate(data)
@@ -527,7 +538,7 @@ impl Trainer {
     pub fn evaluate(&mut self, data: &dyn Examples) -> Result<Evaluation> {
         let _line = at_callers_line();
         self.device().pool().mark("evaluate", 0);
-        Evaluator { stepper: &self.stepper, metrics: &mut self.metrics }.evaluate(data)
+        Evaluator { stepper: &mut self.stepper, metrics: &mut self.metrics }.evaluate(data)
     }
 
     /// Tells all callbacks something, and then does what they ask for; returns why the run is to stop, if it is.

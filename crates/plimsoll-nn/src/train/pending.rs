@@ -26,20 +26,28 @@ pub(super) struct Pending {
 
 /// The loss of a step and the optimizer's numbers after it.
 pub(super) enum Numbers {
-    OnTheirWay { loss: Later, control: Option<Later> },
-    Here { loss: f64, control: Option<Control> },
+    /// The verdict about the step, and what else it returns.
+    OnTheirWay {
+        results: Vec<Later>,
+        control: Option<Later>,
+    },
+    Here {
+        loss: f64,
+        control: Option<Control>,
+    },
 }
 
 impl Numbers {
     /// Waits for the numbers, if they are not here.
-    pub fn arrive(self) -> Result<(f64, Option<Control>)> {
+    pub fn arrive(self) -> Result<(Vec<f64>, Option<Control>)> {
         match self {
-            Numbers::Here { loss, control } => Ok((loss, control)),
-            Numbers::OnTheirWay { loss, control } => {
-                let loss = loss.get()?.first().copied().unwrap_or(f64::NAN);
+            Numbers::Here { loss, control } => Ok((vec![loss], control)),
+            Numbers::OnTheirWay { results, control } => {
+                let first = |later: Later| Ok(later.get()?.first().copied().unwrap_or(f64::NAN));
+                let results = results.into_iter().map(first).collect::<Result<_>>()?;
                 let control = control.map(Later::get).transpose()?;
                 let control = control.and_then(|values| values.try_into().ok()).map(Control::from_array);
-                Ok((loss, control))
+                Ok((results, control))
             }
         }
     }

@@ -5,13 +5,16 @@
 
 use std::ops::Range;
 
-use plimsoll_tensor::{Course, Device, Error, ErrorKind, GradientTape, Result, Step, Tensor, Variable};
+use plimsoll_plan::Family;
+use plimsoll_tensor::{
+    DType, Device, Error, ErrorKind, Generator, GradientTape, Later, OwnedVariables, Result, Step, Tensor,
+    Unconnected, Variable,
+};
 
 use super::examples::Pair;
 use super::finite;
-use super::line::Line;
 use super::pending::Numbers;
-use super::programs::StepPrograms;
+use super::programs::{self, Programs, Work};
 use crate::losses::Loss;
 use crate::model::{Mode, Model};
 use crate::optimizers::{Accumulator, Optimizer};
@@ -27,84 +30,106 @@ pub(super) struct Stepper {
     pub n_parts: usize,
     /// Whether gradients that are not finite end the run.
     pub check_gradients: bool,
-    /// How its steps stay under the device's limit.
-    pub line: Line,
-    /// The programs of its steps, where the model is pure.
-    pub programs: StepPrograms,
+    /// What the gradient of a variable is that the loss does not depend on.
+    pub unconnected: Unconnected,
+    /// The programs of its steps,
+    pub steps: Programs,
+    /// and of its evaluations.
+    pub evaluations: Programs,
+}
+
+/// A step: forward, backward and the update, which changes something only if the loss is finite. It returns that verdict;
+/// where gradients are checked, also the loss itself and the number of the first gradient that is not finite.
+impl Work for Stepper {
+    fn run(&mut self, pair: &Pair) -> Result<Vec<Tensor>> {
+        let (loss, gradients) = self.gradients(pair, pair.n_examples()?)?;
+        loss.device().pool().mark("update", 0);
+        let mut verdict = self.optimizer.verdict(&loss)?;
+        let mut results = Vec::new();
+        if self.check_gradients {
+            let (_, first_bad) = Tensor::global_norm(&gradients.iter().collect::<Vec<_>>())?;
+            let first_bad = first_bad.cast(DType::F64)?.reshape(())?;
+            // The number is -1 where all are finite; the logarithm of a negative number is none.
+            let is_good = first_bad.mul(-1.0)?.ln()?;
+            results = vec![loss.cast(DType::F64)?.reshape(())?, first_bad];
+            verdict = verdict.into_add(is_good)?;
+        }
+        Step::guard(&verdict)?;
+        self.optimizer.apply_guarded(&gradients, &self.variables, &verdict)?;
+        results.insert(0, verdict);
+        Ok(results)
+    }
+
+    fn is_pure(&self) -> bool {
+        self.model.is_pure() && self.loss.is_pure()
+    }
+
+    fn n_parts(&self) -> usize {
+        self.n_parts
+    }
+
+    fn trained(&self) -> Vec<bool> {
+        self.model.variables().iter().map(|variable| variable.is_trainable()).collect()
+    }
 }
 
 impl Stepper {
     /// Makes a step and returns its numbers: the mean loss of the batch before it, NaN on a ghost, and what the optimizer
     /// says. `names` are those of the data.
     ///
-    /// The loss decides about the update: one that is not finite leaves everything as it was. On the host it is looked at
-    /// before the update and is an error; a GPU looks at it by itself, and the host later.
+    /// The loss decides about the update: one that is not finite leaves everything as it was. On the host that is an error
+    /// at once; a GPU looks at it by itself, and the host later.
     pub fn step(&mut self, pair: &Pair, names: &[String; 2]) -> Result<Numbers> {
         let device = pair.inputs.device();
         let _on = device.enter();
-        let n_examples = pair.n_examples()?;
-        if self.is_pure()
-            && let Some(numbers) = self.step_by_program(pair, names)?
-        {
+        pair.n_examples()?;
+        let generator = Generator::current();
+        let mut steps = std::mem::take(&mut self.steps);
+        let stepped = steps.run(self, pair);
+        self.steps = steps;
+        let results = stepped?;
+        if device.is_ghost() {
+            return Ok(Numbers::Here { loss: f64::NAN, control: None });
+        }
+        let results: Vec<Later> = results.iter().map(Tensor::to_f64_later).collect::<Result<_>>()?;
+        let numbers = Numbers::OnTheirWay { results, control: self.optimizer.control_later()? };
+        if !device.is_host() {
             return Ok(numbers);
         }
-        let course = self.course(pair)?;
-        if !device.is_host() {
-            return self.guarded_step(&device, &course, pair);
-        }
-        let mut bad_loss = None;
-        let stepped = Step::on_course(&device, &course, || {
-            let (loss, gradients) = self.gradients(pair, n_examples)?;
-            let loss = read(&loss)?;
-            if !loss.is_finite() && !device.is_ghost() {
-                bad_loss = Some(loss);
-                return Err(Error::argument("fit", format!("the loss is {loss}")));
+        let (results, control) = numbers.arrive()?;
+        match self.failure(&results, |loss| self.explained(loss, pair, names))? {
+            None => Ok(Numbers::Here { loss: results[0], control }),
+            Some(failure) => {
+                generator.make_current();
+                self.optimizer.release()?;
+                Err(failure)
             }
-            device.pool().mark("update", 0);
-            self.optimizer.apply_gradients(gradients, &self.variables)?;
-            Ok(loss)
-        });
-        if let Some(loss) = bad_loss {
-            return Err(self.explained(loss, pair, names)?);
-        }
-        let loss = stepped?;
-        // A ghost has no numbers.
-        let control = if device.is_ghost() { None } else { Some(self.optimizer.control()?) };
-        Ok(Numbers::Here { loss, control })
-    }
-
-    /// A step on a GPU, which is not waited for.
-    fn guarded_step(&mut self, device: &Device, course: &Course, pair: &Pair) -> Result<Numbers> {
-        let verdict = Step::on_course(device, course, || self.judged(pair))?;
-        let (loss, control) = (verdict.to_f64_later()?, self.optimizer.control_later()?);
-        match device.is_ghost() {
-            true => Ok(Numbers::Here { loss: f64::NAN, control: None }),
-            false => Ok(Numbers::OnTheirWay { loss, control }),
         }
     }
 
-    /// The inside of a step on a GPU: the loss, which decides about the update.
-    pub fn judged(&mut self, pair: &Pair) -> Result<Tensor> {
-        let (loss, gradients) = self.gradients(pair, pair.n_examples()?)?;
-        loss.device().pool().mark("update", 0);
-        let verdict = self.optimizer.verdict(&loss)?;
-        Step::guard(&verdict)?;
-        self.optimizer.apply_guarded(&gradients, &self.variables, &verdict)?;
-        Ok(verdict)
-    }
-
-    /// A step on a ghost, on a given course.
-    pub fn step_on(&mut self, ghost: &Device, course: &Course, pair: &Pair) -> Result<()> {
-        Step::on_course(ghost, course, || self.step_inside(ghost, pair))
-    }
-
-    /// The inside of a step on a ghost, which is what it is on the device that the ghost stands for.
-    pub fn step_inside(&mut self, ghost: &Device, pair: &Pair) -> Result<()> {
-        if !ghost.is_host() {
-            return self.judged(pair).map(drop);
+    /// Why a step did not happen, from its numbers, if it did not.
+    pub fn failure(
+        &self,
+        results: &[f64],
+        explained: impl FnOnce(f64) -> Result<Error>,
+    ) -> Result<Option<Error>> {
+        match *results {
+            [verdict, ..] if verdict.is_finite() => Ok(None),
+            [_, loss, first_bad] if loss.is_finite() && first_bad >= 0.0 => {
+                let variable = self.variables.get(first_bad as usize).map(Variable::name).unwrap_or_default();
+                Ok(Some(Error::argument(
+                    "fit",
+                    format!("the gradient of variable {variable:?} is not finite; the loss is {loss}"),
+                )))
+            }
+            [_, loss, _] | [loss, ..] => explained(loss).map(Some),
+            [] => unreachable!("a step has a verdict"),
         }
-        let (_loss, gradients) = self.gradients(pair, pair.n_examples()?)?;
-        self.optimizer.apply_gradients(gradients, &self.variables)
+    }
+
+    /// The ways in which a step with this batch can be made.
+    pub fn memory_plans(&mut self, device: &Device, pair: &Pair) -> Result<Family> {
+        programs::record(self, pair, &mut OwnedVariables::default())?.memory_plans(device)
     }
 
     /// The error of a loss that is not finite, with what causes it.
@@ -147,23 +172,9 @@ impl Stepper {
             Ok((loss.stop_gradient(), scaled))
         })?;
         device.pool().mark("backward", 0);
-        let gradients = tape.variable_gradients(&scaled, &self.variables)?;
-        if self.check_gradients
-            && !loss.device().is_ghost()
-            && let Some(variable) = finite::bad_gradient(&gradients, &self.variables)?
-        {
-            return Err(Error::argument(
-                "fit",
-                format!("the gradient of variable {variable:?} is not finite; the loss is {}", read(&loss)?),
-            ));
-        }
+        let gradients = tape.variable_gradients_with(&scaled, &self.variables, self.unconnected)?;
         Ok((loss, gradients))
     }
-}
-
-/// A number on the host; NaN for a ghost's.
-fn read(scalar: &Tensor) -> Result<f64> {
-    if scalar.device().is_ghost() { Ok(f64::NAN) } else { Ok(scalar.to_f64_vec()?[0]) }
 }
 
 /// The examples of each part of a batch: as many parts as asked for, or as there are examples, and sizes that differ by

@@ -135,10 +135,97 @@ fn two_threads_may_call_it() -> Result<()> {
 }
 
 #[test]
-fn a_variable_that_is_made_inside_is_an_error_with_the_line() -> Result<()> {
-    let function = Function::new(|x: Tensor| Variable::new(Tensor::ones([2])?).mul(&x));
+fn variables_that_it_makes_are_its_own() -> Result<()> {
+    // The function keeps a state, as a layer that is made when it is first called does.
+    let step = |x: &Tensor, weight: &Variable, total: &Variable| -> Result<Tensor> {
+        let y = x.dropout(0.5)?.mul(weight)?;
+        total.assign_add(&y)?;
+        total.add(&y)
+    };
+    set_seed(11);
+    let x = Tensor::ones([32])?;
+    let function = Function::new(move |x: Tensor| {
+        let weight = Variable::new(Tensor::randn([32])?.affine(0.5, 0.0)?);
+        let total = Variable::new(Tensor::zeros([32])?);
+        step(&x, &weight, &total)
+    });
+    let called: Vec<Vec<f32>> = (0..5).map(|_| function.call(x.clone())?.to_vec()).collect::<Result<_>>()?;
+    assert_eq!((function.eager_reason(), function.variables().len()), (None, 2));
+    set_seed(11);
+    let weight = Variable::new(Tensor::randn([32])?.affine(0.5, 0.0)?);
+    let total = Variable::new(Tensor::zeros([32])?);
+    let eager: Vec<Vec<f32>> = (0..5).map(|_| step(&x, &weight, &total)?.to_vec()).collect::<Result<_>>()?;
+    assert_eq!(called, eager);
+    Ok(())
+}
+
+#[test]
+fn a_model_and_an_optimizer_may_be_made_inside() -> Result<()> {
+    use std::sync::OnceLock;
+
+    use plimsoll_nn::layers::Dense;
+    use plimsoll_nn::optimizers::{Adam, Method};
+    use plimsoll_nn::{Layer, Mode, Model};
+
+    let train = |model: &OnceLock<Model>, optimizer: &std::sync::Mutex<_>, x: &Tensor| -> Result<Tensor> {
+        if model.get().is_none() {
+            let _ = model.set(Dense::new(3).build([4])?);
+        }
+        let Some(model) = model.get() else { unreachable!("it has just been made") };
+        let (variables, tape) = (model.trainable_variables(), GradientTape::new());
+        let loss = tape.record(|| model.forward(x, Mode::Train)?.square()?.mean(..))?;
+        let gradients = tape.variable_gradients(&loss, &variables)?;
+        let mut optimizer: std::sync::MutexGuard<'_, plimsoll_nn::optimizers::Optimizer> =
+            optimizer.lock().expect("nobody panics");
+        optimizer.apply_gradients(gradients, &variables)?;
+        Ok(loss.stop_gradient())
+    };
+    let losses = |call: &dyn Fn(Tensor) -> Result<Tensor>| -> Result<Vec<f32>> {
+        set_seed(12);
+        let x = Tensor::arange(20)?.reshape([5, 4])?;
+        (0..6).map(|_| call(x.clone())?.item()).collect()
+    };
+    let new = || (OnceLock::new(), std::sync::Mutex::new(Adam::new(0.01).build()));
+    let (model, optimizer) = new();
+    let eager = losses(&|x| train(&model, &optimizer, &x))?;
+    let (model, optimizer) = new();
+    let function = Function::new(move |x: Tensor| train(&model, &optimizer, &x));
+    assert_eq!(losses(&|x| function.call(x))?, eager);
+    assert_eq!(function.eager_reason(), None);
+    assert!(eager.windows(2).all(|pair| pair[1] < pair[0]), "{eager:?}");
+    Ok(())
+}
+
+#[test]
+fn a_variable_more_than_at_first_is_an_error_with_the_line() -> Result<()> {
+    let count = Count::default();
+    let calls = count.clone();
+    let function = Function::new(move |x: Tensor| {
+        calls.up();
+        match calls.get() > 2 {
+            true => Variable::new(Tensor::ones([2])?).mul(&x),
+            false => x.neg(),
+        }
+    });
+    function.call(Tensor::ones([2])?)?;
+    function.call(Tensor::ones([2])?)?;
+    assert_eq!((count.get(), function.eager_reason()), (2, None));
     let text = function.call(Tensor::ones([2])?).unwrap_err().to_string();
-    assert!(text.contains("variable is made inside") && text.contains("contract.rs"), "{text}");
+    assert!(text.contains("make it outside") && text.contains("contract.rs"), "{text}");
+    Ok(())
+}
+
+#[test]
+fn a_number_that_changes_is_followed_from_call_to_call() -> Result<()> {
+    let count = Count::default();
+    let number = count.clone();
+    let scaled = Function::new(move |x: Tensor| x.affine(number.get() as f64, 1.0));
+    for expected in 0..20 {
+        let y = scaled.call(Tensor::ones([2])?)?.to_vec::<f32>()?;
+        assert_eq!(y, [expected as f32 + 1.0; 2]);
+        count.up();
+    }
+    assert_eq!(scaled.eager_reason(), None);
     Ok(())
 }
 

@@ -2,7 +2,7 @@
 
 use std::sync::Mutex;
 
-use plimsoll_nn::layers::{Dense, Sequential};
+use plimsoll_nn::layers::{Conv2D, Conv2DTranspose, Dense, Sequential};
 use plimsoll_nn::losses::{BinaryCrossentropy, Loss};
 use plimsoll_nn::optimizers::{Adam, Method, Optimizer};
 use plimsoll_nn::{Layer, Mode, Model};
@@ -216,4 +216,132 @@ pub fn maml() -> Result<Network> {
     });
     let pair = || Ok::<_, plimsoll_tensor::Error>([Tensor::randn([BATCH, 8])?, Tensor::randn([BATCH, 1])?]);
     Ok(Network { step, state, batch: [pair()?, pair()?].concat() })
+}
+
+/// One attention from a sequence to another: what `queries` makes of `memory`.
+fn attend(queries: &Tensor, memory: &Tensor, weights: &[Variable]) -> Result<Tensor> {
+    let [q, k, v] = [(queries, 0), (memory, 1), (memory, 2)].map(|(x, at)| x.matmul(&weights[at]));
+    let scores = q?.matmul(&k?.transpose(-1, -2)?)?.affine(0.2, 0.0)?.softmax(-1)?;
+    scores.matmul(&v?)
+}
+
+/// A variable of small random numbers.
+fn weight(shape: &[usize]) -> Result<Variable> {
+    Ok(Variable::new(Tensor::randn(shape)?.affine(0.1, 0.0)?))
+}
+
+/// Variables with their optimizer.
+struct Weights {
+    variables: Vec<Variable>,
+    optimizer: Mutex<Optimizer>,
+}
+
+impl Weights {
+    fn new(shapes: &[&[usize]]) -> Result<Weights> {
+        let variables: Vec<Variable> = shapes.iter().map(|shape| weight(shape)).collect::<Result<_>>()?;
+        let mut optimizer = Adam::new(1e-3).build();
+        optimizer.prepare(&variables)?;
+        Ok(Weights { variables, optimizer: Mutex::new(optimizer) })
+    }
+
+    fn state(&self) -> Vec<Variable> {
+        let optimizer = self.optimizer.lock().expect("nobody panics").variables();
+        self.variables.iter().cloned().chain(optimizer).collect()
+    }
+
+    fn descend(&self, tape: &GradientTape, loss: &Tensor) -> Result<()> {
+        let gradients = tape.variable_gradients(loss, &self.variables)?;
+        self.optimizer.lock().expect("nobody panics").apply_gradients(gradients, &self.variables)
+    }
+}
+
+/// An encoder and a decoder that looks back at what was encoded, with sequences of two lengths.
+pub fn encoder_decoder() -> Result<Network> {
+    const WIDTH: usize = 32;
+    set_seed(7);
+    let mut shapes: Vec<&[usize]> = vec![&[20, WIDTH], &[20, WIDTH]];
+    shapes.extend(std::iter::repeat_n(&[WIDTH, WIDTH] as &[usize], 14));
+    shapes.push(&[WIDTH, 20]);
+    let weights = Weights::new(&shapes)?;
+    let state = weights.state();
+    let step: StepFn = Box::new(move |batch: Vec<Tensor>| {
+        let w = &weights.variables;
+        let (source, target) = (&batch[0], &batch[1]);
+        let tape = GradientTape::new();
+        let loss = tape.record(|| {
+            let mut memory = w[0].embedding(source)?;
+            for layer in 0..2 {
+                let at = 2 + 4 * layer;
+                memory = memory.add(&attend(&memory, &memory, &w[at..])?)?;
+                memory = memory.add(&memory.matmul(&w[at + 3])?.gelu()?)?;
+            }
+            let mut x = w[1].embedding(target)?;
+            x = x.add(&attend(&x, &x, &w[10..])?)?;
+            x = x.add(&attend(&x, &memory, &w[13..])?)?;
+            let logs = x.gelu()?.matmul(&w[16])?.log_softmax(-1)?;
+            logs.mul(&target.one_hot(20, DType::F32)?)?.sum(-1)?.mean(..)?.neg()
+        })?;
+        weights.descend(&tape, &loss)?;
+        Ok(vec![loss.stop_gradient()])
+    });
+    let words = |length: usize| Tensor::uniform([32, length], 0.0, 20.0, DType::F32)?.cast(DType::I64);
+    Ok(Network { step, state, batch: vec![words(24)?, words(16)?] })
+}
+
+/// A mixture of experts: each example is seen by the two that its gate prefers.
+pub fn mixture_of_experts() -> Result<Network> {
+    const N_EXPERTS: usize = 4;
+    set_seed(8);
+    let gate: &[usize] = &[24, N_EXPERTS];
+    let weights = Weights::new(&[gate, &[N_EXPERTS, 24, 96], &[N_EXPERTS, 96, 24], &[24, 1]])?;
+    let state = weights.state();
+    let step: StepFn = Box::new(move |batch: Vec<Tensor>| {
+        let w = &weights.variables;
+        let tape = GradientTape::new();
+        let loss = tape.record(|| {
+            let (best, which) = batch[0].matmul(&w[0])?.top_k(2, -1)?;
+            let shares = best.softmax(-1)?.unsqueeze(-1)?;
+            // [examples, 2, experts] to how much of each expert an example gets.
+            let mixed = which.one_hot(N_EXPERTS, DType::F32)?.mul(&shares)?.sum(1)?;
+            let seen = batch[0].unsqueeze(0)?.matmul(&w[1])?.gelu()?.matmul(&w[2])?;
+            let output = seen.mul(&mixed.transpose(0, 1)?.unsqueeze(-1)?)?.sum(0)?;
+            output.add(&batch[0])?.matmul(&w[3])?.sub(&batch[1])?.square()?.mean(..)
+        })?;
+        weights.descend(&tape, &loss)?;
+        Ok(vec![loss.stop_gradient()])
+    });
+    Ok(Network { step, state, batch: vec![Tensor::randn([BATCH, 24])?, Tensor::randn([BATCH, 1])?] })
+}
+
+/// A U-Net: what was seen on the way down comes in again on the way up.
+pub fn unet() -> Result<Network> {
+    set_seed(9);
+    let conv = |filters: usize| Conv2D::new(filters, 3).padding(1).activation(Activation::Relu);
+    let wider = |filters: usize| Conv2DTranspose::new(filters, 2).stride(2);
+    let down = [
+        Trained::new(conv(8).build([16, 16, 3])?)?,
+        Trained::new(conv(16).build([8, 8, 8])?)?,
+        Trained::new(conv(16).build([4, 4, 16])?)?,
+    ];
+    let up = [
+        Trained::new(wider(16).build([4, 4, 16])?)?,
+        Trained::new(conv(8).build([8, 8, 32])?)?,
+        Trained::new(wider(8).build([8, 8, 8])?)?,
+        Trained::new(conv(3).build([16, 16, 16])?)?,
+    ];
+    let state = down.iter().chain(&up).flat_map(Trained::state).collect();
+    let step: StepFn = Box::new(move |batch: Vec<Tensor>| {
+        let tape = GradientTape::new().persistent(true);
+        let loss = tape.record(|| {
+            let wide = down[0].call(&batch[0])?;
+            let middle = down[1].call(&wide.max_pool2d(2)?)?;
+            let deep = down[2].call(&middle.max_pool2d(2)?)?;
+            let middle = up[1].call(&Tensor::concat(&[&middle, &up[0].call(&deep)?], -1)?)?;
+            let wide = up[3].call(&Tensor::concat(&[&wide, &up[2].call(&middle)?], -1)?)?;
+            wide.sub(&batch[0])?.square()?.mean(..)
+        })?;
+        down.iter().chain(&up).try_for_each(|part| part.descend(&tape, &loss))?;
+        Ok(vec![loss.stop_gradient()])
+    });
+    Ok(Network { step, state, batch: vec![Tensor::randn([32, 16, 16, 3])?] })
 }

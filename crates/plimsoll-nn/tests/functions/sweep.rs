@@ -4,7 +4,10 @@ use plimsoll_memory::Pool;
 use plimsoll_memory::testing::FinePages;
 use plimsoll_tensor::{Bytes, Device, ErrorKind, Function, Result, Tensor, Variable, set_seed};
 
-use crate::networks::{Network, StepFn, distillation, gan, maml, siamese, vae, wgan_gp};
+use crate::networks::{
+    Network, StepFn, distillation, encoder_decoder, gan, maml, mixture_of_experts, siamese, unet, vae,
+    wgan_gp,
+};
 
 /// The unit in which limits differ.
 const GRANULE: u64 = 64 << 10;
@@ -134,4 +137,19 @@ fn a_student_of_a_frozen_teacher() -> Result<()> {
 #[test]
 fn learning_to_learn() -> Result<()> {
     sweep("maml", maml)
+}
+
+#[test]
+fn an_encoder_and_a_decoder() -> Result<()> {
+    sweep("encoder-decoder", encoder_decoder)
+}
+
+#[test]
+fn a_mixture_of_experts() -> Result<()> {
+    sweep("mixture of experts", mixture_of_experts)
+}
+
+#[test]
+fn a_unet() -> Result<()> {
+    sweep("unet", unet)
 }

@@ -7,6 +7,7 @@ mod depot;
 mod faults;
 mod guard;
 mod models;
+mod own_layers;
 mod pitfalls;
 mod play;
 mod program;

@@ -16,6 +16,53 @@ impl Program {
         (ours != theirs).then(|| format!("{ours} calls were {theirs} when it was recorded again"))
     }
 
+    /// Whether another recording takes and frees the same memory for the same calls, so that what is planned of one holds
+    /// for the other: they differ at most in numbers, draws, and in which tensors and variables they use.
+    pub fn is_alike(&self, other: &Program) -> bool {
+        let same_call = |(ours, theirs): (&Call, &Call)| {
+            ours.op.name() == theirs.op.name()
+                && ours.op.second(&ours.input_metas()).is_some()
+                    == theirs.op.second(&theirs.input_metas()).is_some()
+                && (&ours.inputs, &ours.outputs, ours.n_aux)
+                    == (&theirs.inputs, &theirs.outputs, theirs.n_aux)
+                && (ours.workspace, &ours.wanted) == (theirs.workspace, &theirs.wanted)
+                && (ours.phase, ours.site, ours.order) == (theirs.phase, theirs.site, theirs.order)
+        };
+        let lengths = |program: &Program| {
+            let (calls, values) = (program.calls.len(), program.values.len());
+            (calls, values, program.blocks.len(), program.instructions.len(), program.n_draws)
+        };
+        lengths(self) == lengths(other)
+            && self.device == other.device
+            && self.arguments == other.arguments
+            && self.results == other.results
+            && self.written == other.written
+            && self.new_places == other.new_places
+            && self.cleared == other.cleared
+            && self
+                .variables
+                .iter()
+                .map(|input| &input.meta)
+                .eq(other.variables.iter().map(|input| &input.meta))
+            && self.calls.iter().zip(other.calls.iter()).all(same_call)
+            && self.values.iter().eq(other.values.iter())
+            && self.blocks.iter().eq(other.blocks.iter())
+            && self.instructions.iter().eq(other.instructions.iter())
+    }
+
+    /// Takes over the numbers, tensors and variables of a recording that is like the one that this program was made from.
+    pub(super) fn adopt(&mut self, recorded: &Program) {
+        for at in 0..self.calls.len() {
+            let (source, is_second) = (self.calls[at].source, self.calls[at].is_second);
+            let from = &recorded.calls[source as usize];
+            let second = if is_second { from.op.second(&from.input_metas()) } else { None };
+            self.calls[at].op = second.map_or_else(|| from.op.clone(), |second| second.op);
+        }
+        self.variables.clone_from(&recorded.variables);
+        self.captured.clone_from(&recorded.captured);
+        self.first_draw = recorded.first_draw;
+    }
+
     /// A call in words that say all that it does: op with attributes, operands, line.
     fn described(&self, call: &Call) -> String {
         // Draws are counted from the beginning of the recording.

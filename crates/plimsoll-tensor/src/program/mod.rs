@@ -9,11 +9,14 @@
 //! and captured tensors are its inputs, and nothing of them changes. It refuses to guess: a function that reads a value
 //! while it is recorded decides by it, so it has no program, and the error names the line.
 
+mod cache;
 mod compare;
 mod copies;
 mod display;
+mod owned;
 mod plans;
 mod player;
+mod prune;
 mod remat;
 mod runner;
 mod trace;
@@ -31,6 +34,9 @@ use crate::op::{Meta, OpRef};
 use crate::storage::Storage;
 use crate::variable::VariableCell;
 
+pub use cache::{ProgramCache, Recording};
+pub use owned::OwnedVariables;
+pub(crate) use owned::{MadeVariable, make_variable, own};
 pub use plans::PlannedProgram;
 pub use player::Played;
 pub(crate) use tracer::{Execution, Tracer, Updated, capture_args, capture_part};
@@ -163,6 +169,10 @@ pub struct Call {
     pub(crate) order: Order,
     /// The floating-point operations that it repeats, if it has run before.
     pub(crate) repeated_flops: Option<u64>,
+    /// The call of the recorded program that it is,
+    pub(crate) source: u32,
+    /// and whether it is only the second of the two ops whose work that does.
+    pub(crate) is_second: bool,
 }
 
 /// What a call is part of.

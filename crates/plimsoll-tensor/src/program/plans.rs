@@ -123,6 +123,15 @@ impl PlannedProgram {
         &self.program
     }
 
+    /// Takes over the numbers, tensors and variables of a recording that is like the program's; what is planned stays.
+    pub fn adopt(&mut self, recorded: Program) {
+        let plans = self.known.as_mut().and_then(|known| known.plans.as_mut());
+        if let Some((_, taken, _)) = plans.and_then(|plans| plans.taken.as_mut()) {
+            taken.adopt(&recorded);
+        }
+        self.program = recorded;
+    }
+
     /// The bytes of the heap that all this takes, roughly.
     pub fn heap_bytes(&self) -> usize {
         self.heap_bytes

@@ -455,6 +455,8 @@ impl<'a> Rewriter<'a> {
             site: first.site,
             order: first.order,
             repeated_flops,
+            source: record.call,
+            is_second: record.part == Part::Second,
         });
         self.to.instructions.extend(workspace.map(Instruction::Release));
         let mut back = SmallVec::new();

@@ -12,6 +12,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use plimsoll_memory::{Block, LongList, Site, TraceEvent};
 use smallvec::SmallVec;
 
+use super::owned::OwnedVariables;
 use super::{BlockSpec, Call, Instruction, Phase, Place, Program, Value, ValueView, VariableInput};
 use crate::context;
 use crate::device::Device;
@@ -19,6 +20,7 @@ use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::execute::{Arg, Order, Part};
 use crate::op::{Meta, OpRef};
+use crate::random::Generator;
 use crate::step::Step;
 use crate::storage::Storage;
 use crate::tensor::{Nodes, Tensor};
@@ -54,6 +56,12 @@ pub(crate) struct Tracer {
     first_block: u64,
     /// Why there can be no program: what the function did that cannot be recorded.
     refusal: Option<Error>,
+    /// The arguments themselves.
+    arguments: Vec<Arc<Storage>>,
+    /// The variables that the function makes,
+    pub(super) owned: OwnedVariables,
+    /// and the values that it would give those that it has made before.
+    pub(super) initial: Vec<u32>,
 }
 
 /// A variable that gets a new value.
@@ -81,27 +89,67 @@ impl Program {
     /// change.
     ///
     /// # Errors
-    /// Those of `f`; a value that `f` reads.
+    /// Those of `f`; a value that `f` reads; a variable that it makes.
     pub fn record(
         device: &Device,
         arguments: &[&Tensor],
         f: impl FnOnce(&[Tensor]) -> Result<Vec<Tensor>>,
     ) -> Result<Program> {
+        let program = Program::trace_function(device, arguments, &mut OwnedVariables::none(), f)?;
+        Ok(program.unwrap_or_else(|| unreachable!("no variable was made")))
+    }
+
+    /// Like [`Program::record`], for a function that may make variables when it is first recorded. They are made for real,
+    /// with their draws, and the function is recorded again: `f` is called twice then.
+    ///
+    /// # Errors
+    /// As [`Program::record`]; a variable that was not made when it was first recorded.
+    pub fn record_owning(
+        device: &Device,
+        arguments: &[&Tensor],
+        owned: &mut OwnedVariables,
+        mut f: impl FnMut(&[Tensor]) -> Result<Vec<Tensor>>,
+    ) -> Result<Program> {
+        loop {
+            if let Some(program) = Program::trace_function(device, arguments, owned, &mut f)? {
+                return Ok(program);
+            }
+        }
+    }
+
+    /// Records what `f` does; nothing if it has made variables.
+    fn trace_function(
+        device: &Device,
+        arguments: &[&Tensor],
+        owned: &mut OwnedVariables,
+        f: impl FnOnce(&[Tensor]) -> Result<Vec<Tensor>>,
+    ) -> Result<Option<Program>> {
         let ghost = device.ghost();
         ghost.set_limit(None)?;
         let _on = ghost.enter();
         let generator = context::generator();
-        let _restore = context::on_drop(move || context::set_generator(generator));
+        let restore = context::on_drop(move || context::set_generator(generator));
         let mut tracer = Tracer::new(device, &ghost);
+        tracer.owned = std::mem::take(owned);
+        tracer.owned.begin();
         let shadows: Vec<Tensor> =
             arguments.iter().map(|argument| tracer.argument(argument)).collect::<Result<_>>()?;
         let metas = shadows.iter().map(|argument| *argument.meta()).collect();
         ghost.pool().start_trace();
-        let (recorded, tracer) = context::with_tracing(tracer, || Step::run(&ghost, || f(&shadows)));
+        let (recorded, mut tracer) = context::with_tracing(tracer, || Step::run(&ghost, || f(&shadows)));
+        *owned = std::mem::take(&mut tracer.owned);
         if let Some(refusal) = tracer.refusal {
             return Err(refusal);
         }
-        tracer.finish(&recorded?, metas, generator.next_draw())
+        let recorded = recorded?;
+        match owned.end() {
+            None => Ok(Some(tracer.finish(&recorded, metas, generator.next_draw())?)),
+            Some(n_draws) => {
+                drop(restore);
+                context::set_generator(Generator::at(generator.seed(), generator.next_draw() + n_draws));
+                Ok(None)
+            }
+        }
     }
 }
 
@@ -124,7 +172,35 @@ impl Tracer {
             cleared: Vec::new(),
             first_block: ghost.stats().n_acquired,
             refusal: None,
+            arguments: Vec::new(),
+            owned: OwnedVariables::none(),
+            initial: Vec::new(),
         }
+    }
+
+    /// The value of that number.
+    pub(super) fn value(&self, number: u32) -> &Value {
+        &self.values[number as usize]
+    }
+
+    /// The call of that number.
+    pub(super) fn call_numbered(&self, number: u32) -> &Call {
+        &self.calls[number as usize]
+    }
+
+    /// What an argument is on the device itself.
+    pub(super) fn argument_storage(&self, number: u32) -> Arc<Storage> {
+        self.arguments[number as usize].clone()
+    }
+
+    /// A tensor from outside.
+    pub(super) fn captured_storage(&self, number: u32) -> Arc<Storage> {
+        self.storages[number as usize].clone()
+    }
+
+    /// A variable that the function reads, if it is still there.
+    pub(super) fn cell(&self, number: u32) -> Option<Arc<VariableCell>> {
+        self.cells[number as usize].cell.upgrade()
     }
 
     /// The device that the function is recorded for.
@@ -159,6 +235,7 @@ impl Tracer {
         let n_arguments = self.values.len() as u32;
         let shadow = self.shadow(&storage);
         self.add(&shadow, Place::Argument(n_arguments), None);
+        self.arguments.push(storage);
         Ok(Tensor::over(shadow, meta, Nodes::new()))
     }
 
@@ -213,7 +290,7 @@ impl Tracer {
     }
 
     /// The value in a storage.
-    fn number(&self, storage: &Storage) -> Result<u32> {
+    pub(super) fn number(&self, storage: &Storage) -> Result<u32> {
         let tag = storage.tag();
         if (tag >> 32) as u32 == self.serial {
             return Ok(tag as u32);
@@ -268,6 +345,8 @@ impl Tracer {
             site: context::site(made.op.name()),
             order: made.order,
             repeated_flops: None,
+            source: number,
+            is_second: false,
             op: made.op.clone(),
         });
         Ok(())
@@ -320,6 +399,8 @@ impl Tracer {
             site: context::site(op.name()),
             order: Order::Fixed,
             repeated_flops: None,
+            source: number,
+            is_second: false,
         });
         Ok(())
     }
@@ -356,7 +437,7 @@ impl Tracer {
                 TraceEvent::Work { .. } => continue,
             });
         }
-        Ok(Program {
+        let program = Program {
             device: self.device,
             first_draw,
             values: self.values,
@@ -372,7 +453,8 @@ impl Tracer {
             results,
             n_draws: context::generator().next_draw() - first_draw,
             n_copies: 0,
-        })
+        };
+        Ok(program.without_initial(&self.initial))
     }
 }
 

@@ -84,13 +84,29 @@ impl GradientTape {
     #[track_caller]
     pub fn variable_gradients(&self, target: &Tensor, variables: &[Variable]) -> Result<Vec<Tensor>> {
         let _line = context::at_callers_line();
+        self.variable_gradients_with(target, variables, Unconnected::None)
+    }
+
+    /// Like [`GradientTape::variable_gradients`], with a choice for variables that the target does not depend on: an error,
+    /// or zeros.
+    ///
+    /// # Errors
+    /// As [`GradientTape::variable_gradients`].
+    #[track_caller]
+    pub fn variable_gradients_with(
+        &self,
+        target: &Tensor,
+        variables: &[Variable],
+        unconnected: Unconnected,
+    ) -> Result<Vec<Tensor>> {
+        let _line = context::at_callers_line();
         let sources: Vec<&Tensor> = variables.iter().map(|variable| &**variable).collect();
-        let gradients = self.gradients(&[target], None, &sources, Unconnected::None)?;
+        let gradients = self.gradients(&[target], None, &sources, unconnected)?;
         let missing = variables.iter().zip(&gradients).filter(|(_, gradient)| gradient.is_none());
         let missing: Vec<String> = missing.map(|(variable, _)| format!("{:?}", variable.name())).collect();
         if !missing.is_empty() {
             return Err(Error::tape(format!(
-                "gradient: the target does not depend on {}; leave them out, or freeze their layers",
+                "gradient: the target does not depend on {}; leave them out, freeze their layers, or ask for zeros",
                 missing.join(", ")
             )));
         }

@@ -1,0 +1,207 @@
+//! Variables that a function makes: they are its own.
+//!
+//! A variable that is made while its function is recorded is made for real: the calls that lead to its first value run once,
+//! with the draws that they were recorded with, and the function is recorded again, now with the variable as an input. In
+//! later recordings the k-th variable that is made is the k-th that the function owns. One more than it owns is refused with
+//! the line: it would be another variable at each call.
+
+use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
+
+use smallvec::SmallVec;
+
+use super::tracer::Tracer;
+use super::{Call, Place, ValueView};
+use crate::context;
+use crate::error::{Error, Result};
+use crate::execute::{self, Arg, Args, Part};
+use crate::op::{Draw, Meta};
+use crate::storage::Storage;
+use crate::tensor::{Nodes, Tensor};
+use crate::variable::{Variable, VariableCell};
+
+/// The variables of a function, in the order in which it made them.
+#[derive(Clone, Debug, Default)]
+pub struct OwnedVariables {
+    variables: Vec<Variable>,
+    /// How many the recording that goes on has asked for.
+    n_asked: usize,
+    /// Whether the function may make more.
+    is_complete: bool,
+    /// Whether the recording that goes on has made some.
+    has_grown: bool,
+    /// The draws that making them took.
+    n_draws: u64,
+}
+
+impl OwnedVariables {
+    /// Those of a function that cannot have any.
+    pub(super) fn none() -> OwnedVariables {
+        OwnedVariables { is_complete: true, ..OwnedVariables::default() }
+    }
+
+    /// The variables.
+    pub fn iter(&self) -> impl Iterator<Item = &Variable> {
+        self.variables.iter()
+    }
+
+    /// A recording begins.
+    pub(super) fn begin(&mut self) {
+        (self.n_asked, self.has_grown, self.n_draws) = (0, false, 0);
+    }
+
+    /// A recording has ended: how many draws its variables took, if it has made any. It makes no more from then on.
+    pub(super) fn end(&mut self) -> Option<u64> {
+        let has_grown = std::mem::take(&mut self.has_grown);
+        self.is_complete |= !has_grown;
+        has_grown.then_some(self.n_draws)
+    }
+
+    /// The next variable, if the function has made it before.
+    fn next(&mut self) -> Option<Variable> {
+        let next = self.variables.get(self.n_asked).cloned();
+        self.n_asked += usize::from(next.is_some());
+        next
+    }
+}
+
+/// What a function that is being recorded gets where it makes a variable; nothing where none is being recorded.
+pub(crate) enum MadeVariable {
+    /// A variable that it owns.
+    Owned(Variable),
+    /// The value of a new variable on the real device.
+    New(Part),
+}
+
+/// Says what a variable is that is made with this value.
+pub(crate) fn make_variable(value: &Part) -> Option<MadeVariable> {
+    let made = context::with_tracer(|tracer| tracer.next_variable(value))?;
+    let wanted = match made {
+        Ok(None) => context::with_tracer(|tracer| tracer.calls_to(value))?,
+        Ok(Some(variable)) => return Some(MadeVariable::Owned(variable)),
+        Err(refusal) => Err(refusal),
+    };
+    match wanted.and_then(|wanted| wanted.run()) {
+        Ok(part) => Some(MadeVariable::New(part)),
+        Err(refusal) => {
+            context::with_tracer(|tracer| tracer.refuse(refusal));
+            None
+        }
+    }
+}
+
+/// A new variable belongs to the function that is being recorded.
+pub(crate) fn own(variable: &Variable) {
+    context::with_tracer(|tracer| {
+        let owned = &mut tracer.owned;
+        owned.variables.push(variable.clone());
+        (owned.n_asked, owned.has_grown) = (owned.variables.len(), true);
+    });
+}
+
+/// The calls that lead to a value, with what they read from outside.
+struct Wanted {
+    calls: Vec<Call>,
+    /// The values from outside, by their numbers.
+    sources: HashMap<u32, Arc<Storage>>,
+    target: (u32, Meta),
+    device: crate::device::Device,
+}
+
+impl Tracer {
+    /// The variable that the function makes now, if it owns it.
+    fn next_variable(&mut self, value: &Part) -> Result<Option<Variable>> {
+        let refused = |detail: String| {
+            Err(Error::argument("function", format!("{detail}, at {}", context::site("variable"))))
+        };
+        match self.owned.next() {
+            Some(variable)
+                if variable.shape() != value.1.shape() || variable.dtype() != value.1.dtype =>
+            {
+                refused(format!(
+                    "a variable that it makes is {} {} and was {} {}",
+                    value.1.dtype,
+                    value.1.shape(),
+                    variable.dtype(),
+                    variable.shape()
+                ))
+            }
+            Some(variable) => {
+                if *value.0.device() != *self.device() {
+                    self.initial.push(self.number(&value.0)?);
+                }
+                Ok(Some(variable))
+            }
+            None if self.owned.is_complete => refused(
+                "a variable is made inside it that it did not make when it was first recorded; make it outside"
+                    .to_owned(),
+            ),
+            None => Ok(None),
+        }
+    }
+
+    /// What leads to a value that the function has made.
+    fn calls_to(&mut self, (storage, meta): &Part) -> Result<Wanted> {
+        let device = self.device().clone();
+        if *storage.device() == device {
+            // Values of the host are on the device already.
+            let sources = HashMap::from([(0, storage.clone())]);
+            return Ok(Wanted { calls: Vec::new(), sources, target: (0, *meta), device });
+        }
+        let target = self.number(storage)?;
+        let (mut wanted, mut sources, mut open) = (BTreeSet::new(), HashMap::new(), vec![target]);
+        while let Some(number) = open.pop() {
+            match self.value(number).call {
+                Some(call) if wanted.insert(call) => {
+                    open.extend(self.call_numbered(call).inputs.iter().map(|view| view.value));
+                }
+                Some(_) => {}
+                None => _ = sources.insert(number, self.source(number)?),
+            }
+        }
+        let calls: Vec<Call> = wanted.iter().map(|&call| self.call_numbered(call).clone()).collect();
+        let count = std::cell::Cell::new(0);
+        let counted = |draw: Draw| {
+            count.set(count.get() + 1);
+            draw
+        };
+        calls.iter().for_each(|call| _ = call.op.redrawn(&counted));
+        self.owned.n_draws += count.get();
+        Ok(Wanted { calls, sources, target: (target, *meta), device })
+    }
+
+    /// What an input of the function is on the real device.
+    fn source(&self, number: u32) -> Result<Arc<Storage>> {
+        match self.value(number).place {
+            Place::Argument(argument) => Ok(self.argument_storage(argument)),
+            Place::Captured(captured) => Ok(self.captured_storage(captured)),
+            Place::Variable(variable) => self
+                .cell(variable)
+                .map(|cell: Arc<VariableCell>| cell.value().0)
+                .ok_or_else(|| Error::argument("function", "a variable that it reads was dropped")),
+            Place::Block(_) => unreachable!("a call makes what lies in a block"),
+        }
+    }
+}
+
+impl Wanted {
+    /// Runs the calls for real, each once, and returns the value.
+    fn run(self) -> Result<Part> {
+        let Wanted { calls, sources, target, device } = self;
+        let mut made: HashMap<u32, Arc<Storage>> = sources;
+        context::without_tracing(|| {
+            let _on = device.enter();
+            for call in &calls {
+                let operand = |view: &ValueView| {
+                    Arg::Given(Tensor::over(made[&view.value].clone(), *view.meta, Nodes::new()))
+                };
+                let args: Args<'_> = call.inputs.iter().map(operand).collect();
+                let outputs = execute::execute(call.op.clone(), args)?;
+                let outputs: SmallVec<[Arc<Storage>; 2]> =
+                    outputs.iter().map(|output| output.part().0).collect();
+                made.extend(call.outputs.iter().map(|view| view.value).zip(outputs));
+            }
+            Ok((made[&target.0].clone(), target.1))
+        })
+    }
+}
