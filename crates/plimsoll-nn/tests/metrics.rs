@@ -79,6 +79,10 @@ fn a_metric_leaves_nothing_on_a_tape_and_little_on_the_device() -> Result<()> {
     assert_eq!(tape.saved().bytes(), 0);
     assert_eq!((metric.variables().len(), device.stats().n_live - before), (1, 1));
     metric.reset();
+    assert!(metric.result().is_nan());
+    // Its two numbers stay where they are, so that a program that adds to them goes on doing so.
+    assert_eq!(device.stats().n_live, before + 1);
+    drop(metric);
     assert_eq!(device.stats().n_live, before);
     Ok(())
 }

@@ -4,12 +4,11 @@
 //! `PLIMSOLL_TEST_DEVICE` names, or else the emulated one, whose copies come as late as they may.
 
 use std::path::PathBuf;
-use std::sync::Arc;
 
 use plimsoll_plan::{Weights, decide};
 use plimsoll_tensor::{
-    Bytes, Course, Device, ErrorKind, GradientTape, Offload, Result, Step, Tensor, Trace, Variable, set_seed,
-    with_shadows,
+    Bytes, Decisions, Device, ErrorKind, GradientTape, Offload, Program, Result, Tensor, Trace, Variable,
+    set_seed,
 };
 use plimsoll_testkit::device_under_test;
 
@@ -51,38 +50,52 @@ fn step(weights: &[Variable], input: &Tensor) -> Result<()> {
     Ok(())
 }
 
-/// The bits of all weights after some steps on a course.
-fn train(device: &Device, course: &Course) -> Result<Vec<u32>> {
-    let _on = device.enter();
-    let weights = weights(device)?;
-    let input = Tensor::randn([BATCH, WIDTH])?;
-    for _ in 0..STEPS {
-        Step::on_course(device, course, || step(&weights, &input))?;
-    }
-    let mut bits = Vec::new();
-    for weight in &weights {
-        bits.extend(weight.to_vec::<f32>()?.into_iter().map(f32::to_bits));
-    }
-    Ok(bits)
+/// A step as a program, with what it reads and writes.
+struct Recorded {
+    program: Program,
+    weights: Vec<Variable>,
+    input: Tensor,
 }
 
-/// What a planner needs to know of a step.
-fn observed(device: &Device) -> Result<Trace> {
-    let _on = device.enter();
-    let weights = weights(device)?;
-    let input = Tensor::randn([BATCH, WIDTH])?;
-    let ghost = device.ghost();
-    let shadow = input.shadow(&ghost)?;
-    let _on = ghost.enter();
-    Ok(with_shadows(&weights, &ghost, || Step::observed(&ghost, || step(&weights, &shadow)))?.1)
+impl Recorded {
+    fn new(device: &Device) -> Result<Recorded> {
+        let _on = device.enter();
+        let weights = weights(device)?;
+        let input = Tensor::randn([BATCH, WIDTH])?;
+        let program = Program::record(device, &[&input], |input| {
+            step(&weights, &input[0])?;
+            Ok(Vec::new())
+        })?;
+        Ok(Recorded { program, weights, input })
+    }
+
+    /// The bits of all weights after some steps, as decided.
+    fn train(self, device: &Device, trace: &Trace, decisions: Option<&Decisions>) -> Result<Vec<u32>> {
+        let _on = device.enter();
+        let Recorded { program, weights, input } = self;
+        let program = match decisions {
+            Some(decisions) => program.rematerialised(trace, decisions).expect("it can be computed again"),
+            None => program,
+        };
+        for _ in 0..STEPS {
+            program.run(&[&input], None)?;
+        }
+        let mut bits = Vec::new();
+        for weight in &weights {
+            bits.extend(weight.to_vec::<f32>()?.into_iter().map(f32::to_bits));
+        }
+        Ok(bits)
+    }
 }
 
 #[test]
 fn steps_that_move_values_give_the_same_bits() -> Result<()> {
     for (device, offload) in places()? {
-        let natural = train(&device, &Course::default())?;
         device.set_offload(Some(&offload))?;
-        let (trace, mut n_prefetched) = (observed(&device)?, 0);
+        let recorded = Recorded::new(&device)?;
+        let trace = recorded.program.trace(&device, device.stats().in_use);
+        let natural = recorded.train(&device, &trace, None)?;
+        let mut n_prefetched = 0;
         for moving in [0.0, 0.02] {
             let targets = [60, 80].map(|percent| trace.natural_peak() * percent / 100);
             let weights = Weights { patience: 0.5, moving };
@@ -91,10 +104,10 @@ fn steps_that_move_values_give_the_same_bits() -> Result<()> {
                 let Some(decisions) = decisions else { continue };
                 let expected = decisions.offloaded_bytes * STEPS as u64;
                 n_prefetched += decisions.prefetched.len();
-                let course = Course { decisions: Some(Arc::new(decisions)), offsets: None };
+                let recorded = Recorded::new(&device)?;
                 let before = device.offloaded().get();
                 device.pool().reset_peaks();
-                let moved = train(&device, &course)?;
+                let moved = recorded.train(&device, &trace, Some(&decisions))?;
                 assert!(moved == natural, "{device}, {target} bytes, moving {moving}: other bits");
                 assert!(
                     device.stats().peak_in_use <= target,

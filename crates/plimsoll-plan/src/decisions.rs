@@ -1,7 +1,6 @@
 //! What a plan says about the values of a step.
 
 use std::collections::HashSet;
-use std::sync::Arc;
 
 use plimsoll_memory::Site;
 
@@ -10,8 +9,6 @@ use plimsoll_memory::Site;
 /// Values and positions are those of the [`Trace`](crate::Trace) that the decisions were made from.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Decisions {
-    /// The fingerprints of the records: a step follows the decisions for as long as its ops are these.
-    pub fingerprints: Arc<[u64]>,
     /// For each value, whether forward lets it go.
     pub dropped: Vec<bool>,
     /// For each value, whether it is moved elsewhere when it is made, and moved back instead of computed again once it was
@@ -53,7 +50,7 @@ pub struct Choice {
 }
 
 impl Decisions {
-    /// The bytes of the heap that they take, roughly, without the fingerprints, which decisions about one step share.
+    /// The bytes of the heap that they take, roughly.
     pub(crate) fn heap_bytes(&self) -> usize {
         let n_pairs =
             self.released_before.capacity() + self.released_after.capacity() + self.retained.capacity();

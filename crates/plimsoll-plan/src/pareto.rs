@@ -10,10 +10,9 @@
 //! again, for as long as a fixed number of trials lasts.
 
 use std::collections::HashSet;
-use std::sync::Arc;
 
 use crate::excerpt::Excerpt;
-use crate::simulation::{Known, fingerprints};
+use crate::simulation::Known;
 use crate::{Decisions, Weights};
 
 /// The bytes that may wait for backward are tried in steps of this share of a block's bytes.
@@ -75,8 +74,7 @@ pub(crate) fn ways(excerpt: &mut Excerpt, effort: Effort) -> Vec<Keeping> {
     // Under this target nothing needs to go, whatever is made again.
     let roomy = 2 * natural + excerpt.bytes;
     let own = excerpt.own_values();
-    let fingerprints = fingerprints(&excerpt.trace);
-    let mut search = Search { excerpt, fingerprints, own, found: Vec::new(), tried: HashSet::new() };
+    let mut search = Search { excerpt, own, found: Vec::new(), tried: HashSet::new() };
     let least = search.least_need(natural);
     let n_targets = effort.n_targets;
     let tight = (0..n_targets).map(|step| least + (natural - least) / n_targets * step);
@@ -92,7 +90,6 @@ pub(crate) fn ways(excerpt: &mut Excerpt, effort: Effort) -> Vec<Keeping> {
 /// What has been found so far.
 struct Search<'a> {
     excerpt: &'a mut Excerpt,
-    fingerprints: Arc<[u64]>,
     /// The values that can be let go.
     own: Vec<u32>,
     /// The ways that none of the others beats, each with the target under which it was found.
@@ -103,7 +100,7 @@ struct Search<'a> {
 impl Search<'_> {
     /// What the walk decides about the block alone.
     fn walk(&self, target: u64, weights: Weights, let_go: &[u32]) -> Option<Decisions> {
-        Known::with(&self.excerpt.trace, self.fingerprints.clone()).decide(target, weights, let_go)
+        Known::of(&self.excerpt.trace).decide(target, weights, let_go)
     }
 
     /// The least that a block can be made to need, or a little more.

@@ -207,6 +207,17 @@ impl Device {
         Ok(Device::with(name, pool, Hardware::Gpu(gpu)))
     }
 
+    /// The same hardware and settings with an empty pool of its own and no limit.
+    pub(crate) fn sibling(&self) -> Result<Device> {
+        let sibling = match &self.0.hardware {
+            _ if self.is_ghost() => self.ghost(),
+            Hardware::Gpu(gpu) => Device::over_gpu(&self.0.name, gpu.clone())?,
+            Hardware::Cpu | Hardware::GhostGpu(_) => Device::separate_cpu(),
+        };
+        sibling.0.unordered.store(self.0.unordered.load(Ordering::Relaxed), Ordering::Relaxed);
+        Ok(sibling)
+    }
+
     /// The ghost of an idle GPU of that model, on any machine.
     pub fn ghost_cuda(profile: Profile) -> Device {
         let pool = Pool::new(GhostPages::unbounded());

@@ -335,7 +335,6 @@ impl Call<'_> {
 
     /// Takes memory, runs the kernel, records.
     fn compute(&self, args: Args<'_>, outputs: &[Output]) -> Result<Tensors> {
-        context::with_journal(|journal| journal.begin(self.op, &metas(&args))).transpose()?;
         let extras = self.extras(&args);
         self.check_keeps(args.len(), outputs.len(), extras.len())?;
         let (args, results, extras) = self.make(args, outputs, extras)?;

@@ -4,6 +4,7 @@
 //! layer and the user's line. See ARCHITECTURE.md for the rules of execution.
 
 mod check;
+mod checksum;
 mod context;
 mod depot;
 mod device;
@@ -48,7 +49,6 @@ pub use error::{Error, ErrorKind, Result};
 pub use execute::apply;
 pub use file::write_whole;
 pub use function::Function;
-pub use journal::Course;
 pub use layout::Layout;
 pub use npy::NpyArray;
 pub use op::{Op, OpRef};
@@ -72,4 +72,4 @@ pub use step::{RecordInput, Step, StepRecord};
 pub use structure::Structure;
 pub use tape::{Backward, GradientTape, Saved, SavedValue, Unconnected, custom_gradient, recompute};
 pub use tensor::Tensor;
-pub use variable::{Variable, with_ghosts, with_shadows};
+pub use variable::{Variable, with_ghosts};

@@ -2,12 +2,11 @@
 //!
 //! While a step is open, assignments to variables wait; when it succeeds they are written together, and when it fails
 //! they are dropped and the random generator goes back, so a failed step leaves model, optimizer and generator as
-//! they were. Under a limit or a plan every op leaves a record, watched or not, in the step's [`Journal`].
+//! they were. Under a limit every op leaves a record, watched or not, in the step's [`Journal`].
 
 use std::sync::Arc;
 
-use plimsoll_memory::{LongList, StepScope};
-use plimsoll_plan::Trace;
+use plimsoll_memory::LongList;
 use smallvec::SmallVec;
 
 use crate::context;
@@ -15,7 +14,7 @@ use crate::device::Device;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::execute::{Arg, Part};
-use crate::journal::{Course, Journal};
+use crate::journal::Journal;
 use crate::op::{Cost, Meta, OpRef, Tensors};
 use crate::shape::Shape;
 use crate::tensor::{Data, Tensor};
@@ -31,28 +30,8 @@ impl Step {
     /// # Errors
     /// Those of `f`, memory that is full, a step inside a step. Model and generator are then as before.
     pub fn run<T>(device: &Device, f: impl FnOnce() -> Result<T>) -> Result<T> {
-        Step::on_course(device, &Course::default(), f)
-    }
-
-    /// Like [`Step::run`], with what is decided about the values that backward will read.
-    ///
-    /// # Errors
-    /// As [`Step::run`].
-    pub fn on_course<T>(device: &Device, course: &Course, f: impl FnOnce() -> Result<T>) -> Result<T> {
-        let journal = Journal::on(device, course.decisions.as_ref());
-        Ok(Step::open(device, course, StepState { journal, ..StepState::default() }, f)?.0)
-    }
-
-    /// Runs `f` as one step on a ghost, keeping everything, and returns what a planner needs to know of it. The ghost's
-    /// peaks are read op by op and begin anew each time.
-    ///
-    /// # Errors
-    /// As [`Step::run`].
-    pub fn observed<T>(ghost: &Device, f: impl FnOnce() -> Result<T>) -> Result<(T, Trace)> {
-        let state = StepState { journal: Some(Journal::observing(ghost)), ..StepState::default() };
-        let (value, state) = Step::open(ghost, &Course::default(), state, f)?;
-        let trace = state.journal.and_then(|journal| journal.observed());
-        Ok((value, trace.unwrap_or_default()))
+        let state = StepState { journal: Journal::on(device), ..StepState::default() };
+        Ok(Step::open(device, state, f)?.0)
     }
 
     /// Whether a step is open on this thread, so that assignments wait for its end.
@@ -83,27 +62,19 @@ impl Step {
     /// As [`Step::run`].
     pub fn traced<T>(device: &Device, f: impl FnOnce() -> Result<T>) -> Result<(T, Vec<StepRecord>)> {
         let state = StepState { records: Some(LongList::default()), ..StepState::default() };
-        let (value, state) = Step::open(device, &Course::default(), state, f)?;
+        let (value, state) = Step::open(device, state, f)?;
         Ok((value, state.records.unwrap_or_default().into_iter().collect()))
     }
 
     /// Runs `f` as a step; returns what is left of its state, too.
-    fn open<T>(
-        device: &Device,
-        course: &Course,
-        state: StepState,
-        f: impl FnOnce() -> Result<T>,
-    ) -> Result<(T, StepState)> {
+    fn open<T>(device: &Device, state: StepState, f: impl FnOnce() -> Result<T>) -> Result<(T, StepState)> {
         if Step::is_open() {
             return Err(Error::argument("step", "a step is open on this thread already; steps do not nest"));
         }
         let generator = context::generator();
         // A step that fails or panics takes no draws.
         let restore = context::on_drop(move || context::set_generator(generator));
-        let scope: StepScope = match &course.offsets {
-            Some(offsets) => device.pool().begin_planned_step(offsets),
-            None => device.pool().begin_step(),
-        };
+        let scope = device.pool().begin_step();
         context::replace_step(Some(state));
         let close = context::on_drop(|| drop(context::replace_step(None)));
         let result = f().and_then(|value| {
@@ -129,7 +100,7 @@ pub(crate) struct StepState {
     updates: LongList<Update>,
     /// The number on which the updates depend.
     guard: Option<Part>,
-    /// How the step's values were made, if that may be needed: under a limit, or a plan.
+    /// How the step's values were made, if that may be needed: under a limit.
     pub journal: Option<Arc<Journal>>,
     /// What ran, for [`Step::traced`].
     records: Option<LongList<StepRecord>>,

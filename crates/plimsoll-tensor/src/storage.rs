@@ -311,17 +311,22 @@ impl Storage {
         unsafe { std::slice::from_raw_parts_mut(self.ptr(), self.n_bytes()) }
     }
 
-    /// Sets all bytes of a block that nobody has seen yet to zero.
+    /// Clears a block that nobody has seen.
     pub fn clear_block(block: &Block, device: &Device) -> Result<()> {
+        Storage::fill_block(block, device, 0)
+    }
+
+    /// Sets all bytes of a block that nobody reads.
+    pub fn fill_block(block: &Block, device: &Device, byte: u8) -> Result<()> {
         if block.as_ptr().is_null() || block.bytes() == 0 {
             return Ok(());
         }
         match device.gpu() {
-            // SAFETY: the block is that long, and nobody has seen it.
-            Some(gpu) => Ok(unsafe { gpu.fill("clear", block.as_ptr(), 0, block.bytes()) }?),
+            // SAFETY: the block is that long, and whoever holds it lets nobody read it.
+            Some(gpu) => Ok(unsafe { gpu.fill("clear", block.as_ptr(), byte, block.bytes()) }?),
             None => {
-                // SAFETY: the block is that long, and nobody has seen it.
-                unsafe { block.as_ptr().write_bytes(0, block.bytes()) };
+                // SAFETY: as above.
+                unsafe { block.as_ptr().write_bytes(byte, block.bytes()) };
                 Ok(())
             }
         }

@@ -184,15 +184,6 @@ impl Tensor {
         Tensor::over(storage, meta, Nodes::new())
     }
 
-    /// What stands for this tensor on a ghost of its device, which has counted its bytes when it was made.
-    ///
-    /// # Errors
-    /// A device that is no ghost.
-    pub fn shadow(&self, ghost: &Device) -> Result<Tensor> {
-        let (storage, meta) = self.part();
-        Ok(Tensor::over(storage.shadow(ghost)?, meta, Nodes::new()))
-    }
-
     /// Whether this tensor is the only holder of its storage and means all of it, so that it may be overwritten.
     pub(crate) fn is_unshared(&self) -> bool {
         let Data::Value(storage) = &self.0.data else { return false };

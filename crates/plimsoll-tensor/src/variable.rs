@@ -49,7 +49,9 @@ pub(crate) struct VariableCell {
 impl Variable {
     /// A trainable variable with that value. The tensor's memory is taken over, not copied; if somebody else holds
     /// it too, the first assignment moves the variable to memory of its own.
+    #[track_caller]
     pub fn new(value: Tensor) -> Variable {
+        let _line = context::at_callers_line();
         Variable::with_master(value, None)
     }
 
@@ -310,20 +312,6 @@ pub fn with_ghosts<R>(variables: &[Variable], ghost: &Device, f: impl FnOnce() -
     let values: Vec<Tensor> =
         context::with_owner(Owner::Parameters, || variables.iter().map(empty).collect::<Result<_>>())?;
     with_pinned(variables, &values, f)
-}
-
-/// Runs `f` with the variables reading as their shadows on a ghost of their device, which has counted their bytes when it was
-/// made: a step can be tried there without another model, and it takes what the real one would.
-///
-/// # Errors
-/// A device that is no ghost; those of `f`.
-pub fn with_shadows<R>(variables: &[Variable], ghost: &Device, f: impl FnOnce() -> Result<R>) -> Result<R> {
-    let _on = ghost.enter();
-    let masters = variables.iter().filter_map(Variable::master).cloned();
-    let all: Vec<Variable> = variables.iter().cloned().chain(masters).collect();
-    let shadows: Vec<Tensor> =
-        all.iter().map(|variable| variable.handle.shadow(ghost)).collect::<Result<_>>()?;
-    with_pinned(&all, &shadows, f)
 }
 
 /// Runs `f` with the variables reading as `values`.

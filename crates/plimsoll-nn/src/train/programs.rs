@@ -66,7 +66,9 @@ impl Programs {
     /// Those of the work; a limit that it cannot be kept under, before anything runs; memory that is full.
     pub fn run(&mut self, work: &mut dyn Work, pair: &Pair) -> Result<Vec<Tensor>> {
         match self.find(work, pair)? {
-            Some(program) => run_planned(program, pair),
+            Some(program) => program.run_with(&[&pair.inputs, &pair.labels], |trace, natural| {
+                rehearsal::candidates(trace.clone(), natural)
+            }),
             None => Step::run(&pair.inputs.device(), || work.run(pair)),
         }
     }
@@ -99,17 +101,4 @@ pub(super) fn record(work: &mut dyn Work, pair: &Pair, owned: &mut OwnedVariable
     Program::record_owning(&device, &[&pair.inputs, &pair.labels], owned, |arguments| {
         work.run(&Pair { inputs: arguments[0].clone(), labels: arguments[1].clone() })
     })
-}
-
-fn prepare(program: &mut PlannedProgram) -> Result<Option<(&Program, &plimsoll_tensor::OffsetPlan)>> {
-    program.prepare_with(|trace, natural| rehearsal::candidates(trace.clone(), natural))
-}
-
-/// Runs the program of a batch.
-fn run_planned(known: &mut PlannedProgram, pair: &Pair) -> Result<Vec<Tensor>> {
-    let arguments = [&pair.inputs, &pair.labels];
-    match prepare(known)? {
-        Some((program, offsets)) => program.run(&arguments, Some(offsets)),
-        None => known.program().run(&arguments, None),
-    }
 }

@@ -16,7 +16,6 @@ mod back;
 mod costs;
 
 use std::collections::HashMap;
-use std::sync::Arc;
 
 use crate::clock::{Happenings, Leave, journey, step_time};
 use crate::outbound::{Outbound, outbound};
@@ -51,19 +50,12 @@ pub fn decide_with(trace: &Trace, target: u64, weights: Weights, prescribed: &[u
 /// What all decisions about a trace share.
 pub(crate) struct Known<'a> {
     trace: &'a Trace,
-    /// What tells the ops of the step from those of others.
-    fingerprints: Arc<[u64]>,
     outbound: Outbound,
 }
 
 impl<'a> Known<'a> {
     pub fn of(trace: &'a Trace) -> Known<'a> {
-        Known::with(trace, fingerprints(trace))
-    }
-
-    /// The same, where the fingerprints are known.
-    pub fn with(trace: &'a Trace, fingerprints: Arc<[u64]>) -> Known<'a> {
-        Known { trace, fingerprints, outbound: outbound(trace) }
+        Known { trace, outbound: outbound(trace) }
     }
 
     /// Like [`decide_with`].
@@ -75,11 +67,6 @@ impl<'a> Known<'a> {
         }
         Some(walk.finish())
     }
-}
-
-/// What tells the ops of a step from those of others.
-pub(crate) fn fingerprints(trace: &Trace) -> Arc<[u64]> {
-    trace.records.iter().map(|record| record.fingerprint).collect()
 }
 
 /// Since when a value has been there without being asked for.
@@ -193,7 +180,6 @@ impl<'a> Walk<'a> {
             stamp: 0,
             open: Vec::new(),
             decisions: Decisions {
-                fingerprints: known.fingerprints.clone(),
                 dropped: vec![false; n],
                 offloaded: vec![false; n],
                 ..Decisions::default()

@@ -1,8 +1,8 @@
 //! Making values again.
 //!
 //! The records that lead to a value from what is there are run once more, in their order, and values on the way that were
-//! moved are brought back; what only the chain reads is freed as the chain goes on. Values on the way that backward will read, too, stay if the plan says so, or, without a
-//! plan, while there is room.
+//! moved are brought back; what only the chain reads is freed as the chain goes on. Values on the way that backward will
+//! read, too, stay while there is room.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -37,19 +37,7 @@ impl Journal {
     /// Memory that is full; an input from outside that is gone or was assigned since; with `PLIMSOLL_VERIFY=1`, a value that
     /// is not what it was.
     pub fn fetch(&self, number: u32) -> Result<Arc<Storage>> {
-        if let Some(storage) = self.take_coming(number)? {
-            self.keep_again(number, &storage);
-            storage.unkeep();
-            return Ok(storage);
-        }
-        let present = {
-            let mut state = self.lock();
-            let position = state.records.len() as u32;
-            if let Some(observer) = &mut state.observer {
-                observer.fetched(position, number);
-            }
-            state.present(number)
-        };
+        let present = self.lock().present(number);
         match present {
             Some(storage) => Ok(storage),
             None => self.make_again(number),
@@ -59,7 +47,6 @@ impl Journal {
     fn make_again(&self, target: u32) -> Result<Arc<Storage>> {
         let chain = self.lock().chain(target)?;
         let mut made = self.lock().needs(&chain, target);
-        made.keys().try_for_each(|&number| self.wait_for(number))?;
         for (at, link) in chain.iter().enumerate() {
             match *link {
                 Link::Repeat { record, with_extras } => self.run_again(record, with_extras, &mut made)?,
@@ -121,12 +108,9 @@ impl Journal {
     /// Keeps a value that is there again, if it is to stay.
     fn keep_again(&self, number: u32, storage: &Arc<Storage>) {
         let mut state = self.lock();
-        let position = state.records.len() as u32;
-        let planned = state.following.as_ref().and_then(|following| following.retains(position, number));
         let value = &mut state.values[number as usize];
         value.living = Arc::downgrade(storage);
-        let stays = value.n_slots > 0 && value.kept.is_none() && planned.unwrap_or(true);
-        if stays {
+        if value.n_slots > 0 && value.kept.is_none() {
             value.kept = Some(storage.clone());
             let roots = std::mem::take(&mut value.roots);
             drop(state);

@@ -3,8 +3,7 @@
 //! Every op of a step leaves a record (op, inputs, variable versions); records outlive values. A tape slot of a journalled
 //! step does not hold its value: it names it here, and the journal holds the value, or has let it go and makes it again
 //! from its records when backward asks, or has moved it to the device's depot and brings it back. A value that several ops keep is one entry, so it is let go once and made again
-//! once. Which values go is up to a plan, followed by position for as long as the step's ops are the plan's, and to the
-//! guard for everything that no plan foresaw.
+//! once. Which values go is up to the guard: what is planned runs from a program and needs no journal.
 //!
 //! What is made again is made by the same ops from the same inputs, without a tape and without side effects, so it is the
 //! same to the bit. A journal refuses to repeat what it cannot repeat exactly: a variable that was assigned meanwhile, an
@@ -12,18 +11,14 @@
 
 mod again;
 mod away;
-mod course;
 mod guard;
-mod observe;
 mod roots;
 mod verify;
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 
-use plimsoll_cuda::Copied;
 use plimsoll_memory::{LongList, Site, rounded_size};
-use plimsoll_plan::{Decisions, Trace};
 use smallvec::SmallVec;
 
 use crate::check;
@@ -31,18 +26,14 @@ use crate::context;
 use crate::depot::Away;
 use crate::device::Device;
 use crate::dtype::DType;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::execute::{Arg, Order};
 use crate::op::{Cost, Extra, Keep, Meta, OpRef, Second, Tensors};
-use crate::shape::Shape;
 use crate::storage::Storage;
 
-pub use course::Course;
-use course::Following;
 pub(crate) use guard::Guard;
 pub(crate) use verify::VERIFIES;
 
-use observe::Observer;
 use roots::Roots;
 use verify::Sums;
 
@@ -59,16 +50,12 @@ pub(crate) struct Journal {
 struct State {
     records: LongList<Record>,
     values: LongList<Value>,
-    following: Option<Following>,
-    observer: Option<Observer>,
     /// The work of all records.
     work: u64,
     /// The work of what was run again.
     repeated: u64,
     /// What the values were when they were first made, if what is made again is compared with it.
     sums: Option<Sums>,
-    /// What went wrong where no error could be returned; the next op returns it.
-    failure: Option<Error>,
 }
 
 /// One op that ran.
@@ -138,101 +125,45 @@ struct Value {
     kept: Option<Arc<Storage>>,
     /// The value, for as long as anybody holds it.
     living: Weak<Storage>,
-    /// What it takes to make the value again, held while the value is away and no plan vouches for it.
+    /// What it takes to make the value again, held while the value is away.
     roots: Roots,
     /// The value outside the device's memory, once it was moved there, for as long as slots name it.
     away: Option<Arc<Away>>,
     /// The same, for as long as anybody holds it: slots, or values that are made from it.
     moved: Weak<Away>,
-    /// The value on its way back, before backward asks for it.
-    coming: Option<Coming>,
 }
 
-/// A value on its way back, and the copy that readers wait for.
-type Coming = (Arc<Storage>, Option<Copied>);
-
 impl Journal {
-    /// An empty journal, which follows decisions if there are any, notes for a planner what happens on `observed`, and
-    /// compares what it makes again with what was first made if told to.
-    fn new(decisions: Option<&Arc<Decisions>>, observed: Option<&Device>, verifies: bool) -> Arc<Journal> {
+    /// An empty journal, which compares what it makes again with what was first made if told to.
+    fn new(verifies: bool) -> Arc<Journal> {
         static NEXT: AtomicU32 = AtomicU32::new(1);
-        let following = decisions.cloned().map(Following::new);
-        let observer = observed.cloned().map(Observer::new);
         let state = State {
             records: LongList::default(),
             values: LongList::default(),
-            following,
-            observer,
             work: 0,
             repeated: 0,
             sums: verifies.then(Sums::default),
-            failure: None,
         };
         Arc::new(Journal { serial: NEXT.fetch_add(1, Ordering::Relaxed), state: Mutex::new(state) })
     }
 
-    /// The journal of a step or tape on `device`: none where no decisions are followed and no limit can ask for values.
-    pub fn on(device: &Device, decisions: Option<&Arc<Decisions>>) -> Option<Arc<Journal>> {
-        if decisions.is_none() && device.pool().limit().is_none() {
-            return None;
-        }
-        let journal = Journal::new(decisions, None, device.verifies() && !device.is_ghost());
+    /// The journal of a step or tape on `device`: none where no limit can ask for values.
+    pub fn on(device: &Device) -> Option<Arc<Journal>> {
+        device.pool().limit()?;
+        let journal = Journal::new(device.verifies() && !device.is_ghost());
         device.guard(&journal);
         Some(journal)
-    }
-
-    /// The journal of a step on a ghost that keeps everything and notes what a planner needs to know.
-    pub fn observing(ghost: &Device) -> Arc<Journal> {
-        Journal::new(None, Some(ghost), false)
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
-    /// An op is about to run: the moment at which a plan is compared with what happens.
-    ///
-    /// # Errors
-    /// A value that is to be moved, now or before, and cannot be.
-    pub fn begin(&self, op: &OpRef, inputs: &[&Meta]) -> Result<()> {
-        {
-            let mut state = self.lock();
-            if let Some(failure) = state.failure.take() {
-                return Err(failure);
-            }
-            if state.observer.is_none() && state.following.is_none() {
-                return Ok(());
-            }
-        }
-        self.begin_next(fingerprint(op, inputs))
-    }
-
-    /// The op with this fingerprint is the next.
-    fn begin_next(&self, fingerprint: u64) -> Result<()> {
-        let due = {
-            let mut state = self.lock();
-            let position = state.records.len() as u32;
-            let State { observer, values, following, .. } = &mut *state;
-            if let Some(observer) = observer {
-                observer.begin(position, fingerprint, values);
-            }
-            match following {
-                Some(following) => following.begin(position, fingerprint),
-                None => return Ok(()),
-            }
-        };
-        if due.leaves_plan {
-            self.lock().hold_roots_of_absent();
-        }
-        due.released.into_iter().try_for_each(|number| self.release(number))?;
-        due.prefetched.into_iter().try_for_each(|number| self.prefetch(number))
-    }
-
     /// Leaves the record of an op and numbers what it made. An op that does the work of two leaves the records of both, so that
     /// what the second makes can be made again alone.
     ///
     /// # Errors
-    /// A value that is to be moved now, and cannot be.
+    /// An op that says of itself what cannot be.
     pub fn record(
         &self,
         op: &OpRef,
@@ -253,22 +184,21 @@ impl Journal {
         let op = op.clone();
         let second = op.get().second(&metas);
         let first = Record { op, inputs, first_value, n_outputs, n_extras, wanted, order, site, work };
-        let Some(second) = second else { return self.push(first, &made, &output_metas) };
+        let Some(second) = second else {
+            self.push(first, &made);
+            return Ok(());
+        };
         let earlier = n_outputs.saturating_sub(1).into();
         check::keeps(&first.op, "second", &second.reads, [first.inputs.len(), earlier, 0])?;
         let (first, second) = first.split(second, &output_metas);
         let (own, others) = made.split_at(n_outputs as usize - 1);
-        let (own_metas, other_metas) = output_metas.split_at(own.len());
-        let metas: SmallVec<[&Meta; 3]> = second.inputs.iter().map(|input| &*input.meta).collect();
-        let fingerprint = fingerprint(&second.op, &metas);
-        drop(metas);
-        self.push(first, own, own_metas)?;
-        self.begin_next(fingerprint)?;
-        self.push(second, others, other_metas)
+        self.push(first, own);
+        self.push(second, others);
+        Ok(())
     }
 
     /// Adds a record, with the numbers of what it made.
-    fn push(&self, record: Record, made: &[&Arc<Storage>], outputs: &[&Meta]) -> Result<()> {
+    fn push(&self, record: Record, made: &[&Arc<Storage>]) {
         let mut state = self.lock();
         let position = state.records.len() as u32;
         for &storage in made {
@@ -289,17 +219,10 @@ impl Journal {
                 roots: Roots::default(),
                 away: None,
                 moved: Weak::new(),
-                coming: None,
             });
         }
         state.work = state.work.saturating_add(record.work);
-        if let Some(observer) = &mut state.observer {
-            observer.end(&record, outputs);
-        }
         state.records.push(record);
-        let released = state.following.as_mut().map(|following| following.end(position)).unwrap_or_default();
-        drop(state);
-        released.into_iter().try_for_each(|number| self.release(number))
     }
 
     /// What a record says about an input: the value that the op read, wherever it came from. A variable that is assigned
@@ -327,22 +250,14 @@ impl Journal {
         ((tag >> 32) as u32 == self.serial).then_some(tag as u32)
     }
 
-    /// A tape slot names a value; the first time, it is kept for backward or moved, as the plan says.
+    /// A tape slot names a value; the first time, it is kept for backward.
     pub fn hold(&self, number: u32, storage: &Arc<Storage>) {
         let mut state = self.lock();
-        let State { values, following, .. } = &mut *state;
-        let value = &mut values[number as usize];
+        let value = &mut state.values[number as usize];
         value.n_slots += 1;
-        let following = following.as_ref();
-        let stays = !following.is_some_and(|following| following.drops(number));
-        let goes_out = following.is_some_and(|following| following.moves(number)) && value.away.is_none();
-        if stays && value.kept.is_none() {
+        if value.kept.is_none() {
             value.kept = Some(storage.clone());
             storage.keep();
-        }
-        drop(state);
-        if goes_out {
-            self.send_away(number, storage);
         }
     }
 
@@ -358,17 +273,17 @@ impl Journal {
 
     /// A tape slot no longer names a value; the last one frees it.
     pub fn let_go(&self, number: u32) {
-        let (kept, coming, away, roots) = {
+        let (kept, away, roots) = {
             let mut state = self.lock();
             let value = &mut state.values[number as usize];
             value.n_slots -= 1;
             if value.n_slots > 0 {
                 return;
             }
-            (value.kept.take(), value.coming.take(), value.away.take(), std::mem::take(&mut value.roots))
+            (value.kept.take(), value.away.take(), std::mem::take(&mut value.roots))
         };
-        kept.iter().chain(coming.as_ref().map(|(storage, _)| storage)).for_each(|storage| storage.unkeep());
-        drop((kept, coming, away, roots));
+        kept.iter().for_each(|storage| storage.unkeep());
+        drop((kept, away, roots));
     }
 
     /// The storage of a value, if anybody holds it.
@@ -379,13 +294,6 @@ impl Journal {
     /// Whether the journal alone holds a value.
     pub fn is_own(&self, number: u32) -> bool {
         self.lock().values[number as usize].kept.as_ref().is_some_and(|kept| Arc::strong_count(kept) == 1)
-    }
-
-    /// What an observed step showed.
-    pub fn observed(&self) -> Option<Trace> {
-        let mut state = self.lock();
-        let observer = state.observer.take()?;
-        Some(observer.finish(&state.records, &state.values))
     }
 }
 
@@ -421,26 +329,9 @@ impl Record {
         self.work = self.work.saturating_sub(work).max(1);
         (self, second)
     }
-
-    fn n_values(&self) -> u32 {
-        u32::from(self.n_outputs) + u32::from(self.n_extras)
-    }
 }
 
 /// What an op takes: operations, and bytes read and written, of which one counts as much as a few operations.
 fn work(cost: Cost) -> u64 {
     cost.flops.saturating_add(OPERATIONS_PER_BYTE.saturating_mul(cost.bytes))
-}
-
-/// Stands for an op and the shapes that it sees: equal for equal ones, on every machine.
-pub(crate) fn fingerprint(op: &OpRef, inputs: &[&Meta]) -> u64 {
-    let mut hash = 0xCBF2_9CE4_8422_2325u64;
-    let mut mix = |word: u64| hash = (hash ^ word).wrapping_mul(0x0000_0100_0000_01B3).rotate_left(23);
-    op.name().bytes().for_each(|byte| mix(u64::from(byte)));
-    for meta in inputs {
-        mix(meta.dtype as u64 + 1);
-        let shape: &Shape = meta.shape();
-        shape.iter().for_each(|&extent| mix(extent as u64 + 7));
-    }
-    hash
 }

@@ -91,16 +91,4 @@ impl State {
             }
         }
     }
-
-    /// Takes hold of the roots of all values that are away and that somebody may want: from here on no plan says that they
-    /// last.
-    pub fn hold_roots_of_absent(&mut self) {
-        let lasting = self.lasting();
-        for number in 0..self.values.len() {
-            let value = &self.values[number];
-            if value.n_slots > 0 && value.kept.is_none() && lasting[value.record as usize] {
-                self.values[number].roots = self.roots(number as u32, &lasting);
-            }
-        }
-    }
 }

@@ -21,6 +21,7 @@ mod remat;
 mod runner;
 mod trace;
 mod tracer;
+mod verify;
 
 use std::fmt;
 use std::sync::{Arc, Weak};

@@ -12,6 +12,7 @@ use plimsoll_memory::{OffsetPlan, Planned};
 use plimsoll_plan::{Candidates, Decisions, Family, Measured, Trace, plan_offsets};
 
 use super::{Played, Program};
+use crate::context;
 use crate::device::Device;
 use crate::error::{Error, ErrorKind, Result};
 use crate::tensor::Tensor;
@@ -143,10 +144,36 @@ impl PlannedProgram {
     /// A limit that no plan fits, before anything runs; else as [`Program::run`].
     #[track_caller]
     pub fn run(&mut self, arguments: &[&Tensor]) -> Result<Vec<Tensor>> {
-        match self.prepare()? {
-            Some((program, offsets)) => program.run(arguments, Some(offsets)),
-            None => self.program.run(arguments, None),
-        }
+        self.run_with(arguments, Candidates::new)
+    }
+
+    /// Like [`PlannedProgram::run`], with candidates from somebody who may have made them before for an equal trace.
+    ///
+    /// # Errors
+    /// As [`PlannedProgram::run`].
+    #[track_caller]
+    pub fn run_with(
+        &mut self,
+        arguments: &[&Tensor],
+        candidates: impl Fn(&Trace, plimsoll_plan::Played) -> Candidates,
+    ) -> Result<Vec<Tensor>> {
+        let _line = context::at_callers_line();
+        let device = &self.program.device;
+        let reference = match device.verifies() && !device.is_ghost() {
+            true => Some(self.program.reference(arguments)?),
+            false => None,
+        };
+        let is_planned = self.prepare_with(candidates)?.is_some();
+        let taken = self.known.as_ref().filter(|_| is_planned);
+        let (program, offsets) = match taken {
+            None => (&self.program, None),
+            Some(known) => match known.plans.as_ref().and_then(|plans| plans.taken.as_ref()) {
+                Some((_, program, offsets)) => (program, Some(offsets)),
+                None => (&self.program, Some(&known.offsets)),
+            },
+        };
+        let reference = reference.as_ref().map(|reference| (&self.program, reference));
+        program.run_checked(arguments, offsets, reference)
     }
 
     /// Plans the program for the limit of its device as it is now; returns what will run, and where its blocks lie. Nothing

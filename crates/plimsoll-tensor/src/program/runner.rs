@@ -11,12 +11,16 @@ use plimsoll_memory::{Block, LongList, OffsetPlan};
 use smallvec::SmallVec;
 
 use super::copies::Copies;
+use super::verify::{self, Reference};
 use super::{Call, Instruction, Phase, Place, Program, ValueView};
 use crate::context;
+use crate::device::Device;
+use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::execute::{self, Part};
-use crate::op::{Draw, OpRef, Operand};
+use crate::op::{Draw, Meta, OpRef, Operand};
 use crate::random::Generator;
+use crate::shape::Shape;
 use crate::storage::Storage;
 use crate::tensor::{Nodes, Tensor};
 use crate::update::{self, Commit};
@@ -31,17 +35,19 @@ impl Program {
     #[track_caller]
     pub fn run(&self, arguments: &[&Tensor], offsets: Option<&OffsetPlan>) -> Result<Vec<Tensor>> {
         let _line = context::at_callers_line();
-        let arguments = self.check_arguments(arguments)?;
+        self.run_checked(arguments, offsets, None)
+    }
+
+    /// Like [`Program::run`]; each call is compared with what it gave in a reference run of the recorded program.
+    pub(super) fn run_checked(
+        &self,
+        arguments: &[&Tensor],
+        offsets: Option<&OffsetPlan>,
+        reference: Option<(&Program, &Reference)>,
+    ) -> Result<Vec<Tensor>> {
         let cells = self.cells()?;
-        let generator = context::generator();
-        let mut run = Run {
-            program: self,
-            arguments,
-            variables: self.read_variables(&cells)?,
-            blocks: LongList::default(),
-            copies: Copies::new(self, &self.device)?,
-            generator,
-        };
+        let mut run = Run::new(self, &self.device, arguments)?;
+        let generator = run.generator;
         let pool = self.device.pool();
         let _step = match offsets {
             Some(offsets) => pool.begin_planned_step(offsets),
@@ -52,9 +58,13 @@ impl Program {
             match *instruction {
                 Instruction::Call(number) => {
                     let call = &self.calls[number as usize];
-                    match (&mut commit, call.phase) {
-                        (Some(commit), Phase::Update) => run.update(call, &cells, commit)?,
-                        _ => run.call(call)?,
+                    match (&mut commit, call.phase, reference) {
+                        (Some(commit), Phase::Update, _) => run.update(call, &cells, commit)?,
+                        (_, _, None) => run.call(call)?,
+                        (_, _, Some((recorded, reference))) => {
+                            run.call(call)?;
+                            reference.check(recorded, &mut run, call)?;
+                        }
                     }
                 }
                 Instruction::Commit => {
@@ -69,6 +79,9 @@ impl Program {
             commit.finish();
         }
         context::set_generator(Generator::at(generator.seed(), generator.next_draw() + self.n_draws));
+        if let Some((recorded, reference)) = reference {
+            reference.check_variables(recorded, &cells)?;
+        }
         Ok(run.results())
     }
 
@@ -102,7 +115,7 @@ impl Program {
     }
 
     /// The variables.
-    fn cells(&self) -> Result<Vec<Arc<VariableCell>>> {
+    pub(super) fn cells(&self) -> Result<Vec<Arc<VariableCell>>> {
         let gone = || Error::argument("function", "a variable that the program reads was dropped");
         self.variables.iter().map(|variable| variable.cell.upgrade().ok_or_else(gone)).collect()
     }
@@ -140,41 +153,84 @@ impl Program {
 }
 
 /// A program that is running.
-struct Run<'a> {
-    program: &'a Program,
+pub(super) struct Run<'a> {
+    pub program: &'a Program,
+    /// The device whose pool gives the blocks.
+    pub device: &'a Device,
     arguments: Vec<Part>,
     /// The values of variables, until they are written.
     variables: Vec<Option<Arc<Storage>>>,
-    blocks: LongList<Option<Block>>,
+    pub blocks: LongList<Option<Block>>,
     copies: Copies<'a>,
     /// The generator when it began.
     generator: Generator,
+    /// Whether blocks hold no numbers before they are written and after they are freed.
+    pub fills: bool,
 }
 
-impl Run<'_> {
+impl<'a> Run<'a> {
+    /// A program that begins.
+    pub fn new(program: &'a Program, device: &'a Device, arguments: &[&Tensor]) -> Result<Run<'a>> {
+        Ok(Run {
+            program,
+            device,
+            arguments: program.check_arguments(arguments)?,
+            variables: program.read_variables(&program.cells()?)?,
+            blocks: LongList::default(),
+            copies: Copies::new(program, device)?,
+            generator: context::generator(),
+            fills: false,
+        })
+    }
+
+    /// Has the variables that are written replaced by copies on a device.
+    pub fn copy_variables(&mut self, device: &Device) -> Result<()> {
+        for &number in &self.program.written {
+            let Some(storage) = &self.variables[number as usize] else { continue };
+            let meta = Meta::fresh(Shape::new(&[storage.n_bytes()])?, DType::U8);
+            let bytes = Tensor::over(storage.clone(), meta, Nodes::new());
+            let _on = device.enter();
+            self.variables[number as usize] = Some(bytes.to_device(device)?.part().0);
+        }
+        Ok(())
+    }
+
+    /// What holds a value that is a variable's.
+    pub fn variable_storage(&self, value: u32) -> Option<Arc<Storage>> {
+        self.variables[self.program.variable_of(value)? as usize].clone()
+    }
+
     /// Takes, frees or relabels a block.
-    fn memory(&mut self, instruction: &Instruction) -> Result<()> {
+    pub fn memory(&mut self, instruction: &Instruction) -> Result<()> {
         match *instruction {
             Instruction::Acquire(number) => {
                 let spec = self.program.block(number);
-                let block = match self.program.is_new_place(number) {
+                let block = match self.program.is_new_place(number) && !self.fills {
                     // Whether a variable needs a new place shows when it is written.
                     true => None,
-                    false => Some(self.program.device.acquire(spec.n_bytes as usize, spec.label)?),
+                    false => Some(self.device.acquire(spec.n_bytes as usize, spec.label)?),
                 };
+                if let Some(block) = block.as_ref().filter(|_| self.fills) {
+                    verify::fill(block, self.device)?;
+                }
                 if let Some(block) = block.as_ref().filter(|_| self.program.cleared.contains(&number)) {
-                    Storage::clear_block(block, &self.program.device)?;
+                    Storage::clear_block(block, self.device)?;
                 }
                 self.blocks.push(block);
             }
-            Instruction::Release(number) => drop(self.blocks[number as usize].take()),
+            Instruction::Release(number) => {
+                let block = self.blocks[number as usize].take();
+                if let Some(block) = block.as_ref().filter(|_| self.fills) {
+                    verify::fill(block, self.device)?;
+                }
+            }
             Instruction::Relabel(number, label) => {
                 if let Some(block) = &self.blocks[number as usize] {
                     block.relabel(label.owner);
                     block.set_site(label.site);
                 }
             }
-            Instruction::Mark(name) => self.program.device.pool().mark(name, 0),
+            Instruction::Mark(name) => self.device.pool().mark(name, 0),
             Instruction::Call(_) | Instruction::Commit => {}
             Instruction::Offload(..)
             | Instruction::Fetch(..)
@@ -195,9 +251,11 @@ impl Run<'_> {
             Place::Variable(number) => {
                 self.variables[number as usize].as_ref().map_or_else(missing, |storage| storage.ptr())
             }
-            Place::Block(number) => {
-                self.blocks[number as usize].as_ref().map_or_else(missing, |block| block.as_ptr())
-            }
+            Place::Block(block) => match (&self.blocks[block as usize], self.variable_storage(number)) {
+                (Some(block), _) => block.as_ptr(),
+                (None, Some(storage)) => storage.ptr(),
+                (None, None) => missing(),
+            },
         }
     }
 
@@ -216,7 +274,7 @@ impl Run<'_> {
         call.op.redrawn(&drawn)
     }
 
-    fn call(&self, call: &Call) -> Result<()> {
+    pub fn call(&self, call: &Call) -> Result<()> {
         if let Some(flops) = call.repeated_flops {
             self.program.device.count_repeat(flops);
         }
@@ -225,7 +283,7 @@ impl Run<'_> {
         let (outputs, aux) = call.outputs.split_at(n_outputs);
         execute::run(
             &self.op(call),
-            &self.program.device,
+            self.device,
             &self.operands::<4>(&call.inputs),
             &self.operands::<2>(outputs),
             &self.operands::<2>(aux),

@@ -11,8 +11,8 @@ use smallvec::SmallVec;
 use super::{Instruction, Phase, Place, Program};
 use crate::device::Device;
 use crate::execute::{self, Order};
-use crate::journal::fingerprint;
 use crate::op::{Keep, Meta, OpRef};
+use crate::shape::Shape;
 
 /// One record of a program's trace: a call, or one of the two ops whose work a call does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -260,4 +260,17 @@ impl Program {
             }
         }
     }
+}
+
+/// Stands for an op and the shapes that it sees: equal for equal ones, on every machine.
+fn fingerprint(op: &OpRef, inputs: &[&Meta]) -> u64 {
+    let mut hash = 0xCBF2_9CE4_8422_2325u64;
+    let mut mix = |word: u64| hash = (hash ^ word).wrapping_mul(0x0000_0100_0000_01B3).rotate_left(23);
+    op.name().bytes().for_each(|byte| mix(u64::from(byte)));
+    for meta in inputs {
+        mix(meta.dtype as u64 + 1);
+        let shape: &Shape = meta.shape();
+        shape.iter().for_each(|&extent| mix(extent as u64 + 7));
+    }
+    hash
 }

@@ -252,7 +252,7 @@ impl TapeCore {
     fn begin_journal(&self) {
         let mut journal = self.journal.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         if journal.is_none() && !Step::is_open() {
-            *journal = Journal::on(&context::device(), None);
+            *journal = Journal::on(&context::device());
         }
     }
 

@@ -1,0 +1,142 @@
+//! A check for debugging: a program that runs as planned is compared, call by call, with one that is not.
+//!
+//! With `PLIMSOLL_VERIFY=1`, or [`Device::set_verify`], a program is first run as it was recorded, with nothing computed again,
+//! nothing moved and no planned offsets: block by block through a pool of its own, where every block is filled with bytes that
+//! are no number before it is written and before it is freed. Its effects go to copies of the variables. Then it runs as
+//! planned, and each call must give the bytes that it gave before: so a plan that frees a value too early, lays two values on
+//! one place or computes something else again is found at the call that shows it, and so is an op of somebody's own that is
+//! not a function of its inputs. What the pool saw must also be what playing the program says.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use plimsoll_memory::Block;
+use smallvec::SmallVec;
+
+use super::runner::Run;
+use super::{Call, Phase, Place, Program};
+use crate::checksum::checksum;
+use crate::device::Device;
+use crate::dtype::DType;
+use crate::error::{Error, Result};
+use crate::execute::Order;
+use crate::storage::Storage;
+use crate::tensor::Tensor;
+use crate::variable::VariableCell;
+
+/// All bits set: no number in any type of floats.
+const NO_NUMBER: u8 = 0xFF;
+
+/// The checksums of what each call of a recorded program gives.
+pub(super) struct Reference {
+    sums: Vec<SmallVec<[u64; 2]>>,
+}
+
+impl Program {
+    /// Runs the program block by block, without effects.
+    ///
+    /// # Errors
+    /// As [`Program::run`]; a pool that saw something else than playing the program says.
+    pub(super) fn reference(&self, arguments: &[&Tensor]) -> Result<Reference> {
+        let device = self.device.sibling()?;
+        let copies = self.device.sibling()?;
+        let mut run = Run::new(self, &device, arguments)?;
+        run.fills = true;
+        run.copy_variables(&copies)?;
+        let mut sums = Vec::new();
+        for instruction in self.instructions() {
+            if let super::Instruction::Call(number) = *instruction {
+                let call = &self.calls[number as usize];
+                run.call(call)?;
+                sums.push(run.sums(call)?);
+            } else {
+                run.memory(instruction)?;
+            }
+        }
+        let stats = device.stats();
+        let played = self.play(&device.sibling()?, None)?;
+        drop(run);
+        if (stats.peak_in_use, stats.peak_rows) != (played.peak, played.owners) {
+            return Err(Error::argument(
+                "verify",
+                format!("a program took {} bytes, and playing it says {}", stats.peak_in_use, played.peak),
+            ));
+        }
+        Ok(Reference { sums })
+    }
+}
+
+impl Reference {
+    /// Compares what a call of the planned program gave with what it gave block by block.
+    pub fn check(&self, recorded: &Program, run: &mut Run<'_>, call: &Call) -> Result<()> {
+        if call.order == Order::Any {
+            return Ok(());
+        }
+        let first = &recorded.calls[call.source as usize];
+        // The second of two ops gives the last output and what belongs to it.
+        let skipped = if call.is_second { first.outputs.len() - usize::from(first.n_aux) - 1 } else { 0 };
+        let expected = &self.sums[call.source as usize][skipped..];
+        match run.sums(call)?.iter().zip(expected).all(|(sum, expected)| sum == expected) {
+            true => Ok(()),
+            false => Err(Error::tape(format!(
+                "a value made again is not what it was: {} at {} gave other bytes for the same inputs; an op must be a \
+                 function of its inputs and attributes, and write all of its outputs",
+                call.op.name(),
+                call.site
+            ))),
+        }
+    }
+}
+
+impl Reference {
+    /// Compares the new values of variables with those of the copies.
+    pub fn check_variables(&self, recorded: &Program, cells: &[Arc<VariableCell>]) -> Result<()> {
+        let mut expected: HashMap<u32, (u64, &Call)> = HashMap::new();
+        for (call, sums) in
+            recorded.calls.iter().zip(&self.sums).filter(|(call, _)| call.phase == Phase::Update)
+        {
+            for (view, &sum) in call.outputs.iter().zip(sums) {
+                let variable = recorded.variable_of(view.value);
+                expected.extend(variable.map(|variable| (variable, (sum, call))));
+            }
+        }
+        for (variable, (sum, call)) in expected {
+            let cell = &cells[variable as usize];
+            if checksum(&cell.value().0)? != sum {
+                return Err(Error::tape(format!(
+                    "the new value of variable {:?} is not what it is block by block, by {} at {}",
+                    cell.name(),
+                    call.op.name(),
+                    call.site
+                )));
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Run<'_> {
+    /// The checksums of what a call has just given.
+    fn sums(&mut self, call: &Call) -> Result<SmallVec<[u64; 2]>> {
+        call.outputs.iter().map(|view| self.sum(view.value)).collect()
+    }
+
+    fn sum(&mut self, value: u32) -> Result<u64> {
+        let number = match self.program.value(value).place {
+            Place::Block(number) if self.blocks[number as usize].is_some() => number,
+            _ => return self.variable_storage(value).map_or(Ok(0), |storage| checksum(&storage)),
+        };
+        let device = self.device.clone();
+        let slot = &mut self.blocks[number as usize];
+        let Some(block) = slot.take() else { return Ok(0) };
+        let storage = Storage::own(block, DType::U8, &device);
+        let sum = checksum(&storage);
+        *slot = Storage::into_block(storage);
+        sum
+    }
+}
+
+/// Fills a block with bytes that are no number.
+pub(super) fn fill(block: &Block, device: &Device) -> Result<()> {
+    Storage::fill_block(block, device, NO_NUMBER)
+}
