@@ -4,7 +4,7 @@
 use plimsoll_cuda::Profile;
 use plimsoll_memory::{Owner, TraceEvent};
 use plimsoll_plan::Input;
-use plimsoll_tensor::{AttentionConfig, DType, Device, GradientTape, Result, Step, Tensor, recompute};
+use plimsoll_tensor::{AttentionConfig, DType, Device, GradientTape, Program, Result, Tensor, recompute};
 
 fn ghost() -> Device {
     let device = Device::ghost_cuda(Profile::h200());
@@ -114,10 +114,11 @@ fn a_planner_never_repeats_what_has_no_order() -> Result<()> {
     let (table, ids) = table_and_ids()?;
     for is_deterministic in [false, true] {
         device.set_deterministic(is_deterministic);
-        let (_, trace) = Step::observed(&device, || {
+        let program = Program::record(&device, &[], |_| {
             let step = lookup_gradient(&table, &ids)?;
-            table.sub(&step)
+            Ok(vec![table.sub(&step)?])
         })?;
+        let trace = program.trace(&device, 0);
         let is_passing = |record: &plimsoll_plan::Record| record.inputs.contains(&Input::Passing);
         let passing: Vec<&str> = trace
             .records

@@ -36,13 +36,15 @@ fn bits(tensor: &Tensor) -> Result<Vec<u64>> {
     Ok(tensor.to_f64_vec()?.into_iter().map(f64::to_bits).collect())
 }
 
-/// Makes a few steps on a device of its own.
+/// Makes a few steps on a device of its own; with `verify`, each is compared with one that is not planned.
 fn run(
     network: fn() -> Result<Network>,
     limit: Option<u64>,
+    verify: bool,
     call: impl Fn(StepFn) -> StepFn,
 ) -> Result<(Outcome, Taken)> {
     let device = device();
+    device.set_verify(verify);
     let _on = device.enter();
     let Network { step, state, batch } = network()?;
     device.set_limit(limit.map(Bytes::new))?;
@@ -70,14 +72,14 @@ fn recorded(step: StepFn) -> StepFn {
 }
 
 fn sweep(name: &str, network: fn() -> Result<Network>) -> Result<()> {
-    let (expected, eager) = run(network, None, |step| step)?;
-    let (outcome, natural) = run(network, None, recorded)?;
+    let (expected, eager) = run(network, None, false, |step| step)?;
+    let (outcome, natural) = run(network, None, true, recorded)?;
     assert_eq!(outcome, expected, "{name}: a function has eager's bits");
     let mut taken: Vec<(u64, Taken)> = Vec::new();
     let least = loop {
         let share = 95 - 10 * taken.len() as u64;
         let limit = natural.peak_committed * share / 100;
-        match run(network, Some(limit), recorded) {
+        match run(network, Some(limit), false, recorded) {
             Ok((outcome, used)) => {
                 assert_eq!(outcome, expected, "{name} at {share} %");
                 taken.push((limit, used));
@@ -88,7 +90,7 @@ fn sweep(name: &str, network: fn() -> Result<Network>) -> Result<()> {
             },
         }
     };
-    let (outcome, used) = run(network, Some(least), recorded)?;
+    let (outcome, used) = run(network, Some(least), true, recorded)?;
     assert_eq!(outcome, expected, "{name} at the least limit, {least}");
     taken.push((least, used));
     eprintln!("{name}: eager {eager:?}, natural {natural:?}, least {least}, {} limits", taken.len());
@@ -101,7 +103,7 @@ fn sweep(name: &str, network: fn() -> Result<Network>) -> Result<()> {
         assert!(less.peak_committed <= more.peak_committed, "{name}: committed at {below} and {above}");
         assert!(less.peak_in_use <= more.peak_in_use, "{name}: in use at {below} and {above}");
     }
-    let refused = run(network, Some(least - (least * 3 / 100).max(GRANULE)), recorded);
+    let refused = run(network, Some(least - (least * 3 / 100).max(GRANULE)), false, recorded);
     match refused.map_err(|error| error.to_string()) {
         Err(text) => assert!(text.contains(&Bytes::new(least).to_string()), "{name}: {text}"),
         Ok(_) => panic!("{name}: 3 % below {least} was not refused"),

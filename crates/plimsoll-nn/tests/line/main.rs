@@ -4,6 +4,7 @@
 
 mod changes;
 mod depot;
+mod eager;
 mod faults;
 mod guard;
 mod models;

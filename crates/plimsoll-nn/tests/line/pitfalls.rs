@@ -7,7 +7,8 @@ use plimsoll_nn::layers::{BatchNorm, Conv2D, Dense, Flatten, Sequential};
 use plimsoll_nn::{Layer, Mode};
 use plimsoll_tensor::op::{Keep, Keeps, Meta, Outputs, Run, one};
 use plimsoll_tensor::{
-    Backward, Bytes, Device, GradientTape, Op, OpRef, Result, Step, Tensor, Variable, apply, scope, set_seed,
+    Backward, Bytes, Device, Function, GradientTape, Op, OpRef, Result, Step, Tensor, Variable, apply, scope,
+    set_seed,
 };
 
 use crate::run::device;
@@ -286,4 +287,24 @@ fn an_impure_op_is_caught_and_named() -> Result<()> {
     }
     device.set_verify(false);
     gradient()
+}
+
+#[test]
+fn a_planned_function_is_compared_with_one_that_is_not() -> Result<()> {
+    let device = limited()?;
+    let _on = device.enter();
+    let function = |op: OpRef| {
+        Function::new(move |x: Tensor| {
+            scope("noisy", || apply(op.clone(), &[&x]))?.remove(0).square()?.sum(..)
+        })
+    };
+    let impure = function(OpRef::new(Impure(Arc::default())));
+    impure.call(Tensor::ones([64])?)?;
+    device.set_verify(true);
+    let error = impure.call(Tensor::ones([64])?).unwrap_err().to_string();
+    for word in ["impure", "noisy", file!(), "not what it was"] {
+        assert!(error.contains(word), "no {word:?} in: {error}");
+    }
+    let pure = Function::new(|x: Tensor| x.dropout(0.5)?.square()?.sum(..));
+    (0..5).try_for_each(|_| pure.call(Tensor::ones([64])?).map(drop))
 }
