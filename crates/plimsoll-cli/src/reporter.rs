@@ -1,7 +1,6 @@
 //! What a training run tells while it goes on: JSON lines or a bar with a line per epoch.
 
-use std::cell::RefCell;
-use std::rc::Rc;
+use std::sync::{Arc, Mutex};
 
 use plimsoll::nn::train::{Callback, EpochEvent, INTERRUPTED, Requests, StepEvent};
 use plimsoll::{Error, Result};
@@ -20,8 +19,8 @@ const KEPT_TIMES: usize = 1001;
 #[derive(Clone)]
 pub struct Reporter {
     style: Style,
-    progress: Rc<Progress>,
-    seen: Rc<RefCell<Seen>>,
+    progress: Arc<Progress>,
+    seen: Arc<Mutex<Seen>>,
 }
 
 /// What is remembered of the steps.
@@ -47,7 +46,7 @@ impl Seen {
 impl Reporter {
     /// A reporter in that style, with a bar.
     pub fn new(style: Style, progress: Progress) -> Reporter {
-        Reporter { style, progress: Rc::new(progress), seen: Rc::default() }
+        Reporter { style, progress: Arc::new(progress), seen: Arc::default() }
     }
 
     /// Shows that so many steps were taken before.
@@ -57,13 +56,13 @@ impl Reporter {
 
     /// The median time of the last steps.
     pub fn median_ms(&self) -> Option<f64> {
-        let mut times = self.seen.borrow().times.clone();
+        let mut times = self.seen.lock().expect("nobody panics").times.clone();
         (!times.is_empty()).then(|| median(&mut times))
     }
 
     /// The loss of the last step.
     pub fn last_loss(&self) -> Option<f64> {
-        self.seen.borrow().last_loss
+        self.seen.lock().expect("nobody panics").last_loss
     }
 
     /// Shows that the model is being evaluated.
@@ -112,7 +111,7 @@ impl Callback for Reporter {
     }
 
     fn on_step(&mut self, step: &StepEvent, run: &mut Requests<'_>) -> Result<()> {
-        self.seen.borrow_mut().keep(step);
+        self.seen.lock().expect("nobody panics").keep(step);
         self.progress.step(Shown {
             step: step.step,
             loss: step.loss,

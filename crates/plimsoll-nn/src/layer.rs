@@ -45,7 +45,7 @@ use crate::prediction::Prediction;
 /// assert_eq!(model.call(&Tensor::zeros([2, 4])?)?.shape().dims(), [2, 3]);
 /// # Ok::<(), plimsoll_tensor::Error>(())
 /// ```
-pub trait Layer {
+pub trait Layer: Send {
     /// The name of the kind of layer, which paths use unless [`Layer::named`] gives one.
     fn name(&self) -> &str;
 

@@ -3,8 +3,7 @@
 //!
 //! The GPU is the one that `PLIMSOLL_TEST_DEVICE` names, or else the emulated one.
 
-use std::cell::RefCell;
-use std::rc::Rc;
+use std::sync::{Arc, Mutex};
 
 use plimsoll_data::Dataset;
 use plimsoll_nn::layers::{
@@ -55,7 +54,7 @@ fn trainer(policy: Policy, optimizer: Optimizer) -> Result<Trainer> {
 
 /// Keeps the losses of all steps; it need not be told in time.
 #[derive(Clone, Default)]
-struct Losses(Rc<RefCell<Vec<f64>>>);
+struct Losses(Arc<Mutex<Vec<f64>>>);
 
 impl Callback for Losses {
     fn name(&self) -> &str {
@@ -67,8 +66,12 @@ impl Callback for Losses {
     }
 
     fn on_step(&mut self, event: &StepEvent, _run: &mut Requests<'_>) -> Result<()> {
-        assert_eq!(event.step as usize, self.0.borrow().len() + 1, "steps are told of in order, each once");
-        self.0.borrow_mut().push(event.loss);
+        assert_eq!(
+            event.step as usize,
+            self.0.lock().expect("nobody panics").len() + 1,
+            "steps are told of in order, each once"
+        );
+        self.0.lock().expect("nobody panics").push(event.loss);
         Ok(())
     }
 }
@@ -79,7 +82,7 @@ fn losses_on(device: &Device, policy: Policy, optimizer: Optimizer) -> Result<(V
     let losses = Losses::default();
     let mut trainer = trainer(policy, optimizer)?.callback(losses.clone()).held_out(data()?);
     let history = trainer.fit(&data()?, Until::Epochs(2))?;
-    let kept = losses.0.borrow().clone();
+    let kept = losses.0.lock().expect("nobody panics").clone();
     Ok((kept, history))
 }
 
@@ -129,7 +132,7 @@ fn a_recurrent_model_follows_the_cpu() -> Result<()> {
         let losses = Losses::default();
         let mut trainer = Trainer::new(model, Adam::new(0.02).build(), loss()).callback(losses.clone());
         trainer.fit(&vec![Pair { inputs, labels }], Until::Steps(4))?;
-        let kept = losses.0.borrow().clone();
+        let kept = losses.0.lock().expect("nobody panics").clone();
         Ok::<Vec<f64>, Error>(kept)
     };
     let (on_cpu, on_gpu) = (steps_on(&Device::separate_cpu())?, steps_on(&gpu()?)?);
@@ -289,7 +292,7 @@ fn sums_in_any_order_are_planned_to_the_byte_and_change_last_bits_at_most() -> R
             let run = || -> Result<Vec<f64>> {
                 let losses = Losses::default();
                 reader(policy)?.callback(losses.clone()).fit(&sentences()?, Until::Epochs(2))?;
-                Ok(losses.0.take())
+                Ok(std::mem::take(&mut *losses.0.lock().expect("nobody panics")))
             };
             let planned = plan(&device, || run().map(drop))?;
             let _on = device.enter();

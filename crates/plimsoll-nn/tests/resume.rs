@@ -1,10 +1,9 @@
 //! A run that is saved, thrown away and resumed goes on bit for bit as if it had never stopped: weights, what the
 //! optimizer keeps, the loss scale, the generator, losses and what callbacks know.
 
-use std::cell::RefCell;
 use std::fs;
 use std::path::PathBuf;
-use std::rc::Rc;
+use std::sync::{Arc, Mutex};
 
 use plimsoll_data::Dataset;
 use plimsoll_nn::checkpoint;
@@ -71,7 +70,7 @@ fn a_run_goes_on_only_as_it_was_begun() -> Result<()> {
 }
 
 /// The bits of all losses, in the order of the steps.
-type Losses = Rc<RefCell<Vec<u64>>>;
+type Losses = Arc<Mutex<Vec<u64>>>;
 
 /// A run with everything that could differ: dropout, a loss scale that overflows and grows, parts of batches, a last batch
 /// that is smaller, and a learning rate of the callback's.
@@ -87,7 +86,7 @@ fn run(seed: u64, policy: Policy, losses: &Losses) -> Result<Trainer> {
     let optimizer = if policy == Policy::MixedFloat16 { optimizer.loss_scale(scale) } else { optimizer };
     let kept = losses.clone();
     let watch = Watch::new().steps(move |event, _| {
-        kept.borrow_mut().push(event.loss.to_bits());
+        kept.lock().expect("nobody panics").push(event.loss.to_bits());
         Ok(())
     });
     Ok(Trainer::new(model, optimizer, MeanSquaredError)
@@ -127,7 +126,11 @@ fn a_resumed_run_is_the_same_run() -> Result<()> {
             // Draws between resuming and going on do not matter.
             Tensor::randn([3])?;
             let resumed = second.fit(&data, Until::Epochs(4))?;
-            assert_eq!(*losses.borrow(), *whole_losses.borrow(), "{policy}, stopped after {stop}");
+            assert_eq!(
+                *losses.lock().expect("nobody panics"),
+                *whole_losses.lock().expect("nobody panics"),
+                "{policy}, stopped after {stop}"
+            );
             assert_eq!(bits(&second)?, whole_bits, "{policy}, stopped after {stop}");
             assert_eq!((second.state(), Generator::current()), (whole.state(), generator));
             let n_told = resumed.epochs.len();
@@ -140,15 +143,15 @@ fn a_resumed_run_is_the_same_run() -> Result<()> {
 #[test]
 fn the_loss_scale_of_that_run_moves_both_ways() -> Result<()> {
     let data = shuffled()?;
-    let scales = Rc::new(RefCell::new(Vec::new()));
+    let scales = Arc::new(Mutex::new(Vec::new()));
     let kept = scales.clone();
     let watch = Watch::new().steps(move |event, _| {
-        kept.borrow_mut().push(event.loss_scale);
+        kept.lock().expect("nobody panics").push(event.loss_scale);
         Ok(())
     });
     let mut trainer = run(3, Policy::MixedFloat16, &Losses::default())?.callback(watch);
     trainer.fit(&data, Until::Steps(14))?;
-    let scales = scales.borrow();
+    let scales = scales.lock().expect("nobody panics");
     assert!(scales.windows(2).any(|pair| pair[1] > pair[0]), "it grows: {scales:?}");
     assert!(scales.windows(2).any(|pair| pair[1] < pair[0]), "it shrinks: {scales:?}");
     Ok(())
@@ -181,18 +184,21 @@ fn checkpoints_are_made_when_they_are_due_and_at_the_end() -> Result<()> {
     }
 
     let kept = folder.0.clone();
-    let steps = Rc::new(RefCell::new(Vec::new()));
+    let steps = Arc::new(Mutex::new(Vec::new()));
     let seen = steps.clone();
     let mut trainer = run(3, Policy::Float32, &Losses::default())?
         .callback(Checkpoint::new(&folder.0).every_steps(5))
         .callback(Watch::new().steps(move |event, _| {
             // What was asked for at the step before has been done by now.
-            seen.borrow_mut().push((event.step, checkpoint::peek(&kept)?.step));
+            seen.lock().expect("nobody panics").push((event.step, checkpoint::peek(&kept)?.step));
             Ok(())
         }));
     trainer.save(&folder.0)?;
     trainer.fit(&shuffled()?, Until::Steps(12))?;
-    assert_eq!(steps.borrow()[..], (1..=12).map(|step| (step, (step - 1) / 5 * 5)).collect::<Vec<_>>()[..]);
+    assert_eq!(
+        steps.lock().expect("nobody panics")[..],
+        (1..=12).map(|step| (step, (step - 1) / 5 * 5)).collect::<Vec<_>>()[..]
+    );
     Ok(())
 }
 
@@ -200,7 +206,7 @@ fn checkpoints_are_made_when_they_are_due_and_at_the_end() -> Result<()> {
 fn the_best_epoch_is_kept_and_its_weights_come_back() -> Result<()> {
     let folder = Folder::new("best");
     let data = shuffled()?;
-    let best_weights = Rc::new(RefCell::new((f64::INFINITY, Vec::new())));
+    let best_weights = Arc::new(Mutex::new((f64::INFINITY, Vec::new())));
     let seen = best_weights.clone();
     // A learning rate that ruins the model after some epochs.
     let mut trainer = {
@@ -215,10 +221,10 @@ fn the_best_epoch_is_kept_and_its_weights_come_back() -> Result<()> {
             .callback(EarlyStop::new(2).keep_best(&folder.0))
             .callback(Watch::new().epochs(move |event, run| {
                 let loss = event.held_out.as_ref().map_or(f64::NAN, |held_out| held_out.loss);
-                if loss < seen.borrow().0 {
+                if loss < seen.lock().expect("nobody panics").0 {
                     let weights =
                         run.model().variables().iter().map(|v| v.to_vec::<f32>()).collect::<Result<_>>()?;
-                    *seen.borrow_mut() = (loss, weights);
+                    *seen.lock().expect("nobody panics") = (loss, weights);
                 }
                 Ok(())
             }))
@@ -229,7 +235,7 @@ fn the_best_epoch_is_kept_and_its_weights_come_back() -> Result<()> {
     assert!(history.epochs.len() < 50);
     let weights: Vec<Vec<f32>> =
         trainer.model().variables().iter().map(|v| v.to_vec::<f32>()).collect::<Result<_>>()?;
-    let (best, expected) = best_weights.borrow().clone();
+    let (best, expected) = best_weights.lock().expect("nobody panics").clone();
     assert_eq!(weights, expected);
     assert_eq!(trainer.evaluate(&data)?.loss, best);
     Ok(())
@@ -239,11 +245,11 @@ fn the_best_epoch_is_kept_and_its_weights_come_back() -> Result<()> {
 fn a_log_has_a_line_for_each_epoch() -> Result<()> {
     let mut lines = Vec::new();
     let mut trainer = run(3, Policy::MixedFloat16, &Losses::default())?;
-    let shared = Rc::new(RefCell::new(Vec::<u8>::new()));
-    struct Shared(Rc<RefCell<Vec<u8>>>);
+    let shared = Arc::new(Mutex::new(Vec::<u8>::new()));
+    struct Shared(Arc<Mutex<Vec<u8>>>);
     impl std::io::Write for Shared {
         fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-            self.0.borrow_mut().write(bytes)
+            self.0.lock().expect("nobody panics").write(bytes)
         }
         fn flush(&mut self) -> std::io::Result<()> {
             Ok(())
@@ -251,7 +257,7 @@ fn a_log_has_a_line_for_each_epoch() -> Result<()> {
     }
     trainer = trainer.callback(Log::to(Shared(shared.clone())).every_steps(10));
     trainer.fit(&shuffled()?, Until::Epochs(2))?;
-    lines.extend(String::from_utf8_lossy(&shared.borrow()).lines().map(str::to_owned));
+    lines.extend(String::from_utf8_lossy(&shared.lock().expect("nobody panics")).lines().map(str::to_owned));
     assert!(lines.iter().any(|line| line.starts_with("epoch 2: loss ") && line.contains("held out: loss ")));
     assert!(lines.iter().any(|line| line.starts_with("step 10 (epoch 2, batch 3): loss ")), "{lines:?}");
     assert!(lines[0].contains("skipped: the gradient of dense"), "{lines:?}");

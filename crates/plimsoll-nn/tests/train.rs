@@ -1,10 +1,8 @@
 //! What the train loop promises: atomic steps, the same gradients in parts, errors that say where, steady bytes.
 
-use std::cell::RefCell;
 use std::panic::{self, AssertUnwindSafe};
-use std::rc::Rc;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 
 use plimsoll_memory::testing::Fail;
 use plimsoll_nn::layers::{Dense, Dropout, Lambda, Sequential};
@@ -57,11 +55,11 @@ fn bits(trainer: &Trainer) -> Result<(Bits, Bits, Generator)> {
 }
 
 /// A callback that keeps the events of all steps, and where they are kept.
-fn kept_events() -> (Watch, Rc<RefCell<Vec<StepEvent>>>) {
-    let events = Rc::new(RefCell::new(Vec::new()));
+fn kept_events() -> (Watch, Arc<Mutex<Vec<StepEvent>>>) {
+    let events = Arc::new(Mutex::new(Vec::new()));
     let kept = events.clone();
     let watch = Watch::new().steps(move |event, _| {
-        kept.borrow_mut().push(event.clone());
+        kept.lock().expect("nobody panics").push(event.clone());
         Ok(())
     });
     (watch, events)
@@ -78,7 +76,7 @@ fn a_model_learns_and_the_history_tells() -> Result<()> {
     let (first, last) = (history.epochs.get(0).expect("twenty"), history.epochs.last().expect("twenty"));
     assert!(last.loss < first.loss / 4.0, "{} after {}", last.loss, first.loss);
     assert!(last.held_out.as_ref().is_some_and(|held_out| held_out.loss < 0.1), "{last}");
-    let events = events.borrow();
+    let events = events.lock().expect("nobody panics");
     let numbers: Vec<(u64, u64, u64)> = events.iter().map(|e| (e.step, e.epoch, e.batch)).collect();
     assert_eq!((numbers[0], numbers[7], numbers[8]), ((1, 1, 1), (8, 1, 8), (9, 2, 1)));
     let mean = events[..8].iter().map(|event| event.loss).sum::<f64>() / 8.0;
@@ -209,16 +207,16 @@ fn fifty_epochs_leave_the_same_bytes_after_every_step() -> Result<()> {
         // The last batch of an epoch is smaller.
         let mut data = batches(4, 32)?;
         data.extend(batches(1, 7)?);
-        let calls = Rc::new(RefCell::new(Vec::new()));
+        let calls = Arc::new(Mutex::new(Vec::new()));
         let (kept, pool) = (calls.clone(), device.clone());
         let watch = Watch::new().steps(move |event, _| {
-            kept.borrow_mut().push((event.memory.in_use, pool.stats().source));
+            kept.lock().expect("nobody panics").push((event.memory.in_use, pool.stats().source));
             Ok(())
         });
         let mut trainer =
             trainer(policy, Adam::new(0.01).build())?.accumulate(2).held_out(data.clone()).callback(watch);
         trainer.fit(&data, Until::Epochs(50))?;
-        let calls = calls.borrow();
+        let calls = calls.lock().expect("nobody panics");
         assert_eq!(calls.len(), 250);
         for (step, (in_use, source)) in calls.iter().enumerate().skip(1) {
             assert_eq!(*in_use, calls[0].0, "{policy}: bytes in use after step {}", step + 1);
@@ -333,11 +331,11 @@ fn a_step_that_overflows_is_skipped_and_says_where() -> Result<()> {
     let before = values(&run.model().variables())?;
     run.fit(&data, Until::Steps(1))?;
     assert_eq!(values(&run.model().variables())?, before);
-    let name = events.borrow()[0].skipped.clone().expect("it overflows");
+    let name = events.lock().expect("nobody panics")[0].skipped.clone().expect("it overflows");
     assert!(run.model().variables().iter().any(|variable| variable.name() == name), "{name}");
     run.fit(&data, Until::Steps(40))?;
     assert_ne!(values(&run.model().variables())?, before);
-    let events = events.borrow();
+    let events = events.lock().expect("nobody panics");
     let scales: Vec<f64> = events.iter().map(|event| event.loss_scale).collect();
     assert_eq!(scales[0], 5e8);
     assert!(scales.windows(2).any(|pair| pair[1] == 2.0 * pair[0]), "it grows again: {scales:?}");

@@ -13,7 +13,7 @@ use crate::model::Model;
 use crate::optimizers::Optimizer;
 
 /// Something that is told how a run goes on.
-pub trait Callback {
+pub trait Callback: Send {
     /// The name, under which checkpoints keep its state.
     fn name(&self) -> &str;
 

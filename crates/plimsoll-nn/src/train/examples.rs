@@ -41,7 +41,7 @@ pub type Epoch<'a> = Box<dyn Iterator<Item = Result<Pair>> + 'a>;
 
 /// Data to train on: any number of epochs, each a run of batches that depends on its number alone, so that a run can
 /// be resumed in the middle of one.
-pub trait Examples {
+pub trait Examples: Send {
     /// The batches of an epoch from one of them on; both are counted from zero.
     ///
     /// # Errors

@@ -566,3 +566,15 @@ impl Trainer {
 fn callback_key(idx: usize, callback: &dyn Callback) -> String {
     format!("{idx} {}", callback.name())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_run_may_go_on_on_another_thread() {
+        fn is_send<T: Send>() {}
+        is_send::<Trainer>();
+        is_send::<Box<dyn Examples>>();
+    }
+}

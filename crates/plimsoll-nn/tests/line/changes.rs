@@ -1,8 +1,7 @@
 //! A limit that changes in the middle of a run: from the next step on nothing is committed beyond it, no bit changes, and one that
 //! is too low for a step keeps the run from going on until it is raised.
 
-use std::cell::RefCell;
-use std::rc::Rc;
+use std::sync::{Arc, Mutex};
 
 use plimsoll_nn::plan::least_limit;
 use plimsoll_nn::train::callbacks::Watch;
@@ -13,7 +12,7 @@ use crate::models::{CNN, GPT, LSTM, Task};
 use crate::run::{GRANULE, device, state};
 
 /// The losses of a run's steps, as bits.
-type Losses = Rc<RefCell<Vec<u64>>>;
+type Losses = Arc<Mutex<Vec<u64>>>;
 
 /// A run of so many epochs with a change of the limit after some of its steps; the device may already have a limit.
 fn run(
@@ -26,7 +25,7 @@ fn run(
     let (data, losses, limits) = (task.batches()?, Losses::default(), limits.to_vec());
     let (told, pool) = (losses.clone(), device.pool().clone());
     let change = Watch::new().steps(move |event, _| {
-        told.borrow_mut().push(event.loss.to_bits());
+        told.lock().expect("nobody panics").push(event.loss.to_bits());
         let (stats, limit) = (pool.stats(), pool.limit().map_or(u64::MAX, Bytes::get));
         assert!(stats.peak_committed <= limit, "step {}: {} under {limit}", event.step, stats.peak_committed);
         if let Some(&limit) = limits.get(event.step as usize - 1) {
@@ -43,7 +42,8 @@ fn run(
     });
     let mut trainer = task.trainer()?.callback(change);
     trainer.fit(&data, Until::Epochs(n_epochs))?;
-    Ok((losses.take(), state(&trainer)?))
+    let losses = losses.lock().expect("nobody panics").clone();
+    Ok((losses, state(&trainer)?))
 }
 
 /// The natural committed bytes of a run, and the least limit that works.

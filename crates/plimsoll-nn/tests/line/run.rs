@@ -1,7 +1,6 @@
 //! Runs under a limit, and what came of them.
 
-use std::cell::RefCell;
-use std::rc::Rc;
+use std::sync::{Arc, Mutex};
 
 use plimsoll_memory::Pool;
 use plimsoll_memory::testing::FinePages;
@@ -51,14 +50,14 @@ pub fn run(task: &Task, limit: Option<u64>, verify: bool) -> Result<(Outcome, Ta
     let _on = device.enter();
     let data = task.batches()?;
     let mut trainer = task.trainer()?;
-    let losses = Rc::new(RefCell::new(Vec::new()));
+    let losses = Arc::new(Mutex::new(Vec::new()));
     let kept = losses.clone();
     trainer = trainer.callback(Watch::new().steps(move |event, _| {
-        kept.borrow_mut().push(event.loss.to_bits());
+        kept.lock().expect("nobody panics").push(event.loss.to_bits());
         Ok(())
     }));
     trainer.fit(&data, Until::Epochs(N_EPOCHS))?;
-    let losses = losses.borrow().clone();
+    let losses = losses.lock().expect("nobody panics").clone();
     let stats = device.stats();
     let taken = Taken {
         peak_in_use: stats.peak_in_use,

@@ -31,7 +31,7 @@ impl<W: Write> Log<W> {
     }
 }
 
-impl<W: Write> Callback for Log<W> {
+impl<W: Write + Send> Callback for Log<W> {
     fn name(&self) -> &str {
         "log"
     }

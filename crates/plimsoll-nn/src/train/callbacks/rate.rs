@@ -9,7 +9,7 @@ use crate::train::event::StepEvent;
 /// [`schedule`](crate::Optimizer::schedule) does it without the host; this is for what those cannot say.
 pub struct LearningRate<F>(pub F);
 
-impl<F: FnMut(u64) -> f64> Callback for LearningRate<F> {
+impl<F: FnMut(u64) -> f64 + Send> Callback for LearningRate<F> {
     fn name(&self) -> &str {
         "learning_rate"
     }

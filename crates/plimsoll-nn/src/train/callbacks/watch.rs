@@ -5,7 +5,7 @@ use plimsoll_tensor::Result;
 use crate::train::callback::{Callback, Requests};
 use crate::train::event::{EpochEvent, StepEvent};
 
-type Told<E> = Box<dyn FnMut(&E, &mut Requests<'_>) -> Result<()>>;
+type Told<E> = Box<dyn FnMut(&E, &mut Requests<'_>) -> Result<()> + Send>;
 
 /// Calls functions of one's own: how a program shows progress, or stops a run on a signal.
 #[derive(Default)]
@@ -21,12 +21,15 @@ impl Watch {
     }
 
     /// This one calling `f` after each step.
-    pub fn steps(self, f: impl FnMut(&StepEvent, &mut Requests<'_>) -> Result<()> + 'static) -> Watch {
+    pub fn steps(self, f: impl FnMut(&StepEvent, &mut Requests<'_>) -> Result<()> + Send + 'static) -> Watch {
         Watch { on_step: Some(Box::new(f)), ..self }
     }
 
     /// This one calling `f` after each epoch.
-    pub fn epochs(self, f: impl FnMut(&EpochEvent, &mut Requests<'_>) -> Result<()> + 'static) -> Watch {
+    pub fn epochs(
+        self,
+        f: impl FnMut(&EpochEvent, &mut Requests<'_>) -> Result<()> + Send + 'static,
+    ) -> Watch {
         Watch { on_epoch: Some(Box::new(f)), ..self }
     }
 }
