@@ -2,14 +2,17 @@
 
 use std::sync::Mutex;
 
+use crate::sweep::on_gpu;
 use plimsoll_nn::layers::{Conv2D, Conv2DTranspose, Dense, Sequential};
 use plimsoll_nn::losses::{BinaryCrossentropy, Loss};
 use plimsoll_nn::optimizers::{Adam, Method, Optimizer};
 use plimsoll_nn::{Layer, Mode, Model};
 use plimsoll_tensor::{Activation, DType, GradientTape, Result, Tensor, Variable, set_seed};
 
-/// The examples of a batch.
-const BATCH: usize = 512;
+/// The examples of a batch: a GPU's pool has larger granules, which more of them fill.
+fn n_examples() -> usize {
+    if on_gpu() { 32 * 512 } else { 512 }
+}
 
 /// A step: from a batch to numbers that it tells.
 pub type StepFn = Box<dyn Fn(Vec<Tensor>) -> Result<Vec<Tensor>> + Send + Sync>;
@@ -70,8 +73,9 @@ pub fn gan() -> Result<Network> {
     let state = [generator.state(), discriminator.state()].concat();
     let step: StepFn = Box::new(move |batch: Vec<Tensor>| {
         let loss = BinaryCrossentropy::new().from_logits(true);
-        let (real, ones, zeros) = (&batch[0], Tensor::ones([BATCH, 1])?, Tensor::zeros([BATCH, 1])?);
-        let noise = Tensor::randn([BATCH, 16])?;
+        let (real, ones, zeros) =
+            (&batch[0], Tensor::ones([n_examples(), 1])?, Tensor::zeros([n_examples(), 1])?);
+        let noise = Tensor::randn([n_examples(), 16])?;
         let tape = GradientTape::new();
         let judged = tape.record(|| {
             let fake = generator.call(&noise)?.stop_gradient();
@@ -84,7 +88,7 @@ pub fn gan() -> Result<Network> {
         generator.descend(&tape, &fooled)?;
         Ok(vec![judged.stop_gradient(), fooled.stop_gradient()])
     });
-    Ok(Network { step, state, batch: vec![Tensor::randn([BATCH, 32])?] })
+    Ok(Network { step, state, batch: vec![Tensor::randn([n_examples(), 32])?] })
 }
 
 /// A critic whose gradient with respect to its input is part of its loss.
@@ -94,7 +98,7 @@ pub fn wgan_gp() -> Result<Network> {
     let state = critic.state();
     let step: StepFn = Box::new(move |batch: Vec<Tensor>| {
         let (real, fake) = (&batch[0], &batch[1]);
-        let share = Tensor::uniform([BATCH, 1], 0.0, 1.0, DType::F32)?;
+        let share = Tensor::uniform([n_examples(), 1], 0.0, 1.0, DType::F32)?;
         let between = real.mul(&share)?.add(&fake.mul(&share.affine(-1.0, 1.0)?)?)?;
         let tape = GradientTape::new();
         let loss = tape.record(|| {
@@ -110,7 +114,7 @@ pub fn wgan_gp() -> Result<Network> {
         critic.descend(&tape, &loss)?;
         Ok(vec![loss.stop_gradient()])
     });
-    let batch = vec![Tensor::randn([BATCH, 32])?, Tensor::randn([BATCH, 32])?];
+    let batch = vec![Tensor::randn([n_examples(), 32])?, Tensor::randn([n_examples(), 32])?];
     Ok(Network { step, state, batch })
 }
 
@@ -126,7 +130,7 @@ pub fn vae() -> Result<Network> {
             let code = encoder.call(&batch[0])?;
             let (mean, log_variance) = (code.narrow(1, 0, 8)?, code.narrow(1, 8, 8)?);
             let deviation = log_variance.affine(0.5, 0.0)?.exp()?;
-            let drawn = mean.add(&deviation.mul(&Tensor::randn([BATCH, 8])?)?)?;
+            let drawn = mean.add(&deviation.mul(&Tensor::randn([n_examples(), 8])?)?)?;
             let rebuilt = decoder.call(&drawn)?.sub(&batch[0])?.square()?.sum(-1)?.mean(..)?;
             let spread = mean.square()?.add(&log_variance.exp()?)?.sub(&log_variance)?.affine(0.5, -0.5)?;
             rebuilt.add(&spread.sum(-1)?.mean(..)?)
@@ -135,7 +139,7 @@ pub fn vae() -> Result<Network> {
         decoder.descend(&tape, &loss)?;
         Ok(vec![loss.stop_gradient()])
     });
-    Ok(Network { step, state, batch: vec![Tensor::randn([BATCH, 48])?] })
+    Ok(Network { step, state, batch: vec![Tensor::randn([n_examples(), 48])?] })
 }
 
 /// One encoder for two inputs.
@@ -153,8 +157,8 @@ pub fn siamese() -> Result<Network> {
         encoder.descend(&tape, &loss)?;
         Ok(vec![loss.stop_gradient()])
     });
-    let same = Tensor::uniform([BATCH], 0.0, 2.0, DType::F32)?.cast(DType::I32)?.cast(DType::F32)?;
-    let batch = vec![Tensor::randn([BATCH, 24])?, Tensor::randn([BATCH, 24])?, same];
+    let same = Tensor::uniform([n_examples()], 0.0, 2.0, DType::F32)?.cast(DType::I32)?.cast(DType::F32)?;
+    let batch = vec![Tensor::randn([n_examples(), 24])?, Tensor::randn([n_examples(), 24])?, same];
     Ok(Network { step, state, batch })
 }
 
@@ -163,7 +167,7 @@ pub fn distillation() -> Result<Network> {
     set_seed(5);
     let teacher = dense(&[128, 128, 10], Activation::None).frozen().build([24])?;
     let student = Trained::new(dense(&[64, 64, 64, 10], Activation::None).build([24])?)?;
-    let (state, weights) = (student.state(), Tensor::uniform([BATCH, 1], 0.5, 1.5, DType::F32)?);
+    let (state, weights) = (student.state(), Tensor::uniform([n_examples(), 1], 0.5, 1.5, DType::F32)?);
     let step: StepFn = Box::new(move |batch: Vec<Tensor>| {
         let soft = teacher.infer(&batch[0])?.affine(0.5, 0.0)?.softmax(-1)?;
         let tape = GradientTape::new();
@@ -174,7 +178,7 @@ pub fn distillation() -> Result<Network> {
         student.descend(&tape, &loss)?;
         Ok(vec![loss.stop_gradient()])
     });
-    Ok(Network { step, state, batch: vec![Tensor::randn([BATCH, 24])?] })
+    Ok(Network { step, state, batch: vec![Tensor::randn([n_examples(), 24])?] })
 }
 
 /// Learning to learn: the loss after one step of descent, differentiated through that step.
@@ -214,7 +218,12 @@ pub fn maml() -> Result<Network> {
         optimizer.lock().expect("nobody panics").apply_gradients(gradients, &weights)?;
         Ok(vec![loss.stop_gradient()])
     });
-    let pair = || Ok::<_, plimsoll_tensor::Error>([Tensor::randn([BATCH, 8])?, Tensor::randn([BATCH, 1])?]);
+    let pair = || {
+        Ok::<_, plimsoll_tensor::Error>([
+            Tensor::randn([n_examples(), 8])?,
+            Tensor::randn([n_examples(), 1])?,
+        ])
+    };
     Ok(Network { step, state, batch: [pair()?, pair()?].concat() })
 }
 
@@ -284,7 +293,8 @@ pub fn encoder_decoder() -> Result<Network> {
         weights.descend(&tape, &loss)?;
         Ok(vec![loss.stop_gradient()])
     });
-    let words = |length: usize| Tensor::uniform([32, length], 0.0, 20.0, DType::F32)?.cast(DType::I64);
+    let words =
+        |length: usize| Tensor::uniform([n_examples() / 16, length], 0.0, 20.0, DType::F32)?.cast(DType::I64);
     Ok(Network { step, state, batch: vec![words(24)?, words(16)?] })
 }
 
@@ -310,7 +320,11 @@ pub fn mixture_of_experts() -> Result<Network> {
         weights.descend(&tape, &loss)?;
         Ok(vec![loss.stop_gradient()])
     });
-    Ok(Network { step, state, batch: vec![Tensor::randn([BATCH, 24])?, Tensor::randn([BATCH, 1])?] })
+    Ok(Network {
+        step,
+        state,
+        batch: vec![Tensor::randn([n_examples(), 24])?, Tensor::randn([n_examples(), 1])?],
+    })
 }
 
 /// A U-Net: what was seen on the way down comes in again on the way up.
@@ -343,5 +357,5 @@ pub fn unet() -> Result<Network> {
         down.iter().chain(&up).try_for_each(|part| part.descend(&tape, &loss))?;
         Ok(vec![loss.stop_gradient()])
     });
-    Ok(Network { step, state, batch: vec![Tensor::randn([32, 16, 16, 3])?] })
+    Ok(Network { step, state, batch: vec![Tensor::randn([n_examples() / 16, 16, 16, 3])?] })
 }

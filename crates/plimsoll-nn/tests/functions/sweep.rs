@@ -4,18 +4,26 @@ use plimsoll_memory::Pool;
 use plimsoll_memory::testing::FinePages;
 use plimsoll_tensor::{Bytes, Device, ErrorKind, Function, Result, Tensor, Variable, set_seed};
 
+use plimsoll_testkit::device_under_test;
+
 use crate::networks::{
     Network, StepFn, distillation, encoder_decoder, gan, maml, mixture_of_experts, siamese, unet, vae,
     wgan_gp,
 };
 
-/// The unit in which limits differ.
-const GRANULE: u64 = 64 << 10;
 const N_STEPS: usize = 3;
 
-/// A CPU with a pool of its own in small granules.
+/// Whether the functions run on the GPU that `PLIMSOLL_TEST_DEVICE` names.
+pub fn on_gpu() -> bool {
+    std::env::var("PLIMSOLL_TEST_DEVICE").is_ok_and(|name| name != "cpu")
+}
+
+/// A device with a pool of its own: the GPU under test, or a CPU in small granules.
 pub fn device() -> Device {
-    Device::over("cpu", Pool::new(FinePages::new().expect("the system has addresses to spare")))
+    match on_gpu() {
+        true => device_under_test(),
+        false => Device::over("cpu", Pool::new(FinePages::new().expect("the system has addresses to spare"))),
+    }
 }
 
 /// The bits of what the steps told, and of all that they changed.
@@ -103,7 +111,8 @@ fn sweep(name: &str, network: fn() -> Result<Network>) -> Result<()> {
         assert!(less.peak_committed <= more.peak_committed, "{name}: committed at {below} and {above}");
         assert!(less.peak_in_use <= more.peak_in_use, "{name}: in use at {below} and {above}");
     }
-    let refused = run(network, Some(least - (least * 3 / 100).max(GRANULE)), false, recorded);
+    let refused =
+        run(network, Some(least - (least * 3 / 100).max(device().pool().granule())), false, recorded);
     match refused.map_err(|error| error.to_string()) {
         Err(text) => assert!(text.contains(&Bytes::new(least).to_string()), "{name}: {text}"),
         Ok(_) => panic!("{name}: 3 % below {least} was not refused"),
