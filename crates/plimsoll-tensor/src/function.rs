@@ -21,9 +21,8 @@ use plimsoll_plan::Family;
 use crate::context::{self, Saving};
 use crate::device::Device;
 use crate::error::{Error, Result};
-use crate::execute::Part;
 use crate::op::Meta;
-use crate::program::{PlannedProgram, Played, Program, ProgramCache, Recording};
+use crate::program::{Argument, PlannedProgram, Played, Program, ProgramCache, Recording};
 use crate::structure::Structure;
 use crate::tensor::Tensor;
 use crate::variable::Variable;
@@ -77,11 +76,12 @@ struct Signature {
 impl Signature {
     fn of(arguments: &[Tensor]) -> Signature {
         let device = arguments.first().map_or_else(Device::current, |tensor| tensor.device());
-        let parts: Vec<Part> = arguments.iter().map(Tensor::part).collect();
-        let first = |part: &Part| parts.iter().position(|other| Arc::ptr_eq(&other.0, &part.0)).unwrap_or(0);
+        let parts: Vec<Argument> = arguments.iter().map(Argument::of).collect();
+        let is_same = |one: &Argument, other: &Argument| Arc::ptr_eq(&one.storage, &other.storage);
+        let first = |part: &Argument| parts.iter().position(|other| is_same(other, part)).unwrap_or(0);
         Signature {
             shared: parts.iter().map(first).collect(),
-            arguments: parts.iter().map(|part| part.1).collect(),
+            arguments: parts.iter().map(|part| part.meta).collect(),
             saving: context::saving(),
             is_deterministic: device.is_deterministic(),
             allows_tf32: device.allows_tf32(),

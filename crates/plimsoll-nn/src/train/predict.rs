@@ -1,6 +1,7 @@
 //! `predict`: a model's outputs for more examples than are worked through at once.
 
-use plimsoll_tensor::{Error, Result, Tensor, at_callers_line};
+use plimsoll_tensor::op::Meta;
+use plimsoll_tensor::{Error, Program, ProgramCache, Recording, Result, Tensor, at_callers_line};
 
 use crate::model::Model;
 
@@ -24,11 +25,37 @@ impl Model {
             ));
         }
         let starts = (0..n_examples).step_by(batch);
-        let part = |start: usize| self.infer(&inputs.narrow(0, start, batch.min(n_examples - start))?);
+        let mut predictions = Predictions { model: self, programs: ProgramCache::new(usize::MAX) };
+        let part = |start: usize| predictions.of(&inputs.narrow(0, start, batch.min(n_examples - start))?);
         let parts: Vec<Tensor> = starts.map(part).collect::<Result<_>>()?;
         match &*parts {
             [only] => Ok(only.clone()),
             several => Tensor::concat(&several.iter().collect::<Vec<_>>(), 0),
+        }
+    }
+}
+
+/// What a model says to batches: recorded for the first of a kind, and run from its program for the others.
+struct Predictions<'a> {
+    model: &'a Model,
+    programs: ProgramCache<Meta, ()>,
+}
+
+impl Predictions<'_> {
+    fn of(&mut self, inputs: &Tensor) -> Result<Tensor> {
+        if !self.model.is_pure() {
+            return self.model.infer(inputs);
+        }
+        let found = self.programs.find(Program::argument_meta(inputs), Recording::Once, |owned| {
+            let device = inputs.device();
+            let program = Program::record_owning(&device, &[inputs], owned, |arguments| {
+                Ok(vec![self.model.infer(&arguments[0])?])
+            })?;
+            Ok((program, ()))
+        })?;
+        match found {
+            Some((program, ())) => Ok(program.run(&[inputs])?.swap_remove(0)),
+            None => self.model.infer(inputs),
         }
     }
 }

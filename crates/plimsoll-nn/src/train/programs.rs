@@ -82,8 +82,8 @@ impl Programs {
             (false, None) => return Ok(None),
         };
         let signature = Signature {
-            inputs: *pair.inputs.meta(),
-            labels: *pair.labels.meta(),
+            inputs: Program::argument_meta(&pair.inputs),
+            labels: Program::argument_meta(&pair.labels),
             n_parts: work.n_parts(),
             is_deterministic: device.is_deterministic(),
             can_offload: device.can_offload(),

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use plimsoll_tensor::{Function, Generator, GradientTape, Result, Tensor, Variable, set_seed};
+use plimsoll_tensor::{Function, Generator, GradientTape, Recording, Result, Tensor, Variable, set_seed};
 
 use crate::networks::gan;
 use crate::sweep::device;
@@ -250,5 +250,29 @@ fn a_failing_call_changes_nothing_and_the_next_works() -> Result<()> {
     device.set_limit(Some(plimsoll_tensor::Bytes::new(least)))?;
     function.call(network.batch.clone())?;
     assert!(before != values()?, "a refusal is not remembered");
+    Ok(())
+}
+
+#[test]
+fn parts_of_a_tensor_have_one_program() -> Result<()> {
+    let count = Count::default();
+    let calls = count.clone();
+    let function = Function::new(move |x: Tensor| {
+        calls.up();
+        Ok((x.narrow(0, 1, 2)?, x.sum(..)?))
+    })
+    .recording(Recording::Once);
+    let all = Tensor::arange(8 * 256)?.reshape([8, 256])?;
+    for start in [0, 2, 4] {
+        let part = all.narrow(0, start, 4)?;
+        let (middle, sum) = function.call(part.clone())?;
+        assert_eq!(middle.to_vec::<f32>()?, part.narrow(0, 1, 2)?.to_vec::<f32>()?);
+        assert_eq!(sum.item::<f32>()?, part.sum(..)?.item::<f32>()?);
+    }
+    assert_eq!(count.get(), 1);
+    // One that begins where no block could has its own.
+    let odd = all.flatten()?.narrow(0, 1, 1024)?.reshape([4, 256])?;
+    assert_eq!(function.call(odd.clone())?.1.item::<f32>()?, odd.sum(..)?.item::<f32>()?);
+    assert_eq!(count.get(), 2);
     Ok(())
 }

@@ -9,6 +9,7 @@
 //! and captured tensors are its inputs, and nothing of them changes. It refuses to guess: a function that reads a value
 //! while it is recorded decides by it, so it has no program, and the error names the line.
 
+mod argument;
 mod cache;
 mod compare;
 mod copies;
@@ -35,6 +36,7 @@ use crate::op::{Meta, OpRef};
 use crate::storage::Storage;
 use crate::variable::VariableCell;
 
+pub(crate) use argument::Argument;
 pub use cache::{ProgramCache, Recording};
 pub use owned::OwnedVariables;
 pub(crate) use owned::{MadeVariable, make_variable, own};

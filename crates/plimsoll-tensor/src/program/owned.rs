@@ -102,8 +102,8 @@ pub(crate) fn own(variable: &Variable) {
 /// The calls that lead to a value, with what they read from outside.
 struct Wanted {
     calls: Vec<Call>,
-    /// The values from outside, by their numbers.
-    sources: HashMap<u32, Arc<Storage>>,
+    /// The values from outside by their numbers, and the elements of their storages before them.
+    sources: HashMap<u32, (Arc<Storage>, usize)>,
     target: (u32, Meta),
     device: crate::device::Device,
 }
@@ -145,7 +145,7 @@ impl Tracer {
         let device = self.device().clone();
         if *storage.device() == device {
             // Values of the host are on the device already.
-            let sources = HashMap::from([(0, storage.clone())]);
+            let sources = HashMap::from([(0, (storage.clone(), 0))]);
             return Ok(Wanted { calls: Vec::new(), sources, target: (0, *meta), device });
         }
         let target = self.number(storage)?;
@@ -171,13 +171,13 @@ impl Tracer {
     }
 
     /// What an input of the function is on the real device.
-    fn source(&self, number: u32) -> Result<Arc<Storage>> {
+    fn source(&self, number: u32) -> Result<(Arc<Storage>, usize)> {
         match self.value(number).place {
-            Place::Argument(argument) => Ok(self.argument_storage(argument)),
-            Place::Captured(captured) => Ok(self.captured_storage(captured)),
+            Place::Argument(argument) => Ok(self.argument_itself(argument)),
+            Place::Captured(captured) => Ok((self.captured_storage(captured), 0)),
             Place::Variable(variable) => self
                 .cell(variable)
-                .map(|cell: Arc<VariableCell>| cell.value().0)
+                .map(|cell: Arc<VariableCell>| (cell.value().0, 0))
                 .ok_or_else(|| Error::argument("function", "a variable that it reads was dropped")),
             Place::Block(_) => unreachable!("a call makes what lies in a block"),
         }
@@ -188,20 +188,22 @@ impl Wanted {
     /// Runs the calls for real, each once, and returns the value.
     fn run(self) -> Result<Part> {
         let Wanted { calls, sources, target, device } = self;
-        let mut made: HashMap<u32, Arc<Storage>> = sources;
+        let mut made: HashMap<u32, (Arc<Storage>, usize)> = sources;
         context::without_tracing(|| {
             let _on = device.enter();
             for call in &calls {
                 let operand = |view: &ValueView| {
-                    Arg::Given(Tensor::over(made[&view.value].clone(), *view.meta, Nodes::new()))
+                    let (storage, n_before) = made[&view.value].clone();
+                    Arg::Given(Tensor::over(storage, view.meta.moved(n_before), Nodes::new()))
                 };
                 let args: Args<'_> = call.inputs.iter().map(operand).collect();
                 let outputs = execute::execute(call.op.clone(), args)?;
-                let outputs: SmallVec<[Arc<Storage>; 2]> =
-                    outputs.iter().map(|output| output.part().0).collect();
+                let outputs: SmallVec<[(Arc<Storage>, usize); 2]> =
+                    outputs.iter().map(|output| (output.part().0, 0)).collect();
                 made.extend(call.outputs.iter().map(|view| view.value).zip(outputs));
             }
-            Ok((made[&target.0].clone(), target.1))
+            let (storage, n_before) = made[&target.0].clone();
+            Ok((storage, target.1.moved(n_before)))
         })
     }
 }

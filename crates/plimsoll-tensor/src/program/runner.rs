@@ -10,6 +10,7 @@ use std::sync::Arc;
 use plimsoll_memory::{Block, LongList, OffsetPlan};
 use smallvec::SmallVec;
 
+use super::argument::Argument;
 use super::copies::Copies;
 use super::verify::{self, Reference};
 use super::{Call, Instruction, Phase, Place, Program, ValueView};
@@ -17,7 +18,7 @@ use crate::context;
 use crate::device::Device;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
-use crate::execute::{self, Part};
+use crate::execute;
 use crate::op::{Draw, Meta, OpRef, Operand};
 use crate::random::Generator;
 use crate::shape::Shape;
@@ -85,24 +86,24 @@ impl Program {
         Ok(run.results())
     }
 
-    /// The storages of the arguments, if they lie in memory as recorded.
-    fn check_arguments(&self, arguments: &[&Tensor]) -> Result<Vec<Part>> {
+    /// The arguments, if they lie in memory as recorded.
+    fn check_arguments(&self, arguments: &[&Tensor]) -> Result<Vec<Argument>> {
         if arguments.len() != self.arguments.len() {
             return Err(Error::argument(
                 "function",
                 format!("{} arguments for a program of {}", arguments.len(), self.arguments.len()),
             ));
         }
-        let parts: Vec<Part> = arguments.iter().map(|argument| argument.part()).collect();
-        for (number, ((storage, meta), expected)) in parts.iter().zip(&self.arguments).enumerate() {
-            if meta != expected || *storage.device() != self.device {
+        let arguments: Vec<Argument> = arguments.iter().map(|argument| Argument::of(argument)).collect();
+        for (number, (argument, expected)) in arguments.iter().zip(&self.arguments).enumerate() {
+            let (device, meta) = (argument.storage.device(), &argument.meta);
+            if meta != expected || *device != self.device {
                 return Err(Error::shape(
                     "function",
                     format!(
-                        "argument {number} is {}{} on {}; the program was recorded for {}{} on {} with strides {:?}",
+                        "argument {number} is {}{} on {device}; the program was recorded for {}{} on {} with strides {:?}",
                         meta.dtype,
                         meta.shape(),
-                        storage.device(),
                         expected.dtype,
                         expected.shape(),
                         self.device,
@@ -111,7 +112,7 @@ impl Program {
                 ));
             }
         }
-        Ok(parts)
+        Ok(arguments)
     }
 
     /// The variables.
@@ -157,7 +158,7 @@ pub(super) struct Run<'a> {
     pub program: &'a Program,
     /// The device whose pool gives the blocks.
     pub device: &'a Device,
-    arguments: Vec<Part>,
+    arguments: Vec<Argument>,
     /// The values of variables, until they are written.
     variables: Vec<Option<Arc<Storage>>>,
     pub blocks: LongList<Option<Block>>,
@@ -246,7 +247,7 @@ impl<'a> Run<'a> {
     fn address(&self, number: u32) -> *mut u8 {
         let missing = || unreachable!("a program reads what is there");
         match self.program.value(number).place {
-            Place::Argument(number) => self.arguments[number as usize].0.ptr(),
+            Place::Argument(number) => self.arguments[number as usize].ptr(),
             Place::Captured(number) => self.program.captured[number as usize].ptr(),
             Place::Variable(number) => {
                 self.variables[number as usize].as_ref().map_or_else(missing, |storage| storage.ptr())
@@ -330,7 +331,7 @@ impl<'a> Run<'a> {
     fn results(mut self) -> Vec<Tensor> {
         let mut kept: Vec<(u32, Arc<Storage>)> = Vec::new();
         let mut storage = |view: &ValueView| match self.program.value(view.value).place {
-            Place::Argument(number) => self.arguments[number as usize].0.clone(),
+            Place::Argument(number) => self.arguments[number as usize].storage.clone(),
             Place::Captured(number) => self.program.captured[number as usize].clone(),
             Place::Variable(number) => match &self.variables[number as usize] {
                 Some(storage) => storage.clone(),
@@ -348,10 +349,12 @@ impl<'a> Run<'a> {
                 storage
             }
         };
-        self.program
-            .results
-            .iter()
-            .map(|view| Tensor::over(storage(view), *view.meta, Nodes::new()))
-            .collect()
+        let results = self.program.results.iter().map(|view| (storage(view), view));
+        let results: Vec<(Arc<Storage>, &ValueView)> = results.collect();
+        let meta = |view: &ValueView| match self.program.value(view.value).place {
+            Place::Argument(number) => self.arguments[number as usize].in_storage(&view.meta),
+            _ => *view.meta,
+        };
+        results.into_iter().map(|(storage, view)| Tensor::over(storage, meta(view), Nodes::new())).collect()
     }
 }

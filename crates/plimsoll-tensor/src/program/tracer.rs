@@ -12,6 +12,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use plimsoll_memory::{Block, LongList, Site, TraceEvent};
 use smallvec::SmallVec;
 
+use super::argument::Argument;
 use super::owned::OwnedVariables;
 use super::{BlockSpec, Call, Instruction, Phase, Place, Program, Value, ValueView, VariableInput};
 use crate::context;
@@ -57,7 +58,7 @@ pub(crate) struct Tracer {
     /// Why there can be no program: what the function did that cannot be recorded.
     refusal: Option<Error>,
     /// The arguments themselves.
-    arguments: Vec<Arc<Storage>>,
+    arguments: Vec<Argument>,
     /// The variables that the function makes,
     pub(super) owned: OwnedVariables,
     /// and the values that it would give those that it has made before.
@@ -189,8 +190,9 @@ impl Tracer {
     }
 
     /// What an argument is on the device itself.
-    pub(super) fn argument_storage(&self, number: u32) -> Arc<Storage> {
-        self.arguments[number as usize].clone()
+    pub(super) fn argument_itself(&self, number: u32) -> (Arc<Storage>, usize) {
+        let argument = &self.arguments[number as usize];
+        (argument.storage.clone(), argument.n_before)
     }
 
     /// A tensor from outside.
@@ -225,17 +227,18 @@ impl Tracer {
 
     /// The ghost of an argument.
     fn argument(&mut self, argument: &Tensor) -> Result<Tensor> {
-        let (storage, meta) = argument.part();
-        if *storage.device() != self.device {
+        let argument = Argument::of(argument);
+        let device = argument.storage.device();
+        if *device != self.device {
             return Err(Error::device(
                 "function",
-                format!("an argument is on {}, the function on {}", storage.device(), self.device),
+                format!("an argument is on {device}, the function on {}", self.device),
             ));
         }
-        let n_arguments = self.values.len() as u32;
-        let shadow = self.shadow(&storage);
-        self.add(&shadow, Place::Argument(n_arguments), None);
-        self.arguments.push(storage);
+        let (number, meta) = (self.arguments.len() as u32, argument.meta);
+        let shadow = self.shadow(&argument.storage);
+        self.add(&shadow, Place::Argument(number), None);
+        self.arguments.push(argument);
         Ok(Tensor::over(shadow, meta, Nodes::new()))
     }
 
