@@ -15,6 +15,7 @@ use crate::device::Device;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::execute::{self, Arg, Args, Order, Part};
+use crate::fault;
 use crate::op::{Meta, OpRef, Operand, Output};
 use crate::ops::assign::{Assign, AssignIfFinite};
 use crate::program::{self, Updated};
@@ -213,6 +214,9 @@ pub(crate) fn apply(updates: impl IntoIterator<Item = Update>) -> Result<()> {
 /// Carries the updates of a step out, each only if `guard` is finite where there is one.
 pub(crate) fn commit_step(updates: LongList<Update>, guard: Option<&Part>) -> Result<()> {
     let updates = updates.into_iter().flat_map(Update::one_by_one);
+    if guard.is_some() {
+        context::with_tracer(|tracer| tracer.guard());
+    }
     match guard {
         None => commit(updates.collect()),
         Some(guard) => commit(updates.map(|update| update.guarded(guard)).collect()),
@@ -312,8 +316,13 @@ impl<'a> Commit<'a> {
         let values = places.iter().map(|&at| self.value(at, self.n_writes[at] > 0));
         let inputs: SmallVec<[Operand<'_>; 4]> = values.chain(inputs.iter().copied()).collect();
         let into: SmallVec<[Operand<'_>; 1]> = places.iter().map(|&at| self.value(at, true)).collect();
+        let n_calls = fault::n_calls(first.device());
         execute::run(op, first.device(), &inputs, &into, &[], workspace, Order::Fixed)?;
         drop((inputs, into));
+        // What comes after may go over the variables' memory.
+        if fault::n_calls(first.device()) != n_calls {
+            fault::wait_and_look(first.device())?;
+        }
         places.into_iter().for_each(|at| self.n_writes[at] += 1);
         Ok(())
     }

@@ -14,6 +14,7 @@ use super::{Call, Instruction, Phase, Place, Program, ValueView};
 use crate::context;
 use crate::error::{Error, Result};
 use crate::execute::{self, Part};
+use crate::fault;
 use crate::op::{Draw, OpRef, Operand};
 use crate::random::Generator;
 use crate::storage::Storage;
@@ -25,11 +26,15 @@ impl Program {
     /// Runs the program with these arguments, with its blocks at planned offsets if there are any; returns the results.
     ///
     /// # Errors
-    /// Arguments of other shapes or layouts than recorded, a variable that is gone; what ops refuse; memory that is full.
-    /// Variables and the random generator are then as before.
+    /// Arguments of other shapes or layouts than recorded, a variable that is gone; values that ops refuse; memory that is
+    /// full. Variables and the random generator are then as before.
     #[track_caller]
     pub fn run(&self, arguments: &[&Tensor], offsets: Option<&OffsetPlan>) -> Result<Vec<Tensor>> {
         let _line = context::at_callers_line();
+        fault::end_step(&self.device, self.carry_out(arguments, offsets), self.is_guarded)
+    }
+
+    fn carry_out(&self, arguments: &[&Tensor], offsets: Option<&OffsetPlan>) -> Result<Vec<Tensor>> {
         let arguments = self.check_arguments(arguments)?;
         let cells = self.cells()?;
         let generator = context::generator();
@@ -50,12 +55,13 @@ impl Program {
             match *instruction {
                 Instruction::Call(number) => {
                     let call = &self.calls[number as usize];
-                    match (&mut commit, call.phase) {
-                        (Some(commit), Phase::Update) => run.update(call, &cells, commit)?,
-                        _ => run.call(call)?,
-                    }
+                    context::at_recorded_site(call.site, || match (&mut commit, call.phase) {
+                        (Some(commit), Phase::Update) => run.update(call, &cells, commit),
+                        _ => run.call(call),
+                    })?;
                 }
                 Instruction::Commit => {
+                    self.look_for_faults()?;
                     run.release_variables();
                     let written = self.written.iter().map(|&number| &cells[number as usize]);
                     commit = Some(Commit::begin(written, &self.undecided(&cells))?);
@@ -63,11 +69,17 @@ impl Program {
                 _ => run.memory(instruction)?,
             }
         }
+        self.look_for_faults()?;
         if let Some(commit) = commit {
             commit.finish();
         }
         context::set_generator(Generator::at(generator.seed(), generator.next_draw() + self.n_draws));
         Ok(run.results())
+    }
+
+    /// Waits for the device if a kernel may have refused a value and it is for the host to look.
+    fn look_for_faults(&self) -> Result<()> {
+        if self.is_guarded { Ok(()) } else { fault::wait_and_look(&self.device) }
     }
 
     /// The storages of the arguments, if they lie in memory as recorded.

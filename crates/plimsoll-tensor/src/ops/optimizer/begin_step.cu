@@ -45,9 +45,9 @@ DEVICE double rate_at(const Beginning& b, const double* pieces, double step) {
     return curve_at(b, pieces, step - b.warmup);
 }
 
-// A verdict that is not finite, or a value that a kernel before has refused, stops the optimizer until it is released.
+// A verdict that is not finite, or a value that a kernel of the step has refused, stops the optimizer until it is released.
 DEVICE bool is_stopped(const double* verdict, const Note* faults) {
-    return verdict && (!m::is_finite(*verdict) || ((const volatile Note*)faults)->kind != 0);
+    return verdict && (!m::is_finite(*verdict) || is_noted(faults));
 }
 
 KERNEL ENTRY(const double* from, i64 stride, const Norm* norm, const i64* first_bad, const double* verdict,

@@ -9,7 +9,7 @@
 //! Where reading the loss would hold up the device, a step is guarded instead: it is given a verdict, a number that is
 //! finite if all is well. One that is not stops the optimizer until it is released, so that the host may look later.
 
-use plimsoll_cuda::{FaultKind, Gpu, Grid, Param, Profile, Template};
+use plimsoll_cuda::{Gpu, Grid, Param, Profile, Template};
 use plimsoll_memory::Owner;
 
 use super::schedule::{CurveParam, Schedule};
@@ -17,6 +17,7 @@ use crate::context;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::execute::call;
+use crate::fault;
 use crate::op::{Gradient, Meta, Op, OpRef, Operand, Outputs, Run, one};
 use crate::ops::cuda::c_name;
 use crate::ops::cuda::elementwise::Elementwise;
@@ -210,9 +211,6 @@ impl BeginStep {
     }
 }
 
-/// No fault of this op: its kernel only looks whether another one has noted something.
-static UNUSED: FaultKind = FaultKind { op: "begin_step", text: |_, _| String::new() };
-
 static BEGIN: Template = Template { name: "begin_step", text: include_str!("begin_step.cu") };
 
 /// The attributes of [`BeginStep`], as its kernel takes them.
@@ -332,7 +330,8 @@ impl Op for BeginStep {
             _ => (None, nothing),
         };
         let verdict = run.inputs.last().filter(|_| self.guarded).map_or(nothing, Operand::ptr);
-        let (faults, _) = gpu.fault(&UNUSED);
+        // Whether a kernel of the step has refused a value is for its own kernel to see.
+        let faults = fault::cell(run.device);
         let norm_dtype = norm.map_or(DType::F32, Operand::dtype);
         let variant = u64::from(norm_dtype == DType::F64);
         let kernel =
