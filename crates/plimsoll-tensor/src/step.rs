@@ -63,8 +63,8 @@ impl Step {
     }
 
     /// Lets the open step change variables only if a number is finite when the device comes to it, and no kernel of the step
-    /// has refused a value: so a step need not wait for a loss to be read. It holds for assignments; an optimizer is given
-    /// the number itself. What was refused is told by [`Tensor::to_f64_later`], if it is the thread's next call that reads
+    /// has refused a value: so a step need not wait for a loss to be read. An optimizer is given the number itself, see
+    /// [`Variable::update_guarded`](crate::Variable::update_guarded). What was refused is told by [`Tensor::to_f64_later`], if it is the thread's next call that reads
     /// something on that device, and by that call otherwise.
     ///
     /// # Errors
@@ -115,7 +115,7 @@ impl Step {
                 fault::forget(device);
             }
         });
-        let ended = f();
+        let ended = f().and_then(|value| update::make_conditional().map(|()| value));
         let mut state = context::replace_step(None).unwrap_or_default();
         let is_guarded = state.guard.is_some();
         let ended = ended.and_then(|value| {
@@ -247,6 +247,11 @@ impl StepState {
     pub fn staged(&self, cell: usize, n: usize) -> Option<(usize, &Update)> {
         let mut newest_first = (0..self.updates.len().min(n)).rev().map(|at| (at, &self.updates[at]));
         newest_first.find(|(_, update)| update.writes(cell))
+    }
+
+    /// How many updates wait, if the step is guarded.
+    pub fn n_guarded(&self) -> usize {
+        if self.guard.is_some() { self.updates.len() } else { 0 }
     }
 
     /// The update of that place among those that wait.

@@ -31,6 +31,8 @@ pub(crate) struct Update {
     inputs: SmallVec<[Part; 2]>,
     /// The new values that readers inside the step see, where they are known: one per variable, or none.
     visible: SmallVec<[Part; 1]>,
+    /// Whether its op looks by itself whether a guarded step may change anything.
+    looks_itself: bool,
 }
 
 impl Update {
@@ -69,9 +71,14 @@ impl Update {
                 ));
             }
         }
-        let update = Update { op, cells, inputs, visible: SmallVec::new() };
+        let update = Update { op, cells, inputs, visible: SmallVec::new(), looks_itself: false };
         update.check_devices()?;
         Ok(update)
+    }
+
+    /// The same update, by an op that looks by itself whether a guarded step may change anything.
+    pub fn looking_itself(self) -> Update {
+        Update { looks_itself: true, ..self }
     }
 
     /// Refuses variables and inputs that are not all on one device. A variable that reads as a ghost for now takes the
@@ -92,10 +99,9 @@ impl Update {
         }
     }
 
-    /// The same update, written only if a number on the device is finite; what an optimizer decides for itself is left
-    /// as it is.
+    /// The same update, written only if a number on the device is finite; one that looks by itself is left as it is.
     fn guarded(mut self, guard: &Part) -> Update {
-        if !self.visible.is_empty() {
+        if !self.looks_itself {
             self.op = OpRef::fixed(&AssignIfFinite);
             self.inputs.push(guard.clone());
         }
@@ -147,6 +153,19 @@ fn staged_before(cell: &Arc<VariableCell>, n: usize) -> Result<Option<Part>> {
     }
 }
 
+/// Turns the updates that wait in a guarded step into what can be written or not: those whose op does not look by itself
+/// become assignments of values that are computed now.
+pub(crate) fn make_conditional() -> Result<()> {
+    for at in 0..context::with_step(|step| step.n_guarded()).unwrap_or(0) {
+        let update = context::with_step(|step| step.staged_mut(at).clone());
+        if let Some(update) = update.filter(|update| update.visible.is_empty() && !update.looks_itself) {
+            let computed = update.compute(at)?;
+            context::with_step(|step| *step.staged_mut(at) = computed);
+        }
+    }
+    Ok(())
+}
+
 impl Update {
     /// The update that waits at a place as an assignment of values that are computed now.
     fn compute(mut self, at: usize) -> Result<Update> {
@@ -160,7 +179,7 @@ impl Update {
         let outputs = context::with_changed_tapes(Vec::clear, || execute::execute(self.op, args))?;
         let visible: SmallVec<[Part; 1]> = outputs.iter().map(|output| output.part()).collect();
         let inputs = visible.iter().cloned().collect();
-        Ok(Update { op: OpRef::fixed(&Assign), cells: self.cells, inputs, visible })
+        Ok(Update { op: OpRef::fixed(&Assign), cells: self.cells, inputs, visible, looks_itself: false })
     }
 
     /// The same update as one for each variable, if its new values are known.
@@ -173,6 +192,7 @@ impl Update {
             cells: smallvec![cell],
             inputs: smallvec![value.clone()],
             visible: smallvec![value],
+            looks_itself: false,
         };
         self.cells.into_iter().zip(self.visible).map(single).collect()
     }

@@ -172,7 +172,7 @@ fn a_guarded_step_waits_for_nothing_and_its_number_tells() -> Result<()> {
         Step::run(&device, || {
             Step::guard(&Tensor::ones([])?.cast(DType::F64)?)?;
             // What comes after the guard counts as well.
-            variable.assign(&variable.add(&table()?.embedding(ids)?.mean(..)?)?)
+            variable.assign_add(&table()?.embedding(ids)?.mean(..)?)
         })?;
         Tensor::ones([])?.to_f64_later()
     };

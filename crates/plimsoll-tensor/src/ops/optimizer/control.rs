@@ -39,7 +39,8 @@ pub struct Control {
     /// Position 4: what gradients are multiplied by: the clip factor over the loss scale.
     pub factor: f64,
     /// Position 5: zero, or one more than the index of the first gradient that was not finite: nothing is updated. Not a
-    /// number if the verdict of a guarded step was not finite: nothing is updated until the buffer is released.
+    /// number if the verdict of a guarded step was not finite, or a kernel of it refused a value: nothing is updated until
+    /// the buffer is released.
     pub overflow: f64,
     /// Position 6: the global norm of the last gradients, without the loss scale and before clipping; NaN if it was not
     /// asked for.
@@ -67,6 +68,23 @@ impl Control {
             overflow: 0.0,
             norm: f64::NAN,
             skipped: 0.0,
+        }
+    }
+
+    /// These contents after a guarded step that must not happen. The overflow is not a number from here on, whose last bits
+    /// are the number that it was.
+    fn stopped(self) -> Control {
+        match self.overflow.is_nan() {
+            true => self,
+            false => Control { overflow: f64::from_bits(f64::NAN.to_bits() | self.overflow as u64), ..self },
+        }
+    }
+
+    /// These contents as they were before a guarded step that must not happen; the same if there was none.
+    pub fn released(self) -> Control {
+        match self.overflow.is_nan() {
+            true => Control { overflow: f64::from(self.overflow.to_bits() as u32), ..self },
+            false => self,
         }
     }
 
@@ -175,8 +193,7 @@ impl BeginStep {
     /// The buffer for the step that begins, given what `global_norm` says of the gradients.
     fn begun(&self, mut control: Control, judged: Option<(f64, i64)>, verdict: f64) -> Control {
         if !verdict.is_finite() {
-            control.overflow = f64::NAN;
-            return control;
+            return control.stopped();
         }
         let (norm, first_bad) = judged.unwrap_or((f64::NAN, -1));
         let inverse_scale = 1.0 / control.loss_scale;
