@@ -97,7 +97,7 @@ fn with_logs<R>(f: impl FnOnce(&mut Logs) -> R) -> R {
 
 impl Log {
     /// The error of the first call that has refused a value, after the device has been waited for.
-    pub fn look(&self) -> Result<()> {
+    fn look(&self) -> Result<()> {
         if self.is_told.swap(true, Ordering::Relaxed) {
             return Ok(());
         }
@@ -173,24 +173,15 @@ pub(crate) fn n_calls(device: &Device) -> usize {
 
 /// Looks into all logs that this thread has of a device, after it has been waited for.
 pub(crate) fn look(device: &Device) -> Result<()> {
-    if with_logs(|logs| logs.open.is_empty() && logs.shared.is_empty() && logs.of_steps.is_empty()) {
-        return Ok(());
+    let logs = for_later(device);
+    if !logs.is_empty() {
+        with_logs(|logs| logs.shared.retain(|log| !log.device.is(device)));
     }
-    let logs = with_logs(|logs| {
-        let open = logs.close(device).map(Arc::new);
-        let is_here = |log: &Arc<Log>| log.device.is(device);
-        let here: SmallVec<[Arc<Log>; 2]> = logs
-            .shared
-            .iter()
-            .chain(&logs.of_steps)
-            .filter(|log| is_here(log))
-            .cloned()
-            .chain(open)
-            .collect();
-        logs.shared.retain(|log| !is_here(log));
-        logs.of_steps.retain(|log| !is_here(log));
-        here
-    });
+    look_into(&logs)
+}
+
+/// Looks into logs whose calls have been waited for; the first fault is the error.
+pub(crate) fn look_into(logs: &[Arc<Log>]) -> Result<()> {
     logs.iter().map(|log| log.look()).fold(Ok(()), Result::and)
 }
 
@@ -243,9 +234,10 @@ pub(crate) fn for_later(device: &Device) -> SmallVec<[Arc<Log>; 1]> {
         logs.prune();
         let open = logs.close(device).map(Arc::new);
         logs.shared.extend(open);
-        let of_steps = std::mem::take(&mut logs.of_steps);
-        let (here, elsewhere) = of_steps.into_iter().partition::<Vec<_>, _>(|log| log.device.is(device));
-        logs.of_steps = elsewhere;
-        logs.shared.iter().filter(|log| log.device.is(device)).cloned().chain(here).collect()
+        let is_here = |log: &Arc<Log>| log.device.is(device);
+        let all = logs.of_steps.iter().chain(&logs.shared);
+        let here = all.filter(|log| is_here(log)).cloned().collect();
+        logs.of_steps.retain(|log| !is_here(log));
+        here
     })
 }

@@ -298,7 +298,10 @@ fn place_samples() -> Vec<Sample> {
         })
     };
     vec![
-        sample("rows", [3, 4], 1).torch("torch.zeros(3, 4, dtype=x0.dtype).scatter(1, x1, x0)"),
+        sample("rows", [3, 4], 1).torch("torch.zeros(3, 4, dtype=x0.dtype).scatter(1, x1, x0)").refuses(
+            vec![floats(&[3, 1]), input(&[3, 1], Values::Of(DType::I64, 4.0, 9.0))],
+            "at [0, 0] is not below the 4",
+        ),
         sample("columns", [4, 2], 0).torch("torch.zeros(4, 2, dtype=x0.dtype).scatter(0, x1, x0)"),
     ]
 }
