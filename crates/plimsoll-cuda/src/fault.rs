@@ -1,79 +1,138 @@
 //! Faults: values that a kernel refuses, such as an index out of range.
 //!
-//! A kernel cannot return an error to a host that has gone on. It notes the first fault in a cell that both sides see, and
-//! does something harmless instead; the host looks into the cell whenever it waits for the device, and returns the error
-//! then, with the text that the op gave for it.
+//! A kernel cannot return an error to a host that has gone on. It notes the fault in a cell that both sides see and does
+//! something harmless instead; the host looks into the cell once it has waited for the kernel. Whose cell it is decides
+//! whose error it is: a [`FaultCell`] belongs to whoever claimed it, and nobody else looks into it. What a fault means, and
+//! its text, is the business of the op: a cell only knows the number of the call that refused, the position of the element
+//! and its value.
+//!
+//! Which of many faults a cell tells does not depend on the timing of threads: that of the first call, and of that call the
+//! one at the lowest position. A cell is four words, which begin with call and position and end with 16 bits of the value each.
+//! A kernel keeps the least of each word; the same fault is the least in all four, so they are always parts of one.
 
-use std::sync::{Mutex, PoisonError};
+use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
-use crate::error::Error;
+use crate::error::Result;
 
-/// A way in which a kernel can refuse a value. A constant of the op's file.
-pub struct FaultKind {
-    /// The op.
-    pub op: &'static str,
-    /// The text for a person, from the value that was refused and the bound that it broke.
-    pub text: fn(value: i64, bound: i64) -> String,
+/// A fault, as a kernel noted it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Fault {
+    /// The number of the call, from one on.
+    pub call: u64,
+    /// The position of the element among those that the kernel was given.
+    pub position: u64,
+    /// The value that was refused.
+    pub value: i64,
 }
 
-/// What a kernel writes: zero, or the number of the fault's kind, and two values. `prelude.cuh` has the same.
-#[repr(C)]
-struct Note {
-    kind: u64,
-    value: i64,
-    bound: i64,
-}
+/// The bits of a word for the value and for the position; the rest are for the call. `prelude.cuh` has the same.
+const VALUE_BITS: u32 = 16;
+const POSITION_BITS: u32 = 36;
 
-/// The cell, and the kinds of faults that kernels were told of.
-pub(crate) struct Faults {
+/// What a kernel writes: zeros, or the parts of a fault. `prelude.cuh` has the same.
+type Words = [u64; 4];
+
+/// How many cells are made at a time.
+const N_AT_ONCE: usize = 64;
+
+/// The cells of a GPU that nobody has claimed.
+#[derive(Default)]
+pub(crate) struct FaultCells(Mutex<Vec<Place>>);
+
+/// Where a cell lies.
+#[derive(Clone, Copy)]
+struct Place {
     on_device: *mut u8,
-    on_host: *mut Note,
-    kinds: Mutex<Vec<&'static FaultKind>>,
+    on_host: *mut Words,
+    /// Whether it holds nothing, and no kernel that was given it is still to run.
+    is_clean: bool,
 }
 
-// SAFETY: the cell lives as long as the process; the host reads and clears it with volatile accesses after waiting for
-// the device, under the mutex.
-unsafe impl Send for Faults {}
-// SAFETY: as above.
-unsafe impl Sync for Faults {}
+// SAFETY: cells live as long as the process; the host touches one only on behalf of whoever claimed it, with volatile
+// accesses, after having waited for the kernels that were given it.
+unsafe impl Send for Place {}
 
-impl Faults {
-    /// The bytes of a cell.
-    pub const CELL_BYTES: usize = size_of::<Note>();
+impl FaultCells {
+    /// The bytes that are asked for when there are no cells left.
+    pub const BYTES: usize = N_AT_ONCE * size_of::<Words>();
 
-    /// Over a cell at these addresses on the device and on the host.
-    pub fn new((on_device, on_host): (*mut u8, *mut u8)) -> Faults {
-        Faults { on_device, on_host: on_host.cast(), kinds: Mutex::new(Vec::new()) }
-    }
-
-    /// The cell's address on the device, and the number by which kernels name this kind.
-    pub fn number(&self, kind: &'static FaultKind) -> (*mut u8, u64) {
-        let mut kinds = self.kinds.lock().unwrap_or_else(PoisonError::into_inner);
-        let known = kinds.iter().position(|&known| std::ptr::eq(known, kind));
-        let idx = known.unwrap_or_else(|| {
-            kinds.push(kind);
-            kinds.len() - 1
-        });
-        (self.on_device, idx as u64 + 1)
-    }
-
-    /// Whether a fault was noted. A kernel may still be writing the rest of the note.
-    pub fn is_noted(&self) -> bool {
-        // SAFETY: the cell is as large as a note and lives as long as the process; its first word is written whole.
-        unsafe { (&raw const (*self.on_host).kind).read_volatile() != 0 }
-    }
-
-    /// The first fault since the last call, after the device has been waited for.
-    pub fn take(&self) -> Option<Error> {
-        let kinds = self.kinds.lock().unwrap_or_else(PoisonError::into_inner);
-        // SAFETY: the cell is as large as a note and lives as long as the process; no kernel is running.
-        let note = unsafe { self.on_host.read_volatile() };
-        if note.kind == 0 {
-            return None;
+    /// Claims a cell; `make` gives so many zero bytes that both sides see, as addresses on device and host, and `clear`
+    /// sets a cell to zero after all work before.
+    pub fn claim(
+        self: &Arc<FaultCells>,
+        make: impl FnOnce() -> Result<(*mut u8, *mut u8)>,
+        clear: impl FnOnce(*mut u8, usize) -> Result<()>,
+    ) -> Result<FaultCell> {
+        let mut free = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if free.is_empty() {
+            let (on_device, on_host) = make()?;
+            free.extend((0..N_AT_ONCE).map(|idx| Place {
+                on_device: on_device.wrapping_add(idx * size_of::<Words>()),
+                on_host: on_host.cast::<Words>().wrapping_add(idx),
+                is_clean: true,
+            }));
         }
-        // SAFETY: as above.
-        unsafe { self.on_host.write_volatile(Note { kind: 0, value: 0, bound: 0 }) };
-        let kind = kinds.get(note.kind as usize - 1)?;
-        Some(Error::of(kind.op, (kind.text)(note.value, note.bound)))
+        let Some(place) = free.pop() else { unreachable!("there are some") };
+        drop(free);
+        let cell = FaultCell { cells: self.clone(), place, is_clean: AtomicBool::new(false) };
+        if !place.is_clean {
+            clear(place.on_device, size_of::<Words>())?;
+        }
+        Ok(cell)
+    }
+}
+
+/// A cell in which kernels note the first value that they refuse; others may claim it when it is dropped.
+pub struct FaultCell {
+    cells: Arc<FaultCells>,
+    place: Place,
+    is_clean: AtomicBool,
+}
+
+// SAFETY: as for `Place`; the flag is atomic.
+unsafe impl Sync for FaultCell {}
+
+impl FaultCell {
+    /// The most calls that can share a cell.
+    pub const MAX_CALLS: u64 = (1 << (u64::BITS - POSITION_BITS - VALUE_BITS)) - 1;
+
+    /// The cell's address on the device, a kernel's `Note*`.
+    pub fn address(&self) -> *mut u8 {
+        self.place.on_device
+    }
+
+    /// The fault that the cell holds, once all kernels that were given it have been waited for. No other may be.
+    pub fn take(&self) -> Option<Fault> {
+        // SAFETY: the cell is as large and lives as long as the process; no kernel writes it any more.
+        let words = unsafe { self.place.on_host.read_volatile() };
+        if words[0] != 0 {
+            // SAFETY: as above.
+            unsafe { self.place.on_host.write_volatile([0; 4]) };
+        }
+        self.is_clean.store(true, Ordering::Relaxed);
+        (words[0] != 0).then(|| {
+            let part = |idx: usize| (words[idx] & ((1 << VALUE_BITS) - 1)) << (idx as u32 * VALUE_BITS);
+            Fault {
+                call: words[0] >> (POSITION_BITS + VALUE_BITS),
+                position: words[0] >> VALUE_BITS & ((1 << POSITION_BITS) - 1),
+                value: (part(0) | part(1) | part(2) | part(3)) as i64,
+            }
+        })
+    }
+}
+
+impl Drop for FaultCell {
+    fn drop(&mut self) {
+        let is_clean = self.is_clean.load(Ordering::Relaxed);
+        let mut free = self.cells.0.lock().unwrap_or_else(PoisonError::into_inner);
+        free.push(Place { is_clean, ..self.place });
+    }
+}
+
+impl fmt::Debug for FaultCell {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "FaultCell({:?})", self.place.on_device)
     }
 }

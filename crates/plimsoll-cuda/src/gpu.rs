@@ -12,7 +12,7 @@ use crate::convolution::{Convolution, ConvolutionOperands};
 use crate::copies::Copies;
 use crate::driver;
 use crate::error::{Error, Result};
-use crate::fault::{FaultKind, Faults};
+use crate::fault::{FaultCell, FaultCells};
 use crate::kernel::{Grid, Kernel, Kernels, Param, Template};
 use crate::matmul::{Matmul, MatmulOperands};
 use crate::pages::Pages;
@@ -42,7 +42,7 @@ pub struct Gpu {
     pub(crate) copies: Copies,
     profile: Profile,
     kernels: Kernels,
-    faults: Faults,
+    faults: Arc<FaultCells>,
     /// The ops launched since the host last waited, the latest at the end.
     launched: Mutex<Vec<&'static str>>,
     /// How often the host has waited for everything on the device.
@@ -76,13 +76,12 @@ impl Gpu {
     }
 
     fn over(backend: Box<dyn Backend>, profile: Profile) -> Result<Arc<Gpu>> {
-        let faults = Faults::new(backend.shared_cell(Faults::CELL_BYTES)?);
         Ok(Arc::new(Gpu {
             backend,
             copies: Copies::default(),
             profile,
             kernels: Kernels::default(),
-            faults,
+            faults: Arc::default(),
             launched: Mutex::new(Vec::with_capacity(N_REMEMBERED)),
             n_waits: AtomicU64::new(0),
             broken: OnceLock::new(),
@@ -227,7 +226,7 @@ impl Gpu {
     /// Copies to the host, after all work before.
     ///
     /// # Errors
-    /// What the driver says, and what a kernel did wrong meanwhile.
+    /// What the driver says.
     ///
     /// # Safety
     /// The address must be valid for as many bytes, and `to` for writing them.
@@ -235,7 +234,8 @@ impl Gpu {
         self.n_waits.fetch_add(1, Ordering::Relaxed);
         // SAFETY: the caller promises it.
         self.issue("download", |backend| unsafe { backend.download(from, to, n_bytes) })?;
-        self.settle()
+        self.settle();
+        Ok(())
     }
 
     /// Starts a copy of a few bytes to the host. Whoever gets them waits for nothing that was launched later.
@@ -286,9 +286,21 @@ impl Gpu {
         self.issue(op, |backend| unsafe { backend.fill(to, byte, n_bytes) })
     }
 
-    /// The two parameters by which a kernel notes faults of a kind: the cell's address, and the kind's number.
-    pub fn fault(&self, kind: &'static FaultKind) -> (*mut u8, u64) {
-        self.faults.number(kind)
+    /// A cell for faults of kernels that are launched from now on. A kernel is given its address and the number of a call.
+    ///
+    /// # Errors
+    /// What the driver says.
+    pub fn fault_cell(&self) -> Result<FaultCell> {
+        self.faults.claim(
+            || self.backend.shared_cell(FaultCells::BYTES),
+            // SAFETY: the cell is that long, and only kernels launched before may still write it.
+            |cell, n_bytes| unsafe { self.fill("fault_cell", cell, 0, n_bytes) },
+        )
+    }
+
+    /// Whether the host waits for each kernel, as `PLIMSOLL_SYNC=1` says.
+    pub fn waits(&self) -> bool {
+        self.waits
     }
 
     /// Waits until all work is done.
@@ -299,7 +311,8 @@ impl Gpu {
         self.n_waits.fetch_add(1, Ordering::Relaxed);
         self.check()?;
         self.settle_copies().map_err(|error| self.break_with(&error))?;
-        self.settle()
+        self.settle();
+        Ok(())
     }
 
     /// Waits until all work is done, copies included.
@@ -330,10 +343,9 @@ impl Gpu {
         Ok(result)
     }
 
-    /// Looks for faults after the device has been waited for.
-    fn settle(&self) -> Result<()> {
+    /// The device has been waited for: what was launched has worked.
+    fn settle(&self) {
         self.launched.lock().unwrap_or_else(PoisonError::into_inner).clear();
-        self.faults.take().map_or(Ok(()), Err)
     }
 
     /// An error, if the device is broken.
@@ -379,14 +391,11 @@ impl Posted {
     /// The bytes, waited for.
     ///
     /// # Errors
-    /// What the driver says, and what a kernel did wrong meanwhile.
+    /// What the driver says.
     pub fn get(mut self) -> Result<Vec<u8>> {
         if let Some(slot) = self.slot.take() {
             self.gpu.check()?;
             self.gpu.backend.fetch(slot, &mut self.bytes).map_err(|error| self.gpu.break_with(&error))?;
-            if self.gpu.faults.is_noted() {
-                self.gpu.synchronize()?;
-            }
         }
         Ok(std::mem::take(&mut self.bytes))
     }

@@ -30,7 +30,7 @@ pub use convolution::{Convolution, ConvolutionOperands, Direction};
 pub use copies::Copied;
 pub use driver::{LibraryInfo, compile, libraries, profile_of};
 pub use error::{Error, Result};
-pub use fault::FaultKind;
+pub use fault::{Fault, FaultCell};
 pub use gpu::{Gpu, MemoryInfo, Posted};
 pub use kernel::{Grid, Kernel, Param, Template};
 pub use matmul::{Epilogue, Matmul, MatmulOperands, Matrix, Scalar};

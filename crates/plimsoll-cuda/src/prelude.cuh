@@ -315,14 +315,26 @@ DEVICE i64 place_of(const Strided& strided, u64 index) {
 
 // ---- Faults: values that a kernel refuses. See fault.rs ----
 
-struct Note { u64 kind; i64 value; i64 bound; };
+struct Note { u64 words[4]; };
 
-DEVICE void fault(Note* cell, u64 kind, i64 value, i64 bound) {
-    if (atomicCAS(&cell->kind, 0ull, kind) == 0ull) {
-        cell->value = value;
-        cell->bound = bound;
+// Notes that element `position` of what a call was given is refused, unless an earlier call or a lower position is noted. Each
+// word begins with both and ends with a part of the value, so that the least of each is a part of the same fault.
+DEVICE void fault(Note* cell, u64 call, u64 position, i64 value) {
+    const u64 last = (1ull << 36) - 1;
+    u64 key = call << 36 | (position < last ? position : last);
+    for (int part = 0; part < 4; part++) {
+        u64 mine = key << 16 | ((u64)value >> (16 * part) & 0xffff);
+        u64 seen = ((volatile u64*)cell->words)[part];
+        while (seen == 0 || mine < seen) {
+            u64 found = atomicCAS(&cell->words[part], seen, mine);
+            if (found == seen) break;
+            seen = found;
+        }
     }
 }
+
+// Whether a kernel before has noted a fault; there may be no cell.
+DEVICE bool is_noted(const Note* cell) { return cell && ((const volatile u64*)cell->words)[0] != 0; }
 
 // ---- Random bits by counting: Philox4x32-10, the same bits as on the host ----
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use half::{bf16, f16};
 use plimsoll_cpu::random::Draw;
-use plimsoll_cuda::{FaultKind, Gpu, Grid, Param, Template};
+use plimsoll_cuda::{Fault, FaultCell, Gpu, Grid, Param, Template};
 
 /// Numbers on the device; on the emulated one that is the host's memory.
 fn device<T>(values: &mut [T]) -> *mut u8 {
@@ -244,24 +244,49 @@ fn random_words_are_those_of_the_host() {
 }
 
 #[test]
-fn a_fault_is_returned_once_when_the_host_waits() {
+fn a_cell_tells_the_first_fault_of_the_first_call_whatever_the_order_of_threads() {
     static CHECK: Template = Template {
         name: "check",
-        text: "KERNEL ENTRY(const i64* x, i64 bound, Note* cell, u64 kind) {
-            i64 mine = x[threadIdx.x];
-            if (mine >= bound) fault(cell, kind, mine, bound);
+        text: "KERNEL ENTRY(const i64* x, i64 bound, Note* cell, u64 call, u32* seen) {
+            u32 i = blockIdx.x * blockDim.x + threadIdx.x;
+            if (x[i] >= bound) fault(cell, call, i, x[i]);
+            if (i == 0) *seen = is_noted(cell);
         }",
     };
-    static BELOW: FaultKind =
-        FaultKind { op: "gather", text: |value, bound| format!("index {value} is not below {bound}") };
     let gpu = gpu();
-    let mut x: Vec<i64> = (0..32).collect();
-    let (cell, kind) = gpu.fault(&BELOW);
-    run(&gpu, &CHECK, Grid::of(1, 32), &[&device(&mut x), &32i64, &cell, &kind]).unwrap();
-    gpu.synchronize().unwrap();
-    run(&gpu, &CHECK, Grid::of(1, 32), &[&device(&mut x), &17i64, &cell, &kind]).unwrap();
-    assert_eq!(gpu.synchronize().unwrap_err().to_string(), "gather: index 17 is not below 17");
-    gpu.synchronize().unwrap();
+    let mut seen = [0u32];
+    let mut check = |x: &mut [i64], cell: &FaultCell, calls: &[u64]| {
+        for &call in calls {
+            let (x, seen, address) = (device(x), device(&mut seen), cell.address());
+            run(&gpu, &CHECK, Grid::of(2, 64), &[&x, &17i64, &address, &call, &seen]).unwrap();
+        }
+        gpu.synchronize().unwrap();
+        seen[0]
+    };
+    // Odd blocks run their threads backwards.
+    let mut x: Vec<i64> = (0..128).rev().map(|value| value * 3_000_000_000_000).collect();
+    let cell = gpu.fault_cell().unwrap();
+    check(&mut x, &cell, &[5, 3, 4]);
+    assert_eq!(cell.take(), Some(Fault { call: 3, position: 0, value: 127 * 3_000_000_000_000 }));
+    let last = 4_095;
+    assert_eq!(last, FaultCell::MAX_CALLS);
+    let mut x: Vec<i64> = (0..128).map(|i| if i < 70 { i64::MIN + i } else { i64::MAX - i }).collect();
+    let cell = gpu.fault_cell().unwrap();
+    check(&mut x, &cell, &[last]);
+    assert_eq!(cell.take(), Some(Fault { call: last, position: 70, value: i64::MAX - 70 }));
+    // A cell that was dropped with a fault in it comes back empty, and so does one that was looked into.
+    let cell = gpu.fault_cell().unwrap();
+    check(&mut x, &cell, &[1]);
+    drop(cell);
+    for _ in 0..200 {
+        let cell = gpu.fault_cell().unwrap();
+        let mut good = vec![0; 128];
+        assert_eq!(check(&mut good, &cell, &[1]), 0);
+        assert_eq!(cell.take(), None);
+    }
+    let (one, other) = (gpu.fault_cell().unwrap(), gpu.fault_cell().unwrap());
+    check(&mut x, &one, &[1]);
+    assert!(other.take().is_none() && one.take().is_some());
 }
 
 #[test]

@@ -44,6 +44,8 @@ struct Scope {
 
 struct Context {
     line: Cell<Option<Line>>,
+    /// Where the op was called that runs now, if its call was recorded before.
+    recorded_site: Cell<Option<Site>>,
     owner: Cell<Option<Owner>>,
     saving: Cell<Saving>,
     replaying: Cell<bool>,
@@ -67,6 +69,7 @@ struct Context {
 thread_local! {
     static CONTEXT: Context = const { Context {
         line: Cell::new(None),
+        recorded_site: Cell::new(None),
         owner: Cell::new(None),
         saving: Cell::new(Saving::Lean),
         replaying: Cell::new(false),
@@ -141,7 +144,15 @@ pub(crate) fn label(owner: Owner, op: &'static str) -> Label {
 
 /// The line of the outermost public call, for errors and reports.
 pub(crate) fn site(op: &'static str) -> Site {
-    label(Owner::Temporary, op).site
+    let recorded = CONTEXT.with(|context| context.recorded_site.get());
+    recorded.unwrap_or_else(|| label(Owner::Temporary, op).site)
+}
+
+/// Runs `f` on behalf of a call that was recorded there.
+pub(crate) fn at_recorded_site<R>(site: Site, f: impl FnOnce() -> R) -> R {
+    let before = CONTEXT.with(|context| context.recorded_site.replace(Some(site)));
+    let _restore = on_drop(move || CONTEXT.with(|context| context.recorded_site.set(before)));
+    f()
 }
 
 /// Who owns the outputs of ops now: `temporary`, unless [`with_owner`] says otherwise.

@@ -9,7 +9,7 @@ use std::cell::OnceCell;
 use std::fmt;
 use std::marker::PhantomData;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, Once, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, Once, OnceLock, PoisonError, Weak};
 
 use plimsoll_cuda::{Gpu, Profile};
 use plimsoll_memory::{Block, Bytes, GhostPages, HostPages, Label, Pool, Snapshot, Stats};
@@ -18,6 +18,7 @@ use crate::context;
 use crate::depot::{Depot, Offload};
 use crate::driver_memory::DriverMemory;
 use crate::error::{Error, Result};
+use crate::fault;
 use crate::journal::{Guard, Journal, VERIFIES};
 use crate::report::Report;
 
@@ -38,6 +39,27 @@ struct Inner {
     /// Whether backward may make sums in any order.
     unordered: AtomicBool,
     offloaded_bytes: AtomicU64,
+}
+
+/// A device that may be gone.
+pub(crate) struct WeakDevice(Weak<Inner>);
+
+impl WeakDevice {
+    /// Whether it is that device.
+    pub fn is(&self, device: &Device) -> bool {
+        std::ptr::eq(self.0.as_ptr(), Arc::as_ptr(&device.0))
+    }
+
+    /// Whether somebody still has it.
+    pub fn is_there(&self) -> bool {
+        self.0.strong_count() > 0
+    }
+}
+
+impl fmt::Debug for WeakDevice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("WeakDevice")
+    }
 }
 
 /// The work that was done again to keep a limit.
@@ -185,7 +207,7 @@ impl Device {
     }
 
     /// A GPU that the host plays, with a pool of its own: for tests on machines without one. Each thread has its own, so
-    /// that tests do not see each other's faults.
+    /// that tests do not count each other's waits.
     ///
     /// # Errors
     /// No C++ compiler.
@@ -295,9 +317,16 @@ impl Device {
     /// Waits until all work on this device is done.
     ///
     /// # Errors
-    /// What went wrong on it meanwhile.
+    /// What went wrong on it meanwhile; a value that a kernel has refused, if this thread called the op.
     pub fn synchronize(&self) -> Result<()> {
-        self.gpu().map_or(Ok(()), |gpu| Ok(gpu.synchronize()?))
+        let Some(gpu) = self.gpu() else { return Ok(()) };
+        gpu.synchronize()?;
+        fault::look(self)
+    }
+
+    /// This device, without keeping its pool alive.
+    pub(crate) fn downgrade(&self) -> WeakDevice {
+        WeakDevice(Arc::downgrade(&self.0))
     }
 
     /// The ghost of this device as it is now: its pool starts as a copy of this one's map, so that it predicts

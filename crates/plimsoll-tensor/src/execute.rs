@@ -13,6 +13,7 @@ use crate::context;
 use crate::device::Device;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
+use crate::fault;
 use crate::op::{Extra, Gradient, Keep, Keeps, Meta, Op, OpRef, Operand, Output, Run, Tensors};
 use crate::program::{Execution, capture_args};
 use crate::shape::Shape;
@@ -230,11 +231,15 @@ pub(crate) fn run(
     if device.gpu().is_some() {
         check::extents_on_gpu(op, inputs.iter().chain(outputs).chain(extras))?;
     }
-    match (device.gpu(), order) {
-        (None, _) => op.get().run(&mut run),
-        (Some(gpu), Order::Fixed) => op.get().run_cuda(&mut run, gpu),
-        (Some(gpu), Order::Any) => op.get().run_cuda_unordered(&mut run, gpu),
-    }
+    let Some(gpu) = device.gpu() else {
+        return op.get().run(&mut run).map_err(|error| error.in_layer(context::site(op.name()).scope()));
+    };
+    match order {
+        Order::Fixed => op.get().run_cuda(&mut run, gpu),
+        Order::Any => op.get().run_cuda_unordered(&mut run, gpu),
+    }?;
+    // Where the host waits for each kernel, a value that this one refused is known.
+    if gpu.waits() { fault::look(device) } else { Ok(()) }
 }
 
 /// Notes in the trace of a ghost's pool, if there is one, that the kernel would run now.

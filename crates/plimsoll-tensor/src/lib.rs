@@ -12,6 +12,7 @@ mod driver_memory;
 mod dtype;
 mod error;
 mod execute;
+mod fault;
 mod file;
 mod function;
 mod journal;

@@ -13,6 +13,8 @@ use smallvec::SmallVec;
 use crate::device::Device;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
+use crate::fault;
+pub use crate::fault::{Refusal, Refused};
 use crate::layout::Layout;
 use crate::shape::Shape;
 use crate::tape::Backward;
@@ -41,7 +43,7 @@ pub trait Op: fmt::Debug + Send + Sync + 'static {
     fn run(&self, run: &mut Run<'_>) -> Result<()>;
 
     /// Starts the computation of the outputs on a GPU; like [`Op::run`] otherwise. It does not wait, so values that the op
-    /// refuses show when the host next does (see [`Gpu::fault`](plimsoll_cuda::Gpu::fault)).
+    /// refuses show later: it says beforehand that there may be some ([`Run::may_refuse`]).
     ///
     /// # Errors
     /// An op without CUDA code; what the GPU says.
@@ -396,6 +398,15 @@ impl<'a> Run<'a> {
     /// The device that runs the op.
     pub fn device(&self) -> &'a Device {
         self.device
+    }
+
+    /// Says that the kernel that is about to be launched on a GPU may refuse values. Returns what it is to be given: the
+    /// address of a `Note`, and the number of this call, for `fault` of the kernels' prelude.
+    ///
+    /// # Errors
+    /// What the driver says; a device that is no GPU.
+    pub fn may_refuse(&self, op: &'static str, refusal: Refusal) -> Result<(*mut u8, u64)> {
+        fault::may_refuse(self.device, op, refusal)
     }
 }
 

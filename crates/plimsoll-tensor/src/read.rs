@@ -4,11 +4,13 @@ use std::ops::{Deref, Range};
 use std::sync::Arc;
 
 use plimsoll_cuda::Posted;
+use smallvec::SmallVec;
 
 use crate::context;
 use crate::device::Device;
 use crate::dtype::{DType, Element};
 use crate::error::{Error, Result};
+use crate::fault::{self, Log};
 use crate::op::Meta;
 use crate::shape::IntoShape;
 use crate::storage::Storage;
@@ -110,7 +112,7 @@ impl Tensor {
         }
         let first = meta.layout.offset();
         Ok(Later(match storage.post(first * size_of::<f64>(), meta.n_bytes())? {
-            Some(posted) => Arrival::Posted(posted),
+            Some(posted) => Arrival::Posted(posted, fault::for_later(storage.device())),
             None => Arrival::Here(storage.copy_out(first, meta.n_elems())?),
         }))
     }
@@ -168,19 +170,22 @@ pub struct Later(Arrival);
 #[derive(Debug)]
 enum Arrival {
     Here(Vec<f64>),
-    Posted(Posted),
+    /// With what may have gone wrong before.
+    Posted(Posted, SmallVec<[Arc<Log>; 1]>),
 }
 
 impl Later {
     /// The values, waited for if they are not there yet.
     ///
     /// # Errors
-    /// What went wrong on the device meanwhile.
+    /// What went wrong on the device meanwhile; a value that a kernel has refused before these were asked for, if the same
+    /// thread called the op and nobody was told yet.
     pub fn get(self) -> Result<Vec<f64>> {
         match self.0 {
             Arrival::Here(values) => Ok(values),
-            Arrival::Posted(posted) => {
+            Arrival::Posted(posted, logs) => {
                 let bytes = posted.get()?;
+                fault::look_into(&logs)?;
                 let (values, _) = bytes.as_chunks::<{ size_of::<f64>() }>();
                 Ok(values.iter().map(|&value| f64::from_ne_bytes(value)).collect())
             }

@@ -97,6 +97,17 @@ impl Shape {
         self.dims().iter().product()
     }
 
+    /// The place of element number `flat` in row-major order.
+    pub(crate) fn place(&self, flat: usize) -> Vec<usize> {
+        let mut rest = flat;
+        let mut place = vec![0; self.rank()];
+        for (at, &extent) in place.iter_mut().zip(self.iter()).rev() {
+            *at = rest % extent;
+            rest /= extent;
+        }
+        place
+    }
+
     /// This shape with dimension `axis` of extent `dim`.
     ///
     /// # Errors

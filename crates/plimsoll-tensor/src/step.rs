@@ -14,6 +14,7 @@ use crate::device::Device;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::execute::{Arg, Part};
+use crate::fault;
 use crate::journal::Journal;
 use crate::op::{Cost, Meta, OpRef, Tensors};
 use crate::shape::Shape;
@@ -28,7 +29,8 @@ impl Step {
     /// Runs `f` as one step on `device`.
     ///
     /// # Errors
-    /// Those of `f`, memory that is full, a step inside a step. Model and generator are then as before.
+    /// Those of `f`, a value that a kernel refuses, memory that is full, a step inside a step. Model and generator are then
+    /// as before.
     pub fn run<T>(device: &Device, f: impl FnOnce() -> Result<T>) -> Result<T> {
         let state = StepState { journal: Journal::on(device), ..StepState::default() };
         Ok(Step::open(device, state, f)?.0)
@@ -39,8 +41,10 @@ impl Step {
         context::with_step(|_| ()).is_some()
     }
 
-    /// Lets the open step change variables only if a number is finite when the device comes to it: so a step need not
-    /// wait for a loss to be read. It holds for assignments; an optimizer is given the number itself.
+    /// Lets the open step change variables only if a number is finite when the device comes to it, and no kernel of the step
+    /// has refused a value: so a step need not wait for a loss to be read. An optimizer is given the number itself, see
+    /// [`Variable::update_guarded`](crate::Variable::update_guarded). What was refused is told by [`Tensor::to_f64_later`], if it is the thread's next call that reads
+    /// something on that device, and by that call otherwise.
     ///
     /// # Errors
     /// No step is open; another tensor than one float64.
@@ -76,15 +80,26 @@ impl Step {
         let restore = context::on_drop(move || context::set_generator(generator));
         let scope = device.pool().begin_step();
         context::replace_step(Some(state));
-        let close = context::on_drop(|| drop(context::replace_step(None)));
-        let result = f().and_then(|value| {
-            let mut state = context::replace_step(None).unwrap_or_default();
+        // A panic forgets what the step's kernels may have refused.
+        let close = context::on_drop(|| {
+            if context::replace_step(None).is_some() {
+                fault::forget(device);
+            }
+        });
+        let ended = f().and_then(|value| update::make_conditional().map(|()| value));
+        let mut state = context::replace_step(None).unwrap_or_default();
+        let is_guarded = state.guard.is_some();
+        let ended = ended.and_then(|value| {
             if let Some(failure) = state.failure.take() {
                 return Err(failure);
             }
+            if !is_guarded {
+                fault::wait_and_look(device)?;
+            }
             update::commit_step(std::mem::take(&mut state.updates), state.guard.as_ref())?;
-            Ok((value, state))
+            Ok(value)
         });
+        let result = fault::end_step(device, ended, is_guarded).map(|value| (value, state));
         drop(close);
         drop(scope);
         if result.is_ok() {
@@ -203,6 +218,11 @@ impl StepState {
     pub fn staged(&self, cell: usize, n: usize) -> Option<(usize, &Update)> {
         let mut newest_first = (0..self.updates.len().min(n)).rev().map(|at| (at, &self.updates[at]));
         newest_first.find(|(_, update)| update.writes(cell))
+    }
+
+    /// How many updates wait, if the step is guarded.
+    pub fn n_guarded(&self) -> usize {
+        if self.guard.is_some() { self.updates.len() } else { 0 }
     }
 
     /// The update of that place among those that wait.

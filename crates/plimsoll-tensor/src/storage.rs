@@ -15,6 +15,7 @@ use crate::context;
 use crate::device::Device;
 use crate::dtype::{DType, Element};
 use crate::error::{Error, Result};
+use crate::fault;
 use crate::piece::Lent;
 use crate::shape::Shape;
 
@@ -242,8 +243,11 @@ impl Storage {
             (None, None) => to.bytes_mut()[..n_bytes].copy_from_slice(&from.bytes()[start..start + n_bytes]),
             // SAFETY: the target's block is that long (checked above) and nobody else's.
             (None, Some(gpu)) => unsafe { gpu.upload(&from.bytes()[start..start + n_bytes], to.ptr()) }?,
-            // SAFETY: both blocks are that long (checked above).
-            (Some(gpu), None) => unsafe { gpu.download(source, to.ptr(), n_bytes) }?,
+            (Some(gpu), None) => {
+                // SAFETY: both blocks are that long (checked above).
+                unsafe { gpu.download(source, to.ptr(), n_bytes) }?;
+                fault::look(&from.device)?;
+            }
             (Some(gpu), Some(other)) if Arc::ptr_eq(gpu, other) => {
                 // SAFETY: both blocks are that long (checked above), and they are not the same.
                 unsafe { gpu.copy("to_device", source, to.ptr(), n_bytes) }?;
@@ -256,6 +260,7 @@ impl Storage {
                     gpu.download(source, between.as_ptr(), n_bytes)?;
                     other.upload(std::slice::from_raw_parts(between.as_ptr(), n_bytes), to.ptr())?;
                 }
+                fault::look(&from.device)?;
             }
         }
         Ok(())
@@ -390,6 +395,7 @@ impl Storage {
                 gpu.download(from, values.as_mut_ptr().cast(), n * size_of::<T>())?;
                 values.set_len(n);
             }
+            fault::look(&self.device)?;
             return Ok(values);
         }
         // SAFETY: The block holds these elements (checked above), which were written when the storage was made, and

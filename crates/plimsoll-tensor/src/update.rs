@@ -15,6 +15,7 @@ use crate::device::Device;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::execute::{self, Arg, Args, Order, Part};
+use crate::fault;
 use crate::op::{Meta, OpRef, Operand, Output};
 use crate::ops::assign::{Assign, AssignIfFinite};
 use crate::program::{self, Updated};
@@ -30,6 +31,8 @@ pub(crate) struct Update {
     inputs: SmallVec<[Part; 2]>,
     /// The new values that readers inside the step see, where they are known: one per variable, or none.
     visible: SmallVec<[Part; 1]>,
+    /// Whether its op looks by itself whether a guarded step may change anything.
+    looks_itself: bool,
 }
 
 impl Update {
@@ -68,9 +71,14 @@ impl Update {
                 ));
             }
         }
-        let update = Update { op, cells, inputs, visible: SmallVec::new() };
+        let update = Update { op, cells, inputs, visible: SmallVec::new(), looks_itself: false };
         update.check_devices()?;
         Ok(update)
+    }
+
+    /// The same update, by an op that looks by itself whether a guarded step may change anything.
+    pub fn looking_itself(self) -> Update {
+        Update { looks_itself: true, ..self }
     }
 
     /// Refuses variables and inputs that are not all on one device. A variable that reads as a ghost for now takes the
@@ -91,10 +99,9 @@ impl Update {
         }
     }
 
-    /// The same update, written only if a number on the device is finite; what an optimizer decides for itself is left
-    /// as it is.
+    /// The same update, written only if a number on the device is finite; one that looks by itself is left as it is.
     fn guarded(mut self, guard: &Part) -> Update {
-        if !self.visible.is_empty() {
+        if !self.looks_itself {
             self.op = OpRef::fixed(&AssignIfFinite);
             self.inputs.push(guard.clone());
         }
@@ -146,6 +153,19 @@ fn staged_before(cell: &Arc<VariableCell>, n: usize) -> Result<Option<Part>> {
     }
 }
 
+/// Turns the updates that wait in a guarded step into what can be written or not: those whose op does not look by itself
+/// become assignments of values that are computed now.
+pub(crate) fn make_conditional() -> Result<()> {
+    for at in 0..context::with_step(|step| step.n_guarded()).unwrap_or(0) {
+        let update = context::with_step(|step| step.staged_mut(at).clone());
+        if let Some(update) = update.filter(|update| update.visible.is_empty() && !update.looks_itself) {
+            let computed = update.compute(at)?;
+            context::with_step(|step| *step.staged_mut(at) = computed);
+        }
+    }
+    Ok(())
+}
+
 impl Update {
     /// The update that waits at a place as an assignment of values that are computed now.
     fn compute(mut self, at: usize) -> Result<Update> {
@@ -159,7 +179,7 @@ impl Update {
         let outputs = context::with_changed_tapes(Vec::clear, || execute::execute(self.op, args))?;
         let visible: SmallVec<[Part; 1]> = outputs.iter().map(|output| output.part()).collect();
         let inputs = visible.iter().cloned().collect();
-        Ok(Update { op: OpRef::fixed(&Assign), cells: self.cells, inputs, visible })
+        Ok(Update { op: OpRef::fixed(&Assign), cells: self.cells, inputs, visible, looks_itself: false })
     }
 
     /// The same update as one for each variable, if its new values are known.
@@ -172,6 +192,7 @@ impl Update {
             cells: smallvec![cell],
             inputs: smallvec![value.clone()],
             visible: smallvec![value],
+            looks_itself: false,
         };
         self.cells.into_iter().zip(self.visible).map(single).collect()
     }
@@ -213,6 +234,9 @@ pub(crate) fn apply(updates: impl IntoIterator<Item = Update>) -> Result<()> {
 /// Carries the updates of a step out, each only if `guard` is finite where there is one.
 pub(crate) fn commit_step(updates: LongList<Update>, guard: Option<&Part>) -> Result<()> {
     let updates = updates.into_iter().flat_map(Update::one_by_one);
+    if guard.is_some() {
+        context::with_tracer(|tracer| tracer.guard());
+    }
     match guard {
         None => commit(updates.collect()),
         Some(guard) => commit(updates.map(|update| update.guarded(guard)).collect()),
@@ -312,8 +336,13 @@ impl<'a> Commit<'a> {
         let values = places.iter().map(|&at| self.value(at, self.n_writes[at] > 0));
         let inputs: SmallVec<[Operand<'_>; 4]> = values.chain(inputs.iter().copied()).collect();
         let into: SmallVec<[Operand<'_>; 1]> = places.iter().map(|&at| self.value(at, true)).collect();
+        let n_calls = fault::n_calls(first.device());
         execute::run(op, first.device(), &inputs, &into, &[], workspace, Order::Fixed)?;
         drop((inputs, into));
+        // What comes after may go over the variables' memory.
+        if fault::n_calls(first.device()) != n_calls {
+            fault::wait_and_look(first.device())?;
+        }
         places.into_iter().for_each(|at| self.n_writes[at] += 1);
         Ok(())
     }

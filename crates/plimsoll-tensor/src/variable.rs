@@ -224,6 +224,20 @@ impl Variable {
         update::apply(updates.iter().map(checked).collect::<Result<LongList<_>>>()?)
     }
 
+    /// Like [`Variable::update_together`], by ops that look by themselves whether a guarded step may change anything: in one
+    /// they go over the variables' memory, where others make new values that are then assigned or not.
+    ///
+    /// # Errors
+    /// What an op refuses; memory that is full.
+    #[track_caller]
+    pub fn update_guarded(updates: &[(OpRef, &[&Variable], &[&Tensor])]) -> Result<()> {
+        let _line = context::at_callers_line();
+        let checked = |(op, variables, inputs): &(OpRef, &[&Variable], &[&Tensor])| {
+            Ok(Update::new(op.clone(), variables, inputs)?.looking_itself())
+        };
+        update::apply(updates.iter().map(checked).collect::<Result<LongList<_>>>()?)
+    }
+
     pub(crate) fn cell(&self) -> &Arc<VariableCell> {
         &self.cell
     }

@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use plimsoll_cuda::{FaultKind, Grid, Param, Scalar, Template};
+use plimsoll_cuda::{Fault, Grid, Param, Scalar, Template};
 
 use crate::numbers::{decode, distance, encode, numbers};
 use crate::{Bench, Outcome, ensure};
@@ -33,11 +33,11 @@ KERNEL ENTRY(u8* x, u32 n) {
 
 static REFUSE: Template = Template {
     name: "refuse",
-    text: "KERNEL ENTRY(Note* cell, u64 kind) { if (threadIdx.x == 3) fault(cell, kind, 7, 5); }\n",
+    text: "KERNEL ENTRY(Note* cell, u64 call) {
+        u32 i = blockIdx.x * blockDim.x + threadIdx.x;
+        if (i % 7 == 3) fault(cell, call, i, -(i64)i << 40);
+    }\n",
 };
-
-static TOO_LARGE: FaultKind =
-    FaultKind { op: "refuse", text: |value, bound| format!("{value} is not below {bound}") };
 
 static STRAY: Template = Template { name: "stray", text: "KERNEL ENTRY(u8* x) { x[0] = 1; }\n" };
 
@@ -156,11 +156,27 @@ fn launches(bench: &Bench) -> Outcome {
 
 fn refused(bench: &Bench) -> Outcome {
     let kernel = bench.gpu.kernel(&REFUSE, "refuse", 0, String::new)?;
-    let (cell, kind) = bench.gpu.fault(&TOO_LARGE);
-    // SAFETY: the parameters are the kernel's.
-    unsafe { bench.gpu.launch(&kernel, Grid::of(2, 32), &[&cell as &dyn Param, &kind]) }?;
-    let Err(error) = bench.gpu.synchronize() else { return Err("was not noticed".into()) };
-    ensure(error.to_string().contains("7 is not below 5"), error.to_string())?;
-    bench.gpu.synchronize()?;
-    Ok(error.to_string())
+    let expected = Some(Fault { call: 1, position: 3, value: -3 << 40 });
+    for _ in 0..50 {
+        let cell = bench.gpu.fault_cell()?;
+        // The second call finds what the first has noted.
+        for call in [1u64, 2] {
+            // SAFETY: the parameters are the kernel's.
+            unsafe {
+                bench.gpu.launch(&kernel, Grid::of(200, 256), &[&cell.address() as &dyn Param, &call])
+            }?;
+        }
+        // A cell that nobody looked into is cleared before it is used again.
+        drop(cell);
+        let cell = bench.gpu.fault_cell()?;
+        // SAFETY: the parameters are the kernel's.
+        unsafe { bench.gpu.launch(&kernel, Grid::of(200, 256), &[&cell.address() as &dyn Param, &1u64]) }?;
+        bench.gpu.synchronize()?;
+        let told = cell.take();
+        ensure(told == expected, format!("{told:?}"))?;
+        let cell = bench.gpu.fault_cell()?;
+        bench.gpu.synchronize()?;
+        ensure(cell.take().is_none(), "a cell was not cleared".to_owned())?;
+    }
+    Ok("50 times the first".to_owned())
 }

@@ -157,8 +157,9 @@ impl Optimizer {
     }
 
     /// Like [`Optimizer::apply_gradients`], if a verdict on the step is finite when the device comes to it: one float64, as
-    /// [`Optimizer::verdict`] makes it of the loss. If it is not, nothing is updated, now and in later guarded steps, until
-    /// [`Optimizer::release`]. So nobody has to wait for the loss before going on.
+    /// [`Optimizer::verdict`] makes it of the loss. If it is not, or if a kernel of the step has refused a value, nothing is
+    /// updated, now and in later guarded steps, until [`Optimizer::release`]. So nobody has to wait for the loss before
+    /// going on.
     ///
     /// # Errors
     /// As [`Optimizer::apply_gradients`].
@@ -193,8 +194,7 @@ impl Optimizer {
         let _line = at_callers_line();
         let Some(control) = &self.control else { return Ok(()) };
         let _there = control.device().enter();
-        let released = Control { overflow: 0.0, ..Control::read(control)? };
-        control.assign(&released.to_tensor()?)
+        control.assign(&Control::read(control)?.released().to_tensor()?)
     }
 
     fn apply(
@@ -259,7 +259,10 @@ impl Optimizer {
         for ((update, range), operands) in state.updates.iter().zip(&operands) {
             updates.push((update.clone(), operands, &gradients[range.clone()]));
         }
-        Variable::update_together(&updates)
+        match verdict {
+            Some(_) => Variable::update_guarded(&updates),
+            None => Variable::update_together(&updates),
+        }
     }
 
     /// The control buffer, made on `device` if there is none yet.

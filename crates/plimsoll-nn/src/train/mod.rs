@@ -463,7 +463,7 @@ impl Trainer {
         Ok(())
     }
 
-    /// Waits for the numbers of a step. One whose loss is not finite did not happen.
+    /// Waits for the numbers of a step. One whose loss is not finite, or in which a kernel refused a value, did not happen.
     fn arrive(&mut self, pending: Pending, data: &dyn Examples) -> Result<StepEvent> {
         let Pending { mut event, numbers, started, before } = pending;
         let was_known = matches!(numbers, Numbers::Here { .. });
@@ -471,11 +471,11 @@ impl Trainer {
             Ok(numbers) => numbers,
             Err(error) => {
                 self.go_back(before)?;
-                return Err(error);
+                return Err(self.explain(Err(error), (event.epoch, event.batch), data)?);
             }
         };
         if !was_known {
-            let explained = |loss| self.explain(loss, (event.epoch, event.batch), data);
+            let explained = |loss| self.explain(Ok(loss), (event.epoch, event.batch), data);
             if let Some(failure) = self.stepper.failure(&results, explained)? {
                 self.go_back(before)?;
                 return Err(failure);
@@ -495,23 +495,31 @@ impl Trainer {
         Ok(event)
     }
 
-    /// Takes a step back that changed nothing, and those that were begun after it.
+    /// Takes a step back that changed nothing, and those that were begun after it. The losses that have been told of are all
+    /// of steps before it.
     fn go_back(&mut self, (state, generator): (RunState, Generator)) -> Result<()> {
-        self.state = state;
+        let (loss_sum, n_losses) = (self.state.loss_sum, self.state.n_losses);
+        self.state = RunState { loss_sum, n_losses, ..state };
         generator.make_current();
         self.stepper.optimizer.release()
     }
 
-    /// The error of a loss that was not finite, with what causes it; the batch is fetched again for that.
-    fn explain(&self, loss: f64, (epoch, batch): (u64, u64), data: &dyn Examples) -> Result<Error> {
-        let Some(pair) = data.epoch(epoch - 1, batch - 1)?.next() else {
-            return Ok(Error::argument(
-                "fit",
-                format!("the loss of batch {batch} of epoch {epoch} is {loss}"),
-            ));
+    /// The error of a step: its own, or that of a loss that was not finite, with what causes it. The batch is fetched again
+    /// for that.
+    fn explain(&self, loss: Result<f64>, (epoch, batch): (u64, u64), data: &dyn Examples) -> Result<Error> {
+        let batches = data.epoch(epoch - 1, batch - 1);
+        let pair = match (batches.and_then(|mut batches| batches.next().transpose()), &loss) {
+            (Ok(Some(pair)), _) => pair,
+            (Err(error), Ok(_)) => return Err(error),
+            (_, Err(_)) => return Ok(loss.unwrap_err()),
+            (Ok(None), Ok(loss)) => {
+                let detail = format!("the loss of batch {batch} of epoch {epoch} is {loss}");
+                return Ok(Error::argument("fit", detail));
+            }
         };
-        let (pair, names) = (pair?, data.names());
-        Ok(in_batch(self.stepper.explained(loss, &pair, &names)?, (epoch, batch), &pair, &names))
+        let names = data.names();
+        let error = loss.map_or_else(Ok, |loss| self.stepper.explained(loss, &pair, &names))?;
+        Ok(in_batch(error, (epoch, batch), &pair, &names))
     }
 
     /// Evaluates the epoch that is complete, and goes on to the next.

@@ -2,8 +2,8 @@
 //!
 //! On the host a step's loss is there when the step is. A GPU is given the next step before the numbers of the last one
 //! are looked at, so that it never waits for the host; they come by themselves, and whoever wants them waits for that step
-//! alone. A loss that turns out not to be finite has changed nothing (see `Optimizer::apply_guarded`), and neither has
-//! the step that was issued after it.
+//! alone. A loss that turns out not to be finite has changed nothing (see `Optimizer::apply_guarded`), nor has a step in which
+//! a kernel refused a value, whose error comes with its numbers, nor the step that was issued after it.
 
 use std::time::Instant;
 

@@ -4,6 +4,7 @@
 use plimsoll_cuda::Gpu;
 
 use crate::error::Result;
+use crate::fault;
 use crate::op::{Gradient, Meta, Op, Outputs, Run, one};
 use crate::ops::copy;
 use crate::ops::cuda::elementwise::Elementwise;
@@ -51,7 +52,8 @@ impl Op for Assign {
     }
 }
 
-/// Gives a variable a new value, the second input, if the third is finite; else it keeps the first.
+/// Gives a variable a new value, the second input, if the third is finite and no kernel of the step has refused a value;
+/// else it keeps the first.
 #[derive(Debug)]
 pub(crate) struct AssignIfFinite;
 
@@ -84,10 +86,10 @@ impl Op for AssignIfFinite {
             inputs: &[&run.inputs[0], &run.inputs[1], &run.inputs[2]],
             outputs: &[&run.outputs[0]],
             numbers: &[],
-            words: &[],
+            words: &[fault::cell(run.device) as u64],
             variant: 1,
         };
-        assign.run(gpu, || "y0 = m::is_finite(x2) ? x1 : x0;".to_owned())
+        assign.run(gpu, || "y0 = m::is_finite(x2) && !is_noted((const Note*)WORD(0)) ? x1 : x0;".to_owned())
     }
 
     fn gradient(&self) -> Gradient {

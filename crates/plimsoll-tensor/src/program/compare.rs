@@ -33,7 +33,7 @@ impl Program {
             (calls, values, program.blocks.len(), program.instructions.len(), program.n_draws)
         };
         lengths(self) == lengths(other)
-            && self.device == other.device
+            && (&self.device, self.is_guarded) == (&other.device, other.is_guarded)
             && self.arguments == other.arguments
             && self.results == other.results
             && self.written == other.written

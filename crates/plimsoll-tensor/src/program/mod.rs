@@ -68,6 +68,8 @@ pub struct Program {
     n_copies: u32,
     /// The number of the first draw when it was recorded; ops hold theirs, counted from it.
     first_draw: u64,
+    /// Whether the device itself decides about the effects, so that nobody waits for it before.
+    is_guarded: bool,
 }
 
 /// A variable that a program reads or writes. It does not keep the variable alive.
@@ -263,6 +265,7 @@ impl Program {
             n_draws: self.n_draws,
             n_copies: 0,
             first_draw: self.first_draw,
+            is_guarded: self.is_guarded,
         }
     }
 

@@ -19,6 +19,7 @@ use crate::device::Device;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::execute;
+use crate::fault;
 use crate::op::{Draw, Meta, OpRef, Operand};
 use crate::random::Generator;
 use crate::shape::Shape;
@@ -31,8 +32,8 @@ impl Program {
     /// Runs the program with these arguments, with its blocks at planned offsets if there are any; returns the results.
     ///
     /// # Errors
-    /// Arguments of other shapes or layouts than recorded, a variable that is gone; what ops refuse; memory that is full.
-    /// Variables and the random generator are then as before.
+    /// Arguments of other shapes or layouts than recorded, a variable that is gone; values that ops refuse; memory that is
+    /// full. Variables and the random generator are then as before.
     #[track_caller]
     pub fn run(&self, arguments: &[&Tensor], offsets: Option<&OffsetPlan>) -> Result<Vec<Tensor>> {
         let _line = context::at_callers_line();
@@ -41,6 +42,15 @@ impl Program {
 
     /// Like [`Program::run`]; each call is compared with what it gave in a reference run of the recorded program.
     pub(super) fn run_checked(
+        &self,
+        arguments: &[&Tensor],
+        offsets: Option<&OffsetPlan>,
+        reference: Option<(&Program, &Reference)>,
+    ) -> Result<Vec<Tensor>> {
+        fault::end_step(&self.device, self.carry_out(arguments, offsets, reference), self.is_guarded)
+    }
+
+    fn carry_out(
         &self,
         arguments: &[&Tensor],
         offsets: Option<&OffsetPlan>,
@@ -59,16 +69,16 @@ impl Program {
             match *instruction {
                 Instruction::Call(number) => {
                     let call = &self.calls[number as usize];
-                    match (&mut commit, call.phase, reference) {
-                        (Some(commit), Phase::Update, _) => run.update(call, &cells, commit)?,
-                        (_, _, None) => run.call(call)?,
-                        (_, _, Some((recorded, reference))) => {
-                            run.call(call)?;
-                            reference.check(recorded, &mut run, call)?;
-                        }
+                    context::at_recorded_site(call.site, || match (&mut commit, call.phase) {
+                        (Some(commit), Phase::Update) => run.update(call, &cells, commit),
+                        _ => run.call(call),
+                    })?;
+                    if let Some((recorded, reference)) = reference.filter(|_| call.phase != Phase::Update) {
+                        reference.check(recorded, &mut run, call)?;
                     }
                 }
                 Instruction::Commit => {
+                    self.look_for_faults()?;
                     run.release_variables();
                     let written = self.written.iter().map(|&number| &cells[number as usize]);
                     commit = Some(Commit::begin(written, &self.undecided(&cells))?);
@@ -76,6 +86,7 @@ impl Program {
                 _ => run.memory(instruction)?,
             }
         }
+        self.look_for_faults()?;
         if let Some(commit) = commit {
             commit.finish();
         }
@@ -84,6 +95,11 @@ impl Program {
             reference.check_variables(recorded, &cells)?;
         }
         Ok(run.results())
+    }
+
+    /// Waits for the device if a kernel may have refused a value and it is for the host to look.
+    fn look_for_faults(&self) -> Result<()> {
+        if self.is_guarded { Ok(()) } else { fault::wait_and_look(&self.device) }
     }
 
     /// The arguments, if they lie in memory as recorded.

@@ -55,6 +55,8 @@ pub(crate) struct Tracer {
     cleared: Vec<u32>,
     /// The acquisition with which recording begins: blocks are numbered from it on.
     first_block: u64,
+    /// Whether the effects depend on a number.
+    is_guarded: bool,
     /// Why there can be no program: what the function did that cannot be recorded.
     refusal: Option<Error>,
     /// The arguments themselves.
@@ -172,6 +174,7 @@ impl Tracer {
             new_places: Vec::new(),
             cleared: Vec::new(),
             first_block: ghost.stats().n_acquired,
+            is_guarded: false,
             refusal: None,
             arguments: Vec::new(),
             owned: OwnedVariables::none(),
@@ -355,6 +358,11 @@ impl Tracer {
         Ok(())
     }
 
+    /// The step is guarded.
+    pub fn guard(&mut self) {
+        self.is_guarded = true;
+    }
+
     /// Variables are about to get new values.
     pub fn commit(&mut self) {
         self.ghost.pool().mark(COMMIT, 0);
@@ -454,6 +462,7 @@ impl Tracer {
             cleared: self.cleared,
             written: self.written.into_iter().collect(),
             results,
+            is_guarded: self.is_guarded,
             n_draws: context::generator().next_draw() - first_draw,
             n_copies: 0,
         };

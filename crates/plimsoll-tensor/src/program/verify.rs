@@ -16,10 +16,12 @@ use smallvec::SmallVec;
 use super::runner::Run;
 use super::{Call, Phase, Place, Program};
 use crate::checksum::checksum;
+use crate::context;
 use crate::device::Device;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::execute::Order;
+use crate::fault;
 use crate::storage::Storage;
 use crate::tensor::Tensor;
 use crate::variable::VariableCell;
@@ -39,20 +41,25 @@ impl Program {
     /// As [`Program::run`]; a pool that saw something else than playing the program says.
     pub(super) fn reference(&self, arguments: &[&Tensor]) -> Result<Reference> {
         let device = self.device.sibling()?;
+        fault::end_step(&device, self.reference_on(&device, arguments), false)
+    }
+
+    fn reference_on(&self, device: &Device, arguments: &[&Tensor]) -> Result<Reference> {
         let copies = self.device.sibling()?;
-        let mut run = Run::new(self, &device, arguments)?;
+        let mut run = Run::new(self, device, arguments)?;
         run.fills = true;
         run.copy_variables(&copies)?;
         let mut sums = Vec::new();
         for instruction in self.instructions() {
             if let super::Instruction::Call(number) = *instruction {
                 let call = &self.calls[number as usize];
-                run.call(call)?;
+                context::at_recorded_site(call.site, || run.call(call))?;
                 sums.push(run.sums(call)?);
             } else {
                 run.memory(instruction)?;
             }
         }
+        fault::wait_and_look(device)?;
         let stats = device.stats();
         let played = self.play(&device.sibling()?, None)?;
         drop(run);

@@ -8,26 +8,31 @@ use crate::device::device_under_test;
 use crate::draw::{draw_all, dtype_of, tensor};
 use crate::outcome::{Failure, Outcome, guarded};
 
-/// Every input that a sample refuses is an error that says what the sample expects and names the op.
+/// Every input that a sample refuses is an error that says what the sample expects and names the op, and says it as on the
+/// CPU.
 pub fn error_inputs(op: &'static OpInfo) -> Outcome {
     for_each_sample(op, &[DType::F32], |case| {
         for (idx, (inputs, part)) in case.sample.refuses.iter().enumerate() {
             let arrays = draw_all(op, &format!("{}/refuses {idx}", case.sample.name), inputs, case.dtype);
-            let refused = || {
+            let refused = || -> Result<Vec<Tensor>> {
                 Generator::new(7).make_current();
                 let outputs = (case.sample.call)(&tensors(&arrays, inputs, case.dtype)?)?;
                 // A GPU refuses values when the host waits for it.
                 Device::current().synchronize()?;
                 Ok(outputs)
             };
-            guarded(|| explains(op.name, part, refused()))
+            let on_cpu = || {
+                let _on = Device::cpu().enter();
+                refused().err().map(|error| error.to_string())
+            };
+            guarded(|| explains(op.name, part, on_cpu(), refused()))
                 .map_err(|failure: Failure| failure.at(format_args!("refused inputs {idx}")))?;
         }
         Ok(())
     })
 }
 
-fn explains(op: &str, part: &str, result: Result<Vec<Tensor>>) -> Outcome {
+fn explains(op: &str, part: &str, on_cpu: Option<String>, result: Result<Vec<Tensor>>) -> Outcome {
     let error = match result {
         Ok(_) => return Err(format!("the call succeeded, but an error with `{part}` was expected").into()),
         Err(error) => error.to_string(),
@@ -37,6 +42,9 @@ fn explains(op: &str, part: &str, result: Result<Vec<Tensor>>) -> Outcome {
     }
     if !error.contains(op) {
         return Err(format!("the error does not name `{op}`: `{error}`").into());
+    }
+    if on_cpu.as_ref() != Some(&error) {
+        return Err(format!("the error is `{error}`, on the CPU {on_cpu:?}").into());
     }
     Ok(())
 }

@@ -7,7 +7,7 @@ typedef Compute<T> C;
 
 // `kept` takes the log-sum-exp of each row; there is none if the op is not recorded.
 KERNEL __launch_bounds__(THREADS)
-ENTRY(const T* x, const L* labels, T* loss, C* kept, const Lines lines, i64 ignored, u32 has_ignored, Note* cell, u64 kind) {
+ENTRY(const T* x, const L* labels, T* loss, C* kept, const Lines lines, i64 ignored, u32 has_ignored, Note* cell, u64 call) {
     Index number = line_number();
     bool is_there = number < lines.n;
     Offsets offsets = line_offsets(lines, is_there ? number : 0);
@@ -24,7 +24,7 @@ ENTRY(const T* x, const L* labels, T* loss, C* kept, const Lines lines, i64 igno
     C value = 0;
     if (!(has_ignored && label == ignored)) {
         if (label >= 0 && (u64)label < lines.len) value = log - widen(x[label * lines.steps[0]]);
-        else fault(cell, kind, label, (i64)lines.len);
+        else fault(cell, call, number, label);
     }
     loss[number] = narrow<T>(value);
     if (kept) kept[number] = log;

@@ -6,7 +6,7 @@ use plimsoll_cpu::element::{CastTo, Element, Number};
 use plimsoll_cpu::lines::{Line, Room};
 use plimsoll_cpu::math::Real;
 use plimsoll_cpu::simd;
-use plimsoll_cuda::{FaultKind, Gpu, Template};
+use plimsoll_cuda::{Gpu, Template};
 use smallvec::{SmallVec, smallvec};
 
 use super::{dense, log_sum_exp_extra, logits_gradient, losses, rows_of};
@@ -14,7 +14,9 @@ use crate::context;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::execute::{Arg, call, call_with};
-use crate::op::{Extra, Gradient, Keep, Keeps, Meta, Op, OpRef, Operand, Outputs, Run, Tensors};
+use crate::op::{
+    Extra, Gradient, Keep, Keeps, Meta, Op, OpRef, Operand, Outputs, Refusal, Refused, Run, Tensors,
+};
 use crate::ops::cuda::lines::{Along, LineKernel, Lines};
 use crate::ops::cuda::{CODE_BITS, c_name, code};
 use crate::ops::kernel::for_floats;
@@ -97,9 +99,10 @@ impl Op for SparseCrossEntropy {
     fn run_cuda(&self, run: &mut Run<'_>, gpu: &Gpu) -> Result<()> {
         let [logits, labels] = run.inputs else { unreachable!("two operands") };
         let kept = run.extras.first().map_or(std::ptr::null_mut(), Operand::ptr);
-        let (cell, kind) = gpu.fault(&WRONG_LABEL);
+        let axis = logits.shape().rank() - 1;
+        let (cell, call) = run.may_refuse(self.name(), refusal(labels.shape(), logits.shape()[axis]))?;
         let operands = [Along::Line(logits), Along::Number(labels)];
-        let lines = Lines::along(logits.shape().rank() - 1, logits.shape(), &operands);
+        let lines = Lines::along(axis, logits.shape(), &operands);
         let pointers = [logits.ptr(), labels.ptr(), run.outputs[0].ptr(), kept];
         let (ignored, has_ignored) = ignored_params(self.ignored);
         // SAFETY: `execute` hands out operands that are valid for their layouts, the lines are theirs, loss and extra have
@@ -110,7 +113,7 @@ impl Op for SparseCrossEntropy {
                 &lines,
                 || define_cuda(logits, labels, false),
                 &pointers,
-                &[&ignored, &has_ignored, &cell, &kind],
+                &[&ignored, &has_ignored, &cell, &call],
             )
         }
     }
@@ -203,14 +206,6 @@ impl Op for SparseCrossEntropyBackward {
 
 static TEMPLATE: Template = Template { name: "sparse_cross_entropy", text: include_str!("sparse.cu") };
 
-static WRONG_LABEL: FaultKind = FaultKind {
-    op: "sparse_cross_entropy",
-    text: |label, n_classes| {
-        let classes = classes_text(n_classes as usize);
-        format!("label {label} is not one of the {n_classes} classes; {classes}")
-    },
-};
-
 fn cuda_kernel(op: &'static str, logits: &Operand, labels: &Operand) -> LineKernel {
     let variant = (code(logits.dtype()) << CODE_BITS) | code(labels.dtype());
     LineKernel { template: &TEMPLATE, op, variant, keeps: false }
@@ -273,36 +268,21 @@ where
     });
     match first_wrong.into_inner() {
         usize::MAX => Ok(()),
-        line => Err(wrong_label("sparse_cross_entropy", label_of(line), line, &label_shape, lines.len)),
+        line => Err(refusal(&label_shape, lines.len).error("sparse_cross_entropy", line, label_of(line))),
     }
 }
 
-/// Which classes there are.
-fn classes_text(n_classes: usize) -> String {
-    match n_classes {
-        0 => "there are none".to_owned(),
-        n => format!("they go from 0 to {}", n - 1),
-    }
-}
-
-/// A label that is no class.
-pub(super) fn wrong_label(
-    op: &'static str,
-    label: i64,
-    mut line: usize,
-    shape: &Shape,
-    n_classes: usize,
-) -> Error {
-    let mut place = vec![0; shape.rank()];
-    for axis in (0..shape.rank()).rev() {
-        place[axis] = line % shape[axis];
-        line /= shape[axis];
-    }
-    let classes = classes_text(n_classes);
-    Error::argument(
-        op,
-        format!("label {label} at {place:?} is not one of the {n_classes} classes; {classes}"),
-    )
+/// What is refused of labels of that shape: those that are no classes.
+pub(super) fn refusal(labels: &Shape, n_classes: usize) -> Refusal {
+    let text = |refused: &Refused<'_>| {
+        let Refused { value, place, bound, .. } = refused;
+        let classes = match bound {
+            0 => "there are none".to_owned(),
+            n => format!("they go from 0 to {}", n - 1),
+        };
+        format!("label {value} at {place:?} is not one of the {bound} classes; {classes}")
+    };
+    Refusal { of: *labels, axis: 0, bound: n_classes, text }
 }
 
 fn backward<T, L>(op: SparseCrossEntropyBackward, inputs: &[Operand], result: &Operand)

@@ -3,12 +3,12 @@
 // can be added so), Index, RANK. Neighbouring threads have neighbouring elements of a row.
 
 KERNEL __launch_bounds__(256) ENTRY(
-    T* y, const T* source, const I* indices, const Keys what, const Sums sums, u8* cell, u64 kind
+    T* y, const T* source, const I* indices, const Keys what, const Sums sums, u8* cell, u64 call
 ) {
     Index thread = (Index)blockIdx.x * 256 + threadIdx.x;
     if (thread >= sums.n * sums.width) return;
     Index place = thread / (Index)sums.width, rest = thread % (Index)sums.width;
-    u64 key = key_of(indices, what, place, (Note*)cell, kind, rest == 0);
+    u64 key = key_of(indices, what, place, (Note*)cell, call, rest == 0);
     if (key >= sums.n_rows) return;
     Index before = rest / (Index)sums.row_len, col = rest % (Index)sums.row_len;
     T x = source[(i64)before * sums.outer + (i64)col * sums.inner + offset(sums, place)];

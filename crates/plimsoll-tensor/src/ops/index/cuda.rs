@@ -1,4 +1,4 @@
-//! What the ops of this folder share on a GPU: the faults of indices out of range, and sums at places that indices name.
+//! What the ops of this folder share on a GPU: sums at places that indices name.
 //!
 //! Sums must have the same bits every time, so nothing is added by atomic operations. The indices are turned into keys
 //! (which sum each one names), the keys are sorted with their places by a stable radix sort, and each sum is made by the
@@ -9,9 +9,8 @@
 //! memory. Floats of 16 bits are not: sums would be rounded at each addition, and f32 for all of them, filled before and
 //! rounded after, is far more memory to go through than the sort's for tables as large as those of embeddings.
 
-use plimsoll_cuda::{FaultKind, Gpu, Grid, Param, Template};
+use plimsoll_cuda::{Gpu, Grid, Param, Template};
 
-use super::out_of_range;
 use crate::dtype::DType;
 use crate::error::Result;
 use crate::execute::Order;
@@ -38,23 +37,6 @@ const VECTOR_BYTES: usize = 16;
 /// The elements that a block sorts, and the bits by which it does.
 const TILE: usize = 1024;
 const DIGIT_BITS: u32 = 8;
-
-/// The faults of an op, by the axis whose positions its indices name. The place of the index is not known on the host.
-pub(super) const fn faults(op: &'static str) -> [FaultKind; MAX_RANK] {
-    const fn fault<const AXIS: usize>(op: &'static str) -> FaultKind {
-        FaultKind { op, text: |index, extent| out_of_range(index, None, AXIS, extent as usize) }
-    }
-    [
-        fault::<0>(op),
-        fault::<1>(op),
-        fault::<2>(op),
-        fault::<3>(op),
-        fault::<4>(op),
-        fault::<5>(op),
-        fault::<6>(op),
-        fault::<7>(op),
-    ]
-}
 
 /// How many neighbours of a row can be moved at a time: rows of that length, with these strides between them, at these
 /// addresses.
@@ -130,7 +112,8 @@ pub(super) fn order(dtype: DType) -> Order {
 #[derive(Clone, Copy)]
 pub(super) struct Addition<'a> {
     pub op: &'static str,
-    pub fault: &'static FaultKind,
+    /// Where the kernels note indices out of range, and the number of the call.
+    pub faults: (*mut u8, u64),
     pub indices: &'a Operand<'a>,
     pub keys: &'a Keys,
     pub source: &'a Operand<'a>,
@@ -176,9 +159,9 @@ impl Addition<'_> {
             let number = if is_wide { "u64" } else { "u32" };
             format!("#define I {index}\n#define T {element}\n#define Index {number}\n#define RANK {rank}\n")
         })?;
-        let (cell, kind) = gpu.fault(self.fault);
+        let (cell, call) = self.faults;
         let params: [&dyn Param; 7] =
-            [&y.ptr(), &self.source.ptr(), &indices.ptr(), self.keys, self.sums, &cell, &kind];
+            [&y.ptr(), &self.source.ptr(), &indices.ptr(), self.keys, self.sums, &cell, &call];
         // SAFETY: the caller's promise.
         unsafe { gpu.launch(&kernel, Grid::covering(n_threads, THREADS), &params) }?;
         Ok(())
@@ -248,10 +231,10 @@ impl Sort {
             let index = c_name(indices.dtype());
             format!("#define I {index}\n#define Key {}\n#define RANK {rank}\n", key_name(width))
         })?;
-        let (cell, kind) = gpu.fault(of.fault);
+        let (cell, call) = of.faults;
         let grid = Grid::covering(self.n, THREADS);
         // SAFETY: the caller's promise; the list has a key for each index.
-        unsafe { gpu.launch(&kernel, grid, &[&from[0], &indices.ptr(), keys, &cell, &kind]) }?;
+        unsafe { gpu.launch(&kernel, grid, &[&from[0], &indices.ptr(), keys, &cell, &call]) }?;
         for pass in 0..self.n_passes() {
             // SAFETY: the lists and the table are parts of the workspace, each as long as the sort needs.
             unsafe { self.pass(op, gpu, pass, from, to, table) }?;

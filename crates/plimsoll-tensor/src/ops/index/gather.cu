@@ -11,7 +11,7 @@ struct Places {
     i64 extent, step;
 };
 
-KERNEL __launch_bounds__(256) ENTRY(T* y, const T* x, const I* indices, const Places places, u8* cell, u64 kind) {
+KERNEL __launch_bounds__(256) ENTRY(T* y, const T* x, const I* indices, const Places places, u8* cell, u64 call) {
     u64 element = (u64)blockIdx.x * 256 + threadIdx.x;
     if (element >= places.n) return;
     Index rest = (Index)element;
@@ -27,7 +27,7 @@ KERNEL __launch_bounds__(256) ENTRY(T* y, const T* x, const I* indices, const Pl
     if (position >= 0 && position < places.extent) {
         y[element] = x[from + position * places.step];
     } else {
-        fault((Note*)cell, kind, position, places.extent);
+        fault((Note*)cell, call, element, position);
         y[element] = (T)0;
     }
 }

@@ -2,10 +2,10 @@
 
 use plimsoll_cpu::element::Element;
 use plimsoll_cpu::threads::SharedPtr;
-use plimsoll_cuda::{FaultKind, Gpu, Grid, Param, Template};
+use plimsoll_cuda::{Gpu, Grid, Param, Template};
 
 use super::lanes::{for_each_block, without_axis};
-use super::{Index, check_dtype, check_range, cuda, for_indices};
+use super::{Index, check_dtype, check_range, cuda, for_indices, refusal};
 use crate::context;
 use crate::error::{Error, Result};
 use crate::execute::call;
@@ -53,7 +53,6 @@ impl Op for Gather {
     }
 
     fn run_cuda(&self, run: &mut Run<'_>, gpu: &Gpu) -> Result<()> {
-        static FAULTS: [FaultKind; MAX_RANK] = cuda::faults("gather");
         let ([x, index], y) = (run.inputs, &run.outputs[0]) else { unreachable!("a tensor and indices") };
         let (n, rank, size) = (y.n_elems(), y.shape().rank(), x.dtype().size());
         let (extents, index_strides) = cuda::axes(&index.meta.layout);
@@ -69,8 +68,8 @@ impl Op for Gather {
             let wide = if is_wide { "u64" } else { "u32" };
             format!("#define T {t}\n#define I {i}\n#define RANK {rank}\n#define Index {wide}\n")
         })?;
-        let (cell, kind) = gpu.fault(&FAULTS[self.axis]);
-        let params: [&dyn Param; 6] = [&y.ptr(), &x.ptr(), &index.ptr(), &places, &cell, &kind];
+        let (cell, call) = run.may_refuse("gather", refusal(index.shape(), self.axis, extent as usize))?;
+        let params: [&dyn Param; 6] = [&y.ptr(), &x.ptr(), &index.ptr(), &places, &cell, &call];
         // SAFETY: `execute` hands out operands that are valid for their layouts, whose strides these are; the kernel
         // checks the indices.
         unsafe { gpu.launch(&kernel, Grid::covering(n, cuda::THREADS), &params) }?;

@@ -19,7 +19,7 @@ use plimsoll_cpu::simd;
 
 use crate::dtype::DType;
 use crate::error::{Error, Result};
-use crate::op::{Meta, Operand};
+use crate::op::{Meta, Operand, Refusal, Refused};
 use crate::ops::kernel::offset_of;
 use crate::ops::registry::OpInfo;
 use crate::shape::Shape;
@@ -100,33 +100,22 @@ unsafe fn check_range<I: Index>(op: &'static str, index: &Operand, axis: usize, 
     let Some(flat) = bad else { return Ok(()) };
     // SAFETY: the offset is that of an element.
     let value: i64 = unsafe { *first.offset(offset_of(shape, strides, flat)) }.cast();
-    Err(Error::argument(op, out_of_range(value, Some(&place_of(shape, flat)), axis, extent)))
+    Err(refusal(shape, axis, extent).error(op, flat, value))
 }
 
-/// What is wrong with an index, and its place if that is known.
-fn out_of_range(index: i64, place: Option<&[usize]>, axis: usize, extent: usize) -> String {
-    let at = place.map_or(String::new(), |place| format!(" at {place:?}"));
-    let allowed = match extent {
+/// What is refused of indices of that shape: those that name no position of an axis of that extent.
+fn refusal(indices: &Shape, axis: usize, extent: usize) -> Refusal {
+    Refusal { of: *indices, axis, bound: extent, text: out_of_range }
+}
+
+/// What is wrong with an index.
+fn out_of_range(refused: &Refused<'_>) -> String {
+    let Refused { value, place, axis, bound } = refused;
+    let allowed = match bound {
         0 => "no index is possible".to_owned(),
-        _ => format!("indices go from 0 to {}", extent - 1),
+        n => format!("indices go from 0 to {}", n - 1),
     };
-    format!("index {index}{at} is out of range for axis {axis} of extent {extent}; {allowed}")
-}
-
-/// The place of element number `flat` in row-major order.
-fn place_of(shape: &Shape, flat: usize) -> Vec<usize> {
-    let mut rest = flat;
-    let mut place: Vec<usize> = shape
-        .iter()
-        .rev()
-        .map(|&extent| {
-            let here = rest % extent;
-            rest /= extent;
-            here
-        })
-        .collect();
-    place.reverse();
-    place
+    format!("index {value} at {place:?} is out of range for axis {axis} of extent {bound}; {allowed}")
 }
 
 /// The tensor if it can be read as that shape where it lies, else a copy of it.

@@ -1,9 +1,9 @@
 //! `one_hot`: a one at each index, zeros elsewhere.
 
 use plimsoll_cpu::copy::fill;
-use plimsoll_cuda::{FaultKind, Gpu};
+use plimsoll_cuda::Gpu;
 
-use super::{check_dtype, check_range, cuda, for_indices};
+use super::{check_dtype, check_range, for_indices, refusal};
 use crate::context;
 use crate::dtype::{DType, Element};
 use crate::error::Result;
@@ -12,7 +12,7 @@ use crate::op::{Gradient, Meta, Op, OpRef, Outputs, Run, one};
 use crate::ops::cuda::elementwise::Elementwise;
 use crate::ops::kernel::{dst, for_all, offset_of};
 use crate::ops::registry::{Array, Sample, Values, floats, input};
-use crate::shape::{MAX_RANK, Shape};
+use crate::shape::Shape;
 use crate::tensor::Tensor;
 
 /// y[.., j] = 1 where ids[..] = j, else 0.
@@ -52,9 +52,8 @@ impl Op for OneHot {
     }
 
     fn run_cuda(&self, run: &mut Run<'_>, gpu: &Gpu) -> Result<()> {
-        static FAULTS: [FaultKind; MAX_RANK] = cuda::faults("one_hot");
         let (ids, y) = (&run.inputs[0], &run.outputs[0]);
-        let (cell, kind) = gpu.fault(&FAULTS[y.shape().rank() - 1]);
+        let (cell, call) = run.may_refuse("one_hot", refusal(ids.shape(), y.shape().rank() - 1, self.n))?;
         // Each id is repeated along the last axis; whoever has its first place checks it.
         let repeated = Meta { layout: ids.meta.layout.unsqueezed(ids.shape().rank()), dtype: ids.dtype() };
         let kernel = Elementwise {
@@ -62,12 +61,13 @@ impl Op for OneHot {
             inputs: &[&ids.viewed(&repeated)],
             outputs: &[y],
             numbers: &[],
-            words: &[self.n as u64, cell as u64, kind],
+            words: &[self.n as u64, cell as u64, call],
             variant: 0,
         };
         kernel.run(gpu, || {
             "Index col = (Index)index % (Index)WORD(0); \
-             if (col == 0 && (x0 < 0 || x0 >= (i64)WORD(0))) fault((Note*)WORD(1), WORD(2), x0, (i64)WORD(0)); \
+             if (col == 0 && (x0 < 0 || x0 >= (i64)WORD(0))) \
+             fault((Note*)WORD(1), WORD(2), (u64)index / WORD(0), x0); \
              y0 = (i64)x0 == (i64)col;"
                 .to_owned()
         })

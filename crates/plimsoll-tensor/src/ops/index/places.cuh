@@ -24,7 +24,7 @@ struct Sums {
 
 // The key of an index: the number of the sum that it names. One that is out of range is a fault, noted if `notes`, and gets a
 // key beyond all sums, which nobody adds to.
-template <class I> DEVICE u64 key_of(const I* indices, const Keys& what, u64 element, Note* cell, u64 kind, bool notes) {
+template <class I> DEVICE u64 key_of(const I* indices, const Keys& what, u64 element, Note* cell, u64 call, bool notes) {
     u64 rest = element;
     i64 at = 0, key = 0;
 #pragma unroll
@@ -36,7 +36,7 @@ template <class I> DEVICE u64 key_of(const I* indices, const Keys& what, u64 ele
     }
     i64 index = indices[at];
     bool is_good = index >= 0 && index < what.extent;
-    if (!is_good && notes) fault(cell, kind, index, what.extent);
+    if (!is_good && notes) fault(cell, call, element, index);
     return is_good ? (u64)(key + index * what.step) : what.beyond;
 }
 

@@ -6,12 +6,12 @@
 use plimsoll_cpu::element::{Element, Number};
 use plimsoll_cpu::simd;
 use plimsoll_cpu::threads::{self, SharedPtr};
-use plimsoll_cuda::{FaultKind, Gpu, Profile};
+use plimsoll_cuda::{Gpu, Profile};
 
 use super::cuda::{Addition, Keys, Sort, Sums};
 use super::scatter_add::check_addends;
 use super::select::{read_as, selected, three};
-use super::{Index, check_dtype, check_range, cuda, for_indices, readable_as};
+use super::{Index, check_dtype, check_range, cuda, for_indices, readable_as, refusal};
 use crate::context;
 use crate::error::{Error, Result};
 use crate::execute::{Arg, Order, call_with};
@@ -35,7 +35,6 @@ struct IndexAdd {
 
 impl IndexAdd {
     fn add_cuda(&self, run: &Run<'_>, gpu: &Gpu, order: Order) -> Result<()> {
-        static FAULTS: [FaultKind; MAX_RANK] = cuda::faults("index_add");
         let ([x, ids, source], y) = (run.inputs, &run.outputs[0]) else {
             unreachable!("a tensor, ids and a source")
         };
@@ -57,12 +56,12 @@ impl IndexAdd {
             extent: n_rows as i64,
             beyond: n_rows as u64,
         };
+        let faults = run.may_refuse("index_add", refusal(ids.shape(), self.axis, n_rows))?;
         let line = ids.meta.with_layout(line);
         let ids = ids.viewed(&line);
         let (sums, v) = self.sums(source, y, extents, order);
-        let fault = &FAULTS[self.axis];
         let (op, indices, keys, sums) = ("index_add", &ids, &keys, &sums);
-        let addition = Addition { op, fault, indices, keys, source, y, sums, v };
+        let addition = Addition { op, faults, indices, keys, source, y, sums, v };
         // SAFETY: `execute` hands out operands that are valid for their layouts, whose strides these are; the keys are made from
         // all ids, those beyond the rows are left out, groups are aligned, and the workspace is the sort's.
         unsafe {

@@ -4,12 +4,12 @@ use plimsoll_cpu::copy::cast;
 use plimsoll_cpu::element::{CastTo, Element, Number};
 use plimsoll_cpu::map::{Dst, Src};
 use plimsoll_cpu::threads::SharedPtr;
-use plimsoll_cuda::{FaultKind, Gpu, Profile};
+use plimsoll_cuda::{Gpu, Profile};
 
 use super::cuda::{Addition, Keys, Sort, Sums};
 use super::gather::check_index;
 use super::lanes::{for_each_block, without_axis};
-use super::{Index, check_range, cuda, for_indices, place_of};
+use super::{Index, check_range, cuda, for_indices, refusal};
 use crate::context;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
@@ -18,7 +18,7 @@ use crate::op::{Keep, Keeps, Meta, Op, OpRef, Operand, Outputs, Run, one};
 use crate::ops::copy::{copy, copy_cuda};
 use crate::ops::kernel::{dst, for_numbers};
 use crate::ops::registry::{Sample, Values, floats, input};
-use crate::shape::{MAX_RANK, Shape};
+use crate::shape::Shape;
 use crate::tape::Backward;
 use crate::tensor::Tensor;
 
@@ -31,7 +31,6 @@ struct ScatterAdd {
 
 impl ScatterAdd {
     fn add_cuda(&self, run: &Run<'_>, gpu: &Gpu, order: Order) -> Result<()> {
-        static FAULTS: [FaultKind; MAX_RANK] = cuda::faults("scatter_add");
         let ([x, index, source], y) = (run.inputs, &run.outputs[0]) else {
             unreachable!("a tensor, indices and a source")
         };
@@ -52,8 +51,9 @@ impl ScatterAdd {
         // Every element is a row of its own.
         let (n_keys, n_rows) = (n as u64, n_sums as u64);
         let sums = Sums { n: n_keys, width: 1, row_len: 1, n_rows, outer: 0, inner: 0, extents, strides };
-        let (op, fault, indices) = ("scatter_add", &FAULTS[self.axis], index);
-        let addition = Addition { op, fault, indices, keys: &keys, source, y, sums: &sums, v: 1 };
+        let (op, indices) = ("scatter_add", index);
+        let faults = run.may_refuse(op, refusal(index.shape(), self.axis, extent as usize))?;
+        let addition = Addition { op, faults, indices, keys: &keys, source, y, sums: &sums, v: 1 };
         // SAFETY: `execute` hands out operands that are valid for their layouts, whose strides these are; the keys are made from
         // all indices, those beyond the sums are left out, and the workspace is the sort's.
         unsafe {
@@ -249,7 +249,7 @@ pub(super) fn samples() -> Vec<Sample> {
                 let mut y = x[0].clone();
                 let shape = Shape::within_bounds(x[1].shape.iter().copied());
                 for (flat, &position) in x[1].values.iter().enumerate() {
-                    let mut place = place_of(&shape, flat);
+                    let mut place = shape.place(flat);
                     place[axis] = position as usize;
                     let to = place.iter().zip(&y.shape).fold(0, |to, (at, extent)| to * extent + at);
                     y.values[to] += x[2].values[flat];

@@ -16,7 +16,7 @@ struct Rows {
     i64 extent;
 };
 
-KERNEL __launch_bounds__(THREADS) ENTRY(T* y, const T* x, const I* ids, const Rows rows, u8* cell, u64 kind) {
+KERNEL __launch_bounds__(THREADS) ENTRY(T* y, const T* x, const I* ids, const Rows rows, u8* cell, u64 call) {
     u64 first = (u64)blockIdx.x * (THREADS * EACH) + threadIdx.x;
     T values[EACH] = {};
 #pragma unroll
@@ -29,7 +29,7 @@ KERNEL __launch_bounds__(THREADS) ENTRY(T* y, const T* x, const I* ids, const Ro
         if (id >= 0 && id < rows.extent) {
             values[each] = x[(i64)before * rows.outer + id * rows.step + (i64)col * rows.inner];
         } else if (col == 0) {
-            fault((Note*)cell, kind, id, rows.extent);
+            fault((Note*)cell, call, place, id);
         }
     }
 #pragma unroll

@@ -2,9 +2,9 @@
 
 use plimsoll_cpu::element::Element;
 use plimsoll_cpu::threads::{self, SharedPtr};
-use plimsoll_cuda::{FaultKind, Gpu, Grid, Param, Template};
+use plimsoll_cuda::{Gpu, Grid, Param, Template};
 
-use super::{Index, check_dtype, check_range, cuda, for_indices, readable_as};
+use super::{Index, check_dtype, check_range, cuda, for_indices, readable_as, refusal};
 use crate::context;
 use crate::error::Result;
 use crate::execute::call;
@@ -14,7 +14,7 @@ use crate::ops::cuda::moves::unit_name;
 use crate::ops::cuda::{c_name, code};
 use crate::ops::kernel::units_per_task;
 use crate::ops::registry::{Array, Sample, Values, floats, input};
-use crate::shape::{MAX_RANK, Shape};
+use crate::shape::Shape;
 use crate::tape::Backward;
 use crate::tensor::Tensor;
 
@@ -33,11 +33,6 @@ const SHORT: usize = 8;
 static EMBEDDING: Select = Select { name: "embedding", axis: 0 };
 
 static TEMPLATE: Template = Template { name: "select", text: include_str!("select.cu") };
-static FAULTS: [FaultKind; MAX_RANK] = cuda::faults("index_select");
-static EMBEDDING_FAULT: FaultKind = {
-    let [fault, ..] = cuda::faults("embedding");
-    fault
-};
 
 /// The units that a block moves on a GPU.
 const BLOCK_UNITS: usize = 1024;
@@ -117,9 +112,8 @@ impl Op for Select {
             let (unit, id) = (unit_name(bytes), c_name(ids.dtype()));
             format!("#define T {unit}\n#define I {id}\n#define Index {index}\n")
         })?;
-        let (cell, kind) =
-            gpu.fault(if self.name == "embedding" { &EMBEDDING_FAULT } else { &FAULTS[self.axis] });
-        let params: [&dyn Param; 6] = [&y.ptr(), &x.ptr(), &ids.ptr(), &rows, &cell, &kind];
+        let (cell, call) = run.may_refuse(self.name, refusal(ids.shape(), self.axis, extent))?;
+        let params: [&dyn Param; 6] = [&y.ptr(), &x.ptr(), &ids.ptr(), &rows, &cell, &call];
         // SAFETY: `execute` hands out operands that are valid for their layouts, whose strides these are; units are
         // aligned, and the kernel checks the ids.
         unsafe { gpu.launch(&kernel, Grid::of(n.div_ceil(BLOCK_UNITS), cuda::THREADS), &params) }?;

@@ -45,15 +45,18 @@ DEVICE double rate_at(const Beginning& b, const double* pieces, double step) {
     return curve_at(b, pieces, step - b.warmup);
 }
 
-// A verdict that is not finite, or a value that a kernel before has refused, stops the optimizer until it is released.
+// A verdict that is not finite, or a value that a kernel of the step has refused, stops the optimizer until it is released.
 DEVICE bool is_stopped(const double* verdict, const Note* faults) {
-    return verdict && (!m::is_finite(*verdict) || ((const volatile Note*)faults)->kind != 0);
+    return verdict && (!m::is_finite(*verdict) || is_noted(faults));
 }
 
 KERNEL ENTRY(const double* from, i64 stride, const Norm* norm, const i64* first_bad, const double* verdict,
              const Note* faults, double* to, const double* pieces, const Beginning b) {
     if (is_stopped(verdict, faults)) {
-        for (int at = 0; at < 8; at++) to[at] = at == 5 ? b.unknown : from[at * stride];
+        double was = from[5 * stride];
+        for (int at = 0; at < 8; at++) to[at] = from[at * stride];
+        // As `Control::stopped` does: the last bits say what it was.
+        if (!m::is_nan(was)) to[5] = __longlong_as_double(__double_as_longlong(b.unknown) | (i64)was);
         return;
     }
     double rate = from[0], step = from[stride], scale = from[2 * stride], good_steps = from[3 * stride];

@@ -9,7 +9,7 @@
 //! Where reading the loss would hold up the device, a step is guarded instead: it is given a verdict, a number that is
 //! finite if all is well. One that is not stops the optimizer until it is released, so that the host may look later.
 
-use plimsoll_cuda::{FaultKind, Gpu, Grid, Param, Profile, Template};
+use plimsoll_cuda::{Gpu, Grid, Param, Profile, Template};
 use plimsoll_memory::Owner;
 
 use super::schedule::{CurveParam, Schedule};
@@ -17,6 +17,7 @@ use crate::context;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::execute::call;
+use crate::fault;
 use crate::op::{Gradient, Meta, Op, OpRef, Operand, Outputs, Run, one};
 use crate::ops::cuda::c_name;
 use crate::ops::cuda::elementwise::Elementwise;
@@ -38,7 +39,8 @@ pub struct Control {
     /// Position 4: what gradients are multiplied by: the clip factor over the loss scale.
     pub factor: f64,
     /// Position 5: zero, or one more than the index of the first gradient that was not finite: nothing is updated. Not a
-    /// number if the verdict of a guarded step was not finite: nothing is updated until the buffer is released.
+    /// number if the verdict of a guarded step was not finite, or a kernel of it refused a value: nothing is updated until
+    /// the buffer is released.
     pub overflow: f64,
     /// Position 6: the global norm of the last gradients, without the loss scale and before clipping; NaN if it was not
     /// asked for.
@@ -66,6 +68,23 @@ impl Control {
             overflow: 0.0,
             norm: f64::NAN,
             skipped: 0.0,
+        }
+    }
+
+    /// These contents after a guarded step that must not happen. The overflow is not a number from here on, whose last bits
+    /// are the number that it was.
+    fn stopped(self) -> Control {
+        match self.overflow.is_nan() {
+            true => self,
+            false => Control { overflow: f64::from_bits(f64::NAN.to_bits() | self.overflow as u64), ..self },
+        }
+    }
+
+    /// These contents as they were before a guarded step that must not happen; the same if there was none.
+    pub fn released(self) -> Control {
+        match self.overflow.is_nan() {
+            true => Control { overflow: f64::from(self.overflow.to_bits() as u32), ..self },
+            false => self,
         }
     }
 
@@ -174,8 +193,7 @@ impl BeginStep {
     /// The buffer for the step that begins, given what `global_norm` says of the gradients.
     fn begun(&self, mut control: Control, judged: Option<(f64, i64)>, verdict: f64) -> Control {
         if !verdict.is_finite() {
-            control.overflow = f64::NAN;
-            return control;
+            return control.stopped();
         }
         let (norm, first_bad) = judged.unwrap_or((f64::NAN, -1));
         let inverse_scale = 1.0 / control.loss_scale;
@@ -209,9 +227,6 @@ impl BeginStep {
         control
     }
 }
-
-/// No fault of this op: its kernel only looks whether another one has noted something.
-static UNUSED: FaultKind = FaultKind { op: "begin_step", text: |_, _| String::new() };
 
 static BEGIN: Template = Template { name: "begin_step", text: include_str!("begin_step.cu") };
 
@@ -332,7 +347,8 @@ impl Op for BeginStep {
             _ => (None, nothing),
         };
         let verdict = run.inputs.last().filter(|_| self.guarded).map_or(nothing, Operand::ptr);
-        let (faults, _) = gpu.fault(&UNUSED);
+        // Whether a kernel of the step has refused a value is for its own kernel to see.
+        let faults = fault::cell(run.device);
         let norm_dtype = norm.map_or(DType::F32, Operand::dtype);
         let variant = u64::from(norm_dtype == DType::F64);
         let kernel =

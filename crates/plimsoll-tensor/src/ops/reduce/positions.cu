@@ -16,12 +16,12 @@ DEVICE i64 offset(u64 flat, u32 rank, const u64* extents, const i64* strides) {
     return offset;
 }
 
-KERNEL __launch_bounds__(256) ENTRY(T* few, T* many, const i64* positions, const Places places, Note* cell, u64 kind) {
+KERNEL __launch_bounds__(256) ENTRY(T* few, T* many, const i64* positions, const Places places, Note* cell, u64 call) {
     u64 number = (u64)blockIdx.x * 256 + threadIdx.x;
     if (number >= places.n) return;
     i64 position = positions[offset(number, places.few_rank, places.few, places.position_strides)];
     if (position < 0 || (u64)position >= places.extent) {
-        fault(cell, kind, position, (i64)places.extent);
+        fault(cell, call, number, position);
         return;
     }
     i64 at_few = offset(number, places.few_rank, places.few, places.few_strides);

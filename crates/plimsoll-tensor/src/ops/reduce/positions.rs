@@ -3,12 +3,12 @@
 //! A position counts the elements along some axes in row-major order, as `argmax` does. Each op is the other's
 //! gradient; `max` and `min` are made of them.
 
-use plimsoll_cuda::{FaultKind, Gpu, Grid, Param, Template};
+use plimsoll_cuda::{Gpu, Grid, Param, Template};
 
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::execute::call;
-use crate::op::{Keep, Keeps, Meta, Op, OpRef, Operand, Outputs, Run, one};
+use crate::op::{Keep, Keeps, Meta, Op, OpRef, Operand, Outputs, Refusal, Refused, Run, one};
 use crate::ops::cuda::{c_name, code};
 use crate::ops::kernel::for_floats;
 use crate::ops::registry::{Array, OpInfo, Sample, Values, floats, input};
@@ -81,12 +81,7 @@ fn for_each_place(
         // SAFETY: the offset is that of an element of the positions.
         let position = unsafe { *positions.ptr().cast::<i64>().offset(at(positions)) };
         let inner = usize::try_from(position).ok().filter(|&position| position < extent);
-        let inner = inner.ok_or_else(|| {
-            Error::argument(
-                op,
-                format!("position {position} at {idx} is not below the {extent} that there are"),
-            )
-        })?;
+        let inner = inner.ok_or_else(|| refusal(positions.shape(), extent).error(op, idx, position))?;
         let outer = offset(idx, shape, strides, |axis| !axes.contains(axis));
         f(at(few), outer + offset(inner, shape, strides, |axis| axes.contains(axis)));
     }
@@ -148,7 +143,7 @@ impl Places {
 /// Picks or places on a GPU.
 fn run_cuda(
     op: &'static str,
-    fault: &'static FaultKind,
+    run: &Run<'_>,
     operands: (&Operand, &Operand, &Operand),
     axes: Axes,
     gpu: &Gpu,
@@ -158,22 +153,24 @@ fn run_cuda(
     let kernel = gpu.kernel(&TEMPLATE, op, code(dtype), || {
         format!("typedef {} T;\n#define IS_PICK {}", c_name(dtype), u8::from(op == "pick_at"))
     })?;
-    let (cell, kind) = gpu.fault(fault);
+    let (cell, call) = run.may_refuse(op, refusal(positions.shape(), places.extent as usize))?;
     let grid = Grid::covering(few.n_elems(), 256);
     // SAFETY: `execute` hands out operands that are valid for their layouts, the strides are theirs, and the kernel was made
     // for this dtype; it leaves alone positions that are out of range.
     unsafe {
-        gpu.launch(&kernel, grid, &[&few.ptr(), &many.ptr(), &positions.ptr(), &places, &cell, &kind])
+        gpu.launch(&kernel, grid, &[&few.ptr(), &many.ptr(), &positions.ptr(), &places, &cell, &call])
     }?;
     Ok(())
 }
 
-fn refusal(position: i64, extent: i64) -> String {
-    format!("position {position} is not below the {extent} that there are")
+/// What is refused of positions of that shape: those that are not below the number of elements that are counted.
+fn refusal(positions: &Shape, extent: usize) -> Refusal {
+    let text = |refused: &Refused<'_>| {
+        let Refused { value, place, bound, .. } = refused;
+        format!("position {value} at {place:?} is not below the {bound} that there are")
+    };
+    Refusal { of: *positions, axis: 0, bound: extent, text }
 }
-
-static PICK_FAULT: FaultKind = FaultKind { op: "pick_at", text: refusal };
-static PLACE_FAULT: FaultKind = FaultKind { op: "place_at", text: refusal };
 
 impl Op for PickAt {
     fn name(&self) -> &'static str {
@@ -197,7 +194,7 @@ impl Op for PickAt {
 
     fn run_cuda(&self, run: &mut Run<'_>, gpu: &Gpu) -> Result<()> {
         let operands = (&run.inputs[0], &run.outputs[0], &run.inputs[1]);
-        run_cuda("pick_at", &PICK_FAULT, operands, self.axes, gpu)
+        run_cuda("pick_at", run, operands, self.axes, gpu)
     }
 
     fn keeps(&self, _wanted: &[bool]) -> Keeps {
@@ -236,7 +233,7 @@ impl Op for PlaceAt {
         let (values, positions, y) = (&run.inputs[0], &run.inputs[1], &run.outputs[0]);
         // SAFETY: the output is fresh and contiguous, and zero bits are the number zero.
         unsafe { gpu.fill("place_at", y.ptr(), 0, y.meta.n_bytes()) }?;
-        run_cuda("place_at", &PLACE_FAULT, (y, values, positions), self.axes, gpu)
+        run_cuda("place_at", run, (y, values, positions), self.axes, gpu)
     }
 
     fn keeps(&self, _wanted: &[bool]) -> Keeps {
@@ -301,7 +298,10 @@ fn place_samples() -> Vec<Sample> {
         })
     };
     vec![
-        sample("rows", [3, 4], 1).torch("torch.zeros(3, 4, dtype=x0.dtype).scatter(1, x1, x0)"),
+        sample("rows", [3, 4], 1).torch("torch.zeros(3, 4, dtype=x0.dtype).scatter(1, x1, x0)").refuses(
+            vec![floats(&[3, 1]), input(&[3, 1], Values::Of(DType::I64, 4.0, 9.0))],
+            "at [0, 0] is not below the 4",
+        ),
         sample("columns", [4, 2], 0).torch("torch.zeros(4, 2, dtype=x0.dtype).scatter(0, x1, x0)"),
     ]
 }

@@ -11,7 +11,7 @@ use super::{Extents, FACTOR, LinearCrossEntropy, ROWS_GRADIENT, WEIGHTS_GRADIENT
 use crate::dtype::DType;
 use crate::error::Result;
 use crate::op::{Meta, Op, Operand, Run};
-use crate::ops::cross_entropy::sparse::{backward_line, wrong_label};
+use crate::ops::cross_entropy::sparse::{backward_line, refusal};
 use crate::ops::lines::{Exponentials, Lined, last_axis};
 use crate::shape::Shape;
 
@@ -90,7 +90,7 @@ where
 {
     let [x, w, labels] = run.inputs else { unreachable!("three operands") };
     let extents = op.extents(&[x.meta, w.meta, labels.meta])?;
-    let (dtype, shape, labels) = (x.dtype(), labels.shape(), Labels::of(labels));
+    let (dtype, labels) = (x.dtype(), Labels::of(labels));
     let Extents { k, classes, .. } = extents;
     let room = Room::of::<T>(&extents);
     // SAFETY: this is the only slice of the call's scratch memory.
@@ -119,7 +119,7 @@ where
             is_recorded: to_x.is_some() || to_w.is_some(),
         };
         if let Some(row) = chunk.losses::<T>(op, labels) {
-            return Err(wrong_label(op.name(), labels.at(row), row, shape, classes));
+            return Err(refusal(&op.labels, classes).error(op.name(), row, labels.at(row)));
         }
         if let Some(gradient) = to_x {
             let c = matrix_mut(first_of(gradient).wrapping_add(first * k), k);

@@ -1,27 +1,18 @@
 //! The op on a GPU: chunk by chunk, a product, a kernel for the losses of its rows, and two products more.
 
-use plimsoll_cuda::{
-    Epilogue, FaultKind, Gpu, Grid, Matmul, MatmulOperands, Matrix, Profile, Scalar, Template,
-};
+use plimsoll_cuda::{Epilogue, Gpu, Grid, Matmul, MatmulOperands, Matrix, Profile, Scalar, Template};
 
 use super::{Extents, FACTOR, LinearCrossEntropy, ROWS_GRADIENT, WEIGHTS_GRADIENT};
 use crate::dtype::DType;
 use crate::error::Result;
 use crate::op::Meta;
 use crate::op::{Op, Operand, Run};
+use crate::ops::cross_entropy::sparse::refusal;
 use crate::ops::cuda::elementwise::Elementwise;
 use crate::ops::cuda::{CODE_BITS, c_name, code, scalar};
 
 static LOSSES: Template = Template { name: "losses", text: include_str!("linear.cu") };
 static MEAN: Template = Template { name: "mean", text: include_str!("mean.cu") };
-
-static WRONG_LABEL: FaultKind = FaultKind {
-    op: "linear_cross_entropy",
-    text: |label, classes| match classes {
-        0 => format!("label {label} is not one of the 0 classes; there are none"),
-        n => format!("label {label} is not one of the {n} classes; they go from 0 to {}", n - 1),
-    },
-};
 
 /// The bytes that the logits of a chunk take: enough for the products to run at full speed.
 const CHUNK_BYTES: usize = 256 << 20;
@@ -70,6 +61,8 @@ struct Call<'a> {
     losses: *mut u8,
     logits: *mut u8,
     product: (*mut u8, usize),
+    /// Where the kernels note labels that are no classes, and the number of the call.
+    faults: (*mut u8, u64),
     /// The gradients are multiplied by this power of two, so that sums over many rows stay in the range of 16 bits.
     scale: f64,
 }
@@ -92,6 +85,7 @@ pub(super) fn run(op: LinearCrossEntropy, run: &mut Run<'_>, gpu: &Gpu) -> Resul
         losses: memory,
         logits,
         product: (sums.wrapping_add(room.sums), room.product),
+        faults: run.may_refuse(op.name(), refusal(&op.labels, extents.classes))?,
         scale: 0.5f64.powi(half_bits as i32),
     };
     let wanted = |extra: usize| run.extras.get(extra).filter(|gradient| gradient.n_elems() > 0);
@@ -216,14 +210,24 @@ impl Call<'_> {
         let labels = self.labels.ptr().wrapping_add(first * self.labels.dtype().size());
         let losses = self.losses.wrapping_add(first * accumulator.size());
         let (ignored, ignores) = self.ignored();
-        let (cell, kind) = self.gpu.fault(&WRONG_LABEL);
+        let (first, (cell, call)) = (first as u64, self.faults);
         let grid = Grid::of(rows, LOSSES_THREADS);
         // SAFETY: the chunk has so many rows of so many classes, labels and losses one number for each row.
         unsafe {
             self.gpu.launch(
                 &kernel,
                 grid,
-                &[&self.logits, &labels, &losses, &self.extents.classes, &ignored, &ignores, &cell, &kind],
+                &[
+                    &self.logits,
+                    &labels,
+                    &losses,
+                    &self.extents.classes,
+                    &ignored,
+                    &ignores,
+                    &first,
+                    &cell,
+                    &call,
+                ],
             )
         }?;
         Ok(())

@@ -1,5 +1,6 @@
-// One block per row of a chunk of logits: the row's loss, and, if RECORDED, the gradient of the sum of the losses over the
-// logits. Defined by cuda.rs: ENTRY, T (logits), A (accumulator), L (labels), V (elements moved at a time), RECORDED.
+// One block per row of a chunk of logits, which begins with row `first` of all: the row's loss, and, if RECORDED, the gradient
+// of the sum of the losses over the logits. Defined by cuda.rs: ENTRY, T (logits), A (accumulator), L (labels), V (elements
+// moved at a time), RECORDED.
 //
 // The row is read twice, once for its maximum and sum (kept together, rescaled when the maximum grows) and once to write;
 // the second read is served by the cache.
@@ -7,14 +8,14 @@
 #define THREADS 512
 
 KERNEL __launch_bounds__(THREADS) ENTRY(T* logits, const L* labels, A* losses, u64 n_classes, i64 ignored, u32 ignores,
-                                        Note* cell, u64 kind) {
+                                        u64 first, Note* cell, u64 call) {
     __shared__ A scratch[WARP];
     u64 row = blockIdx.x;
     T* x = logits + row * n_classes;
     i64 label = labels[row];
     bool is_class = label >= 0 && (u64)label < n_classes;
     bool counts = is_class && !(ignores && label == ignored);
-    if (threadIdx.x == 0 && !is_class && !(ignores && label == ignored)) fault(cell, kind, label, n_classes);
+    if (threadIdx.x == 0 && !is_class && !(ignores && label == ignored)) fault(cell, call, first + row, label);
 
     A greatest = -INFINITY_OF_A, sum = 0;
     for (u64 at = threadIdx.x * V; at < n_classes; at += THREADS * V) {

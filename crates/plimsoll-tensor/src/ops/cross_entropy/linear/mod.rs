@@ -38,6 +38,8 @@ pub(super) struct LinearCrossEntropy {
     /// Whether the weights are `[classes, k]`, as those of a table of embeddings, and not `[k, classes]`.
     by_class: bool,
     ignored: Option<i64>,
+    /// The shape that the labels had, for errors.
+    labels: Shape,
 }
 
 /// The extents of a call.
@@ -215,9 +217,10 @@ impl Tensor {
                 format!("rows {} have one label each, but labels are {}", self.shape(), labels.shape()),
             ));
         }
+        let op = LinearCrossEntropy { by_class, ignored, labels: *labels.shape() };
         let labels = labels.reshape([n_rows])?.contiguous()?;
         let rows = as_rows(self)?.contiguous()?;
-        call(OpRef::shipped(LinearCrossEntropy { by_class, ignored }), &[&rows, &weights, &labels])
+        call(OpRef::shipped(op), &[&rows, &weights, &labels])
     }
 }
 

@@ -1,0 +1,204 @@
+//! A value that a kernel of a GPU refuses in a training step: the step did not happen. The error is its, with the batch and
+//! the CPU's words; the run's count, its generator and its bits are those of the CPU's run that does the same, also after it
+//! goes on.
+//!
+//! The GPU is the one that `PLIMSOLL_TEST_DEVICE` names, or else the emulated one.
+
+use std::sync::{Arc, Mutex};
+
+use plimsoll_nn::layers::{BatchNorm, Dense, Dropout, Embedding, Flatten, Lambda, Sequential};
+use plimsoll_nn::losses::{Loss, SparseCategoricalCrossentropy};
+use plimsoll_nn::optimizers::{Adam, Method};
+use plimsoll_nn::train::{Callback, Pair, Requests, StepEvent, Trainer, Until};
+use plimsoll_nn::{Layer, Policy, with_policy};
+use plimsoll_tensor::{Bytes, Device, Generator, Result, Tensor, Variable, set_seed};
+use plimsoll_testkit::device_under_test;
+
+fn gpu() -> Result<Device> {
+    match std::env::var("PLIMSOLL_TEST_DEVICE").is_ok_and(|name| name != "cpu") {
+        true => Ok(device_under_test()),
+        false => Device::emulated(),
+    }
+}
+
+/// A loss that is called at every step, because it does not say that it is pure.
+struct Called(SparseCategoricalCrossentropy);
+
+impl Loss for Called {
+    fn name(&self) -> &str {
+        "called"
+    }
+
+    fn losses(&self, labels: &Tensor, predictions: &Tensor) -> Result<Tensor> {
+        self.0.losses(labels, predictions)
+    }
+}
+
+/// How a run makes its steps.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Way {
+    Program,
+    PlannedProgram,
+    Called,
+    InParts,
+    CheckedGradients,
+    LossScaled,
+    ToldInTime,
+}
+
+const WAYS: [Way; 7] = [
+    Way::Program,
+    Way::PlannedProgram,
+    Way::Called,
+    Way::InParts,
+    Way::CheckedGradients,
+    Way::LossScaled,
+    Way::ToldInTime,
+];
+
+/// Notes which steps it was told of.
+#[derive(Clone)]
+struct Told {
+    steps: Arc<Mutex<Vec<u64>>>,
+    waits: bool,
+    /// How often the model was called, where it counts that itself.
+    counter: Variable,
+}
+
+impl Callback for Told {
+    fn name(&self) -> &str {
+        "told"
+    }
+
+    fn waits_for(&self, _step: u64) -> bool {
+        self.waits
+    }
+
+    fn on_step(&mut self, event: &StepEvent, run: &mut Requests<'_>) -> Result<()> {
+        // What somebody reads between the steps is not the business of a step that is on its way.
+        run.optimizer().learning_rate()?;
+        self.steps.lock().expect("nobody panics").push(event.step);
+        Ok(())
+    }
+}
+
+fn trainer(way: Way) -> Result<(Trainer, Told)> {
+    set_seed(5);
+    let counter = Variable::new(Tensor::zeros([])?);
+    let counting = {
+        let counter = counter.clone();
+        move |x: &Tensor| counter.assign_add(&Tensor::ones([])?).map(|()| x.clone())
+    };
+    // The steps of a model that changes something by itself are not run from programs.
+    let first = match way {
+        Way::Called => Sequential::new().add(Lambda::new("counting", counting)),
+        _ => Sequential::new(),
+    };
+    let layers = first
+        .add(Embedding::new(7, 4))
+        .add(Flatten)
+        .add(Dense::new(8))
+        .add(BatchNorm::new())
+        .add(Dropout(0.25))
+        .add(Dense::new(3));
+    let policy = if way == Way::LossScaled { Policy::MixedFloat16 } else { Policy::Float32 };
+    let (model, adam) = (with_policy(policy, || layers.build([2]))?, Adam::new(0.01).build());
+    let loss = SparseCategoricalCrossentropy::new().from_logits(true);
+    let told = Told { steps: Arc::default(), waits: way == Way::ToldInTime, counter };
+    let trainer = match way {
+        Way::Called => Trainer::new(model, adam, Called(loss)),
+        Way::InParts => Trainer::new(model, adam, loss).accumulate(2),
+        Way::CheckedGradients => Trainer::new(model, adam, loss).check_gradients(),
+        _ => Trainer::new(model, adam, loss),
+    };
+    Ok((trainer.callback(told.clone()), told))
+}
+
+/// Five batches; the third holds these.
+fn batches(id: i64, label: i64) -> Result<Vec<Pair>> {
+    let batch = |number: i64| {
+        let mut ids: Vec<i64> = (0..8).map(|at| (at * 3 + number) % 7).collect();
+        let mut labels: Vec<i64> = (0..4).map(|at| (at + number) % 3).collect();
+        if number == 2 {
+            (ids[5], labels[3]) = (id, label);
+        }
+        Ok(Pair { inputs: Tensor::from_slice(&ids, [4, 2])?, labels: Tensor::from_vec(labels)? })
+    };
+    (0..5).map(batch).collect()
+}
+
+/// The bits of the model and of the optimizer, the run's count, and the generator.
+type State = (Vec<Vec<u64>>, [u64; 4], u64, Generator);
+
+fn state(trainer: &Trainer, told: &Told) -> Result<State> {
+    let bits = |variable: &Variable| Ok(variable.to_f64_vec()?.into_iter().map(f64::to_bits).collect());
+    let (model, optimizer) = (trainer.model().variables(), trainer.optimizer().variables());
+    let all = model.iter().chain(&optimizer).chain([&told.counter]);
+    let bits: Vec<Vec<u64>> = all.map(bits).collect::<Result<_>>()?;
+    let state = trainer.state();
+    let count = [state.step, state.epoch, state.batch, state.n_losses];
+    Ok((bits, count, state.loss_sum.to_bits(), Generator::current()))
+}
+
+/// What came of a run with a batch that holds a value that is refused, and that went on with a good one.
+fn run(
+    device: &Device,
+    way: Way,
+    (id, label): (i64, i64),
+) -> Result<(String, [u64; 4], Vec<u64>, Generator)> {
+    let _on = device.enter();
+    let (good, bad) = (batches(1, 1)?, batches(id, label)?);
+    let until = |n_steps: u64| {
+        let (mut trainer, told) = trainer(way)?;
+        trainer.fit(&good, Until::Steps(n_steps))?;
+        state(&trainer, &told)
+    };
+    let (after_two, after_five, after_eight) = (until(2)?, until(5)?, until(8)?);
+    let (mut trainer, told) = trainer(way)?;
+    let error = trainer.fit(&bad, Until::Steps(5)).expect_err("a value is refused").to_string();
+    assert_eq!(state(&trainer, &told)?, after_two, "{way:?}");
+    // The same batch is refused again, with the same words, and again nothing has changed.
+    for _ in 0..2 {
+        let again = trainer.fit(&bad, Until::Steps(5)).expect_err("a value is refused").to_string();
+        assert_eq!((again, state(&trainer, &told)?), (error.clone(), after_two.clone()), "{way:?}");
+    }
+    trainer.fit(&good, Until::Steps(5))?;
+    assert_eq!(state(&trainer, &told)?, after_five, "{way:?}");
+    trainer.fit(&good, Until::Steps(8))?;
+    assert_eq!(state(&trainer, &told)?, after_eight, "{way:?}");
+    let (_, count, _, generator) = after_eight;
+    Ok((error, count, told.steps.lock().expect("nobody panics").clone(), generator))
+}
+
+#[test]
+fn a_step_in_which_a_value_is_refused_did_not_happen() -> Result<()> {
+    for way in WAYS {
+        for values in [(7, 1), (1, -1), (-3, 9)] {
+            let gpu = gpu()?;
+            let limit = (way == Way::PlannedProgram).then(|| Bytes::mib(16));
+            gpu.set_limit(limit)?;
+            let on_cpu = run(&Device::separate_cpu(), way, values)?;
+            assert_eq!(run(&gpu, way, values)?, on_cpu, "{way:?} {values:?}");
+            assert_eq!(on_cpu.2, [1, 2, 3, 4, 5, 6, 7, 8], "each step is told of once");
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn the_error_names_op_layer_place_and_batch() -> Result<()> {
+    let gpu = gpu()?;
+    let (error, ..) = run(&gpu, Way::Program, (7, 1))?;
+    assert_eq!(
+        error,
+        "embedding: in layer `embedding`: index 7 at [2, 1] is out of range for axis 0 of extent 7; indices go from 0 \
+         to 6 (batch 3 of epoch 1: \"inputs\" is int64 [4, 2], \"labels\" is int64 [4])"
+    );
+    let (error, ..) = run(&gpu, Way::Called, (1, 5))?;
+    assert_eq!(
+        error,
+        "sparse_cross_entropy: label 5 at [3] is not one of the 3 classes; they go from 0 to 2 (batch 3 of epoch 1: \
+         \"inputs\" is int64 [4, 2], \"labels\" is int64 [4])"
+    );
+    Ok(())
+}
