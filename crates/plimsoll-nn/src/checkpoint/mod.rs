@@ -102,10 +102,19 @@ impl RunState {
 #[track_caller]
 pub fn save(folder: impl AsRef<Path>, model: &Model, optimizer: &[Variable], state: &RunState) -> Result<()> {
     let _line = at_callers_line();
-    let folder = folder.as_ref();
+    save_all(folder.as_ref(), model, &by_own_names(optimizer), state)
+}
+
+/// As [`save`], with all that is saved besides the model by name.
+pub(crate) fn save_all(
+    folder: &Path,
+    model: &Model,
+    others: &[(String, Variable)],
+    state: &RunState,
+) -> Result<()> {
     std::fs::create_dir_all(folder).map_err(|error| Error::io(folder, error))?;
     let path = folder.join(FILE_NAME);
-    let named = named_variables(&path, model, optimizer)?;
+    let named = named_variables(&path, model, others)?;
     let state = serde_json::to_value(state).map_err(|error| Error::format(&path, error.to_string()))?;
     file::write(&path, values(&named), note("checkpoint", Some(state)))
 }
@@ -130,14 +139,14 @@ pub fn check_writable(folder: impl AsRef<Path>) -> Result<()> {
 #[track_caller]
 pub fn load(folder: impl AsRef<Path>, model: &Model, optimizer: &[Variable]) -> Result<RunState> {
     let _line = at_callers_line();
-    load_alike(folder.as_ref(), model, optimizer, &Settings::new())
+    load_alike(folder.as_ref(), model, &by_own_names(optimizer), &Settings::new())
 }
 
 /// As [`load`]; settings that both runs have must be the same.
 pub(crate) fn load_alike(
     folder: &Path,
     model: &Model,
-    optimizer: &[Variable],
+    others: &[(String, Variable)],
     settings: &Settings,
 ) -> Result<RunState> {
     let path = folder.join(FILE_NAME);
@@ -154,7 +163,7 @@ pub(crate) fn load_alike(
         ));
     }
     check_settings(&path, &state.settings, settings)?;
-    let named = named_variables(&path, model, optimizer)?;
+    let named = named_variables(&path, model, others)?;
     check_same(&file, &named)?;
     let places: Vec<(&Variable, u64)> =
         named.iter().map(|(name, variable)| (variable, file.place(&file.entries()[name]))).collect();
@@ -263,10 +272,15 @@ fn note(kind: &str, state: Option<serde_json::Value>) -> serde_json::Map<String,
 }
 
 /// Variables under the names that they have in a checkpoint.
-fn named_variables(path: &Path, model: &Model, optimizer: &[Variable]) -> Result<Named> {
+fn named_variables(path: &Path, model: &Model, others: &[(String, Variable)]) -> Result<Named> {
     let weights =
         model.variables().into_iter().map(|variable| (format!("{WEIGHTS}{}", variable.name()), variable));
-    unique(path, weights.chain(optimizer.iter().map(|variable| (variable.name(), variable.clone()))))
+    unique(path, weights.chain(others.iter().cloned()))
+}
+
+/// Variables with the names that they have.
+fn by_own_names(variables: &[Variable]) -> Vec<(String, Variable)> {
+    variables.iter().map(|variable| (variable.name(), variable.clone())).collect()
 }
 
 /// Variables by the names that they have in a file.

@@ -38,6 +38,7 @@ mod event;
 mod examples;
 mod finite;
 mod history;
+mod own;
 mod pending;
 mod predict;
 mod programs;
@@ -62,6 +63,7 @@ use evaluation::Evaluator;
 pub use event::{EpochEvent, Evaluation, MemoryUse, StepEvent};
 pub use examples::{Epoch, Examples, Pair};
 pub use history::{Epochs, History};
+pub use own::{StepParts, TrainStep};
 use pending::{Numbers, Pending};
 use programs::Programs;
 use rehearsal::Rounds;
@@ -140,6 +142,7 @@ impl Trainer {
                 n_parts: 1,
                 check_gradients: false,
                 unconnected: Unconnected::None,
+                own: None,
                 steps: Programs::default(),
                 evaluations: Programs::default(),
             },
@@ -175,6 +178,13 @@ impl Trainer {
     #[must_use]
     pub fn unconnected_gradients(mut self, unconnected: Unconnected) -> Trainer {
         self.stepper.unconnected = unconnected;
+        self
+    }
+
+    /// This run with a train step of one's own, which is given each batch whole.
+    #[must_use]
+    pub fn train_step(mut self, step: impl TrainStep + 'static) -> Trainer {
+        self.stepper.own = Some(Box::new(step));
         self
     }
 
@@ -247,9 +257,12 @@ impl Trainer {
         // Files are written straight from where the values are, so there is nothing to rehearse.
         match rehearsal::is_on() {
             true => Ok(()),
-            false => {
-                checkpoint::save(folder, self.model(), &self.stepper.optimizer.variables(), &self.state())
-            }
+            false => checkpoint::save_all(
+                folder.as_ref(),
+                self.model(),
+                &self.stepper.other_variables(),
+                &self.state(),
+            ),
         }
     }
 
@@ -267,9 +280,9 @@ impl Trainer {
     pub fn resume(&mut self, folder: impl AsRef<Path>) -> Result<()> {
         let _line = at_callers_line();
         self.prepare()?;
-        let optimizer = self.stepper.optimizer.variables();
+        let others = self.stepper.other_variables();
         let settings = &self.state.settings;
-        let mut state = checkpoint::load_alike(folder.as_ref(), &self.stepper.model, &optimizer, settings)?;
+        let mut state = checkpoint::load_alike(folder.as_ref(), &self.stepper.model, &others, settings)?;
         state.settings.extend(std::mem::take(&mut self.state.settings));
         for (idx, callback) in self.callbacks.iter_mut().enumerate() {
             if let Some(known) = state.callbacks.get(&callback_key(idx, &**callback)) {
@@ -445,11 +458,11 @@ impl Trainer {
         Ok(Pending { event, numbers, started, before })
     }
 
-    /// Whether the next step may begin before the last one is told of: not on the host, where it is known at once, and
-    /// not if a callback may want something done.
+    /// Whether the next step may begin before the last one is told of: not on the host, where it is known at once, not if a
+    /// callback may want something done, and not if nothing would stop it where the last one did not happen.
     fn may_lag(&self) -> bool {
         let Some(pending) = &self.pending else { return true };
-        let is_known = matches!(pending.numbers, Numbers::Here { .. });
+        let is_known = matches!(pending.numbers, Numbers::Here { .. }) || self.stepper.own.is_some();
         !is_known && !self.callbacks.iter().any(|callback| callback.waits_for(pending.event.step))
     }
 

@@ -13,6 +13,7 @@ use plimsoll_tensor::{
 
 use super::examples::Pair;
 use super::finite;
+use super::own::{StepParts, TrainStep};
 use super::pending::Numbers;
 use super::programs::{self, Programs, Work};
 use crate::losses::Loss;
@@ -32,6 +33,8 @@ pub(super) struct Stepper {
     pub check_gradients: bool,
     /// What the gradient of a variable is that the loss does not depend on.
     pub unconnected: Unconnected,
+    /// What is done with a batch, if not what is done here.
+    pub own: Option<Box<dyn TrainStep>>,
     /// The programs of its steps,
     pub steps: Programs,
     /// and of its evaluations.
@@ -42,6 +45,13 @@ pub(super) struct Stepper {
 /// where gradients are checked, also the loss itself and the number of the first gradient that is not finite.
 impl Work for Stepper {
     fn run(&mut self, pair: &Pair) -> Result<Vec<Tensor>> {
+        if let Some(own) = &mut self.own {
+            let Stepper { model, variables, optimizer, loss, .. } = self;
+            let mut parts = StepParts { model, variables, optimizer, loss: &**loss };
+            let verdict = own.step(&mut parts, pair)?.stop_gradient().cast(DType::F64)?.reshape(())?;
+            Step::guard(&verdict)?;
+            return Ok(vec![verdict]);
+        }
         let (loss, gradients) = self.gradients(pair, pair.n_examples()?)?;
         loss.device().pool().mark("update", 0);
         let mut verdict = self.optimizer.verdict(&loss)?;
@@ -61,7 +71,10 @@ impl Work for Stepper {
     }
 
     fn is_pure(&self) -> bool {
-        self.model.is_pure() && self.loss.is_pure()
+        match &self.own {
+            Some(own) => own.is_pure(),
+            None => self.model.is_pure() && self.loss.is_pure(),
+        }
     }
 
     fn n_parts(&self) -> usize {
@@ -125,6 +138,16 @@ impl Stepper {
             [_, loss, _] | [loss, ..] => explained(loss).map(Some),
             [] => unreachable!("a step has a verdict"),
         }
+    }
+
+    /// What checkpoints keep besides the model, by name.
+    pub fn other_variables(&self) -> Vec<(String, Variable)> {
+        let optimizer = self.optimizer.variables();
+        let mut others: Vec<(String, Variable)> =
+            optimizer.into_iter().map(|variable| (variable.name(), variable)).collect();
+        let own = self.own.iter().flat_map(|own| own.variables());
+        others.extend(own.map(|(name, variable)| (format!("step.{name}"), variable)));
+        others
     }
 
     /// The ways in which a step with this batch can be made.

@@ -9,6 +9,7 @@ mod faults;
 mod guard;
 mod models;
 mod own_layers;
+mod own_step;
 mod pitfalls;
 mod play;
 mod program;
