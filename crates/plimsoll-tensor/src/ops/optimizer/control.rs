@@ -195,7 +195,7 @@ impl BeginStep {
         control.overflow = 0.0;
         if let Some(scaling) = self.scaling {
             if first_bad >= 0 {
-                control.overflow = (first_bad + 1) as f64;
+                control.overflow = first_bad as f64 + 1.0;
                 control.skipped += 1.0;
                 control.good_steps = 0.0;
                 control.loss_scale = (control.loss_scale / scaling.factor).max(Scaling::LEAST);
