@@ -9,6 +9,7 @@ mod document_paths;
 mod files;
 mod leftovers;
 mod manifests;
+mod ops;
 mod repo;
 mod size;
 mod source;
@@ -75,6 +76,7 @@ pub fn run(root: &Path) -> Outcome {
         files::check(&repo),
         leftovers::check(&repo),
         manifests::check(&repo),
+        ops::check(&repo),
         size::check(&repo, size::LONG_FUNCTIONS),
         system_libraries::check(root)?,
         tensor_type::check(&repo),

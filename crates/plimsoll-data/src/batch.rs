@@ -11,6 +11,7 @@ use half::{bf16, f16};
 use plimsoll_tensor::{DType, Element, Error, Result};
 
 use crate::example::ExampleMut;
+use crate::limits;
 use crate::node::{Count, Cursor, Item, Node, NodeRef, Plan, Session, Work, open, write_whole};
 use crate::spec::{Field, Shapes, Spec};
 
@@ -99,6 +100,7 @@ impl Rows {
         if n_rows == 0 {
             return Err(Error::argument(op, "a batch of no rows; the size is at least 1"));
         }
+        limits::check(op, "rows in a batch", n_rows, limits::ROWS)?;
         for field in upstream.spec().fields() {
             match (field.n_varying(), &padding) {
                 (0, _) | (1, Some(_)) => {}
@@ -272,7 +274,8 @@ impl Node for Batch {
                 Item::Group(items) => self.rows.write((k, row), &items[row], to, work)?,
                 item => {
                     let (pass, idx) = item.position();
-                    let item = self.rows.upstream.at(pass, idx * self.size + row as u64);
+                    let item =
+                        self.rows.upstream.at(pass, idx.saturating_mul(self.size).saturating_add(row as u64));
                     self.rows.write((k, row), &item, to, work)?;
                 }
             }

@@ -11,6 +11,7 @@ use std::sync::{Arc, Mutex};
 use plimsoll_tensor::{Device, Error, Piece, Result, Shape};
 
 use crate::example::ExampleMut;
+use crate::limits;
 use crate::node::{Cursor, Item, Node, NodeRef, Plan, Session, Work, lock, open, write_whole};
 use crate::spec::{Shapes, Spec};
 
@@ -111,6 +112,7 @@ impl Store {
     fn new(device: &Device, n: u64, cell_bytes: usize) -> Result<Store> {
         let too_many =
             || Error::argument("cache", format!("{n} elements of {cell_bytes} bytes cannot be counted"));
+        limits::check("cache", "elements", usize::try_from(n).unwrap_or(usize::MAX), limits::CACHED)?;
         let n_bytes = usize::try_from(n).ok().and_then(|n| n.checked_mul(cell_bytes)).ok_or_else(too_many)?;
         let mut rest = Piece::acquire(device, n_bytes, "cache")?;
         let mut runs = Vec::new();

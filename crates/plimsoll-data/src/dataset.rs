@@ -395,7 +395,7 @@ impl Dataset {
     /// iterations after it are the epochs after `epoch`.
     #[track_caller]
     pub fn iterate_from(&self, epoch: u64, batch: u64) -> Batches {
-        self.next_epoch.store(epoch + 1, Ordering::Relaxed);
+        self.next_epoch.store(epoch.wrapping_add(1), Ordering::Relaxed);
         Batches::begin(&self.node, (&self.options, &self.held), (epoch, batch), Location::caller())
     }
 
@@ -405,6 +405,7 @@ impl Dataset {
     /// # Errors
     /// A system that does not start them.
     pub fn start_threads(&self) -> Result<Threads> {
+        self.options.check()?;
         self.held.hold(if Device::current().is_ghost() { 0 } else { self.options.n_threads() })
     }
 

@@ -20,6 +20,7 @@ mod cache;
 mod combine;
 mod dataset;
 mod example;
+mod limits;
 mod map;
 mod node;
 mod order;

@@ -91,7 +91,7 @@ impl Node for Filter {
     }
 
     fn reserve(&self, n_items: usize, plan: &mut Plan<'_>) -> Result<()> {
-        self.upstream.reserve(n_items + 1, plan)
+        self.upstream.reserve(n_items.saturating_add(1), plan)
     }
 }
 

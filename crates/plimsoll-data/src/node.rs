@@ -83,13 +83,15 @@ pub(crate) enum Item {
     Pair(Box<(Item, Item)>),
     /// An item and its number.
     Numbered(u64, Box<Item>),
+    /// Element `idx` of a pass, of which a ghost knows by somebody's word alone; only the node that gave it understands it.
+    Assumed { pass: u64, idx: u64 },
 }
 
 impl Item {
     /// Where the element came from.
     pub fn origin(&self) -> Origin {
         match self {
-            Item::At { pass, idx } => Origin { pass: *pass, idx: *idx },
+            Item::At { pass, idx } | Item::Assumed { pass, idx } => Origin { pass: *pass, idx: *idx },
             Item::Held(held) => held.origin,
             Item::Group(items) => items.first().map_or(Origin { pass: 0, idx: 0 }, Item::origin),
             Item::Pair(pair) => pair.0.origin(),
@@ -289,7 +291,8 @@ struct Counting {
 
 impl Cursor for Counting {
     fn next(&mut self, _scratch: &mut [u8]) -> Result<Option<Item>> {
-        if self.node.count().bound().is_some_and(|n| self.next >= n) {
+        // What is endless has no element beyond the last number either.
+        if self.next >= self.node.count().bound().unwrap_or(u64::MAX) {
             return Ok(None);
         }
         self.next += 1;

@@ -60,8 +60,8 @@ impl Node for Ordered {
     fn at(&self, pass: u64, idx: u64) -> Item {
         match self.order {
             Order::Take(_) => self.upstream.at(pass, idx),
-            Order::Skip(skipped) => self.upstream.at(pass, idx + skipped),
-            Order::Shard { n, first } => self.upstream.at(pass, idx * n + first),
+            Order::Skip(skipped) => self.upstream.at(pass, idx.saturating_add(skipped)),
+            Order::Shard { n, first } => self.upstream.at(pass, idx.saturating_mul(n).saturating_add(first)),
             Order::Repeat(n_repeats) => match self.upstream.count() {
                 Count::Exactly(n) => {
                     self.upstream.at(inner_pass(pass, n_repeats, idx.checked_div(n).unwrap_or(0)), idx % n)

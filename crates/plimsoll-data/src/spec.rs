@@ -4,6 +4,7 @@
 //! whole allowance when iteration begins, and a ghost can iterate without reading anything. Extents that are not known
 //! exactly are therefore known by their maximum; what has no maximum has no place here.
 
+use std::collections::HashSet;
 use std::fmt;
 use std::sync::Arc;
 
@@ -108,10 +109,9 @@ impl Spec {
         if fields.is_empty() {
             return Err(Error::argument("dataset", "an element has at least one field"));
         }
-        for (idx, field) in fields.iter().enumerate() {
-            if fields[..idx].iter().any(|other| other.name == field.name) {
-                return Err(Error::argument("dataset", format!("two fields are called {:?}", field.name)));
-            }
+        let mut names = HashSet::with_capacity(fields.len());
+        if let Some(twice) = fields.iter().find(|field| !names.insert(field.name.as_str())) {
+            return Err(Error::argument("dataset", format!("two fields are called {:?}", twice.name)));
         }
         Ok(Spec(fields))
     }

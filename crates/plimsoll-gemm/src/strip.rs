@@ -128,10 +128,11 @@ impl Cut {
             let first = if axis == 0 { strip.lines.start } else { strip.points.start };
             patches.start[axis] + (first * self.step[axis]) as isize
         });
-        // The columns of the strip that lie within the image.
-        let inside = |axis: usize, place: isize| place.clamp(0, patches.size[axis] as isize);
-        let left = (inside(1, begin[1]) - begin[1]).min(extents[1] as isize) as usize;
-        let right = (inside(1, begin[1] + extents[1] as isize) - begin[1]).max(left as isize) as usize;
+        // The columns of the strip that lie within the image; none if all of it is padding, on either side.
+        let (width, n_columns) = (patches.size[1] as isize, extents[1] as isize);
+        let left = (-begin[1]).clamp(0, n_columns);
+        let right = (width - begin[1]).clamp(left, n_columns);
+        let (left, right) = (left as usize, right as usize);
         for line in 0..extents[0] {
             // SAFETY: the caller promises room for every line.
             let to =

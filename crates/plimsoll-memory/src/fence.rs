@@ -82,9 +82,13 @@ static QUARANTINE: Mutex<VecDeque<Fenced>> = Mutex::new(VecDeque::new());
 
 impl Fenced {
     /// Room for `bytes`, the last of which is the last before the fence. Scratch memory is aligned to 64 bytes as kernels
-    /// ask for it, other blocks as the elements are that can fill them.
+    /// ask for it, and data, in which elements of several types lie, to 8; other blocks as the elements are that can fill them.
     pub(crate) fn new(bytes: usize, label: Label) -> Result<Fenced, SourceError> {
-        let align = if label.owner == Owner::Workspace { 64 } else { 1 << bytes.trailing_zeros().min(3) };
+        let align = match label.owner {
+            Owner::Workspace => 64,
+            Owner::Data => 8,
+            _ => 1 << bytes.trailing_zeros().min(3),
+        };
         let refused = || {
             let error = std::io::Error::last_os_error();
             SourceError::new(format!("the operating system did not give {bytes} B between fences: {error}"))

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use plimsoll_tensor::optimizer::{
     Adafactor, Adagrad, Adam, Adam8bit, Algorithm, BeginStep, Common, Control, Decay, Member, RmsProp, Sgd,
 };
-use plimsoll_tensor::{OpRef, Result, Tensor, Variable};
+use plimsoll_tensor::{Result, Tensor, Variable};
 
 /// How long each figure is measured.
 const PATIENCE: Duration = Duration::from_millis(1500);
@@ -28,7 +28,7 @@ fn measure(name: &str, algorithm: &dyn Algorithm, shapes: &[&[usize]]) -> Result
     let control = Variable::new(Control::new(1e-3, 1.0).to_tensor()?);
     let n_parameters: usize = gradients.iter().map(|gradient| gradient.n_elems()).sum();
     let common = Common { decay: Decay::None, clip_value: None };
-    let (begin, update) = (OpRef::new(BeginStep::default()), algorithm.update(common, &members));
+    let (begin, update) = (BeginStep::default().op(), algorithm.update(common, &members));
     let operands: Vec<&Variable> = variables.iter().chain([&control]).collect();
     let gradients: Vec<&Tensor> = gradients.iter().collect();
     let (start, mut best) = (Instant::now(), Duration::MAX);

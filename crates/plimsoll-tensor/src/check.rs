@@ -10,6 +10,7 @@ use crate::error::{Error, Result};
 use crate::execute::Arg;
 use crate::layout::Layout;
 use crate::op::{Extra, Keep, OpRef, Operand, Output, Rebuild};
+use crate::shape::Shape;
 use crate::tensor::{Nodes, Tensor};
 
 /// The most outputs that an op can have.
@@ -140,6 +141,35 @@ pub(crate) fn extents_on_gpu<'a>(
             Err(Error::shape(op.name(), detail))
         }
     }
+}
+
+/// Refuses an axis that a shape does not have.
+pub(crate) fn axis(op: &'static str, axis: usize, shape: &Shape) -> Result<()> {
+    if axis < shape.rank() {
+        return Ok(());
+    }
+    Err(Error::shape(op, format!("shape {shape} has no axis {axis}")))
+}
+
+/// The most lines of an operand without elements.
+const MOST_EMPTY_LINES: usize = 1 << 26;
+
+/// Refuses operands without elements whose other extents multiply to so much that no kernel would come to the end of their
+/// lines: they have no bytes, so that the pool does not refuse them.
+#[inline]
+pub(crate) fn empty_lines<'a>(op: &OpRef, operands: impl Iterator<Item = &'a Operand<'a>>) -> Result<()> {
+    let is_empty = |operand: &&Operand<'_>| operand.n_elems() == 0;
+    operands.into_iter().filter(is_empty).try_for_each(|operand| {
+        let extents = operand.shape().iter().filter(|&&extent| extent > 0);
+        match extents.fold(1, |n: usize, &extent| n.saturating_mul(extent)) {
+            n if n <= MOST_EMPTY_LINES => Ok(()),
+            n => {
+                let detail =
+                    format!("shape {} has no elements, but {n} lines; there may be at most", operand.shape());
+                Err(Error::shape(op.name(), format!("{detail} {MOST_EMPTY_LINES}")))
+            }
+        }
+    })
 }
 
 /// An op that says something else than it said before.

@@ -218,12 +218,15 @@ pub(crate) fn run(
     workspace: Option<&Block>,
     order: Order,
 ) -> Result<()> {
+    let writes_nothing = outputs.iter().chain(extras).all(|operand| operand.n_elems() == 0);
+    if !writes_nothing {
+        check::empty_lines(op, inputs.iter().chain(outputs).chain(extras))?;
+    }
     if device.is_ghost() {
         note_work(op, device, inputs, outputs);
         return Ok(());
     }
-    // Nothing is to be written; and other extents may be so large that a kernel would not come to an end of its lines.
-    if outputs.iter().chain(extras).all(|operand| operand.n_elems() == 0) {
+    if writes_nothing {
         return Ok(());
     }
     let (ptr, len) = workspace.map_or((std::ptr::null_mut(), 0), |block| (block.as_ptr(), block.bytes()));

@@ -465,6 +465,21 @@ impl<'a> Operand<'a> {
 ///
 /// What is behind it stays inside: a kernel trusts the memory that it is given, so nobody but `execute` may call one, and an
 /// op of this crate is never handed out for others to call with memory of their own.
+///
+/// ```compile_fail
+/// use plimsoll_tensor::{Op, OpRef, optimizer::BeginStep};
+///
+/// let begin: OpRef = BeginStep::default().op();
+/// let kernel: &dyn Op = begin.get();
+/// ```
+///
+/// Descriptions of ops that are public are not ops themselves:
+///
+/// ```compile_fail
+/// use plimsoll_tensor::{OpRef, optimizer::BeginStep};
+///
+/// OpRef::new(BeginStep::default());
+/// ```
 #[derive(Clone)]
 pub struct OpRef {
     held: Held,

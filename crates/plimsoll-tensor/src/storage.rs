@@ -204,6 +204,29 @@ impl Storage {
         self.tag.store(tag, Ordering::Relaxed);
     }
 
+    /// Makes a storage that is held once one that nobody remembers: whoever knows it without holding it, such as a tape's
+    /// recipe or a journal's record, no longer finds it, also if they look at this moment on another thread. Whether that is
+    /// so now; else somebody holds it.
+    pub fn renew(self: &mut Arc<Storage>) -> bool {
+        // Nobody remembers it: only this handle leads to it, so that nobody can begin to.
+        if Arc::get_mut(self).is_none() {
+            let memory = Memory::Shadow { n_bytes: 0, owner: Owner::Temporary };
+            let place = Storage::over(memory, self.dtype, &self.device);
+            match Arc::try_unwrap(std::mem::replace(self, place)) {
+                Ok(storage) => match Arc::get_mut(self) {
+                    Some(place) => *place = storage,
+                    None => unreachable!("a storage that was just made is held once"),
+                },
+                Err(shared) => {
+                    *self = shared;
+                    return false;
+                }
+            }
+        }
+        self.set_tag(0);
+        true
+    }
+
     /// A variable has written a new value over the old one.
     pub fn overwritten(&self) {
         self.n_overwrites.fetch_add(1, Ordering::Relaxed);

@@ -274,6 +274,8 @@ pub(crate) struct Commit<'a> {
     held: Vec<MutexGuard<'a, Part>>,
     fresh: Vec<Option<Arc<Storage>>>,
     n_writes: Vec<u32>,
+    /// Whether those that are written where they are have been made theirs alone.
+    is_settled: bool,
 }
 
 impl<'a> Commit<'a> {
@@ -293,7 +295,20 @@ impl<'a> Commit<'a> {
         };
         let fresh = cells.iter().zip(&held).map(place).collect::<Result<_>>()?;
         let n_writes = vec![0; cells.len()];
-        Ok(Commit { cells, held, fresh, n_writes })
+        Ok(Commit { cells, held, fresh, n_writes, is_settled: false })
+    }
+
+    /// Before the first write: a value that is written over is nobody else's from here on, not even of those who remember it
+    /// without holding it and could take hold of it on another thread. Where one of them has just done so, the new value goes
+    /// to a new block.
+    fn settle(&mut self) -> Result<()> {
+        for at in 0..self.cells.len() {
+            if self.fresh[at].is_none() && !self.held[at].0.renew() {
+                self.fresh[at] = fresh_place(self.cells[at], &self.held[at], true)?;
+            }
+        }
+        self.is_settled = true;
+        Ok(())
     }
 
     fn at(&self, cell: &Arc<VariableCell>) -> usize {
@@ -331,6 +346,9 @@ impl<'a> Commit<'a> {
         workspace: Option<&Block>,
     ) -> Result<()> {
         let Some(first) = cells.first() else { return Ok(()) };
+        if !self.is_settled {
+            self.settle()?;
+        }
         // The lists hold addresses alone: an optimizer updates hundreds of variables at once.
         let places: SmallVec<[usize; 4]> = cells.iter().map(|cell| self.at(cell)).collect();
         let values = places.iter().map(|&at| self.value(at, self.n_writes[at] > 0));

@@ -8,14 +8,15 @@ use std::process::ExitCode;
 use std::{fs, io};
 
 use libtest_mimic::{Arguments, Failed, Trial};
-use plimsoll_testkit::hostile::{CHILD, Child, Sweep, methods};
+use plimsoll_testkit::hostile::{CHILD, Child, Sweep, methods, of_tensors};
 
 /// What the sample consists of: a few dozen calls of every op and function, of which cheap ones go to the device.
 const SAMPLE: Child = Child { seed: 2026, from: 0, to: 16_000, most_visits: 500_000 };
 
 fn main() -> ExitCode {
     if let Ok(calls) = std::env::var(CHILD) {
-        let run = calls.parse::<Child>().map_err(Into::into).and_then(|child| child.run(io::stdout().lock()));
+        let run = calls.parse::<Child>().map_err(Into::into);
+        let run = run.and_then(|child| child.run(&of_tensors(), io::stdout().lock()));
         return if run.is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE };
     }
     let trials = vec![

@@ -1,11 +1,14 @@
 //! Updates of variables by optimizer ops: in place, over many parameters at once, with the bits of one at a time.
 
+#![forbid(unsafe_code)]
+
 use plimsoll_cpu::threads::with_threads;
+use plimsoll_memory::Pool;
 use plimsoll_tensor::optimizer::{
     Adafactor, Adagrad, Adam, Adam8bit, Algorithm, BeginStep, Common, Control, Decay, Member, RmsProp,
     Scaling, Sgd,
 };
-use plimsoll_tensor::{DType, Device, OpRef, Owner, Result, Tensor, Variable, with_owner};
+use plimsoll_tensor::{DType, Device, Owner, Result, Tensor, Variable, apply, with_owner};
 use plimsoll_testkit::assert_close;
 
 fn algorithms() -> Vec<Box<dyn Algorithm>> {
@@ -62,7 +65,7 @@ impl Training<'_> {
         let common = Common { decay: Decay::L2(0.01), clip_value: Some(0.9) };
         let operands: Vec<&Variable> = self.variables.iter().chain([&self.control]).collect();
         Variable::update_together(&[
-            (OpRef::new(BeginStep::default()), &[&self.control], &[]),
+            (BeginStep::default().op(), &[&self.control], &[]),
             (
                 self.algorithm.update(common, &self.members),
                 &operands,
@@ -164,7 +167,7 @@ fn an_overflow_changes_nothing_but_the_loss_scale() -> Result<()> {
         let operands: Vec<&Variable> = training.variables.iter().chain([&training.control]).collect();
         let gradients: Vec<&Tensor> = training.gradients.iter().collect();
         Variable::update_together(&[
-            (OpRef::new(begin), &[&training.control], &[&norm, &second]),
+            (begin.op(), &[&training.control], &[&norm, &second]),
             (training.algorithm.update(Common::default(), &training.members), &operands, &gradients),
         ])?;
         let control = Control::read(&training.control)?;
@@ -249,5 +252,61 @@ fn a_variable_to_be_written_twice_is_refused() -> Result<()> {
     let twice = Training { variables: vec![training.variables[0].clone().named("w"); 2], ..training };
     let error = twice.step().expect_err("one op cannot write a variable twice").to_string();
     assert!(error.contains("variable \"w\" is to be written twice"), "{error}");
+    Ok(())
+}
+
+#[test]
+fn members_with_other_states_than_the_algorithm_has_are_refused() -> Result<()> {
+    // Every block ends at a page that nobody may touch: a kernel that looked for a state that is not there would end here.
+    let _on = Device::over("cpu", Pool::fenced().unwrap()).enter();
+    for algorithm in algorithms() {
+        for shape in [&[70, 80][..], &[33]] {
+            let parameter = numbers(shape, 1)?;
+            let n_states = algorithm.states(parameter.shape(), parameter.dtype()).len();
+            let control = Control::new(0.01, 1.0).to_tensor()?;
+            for asked in (0..6).chain([usize::MAX - 1, usize::MAX]).filter(|&n| n != n_states) {
+                let member = Member { n_states: asked, has_copy: false, decays: true };
+                let op = algorithm.update(Common::default(), &[member]);
+                for given in 0..6 {
+                    let states = std::iter::repeat_n(&parameter, given);
+                    let operands: Vec<&Tensor> =
+                        [&parameter].into_iter().chain(states).chain([&control, &parameter]).collect();
+                    let refused = apply(op.clone(), &operands).unwrap_err().to_string();
+                    assert!(refused.contains("states"), "{refused}");
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn states_of_another_shape_or_dtype_are_refused() -> Result<()> {
+    let _on = Device::over("cpu", Pool::fenced().unwrap()).enter();
+    for algorithm in algorithms() {
+        for shape in [&[70, 80][..], &[33]] {
+            let parameter = numbers(shape, 1)?;
+            let states = algorithm.states(parameter.shape(), parameter.dtype());
+            let members = [Member { n_states: states.len(), has_copy: false, decays: true }];
+            let made: Vec<Tensor> = states
+                .iter()
+                .map(|state| Tensor::full_of(state.shape, state.initial, state.dtype))
+                .collect::<Result<_>>()?;
+            let control = Control::new(0.01, 1.0).to_tensor()?;
+            for (at, spec) in states.iter().enumerate() {
+                let shorter = Tensor::full_of(spec.shape, spec.initial, spec.dtype)?.narrow(0, 0, 1)?;
+                let is_one = shorter.shape() == &spec.shape;
+                for other in [shorter, made[at].cast(DType::F16)?].into_iter().skip(usize::from(is_one)) {
+                    let mut wrong = made.clone();
+                    wrong[at] = other;
+                    let operands: Vec<&Tensor> =
+                        [&parameter].into_iter().chain(&wrong).chain([&control, &parameter]).collect();
+                    let op = algorithm.update(Common::default(), &members);
+                    let refused = apply(op, &operands).unwrap_err().to_string();
+                    assert!(refused.contains(&format!("so its state `{}` is", spec.name)), "{refused}");
+                }
+            }
+        }
+    }
     Ok(())
 }

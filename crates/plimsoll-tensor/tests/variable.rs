@@ -1,7 +1,7 @@
 //! Variables and steps: assigned in place, copied on write, all or nothing.
 
 use plimsoll_tensor::{
-    Device, Error, Generator, GradientTape, Owner, Result, Step, Tensor, Variable, set_seed,
+    Bytes, Device, Error, Generator, GradientTape, Owner, Result, Step, Tensor, Variable, set_seed,
 };
 
 fn vector(values: &[f32]) -> Tensor {
@@ -123,4 +123,74 @@ fn a_variable_dropped_last_leaves_nothing_committed() -> Result<()> {
     drop(w);
     assert_eq!((device.stats().in_use, device.stats().committed), (0, 0));
     Ok(())
+}
+
+/// A value that is rebuilt from a variable instead of being kept.
+fn rebuilt_from(v: &Variable) -> Result<Tensor> {
+    v.affine(3.0, 0.0)
+}
+
+#[test]
+fn what_a_tape_would_rebuild_from_a_variable_is_not_rebuilt_from_a_later_value() -> Result<()> {
+    let v = Variable::new(Tensor::full([2048], 2.0)?);
+    let ten = Tensor::full([2048], 10.0)?;
+    let tape = GradientTape::new();
+    let sum = tape.record(|| {
+        let y = rebuilt_from(&v)?;
+        v.assign(&ten)?;
+        y.mul(&y)?.sum(..)
+    })?;
+    // The derivative of (3v)² is 18v, at the value that was read.
+    let gradient = tape.gradient(&sum, [&*v])?[0].to_vec::<f32>()?;
+    assert!(gradient.iter().all(|&g| g == 36.0), "{} is not 36", gradient[0]);
+    Ok(())
+}
+
+#[test]
+fn what_a_journal_knows_by_a_variables_memory_is_not_what_was_written_over_it() -> Result<()> {
+    let device = Device::separate_cpu().limit(Bytes::mib(64))?;
+    let _on = device.enter();
+    let x = Tensor::full([2048], 2.0)?;
+    let tape = GradientTape::new();
+    tape.watch(&x)?;
+    let sum = tape.record(|| {
+        // The journal of the limit knows the product; the variable is made in its memory and goes on in it.
+        let v = Variable::new(x.mul(&x)?);
+        v.assign_add(&Tensor::full([2048], 1.0)?)?;
+        let read = v.value();
+        drop(v);
+        x.mul(&read)?.sum(..)
+    })?;
+    let gradient = tape.gradient(&sum, [&x])?[0].to_vec::<f32>()?;
+    assert!(gradient.iter().all(|&g| g == 5.0), "{} is not 5", gradient[0]);
+    Ok(())
+}
+
+#[test]
+fn a_thread_that_assigns_and_a_tape_on_another_do_not_meet_in_one_block() -> Result<()> {
+    const LEN: usize = 2048;
+    let v = Variable::new(Tensor::full([LEN], 1.0)?);
+    let tapes = |n: usize| -> Result<()> {
+        for _ in 0..n {
+            let tape = GradientTape::new();
+            let sum = tape.record(|| {
+                let y = rebuilt_from(&v)?;
+                y.mul(&y)?.sum(..)
+            })?;
+            let gradient = tape.gradient(&sum, [&*v])?[0].to_vec::<f32>()?;
+            // All elements of a value that was read are of one assignment.
+            assert!(gradient.iter().all(|&g| g == gradient[0]), "a value was read while it was written");
+        }
+        Ok(())
+    };
+    std::thread::scope(|scope| {
+        let assigning = scope.spawn(|| -> Result<()> {
+            for k in 1..2000 {
+                v.assign(&Tensor::full([LEN], f64::from(k))?)?;
+            }
+            Ok(())
+        });
+        tapes(500)?;
+        assigning.join().expect("no panic")
+    })
 }

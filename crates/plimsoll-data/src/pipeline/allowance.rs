@@ -12,6 +12,7 @@ use std::sync::{Arc, Mutex};
 use plimsoll_tensor::{Bytes, Device, Error, Piece, Result};
 
 use super::{Options, Prefetch};
+use crate::limits;
 use crate::node::{CellPool, NodeRef, Plan, Session};
 use crate::spec::Spec;
 
@@ -51,6 +52,8 @@ impl Allowance {
         // A maker has at most one item in its hands, and one more may wait for a slot.
         let mut plan = Plan { device, cells: BTreeMap::new() };
         node.reserve(n_makers.min(n_most.saturating_add(1)), &mut plan)?;
+        let n_waiting = plan.cells.values().fold(0usize, |sum, &(n, _)| sum.saturating_add(n));
+        limits::check("dataset", "elements that wait for their batch", n_waiting, limits::WAITING)?;
         let cells = plan.cells.values().map(|&(n, bytes)| n.checked_mul(bytes));
         let scratch = node.scratch().next_multiple_of(8);
         let beside = cells
@@ -108,7 +111,7 @@ impl Size {
     }
 
     fn slots_within(&self, most: Bytes) -> usize {
-        let for_slots = (most.get() as usize).saturating_sub(self.beside + 8);
+        let for_slots = (most.get() as usize).saturating_sub(self.beside.saturating_add(8));
         for_slots.checked_div(self.slot).unwrap_or(usize::MAX)
     }
 }

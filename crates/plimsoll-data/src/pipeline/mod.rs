@@ -34,6 +34,7 @@ pub use self::stop::stop_waiting_when;
 use self::allowance::Allowance;
 use self::crew::{Crew, Worker};
 use self::makers::{Maker, Shared, Turn};
+use crate::limits;
 use crate::node::NodeRef;
 
 /// How many batches are made ahead.
@@ -73,6 +74,15 @@ impl Options {
     /// The number of threads that make batches; none if the consumer does.
     pub fn n_threads(&self) -> usize {
         if self.prefetch == Prefetch::Depth(0) && self.n_workers == 1 { 0 } else { self.n_workers }
+    }
+
+    /// Refuses more batches ahead, or more threads, than there may be.
+    pub fn check(&self) -> Result<()> {
+        limits::check("workers", "threads that make batches", self.n_workers, limits::WORKERS)?;
+        match self.prefetch {
+            Prefetch::Depth(depth) => limits::check("prefetch", "batches ahead", depth, limits::AHEAD),
+            Prefetch::Auto => Ok(()),
+        }
     }
 }
 
@@ -128,6 +138,9 @@ impl Running {
         (epoch, first): (u64, u64),
         caller: &'static Location<'static>,
     ) -> Result<Running> {
+        options.check()?;
+        let number = usize::try_from(first).unwrap_or(usize::MAX);
+        limits::check("dataset", "is the number of a batch", number, limits::BATCHES)?;
         let wanted_on = Device::current();
         let device = wanted_on.host();
         let taken = at_line(caller.file(), caller.line(), || Allowance::take(node, options, &device));

@@ -152,31 +152,57 @@ impl Node for AssumeLen {
     }
 
     fn stream(&self, pass: u64, session: &Arc<Session>) -> Box<dyn Cursor> {
-        let cursor = match session.is_ghost {
-            true => None,
-            false => Some(open(&self.upstream, pass, session)),
-        };
-        Box::new(Assuming { cursor, pass, next: 0, n: self.n })
+        match session.is_ghost {
+            true => Box::new(Believing { upstream: self.upstream.clone(), pass, next: 0, n: self.n }),
+            false => Box::new(Assuming { cursor: open(&self.upstream, pass, session), next: 0, n: self.n }),
+        }
+    }
+
+    fn n_rows(&self, item: &Item) -> Option<usize> {
+        if matches!(item, Item::Assumed { .. }) { None } else { self.upstream.n_rows(item) }
+    }
+
+    fn outline(&self, item: &Item) -> Shapes {
+        if matches!(item, Item::Assumed { .. }) { self.spec().shapes() } else { self.upstream.outline(item) }
+    }
+}
+
+/// What a ghost sees: as many elements as were said to come. Those that are there for certain look like themselves, the others
+/// like the largest of them.
+struct Believing {
+    upstream: NodeRef,
+    pass: u64,
+    next: u64,
+    n: u64,
+}
+
+impl Cursor for Believing {
+    fn next(&mut self, _scratch: &mut [u8]) -> Result<Option<Item>> {
+        let (pass, idx) = (self.pass, self.next);
+        if idx >= self.n {
+            return Ok(None);
+        }
+        self.next += 1;
+        let is_there = self.upstream.is_indexed() && self.upstream.count().bound().is_none_or(|n| idx < n);
+        Ok(Some(if is_there { self.upstream.at(pass, idx) } else { Item::Assumed { pass, idx } }))
+    }
+
+    fn skip(&mut self, n: u64, _scratch: &mut [u8]) -> Result<()> {
+        self.next = self.next.saturating_add(n);
+        Ok(())
     }
 }
 
 /// Sees to it that there are as many elements as was said.
 struct Assuming {
-    /// None on a ghost, which takes the word for it.
-    cursor: Option<Box<dyn Cursor>>,
-    pass: u64,
+    cursor: Box<dyn Cursor>,
     next: u64,
     n: u64,
 }
 
 impl Cursor for Assuming {
     fn next(&mut self, scratch: &mut [u8]) -> Result<Option<Item>> {
-        let Some(cursor) = &mut self.cursor else {
-            let item = Item::At { pass: self.pass, idx: self.next };
-            self.next += 1;
-            return Ok((self.next <= self.n).then_some(item));
-        };
-        let item = cursor.next(scratch)?;
+        let item = self.cursor.next(scratch)?;
         if item.is_some() != (self.next < self.n) {
             let than =
                 if item.is_some() { "more than that".to_owned() } else { format!("only {}", self.next) };

@@ -135,7 +135,8 @@ impl Windows {
             return Err(Error::argument("windows", detail));
         }
         // A window needs one token more than its length, for the last target.
-        let n = tokens.len().checked_sub(length + 1).map_or(0, |last| last / stride + 1) as u64;
+        let last = length.checked_add(1).and_then(|n_tokens| tokens.len().checked_sub(n_tokens));
+        let n = last.map_or(0, |last| last / stride + 1) as u64;
         let field = |name| Field::new(name, DType::I32, length);
         let spec = Spec::new([field("inputs")?, field("targets")?])?;
         Ok(Windows { tokens, stride, n, spec })

@@ -2,7 +2,7 @@
 
 use plimsoll_tensor::{Activation, AttentionConfig, Error, Result, Shape, Tensor, Variable};
 
-use super::last_extent;
+use super::{last_extent, product};
 use crate::initializer::{Fans, Initializer};
 use crate::layer::{Forward, Layer, variable};
 
@@ -87,7 +87,7 @@ impl Layer for MultiHeadAttention {
                 format!("a width of {width} cannot be divided evenly among {heads} heads"),
             ));
         }
-        let qkv = self.projection("qkv", width, 3 * width)?;
+        let qkv = self.projection("qkv", width, product([3, width]))?;
         let output = self.projection("output", width, width)?;
         let config = AttentionConfig { causal: self.causal, ..AttentionConfig::default() };
         Forward::new(input, move |x, _| {

@@ -5,7 +5,7 @@ use plimsoll_tensor::{
 };
 
 use super::padding::Padding;
-use super::{batch_of_one, example_of};
+use super::{batch_of_one, example_of, product};
 use crate::initializer::{Fans, Initializer};
 use crate::layer::{Forward, Layer, variable};
 
@@ -112,8 +112,8 @@ impl<const N: usize> Conv<N> {
         let per_group = channels / self.groups.max(1);
         let shape = [&[self.filters], &self.kernel[..], &[per_group]].concat().into_shape()?;
         let output = config.output_shape(&batch_of_one(input)?, &shape)?;
-        let taps: usize = self.kernel.iter().product();
-        let fans = Fans { inputs: taps * per_group, outputs: taps * self.filters };
+        let taps = product(self.kernel);
+        let fans = Fans { inputs: product([taps, per_group]), outputs: product([taps, self.filters]) };
         let kernel = variable("kernel", shape, self.initializer, fans)?;
         let bias = self.bias.map(|bias| variable("bias", self.filters, bias, fans)).transpose()?;
         Forward::new(example_of(&output)?, move |x, _| op(x, &kernel, bias.as_deref(), &config))

@@ -6,7 +6,7 @@ use plimsoll_tensor::{
 
 use super::conv::places_of;
 use super::padding::Padding;
-use super::{batch_of_one, example_of};
+use super::{batch_of_one, example_of, product};
 use crate::initializer::{Fans, Initializer};
 use crate::layer::{Forward, Layer, variable};
 
@@ -117,8 +117,8 @@ impl<const N: usize> ConvTranspose<N> {
         let per_group = self.filters / self.groups.max(1);
         let shape = [&[channels], &self.kernel[..], &[per_group]].concat().into_shape()?;
         let output = config.transposed_output_shape(&batch_of_one(input)?, &shape)?;
-        let taps: usize = self.kernel.iter().product();
-        let fans = Fans { inputs: taps * channels, outputs: taps * per_group };
+        let taps = product(self.kernel);
+        let fans = Fans { inputs: product([taps, channels]), outputs: product([taps, per_group]) };
         let kernel = variable("kernel", shape, self.initializer, fans)?;
         let bias = self.bias.map(|bias| variable("bias", self.filters, bias, fans)).transpose()?;
         Forward::new(example_of(&output)?, move |x, _| op(x, &kernel, bias.as_deref(), &config))

@@ -4,7 +4,7 @@ use plimsoll_tensor::{Activation, Conv2dConfig, IntoExtents, IntoShape, Result, 
 
 use super::conv::places_of;
 use super::padding::Padding;
-use super::{batch_of_one, example_of};
+use super::{batch_of_one, example_of, product};
 use crate::initializer::{Fans, Initializer};
 use crate::layer::{Forward, Layer, variable};
 
@@ -98,11 +98,11 @@ impl Layer for DepthwiseConv2D {
             .groups(channels)
             .activation(self.activation);
         let config = self.padding.of(config, extents, [self.kernel, self.stride, self.dilation]);
-        let filters = channels * self.multiplier;
+        let filters = product([channels, self.multiplier]);
         let shape = [filters, self.kernel[0], self.kernel[1], 1].into_shape()?;
         let output = config.output_shape(&batch_of_one(input)?, &shape)?;
-        let taps = self.kernel[0] * self.kernel[1];
-        let fans = Fans { inputs: taps, outputs: taps * self.multiplier };
+        let taps = product(self.kernel);
+        let fans = Fans { inputs: taps, outputs: product([taps, self.multiplier]) };
         let kernel = variable("kernel", shape, self.initializer, fans)?;
         let bias = self.bias.map(|bias| variable("bias", filters, bias, fans)).transpose()?;
         Forward::new(example_of(&output)?, move |x, _| x.conv2d(&kernel, bias.as_deref(), &config))

@@ -58,6 +58,11 @@ fn last_extent(layer: &'static str, input: &Shape) -> Result<usize> {
     })
 }
 
+/// A product of sizes that somebody gave, or the largest number, which is the extent of no shape.
+fn product<const N: usize>(sizes: [usize; N]) -> usize {
+    sizes.into_iter().fold(1, usize::saturating_mul)
+}
+
 /// The shape of a batch of one example: ops tell the shapes of batches.
 fn batch_of_one(example: &Shape) -> Result<Shape> {
     [&[1], example.dims()].concat().into_shape()

@@ -12,9 +12,9 @@ pub(super) enum Padding<const N: usize> {
     Same,
 }
 
-/// The places of one axis that a kernel reaches over.
+/// The places of one axis that a kernel reaches over, or the largest number: the convolution refuses what is too far.
 fn reach(kernel: usize, dilation: usize) -> usize {
-    kernel.saturating_sub(1) * dilation + 1
+    kernel.saturating_sub(1).saturating_mul(dilation).saturating_add(1)
 }
 
 /// A number of zeros in two nearly equal parts.
@@ -34,8 +34,9 @@ impl<const N: usize> Padding<N> {
             Padding::Even(padding) => config.padding(padding),
             Padding::Same => config.uneven_padding(std::array::from_fn(|axis| {
                 let stride = stride[axis].max(1);
-                let covered = extents[axis].div_ceil(stride).saturating_sub(1) * stride;
-                halves((covered + reach(kernel[axis], dilation[axis])).saturating_sub(extents[axis]))
+                let covered = extents[axis].div_ceil(stride).saturating_sub(1).saturating_mul(stride);
+                let needed = covered.saturating_add(reach(kernel[axis], dilation[axis]));
+                halves(needed.saturating_sub(extents[axis]))
             })),
         }
     }

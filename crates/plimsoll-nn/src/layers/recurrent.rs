@@ -2,6 +2,7 @@
 
 use plimsoll_tensor::{Error, Result, Shape, Variable};
 
+use super::product;
 use crate::initializer::{Fans, Initializer};
 use crate::layer::variable;
 
@@ -44,7 +45,7 @@ impl Settings {
                 format!("an example is {input}; it must be a sequence, [time, features]"),
             ));
         };
-        let gates = n_gates * self.units;
+        let gates = product([n_gates, self.units]);
         let fans = |inputs: usize| Fans { inputs, outputs: gates };
         let kernel = variable("kernel", [features, gates], self.kernel, fans(features))?;
         let recurrent = variable("recurrent_kernel", [self.units, gates], self.recurrent, fans(self.units))?;

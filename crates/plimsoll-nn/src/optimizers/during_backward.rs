@@ -1,7 +1,7 @@
 //! Updating during backward: each variable as soon as its gradient is complete, so that gradients are never there
 //! together. An explicit option, because it gives up that an update changes everything or nothing.
 
-use plimsoll_tensor::{GradientTape, OpRef, Result, Tensor, Variable, at_callers_line};
+use plimsoll_tensor::{GradientTape, Result, Tensor, Variable, at_callers_line};
 
 use super::Optimizer;
 
@@ -32,7 +32,7 @@ impl Optimizer {
             unreachable!("`prepare` has made both")
         };
         let sources: Vec<&Tensor> = variables.iter().map(|variable| &**variable).collect();
-        let mut begin = Some(OpRef::new(self.begin.clone()));
+        let mut begin = Some(self.begin.clone().op());
         tape.gradient_each(loss, &sources, |idx, gradient| {
             // The step begins with the first gradient: what is refused before it changes nothing.
             if let Some(begin) = begin.take() {

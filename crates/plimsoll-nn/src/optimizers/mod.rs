@@ -37,7 +37,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 pub use plimsoll_tensor::optimizer::Schedule;
-use plimsoll_tensor::optimizer::{Algorithm, BeginStep, Common, Control, Decay, SetLearningRate};
+use plimsoll_tensor::optimizer::{Algorithm, BeginStep, Common, Control, Decay, set_learning_rate};
 use plimsoll_tensor::{
     DType, Device, Error, Later, OpRef, Owner, Result, Step, Tensor, Variable, at_callers_line,
 };
@@ -251,7 +251,7 @@ impl Optimizer {
         };
         let judged = judged.iter().flat_map(|(norm, first_bad)| [norm, first_bad]);
         let judged: Vec<&Tensor> = judged.chain(verdict).collect();
-        let begin = OpRef::new(BeginStep { guarded: verdict.is_some(), ..self.begin.clone() });
+        let begin = BeginStep { guarded: verdict.is_some(), ..self.begin.clone() }.op();
         let operands = |(_, range): &(OpRef, Range<usize>)| state.operands(range.clone(), control);
         let operands: Vec<Vec<&Variable>> = state.updates.iter().map(operands).collect();
         let begun = [control];
@@ -330,7 +330,7 @@ impl Optimizer {
         if let Some(control) = &self.control {
             let _there = control.device().enter();
             let number = Tensor::full_of((), rate, DType::F64)?;
-            Variable::update(OpRef::new(SetLearningRate), &[control], &[&number])?;
+            Variable::update(set_learning_rate(), &[control], &[&number])?;
         }
         self.rate = rate;
         Ok(())

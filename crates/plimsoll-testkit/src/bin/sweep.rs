@@ -1,4 +1,4 @@
-//! `sweep [--calls N] [--seed S] [--from K] [--visits V]`: calls every op and public function with arguments that nobody
+//! `sweep [--calls N] [--seed S] [--from K] [--visits V]`: calls every op, public function, layer and dataset with arguments that nobody
 //! means well with, in child processes; see [`plimsoll_testkit::hostile`]. `cargo xtask sweep` runs it.
 
 #![forbid(unsafe_code)]
@@ -6,7 +6,7 @@
 use std::io::{self, Write};
 use std::process::ExitCode;
 
-use plimsoll_testkit::hostile::{CHILD, Child, Sweep};
+use plimsoll_testkit::hostile::{CHILD, Child, Sweep, of_networks, of_tensors};
 
 fn main() -> ExitCode {
     let mut out = io::stdout().lock();
@@ -23,7 +23,8 @@ fn main() -> ExitCode {
 /// Runs the sweep, or a child of it. Whether nothing was found.
 fn swept(out: &mut impl Write) -> Result<bool, Box<dyn std::error::Error>> {
     if let Ok(calls) = std::env::var(CHILD) {
-        calls.parse::<Child>()?.run(out)?;
+        let targets: Vec<_> = of_tensors().into_iter().chain(of_networks()).collect();
+        calls.parse::<Child>()?.run(&targets, out)?;
         return Ok(true);
     }
     let (mut seed, mut from, mut n_calls, mut most_visits) = (1, 0, 100_000, 100_000_000);

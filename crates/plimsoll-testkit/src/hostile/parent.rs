@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::child::{CHILD, Child};
+use super::child::{CHILD, Child, HANG};
 use crate::outcome::Outcome;
 
 /// The calls of one child.
@@ -105,10 +105,11 @@ fn make(program: &Path, mut calls: Child) -> Outcome<Tally> {
         if is_done {
             return Ok(tally);
         }
-        tally.failures.push(format!(
-            "{name} ended the child with {status}; again: {CHILD}='{}'",
-            Child { from: last, to: last + 1, ..calls }
-        ));
+        let again = Child { from: last, to: last + 1, ..calls };
+        tally.failures.push(match status.code() {
+            Some(HANG) => format!("{name} took too long; again: {CHILD}='{again}'"),
+            _ => format!("{name} ended the child with {status}; again: {CHILD}='{again}'"),
+        });
         calls.from = last + 1;
     }
     Ok(tally)

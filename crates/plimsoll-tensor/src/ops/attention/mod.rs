@@ -67,7 +67,7 @@ fn statistics_dtype(dtype: DType) -> DType {
 }
 
 impl Attention {
-    /// Refuses queries, keys, values and a mask that do not belong together.
+    /// Refuses queries, keys and values that do not belong together.
     fn check(&self, inputs: &[&Meta]) -> Result<Extents> {
         let [q, k, v, ..] = inputs else { unreachable!("queries, keys and values") };
         check_dtypes("attention", &inputs[..3])?;
@@ -97,12 +97,6 @@ impl Attention {
                     k.shape(),
                     v.shape()
                 ),
-            ));
-        }
-        if let Some(mask) = inputs.get(3).filter(|mask| mask.dtype != DType::Bool && mask.dtype != q.dtype) {
-            return Err(Error::dtype(
-                "attention",
-                format!("the mask is {}; it must be bool, or {} as the queries are", mask.dtype, q.dtype),
             ));
         }
         Ok(Extents::of(q, k, v))
@@ -175,7 +169,7 @@ impl Op for Attention {
 
     fn infer(&self, inputs: &[&Meta]) -> Result<Outputs> {
         let extents = self.check(inputs)?;
-        check_mask(inputs.get(3).copied(), &extents)?;
+        check_mask(inputs.get(3).copied(), inputs[0].dtype, &extents)?;
         one(extents.with([extents.n_queries, extents.width])?, inputs[0].dtype)
     }
 
@@ -258,7 +252,7 @@ impl Op for AttentionBackward {
     fn infer(&self, inputs: &[&Meta]) -> Result<Outputs> {
         let extents = self.0.check(&inputs[1..4])?;
         let Extents { n_queries, n_keys, depth, width, .. } = extents;
-        check_mask(inputs.get(6).copied(), &extents)?;
+        check_mask(inputs.get(6).copied(), inputs[1].dtype, &extents)?;
         let statistics = Meta::fresh(extents.with([n_queries])?, statistics_dtype(inputs[0].dtype));
         let output = Meta::fresh(extents.with([n_queries, width])?, inputs[1].dtype);
         for (input, expected) in [(&inputs[0], output), (&inputs[4], output), (&inputs[5], statistics)] {
@@ -359,10 +353,14 @@ impl Tensor {
     }
 }
 
-/// Refuses a mask that has not one element for each score.
-fn check_mask(mask: Option<&Meta>, extents: &Extents) -> Result<()> {
+/// Refuses a mask of numbers that are not the queries', and one that has not one element for each score.
+fn check_mask(mask: Option<&Meta>, dtype: DType, extents: &Extents) -> Result<()> {
     let scores = extents.with([extents.n_queries, extents.n_keys])?;
     match mask {
+        Some(mask) if mask.dtype != DType::Bool && mask.dtype != dtype => Err(Error::dtype(
+            "attention",
+            format!("the mask is {}; it must be bool, or {dtype} as the queries are", mask.dtype),
+        )),
         Some(mask) if *mask.shape() != scores => Err(Error::shape(
             "attention",
             format!(

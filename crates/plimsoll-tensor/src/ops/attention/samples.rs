@@ -1,6 +1,7 @@
 //! Samples of attention, with plain loops over f64 as their reference.
 
 use super::{Attention, AttentionBackward, AttentionConfig, statistics_dtype};
+use crate::dtype::DType;
 use crate::execute::apply;
 use crate::op::OpRef;
 use crate::ops::registry::{Array, Input, Sample, Values, floats, input, within};
@@ -110,10 +111,13 @@ pub(super) fn backward() -> Vec<Sample> {
         })
     };
     let truths = |shape: &[usize]| Some(input(shape, Values::Truths));
+    let masked = sample("truths", &[2], [3, 5, 4, 2], false, truths(&[2, 3, 5]));
+    let mut of_numbers = masked.inputs.clone();
+    of_numbers[6] = input(&[2, 3, 5], Values::Of(DType::I64, 0.0, 2.0));
     vec![
         sample("plain", &[2], [3, 5, 4, 2], false, None),
         sample("causal heads", &[2, 2], [3, 5, 4, 2], true, None),
-        sample("truths", &[2], [3, 5, 4, 2], false, truths(&[2, 3, 5])),
+        masked.refuses(of_numbers, "the mask is int64"),
         sample("tiles", &[2], [7, 35, 8, 16], true, None),
         sample("masked tiles", &[1], [35, 7, 24, 8], false, truths(&[1, 35, 7])),
     ]

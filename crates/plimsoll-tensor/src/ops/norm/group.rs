@@ -61,9 +61,11 @@ fn per_group(x: &Meta, groups: usize) -> Shape {
 
 /// A tensor as `[examples, places, groups, channels of a group]`.
 fn grouped(x: &Tensor, groups: usize) -> Result<Tensor> {
-    let shape = x.shape();
-    let places = shape[1..shape.rank() - 1].iter().product();
-    x.reshape([shape[0], places, groups, shape[shape.rank() - 1] / groups])
+    let &[examples, ref places @ .., channels] = x.shape().dims() else {
+        let detail = format!("the input is {}; it must be [examples, .., channels]", x.shape());
+        return Err(Error::shape("group_norm", detail));
+    };
+    x.reshape([examples, places.iter().product(), groups, channels / groups])
 }
 
 impl GroupNorm {

@@ -12,7 +12,7 @@ use plimsoll_cuda::{Gpu, Grid, Template};
 
 use super::cuda::{self, Attributes, CommonParam, DECAYS, THREADS};
 use super::elements::{self, BLOCK_LEN, Room};
-use super::operands::{Members, Operands, check_like};
+use super::operands::{Members, Operands};
 use super::quantise::{
     SIGNED_VALUES, UNSIGNED_VALUES, dequantise_signed, dequantise_unsigned, quantise_signed,
     quantise_unsigned,
@@ -20,7 +20,7 @@ use super::quantise::{
 use super::samples::{steps, torch_steps, ways};
 use super::{Adam, Algorithm, Common, Member, Rule, StateSpec, Step, Update, update_tile};
 use crate::dtype::DType;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::op::{Gradient, Meta, Op, OpRef, Operand, Outputs, Run};
 use crate::ops::cuda::tables::for_each_table;
 use crate::ops::registry::{Array, OpInfo, Sample};
@@ -52,6 +52,21 @@ impl Adam8bit {
     /// Elements that share a scale.
     pub const BLOCK_LEN: usize = BLOCK_LEN;
 
+    /// The states of a parameter: quantised, or those of Adam.
+    fn states_of(shape: &Shape, dtype: DType) -> Vec<StateSpec> {
+        let state = |name, shape, dtype| StateSpec { name, shape, dtype, initial: 0.0 };
+        if !Adam8bit::quantises(shape.n_elems(), dtype) {
+            return vec![state("m", *shape, dtype), state("v", *shape, dtype)];
+        }
+        let scales = Shape::within_bounds([shape.n_elems().div_ceil(BLOCK_LEN)]);
+        vec![
+            state("m", *shape, DType::U8),
+            state("m_scale", scales, DType::F32),
+            state("v", *shape, DType::U8),
+            state("v_scale", scales, DType::F32),
+        ]
+    }
+
     fn plain(&self) -> Adam {
         let Adam8bit { beta_1, beta_2, epsilon } = *self;
         Adam { beta_1, beta_2, epsilon, amsgrad: false }
@@ -60,13 +75,7 @@ impl Adam8bit {
 
 impl Algorithm for Adam8bit {
     fn states(&self, shape: &Shape, dtype: DType) -> Vec<StateSpec> {
-        if !Adam8bit::quantises(shape.n_elems(), dtype) {
-            return self.plain().states(shape, dtype);
-        }
-        let scales = Shape::within_bounds([shape.n_elems().div_ceil(BLOCK_LEN)]);
-        let codes = |name| StateSpec { name, shape: *shape, dtype: DType::U8, initial: 0.0 };
-        let scale = |name| StateSpec { name, shape: scales, dtype: DType::F32, initial: 0.0 };
-        vec![codes("m"), scale("m_scale"), codes("v"), scale("v_scale")]
+        Adam8bit::states_of(shape, dtype)
     }
 
     fn update(&self, common: Common, members: &[Member]) -> OpRef {
@@ -91,31 +100,8 @@ impl Op for Quantised {
     }
 
     fn infer(&self, inputs: &[&Meta]) -> Result<Outputs> {
-        let members = &self.0.members;
-        members.infer(self.name(), inputs, |idx, parameter, state, meta| {
-            if members.member(idx).n_states != N_STATES {
-                return check_like(self.name(), idx, parameter, ["m", "v"][state % 2], meta);
-            }
-            let n_blocks = parameter.n_elems().div_ceil(BLOCK_LEN);
-            let fits = match state {
-                0 | 2 => meta.shape() == parameter.shape() && meta.dtype == DType::U8,
-                _ => meta.shape().dims() == [n_blocks] && meta.dtype == DType::F32,
-            };
-            match fits && parameter.dtype == DType::F32 {
-                true => Ok(()),
-                false => Err(Error::argument(
-                    self.name(),
-                    format!(
-                        "parameter {idx} is {} {}, its state {state} {} {}; a float32 parameter has codes of its shape \
-                         in uint8 and [{n_blocks}] scales in float32, each twice",
-                        parameter.shape(),
-                        parameter.dtype,
-                        meta.shape(),
-                        meta.dtype
-                    ),
-                )),
-            }
-        })
+        let states = |parameter: &Meta| Adam8bit::states_of(parameter.shape(), parameter.dtype);
+        self.0.members.infer(self.name(), inputs, states)
     }
 
     fn run(&self, run: &mut Run<'_>) -> Result<()> {

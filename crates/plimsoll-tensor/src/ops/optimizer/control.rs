@@ -2,7 +2,7 @@
 //!
 //! Everything that changes from step to step and is not a tensor (learning rate, step number, loss scale, clip factor,
 //! overflow) lives in one buffer of eight f64 on the device. Update kernels read it there, so a step reads nothing back
-//! and takes no host number that changes. [`BeginStep`] alone decides: it judges the gradients by their global norm,
+//! and takes no host number that changes. The op of [`BeginStep`] alone decides: it judges the gradients by their global norm,
 //! moves the loss scale, advances the step number and sets the learning rate; updates that come after it in the same
 //! step only obey. It refuses to guess: without a loss scale, gradients that are not finite are passed on as they are.
 //!
@@ -169,9 +169,9 @@ impl Scaling {
     pub const GREATEST: f64 = 16_777_216.0;
 }
 
-/// Begins a step of an optimizer. Its variable is the control buffer; its inputs are none, or the outputs of
-/// `global_norm` over all gradients: their norm and the index of the first that is not finite, or -1. A guarded step has
-/// one more, the verdict: one float64.
+/// How a step of an optimizer begins: the description of the op that begins it, which [`BeginStep::op`] gives. Its
+/// variable is the control buffer; its inputs are none, or the outputs of `global_norm` over all gradients: their norm and
+/// the index of the first that is not finite, or -1. A guarded step has one more, the verdict: one float64.
 #[derive(Clone, Debug, Default)]
 pub struct BeginStep {
     /// The learning rate as a function of the steps made so far; none leaves it as it stands in the buffer.
@@ -185,6 +185,11 @@ pub struct BeginStep {
 }
 
 impl BeginStep {
+    /// The op that begins the step.
+    pub fn op(self) -> OpRef {
+        OpRef::shipped(Begin(self))
+    }
+
     /// Whether the op wants the outputs of `global_norm`.
     pub fn needs_norm(&self) -> bool {
         self.clip_norm.is_some() || self.scaling.is_some()
@@ -208,7 +213,7 @@ impl BeginStep {
         control.overflow = 0.0;
         if let Some(scaling) = self.scaling {
             if first_bad >= 0 {
-                control.overflow = (first_bad + 1) as f64;
+                control.overflow = first_bad as f64 + 1.0;
                 control.skipped += 1.0;
                 control.good_steps = 0.0;
                 control.loss_scale = (control.loss_scale / scaling.factor).max(Scaling::LEAST);
@@ -267,7 +272,11 @@ impl BeginStep {
     }
 }
 
-impl Op for BeginStep {
+/// The op that begins a step. It is not the description itself: whoever has an op can call its kernel.
+#[derive(Debug)]
+struct Begin(BeginStep);
+
+impl Op for Begin {
     fn name(&self) -> &'static str {
         "begin_step"
     }
@@ -277,7 +286,7 @@ impl Op for BeginStep {
     }
 
     fn infer(&self, inputs: &[&Meta]) -> Result<Outputs> {
-        let wanted = if self.needs_norm() { 3 } else { 1 } + usize::from(self.guarded);
+        let wanted = if self.0.needs_norm() { 3 } else { 1 } + usize::from(self.0.guarded);
         if inputs.len() != wanted {
             return Err(Error::argument(
                 self.name(),
@@ -289,7 +298,7 @@ impl Op for BeginStep {
             ));
         }
         check(self.name(), inputs[0])?;
-        if self.guarded {
+        if self.0.guarded {
             let verdict = inputs[wanted - 1];
             if verdict.n_elems() != 1 || verdict.dtype != DType::F64 {
                 let detail = format!("the verdict is one float64, not {} {}", verdict.shape(), verdict.dtype);
@@ -318,7 +327,7 @@ impl Op for BeginStep {
     fn run(&self, run: &mut Run<'_>) -> Result<()> {
         let verdict = match run.inputs.last() {
             // SAFETY: a single element of that type, as `infer` has seen, which nobody writes now.
-            Some(verdict) if self.guarded => unsafe { *verdict.ptr().cast::<f64>() },
+            Some(verdict) if self.0.guarded => unsafe { *verdict.ptr().cast::<f64>() },
             _ => 0.0,
         };
         let judged = match run.inputs {
@@ -332,12 +341,12 @@ impl Op for BeginStep {
             }),
             _ => None,
         };
-        self.begun(Control::load(&run.inputs[0]), judged, verdict).store(&run.outputs[0]);
+        self.0.begun(Control::load(&run.inputs[0]), judged, verdict).store(&run.outputs[0]);
         Ok(())
     }
 
     fn workspace_cuda(&self, _inputs: &[&Meta], _profile: &Profile) -> usize {
-        self.schedule.as_ref().map_or(0, |schedule| size_of_val(&*schedule.pieces()))
+        self.0.schedule.as_ref().map_or(0, |schedule| size_of_val(&*schedule.pieces()))
     }
 
     fn run_cuda(&self, run: &mut Run<'_>, gpu: &Gpu) -> Result<()> {
@@ -346,14 +355,14 @@ impl Op for BeginStep {
             [_, norm, first_bad, ..] => (Some(norm), first_bad.ptr()),
             _ => (None, nothing),
         };
-        let verdict = run.inputs.last().filter(|_| self.guarded).map_or(nothing, Operand::ptr);
+        let verdict = run.inputs.last().filter(|_| self.0.guarded).map_or(nothing, Operand::ptr);
         // Whether a kernel of the step has refused a value is for its own kernel to see.
         let faults = fault::cell(run.device);
         let norm_dtype = norm.map_or(DType::F32, Operand::dtype);
         let variant = u64::from(norm_dtype == DType::F64);
         let kernel =
             gpu.kernel(&BEGIN, self.name(), variant, || format!("typedef {} Norm;", c_name(norm_dtype)))?;
-        let pieces = self.schedule.as_ref().map_or(vec![], Schedule::pieces);
+        let pieces = self.0.schedule.as_ref().map_or(vec![], Schedule::pieces);
         let bytes: Vec<u8> = pieces.iter().flat_map(|piece| piece.to_ne_bytes()).collect();
         let stride = control.meta.layout.strides()[0] as i64;
         let norm = norm.map_or(nothing, Operand::ptr);
@@ -363,7 +372,7 @@ impl Op for BeginStep {
             if !bytes.is_empty() {
                 gpu.upload(&bytes, run.workspace)?;
             }
-            let (to, beginning) = (run.outputs[0].ptr(), self.beginning());
+            let (to, beginning) = (run.outputs[0].ptr(), self.0.beginning());
             gpu.launch(
                 &kernel,
                 Grid::of(1, 1),
@@ -388,9 +397,14 @@ impl Op for BeginStep {
     }
 }
 
-/// Puts a number into the control buffer: its variable is the buffer, its input one f64, the new learning rate.
+/// The op that puts a number into the control buffer: its variable is the buffer, its input one f64, the new learning
+/// rate.
+pub fn set_learning_rate() -> OpRef {
+    OpRef::fixed(&SetLearningRate)
+}
+
 #[derive(Clone, Copy, Debug)]
-pub struct SetLearningRate;
+struct SetLearningRate;
 
 impl Op for SetLearningRate {
     fn name(&self) -> &'static str {
@@ -459,7 +473,7 @@ fn begin_samples() -> Vec<Sample> {
     let norm = || input(&[], Values::Of(DType::F32, 5.0, 9.0));
     let index = |low: f64, high: f64| input(&[], Values::Of(DType::I64, low, high));
     let sample = |name: &str, inputs, op: BeginStep| {
-        Sample::new(name, inputs, move |x| call(OpRef::shipped(op.clone()), &x.iter().collect::<Vec<_>>()))
+        Sample::new(name, inputs, move |x| call(op.clone().op(), &x.iter().collect::<Vec<_>>()))
     };
     let scaling = Some(Scaling { growth_interval: 2, factor: 2.0 });
     let both = BeginStep { clip_norm: Some(0.5), scaling, ..BeginStep::default() };
@@ -500,7 +514,7 @@ fn rate_samples() -> Vec<Sample> {
     let buffer = || input(&[Control::LEN], Values::Of(DType::F64, 0.0, 2.0));
     let inputs = vec![buffer(), input(&[], Values::Of(DType::F64, 0.0, 1.0))];
     vec![
-        Sample::new("number", inputs, |x| call(OpRef::fixed(&SetLearningRate), &[&x[0], &x[1]]))
+        Sample::new("number", inputs, |x| call(set_learning_rate(), &[&x[0], &x[1]]))
             .reference(|x| {
                 let mut values = x[0].values.clone();
                 values[0] = x[1].values[0];

@@ -29,9 +29,8 @@ use plimsoll_cuda::Gpu;
 
 pub use adafactor::Adafactor;
 pub use adam_8bit::Adam8bit;
-pub use control::{BeginStep, Control, Scaling, SetLearningRate};
+pub use control::{BeginStep, Control, Scaling, set_learning_rate};
 pub use operands::{Member, StateSpec};
-pub use samples::RuleSample;
 pub use schedule::Schedule;
 
 use crate::dtype::DType;
@@ -41,6 +40,7 @@ use crate::ops::registry::OpInfo;
 use crate::shape::Shape;
 use elements::Room;
 use operands::{Members, Operands};
+use samples::RuleSample;
 
 /// Declares the rules of the family: each has a file.
 macro_rules! rules {
@@ -87,8 +87,9 @@ impl<R: Rule> Algorithm for R {
     }
 }
 
-/// How an element of a parameter and its states change, given the element of the gradient.
-pub trait Rule: Clone + fmt::Debug + Send + Sync + 'static {
+/// How an element of a parameter and its states change, given the element of the gradient. It is not for others: its CUDA C
+/// is run as it stands. An update of somebody's own is an [`Algorithm`] with an op of their own.
+pub(crate) trait Rule: Clone + fmt::Debug + Send + Sync + 'static {
     /// The op's name.
     const NAME: &'static str;
     /// One sentence for the documents.
@@ -191,10 +192,7 @@ impl<R: Rule> Op for Update<R> {
     }
 
     fn infer(&self, inputs: &[&Meta]) -> Result<Outputs> {
-        let states = self.rule.slots();
-        self.members.infer(R::NAME, inputs, |idx, parameter, state, meta| {
-            operands::check_like(R::NAME, idx, parameter, states[state].0, meta)
-        })
+        self.members.infer(R::NAME, inputs, |parameter| self.rule.states(parameter.shape(), parameter.dtype))
     }
 
     fn run(&self, run: &mut Run<'_>) -> Result<()> {

@@ -54,8 +54,9 @@ pub(super) struct Members {
 
 impl Members {
     pub fn new(list: &[Member]) -> Members {
-        let ends = list.iter().scan(0, |end, member| {
-            *end += 1 + member.n_states + usize::from(member.has_copy);
+        // Anybody can ask for any number of states; `infer` refuses what no list of operands can have.
+        let ends = list.iter().scan(0usize, |end, member| {
+            *end = end.saturating_add(member.n_states).saturating_add(1 + usize::from(member.has_copy));
             Some(*end)
         });
         Members { firsts: std::iter::once(0).chain(ends).collect(), list: list.into() }
@@ -79,21 +80,25 @@ impl Members {
         self.firsts[self.list.len()]
     }
 
-    /// Checks all operands but the states, which `check_state` is called with: parameter, number of the state, state.
+    /// Checks all operands; `states` says which states a parameter has.
+    ///
+    /// # Errors
+    /// Operands that the kernels could not work on: another number of them, or of a parameter's states; shapes and dtypes that
+    /// do not belong together.
     pub fn infer(
         &self,
         op: &'static str,
         inputs: &[&Meta],
-        check_state: impl Fn(usize, &Meta, usize, &Meta) -> Result<()>,
+        states: impl Fn(&Meta) -> Vec<StateSpec>,
     ) -> Result<Outputs> {
         let control = self.control();
-        if inputs.len() != control + 1 + self.len() {
+        if inputs.len() != control.saturating_add(1 + self.len()) {
             return Err(Error::argument(
                 op,
                 format!(
                     "{} parameters with their states have {} variables and {} gradients, but there are {} operands",
                     self.len(),
-                    control + 1,
+                    control.saturating_add(1),
                     self.len(),
                     inputs.len()
                 ),
@@ -104,9 +109,7 @@ impl Members {
             let first = self.firsts[idx];
             let (parameter, gradient) = (inputs[first], inputs[control + 1 + idx]);
             check_gradient(op, idx, parameter, gradient)?;
-            for state in 0..member.n_states {
-                check_state(idx, parameter, state, inputs[first + 1 + state])?;
-            }
+            check_states(op, idx, parameter, &states(parameter), &inputs[first + 1..][..member.n_states])?;
             if member.has_copy {
                 check_copy(op, idx, parameter, inputs[first + 1 + member.n_states])?;
             }
@@ -168,27 +171,33 @@ fn check_copy(op: &'static str, idx: usize, parameter: &Meta, copy: &Meta) -> Re
     ))
 }
 
-/// Refuses a state that is not like its parameter.
-pub(super) fn check_like(
+/// Refuses states that are not those that the parameter has: the kernels look for each of them, and for no other.
+fn check_states(
     op: &'static str,
     idx: usize,
     parameter: &Meta,
-    name: &str,
-    state: &Meta,
+    wanted: &[StateSpec],
+    states: &[&Meta],
 ) -> Result<()> {
-    if state.shape() == parameter.shape() && state.dtype == parameter.dtype {
-        return Ok(());
+    let described = format!("parameter {idx} is {} {}", parameter.shape(), parameter.dtype);
+    if states.len() != wanted.len() {
+        let names: Vec<&str> = wanted.iter().map(|spec| spec.name).collect();
+        let detail = format!("{described} and has the states {names:?}, not {} of them", states.len());
+        return Err(Error::argument(op, detail));
     }
-    Err(Error::argument(
-        op,
-        format!(
-            "parameter {idx} is {} {}, but its state `{name}` is {} {}; it has the parameter's shape and dtype",
-            parameter.shape(),
-            parameter.dtype,
-            state.shape(),
-            state.dtype
-        ),
-    ))
+    let differs =
+        |(spec, state): &(&StateSpec, &&Meta)| spec.shape != *state.shape() || spec.dtype != state.dtype;
+    match wanted.iter().zip(states).find(differs) {
+        None => Ok(()),
+        Some((spec, state)) => {
+            let (is, wanted) = ((state.shape(), state.dtype), (spec.shape, spec.dtype));
+            let detail = format!(
+                "{described}, so its state `{}` is {} {}, not {} {}",
+                spec.name, wanted.0, wanted.1, is.0, is.1
+            );
+            Err(Error::argument(op, detail))
+        }
+    }
 }
 
 /// The operands of one execution, shared by its tasks.

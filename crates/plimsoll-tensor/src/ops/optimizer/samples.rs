@@ -21,7 +21,7 @@ const RATE: f64 = 0.1;
 const N_STEPS: i32 = 10;
 
 /// A rule with its attributes, to be tested against PyTorch.
-pub struct RuleSample<R> {
+pub(crate) struct RuleSample<R> {
     /// What is special about it.
     pub name: &'static str,
     /// The rule.

@@ -5,6 +5,7 @@
 
 use plimsoll_cuda::{Gpu, Grid, Param, Template};
 
+use crate::check;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::execute::call;
@@ -41,6 +42,7 @@ pub(super) fn place_at(values: &Tensor, positions: &Tensor, shape: Shape, axes: 
 
 /// Refuses operands that do not fit each other.
 fn check(op: &'static str, few: &Shape, positions: &Meta, shape: &Shape, axes: Axes) -> Result<()> {
+    axes.iter().try_for_each(|axis| check::axis(op, axis, shape))?;
     let expected = shape.reduced(axes, true);
     if positions.dtype != DType::I64 {
         return Err(Error::dtype(op, format!("positions are int64, not {}", positions.dtype)));

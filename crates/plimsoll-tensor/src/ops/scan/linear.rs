@@ -3,6 +3,7 @@
 use plimsoll_cuda::Gpu;
 
 use super::kernel::{Direction, Recurrence, scan, scan_cuda};
+use crate::check;
 use crate::context;
 use crate::error::{Error, Result};
 use crate::execute::call;
@@ -66,6 +67,7 @@ impl Op for LinearScan {
                 ),
             ));
         }
+        check::axis(self.name(), self.axis, b.shape())?;
         one(*b.shape(), b.dtype)
     }
 

@@ -13,6 +13,7 @@ use plimsoll_cpu::simd;
 use plimsoll_cuda::{Gpu, Template};
 use smallvec::SmallVec;
 
+use crate::check;
 use crate::context;
 use crate::error::{Error, Result};
 use crate::execute::{Arg, call, call_with};
@@ -102,6 +103,7 @@ impl Op for SoftmaxBackward {
         expect_float(self.name(), gradient)?;
         expect_shape(self.name(), "the output", y, gradient.shape())?;
         expect_dtype(self.name(), "the output", y, gradient.dtype)?;
+        check::axis(self.name(), self.axis, gradient.shape())?;
         one(*gradient.shape(), gradient.dtype)
     }
 

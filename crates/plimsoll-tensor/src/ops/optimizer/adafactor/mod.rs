@@ -19,7 +19,7 @@ use self::pass::{Now, Pass};
 use super::operands::{Members, Operands};
 use super::{Algorithm, Common, Control, Member, StateSpec};
 use crate::dtype::DType;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::op::{Gradient, Meta, Op, OpRef, Outputs, Run};
 use crate::shape::{Axes, Shape};
 
@@ -77,28 +77,14 @@ impl Op for Factored {
     }
 
     fn infer(&self, inputs: &[&Meta]) -> Result<Outputs> {
-        self.members.infer(self.name(), inputs, |idx, parameter, state, meta| {
-            let wanted = self.rule.states(parameter.shape(), parameter.dtype);
-            match wanted.get(state) {
-                Some(wanted) if wanted.shape == *meta.shape() && wanted.dtype == meta.dtype => Ok(()),
-                _ => Err(Error::argument(
-                    self.name(),
-                    format!(
-                        "parameter {idx} is {} {}, its state {state} {} {}; a matrix has a mean per row and one per \
-                         column, a vector one per element, of the parameter's dtype",
-                        parameter.shape(),
-                        parameter.dtype,
-                        meta.shape(),
-                        meta.dtype
-                    ),
-                )),
-            }
-        })
+        let states = |parameter: &Meta| self.rule.states(parameter.shape(), parameter.dtype);
+        self.members.infer(self.name(), inputs, states)
     }
 
     fn workspace(&self, inputs: &[&Meta]) -> usize {
         let cuts = (0..self.members.len()).map(|idx| Cut::of(inputs[self.members.first(idx)].shape()));
-        cuts.map(|cut| cut.scratch_len()).sum::<usize>() * size_of::<f64>()
+        let n_numbers = cuts.fold(0usize, |sum, cut| sum.saturating_add(cut.scratch_len()));
+        n_numbers.saturating_mul(size_of::<f64>())
     }
 
     fn run(&self, run: &mut Run<'_>) -> Result<()> {

@@ -1,0 +1,38 @@
+//! Convolutions whose padding is wider than what a kernel works on at a time: whole strips of it lie beside the image, on
+//! either side of it. They give the bits of a convolution over an input that was padded before.
+
+#![forbid(unsafe_code)]
+
+use plimsoll_tensor::{Conv1dConfig, Conv2dConfig, Result, Tensor, set_seed};
+
+#[test]
+fn a_wide_padding_is_as_good_as_a_padded_input() -> Result<()> {
+    set_seed(3);
+    for channels in [1, 3, 16, 64] {
+        let (x, weights) = (Tensor::randn([2, 5, channels])?, Tensor::randn([4, 3, channels])?);
+        for padding in [1, 7, 700, 9000] {
+            for stride in [1, 3, 500] {
+                let config = Conv1dConfig::new().stride(stride);
+                let padded = x.pad(&[(0, 0), (padding, padding), (0, 0)], 0.0)?;
+                let expected = padded.conv1d(&weights, None, &config)?.to_vec::<f32>()?;
+                let found = x.conv1d(&weights, None, &config.padding(padding))?.to_vec::<f32>()?;
+                assert!(found == expected, "{channels} channels, padding {padding}, stride {stride}");
+            }
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn so_is_one_of_a_picture() -> Result<()> {
+    set_seed(3);
+    let (x, weights) = (Tensor::randn([1, 4, 5, 8])?, Tensor::randn([4, 3, 3, 8])?);
+    for padding in [1, 40, 150] {
+        let config = Conv2dConfig::new();
+        let padded = x.pad(&[(0, 0), (padding, padding), (padding, padding), (0, 0)], 0.0)?;
+        let expected = padded.conv2d(&weights, None, &config)?.to_vec::<f32>()?;
+        let found = x.conv2d(&weights, None, &config.padding(padding))?.to_vec::<f32>()?;
+        assert!(found == expected, "padding {padding}");
+    }
+    Ok(())
+}
