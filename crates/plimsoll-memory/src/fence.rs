@@ -180,4 +180,14 @@ mod tests {
         }
         pool.verify().unwrap();
     }
+
+    #[test]
+    fn elements_of_every_type_can_lie_in_a_block_of_data() {
+        let pool = Pool::fenced().unwrap();
+        for bytes in [1, 9, 12, 1001] {
+            let block = pool.acquire(bytes, Label::new(Owner::Data, Site::UNKNOWN)).unwrap();
+            assert!(block.as_ptr().addr().is_multiple_of(8), "{bytes}");
+            assert!(!is_readable(block.as_ptr().wrapping_add(bytes.next_multiple_of(8))), "{bytes}");
+        }
+    }
 }

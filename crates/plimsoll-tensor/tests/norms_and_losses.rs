@@ -246,3 +246,19 @@ fn nothing_has_no_extreme_but_a_sum() -> Result<()> {
     assert_eq!(nothing.max(0)?.shape().dims(), [0]);
     Ok(())
 }
+
+#[test]
+fn lines_without_elements_that_nobody_comes_to_the_end_of_are_refused() -> Result<()> {
+    let x = Tensor::zeros([1, 1 << 40, 0])?;
+    let parameters = Tensor::zeros([0])?;
+    // Nothing is to be written.
+    assert_eq!(x.group_norm(&parameters, &parameters, 2, 1e-5)?.n_elems(), 0);
+    // Statistics are, and a sum.
+    let tape = GradientTape::new();
+    tape.watch(&x)?;
+    let refused = tape.record(|| x.group_norm(&parameters, &parameters, 2, 1e-5)).unwrap_err();
+    assert!(refused.to_string().contains("has no elements, but 1099511627776 lines"), "{refused}");
+    assert!(x.sum(..).is_err());
+    assert_eq!(Tensor::zeros([3, 1 << 20, 0])?.sum(..)?.item::<f32>()?, 0.0);
+    Ok(())
+}

@@ -24,12 +24,12 @@ use super::methods::Method;
 
 /// All of them.
 pub fn networks() -> Vec<Method> {
+    [of_places(), of_sequences(), others()].concat()
+}
+
+/// Layers of pictures and of sequences seen as such, by their sizes along each axis.
+fn of_places() -> Vec<Method> {
     vec![
-        ("Dense", |h| {
-            let layer = Dense::new(h.count()).activation(activation(h)).kernel_initializer(initializer(h));
-            called(if h.chance(30) { layer.no_bias() } else { layer }, 1, h)
-        }),
-        ("Embedding", embedding),
         ("Conv1D", |h| {
             let layer = Conv1D::new(h.count(), [h.count()]).stride([h.count()]).dilation([h.count()]);
             let layer = layer.groups(groups(h)).activation(activation(h));
@@ -62,6 +62,12 @@ pub fn networks() -> Vec<Method> {
             called(if h.chance(50) { layer.stride(pair(h)) } else { layer }, 3, h)
         }),
         ("GlobalAveragePool", |h| called(GlobalAveragePool, 3, h)),
+    ]
+}
+
+/// Layers that work along a sequence or along its features.
+fn of_sequences() -> Vec<Method> {
+    vec![
         ("GRU", |h| {
             let layer = GRU::new(h.count()).recurrent_initializer(initializer(h));
             called(if h.chance(50) { layer.return_sequences() } else { layer }, 2, h)
@@ -85,6 +91,17 @@ pub fn networks() -> Vec<Method> {
         ("LayerNorm", |h| called(LayerNorm::new().epsilon(h.number()), 2, h)),
         ("RMSNorm", |h| called(RMSNorm::new().epsilon(h.number()), 2, h)),
         ("GroupNorm", |h| called(GroupNorm::new(h.count()).epsilon(h.number()), 3, h)),
+    ]
+}
+
+/// Other layers, and all that is no layer.
+fn others() -> Vec<Method> {
+    vec![
+        ("Dense", |h| {
+            let layer = Dense::new(h.count()).activation(activation(h)).kernel_initializer(initializer(h));
+            called(if h.chance(30) { layer.no_bias() } else { layer }, 1, h)
+        }),
+        ("Embedding", embedding),
         ("Dropout", |h| called(Dropout(h.number()), 2, h)),
         ("ActivationLayer", |h| called(ActivationLayer(activation(h)), 2, h)),
         ("Flatten", |h| called(Flatten, 3, h)),

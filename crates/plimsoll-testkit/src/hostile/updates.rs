@@ -82,8 +82,8 @@ fn under_tape(h: &mut Hostile) -> Result<Vec<Tensor>> {
 fn as_ghosts(h: &mut Hostile) -> Result<Vec<Tensor>> {
     let (v, x) = (variable(h)?, h.tensor()?);
     let ghost = if h.chance(80) { Device::ghost_cpu() } else { Device::current() };
-    with_ghosts(&[v.clone()], &ghost, || v.mul(&v)?.sum(..))?;
-    drop(with_ghosts(&[v.clone()], &ghost, || v.assign(&x)));
+    with_ghosts(std::slice::from_ref(&v), &ghost, || v.mul(&v)?.sum(..))?;
+    drop(with_ghosts(std::slice::from_ref(&v), &ghost, || v.assign(&x)));
     Ok(vec![v.value()])
 }
 

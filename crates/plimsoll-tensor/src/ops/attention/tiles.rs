@@ -68,9 +68,11 @@ impl Extents {
         self.n_queries.div_ceil(BLOCK)
     }
 
-    /// Floating-point operations of the two products of forward; causal attention does half of them.
+    /// Floating-point operations of the two products of forward; causal attention does half of them. Each score is made, also
+    /// where it is of nothing.
     pub fn flops(&self, causal: bool) -> u64 {
-        let factors = [2, self.n_heads(), self.n_queries, self.n_keys, self.depth + self.width];
+        let length = (self.depth + self.width).max(1);
+        let factors = [2, self.n_heads(), self.n_queries, self.n_keys, length];
         saturating_product(factors) / if causal { 2 } else { 1 }
     }
 

@@ -41,9 +41,9 @@ struct BatchNormBackward {
     wanted: [bool; 3],
 }
 
-/// All axes but the last.
+/// All axes but the last; none of a single number, which `infer` refuses.
 fn batch_axes(shape: &Shape) -> Axes {
-    Axes::of(0..shape.rank() - 1)
+    Axes::of(0..shape.rank().saturating_sub(1))
 }
 
 /// The bytes that a forward needs: three values per channel, in the compute type.
