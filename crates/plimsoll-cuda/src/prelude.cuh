@@ -333,8 +333,9 @@ DEVICE void fault(Note* cell, u64 call, u64 position, i64 value) {
     }
 }
 
-// Whether a kernel before has noted a fault; there may be no cell.
-DEVICE bool is_noted(const Note* cell) { return cell && ((const volatile u64*)cell->words)[0] != 0; }
+// Whether a kernel before has noted a fault; there may be no cell. Cells are memory of the host, so they are read through the
+// cache: once for many threads, and not at all again in a loop.
+DEVICE bool is_noted(const Note* cell) { return cell && cell->words[0] != 0; }
 
 // ---- Random bits by counting: Philox4x32-10, the same bits as on the host ----
 
