@@ -169,7 +169,7 @@ impl Op for Attention {
 
     fn infer(&self, inputs: &[&Meta]) -> Result<Outputs> {
         let extents = self.check(inputs)?;
-        check_mask(inputs.get(3).copied(), inputs[0].dtype, &extents)?;
+        check_mask(self.name(), inputs.get(3).copied(), inputs[0].dtype, &extents)?;
         one(extents.with([extents.n_queries, extents.width])?, inputs[0].dtype)
     }
 
@@ -252,7 +252,7 @@ impl Op for AttentionBackward {
     fn infer(&self, inputs: &[&Meta]) -> Result<Outputs> {
         let extents = self.0.check(&inputs[1..4])?;
         let Extents { n_queries, n_keys, depth, width, .. } = extents;
-        check_mask(inputs.get(6).copied(), inputs[1].dtype, &extents)?;
+        check_mask(self.name(), inputs.get(6).copied(), inputs[1].dtype, &extents)?;
         let statistics = Meta::fresh(extents.with([n_queries])?, statistics_dtype(inputs[0].dtype));
         let output = Meta::fresh(extents.with([n_queries, width])?, inputs[1].dtype);
         for (input, expected) in [(&inputs[0], output), (&inputs[4], output), (&inputs[5], statistics)] {
@@ -354,15 +354,15 @@ impl Tensor {
 }
 
 /// Refuses a mask of numbers that are not the queries', and one that has not one element for each score.
-fn check_mask(mask: Option<&Meta>, dtype: DType, extents: &Extents) -> Result<()> {
+fn check_mask(op: &'static str, mask: Option<&Meta>, dtype: DType, extents: &Extents) -> Result<()> {
     let scores = extents.with([extents.n_queries, extents.n_keys])?;
     match mask {
         Some(mask) if mask.dtype != DType::Bool && mask.dtype != dtype => Err(Error::dtype(
-            "attention",
+            op,
             format!("the mask is {}; it must be bool, or {dtype} as the queries are", mask.dtype),
         )),
         Some(mask) if *mask.shape() != scores => Err(Error::shape(
-            "attention",
+            op,
             format!(
                 "the mask has shape {}, which does not broadcast to that of the scores, {scores}",
                 mask.shape()
