@@ -301,6 +301,7 @@ struct Batching {
 
 impl Cursor for Batching {
     fn next(&mut self, scratch: &mut [u8]) -> Result<Option<Item>> {
+        limits::check("batch", "elements that wait for their batch", self.size as usize, limits::WAITING)?;
         let mut items = Vec::with_capacity(self.size as usize);
         while (items.len() as u64) < self.size {
             match self.cursor.next(scratch)? {

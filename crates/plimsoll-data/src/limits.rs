@@ -6,8 +6,8 @@
 
 use plimsoll_tensor::{Error, Result};
 
-/// The most rows of a batch. Plans ask about more than any device can hold.
-pub(crate) const ROWS: usize = (1 << 31) - 1;
+/// The most rows of a batch: plans ask about more than any device can hold.
+pub(crate) const ROWS: usize = 1 << 36;
 /// The most batches that are made ahead.
 pub(crate) const AHEAD: usize = 1 << 12;
 /// The most threads that make batches.
