@@ -40,7 +40,7 @@ impl Sequential {
 
     /// With one layer more, at the end.
     #[expect(clippy::should_implement_trait, reason = "this is the word that users of Keras look for")]
-    pub fn add(mut self, layer: impl Layer + Send + Sync + 'static) -> Sequential {
+    pub fn add(mut self, layer: impl Layer + Sync + 'static) -> Sequential {
         self.layers.push(Arc::new(layer));
         self
     }

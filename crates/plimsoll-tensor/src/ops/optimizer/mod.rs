@@ -5,7 +5,7 @@
 //! gradients as inputs (see `operands`). What changes from step to step is read from the control buffer; what does not
 //! is an attribute. When the buffer says that gradients overflowed, an update changes nothing.
 //!
-//! A rule that treats every element by itself is one file that implements [`Rule`] and one line below; weight decay,
+//! A rule that treats every element by itself is one file that implements `Rule` and one line below; weight decay,
 //! clipping by value, unscaling, narrow gradients, compute copies, strides, tiles and threads are the family's. Rules
 //! that look further (`adafactor`, `adam_8bit`) are ops of their own on the same operands. As functions of their inputs
 //! they are in the registry like every op, so the generated tests hold them; they have no gradient.
