@@ -216,6 +216,21 @@ fn a_variable_more_than_at_first_is_an_error_with_the_line() -> Result<()> {
 }
 
 #[test]
+fn one_variable_more_at_each_call_is_an_error_and_no_endless_recording() -> Result<()> {
+    let calls = Count::default();
+    let function = Function::new(move |x: Tensor| {
+        calls.up();
+        for _ in 0..calls.get() {
+            Variable::new(Tensor::ones([2])?);
+        }
+        x.neg()
+    });
+    let text = function.call(Tensor::ones([2])?).unwrap_err().to_string();
+    assert!(text.contains("make it outside") && text.contains("contract.rs"), "{text}");
+    Ok(())
+}
+
+#[test]
 fn a_number_that_changes_is_followed_from_call_to_call() -> Result<()> {
     let count = Count::default();
     let number = count.clone();

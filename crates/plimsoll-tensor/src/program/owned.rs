@@ -52,9 +52,8 @@ impl OwnedVariables {
 
     /// A recording has ended: how many draws its variables took, if it has made any. It makes no more from then on.
     pub(super) fn end(&mut self) -> Option<u64> {
-        let has_grown = std::mem::take(&mut self.has_grown);
-        self.is_complete |= !has_grown;
-        has_grown.then_some(self.n_draws)
+        self.is_complete = true;
+        std::mem::take(&mut self.has_grown).then_some(self.n_draws)
     }
 
     /// The next variable, if the function has made it before.

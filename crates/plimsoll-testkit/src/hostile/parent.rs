@@ -45,6 +45,24 @@ impl fmt::Display for Tally {
 }
 
 impl Sweep {
+    /// Runs the sweep with the present program as the child's: no call may fail. It is worth something if many calls come
+    /// through to the device and many are refused, each more than a share of all.
+    ///
+    /// # Errors
+    /// What failed; a sample that is worth nothing.
+    pub fn sample(&self, share: u64) -> Outcome {
+        let program = std::env::current_exe().map_err(|error| error.to_string())?;
+        let tally = self.run(&program)?;
+        if !tally.failures.is_empty() {
+            return Err(tally.failures.join("\n").into());
+        }
+        let enough = tally.n_calls / share;
+        match tally.n_real > enough && tally.n_results > enough && tally.n_calls - tally.n_results > enough {
+            true => Ok(()),
+            false => Err(tally.to_string().into()),
+        }
+    }
+
     /// Runs the sweep, with `program` as the child's.
     ///
     /// # Errors
