@@ -124,11 +124,7 @@ impl<A: Structure, R: Structure, F: Fn(A) -> Result<R>> Function<A, R, F> {
         }
         let tensors = arguments.tensors();
         let mut programs = self.lock();
-        let was_eager = programs.eager_reason().is_some();
         let Some((program, result)) = self.find(&mut programs, &arguments, &tensors)? else {
-            if let Some(reason) = programs.eager_reason().filter(|_| !was_eager) {
-                log::warn!("a function runs eagerly from now on: {reason}");
-            }
             drop((programs, tensors));
             return context::at_own_lines(|| (self.f)(arguments));
         };

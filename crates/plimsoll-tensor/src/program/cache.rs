@@ -124,8 +124,9 @@ impl<K: PartialEq, T> ProgramCache<K, T> {
         Ok(Some(self.put(Entry { with, ..entry })))
     }
 
-    /// From now on the function runs eagerly.
+    /// From now on the function runs eagerly, which is said once.
     fn give_up<R>(&mut self, reason: String) -> Option<R> {
+        log::warn!("a function runs eagerly from now on: {reason}");
         self.known.clear();
         self.eager = Some(reason);
         None
