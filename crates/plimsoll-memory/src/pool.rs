@@ -104,6 +104,16 @@ impl Pool {
         Self::with_state(Box::new(pages), state)
     }
 
+    /// On a ghost, frees the copy of a block of the pool that the ghost was made from, as if it had been dropped before. A
+    /// block that the ghost has no copy of is left alone.
+    pub fn release_copy_of(&self, block: &Block) {
+        let serial = block.serial();
+        let mut state = self.lock();
+        if self.is_ghost() && !Arc::ptr_eq(&self.shared, &block.shared) {
+            state.release_copy(self.source(), block.id, serial);
+        }
+    }
+
     /// Whether there is no memory behind the pool's numbers.
     pub fn is_ghost(&self) -> bool {
         self.shared.source.is_ghost()

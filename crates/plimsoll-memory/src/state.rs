@@ -248,6 +248,14 @@ impl State {
         }
     }
 
+    /// Releases a block if it is there and was acquired as the one of that number.
+    pub(crate) fn release_copy(&mut self, source: &dyn Source, id: BlockId, serial: u64) {
+        let is_there = (id as usize) < self.blocks.len();
+        if is_there && self.blocks[id as usize].as_ref().is_some_and(|copy| copy.info.serial == serial) {
+            self.release(source, id);
+        }
+    }
+
     /// Releases blocks in the order of their acquisition, whatever the order of their drops was.
     fn release_all(&mut self, mut ids: Vec<BlockId>, source: &dyn Source) {
         ids.sort_unstable_by_key(|&id| self.info(id).serial);

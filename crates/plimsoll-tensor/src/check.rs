@@ -172,6 +172,14 @@ pub(crate) fn empty_lines<'a>(op: &OpRef, operands: impl Iterator<Item = &'a Ope
     })
 }
 
+/// The error of an op that has an effect and is asked for its outputs a second time.
+pub(crate) fn effect_again(op: &OpRef) -> Error {
+    Error::argument(
+        op.name(),
+        "it has an effect besides its outputs, so it is not run again; take it out of the recomputed function",
+    )
+}
+
 /// An op that says something else than it said before.
 pub(crate) fn changed(op: &OpRef) -> Error {
     Error::argument(

@@ -39,6 +39,10 @@ struct Inner {
     /// Whether backward may make sums in any order.
     unordered: AtomicBool,
     offloaded_bytes: AtomicU64,
+    /// The ghost on which tensors of this device are described,
+    specs: OnceLock<Device>,
+    /// and on such a ghost, the device.
+    described: Option<WeakDevice>,
 }
 
 /// A device that may be gone.
@@ -147,6 +151,10 @@ impl Device {
     }
 
     fn with(name: &str, pool: Pool, hardware: Hardware) -> Device {
+        Device::describing(None, name, pool, hardware)
+    }
+
+    fn describing(described: Option<WeakDevice>, name: &str, pool: Pool, hardware: Hardware) -> Device {
         Device(Arc::new(Inner {
             name: name.to_owned(),
             pool,
@@ -158,6 +166,8 @@ impl Device {
             verifies: AtomicBool::new(*VERIFIES),
             unordered: AtomicBool::new(false),
             offloaded_bytes: AtomicU64::new(0),
+            specs: OnceLock::new(),
+            described,
         }))
     }
 
@@ -339,6 +349,23 @@ impl Device {
         ghost.set_deterministic(self.is_deterministic());
         *ghost.0.depot.lock().unwrap_or_else(PoisonError::into_inner) = depot;
         ghost
+    }
+
+    /// The ghost on which tensors are described that this device would hold: see [`Tensor::spec`](crate::Tensor::spec).
+    pub(crate) fn specs(&self) -> Device {
+        let make = || {
+            let hardware =
+                self.profile().map_or(Hardware::Cpu, |profile| Hardware::GhostGpu(profile.clone()));
+            let described = Some(WeakDevice(Arc::downgrade(&self.0)));
+            let pool = Pool::new(GhostPages::unbounded());
+            Device::describing(described, &format!("spec({})", self.0.name), pool, hardware)
+        };
+        self.0.specs.get_or_init(make).clone()
+    }
+
+    /// The device that the tensors of this ghost are described for, if that is what it is for.
+    pub(crate) fn described(&self) -> Option<Device> {
+        self.0.described.as_ref().and_then(|described| described.0.upgrade()).map(Device)
     }
 
     /// The device that ops without inputs run on: the innermost [`Device::enter`] scope, else the CPU.

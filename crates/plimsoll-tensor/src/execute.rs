@@ -219,6 +219,10 @@ pub(crate) fn run(
     order: Order,
 ) -> Result<()> {
     let writes_nothing = outputs.iter().chain(extras).all(|operand| operand.n_elems() == 0);
+    let has_effect = op.has_effect();
+    if has_effect && context::is_replaying() {
+        return if writes_nothing { Ok(()) } else { Err(check::effect_again(op)) };
+    }
     if !writes_nothing {
         check::empty_lines(op, inputs.iter().chain(outputs).chain(extras))?;
     }
@@ -226,7 +230,7 @@ pub(crate) fn run(
         note_work(op, device, inputs, outputs);
         return Ok(());
     }
-    if writes_nothing {
+    if writes_nothing && !has_effect {
         return Ok(());
     }
     let (ptr, len) = workspace.map_or((std::ptr::null_mut(), 0), |block| (block.as_ptr(), block.bytes()));
@@ -373,7 +377,9 @@ impl Call<'_> {
             made.push((extra, self.fresh(extra.meta.shape(), extra.meta.dtype)?));
         }
         let workspace = workspace(self.op, self.device, &metas(&args), self.order)?;
-        if context::is_tracing() {
+        // What an effect leaves in a program is one call, however often its function is run again while it is recorded.
+        let is_repeated_effect = self.op.has_effect() && context::is_replaying();
+        if context::is_tracing() && !is_repeated_effect {
             self.trace(&args, &results, &made, workspace.as_ref())?;
         }
         let input = |arg: &Arg<'_>| arg.storage().ptr();

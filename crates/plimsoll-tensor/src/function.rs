@@ -16,7 +16,7 @@ use std::fmt;
 use std::marker::PhantomData;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use plimsoll_plan::Family;
+use plimsoll_plan::{Candidates, Family};
 
 use crate::context::{self, Saving};
 use crate::device::Device;
@@ -54,6 +54,8 @@ const MOST_BYTES: usize = 64 << 20;
 pub struct Function<A, R, F> {
     f: F,
     run_eagerly: bool,
+    /// The numbers of the tensors that are given away, in rising order.
+    donated: Vec<u32>,
     recording: Recording,
     /// The programs by signature, each with the structure of what it returns.
     programs: Mutex<ProgramCache<Signature, R>>,
@@ -75,8 +77,8 @@ struct Signature {
 
 impl Signature {
     fn of(arguments: &[Tensor]) -> Signature {
-        let device = arguments.first().map_or_else(Device::current, |tensor| tensor.device());
         let parts: Vec<Argument> = arguments.iter().map(Argument::of).collect();
+        let device = parts.first().map_or_else(Device::current, Argument::device);
         let is_same = |one: &Argument, other: &Argument| Arc::ptr_eq(&one.storage, &other.storage);
         let first = |part: &Argument| parts.iter().position(|other| is_same(other, part)).unwrap_or(0);
         Signature {
@@ -95,7 +97,8 @@ impl<A: Structure, R: Structure, F: Fn(A) -> Result<R>> Function<A, R, F> {
     /// A function that has not been called yet.
     pub fn new(f: F) -> Function<A, R, F> {
         let programs = Mutex::new(ProgramCache::new(MOST_BYTES));
-        Function { f, run_eagerly: false, recording: Recording::Checked, programs, arguments: PhantomData }
+        let (recording, arguments) = (Recording::Checked, PhantomData);
+        Function { f, run_eagerly: false, donated: Vec::new(), recording, programs, arguments }
     }
 
     /// This function, called as it is each time: for debugging.
@@ -111,10 +114,21 @@ impl<A: Structure, R: Structure, F: Fn(A) -> Result<R>> Function<A, R, F> {
         Function { recording, ..self }
     }
 
+    /// This function taking some of its arguments for good, as `donate_argnums` of `jax.jit`: their memory is free after their
+    /// last use, or holds what is made from them. Tensors are counted through the whole structure of the arguments, from 0.
+    /// Whoever calls it must hold the only handle of such a tensor; it is gone afterwards, also if the call fails.
+    #[must_use]
+    pub fn donate(self, arguments: impl IntoIterator<Item = u32>) -> Function<A, R, F> {
+        let mut donated: Vec<u32> = arguments.into_iter().collect();
+        donated.sort_unstable();
+        donated.dedup();
+        Function { donated, ..self }
+    }
+
     /// Calls the function.
     ///
     /// # Errors
-    /// Those of the function; a limit under which it cannot be run, before anything runs; memory that is full. Variables
+    /// Those of the function; a donated argument that somebody else holds; a limit under which it cannot be run, before anything runs; memory that is full. Variables
     /// and the random generator are then as before.
     #[track_caller]
     pub fn call(&self, arguments: A) -> Result<R> {
@@ -128,20 +142,24 @@ impl<A: Structure, R: Structure, F: Fn(A) -> Result<R>> Function<A, R, F> {
             drop((programs, tensors));
             return context::at_own_lines(|| (self.f)(arguments));
         };
-        let results = program.run(&tensors.iter().collect::<Vec<_>>())?;
+        let passed = tensors.iter().map(Argument::of).collect();
+        // Nobody but the program holds what is given away.
+        drop((arguments, tensors));
+        let results = program.run_passed(passed, Candidates::new)?;
         let returned = result.rebuild(&mut results.into_iter());
         programs.called();
         returned
     }
 
-    /// Records the function for arguments like these, and plans it for the limit of the moment, without running it.
+    /// Records the function for arguments like these, and plans it for the limit of the moment, without running it. What the
+    /// arguments will look like can be said with [`Tensor::spec`].
     ///
     /// # Errors
     /// As [`Function::call`]; a function that reads a value.
     #[track_caller]
     pub fn prepare(&self, arguments: A) -> Result<()> {
         let _line = context::at_callers_line();
-        self.with_program(arguments, |program| program.prepare().map(drop))
+        self.with_program(arguments, |program, passed| program.prepare_for(passed, Candidates::new).map(drop))
     }
 
     /// What a call with arguments like these takes on its device as it is, everything retained.
@@ -151,7 +169,10 @@ impl<A: Structure, R: Structure, F: Fn(A) -> Result<R>> Function<A, R, F> {
     #[track_caller]
     pub fn plan(&self, arguments: A) -> Result<Played> {
         let _line = context::at_callers_line();
-        self.with_program(arguments, |program| Ok(program.program().placed(program.program().device())?.0))
+        self.with_program(arguments, |program, passed| {
+            let program = program.program();
+            Ok(program.placed(&program.ground(passed)?.device)?.0)
+        })
     }
 
     /// The ways to run the function with arguments like these, from the leanest to the one that retains everything.
@@ -161,7 +182,10 @@ impl<A: Structure, R: Structure, F: Fn(A) -> Result<R>> Function<A, R, F> {
     #[track_caller]
     pub fn memory_plans(&self, arguments: A) -> Result<Family> {
         let _line = context::at_callers_line();
-        self.with_program(arguments, |program| program.program().memory_plans(program.program().device()))
+        self.with_program(arguments, |program, passed| {
+            let program = program.program();
+            program.memory_plans(&program.ground(passed)?.device)
+        })
     }
 
     /// The least limit under which the function can be called with arguments like these, on its device as it is.
@@ -187,11 +211,16 @@ impl<A: Structure, R: Structure, F: Fn(A) -> Result<R>> Function<A, R, F> {
         self.programs.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn with_program<T>(&self, arguments: A, f: impl FnOnce(&mut PlannedProgram) -> Result<T>) -> Result<T> {
+    fn with_program<T>(
+        &self,
+        arguments: A,
+        f: impl FnOnce(&mut PlannedProgram, &[Argument]) -> Result<T>,
+    ) -> Result<T> {
         let tensors = arguments.tensors();
         let mut programs = self.lock();
         if let Some((program, _)) = self.find(&mut programs, &arguments, &tensors)? {
-            return f(program);
+            let passed: Vec<Argument> = tensors.iter().map(Argument::of).collect();
+            return f(program, &passed);
         }
         Err(Error::argument("function", programs.eager_reason().unwrap_or("it runs eagerly").to_owned()))
     }
@@ -203,13 +232,17 @@ impl<A: Structure, R: Structure, F: Fn(A) -> Result<R>> Function<A, R, F> {
         arguments: &A,
         tensors: &[Tensor],
     ) -> Result<Option<(&'a mut PlannedProgram, &'a mut R)>> {
+        if let Some(number) = self.donated.iter().find(|&&number| number as usize >= tensors.len()) {
+            let detail = format!("argument {number} is donated, and there are {} tensors", tensors.len());
+            return Err(Error::argument("function", detail));
+        }
         let signature = Signature::of(tensors);
         let device = signature.device.clone();
         programs.find(signature, self.recording, |owned| {
             let mut result = None;
             let views: Vec<&Tensor> = tensors.iter().collect();
-            let program = Program::record_owning(&device, &views, owned, |ghosts| {
-                let arguments = arguments.rebuild(&mut ghosts.iter().cloned())?;
+            let program = Program::record_owning(&device, &views, &self.donated, owned, |ghosts| {
+                let arguments = arguments.rebuild(&mut ghosts.into_iter())?;
                 let returned = context::at_own_lines(|| (self.f)(arguments))?;
                 let tensors = returned.tensors();
                 result = Some(returned);

@@ -95,6 +95,13 @@ pub trait Op: fmt::Debug + Send + Sync + 'static {
         false
     }
 
+    /// Whether running it does something besides making its outputs, such as printing or sending: an *ordered effect*. Calls of
+    /// such an op happen once each, in the order in which they were made; they are never repeated, merged, left out or moved.
+    /// It is run also where its outputs have no elements.
+    fn has_effect(&self) -> bool {
+        false
+    }
+
     /// Whether the op is cheap to repeat: elementwise, a cast, dropout, applying a norm.
     fn is_cheap(&self) -> bool {
         false
@@ -555,7 +562,13 @@ impl OpRef {
 
     /// Whether the op is cheap to repeat.
     pub fn is_cheap(&self) -> bool {
-        self.get().is_cheap()
+        self.get().is_cheap() && !self.has_effect()
+    }
+
+    /// Whether running it does something besides making its outputs.
+    #[inline]
+    pub fn has_effect(&self) -> bool {
+        self.get().has_effect()
     }
 }
 

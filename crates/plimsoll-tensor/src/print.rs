@@ -11,6 +11,7 @@ use crate::dtype::DType;
 use crate::error::Result;
 use crate::layout::Layout;
 use crate::op::Meta;
+use crate::shape::Shape;
 use crate::tensor::{Nodes, Tensor};
 
 /// The greatest number of elements that are all shown.
@@ -52,24 +53,61 @@ fn picture(tensor: &Tensor, indent: usize) -> String {
         return format!("[] of shape {}", tensor.shape());
     }
     match cells(tensor) {
-        Ok(cells) => {
-            let mut page = Page { tensor, cells: cells.into_iter(), text: String::new(), indent };
-            page.write(0);
-            page.text
-        }
+        Ok(cells) => page(tensor.shape(), cells, indent),
         Err(error) => format!("shape {}, whose values could not be read: {error}", tensor.shape()),
     }
 }
 
+/// Values that are shown of a tensor of that shape, in brackets.
+fn page(shape: &Shape, cells: Vec<String>, indent: usize) -> String {
+    let mut page = Page { shape, cells: cells.into_iter(), text: String::new(), indent };
+    page.write(0);
+    page.text
+}
+
 /// Whether the middle of an axis is left out.
-fn is_cut(tensor: &Tensor, axis: usize) -> bool {
-    tensor.n_elems() > MAX_ELEMS && tensor.shape()[axis] > 2 * EDGE
+fn is_cut(shape: &Shape, axis: usize) -> bool {
+    shape.n_elems() > MAX_ELEMS && shape[axis] > 2 * EDGE
+}
+
+/// The values of a tensor that are shown, one after the other, as a tensor of float64: with memory of the device for those
+/// alone. Whole numbers beyond 2^53 are rounded.
+pub(crate) fn shown_values(tensor: &Tensor) -> Result<Tensor> {
+    let mut views = Vec::new();
+    shown(tensor.shape(), *tensor.layout(), 0, &mut views);
+    let (storage, _) = tensor.part();
+    let read = |layout: Layout| {
+        let meta = Meta { layout, dtype: tensor.dtype() };
+        let n_elems = layout.n_elems();
+        Tensor::over(storage.clone(), meta, Nodes::new()).cast(DType::F64)?.reshape(n_elems)
+    };
+    let parts: Vec<Tensor> = views.into_iter().map(read).collect::<Result<_>>()?;
+    Tensor::concat(&parts.iter().collect::<Vec<_>>(), 0)?.contiguous()
+}
+
+/// The text of a tensor of that shape and dtype of which these values are shown.
+pub(crate) fn text_of(shape: &Shape, dtype: DType, values: &[f64]) -> String {
+    if shape.n_elems() == 0 {
+        return format!("[] of shape {shape}");
+    }
+    let text = |&value: &f64| match dtype {
+        DType::Bool => (value != 0.0).to_string(),
+        _ => format!("{value:.0}"),
+    };
+    let texts = if dtype.is_float() { float_texts(values) } else { values.iter().map(text).collect() };
+    page(shape, in_columns(texts), 0)
+}
+
+/// Texts of one width.
+fn in_columns(texts: Vec<String>) -> Vec<String> {
+    let width = texts.iter().map(String::len).max().unwrap_or(0);
+    texts.into_iter().map(|text| format!("{text:>width$}")).collect()
 }
 
 /// The text of each element that is shown, in row-major order, all of one width.
 fn cells(tensor: &Tensor) -> Result<Vec<String>> {
     let mut views = Vec::new();
-    shown(tensor, *tensor.layout(), 0, &mut views);
+    shown(tensor.shape(), *tensor.layout(), 0, &mut views);
     let (storage, _) = tensor.part();
     let read = |layout: &Layout| {
         let meta = Meta { layout: *layout, dtype: tensor.dtype() };
@@ -90,20 +128,19 @@ fn cells(tensor: &Tensor) -> Result<Vec<String>> {
     if tensor.dtype().is_float() {
         texts = float_texts(&values);
     }
-    let width = texts.iter().map(String::len).max().unwrap_or(0);
-    Ok(texts.into_iter().map(|text| format!("{text:>width$}")).collect())
+    Ok(in_columns(texts))
 }
 
 /// The parts of a view that are shown, from `axis` on: all of it, or the ends of the axes that are cut.
-fn shown(tensor: &Tensor, view: Layout, axis: usize, views: &mut Vec<Layout>) {
-    if (axis..tensor.rank()).all(|axis| !is_cut(tensor, axis)) {
+fn shown(shape: &Shape, view: Layout, axis: usize, views: &mut Vec<Layout>) {
+    if (axis..shape.rank()).all(|axis| !is_cut(shape, axis)) {
         views.push(view);
         return;
     }
-    let extent = tensor.shape()[axis];
-    let starts = if is_cut(tensor, axis) { [0..EDGE, extent - EDGE..extent] } else { [0..extent, 0..0] };
+    let extent = shape[axis];
+    let starts = if is_cut(shape, axis) { [0..EDGE, extent - EDGE..extent] } else { [0..extent, 0..0] };
     for idx in starts.into_iter().flatten() {
-        shown(tensor, view.narrowed(axis, idx, 1, 1), axis + 1, views);
+        shown(shape, view.narrowed(axis, idx, 1, 1), axis + 1, views);
     }
 }
 
@@ -150,7 +187,7 @@ fn with_exponent(x: f64, decimals: usize) -> String {
 
 /// Text on its way.
 struct Page<'a> {
-    tensor: &'a Tensor,
+    shape: &'a Shape,
     /// The cells that are not yet written.
     cells: std::vec::IntoIter<String>,
     text: String,
@@ -161,15 +198,15 @@ struct Page<'a> {
 impl Page<'_> {
     /// Writes everything from `axis` on at the present index of the axes before it.
     fn write(&mut self, axis: usize) {
-        let rank = self.tensor.rank();
+        let rank = self.shape.rank();
         if axis == rank {
             let cell = self.cells.next().unwrap_or_default();
             self.text.push_str(cell.trim());
             return;
         }
         self.text.push('[');
-        let extent = self.tensor.shape()[axis];
-        let cut = is_cut(self.tensor, axis);
+        let extent = self.shape[axis];
+        let cut = is_cut(self.shape, axis);
         for idx in 0..if cut { 2 * EDGE } else { extent } {
             if cut && idx == EDGE {
                 self.separate(axis, 3);
@@ -194,7 +231,7 @@ impl Page<'_> {
     /// Goes on to the next element of `axis`, which is `width` characters wide: by a space within a line, by a line
     /// between rows, by empty lines between matrices.
     fn separate(&mut self, axis: usize, width: usize) {
-        let below = self.tensor.rank() - axis - 1;
+        let below = self.shape.rank() - axis - 1;
         let line = self.text.len() - self.text.rfind('\n').map_or(0, |at| at + 1);
         let indent = if self.text.contains('\n') { 0 } else { self.indent };
         match below {

@@ -40,6 +40,27 @@ impl Tensor {
         Ok(Tensor::over(storage, Meta::fresh(shape, T::DTYPE), Nodes::new()))
     }
 
+    /// A description of a tensor that the current device would hold: shape and dtype, no values and no memory. It is to
+    /// [`Function::plan`](crate::Function::plan) and [`Function::prepare`](crate::Function::prepare) what `jax.ShapeDtypeStruct` and
+    /// `tf.TensorSpec` are there; ops take it as they take a ghost's tensors.
+    ///
+    /// ```
+    /// use plimsoll_tensor::{DType, Function, Tensor};
+    ///
+    /// let scores = Function::new(|x: Tensor| x.matmul(&x.transpose(-1, -2)?)?.softmax(-1));
+    /// let played = scores.plan(Tensor::spec([4096, 64], DType::F32)?)?;
+    /// assert!(played.peak >= 2 * 4096 * 4096 * 4);
+    /// # Ok::<(), plimsoll_tensor::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// A shape with too many elements.
+    pub fn spec(shape: impl IntoShape, dtype: DType) -> Result<Tensor> {
+        let shape = shape.into_shape()?;
+        let storage = Storage::spec(&Device::current(), shape.n_elems() * dtype.size(), dtype);
+        Ok(Tensor::over(storage, Meta::fresh(shape, dtype), Nodes::new()))
+    }
+
     /// A vector with these values on the current device.
     ///
     /// # Errors

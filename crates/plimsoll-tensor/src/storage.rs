@@ -105,6 +105,11 @@ impl Storage {
         Ok(Storage::over(memory, self.dtype, ghost))
     }
 
+    /// What describes bytes that a device would hold: no memory, on the ghost for such descriptions.
+    pub fn spec(device: &Device, n_bytes: usize, dtype: DType) -> Arc<Storage> {
+        Storage::over(Memory::Shadow { n_bytes, owner: Owner::Temporary }, dtype, &device.specs())
+    }
+
     fn over(memory: Memory, dtype: DType, device: &Device) -> Arc<Storage> {
         Arc::new(Storage {
             memory,

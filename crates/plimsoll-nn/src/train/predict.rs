@@ -48,7 +48,7 @@ impl Predictions<'_> {
         }
         let found = self.programs.find(Program::argument_meta(inputs), Recording::Once, |owned| {
             let device = inputs.device();
-            let program = Program::record_owning(&device, &[inputs], owned, |arguments| {
+            let program = Program::record_owning(&device, &[inputs], &[], owned, |arguments| {
                 Ok(vec![self.model.infer(&arguments[0])?])
             })?;
             Ok((program, ()))

@@ -98,7 +98,7 @@ impl Programs {
 /// Records what is done with a batch.
 pub(super) fn record(work: &mut dyn Work, pair: &Pair, owned: &mut OwnedVariables) -> Result<Program> {
     let device = pair.inputs.device();
-    Program::record_owning(&device, &[&pair.inputs, &pair.labels], owned, |arguments| {
+    Program::record_owning(&device, &[&pair.inputs, &pair.labels], &[], owned, |arguments| {
         work.run(&Pair { inputs: arguments[0].clone(), labels: arguments[1].clone() })
     })
 }

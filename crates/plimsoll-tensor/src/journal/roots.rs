@@ -38,7 +38,7 @@ impl State {
                         || value.moved.strong_count() > 0
                 }
             };
-            let is_exact = record.order == Order::Fixed;
+            let is_exact = record.order == Order::Fixed && !record.op.has_effect();
             lasting.push(is_exact && record.inputs.iter().all(|input| can_be_read(&input.source)));
         }
         lasting

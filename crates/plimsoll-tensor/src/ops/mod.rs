@@ -14,6 +14,7 @@ pub(crate) mod copy;
 mod create;
 mod cross_entropy;
 pub(crate) mod cuda;
+mod debug_print;
 mod diagonal;
 mod dropout;
 mod einsum;

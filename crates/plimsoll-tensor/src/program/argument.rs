@@ -5,15 +5,18 @@
 
 use std::sync::Arc;
 
-use plimsoll_memory::rounded_size;
+use plimsoll_memory::{Block, Label, Site, rounded_size};
 
 use super::Program;
+use crate::device::Device;
+use crate::error::{Error, Result};
 use crate::layout::Layout;
 use crate::op::Meta;
 use crate::storage::Storage;
 use crate::tensor::Tensor;
 
 /// An argument of a program.
+#[derive(Clone)]
 pub(crate) struct Argument {
     pub storage: Arc<Storage>,
     /// How it lies in memory, from where it begins.
@@ -34,6 +37,38 @@ impl Argument {
         }
     }
 
+    /// The device that it is on, or described for.
+    pub fn device(&self) -> Device {
+        let device = self.storage.device();
+        device.described().unwrap_or_else(|| device.clone())
+    }
+
+    /// Those of a call, in order.
+    pub fn all(tensors: &[&Tensor]) -> Vec<Argument> {
+        tensors.iter().map(|tensor| Argument::of(tensor)).collect()
+    }
+
+    /// The memory of an argument that is given away.
+    ///
+    /// # Errors
+    /// Memory that somebody else holds too, that is lent, or of which the argument is a part: it is not the caller's to give.
+    pub fn into_donated(self, number: u32) -> Result<Block> {
+        let why = if self.n_before > 0 || self.meta.n_bytes() < self.storage.n_bytes() {
+            "it is a part of a larger tensor"
+        } else if self.storage.is_lent() {
+            "its memory belongs to the input pipeline or to another program"
+        } else if Arc::strong_count(&self.storage) > 1 {
+            "something else holds it: a variable, a clone, a tape or another argument"
+        } else {
+            match Storage::into_block(self.storage) {
+                Some(block) => return Ok(block),
+                None => "its memory is held elsewhere",
+            }
+        };
+        let detail = format!("argument {number} is donated, but {why}; pass a copy, or do not donate it");
+        Err(Error::argument("function", detail))
+    }
+
     /// The address where it begins.
     pub fn ptr(&self) -> *mut u8 {
         self.storage.ptr().wrapping_add(self.n_before * self.meta.dtype.size())
@@ -45,7 +80,36 @@ impl Argument {
     }
 }
 
+/// A device as a program finds it that is about to be called with certain arguments.
+pub(crate) struct Ground {
+    pub device: Device,
+    /// The memory of arguments that are only described.
+    _described: Vec<Block>,
+}
+
 impl Program {
+    /// The device as it is when the program is called with these arguments: those that are only described are there, and those
+    /// that are given away are not, because whoever plays the program brings their memory.
+    pub(crate) fn ground(&self, arguments: &[Argument]) -> Result<Ground> {
+        let is_plain = |argument: &Argument| *argument.storage.device() == self.device;
+        if self.donated.is_empty() && arguments.iter().all(is_plain) {
+            return Ok(Ground { device: self.device.clone(), _described: Vec::new() });
+        }
+        let (ghost, mut described) = (self.device.ghost(), Vec::new());
+        ghost.set_limit(None)?;
+        for (number, argument) in (0..).zip(arguments) {
+            match (argument.storage.block(), self.donated.contains(&number)) {
+                (Some(block), true) => ghost.pool().release_copy_of(block),
+                (None, false) if !is_plain(argument) => {
+                    let label = Label::new(argument.storage.owner(), Site::UNKNOWN);
+                    described.push(ghost.acquire(argument.storage.n_bytes(), label)?);
+                }
+                _ => {}
+            }
+        }
+        Ok(Ground { device: ghost, _described: described })
+    }
+
     /// How a program sees an argument: what is equal for two tensors has one program.
     pub fn argument_meta(tensor: &Tensor) -> Meta {
         Argument::of(tensor).meta

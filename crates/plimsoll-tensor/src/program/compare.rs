@@ -34,7 +34,7 @@ impl Program {
         };
         lengths(self) == lengths(other)
             && (&self.device, self.is_guarded) == (&other.device, other.is_guarded)
-            && self.arguments == other.arguments
+            && (&self.arguments, &self.donated) == (&other.arguments, &other.donated)
             && self.results == other.results
             && self.written == other.written
             && self.new_places == other.new_places

@@ -54,6 +54,9 @@ impl Program {
         let value = self.value(view.value);
         match (value.place, value.call) {
             (Place::Argument(number), None) => format!("argument {number}"),
+            (Place::Block(block), None) if let Some(number) = self.donated_argument(block) => {
+                format!("donated {number}")
+            }
             (Place::Captured(number), None) => format!("captured {number}"),
             (Place::Variable(number), made) => {
                 let name = self.variables[number as usize].cell.upgrade().map(|cell| cell.name());

@@ -53,6 +53,8 @@ pub struct Program {
     blocks: LongList<BlockSpec>,
     instructions: LongList<Instruction>,
     arguments: Vec<Meta>,
+    /// The arguments that are given away: their memory is the program's first blocks, one for each.
+    donated: Vec<u32>,
     variables: Vec<VariableInput>,
     captured: Vec<Arc<Storage>>,
     results: Vec<ValueView>,
@@ -247,6 +249,17 @@ impl Program {
         self.new_places.contains(&block)
     }
 
+    /// The argument that a block is the memory of, if it is given away.
+    fn donated_argument(&self, block: u32) -> Option<u32> {
+        self.donated.get(block as usize).copied()
+    }
+
+    /// Whether a value is an argument that is given away, so that it is gone when nothing reads it any more.
+    fn is_donated(&self, value: u32) -> bool {
+        let value = self.value(value);
+        value.call.is_none() && matches!(value.place, Place::Block(_))
+    }
+
     /// A program of the same inputs without a call.
     fn without_calls(&self) -> Program {
         Program {
@@ -256,6 +269,7 @@ impl Program {
             blocks: LongList::default(),
             instructions: LongList::default(),
             arguments: self.arguments.clone(),
+            donated: self.donated.clone(),
             variables: self.variables.clone(),
             captured: self.captured.clone(),
             results: Vec::new(),
@@ -319,6 +333,11 @@ impl Program {
 }
 
 impl Call {
+    /// Whether it gives the same bits when it runs again, and does nothing else.
+    fn is_repeatable(&self) -> bool {
+        self.order == Order::Fixed && !self.op.has_effect()
+    }
+
     /// The metas of the inputs.
     pub(crate) fn input_metas(&self) -> SmallVec<[&Meta; 4]> {
         self.inputs.iter().map(|view| &*view.meta).collect()

@@ -172,13 +172,16 @@ impl Tracer {
     /// What an input of the function is on the real device.
     fn source(&self, number: u32) -> Result<(Arc<Storage>, usize)> {
         match self.value(number).place {
-            Place::Argument(argument) => Ok(self.argument_itself(argument)),
+            Place::Argument(argument) => self.argument_itself(argument),
             Place::Captured(captured) => Ok((self.captured_storage(captured), 0)),
             Place::Variable(variable) => self
                 .cell(variable)
                 .map(|cell: Arc<VariableCell>| (cell.value().0, 0))
                 .ok_or_else(|| Error::argument("function", "a variable that it reads was dropped")),
-            Place::Block(_) => unreachable!("a call makes what lies in a block"),
+            Place::Block(block) => match self.donated_argument(block) {
+                Some(argument) => self.argument_itself(argument),
+                None => unreachable!("a call makes what lies in a block"),
+            },
         }
     }
 }

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use plimsoll_memory::{OffsetPlan, Planned};
 use plimsoll_plan::{Candidates, Decisions, Family, Measured, Trace, plan_offsets};
 
-use super::{Played, Program};
+use super::{Argument, Played, Program};
 use crate::context;
 use crate::device::Device;
 use crate::error::{Error, ErrorKind, Result};
@@ -158,12 +158,21 @@ impl PlannedProgram {
         candidates: impl Fn(&Trace, plimsoll_plan::Played) -> Candidates,
     ) -> Result<Vec<Tensor>> {
         let _line = context::at_callers_line();
+        self.run_passed(Argument::all(arguments), candidates)
+    }
+
+    /// Like [`PlannedProgram::run_with`], with arguments that can be given away.
+    pub(crate) fn run_passed(
+        &mut self,
+        arguments: Vec<Argument>,
+        candidates: impl Fn(&Trace, plimsoll_plan::Played) -> Candidates,
+    ) -> Result<Vec<Tensor>> {
         let device = &self.program.device;
         let reference = match device.verifies() && !device.is_ghost() {
-            true => Some(self.program.reference(arguments)?),
+            true => Some(self.program.reference(arguments.clone())?),
             false => None,
         };
-        let is_planned = self.prepare_with(candidates)?.is_some();
+        let is_planned = self.prepare_for(&arguments, candidates)?.is_some();
         let taken = self.known.as_ref().filter(|_| is_planned);
         let (program, offsets) = match taken {
             None => (&self.program, None),
@@ -193,8 +202,20 @@ impl PlannedProgram {
         &mut self,
         candidates: impl Fn(&Trace, plimsoll_plan::Played) -> Candidates,
     ) -> Result<Option<(&Program, &OffsetPlan)>> {
-        let device = self.program.device.clone();
-        let Some(limit) = device.pool().limit().map(|limit| limit.get()) else { return Ok(None) };
+        self.prepare_for(&[], candidates)
+    }
+
+    /// Like [`PlannedProgram::prepare_with`], for arguments that are there already, as far as there are any.
+    pub(crate) fn prepare_for(
+        &mut self,
+        arguments: &[Argument],
+        candidates: impl Fn(&Trace, plimsoll_plan::Played) -> Candidates,
+    ) -> Result<Option<(&Program, &OffsetPlan)>> {
+        let Some(limit) = self.program.device.pool().limit().map(|limit| limit.get()) else {
+            return Ok(None);
+        };
+        let ground = self.program.ground(arguments)?;
+        let device = ground.device.clone();
         let held = device.pool().held();
         let mut known = match self.known.take() {
             Some(known) => known,

@@ -40,8 +40,9 @@ impl Program {
     /// Memory beyond all addresses of the device.
     pub fn requests(&self, device: &Device) -> Result<LongList<TraceEvent>> {
         let ghost = played_on(device)?;
+        let donated = self.take_donated(&ghost)?;
         ghost.pool().start_trace();
-        self.play_on(&ghost, None)?;
+        self.play_from(donated, &ghost, None)?;
         Ok(ghost.pool().take_trace())
     }
 
@@ -50,16 +51,32 @@ impl Program {
     /// # Errors
     /// Memory that is full.
     pub fn play_on(&self, ghost: &Device, offsets: Option<&OffsetPlan>) -> Result<()> {
+        self.play_from(self.take_donated(ghost)?, ghost, offsets)
+    }
+
+    /// The memory of arguments that are given away, which is there before the program begins.
+    fn take_donated(&self, ghost: &Device) -> Result<LongList<Option<Block>>> {
+        let specs = (0..self.donated.len()).map(|number| &self.blocks[number]);
+        specs.map(|spec| Ok(Some(ghost.pool().acquire(spec.n_bytes as usize, spec.label)?))).collect()
+    }
+
+    /// Like [`Program::play_on`], with the memory of arguments that are given away.
+    fn play_from(
+        &self,
+        mut blocks: LongList<Option<Block>>,
+        ghost: &Device,
+        offsets: Option<&OffsetPlan>,
+    ) -> Result<()> {
         let pool = ghost.pool();
         let _step = match offsets {
             Some(offsets) => pool.begin_planned_step(offsets),
             None => pool.begin_step(),
         };
-        let mut blocks: LongList<Option<Block>> = LongList::default();
         let mut copies = Copies::new(self, ghost)?;
         let is_traced = pool.is_traced();
         for instruction in self.instructions() {
             match *instruction {
+                Instruction::Acquire(number) if self.donated_argument(number).is_some() => {}
                 Instruction::Acquire(number) => {
                     let spec = self.block(number);
                     debug_assert_eq!(blocks.len(), number as usize, "blocks are numbered as they are taken");

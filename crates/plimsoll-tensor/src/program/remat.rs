@@ -7,7 +7,7 @@
 //! back what was moved; what only they read is freed on the way. Repeated calls have the ops, attributes and draws of the
 //! first time and the same inputs, so their results have the same bits.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use plimsoll_memory::{Label, LongList, Owner};
 use plimsoll_plan::{Decisions, Trace};
@@ -16,7 +16,7 @@ use smallvec::SmallVec;
 use super::trace::{Numbering, Part, Record, Work};
 use super::{BlockSpec, Call, Instruction, Phase, Place, Program, Value, ValueView};
 use crate::dtype::DType;
-use crate::execute::{self, Order};
+use crate::execute;
 use crate::op::{Meta, OpRef};
 
 /// Values by the position of the record at which something happens to them.
@@ -26,11 +26,15 @@ impl Program {
     /// This program with values freed and computed again as decided about its trace; nothing if a value is wanted again
     /// that cannot be computed again.
     pub fn rematerialised(&self, trace: &Trace, decisions: &Decisions) -> Option<Program> {
-        let mut rewriter = Rewriter::new(self, trace, decisions);
-        for instruction in self.instructions() {
-            rewriter.rewrite(instruction)?;
+        let mut held = BTreeSet::new();
+        loop {
+            let mut rewriter = Rewriter::new(self, trace, decisions, held.clone());
+            if self.instructions().try_for_each(|instruction| rewriter.rewrite(instruction)).is_some() {
+                return Some(rewriter.finish());
+            }
+            // An argument that is given away is held to the end if something is computed from it again.
+            rewriter.missing.filter(|&value| held.insert(value))?;
         }
-        Some(rewriter.finish())
     }
 }
 
@@ -74,10 +78,14 @@ struct Rewriter<'a> {
     is_prepared: bool,
     /// Values that were computed again for the next call alone.
     passing: Vec<u32>,
+    /// Arguments that are given away and not freed before the end,
+    held: BTreeSet<u32>,
+    /// and one that was wanted after it was freed.
+    missing: Option<u32>,
 }
 
 impl<'a> Rewriter<'a> {
-    fn new(from: &'a Program, trace: &Trace, decisions: &'a Decisions) -> Rewriter<'a> {
+    fn new(from: &'a Program, trace: &Trace, decisions: &'a Decisions, held: BTreeSet<u32>) -> Rewriter<'a> {
         let numbering = Numbering::of(from);
         let old = |number: u32| numbering.values[number as usize];
         let by_position = |pairs: &HashSet<(u32, u32)>| {
@@ -115,11 +123,16 @@ impl<'a> Rewriter<'a> {
             n_calls: 0,
             is_prepared: false,
             passing: Vec::new(),
+            held,
+            missing: None,
             numbering,
         };
-        for value in from.values.iter() {
+        for (number, value) in (0..).zip(from.values.iter()) {
             let input = value.call.is_none().then(|| rewriter.to.add_value(*value));
             rewriter.current.push(input);
+            if let (Place::Block(block), true) = (value.place, from.is_donated(number)) {
+                rewriter.occupants[block as usize] = Some(number);
+            }
         }
         rewriter
     }
@@ -173,6 +186,9 @@ impl<'a> Rewriter<'a> {
 
     /// Frees a value, if it is there.
     fn free(&mut self, value: u32) {
+        if self.held.contains(&value) {
+            return;
+        }
         self.arriving.remove(&value);
         let block = self.current[value as usize].take().and_then(|value| self.to.block_of(value));
         if let Some(block) = block {
@@ -318,7 +334,13 @@ impl<'a> Rewriter<'a> {
 
     /// Brings a value back before the record at a position: from its copy, or by computing it again.
     fn bring_back(&mut self, target: u32, position: u32) -> Option<()> {
-        let chain = self.chain(target)?;
+        let chain = match self.chain(target) {
+            Ok(chain) => chain,
+            Err(value) => {
+                self.missing = Some(value).filter(|&value| self.from.is_donated(value));
+                return None;
+            }
+        };
         let mut last_reads: HashMap<u32, usize> = HashMap::new();
         for (at, link) in chain.iter().enumerate() {
             let Link::Repeat { record, .. } = link else { continue };
@@ -355,19 +377,20 @@ impl<'a> Rewriter<'a> {
         number.is_some_and(|number| self.decisions.retained.contains(&(position, number)))
     }
 
-    /// What leads to a value from what is there, in the order in which the values were first made.
-    fn chain(&self, target: u32) -> Option<Vec<Link>> {
+    /// What leads to a value from what is there, in the order in which the values were first made; or a value on the way that
+    /// cannot be made.
+    fn chain(&self, target: u32) -> Result<Vec<Link>, u32> {
         let mut chain: BTreeMap<(u32, bool, u32), Link> = BTreeMap::new();
         let mut open = vec![target];
         while let Some(value) = open.pop() {
-            let position = self.maker(value)?;
+            let position = self.maker(value).ok_or(value)?;
             if self.copies.contains_key(&value) {
                 chain.insert((position, false, value), Link::Fetch(value));
                 continue;
             }
             let record = self.numbering.records[position as usize];
-            if self.from.calls[record.call as usize].order == Order::Any {
-                return None;
+            if !self.from.calls[record.call as usize].is_repeatable() {
+                return Err(value);
             }
             let work = self.from.work(record);
             let n_outputs = work.makes.len() - work.n_aux;
@@ -381,7 +404,7 @@ impl<'a> Rewriter<'a> {
             let absent = work.inputs.iter().map(|(value, _)| *value);
             open.extend(absent.filter(|&value| self.current[value as usize].is_none()));
         }
-        Some(chain.into_values().collect())
+        Ok(chain.into_values().collect())
     }
 
     /// The record that makes a value.
@@ -475,6 +498,9 @@ impl<'a> Rewriter<'a> {
     fn finish(mut self) -> Program {
         let results = self.from.results.iter().map(|view| self.view(view.value, &view.meta)).collect();
         self.to.results = results;
+        for value in std::mem::take(&mut self.held) {
+            self.free(value);
+        }
         self.discard_copies();
         self.to
     }

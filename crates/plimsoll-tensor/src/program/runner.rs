@@ -1,7 +1,8 @@
 //! Running a program: its calls in order, with no tape and no handles of tensors.
 //!
 //! Memory is taken and freed as the program says, so the pool is asked for the same blocks in the same order as by the
-//! function itself, and kernels get the same operands: the bits are the same. Arguments are lent and never written over.
+//! function itself, and kernels get the same operands: the bits are the same. Arguments are lent and never written over,
+//! but for those that are given away: their memory is the program's, which frees it where the function would.
 //! Effects come last and together; a program that fails before has changed nothing.
 
 use std::collections::HashSet;
@@ -37,13 +38,13 @@ impl Program {
     #[track_caller]
     pub fn run(&self, arguments: &[&Tensor], offsets: Option<&OffsetPlan>) -> Result<Vec<Tensor>> {
         let _line = context::at_callers_line();
-        self.run_checked(arguments, offsets, None)
+        self.run_checked(Argument::all(arguments), offsets, None)
     }
 
     /// Like [`Program::run`]; each call is compared with what it gave in a reference run of the recorded program.
     pub(super) fn run_checked(
         &self,
-        arguments: &[&Tensor],
+        arguments: Vec<Argument>,
         offsets: Option<&OffsetPlan>,
         reference: Option<(&Program, &Reference)>,
     ) -> Result<Vec<Tensor>> {
@@ -52,12 +53,13 @@ impl Program {
 
     fn carry_out(
         &self,
-        arguments: &[&Tensor],
+        arguments: Vec<Argument>,
         offsets: Option<&OffsetPlan>,
         reference: Option<(&Program, &Reference)>,
     ) -> Result<Vec<Tensor>> {
         let cells = self.cells()?;
         let mut run = Run::new(self, &self.device, arguments)?;
+        run.take_donated()?;
         let generator = run.generator;
         let pool = self.device.pool();
         let _step = match offsets {
@@ -102,15 +104,14 @@ impl Program {
         if self.is_guarded { Ok(()) } else { fault::wait_and_look(&self.device) }
     }
 
-    /// The arguments, if they lie in memory as recorded.
-    fn check_arguments(&self, arguments: &[&Tensor]) -> Result<Vec<Argument>> {
+    /// Refuses arguments that do not lie in memory as recorded.
+    fn check_arguments(&self, arguments: &[Argument]) -> Result<()> {
         if arguments.len() != self.arguments.len() {
             return Err(Error::argument(
                 "function",
                 format!("{} arguments for a program of {}", arguments.len(), self.arguments.len()),
             ));
         }
-        let arguments: Vec<Argument> = arguments.iter().map(|argument| Argument::of(argument)).collect();
         for (number, (argument, expected)) in arguments.iter().zip(&self.arguments).enumerate() {
             let (device, meta) = (argument.storage.device(), &argument.meta);
             if meta != expected || *device != self.device {
@@ -128,7 +129,7 @@ impl Program {
                 ));
             }
         }
-        Ok(arguments)
+        Ok(())
     }
 
     /// The variables.
@@ -174,7 +175,10 @@ pub(super) struct Run<'a> {
     pub program: &'a Program,
     /// The device whose pool gives the blocks.
     pub device: &'a Device,
-    arguments: Vec<Argument>,
+    /// The arguments that are lent; those that are given away become blocks.
+    arguments: Vec<Option<Argument>>,
+    /// The memory of those, until the program takes it.
+    donated: Vec<Option<Block>>,
     /// The values of variables, until they are written.
     variables: Vec<Option<Arc<Storage>>>,
     pub blocks: LongList<Option<Block>>,
@@ -186,12 +190,14 @@ pub(super) struct Run<'a> {
 }
 
 impl<'a> Run<'a> {
-    /// A program that begins.
-    pub fn new(program: &'a Program, device: &'a Device, arguments: &[&Tensor]) -> Result<Run<'a>> {
+    /// A program that begins, without the memory of arguments that are given away.
+    pub fn new(program: &'a Program, device: &'a Device, arguments: Vec<Argument>) -> Result<Run<'a>> {
+        program.check_arguments(&arguments)?;
         Ok(Run {
             program,
             device,
-            arguments: program.check_arguments(arguments)?,
+            arguments: arguments.into_iter().map(Some).collect(),
+            donated: Vec::new(),
             variables: program.read_variables(&program.cells()?)?,
             blocks: LongList::default(),
             copies: Copies::new(program, device)?,
@@ -200,14 +206,35 @@ impl<'a> Run<'a> {
         })
     }
 
+    /// Makes the memory of arguments that are given away the program's.
+    fn take_donated(&mut self) -> Result<()> {
+        for &number in &self.program.donated {
+            let argument = self.arguments[number as usize].take();
+            self.donated.push(argument.map(|argument| argument.into_donated(number)).transpose()?);
+        }
+        Ok(())
+    }
+
+    /// Has copies of the arguments that are given away instead of their memory.
+    pub fn copy_donated(&mut self) -> Result<()> {
+        for (block, &number) in self.program.donated.iter().enumerate() {
+            let Some(argument) = self.arguments[number as usize].take() else { continue };
+            let copy = Storage::into_block(copy_to(self.device, &argument.storage)?);
+            let label = self.program.block(block as u32).label;
+            copy.iter().for_each(|copy| {
+                copy.relabel(label.owner);
+                copy.set_site(label.site);
+            });
+            self.donated.push(copy);
+        }
+        Ok(())
+    }
+
     /// Has the variables that are written replaced by copies on a device.
     pub fn copy_variables(&mut self, device: &Device) -> Result<()> {
         for &number in &self.program.written {
             let Some(storage) = &self.variables[number as usize] else { continue };
-            let meta = Meta::fresh(Shape::new(&[storage.n_bytes()])?, DType::U8);
-            let bytes = Tensor::over(storage.clone(), meta, Nodes::new());
-            let _on = device.enter();
-            self.variables[number as usize] = Some(bytes.to_device(device)?.part().0);
+            self.variables[number as usize] = Some(copy_to(device, storage)?);
         }
         Ok(())
     }
@@ -220,6 +247,9 @@ impl<'a> Run<'a> {
     /// Takes, frees or relabels a block.
     pub fn memory(&mut self, instruction: &Instruction) -> Result<()> {
         match *instruction {
+            Instruction::Acquire(number) if self.program.donated_argument(number).is_some() => {
+                self.blocks.push(self.donated[number as usize].take());
+            }
             Instruction::Acquire(number) => {
                 let spec = self.program.block(number);
                 let block = match self.program.is_new_place(number) && !self.fills {
@@ -263,7 +293,7 @@ impl<'a> Run<'a> {
     fn address(&self, number: u32) -> *mut u8 {
         let missing = || unreachable!("a program reads what is there");
         match self.program.value(number).place {
-            Place::Argument(number) => self.arguments[number as usize].ptr(),
+            Place::Argument(number) => lent(&self.arguments, number).ptr(),
             Place::Captured(number) => self.program.captured[number as usize].ptr(),
             Place::Variable(number) => {
                 self.variables[number as usize].as_ref().map_or_else(missing, |storage| storage.ptr())
@@ -296,6 +326,10 @@ impl<'a> Run<'a> {
             self.program.device.count_repeat(flops);
         }
         self.wait_for_copies(call)?;
+        // A run that is only compared with has no effects.
+        if self.fills && call.op.has_effect() && call.outputs.iter().all(|view| view.meta.n_elems() == 0) {
+            return Ok(());
+        }
         let n_outputs = call.outputs.len() - usize::from(call.n_aux);
         let (outputs, aux) = call.outputs.split_at(n_outputs);
         execute::run(
@@ -345,9 +379,10 @@ impl<'a> Run<'a> {
 
     /// What the function returns.
     fn results(mut self) -> Vec<Tensor> {
+        let arguments = std::mem::take(&mut self.arguments);
         let mut kept: Vec<(u32, Arc<Storage>)> = Vec::new();
         let mut storage = |view: &ValueView| match self.program.value(view.value).place {
-            Place::Argument(number) => self.arguments[number as usize].storage.clone(),
+            Place::Argument(number) => lent(&arguments, number).storage.clone(),
             Place::Captured(number) => self.program.captured[number as usize].clone(),
             Place::Variable(number) => match &self.variables[number as usize] {
                 Some(storage) => storage.clone(),
@@ -368,9 +403,23 @@ impl<'a> Run<'a> {
         let results = self.program.results.iter().map(|view| (storage(view), view));
         let results: Vec<(Arc<Storage>, &ValueView)> = results.collect();
         let meta = |view: &ValueView| match self.program.value(view.value).place {
-            Place::Argument(number) => self.arguments[number as usize].in_storage(&view.meta),
+            Place::Argument(number) => lent(&arguments, number).in_storage(&view.meta),
             _ => *view.meta,
         };
         results.into_iter().map(|(storage, view)| Tensor::over(storage, meta(view), Nodes::new())).collect()
     }
+}
+
+/// An argument that is lent.
+fn lent(arguments: &[Option<Argument>], number: u32) -> &Argument {
+    let argument = arguments[number as usize].as_ref();
+    argument.unwrap_or_else(|| unreachable!("what is given away is a block"))
+}
+
+/// A copy of all bytes of a storage, on another device of the same kind.
+fn copy_to(device: &Device, storage: &Arc<Storage>) -> Result<Arc<Storage>> {
+    let meta = Meta::fresh(Shape::new(&[storage.n_bytes()])?, DType::U8);
+    let bytes = Tensor::over(storage.clone(), meta, Nodes::new());
+    let _on = device.enter();
+    Ok(bytes.to_device(device)?.part().0)
 }

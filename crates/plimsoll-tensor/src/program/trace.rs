@@ -10,7 +10,7 @@ use smallvec::SmallVec;
 
 use super::{Instruction, Phase, Place, Program};
 use crate::device::Device;
-use crate::execute::{self, Order};
+use crate::execute;
 use crate::op::{Keep, Meta, OpRef};
 use crate::shape::Shape;
 
@@ -138,11 +138,12 @@ impl Program {
         let outputs: SmallVec<[&Meta; 2]> = work.makes[..n_outputs].iter().map(|(_, meta)| *meta).collect();
         let input = |&(value, _): &(u32, &Meta)| match numbering.numbers[value as usize] {
             Some(number) => Input::Value(number),
+            // Also what is given away: it is held for longer where something is computed from it again.
             None => Input::Lasting,
         };
-        // What would have other bits the next time is told as made from something that is gone.
+        // What cannot be repeated is told as made from something that is gone.
         let inputs = work.inputs.iter().map(input);
-        let inputs = inputs.chain((call.order == Order::Any).then_some(Input::Passing)).collect();
+        let inputs = inputs.chain((!call.is_repeatable()).then_some(Input::Passing)).collect();
         let workspace = execute::workspace_bytes(&work.op, device, &metas, call.order) as u64;
         let unasked = work.unasked.map_or(0, |(_, meta)| rounded_size(meta.n_bytes() as u64));
         let first = work.makes.first().and_then(|&(value, _)| numbering.numbers[value as usize]);

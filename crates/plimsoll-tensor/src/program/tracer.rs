@@ -9,7 +9,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use plimsoll_memory::{Block, LongList, Site, TraceEvent};
+use plimsoll_memory::{Block, Label, LongList, Site, TraceEvent};
 use smallvec::SmallVec;
 
 use super::argument::Argument;
@@ -59,8 +59,10 @@ pub(crate) struct Tracer {
     is_guarded: bool,
     /// Why there can be no program: what the function did that cannot be recorded.
     refusal: Option<Error>,
-    /// The arguments themselves.
+    /// The arguments themselves,
     arguments: Vec<Argument>,
+    /// and the numbers of those that are given away.
+    donated: Vec<u32>,
     /// The variables that the function makes,
     pub(super) owned: OwnedVariables,
     /// and the values that it would give those that it has made before.
@@ -96,25 +98,28 @@ impl Program {
     pub fn record(
         device: &Device,
         arguments: &[&Tensor],
-        f: impl FnOnce(&[Tensor]) -> Result<Vec<Tensor>>,
+        f: impl FnOnce(Vec<Tensor>) -> Result<Vec<Tensor>>,
     ) -> Result<Program> {
-        let program = Program::trace_function(device, arguments, &mut OwnedVariables::none(), f)?;
+        let program = Program::trace_function(device, arguments, &[], &mut OwnedVariables::none(), f)?;
         Ok(program.unwrap_or_else(|| unreachable!("no variable was made")))
     }
 
     /// Like [`Program::record`], for a function that may make variables when it is first recorded. They are made for real,
-    /// with their draws, and the function is recorded again: `f` is called twice then.
+    /// with their draws, and the function is recorded again: `f` is called twice then. The arguments whose numbers are
+    /// `donated`, in rising order, are given away when the program runs: it frees them after their last use, or writes over
+    /// them.
     ///
     /// # Errors
     /// As [`Program::record`]; a variable that was not made when it was first recorded.
     pub fn record_owning(
         device: &Device,
         arguments: &[&Tensor],
+        donated: &[u32],
         owned: &mut OwnedVariables,
-        mut f: impl FnMut(&[Tensor]) -> Result<Vec<Tensor>>,
+        mut f: impl FnMut(Vec<Tensor>) -> Result<Vec<Tensor>>,
     ) -> Result<Program> {
         loop {
-            if let Some(program) = Program::trace_function(device, arguments, owned, &mut f)? {
+            if let Some(program) = Program::trace_function(device, arguments, donated, owned, &mut f)? {
                 return Ok(program);
             }
         }
@@ -124,8 +129,9 @@ impl Program {
     fn trace_function(
         device: &Device,
         arguments: &[&Tensor],
+        donated: &[u32],
         owned: &mut OwnedVariables,
-        f: impl FnOnce(&[Tensor]) -> Result<Vec<Tensor>>,
+        f: impl FnOnce(Vec<Tensor>) -> Result<Vec<Tensor>>,
     ) -> Result<Option<Program>> {
         let ghost = device.ghost();
         ghost.set_limit(None)?;
@@ -135,11 +141,13 @@ impl Program {
         let mut tracer = Tracer::new(device, &ghost);
         tracer.owned = std::mem::take(owned);
         tracer.owned.begin();
-        let shadows: Vec<Tensor> =
-            arguments.iter().map(|argument| tracer.argument(argument)).collect::<Result<_>>()?;
-        let metas = shadows.iter().map(|argument| *argument.meta()).collect();
         ghost.pool().start_trace();
-        let (recorded, mut tracer) = context::with_tracing(tracer, || Step::run(&ghost, || f(&shadows)));
+        let shadows: Vec<Tensor> = (0..)
+            .zip(arguments)
+            .map(|(number, argument)| tracer.argument(argument, donated.contains(&number)))
+            .collect::<Result<_>>()?;
+        let metas = shadows.iter().map(|argument| *argument.meta()).collect();
+        let (recorded, mut tracer) = context::with_tracing(tracer, || Step::run(&ghost, || f(shadows)));
         *owned = std::mem::take(&mut tracer.owned);
         if let Some(refusal) = tracer.refusal {
             return Err(refusal);
@@ -177,6 +185,7 @@ impl Tracer {
             is_guarded: false,
             refusal: None,
             arguments: Vec::new(),
+            donated: Vec::new(),
             owned: OwnedVariables::none(),
             initial: Vec::new(),
         }
@@ -193,9 +202,25 @@ impl Tracer {
     }
 
     /// What an argument is on the device itself.
-    pub(super) fn argument_itself(&self, number: u32) -> (Arc<Storage>, usize) {
+    ///
+    /// # Errors
+    /// One that is only described.
+    pub(super) fn argument_itself(&self, number: u32) -> Result<(Arc<Storage>, usize)> {
         let argument = &self.arguments[number as usize];
-        (argument.storage.clone(), argument.n_before)
+        match argument.storage.device() == &self.device {
+            true => Ok((argument.storage.clone(), argument.n_before)),
+            false => Err(Error::argument(
+                "function",
+                format!(
+                    "a variable is made from argument {number}, which is only described; call the function first"
+                ),
+            )),
+        }
+    }
+
+    /// The argument whose memory a block is.
+    pub(super) fn donated_argument(&self, block: u32) -> Option<u32> {
+        self.donated.get(block as usize).copied()
     }
 
     /// A tensor from outside.
@@ -228,21 +253,33 @@ impl Tracer {
         self.refusal.get_or_insert(refusal);
     }
 
-    /// The ghost of an argument.
-    fn argument(&mut self, argument: &Tensor) -> Result<Tensor> {
+    /// The ghost of an argument. One that is given away is a block like those that the function takes, so that it is freed
+    /// and written over as they are.
+    fn argument(&mut self, argument: &Tensor, is_donated: bool) -> Result<Tensor> {
         let argument = Argument::of(argument);
-        let device = argument.storage.device();
-        if *device != self.device {
+        let device = argument.device();
+        if device != self.device {
             return Err(Error::device(
                 "function",
                 format!("an argument is on {device}, the function on {}", self.device),
             ));
         }
         let (number, meta) = (self.arguments.len() as u32, argument.meta);
-        let shadow = self.shadow(&argument.storage);
-        self.add(&shadow, Place::Argument(number), None);
+        let ghost = if is_donated {
+            let (n_bytes, dtype) = (argument.storage.n_bytes(), argument.storage.dtype());
+            // No line is its maker's: the function is called from many.
+            let label = Label::new(argument.storage.owner(), Site::intern("", 0, "", "argument"));
+            let ghost = Storage::own(self.ghost.acquire(n_bytes, label)?, dtype, &self.ghost);
+            self.add(&ghost, Place::Block(self.donated.len() as u32), None);
+            self.donated.push(number);
+            ghost
+        } else {
+            let ghost = self.shadow(&argument.storage);
+            self.add(&ghost, Place::Argument(number), None);
+            ghost
+        };
         self.arguments.push(argument);
-        Ok(Tensor::over(shadow, meta, Nodes::new()))
+        Ok(Tensor::over(ghost, meta, Nodes::new()))
     }
 
     /// What stands for a storage on the ghost.
@@ -456,6 +493,7 @@ impl Tracer {
             blocks,
             instructions,
             arguments,
+            donated: self.donated,
             variables: self.cells,
             captured: self.storages,
             new_places: self.new_places,

@@ -13,6 +13,7 @@ use std::sync::Arc;
 use plimsoll_memory::Block;
 use smallvec::SmallVec;
 
+use super::argument::Argument;
 use super::runner::Run;
 use super::{Call, Phase, Place, Program};
 use crate::checksum::checksum;
@@ -23,7 +24,6 @@ use crate::error::{Error, Result};
 use crate::execute::Order;
 use crate::fault;
 use crate::storage::Storage;
-use crate::tensor::Tensor;
 use crate::variable::VariableCell;
 
 /// All bits set: no number in any type of floats.
@@ -39,15 +39,16 @@ impl Program {
     ///
     /// # Errors
     /// As [`Program::run`]; a pool that saw something else than playing the program says.
-    pub(super) fn reference(&self, arguments: &[&Tensor]) -> Result<Reference> {
+    pub(super) fn reference(&self, arguments: Vec<Argument>) -> Result<Reference> {
         let device = self.device.sibling()?;
         fault::end_step(&device, self.reference_on(&device, arguments), false)
     }
 
-    fn reference_on(&self, device: &Device, arguments: &[&Tensor]) -> Result<Reference> {
+    fn reference_on(&self, device: &Device, arguments: Vec<Argument>) -> Result<Reference> {
         let copies = self.device.sibling()?;
         let mut run = Run::new(self, device, arguments)?;
         run.fills = true;
+        run.copy_donated()?;
         run.copy_variables(&copies)?;
         let mut sums = Vec::new();
         for instruction in self.instructions() {

@@ -1,0 +1,88 @@
+//! `debug_print`: values on standard error while a program runs, which cannot be asked for a value while it is recorded.
+//!
+//! The values that are shown are picked out by ordinary ops, so their memory is planned like any other; printing them is the
+//! op's effect. It has no output with elements and is not in the registry, whose ops are functions.
+
+use std::io::Write;
+
+use plimsoll_cuda::Gpu;
+
+use crate::context;
+use crate::dtype::DType;
+use crate::error::Result;
+use crate::execute::call;
+use crate::op::{Gradient, Meta, Op, OpRef, Outputs, Run, one};
+use crate::print::{shown_values, text_of};
+use crate::shape::Shape;
+use crate::tensor::Tensor;
+
+/// Prints the values that are shown of a tensor, which are its input.
+#[derive(Debug)]
+struct DebugPrint {
+    label: Box<str>,
+    shape: Shape,
+    dtype: DType,
+}
+
+impl DebugPrint {
+    fn print(&self, values: &[f64]) {
+        let text = text_of(&self.shape, self.dtype, values);
+        // Whoever closes standard error does not want to see it.
+        let _ = writeln!(std::io::stderr().lock(), "{}: {text}", self.label);
+    }
+}
+
+impl Op for DebugPrint {
+    fn name(&self) -> &'static str {
+        "debug_print"
+    }
+
+    fn infer(&self, _inputs: &[&Meta]) -> Result<Outputs> {
+        one(Shape::new(&[0])?, DType::Bool)
+    }
+
+    fn has_effect(&self) -> bool {
+        true
+    }
+
+    fn gradient(&self) -> Gradient {
+        Gradient::Zero
+    }
+
+    fn run(&self, run: &mut Run<'_>) -> Result<()> {
+        let shown = &run.inputs[0];
+        match shown.n_elems() {
+            0 => self.print(&[]),
+            // SAFETY: the input is row-major float64, made by `shown_values`, and written by nobody while the op runs.
+            n => self.print(unsafe { std::slice::from_raw_parts(shown.ptr().cast(), n) }),
+        }
+        Ok(())
+    }
+
+    fn run_cuda(&self, run: &mut Run<'_>, gpu: &Gpu) -> Result<()> {
+        let shown = &run.inputs[0];
+        let mut values = vec![0.0; shown.n_elems()];
+        // SAFETY: the input is row-major float64, made by `shown_values`, and as long as the vector.
+        unsafe { gpu.download(shown.ptr(), values.as_mut_ptr().cast(), size_of_val(&*values)) }?;
+        self.print(&values);
+        Ok(())
+    }
+}
+
+impl Tensor {
+    /// Prints the values on standard error after `label`, as `jax.debug.print`: at each run of a
+    /// [`Function`](crate::Function), in the order of its calls, where reading a value is not possible. Of a large tensor the
+    /// ends of its axes are shown. What is computed again for a limit is not printed again, and a dry run prints nothing.
+    ///
+    /// # Errors
+    /// Memory that is full.
+    #[track_caller]
+    pub fn debug_print(&self, label: &str) -> Result<()> {
+        let _line = context::at_callers_line();
+        let op = DebugPrint { label: label.into(), shape: *self.shape(), dtype: self.dtype() };
+        context::with_changed_tapes(Vec::clear, || {
+            let shown = shown_values(self)?;
+            call(OpRef::shipped(op), &[&shown]).map(drop)
+        })
+    }
+}

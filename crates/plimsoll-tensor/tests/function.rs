@@ -1,0 +1,254 @@
+//! Functions: arguments that are given away, arguments that are only described, and effects.
+
+#![forbid(unsafe_code)]
+
+use std::process::Command;
+use std::sync::{Arc, Mutex};
+
+use plimsoll_tensor::op::{Gradient, Meta, Op, OpRef, Outputs, Run, one};
+use plimsoll_tensor::{
+    Bytes, DType, Device, Function, GradientTape, Result, Shape, Tensor, Variable, apply, recompute,
+};
+
+/// As many floats as make 4 MiB.
+const MANY: usize = 1 << 20;
+const MIB: u64 = 1 << 20;
+
+#[test]
+fn a_donated_argument_is_written_over() -> Result<()> {
+    let device = Device::separate_cpu();
+    let _on = device.enter();
+    let plain = Function::new(|x: Tensor| Ok(x + 1.0));
+    let donating = Function::new(|x: Tensor| Ok(x + 1.0)).donate([0]);
+    let spec = || Tensor::spec([MANY], DType::F32);
+    assert_eq!((plain.plan(spec()?)?.peak, donating.plan(spec()?)?.peak), (8 * MIB, 4 * MIB));
+    for _ in 0..5 {
+        let y = donating.call(Tensor::ones([MANY])?)?;
+        assert_eq!((y.to_vec::<f32>()?, device.stats().in_use), (vec![2.0; MANY], 4 * MIB));
+    }
+    assert_eq!((device.stats().peak_in_use, donating.eager_reason()), (4 * MIB, None));
+    Ok(())
+}
+
+#[test]
+fn a_donated_argument_is_freed_after_its_last_use() -> Result<()> {
+    let device = Device::separate_cpu();
+    let _on = device.enter();
+    let spread = |x: Tensor| {
+        let sum = x.sum(..)?;
+        drop(x);
+        sum.broadcast_to([2 * MANY])?.contiguous()
+    };
+    let (plain, donating) = (Function::new(spread), Function::new(spread).donate([0]));
+    let spec = || Tensor::spec([MANY], DType::F32);
+    let peaks = (plain.plan(spec()?)?.peak / MIB, donating.plan(spec()?)?.peak / MIB);
+    assert_eq!(peaks, (12, 8));
+    for _ in 0..3 {
+        let y = donating.call(Tensor::ones([MANY])?)?;
+        assert_eq!(y.to_vec::<f32>()?, vec![MANY as f32; 2 * MANY]);
+    }
+    assert_eq!((device.stats().peak_in_use / MIB, donating.eager_reason()), (8, None));
+    Ok(())
+}
+
+#[test]
+fn what_is_not_the_callers_to_give_is_refused_and_stays() -> Result<()> {
+    let donating = Function::new(|(x, y): (Tensor, Tensor)| x.add(&y)).donate([1]);
+    let refused = |x: &Tensor, y: Tensor, why: &str| -> Result<()> {
+        let error = donating.call((x.clone(), y)).unwrap_err().to_string();
+        assert!(error.contains("argument 1 is donated") && error.contains(why), "{error}");
+        Ok(())
+    };
+    let x = Tensor::ones([300])?;
+    refused(&x, x.clone(), "something else holds it")?;
+    let rows = Tensor::ones([2, 300])?;
+    refused(&x, rows.narrow(0, 0, 1)?, "part of a larger tensor")?;
+    refused(&x, (*Variable::new(Tensor::ones([300])?)).clone(), "something else holds it")?;
+    assert_eq!((x.to_vec::<f32>()?, rows.to_vec::<f32>()?), (vec![1.0; 300], vec![1.0; 600]));
+    assert_eq!(donating.call((x.clone(), Tensor::ones([300])?))?.to_vec::<f32>()?, vec![2.0; 300]);
+    let none = Function::new(|x: Tensor| x.neg()).donate([2]);
+    let error = none.call(x).unwrap_err().to_string();
+    assert!(error.contains("argument 2 is donated, and there are 1 tensors"), "{error}");
+    Ok(())
+}
+
+/// A small network whose saved values can be computed again, its input given away; returns the gradient of its weights.
+fn gradient(weights: &Variable, x: Tensor) -> Result<Tensor> {
+    let tape = GradientTape::new();
+    let loss = tape.record(|| {
+        let mut h = x.matmul(weights)?;
+        drop(x);
+        for _ in 0..6 {
+            h = h.matmul(weights)?.tanh()?.sigmoid()?;
+        }
+        h.mean(..)
+    })?;
+    let [gradient] = tape.gradient(&loss, [weights])?;
+    Ok(gradient)
+}
+
+#[test]
+fn donating_functions_keep_limits_with_eagers_bits() -> Result<()> {
+    let device = Device::separate_cpu();
+    let _on = device.enter();
+    let weights = Variable::new(Tensor::randn([256, 256])?.affine(0.05, 0.0)?);
+    let x = Tensor::randn([2048, 256])?.to_vec::<f32>()?;
+    let inputs = || Tensor::from_slice(&x, [2048, 256]);
+    let eager = gradient(&weights, inputs()?)?.to_vec::<f32>()?;
+    let train = Function::new({
+        let weights = weights.clone();
+        move |x: Tensor| gradient(&weights, x)
+    })
+    .donate([0]);
+    let (natural, least) = {
+        let plans = train.memory_plans(Tensor::spec([2048, 256], DType::F32)?)?;
+        (plans.members().last().expect("there is one").played.committed, plans.least())
+    };
+    assert!(least < natural, "{least} {natural}");
+    for limit in [natural, (natural + least) / 2, least] {
+        device.trim();
+        device.set_limit(Some(Bytes::new(limit)))?;
+        for verifies in [false, true] {
+            device.set_verify(verifies);
+            assert_eq!(train.call(inputs()?)?.to_vec::<f32>()?, eager, "limit {limit}");
+        }
+        assert!(device.stats().committed <= limit);
+        assert_eq!(train.eager_reason(), None);
+        device.set_limit(None)?;
+    }
+    device.trim();
+    device.set_limit(Some(Bytes::new(least - 2 * MIB)))?;
+    let error = train.call(inputs()?).unwrap_err().to_string();
+    assert!(error.contains("least"), "{error}");
+    Ok(())
+}
+
+#[test]
+fn a_description_is_planned_like_the_arguments_themselves() -> Result<()> {
+    let device = Device::separate_cpu();
+    let _on = device.enter();
+    let scores = Function::new(|(x, n): (Tensor, Tensor)| x.matmul(&x.transpose(0, 1)?)?.softmax(1)?.mul(&n));
+    let described = || {
+        Ok::<_, plimsoll_tensor::Error>((Tensor::spec([512, 64], DType::F32)?, Tensor::spec((), DType::F32)?))
+    };
+    let planned = scores.plan(described()?)?;
+    assert_eq!(device.stats().in_use, 0);
+    let real = (Tensor::ones([512, 64])?, Tensor::ones(())?);
+    let measured = scores.plan(real.clone())?;
+    assert_eq!((planned.peak, planned.committed), (measured.peak, measured.committed));
+    device.set_limit(Some(Bytes::new(planned.committed)))?;
+    scores.prepare(described()?)?;
+    scores.call(real)?;
+    assert_eq!(device.stats().peak_in_use, planned.peak);
+    let error = scores.call(described()?).unwrap_err().to_string();
+    assert!(error.contains("on spec(cpu)"), "{error}");
+    Ok(())
+}
+
+/// An op of one's own that tells of each value that it sees.
+#[derive(Debug)]
+struct Tell(Arc<Mutex<Vec<f32>>>);
+
+impl Op for Tell {
+    fn name(&self) -> &'static str {
+        "tell"
+    }
+
+    fn infer(&self, _inputs: &[&Meta]) -> Result<Outputs> {
+        one(Shape::new(&[0])?, DType::F32)
+    }
+
+    fn has_effect(&self) -> bool {
+        true
+    }
+
+    fn gradient(&self) -> Gradient {
+        Gradient::Zero
+    }
+
+    fn run(&self, run: &mut Run<'_>) -> Result<()> {
+        let (inputs, _) = run.slices::<f32>(self.name())?;
+        let value = inputs[0][0];
+        self.0.lock().expect("nobody panics").push(value);
+        Ok(())
+    }
+}
+
+#[test]
+fn effects_happen_once_each_and_in_order() -> Result<()> {
+    let device = Device::separate_cpu();
+    let _on = device.enter();
+    let told = Arc::new(Mutex::new(Vec::new()));
+    let tell = OpRef::new(Tell(told.clone()));
+    let weights = Variable::new(Tensor::eye(256)?);
+    let train = Function::new(move |x: Tensor| {
+        let tape = GradientTape::new();
+        let loss = tape.record(|| {
+            let mut h = x.matmul(&weights)?;
+            for _ in 0..4 {
+                h = h.tanh()?.matmul(&weights)?;
+                apply(tell.clone(), &[&h.sum(..)?])?;
+                h = recompute(&[&h], {
+                    let tell = tell.clone();
+                    move |h| {
+                        apply(tell.clone(), &[&h[0].mean(..)?])?;
+                        h[0].sigmoid()
+                    }
+                })?;
+            }
+            h.mean(..)
+        })?;
+        let [gradient] = tape.gradient(&loss, [&weights])?;
+        Ok(gradient)
+    });
+    let x = Tensor::ones([2048, 256])?;
+    let take = || std::mem::take(&mut *told.lock().expect("nobody panics"));
+    let eager = train.call(x.clone())?.to_vec::<f32>()?;
+    let expected = take();
+    assert_eq!(expected.len(), 8);
+    let least = train.least_limit(x.clone())?;
+    assert_eq!(take(), Vec::<f32>::new(), "a dry run has no effects");
+    for verifies in [false, true] {
+        device.set_verify(verifies);
+        device.set_limit(Some(Bytes::new(least)))?;
+        assert_eq!((train.call(x.clone())?.to_vec::<f32>()?, take()), (eager.clone(), expected.clone()));
+        device.set_limit(None)?;
+    }
+    Ok(())
+}
+
+/// What the test below looks at from outside.
+#[test]
+fn prints() -> Result<()> {
+    if std::env::var("PLIMSOLL_TEST_PRINTS").is_err() {
+        return Ok(());
+    }
+    let shown = Function::new(|x: Tensor| {
+        x.debug_print("x")?;
+        x.sum(..)?.debug_print("sum")?;
+        x.gt(0.5)?.debug_print("large")?;
+        Tensor::arange_of(0.0, 4000.0, 1.0, DType::I64)?.reshape([40, 100])?.debug_print("many")
+    });
+    shown.call(Tensor::from_slice(&[0.25f32, 1.5], 2)?)?;
+    shown.call(Tensor::from_slice(&[2.0f32, 3.0], 2)?)
+}
+
+#[test]
+fn a_function_prints_at_each_call() -> Result<()> {
+    let program = std::env::current_exe().expect("a test is a program");
+    let output = Command::new(program)
+        .args(["--exact", "prints", "--nocapture"])
+        .env("PLIMSOLL_TEST_PRINTS", "1")
+        .output()
+        .expect("it can be run");
+    let text = String::from_utf8(output.stderr).expect("text");
+    let many = "many: [[   0    1    2 ...   97   98   99]\n";
+    let first = ["x: [0.25 1.5 ]\n", "sum: 1.75\n", "large: [false  true]\n", many];
+    let second = ["x: [2. 3.]\n", "sum: 5.", "large: [true true]\n", many];
+    let mut rest = text.as_str();
+    for line in first.iter().chain(&second) {
+        let Some((_, after)) = rest.split_once(line) else { panic!("{line:?} is not in {text}") };
+        rest = after;
+    }
+    Ok(())
+}
