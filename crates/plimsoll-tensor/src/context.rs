@@ -148,6 +148,11 @@ pub(crate) fn site(op: &'static str) -> Site {
     recorded.unwrap_or_else(|| label(Owner::Temporary, op).site)
 }
 
+/// The line of the outermost public call, for an error that may arise while the thread ends.
+pub(crate) fn site_of_error() -> Site {
+    CONTEXT.try_with(|_| ()).map_or(Site::UNKNOWN, |()| site(""))
+}
+
 /// Runs `f` on behalf of a call that was recorded there.
 pub(crate) fn at_recorded_site<R>(site: Site, f: impl FnOnce() -> R) -> R {
     let before = CONTEXT.with(|context| context.recorded_site.replace(Some(site)));

@@ -1,7 +1,8 @@
 //! Errors, written for people: each names the op, the values that clash, and what would work.
 //!
 //! [`Error`] is one pointer wide, so that a `Result` costs nothing on the way that succeeds. `Display` is one
-//! sentence without a final period; an out-of-memory error is a short report.
+//! sentence without a final period; an out-of-memory error is a short report. What a program wants to know of it is data: its
+//! [kind](Error::kind), with the values that clash, and the [line and layer](Error::site) in which it arose.
 
 use std::fmt;
 
@@ -15,7 +16,13 @@ use crate::shape::{MAX_ELEMS, Shape};
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// Something that could not be done, and why.
-pub struct Error(Box<ErrorKind>);
+pub struct Error(Box<Arisen>);
+
+/// What went wrong, and where.
+struct Arisen {
+    kind: ErrorKind,
+    site: Site,
+}
 
 /// The kinds of errors, for programs that want to tell them apart.
 #[non_exhaustive]
@@ -123,12 +130,21 @@ impl From<plimsoll_cuda::Error> for Error {
 impl Error {
     /// An error of that kind.
     pub fn new(kind: ErrorKind) -> Error {
-        Error(Box::new(kind))
+        Error(Box::new(Arisen { kind, site: context::site_of_error() }))
     }
 
     /// The kind of error.
     pub fn kind(&self) -> &ErrorKind {
-        &self.0
+        &self.0.kind
+    }
+
+    /// The user's line, and the layer, in which it arose; unknown outside all calls.
+    pub fn site(&self) -> Site {
+        match &self.0.kind {
+            ErrorKind::OutOfMemory(shortage) => shortage.label.site,
+            ErrorKind::ReadsValue { site, .. } => *site,
+            _ => self.0.site,
+        }
     }
 
     /// Shapes that do not fit an op or each other.
@@ -227,7 +243,7 @@ impl Error {
         if path.is_empty() {
             return self;
         }
-        match &mut *self.0 {
+        match &mut self.0.kind {
             ErrorKind::Shape { detail, .. }
             | ErrorKind::DType { detail, .. }
             | ErrorKind::Device { detail, .. }
@@ -243,7 +259,7 @@ impl Error {
 
     /// Whether memory was full or the limit reached.
     pub fn is_out_of_memory(&self) -> bool {
-        match &*self.0 {
+        match &self.0.kind {
             ErrorKind::OutOfMemory(_) | ErrorKind::Limit { .. } => true,
             ErrorKind::Within { source, .. } => source.downcast_ref().is_some_and(Error::is_out_of_memory),
             _ => false,
@@ -259,7 +275,7 @@ impl From<OutOfMemory> for Error {
 
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &*self.0 {
+        match &self.0.kind {
             ErrorKind::Shape { op, detail }
             | ErrorKind::DType { op, detail }
             | ErrorKind::Device { op, detail }
@@ -309,13 +325,13 @@ impl fmt::Display for Error {
 
 impl fmt::Debug for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(f)
+        self.0.kind.fmt(f)
     }
 }
 
 impl std::error::Error for Error {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        match &*self.0 {
+        match &self.0.kind {
             ErrorKind::OutOfMemory(report) => Some(&**report),
             ErrorKind::Within { source, .. } => Some(&**source),
             ErrorKind::Io { source, .. } => Some(source),

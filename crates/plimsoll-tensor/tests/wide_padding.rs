@@ -3,7 +3,7 @@
 
 #![forbid(unsafe_code)]
 
-use plimsoll_tensor::{Conv1dConfig, Conv2dConfig, Result, Tensor, set_seed};
+use plimsoll_tensor::{Conv1dConfig, Conv2dConfig, Device, Result, Step, Tensor, set_seed};
 
 #[test]
 fn a_wide_padding_is_as_good_as_a_padded_input() -> Result<()> {
@@ -34,5 +34,17 @@ fn so_is_one_of_a_picture() -> Result<()> {
         let found = x.conv2d(&weights, None, &config.padding(padding))?.to_vec::<f32>()?;
         assert!(found == expected, "padding {padding}");
     }
+    Ok(())
+}
+
+#[test]
+fn a_transposed_convolution_counts_the_taps_that_fall_on_padding() -> Result<()> {
+    let device = Device::ghost_cpu();
+    let _on = device.enter();
+    let (x, weights) = (Tensor::zeros([1, 2, 2, 1])?, Tensor::zeros([1, 500, 500, 1])?);
+    let (_, records) =
+        Step::traced(&device, || x.conv_transpose2d(&weights, None, &Conv2dConfig::new()).map(drop))?;
+    // Every place of the output sees the whole kernel, though most of it lies beside the two by two numbers.
+    assert_eq!(records.iter().map(|record| record.cost.flops).sum::<u64>(), 2 * 501 * 501 * 500 * 500);
     Ok(())
 }

@@ -177,7 +177,11 @@ impl Op for Conv {
     }
 
     fn cost(&self, inputs: &[&Meta], outputs: &[&Meta]) -> Cost {
-        cost(&self.of, inputs, outputs)
+        let cost = cost(&self.of, inputs, outputs);
+        match self.way {
+            Way::Forward => cost,
+            Way::Transposed => Cost { flops: cost.flops.max(transposed_flops(&self.of)), ..cost },
+        }
     }
 
     fn keeps(&self, wanted: &[bool]) -> Keeps {
@@ -306,6 +310,15 @@ fn cost(of: &Convolution, inputs: &[&Meta], outputs: &[&Meta]) -> Cost {
     let bytes = bytes_moved(inputs, outputs);
     let taps = of.weights()[1..].iter().product::<usize>();
     Cost { flops: saturating_product([2, of.output().n_elems(), taps]), bytes }
+}
+
+/// The operations of a transposed convolution: at every place of what it gives, all taps that its stride leaves there. Where
+/// the kernel is larger than what it reads, most of them fall on the padding.
+fn transposed_flops(of: &Convolution) -> u64 {
+    let (places, weights) = (of.input(), of.weights());
+    let n_places = places[..places.rank() - 1].iter().product::<usize>();
+    let [rows, columns] = of.geometry.stride.map(|stride| stride.max(1) as u64);
+    saturating_product([2, n_places, weights.n_elems()]) / rows.saturating_mul(columns)
 }
 
 /// An operand as the kernels read pictures; a sequence is a picture of one line.
