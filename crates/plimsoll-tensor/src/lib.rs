@@ -63,7 +63,7 @@ pub use ops::{
     RecurrentWeights,
 };
 pub use piece::{Piece, Return, elements, elements_mut};
-pub use plimsoll_memory::{Bytes, FileBytes, OffsetPlan, Owner, Planned, Rows, Stats};
+pub use plimsoll_memory::{Bytes, FileBytes, Name, OffsetPlan, Owner, Planned, Rows, Site, Stats};
 pub use plimsoll_plan::{Decisions, Trace};
 pub use program::{OwnedVariables, PlannedProgram, Program, ProgramCache, Recording};
 pub use random::{Generator, set_seed};

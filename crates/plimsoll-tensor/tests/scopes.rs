@@ -4,9 +4,10 @@ use std::cell::{Cell, RefCell};
 use std::panic::{self, AssertUnwindSafe};
 
 use plimsoll_tensor::{
-    Device, Function, Generator, GradientTape, OpenScope, Owner, PlacementLog, Result, Saving, Step, Tensor,
-    Unconnected, Variable, at_line, current_scope, custom_gradient, enter_line, enter_owner, enter_saving,
-    enter_scope, is_recording, log_placements, recompute, scope, set_seed, with_owner, with_saving,
+    Device, Function, Generator, GradientTape, Name, OpenScope, Owner, PlacementLog, Program, Result, Saving,
+    Step, Tensor, Unconnected, Variable, at_line, current_scope, custom_gradient, enter_line, enter_owner,
+    enter_saving, enter_scope, is_recording, log_placements, recompute, scope, set_seed, with_owner,
+    with_saving,
 };
 
 /// The label of an op that runs now, as text.
@@ -92,6 +93,25 @@ fn lines_end_by_themselves() -> Result<()> {
     assert_eq!(label()?, "second.py:2 full");
     drop(second);
     assert!(label()?.contains("scopes.rs:"), "{}", label()?);
+    Ok(())
+}
+
+#[test]
+fn files_and_phases_need_no_constant_names() -> Result<()> {
+    let file = |n: usize| format!("cell {n}.py");
+    for n in [1, 2, 1, 1] {
+        assert_eq!(at_line(&file(n), 7, label)?, format!("cell {n}.py:7 full"));
+    }
+    // A phase may be called what the recording of a function calls its own marks.
+    let (device, x) = (Device::current(), Tensor::ones([2])?);
+    let program = Program::record(&device, &[&x], |inputs| {
+        let marks = ["call".to_owned(), ":commit".to_owned()];
+        marks.iter().for_each(|name| Device::current().pool().mark(Name::intern(name), 99));
+        Ok(vec![inputs[0].exp()?])
+    })?;
+    assert_eq!((program.calls().len(), program.run(&[&x], None)?.len()), (1, 1));
+    let text = program.to_string();
+    assert!(text.contains("  call:\n") && text.contains("  commit:\n"), "{text}");
     Ok(())
 }
 

@@ -3,7 +3,7 @@
 use std::marker::PhantomData;
 use std::panic::Location;
 
-use plimsoll_memory::{Label, Owner, Site};
+use plimsoll_memory::{Label, Name, Owner, Site};
 
 use super::layers::Layers;
 use super::{CONTEXT, on_drop};
@@ -48,9 +48,14 @@ impl Drop for LineGuard {
     }
 }
 
-/// Labels all bytes as made at `file:line` until the scope is dropped: for bindings from other languages.
-pub fn enter_line(file: &'static str, line: u32) -> OpenScope {
-    begin(Some(Line { file, line }))
+/// Labels all bytes as made at `file:line` until the scope is dropped: for bindings from other languages. The name of a
+/// file is kept as long as the process lives, once: see [`Name`].
+pub fn enter_line(file: &str, line: u32) -> OpenScope {
+    // Most lines of a program follow one of the same file, which is then found without a lock.
+    let last = CONTEXT.with(|context| context.last_file.get());
+    let known = if last.as_str() == file { last } else { Name::intern(file) };
+    CONTEXT.with(|context| context.last_file.set(known));
+    begin(Some(Line { file: known.as_str(), line }))
 }
 
 fn begin(line: Option<Line>) -> OpenScope {
@@ -59,7 +64,7 @@ fn begin(line: Option<Line>) -> OpenScope {
 }
 
 /// Runs `f` with all bytes labelled as made at `file:line`: for bindings from other languages.
-pub fn at_line<R>(file: &'static str, line: u32, f: impl FnOnce() -> R) -> R {
+pub fn at_line<R>(file: &str, line: u32, f: impl FnOnce() -> R) -> R {
     let _line = enter_line(file, line);
     f()
 }

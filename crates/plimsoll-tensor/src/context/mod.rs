@@ -14,7 +14,7 @@ use std::cell::{Cell, RefCell};
 use std::marker::PhantomData;
 use std::sync::Arc;
 
-use plimsoll_memory::{Owner, Site};
+use plimsoll_memory::{Name, Owner, Site};
 
 use crate::device::Device;
 use crate::execute::Part;
@@ -49,6 +49,8 @@ pub enum Saving {
 
 struct Context {
     line: Current<Option<Line>>,
+    /// The file that a line was entered of last.
+    last_file: Cell<Name>,
     /// Where the op was called that runs now, if its call was recorded before.
     recorded_site: Cell<Option<Site>>,
     owner: Current<Owner>,
@@ -73,6 +75,7 @@ struct Context {
 thread_local! {
     static CONTEXT: Context = const { Context {
         line: Current::new(None),
+        last_file: Cell::new(Name::constant("")),
         recorded_site: Cell::new(None),
         owner: Current::new(Owner::Temporary),
         saving: Current::new(Saving::Lean),
