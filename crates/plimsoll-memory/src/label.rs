@@ -2,7 +2,8 @@
 //!
 //! A label is two small copies: an owner (one of eight words used everywhere) and a site, the interned
 //! (file, line, scope, op) of the user's call. Interning keeps every distinct site for the life of the
-//! process: there are as many as a program has lines times layers, so this is kilobytes.
+//! process: there are as many as a program has lines times layers, so this is kilobytes. Names that people give to
+//! phases and files are interned likewise, up to a number that no program needs.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -112,6 +113,67 @@ impl fmt::Display for Region {
     }
 }
 
+/// A name that somebody gave, such as that of a phase: a text that lives as long as the process.
+///
+/// A constant of a program is a name as it is. Any other text is interned: the first time it is copied and kept for ever,
+/// from then on it is only looked up. Of the texts that are not constants at most [`Name::MOST`] are kept, so that a program
+/// that makes up a new name at every step does not grow; whatever comes after them is called [`Name::OTHER`].
+///
+/// Names that begin with a colon are the framework's own, for marks that it must find again among those of others; what is
+/// interned loses its colons.
+///
+/// ```
+/// use plimsoll_memory::Name;
+/// const FORWARD: Name = Name::constant("forward");
+/// assert_eq!(Name::intern("forward"), FORWARD);
+/// assert_eq!(Name::intern(&format!("phase {}", 1)).as_str(), "phase 1");
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Name(&'static str);
+
+impl Name {
+    /// The most texts that are kept.
+    pub const MOST: usize = 1 << 16;
+
+    /// What a text is called that is one too many.
+    pub const OTHER: Name = Name("other");
+
+    /// A constant's name.
+    pub const fn constant(text: &'static str) -> Name {
+        Name(text)
+    }
+
+    /// The name with that text; the same text always gives the same name.
+    pub fn intern(text: &str) -> Name {
+        let text = text.trim_start_matches(':');
+        let known = table().read().unwrap_or_else(PoisonError::into_inner).names.get(text).copied();
+        known.map_or_else(|| table().write().unwrap_or_else(PoisonError::into_inner).name(text), Name)
+    }
+
+    /// The text.
+    pub const fn as_str(self) -> &'static str {
+        self.0
+    }
+}
+
+impl From<&'static str> for Name {
+    fn from(text: &'static str) -> Name {
+        Name::constant(text)
+    }
+}
+
+impl fmt::Display for Name {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.0)
+    }
+}
+
+impl fmt::Debug for Name {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Name({:?})", self.0)
+    }
+}
+
 /// The place in a program that asked for a block: an interned (file, line, scope, op).
 ///
 /// ```
@@ -137,6 +199,8 @@ struct Parts<'a> {
 struct Table {
     numbers: BTreeMap<Parts<'static>, u32>,
     strings: BTreeSet<&'static str>,
+    /// Those of the strings that are names.
+    names: BTreeSet<&'static str>,
     parts: LongList<Parts<'static>>,
 }
 
@@ -146,6 +210,7 @@ impl Table {
         Self {
             numbers: BTreeMap::from([(unknown, 0)]),
             strings: BTreeSet::new(),
+            names: BTreeSet::new(),
             parts: std::iter::once(unknown).collect(),
         }
     }
@@ -157,6 +222,15 @@ impl Table {
         let kept: &'static str = Box::leak(text.into());
         self.strings.insert(kept);
         kept
+    }
+
+    fn name(&mut self, text: &str) -> Name {
+        if self.names.len() >= Name::MOST && !self.names.contains(text) {
+            return Name::OTHER;
+        }
+        let kept = self.text(text);
+        self.names.insert(kept);
+        Name(kept)
     }
 
     fn add(&mut self, parts: Parts<'_>) -> u32 {
@@ -260,6 +334,20 @@ mod tests {
     fn owners_and_regions_are_numbered_in_the_order_of_all() {
         assert!(Owner::ALL.iter().enumerate().all(|(i, &owner)| owner as usize == i));
         assert!(Region::ALL.iter().enumerate().all(|(i, &region)| region as usize == i));
+    }
+
+    #[test]
+    fn names_are_kept_once_and_not_without_end() {
+        let mut table = Table::new();
+        let made = [String::from("warm up"), String::from("warm up")].map(|text| table.name(&text));
+        assert_eq!(made[0], made[1]);
+        assert!(std::ptr::eq(made[0].as_str(), made[1].as_str()));
+        assert_eq!((table.names.len(), made[0]), (1, Name::constant("warm up")));
+        (0..2 * Name::MOST).for_each(|n| _ = table.name(&n.to_string()));
+        assert_eq!((table.names.len(), table.strings.len()), (Name::MOST, Name::MOST));
+        let late = table.name("too late");
+        assert_eq!((late, table.name("7").as_str(), table.name("warm up")), (Name::OTHER, "7", made[0]));
+        assert_eq!(Name::intern("::step").as_str(), "step");
     }
 
     #[test]

@@ -83,7 +83,7 @@ pub use error::{Cause, OutOfMemory, Shortage};
 pub use file_bytes::FileBytes;
 pub use ghost::GhostPages;
 pub use host::HostPages;
-pub use label::{Label, Owner, Region, Site};
+pub use label::{Label, Name, Owner, Region, Site};
 pub use long_list::LongList;
 pub use map::rounded_size;
 pub use planned::{OffsetError, OffsetPlan, Planned};

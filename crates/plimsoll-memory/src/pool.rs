@@ -8,7 +8,7 @@ use crate::map::Refusal;
 use crate::state::{BlockId, Grant, State};
 use crate::sync::{Arc, Mutex, MutexGuard, current_thread, lock};
 use crate::{
-    Bytes, GhostPages, Label, LongList, OffsetPlan, OutOfMemory, Owner, Region, Site, Snapshot, Source,
+    Bytes, GhostPages, Label, LongList, Name, OffsetPlan, OutOfMemory, Owner, Region, Site, Snapshot, Source,
     Stats, TraceEvent, rounded_size,
 };
 
@@ -289,9 +289,10 @@ impl Pool {
         self.lock().take_trace()
     }
 
-    /// Notes in the trace that something begins here, such as a pass backward; without one it does nothing.
-    pub fn mark(&self, name: &'static str, number: u64) {
-        self.lock().mark(name, number);
+    /// Notes in the trace that something begins here, such as a pass backward; without one it does nothing. A name that is
+    /// not a constant is made by [`Name::intern`].
+    pub fn mark(&self, name: impl Into<Name>, number: u64) {
+        self.lock().mark(name.into(), number);
     }
 
     /// Notes in the trace that a kernel would run here, for so long; without one it does nothing.

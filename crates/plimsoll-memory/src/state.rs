@@ -8,7 +8,7 @@ use crate::planned::{Following, Next};
 use crate::stats::Ledger;
 use crate::sync::ThreadMark;
 use crate::{
-    BlockInfo, Label, LongList, OffsetPlan, OutOfMemory, Owner, Region, Site, Snapshot, Source, Stats,
+    BlockInfo, Label, LongList, Name, OffsetPlan, OutOfMemory, Owner, Region, Site, Snapshot, Source, Stats,
     TraceEvent,
 };
 
@@ -414,7 +414,7 @@ impl State {
         self.trace.take().unwrap_or_default()
     }
 
-    pub(crate) fn mark(&mut self, name: &'static str, number: u64) {
+    pub(crate) fn mark(&mut self, name: Name, number: u64) {
         if let Some(trace) = &mut self.trace {
             trace.push(TraceEvent::Mark { name, number });
         }

@@ -3,7 +3,7 @@
 //! Two runs that ask for the same things in the same order on pools that began alike leave equal traces,
 //! placement included; that is how a ghost run is held against the real one.
 
-use crate::{Label, Region, Site};
+use crate::{Label, Name, Region, Site};
 
 /// One event of a trace. Blocks are named by the serial numbers of their acquisitions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,7 +36,7 @@ pub enum TraceEvent {
     /// Whoever uses the pool wants to find this moment again: see [`Pool::mark`](crate::Pool::mark).
     Mark {
         /// What begins here.
-        name: &'static str,
+        name: Name,
         /// Which one of them, where they are counted.
         number: u64,
     },

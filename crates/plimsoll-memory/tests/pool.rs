@@ -1,8 +1,8 @@
 //! What a pool tells: labels, rows, peaks, snapshots, traces, ghosts.
 
 use plimsoll_memory::{
-    Block, GRANULE, GhostPages, HostPages, Label, LongList, OffsetPlan, Owner, Planned, Pool, Region, Site,
-    TraceEvent, rounded_size,
+    Block, GRANULE, GhostPages, HostPages, Label, LongList, Name, OffsetPlan, Owner, Planned, Pool, Region,
+    Site, TraceEvent, rounded_size,
 };
 
 fn ghost() -> Pool {
@@ -279,7 +279,7 @@ fn marks_are_in_the_trace_and_ask_for_nothing() {
     pool.mark_work(site, 70);
     drop(block);
     let trace = pool.take_trace();
-    assert_eq!(trace[1], TraceEvent::Mark { name: "backward", number: 2 });
+    assert_eq!(trace[1], TraceEvent::Mark { name: Name::intern("backward"), number: 2 });
     assert_eq!(trace[2], TraceEvent::Work { site, nanoseconds: 70, committed: GRANULE });
     let requests: Vec<bool> = trace.iter().map(TraceEvent::is_request).collect();
     assert_eq!(requests, [true, false, false, true]);

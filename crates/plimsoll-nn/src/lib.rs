@@ -27,7 +27,7 @@ pub use losses::Loss;
 pub use metrics::Metric;
 pub use model::{Mode, Model};
 pub use optimizers::{Method, Optimizer};
-pub use policy::{Policy, current_policy, set_policy, with_policy};
+pub use policy::{Policy, current_policy, enter_policy, set_policy, with_policy};
 pub use prediction::Prediction;
 pub use summary::{Summary, SummaryRow};
 pub use train::Trainer;

@@ -3,11 +3,11 @@
 //! As in Keras, a layer takes the policy that is current when it is built, casts its inputs to the compute dtype, and
 //! reads its variables in it. Under a mixed policy a variable owns an f32 master and one 16-bit copy.
 
-use std::cell::Cell;
 use std::fmt;
 use std::str::FromStr;
 
-use plimsoll_tensor::{DType, Error, Result, Tensor};
+use plimsoll_tensor::scopes::Current;
+use plimsoll_tensor::{DType, Error, OpenScope, Result, Tensor};
 
 /// In which dtype layers compute, and in which they keep their variables.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -87,26 +87,49 @@ impl FromStr for Policy {
     }
 }
 
-thread_local!(static CURRENT: Cell<Policy> = const { Cell::new(Policy::Float32) });
+thread_local!(static CURRENT: Current<Policy> = const { Current::new(Policy::Float32) });
 
 /// The policy that layers built on this thread take.
 pub fn current_policy() -> Policy {
-    CURRENT.get()
+    CURRENT.with(Current::get)
 }
 
-/// Makes a policy the one that layers built on this thread take from now on.
+/// Makes a policy the one that layers built on this thread take from now on: until the innermost open scope of
+/// [`enter_policy`] or [`with_policy`] ends, if there is one.
 pub fn set_policy(policy: Policy) {
-    CURRENT.set(policy);
+    CURRENT.with(|current| current.set(policy));
+}
+
+/// Lets layers take `policy` when they are built, until the scope is dropped.
+pub fn enter_policy(policy: Policy) -> OpenScope {
+    let number = CURRENT.with(|current| current.begin(policy));
+    OpenScope::new(number, |number| _ = CURRENT.try_with(|current| current.end(number)))
 }
 
 /// Runs `f` with layers taking `policy` when they are built.
 pub fn with_policy<R>(policy: Policy, f: impl FnOnce() -> R) -> R {
-    struct Restore(Policy);
-    impl Drop for Restore {
-        fn drop(&mut self) {
-            CURRENT.set(self.0);
-        }
-    }
-    let _restore = Restore(CURRENT.replace(policy));
+    let _policy = enter_policy(policy);
     f()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn policies_end_by_themselves() {
+        let double = enter_policy(Policy::Float64);
+        let half = enter_policy(Policy::MixedFloat16);
+        drop(double);
+        assert_eq!(current_policy(), Policy::MixedFloat16);
+        with_policy(Policy::Float64, || {
+            set_policy(Policy::MixedBfloat16);
+            assert_eq!(current_policy(), Policy::MixedBfloat16);
+        });
+        assert_eq!(current_policy(), Policy::MixedFloat16);
+        drop(half);
+        assert_eq!(current_policy(), Policy::Float32);
+        let panicked = std::panic::catch_unwind(|| with_policy(Policy::Float64, || panic!("a layer panics")));
+        assert_eq!((panicked.is_err(), current_policy()), (true, Policy::Float32));
+    }
 }

@@ -7,7 +7,6 @@
 #[cfg(feature = "emulated")]
 use std::cell::OnceCell;
 use std::fmt;
-use std::marker::PhantomData;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, Once, OnceLock, PoisonError, Weak};
 
@@ -21,6 +20,7 @@ use crate::error::{Error, Result};
 use crate::fault;
 use crate::journal::{Guard, Journal, VERIFIES};
 use crate::report::Report;
+use crate::scopes::OpenScope;
 
 /// A device: cheap to clone, equal to its clones.
 #[derive(Clone)]
@@ -417,10 +417,8 @@ impl Device {
     }
 
     /// Makes this device the current one until the scope is dropped.
-    #[must_use = "the device is current until the scope is dropped"]
-    pub fn enter(&self) -> DeviceScope {
-        context::push_device(self.clone());
-        DeviceScope { stays_on_its_thread: PhantomData }
+    pub fn enter(&self) -> OpenScope {
+        context::enter_device(self.clone())
     }
 
     /// The numbers of the pool.
@@ -555,17 +553,6 @@ impl Kind {
                 format!("{name:?} means no device; there are `cpu` and `cuda:N`"),
             )),
         }
-    }
-}
-
-/// While it lives, a device is the current one of this thread.
-pub struct DeviceScope {
-    stays_on_its_thread: PhantomData<*const ()>,
-}
-
-impl Drop for DeviceScope {
-    fn drop(&mut self) {
-        context::pop_device();
     }
 }
 

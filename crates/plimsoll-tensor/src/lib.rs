@@ -29,6 +29,7 @@ mod rates;
 mod raw;
 mod read;
 mod report;
+pub mod scopes;
 mod shape;
 mod step;
 mod storage;
@@ -39,11 +40,11 @@ mod update;
 mod variable;
 
 pub use context::{
-    LineGuard, Placement, Saving, at_callers_line, at_line, current_scope, is_recording, log_placements,
-    scope, with_owner, with_saving,
+    LineGuard, Placement, PlacementLog, Saving, at_callers_line, at_line, current_scope, enter_line,
+    enter_owner, enter_saving, enter_scope, is_recording, log_placements, scope, with_owner, with_saving,
 };
 pub use depot::Offload;
-pub use device::{Device, DeviceScope, Repeated};
+pub use device::{Device, Repeated};
 pub use driver_memory::DriverMemory;
 pub use dtype::{DType, Element};
 pub use error::{Error, ErrorKind, Result};
@@ -62,14 +63,15 @@ pub use ops::{
     RecurrentWeights,
 };
 pub use piece::{Piece, Return, elements, elements_mut};
-pub use plimsoll_memory::{Bytes, FileBytes, OffsetPlan, Owner, Planned, Rows, Stats};
+pub use plimsoll_memory::{Bytes, FileBytes, Name, OffsetPlan, Owner, Planned, Rows, Site, Stats};
 pub use plimsoll_plan::{Decisions, Trace};
 pub use program::{OwnedVariables, PlannedProgram, Program, ProgramCache, Recording};
 pub use random::{Generator, set_seed};
 pub use read::{HostBytes, Later};
 pub use report::Report;
+pub use scopes::OpenScope;
 pub use shape::{Axes, IntoAxes, IntoExtents, IntoShape, MAX_ELEMS, MAX_RANK, Shape};
-pub use step::{RecordInput, Step, StepRecord};
+pub use step::{OpenStep, RecordInput, Step, StepRecord};
 pub use structure::Structure;
 pub use tape::{Backward, GradientTape, Saved, SavedValue, Unconnected, custom_gradient, recompute};
 pub use tensor::Tensor;

@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use plimsoll_memory::LongList;
+use plimsoll_memory::{LongList, StepScope};
 use smallvec::SmallVec;
 
 use crate::context;
@@ -17,6 +17,7 @@ use crate::execute::{Arg, Part};
 use crate::fault;
 use crate::journal::Journal;
 use crate::op::{Cost, Meta, OpRef, Tensors};
+use crate::random::Generator;
 use crate::shape::Shape;
 use crate::tensor::{Data, Tensor};
 use crate::update::{self, Update};
@@ -32,8 +33,30 @@ impl Step {
     /// Those of `f`, a value that a kernel refuses, memory that is full, a step inside a step. Model and generator are then
     /// as before.
     pub fn run<T>(device: &Device, f: impl FnOnce() -> Result<T>) -> Result<T> {
-        let state = StepState { journal: Journal::on(device), ..StepState::default() };
-        Ok(Step::open(device, state, f)?.0)
+        let step = Step::begin(device)?;
+        let ended = f();
+        Ok(step.end(ended)?.0)
+    }
+
+    /// Begins a step on `device`, which [`OpenStep::commit`] ends. Dropping it instead ends it as if it had failed: model
+    /// and generator are then as before.
+    ///
+    /// ```
+    /// # use plimsoll_tensor::{Device, Step, Tensor, Variable};
+    /// # fn main() -> plimsoll_tensor::Result<()> {
+    /// let x = Variable::new(Tensor::from(3.0f32)?);
+    /// let step = Step::begin(&Device::cpu())?;
+    /// x.assign(&Tensor::from(4.0f32)?)?;
+    /// step.commit()?;
+    /// assert_eq!(x.item::<f32>()?, 4.0);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// A step inside a step.
+    pub fn begin(device: &Device) -> Result<OpenStep> {
+        OpenStep::new(device, || StepState { journal: Journal::on(device), ..StepState::default() })
     }
 
     /// Whether a step is open on this thread, so that assignments wait for its end.
@@ -65,47 +88,76 @@ impl Step {
     /// # Errors
     /// As [`Step::run`].
     pub fn traced<T>(device: &Device, f: impl FnOnce() -> Result<T>) -> Result<(T, Vec<StepRecord>)> {
-        let state = StepState { records: Some(LongList::default()), ..StepState::default() };
-        let (value, state) = Step::open(device, state, f)?;
+        let records = Some(LongList::default());
+        let step = OpenStep::new(device, || StepState { records, ..StepState::default() })?;
+        let ended = f();
+        let (value, state) = step.end(ended)?;
         Ok((value, state.records.unwrap_or_default().into_iter().collect()))
     }
+}
 
-    /// Runs `f` as a step; returns what is left of its state, too.
-    fn open<T>(device: &Device, state: StepState, f: impl FnOnce() -> Result<T>) -> Result<(T, StepState)> {
+/// A step that is open on this thread: see [`Step::begin`].
+#[must_use = "a step that is not committed changes nothing"]
+pub struct OpenStep {
+    device: Device,
+    number: u64,
+    /// The generator as it was before the step.
+    generator: Generator,
+    is_committed: bool,
+    /// The step of the pool; it ends last, when what the step held is gone.
+    _of_pool: StepScope,
+}
+
+impl OpenStep {
+    fn new(device: &Device, state: impl FnOnce() -> StepState) -> Result<OpenStep> {
         if Step::is_open() {
             return Err(Error::argument("step", "a step is open on this thread already; steps do not nest"));
         }
-        let generator = context::generator();
-        // A step that fails or panics takes no draws.
-        let restore = context::on_drop(move || context::set_generator(generator));
-        let scope = device.pool().begin_step();
-        context::replace_step(Some(state));
-        // A panic forgets what the step's kernels may have refused.
-        let close = context::on_drop(|| {
-            if context::replace_step(None).is_some() {
-                fault::forget(device);
-            }
-        });
-        let ended = f().and_then(|value| update::make_conditional().map(|()| value));
-        let mut state = context::replace_step(None).unwrap_or_default();
+        let (generator, state) = (context::generator(), state());
+        let of_pool = device.pool().begin_step();
+        let number = context::begin_step(state);
+        Ok(OpenStep { device: device.clone(), number, generator, is_committed: false, _of_pool: of_pool })
+    }
+
+    /// Ends the step: what was assigned to variables is written, all of it.
+    ///
+    /// # Errors
+    /// A value that a kernel refuses, memory that is full. Model and generator are then as before the step.
+    pub fn commit(self) -> Result<()> {
+        self.end(Ok(())).map(drop)
+    }
+
+    /// Ends the step, in which that came out; returns what is left of its state, too.
+    fn end<T>(mut self, ended: Result<T>) -> Result<(T, StepState)> {
+        let ended = ended.and_then(|value| update::make_conditional().map(|()| value));
+        let mut state = context::end_step(self.number).unwrap_or_default();
         let is_guarded = state.guard.is_some();
         let ended = ended.and_then(|value| {
             if let Some(failure) = state.failure.take() {
                 return Err(failure);
             }
             if !is_guarded {
-                fault::wait_and_look(device)?;
+                fault::wait_and_look(&self.device)?;
             }
             update::commit_step(std::mem::take(&mut state.updates), state.guard.as_ref())?;
             Ok(value)
         });
-        let result = fault::end_step(device, ended, is_guarded).map(|value| (value, state));
-        drop(close);
-        drop(scope);
-        if result.is_ok() {
-            std::mem::forget(restore);
-        }
+        let result = fault::end_step(&self.device, ended, is_guarded).map(|value| (value, state));
+        self.is_committed = result.is_ok();
         result
+    }
+}
+
+impl Drop for OpenStep {
+    fn drop(&mut self) {
+        // Nobody hears of what the kernels of a step may have refused that was given up.
+        if context::end_step(self.number).is_some() {
+            fault::forget(&self.device);
+        }
+        // A step that is given up, fails or panics takes no draws.
+        if !self.is_committed {
+            context::set_generator(self.generator);
+        }
     }
 }
 

@@ -61,7 +61,7 @@ pub fn integers(dataset: &Dataset) -> Vec<Vec<i64>> {
 }
 
 /// A device of the test's own, current until the end of the scope.
-pub fn device() -> (Device, plimsoll_tensor::DeviceScope) {
+pub fn device() -> (Device, plimsoll_tensor::OpenScope) {
     let device = Device::separate_cpu();
     let scope = device.enter();
     (device, scope)

@@ -5,7 +5,7 @@
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};
 
-use plimsoll_memory::{Holder, Label, LongList, Site, Snapshot, TraceEvent, rounded_size};
+use plimsoll_memory::{Holder, Label, LongList, Name, Site, Snapshot, TraceEvent, rounded_size};
 
 /// When the most is in use.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -36,7 +36,7 @@ pub struct Moment {
 }
 
 /// The name of the mark with which a step begins.
-pub(crate) const STEP: &str = "step";
+pub(crate) const STEP: Name = Name::constant(":step");
 /// What goes on before the first mark.
 const SETUP: &str = "setup";
 
@@ -140,7 +140,7 @@ impl Study {
                 }
             }
             TraceEvent::Mark { name: STEP, number } => self.step = number,
-            TraceEvent::Mark { name, .. } => self.phase = name,
+            TraceEvent::Mark { name, .. } => self.phase = name.as_str(),
             TraceEvent::Work { .. } => {}
         }
     }

@@ -80,7 +80,7 @@ impl Tensor {
     pub fn debug_print(&self, label: &str) -> Result<()> {
         let _line = context::at_callers_line();
         let op = DebugPrint { label: label.into(), shape: *self.shape(), dtype: self.dtype() };
-        context::with_changed_tapes(Vec::clear, || {
+        context::without_tapes(|| {
             let shown = shown_values(self)?;
             call(OpRef::shipped(op), &[&shown]).map(drop)
         })

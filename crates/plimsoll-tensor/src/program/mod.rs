@@ -27,7 +27,7 @@ mod verify;
 use std::fmt;
 use std::sync::{Arc, Weak};
 
-use plimsoll_memory::{Label, LongList, Site};
+use plimsoll_memory::{Label, LongList, Name, Site};
 use smallvec::SmallVec;
 
 use crate::device::Device;
@@ -102,7 +102,7 @@ pub enum Instruction {
     /// A copy is not wanted any more.
     Discard(u32),
     /// A phase such as `backward` begins.
-    Mark(&'static str),
+    Mark(Name),
     /// The effects begin: from here on, calls write variables. They are carried out together.
     Commit,
 }

@@ -9,7 +9,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use plimsoll_memory::{Block, Label, LongList, Site, TraceEvent};
+use plimsoll_memory::{Block, Label, LongList, Name, Site, TraceEvent};
 use smallvec::SmallVec;
 
 use super::argument::Argument;
@@ -28,9 +28,9 @@ use crate::tensor::{Nodes, Tensor};
 use crate::variable::VariableCell;
 
 /// The name of the marks that put calls into the order of the pool's trace.
-const CALL: &str = "call";
+const CALL: Name = Name::constant(":call");
 /// The name of the mark where the new values of variables begin to be written.
-const COMMIT: &str = "commit";
+const COMMIT: Name = Name::constant(":commit");
 
 /// Notes what a function does while it runs on a ghost.
 pub(crate) struct Tracer {

@@ -32,7 +32,7 @@ where
 {
     let _line = context::at_callers_line();
     let values: Vec<Tensor> = inputs.iter().map(|&input| input.clone()).collect();
-    let (result, backward) = context::with_changed_tapes(Vec::clear, || forward(&values))?;
+    let (result, backward) = context::without_tapes(|| forward(&values))?;
     let op = CustomGradient { n_inputs: inputs.len(), backward: Box::new(backward) };
     attach(OpRef::shipped(op), inputs, result)
 }

@@ -1,7 +1,5 @@
 //! Gradients one by one: each handed out as soon as it is complete, so that they need not be there together.
 
-use std::sync::Arc;
-
 use super::gradient::{Saves, count_as_gradient, not_connected};
 use crate::context;
 use crate::error::Result;
@@ -36,10 +34,8 @@ impl GradientTape {
             count_as_gradient(&gradient);
             take(source, gradient)
         };
-        let walked = context::with_changed_tapes(
-            |tapes| tapes.retain(|tape| !Arc::ptr_eq(tape, core)),
-            || core.walk_each(&[target], None, sources, Saves::Go, &mut hand_out),
-        );
+        let walked =
+            self.stop_recording(|| core.walk_each(&[target], None, sources, Saves::Go, &mut hand_out));
         self.end_use();
         walked?;
         match is_taken.iter().position(|&is_taken| !is_taken) {

@@ -130,10 +130,7 @@ impl GradientTape {
         check_output_gradients(targets, output_gradients)?;
         self.begin_use()?;
         let core = &self.core;
-        let walked = context::with_changed_tapes(
-            |tapes| tapes.retain(|tape| !Arc::ptr_eq(tape, core)),
-            || core.walk(targets, output_gradients, sources, Saves::Go),
-        );
+        let walked = self.stop_recording(|| core.walk(targets, output_gradients, sources, Saves::Go));
         self.end_use();
         let mut gradients = walked?;
         for (gradient, source) in gradients.iter_mut().zip(sources) {

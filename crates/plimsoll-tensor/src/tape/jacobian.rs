@@ -1,7 +1,5 @@
 //! Jacobians: the derivative of every element of a target, by as many walks back over the same records.
 
-use std::sync::Arc;
-
 use plimsoll_memory::Owner;
 
 use crate::context;
@@ -77,21 +75,18 @@ impl GradientTape {
         let _here = source.device().enter();
         self.begin_use()?;
         let core = &self.core;
-        let rows: Result<Tensor> = context::with_changed_tapes(
-            |tapes| tapes.retain(|tape| !Arc::ptr_eq(tape, core)),
-            || {
-                let mut rows = Tensor::zeros_of([n_rows, source.n_elems()], source.dtype())?;
-                for row in 0..n_rows {
-                    let place = Tensor::from_slice(&[row as i64], 1)?;
-                    let seed = seed(place.one_hot(n_rows, target.dtype())?)?;
-                    let saves = if row + 1 < n_rows { Saves::Stay } else { Saves::Go };
-                    let mut gradients = core.walk(&[target], Some(&[&seed]), &[source], saves)?;
-                    let gradient = gradients.remove(0).ok_or_else(|| not_connected("jacobian", 0, source))?;
-                    rows = rows.into_index_add(0, &place, &gradient.reshape([1, source.n_elems()])?)?;
-                }
-                Ok(rows)
-            },
-        );
+        let rows = self.stop_recording(|| {
+            let mut rows = Tensor::zeros_of([n_rows, source.n_elems()], source.dtype())?;
+            for row in 0..n_rows {
+                let place = Tensor::from_slice(&[row as i64], 1)?;
+                let seed = seed(place.one_hot(n_rows, target.dtype())?)?;
+                let saves = if row + 1 < n_rows { Saves::Stay } else { Saves::Go };
+                let mut gradients = core.walk(&[target], Some(&[&seed]), &[source], saves)?;
+                let gradient = gradients.remove(0).ok_or_else(|| not_connected("jacobian", 0, source))?;
+                rows = rows.into_index_add(0, &place, &gradient.reshape([1, source.n_elems()])?)?;
+            }
+            Ok(rows)
+        });
         self.end_use();
         Ok(rows?.owned_by(Owner::Gradients))
     }

@@ -24,6 +24,7 @@ use crate::error::{Error, Result};
 use crate::execute::Arg;
 use crate::journal::Journal;
 use crate::op::{Extra, Form, Keep, OpRef, Rebuild};
+use crate::scopes::OpenScope;
 use crate::step::Step;
 use crate::storage::Storage;
 use crate::tensor::{Data, Nodes, Tensor};
@@ -100,16 +101,28 @@ impl GradientTape {
     /// # Errors
     /// Those of `f`.
     pub fn record<T>(&self, f: impl FnOnce() -> Result<T>) -> Result<T> {
-        let core = self.core.clone();
-        core.begin_journal();
-        context::with_changed_tapes(
-            |tapes| {
-                if !tapes.iter().any(|tape| Arc::ptr_eq(tape, &core)) {
-                    tapes.push(core);
-                }
-            },
-            f,
-        )
+        let _recording = self.start();
+        f()
+    }
+
+    /// Records ops until the scope is dropped.
+    ///
+    /// ```
+    /// # use plimsoll_tensor::{GradientTape, Tensor, Variable};
+    /// # fn main() -> plimsoll_tensor::Result<()> {
+    /// let x = Variable::new(Tensor::from(3.0f32)?);
+    /// let tape = GradientTape::new();
+    /// let recording = tape.start();
+    /// let y = x.mul(&x)?;
+    /// drop(recording);
+    /// let [dx] = tape.gradient(&y, [&x])?;
+    /// assert_eq!(dx.item::<f32>()?, 6.0);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn start(&self) -> OpenScope {
+        self.core.begin_journal();
+        context::start_tape(self.core.clone())
     }
 
     /// Runs `f` inside [`record`](GradientTape::record) without recording it.
@@ -117,7 +130,14 @@ impl GradientTape {
     /// # Errors
     /// Those of `f`.
     pub fn stop_recording<T>(&self, f: impl FnOnce() -> Result<T>) -> Result<T> {
-        context::with_changed_tapes(|tapes| tapes.retain(|tape| !Arc::ptr_eq(tape, &self.core)), f)
+        let _paused = self.pause();
+        f()
+    }
+
+    /// Stops recording until the scope is dropped: what was started before goes on then, and what is started meanwhile
+    /// records.
+    pub fn pause(&self) -> OpenScope {
+        context::stop_tape(self.core.clone())
     }
 
     /// Forgets everything: records, saved values, watched sources. The tape is as new.

@@ -1,0 +1,129 @@
+//! The layer that a thread is in: the names of its open layer scopes, joined to a path.
+
+use std::ops::Range;
+
+use super::{CONTEXT, site};
+use crate::scopes::{OpenScope, Scopes};
+
+/// The open layer scopes as one text, so that entering a layer allocates nothing once the text has room for it.
+pub(super) struct Layers {
+    /// The names of all open scopes, one after the other, with the dots that join them.
+    text: String,
+    open: Scopes<Layer>,
+}
+
+/// One open scope.
+struct Layer {
+    /// Where its name stands in the text.
+    name: Range<usize>,
+    /// Whether the path begins with it, whatever is open around it.
+    is_root: bool,
+    path: Path,
+}
+
+/// The path that ends with a layer.
+#[derive(Clone, Copy)]
+struct Path {
+    /// Where it begins in the text.
+    start: usize,
+    /// What stands for it where labels are looked up: its FNV hash, which grows with it.
+    number: u64,
+}
+
+/// The path outside all layers.
+const OUTSIDE: Path = Path { start: 0, number: 0xCBF2_9CE4_8422_2325 };
+
+impl Layers {
+    pub(super) const fn new() -> Layers {
+        Layers { text: String::new(), open: Scopes::new() }
+    }
+
+    fn current(&self) -> Path {
+        self.open.innermost().map_or(OUTSIDE, |layer| layer.path)
+    }
+
+    /// The names of the open layers, joined by dots.
+    pub(super) fn path(&self) -> &str {
+        &self.text[self.current().start..]
+    }
+
+    /// A number that stands for the path.
+    #[inline]
+    pub(super) fn number(&self) -> u64 {
+        self.current().number
+    }
+
+    fn begin(&mut self, name: &str, is_root: bool) -> u64 {
+        let around = self.current();
+        let layer = Layer::append(&mut self.text, around, name, is_root);
+        self.open.begin(layer)
+    }
+
+    fn end(&mut self, number: u64) {
+        let is_innermost = self.open.number() == number;
+        self.open.end(number);
+        if is_innermost {
+            return self.text.truncate(self.open.innermost().map_or(0, |layer| layer.name.end));
+        }
+        // A scope around others has ended: their path is joined anew.
+        let before = std::mem::take(&mut self.text);
+        let mut path = OUTSIDE;
+        for layer in self.open.iter_mut() {
+            *layer = Layer::append(&mut self.text, path, &before[layer.name.clone()], layer.is_root);
+            path = layer.path;
+        }
+    }
+}
+
+impl Layer {
+    /// Adds a layer to a text that ends with `path`.
+    fn append(text: &mut String, path: Path, name: &str, is_root: bool) -> Layer {
+        let start = text.len();
+        let mut path = if is_root { Path { start, ..OUTSIDE } } else { path };
+        if path.start < start {
+            text.push('.');
+        }
+        let name_start = text.len();
+        text.push_str(name);
+        path.number = text[start..]
+            .bytes()
+            .fold(path.number, |number, byte| (number ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01B3));
+        Layer { name: name_start..text.len(), is_root, path }
+    }
+}
+
+/// Enters the layer scope `name`: until it is dropped, bytes are labelled with it. Scopes nest to a path such as
+/// `encoder.0.attention`, which is made of the names of those that are open.
+pub fn enter_scope(name: &str) -> OpenScope {
+    begin(name, false)
+}
+
+fn begin(name: &str, is_root: bool) -> OpenScope {
+    let number = CONTEXT.with(|context| context.layers.borrow_mut().begin(name, is_root));
+    OpenScope::new(number, |number| {
+        _ = CONTEXT.try_with(|context| context.layers.borrow_mut().end(number));
+    })
+}
+
+/// Runs `f` inside the layer scope `name`; scopes nest to a path such as `encoder.0.attention`.
+pub fn scope<R>(name: &str, f: impl FnOnce() -> R) -> R {
+    let _layer = enter_scope(name);
+    f()
+}
+
+/// The path of layer names that is open on this thread, such as `encoder.0.attention`; empty outside.
+pub fn current_scope() -> String {
+    CONTEXT.with(|context| context.layers.borrow().path().to_owned())
+}
+
+/// The same as a name that lasts, for an op that runs now.
+pub(crate) fn scope_name(op: &'static str) -> &'static str {
+    let is_outside = CONTEXT.with(|context| context.layers.borrow().path().is_empty());
+    if is_outside { "" } else { site(op).scope() }
+}
+
+/// Runs `f` with `path` in place of the layer scope that is open: for what runs later on behalf of a layer.
+pub(crate) fn in_scope<R>(path: &str, f: impl FnOnce() -> R) -> R {
+    let _layer = begin(path, true);
+    f()
+}

@@ -1,0 +1,313 @@
+//! The context of a thread: open tapes, current device, layer scope, user's line, generator, saving mode.
+//!
+//! Each thread has its own, so a new thread starts with no tape. What people can begin and end (device, layer, line, owner,
+//! saving mode, tapes, placement log, step) is a list of [scopes](crate::scopes), each of which ends by itself, in whatever
+//! order guards are dropped. What only this crate sets is set for the length of a closure. Either way an early return or a
+//! panic cannot leave anything open.
+
+mod labels;
+mod layers;
+mod placements;
+mod tapes;
+
+use std::cell::{Cell, RefCell};
+use std::marker::PhantomData;
+use std::sync::Arc;
+
+use plimsoll_memory::{Name, Owner, Site};
+
+use crate::device::Device;
+use crate::execute::Part;
+use crate::journal::Journal;
+use crate::program::Tracer;
+use crate::random::Generator;
+use crate::scopes::{Current, OpenScope, Scopes};
+use crate::step::StepState;
+
+pub use labels::{LineGuard, at_callers_line, at_line, enter_line};
+pub(crate) use labels::{at_own_lines, at_recorded_site, label, site, site_of_error};
+pub use layers::{current_scope, enter_scope, scope};
+pub(crate) use layers::{in_scope, scope_name};
+pub(crate) use placements::log_placement;
+pub use placements::{Placement, PlacementLog, log_placements};
+pub use tapes::is_recording;
+pub(crate) use tapes::{is_sealed, sealed, start_tape, stop_tape, with_tapes, without_tapes};
+
+use labels::{Line, SiteCache};
+use layers::Layers;
+use tapes::Tapes;
+
+/// How much a tape keeps for backward.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Saving {
+    /// A value that a chain of at most four cheap ops rebuilds from values kept anyway is not kept.
+    #[default]
+    Lean,
+    /// Such values are kept, and backward does not rebuild them.
+    Fast,
+}
+
+struct Context {
+    line: Current<Option<Line>>,
+    /// The file that a line was entered of last.
+    last_file: Cell<Name>,
+    /// Where the op was called that runs now, if its call was recorded before.
+    recorded_site: Cell<Option<Site>>,
+    owner: Current<Owner>,
+    saving: Current<Saving>,
+    replaying: Cell<bool>,
+    walking_back: Cell<bool>,
+    generator: Cell<Generator>,
+    devices: RefCell<Scopes<Device>>,
+    tapes: Tapes,
+    /// What variables read as, sorted by their numbers; boxed, because a model has many.
+    pins: RefCell<Vec<(usize, Box<Part>)>>,
+    layers: RefCell<Layers>,
+    sites: RefCell<SiteCache>,
+    placements: RefCell<Scopes<Vec<Placement>>>,
+    /// The open step; none where it is as if none were open.
+    steps: RefCell<Scopes<Option<StepState>>>,
+    /// Whether a function is being recorded; asked by every op, so it is no look into the tracer.
+    tracing: Cell<bool>,
+    tracer: RefCell<Option<Tracer>>,
+}
+
+thread_local! {
+    static CONTEXT: Context = const { Context {
+        line: Current::new(None),
+        last_file: Cell::new(Name::constant("")),
+        recorded_site: Cell::new(None),
+        owner: Current::new(Owner::Temporary),
+        saving: Current::new(Saving::Lean),
+        replaying: Cell::new(false),
+        walking_back: Cell::new(false),
+        generator: Cell::new(Generator::new(0)),
+        devices: RefCell::new(Scopes::new()),
+        tapes: Tapes::new(),
+        pins: RefCell::new(Vec::new()),
+        layers: RefCell::new(Layers::new()),
+        sites: RefCell::new(SiteCache::new()),
+        placements: RefCell::new(Scopes::new()),
+        steps: RefCell::new(Scopes::new()),
+        tracing: Cell::new(false),
+        tracer: RefCell::new(None),
+    } };
+}
+
+/// Who owns the outputs of ops now: `temporary`, unless [`with_owner`] says otherwise.
+pub(crate) fn output_owner() -> Owner {
+    CONTEXT.with(|context| context.owner.get())
+}
+
+/// Lets the blocks of all new tensors belong to `owner` until the scope is dropped; parameters and optimizer state are made
+/// so, in their own region of the pool.
+pub fn enter_owner(owner: Owner) -> OpenScope {
+    let number = CONTEXT.with(|context| context.owner.begin(owner));
+    OpenScope::new(number, |number| _ = CONTEXT.try_with(|context| context.owner.end(number)))
+}
+
+/// Runs `f` with the blocks of all new tensors belonging to `owner`: see [`enter_owner`].
+pub fn with_owner<R>(owner: Owner, f: impl FnOnce() -> R) -> R {
+    let _owner = enter_owner(owner);
+    f()
+}
+
+/// Lets tapes keep as much as `saving` says until the scope is dropped.
+pub fn enter_saving(saving: Saving) -> OpenScope {
+    let number = CONTEXT.with(|context| context.saving.begin(saving));
+    OpenScope::new(number, |number| _ = CONTEXT.try_with(|context| context.saving.end(number)))
+}
+
+/// Runs `f` with tapes keeping as much as `saving` says.
+pub fn with_saving<R>(saving: Saving, f: impl FnOnce() -> R) -> R {
+    let _saving = enter_saving(saving);
+    f()
+}
+
+pub(crate) fn saving() -> Saving {
+    CONTEXT.with(|context| context.saving.get())
+}
+
+/// The device of ops that have no inputs. While a function is recorded, its device means the ghost that stands for it.
+pub(crate) fn device() -> Device {
+    let device =
+        CONTEXT.with(|context| context.devices.borrow().innermost().cloned()).unwrap_or_else(Device::cpu);
+    let ghost = with_tracer(|tracer| (*tracer.device() == device).then(|| tracer.ghost().clone()));
+    ghost.flatten().unwrap_or(device)
+}
+
+/// The device that values of the host are brought to: the real one, also while a function is recorded.
+pub(crate) fn host_data_device() -> Device {
+    let device = device();
+    let real = with_tracer(|tracer| (*tracer.ghost() == device).then(|| tracer.device().clone()));
+    real.flatten().unwrap_or(device)
+}
+
+/// Makes a device the current one until the scope is dropped.
+pub(crate) fn enter_device(device: Device) -> OpenScope {
+    let number = CONTEXT.with(|context| context.devices.borrow_mut().begin(device));
+    OpenScope::new(number, |number| {
+        // A device whose last handle this is ends when the list is not borrowed any more.
+        drop(CONTEXT.try_with(|context| context.devices.borrow_mut().end(number)));
+    })
+}
+
+pub(crate) fn generator() -> Generator {
+    CONTEXT.with(|context| context.generator.get())
+}
+
+pub(crate) fn set_generator(generator: Generator) {
+    _ = CONTEXT.try_with(|context| context.generator.set(generator));
+}
+
+/// Runs `f` with variables reading as `values`, cell by cell: a replay sees them as they were.
+pub(crate) fn with_pins<R>(mut pins: Vec<(usize, Box<Part>)>, f: impl FnOnce() -> R) -> R {
+    pins.sort_unstable_by_key(|(cell, _)| *cell);
+    let before = CONTEXT.with(|context| context.pins.replace(pins));
+    let _restore = on_drop(move || CONTEXT.with(|context| drop(context.pins.replace(before))));
+    f()
+}
+
+/// The value that a variable is pinned to, if it is.
+pub(crate) fn pinned(cell: usize) -> Option<Part> {
+    CONTEXT.with(|context| {
+        let pins = context.pins.borrow();
+        let at = pins.binary_search_by_key(&cell, |(pinned, _)| *pinned).ok()?;
+        Some((*pins[at].1).clone())
+    })
+}
+
+/// Runs `f` as a replay: no tape records it, and it leaves nothing in the step that is open.
+pub(crate) fn replay<R>(f: impl FnOnce() -> R) -> R {
+    without_effects(|| without_tapes(f))
+}
+
+/// Runs `f`, which has run before, for its result alone: it leaves no records in the step that is open, and what it
+/// assigns to variables, such as running statistics, is dropped.
+pub(crate) fn without_effects<R>(f: impl FnOnce() -> R) -> R {
+    let before = CONTEXT.with(|context| context.replaying.replace(true));
+    let _restore = on_drop(move || CONTEXT.with(|context| context.replaying.set(before)));
+    f()
+}
+
+/// Whether what runs now has run before.
+pub(crate) fn is_replaying() -> bool {
+    CONTEXT.with(|context| context.replaying.get())
+}
+
+/// Runs `f`, the backward of an op.
+pub(crate) fn walking_back<R>(f: impl FnOnce() -> R) -> R {
+    let before = CONTEXT.with(|context| context.walking_back.replace(true));
+    let _restore = on_drop(move || CONTEXT.with(|context| context.walking_back.set(before)));
+    f()
+}
+
+/// Whether the backward of an op runs now.
+pub(crate) fn is_walking_back() -> bool {
+    CONTEXT.with(|context| context.walking_back.get())
+}
+
+/// Whether what runs now is part of a backward that no tape records and has not run before. Nobody asks for its bits a second
+/// time, so it is the one place where sums may be made in any order.
+pub(crate) fn runs_once() -> bool {
+    CONTEXT.with(|context| {
+        context.walking_back.get() && !context.replaying.get() && context.tapes.n_recording() == 0
+    })
+}
+
+/// Calls `f` with the state of the step that is open on this thread, if there is one; a replay sees none.
+pub(crate) fn with_step<R>(f: impl FnOnce(&mut StepState) -> R) -> Option<R> {
+    CONTEXT.with(|context| match context.replaying.get() {
+        true => None,
+        false => context.steps.borrow_mut().innermost_mut().and_then(Option::as_mut).map(f),
+    })
+}
+
+/// Calls `f` with the journal that ops are recorded in, if there is one: that of the open step, or of the outermost tape. A
+/// replay sees none.
+#[inline]
+pub(crate) fn with_journal<R>(f: impl FnOnce(&Arc<Journal>) -> R) -> Option<R> {
+    journal().map(|journal| f(&journal))
+}
+
+/// The journal that ops are recorded in, if there is one.
+pub(crate) fn journal() -> Option<Arc<Journal>> {
+    CONTEXT.with(|context| {
+        if context.replaying.get() {
+            return None;
+        }
+        match context.steps.borrow().innermost() {
+            Some(Some(step)) => step.journal.clone(),
+            _ if context.tapes.n_recording() > 0 => context.tapes.outermost()?.journal(),
+            _ => None,
+        }
+    })
+}
+
+/// Opens a step on this thread; returns its number.
+pub(crate) fn begin_step(state: StepState) -> u64 {
+    CONTEXT.with(|context| context.steps.borrow_mut().begin(Some(state)))
+}
+
+/// Closes the step of that number; returns what it was, if it was open.
+pub(crate) fn end_step(number: u64) -> Option<StepState> {
+    CONTEXT.try_with(|context| context.steps.borrow_mut().end(number)).ok().flatten().flatten()
+}
+
+/// Runs `f` while `tracer` notes what it does; returns the tracer, too. A function that is recorded inside another has a
+/// program of its own: the outer one goes on where it was.
+pub(crate) fn with_tracing<R>(tracer: Tracer, f: impl FnOnce() -> R) -> (R, Tracer) {
+    let replace = |tracer: Option<Tracer>| {
+        CONTEXT.with(|context| {
+            context.tracing.set(tracer.is_some());
+            context.tracer.replace(tracer)
+        })
+    };
+    let before = replace(Some(tracer));
+    let mut restored = None;
+    let result = {
+        let _restore = on_drop(|| restored = replace(before));
+        f()
+    };
+    let tracer = restored.unwrap_or_else(|| unreachable!("nobody else takes the tracer"));
+    (result, tracer)
+}
+
+/// Runs `f` as if no function were being recorded, no step open and no tape recording.
+pub(crate) fn without_tracing<R>(f: impl FnOnce() -> R) -> R {
+    let before = CONTEXT.with(|context| context.tracing.replace(false));
+    let no_step = CONTEXT.with(|context| context.steps.borrow_mut().begin(None));
+    let _restore = on_drop(move || {
+        CONTEXT.with(|context| context.tracing.set(before));
+        end_step(no_step);
+    });
+    without_tapes(f)
+}
+
+/// Whether a function is being recorded on this thread.
+#[inline]
+pub(crate) fn is_tracing() -> bool {
+    CONTEXT.with(|context| context.tracing.get())
+}
+
+/// Calls `f` with what notes the function that is being recorded, if one is.
+#[inline]
+pub(crate) fn with_tracer<R>(f: impl FnOnce(&mut Tracer) -> R) -> Option<R> {
+    if !is_tracing() {
+        return None;
+    }
+    CONTEXT.with(|context| context.tracer.borrow_mut().as_mut().map(f))
+}
+
+/// A guard that calls `f` when it is dropped.
+pub(crate) fn on_drop(f: impl FnOnce()) -> impl Drop {
+    struct OnDrop<F: FnOnce()>(Option<F>, PhantomData<*const ()>);
+    impl<F: FnOnce()> Drop for OnDrop<F> {
+        fn drop(&mut self) {
+            if let Some(f) = self.0.take() {
+                f();
+            }
+        }
+    }
+    OnDrop(Some(f), PhantomData)
+}
