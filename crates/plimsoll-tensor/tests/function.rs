@@ -7,8 +7,10 @@ use std::sync::{Arc, Mutex};
 
 use plimsoll_tensor::op::{Gradient, Meta, Op, OpRef, Outputs, Run, one};
 use plimsoll_tensor::{
-    Bytes, DType, Device, Function, GradientTape, Result, Shape, Tensor, Variable, apply, recompute,
+    Bytes, DType, Device, Function, GradientTape, OffsetPlan, PlannedProgram, Program, Result, Shape, Tensor,
+    Variable, apply, recompute,
 };
+use serde_json::Value;
 
 /// As many floats as make 4 MiB.
 const MANY: usize = 1 << 20;
@@ -250,5 +252,57 @@ fn a_function_prints_at_each_call() -> Result<()> {
         let Some((_, after)) = rest.split_once(line) else { panic!("{line:?} is not in {text}") };
         rest = after;
     }
+    Ok(())
+}
+
+/// The most bytes in use that the instructions of a document lead to. Blocks that live at the same time must not overlap.
+fn peak_of(document: &Value) -> u64 {
+    let number = |value: &Value| value.as_u64().expect("a number");
+    let rounded = |block: usize| number(&document["blocks"][block]["bytes"]).next_multiple_of(512);
+    let offset = |block: usize| document["blocks"][block]["offset"].as_u64();
+    let (mut live, mut in_use, mut peak) = (Vec::<usize>::new(), 0, 0);
+    for instruction in document["instructions"].as_array().expect("a list") {
+        if let Some(block) = instruction.get("acquire").map(|block| number(&block["block"]) as usize) {
+            if let Some(start) = offset(block) {
+                let is_apart = |&other: &usize| match offset(other) {
+                    Some(other_start) => {
+                        start + rounded(block) <= other_start || other_start + rounded(other) <= start
+                    }
+                    None => true,
+                };
+                assert!(live.iter().all(is_apart), "block {block} lies over another");
+            }
+            live.push(block);
+            in_use += rounded(block);
+            peak = peak.max(in_use);
+        } else if let Some(block) = instruction.get("release").map(|block| number(&block["block"]) as usize) {
+            live.retain(|&other| other != block);
+            in_use -= rounded(block);
+        }
+    }
+    peak
+}
+
+#[test]
+fn a_document_of_a_program_tells_all_of_its_memory() -> Result<()> {
+    let device = Device::separate_cpu();
+    let _on = device.enter();
+    let weights = Variable::new(Tensor::eye(256)?).named("weights");
+    let x = Tensor::ones([2048, 256])?;
+    let record = || Program::record(&device, &[&x], |x| Ok(vec![gradient(&weights, x[0].clone())?]));
+    let document = |program: &Program, offsets: Option<&OffsetPlan>| {
+        serde_json::to_value(program.document(offsets)).expect("it has no keys that are no text")
+    };
+    let (program, held) = (record()?, device.stats().in_use);
+    assert_eq!(document(&program, None), document(&record()?, None), "the same numbers every time");
+    assert_eq!(document(&program, None)["variables"][0]["name"], "weights");
+    let (played, offsets) = program.placed(&device)?;
+    assert_eq!(peak_of(&document(&program, Some(&offsets))) + held, played.peak);
+    let mut planned = PlannedProgram::new(program);
+    device.set_limit(Some(Bytes::new(played.committed * 3 / 5)))?;
+    let Some((program, offsets)) = planned.prepare()? else { panic!("there is a limit") };
+    let lean = document(program, Some(offsets));
+    assert_eq!(peak_of(&lean) + held, program.placed(&device)?.0.peak);
+    assert!(lean["calls"].as_array().expect("a list").iter().any(|call| call["is_repeated"] == true));
     Ok(())
 }

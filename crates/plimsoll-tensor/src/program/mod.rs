@@ -14,6 +14,7 @@ mod cache;
 mod compare;
 mod copies;
 mod display;
+mod document;
 mod owned;
 mod plans;
 mod player;
@@ -38,6 +39,7 @@ use crate::variable::VariableCell;
 
 pub(crate) use argument::Argument;
 pub use cache::{ProgramCache, Recording};
+pub use document::ProgramDocument;
 pub use owned::OwnedVariables;
 pub(crate) use owned::{MadeVariable, make_variable, own};
 pub use plans::PlannedProgram;
