@@ -10,6 +10,7 @@ use plimsoll_tensor::{
     Bytes, DType, Device, Function, GradientTape, OffsetPlan, PlannedProgram, Program, Result, Shape, Tensor,
     Variable, apply, recompute,
 };
+use plimsoll_testkit::device_under_test;
 use serde_json::Value;
 
 /// As many floats as make 4 MiB.
@@ -18,7 +19,7 @@ const MIB: u64 = 1 << 20;
 
 #[test]
 fn a_donated_argument_is_written_over() -> Result<()> {
-    let device = Device::separate_cpu();
+    let device = device_under_test();
     let _on = device.enter();
     let plain = Function::new(|x: Tensor| Ok(x + 1.0));
     let donating = Function::new(|x: Tensor| Ok(x + 1.0)).donate([0]);
@@ -34,7 +35,7 @@ fn a_donated_argument_is_written_over() -> Result<()> {
 
 #[test]
 fn a_donated_argument_is_freed_after_its_last_use() -> Result<()> {
-    let device = Device::separate_cpu();
+    let device = device_under_test();
     let _on = device.enter();
     let spread = |x: Tensor| {
         let sum = x.sum(..)?;
@@ -55,6 +56,8 @@ fn a_donated_argument_is_freed_after_its_last_use() -> Result<()> {
 
 #[test]
 fn what_is_not_the_callers_to_give_is_refused_and_stays() -> Result<()> {
+    let device = device_under_test();
+    let _on = device.enter();
     let donating = Function::new(|(x, y): (Tensor, Tensor)| x.add(&y)).donate([1]);
     let refused = |x: &Tensor, y: Tensor, why: &str| -> Result<()> {
         let error = donating.call((x.clone(), y)).unwrap_err().to_string();
@@ -91,7 +94,7 @@ fn gradient(weights: &Variable, x: Tensor) -> Result<Tensor> {
 
 #[test]
 fn donating_functions_keep_limits_with_eagers_bits() -> Result<()> {
-    let device = Device::separate_cpu();
+    let device = device_under_test();
     let _on = device.enter();
     let weights = Variable::new(Tensor::randn([256, 256])?.affine(0.05, 0.0)?);
     let x = Tensor::randn([2048, 256])?.to_vec::<f32>()?;
@@ -127,7 +130,7 @@ fn donating_functions_keep_limits_with_eagers_bits() -> Result<()> {
 
 #[test]
 fn a_description_is_planned_like_the_arguments_themselves() -> Result<()> {
-    let device = Device::separate_cpu();
+    let device = device_under_test();
     let _on = device.enter();
     let scores = Function::new(|(x, n): (Tensor, Tensor)| x.matmul(&x.transpose(0, 1)?)?.softmax(1)?.mul(&n));
     let described = || {
@@ -143,7 +146,7 @@ fn a_description_is_planned_like_the_arguments_themselves() -> Result<()> {
     scores.call(real)?;
     assert_eq!(device.stats().peak_in_use, planned.peak);
     let error = scores.call(described()?).unwrap_err().to_string();
-    assert!(error.contains("on spec(cpu)"), "{error}");
+    assert!(error.contains("on spec("), "{error}");
     Ok(())
 }
 
@@ -225,6 +228,8 @@ fn prints() -> Result<()> {
     if std::env::var("PLIMSOLL_TEST_PRINTS").is_err() {
         return Ok(());
     }
+    let device = device_under_test();
+    let _on = device.enter();
     let shown = Function::new(|x: Tensor| {
         x.debug_print("x")?;
         x.sum(..)?.debug_print("sum")?;
@@ -285,7 +290,7 @@ fn peak_of(document: &Value) -> u64 {
 
 #[test]
 fn a_document_of_a_program_tells_all_of_its_memory() -> Result<()> {
-    let device = Device::separate_cpu();
+    let device = device_under_test();
     let _on = device.enter();
     let weights = Variable::new(Tensor::eye(256)?).named("weights");
     let x = Tensor::ones([2048, 256])?;
