@@ -4,13 +4,14 @@
 //! than a person's own. A recipe makes nothing until it is asked to, so that a list of them costs nothing.
 
 use std::fmt;
+use std::panic::Location;
 use std::path::Path;
 use std::sync::Arc;
 
-use plimsoll::Result;
 use plimsoll::nn::losses::Loss;
 use plimsoll::nn::optimizers::{Adam, Method, Optimizer};
 use plimsoll::nn::{Layer, Model, Policy};
+use plimsoll::{Result, at_line};
 
 use crate::data::{Data, Feature};
 use crate::failure::Failure;
@@ -68,7 +69,9 @@ type FromFiles = dyn Fn(Option<&Path>) -> Result<Data>;
 type Choice = dyn Fn(u64) -> Result<Optimizer>;
 
 impl Recipe {
-    /// A recipe that trains on random examples with Adam, for 100 steps of 32, until told otherwise.
+    /// A recipe that trains on random examples with Adam, for 100 steps of 32, until told otherwise. Its model counts as
+    /// described here.
+    #[track_caller]
     pub fn new(
         name: impl Into<String>,
         model: impl Layer + 'static,
@@ -76,11 +79,11 @@ impl Recipe {
         labels: Feature,
         loss: impl Loss + 'static,
     ) -> Recipe {
-        let shape = inputs.shape().to_vec();
+        let (shape, here) = (inputs.shape().to_vec(), Location::caller());
         Recipe {
             name: name.into(),
             about: String::new(),
-            model: Box::new(move || model.build(shape.as_slice())),
+            model: Box::new(move || at_line(here.file(), here.line(), || model.build(shape.as_slice()))),
             inputs,
             labels,
             loss: Arc::new(loss),

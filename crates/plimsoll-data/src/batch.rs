@@ -88,6 +88,22 @@ pub(crate) struct Rows {
     padding: Option<Padding>,
 }
 
+/// Refuses batches of so many rows without bytes that going over them would not end.
+fn check_empty_rows(op: &'static str, spec: &Spec) -> Result<()> {
+    let n_rows = |field: &Field| {
+        let extents = field.shape().iter().filter(|&&extent| extent > 0);
+        extents.fold(1usize, |n, &extent| n.saturating_mul(extent))
+    };
+    let is_empty = |field: &Field| field.shape().n_elems() == 0;
+    match spec.fields().iter().all(is_empty) {
+        true => {
+            let most = spec.fields().iter().map(n_rows).max().unwrap_or(0);
+            limits::check(op, "rows without bytes in a batch", most, limits::EMPTY_ROWS)
+        }
+        false => Ok(()),
+    }
+}
+
 impl Rows {
     /// Batches of up to `n_rows` rows, or of exactly as many.
     pub fn new(
@@ -133,6 +149,7 @@ impl Rows {
             field.stacked(n_rows, if pads { 2 } else { usize::from(!exactly) })
         };
         let spec = Spec::new(upstream.spec().fields().iter().map(stack).collect::<Result<Vec<_>>>()?)?;
+        check_empty_rows(op, &spec)?;
         Ok(Rows { upstream: upstream.clone(), spec, padding })
     }
 

@@ -8,6 +8,9 @@ use plimsoll_tensor::{Error, Result};
 
 /// The most rows of a batch: plans ask about more than any device can hold.
 pub(crate) const ROWS: usize = 1 << 36;
+/// The most rows of a batch that have no bytes, through all batches that it is made of: no memory bounds those, and each
+/// takes its time.
+pub(crate) const EMPTY_ROWS: usize = 1 << 24;
 /// The most batches that are made ahead.
 pub(crate) const AHEAD: usize = 1 << 12;
 /// The most threads that make batches.

@@ -32,7 +32,7 @@ fn batches_workers_and_prefetching_have_bounds() -> Result<()> {
     for device in [Device::separate_cpu(), Device::ghost_cpu()] {
         let _on = device.enter();
         for n in HUGE {
-            // Elements that come one after the other are noted, so fewer of them may be in a batch.
+            // No memory bounds elements without bytes, so fewer of them may be in a batch.
             let sooner_or_later = |batched: Result<Dataset>| match batched {
                 Ok(batched) => refused(&batched),
                 Err(error) => error.to_string(),
@@ -40,14 +40,23 @@ fn batches_workers_and_prefetching_have_bounds() -> Result<()> {
             let padded = stream()?.padded_batch(n, plimsoll_data::Padding::zeros());
             for refusal in [sooner_or_later(stream()?.batch(n)), sooner_or_later(padded)] {
                 let says = |part: &str| refusal.contains(part);
-                assert!(says("rows in a batch") || says("wait for their batch"), "{n}: {refusal}");
+                assert!(says("rows in a batch") || says("rows without bytes in a batch"), "{n}: {refusal}");
             }
-            assert!(n <= 1 << 36 || empty_elements()?.batch(n).is_err());
+            assert!(empty_elements()?.batch(n).is_err());
             assert!(refused(&empty_elements()?.prefetch(n)).contains("batches ahead"));
             assert!(refused(&empty_elements()?.workers(n)).contains("threads that make batches"));
             assert!(empty_elements()?.prefetch(AUTOTUNE).workers(n).start_threads().is_err());
         }
     }
+    Ok(())
+}
+
+#[test]
+fn batches_of_batches_without_bytes_have_a_bound_together() -> Result<()> {
+    let few = empty_elements()?.batch(1 << 12)?.batch(1 << 12)?;
+    assert_eq!(few.spec().fields()[0].shape().dims(), [1 << 12, 1 << 12, 0]);
+    let error = few.batch(2).unwrap_err().to_string();
+    assert!(error.contains("33554432 rows without bytes in a batch; there are at most 16777216"), "{error}");
     Ok(())
 }
 

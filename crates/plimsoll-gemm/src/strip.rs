@@ -123,6 +123,10 @@ impl Cut {
     /// The image must be readable, and `to` must have room for [`Cut::len`] numbers that nobody else uses.
     pub unsafe fn fill<T: Real>(&self, patches: &Patches<T>, strip: &Strip, batch: usize, to: *mut T) {
         let (line_len, channels) = (self.line_len(), self.channels);
+        if line_len == 0 {
+            // There may be any number of lines without numbers.
+            return;
+        }
         let extents = [self.extent(0, strip.lines.len()), self.extent(1, strip.points.len())];
         let begin = [0, 1].map(|axis| {
             let first = if axis == 0 { strip.lines.start } else { strip.points.start };

@@ -1,7 +1,7 @@
 //! Who a byte belongs to and which line asked for it.
 //!
 //! A label is two small copies: an owner (one of eight words used everywhere) and a site, the interned
-//! (file, line, scope, op) of the user's call. Interning keeps every distinct site for the life of the
+//! (file, line, scope, op) of the user's call, with the place where the layer was described. Interning keeps every distinct site for the life of the
 //! process: there are as many as a program has lines times layers, so this is kilobytes. Names that people give to
 //! phases and files are interned likewise, up to a number that no program needs.
 
@@ -182,16 +182,29 @@ impl fmt::Debug for Name {
 /// assert_eq!(site, Site::intern("src/main.rs", 12, "encoder.0", "matmul"));
 /// assert_eq!(site.to_string(), "src/main.rs:12 encoder.0 matmul");
 /// ```
+///
+/// The line is that of the call, which for the ops of a whole model is one and the same. A site inside a layer also knows the
+/// place where somebody described that layer, which is another line of the program; `{:#}` shows it, too.
+///
+/// ```
+/// # use plimsoll_memory::Site;
+/// let described = Site::place_at("src/model.rs", 7);
+/// let site = Site::intern_in_layer("src/main.rs", 12, "encoder.0", "matmul", described);
+/// assert_eq!(site.described(), Some(("src/model.rs", 7)));
+/// assert_eq!(format!("{site:#}"), "src/main.rs:12 encoder.0 matmul, described at src/model.rs:7");
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Site(u32);
 
-/// The four parts of a site; all strings are interned, too. Those that differ most come first in a comparison.
+/// The parts of a site; all strings are interned, too. Those that differ most come first in a comparison.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Parts<'a> {
     line: u32,
     op: &'a str,
     scope: &'a str,
     file: &'a str,
+    /// The number of the place where the layer was described; zero if nobody knows.
+    described: u32,
 }
 
 /// The process-wide table of sites. `parts[i]` describes `Site(i)`. It grows with a model's layers, so it is made of
@@ -206,7 +219,7 @@ struct Table {
 
 impl Table {
     fn new() -> Self {
-        let unknown = Parts { file: "", line: 0, scope: "", op: "" };
+        let unknown = Parts { file: "", line: 0, scope: "", op: "", described: 0 };
         Self {
             numbers: BTreeMap::from([(unknown, 0)]),
             strings: BTreeSet::new(),
@@ -242,6 +255,7 @@ impl Table {
             line: parts.line,
             scope: self.text(parts.scope),
             op: self.text(parts.op),
+            described: parts.described,
         };
         let number = self.parts.len() as u32;
         self.parts.push(kept);
@@ -261,7 +275,17 @@ impl Site {
 
     /// The site with these four parts; the same parts always give the same site.
     pub fn intern(file: &str, line: u32, scope: &str, op: &str) -> Site {
-        let parts = Parts { file, line, scope, op };
+        Site::intern_in_layer(file, line, scope, op, Site::UNKNOWN)
+    }
+
+    /// A line of a program and nothing else.
+    pub fn place_at(file: &str, line: u32) -> Site {
+        Site::intern(file, line, "", "")
+    }
+
+    /// The site with these four parts in a layer that was described at that place.
+    pub fn intern_in_layer(file: &str, line: u32, scope: &str, op: &str, described: Site) -> Site {
+        let parts = Parts { file, line, scope, op, described: described.0 };
         let known = table().read().unwrap_or_else(PoisonError::into_inner).numbers.get(&parts).copied();
         Site(known.unwrap_or_else(|| table().write().unwrap_or_else(PoisonError::into_inner).add(parts)))
     }
@@ -289,18 +313,38 @@ impl Site {
     pub fn op(self) -> &'static str {
         self.parts().op
     }
+
+    /// File and line, where they are known.
+    pub fn place(self) -> Option<(&'static str, u32)> {
+        let Parts { file, line, .. } = self.parts();
+        (!file.is_empty()).then_some((file, line))
+    }
+
+    /// File and line of the place that described the innermost layer, where they are known.
+    pub fn described(self) -> Option<(&'static str, u32)> {
+        self.layer().1.place()
+    }
+
+    /// The layer scope, and the place that described it, as [`Site::intern_in_layer`] takes them.
+    pub fn layer(self) -> (&'static str, Site) {
+        let Parts { scope, described, .. } = self.parts();
+        (scope, Site(described))
+    }
 }
 
 impl fmt::Display for Site {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Parts { file, line, scope, op } = self.parts();
+        let Parts { file, line, scope, op, .. } = self.parts();
         let place = if file.is_empty() { String::new() } else { format!("{file}:{line}") };
         let words = [place.as_str(), scope, op];
         let text: Vec<&str> = words.into_iter().filter(|word| !word.is_empty()).collect();
         if text.is_empty() {
             return f.pad("an unknown line");
         }
-        f.pad(&text.join(" "))
+        match self.described().filter(|_| f.alternate()) {
+            Some((file, line)) => f.pad(&format!("{}, described at {file}:{line}", text.join(" "))),
+            None => f.pad(&text.join(" ")),
+        }
     }
 }
 
@@ -359,5 +403,9 @@ mod tests {
         assert_eq!(Site::intern("", 0, "", "trim").to_string(), "trim");
         assert_eq!(Site::UNKNOWN.to_string(), "an unknown line");
         assert_eq!(Site::intern("", 0, "", ""), Site::UNKNOWN);
+        let described = Site::intern_in_layer("a.rs", 7, "net.0", "relu", Site::place_at("b.rs", 3));
+        assert_eq!((described.described(), site.described()), (Some(("b.rs", 3)), None));
+        assert_ne!(described, site);
+        assert_eq!((described.to_string(), format!("{site:#}")), (site.to_string(), site.to_string()));
     }
 }

@@ -101,6 +101,6 @@ impl fmt::Display for Snapshot {
 impl fmt::Display for Holder {
     /// One row of the table.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:>20}  {:>7}  {:<11} {}", grouped(self.bytes), self.blocks, self.owner, self.site)
+        write!(f, "{:>20}  {:>7}  {:<11} {:#}", grouped(self.bytes), self.blocks, self.owner, self.site)
     }
 }

@@ -7,7 +7,8 @@
 use std::cell::RefCell;
 
 use plimsoll_tensor::{
-    DType, IntoShape, Owner, Result, Shape, Tensor, Variable, current_scope, scope, with_owner,
+    DType, IntoShape, Owner, Result, Shape, Site, Tensor, Variable, callers_place, current_scope,
+    enter_layer, with_own_places, with_owner,
 };
 
 use crate::flow::{Flow, Norm, Reader};
@@ -65,8 +66,9 @@ pub trait Layer: Send {
     where
         Self: Sized,
     {
+        let described = callers_place();
         let _line = plimsoll_tensor::at_callers_line();
-        build(self, &input.into_shape()?)
+        build(self, &input.into_shape()?, described)
     }
 
     /// This layer under a name of its own.
@@ -273,26 +275,29 @@ impl Drop for OpenFrame {
 }
 
 /// Builds a layer for examples of the shape `input`, as a part of the layer that is being built, if one is.
-pub(crate) fn build(layer: &dyn Layer, input: &Shape) -> Result<Model> {
+pub(crate) fn build(layer: &dyn Layer, input: &Shape, described: Site) -> Result<Model> {
     let is_part = FRAMES.with(|frames| !frames.borrow().is_empty());
-    build_as(layer, if is_part { layer.name() } else { "" }, input)
+    build_as(layer, if is_part { layer.name() } else { "" }, input, described)
 }
 
-/// Builds a layer as a part that is called `name`; the outermost layer adds nothing to the path.
-pub(crate) fn build_as(layer: &dyn Layer, name: &str, input: &Shape) -> Result<Model> {
+/// Builds a layer as a part that is called `name` and was described there; the outermost layer adds nothing to the path.
+pub(crate) fn build_as(layer: &dyn Layer, name: &str, input: &Shape, described: Site) -> Result<Model> {
     let settings = layer.settings();
     let policy = settings.policy.unwrap_or_else(current_policy);
-    let make = || with_policy(policy, || layer.make(input));
     let open = OpenFrame::push(settings.frozen);
-    let (made, path) =
-        if name.is_empty() { (make(), current_scope()) } else { scope(name, || (make(), current_scope())) };
+    let (made, path) = {
+        let _layer = enter_layer(name, described);
+        let made = with_policy(policy, || with_own_places(|| layer.make(input)));
+        (made, current_scope())
+    };
     let frame = open.pop();
     let model = Model::new(crate::model::Parts {
         name: name.to_owned(),
         kind: layer.name().to_owned(),
         path: path.clone(),
+        described,
         input: *input,
-        forward: made.map_err(|error| error.in_layer(&path))?,
+        forward: made.map_err(|error| error.in_layer(&path, described.place()))?,
         variables: frame.variables,
         parts: frame.parts,
         policy,

@@ -4,7 +4,8 @@ use std::fmt;
 use std::sync::Arc;
 
 use plimsoll_tensor::{
-    DType, IntoShape, Result, Shape, Tensor, Variable, at_callers_line, is_recording, recompute, scope,
+    DType, IntoShape, Result, Shape, Site, Tensor, Variable, at_callers_line, enter_layer, is_recording,
+    recompute,
 };
 
 use crate::flow::{Flow, Reader};
@@ -34,6 +35,8 @@ pub(crate) struct Parts {
     pub kind: String,
     /// The names from the outermost model down to this one.
     pub path: String,
+    /// Where the layer was described; unknown where the one around it says enough.
+    pub described: Site,
     /// The shape of one example that goes in.
     pub input: Shape,
     pub forward: Forward,
@@ -95,12 +98,13 @@ impl Model {
             }
             self.run(x, mode, reader)
         };
-        if self.0.name.is_empty() { run() } else { scope(&self.0.name, run) }
+        let _layer = enter_layer(&self.0.name, self.0.described);
+        run()
     }
 
     fn run(&self, x: &Flow, mode: Mode, reader: Reader) -> Result<Flow> {
         let flow = (self.0.forward.function)(x, mode, reader).and_then(|flow| flow.settled(reader));
-        flow.map_err(|error| error.in_layer(&self.0.path))
+        flow.map_err(|error| error.in_layer(&self.0.path, self.described()))
     }
 
     /// Whether it begins with a norm, which can make the sum that it looks at.
@@ -147,6 +151,11 @@ impl Model {
     /// The names from the outermost model down to this one, such as `encoder.dense_1`; empty for the outermost.
     pub fn path(&self) -> &str {
         &self.0.path
+    }
+
+    /// File and line of the place that described it: where it was added to others, or built.
+    pub fn described(&self) -> Option<(&'static str, u32)> {
+        self.0.described.place()
     }
 
     /// The precision policy that it was built under.

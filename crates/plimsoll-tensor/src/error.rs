@@ -238,8 +238,9 @@ impl Error {
         Error::dtype(op, format!("operands are {lhs} and {rhs}; convert one of them with `cast`"))
     }
 
-    /// This error as it happened in a layer, whose path the text names; the innermost one that was said stays.
-    pub fn in_layer(mut self, path: &str) -> Error {
+    /// This error as it happened in a layer: the text names its path, and where it was described, if that is known. The
+    /// innermost layer that was said stays.
+    pub fn in_layer(mut self, path: &str, described: Option<(&str, u32)>) -> Error {
         if path.is_empty() {
             return self;
         }
@@ -250,7 +251,8 @@ impl Error {
             | ErrorKind::Argument { detail, .. }
                 if !detail.starts_with("in layer `") =>
             {
-                *detail = format!("in layer `{path}`: {detail}");
+                let place = described.map_or_else(String::new, |(file, line)| format!(" ({file}:{line})"));
+                *detail = format!("in layer `{path}`{place}: {detail}");
             }
             _ => {}
         }

@@ -239,7 +239,10 @@ pub(crate) fn run(
         check::extents_on_gpu(op, inputs.iter().chain(outputs).chain(extras))?;
     }
     let Some(gpu) = device.gpu() else {
-        return op.get().run(&mut run).map_err(|error| error.in_layer(context::site(op.name()).scope()));
+        return op.get().run(&mut run).map_err(|error| {
+            let site = context::site(op.name());
+            error.in_layer(site.scope(), site.described())
+        });
     };
     match order {
         Order::Fixed => op.get().run_cuda(&mut run, gpu),

@@ -105,7 +105,7 @@ impl Log {
         let Some(&(site, op, refusal)) = self.calls.get(fault.call as usize - 1) else {
             unreachable!("kernels note calls that were added")
         };
-        Err(refusal.error(op, fault.position as usize, fault.value).in_layer(site.scope()))
+        Err(refusal.error(op, fault.position as usize, fault.value).in_layer(site.scope(), site.described()))
     }
 }
 

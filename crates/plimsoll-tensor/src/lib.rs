@@ -40,8 +40,9 @@ mod update;
 mod variable;
 
 pub use context::{
-    LineGuard, Placement, PlacementLog, Saving, at_callers_line, at_line, current_scope, enter_line,
-    enter_owner, enter_saving, enter_scope, is_recording, log_placements, scope, with_owner, with_saving,
+    LineGuard, Placement, PlacementLog, Saving, at_callers_line, at_line, callers_place, current_scope,
+    enter_layer, enter_line, enter_owner, enter_saving, enter_scope, is_recording, log_placements, scope,
+    with_own_places, with_owner, with_saving,
 };
 pub use depot::Offload;
 pub use device::{Device, Repeated};

@@ -70,9 +70,9 @@ fn layers_that_are_entered_inside_a_closure_may_stay_open() {
 }
 
 #[test]
-fn layers_without_a_name_keep_their_place() {
+fn layers_without_a_name_add_nothing() {
     let (a, none, b) = (enter_scope("a"), enter_scope(""), enter_scope("b"));
-    assert_eq!(current_scope(), "a..b");
+    assert_eq!(current_scope(), "a.b");
     drop(a);
     assert_eq!(current_scope(), "b");
     drop(none);

@@ -1,6 +1,6 @@
 //! `Residual`: a layer whose input is added to its output.
 
-use plimsoll_tensor::{Error, Result, Shape};
+use plimsoll_tensor::{Error, Result, Shape, Site};
 
 use crate::flow::Reader;
 use crate::layer::{Forward, Layer, build};
@@ -22,7 +22,8 @@ impl<L: Layer> Layer for Residual<L> {
     }
 
     fn make(&self, input: &Shape) -> Result<Forward> {
-        let inner = build(&self.0, input)?;
+        // A field has no line of its own: that of the sum says where the layer is.
+        let inner = build(&self.0, input, Site::UNKNOWN)?;
         if inner.output_shape() != input {
             return Err(Error::shape(
                 "residual",

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
 
-use plimsoll_tensor::{Result, Shape};
+use plimsoll_tensor::{Result, Shape, Site, callers_place};
 
 use crate::flow::Flow;
 use crate::layer::{Forward, Layer, build_as};
@@ -29,7 +29,14 @@ use crate::model::Model;
 /// layer's input and output are held at a time.
 #[derive(Clone, Default)]
 pub struct Sequential {
-    layers: Vec<Arc<dyn Layer + Send + Sync>>,
+    layers: Vec<Added>,
+}
+
+/// A layer, and the place where it was added.
+#[derive(Clone)]
+struct Added {
+    layer: Arc<dyn Layer + Send + Sync>,
+    described: Site,
 }
 
 impl Sequential {
@@ -40,18 +47,18 @@ impl Sequential {
 
     /// With one layer more, at the end.
     #[expect(clippy::should_implement_trait, reason = "this is the word that users of Keras look for")]
+    #[track_caller]
     pub fn add(mut self, layer: impl Layer + Sync + 'static) -> Sequential {
-        self.layers.push(Arc::new(layer));
+        self.layers.push(Added { layer: Arc::new(layer), described: callers_place() });
         self
     }
 
     /// Names that differ: a repeated one gets a number.
     fn part_names(&self) -> Vec<String> {
         let mut seen: HashMap<&str, usize> = HashMap::new();
-        let name = |layer: &Arc<dyn Layer + Send + Sync>| layer.name().to_owned();
-        let mut names: Vec<String> = self.layers.iter().map(name).collect();
-        for (name, layer) in names.iter_mut().zip(&self.layers) {
-            let times = seen.entry(layer.name()).or_insert(0);
+        let mut names: Vec<String> = self.layers.iter().map(|added| added.layer.name().to_owned()).collect();
+        for (name, added) in names.iter_mut().zip(&self.layers) {
+            let times = seen.entry(added.layer.name()).or_insert(0);
             if *times > 0 {
                 *name = format!("{name}_{times}");
             }
@@ -73,8 +80,8 @@ impl Layer for Sequential {
     fn make(&self, input: &Shape) -> Result<Forward> {
         let mut parts: Vec<Model> = Vec::new();
         let mut shape = *input;
-        for (layer, name) in self.layers.iter().zip(self.part_names()) {
-            let part = build_as(&**layer, &name, &shape)?;
+        for (added, name) in self.layers.iter().zip(self.part_names()) {
+            let part = build_as(&*added.layer, &name, &shape, added.described)?;
             shape = *part.output_shape();
             parts.push(part);
         }
@@ -94,6 +101,6 @@ impl Layer for Sequential {
 
 impl fmt::Debug for Sequential {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_list().entries(self.layers.iter().map(|layer| layer.name())).finish()
+        f.debug_list().entries(self.layers.iter().map(|added| added.layer.name())).finish()
     }
 }

@@ -78,7 +78,7 @@ impl Plan {
     fn show_holders(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "\nlargest holders")?;
         for holder in self.holders.iter().take(LISTED) {
-            self.row(f, holder.bytes, format!("{:<11} {}", holder.owner, holder.site))?;
+            self.row(f, holder.bytes, format!("{:<11} {:#}", holder.owner, holder.site))?;
         }
         Ok(())
     }

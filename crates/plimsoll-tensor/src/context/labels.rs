@@ -14,6 +14,14 @@ use crate::scopes::OpenScope;
 pub(super) struct Line {
     file: &'static str,
     line: u32,
+    /// Whether somebody who knows better than the compiler said so.
+    is_entered: bool,
+}
+
+impl Line {
+    fn of(location: &Location<'static>) -> Line {
+        Line { file: location.file(), line: location.line(), is_entered: false }
+    }
 }
 
 /// Remembers the line of the outermost public call while it runs: a call's, not a scope to be kept open.
@@ -32,7 +40,7 @@ pub fn at_callers_line() -> LineGuard {
     let location = Location::caller();
     CONTEXT.with(|context| {
         let fills = context.line.get().is_none().then(|| {
-            context.line.set(Some(Line { file: location.file(), line: location.line() }));
+            context.line.set(Some(Line::of(location)));
             context.line.number()
         });
         LineGuard { fills, stays_on_its_thread: PhantomData }
@@ -55,7 +63,7 @@ pub fn enter_line(file: &str, line: u32) -> OpenScope {
     let last = CONTEXT.with(|context| context.last_file.get());
     let known = if last.as_str() == file { last } else { Name::intern(file) };
     CONTEXT.with(|context| context.last_file.set(known));
-    begin(Some(Line { file: known.as_str(), line }))
+    begin(Some(Line { file: known.as_str(), line, is_entered: true }))
 }
 
 fn begin(line: Option<Line>) -> OpenScope {
@@ -75,10 +83,28 @@ pub(crate) fn at_own_lines<R>(f: impl FnOnce() -> R) -> R {
     f()
 }
 
+/// The place where a layer is described by whoever calls the caller: the line of [`enter_line`] where one is open, else
+/// the caller's. For functions that take layers.
+#[track_caller]
+pub fn callers_place() -> Site {
+    let caller = Line::of(Location::caller());
+    let entered = CONTEXT.with(|context| context.line.get()).filter(|line| line.is_entered);
+    let Line { file, line, .. } = entered.unwrap_or(caller);
+    Site::place_at(file, line)
+}
+
+/// Runs `f`, the inside of a function, whose callers have places of their own: lines that were entered outside it still label
+/// bytes, but describe nothing.
+pub fn with_own_places<R>(f: impl FnOnce() -> R) -> R {
+    let line = CONTEXT.with(|context| context.line.get());
+    let _line = begin(line.map(|line| Line { is_entered: false, ..line }));
+    f()
+}
+
 /// The label of a block that `op` takes for `owner` now.
 pub(crate) fn label(owner: Owner, op: &'static str) -> Label {
     CONTEXT.with(|context| {
-        let line = context.line.get().unwrap_or(Line { file: "", line: 0 });
+        let line = context.line.get().unwrap_or(Line { file: "", line: 0, is_entered: false });
         let layers = context.layers.borrow();
         Label { owner, site: context.sites.borrow_mut().site(line, &layers, op) }
     })
@@ -110,6 +136,7 @@ pub(super) struct SiteCache([Option<(SiteKey, Site)>; SiteCache::LEN]);
 struct SiteKey {
     file: usize,
     line: u32,
+    described: Site,
     scope: u64,
     op: usize,
 }
@@ -125,6 +152,7 @@ impl SiteCache {
         let key = SiteKey {
             file: line.file.as_ptr() as usize,
             line: line.line,
+            described: layers.described(),
             scope: layers.number(),
             op: op.as_ptr() as usize ^ op.len().rotate_right(8),
         };
@@ -133,7 +161,7 @@ impl SiteCache {
         match self.0[slot] {
             Some((known, site)) if known == key => site,
             _ => {
-                let site = Site::intern(line.file, line.line, layers.path(), op);
+                let site = Site::intern_in_layer(line.file, line.line, layers.path(), op, key.described);
                 self.0[slot] = Some((key, site));
                 site
             }

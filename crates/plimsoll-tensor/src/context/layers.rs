@@ -2,6 +2,8 @@
 
 use std::ops::Range;
 
+use plimsoll_memory::Site;
+
 use super::{CONTEXT, site};
 use crate::scopes::{OpenScope, Scopes};
 
@@ -18,6 +20,8 @@ struct Layer {
     name: Range<usize>,
     /// Whether the path begins with it, whatever is open around it.
     is_root: bool,
+    /// Where it was described, if anybody knows.
+    described: Site,
     path: Path,
 }
 
@@ -28,10 +32,18 @@ struct Path {
     start: usize,
     /// What stands for it where labels are looked up: its FNV hash, which grows with it.
     number: u64,
+    /// Where the innermost of its layers was described of which anybody knows.
+    described: Site,
 }
 
 /// The path outside all layers.
-const OUTSIDE: Path = Path { start: 0, number: 0xCBF2_9CE4_8422_2325 };
+const OUTSIDE: Path = Path { start: 0, number: 0xCBF2_9CE4_8422_2325, described: Site::UNKNOWN };
+
+/// A path of layers to come back to.
+pub(crate) struct LayerPath {
+    path: String,
+    described: Site,
+}
 
 impl Layers {
     pub(super) const fn new() -> Layers {
@@ -53,9 +65,15 @@ impl Layers {
         self.current().number
     }
 
-    fn begin(&mut self, name: &str, is_root: bool) -> u64 {
+    /// Where the innermost layer was described.
+    #[inline]
+    pub(super) fn described(&self) -> Site {
+        self.current().described
+    }
+
+    fn begin(&mut self, name: &str, described: Site, is_root: bool) -> u64 {
         let around = self.current();
-        let layer = Layer::append(&mut self.text, around, name, is_root);
+        let layer = Layer::append(&mut self.text, around, name, described, is_root);
         self.open.begin(layer)
     }
 
@@ -69,7 +87,8 @@ impl Layers {
         let before = std::mem::take(&mut self.text);
         let mut path = OUTSIDE;
         for layer in self.open.iter_mut() {
-            *layer = Layer::append(&mut self.text, path, &before[layer.name.clone()], layer.is_root);
+            let name = &before[layer.name.clone()];
+            *layer = Layer::append(&mut self.text, path, name, layer.described, layer.is_root);
             path = layer.path;
         }
     }
@@ -77,29 +96,37 @@ impl Layers {
 
 impl Layer {
     /// Adds a layer to a text that ends with `path`.
-    fn append(text: &mut String, path: Path, name: &str, is_root: bool) -> Layer {
+    fn append(text: &mut String, path: Path, name: &str, described: Site, is_root: bool) -> Layer {
         let start = text.len();
         let mut path = if is_root { Path { start, ..OUTSIDE } } else { path };
-        if path.start < start {
+        if path.start < start && !name.is_empty() {
             text.push('.');
+        }
+        if described != Site::UNKNOWN {
+            path.described = described;
         }
         let name_start = text.len();
         text.push_str(name);
         path.number = text[start..]
             .bytes()
             .fold(path.number, |number, byte| (number ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01B3));
-        Layer { name: name_start..text.len(), is_root, path }
+        Layer { name: name_start..text.len(), is_root, described, path }
     }
 }
 
 /// Enters the layer scope `name`: until it is dropped, bytes are labelled with it. Scopes nest to a path such as
-/// `encoder.0.attention`, which is made of the names of those that are open.
+/// `encoder.0.attention`, which is made of the names of those that are open; one without a name adds nothing.
 pub fn enter_scope(name: &str) -> OpenScope {
-    begin(name, false)
+    enter_layer(name, Site::UNKNOWN)
 }
 
-fn begin(name: &str, is_root: bool) -> OpenScope {
-    let number = CONTEXT.with(|context| context.layers.borrow_mut().begin(name, is_root));
+/// The same for a layer that was described at that place; where nobody knows, what is said of the layer around it holds.
+pub fn enter_layer(name: &str, described: Site) -> OpenScope {
+    begin(name, described, false)
+}
+
+fn begin(name: &str, described: Site, is_root: bool) -> OpenScope {
+    let number = CONTEXT.with(|context| context.layers.borrow_mut().begin(name, described, is_root));
     OpenScope::new(number, |number| {
         _ = CONTEXT.try_with(|context| context.layers.borrow_mut().end(number));
     })
@@ -116,14 +143,35 @@ pub fn current_scope() -> String {
     CONTEXT.with(|context| context.layers.borrow().path().to_owned())
 }
 
-/// The same as a name that lasts, for an op that runs now.
-pub(crate) fn scope_name(op: &'static str) -> &'static str {
-    let is_outside = CONTEXT.with(|context| context.layers.borrow().path().is_empty());
-    if is_outside { "" } else { site(op).scope() }
+/// The path that is open, to come back to.
+pub(crate) fn current_layer() -> LayerPath {
+    CONTEXT.with(|context| {
+        let layers = context.layers.borrow();
+        LayerPath { path: layers.path().to_owned(), described: layers.described() }
+    })
 }
 
-/// Runs `f` with `path` in place of the layer scope that is open: for what runs later on behalf of a layer.
-pub(crate) fn in_scope<R>(path: &str, f: impl FnOnce() -> R) -> R {
-    let _layer = begin(path, true);
+/// Runs `f` in the layers of that path, in place of those that are open: for what runs later on behalf of a layer.
+pub(crate) fn in_layer<R>(layer: &LayerPath, f: impl FnOnce() -> R) -> R {
+    let _layer = begin(&layer.path, layer.described, true);
+    f()
+}
+
+/// The site of an op that runs now, if it is inside a layer: what [`in_layer_of`] is given later.
+pub(crate) fn layer_site(op: &'static str) -> Site {
+    let is_outside = CONTEXT.with(|context| {
+        let layers = context.layers.borrow();
+        layers.path().is_empty() && layers.described() == Site::UNKNOWN
+    });
+    if is_outside { Site::UNKNOWN } else { site(op) }
+}
+
+/// Runs `f` in the layer of that site, in place of those that are open; outside all layers, as it is.
+pub(crate) fn in_layer_of<R>(site: Site, f: impl FnOnce() -> R) -> R {
+    if site == Site::UNKNOWN {
+        return f();
+    }
+    let (path, described) = site.layer();
+    let _layer = begin(path, described, true);
     f()
 }

@@ -24,10 +24,10 @@ use crate::random::Generator;
 use crate::scopes::{Current, OpenScope, Scopes};
 use crate::step::StepState;
 
-pub use labels::{LineGuard, at_callers_line, at_line, enter_line};
+pub use labels::{LineGuard, at_callers_line, at_line, callers_place, enter_line, with_own_places};
 pub(crate) use labels::{at_own_lines, at_recorded_site, label, site, site_of_error};
-pub use layers::{current_scope, enter_scope, scope};
-pub(crate) use layers::{in_scope, scope_name};
+pub(crate) use layers::{LayerPath, current_layer, in_layer, in_layer_of, layer_site};
+pub use layers::{current_scope, enter_layer, enter_scope, scope};
 pub(crate) use placements::log_placement;
 pub use placements::{Placement, PlacementLog, log_placements};
 pub use tapes::is_recording;

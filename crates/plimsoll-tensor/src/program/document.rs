@@ -76,6 +76,8 @@ struct SiteDocument {
     line: u32,
     scope: &'static str,
     op: &'static str,
+    /// File and line of the place that described the layer.
+    described: Option<(&'static str, u32)>,
 }
 
 #[derive(Debug, Serialize)]
@@ -199,7 +201,13 @@ impl ViewDocument {
 
 impl SiteDocument {
     fn of(site: Site) -> SiteDocument {
-        SiteDocument { file: site.file(), line: site.line(), scope: site.scope(), op: site.op() }
+        SiteDocument {
+            file: site.file(),
+            line: site.line(),
+            scope: site.scope(),
+            op: site.op(),
+            described: site.described(),
+        }
     }
 }
 

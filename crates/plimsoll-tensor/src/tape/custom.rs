@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use crate::context;
+use crate::context::{self, LayerPath};
 use crate::error::{Error, Result};
 use crate::execute::{Arg, Args, execute};
 use crate::op::{Keep, Keeps, Meta, Op, OpRef, Output, Outputs, Run, Tensors};
@@ -63,7 +63,7 @@ pub fn recompute(
         n_inputs: inputs.len(),
         variables: variables.clone(),
         generator,
-        scope: context::current_scope(),
+        layer: context::current_layer(),
         function: Arc::new(function),
     };
     attach(OpRef::shipped(op), &all, result)
@@ -136,7 +136,7 @@ struct Recompute {
     variables: Vec<crate::variable::Variable>,
     generator: Generator,
     /// The layer that the function belongs to: its bytes are labelled so in backward, too.
-    scope: String,
+    layer: LayerPath,
     function: Arc<Function>,
 }
 
@@ -146,7 +146,7 @@ impl Recompute {
         let now = context::generator();
         context::set_generator(self.generator);
         let _restore = context::on_drop(move || context::set_generator(now));
-        context::in_scope(&self.scope, || context::without_effects(|| (self.function)(inputs)))
+        context::in_layer(&self.layer, || context::without_effects(|| (self.function)(inputs)))
     }
 }
 

@@ -334,10 +334,7 @@ impl TapeCore {
         let wanted: SmallVec<[bool; 4]> = node.parents.iter().map(leads).collect();
         let results = smallvec![None; node.parents.len()];
         let mut backward = Backward { tape: self, node, gradients: arrived, wanted, results, stays };
-        match node.scope {
-            "" => context::walking_back(|| op.backward(&mut backward))?,
-            layer => context::in_scope(layer, || context::walking_back(|| op.backward(&mut backward)))?,
-        }
+        context::in_layer_of(node.layer, || context::walking_back(|| op.backward(&mut backward)))?;
         let Backward { results, wanted, .. } = backward;
         if !stays && !node.kept.is_empty() {
             self.release(node.generation, node.kept.iter().map(|&(_, slot)| slot));

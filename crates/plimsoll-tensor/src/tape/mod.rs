@@ -16,7 +16,7 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 
-use plimsoll_memory::LongList;
+use plimsoll_memory::{LongList, Site};
 use smallvec::SmallVec;
 
 use crate::context;
@@ -337,7 +337,7 @@ impl TapeCore {
             generation: self.generation(),
             seq: self.next_seq(),
             op: None,
-            scope: "",
+            layer: Site::UNKNOWN,
             parents: SmallVec::new(),
             kept: SmallVec::new(),
             inputs: SmallVec::new(),
@@ -360,7 +360,7 @@ impl TapeCore {
             generation: self.generation(),
             seq: self.next_seq(),
             op: Some(record.op.clone()),
-            scope: context::scope_name(record.op.name()),
+            layer: context::layer_site(record.op.name()),
             parents: record.edges.iter().cloned().collect(),
             kept,
             inputs: record.args.iter().map(|arg| (*arg.meta().shape(), arg.meta().dtype)).collect(),

@@ -6,6 +6,7 @@
 use std::ops::Range;
 use std::sync::{Arc, Weak};
 
+use plimsoll_memory::Site;
 use smallvec::SmallVec;
 
 use crate::dtype::DType;
@@ -23,8 +24,8 @@ pub(crate) struct Node {
     pub seq: usize,
     /// The op; none for a watched source.
     pub op: Option<OpRef>,
-    /// The layer that recorded it, to which the bytes of its gradients belong, too; empty outside all layers.
-    pub scope: &'static str,
+    /// The site that recorded it, to whose layer the bytes of its gradients belong, too; unknown outside all layers.
+    pub layer: Site,
     /// For each input, the node that made it, if the tape watches it.
     pub parents: SmallVec<[Option<NodeRef>; 2]>,
     /// What backward reads, and the slots that hold it.
