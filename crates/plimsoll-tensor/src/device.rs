@@ -39,6 +39,8 @@ struct Inner {
     /// Whether backward may make sums in any order.
     unordered: AtomicBool,
     offloaded_bytes: AtomicU64,
+    /// The bytes of tensors over memory that somebody else has.
+    foreign_bytes: AtomicU64,
     /// The ghost on which tensors of this device are described,
     specs: OnceLock<Device>,
     /// and on such a ghost, the device.
@@ -166,6 +168,7 @@ impl Device {
             verifies: AtomicBool::new(*VERIFIES),
             unordered: AtomicBool::new(false),
             offloaded_bytes: AtomicU64::new(0),
+            foreign_bytes: AtomicU64::new(0),
             specs: OnceLock::new(),
             described,
         }))
@@ -419,6 +422,20 @@ impl Device {
     /// Makes this device the current one until the scope is dropped.
     pub fn enter(&self) -> OpenScope {
         context::enter_device(self.clone())
+    }
+
+    /// The bytes of tensors over memory that somebody else has (see [`Tensor::from_foreign`](crate::Tensor::from_foreign)): they are
+    /// in no pool and under no limit.
+    pub fn foreign_bytes(&self) -> Bytes {
+        Bytes::new(self.0.foreign_bytes.load(Ordering::Relaxed))
+    }
+
+    /// Foreign memory comes or goes.
+    pub(crate) fn count_foreign(&self, n_bytes: usize, comes: bool) {
+        match comes {
+            true => self.0.foreign_bytes.fetch_add(n_bytes as u64, Ordering::Relaxed),
+            false => self.0.foreign_bytes.fetch_sub(n_bytes as u64, Ordering::Relaxed),
+        };
     }
 
     /// The numbers of the pool.

@@ -14,6 +14,7 @@ mod error;
 mod execute;
 mod fault;
 mod file;
+mod foreign;
 mod function;
 mod journal;
 mod layout;

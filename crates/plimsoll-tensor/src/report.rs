@@ -12,11 +12,17 @@ pub struct Report {
     device: String,
     stats: Stats,
     snapshot: Snapshot,
+    foreign: Bytes,
 }
 
 impl Report {
     pub(crate) fn of(device: &Device) -> Report {
-        Report { device: device.name().to_owned(), stats: device.stats(), snapshot: device.snapshot() }
+        Report {
+            device: device.name().to_owned(),
+            stats: device.stats(),
+            snapshot: device.snapshot(),
+            foreign: device.foreign_bytes(),
+        }
     }
 }
 
@@ -25,6 +31,13 @@ impl fmt::Display for Report {
         writeln!(f, "memory of {}", self.device)?;
         self.snapshot.fmt(f)?;
         writeln!(f)?;
+        if self.foreign.get() > 0 {
+            writeln!(
+                f,
+                "{:>20}           foreign     memory that others have, in no pool",
+                self.foreign.grouped()
+            )?;
+        }
         write!(
             f,
             "in use {} B, committed {} B, peak in use {} B, peak committed {} B",

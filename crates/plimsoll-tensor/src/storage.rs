@@ -16,6 +16,7 @@ use crate::device::Device;
 use crate::dtype::{DType, Element};
 use crate::error::{Error, Result};
 use crate::fault;
+use crate::foreign::Foreign;
 use crate::piece::Lent;
 use crate::shape::Shape;
 
@@ -39,6 +40,8 @@ enum Memory {
     Own(Block),
     /// In a part of a block that its lender wants back.
     Lent(Lent),
+    /// In memory that somebody else has.
+    Foreign(Foreign),
     /// Nowhere: on a ghost, in place of bytes that its pool counts already.
     Shadow { n_bytes: usize, owner: Owner },
 }
@@ -81,7 +84,7 @@ impl Storage {
     pub fn into_block(storage: Arc<Storage>) -> Option<Block> {
         match Arc::into_inner(storage)?.memory {
             Memory::Own(block) => Some(block),
-            Memory::Lent(_) | Memory::Shadow { .. } => None,
+            Memory::Lent(_) | Memory::Foreign(_) | Memory::Shadow { .. } => None,
         }
     }
 
@@ -89,6 +92,12 @@ impl Storage {
     pub fn lent(lent: Lent, dtype: DType) -> Arc<Storage> {
         let device = lent.device().clone();
         Storage::over(Memory::Lent(lent), dtype, &device)
+    }
+
+    /// Bytes that somebody else has.
+    pub fn foreign(foreign: Foreign, dtype: DType) -> Arc<Storage> {
+        let device = foreign.device().clone();
+        Storage::over(Memory::Foreign(foreign), dtype, &device)
     }
 
     /// On the ghost of a device, what stands for a storage that was there when the ghost was made: the ghost's pool counts
@@ -135,6 +144,7 @@ impl Storage {
         match &self.memory {
             Memory::Own(block) => block.bytes(),
             Memory::Lent(lent) => lent.n_bytes(),
+            Memory::Foreign(foreign) => foreign.n_bytes(),
             Memory::Shadow { n_bytes, .. } => *n_bytes,
         }
     }
@@ -143,7 +153,7 @@ impl Storage {
     pub fn block(&self) -> Option<&Block> {
         match &self.memory {
             Memory::Own(block) => Some(block),
-            Memory::Lent(_) | Memory::Shadow { .. } => None,
+            Memory::Lent(_) | Memory::Foreign(_) | Memory::Shadow { .. } => None,
         }
     }
 
@@ -152,6 +162,7 @@ impl Storage {
         match &self.memory {
             Memory::Own(block) => block.as_ptr(),
             Memory::Lent(lent) => lent.ptr(),
+            Memory::Foreign(foreign) => foreign.ptr(),
             Memory::Shadow { .. } => std::ptr::null_mut(),
         }
     }
@@ -160,7 +171,7 @@ impl Storage {
     pub fn owner(&self) -> Owner {
         match &self.memory {
             Memory::Own(block) => block.label().owner,
-            Memory::Lent(_) => Owner::Data,
+            Memory::Lent(_) | Memory::Foreign(_) => Owner::Data,
             Memory::Shadow { owner, .. } => *owner,
         }
     }
@@ -181,7 +192,7 @@ impl Storage {
 
     /// Whether the bytes must go back to a lender as they are.
     pub fn is_lent(&self) -> bool {
-        matches!(self.memory, Memory::Lent(_) | Memory::Shadow { .. })
+        matches!(self.memory, Memory::Lent(_) | Memory::Foreign(_) | Memory::Shadow { .. })
     }
 
     /// A tape slot takes hold. What was temporary until now is kept for backward from here on.

@@ -1,0 +1,99 @@
+//! Foreign memory: tensors over bytes that somebody else has, such as an array of numpy or a tensor of another framework.
+//!
+//! Nothing is copied. Whatever keeps the bytes alive is held as long as a tensor looks at them, and dropped with the last of
+//! them. Like what the input pipeline lends, the bytes are never written over: who writes, writes to memory of the pool. No
+//! pool and no limit counts them, because it was not the framework that took them; a report has them in a row of their own.
+
+use std::sync::Arc;
+
+use crate::context;
+use crate::device::Device;
+use crate::dtype::DType;
+use crate::error::{Error, Result};
+use crate::layout::Layout;
+use crate::op::Meta;
+use crate::storage::Storage;
+use crate::tensor::{Nodes, Tensor};
+
+/// Where the memory of a GPU must begin, as blocks do: kernels read it in long words.
+const GPU_ALIGNMENT: usize = 512;
+
+/// Bytes that somebody else has.
+pub(crate) struct Foreign {
+    ptr: *mut u8,
+    n_bytes: usize,
+    device: Device,
+    /// What keeps them alive.
+    _keeper: Box<dyn Send + Sync>,
+}
+
+// SAFETY: the bytes are only read, and whoever made it promised that they stay; the keeper may move between threads itself.
+unsafe impl Send for Foreign {}
+// SAFETY: as above.
+unsafe impl Sync for Foreign {}
+
+impl Foreign {
+    pub fn device(&self) -> &Device {
+        &self.device
+    }
+
+    pub fn ptr(&self) -> *mut u8 {
+        self.ptr
+    }
+
+    pub fn n_bytes(&self) -> usize {
+        self.n_bytes
+    }
+}
+
+impl Drop for Foreign {
+    fn drop(&mut self) {
+        self.device.count_foreign(self.n_bytes, false);
+    }
+}
+
+impl Tensor {
+    /// A tensor over memory that somebody else has: `n_bytes` from `ptr` on, in which `layout` names the elements. `keeper` is
+    /// dropped when no tensor looks at them any more.
+    ///
+    /// # Errors
+    /// A layout that names elements beyond the bytes; an address that is no multiple of the element's size, or on a GPU of
+    /// 512; a ghost.
+    ///
+    /// # Safety
+    /// Until `keeper` is dropped, the bytes must be readable by `device` (on the CPU by this process, on a GPU by its default
+    /// context), nobody may write them, and what wrote them must be done. Truth values must be 0 or 1.
+    #[track_caller]
+    pub unsafe fn from_foreign(
+        device: &Device,
+        (ptr, n_bytes): (*const u8, usize),
+        layout: Layout,
+        dtype: DType,
+        keeper: impl Send + Sync + 'static,
+    ) -> Result<Tensor> {
+        let _line = context::at_callers_line();
+        let refused = |detail: String| Err(Error::argument("from_foreign", detail));
+        if device.is_ghost() || ptr.is_null() {
+            return refused(format!("there are no bytes at {ptr:?} on {device}"));
+        }
+        if !layout.lies_within(n_bytes / dtype.size()) {
+            return refused(format!(
+                "shape {} with strides {:?} from element {} on does not lie within {n_bytes} bytes of {dtype}",
+                layout.shape(),
+                layout.strides(),
+                layout.offset()
+            ));
+        }
+        let alignment = if device.is_host() { dtype.size() } else { GPU_ALIGNMENT };
+        if !ptr.addr().is_multiple_of(alignment) {
+            return refused(format!(
+                "the address {ptr:?} is no multiple of {alignment}; make a copy instead"
+            ));
+        }
+        device.count_foreign(n_bytes, true);
+        let (device, keeper) = (device.clone(), Box::new(keeper));
+        let foreign = Foreign { ptr: ptr.cast_mut(), n_bytes, device, _keeper: keeper };
+        let storage: Arc<Storage> = Storage::foreign(foreign, dtype);
+        Ok(Tensor::over(storage, Meta { layout, dtype }, Nodes::new()))
+    }
+}
