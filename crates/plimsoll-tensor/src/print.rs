@@ -4,6 +4,7 @@
 //! decimals, without trailing zeros, and are written with exponents where they are far from one or from each other.
 //! `Display` gives the values, and the dtype unless it is float32; `Debug` puts `tensor(...)` around them.
 
+use std::cmp::Reverse;
 use std::fmt::{self, Write};
 
 use crate::context;
@@ -70,19 +71,19 @@ fn is_cut(shape: &Shape, axis: usize) -> bool {
     shape.n_elems() > MAX_ELEMS && shape[axis] > 2 * EDGE
 }
 
-/// The values of a tensor that are shown, one after the other, as a tensor of float64: with memory of the device for those
-/// alone. Whole numbers beyond 2^53 are rounded.
+/// The values of a tensor that are shown, one after the other, as a tensor of float64. Whole numbers beyond 2^53 are rounded.
 pub(crate) fn shown_values(tensor: &Tensor) -> Result<Tensor> {
-    let mut views = Vec::new();
-    shown(tensor.shape(), *tensor.layout(), 0, &mut views);
-    let (storage, _) = tensor.part();
-    let read = |layout: Layout| {
-        let meta = Meta { layout, dtype: tensor.dtype() };
-        let n_elems = layout.n_elems();
-        Tensor::over(storage.clone(), meta, Nodes::new()).cast(DType::F64)?.reshape(n_elems)
-    };
-    let parts: Vec<Tensor> = views.into_iter().map(read).collect::<Result<_>>()?;
-    Tensor::concat(&parts.iter().collect::<Vec<_>>(), 0)?.contiguous()
+    let shape = *tensor.shape();
+    let mut cut: Vec<usize> = (0..shape.rank()).filter(|&axis| is_cut(&shape, axis)).collect();
+    // The longest first, so that little is copied.
+    cut.sort_by_key(|&axis| Reverse(shape[axis]));
+    let mut shown = tensor.clone();
+    for axis in cut {
+        let end = |start: usize| shown.narrow(axis as isize, start, EDGE);
+        shown = Tensor::concat(&[&end(0)?, &end(shape[axis] - EDGE)?], axis as isize)?;
+    }
+    let n_elems = shown.n_elems();
+    shown.cast(DType::F64)?.reshape(n_elems)?.contiguous()
 }
 
 /// The text of a tensor of that shape and dtype of which these values are shown.
