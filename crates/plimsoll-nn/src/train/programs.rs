@@ -15,7 +15,6 @@ use plimsoll_tensor::{
 };
 
 use super::examples::Pair;
-use super::rehearsal;
 
 /// The most bytes of the heap for programs and what is planned of them, roughly; the least recently used go first.
 const MOST_BYTES: usize = 8 << 20;
@@ -66,9 +65,7 @@ impl Programs {
     /// Those of the work; a limit that it cannot be kept under, before anything runs; memory that is full.
     pub fn run(&mut self, work: &mut dyn Work, pair: &Pair) -> Result<Vec<Tensor>> {
         match self.find(work, pair)? {
-            Some(program) => program.run_with(&[&pair.inputs, &pair.labels], |trace, natural| {
-                rehearsal::candidates(trace.clone(), natural)
-            }),
+            Some(program) => program.run(&[&pair.inputs, &pair.labels]),
             None => Step::run(&pair.inputs.device(), || work.run(pair)),
         }
     }
