@@ -217,7 +217,8 @@ impl Conv2d {
             every: -(every as isize),
             n_taps,
             start: (place - highest * dilation).div_euclid(stride),
-            tap_step: every as isize * dilation / stride,
+            // `every * dilation / stride`, which the product could not always be computed for.
+            tap_step: dilation / common,
         }
     }
 

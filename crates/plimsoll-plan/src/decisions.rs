@@ -59,6 +59,23 @@ impl Decisions {
         self.dropped.len() + self.offloaded.len() + n_pairs * size_of::<(u32, u32)>() + choices
     }
 
+    /// Takes up what was decided about other values of the same step: those on another device.
+    pub fn join(&mut self, other: &Decisions) {
+        let either = |ours: &mut Vec<bool>, theirs: &[bool]| {
+            ours.iter_mut().zip(theirs).for_each(|(ours, theirs)| *ours |= theirs);
+        };
+        either(&mut self.dropped, &other.dropped);
+        either(&mut self.offloaded, &other.offloaded);
+        self.prefetched.extend(&other.prefetched);
+        self.released_before.extend(&other.released_before);
+        self.released_after.extend(&other.released_after);
+        self.retained.extend(&other.retained);
+        self.repeated.extend(&other.repeated);
+        self.offloaded_bytes += other.offloaded_bytes;
+        self.extra_time += other.extra_time;
+        self.choices.extend(&other.choices);
+    }
+
     /// The values that forward lets go, or that are moved.
     pub(crate) fn not_kept(&self) -> impl Iterator<Item = u32> {
         let pairs = self.dropped.iter().zip(&self.offloaded);

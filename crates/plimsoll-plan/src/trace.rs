@@ -93,6 +93,13 @@ impl Trace {
             + fetches * size_of::<u32>()
     }
 
+    /// Takes up what may be away on another device in the same step: the traces differ in which values a plan is about.
+    pub fn join(&mut self, other: &Trace) {
+        for (ours, theirs) in self.values.iter_mut().zip(&other.values) {
+            ours.alone_from = ours.alone_from.or(theirs.alone_from);
+        }
+    }
+
     /// The most bytes in use when everything is kept.
     pub fn natural_peak(&self) -> u64 {
         self.records.iter().map(|record| record.at.peak).max().unwrap_or(0)

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, Once, OnceLock, PoisonError, Weak};
 
 use plimsoll_cuda::{Gpu, Profile};
-use plimsoll_memory::{Block, Bytes, GhostPages, HostPages, Label, Pool, Snapshot, Stats};
+use plimsoll_memory::{Block, Bytes, GhostPages, HostPages, Label, Name, Pool, Snapshot, Stats};
 use plimsoll_plan::{CandidateCache, Candidates, Played, Trace};
 
 use crate::context;
@@ -382,7 +382,13 @@ impl Device {
 
     /// The device that ops without inputs run on: the innermost [`Device::enter`] scope, else the CPU.
     pub fn current() -> Device {
-        context::device()
+        context::current_device()
+    }
+
+    /// Notes in the trace of this device's pool that something begins here, such as a pass backward; while a function is
+    /// recorded, that becomes part of its program.
+    pub fn mark(&self, name: impl Into<Name>, number: u64) {
+        context::recording_device(self).pool().mark(name, number);
     }
 
     /// Whether this device has shapes but no values.

@@ -121,7 +121,7 @@ pub(crate) fn execute(op: OpRef, mut args: Args<'_>) -> Result<Tensors> {
     if context::is_tracing() {
         capture_args(&mut args);
     }
-    let device = common_device(op.get(), &args)?;
+    let device = device_of(&op, &args)?;
     let watchers = watchers(op.get(), &args)?;
     let as_composite = match op.gradient() {
         Gradient::Composite => !watchers.is_empty(),
@@ -152,7 +152,7 @@ pub(crate) fn execute_again(
     args: Args<'_>,
     wanted: Option<&[bool]>,
 ) -> Result<SmallVec<[Arc<Storage>; 2]>> {
-    let device = common_device(op.get(), &args)?;
+    let device = device_of(&op, &args)?;
     let outputs = op.get().infer(&metas(&args))?;
     let extras = wanted.map_or_else(SmallVec::new, |wanted| op.get().extras(&metas(&args), wanted));
     if check::kind_of(&op, &outputs)? != Kind::New {
@@ -276,6 +276,13 @@ fn read_variables(args: &mut Args<'_>) {
     }
 }
 
+/// The device that an op runs on: that of its inputs, unless it is a copy to another.
+fn device_of(op: &OpRef, args: &[Arg<'_>]) -> Result<Device> {
+    let common = common_device(op.get(), args)?;
+    let copied_to = op.get().output_device().filter(|_| !op.is_own());
+    Ok(copied_to.map_or(common, context::recording_device))
+}
+
 /// The device of all inputs, or the current one for an op that has none.
 fn common_device(op: &dyn Op, args: &[Arg<'_>]) -> Result<Device> {
     let Some((first, rest)) = args.split_first() else { return Ok(context::device()) };
@@ -353,10 +360,13 @@ impl Call<'_> {
         let extras = self.extras(&args);
         self.check_keeps(args.len(), outputs.len(), extras.len())?;
         let (args, results, extras) = self.make(args, outputs, extras)?;
-        context::with_journal(|journal| {
-            journal.record(self.op, &args, &results, &extras, self.wanted(args.len()), self.order)
-        })
-        .transpose()?;
+        // What is copied from another device cannot be made again: a journal knows one device.
+        let journal = context::journal().filter(|_| self.op.get().output_device().is_none());
+        journal
+            .map(|journal| {
+                journal.record(self.op, &args, &results, &extras, self.wanted(args.len()), self.order)
+            })
+            .transpose()?;
         Ok(self.finish(&args, results, &extras))
     }
 
@@ -414,6 +424,7 @@ impl Call<'_> {
         let outputs = results.iter().map(|tensor| (tensor.data().value(), tensor.meta()));
         let execution = Execution {
             op: self.op,
+            device: self.device,
             order: self.order,
             wanted: self.wanted(args.len()),
             outputs: outputs.chain(made.iter().map(|(extra, storage)| (storage, &extra.meta))).collect(),

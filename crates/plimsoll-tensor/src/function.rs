@@ -171,7 +171,7 @@ impl<A: Structure, R: Structure, F: Fn(A) -> Result<R>> Function<A, R, F> {
         let _line = context::at_callers_line();
         self.with_program(arguments, |program, passed| {
             let program = program.program();
-            Ok(program.placed(&program.ground(passed)?.device)?.0)
+            Ok(program.placed(&program.ground(passed)?.devices[0])?.0)
         })
     }
 
@@ -184,7 +184,7 @@ impl<A: Structure, R: Structure, F: Fn(A) -> Result<R>> Function<A, R, F> {
         let _line = context::at_callers_line();
         self.with_program(arguments, |program, passed| {
             let program = program.program();
-            program.memory_plans(&program.ground(passed)?.device)
+            program.memory_plans(&program.ground(passed)?.devices[0])
         })
     }
 

@@ -64,7 +64,7 @@ impl Tensor {
                 format!("NPY has no {}; write `cast(DType::F32)` of it, which loses nothing", self.dtype()),
             ));
         };
-        if self.device().is_ghost() {
+        if self.is_ghost() {
             return Err(Error::ghost("write_npy"));
         }
         if !self.device().is_host() {

@@ -102,6 +102,13 @@ pub trait Op: fmt::Debug + Send + Sync + 'static {
         false
     }
 
+    /// The device that its outputs are on, where that is not the device of its inputs: for copies between devices, which are
+    /// ours alone.
+    #[doc(hidden)]
+    fn output_device(&self) -> Option<&Device> {
+        None
+    }
+
     /// Whether the op is cheap to repeat: elementwise, a cast, dropout, applying a norm.
     fn is_cheap(&self) -> bool {
         false

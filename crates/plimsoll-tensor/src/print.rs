@@ -47,7 +47,7 @@ impl fmt::Debug for Tensor {
 
 /// The values as text; `indent` is the number of characters that stand before it.
 fn picture(tensor: &Tensor, indent: usize) -> String {
-    if tensor.device().is_ghost() {
+    if tensor.is_ghost() {
         return format!("ghost of shape {}", tensor.shape());
     }
     if tensor.n_elems() == 0 {

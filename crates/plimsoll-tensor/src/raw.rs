@@ -29,7 +29,7 @@ impl Tensor {
     #[track_caller]
     pub fn with_bytes<R>(&self, f: impl FnOnce(&[u8]) -> R) -> Result<R> {
         let _line = context::at_callers_line();
-        if self.device().is_ghost() {
+        if self.is_ghost() {
             return Err(Error::ghost("with_bytes"));
         }
         if !self.device().is_host() {
@@ -53,7 +53,7 @@ impl Tensor {
     ) -> Result<Tensor> {
         let _line = context::at_callers_line();
         let shape = shape.into_shape()?;
-        let device = context::host_data_device();
+        let device = context::current_device();
         if !device.is_host() {
             let _host = device.host().enter();
             return Tensor::from_bytes(shape, dtype, fill)?.to_device(&device);

@@ -138,34 +138,6 @@ impl Tensor {
         }))
     }
 
-    /// The same values on another device.
-    ///
-    /// # Errors
-    /// A ghost tensor cannot become a real one; memory that is full.
-    #[track_caller]
-    pub fn to_device(&self, device: &Device) -> Result<Tensor> {
-        let _line = context::at_callers_line();
-        if self.device() == *device {
-            return Ok(self.clone());
-        }
-        if context::with_tapes(|tapes| tapes.iter().any(|tape| tape.find(self).is_some())) {
-            return Err(Error::not_differentiable(
-                "to_device",
-                "copies between devices are not recorded; copy before you watch, or pass it through `stop_gradient`",
-            ));
-        }
-        if self.device().is_ghost() && !device.is_ghost() {
-            return Err(Error::ghost("to_device"));
-        }
-        let mut storage = Storage::new(device, self.shape(), self.dtype(), "to_device")?;
-        if !device.is_ghost() {
-            let (from, meta) = context::replay(|| self.without_nodes().contiguous())?.part();
-            let start = if meta.n_elems() == 0 { 0 } else { meta.layout.offset() * meta.dtype.size() };
-            Storage::copy_bytes(&from, start, meta.n_bytes(), &mut storage)?;
-        }
-        Ok(Tensor::over(storage, Meta::fresh(*self.shape(), self.dtype()), Nodes::new()))
-    }
-
     fn check_readable<T: Element>(&self, op: &'static str) -> Result<()> {
         if T::DTYPE != self.dtype() {
             return Err(Error::dtype(
@@ -177,7 +149,7 @@ impl Tensor {
                 ),
             ));
         }
-        if self.device().is_ghost() {
+        if self.is_ghost() {
             return Err(Error::ghost(op));
         }
         Ok(())
@@ -233,7 +205,7 @@ impl Tensor {
     /// # Errors
     /// A view whose elements do not lie one after the other; a tensor on a GPU; a ghost tensor, which has no values.
     pub fn host_bytes(&self) -> Result<HostBytes> {
-        if self.device().is_ghost() {
+        if self.is_ghost() {
             return Err(Error::ghost("host_bytes"));
         }
         if !self.device().is_host() {

@@ -68,7 +68,7 @@ impl Storage {
     /// Room for values of the host on the current device. Inside a function that is being recorded they are a constant of
     /// its program, which lies on the real device and belongs to the graph.
     pub fn for_host_data(shape: &Shape, dtype: DType, op: &'static str) -> Result<Arc<Storage>> {
-        let device = context::host_data_device();
+        let device = context::current_device();
         match context::is_tracing() {
             true => context::with_owner(Owner::Graph, || Storage::new(&device, shape, dtype, op)),
             false => Storage::new(&device, shape, dtype, op),
@@ -269,42 +269,6 @@ impl Storage {
         self.n_slots.load(Ordering::Relaxed) as usize
     }
 
-    /// Copies the bytes of a storage on the host to the beginning of one that nobody else has seen yet, or the other way
-    /// round, or from GPU to GPU through the host.
-    pub fn copy_bytes(from: &Storage, start: usize, n_bytes: usize, to: &mut Arc<Storage>) -> Result<()> {
-        assert!(Arc::get_mut(to).is_some(), "a shared storage is never written");
-        assert!(start + n_bytes <= from.n_bytes() && n_bytes <= to.n_bytes(), "the bytes lie in both blocks");
-        if n_bytes == 0 {
-            return Ok(());
-        }
-        let source = from.ptr().wrapping_add(start);
-        match (from.device.gpu(), to.device.gpu()) {
-            (None, None) => to.bytes_mut()[..n_bytes].copy_from_slice(&from.bytes()[start..start + n_bytes]),
-            // SAFETY: the target's block is that long (checked above) and nobody else's.
-            (None, Some(gpu)) => unsafe { gpu.upload(&from.bytes()[start..start + n_bytes], to.ptr()) }?,
-            (Some(gpu), None) => {
-                // SAFETY: both blocks are that long (checked above).
-                unsafe { gpu.download(source, to.ptr(), n_bytes) }?;
-                fault::look(&from.device)?;
-            }
-            (Some(gpu), Some(other)) if Arc::ptr_eq(gpu, other) => {
-                // SAFETY: both blocks are that long (checked above), and they are not the same.
-                unsafe { gpu.copy("to_device", source, to.ptr(), n_bytes) }?;
-            }
-            (Some(gpu), Some(other)) => {
-                let label = context::label(Owner::Temporary, "to_device");
-                let between = Device::cpu().pool().acquire(n_bytes, label)?;
-                // SAFETY: the block between and both others are that long; the download has ended when it returns.
-                unsafe {
-                    gpu.download(source, between.as_ptr(), n_bytes)?;
-                    other.upload(std::slice::from_raw_parts(between.as_ptr(), n_bytes), to.ptr())?;
-                }
-                fault::look(&from.device)?;
-            }
-        }
-        Ok(())
-    }
-
     /// Starts a copy to pinned memory beside the work of a GPU; nothing elsewhere. Whoever writes to the storage calls
     /// `overwrite` first.
     pub fn download_to(&self, pinned: &PinnedBlock) -> Result<Option<Copied>> {
@@ -445,4 +409,50 @@ impl Storage {
         }
         Ok(values)
     }
+}
+
+/// Copies bytes from the memory of one device to that of another; from GPU to GPU through the host.
+///
+/// # Errors
+/// What the driver says; a value that a kernel of the GPU that is read from has refused.
+///
+/// # Safety
+/// Both addresses are of their devices and valid for so many bytes, which do not overlap; nobody else uses the target's.
+pub(crate) unsafe fn copy_between(
+    (from, source): (&Device, *mut u8),
+    (to, target): (&Device, *mut u8),
+    n_bytes: usize,
+) -> Result<()> {
+    if n_bytes == 0 {
+        return Ok(());
+    }
+    // SAFETY: asked of the caller.
+    let host_bytes = |ptr: *mut u8| unsafe { std::slice::from_raw_parts(ptr, n_bytes) };
+    match (from.gpu(), to.gpu()) {
+        // SAFETY: asked of the caller.
+        (None, None) => unsafe { target.copy_from_nonoverlapping(source, n_bytes) },
+        // SAFETY: asked of the caller.
+        (None, Some(gpu)) => unsafe { gpu.upload(host_bytes(source), target) }?,
+        (Some(gpu), None) => {
+            // SAFETY: asked of the caller.
+            unsafe { gpu.download(source, target, n_bytes) }?;
+            fault::look(from)?;
+        }
+        (Some(gpu), Some(other)) if Arc::ptr_eq(gpu, other) => {
+            // SAFETY: asked of the caller.
+            unsafe { gpu.copy("to_device", source, target, n_bytes) }?;
+        }
+        (Some(gpu), Some(other)) => {
+            let label = context::label(Owner::Temporary, "to_device");
+            let between = Device::cpu().pool().acquire(n_bytes, label)?;
+            // SAFETY: the block between is that long, and the rest is asked of the caller; the download has ended when it
+            // returns.
+            unsafe {
+                gpu.download(source, between.as_ptr(), n_bytes)?;
+                other.upload(host_bytes(between.as_ptr()), target)?;
+            }
+            fault::look(from)?;
+        }
+    }
+    Ok(())
 }

@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use plimsoll_memory::Owner;
 use smallvec::SmallVec;
 
+use crate::context;
 use crate::device::Device;
 use crate::dtype::DType;
 use crate::error::Result;
@@ -110,11 +111,19 @@ impl Tensor {
         &self.0.meta.layout
     }
 
-    /// The device that holds the values.
+    /// The device that holds the values; while a function is recorded, the one that will hold them.
     pub fn device(&self) -> Device {
         match &self.0.data {
-            Data::Value(storage) => storage.device().clone(),
+            Data::Value(storage) => context::real_device(storage.device()),
             Data::Variable(cell) => cell.device().clone(),
+        }
+    }
+
+    /// Whether the tensor has a shape but no values: on a ghost device, as a description, or while a function is recorded.
+    pub fn is_ghost(&self) -> bool {
+        match &self.0.data {
+            Data::Value(storage) => storage.device().is_ghost(),
+            Data::Variable(_) => self.part().0.device().is_ghost(),
         }
     }
 

@@ -405,7 +405,7 @@ fn operand((storage, meta): &Part) -> Operand<'_> {
 
 /// The device on which a variable is read and written now.
 fn device_of(cell: &Arc<VariableCell>) -> Device {
-    if let Some(ghost) = context::with_tracer(|tracer| tracer.ghost().clone()) {
+    if let Some(ghost) = context::with_tracer(|tracer| tracer.ghost_of(cell.device())) {
         return ghost;
     }
     let pinned = context::pinned(cell.address());

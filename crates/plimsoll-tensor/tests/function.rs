@@ -306,7 +306,7 @@ fn a_document_of_a_program_tells_all_of_its_memory() -> Result<()> {
     let mut planned = PlannedProgram::new(program);
     device.set_limit(Some(Bytes::new(played.committed * 3 / 5)))?;
     let Some((program, offsets)) = planned.prepare()? else { panic!("there is a limit") };
-    let lean = document(program, Some(offsets));
+    let lean = document(program, offsets[0]);
     assert_eq!(peak_of(&lean) + held, program.placed(&device)?.0.peak);
     assert!(lean["calls"].as_array().expect("a list").iter().any(|call| call["is_repeated"] == true));
     Ok(())

@@ -48,3 +48,16 @@ fn a_transposed_convolution_counts_the_taps_that_fall_on_padding() -> Result<()>
     assert_eq!(records.iter().map(|record| record.cost.flops).sum::<u64>(), 2 * 501 * 501 * 500 * 500);
     Ok(())
 }
+
+/// Strides and dilations that a kernel of one tap never uses may be as large as they like, together, too.
+#[test]
+fn a_kernel_of_one_tap_takes_any_stride_and_dilation() -> Result<()> {
+    let (x, weights) = (Tensor::from_slice(&[3f32], [1, 1, 1])?, Tensor::from_slice(&[2f32], [1, 1, 1])?);
+    for (stride, dilation) in [(1, 1), ((1 << 40) - 1, (1 << 39) + 1), (7, 1 << 44)] {
+        let config = Conv1dConfig::new().stride(stride).dilation(dilation);
+        let y = x.conv_transpose1d(&weights, None, &config)?;
+        assert_eq!((y.shape().dims(), y.to_vec::<f32>()?), (&[1, 1, 1][..], vec![6.0]));
+        assert_eq!(x.conv1d(&weights, None, &config)?.to_vec::<f32>()?, [6.0]);
+    }
+    Ok(())
+}

@@ -94,7 +94,7 @@ impl Slices {
             Ok((name.clone(), with_owner(Owner::Data, || tensor.to_device(&host))?))
         };
         let slices: Vec<(String, Tensor)> = slices.iter().map(on_host).collect::<Result<_>>()?;
-        let read = |(name, tensor): &(String, Tensor)| match tensor.device().is_ghost() {
+        let read = |(name, tensor): &(String, Tensor)| match tensor.is_ghost() {
             true => Ok(None),
             false => match tensor.host_bytes() {
                 Ok(bytes) => Ok(Some(bytes)),

@@ -41,7 +41,7 @@ impl Look {
 
     fn check(&self, loss: &str, sums: &Tensor) -> Result<()> {
         self.is_over.store(true, Ordering::Relaxed);
-        if sums.device().is_ghost() || self.has_looked.swap(true, Ordering::Relaxed) {
+        if sums.is_ghost() || self.has_looked.swap(true, Ordering::Relaxed) {
             return Ok(());
         }
         if let Some(sum) = sums.to_f64_vec()?.into_iter().find(|sum| (sum - 1.0).abs() > TOLERANCE) {

@@ -53,7 +53,7 @@ impl Work for Stepper {
             return Ok(vec![verdict]);
         }
         let (loss, gradients) = self.gradients(pair, pair.n_examples()?)?;
-        loss.device().pool().mark("update", 0);
+        loss.device().mark("update", 0);
         let mut verdict = self.optimizer.verdict(&loss)?;
         let mut results = Vec::new();
         if self.check_gradients {
@@ -185,7 +185,7 @@ impl Stepper {
 
     fn gradients_of_part(&mut self, pair: &Pair, share: Option<f64>) -> Result<(Tensor, Vec<Tensor>)> {
         let device = pair.inputs.device();
-        device.pool().mark("forward", 0);
+        device.mark("forward", 0);
         let tape = GradientTape::new();
         let (loss, scaled) = tape.record(|| {
             let prediction = self.model.prediction(&pair.inputs, Mode::Train)?;
@@ -194,7 +194,7 @@ impl Stepper {
             let scaled = self.optimizer.scale_loss(&loss)?;
             Ok((loss.stop_gradient(), scaled))
         })?;
-        device.pool().mark("backward", 0);
+        device.mark("backward", 0);
         let gradients = tape.variable_gradients_with(&scaled, &self.variables, self.unconnected)?;
         Ok((loss, gradients))
     }

@@ -128,19 +128,30 @@ pub(crate) fn saving() -> Saving {
     CONTEXT.with(|context| context.saving.get())
 }
 
-/// The device of ops that have no inputs. While a function is recorded, its device means the ghost that stands for it.
+/// The device of ops that have no inputs. While a function is recorded, it is the ghost that stands for it.
 pub(crate) fn device() -> Device {
-    let device =
-        CONTEXT.with(|context| context.devices.borrow().innermost().cloned()).unwrap_or_else(Device::cpu);
-    let ghost = with_tracer(|tracer| (*tracer.device() == device).then(|| tracer.ghost().clone()));
-    ghost.flatten().unwrap_or(device)
+    recording_device(&entered_device())
 }
 
-/// The device that values of the host are brought to: the real one, also while a function is recorded.
-pub(crate) fn host_data_device() -> Device {
-    let device = device();
-    let real = with_tracer(|tracer| (*tracer.ghost() == device).then(|| tracer.device().clone()));
-    real.flatten().unwrap_or(device)
+/// The device of the innermost scope, else the CPU.
+fn entered_device() -> Device {
+    CONTEXT.with(|context| context.devices.borrow().innermost().cloned()).unwrap_or_else(Device::cpu)
+}
+
+/// The device that the user means by the current one: the real one, also while a function is recorded. Values of the host
+/// are brought there.
+pub(crate) fn current_device() -> Device {
+    real_device(&entered_device())
+}
+
+/// The ghost that stands for a device while a function is recorded; else the device itself.
+pub(crate) fn recording_device(device: &Device) -> Device {
+    with_tracer(|tracer| tracer.ghost_of(device)).unwrap_or_else(|| device.clone())
+}
+
+/// The device that a ghost stands for while a function is recorded; else the device itself.
+pub(crate) fn real_device(device: &Device) -> Device {
+    with_tracer(|tracer| tracer.real_of(device)).flatten().unwrap_or_else(|| device.clone())
 }
 
 /// Makes a device the current one until the scope is dropped.
@@ -223,14 +234,7 @@ pub(crate) fn with_step<R>(f: impl FnOnce(&mut StepState) -> R) -> Option<R> {
     })
 }
 
-/// Calls `f` with the journal that ops are recorded in, if there is one: that of the open step, or of the outermost tape. A
-/// replay sees none.
-#[inline]
-pub(crate) fn with_journal<R>(f: impl FnOnce(&Arc<Journal>) -> R) -> Option<R> {
-    journal().map(|journal| f(&journal))
-}
-
-/// The journal that ops are recorded in, if there is one.
+/// The journal that ops are recorded in, if there is one: that of the open step, or of the outermost tape. A replay sees none.
 pub(crate) fn journal() -> Option<Arc<Journal>> {
     CONTEXT.with(|context| {
         if context.replaying.get() {

@@ -41,6 +41,7 @@ mod scan;
 pub(crate) mod slice;
 mod softmax;
 mod sort;
+mod to_device;
 mod triangle;
 mod unary;
 mod view;

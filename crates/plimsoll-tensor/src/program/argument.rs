@@ -6,6 +6,7 @@
 use std::sync::Arc;
 
 use plimsoll_memory::{Block, Label, Site, rounded_size};
+use smallvec::SmallVec;
 
 use super::Program;
 use crate::device::Device;
@@ -80,24 +81,26 @@ impl Argument {
     }
 }
 
-/// A device as a program finds it that is about to be called with certain arguments.
+/// The devices of a program as it finds them when it is called with certain arguments.
 pub(crate) struct Ground {
-    pub device: Device,
+    pub devices: SmallVec<[Device; 1]>,
     /// The memory of arguments that are only described.
     _described: Vec<Block>,
 }
 
 impl Program {
-    /// The device as it is when the program is called with these arguments: those that are only described are there, and those
-    /// that are given away are not, because whoever plays the program brings their memory.
+    /// The devices as they are when the program is called with these arguments: those that are only described are there, and
+    /// those that are given away are not, because whoever plays the program brings their memory.
     pub(crate) fn ground(&self, arguments: &[Argument]) -> Result<Ground> {
-        let is_plain = |argument: &Argument| *argument.storage.device() == self.device;
+        let is_plain = |argument: &Argument| self.devices.contains(argument.storage.device());
         if self.donated.is_empty() && arguments.iter().all(is_plain) {
-            return Ok(Ground { device: self.device.clone(), _described: Vec::new() });
+            return Ok(Ground { devices: self.devices.clone(), _described: Vec::new() });
         }
-        let (ghost, mut described) = (self.device.ghost(), Vec::new());
-        ghost.set_limit(None)?;
+        let ghosts: SmallVec<[Device; 1]> = self.devices.iter().map(Device::ghost).collect();
+        ghosts.iter().try_for_each(|ghost| ghost.set_limit(None))?;
+        let mut described = Vec::new();
         for (number, argument) in (0..).zip(arguments) {
+            let ghost = &ghosts[usize::from(self.argument_devices[number as usize])];
             match (argument.storage.block(), self.donated.contains(&number)) {
                 (Some(block), true) => ghost.pool().release_copy_of(block),
                 (None, false) if !is_plain(argument) => {
@@ -107,7 +110,7 @@ impl Program {
                 _ => {}
             }
         }
-        Ok(Ground { device: ghost, _described: described })
+        Ok(Ground { devices: ghosts, _described: described })
     }
 
     /// How a program sees an argument: what is equal for two tensors has one program.

@@ -25,7 +25,8 @@ impl Program {
                     == theirs.op.second(&theirs.input_metas()).is_some()
                 && (&ours.inputs, &ours.outputs, ours.n_aux)
                     == (&theirs.inputs, &theirs.outputs, theirs.n_aux)
-                && (ours.workspace, &ours.wanted) == (theirs.workspace, &theirs.wanted)
+                && (ours.workspace, &ours.wanted, ours.device)
+                    == (theirs.workspace, &theirs.wanted, theirs.device)
                 && (ours.phase, ours.site, ours.order) == (theirs.phase, theirs.site, theirs.order)
         };
         let lengths = |program: &Program| {
@@ -33,8 +34,9 @@ impl Program {
             (calls, values, program.blocks.len(), program.instructions.len(), program.n_draws)
         };
         lengths(self) == lengths(other)
-            && (&self.device, self.is_guarded) == (&other.device, other.is_guarded)
+            && (&self.devices, self.is_guarded) == (&other.devices, other.is_guarded)
             && (&self.arguments, &self.donated) == (&other.arguments, &other.donated)
+            && self.argument_devices == other.argument_devices
             && self.results == other.results
             && self.written == other.written
             && self.new_places == other.new_places

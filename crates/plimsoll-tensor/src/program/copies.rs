@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use plimsoll_cuda::Copied;
 use plimsoll_memory::{Block, Site};
+use smallvec::SmallVec;
 
 use super::{Instruction, Place, Program};
 use crate::depot::{Away, Depot};
@@ -18,20 +19,21 @@ use crate::storage::Storage;
 /// The copies of a program that is running or being played.
 pub(super) struct Copies<'a> {
     program: &'a Program,
-    device: &'a Device,
-    /// Where they are; there is none if nothing is copied.
-    depot: Option<Arc<Depot>>,
+    devices: &'a [Device],
+    /// Where those of each device are; there is none if nothing is copied.
+    depots: SmallVec<[Option<Arc<Depot>>; 1]>,
     away: Vec<Option<Away>>,
-    /// What readers wait for.
-    arriving: Vec<Option<Copied>>,
+    /// What readers wait for, and on which device.
+    arriving: Vec<Option<(Copied, u8)>>,
 }
 
 impl<'a> Copies<'a> {
-    /// No copies yet, of a program on a device.
-    pub fn new(program: &'a Program, device: &'a Device) -> Result<Copies<'a>> {
+    /// No copies yet, of a program on these devices.
+    pub fn new(program: &'a Program, devices: &'a [Device]) -> Result<Copies<'a>> {
         let n_copies = program.n_copies as usize;
-        let depot = if n_copies > 0 { device.depot() } else { None };
-        if n_copies > 0 && depot.is_none() {
+        let depot = |device: &Device| if n_copies > 0 { device.depot() } else { None };
+        let depots: SmallVec<[Option<Arc<Depot>>; 1]> = devices.iter().map(depot).collect();
+        if n_copies > 0 && depots.iter().all(Option::is_none) {
             return Err(Error::argument(
                 "offload",
                 "there is no place any more to which values can be moved",
@@ -40,7 +42,7 @@ impl<'a> Copies<'a> {
         let (mut away, mut arriving) = (Vec::new(), Vec::new());
         away.resize_with(n_copies, || None);
         arriving.resize_with(n_copies, || None);
-        Ok(Copies { program, device, depot, away, arriving })
+        Ok(Copies { program, devices, depots, away, arriving })
     }
 
     /// Carries out an instruction about copies; any other is left alone.
@@ -51,10 +53,13 @@ impl<'a> Copies<'a> {
     ) -> Result<()> {
         match *instruction {
             Instruction::Offload(value, copy) => self.offload(value, copy, block(self.block(value))),
-            Instruction::Fetch(copy, value) => self.fetch(copy, block(self.block(value))),
-            Instruction::Wait(copy) => match (self.arriving[copy as usize].take(), self.device.gpu()) {
-                (Some(copied), Some(gpu)) => Ok(gpu.wait_for(&copied)?),
-                _ => Ok(()),
+            Instruction::Fetch(copy, value) => self.fetch(copy, value, block(self.block(value))),
+            Instruction::Wait(copy) => match self.arriving[copy as usize].take() {
+                Some((copied, device)) => {
+                    let gpu = self.devices[usize::from(device)].gpu();
+                    Ok(gpu.map_or(Ok(()), |gpu| gpu.wait_for(&copied))?)
+                }
+                None => Ok(()),
             },
             Instruction::Discard(copy) => {
                 self.away[copy as usize] = None;
@@ -72,9 +77,12 @@ impl<'a> Copies<'a> {
     }
 
     fn offload(&mut self, value: u32, copy: u32, block: &mut Option<Block>) -> Result<()> {
-        let Some(depot) = &self.depot else { unreachable!("a program with copies has a place for them") };
+        let device = self.program.value(value).device;
+        let Some(depot) = &self.depots[usize::from(device)] else {
+            unreachable!("a program with copies has a place for them")
+        };
         let (mut stored, site) = (None, self.site(value));
-        self.as_storage(block, |storage| {
+        self.as_storage(device, block, |storage| {
             stored = Some(depot.store(storage, site)?);
             Ok(())
         })?;
@@ -82,14 +90,15 @@ impl<'a> Copies<'a> {
         Ok(())
     }
 
-    fn fetch(&mut self, copy: u32, block: &mut Option<Block>) -> Result<()> {
+    fn fetch(&mut self, copy: u32, value: u32, block: &mut Option<Block>) -> Result<()> {
+        let device = self.program.value(value).device;
         let Some(away) = &self.away[copy as usize] else { unreachable!("what is fetched was offloaded") };
         let mut copied = None;
-        self.as_storage(block, |storage| {
+        self.as_storage(device, block, |storage| {
             copied = away.fill(storage)?;
             Ok(())
         })?;
-        self.arriving[copy as usize] = copied;
+        self.arriving[copy as usize] = copied.map(|copied| (copied, device));
         Ok(())
     }
 
@@ -102,11 +111,12 @@ impl<'a> Copies<'a> {
     /// Lends a block as a storage.
     fn as_storage(
         &self,
+        device: u8,
         block: &mut Option<Block>,
         f: impl FnOnce(&mut Arc<Storage>) -> Result<()>,
     ) -> Result<()> {
         let Some(taken) = block.take() else { unreachable!("a value that is copied has its block") };
-        let mut storage = Storage::own(taken, DType::U8, self.device);
+        let mut storage = Storage::own(taken, DType::U8, &self.devices[usize::from(device)]);
         let done = f(&mut storage);
         *block = Storage::into_block(storage);
         done

@@ -13,7 +13,8 @@ use crate::op::Meta;
 /// What a program does, and where its blocks lie.
 #[derive(Debug, Serialize)]
 pub struct ProgramDocument {
-    device: String,
+    /// The devices that it uses; everything else names its own by its number here.
+    devices: Vec<String>,
     arguments: Vec<TensorDocument>,
     /// The arguments that are given away; they are the first blocks.
     donated: Vec<u32>,
@@ -45,6 +46,7 @@ struct VariableDocument {
 #[derive(Debug, Serialize)]
 struct ValueDocument {
     bytes: usize,
+    device: u8,
     place: PlaceDocument,
     /// The call that makes it.
     call: Option<u32>,
@@ -64,6 +66,7 @@ enum PlaceDocument {
 #[derive(Debug, Serialize)]
 struct BlockDocument {
     bytes: u64,
+    device: u8,
     owner: &'static str,
     site: SiteDocument,
     /// Where it lies in the memory of the program, if that is planned.
@@ -90,6 +93,7 @@ struct CallDocument {
     /// How many of the outputs, the last ones, are made for backward alone.
     n_aux: u16,
     workspace: Option<u32>,
+    device: u8,
     phase: &'static str,
     site: SiteDocument,
     /// Whether it has run before.
@@ -121,10 +125,11 @@ enum InstructionDocument {
 }
 
 impl Program {
-    /// The program as a document, with the offsets at which its blocks are planned to lie, if there are any.
+    /// The program as a document, with the offsets at which its blocks are planned to lie on its first device, if there are
+    /// any.
     pub fn document(&self, offsets: Option<&OffsetPlan>) -> ProgramDocument {
         ProgramDocument {
-            device: self.device.name().to_owned(),
+            devices: self.devices.iter().map(|device| device.name().to_owned()).collect(),
             arguments: self.arguments.iter().map(TensorDocument::of).collect(),
             donated: self.donated.clone(),
             variables: self.variable_documents(),
@@ -150,6 +155,7 @@ impl Program {
     fn value_documents(&self) -> Vec<ValueDocument> {
         let document = |value: &super::Value| ValueDocument {
             bytes: value.n_bytes,
+            device: value.device,
             place: match value.place {
                 Place::Argument(number) => PlaceDocument::Argument(number),
                 Place::Variable(number) => PlaceDocument::Variable(number),
@@ -166,12 +172,14 @@ impl Program {
         // A plan counts the blocks of the step's region as they are taken.
         let mut planned = offsets.map(|offsets| offsets.entries().iter());
         let is_planned = |number: u32, block: &super::BlockSpec| {
-            self.donated_argument(number).is_none() && block.label.owner.region() == Region::Step
+            let is_step = block.label.owner.region() == Region::Step;
+            self.donated_argument(number).is_none() && is_step && block.device == 0
         };
         let mut document = |(number, block): (u32, &super::BlockSpec)| {
             let entry = planned.as_mut().filter(|_| is_planned(number, block)).and_then(Iterator::next);
             BlockDocument {
                 bytes: block.n_bytes,
+                device: block.device,
                 owner: block.label.owner.name(),
                 site: SiteDocument::of(block.label.site),
                 offset: entry.and_then(|entry| entry.offset),
@@ -220,6 +228,7 @@ impl CallDocument {
             outputs: call.outputs.iter().map(ViewDocument::of).collect(),
             n_aux: call.n_aux,
             workspace: call.workspace,
+            device: call.device,
             phase: call.phase.name(),
             site: SiteDocument::of(call.site),
             is_repeated: call.repeated_flops.is_some(),

@@ -15,6 +15,7 @@ mod compare;
 mod copies;
 mod display;
 mod document;
+mod merge;
 mod owned;
 mod plans;
 mod player;
@@ -42,19 +43,22 @@ pub use cache::{ProgramCache, Recording};
 pub use document::ProgramDocument;
 pub use owned::OwnedVariables;
 pub(crate) use owned::{MadeVariable, make_variable, own};
-pub use plans::PlannedProgram;
+pub use plans::{Offsets, PlannedProgram};
 pub use player::Played;
 pub(crate) use tracer::{Execution, Tracer, Updated, capture_args, capture_part};
 
 /// What a function does.
 pub struct Program {
-    /// The device that it runs on.
-    device: Device,
+    /// The devices that it uses. The first is the one that it was recorded for; values, blocks and calls name theirs by its
+    /// number here.
+    devices: SmallVec<[Device; 1]>,
     values: LongList<Value>,
     calls: LongList<Call>,
     blocks: LongList<BlockSpec>,
     instructions: LongList<Instruction>,
     arguments: Vec<Meta>,
+    /// The number of the device that each of them is on.
+    argument_devices: Vec<u8>,
     /// The arguments that are given away: their memory is the program's first blocks, one for each.
     donated: Vec<u32>,
     variables: Vec<VariableInput>,
@@ -114,6 +118,8 @@ pub enum Instruction {
 pub struct BlockSpec {
     /// The bytes asked for.
     pub n_bytes: u64,
+    /// The number of the device whose pool it is taken from.
+    pub device: u8,
     /// Who it is taken for, and by which line.
     pub label: Label,
 }
@@ -125,6 +131,8 @@ pub struct Value {
     pub n_bytes: usize,
     /// Where it lies.
     pub place: Place,
+    /// The number of the device that it is on.
+    pub device: u8,
     /// The call that makes it; none for what is there before.
     pub call: Option<u32>,
     /// The call before which backward first asks for it; none if no tape saves it.
@@ -170,6 +178,8 @@ pub struct Call {
     pub workspace: Option<u32>,
     /// Which inputs' gradients were wanted, which decides about auxiliary outputs.
     pub wanted: SmallVec<[bool; 4]>,
+    /// The number of the device that runs it.
+    pub device: u8,
     /// What it is part of.
     pub phase: Phase,
     /// The op, its layer and the user's line.
@@ -196,9 +206,14 @@ pub enum Phase {
 }
 
 impl Program {
-    /// The device that it runs on.
+    /// The device that it was recorded for, where it begins and ends.
     pub fn device(&self) -> &Device {
-        &self.device
+        &self.devices[0]
+    }
+
+    /// All devices whose memory it uses; the first is [`Program::device`].
+    pub fn devices(&self) -> &[Device] {
+        &self.devices
     }
 
     /// The calls, in order.
@@ -265,12 +280,13 @@ impl Program {
     /// A program of the same inputs without a call.
     fn without_calls(&self) -> Program {
         Program {
-            device: self.device.clone(),
+            devices: self.devices.clone(),
             values: LongList::default(),
             calls: LongList::default(),
             blocks: LongList::default(),
             instructions: LongList::default(),
             arguments: self.arguments.clone(),
+            argument_devices: self.argument_devices.clone(),
             donated: self.donated.clone(),
             variables: self.variables.clone(),
             captured: self.captured.clone(),
@@ -335,9 +351,10 @@ impl Program {
 }
 
 impl Call {
-    /// Whether it gives the same bits when it runs again, and does nothing else.
+    /// Whether it gives the same bits when it runs again, and does nothing else. What is copied from another device is not
+    /// repeated: a plan is about the memory of one.
     fn is_repeatable(&self) -> bool {
-        self.order == Order::Fixed && !self.op.has_effect()
+        self.order == Order::Fixed && !self.op.has_effect() && self.op.get().output_device().is_none()
     }
 
     /// The metas of the inputs.

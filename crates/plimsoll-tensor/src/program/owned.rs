@@ -126,7 +126,7 @@ impl Tracer {
                 ))
             }
             Some(variable) => {
-                if *value.0.device() != *self.device() {
+                if self.is_recorded(&value.0) {
                     self.initial.push(self.number(&value.0)?);
                 }
                 Ok(Some(variable))
@@ -142,7 +142,7 @@ impl Tracer {
     /// What leads to a value that the function has made.
     fn calls_to(&mut self, (storage, meta): &Part) -> Result<Wanted> {
         let device = self.device().clone();
-        if *storage.device() == device {
+        if !self.is_recorded(storage) {
             // Values of the host are on the device already.
             let sources = HashMap::from([(0, (storage.clone(), 0))]);
             return Ok(Wanted { calls: Vec::new(), sources, target: (0, *meta), device });

@@ -10,7 +10,9 @@ use std::sync::Arc;
 
 use plimsoll_memory::{OffsetPlan, Planned};
 use plimsoll_plan::{Candidates, Decisions, Family, Measured, Trace, plan_offsets};
+use smallvec::SmallVec;
 
+use super::player::OnDevice;
 use super::{Argument, Played, Program};
 use crate::context;
 use crate::device::Device;
@@ -18,16 +20,17 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::tensor::Tensor;
 
 impl Program {
-    /// Where the blocks of the program lie if they are planned, and what it takes then on its device as that is.
+    /// Where the blocks of the program lie on its first device if they are planned, and what it takes then of that device as it
+    /// is.
     ///
     /// # Errors
     /// Memory beyond all addresses of the device.
     pub fn placed(&self, device: &Device) -> Result<(Played, OffsetPlan)> {
-        let offsets = plan_offsets(&self.requests(device)?).plan;
-        Ok((self.play(device, Some(&offsets))?, offsets))
+        self.on(0).placed(device)
     }
 
-    /// The ways to run the program on a device as it is, from the leanest to the one that retains everything.
+    /// The ways to run the program with less memory of its first device as that is, from the leanest to the one that retains
+    /// everything.
     ///
     /// # Errors
     /// Memory beyond all addresses of the device.
@@ -35,22 +38,36 @@ impl Program {
         let trace = self.trace(device, device.stats().in_use);
         let natural = self.placed(device)?.0;
         Family::new(&trace, natural.in_bytes(), |decisions| match self.rematerialised(&trace, decisions) {
-            Some(program) => Ok(program.placed_if_possible(device)?.map(|(played, _)| played.in_bytes())),
+            Some(program) => {
+                Ok(program.on(0).placed_if_possible(device)?.map(|(played, _)| played.in_bytes()))
+            }
             None => Ok(None),
         })
-    }
-
-    /// Like [`Program::placed`]; nothing if there is no room for what is moved out of the device's memory.
-    fn placed_if_possible(&self, device: &Device) -> Result<Option<(Played, OffsetPlan)>> {
-        match self.placed(device) {
-            Err(error) if self.n_copies > 0 && is_full(&error) => Ok(None),
-            placed => placed.map(Some),
-        }
     }
 
     /// The program that a way of [`Program::memory_plans`] stands for.
     pub fn planned(&self, device: &Device, decisions: &Decisions) -> Option<Program> {
         self.rematerialised(&self.trace(device, 0), decisions)
+    }
+}
+
+impl OnDevice<'_> {
+    fn placed(self, device: &Device) -> Result<(Played, OffsetPlan)> {
+        let offsets = plan_offsets(&self.requests(device)?).plan;
+        Ok((self.play(device, Some(&offsets))?, offsets))
+    }
+
+    /// Like [`Program::placed`]; nothing if there is no room for what is moved out of the device's memory.
+    fn placed_if_possible(self, device: &Device) -> Result<Option<(Played, OffsetPlan)>> {
+        match self.placed(device) {
+            Err(error) if self.program.n_copies > 0 && is_full(&error) => Ok(None),
+            placed => placed.map(Some),
+        }
+    }
+
+    /// The same device's view of a program that was made from this one.
+    fn of(self, program: &Program) -> OnDevice<'_> {
+        OnDevice { program, number: self.number }
     }
 }
 
@@ -64,12 +81,14 @@ impl Played {
 /// A program, and what is planned of it so far.
 pub struct PlannedProgram {
     program: Program,
-    /// What is known of its memory, once a limit has asked.
-    known: Option<Known>,
+    /// What is known of its memory on each of its devices, once a limit of that device has asked.
+    known: SmallVec<[Option<Known>; 1]>,
+    /// What runs where the limits of several devices ask for other ways than the natural one.
+    combined: Option<Combined>,
     heap_bytes: usize,
 }
 
-/// What is known of a program's memory.
+/// What is known of a program's memory on a device.
 struct Known {
     /// What it takes when everything is retained, and where its blocks lie then.
     natural: plimsoll_plan::Played,
@@ -79,13 +98,23 @@ struct Known {
     plans: Option<Plans>,
 }
 
-/// The ways to run a program with less memory.
+/// The ways to run a program with less memory of a device.
 struct Plans {
     trace: Trace,
     candidates: Candidates,
     /// The one that was run last: its number, its program, and where its blocks lie.
     taken: Option<(usize, Program, OffsetPlan)>,
 }
+
+/// A program that is rewritten for several devices: what is decided about one changes nothing on the others.
+struct Combined {
+    /// The way that is taken on each device.
+    ways: SmallVec<[Option<usize>; 1]>,
+    program: Program,
+}
+
+/// Where the blocks of a program lie on each of its devices, as far as that is planned.
+pub type Offsets<'a> = SmallVec<[Option<&'a OffsetPlan>; 1]>;
 
 /// A limit, and the one that leaves a program as much where the device holds what it held when the figures were made.
 #[derive(Clone, Copy)]
@@ -115,8 +144,8 @@ impl Limit {
 impl PlannedProgram {
     /// A program of which nothing is planned yet.
     pub fn new(program: Program) -> PlannedProgram {
-        let heap_bytes = program.heap_bytes();
-        PlannedProgram { program, known: None, heap_bytes }
+        let (heap_bytes, n_devices) = (program.heap_bytes(), program.devices.len());
+        PlannedProgram { program, known: (0..n_devices).map(|_| None).collect(), combined: None, heap_bytes }
     }
 
     /// The program, with everything retained.
@@ -126,10 +155,10 @@ impl PlannedProgram {
 
     /// Takes over the numbers, tensors and variables of a recording that is like the program's; what is planned stays.
     pub fn adopt(&mut self, recorded: Program) {
-        let plans = self.known.as_mut().and_then(|known| known.plans.as_mut());
-        if let Some((_, taken, _)) = plans.and_then(|plans| plans.taken.as_mut()) {
-            taken.adopt(&recorded);
-        }
+        let plans = self.known.iter_mut().flatten().filter_map(|known| known.plans.as_mut());
+        let taken = plans.filter_map(|plans| plans.taken.as_mut()).map(|(_, program, _)| program);
+        let combined = self.combined.iter_mut().map(|combined| &mut combined.program);
+        taken.chain(combined).for_each(|program| program.adopt(&recorded));
         self.program = recorded;
     }
 
@@ -138,7 +167,7 @@ impl PlannedProgram {
         self.heap_bytes
     }
 
-    /// Runs the program under its device's limit. Without one it is run as it was recorded.
+    /// Runs the program under the limits of its devices. Without one it is run as it was recorded.
     ///
     /// # Errors
     /// A limit that no plan fits, before anything runs; else as [`Program::run`].
@@ -150,98 +179,167 @@ impl PlannedProgram {
 
     /// Like [`PlannedProgram::run`], with arguments that can be given away.
     pub(crate) fn run_passed(&mut self, arguments: Vec<Argument>) -> Result<Vec<Tensor>> {
-        let device = &self.program.device;
-        let reference = match device.verifies() && !device.is_ghost() {
+        let verifies = |device: &Device| device.verifies() && !device.is_ghost();
+        let reference = match self.program.devices.iter().any(verifies) {
             true => Some(self.program.reference(arguments.clone())?),
             false => None,
         };
         let is_planned = self.prepare_for(&arguments)?.is_some();
-        let taken = self.known.as_ref().filter(|_| is_planned);
-        let (program, offsets) = match taken {
-            None => (&self.program, None),
-            Some(known) => match known.plans.as_ref().and_then(|plans| plans.taken.as_ref()) {
-                Some((_, program, offsets)) => (program, Some(offsets)),
-                None => (&self.program, Some(&known.offsets)),
-            },
+        let (program, offsets) = match is_planned {
+            true => self.taken(),
+            false => (&self.program, Offsets::new()),
         };
         let reference = reference.as_ref().map(|reference| (&self.program, reference));
-        program.run_checked(arguments, offsets, reference)
+        program.run_checked(arguments, &offsets, reference)
     }
 
-    /// Plans the program for the limit of its device as it is now; returns what will run, and where its blocks lie. Nothing
-    /// is planned where there is no limit.
+    /// Plans the program for the limits of its devices as they are now; returns what will run, and where its blocks lie.
+    /// Nothing is planned where there is no limit.
     ///
     /// # Errors
     /// A limit that no plan fits.
-    pub fn prepare(&mut self) -> Result<Option<(&Program, &OffsetPlan)>> {
+    pub fn prepare(&mut self) -> Result<Option<(&Program, Offsets<'_>)>> {
         self.prepare_for(&[])
     }
 
     /// Like [`PlannedProgram::prepare`], for arguments that are there already, as far as there are any.
-    pub(crate) fn prepare_for(&mut self, arguments: &[Argument]) -> Result<Option<(&Program, &OffsetPlan)>> {
-        let Some(limit) = self.program.device.pool().limit().map(|limit| limit.get()) else {
+    pub(crate) fn prepare_for(&mut self, arguments: &[Argument]) -> Result<Option<(&Program, Offsets<'_>)>> {
+        let limit = |device: &Device| device.pool().limit().map(|limit| limit.get());
+        let limits: SmallVec<[Option<u64>; 1]> = self.program.devices.iter().map(limit).collect();
+        if limits.iter().all(Option::is_none) {
             return Ok(None);
-        };
+        }
         let ground = self.program.ground(arguments)?;
-        let device = ground.device.clone();
-        let held = device.pool().held();
-        let mut known = match self.known.take() {
-            Some(known) => known,
-            None => Known::new(&self.program, &device, held)?,
-        };
-        let then = Limit::new(limit, known.held, held, device.pool().granule());
-        let mut fits = known.fit(&self.program, &device, then)?;
-        if !fits && known.held != held {
-            // Arithmetic over what is held says that nothing fits; how it lies in memory may say otherwise.
-            known = Known::new(&self.program, &device, held)?;
-            fits = known.fit(&self.program, &device, Limit { now: limit, then: limit })?;
+        for (number, limit) in limits.into_iter().enumerate() {
+            let known = self.known[number].take();
+            let Some(limit) = limit else { continue };
+            let (known, refusal) = self.fit(known, number as u8, &ground.devices[number], limit)?;
+            self.known[number] = Some(known);
+            self.heap_bytes = self.count_heap_bytes();
+            if let Some(refusal) = refusal {
+                return Err(refusal);
+            }
         }
-        if !fits {
-            let refusal = known.refusal(&self.program, &device, limit)?;
-            self.know(known);
-            return Err(refusal);
-        }
-        self.know(known);
-        let Some(known) = &self.known else { unreachable!("it has just been put there") };
-        Ok(Some(match known.plans.as_ref().and_then(|plans| plans.taken.as_ref()) {
-            Some((_, program, offsets)) => (program, offsets),
-            None => (&self.program, &known.offsets),
-        }))
+        self.combine();
+        Ok(Some(self.taken()))
     }
 
-    fn know(&mut self, known: Known) {
+    /// Finds the fastest way that fits the limit of a device as it is; what is known of it then, and the refusal if there is
+    /// none.
+    fn fit(
+        &self,
+        known: Option<Known>,
+        number: u8,
+        device: &Device,
+        limit: u64,
+    ) -> Result<(Known, Option<Error>)> {
+        let (program, held) = (self.program.on(number), device.pool().held());
+        let mut known = match known {
+            Some(known) => known,
+            None => Known::new(program, device, held)?,
+        };
+        let then = Limit::new(limit, known.held, held, device.pool().granule());
+        let mut fits = known.fit(program, device, then)?;
+        if !fits && known.held != held {
+            // Arithmetic over what is held says that nothing fits; how it lies in memory may say otherwise.
+            known = Known::new(program, device, held)?;
+            fits = known.fit(program, device, Limit { now: limit, then: limit })?;
+        }
+        if fits {
+            return Ok((known, None));
+        }
+        let refusal = known.refusal(program, device, limit)?;
+        let several = self.program.devices.len() > 1;
+        let name = self.program.devices[usize::from(number)].name();
+        let refusal = if several { Error::within(format!("the limit of {name}"), refusal) } else { refusal };
+        Ok((known, Some(refusal)))
+    }
+
+    /// The ways that are taken on the devices where one is, by their numbers.
+    fn ways(&self) -> SmallVec<[Option<usize>; 1]> {
+        self.known.iter().map(|known| Some(known.as_ref()?.taken()?.0)).collect()
+    }
+
+    /// Rewrites the program for all devices whose limits ask for it, if these are several.
+    fn combine(&mut self) {
+        let ways = self.ways();
+        if ways.iter().flatten().count() < 2 {
+            self.combined = None;
+            return;
+        }
+        if self.combined.as_ref().is_some_and(|combined| combined.ways == ways) {
+            return;
+        }
+        let plans = self.known.iter().flatten().filter_map(|known| known.plans.as_ref());
+        let mut decided = plans.filter_map(|plans| {
+            let decisions = plans.candidates.decisions(plans.taken.as_ref()?.0)?;
+            Some((&plans.trace, &**decisions))
+        });
+        let Some((trace, decisions)) = decided.next() else { unreachable!("two ways are taken") };
+        let (mut trace, mut decisions) = (trace.clone(), decisions.clone());
+        for (others_trace, others) in decided {
+            trace.join(others_trace);
+            decisions.join(others);
+        }
+        let program = self.program.rematerialised(&trace, &decisions);
+        let program = program.unwrap_or_else(|| unreachable!("each device's part could be made"));
+        self.combined = Some(Combined { ways, program });
+    }
+
+    /// What runs under the limits for which it was prepared.
+    fn taken(&self) -> (&Program, Offsets<'_>) {
+        let program = match (&self.combined, self.known.iter().flatten().find_map(Known::taken)) {
+            (Some(combined), _) => &combined.program,
+            (None, Some((_, program, _))) => program,
+            (None, None) => &self.program,
+        };
+        (program, self.known.iter().map(|known| known.as_ref().map(Known::taken_offsets)).collect())
+    }
+
+    fn count_heap_bytes(&self) -> usize {
         let offsets = |offsets: &OffsetPlan| offsets.entries().len() * 2 * size_of::<Planned>();
-        let plans = known.plans.as_ref().map_or(0, |plans| {
+        let plans = |plans: &Plans| {
             let taken = plans.taken.as_ref();
             let taken = taken.map_or(0, |(_, program, plan)| program.heap_bytes() + offsets(plan));
             taken + plans.candidates.heap_bytes() + plans.trace.heap_bytes()
-        });
-        self.heap_bytes = self.program.heap_bytes() + offsets(&known.offsets) + plans;
-        self.known = Some(known);
+        };
+        let known = |known: &Known| offsets(&known.offsets) + known.plans.as_ref().map_or(0, plans);
+        self.program.heap_bytes() + self.known.iter().flatten().map(known).sum::<usize>()
     }
 }
 
 impl Known {
-    fn new(program: &Program, device: &Device, held: u64) -> Result<Known> {
+    /// The way that is taken, if it is not the natural one.
+    fn taken(&self) -> Option<&(usize, Program, OffsetPlan)> {
+        self.plans.as_ref()?.taken.as_ref()
+    }
+
+    /// Where the blocks lie on the way that is taken.
+    fn taken_offsets(&self) -> &OffsetPlan {
+        self.taken().map_or(&self.offsets, |(_, _, offsets)| offsets)
+    }
+
+    fn new(program: OnDevice<'_>, device: &Device, held: u64) -> Result<Known> {
         let (natural, offsets) = program.placed(device)?;
         Ok(Known { natural: natural.in_bytes(), offsets, held, plans: None })
     }
 
     /// Takes the fastest way that fits a limit; whether there is one.
-    fn fit(&mut self, program: &Program, device: &Device, limit: Limit) -> Result<bool> {
+    fn fit(&mut self, on: OnDevice<'_>, device: &Device, limit: Limit) -> Result<bool> {
+        let program = on.program;
         if self.natural.committed <= limit.then {
             self.plans.iter_mut().for_each(|plans| plans.taken = None);
             return Ok(true);
         }
         let plans = self.plans.get_or_insert_with(|| {
-            let trace = program.trace(device, device.stats().in_use);
-            let candidates = program.device.candidates(&trace, self.natural);
+            let trace = program.trace_of(on.number, device, device.stats().in_use);
+            let candidates = program.devices[usize::from(on.number)].candidates(&trace, self.natural);
             Plans { trace, candidates, taken: None }
         });
         let mut last = None;
         let Plans { trace, candidates, taken } = plans;
         let way = candidates.within(limit.then, |decisions| {
-            let (measured, placed) = measure(program, trace, device, decisions, limit)?;
+            let (measured, placed) = measure(on, trace, device, decisions, limit)?;
             last = placed.map(|(planned, offsets)| (decisions.clone(), planned, offsets));
             Ok::<_, Error>(measured)
         })?;
@@ -254,7 +352,7 @@ impl Known {
             (Some(before), None) if before.0 == way => Some(before),
             _ => match decisions.and_then(|taken| program.rematerialised(trace, taken)) {
                 Some(planned) => {
-                    let (_, offsets) = planned.placed(device)?;
+                    let (_, offsets) = on.of(&planned).placed(device)?;
                     Some((way, planned, offsets))
                 }
                 None => None,
@@ -264,39 +362,39 @@ impl Known {
     }
 
     /// The error of a limit under which no plan fits, with who holds what in the leanest one. The figures are those of now.
-    fn refusal(&mut self, program: &Program, device: &Device, limit: u64) -> Result<Error> {
+    fn refusal(&mut self, on: OnDevice<'_>, device: &Device, limit: u64) -> Result<Error> {
         let Some(Plans { trace, candidates, .. }) = &mut self.plans else {
             unreachable!("a program is refused when all its plans are")
         };
         let (least, leanest) = candidates.least(|decisions, limit| {
-            Ok::<_, Error>(measure(program, trace, device, decisions, Limit { now: limit, then: limit })?.0)
+            Ok::<_, Error>(measure(on, trace, device, decisions, Limit { now: limit, then: limit })?.0)
         })?;
         let leanest =
-            candidates.decisions(leanest).and_then(|decisions| program.rematerialised(trace, decisions));
-        let owners = leanest.as_ref().unwrap_or(program).play(device, None)?.owners;
+            candidates.decisions(leanest).and_then(|decisions| on.program.rematerialised(trace, decisions));
+        let owners = on.of(leanest.as_ref().unwrap_or(on.program)).play(device, None)?.owners;
         Ok(Error::limit(limit, least, self.natural.committed, owners))
     }
 }
 
 /// What a candidate takes, with its program and where its blocks lie if its peak is within the limit.
 fn measure(
-    program: &Program,
+    on: OnDevice<'_>,
     trace: &Trace,
     device: &Device,
     decisions: &Decisions,
     limit: Limit,
 ) -> Result<(Measured, Option<(Program, OffsetPlan)>)> {
-    let Some(planned) = program.rematerialised(trace, decisions) else {
+    let Some(planned) = on.program.rematerialised(trace, decisions) else {
         return Ok((Measured::Impossible, None));
     };
-    let peak = match planned.play(device, None) {
+    let peak = match on.of(&planned).play(device, None) {
         Err(error) if planned.n_copies > 0 && is_full(&error) => return Ok((Measured::Impossible, None)),
         played => limit.figure_then(played?.peak),
     };
     if peak > limit.then {
         return Ok((Measured::Peak(peak), None));
     }
-    let Some((played, offsets)) = planned.placed_if_possible(device)? else {
+    let Some((played, offsets)) = on.of(&planned).placed_if_possible(device)? else {
         return Ok((Measured::Impossible, None));
     };
     let committed = limit.figure_then(played.committed);

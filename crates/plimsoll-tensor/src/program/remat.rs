@@ -313,7 +313,7 @@ impl<'a> Rewriter<'a> {
         let (old, copy) = (*self.from.value(value), self.copies[&value]);
         let Some(call) = old.call else { unreachable!("only what calls make is moved") };
         let label = Label::new(Owner::Temporary, self.from.calls[call as usize].site);
-        let block = self.to.acquire(BlockSpec { n_bytes: old.n_bytes as u64, label });
+        let block = self.to.acquire(BlockSpec { n_bytes: old.n_bytes as u64, device: old.device, label });
         let first = self.firsts[value as usize];
         let call = first.and_then(|first| self.to.value(first).call);
         let place = Place::Block(block);
@@ -427,14 +427,15 @@ impl<'a> Rewriter<'a> {
         let number = self.to.calls.len() as u32;
         let mut outputs = SmallVec::new();
         for &(old, meta) in makes {
-            let n_bytes = self.from.value(old).n_bytes;
-            let block = self.to.acquire(BlockSpec { n_bytes: n_bytes as u64, label });
+            let Value { n_bytes, device, .. } = *self.from.value(old);
+            let block = self.to.acquire(BlockSpec { n_bytes: n_bytes as u64, device, label });
             if op.is_own() && meta.dtype == DType::Bool {
                 self.to.cleared.push(block);
             }
             let value = Value {
                 n_bytes,
                 place: Place::Block(block),
+                device,
                 call: Some(number),
                 first_fetch: None,
                 repeats: self.firsts[old as usize],
@@ -459,9 +460,11 @@ impl<'a> Rewriter<'a> {
             inputs.iter().map(|(value, meta)| self.view(*value, meta)).collect();
         let outputs = self.outputs_again(&op, &makes, first);
         let metas: SmallVec<[&Meta; 4]> = inputs.iter().map(|(_, meta)| *meta).collect();
-        let scratch = execute::workspace_bytes(&op, &self.from.device, &metas, first.order) as u64;
+        let device = first.device;
+        let runs_on = &self.from.devices[usize::from(device)];
+        let n_bytes = execute::workspace_bytes(&op, runs_on, &metas, first.order) as u64;
         let label = Label::new(Owner::Workspace, first.site);
-        let workspace = (scratch > 0).then(|| self.to.acquire(BlockSpec { n_bytes: scratch, label }));
+        let workspace = (n_bytes > 0).then(|| self.to.acquire(BlockSpec { n_bytes, device, label }));
         let output_metas: SmallVec<[&Meta; 2]> =
             makes[..makes.len() - n_aux].iter().map(|(_, meta)| *meta).collect();
         let repeated_flops = Some(op.get().cost(&metas, &output_metas).flops);
@@ -474,6 +477,7 @@ impl<'a> Rewriter<'a> {
             n_aux: n_aux as u16,
             workspace,
             wanted,
+            device,
             phase: Phase::Backward,
             site: first.site,
             order: first.order,

@@ -8,7 +8,7 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use plimsoll_memory::{Block, LongList, OffsetPlan};
+use plimsoll_memory::{Block, LongList, OffsetPlan, StepScope};
 use smallvec::SmallVec;
 
 use super::argument::Argument;
@@ -30,7 +30,8 @@ use crate::update::{self, Commit};
 use crate::variable::VariableCell;
 
 impl Program {
-    /// Runs the program with these arguments, with its blocks at planned offsets if there are any; returns the results.
+    /// Runs the program with these arguments, with its blocks on its first device at planned offsets if there are any; returns
+    /// the results.
     ///
     /// # Errors
     /// Arguments of other shapes or layouts than recorded, a variable that is gone; values that ops refuse; memory that is
@@ -38,34 +39,36 @@ impl Program {
     #[track_caller]
     pub fn run(&self, arguments: &[&Tensor], offsets: Option<&OffsetPlan>) -> Result<Vec<Tensor>> {
         let _line = context::at_callers_line();
-        self.run_checked(Argument::all(arguments), offsets, None)
+        self.run_checked(Argument::all(arguments), &[offsets], None)
     }
 
-    /// Like [`Program::run`]; each call is compared with what it gave in a reference run of the recorded program.
+    /// Like [`Program::run`], with offsets for its devices in their order, as far as there are any; each call is compared with
+    /// what it gave in a reference run of the recorded program.
     pub(super) fn run_checked(
         &self,
         arguments: Vec<Argument>,
-        offsets: Option<&OffsetPlan>,
+        offsets: &[Option<&OffsetPlan>],
         reference: Option<(&Program, &Reference)>,
     ) -> Result<Vec<Tensor>> {
-        fault::end_step(&self.device, self.carry_out(arguments, offsets, reference), self.is_guarded)
+        let ended = self.carry_out(arguments, offsets, reference);
+        self.devices.iter().fold(ended, |ended, device| fault::end_step(device, ended, self.is_guarded))
     }
 
     fn carry_out(
         &self,
         arguments: Vec<Argument>,
-        offsets: Option<&OffsetPlan>,
+        offsets: &[Option<&OffsetPlan>],
         reference: Option<(&Program, &Reference)>,
     ) -> Result<Vec<Tensor>> {
         let cells = self.cells()?;
-        let mut run = Run::new(self, &self.device, arguments)?;
+        let mut run = Run::new(self, &self.devices, arguments)?;
         run.take_donated()?;
         let generator = run.generator;
-        let pool = self.device.pool();
-        let _step = match offsets {
-            Some(offsets) => pool.begin_planned_step(offsets),
-            None => pool.begin_step(),
+        let begin = |(number, device): (usize, &Device)| match offsets.get(number).copied().flatten() {
+            Some(offsets) => device.pool().begin_planned_step(offsets),
+            None => device.pool().begin_step(),
         };
+        let _steps: SmallVec<[StepScope; 1]> = self.devices.iter().enumerate().map(begin).collect();
         let mut commit: Option<Commit<'_>> = None;
         for instruction in self.instructions() {
             match *instruction {
@@ -101,7 +104,10 @@ impl Program {
 
     /// Waits for the device if a kernel may have refused a value and it is for the host to look.
     fn look_for_faults(&self) -> Result<()> {
-        if self.is_guarded { Ok(()) } else { fault::wait_and_look(&self.device) }
+        match self.is_guarded {
+            true => Ok(()),
+            false => self.devices.iter().try_for_each(fault::wait_and_look),
+        }
     }
 
     /// Refuses arguments that do not lie in memory as recorded.
@@ -114,7 +120,8 @@ impl Program {
         }
         for (number, (argument, expected)) in arguments.iter().zip(&self.arguments).enumerate() {
             let (device, meta) = (argument.storage.device(), &argument.meta);
-            if meta != expected || *device != self.device {
+            let recorded_on = &self.devices[usize::from(self.argument_devices[number])];
+            if meta != expected || device != recorded_on {
                 return Err(Error::shape(
                     "function",
                     format!(
@@ -123,7 +130,7 @@ impl Program {
                         meta.shape(),
                         expected.dtype,
                         expected.shape(),
-                        self.device,
+                        recorded_on,
                         expected.layout.strides(),
                     ),
                 ));
@@ -173,8 +180,8 @@ impl Program {
 /// A program that is running.
 pub(super) struct Run<'a> {
     pub program: &'a Program,
-    /// The device whose pool gives the blocks.
-    pub device: &'a Device,
+    /// The devices whose pools give the blocks, in the order of the program's.
+    pub devices: &'a [Device],
     /// The arguments that are lent; those that are given away become blocks.
     arguments: Vec<Option<Argument>>,
     /// The memory of those, until the program takes it.
@@ -191,16 +198,16 @@ pub(super) struct Run<'a> {
 
 impl<'a> Run<'a> {
     /// A program that begins, without the memory of arguments that are given away.
-    pub fn new(program: &'a Program, device: &'a Device, arguments: Vec<Argument>) -> Result<Run<'a>> {
+    pub fn new(program: &'a Program, devices: &'a [Device], arguments: Vec<Argument>) -> Result<Run<'a>> {
         program.check_arguments(&arguments)?;
         Ok(Run {
             program,
-            device,
+            devices,
             arguments: arguments.into_iter().map(Some).collect(),
             donated: Vec::new(),
             variables: program.read_variables(&program.cells()?)?,
             blocks: LongList::default(),
-            copies: Copies::new(program, device)?,
+            copies: Copies::new(program, devices)?,
             generator: context::generator(),
             fills: false,
         })
@@ -219,7 +226,7 @@ impl<'a> Run<'a> {
     pub fn copy_donated(&mut self) -> Result<()> {
         for (block, &number) in self.program.donated.iter().enumerate() {
             let Some(argument) = self.arguments[number as usize].take() else { continue };
-            let copy = Storage::into_block(copy_to(self.device, &argument.storage)?);
+            let copy = Storage::into_block(copy_to(&self.devices[0], &argument.storage)?);
             let label = self.program.block(block as u32).label;
             copy.iter().for_each(|copy| {
                 copy.relabel(label.owner);
@@ -230,11 +237,13 @@ impl<'a> Run<'a> {
         Ok(())
     }
 
-    /// Has the variables that are written replaced by copies on a device.
-    pub fn copy_variables(&mut self, device: &Device) -> Result<()> {
+    /// Has the variables that are written replaced by copies on other devices of the same kind.
+    pub fn copy_variables(&mut self, devices: &[Device]) -> Result<()> {
         for &number in &self.program.written {
             let Some(storage) = &self.variables[number as usize] else { continue };
-            self.variables[number as usize] = Some(copy_to(device, storage)?);
+            let at = self.program.devices.iter().position(|device| device == storage.device());
+            let Some(at) = at else { unreachable!("a variable's device is one of the program's") };
+            self.variables[number as usize] = Some(copy_to(&devices[at], storage)?);
         }
         Ok(())
     }
@@ -252,23 +261,24 @@ impl<'a> Run<'a> {
             }
             Instruction::Acquire(number) => {
                 let spec = self.program.block(number);
+                let device = &self.devices[usize::from(spec.device)];
                 let block = match self.program.is_new_place(number) && !self.fills {
                     // Whether a variable needs a new place shows when it is written.
                     true => None,
-                    false => Some(self.device.acquire(spec.n_bytes as usize, spec.label)?),
+                    false => Some(device.acquire(spec.n_bytes as usize, spec.label)?),
                 };
                 if let Some(block) = block.as_ref().filter(|_| self.fills) {
-                    verify::fill(block, self.device)?;
+                    verify::fill(block, device)?;
                 }
                 if let Some(block) = block.as_ref().filter(|_| self.program.cleared.contains(&number)) {
-                    Storage::clear_block(block, self.device)?;
+                    Storage::clear_block(block, device)?;
                 }
                 self.blocks.push(block);
             }
             Instruction::Release(number) => {
                 let block = self.blocks[number as usize].take();
                 if let Some(block) = block.as_ref().filter(|_| self.fills) {
-                    verify::fill(block, self.device)?;
+                    verify::fill(block, &self.devices[usize::from(self.program.block(number).device)])?;
                 }
             }
             Instruction::Relabel(number, label) => {
@@ -277,7 +287,7 @@ impl<'a> Run<'a> {
                     block.set_site(label.site);
                 }
             }
-            Instruction::Mark(name) => self.device.pool().mark(name, 0),
+            Instruction::Mark(name) => self.devices[0].pool().mark(name, 0),
             Instruction::Call(_) | Instruction::Commit => {}
             Instruction::Offload(..)
             | Instruction::Fetch(..)
@@ -322,8 +332,9 @@ impl<'a> Run<'a> {
     }
 
     pub fn call(&self, call: &Call) -> Result<()> {
+        let device = usize::from(call.device);
         if let Some(flops) = call.repeated_flops {
-            self.program.device.count_repeat(flops);
+            self.program.devices[device].count_repeat(flops);
         }
         self.wait_for_copies(call)?;
         // A run that is only compared with has no effects.
@@ -334,7 +345,7 @@ impl<'a> Run<'a> {
         let (outputs, aux) = call.outputs.split_at(n_outputs);
         execute::run(
             &self.op(call),
-            self.device,
+            &self.devices[device],
             &self.operands::<4>(&call.inputs),
             &self.operands::<2>(outputs),
             &self.operands::<2>(aux),
@@ -345,7 +356,8 @@ impl<'a> Run<'a> {
 
     /// What a call writes over may still be on its way out of the device's memory.
     fn wait_for_copies(&self, call: &Call) -> Result<()> {
-        let Some(gpu) = self.program.device.gpu().filter(|_| self.program.n_copies > 0) else {
+        let device = &self.program.devices[usize::from(call.device)];
+        let Some(gpu) = device.gpu().filter(|_| self.program.n_copies > 0) else {
             return Ok(());
         };
         let written = call.outputs.iter().filter_map(|view| self.program.block_of(view.value));
@@ -395,7 +407,8 @@ impl<'a> Run<'a> {
                 let Some(block) = self.blocks[number as usize].take() else {
                     unreachable!("a result's block is not freed")
                 };
-                let storage = Storage::own(block, view.meta.dtype, &self.program.device);
+                let device = usize::from(self.program.block(number).device);
+                let storage = Storage::own(block, view.meta.dtype, &self.program.devices[device]);
                 kept.push((number, storage.clone()));
                 storage
             }

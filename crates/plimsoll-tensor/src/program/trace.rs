@@ -109,18 +109,25 @@ impl Program {
         }
     }
 
-    /// What a planner needs to know of the program on a device where so many bytes are in use when it begins.
+    /// What a planner needs to know of the program's first device, where so many bytes are in use when it begins.
     pub fn trace(&self, device: &Device, in_use: u64) -> Trace {
+        self.trace_of(0, device, in_use)
+    }
+
+    /// What a planner needs to know of the device of that number: nothing is decided about what is on others.
+    pub(super) fn trace_of(&self, number: u8, device: &Device, in_use: u64) -> Trace {
         let numbering = Numbering::of(self);
         let mut trace = Trace::default();
         for position in 0..numbering.records.len() {
             trace.records.push(self.traced_record(&numbering, position, device));
         }
-        for number in 0..numbering.values.len() {
-            trace.values.push(self.traced_value(&numbering, number));
+        for value in numbering.values.iter() {
+            let value = self.value(*value);
+            let bytes = if value.device == number { rounded_size(value.n_bytes as u64) } else { 0 };
+            trace.values.push(plimsoll_plan::Value { bytes, gone_from: u32::MAX, ..Default::default() });
         }
-        self.note_uses(&numbering, &mut trace);
-        self.note_memory(&numbering, &mut trace, in_use);
+        self.note_uses(&numbering, &mut trace, number);
+        self.note_memory(&numbering, &mut trace, in_use, number);
         trace.depot = device.depot().map(|depot| depot.known());
         trace
     }
@@ -144,6 +151,7 @@ impl Program {
         // What cannot be repeated is told as made from something that is gone.
         let inputs = work.inputs.iter().map(input);
         let inputs = inputs.chain((!call.is_repeatable()).then_some(Input::Passing)).collect();
+        let device = if self.devices.len() > 1 { &self.devices[usize::from(call.device)] } else { device };
         let workspace = execute::workspace_bytes(&work.op, device, &metas, call.order) as u64;
         let unasked = work.unasked.map_or(0, |(_, meta)| rounded_size(meta.n_bytes() as u64));
         let first = work.makes.first().and_then(|&(value, _)| numbering.numbers[value as usize]);
@@ -160,17 +168,8 @@ impl Program {
         }
     }
 
-    fn traced_value(&self, numbering: &Numbering, number: usize) -> plimsoll_plan::Value {
-        let value = self.value(numbering.values[number]);
-        plimsoll_plan::Value {
-            bytes: rounded_size(value.n_bytes as u64),
-            gone_from: u32::MAX,
-            ..Default::default()
-        }
-    }
-
     /// Notes who makes each value, where backward reads it, and from where on only backward will.
-    fn note_uses(&self, numbering: &Numbering, trace: &mut Trace) {
+    fn note_uses(&self, numbering: &Numbering, trace: &mut Trace, device: u8) {
         let Trace { records, values, .. } = trace;
         for (position, record) in (0u32..).zip(records.iter()) {
             for value in &mut values[record.first_value as usize..][..record.n_values as usize] {
@@ -192,7 +191,8 @@ impl Program {
             }
         }
         for (number, value) in (0u32..).zip(values.iter_mut()) {
-            if self.first_fetch(numbering, number).is_none() {
+            let is_elsewhere = self.value(numbering.values[number as usize]).device != device;
+            if is_elsewhere || self.first_fetch(numbering, number).is_none() {
                 value.alone_from = None;
             }
         }
@@ -214,8 +214,11 @@ impl Program {
     }
 
     /// Notes the bytes in use around each record, and from where on values are gone.
-    fn note_memory(&self, numbering: &Numbering, trace: &mut Trace, mut in_use: u64) {
-        let bytes = |block: u32| rounded_size(self.block(block).n_bytes);
+    fn note_memory(&self, numbering: &Numbering, trace: &mut Trace, mut in_use: u64, device: u8) {
+        let bytes = |block: u32| match self.block(block) {
+            block if block.device == device => rounded_size(block.n_bytes),
+            _ => 0,
+        };
         let mut occupants: LongList<Option<u32>> = (0..self.n_blocks()).map(|_| None).collect();
         // The records that have run, the most since the last of them, and what was in use when the next began.
         let (mut done, mut peak, mut start) = (0u32, in_use, None);

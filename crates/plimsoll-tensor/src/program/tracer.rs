@@ -9,12 +9,13 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use plimsoll_memory::{Block, Label, LongList, Name, Site, TraceEvent};
+use plimsoll_memory::{Block, Label, LongList, Site};
 use smallvec::SmallVec;
 
 use super::argument::Argument;
+use super::merge::{CALL, COMMIT, Merged};
 use super::owned::OwnedVariables;
-use super::{BlockSpec, Call, Instruction, Phase, Place, Program, Value, ValueView, VariableInput};
+use super::{Call, Phase, Place, Program, Value, ValueView, VariableInput};
 use crate::context;
 use crate::device::Device;
 use crate::dtype::DType;
@@ -24,21 +25,15 @@ use crate::op::{Meta, OpRef};
 use crate::random::Generator;
 use crate::step::Step;
 use crate::storage::Storage;
-use crate::tensor::{Nodes, Tensor};
+use crate::tensor::{Data, Nodes, Tensor};
 use crate::variable::VariableCell;
-
-/// The name of the marks that put calls into the order of the pool's trace.
-const CALL: Name = Name::constant(":call");
-/// The name of the mark where the new values of variables begin to be written.
-const COMMIT: Name = Name::constant(":commit");
 
 /// Notes what a function does while it runs on a ghost.
 pub(crate) struct Tracer {
     /// Tells the values of this recording from those of others.
     serial: u32,
-    /// The device that the function is recorded for.
-    device: Device,
-    ghost: Device,
+    /// The devices that the function uses; the first is the one that it is recorded for.
+    devices: SmallVec<[TracedDevice; 1]>,
     values: LongList<Value>,
     calls: LongList<Call>,
     /// The ghosts of variables, by their addresses.
@@ -53,8 +48,6 @@ pub(crate) struct Tracer {
     new_places: Vec<u32>,
     /// The blocks that are cleared before they are written.
     cleared: Vec<u32>,
-    /// The acquisition with which recording begins: blocks are numbered from it on.
-    first_block: u64,
     /// Whether the effects depend on a number.
     is_guarded: bool,
     /// Why there can be no program: what the function did that cannot be recorded.
@@ -69,6 +62,28 @@ pub(crate) struct Tracer {
     pub(super) initial: Vec<u32>,
 }
 
+/// A device that the function uses, and the ghost on which it is recorded.
+struct TracedDevice {
+    device: Device,
+    ghost: Device,
+    /// The acquisition with which recording begins there: blocks are numbered from it on.
+    first_block: u64,
+    /// The call before which the function first used it.
+    first_call: u32,
+}
+
+impl TracedDevice {
+    fn new(device: &Device, ghost: Device, first_call: u32) -> TracedDevice {
+        let first_block = ghost.stats().n_acquired;
+        ghost.pool().start_trace();
+        TracedDevice { device: device.clone(), ghost, first_block, first_call }
+    }
+}
+
+/// While a function is recorded, a block has the number of its device in the highest bits, and below them its own among those
+/// of that device: the order of all of them is known at the end.
+const BLOCK_BITS: u32 = 26;
+
 /// A variable that gets a new value.
 pub(crate) struct Updated<'a> {
     pub cell: &'a Arc<VariableCell>,
@@ -81,6 +96,8 @@ pub(crate) struct Updated<'a> {
 /// What an execution of an op made and took, for the tracer.
 pub(crate) struct Execution<'a> {
     pub op: &'a OpRef,
+    /// The ghost that it ran on.
+    pub device: &'a Device,
     pub order: Order,
     pub wanted: SmallVec<[bool; 4]>,
     pub outputs: SmallVec<[(&'a Arc<Storage>, &'a Meta); 4]>,
@@ -141,7 +158,6 @@ impl Program {
         let mut tracer = Tracer::new(device, &ghost);
         tracer.owned = std::mem::take(owned);
         tracer.owned.begin();
-        ghost.pool().start_trace();
         let shadows: Vec<Tensor> = (0..)
             .zip(arguments)
             .map(|(number, argument)| tracer.argument(argument, donated.contains(&number)))
@@ -170,8 +186,7 @@ impl Tracer {
         Tracer {
             // Journals count from below: a storage is known by one or the other.
             serial: u32::MAX - NEXT.fetch_add(1, Ordering::Relaxed) % (1 << 31),
-            device: device.clone(),
-            ghost: ghost.clone(),
+            devices: SmallVec::from_iter([TracedDevice::new(device, ghost.clone(), 0)]),
             values: LongList::default(),
             calls: LongList::default(),
             variables: HashMap::new(),
@@ -181,7 +196,6 @@ impl Tracer {
             written: BTreeSet::new(),
             new_places: Vec::new(),
             cleared: Vec::new(),
-            first_block: ghost.stats().n_acquired,
             is_guarded: false,
             refusal: None,
             arguments: Vec::new(),
@@ -207,7 +221,7 @@ impl Tracer {
     /// One that is only described.
     pub(super) fn argument_itself(&self, number: u32) -> Result<(Arc<Storage>, usize)> {
         let argument = &self.arguments[number as usize];
-        match argument.storage.device() == &self.device {
+        match argument.storage.device() == self.device() {
             true => Ok((argument.storage.clone(), argument.n_before)),
             false => Err(Error::argument(
                 "function",
@@ -235,12 +249,38 @@ impl Tracer {
 
     /// The device that the function is recorded for.
     pub fn device(&self) -> &Device {
-        &self.device
+        &self.devices[0].device
     }
 
-    /// The ghost that it runs on.
-    pub fn ghost(&self) -> &Device {
-        &self.ghost
+    /// The ghost that stands for a device: one that the function has not used before becomes one of its own.
+    pub fn ghost_of(&mut self, device: &Device) -> Device {
+        let known = self.devices.iter().find(|known| known.device == *device || known.ghost == *device);
+        if let Some(known) = known {
+            return known.ghost.clone();
+        }
+        let ghost = device.ghost();
+        let unlimited = ghost.set_limit(None);
+        debug_assert!(unlimited.is_ok(), "a limit can always be lifted");
+        self.devices.push(TracedDevice::new(device, ghost.clone(), self.calls.len() as u32));
+        ghost
+    }
+
+    /// The device that a ghost stands for, if it is one of the function's.
+    pub fn real_of(&self, ghost: &Device) -> Option<Device> {
+        self.devices.iter().find(|known| known.ghost == *ghost).map(|known| known.device.clone())
+    }
+
+    /// Whether something is on a ghost of the function's.
+    pub(super) fn is_recorded(&self, storage: &Storage) -> bool {
+        self.devices.iter().any(|known| known.ghost == *storage.device())
+    }
+
+    /// The number of the device that a ghost stands for.
+    fn device_number(&self, ghost: &Device) -> Result<u8> {
+        let number = self.devices.iter().position(|known| known.ghost == *ghost);
+        number.and_then(|number| u8::try_from(number).ok()).ok_or_else(|| {
+            Error::device("function", format!("{ghost} is no device that this function is recorded for"))
+        })
     }
 
     /// A value was asked for; there is none.
@@ -258,40 +298,35 @@ impl Tracer {
     fn argument(&mut self, argument: &Tensor, is_donated: bool) -> Result<Tensor> {
         let argument = Argument::of(argument);
         let device = argument.device();
-        if device != self.device {
-            return Err(Error::device(
-                "function",
-                format!("an argument is on {device}, the function on {}", self.device),
-            ));
-        }
+        let here = self.ghost_of(&device);
         let (number, meta) = (self.arguments.len() as u32, argument.meta);
         let ghost = if is_donated {
             let (n_bytes, dtype) = (argument.storage.n_bytes(), argument.storage.dtype());
             // No line is its maker's: the function is called from many.
             let label = Label::new(argument.storage.owner(), Site::intern("", 0, "", "argument"));
-            let ghost = Storage::own(self.ghost.acquire(n_bytes, label)?, dtype, &self.ghost);
-            self.add(&ghost, Place::Block(self.donated.len() as u32), None);
+            if here != self.devices[0].ghost {
+                let detail =
+                    format!("argument {number} is donated on {device}, the function is on {}", self.device());
+                return Err(Error::device("function", detail));
+            }
+            let ghost = Storage::own(here.acquire(n_bytes, label)?, dtype, &here);
+            self.add(&ghost, Place::Block(self.donated.len() as u32), None)?;
             self.donated.push(number);
             ghost
         } else {
-            let ghost = self.shadow(&argument.storage);
-            self.add(&ghost, Place::Argument(number), None);
+            let ghost = shadow(&argument.storage, &here);
+            self.add(&ghost, Place::Argument(number), None)?;
             ghost
         };
         self.arguments.push(argument);
         Ok(Tensor::over(ghost, meta, Nodes::new()))
     }
 
-    /// What stands for a storage on the ghost.
-    fn shadow(&self, storage: &Storage) -> Arc<Storage> {
-        storage.shadow(&self.ghost).unwrap_or_else(|_| unreachable!("a function is recorded on a ghost"))
-    }
-
     /// What a variable's value reads as: itself if the function has made it, else its ghost.
     pub fn variable_value(&mut self, cell: &Arc<VariableCell>, value: &Part) -> Part {
-        match *value.0.device() == self.device {
-            true => self.variable(cell, value),
-            false => value.clone(),
+        match self.is_recorded(&value.0) {
+            false => self.variable(cell, value),
+            true => value.clone(),
         }
     }
 
@@ -301,35 +336,40 @@ impl Tracer {
             return (shadow.clone(), value.1);
         }
         let number = self.cells.len() as u32;
-        let shadow = self.shadow(&value.0);
-        self.add(&shadow, Place::Variable(number), None);
+        let shadow = shadow(&value.0, &self.ghost_of(cell.device()));
+        self.add_known(&shadow, Place::Variable(number));
         self.cells.push(VariableInput { cell: Arc::downgrade(cell), meta: Box::new(value.1) });
         self.variables.insert(cell.address(), (number, shadow.clone()));
         (shadow, value.1)
     }
 
-    /// The ghost of a tensor from outside, if it is on the function's device and not a ghost yet.
+    /// The ghost of a tensor from outside, if it is not a ghost of the function's yet.
     pub fn capture(&mut self, storage: &Arc<Storage>) -> Option<Arc<Storage>> {
-        if *storage.device() != self.device {
+        if self.is_recorded(storage) {
             return None;
         }
         if let Some(shadow) = self.captured.get(&(Arc::as_ptr(storage) as usize)) {
             return Some(shadow.clone());
         }
-        let shadow = self.shadow(storage);
-        self.add(&shadow, Place::Captured(self.storages.len() as u32), None);
+        let shadow = shadow(storage, &self.ghost_of(storage.device()));
+        self.add_known(&shadow, Place::Captured(self.storages.len() as u32));
         self.storages.push(storage.clone());
         self.captured.insert(Arc::as_ptr(storage) as usize, shadow.clone());
         Some(shadow)
     }
 
+    /// Numbers something from outside, whose ghost is on a device that is known.
+    fn add_known(&mut self, shadow: &Arc<Storage>, place: Place) {
+        self.add(shadow, place, None).unwrap_or_else(|_| unreachable!("its device is one of the function's"));
+    }
+
     /// Numbers a value, and marks its storage with the number.
-    fn add(&mut self, storage: &Arc<Storage>, place: Place, call: Option<u32>) -> u32 {
-        let number = self.values.len() as u32;
+    fn add(&mut self, storage: &Arc<Storage>, place: Place, call: Option<u32>) -> Result<u32> {
+        let (number, device) = (self.values.len() as u32, self.device_number(storage.device())?);
         storage.set_tag(u64::from(self.serial) << 32 | u64::from(number));
         let n_bytes = storage.n_bytes();
-        self.values.push(Value { n_bytes, place, call, first_fetch: None, repeats: None });
-        number
+        self.values.push(Value { n_bytes, place, device, call, first_fetch: None, repeats: None });
+        Ok(number)
     }
 
     /// The value in a storage.
@@ -357,33 +397,39 @@ impl Tracer {
         }
     }
 
-    /// The number of a block that was taken since recording began.
-    fn block(&self, block: &Block) -> u32 {
-        (block.serial() - self.first_block) as u32
+    /// The number of a block that was taken of a device since recording began.
+    fn block(&self, device: u8, block: &Block) -> Result<u32> {
+        let number = block.serial() - self.devices[usize::from(device)].first_block;
+        match number < 1 << BLOCK_BITS && u32::from(device) < 1 << (u32::BITS - BLOCK_BITS) {
+            true => Ok(u32::from(device) << BLOCK_BITS | number as u32),
+            false => Err(Error::argument("function", "it uses too many devices, or too many blocks of one")),
+        }
     }
 
     /// An op runs: with all its memory held, so that the mark lies between what it takes and what it frees.
     pub fn call(&mut self, args: &[Arg<'_>], made: Execution<'_>) -> Result<()> {
         let inputs = args.iter().map(|arg| self.view(arg.storage(), arg.meta())).collect::<Result<_>>()?;
         let number = self.calls.len() as u32;
-        let place = |tracer: &Tracer, storage: &Arc<Storage>| match storage.block() {
-            Some(block) => Ok(Place::Block(tracer.block(block))),
-            None => Err(Error::argument("function", "an op wrote to memory that is not its own")),
-        };
+        let device = self.device_number(made.device)?;
         let mut outputs = SmallVec::new();
         for (storage, meta) in made.outputs {
-            let place = place(self, storage)?;
-            if let (Place::Block(block), DType::Bool, true) = (place, meta.dtype, made.op.is_own()) {
+            let Some(block) = storage.block() else {
+                return Err(Error::argument("function", "an op wrote to memory that is not its own"));
+            };
+            let block = self.block(device, block)?;
+            if meta.dtype == DType::Bool && made.op.is_own() {
                 self.cleared.push(block);
             }
-            outputs.push(ValueView { value: self.add(storage, place, Some(number)), meta: Box::new(*meta) });
+            let value = self.add(storage, Place::Block(block), Some(number))?;
+            outputs.push(ValueView { value, meta: Box::new(*meta) });
         }
         self.push(Call {
             inputs,
             outputs,
             n_aux: made.n_aux as u16,
-            workspace: made.workspace.map(|block| self.block(block)),
+            workspace: made.workspace.map(|block| self.block(device, block)).transpose()?,
             wanted: made.wanted,
+            device,
             phase: if context::is_walking_back() { Phase::Backward } else { Phase::Forward },
             site: context::site(made.op.name()),
             order: made.order,
@@ -402,7 +448,7 @@ impl Tracer {
 
     /// Variables are about to get new values.
     pub fn commit(&mut self) {
-        self.ghost.pool().mark(COMMIT, 0);
+        self.devices[0].ghost.pool().mark(COMMIT, 0);
     }
 
     /// Variables get new values: in place, or in a block of their own where somebody holds the old one.
@@ -423,17 +469,20 @@ impl Tracer {
             read.push(self.view(storage, meta)?);
         }
         let mut outputs = SmallVec::new();
+        let mut device = 0;
         for &Updated { cell, fresh, .. } in cells {
             let (variable, shadow) = self.variables[&cell.address()].clone();
+            device = self.device_number(shadow.device())?;
             self.written.insert(variable);
             let place = match fresh.and_then(|storage| storage.block()) {
                 Some(block) => {
-                    self.new_places.push(self.block(block));
-                    Place::Block(self.block(block))
+                    let block = self.block(device, block)?;
+                    self.new_places.push(block);
+                    Place::Block(block)
                 }
                 None => Place::Variable(variable),
             };
-            let value = self.add(&shadow, place, Some(number));
+            let value = self.add(&shadow, place, Some(number))?;
             outputs.push(ValueView { value, meta: Box::new(*cell.meta()) });
         }
         self.push(Call {
@@ -441,8 +490,9 @@ impl Tracer {
             inputs: read,
             outputs,
             n_aux: 0,
-            workspace: workspace.map(|block| self.block(block)),
+            workspace: workspace.map(|block| self.block(device, block)).transpose()?,
             wanted: SmallVec::new(),
+            device,
             phase: Phase::Update,
             site: context::site(op.name()),
             order: Order::Fixed,
@@ -454,45 +504,40 @@ impl Tracer {
     }
 
     fn push(&mut self, call: Call) {
-        self.ghost.pool().mark(CALL, self.calls.len() as u64);
+        // In every trace, so that what lies between two calls can be told apart there.
+        for known in &self.devices {
+            known.ghost.pool().mark(CALL, self.calls.len() as u64);
+        }
         self.calls.push(call);
     }
 
     /// The program, when the function has returned.
-    fn finish(self, results: &[Tensor], arguments: Vec<Meta>, first_draw: u64) -> Result<Program> {
-        let trace = self.ghost.pool().take_trace();
+    fn finish(mut self, results: &[Tensor], arguments: Vec<Meta>, first_draw: u64) -> Result<Program> {
         let results = results
             .iter()
             .map(|result| {
-                let (storage, meta) = result.part();
+                let (storage, meta) = capture_result(&mut self, result);
                 self.view(&storage, &meta)
             })
             .collect::<Result<_>>()?;
-        let mut blocks = LongList::default();
-        let mut instructions = LongList::default();
-        let number = |serial: u64| (serial - self.first_block) as u32;
-        for event in trace.iter() {
-            instructions.push(match *event {
-                TraceEvent::Acquire { serial, bytes, label, .. } => {
-                    blocks.push(BlockSpec { n_bytes: bytes, label });
-                    Instruction::Acquire(number(serial))
-                }
-                TraceEvent::Release { serial } => Instruction::Release(number(serial)),
-                TraceEvent::Relabel { serial, label } => Instruction::Relabel(number(serial), label),
-                TraceEvent::Mark { name: CALL, number } => Instruction::Call(number as u32),
-                TraceEvent::Mark { name: COMMIT, .. } => Instruction::Commit,
-                TraceEvent::Mark { name, .. } => Instruction::Mark(name),
-                TraceEvent::Work { .. } => continue,
-            });
-        }
+        let is_on =
+            |argument: &Argument| self.devices.iter().position(|known| known.device == argument.device());
+        let argument_devices =
+            self.arguments.iter().map(|argument| is_on(argument).unwrap_or(0) as u8).collect();
+        let known = self.devices.iter();
+        let traces =
+            known.map(|known| (known.ghost.pool().take_trace(), known.first_block, known.first_call));
+        let merged = Merged::of(traces.collect(), self.calls.len());
+        self.renumber_blocks(&merged);
         let program = Program {
-            device: self.device,
+            devices: self.devices.into_iter().map(|known| known.device).collect(),
             first_draw,
             values: self.values,
             calls: self.calls,
-            blocks,
-            instructions,
+            blocks: merged.blocks,
+            instructions: merged.instructions,
             arguments,
+            argument_devices,
             donated: self.donated,
             variables: self.cells,
             captured: self.storages,
@@ -506,6 +551,42 @@ impl Tracer {
         };
         Ok(program.without_initial(&self.initial))
     }
+}
+
+impl Tracer {
+    /// Gives the blocks their numbers among those of all devices.
+    fn renumber_blocks(&mut self, merged: &Merged) {
+        if self.devices.len() == 1 {
+            return;
+        }
+        let number = |block: &mut u32| {
+            *block = merged.number((*block >> BLOCK_BITS) as usize, *block & ((1 << BLOCK_BITS) - 1));
+        };
+        for at in 0..self.values.len() {
+            if let Place::Block(block) = &mut self.values[at].place {
+                number(block);
+            }
+        }
+        for at in 0..self.calls.len() {
+            self.calls[at].workspace.iter_mut().for_each(number);
+        }
+        self.new_places.iter_mut().chain(&mut self.cleared).for_each(number);
+    }
+}
+
+/// What stands for a storage on a ghost.
+fn shadow(storage: &Storage, ghost: &Device) -> Arc<Storage> {
+    storage.shadow(ghost).unwrap_or_else(|_| unreachable!("a function is recorded on ghosts"))
+}
+
+/// A tensor that a function returns; one from outside, with which it has done nothing, is an input, too.
+fn capture_result(tracer: &mut Tracer, result: &Tensor) -> Part {
+    let (storage, meta) = result.part();
+    let captured = match result.data() {
+        Data::Value(storage) => tracer.capture(storage),
+        Data::Variable(_) => None,
+    };
+    (captured.unwrap_or(storage), meta)
 }
 
 /// Replaces what an op reads from outside the function that is being recorded by its ghosts.

@@ -40,13 +40,19 @@ impl Program {
     /// # Errors
     /// As [`Program::run`]; a pool that saw something else than playing the program says.
     pub(super) fn reference(&self, arguments: Vec<Argument>) -> Result<Reference> {
-        let device = self.device.sibling()?;
-        fault::end_step(&device, self.reference_on(&device, arguments), false)
+        let siblings = self.siblings()?;
+        let ended = self.reference_on(&siblings, arguments);
+        siblings.iter().fold(ended, |ended, device| fault::end_step(device, ended, false))
     }
 
-    fn reference_on(&self, device: &Device, arguments: Vec<Argument>) -> Result<Reference> {
-        let copies = self.device.sibling()?;
-        let mut run = Run::new(self, device, arguments)?;
+    /// The devices of the program with empty pools of their own.
+    fn siblings(&self) -> Result<Vec<Device>> {
+        self.devices.iter().map(Device::sibling).collect()
+    }
+
+    fn reference_on(&self, devices: &[Device], arguments: Vec<Argument>) -> Result<Reference> {
+        let copies = self.siblings()?;
+        let mut run = Run::new(self, devices, arguments)?;
         run.fills = true;
         run.copy_donated()?;
         run.copy_variables(&copies)?;
@@ -60,16 +66,21 @@ impl Program {
                 run.memory(instruction)?;
             }
         }
-        fault::wait_and_look(device)?;
-        let stats = device.stats();
-        let played = self.play(&device.sibling()?, None)?;
-        drop(run);
-        if (stats.peak_in_use, stats.peak_rows) != (played.peak, played.owners) {
-            return Err(Error::argument(
-                "verify",
-                format!("a program took {} bytes, and playing it says {}", stats.peak_in_use, played.peak),
-            ));
+        for (number, device) in (0..).zip(devices) {
+            fault::wait_and_look(device)?;
+            let stats = device.stats();
+            let played = self.on(number).play(&device.sibling()?, None)?;
+            if (stats.peak_in_use, stats.peak_rows) != (played.peak, played.owners) {
+                return Err(Error::argument(
+                    "verify",
+                    format!(
+                        "a program took {} bytes, and playing it says {}",
+                        stats.peak_in_use, played.peak
+                    ),
+                ));
+            }
         }
+        drop(run);
         Ok(Reference { sums })
     }
 }
@@ -134,7 +145,7 @@ impl Run<'_> {
             Place::Block(number) if self.blocks[number as usize].is_some() => number,
             _ => return self.variable_storage(value).map_or(Ok(0), |storage| checksum(&storage)),
         };
-        let device = self.device.clone();
+        let device = self.devices[usize::from(self.program.block(number).device)].clone();
         let slot = &mut self.blocks[number as usize];
         let Some(block) = slot.take() else { return Ok(0) };
         let storage = Storage::own(block, DType::U8, &device);

@@ -1,0 +1,80 @@
+//! `to_device`: the same values in the memory of another device.
+//!
+//! A copy between devices is a call like any other: tapes record it, with a copy back as its gradient, and so do programs,
+//! which take memory of several pools then. It is not in the registry, whose samples are about one device, and it is never
+//! repeated to keep a limit: where it would be made again, its source may be gone.
+
+use plimsoll_cuda::Gpu;
+
+use crate::context;
+use crate::device::Device;
+use crate::error::{Error, Result};
+use crate::execute::call;
+use crate::op::{Meta, Op, OpRef, Outputs, Run, one};
+use crate::storage;
+use crate::tape::Backward;
+use crate::tensor::Tensor;
+
+/// Copies row-major values from one device to another.
+#[derive(Debug)]
+struct ToDevice {
+    from: Device,
+    to: Device,
+}
+
+impl ToDevice {
+    fn copy(&self, run: &mut Run<'_>) -> Result<()> {
+        let (from, to) = (&run.inputs[0], &run.outputs[0]);
+        let n_bytes = to.meta.n_bytes();
+        // SAFETY: the input is row-major, as `Tensor::to_device` sees to, and on the device that the op names; the output is
+        // row-major, as long, on the device that runs the op, and nobody else's.
+        unsafe { storage::copy_between((&self.from, from.ptr()), (run.device, to.ptr()), n_bytes) }
+    }
+}
+
+impl Op for ToDevice {
+    fn name(&self) -> &'static str {
+        "to_device"
+    }
+
+    fn infer(&self, inputs: &[&Meta]) -> Result<Outputs> {
+        one(*inputs[0].shape(), inputs[0].dtype)
+    }
+
+    fn output_device(&self) -> Option<&Device> {
+        Some(&self.to)
+    }
+
+    fn run(&self, run: &mut Run<'_>) -> Result<()> {
+        self.copy(run)
+    }
+
+    fn run_cuda(&self, run: &mut Run<'_>, _gpu: &Gpu) -> Result<()> {
+        self.copy(run)
+    }
+
+    fn backward(&self, backward: &mut Backward<'_>) -> Result<()> {
+        let gradient = backward.gradient()?.to_device(&self.from)?;
+        backward.give(0, gradient)
+    }
+}
+
+impl Tensor {
+    /// The same values on another device. A tape records the copy; its gradient is copied back.
+    ///
+    /// # Errors
+    /// A ghost tensor cannot become a real one; memory that is full.
+    #[track_caller]
+    pub fn to_device(&self, device: &Device) -> Result<Tensor> {
+        let _line = context::at_callers_line();
+        let from = self.device();
+        if from == *device {
+            return Ok(self.clone());
+        }
+        if from.is_ghost() && !device.is_ghost() {
+            return Err(Error::ghost("to_device"));
+        }
+        let op = ToDevice { from, to: device.clone() };
+        call(OpRef::shipped(op), &[&self.contiguous()?])
+    }
+}
