@@ -106,7 +106,7 @@ fn files_and_phases_need_no_constant_names() -> Result<()> {
     let (device, x) = (Device::current(), Tensor::ones([2])?);
     let program = Program::record(&device, &[&x], |inputs| {
         let marks = ["call".to_owned(), ":commit".to_owned()];
-        marks.iter().for_each(|name| Device::current().pool().mark(Name::intern(name), 99));
+        marks.iter().for_each(|name| Device::current().mark(Name::intern(name), 99));
         Ok(vec![inputs[0].exp()?])
     })?;
     assert_eq!((program.calls().len(), program.run(&[&x], None)?.len()), (1, 1));
