@@ -23,6 +23,7 @@ mod optimizers;
 mod options;
 mod preflight;
 mod prepared;
+mod profile;
 mod progress;
 mod recipe;
 pub mod recipes;

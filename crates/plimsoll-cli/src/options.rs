@@ -98,7 +98,7 @@ pub struct TrainOptions {
     /// Go on from what was saved in this folder
     #[arg(long, value_name = "DIR")]
     pub resume: Option<PathBuf>,
-    /// Record a profile (not there yet)
+    /// Record what happens to memory in this file, for `explain`
     #[arg(long, value_name = "FILE")]
     pub profile: Option<PathBuf>,
     /// Write a page about the run's memory (not there yet)
@@ -129,6 +129,9 @@ pub struct PlanOptions {
     /// Plan for a GPU that is not there: h200, h100, a100-80, a100-40, rtx4090, t4, or a profile's file
     #[arg(long = "as", value_name = "MODEL")]
     pub planned_device: Option<String>,
+    /// Record what would happen to memory in this file, for `explain`
+    #[arg(long, value_name = "FILE")]
+    pub profile: Option<PathBuf>,
 }
 
 impl PlanOptions {

@@ -6,7 +6,8 @@
 //!
 //! - [`open()`] and [`read_small`] open regular files and refuse everything else at once, without ever blocking;
 //! - [`write_whole`] lets a reader find the old contents or the new and never a part of either, and lets several writers
-//!   of one file work side by side; [`check_writable`] tells beforehand whether it could.
+//!   of one file work side by side; [`check_writable`] tells beforehand whether it could, and [`create`] is for files that
+//!   are written piece by piece.
 //!
 //! It knows neither what is in a file nor what a tensor is.
 
@@ -16,4 +17,4 @@ mod open;
 mod write;
 
 pub use open::{open, open_own, own_folder, read_small};
-pub use write::{check_writable, remove_leftovers_in, write_whole};
+pub use write::{check_writable, create, remove_leftovers_in, write_whole};

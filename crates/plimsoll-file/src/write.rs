@@ -13,9 +13,9 @@
 //! Nobody waits for a lock: whoever can read a file could hold its lock for ever.
 
 use std::ffi::{OsStr, OsString};
-use std::fs::{self, File, Permissions, TryLockError};
+use std::fs::{self, File, OpenOptions, Permissions, TryLockError};
 use std::io::{self, BufWriter, ErrorKind, Write};
-use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::Path;
 
 use tempfile::{Builder, NamedTempFile};
@@ -55,6 +55,20 @@ pub fn write_whole(
     let _file = temporary.persist(path).map_err(|error| error.error)?;
     // The name is on the disk when its folder is.
     File::open(folder(path))?.sync_all()
+}
+
+/// Makes a file that is written piece by piece, such as a log, in place of one that is there: whoever reads it finds what has
+/// been written so far.
+///
+/// # Errors
+/// What the operating system says; a path that is a symbolic link, or no regular file.
+pub fn create(path: &Path) -> io::Result<File> {
+    replaceable(path)?;
+    let mut options = OpenOptions::new();
+    options.write(true).create(true).truncate(true).custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK);
+    let file = options.open(path)?;
+    refuse_irregular(&file.metadata()?)?;
+    Ok(file)
 }
 
 /// Tells whether [`write_whole`] could write a file now: makes its temporary file, and removes it.

@@ -295,6 +295,21 @@ impl Pool {
         self.lock().tracing().set_sink(sink);
     }
 
+    /// Like [`Pool::set_trace_sink`], with a sink that is made for the blocks and figures of the very moment from which on it
+    /// is told of events.
+    ///
+    /// # Errors
+    /// Those of `make`.
+    pub fn set_trace_sink_from<E>(
+        &self,
+        make: impl FnOnce(&Snapshot, &Stats) -> Result<TraceSink, E>,
+    ) -> Result<(), E> {
+        let mut state = self.lock();
+        let sink = make(&state.snapshot(), &state.stats())?;
+        state.tracing().set_sink(Some(sink));
+        Ok(())
+    }
+
     /// Notes in the trace that something begins here, such as a pass backward; without one it does nothing. A name that is
     /// not a constant is made by [`Name::intern`].
     pub fn mark(&self, name: impl Into<Name>, number: u64) {

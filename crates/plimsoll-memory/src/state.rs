@@ -139,7 +139,13 @@ impl State {
         let info = BlockInfo { serial, owner, site, requested, rounded, region, offset };
         self.ledger.acquire(owner, requested, rounded);
         self.disposing = false;
-        self.tracing.note(|| TraceEvent::Acquire { serial, region, offset, bytes: requested, label });
+        self.tracing.note(self.map.committed, || TraceEvent::Acquire {
+            serial,
+            region,
+            offset,
+            bytes: requested,
+            label,
+        });
         let record = Some(Record { info, place, issuer: thread });
         let id = match self.vacant.pop() {
             Some(id) => {
@@ -227,7 +233,7 @@ impl State {
         let Record { info, place, issuer } = self.blocks[id as usize].take().expect(ALIVE);
         self.vacant.push(id);
         self.ledger.release(info.owner, info.requested, info.rounded);
-        self.tracing.note(|| TraceEvent::Release { serial: info.serial });
+        self.tracing.note(self.map.committed, || TraceEvent::Release { serial: info.serial });
         if let Place::Planned(position) = place
             && let Some(step) = self.step_of(issuer)
             && let Some(plan) = &mut self.steps[step].plan
@@ -274,7 +280,7 @@ impl State {
         }
         (info.owner, info.site) = (label.owner, label.site);
         self.ledger.relabel(old.owner, label.owner, info.requested);
-        self.tracing.note(|| TraceEvent::Relabel { serial: info.serial, label });
+        self.tracing.note(self.map.committed, || TraceEvent::Relabel { serial: info.serial, label });
     }
 
     pub(crate) fn begin_step(&mut self, thread: ThreadMark) {
@@ -402,12 +408,12 @@ impl State {
     }
 
     pub(crate) fn mark(&mut self, name: Name, number: u64) {
-        self.tracing.note(|| TraceEvent::Mark { name, number });
+        self.tracing.note(self.map.committed, || TraceEvent::Mark { name, number });
     }
 
     pub(crate) fn mark_work(&mut self, site: Site, nanoseconds: u64) {
         let committed = self.map.committed;
-        self.tracing.note(|| TraceEvent::Work { site, nanoseconds, committed });
+        self.tracing.note(committed, || TraceEvent::Work { site, nanoseconds, committed });
     }
 
     /// A number for everything that answers to later requests depend on. Serial numbers, counters, peaks and the

@@ -37,7 +37,8 @@ impl Rows {
         owners.chain([("rounding", self.rounding)])
     }
 
-    pub(crate) fn add(&mut self, owner: Owner, requested: u64, rounded: u64) {
+    /// Counts a block of so many bytes, of which so many were asked for.
+    pub fn add(&mut self, owner: Owner, requested: u64, rounded: u64) {
         self.requested[owner as usize] += requested;
         self.rounding += rounded - requested;
     }

@@ -61,8 +61,12 @@ impl TraceEvent {
     }
 }
 
-/// Whoever is told of the events of a pool as they happen: see [`Pool::set_trace_sink`](crate::Pool::set_trace_sink).
-pub type TraceSink = Box<dyn FnMut(&TraceEvent) + Send>;
+/// Whoever is told of the events of a pool as they happen, each with the bytes that the pool has committed then: see
+/// [`Pool::set_trace_sink`](crate::Pool::set_trace_sink).
+pub type TraceSink = Box<dyn FnMut(&TraceEvent, u64) + Send>;
+
+/// The name of the mark with which an optimizer step begins; its number is that of the step, counted from one.
+pub const STEP: Name = Name::constant(":step");
 
 /// Where the events of a pool go: into a list, to a sink, to both, or nowhere.
 #[derive(Default)]
@@ -89,12 +93,12 @@ impl Tracing {
     }
 
     /// Notes an event, which is only made if somebody wants it.
-    pub(crate) fn note(&mut self, event: impl FnOnce() -> TraceEvent) {
+    pub(crate) fn note(&mut self, committed: u64, event: impl FnOnce() -> TraceEvent) {
         if !self.is_on() {
             return;
         }
         let event = event();
-        self.sink.iter_mut().for_each(|sink| sink(&event));
+        self.sink.iter_mut().for_each(|sink| sink(&event, committed));
         self.list.iter_mut().for_each(|list| list.push(event));
     }
 }

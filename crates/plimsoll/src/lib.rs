@@ -1,10 +1,12 @@
 //! Plimsoll: training with a line painted on every device.
 //!
 //! The crate that people use: it re-exports the tensors, variables, ops and tapes of `plimsoll-tensor`, the datasets of
-//! `plimsoll-data` as [`data`], and the layers, losses, optimizers and the train loop of `plimsoll-nn` as [`nn`].
+//! `plimsoll-data` as [`data`], and the layers, losses, optimizers and the train loop of `plimsoll-nn` as [`nn`], and profiles of
+//! memory as [`report`].
 
 pub use plimsoll_data as data;
 pub use plimsoll_nn as nn;
+pub use plimsoll_report as report;
 pub use plimsoll_tensor::*;
 
 /// What most programs need, for `use plimsoll::prelude::*`.

@@ -1,6 +1,7 @@
 //! `plimsoll plan`: what a run will need, without its arithmetic and without its device.
 
 use std::fmt::Write;
+use std::path::Path;
 
 use plimsoll::nn::plan::{Fit, Plan, RunError, largest, least_limit, plan, predict};
 
@@ -9,6 +10,7 @@ use crate::event::{Event, Holder, PeakAt, PlanEvent};
 use crate::failure::{Exit, Failure};
 use crate::options::{PlanOptions, TrainOptions};
 use crate::preflight::{dry_run, with_least_limit};
+use crate::profile::{self, About};
 use crate::progress::scaled;
 use crate::recipe::Recipe;
 use crate::target::Target;
@@ -35,6 +37,9 @@ pub fn run(recipes: &[Recipe], options: &PlanOptions) -> Result<(), Failure> {
     let least = least_limit(&target.device, || dry_run(recipe, &training))?;
     let style = Style::of(options.run.json);
     let batch = batch(recipe, &training.run)?;
+    if let Some(path) = &options.profile {
+        record(recipe, &training, &target, batch, path)?;
+    }
     if style == Style::Text {
         let mut text = headline(recipe, &target, batch, found.as_ref());
         let _always = write!(text, "{planned}");
@@ -44,6 +49,23 @@ pub fn run(recipes: &[Recipe], options: &PlanOptions) -> Result<(), Failure> {
         style.say(text.trim_end())?;
     }
     style.emit(&Event::Plan(Box::new(event(recipe, &target, batch, &planned, least))))
+}
+
+/// Records the dry run for `explain`. Repetitions are skipped there, too.
+fn record(
+    recipe: &Recipe,
+    training: &TrainOptions,
+    target: &Target,
+    batch: usize,
+    path: &Path,
+) -> Result<(), Failure> {
+    let ghost = target.device.ghost();
+    let limit_bytes = target.limit.bytes;
+    let about = About { recipe, batch, device: &target.name, limit_bytes, is_plan: true };
+    let profiler = profile::start(&ghost, path, &training.run, &about)?;
+    let _on = ghost.enter();
+    dry_run(recipe, training)?;
+    profile::finish(profiler, path)
 }
 
 /// These options with another batch.

@@ -1,17 +1,22 @@
 //! `plimsoll train`: a recipe from its data to its weights, with the memory told at the end.
 
+use std::path::Path;
+
 use plimsoll::nn::Policy;
 use plimsoll::nn::checkpoint;
 use plimsoll::nn::train::{History, INTERRUPTED};
+use plimsoll::report::Profiler;
 use plimsoll_memory::Stats;
+use serde_json::json;
 
-use super::find;
+use super::{batch, find};
 use crate::digest::parameters_sha256;
 use crate::event::{EndEvent, Event};
 use crate::failure::{Exit, Failure};
 use crate::options::TrainOptions;
 use crate::preflight;
 use crate::prepared::Prepared;
+use crate::profile::{self, About};
 use crate::progress::Progress;
 use crate::recipe::Recipe;
 use crate::reporter::Reporter;
@@ -33,7 +38,16 @@ pub fn run(recipes: &[Recipe], options: &TrainOptions) -> Result<(), Failure> {
     stop::listen()?;
     let style = Style::of(options.run.json);
     let foreseen = preflight::peaks(recipe, options, &session.device)?;
+    let profiler =
+        options.profile.as_deref().map(|path| record(recipe, options, &session, path)).transpose()?;
+    if let (Some(profiler), Some(peaks)) = (&profiler, &foreseen) {
+        let (peak, committed) = (peaks.in_use, peaks.committed);
+        profiler.add(&json!({ "predicted_peak_bytes": peak, "predicted_committed_bytes": committed }));
+    }
     let ended = train(recipe, options, &session, style)?;
+    if let (Some(profiler), Some(path)) = (profiler, &options.profile) {
+        profile::finish(profiler, path)?;
+    }
     // Model, optimizer and data are gone by now, and their pages with them.
     let released_bytes = ended.stats.committed.saturating_sub(session.device.stats().committed);
     style.say(&summary::describe(&ended.stats, session.limit, ended.outside, released_bytes))?;
@@ -54,11 +68,27 @@ pub fn run(recipes: &[Recipe], options: &TrainOptions) -> Result<(), Failure> {
 
 /// Options whose place on the command line is taken.
 fn refuse_what_is_to_come(options: &TrainOptions) -> Result<(), Failure> {
-    let wanted = [("--profile", options.profile.is_some()), ("--report", options.report.is_some())];
-    match wanted.iter().find(|(_, is_wanted)| *is_wanted) {
-        Some((option, _)) => Err(Failure::options(format!("{option} is not there yet; leave it out"))),
+    match options.report {
+        Some(_) => Err(Failure::options("--report is not there yet; leave it out, or use --profile")),
         None => Ok(()),
     }
+}
+
+/// Begins to record a run.
+fn record(
+    recipe: &Recipe,
+    options: &TrainOptions,
+    session: &Session,
+    path: &Path,
+) -> Result<Profiler, Failure> {
+    let about = About {
+        recipe,
+        batch: batch(recipe, &options.run)?,
+        device: session.device.name(),
+        limit_bytes: session.limit.bytes,
+        is_plan: false,
+    };
+    profile::start(&session.device, path, &options.run, &about)
 }
 
 /// What is left of a run.

@@ -46,7 +46,7 @@ use plimsoll_tensor::{Bytes, Device, Error, ErrorKind, Generator, Repeated};
 
 pub use largest::{Fit, largest};
 use peak_tracker::PeakTracker;
-pub(crate) use peak_tracker::{EVALUATE, SAVE, STEP};
+pub(crate) use peak_tracker::{EVALUATE, SAVE};
 pub use peak_tracker::{Moment, PeakAt};
 
 /// What a run will need.
@@ -184,7 +184,9 @@ fn tracked<E: RunError>(
     let ghost = device.ghost();
     let tracker = Arc::new(Mutex::new(PeakTracker::new(&ghost.snapshot())));
     let sink = tracker.clone();
-    let note = move |event: &TraceEvent| sink.lock().unwrap_or_else(PoisonError::into_inner).note(event);
+    let note = move |event: &TraceEvent, _committed: u64| {
+        sink.lock().unwrap_or_else(PoisonError::into_inner).note(event);
+    };
     ghost.pool().set_trace_sink(Some(Box::new(note)));
     let peaks = dry_run(&ghost, limit, run);
     ghost.pool().set_trace_sink(None);

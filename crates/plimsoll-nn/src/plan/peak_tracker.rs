@@ -6,7 +6,7 @@
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};
 
-use plimsoll_memory::{Holder, Label, LongList, Name, Site, Snapshot, TraceEvent, rounded_size};
+use plimsoll_memory::{Holder, Label, LongList, STEP, Site, Snapshot, TraceEvent, rounded_size};
 
 /// When the most is in use.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -36,8 +36,6 @@ pub struct Moment {
     pub nanoseconds: u64,
 }
 
-/// The name of the mark with which a step begins.
-pub(crate) const STEP: Name = Name::constant(":step");
 /// The names of the marks with which something else begins.
 pub(crate) const EVALUATE: &str = "evaluate";
 pub(crate) const SAVE: &str = "save";
@@ -225,7 +223,7 @@ mod tests {
         let _before = take(1000, Owner::Parameters, "first");
         let tracker = Arc::new(Mutex::new(PeakTracker::new(&pool.snapshot())));
         let sink = tracker.clone();
-        pool.set_trace_sink(Some(Box::new(move |event| sink.lock().unwrap().note(event))));
+        pool.set_trace_sink(Some(Box::new(move |event, _| sink.lock().unwrap().note(event))));
         let weights = take(2000, Owner::Temporary, "first");
         for step in 1..4 {
             pool.mark(STEP, step);

@@ -48,6 +48,7 @@ mod step;
 use std::path::Path;
 use std::time::Instant;
 
+use plimsoll_memory::STEP;
 use plimsoll_plan::Family;
 use plimsoll_tensor::{Bytes, Device, Error, ErrorKind, Generator, Result, Unconnected, at_callers_line};
 
@@ -56,7 +57,7 @@ use crate::losses::Loss;
 use crate::metrics::Metric;
 use crate::model::Model;
 use crate::optimizers::{LossScale, Optimizer};
-use crate::plan::{SAVE, STEP};
+use crate::plan::SAVE;
 use callback::Wanted;
 pub use callback::{Callback, Requests};
 use dry_run::CycleSkipper;

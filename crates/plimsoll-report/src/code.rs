@@ -1,0 +1,201 @@
+//! How numbers, texts and events are written.
+//!
+//! Numbers take as many bytes as they need, seven bits in each. Events name blocks by how many were taken since, and texts and
+//! sites by their numbers, so that two steps that do the same are the same bytes.
+
+use std::io;
+
+use plimsoll_memory::{Owner, Region};
+
+/// The first bytes of a profile, and the version of what follows.
+pub(crate) const MAGIC: &[u8; 8] = b"plimprof";
+pub(crate) const VERSION: u32 = 1;
+
+/// What a frame of the file holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum FrameKind {
+    /// What is known of the run, as JSON; later ones add to it.
+    About = 1,
+    /// The blocks that were there when recording began.
+    Initial = 2,
+    /// Events that have not been seen before in this order.
+    Pattern = 3,
+    /// Events as an earlier pattern has them.
+    Repeat = 4,
+    /// Recording ended as it should, as JSON.
+    End = 5,
+}
+
+impl FrameKind {
+    pub fn from_byte(byte: u8) -> Option<FrameKind> {
+        use FrameKind::{About, End, Initial, Pattern, Repeat};
+        [About, Initial, Pattern, Repeat, End].into_iter().find(|&kind| kind as u8 == byte)
+    }
+}
+
+/// What happens in a pool, as a profile has it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Event {
+    /// The next block is taken.
+    Acquire { region: Region, offset: u64, bytes: u64, owner: Owner, site: u32 },
+    /// The block that was taken so many before the next one is freed.
+    Release { back: u64 },
+    /// It is counted for another owner or site.
+    Relabel { back: u64, owner: Owner, site: u32 },
+    /// Something begins; number and time are beside the pattern.
+    Mark { name: u32 },
+    /// The pool has so many bytes committed from here on.
+    Committed { bytes: u64 },
+    /// A kernel would run here for so long; only dry runs say so.
+    Work { site: u32, nanoseconds: u64 },
+}
+
+pub(crate) fn put(number: u64, into: &mut Vec<u8>) {
+    let mut rest = number;
+    while rest >= 0x80 {
+        into.push(rest as u8 | 0x80);
+        rest >>= 7;
+    }
+    into.push(rest as u8);
+}
+
+pub(crate) fn put_text(text: &str, into: &mut Vec<u8>) {
+    put(text.len() as u64, into);
+    into.extend_from_slice(text.as_bytes());
+}
+
+impl Event {
+    pub fn put(&self, into: &mut Vec<u8>) {
+        match *self {
+            Event::Acquire { region, offset, bytes, owner, site } => {
+                into.extend([0, region as u8, owner as u8]);
+                [offset, bytes, site.into()].into_iter().for_each(|number| put(number, into));
+            }
+            Event::Release { back } => {
+                into.push(1);
+                put(back, into);
+            }
+            Event::Relabel { back, owner, site } => {
+                into.extend([2, owner as u8]);
+                [back, site.into()].into_iter().for_each(|number| put(number, into));
+            }
+            Event::Mark { name } => {
+                into.push(3);
+                put(name.into(), into);
+            }
+            Event::Committed { bytes } => {
+                into.push(4);
+                put(bytes, into);
+            }
+            Event::Work { site, nanoseconds } => {
+                into.push(5);
+                [site.into(), nanoseconds].into_iter().for_each(|number| put(number, into));
+            }
+        }
+    }
+}
+
+/// Reads what was written; whatever cannot be is an error.
+pub(crate) struct Input<'a>(pub &'a [u8]);
+
+impl Input<'_> {
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    pub fn byte(&mut self) -> io::Result<u8> {
+        let (&first, rest) =
+            self.0.split_first().ok_or_else(|| damaged("it ends in the middle of a number"))?;
+        self.0 = rest;
+        Ok(first)
+    }
+
+    pub fn number(&mut self) -> io::Result<u64> {
+        let mut number = 0u64;
+        for shift in (0..u64::BITS).step_by(7) {
+            let byte = self.byte()?;
+            let bits = u64::from(byte & 0x7F);
+            if bits << shift >> shift != bits {
+                break;
+            }
+            number |= bits << shift;
+            if byte < 0x80 {
+                return Ok(number);
+            }
+        }
+        Err(damaged("a number is too large"))
+    }
+
+    /// A number that must be below a bound.
+    pub fn index(&mut self, n: usize, what: &str) -> io::Result<u32> {
+        let index = self.number()?;
+        match index < n as u64 {
+            true => Ok(index as u32),
+            false => Err(damaged(&format!("{what} {index} of {n} is named"))),
+        }
+    }
+
+    pub fn text(&mut self) -> io::Result<String> {
+        let len = self.number()?;
+        if len > self.0.len() as u64 {
+            return Err(damaged("a text is longer than what is left"));
+        }
+        let (text, rest) = self.0.split_at(len as usize);
+        self.0 = rest;
+        String::from_utf8(text.to_vec()).map_err(|_| damaged("a text is not UTF-8"))
+    }
+
+    fn owner(&mut self) -> io::Result<Owner> {
+        let byte = self.byte()?;
+        Owner::ALL
+            .into_iter()
+            .find(|&owner| owner as u8 == byte)
+            .ok_or_else(|| damaged("an owner is unknown"))
+    }
+
+    pub fn event(&mut self, n_sites: usize, n_names: usize) -> io::Result<Event> {
+        Ok(match self.byte()? {
+            0 => {
+                let region = self.byte()?;
+                let region = Region::ALL.into_iter().find(|&known| known as u8 == region);
+                let region = region.ok_or_else(|| damaged("a region is unknown"))?;
+                let owner = self.owner()?;
+                let (offset, bytes) = (self.number()?, self.number()?);
+                Event::Acquire { region, offset, bytes, owner, site: self.index(n_sites, "site")? }
+            }
+            1 => Event::Release { back: self.number()? },
+            2 => {
+                let owner = self.owner()?;
+                Event::Relabel { back: self.number()?, owner, site: self.index(n_sites, "site")? }
+            }
+            3 => Event::Mark { name: self.index(n_names, "name")? },
+            4 => Event::Committed { bytes: self.number()? },
+            5 => Event::Work { site: self.index(n_sites, "site")?, nanoseconds: self.number()? },
+            _ => return Err(damaged("an event is unknown")),
+        })
+    }
+}
+
+pub(crate) fn damaged(detail: &str) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, format!("this profile is damaged: {detail}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_read_as_they_were_written() -> io::Result<()> {
+        let numbers = [0, 1, 127, 128, 300, u64::from(u32::MAX), u64::MAX - 1, u64::MAX];
+        let mut bytes = Vec::new();
+        numbers.iter().for_each(|&number| put(number, &mut bytes));
+        let mut input = Input(&bytes);
+        for number in numbers {
+            assert_eq!(input.number()?, number);
+        }
+        assert!(input.is_empty() && input.number().is_err());
+        assert!(Input(&[0xFF; 10]).number().is_err(), "more than 64 bits");
+        Ok(())
+    }
+}

@@ -1,0 +1,27 @@
+//! Profiles of memory: what happened to every byte of a run, recorded while it runs, read back and explained.
+//!
+//! A [`Profiler`] is told of everything that a pool does, in order: blocks taken, relabelled and freed, with owner, op, layer
+//! and line; marks of steps and phases with their times; what the pool has committed. It writes that to a file, compactly
+//! and piece by piece, so that it neither grows nor loses more than the step that a killed process was in. A step that does
+//! what an earlier one did is a few bytes.
+//!
+//! A [`Profile`] reads such a file, checks it, and goes through its moments again ([`Profile::replay`]); an [`Explanation`]
+//! says what is worth knowing of it: the peak, who held the bytes then, how steps went, what grows. `docs/profile.md`
+//! describes the format.
+//!
+//! What this crate refuses to do: it knows neither tensors nor devices, it never changes what a pool answers, and a disk that
+//! is full ends the recording, not the run.
+
+#![forbid(unsafe_code)]
+
+mod code;
+mod explain;
+mod profile;
+mod profiler;
+mod recorder;
+mod replay;
+
+pub use explain::{Explanation, Growth, StepSummary};
+pub use profile::{Profile, Site};
+pub use profiler::Profiler;
+pub use replay::{Block, Moment};

@@ -1,0 +1,253 @@
+//! What is told of a pool's events, and writes them.
+//!
+//! Events are put together in segments: a step, or what lies between two. A segment is written when it is complete, in one
+//! piece with a checksum: as a pattern the first time, as the number of its pattern when it comes again. Times and the numbers
+//! of steps lie beside the pattern, because they are never the same.
+
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::fs::File;
+use std::io::{self, Write};
+use std::time::Instant;
+
+use flate2::Compression;
+use flate2::write::DeflateEncoder;
+use plimsoll_memory::{Name, STEP, Site, Snapshot, Stats, TraceEvent};
+
+use crate::code::{Event, FrameKind, MAGIC, VERSION, put, put_text};
+
+/// Marks of other names than a step's with which a segment begins.
+const SEGMENTS: [&str; 2] = ["evaluate", "save"];
+/// A segment of so many bytes is written before it is complete: a loop without steps has no end.
+const MOST_SEGMENT: usize = 1 << 20;
+/// The bytes of patterns that are remembered, to be recognised when they come again.
+const MOST_PATTERNS: usize = 4 << 20;
+
+pub(crate) struct Recorder {
+    /// Nothing once writing has failed.
+    file: Option<File>,
+    started: Instant,
+    last_ns: u64,
+    texts: HashMap<&'static str, u32>,
+    sites: HashMap<Site, u32>,
+    /// Texts and sites that the file does not know yet,
+    definitions: Vec<u8>,
+    n_definitions: u64,
+    /// the events of the present segment,
+    segment: Vec<u8>,
+    /// and the numbers and times of its marks.
+    marks: Vec<u8>,
+    next_serial: u64,
+    committed: u64,
+    /// The patterns that are remembered, with their numbers; the latest last.
+    patterns: Vec<(u32, Vec<u8>)>,
+    n_patterns: u32,
+}
+
+impl Recorder {
+    /// Begins a file with what is known of the run, and the blocks that are there.
+    pub fn begin(
+        file: File,
+        about: &serde_json::Value,
+        before: &Snapshot,
+        stats: &Stats,
+    ) -> io::Result<Recorder> {
+        let committed = stats.committed;
+        let mut recorder = Recorder {
+            file: Some(file),
+            started: Instant::now(),
+            last_ns: 0,
+            texts: HashMap::new(),
+            sites: HashMap::new(),
+            definitions: Vec::new(),
+            n_definitions: 0,
+            segment: Vec::new(),
+            marks: Vec::new(),
+            next_serial: stats.n_acquired,
+            committed,
+            patterns: Vec::new(),
+            n_patterns: 0,
+        };
+        let mut head = MAGIC.to_vec();
+        head.extend(VERSION.to_le_bytes());
+        recorder.write_bytes(&head)?;
+        recorder.write_frame(FrameKind::About, about.to_string().as_bytes())?;
+        let mut blocks = Vec::new();
+        put(before.blocks().len() as u64, &mut blocks);
+        for block in before.blocks() {
+            let site = recorder.site(block.site);
+            put(recorder.next_serial - block.serial, &mut blocks);
+            let (region, owner) = (block.region, block.owner);
+            let event = Event::Acquire { region, offset: block.offset, bytes: block.requested, owner, site };
+            event.put(&mut blocks);
+        }
+        let mut payload = recorder.take_definitions();
+        [recorder.next_serial, committed].into_iter().for_each(|number| put(number, &mut payload));
+        payload.extend(blocks);
+        recorder.write_frame(FrameKind::Initial, &deflated(&payload)?)?;
+        Ok(recorder)
+    }
+
+    /// An event of the pool, which has so many bytes committed then.
+    pub fn note(&mut self, event: &TraceEvent, committed: u64) {
+        if self.file.is_none() {
+            return;
+        }
+        if begins_segment(event) || self.segment.len() > MOST_SEGMENT {
+            self.end_segment();
+        }
+        if committed != self.committed {
+            self.committed = committed;
+            Event::Committed { bytes: committed }.put(&mut self.segment);
+        }
+        let event = match *event {
+            TraceEvent::Acquire { region, offset, bytes, label, .. } => {
+                self.next_serial += 1;
+                Event::Acquire { region, offset, bytes, owner: label.owner, site: self.site(label.site) }
+            }
+            TraceEvent::Release { serial } => Event::Release { back: self.next_serial - serial },
+            TraceEvent::Relabel { serial, label } => {
+                let (back, site) = (self.next_serial - serial, self.site(label.site));
+                Event::Relabel { back, owner: label.owner, site }
+            }
+            TraceEvent::Mark { name, number } => self.mark(name, number),
+            TraceEvent::Work { site, nanoseconds, .. } => Event::Work { site: self.site(site), nanoseconds },
+        };
+        event.put(&mut self.segment);
+    }
+
+    fn mark(&mut self, name: Name, number: u64) -> Event {
+        let now = u64::try_from(self.started.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        put(number, &mut self.marks);
+        put(now - self.last_ns, &mut self.marks);
+        self.last_ns = now;
+        Event::Mark { name: self.text(name.as_str()) }
+    }
+
+    /// Writes what there is of the present segment. A failure ends the recording.
+    fn end_segment(&mut self) {
+        if let Err(error) = self.try_end_segment() {
+            log::warn!("the profile ends here, because it cannot be written: {error}");
+            self.file = None;
+        }
+    }
+
+    fn try_end_segment(&mut self) -> io::Result<()> {
+        if self.segment.is_empty() {
+            return Ok(());
+        }
+        let (segment, marks) = (std::mem::take(&mut self.segment), std::mem::take(&mut self.marks));
+        let known = self.patterns.iter().position(|(_, pattern)| *pattern == segment);
+        let mut payload = self.take_definitions();
+        let Some(known) = known else {
+            put(segment.len() as u64, &mut payload);
+            payload.extend(&segment);
+            payload.extend(&marks);
+            self.write_frame(FrameKind::Pattern, &deflated(&payload)?)?;
+            self.remember(segment);
+            return Ok(());
+        };
+        // Those that came last are looked at first in the list's place, and forgotten last.
+        let pattern = self.patterns.remove(known);
+        put(pattern.0.into(), &mut payload);
+        payload.extend(&marks);
+        self.patterns.push(pattern);
+        self.write_frame(FrameKind::Repeat, &payload)
+    }
+
+    fn remember(&mut self, pattern: Vec<u8>) {
+        self.patterns.push((self.n_patterns, pattern));
+        self.n_patterns += 1;
+        let mut bytes: usize = self.patterns.iter().map(|(_, pattern)| pattern.len()).sum();
+        while bytes > MOST_PATTERNS {
+            bytes -= self.patterns.remove(0).1.len();
+        }
+    }
+
+    /// Ends the file as it should be.
+    pub fn end(&mut self, end: &serde_json::Value) -> io::Result<()> {
+        self.end_segment();
+        match self.file {
+            Some(_) => self.write_frame(FrameKind::End, end.to_string().as_bytes()),
+            None => Ok(()),
+        }
+    }
+
+    /// Adds to what is known of the run.
+    pub fn add(&mut self, about: &serde_json::Value) {
+        if self.file.is_some()
+            && let Err(error) = self.write_frame(FrameKind::About, about.to_string().as_bytes())
+        {
+            log::warn!("the profile ends here, because it cannot be written: {error}");
+            self.file = None;
+        }
+    }
+
+    /// The number of a site, which the file learns of with the next segment.
+    fn site(&mut self, site: Site) -> u32 {
+        if let Some(&number) = self.sites.get(&site) {
+            return number;
+        }
+        let texts = [site.file(), site.scope(), site.op()].map(|text| self.text(text));
+        let described = site.described().map(|(file, line)| (self.text(file), line));
+        let (described_file, described_line) = described.unwrap_or((texts[0], 0));
+        self.n_definitions += 1;
+        self.definitions.push(1);
+        let [file, scope, op] = texts;
+        for number in [file, site.line(), scope, op, described_file, described_line] {
+            put(number.into(), &mut self.definitions);
+        }
+        let number = self.sites.len() as u32;
+        self.sites.insert(site, number);
+        number
+    }
+
+    fn text(&mut self, text: &'static str) -> u32 {
+        let number = self.texts.len() as u32;
+        match self.texts.entry(text) {
+            Entry::Occupied(known) => *known.get(),
+            Entry::Vacant(new) => {
+                self.definitions.push(0);
+                put_text(text, &mut self.definitions);
+                self.n_definitions += 1;
+                *new.insert(number)
+            }
+        }
+    }
+
+    /// What the file does not know yet, with its number in front.
+    fn take_definitions(&mut self) -> Vec<u8> {
+        let mut all = Vec::new();
+        put(std::mem::take(&mut self.n_definitions), &mut all);
+        all.append(&mut self.definitions);
+        all
+    }
+
+    fn write_frame(&mut self, kind: FrameKind, payload: &[u8]) -> io::Result<()> {
+        let len = u32::try_from(payload.len()).map_err(|_| io::Error::other("a frame is too large"))?;
+        let mut frame = Vec::with_capacity(payload.len() + 9);
+        frame.push(kind as u8);
+        frame.extend(len.to_le_bytes());
+        frame.extend(crc32fast::hash(payload).to_le_bytes());
+        frame.extend(payload);
+        self.write_bytes(&frame)
+    }
+
+    /// In one piece, so that a process that is killed leaves whole frames but for the last.
+    fn write_bytes(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.file.as_mut().map_or(Ok(()), |file| file.write_all(bytes))
+    }
+}
+
+fn begins_segment(event: &TraceEvent) -> bool {
+    match *event {
+        TraceEvent::Mark { name, .. } => name == STEP || SEGMENTS.contains(&name.as_str()),
+        _ => false,
+    }
+}
+
+fn deflated(bytes: &[u8]) -> io::Result<Vec<u8>> {
+    let mut encoder = DeflateEncoder::new(Vec::new(), Compression::default());
+    encoder.write_all(bytes)?;
+    encoder.finish()
+}

@@ -1,0 +1,181 @@
+//! Going through a profile again, event by event, with all live blocks known at each.
+
+use std::collections::BTreeMap;
+use std::io;
+
+use plimsoll_memory::{Owner, Region, Rows, STEP, rounded_size};
+
+use crate::code::{Event, damaged};
+use crate::profile::Profile;
+
+/// A live block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Block {
+    /// The bytes asked for.
+    pub requested: u64,
+    /// The bytes taken.
+    pub bytes: u64,
+    /// What it is for.
+    pub owner: Owner,
+    /// The number of the line, layer and op that took it: see [`Profile::site`].
+    pub site: u32,
+    /// The region it lies in,
+    pub region: Region,
+    /// and its offset there.
+    pub offset: u64,
+    /// The step in which it was taken; zero before the first.
+    pub step: u64,
+}
+
+/// The pool at one moment of a profile, after an event.
+#[derive(Clone, Debug)]
+pub struct Moment {
+    /// The number of the event, counted from zero.
+    pub event: u64,
+    /// The present step; zero before the first.
+    pub step: u64,
+    /// What goes on, as the last mark has called it: `forward`, `backward`, `update` …
+    pub phase: String,
+    /// The time of the last mark since recording began, in nanoseconds.
+    pub nanoseconds: u64,
+    /// The bytes in use.
+    pub in_use: u64,
+    /// The bytes committed.
+    pub committed: u64,
+    /// The site of the block that was taken last.
+    pub site: Option<u32>,
+    /// The live blocks by the numbers of their acquisitions.
+    pub blocks: BTreeMap<u64, Block>,
+    /// Whether a step begins with this event.
+    pub begins_step: bool,
+    /// How long all kernels so far would have run, by formula; only dry runs know.
+    pub worked: u64,
+    next_serial: u64,
+}
+
+impl Moment {
+    /// The bytes in use by owner; the rows add up.
+    pub fn rows(&self) -> Rows {
+        let mut rows = Rows::default();
+        self.blocks.values().for_each(|block| rows.add(block.owner, block.requested, block.bytes));
+        rows
+    }
+
+    fn begin(profile: &Profile) -> io::Result<Moment> {
+        let mut moment = Moment {
+            event: 0,
+            step: 0,
+            phase: "setup".to_owned(),
+            nanoseconds: 0,
+            in_use: 0,
+            committed: profile.initial.committed,
+            site: None,
+            blocks: BTreeMap::new(),
+            begins_step: false,
+            worked: 0,
+            next_serial: profile.initial.next_serial,
+        };
+        for &(serial, event) in &profile.initial.blocks {
+            let Event::Acquire { region, offset, bytes, owner, site } = event else {
+                return Err(damaged("a block that was there was not taken"));
+            };
+            moment.take(
+                serial,
+                Block { requested: bytes, bytes: rounded(bytes)?, owner, site, region, offset, step: 0 },
+            )?;
+        }
+        Ok(moment)
+    }
+
+    fn take(&mut self, serial: u64, block: Block) -> io::Result<()> {
+        let too_much = || damaged("more bytes are in use than can be counted");
+        self.in_use = self.in_use.checked_add(block.bytes).ok_or_else(too_much)?;
+        match self.blocks.insert(serial, block) {
+            None => Ok(()),
+            Some(_) => Err(damaged("a block is taken twice")),
+        }
+    }
+
+    fn follow(
+        &mut self,
+        profile: &Profile,
+        event: Event,
+        marks: &mut impl Iterator<Item = (u64, u64)>,
+    ) -> io::Result<()> {
+        self.begins_step = false;
+        match event {
+            Event::Acquire { region, offset, bytes, owner, site } => {
+                let block = Block {
+                    requested: bytes,
+                    bytes: rounded(bytes)?,
+                    owner,
+                    site,
+                    region,
+                    offset,
+                    step: self.step,
+                };
+                self.take(self.next_serial, block)?;
+                self.next_serial += 1;
+                self.site = Some(site);
+            }
+            Event::Release { back } => {
+                let serial = self.serial(back)?;
+                let block = self
+                    .blocks
+                    .remove(&serial)
+                    .ok_or_else(|| damaged("a block is freed that is not there"))?;
+                self.in_use -= block.bytes;
+            }
+            Event::Relabel { back, owner, site } => {
+                let serial = self.serial(back)?;
+                let block = self.blocks.get_mut(&serial);
+                let block = block.ok_or_else(|| damaged("a block is relabelled that is not there"))?;
+                (block.owner, block.site) = (owner, site);
+            }
+            Event::Mark { name } => {
+                let (number, nanoseconds) = marks.next().unwrap_or_default();
+                self.nanoseconds = nanoseconds;
+                match profile.text(name) {
+                    step if step == STEP.as_str() => (self.step, self.begins_step) = (number, true),
+                    name => name.clone_into(&mut self.phase),
+                }
+            }
+            Event::Committed { bytes } => self.committed = bytes,
+            Event::Work { nanoseconds, .. } => self.worked = self.worked.saturating_add(nanoseconds),
+        }
+        Ok(())
+    }
+
+    fn serial(&self, back: u64) -> io::Result<u64> {
+        self.next_serial.checked_sub(back).ok_or_else(|| damaged("a block is older than the pool"))
+    }
+}
+
+impl Profile {
+    /// Goes through all moments, from the beginning of the recording on, until `see` says that it has seen enough.
+    ///
+    /// # Errors
+    /// A profile that frees what is not there.
+    pub fn replay(&self, mut see: impl FnMut(&Moment) -> bool) -> io::Result<()> {
+        let mut moment = Moment::begin(self)?;
+        for segment in &self.segments {
+            let mut marks = segment.marks.iter().copied();
+            for &event in &self.patterns[segment.pattern as usize].events {
+                moment.follow(self, event, &mut marks)?;
+                if !see(&moment) {
+                    return Ok(());
+                }
+                moment.event += 1;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What a pool takes for so many bytes.
+fn rounded(bytes: u64) -> io::Result<u64> {
+    match bytes < 1 << 60 {
+        true => Ok(rounded_size(bytes)),
+        false => Err(damaged("a block has more bytes than there are addresses")),
+    }
+}
