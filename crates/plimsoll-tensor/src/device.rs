@@ -28,6 +28,8 @@ pub struct Device(Arc<Inner>);
 
 struct Inner {
     name: String,
+    /// How many devices the process had made before.
+    number: u64,
     pool: Pool,
     hardware: Hardware,
     guard: Arc<Guard>,
@@ -157,8 +159,10 @@ impl Device {
     }
 
     fn describing(described: Option<WeakDevice>, name: &str, pool: Pool, hardware: Hardware) -> Device {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
         Device(Arc::new(Inner {
             name: name.to_owned(),
+            number: NEXT.fetch_add(1, Ordering::Relaxed),
             pool,
             hardware,
             guard: Arc::default(),
@@ -386,6 +390,16 @@ impl Device {
         &self.0.name
     }
 
+    /// The names of two devices for an error; of devices with the same name also the number, which `{:?}` shows, too.
+    pub(crate) fn names_apart(&self, other: &Device) -> [String; 2] {
+        let (one, two) = (&self.0, &other.0);
+        match one.name == two.name {
+            true => [one, two]
+                .map(|device| format!("{} (number {}, with a pool of its own)", device.name, device.number)),
+            false => [one, two].map(|device| device.name.clone()),
+        }
+    }
+
     /// The pool of memory.
     pub fn pool(&self) -> &Pool {
         &self.0.pool
@@ -547,7 +561,7 @@ impl fmt::Display for Device {
 
 impl fmt::Debug for Device {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Device({})", self.0.name)
+        write!(f, "Device({}, number {})", self.0.name, self.0.number)
     }
 }
 

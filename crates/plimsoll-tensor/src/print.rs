@@ -79,8 +79,8 @@ pub(crate) fn shown_values(tensor: &Tensor) -> Result<Tensor> {
     cut.sort_by_key(|&axis| Reverse(shape[axis]));
     let mut shown = tensor.clone();
     for axis in cut {
-        let end = |start: usize| shown.narrow(axis as isize, start, EDGE);
-        shown = Tensor::concat(&[&end(0)?, &end(shape[axis] - EDGE)?], axis as isize)?;
+        let end = |start: usize| shown.narrow(axis, start, EDGE);
+        shown = Tensor::concat(&[&end(0)?, &end(shape[axis] - EDGE)?], axis)?;
     }
     let n_elems = shown.n_elems();
     shown.cast(DType::F64)?.reshape(n_elems)?.contiguous()

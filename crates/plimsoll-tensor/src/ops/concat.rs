@@ -3,6 +3,7 @@
 use plimsoll_cuda::Gpu;
 use smallvec::SmallVec;
 
+use crate::axes::{Axes, Integer};
 use crate::context;
 use crate::error::{Error, Result};
 use crate::execute::call;
@@ -10,7 +11,6 @@ use crate::op::{Meta, Op, OpRef, Operand, Outputs, Run, one};
 use crate::ops::copy::copy;
 use crate::ops::cuda::moves::{self, Move};
 use crate::ops::registry::{Array, OpInfo, Sample, Values, floats, input};
-use crate::shape::Axes;
 use crate::tape::Backward;
 use crate::tensor::Tensor;
 
@@ -77,7 +77,7 @@ impl Op for Concat {
         for input in 0..backward.n_inputs() {
             let size = backward.input_shape(input)[self.axis];
             if backward.wants(input) {
-                backward.give(input, gradient.narrow(self.axis as isize, start, size)?)?;
+                backward.give(input, gradient.narrow(self.axis, start, size)?)?;
             }
             start += size;
         }
@@ -91,7 +91,7 @@ impl Tensor {
     /// # Errors
     /// No tensor, an axis that they do not have, extents or dtypes that differ; memory that is full.
     #[track_caller]
-    pub fn concat(tensors: &[&Tensor], axis: isize) -> Result<Tensor> {
+    pub fn concat(tensors: &[&Tensor], axis: impl Integer) -> Result<Tensor> {
         let _line = context::at_callers_line();
         match tensors {
             [] => Err(Error::argument("concat", "no tensors; there must be at least one")),
@@ -110,7 +110,7 @@ impl Tensor {
     /// # Errors
     /// No tensor, an axis out of range, shapes or dtypes that differ; memory that is full.
     #[track_caller]
-    pub fn stack(tensors: &[&Tensor], axis: isize) -> Result<Tensor> {
+    pub fn stack(tensors: &[&Tensor], axis: impl Integer) -> Result<Tensor> {
         let _line = context::at_callers_line();
         if let Some(odd) = tensors.iter().find(|tensor| tensor.shape() != tensors[0].shape()) {
             return Err(Error::shape(

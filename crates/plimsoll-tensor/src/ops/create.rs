@@ -236,6 +236,15 @@ impl Tensor {
         Tensor::full_of(shape, 1.0, DType::F32)
     }
 
+    /// A tensor of ones of that dtype.
+    ///
+    /// # Errors
+    /// A shape out of bounds; memory that is full.
+    #[track_caller]
+    pub fn ones_of(shape: impl IntoShape, dtype: DType) -> Result<Tensor> {
+        Tensor::full_of(shape, 1.0, dtype)
+    }
+
     /// Zeros of this tensor's shape and dtype, on its device.
     ///
     /// # Errors

@@ -4,6 +4,7 @@
 use plimsoll_cpu::copy::fill;
 use plimsoll_cuda::Gpu;
 
+use crate::axes::Integer;
 use crate::context;
 use crate::dtype::Element;
 use crate::error::{Error, Result};
@@ -102,7 +103,7 @@ impl Tensor {
     /// # Errors
     /// An axis that the tensor does not have, or twice the same.
     #[track_caller]
-    pub fn diagonal(&self, first: isize, second: isize) -> Result<Tensor> {
+    pub fn diagonal(&self, first: impl Integer, second: impl Integer) -> Result<Tensor> {
         let _line = context::at_callers_line();
         let axes = [self.shape().axis("diagonal", first)?, self.shape().axis("diagonal", second)?];
         if axes[0] == axes[1] {

@@ -1,6 +1,7 @@
 //! `tile` and `roll`: the elements again and again, and the elements moved round. Both are made of views and one copy
 //! per axis, so that their gradients come from the plain ops.
 
+use crate::axes::Integer;
 use crate::context;
 use crate::error::{Error, Result};
 use crate::ops::registry::{Array, OpInfo, Sample, floats};
@@ -43,15 +44,15 @@ impl Tensor {
     /// # Errors
     /// An axis that the tensor does not have; memory that is full.
     #[track_caller]
-    pub fn roll(&self, shift: isize, axis: isize) -> Result<Tensor> {
+    pub fn roll(&self, shift: impl Integer, axis: impl Integer) -> Result<Tensor> {
         let _line = context::at_callers_line();
         let axis = self.shape().axis("roll", axis)?;
         let extent = self.shape()[axis];
-        let shift = shift.rem_euclid(extent.max(1) as isize) as usize;
+        let shift = shift.to_i128().rem_euclid(extent.max(1) as i128) as usize;
         if shift == 0 {
             return Ok(self.clone());
         }
-        let (axis, kept) = (axis as isize, extent - shift);
+        let kept = extent - shift;
         Tensor::concat(&[&self.narrow(axis, kept, shift)?, &self.narrow(axis, 0, kept)?], axis)
     }
 }
@@ -83,7 +84,7 @@ fn tile_samples() -> Vec<Sample> {
 
 fn roll_samples() -> Vec<Sample> {
     let sample = |name: &str, shape: &'static [usize], shift: isize, axis: usize| {
-        Sample::new(name, vec![floats(shape)], move |x| x[0].roll(shift, axis as isize))
+        Sample::new(name, vec![floats(shape)], move |x| x[0].roll(shift, axis))
             .reference(move |x| {
                 Array::build(shape, |i| {
                     let mut from = i.to_vec();

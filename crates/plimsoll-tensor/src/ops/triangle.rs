@@ -3,6 +3,7 @@
 use plimsoll_cpu::threads::{self, SharedPtr};
 use plimsoll_cuda::Gpu;
 
+use crate::axes::Integer;
 use crate::context;
 use crate::error::{Error, Result};
 use crate::execute::{Arg, call, call_with};
@@ -144,9 +145,9 @@ impl Tensor {
     /// # Errors
     /// Fewer than two dimensions; memory that is full.
     #[track_caller]
-    pub fn tril(&self, k: isize) -> Result<Tensor> {
+    pub fn tril(&self, k: impl Integer) -> Result<Tensor> {
         let _line = context::at_callers_line();
-        call(OpRef::shipped(Triangle { side: Side::Lower, k }), &[self])
+        call(OpRef::shipped(Triangle { side: Side::Lower, k: k.to_isize() }), &[self])
     }
 
     /// The upper triangles of the matrices of the last two dimensions, zeros below diagonal `k`; zero is the main one.
@@ -154,9 +155,9 @@ impl Tensor {
     /// # Errors
     /// Fewer than two dimensions; memory that is full.
     #[track_caller]
-    pub fn triu(&self, k: isize) -> Result<Tensor> {
+    pub fn triu(&self, k: impl Integer) -> Result<Tensor> {
         let _line = context::at_callers_line();
-        call(OpRef::shipped(Triangle { side: Side::Upper, k }), &[self])
+        call(OpRef::shipped(Triangle { side: Side::Upper, k: k.to_isize() }), &[self])
     }
 }
 

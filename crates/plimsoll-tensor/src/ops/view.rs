@@ -1,12 +1,14 @@
 //! Views: another look at the same memory. No bytes, no kernel; the gradient is looked back.
 
+use crate::axes::{Axes, Integer};
 use crate::context;
 use crate::error::{Error, Result};
 use crate::execute::call;
 use crate::layout::{Layout, permutation};
 use crate::op::{Meta, Op, OpRef, Outputs, Run, view};
 use crate::ops::registry::{Array, OpInfo, Sample, floats};
-use crate::shape::{Axes, IntoShape, Shape};
+use crate::reshape::IntoReshape;
+use crate::shape::{IntoShape, Shape};
 use crate::tape::Backward;
 use crate::tensor::Tensor;
 
@@ -99,25 +101,15 @@ impl Op for Broadcast {
 }
 
 impl Tensor {
-    /// The same elements in the same order under another shape; copies only where the memory makes it necessary.
+    /// The same elements in the same order under another shape; copies only where the memory makes it necessary. One extent
+    /// may be `-1`: it is what the others leave.
     ///
     /// # Errors
-    /// A shape with another number of elements; memory that is full.
+    /// A shape with another number of elements, an extent that cannot be inferred; memory that is full.
     #[track_caller]
-    pub fn reshape(&self, shape: impl IntoShape) -> Result<Tensor> {
+    pub fn reshape(&self, shape: impl IntoReshape) -> Result<Tensor> {
         let _line = context::at_callers_line();
-        let shape = shape.into_shape()?;
-        if shape.n_elems() != self.n_elems() {
-            return Err(Error::shape(
-                "reshape",
-                format!(
-                    "{} elements of shape {} do not fill shape {shape}, which has {}",
-                    self.n_elems(),
-                    self.shape(),
-                    shape.n_elems()
-                ),
-            ));
-        }
+        let shape = shape.into_reshape(self.shape())?;
         if shape == *self.shape() {
             return Ok(self.clone());
         }
@@ -142,7 +134,7 @@ impl Tensor {
     /// # Errors
     /// Axes that are not an order of the tensor's.
     #[track_caller]
-    pub fn permute(&self, axes: &[isize]) -> Result<Tensor> {
+    pub fn permute(&self, axes: impl IntoIterator<Item = impl Integer>) -> Result<Tensor> {
         let _line = context::at_callers_line();
         call(OpRef::shipped(Permute(permutation("permute", self.shape(), axes)?)), &[self])
     }
@@ -152,7 +144,7 @@ impl Tensor {
     /// # Errors
     /// An axis that the tensor does not have.
     #[track_caller]
-    pub fn transpose(&self, first: isize, second: isize) -> Result<Tensor> {
+    pub fn transpose(&self, first: impl Integer, second: impl Integer) -> Result<Tensor> {
         let _line = context::at_callers_line();
         let (first, second) =
             (self.shape().axis("transpose", first)?, self.shape().axis("transpose", second)?);
@@ -189,9 +181,9 @@ impl Tensor {
     /// # Errors
     /// An axis out of range.
     #[track_caller]
-    pub fn unsqueeze(&self, axis: isize) -> Result<Tensor> {
+    pub fn unsqueeze(&self, axis: impl Integer) -> Result<Tensor> {
         let _line = context::at_callers_line();
-        let rank = self.rank() as isize;
+        let (axis, rank) = (axis.to_i128(), self.rank() as i128);
         if !(-rank - 1..=rank).contains(&axis) {
             return Err(Error::argument(
                 "unsqueeze",
@@ -208,7 +200,7 @@ impl Tensor {
     /// # Errors
     /// An axis whose extent is not one.
     #[track_caller]
-    pub fn squeeze(&self, axis: isize) -> Result<Tensor> {
+    pub fn squeeze(&self, axis: impl Integer) -> Result<Tensor> {
         let _line = context::at_callers_line();
         let axis = self.shape().axis("squeeze", axis)?;
         if self.shape()[axis] != 1 {

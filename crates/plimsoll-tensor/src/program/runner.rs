@@ -115,15 +115,15 @@ impl Program {
         for (number, (argument, expected)) in arguments.iter().zip(&self.arguments).enumerate() {
             let (device, meta) = (argument.storage.device(), &argument.meta);
             if meta != expected || *device != self.device {
+                let [device, own] = device.names_apart(&self.device);
                 return Err(Error::shape(
                     "function",
                     format!(
-                        "argument {number} is {}{} on {device}; the program was recorded for {}{} on {} with strides {:?}",
+                        "argument {number} is {}{} on {device}; the program was recorded for {}{} on {own} with strides {:?}",
                         meta.dtype,
                         meta.shape(),
                         expected.dtype,
                         expected.shape(),
-                        self.device,
                         expected.layout.strides(),
                     ),
                 ));

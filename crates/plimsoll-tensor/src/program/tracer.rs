@@ -259,9 +259,10 @@ impl Tracer {
         let argument = Argument::of(argument);
         let device = argument.device();
         if device != self.device {
+            let [device, own] = device.names_apart(&self.device);
             return Err(Error::device(
                 "function",
-                format!("an argument is on {device}, the function on {}", self.device),
+                format!("an argument is on {device}, the function on {own}"),
             ));
         }
         let (number, meta) = (self.arguments.len() as u32, argument.meta);

@@ -1,6 +1,6 @@
 //! Gradients one by one: each handed out as soon as it is complete, so that they need not be there together.
 
-use super::gradient::{Saves, count_as_gradient, not_connected};
+use super::gradient::{Saves, count_as_gradient};
 use crate::context;
 use crate::error::Result;
 use crate::tape::GradientTape;
@@ -25,7 +25,7 @@ impl GradientTape {
         let _line = context::at_callers_line();
         let core = &self.core;
         if let Some(source) = core.unconnected(target, sources)? {
-            return Err(not_connected("gradient_each", source, sources[source]));
+            return Err(core.not_connected("gradient_each", target, source, sources[source]));
         }
         self.begin_use()?;
         let mut is_taken = vec![false; sources.len()];
@@ -39,7 +39,7 @@ impl GradientTape {
         self.end_use();
         walked?;
         match is_taken.iter().position(|&is_taken| !is_taken) {
-            Some(source) => Err(not_connected("gradient_each", source, sources[source])),
+            Some(source) => Err(core.not_connected("gradient_each", target, source, sources[source])),
             None => Ok(()),
         }
     }

@@ -9,10 +9,11 @@
 mod spec;
 
 use self::spec::{Label, Spec};
+use crate::axes::Axes;
 use crate::context;
 use crate::error::{Error, Result};
 use crate::ops::registry::{Array, OpInfo, Sample, Values, floats, input};
-use crate::shape::{Axes, MAX_RANK};
+use crate::shape::MAX_RANK;
 use crate::tensor::Tensor;
 
 /// A tensor whose axes have names, each once.
@@ -35,7 +36,7 @@ impl Named {
             named.tensor.shape()[axis] == 1 && spec.extent(named.labels[axis]) != 1
         };
         while let Some(axis) = (0..named.labels.len()).find(|&axis| is_stretched(&named, axis)) {
-            named.tensor = named.tensor.squeeze(axis as isize)?;
+            named.tensor = named.tensor.squeeze(axis)?;
             named.labels.remove(axis);
         }
         Ok(named)
@@ -62,8 +63,8 @@ impl Named {
     /// The axes in the order of the names, which are this tensor's.
     fn permuted(&self, labels: &[Label]) -> Result<Tensor> {
         let place = |label: &Label| self.labels.iter().position(|known| known == label);
-        let axes: Vec<isize> = labels.iter().filter_map(place).map(|axis| axis as isize).collect();
-        if axes.iter().enumerate().all(|(to, &from)| to as isize == from) {
+        let axes: Vec<usize> = labels.iter().filter_map(place).collect();
+        if axes.iter().enumerate().all(|(to, &from)| to == from) {
             return Ok(self.tensor.clone());
         }
         self.tensor.permute(&axes)

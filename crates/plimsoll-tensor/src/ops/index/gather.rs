@@ -6,6 +6,7 @@ use plimsoll_cuda::{Gpu, Grid, Param, Template};
 
 use super::lanes::{for_each_block, without_axis};
 use super::{Index, check_dtype, check_range, cuda, for_indices, refusal};
+use crate::axes::Integer;
 use crate::context;
 use crate::error::{Error, Result};
 use crate::execute::call;
@@ -85,7 +86,7 @@ impl Op for Gather {
         let _here = gradient.device().enter();
         let zeros = Tensor::zeros_of(*backward.input_shape(0), backward.input_dtype(0))?;
         let index = backward.input(1)?;
-        backward.give(0, zeros.into_scatter_add(self.axis as isize, &index, &gradient)?)
+        backward.give(0, zeros.into_scatter_add(self.axis, &index, &gradient)?)
     }
 }
 
@@ -156,7 +157,7 @@ impl Tensor {
     /// An axis that the tensor does not have; indices that are not int64 or int32, have other axes, or are out of range;
     /// memory that is full.
     #[track_caller]
-    pub fn gather(&self, axis: isize, index: &Tensor) -> Result<Tensor> {
+    pub fn gather(&self, axis: impl Integer, index: &Tensor) -> Result<Tensor> {
         let _line = context::at_callers_line();
         let axis = self.shape().axis("gather", axis)?;
         call(OpRef::shipped(Gather { axis }), &[self, index])

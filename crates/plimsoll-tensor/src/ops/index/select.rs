@@ -5,6 +5,7 @@ use plimsoll_cpu::threads::{self, SharedPtr};
 use plimsoll_cuda::{Gpu, Grid, Param, Template};
 
 use super::{Index, check_dtype, check_range, cuda, for_indices, readable_as, refusal};
+use crate::axes::Integer;
 use crate::context;
 use crate::error::Result;
 use crate::execute::call;
@@ -129,7 +130,7 @@ impl Op for Select {
         let _here = gradient.device().enter();
         let zeros = Tensor::zeros_of(*backward.input_shape(0), backward.input_dtype(0))?;
         let ids = backward.input(1)?;
-        backward.give(0, zeros.into_index_add(self.axis as isize, &ids, &gradient)?)
+        backward.give(0, zeros.into_index_add(self.axis, &ids, &gradient)?)
     }
 }
 
@@ -201,7 +202,7 @@ impl Tensor {
     /// # Errors
     /// An axis that the tensor does not have; ids that are not int64 or int32, or out of range; memory that is full.
     #[track_caller]
-    pub fn index_select(&self, axis: isize, ids: &Tensor) -> Result<Tensor> {
+    pub fn index_select(&self, axis: impl Integer, ids: &Tensor) -> Result<Tensor> {
         let _line = context::at_callers_line();
         let axis = self.shape().axis("index_select", axis)?;
         select_rows(OpRef::shipped(Select { name: "index_select", axis }), self, axis, ids)

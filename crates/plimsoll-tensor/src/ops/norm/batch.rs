@@ -8,6 +8,7 @@ use smallvec::{SmallVec, smallvec};
 
 use super::{batch_cuda as cuda, batch_kernel as kernel};
 use super::{check, check_backward, check_statistics, composite_backward};
+use crate::axes::Axes;
 use crate::error::Result;
 use crate::execute::{Arg, call, execute};
 use crate::op::{Extra, Form, Gradient, Keep, Keeps, Meta, Op, OpRef};
@@ -16,7 +17,7 @@ use crate::ops::Activation;
 use crate::ops::kernel::for_floats;
 use crate::ops::lines::{expect_dtype, expect_shape};
 use crate::ops::registry::{Array, OpInfo, Sample, floats, within};
-use crate::shape::{Axes, Shape};
+use crate::shape::Shape;
 use crate::tape::Backward;
 use crate::tensor::Tensor;
 

@@ -309,7 +309,7 @@ unsafe fn pick<T: Element<Compute: Number>>(
 
 impl Tensor {
     /// The greatest element of each window: `[n, height, width, channels]` becomes `[n, rows, cols, channels]` with one
-    /// pixel for each window.
+    /// pixel for each window. Where several pixels of a window are equally great, the first of them gets the whole gradient.
     ///
     /// # Errors
     /// A tensor that is not of images or not of floats; windows that do not fit or have more than 256 pixels; memory that

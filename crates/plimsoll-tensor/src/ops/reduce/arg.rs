@@ -9,7 +9,7 @@ use crate::error::Result;
 use crate::op::{Gradient, Operand};
 use crate::ops::cuda::reduce as cuda;
 use crate::ops::kernel::for_numbers;
-use crate::shape::{Axes, IntoAxes};
+use crate::axes::{Axes, IntoAxes};
 use crate::tensor::Tensor;
 
 /// The position of the greatest element along the reduced axes.

@@ -8,6 +8,7 @@ use plimsoll_cpu::reduce::{self as kernels, Fold};
 use plimsoll_cuda::{Gpu, Profile};
 use smallvec::SmallVec;
 
+use crate::axes::{Axes, IntoAxes};
 use crate::context;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
@@ -16,7 +17,7 @@ use crate::op::{Extra, Gradient, Keeps, Meta, Op, OpRef, Operand, Outputs, Run, 
 use crate::ops::cuda;
 use crate::ops::kernel::src;
 use crate::ops::registry::{Array, Input, OpInfo, Sample, Values, floats, input};
-use crate::shape::{Axes, IntoAxes, Shape};
+use crate::shape::Shape;
 use crate::tape::Backward;
 use crate::tensor::Tensor;
 

@@ -8,7 +8,7 @@ use crate::error::Result;
 use crate::op::{Gradient, Operand};
 use crate::ops::cuda::reduce as cuda;
 use crate::ops::kernel::for_all;
-use crate::shape::{Axes, IntoAxes};
+use crate::axes::{Axes, IntoAxes};
 use crate::tensor::Tensor;
 
 /// Whether any element is true; of nothing, false.

@@ -10,7 +10,8 @@ use crate::error::Result;
 use crate::op::{Extra, Form, Keep, Keeps, Meta, Operand};
 use crate::ops::cuda::reduce as cuda;
 use crate::ops::kernel::for_floats;
-use crate::shape::{Axes, IntoAxes, Shape};
+use crate::axes::{Axes, IntoAxes};
+use crate::shape::Shape;
 use crate::tape::Backward;
 use crate::tensor::Tensor;
 

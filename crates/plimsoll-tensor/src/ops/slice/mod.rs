@@ -11,13 +11,14 @@ mod split;
 use smallvec::SmallVec;
 
 pub use self::index::{IntoSlices, Slice};
+use crate::axes::{Axes, Integer, IntoAxes};
 use crate::context;
 use crate::error::{Error, Result};
 use crate::execute::call;
 use crate::layout::Layout;
 use crate::op::{Meta, Op, OpRef, Outputs, Run, view};
 use crate::ops::registry::{Array, OpInfo, Sample, floats};
-use crate::shape::{Axes, IntoAxes, Shape};
+use crate::shape::Shape;
 use crate::tape::Backward;
 use crate::tensor::Tensor;
 
@@ -103,7 +104,7 @@ impl Tensor {
     /// # Errors
     /// An axis that the tensor does not have; a part that reaches beyond its end.
     #[track_caller]
-    pub fn narrow(&self, axis: isize, start: usize, len: usize) -> Result<Tensor> {
+    pub fn narrow(&self, axis: impl Integer, start: usize, len: usize) -> Result<Tensor> {
         let _line = context::at_callers_line();
         let axis = self.shape().axis("narrow", axis)?;
         let extent = self.shape()[axis];
@@ -152,11 +153,11 @@ impl Tensor {
     /// # Errors
     /// An axis that the tensor does not have; a position out of range.
     #[track_caller]
-    pub fn select(&self, axis: isize, index: isize) -> Result<Tensor> {
+    pub fn select(&self, axis: impl Integer, index: impl Integer) -> Result<Tensor> {
         let _line = context::at_callers_line();
         let axis = self.shape().axis("select", axis)?;
         let mut cuts = whole(self.shape());
-        cuts[axis] = Slice::At(index).cut("select", axis, self.shape()[axis])?;
+        cuts[axis] = Slice::At(index.to_isize()).cut("select", axis, self.shape()[axis])?;
         look(self, cuts, Axes::of([axis]))
     }
 
@@ -165,7 +166,7 @@ impl Tensor {
     /// # Errors
     /// A scalar; a position out of range.
     #[track_caller]
-    pub fn get(&self, index: isize) -> Result<Tensor> {
+    pub fn get(&self, index: impl Integer) -> Result<Tensor> {
         self.select(0, index)
     }
 

@@ -4,6 +4,7 @@ use plimsoll_cpu::copy;
 use plimsoll_cuda::Gpu;
 
 use super::{Cut, Cuts, cut_layout, look};
+use crate::axes::Axes;
 use crate::context;
 use crate::dtype::Element;
 use crate::error::{Error, Result};
@@ -14,7 +15,7 @@ use crate::ops::cuda::elementwise::fill;
 use crate::ops::cuda::moves::{self, Move};
 use crate::ops::kernel::{dst, for_all};
 use crate::ops::registry::{Array, Sample, floats};
-use crate::shape::{Axes, Shape};
+use crate::shape::Shape;
 use crate::tape::Backward;
 use crate::tensor::Tensor;
 

@@ -2,6 +2,7 @@
 
 use smallvec::SmallVec;
 
+use crate::axes::Integer;
 use crate::context;
 use crate::error::{Error, Result};
 use crate::execute::{Arg, execute};
@@ -63,7 +64,7 @@ impl Op for Split {
             }
         });
         let gradients: Vec<Tensor> = gradients.collect::<Result<_>>()?;
-        let gradient = Tensor::concat(&gradients.iter().collect::<Vec<_>>(), self.axis as isize)?;
+        let gradient = Tensor::concat(&gradients.iter().collect::<Vec<_>>(), self.axis)?;
         backward.give(0, gradient)
     }
 
@@ -78,7 +79,7 @@ impl Tensor {
     /// # Errors
     /// An axis that the tensor does not have; sizes that do not add up to its extent.
     #[track_caller]
-    pub fn split(&self, axis: isize, sizes: &[usize]) -> Result<Vec<Tensor>> {
+    pub fn split(&self, axis: impl Integer, sizes: &[usize]) -> Result<Vec<Tensor>> {
         let _line = context::at_callers_line();
         let axis = self.shape().axis("split", axis)?;
         let op = OpRef::shipped(Split { axis, sizes: sizes.into() });
@@ -91,7 +92,7 @@ impl Tensor {
     /// # Errors
     /// An axis that the tensor does not have; no parts.
     #[track_caller]
-    pub fn chunk(&self, axis: isize, n: usize) -> Result<Vec<Tensor>> {
+    pub fn chunk(&self, axis: impl Integer, n: usize) -> Result<Vec<Tensor>> {
         let _line = context::at_callers_line();
         let extent = self.shape()[self.shape().axis("chunk", axis)?];
         if n == 0 {

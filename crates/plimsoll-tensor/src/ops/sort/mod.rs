@@ -13,6 +13,7 @@ use smallvec::smallvec;
 
 use self::cuda::Sorting;
 use self::rank::rank_lines;
+use crate::axes::Integer;
 use crate::context;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
@@ -145,11 +146,11 @@ fn rank(x: &Operand, values: Option<&Operand>, indices: &Operand, descending: bo
 fn along<const N: usize>(
     op: &'static str,
     x: &Tensor,
-    axis: isize,
+    axis: impl Integer,
     f: impl FnOnce(&Tensor) -> Result<[Tensor; N]>,
 ) -> Result<[Tensor; N]> {
-    let axis = x.shape().axis(op, axis)? as isize;
-    if axis == x.rank() as isize - 1 {
+    let axis = x.shape().axis(op, axis)?;
+    if axis + 1 == x.rank() {
         return f(x);
     }
     let mut results = f(&x.transpose(axis, -1)?)?;
@@ -160,7 +161,7 @@ fn along<const N: usize>(
 }
 
 /// Runs an op that gives values and indices.
-fn values_and_indices(op: Sort, x: &Tensor, axis: isize) -> Result<(Tensor, Tensor)> {
+fn values_and_indices(op: Sort, x: &Tensor, axis: impl Integer) -> Result<(Tensor, Tensor)> {
     let [values, indices] = along(op.name(), x, axis, |x| {
         let both = execute(OpRef::shipped(op), smallvec![crate::execute::Arg::Lent(x)])?;
         Ok(both.into_vec().try_into().unwrap_or_else(|_| unreachable!("values and indices")))
@@ -175,7 +176,7 @@ impl Tensor {
     /// # Errors
     /// An axis that the tensor does not have, truth values; memory that is full.
     #[track_caller]
-    pub fn sort(&self, axis: isize, descending: bool) -> Result<(Tensor, Tensor)> {
+    pub fn sort(&self, axis: impl Integer, descending: bool) -> Result<(Tensor, Tensor)> {
         let _line = context::at_callers_line();
         values_and_indices(Sort { descending, n_wanted: None }, self, axis)
     }
@@ -185,7 +186,7 @@ impl Tensor {
     /// # Errors
     /// An axis that the tensor does not have, truth values; memory that is full.
     #[track_caller]
-    pub fn argsort(&self, axis: isize, descending: bool) -> Result<Tensor> {
+    pub fn argsort(&self, axis: impl Integer, descending: bool) -> Result<Tensor> {
         let _line = context::at_callers_line();
         let [indices] =
             along("argsort", self, axis, |x| Ok([call(OpRef::shipped(ArgSort { descending }), &[x])?]))?;
@@ -198,7 +199,7 @@ impl Tensor {
     /// # Errors
     /// An axis that the tensor does not have, more elements than there are, truth values; memory that is full.
     #[track_caller]
-    pub fn top_k(&self, k: usize, axis: isize) -> Result<(Tensor, Tensor)> {
+    pub fn top_k(&self, k: usize, axis: impl Integer) -> Result<(Tensor, Tensor)> {
         let _line = context::at_callers_line();
         values_and_indices(Sort { descending: true, n_wanted: Some(k) }, self, axis)
     }
@@ -254,7 +255,7 @@ fn picked(x: &Array, indices: &Array, axis: usize) -> Array {
 fn sort_samples() -> Vec<Sample> {
     let sample = |name: &str, shape: &'static [usize], axis: usize, descending: bool| {
         Sample::many(name, vec![floats(shape)], move |x| {
-            x[0].sort(axis as isize, descending).map(|(values, indices)| vec![values, indices])
+            x[0].sort(axis, descending).map(|(values, indices)| vec![values, indices])
         })
         .references(move |x| {
             let indices = reference_indices(&x[0], axis, descending, shape[axis]);
@@ -276,7 +277,7 @@ fn sort_samples() -> Vec<Sample> {
 fn argsort_samples() -> Vec<Sample> {
     let sample = |name: &str, given: crate::ops::registry::Input, axis: usize, descending: bool| {
         let extent = given.shape[axis];
-        Sample::new(name, vec![given], move |x| x[0].argsort(axis as isize, descending))
+        Sample::new(name, vec![given], move |x| x[0].argsort(axis, descending))
             .reference(move |x| reference_indices(&x[0], axis, descending, extent))
             .torch(format!(
                 "torch.argsort(x0, dim={axis}, stable=True, descending={})",
@@ -296,7 +297,7 @@ fn argsort_samples() -> Vec<Sample> {
 fn top_k_samples() -> Vec<Sample> {
     let sample = |name: &str, shape: &'static [usize], k: usize, axis: usize| {
         Sample::many(name, vec![floats(shape)], move |x| {
-            x[0].top_k(k, axis as isize).map(|(values, indices)| vec![values, indices])
+            x[0].top_k(k, axis).map(|(values, indices)| vec![values, indices])
         })
         .references(move |x| {
             let indices = reference_indices(&x[0], axis, true, k);
