@@ -90,6 +90,8 @@ impl Tensor {
     ///
     /// # Errors
     /// No tensor, an axis that they do not have, extents or dtypes that differ; memory that is full.
+    #[doc = example!("concat")]
+    #[doc(alias("cat", "concatenate"))]
     #[track_caller]
     pub fn concat(tensors: &[&Tensor], axis: impl Integer) -> Result<Tensor> {
         let _line = context::at_callers_line();
@@ -109,6 +111,7 @@ impl Tensor {
     ///
     /// # Errors
     /// No tensor, an axis out of range, shapes or dtypes that differ; memory that is full.
+    #[doc = example!("stack")]
     #[track_caller]
     pub fn stack(tensors: &[&Tensor], axis: impl Integer) -> Result<Tensor> {
         let _line = context::at_callers_line();
@@ -145,6 +148,7 @@ fn samples() -> Vec<Sample> {
                 })
             })
             .torch("torch.cat((x0, x1, x2), 1)")
+            .example("Tensor::concat(&[&x0, &x1, &x2], 1)")
             .refuses(vec![floats(&[2, 3]), floats(&[3, 3])], "may differ along axis 1 only")
             .refuses(vec![floats(&[2, 3]), input(&[2, 3], Values::Indices(4))], "with `cast`")
             .refuses(vec![], "no tensors"),
@@ -159,6 +163,7 @@ fn samples() -> Vec<Sample> {
         Sample::new("stack", vec![floats(&[2, 3]), floats(&[2, 3])], stack)
             .reference(|x| Array::build(&[2, 3, 2], |i| x[i[2]].at(&i[..2])))
             .torch("torch.stack((x0, x1), -1)")
+            .example("Tensor::stack(&[&x0, &x1], -1)")
             .refuses(vec![floats(&[2, 3]), floats(&[2, 4])], "[2, 3] and [2, 4] differ"),
     ]
 }

@@ -102,6 +102,8 @@ impl Tensor {
     ///
     /// # Errors
     /// An axis that the tensor does not have, or twice the same.
+    #[doc = example!("diagonal")]
+    #[doc(alias("diag", "diag_part"))]
     #[track_caller]
     pub fn diagonal(&self, first: impl Integer, second: impl Integer) -> Result<Tensor> {
         let _line = context::at_callers_line();
@@ -131,6 +133,7 @@ fn samples() -> Vec<Sample> {
         Sample::new("square", vec![floats(&[4, 4])], |x| x[0].diagonal(0, 1))
             .reference(|x| Array::build(&[4], |i| x[0].at(&[i[0], i[0]])))
             .torch("x0.diagonal()")
+            .example("x0.diagonal(0, 1)")
             .refuses(vec![floats(&[4])], "diagonal: axis 1 of shape [4]"),
         Sample::new("outer axes", vec![floats(&[3, 2, 5])], |x| x[0].diagonal(-1, 0))
             .reference(|x| Array::build(&[2, 3], |i| x[0].at(&[i[1], i[0], i[1]])))

@@ -15,6 +15,8 @@ impl Tensor {
     ///
     /// # Errors
     /// More axes than a tensor can have, more elements than can be counted; memory that is full.
+    #[doc = example!("tile")]
+    #[doc(alias = "repeat")]
     #[track_caller]
     pub fn tile(&self, repeats: &[usize]) -> Result<Tensor> {
         let _line = context::at_callers_line();
@@ -43,6 +45,7 @@ impl Tensor {
     ///
     /// # Errors
     /// An axis that the tensor does not have; memory that is full.
+    #[doc = example!("roll")]
     #[track_caller]
     pub fn roll(&self, shift: impl Integer, axis: impl Integer) -> Result<Tensor> {
         let _line = context::at_callers_line();
@@ -74,6 +77,7 @@ fn tile_samples() -> Vec<Sample> {
                 })
             })
             .torch(format!("torch.tile(x0, {repeats:?})"))
+            .example(format!("x0.tile(&{repeats:?})"))
     };
     vec![
         sample("both axes", &[2, 3], &[3, 2], &[6, 6]),
@@ -93,6 +97,7 @@ fn roll_samples() -> Vec<Sample> {
                 })
             })
             .torch(format!("torch.roll(x0, {shift}, {axis})"))
+            .example(format!("x0.roll({shift}, {axis})"))
     };
     vec![
         sample("forwards", &[5], 2, 0).refuses(vec![floats(&[])], "roll: axis 0 of a scalar"),

@@ -144,6 +144,8 @@ impl Tensor {
     ///
     /// # Errors
     /// Fewer than two dimensions; memory that is full.
+    #[doc = example!("tril")]
+    #[doc(alias = "band_part")]
     #[track_caller]
     pub fn tril(&self, k: impl Integer) -> Result<Tensor> {
         let _line = context::at_callers_line();
@@ -154,6 +156,7 @@ impl Tensor {
     ///
     /// # Errors
     /// Fewer than two dimensions; memory that is full.
+    #[doc = example!("triu")]
     #[track_caller]
     pub fn triu(&self, k: impl Integer) -> Result<Tensor> {
         let _line = context::at_callers_line();
@@ -180,6 +183,7 @@ fn samples(side: Side) -> Vec<Sample> {
                 })
             })
             .torch(format!("x0.{torch}({k})"))
+            .example(format!("x0.{torch}({k})"))
     };
     vec![
         sample("square", &[4, 4], 0).refuses(vec![floats(&[4])], "takes matrices, not shape [4]"),

@@ -15,6 +15,7 @@ impl GradientTape {
     /// # Errors
     /// A source that the target does not depend on, before anything is handed out; those of `take`, which end the walk;
     /// a second call on a tape that is not persistent; memory that is full.
+    #[doc(alias = "register_post_accumulate_grad_hook")]
     #[track_caller]
     pub fn gradient_each(
         &self,

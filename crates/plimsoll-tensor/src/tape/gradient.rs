@@ -34,6 +34,7 @@ impl GradientTape {
     /// # Errors
     /// A target that this tape did not record, a source that the target does not depend on (see
     /// [`gradient_or_none`](GradientTape::gradient_or_none)), a second call on a tape that is not persistent, memory that is full.
+    #[doc(alias("grad", "backward", "autograd"))]
     #[track_caller]
     pub fn gradient<const N: usize>(&self, target: &Tensor, sources: [&Tensor; N]) -> Result<[Tensor; N]> {
         let _line = context::at_callers_line();
@@ -64,6 +65,7 @@ impl GradientTape {
     ///
     /// # Errors
     /// A second call on a tape that is not persistent, memory that is full.
+    #[doc(alias = "unconnected_gradients")]
     #[track_caller]
     pub fn gradient_or_zeros<const N: usize>(
         &self,
@@ -81,6 +83,7 @@ impl GradientTape {
     /// # Errors
     /// Variables that the target does not depend on, by name; a second call on a tape that is not persistent; memory
     /// that is full.
+    #[doc(alias = "grad")]
     #[track_caller]
     pub fn variable_gradients(&self, target: &Tensor, variables: &[Variable]) -> Result<Vec<Tensor>> {
         let _line = context::at_callers_line();
@@ -121,6 +124,7 @@ impl GradientTape {
     ///
     /// # Errors
     /// A second call on a tape that is not persistent, output gradients that do not fit, memory that is full.
+    #[doc(alias = "grad")]
     #[track_caller]
     pub fn gradients(
         &self,
@@ -429,6 +433,7 @@ impl Backward<'_> {
     ///
     /// # Errors
     /// Memory that is full.
+    #[doc(alias("grad", "backward", "autograd"))]
     pub fn gradient(&mut self) -> Result<Tensor> {
         match self.gradients[0].take() {
             Some(gradient) => Ok(gradient),

@@ -30,6 +30,7 @@ impl GradientTape {
     /// # Errors
     /// A target that does not depend on the source, more axes than a tensor can have, a second call on a tape that is
     /// not persistent; memory that is full.
+    #[doc(alias("jacrev", "jacfwd"))]
     #[track_caller]
     pub fn jacobian(&self, target: &Tensor, source: &Tensor) -> Result<Tensor> {
         let _line = context::at_callers_line();

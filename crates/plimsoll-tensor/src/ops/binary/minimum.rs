@@ -56,6 +56,8 @@ impl Tensor {
     ///
     /// # Errors
     /// Shapes that do not broadcast, different dtypes; memory that is full.
+    #[doc = example!("minimum")]
+    #[doc(alias("min", "fmin"))]
     #[track_caller]
     pub fn minimum(&self, rhs: impl Rhs) -> Result<Tensor> {
         let _line = context::at_callers_line();

@@ -123,6 +123,7 @@ impl Tensor {
     /// # Errors
     /// A specification that cannot be read or does not fit the operands, dtypes that differ, whole numbers that would
     /// have to be summed by a matrix product; memory that is full.
+    #[doc = example!("einsum")]
     #[track_caller]
     pub fn einsum(spec: &str, operands: &[&Tensor]) -> Result<Tensor> {
         let _line = context::at_callers_line();
@@ -194,11 +195,16 @@ fn samples() -> Vec<Sample> {
         let names: Vec<String> = (0..n).map(|idx| format!("x{idx}")).collect();
         format!("torch.einsum('{spec}', {})", names.join(", "))
     };
+    let rust = |spec: &str, n: usize| {
+        let names: Vec<String> = (0..n).map(|idx| format!("&x{idx}")).collect();
+        format!("Tensor::einsum({spec:?}, &[{}])", names.join(", "))
+    };
     // What is written for the op, and the same with letters alone and a result that is named.
     let sample = |name: &str, spec: &'static str, plain: &'static str, shapes: &[&[usize]]| {
         Sample::new(name, shapes.iter().map(|shape| floats(shape)).collect(), call(spec))
             .reference(move |x| reference(plain, x))
             .torch(torch(spec, shapes.len()))
+            .example(rust(spec, shapes.len()))
     };
     let same = |name: &str, spec: &'static str, shapes: &[&[usize]]| sample(name, spec, spec, shapes);
     vec![

@@ -318,6 +318,8 @@ impl Tensor {
     /// # Errors
     /// An axis that the tensor does not have; ids that are not int64 or int32, or out of range; a source of another
     /// shape or dtype; memory that is full.
+    #[doc = example!("index_add")]
+    #[doc(alias("segment_sum", "unsorted_segment_sum"))]
     #[track_caller]
     pub fn index_add(&self, axis: impl Integer, ids: &Tensor, source: &Tensor) -> Result<Tensor> {
         let _line = context::at_callers_line();
@@ -362,6 +364,7 @@ pub(super) fn samples() -> Vec<Sample> {
         })
         .reference(move |x| sum(x, &|i, place| x[2].at(&[place, i[1]]), 0))
         .torch("x0.index_add(0, x1, x2)")
+        .example("x0.index_add(0, &x1, &x2)")
         .refuses(vec![floats(&[3, 4]), indices(&[6], 3), floats(&[5, 4])], "it must have shape [6, 4]")
         .refuses(vec![floats(&[3, 4]), floats(&[6]), floats(&[6, 4])], "int64 or int32"),
         Sample::new("middle", vec![floats(&[2, 3, 2]), indices(&[5], 3), floats(&[2, 5, 2])], |x| {

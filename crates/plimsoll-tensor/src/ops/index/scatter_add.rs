@@ -221,6 +221,8 @@ impl Tensor {
     /// # Errors
     /// An axis that the tensor does not have; indices that are not int64 or int32, have other axes, or are out of range;
     /// shapes or dtypes that differ; memory that is full.
+    #[doc = example!("scatter_add")]
+    #[doc(alias = "put_along_axis")]
     #[track_caller]
     pub fn scatter_add(&self, axis: impl Integer, index: &Tensor, source: &Tensor) -> Result<Tensor> {
         let _line = context::at_callers_line();
@@ -258,6 +260,7 @@ pub(super) fn samples() -> Vec<Sample> {
                 y
             })
             .torch(format!("x0.scatter_add({axis}, x1, x2)"))
+            .example(format!("x0.scatter_add({axis}, &x1, &x2)"))
     };
     vec![
         sample("rows", &[3, 2], &[4, 2], 0)

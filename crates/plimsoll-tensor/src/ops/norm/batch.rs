@@ -306,11 +306,13 @@ fn samples() -> Vec<Sample> {
         Sample::new(name, inputs(shape), |x| Ok(x[0].batch_norm(&x[1], &x[2], EPS)?.0))
             .reference(reference)
             .torch(torch)
+            .example("let (normed, mean, variance) = x0.batch_norm(&x1, &x2, 1e-3)")
     };
     let with_relu = |name: &str, shape: &[usize], torch: &str| {
         Sample::new(name, inputs(shape), |x| Ok(x[0].batch_norm_relu(&x[1], &x[2], EPS)?.0))
             .reference(|x| reference(x).map(|y| y.max(0.0)))
             .torch(format!("F.relu({torch})"))
+            .example("let (normed, mean, variance) = x0.batch_norm_relu(&x1, &x2, 1e-3)")
     };
     let refused = || vec![floats(&[2, 3]), floats(&[3]), floats(&[2])];
     vec![

@@ -68,11 +68,13 @@ methods!(
     ArgMax,
     argmax,
     argmax_keepdims,
-    "The position (int64) of the greatest element, the first of equal ones, counted in row-major order"
+    "The position (int64) of the greatest element, the first of equal ones, counted in row-major order",
+    ["arg_max"]
 );
 methods!(
     ArgMin,
     argmin,
     argmin_keepdims,
-    "The position (int64) of the least element, the first of equal ones, counted in row-major order"
+    "The position (int64) of the least element, the first of equal ones, counted in row-major order",
+    ["arg_min"]
 );

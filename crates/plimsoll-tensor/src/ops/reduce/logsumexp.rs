@@ -71,4 +71,4 @@ impl Reduce for LogSumExp {
     }
 }
 
-methods!(LogSumExp, logsumexp, logsumexp_keepdims, "The logarithm of the sum of the exponentials");
+methods!(LogSumExp, logsumexp, logsumexp_keepdims, "The logarithm of the sum of the exponentials", ["reduce_logsumexp", "log_sum_exp"]);

@@ -49,4 +49,4 @@ impl Reduce for Mean {
     }
 }
 
-methods!(Mean, mean, mean_keepdims, "The mean");
+methods!(Mean, mean, mean_keepdims, "The mean", ["reduce_mean", "average"]);

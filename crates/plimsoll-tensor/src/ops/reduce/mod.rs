@@ -262,21 +262,24 @@ fn fold<F: Fold>(fold: &F, x: &Operand, axes: Axes, y: &Operand) {
 
 /// Declares the two methods of an op without attributes.
 macro_rules! methods {
-    ($op:ident, $name:ident, $keepdims:ident, $doc:literal) => {
+    ($op:ident, $name:ident, $keepdims:ident, $doc:literal, [$($alias:literal),*] $(, $more:literal)?) => {
         impl Tensor {
-            #[doc = concat!($doc, " over `axes`: `..` for all, one number, or several.")]
+            #[doc = concat!($doc, " over `axes`: `..` for all, one number, several, or a range." $(, " ", $more)?)]
             ///
             /// # Errors
             /// An axis that the tensor does not have, a dtype that the op does not take; memory that is full.
+            #[doc = example!(stringify!($name))]
+            $(#[doc(alias = $alias)])*
             #[track_caller]
             pub fn $name(&self, axes: impl IntoAxes) -> Result<Tensor> {
                 super::reduce($op, self, axes, false)
             }
 
-            #[doc = concat!($doc, " over `axes`, which stay with extent one.")]
+            #[doc = concat!($doc, " over `axes`, which stay with extent one." $(, " ", $more)?)]
             ///
             /// # Errors
             /// An axis that the tensor does not have, a dtype that the op does not take; memory that is full.
+            #[doc = example!(stringify!($keepdims))]
             #[track_caller]
             pub fn $keepdims(&self, axes: impl IntoAxes) -> Result<Tensor> {
                 super::reduce($op, self, axes, true)
@@ -340,8 +343,8 @@ fn samples<R: Reduce>() -> Vec<Sample> {
     };
     vec![
         sample("all", &[2, 3, 4], &[0, 1, 2], false),
-        sample("rows", &[3, 5], &[1], false),
-        sample("columns, kept", &[5, 3], &[0], true),
+        sample("rows", &[3, 5], &[1], false).example(format!("x0.{}(1)", R::NAME)),
+        sample("columns, kept", &[5, 3], &[0], true).example(format!("x0.{}_keepdims(0)", R::NAME)),
         sample("two axes", &[2, 3, 4], &[0, 2], false),
     ]
 }

@@ -55,4 +55,4 @@ impl Reduce for Norm {
     }
 }
 
-methods!(Norm, norm, norm_keepdims, "The Euclidean length");
+methods!(Norm, norm, norm_keepdims, "The Euclidean length", ["vector_norm", "euclidean_norm"]);

@@ -240,4 +240,4 @@ fn backward_samples() -> Vec<Sample> {
     vec![Sample::new("no zeros", inputs, |x| call(OpRef::fixed(&Shares), &[&x[0], &x[1], &x[2]]))]
 }
 
-methods!(Prod, prod, prod_keepdims, "The product");
+methods!(Prod, prod, prod_keepdims, "The product", ["reduce_prod"]);

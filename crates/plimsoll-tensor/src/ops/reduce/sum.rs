@@ -51,4 +51,4 @@ impl Reduce for Sum {
     }
 }
 
-methods!(Sum, sum, sum_keepdims, "The sum");
+methods!(Sum, sum, sum_keepdims, "The sum", ["reduce_sum"]);

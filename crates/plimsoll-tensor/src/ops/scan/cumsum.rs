@@ -87,6 +87,7 @@ impl Tensor {
     ///
     /// # Errors
     /// An axis that the tensor does not have, truth values; memory that is full.
+    #[doc = example!("cumsum")]
     #[track_caller]
     pub fn cumsum(&self, axis: impl Integer) -> Result<Tensor> {
         let _line = context::at_callers_line();
@@ -100,6 +101,7 @@ pub(super) fn samples() -> Vec<Sample> {
         Sample::new(name, vec![floats(shape)], move |x| x[0].cumsum(axis))
             .reference(move |x| reference(&x[0], axis))
             .torch(format!("x0.cumsum({axis})"))
+            .example(format!("x0.cumsum({axis})"))
     };
     let wholes = input(&[2, 3], Values::Of(DType::I32, -9.0, 9.0));
     vec![

@@ -128,6 +128,8 @@ impl Tensor {
     /// # Errors
     /// An axis that the tensor does not have, shapes or dtypes that differ, dtypes that are not floats; memory that is
     /// full.
+    #[doc = example!("linear_scan")]
+    #[doc(alias = "associative_scan")]
     #[track_caller]
     pub fn linear_scan(&self, b: &Tensor, axis: impl Integer) -> Result<Tensor> {
         let _line = context::at_callers_line();
@@ -139,6 +141,7 @@ impl Tensor {
     ///
     /// # Errors
     /// An axis that the tensor does not have, a dtype that is not a float; memory that is full.
+    #[doc = example!("cumprod")]
     #[track_caller]
     pub fn cumprod(&self, axis: impl Integer) -> Result<Tensor> {
         let _line = context::at_callers_line();
@@ -180,6 +183,7 @@ pub(super) fn samples() -> Vec<Sample> {
             x[0].linear_scan(&x[1], axis)
         })
         .reference(move |x| reference(x, axis, false))
+        .example(format!("x0.linear_scan(&x1, {axis})"))
     };
     vec![
         sample("rows", &[3, 5], 1)
@@ -216,6 +220,7 @@ pub(super) fn cumprod_samples() -> Vec<Sample> {
                 })
             })
             .torch(format!("x0.cumprod({axis})"))
+            .example(format!("x0.cumprod({axis})"))
     };
     vec![
         sample("rows", &[3, 4], 1).refuses(vec![floats(&[5])], "cumprod: axis 1 of shape [5]"),

@@ -111,6 +111,7 @@ impl Tensor {
     ///
     /// # Errors
     /// Not one pair for each axis; more elements than can be counted; memory that is full.
+    #[doc = example!("pad")]
     #[track_caller]
     pub fn pad(&self, widths: &[(usize, usize)], value: f64) -> Result<Tensor> {
         let _line = context::at_callers_line();
@@ -147,6 +148,7 @@ pub(super) fn pad_samples() -> Vec<Sample> {
         Sample::new("one axis", vec![floats(&[2, 3])], |x| x[0].pad(&[(0, 0), (1, 2)], 0.0))
             .reference(|x| Array::build(&[2, 6], |i| moved(&x[0], i, &[0, 1], 0.0)))
             .torch("F.pad(x0, (1, 2))")
+            .example("x0.pad(&[(0, 0), (1, 2)], 0.0)")
             .refuses(vec![floats(&[2, 3, 4])], "2 widths for shape [2, 3, 4]"),
         Sample::new("image", vec![floats(&[2, 2, 3, 2])], |x| {
             x[0].pad(&[(0, 0), (1, 1), (2, 0), (0, 0)], -1.5)

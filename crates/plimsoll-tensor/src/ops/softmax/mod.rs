@@ -284,6 +284,7 @@ impl Tensor {
     ///
     /// # Errors
     /// An axis that the tensor does not have, a tensor that is not of floats; memory that is full.
+    #[doc = example!("softmax")]
     #[track_caller]
     pub fn softmax(&self, axis: impl Integer) -> Result<Tensor> {
         let _line = context::at_callers_line();
@@ -295,6 +296,7 @@ impl Tensor {
     ///
     /// # Errors
     /// An axis that the tensor does not have, a tensor that is not of floats; memory that is full.
+    #[doc = example!("log_softmax")]
     #[track_caller]
     pub fn log_softmax(&self, axis: impl Integer) -> Result<Tensor> {
         let _line = context::at_callers_line();
@@ -347,6 +349,7 @@ fn samples(is_log: bool) -> Vec<Sample> {
             })
         })
         .torch(format!("x0.{torch}({axis})"))
+        .example(format!("x0.{torch}({axis})"))
     };
     let wrong = input(&[3, 4], Values::Of(crate::dtype::DType::I64, 0.0, 5.0));
     vec![

@@ -175,6 +175,7 @@ impl Tensor {
     ///
     /// # Errors
     /// An axis that the tensor does not have, truth values; memory that is full.
+    #[doc = example!("sort")]
     #[track_caller]
     pub fn sort(&self, axis: impl Integer, descending: bool) -> Result<(Tensor, Tensor)> {
         let _line = context::at_callers_line();
@@ -185,6 +186,7 @@ impl Tensor {
     ///
     /// # Errors
     /// An axis that the tensor does not have, truth values; memory that is full.
+    #[doc = example!("argsort")]
     #[track_caller]
     pub fn argsort(&self, axis: impl Integer, descending: bool) -> Result<Tensor> {
         let _line = context::at_callers_line();
@@ -198,6 +200,8 @@ impl Tensor {
     ///
     /// # Errors
     /// An axis that the tensor does not have, more elements than there are, truth values; memory that is full.
+    #[doc = example!("top_k")]
+    #[doc(alias = "topk")]
     #[track_caller]
     pub fn top_k(&self, k: usize, axis: impl Integer) -> Result<(Tensor, Tensor)> {
         let _line = context::at_callers_line();
@@ -265,6 +269,7 @@ fn sort_samples() -> Vec<Sample> {
             "torch.sort(x0, dim={axis}, stable=True, descending={})",
             if descending { "True" } else { "False" }
         ))
+        .example(format!("let (values, indices) = x0.sort({axis}, {descending})"))
     };
     vec![
         sample("rows", &[3, 5], 1, false)
@@ -283,6 +288,7 @@ fn argsort_samples() -> Vec<Sample> {
                 "torch.argsort(x0, dim={axis}, stable=True, descending={})",
                 if descending { "True" } else { "False" }
             ))
+            .example(format!("x0.argsort({axis}, {descending})"))
     };
     let wholes = |dtype: DType| input(&[2, 9], Values::Of(dtype, 0.0, 4.0));
     vec![
@@ -304,6 +310,7 @@ fn top_k_samples() -> Vec<Sample> {
             vec![picked(&x[0], &indices, axis), indices]
         })
         .torch(format!("torch.topk(x0, {k}, dim={axis})"))
+        .example(format!("let (values, indices) = x0.top_k({k}, {axis})"))
     };
     vec![
         sample("rows", &[3, 7], 3, 1)
