@@ -5,6 +5,7 @@
 //! It uses the standard library alone: whoever can build Plimsoll can run its checks, and this program compiles in
 //! seconds. It never changes a file of the repository.
 
+#![forbid(unsafe_code)]
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "this is a program for the terminal")]
 
 mod bench;

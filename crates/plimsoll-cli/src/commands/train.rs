@@ -1,9 +1,9 @@
 //! `plimsoll train`: a recipe from its data to its weights, with the memory told at the end.
 
+use plimsoll::Stats;
 use plimsoll::nn::Policy;
 use plimsoll::nn::checkpoint;
 use plimsoll::nn::train::{History, INTERRUPTED};
-use plimsoll_memory::Stats;
 
 use super::find;
 use crate::digest::parameters_sha256;
