@@ -352,7 +352,7 @@ impl Tensor {
     /// # Errors
     /// Labels of another shape, labels that are no class, logits that are not floats; memory that is full.
     #[doc = example!("sparse_cross_entropy")]
-    #[doc(alias("sparse_softmax_cross_entropy_with_logits", "nll_loss"))]
+    #[doc(alias("sparse_softmax_cross_entropy_with_logits", "nll_loss", "cross_entropy"))]
     #[track_caller]
     pub fn sparse_cross_entropy(&self, labels: &Tensor) -> Result<Tensor> {
         let _line = context::at_callers_line();
@@ -365,7 +365,7 @@ impl Tensor {
     /// # Errors
     /// Labels of another shape, other labels that are no class, logits that are not floats; memory that is full.
     #[doc = example!("sparse_cross_entropy_ignoring")]
-    #[doc(alias = "ignore_index")]
+    #[doc(alias("ignore_index", "cross_entropy"))]
     #[track_caller]
     pub fn sparse_cross_entropy_ignoring(&self, labels: &Tensor, ignored: i64) -> Result<Tensor> {
         let _line = context::at_callers_line();
