@@ -152,6 +152,7 @@ impl Device {
     }
 
     /// A device over a given pool.
+    #[doc(hidden)]
     pub fn over(name: &str, pool: Pool) -> Device {
         Device::with(name, pool, Hardware::Cpu)
     }
@@ -272,6 +273,7 @@ impl Device {
     }
 
     /// The GPU that runs the ops; none on the CPU and on ghosts.
+    #[doc(hidden)]
     pub fn gpu(&self) -> Option<&Arc<Gpu>> {
         match &self.0.hardware {
             Hardware::Gpu(gpu) => Some(gpu),
@@ -407,6 +409,7 @@ impl Device {
     }
 
     /// The pool of memory.
+    #[doc(hidden)]
     pub fn pool(&self) -> &Pool {
         &self.0.pool
     }

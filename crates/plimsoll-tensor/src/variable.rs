@@ -235,6 +235,7 @@ impl Variable {
     ///
     /// # Errors
     /// What an op refuses; memory that is full.
+    #[doc(hidden)]
     #[track_caller]
     pub fn update_guarded(updates: &[(OpRef, &[&Variable], &[&Tensor])]) -> Result<()> {
         let _line = context::at_callers_line();

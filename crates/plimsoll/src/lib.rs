@@ -70,6 +70,7 @@ pub mod memory {
 /// `use plimsoll::prelude::*`.
 pub mod prelude {
     pub use plimsoll_data::{AUTOTUNE, Dataset};
+    pub use plimsoll_nn::initializer::Fans;
     pub use plimsoll_nn::layers::{
         ActivationLayer, AveragePool, BatchNorm, Conv1D, Conv1DTranspose, Conv2D, Conv2DTranspose, Dense,
         DepthwiseConv2D, Dropout, Embedding, Flatten, GRU, GlobalAveragePool, GroupNorm, LSTM, Lambda,
