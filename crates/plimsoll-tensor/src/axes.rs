@@ -286,8 +286,10 @@ mod tests {
             named(1usize),
         ];
         assert!(all.into_iter().all(|axes| axes.unwrap() == [1]));
-        assert_eq!(named(vec![0u32, 2]).unwrap(), named(&[0i64, 2]).unwrap());
-        assert_eq!(named(&vec![1usize]).unwrap(), named(&[1u8][..]).unwrap());
+        let (array, list) = ([0i64, 2], vec![0u32, 2]);
+        assert_eq!(named(array.as_ref()).unwrap(), named(array).unwrap());
+        assert_eq!(named(&list).unwrap(), named(&list[..]).unwrap());
+        assert_eq!(named(list).unwrap(), [0, 2]);
         assert!(refused(u64::MAX).contains("axis 18446744073709551615 of shape"));
         assert!(refused(isize::MIN).contains("axis -9223372036854775808 of shape"));
     }
@@ -301,7 +303,8 @@ mod tests {
         assert_eq!((named(0..=1).unwrap(), named(..=-2).unwrap()), (vec![0, 1], vec![0, 1]));
         assert_eq!(named(1..1).unwrap(), [] as [usize; 0]);
         assert!(refused(1..4).contains("axes 1 to 4 of shape [2, 3, 4]; a range of axes lies within 0..3"));
-        assert!(named(2..1i64).is_err() && named(-4..).is_err() && named(..=u64::MAX).is_err());
+        let (from, to) = (2, 1);
+        assert!(named(from..to).is_err() && named(-4..).is_err() && named(..=u64::MAX).is_err());
     }
 
     #[test]

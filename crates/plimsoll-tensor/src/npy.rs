@@ -47,7 +47,7 @@ impl Tensor {
         }
         let tensor = Tensor::over(storage, Meta::fresh(shape, dtype), Nodes::new());
         match is_fortran {
-            true => tensor.permute(&(0..shape.rank() as isize).rev().collect::<Vec<_>>()),
+            true => tensor.permute((0..shape.rank()).rev()),
             false => Ok(tensor),
         }
     }

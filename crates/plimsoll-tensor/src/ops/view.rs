@@ -284,7 +284,7 @@ fn reshape_samples() -> Vec<Sample> {
 
 fn permute_samples() -> Vec<Sample> {
     vec![
-        Sample::new("turn", vec![floats(&[2, 3, 4])], |x| x[0].permute(&[2, 0, -2]))
+        Sample::new("turn", vec![floats(&[2, 3, 4])], |x| x[0].permute([2, 0, -2]))
             .reference(|x| Array::build(&[4, 2, 3], |i| x[0].at(&[i[1], i[2], i[0]])))
             .torch("x0.permute(2, 0, 1)")
             .example("x0.permute([2, 0, -2])")

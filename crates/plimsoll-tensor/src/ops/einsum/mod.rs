@@ -67,7 +67,7 @@ impl Named {
         if axes.iter().enumerate().all(|(to, &from)| to == from) {
             return Ok(self.tensor.clone());
         }
-        self.tensor.permute(&axes)
+        self.tensor.permute(axes)
     }
 
     /// The product with another tensor, summed over the names that both have and that are not wanted. Names that one of

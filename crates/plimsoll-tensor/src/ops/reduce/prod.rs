@@ -122,7 +122,7 @@ fn last_product(x: &Tensor, axes: Axes) -> Result<Tensor> {
     }
     let others = (0..x.rank()).filter(|&axis| !axes.contains(axis));
     let order: Vec<usize> = others.chain(axes.iter()).collect();
-    let factors = x.permute(&order)?.reshape([kept.n_elems(), n_factors])?;
+    let factors = x.permute(order)?.reshape([kept.n_elems(), n_factors])?;
     factors.cumprod(-1)?.narrow(-1, n_factors - 1, 1)?.reshape(kept)
 }
 
