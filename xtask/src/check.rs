@@ -8,17 +8,17 @@ use std::path::Path;
 use crate::Outcome;
 use crate::step::Step;
 use crate::tidy;
+use crate::times::part;
 
 /// Runs every check in `root`.
 pub fn run(root: &Path) -> Outcome {
-    Step::cargo(root, &["fmt", "--all", "--check"]).run()?;
-    tidy::run(root)?;
-    Step::cargo(root, &["clippy", "--workspace", "--all-targets", "--all-features", "--", "-D", "warnings"])
-        .run()?;
-    Step::cargo(root, &["doc", "--workspace", "--no-deps", "--document-private-items"])
-        .env("RUSTDOCFLAGS", "-D warnings")
-        .run()?;
-    dependencies(root)
+    part("format", || Step::cargo(root, &["fmt", "--all", "--check"]).run())?;
+    part("tidy", || tidy::run(root))?;
+    let clippy = ["clippy", "--workspace", "--all-targets", "--all-features", "--", "-D", "warnings"];
+    part("clippy", || Step::cargo(root, &clippy).run())?;
+    let doc = ["doc", "--workspace", "--no-deps", "--document-private-items"];
+    part("docs", || Step::cargo(root, &doc).env("RUSTDOCFLAGS", "-D warnings").run())?;
+    part("dependencies", || dependencies(root))
 }
 
 /// Checks licences, bans and sources of the dependencies, as `deny.toml` says.

@@ -5,6 +5,7 @@
 //! It uses the standard library alone: whoever can build Plimsoll can run its checks, and this program compiles in
 //! seconds. It never changes a file of the repository.
 
+#![forbid(unsafe_code)]
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "this is a program for the terminal")]
 
 mod bench;
@@ -16,6 +17,7 @@ mod step;
 mod sweep;
 mod test;
 mod tidy;
+mod times;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -28,6 +30,7 @@ Commands:
   check         format, tidy, clippy, docs, and cargo-deny where it is installed; cheapest first
   test          all tests, then every example, the loom model and valgrind on a sample
   test --fast   all tests only
+  check test    both, with one table of seconds per part at the end: what `.ci/run` runs
   tidy          the rules of the house that a text search can hold
   bench [NAME]  every benchmark, one crate after the other; NAME selects those whose name contains it
   plans         `plan` for every recipe and device, in all its forms: minutes
@@ -53,6 +56,7 @@ fn main() -> ExitCode {
     let outcome = match arguments.as_slice() {
         ["check"] => check::run(&root),
         ["test"] => test::run(&root, test::Extent::Everything),
+        ["check", "test"] => check::run(&root).and_then(|()| test::run(&root, test::Extent::Everything)),
         ["test", "--fast"] => test::run(&root, test::Extent::Fast),
         ["tidy"] => tidy::run(&root),
         ["bench"] => bench::run(&root, None),
@@ -78,13 +82,16 @@ fn main() -> ExitCode {
         }
     };
     let seconds = started.elapsed().as_secs_f64();
+    if let Some(table) = times::table(seconds) {
+        print!("\n{table}\n");
+    }
     match outcome {
         Ok(()) => {
-            println!("{} succeeded in {seconds:.1} s", arguments[0]);
+            println!("{} succeeded in {seconds:.1} s", arguments.join(" "));
             ExitCode::SUCCESS
         }
         Err(problem) => {
-            eprintln!("error: {problem}\n{} failed after {seconds:.1} s", arguments[0]);
+            eprintln!("error: {problem}\n{} failed after {seconds:.1} s", arguments.join(" "));
             ExitCode::FAILURE
         }
     }

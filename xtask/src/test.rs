@@ -3,12 +3,14 @@
 //! After the ordinary tests come the things that `cargo test` does not run: every example must end well, that of a crate
 //! outside the workspace included, the pool's concurrency is explored by loom, and valgrind watches a sample for errors
 //! that no assertion sees. Valgrind is
-//! the only tool that Rust does not bring along; where it cannot be had, the step says so and is left out.
+//! the only tool that Rust does not bring along; where it cannot be had, the step says so and is left out. The emulated GPU
+//! compiles its kernels with the system's C++ compiler, which must be there: see [`compiler`].
 
 use std::path::Path;
 
 use crate::Outcome;
 use crate::step::Step;
+use crate::times::part;
 
 /// How much to run.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -21,15 +23,36 @@ pub enum Extent {
 
 /// Runs the tests of the repository in `root`.
 pub fn run(root: &Path, extent: Extent) -> Outcome {
-    Step::cargo(root, &["test", "--workspace", "--all-features"]).run()?;
+    compiler(root)?;
+    let tests = ["test", "--workspace", "--all-features"];
+    part("tests, building", || Step::cargo(root, &[&tests[..], &["--no-run"]].concat()).run())?;
+    part("tests, running", || Step::cargo(root, &tests).run())?;
     if extent == Extent::Everything {
-        examples(root)?;
-        own_recipe(root)?;
-        kernels(root)?;
-        loom(root)?;
-        memcheck(root)?;
+        part("examples", || examples(root))?;
+        part("own recipe", || own_recipe(root))?;
+        part("emulated GPU", || kernels(root))?;
+        part("loom", || loom(root))?;
+        part("memcheck", || memcheck(root))?;
     }
     Ok(())
+}
+
+/// The C++ compiler that the emulated GPU compiles kernels with: without one its tests would fail one by one, minutes later.
+fn compiler(root: &Path) -> Outcome {
+    // `CXX` may have words after the program, such as those of ccache.
+    let named = std::env::var("CXX").unwrap_or_default();
+    let mut words: Vec<&str> = named.split_whitespace().chain(["--version"]).collect();
+    if words.len() == 1 {
+        words.insert(0, "c++");
+    }
+    let compiler = words[0];
+    match Step::new(root, compiler, &words[1..]).works() {
+        true => Ok(()),
+        false => Err(format!(
+            "the tests of the emulated GPU need a C++ compiler, and `{compiler} --version` does not run; install one \
+             (Debian: apt-get install g++) or name it in CXX"
+        )),
+    }
 }
 
 /// Runs every example of the crate `plimsoll`; a status other than zero is a failure.
@@ -172,8 +195,19 @@ mod tests {
         // This crate's own folders serve as the example: `src` holds files, and is itself a folder with a main.
         let xtask = PathBuf::from(std::env::var_os("CARGO_MANIFEST_DIR").expect("cargo sets it for tests"));
         let names = program_names(&xtask.join("src")).unwrap();
-        let expected =
-            ["bench", "check", "endure", "gpu_bundle", "main", "plans", "step", "sweep", "test", "tidy"];
+        let expected = [
+            "bench",
+            "check",
+            "endure",
+            "gpu_bundle",
+            "main",
+            "plans",
+            "step",
+            "sweep",
+            "test",
+            "tidy",
+            "times",
+        ];
         assert_eq!(names, expected);
         assert_eq!(program_names(&xtask).unwrap(), ["src"]);
     }

@@ -77,7 +77,7 @@ pub fn run(root: &Path) -> Outcome {
         leftovers::check(&repo),
         manifests::check(&repo),
         ops::check(&repo),
-        size::check(&repo, size::LONG_FUNCTIONS),
+        size::check(&repo),
         system_libraries::check(root)?,
         tensor_type::check(&repo),
         unsafe_code::check(&repo),

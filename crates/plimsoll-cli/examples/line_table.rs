@@ -7,13 +7,13 @@
 use std::process::ExitCode;
 use std::time::Instant;
 
+use plimsoll::hardware::Profile;
+use plimsoll::memory::Family;
 use plimsoll::nn::train::{Pair, Trainer};
 use plimsoll::nn::{Policy, with_policy};
 use plimsoll::{Bytes, Device, Error, Offload, Result};
 use plimsoll_cli::workloads::{Workload, all};
 use plimsoll_cli::{Recipe, recipes};
-use plimsoll_cuda::Profile;
-use plimsoll_plan::Family;
 
 fn main() -> ExitCode {
     let words: Vec<String> = std::env::args().skip(1).collect();

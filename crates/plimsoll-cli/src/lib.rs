@@ -12,6 +12,8 @@
 //! }
 //! ```
 
+#![forbid(unsafe_code)]
+
 mod bench;
 mod commands;
 mod data;

@@ -126,54 +126,38 @@ pub fn processor() -> Option<String> {
 #[cfg(test)]
 mod tests {
     use std::io;
-    use std::path::PathBuf;
+
+    use tempfile::{TempDir, tempdir};
 
     use super::*;
 
-    /// A folder of its own for one test, gone when the test ends.
-    struct Folder(PathBuf);
-
-    impl Folder {
-        fn new(name: &str) -> io::Result<Folder> {
-            let path = std::env::temp_dir().join(format!("plimsoll-machine-{name}-{}", std::process::id()));
-            fs::create_dir_all(&path)?;
-            Ok(Folder(path))
-        }
-
-        fn write(&self, path: &str, text: &str) -> io::Result<()> {
-            let path = self.0.join(path);
-            fs::create_dir_all(path.parent().expect("inside the folder"))?;
-            fs::write(path, text)
-        }
-    }
-
-    impl Drop for Folder {
-        fn drop(&mut self) {
-            fs::remove_dir_all(&self.0).expect("the folder was made by the test");
-        }
+    fn write(folder: &TempDir, path: &str, text: &str) -> io::Result<()> {
+        let path = folder.path().join(path);
+        fs::create_dir_all(path.parent().expect("inside the folder"))?;
+        fs::write(path, text)
     }
 
     #[test]
     fn the_tightest_group_on_the_way_up_counts() -> io::Result<()> {
-        let folder = Folder::new("unified")?;
-        folder.write("a/memory.max", "9000\n")?;
-        folder.write("a/memory.current", "5000\n")?;
-        folder.write("a/memory.stat", "anon 1\ninactive_file 1000\nactive_file 500\n")?;
-        folder.write("a/b/memory.max", "max\n")?;
-        folder.write("a/b/memory.current", "10\n")?;
-        assert_eq!(container(&folder.0, "0::/a/b\n"), Some(Group { limit: 9000, held: 3500 }));
-        assert_eq!(container(&folder.0, "0::/\n"), None);
+        let folder = tempdir()?;
+        write(&folder, "a/memory.max", "9000\n")?;
+        write(&folder, "a/memory.current", "5000\n")?;
+        write(&folder, "a/memory.stat", "anon 1\ninactive_file 1000\nactive_file 500\n")?;
+        write(&folder, "a/b/memory.max", "max\n")?;
+        write(&folder, "a/b/memory.current", "10\n")?;
+        assert_eq!(container(folder.path(), "0::/a/b\n"), Some(Group { limit: 9000, held: 3500 }));
+        assert_eq!(container(folder.path(), "0::/\n"), None);
         Ok(())
     }
 
     #[test]
     fn the_older_form_is_read_too() -> io::Result<()> {
-        let folder = Folder::new("old")?;
-        folder.write("memory/x/memory.limit_in_bytes", "7000\n")?;
-        folder.write("memory/x/memory.usage_in_bytes", "6000\n")?;
-        folder.write("memory/memory.limit_in_bytes", "9223372036854771712\n")?;
+        let folder = tempdir()?;
+        write(&folder, "memory/x/memory.limit_in_bytes", "7000\n")?;
+        write(&folder, "memory/x/memory.usage_in_bytes", "6000\n")?;
+        write(&folder, "memory/memory.limit_in_bytes", "9223372036854771712\n")?;
         let groups = "5:cpu,cpuacct:/x\n4:memory:/x\n0::/y\n";
-        assert_eq!(container(&folder.0, groups), Some(Group { limit: 7000, held: 6000 }));
+        assert_eq!(container(folder.path(), groups), Some(Group { limit: 7000, held: 6000 }));
         Ok(())
     }
 

@@ -4,9 +4,9 @@
 //! from the run for another reason, such as data that only values can tell, keeps the program from predicting and not from
 //! running.
 
+use plimsoll::Bytes;
 use plimsoll::Device;
 use plimsoll::nn::plan::{Peaks, RunError, least_limit, predict};
-use plimsoll_memory::Bytes;
 
 use crate::failure::Failure;
 use crate::options::TrainOptions;

@@ -2,8 +2,8 @@
 
 use std::path::Path;
 
+use plimsoll::threads;
 use plimsoll::{Bytes, Device, DriverMemory, Error, Offload, set_seed};
-use plimsoll_cpu::threads;
 
 use crate::failure::{Exit, Failure};
 use crate::machine::{HostMemory, Resident};

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use plimsoll_memory::Stats;
+use plimsoll::Stats;
 
 use crate::progress::{scaled, share};
 use crate::session::Outside;

@@ -4,9 +4,9 @@
 
 use std::path::Path;
 
+use plimsoll::hardware::{Profile, profile_of};
+use plimsoll::threads;
 use plimsoll::{Device, set_seed};
-use plimsoll_cpu::threads;
-use plimsoll_cuda::{Profile, profile_of};
 
 use crate::failure::Failure;
 use crate::machine;

@@ -11,6 +11,8 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
+use tempfile::TempDir;
+
 /// The user and group that own nothing.
 const NOBODY: u32 = 65534;
 /// Seconds after which a program counts as waiting for ever.
@@ -18,7 +20,7 @@ const FOR_EVER: &str = "300";
 
 /// A folder that every user can use, with a copy of the program in it, because users need not see where it was built.
 struct Place {
-    folder: PathBuf,
+    folder: TempDir,
     user: Option<u32>,
 }
 
@@ -31,17 +33,17 @@ impl Place {
     }
 
     fn new(name: &str, user: Option<u32>) -> Place {
-        let number = user.map_or("self".to_owned(), |user| user.to_string());
-        let folder = std::env::temp_dir().join(format!("plimsoll-{name}-{number}-{}", std::process::id()));
-        fs::create_dir_all(&folder).expect("a temporary folder");
-        fs::set_permissions(&folder, fs::Permissions::from_mode(0o755)).expect("it is ours");
-        fs::copy(env!("CARGO_BIN_EXE_plimsoll"), folder.join("plimsoll")).expect("the program is there");
-        chown(&folder, user, user).expect("root may give it away");
+        let folder = tempfile::Builder::new().prefix(&format!("plimsoll-{name}-")).tempdir();
+        let folder = folder.expect("a temporary folder");
+        fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).expect("it is ours");
+        fs::copy(env!("CARGO_BIN_EXE_plimsoll"), folder.path().join("plimsoll"))
+            .expect("the program is there");
+        chown(folder.path(), user, user).expect("root may give it away");
         Place { folder, user }
     }
 
     fn path(&self, name: &str) -> PathBuf {
-        self.folder.join(name)
+        self.folder.path().join(name)
     }
 
     /// A folder that belongs to the user.
@@ -87,12 +89,6 @@ impl Place {
         for word in words {
             assert!(context.contains(word), "no {word:?} in {context}");
         }
-    }
-}
-
-impl Drop for Place {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.folder);
     }
 }
 

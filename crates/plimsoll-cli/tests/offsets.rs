@@ -1,10 +1,10 @@
 //! A planned step needs little more than is alive in it, for every recipe, on the CPU and on a GPU that is not there.
 
+use plimsoll::hardware::Profile;
 use plimsoll::nn::train::{Pair, Trainer, Until};
 use plimsoll::nn::{Policy, with_policy};
 use plimsoll::{Device, Result};
 use plimsoll_cli::{Recipe, recipes};
-use plimsoll_cuda::Profile;
 use plimsoll_plan::plan_offsets;
 
 /// The most that the plan of a step may need, divided by what is alive in it at one moment.

@@ -188,13 +188,12 @@ mod tests {
             let error = Profile::parse(&changed).expect_err(reason).to_string();
             assert!(error.contains(reason), "{error}");
         }
-        let folder = std::env::temp_dir().join(format!("plimsoll-profile-{}", std::process::id()));
+        let folder = tempfile::tempdir().expect("temporary folders can be made");
+        let path = folder.path().join("machine.json");
         let machine =
             format!("{{\"device\": \"cpu\", \"gpus\": [{{\"device\": \"cuda:0\", \"profile\": {text}}}]}}");
-        std::fs::write(&folder, machine).expect("temporary files can be written");
-        let read = Profile::read(&folder);
-        std::fs::remove_file(&folder).expect("it was written");
-        assert_eq!(read.expect("the GPU's"), Profile::h200());
+        std::fs::write(&path, machine).expect("temporary files can be written");
+        assert_eq!(Profile::read(&path).expect("the GPU's"), Profile::h200());
         let error = Profile::read(Path::new("no-such-profile")).expect_err("no file").to_string();
         assert!(error.contains("no-such-profile"), "{error}");
     }

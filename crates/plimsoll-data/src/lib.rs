@@ -14,6 +14,8 @@
 //! Elements are plain memory ([`Example`]) until they are a batch. This crate makes no tensors on the way and runs no
 //! ops; it refuses elements whose size has no bound, because no allowance could be known for them.
 
+#![forbid(unsafe_code)]
+
 mod batch;
 mod bucket;
 mod cache;

@@ -387,7 +387,7 @@ fn fields_are_found_by_name_and_number() {
     assert!(batch.tensors::<3>().unwrap_err().to_string().contains("there are 2"));
     let error = Dataset::from_tensor_slices((x.clone(), plimsoll_tensor::Tensor::zeros([5]).unwrap()));
     assert!(error.unwrap_err().to_string().contains("4 slices"));
-    let error = Dataset::from_tensor_slices(x.permute(&[1, 0]).unwrap()).unwrap_err().to_string();
+    let error = Dataset::from_tensor_slices(x.permute([1, 0]).unwrap()).unwrap_err().to_string();
     assert!(error.contains("contiguous"), "{error}");
     let scalar = plimsoll_tensor::Tensor::from(1f32).unwrap();
     assert!(Dataset::from_tensor_slices(scalar).is_err());

@@ -65,13 +65,10 @@ impl FileBytes {
 mod tests {
     use super::*;
 
-    fn temporary(name: &str) -> std::path::PathBuf {
-        std::env::temp_dir().join(format!("plimsoll-{name}-{}", std::process::id()))
-    }
-
     #[test]
     fn a_file_is_read_where_asked_and_never_beyond_its_end() {
-        let path = temporary("bytes");
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("bytes");
         std::fs::write(&path, b"0123456789").unwrap();
         let file = FileBytes::open(&path).unwrap();
         let mut four = [0; 4];
@@ -90,14 +87,15 @@ mod tests {
         let empty = FileBytes::open(&path).unwrap();
         assert!(empty.n_bytes() == 0 && empty.copy_to(0, &mut four).is_err());
         std::fs::remove_file(&path).unwrap();
-        assert!(FileBytes::open(&path).is_err() && FileBytes::open(&std::env::temp_dir()).is_err());
+        assert!(FileBytes::open(&path).is_err() && FileBytes::open(folder.path()).is_err());
     }
 
     /// Whoever comes first, reading gives the bytes, zeros that the file has grown by again, or an error; a map of the file
     /// would end the program.
     #[test]
     fn a_file_that_is_cut_while_it_is_read_is_an_error() {
-        let path = temporary("cut");
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("cut");
         let len = 1 << 20;
         std::fs::write(&path, vec![7; len]).unwrap();
         let file = FileBytes::open(&path).unwrap();
@@ -117,6 +115,5 @@ mod tests {
                 }
             }
         });
-        std::fs::remove_file(&path).unwrap();
     }
 }

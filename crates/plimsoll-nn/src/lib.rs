@@ -6,6 +6,8 @@
 //!
 //! Warnings go to the `log` facade, once each; the program decides whether and how they are shown.
 
+#![forbid(unsafe_code)]
+
 pub mod checkpoint;
 mod flow;
 pub mod initializer;

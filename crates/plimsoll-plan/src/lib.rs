@@ -13,6 +13,8 @@
 //!
 //! Everything here is a function of its arguments: no clock, no randomness, no thread.
 
+#![forbid(unsafe_code)]
+
 mod blocks;
 mod candidates;
 mod chain;

@@ -74,7 +74,7 @@ fn linear(activation: Activation) -> Call {
 
 /// Queries, keys and values as a transformer has them: views of one projection.
 fn heads(device: &Device, [batch, n_heads, len, depth]: [usize; 4], dtype: DType) -> Result<Vec<Tensor>> {
-    let projected = draw(device, &[batch, len, 3, n_heads, depth], dtype)?.permute(&[2, 0, 3, 1, 4])?;
+    let projected = draw(device, &[batch, len, 3, n_heads, depth], dtype)?.permute([2, 0, 3, 1, 4])?;
     (0..3).map(|idx| projected.narrow(0, idx, 1)?.squeeze(0)).collect()
 }
 

@@ -29,6 +29,8 @@ pub struct Device(Arc<Inner>);
 
 struct Inner {
     name: String,
+    /// How many devices the process had made before.
+    number: u64,
     pool: Pool,
     hardware: Hardware,
     guard: Arc<Guard>,
@@ -111,6 +113,7 @@ impl Device {
     }
 
     /// A CPU that only counts: the ghost of an idle one.
+    #[doc(alias("meta", "fake"))]
     pub fn ghost_cpu() -> Device {
         Device::separate_cpu().ghost()
     }
@@ -119,6 +122,7 @@ impl Device {
     ///
     /// # Errors
     /// A name that means no device, a device that is not there.
+    #[doc(alias = "device")]
     pub fn named(name: &str) -> Result<Device> {
         match Kind::parse(name)? {
             Kind::Cpu => Ok(Device::cpu()),
@@ -151,6 +155,7 @@ impl Device {
     }
 
     /// A device over a given pool.
+    #[doc(hidden)]
     pub fn over(name: &str, pool: Pool) -> Device {
         Device::with(name, pool, Hardware::Cpu)
     }
@@ -160,9 +165,11 @@ impl Device {
     }
 
     fn inner(name: &str, pool: Pool, hardware: Hardware) -> Inner {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
         let pool_is_ghost = pool.is_ghost();
         Inner {
             name: name.to_owned(),
+            number: NEXT.fetch_add(1, Ordering::Relaxed),
             pool,
             hardware,
             guard: Arc::default(),
@@ -271,6 +278,7 @@ impl Device {
     }
 
     /// The GPU that runs the ops; none on the CPU and on ghosts.
+    #[doc(hidden)]
     pub fn gpu(&self) -> Option<&Arc<Gpu>> {
         match &self.0.hardware {
             Hardware::Gpu(gpu) => Some(gpu),
@@ -304,6 +312,7 @@ impl Device {
 
     /// Whether products and convolutions of float32 on this GPU round their operands to TF32, 10 bits after the point
     /// instead of 23, which is several times as fast. Off unless it is set; without meaning on the CPU and on ghosts.
+    #[doc(alias = "allow_tf32")]
     pub fn set_tf32(&self, is_on: bool) {
         if let Some(gpu) = self.gpu() {
             gpu.set_tf32(is_on);
@@ -323,6 +332,7 @@ impl Device {
     /// saved for backward stays exact: only backward itself, which is never repeated, takes such variants, so that values
     /// that are computed again under a limit are what they were. Scratch memory differs; a ghost inherits the setting and
     /// predicts it. It says nothing on the CPU, where everything has one order. To be set between steps.
+    #[doc(alias("use_deterministic_algorithms", "enable_op_determinism"))]
     pub fn set_deterministic(&self, is_on: bool) {
         self.0.unordered.store(!is_on, Ordering::Relaxed);
     }
@@ -336,6 +346,7 @@ impl Device {
     ///
     /// # Errors
     /// What went wrong on it meanwhile; a value that a kernel has refused, if this thread called the op.
+    #[doc(alias = "block_until_ready")]
     pub fn synchronize(&self) -> Result<()> {
         let Some(gpu) = self.gpu() else { return Ok(()) };
         gpu.synchronize()?;
@@ -350,6 +361,7 @@ impl Device {
     /// The ghost of this device as it is now: its pool starts as a copy of this one's map, so that it predicts
     /// both the bytes in use and the bytes committed. It has more addresses than this one, so that it also tells what a step
     /// would need that is far too large.
+    #[doc(alias("meta", "fake"))]
     pub fn ghost(&self) -> Device {
         let hardware = self.profile().map_or(Hardware::Cpu, |profile| Hardware::GhostGpu(profile.clone()));
         let name = format!("ghost({})", self.0.name);
@@ -401,7 +413,18 @@ impl Device {
         &self.0.name
     }
 
+    /// The names of two devices for an error; of devices with the same name also the number, which `{:?}` shows, too.
+    pub(crate) fn names_apart(&self, other: &Device) -> [String; 2] {
+        let (one, two) = (&self.0, &other.0);
+        match one.name == two.name {
+            true => [one, two]
+                .map(|device| format!("{} (number {}, with a pool of its own)", device.name, device.number)),
+            false => [one, two].map(|device| device.name.clone()),
+        }
+    }
+
     /// The pool of memory.
+    #[doc(hidden)]
     pub fn pool(&self) -> &Pool {
         &self.0.pool
     }
@@ -421,6 +444,7 @@ impl Device {
     ///
     /// # Errors
     /// More is in use already; the error lists the holders and the old limit stays.
+    #[doc(alias = "set_per_process_memory_fraction")]
     pub fn limit(self, limit: Bytes) -> Result<Device> {
         self.set_limit(Some(limit))?;
         Ok(self)
@@ -430,11 +454,13 @@ impl Device {
     ///
     /// # Errors
     /// More is in use already; the error lists the holders and the old limit stays.
+    #[doc(alias = "set_per_process_memory_fraction")]
     pub fn set_limit(&self, limit: Option<Bytes>) -> Result<()> {
         Ok(self.0.pool.set_limit(limit)?)
     }
 
     /// Makes this device the current one until the scope is dropped.
+    #[doc(alias = "device")]
     pub fn enter(&self) -> OpenScope {
         context::enter_device(self.clone())
     }
@@ -454,6 +480,7 @@ impl Device {
     }
 
     /// The numbers of the pool.
+    #[doc(alias("memory_stats", "memory_allocated", "max_memory_allocated", "get_memory_info"))]
     pub fn stats(&self) -> Stats {
         self.0.pool.stats()
     }
@@ -470,11 +497,13 @@ impl Device {
     }
 
     /// Every live block.
+    #[doc(alias = "memory_snapshot")]
     pub fn snapshot(&self) -> Snapshot {
         self.0.pool.snapshot()
     }
 
     /// Gives free memory back to the system; returns how many bytes that was.
+    #[doc(alias = "empty_cache")]
     pub fn trim(&self) -> Bytes {
         Bytes::new(self.0.pool.trim())
     }
@@ -557,6 +586,7 @@ impl Device {
     }
 
     /// Who holds the bytes in use; the rows add up.
+    #[doc(alias = "memory_summary")]
     pub fn report(&self) -> Report {
         Report::of(self)
     }
@@ -578,7 +608,7 @@ impl fmt::Display for Device {
 
 impl fmt::Debug for Device {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Device({})", self.0.name)
+        write!(f, "Device({}, number {})", self.0.name, self.0.number)
     }
 }
 

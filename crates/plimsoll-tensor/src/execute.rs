@@ -289,10 +289,11 @@ fn common_device(op: &dyn Op, args: &[Arg<'_>]) -> Result<Device> {
     let device = first.storage().device();
     match rest.iter().map(|arg| arg.storage().device()).find(|&other| other != device) {
         None => Ok(device.clone()),
-        Some(other) => Err(Error::device(
-            op.name(),
-            format!("operands are on {device} and {other}; bring one over with `to_device`"),
-        )),
+        Some(other) => {
+            let [device, other] = device.names_apart(other);
+            let detail = format!("operands are on {device} and {other}; bring one over with `to_device`");
+            Err(Error::device(op.name(), detail))
+        }
     }
 }
 

@@ -18,28 +18,8 @@ pub fn write_whole(
 }
 
 #[cfg(test)]
-pub(crate) mod tests {
-    use std::fs;
-    use std::path::PathBuf;
-
+mod tests {
     use super::*;
-
-    /// A folder of its own for each test, removed at the end.
-    pub(crate) struct Folder(pub PathBuf);
-
-    impl Folder {
-        pub(crate) fn new(name: &str) -> Folder {
-            let path = std::env::temp_dir().join(format!("plimsoll-{name}-{}", std::process::id()));
-            fs::create_dir_all(&path).unwrap();
-            Folder(path)
-        }
-    }
-
-    impl Drop for Folder {
-        fn drop(&mut self) {
-            fs::remove_dir_all(&self.0).unwrap();
-        }
-    }
 
     #[test]
     fn a_folder_that_is_not_there_is_named() {

@@ -117,6 +117,7 @@ impl<A: Structure, R: Structure, F: Fn(A) -> Result<R>> Function<A, R, F> {
     /// This function taking some of its arguments for good, as `donate_argnums` of `jax.jit`: their memory is free after their
     /// last use, or holds what is made from them. Tensors are counted through the whole structure of the arguments, from 0.
     /// Whoever calls it must hold the only handle of such a tensor; it is gone afterwards, also if the call fails.
+    #[doc(alias = "donate_argnums")]
     #[must_use]
     pub fn donate(self, arguments: impl IntoIterator<Item = u32>) -> Function<A, R, F> {
         let mut donated: Vec<u32> = arguments.into_iter().collect();

@@ -7,6 +7,7 @@
 //! exists. What derives one layout from another is for this crate alone, whose ops have checked axes and places; an op of
 //! one's own states a view by [`Layout::new`].
 
+use crate::axes::{Axes, Integer};
 use crate::error::{Error, Result};
 use crate::shape::{MAX_ELEMS, MAX_RANK, Shape};
 
@@ -231,9 +232,14 @@ fn row_major(shape: &Shape) -> [isize; MAX_RANK] {
 ///
 /// # Errors
 /// The axes are not a permutation of the shape's.
-pub(crate) fn permutation(op: &'static str, shape: &Shape, axes: &[isize]) -> Result<Vec<usize>> {
-    let named: Vec<usize> = axes.iter().map(|&axis| shape.axis(op, axis)).collect::<Result<_>>()?;
-    let distinct = crate::shape::Axes::of(named.iter().copied());
+pub(crate) fn permutation(
+    op: &'static str,
+    shape: &Shape,
+    axes: impl IntoIterator<Item = impl Integer>,
+) -> Result<Vec<usize>> {
+    let axes: Vec<i128> = axes.into_iter().map(Integer::to_i128).collect();
+    let named: Vec<usize> = axes.iter().map(|axis| shape.axis(op, axis)).collect::<Result<_>>()?;
+    let distinct = Axes::of(named.iter().copied());
     if named.len() != shape.rank() || distinct.len() != named.len() {
         return Err(Error::argument(op, format!("{axes:?} is not an order of the axes of shape {shape}")));
     }

@@ -3,6 +3,7 @@
 //! Everything goes through one function, `execute`, and every byte through the device's pool, labelled with the op, the
 //! layer and the user's line. See ARCHITECTURE.md for the rules of execution.
 
+mod axes;
 mod check;
 mod checksum;
 mod context;
@@ -30,6 +31,7 @@ mod rates;
 mod raw;
 mod read;
 mod report;
+mod reshape;
 pub mod scopes;
 mod shape;
 mod step;
@@ -40,6 +42,7 @@ mod tensor;
 mod update;
 mod variable;
 
+pub use axes::{Axes, Integer, IntoAxes};
 pub use context::{
     LineGuard, Placement, PlacementLog, Saving, at_callers_line, at_line, callers_place, current_scope,
     enter_layer, enter_line, enter_owner, enter_saving, enter_scope, is_recording, log_placements, scope,
@@ -71,8 +74,9 @@ pub use program::{OwnedVariables, PlannedProgram, Program, ProgramCache, Recordi
 pub use random::{Generator, set_seed};
 pub use read::{HostBytes, Later};
 pub use report::Report;
+pub use reshape::IntoReshape;
 pub use scopes::OpenScope;
-pub use shape::{Axes, IntoAxes, IntoExtents, IntoShape, MAX_ELEMS, MAX_RANK, Shape};
+pub use shape::{IntoExtents, IntoShape, MAX_ELEMS, MAX_RANK, Shape};
 pub use step::{OpenStep, RecordInput, Step, StepRecord};
 pub use structure::Structure;
 pub use tape::{Backward, GradientTape, Saved, SavedValue, Unconnected, custom_gradient, recompute};

@@ -28,6 +28,7 @@ impl Tensor {
     ///
     /// # Errors
     /// A file that is not there, is damaged, or holds a type that tensors do not; memory that is full.
+    #[doc(alias = "load")]
     #[track_caller]
     pub fn read_npy(path: impl AsRef<Path>) -> Result<Tensor> {
         let _line = context::at_callers_line();
@@ -46,7 +47,7 @@ impl Tensor {
         }
         let tensor = Tensor::over(storage, Meta::fresh(shape, dtype), Nodes::new());
         match is_fortran {
-            true => tensor.permute(&(0..shape.rank() as isize).rev().collect::<Vec<_>>()),
+            true => tensor.permute((0..shape.rank()).rev()),
             false => Ok(tensor),
         }
     }
@@ -55,6 +56,7 @@ impl Tensor {
     ///
     /// # Errors
     /// A ghost, which has no values; bfloat16, which numpy does not know; a path that cannot be written.
+    #[doc(alias = "save")]
     #[track_caller]
     pub fn write_npy(&self, path: impl AsRef<Path>) -> Result<()> {
         let _line = context::at_callers_line();

@@ -1,6 +1,6 @@
-//! `+`, `-`, `*` and `/` on tensors and numbers: sugar for programs and examples, not used inside these crates.
+//! `+`, `-`, `*` and `/` on tensors, variables and numbers: sugar for programs and examples, not used inside these crates.
 //!
-//! An operand that is given by value is written over, if nobody else holds it. Operators cannot return errors, so they
+//! A tensor that is given by value is written over, if nobody else holds it; a variable never is. Operators cannot return errors, so they
 //! panic with the text that the method of the same name returns; use the methods where that matters.
 
 use std::ops::{Add, Div, Mul, Neg, Sub};
@@ -10,6 +10,7 @@ use crate::error::Result;
 use crate::execute::Arg;
 use crate::ops::binary::{self, Binary, binary_with};
 use crate::tensor::Tensor;
+use crate::variable::Variable;
 
 /// The value, or a panic with the error's text at the user's line.
 #[track_caller]
@@ -53,6 +54,28 @@ macro_rules! operator_of_tensors {
     };
 }
 
+/// One operator for every pair with a variable in it.
+macro_rules! operator_of_variables {
+    ($trait:ident, $method:ident, $op:ty) => {
+        operator!($trait, $method, &Variable, &Variable, |a, b| apply::<$op>(Arg::Lent(a), Arg::Lent(b)));
+        operator!($trait, $method, Variable, &Variable, |a, b| apply::<$op>(Arg::Lent(&a), Arg::Lent(b)));
+        operator!($trait, $method, &Variable, Variable, |a, b| apply::<$op>(Arg::Lent(a), Arg::Lent(&b)));
+        operator!($trait, $method, Variable, Variable, |a, b| apply::<$op>(Arg::Lent(&a), Arg::Lent(&b)));
+        operator!($trait, $method, &Variable, &Tensor, |a, b| apply::<$op>(Arg::Lent(a), Arg::Lent(b)));
+        operator!($trait, $method, Variable, &Tensor, |a, b| apply::<$op>(Arg::Lent(&a), Arg::Lent(b)));
+        operator!($trait, $method, &Variable, Tensor, |a, b| apply::<$op>(Arg::Lent(a), Arg::Given(b)));
+        operator!($trait, $method, Variable, Tensor, |a, b| apply::<$op>(Arg::Lent(&a), Arg::Given(b)));
+        operator!($trait, $method, &Tensor, &Variable, |a, b| apply::<$op>(Arg::Lent(a), Arg::Lent(b)));
+        operator!($trait, $method, &Tensor, Variable, |a, b| apply::<$op>(Arg::Lent(a), Arg::Lent(&b)));
+        operator!($trait, $method, Tensor, &Variable, |a, b| apply::<$op>(Arg::Given(a), Arg::Lent(b)));
+        operator!($trait, $method, Tensor, Variable, |a, b| apply::<$op>(Arg::Given(a), Arg::Lent(&b)));
+        operator!($trait, $method, &Variable, f64, |a, b| $trait::$method(&**a, b));
+        operator!($trait, $method, Variable, f64, |a, b| $trait::$method(&*a, b));
+        operator!($trait, $method, f64, &Variable, |a, b| $trait::$method(a, &**b));
+        operator!($trait, $method, f64, Variable, |a, b| $trait::$method(a, &*b));
+    };
+}
+
 /// One operator for a tensor and a number, where it is an affine function of the tensor.
 macro_rules! operator_of_numbers {
     ($trait:ident, $method:ident, |$number:ident| $right:expr, $left:expr) => {
@@ -79,6 +102,11 @@ operator_of_tensors!(Add, add, binary::add::Add);
 operator_of_tensors!(Sub, sub, binary::sub::Sub);
 operator_of_tensors!(Mul, mul, binary::mul::Mul);
 operator_of_tensors!(Div, div, binary::div::Div);
+
+operator_of_variables!(Add, add, binary::add::Add);
+operator_of_variables!(Sub, sub, binary::sub::Sub);
+operator_of_variables!(Mul, mul, binary::mul::Mul);
+operator_of_variables!(Div, div, binary::div::Div);
 
 operator_of_numbers!(Add, add, |number| (1.0, number), (1.0, number));
 operator_of_numbers!(Sub, sub, |number| (1.0, -number), (-1.0, number));
@@ -122,6 +150,28 @@ impl Neg for Tensor {
     }
 }
 
+impl Neg for &Variable {
+    type Output = Tensor;
+
+    /// # Panics
+    /// A variable of truth values; memory that is full.
+    #[track_caller]
+    fn neg(self) -> Tensor {
+        -&**self
+    }
+}
+
+impl Neg for Variable {
+    type Output = Tensor;
+
+    /// # Panics
+    /// A variable of truth values; memory that is full.
+    #[track_caller]
+    fn neg(self) -> Tensor {
+        -&*self
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -146,6 +196,43 @@ mod tests {
         assert_eq!(values(&(2.0 / &a)), [2.0, 1.0]);
         assert_eq!(values(&(2.0 / a.clone())), [2.0, 1.0]);
         assert_eq!(values(&-(-&a)), [1.0, 2.0]);
+    }
+
+    #[test]
+    fn a_variable_stands_wherever_a_tensor_does() {
+        let tensor = Tensor::from_vec(vec![4.0f32, 0.5]).unwrap();
+        let v = Variable::new(Tensor::from_vec(vec![1.0f32, 2.0]).unwrap());
+        let w = Variable::new(tensor.clone());
+        let sums = [
+            &v + &w,
+            v.clone() + &w,
+            &v + w.clone(),
+            v.clone() + w.clone(),
+            &v + &tensor,
+            v.clone() + &tensor,
+            &v + tensor.clone(),
+            v.clone() + tensor.clone(),
+            &tensor + &v,
+            &tensor + v.clone(),
+            tensor.clone() + &v,
+            tensor.clone() + v.clone(),
+        ];
+        assert!(sums.iter().all(|sum| values(sum) == [5.0, 2.5]));
+        let with_numbers = [&v - 1.0, v.clone() - 1.0, -(1.0 - &v), -(1.0 - v.clone())];
+        assert!(with_numbers.iter().all(|difference| values(difference) == [0.0, 1.0]));
+        assert_eq!((values(&(&v * &w)), values(&(&v / &w))), (vec![4.0, 1.0], vec![0.25, 4.0]));
+        assert_eq!((values(&(&v / 2.0)), values(&(2.0 / &v))), (vec![0.5, 1.0], vec![2.0, 1.0]));
+        assert_eq!((values(&-&v), values(&-v.clone())), (vec![-1.0, -2.0], vec![-1.0, -2.0]));
+        assert_eq!((values(&v), values(&w)), (vec![1.0, 2.0], vec![4.0, 0.5]));
+    }
+
+    #[test]
+    fn a_tape_sees_the_variable_of_an_operator() {
+        let v = Variable::new(Tensor::from_vec(vec![1.0f32, 2.0]).unwrap());
+        let tape = crate::GradientTape::new();
+        let loss = tape.record(|| (&v * &v + 3.0 * &v).sum(..)).unwrap();
+        let [gradient] = tape.gradient(&loss, [&v]).unwrap();
+        assert_eq!(values(&gradient), [5.0, 7.0]);
     }
 
     #[test]

@@ -79,8 +79,8 @@ pub(crate) fn shown_values(tensor: &Tensor) -> Result<Tensor> {
     cut.sort_by_key(|&axis| Reverse(shape[axis]));
     let mut shown = tensor.clone();
     for axis in cut {
-        let end = |start: usize| shown.narrow(axis as isize, start, EDGE);
-        shown = Tensor::concat(&[&end(0)?, &end(shape[axis] - EDGE)?], axis as isize)?;
+        let end = |start: usize| shown.narrow(axis, start, EDGE);
+        shown = Tensor::concat(&[&end(0)?, &end(shape[axis] - EDGE)?], axis)?;
     }
     let n_elems = shown.n_elems();
     shown.cast(DType::F64)?.reshape(n_elems)?.contiguous()
@@ -268,7 +268,7 @@ mod tests {
         let x = Tensor::arange(8).unwrap().reshape([2, 2, 2]).unwrap();
         assert_eq!(x.to_string(), "[[[0. 1.]\n  [2. 3.]]\n\n [[4. 5.]\n  [6. 7.]]]");
         assert_eq!(
-            x.permute(&[2, 0, 1]).unwrap().to_string(),
+            x.permute([2, 0, 1]).unwrap().to_string(),
             "[[[0. 2.]\n  [4. 6.]]\n\n [[1. 3.]\n  [5. 7.]]]"
         );
     }

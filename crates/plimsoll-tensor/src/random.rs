@@ -47,6 +47,7 @@ impl Generator {
 }
 
 /// Starts this thread's generator anew from a seed.
+#[doc(alias("manual_seed", "seed", "PRNGKey"))]
 pub fn set_seed(seed: u64) {
     Generator::new(seed).make_current();
 }

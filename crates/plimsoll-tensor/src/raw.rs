@@ -84,6 +84,7 @@ impl Variable {
     /// # Errors
     /// Memory that is full: then nothing has changed. A file that cannot be read as far as that: whoever wants all
     /// or nothing reads it through first, as checkpoints do for their checksum.
+    #[doc(hidden)]
     #[track_caller]
     pub fn read_file(file: &Arc<File>, path: &Path, places: &[VariableInFile<'_>]) -> Result<()> {
         let _line = context::at_callers_line();

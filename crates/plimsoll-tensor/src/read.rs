@@ -21,6 +21,7 @@ impl Tensor {
     ///
     /// # Errors
     /// A shape with another number of elements; memory that is full.
+    #[doc(alias("tensor", "array", "as_tensor", "constant", "convert_to_tensor"))]
     #[track_caller]
     pub fn from_slice<T: Element>(values: &[T], shape: impl IntoShape) -> Result<Tensor> {
         let _line = context::at_callers_line();
@@ -55,6 +56,7 @@ impl Tensor {
     ///
     /// # Errors
     /// A shape with too many elements.
+    #[doc(alias("TensorSpec", "ShapeDtypeStruct", "meta"))]
     pub fn spec(shape: impl IntoShape, dtype: DType) -> Result<Tensor> {
         let shape = shape.into_shape()?;
         let storage = Storage::spec(&Device::current(), shape.n_elems() * dtype.size(), dtype);
@@ -65,6 +67,7 @@ impl Tensor {
     ///
     /// # Errors
     /// Memory that is full.
+    #[doc(alias("tensor", "array"))]
     #[track_caller]
     pub fn from_vec<T: Element>(values: Vec<T>) -> Result<Tensor> {
         Tensor::from_slice(&values, values.len())
@@ -74,6 +77,7 @@ impl Tensor {
     ///
     /// # Errors
     /// Memory that is full.
+    #[doc(alias = "scalar")]
     #[track_caller]
     pub fn from<T: Element>(value: T) -> Result<Tensor> {
         Tensor::from_slice(&[value], ())
@@ -83,6 +87,7 @@ impl Tensor {
     ///
     /// # Errors
     /// Another element type than the tensor's; a ghost tensor, which has no values.
+    #[doc(alias("tolist", "numpy"))]
     #[track_caller]
     pub fn to_vec<T: Element>(&self) -> Result<Vec<T>> {
         let _line = context::at_callers_line();

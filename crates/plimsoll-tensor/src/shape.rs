@@ -1,4 +1,4 @@
-//! Shapes and axes: how many elements there are in each direction.
+//! Shapes: how many elements there are in each direction.
 //!
 //! A shape is a small value without heap memory, because every op makes one. The rank is therefore bounded by
 //! [`MAX_RANK`]; more is a clear error.
@@ -9,8 +9,9 @@
 
 use std::fmt;
 use std::hash::{Hash, Hasher};
-use std::ops::{Deref, RangeFull};
+use std::ops::Deref;
 
+use crate::axes::Axes;
 use crate::error::{Error, Result};
 
 /// The most dimensions that a tensor can have.
@@ -185,29 +186,11 @@ impl Shape {
         shape.dims[rank..].fill(0);
         shape.is_counted().then_some(shape)
     }
-
-    /// The axis that a possibly negative number names.
-    ///
-    /// # Errors
-    /// There is no such axis.
-    pub fn axis(&self, op: &'static str, axis: isize) -> Result<usize> {
-        let rank = self.rank() as isize;
-        if (-rank..rank).contains(&axis) {
-            return Ok(axis.rem_euclid(rank) as usize);
-        }
-        Err(Error::argument(
-            op,
-            match rank {
-                0 => format!("axis {axis} of a scalar; a scalar has no axes"),
-                _ => format!("axis {axis} of shape {self}; axes go from {} to {}", -rank, rank - 1),
-            },
-        ))
-    }
 }
 
 /// What is said of extents that are no shape.
 #[cold]
-fn refused(dims: &[usize]) -> Error {
+pub(crate) fn refused(dims: &[usize]) -> Error {
     let detail = match dims.len() {
         rank if rank > MAX_RANK => format!("{dims:?} has {rank} dimensions; at most {MAX_RANK} are possible"),
         _ => format!("{dims:?} has more elements than can be counted; at most {MAX_ELEMS} are possible"),
@@ -329,102 +312,6 @@ impl<const N: usize> IntoExtents<N> for [usize; N] {
     }
 }
 
-/// A set of axes of one shape.
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Axes(u8);
-
-impl Axes {
-    /// No axis.
-    pub const NONE: Axes = Axes(0);
-
-    /// All axes of a shape of that rank.
-    pub fn all(rank: usize) -> Axes {
-        Axes::of(0..rank.min(MAX_RANK))
-    }
-
-    /// A set of axes below [`MAX_RANK`]; no shape has others, so they are left out.
-    pub fn of(axes: impl IntoIterator<Item = usize>) -> Axes {
-        Axes(axes.into_iter().filter(|&axis| axis < MAX_RANK).fold(0, |set, axis| set | 1 << axis))
-    }
-
-    /// Whether `axis` is in the set.
-    pub fn contains(self, axis: usize) -> bool {
-        axis < MAX_RANK && self.0 >> axis & 1 == 1
-    }
-
-    /// The axes in rising order.
-    pub fn iter(self) -> impl Iterator<Item = usize> {
-        (0..MAX_RANK).filter(move |&axis| self.contains(axis))
-    }
-
-    /// The number of axes.
-    pub fn len(self) -> usize {
-        self.0.count_ones() as usize
-    }
-
-    /// Whether there is none.
-    pub fn is_empty(self) -> bool {
-        self.0 == 0
-    }
-}
-
-impl fmt::Debug for Axes {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_list().entries(self.iter()).finish()
-    }
-}
-
-/// What can be given as axes: `..` for all, one number, an array or slice of numbers; negative ones count from
-/// the end.
-pub trait IntoAxes {
-    /// The set of axes of `shape`.
-    ///
-    /// # Errors
-    /// An axis that the shape does not have, or one that is named twice.
-    fn into_axes(self, op: &'static str, shape: &Shape) -> Result<Axes>;
-}
-
-impl IntoAxes for RangeFull {
-    fn into_axes(self, _op: &'static str, shape: &Shape) -> Result<Axes> {
-        Ok(Axes::all(shape.rank()))
-    }
-}
-
-impl IntoAxes for isize {
-    fn into_axes(self, op: &'static str, shape: &Shape) -> Result<Axes> {
-        Ok(Axes::of([shape.axis(op, self)?]))
-    }
-}
-
-impl IntoAxes for &[isize] {
-    fn into_axes(self, op: &'static str, shape: &Shape) -> Result<Axes> {
-        let mut set = Axes::NONE;
-        for &axis in self {
-            let axis = shape.axis(op, axis)?;
-            if set.contains(axis) {
-                return Err(Error::argument(op, format!("axis {axis} is named twice in {self:?}")));
-            }
-            set.0 |= 1 << axis;
-        }
-        Ok(set)
-    }
-}
-
-impl<const N: usize> IntoAxes for [isize; N] {
-    fn into_axes(self, op: &'static str, shape: &Shape) -> Result<Axes> {
-        self.as_slice().into_axes(op, shape)
-    }
-}
-
-impl IntoAxes for Axes {
-    fn into_axes(self, op: &'static str, shape: &Shape) -> Result<Axes> {
-        match self.iter().find(|&axis| axis >= shape.rank()) {
-            None => Ok(self),
-            Some(axis) => Ok(Axes::of([shape.axis(op, axis as isize)?])),
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -468,18 +355,6 @@ mod tests {
             (&[5, 1][..], tall, tall)
         );
         assert!(std::panic::catch_unwind(|| Shape::within_bounds([1 << 40, 1 << 40])).is_err());
-        assert!(Axes::of([3, 8, usize::MAX]) == Axes::of([3]) && !Axes::all(usize::MAX).contains(8));
-        assert!(Axes::of([2]).into_axes("sum", &wide).is_err());
-    }
-
-    #[test]
-    fn axes_count_from_both_ends() {
-        let shape = shape([2, 3, 4]);
-        assert_eq!((-1).into_axes("sum", &shape).unwrap(), Axes::of([2]));
-        assert_eq!([0, -1].into_axes("sum", &shape).unwrap(), Axes::of([0, 2]));
-        assert_eq!((..).into_axes("sum", &shape).unwrap().len(), 3);
-        assert!([1, -2].into_axes("sum", &shape).unwrap_err().to_string().contains("twice"));
-        assert!(3.into_axes("sum", &shape).unwrap_err().to_string().contains("-3 to 2"));
     }
 
     #[test]

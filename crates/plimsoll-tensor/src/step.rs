@@ -71,6 +71,7 @@ impl Step {
     ///
     /// # Errors
     /// No step is open; another tensor than one float64.
+    #[doc(hidden)]
     pub fn guard(number: &Tensor) -> Result<()> {
         if number.n_elems() != 1 || number.dtype() != DType::F64 {
             return Err(Error::argument(
@@ -87,6 +88,7 @@ impl Step {
     ///
     /// # Errors
     /// As [`Step::run`].
+    #[doc(hidden)]
     pub fn traced<T>(device: &Device, f: impl FnOnce() -> Result<T>) -> Result<(T, Vec<StepRecord>)> {
         let records = Some(LongList::default());
         let step = OpenStep::new(device, || StepState { records, ..StepState::default() })?;

@@ -70,6 +70,7 @@ impl Tensor {
     }
 
     /// The extents.
+    #[doc(alias = "size")]
     #[inline]
     pub fn shape(&self) -> &Shape {
         self.0.meta.layout.shape()
@@ -82,18 +83,21 @@ impl Tensor {
     }
 
     /// The number of dimensions.
+    #[doc(alias("ndim", "dim"))]
     #[inline]
     pub fn rank(&self) -> usize {
         self.shape().rank()
     }
 
     /// The number of elements.
+    #[doc(alias("numel", "size"))]
     #[inline]
     pub fn n_elems(&self) -> usize {
         self.0.meta.layout.n_elems()
     }
 
     /// The bytes of the elements.
+    #[doc(alias = "nbytes")]
     #[inline]
     pub fn n_bytes(&self) -> usize {
         self.0.meta.n_bytes()
@@ -133,11 +137,13 @@ impl Tensor {
     }
 
     /// Whether two tensors look at the same memory.
+    #[doc(alias = "shares_memory")]
     pub fn shares_memory_with(&self, other: &Tensor) -> bool {
         Arc::ptr_eq(&self.storage(), &other.storage())
     }
 
     /// The same value as a constant: no gradient flows through it to where it came from.
+    #[doc(alias = "detach")]
     pub fn stop_gradient(&self) -> Tensor {
         self.without_nodes()
     }

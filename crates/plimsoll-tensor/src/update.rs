@@ -87,6 +87,7 @@ impl Update {
         let Some(first) = self.cells.first() else { return Ok(()) };
         let device = device_of(first);
         let elsewhere = |what: &str, other: &Device| {
+            let [device, other] = device.names_apart(other);
             let detail = format!("variable {:?} is on {device}, {what} on {other}", first.name());
             Err(Error::device(self.op.name(), detail))
         };

@@ -49,6 +49,7 @@ pub(crate) struct VariableCell {
 impl Variable {
     /// A trainable variable with that value. The tensor's memory is taken over, not copied; if somebody else holds
     /// it too, the first assignment moves the variable to memory of its own.
+    #[doc(alias("Parameter", "Param"))]
     #[track_caller]
     pub fn new(value: Tensor) -> Variable {
         let _line = context::at_callers_line();
@@ -126,6 +127,7 @@ impl Variable {
     }
 
     /// This variable, watched by tapes when it is read, or not.
+    #[doc(alias("requires_grad", "requires_grad_", "freeze"))]
     pub fn trainable(self, trainable: bool) -> Variable {
         self.cell.trainable.store(trainable, Ordering::Relaxed);
         self
@@ -153,6 +155,7 @@ impl Variable {
     }
 
     /// The value as it is now; later assignments do not change it.
+    #[doc(alias = "read_value")]
     pub fn value(&self) -> Tensor {
         self.cell.read(&self.handle)
     }
@@ -161,6 +164,7 @@ impl Variable {
     ///
     /// # Errors
     /// Another shape, dtype or device; memory that is full.
+    #[doc(alias = "copy_")]
     #[track_caller]
     pub fn assign(&self, value: &Tensor) -> Result<()> {
         let _line = context::at_callers_line();
@@ -171,6 +175,7 @@ impl Variable {
     ///
     /// # Errors
     /// Another shape, dtype or device; memory that is full.
+    #[doc(alias = "add_")]
     #[track_caller]
     pub fn assign_add(&self, value: &Tensor) -> Result<()> {
         let _line = context::at_callers_line();
@@ -184,6 +189,7 @@ impl Variable {
     ///
     /// # Errors
     /// Another shape, dtype or device; memory that is full.
+    #[doc(alias = "sub_")]
     #[track_caller]
     pub fn assign_sub(&self, value: &Tensor) -> Result<()> {
         let _line = context::at_callers_line();
@@ -229,6 +235,7 @@ impl Variable {
     ///
     /// # Errors
     /// What an op refuses; memory that is full.
+    #[doc(hidden)]
     #[track_caller]
     pub fn update_guarded(updates: &[(OpRef, &[&Variable], &[&Tensor])]) -> Result<()> {
         let _line = context::at_callers_line();
@@ -262,6 +269,7 @@ impl VariableCell {
     }
 
     /// The value to read now: what the open step has staged, what stands for the variable for now, or what it holds.
+    #[doc(alias = "read_value")]
     pub fn value(self: &Arc<Self>) -> Part {
         match update::staged(self) {
             Ok(Some(staged)) => staged,

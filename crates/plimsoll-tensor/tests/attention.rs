@@ -33,7 +33,7 @@ fn operands_are_read_where_they_lie() {
     let device = Device::separate_cpu();
     let _on = device.enter();
     let projected = Tensor::normal([2, 70, 3, 8], 0.0, 1.0, DType::F32).unwrap();
-    let heads = projected.permute(&[0, 2, 1, 3]).unwrap();
+    let heads = projected.permute([0, 2, 1, 3]).unwrap();
     let before = device.stats().n_acquired;
     let y = heads.attention(&heads, &heads, &AttentionConfig::default()).unwrap();
     assert_eq!(device.stats().n_acquired - before, 2, "the output and the workspace");
@@ -71,7 +71,7 @@ fn tiles_of_an_emulated_gpu_agree_with_the_cpu() {
         let tape = GradientTape::new();
         tape.watch(&projected)?;
         let y = tape.record(|| {
-            let heads = projected.permute(&[2, 0, 3, 1, 4])?;
+            let heads = projected.permute([2, 0, 3, 1, 4])?;
             let of = |idx: usize| heads.narrow(0, idx, 1)?.squeeze(0);
             let config = AttentionConfig { causal: true, ..Default::default() };
             of(0)?.attention(&of(1)?, &of(2)?, &config)

@@ -140,6 +140,29 @@ fn arrays_come_and_go() -> Result<()> {
 }
 
 #[test]
+fn an_error_tells_devices_of_one_name_apart() -> Result<()> {
+    let (here, there) = (Device::separate_cpu(), Device::separate_cpu());
+    let on = |device: &Device| Tensor::ones(2)?.to_device(device);
+    let number = |device: &Device| {
+        let text = format!("{device:?}");
+        let digits: String = text.chars().filter(char::is_ascii_digit).collect();
+        format!("cpu (number {digits}, with a pool of its own)")
+    };
+    assert_ne!(number(&here), number(&there));
+    let error = on(&here)?.add(&on(&there)?).unwrap_err().to_string();
+    let expected = format!("operands are on {} and {}; bring one over", number(&here), number(&there));
+    assert!(error.contains(&expected), "{error}");
+    let variable = Variable::new(on(&here)?).named("w");
+    let error = variable.assign(&on(&there)?).unwrap_err().to_string();
+    assert!(error.contains(&number(&here)) && error.contains(&number(&there)), "{error}");
+    // Other names need no numbers.
+    let ghost = here.ghost();
+    let error = on(&here)?.add(&on(&ghost)?).unwrap_err().to_string();
+    assert!(error.contains("operands are on cpu and ghost(cpu); bring one over"), "{error}");
+    Ok(())
+}
+
+#[test]
 fn devices_are_found_by_name() {
     for name in ["cpu", "CPU", "/CPU:0", "cpu:0"] {
         assert_eq!(Device::named(name).unwrap(), Device::cpu(), "{name}");

@@ -31,6 +31,34 @@ fn a_watched_tensor_has_a_gradient_and_an_unwatched_one_has_none() -> Result<()>
 }
 
 #[test]
+fn a_target_that_the_tape_did_not_record_is_named() -> Result<()> {
+    let x = Variable::new(scalar(3.0)).named("x");
+    let outside = x.mul(&x)?;
+    let (first, second) = (GradientTape::new(), GradientTape::new().persistent(true));
+    let others = first.record(|| x.mul(&x))?;
+    second.record(|| x.square())?;
+    let said = |target: &Tensor| {
+        let each = second.gradient_each(target, &[&x], |_, _| Ok(()));
+        [
+            second.gradient(target, [&x]).unwrap_err().to_string(),
+            second.variable_gradients(target, std::slice::from_ref(&x)).unwrap_err().to_string(),
+            second.jacobian(target, &x).unwrap_err().to_string(),
+            each.unwrap_err().to_string(),
+        ]
+    };
+    for (target, knows) in [(&outside, "no tape knows it"), (&others, "another tape knows it")] {
+        for error in said(target) {
+            assert!(error.contains("the target of shape [] was not recorded by this tape"), "{error}");
+            assert!(error.contains(knows), "{error}");
+        }
+    }
+    // What the target does not depend on may still be asked for.
+    assert!(second.gradient_or_none(&outside, [&x])?[0].is_none());
+    assert_eq!(item(&second.gradient_or_zeros(&outside, [&x])?[0]), 0.0);
+    Ok(())
+}
+
+#[test]
 fn unconnected_sources_are_an_error_none_or_zeros() -> Result<()> {
     let (x, y) = (Variable::new(scalar(3.0)), Variable::new(Tensor::from_slice(&[1.0f64, 2.0], 2)?));
     let tape = GradientTape::new().persistent(true);

@@ -11,6 +11,7 @@ use plimsoll_tensor::{
 
 use crate::device::device_under_test;
 use crate::draw::{draw_all, dtype_of, tensor, weights};
+use crate::needs::{Need, Verdict};
 use crate::outcome::{Failure, Outcome, guarded};
 
 /// The float dtypes, widest first.
@@ -194,6 +195,25 @@ impl<'a> Case<'a> {
         }
     }
 
+    /// The inputs of floats, whether their gradients are checked or not.
+    pub fn floats(&self) -> Vec<usize> {
+        (0..self.inputs.len()).filter(|&input| self.input_dtype(input).is_float()).collect()
+    }
+
+    /// The first input with a gradient, and another that is declared like it.
+    ///
+    /// # Errors
+    /// The call executes no op of the entry's name.
+    pub fn two_alike(&self) -> Outcome<Option<[usize; 2]>> {
+        let watched = self.differentiable()?;
+        let Some((&first, others)) = watched.split_first() else { return Ok(None) };
+        let declared = &self.sample.inputs;
+        let alike = |&&other: &&usize| {
+            declared[other].shape == declared[first].shape && declared[other].values == declared[first].values
+        };
+        Ok(others.iter().find(alike).map(|&second| [first, second]))
+    }
+
     /// Whether the call is a chain of elementwise ops from inputs of one shape to outputs of that shape.
     ///
     /// # Errors
@@ -213,19 +233,30 @@ impl<'a> Case<'a> {
     }
 }
 
-/// Runs a part of a check for every sample of an op in every given dtype, each on a device of its own, in whose pool
-/// nothing may be left.
+/// Runs a part of a check for every sample of an op that meets its needs, in every given dtype, each on a device of its own,
+/// in whose pool nothing may be left. Without such a sample the check is ignored.
 pub fn for_each_sample(
     op: &'static OpInfo,
     dtypes: &[DType],
+    needs: &[Need],
     part: impl Fn(&Case<'_>) -> Outcome,
-) -> Outcome {
+) -> Outcome<Verdict> {
     let samples = (op.samples)();
     if samples.is_empty() {
         return Err(format!("{} has no samples", op.name).into());
     }
     let open = |values: Values| matches!(values, Values::Floats(..) | Values::Constants(..));
-    let outcomes = samples.iter().flat_map(|sample| {
+    let (mut fitting, mut unmet) = (Vec::new(), None);
+    for sample in &samples {
+        match unmet_need(&Case::new(op, sample, dtypes[0]), needs)? {
+            None => fitting.push(sample),
+            Some(need) => unmet = unmet.or(Some(need)),
+        }
+    }
+    if let (true, Some(need)) = (fitting.is_empty(), unmet) {
+        return Ok(Verdict::Ignored(need.reason()));
+    }
+    let outcomes = fitting.into_iter().flat_map(|sample| {
         // Without an input of the dtype under test, all dtypes are the same case.
         let is_open = sample.inputs.iter().any(|input| open(input.values));
         let dtypes = if is_open { dtypes } else { &dtypes[..1] };
@@ -238,7 +269,20 @@ pub fn for_each_sample(
         };
         dtypes.iter().map(|&dtype| Case::new(op, sample, dtype).check(alone)).collect::<Vec<_>>()
     });
-    crate::outcome::all(outcomes)
+    crate::outcome::all(outcomes).map(|()| Verdict::Passed)
+}
+
+/// The first need that a sample does not meet.
+fn unmet_need(case: &Case<'_>, needs: &[Need]) -> Outcome<Option<Need>> {
+    case.check(|case| {
+        let _there = device_under_test().enter();
+        for &need in needs {
+            if !need.is_met(case)? {
+                return Ok(Some(need));
+            }
+        }
+        Ok(None)
+    })
 }
 
 /// A pool that nobody uses any more holds no block and no page.

@@ -16,6 +16,7 @@ use serde_json::{Value, json};
 use crate::case::{Case, for_each_sample};
 use crate::close::{Tolerance, compare};
 use crate::draw::{draw_all, dtype_of};
+use crate::needs::{Need, Verdict};
 use crate::outcome::{Failure, Outcome};
 
 /// How the file is made anew.
@@ -49,9 +50,9 @@ fn describe(op: &OpInfo, sample: &Sample) -> Value {
 }
 
 /// Values and gradients are those that PyTorch gave, in f32 and f64.
-pub fn golden_values(op: &'static OpInfo) -> Outcome {
-    for_each_sample(op, &[DType::F32, DType::F64], |case| {
-        let Some(torch) = &case.sample.torch else { return Ok(()) };
+pub fn golden_values(op: &'static OpInfo) -> Outcome<Verdict> {
+    for_each_sample(op, &[DType::F32, DType::F64], &[Need::Torch], |case| {
+        let torch = case.sample.torch.as_ref().ok_or("PyTorch has no such op")?;
         let advice = |problem: &str| Failure::from(format!("{problem}; record them with `{COMMAND}`"));
         let recorded = recorded()?.get(&(op.name.to_owned(), case.sample.name.clone()));
         let recorded = recorded.ok_or_else(|| advice("there are no recorded values"))?;

@@ -3,6 +3,7 @@
 use plimsoll_tensor::ops::registry::{composed, registry};
 
 use crate::checks;
+use crate::needs::Verdict;
 use crate::outcome::Outcome;
 
 /// A test: a name to filter by, and what it runs.
@@ -10,7 +11,7 @@ pub struct Test {
     /// `op::check`, or `registry::check`.
     pub name: String,
     /// The check.
-    pub run: Box<dyn FnOnce() -> Outcome + Send>,
+    pub run: Box<dyn FnOnce() -> Outcome<Verdict> + Send>,
 }
 
 /// Every test that the registry gives rise to.
@@ -21,11 +22,14 @@ pub fn tests() -> Vec<Test> {
             run: Box::new(move || check(op)),
         })
     });
-    let of_registry =
-        |name: &str, check: fn() -> Outcome| Test { name: format!("registry::{name}"), run: Box::new(check) };
+    let of_registry = |name: &str, check: fn() -> Outcome| Test {
+        name: format!("registry::{name}"),
+        run: Box::new(move || check().map(|()| Verdict::Passed)),
+    };
     let of_registry = [
         of_registry("unique_names", checks::unique_names),
         of_registry("saved_values_document", crate::saved_values::document_is_current),
+        of_registry("examples_in_docs", crate::examples::are_current),
     ];
     of_ops.chain(of_registry).collect()
 }

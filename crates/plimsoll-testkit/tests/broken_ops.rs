@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use plimsoll_tensor::op::{Gradient, Keep, Keeps, Meta, Op, Outputs, Run, Tensors, view};
 use plimsoll_tensor::ops::registry::{OpInfo, Sample, floats, registry};
 use plimsoll_tensor::{Backward, DType, OpRef, Result, Tensor, apply};
-use plimsoll_testkit::checks;
+use plimsoll_testkit::{Need, Verdict, checks};
 
 /// What an op that looks at its first input does in backward.
 type BackwardFn = Box<dyn Fn(&mut Backward<'_>) -> Result<()> + Send + Sync>;
@@ -235,7 +235,7 @@ fn every_check_refuses_an_op_that_is_wrong_in_its_way() {
     assert_eq!(rows, checks, "each check has its row");
     for (&(name, op, samples, part), (_, check)) in BROKEN.iter().zip(checks::ALL) {
         match check(entry(op, samples)) {
-            Ok(()) => panic!("{name} does not see what is wrong"),
+            Ok(verdict) => panic!("{name} does not see what is wrong: {verdict:?}"),
             Err(failure) => assert!(failure.text().contains(part), "{name}: {failure:?}"),
         }
     }
@@ -244,10 +244,49 @@ fn every_check_refuses_an_op_that_is_wrong_in_its_way() {
 #[test]
 fn an_op_that_is_right_passes_every_check() {
     let op = entry("affine", || sample(|x| x.affine(1.5, 0.0)));
+    let mut ignored = Vec::new();
     for (name, check) in checks::ALL {
-        if let Err(failure) = check(op) {
-            panic!("{name}: {failure:?}");
+        match check(op) {
+            Ok(Verdict::Passed) => {}
+            Ok(Verdict::Ignored(reason)) => ignored.push((*name, reason)),
+            Err(failure) => panic!("{name}: {failure:?}"),
         }
+    }
+    // The sample has one input, no refusals and no expression for PyTorch; everything else looks at something.
+    let expected = [
+        ("error_inputs", Need::Refusals),
+        ("unwatched_inputs", Need::TwoGradients),
+        ("shared_inputs", Need::TwoAlike),
+        ("golden_values", Need::Torch),
+    ];
+    assert_eq!(ignored, expected.map(|(name, need)| (name, need.reason())));
+}
+
+#[test]
+fn a_gradient_that_is_lost_in_one_dtype_is_seen() {
+    let lost = || {
+        passing(1, |x| {
+            let backward = |backward: &mut Backward<'_>| match backward.input_dtype(0) {
+                DType::BF16 => Ok(()),
+                _ => {
+                    let gradient = backward.gradient()?;
+                    backward.give(0, gradient)
+                }
+            };
+            run(x, Box::new(backward), |x| x[0].affine(1.0, 0.0), Gradient::Backward)
+        })
+    };
+    let failure = checks::narrow_gradients(entry("pass", lost)).expect_err("bfloat16 has no gradient");
+    assert!(failure.text().contains("it is lost, and float64 has it"), "{failure:?}");
+}
+
+#[test]
+fn an_op_without_a_gradient_is_not_said_to_have_passed_its_checks() {
+    let honest = || {
+        passing(1, |x| run(x, Box::new(|_| Ok(())), |x| x[0].affine(1.0, 0.0), Gradient::None("it jumps")))
+    };
+    for check in [checks::second_order, checks::narrow_gradients, checks::persistent_tape] {
+        assert!(matches!(check(entry("pass", honest)), Ok(Verdict::Ignored(_))));
     }
 }
 
@@ -282,5 +321,5 @@ fn declarations_about_gradients_are_held_to() {
     let honest = || {
         passing(1, |x| run(x, Box::new(|_| Ok(())), |x| x[0].affine(1.0, 0.0), Gradient::None("it jumps")))
     };
-    assert!(checks::first_order(entry("pass", honest)).is_ok());
+    assert_eq!(checks::first_order(entry("pass", honest)).ok(), Some(Verdict::Passed));
 }

@@ -1,27 +1,102 @@
 //! Plimsoll: training with a line painted on every device.
 //!
-//! The crate that people use: it re-exports the tensors, variables, ops and tapes of `plimsoll-tensor`, the datasets of
-//! `plimsoll-data` as [`data`], and the layers, losses, optimizers and the train loop of `plimsoll-nn` as [`nn`], and profiles of
-//! memory as [`report`].
+//! The crate that people use. It owns the list of names that are public, and nothing else: tensors, variables, ops, tapes and
+//! devices at the top, layers, losses, optimizers and the train loop in [`nn`], datasets in [`data`], profiles of memory in
+//! [`report`], and what a program may ask about its machine and its memory in [`hardware`], [`threads`] and [`memory`].
+//! Whatever is public in a crate below and not here is for the crates among themselves, and may change at any time.
+
+#![forbid(unsafe_code)]
 
 pub use plimsoll_data as data;
 pub use plimsoll_nn as nn;
 pub use plimsoll_report as report;
-pub use plimsoll_tensor::*;
 
-/// What most programs need, for `use plimsoll::prelude::*`.
+// Tensors and what describes them.
+pub use plimsoll_tensor::{
+    Axes, DType, Element, Integer, IntoAxes, IntoExtents, IntoReshape, IntoShape, IntoSlices, Layout,
+    MAX_ELEMS, MAX_RANK, Rhs, Shape, Slice, Structure, Tensor, Variable,
+};
+
+// What ops are told besides tensors.
+pub use plimsoll_tensor::{
+    Activation, AttentionConfig, Conv1dConfig, Conv2dConfig, ConvConfig, GruWeights, LstmState, Pool2d,
+    RecurrentWeights,
+};
+
+// Ops of one's own, and the updates of optimizers.
+pub use plimsoll_tensor::{Op, OpRef, apply, op, optimizer};
+
+// Gradients.
+pub use plimsoll_tensor::{
+    Backward, GradientTape, Saved, SavedValue, Saving, Unconnected, custom_gradient, enter_saving,
+    is_recording, recompute, with_saving,
+};
+
+// Steps, and functions that are recorded and planned.
+pub use plimsoll_tensor::{Function, OpenStep, Recording, Step};
+
+// Devices, and whose bytes are whose.
+pub use plimsoll_tensor::{
+    Bytes, Device, DriverMemory, Offload, OpenScope, Owner, Placement, PlacementLog, Repeated, Report, Site,
+    Stats, at_callers_line, at_line, current_scope, enter_owner, enter_scope, log_placements, scope,
+    with_owner,
+};
+
+// Values on the host, and where random numbers come from.
+pub use plimsoll_tensor::{Generator, HostBytes, Later, set_seed};
+
+pub use plimsoll_tensor::{Error, ErrorKind, Result};
+
+/// The threads that ops run on.
+pub mod threads {
+    pub use plimsoll_cpu::threads::{n_threads, set_threads, start, with_threads};
+}
+
+/// What a machine has: the instruction set of its processor, its GPUs, and the libraries that these need.
+pub mod hardware {
+    pub use plimsoll_cpu::simd::{Level, level};
+    pub use plimsoll_cuda::{LibraryInfo, Profile, Rates, libraries, profile_of};
+}
+
+/// What there is to know about memory: who holds it, why it ran out, and what plans under a limit would take.
+pub mod memory {
+    pub use plimsoll_memory::{
+        BlockInfo, Cause, GRANULE, Holder, OutOfMemory, ParseBytesError, Rows, Shortage, Snapshot,
+        SourceCalls,
+    };
+    pub use plimsoll_plan::{Family, Member, Played};
+}
+
+/// What most programs need, and what layers, losses, metrics and callbacks of one's own are written with, for
+/// `use plimsoll::prelude::*`.
 pub mod prelude {
     pub use plimsoll_data::{AUTOTUNE, Dataset};
-    pub use plimsoll_nn::layers::*;
-    pub use plimsoll_nn::losses::*;
+    pub use plimsoll_nn::initializer::Fans;
+    pub use plimsoll_nn::layers::{
+        ActivationLayer, AveragePool, BatchNorm, Conv1D, Conv1DTranspose, Conv2D, Conv2DTranspose, Dense,
+        DepthwiseConv2D, Dropout, Embedding, Flatten, GRU, GlobalAveragePool, GroupNorm, LSTM, Lambda,
+        LayerNorm, MaxPool, MultiHeadAttention, RMSNorm, Reshape, Residual, Sequential, SimpleRNN,
+    };
+    pub use plimsoll_nn::losses::{
+        BinaryCrossentropy, CategoricalCrossentropy, Huber, Loss, MeanAbsoluteError, MeanSquaredError,
+        SparseCategoricalCrossentropy,
+    };
     pub use plimsoll_nn::metrics::{self, Metric};
-    pub use plimsoll_nn::optimizers::*;
-    pub use plimsoll_nn::train::{Trainer, Until, callbacks};
-    pub use plimsoll_nn::{Forward, Initializer, Layer, Mode, Model, Policy, set_policy, with_policy};
+    pub use plimsoll_nn::optimizers::{
+        Accumulator, Adafactor, Adagrad, Adam, Adam8bit, AdamW, LossScale, Method, Optimizer, RmsProp,
+        Schedule, Sgd,
+    };
+    pub use plimsoll_nn::train::{
+        Callback, EpochEvent, Evaluation, History, Requests, StepEvent, Trainer, Until, callbacks,
+    };
+    pub use plimsoll_nn::{
+        Forward, Initializer, Layer, Mode, Model, Policy, Prediction, set_policy, variable, variable_apart,
+        with_policy,
+    };
     pub use plimsoll_tensor::{
         Activation, AttentionConfig, Bytes, Conv1dConfig, Conv2dConfig, DType, Device, Error, Function,
-        GradientTape, Op, OpRef, Owner, Pool2d, Result, Saving, Shape, Step, Tensor, Unconnected, Variable,
-        custom_gradient, recompute, scope, set_seed,
+        Generator, GradientTape, Op, OpRef, Owner, Pool2d, Result, Saving, Shape, Step, Tensor, Unconnected,
+        Variable, custom_gradient, recompute, scope, set_seed,
     };
 }
 

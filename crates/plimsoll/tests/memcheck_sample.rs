@@ -33,8 +33,8 @@ fn strided_views_of_every_dtype() -> Result<()> {
     let _on = device.enter();
     for dtype in DType::ALL {
         let x = Tensor::arange_of(0.0, 24.0, 1.0, DType::F64)?.reshape([2, 3, 4])?.cast(dtype)?;
-        let turned = x.permute(&[2, 0, 1])?.contiguous()?;
-        assert_eq!(turned.permute(&[1, 2, 0])?.to_f64_vec()?, x.to_f64_vec()?);
+        let turned = x.permute([2, 0, 1])?.contiguous()?;
+        assert_eq!(turned.permute([1, 2, 0])?.to_f64_vec()?, x.to_f64_vec()?);
         if dtype != DType::Bool {
             let row = Tensor::ones([4])?.cast(dtype)?;
             assert_eq!(x.add(&row)?.sum([0, 1])?.shape().dims(), [4]);

@@ -19,16 +19,31 @@ const HOMES: &[&str] = &[
     // The places where the bytes of a block become a slice of elements.
     "crates/plimsoll-tensor/src/storage.rs",
     "crates/plimsoll-tensor/src/piece.rs",
+    // Memory that another library lends, which that library has to promise.
+    "crates/plimsoll-tensor/src/foreign.rs",
     // An allocator is unsafe to implement; this one counts for the tests.
     "crates/plimsoll-testkit/src/counting.rs",
 ];
 
-/// Reports every `unsafe` that is out of place or gives no reason.
+/// Reports every `unsafe` that is out of place or gives no reason, and crates that do not forbid what they do not need.
 pub fn check(repo: &Repo) -> Vec<Finding> {
     repo.sources
         .iter()
-        .flat_map(|source| out_of_place(source).into_iter().chain(unexplained(source)))
+        .flat_map(|source| {
+            out_of_place(source).into_iter().chain(unexplained(source)).chain(not_forbidden(source))
+        })
         .collect()
+}
+
+/// The root of a crate without a home for `unsafe` must forbid it, so that the compiler says so and not only a text search.
+fn not_forbidden(source: &Source) -> Option<Finding> {
+    let (folder, file) = source.path.rsplit_once("src/")?;
+    let is_root =
+        (folder.starts_with("crates/") || folder == "xtask/") && (file == "lib.rs" || file == "main.rs");
+    let has_home = HOMES.iter().any(|home| home.starts_with(folder));
+    let message = "this crate needs no `unsafe`: say `#![forbid(unsafe_code)]` below its docs";
+    (is_root && !has_home && !source.text.contains("#![forbid(unsafe_code)]"))
+        .then(|| Finding::failure(&source.path, 1, message))
 }
 
 fn out_of_place(source: &Source) -> Vec<Finding> {
@@ -134,6 +149,15 @@ mod tests {
             lines("crates/plimsoll-tensor/src/tape.rs", "#![forbid(unsafe_code)] // unsafe\n"),
             [] as [usize; 0]
         );
+    }
+
+    #[test]
+    fn a_crate_without_a_home_forbids_it() {
+        assert_eq!(lines("crates/plimsoll-nn/src/lib.rs", "mod layers;\n"), [1]);
+        assert_eq!(lines("xtask/src/main.rs", "mod check;\n"), [1]);
+        assert_eq!(lines("crates/plimsoll-nn/src/lib.rs", "#![forbid(unsafe_code)]\n"), [] as [usize; 0]);
+        assert_eq!(lines("crates/plimsoll-tensor/src/lib.rs", "mod storage;\n"), [] as [usize; 0]);
+        assert_eq!(lines("crates/plimsoll-nn/src/layers/mod.rs", "mod dense;\n"), [] as [usize; 0]);
     }
 
     #[test]

@@ -107,7 +107,7 @@ fn larger_batch() -> Outcome {
         let recipe = recipe("gpt2-124m");
         let limit = Bytes::mib(24 << 10);
         let fits = |batch: usize| -> Result<bool> {
-            let ghost = Device::ghost_cuda(plimsoll_cuda::Profile::h200());
+            let ghost = Device::ghost_cuda(plimsoll::hardware::Profile::h200());
             let mut training = Training::of(&recipe, Policy::MixedBfloat16, batch, &ghost)?;
             training.steps(2)?;
             Ok(ghost.stats().peak_committed <= limit.get())

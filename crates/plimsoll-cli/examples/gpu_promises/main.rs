@@ -20,8 +20,8 @@ use std::iter;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
+use plimsoll::hardware::Profile;
 use plimsoll::{Device, Result};
-use plimsoll_cuda::Profile;
 
 use workload::{Training, WORKLOADS};
 

@@ -2,8 +2,8 @@
 
 use plimsoll::nn::train::{Pair, Trainer, Until};
 use plimsoll::nn::with_policy;
+use plimsoll::threads;
 use plimsoll::{Bytes, Device};
-use plimsoll_cpu::threads;
 
 use super::row;
 use crate::bench::workloads::Call;

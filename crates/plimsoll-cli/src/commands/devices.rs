@@ -1,9 +1,9 @@
 //! `plimsoll devices`: what there is to run on.
 
+use plimsoll::hardware::{self, LibraryInfo, Profile};
+use plimsoll::memory::GRANULE;
+use plimsoll::threads;
 use plimsoll::{Bytes, Device, DriverMemory};
-use plimsoll_cpu::{simd, threads};
-use plimsoll_cuda::{LibraryInfo, Profile};
-use plimsoll_memory::GRANULE;
 use serde::Serialize;
 
 use crate::failure::Failure;
@@ -68,7 +68,7 @@ pub fn run(options: &DevicesOptions) -> Result<(), Failure> {
         Failure::other("this system does not tell how much memory it has (/proc/meminfo is missing)")
     })?;
     let (gpus, none) = gpus();
-    let libraries = plimsoll_cuda::libraries();
+    let libraries = hardware::libraries();
     let machine = Machine {
         version: 1,
         device: "cpu",
@@ -77,7 +77,7 @@ pub fn run(options: &DevicesOptions) -> Result<(), Failure> {
         memory_bytes: memory.total,
         free_bytes: memory.free,
         granularity_bytes: GRANULE,
-        instruction_set: format!("{:?}", simd::level()).to_lowercase(),
+        instruction_set: format!("{:?}", hardware::level()).to_lowercase(),
         gpus,
         libraries: libraries.iter().map(Library::of).collect(),
     };

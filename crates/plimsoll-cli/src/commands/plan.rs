@@ -175,7 +175,7 @@ fn table(
 
 fn event(recipe: &Recipe, target: &Target, batch: usize, planned: &Plan, least: u64) -> PlanEvent {
     let at = planned.peak_at;
-    let holder = |holder: &plimsoll_memory::Holder| {
+    let holder = |holder: &plimsoll::memory::Holder| {
         let site = holder.site;
         let line =
             if site.file().is_empty() { String::new() } else { format!("{}:{}", site.file(), site.line()) };

@@ -2,11 +2,11 @@
 
 use std::path::Path;
 
+use plimsoll::Stats;
 use plimsoll::nn::Policy;
 use plimsoll::nn::checkpoint;
 use plimsoll::nn::train::{History, INTERRUPTED};
 use plimsoll::report::Profiler;
-use plimsoll_memory::Stats;
 use serde_json::json;
 
 use super::{batch, find};

@@ -11,12 +11,13 @@ mod parsers;
 
 use std::fs;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use plimsoll::nn::checkpoint;
 use plimsoll::{Bytes, Device};
 use plimsoll_testkit::CountingAllocator;
+use tempfile::TempDir;
 
 use mutate::Mutator;
 use parsers::{PARSERS, Parser};
@@ -109,33 +110,21 @@ impl Fuzzer {
 }
 
 /// A folder for the one file, in memory where there is one.
-struct Folder(PathBuf);
-
-impl Folder {
-    fn new() -> Folder {
-        let memory = PathBuf::from("/dev/shm");
-        let parent = if memory.is_dir() { memory } else { std::env::temp_dir() };
-        let path = parent.join(format!("plimsoll-fuzz-{}", std::process::id()));
-        fs::create_dir_all(&path).expect("the folder for temporary files can be written");
-        Folder(path)
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
-    }
+fn folder() -> TempDir {
+    let memory = Path::new("/dev/shm");
+    let made = if memory.is_dir() { tempfile::tempdir_in(memory) } else { tempfile::tempdir() };
+    made.expect("the folder for temporary files can be written")
 }
 
 #[test]
 #[allow(clippy::print_stdout, reason = "a long run is watched")]
 fn damaged_files_do_no_harm() {
-    let folder = Folder::new();
+    let folder = folder();
     let device = Device::separate_cpu().limit(Bytes::mib(64)).expect("nothing is in use");
     let _on = device.enter();
     let asked = number(CASES);
     let n_each = asked.unwrap_or(FEW_CASES).div_ceil(PARSERS.len() as u64);
-    let (path, seed) = (folder.0.join(checkpoint::FILE_NAME), number(SEED).unwrap_or(0));
+    let (path, seed) = (folder.path().join(checkpoint::FILE_NAME), number(SEED).unwrap_or(0));
     let fuzzer = Fuzzer { device: device.clone(), path, seed, is_timed: asked.is_some() };
     // A panic is caught and told once; its usual text would be told for each.
     std::panic::set_hook(Box::new(|_| {}));

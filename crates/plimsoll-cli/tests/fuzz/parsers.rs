@@ -8,11 +8,11 @@ use std::path::Path;
 use flate2::Compression;
 use flate2::write::GzEncoder;
 use plimsoll::data::{Csv, Dataset, TokenType, Tokens};
+use plimsoll::hardware::Profile;
 use plimsoll::nn::checkpoint::{self, Change, NameMap, RunState};
 use plimsoll::nn::layers::Dense;
 use plimsoll::nn::{Layer, Model, Policy};
 use plimsoll::{DType, Device, Result, Tensor};
-use plimsoll_cuda::Profile;
 
 /// Something that reads what people give it.
 pub struct Parser {

@@ -132,17 +132,18 @@ pub(super) fn key(parts: &[&str]) -> String {
 mod tests {
     use std::fs;
     use std::os::unix::fs::{PermissionsExt, symlink};
-    use std::process;
+
+    use tempfile::{TempDir, tempdir};
 
     use super::*;
 
-    struct Folder(PathBuf);
+    /// A folder for a cache, which makes it itself, inside a temporary one.
+    struct Folder(PathBuf, #[expect(dead_code, reason = "it is removed when it is dropped")] TempDir);
 
     impl Folder {
-        fn new(name: &str) -> Folder {
-            let path = env::temp_dir().join(format!("plimsoll-cache-{}-{name}", process::id()));
-            let _ = fs::remove_dir_all(&path);
-            Folder(path)
+        fn new() -> Folder {
+            let temporary = tempdir().unwrap();
+            Folder(temporary.path().join("cache"), temporary)
         }
 
         fn cache(&self) -> Cache {
@@ -156,19 +157,13 @@ mod tests {
         }
     }
 
-    impl Drop for Folder {
-        fn drop(&mut self) {
-            let _ = fs::remove_dir_all(&self.0);
-        }
-    }
-
     fn never() -> Result<Vec<u8>, String> {
         Err("made again".to_owned())
     }
 
     #[test]
     fn what_was_made_once_is_read() {
-        let folder = Folder::new("once");
+        let folder = Folder::new();
         let made = folder.cache().get_or("a", || Ok::<_, String>(b"kernel".to_vec()));
         assert_eq!(made, Ok(b"kernel".to_vec()));
         assert_eq!(folder.cache().get_or("a", never), Ok(b"kernel".to_vec()));
@@ -178,7 +173,7 @@ mod tests {
 
     #[test]
     fn a_damaged_file_is_made_anew() {
-        let folder = Folder::new("damaged");
+        let folder = Folder::new();
         folder.cache().put("a", b"kernel").unwrap();
         let path = folder.0.join("a.cubin");
         let whole = fs::read(&path).unwrap();
@@ -195,7 +190,7 @@ mod tests {
 
     #[test]
     fn a_kernel_under_the_name_of_another_is_made_anew() {
-        let folder = Folder::new("swapped");
+        let folder = Folder::new();
         folder.cache().put("a", b"kernel of a").unwrap();
         fs::copy(folder.0.join("a.cubin"), folder.0.join("b.cubin")).unwrap();
         assert_eq!(folder.cache().get("b"), None);
@@ -204,7 +199,7 @@ mod tests {
 
     #[test]
     fn what_others_could_have_written_is_not_used() {
-        let folder = Folder::new("foreign");
+        let folder = Folder::new();
         folder.cache().put("a", b"kernel").unwrap();
         let path = folder.0.join("a.cubin");
         let set = |path: &Path, mode| fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
@@ -228,7 +223,7 @@ mod tests {
 
     #[test]
     fn what_killed_processes_left_is_cleared() {
-        let folder = Folder::new("left");
+        let folder = Folder::new();
         folder.cache().put("a", b"kernel").unwrap();
         fs::write(folder.0.join(".b.cubin.x1.tmp"), b"half").unwrap();
         assert!(folder.cache().get("a").is_some());
@@ -237,7 +232,7 @@ mod tests {
 
     #[test]
     fn writers_do_not_disturb_each_other_or_a_reader() {
-        let folder = Folder::new("writers");
+        let folder = Folder::new();
         let contents = vec![7u8; 1 << 16];
         std::thread::scope(|scope| {
             for _ in 0..4 {
@@ -257,7 +252,7 @@ mod tests {
 
     #[test]
     fn a_folder_that_cannot_be_is_no_error() {
-        let folder = Folder::new("file");
+        let folder = Folder::new();
         fs::write(&folder.0, "a file where the folder would be").unwrap();
         let made = folder.cache().get_or("a", || Ok::<_, String>(b"kernel".to_vec()));
         assert_eq!(made, Ok(b"kernel".to_vec()));

@@ -5,15 +5,14 @@ use std::path::{Path, PathBuf};
 
 use plimsoll_data::{Batch, Dataset};
 use plimsoll_tensor::{DType, Device, Result, Tensor};
+use tempfile::TempDir;
 
 /// A folder of its own for each test, removed at the end.
-pub struct Folder(PathBuf);
+pub struct Folder(TempDir);
 
 impl Folder {
     pub fn new(name: &str) -> Folder {
-        let path = std::env::temp_dir().join(format!("plimsoll-data-{name}-{}", std::process::id()));
-        std::fs::create_dir_all(&path).unwrap();
-        Folder(path)
+        Folder(tempfile::Builder::new().prefix(&format!("plimsoll-data-{name}-")).tempdir().unwrap())
     }
 
     /// A file in it with these contents.
@@ -24,13 +23,7 @@ impl Folder {
     }
 
     pub fn path(&self) -> &Path {
-        &self.0
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        std::fs::remove_dir_all(&self.0).unwrap();
+        self.0.path()
     }
 }
 

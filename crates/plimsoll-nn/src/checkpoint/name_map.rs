@@ -41,7 +41,7 @@ impl Change {
             Change::Permute(order) => tensor.permute(order),
             Change::Flattened([channels, height, width]) => {
                 let out = tensor.shape()[0];
-                let pixels = tensor.reshape([out, channels, height, width])?.permute(&[2, 3, 1, 0])?;
+                let pixels = tensor.reshape([out, channels, height, width])?.permute([2, 3, 1, 0])?;
                 pixels.reshape([channels * height * width, out])
             }
         }

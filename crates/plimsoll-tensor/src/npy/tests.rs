@@ -2,8 +2,9 @@
 
 use std::fs;
 
+use tempfile::tempdir;
+
 use super::*;
-use crate::file::tests::Folder;
 
 /// What `numpy.save` writes for `numpy.array([[1, 2, 3], [4, 5, 6]], dtype='<f4', order=...)`.
 fn numpy_file(fortran_order: &str, values: [f32; 6]) -> Vec<u8> {
@@ -18,8 +19,8 @@ fn numpy_file(fortran_order: &str, values: [f32; 6]) -> Vec<u8> {
 
 #[test]
 fn files_of_numpy_are_read_in_both_orders() {
-    let folder = Folder::new("npy-orders");
-    let path = folder.0.join("x.npy");
+    let folder = tempdir().unwrap();
+    let path = folder.path().join("x.npy");
     for (order, values) in
         [("False", [1.0, 2.0, 3.0, 4.0, 5.0, 6.0]), ("True", [1.0, 4.0, 2.0, 5.0, 3.0, 6.0])]
     {
@@ -32,8 +33,8 @@ fn files_of_numpy_are_read_in_both_orders() {
 
 #[test]
 fn every_dtype_and_rank_comes_back() {
-    let folder = Folder::new("npy-dtypes");
-    let path = folder.0.join("x.npy");
+    let folder = tempdir().unwrap();
+    let path = folder.path().join("x.npy");
     let numbers = Tensor::arange(12).unwrap();
     for dtype in DType::ALL.into_iter().filter(|&dtype| dtype != DType::BF16) {
         for shape in [&[12usize][..], &[3, 4], &[2, 1, 6]] {
@@ -54,8 +55,8 @@ fn every_dtype_and_rank_comes_back() {
 
 #[test]
 fn what_is_written_is_what_numpy_writes() {
-    let folder = Folder::new("npy-bytes");
-    let path = folder.0.join("x.npy");
+    let folder = tempdir().unwrap();
+    let path = folder.path().join("x.npy");
     let values = [1.0, 2.0, 3.0, 4.0, 5.0, 6.0];
     Tensor::from_slice(&values, [2, 3]).unwrap().write_npy(&path).unwrap();
     assert_eq!(fs::read(&path).unwrap(), numpy_file("False", values));
@@ -65,8 +66,8 @@ fn what_is_written_is_what_numpy_writes() {
 
 #[test]
 fn a_file_cut_anywhere_is_refused() {
-    let folder = Folder::new("npy-cut");
-    let path = folder.0.join("x.npy");
+    let folder = tempdir().unwrap();
+    let path = folder.path().join("x.npy");
     let whole = numpy_file("False", [0.0; 6]);
     for len in 0..whole.len() {
         fs::write(&path, &whole[..len]).unwrap();
@@ -90,8 +91,8 @@ fn a_dictionary_cut_anywhere_is_refused() {
 
 #[test]
 fn damage_is_named() {
-    let folder = Folder::new("npy-damage");
-    let path = folder.0.join("x.npy");
+    let folder = tempdir().unwrap();
+    let path = folder.path().join("x.npy");
     let refused = |from: &str, to: &str| {
         assert_eq!(from.len(), to.len());
         let mut bytes = numpy_file("False", [0.0; 6]);
@@ -118,8 +119,8 @@ fn damage_is_named() {
 
 #[test]
 fn truth_values_are_checked() {
-    let folder = Folder::new("npy-bool");
-    let path = folder.0.join("x.npy");
+    let folder = tempdir().unwrap();
+    let path = folder.path().join("x.npy");
     Tensor::from_vec(vec![true, false, true]).unwrap().write_npy(&path).unwrap();
     let mut bytes = fs::read(&path).unwrap();
     *bytes.last_mut().unwrap() = 7;

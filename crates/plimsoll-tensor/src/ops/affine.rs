@@ -83,6 +83,7 @@ impl Tensor {
     ///
     /// # Errors
     /// A tensor of truth values; memory that is full.
+    #[doc = example!("affine")]
     #[track_caller]
     pub fn affine(&self, scale: f64, shift: f64) -> Result<Tensor> {
         let _line = context::at_callers_line();
@@ -106,6 +107,8 @@ impl Tensor {
     ///
     /// # Errors
     /// A tensor of truth values; memory that is full.
+    #[doc = example!("neg")]
+    #[doc(alias = "negative")]
     #[track_caller]
     pub fn neg(&self) -> Result<Tensor> {
         self.affine(-1.0, 0.0)
@@ -121,6 +124,10 @@ fn samples() -> Vec<Sample> {
         Sample::new(name, vec![floats(shape)], |x| x[0].affine(1.5, -0.25))
             .reference(|x| x[0].map(|x| 1.5 * x - 0.25))
             .torch("x0 * 1.5 - 0.25")
+            .example("x0.affine(1.5, -0.25)")
     };
-    vec![sample("vector", &[6]), sample("square", &[3, 4])]
+    let negative = Sample::new("negative", vec![floats(&[5])], |x| x[0].neg())
+        .reference(|x| x[0].map(|x| -x))
+        .example("x0.neg()");
+    vec![sample("vector", &[6]), sample("square", &[3, 4]), negative]
 }

@@ -231,6 +231,8 @@ impl Tensor {
     ///
     /// # Errors
     /// Bounds that are no numbers or in the wrong order, a tensor of truth values; memory that is full.
+    #[doc = example!("clamp")]
+    #[doc(alias("clip", "clip_by_value"))]
     #[track_caller]
     pub fn clamp(&self, low: f64, high: f64) -> Result<Tensor> {
         let _line = context::at_callers_line();
@@ -260,6 +262,7 @@ fn samples() -> Vec<Sample> {
         Sample::new(name, vec![floats(shape)], |x| x[0].clamp(-0.5, 1.1))
             .reference(move |x| x[0].map(bounded))
             .torch("x0.clamp(-0.5, 1.1)")
+            .example("x0.clamp(-0.5, 1.1)")
             .refuses(vec![input(&[2], Values::Truths)], "not bool")
     };
     vec![

@@ -126,12 +126,14 @@ fn compare(op: &'static Compare, lhs: &Tensor, rhs: &impl Rhs) -> Result<Tensor>
 }
 
 macro_rules! comparisons {
-    ($($name:ident, $relation:ident, $doc:literal, $torch:literal;)*) => {
+    ($($name:ident, $alias:literal, $relation:ident, $doc:literal, $torch:literal;)*) => {
         impl Tensor {$(
             #[doc = $doc]
             ///
             /// # Errors
             /// Shapes that do not broadcast, different dtypes; memory that is full.
+            #[doc = example!(stringify!($name))]
+            #[doc(alias = $alias)]
             #[track_caller]
             pub fn $name(&self, rhs: impl Rhs) -> Result<Tensor> {
                 compare(&Compare(Relation::$relation), self, &rhs)
@@ -142,21 +144,25 @@ macro_rules! comparisons {
         pub static INFOS: &[&OpInfo] = &[$(&OpInfo {
             name: stringify!($name),
             doc: $doc,
-            samples: || samples(Relation::$relation, $torch, |lhs, rhs| lhs.$name(rhs)),
+            samples: || samples(Relation::$relation, [$torch, concat!("x0.", stringify!($name), "(&x1)")], |lhs, rhs| lhs.$name(rhs)),
         }),*];
     };
 }
 
 comparisons! {
-    eq, Equal, "Where the elements are equal.", "x0 == x1";
-    ne, NotEqual, "Where the elements differ.", "x0 != x1";
-    lt, Less, "Where the first is less.", "x0 < x1";
-    le, LessEqual, "Where the first is not greater.", "x0 <= x1";
-    gt, Greater, "Where the first is greater.", "x0 > x1";
-    ge, GreaterEqual, "Where the first is not less.", "x0 >= x1";
+    eq, "equal", Equal, "Where the elements are equal.", "x0 == x1";
+    ne, "not_equal", NotEqual, "Where the elements differ.", "x0 != x1";
+    lt, "less", Less, "Where the first is less.", "x0 < x1";
+    le, "less_equal", LessEqual, "Where the first is not greater.", "x0 <= x1";
+    gt, "greater", Greater, "Where the first is greater.", "x0 > x1";
+    ge, "greater_equal", GreaterEqual, "Where the first is not less.", "x0 >= x1";
 }
 
-fn samples(relation: Relation, torch: &str, call: fn(&Tensor, &Tensor) -> Result<Tensor>) -> Vec<Sample> {
+fn samples(
+    relation: Relation,
+    [torch, example]: [&str; 2],
+    call: fn(&Tensor, &Tensor) -> Result<Tensor>,
+) -> Vec<Sample> {
     let reference =
         move |x: &[Array]| Array::build(&[2, 6], |idx| f64::from(relation.holds(x[0].at(idx), x[1].at(idx))));
     let whole = |shape: &[usize]| input(shape, Values::Of(DType::I32, 0.0, 3.0));
@@ -164,6 +170,7 @@ fn samples(relation: Relation, torch: &str, call: fn(&Tensor, &Tensor) -> Result
         Sample::new("floats", vec![floats(&[2, 6]), floats(&[2, 6])], move |x| call(&x[0], &x[1]))
             .reference(reference)
             .torch(torch)
+            .example(example)
             .refuses(vec![floats(&[2]), floats(&[3])], "do not broadcast"),
         Sample::new("whole numbers", vec![whole(&[2, 6]), whole(&[6])], move |x| call(&x[0], &x[1]))
             .reference(reference)

@@ -3,6 +3,7 @@
 use plimsoll_cuda::Gpu;
 use smallvec::SmallVec;
 
+use crate::axes::{Axes, Integer};
 use crate::context;
 use crate::error::{Error, Result};
 use crate::execute::call;
@@ -10,7 +11,6 @@ use crate::op::{Meta, Op, OpRef, Operand, Outputs, Run, one};
 use crate::ops::copy::copy;
 use crate::ops::cuda::moves::{self, Move};
 use crate::ops::registry::{Array, OpInfo, Sample, Values, floats, input};
-use crate::shape::Axes;
 use crate::tape::Backward;
 use crate::tensor::Tensor;
 
@@ -77,7 +77,7 @@ impl Op for Concat {
         for input in 0..backward.n_inputs() {
             let size = backward.input_shape(input)[self.axis];
             if backward.wants(input) {
-                backward.give(input, gradient.narrow(self.axis as isize, start, size)?)?;
+                backward.give(input, gradient.narrow(self.axis, start, size)?)?;
             }
             start += size;
         }
@@ -90,8 +90,10 @@ impl Tensor {
     ///
     /// # Errors
     /// No tensor, an axis that they do not have, extents or dtypes that differ; memory that is full.
+    #[doc = example!("concat")]
+    #[doc(alias("cat", "concatenate"))]
     #[track_caller]
-    pub fn concat(tensors: &[&Tensor], axis: isize) -> Result<Tensor> {
+    pub fn concat(tensors: &[&Tensor], axis: impl Integer) -> Result<Tensor> {
         let _line = context::at_callers_line();
         match tensors {
             [] => Err(Error::argument("concat", "no tensors; there must be at least one")),
@@ -109,8 +111,9 @@ impl Tensor {
     ///
     /// # Errors
     /// No tensor, an axis out of range, shapes or dtypes that differ; memory that is full.
+    #[doc = example!("stack")]
     #[track_caller]
-    pub fn stack(tensors: &[&Tensor], axis: isize) -> Result<Tensor> {
+    pub fn stack(tensors: &[&Tensor], axis: impl Integer) -> Result<Tensor> {
         let _line = context::at_callers_line();
         if let Some(odd) = tensors.iter().find(|tensor| tensor.shape() != tensors[0].shape()) {
             return Err(Error::shape(
@@ -145,6 +148,7 @@ fn samples() -> Vec<Sample> {
                 })
             })
             .torch("torch.cat((x0, x1, x2), 1)")
+            .example("Tensor::concat(&[&x0, &x1, &x2], 1)")
             .refuses(vec![floats(&[2, 3]), floats(&[3, 3])], "may differ along axis 1 only")
             .refuses(vec![floats(&[2, 3]), input(&[2, 3], Values::Indices(4))], "with `cast`")
             .refuses(vec![], "no tensors"),
@@ -159,6 +163,7 @@ fn samples() -> Vec<Sample> {
         Sample::new("stack", vec![floats(&[2, 3]), floats(&[2, 3])], stack)
             .reference(|x| Array::build(&[2, 3, 2], |i| x[i[2]].at(&i[..2])))
             .torch("torch.stack((x0, x1), -1)")
+            .example("Tensor::stack(&[&x0, &x1], -1)")
             .refuses(vec![floats(&[2, 3]), floats(&[2, 4])], "[2, 3] and [2, 4] differ"),
     ]
 }

@@ -107,6 +107,7 @@ impl Tensor {
     ///
     /// # Errors
     /// Memory that is full.
+    #[doc(alias = "ascontiguousarray")]
     #[track_caller]
     pub fn contiguous(&self) -> Result<Tensor> {
         if self.layout().is_contiguous() {
@@ -119,6 +120,8 @@ impl Tensor {
     ///
     /// # Errors
     /// Memory that is full.
+    #[doc = example!("copied")]
+    #[doc(alias("clone", "copy"))]
     #[track_caller]
     pub fn copied(&self) -> Result<Tensor> {
         let _line = context::at_callers_line();
@@ -129,6 +132,8 @@ impl Tensor {
     ///
     /// # Errors
     /// Memory that is full.
+    #[doc = example!("cast")]
+    #[doc(alias("astype", "to", "type", "int", "double", "float", "half"))]
     #[track_caller]
     pub fn cast(&self, dtype: DType) -> Result<Tensor> {
         let _line = context::at_callers_line();
@@ -150,6 +155,7 @@ fn contiguous_samples() -> Vec<Sample> {
         Sample::new(name, vec![floats(shape)], |x| x[0].copied())
             .reference(|x| x[0].clone())
             .torch("x0.clone()")
+            .example("x0.copied()")
     };
     vec![sample("square", &[3, 4]), sample("cube", &[2, 3, 2])]
 }
@@ -167,6 +173,7 @@ fn cast_samples() -> Vec<Sample> {
             x[0].cast(DType::I32)
         })
         .reference(|x| x[0].map(f64::trunc))
-        .torch("x0.int()"),
+        .torch("x0.int()")
+        .example("x0.cast(DType::I32)"),
     ]
 }

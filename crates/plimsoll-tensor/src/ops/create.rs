@@ -194,6 +194,8 @@ impl Tensor {
     ///
     /// # Errors
     /// A shape out of bounds; memory that is full.
+    #[doc = example!("full_of")]
+    #[doc(alias("full", "fill"))]
     #[track_caller]
     pub fn full_of(shape: impl IntoShape, value: f64, dtype: DType) -> Result<Tensor> {
         let _line = context::at_callers_line();
@@ -204,6 +206,8 @@ impl Tensor {
     ///
     /// # Errors
     /// A shape out of bounds; memory that is full.
+    #[doc = example!("full")]
+    #[doc(alias("fill", "constant"))]
     #[track_caller]
     pub fn full(shape: impl IntoShape, value: f64) -> Result<Tensor> {
         Tensor::full_of(shape, value, DType::F32)
@@ -213,6 +217,7 @@ impl Tensor {
     ///
     /// # Errors
     /// A shape out of bounds; memory that is full.
+    #[doc = example!("zeros")]
     #[track_caller]
     pub fn zeros(shape: impl IntoShape) -> Result<Tensor> {
         Tensor::full_of(shape, 0.0, DType::F32)
@@ -222,6 +227,8 @@ impl Tensor {
     ///
     /// # Errors
     /// A shape out of bounds; memory that is full.
+    #[doc = example!("zeros_of")]
+    #[doc(alias = "zeros")]
     #[track_caller]
     pub fn zeros_of(shape: impl IntoShape, dtype: DType) -> Result<Tensor> {
         Tensor::full_of(shape, 0.0, dtype)
@@ -231,9 +238,21 @@ impl Tensor {
     ///
     /// # Errors
     /// A shape out of bounds; memory that is full.
+    #[doc = example!("ones")]
     #[track_caller]
     pub fn ones(shape: impl IntoShape) -> Result<Tensor> {
         Tensor::full_of(shape, 1.0, DType::F32)
+    }
+
+    /// A tensor of ones of that dtype.
+    ///
+    /// # Errors
+    /// A shape out of bounds; memory that is full.
+    #[doc = example!("ones_of")]
+    #[doc(alias = "ones")]
+    #[track_caller]
+    pub fn ones_of(shape: impl IntoShape, dtype: DType) -> Result<Tensor> {
+        Tensor::full_of(shape, 1.0, dtype)
     }
 
     /// Zeros of this tensor's shape and dtype, on its device.
@@ -275,6 +294,8 @@ impl Tensor {
     ///
     /// # Errors
     /// A shape out of bounds; memory that is full.
+    #[doc = example!("eye")]
+    #[doc(alias = "identity")]
     #[track_caller]
     pub fn eye(n: usize) -> Result<Tensor> {
         let _line = context::at_callers_line();
@@ -285,6 +306,8 @@ impl Tensor {
     ///
     /// # Errors
     /// A step of zero or away from the end; memory that is full.
+    #[doc = example!("arange_of")]
+    #[doc(alias("arange", "range"))]
     #[track_caller]
     pub fn arange_of(start: f64, end: f64, step: f64, dtype: DType) -> Result<Tensor> {
         let _line = context::at_callers_line();
@@ -302,6 +325,8 @@ impl Tensor {
     ///
     /// # Errors
     /// Memory that is full.
+    #[doc = example!("arange")]
+    #[doc(alias = "range")]
     #[track_caller]
     pub fn arange(n: usize) -> Result<Tensor> {
         Tensor::arange_of(0.0, n as f64, 1.0, DType::F32)
@@ -311,6 +336,7 @@ impl Tensor {
     ///
     /// # Errors
     /// Memory that is full.
+    #[doc = example!("linspace")]
     #[track_caller]
     pub fn linspace(start: f64, end: f64, n: usize) -> Result<Tensor> {
         let _line = context::at_callers_line();
@@ -322,6 +348,8 @@ impl Tensor {
     ///
     /// # Errors
     /// A shape out of bounds; memory that is full.
+    #[doc = example!("randn")]
+    #[doc(alias("random_normal", "standard_normal"))]
     #[track_caller]
     pub fn randn(shape: impl IntoShape) -> Result<Tensor> {
         Tensor::normal(shape, 0.0, 1.0, DType::F32)
@@ -331,6 +359,8 @@ impl Tensor {
     ///
     /// # Errors
     /// A shape out of bounds, a dtype that is no float; memory that is full.
+    #[doc = example!("normal")]
+    #[doc(alias = "random_normal")]
     #[track_caller]
     pub fn normal(shape: impl IntoShape, mean: f64, std: f64, dtype: DType) -> Result<Tensor> {
         let _line = context::at_callers_line();
@@ -341,6 +371,8 @@ impl Tensor {
     ///
     /// # Errors
     /// A shape out of bounds, a dtype that is no float; memory that is full.
+    #[doc = example!("truncated_normal")]
+    #[doc(alias = "trunc_normal")]
     #[track_caller]
     pub fn truncated_normal(shape: impl IntoShape, mean: f64, std: f64, dtype: DType) -> Result<Tensor> {
         let _line = context::at_callers_line();
@@ -351,6 +383,8 @@ impl Tensor {
     ///
     /// # Errors
     /// A shape out of bounds, a dtype that is no float; memory that is full.
+    #[doc = example!("uniform")]
+    #[doc(alias("rand", "random_uniform"))]
     #[track_caller]
     pub fn uniform(shape: impl IntoShape, low: f64, high: f64, dtype: DType) -> Result<Tensor> {
         let _line = context::at_callers_line();
@@ -361,6 +395,8 @@ impl Tensor {
     ///
     /// # Errors
     /// An empty range, a shape out of bounds; memory that is full.
+    #[doc = example!("randint")]
+    #[doc(alias = "random_integers")]
     #[track_caller]
     pub fn randint(shape: impl IntoShape, low: i64, high: i64, dtype: DType) -> Result<Tensor> {
         let _line = context::at_callers_line();
@@ -390,7 +426,23 @@ fn full_samples() -> Vec<Sample> {
     vec![
         Sample::new("matrix", vec![], |_| Tensor::full([2, 3], 1.5))
             .reference(|_| Array::new(&[2, 3], vec![1.5; 6]))
-            .torch("torch.full((2, 3), 1.5)"),
+            .torch("torch.full((2, 3), 1.5)")
+            .example("Tensor::full([2, 3], 1.5)"),
+        Sample::new("zeros", vec![], |_| Tensor::zeros([2, 3]))
+            .reference(|_| Array::new(&[2, 3], vec![0.0; 6]))
+            .example("Tensor::zeros([2, 3])"),
+        Sample::new("ones", vec![], |_| Tensor::ones([2, 3]))
+            .reference(|_| Array::new(&[2, 3], vec![1.0; 6]))
+            .example("Tensor::ones([2, 3])"),
+        Sample::new("whole zeros", vec![], |_| Tensor::zeros_of([4], DType::I64))
+            .reference(|_| Array::new(&[4], vec![0.0; 4]))
+            .example("Tensor::zeros_of([4], DType::I64)"),
+        Sample::new("whole ones", vec![], |_| Tensor::ones_of([4], DType::I32))
+            .reference(|_| Array::new(&[4], vec![1.0; 4]))
+            .example("Tensor::ones_of([4], DType::I32)"),
+        Sample::new("whole numbers", vec![], |_| Tensor::full_of([4], 7.0, DType::U8))
+            .reference(|_| Array::new(&[4], vec![7.0; 4]))
+            .example("Tensor::full_of([4], 7.0, DType::U8)"),
     ]
 }
 
@@ -398,30 +450,54 @@ fn arange_samples() -> Vec<Sample> {
     vec![
         Sample::new("steps", vec![], |_| Tensor::arange_of(1.0, 4.0, 0.5, DType::F32))
             .reference(|_| Array::new(&[6], vec![1.0, 1.5, 2.0, 2.5, 3.0, 3.5]))
-            .torch("torch.arange(1.0, 4.0, 0.5)"),
+            .torch("torch.arange(1.0, 4.0, 0.5)")
+            .example("Tensor::arange_of(1.0, 4.0, 0.5, DType::F32)"),
         Sample::new("linspace", vec![], |_| Tensor::linspace(-1.0, 1.0, 5))
             .reference(|_| Array::new(&[5], vec![-1.0, -0.5, 0.0, 0.5, 1.0]))
-            .torch("torch.linspace(-1.0, 1.0, 5)"),
+            .torch("torch.linspace(-1.0, 1.0, 5)")
+            .example("Tensor::linspace(-1.0, 1.0, 5)"),
+        Sample::new("counted", vec![], |_| Tensor::arange(5))
+            .reference(|_| Array::new(&[5], vec![0.0, 1.0, 2.0, 3.0, 4.0]))
+            .example("Tensor::arange(5)"),
     ]
 }
 
 fn eye_samples() -> Vec<Sample> {
     let identity = |_: &[Array]| Array::build(&[3, 3], |i| f64::from(i[0] == i[1]));
-    vec![Sample::new("three", vec![], |_| Tensor::eye(3)).reference(identity).torch("torch.eye(3)")]
+    vec![
+        Sample::new("three", vec![], |_| Tensor::eye(3))
+            .reference(identity)
+            .torch("torch.eye(3)")
+            .example("Tensor::eye(3)"),
+    ]
 }
 
 fn uniform_samples() -> Vec<Sample> {
-    vec![Sample::new("matrix", vec![], |_| Tensor::uniform([7, 3], -1.0, 1.0, DType::F32))]
+    vec![
+        Sample::new("matrix", vec![], |_| Tensor::uniform([7, 3], -1.0, 1.0, DType::F32))
+            .example("set_seed(7); Tensor::uniform([7, 3], -1.0, 1.0, DType::F32)"),
+    ]
 }
 
 fn normal_samples() -> Vec<Sample> {
-    vec![Sample::new("matrix", vec![], |_| Tensor::normal([7, 3], 1.0, 2.0, DType::F32))]
+    vec![
+        Sample::new("matrix", vec![], |_| Tensor::normal([7, 3], 1.0, 2.0, DType::F32))
+            .example("set_seed(7); Tensor::normal([7, 3], 1.0, 2.0, DType::F32)"),
+        Sample::new("standard", vec![], |_| Tensor::randn([2, 3]))
+            .example("set_seed(7); Tensor::randn([2, 3])"),
+    ]
 }
 
 fn truncated_samples() -> Vec<Sample> {
-    vec![Sample::new("matrix", vec![], |_| Tensor::truncated_normal([7, 3], 1.0, 2.0, DType::F32))]
+    vec![
+        Sample::new("matrix", vec![], |_| Tensor::truncated_normal([7, 3], 1.0, 2.0, DType::F32))
+            .example("set_seed(7); Tensor::truncated_normal([7, 3], 1.0, 2.0, DType::F32)"),
+    ]
 }
 
 fn integer_samples() -> Vec<Sample> {
-    vec![Sample::new("vector", vec![], |_| Tensor::randint([9], -3, 4, DType::I64))]
+    vec![
+        Sample::new("vector", vec![], |_| Tensor::randint([9], -3, 4, DType::I64))
+            .example("set_seed(7); Tensor::randint([9], -3, 4, DType::I64)"),
+    ]
 }

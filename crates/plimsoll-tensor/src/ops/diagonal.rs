@@ -4,6 +4,7 @@
 use plimsoll_cpu::copy::fill;
 use plimsoll_cuda::Gpu;
 
+use crate::axes::Integer;
 use crate::context;
 use crate::dtype::Element;
 use crate::error::{Error, Result};
@@ -101,8 +102,10 @@ impl Tensor {
     ///
     /// # Errors
     /// An axis that the tensor does not have, or twice the same.
+    #[doc = example!("diagonal")]
+    #[doc(alias("diag", "diag_part"))]
     #[track_caller]
-    pub fn diagonal(&self, first: isize, second: isize) -> Result<Tensor> {
+    pub fn diagonal(&self, first: impl Integer, second: impl Integer) -> Result<Tensor> {
         let _line = context::at_callers_line();
         let axes = [self.shape().axis("diagonal", first)?, self.shape().axis("diagonal", second)?];
         if axes[0] == axes[1] {
@@ -130,6 +133,7 @@ fn samples() -> Vec<Sample> {
         Sample::new("square", vec![floats(&[4, 4])], |x| x[0].diagonal(0, 1))
             .reference(|x| Array::build(&[4], |i| x[0].at(&[i[0], i[0]])))
             .torch("x0.diagonal()")
+            .example("x0.diagonal(0, 1)")
             .refuses(vec![floats(&[4])], "diagonal: axis 1 of shape [4]"),
         Sample::new("outer axes", vec![floats(&[3, 2, 5])], |x| x[0].diagonal(-1, 0))
             .reference(|x| Array::build(&[2, 3], |i| x[0].at(&[i[1], i[0], i[1]])))

@@ -158,6 +158,7 @@ impl Tensor {
     ///
     /// # Errors
     /// A rate that is not between 0 and 1, a tensor that is not of floats; memory that is full.
+    #[doc = example!("dropout")]
     #[track_caller]
     pub fn dropout(&self, rate: f64) -> Result<Tensor> {
         let _line = context::at_callers_line();
@@ -182,16 +183,18 @@ fn samples() -> Vec<Sample> {
             before.make_current();
             result
         };
-        Sample::new(name, vec![floats(shape)], call).reference(move |x| {
-            let draw = Draw { seed: 17, number: 0 };
-            let limit = (1.0 - rate) * 2f64.powi(32);
-            let mut idx = 0;
-            Array::build(shape, |at| {
-                let is_kept = f64::from(draw.word(idx)) < limit.floor();
-                idx += 1;
-                if is_kept { x[0].at(at) / (1.0 - rate) } else { 0.0 }
+        Sample::new(name, vec![floats(shape)], call)
+            .reference(move |x| {
+                let draw = Draw { seed: 17, number: 0 };
+                let limit = (1.0 - rate) * 2f64.powi(32);
+                let mut idx = 0;
+                Array::build(shape, |at| {
+                    let is_kept = f64::from(draw.word(idx)) < limit.floor();
+                    idx += 1;
+                    if is_kept { x[0].at(at) / (1.0 - rate) } else { 0.0 }
+                })
             })
-        })
+            .example(format!("set_seed(17); x0.dropout({rate:?})"))
     };
     let wrong = input(&[3], Values::Of(crate::dtype::DType::I64, 0.0, 5.0));
     vec![sample("vector", &[37], 0.25).refuses(vec![wrong], "takes floats"), sample("cube", &[2, 3, 5], 0.5)]

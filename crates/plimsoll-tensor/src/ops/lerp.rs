@@ -1,7 +1,8 @@
-//! `lerp`: on the way from one tensor to another. Written with other ops; it has no entry in the registry.
+//! `lerp`: on the way from one tensor to another. Written with other ops; it is tested like them.
 
 use crate::context;
 use crate::error::Result;
+use crate::ops::registry::{Array, OpInfo, Sample, floats};
 use crate::tensor::Tensor;
 
 impl Tensor {
@@ -10,12 +11,26 @@ impl Tensor {
     ///
     /// # Errors
     /// Shapes that do not broadcast, different dtypes; memory that is full.
+    #[doc = example!("lerp")]
     #[track_caller]
     pub fn lerp(&self, end: &Tensor, weight: f64) -> Result<Tensor> {
         let _line = context::at_callers_line();
         let way = end.sub(self)?.into_affine(weight, 0.0)?;
         way.into_add(self.clone())
     }
+}
+
+/// Functions made of ops.
+pub static COMPOSED: &[&OpInfo] =
+    &[&OpInfo { name: "lerp", doc: "The point between two tensors, by weight.", samples }];
+
+fn samples() -> Vec<Sample> {
+    let sample = |name: &str, from: &[usize], to: &[usize]| {
+        Sample::new(name, vec![floats(from), floats(to)], |x| x[0].lerp(&x[1], 0.25))
+            .reference(|x| Array::build(&[2, 3], |i| x[0].at(i) + 0.25 * (x[1].at(i) - x[0].at(i))))
+            .example("x0.lerp(&x1, 0.25)")
+    };
+    vec![sample("equal shapes", &[2, 3], &[2, 3]), sample("row", &[2, 3], &[3])]
 }
 
 #[cfg(test)]

@@ -126,6 +126,8 @@ impl Tensor {
     ///
     /// # Errors
     /// Tensors that are not bool, shapes that do not broadcast; memory that is full.
+    #[doc = example!("logical_and")]
+    #[doc(alias = "bitwise_and")]
     #[track_caller]
     pub fn logical_and(&self, rhs: &Tensor) -> Result<Tensor> {
         let _line = context::at_callers_line();
@@ -136,6 +138,8 @@ impl Tensor {
     ///
     /// # Errors
     /// Tensors that are not bool, shapes that do not broadcast; memory that is full.
+    #[doc = example!("logical_or")]
+    #[doc(alias = "bitwise_or")]
     #[track_caller]
     pub fn logical_or(&self, rhs: &Tensor) -> Result<Tensor> {
         let _line = context::at_callers_line();
@@ -146,6 +150,8 @@ impl Tensor {
     ///
     /// # Errors
     /// Tensors that are not bool, shapes that do not broadcast; memory that is full.
+    #[doc = example!("logical_xor")]
+    #[doc(alias = "bitwise_xor")]
     #[track_caller]
     pub fn logical_xor(&self, rhs: &Tensor) -> Result<Tensor> {
         let _line = context::at_callers_line();
@@ -156,6 +162,8 @@ impl Tensor {
     ///
     /// # Errors
     /// A tensor that is not bool; memory that is full.
+    #[doc = example!("logical_not")]
+    #[doc(alias = "bitwise_not")]
     #[track_caller]
     pub fn logical_not(&self) -> Result<Tensor> {
         let _line = context::at_callers_line();
@@ -168,23 +176,25 @@ pub static INFOS: &[&OpInfo] = &[
     &OpInfo {
         name: "logical_and",
         doc: "Where both truth values hold.",
-        samples: || samples("x0 & x1", |a, b| a * b, |x| x[0].logical_and(&x[1])),
+        samples: || samples(["x0 & x1", "x0.logical_and(&x1)"], |a, b| a * b, |x| x[0].logical_and(&x[1])),
     },
     &OpInfo {
         name: "logical_or",
         doc: "Where at least one truth value holds.",
-        samples: || samples("x0 | x1", f64::max, |x| x[0].logical_or(&x[1])),
+        samples: || samples(["x0 | x1", "x0.logical_or(&x1)"], f64::max, |x| x[0].logical_or(&x[1])),
     },
     &OpInfo {
         name: "logical_xor",
         doc: "Where exactly one truth value holds.",
-        samples: || samples("x0 ^ x1", |a, b| (a - b).abs(), |x| x[0].logical_xor(&x[1])),
+        samples: || {
+            samples(["x0 ^ x1", "x0.logical_xor(&x1)"], |a, b| (a - b).abs(), |x| x[0].logical_xor(&x[1]))
+        },
     },
     &OpInfo { name: "logical_not", doc: "Where a truth value does not hold.", samples: not_samples },
 ];
 
 fn samples(
-    torch: &str,
+    [torch, example]: [&str; 2],
     reference: fn(f64, f64) -> f64,
     call: fn(&[Tensor]) -> Result<Tensor>,
 ) -> Vec<Sample> {
@@ -193,6 +203,7 @@ fn samples(
         Sample::new(name, vec![truths(lhs), truths(rhs)], call)
             .reference(move |x| Array::build(&[3, 4], |i| reference(x[0].at(i), x[1].at(i))))
             .torch(torch)
+            .example(example)
             .refuses(vec![floats(&[2]), floats(&[2])], "takes truth values")
             .refuses(vec![truths(&[2]), truths(&[3])], "do not broadcast")
     };
@@ -204,6 +215,7 @@ fn not_samples() -> Vec<Sample> {
         Sample::new(name, vec![input(shape, Values::Truths)], |x| x[0].logical_not())
             .reference(|x| x[0].map(|x| 1.0 - x))
             .torch("~x0")
+            .example("x0.logical_not()")
             .refuses(vec![floats(&[2])], "takes truth values")
     };
     vec![sample("vector", &[9]), sample("square", &[3, 4])]

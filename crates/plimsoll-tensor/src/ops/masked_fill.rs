@@ -104,6 +104,7 @@ impl Tensor {
     ///
     /// # Errors
     /// A mask that is not bool or does not broadcast; memory that is full.
+    #[doc = example!("masked_fill")]
     #[track_caller]
     pub fn masked_fill(&self, mask: &Tensor, value: f64) -> Result<Tensor> {
         let _line = context::at_callers_line();
@@ -124,6 +125,7 @@ fn samples() -> Vec<Sample> {
         Sample::new(name, inputs, |x| x[0].masked_fill(&x[1], -0.5))
             .reference(move |x| Array::build(shape, |i| if x[1].at(i) != 0.0 { -0.5 } else { x[0].at(i) }))
             .torch("x0.masked_fill(x1, -0.5)")
+            .example("x0.masked_fill(&x1, -0.5)")
     };
     vec![
         sample("equal shapes", &[3, 5], &[3, 5])

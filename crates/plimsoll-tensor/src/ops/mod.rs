@@ -1,5 +1,12 @@
 //! The ops: one file or folder each, with everything about it; and the registry that lists them.
 
+/// The example of a method, made from the registry's samples: see `plimsoll-testkit`'s `doc-examples`.
+macro_rules! example {
+    ($($name:tt)+) => {
+        include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/docs/examples/", $($name)+, ".md"))
+    };
+}
+
 mod activation;
 mod affine;
 pub(crate) mod assign;
@@ -90,4 +97,5 @@ static ALL: &[&[&registry::OpInfo]] = &[
 ];
 
 /// Functions that are made of ops, family by family; they are tested like ops.
-static COMPOSED: &[&[&registry::OpInfo]] = &[einsum::COMPOSED, repeat::COMPOSED, scan::COMPOSED];
+static COMPOSED: &[&[&registry::OpInfo]] =
+    &[einsum::COMPOSED, lerp::COMPOSED, repeat::COMPOSED, scan::COMPOSED];

@@ -89,6 +89,8 @@ impl Tensor {
     ///
     /// # Errors
     /// A tensor of truth values; memory that is full.
+    #[doc = example!("is_nan")]
+    #[doc(alias = "isnan")]
     #[track_caller]
     pub fn is_nan(&self) -> Result<Tensor> {
         let _line = context::at_callers_line();
@@ -99,6 +101,8 @@ impl Tensor {
     ///
     /// # Errors
     /// A tensor of truth values; memory that is full.
+    #[doc = example!("is_finite")]
+    #[doc(alias = "isfinite")]
     #[track_caller]
     pub fn is_finite(&self) -> Result<Tensor> {
         let _line = context::at_callers_line();
@@ -111,17 +115,21 @@ pub static INFOS: &[&OpInfo] = &[
     &OpInfo {
         name: "is_nan",
         doc: "Where an element is not a number.",
-        samples: || samples("torch.isnan", Tensor::is_nan, |x| x < 0.0),
+        samples: || samples(["torch.isnan", "is_nan"], Tensor::is_nan, |x| x < 0.0),
     },
     &OpInfo {
         name: "is_finite",
         doc: "Where an element is neither infinite nor NaN.",
-        samples: || samples("torch.isfinite", Tensor::is_finite, |x| x > 0.0),
+        samples: || samples(["torch.isfinite", "is_finite"], Tensor::is_finite, |x| x > 0.0),
     },
 ];
 
 /// `of_ln` says whether the predicate holds for a number's logarithm, which gives the NaNs that inputs do not have.
-fn samples(torch: &str, ask: fn(&Tensor) -> Result<Tensor>, of_ln: fn(f64) -> bool) -> Vec<Sample> {
+fn samples(
+    [torch, name]: [&str; 2],
+    ask: fn(&Tensor) -> Result<Tensor>,
+    of_ln: fn(f64) -> bool,
+) -> Vec<Sample> {
     vec![
         Sample::new("numbers", vec![floats(&[3, 4])], move |x| ask(&x[0]))
             .reference(move |x| x[0].map(|_| f64::from(of_ln(1.0))))
@@ -129,7 +137,8 @@ fn samples(torch: &str, ask: fn(&Tensor) -> Result<Tensor>, of_ln: fn(f64) -> bo
             .refuses(vec![input(&[2], Values::Truths)], "takes numbers, not bool"),
         Sample::new("logarithms", vec![floats(&[11])], move |x| ask(&x[0].ln()?))
             .reference(move |x| x[0].map(|x| f64::from(of_ln(x))))
-            .torch(format!("{torch}(x0.log())")),
+            .torch(format!("{torch}(x0.log())"))
+            .example(format!("x0.ln()?.{name}()")),
     ]
 }
 

@@ -54,6 +54,9 @@ pub struct Sample {
     pub reference: Option<Reference>,
     /// PyTorch's expression over `x0`, `x1`, ...; none where PyTorch has no such op.
     pub torch: Option<String>,
+    /// How a user writes the call over `x0`, `x1`, ..., for the documents: an expression, or a `let` that names the results,
+    /// after any statements that it needs. The first that a method has becomes the example in its docs.
+    pub example: Option<String>,
     /// Calls that must fail, with a part of the text that the error must have.
     pub refuses: Vec<(Vec<Input>, &'static str)>,
     /// Whether the second derivative is checked, too.
@@ -106,6 +109,7 @@ impl Sample {
             call: Box::new(call),
             reference: None,
             torch: None,
+            example: None,
             refuses: Vec::new(),
             second_order: true,
         }
@@ -126,6 +130,12 @@ impl Sample {
     /// With PyTorch's expression.
     pub fn torch(mut self, expression: impl Into<String>) -> Sample {
         self.torch = Some(expression.into());
+        self
+    }
+
+    /// With the way in which a user writes the call.
+    pub fn example(mut self, call: impl Into<String>) -> Sample {
+        self.example = Some(call.into());
         self
     }
 

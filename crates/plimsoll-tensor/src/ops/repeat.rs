@@ -1,6 +1,7 @@
 //! `tile` and `roll`: the elements again and again, and the elements moved round. Both are made of views and one copy
 //! per axis, so that their gradients come from the plain ops.
 
+use crate::axes::Integer;
 use crate::context;
 use crate::error::{Error, Result};
 use crate::ops::registry::{Array, OpInfo, Sample, floats};
@@ -14,6 +15,8 @@ impl Tensor {
     ///
     /// # Errors
     /// More axes than a tensor can have, more elements than can be counted; memory that is full.
+    #[doc = example!("tile")]
+    #[doc(alias = "repeat")]
     #[track_caller]
     pub fn tile(&self, repeats: &[usize]) -> Result<Tensor> {
         let _line = context::at_callers_line();
@@ -42,16 +45,17 @@ impl Tensor {
     ///
     /// # Errors
     /// An axis that the tensor does not have; memory that is full.
+    #[doc = example!("roll")]
     #[track_caller]
-    pub fn roll(&self, shift: isize, axis: isize) -> Result<Tensor> {
+    pub fn roll(&self, shift: impl Integer, axis: impl Integer) -> Result<Tensor> {
         let _line = context::at_callers_line();
         let axis = self.shape().axis("roll", axis)?;
         let extent = self.shape()[axis];
-        let shift = shift.rem_euclid(extent.max(1) as isize) as usize;
+        let shift = shift.to_i128().rem_euclid(extent.max(1) as i128) as usize;
         if shift == 0 {
             return Ok(self.clone());
         }
-        let (axis, kept) = (axis as isize, extent - shift);
+        let kept = extent - shift;
         Tensor::concat(&[&self.narrow(axis, kept, shift)?, &self.narrow(axis, 0, kept)?], axis)
     }
 }
@@ -73,6 +77,7 @@ fn tile_samples() -> Vec<Sample> {
                 })
             })
             .torch(format!("torch.tile(x0, {repeats:?})"))
+            .example(format!("x0.tile(&{repeats:?})"))
     };
     vec![
         sample("both axes", &[2, 3], &[3, 2], &[6, 6]),
@@ -83,7 +88,7 @@ fn tile_samples() -> Vec<Sample> {
 
 fn roll_samples() -> Vec<Sample> {
     let sample = |name: &str, shape: &'static [usize], shift: isize, axis: usize| {
-        Sample::new(name, vec![floats(shape)], move |x| x[0].roll(shift, axis as isize))
+        Sample::new(name, vec![floats(shape)], move |x| x[0].roll(shift, axis))
             .reference(move |x| {
                 Array::build(shape, |i| {
                     let mut from = i.to_vec();
@@ -92,6 +97,7 @@ fn roll_samples() -> Vec<Sample> {
                 })
             })
             .torch(format!("torch.roll(x0, {shift}, {axis})"))
+            .example(format!("x0.roll({shift}, {axis})"))
     };
     vec![
         sample("forwards", &[5], 2, 0).refuses(vec![floats(&[])], "roll: axis 0 of a scalar"),

@@ -108,6 +108,7 @@ macro_rules! roundings {
             ///
             /// # Errors
             /// A tensor that is not of floats; memory that is full.
+            #[doc = example!(stringify!($name))]
             #[track_caller]
             pub fn $name(&self) -> Result<Tensor> {
                 let _line = context::at_callers_line();
@@ -137,6 +138,7 @@ fn samples(torch: &str, reference: fn(f64) -> f64, call: fn(&Tensor) -> Result<T
         Sample::new(name, vec![floats(shape)], move |x| call(&x[0]))
             .reference(move |x| x[0].map(reference))
             .torch(torch)
+            .example(torch)
             .refuses(vec![input(&[3], Values::Of(crate::dtype::DType::I64, 0.0, 5.0))], "takes floats")
     };
     vec![sample("vector", &[7]), sample("square", &[3, 4])]

@@ -64,6 +64,7 @@ impl Tensor {
     ///
     /// # Errors
     /// A ghost tensor cannot become a real one; memory that is full.
+    #[doc(alias("to", "cuda", "device_put"))]
     #[track_caller]
     pub fn to_device(&self, device: &Device) -> Result<Tensor> {
         let _line = context::at_callers_line();

@@ -3,6 +3,7 @@
 use plimsoll_cpu::threads::{self, SharedPtr};
 use plimsoll_cuda::Gpu;
 
+use crate::axes::Integer;
 use crate::context;
 use crate::error::{Error, Result};
 use crate::execute::{Arg, call, call_with};
@@ -143,20 +144,23 @@ impl Tensor {
     ///
     /// # Errors
     /// Fewer than two dimensions; memory that is full.
+    #[doc = example!("tril")]
+    #[doc(alias = "band_part")]
     #[track_caller]
-    pub fn tril(&self, k: isize) -> Result<Tensor> {
+    pub fn tril(&self, k: impl Integer) -> Result<Tensor> {
         let _line = context::at_callers_line();
-        call(OpRef::shipped(Triangle { side: Side::Lower, k }), &[self])
+        call(OpRef::shipped(Triangle { side: Side::Lower, k: k.to_isize() }), &[self])
     }
 
     /// The upper triangles of the matrices of the last two dimensions, zeros below diagonal `k`; zero is the main one.
     ///
     /// # Errors
     /// Fewer than two dimensions; memory that is full.
+    #[doc = example!("triu")]
     #[track_caller]
-    pub fn triu(&self, k: isize) -> Result<Tensor> {
+    pub fn triu(&self, k: impl Integer) -> Result<Tensor> {
         let _line = context::at_callers_line();
-        call(OpRef::shipped(Triangle { side: Side::Upper, k }), &[self])
+        call(OpRef::shipped(Triangle { side: Side::Upper, k: k.to_isize() }), &[self])
     }
 }
 
@@ -179,6 +183,7 @@ fn samples(side: Side) -> Vec<Sample> {
                 })
             })
             .torch(format!("x0.{torch}({k})"))
+            .example(format!("x0.{torch}({k})"))
     };
     vec![
         sample("square", &[4, 4], 0).refuses(vec![floats(&[4])], "takes matrices, not shape [4]"),

@@ -1,12 +1,14 @@
 //! Views: another look at the same memory. No bytes, no kernel; the gradient is looked back.
 
+use crate::axes::{Axes, Integer};
 use crate::context;
 use crate::error::{Error, Result};
 use crate::execute::call;
 use crate::layout::{Layout, permutation};
 use crate::op::{Meta, Op, OpRef, Outputs, Run, view};
 use crate::ops::registry::{Array, OpInfo, Sample, floats};
-use crate::shape::{Axes, IntoShape, Shape};
+use crate::reshape::IntoReshape;
+use crate::shape::{IntoShape, Shape};
 use crate::tape::Backward;
 use crate::tensor::Tensor;
 
@@ -99,25 +101,17 @@ impl Op for Broadcast {
 }
 
 impl Tensor {
-    /// The same elements in the same order under another shape; copies only where the memory makes it necessary.
+    /// The same elements in the same order under another shape; copies only where the memory makes it necessary. One extent
+    /// may be `-1`: it is what the others leave.
     ///
     /// # Errors
-    /// A shape with another number of elements; memory that is full.
+    /// A shape with another number of elements, an extent that cannot be inferred; memory that is full.
+    #[doc = example!("reshape")]
+    #[doc(alias = "view")]
     #[track_caller]
-    pub fn reshape(&self, shape: impl IntoShape) -> Result<Tensor> {
+    pub fn reshape(&self, shape: impl IntoReshape) -> Result<Tensor> {
         let _line = context::at_callers_line();
-        let shape = shape.into_shape()?;
-        if shape.n_elems() != self.n_elems() {
-            return Err(Error::shape(
-                "reshape",
-                format!(
-                    "{} elements of shape {} do not fill shape {shape}, which has {}",
-                    self.n_elems(),
-                    self.shape(),
-                    shape.n_elems()
-                ),
-            ));
-        }
+        let shape = shape.into_reshape(self.shape())?;
         if shape == *self.shape() {
             return Ok(self.clone());
         }
@@ -132,6 +126,8 @@ impl Tensor {
     ///
     /// # Errors
     /// Memory that is full.
+    #[doc = example!("flatten")]
+    #[doc(alias = "ravel")]
     #[track_caller]
     pub fn flatten(&self) -> Result<Tensor> {
         self.reshape(self.n_elems())
@@ -141,8 +137,10 @@ impl Tensor {
     ///
     /// # Errors
     /// Axes that are not an order of the tensor's.
+    #[doc = example!("permute")]
+    #[doc(alias = "transpose")]
     #[track_caller]
-    pub fn permute(&self, axes: &[isize]) -> Result<Tensor> {
+    pub fn permute(&self, axes: impl IntoIterator<Item = impl Integer>) -> Result<Tensor> {
         let _line = context::at_callers_line();
         call(OpRef::shipped(Permute(permutation("permute", self.shape(), axes)?)), &[self])
     }
@@ -151,8 +149,10 @@ impl Tensor {
     ///
     /// # Errors
     /// An axis that the tensor does not have.
+    #[doc = example!("transpose")]
+    #[doc(alias("swapaxes", "swapdims"))]
     #[track_caller]
-    pub fn transpose(&self, first: isize, second: isize) -> Result<Tensor> {
+    pub fn transpose(&self, first: impl Integer, second: impl Integer) -> Result<Tensor> {
         let _line = context::at_callers_line();
         let (first, second) =
             (self.shape().axis("transpose", first)?, self.shape().axis("transpose", second)?);
@@ -165,6 +165,8 @@ impl Tensor {
     ///
     /// # Errors
     /// A tensor with fewer than two dimensions.
+    #[doc = example!("t")]
+    #[doc(alias = "matrix_transpose")]
     #[track_caller]
     pub fn t(&self) -> Result<Tensor> {
         self.transpose(-2, -1)
@@ -174,6 +176,8 @@ impl Tensor {
     ///
     /// # Errors
     /// A shape that the tensor's does not broadcast to.
+    #[doc = example!("broadcast_to")]
+    #[doc(alias = "expand")]
     #[track_caller]
     pub fn broadcast_to(&self, shape: impl IntoShape) -> Result<Tensor> {
         let _line = context::at_callers_line();
@@ -188,10 +192,12 @@ impl Tensor {
     ///
     /// # Errors
     /// An axis out of range.
+    #[doc = example!("unsqueeze")]
+    #[doc(alias("expand_dims", "newaxis"))]
     #[track_caller]
-    pub fn unsqueeze(&self, axis: isize) -> Result<Tensor> {
+    pub fn unsqueeze(&self, axis: impl Integer) -> Result<Tensor> {
         let _line = context::at_callers_line();
-        let rank = self.rank() as isize;
+        let (axis, rank) = (axis.to_i128(), self.rank() as i128);
         if !(-rank - 1..=rank).contains(&axis) {
             return Err(Error::argument(
                 "unsqueeze",
@@ -207,8 +213,9 @@ impl Tensor {
     ///
     /// # Errors
     /// An axis whose extent is not one.
+    #[doc = example!("squeeze")]
     #[track_caller]
-    pub fn squeeze(&self, axis: isize) -> Result<Tensor> {
+    pub fn squeeze(&self, axis: impl Integer) -> Result<Tensor> {
         let _line = context::at_callers_line();
         let axis = self.shape().axis("squeeze", axis)?;
         if self.shape()[axis] != 1 {
@@ -224,6 +231,7 @@ impl Tensor {
     ///
     /// # Errors
     /// A shape that does not broadcast to this one's; memory that is full.
+    #[doc(alias = "sum_to_size")]
     #[track_caller]
     pub fn sum_to(&self, shape: &Shape) -> Result<Tensor> {
         let _line = context::at_callers_line();
@@ -257,22 +265,37 @@ fn reshape_samples() -> Vec<Sample> {
         Sample::new("split", vec![floats(&[4, 6])], to(&[2, 2, 6]))
             .reference(|x| Array::new(&[2, 2, 6], x[0].values.clone()))
             .torch("x0.reshape(2, 2, 6)")
+            .example("x0.reshape([2, -1, 6])")
             .refuses(vec![floats(&[5])], "do not fill shape [2, 2, 6]"),
         Sample::new("join", vec![floats(&[2, 3, 4])], to(&[6, 4]))
             .reference(|x| Array::new(&[6, 4], x[0].values.clone()))
             .torch("x0.reshape(6, 4)"),
+        Sample::new("flatten", vec![floats(&[2, 3])], |x| x[0].flatten())
+            .reference(|x| Array::new(&[6], x[0].values.clone()))
+            .example("x0.flatten()"),
+        Sample::new("unsqueeze", vec![floats(&[2, 3])], |x| x[0].unsqueeze(-1))
+            .reference(|x| Array::new(&[2, 3, 1], x[0].values.clone()))
+            .example("x0.unsqueeze(-1)"),
+        Sample::new("squeeze", vec![floats(&[2, 1, 3])], |x| x[0].squeeze(1))
+            .reference(|x| Array::new(&[2, 3], x[0].values.clone()))
+            .example("x0.squeeze(1)"),
     ]
 }
 
 fn permute_samples() -> Vec<Sample> {
     vec![
-        Sample::new("turn", vec![floats(&[2, 3, 4])], |x| x[0].permute(&[2, 0, -2]))
+        Sample::new("turn", vec![floats(&[2, 3, 4])], |x| x[0].permute([2, 0, -2]))
             .reference(|x| Array::build(&[4, 2, 3], |i| x[0].at(&[i[1], i[2], i[0]])))
             .torch("x0.permute(2, 0, 1)")
+            .example("x0.permute([2, 0, -2])")
             .refuses(vec![floats(&[2, 3])], "axis 2 of shape [2, 3]"),
         Sample::new("transpose", vec![floats(&[3, 5])], |x| x[0].t())
             .reference(|x| Array::build(&[5, 3], |i| x[0].at(&[i[1], i[0]])))
-            .torch("x0.transpose(0, 1)"),
+            .torch("x0.transpose(0, 1)")
+            .example("x0.t()"),
+        Sample::new("two axes", vec![floats(&[2, 3, 2])], |x| x[0].transpose(0, 1))
+            .reference(|x| Array::build(&[3, 2, 2], |i| x[0].at(&[i[1], i[0], i[2]])))
+            .example("x0.transpose(0, 1)"),
     ]
 }
 
@@ -283,6 +306,7 @@ fn broadcast_samples() -> Vec<Sample> {
         Sample::new("row", vec![floats(&[4])], to)
             .reference(reference)
             .torch("x0.expand(2, 3, 4)")
+            .example("x0.broadcast_to([2, 3, 4])")
             .refuses(vec![floats(&[5])], "do not broadcast"),
         Sample::new("column", vec![floats(&[3, 1])], to).reference(reference).torch("x0.expand(2, 3, 4)"),
     ]

@@ -136,6 +136,8 @@ impl Tensor {
     ///
     /// # Errors
     /// A condition that is not bool, shapes that do not broadcast, different dtypes; memory that is full.
+    #[doc = example!("where_")]
+    #[doc(alias("where", "select"))]
     #[track_caller]
     pub fn where_(&self, lhs: &Tensor, rhs: &Tensor) -> Result<Tensor> {
         let _line = context::at_callers_line();
@@ -156,6 +158,7 @@ fn samples() -> Vec<Sample> {
         Sample::new(name, inputs, |x| x[0].where_(&x[1], &x[2]))
             .reference(|x| Array::build(&[2, 5], |i| if x[0].at(i) != 0.0 { x[1].at(i) } else { x[2].at(i) }))
             .torch("torch.where(x0, x1, x2)")
+            .example("x0.where_(&x1, &x2)")
     };
     let whole = |shape: &[usize]| input(shape, Values::Of(DType::I64, -5.0, 5.0));
     vec![

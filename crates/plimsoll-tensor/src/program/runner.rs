@@ -122,15 +122,15 @@ impl Program {
             let (device, meta) = (argument.storage.device(), &argument.meta);
             let recorded_on = &self.devices[usize::from(self.argument_devices[number])];
             if meta != expected || device != recorded_on {
+                let [device, own] = device.names_apart(recorded_on);
                 return Err(Error::shape(
                     "function",
                     format!(
-                        "argument {number} is {}{} on {device}; the program was recorded for {}{} on {} with strides {:?}",
+                        "argument {number} is {}{} on {device}; the program was recorded for {}{} on {own} with strides {:?}",
                         meta.dtype,
                         meta.shape(),
                         expected.dtype,
                         expected.shape(),
-                        recorded_on,
                         expected.layout.strides(),
                     ),
                 ));

@@ -22,6 +22,7 @@ type Function = dyn Fn(&[Tensor]) -> Result<Tensor> + Send + Sync;
 ///
 /// # Errors
 /// Those of `forward`; when the gradient is asked for, a number of gradients that differs from that of the inputs.
+#[doc(alias("custom_vjp", "autograd"))]
 #[track_caller]
 pub fn custom_gradient<B>(
     inputs: &[&Tensor],
@@ -44,6 +45,7 @@ where
 ///
 /// # Errors
 /// Those of `function`; a recorded tensor that is used inside but is not among `inputs`.
+#[doc(alias("checkpoint", "remat", "recompute_grad"))]
 #[track_caller]
 pub fn recompute(
     inputs: &[&Tensor],

@@ -1,6 +1,6 @@
 //! Gradients one by one: each handed out as soon as it is complete, so that they need not be there together.
 
-use super::gradient::{Saves, count_as_gradient, not_connected};
+use super::gradient::{Saves, count_as_gradient};
 use crate::context;
 use crate::error::Result;
 use crate::tape::GradientTape;
@@ -15,6 +15,7 @@ impl GradientTape {
     /// # Errors
     /// A source that the target does not depend on, before anything is handed out; those of `take`, which end the walk;
     /// a second call on a tape that is not persistent; memory that is full.
+    #[doc(alias = "register_post_accumulate_grad_hook")]
     #[track_caller]
     pub fn gradient_each(
         &self,
@@ -25,7 +26,7 @@ impl GradientTape {
         let _line = context::at_callers_line();
         let core = &self.core;
         if let Some(source) = core.unconnected(target, sources)? {
-            return Err(not_connected("gradient_each", source, sources[source]));
+            return Err(core.not_connected("gradient_each", target, source, sources[source]));
         }
         self.begin_use()?;
         let mut is_taken = vec![false; sources.len()];
@@ -39,7 +40,7 @@ impl GradientTape {
         self.end_use();
         walked?;
         match is_taken.iter().position(|&is_taken| !is_taken) {
-            Some(source) => Err(not_connected("gradient_each", source, sources[source])),
+            Some(source) => Err(core.not_connected("gradient_each", target, source, sources[source])),
             None => Ok(()),
         }
     }

@@ -32,14 +32,15 @@ impl GradientTape {
     /// The gradients of `target` (of the sum of its elements) with respect to each source.
     ///
     /// # Errors
-    /// A source that the target does not depend on (see [`gradient_or_none`](GradientTape::gradient_or_none)), a
-    /// second call on a tape that is not persistent, memory that is full.
+    /// A target that this tape did not record, a source that the target does not depend on (see
+    /// [`gradient_or_none`](GradientTape::gradient_or_none)), a second call on a tape that is not persistent, memory that is full.
+    #[doc(alias("grad", "backward", "autograd"))]
     #[track_caller]
     pub fn gradient<const N: usize>(&self, target: &Tensor, sources: [&Tensor; N]) -> Result<[Tensor; N]> {
         let _line = context::at_callers_line();
         let gradients = self.gradients(&[target], None, &sources, Unconnected::None)?;
         let named = |(idx, gradient): (usize, Option<Tensor>)| {
-            gradient.ok_or_else(|| not_connected("gradient", idx, sources[idx]))
+            gradient.ok_or_else(|| self.core.not_connected("gradient", target, idx, sources[idx]))
         };
         let gradients: Vec<Tensor> = gradients.into_iter().enumerate().map(named).collect::<Result<_>>()?;
         Ok(gradients.try_into().unwrap_or_else(|_| unreachable!("one gradient per source")))
@@ -64,6 +65,7 @@ impl GradientTape {
     ///
     /// # Errors
     /// A second call on a tape that is not persistent, memory that is full.
+    #[doc(alias = "unconnected_gradients")]
     #[track_caller]
     pub fn gradient_or_zeros<const N: usize>(
         &self,
@@ -81,6 +83,7 @@ impl GradientTape {
     /// # Errors
     /// Variables that the target does not depend on, by name; a second call on a tape that is not persistent; memory
     /// that is full.
+    #[doc(alias = "grad")]
     #[track_caller]
     pub fn variable_gradients(&self, target: &Tensor, variables: &[Variable]) -> Result<Vec<Tensor>> {
         let _line = context::at_callers_line();
@@ -104,6 +107,9 @@ impl GradientTape {
         let gradients = self.gradients(&[target], None, &sources, unconnected)?;
         let missing = variables.iter().zip(&gradients).filter(|(_, gradient)| gradient.is_none());
         let missing: Vec<String> = missing.map(|(variable, _)| format!("{:?}", variable.name())).collect();
+        if !missing.is_empty() && !self.core.has_recorded(target) {
+            return Err(Error::tape(format!("gradient: {}", self.core.unrecorded(target))));
+        }
         if !missing.is_empty() {
             return Err(Error::tape(format!(
                 "gradient: the target does not depend on {}; leave them out, freeze their layers, or ask for zeros",
@@ -118,6 +124,7 @@ impl GradientTape {
     ///
     /// # Errors
     /// A second call on a tape that is not persistent, output gradients that do not fit, memory that is full.
+    #[doc(alias = "grad")]
     #[track_caller]
     pub fn gradients(
         &self,
@@ -178,15 +185,6 @@ pub(super) enum Saves {
     Go,
     /// They stay for another walk.
     Stay,
-}
-
-/// A source that the target does not depend on.
-pub(super) fn not_connected(op: &str, idx: usize, source: &Tensor) -> Error {
-    Error::tape(format!(
-        "{op}: source {idx} of shape {} is not connected to the target: it was not watched, or the target does not \
-         depend on it; `gradient_or_none` and `gradient_or_zeros` allow that",
-        source.shape()
-    ))
 }
 
 fn check_output_gradients(targets: &[&Tensor], output_gradients: Option<&[&Tensor]>) -> Result<()> {
@@ -305,6 +303,39 @@ impl TapeCore {
         Ok(starts.iter().position(|start| !start.as_ref().is_some_and(is_reached)))
     }
 
+    /// What is said of a source that the target does not depend on.
+    pub(super) fn not_connected(
+        self: &Arc<Self>,
+        op: &str,
+        target: &Tensor,
+        idx: usize,
+        source: &Tensor,
+    ) -> Error {
+        if !self.has_recorded(target) {
+            return Error::tape(format!("{op}: {}", self.unrecorded(target)));
+        }
+        Error::tape(format!(
+            "{op}: source {idx} of shape {} is not connected to the target: it was not watched, or the target does not \
+             depend on it; `gradient_or_none` and `gradient_or_zeros` allow that",
+            source.shape()
+        ))
+    }
+
+    /// Whether an op that this tape recorded made the tensor.
+    fn has_recorded(self: &Arc<Self>, tensor: &Tensor) -> bool {
+        tensor.nodes().iter().any(|known| Arc::ptr_eq(&known.node.tape, self))
+    }
+
+    /// What is said of a target that no recorded op made.
+    fn unrecorded(self: &Arc<Self>, target: &Tensor) -> String {
+        let (shape, by) =
+            (target.shape(), if target.nodes().is_empty() { "no tape" } else { "another tape" });
+        format!(
+            "the target of shape {shape} was not recorded by this tape: {by} knows it; make it inside `record`, from \
+             variables or from tensors that the tape watches"
+        )
+    }
+
     /// The node of a target or source.
     fn known(self: &Arc<Self>, tensor: &Tensor) -> Result<Option<NodeRef>> {
         let inert =
@@ -402,6 +433,7 @@ impl Backward<'_> {
     ///
     /// # Errors
     /// Memory that is full.
+    #[doc(alias("grad", "backward", "autograd"))]
     pub fn gradient(&mut self) -> Result<Tensor> {
         match self.gradients[0].take() {
             Some(gradient) => Ok(gradient),

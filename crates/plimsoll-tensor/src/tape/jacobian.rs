@@ -6,7 +6,7 @@ use crate::context;
 use crate::error::{Error, Result};
 use crate::shape::{MAX_RANK, Shape};
 use crate::tape::GradientTape;
-use crate::tape::gradient::{Saves, not_connected};
+use crate::tape::gradient::Saves;
 use crate::tensor::Tensor;
 
 impl GradientTape {
@@ -30,6 +30,7 @@ impl GradientTape {
     /// # Errors
     /// A target that does not depend on the source, more axes than a tensor can have, a second call on a tape that is
     /// not persistent; memory that is full.
+    #[doc(alias("jacrev", "jacfwd"))]
     #[track_caller]
     pub fn jacobian(&self, target: &Tensor, source: &Tensor) -> Result<Tensor> {
         let _line = context::at_callers_line();
@@ -82,7 +83,8 @@ impl GradientTape {
                 let seed = seed(place.one_hot(n_rows, target.dtype())?)?;
                 let saves = if row + 1 < n_rows { Saves::Stay } else { Saves::Go };
                 let mut gradients = core.walk(&[target], Some(&[&seed]), &[source], saves)?;
-                let gradient = gradients.remove(0).ok_or_else(|| not_connected("jacobian", 0, source))?;
+                let gradient =
+                    gradients.remove(0).ok_or_else(|| core.not_connected("jacobian", target, 0, source))?;
                 rows = rows.into_index_add(0, &place, &gradient.reshape([1, source.n_elems()])?)?;
             }
             Ok(rows)

@@ -85,6 +85,7 @@ impl GradientTape {
     ///
     /// # Errors
     /// Whole numbers and truth values have no gradient.
+    #[doc(alias = "requires_grad_")]
     pub fn watch(&self, source: &Tensor) -> Result<()> {
         if !source.dtype().is_float() {
             return Err(Error::dtype(
@@ -120,6 +121,7 @@ impl GradientTape {
     /// # Ok(())
     /// # }
     /// ```
+    #[doc(alias = "enable_grad")]
     pub fn start(&self) -> OpenScope {
         self.core.begin_journal();
         context::start_tape(self.core.clone())
@@ -129,6 +131,7 @@ impl GradientTape {
     ///
     /// # Errors
     /// Those of `f`.
+    #[doc(alias = "no_grad")]
     pub fn stop_recording<T>(&self, f: impl FnOnce() -> Result<T>) -> Result<T> {
         let _paused = self.pause();
         f()
@@ -136,6 +139,7 @@ impl GradientTape {
 
     /// Stops recording until the scope is dropped: what was started before goes on then, and what is started meanwhile
     /// records.
+    #[doc(alias = "no_grad")]
     pub fn pause(&self) -> OpenScope {
         context::stop_tape(self.core.clone())
     }
@@ -153,6 +157,7 @@ impl GradientTape {
     }
 
     /// What the tape keeps for backward: op, form, bytes and line of each value.
+    #[doc(alias = "saved_tensors")]
     pub fn saved(&self) -> Saved {
         Saved::of(&self.core)
     }

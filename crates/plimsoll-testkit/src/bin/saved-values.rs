@@ -1,5 +1,7 @@
 //! Writes `docs/saved-values.md` from the registry.
 
+#![forbid(unsafe_code)]
+
 use std::io;
 
 fn main() -> io::Result<()> {

@@ -6,12 +6,13 @@ use plimsoll_tensor::{DType, Device, Generator, Result, Step, Tensor};
 
 use super::replay::bits_of;
 use crate::case::{Case, Results, for_each_sample};
+use crate::needs::Verdict;
 use crate::outcome::{Failure, Outcome, guarded};
 
 /// Each single acquisition of forward and backward failing in turn is an out-of-memory error, leaves nothing behind, and
 /// the same call then gives the same bits.
-pub fn failed_acquisitions(op: &'static OpInfo) -> Outcome {
-    for_each_sample(op, &[DType::F32], |case| {
+pub fn failed_acquisitions(op: &'static OpInfo) -> Outcome<Verdict> {
+    for_each_sample(op, &[DType::F32], &[], |case| {
         let device = Device::current();
         let (inputs, watched) = (case.tensors()?, case.differentiable()?);
         each_in_turn(case, &device, &inputs, &watched)
@@ -22,6 +23,9 @@ fn each_in_turn(case: &Case<'_>, device: &Device, inputs: &[Tensor], watched: &[
     let before = device.stats();
     let expected = bits_of(&step(case, device, inputs, watched)?)?;
     let n_acquisitions = acquisitions(case, device, inputs, watched)?;
+    if n_acquisitions == 0 {
+        return Err("the call and its backward ask for no memory, so that nothing can fail".into());
+    }
     for k in 1..=n_acquisitions {
         let place = |failure: Failure| failure.at(format_args!("acquisition {k} of {n_acquisitions} fails"));
         let generator = Generator::new(k);

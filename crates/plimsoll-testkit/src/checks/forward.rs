@@ -6,15 +6,16 @@ use plimsoll_tensor::{DType, Tensor};
 use crate::case::{Case, FLOATS, for_each_sample};
 use crate::close::{Tolerance, compare};
 use crate::device::is_emulated;
+use crate::needs::{Need, Verdict};
 use crate::outcome::{Failure, Outcome};
 
 /// More than two tiles of a kernel hold.
 const MANY_ELEMENTS: usize = 3_000;
 
 /// The op's values are those of its reference, in every float dtype, on inputs that the dtype holds exactly.
-pub fn forward_values(op: &'static OpInfo) -> Outcome {
-    for_each_sample(op, &FLOATS, |case| {
-        let Some(reference) = &case.sample.reference else { return Ok(()) };
+pub fn forward_values(op: &'static OpInfo) -> Outcome<Verdict> {
+    for_each_sample(op, &FLOATS, &[Need::Reference], |case| {
+        let reference = case.sample.reference.as_ref().ok_or("the sample has no reference")?;
         agrees(case, reference)?;
         // On the emulated GPU vectors of another length are another kernel to compile: two of the four dtypes do.
         let is_left_out = is_emulated() && matches!(case.dtype, DType::F64 | DType::F16);

@@ -1,4 +1,4 @@
-//! The checks that every op of the registry passes; each is a function of one op.
+//! The checks that every op of the registry passes; each is a function of one op, and says what it needs of a sample.
 
 mod composite;
 mod edges;
@@ -16,6 +16,7 @@ mod threads;
 
 use plimsoll_tensor::ops::registry::OpInfo;
 
+use crate::needs::Verdict;
 use crate::outcome::Outcome;
 
 pub use composite::fused_equals_composite;
@@ -29,11 +30,12 @@ pub use layouts::layouts;
 pub use order::any_order;
 pub use registry::{declarations, unique_names};
 pub use replay::replayed_records;
+pub(crate) use tape::WORTH_REBUILDING;
 pub use tape::{derived_inputs, persistent_tape, shared_inputs};
 pub use threads::thread_counts;
 
 /// A check of one op.
-pub type Check = fn(&'static OpInfo) -> Outcome;
+pub type Check = fn(&'static OpInfo) -> Outcome<Verdict>;
 
 /// Every check of a single op, with the name that its test has.
 pub const ALL: &[(&str, Check)] = &[

@@ -7,11 +7,12 @@ use plimsoll_tensor::op::Gradient;
 use plimsoll_tensor::ops::registry::{OpInfo, Sample, composed, registry};
 
 use crate::case::for_each_sample;
+use crate::needs::Verdict;
 use crate::outcome::{Failure, Outcome};
 
 /// The entry's samples execute an op of its name (unless they are composed), its sentence for the documents is one, and a
 /// gradient is defined or declared not to be.
-pub fn declarations(op: &'static OpInfo) -> Outcome {
+pub fn declarations(op: &'static OpInfo) -> Outcome<Verdict> {
     if !op.doc.ends_with('.') {
         return Err(format!("{}: the sentence for the documents has no end: `{}`", op.name, op.doc).into());
     }
@@ -21,7 +22,7 @@ pub fn declarations(op: &'static OpInfo) -> Outcome {
         return Err(format!("{}: two samples are called `{}`", op.name, twice.name).into());
     }
     at_two_shapes(op.name, &samples)?;
-    for_each_sample(op, &[DType::F32], |case| {
+    for_each_sample(op, &[DType::F32], &[], |case| {
         let gradient = case.gradient()?;
         let n_outputs = case.call(&case.tensors()?)?.len();
         if n_outputs == 0 {

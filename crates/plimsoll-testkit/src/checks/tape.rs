@@ -9,12 +9,13 @@ use super::replay::bits_of;
 use crate::case::{Case, Results, for_each_sample};
 use crate::close::bits;
 use crate::draw::weights;
+use crate::needs::{Need, Verdict};
 use crate::outcome::Outcome;
 
 /// A persistent tape gives the same gradients as often as it is asked, and backward writes over nothing that the user
 /// holds: inputs and outputs are as they were.
-pub fn persistent_tape(op: &'static OpInfo) -> Outcome {
-    for_each_sample(op, native_and_widened(), |case| {
+pub fn persistent_tape(op: &'static OpInfo) -> Outcome<Verdict> {
+    for_each_sample(op, native_and_widened(), &[Need::Gradient], |case| {
         let (inputs, watched) = (case.tensors()?, case.differentiable()?);
         let held = inputs.iter().map(bits).collect::<Outcome<Vec<_>>>()?;
         let once = bits_of(&case.differentiate(&inputs, &watched)?)?;
@@ -42,13 +43,13 @@ fn weighted(tape: &GradientTape, outputs: &[Tensor], sources: &[&Tensor]) -> Res
 }
 
 /// Enough elements of any float dtype for a tape to find them worth rebuilding.
-const WORTH_REBUILDING: usize = 2_100;
+pub(crate) const WORTH_REBUILDING: usize = 2_100;
 
 /// Inputs that cheap ops made are rebuilt for backward instead of kept; that changes no bit and takes no more bytes.
-pub fn derived_inputs(op: &'static OpInfo) -> Outcome {
-    for_each_sample(op, native_and_widened(), |case| {
+pub fn derived_inputs(op: &'static OpInfo) -> Outcome<Verdict> {
+    for_each_sample(op, native_and_widened(), &[Need::Gradient, Need::Larger], |case| {
         let watched = case.differentiable()?;
-        let Some(case) = case.enlarged(WORTH_REBUILDING) else { return Ok(()) };
+        let case = case.enlarged(WORTH_REBUILDING).ok_or("the call takes no more elements in this dtype")?;
         // A value is rebuilt from what stays anyway, such as parameters.
         let inputs: Vec<Tensor> =
             case.tensors()?.into_iter().map(|input| input.owned_by(Owner::Parameters)).collect();
@@ -87,17 +88,9 @@ fn behind_cheap_ops(
 }
 
 /// One tensor in two places has the sum of both gradients.
-pub fn shared_inputs(op: &'static OpInfo) -> Outcome {
-    for_each_sample(op, &[DType::F64], |case| {
-        let watched = case.differentiable()?;
-        let declared = &case.sample.inputs;
-        let alike = |&second: &usize| {
-            second != watched[0]
-                && declared[second].shape == declared[watched[0]].shape
-                && declared[second].values == declared[watched[0]].values
-        };
-        let Some(second) = watched.iter().copied().find(alike) else { return Ok(()) };
-        let first = watched[0];
+pub fn shared_inputs(op: &'static OpInfo) -> Outcome<Verdict> {
+    for_each_sample(op, &[DType::F64], &[Need::TwoAlike], |case| {
+        let [first, second] = case.two_alike()?.ok_or("the sample has no two inputs that are alike")?;
         let mut inputs = case.tensors()?;
         inputs[second] = inputs[first].copied()?;
         let apart = case.differentiate(&inputs, &[first, second])?;

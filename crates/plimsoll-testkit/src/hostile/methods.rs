@@ -36,8 +36,9 @@ pub fn methods() -> Vec<Method> {
 
 static VIEWS: &[Method] = one! {
     "reshape" => |h| h.tensor()?.reshape(h.dims());
+    "reshape" => |h| h.tensor()?.reshape(h.list(Hostile::signed));
     "broadcast_to" => |h| h.tensor()?.broadcast_to(h.dims());
-    "permute" => |h| h.tensor()?.permute(&h.list(Hostile::signed));
+    "permute" => |h| h.tensor()?.permute(h.list(Hostile::signed));
     "transpose" => |h| h.tensor()?.transpose(h.signed(), h.signed());
     "diagonal" => |h| h.tensor()?.diagonal(h.signed(), h.signed());
     "squeeze" => |h| h.tensor()?.squeeze(h.signed());
@@ -63,6 +64,7 @@ static CREATED: &[Method] = one! {
     "ones" => |h| Tensor::ones(h.dims());
     "full" => |h| Tensor::full(h.dims(), h.number());
     "zeros_of" => |h| Tensor::zeros_of(h.dims(), h.dtype());
+    "ones_of" => |h| Tensor::ones_of(h.dims(), h.dtype());
     "full_of" => |h| Tensor::full_of(h.dims(), h.number(), h.dtype());
     "full_like" => |h| h.tensor()?.full_like(h.number());
     "eye" => |h| Tensor::eye(h.count());
@@ -83,6 +85,9 @@ static ALONG_AXES: &[Method] = one! {
     "sum" => |h| h.tensor()?.sum(h.signed());
     "sum_keepdims" => |h| h.tensor()?.sum_keepdims([h.signed(), h.signed()]);
     "mean" => |h| h.tensor()?.mean(h.signed());
+    "sum" => |h| h.tensor()?.sum(h.signed()..);
+    "sum" => |h| h.tensor()?.sum(h.signed()..=h.signed());
+    "max" => |h| h.tensor()?.max(h.list(|h| h.count() as u64));
     "mean_keepdims" => |h| h.tensor()?.mean_keepdims(h.signed());
     "prod" => |h| h.tensor()?.prod(h.signed());
     "max" => |h| h.tensor()?.max(h.signed());

@@ -331,6 +331,8 @@ impl Tensor {
     /// # Errors
     /// Shapes that do not fit, dtypes that differ or are not floats, a mask that does not broadcast; memory that is
     /// full.
+    #[doc = example!("attention")]
+    #[doc(alias("scaled_dot_product_attention", "flash_attention"))]
     #[track_caller]
     pub fn attention(&self, keys: &Tensor, values: &Tensor, config: &AttentionConfig<'_>) -> Result<Tensor> {
         let _line = context::at_callers_line();

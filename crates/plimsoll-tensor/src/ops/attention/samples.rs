@@ -13,6 +13,7 @@ pub(super) fn forward() -> Vec<Sample> {
     vec![
         sample("plain", &[&[2, 3, 4], &[2, 5, 4], &[2, 5, 2]], None, false, None)
             .torch(sdpa(""))
+            .example("x0.attention(&x1, &x2, &AttentionConfig::default())")
             .refuses(vec![floats(&[3, 4]), floats(&[5, 3]), floats(&[5, 2])], "with the same depth and keys")
             .refuses(vec![floats(&[4]), floats(&[5, 4]), floats(&[5, 2])], "two dimensions or more")
             .refuses(vec![floats(&[2, 3, 4]), floats(&[3, 5, 4]), floats(&[5, 2])], "do not broadcast"),

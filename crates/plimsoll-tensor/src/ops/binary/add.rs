@@ -50,6 +50,7 @@ impl Tensor {
     ///
     /// # Errors
     /// Shapes that do not broadcast, different dtypes; memory that is full.
+    #[doc = example!("add")]
     #[track_caller]
     pub fn add(&self, rhs: impl Rhs) -> Result<Tensor> {
         let _line = context::at_callers_line();

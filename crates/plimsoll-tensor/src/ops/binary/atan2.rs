@@ -53,6 +53,8 @@ impl Tensor {
     ///
     /// # Errors
     /// Shapes that do not broadcast, different dtypes, tensors that are not of floats; memory that is full.
+    #[doc = example!("atan2")]
+    #[doc(alias = "arctan2")]
     #[track_caller]
     pub fn atan2(&self, x: impl Rhs) -> Result<Tensor> {
         let _line = context::at_callers_line();

@@ -55,6 +55,8 @@ impl Tensor {
     ///
     /// # Errors
     /// Shapes that do not broadcast, different dtypes; memory that is full.
+    #[doc = example!("div")]
+    #[doc(alias("divide", "true_divide"))]
     #[track_caller]
     pub fn div(&self, rhs: impl Rhs) -> Result<Tensor> {
         let _line = context::at_callers_line();

@@ -102,6 +102,8 @@ impl Tensor {
     ///
     /// # Errors
     /// Shapes that do not broadcast, different dtypes; memory that is full.
+    #[doc = example!("floor_div")]
+    #[doc(alias("floor_divide", "floordiv"))]
     #[track_caller]
     pub fn floor_div(&self, rhs: impl Rhs) -> Result<Tensor> {
         let _line = context::at_callers_line();

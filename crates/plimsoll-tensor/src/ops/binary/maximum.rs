@@ -51,10 +51,13 @@ fn share<T: Number>(lhs: T, rhs: T) -> u8 {
 }
 
 impl Tensor {
-    /// The greater of two elements, or of each element and a number; NaN where either is.
+    /// The greater of two elements, or of each element and a number; NaN where either is. Where both are equal, each gets half
+    /// of the gradient. Over the axes of one tensor it is [`max`](Tensor::max).
     ///
     /// # Errors
     /// Shapes that do not broadcast, different dtypes; memory that is full.
+    #[doc = example!("maximum")]
+    #[doc(alias("max", "fmax"))]
     #[track_caller]
     pub fn maximum(&self, rhs: impl Rhs) -> Result<Tensor> {
         let _line = context::at_callers_line();

@@ -51,10 +51,13 @@ fn share<T: Number>(lhs: T, rhs: T) -> u8 {
 }
 
 impl Tensor {
-    /// The lesser of two elements, or of each element and a number; NaN where either is.
+    /// The lesser of two elements, or of each element and a number; NaN where either is. Where both are equal, each gets half
+    /// of the gradient. Over the axes of one tensor it is [`min`](Tensor::min).
     ///
     /// # Errors
     /// Shapes that do not broadcast, different dtypes; memory that is full.
+    #[doc = example!("minimum")]
+    #[doc(alias("min", "fmin"))]
     #[track_caller]
     pub fn minimum(&self, rhs: impl Rhs) -> Result<Tensor> {
         let _line = context::at_callers_line();

@@ -324,6 +324,7 @@ fn samples<B: Binary>() -> Vec<Sample> {
         Sample::new(name, vec![within(lhs, low, high), within(rhs, rhs_low, rhs_high)], call)
             .reference(move |x| Array::build(out, |idx| B::reference(x[0].at(idx), x[1].at(idx))))
             .torch(B::TORCH)
+            .example(format!("x0.{}(&x1)", B::NAME))
     };
     vec![
         sample("equal shapes", &[2, 5], &[2, 5], &[2, 5])

@@ -54,6 +54,8 @@ impl Tensor {
     ///
     /// # Errors
     /// Shapes that do not broadcast, different dtypes; memory that is full.
+    #[doc = example!("mul")]
+    #[doc(alias = "multiply")]
     #[track_caller]
     pub fn mul(&self, rhs: impl Rhs) -> Result<Tensor> {
         let _line = context::at_callers_line();

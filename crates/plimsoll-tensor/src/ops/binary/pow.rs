@@ -63,6 +63,8 @@ impl Tensor {
     ///
     /// # Errors
     /// Shapes that do not broadcast, different dtypes, tensors that are not of floats; memory that is full.
+    #[doc = example!("pow")]
+    #[doc(alias = "power")]
     #[track_caller]
     pub fn pow(&self, exponent: impl Rhs) -> Result<Tensor> {
         let _line = context::at_callers_line();

@@ -55,6 +55,8 @@ impl Tensor {
     ///
     /// # Errors
     /// Shapes that do not broadcast, different dtypes; memory that is full.
+    #[doc = example!("rem")]
+    #[doc(alias("remainder", "floormod", "fmod"))]
     #[track_caller]
     pub fn rem(&self, rhs: impl Rhs) -> Result<Tensor> {
         let _line = context::at_callers_line();

@@ -53,6 +53,8 @@ impl Tensor {
     ///
     /// # Errors
     /// Shapes that do not broadcast, different dtypes; memory that is full.
+    #[doc = example!("sub")]
+    #[doc(alias = "subtract")]
     #[track_caller]
     pub fn sub(&self, rhs: impl Rhs) -> Result<Tensor> {
         let _line = context::at_callers_line();

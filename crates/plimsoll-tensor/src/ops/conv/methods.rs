@@ -34,6 +34,8 @@ impl Tensor {
     ///
     /// # Errors
     /// Shapes that do not fit, dtypes that differ or are not floats; memory that is full.
+    #[doc = example!("conv1d")]
+    #[doc(alias = "convolution")]
     #[track_caller]
     pub fn conv1d(&self, weights: &Tensor, bias: Option<&Tensor>, config: &Conv1dConfig) -> Result<Tensor> {
         let _line = context::at_callers_line();
@@ -47,6 +49,8 @@ impl Tensor {
     ///
     /// # Errors
     /// Shapes that do not fit, dtypes that differ or are not floats; memory that is full.
+    #[doc = example!("conv2d")]
+    #[doc(alias = "convolution")]
     #[track_caller]
     pub fn conv2d(&self, weights: &Tensor, bias: Option<&Tensor>, config: &Conv2dConfig) -> Result<Tensor> {
         let _line = context::at_callers_line();
@@ -61,6 +65,8 @@ impl Tensor {
     ///
     /// # Errors
     /// Shapes that do not fit, dtypes that differ or are not floats; memory that is full.
+    #[doc = example!("conv_transpose1d")]
+    #[doc(alias("deconvolution", "Conv1DTranspose"))]
     #[track_caller]
     pub fn conv_transpose1d(
         &self,
@@ -81,6 +87,8 @@ impl Tensor {
     ///
     /// # Errors
     /// Shapes that do not fit, dtypes that differ or are not floats; memory that is full.
+    #[doc = example!("conv_transpose2d")]
+    #[doc(alias("deconvolution", "Conv2DTranspose"))]
     #[track_caller]
     pub fn conv_transpose2d(
         &self,

@@ -164,6 +164,7 @@ where
     let input = |place: usize, channels: usize| floats(&[&[2], &[place; N][..], &[channels]].concat());
     let mut samples = vec![
         sample(plain, Way::Forward, false)
+            .example(format!("x0.conv{N}d(&x1, None, &Conv{N}dConfig::new())"))
             .refuses(vec![floats(&plain.input[1..]), weights()], "the input is [batch, ")
             .refuses(vec![input(5, 2), weights()], "times the groups")
             .refuses(vec![input(2, 3), weights()], "does not fit an input of 2"),
@@ -185,6 +186,7 @@ where
     let input = |place: usize, channels: usize| floats(&[&[2], &[place; N][..], &[channels]].concat());
     let mut samples = vec![
         sample(plain, Way::Transposed, false)
+            .example(format!("x0.conv_transpose{N}d(&x1, None, &Conv{N}dConfig::new())"))
             .refuses(vec![floats(&plain.input[1..]), weights()], "the weights are [channels, ")
             .refuses(vec![input(5, 2), weights()], "the first extent of the weights, 3")
             .refuses(vec![input(0, 3), weights()], "leave no output"),

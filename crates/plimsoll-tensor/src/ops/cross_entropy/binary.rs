@@ -317,6 +317,8 @@ impl Tensor {
     ///
     /// # Errors
     /// Labels of another shape or dtype, logits that are not floats; memory that is full.
+    #[doc = example!("binary_cross_entropy")]
+    #[doc(alias("binary_cross_entropy_with_logits", "sigmoid_cross_entropy_with_logits"))]
     #[track_caller]
     pub fn binary_cross_entropy(&self, labels: &Tensor, positive_weight: f64) -> Result<Tensor> {
         let _line = context::at_callers_line();
@@ -331,6 +333,8 @@ impl Tensor {
     /// Labels of another shape or dtype, probabilities that are not floats; memory that is full.
     ///
     /// [`binary_cross_entropy`]: Tensor::binary_cross_entropy
+    #[doc = example!("binary_cross_entropy_of_probabilities")]
+    #[doc(alias = "bce_loss")]
     #[track_caller]
     pub fn binary_cross_entropy_of_probabilities(
         &self,
@@ -397,6 +401,10 @@ fn samples(from: From) -> Vec<Sample> {
                 "F.binary_cross_entropy_with_logits(x0, x1, reduction='none', pos_weight=torch.tensor({weight:?}, dtype=x0.dtype))"
             ),
             From::Probabilities => format!("-{weight:?} * x1 * torch.log(x0) - (1 - x1) * torch.log(1 - x0)"),
+        })
+        .example(match from {
+            From::Logits => format!("x0.binary_cross_entropy(&x1, {weight:?})"),
+            From::Probabilities => format!("x0.binary_cross_entropy_of_probabilities(&x1, {weight:?})"),
         })
     };
     let labels = || floats(&[3, 5]);

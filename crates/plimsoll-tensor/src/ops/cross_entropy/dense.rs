@@ -301,6 +301,8 @@ impl Tensor {
     ///
     /// # Errors
     /// Labels of another shape or dtype, logits that are not floats; memory that is full.
+    #[doc = example!("cross_entropy")]
+    #[doc(alias("softmax_cross_entropy_with_logits", "categorical_crossentropy"))]
     #[track_caller]
     pub fn cross_entropy(&self, labels: &Tensor) -> Result<Tensor> {
         let _line = context::at_callers_line();
@@ -331,6 +333,7 @@ fn samples() -> Vec<Sample> {
                 })
             })
             .torch(torch)
+            .example("x0.cross_entropy(&x1)")
     };
     vec![
         sample("rows", &[3, 4], "F.cross_entropy(x0, x1, reduction='none')")

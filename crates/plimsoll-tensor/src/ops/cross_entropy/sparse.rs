@@ -351,6 +351,8 @@ impl Tensor {
     ///
     /// # Errors
     /// Labels of another shape, labels that are no class, logits that are not floats; memory that is full.
+    #[doc = example!("sparse_cross_entropy")]
+    #[doc(alias("sparse_softmax_cross_entropy_with_logits", "nll_loss", "cross_entropy"))]
     #[track_caller]
     pub fn sparse_cross_entropy(&self, labels: &Tensor) -> Result<Tensor> {
         let _line = context::at_callers_line();
@@ -362,6 +364,8 @@ impl Tensor {
     ///
     /// # Errors
     /// Labels of another shape, other labels that are no class, logits that are not floats; memory that is full.
+    #[doc = example!("sparse_cross_entropy_ignoring")]
+    #[doc(alias("ignore_index", "cross_entropy"))]
     #[track_caller]
     pub fn sparse_cross_entropy_ignoring(&self, labels: &Tensor, ignored: i64) -> Result<Tensor> {
         let _line = context::at_callers_line();
@@ -373,6 +377,7 @@ impl Tensor {
     ///
     /// # Errors
     /// Labels of another shape, other labels that are no class, logits that are not floats; memory that is full.
+    #[doc(alias = "ignore_index")]
     #[track_caller]
     pub fn mean_sparse_cross_entropy_ignoring(&self, labels: &Tensor, ignored: i64) -> Result<Tensor> {
         let _line = context::at_callers_line();
@@ -416,6 +421,7 @@ fn samples() -> Vec<Sample> {
         Sample::new("rows", vec![floats(&[3, 4]), labels(&[3])], |x| x[0].sparse_cross_entropy(&x[1]))
             .reference(|x| reference(x, &[3], 4, None))
             .torch("F.cross_entropy(x0, x1, reduction='none')")
+            .example("x0.sparse_cross_entropy(&x1)")
             .refuses(wrong(4.0, 9.0), "is not one of the 4 classes; they go from 0 to 3")
             .refuses(wrong(-3.0, 0.0), "is not one of the 4 classes")
             .refuses(vec![floats(&[3, 4]), labels(&[4])], "but labels are [4]")
@@ -424,7 +430,8 @@ fn samples() -> Vec<Sample> {
             x[0].sparse_cross_entropy_ignoring(&x[1], 1)
         })
         .reference(|x| reference(x, &[2, 3], 4, Some(1)))
-        .torch("F.cross_entropy(x0.movedim(-1, 1), x1, reduction='none', ignore_index=1)"),
+        .torch("F.cross_entropy(x0.movedim(-1, 1), x1, reduction='none', ignore_index=1)")
+        .example("x0.sparse_cross_entropy_ignoring(&x1, 1)"),
         Sample::new(
             "labels of int32",
             vec![floats(&[5, 4]), input(&[5], Values::Of(DType::I32, 0.0, 4.0))],

@@ -12,10 +12,11 @@ use plimsoll_cuda::{Gpu, Grid, Param, Template};
 use smallvec::SmallVec;
 
 use super::{CODE_BITS, GROUPS, c_name, code};
+use crate::axes::Axes;
 use crate::dtype::DType;
 use crate::error::Result;
 use crate::op::{Meta, Operand};
-use crate::shape::{Axes, MAX_RANK, Shape};
+use crate::shape::{MAX_RANK, Shape};
 
 static TEMPLATE: Template = Template { name: "reduce", text: include_str!("reduce.cu") };
 

@@ -9,10 +9,11 @@
 mod spec;
 
 use self::spec::{Label, Spec};
+use crate::axes::Axes;
 use crate::context;
 use crate::error::{Error, Result};
 use crate::ops::registry::{Array, OpInfo, Sample, Values, floats, input};
-use crate::shape::{Axes, MAX_RANK};
+use crate::shape::MAX_RANK;
 use crate::tensor::Tensor;
 
 /// A tensor whose axes have names, each once.
@@ -35,7 +36,7 @@ impl Named {
             named.tensor.shape()[axis] == 1 && spec.extent(named.labels[axis]) != 1
         };
         while let Some(axis) = (0..named.labels.len()).find(|&axis| is_stretched(&named, axis)) {
-            named.tensor = named.tensor.squeeze(axis as isize)?;
+            named.tensor = named.tensor.squeeze(axis)?;
             named.labels.remove(axis);
         }
         Ok(named)
@@ -62,11 +63,11 @@ impl Named {
     /// The axes in the order of the names, which are this tensor's.
     fn permuted(&self, labels: &[Label]) -> Result<Tensor> {
         let place = |label: &Label| self.labels.iter().position(|known| known == label);
-        let axes: Vec<isize> = labels.iter().filter_map(place).map(|axis| axis as isize).collect();
-        if axes.iter().enumerate().all(|(to, &from)| to as isize == from) {
+        let axes: Vec<usize> = labels.iter().filter_map(place).collect();
+        if axes.iter().enumerate().all(|(to, &from)| to == from) {
             return Ok(self.tensor.clone());
         }
-        self.tensor.permute(&axes)
+        self.tensor.permute(axes)
     }
 
     /// The product with another tensor, summed over the names that both have and that are not wanted. Names that one of
@@ -122,6 +123,7 @@ impl Tensor {
     /// # Errors
     /// A specification that cannot be read or does not fit the operands, dtypes that differ, whole numbers that would
     /// have to be summed by a matrix product; memory that is full.
+    #[doc = example!("einsum")]
     #[track_caller]
     pub fn einsum(spec: &str, operands: &[&Tensor]) -> Result<Tensor> {
         let _line = context::at_callers_line();
@@ -193,11 +195,16 @@ fn samples() -> Vec<Sample> {
         let names: Vec<String> = (0..n).map(|idx| format!("x{idx}")).collect();
         format!("torch.einsum('{spec}', {})", names.join(", "))
     };
+    let rust = |spec: &str, n: usize| {
+        let names: Vec<String> = (0..n).map(|idx| format!("&x{idx}")).collect();
+        format!("Tensor::einsum({spec:?}, &[{}])", names.join(", "))
+    };
     // What is written for the op, and the same with letters alone and a result that is named.
     let sample = |name: &str, spec: &'static str, plain: &'static str, shapes: &[&[usize]]| {
         Sample::new(name, shapes.iter().map(|shape| floats(shape)).collect(), call(spec))
             .reference(move |x| reference(plain, x))
             .torch(torch(spec, shapes.len()))
+            .example(rust(spec, shapes.len()))
     };
     let same = |name: &str, spec: &'static str, shapes: &[&[usize]]| sample(name, spec, spec, shapes);
     vec![

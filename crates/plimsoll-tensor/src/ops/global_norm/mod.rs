@@ -254,6 +254,8 @@ impl Tensor {
     ///
     /// # Errors
     /// No tensor, tensors that are not floats; memory that is full.
+    #[doc = example!("global_norm")]
+    #[doc(alias("clip_grad_norm", "clip_by_global_norm"))]
     #[track_caller]
     pub fn global_norm(tensors: &[&Tensor]) -> Result<(Tensor, Tensor)> {
         let _line = context::at_callers_line();
@@ -290,6 +292,7 @@ fn samples() -> Vec<Sample> {
     };
     vec![
         sample("three tensors", vec![floats(&[2, 3]), floats(&[4]), floats(&[1, 2, 2])])
+            .example("let (norm, not_finite) = Tensor::global_norm(&[&x0, &x1, &x2])")
             .refuses(vec![floats(&[2]), input(&[3], Values::Indices(4))], "tensor 1 is int64")
             .refuses(vec![], "no tensors"),
         sample("one tensor", vec![floats(&[3, 4])]),

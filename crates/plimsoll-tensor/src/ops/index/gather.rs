@@ -6,6 +6,7 @@ use plimsoll_cuda::{Gpu, Grid, Param, Template};
 
 use super::lanes::{for_each_block, without_axis};
 use super::{Index, check_dtype, check_range, cuda, for_indices, refusal};
+use crate::axes::Integer;
 use crate::context;
 use crate::error::{Error, Result};
 use crate::execute::call;
@@ -85,7 +86,7 @@ impl Op for Gather {
         let _here = gradient.device().enter();
         let zeros = Tensor::zeros_of(*backward.input_shape(0), backward.input_dtype(0))?;
         let index = backward.input(1)?;
-        backward.give(0, zeros.into_scatter_add(self.axis as isize, &index, &gradient)?)
+        backward.give(0, zeros.into_scatter_add(self.axis, &index, &gradient)?)
     }
 }
 
@@ -155,8 +156,10 @@ impl Tensor {
     /// # Errors
     /// An axis that the tensor does not have; indices that are not int64 or int32, have other axes, or are out of range;
     /// memory that is full.
+    #[doc = example!("gather")]
+    #[doc(alias("take_along_axis", "take_along_dim"))]
     #[track_caller]
-    pub fn gather(&self, axis: isize, index: &Tensor) -> Result<Tensor> {
+    pub fn gather(&self, axis: impl Integer, index: &Tensor) -> Result<Tensor> {
         let _line = context::at_callers_line();
         let axis = self.shape().axis("gather", axis)?;
         call(OpRef::shipped(Gather { axis }), &[self, index])
@@ -169,6 +172,7 @@ pub(super) fn samples() -> Vec<Sample> {
         Sample::new("rows", vec![floats(&[4, 3]), indices(&[2, 3], 4)], |x| x[0].gather(0, &x[1]))
             .reference(|x| Array::build(&[2, 3], |i| x[0].at(&[x[1].at(i) as usize, i[1]])))
             .torch("x0.gather(0, x1)")
+            .example("x0.gather(0, &x1)")
             .refuses(vec![floats(&[4, 3]), floats(&[2, 3])], "int64 or int32")
             .refuses(vec![floats(&[4, 3]), indices(&[2, 4], 4)], "none but axis 0 longer")
             .refuses(vec![floats(&[0, 3]), indices(&[2, 3], 4)], "is out of range for axis 0 of extent 0"),

@@ -83,6 +83,7 @@ impl Tensor {
     ///
     /// # Errors
     /// Indices that are not int64 or int32, or not below `n`; memory that is full.
+    #[doc = example!("one_hot")]
     #[track_caller]
     pub fn one_hot(&self, n: usize, dtype: DType) -> Result<Tensor> {
         let _line = context::at_callers_line();
@@ -96,6 +97,7 @@ pub(super) fn samples() -> Vec<Sample> {
         Sample::new("vector", indices(&[6]), |x| x[0].one_hot(4, DType::F32))
             .reference(|x| Array::build(&[6, 4], |i| f64::from(x[0].at(&i[..1]) == i[1] as f64)))
             .torch("F.one_hot(x0, 4).float()")
+            .example("x0.one_hot(4, DType::F32)")
             .refuses(vec![floats(&[6])], "int64 or int32"),
         Sample::new("matrix", indices(&[2, 3]), |x| x[0].one_hot(5, DType::I64))
             .reference(|x| Array::build(&[2, 3, 5], |i| f64::from(x[0].at(&i[..2]) == i[2] as f64)))

@@ -12,6 +12,7 @@ use super::cuda::{Addition, Keys, Sort, Sums};
 use super::scatter_add::check_addends;
 use super::select::{read_as, selected, three};
 use super::{Index, check_dtype, check_range, cuda, for_indices, readable_as, refusal};
+use crate::axes::Integer;
 use crate::context;
 use crate::error::{Error, Result};
 use crate::execute::{Arg, Order, call_with};
@@ -183,7 +184,7 @@ impl Op for IndexAdd {
     fn backward(&self, backward: &mut Backward<'_>) -> Result<()> {
         let gradient = backward.gradient()?;
         if backward.wants(2) {
-            let source = gradient.index_select(self.axis as isize, &backward.input(1)?)?;
+            let source = gradient.index_select(self.axis, &backward.input(1)?)?;
             backward.give(2, source)?;
         }
         backward.give(0, gradient)
@@ -317,8 +318,10 @@ impl Tensor {
     /// # Errors
     /// An axis that the tensor does not have; ids that are not int64 or int32, or out of range; a source of another
     /// shape or dtype; memory that is full.
+    #[doc = example!("index_add")]
+    #[doc(alias("segment_sum", "unsorted_segment_sum"))]
     #[track_caller]
-    pub fn index_add(&self, axis: isize, ids: &Tensor, source: &Tensor) -> Result<Tensor> {
+    pub fn index_add(&self, axis: impl Integer, ids: &Tensor, source: &Tensor) -> Result<Tensor> {
         let _line = context::at_callers_line();
         add_at(Arg::Lent(self), self.shape().axis("index_add", axis)?, ids, source)
     }
@@ -328,7 +331,7 @@ impl Tensor {
     /// # Errors
     /// Those of [`index_add`](Tensor::index_add).
     #[track_caller]
-    pub fn into_index_add(self, axis: isize, ids: &Tensor, source: &Tensor) -> Result<Tensor> {
+    pub fn into_index_add(self, axis: impl Integer, ids: &Tensor, source: &Tensor) -> Result<Tensor> {
         let _line = context::at_callers_line();
         let axis = self.shape().axis("index_add", axis)?;
         add_at(Arg::Given(self), axis, ids, source)
@@ -361,6 +364,7 @@ pub(super) fn samples() -> Vec<Sample> {
         })
         .reference(move |x| sum(x, &|i, place| x[2].at(&[place, i[1]]), 0))
         .torch("x0.index_add(0, x1, x2)")
+        .example("x0.index_add(0, &x1, &x2)")
         .refuses(vec![floats(&[3, 4]), indices(&[6], 3), floats(&[5, 4])], "it must have shape [6, 4]")
         .refuses(vec![floats(&[3, 4]), floats(&[6]), floats(&[6, 4])], "int64 or int32"),
         Sample::new("middle", vec![floats(&[2, 3, 2]), indices(&[5], 3), floats(&[2, 5, 2])], |x| {

@@ -10,6 +10,7 @@ use super::cuda::{Addition, Keys, Sort, Sums};
 use super::gather::check_index;
 use super::lanes::{for_each_block, without_axis};
 use super::{Index, check_range, cuda, for_indices, refusal};
+use crate::axes::Integer;
 use crate::context;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
@@ -132,7 +133,7 @@ impl Op for ScatterAdd {
     fn backward(&self, backward: &mut Backward<'_>) -> Result<()> {
         let gradient = backward.gradient()?;
         if backward.wants(2) {
-            let source = gradient.gather(self.axis as isize, &backward.input(1)?)?;
+            let source = gradient.gather(self.axis, &backward.input(1)?)?;
             backward.give(2, source)?;
         }
         backward.give(0, gradient)
@@ -220,8 +221,10 @@ impl Tensor {
     /// # Errors
     /// An axis that the tensor does not have; indices that are not int64 or int32, have other axes, or are out of range;
     /// shapes or dtypes that differ; memory that is full.
+    #[doc = example!("scatter_add")]
+    #[doc(alias = "put_along_axis")]
     #[track_caller]
-    pub fn scatter_add(&self, axis: isize, index: &Tensor, source: &Tensor) -> Result<Tensor> {
+    pub fn scatter_add(&self, axis: impl Integer, index: &Tensor, source: &Tensor) -> Result<Tensor> {
         let _line = context::at_callers_line();
         let axis = self.shape().axis("scatter_add", axis)?;
         let args = smallvec::smallvec![Arg::Lent(self), Arg::Lent(index), Arg::Lent(source)];
@@ -233,7 +236,7 @@ impl Tensor {
     /// # Errors
     /// Those of [`scatter_add`](Tensor::scatter_add).
     #[track_caller]
-    pub fn into_scatter_add(self, axis: isize, index: &Tensor, source: &Tensor) -> Result<Tensor> {
+    pub fn into_scatter_add(self, axis: impl Integer, index: &Tensor, source: &Tensor) -> Result<Tensor> {
         let _line = context::at_callers_line();
         let axis = self.shape().axis("scatter_add", axis)?;
         let args = smallvec::smallvec![Arg::Given(self), Arg::Lent(index), Arg::Lent(source)];
@@ -244,7 +247,7 @@ impl Tensor {
 pub(super) fn samples() -> Vec<Sample> {
     let sample = |name: &str, shape: &'static [usize], index: &[usize], axis: usize| {
         let inputs = vec![floats(shape), input(index, Values::Indices(shape[axis] as i64)), floats(index)];
-        Sample::new(name, inputs, move |x| x[0].scatter_add(axis as isize, &x[1], &x[2]))
+        Sample::new(name, inputs, move |x| x[0].scatter_add(axis, &x[1], &x[2]))
             .reference(move |x| {
                 let mut y = x[0].clone();
                 let shape = Shape::within_bounds(x[1].shape.iter().copied());
@@ -257,6 +260,7 @@ pub(super) fn samples() -> Vec<Sample> {
                 y
             })
             .torch(format!("x0.scatter_add({axis}, x1, x2)"))
+            .example(format!("x0.scatter_add({axis}, &x1, &x2)"))
     };
     vec![
         sample("rows", &[3, 2], &[4, 2], 0)

@@ -5,6 +5,7 @@ use plimsoll_cpu::threads::{self, SharedPtr};
 use plimsoll_cuda::{Gpu, Grid, Param, Template};
 
 use super::{Index, check_dtype, check_range, cuda, for_indices, readable_as, refusal};
+use crate::axes::Integer;
 use crate::context;
 use crate::error::Result;
 use crate::execute::call;
@@ -129,7 +130,7 @@ impl Op for Select {
         let _here = gradient.device().enter();
         let zeros = Tensor::zeros_of(*backward.input_shape(0), backward.input_dtype(0))?;
         let ids = backward.input(1)?;
-        backward.give(0, zeros.into_index_add(self.axis as isize, &ids, &gradient)?)
+        backward.give(0, zeros.into_index_add(self.axis, &ids, &gradient)?)
     }
 }
 
@@ -200,8 +201,10 @@ impl Tensor {
     ///
     /// # Errors
     /// An axis that the tensor does not have; ids that are not int64 or int32, or out of range; memory that is full.
+    #[doc = example!("index_select")]
+    #[doc(alias = "take")]
     #[track_caller]
-    pub fn index_select(&self, axis: isize, ids: &Tensor) -> Result<Tensor> {
+    pub fn index_select(&self, axis: impl Integer, ids: &Tensor) -> Result<Tensor> {
         let _line = context::at_callers_line();
         let axis = self.shape().axis("index_select", axis)?;
         select_rows(OpRef::shipped(Select { name: "index_select", axis }), self, axis, ids)
@@ -211,6 +214,8 @@ impl Tensor {
     ///
     /// # Errors
     /// A table without axes; ids that are not int64 or int32, or out of range; memory that is full.
+    #[doc = example!("embedding")]
+    #[doc(alias = "embedding_lookup")]
     #[track_caller]
     pub fn embedding(&self, ids: &Tensor) -> Result<Tensor> {
         let _line = context::at_callers_line();
@@ -234,6 +239,7 @@ pub(super) fn samples() -> Vec<Sample> {
         Sample::new("columns", vec![floats(&[3, 4]), indices(&[5], 4)], |x| x[0].index_select(-1, &x[1]))
             .reference(|x| Array::build(&[3, 5], |i| x[0].at(&[i[0], x[1].at(&i[1..]) as usize])))
             .torch("x0.index_select(-1, x1)")
+            .example("x0.index_select(-1, &x1)")
             .refuses(vec![floats(&[3, 4]), floats(&[5])], "int64 or int32")
             .refuses(vec![floats(&[]), indices(&[5], 4)], "a scalar has no axes"),
         Sample::new("middle", vec![floats(&[2, 3, 2]), indices(&[4], 3)], |x| x[0].index_select(1, &x[1]))
@@ -249,6 +255,7 @@ pub(super) fn embedding_samples() -> Vec<Sample> {
         Sample::new("sentence", vec![floats(&[5, 3]), indices(&[7])], call)
             .reference(|x| Array::build(&[7, 3], |i| x[0].at(&[x[1].at(&i[..1]) as usize, i[1]])))
             .torch("F.embedding(x1, x0)")
+            .example("x0.embedding(&x1)")
             .refuses(vec![floats(&[5, 3]), floats(&[7])], "int64 or int32")
             .refuses(vec![floats(&[0, 3]), indices(&[7])], "of extent 0; no index is possible"),
         Sample::new("batch", vec![floats(&[5, 2]), indices(&[2, 3])], call)

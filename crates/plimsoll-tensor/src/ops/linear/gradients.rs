@@ -6,6 +6,7 @@ use plimsoll_cuda::{Gpu, Profile};
 use plimsoll_gemm as gemm;
 
 use super::check_dtypes;
+use crate::axes::Axes;
 use crate::error::{Error, Result};
 use crate::execute::{Arg, execute};
 use crate::op::{
@@ -16,7 +17,7 @@ use crate::ops::kernel::for_floats;
 use crate::ops::matmul::{cuda, product, workspace};
 use crate::ops::reduce::{Reduce, Sum};
 use crate::ops::registry::{Array, OpInfo, Sample, floats};
-use crate::shape::{Axes, Shape};
+use crate::shape::Shape;
 use crate::tensor::Tensor;
 
 const NAME: &str = "linear_gradients";

@@ -187,6 +187,8 @@ impl Tensor {
     ///
     /// # Errors
     /// Shapes that do not fit, dtypes that differ or are not floats; memory that is full.
+    #[doc = example!("linear")]
+    #[doc(alias("dense", "addmm"))]
     #[track_caller]
     pub fn linear(&self, weights: &Tensor, bias: Option<&Tensor>, activation: Activation) -> Result<Tensor> {
         let _line = context::at_callers_line();
@@ -213,7 +215,8 @@ fn samples() -> Vec<Sample> {
             .refuses(vec![floats(&[3, 4]), floats(&[2, 4, 2])], "the weights are [in, out]"),
         sample("bias", &[&[2, 3, 4], &[4, 5], &[5]], &[2, 3, 5], Activation::None, "x0 @ x1 + x2")
             .refuses(vec![floats(&[3, 4]), floats(&[4, 5]), floats(&[4])], "it must be [5]"),
-        sample("relu", &[&[3, 4], &[4, 5], &[5]], &[3, 5], Activation::Relu, "F.relu(x0 @ x1 + x2)"),
+        sample("relu", &[&[3, 4], &[4, 5], &[5]], &[3, 5], Activation::Relu, "F.relu(x0 @ x1 + x2)")
+            .example("x0.linear(&x1, Some(&x2), Activation::Relu)"),
         sample("tanh", &[&[3, 4], &[4, 5]], &[3, 5], Activation::Tanh, "torch.tanh(x0 @ x1)"),
         sample("gelu", &[&[3, 4], &[4, 5], &[5]], &[3, 5], Activation::Gelu, "F.gelu(x0 @ x1 + x2)"),
         sample("one row", &[&[4], &[4, 3], &[3]], &[3], Activation::Relu, "F.relu(x0 @ x1 + x2)"),

@@ -245,6 +245,8 @@ impl Tensor {
     ///
     /// # Errors
     /// Shapes that do not fit, dtypes that differ or are not floats; memory that is full.
+    #[doc = example!("matmul")]
+    #[doc(alias("mm", "bmm", "dot"))]
     #[track_caller]
     pub fn matmul(&self, rhs: &Tensor) -> Result<Tensor> {
         let _line = context::at_callers_line();
@@ -268,6 +270,7 @@ fn samples() -> Vec<Sample> {
                 })
             })
             .torch("x0 @ x1")
+            .example("x0.matmul(&x1)")
     };
     vec![
         sample("matrices", &[3, 4], &[4, 5], &[3, 5])

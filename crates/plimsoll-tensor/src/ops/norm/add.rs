@@ -207,6 +207,10 @@ fn samples(is_centred: bool) -> Vec<Sample> {
         match rate {
             0.0 => sample
                 .references(move |x| reference(x, shape, is_centred))
+                .example(match is_centred {
+                    true => "let (sum, normed) = x1.into_add_layer_norm(&x0, 0.0, &x2, &x3, 1e-3)",
+                    false => "let (sum, normed) = x1.into_add_rms_norm(&x0, 0.0, &x2, 1e-3)",
+                })
                 .torch(format!("(x0 + x1, F.{norm}(x0 + x1, ({width},), {parameters}, {EPS}))")),
             _ => sample,
         }

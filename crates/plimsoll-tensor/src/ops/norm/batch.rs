@@ -8,6 +8,7 @@ use smallvec::{SmallVec, smallvec};
 
 use super::{batch_cuda as cuda, batch_kernel as kernel};
 use super::{check, check_backward, check_statistics, composite_backward};
+use crate::axes::Axes;
 use crate::error::Result;
 use crate::execute::{Arg, call, execute};
 use crate::op::{Extra, Form, Gradient, Keep, Keeps, Meta, Op, OpRef};
@@ -16,7 +17,7 @@ use crate::ops::Activation;
 use crate::ops::kernel::for_floats;
 use crate::ops::lines::{expect_dtype, expect_shape};
 use crate::ops::registry::{Array, OpInfo, Sample, floats, within};
-use crate::shape::{Axes, Shape};
+use crate::shape::Shape;
 use crate::tape::Backward;
 use crate::tensor::Tensor;
 
@@ -305,11 +306,13 @@ fn samples() -> Vec<Sample> {
         Sample::new(name, inputs(shape), |x| Ok(x[0].batch_norm(&x[1], &x[2], EPS)?.0))
             .reference(reference)
             .torch(torch)
+            .example("let (normed, mean, variance) = x0.batch_norm(&x1, &x2, 1e-3)")
     };
     let with_relu = |name: &str, shape: &[usize], torch: &str| {
         Sample::new(name, inputs(shape), |x| Ok(x[0].batch_norm_relu(&x[1], &x[2], EPS)?.0))
             .reference(|x| reference(x).map(|y| y.max(0.0)))
             .torch(format!("F.relu({torch})"))
+            .example("let (normed, mean, variance) = x0.batch_norm_relu(&x1, &x2, 1e-3)")
     };
     let refused = || vec![floats(&[2, 3]), floats(&[3]), floats(&[2])];
     vec![

@@ -296,6 +296,7 @@ fn samples() -> Vec<Sample> {
         })
         .reference(move |x| reference(x, groups))
         .torch(format!("F.group_norm(x0.movedim(-1, 1), {groups}, x1, x2, {EPS}).movedim(1, -1)"))
+        .example(format!("x0.group_norm(&x1, &x2, {groups}, 1e-3)"))
     };
     vec![
         sample("pictures", &[2, 2, 3, 4], 2)

@@ -324,6 +324,11 @@ fn samples(is_centred: bool) -> Vec<Sample> {
             })
         })
         .torch(torch)
+        .example(if is_centred {
+            "x0.layer_norm(&x1, &x2, 1e-3)"
+        } else {
+            "x0.rms_norm(&x1, 1e-3)"
+        })
     };
     let mut wrong = vec![floats(&[2, 3]), floats(&[4])];
     wrong.extend(is_centred.then(|| floats(&[3])));

@@ -8,6 +8,7 @@ use smallvec::SmallVec;
 
 use super::add::AddLineNorm;
 use super::line::{LineNorm, LineNormBackward};
+use crate::axes::Axes;
 use crate::dtype::DType;
 use crate::error::Result;
 use crate::op::{Meta, Op, Operand, Run};
@@ -15,7 +16,6 @@ use crate::ops::cuda::lines::{Along, LineKernel, Lines};
 use crate::ops::cuda::reduce::{self, Fold, Reduction};
 use crate::ops::cuda::{CODE_BITS, c_name, code};
 use crate::ops::dropout::Dropout;
-use crate::shape::Axes;
 
 static LINE: Template = Template { name: "line_norm", text: include_str!("line.cu") };
 

@@ -43,6 +43,8 @@ impl Tensor {
     ///
     /// # Errors
     /// Shapes or dtypes that do not fit, a tensor that is not of floats; memory that is full.
+    #[doc = example!("layer_norm")]
+    #[doc(alias = "layer_normalization")]
     #[track_caller]
     pub fn layer_norm(&self, gamma: &Tensor, beta: &Tensor, eps: f64) -> Result<Tensor> {
         let _line = context::at_callers_line();
@@ -53,6 +55,8 @@ impl Tensor {
     ///
     /// # Errors
     /// Shapes or dtypes that do not fit, a tensor that is not of floats; memory that is full.
+    #[doc = example!("rms_norm")]
+    #[doc(alias = "rms_normalization")]
     #[track_caller]
     pub fn rms_norm(&self, gamma: &Tensor, eps: f64) -> Result<Tensor> {
         let _line = context::at_callers_line();
@@ -67,6 +71,7 @@ impl Tensor {
     /// # Errors
     /// Shapes or dtypes that do not fit, tensors that are not of floats, a rate that is not between 0 and 1; memory that is
     /// full.
+    #[doc = example!("into_add_layer_norm")]
     #[track_caller]
     pub fn into_add_layer_norm(
         self,
@@ -86,6 +91,7 @@ impl Tensor {
     /// # Errors
     /// Shapes or dtypes that do not fit, tensors that are not of floats, a rate that is not between 0 and 1; memory that is
     /// full.
+    #[doc = example!("into_add_rms_norm")]
     #[track_caller]
     pub fn into_add_rms_norm(
         self,
@@ -105,6 +111,8 @@ impl Tensor {
     /// # Errors
     /// Shapes or dtypes that do not fit, channels that do not make so many groups, a tensor that is not of floats; memory
     /// that is full.
+    #[doc = example!("group_norm")]
+    #[doc(alias = "group_normalization")]
     #[track_caller]
     pub fn group_norm(&self, gamma: &Tensor, beta: &Tensor, groups: usize, eps: f64) -> Result<Tensor> {
         let _line = context::at_callers_line();
@@ -118,6 +126,8 @@ impl Tensor {
     ///
     /// # Errors
     /// Shapes or dtypes that do not fit, a tensor that is not of floats; memory that is full.
+    #[doc = example!("batch_norm")]
+    #[doc(alias = "batch_normalization")]
     #[track_caller]
     pub fn batch_norm(&self, gamma: &Tensor, beta: &Tensor, eps: f64) -> Result<(Tensor, Tensor, Tensor)> {
         let _line = context::at_callers_line();
@@ -129,6 +139,7 @@ impl Tensor {
     ///
     /// # Errors
     /// Shapes or dtypes that do not fit, a tensor that is not of floats; memory that is full.
+    #[doc = example!("batch_norm_relu")]
     #[track_caller]
     pub fn batch_norm_relu(
         &self,

@@ -154,6 +154,8 @@ impl Tensor {
     ///
     /// # Errors
     /// A tensor that is not of images or not of floats; windows that do not fit; memory that is full.
+    #[doc = example!("avg_pool2d")]
+    #[doc(alias = "AveragePooling2D")]
     #[track_caller]
     pub fn avg_pool2d(&self, pool: impl Into<Pool2d>) -> Result<Tensor> {
         let _line = context::at_callers_line();
@@ -164,6 +166,8 @@ impl Tensor {
     ///
     /// # Errors
     /// A tensor that is not of images or not of floats; images without pixels; memory that is full.
+    #[doc = example!("global_avg_pool2d")]
+    #[doc(alias("adaptive_avg_pool2d", "GlobalAveragePooling2D"))]
     #[track_caller]
     pub fn global_avg_pool2d(&self) -> Result<Tensor> {
         let _line = context::at_callers_line();
@@ -205,6 +209,7 @@ pub(super) fn samples() -> Vec<Sample> {
     let overlapping = Pool2d::new([3, 2]).stride([2, 1]).padding([1, 1]);
     vec![
         sample("halves", &[2, 4, 6, 3], Pool2d::from(2), &[2, 2, 3, 3], "2")
+            .example("x0.avg_pool2d(2)")
             .refuses(vec![floats(&[4, 6, 3])], "takes images [n, height, width, channels]")
             .refuses(vec![floats(&[2, 1, 6, 3])], "do not fit into images of shape [2, 1, 6, 3]")
             .refuses(vec![input(&[2, 4, 6, 3], Values::Indices(5))], "takes floats"),
@@ -215,6 +220,7 @@ pub(super) fn samples() -> Vec<Sample> {
                 Array::build(&[2, 2], |i| (0..12).map(|at| pixel(i, at)).sum::<f64>() / 12.0)
             })
             .torch("x0.mean((1, 2))")
+            .example("x0.global_avg_pool2d()")
             .refuses(vec![floats(&[2, 0, 4, 2])], "with pixels, not shape [2, 0, 4, 2]"),
     ]
 }

@@ -309,11 +309,13 @@ unsafe fn pick<T: Element<Compute: Number>>(
 
 impl Tensor {
     /// The greatest element of each window: `[n, height, width, channels]` becomes `[n, rows, cols, channels]` with one
-    /// pixel for each window.
+    /// pixel for each window. Where several pixels of a window are equally great, the first of them gets the whole gradient.
     ///
     /// # Errors
     /// A tensor that is not of images or not of floats; windows that do not fit or have more than 256 pixels; memory that
     /// is full.
+    #[doc = example!("max_pool2d")]
+    #[doc(alias("MaxPooling2D", "MaxPool2d"))]
     #[track_caller]
     pub fn max_pool2d(&self, pool: impl Into<Pool2d>) -> Result<Tensor> {
         let _line = context::at_callers_line();
@@ -346,6 +348,7 @@ pub(super) fn samples() -> Vec<Sample> {
     let overlapping = Pool2d::new([3, 2]).stride([2, 1]).padding([1, 1]);
     vec![
         sample("halves", &[2, 4, 5, 3], Pool2d::from(2), &[2, 2, 2, 3], "2")
+            .example("x0.max_pool2d(2)")
             .refuses(vec![floats(&[4, 6, 3])], "takes images [n, height, width, channels]")
             .refuses(vec![floats(&[2, 1, 6, 3])], "do not fit into images of shape [2, 1, 6, 3]")
             .refuses(vec![input(&[2, 4, 6, 3], Values::Indices(5))], "takes floats"),

@@ -69,6 +69,8 @@ impl Tensor {
     ///
     /// # Errors
     /// Shapes that do not fit, dtypes that differ or are not floats; memory that is full.
+    #[doc = example!("lstm")]
+    #[doc(alias = "LSTM")]
     #[track_caller]
     pub fn lstm(
         &self,
@@ -85,6 +87,7 @@ impl Tensor {
     ///
     /// # Errors
     /// Those of [`Tensor::lstm`].
+    #[doc = example!("lstm_state")]
     #[track_caller]
     pub fn lstm_state(
         &self,
@@ -101,6 +104,8 @@ impl Tensor {
     ///
     /// # Errors
     /// Shapes that do not fit, dtypes that differ or are not floats; memory that is full.
+    #[doc = example!("gru")]
+    #[doc(alias = "GRU")]
     #[track_caller]
     pub fn gru(&self, weights: &GruWeights<'_>, initial: Option<&Tensor>) -> Result<(Tensor, Tensor)> {
         let _line = context::at_callers_line();
@@ -112,6 +117,7 @@ impl Tensor {
     ///
     /// # Errors
     /// Those of [`Tensor::gru`].
+    #[doc = example!("gru_state")]
     #[track_caller]
     pub fn gru_state(&self, weights: &GruWeights<'_>, initial: Option<&Tensor>) -> Result<Tensor> {
         let _line = context::at_callers_line();
@@ -125,6 +131,8 @@ impl Tensor {
     ///
     /// # Errors
     /// Shapes that do not fit, dtypes that differ or are not floats, another activation; memory that is full.
+    #[doc = example!("simple_rnn")]
+    #[doc(alias("RNN", "SimpleRNN"))]
     #[track_caller]
     pub fn simple_rnn(
         &self,
@@ -141,6 +149,7 @@ impl Tensor {
     ///
     /// # Errors
     /// Those of [`Tensor::simple_rnn`].
+    #[doc = example!("simple_rnn_state")]
     #[track_caller]
     pub fn simple_rnn_state(
         &self,

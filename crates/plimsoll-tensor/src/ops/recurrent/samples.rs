@@ -188,8 +188,14 @@ pub(super) fn lstm() -> Vec<Sample> {
             .refuses(full.with(2, &[3, 9]), "with 4 features and 3 hidden units")
             .refuses(full.with(3, &[3]), "it must be [12]")
             .refuses(full.with(5, &[2, 4]), "it must be [batch, hidden], which is [2, 3]"),
-        no_bias.sample("no bias and no state").torch(no_bias.torch("lstm")),
-        state.sample("final state only").torch(state.torch("lstm")),
+        no_bias.sample("no bias and no state").torch(no_bias.torch("lstm")).example(
+            "let weights = RecurrentWeights { kernel: &x1, recurrent: &x2, bias: None }; \
+             let (sequence, LstmState { hidden, cell }) = x0.lstm(&weights, None)",
+        ),
+        state.sample("final state only").torch(state.torch("lstm")).example(
+            "let weights = RecurrentWeights { kernel: &x1, recurrent: &x2, bias: Some(&x3) }; \
+             let LstmState { hidden, cell } = x0.lstm_state(&weights, None)",
+        ),
         Call::full(Cell::Lstm, [1, 1, 2, 3]).sample("one example and one step"),
         Call { biased: false, initial: false, range: 0.3, ..Call::full(Cell::Lstm, [34, 4, 6, 20]) }
             .sample("several tasks"),
@@ -206,8 +212,14 @@ pub(super) fn gru() -> Vec<Sample> {
             .refuses(full.with(0, &[6]), "it must be [batch, time, features]")
             .refuses(full.with(2, &[3, 12]), "which is [4, 9] and [3, 9]")
             .refuses(full.with(4, &[3]), "it must be [9]"),
-        no_bias.sample("no bias and no state").torch(no_bias.torch("gru")),
-        state.sample("final state only").torch(state.torch("gru")),
+        no_bias.sample("no bias and no state").torch(no_bias.torch("gru")).example(
+            "let weights = GruWeights { kernel: &x1, recurrent: &x2, biases: None }; \
+             let (sequence, hidden) = x0.gru(&weights, None)",
+        ),
+        state.sample("final state only").torch(state.torch("gru")).example(
+            "let weights = GruWeights { kernel: &x1, recurrent: &x2, biases: Some([&x3, &x4]) }; \
+             x0.gru_state(&weights, Some(&x5))",
+        ),
         Call { biased: false, range: 0.3, ..Call::full(Cell::Gru, [34, 4, 6, 24]) }.sample("several tasks"),
     ]
 }
@@ -221,8 +233,14 @@ pub(super) fn simple_rnn() -> Vec<Sample> {
             .torch(full.torch("rnn_tanh"))
             .refuses(full.with(0, &[2, 3]), "it must be [batch, time, features]")
             .refuses(full.with(2, &[3, 4]), "which is [4, 3] and [3, 3]"),
-        relu.sample("relu").torch(relu.torch("rnn_relu")),
-        state.sample("final state only").torch(state.torch("rnn_tanh")),
+        relu.sample("relu").torch(relu.torch("rnn_relu")).example(
+            "let weights = RecurrentWeights { kernel: &x1, recurrent: &x2, bias: Some(&x3) }; \
+             let (sequence, hidden) = x0.simple_rnn(&weights, Activation::Relu, None)",
+        ),
+        state.sample("final state only").torch(state.torch("rnn_tanh")).example(
+            "let weights = RecurrentWeights { kernel: &x1, recurrent: &x2, bias: None }; \
+             x0.simple_rnn_state(&weights, Activation::Tanh, Some(&x3))",
+        ),
         Call { cell: Cell::Simple(Activation::Sigmoid), ..full }.sample("sigmoid"),
         Call { cell: Cell::Simple(Activation::None), ..full }.sample("linear"),
     ]

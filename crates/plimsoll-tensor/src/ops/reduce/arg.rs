@@ -9,7 +9,7 @@ use crate::error::Result;
 use crate::op::{Gradient, Operand};
 use crate::ops::cuda::reduce as cuda;
 use crate::ops::kernel::for_numbers;
-use crate::shape::{Axes, IntoAxes};
+use crate::axes::{Axes, IntoAxes};
 use crate::tensor::Tensor;
 
 /// The position of the greatest element along the reduced axes.
@@ -68,11 +68,13 @@ methods!(
     ArgMax,
     argmax,
     argmax_keepdims,
-    "The position (int64) of the greatest element, the first of equal ones, counted in row-major order"
+    "The position (int64) of the greatest element, the first of equal ones, counted in row-major order",
+    ["arg_max"]
 );
 methods!(
     ArgMin,
     argmin,
     argmin_keepdims,
-    "The position (int64) of the least element, the first of equal ones, counted in row-major order"
+    "The position (int64) of the least element, the first of equal ones, counted in row-major order",
+    ["arg_min"]
 );

@@ -14,7 +14,8 @@ use crate::error::Result;
 use crate::op::{Extra, Form, Keep, Keeps, Meta, Operand};
 use crate::ops::cuda::reduce as cuda;
 use crate::ops::kernel::for_numbers;
-use crate::shape::{Axes, IntoAxes, Shape};
+use crate::axes::{Axes, IntoAxes};
+use crate::shape::Shape;
 use crate::tape::Backward;
 use crate::tensor::Tensor;
 
@@ -123,5 +124,21 @@ extreme!(Min, "min", "The least element over some axes.", MinFold, ArgMin, argmi
     <, "greatest(C())", "m::min(a, b)"
 );
 
-methods!(Max, max, max_keepdims, "The greatest element");
-methods!(Min, min, min_keepdims, "The least element");
+methods!(
+    Max,
+    max,
+    max_keepdims,
+    "The greatest element",
+    ["amax", "reduce_max"],
+    "NaN where there is one. Where several are equally great, the first of them in row-major order gets the whole gradient. \
+     The greater elements of two tensors are [`maximum`](Tensor::maximum)'s."
+);
+methods!(
+    Min,
+    min,
+    min_keepdims,
+    "The least element",
+    ["amin", "reduce_min"],
+    "NaN where there is one. Where several are equally small, the first of them in row-major order gets the whole gradient. \
+     The lesser elements of two tensors are [`minimum`](Tensor::minimum)'s."
+);

@@ -9,7 +9,7 @@ use crate::error::Result;
 use crate::op::{Keep, Keeps, Operand};
 use crate::ops::cuda::reduce as cuda;
 use crate::ops::kernel::for_floats;
-use crate::shape::{Axes, IntoAxes};
+use crate::axes::{Axes, IntoAxes};
 use crate::tape::Backward;
 use crate::tensor::Tensor;
 
@@ -71,4 +71,4 @@ impl Reduce for LogSumExp {
     }
 }
 
-methods!(LogSumExp, logsumexp, logsumexp_keepdims, "The logarithm of the sum of the exponentials");
+methods!(LogSumExp, logsumexp, logsumexp_keepdims, "The logarithm of the sum of the exponentials", ["reduce_logsumexp", "log_sum_exp"]);

@@ -8,7 +8,7 @@ use crate::error::Result;
 use crate::op::Operand;
 use crate::ops::cuda::reduce as cuda;
 use crate::ops::kernel::for_floats;
-use crate::shape::{Axes, IntoAxes};
+use crate::axes::{Axes, IntoAxes};
 use crate::tape::Backward;
 use crate::tensor::Tensor;
 
@@ -49,4 +49,4 @@ impl Reduce for Mean {
     }
 }
 
-methods!(Mean, mean, mean_keepdims, "The mean");
+methods!(Mean, mean, mean_keepdims, "The mean", ["reduce_mean", "average"]);

@@ -8,6 +8,7 @@ use plimsoll_cpu::reduce::{self as kernels, Fold};
 use plimsoll_cuda::{Gpu, Profile};
 use smallvec::SmallVec;
 
+use crate::axes::{Axes, IntoAxes};
 use crate::context;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
@@ -16,7 +17,7 @@ use crate::op::{Extra, Gradient, Keeps, Meta, Op, OpRef, Operand, Outputs, Run, 
 use crate::ops::cuda;
 use crate::ops::kernel::src;
 use crate::ops::registry::{Array, Input, OpInfo, Sample, Values, floats, input};
-use crate::shape::{Axes, IntoAxes, Shape};
+use crate::shape::Shape;
 use crate::tape::Backward;
 use crate::tensor::Tensor;
 
@@ -261,21 +262,24 @@ fn fold<F: Fold>(fold: &F, x: &Operand, axes: Axes, y: &Operand) {
 
 /// Declares the two methods of an op without attributes.
 macro_rules! methods {
-    ($op:ident, $name:ident, $keepdims:ident, $doc:literal) => {
+    ($op:ident, $name:ident, $keepdims:ident, $doc:literal, [$($alias:literal),*] $(, $more:literal)?) => {
         impl Tensor {
-            #[doc = concat!($doc, " over `axes`: `..` for all, one number, or several.")]
+            #[doc = concat!($doc, " over `axes`: `..` for all, one number, several, or a range." $(, " ", $more)?)]
             ///
             /// # Errors
             /// An axis that the tensor does not have, a dtype that the op does not take; memory that is full.
+            #[doc = example!(stringify!($name))]
+            $(#[doc(alias = $alias)])*
             #[track_caller]
             pub fn $name(&self, axes: impl IntoAxes) -> Result<Tensor> {
                 super::reduce($op, self, axes, false)
             }
 
-            #[doc = concat!($doc, " over `axes`, which stay with extent one.")]
+            #[doc = concat!($doc, " over `axes`, which stay with extent one." $(, " ", $more)?)]
             ///
             /// # Errors
             /// An axis that the tensor does not have, a dtype that the op does not take; memory that is full.
+            #[doc = example!(stringify!($keepdims))]
             #[track_caller]
             pub fn $keepdims(&self, axes: impl IntoAxes) -> Result<Tensor> {
                 super::reduce($op, self, axes, true)
@@ -339,8 +343,8 @@ fn samples<R: Reduce>() -> Vec<Sample> {
     };
     vec![
         sample("all", &[2, 3, 4], &[0, 1, 2], false),
-        sample("rows", &[3, 5], &[1], false),
-        sample("columns, kept", &[5, 3], &[0], true),
+        sample("rows", &[3, 5], &[1], false).example(format!("x0.{}(1)", R::NAME)),
+        sample("columns, kept", &[5, 3], &[0], true).example(format!("x0.{}_keepdims(0)", R::NAME)),
         sample("two axes", &[2, 3, 4], &[0, 2], false),
     ]
 }

@@ -9,7 +9,7 @@ use crate::error::Result;
 use crate::op::{Keep, Keeps, Operand};
 use crate::ops::cuda::reduce as cuda;
 use crate::ops::kernel::for_floats;
-use crate::shape::{Axes, IntoAxes};
+use crate::axes::{Axes, IntoAxes};
 use crate::tape::Backward;
 use crate::tensor::Tensor;
 
@@ -55,4 +55,4 @@ impl Reduce for Norm {
     }
 }
 
-methods!(Norm, norm, norm_keepdims, "The Euclidean length");
+methods!(Norm, norm, norm_keepdims, "The Euclidean length", ["vector_norm", "euclidean_norm"]);

@@ -5,6 +5,7 @@
 
 use plimsoll_cuda::{Gpu, Grid, Param, Template};
 
+use crate::axes::Axes;
 use crate::check;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
@@ -13,7 +14,7 @@ use crate::op::{Keep, Keeps, Meta, Op, OpRef, Operand, Outputs, Refusal, Refused
 use crate::ops::cuda::{c_name, code};
 use crate::ops::kernel::for_floats;
 use crate::ops::registry::{Array, OpInfo, Sample, Values, floats, input};
-use crate::shape::{Axes, MAX_RANK, Shape};
+use crate::shape::{MAX_RANK, Shape};
 use crate::tape::Backward;
 use crate::tensor::Tensor;
 

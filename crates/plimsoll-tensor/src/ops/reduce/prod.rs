@@ -18,7 +18,8 @@ use crate::ops::cuda::reduce;
 use crate::ops::kernel::{dst, for_floats, for_numbers, src};
 use crate::ops::lines::{expect_dtype, expect_float, expect_shape};
 use crate::ops::registry::{OpInfo, Sample, floats, within};
-use crate::shape::{Axes, IntoAxes, Shape};
+use crate::axes::{Axes, IntoAxes};
+use crate::shape::Shape;
 use crate::tape::Backward;
 use crate::tensor::Tensor;
 
@@ -120,8 +121,8 @@ fn last_product(x: &Tensor, axes: Axes) -> Result<Tensor> {
         return x.sum_keepdims(axes)?.affine(1.0, 1.0);
     }
     let others = (0..x.rank()).filter(|&axis| !axes.contains(axis));
-    let order: Vec<isize> = others.chain(axes.iter()).map(|axis| axis as isize).collect();
-    let factors = x.permute(&order)?.reshape([kept.n_elems(), n_factors])?;
+    let order: Vec<usize> = others.chain(axes.iter()).collect();
+    let factors = x.permute(order)?.reshape([kept.n_elems(), n_factors])?;
     factors.cumprod(-1)?.narrow(-1, n_factors - 1, 1)?.reshape(kept)
 }
 
@@ -239,4 +240,4 @@ fn backward_samples() -> Vec<Sample> {
     vec![Sample::new("no zeros", inputs, |x| call(OpRef::fixed(&Shares), &[&x[0], &x[1], &x[2]]))]
 }
 
-methods!(Prod, prod, prod_keepdims, "The product");
+methods!(Prod, prod, prod_keepdims, "The product", ["reduce_prod"]);

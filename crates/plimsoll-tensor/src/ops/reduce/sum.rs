@@ -8,7 +8,7 @@ use crate::error::Result;
 use crate::op::Operand;
 use crate::ops::cuda::reduce as cuda;
 use crate::ops::kernel::for_numbers;
-use crate::shape::{Axes, IntoAxes};
+use crate::axes::{Axes, IntoAxes};
 use crate::tape::Backward;
 use crate::tensor::Tensor;
 
@@ -51,4 +51,4 @@ impl Reduce for Sum {
     }
 }
 
-methods!(Sum, sum, sum_keepdims, "The sum");
+methods!(Sum, sum, sum_keepdims, "The sum", ["reduce_sum"]);

@@ -8,7 +8,7 @@ use crate::error::Result;
 use crate::op::{Gradient, Operand};
 use crate::ops::cuda::reduce as cuda;
 use crate::ops::kernel::for_all;
-use crate::shape::{Axes, IntoAxes};
+use crate::axes::{Axes, IntoAxes};
 use crate::tensor::Tensor;
 
 /// Whether any element is true; of nothing, false.
@@ -57,5 +57,5 @@ macro_rules! truth {
 truth!(Any, any, "Whether any element is true.", AnyFold, "0", "a | b");
 truth!(All, all, "Whether all elements are true.", AllFold, "1", "a & b");
 
-methods!(Any, any, any_keepdims, "Whether any element is true (not zero)");
-methods!(All, all, all_keepdims, "Whether all elements are true (not zero)");
+methods!(Any, any, any_keepdims, "Whether any element is true (not zero)", ["reduce_any"]);
+methods!(All, all, all_keepdims, "Whether all elements are true (not zero)", ["reduce_all"]);

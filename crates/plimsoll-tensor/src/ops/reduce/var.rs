@@ -10,7 +10,8 @@ use crate::error::Result;
 use crate::op::{Extra, Form, Keep, Keeps, Meta, Operand};
 use crate::ops::cuda::reduce as cuda;
 use crate::ops::kernel::for_floats;
-use crate::shape::{Axes, IntoAxes, Shape};
+use crate::axes::{Axes, IntoAxes};
+use crate::shape::Shape;
 use crate::tape::Backward;
 use crate::tensor::Tensor;
 
@@ -176,12 +177,14 @@ impl Reduce for Std {
 
 /// Declares the four methods of one of the ops.
 macro_rules! corrected_methods {
-    ($op:ident, $doc:literal, $name:ident, $keepdims:ident, $corrected:ident, $corrected_keepdims:ident) => {
+    ($op:ident, $doc:literal, $alias:literal, $name:ident, $keepdims:ident, $corrected:ident, $corrected_keepdims:ident) => {
         impl Tensor {
             #[doc = concat!($doc, " over `axes`, as the estimate from a sample: squares are divided by n - 1.")]
             ///
             /// # Errors
             /// An axis that the tensor does not have, a tensor that is not of floats; memory that is full.
+            #[doc = example!(stringify!($name))]
+            #[doc(alias = $alias)]
             #[track_caller]
             pub fn $name(&self, axes: impl IntoAxes) -> Result<Tensor> {
                 super::reduce($op { correction: 1.0 }, self, axes, false)
@@ -191,6 +194,7 @@ macro_rules! corrected_methods {
             ///
             /// # Errors
             /// An axis that the tensor does not have, a tensor that is not of floats; memory that is full.
+            #[doc = example!(stringify!($keepdims))]
             #[track_caller]
             pub fn $keepdims(&self, axes: impl IntoAxes) -> Result<Tensor> {
                 super::reduce($op { correction: 1.0 }, self, axes, true)
@@ -217,5 +221,5 @@ macro_rules! corrected_methods {
     };
 }
 
-corrected_methods!(Var, "The variance", var, var_keepdims, var_corrected, var_corrected_keepdims);
-corrected_methods!(Std, "The standard deviation", std, std_keepdims, std_corrected, std_corrected_keepdims);
+corrected_methods!(Var, "The variance", "reduce_variance", var, var_keepdims, var_corrected, var_corrected_keepdims);
+corrected_methods!(Std, "The standard deviation", "reduce_std", std, std_keepdims, std_corrected, std_corrected_keepdims);

@@ -1,6 +1,7 @@
 //! `cumsum`: the sums of all elements up to each place.
 
 use super::kernel::{Direction, Recurrence, scan, scan_cuda};
+use crate::axes::Integer;
 use crate::context;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
@@ -86,8 +87,9 @@ impl Tensor {
     ///
     /// # Errors
     /// An axis that the tensor does not have, truth values; memory that is full.
+    #[doc = example!("cumsum")]
     #[track_caller]
-    pub fn cumsum(&self, axis: isize) -> Result<Tensor> {
+    pub fn cumsum(&self, axis: impl Integer) -> Result<Tensor> {
         let _line = context::at_callers_line();
         let axis = self.shape().axis("cumsum", axis)?;
         call(OpRef::shipped(CumSum { axis, from_end: false }), &[self])
@@ -96,9 +98,10 @@ impl Tensor {
 
 pub(super) fn samples() -> Vec<Sample> {
     let sample = |name: &str, shape: &'static [usize], axis: usize| {
-        Sample::new(name, vec![floats(shape)], move |x| x[0].cumsum(axis as isize))
+        Sample::new(name, vec![floats(shape)], move |x| x[0].cumsum(axis))
             .reference(move |x| reference(&x[0], axis))
             .torch(format!("x0.cumsum({axis})"))
+            .example(format!("x0.cumsum({axis})"))
     };
     let wholes = input(&[2, 3], Values::Of(DType::I32, -9.0, 9.0));
     vec![

@@ -3,6 +3,7 @@
 use plimsoll_cuda::Gpu;
 
 use super::kernel::{Direction, Recurrence, scan, scan_cuda};
+use crate::axes::Integer;
 use crate::check;
 use crate::context;
 use crate::error::{Error, Result};
@@ -100,7 +101,7 @@ impl Op for LinearScan {
         let summands = call(OpRef::shipped(adjoint), &[&backward.input(0)?, &backward.gradient()?])?;
         if backward.wants(0) {
             let shape = *backward.input_shape(0);
-            let (axis, n_first) = (self.axis as isize, shape[self.axis].min(1));
+            let (axis, n_first) = (self.axis, shape[self.axis].min(1));
             let n_rest = shape[self.axis] - n_first;
             let earlier = |x: &Tensor| x.narrow(axis, 0, n_rest);
             let later = |x: &Tensor| x.narrow(axis, n_first, n_rest);
@@ -127,8 +128,10 @@ impl Tensor {
     /// # Errors
     /// An axis that the tensor does not have, shapes or dtypes that differ, dtypes that are not floats; memory that is
     /// full.
+    #[doc = example!("linear_scan")]
+    #[doc(alias = "associative_scan")]
     #[track_caller]
-    pub fn linear_scan(&self, b: &Tensor, axis: isize) -> Result<Tensor> {
+    pub fn linear_scan(&self, b: &Tensor, axis: impl Integer) -> Result<Tensor> {
         let _line = context::at_callers_line();
         let axis = self.shape().axis("linear_scan", axis)?;
         call(OpRef::shipped(LinearScan { axis, is_adjoint: false }), &[self, b])
@@ -138,8 +141,9 @@ impl Tensor {
     ///
     /// # Errors
     /// An axis that the tensor does not have, a dtype that is not a float; memory that is full.
+    #[doc = example!("cumprod")]
     #[track_caller]
-    pub fn cumprod(&self, axis: isize) -> Result<Tensor> {
+    pub fn cumprod(&self, axis: impl Integer) -> Result<Tensor> {
         let _line = context::at_callers_line();
         let axis = self.shape().axis("cumprod", axis)?;
         let extent = self.shape()[axis];
@@ -148,8 +152,8 @@ impl Tensor {
         }
         let mut widths = vec![(0, 0); self.rank()];
         widths[axis] = (0, extent - 1);
-        let first = self.narrow(axis as isize, 0, 1)?.pad(&widths, 0.0)?;
-        self.linear_scan(&first, axis as isize)
+        let first = self.narrow(axis, 0, 1)?.pad(&widths, 0.0)?;
+        self.linear_scan(&first, axis)
     }
 }
 
@@ -176,9 +180,10 @@ fn reference(x: &[Array], axis: usize, is_adjoint: bool) -> Array {
 pub(super) fn samples() -> Vec<Sample> {
     let sample = |name: &str, shape: &'static [usize], axis: usize| {
         Sample::new(name, vec![within(shape, -1.0, 1.0), floats(shape)], move |x| {
-            x[0].linear_scan(&x[1], axis as isize)
+            x[0].linear_scan(&x[1], axis)
         })
         .reference(move |x| reference(x, axis, false))
+        .example(format!("x0.linear_scan(&x1, {axis})"))
     };
     vec![
         sample("rows", &[3, 5], 1)
@@ -203,7 +208,7 @@ pub(super) fn adjoint_samples() -> Vec<Sample> {
 
 pub(super) fn cumprod_samples() -> Vec<Sample> {
     let sample = |name: &str, shape: &'static [usize], axis: usize| {
-        Sample::new(name, vec![floats(shape)], move |x| x[0].cumprod(axis as isize))
+        Sample::new(name, vec![floats(shape)], move |x| x[0].cumprod(axis))
             .reference(move |x| {
                 Array::build(shape, |at| {
                     let mut from = at.to_vec();
@@ -215,6 +220,7 @@ pub(super) fn cumprod_samples() -> Vec<Sample> {
                 })
             })
             .torch(format!("x0.cumprod({axis})"))
+            .example(format!("x0.cumprod({axis})"))
     };
     vec![
         sample("rows", &[3, 4], 1).refuses(vec![floats(&[5])], "cumprod: axis 1 of shape [5]"),

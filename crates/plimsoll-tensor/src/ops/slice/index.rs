@@ -5,6 +5,7 @@ use std::ops::{Range, RangeFrom, RangeFull, RangeTo};
 use smallvec::SmallVec;
 
 use super::Cut;
+use crate::axes::Integer;
 use crate::error::{Error, Result};
 
 /// What to take of one axis. Made from a position (`-1`), a range (`1..3`, `..-1`, `2..`, `..`), or a range with a step.
@@ -25,8 +26,8 @@ pub enum Slice {
 
 impl Slice {
     /// The range from `start` to before `end`: what `1..-1` would say, which clippy takes for an empty range.
-    pub fn between(start: isize, end: isize) -> Slice {
-        Slice::from(start..end)
+    pub fn between(start: impl Integer, end: impl Integer) -> Slice {
+        Slice::from(start.to_isize()..end.to_isize())
     }
 
     /// The range with that step; a single position has none and stays as it is.
@@ -73,29 +74,36 @@ impl Slice {
     }
 }
 
-impl From<isize> for Slice {
-    fn from(index: isize) -> Slice {
-        Slice::At(index)
-    }
+/// Slices from every integer type. A number beyond an `isize` becomes the nearest one, which lies as far out of range.
+macro_rules! from_integers {
+    ($($type:ty),*) => {$(
+        impl From<$type> for Slice {
+            fn from(index: $type) -> Slice {
+                Slice::At(index.to_isize())
+            }
+        }
+
+        impl From<Range<$type>> for Slice {
+            fn from(range: Range<$type>) -> Slice {
+                Slice::Range { start: Some(range.start.to_isize()), end: Some(range.end.to_isize()), step: 1 }
+            }
+        }
+
+        impl From<RangeFrom<$type>> for Slice {
+            fn from(range: RangeFrom<$type>) -> Slice {
+                Slice::Range { start: Some(range.start.to_isize()), end: None, step: 1 }
+            }
+        }
+
+        impl From<RangeTo<$type>> for Slice {
+            fn from(range: RangeTo<$type>) -> Slice {
+                Slice::Range { start: None, end: Some(range.end.to_isize()), step: 1 }
+            }
+        }
+    )*};
 }
 
-impl From<Range<isize>> for Slice {
-    fn from(range: Range<isize>) -> Slice {
-        Slice::Range { start: Some(range.start), end: Some(range.end), step: 1 }
-    }
-}
-
-impl From<RangeFrom<isize>> for Slice {
-    fn from(range: RangeFrom<isize>) -> Slice {
-        Slice::Range { start: Some(range.start), end: None, step: 1 }
-    }
-}
-
-impl From<RangeTo<isize>> for Slice {
-    fn from(range: RangeTo<isize>) -> Slice {
-        Slice::Range { start: None, end: Some(range.end), step: 1 }
-    }
-}
+from_integers!(i8, i16, i32, i64, isize, u8, u16, u32, u64, usize);
 
 impl From<RangeFull> for Slice {
     fn from(_: RangeFull) -> Slice {

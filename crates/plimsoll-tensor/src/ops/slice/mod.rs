@@ -11,13 +11,14 @@ mod split;
 use smallvec::SmallVec;
 
 pub use self::index::{IntoSlices, Slice};
+use crate::axes::{Axes, Integer, IntoAxes};
 use crate::context;
 use crate::error::{Error, Result};
 use crate::execute::call;
 use crate::layout::Layout;
 use crate::op::{Meta, Op, OpRef, Outputs, Run, view};
 use crate::ops::registry::{Array, OpInfo, Sample, floats};
-use crate::shape::{Axes, IntoAxes, Shape};
+use crate::shape::Shape;
 use crate::tape::Backward;
 use crate::tensor::Tensor;
 
@@ -102,8 +103,10 @@ impl Tensor {
     ///
     /// # Errors
     /// An axis that the tensor does not have; a part that reaches beyond its end.
+    #[doc = example!("narrow")]
+    #[doc(alias = "dynamic_slice")]
     #[track_caller]
-    pub fn narrow(&self, axis: isize, start: usize, len: usize) -> Result<Tensor> {
+    pub fn narrow(&self, axis: impl Integer, start: usize, len: usize) -> Result<Tensor> {
         let _line = context::at_callers_line();
         let axis = self.shape().axis("narrow", axis)?;
         let extent = self.shape()[axis];
@@ -126,6 +129,8 @@ impl Tensor {
     ///
     /// # Errors
     /// More slices than axes, a position out of range, a step of zero.
+    #[doc = example!("slice")]
+    #[doc(alias("strided_slice", "getitem"))]
     #[track_caller]
     pub fn slice(&self, slices: impl IntoSlices) -> Result<Tensor> {
         let _line = context::at_callers_line();
@@ -151,12 +156,13 @@ impl Tensor {
     ///
     /// # Errors
     /// An axis that the tensor does not have; a position out of range.
+    #[doc = example!("select")]
     #[track_caller]
-    pub fn select(&self, axis: isize, index: isize) -> Result<Tensor> {
+    pub fn select(&self, axis: impl Integer, index: impl Integer) -> Result<Tensor> {
         let _line = context::at_callers_line();
         let axis = self.shape().axis("select", axis)?;
         let mut cuts = whole(self.shape());
-        cuts[axis] = Slice::At(index).cut("select", axis, self.shape()[axis])?;
+        cuts[axis] = Slice::At(index.to_isize()).cut("select", axis, self.shape()[axis])?;
         look(self, cuts, Axes::of([axis]))
     }
 
@@ -164,8 +170,10 @@ impl Tensor {
     ///
     /// # Errors
     /// A scalar; a position out of range.
+    #[doc = example!("get")]
+    #[doc(alias = "getitem")]
     #[track_caller]
-    pub fn get(&self, index: isize) -> Result<Tensor> {
+    pub fn get(&self, index: impl Integer) -> Result<Tensor> {
         self.select(0, index)
     }
 
@@ -173,6 +181,8 @@ impl Tensor {
     ///
     /// # Errors
     /// An axis that the tensor does not have.
+    #[doc = example!("flip")]
+    #[doc(alias = "reverse")]
     #[track_caller]
     pub fn flip(&self, axes: impl IntoAxes) -> Result<Tensor> {
         let _line = context::at_callers_line();
@@ -202,10 +212,12 @@ fn samples() -> Vec<Sample> {
         Sample::new("narrow", vec![floats(&[3, 5])], |x| x[0].narrow(-1, 1, 3))
             .reference(|x| Array::build(&[3, 3], |i| x[0].at(&[i[0], i[1] + 1])))
             .torch("x0.narrow(-1, 1, 3)")
+            .example("x0.narrow(-1, 1, 3)")
             .refuses(vec![floats(&[3, 3])], "3 elements from 1 on reaches beyond axis 1, whose extent is 3"),
         Sample::new("ranges", vec![floats(&[4, 2, 7])], |x| x[0].slice((-3.., 1, Slice::from(1..6).step(2))))
             .reference(|x| Array::build(&[3, 3], |i| x[0].at(&[i[0] + 1, 1, 1 + 2 * i[1]])))
             .torch("x0[-3:, 1, 1:6:2]")
+            .example("x0.slice((-3.., 1, Slice::from(1..6).step(2)))")
             .refuses(vec![floats(&[4, 1, 7])], "position 1 of axis 1, whose extent is 1")
             .refuses(vec![floats(&[4, 2])], "3 slices of shape [4, 2]"),
         Sample::new("backwards", vec![floats(&[6, 2])], |x| x[0].slice((Slice::from(..).step(-2), ..)))
@@ -213,10 +225,15 @@ fn samples() -> Vec<Sample> {
             .torch("x0.flip(0)[::2]"),
         Sample::new("select", vec![floats(&[2, 3, 4])], |x| x[0].select(1, -1))
             .reference(|x| Array::build(&[2, 4], |i| x[0].at(&[i[0], 2, i[1]])))
-            .torch("x0.select(1, -1)"),
+            .torch("x0.select(1, -1)")
+            .example("x0.select(1, -1)"),
+        Sample::new("get", vec![floats(&[3, 2])], |x| x[0].get(-1))
+            .reference(|x| Array::build(&[2], |i| x[0].at(&[2, i[0]])))
+            .example("x0.get(-1)"),
         Sample::new("flip", vec![floats(&[2, 3])], |x| x[0].flip(..))
             .reference(|x| Array::build(&[2, 3], |i| x[0].at(&[1 - i[0], 2 - i[1]])))
-            .torch("x0.flip(0, 1)"),
+            .torch("x0.flip(0, 1)")
+            .example("x0.flip(..)"),
     ]
 }
 

@@ -4,6 +4,7 @@ use plimsoll_cpu::copy;
 use plimsoll_cuda::Gpu;
 
 use super::{Cut, Cuts, cut_layout, look};
+use crate::axes::Axes;
 use crate::context;
 use crate::dtype::Element;
 use crate::error::{Error, Result};
@@ -14,7 +15,7 @@ use crate::ops::cuda::elementwise::fill;
 use crate::ops::cuda::moves::{self, Move};
 use crate::ops::kernel::{dst, for_all};
 use crate::ops::registry::{Array, Sample, floats};
-use crate::shape::{Axes, Shape};
+use crate::shape::Shape;
 use crate::tape::Backward;
 use crate::tensor::Tensor;
 
@@ -110,6 +111,7 @@ impl Tensor {
     ///
     /// # Errors
     /// Not one pair for each axis; more elements than can be counted; memory that is full.
+    #[doc = example!("pad")]
     #[track_caller]
     pub fn pad(&self, widths: &[(usize, usize)], value: f64) -> Result<Tensor> {
         let _line = context::at_callers_line();
@@ -146,6 +148,7 @@ pub(super) fn pad_samples() -> Vec<Sample> {
         Sample::new("one axis", vec![floats(&[2, 3])], |x| x[0].pad(&[(0, 0), (1, 2)], 0.0))
             .reference(|x| Array::build(&[2, 6], |i| moved(&x[0], i, &[0, 1], 0.0)))
             .torch("F.pad(x0, (1, 2))")
+            .example("x0.pad(&[(0, 0), (1, 2)], 0.0)")
             .refuses(vec![floats(&[2, 3, 4])], "2 widths for shape [2, 3, 4]"),
         Sample::new("image", vec![floats(&[2, 2, 3, 2])], |x| {
             x[0].pad(&[(0, 0), (1, 1), (2, 0), (0, 0)], -1.5)

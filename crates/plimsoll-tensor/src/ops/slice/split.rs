@@ -2,6 +2,7 @@
 
 use smallvec::SmallVec;
 
+use crate::axes::Integer;
 use crate::context;
 use crate::error::{Error, Result};
 use crate::execute::{Arg, execute};
@@ -63,7 +64,7 @@ impl Op for Split {
             }
         });
         let gradients: Vec<Tensor> = gradients.collect::<Result<_>>()?;
-        let gradient = Tensor::concat(&gradients.iter().collect::<Vec<_>>(), self.axis as isize)?;
+        let gradient = Tensor::concat(&gradients.iter().collect::<Vec<_>>(), self.axis)?;
         backward.give(0, gradient)
     }
 
@@ -77,8 +78,10 @@ impl Tensor {
     ///
     /// # Errors
     /// An axis that the tensor does not have; sizes that do not add up to its extent.
+    #[doc = example!("split")]
+    #[doc(alias = "tensor_split")]
     #[track_caller]
-    pub fn split(&self, axis: isize, sizes: &[usize]) -> Result<Vec<Tensor>> {
+    pub fn split(&self, axis: impl Integer, sizes: &[usize]) -> Result<Vec<Tensor>> {
         let _line = context::at_callers_line();
         let axis = self.shape().axis("split", axis)?;
         let op = OpRef::shipped(Split { axis, sizes: sizes.into() });
@@ -90,8 +93,10 @@ impl Tensor {
     ///
     /// # Errors
     /// An axis that the tensor does not have; no parts.
+    #[doc = example!("chunk")]
+    #[doc(alias = "array_split")]
     #[track_caller]
-    pub fn chunk(&self, axis: isize, n: usize) -> Result<Vec<Tensor>> {
+    pub fn chunk(&self, axis: impl Integer, n: usize) -> Result<Vec<Tensor>> {
         let _line = context::at_callers_line();
         let extent = self.shape()[self.shape().axis("chunk", axis)?];
         if n == 0 {
@@ -111,9 +116,11 @@ pub(super) fn samples() -> Vec<Sample> {
         Sample::many("sizes", vec![floats(&[2, 6])], |x| x[0].split(1, &[1, 3, 2]))
             .references(move |x| vec![part(&x[0], 0, 1), part(&x[0], 1, 3), part(&x[0], 4, 2)])
             .torch("torch.split(x0, [1, 3, 2], 1)")
+            .example("let parts = x0.split(1, &[1, 3, 2])")
             .refuses(vec![floats(&[2, 5])], "[1, 3, 2] do not add up to the extent of axis 1"),
         Sample::many("chunks", vec![floats(&[3, 5])], |x| x[0].chunk(-1, 2))
             .references(move |x| vec![part(&x[0], 0, 3), part(&x[0], 3, 2)])
-            .torch("torch.chunk(x0, 2, -1)"),
+            .torch("torch.chunk(x0, 2, -1)")
+            .example("let parts = x0.chunk(-1, 2)"),
     ]
 }

@@ -13,6 +13,7 @@ use plimsoll_cpu::simd;
 use plimsoll_cuda::{Gpu, Template};
 use smallvec::SmallVec;
 
+use crate::axes::Integer;
 use crate::check;
 use crate::context;
 use crate::error::{Error, Result};
@@ -82,7 +83,7 @@ impl Op for Softmax {
 
     fn composite(&self, inputs: &[&Tensor]) -> Option<Result<Tensors>> {
         let result = || {
-            let log = inputs[0].sub(&inputs[0].logsumexp_keepdims(self.axis as isize)?)?;
+            let log = inputs[0].sub(&inputs[0].logsumexp_keepdims(self.axis)?)?;
             if self.is_log { Ok(log) } else { log.exp() }
         };
         Some(result().map(|result| smallvec::smallvec![result]))
@@ -128,7 +129,7 @@ impl Op for SoftmaxBackward {
 
     fn composite(&self, inputs: &[&Tensor]) -> Option<Result<Tensors>> {
         let [gradient, y] = *inputs else { unreachable!("two operands") };
-        let axis = self.axis as isize;
+        let axis = self.axis;
         let result = || match self.is_log {
             true => gradient.sub(&y.exp()?.mul(&gradient.sum_keepdims(axis)?)?),
             false => y.mul(&gradient.sub(&gradient.mul(y)?.sum_keepdims(axis)?)?),
@@ -283,8 +284,9 @@ impl Tensor {
     ///
     /// # Errors
     /// An axis that the tensor does not have, a tensor that is not of floats; memory that is full.
+    #[doc = example!("softmax")]
     #[track_caller]
-    pub fn softmax(&self, axis: isize) -> Result<Tensor> {
+    pub fn softmax(&self, axis: impl Integer) -> Result<Tensor> {
         let _line = context::at_callers_line();
         let axis = self.shape().axis("softmax", axis)?;
         call(OpRef::shipped(Softmax { axis, is_log: false }), &[self])
@@ -294,8 +296,9 @@ impl Tensor {
     ///
     /// # Errors
     /// An axis that the tensor does not have, a tensor that is not of floats; memory that is full.
+    #[doc = example!("log_softmax")]
     #[track_caller]
-    pub fn log_softmax(&self, axis: isize) -> Result<Tensor> {
+    pub fn log_softmax(&self, axis: impl Integer) -> Result<Tensor> {
         let _line = context::at_callers_line();
         let axis = self.shape().axis("log_softmax", axis)?;
         call(OpRef::shipped(Softmax { axis, is_log: true }), &[self])
@@ -346,6 +349,7 @@ fn samples(is_log: bool) -> Vec<Sample> {
             })
         })
         .torch(format!("x0.{torch}({axis})"))
+        .example(format!("x0.{torch}({axis})"))
     };
     let wrong = input(&[3, 4], Values::Of(crate::dtype::DType::I64, 0.0, 5.0));
     vec![

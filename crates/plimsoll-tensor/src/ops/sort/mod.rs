@@ -13,6 +13,7 @@ use smallvec::smallvec;
 
 use self::cuda::Sorting;
 use self::rank::rank_lines;
+use crate::axes::Integer;
 use crate::context;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
@@ -145,11 +146,11 @@ fn rank(x: &Operand, values: Option<&Operand>, indices: &Operand, descending: bo
 fn along<const N: usize>(
     op: &'static str,
     x: &Tensor,
-    axis: isize,
+    axis: impl Integer,
     f: impl FnOnce(&Tensor) -> Result<[Tensor; N]>,
 ) -> Result<[Tensor; N]> {
-    let axis = x.shape().axis(op, axis)? as isize;
-    if axis == x.rank() as isize - 1 {
+    let axis = x.shape().axis(op, axis)?;
+    if axis + 1 == x.rank() {
         return f(x);
     }
     let mut results = f(&x.transpose(axis, -1)?)?;
@@ -160,7 +161,7 @@ fn along<const N: usize>(
 }
 
 /// Runs an op that gives values and indices.
-fn values_and_indices(op: Sort, x: &Tensor, axis: isize) -> Result<(Tensor, Tensor)> {
+fn values_and_indices(op: Sort, x: &Tensor, axis: impl Integer) -> Result<(Tensor, Tensor)> {
     let [values, indices] = along(op.name(), x, axis, |x| {
         let both = execute(OpRef::shipped(op), smallvec![crate::execute::Arg::Lent(x)])?;
         Ok(both.into_vec().try_into().unwrap_or_else(|_| unreachable!("values and indices")))
@@ -174,8 +175,9 @@ impl Tensor {
     ///
     /// # Errors
     /// An axis that the tensor does not have, truth values; memory that is full.
+    #[doc = example!("sort")]
     #[track_caller]
-    pub fn sort(&self, axis: isize, descending: bool) -> Result<(Tensor, Tensor)> {
+    pub fn sort(&self, axis: impl Integer, descending: bool) -> Result<(Tensor, Tensor)> {
         let _line = context::at_callers_line();
         values_and_indices(Sort { descending, n_wanted: None }, self, axis)
     }
@@ -184,8 +186,9 @@ impl Tensor {
     ///
     /// # Errors
     /// An axis that the tensor does not have, truth values; memory that is full.
+    #[doc = example!("argsort")]
     #[track_caller]
-    pub fn argsort(&self, axis: isize, descending: bool) -> Result<Tensor> {
+    pub fn argsort(&self, axis: impl Integer, descending: bool) -> Result<Tensor> {
         let _line = context::at_callers_line();
         let [indices] =
             along("argsort", self, axis, |x| Ok([call(OpRef::shipped(ArgSort { descending }), &[x])?]))?;
@@ -197,8 +200,10 @@ impl Tensor {
     ///
     /// # Errors
     /// An axis that the tensor does not have, more elements than there are, truth values; memory that is full.
+    #[doc = example!("top_k")]
+    #[doc(alias = "topk")]
     #[track_caller]
-    pub fn top_k(&self, k: usize, axis: isize) -> Result<(Tensor, Tensor)> {
+    pub fn top_k(&self, k: usize, axis: impl Integer) -> Result<(Tensor, Tensor)> {
         let _line = context::at_callers_line();
         values_and_indices(Sort { descending: true, n_wanted: Some(k) }, self, axis)
     }
@@ -254,7 +259,7 @@ fn picked(x: &Array, indices: &Array, axis: usize) -> Array {
 fn sort_samples() -> Vec<Sample> {
     let sample = |name: &str, shape: &'static [usize], axis: usize, descending: bool| {
         Sample::many(name, vec![floats(shape)], move |x| {
-            x[0].sort(axis as isize, descending).map(|(values, indices)| vec![values, indices])
+            x[0].sort(axis, descending).map(|(values, indices)| vec![values, indices])
         })
         .references(move |x| {
             let indices = reference_indices(&x[0], axis, descending, shape[axis]);
@@ -264,6 +269,7 @@ fn sort_samples() -> Vec<Sample> {
             "torch.sort(x0, dim={axis}, stable=True, descending={})",
             if descending { "True" } else { "False" }
         ))
+        .example(format!("let (values, indices) = x0.sort({axis}, {descending})"))
     };
     vec![
         sample("rows", &[3, 5], 1, false)
@@ -276,12 +282,13 @@ fn sort_samples() -> Vec<Sample> {
 fn argsort_samples() -> Vec<Sample> {
     let sample = |name: &str, given: crate::ops::registry::Input, axis: usize, descending: bool| {
         let extent = given.shape[axis];
-        Sample::new(name, vec![given], move |x| x[0].argsort(axis as isize, descending))
+        Sample::new(name, vec![given], move |x| x[0].argsort(axis, descending))
             .reference(move |x| reference_indices(&x[0], axis, descending, extent))
             .torch(format!(
                 "torch.argsort(x0, dim={axis}, stable=True, descending={})",
                 if descending { "True" } else { "False" }
             ))
+            .example(format!("x0.argsort({axis}, {descending})"))
     };
     let wholes = |dtype: DType| input(&[2, 9], Values::Of(dtype, 0.0, 4.0));
     vec![
@@ -296,13 +303,14 @@ fn argsort_samples() -> Vec<Sample> {
 fn top_k_samples() -> Vec<Sample> {
     let sample = |name: &str, shape: &'static [usize], k: usize, axis: usize| {
         Sample::many(name, vec![floats(shape)], move |x| {
-            x[0].top_k(k, axis as isize).map(|(values, indices)| vec![values, indices])
+            x[0].top_k(k, axis).map(|(values, indices)| vec![values, indices])
         })
         .references(move |x| {
             let indices = reference_indices(&x[0], axis, true, k);
             vec![picked(&x[0], &indices, axis), indices]
         })
         .torch(format!("torch.topk(x0, {k}, dim={axis})"))
+        .example(format!("let (values, indices) = x0.top_k({k}, {axis})"))
     };
     vec![
         sample("rows", &[3, 7], 3, 1)

@@ -46,6 +46,8 @@ impl Tensor {
     ///
     /// # Errors
     /// A tensor that is not of floats; memory that is full.
+    #[doc = example!("abs")]
+    #[doc(alias = "absolute")]
     #[track_caller]
     pub fn abs(&self) -> Result<Tensor> {
         unary(Abs, self)

@@ -46,6 +46,8 @@ impl Tensor {
     ///
     /// # Errors
     /// A tensor that is not of floats; memory that is full.
+    #[doc = example!("acos")]
+    #[doc(alias = "arccos")]
     #[track_caller]
     pub fn acos(&self) -> Result<Tensor> {
         unary(Acos, self)

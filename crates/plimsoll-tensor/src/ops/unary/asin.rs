@@ -46,6 +46,8 @@ impl Tensor {
     ///
     /// # Errors
     /// A tensor that is not of floats; memory that is full.
+    #[doc = example!("asin")]
+    #[doc(alias = "arcsin")]
     #[track_caller]
     pub fn asin(&self) -> Result<Tensor> {
         unary(Asin, self)

@@ -45,6 +45,8 @@ impl Tensor {
     ///
     /// # Errors
     /// A tensor that is not of floats; memory that is full.
+    #[doc = example!("atan")]
+    #[doc(alias = "arctan")]
     #[track_caller]
     pub fn atan(&self) -> Result<Tensor> {
         unary(Atan, self)

@@ -45,6 +45,7 @@ impl Tensor {
     ///
     /// # Errors
     /// A tensor that is not of floats; memory that is full.
+    #[doc = example!("cos")]
     #[track_caller]
     pub fn cos(&self) -> Result<Tensor> {
         unary(Cos, self)

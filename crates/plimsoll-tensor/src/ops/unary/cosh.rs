@@ -54,6 +54,7 @@ impl Tensor {
     ///
     /// # Errors
     /// A tensor that is not of floats; memory that is full.
+    #[doc = example!("cosh")]
     #[track_caller]
     pub fn cosh(&self) -> Result<Tensor> {
         unary(Cosh, self)

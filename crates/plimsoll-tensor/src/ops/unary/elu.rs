@@ -18,6 +18,7 @@ impl Unary for Elu {
     const DOC: &'static str = "Each element, or alpha (exp(x) - 1) where it is negative.";
     const READS: Reads = Reads::Output;
     const TORCH: &'static str = "F.elu(x0, 0.7)";
+    const ARGUMENTS: &'static str = "0.7";
     const CUDA: [&'static str; 2] = [
         "x0 > C(0) ? x0 : NUMBER(0) * m::expm1(x0)",
         "v > C(0) ? C(1) : v + NUMBER(0)",
@@ -55,6 +56,7 @@ impl Tensor {
     ///
     /// # Errors
     /// A tensor that is not of floats, a negative `alpha`; memory that is full.
+    #[doc = example!("elu")]
     #[track_caller]
     pub fn elu(&self, alpha: f64) -> Result<Tensor> {
         unary(Elu { alpha: not_negative("elu", "alpha", alpha)? }, self)

@@ -58,6 +58,7 @@ impl Tensor {
     ///
     /// # Errors
     /// A tensor that is not of floats; memory that is full.
+    #[doc = example!("erf")]
     #[track_caller]
     pub fn erf(&self) -> Result<Tensor> {
         unary(Erf, self)

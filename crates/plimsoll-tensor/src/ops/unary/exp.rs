@@ -45,6 +45,7 @@ impl Tensor {
     ///
     /// # Errors
     /// A tensor that is not of floats; memory that is full.
+    #[doc = example!("exp")]
     #[track_caller]
     pub fn exp(&self) -> Result<Tensor> {
         unary(Exp, self)

@@ -45,6 +45,8 @@ impl Tensor {
     ///
     /// # Errors
     /// A tensor that is not of floats; memory that is full.
+    #[doc = example!("exp_m1")]
+    #[doc(alias = "expm1")]
     #[track_caller]
     pub fn exp_m1(&self) -> Result<Tensor> {
         unary(ExpM1, self)

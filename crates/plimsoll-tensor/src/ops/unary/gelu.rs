@@ -63,6 +63,7 @@ impl Tensor {
     ///
     /// # Errors
     /// A tensor that is not of floats; memory that is full.
+    #[doc = example!("gelu")]
     #[track_caller]
     pub fn gelu(&self) -> Result<Tensor> {
         unary(Gelu, self)

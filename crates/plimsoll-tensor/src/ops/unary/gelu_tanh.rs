@@ -73,6 +73,8 @@ impl Tensor {
     ///
     /// # Errors
     /// A tensor that is not of floats; memory that is full.
+    #[doc = example!("gelu_tanh")]
+    #[doc(alias = "gelu")]
     #[track_caller]
     pub fn gelu_tanh(&self) -> Result<Tensor> {
         unary(GeluTanh, self)

@@ -49,6 +49,8 @@ impl Tensor {
     ///
     /// # Errors
     /// A tensor that is not of floats; memory that is full.
+    #[doc = example!("hard_sigmoid")]
+    #[doc(alias = "hardsigmoid")]
     #[track_caller]
     pub fn hard_sigmoid(&self) -> Result<Tensor> {
         unary(HardSigmoid, self)

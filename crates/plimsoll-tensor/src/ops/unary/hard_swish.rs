@@ -53,6 +53,8 @@ impl Tensor {
     ///
     /// # Errors
     /// A tensor that is not of floats; memory that is full.
+    #[doc = example!("hard_swish")]
+    #[doc(alias = "hardswish")]
     #[track_caller]
     pub fn hard_swish(&self) -> Result<Tensor> {
         unary(HardSwish, self)

@@ -18,6 +18,7 @@ impl Unary for LeakyRelu {
     const DOC: &'static str = "Each element, or a fraction of it where it is negative.";
     const READS: Reads = Reads::Output;
     const TORCH: &'static str = "F.leaky_relu(x0, 0.1)";
+    const ARGUMENTS: &'static str = "0.1";
     const CUDA: [&'static str; 2] = ["x0 > C(0) ? x0 : NUMBER(0) * x0", "v > C(0) ? C(1) : NUMBER(0)"];
 
     fn sample() -> LeakyRelu {
@@ -53,6 +54,7 @@ impl Tensor {
     ///
     /// # Errors
     /// A tensor that is not of floats, a negative `slope`; memory that is full.
+    #[doc = example!("leaky_relu")]
     #[track_caller]
     pub fn leaky_relu(&self, slope: f64) -> Result<Tensor> {
         unary(LeakyRelu { slope: not_negative("leaky_relu", "slope", slope)? }, self)

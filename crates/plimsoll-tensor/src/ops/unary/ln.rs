@@ -46,6 +46,8 @@ impl Tensor {
     ///
     /// # Errors
     /// A tensor that is not of floats; memory that is full.
+    #[doc = example!("ln")]
+    #[doc(alias = "log")]
     #[track_caller]
     pub fn ln(&self) -> Result<Tensor> {
         unary(Ln, self)

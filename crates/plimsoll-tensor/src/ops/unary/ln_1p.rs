@@ -46,6 +46,8 @@ impl Tensor {
     ///
     /// # Errors
     /// A tensor that is not of floats; memory that is full.
+    #[doc = example!("ln_1p")]
+    #[doc(alias = "log1p")]
     #[track_caller]
     pub fn ln_1p(&self) -> Result<Tensor> {
         unary(Ln1p, self)

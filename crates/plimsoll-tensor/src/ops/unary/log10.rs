@@ -48,6 +48,7 @@ impl Tensor {
     ///
     /// # Errors
     /// A tensor that is not of floats; memory that is full.
+    #[doc = example!("log10")]
     #[track_caller]
     pub fn log10(&self) -> Result<Tensor> {
         unary(Log10, self)

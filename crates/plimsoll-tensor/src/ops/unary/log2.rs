@@ -48,6 +48,7 @@ impl Tensor {
     ///
     /// # Errors
     /// A tensor that is not of floats; memory that is full.
+    #[doc = example!("log2")]
     #[track_caller]
     pub fn log2(&self) -> Result<Tensor> {
         unary(Log2, self)

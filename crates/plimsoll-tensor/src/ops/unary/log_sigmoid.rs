@@ -45,6 +45,8 @@ impl Tensor {
     ///
     /// # Errors
     /// A tensor that is not of floats; memory that is full.
+    #[doc = example!("log_sigmoid")]
+    #[doc(alias = "logsigmoid")]
     #[track_caller]
     pub fn log_sigmoid(&self) -> Result<Tensor> {
         unary(LogSigmoid, self)

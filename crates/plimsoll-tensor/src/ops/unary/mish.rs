@@ -69,6 +69,7 @@ impl Tensor {
     ///
     /// # Errors
     /// A tensor that is not of floats; memory that is full.
+    #[doc = example!("mish")]
     #[track_caller]
     pub fn mish(&self) -> Result<Tensor> {
         unary(Mish, self)

@@ -88,6 +88,8 @@ pub trait Unary: Copy + std::fmt::Debug + Send + Sync + 'static {
     const RANGE: (f64, f64) = (-2.0, 2.0);
     /// PyTorch's expression over `x0`.
     const TORCH: &'static str;
+    /// The arguments of the method in the docs' example: those of [`Unary::sample`].
+    const ARGUMENTS: &'static str = "";
     /// The function over `x0` and its derivative over `v`, in CUDA C; `C` is the type that is computed in, `NUMBER(i)` one
     /// of [`Unary::numbers`].
     const CUDA: [&'static str; 2];
@@ -313,6 +315,7 @@ fn samples<U: Unary>() -> Vec<Sample> {
         Sample::new(name, vec![within(shape, low, high)], move |x| unary(op, &x[0]))
             .reference(move |x| x[0].map(|x| op.reference(x)))
             .torch(U::TORCH)
+            .example(format!("x0.{}({})", U::NAMES[0], U::ARGUMENTS))
     };
     let wrong = crate::ops::registry::input(&[3], crate::ops::registry::Values::Of(DType::I64, 0.0, 5.0));
     vec![sample("vector", &[7]), sample("cube", &[2, 3, 5]).refuses(vec![wrong], "takes floats")]

@@ -18,6 +18,7 @@ impl Unary for Powf {
     const READS: Reads = Reads::Input;
     const RANGE: (f64, f64) = (0.2, 3.0);
     const TORCH: &'static str = "x0 ** 2.3";
+    const ARGUMENTS: &'static str = "2.3";
     const CUDA: [&'static str; 2] = [
         "m::pow(x0, NUMBER(0))",
         "NUMBER(0) == C(0) ? C(0) : NUMBER(0) * m::pow(v, NUMBER(1))",
@@ -61,6 +62,8 @@ impl Tensor {
     ///
     /// # Errors
     /// A tensor that is not of floats; memory that is full.
+    #[doc = example!("powf")]
+    #[doc(alias("pow", "power"))]
     #[track_caller]
     pub fn powf(&self, exponent: f64) -> Result<Tensor> {
         match exponent {

@@ -46,6 +46,8 @@ impl Tensor {
     ///
     /// # Errors
     /// A tensor that is not of floats; memory that is full.
+    #[doc = example!("recip")]
+    #[doc(alias = "reciprocal")]
     #[track_caller]
     pub fn recip(&self) -> Result<Tensor> {
         unary(Recip, self)

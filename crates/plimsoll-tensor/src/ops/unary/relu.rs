@@ -47,6 +47,7 @@ impl Tensor {
     ///
     /// # Errors
     /// A tensor that is not of floats; memory that is full.
+    #[doc = example!("relu")]
     #[track_caller]
     pub fn relu(&self) -> Result<Tensor> {
         unary(Relu, self)

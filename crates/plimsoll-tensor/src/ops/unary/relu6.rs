@@ -46,6 +46,7 @@ impl Tensor {
     ///
     /// # Errors
     /// A tensor that is not of floats; memory that is full.
+    #[doc = example!("relu6")]
     #[track_caller]
     pub fn relu6(&self) -> Result<Tensor> {
         unary(Relu6, self)

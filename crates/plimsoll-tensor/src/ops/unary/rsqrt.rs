@@ -46,6 +46,7 @@ impl Tensor {
     ///
     /// # Errors
     /// A tensor that is not of floats; memory that is full.
+    #[doc = example!("rsqrt")]
     #[track_caller]
     pub fn rsqrt(&self) -> Result<Tensor> {
         unary(Rsqrt, self)

@@ -58,6 +58,7 @@ impl Tensor {
     ///
     /// # Errors
     /// A tensor that is not of floats; memory that is full.
+    #[doc = example!("selu")]
     #[track_caller]
     pub fn selu(&self) -> Result<Tensor> {
         unary(Selu, self)

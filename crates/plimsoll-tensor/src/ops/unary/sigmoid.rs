@@ -45,6 +45,8 @@ impl Tensor {
     ///
     /// # Errors
     /// A tensor that is not of floats; memory that is full.
+    #[doc = example!("sigmoid")]
+    #[doc(alias("expit", "logistic"))]
     #[track_caller]
     pub fn sigmoid(&self) -> Result<Tensor> {
         unary(Sigmoid, self)

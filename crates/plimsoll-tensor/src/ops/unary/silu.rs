@@ -51,6 +51,8 @@ impl Tensor {
     ///
     /// # Errors
     /// A tensor that is not of floats; memory that is full.
+    #[doc = example!("silu")]
+    #[doc(alias = "swish")]
     #[track_caller]
     pub fn silu(&self) -> Result<Tensor> {
         unary(Silu, self)

@@ -45,6 +45,7 @@ impl Tensor {
     ///
     /// # Errors
     /// A tensor that is not of floats; memory that is full.
+    #[doc = example!("sin")]
     #[track_caller]
     pub fn sin(&self) -> Result<Tensor> {
         unary(Sin, self)

@@ -57,6 +57,7 @@ impl Tensor {
     ///
     /// # Errors
     /// A tensor that is not of floats; memory that is full.
+    #[doc = example!("sinh")]
     #[track_caller]
     pub fn sinh(&self) -> Result<Tensor> {
         unary(Sinh, self)

@@ -45,6 +45,7 @@ impl Tensor {
     ///
     /// # Errors
     /// A tensor that is not of floats; memory that is full.
+    #[doc = example!("softplus")]
     #[track_caller]
     pub fn softplus(&self) -> Result<Tensor> {
         unary(Softplus, self)

@@ -46,6 +46,7 @@ impl Tensor {
     ///
     /// # Errors
     /// A tensor that is not of floats; memory that is full.
+    #[doc = example!("sqrt")]
     #[track_caller]
     pub fn sqrt(&self) -> Result<Tensor> {
         unary(Sqrt, self)

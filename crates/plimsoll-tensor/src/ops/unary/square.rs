@@ -45,6 +45,7 @@ impl Tensor {
     ///
     /// # Errors
     /// A tensor that is not of floats; memory that is full.
+    #[doc = example!("square")]
     #[track_caller]
     pub fn square(&self) -> Result<Tensor> {
         unary(Square, self)

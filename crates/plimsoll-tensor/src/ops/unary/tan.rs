@@ -46,6 +46,7 @@ impl Tensor {
     ///
     /// # Errors
     /// A tensor that is not of floats; memory that is full.
+    #[doc = example!("tan")]
     #[track_caller]
     pub fn tan(&self) -> Result<Tensor> {
         unary(Tan, self)

@@ -45,6 +45,7 @@ impl Tensor {
     ///
     /// # Errors
     /// A tensor that is not of floats; memory that is full.
+    #[doc = example!("tanh")]
     #[track_caller]
     pub fn tanh(&self) -> Result<Tensor> {
         unary(Tanh, self)

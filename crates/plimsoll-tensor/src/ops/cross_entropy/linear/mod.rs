@@ -190,6 +190,8 @@ impl Tensor {
     ///
     /// # Errors
     /// Shapes that do not fit, labels that are no class, operands that are not floats of one dtype; memory that is full.
+    #[doc = example!("linear_cross_entropy")]
+    #[doc(alias = "fused_linear_cross_entropy")]
     #[track_caller]
     pub fn linear_cross_entropy(
         &self,

@@ -48,6 +48,7 @@ fn samples() -> Vec<Sample> {
         })
         .reference(|x| reference(x, false, None))
         .torch("F.cross_entropy(x0 @ x1, x2)")
+        .example("x0.linear_cross_entropy(&x1, &x2, None)")
         .refuses(vec![floats(&[4, 3]), floats(&[3, 5]), wrong], "is not one of the 5 classes")
         .refuses(vec![floats(&[4, 3]), floats(&[4, 5]), labels(&[4])], "weights of shape [4, 5]")
         .refuses(vec![floats(&[4, 3]), floats(&[3, 5]), labels(&[3])], "but labels are [3]"),

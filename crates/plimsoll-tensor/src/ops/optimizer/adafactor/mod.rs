@@ -18,10 +18,11 @@ use self::cut::{Cut, Place, Sum};
 use self::pass::{Now, Pass};
 use super::operands::{Members, Operands};
 use super::{Algorithm, Common, Control, Member, StateSpec};
+use crate::axes::Axes;
 use crate::dtype::DType;
 use crate::error::Result;
 use crate::op::{Gradient, Meta, Op, OpRef, Outputs, Run};
-use crate::shape::{Axes, Shape};
+use crate::shape::Shape;
 
 pub(super) use samples::INFO;
 
