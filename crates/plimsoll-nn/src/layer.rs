@@ -1,18 +1,20 @@
 //! What a layer is: a description that makes a function with variables.
 //!
 //! While a layer is being made, [`variable`] names what it makes by the path of the layers around it and notes it for
-//! the model; layers that it builds are noted as its parts. Nothing has to be listed by hand, so nothing can be
-//! forgotten.
+//! the model; layers that it builds are noted as its parts, under names that differ: `dense`, `dense_1`. Nothing has to be
+//! listed by hand, so nothing can be forgotten. A model that was built before is a layer, too: it becomes a part with the
+//! variables that it has, however often it is applied.
 
 use std::cell::RefCell;
 
 use plimsoll_tensor::{
-    DType, IntoShape, Owner, Result, Shape, Site, Tensor, Variable, callers_place, current_scope,
-    enter_layer, with_own_places, with_owner,
+    DType, Error, IntoShape, Nested, Owner, Result, Shape, Site, Tensor, Variable, callers_place,
+    current_scope, enter_layer, with_own_places, with_owner,
 };
 
 use crate::flow::{Flow, Norm, Reader};
 use crate::initializer::{Fans, Initializer};
+use crate::layers::functional::{self, Node};
 use crate::model::{Mode, Model};
 use crate::policy::{Policy, current_policy, with_policy};
 use crate::prediction::Prediction;
@@ -51,24 +53,73 @@ pub trait Layer: Send {
     fn name(&self) -> &str;
 
     /// Makes the variables and the function, for inputs whose examples have the shape `input`; the function gets a
-    /// batch of them, whose extent comes first.
+    /// batch of them, whose extent comes first. A layer of several tensors has [`Layer::make_nested`] instead.
     ///
     /// # Errors
     /// Shapes that the layer does not take; memory that is full.
-    fn make(&self, input: &Shape) -> Result<Forward>;
+    fn make(&self, input: &Shape) -> Result<Forward> {
+        let detail = format!("it takes several tensors, and was given one, {input}");
+        Err(Error::shape("layer", detail))
+    }
 
-    /// Builds the layer for examples of the shape `input`, which does not count the batch.
+    /// Makes the variables and the function of a layer that takes several tensors, with [`Forward::nested`]. A layer of
+    /// one tensor has [`Layer::make`] and refuses several.
+    ///
+    /// # Errors
+    /// Shapes that the layer does not take; memory that is full.
+    fn make_nested(&self, inputs: &Nested<Shape>) -> Result<Forward> {
+        match inputs {
+            Nested::One(input) => self.make(input),
+            several => Err(Error::shape(
+                "layer",
+                format!(
+                    "it takes one tensor, and was given {several}; `Concatenate` or `Add` make one of them"
+                ),
+            )),
+        }
+    }
+
+    /// Builds the layer for examples of the shape `input`, which does not count the batch: one shape, or a tuple or named
+    /// fields of shapes.
     ///
     /// # Errors
     /// Shapes that the layer does not take; memory that is full.
     #[track_caller]
-    fn build(&self, input: impl IntoShape) -> Result<Model>
+    fn build(&self, input: impl IntoShapes) -> Result<Model>
     where
         Self: Sized,
     {
         let described = callers_place();
         let _line = plimsoll_tensor::at_callers_line();
-        build(self, &input.into_shape()?, described)
+        build(self, &input.into_shapes()?, described)
+    }
+
+    /// Applies the layer to nodes of a [`Functional`](crate::layers::Functional) graph, which builds it: one node, or a
+    /// tuple or named fields of them.
+    ///
+    /// # Errors
+    /// Shapes that the layer does not take; a layer that gives several tensors, see [`Layer::apply_nested`]; memory that
+    /// is full.
+    #[track_caller]
+    fn apply(&self, inputs: impl Into<Nested<Node>>) -> Result<Node>
+    where
+        Self: Sized,
+    {
+        let described = callers_place();
+        Node::try_from(functional::apply(self, inputs.into(), described)?)
+    }
+
+    /// As [`Layer::apply`], for a layer that gives several tensors.
+    ///
+    /// # Errors
+    /// Shapes that the layer does not take; memory that is full.
+    #[track_caller]
+    fn apply_nested(&self, inputs: impl Into<Nested<Node>>) -> Result<Nested<Node>>
+    where
+        Self: Sized,
+    {
+        let described = callers_place();
+        functional::apply(self, inputs.into(), described)
     }
 
     /// This layer under a name of its own.
@@ -124,6 +175,12 @@ pub trait Layer: Send {
     fn settings(&self) -> Settings {
         Settings::default()
     }
+
+    /// The model that this is, if it has been built already.
+    #[doc(hidden)]
+    fn built(&self) -> Option<&Model> {
+        None
+    }
 }
 
 /// What can be said of any layer, besides its own description.
@@ -162,6 +219,14 @@ impl<L: Layer> Layer for With<L> {
         self.layer.make(input)
     }
 
+    fn make_nested(&self, inputs: &Nested<Shape>) -> Result<Forward> {
+        self.layer.make_nested(inputs)
+    }
+
+    fn built(&self) -> Option<&Model> {
+        self.layer.built()
+    }
+
     fn is_pure(&self) -> bool {
         self.pure || self.layer.is_pure()
     }
@@ -177,10 +242,79 @@ impl<L: Layer> Layer for With<L> {
     }
 }
 
+/// What a layer can be built for: anything that is a shape, a tuple of such, or names and such.
+pub trait IntoShapes {
+    /// The shapes.
+    ///
+    /// # Errors
+    /// A shape with too many dimensions.
+    fn into_shapes(self) -> Result<Nested<Shape>>;
+}
+
+macro_rules! one_shape {
+    ($($type:ty),*) => {$(
+        impl IntoShapes for $type {
+            fn into_shapes(self) -> Result<Nested<Shape>> {
+                self.into_shape().map(Nested::One)
+            }
+        }
+    )*};
+}
+
+one_shape!(Shape, &Shape, (), usize, &[usize], Vec<usize>, &Vec<usize>);
+
+impl<const N: usize> IntoShapes for [usize; N] {
+    fn into_shapes(self) -> Result<Nested<Shape>> {
+        self.into_shape().map(Nested::One)
+    }
+}
+
+impl<const N: usize> IntoShapes for &[usize; N] {
+    fn into_shapes(self) -> Result<Nested<Shape>> {
+        self.into_shape().map(Nested::One)
+    }
+}
+
+impl IntoShapes for Nested<Shape> {
+    fn into_shapes(self) -> Result<Nested<Shape>> {
+        Ok(self)
+    }
+}
+
+impl IntoShapes for &Nested<Shape> {
+    fn into_shapes(self) -> Result<Nested<Shape>> {
+        Ok(self.clone())
+    }
+}
+
+impl<S: Into<String>, V: IntoShapes, const N: usize> IntoShapes for [(S, V); N] {
+    fn into_shapes(self) -> Result<Nested<Shape>> {
+        let fields = self.into_iter().map(|(name, shapes)| Ok((name.into(), shapes.into_shapes()?)));
+        Ok(Nested::Named(fields.collect::<Result<_>>()?))
+    }
+}
+
+macro_rules! shapes {
+    ($($name:ident),*) => {
+        impl<$($name: IntoShapes),*> IntoShapes for ($($name,)*) {
+            #[expect(non_snake_case, reason = "the parts are called as their types")]
+            fn into_shapes(self) -> Result<Nested<Shape>> {
+                let ($($name,)*) = self;
+                Ok(Nested::Tuple(vec![$($name.into_shapes()?),*]))
+            }
+        }
+    };
+}
+
+shapes!(A, B);
+shapes!(A, B, C);
+shapes!(A, B, C, D);
+
 /// A function from a batch to a batch, and the shape of one example that comes out.
 pub struct Forward {
-    pub(crate) output: Shape,
-    pub(crate) takes: Option<DType>,
+    pub(crate) output: Nested<Shape>,
+    /// The dtypes of its inputs, where it takes certain ones; none at all if it does not matter.
+    pub(crate) takes: Vec<Option<DType>>,
     pub(crate) function: Box<Function>,
     /// Whether it begins with a norm, which can make the sum that it looks at.
     pub(crate) begins_with_norm: bool,
@@ -195,23 +329,69 @@ impl Forward {
     /// # Errors
     /// A shape with too many dimensions.
     pub fn new(
-        output: impl IntoShape,
+        output: impl IntoShapes,
         function: impl Fn(&Tensor, Mode) -> Result<Tensor> + Send + Sync + 'static,
     ) -> Result<Forward> {
         Forward::flowing(output, move |x, mode, _| function(&x.values()?, mode).map(Flow::of))
     }
 
+    /// A function of several tensors, or one that gives several; `output` are the shapes of one example of each. It takes
+    /// a tuple or an array of tensors, or [`Nested`] ones as they come, and gives the same.
+    ///
+    /// ```
+    /// use plimsoll_nn::{Forward, Layer};
+    /// use plimsoll_tensor::{Nested, Result, Shape, Tensor};
+    ///
+    /// /// The difference of two inputs, and its square.
+    /// struct Difference;
+    ///
+    /// impl Layer for Difference {
+    ///     fn name(&self) -> &str { "difference" }
+    ///
+    ///     fn make_nested(&self, inputs: &Nested<Shape>) -> Result<Forward> {
+    ///         let [left, _] = inputs.clone().try_into()?;
+    ///         Forward::nested((left, left), |(left, right): (Tensor, Tensor), _| {
+    ///             let difference = left.sub(&right)?;
+    ///             Ok((difference.square()?, difference))
+    ///         })
+    ///     }
+    /// }
+    ///
+    /// let model = Difference.build(([3], [3]))?;
+    /// let outputs = model.forward_nested((Tensor::ones([2, 3])?, Tensor::zeros([2, 3])?), plimsoll_nn::Mode::Infer)?;
+    /// assert_eq!(outputs.n_leaves(), 2);
+    /// # Ok::<(), plimsoll_tensor::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// A shape with too many dimensions.
+    pub fn nested<I, O>(
+        output: impl IntoShapes,
+        function: impl Fn(I, Mode) -> Result<O> + Send + Sync + 'static,
+    ) -> Result<Forward>
+    where
+        I: TryFrom<Nested<Tensor>, Error: Into<Error>>,
+        O: Into<Nested<Tensor>>,
+    {
+        let output = output.into_shapes()?;
+        let function = move |x: &Flow, mode, _| {
+            let inputs = I::try_from(x.nested_values()?).map_err(Into::into)?;
+            Ok(Flow::nested(function(inputs, mode)?.into()))
+        };
+        Ok(Forward { output, takes: Vec::new(), function: Box::new(function), begins_with_norm: false })
+    }
+
     /// A function that may leave its last step to its reader.
     pub(crate) fn flowing(
-        output: impl IntoShape,
+        output: impl IntoShapes,
         function: impl Fn(&Flow, Mode, Reader) -> Result<Flow> + Send + Sync + 'static,
     ) -> Result<Forward> {
-        let (output, function) = (output.into_shape()?, Box::new(function));
-        Ok(Forward { output, takes: None, function, begins_with_norm: false })
+        let (output, function) = (output.into_shapes()?, Box::new(function));
+        Ok(Forward { output, takes: Vec::new(), function, begins_with_norm: false })
     }
 
     /// A norm, which the shape stays under.
-    pub(crate) fn norm(output: impl IntoShape, norm: impl Norm) -> Result<Forward> {
+    pub(crate) fn norm(output: impl IntoShapes, norm: impl Norm) -> Result<Forward> {
         let forward = Forward::flowing(output, move |x, _, _| x.normed(&norm).map(Flow::of))?;
         Ok(forward.begins_with_norm(true))
     }
@@ -227,7 +407,7 @@ impl Forward {
     /// # Errors
     /// A shape with too many dimensions.
     pub fn ending_linear(
-        output: impl IntoShape,
+        output: impl IntoShapes,
         prediction: impl Fn(&Tensor, Mode) -> Result<Prediction> + Send + Sync + 'static,
     ) -> Result<Forward> {
         Forward::flowing(output, move |x, mode, _| prediction(&x.values()?, mode).map(Flow::from))
@@ -235,16 +415,37 @@ impl Forward {
 
     /// This function as one of inputs of that dtype, such as the whole numbers that an embedding takes.
     pub fn takes(self, dtype: DType) -> Forward {
-        Forward { takes: Some(dtype), ..self }
+        Forward { takes: vec![Some(dtype)], ..self }
     }
 }
 
 /// What has been made so far of a layer that is being built.
 #[derive(Default)]
 struct Frame {
-    variables: Vec<Variable>,
+    variables: Vec<OwnVariable>,
     parts: Vec<Model>,
+    /// Models that had been built before, and the parts that they became.
+    adopted: Vec<(Model, Model)>,
     frozen: bool,
+}
+
+impl Frame {
+    /// A name that no part has yet: a repeated one gets a number.
+    fn part_name(&self, name: &str) -> String {
+        let is_free = |name: &str| self.parts.iter().all(|part| part.name() != name);
+        let numbered = (1..).map(|number| format!("{name}_{number}"));
+        std::iter::once(name.to_owned()).chain(numbered).find(|name| is_free(name)).unwrap_or_default()
+    }
+}
+
+/// A variable that a layer made itself.
+#[derive(Clone)]
+pub(crate) struct OwnVariable {
+    /// The name inside the layer.
+    pub name: String,
+    pub variable: Variable,
+    /// Whether it is never trained, such as running statistics.
+    pub is_buffer: bool,
 }
 
 thread_local!(static FRAMES: RefCell<Vec<Frame>> = const { RefCell::new(Vec::new()) });
@@ -274,42 +475,92 @@ impl Drop for OpenFrame {
     }
 }
 
-/// Builds a layer for examples of the shape `input`, as a part of the layer that is being built, if one is.
-pub(crate) fn build(layer: &dyn Layer, input: &Shape, described: Site) -> Result<Model> {
-    let is_part = FRAMES.with(|frames| !frames.borrow().is_empty());
-    build_as(layer, if is_part { layer.name() } else { "" }, input, described)
-}
-
-/// Builds a layer as a part that is called `name` and was described there; the outermost layer adds nothing to the path.
-pub(crate) fn build_as(layer: &dyn Layer, name: &str, input: &Shape, described: Site) -> Result<Model> {
+/// Builds a layer for examples of the shapes `input`, as a part of the layer that is being built, if one is: under its name,
+/// or one like it if that is taken. The outermost layer adds nothing to the path.
+pub(crate) fn build(layer: &dyn Layer, input: &Nested<Shape>, described: Site) -> Result<Model> {
+    let name = FRAMES.with_borrow(|frames| frames.last().map(|frame| frame.part_name(layer.name())));
+    let name = name.unwrap_or_default();
     let settings = layer.settings();
+    if let Some(model) = layer.built() {
+        return adopt(model, layer.name(), (&name, settings), input, described);
+    }
     let policy = settings.policy.unwrap_or_else(current_policy);
     let open = OpenFrame::push(settings.frozen);
     let (made, path) = {
-        let _layer = enter_layer(name, described);
-        let made = with_policy(policy, || with_own_places(|| layer.make(input)));
+        let _layer = enter_layer(&name, described);
+        let made = with_policy(policy, || with_own_places(|| layer.make_nested(input)));
         (made, current_scope())
     };
     let frame = open.pop();
+    let forward = made.map_err(|error| error.in_layer(&path, described.place()))?;
+    if settings.recompute && forward.output.one().is_none() {
+        let detail = format!(
+            "only a layer that gives one tensor can be recomputed; this one gives {}",
+            forward.output
+        );
+        return Err(Error::argument("recompute", detail).in_layer(&path, described.place()));
+    }
     let model = Model::new(crate::model::Parts {
-        name: name.to_owned(),
+        name,
         kind: layer.name().to_owned(),
-        path: path.clone(),
+        path,
         described,
-        input: *input,
-        forward: made.map_err(|error| error.in_layer(&path, described.place()))?,
+        input: input.clone(),
+        forward,
         variables: frame.variables,
         parts: frame.parts,
         policy,
         recompute: settings.recompute,
         is_pure: layer.is_pure(),
     });
-    FRAMES.with(|frames| {
-        if let Some(outer) = frames.borrow_mut().last_mut() {
-            outer.parts.push(model.clone());
-        }
-    });
+    note_part(&model, None);
     Ok(model)
+}
+
+/// Makes a model that has been built a part of the layer that is being built: with the variables that it has, which are
+/// called by their new path from now on. Where it is applied again, it is the same part.
+fn adopt(
+    model: &Model,
+    kind: &str,
+    (name, settings): (&str, Settings),
+    input: &Nested<Shape>,
+    described: Site,
+) -> Result<Model> {
+    let path = match current_scope() {
+        scope if scope.is_empty() || name.is_empty() => format!("{scope}{name}"),
+        scope => format!("{scope}.{name}"),
+    };
+    if !model.takes_shapes(input) {
+        let detail =
+            format!("the model was built for examples of {}, and is given {input}", model.input_shapes());
+        return Err(Error::shape("model", detail).in_layer(&path, described.place()));
+    }
+    let known = FRAMES.with_borrow(|frames| {
+        let adopted = frames.last().map_or(&[][..], |frame| &frame.adopted);
+        adopted.iter().find(|(before, _)| before == model).map(|(_, part)| part.clone())
+    });
+    if let Some(part) = known {
+        return Ok(part);
+    }
+    let is_frozen = FRAMES.with_borrow(|frames| frames.last().is_some_and(|frame| frame.frozen));
+    let part = model.nested_as((name, kind, &path), described, settings);
+    if settings.frozen || is_frozen {
+        part.set_trainable(false);
+    }
+    if !name.is_empty() {
+        part.named_variables_in(&path).into_iter().for_each(|(name, variable)| _ = variable.named(&name));
+    }
+    note_part(&part, Some(model));
+    Ok(part)
+}
+
+/// Notes a part of the layer that is being built, and the model that it was before.
+fn note_part(part: &Model, before: Option<&Model>) {
+    FRAMES.with_borrow_mut(|frames| {
+        let Some(outer) = frames.last_mut() else { return };
+        outer.parts.push(part.clone());
+        outer.adopted.extend(before.map(|before| (before.clone(), part.clone())));
+    });
 }
 
 /// Makes a trainable variable of the layer that is being built, under the policy of the moment: the master dtype, and
@@ -324,7 +575,7 @@ pub fn variable(name: &str, shape: impl IntoShape, initializer: Initializer, fan
     let made = with_owner(Owner::Parameters, || initializer.tensor(shape, policy.variable_dtype(), fans))?;
     let frozen = FRAMES.with(|frames| frames.borrow().last().is_some_and(|frame| frame.frozen));
     let variable = Variable::new(made).named(&full_name(name)).trainable(!frozen);
-    note(variable.mixed(policy.compute_dtype())?)
+    note(name, variable.mixed(policy.compute_dtype())?, false)
 }
 
 /// Makes a variable of the layer that is being built that is not trained and has no copy, such as running statistics.
@@ -338,7 +589,7 @@ pub fn variable_apart(name: &str, shape: impl IntoShape, initializer: Initialize
     let made = with_owner(Owner::Parameters, || {
         initializer.tensor(shape, current_policy().variable_dtype(), Fans::of_elements(&shape))
     })?;
-    note(Variable::new(made).named(&full_name(name)).trainable(false))
+    note(name, Variable::new(made).named(&full_name(name)).trainable(false), true)
 }
 
 fn full_name(name: &str) -> String {
@@ -348,10 +599,14 @@ fn full_name(name: &str) -> String {
     }
 }
 
-fn note(variable: Variable) -> Result<Variable> {
+fn note(name: &str, variable: Variable, is_buffer: bool) -> Result<Variable> {
     FRAMES.with(|frames| {
         if let Some(frame) = frames.borrow_mut().last_mut() {
-            frame.variables.push(variable.clone());
+            frame.variables.push(OwnVariable {
+                name: name.to_owned(),
+                variable: variable.clone(),
+                is_buffer,
+            });
         }
     });
     Ok(variable)

@@ -7,6 +7,7 @@
 //! Warnings go to the `log` facade, once each; the program decides whether and how they are shown.
 
 pub mod checkpoint;
+mod filter;
 mod flow;
 pub mod initializer;
 pub mod layer;
@@ -18,12 +19,14 @@ pub mod optimizers;
 pub mod plan;
 mod policy;
 mod prediction;
+pub mod regularizers;
 mod summary;
 pub mod train;
 
+pub use filter::VariableFilter;
 pub use initializer::Initializer;
-pub use layer::{Forward, Layer, With, variable, variable_apart};
-pub use losses::Loss;
+pub use layer::{Forward, IntoShapes, Layer, With, variable, variable_apart};
+pub use losses::{Loss, LossContext};
 pub use metrics::Metric;
 pub use model::{Mode, Model};
 pub use optimizers::{Method, Optimizer};
