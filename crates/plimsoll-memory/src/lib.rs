@@ -92,4 +92,4 @@ pub use snapshot::{BlockInfo, Holder, Snapshot};
 pub use source::{GRANULE, Source, SourceError};
 pub use spill_file::{SPILL_ALIGNMENT, SpillFile};
 pub use stats::{Rows, SourceCalls, Stats};
-pub use trace::TraceEvent;
+pub use trace::{TraceEvent, TraceSink};

@@ -9,7 +9,7 @@ use crate::state::{BlockId, Grant, State};
 use crate::sync::{Arc, Mutex, MutexGuard, current_thread, lock};
 use crate::{
     Bytes, GhostPages, Label, LongList, Name, OffsetPlan, OutOfMemory, Owner, Region, Site, Snapshot, Source,
-    Stats, TraceEvent, rounded_size,
+    Stats, TraceEvent, TraceSink, rounded_size,
 };
 
 /// How often in a row the reclaim hook may say that trying again makes sense without having released a block.
@@ -276,17 +276,23 @@ impl Pool {
 
     /// Begins to record what the pool is asked for; a trace that is running is thrown away.
     pub fn start_trace(&self) {
-        self.lock().start_trace();
+        self.lock().tracing().start();
     }
 
-    /// Whether a trace is running.
+    /// Whether a trace is running, or a sink is there.
     pub fn is_traced(&self) -> bool {
-        self.lock().is_traced()
+        self.lock().tracing().is_on()
     }
 
     /// Ends the trace and returns it; empty if none was running.
     pub fn take_trace(&self) -> LongList<TraceEvent> {
-        self.lock().take_trace()
+        self.lock().tracing().take()
+    }
+
+    /// Tells `sink` of every event from now on, whether or not a trace is running: for whoever would have to keep the
+    /// trace of a long run otherwise. It is called with the pool locked, so it must not call the pool.
+    pub fn set_trace_sink(&self, sink: Option<TraceSink>) {
+        self.lock().tracing().set_sink(sink);
     }
 
     /// Notes in the trace that something begins here, such as a pass backward; without one it does nothing. A name that is

@@ -7,6 +7,7 @@ use crate::map::{Map, Place, Refusal, rounded_size};
 use crate::planned::{Following, Next};
 use crate::stats::Ledger;
 use crate::sync::ThreadMark;
+use crate::trace::Tracing;
 use crate::{
     BlockInfo, Label, LongList, Name, OffsetPlan, OutOfMemory, Owner, Region, Site, Snapshot, Source, Stats,
     TraceEvent,
@@ -44,7 +45,7 @@ pub(crate) struct State {
     disposing: bool,
     /// How many scopes keep the pages of an empty pool.
     n_keeping: u32,
-    trace: Option<LongList<TraceEvent>>,
+    tracing: Tracing,
     /// Which acquisitions a test wants to fail.
     #[cfg(feature = "testing")]
     pub(crate) acquisitions: crate::testing::Series,
@@ -83,7 +84,7 @@ impl State {
             steps: Vec::new(),
             disposing: false,
             n_keeping: 0,
-            trace: None,
+            tracing: Tracing::default(),
             #[cfg(feature = "testing")]
             acquisitions: Default::default(),
             #[cfg(feature = "testing")]
@@ -104,7 +105,7 @@ impl State {
             steps: self.steps.iter().filter(|step| step.issuer == thread).cloned().collect(),
             disposing: self.disposing,
             n_keeping: self.n_keeping,
-            trace: None,
+            tracing: Tracing::default(),
             #[cfg(feature = "testing")]
             acquisitions: Default::default(),
             #[cfg(feature = "testing")]
@@ -138,9 +139,7 @@ impl State {
         let info = BlockInfo { serial, owner, site, requested, rounded, region, offset };
         self.ledger.acquire(owner, requested, rounded);
         self.disposing = false;
-        if let Some(trace) = &mut self.trace {
-            trace.push(TraceEvent::Acquire { serial, region, offset, bytes: requested, label });
-        }
+        self.tracing.note(|| TraceEvent::Acquire { serial, region, offset, bytes: requested, label });
         let record = Some(Record { info, place, issuer: thread });
         let id = match self.vacant.pop() {
             Some(id) => {
@@ -228,9 +227,7 @@ impl State {
         let Record { info, place, issuer } = self.blocks[id as usize].take().expect(ALIVE);
         self.vacant.push(id);
         self.ledger.release(info.owner, info.requested, info.rounded);
-        if let Some(trace) = &mut self.trace {
-            trace.push(TraceEvent::Release { serial: info.serial });
-        }
+        self.tracing.note(|| TraceEvent::Release { serial: info.serial });
         if let Place::Planned(position) = place
             && let Some(step) = self.step_of(issuer)
             && let Some(plan) = &mut self.steps[step].plan
@@ -277,9 +274,7 @@ impl State {
         }
         (info.owner, info.site) = (label.owner, label.site);
         self.ledger.relabel(old.owner, label.owner, info.requested);
-        if let Some(trace) = &mut self.trace {
-            trace.push(TraceEvent::Relabel { serial: info.serial, label });
-        }
+        self.tracing.note(|| TraceEvent::Relabel { serial: info.serial, label });
     }
 
     pub(crate) fn begin_step(&mut self, thread: ThreadMark) {
@@ -402,28 +397,17 @@ impl State {
         Ok(())
     }
 
-    pub(crate) fn start_trace(&mut self) {
-        self.trace = Some(LongList::default());
-    }
-
-    pub(crate) fn is_traced(&self) -> bool {
-        self.trace.is_some()
-    }
-
-    pub(crate) fn take_trace(&mut self) -> LongList<TraceEvent> {
-        self.trace.take().unwrap_or_default()
+    pub(crate) fn tracing(&mut self) -> &mut Tracing {
+        &mut self.tracing
     }
 
     pub(crate) fn mark(&mut self, name: Name, number: u64) {
-        if let Some(trace) = &mut self.trace {
-            trace.push(TraceEvent::Mark { name, number });
-        }
+        self.tracing.note(|| TraceEvent::Mark { name, number });
     }
 
     pub(crate) fn mark_work(&mut self, site: Site, nanoseconds: u64) {
-        if let Some(trace) = &mut self.trace {
-            trace.push(TraceEvent::Work { site, nanoseconds, committed: self.map.committed });
-        }
+        let committed = self.map.committed;
+        self.tracing.note(|| TraceEvent::Work { site, nanoseconds, committed });
     }
 
     /// A number for everything that answers to later requests depend on. Serial numbers, counters, peaks and the

@@ -3,7 +3,9 @@
 //! Two runs that ask for the same things in the same order on pools that began alike leave equal traces,
 //! placement included; that is how a ghost run is held against the real one.
 
-use crate::{Label, Name, Region, Site};
+use std::fmt;
+
+use crate::{Label, LongList, Name, Region, Site};
 
 /// One event of a trace. Blocks are named by the serial numbers of their acquisitions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,5 +58,49 @@ impl TraceEvent {
     /// Whether the pool was asked for something, which is what a ghost run and the real one have in common.
     pub fn is_request(&self) -> bool {
         !matches!(self, TraceEvent::Mark { .. } | TraceEvent::Work { .. })
+    }
+}
+
+/// Whoever is told of the events of a pool as they happen: see [`Pool::set_trace_sink`](crate::Pool::set_trace_sink).
+pub type TraceSink = Box<dyn FnMut(&TraceEvent) + Send>;
+
+/// Where the events of a pool go: into a list, to a sink, to both, or nowhere.
+#[derive(Default)]
+pub(crate) struct Tracing {
+    list: Option<LongList<TraceEvent>>,
+    sink: Option<TraceSink>,
+}
+
+impl Tracing {
+    pub(crate) fn start(&mut self) {
+        self.list = Some(LongList::default());
+    }
+
+    pub(crate) fn take(&mut self) -> LongList<TraceEvent> {
+        self.list.take().unwrap_or_default()
+    }
+
+    pub(crate) fn set_sink(&mut self, sink: Option<TraceSink>) {
+        self.sink = sink;
+    }
+
+    pub(crate) fn is_on(&self) -> bool {
+        self.list.is_some() || self.sink.is_some()
+    }
+
+    /// Notes an event, which is only made if somebody wants it.
+    pub(crate) fn note(&mut self, event: impl FnOnce() -> TraceEvent) {
+        if !self.is_on() {
+            return;
+        }
+        let event = event();
+        self.sink.iter_mut().for_each(|sink| sink(&event));
+        self.list.iter_mut().for_each(|list| list.push(event));
+    }
+}
+
+impl fmt::Debug for Tracing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Tracing").field("list", &self.list).field("sink", &self.sink.is_some()).finish()
     }
 }

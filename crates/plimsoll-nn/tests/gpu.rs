@@ -281,7 +281,7 @@ fn sentences() -> Result<Vec<Batch>> {
     (0..3).map(|_| Ok(Batch::new(words()?, words()?))).collect()
 }
 
-/// Under a limit, where steps are rehearsed, followed and compared: bytes as planned, and losses as with one order.
+/// Under a limit, where steps are planned, run as planned and compared: bytes as planned, and losses as with one order.
 #[test]
 fn sums_in_any_order_are_planned_to_the_byte_and_change_last_bits_at_most() -> Result<()> {
     for (policy, tolerance) in [(Policy::Float32, 1e-5), (Policy::MixedBfloat16, 1e-2)] {

@@ -276,7 +276,7 @@ fn a_rate_that_is_set_under_a_schedule_begins_there_and_keeps_its_shape() -> Res
     let variable = Variable::new(vector(&[0.0]));
     let schedule = Schedule::piecewise(&[2, 3], &[1.0, 0.5, 0.25])?;
     let mut optimizer = Sgd::new(9.0).build().schedule(schedule);
-    let mut rate = |optimizer: &mut Optimizer| {
+    let rate = |optimizer: &mut Optimizer| {
         optimizer.apply_gradients(vec![vector(&[1.0])], from_ref(&variable))?;
         optimizer.learning_rate()
     };

@@ -12,6 +12,9 @@ use crate::{Decisions, Played, Trace};
 /// By which part of the expected peak a step may stay below it: what is expected above a limit by more is not played.
 const TOLERANCE: u64 = 32;
 
+/// How many steps a cache remembers: those of full batches, of the last one, and as many of the run before.
+const N_CACHED: usize = 4;
+
 /// What is known of a candidate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Measured {
@@ -131,5 +134,34 @@ impl Candidates {
         let decisions = self.all.iter().filter_map(|candidate| candidate.decisions.as_ref());
         self.all.len() * size_of::<Candidate>()
             + decisions.map(|decisions| decisions.heap_bytes()).sum::<usize>()
+    }
+}
+
+/// The candidates of the steps that were planned last: a run is dry-run under one limit after the other, and its steps are
+/// the same each time.
+#[derive(Debug, Default)]
+pub struct CandidateCache {
+    /// The latest first.
+    steps: Vec<CachedStep>,
+}
+
+#[derive(Debug)]
+struct CachedStep {
+    trace: Trace,
+    natural: Played,
+    candidates: Candidates,
+}
+
+impl CandidateCache {
+    /// The candidates for a step that takes `natural` when everything is kept, none of them measured.
+    pub fn find(&mut self, trace: &Trace, natural: Played) -> Candidates {
+        let is_same = |step: &CachedStep| step.natural == natural && step.trace == *trace;
+        if let Some(step) = self.steps.iter().find(|step| is_same(step)) {
+            return step.candidates.clone();
+        }
+        let candidates = Candidates::new(trace, natural);
+        self.steps.truncate(N_CACHED - 1);
+        self.steps.insert(0, CachedStep { trace: trace.clone(), natural, candidates: candidates.clone() });
+        candidates
     }
 }

@@ -29,7 +29,7 @@ mod prefetch;
 mod simulation;
 mod trace;
 
-pub use candidates::{Candidates, Measured};
+pub use candidates::{CandidateCache, Candidates, Measured};
 pub use chain::{Chain, Prescription};
 pub use decisions::{Choice, Decisions};
 pub use family::{Family, Member, Played};

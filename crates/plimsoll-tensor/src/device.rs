@@ -12,6 +12,7 @@ use std::sync::{Arc, Mutex, Once, OnceLock, PoisonError, Weak};
 
 use plimsoll_cuda::{Gpu, Profile};
 use plimsoll_memory::{Block, Bytes, GhostPages, HostPages, Label, Pool, Snapshot, Stats};
+use plimsoll_plan::{CandidateCache, Candidates, Played, Trace};
 
 use crate::context;
 use crate::depot::{Depot, Offload};
@@ -41,6 +42,8 @@ struct Inner {
     offloaded_bytes: AtomicU64,
     /// The bytes of tensors over memory that somebody else has.
     foreign_bytes: AtomicU64,
+    /// On a ghost, the plans of steps that were made on it and on its ghosts.
+    candidates: Option<Arc<Mutex<CandidateCache>>>,
     /// The ghost on which tensors of this device are described,
     specs: OnceLock<Device>,
     /// and on such a ghost, the device.
@@ -153,11 +156,12 @@ impl Device {
     }
 
     fn with(name: &str, pool: Pool, hardware: Hardware) -> Device {
-        Device::describing(None, name, pool, hardware)
+        Device(Arc::new(Device::inner(name, pool, hardware)))
     }
 
-    fn describing(described: Option<WeakDevice>, name: &str, pool: Pool, hardware: Hardware) -> Device {
-        Device(Arc::new(Inner {
+    fn inner(name: &str, pool: Pool, hardware: Hardware) -> Inner {
+        let pool_is_ghost = pool.is_ghost();
+        Inner {
             name: name.to_owned(),
             pool,
             hardware,
@@ -169,9 +173,10 @@ impl Device {
             unordered: AtomicBool::new(false),
             offloaded_bytes: AtomicU64::new(0),
             foreign_bytes: AtomicU64::new(0),
+            candidates: pool_is_ghost.then(Arc::default),
             specs: OnceLock::new(),
-            described,
-        }))
+            described: None,
+        }
     }
 
     /// A GPU of this machine, with the process's pool of its memory. Nothing is taken in advance.
@@ -347,7 +352,10 @@ impl Device {
     /// would need that is far too large.
     pub fn ghost(&self) -> Device {
         let hardware = self.profile().map_or(Hardware::Cpu, |profile| Hardware::GhostGpu(profile.clone()));
-        let ghost = Device::with(&format!("ghost({})", self.0.name), self.0.pool.unbounded_ghost(), hardware);
+        let name = format!("ghost({})", self.0.name);
+        let mut ghost = Device::inner(&name, self.0.pool.unbounded_ghost(), hardware);
+        ghost.candidates = self.0.candidates.clone().or(ghost.candidates);
+        let ghost = Device(Arc::new(ghost));
         let depot = self.depot().map(|depot| Arc::new(depot.ghost()));
         ghost.set_deterministic(self.is_deterministic());
         *ghost.0.depot.lock().unwrap_or_else(PoisonError::into_inner) = depot;
@@ -359,9 +367,10 @@ impl Device {
         let make = || {
             let hardware =
                 self.profile().map_or(Hardware::Cpu, |profile| Hardware::GhostGpu(profile.clone()));
-            let described = Some(WeakDevice(Arc::downgrade(&self.0)));
             let pool = Pool::new(GhostPages::unbounded());
-            Device::describing(described, &format!("spec({})", self.0.name), pool, hardware)
+            let mut specs = Device::inner(&format!("spec({})", self.0.name), pool, hardware);
+            specs.described = Some(WeakDevice(Arc::downgrade(&self.0)));
+            Device(Arc::new(specs))
         };
         self.0.specs.get_or_init(make).clone()
     }
@@ -468,6 +477,22 @@ impl Device {
     pub fn repeated(&self) -> Repeated {
         let read = |figure: &AtomicU64| figure.load(Ordering::Relaxed);
         Repeated { ops: read(&self.0.n_repeats), flops: read(&self.0.repeated_flops) }
+    }
+
+    /// Counts on a ghost what a part of a run that is not gone through would have done to keep the limit.
+    #[doc(hidden)]
+    pub fn count_skipped(&self, repeated: Repeated, offloaded: Bytes) {
+        self.0.n_repeats.fetch_add(repeated.ops, Ordering::Relaxed);
+        self.0.repeated_flops.fetch_add(repeated.flops, Ordering::Relaxed);
+        self.count_offloaded(offloaded.get());
+    }
+
+    /// The ways to make a step on this device. A ghost remembers those of the last steps, for dry runs under other limits.
+    pub(crate) fn candidates(&self, trace: &Trace, natural: Played) -> Candidates {
+        match &self.0.candidates {
+            None => Candidates::new(trace, natural),
+            Some(cache) => cache.lock().unwrap_or_else(PoisonError::into_inner).find(trace, natural),
+        }
     }
 
     /// An op runs again.

@@ -16,7 +16,7 @@ use std::fmt;
 use std::marker::PhantomData;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use plimsoll_plan::{Candidates, Family};
+use plimsoll_plan::Family;
 
 use crate::context::{self, Saving};
 use crate::device::Device;
@@ -145,7 +145,7 @@ impl<A: Structure, R: Structure, F: Fn(A) -> Result<R>> Function<A, R, F> {
         let passed = tensors.iter().map(Argument::of).collect();
         // Nobody but the program holds what is given away.
         drop((arguments, tensors));
-        let results = program.run_passed(passed, Candidates::new)?;
+        let results = program.run_passed(passed)?;
         let returned = result.rebuild(&mut results.into_iter());
         programs.called();
         returned
@@ -159,7 +159,7 @@ impl<A: Structure, R: Structure, F: Fn(A) -> Result<R>> Function<A, R, F> {
     #[track_caller]
     pub fn prepare(&self, arguments: A) -> Result<()> {
         let _line = context::at_callers_line();
-        self.with_program(arguments, |program, passed| program.prepare_for(passed, Candidates::new).map(drop))
+        self.with_program(arguments, |program, passed| program.prepare_for(passed).map(drop))
     }
 
     /// What a call with arguments like these takes on its device as it is, everything retained.

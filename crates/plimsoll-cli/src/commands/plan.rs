@@ -7,8 +7,8 @@ use plimsoll::nn::plan::{Fit, Plan, RunError, largest, least_limit, plan, predic
 use super::{batch, find};
 use crate::event::{Event, Holder, PeakAt, PlanEvent};
 use crate::failure::{Exit, Failure};
-use crate::foresight::{rehearsal, with_least_limit};
 use crate::options::{PlanOptions, TrainOptions};
+use crate::preflight::{dry_run, with_least_limit};
 use crate::progress::scaled;
 use crate::recipe::Recipe;
 use crate::target::Target;
@@ -31,8 +31,8 @@ pub fn run(recipes: &[Recipe], options: &PlanOptions) -> Result<(), Failure> {
         training = with_batch(&training, largest.batch);
         found = Some(largest);
     }
-    let planned = plan(&target.device, || rehearsal(recipe, &training))?;
-    let least = least_limit(&target.device, || rehearsal(recipe, &training))?;
+    let planned = plan(&target.device, || dry_run(recipe, &training))?;
+    let least = least_limit(&target.device, || dry_run(recipe, &training))?;
     let style = Style::of(options.run.json);
     let batch = batch(recipe, &training.run)?;
     if style == Style::Text {
@@ -71,7 +71,7 @@ fn largest_batch(recipe: &Recipe, training: &TrainOptions, target: &Target) -> R
     let mut refused = None;
     let found = largest(most - least + 1, guess, limit, |n| {
         let training = with_batch(training, least + n - 1);
-        match predict(&target.device, || rehearsal(recipe, &training)) {
+        match predict(&target.device, || dry_run(recipe, &training)) {
             Ok(_) => Ok(Fit::Fits),
             Err(failure) if failure.is_over_limit() => {
                 let enough = failure.enough();
@@ -136,7 +136,7 @@ fn table(
         // What is larger than the largest that fits does not.
         let is_too_large = found.is_some_and(|found| !found.is_all && other > found.batch);
         let training = with_batch(training, other);
-        let plan_of = |device| plan(device, || rehearsal(recipe, &training));
+        let plan_of = |device| plan(device, || dry_run(recipe, &training));
         let planned = match (other == batch, is_too_large) {
             (true, _) => known.planned.clone(),
             (false, true) => plan_of(&unlimited)?,

@@ -9,8 +9,8 @@ use super::find;
 use crate::digest::parameters_sha256;
 use crate::event::{EndEvent, Event};
 use crate::failure::{Exit, Failure};
-use crate::foresight;
 use crate::options::TrainOptions;
+use crate::preflight;
 use crate::prepared::Prepared;
 use crate::progress::Progress;
 use crate::recipe::Recipe;
@@ -32,7 +32,7 @@ pub fn run(recipes: &[Recipe], options: &TrainOptions) -> Result<(), Failure> {
     allow_spilling(&session.device, options.spill.as_deref())?;
     stop::listen()?;
     let style = Style::of(options.run.json);
-    let foreseen = foresight::peaks(recipe, options, &session.device)?;
+    let foreseen = preflight::peaks(recipe, options, &session.device)?;
     let ended = train(recipe, options, &session, style)?;
     // Model, optimizer and data are gone by now, and their pages with them.
     let released_bytes = ended.stats.committed.saturating_sub(session.device.stats().committed);

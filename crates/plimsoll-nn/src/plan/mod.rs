@@ -35,19 +35,19 @@
 //! ```
 
 mod largest;
+mod peak_tracker;
 mod show;
-mod study;
 
 use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError};
 
-use plimsoll_memory::{Holder, Owner, Rows};
-use plimsoll_tensor::{Bytes, Device, Error, ErrorKind, Repeated};
+use plimsoll_memory::{Holder, Owner, Rows, TraceEvent};
+use plimsoll_tensor::{Bytes, Device, Error, ErrorKind, Generator, Repeated};
 
 pub use largest::{Fit, largest};
-pub use study::{Moment, PeakAt};
-pub(crate) use study::{STEP, Study};
-
-use crate::train::{Rehearsed, RestoredGenerator, rehearse};
+use peak_tracker::PeakTracker;
+pub(crate) use peak_tracker::{EVALUATE, SAVE, STEP};
+pub use peak_tracker::{Moment, PeakAt};
 
 /// What a run will need.
 #[derive(Clone, Debug)]
@@ -125,9 +125,9 @@ impl RunError for Error {
 /// Those of the run, but for a limit that cannot be kept, which the plan tells.
 pub fn plan<E: RunError>(device: &Device, mut run: impl FnMut() -> Result<(), E>) -> Result<Plan, E> {
     let limit = device.pool().limit();
-    match studied(device, limit, &mut run) {
+    match tracked(device, limit, &mut run) {
         Err(error) if error.is_over_limit() && limit.is_some() => {
-            let natural = studied(device, None, &mut run)?;
+            let natural = tracked(device, None, &mut run)?;
             Ok(Plan { limit: limit.map(Bytes::get), refusal: Some(error.to_string()), ..natural })
         }
         other => other,
@@ -139,7 +139,7 @@ pub fn plan<E: RunError>(device: &Device, mut run: impl FnMut() -> Result<(), E>
 /// # Errors
 /// Those of the run, a limit that cannot be kept among them.
 pub fn predict<E: RunError>(device: &Device, run: impl FnOnce() -> Result<(), E>) -> Result<Peaks, E> {
-    Ok(rehearsed(device, device.pool().limit(), None, run)?.0)
+    dry_run(&device.ghost(), device.pool().limit(), run)
 }
 
 /// The least limit under which a run works on a device as it is, in whole granules: with one granule less it is refused.
@@ -148,7 +148,9 @@ pub fn predict<E: RunError>(device: &Device, run: impl FnOnce() -> Result<(), E>
 /// Those of the run without a limit.
 pub fn least_limit<E: RunError>(device: &Device, mut run: impl FnMut() -> Result<(), E>) -> Result<u64, E> {
     let granule = device.pool().granule();
-    let (natural, _) = rehearsed(device, None, None, &mut run)?;
+    // Steps are planned once for all limits: a ghost shares what it knows of them with its own ghosts.
+    let device = device.ghost();
+    let natural = dry_run(&device.ghost(), None, &mut run)?;
     // A run that commits so much never meets that limit, and nothing runs without memory.
     let (mut works, mut fails) = (natural.committed.div_ceil(granule), 0);
     // A refusal that knows what would have been enough is worth more than half of what is left, and so is the question
@@ -160,7 +162,7 @@ pub fn least_limit<E: RunError>(device: &Device, mut run: impl FnMut() -> Result
     let mut enough = None;
     while works > fails + 1 {
         let tried = promising.unwrap_or(fails + (works - fails) / 2).clamp(fails + 1, works - 1);
-        match rehearsed(device, Some(Bytes::new(tried * granule)), None, &mut run) {
+        match dry_run(&device.ghost(), Some(Bytes::new(tried * granule)), &mut run) {
             Ok(_) => (works, promising) = (tried, (enough == Some(tried)).then(|| tried - 1)),
             Err(error) if error.is_over_limit() => {
                 fails = tried;
@@ -174,45 +176,57 @@ pub fn least_limit<E: RunError>(device: &Device, mut run: impl FnMut() -> Result
 }
 
 /// A run under a limit, with everything that there is to say about it.
-fn studied<E: RunError>(
+fn tracked<E: RunError>(
     device: &Device,
     limit: Option<Bytes>,
     run: impl FnOnce() -> Result<(), E>,
 ) -> Result<Plan, E> {
-    let study = Study::new(&device.snapshot());
-    let (peaks, Rehearsed { study, effort }) = rehearsed(device, limit, Some(study), run)?;
-    let study = study.unwrap_or_default();
+    let ghost = device.ghost();
+    let tracker = Arc::new(Mutex::new(PeakTracker::new(&ghost.snapshot())));
+    let sink = tracker.clone();
+    let note = move |event: &TraceEvent| sink.lock().unwrap_or_else(PoisonError::into_inner).note(event);
+    ghost.pool().set_trace_sink(Some(Box::new(note)));
+    let peaks = dry_run(&ghost, limit, run);
+    ghost.pool().set_trace_sink(None);
+    let peaks = peaks?;
+    let mut tracker = std::mem::take(&mut *tracker.lock().unwrap_or_else(PoisonError::into_inner));
+    tracker.end_piece();
     Ok(Plan {
         peak_bytes: peaks.in_use,
         committed_bytes: peaks.committed,
         limit: limit.map(Bytes::get),
         refusal: None,
         owners: peaks.owners,
-        layers: study.layers(),
-        peak_at: study.peak_at(),
-        holders: study.holders(),
-        step_nanoseconds: study.step_nanoseconds(),
-        repeated: effort.repeated,
-        offloaded_bytes: effort.offloaded.get(),
-        timeline: study.into_timeline(),
+        layers: tracker.layers(),
+        peak_at: tracker.peak_at(),
+        holders: tracker.holders(),
+        step_nanoseconds: tracker.step_nanoseconds(),
+        repeated: ghost.repeated(),
+        offloaded_bytes: ghost.offloaded().get(),
+        timeline: tracker.into_timeline(),
     })
 }
 
-/// Makes a run on a ghost of the device as it is.
-fn rehearsed<E: RunError>(
-    device: &Device,
+/// Makes a run on a ghost, under a limit.
+fn dry_run<E: RunError>(
+    ghost: &Device,
     limit: Option<Bytes>,
-    study: Option<Study>,
     run: impl FnOnce() -> Result<(), E>,
-) -> Result<(Peaks, Rehearsed), E> {
-    let ghost = device.ghost();
+) -> Result<Peaks, E> {
+    /// Puts this thread's generator back where it was, also if the run panics: a dry run takes no draws.
+    struct Restore(Generator);
+    impl Drop for Restore {
+        fn drop(&mut self) {
+            self.0.make_current();
+        }
+    }
     ghost.set_limit(limit)?;
     ghost.pool().reset_peaks();
-    let restore = RestoredGenerator::new();
-    let (result, rehearsed) = rehearse(&ghost, study, run);
+    let restore = Restore(Generator::current());
+    let _on = ghost.enter();
+    let result = run();
     drop(restore);
     result?;
     let stats = ghost.stats();
-    let peaks = Peaks { in_use: stats.peak_in_use, committed: stats.peak_committed, owners: stats.peak_rows };
-    Ok((peaks, rehearsed))
+    Ok(Peaks { in_use: stats.peak_in_use, committed: stats.peak_committed, owners: stats.peak_rows })
 }

@@ -3,16 +3,19 @@
 //! What would fail at the end of the first epoch (held-out data of another shape, an evaluation that the limit has no room
 //! for) is found before the first step: the evaluation of one batch is recorded, and its program says what it takes.
 
-use plimsoll_tensor::{Error, ErrorKind, Later, Nested, OwnedVariables, PlannedProgram, Result, Tensor};
+use plimsoll_tensor::{
+    Device, Error, ErrorKind, Later, Nested, OwnedVariables, PlannedProgram, Result, Tensor,
+};
 
+use super::dry_run::CycleSkipper;
 use super::event::Evaluation;
 use super::examples::{Batch, Examples};
 use super::programs::{self, Work};
-use super::rehearsal::Rounds;
 use super::step::{Stepper, loss_context};
 use crate::losses::Loss;
 use crate::metrics::Metric;
 use crate::model::{Mode, Model};
+use crate::plan::EVALUATE;
 
 /// What an evaluation needs of a run.
 pub(super) struct Evaluator<'a> {
@@ -52,15 +55,18 @@ impl Work for BatchEvaluation<'_> {
 }
 
 impl Evaluator<'_> {
-    /// The mean loss and the metrics on some data.
-    pub fn evaluate(&mut self, data: &dyn Examples) -> Result<Evaluation> {
+    /// The mean loss and the metrics on some data, for a model on that device.
+    pub fn evaluate(&mut self, data: &dyn Examples, device: &Device) -> Result<Evaluation> {
+        device.pool().mark(EVALUATE, 0);
         self.metrics.iter_mut().for_each(|metric| metric.reset());
         let (mut loss_sum, mut n_examples, mut before) = (0.0, 0, None);
-        let (mut batches, mut rounds, mut n_alike) = (data.epoch(0, 0)?, Rounds::begin(), data.n_alike());
+        let mut skipper = CycleSkipper::new(device);
+        let (mut batches, mut n_alike) = (data.epoch(0, 0)?, data.n_alike());
         loop {
-            let n_passed = rounds.pass_over(n_alike);
-            let Some(batch) = batches.nth(n_passed as usize) else { break };
-            n_alike = n_alike.saturating_sub(n_passed + 1);
+            let n_skipped = skipper.skip(n_alike);
+            let Some(batch) = batches.nth(n_skipped as usize) else { break };
+            n_alike = n_alike.saturating_sub(n_skipped + 1);
+            device.pool().mark(EVALUATE, 0);
             let batch = batch?;
             let n = batch.n_examples()?;
             let loss = self.batch(&batch)?;

@@ -33,6 +33,7 @@
 
 mod callback;
 pub mod callbacks;
+mod dry_run;
 mod evaluation;
 mod event;
 mod examples;
@@ -42,7 +43,6 @@ mod own;
 mod pending;
 mod predict;
 mod programs;
-mod rehearsal;
 mod step;
 
 use std::path::Path;
@@ -56,9 +56,10 @@ use crate::losses::Loss;
 use crate::metrics::Metric;
 use crate::model::Model;
 use crate::optimizers::{LossScale, Optimizer};
-use crate::plan::STEP;
+use crate::plan::{SAVE, STEP};
 use callback::Wanted;
 pub use callback::{Callback, Requests};
+use dry_run::CycleSkipper;
 use evaluation::Evaluator;
 pub use event::{EpochEvent, Evaluation, MemoryUse, StepEvent};
 pub use examples::{Batch, Epoch, Examples};
@@ -66,8 +67,6 @@ pub use history::{Epochs, History};
 pub use own::{StepParts, TrainStep};
 use pending::{Numbers, Pending};
 use programs::Programs;
-use rehearsal::Rounds;
-pub(crate) use rehearsal::{Rehearsed, RestoredGenerator, rehearse};
 use step::{Stepper, in_batch};
 
 /// Why a run ends when somebody asked for it, by a signal or otherwise.
@@ -265,9 +264,10 @@ impl Trainer {
     pub fn save(&mut self, folder: impl AsRef<Path>) -> Result<()> {
         let _line = at_callers_line();
         self.prepare()?;
-        self.device().pool().mark("save", 0);
-        // Files are written straight from where the values are, so there is nothing to rehearse.
-        match rehearsal::is_on() {
+        let device = self.device();
+        device.pool().mark(SAVE, 0);
+        // Files are written straight from where the values are, and a ghost has none.
+        match device.is_ghost() {
             true => Ok(()),
             false => checkpoint::save_all(
                 folder.as_ref(),
@@ -347,9 +347,9 @@ impl Trainer {
         let _threads = data.start_threads()?;
         let epochs = Epochs::keeping(self.kept_epochs);
         let mut history = History { epochs, steps: self.state.step, ..History::default() };
-        let mut epochs = Rounds::begin();
+        let mut epochs = CycleSkipper::new(&self.device());
         while history.stopped.is_none() && !until.is_reached(&self.state) {
-            self.pass_over_epochs(&mut epochs, data, until);
+            self.skip_epochs(&mut epochs, data, until);
             self.epoch(data, until, &mut history)?;
         }
         let wanted = self.tell(|callback, run| callback.on_end(&history, run))?;
@@ -392,16 +392,16 @@ impl Trainer {
         }
     }
 
-    /// Leaves out epochs that repeat what a rehearsal has been through: those of data of which at most the last batch is of
+    /// Leaves out epochs that repeat what a dry run has been through: those of data of which at most the last batch is of
     /// another shape, which it then is in every epoch.
-    fn pass_over_epochs(&mut self, epochs: &mut Rounds, data: &dyn Examples, until: Until) {
+    fn skip_epochs(&mut self, epochs: &mut CycleSkipper, data: &dyn Examples, until: Until) {
         let Some(n_batches) = data.n_batches().filter(|&n| n <= data.n_alike().saturating_add(1)) else {
             return;
         };
         if self.state.batch == 0 {
-            let n_passed = epochs.pass_over(until.epochs_left(&self.state, n_batches));
-            self.state.epoch += n_passed;
-            self.state.step += n_passed * n_batches;
+            let n_skipped = epochs.skip(until.epochs_left(&self.state, n_batches));
+            self.state.epoch += n_skipped;
+            self.state.step += n_skipped * n_batches;
         }
     }
 
@@ -411,7 +411,7 @@ impl Trainer {
         if self.state.batch == 0 {
             self.stepper.metrics.iter_mut().for_each(|metric| metric.reset());
         }
-        let (mut steps, n_alike) = (Rounds::begin(), data.n_alike());
+        let (mut steps, n_alike) = (CycleSkipper::new(&self.device()), data.n_alike());
         loop {
             if history.stopped.is_some() || until.is_reached(&self.state) {
                 self.tell_of_step(data, history)?;
@@ -422,10 +422,10 @@ impl Trainer {
                 }
             }
             let alike = n_alike.saturating_sub(self.state.batch).min(until.steps_left(&self.state));
-            let n_passed = steps.pass_over(alike);
-            (self.state.batch, self.state.step) = (self.state.batch + n_passed, self.state.step + n_passed);
+            let n_skipped = steps.skip(alike);
+            (self.state.batch, self.state.step) = (self.state.batch + n_skipped, self.state.step + n_skipped);
             let started = Instant::now();
-            let batch = match batches.nth(n_passed as usize) {
+            let batch = match batches.nth(n_skipped as usize) {
                 None => break,
                 Some(Err(error)) if matches!(error.kind(), ErrorKind::Interrupted { .. }) => {
                     history.stopped = Some(INTERRUPTED.to_owned());
@@ -563,10 +563,7 @@ impl Trainer {
     fn end_epoch(&mut self) -> Result<EpochEvent> {
         let device = self.device();
         let mut evaluator = Evaluator { stepper: &mut self.stepper, metrics: &mut self.metrics };
-        let evaluated = self.held_out.as_deref().map(|data| {
-            device.pool().mark("evaluate", 0);
-            evaluator.evaluate(data)
-        });
+        let evaluated = self.held_out.as_deref().map(|data| evaluator.evaluate(data, &device));
         let held_out = evaluated.transpose()?;
         let loss = self.state.loss_sum / self.state.n_losses as f64;
         let trained = self.stepper.metrics.iter();
@@ -584,8 +581,8 @@ impl Trainer {
     #[track_caller]
     pub fn evaluate(&mut self, data: &dyn Examples) -> Result<Evaluation> {
         let _line = at_callers_line();
-        self.device().pool().mark("evaluate", 0);
-        Evaluator { stepper: &mut self.stepper, metrics: &mut self.metrics }.evaluate(data)
+        let device = self.device();
+        Evaluator { stepper: &mut self.stepper, metrics: &mut self.metrics }.evaluate(data, &device)
     }
 
     /// Tells all callbacks something, and then does what they ask for; returns why the run is to stop, if it is.

@@ -16,7 +16,6 @@ use plimsoll_tensor::{
 };
 
 use super::examples::Batch;
-use super::rehearsal;
 
 /// The most bytes of the heap for programs and what is planned of them, roughly; the least recently used go first.
 const MOST_BYTES: usize = 8 << 20;
@@ -75,9 +74,7 @@ impl Programs {
     /// Those of the work; a limit that it cannot be kept under, before anything runs; memory that is full.
     pub fn run(&mut self, work: &mut dyn Work, batch: &Batch) -> Result<Vec<Tensor>> {
         match self.find(work, batch)? {
-            Some(program) => program.run_with(&batch.tensors().collect::<Vec<_>>(), |trace, natural| {
-                rehearsal::candidates(trace.clone(), natural)
-            }),
+            Some(program) => program.run(&batch.tensors().collect::<Vec<_>>()),
             None => Step::run(&batch.device(), || work.run(batch)),
         }
     }

@@ -144,35 +144,18 @@ impl PlannedProgram {
     /// A limit that no plan fits, before anything runs; else as [`Program::run`].
     #[track_caller]
     pub fn run(&mut self, arguments: &[&Tensor]) -> Result<Vec<Tensor>> {
-        self.run_with(arguments, Candidates::new)
-    }
-
-    /// Like [`PlannedProgram::run`], with candidates from somebody who may have made them before for an equal trace.
-    ///
-    /// # Errors
-    /// As [`PlannedProgram::run`].
-    #[track_caller]
-    pub fn run_with(
-        &mut self,
-        arguments: &[&Tensor],
-        candidates: impl Fn(&Trace, plimsoll_plan::Played) -> Candidates,
-    ) -> Result<Vec<Tensor>> {
         let _line = context::at_callers_line();
-        self.run_passed(Argument::all(arguments), candidates)
+        self.run_passed(Argument::all(arguments))
     }
 
-    /// Like [`PlannedProgram::run_with`], with arguments that can be given away.
-    pub(crate) fn run_passed(
-        &mut self,
-        arguments: Vec<Argument>,
-        candidates: impl Fn(&Trace, plimsoll_plan::Played) -> Candidates,
-    ) -> Result<Vec<Tensor>> {
+    /// Like [`PlannedProgram::run`], with arguments that can be given away.
+    pub(crate) fn run_passed(&mut self, arguments: Vec<Argument>) -> Result<Vec<Tensor>> {
         let device = &self.program.device;
         let reference = match device.verifies() && !device.is_ghost() {
             true => Some(self.program.reference(arguments.clone())?),
             false => None,
         };
-        let is_planned = self.prepare_for(&arguments, candidates)?.is_some();
+        let is_planned = self.prepare_for(&arguments)?.is_some();
         let taken = self.known.as_ref().filter(|_| is_planned);
         let (program, offsets) = match taken {
             None => (&self.program, None),
@@ -191,26 +174,11 @@ impl PlannedProgram {
     /// # Errors
     /// A limit that no plan fits.
     pub fn prepare(&mut self) -> Result<Option<(&Program, &OffsetPlan)>> {
-        self.prepare_with(Candidates::new)
+        self.prepare_for(&[])
     }
 
-    /// Like [`PlannedProgram::prepare`], with candidates from somebody who may have made them before for an equal trace.
-    ///
-    /// # Errors
-    /// As [`PlannedProgram::prepare`].
-    pub fn prepare_with(
-        &mut self,
-        candidates: impl Fn(&Trace, plimsoll_plan::Played) -> Candidates,
-    ) -> Result<Option<(&Program, &OffsetPlan)>> {
-        self.prepare_for(&[], candidates)
-    }
-
-    /// Like [`PlannedProgram::prepare_with`], for arguments that are there already, as far as there are any.
-    pub(crate) fn prepare_for(
-        &mut self,
-        arguments: &[Argument],
-        candidates: impl Fn(&Trace, plimsoll_plan::Played) -> Candidates,
-    ) -> Result<Option<(&Program, &OffsetPlan)>> {
+    /// Like [`PlannedProgram::prepare`], for arguments that are there already, as far as there are any.
+    pub(crate) fn prepare_for(&mut self, arguments: &[Argument]) -> Result<Option<(&Program, &OffsetPlan)>> {
         let Some(limit) = self.program.device.pool().limit().map(|limit| limit.get()) else {
             return Ok(None);
         };
@@ -222,11 +190,11 @@ impl PlannedProgram {
             None => Known::new(&self.program, &device, held)?,
         };
         let then = Limit::new(limit, known.held, held, device.pool().granule());
-        let mut fits = known.fit(&self.program, &device, then, &candidates)?;
+        let mut fits = known.fit(&self.program, &device, then)?;
         if !fits && known.held != held {
             // Arithmetic over what is held says that nothing fits; how it lies in memory may say otherwise.
             known = Known::new(&self.program, &device, held)?;
-            fits = known.fit(&self.program, &device, Limit { now: limit, then: limit }, &candidates)?;
+            fits = known.fit(&self.program, &device, Limit { now: limit, then: limit })?;
         }
         if !fits {
             let refusal = known.refusal(&self.program, &device, limit)?;
@@ -260,20 +228,14 @@ impl Known {
     }
 
     /// Takes the fastest way that fits a limit; whether there is one.
-    fn fit(
-        &mut self,
-        program: &Program,
-        device: &Device,
-        limit: Limit,
-        candidates: &impl Fn(&Trace, plimsoll_plan::Played) -> Candidates,
-    ) -> Result<bool> {
+    fn fit(&mut self, program: &Program, device: &Device, limit: Limit) -> Result<bool> {
         if self.natural.committed <= limit.then {
             self.plans.iter_mut().for_each(|plans| plans.taken = None);
             return Ok(true);
         }
         let plans = self.plans.get_or_insert_with(|| {
             let trace = program.trace(device, device.stats().in_use);
-            let candidates = candidates(&trace, self.natural);
+            let candidates = program.device.candidates(&trace, self.natural);
             Plans { trace, candidates, taken: None }
         });
         let mut last = None;

@@ -17,7 +17,7 @@ use crate::recipe::Recipe;
 ///
 /// # Errors
 /// Those of the run.
-pub fn rehearsal(recipe: &Recipe, options: &TrainOptions) -> Result<(), Failure> {
+pub fn dry_run(recipe: &Recipe, options: &TrainOptions) -> Result<(), Failure> {
     let mut run = Prepared::new(recipe, options)?.saving(options);
     run.take_up(options)?;
     run.fit()?;
@@ -29,7 +29,7 @@ pub fn rehearsal(recipe: &Recipe, options: &TrainOptions) -> Result<(), Failure>
 /// # Errors
 /// A limit that cannot be kept; the message names the least that can.
 pub fn peaks(recipe: &Recipe, options: &TrainOptions, device: &Device) -> Result<Option<Peaks>, Failure> {
-    match predict(device, || rehearsal(recipe, options)) {
+    match predict(device, || dry_run(recipe, options)) {
         Ok(peaks) => Ok(Some(peaks)),
         Err(refused) if refused.is_over_limit() => Err(with_least_limit(refused, recipe, options, device)),
         Err(_) => Ok(None),
@@ -43,7 +43,7 @@ pub fn with_least_limit(
     options: &TrainOptions,
     device: &Device,
 ) -> Failure {
-    match least_limit(device, || rehearsal(recipe, options)) {
+    match least_limit(device, || dry_run(recipe, options)) {
         // What keeps a ghost from the run is not what kept the run, and the first failure is the one to report.
         Err(_) => refused,
         Ok(least) => {

@@ -1,6 +1,7 @@
-//! A study of a run on ghosts: who holds what when most is held, and how a step goes.
+//! What a dry run is looked at for: who holds what when most is held, and how a step goes.
 //!
-//! The pool's trace comes in pieces and none is kept, so a study is as large as a step and not as a run.
+//! The tracker is told of the events of the ghost's pool as they happen. It keeps those of one piece, a step or what lies
+//! between two, so it is as large as a step and not as a run.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};
@@ -37,6 +38,10 @@ pub struct Moment {
 
 /// The name of the mark with which a step begins.
 pub(crate) const STEP: Name = Name::constant(":step");
+/// The names of the marks with which something else begins.
+pub(crate) const EVALUATE: &str = "evaluate";
+pub(crate) const SAVE: &str = "save";
+const BETWEEN_STEPS: [&str; 2] = [EVALUATE, SAVE];
 /// What goes on before the first mark.
 const SETUP: &str = "setup";
 
@@ -49,7 +54,7 @@ struct Held {
 
 /// What is known of a run so far.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Study {
+pub(crate) struct PeakTracker {
     /// The live blocks by the numbers of their acquisitions.
     live: BTreeMap<u64, Held>,
     in_use: u64,
@@ -63,25 +68,44 @@ pub(crate) struct Study {
     busiest: (u64, Vec<Moment>),
     /// The longest step.
     nanoseconds: u64,
+    /// The events since the last piece ended.
+    piece: LongList<TraceEvent>,
 }
 
-impl Study {
-    /// A study of a run that begins while these blocks are there.
-    pub fn new(before: &Snapshot) -> Study {
+impl PeakTracker {
+    /// A tracker of a run that begins while these blocks are there.
+    pub fn new(before: &Snapshot) -> PeakTracker {
         let block = |block: &plimsoll_memory::BlockInfo| {
             let label = Label::new(block.owner, block.site);
             (block.serial, Held { bytes: block.rounded, label })
         };
-        Study {
+        PeakTracker {
             live: before.blocks().iter().map(block).collect(),
             in_use: before.in_use(),
             phase: SETUP,
-            ..Study::default()
+            ..PeakTracker::default()
         }
     }
 
-    /// Takes in a piece of the trace: a step, or what lies between two.
-    pub fn take_in(&mut self, trace: &LongList<TraceEvent>) {
+    /// Something happens in the pool.
+    pub fn note(&mut self, event: &TraceEvent) {
+        let begins_piece = match *event {
+            TraceEvent::Mark { name, .. } => name == STEP || BETWEEN_STEPS.contains(&name.as_str()),
+            _ => false,
+        };
+        if begins_piece {
+            self.end_piece();
+        }
+        self.piece.push(*event);
+    }
+
+    /// Takes in the piece that is complete.
+    pub fn end_piece(&mut self) {
+        let piece = std::mem::take(&mut self.piece);
+        self.take_in(&piece);
+    }
+
+    fn take_in(&mut self, trace: &LongList<TraceEvent>) {
         let before = (self.live.clone(), self.in_use);
         let (mut peak, mut at) = (0, None);
         let mut moments = Vec::new();
@@ -109,7 +133,7 @@ impl Study {
         }
         // What was in use before the piece is a peak of the one before.
         if let Some((position, at)) = at.filter(|_| peak > self.peak) {
-            let mut then = Study { live: before.0, in_use: before.1, ..Study::default() };
+            let mut then = PeakTracker { live: before.0, in_use: before.1, ..PeakTracker::default() };
             trace.iter().take(position + 1).for_each(|event| then.follow(event));
             (self.peak, self.peak_at) = (peak, at);
             self.held = then.live.into_values().collect();
@@ -187,6 +211,8 @@ impl Study {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::{Arc, Mutex};
+
     use plimsoll_memory::{GhostPages, Owner, Pool};
 
     use super::*;
@@ -197,14 +223,16 @@ mod tests {
         let label = |owner, layer| Label::new(owner, Site::intern("a.rs", 1, layer, "matmul"));
         let take = |bytes, owner, layer| pool.acquire(bytes, label(owner, layer)).expect("a ghost has room");
         let _before = take(1000, Owner::Parameters, "first");
-        let mut study = Study::new(&pool.snapshot());
-        pool.start_trace();
+        let tracker = Arc::new(Mutex::new(PeakTracker::new(&pool.snapshot())));
+        let sink = tracker.clone();
+        pool.set_trace_sink(Some(Box::new(move |event| sink.lock().unwrap().note(event))));
         let weights = take(2000, Owner::Temporary, "first");
-        study.take_in(&pool.take_trace());
-        assert_eq!(study.peak_at(), PeakAt { step: 0, phase: "setup", layer: "first", op: "matmul" });
         for step in 1..4 {
-            pool.start_trace();
             pool.mark(STEP, step);
+            if step == 1 {
+                let setup = PeakAt { step: 0, phase: "setup", layer: "first", op: "matmul" };
+                assert_eq!(tracker.lock().unwrap().peak_at(), setup);
+            }
             pool.mark("forward", 0);
             let saved = take(5000 + 100 * (step as usize % 3), Owner::Saved, "second");
             pool.mark("backward", 0);
@@ -212,16 +240,18 @@ mod tests {
             let gradient = take(700, Owner::Gradients, "first");
             pool.mark_work(label(Owner::Workspace, "first").site, 10 * step);
             drop((gradient, saved));
-            study.take_in(&pool.take_trace());
         }
-        assert_eq!(study.peak_at(), PeakAt { step: 2, phase: "backward", layer: "first", op: "matmul" });
-        assert_eq!(study.peak, pool.stats().peak_in_use);
+        pool.mark(EVALUATE, 0);
+        pool.set_trace_sink(None);
+        let tracker = Arc::into_inner(tracker).unwrap().into_inner().unwrap();
+        assert_eq!(tracker.peak_at(), PeakAt { step: 2, phase: "backward", layer: "first", op: "matmul" });
+        assert_eq!(tracker.peak, pool.stats().peak_in_use);
         let bytes = |holders: Vec<Holder>| holders.iter().map(|h| (h.owner, h.bytes)).collect::<Vec<_>>();
         let expected = [(Owner::Saved, 5632), (Owner::Parameters, 3072), (Owner::Gradients, 1024)];
-        assert_eq!(bytes(study.holders()), expected);
-        assert_eq!(study.layers(), [("second", 5632), ("first", 4096)]);
-        assert_eq!(study.step_nanoseconds(), 30);
-        let timeline = study.into_timeline();
+        assert_eq!(bytes(tracker.holders()), expected);
+        assert_eq!(tracker.layers(), [("second", 5632), ("first", 4096)]);
+        assert_eq!(tracker.step_nanoseconds(), 30);
+        let timeline = tracker.into_timeline();
         assert_eq!((timeline.len(), timeline[0].in_use, timeline[0].phase), (1, 9728, "backward"));
     }
 }
