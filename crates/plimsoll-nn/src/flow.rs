@@ -87,6 +87,19 @@ impl Flow {
         self.values().map(Nested::One)
     }
 
+    /// Refuses other tensors than a layer was built for: fewer, more, or under other names.
+    pub fn check_arrangement(&self, built_for: &Nested<Shape>) -> Result<()> {
+        let given = match (&*self.0.borrow(), built_for) {
+            (State::Several(several), _) if !several.is_like(built_for) => {
+                several.map(|values| *values.shape())
+            }
+            (State::Values(values), Nested::Tuple(_) | Nested::Named(_)) => Nested::One(*values.shape()),
+            _ => return Ok(()),
+        };
+        let detail = format!("it was built for examples of {built_for}, and is given a batch of {given}");
+        Err(Error::shape("layer", detail))
+    }
+
     /// Whether these are values whose examples have other shapes than these; nothing is said of what is not made yet.
     pub fn differs_from(&self, promised: &Nested<Shape>) -> Option<Nested<Shape>> {
         let is_kept =

@@ -122,6 +122,7 @@ impl Model {
 
     fn run(&self, x: &Flow, mode: Mode, reader: Reader) -> Result<Flow> {
         let run = || {
+            x.check_arrangement(&self.0.input)?;
             let is_as_built = x.differs_from(&self.0.input).is_none();
             let flow = (self.0.forward.function)(x, mode, reader)?.settled(reader)?;
             match flow.differs_from(&self.0.forward.output) {

@@ -256,16 +256,8 @@ impl Layer for Functional {
         drop(outputs);
         let schedule = Schedule::new(graph.take(), values);
         let takes = schedule.takes(inputs.n_leaves());
-        let arrangement = inputs.clone();
-        let forward = Forward::flowing(shapes, move |x, mode, reader| {
-            let inputs = x.nested_values()?;
-            if !inputs.is_like(&arrangement) {
-                let given = inputs.map(|tensor| *tensor.shape());
-                let detail = format!("the graph was built for {arrangement}, and is given {given}");
-                return Err(Error::shape("functional", detail));
-            }
-            schedule.run(inputs, mode, reader)
-        })?;
+        let forward =
+            Forward::flowing(shapes, move |x, mode, reader| schedule.run(x.nested_values()?, mode, reader))?;
         Ok(Forward { takes, ..forward })
     }
 }
