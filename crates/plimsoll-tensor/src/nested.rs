@@ -166,10 +166,8 @@ impl<T> Nested<T> {
                 these.len() == those.len() && these.iter().zip(those).all(|(this, that)| this.is_like(that))
             }
             (Nested::Named(these), Nested::Named(those)) => {
-                let alike = |((a, this), (b, that)): (&(String, Nested<T>), &(String, Nested<U>))| {
-                    a == b && this.is_like(that)
-                };
-                these.len() == those.len() && these.iter().zip(those).all(alike)
+                let mut pairs = these.iter().zip(those);
+                these.len() == those.len() && pairs.all(|((a, this), (b, that))| a == b && this.is_like(that))
             }
             _ => false,
         }

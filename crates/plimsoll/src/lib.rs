@@ -14,12 +14,15 @@ pub mod prelude {
     pub use plimsoll_nn::losses::*;
     pub use plimsoll_nn::metrics::{self, Metric};
     pub use plimsoll_nn::optimizers::*;
-    pub use plimsoll_nn::train::{Trainer, Until, callbacks};
-    pub use plimsoll_nn::{Forward, Initializer, Layer, Mode, Model, Policy, set_policy, with_policy};
+    pub use plimsoll_nn::regularizers::{self, Regularizer};
+    pub use plimsoll_nn::train::{Batch, Trainer, Until, callbacks};
+    pub use plimsoll_nn::{
+        Forward, Initializer, Layer, Mode, Model, Policy, VariableFilter, set_policy, with_policy,
+    };
     pub use plimsoll_tensor::{
         Activation, AttentionConfig, Bytes, Conv1dConfig, Conv2dConfig, DType, Device, Error, Function,
-        GradientTape, Op, OpRef, Owner, Pool2d, Result, Saving, Shape, Step, Tensor, Unconnected, Variable,
-        custom_gradient, recompute, scope, set_seed,
+        GradientTape, Nested, Op, OpRef, Owner, Pool2d, Result, Saving, Shape, Step, Tensor, Unconnected,
+        Variable, custom_gradient, recompute, scope, set_seed,
     };
 }
 

@@ -91,7 +91,11 @@ impl Slices {
     pub fn new(tensors: Nested<Tensor>) -> Result<Slices> {
         let op = "from_tensor_slices";
         let mut position = 0..;
-        let structure = tensors.map(|_| position.next().unwrap_or(usize::MAX));
+        let structure = match tensors.map(|_| position.next().unwrap_or(usize::MAX)) {
+            // A single tensor with a name is a field of that name, and no more.
+            Nested::Named(mut fields) if fields.len() == 1 => fields.swap_remove(0).1,
+            several => several,
+        };
         let slices: Vec<(String, Tensor)> =
             field_names(&tensors).into_iter().zip(tensors.into_leaves()).collect();
         let mut n = None;

@@ -65,7 +65,7 @@ impl State {
             let of_group = |&idx: &usize| self.known[self.active[idx]].group == group;
             let gradients: Vec<usize> = (0..self.active.len()).filter(of_group).collect();
             for gradients in gradients.chunks(VARIABLES_OF_AN_OP) {
-                let member = |&idx: &usize| self.known[self.active[idx]].member.clone();
+                let member = |&idx: &usize| self.known[self.active[idx]].member;
                 let members: Vec<Member> = gradients.iter().map(member).collect();
                 let op = rules.algorithm.update(common, &members);
                 updates.push(Update { op, group, gradients: gradients.to_vec() });
