@@ -1,5 +1,6 @@
 //! `Model`: a layer that has been built; a function with variables.
 
+use std::cell::Cell;
 use std::fmt;
 use std::sync::Arc;
 
@@ -97,11 +98,31 @@ impl Model {
 
     /// What this makes of what another layer gave, as far as the reader does not do it.
     pub(crate) fn flow(&self, x: &Flow, mode: Mode, reader: Reader) -> Result<Flow> {
+        let open = OpenModels::enter();
+        if open.n_outside > 0 && mode == Mode::Train && self.0.name.is_empty() {
+            self.check_trained_inside()?;
+        }
         let _layer = enter_layer(&self.0.name, self.0.described);
         self.flow_inside(x, mode, reader)
     }
 
-    /// The same, in the layer that is open.
+    /// Refuses a model of its own that is called inside another one, which does not know its variables: they would not be
+    /// trained, saved or named.
+    fn check_trained_inside(&self) -> Result<()> {
+        match self.trainable_variables().first() {
+            None => Ok(()),
+            Some(variable) => Err(Error::argument(
+                "model",
+                format!(
+                    "a model that was built by itself is called inside another one, which would not train its variables, such \
+                     as {:?}; in `make`, call `build` on it and use what that gives, or freeze it",
+                    variable.name()
+                ),
+            )),
+        }
+    }
+
+    /// As [`Model::flow`], in the layer that is open.
     fn flow_inside(&self, x: &Flow, mode: Mode, reader: Reader) -> Result<Flow> {
         let cast = x.cast(self.0.policy)?;
         let x = cast.as_ref().unwrap_or(x);
@@ -372,6 +393,27 @@ impl Layer for Model {
 
     fn is_pure(&self) -> bool {
         self.0.is_pure
+    }
+}
+
+thread_local!(static N_OPEN: Cell<usize> = const { Cell::new(0) });
+
+/// The models that are being called on this thread; one fewer when it is dropped.
+struct OpenModels {
+    n_outside: usize,
+}
+
+impl OpenModels {
+    fn enter() -> OpenModels {
+        let n_outside = N_OPEN.get();
+        N_OPEN.set(n_outside + 1);
+        OpenModels { n_outside }
+    }
+}
+
+impl Drop for OpenModels {
+    fn drop(&mut self) {
+        N_OPEN.set(self.n_outside);
     }
 }
 

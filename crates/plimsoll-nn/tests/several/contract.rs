@@ -133,6 +133,36 @@ fn a_model_inside_models_has_its_whole_path() -> Result<()> {
     Ok(())
 }
 
+/// An own layer around a model that was built before: as a part, or just called.
+struct Around(Model, bool);
+
+impl Layer for Around {
+    fn name(&self) -> &str {
+        "around"
+    }
+
+    fn make(&self, input: &Shape) -> Result<Forward> {
+        let inner = if self.1 { self.0.build(input)? } else { self.0.clone() };
+        Forward::new(*inner.output_shape(), move |x, mode| inner.forward(x, mode))
+    }
+}
+
+#[test]
+fn a_model_that_nobody_would_train_is_refused() -> Result<()> {
+    let (inner, x) = (Dense::new(2).build([3])?, Tensor::zeros([4, 3])?);
+    let called = Around(inner.clone(), false).build([3])?;
+    let error = error_of(called.forward(&x, Mode::Train));
+    assert!(error.contains("\"kernel\"") && error.contains("`build`"), "{error}");
+    called.infer(&x)?;
+    let part = Around(inner.clone(), true).build([3])?;
+    part.forward(&x, Mode::Train)?;
+    assert_eq!(names(&part), ["dense.kernel", "dense.bias"]);
+    // A teacher is not to be trained.
+    inner.set_trainable(false);
+    called.forward(&x, Mode::Train)?;
+    Ok(())
+}
+
 #[test]
 fn a_graph_runs_only_what_its_outputs_need_and_refuses_foreign_nodes() -> Result<()> {
     let model = Functional::new(|(a, b): (Node, Node)| {
