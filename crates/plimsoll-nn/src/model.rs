@@ -10,7 +10,7 @@ use plimsoll_tensor::{
 };
 
 use crate::flow::{Flow, Reader};
-use crate::layer::{Forward, Layer, OwnVariable, Settings};
+use crate::layer::{Forward, Layer, OwnVariable, Settings, build};
 use crate::policy::Policy;
 use crate::prediction::Prediction;
 use crate::summary::Summary;
@@ -389,6 +389,15 @@ impl Layer for Model {
 
     fn built(&self) -> Option<&Model> {
         Some(self)
+    }
+
+    fn make(&self, input: &Shape) -> Result<Forward> {
+        self.make_nested(&Nested::One(*input))
+    }
+
+    fn make_nested(&self, inputs: &Nested<Shape>) -> Result<Forward> {
+        let part = build(self, inputs, Site::UNKNOWN)?;
+        Forward::flowing(part.output_shapes().clone(), move |x, mode, reader| part.flow(x, mode, reader))
     }
 
     fn is_pure(&self) -> bool {

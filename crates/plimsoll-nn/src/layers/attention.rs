@@ -78,6 +78,10 @@ impl Layer for MultiHeadAttention {
         true
     }
 
+    fn make(&self, input: &Shape) -> Result<Forward> {
+        self.make_nested(&Nested::One(*input))
+    }
+
     fn make_nested(&self, inputs: &Nested<Shape>) -> Result<Forward> {
         let places = Places::of(inputs)?;
         let shapes = inputs.leaves();

@@ -247,6 +247,10 @@ impl Layer for Functional {
         true
     }
 
+    fn make(&self, input: &Shape) -> Result<Forward> {
+        self.make_nested(&Nested::One(*input))
+    }
+
     fn make_nested(&self, inputs: &Nested<Shape>) -> Result<Forward> {
         let graph = Rc::new(RefCell::new(Graph::default()));
         let outputs = (self.graph)(new_nodes(&graph, inputs))?;

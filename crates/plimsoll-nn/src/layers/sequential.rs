@@ -62,6 +62,10 @@ impl Layer for Sequential {
         true
     }
 
+    fn make(&self, input: &Shape) -> Result<Forward> {
+        self.make_nested(&Nested::One(*input))
+    }
+
     fn make_nested(&self, inputs: &Nested<Shape>) -> Result<Forward> {
         let mut parts: Vec<Model> = Vec::new();
         for added in &self.layers {

@@ -147,6 +147,19 @@ impl Layer for Around {
     }
 }
 
+/// An own layer that hands its whole business to another one.
+struct Made(Model);
+
+impl Layer for Made {
+    fn name(&self) -> &str {
+        "made"
+    }
+
+    fn make(&self, input: &Shape) -> Result<Forward> {
+        Sequential::new().add(self.0.clone()).make(input)
+    }
+}
+
 #[test]
 fn a_model_that_nobody_would_train_is_refused() -> Result<()> {
     let (inner, x) = (Dense::new(2).build([3])?, Tensor::zeros([4, 3])?);
@@ -157,6 +170,10 @@ fn a_model_that_nobody_would_train_is_refused() -> Result<()> {
     let part = Around(inner.clone(), true).build([3])?;
     part.forward(&x, Mode::Train)?;
     assert_eq!(names(&part), ["dense.kernel", "dense.bias"]);
+    // A layer may also be made of what another one makes.
+    let made = Sequential::new().add(Made(inner.clone())).build([3])?;
+    made.forward(&x, Mode::Train)?;
+    assert_eq!(names(&made), ["made.dense.kernel", "made.dense.bias"]);
     // A teacher is not to be trained.
     inner.set_trainable(false);
     called.forward(&x, Mode::Train)?;
