@@ -87,6 +87,18 @@ impl Flow {
         self.values().map(Nested::One)
     }
 
+    /// Whether examples are known to have these shapes, those of a sum that is still to be made included. A sequence may be
+    /// shorter than the ones that a layer was built for.
+    pub fn is_of(&self, shapes: &Nested<Shape>) -> bool {
+        match &*self.0.borrow() {
+            State::Sum { x, .. } | State::Dropped { branch: x, .. } => {
+                shapes.one().is_some_and(|shape| x.shape().dims().get(1..) == Some(shape.dims()))
+            }
+            State::Linear { .. } | State::Taken => false,
+            State::Values(_) | State::Several(_) => self.differs_from(shapes).is_none(),
+        }
+    }
+
     /// Refuses other tensors than a layer was built for: fewer, more, or under other names.
     pub fn check_arrangement(&self, built_for: &Nested<Shape>) -> Result<()> {
         let given = match (&*self.0.borrow(), built_for) {

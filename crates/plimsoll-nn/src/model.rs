@@ -144,7 +144,7 @@ impl Model {
     fn run(&self, x: &Flow, mode: Mode, reader: Reader) -> Result<Flow> {
         let run = || {
             x.check_arrangement(&self.0.input)?;
-            let is_as_built = x.differs_from(&self.0.input).is_none();
+            let is_as_built = x.is_of(&self.0.input);
             let flow = (self.0.forward.function)(x, mode, reader)?.settled(reader)?;
             match flow.differs_from(&self.0.forward.output) {
                 Some(given) if is_as_built => Err(self.broken_promise(&given)),

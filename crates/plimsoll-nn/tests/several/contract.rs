@@ -2,7 +2,7 @@
 
 use plimsoll_data::Dataset;
 use plimsoll_nn::layers::{
-    Add, Concatenate, Dense, Functional, MultiHeadAttention, Multiply, Node, Sequential,
+    Add, Concatenate, Dense, Functional, LayerNorm, MultiHeadAttention, Multiply, Node, Residual, Sequential,
 };
 use plimsoll_nn::losses::{Loss, Losses, MeanAbsoluteError, MeanSquaredError, SparseCategoricalCrossentropy};
 use plimsoll_nn::metrics::{self, OnOutput, Weighted};
@@ -67,6 +67,17 @@ fn a_promise_that_is_not_kept_names_its_layer() -> Result<()> {
     let dense = Sequential::new().add(Dense::new(2)).build([5])?;
     let error = error_of(dense.infer(&Tensor::zeros([5])?));
     assert!(error.contains("`dense`") && error.contains("[5]") && error.contains("2 axes"), "{error}");
+    Ok(())
+}
+
+#[test]
+fn a_sequence_may_be_shorter_than_those_a_model_was_built_for() -> Result<()> {
+    let block = || Residual(Sequential::new().add(LayerNorm::new()).add(Dense::new(4)));
+    let model = Sequential::new().add(block()).add(block()).add(LayerNorm::new()).build([8, 4])?;
+    for (length, mode) in [(8, Mode::Train), (5, Mode::Train), (5, Mode::Infer)] {
+        let y = model.forward(&Tensor::zeros([2, length, 4])?, mode)?;
+        assert_eq!(y.shape().dims(), [2, length, 4]);
+    }
     Ok(())
 }
 
