@@ -9,7 +9,7 @@ use std::time::Instant;
 
 use plimsoll::hardware::Profile;
 use plimsoll::memory::Family;
-use plimsoll::nn::train::{Pair, Trainer};
+use plimsoll::nn::train::{Batch, Trainer};
 use plimsoll::nn::{Policy, with_policy};
 use plimsoll::{Bytes, Device, Error, Offload, Result};
 use plimsoll_cli::workloads::{Workload, all};
@@ -48,7 +48,7 @@ fn table(name: &str, device: &Device, policy: Policy, limit: Option<Bytes>) -> R
     let _on = device.enter();
     let model = with_policy(policy, || recipe.model())?;
     let batch = recipe.default_batch();
-    let pair = Pair { inputs: recipe.inputs().random(batch)?, labels: recipe.labels().random(batch)? };
+    let pair = Batch::new(recipe.inputs().random(batch)?, recipe.labels().random(batch)?);
     let mut trainer = Trainer::new(model, recipe.make_optimizer(u64::MAX)?, recipe.loss());
     let started = Instant::now();
     let family = trainer.ways(&pair)?;

@@ -139,7 +139,7 @@ impl Prepared {
         let held_out = self.held_out.as_ref().map(|held_out| self.trainer.evaluate(held_out)).transpose();
         let held_out = held_out.map_err(|error| self.blamed(error))?;
         let loss = state.loss_sum / state.n_losses as f64;
-        Ok(Some(EpochEvent { epoch: state.epoch + 1, step: state.step, loss, held_out }))
+        Ok(Some(EpochEvent { epoch: state.epoch + 1, step: state.step, loss, metrics: Vec::new(), held_out }))
     }
 }
 

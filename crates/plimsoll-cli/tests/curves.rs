@@ -7,7 +7,7 @@ use std::collections::HashMap;
 
 use plimsoll::nn::Model;
 use plimsoll::nn::optimizers::Adam;
-use plimsoll::nn::train::{Pair, Trainer, Until};
+use plimsoll::nn::train::{Batch, Trainer, Until};
 use plimsoll::{Result, Tensor, Variable};
 use plimsoll_cli::{Recipe, workloads};
 
@@ -87,7 +87,7 @@ fn set_weights(model: &Model, gain: f64) -> Result<()> {
 fn losses(recipe: &Recipe, gain: f64, inputs: &Tensor, labels: &Tensor) -> Result<Vec<f64>> {
     let model = recipe.model()?;
     set_weights(&model, gain)?;
-    let batch = vec![Pair { inputs: inputs.clone(), labels: labels.clone() }];
+    let batch = vec![Batch::new(inputs.clone(), labels.clone())];
     let mut trainer = Trainer::new(model, recipe.make_optimizer(STEPS as u64)?, recipe.loss());
     let mut step = |number| Ok(trainer.fit(&batch, Until::Steps(number))?.loss.unwrap_or(f64::NAN));
     (1..=STEPS as u64).map(&mut step).collect()

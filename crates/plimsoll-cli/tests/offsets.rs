@@ -1,7 +1,7 @@
 //! A planned step needs little more than is alive in it, for every recipe, on the CPU and on a GPU that is not there.
 
 use plimsoll::hardware::Profile;
-use plimsoll::nn::train::{Pair, Trainer, Until};
+use plimsoll::nn::train::{Batch, Trainer, Until};
 use plimsoll::nn::{Policy, with_policy};
 use plimsoll::{Device, Result};
 use plimsoll_cli::{Recipe, recipes};
@@ -16,7 +16,7 @@ fn planned_step(recipe: &Recipe, device: &Device, policy: Policy) -> Result<(u64
     let _on = device.enter();
     let model = with_policy(policy, || recipe.model())?;
     let batch = recipe.default_batch();
-    let data = vec![Pair { inputs: recipe.inputs().random(batch)?, labels: recipe.labels().random(batch)? }];
+    let data = vec![Batch::new(recipe.inputs().random(batch)?, recipe.labels().random(batch)?)];
     let mut trainer = Trainer::new(model, recipe.make_optimizer(1000)?, recipe.loss());
     trainer.fit(&data, Until::Steps(2))?;
 

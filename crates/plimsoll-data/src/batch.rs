@@ -148,7 +148,9 @@ impl Rows {
             let pads = field.n_varying() > 0 && padding.as_ref().is_some_and(|padding| !padding.to_full);
             field.stacked(n_rows, if pads { 2 } else { usize::from(!exactly) })
         };
-        let spec = Spec::new(upstream.spec().fields().iter().map(stack).collect::<Result<Vec<_>>>()?)?;
+        let spec = upstream
+            .spec()
+            .with_fields(upstream.spec().fields().iter().map(stack).collect::<Result<_>>()?)?;
         check_empty_rows(op, &spec)?;
         Ok(Rows { upstream: upstream.clone(), spec, padding })
     }

@@ -58,7 +58,7 @@ impl Buckets {
                 .stacked(stacked.shape()[0], n_varying)?
                 .within(buckets.iter().map(n_bytes).max().unwrap_or(0)))
         });
-        let spec = Spec::new(fields.collect::<Result<Vec<_>>>()?)?;
+        let spec = upstream.spec().with_fields(fields.collect::<Result<_>>()?)?;
         Ok(Buckets { rows, spec, length, buckets: buckets.into() })
     }
 

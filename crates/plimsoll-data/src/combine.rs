@@ -1,13 +1,19 @@
-//! Nodes that put fields together: zip and enumerate.
+//! Nodes that put fields together: zip, enumerate and arrange.
 
 use std::ops::Range;
 use std::sync::Arc;
 
-use plimsoll_tensor::{DType, Error, Result};
+use plimsoll_tensor::{DType, Error, Nested, Result};
 
 use crate::example::ExampleMut;
 use crate::node::{Count, Cursor, Item, Node, NodeRef, Plan, Session, Work, open, write_whole};
 use crate::spec::{Field, Shapes, Spec};
+
+/// What comes first, and beside it another element, whose fields come after all of the first one's.
+fn side_by_side((first, n_first): (Nested<usize>, usize), second: &Spec) -> Nested<usize> {
+    let second = second.structure().map(|position| n_first + position);
+    Nested::Tuple(vec![first, second])
+}
 
 /// One element of each of two datasets, side by side.
 pub(crate) struct Zip {
@@ -19,6 +25,9 @@ impl Zip {
     pub fn new(first: &NodeRef, second: &NodeRef) -> Result<Zip> {
         let fields = first.spec().fields().iter().chain(second.spec().fields()).cloned();
         let spec = Spec::new(fields).map_err(|error| Error::within("zip", error))?;
+        let structure =
+            side_by_side((first.spec().structure().clone(), first.spec().fields().len()), second.spec());
+        let spec = spec.arranged(structure);
         Ok(Zip { nodes: [first.clone(), second.clone()], spec })
     }
 
@@ -123,6 +132,7 @@ impl Enumerate {
         let number = Field::new("index", DType::I64, ())?;
         let spec = Spec::new([number].into_iter().chain(upstream.spec().fields().iter().cloned()))
             .map_err(|error| Error::within("enumerate", error))?;
+        let spec = spec.arranged(side_by_side((Nested::One(0), 1), upstream.spec()));
         Ok(Enumerate { upstream: upstream.clone(), spec })
     }
 }
@@ -181,5 +191,25 @@ impl Cursor for Numbering {
     fn skip(&mut self, n: u64, scratch: &mut [u8]) -> Result<()> {
         self.next = self.next.saturating_add(n);
         self.cursor.skip(n, scratch)
+    }
+}
+
+/// The same elements with their fields in another arrangement.
+pub(crate) struct Arranged {
+    pub upstream: NodeRef,
+    pub spec: Spec,
+}
+
+impl Node for Arranged {
+    fn upstream(&self) -> &NodeRef {
+        &self.upstream
+    }
+
+    fn spec(&self) -> &Spec {
+        &self.spec
+    }
+
+    fn n_alike(&self) -> u64 {
+        self.upstream.n_alike()
     }
 }

@@ -8,12 +8,12 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use plimsoll_tensor::{Bytes, Device, Error, Result, at_line};
+use plimsoll_tensor::{Bytes, Device, Error, Nested, Result, at_line};
 
 use crate::batch::{Batch as BatchNode, Padding};
 use crate::bucket::Buckets;
 use crate::cache::Cache;
-use crate::combine::{Enumerate, Zip};
+use crate::combine::{Arranged, Enumerate, Zip};
 use crate::example::{Example, ExampleMut, WriteExample};
 use crate::map::{CheckFinite, Filter, Map};
 use crate::node::{Count, Node, NodeRef};
@@ -70,8 +70,9 @@ impl Dataset {
         Dataset::with(Arc::new(node), Options::default())
     }
 
-    /// The slices of tensors along their first axis: a tensor, a tuple of tensors, or a list of names and tensors. They
-    /// are read where they lie; the tensors are counted as data from here on.
+    /// The slices of tensors along their first axis: a tensor, a tuple of tensors, a list of names and tensors, or these
+    /// inside each other, such as `((image, text), label)`. They are read where they lie; the tensors are counted as data
+    /// from here on.
     ///
     /// # Errors
     /// Tensors of different length; a single number; a view whose elements do not lie one after the other.
@@ -283,6 +284,16 @@ impl Dataset {
             )),
             _ => self.zip(other),
         }
+    }
+
+    /// The elements with their fields in another arrangement, by name: `arrange((("image", "text"), "label"))` makes two
+    /// inputs and a label of three fields that a file had side by side. Fields that are not named are not given out.
+    ///
+    /// # Errors
+    /// A name that no field has.
+    pub fn arrange(&self, names: impl Into<Nested<String>>) -> Result<Dataset> {
+        let structure = names.into().try_map(&mut |name| self.spec().find(name.as_str()))?;
+        Ok(self.then(Arranged { upstream: self.node.clone(), spec: self.spec().arranged(structure) }))
     }
 
     /// The elements with their number as a first field, `index`.

@@ -3,12 +3,15 @@
 //! A spec is known before the first element is read. It bounds the bytes of an element, so the pipeline can take its
 //! whole allowance when iteration begins, and a ghost can iterate without reading anything. Extents that are not known
 //! exactly are therefore known by their maximum; what has no maximum has no place here.
+//!
+//! The pipeline knows fields, one after the other. How they belong together, such as two inputs and a label, is a
+//! structure beside them that only whoever takes the batch looks at.
 
 use std::collections::HashSet;
 use std::fmt;
 use std::sync::Arc;
 
-use plimsoll_tensor::{DType, Error, IntoShape, Result, Shape};
+use plimsoll_tensor::{DType, Error, IntoShape, Nested, Result, Shape};
 use smallvec::SmallVec;
 
 /// One of the arrays that an element consists of.
@@ -95,12 +98,12 @@ impl Field {
     }
 }
 
-/// The fields of an element, in order. Cheap to clone.
+/// The fields of an element, in order, and how they belong together. Cheap to clone.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Spec(Arc<[Field]>);
+pub struct Spec(Arc<[Field]>, Arc<Nested<usize>>);
 
 impl Spec {
-    /// A spec of these fields.
+    /// A spec of these fields: one by itself, several as a tuple.
     ///
     /// # Errors
     /// No field at all, or two of the same name.
@@ -113,7 +116,39 @@ impl Spec {
         if let Some(twice) = fields.iter().find(|field| !names.insert(field.name.as_str())) {
             return Err(Error::argument("dataset", format!("two fields are called {:?}", twice.name)));
         }
-        Ok(Spec(fields))
+        let structure = match fields.len() {
+            1 => Nested::One(0),
+            n => Nested::Tuple((0..n).map(Nested::One).collect()),
+        };
+        Ok(Spec(fields, Arc::new(structure)))
+    }
+
+    /// A spec of nested fields, such as `((image, text), label)`.
+    ///
+    /// # Errors
+    /// No field at all, or two of the same name.
+    pub fn nested(fields: Nested<Field>) -> Result<Spec> {
+        let mut n = 0;
+        let structure = fields.map(|_| {
+            n += 1;
+            n - 1
+        });
+        Ok(Spec(Spec::new(fields.into_leaves())?.0, Arc::new(structure)))
+    }
+
+    /// How the fields belong together: their positions, in the arrangement in which batches give their tensors.
+    pub fn structure(&self) -> &Nested<usize> {
+        &self.1
+    }
+
+    /// These fields in another arrangement of their positions.
+    pub(crate) fn arranged(&self, structure: Nested<usize>) -> Spec {
+        Spec(self.0.clone(), Arc::new(structure))
+    }
+
+    /// Other fields, of which each stands for the one of its position.
+    pub(crate) fn with_fields(&self, fields: Vec<Field>) -> Result<Spec> {
+        Ok(Spec(Spec::new(fields)?.0, self.1.clone()))
     }
 
     /// The fields.
@@ -144,6 +179,12 @@ impl Spec {
 
     pub(crate) fn shapes(&self) -> Shapes {
         self.0.iter().map(|field| field.shape).collect()
+    }
+}
+
+impl From<Field> for Nested<Field> {
+    fn from(field: Field) -> Nested<Field> {
+        Nested::One(field)
     }
 }
 

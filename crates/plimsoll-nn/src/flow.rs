@@ -7,7 +7,7 @@
 
 use std::cell::RefCell;
 
-use plimsoll_tensor::{DType, Result, Tensor};
+use plimsoll_tensor::{DType, Error, Nested, Result, Shape, Tensor};
 
 use crate::policy::Policy;
 use crate::prediction::Prediction;
@@ -18,6 +18,8 @@ pub(crate) struct Flow(RefCell<State>);
 enum State {
     /// The values.
     Values(Tensor),
+    /// The values of several tensors.
+    Several(Nested<Tensor>),
     /// Values of which a share is to be dropped.
     Dropped { branch: Tensor, rate: f64 },
     /// `x` and a branch that is to be added to it, less what is dropped.
@@ -55,6 +57,14 @@ impl Flow {
         Flow(RefCell::new(State::Values(values)))
     }
 
+    /// One tensor, or several.
+    pub fn nested(values: Nested<Tensor>) -> Flow {
+        match values {
+            Nested::One(values) => Flow::of(values),
+            several => Flow(RefCell::new(State::Several(several))),
+        }
+    }
+
     /// Values of which a share is to be dropped.
     pub fn dropped(branch: Tensor, rate: f64) -> Flow {
         Flow(RefCell::new(State::Dropped { branch, rate }))
@@ -69,7 +79,63 @@ impl Flow {
         Ok(Flow(RefCell::new(sum)))
     }
 
+    /// The values of one tensor or of several, made if they are not there yet.
+    pub fn nested_values(&self) -> Result<Nested<Tensor>> {
+        if let State::Several(several) = &*self.0.borrow() {
+            return Ok(several.clone());
+        }
+        self.values().map(Nested::One)
+    }
+
+    /// Whether examples are known to have these shapes, those of a sum that is still to be made included. A sequence may be
+    /// shorter than the ones that a layer was built for.
+    pub fn is_of(&self, shapes: &Nested<Shape>) -> bool {
+        match &*self.0.borrow() {
+            State::Sum { x, .. } | State::Dropped { branch: x, .. } => {
+                shapes.one().is_some_and(|shape| x.shape().dims().get(1..) == Some(shape.dims()))
+            }
+            State::Linear { .. } | State::Taken => false,
+            State::Values(_) | State::Several(_) => self.differs_from(shapes).is_none(),
+        }
+    }
+
+    /// Refuses other tensors than a layer was built for: fewer, more, or under other names.
+    pub fn check_arrangement(&self, built_for: &Nested<Shape>) -> Result<()> {
+        let given = match (&*self.0.borrow(), built_for) {
+            (State::Several(several), _) if !several.is_like(built_for) => {
+                several.map(|values| *values.shape())
+            }
+            (State::Values(values), Nested::Tuple(_) | Nested::Named(_)) => Nested::One(*values.shape()),
+            _ => return Ok(()),
+        };
+        let detail = format!("it was built for examples of {built_for}, and is given a batch of {given}");
+        Err(Error::shape("layer", detail))
+    }
+
+    /// Whether these are values whose examples have other shapes than these; nothing is said of what is not made yet.
+    pub fn differs_from(&self, promised: &Nested<Shape>) -> Option<Nested<Shape>> {
+        let is_kept =
+            |values: &Tensor, promised: &Shape| values.shape().dims().get(1..) == Some(promised.dims());
+        let shapes = match (&*self.0.borrow(), promised) {
+            (State::Values(values), Nested::One(promised)) if is_kept(values, promised) => return None,
+            (State::Several(several), promised) if several.is_like(promised) => {
+                let mut pairs = several.leaves().into_iter().zip(promised.leaves());
+                if pairs.all(|(values, promised)| is_kept(values, promised)) {
+                    return None;
+                }
+                several.map(|values| *values.shape())
+            }
+            (State::Values(values), _) => Nested::One(*values.shape()),
+            (State::Several(several), _) => several.map(|values| *values.shape()),
+            _ => return None,
+        };
+        Some(shapes)
+    }
+
     /// The values, made if they are not there yet.
+    ///
+    /// # Errors
+    /// Several tensors, where one is taken.
     pub fn values(&self) -> Result<Tensor> {
         let values = self.0.replace(State::Taken).values()?;
         self.0.replace(State::Values(values.clone()));
@@ -93,7 +159,7 @@ impl Flow {
     /// What this reader takes: what it can do itself is left to it, the rest is done.
     pub fn settled(self, reader: Reader) -> Result<Flow> {
         let is_left = match &*self.0.borrow() {
-            State::Values(_) | State::Taken => true,
+            State::Values(_) | State::Several(_) | State::Taken => true,
             State::Dropped { .. } => reader == Reader::Residual,
             State::Sum { .. } => reader == Reader::Norm,
             State::Linear { .. } => reader == Reader::Loss,
@@ -106,6 +172,9 @@ impl Flow {
 
     /// This flow in the policy's dtype, if it is in another one.
     pub fn cast(&self, policy: Policy) -> Result<Option<Flow>> {
+        if let State::Several(several) = &*self.0.borrow() {
+            return several.try_map(&mut |values| policy.cast(values)).map(|cast| Some(Flow::nested(cast)));
+        }
         let dtype = self.0.borrow().dtype();
         match dtype.is_float() && dtype != policy.compute_dtype() {
             true => policy.cast(&self.values()?).map(|values| Some(Flow::of(values))),
@@ -117,6 +186,7 @@ impl Flow {
     pub fn into_prediction(self) -> Result<Prediction> {
         match self.0.into_inner() {
             State::Linear { rows, weights } => Ok(Prediction::Linear { rows, weights }),
+            State::Several(several) => Ok(Prediction::Nested(several)),
             other => other.values().map(Prediction::Values),
         }
     }
@@ -126,6 +196,7 @@ impl From<Prediction> for Flow {
     fn from(prediction: Prediction) -> Flow {
         Flow(RefCell::new(match prediction {
             Prediction::Values(values) => State::Values(values),
+            Prediction::Nested(values) => return Flow::nested(values),
             Prediction::Linear { rows, weights } => State::Linear { rows, weights },
         }))
     }
@@ -135,6 +206,10 @@ impl State {
     fn values(self) -> Result<Tensor> {
         match self {
             State::Values(values) => Ok(values),
+            State::Several(several) => Err(Error::shape(
+                "model",
+                format!("one tensor is taken, and there are {}", several.map(|values| *values.shape())),
+            )),
             State::Dropped { branch, rate } => branch.dropout(rate),
             State::Sum { x, branch, rate } if rate > 0.0 => branch.dropout(rate)?.into_add(x),
             State::Sum { x, branch, .. } => branch.into_add(x),
@@ -149,6 +224,7 @@ impl State {
             | State::Dropped { branch: tensor, .. }
             | State::Sum { branch: tensor, .. }
             | State::Linear { rows: tensor, .. } => tensor.dtype(),
+            State::Several(_) => unreachable!("several tensors are cast one by one"),
             State::Taken => unreachable!("an error has ended the pass"),
         }
     }

@@ -1,21 +1,17 @@
 //! What a layer is: a description that makes a function with variables.
 //!
-//! While a layer is being made, [`variable`] names what it makes by the path of the layers around it and notes it for
-//! the model; layers that it builds are noted as its parts. Nothing has to be listed by hand, so nothing can be
-//! forgotten.
+//! How a description becomes a model is the business of `build`.
 
-use std::cell::RefCell;
+use plimsoll_tensor::{DType, Error, Nested, Result, Shape, Tensor, callers_place};
 
-use plimsoll_tensor::{
-    DType, IntoShape, Owner, Result, Shape, Site, Tensor, Variable, callers_place, current_scope,
-    enter_layer, with_own_places, with_owner,
-};
-
+pub(crate) use crate::build::{OwnVariable, build};
+pub use crate::build::{variable, variable_apart};
 use crate::flow::{Flow, Norm, Reader};
-use crate::initializer::{Fans, Initializer};
+use crate::layers::functional::{self, Node};
 use crate::model::{Mode, Model};
-use crate::policy::{Policy, current_policy, with_policy};
+use crate::policy::Policy;
 use crate::prediction::Prediction;
+use crate::shapes::IntoShapes;
 
 /// A description of a layer: plain data, from which any number of models can be built.
 ///
@@ -51,24 +47,73 @@ pub trait Layer: Send {
     fn name(&self) -> &str;
 
     /// Makes the variables and the function, for inputs whose examples have the shape `input`; the function gets a
-    /// batch of them, whose extent comes first.
+    /// batch of them, whose extent comes first. A layer of several tensors has [`Layer::make_nested`] instead.
     ///
     /// # Errors
     /// Shapes that the layer does not take; memory that is full.
-    fn make(&self, input: &Shape) -> Result<Forward>;
+    fn make(&self, input: &Shape) -> Result<Forward> {
+        let detail = format!("it takes several tensors, and was given one, {input}");
+        Err(Error::shape("layer", detail))
+    }
 
-    /// Builds the layer for examples of the shape `input`, which does not count the batch.
+    /// Makes the variables and the function of a layer that takes several tensors, with [`Forward::nested`]. A layer of
+    /// one tensor has [`Layer::make`] and refuses several.
+    ///
+    /// # Errors
+    /// Shapes that the layer does not take; memory that is full.
+    fn make_nested(&self, inputs: &Nested<Shape>) -> Result<Forward> {
+        match inputs {
+            Nested::One(input) => self.make(input),
+            several => Err(Error::shape(
+                "layer",
+                format!(
+                    "it takes one tensor, and was given {several}; `Concatenate` or `Add` make one of them"
+                ),
+            )),
+        }
+    }
+
+    /// Builds the layer for examples of the shape `input`, which does not count the batch: one shape, or a tuple or named
+    /// fields of shapes.
     ///
     /// # Errors
     /// Shapes that the layer does not take; memory that is full.
     #[track_caller]
-    fn build(&self, input: impl IntoShape) -> Result<Model>
+    fn build(&self, input: impl IntoShapes) -> Result<Model>
     where
         Self: Sized,
     {
         let described = callers_place();
         let _line = plimsoll_tensor::at_callers_line();
-        build(self, &input.into_shape()?, described)
+        build(self, &input.into_shapes()?, described)
+    }
+
+    /// Applies the layer to nodes of a [`Functional`](crate::layers::Functional) graph, which builds it: one node, or a
+    /// tuple or named fields of them.
+    ///
+    /// # Errors
+    /// Shapes that the layer does not take; a layer that gives several tensors, see [`Layer::apply_nested`]; memory that
+    /// is full.
+    #[track_caller]
+    fn apply(&self, inputs: impl Into<Nested<Node>>) -> Result<Node>
+    where
+        Self: Sized,
+    {
+        let described = callers_place();
+        Node::try_from(functional::apply(self, inputs.into(), described)?)
+    }
+
+    /// As [`Layer::apply`], for a layer that gives several tensors.
+    ///
+    /// # Errors
+    /// Shapes that the layer does not take; memory that is full.
+    #[track_caller]
+    fn apply_nested(&self, inputs: impl Into<Nested<Node>>) -> Result<Nested<Node>>
+    where
+        Self: Sized,
+    {
+        let described = callers_place();
+        functional::apply(self, inputs.into(), described)
     }
 
     /// This layer under a name of its own.
@@ -124,6 +169,12 @@ pub trait Layer: Send {
     fn settings(&self) -> Settings {
         Settings::default()
     }
+
+    /// The model that this is, if it has been built already.
+    #[doc(hidden)]
+    fn built(&self) -> Option<&Model> {
+        None
+    }
 }
 
 /// What can be said of any layer, besides its own description.
@@ -162,6 +213,14 @@ impl<L: Layer> Layer for With<L> {
         self.layer.make(input)
     }
 
+    fn make_nested(&self, inputs: &Nested<Shape>) -> Result<Forward> {
+        self.layer.make_nested(inputs)
+    }
+
+    fn built(&self) -> Option<&Model> {
+        self.layer.built()
+    }
+
     fn is_pure(&self) -> bool {
         self.pure || self.layer.is_pure()
     }
@@ -179,8 +238,9 @@ impl<L: Layer> Layer for With<L> {
 
 /// A function from a batch to a batch, and the shape of one example that comes out.
 pub struct Forward {
-    pub(crate) output: Shape,
-    pub(crate) takes: Option<DType>,
+    pub(crate) output: Nested<Shape>,
+    /// The dtypes of its inputs, where it takes certain ones; none at all if it does not matter.
+    pub(crate) takes: Vec<Option<DType>>,
     pub(crate) function: Box<Function>,
     /// Whether it begins with a norm, which can make the sum that it looks at.
     pub(crate) begins_with_norm: bool,
@@ -195,23 +255,69 @@ impl Forward {
     /// # Errors
     /// A shape with too many dimensions.
     pub fn new(
-        output: impl IntoShape,
+        output: impl IntoShapes,
         function: impl Fn(&Tensor, Mode) -> Result<Tensor> + Send + Sync + 'static,
     ) -> Result<Forward> {
         Forward::flowing(output, move |x, mode, _| function(&x.values()?, mode).map(Flow::of))
     }
 
+    /// A function of several tensors, or one that gives several; `output` are the shapes of one example of each. It takes
+    /// a tuple or an array of tensors, or [`Nested`] ones as they come, and gives the same.
+    ///
+    /// ```
+    /// use plimsoll_nn::{Forward, Layer};
+    /// use plimsoll_tensor::{Nested, Result, Shape, Tensor};
+    ///
+    /// /// The difference of two inputs, and its square.
+    /// struct Difference;
+    ///
+    /// impl Layer for Difference {
+    ///     fn name(&self) -> &str { "difference" }
+    ///
+    ///     fn make_nested(&self, inputs: &Nested<Shape>) -> Result<Forward> {
+    ///         let [left, _] = inputs.clone().try_into()?;
+    ///         Forward::nested((left, left), |(left, right): (Tensor, Tensor), _| {
+    ///             let difference = left.sub(&right)?;
+    ///             Ok((difference.square()?, difference))
+    ///         })
+    ///     }
+    /// }
+    ///
+    /// let model = Difference.build(([3], [3]))?;
+    /// let outputs = model.forward_nested((Tensor::ones([2, 3])?, Tensor::zeros([2, 3])?), plimsoll_nn::Mode::Infer)?;
+    /// assert_eq!(outputs.n_leaves(), 2);
+    /// # Ok::<(), plimsoll_tensor::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// A shape with too many dimensions.
+    pub fn nested<I, O>(
+        output: impl IntoShapes,
+        function: impl Fn(I, Mode) -> Result<O> + Send + Sync + 'static,
+    ) -> Result<Forward>
+    where
+        I: TryFrom<Nested<Tensor>, Error: Into<Error>>,
+        O: Into<Nested<Tensor>>,
+    {
+        let output = output.into_shapes()?;
+        let function = move |x: &Flow, mode, _| {
+            let inputs = I::try_from(x.nested_values()?).map_err(Into::into)?;
+            Ok(Flow::nested(function(inputs, mode)?.into()))
+        };
+        Ok(Forward { output, takes: Vec::new(), function: Box::new(function), begins_with_norm: false })
+    }
+
     /// A function that may leave its last step to its reader.
     pub(crate) fn flowing(
-        output: impl IntoShape,
+        output: impl IntoShapes,
         function: impl Fn(&Flow, Mode, Reader) -> Result<Flow> + Send + Sync + 'static,
     ) -> Result<Forward> {
-        let (output, function) = (output.into_shape()?, Box::new(function));
-        Ok(Forward { output, takes: None, function, begins_with_norm: false })
+        let (output, function) = (output.into_shapes()?, Box::new(function));
+        Ok(Forward { output, takes: Vec::new(), function, begins_with_norm: false })
     }
 
     /// A norm, which the shape stays under.
-    pub(crate) fn norm(output: impl IntoShape, norm: impl Norm) -> Result<Forward> {
+    pub(crate) fn norm(output: impl IntoShapes, norm: impl Norm) -> Result<Forward> {
         let forward = Forward::flowing(output, move |x, _, _| x.normed(&norm).map(Flow::of))?;
         Ok(forward.begins_with_norm(true))
     }
@@ -227,7 +333,7 @@ impl Forward {
     /// # Errors
     /// A shape with too many dimensions.
     pub fn ending_linear(
-        output: impl IntoShape,
+        output: impl IntoShapes,
         prediction: impl Fn(&Tensor, Mode) -> Result<Prediction> + Send + Sync + 'static,
     ) -> Result<Forward> {
         Forward::flowing(output, move |x, mode, _| prediction(&x.values()?, mode).map(Flow::from))
@@ -235,124 +341,6 @@ impl Forward {
 
     /// This function as one of inputs of that dtype, such as the whole numbers that an embedding takes.
     pub fn takes(self, dtype: DType) -> Forward {
-        Forward { takes: Some(dtype), ..self }
+        Forward { takes: vec![Some(dtype)], ..self }
     }
-}
-
-/// What has been made so far of a layer that is being built.
-#[derive(Default)]
-struct Frame {
-    variables: Vec<Variable>,
-    parts: Vec<Model>,
-    frozen: bool,
-}
-
-thread_local!(static FRAMES: RefCell<Vec<Frame>> = const { RefCell::new(Vec::new()) });
-
-/// The frame of the layer that is being built; gone also if building it panics.
-struct OpenFrame {
-    n_below: usize,
-}
-
-impl OpenFrame {
-    fn push(frozen: bool) -> OpenFrame {
-        FRAMES.with_borrow_mut(|frames| {
-            let frozen = frozen || frames.last().is_some_and(|frame| frame.frozen);
-            frames.push(Frame { frozen, ..Frame::default() });
-            OpenFrame { n_below: frames.len() - 1 }
-        })
-    }
-
-    fn pop(self) -> Frame {
-        FRAMES.with_borrow_mut(|frames| frames.pop()).unwrap_or_default()
-    }
-}
-
-impl Drop for OpenFrame {
-    fn drop(&mut self) {
-        FRAMES.with_borrow_mut(|frames| frames.truncate(self.n_below));
-    }
-}
-
-/// Builds a layer for examples of the shape `input`, as a part of the layer that is being built, if one is.
-pub(crate) fn build(layer: &dyn Layer, input: &Shape, described: Site) -> Result<Model> {
-    let is_part = FRAMES.with(|frames| !frames.borrow().is_empty());
-    build_as(layer, if is_part { layer.name() } else { "" }, input, described)
-}
-
-/// Builds a layer as a part that is called `name` and was described there; the outermost layer adds nothing to the path.
-pub(crate) fn build_as(layer: &dyn Layer, name: &str, input: &Shape, described: Site) -> Result<Model> {
-    let settings = layer.settings();
-    let policy = settings.policy.unwrap_or_else(current_policy);
-    let open = OpenFrame::push(settings.frozen);
-    let (made, path) = {
-        let _layer = enter_layer(name, described);
-        let made = with_policy(policy, || with_own_places(|| layer.make(input)));
-        (made, current_scope())
-    };
-    let frame = open.pop();
-    let model = Model::new(crate::model::Parts {
-        name: name.to_owned(),
-        kind: layer.name().to_owned(),
-        path: path.clone(),
-        described,
-        input: *input,
-        forward: made.map_err(|error| error.in_layer(&path, described.place()))?,
-        variables: frame.variables,
-        parts: frame.parts,
-        policy,
-        recompute: settings.recompute,
-        is_pure: layer.is_pure(),
-    });
-    FRAMES.with(|frames| {
-        if let Some(outer) = frames.borrow_mut().last_mut() {
-            outer.parts.push(model.clone());
-        }
-    });
-    Ok(model)
-}
-
-/// Makes a trainable variable of the layer that is being built, under the policy of the moment: the master dtype, and
-/// a copy to compute with where the policy is mixed.
-///
-/// # Errors
-/// Memory that is full.
-#[track_caller]
-pub fn variable(name: &str, shape: impl IntoShape, initializer: Initializer, fans: Fans) -> Result<Variable> {
-    let _line = plimsoll_tensor::at_callers_line();
-    let policy = current_policy();
-    let made = with_owner(Owner::Parameters, || initializer.tensor(shape, policy.variable_dtype(), fans))?;
-    let frozen = FRAMES.with(|frames| frames.borrow().last().is_some_and(|frame| frame.frozen));
-    let variable = Variable::new(made).named(&full_name(name)).trainable(!frozen);
-    note(variable.mixed(policy.compute_dtype())?)
-}
-
-/// Makes a variable of the layer that is being built that is not trained and has no copy, such as running statistics.
-///
-/// # Errors
-/// Memory that is full.
-#[track_caller]
-pub fn variable_apart(name: &str, shape: impl IntoShape, initializer: Initializer) -> Result<Variable> {
-    let _line = plimsoll_tensor::at_callers_line();
-    let shape = shape.into_shape()?;
-    let made = with_owner(Owner::Parameters, || {
-        initializer.tensor(shape, current_policy().variable_dtype(), Fans::of_elements(&shape))
-    })?;
-    note(Variable::new(made).named(&full_name(name)).trainable(false))
-}
-
-fn full_name(name: &str) -> String {
-    match current_scope() {
-        path if path.is_empty() => name.to_owned(),
-        path => format!("{path}.{name}"),
-    }
-}
-
-fn note(variable: Variable) -> Result<Variable> {
-    FRAMES.with(|frames| {
-        if let Some(frame) = frames.borrow_mut().last_mut() {
-            frame.variables.push(variable.clone());
-        }
-    });
-    Ok(variable)
 }

@@ -8,7 +8,9 @@
 
 #![forbid(unsafe_code)]
 
+mod build;
 pub mod checkpoint;
+mod filter;
 mod flow;
 pub mod initializer;
 pub mod layer;
@@ -20,16 +22,20 @@ pub mod optimizers;
 pub mod plan;
 mod policy;
 mod prediction;
+pub mod regularizers;
+mod shapes;
 mod summary;
 pub mod train;
 
+pub use filter::VariableFilter;
 pub use initializer::Initializer;
 pub use layer::{Forward, Layer, With, variable, variable_apart};
-pub use losses::Loss;
+pub use losses::{Loss, LossContext};
 pub use metrics::Metric;
 pub use model::{Mode, Model};
 pub use optimizers::{Method, Optimizer};
 pub use policy::{Policy, current_policy, enter_policy, set_policy, with_policy};
 pub use prediction::Prediction;
+pub use shapes::IntoShapes;
 pub use summary::{Summary, SummaryRow};
 pub use train::Trainer;

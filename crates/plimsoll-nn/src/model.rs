@@ -1,15 +1,16 @@
 //! `Model`: a layer that has been built; a function with variables.
 
+use std::cell::Cell;
 use std::fmt;
 use std::sync::Arc;
 
 use plimsoll_tensor::{
-    DType, IntoShape, Result, Shape, Site, Tensor, Variable, at_callers_line, enter_layer, is_recording,
-    recompute,
+    DType, Error, IntoShape, Nested, Result, Shape, Site, Tensor, Variable, at_callers_line, current_scope,
+    enter_layer, is_recording, recompute,
 };
 
 use crate::flow::{Flow, Reader};
-use crate::layer::Forward;
+use crate::layer::{Forward, Layer, OwnVariable, Settings, build};
 use crate::policy::Policy;
 use crate::prediction::Prediction;
 use crate::summary::Summary;
@@ -37,11 +38,11 @@ pub(crate) struct Parts {
     pub path: String,
     /// Where the layer was described; unknown where the one around it says enough.
     pub described: Site,
-    /// The shape of one example that goes in.
-    pub input: Shape,
+    /// The shapes of one example that goes in.
+    pub input: Nested<Shape>,
     pub forward: Forward,
     /// The variables that the layer itself made, not its parts.
-    pub variables: Vec<Variable>,
+    pub variables: Vec<OwnVariable>,
     pub parts: Vec<Model>,
     pub policy: Policy,
     pub recompute: bool,
@@ -54,24 +55,35 @@ impl Model {
         Model(Arc::new(parts))
     }
 
-    /// The output for a batch of inputs: as a step of training while a tape records, else as inference.
+    /// The output for a batch of inputs, one tensor or several: as a step of training while a tape records, else as
+    /// inference.
     ///
     /// # Errors
-    /// Inputs that do not fit; memory that is full.
+    /// Inputs that do not fit; a model that gives several tensors, see [`Model::forward_nested`]; memory that is full.
     #[track_caller]
-    pub fn call(&self, x: &Tensor) -> Result<Tensor> {
+    pub fn call(&self, inputs: impl Into<Nested<Tensor>>) -> Result<Tensor> {
         let _line = at_callers_line();
-        self.forward(x, if is_recording() { Mode::Train } else { Mode::Infer })
+        self.forward(inputs, if is_recording() { Mode::Train } else { Mode::Infer })
     }
 
-    /// The output for a batch of inputs.
+    /// The output for a batch of inputs, one tensor or several: `model.forward(&x, mode)`, `model.forward((&x, &y), mode)`.
+    ///
+    /// # Errors
+    /// Inputs that do not fit; a model that gives several tensors, see [`Model::forward_nested`]; memory that is full.
+    #[track_caller]
+    pub fn forward(&self, inputs: impl Into<Nested<Tensor>>, mode: Mode) -> Result<Tensor> {
+        let _line = at_callers_line();
+        self.flow(&Flow::nested(inputs.into()), mode, Reader::Anyone)?.values()
+    }
+
+    /// All outputs for a batch of inputs, of a model that gives one tensor or several.
     ///
     /// # Errors
     /// Inputs that do not fit; memory that is full.
     #[track_caller]
-    pub fn forward(&self, x: &Tensor, mode: Mode) -> Result<Tensor> {
+    pub fn forward_nested(&self, inputs: impl Into<Nested<Tensor>>, mode: Mode) -> Result<Nested<Tensor>> {
         let _line = at_callers_line();
-        self.flow(&Flow::of(x.clone()), mode, Reader::Anyone)?.values()
+        self.flow(&Flow::nested(inputs.into()), mode, Reader::Anyone)?.nested_values()
     }
 
     /// The output for a batch of inputs, with its last linear function left to a loss if the model ends in one.
@@ -79,32 +91,85 @@ impl Model {
     /// # Errors
     /// Inputs that do not fit; memory that is full.
     #[track_caller]
-    pub fn prediction(&self, x: &Tensor, mode: Mode) -> Result<Prediction> {
+    pub fn prediction(&self, inputs: impl Into<Nested<Tensor>>, mode: Mode) -> Result<Prediction> {
         let _line = at_callers_line();
-        self.flow(&Flow::of(x.clone()), mode, Reader::Loss)?.into_prediction()
+        self.flow(&Flow::nested(inputs.into()), mode, Reader::Loss)?.into_prediction()
     }
 
     /// What this makes of what another layer gave, as far as the reader does not do it.
     pub(crate) fn flow(&self, x: &Flow, mode: Mode, reader: Reader) -> Result<Flow> {
-        let run = || {
-            let cast = x.cast(self.0.policy)?;
-            let x = cast.as_ref().unwrap_or(x);
-            if self.0.recompute && is_recording() {
-                let model = self.clone();
-                let again = move |inputs: &[Tensor]| {
-                    model.run(&Flow::of(inputs[0].clone()), mode, Reader::Anyone)?.values()
-                };
-                return recompute(&[&x.values()?], again).map(Flow::of);
-            }
-            self.run(x, mode, reader)
-        };
+        let open = OpenModels::enter();
+        if open.n_outside > 0 && mode == Mode::Train && self.0.name.is_empty() {
+            self.check_trained_inside()?;
+        }
         let _layer = enter_layer(&self.0.name, self.0.described);
-        run()
+        self.flow_inside(x, mode, reader)
+    }
+
+    /// Refuses a model of its own that is called inside another one, which does not know its variables: they would not be
+    /// trained, saved or named.
+    fn check_trained_inside(&self) -> Result<()> {
+        match self.trainable_variables().first() {
+            None => Ok(()),
+            Some(variable) => Err(Error::argument(
+                "model",
+                format!(
+                    "a model that was built by itself is called inside another one, which would not train its variables, such \
+                     as {:?}; in `make`, call `build` on it and use what that gives, or freeze it",
+                    variable.name()
+                ),
+            )),
+        }
+    }
+
+    /// As [`Model::flow`], in the layer that is open.
+    fn flow_inside(&self, x: &Flow, mode: Mode, reader: Reader) -> Result<Flow> {
+        let cast = x.cast(self.0.policy)?;
+        let x = cast.as_ref().unwrap_or(x);
+        if self.0.recompute && is_recording() {
+            let (model, inputs) = (self.clone(), x.nested_values()?);
+            let arrangement = inputs.map(|_| ());
+            let again = move |inputs: &[Tensor]| {
+                let mut inputs = inputs.iter().cloned();
+                let inputs = arrangement.try_map(&mut |()| {
+                    inputs.next().ok_or_else(|| Error::argument("recompute", "an input is missing"))
+                })?;
+                model.run(&Flow::nested(inputs), mode, Reader::Anyone)?.values()
+            };
+            return recompute(&inputs.leaves(), again).map(Flow::of);
+        }
+        self.run(x, mode, reader)
     }
 
     fn run(&self, x: &Flow, mode: Mode, reader: Reader) -> Result<Flow> {
-        let flow = (self.0.forward.function)(x, mode, reader).and_then(|flow| flow.settled(reader));
-        flow.map_err(|error| error.in_layer(&self.0.path, self.described()))
+        let run = || {
+            x.check_arrangement(&self.0.input)?;
+            let is_as_built = x.is_of(&self.0.input);
+            let flow = (self.0.forward.function)(x, mode, reader)?.settled(reader)?;
+            match flow.differs_from(&self.0.forward.output) {
+                Some(given) if is_as_built => Err(self.broken_promise(&given)),
+                _ => Ok(flow),
+            }
+        };
+        run().map_err(|error| error.in_layer(&self.path_here(), self.described()))
+    }
+
+    /// The error of a layer that gives other shapes than it said when it was built.
+    fn broken_promise(&self, given: &Nested<Shape>) -> Error {
+        Error::shape(
+            "layer",
+            format!(
+                "{} promised examples of {} and gave a batch of {given}; what `make` says and what its function gives \
+                 must agree",
+                self.0.kind, self.0.forward.output
+            ),
+        )
+    }
+
+    /// The path of this model where it runs: its own, or a longer one inside a model that it was nested in later.
+    fn path_here(&self) -> String {
+        let scope = current_scope();
+        if scope.ends_with(&self.0.path) { scope } else { self.0.path.clone() }
     }
 
     /// Whether it begins with a norm, which can make the sum that it looks at.
@@ -123,24 +188,57 @@ impl Model {
     /// # Errors
     /// Inputs that do not fit; memory that is full.
     #[track_caller]
-    pub fn infer(&self, x: &Tensor) -> Result<Tensor> {
-        self.forward(x, Mode::Infer)
+    pub fn infer(&self, inputs: impl Into<Nested<Tensor>>) -> Result<Tensor> {
+        self.forward(inputs, Mode::Infer)
     }
 
-    /// The shape of one example that goes in.
+    /// The shape of one example that goes in; of several tensors, the first one's.
     pub fn input_shape(&self) -> &Shape {
+        self.0.input.first().unwrap_or(&Shape::SCALAR)
+    }
+
+    /// The shapes of one example that goes in.
+    pub fn input_shapes(&self) -> &Nested<Shape> {
         &self.0.input
     }
 
-    /// The dtype of what goes in: whole numbers for a model that begins with an embedding, else floats.
+    /// The dtype of what goes in: whole numbers for a model that begins with an embedding, else floats. Of several tensors,
+    /// the first one's.
     pub fn input_dtype(&self) -> DType {
-        let first = || self.0.parts.first().map(Model::input_dtype);
-        self.0.forward.takes.or_else(first).unwrap_or_else(|| self.0.policy.compute_dtype())
+        self.input_dtypes().first().copied().unwrap_or_else(|| self.0.policy.compute_dtype())
     }
 
-    /// The shape of one example that comes out.
+    /// The dtypes of all tensors that go in, in order.
+    pub fn input_dtypes(&self) -> Vec<DType> {
+        let (n, takes) = (self.0.input.n_leaves(), &self.0.forward.takes);
+        let of_first = || self.0.parts.first().map(Model::input_dtypes).filter(|dtypes| dtypes.len() == n);
+        let known = takes.is_empty().then(of_first).flatten();
+        let taken = |idx: usize| takes.get(idx).copied().flatten();
+        let dtype = |idx| taken(idx).unwrap_or_else(|| self.0.policy.compute_dtype());
+        known.unwrap_or_else(|| (0..n).map(dtype).collect())
+    }
+
+    /// Whether it can be applied to examples of these shapes: of its own ranks, and with its own last extents.
+    pub(crate) fn takes_shapes(&self, shapes: &Nested<Shape>) -> bool {
+        let alike = |(ours, theirs): (&Shape, &Shape)| {
+            ours.rank() == theirs.rank() && ours.dims().last() == theirs.dims().last()
+        };
+        self.0.input.is_like(shapes) && self.0.input.leaves().into_iter().zip(shapes.leaves()).all(alike)
+    }
+
+    /// The shape of one example that comes out; of several tensors, the first one's.
     pub fn output_shape(&self) -> &Shape {
+        self.0.forward.output.first().unwrap_or(&Shape::SCALAR)
+    }
+
+    /// The shapes of one example that comes out.
+    pub fn output_shapes(&self) -> &Nested<Shape> {
         &self.0.forward.output
+    }
+
+    /// The name inside the model around it; empty for the outermost.
+    pub fn name(&self) -> &str {
+        &self.0.name
     }
 
     /// The kind of layer that this was built from.
@@ -168,16 +266,90 @@ impl Model {
         &self.0.parts
     }
 
-    /// The variables that it made itself, without those of its parts.
-    pub fn own_variables(&self) -> &[Variable] {
-        &self.0.variables
+    /// The layer at a path inside it, such as `encoder.dense_1`.
+    ///
+    /// # Errors
+    /// There is none; the error lists the layers that are where the path ends.
+    pub fn layer(&self, path: &str) -> Result<&Model> {
+        path.split('.').try_fold(self, |model, name| {
+            let part = model.0.parts.iter().find(|part| part.0.name == name);
+            part.ok_or_else(|| {
+                let names: Vec<&str> = model.0.parts.iter().map(Model::name).collect();
+                let detail = format!("there is no {name:?} of {path:?}; there are {}", names.join(", "));
+                Error::argument("layer", detail)
+            })
+        })
     }
 
-    /// All variables: its own, then those of its parts.
+    /// The variables that it made itself, without those of its parts.
+    pub fn own_variables(&self) -> Vec<Variable> {
+        self.0.variables.iter().map(|own| own.variable.clone()).collect()
+    }
+
+    /// All variables: its own, then those of its parts; one that several of them share is there once.
     pub fn variables(&self) -> Vec<Variable> {
-        let mut variables = Vec::new();
-        self.collect(&mut variables);
-        variables
+        self.named_variables().into_iter().map(|(_, variable)| variable).collect()
+    }
+
+    /// All variables with their names, which say by which layers of this model they are reached. A model that is nested in
+    /// another one has longer names there.
+    pub fn named_variables(&self) -> Vec<(String, Variable)> {
+        self.named_variables_in("")
+    }
+
+    /// The same, inside a model where this one has a path.
+    pub(crate) fn named_variables_in(&self, path: &str) -> Vec<(String, Variable)> {
+        let mut named: Vec<(String, Variable)> = Vec::new();
+        self.collect(path, &mut |path, own| {
+            if named.iter().all(|(_, known)| *known != own.variable) {
+                named.push((join(path, &own.name), own.variable.clone()));
+            }
+        });
+        named
+    }
+
+    fn collect(&self, path: &str, f: &mut impl FnMut(&str, &OwnVariable)) {
+        self.0.variables.iter().for_each(|own| f(path, own));
+        self.0.parts.iter().for_each(|part| part.collect(&join(path, &part.0.name), f));
+    }
+
+    /// Freezes all its layers, or has them trained again: Keras's `layer.trainable`. Running statistics stay as they are. A
+    /// run takes it up with its next step; what its optimizer knows of a frozen variable is there when it is trained again.
+    pub fn set_trainable(&self, trainable: bool) {
+        self.collect("", &mut |_, own| {
+            if !own.is_buffer {
+                _ = own.variable.clone().trainable(trainable);
+            }
+        });
+    }
+
+    /// This model as a part of another one, under a name there.
+    pub(crate) fn nested_as(
+        &self,
+        (name, kind, path): (&str, &str, &str),
+        described: Site,
+        settings: Settings,
+    ) -> Model {
+        let (parts, model) = (&self.0, self.clone());
+        let forward = Forward {
+            output: parts.forward.output.clone(),
+            takes: self.input_dtypes().into_iter().map(Some).collect(),
+            function: Box::new(move |x, mode, reader| model.flow_inside(x, mode, reader)),
+            begins_with_norm: self.begins_with_norm(),
+        };
+        Model::new(Parts {
+            name: name.to_owned(),
+            kind: kind.to_owned(),
+            path: path.to_owned(),
+            described,
+            input: parts.input.clone(),
+            forward,
+            variables: parts.variables.clone(),
+            parts: parts.parts.clone(),
+            policy: parts.policy,
+            recompute: settings.recompute && !parts.recompute && parts.forward.output.one().is_some(),
+            is_pure: parts.is_pure,
+        })
     }
 
     /// The variables that training changes.
@@ -185,11 +357,6 @@ impl Model {
         let mut variables = self.variables();
         variables.retain(Variable::is_trainable);
         variables
-    }
-
-    fn collect(&self, variables: &mut Vec<Variable>) {
-        variables.extend(self.0.variables.iter().cloned());
-        self.0.parts.iter().for_each(|part| part.collect(variables));
     }
 
     /// Whether it does the same at every call, with all its parts: see [`Layer::is_pure`](crate::Layer::is_pure).
@@ -209,7 +376,62 @@ impl Model {
     /// Those of the layers.
     #[track_caller]
     pub fn summary(&self, batch: usize) -> Result<Summary> {
-        Summary::of(self, &batch_of(batch, &self.0.input)?)
+        Summary::of(self, &self.0.input.try_map(&mut |input| batch_of(batch, input))?)
+    }
+}
+
+/// A model that has been built, as a layer of another one: a part with the variables that it has. Applied several times, it is
+/// one part, and its variables are shared.
+impl Layer for Model {
+    fn name(&self) -> &str {
+        if self.0.name.is_empty() { &self.0.kind } else { &self.0.name }
+    }
+
+    fn built(&self) -> Option<&Model> {
+        Some(self)
+    }
+
+    fn make(&self, input: &Shape) -> Result<Forward> {
+        self.make_nested(&Nested::One(*input))
+    }
+
+    fn make_nested(&self, inputs: &Nested<Shape>) -> Result<Forward> {
+        let part = build(self, inputs, Site::UNKNOWN)?;
+        Forward::flowing(part.output_shapes().clone(), move |x, mode, reader| part.flow(x, mode, reader))
+    }
+
+    fn is_pure(&self) -> bool {
+        self.0.is_pure
+    }
+}
+
+thread_local!(static N_OPEN: Cell<usize> = const { Cell::new(0) });
+
+/// The models that are being called on this thread; one fewer when it is dropped.
+struct OpenModels {
+    n_outside: usize,
+}
+
+impl OpenModels {
+    fn enter() -> OpenModels {
+        let n_outside = N_OPEN.get();
+        N_OPEN.set(n_outside + 1);
+        OpenModels { n_outside }
+    }
+}
+
+impl Drop for OpenModels {
+    fn drop(&mut self) {
+        N_OPEN.set(self.n_outside);
+    }
+}
+
+/// A path and a name in it.
+pub(crate) fn join(path: &str, name: &str) -> String {
+    match (path, name) {
+        ("", name) => name.to_owned(),
+        (path, "") => path.to_owned(),
+        (path, name) => format!("{path}.{name}"),
     }
 }
 
@@ -229,6 +451,6 @@ impl Eq for Model {}
 
 impl fmt::Debug for Model {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Model({} {:?}, {} → {})", self.0.kind, self.0.path, self.0.input, self.output_shape())
+        write!(f, "Model({} {:?}, {} → {})", self.0.kind, self.0.path, self.0.input, self.output_shapes())
     }
 }

@@ -5,17 +5,17 @@
 
 use std::fmt;
 
-use plimsoll_tensor::{Bytes, Device, GradientTape, Result, Shape, Tensor, with_ghosts};
+use plimsoll_tensor::{Bytes, Device, GradientTape, Nested, Result, Shape, Tensor, with_ghosts};
 
-use crate::model::{Mode, Model};
+use crate::model::{Mode, Model, join};
 
 /// A table of layers; it prints itself.
 #[derive(Clone, Debug)]
 pub struct Summary {
     /// The layers, outermost first.
     pub rows: Vec<SummaryRow>,
-    /// The shape of the batch that went in.
-    pub input: Shape,
+    /// The shape of the batch that went in; of several tensors, each.
+    pub input: Nested<Shape>,
     /// The weights of the whole model.
     pub n_parameters: usize,
     /// Those of them that are trained.
@@ -35,8 +35,8 @@ pub struct SummaryRow {
     pub name: String,
     /// The kind of layer.
     pub kind: String,
-    /// The shape of one example that comes out.
-    pub output: Shape,
+    /// The shape of one example that comes out; of several tensors, each.
+    pub output: Nested<Shape>,
     /// The weights of the layer and its parts.
     pub n_parameters: usize,
     /// The bytes that the layer and its parts keep for backward.
@@ -44,11 +44,11 @@ pub struct SummaryRow {
 }
 
 impl Summary {
-    pub(crate) fn of(model: &Model, input: &Shape) -> Result<Summary> {
+    pub(crate) fn of(model: &Model, input: &Nested<Shape>) -> Result<Summary> {
         let variables = model.variables();
         let kept = kept_by_path(model, input)?;
         let mut rows = Vec::new();
-        add_rows(model, 0, &kept, &mut rows);
+        add_rows(model, (0, model.name()), &kept, &mut rows);
         let elements = |trainable_only: bool| {
             let counted = variables.iter().filter(|variable| !trainable_only || variable.is_trainable());
             counted.map(|variable| variable.n_elems()).sum()
@@ -56,7 +56,7 @@ impl Summary {
         let masters = variables.iter().filter_map(|variable| variable.master());
         Ok(Summary {
             rows,
-            input: *input,
+            input: input.clone(),
             n_parameters: elements(false),
             n_trainable: elements(true),
             parameter_bytes: variables.iter().chain(masters).map(|variable| variable.n_bytes()).sum(),
@@ -66,12 +66,15 @@ impl Summary {
 }
 
 /// The bytes that a forward pass keeps, with the path of the layer whose backward reads them.
-fn kept_by_path(model: &Model, input: &Shape) -> Result<Vec<(String, usize)>> {
+fn kept_by_path(model: &Model, input: &Nested<Shape>) -> Result<Vec<(String, usize)>> {
     with_ghosts(&model.variables(), &Device::ghost_cpu(), || {
         let tape = GradientTape::new();
         let output = tape.record(|| {
-            let x = Tensor::zeros_of(input, model.input_dtype())?;
-            model.forward(&x, Mode::Train)
+            let mut dtypes = model.input_dtypes().into_iter();
+            let mut zeros = |shape| {
+                Tensor::zeros_of(shape, dtypes.next().unwrap_or_else(|| model.policy().compute_dtype()))
+            };
+            model.forward_nested(input.try_map(&mut zeros)?, Mode::Train)
         })?;
         let saved = tape.saved();
         drop(output);
@@ -80,20 +83,27 @@ fn kept_by_path(model: &Model, input: &Shape) -> Result<Vec<(String, usize)>> {
     })
 }
 
-fn add_rows(model: &Model, depth: usize, kept: &[(String, usize)], rows: &mut Vec<SummaryRow>) {
+/// Adds the rows of a model's parts; `path` is the model's own, which depends on the models that it is nested in.
+fn add_rows(
+    model: &Model,
+    (depth, path): (usize, &str),
+    kept: &[(String, usize)],
+    rows: &mut Vec<SummaryRow>,
+) {
     for part in model.parts() {
-        let inside = |path: &str| {
-            path.strip_prefix(part.path()).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+        let path = join(path, part.name());
+        let inside = |scope: &str| {
+            scope.strip_prefix(&*path).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
         };
         rows.push(SummaryRow {
             depth,
-            name: part.path().rsplit('.').next().unwrap_or_default().to_owned(),
+            name: part.name().to_owned(),
             kind: part.kind().to_owned(),
-            output: *part.output_shape(),
+            output: part.output_shapes().clone(),
             n_parameters: part.n_parameters(),
-            kept_bytes: kept.iter().filter(|(path, _)| inside(path)).map(|(_, bytes)| bytes).sum(),
+            kept_bytes: kept.iter().filter(|(scope, _)| inside(scope)).map(|(_, bytes)| bytes).sum(),
         });
-        add_rows(part, depth + 1, kept, rows);
+        add_rows(part, (depth + 1, &path), kept, rows);
     }
 }
 

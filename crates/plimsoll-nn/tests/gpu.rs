@@ -12,7 +12,7 @@ use plimsoll_nn::layers::{
 use plimsoll_nn::losses::SparseCategoricalCrossentropy;
 use plimsoll_nn::optimizers::{Adam, AdamW, Method, Optimizer, Sgd};
 use plimsoll_nn::plan::plan;
-use plimsoll_nn::train::{Callback, History, Pair, Requests, StepEvent, Trainer, Until};
+use plimsoll_nn::train::{Batch, Callback, History, Requests, StepEvent, Trainer, Until};
 use plimsoll_nn::{Layer, Model, Policy, with_policy};
 use plimsoll_tensor::{
     Activation, Bytes, DType, Device, Error, Generator, Owner, Result, Tensor, Variable, set_seed,
@@ -131,7 +131,7 @@ fn a_recurrent_model_follows_the_cpu() -> Result<()> {
         let labels = Tensor::from_vec((0..6i64).map(|idx| idx % 3).collect())?.owned_by(Owner::Data);
         let losses = Losses::default();
         let mut trainer = Trainer::new(model, Adam::new(0.02).build(), loss()).callback(losses.clone());
-        trainer.fit(&vec![Pair { inputs, labels }], Until::Steps(4))?;
+        trainer.fit(&vec![Batch::new(inputs, labels)], Until::Steps(4))?;
         let kept = losses.0.lock().expect("nobody panics").clone();
         Ok::<Vec<f64>, Error>(kept)
     };
@@ -169,7 +169,7 @@ fn a_loss_that_is_not_finite_changes_nothing_and_is_explained() -> Result<()> {
         let mut values = vec![0.5f32; 24];
         values[7] = value;
         let labels = Tensor::from_vec((0..4i64).map(|idx| idx % 3).collect())?;
-        Ok::<Pair, Error>(Pair { inputs: Tensor::from_slice(&values, [4, 6])?, labels })
+        Ok::<Batch, Error>(Batch::new(Tensor::from_slice(&values, [4, 6])?, labels))
     };
     let with_bad = vec![pair(1.0)?, pair(f32::NAN)?, pair(2.0)?];
     let without = vec![pair(1.0)?, pair(1.5)?, pair(2.0)?];
@@ -197,7 +197,7 @@ fn a_label_that_is_no_class_is_an_error_and_changes_nothing() -> Result<()> {
     let _on = device.enter();
     let pair = |label: i64| {
         let labels = Tensor::from_vec(vec![0, 1, label, 2])?;
-        Ok::<Pair, Error>(Pair { inputs: Tensor::ones([4, 6])?, labels })
+        Ok::<Batch, Error>(Batch::new(Tensor::ones([4, 6])?, labels))
     };
     let mut bad = trainer(Policy::Float32, Sgd::new(0.1).build())?;
     bad.fit(&vec![pair(2)?], Until::Steps(1))?;
@@ -233,7 +233,7 @@ fn a_ghost_of_the_gpu_takes_the_same_bytes() -> Result<()> {
         let _on = device.enter();
         let pair = |n: usize| {
             let labels = Tensor::randint([n], 0, 3, DType::I64)?.owned_by(Owner::Data);
-            Ok::<Pair, Error>(Pair { inputs: Tensor::randn([n, 6])?.owned_by(Owner::Data), labels })
+            Ok::<Batch, Error>(Batch::new(Tensor::randn([n, 6])?.owned_by(Owner::Data), labels))
         };
         let data = vec![pair(64)?, pair(64)?, pair(40)?];
         let mut trainer = trainer(Policy::MixedBfloat16, AdamW::new(0.01).build().clip_norm(1.0))?;
@@ -275,10 +275,10 @@ fn reader(policy: Policy) -> Result<Trainer> {
     Ok(Trainer::new(with_policy(policy, || layers.build([8]))?, Sgd::new(0.1).build(), loss()))
 }
 
-fn sentences() -> Result<Vec<Pair>> {
+fn sentences() -> Result<Vec<Batch>> {
     set_seed(7);
     let words = || Ok::<Tensor, Error>(Tensor::randint([4, 8], 0, 20, DType::I64)?.owned_by(Owner::Data));
-    (0..3).map(|_| Ok(Pair { inputs: words()?, labels: words()? })).collect()
+    (0..3).map(|_| Ok(Batch::new(words()?, words()?))).collect()
 }
 
 /// Under a limit, where steps are planned, run as planned and compared: bytes as planned, and losses as with one order.

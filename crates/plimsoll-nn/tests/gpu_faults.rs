@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex};
 use plimsoll_nn::layers::{BatchNorm, Dense, Dropout, Embedding, Flatten, Lambda, Sequential};
 use plimsoll_nn::losses::{Loss, SparseCategoricalCrossentropy};
 use plimsoll_nn::optimizers::{Adam, Method};
-use plimsoll_nn::train::{Callback, Pair, Requests, StepEvent, Trainer, Until};
+use plimsoll_nn::train::{Batch, Callback, Requests, StepEvent, Trainer, Until};
 use plimsoll_nn::{Layer, Policy, with_policy};
 use plimsoll_tensor::{Bytes, Device, Generator, Result, Tensor, Variable, set_seed};
 use plimsoll_testkit::device_under_test;
@@ -115,14 +115,14 @@ fn trainer(way: Way) -> Result<(Trainer, Told)> {
 }
 
 /// Five batches; the third holds these.
-fn batches(id: i64, label: i64) -> Result<Vec<Pair>> {
+fn batches(id: i64, label: i64) -> Result<Vec<Batch>> {
     let batch = |number: i64| {
         let mut ids: Vec<i64> = (0..8).map(|at| (at * 3 + number) % 7).collect();
         let mut labels: Vec<i64> = (0..4).map(|at| (at + number) % 3).collect();
         if number == 2 {
             (ids[5], labels[3]) = (id, label);
         }
-        Ok(Pair { inputs: Tensor::from_slice(&ids, [4, 2])?, labels: Tensor::from_vec(labels)? })
+        Ok(Batch::new(Tensor::from_slice(&ids, [4, 2])?, Tensor::from_vec(labels)?))
     };
     (0..5).map(batch).collect()
 }

@@ -5,7 +5,8 @@ use std::slice::from_ref;
 use plimsoll_memory::testing::Fail;
 use plimsoll_nn::layers::{Dense, Sequential};
 use plimsoll_nn::optimizers::{
-    Accumulator, Adafactor, Adagrad, Adam, Adam8bit, AdamW, LossScale, Method, Optimizer, RmsProp, Sgd,
+    Accumulator, Adafactor, Adagrad, Adam, Adam8bit, AdamW, LossScale, Method, Optimizer, ParameterGroup,
+    RmsProp, Sgd,
 };
 use plimsoll_nn::{Layer, Model, Policy, with_policy};
 use plimsoll_tensor::optimizer::Schedule;
@@ -267,8 +268,65 @@ fn the_learning_rate_is_set_or_follows_its_schedule() -> Result<()> {
         optimizer.apply_gradients(one(), from_ref(&variable))?;
         assert_eq!(variable.item::<f32>()?, expected);
     }
-    let error = optimizer.set_learning_rate(1.0).expect_err("it has a schedule").to_string();
-    assert!(error.contains("follows a schedule"), "{error}");
+    Ok(())
+}
+
+#[test]
+fn a_rate_that_is_set_under_a_schedule_begins_there_and_keeps_its_shape() -> Result<()> {
+    let variable = Variable::new(vector(&[0.0]));
+    let schedule = Schedule::piecewise(&[2, 3], &[1.0, 0.5, 0.25])?;
+    let mut optimizer = Sgd::new(9.0).build().schedule(schedule);
+    let rate = |optimizer: &mut Optimizer| {
+        optimizer.apply_gradients(vec![vector(&[1.0])], from_ref(&variable))?;
+        optimizer.learning_rate()
+    };
+    assert_eq!(rate(&mut optimizer)?, 1.0);
+    optimizer.set_learning_rate(0.5)?;
+    assert_eq!([rate(&mut optimizer)?, rate(&mut optimizer)?], [0.5, 0.25]);
+    optimizer.scale_learning_rate(4.0)?;
+    assert_eq!(rate(&mut optimizer)?, 0.5);
+    let mut ended = Sgd::new(1.0).build().schedule(Schedule::constant(0.0));
+    let error = ended.set_learning_rate(1.0).unwrap_err().to_string();
+    assert!(error.contains("the schedule says 0 at step 0"), "{error}");
+    Ok(())
+}
+
+#[test]
+fn groups_have_rates_and_decay_of_their_own() -> Result<()> {
+    let names = ["encoder.kernel", "encoder.bias", "head.kernel", "head.bias"];
+    let variables = names.map(|name| Variable::new(vector(&[1.0])).named(name));
+    let mut optimizer = Sgd::new(0.5)
+        .weight_decay(0.5)
+        .build()
+        .clip_norm(1e9)
+        .group(ParameterGroup::new("encoder.kernel").learning_rate(0.25))
+        .group(ParameterGroup::new("bias").weight_decay(0.0));
+    let values = || variables.each_ref().map(|variable| variable.item::<f32>().unwrap());
+    optimizer.apply_gradients(vec![vector(&[1.0]); 4], &variables)?;
+    // 1 - rate (1 + decay): rate 0.25 with decay, 0.5 without, 0.5 with, 0.5 without.
+    assert_eq!(values(), [1.0 - 0.25 * 1.5, 0.5, 1.0 - 0.5 * 1.5, 0.5]);
+    let names: Vec<String> = optimizer.variables().iter().map(Variable::name).collect();
+    assert_eq!(names, ["optimizer.control", "optimizer.control.0"]);
+    variables.iter().try_for_each(|variable| variable.assign(&vector(&[0.0])))?;
+    optimizer.scale_learning_rate(0.5)?;
+    optimizer.apply_gradients(vec![vector(&[1.0]); 4], &variables)?;
+    assert_eq!(values(), [-0.125, -0.25, -0.25, -0.25]);
+    Ok(())
+}
+
+#[test]
+fn variables_that_are_left_out_for_a_while_keep_their_moments() -> Result<()> {
+    let variables = ["a", "b"].map(|name| Variable::new(vector(&[0.0])).named(name));
+    let mut optimizer = Sgd::new(1.0).momentum(0.5).build();
+    let one = || vector(&[1.0]);
+    optimizer.apply_gradients(vec![one(), one()], &variables)?;
+    optimizer.select(from_ref(&variables[1]))?;
+    optimizer.apply_gradients(vec![one()], from_ref(&variables[1]))?;
+    optimizer.select(&variables)?;
+    optimizer.apply_gradients(vec![one(), one()], &variables)?;
+    // a: steps of 1 and 1.5, as if there had been no pause; b: 1, 1.5 and 1.75.
+    assert_eq!(variables.each_ref().map(|v| v.item::<f32>().unwrap()), [-2.5, -4.25]);
+    assert!(optimizer.apply_gradients(vec![one()], from_ref(&variables[0])).is_err());
     Ok(())
 }
 

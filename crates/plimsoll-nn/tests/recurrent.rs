@@ -120,7 +120,7 @@ fn a_wrong_example_is_refused_by_name() {
     let error = Sequential::new().add(GRU::new(3)).build([5]).unwrap_err().to_string();
     assert!(error.contains("gru") && error.contains("[time, features]"), "{error}");
     let model = SimpleRNN::new(3).activation(Activation::Silu).build([4, 2]).unwrap();
-    let error = model.call(&Tensor::zeros([1, 4, 2]).unwrap()).unwrap_err().to_string();
+    let error = model.call(Tensor::zeros([1, 4, 2]).unwrap()).unwrap_err().to_string();
     assert!(error.contains("Silu"), "{error}");
 }
 

@@ -9,18 +9,18 @@ use plimsoll_nn::layers::{Dense, Dropout, Lambda, Sequential};
 use plimsoll_nn::losses::{MeanSquaredError, SparseCategoricalCrossentropy};
 use plimsoll_nn::optimizers::{Adam, LossScale, Method, Optimizer, Sgd};
 use plimsoll_nn::train::callbacks::Watch;
-use plimsoll_nn::train::{Epoch, Examples, Pair, StepEvent, Trainer, Until};
+use plimsoll_nn::train::{Batch, Epoch, Examples, StepEvent, Trainer, Until};
 use plimsoll_nn::{Forward, Layer, Model, Policy, with_policy};
 use plimsoll_tensor::{
     Activation, Bytes, DType, Device, Generator, Owner, Result, Shape, Tensor, Variable, set_seed,
 };
 
 /// `n_batches` batches of `batch` examples whose labels are a fixed function of their inputs.
-fn batches(n_batches: usize, batch: usize) -> Result<Vec<Pair>> {
+fn batches(n_batches: usize, batch: usize) -> Result<Vec<Batch>> {
     let pair = |_| {
         let inputs = Tensor::randn([batch, 4])?.owned_by(Owner::Data);
         let labels = inputs.sum(1)?.tanh()?.reshape([batch, 1])?.owned_by(Owner::Data);
-        Ok(Pair { inputs, labels })
+        Ok(Batch::new(inputs, labels))
     };
     (0..n_batches).map(pair).collect()
 }
@@ -250,9 +250,9 @@ fn error_of(trainer: &mut Trainer, data: &dyn Examples) -> String {
 fn values_that_are_not_finite_are_found() -> Result<()> {
     set_seed(1);
     let mut data = batches(3, 4)?;
-    let mut inputs = data[2].inputs.to_vec::<f32>()?;
+    let mut inputs = data[2].input_and_label()?.0.to_vec::<f32>()?;
     inputs[9] = f32::NAN;
-    data[2].inputs = Tensor::from_slice(&inputs, [4, 4])?;
+    data[2].inputs = Tensor::from_slice(&inputs, [4, 4])?.into();
     let mut run = trainer(Policy::Float32, Adam::new(0.1).build())?;
     run.fit(&data, Until::Steps(2))?;
     let before = bits(&run)?;
@@ -281,10 +281,10 @@ fn values_that_are_not_finite_are_found() -> Result<()> {
 #[test]
 fn what_does_not_fit_is_named() -> Result<()> {
     let optimizer = || Sgd::new(0.1).build();
-    let error = error_of(&mut trainer(Policy::Float32, optimizer())?, &Vec::<Pair>::new());
+    let error = error_of(&mut trainer(Policy::Float32, optimizer())?, &Vec::<Batch>::new());
     assert!(error.contains("the data are empty"), "{error}");
 
-    struct Named(Vec<Pair>);
+    struct Named(Vec<Batch>);
     impl Examples for Named {
         fn epoch(&self, epoch: u64, batch: u64) -> Result<Epoch<'_>> {
             self.0.epoch(epoch, batch)
@@ -292,19 +292,18 @@ fn what_does_not_fit_is_named() -> Result<()> {
         fn n_batches(&self) -> Option<u64> {
             None
         }
-        fn names(&self) -> [String; 2] {
-            ["pixels", "digits"].map(str::to_owned)
+        fn names(&self) -> Vec<String> {
+            ["pixels", "digits"].map(str::to_owned).into()
         }
     }
-    let wide = Named(vec![Pair { inputs: Tensor::zeros([2, 5])?, labels: Tensor::zeros([2, 1])? }]);
+    let wide = Named(vec![Batch::new(Tensor::zeros([2, 5])?, Tensor::zeros([2, 1])?)]);
     let error = error_of(&mut trainer(Policy::Float32, optimizer())?, &wide);
     assert!(error.contains("in layer `dense`") && error.contains("\"pixels\" is float32 [2, 5]"), "{error}");
-    let uneven = Named(vec![Pair { inputs: Tensor::zeros([2, 4])?, labels: Tensor::zeros([3, 1])? }]);
+    let uneven = Named(vec![Batch::new(Tensor::zeros([2, 4])?, Tensor::zeros([3, 1])?)]);
     let error = error_of(&mut trainer(Policy::Float32, optimizer())?, &uneven);
     assert!(error.contains("inputs of [2, 4] and labels of [3, 1]"), "{error}");
 
-    let classes =
-        Named(vec![Pair { inputs: Tensor::zeros([2, 4])?, labels: Tensor::from_vec(vec![0i64, 3])? }]);
+    let classes = Named(vec![Batch::new(Tensor::zeros([2, 4])?, Tensor::from_vec(vec![0i64, 3])?)]);
     let model = Sequential::new().add(Dense::new(3)).build([4])?;
     let loss = SparseCategoricalCrossentropy::new().from_logits(true);
     let error = error_of(&mut Trainer::new(model, optimizer(), loss), &classes);
@@ -366,7 +365,7 @@ fn a_prediction_holds_one_layers_input_and_output() -> Result<()> {
 }
 
 /// Data of which nobody knows how many batches there are.
-struct Endless(Vec<Pair>);
+struct Endless(Vec<Batch>);
 
 impl Examples for Endless {
     fn epoch(&self, epoch: u64, batch: u64) -> Result<Epoch<'_>> {
@@ -383,19 +382,19 @@ fn what_would_fail_in_evaluation_is_refused_before_the_first_step() -> Result<()
     let device = Device::separate_cpu();
     let _on = device.enter();
     let data = batches(3, 8)?;
-    let narrow = vec![Pair { inputs: Tensor::randn([8, 3])?, labels: Tensor::randn([8, 1])? }];
-    let wide_labels = vec![Pair { inputs: Tensor::randn([8, 4])?, labels: Tensor::randn([8, 7])? }];
-    let uneven = vec![Pair { inputs: Tensor::randn([8, 4])?, labels: Tensor::randn([5, 1])? }];
+    let narrow = vec![Batch::new(Tensor::randn([8, 3])?, Tensor::randn([8, 1])?)];
+    let wide_labels = vec![Batch::new(Tensor::randn([8, 4])?, Tensor::randn([8, 7])?)];
+    let uneven = vec![Batch::new(Tensor::randn([8, 4])?, Tensor::randn([5, 1])?)];
     let fresh = || trainer(Policy::Float32, Adam::new(0.01).build());
     let cases: [(Box<dyn Examples>, &str); 4] = [
         (Box::new(narrow), "[8, 3]"),
         (Box::new(wide_labels.clone()), "[8, 7]"),
         (Box::new(uneven), "labels of [5, 1]"),
-        (Box::new(Vec::<Pair>::new()), "there is no batch"),
+        (Box::new(Vec::<Batch>::new()), "there is no batch"),
     ];
     for (held_out, names) in cases {
         let mut trainer = fresh()?.held_out(Held(held_out));
-        trainer.fit(&Vec::<Pair>::new(), Until::Epochs(0))?;
+        trainer.fit(&Vec::<Batch>::new(), Until::Epochs(0))?;
         let before = bits(&trainer)?;
         let refused = trainer.fit(&data, Until::Epochs(1)).expect_err(names).to_string();
         assert!(refused.contains("held-out data") && refused.contains(names), "{refused}");
@@ -433,7 +432,7 @@ fn an_evaluation_that_the_limit_has_no_room_for_is_refused_before_the_first_step
     let _on = device.enter();
     let (data, held_out) = (batches(3, 8)?, batches(1, 1 << 17)?);
     let mut trainer = trainer(Policy::Float32, Adam::new(0.01).build())?.held_out(held_out);
-    trainer.fit(&Vec::<Pair>::new(), Until::Epochs(0))?;
+    trainer.fit(&Vec::<Batch>::new(), Until::Epochs(0))?;
     device.trim();
     // Room for a step, and not for the 8 MiB of a hidden layer's values.
     device.set_limit(Some(Bytes::new(device.stats().committed + (6 << 20))))?;

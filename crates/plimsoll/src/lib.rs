@@ -14,7 +14,7 @@ pub use plimsoll_report as report;
 // Tensors and what describes them.
 pub use plimsoll_tensor::{
     Axes, DType, Element, Integer, IntoAxes, IntoExtents, IntoReshape, IntoShape, IntoSlices, Layout,
-    MAX_ELEMS, MAX_RANK, Rhs, Shape, Slice, Structure, Tensor, Variable,
+    MAX_ELEMS, MAX_RANK, Nested, Rhs, Shape, Slice, Structure, Tensor, Variable,
 };
 
 // What ops are told besides tensors.
@@ -73,30 +73,32 @@ pub mod prelude {
     pub use plimsoll_data::{AUTOTUNE, Dataset};
     pub use plimsoll_nn::initializer::Fans;
     pub use plimsoll_nn::layers::{
-        ActivationLayer, AveragePool, BatchNorm, Conv1D, Conv1DTranspose, Conv2D, Conv2DTranspose, Dense,
-        DepthwiseConv2D, Dropout, Embedding, Flatten, GRU, GlobalAveragePool, GroupNorm, LSTM, Lambda,
-        LayerNorm, MaxPool, MultiHeadAttention, RMSNorm, Reshape, Residual, Sequential, SimpleRNN,
+        ActivationLayer, Add, AveragePool, BatchNorm, Concatenate, Conv1D, Conv1DTranspose, Conv2D,
+        Conv2DTranspose, Dense, DepthwiseConv2D, Dropout, Embedding, Flatten, Functional, GRU,
+        GlobalAveragePool, GroupNorm, LSTM, Lambda, LayerNorm, MaxPool, MultiHeadAttention, Multiply, Node,
+        RMSNorm, Reshape, Residual, Sequential, SimpleRNN, Subtract,
     };
     pub use plimsoll_nn::losses::{
-        BinaryCrossentropy, CategoricalCrossentropy, Huber, Loss, MeanAbsoluteError, MeanSquaredError,
-        SparseCategoricalCrossentropy,
+        BinaryCrossentropy, CategoricalCrossentropy, Huber, Loss, LossContext, Losses, MeanAbsoluteError,
+        MeanSquaredError, Regularized, SparseCategoricalCrossentropy,
     };
     pub use plimsoll_nn::metrics::{self, Metric};
     pub use plimsoll_nn::optimizers::{
-        Accumulator, Adafactor, Adagrad, Adam, Adam8bit, AdamW, LossScale, Method, Optimizer, RmsProp,
-        Schedule, Sgd,
+        Accumulator, Adafactor, Adagrad, Adam, Adam8bit, AdamW, LossScale, Method, Optimizer, ParameterGroup,
+        RmsProp, Schedule, Sgd,
     };
+    pub use plimsoll_nn::regularizers::{self, Regularizer};
     pub use plimsoll_nn::train::{
-        Callback, EpochEvent, Evaluation, History, Requests, StepEvent, Trainer, Until, callbacks,
+        Batch, Callback, EpochEvent, Evaluation, History, Requests, StepEvent, Trainer, Until, callbacks,
     };
     pub use plimsoll_nn::{
-        Forward, Initializer, Layer, Mode, Model, Policy, Prediction, set_policy, variable, variable_apart,
-        with_policy,
+        Forward, Initializer, Layer, Mode, Model, Policy, Prediction, VariableFilter, set_policy, variable,
+        variable_apart, with_policy,
     };
     pub use plimsoll_tensor::{
         Activation, AttentionConfig, Bytes, Conv1dConfig, Conv2dConfig, DType, Device, Error, Function,
-        Generator, GradientTape, Op, OpRef, Owner, Pool2d, Result, Saving, Shape, Step, Tensor, Unconnected,
-        Variable, custom_gradient, recompute, scope, set_seed,
+        Generator, GradientTape, Nested, Op, OpRef, Owner, Pool2d, Result, Saving, Shape, Step, Tensor,
+        Unconnected, Variable, custom_gradient, recompute, scope, set_seed,
     };
 }
 

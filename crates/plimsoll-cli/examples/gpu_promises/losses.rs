@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use plimsoll::nn::checkpoint::write_tensors;
-use plimsoll::nn::train::{Pair, Until};
+use plimsoll::nn::train::{Batch, Until};
 use plimsoll::nn::{Trainer, with_policy};
 use plimsoll::{Device, Generator, Result};
 
@@ -83,7 +83,7 @@ fn losses(setting: &Setting, device: &Device, options: &Options) -> Result<serde
     let recipe = &setting.recipe;
     let model = with_policy(setting.policy, || recipe.model())?;
     let n = recipe.default_batch();
-    let batch = Pair { inputs: recipe.inputs().random(n)?, labels: recipe.labels().random(n)? };
+    let batch = Batch::new(recipe.inputs().random(n)?, recipe.labels().random(n)?);
     let file = |part: &str| options.folder.join(format!("{}.{part}.safetensors", setting.name()));
     model.save_weights(file("weights"))?;
     save_batch(&file("batch"), &batch)?;
@@ -106,8 +106,7 @@ fn losses(setting: &Setting, device: &Device, options: &Options) -> Result<serde
     }))
 }
 
-fn save_batch(path: &Path, batch: &Pair) -> Result<()> {
-    let named = [("inputs", &batch.inputs), ("labels", &batch.labels)];
-    let named: BTreeMap<_, _> = named.map(|(name, tensor)| (name.to_owned(), tensor.clone())).into();
-    write_tensors(path, named)
+fn save_batch(path: &Path, batch: &Batch) -> Result<()> {
+    let (inputs, labels) = batch.input_and_label()?;
+    write_tensors(path, BTreeMap::from([("inputs".to_owned(), inputs), ("labels".to_owned(), labels)]))
 }

@@ -1,6 +1,6 @@
 //! A workload of the benchmark as a training run.
 
-use plimsoll::nn::train::{Pair, Until};
+use plimsoll::nn::train::{Batch, Until};
 use plimsoll::nn::{Policy, Trainer, with_policy};
 use plimsoll::{Device, Generator, Result, Tensor};
 use plimsoll_cli::Recipe;
@@ -34,7 +34,7 @@ pub fn recipe(name: &str) -> Recipe {
 pub struct Training {
     pub device: Device,
     pub trainer: Trainer,
-    pub batch: Vec<Pair>,
+    pub batch: Vec<Batch>,
     pub n_steps: u64,
 }
 
@@ -52,7 +52,7 @@ impl Training {
         Generator::new(0).make_current();
         let model = with_policy(policy, || recipe.model())?;
         let optimizer = recipe.make_optimizer(u64::MAX)?;
-        let pair = Pair { inputs: recipe.inputs().random(batch)?, labels: recipe.labels().random(batch)? };
+        let pair = Batch::new(recipe.inputs().random(batch)?, recipe.labels().random(batch)?);
         let trainer = Trainer::new(model, optimizer, recipe.loss());
         Ok(Training { device: device.clone(), trainer, batch: vec![pair], n_steps: 0 })
     }
@@ -66,7 +66,7 @@ impl Training {
 
     /// Takes steps on another batch.
     pub fn step_on(&mut self, inputs: Tensor, labels: Tensor) -> Result<()> {
-        self.batch = vec![Pair { inputs, labels }];
+        self.batch = vec![Batch::new(inputs, labels)];
         self.steps(1)
     }
 }

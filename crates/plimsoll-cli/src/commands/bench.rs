@@ -1,6 +1,6 @@
 //! `plimsoll bench`: one workload, timed and measured.
 
-use plimsoll::nn::train::{Pair, Trainer, Until};
+use plimsoll::nn::train::{Batch, Trainer, Until};
 use plimsoll::nn::with_policy;
 use plimsoll::threads;
 use plimsoll::{Bytes, Device};
@@ -129,7 +129,7 @@ fn training(recipe: &Recipe, options: &BenchOptions) -> Result<Call, Failure> {
     let batch = super::batch(recipe, &options.run)?;
     let model = with_policy(super::policy(recipe, &options.run), || recipe.model())?;
     let optimizer = super::optimizer(recipe, &options.run, u64::MAX)?;
-    let pair = Pair { inputs: recipe.inputs().random(batch)?, labels: recipe.labels().random(batch)? };
+    let pair = Batch::new(recipe.inputs().random(batch)?, recipe.labels().random(batch)?);
     let (pairs, mut steps) = (vec![pair], 0);
     let mut trainer = Trainer::new(model, optimizer, recipe.loss()).accumulate(options.run.accumulate.get());
     Ok(Box::new(move || {

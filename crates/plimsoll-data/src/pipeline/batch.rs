@@ -3,7 +3,7 @@
 use std::ops::Index;
 use std::sync::{Arc, Mutex};
 
-use plimsoll_tensor::{Device, Error, Owner, Piece, Result, Return, Tensor, with_owner};
+use plimsoll_tensor::{Device, Error, Nested, Owner, Piece, Result, Return, Tensor, with_owner};
 
 use super::allowance::Slot;
 use super::makers::{Made, Shared};
@@ -71,6 +71,11 @@ impl Batch {
             let n = tensors.len();
             Error::argument("batch", format!("{N} tensors were asked for, and there are {n}: {}", self.spec))
         })
+    }
+
+    /// The tensors in the arrangement that the dataset's fields have, such as `((image, text), label)`.
+    pub fn nested(&self) -> Nested<Tensor> {
+        self.spec.structure().map(|&position| self.tensors[position].clone())
     }
 
     /// The tensor of a field.

@@ -3,53 +3,78 @@
 
 use std::ops::Range;
 
-use plimsoll_tensor::{Error, HostBytes, Owner, Result, Shape, Tensor, with_owner};
+use plimsoll_tensor::{Error, HostBytes, Nested, Owner, Result, Shape, Tensor, with_owner};
 
 use crate::example::{Example, ExampleMut};
 use crate::node::{Count, Item, Node, Plan, Work};
 use crate::spec::{Field, Shapes, Spec};
 
-/// Tensors and the names of the fields that their slices become: a tensor, a tuple of tensors (named by position), or
-/// a list of names and tensors.
+/// Tensors whose slices become fields: a tensor, a tuple, a list of names and tensors, and these inside each other, such as
+/// `((image, text), label)` or `([("image", image), ("text", text)], label)`. A field has the name that was given, or its
+/// place; where that is not enough to tell two apart, with those around it.
 pub trait IntoSlices {
-    /// The names and tensors.
-    fn into_slices(self) -> Vec<(String, Tensor)>;
+    /// The tensors in their arrangement.
+    fn into_slices(self) -> Nested<Tensor>;
+}
+
+impl IntoSlices for Nested<Tensor> {
+    fn into_slices(self) -> Nested<Tensor> {
+        self
+    }
 }
 
 impl IntoSlices for Tensor {
-    fn into_slices(self) -> Vec<(String, Tensor)> {
-        vec![("0".to_owned(), self)]
+    fn into_slices(self) -> Nested<Tensor> {
+        Nested::One(self)
     }
 }
 
 impl IntoSlices for &Tensor {
-    fn into_slices(self) -> Vec<(String, Tensor)> {
-        self.clone().into_slices()
+    fn into_slices(self) -> Nested<Tensor> {
+        Nested::One(self.clone())
     }
 }
 
-impl IntoSlices for (Tensor, Tensor) {
-    fn into_slices(self) -> Vec<(String, Tensor)> {
-        vec![("0".to_owned(), self.0), ("1".to_owned(), self.1)]
+macro_rules! tuples {
+    ($($name:ident),*) => {
+        impl<$($name: IntoSlices),*> IntoSlices for ($($name,)*) {
+            #[expect(non_snake_case, reason = "the parts are called as their types")]
+            fn into_slices(self) -> Nested<Tensor> {
+                let ($($name,)*) = self;
+                Nested::Tuple(vec![$($name.into_slices()),*])
+            }
+        }
+    };
+}
+
+tuples!(A, B);
+tuples!(A, B, C);
+tuples!(A, B, C, D);
+
+impl<S: Into<String>, V: IntoSlices, const N: usize> IntoSlices for [(S, V); N] {
+    fn into_slices(self) -> Nested<Tensor> {
+        Nested::named(self.map(|(name, value)| (name, value.into_slices())))
     }
 }
 
-impl IntoSlices for (Tensor, Tensor, Tensor) {
-    fn into_slices(self) -> Vec<(String, Tensor)> {
-        vec![("0".to_owned(), self.0), ("1".to_owned(), self.1), ("2".to_owned(), self.2)]
+impl<S: Into<String>, V: IntoSlices> IntoSlices for Vec<(S, V)> {
+    fn into_slices(self) -> Nested<Tensor> {
+        Nested::named(self.into_iter().map(|(name, value)| (name, value.into_slices())))
     }
 }
 
-impl<S: Into<String>, const N: usize> IntoSlices for [(S, Tensor); N] {
-    fn into_slices(self) -> Vec<(String, Tensor)> {
-        self.into_iter().map(|(name, tensor)| (name.into(), tensor)).collect()
-    }
-}
-
-impl<S: Into<String>> IntoSlices for Vec<(S, Tensor)> {
-    fn into_slices(self) -> Vec<(String, Tensor)> {
-        self.into_iter().map(|(name, tensor)| (name.into(), tensor)).collect()
-    }
+/// The name of each field: the last part of its path where that is enough, else the path.
+fn field_names(tensors: &Nested<Tensor>) -> Vec<String> {
+    let paths = tensors.paths();
+    let last = |path: &str| path.rsplit('.').next().unwrap_or_default().to_owned();
+    let is_alone = |name: &str| paths.iter().filter(|path| last(path) == name).count() == 1;
+    let is_place = |name: &str| name.bytes().all(|byte| byte.is_ascii_digit());
+    let name = |path: &String| match last(path) {
+        name if path.is_empty() => format!("0{name}"),
+        name if is_alone(&name) && !is_place(&name) => name,
+        _ => path.clone(),
+    };
+    paths.iter().map(name).collect()
 }
 
 /// The slices of tensors.
@@ -63,8 +88,16 @@ pub(crate) struct Slices {
 }
 
 impl Slices {
-    pub fn new(slices: Vec<(String, Tensor)>) -> Result<Slices> {
+    pub fn new(tensors: Nested<Tensor>) -> Result<Slices> {
         let op = "from_tensor_slices";
+        let mut position = 0..;
+        let structure = match tensors.map(|_| position.next().unwrap_or(usize::MAX)) {
+            // A single tensor with a name is a field of that name, and no more.
+            Nested::Named(mut fields) if fields.len() == 1 => fields.swap_remove(0).1,
+            several => several,
+        };
+        let slices: Vec<(String, Tensor)> =
+            field_names(&tensors).into_iter().zip(tensors.into_leaves()).collect();
         let mut n = None;
         let mut fields = Vec::new();
         for (name, tensor) in &slices {
@@ -106,7 +139,8 @@ impl Slices {
             Owner::Temporary => tensor.owned_by(Owner::Data),
             _ => tensor,
         };
-        Ok(Slices { spec: Spec::new(fields)?, n, bytes, _tensors: slices.into_iter().map(claim).collect() })
+        let spec = Spec::new(fields)?.arranged(structure);
+        Ok(Slices { spec, n, bytes, _tensors: slices.into_iter().map(claim).collect() })
     }
 }
 

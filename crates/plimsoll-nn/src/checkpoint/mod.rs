@@ -59,6 +59,14 @@ pub struct RunState {
     /// What else the numbers of the run follow from, by name.
     #[serde(default)]
     pub settings: Settings,
+    /// What the rates of the optimizer's schedules are multiplied by: see `Optimizer::set_learning_rate`.
+    #[serde(default = "unchanged")]
+    pub rate_factor: f64,
+}
+
+/// The factor of schedules that nobody has changed.
+fn unchanged() -> f64 {
+    1.0
 }
 
 /// What the numbers of a run follow from, by name: the size of its batches, the seed of its data.
@@ -80,6 +88,7 @@ impl RunState {
             callbacks: BTreeMap::new(),
             batch_size: None,
             settings: Settings::new(),
+            rate_factor: unchanged(),
         }
     }
 
@@ -171,6 +180,18 @@ pub(crate) fn load_alike(
     Ok(state)
 }
 
+/// Those of some variables for which an optimizer had something to keep when a run was saved in a folder.
+pub(crate) fn with_optimizer_state(folder: &Path, variables: &[Variable]) -> Result<Vec<Variable>> {
+    let file = TensorFile::open(&folder.join(FILE_NAME))?;
+    let kept: BTreeSet<&str> = file
+        .entries()
+        .keys()
+        .filter_map(|name| name.strip_prefix("optimizer.")?.split_once('.').map(|(_, variable)| variable))
+        .collect();
+    let has_state = |variable: &&Variable| kept.contains(&*variable.name());
+    Ok(variables.iter().filter(has_state).cloned().collect())
+}
+
 /// Refuses a run that was set otherwise: it could not go on bit for bit.
 fn check_settings(path: &Path, there: &Settings, here: &Settings) -> Result<()> {
     let differences: Vec<String> = here
@@ -223,8 +244,7 @@ impl Model {
     #[track_caller]
     pub fn save_weights(&self, path: impl AsRef<Path>) -> Result<()> {
         let _line = at_callers_line();
-        let variables = self.variables().into_iter().map(|variable| (variable.name(), variable));
-        let named = unique(path.as_ref(), variables)?;
+        let named = unique(path.as_ref(), self.named_variables().into_iter())?;
         file::write(path.as_ref(), values(&named), note("weights", None))
     }
 
@@ -274,7 +294,7 @@ fn note(kind: &str, state: Option<serde_json::Value>) -> serde_json::Map<String,
 /// Variables under the names that they have in a checkpoint.
 fn named_variables(path: &Path, model: &Model, others: &[(String, Variable)]) -> Result<Named> {
     let weights =
-        model.variables().into_iter().map(|variable| (format!("{WEIGHTS}{}", variable.name()), variable));
+        model.named_variables().into_iter().map(|(name, variable)| (format!("{WEIGHTS}{name}"), variable));
     unique(path, weights.chain(others.iter().cloned()))
 }
 

@@ -220,7 +220,7 @@ impl NameMap {
         let _line = at_callers_line();
         let file = TensorFile::open(path.as_ref())?;
         file.verified_note()?;
-        let named = model.variables().into_iter().map(|variable| (variable.name(), variable));
+        let named = model.named_variables().into_iter();
         let variables = unique(path.as_ref(), named)?;
         let plan = self.plan(&file, &variables)?;
         let Some(first) = plan.first() else { return Ok(()) };

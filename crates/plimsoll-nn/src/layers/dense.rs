@@ -1,6 +1,6 @@
 //! `Dense`: every output is a weighted sum of every input.
 
-use plimsoll_tensor::{Activation, Result, Shape};
+use plimsoll_tensor::{Activation, Error, Result, Shape, Tensor};
 
 use super::last_extent;
 use crate::initializer::{Fans, Initializer};
@@ -66,11 +66,27 @@ impl Layer for Dense {
         let bias = self.bias.map(|bias| variable("bias", self.units, bias, fans)).transpose()?;
         let activation = self.activation;
         let output = input.with_dim(input.rank() - 1, self.units)?;
+        let rank = 1 + input.rank();
         if bias.is_none() && activation == Activation::None {
             return Forward::ending_linear(output, move |x, _| {
+                check_rank(x, rank)?;
                 Ok(Prediction::Linear { rows: x.clone(), weights: (*kernel).clone() })
             });
         }
-        Forward::new(output, move |x, _| x.linear(&kernel, bias.as_deref(), activation))
+        Forward::new(output, move |x, _| {
+            check_rank(x, rank)?;
+            x.linear(&kernel, bias.as_deref(), activation)
+        })
+    }
+}
+
+/// Refuses a batch of another rank than the layer was built for, such as an example without its batch.
+fn check_rank(x: &Tensor, rank: usize) -> Result<()> {
+    match x.rank() == rank {
+        true => Ok(()),
+        false => Err(Error::shape(
+            "dense",
+            format!("the input is {}; the layer was built for batches with {rank} axes", x.shape()),
+        )),
     }
 }

@@ -1,6 +1,6 @@
 //! `Residual`: a layer whose input is added to its output.
 
-use plimsoll_tensor::{Error, Result, Shape, Site};
+use plimsoll_tensor::{Error, Nested, Result, Shape, Site};
 
 use crate::flow::Reader;
 use crate::layer::{Forward, Layer, build};
@@ -23,13 +23,13 @@ impl<L: Layer> Layer for Residual<L> {
 
     fn make(&self, input: &Shape) -> Result<Forward> {
         // A field has no line of its own: that of the sum says where the layer is.
-        let inner = build(&self.0, input, Site::UNKNOWN)?;
-        if inner.output_shape() != input {
+        let inner = build(&self.0, &Nested::One(*input), Site::UNKNOWN)?;
+        if inner.output_shapes().one() != Some(input) {
             return Err(Error::shape(
                 "residual",
                 format!(
                     "the layer makes {} of {input}; its output is added to its input, so both must be equal",
-                    inner.output_shape()
+                    inner.output_shapes()
                 ),
             ));
         }

@@ -1,13 +1,12 @@
 //! `Sequential`: layers one after the other.
 
-use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
 
-use plimsoll_tensor::{Result, Shape, Site, callers_place};
+use plimsoll_tensor::{Nested, Result, Shape, Site, callers_place};
 
 use crate::flow::Flow;
-use crate::layer::{Forward, Layer, build_as};
+use crate::layer::{Forward, Layer, build};
 use crate::model::Model;
 
 /// Layers one after the other; each is built for what the one before gives.
@@ -52,20 +51,6 @@ impl Sequential {
         self.layers.push(Added { layer: Arc::new(layer), described: callers_place() });
         self
     }
-
-    /// Names that differ: a repeated one gets a number.
-    fn part_names(&self) -> Vec<String> {
-        let mut seen: HashMap<&str, usize> = HashMap::new();
-        let mut names: Vec<String> = self.layers.iter().map(|added| added.layer.name().to_owned()).collect();
-        for (name, added) in names.iter_mut().zip(&self.layers) {
-            let times = seen.entry(added.layer.name()).or_insert(0);
-            if *times > 0 {
-                *name = format!("{name}_{times}");
-            }
-            *times += 1;
-        }
-        names
-    }
 }
 
 impl Layer for Sequential {
@@ -78,22 +63,25 @@ impl Layer for Sequential {
     }
 
     fn make(&self, input: &Shape) -> Result<Forward> {
+        self.make_nested(&Nested::One(*input))
+    }
+
+    fn make_nested(&self, inputs: &Nested<Shape>) -> Result<Forward> {
         let mut parts: Vec<Model> = Vec::new();
-        let mut shape = *input;
-        for (added, name) in self.layers.iter().zip(self.part_names()) {
-            let part = build_as(&*added.layer, &name, &shape, added.described)?;
-            shape = *part.output_shape();
-            parts.push(part);
+        for added in &self.layers {
+            let shapes = parts.last().map_or(inputs, Model::output_shapes);
+            parts.push(build(&*added.layer, shapes, added.described)?);
         }
+        let outputs = parts.last().map_or(inputs, Model::output_shapes).clone();
         let begins_with_norm = parts.first().is_some_and(Model::begins_with_norm);
-        let forward = Forward::flowing(shape, move |x, mode, reader| {
+        let forward = Forward::flowing(outputs, move |x, mode, reader| {
             let readers = parts.iter().skip(1).map(Model::as_reader).chain([reader]);
             let mut flow: Option<Flow> = None;
             for (part, reader) in parts.iter().zip(readers) {
                 // Each value is dropped as soon as the next one is there.
                 flow = Some(part.flow(flow.as_ref().unwrap_or(x), mode, reader)?);
             }
-            flow.map_or_else(|| x.values().map(Flow::of), Ok)
+            flow.map_or_else(|| x.nested_values().map(Flow::nested), Ok)
         })?;
         Ok(forward.begins_with_norm(begins_with_norm))
     }

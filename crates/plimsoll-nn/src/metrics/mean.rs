@@ -1,6 +1,8 @@
 //! `Mean`: the mean of all numbers that come by.
 
-use plimsoll_tensor::{DType, Result, Tensor, Variable, at_callers_line};
+use plimsoll_tensor::{DType, Device, Result, Tensor, Variable, at_callers_line};
+
+use crate::losses::weights_like;
 
 /// The mean of all numbers since the last reset, such as losses. Every other metric is one of these.
 ///
@@ -27,15 +29,52 @@ impl Mean {
         let _there = device.enter();
         let sum = values.stop_gradient().cast(DType::F64)?.sum(..)?;
         let count = Tensor::from(values.n_elems() as f64)?;
-        let both = Tensor::stack(&[&sum, &count], 0)?;
-        if self.state.is_none() {
-            let zeros = Tensor::zeros_of(2, DType::F64)?;
-            self.state = Some(Variable::new(zeros).named("metric").trainable(false));
-        }
+        self.add_sums(&sum, &count)
+    }
+
+    /// Takes in some numbers, each as often as its weight says; bools say whether it counts at all.
+    ///
+    /// # Errors
+    /// Weights that do not fit; memory that is full.
+    #[track_caller]
+    pub fn add_weighted(&mut self, values: &Tensor, weights: &Tensor) -> Result<()> {
+        let _line = at_callers_line();
+        let device = values.device();
+        let _there = device.enter();
+        let values = values.stop_gradient().cast(DType::F64)?;
+        let weights = weights_like("metric", &weights.stop_gradient(), &values)?;
+        self.add_sums(&values.mul(&weights)?.sum(..)?, &weights.sum(..)?)
+    }
+
+    fn add_sums(&mut self, sum: &Tensor, count: &Tensor) -> Result<()> {
+        let both = Tensor::stack(&[sum, count], 0)?;
+        self.prepare(&sum.device())?;
         match &self.state {
             Some(state) => state.assign_add(&both),
             None => Ok(()),
         }
+    }
+
+    /// Makes the two numbers on a device now instead of at the first ones that come by.
+    ///
+    /// # Errors
+    /// Memory that is full.
+    pub fn prepare(&mut self, device: &Device) -> Result<()> {
+        if self.state.is_none() {
+            let _there = device.enter();
+            let zeros = Tensor::zeros_of(2, DType::F64)?;
+            self.state = Some(Variable::new(zeros).named("metric").trainable(false));
+        }
+        Ok(())
+    }
+
+    /// The mean on its device; nothing before there is one.
+    ///
+    /// # Errors
+    /// Memory that is full.
+    pub fn result_on_device(&self) -> Result<Option<Tensor>> {
+        let ratio = |state: &Variable| state.get(0)?.div(&state.get(1)?);
+        self.state.as_ref().map(ratio).transpose()
     }
 
     /// The mean; NaN of nothing, or on a ghost.

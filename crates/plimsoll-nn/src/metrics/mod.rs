@@ -6,14 +6,16 @@
 mod accuracy;
 mod errors;
 mod mean;
+mod on_output;
 mod top_k;
 
 pub use accuracy::{Accuracy, BinaryAccuracy, CategoricalAccuracy, SparseCategoricalAccuracy};
 pub use errors::{MeanAbsoluteError, MeanSquaredError};
 pub use mean::Mean;
+pub use on_output::{OnOutput, Weighted};
 pub use top_k::{SparseTopKCategoricalAccuracy, TopKCategoricalAccuracy};
 
-use plimsoll_tensor::{DType, Error, Result, Tensor, Variable, at_callers_line};
+use plimsoll_tensor::{DType, Device, Error, Nested, Result, Tensor, Variable, at_callers_line};
 
 use crate::losses;
 
@@ -27,6 +29,63 @@ pub trait Metric: Send {
     /// # Errors
     /// Labels that do not fit the predictions; memory that is full.
     fn update(&mut self, labels: &Tensor, predictions: &Tensor) -> Result<()>;
+
+    /// Takes in a batch of which not all count the same, as [`Loss::weighted`](crate::Loss::weighted) has it.
+    ///
+    /// # Errors
+    /// A metric that does not know weights, which is what one is unless it says otherwise; labels or weights that do not
+    /// fit the predictions; memory that is full.
+    fn update_weighted(&mut self, _labels: &Tensor, _predictions: &Tensor, _weights: &Tensor) -> Result<()> {
+        Err(Error::argument("metric", format!("{} does not take sample weights", self.name())))
+    }
+
+    /// Takes in a batch as a run has it. A metric of one output takes one tensor of each; [`OnOutput`] picks it out of
+    /// several.
+    ///
+    /// # Errors
+    /// Several outputs; labels that do not fit the predictions; memory that is full.
+    fn update_batch(
+        &mut self,
+        labels: &Nested<Tensor>,
+        predictions: &Nested<Tensor>,
+        weights: Option<&Nested<Tensor>>,
+    ) -> Result<()> {
+        let (Some(labels), Some(predictions), weights) =
+            (labels.one(), predictions.one(), weights.map(Nested::one))
+        else {
+            let shapes = predictions.map(|tensor| *tensor.shape());
+            let detail =
+                format!("{} takes one output, and there are {shapes}; `OnOutput` says which", self.name());
+            return Err(Error::shape("metric", detail));
+        };
+        match weights {
+            Some(Some(weights)) => self.update_weighted(labels, predictions, weights),
+            Some(None) => Err(Error::shape("metric", format!("{} takes one tensor of weights", self.name()))),
+            None => self.update(labels, predictions),
+        }
+    }
+
+    /// Whether a run gives it the sample weights of a batch. As in Keras, a metric is not given them unless it is
+    /// [`Weighted`].
+    fn takes_weights(&self) -> bool {
+        false
+    }
+
+    /// Makes what it keeps on the device now instead of at the first batch.
+    ///
+    /// # Errors
+    /// Memory that is full.
+    fn prepare(&mut self, _device: &Device) -> Result<()> {
+        Ok(())
+    }
+
+    /// The metric so far as a number on the device, if it can be had without reading anything back: what steps tell.
+    ///
+    /// # Errors
+    /// Memory that is full.
+    fn result_on_device(&self) -> Result<Option<Tensor>> {
+        Ok(None)
+    }
 
     /// The metric over all batches since the last reset; NaN if there was none, or on a ghost.
     fn result(&self) -> f64;
@@ -69,6 +128,21 @@ impl<A: Averaged + Send> Metric for A {
         // No tape follows what a metric does.
         let values = self.values(&labels.stop_gradient(), &predictions.stop_gradient())?;
         self.mean_mut().add(&values)
+    }
+
+    #[track_caller]
+    fn update_weighted(&mut self, labels: &Tensor, predictions: &Tensor, weights: &Tensor) -> Result<()> {
+        let _line = at_callers_line();
+        let values = self.values(&labels.stop_gradient(), &predictions.stop_gradient())?;
+        self.mean_mut().add_weighted(&values, weights)
+    }
+
+    fn prepare(&mut self, device: &Device) -> Result<()> {
+        self.mean_mut().prepare(device)
+    }
+
+    fn result_on_device(&self) -> Result<Option<Tensor>> {
+        self.mean().result_on_device()
     }
 
     fn is_pure(&self) -> bool {

@@ -28,18 +28,18 @@ impl Optimizer {
         let _line = at_callers_line();
         self.check_during_backward()?;
         self.prepare(variables)?;
-        let (Some(control), Some(state)) = (&self.control, &self.state) else {
-            unreachable!("`prepare` has made both")
-        };
+        let Some(state) = &self.state else { unreachable!("`prepare` has made it") };
+        let common = self.common_of_groups();
+        let rules = self.rules(&common);
         let sources: Vec<&Tensor> = variables.iter().map(|variable| &**variable).collect();
-        let mut begin = Some(self.begin.clone().op());
+        let mut begin = Some(self.begin_steps(false));
         tape.gradient_each(loss, &sources, |idx, gradient| {
             // The step begins with the first gradient: what is refused before it changes nothing.
-            if let Some(begin) = begin.take() {
+            for (begin, control) in begin.take().into_iter().flatten() {
                 Variable::update(begin, &[control], &[])?;
             }
-            let update = self.algorithm.update(self.common, &state.members[idx..=idx]);
-            Variable::update(update, &state.operands(idx..idx + 1, control), &[&gradient])
+            let (update, group) = state.update_of(&rules, idx);
+            Variable::update(update, &state.operands(&[idx], self.control_of(group)), &[&gradient])
         })
     }
 }

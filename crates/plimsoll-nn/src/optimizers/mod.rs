@@ -28,16 +28,17 @@ mod adam;
 mod adam_8bit;
 mod adamw;
 mod during_backward;
+mod group;
 mod loss_scale;
+mod rate;
 mod rmsprop;
 mod sgd;
 mod state;
 
-use std::ops::Range;
 use std::sync::Arc;
 
 pub use plimsoll_tensor::optimizer::Schedule;
-use plimsoll_tensor::optimizer::{Algorithm, BeginStep, Common, Control, Decay, set_learning_rate};
+use plimsoll_tensor::optimizer::{Algorithm, BeginStep, Common, Control, Decay};
 use plimsoll_tensor::{
     DType, Device, Error, Later, OpRef, Owner, Result, Step, Tensor, Variable, at_callers_line,
 };
@@ -48,10 +49,11 @@ pub use adagrad::Adagrad;
 pub use adam::Adam;
 pub use adam_8bit::Adam8bit;
 pub use adamw::AdamW;
+pub use group::ParameterGroup;
 pub use loss_scale::LossScale;
 pub use rmsprop::RmsProp;
 pub use sgd::Sgd;
-use state::State;
+use state::{Rules, State};
 
 /// A description of an optimizer: plain data, from which any number of optimizers can be built.
 pub trait Method {
@@ -74,8 +76,12 @@ pub trait Method {
             begin: BeginStep::default(),
             common: Common { decay: self.decay(), clip_value: None },
             undecayed: Vec::new(),
+            groups: Vec::new(),
+            rate_factor: 1.0,
+            version: 0,
             loss_scale: None,
             control: None,
+            group_controls: Vec::new(),
             state: None,
         }
     }
@@ -91,9 +97,16 @@ pub struct Optimizer {
     common: Common,
     /// Names of variables that do not decay.
     undecayed: Vec<String>,
+    groups: Vec<ParameterGroup>,
+    /// What the rates of schedules are multiplied by.
+    rate_factor: f64,
+    /// How often something was set that ops have as an attribute.
+    version: u64,
     loss_scale: Option<LossScale>,
     /// The control buffer; made when it is first needed, on the device of what needs it.
     control: Option<Variable>,
+    /// Those of the groups with a learning rate of their own, made with the state.
+    group_controls: Vec<Option<Variable>>,
     /// What is kept for the variables; made when they are first seen.
     state: Option<State>,
 }
@@ -140,6 +153,13 @@ impl Optimizer {
     #[must_use]
     pub fn exclude_from_weight_decay<S: AsRef<str>>(mut self, names: &[S]) -> Optimizer {
         self.undecayed = names.iter().map(|name| name.as_ref().to_owned()).collect();
+        self
+    }
+
+    /// This optimizer with a group of variables that have a learning rate or a weight decay of their own.
+    #[must_use]
+    pub fn group(mut self, group: ParameterGroup) -> Optimizer {
+        self.groups.push(group);
         self
     }
 
@@ -192,9 +212,11 @@ impl Optimizer {
     #[track_caller]
     pub fn release(&mut self) -> Result<()> {
         let _line = at_callers_line();
-        let Some(control) = &self.control else { return Ok(()) };
-        let _there = control.device().enter();
-        control.assign(&Control::read(control)?.released().to_tensor()?)
+        for control in self.controls() {
+            let _there = control.device().enter();
+            control.assign(&Control::read(control)?.released().to_tensor()?)?;
+        }
+        Ok(())
     }
 
     fn apply(
@@ -223,16 +245,97 @@ impl Optimizer {
         let _line = at_callers_line();
         match &self.state {
             Some(state) => state.check(variables),
-            None => {
-                let first = variables.first().ok_or_else(|| {
-                    Error::argument("optimizer", "there are no variables to update; is the model frozen?")
-                })?;
-                self.control_on(&first.device())?;
-                let decays = |variable: &Variable| !self.is_undecayed(&variable.name());
-                self.state = Some(State::new(&*self.algorithm, self.common, variables, decays)?);
-                Ok(())
-            }
+            None => self.select(variables),
         }
+    }
+
+    /// Updates these variables from now on, whichever were before: what is kept for those that are left out stays, and is
+    /// there when they are selected again; new ones begin without. How layers are frozen and trained again in the middle of
+    /// a run.
+    ///
+    /// # Errors
+    /// No variables; memory that is full.
+    #[track_caller]
+    pub fn select(&mut self, variables: &[Variable]) -> Result<()> {
+        let _line = at_callers_line();
+        let first = variables.first().ok_or_else(|| {
+            Error::argument("optimizer", "there are no variables to update; is the model frozen?")
+        })?;
+        self.make_controls(&first.device())?;
+        let common = self.common_of_groups();
+        let mut state = self.state.take().unwrap_or_default();
+        let selected = state.select(&self.rules(&common), variables);
+        // A state that could not be made is none.
+        self.state = Some(state).filter(|state| selected.is_ok() || state.variables().len() > 0);
+        selected
+    }
+
+    /// Makes what is kept for variables, without updating them, for example to load a checkpoint into it.
+    pub(crate) fn keep_for(&mut self, variables: &[Variable]) -> Result<()> {
+        let common = self.common_of_groups();
+        let Some(mut state) = self.state.take() else { return Ok(()) };
+        let known = state.know(&self.rules(&common), variables);
+        self.state = Some(state);
+        known
+    }
+
+    fn make_controls(&mut self, device: &Device) -> Result<()> {
+        self.control_on(device)?;
+        let _there = device.enter();
+        for idx in self.group_controls.len()..self.groups.len() {
+            let name = format!("optimizer.control.{idx}");
+            let control = self.groups[idx].rate.map(|rate| self.new_control(rate, &name)).transpose()?;
+            self.group_controls.push(control);
+        }
+        Ok(())
+    }
+
+    fn new_control(&self, rate: f64, name: &str) -> Result<Variable> {
+        let scale = self.loss_scale.map_or(1.0, |loss_scale| loss_scale.initial);
+        let control = Variable::new(Control::new(rate, scale).to_tensor()?).named(name);
+        Ok(control.trainable(false).owned_by(Owner::Optimizer))
+    }
+
+    /// All control buffers that there are.
+    fn controls(&self) -> impl Iterator<Item = &Variable> {
+        self.control.iter().chain(self.group_controls.iter().flatten())
+    }
+
+    /// The control buffer of a group, of which 0 are the variables in no other.
+    fn control_of(&self, group: usize) -> &Variable {
+        let own = group.checked_sub(1).and_then(|idx| self.group_controls.get(idx)?.as_ref());
+        own.or(self.control.as_ref()).unwrap_or_else(|| unreachable!("`prepare` has made it"))
+    }
+
+    /// What is done before the algorithm, for each group.
+    fn common_of_groups(&self) -> Vec<Common> {
+        let of_group =
+            |group: &ParameterGroup| Common { decay: group.decay(self.common.decay), ..self.common };
+        std::iter::once(self.common).chain(self.groups.iter().map(of_group)).collect()
+    }
+
+    fn rules<'a>(&'a self, common: &'a [Common]) -> Rules<'a> {
+        Rules { algorithm: &*self.algorithm, common, optimizer: self }
+    }
+
+    /// The group of a variable, and whether weight decay applies to it.
+    fn group_of(&self, variable: &Variable) -> (usize, bool) {
+        let name = variable.name();
+        let group = self.groups.iter().position(|group| group.variables.matches(&name));
+        (group.map_or(0, |idx| idx + 1), !self.is_undecayed(&name))
+    }
+
+    /// The ops that begin a step, each with its control buffer.
+    fn begin_steps(&self, guarded: bool) -> Vec<(OpRef, &Variable)> {
+        let scaled = |schedule: &Option<Schedule>| match self.rate_factor == 1.0 {
+            true => schedule.clone(),
+            false => schedule.as_ref().map(|schedule| schedule.scaled(self.rate_factor)),
+        };
+        let begin = |schedule| BeginStep { schedule: scaled(schedule), guarded, ..self.begin.clone() }.op();
+        let groups = self.groups.iter().zip(&self.group_controls);
+        let groups = groups.filter_map(|(group, control)| Some((&group.schedule, control.as_ref()?)));
+        let all = self.control.iter().map(|control| (&self.begin.schedule, control)).chain(groups);
+        all.map(|(schedule, control)| (begin(schedule), control)).collect()
     }
 
     fn is_undecayed(&self, name: &str) -> bool {
@@ -241,9 +344,7 @@ impl Optimizer {
     }
 
     fn update(&self, gradients: &[Tensor], verdict: Option<&Tensor>) -> Result<()> {
-        let (Some(control), Some(state)) = (&self.control, &self.state) else {
-            unreachable!("`prepare` has made both")
-        };
+        let Some(state) = &self.state else { unreachable!("`prepare` has made it") };
         let gradients: Vec<&Tensor> = gradients.iter().collect();
         let judged = match self.begin.needs_norm() {
             true => Some(Tensor::global_norm(&gradients)?),
@@ -251,14 +352,16 @@ impl Optimizer {
         };
         let judged = judged.iter().flat_map(|(norm, first_bad)| [norm, first_bad]);
         let judged: Vec<&Tensor> = judged.chain(verdict).collect();
-        let begin = BeginStep { guarded: verdict.is_some(), ..self.begin.clone() }.op();
-        let operands = |(_, range): &(OpRef, Range<usize>)| state.operands(range.clone(), control);
-        let operands: Vec<Vec<&Variable>> = state.updates.iter().map(operands).collect();
-        let begun = [control];
-        let mut updates: Vec<(OpRef, &[&Variable], &[&Tensor])> = vec![(begin, &begun, &judged)];
-        for ((update, range), operands) in state.updates.iter().zip(&operands) {
-            updates.push((update.clone(), operands, &gradients[range.clone()]));
+        let begins = self.begin_steps(verdict.is_some());
+        let mut operands: Vec<(OpRef, Vec<&Variable>, Vec<&Tensor>)> =
+            begins.into_iter().map(|(begin, control)| (begin, vec![control], judged.clone())).collect();
+        for update in &state.updates {
+            let of_update = update.gradients.iter().map(|&idx| gradients[idx]).collect();
+            let variables = state.operands(&update.gradients, self.control_of(update.group));
+            operands.push((update.op.clone(), variables, of_update));
         }
+        let updates: Vec<(OpRef, &[&Variable], &[&Tensor])> =
+            operands.iter().map(|(op, variables, inputs)| (op.clone(), &**variables, &**inputs)).collect();
         match verdict {
             Some(_) => Variable::update_guarded(&updates),
             None => Variable::update_together(&updates),
@@ -269,10 +372,7 @@ impl Optimizer {
     fn control_on(&mut self, device: &Device) -> Result<&Variable> {
         if self.control.is_none() {
             let _there = device.enter();
-            let scale = self.loss_scale.map_or(1.0, |loss_scale| loss_scale.initial);
-            let buffer = Control::new(self.rate, scale).to_tensor()?;
-            let control = Variable::new(buffer).named("optimizer.control");
-            self.control = Some(control.trainable(false).owned_by(Owner::Optimizer));
+            self.control = Some(self.new_control(self.rate, "optimizer.control")?);
         }
         Ok(self.control.as_ref().unwrap_or_else(|| unreachable!("it has just been made")))
     }
@@ -306,36 +406,6 @@ impl Optimizer {
         }
     }
 
-    /// The learning rate of the last step, or of the first if there was none.
-    ///
-    /// # Errors
-    /// A ghost, which has no values.
-    pub fn learning_rate(&self) -> Result<f64> {
-        Ok(self.control()?.learning_rate)
-    }
-
-    /// Sets the learning rate of the steps from now on.
-    ///
-    /// # Errors
-    /// The optimizer has a schedule; memory that is full.
-    #[track_caller]
-    pub fn set_learning_rate(&mut self, rate: f64) -> Result<()> {
-        let _line = at_callers_line();
-        if self.begin.schedule.is_some() {
-            return Err(Error::argument(
-                "set_learning_rate",
-                "the optimizer follows a schedule, which would set its own rate at the next step; build one without",
-            ));
-        }
-        if let Some(control) = &self.control {
-            let _there = control.device().enter();
-            let number = Tensor::full_of((), rate, DType::F64)?;
-            Variable::update(set_learning_rate(), &[control], &[&number])?;
-        }
-        self.rate = rate;
-        Ok(())
-    }
-
     /// How many steps have changed the variables; skipped ones do not count.
     ///
     /// # Errors
@@ -355,7 +425,7 @@ impl Optimizer {
     /// The name of the variable whose gradient was the first that was not finite, as the numbers of a step say.
     pub(crate) fn overflowed_in(&self, control: &Control) -> Option<String> {
         let variable = (control.overflow as usize).checked_sub(1);
-        variable.and_then(|idx| Some(self.state.as_ref()?.variables.get(idx)?.name()))
+        variable.and_then(|idx| Some(self.state.as_ref()?.variables().nth(idx)?.name()))
     }
 
     /// The numbers of the last step, on their way to the host.
@@ -367,8 +437,8 @@ impl Optimizer {
     /// `optimizer.m.encoder.kernel`. Assigning to them restores an optimizer; empty before the first step and before
     /// [`Optimizer::prepare`].
     pub fn variables(&self) -> Vec<Variable> {
-        let of_variables = self.state.iter().flat_map(|state| &state.states).cloned();
-        self.control.iter().cloned().chain(of_variables).collect()
+        let of_variables = self.state.iter().flat_map(State::states);
+        self.controls().chain(of_variables).cloned().collect()
     }
 
     /// Refuses to update during backward where all gradients are needed first, or where nothing may change yet.

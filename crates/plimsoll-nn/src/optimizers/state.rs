@@ -1,92 +1,154 @@
 //! What an optimizer keeps for its variables.
-
-use std::ops::Range;
+//!
+//! States are made when a variable is first seen, and stay: one that is frozen for a while finds them again. Which variables
+//! are updated now, and by which ops, is a list beside them.
 
 use plimsoll_tensor::optimizer::{Algorithm, Common, Member};
 use plimsoll_tensor::{Error, OpRef, Owner, Result, Tensor, Variable, with_owner};
+
+use super::Optimizer;
 
 /// The most variables that one op updates. An op has lists of its operands, and no block outside the pool shall grow
 /// with a model, so the variables of a large one are updated by several ops.
 const VARIABLES_OF_AN_OP: usize = 64;
 
-/// The variables that an optimizer updates, and the states that it keeps for them.
-#[derive(Debug)]
+/// The variables that an optimizer has seen, and those that it updates.
+#[derive(Debug, Default)]
 pub(super) struct State {
-    /// The variables, as the user gave them.
-    pub variables: Vec<Variable>,
-    /// The states of all variables, one variable after the other.
-    pub states: Vec<Variable>,
-    pub members: Vec<Member>,
-    /// The ops that update the variables, and which variables each of them updates.
-    pub updates: Vec<(OpRef, Range<usize>)>,
+    known: Vec<Known>,
+    /// Which of the known variables are updated, in the order of their gradients.
+    active: Vec<usize>,
+    /// The ops that update them.
+    pub updates: Vec<Update>,
+}
+
+/// A variable, as the user gave it, and what is kept for it.
+#[derive(Debug)]
+struct Known {
+    variable: Variable,
+    states: Vec<Variable>,
+    member: Member,
+    /// The number of its parameter group, of which 0 are those in no other.
+    group: usize,
+}
+
+/// An op that updates some variables of one group.
+#[derive(Debug)]
+pub(super) struct Update {
+    pub op: OpRef,
+    pub group: usize,
+    /// The numbers of their gradients.
+    pub gradients: Vec<usize>,
+}
+
+/// How variables are updated: by which algorithm, and what is special to a group.
+pub(super) struct Rules<'a> {
+    pub algorithm: &'a dyn Algorithm,
+    /// What is done before the algorithm, for each group.
+    pub common: &'a [Common],
+    /// Who says to which group a variable belongs.
+    pub optimizer: &'a Optimizer,
 }
 
 impl State {
-    /// Makes the states; `decays` says which variables weight decay applies to.
-    pub fn new(
-        algorithm: &dyn Algorithm,
-        common: Common,
-        variables: &[Variable],
-        decays: impl Fn(&Variable) -> bool,
-    ) -> Result<State> {
-        let (mut states, mut members) = (Vec::new(), Vec::new());
+    /// Updates these variables from now on, and makes states for those that have none. All or nothing.
+    pub fn select(&mut self, rules: &Rules<'_>, variables: &[Variable]) -> Result<()> {
+        let n_before = self.known.len();
+        if let Err(error) = self.know(rules, variables) {
+            self.known.truncate(n_before);
+            return Err(error);
+        }
+        let place = |variable: &Variable| self.known.iter().position(|known| known.variable == *variable);
+        self.active = variables.iter().filter_map(place).collect();
+        let mut updates = Vec::new();
+        for (group, &common) in rules.common.iter().enumerate() {
+            let of_group = |&idx: &usize| self.known[self.active[idx]].group == group;
+            let gradients: Vec<usize> = (0..self.active.len()).filter(of_group).collect();
+            for gradients in gradients.chunks(VARIABLES_OF_AN_OP) {
+                let member = |&idx: &usize| self.known[self.active[idx]].member;
+                let members: Vec<Member> = gradients.iter().map(member).collect();
+                let op = rules.algorithm.update(common, &members);
+                updates.push(Update { op, group, gradients: gradients.to_vec() });
+            }
+        }
+        self.updates = updates;
+        Ok(())
+    }
+
+    /// Makes the states of variables that have none.
+    pub fn know(&mut self, rules: &Rules<'_>, variables: &[Variable]) -> Result<()> {
         for variable in variables {
+            if self.known.iter().any(|known| known.variable == *variable) {
+                continue;
+            }
             let parameter = variable.master().unwrap_or(variable);
             let _there = parameter.device().enter();
-            let specs = algorithm.states(parameter.shape(), parameter.dtype());
-            members.push(Member {
-                n_states: specs.len(),
-                has_copy: variable.master().is_some(),
-                decays: decays(variable),
-            });
+            let specs = rules.algorithm.states(parameter.shape(), parameter.dtype());
+            let (group, decays) = rules.optimizer.group_of(variable);
+            let member = Member { n_states: specs.len(), has_copy: variable.master().is_some(), decays };
+            let mut states = Vec::new();
             for spec in specs {
                 let tensor =
                     with_owner(Owner::Optimizer, || Tensor::full_of(spec.shape, spec.initial, spec.dtype))?;
                 let state = Variable::new(tensor).trainable(false).owned_by(Owner::Optimizer);
                 states.push(state.named(&format!("optimizer.{}.{}", spec.name, variable.name())));
             }
+            self.known.push(Known { variable: variable.clone(), states, member, group });
         }
-        let firsts = (0..members.len()).step_by(VARIABLES_OF_AN_OP);
-        let ranges = firsts.map(|first| first..members.len().min(first + VARIABLES_OF_AN_OP));
-        let updates =
-            ranges.map(|range| (algorithm.update(common, &members[range.clone()]), range)).collect();
-        Ok(State { variables: variables.to_vec(), states, members, updates })
+        Ok(())
     }
 
-    /// Refuses other variables than those that the state was made for.
+    /// The variables that are updated, in the order of their gradients.
+    pub fn variables(&self) -> impl ExactSizeIterator<Item = &Variable> {
+        self.active.iter().map(|&idx| &self.known[idx].variable)
+    }
+
+    /// The states of all variables that were ever seen, one variable after the other.
+    pub fn states(&self) -> impl Iterator<Item = &Variable> {
+        self.known.iter().flat_map(|known| &known.states)
+    }
+
+    /// Refuses other variables than those that are updated.
     pub fn check(&self, variables: &[Variable]) -> Result<()> {
-        if self.variables == variables {
+        if self.variables().eq(variables) {
             return Ok(());
         }
+        let ours: Vec<&Variable> = self.variables().collect();
         let name =
             |variable: Option<&Variable>| variable.map_or("none".to_owned(), |v| format!("{:?}", v.name()));
-        let n_either = self.variables.len().max(variables.len());
-        let differs = |&idx: &usize| self.variables.get(idx) != variables.get(idx);
+        let n_either = ours.len().max(variables.len());
+        let differs = |&idx: &usize| ours.get(idx).copied() != variables.get(idx);
         let first = (0..n_either).find(differs).unwrap_or(0);
         Err(Error::argument(
             "optimizer",
             format!(
                 "it keeps state for {} variables and was given {}; the first that differs is number {first}: {} was \
-                 expected, not {}. Build another optimizer for other variables",
-                self.variables.len(),
+                 expected, not {}. Build another optimizer for other variables, or `select` them",
+                ours.len(),
                 variables.len(),
-                name(self.variables.get(first)),
+                name(ours.get(first).copied()),
                 name(variables.get(first))
             ),
         ))
     }
 
     /// The operands of an op that updates these variables, in its order.
-    pub fn operands<'a>(&'a self, range: Range<usize>, control: &'a Variable) -> Vec<&'a Variable> {
+    pub fn operands<'a>(&'a self, gradients: &[usize], control: &'a Variable) -> Vec<&'a Variable> {
         let mut operands = Vec::new();
-        let mut next: usize = self.members[..range.start].iter().map(|member| member.n_states).sum();
-        for (variable, member) in self.variables[range.clone()].iter().zip(&self.members[range]) {
-            operands.push(variable.master().unwrap_or(variable));
-            operands.extend(&self.states[next..next + member.n_states]);
-            operands.extend(variable.master().map(|_| variable));
-            next += member.n_states;
+        for &idx in gradients {
+            let known = &self.known[self.active[idx]];
+            operands.push(known.variable.master().unwrap_or(&known.variable));
+            operands.extend(&known.states);
+            operands.extend(known.variable.master().map(|_| &known.variable));
         }
         operands.push(control);
         operands
+    }
+
+    /// The op that updates one variable alone, and its group.
+    pub fn update_of(&self, rules: &Rules<'_>, gradient: usize) -> (OpRef, usize) {
+        let known = &self.known[self.active[gradient]];
+        let members = std::slice::from_ref(&known.member);
+        (rules.algorithm.update(rules.common[known.group], members), known.group)
     }
 }

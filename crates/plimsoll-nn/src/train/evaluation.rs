@@ -3,13 +3,15 @@
 //! What would fail at the end of the first epoch (held-out data of another shape, an evaluation that the limit has no room
 //! for) is found before the first step: the evaluation of one batch is recorded, and its program says what it takes.
 
-use plimsoll_tensor::{Device, Error, ErrorKind, Later, OwnedVariables, PlannedProgram, Result, Tensor};
+use plimsoll_tensor::{
+    Device, Error, ErrorKind, Later, Nested, OwnedVariables, PlannedProgram, Result, Tensor,
+};
 
 use super::dry_run::CycleSkipper;
 use super::event::Evaluation;
-use super::examples::{Examples, Pair};
+use super::examples::{Batch, Examples};
 use super::programs::{self, Work};
-use super::step::Stepper;
+use super::step::{Stepper, loss_context};
 use crate::losses::Loss;
 use crate::metrics::Metric;
 use crate::model::{Mode, Model};
@@ -29,11 +31,13 @@ struct BatchEvaluation<'a> {
 }
 
 impl Work for BatchEvaluation<'_> {
-    fn run(&mut self, pair: &Pair) -> Result<Vec<Tensor>> {
-        let predictions = self.model.forward(&pair.inputs, Mode::Infer)?;
-        let loss = self.loss.call(&pair.labels, &predictions)?;
-        let Some(metrics) = &mut self.metrics else { return Ok(vec![loss, predictions]) };
-        metrics.iter_mut().try_for_each(|metric| metric.update(&pair.labels, &predictions))?;
+    fn run(&mut self, batch: &Batch) -> Result<Vec<Tensor>> {
+        let predictions = self.model.forward_nested(&batch.inputs, Mode::Infer)?;
+        let loss = self.loss.of_batch(&loss_context(self.model, batch), predictions.clone().into())?;
+        let Some(metrics) = &mut self.metrics else {
+            return Ok(std::iter::once(loss).chain(predictions.into_leaves()).collect());
+        };
+        update(metrics, batch, &predictions)?;
         Ok(vec![loss])
     }
 
@@ -60,12 +64,12 @@ impl Evaluator<'_> {
         let (mut batches, mut n_alike) = (data.epoch(0, 0)?, data.n_alike());
         loop {
             let n_skipped = skipper.skip(n_alike);
-            let Some(pair) = batches.nth(n_skipped as usize) else { break };
+            let Some(batch) = batches.nth(n_skipped as usize) else { break };
             n_alike = n_alike.saturating_sub(n_skipped + 1);
             device.pool().mark(EVALUATE, 0);
-            let pair = pair?;
-            let n = pair.n_examples()?;
-            let loss = self.batch(&pair)?;
+            let batch = batch?;
+            let n = batch.n_examples()?;
+            let loss = self.batch(&batch)?;
             n_examples += n;
             // A GPU works on this batch while the loss of the one before is looked at.
             if let Some((loss, n)) = before.replace((loss, n)) {
@@ -85,16 +89,21 @@ impl Evaluator<'_> {
 
     /// Evaluates one batch; its loss is on its way. Metrics of somebody's own may do what cannot be recorded, so they are
     /// given the predictions afterwards.
-    fn batch(&mut self, pair: &Pair) -> Result<Later> {
-        let _on = pair.inputs.device().enter();
+    fn batch(&mut self, batch: &Batch) -> Result<Later> {
+        let _on = batch.device().enter();
         let are_pure = self.metrics.iter().all(|metric| metric.is_pure());
         let Stepper { model, loss, evaluations, .. } = &mut *self.stepper;
         let metrics = are_pure.then_some(&mut *self.metrics);
         let mut work = BatchEvaluation { model, loss: &**loss, metrics };
-        let results = evaluations.run(&mut work, pair)?;
-        let loss = results[0].to_f64_later()?;
-        if let Some(predictions) = results.get(1) {
-            self.metrics.iter_mut().try_for_each(|metric| metric.update(&pair.labels, predictions))?;
+        let mut results = evaluations.run(&mut work, batch)?.into_iter();
+        let arrangement = model.output_shapes();
+        let loss = results.next().map(|loss| loss.to_f64_later()).transpose()?;
+        let Some(loss) = loss else { unreachable!("an evaluation returns its loss") };
+        if !are_pure {
+            let mut next =
+                || results.next().ok_or_else(|| Error::argument("evaluate", "an output is missing"));
+            let predictions = arrangement.try_map(&mut |_| next())?;
+            update(self.metrics, batch, &predictions)?;
         }
         Ok(loss)
     }
@@ -106,14 +115,14 @@ impl Evaluator<'_> {
     /// What evaluating the data will say: no data, another shape than the model's, memory that is full.
     pub fn preflight(&mut self, data: &dyn Examples) -> Result<()> {
         let of_held_out = |error| Error::within("the held-out data, looked at before the first step", error);
-        let Some(pair) = data.epoch(0, 0).map_err(of_held_out)?.next() else {
+        let Some(batch) = data.epoch(0, 0).map_err(of_held_out)?.next() else {
             return Err(of_held_out(Error::argument("evaluate", "the data are empty: there is no batch")));
         };
-        let pair = pair.map_err(of_held_out)?;
-        pair.n_examples().map_err(of_held_out)?;
+        let batch = batch.map_err(of_held_out)?;
+        batch.n_examples().map_err(of_held_out)?;
         let Stepper { model, loss, .. } = &*self.stepper;
         let mut work = BatchEvaluation { model, loss: &**loss, metrics: Some(&mut *self.metrics) };
-        let recorded = programs::record(&mut work, &pair, &mut OwnedVariables::default());
+        let recorded = programs::record(&mut work, &batch, &mut OwnedVariables::default());
         self.metrics.iter_mut().for_each(|metric| metric.reset());
         match recorded {
             // What reads values can only be known when it runs.
@@ -122,6 +131,18 @@ impl Evaluator<'_> {
             Ok(program) => PlannedProgram::new(program).prepare().map(drop).map_err(of_held_out),
         }
     }
+}
+
+/// Tells metrics of a batch.
+pub(super) fn update(
+    metrics: &mut [Box<dyn Metric>],
+    batch: &Batch,
+    predictions: &Nested<Tensor>,
+) -> Result<()> {
+    metrics.iter_mut().try_for_each(|metric| {
+        let weights = batch.sample_weights.as_ref().filter(|_| metric.takes_weights());
+        metric.update_batch(&batch.labels, predictions, weights)
+    })
 }
 
 /// A single number that was on its way.

@@ -25,6 +25,8 @@ pub struct StepEvent {
     pub loss_scale: f64,
     /// The variable whose gradient overflowed, if the step was skipped for that.
     pub skipped: Option<String>,
+    /// The training metrics of the epoch so far, by name.
+    pub metrics: Vec<(String, f64)>,
     /// Milliseconds from the end of the step before, waiting for data included.
     pub ms: f64,
     /// The memory of the device after the step.
@@ -73,8 +75,32 @@ pub struct EpochEvent {
     pub step: u64,
     /// The mean of the losses of its steps.
     pub loss: f64,
+    /// The training metrics of its steps, by name.
+    pub metrics: Vec<(String, f64)>,
     /// The model on the data that it is not trained on, if there are such data.
     pub held_out: Option<Evaluation>,
+}
+
+impl EpochEvent {
+    /// A number of the epoch by name, as Keras calls them: `loss` and the training metrics, and with `val_` before it what
+    /// the held-out data say.
+    pub fn value(&self, name: &str) -> Option<f64> {
+        match (name, name.strip_prefix("val_")) {
+            ("loss", _) => Some(self.loss),
+            ("val_loss", _) => self.held_out.as_ref().map(|held_out| held_out.loss),
+            (_, Some(metric)) => self.held_out.as_ref()?.metric(metric),
+            (name, None) => self.metrics.iter().find(|(known, _)| known == name).map(|(_, value)| *value),
+        }
+    }
+
+    /// The names of all its numbers.
+    pub fn names(&self) -> Vec<String> {
+        let trained = self.metrics.iter().map(|(name, _)| name.clone());
+        let held_out = self.held_out.iter().flat_map(|held_out| &held_out.metrics);
+        let of_loss = self.held_out.iter().map(|_| "val_loss".to_owned());
+        let held_out = of_loss.chain(held_out.map(|(name, _)| format!("val_{name}")));
+        std::iter::once("loss".to_owned()).chain(trained).chain(held_out).collect()
+    }
 }
 
 /// How good a model is on some data.
@@ -107,6 +133,7 @@ impl fmt::Display for StepEvent {
 impl fmt::Display for EpochEvent {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "epoch {}: loss {:.4}", self.epoch, self.loss)?;
+        self.metrics.iter().try_for_each(|(name, value)| write!(f, ", {name} {value:.4}"))?;
         match &self.held_out {
             Some(held_out) => write!(f, ", held out: {held_out}"),
             None => Ok(()),

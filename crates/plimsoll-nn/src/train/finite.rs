@@ -2,11 +2,11 @@
 
 use plimsoll_tensor::{DType, Result, Tensor, Variable};
 
-use super::examples::Pair;
+use super::examples::Batch;
 
 /// What holds values that are not finite, in words: the data, or the weights.
-pub(super) fn cause(pair: &Pair, names: &[String; 2], variables: &[Variable]) -> Result<String> {
-    for (tensor, name) in [&pair.inputs, &pair.labels].into_iter().zip(names) {
+pub(super) fn cause(batch: &Batch, names: &[String], variables: &[Variable]) -> Result<String> {
+    for (tensor, name) in batch.tensors().zip(names) {
         if let Some((position, value)) = first_not_finite(tensor)? {
             return Ok(format!(
                 "{name:?} holds {value} at {position:?}; leave such examples out, or let `Dataset::check_finite` find \

@@ -1,7 +1,7 @@
 //! What became of a run, epoch by epoch, in few bytes.
 //!
 //! A run may have a million epochs, and what it retains of them lies outside every pool. So epochs are kept as a table:
-//! one number for the step and one for each value (the loss, the loss on held-out data, the metrics), eight bytes each, with names
+//! one number for the step and one for each value (the loss, the loss on held-out data, metrics), eight bytes each, with names
 //! kept once. With room to grow that is at most 24 bytes for each value of an epoch; [`Trainer::keep_epochs`](super::Trainer::keep_epochs)
 //! bounds how many are kept.
 
@@ -41,9 +41,11 @@ pub struct Epochs {
 #[derive(Clone, Debug, PartialEq)]
 struct Chunk {
     first_epoch: u64,
+    /// The names of the training metrics.
+    trained: Arc<[String]>,
     /// The names of the metrics on held-out data, if there are such data.
     metrics: Option<Arc<[String]>>,
-    /// For each epoch: its step, its loss, the loss on held-out data, the metrics.
+    /// For each epoch: its step, its loss, the training metrics, the loss on held-out data, the metrics on them.
     values: Vec<f64>,
 }
 
@@ -63,8 +65,8 @@ impl Epochs {
         match self.chunks.back_mut().filter(|chunk| chunk.takes(event)) {
             Some(chunk) => chunk.push(event),
             None => {
-                let known = self.chunks.back().and_then(|chunk| chunk.metrics.clone());
-                self.chunks.push_back(Chunk::new(event, known));
+                let chunk = Chunk::new(event, self.chunks.back());
+                self.chunks.push_back(chunk);
             }
         }
         while self.chunks.len() > 1 && self.n_kept() - self.chunks[0].len() >= self.most {
@@ -113,19 +115,21 @@ impl fmt::Debug for Epochs {
 
 impl Chunk {
     /// A chunk that begins with an epoch; the names that are known already are not kept twice.
-    fn new(event: &EpochEvent, known: Option<Arc<[String]>>) -> Chunk {
-        let names = |held_out: &Evaluation| held_out.metrics.iter().map(|(name, _)| name.clone()).collect();
-        let metrics = event.held_out.as_ref().map(|held_out| match known {
-            Some(known) if same_names(&known, held_out) => known,
-            _ => names(held_out),
-        });
-        let mut chunk = Chunk { first_epoch: event.epoch, metrics, values: Vec::new() };
+    fn new(event: &EpochEvent, before: Option<&Chunk>) -> Chunk {
+        let names = |known: Option<&Arc<[String]>>, metrics: &[(String, f64)]| match known {
+            Some(known) if same_names(known, metrics) => known.clone(),
+            _ => metrics.iter().map(|(name, _)| name.clone()).collect(),
+        };
+        let known = before.and_then(|chunk| chunk.metrics.as_ref());
+        let metrics = event.held_out.as_ref().map(|held_out| names(known, &held_out.metrics));
+        let trained = names(before.map(|chunk| &chunk.trained), &event.metrics);
+        let mut chunk = Chunk { first_epoch: event.epoch, trained, metrics, values: Vec::new() };
         chunk.push(event);
         chunk
     }
 
     fn width(&self) -> usize {
-        ALWAYS + self.metrics.as_ref().map_or(0, |metrics| 1 + metrics.len())
+        ALWAYS + self.trained.len() + self.metrics.as_ref().map_or(0, |metrics| 1 + metrics.len())
     }
 
     fn len(&self) -> usize {
@@ -136,9 +140,10 @@ impl Chunk {
     fn takes(&self, event: &EpochEvent) -> bool {
         let is_alike = match (&self.metrics, &event.held_out) {
             (None, None) => true,
-            (Some(names), Some(held_out)) => same_names(names, held_out),
+            (Some(names), Some(held_out)) => same_names(names, &held_out.metrics),
             _ => false,
         };
+        let is_alike = is_alike && same_names(&self.trained, &event.metrics);
         is_alike && self.len() < EPOCHS_PER_CHUNK && event.epoch == self.first_epoch + self.len() as u64
     }
 
@@ -150,6 +155,7 @@ impl Chunk {
         }
         // Steps are whole numbers far below 2⁵³, so nothing of them is lost.
         self.values.extend([event.step as f64, event.loss]);
+        self.values.extend(event.metrics.iter().map(|(_, value)| value));
         if let Some(held_out) = &event.held_out {
             self.values.push(held_out.loss);
             self.values.extend(held_out.metrics.iter().map(|(_, value)| value));
@@ -158,16 +164,24 @@ impl Chunk {
 
     fn get(&self, idx: usize) -> EpochEvent {
         let values = &self.values[idx * self.width()..][..self.width()];
-        let held_out = self.metrics.as_ref().map(|names| Evaluation {
-            loss: values[ALWAYS],
-            metrics: names.iter().cloned().zip(values[ALWAYS + 1..].iter().copied()).collect(),
-        });
-        EpochEvent { epoch: self.first_epoch + idx as u64, step: values[0] as u64, loss: values[1], held_out }
+        let (always, values) = values.split_at(ALWAYS);
+        let (trained, values) = values.split_at(self.trained.len());
+        let with_names =
+            |names: &[String], values: &[f64]| names.iter().cloned().zip(values.iter().copied()).collect();
+        let held_out = self.metrics.as_ref().zip(values.split_first());
+        EpochEvent {
+            epoch: self.first_epoch + idx as u64,
+            step: always[0] as u64,
+            loss: always[1],
+            metrics: with_names(&self.trained, trained),
+            held_out: held_out
+                .map(|(names, (&loss, values))| Evaluation { loss, metrics: with_names(names, values) }),
+        }
     }
 }
 
-fn same_names(names: &[String], held_out: &Evaluation) -> bool {
-    names.iter().eq(held_out.metrics.iter().map(|(name, _)| name))
+fn same_names(names: &[String], metrics: &[(String, f64)]) -> bool {
+    names.iter().eq(metrics.iter().map(|(name, _)| name))
 }
 
 #[cfg(test)]
@@ -178,7 +192,8 @@ mod tests {
         let number = epoch as f64;
         let metrics = |n| (0..n).map(|k| (format!("metric {k}"), number / (k + 2) as f64)).collect();
         let held_out = n_metrics.map(|n| Evaluation { loss: 2.0 * number, metrics: metrics(n) });
-        EpochEvent { epoch, step: 45 * epoch, loss: number.sqrt(), held_out }
+        let trained = if n_metrics == Some(3) { metrics(2) } else { Vec::new() };
+        EpochEvent { epoch, step: 45 * epoch, loss: number.sqrt(), metrics: trained, held_out }
     }
 
     impl Epochs {

@@ -63,7 +63,7 @@ pub use callback::{Callback, Requests};
 use dry_run::CycleSkipper;
 use evaluation::Evaluator;
 pub use event::{EpochEvent, Evaluation, MemoryUse, StepEvent};
-pub use examples::{Epoch, Examples, Pair};
+pub use examples::{Batch, Epoch, Examples};
 pub use history::{Epochs, History};
 pub use own::{StepParts, TrainStep};
 use pending::{Numbers, Pending};
@@ -135,7 +135,9 @@ impl Trainer {
         Trainer {
             state: RunState::start(model.policy()),
             stepper: Stepper {
+                all_variables: model.variables(),
                 variables: model.trainable_variables(),
+                metrics: Vec::new(),
                 model,
                 optimizer,
                 loss: Box::new(loss),
@@ -195,6 +197,15 @@ impl Trainer {
         self
     }
 
+    /// This run with a metric of its training steps, told with each step and epoch: it takes in what the model said before
+    /// the update, as part of the step, so a step that fails does not count. A model that leaves its last linear function to
+    /// the loss computes it for the metric, too.
+    #[must_use]
+    pub fn training_metric(mut self, metric: impl Metric + 'static) -> Trainer {
+        self.stepper.metrics.push(Box::new(metric));
+        self
+    }
+
     /// This run with data that it is not trained on, evaluated after each epoch.
     #[must_use]
     pub fn held_out(mut self, data: impl Examples + 'static) -> Trainer {
@@ -241,7 +252,8 @@ impl Trainer {
         let callbacks = self.callbacks.iter().enumerate();
         let states =
             callbacks.filter_map(|(idx, callback)| Some((callback_key(idx, &**callback), callback.state()?)));
-        RunState { callbacks: states.collect(), ..self.state.clone() }
+        let rate_factor = self.stepper.optimizer.rate_factor();
+        RunState { callbacks: states.collect(), rate_factor, ..self.state.clone() }
             .with_generator(self.generator.unwrap_or_else(Generator::current))
     }
 
@@ -281,6 +293,9 @@ impl Trainer {
     pub fn resume(&mut self, folder: impl AsRef<Path>) -> Result<()> {
         let _line = at_callers_line();
         self.prepare()?;
+        // What was trained before and is frozen now has its state there, too.
+        let kept = checkpoint::with_optimizer_state(folder.as_ref(), &self.stepper.all_variables)?;
+        self.stepper.optimizer.keep_for(&kept)?;
         let others = self.stepper.other_variables();
         let settings = &self.state.settings;
         let mut state = checkpoint::load_alike(folder.as_ref(), &self.stepper.model, &others, settings)?;
@@ -291,12 +306,16 @@ impl Trainer {
             }
         }
         self.generator = Some(state.generator());
+        self.stepper.optimizer.set_rate_factor(state.rate_factor);
         self.state = state;
         Ok(())
     }
 
-    /// Makes the optimizer's state, which the first step needs and a checkpoint is loaded into.
+    /// Makes the optimizer's state and that of metrics, which the first step needs and a checkpoint is loaded into.
     fn prepare(&mut self) -> Result<()> {
+        self.stepper.select_variables()?;
+        let device = self.device();
+        self.stepper.metrics.iter_mut().try_for_each(|metric| metric.prepare(&device))?;
         self.stepper.optimizer.prepare(&self.stepper.variables)
     }
 
@@ -306,10 +325,10 @@ impl Trainer {
     /// # Errors
     /// A batch that does not fit the model; memory that is full.
     #[track_caller]
-    pub fn ways(&mut self, pair: &Pair) -> Result<Family> {
+    pub fn ways(&mut self, batch: &Batch) -> Result<Family> {
         let _line = at_callers_line();
         self.prepare()?;
-        self.stepper.memory_plans(&pair.inputs.device(), pair)
+        self.stepper.memory_plans(&batch.device(), batch)
     }
 
     /// Trains until so many epochs or steps are done, counted from the beginning of the run, or a callback stops it.
@@ -390,6 +409,9 @@ impl Trainer {
     /// Goes through an epoch, from where the run is in it, to its end or the run's.
     fn epoch(&mut self, data: &dyn Examples, until: Until, history: &mut History) -> Result<()> {
         let mut batches = data.epoch(self.state.epoch, self.state.batch)?;
+        if self.state.batch == 0 {
+            self.stepper.metrics.iter_mut().for_each(|metric| metric.reset());
+        }
         let (mut steps, n_alike) = (CycleSkipper::new(&self.device()), data.n_alike());
         loop {
             if history.stopped.is_some() || until.is_reached(&self.state) {
@@ -404,17 +426,17 @@ impl Trainer {
             let n_skipped = steps.skip(alike);
             (self.state.batch, self.state.step) = (self.state.batch + n_skipped, self.state.step + n_skipped);
             let started = Instant::now();
-            let pair = match batches.nth(n_skipped as usize) {
+            let batch = match batches.nth(n_skipped as usize) {
                 None => break,
                 Some(Err(error)) if matches!(error.kind(), ErrorKind::Interrupted { .. }) => {
                     history.stopped = Some(INTERRUPTED.to_owned());
                     continue;
                 }
-                Some(pair) => pair?,
+                Some(batch) => batch?,
             };
             self.device().pool().mark(STEP, self.state.step + 1);
-            let issued = self.issue(&pair, data, started);
-            drop(pair);
+            let issued = self.issue(&batch, data, started);
+            drop(batch);
             // The device is busy with this step; what it was given before is looked at meanwhile.
             self.tell_of_step(data, history)?;
             self.pending = Some(issued?);
@@ -435,12 +457,12 @@ impl Trainer {
     }
 
     /// Makes a step with a batch; on a GPU it is only begun.
-    fn issue(&mut self, pair: &Pair, data: &dyn Examples, started: Instant) -> Result<Pending> {
+    fn issue(&mut self, fetched: &Batch, data: &dyn Examples, started: Instant) -> Result<Pending> {
         let before = (self.state.clone(), Generator::current());
         let (epoch, batch) = (self.state.epoch + 1, self.state.batch + 1);
-        let names = data.names();
-        let stepped = self.stepper.step(pair, &names);
-        let numbers = stepped.map_err(|error| in_batch(error, (epoch, batch), pair, &names))?;
+        let names = fetched.names(data.names());
+        let stepped = self.stepper.step(fetched, &names);
+        let numbers = stepped.map_err(|error| in_batch(error, (epoch, batch), fetched, &names))?;
         self.state.step += 1;
         self.state.batch += 1;
         let event = StepEvent {
@@ -448,13 +470,14 @@ impl Trainer {
             epoch,
             batch,
             n_batches: data.n_batches(),
-            n_examples: pair.n_examples()? as u64,
+            n_examples: fetched.n_examples()? as u64,
             loss: f64::NAN,
             learning_rate: f64::NAN,
             loss_scale: f64::NAN,
             skipped: None,
+            metrics: Vec::new(),
             ms: 0.0,
-            memory: MemoryUse::of(&pair.inputs.device()),
+            memory: MemoryUse::of(&fetched.device()),
         };
         Ok(Pending { event, numbers, started, before })
     }
@@ -497,6 +520,7 @@ impl Trainer {
         }
         let loss = results[0];
         event.loss = loss;
+        event.metrics = self.stepper.metrics_of(&results);
         if let Some(control) = control {
             (event.learning_rate, event.loss_scale) = (control.learning_rate, control.loss_scale);
             event.skipped = self.stepper.optimizer.overflowed_in(&control);
@@ -522,8 +546,8 @@ impl Trainer {
     /// for that.
     fn explain(&self, loss: Result<f64>, (epoch, batch): (u64, u64), data: &dyn Examples) -> Result<Error> {
         let batches = data.epoch(epoch - 1, batch - 1);
-        let pair = match (batches.and_then(|mut batches| batches.next().transpose()), &loss) {
-            (Ok(Some(pair)), _) => pair,
+        let fetched = match (batches.and_then(|mut batches| batches.next().transpose()), &loss) {
+            (Ok(Some(fetched)), _) => fetched,
             (Err(error), Ok(_)) => return Err(error),
             (_, Err(_)) => return Ok(loss.unwrap_err()),
             (Ok(None), Ok(loss)) => {
@@ -531,9 +555,9 @@ impl Trainer {
                 return Ok(Error::argument("fit", detail));
             }
         };
-        let names = data.names();
-        let error = loss.map_or_else(Ok, |loss| self.stepper.explained(loss, &pair, &names))?;
-        Ok(in_batch(error, (epoch, batch), &pair, &names))
+        let names = fetched.names(data.names());
+        let error = loss.map_or_else(Ok, |loss| self.stepper.explained(loss, &fetched, &names))?;
+        Ok(in_batch(error, (epoch, batch), &fetched, &names))
     }
 
     /// Evaluates the epoch that is complete, and goes on to the next.
@@ -543,9 +567,11 @@ impl Trainer {
         let evaluated = self.held_out.as_deref().map(|data| evaluator.evaluate(data, &device));
         let held_out = evaluated.transpose()?;
         let loss = self.state.loss_sum / self.state.n_losses as f64;
+        let trained = self.stepper.metrics.iter();
+        let metrics = trained.map(|metric| (metric.name().to_owned(), metric.result())).collect();
         self.state.epoch += 1;
         (self.state.batch, self.state.loss_sum, self.state.n_losses) = (0, 0.0, 0);
-        Ok(EpochEvent { epoch: self.state.epoch, step: self.state.step, loss, held_out })
+        Ok(EpochEvent { epoch: self.state.epoch, step: self.state.step, loss, metrics, held_out })
     }
 
     /// The mean loss and the metrics of the model on some data, without training. No more than one layer's input and

@@ -7,12 +7,14 @@
 //! An update that the run cannot hold back by itself is computed into memory of its own first. An optimizer that is given the
 //! loss with `Optimizer::apply_guarded` needs none.
 
-use plimsoll_tensor::{Result, Tensor, Variable};
+use plimsoll_tensor::{Result, Tensor, Variable, at_callers_line};
 
-use super::examples::Pair;
+use super::examples::Batch;
+use super::step::loss_context;
 use crate::losses::Loss;
 use crate::model::Model;
 use crate::optimizers::Optimizer;
+use crate::prediction::Prediction;
 
 /// What a run lends to a train step.
 pub struct StepParts<'a> {
@@ -26,22 +28,35 @@ pub struct StepParts<'a> {
     pub loss: &'a dyn Loss,
 }
 
+impl StepParts<'_> {
+    /// The loss of what the model said to a batch.
+    ///
+    /// # Errors
+    /// Labels that do not fit; memory that is full.
+    #[track_caller]
+    pub fn loss_of(&self, batch: &Batch, said: impl Into<Prediction>) -> Result<Tensor> {
+        let _line = at_callers_line();
+        self.loss.of_batch(&loss_context(self.model, batch), said.into())
+    }
+}
+
 /// A train step of one's own. A function of a run's parts and a batch is one:
 ///
 /// ```
 /// use plimsoll_nn::layers::Dense;
 /// use plimsoll_nn::losses::MeanSquaredError;
 /// use plimsoll_nn::optimizers::{Adam, Method};
-/// use plimsoll_nn::train::{Pair, StepParts, Trainer, Until};
+/// use plimsoll_nn::train::{Batch, StepParts, Trainer, Until};
 /// use plimsoll_nn::{Layer, Mode};
 /// use plimsoll_tensor::{GradientTape, Result, Tensor};
 ///
 /// /// Descends along the sign of the gradient of a loss with a penalty.
-/// fn step(run: &mut StepParts<'_>, batch: &Pair) -> Result<Tensor> {
+/// fn step(run: &mut StepParts<'_>, batch: &Batch) -> Result<Tensor> {
 ///     let tape = GradientTape::new();
 ///     let loss = tape.record(|| {
 ///         let output = run.model.forward(&batch.inputs, Mode::Train)?;
-///         run.loss.call(&batch.labels, &output)?.add(&output.square()?.mean(..)?.mul(0.01)?)
+///         let loss = run.loss_of(batch, output.clone())?;
+///         loss.add(&output.square()?.mean(..)?.mul(0.01)?)
 ///     })?;
 ///     let gradients = tape.variable_gradients(&loss, run.variables)?;
 ///     let gradients = gradients.iter().map(Tensor::sign).collect::<Result<_>>()?;
@@ -49,7 +64,7 @@ pub struct StepParts<'a> {
 ///     Ok(loss)
 /// }
 ///
-/// let data = vec![Pair { inputs: Tensor::randn([8, 3])?, labels: Tensor::ones([8, 1])? }];
+/// let data = vec![Batch::new(Tensor::randn([8, 3])?, Tensor::ones([8, 1])?)];
 /// let model = Dense::new(1).build([3])?;
 /// let mut trainer = Trainer::new(model, Adam::new(0.01).build(), MeanSquaredError).train_step(step);
 /// trainer.fit(&data, Until::Steps(5))?;
@@ -60,7 +75,7 @@ pub trait TrainStep: Send {
     ///
     /// # Errors
     /// A batch that does not fit; memory that is full. The step has changed nothing then.
-    fn step(&mut self, run: &mut StepParts<'_>, batch: &Pair) -> Result<Tensor>;
+    fn step(&mut self, run: &mut StepParts<'_>, batch: &Batch) -> Result<Tensor>;
 
     /// What it changes besides the run's model and optimizer, under names that checkpoints keep it by.
     fn variables(&self) -> Vec<(String, Variable)> {
@@ -73,8 +88,8 @@ pub trait TrainStep: Send {
     }
 }
 
-impl<F: FnMut(&mut StepParts<'_>, &Pair) -> Result<Tensor> + Send> TrainStep for F {
-    fn step(&mut self, run: &mut StepParts<'_>, batch: &Pair) -> Result<Tensor> {
+impl<F: FnMut(&mut StepParts<'_>, &Batch) -> Result<Tensor> + Send> TrainStep for F {
+    fn step(&mut self, run: &mut StepParts<'_>, batch: &Batch) -> Result<Tensor> {
         self(run, batch)
     }
 }

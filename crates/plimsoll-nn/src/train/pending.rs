@@ -32,7 +32,7 @@ pub(super) enum Numbers {
         control: Option<Later>,
     },
     Here {
-        loss: f64,
+        results: Vec<f64>,
         control: Option<Control>,
     },
 }
@@ -41,7 +41,7 @@ impl Numbers {
     /// Waits for the numbers, if they are not here.
     pub fn arrive(self) -> Result<(Vec<f64>, Option<Control>)> {
         match self {
-            Numbers::Here { loss, control } => Ok((vec![loss], control)),
+            Numbers::Here { results, control } => Ok((results, control)),
             Numbers::OnTheirWay { results, control } => {
                 let first = |later: Later| Ok(later.get()?.first().copied().unwrap_or(f64::NAN));
                 let results = results.into_iter().map(first).collect::<Result<_>>()?;

@@ -11,10 +11,11 @@
 //! has no program: it runs eagerly, and the device's guard keeps it under the limit.
 
 use plimsoll_tensor::{
-    Device, OwnedVariables, PlannedProgram, Program, ProgramCache, Recording, Result, Step, Tensor, op::Meta,
+    Device, Nested, OwnedVariables, PlannedProgram, Program, ProgramCache, Recording, Result, Step, Tensor,
+    op::Meta,
 };
 
-use super::examples::Pair;
+use super::examples::Batch;
 
 /// The most bytes of the heap for programs and what is planned of them, roughly; the least recently used go first.
 const MOST_BYTES: usize = 8 << 20;
@@ -33,20 +34,23 @@ impl Default for Programs {
 /// What decides about the ops of a batch.
 #[derive(Clone, PartialEq)]
 struct Signature {
-    inputs: Meta,
-    labels: Meta,
+    /// How the tensors of the batch lie, and how they are arranged.
+    batch: Vec<Meta>,
+    arrangement: [Nested<()>; 3],
     device: Device,
     n_parts: usize,
     is_deterministic: bool,
     can_offload: bool,
     /// Which variables are trained.
     trained: Vec<bool>,
+    /// What else has been set otherwise since.
+    version: u64,
 }
 
 /// What is done with a batch.
 pub(super) trait Work {
     /// Does it; returns what is to be known of it.
-    fn run(&mut self, pair: &Pair) -> Result<Vec<Tensor>>;
+    fn run(&mut self, batch: &Batch) -> Result<Vec<Tensor>>;
 
     /// Whether it does the same for all batches that are alike.
     fn is_pure(&self) -> bool;
@@ -56,6 +60,11 @@ pub(super) trait Work {
 
     /// Which variables are trained.
     fn trained(&self) -> Vec<bool>;
+
+    /// A number that is another one when something has been set that decides about the ops.
+    fn version(&self) -> u64 {
+        0
+    }
 }
 
 impl Programs {
@@ -63,39 +72,40 @@ impl Programs {
     ///
     /// # Errors
     /// Those of the work; a limit that it cannot be kept under, before anything runs; memory that is full.
-    pub fn run(&mut self, work: &mut dyn Work, pair: &Pair) -> Result<Vec<Tensor>> {
-        match self.find(work, pair)? {
-            Some(program) => program.run(&[&pair.inputs, &pair.labels]),
-            None => Step::run(&pair.inputs.device(), || work.run(pair)),
+    pub fn run(&mut self, work: &mut dyn Work, batch: &Batch) -> Result<Vec<Tensor>> {
+        match self.find(work, batch)? {
+            Some(program) => program.run(&batch.tensors().collect::<Vec<_>>()),
+            None => Step::run(&batch.device(), || work.run(batch)),
         }
     }
 
     /// The program for a batch; nothing if the work is to be called.
-    fn find(&mut self, work: &mut dyn Work, pair: &Pair) -> Result<Option<&mut PlannedProgram>> {
-        let device = pair.inputs.device();
+    fn find(&mut self, work: &mut dyn Work, batch: &Batch) -> Result<Option<&mut PlannedProgram>> {
+        let device = batch.device();
         let recording = match (work.is_pure(), device.pool().limit()) {
             (true, _) => Recording::Once,
             (false, Some(_)) => Recording::EachCall,
             (false, None) => return Ok(None),
         };
         let signature = Signature {
-            inputs: Program::argument_meta(&pair.inputs),
-            labels: Program::argument_meta(&pair.labels),
+            batch: batch.tensors().map(Program::argument_meta).collect(),
+            arrangement: batch.arrangement(),
             n_parts: work.n_parts(),
             is_deterministic: device.is_deterministic(),
             can_offload: device.can_offload(),
             trained: work.trained(),
+            version: work.version(),
             device,
         };
-        let found = self.cache.find(signature, recording, |owned| Ok((record(work, pair, owned)?, ())))?;
+        let found = self.cache.find(signature, recording, |owned| Ok((record(work, batch, owned)?, ())))?;
         Ok(found.map(|(program, ())| program))
     }
 }
 
 /// Records what is done with a batch.
-pub(super) fn record(work: &mut dyn Work, pair: &Pair, owned: &mut OwnedVariables) -> Result<Program> {
-    let device = pair.inputs.device();
-    Program::record_owning(&device, &[&pair.inputs, &pair.labels], &[], owned, |arguments| {
-        work.run(&Pair { inputs: arguments[0].clone(), labels: arguments[1].clone() })
+pub(super) fn record(work: &mut dyn Work, batch: &Batch, owned: &mut OwnedVariables) -> Result<Program> {
+    let device = batch.device();
+    Program::record_owning(&device, &batch.tensors().collect::<Vec<_>>(), &[], owned, |arguments| {
+        work.run(&batch.rebuilt(arguments)?)
     })
 }

@@ -11,22 +11,28 @@ use plimsoll_tensor::{
     Unconnected, Variable,
 };
 
-use super::examples::Pair;
-use super::finite;
+use super::examples::Batch;
 use super::own::{StepParts, TrainStep};
 use super::pending::Numbers;
 use super::programs::{self, Programs, Work};
-use crate::losses::Loss;
+use super::{evaluation, finite};
+use crate::losses::{Loss, LossContext};
+use crate::metrics::Metric;
 use crate::model::{Mode, Model};
 use crate::optimizers::{Accumulator, Optimizer};
+use crate::prediction::Prediction;
 
 /// What a step needs.
 pub(super) struct Stepper {
     pub model: Model,
-    /// The variables that are trained.
+    /// All variables of the model,
+    pub all_variables: Vec<Variable>,
+    /// and those that are trained now.
     pub variables: Vec<Variable>,
     pub optimizer: Optimizer,
     pub loss: Box<dyn Loss>,
+    /// What is told of the predictions of training steps.
+    pub metrics: Vec<Box<dyn Metric>>,
     /// In how many parts a batch is worked through.
     pub n_parts: usize,
     /// Whether gradients that are not finite end the run.
@@ -42,17 +48,18 @@ pub(super) struct Stepper {
 }
 
 /// A step: forward, backward and the update, which changes something only if the loss is finite. It returns that verdict;
-/// where gradients are checked, also the loss itself and the number of the first gradient that is not finite.
+/// where gradients are checked, also the loss itself and the number of the first gradient that is not finite; and then the
+/// metrics of the epoch so far.
 impl Work for Stepper {
-    fn run(&mut self, pair: &Pair) -> Result<Vec<Tensor>> {
+    fn run(&mut self, batch: &Batch) -> Result<Vec<Tensor>> {
         if let Some(own) = &mut self.own {
             let Stepper { model, variables, optimizer, loss, .. } = self;
             let mut parts = StepParts { model, variables, optimizer, loss: &**loss };
-            let verdict = own.step(&mut parts, pair)?.stop_gradient().cast(DType::F64)?.reshape(())?;
+            let verdict = own.step(&mut parts, batch)?.stop_gradient().cast(DType::F64)?.reshape(())?;
             Step::guard(&verdict)?;
             return Ok(vec![verdict]);
         }
-        let (loss, gradients) = self.gradients(pair, pair.n_examples()?)?;
+        let (loss, gradients) = self.gradients(batch, batch.n_examples()?)?;
         loss.device().mark("update", 0);
         let mut verdict = self.optimizer.verdict(&loss)?;
         let mut results = Vec::new();
@@ -67,13 +74,21 @@ impl Work for Stepper {
         Step::guard(&verdict)?;
         self.optimizer.apply_guarded(&gradients, &self.variables, &verdict)?;
         results.insert(0, verdict);
+        for metric in &self.metrics {
+            let so_far = metric.result_on_device()?;
+            let unknown = || Tensor::full_of((), f64::NAN, DType::F64);
+            results.push(so_far.map_or_else(unknown, |number| number.cast(DType::F64)?.reshape(()))?);
+        }
         Ok(results)
     }
 
     fn is_pure(&self) -> bool {
         match &self.own {
             Some(own) => own.is_pure(),
-            None => self.model.is_pure() && self.loss.is_pure(),
+            None => {
+                let are_metrics_pure = self.metrics.iter().all(|metric| metric.is_pure());
+                self.model.is_pure() && self.loss.is_pure() && are_metrics_pure
+            }
         }
     }
 
@@ -82,7 +97,11 @@ impl Work for Stepper {
     }
 
     fn trained(&self) -> Vec<bool> {
-        self.model.variables().iter().map(|variable| variable.is_trainable()).collect()
+        self.all_variables.iter().map(Variable::is_trainable).collect()
+    }
+
+    fn version(&self) -> u64 {
+        self.optimizer.version()
     }
 }
 
@@ -92,17 +111,18 @@ impl Stepper {
     ///
     /// The loss decides about the update: one that is not finite leaves everything as it was. On the host that is an error
     /// at once; a GPU looks at it by itself, and the host later.
-    pub fn step(&mut self, pair: &Pair, names: &[String; 2]) -> Result<Numbers> {
-        let device = pair.inputs.device();
+    pub fn step(&mut self, batch: &Batch, names: &[String]) -> Result<Numbers> {
+        let device = batch.device();
         let _on = device.enter();
-        pair.n_examples()?;
+        batch.n_examples()?;
+        self.select_variables()?;
         let generator = Generator::current();
         let mut steps = std::mem::take(&mut self.steps);
-        let stepped = steps.run(self, pair);
+        let stepped = steps.run(self, batch);
         self.steps = steps;
         let results = stepped?;
         if device.is_ghost() {
-            return Ok(Numbers::Here { loss: f64::NAN, control: None });
+            return Ok(Numbers::Here { results: vec![f64::NAN], control: None });
         }
         let results: Vec<Later> = results.iter().map(Tensor::to_f64_later).collect::<Result<_>>()?;
         let numbers = Numbers::OnTheirWay { results, control: self.optimizer.control_later()? };
@@ -110,8 +130,8 @@ impl Stepper {
             return Ok(numbers);
         }
         let (results, control) = numbers.arrive()?;
-        match self.failure(&results, |loss| self.explained(loss, pair, names))? {
-            None => Ok(Numbers::Here { loss: results[0], control }),
+        match self.failure(&results, |loss| self.explained(loss, batch, names))? {
+            None => Ok(Numbers::Here { results, control }),
             Some(failure) => {
                 generator.make_current();
                 self.optimizer.release()?;
@@ -128,16 +148,37 @@ impl Stepper {
     ) -> Result<Option<Error>> {
         match *results {
             [verdict, ..] if verdict.is_finite() => Ok(None),
-            [_, loss, first_bad] if loss.is_finite() && first_bad >= 0.0 => {
+            [_, loss, first_bad, ..] if self.check_gradients && loss.is_finite() && first_bad >= 0.0 => {
                 let variable = self.variables.get(first_bad as usize).map(Variable::name).unwrap_or_default();
                 Ok(Some(Error::argument(
                     "fit",
                     format!("the gradient of variable {variable:?} is not finite; the loss is {loss}"),
                 )))
             }
-            [_, loss, _] | [loss, ..] => explained(loss).map(Some),
+            [_, loss, ..] if self.check_gradients => explained(loss).map(Some),
+            [loss, ..] => explained(loss).map(Some),
             [] => unreachable!("a step has a verdict"),
         }
+    }
+
+    /// The metrics of the epoch so far, from the numbers of a step.
+    pub fn metrics_of(&self, results: &[f64]) -> Vec<(String, f64)> {
+        let n_before = if self.check_gradients { 3 } else { 1 };
+        let numbers = results.get(n_before..).unwrap_or_default();
+        self.metrics.iter().zip(numbers).map(|(metric, &number)| (metric.name().to_owned(), number)).collect()
+    }
+
+    /// Looks which variables are trained now, and lets the optimizer know if others are.
+    pub fn select_variables(&mut self) -> Result<()> {
+        let mut now = self.all_variables.iter().filter(|variable| variable.is_trainable());
+        let is_same =
+            self.variables.iter().all(|variable| now.next() == Some(variable)) && now.next().is_none();
+        if !is_same {
+            let trained = self.all_variables.iter().filter(|variable| variable.is_trainable());
+            self.variables = trained.cloned().collect();
+            self.optimizer.select(&self.variables)?;
+        }
+        Ok(())
     }
 
     /// What checkpoints keep besides the model, by name.
@@ -147,32 +188,38 @@ impl Stepper {
             optimizer.into_iter().map(|variable| (variable.name(), variable)).collect();
         let own = self.own.iter().flat_map(|own| own.variables());
         others.extend(own.map(|(name, variable)| (format!("step.{name}"), variable)));
+        for (idx, metric) in self.metrics.iter().enumerate() {
+            let variables = metric.variables().into_iter().enumerate();
+            let name = |part: usize| format!("metrics.{idx}.{}.{part}", metric.name());
+            others.extend(variables.map(|(part, variable)| (name(part), variable)));
+        }
         others
     }
 
     /// The ways in which a step with this batch can be made.
-    pub fn memory_plans(&mut self, device: &Device, pair: &Pair) -> Result<Family> {
-        programs::record(self, pair, &mut OwnedVariables::default())?.memory_plans(device)
+    pub fn memory_plans(&mut self, device: &Device, batch: &Batch) -> Result<Family> {
+        self.select_variables()?;
+        programs::record(self, batch, &mut OwnedVariables::default())?.memory_plans(device)
     }
 
     /// The error of a loss that is not finite, with what causes it.
-    pub fn explained(&self, loss: f64, pair: &Pair, names: &[String; 2]) -> Result<Error> {
-        let cause = finite::cause(pair, names, &self.model.variables())?;
+    pub fn explained(&self, loss: f64, batch: &Batch, names: &[String]) -> Result<Error> {
+        let cause = finite::cause(batch, names, &self.model.variables())?;
         Ok(Error::argument("fit", format!("the loss is {loss}: {cause}")))
     }
 
     /// The mean loss of a batch, and the gradient of each variable.
-    fn gradients(&mut self, pair: &Pair, n_examples: usize) -> Result<(Tensor, Vec<Tensor>)> {
+    fn gradients(&mut self, batch: &Batch, n_examples: usize) -> Result<(Tensor, Vec<Tensor>)> {
         let parts = parts(n_examples, self.n_parts);
         if parts.len() == 1 {
-            return self.gradients_of_part(pair, None);
+            return self.gradients_of_part(batch, None);
         }
         let mut sums = Accumulator::new();
         let mut total: Option<Tensor> = None;
         for range in parts {
             let share = range.len() as f64 / n_examples as f64;
             let (loss, gradients) =
-                self.gradients_of_part(&pair.part(range.start, range.len())?, Some(share))?;
+                self.gradients_of_part(&batch.part(range.start, range.len())?, Some(share))?;
             sums.add(gradients)?;
             total = Some(match total {
                 None => loss,
@@ -183,13 +230,14 @@ impl Stepper {
         Ok((total, sums.take()))
     }
 
-    fn gradients_of_part(&mut self, pair: &Pair, share: Option<f64>) -> Result<(Tensor, Vec<Tensor>)> {
-        let device = pair.inputs.device();
+    fn gradients_of_part(&mut self, batch: &Batch, share: Option<f64>) -> Result<(Tensor, Vec<Tensor>)> {
+        let device = batch.device();
         device.mark("forward", 0);
         let tape = GradientTape::new();
         let (loss, scaled) = tape.record(|| {
-            let prediction = self.model.prediction(&pair.inputs, Mode::Train)?;
-            let loss = self.loss.of(&pair.labels, prediction)?;
+            let prediction = self.model.prediction(&batch.inputs, Mode::Train)?;
+            update_metrics(&mut self.metrics, batch, &prediction)?;
+            let loss = self.loss.of_batch(&loss_context(&self.model, batch), prediction)?;
             let loss = share.map_or_else(|| Ok(loss.clone()), |share| loss.mul(share))?;
             let scaled = self.optimizer.scale_loss(&loss)?;
             Ok((loss.stop_gradient(), scaled))
@@ -198,6 +246,20 @@ impl Stepper {
         let gradients = tape.variable_gradients_with(&scaled, &self.variables, self.unconnected)?;
         Ok((loss, gradients))
     }
+}
+
+/// What a loss may look at.
+pub(super) fn loss_context<'a>(model: &'a Model, batch: &'a Batch) -> LossContext<'a> {
+    let Batch { inputs, labels, sample_weights } = batch;
+    LossContext { inputs, labels, sample_weights: sample_weights.as_ref(), model }
+}
+
+/// Tells metrics of what a model said in training. What it left to the loss is computed for them, too.
+fn update_metrics(metrics: &mut [Box<dyn Metric>], batch: &Batch, prediction: &Prediction) -> Result<()> {
+    if metrics.is_empty() {
+        return Ok(());
+    }
+    evaluation::update(metrics, batch, &prediction.stop_gradient().nested()?)
 }
 
 /// The examples of each part of a batch: as many parts as asked for, or as there are examples, and sizes that differ by
@@ -209,12 +271,12 @@ fn parts(n_examples: usize, n_parts: usize) -> Vec<Range<usize>> {
 }
 
 /// An error as it happened in a batch, which the text names; memory that is full says more by itself.
-pub(super) fn in_batch(error: Error, (epoch, batch): (u64, u64), pair: &Pair, names: &[String; 2]) -> Error {
-    let [inputs, labels] = [&pair.inputs, &pair.labels].map(|tensor| (tensor.dtype(), *tensor.shape()));
-    let batch = format!(
-        "batch {batch} of epoch {epoch}: {:?} is {} {}, {:?} is {} {}",
-        names[0], inputs.0, inputs.1, names[1], labels.0, labels.1
-    );
+pub(super) fn in_batch(error: Error, (epoch, number): (u64, u64), batch: &Batch, names: &[String]) -> Error {
+    let fields = batch.tensors().zip(names);
+    let field =
+        |(tensor, name): (&Tensor, &String)| format!("{name:?} is {} {}", tensor.dtype(), tensor.shape());
+    let fields: Vec<String> = fields.map(field).collect();
+    let batch = format!("batch {number} of epoch {epoch}: {}", fields.join(", "));
     match error.kind() {
         ErrorKind::Shape { op, detail } => Error::shape(op, format!("{detail} ({batch})")),
         ErrorKind::DType { op, detail } => Error::dtype(op, format!("{detail} ({batch})")),

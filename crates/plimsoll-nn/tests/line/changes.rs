@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 
 use plimsoll_nn::plan::least_limit;
 use plimsoll_nn::train::callbacks::Watch;
-use plimsoll_nn::train::{Pair, Trainer, Until};
+use plimsoll_nn::train::{Batch, Trainer, Until};
 use plimsoll_tensor::{Bytes, Device, Error, ErrorKind, Result, Tensor};
 
 use crate::models::{CNN, GPT, LSTM, Task};
@@ -106,7 +106,7 @@ fn a_limit_that_is_too_low_for_the_next_step_only_holds_the_run_up() -> Result<(
     const N_STEPS: u64 = 5;
     // Full batches, all of one kind.
     let data = || Ok::<_, Error>(vec![GPT.batches()?.swap_remove(0)]);
-    let loss = |trainer: &mut Trainer, data: &Vec<Pair>, step| {
+    let loss = |trainer: &mut Trainer, data: &Vec<Batch>, step| {
         Ok::<_, Error>(trainer.fit(data, Until::Steps(step))?.loss.map(f64::to_bits))
     };
     let expected: Vec<Option<u64>> = {

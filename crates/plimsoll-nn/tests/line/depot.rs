@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use plimsoll_memory::testing::{Fail, fail_spilling};
 use plimsoll_nn::plan::{least_limit, plan};
-use plimsoll_nn::train::{Pair, Trainer, Until};
+use plimsoll_nn::train::{Batch, Trainer, Until};
 use plimsoll_tensor::{Bytes, Error, ErrorKind, Generator, Offload, Result};
 
 use crate::models::LSTM;
@@ -44,7 +44,7 @@ fn the_plan_of_a_run_that_moves_values_is_the_run() -> Result<()> {
 }
 
 /// Goes on to a step; the bits of its loss.
-fn loss(trainer: &mut Trainer, data: &Vec<Pair>, step: u64) -> Result<u64> {
+fn loss(trainer: &mut Trainer, data: &Vec<Batch>, step: u64) -> Result<u64> {
     Ok(trainer.fit(data, Until::Steps(step))?.loss.unwrap_or(f64::NAN).to_bits())
 }
 

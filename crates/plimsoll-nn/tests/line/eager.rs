@@ -67,11 +67,11 @@ fn fits(task: &Task, limit: u64) -> Result<bool> {
         let (variables, mut optimizer) = (model.trainable_variables(), Adam::new(1e-3).build());
         let loss = SparseCategoricalCrossentropy::new().from_logits(true);
         optimizer.prepare(&variables)?;
-        for pair in task.batches()?.into_iter().take(2) {
+        for batch in task.batches()?.into_iter().take(2) {
+            let (inputs, labels) = batch.input_and_label()?;
             Step::run(&device, || {
                 let tape = GradientTape::new();
-                let value =
-                    tape.record(|| loss.of(&pair.labels, model.prediction(&pair.inputs, Mode::Train)?))?;
+                let value = tape.record(|| loss.of(&labels, model.prediction(&inputs, Mode::Train)?))?;
                 let gradients = tape.variable_gradients(&value, &variables)?;
                 optimizer.apply_gradients(gradients, &variables)
             })?;

@@ -7,7 +7,7 @@ use plimsoll_nn::Layer;
 use plimsoll_nn::layers::{BatchNorm, Conv2D, Dense, Dropout, Flatten, Sequential};
 use plimsoll_nn::losses::SparseCategoricalCrossentropy;
 use plimsoll_nn::optimizers::{Adam, Method};
-use plimsoll_nn::train::{Pair, Trainer, Until};
+use plimsoll_nn::train::{Batch, Trainer, Until};
 use plimsoll_tensor::{
     Activation, Bytes, DType, Device, ErrorKind, Generator, Owner, Result, Tensor, set_seed,
 };
@@ -28,10 +28,10 @@ fn trainer() -> Result<Trainer> {
     Ok(Trainer::new(model, Adam::new(1e-3).build(), loss))
 }
 
-fn batch() -> Result<Vec<Pair>> {
+fn batch() -> Result<Vec<Batch>> {
     let labels = Tensor::from_vec((0..32i64).map(|at| at % 4).collect())?.owned_by(Owner::Data);
     let inputs = Tensor::uniform([32, 8, 8, 2], -1.0, 1.0, DType::F32)?.owned_by(Owner::Data);
-    Ok(vec![Pair { inputs, labels }])
+    Ok(vec![Batch::new(inputs, labels)])
 }
 
 /// The bits of each of the first `n` steps' losses, without a limit.
@@ -45,12 +45,12 @@ fn expected(n: u64) -> Result<(Vec<u64>, u64)> {
 }
 
 /// Goes on to a step; the bits of its loss.
-fn loss(trainer: &mut Trainer, data: &Vec<Pair>, step: u64) -> Result<u64> {
+fn loss(trainer: &mut Trainer, data: &Vec<Batch>, step: u64) -> Result<u64> {
     Ok(trainer.fit(data, Until::Steps(step))?.loss.unwrap_or(f64::NAN).to_bits())
 }
 
 /// A run under the least limit, at its second step.
-fn limited(natural: u64) -> Result<(Device, Trainer, Vec<Pair>)> {
+fn limited(natural: u64) -> Result<(Device, Trainer, Vec<Batch>)> {
     let device = device().limit(Bytes::new(natural / 2))?;
     let on = device.enter();
     let mut trainer = trainer()?;

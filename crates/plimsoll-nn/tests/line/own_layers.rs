@@ -8,7 +8,7 @@ use plimsoll_nn::layers::{Dense, Sequential};
 use plimsoll_nn::losses::{Loss, SparseCategoricalCrossentropy};
 use plimsoll_nn::optimizers::{Adam, Method};
 use plimsoll_nn::train::callbacks::Watch;
-use plimsoll_nn::train::{Pair, Trainer, Until};
+use plimsoll_nn::train::{Batch, Trainer, Until};
 use plimsoll_nn::{Forward, Layer, Mode};
 use plimsoll_tensor::{
     Activation, Bytes, DType, ErrorKind, Repeated, Result, Shape, Tensor, Unconnected, set_seed,
@@ -104,10 +104,10 @@ fn run(kind: Kind, limit: Option<u64>) -> Result<Outcome> {
         .add(own().named("third"))
         .add(Dense::new(10))
         .build([16])?;
-    let batches: Vec<Pair> = (0..3)
+    let batches: Vec<Batch> = (0..3)
         .map(|_| {
             let labels = Tensor::uniform([BATCH], 0.0, 10.0, DType::F32)?.cast(DType::I64)?;
-            Ok(Pair { inputs: Tensor::randn([BATCH, 16])?, labels })
+            Ok(Batch::new(Tensor::randn([BATCH, 16])?, labels))
         })
         .collect::<Result<_>>()?;
     let (losses, anneal) = (Arc::new(Mutex::new(Vec::new())), number.clone());
@@ -194,7 +194,7 @@ fn a_loss_with_a_tensor_from_outside() -> Result<()> {
             Sequential::new().add(dense()).add(dense()).add(dense()).add(Dense::new(10)).build([16])?;
         let weights = Tensor::uniform([10], 0.5, 2.0, DType::F32)?;
         let labels = Tensor::uniform([BATCH], 0.0, 10.0, DType::F32)?.cast(DType::I64)?;
-        let data = vec![Pair { inputs: Tensor::randn([BATCH, 16])?, labels }];
+        let data = vec![Batch::new(Tensor::randn([BATCH, 16])?, labels)];
         let mut trainer = Trainer::new(model, Adam::new(1e-3).build(), Weighted(weights));
         trainer.fit(&data, Until::Steps(4))?;
         Ok((state(&trainer)?, device.stats().peak_committed))

@@ -4,7 +4,7 @@ use plimsoll_nn::layers::{Dense, Sequential};
 use plimsoll_nn::losses::{BinaryCrossentropy, Loss};
 use plimsoll_nn::optimizers::{Adam, Method, Optimizer};
 use plimsoll_nn::plan::plan;
-use plimsoll_nn::train::{Pair, StepParts, TrainStep, Trainer, Until};
+use plimsoll_nn::train::{Batch, StepParts, TrainStep, Trainer, Until};
 use plimsoll_nn::{Layer, Mode, Model};
 use plimsoll_tensor::{
     Activation, Bytes, Device, ErrorKind, GradientTape, Result, Tensor, Variable, set_seed,
@@ -41,7 +41,7 @@ fn network(outputs: usize) -> Result<impl Fn(usize) -> Result<Model>> {
 }
 
 impl TrainStep for Gan {
-    fn step(&mut self, run: &mut StepParts<'_>, batch: &Pair) -> Result<Tensor> {
+    fn step(&mut self, run: &mut StepParts<'_>, batch: &Batch) -> Result<Tensor> {
         self.n_steps += 1;
         let loss = BinaryCrossentropy::new().from_logits(true);
         let (ones, zeros) = (Tensor::ones([BATCH, 1])?, Tensor::zeros([BATCH, 1])?);
@@ -74,7 +74,7 @@ impl TrainStep for Gan {
 
 struct Run {
     trainer: Trainer,
-    data: Vec<Pair>,
+    data: Vec<Batch>,
     /// What the step changes by itself.
     own: Vec<Variable>,
 }
@@ -84,7 +84,7 @@ impl Run {
         set_seed(5);
         let (generator, gan) = (network(32)?(16)?, Gan::new(breaks_at)?);
         let own = gan.variables().into_iter().map(|(_, variable)| variable).collect();
-        let pair = || Ok(Pair { inputs: Tensor::randn([BATCH, 16])?, labels: Tensor::randn([BATCH, 32])? });
+        let pair = || Ok(Batch::new(Tensor::randn([BATCH, 16])?, Tensor::randn([BATCH, 32])?));
         let data = (0..3).map(|_| pair()).collect::<Result<_>>()?;
         let loss = BinaryCrossentropy::new().from_logits(true);
         Ok(Run { trainer: Trainer::new(generator, Adam::new(1e-3).build(), loss).train_step(gan), data, own })

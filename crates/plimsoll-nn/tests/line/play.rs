@@ -16,8 +16,8 @@ fn step(device: &Device, task: &Task) -> Result<(Program, Model)> {
     let model = (task.model)()?;
     let (variables, mut optimizer) = (model.trainable_variables(), Adam::new(1e-3).build());
     optimizer.prepare(&variables)?;
-    let pair = task.batches()?.swap_remove(0);
-    let program = Program::record(device, &[&pair.inputs, &pair.labels], |batch| {
+    let (inputs, labels) = task.batches()?.swap_remove(0).input_and_label()?;
+    let program = Program::record(device, &[&inputs, &labels], |batch| {
         let loss = SparseCategoricalCrossentropy::new().from_logits(true);
         let tape = GradientTape::new();
         let value = tape.record(|| loss.of(&batch[1], model.prediction(&batch[0], Mode::Train)?))?;

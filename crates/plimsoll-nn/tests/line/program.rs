@@ -3,7 +3,7 @@
 use plimsoll_memory::TraceEvent;
 use plimsoll_nn::losses::{Loss, SparseCategoricalCrossentropy};
 use plimsoll_nn::optimizers::{Adam, Method, Optimizer};
-use plimsoll_nn::train::Pair;
+use plimsoll_nn::train::Batch;
 use plimsoll_nn::{Mode, Model, Policy, with_policy};
 use plimsoll_tensor::{Device, Generator, GradientTape, Program, Result, Step, Tensor, Variable, set_seed};
 
@@ -15,7 +15,7 @@ pub struct OwnStep {
     pub model: Model,
     pub variables: Vec<Variable>,
     pub optimizer: Optimizer,
-    pub batch: Pair,
+    pub batch: Batch,
 }
 
 impl OwnStep {
@@ -41,7 +41,7 @@ impl OwnStep {
     }
 
     pub fn program(&mut self, device: &Device) -> Result<Program> {
-        let Pair { inputs, labels } = self.batch.clone();
+        let (inputs, labels) = self.batch.input_and_label()?;
         Program::record(device, &[&inputs, &labels], |arguments| {
             Ok(vec![self.step(&arguments[0], &arguments[1])?])
         })
@@ -107,12 +107,12 @@ fn runs_as_eager(name: &str, task: &Task) -> Result<()> {
     for step in 0..3 {
         let (eager_loss, eager_requests) = requests(&eager, || {
             let _on = eager.enter();
-            let Pair { inputs, labels } = expected.batch.clone();
+            let (inputs, labels) = expected.batch.input_and_label()?;
             Step::run(&eager, || expected.step(&inputs, &labels))
         })?;
         let after = Generator::current();
         generator_before(&program, after).make_current();
-        let Pair { inputs, labels } = own.batch.clone();
+        let (inputs, labels) = own.batch.input_and_label()?;
         let (loss, requests) =
             requests(&recorded, || Ok(program.run(&[&inputs, &labels], None)?.swap_remove(0)))?;
         assert_eq!(Generator::current(), after, "{name}: the program takes as many draws");
@@ -126,7 +126,7 @@ fn runs_as_eager(name: &str, task: &Task) -> Result<()> {
     let stats = recorded.stats();
     recorded.pool().reset_peaks();
     let played = program.play(&recorded, None)?;
-    let Pair { inputs, labels } = own.batch.clone();
+    let (inputs, labels) = own.batch.input_and_label()?;
     drop(program.run(&[&inputs, &labels], None)?);
     let run = recorded.stats();
     assert_eq!(stats.in_use, run.in_use, "{name}: a step leaves nothing behind");
@@ -166,7 +166,7 @@ fn plans_keep_bits(name: &str, task: &Task) -> Result<()> {
     let program = own.program(&device)?;
     let (start, before) = (Generator::current(), own.values()?);
     let plans = program.memory_plans(&device)?;
-    let Pair { inputs, labels } = own.batch.clone();
+    let (inputs, labels) = own.batch.input_and_label()?;
     let mut expected = None;
     for plan in plans.members().iter().rev() {
         own.restore(&before)?;

@@ -8,7 +8,7 @@ use plimsoll_memory::Stats;
 use plimsoll_nn::layers::{Dense, Sequential};
 use plimsoll_nn::losses::MeanSquaredError;
 use plimsoll_nn::optimizers::{Adam, Method};
-use plimsoll_nn::train::{Pair, Trainer, Until};
+use plimsoll_nn::train::{Batch, Trainer, Until};
 use plimsoll_nn::{Forward, Layer};
 use plimsoll_tensor::{Activation, Bytes, Device, Result, Shape, Tensor, set_seed};
 
@@ -46,7 +46,7 @@ fn train(device: &Device, barrier: Option<&'static Barrier>) -> Result<Vec<Vec<u
     let dense = || Dense::new(WIDTH).activation(Activation::Tanh);
     let model = (0..4).fold(Sequential::new(), |model, _| model.add(dense()));
     let model = model.add(Meet(barrier)).add(dense()).add(Dense::new(1)).build([WIDTH])?;
-    let data = vec![Pair { inputs: Tensor::randn([BATCH, WIDTH])?, labels: Tensor::randn([BATCH, 1])? }];
+    let data = vec![Batch::new(Tensor::randn([BATCH, WIDTH])?, Tensor::randn([BATCH, 1])?)];
     let mut trainer = Trainer::new(model, Adam::new(1e-3).build(), MeanSquaredError);
     trainer.fit(&data, Until::Steps(N_STEPS))?;
     state(&trainer)

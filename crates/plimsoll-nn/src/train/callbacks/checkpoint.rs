@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use plimsoll_tensor::Result;
 
-use super::{from_text, judged, to_text};
+use super::monitor::Monitor;
 use crate::train::callback::{Callback, Requests};
 use crate::train::event::{EpochEvent, StepEvent};
 use crate::train::history::History;
@@ -17,7 +17,7 @@ pub struct Checkpoint {
     when: When,
     /// The step that was saved last.
     saved: u64,
-    best: f64,
+    monitor: Monitor,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,7 +30,7 @@ enum When {
 impl Checkpoint {
     /// Saves in that folder.
     pub fn new(folder: impl Into<PathBuf>) -> Checkpoint {
-        Checkpoint { folder: folder.into(), when: When::Epochs(1), saved: 0, best: f64::INFINITY }
+        Checkpoint { folder: folder.into(), when: When::Epochs(1), saved: 0, monitor: Monitor::loss() }
     }
 
     /// This one saving after every so many epochs; zero counts as one.
@@ -46,6 +46,17 @@ impl Checkpoint {
     /// This one saving only epochs whose loss is the lowest so far: that of held-out data, or of training without those.
     pub fn best_only(self) -> Checkpoint {
         Checkpoint { when: When::Best, ..self }
+    }
+
+    /// As [`Checkpoint::best_only`], with another number than the loss deciding: a metric of training by its name, one of
+    /// held-out data with `val_` before it, such as `val_accuracy`.
+    pub fn monitor(self, name: impl Into<String>) -> Checkpoint {
+        Checkpoint { when: When::Best, monitor: self.monitor.of(name), ..self }
+    }
+
+    /// This one taking greater numbers for better ones.
+    pub fn maximize(self) -> Checkpoint {
+        Checkpoint { monitor: self.monitor.maximize(), ..self }
     }
 
     fn save(&mut self, step: u64, run: &mut Requests<'_>) {
@@ -73,12 +84,12 @@ impl Callback for Checkpoint {
     }
 
     fn on_epoch(&mut self, event: &EpochEvent, run: &mut Requests<'_>) -> Result<()> {
+        let is_best = self.monitor.is_best("checkpoint", event)?;
         let is_due = match self.when {
             When::Epochs(n) => event.epoch.is_multiple_of(n),
             When::Steps(_) => false,
-            When::Best => judged(event) < self.best,
+            When::Best => is_best,
         };
-        self.best = self.best.min(judged(event));
         if is_due {
             self.save(event.step, run);
         }
@@ -93,11 +104,12 @@ impl Callback for Checkpoint {
     }
 
     fn state(&self) -> Option<String> {
-        Some(to_text(self.best))
+        Some(self.monitor.state())
     }
 
     fn restore(&mut self, state: &str) -> Result<()> {
-        self.best = from_text("checkpoint", state)?;
-        Ok(())
+        // Earlier checkpoints keep the best value alone.
+        let state = if state.contains(' ') { state.to_owned() } else { format!("{state} 0") };
+        self.monitor.restore("checkpoint", &state)
     }
 }

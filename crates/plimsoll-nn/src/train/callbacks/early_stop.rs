@@ -2,35 +2,45 @@
 
 use std::path::PathBuf;
 
-use plimsoll_tensor::{Error, Result};
+use plimsoll_tensor::Result;
 
-use super::{from_text, judged, to_text};
+use super::monitor::Monitor;
 use crate::train::callback::{Callback, Requests};
 use crate::train::event::EpochEvent;
 use crate::train::history::History;
 
-/// Ends the run when the loss has not fallen for some epochs: that of held-out data, or of training without those.
+/// Ends the run when the loss has not fallen for some epochs: that of held-out data, or of training without those; or
+/// another number of the epochs, see [`EarlyStop::monitor`].
 ///
 /// With [`EarlyStop::keep_best`] the best epoch is saved whenever there is a new one, and at the end the model gets its
 /// weights back. They lie on the disk meanwhile, not in a second copy in memory.
 #[derive(Clone, Debug)]
 pub struct EarlyStop {
     patience: u64,
-    least_gain: f64,
     best_in: Option<PathBuf>,
-    best: f64,
-    n_waited: u64,
+    monitor: Monitor,
 }
 
 impl EarlyStop {
     /// Ends the run after `patience` epochs without a lower loss.
     pub fn new(patience: u64) -> EarlyStop {
-        EarlyStop { patience, least_gain: 0.0, best_in: None, best: f64::INFINITY, n_waited: 0 }
+        EarlyStop { patience, best_in: None, monitor: Monitor::loss() }
     }
 
     /// This one with a loss counting as lower only if it is by that much.
     pub fn least_gain(self, least_gain: f64) -> EarlyStop {
-        EarlyStop { least_gain, ..self }
+        EarlyStop { monitor: self.monitor.least_gain(least_gain), ..self }
+    }
+
+    /// This one watching another number than the loss: a metric of training by its name, one of held-out data with `val_`
+    /// before it, such as `val_accuracy`.
+    pub fn monitor(self, name: impl Into<String>) -> EarlyStop {
+        EarlyStop { monitor: self.monitor.of(name), ..self }
+    }
+
+    /// This one taking greater numbers for better ones.
+    pub fn maximize(self) -> EarlyStop {
+        EarlyStop { monitor: self.monitor.maximize(), ..self }
     }
 
     /// This one saving the best epoch in a folder, and giving the model its weights at the end.
@@ -49,35 +59,26 @@ impl Callback for EarlyStop {
     }
 
     fn on_epoch(&mut self, event: &EpochEvent, run: &mut Requests<'_>) -> Result<()> {
-        let loss = judged(event);
-        if loss < self.best - self.least_gain {
-            (self.best, self.n_waited) = (loss, 0);
+        if self.monitor.is_best("early_stop", event)? {
             self.best_in.iter().for_each(|folder| run.save(folder));
-            return Ok(());
-        }
-        self.n_waited += 1;
-        if self.n_waited >= self.patience {
-            run.stop(format!("the loss has not fallen below {:.4} for {} epochs", self.best, self.n_waited));
+        } else if self.monitor.n_waited >= self.patience {
+            run.stop(self.monitor.describe());
         }
         Ok(())
     }
 
     fn on_end(&mut self, _history: &History, run: &mut Requests<'_>) -> Result<()> {
-        if self.best.is_finite() {
+        if self.monitor.best().is_some() {
             self.best_in.iter().for_each(|folder| run.load_weights(folder));
         }
         Ok(())
     }
 
     fn state(&self) -> Option<String> {
-        Some(format!("{} {}", to_text(self.best), self.n_waited))
+        Some(self.monitor.state())
     }
 
     fn restore(&mut self, state: &str) -> Result<()> {
-        let wrong =
-            || Error::argument("early_stop", format!("the checkpoint keeps {state:?}, which it never said"));
-        let (best, n_waited) = state.split_once(' ').ok_or_else(wrong)?;
-        (self.best, self.n_waited) = (from_text("early_stop", best)?, n_waited.parse().map_err(|_| wrong())?);
-        Ok(())
+        self.monitor.restore("early_stop", state)
     }
 }

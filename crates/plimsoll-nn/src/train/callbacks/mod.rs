@@ -3,23 +3,19 @@
 mod checkpoint;
 mod early_stop;
 mod log;
+mod monitor;
 mod rate;
+mod reduce_lr;
 mod watch;
 
 pub use checkpoint::Checkpoint;
 pub use early_stop::EarlyStop;
 pub use log::Log;
 pub use rate::LearningRate;
+pub use reduce_lr::ReduceLROnPlateau;
 pub use watch::Watch;
 
 use plimsoll_tensor::{Error, Result};
-
-use super::event::EpochEvent;
-
-/// What an epoch is judged by: the loss on held-out data, or without those the loss of training. Lower is better.
-fn judged(event: &EpochEvent) -> f64 {
-    event.held_out.as_ref().map_or(event.loss, |held_out| held_out.loss)
-}
 
 /// The best value so far as text that comes back bit for bit.
 fn to_text(value: f64) -> String {

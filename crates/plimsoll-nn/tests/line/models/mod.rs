@@ -8,7 +8,7 @@ mod tree;
 
 use plimsoll_nn::losses::SparseCategoricalCrossentropy;
 use plimsoll_nn::optimizers::{Adam, Method};
-use plimsoll_nn::train::{Pair, Trainer};
+use plimsoll_nn::train::{Batch, Trainer};
 use plimsoll_nn::{Model, Policy, with_policy};
 use plimsoll_tensor::{DType, Owner, Result, Shape, Tensor, set_seed};
 
@@ -43,12 +43,12 @@ impl Task {
     }
 
     /// Two full batches and a shorter one, always the same.
-    pub fn batches(&self) -> Result<Vec<Pair>> {
+    pub fn batches(&self) -> Result<Vec<Batch>> {
         set_seed(4);
         [self.batch, self.batch, self.batch / 2].into_iter().map(|n| self.pair(n)).collect()
     }
 
-    fn pair(&self, n_examples: usize) -> Result<Pair> {
+    fn pair(&self, n_examples: usize) -> Result<Batch> {
         let shape = |example: &[usize]| {
             let dims: Vec<usize> = std::iter::once(n_examples).chain(example.iter().copied()).collect();
             Shape::new(&dims)
@@ -61,6 +61,6 @@ impl Task {
             (example, true) => ids(example)?,
             (example, false) => Tensor::randn(shape(example)?)?.owned_by(Owner::Data),
         };
-        Ok(Pair { inputs, labels: ids(self.labels)? })
+        Ok(Batch::new(inputs, ids(self.labels)?))
     }
 }

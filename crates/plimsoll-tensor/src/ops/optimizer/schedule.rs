@@ -133,6 +133,31 @@ impl Schedule {
         self
     }
 
+    /// The same schedule with every rate multiplied by a factor.
+    #[must_use]
+    pub fn scaled(&self, factor: f64) -> Schedule {
+        let shape = match self.shape.clone() {
+            Curve::Constant(rate) => Curve::Constant(rate * factor),
+            Curve::Exponential { initial, decay, every, staircase } => {
+                Curve::Exponential { initial: initial * factor, decay, every, staircase }
+            }
+            Curve::Piecewise { boundaries, values } => {
+                Curve::Piecewise { boundaries, values: values.iter().map(|value| value * factor).collect() }
+            }
+            Curve::Polynomial { initial, last, steps, power } => {
+                Curve::Polynomial { initial: initial * factor, last: last * factor, steps, power }
+            }
+            Curve::Cosine { initial, last, steps } => {
+                Curve::Cosine { initial: initial * factor, last: last * factor, steps }
+            }
+            Curve::OneCycle { initial, highest, last, rise, steps } => {
+                let (initial, highest, last) = (initial * factor, highest * factor, last * factor);
+                Curve::OneCycle { initial, highest, last, rise, steps }
+            }
+        };
+        Schedule { shape, warmup: self.warmup }
+    }
+
     /// The rate when `step` steps have been made.
     pub fn at(&self, step: f64) -> f64 {
         if step < self.warmup {

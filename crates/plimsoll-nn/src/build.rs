@@ -1,0 +1,211 @@
+//! Building: from the description of a layer to a model.
+//!
+//! While a layer is being made, [`variable`] names what it makes by the path of the layers around it and notes it for
+//! the model; layers that it builds are noted as its parts, under names that differ: `dense`, `dense_1`. Nothing has to be
+//! listed by hand, so nothing can be forgotten. A model that was built before is a layer, too: it becomes a part with the
+//! variables that it has, however often it is applied.
+
+use std::cell::RefCell;
+
+use plimsoll_tensor::{
+    Error, IntoShape, Nested, Owner, Result, Shape, Site, Variable, current_scope, enter_layer,
+    with_own_places, with_owner,
+};
+
+use crate::initializer::{Fans, Initializer};
+use crate::layer::{Layer, Settings};
+use crate::model::{Model, Parts};
+use crate::policy::{current_policy, with_policy};
+
+/// What has been made so far of a layer that is being built.
+#[derive(Default)]
+struct Frame {
+    variables: Vec<OwnVariable>,
+    parts: Vec<Model>,
+    /// Models that had been built before, and the parts that they became.
+    adopted: Vec<(Model, Model)>,
+    frozen: bool,
+}
+
+impl Frame {
+    /// A name that no part has yet: a repeated one gets a number.
+    fn part_name(&self, name: &str) -> String {
+        let is_free = |name: &str| self.parts.iter().all(|part| part.name() != name);
+        let numbered = (1..).map(|number| format!("{name}_{number}"));
+        std::iter::once(name.to_owned()).chain(numbered).find(|name| is_free(name)).unwrap_or_default()
+    }
+}
+
+/// A variable that a layer made itself.
+#[derive(Clone)]
+pub(crate) struct OwnVariable {
+    /// The name inside the layer.
+    pub name: String,
+    pub variable: Variable,
+    /// Whether it is never trained, such as running statistics.
+    pub is_buffer: bool,
+}
+
+thread_local!(static FRAMES: RefCell<Vec<Frame>> = const { RefCell::new(Vec::new()) });
+
+/// The frame of the layer that is being built; gone also if building it panics.
+struct OpenFrame {
+    n_below: usize,
+}
+
+impl OpenFrame {
+    fn push(frozen: bool) -> OpenFrame {
+        FRAMES.with_borrow_mut(|frames| {
+            let frozen = frozen || frames.last().is_some_and(|frame| frame.frozen);
+            frames.push(Frame { frozen, ..Frame::default() });
+            OpenFrame { n_below: frames.len() - 1 }
+        })
+    }
+
+    fn pop(self) -> Frame {
+        FRAMES.with_borrow_mut(|frames| frames.pop()).unwrap_or_default()
+    }
+}
+
+impl Drop for OpenFrame {
+    fn drop(&mut self) {
+        FRAMES.with_borrow_mut(|frames| frames.truncate(self.n_below));
+    }
+}
+
+/// Builds a layer for examples of the shapes `input`, as a part of the layer that is being built, if one is: under its name,
+/// or one like it if that is taken. The outermost layer adds nothing to the path.
+pub(crate) fn build(layer: &dyn Layer, input: &Nested<Shape>, described: Site) -> Result<Model> {
+    let name = FRAMES.with_borrow(|frames| frames.last().map(|frame| frame.part_name(layer.name())));
+    let name = name.unwrap_or_default();
+    let settings = layer.settings();
+    if let Some(model) = layer.built() {
+        return adopt(model, layer.name(), (&name, settings), input, described);
+    }
+    let policy = settings.policy.unwrap_or_else(current_policy);
+    let open = OpenFrame::push(settings.frozen);
+    let (made, path) = {
+        let _layer = enter_layer(&name, described);
+        let made = with_policy(policy, || with_own_places(|| layer.make_nested(input)));
+        (made, current_scope())
+    };
+    let frame = open.pop();
+    let forward = made.map_err(|error| error.in_layer(&path, described.place()))?;
+    if settings.recompute && forward.output.one().is_none() {
+        let detail = format!(
+            "only a layer that gives one tensor can be recomputed; this one gives {}",
+            forward.output
+        );
+        return Err(Error::argument("recompute", detail).in_layer(&path, described.place()));
+    }
+    let model = Model::new(Parts {
+        name,
+        kind: layer.name().to_owned(),
+        path,
+        described,
+        input: input.clone(),
+        forward,
+        variables: frame.variables,
+        parts: frame.parts,
+        policy,
+        recompute: settings.recompute,
+        is_pure: layer.is_pure(),
+    });
+    note_part(&model, None);
+    Ok(model)
+}
+
+/// Makes a model that has been built a part of the layer that is being built: with the variables that it has, which are
+/// called by their new path from now on. Where it is applied again, it is the same part.
+fn adopt(
+    model: &Model,
+    kind: &str,
+    (name, settings): (&str, Settings),
+    input: &Nested<Shape>,
+    described: Site,
+) -> Result<Model> {
+    let path = match current_scope() {
+        scope if scope.is_empty() || name.is_empty() => format!("{scope}{name}"),
+        scope => format!("{scope}.{name}"),
+    };
+    if !model.takes_shapes(input) {
+        let detail =
+            format!("the model was built for examples of {}, and is given {input}", model.input_shapes());
+        return Err(Error::shape("model", detail).in_layer(&path, described.place()));
+    }
+    let known = FRAMES.with_borrow(|frames| {
+        let adopted = frames.last().map_or(&[][..], |frame| &frame.adopted);
+        adopted.iter().find(|(before, _)| before == model).map(|(_, part)| part.clone())
+    });
+    if let Some(part) = known {
+        return Ok(part);
+    }
+    let is_frozen = FRAMES.with_borrow(|frames| frames.last().is_some_and(|frame| frame.frozen));
+    let part = model.nested_as((name, kind, &path), described, settings);
+    if settings.frozen || is_frozen {
+        part.set_trainable(false);
+    }
+    if !name.is_empty() {
+        part.named_variables_in(&path).into_iter().for_each(|(name, variable)| _ = variable.named(&name));
+    }
+    note_part(&part, Some(model));
+    Ok(part)
+}
+
+/// Notes a part of the layer that is being built, and the model that it was before.
+fn note_part(part: &Model, before: Option<&Model>) {
+    FRAMES.with_borrow_mut(|frames| {
+        let Some(outer) = frames.last_mut() else { return };
+        outer.parts.push(part.clone());
+        outer.adopted.extend(before.map(|before| (before.clone(), part.clone())));
+    });
+}
+
+/// Makes a trainable variable of the layer that is being built, under the policy of the moment: the master dtype, and
+/// a copy to compute with where the policy is mixed.
+///
+/// # Errors
+/// Memory that is full.
+#[track_caller]
+pub fn variable(name: &str, shape: impl IntoShape, initializer: Initializer, fans: Fans) -> Result<Variable> {
+    let _line = plimsoll_tensor::at_callers_line();
+    let policy = current_policy();
+    let made = with_owner(Owner::Parameters, || initializer.tensor(shape, policy.variable_dtype(), fans))?;
+    let frozen = FRAMES.with(|frames| frames.borrow().last().is_some_and(|frame| frame.frozen));
+    let variable = Variable::new(made).named(&full_name(name)).trainable(!frozen);
+    note(name, variable.mixed(policy.compute_dtype())?, false)
+}
+
+/// Makes a variable of the layer that is being built that is not trained and has no copy, such as running statistics.
+///
+/// # Errors
+/// Memory that is full.
+#[track_caller]
+pub fn variable_apart(name: &str, shape: impl IntoShape, initializer: Initializer) -> Result<Variable> {
+    let _line = plimsoll_tensor::at_callers_line();
+    let shape = shape.into_shape()?;
+    let made = with_owner(Owner::Parameters, || {
+        initializer.tensor(shape, current_policy().variable_dtype(), Fans::of_elements(&shape))
+    })?;
+    note(name, Variable::new(made).named(&full_name(name)).trainable(false), true)
+}
+
+fn full_name(name: &str) -> String {
+    match current_scope() {
+        path if path.is_empty() => name.to_owned(),
+        path => format!("{path}.{name}"),
+    }
+}
+
+fn note(name: &str, variable: Variable, is_buffer: bool) -> Result<Variable> {
+    FRAMES.with(|frames| {
+        if let Some(frame) = frames.borrow_mut().last_mut() {
+            frame.variables.push(OwnVariable {
+                name: name.to_owned(),
+                variable: variable.clone(),
+                is_buffer,
+            });
+        }
+    });
+    Ok(variable)
+}
