@@ -9,7 +9,7 @@ pub mod bits;
 pub mod copy;
 pub mod element;
 mod folds;
-pub mod lines;
+pub mod lanes;
 pub mod map;
 pub mod math;
 pub mod random;

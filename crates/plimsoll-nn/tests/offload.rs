@@ -154,7 +154,7 @@ fn weights(device: &Device) -> Result<Vec<Variable>> {
 }
 
 #[test]
-fn the_guard_moves_what_cannot_be_made_again() -> Result<()> {
+fn the_evictor_offloads_what_cannot_be_recomputed() -> Result<()> {
     for (device, offload) in places()? {
         let weights = weights(&device)?;
         let natural = bare(&device, &weights)?;

@@ -9,7 +9,7 @@
 use crate::error::{Error, Result};
 use crate::execute::Arg;
 use crate::layout::Layout;
-use crate::op::{Extra, Keep, OpRef, Operand, Output, Rebuild};
+use crate::op::{AuxOutput, OpRef, Operand, Output, Rebuild, SavedRef};
 use crate::shape::Shape;
 use crate::tensor::{Nodes, Tensor};
 
@@ -83,14 +83,14 @@ fn beyond(layout: &Layout, n_elems: usize) -> String {
 }
 
 /// Refuses extra outputs that are not row-major from the first element on, as their storage is.
-pub(crate) fn extras(op: &OpRef, extras: &[Extra]) -> Result<()> {
-    match extras.iter().find(|extra| extra.meta.layout != Layout::contiguous(*extra.meta.shape())) {
+pub(crate) fn aux_outputs(op: &OpRef, aux_outputs: &[AuxOutput]) -> Result<()> {
+    match aux_outputs.iter().find(|aux| aux.meta.layout != Layout::contiguous(*aux.meta.shape())) {
         None => Ok(()),
-        Some(extra) => {
+        Some(aux) => {
             let detail = format!(
-                "`extras` states an extra output of shape {} with strides {:?}; extra outputs are row-major",
-                extra.meta.shape(),
-                extra.meta.layout.strides()
+                "`aux_outputs` states an extra output of shape {} with strides {:?}; extra outputs are row-major",
+                aux.meta.shape(),
+                aux.meta.layout.strides()
             );
             Err(Error::argument(op.name(), detail))
         }
@@ -99,22 +99,22 @@ pub(crate) fn extras(op: &OpRef, extras: &[Extra]) -> Result<()> {
 
 /// Refuses what is to be kept of a record with so many inputs, outputs and extras if it is not there. `what` names the
 /// statement.
-pub(crate) fn keeps(
+pub(crate) fn saved(
     op: &OpRef,
     what: &str,
-    keeps: &[Keep],
-    [inputs, outputs, extras]: [usize; 3],
+    saved: &[SavedRef],
+    [inputs, outputs, aux_outputs]: [usize; 3],
 ) -> Result<()> {
-    let is_there = |keep: &&Keep| match **keep {
-        Keep::Input(idx) => idx < inputs,
-        Keep::Output(idx) => idx < outputs,
-        Keep::Extra(idx) => idx < extras,
+    let is_there = |saved_ref: &&SavedRef| match **saved_ref {
+        SavedRef::Input(idx) => idx < inputs,
+        SavedRef::Output(idx) => idx < outputs,
+        SavedRef::Aux(idx) => idx < aux_outputs,
     };
-    match keeps.iter().find(|keep| !is_there(keep)) {
+    match saved.iter().find(|saved_ref| !is_there(saved_ref)) {
         None => Ok(()),
-        Some(keep) => {
+        Some(saved_ref) => {
             let detail = format!(
-                "`{what}` names {keep:?}; the op has {inputs} inputs, {outputs} outputs and {extras} extras"
+                "`{what}` names {saved_ref:?}; the op has {inputs} inputs, {outputs} outputs and {aux_outputs} extras"
             );
             Err(Error::argument(op.name(), detail))
         }
@@ -124,8 +124,8 @@ pub(crate) fn keeps(
 /// Refuses a way to rebuild an output that reads, or makes, what the op does not have.
 pub(crate) fn rebuilding(op: &OpRef, all: [usize; 3]) -> Result<()> {
     let Some(Rebuild { output, reads, .. }) = op.get().rebuild() else { return Ok(()) };
-    keeps(op, "rebuild", &reads, all)?;
-    keeps(op, "rebuild", &[Keep::Output(output)], all)
+    saved(op, "rebuild", &reads, all)?;
+    saved(op, "rebuild", &[SavedRef::Output(output)], all)
 }
 
 /// Refuses operands with an extent that kernels of a GPU, which count along an axis in 32 bits, cannot count.
@@ -173,7 +173,7 @@ pub(crate) fn empty_lines<'a>(op: &OpRef, operands: impl Iterator<Item = &'a Ope
 }
 
 /// The error of an op that has an effect and is asked for its outputs a second time.
-pub(crate) fn effect_again(op: &OpRef) -> Error {
+pub(crate) fn recomputed_effect(op: &OpRef) -> Error {
     Error::argument(
         op.name(),
         "it has an effect besides its outputs, so it is not run again; take it out of the recomputed function",

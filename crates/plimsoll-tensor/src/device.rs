@@ -15,11 +15,11 @@ use plimsoll_memory::{Block, Bytes, GhostPages, HostPages, Label, Name, Pool, Sn
 use plimsoll_plan::{CandidateCache, Candidates, Played, Trace};
 
 use crate::context;
-use crate::depot::{Depot, Offload};
 use crate::driver_memory::DriverMemory;
 use crate::error::{Error, Result};
 use crate::fault;
-use crate::journal::{Guard, Journal, VERIFIES};
+use crate::offload_store::{Offload, OffloadStore};
+use crate::remat::{Evictor, StepLog, VERIFIES};
 use crate::report::Report;
 use crate::scopes::OpenScope;
 
@@ -33,11 +33,11 @@ struct Inner {
     number: u64,
     pool: Pool,
     hardware: Hardware,
-    guard: Arc<Guard>,
+    evictor: Arc<Evictor>,
     /// Where values wait that were moved out of the pool.
-    depot: Mutex<Option<Arc<Depot>>>,
-    n_repeats: AtomicU64,
-    repeated_flops: AtomicU64,
+    offload_store: Mutex<Option<Arc<OffloadStore>>>,
+    n_recomputed: AtomicU64,
+    recomputed_flops: AtomicU64,
     verifies: AtomicBool,
     /// Whether backward may make sums in any order.
     unordered: AtomicBool,
@@ -75,7 +75,7 @@ impl fmt::Debug for WeakDevice {
 
 /// The work that was done again to keep a limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Repeated {
+pub struct Recomputed {
     /// The ops that ran again.
     pub ops: u64,
     /// Their floating-point operations, by formula.
@@ -172,10 +172,10 @@ impl Device {
             number: NEXT.fetch_add(1, Ordering::Relaxed),
             pool,
             hardware,
-            guard: Arc::default(),
-            depot: Mutex::default(),
-            n_repeats: AtomicU64::new(0),
-            repeated_flops: AtomicU64::new(0),
+            evictor: Arc::default(),
+            offload_store: Mutex::default(),
+            n_recomputed: AtomicU64::new(0),
+            recomputed_flops: AtomicU64::new(0),
             verifies: AtomicBool::new(*VERIFIES),
             unordered: AtomicBool::new(false),
             offloaded_bytes: AtomicU64::new(0),
@@ -368,9 +368,9 @@ impl Device {
         let mut ghost = Device::inner(&name, self.0.pool.unbounded_ghost(), hardware);
         ghost.candidates = self.0.candidates.clone().or(ghost.candidates);
         let ghost = Device(Arc::new(ghost));
-        let depot = self.depot().map(|depot| Arc::new(depot.ghost()));
+        let offload_store = self.offload_store().map(|offload_store| Arc::new(offload_store.ghost()));
         ghost.set_deterministic(self.is_deterministic());
-        *ghost.0.depot.lock().unwrap_or_else(PoisonError::into_inner) = depot;
+        *ghost.0.offload_store.lock().unwrap_or_else(PoisonError::into_inner) = offload_store;
         ghost
     }
 
@@ -433,7 +433,7 @@ impl Device {
     pub(crate) fn acquire(&self, bytes: usize, label: Label) -> Result<Block> {
         let acquired = self.0.pool.acquire(bytes, label);
         // Memory may be full because what was to be moved out of it could not be; then that is the error.
-        let block = acquired.map_err(|full| self.0.guard.take_failure().unwrap_or_else(|| full.into()))?;
+        let block = acquired.map_err(|full| self.0.evictor.take_failure().unwrap_or_else(|| full.into()))?;
         if let Hardware::Gpu(gpu) = &self.0.hardware {
             gpu.reuse(&block)?;
         }
@@ -509,16 +509,16 @@ impl Device {
     }
 
     /// The ops that have run again on this device since it was made, to keep a limit.
-    pub fn repeated(&self) -> Repeated {
+    pub fn recomputed(&self) -> Recomputed {
         let read = |figure: &AtomicU64| figure.load(Ordering::Relaxed);
-        Repeated { ops: read(&self.0.n_repeats), flops: read(&self.0.repeated_flops) }
+        Recomputed { ops: read(&self.0.n_recomputed), flops: read(&self.0.recomputed_flops) }
     }
 
     /// Counts on a ghost what a part of a run that is not gone through would have done to keep the limit.
     #[doc(hidden)]
-    pub fn count_skipped(&self, repeated: Repeated, offloaded: Bytes) {
-        self.0.n_repeats.fetch_add(repeated.ops, Ordering::Relaxed);
-        self.0.repeated_flops.fetch_add(repeated.flops, Ordering::Relaxed);
+    pub fn count_skipped(&self, recomputed: Recomputed, offloaded: Bytes) {
+        self.0.n_recomputed.fetch_add(recomputed.ops, Ordering::Relaxed);
+        self.0.recomputed_flops.fetch_add(recomputed.flops, Ordering::Relaxed);
         self.count_offloaded(offloaded.get());
     }
 
@@ -531,9 +531,9 @@ impl Device {
     }
 
     /// An op runs again.
-    pub(crate) fn count_repeat(&self, flops: u64) {
-        self.0.n_repeats.fetch_add(1, Ordering::Relaxed);
-        self.0.repeated_flops.fetch_add(flops, Ordering::Relaxed);
+    pub(crate) fn count_recompute(&self, flops: u64) {
+        self.0.n_recomputed.fetch_add(1, Ordering::Relaxed);
+        self.0.recomputed_flops.fetch_add(flops, Ordering::Relaxed);
     }
 
     /// Compares, from the next step on, each value that is computed again with what it first was, for debugging: a difference
@@ -563,25 +563,25 @@ impl Device {
     /// # Errors
     /// A folder that cannot be written to or lies in memory; an offload that is not for this kind of device.
     pub fn set_offload(&self, offload: Option<&Offload>) -> Result<()> {
-        let depot = offload.map(|offload| Depot::open(offload, self)).transpose()?;
-        *self.0.depot.lock().unwrap_or_else(PoisonError::into_inner) = depot.map(Arc::new);
+        let offload_store = offload.map(|offload| OffloadStore::open(offload, self)).transpose()?;
+        *self.0.offload_store.lock().unwrap_or_else(PoisonError::into_inner) = offload_store.map(Arc::new);
         Ok(())
     }
 
     /// Whether values may be moved out of this device's memory.
     pub fn can_offload(&self) -> bool {
-        self.depot().is_some()
+        self.offload_store().is_some()
     }
 
     /// Where values wait that were moved out of the pool.
-    pub(crate) fn depot(&self) -> Option<Arc<Depot>> {
-        self.0.depot.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    pub(crate) fn offload_store(&self) -> Option<Arc<OffloadStore>> {
+        self.0.offload_store.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Lets a journal's values go when this device's memory is full.
-    pub(crate) fn guard(&self, journal: &Arc<Journal>) {
-        if self.0.guard.watch(journal) {
-            self.0.pool.set_reclaim(Some(self.0.guard.clone()));
+    pub(crate) fn watch_step_log(&self, step_log: &Arc<StepLog>) {
+        if self.0.evictor.watch(step_log) {
+            self.0.pool.set_reclaim(Some(self.0.evictor.clone()));
         }
     }
 

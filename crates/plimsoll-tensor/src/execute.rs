@@ -14,11 +14,11 @@ use crate::device::Device;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::fault;
-use crate::op::{Extra, Gradient, Keep, Keeps, Meta, Op, OpRef, Operand, Output, Run, Tensors};
+use crate::op::{AuxOutput, Gradient, Meta, Op, OpRef, Operand, Output, Run, SavedRef, SavedRefs, Tensors};
 use crate::program::{Execution, capture_args};
 use crate::shape::Shape;
 use crate::storage::Storage;
-use crate::tape::{NodeRef, Record, TapeCore};
+use crate::tape::{FinishedCall, NodeRef, TapeCore};
 use crate::tensor::{Data, Nodes, Tensor};
 
 /// An input of an op: small, because lists of them are passed by value.
@@ -28,9 +28,9 @@ pub(crate) enum Arg<'a> {
     /// Given away: its memory may be used for the output.
     Given(Tensor),
     /// A variable's handle, with its value of this moment.
-    Read(&'a Tensor, Box<Part>),
+    Read(&'a Tensor, Box<StorageView>),
     /// Was given away, and the output is written over it.
-    Overwritten(Box<Part>),
+    Overwritten(Box<StorageView>),
     /// Was given away, and is gone; only between two lines of `take_unshared`.
     Gone,
 }
@@ -39,7 +39,7 @@ pub(crate) enum Arg<'a> {
 pub(crate) type Args<'a> = SmallVec<[Arg<'a>; 3]>;
 
 /// A storage and what a tensor sees of it.
-pub(crate) type Part = (Arc<Storage>, Meta);
+pub(crate) type StorageView = (Arc<Storage>, Meta);
 
 impl Arg<'_> {
     /// The tensor, unless it was consumed.
@@ -56,7 +56,7 @@ impl Arg<'_> {
         match self {
             Arg::Lent(tensor) => tensor.meta(),
             Arg::Given(tensor) => tensor.meta(),
-            Arg::Read(_, part) | Arg::Overwritten(part) => &part.1,
+            Arg::Read(_, view) | Arg::Overwritten(view) => &view.1,
             Arg::Gone => unreachable!("gone only inside `take_unshared`"),
         }
     }
@@ -64,7 +64,7 @@ impl Arg<'_> {
     /// The memory that the kernel reads.
     pub fn storage(&self) -> &Arc<Storage> {
         let tensor: &Tensor = match self {
-            Arg::Read(_, part) | Arg::Overwritten(part) => return &part.0,
+            Arg::Read(_, view) | Arg::Overwritten(view) => return &view.0,
             Arg::Lent(tensor) => tensor,
             Arg::Given(tensor) => tensor,
             Arg::Gone => unreachable!("gone only inside `take_unshared`"),
@@ -147,19 +147,19 @@ pub(crate) fn execute(op: OpRef, mut args: Args<'_>) -> Result<Tensors> {
 
 /// Runs an op that has run before on equal inputs, for what it made: its outputs and, if the gradients of the inputs
 /// `wanted` say so, its extras.
-pub(crate) fn execute_again(
+pub(crate) fn recompute_op(
     op: OpRef,
     args: Args<'_>,
     wanted: Option<&[bool]>,
 ) -> Result<SmallVec<[Arc<Storage>; 2]>> {
     let device = device_of(&op, &args)?;
     let outputs = op.get().infer(&metas(&args))?;
-    let extras = wanted.map_or_else(SmallVec::new, |wanted| op.get().extras(&metas(&args), wanted));
+    let aux_outputs = wanted.map_or_else(SmallVec::new, |wanted| op.get().aux_outputs(&metas(&args), wanted));
     if check::kind_of(&op, &outputs)? != Kind::New {
         return Err(check::changed(&op));
     }
     let call = Call { op: &op, device: &device, watchers: &[], order: Order::Fixed };
-    let (_, results, made) = call.make(args, &outputs, extras)?;
+    let (_, results, made) = call.make(args, &outputs, aux_outputs)?;
     let results = results.iter().map(|tensor| tensor.data().value().clone());
     Ok(results.chain(made.into_iter().map(|(_, storage)| storage)).collect())
 }
@@ -214,17 +214,17 @@ pub(crate) fn run(
     device: &Device,
     inputs: &[Operand<'_>],
     outputs: &[Operand<'_>],
-    extras: &[Operand<'_>],
+    aux_outputs: &[Operand<'_>],
     workspace: Option<&Block>,
     order: Order,
 ) -> Result<()> {
-    let writes_nothing = outputs.iter().chain(extras).all(|operand| operand.n_elems() == 0);
+    let writes_nothing = outputs.iter().chain(aux_outputs).all(|operand| operand.n_elems() == 0);
     let has_effect = op.has_effect();
     if has_effect && context::is_replaying() {
-        return if writes_nothing { Ok(()) } else { Err(check::effect_again(op)) };
+        return if writes_nothing { Ok(()) } else { Err(check::recomputed_effect(op)) };
     }
     if !writes_nothing {
-        check::empty_lines(op, inputs.iter().chain(outputs).chain(extras))?;
+        check::empty_lines(op, inputs.iter().chain(outputs).chain(aux_outputs))?;
     }
     if device.is_ghost() {
         note_work(op, device, inputs, outputs);
@@ -234,9 +234,9 @@ pub(crate) fn run(
         return Ok(());
     }
     let (ptr, len) = workspace.map_or((std::ptr::null_mut(), 0), |block| (block.as_ptr(), block.bytes()));
-    let mut run = Run { inputs, outputs, extras, workspace: ptr, workspace_len: len, device };
+    let mut run = Run { inputs, outputs, aux_outputs, workspace: ptr, workspace_len: len, device };
     if device.gpu().is_some() {
-        check::extents_on_gpu(op, inputs.iter().chain(outputs).chain(extras))?;
+        check::extents_on_gpu(op, inputs.iter().chain(outputs).chain(aux_outputs))?;
     }
     let Some(gpu) = device.gpu() else {
         return op.get().run(&mut run).map_err(|error| {
@@ -303,7 +303,7 @@ struct Watcher {
     /// For each input, the node by which the tape knows it.
     edges: SmallVec<[Option<NodeRef>; 3]>,
     /// What the op's backward will read.
-    keeps: Keeps,
+    saved: SavedRefs,
 }
 
 /// The recording tapes that watch an input, outermost first.
@@ -328,7 +328,7 @@ fn watchers(op: &dyn Op, args: &[Arg<'_>]) -> Result<SmallVec<[Watcher; 1]>> {
                 continue;
             }
             let wanted: SmallVec<[bool; 4]> = edges.iter().map(Option::is_some).collect();
-            watchers.push(Watcher { tape: tape.clone(), edges, keeps: op.keeps(&wanted) });
+            watchers.push(Watcher { tape: tape.clone(), edges, saved: op.saved(&wanted) });
         }
     });
     match op.gradient() {
@@ -338,7 +338,7 @@ fn watchers(op: &dyn Op, args: &[Arg<'_>]) -> Result<SmallVec<[Watcher; 1]>> {
 }
 
 /// The extra outputs that an op made.
-type MadeExtras = SmallVec<[(Extra, Arc<Storage>); 2]>;
+type MadeAuxOutputs = SmallVec<[(AuxOutput, Arc<Storage>); 2]>;
 
 /// One execution on its way.
 struct Call<'a> {
@@ -351,24 +351,24 @@ struct Call<'a> {
 impl Call<'_> {
     /// Views: no memory, no kernel.
     fn look(&self, args: &[Arg<'_>], outputs: &[Output]) -> Result<Tensors> {
-        self.check_keeps(args.len(), outputs.len(), 0)?;
+        self.check_saved(args.len(), outputs.len(), 0)?;
         let views = outputs.iter().map(|output| check::view(self.op, args, output));
         Ok(self.finish(args, views.collect::<Result<_>>()?, &[]))
     }
 
     /// Takes memory, runs the kernel, records.
     fn compute(&self, args: Args<'_>, outputs: &[Output]) -> Result<Tensors> {
-        let extras = self.extras(&args);
-        self.check_keeps(args.len(), outputs.len(), extras.len())?;
-        let (args, results, extras) = self.make(args, outputs, extras)?;
+        let aux_outputs = self.aux_outputs(&args);
+        self.check_saved(args.len(), outputs.len(), aux_outputs.len())?;
+        let (args, results, aux_outputs) = self.make(args, outputs, aux_outputs)?;
         // What is copied from another device cannot be made again: a journal knows one device.
-        let journal = context::journal().filter(|_| self.op.get().output_device().is_none());
-        journal
-            .map(|journal| {
-                journal.record(self.op, &args, &results, &extras, self.wanted(args.len()), self.order)
+        let step_log = context::step_log().filter(|_| self.op.get().output_device().is_none());
+        step_log
+            .map(|step_log| {
+                step_log.record(self.op, &args, &results, &aux_outputs, self.wanted(args.len()), self.order)
             })
             .transpose()?;
-        Ok(self.finish(&args, results, &extras))
+        Ok(self.finish(&args, results, &aux_outputs))
     }
 
     /// Takes memory and runs the kernel.
@@ -376,9 +376,9 @@ impl Call<'_> {
         &self,
         mut args: Args<'a>,
         outputs: &[Output],
-        extras: SmallVec<[Extra; 2]>,
-    ) -> Result<(Args<'a>, Tensors, MadeExtras)> {
-        check::extras(self.op, &extras)?;
+        aux_outputs: SmallVec<[AuxOutput; 2]>,
+    ) -> Result<(Args<'a>, Tensors, MadeAuxOutputs)> {
+        check::aux_outputs(self.op, &aux_outputs)?;
         let mut results = Tensors::new();
         for output in outputs {
             let &Output::New { shape, dtype } = output else { return Err(check::changed(self.op)) };
@@ -386,14 +386,14 @@ impl Call<'_> {
             let storage = reused.map_or_else(|| self.fresh(&shape, dtype), Ok)?;
             results.push(Tensor::over(storage, Meta::fresh(shape, dtype), Nodes::new()));
         }
-        let mut made = MadeExtras::new();
-        for extra in extras {
-            made.push((extra, self.fresh(extra.meta.shape(), extra.meta.dtype)?));
+        let mut made = MadeAuxOutputs::new();
+        for aux in aux_outputs {
+            made.push((aux, self.fresh(aux.meta.shape(), aux.meta.dtype)?));
         }
         let workspace = workspace(self.op, self.device, &metas(&args), self.order)?;
         // What an effect leaves in a program is one call, however often its function is run again while it is recorded.
-        let is_repeated_effect = self.op.has_effect() && context::is_replaying();
-        if context::is_tracing() && !is_repeated_effect {
+        let is_recomputed_effect = self.op.has_effect() && context::is_replaying();
+        if context::is_tracing() && !is_recomputed_effect {
             self.trace(&args, &results, &made, workspace.as_ref())?;
         }
         let input = |arg: &Arg<'_>| arg.storage().ptr();
@@ -419,7 +419,7 @@ impl Call<'_> {
         &self,
         args: &[Arg<'_>],
         results: &Tensors,
-        made: &MadeExtras,
+        made: &MadeAuxOutputs,
         workspace: Option<&Block>,
     ) -> Result<()> {
         let outputs = results.iter().map(|tensor| (tensor.data().value(), tensor.meta()));
@@ -428,7 +428,7 @@ impl Call<'_> {
             device: self.device,
             order: self.order,
             wanted: self.wanted(args.len()),
-            outputs: outputs.chain(made.iter().map(|(extra, storage)| (storage, &extra.meta))).collect(),
+            outputs: outputs.chain(made.iter().map(|(aux, storage)| (storage, &aux.meta))).collect(),
             n_aux: made.len(),
             workspace,
         };
@@ -445,10 +445,10 @@ impl Call<'_> {
     }
 
     /// Refuses positions of kept values that the op does not have.
-    fn check_keeps(&self, n_inputs: usize, n_outputs: usize, n_extras: usize) -> Result<()> {
-        let all = [n_inputs, n_outputs, n_extras];
+    fn check_saved(&self, n_inputs: usize, n_outputs: usize, n_aux: usize) -> Result<()> {
+        let all = [n_inputs, n_outputs, n_aux];
         for watcher in self.watchers {
-            check::keeps(self.op, "keeps", &watcher.keeps, all)?;
+            check::saved(self.op, "saved", &watcher.saved, all)?;
         }
         match (self.watchers.is_empty(), self.op.is_own()) {
             (false, true) => check::rebuilding(self.op, all),
@@ -457,11 +457,11 @@ impl Call<'_> {
     }
 
     /// The extra outputs that the watching tapes want; the tapes share them.
-    fn extras(&self, args: &[Arg<'_>]) -> SmallVec<[Extra; 2]> {
+    fn aux_outputs(&self, args: &[Arg<'_>]) -> SmallVec<[AuxOutput; 2]> {
         if self.watchers.is_empty() {
             return SmallVec::new();
         }
-        self.op.get().extras(&metas(args), &self.wanted(args.len()))
+        self.op.get().aux_outputs(&metas(args), &self.wanted(args.len()))
     }
 
     /// The inputs whose gradients any watching tape wants.
@@ -475,9 +475,9 @@ impl Call<'_> {
     fn reuse(&self, args: &mut [Arg<'_>], shape: &Shape, dtype: DType) -> Result<Option<Arc<Storage>>> {
         for &idx in self.op.get().overwrites() {
             let Some(Arg::Given(tensor)) = args.get(idx) else { continue };
-            let kept = self.watchers.iter().any(|watcher| watcher.keeps.contains(&Keep::Input(idx)));
+            let is_saved = self.watchers.iter().any(|watcher| watcher.saved.contains(&SavedRef::Input(idx)));
             let fits = tensor.shape() == shape && tensor.dtype() == dtype;
-            if kept || !fits || !tensor.is_unshared() {
+            if is_saved || !fits || !tensor.is_unshared() {
                 continue;
             }
             if let Some(storage) = args[idx].take_unshared() {
@@ -490,15 +490,20 @@ impl Call<'_> {
     }
 
     /// Records the call on each watching tape, and tells the output tensors where they came from.
-    fn finish(&self, args: &[Arg<'_>], mut outputs: Tensors, extras: &[(Extra, Arc<Storage>)]) -> Tensors {
+    fn finish(
+        &self,
+        args: &[Arg<'_>],
+        mut outputs: Tensors,
+        aux_outputs: &[(AuxOutput, Arc<Storage>)],
+    ) -> Tensors {
         for watcher in self.watchers {
-            let record = Record {
+            let record = FinishedCall {
                 op: self.op,
                 edges: &watcher.edges,
-                keeps: &watcher.keeps,
+                saved: &watcher.saved,
                 args,
                 outputs: &outputs,
-                extras,
+                aux_outputs,
             };
             let node = watcher.tape.record(&record);
             // Nothing flows back through whole numbers, such as the indices of a sort.

@@ -8,8 +8,8 @@
 //! - Eager code is told by the thread's next wait for that device: a value that is read, a synchronization.
 //! - A step, and the run of a program, waits and looks before it changes a variable, if a call in it may refuse at all. It
 //!   returns the error and has changed nothing.
-//! - A step that is guarded ([`Step::guard`](crate::Step::guard)) does not wait: the device looks into the cell itself, and
-//!   changes nothing if it holds a fault. The host is told by the [`Later`](crate::Later) that was asked for next.
+//! - A step that is guarded ([`Step::commit_if_finite`](crate::Step::commit_if_finite)) does not wait: the device looks into the cell itself, and
+//!   changes nothing if it holds a fault. The host is told by the [`PendingValue`](crate::PendingValue) that was asked for next.
 //!
 //! Both devices say the same, because both make the error here ([`Refusal::error`]), and because a cell tells the fault of
 //! the first call at the lowest position, where the host would have stopped. Nothing is done for calls that refuse nothing:
@@ -78,7 +78,7 @@ pub(crate) struct Log {
 struct Logs {
     /// Those to which calls are added, one for each device.
     open: Vec<Log>,
-    /// Those of eager code that a `Later` will look into, if no wait comes first.
+    /// Those of eager code that a `PendingValue` will look into, if no wait comes first.
     shared: Vec<Arc<Log>>,
     /// Those of guarded steps that nobody has asked for yet.
     of_steps: Vec<Arc<Log>>,
@@ -195,7 +195,7 @@ pub(crate) fn wait_and_look(device: &Device) -> Result<()> {
 
 /// The end of a step or of a program's run on a device. If it failed, a value that was refused before is what went wrong
 /// first. If it was guarded, the fault that it may have belongs to whoever asks for its number.
-pub(crate) fn end_step<T>(device: &Device, ended: Result<T>, is_guarded: bool) -> Result<T> {
+pub(crate) fn end_step<T>(device: &Device, ended: Result<T>, is_conditional: bool) -> Result<T> {
     match ended {
         Err(error) => {
             let may_have_refused = n_calls(device) > 0;
@@ -203,7 +203,7 @@ pub(crate) fn end_step<T>(device: &Device, ended: Result<T>, is_guarded: bool) -
             Err(if waited { look(device).err().unwrap_or(error) } else { error })
         }
         Ok(value) => {
-            if is_guarded && hand_over(device) > MAX_UNASKED {
+            if is_conditional && hand_over(device) > MAX_UNASKED {
                 device.synchronize()?;
             }
             Ok(value)

@@ -7,7 +7,6 @@ mod axes;
 mod check;
 mod checksum;
 mod context;
-mod depot;
 mod device;
 mod driver_memory;
 mod dtype;
@@ -17,10 +16,10 @@ mod fault;
 mod file;
 mod foreign;
 mod function;
-mod journal;
 mod layout;
 mod nested;
 mod npy;
+mod offload_store;
 pub mod op;
 mod operators;
 pub mod ops;
@@ -31,6 +30,7 @@ mod random;
 mod rates;
 mod raw;
 mod read;
+mod remat;
 mod report;
 mod reshape;
 pub mod scopes;
@@ -49,8 +49,7 @@ pub use context::{
     enter_layer, enter_line, enter_owner, enter_saving, enter_scope, is_recording, log_placements, scope,
     with_own_places, with_owner, with_saving,
 };
-pub use depot::Offload;
-pub use device::{Device, Repeated};
+pub use device::{Device, Recomputed};
 pub use driver_memory::DriverMemory;
 pub use dtype::{DType, Element};
 pub use error::{Error, ErrorKind, Result};
@@ -60,10 +59,11 @@ pub use function::Function;
 pub use layout::Layout;
 pub use nested::Nested;
 pub use npy::NpyArray;
+pub use offload_store::Offload;
 pub use op::{Op, OpRef};
 pub use ops::binary::Rhs;
 pub use ops::optimizer;
-pub use ops::pool::Pool2d;
+pub use ops::pooling::Pool2d;
 pub use ops::slice::{IntoSlices, Slice};
 pub use ops::{
     Activation, AttentionConfig, Conv1dConfig, Conv2dConfig, ConvConfig, GruWeights, LstmState,
@@ -74,7 +74,7 @@ pub use plimsoll_memory::{Bytes, FileBytes, Name, OffsetPlan, Owner, Planned, Ro
 pub use plimsoll_plan::{Decisions, Trace};
 pub use program::{OwnedVariables, PlannedProgram, Program, ProgramCache, Recording};
 pub use random::{Generator, set_seed};
-pub use read::{HostBytes, Later};
+pub use read::{HostBytes, PendingValue};
 pub use report::Report;
 pub use reshape::IntoReshape;
 pub use scopes::OpenScope;

@@ -72,7 +72,7 @@ impl Tensor {
         if !self.device().is_host() {
             return self.without_nodes().to_device(&self.device().host())?.write_npy(path);
         }
-        let (storage, meta) = context::replay(|| self.without_nodes().contiguous())?.part();
+        let (storage, meta) = context::replay(|| self.without_nodes().contiguous())?.storage_view();
         let start = meta.layout.offset() * meta.dtype.size();
         let header = header_bytes(descr, self.shape());
         crate::file::write_whole(path.as_ref(), |file| {

@@ -61,12 +61,12 @@ pub trait Op: fmt::Debug + Send + Sync + 'static {
 
     /// What backward reads, given which inputs' gradients are wanted: the smallest form that needs no repeated
     /// matmul, convolution, attention or reduction.
-    fn keeps(&self, _wanted: &[bool]) -> Keeps {
-        Keeps::new()
+    fn saved(&self, _wanted: &[bool]) -> SavedRefs {
+        SavedRefs::new()
     }
 
     /// Further outputs that only backward reads (masks, statistics, indices); made when the op is recorded.
-    fn extras(&self, _inputs: &[&Meta], _wanted: &[bool]) -> SmallVec<[Extra; 2]> {
+    fn aux_outputs(&self, _inputs: &[&Meta], _wanted: &[bool]) -> SmallVec<[AuxOutput; 2]> {
         SmallVec::new()
     }
 
@@ -262,21 +262,21 @@ pub enum Gradient {
 
 /// What backward reads of a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Keep {
+pub enum SavedRef {
     /// An input.
     Input(usize),
     /// An output.
     Output(usize),
     /// An extra output.
-    Extra(usize),
+    Aux(usize),
 }
 
 /// A list of what backward reads.
-pub type Keeps = SmallVec<[Keep; 4]>;
+pub type SavedRefs = SmallVec<[SavedRef; 4]>;
 
 /// An extra output: what it is, and its shape.
 #[derive(Clone, Copy, Debug)]
-pub struct Extra {
+pub struct AuxOutput {
     /// What kind of value it is.
     pub form: Form,
     /// Its shape and dtype.
@@ -326,7 +326,7 @@ pub struct Second {
     /// The op.
     pub op: OpRef,
     /// What it reads of the record, in the order of its inputs: inputs, or outputs of the first.
-    pub reads: SmallVec<[Keep; 6]>,
+    pub reads: SmallVec<[SavedRef; 6]>,
 }
 
 /// How an output is made again from values that are likely to be kept.
@@ -337,13 +337,13 @@ pub struct Rebuild {
     /// The output that it makes.
     pub output: usize,
     /// What it reads of the record, in the order of its inputs.
-    pub reads: SmallVec<[Keep; 6]>,
+    pub reads: SmallVec<[SavedRef; 6]>,
 }
 
 impl Rebuild {
     /// The first output again, from all inputs followed by all extras.
-    pub fn first(op: OpRef, n_inputs: usize, n_extras: usize) -> Option<Rebuild> {
-        let reads = (0..n_inputs).map(Keep::Input).chain((0..n_extras).map(Keep::Extra)).collect();
+    pub fn first(op: OpRef, n_inputs: usize, n_aux: usize) -> Option<Rebuild> {
+        let reads = (0..n_inputs).map(SavedRef::Input).chain((0..n_aux).map(SavedRef::Aux)).collect();
         Some(Rebuild { op, output: 0, reads })
     }
 }
@@ -379,7 +379,7 @@ pub struct Run<'a> {
     /// The outputs, row-major. The first may be the memory of an input that [`Op::overwrites`] names.
     pub(crate) outputs: &'a [Operand<'a>],
     /// The extra outputs; empty when the op is not recorded.
-    pub(crate) extras: &'a [Operand<'a>],
+    pub(crate) aux_outputs: &'a [Operand<'a>],
     /// The address of the scratch memory.
     pub(crate) workspace: *mut u8,
     /// Its length in bytes.
@@ -400,8 +400,8 @@ impl<'a> Run<'a> {
     }
 
     /// The extra outputs; empty when the op is not recorded.
-    pub fn extras(&self) -> &'a [Operand<'a>] {
-        self.extras
+    pub fn aux_outputs(&self) -> &'a [Operand<'a>] {
+        self.aux_outputs
     }
 
     /// The address of the scratch memory, and its length in bytes.

@@ -109,7 +109,7 @@ fn in_columns(texts: Vec<String>) -> Vec<String> {
 fn cells(tensor: &Tensor) -> Result<Vec<String>> {
     let mut views = Vec::new();
     shown(tensor.shape(), *tensor.layout(), 0, &mut views);
-    let (storage, _) = tensor.part();
+    let (storage, _) = tensor.storage_view();
     let read = |layout: &Layout| {
         let meta = Meta { layout: *layout, dtype: tensor.dtype() };
         context::replay(|| Tensor::over(storage.clone(), meta, Nodes::new()).copied())

@@ -35,7 +35,7 @@ impl Tensor {
         if !self.device().is_host() {
             return self.without_nodes().to_device(&self.device().host())?.with_bytes(f);
         }
-        let (storage, meta) = context::replay(|| self.without_nodes().contiguous())?.part();
+        let (storage, meta) = context::replay(|| self.without_nodes().contiguous())?.storage_view();
         let start = meta.layout.offset() * meta.dtype.size();
         Ok(f(&storage.bytes()[start..start + meta.n_bytes()]))
     }

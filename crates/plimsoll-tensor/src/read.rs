@@ -93,7 +93,7 @@ impl Tensor {
         let _line = context::at_callers_line();
         self.check_readable::<T>("to_vec")?;
         let value = self.without_nodes();
-        let (storage, meta) = context::replay(|| value.contiguous())?.part();
+        let (storage, meta) = context::replay(|| value.contiguous())?.storage_view();
         storage.copy_out(meta.layout.offset(), meta.n_elems())
     }
 
@@ -130,14 +130,15 @@ impl Tensor {
     /// # Errors
     /// Memory that is full.
     #[track_caller]
-    pub fn to_f64_later(&self) -> Result<Later> {
+    pub fn to_f64_later(&self) -> Result<PendingValue> {
         let _line = context::at_callers_line();
-        let (storage, meta) = context::replay(|| self.without_nodes().cast(DType::F64)?.contiguous())?.part();
+        let (storage, meta) =
+            context::replay(|| self.without_nodes().cast(DType::F64)?.contiguous())?.storage_view();
         if storage.device().is_ghost() {
-            return Ok(Later(Arrival::Here(vec![f64::NAN; meta.n_elems()])));
+            return Ok(PendingValue(Arrival::Here(vec![f64::NAN; meta.n_elems()])));
         }
         let first = meta.layout.offset();
-        Ok(Later(match storage.post(first * size_of::<f64>(), meta.n_bytes())? {
+        Ok(PendingValue(match storage.post(first * size_of::<f64>(), meta.n_bytes())? {
             Some(posted) => Arrival::Posted(posted, fault::for_later(storage.device())),
             None => Arrival::Here(storage.copy_out(first, meta.n_elems())?),
         }))
@@ -163,7 +164,7 @@ impl Tensor {
 
 /// Values that are on their way to the host; see [`Tensor::to_f64_later`].
 #[derive(Debug)]
-pub struct Later(Arrival);
+pub struct PendingValue(Arrival);
 
 #[derive(Debug)]
 enum Arrival {
@@ -172,7 +173,7 @@ enum Arrival {
     Posted(Posted, SmallVec<[Arc<Log>; 1]>),
 }
 
-impl Later {
+impl PendingValue {
     /// The values, waited for if they are not there yet.
     ///
     /// # Errors
@@ -228,7 +229,7 @@ impl Tensor {
                 ),
             ));
         }
-        let (storage, meta) = self.part();
+        let (storage, meta) = self.storage_view();
         let start = if meta.n_elems() == 0 { 0 } else { meta.layout.offset() * meta.dtype.size() };
         Ok(HostBytes { storage, range: start..start + meta.n_bytes() })
     }

@@ -2,7 +2,7 @@
 //!
 //! While a step is open, assignments to variables wait; when it succeeds they are written together, and when it fails
 //! they are dropped and the random generator goes back, so a failed step leaves model, optimizer and generator as
-//! they were. Under a limit every op leaves a record, watched or not, in the step's [`Journal`].
+//! they were. Under a limit every op leaves a record, watched or not, in the step's [`StepLog`].
 
 use std::sync::Arc;
 
@@ -13,11 +13,11 @@ use crate::context;
 use crate::device::Device;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
-use crate::execute::{Arg, Part};
+use crate::execute::{Arg, StorageView};
 use crate::fault;
-use crate::journal::Journal;
 use crate::op::{Cost, Meta, OpRef, Tensors};
 use crate::random::Generator;
+use crate::remat::StepLog;
 use crate::shape::Shape;
 use crate::tensor::{Data, Tensor};
 use crate::update::{self, Update};
@@ -56,7 +56,7 @@ impl Step {
     /// # Errors
     /// A step inside a step.
     pub fn begin(device: &Device) -> Result<OpenStep> {
-        OpenStep::new(device, || StepState { journal: Journal::on(device), ..StepState::default() })
+        OpenStep::new(device, || StepState { step_log: StepLog::on(device), ..StepState::default() })
     }
 
     /// Whether a step is open on this thread, so that assignments wait for its end.
@@ -66,21 +66,21 @@ impl Step {
 
     /// Lets the open step change variables only if a number is finite when the device comes to it, and no kernel of the step
     /// has refused a value: so a step need not wait for a loss to be read. An optimizer is given the number itself, see
-    /// [`Variable::update_guarded`](crate::Variable::update_guarded). What was refused is told by [`Tensor::to_f64_later`], if it is the thread's next call that reads
+    /// [`Variable::update_if_finite`](crate::Variable::update_if_finite). What was refused is told by [`Tensor::to_f64_later`], if it is the thread's next call that reads
     /// something on that device, and by that call otherwise.
     ///
     /// # Errors
     /// No step is open; another tensor than one float64.
     #[doc(hidden)]
-    pub fn guard(number: &Tensor) -> Result<()> {
+    pub fn commit_if_finite(number: &Tensor) -> Result<()> {
         if number.n_elems() != 1 || number.dtype() != DType::F64 {
             return Err(Error::argument(
                 "guard",
                 format!("a step is guarded by one float64, not {} {}", number.shape(), number.dtype()),
             ));
         }
-        let part = number.reshape(())?.part();
-        context::with_step(|step| step.guard = Some(part))
+        let view = number.reshape(())?.storage_view();
+        context::with_step(|step| step.finite_loss = Some(view))
             .ok_or_else(|| Error::argument("guard", "no step is open on this thread"))
     }
 
@@ -133,18 +133,18 @@ impl OpenStep {
     fn end<T>(mut self, ended: Result<T>) -> Result<(T, StepState)> {
         let ended = ended.and_then(|value| update::make_conditional().map(|()| value));
         let mut state = context::end_step(self.number).unwrap_or_default();
-        let is_guarded = state.guard.is_some();
+        let is_conditional = state.finite_loss.is_some();
         let ended = ended.and_then(|value| {
             if let Some(failure) = state.failure.take() {
                 return Err(failure);
             }
-            if !is_guarded {
+            if !is_conditional {
                 fault::wait_and_look(&self.device)?;
             }
-            update::commit_step(std::mem::take(&mut state.updates), state.guard.as_ref())?;
+            update::commit_step(std::mem::take(&mut state.updates), state.finite_loss.as_ref())?;
             Ok(value)
         });
-        let result = fault::end_step(&self.device, ended, is_guarded).map(|value| (value, state));
+        let result = fault::end_step(&self.device, ended, is_conditional).map(|value| (value, state));
         self.is_committed = result.is_ok();
         result
     }
@@ -168,9 +168,9 @@ impl Drop for OpenStep {
 pub(crate) struct StepState {
     updates: LongList<Update>,
     /// The number on which the updates depend.
-    guard: Option<Part>,
+    finite_loss: Option<StorageView>,
     /// How the step's values were made, if that may be needed: under a limit.
-    pub journal: Option<Arc<Journal>>,
+    pub step_log: Option<Arc<StepLog>>,
     /// What ran, for [`Step::traced`].
     records: Option<LongList<StepRecord>>,
     /// What went wrong where no error could be returned; the step ends with it.
@@ -275,8 +275,8 @@ impl StepState {
     }
 
     /// How many updates wait, if the step is guarded.
-    pub fn n_guarded(&self) -> usize {
-        if self.guard.is_some() { self.updates.len() } else { 0 }
+    pub fn n_conditional(&self) -> usize {
+        if self.finite_loss.is_some() { self.updates.len() } else { 0 }
     }
 
     /// The update of that place among those that wait.

@@ -196,14 +196,14 @@ impl Storage {
     }
 
     /// A tape slot takes hold. What was temporary until now is kept for backward from here on.
-    pub fn keep(&self) {
+    pub fn add_slot(&self) {
         if self.n_slots.fetch_add(1, Ordering::Relaxed) == 0 && self.owner() == Owner::Temporary {
             self.relabel(Owner::Saved);
         }
     }
 
     /// A tape slot lets go. What somebody else still holds is temporary again.
-    pub fn unkeep(self: &Arc<Storage>) {
+    pub fn remove_slot(self: &Arc<Storage>) {
         let was_last = self.n_slots.fetch_sub(1, Ordering::Relaxed) == 1;
         if was_last && Arc::strong_count(self) > 1 && self.owner() == Owner::Saved {
             self.relabel(Owner::Temporary);
@@ -255,7 +255,7 @@ impl Storage {
     }
 
     /// Whether a tape slot holds this storage.
-    pub fn is_kept(&self) -> bool {
+    pub fn is_saved(&self) -> bool {
         self.n_slots.load(Ordering::Relaxed) > 0
     }
 
@@ -274,7 +274,7 @@ impl Storage {
     pub fn download_to(&self, pinned: &PinnedBlock) -> Result<Option<Copied>> {
         let (Memory::Own(block), Some(gpu)) = (&self.memory, self.device.gpu()) else { return Ok(None) };
         // SAFETY: the block is of this GPU's pool. The host never touches what is pinned for values, and writers wait:
-        // see `overwrite`, and the end of `Away`.
+        // see `overwrite`, and the end of `Offloaded`.
         Ok(Some(unsafe { gpu.download_async(block, pinned) }?))
     }
 

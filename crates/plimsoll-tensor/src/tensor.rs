@@ -15,7 +15,7 @@ use crate::context;
 use crate::device::Device;
 use crate::dtype::DType;
 use crate::error::Result;
-use crate::execute::Part;
+use crate::execute::StorageView;
 use crate::layout::Layout;
 use crate::op::Meta;
 use crate::shape::Shape;
@@ -127,7 +127,7 @@ impl Tensor {
     pub fn is_ghost(&self) -> bool {
         match &self.0.data {
             Data::Value(storage) => storage.device().is_ghost(),
-            Data::Variable(_) => self.part().0.device().is_ghost(),
+            Data::Variable(_) => self.storage_view().0.device().is_ghost(),
         }
     }
 
@@ -181,7 +181,7 @@ impl Tensor {
     }
 
     /// The storage of the present value, and what the tensor sees of it.
-    pub(crate) fn part(&self) -> Part {
+    pub(crate) fn storage_view(&self) -> StorageView {
         match &self.0.data {
             Data::Value(storage) => (storage.clone(), self.0.meta),
             Data::Variable(cell) => cell.value(),
@@ -190,12 +190,12 @@ impl Tensor {
 
     /// The storage of the present value.
     pub(crate) fn storage(&self) -> Arc<Storage> {
-        self.part().0
+        self.storage_view().0
     }
 
     /// The same value without a past: no tape knows where it came from.
     pub(crate) fn without_nodes(&self) -> Tensor {
-        let (storage, meta) = self.part();
+        let (storage, meta) = self.storage_view();
         Tensor::over(storage, meta, Nodes::new())
     }
 

@@ -14,7 +14,7 @@ use crate::context;
 use crate::device::Device;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
-use crate::execute::{self, Arg, Args, Order, Part};
+use crate::execute::{self, Arg, Args, Order, StorageView};
 use crate::fault;
 use crate::op::{Meta, OpRef, Operand, Output};
 use crate::ops::assign::{Assign, AssignIfFinite};
@@ -28,11 +28,11 @@ use crate::variable::{self, Variable, VariableCell};
 pub(crate) struct Update {
     op: OpRef,
     cells: SmallVec<[Arc<VariableCell>; 1]>,
-    inputs: SmallVec<[Part; 2]>,
+    inputs: SmallVec<[StorageView; 2]>,
     /// The new values that readers inside the step see, where they are known: one per variable, or none.
-    visible: SmallVec<[Part; 1]>,
+    visible: SmallVec<[StorageView; 1]>,
     /// Whether its op looks by itself whether a guarded step may change anything.
-    looks_itself: bool,
+    checks_loss_itself: bool,
 }
 
 impl Update {
@@ -42,8 +42,8 @@ impl Update {
         if let Some(name) = named_twice(&cells) {
             return Err(Error::argument(op.name(), format!("variable {name:?} is to be written twice")));
         }
-        let inputs: SmallVec<[Part; 2]> =
-            inputs.iter().map(|tensor| program::capture_part(tensor.part())).collect();
+        let inputs: SmallVec<[StorageView; 2]> =
+            inputs.iter().map(|tensor| program::capture_view(tensor.storage_view())).collect();
         let metas: SmallVec<[&Meta; 4]> =
             cells.iter().map(|cell| cell.meta()).chain(inputs.iter().map(|(_, meta)| meta)).collect();
         let outputs = op.get().infer(&metas)?;
@@ -71,14 +71,14 @@ impl Update {
                 ));
             }
         }
-        let update = Update { op, cells, inputs, visible: SmallVec::new(), looks_itself: false };
+        let update = Update { op, cells, inputs, visible: SmallVec::new(), checks_loss_itself: false };
         update.check_devices()?;
         Ok(update)
     }
 
     /// The same update, by an op that looks by itself whether a guarded step may change anything.
-    pub fn looking_itself(self) -> Update {
-        Update { looks_itself: true, ..self }
+    pub fn checking_loss_itself(self) -> Update {
+        Update { checks_loss_itself: true, ..self }
     }
 
     /// Refuses variables and inputs that are not all on one device. A variable that reads as a ghost for now takes the
@@ -101,10 +101,10 @@ impl Update {
     }
 
     /// The same update, written only if a number on the device is finite; one that looks by itself is left as it is.
-    fn guarded(mut self, guard: &Part) -> Update {
-        if !self.looks_itself {
+    fn if_finite(mut self, finite_loss: &StorageView) -> Update {
+        if !self.checks_loss_itself {
             self.op = OpRef::fixed(&AssignIfFinite);
-            self.inputs.push(guard.clone());
+            self.inputs.push(finite_loss.clone());
         }
         self
     }
@@ -123,7 +123,7 @@ impl Update {
     }
 
     /// The new value of a variable, if it is known.
-    fn visible(&self, cell: usize) -> Option<Part> {
+    fn visible(&self, cell: usize) -> Option<StorageView> {
         let at = self.cells.iter().position(|written| written.address() == cell)?;
         self.visible.get(at).cloned()
     }
@@ -132,12 +132,12 @@ impl Update {
 /// The value that a variable was given in the open step, if it was: an effect is visible to what comes after it, although
 /// it is carried out at the step's end. An update whose result is asked for so is computed now, into memory of its own,
 /// and assigned then.
-pub(crate) fn staged(cell: &Arc<VariableCell>) -> Result<Option<Part>> {
+pub(crate) fn staged(cell: &Arc<VariableCell>) -> Result<Option<StorageView>> {
     staged_before(cell, usize::MAX)
 }
 
 /// The same, of the first `n` updates that wait.
-fn staged_before(cell: &Arc<VariableCell>, n: usize) -> Result<Option<Part>> {
+fn staged_before(cell: &Arc<VariableCell>, n: usize) -> Result<Option<StorageView>> {
     let known = context::with_step(|step| {
         let (at, update) = step.staged(cell.address(), n)?;
         Some((at, update.visible(cell.address()).ok_or_else(|| update.clone())))
@@ -157,9 +157,10 @@ fn staged_before(cell: &Arc<VariableCell>, n: usize) -> Result<Option<Part>> {
 /// Turns the updates that wait in a guarded step into what can be written or not: those whose op does not look by itself
 /// become assignments of values that are computed now.
 pub(crate) fn make_conditional() -> Result<()> {
-    for at in 0..context::with_step(|step| step.n_guarded()).unwrap_or(0) {
+    for at in 0..context::with_step(|step| step.n_conditional()).unwrap_or(0) {
         let update = context::with_step(|step| step.staged_mut(at).clone());
-        if let Some(update) = update.filter(|update| update.visible.is_empty() && !update.looks_itself) {
+        if let Some(update) = update.filter(|update| update.visible.is_empty() && !update.checks_loss_itself)
+        {
             let computed = update.compute(at)?;
             context::with_step(|step| *step.staged_mut(at) = computed);
         }
@@ -174,13 +175,20 @@ impl Update {
             let staged = staged_before(cell, at)?;
             Ok(staged.unwrap_or_else(|| cell.value_before_step()))
         };
-        let values: Vec<Part> = self.cells.iter().map(value).collect::<Result<_>>()?;
-        let tensor = |(storage, meta): Part| Arg::Given(Tensor::over(storage, meta, Nodes::new()));
+        let values: Vec<StorageView> = self.cells.iter().map(value).collect::<Result<_>>()?;
+        let tensor = |(storage, meta): StorageView| Arg::Given(Tensor::over(storage, meta, Nodes::new()));
         let args: Args<'_> = values.into_iter().chain(self.inputs.drain(..)).map(tensor).collect();
         let outputs = context::without_tapes(|| execute::execute(self.op, args))?;
-        let visible: SmallVec<[Part; 1]> = outputs.iter().map(|output| output.part()).collect();
+        let visible: SmallVec<[StorageView; 1]> =
+            outputs.iter().map(|output| output.storage_view()).collect();
         let inputs = visible.iter().cloned().collect();
-        Ok(Update { op: OpRef::fixed(&Assign), cells: self.cells, inputs, visible, looks_itself: false })
+        Ok(Update {
+            op: OpRef::fixed(&Assign),
+            cells: self.cells,
+            inputs,
+            visible,
+            checks_loss_itself: false,
+        })
     }
 
     /// The same update as one for each variable, if its new values are known.
@@ -188,12 +196,12 @@ impl Update {
         if self.visible.len() < 2 {
             return smallvec![self];
         }
-        let single = |(cell, value): (Arc<VariableCell>, Part)| Update {
+        let single = |(cell, value): (Arc<VariableCell>, StorageView)| Update {
             op: self.op.clone(),
             cells: smallvec![cell],
             inputs: smallvec![value.clone()],
             visible: smallvec![value],
-            looks_itself: false,
+            checks_loss_itself: false,
         };
         self.cells.into_iter().zip(self.visible).map(single).collect()
     }
@@ -218,7 +226,7 @@ pub(crate) fn assign(variable: &Variable, value: &Tensor) -> Result<()> {
 
 fn assignment(variable: &Variable, value: &Tensor) -> Result<Update> {
     let mut update = Update::new(OpRef::fixed(&Assign), &[variable], &[value])?;
-    update.visible = smallvec![program::capture_part(value.part())];
+    update.visible = smallvec![program::capture_view(value.storage_view())];
     Ok(update)
 }
 
@@ -232,15 +240,15 @@ pub(crate) fn apply(updates: impl IntoIterator<Item = Update>) -> Result<()> {
     updates.map_or(Ok(()), commit)
 }
 
-/// Carries the updates of a step out, each only if `guard` is finite where there is one.
-pub(crate) fn commit_step(updates: LongList<Update>, guard: Option<&Part>) -> Result<()> {
+/// Carries the updates of a step out, each only if `finite_loss` is finite where there is one.
+pub(crate) fn commit_step(updates: LongList<Update>, finite_loss: Option<&StorageView>) -> Result<()> {
     let updates = updates.into_iter().flat_map(Update::one_by_one);
-    if guard.is_some() {
+    if finite_loss.is_some() {
         context::with_tracer(|tracer| tracer.guard());
     }
-    match guard {
+    match finite_loss {
         None => commit(updates.collect()),
-        Some(guard) => commit(updates.map(|update| update.guarded(guard)).collect()),
+        Some(finite_loss) => commit(updates.map(|update| update.if_finite(finite_loss)).collect()),
     }
 }
 
@@ -272,7 +280,7 @@ fn commit(updates: LongList<Update>) -> Result<()> {
 pub(crate) struct Commit<'a> {
     /// In the order of their addresses.
     cells: Vec<&'a Arc<VariableCell>>,
-    held: Vec<MutexGuard<'a, Part>>,
+    held: Vec<MutexGuard<'a, StorageView>>,
     fresh: Vec<Option<Arc<Storage>>>,
     n_writes: Vec<u32>,
     /// Whether those that are written where they are have been made theirs alone.
@@ -289,9 +297,9 @@ impl<'a> Commit<'a> {
         let mut cells: Vec<&Arc<VariableCell>> = cells.collect();
         cells.sort_by_key(|cell| cell.address());
         cells.dedup_by_key(|cell| cell.address());
-        let held: Vec<MutexGuard<'_, Part>> = cells.iter().map(|cell| cell.lock()).collect();
+        let held: Vec<MutexGuard<'_, StorageView>> = cells.iter().map(|cell| cell.lock()).collect();
         context::with_tracer(|tracer| tracer.commit());
-        let place = |(cell, held): (&&'a Arc<VariableCell>, &MutexGuard<'_, Part>)| {
+        let place = |(cell, held): (&&'a Arc<VariableCell>, &MutexGuard<'_, StorageView>)| {
             fresh_place(cell, held, undecided.contains(&cell.address()))
         };
         let fresh = cells.iter().zip(&held).map(place).collect::<Result<_>>()?;
@@ -371,7 +379,7 @@ impl<'a> Commit<'a> {
         &self,
         op: &OpRef,
         cells: &[Arc<VariableCell>],
-        inputs: &[Part],
+        inputs: &[StorageView],
         workspace: Option<&Block>,
     ) -> Result<()> {
         let updated = |cell: &'a Arc<VariableCell>, at: usize| Updated {
@@ -395,12 +403,12 @@ impl<'a> Commit<'a> {
             };
             let (before, _) = std::mem::replace(&mut *held, (fresh, *cell.meta()));
             // Whoever still reads the old version keeps it; it is the variable's no longer.
-            before.relabel(if before.is_kept() { Owner::Saved } else { Owner::Temporary });
+            before.relabel(if before.is_saved() { Owner::Saved } else { Owner::Temporary });
         }
     }
 }
 
-fn operand((storage, meta): &Part) -> Operand<'_> {
+fn operand((storage, meta): &StorageView) -> Operand<'_> {
     Operand::new(storage.ptr(), meta)
 }
 
@@ -424,7 +432,11 @@ pub(crate) fn undecided<'a>(
 
 /// A new block for a variable's new value if the old one must stay: somebody else holds it, or a kernel may yet refuse.
 /// Nothing if the new value goes over the old one.
-fn fresh_place(cell: &Arc<VariableCell>, held: &Part, is_undecided: bool) -> Result<Option<Arc<Storage>>> {
+fn fresh_place(
+    cell: &Arc<VariableCell>,
+    held: &StorageView,
+    is_undecided: bool,
+) -> Result<Option<Arc<Storage>>> {
     if variable::is_unshared(held) && !is_undecided {
         return Ok(None);
     }

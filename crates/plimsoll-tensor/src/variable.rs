@@ -16,7 +16,7 @@ use crate::context;
 use crate::device::Device;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
-use crate::execute::Part;
+use crate::execute::StorageView;
 use crate::op::{Meta, Op, OpRef};
 use crate::ops::{self, binary::Binary};
 use crate::program::{self, MadeVariable};
@@ -41,7 +41,7 @@ pub(crate) struct VariableCell {
     name: Mutex<String>,
     trainable: AtomicBool,
     version: AtomicU64,
-    value: Mutex<Part>,
+    value: Mutex<StorageView>,
     /// The value in full precision, if this one is its copy for computing.
     master: Option<Variable>,
 }
@@ -57,28 +57,28 @@ impl Variable {
     }
 
     fn with_master(value: Tensor, master: Option<Variable>) -> Variable {
-        let part = value.part();
+        let view = value.storage_view();
         drop(value);
-        match program::make_variable(&part) {
-            None => Variable::over(part, master),
+        match program::make_variable(&view) {
+            None => Variable::over(view, master),
             Some(MadeVariable::Owned(variable)) => variable,
-            Some(MadeVariable::New(part)) => {
-                let variable = Variable::over(part, master);
+            Some(MadeVariable::New(view)) => {
+                let variable = Variable::over(view, master);
                 program::own(&variable);
                 variable
             }
         }
     }
 
-    fn over(part: Part, master: Option<Variable>) -> Variable {
-        part.0.relabel(Owner::Parameters);
+    fn over(view: StorageView, master: Option<Variable>) -> Variable {
+        view.0.relabel(Owner::Parameters);
         Variable::from_cell(Arc::new(VariableCell {
-            device: part.0.device().clone(),
-            meta: Meta::fresh(*part.1.shape(), part.1.dtype),
+            device: view.0.device().clone(),
+            meta: Meta::fresh(*view.1.shape(), view.1.dtype),
             name: Mutex::default(),
             trainable: AtomicBool::new(true),
             version: AtomicU64::new(0),
-            value: Mutex::new(part),
+            value: Mutex::new(view),
             master,
         }))
     }
@@ -237,10 +237,10 @@ impl Variable {
     /// What an op refuses; memory that is full.
     #[doc(hidden)]
     #[track_caller]
-    pub fn update_guarded(updates: &[(OpRef, &[&Variable], &[&Tensor])]) -> Result<()> {
+    pub fn update_if_finite(updates: &[(OpRef, &[&Variable], &[&Tensor])]) -> Result<()> {
         let _line = context::at_callers_line();
         let checked = |(op, variables, inputs): &(OpRef, &[&Variable], &[&Tensor])| {
-            Ok(Update::new(op.clone(), variables, inputs)?.looking_itself())
+            Ok(Update::new(op.clone(), variables, inputs)?.checking_loss_itself())
         };
         update::apply(updates.iter().map(checked).collect::<Result<LongList<_>>>()?)
     }
@@ -270,7 +270,7 @@ impl VariableCell {
 
     /// The value to read now: what the open step has staged, what stands for the variable for now, or what it holds.
     #[doc(alias = "read_value")]
-    pub fn value(self: &Arc<Self>) -> Part {
+    pub fn value(self: &Arc<Self>) -> StorageView {
         match update::staged(self) {
             Ok(Some(staged)) => staged,
             Ok(None) => self.value_before_step(),
@@ -283,7 +283,7 @@ impl VariableCell {
     }
 
     /// The value that the variable had when the open step began: what stands for it for now, or what it holds.
-    pub fn value_before_step(self: &Arc<Self>) -> Part {
+    pub fn value_before_step(self: &Arc<Self>) -> StorageView {
         let current = context::pinned(self.address()).unwrap_or_else(|| lock(&self.value).clone());
         if !context::is_tracing() {
             return current;
@@ -301,7 +301,7 @@ impl VariableCell {
     }
 
     /// The value itself, for an update.
-    pub fn lock(&self) -> MutexGuard<'_, Part> {
+    pub fn lock(&self) -> MutexGuard<'_, StorageView> {
         lock(&self.value)
     }
 
@@ -338,7 +338,8 @@ pub fn with_ghosts<R>(variables: &[Variable], ghost: &Device, f: impl FnOnce() -
 
 /// Runs `f` with the variables reading as `values`.
 pub(crate) fn with_pinned<R>(variables: &[Variable], values: &[Tensor], f: impl FnOnce() -> R) -> R {
-    let pin = |(variable, value): (&Variable, &Tensor)| (variable.cell.address(), Box::new(value.part()));
+    let pin =
+        |(variable, value): (&Variable, &Tensor)| (variable.cell.address(), Box::new(value.storage_view()));
     context::with_pins(variables.iter().zip(values).map(pin).collect(), f)
 }
 
@@ -369,8 +370,8 @@ impl fmt::Debug for Variable {
 }
 
 /// Whether a storage may be written over: the variable alone holds it, means all of it, and need not give it back.
-pub(crate) fn is_unshared(part: &Part) -> bool {
-    let (storage, meta) = part;
+pub(crate) fn is_unshared(view: &StorageView) -> bool {
+    let (storage, meta) = view;
     if Arc::strong_count(storage) != 1 || storage.is_lent() || !covers(storage, meta) {
         return false;
     }

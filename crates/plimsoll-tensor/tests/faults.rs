@@ -164,13 +164,13 @@ fn a_function_returns_its_error_and_changes_nothing() -> Result<()> {
 }
 
 #[test]
-fn a_guarded_step_waits_for_nothing_and_its_number_tells() -> Result<()> {
+fn a_step_that_commits_if_finite_waits_for_nothing_and_its_loss_tells() -> Result<()> {
     let device = gpu();
     let _on = device.enter();
     let variable = Variable::new(Tensor::zeros([])?);
     let step = |ids: &Tensor| {
         Step::run(&device, || {
-            Step::guard(&Tensor::ones([])?.cast(DType::F64)?)?;
+            Step::commit_if_finite(&Tensor::ones([])?.cast(DType::F64)?)?;
             // What comes after the guard counts as well.
             variable.assign_add(&table()?.embedding(ids)?.mean(..)?)
         })?;
@@ -182,7 +182,7 @@ fn a_guarded_step_waits_for_nothing_and_its_number_tells() -> Result<()> {
     let before = n_waits();
     Step::run(&device, || variable.assign_add(&Tensor::ones([])?))?;
     Step::run(&device, || {
-        Step::guard(&Tensor::ones([])?.cast(DType::F64)?)?;
+        Step::commit_if_finite(&Tensor::ones([])?.cast(DType::F64)?)?;
         variable.assign(&variable.add(&table()?.embedding(&good)?.mean(..)?)?)
     })?;
     assert_eq!(n_waits(), before);
@@ -206,7 +206,7 @@ fn a_guarded_step_waits_for_nothing_and_its_number_tells() -> Result<()> {
     device.synchronize()?;
     let unasked = || {
         Step::run(&device, || {
-            Step::guard(&Tensor::ones([])?.cast(DType::F64)?)?;
+            Step::commit_if_finite(&Tensor::ones([])?.cast(DType::F64)?)?;
             table()?.gather(0, &bad).map(drop)
         })
     };

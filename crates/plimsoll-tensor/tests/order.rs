@@ -88,7 +88,7 @@ fn what_a_tape_records_keeps_its_order() -> Result<()> {
 
 /// A function that backward runs again adds rows as it did the first time, although backward is under way.
 #[test]
-fn what_runs_again_keeps_its_order() -> Result<()> {
+fn what_is_recomputed_keeps_its_order() -> Result<()> {
     let device = ghost();
     let _on = device.enter();
     let (table, ids) = table_and_ids()?;
@@ -108,7 +108,7 @@ fn what_runs_again_keeps_its_order() -> Result<()> {
 
 /// A planner is told that a gradient without an order cannot be made again, so what is made from it is kept or moved.
 #[test]
-fn a_planner_never_repeats_what_has_no_order() -> Result<()> {
+fn a_planner_never_recomputes_what_has_no_order() -> Result<()> {
     let device = ghost();
     let _on = device.enter();
     let (table, ids) = table_and_ids()?;

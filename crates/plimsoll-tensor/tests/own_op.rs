@@ -2,7 +2,7 @@
 
 use std::panic::{self, AssertUnwindSafe};
 
-use plimsoll_tensor::op::{Keep, Keeps, Meta, Output, Outputs, Run, one};
+use plimsoll_tensor::op::{Meta, Output, Outputs, Run, SavedRef, SavedRefs, one};
 use plimsoll_tensor::{
     Backward, Device, Error, GradientTape, Op, OpRef, Owner, Result, Saving, Step, Tensor, Variable, apply,
     current_scope, scope, set_seed, with_owner, with_saving,
@@ -29,15 +29,15 @@ impl Op for Cube {
         Ok(())
     }
 
-    fn keeps(&self, _wanted: &[bool]) -> Keeps {
-        Keeps::from_slice(&[Keep::Input(0)])
+    fn saved(&self, _wanted: &[bool]) -> SavedRefs {
+        SavedRefs::from_slice(&[SavedRef::Input(0)])
     }
 
     fn backward(&self, backward: &mut Backward<'_>) -> Result<()> {
         let x = backward.input(0)?;
         let slope = x.mul(&x)?.mul(3.0)?;
         let gradient = backward.gradient()?.mul(&slope)?;
-        backward.give(0, gradient)
+        backward.set_grad(0, gradient)
     }
 }
 

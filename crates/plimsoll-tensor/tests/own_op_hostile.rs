@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use plimsoll_memory::Pool;
 use plimsoll_tensor::op::{
-    Extra, Form, Keep, Keeps, Meta, Output, Outputs, Rebuild, Run, Second, Tensors, one,
+    AuxOutput, Form, Meta, Output, Outputs, Rebuild, Run, SavedRef, SavedRefs, Second, Tensors, one,
 };
 use plimsoll_tensor::{
     Backward, Bytes, DType, Device, GradientTape, Layout, Op, OpRef, Result, Shape, Step, Tensor, Variable,
@@ -19,10 +19,10 @@ use plimsoll_tensor::{
 #[derive(Clone, Default)]
 struct Statements {
     outputs: Vec<Output>,
-    keeps: Vec<Keep>,
-    extras: Vec<Extra>,
-    rebuild: Option<(usize, Vec<Keep>)>,
-    second: Option<Vec<Keep>>,
+    saved: Vec<SavedRef>,
+    aux_outputs: Vec<AuxOutput>,
+    rebuild: Option<(usize, Vec<SavedRef>)>,
+    second: Option<Vec<SavedRef>>,
     overwrites: &'static [usize],
     workspace: usize,
     gives: Option<usize>,
@@ -50,12 +50,12 @@ impl Op for Liar {
         Ok(())
     }
 
-    fn keeps(&self, _wanted: &[bool]) -> Keeps {
-        self.0.keeps.iter().copied().collect()
+    fn saved(&self, _wanted: &[bool]) -> SavedRefs {
+        self.0.saved.iter().copied().collect()
     }
 
-    fn extras(&self, _inputs: &[&Meta], _wanted: &[bool]) -> smallvec::SmallVec<[Extra; 2]> {
-        self.0.extras.iter().copied().collect()
+    fn aux_outputs(&self, _inputs: &[&Meta], _wanted: &[bool]) -> smallvec::SmallVec<[AuxOutput; 2]> {
+        self.0.aux_outputs.iter().copied().collect()
     }
 
     fn rebuild(&self) -> Option<Rebuild> {
@@ -83,7 +83,7 @@ impl Op for Liar {
     fn backward(&self, backward: &mut Backward<'_>) -> Result<()> {
         assert!(backward.gradient_of(99).is_none());
         let gradient = backward.gradient()?;
-        backward.give(self.0.gives.unwrap_or(0), gradient)
+        backward.set_grad(self.0.gives.unwrap_or(0), gradient)
     }
 }
 
@@ -156,7 +156,7 @@ fn outputs_are_of_one_kind_and_there_is_one_at_least() -> Result<()> {
 }
 
 #[test]
-fn what_is_kept_and_rebuilt_must_be_there() -> Result<()> {
+fn what_is_saved_and_rebuilt_must_be_there() -> Result<()> {
     let x = Tensor::zeros([2, 1000])?;
     let recorded = |change: &dyn Fn(&mut Statements)| {
         let mut statements = Statements { outputs: vec![new_output(&[2, 1000])], ..Statements::default() };
@@ -167,16 +167,16 @@ fn what_is_kept_and_rebuilt_must_be_there() -> Result<()> {
         tape.gradient(&y, [&x])
     };
     let text = |change: &dyn Fn(&mut Statements)| recorded(change).unwrap_err().to_string();
-    for keep in [Keep::Input(1), Keep::Output(1), Keep::Extra(0)] {
-        assert!(text(&|s| s.keeps = vec![keep]).contains("`keeps` names"), "{keep:?}");
+    for saved_ref in [SavedRef::Input(1), SavedRef::Output(1), SavedRef::Aux(0)] {
+        assert!(text(&|s| s.saved = vec![saved_ref]).contains("`saved` names"), "{saved_ref:?}");
     }
     let strided = Layout::new(Shape::new(&[2, 2])?, &[1 << 30, 1], 0)?;
-    let extra = Extra { form: Form::Statistics, meta: Meta { layout: strided, dtype: DType::F32 } };
-    assert!(text(&|s| s.extras = vec![extra]).contains("extra outputs are row-major"));
-    let fresh = Extra { form: Form::Statistics, meta: Meta::fresh(Shape::new(&[1 << 40])?, DType::F32) };
-    assert!(text(&|s| s.extras = vec![fresh]).contains("out of memory"));
+    let aux = AuxOutput { form: Form::Statistics, meta: Meta { layout: strided, dtype: DType::F32 } };
+    assert!(text(&|s| s.aux_outputs = vec![aux]).contains("extra outputs are row-major"));
+    let fresh = AuxOutput { form: Form::Statistics, meta: Meta::fresh(Shape::new(&[1 << 40])?, DType::F32) };
+    assert!(text(&|s| s.aux_outputs = vec![fresh]).contains("out of memory"));
     assert!(text(&|s| s.rebuild = Some((7, vec![]))).contains("`rebuild` names Output(7)"));
-    assert!(text(&|s| s.rebuild = Some((0, vec![Keep::Extra(3)]))).contains("`rebuild` names Extra(3)"));
+    assert!(text(&|s| s.rebuild = Some((0, vec![SavedRef::Aux(3)]))).contains("`rebuild` names Aux(3)"));
     assert!(text(&|s| s.gives = Some(5)).contains("gives input 5 a gradient; the op has 1 inputs"));
     assert!(text(&|s| s.workspace = usize::MAX).contains("out of memory"));
     recorded(&|s| s.overwrites = &[0, 9])?;
@@ -188,7 +188,7 @@ fn a_second_op_reads_what_the_first_has() -> Result<()> {
     let device = Device::separate_cpu().limit(Bytes::mib(64))?;
     let _on = device.enter();
     let x = Tensor::zeros([2])?;
-    for reads in [vec![Keep::Input(4)], vec![Keep::Output(1)], vec![Keep::Extra(0)]] {
+    for reads in [vec![SavedRef::Input(4)], vec![SavedRef::Output(1)], vec![SavedRef::Aux(0)]] {
         let outputs = vec![new_output(&[2]); 2];
         let statements = Statements { outputs, second: Some(reads.clone()), ..Statements::default() };
         let made = Step::run(&device, || call(statements, &x));
@@ -238,7 +238,7 @@ impl Op for Fickle {
 
     fn backward(&self, backward: &mut Backward<'_>) -> Result<()> {
         let gradient = backward.gradient()?;
-        backward.give(0, gradient)
+        backward.set_grad(0, gradient)
     }
 }
 

@@ -147,7 +147,7 @@ fn what_a_tape_would_rebuild_from_a_variable_is_not_rebuilt_from_a_later_value()
 }
 
 #[test]
-fn what_a_journal_knows_by_a_variables_memory_is_not_what_was_written_over_it() -> Result<()> {
+fn what_a_step_log_knows_by_a_variables_memory_is_not_what_was_written_over_it() -> Result<()> {
     let device = Device::separate_cpu().limit(Bytes::mib(64))?;
     let _on = device.enter();
     let x = Tensor::full([2048], 2.0)?;

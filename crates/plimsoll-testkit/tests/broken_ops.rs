@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use plimsoll_tensor::op::{Gradient, Keep, Keeps, Meta, Op, Outputs, Run, Tensors, view};
+use plimsoll_tensor::op::{Gradient, Meta, Op, Outputs, Run, SavedRef, SavedRefs, Tensors, view};
 use plimsoll_tensor::ops::registry::{OpInfo, Sample, floats, registry};
 use plimsoll_tensor::{Backward, DType, OpRef, Result, Tensor, apply};
 use plimsoll_testkit::{Need, Verdict, checks};
@@ -42,8 +42,8 @@ impl Op for Pass {
         self.gradient
     }
 
-    fn keeps(&self, _wanted: &[bool]) -> Keeps {
-        [Keep::Input(0)].into_iter().collect()
+    fn saved(&self, _wanted: &[bool]) -> SavedRefs {
+        [SavedRef::Input(0)].into_iter().collect()
     }
 
     fn backward(&self, backward: &mut Backward<'_>) -> Result<()> {
@@ -59,7 +59,7 @@ impl Op for Pass {
 fn pass(inputs: &[Tensor], factor: impl Fn(&Backward<'_>) -> f64 + Send + Sync + 'static) -> Result<Tensor> {
     let backward = move |backward: &mut Backward<'_>| {
         let gradient = backward.gradient()?;
-        backward.give(0, gradient.affine(factor(backward), 0.0)?)
+        backward.set_grad(0, gradient.affine(factor(backward), 0.0)?)
     };
     run(inputs, Box::new(backward), |x| x[0].affine(1.0, 0.0), Gradient::Backward)
 }
@@ -68,7 +68,7 @@ fn pass(inputs: &[Tensor], factor: impl Fn(&Backward<'_>) -> f64 + Send + Sync +
 fn with_composite(inputs: &[Tensor], composite: fn(&[&Tensor]) -> Result<Tensor>) -> Result<Tensor> {
     let backward = |backward: &mut Backward<'_>| {
         let gradient = backward.gradient()?;
-        backward.give(0, gradient)
+        backward.set_grad(0, gradient)
     };
     run(inputs, Box::new(backward), composite, Gradient::Backward)
 }
@@ -270,7 +270,7 @@ fn a_gradient_that_is_lost_in_one_dtype_is_seen() {
                 DType::BF16 => Ok(()),
                 _ => {
                     let gradient = backward.gradient()?;
-                    backward.give(0, gradient)
+                    backward.set_grad(0, gradient)
                 }
             };
             run(x, Box::new(backward), |x| x[0].affine(1.0, 0.0), Gradient::Backward)

@@ -144,7 +144,7 @@ fn introduce(recipe: &Recipe, source: &str, style: Style) -> Result<(), Failure>
 
 /// What is told at the end, but for what goes back.
 fn end_event(recipe: &Recipe, session: &Session, told: Told) -> EndEvent {
-    let (stats, repeated) = (session.device.stats(), session.device.repeated());
+    let (stats, repeated) = (session.device.stats(), session.device.recomputed());
     EndEvent {
         recipe: recipe.name().to_owned(),
         device: session.device.name().to_owned(),

@@ -40,7 +40,7 @@ use std::sync::Arc;
 pub use plimsoll_tensor::optimizer::Schedule;
 use plimsoll_tensor::optimizer::{Algorithm, BeginStep, Common, Control, Decay};
 use plimsoll_tensor::{
-    DType, Device, Error, Later, OpRef, Owner, Result, Step, Tensor, Variable, at_callers_line,
+    DType, Device, Error, OpRef, Owner, PendingValue, Result, Step, Tensor, Variable, at_callers_line,
 };
 
 pub use accumulator::Accumulator;
@@ -326,12 +326,12 @@ impl Optimizer {
     }
 
     /// The ops that begin a step, each with its control buffer.
-    fn begin_steps(&self, guarded: bool) -> Vec<(OpRef, &Variable)> {
+    fn begin_steps(&self, if_finite: bool) -> Vec<(OpRef, &Variable)> {
         let scaled = |schedule: &Option<Schedule>| match self.rate_factor == 1.0 {
             true => schedule.clone(),
             false => schedule.as_ref().map(|schedule| schedule.scaled(self.rate_factor)),
         };
-        let begin = |schedule| BeginStep { schedule: scaled(schedule), guarded, ..self.begin.clone() }.op();
+        let begin = |schedule| BeginStep { schedule: scaled(schedule), if_finite, ..self.begin.clone() }.op();
         let groups = self.groups.iter().zip(&self.group_controls);
         let groups = groups.filter_map(|(group, control)| Some((&group.schedule, control.as_ref()?)));
         let all = self.control.iter().map(|control| (&self.begin.schedule, control)).chain(groups);
@@ -363,7 +363,7 @@ impl Optimizer {
         let updates: Vec<(OpRef, &[&Variable], &[&Tensor])> =
             operands.iter().map(|(op, variables, inputs)| (op.clone(), &**variables, &**inputs)).collect();
         match verdict {
-            Some(_) => Variable::update_guarded(&updates),
+            Some(_) => Variable::update_if_finite(&updates),
             None => Variable::update_together(&updates),
         }
     }
@@ -429,7 +429,7 @@ impl Optimizer {
     }
 
     /// The numbers of the last step, on their way to the host.
-    pub(crate) fn control_later(&self) -> Result<Option<Later>> {
+    pub(crate) fn control_later(&self) -> Result<Option<PendingValue>> {
         self.control.as_ref().map(|control| control.to_f64_later()).transpose()
     }
 

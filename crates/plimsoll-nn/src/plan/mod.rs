@@ -42,7 +42,7 @@ use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use plimsoll_memory::{Holder, Owner, Rows, TraceEvent};
-use plimsoll_tensor::{Bytes, Device, Error, ErrorKind, Generator, Repeated};
+use plimsoll_tensor::{Bytes, Device, Error, ErrorKind, Generator, Recomputed};
 
 pub use largest::{Fit, largest};
 use peak_tracker::PeakTracker;
@@ -73,7 +73,7 @@ pub struct Plan {
     /// How long the longest step takes, by formula.
     pub step_nanoseconds: u64,
     /// What the whole run computes again to keep the limit.
-    pub repeated: Repeated,
+    pub repeated: Recomputed,
     /// What the whole run moves out of the device's memory, and back, to keep the limit.
     pub offloaded_bytes: u64,
 }
@@ -203,7 +203,7 @@ fn tracked<E: RunError>(
         peak_at: tracker.peak_at(),
         holders: tracker.holders(),
         step_nanoseconds: tracker.step_nanoseconds(),
-        repeated: ghost.repeated(),
+        repeated: ghost.recomputed(),
         offloaded_bytes: ghost.offloaded().get(),
         timeline: tracker.into_timeline(),
     })

@@ -14,7 +14,7 @@
 //! skipped: one that takes memory of the device only at certain steps is not foreseen. On a device that is no ghost
 //! nothing is ever skipped.
 
-use plimsoll_tensor::{Bytes, Device, Repeated};
+use plimsoll_tensor::{Bytes, Device, Recomputed};
 
 /// The iterations of a loop so far, by the states in which they found the pool of a ghost.
 pub(super) struct CycleSkipper {
@@ -34,7 +34,7 @@ struct Found {
 }
 
 /// What had been recomputed and offloaded by then.
-type Effort = (Repeated, Bytes);
+type Effort = (Recomputed, Bytes);
 
 impl CycleSkipper {
     /// A loop that begins, of a run on that device.
@@ -48,7 +48,7 @@ impl CycleSkipper {
     pub fn skip(&mut self, n_left: u64) -> u64 {
         let Some(ghost) = self.ghost.clone() else { return 0 };
         let found = self.look_at(&ghost);
-        let now = (ghost.repeated(), ghost.offloaded());
+        let now = (ghost.recomputed(), ghost.offloaded());
         let earlier = self.found.iter().rposition(|(earlier, _)| *earlier == found);
         self.found.push((found, now));
         let Some(earlier) = earlier else { return 0 };
@@ -58,7 +58,7 @@ impl CycleSkipper {
         // Each cycle does again what this one did.
         let times = |now: u64, before: u64| n_cycles * (now - before);
         let repeated =
-            Repeated { ops: times(now.0.ops, before.0.ops), flops: times(now.0.flops, before.0.flops) };
+            Recomputed { ops: times(now.0.ops, before.0.ops), flops: times(now.0.flops, before.0.flops) };
         ghost.count_skipped(repeated, Bytes::new(times(now.1.get(), before.1.get())));
         n_cycles * cycle
     }
@@ -107,7 +107,7 @@ mod tests {
     fn what_is_skipped_counts_as_recomputed_and_offloaded() {
         let ghost = Device::ghost_cpu();
         let mut skipper = CycleSkipper::new(&ghost);
-        let each = Repeated { ops: 3, flops: 70 };
+        let each = Recomputed { ops: 3, flops: 70 };
         let mut n_gone_through = 0;
         let mut n_left = 100;
         while n_left > 0 {
@@ -116,7 +116,7 @@ mod tests {
             (n_left, n_gone_through) = (n_left - 1, n_gone_through + 1);
         }
         assert!(n_gone_through < 10, "{n_gone_through}");
-        assert_eq!(ghost.repeated(), Repeated { ops: 300, flops: 7000 });
+        assert_eq!(ghost.recomputed(), Recomputed { ops: 300, flops: 7000 });
         assert_eq!(ghost.offloaded(), Bytes::new(500));
     }
 }

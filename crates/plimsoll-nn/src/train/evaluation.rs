@@ -4,7 +4,7 @@
 //! for) is found before the first step: the evaluation of one batch is recorded, and its program says what it takes.
 
 use plimsoll_tensor::{
-    Device, Error, ErrorKind, Later, Nested, OwnedVariables, PlannedProgram, Result, Tensor,
+    Device, Error, ErrorKind, Nested, OwnedVariables, PendingValue, PlannedProgram, Result, Tensor,
 };
 
 use super::dry_run::CycleSkipper;
@@ -89,7 +89,7 @@ impl Evaluator<'_> {
 
     /// Evaluates one batch; its loss is on its way. Metrics of somebody's own may do what cannot be recorded, so they are
     /// given the predictions afterwards.
-    fn batch(&mut self, batch: &Batch) -> Result<Later> {
+    fn batch(&mut self, batch: &Batch) -> Result<PendingValue> {
         let _on = batch.device().enter();
         let are_pure = self.metrics.iter().all(|metric| metric.is_pure());
         let Stepper { model, loss, evaluations, .. } = &mut *self.stepper;
@@ -146,6 +146,6 @@ pub(super) fn update(
 }
 
 /// A single number that was on its way.
-fn first(later: Later) -> Result<f64> {
+fn first(later: PendingValue) -> Result<f64> {
     Ok(later.get()?.first().copied().unwrap_or(f64::NAN))
 }

@@ -8,7 +8,7 @@
 use std::time::Instant;
 
 use plimsoll_tensor::optimizer::Control;
-use plimsoll_tensor::{Generator, Later, Result};
+use plimsoll_tensor::{Generator, PendingValue, Result};
 
 use super::event::StepEvent;
 use crate::checkpoint::RunState;
@@ -28,8 +28,8 @@ pub(super) struct Pending {
 pub(super) enum Numbers {
     /// The verdict about the step, and what else it returns.
     OnTheirWay {
-        results: Vec<Later>,
-        control: Option<Later>,
+        results: Vec<PendingValue>,
+        control: Option<PendingValue>,
     },
     Here {
         results: Vec<f64>,
@@ -43,9 +43,9 @@ impl Numbers {
         match self {
             Numbers::Here { results, control } => Ok((results, control)),
             Numbers::OnTheirWay { results, control } => {
-                let first = |later: Later| Ok(later.get()?.first().copied().unwrap_or(f64::NAN));
+                let first = |later: PendingValue| Ok(later.get()?.first().copied().unwrap_or(f64::NAN));
                 let results = results.into_iter().map(first).collect::<Result<_>>()?;
-                let control = control.map(Later::get).transpose()?;
+                let control = control.map(PendingValue::get).transpose()?;
                 let control = control.and_then(|values| values.try_into().ok()).map(Control::from_array);
                 Ok((results, control))
             }

@@ -7,8 +7,8 @@ use std::ops::Range;
 
 use plimsoll_plan::Family;
 use plimsoll_tensor::{
-    DType, Device, Error, ErrorKind, Generator, GradientTape, Later, OwnedVariables, Result, Step, Tensor,
-    Unconnected, Variable,
+    DType, Device, Error, ErrorKind, Generator, GradientTape, OwnedVariables, PendingValue, Result, Step,
+    Tensor, Unconnected, Variable,
 };
 
 use super::examples::Batch;
@@ -56,7 +56,7 @@ impl Work for Stepper {
             let Stepper { model, variables, optimizer, loss, .. } = self;
             let mut parts = StepParts { model, variables, optimizer, loss: &**loss };
             let verdict = own.step(&mut parts, batch)?.stop_gradient().cast(DType::F64)?.reshape(())?;
-            Step::guard(&verdict)?;
+            Step::commit_if_finite(&verdict)?;
             return Ok(vec![verdict]);
         }
         let (loss, gradients) = self.gradients(batch, batch.n_examples()?)?;
@@ -71,7 +71,7 @@ impl Work for Stepper {
             results = vec![loss.cast(DType::F64)?.reshape(())?, first_bad];
             verdict = verdict.into_add(is_good)?;
         }
-        Step::guard(&verdict)?;
+        Step::commit_if_finite(&verdict)?;
         self.optimizer.apply_guarded(&gradients, &self.variables, &verdict)?;
         results.insert(0, verdict);
         for metric in &self.metrics {
@@ -124,7 +124,7 @@ impl Stepper {
         if device.is_ghost() {
             return Ok(Numbers::Here { results: vec![f64::NAN], control: None });
         }
-        let results: Vec<Later> = results.iter().map(Tensor::to_f64_later).collect::<Result<_>>()?;
+        let results: Vec<PendingValue> = results.iter().map(Tensor::to_f64_later).collect::<Result<_>>()?;
         let numbers = Numbers::OnTheirWay { results, control: self.optimizer.control_later()? };
         if !device.is_host() {
             return Ok(numbers);

@@ -82,7 +82,7 @@ fn a_run_keeps_to_whatever_the_limit_is(task: &Task) -> Result<()> {
     let expected = run(&device(), task, N_EPOCHS, &[])?;
     let device = device();
     assert!(run(&device, task, N_EPOCHS, &limits)? == expected, "other bits");
-    assert!(device.repeated().ops > 0, "nothing was computed again");
+    assert!(device.recomputed().ops > 0, "nothing was computed again");
     Ok(())
 }
 
@@ -167,14 +167,14 @@ fn a_refusal_is_not_remembered_once_what_was_in_the_way_is_gone() -> Result<()> 
     // The other way round: with less room than when the step was planned, it takes a leaner way.
     device.set_limit(Some(Bytes::new(natural + 4 * GRANULE)))?;
     trainer.fit(&data, Until::Steps(4))?;
-    let before = device.repeated().ops;
+    let before = device.recomputed().ops;
     trainer.fit(&data, Until::Steps(5))?;
-    assert_eq!(device.repeated().ops, before, "everything fits");
+    assert_eq!(device.recomputed().ops, before, "everything fits");
     device.trim();
     let _block = in_the_way((natural - least) / 2)?;
     device.pool().reset_peaks();
     trainer.fit(&data, Until::Steps(6))?;
-    assert!(device.repeated().ops > before, "the step was planned for what is left");
+    assert!(device.recomputed().ops > before, "the step was planned for what is left");
     assert!(device.stats().peak_committed <= natural + 4 * GRANULE);
     Ok(())
 }

@@ -3,11 +3,11 @@
 #![expect(clippy::print_stderr, reason = "figures that nobody asserts are printed")]
 
 mod changes;
-mod depot;
 mod eager;
+mod evictor;
 mod faults;
-mod guard;
 mod models;
+mod offload_store;
 mod own_layers;
 mod own_step;
 mod pitfalls;

@@ -11,7 +11,7 @@ use plimsoll_nn::train::callbacks::Watch;
 use plimsoll_nn::train::{Batch, Trainer, Until};
 use plimsoll_nn::{Forward, Layer, Mode};
 use plimsoll_tensor::{
-    Activation, Bytes, DType, ErrorKind, Repeated, Result, Shape, Tensor, Unconnected, set_seed,
+    Activation, Bytes, DType, ErrorKind, Recomputed, Result, Shape, Tensor, Unconnected, set_seed,
 };
 
 use crate::run::{device, state};
@@ -86,7 +86,7 @@ struct Outcome {
     losses: Vec<u64>,
     state: Vec<Vec<u64>>,
     committed: u64,
-    repeated: Repeated,
+    repeated: Recomputed,
 }
 
 /// Trains for 5 epochs of 3 steps under a limit; the number counts the epochs, in steps.
@@ -123,7 +123,7 @@ fn run(kind: Kind, limit: Option<u64>) -> Result<Outcome> {
     trainer.fit(&batches, Until::Epochs(5))?;
     let (stats, losses) = (device.stats(), losses.lock().expect("nobody panics").clone());
     let state = state(&trainer)?;
-    Ok(Outcome { losses, state, committed: stats.peak_committed, repeated: device.repeated() })
+    Ok(Outcome { losses, state, committed: stats.peak_committed, repeated: device.recomputed() })
 }
 
 fn is_trained_under_limits(kind: Kind) -> Result<()> {

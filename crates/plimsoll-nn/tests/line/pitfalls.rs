@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use plimsoll_nn::layers::{BatchNorm, Conv2D, Dense, Flatten, Sequential};
 use plimsoll_nn::{Layer, Mode};
-use plimsoll_tensor::op::{Keep, Keeps, Meta, Outputs, Run, one};
+use plimsoll_tensor::op::{Meta, Outputs, Run, SavedRef, SavedRefs, one};
 use plimsoll_tensor::{
     Backward, Bytes, Device, Function, GradientTape, Op, OpRef, Result, Step, Tensor, Variable, apply, scope,
     set_seed,
@@ -46,7 +46,7 @@ fn same_when_squeezed(f: impl Fn(&dyn Fn() -> Result<()>) -> Result<Vec<Tensor>>
         drop(gradients);
         assert_eq!(device.pool().verify(), Ok(()));
         assert_eq!(device.stats().in_use, 0, "something is held after the run");
-        repeated = device.repeated().ops;
+        repeated = device.recomputed().ops;
     }
     assert_eq!(seen[0], seen[1]);
     assert!(repeated > 0, "nothing was computed again");
@@ -190,13 +190,13 @@ fn an_input_that_was_dropped_before_memory_was_short() -> Result<()> {
     squeeze(&device)?;
     // The exponential cannot be made again and stays; the hyperbolic tangent is made again from it.
     let [dv, dw] = tape.gradient(&y, [&v, &w])?;
-    assert!(device.repeated().ops > 0);
+    assert!(device.recomputed().ops > 0);
     assert_eq!((dv.shape(), dw.shape()), (v.shape(), w.shape()));
     Ok(())
 }
 
 #[test]
-fn views_of_one_storage_are_let_go_together_and_made_again_once() -> Result<()> {
+fn views_of_one_storage_are_evicted_together_and_recomputed_once() -> Result<()> {
     let repeated = same_when_squeezed(|squeeze| {
         let (x, v, w) = (Tensor::randn([48, 48])?, kernel()?, kernel()?);
         let tape = GradientTape::new();
@@ -214,7 +214,7 @@ fn views_of_one_storage_are_let_go_together_and_made_again_once() -> Result<()> 
 }
 
 #[test]
-fn a_value_that_several_ops_keep_is_made_again_once() -> Result<()> {
+fn a_value_that_several_ops_save_is_recomputed_once() -> Result<()> {
     let repeated = same_when_squeezed(|squeeze| {
         let (x, v) = (Tensor::randn([64, 48])?, kernel()?);
         let kernels: Vec<Variable> = (0..5).map(|_| kernel()).collect::<Result<_>>()?;
@@ -252,13 +252,13 @@ impl Op for Impure {
         Ok(())
     }
 
-    fn keeps(&self, _wanted: &[bool]) -> Keeps {
-        Keeps::from_slice(&[Keep::Input(0)])
+    fn saved(&self, _wanted: &[bool]) -> SavedRefs {
+        SavedRefs::from_slice(&[SavedRef::Input(0)])
     }
 
     fn backward(&self, backward: &mut Backward<'_>) -> Result<()> {
         let gradient = backward.gradient()?;
-        backward.give(0, gradient)
+        backward.set_grad(0, gradient)
     }
 }
 

@@ -6,7 +6,7 @@ use plimsoll_memory::Pool;
 use plimsoll_memory::testing::FinePages;
 use plimsoll_nn::train::callbacks::Watch;
 use plimsoll_nn::train::{Trainer, Until};
-use plimsoll_tensor::{Bytes, Device, Repeated, Result, Variable};
+use plimsoll_tensor::{Bytes, Device, Recomputed, Result, Variable};
 
 use crate::models::Task;
 
@@ -35,7 +35,7 @@ pub struct Outcome {
 pub struct Taken {
     pub peak_in_use: u64,
     pub peak_committed: u64,
-    pub repeated: Repeated,
+    pub repeated: Recomputed,
 }
 
 /// Trains under a limit that holds from before the model is built; with `verify`, what is computed again is compared with
@@ -62,7 +62,7 @@ pub fn run(task: &Task, limit: Option<u64>, verify: bool) -> Result<(Outcome, Ta
     let taken = Taken {
         peak_in_use: stats.peak_in_use,
         peak_committed: stats.peak_committed,
-        repeated: device.repeated(),
+        repeated: device.recomputed(),
     };
     Ok((Outcome { losses, state: state(&trainer)? }, taken))
 }

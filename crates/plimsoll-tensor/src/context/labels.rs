@@ -11,16 +11,16 @@ use crate::scopes::OpenScope;
 
 /// The user's line that the bytes of an op are labelled with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Line {
+pub(super) struct SourceLine {
     file: &'static str,
     line: u32,
     /// Whether somebody who knows better than the compiler said so.
     is_entered: bool,
 }
 
-impl Line {
-    fn of(location: &Location<'static>) -> Line {
-        Line { file: location.file(), line: location.line(), is_entered: false }
+impl SourceLine {
+    fn of(location: &Location<'static>) -> SourceLine {
+        SourceLine { file: location.file(), line: location.line(), is_entered: false }
     }
 }
 
@@ -40,7 +40,7 @@ pub fn at_callers_line() -> LineGuard {
     let location = Location::caller();
     CONTEXT.with(|context| {
         let fills = context.line.get().is_none().then(|| {
-            context.line.set(Some(Line::of(location)));
+            context.line.set(Some(SourceLine::of(location)));
             context.line.number()
         });
         LineGuard { fills, stays_on_its_thread: PhantomData }
@@ -63,10 +63,10 @@ pub fn enter_line(file: &str, line: u32) -> OpenScope {
     let last = CONTEXT.with(|context| context.last_file.get());
     let known = if last.as_str() == file { last } else { Name::intern(file) };
     CONTEXT.with(|context| context.last_file.set(known));
-    begin(Some(Line { file: known.as_str(), line, is_entered: true }))
+    begin(Some(SourceLine { file: known.as_str(), line, is_entered: true }))
 }
 
-fn begin(line: Option<Line>) -> OpenScope {
+fn begin(line: Option<SourceLine>) -> OpenScope {
     let number = CONTEXT.with(|context| context.line.begin(line));
     OpenScope::new(number, |number| _ = CONTEXT.try_with(|context| context.line.end(number)))
 }
@@ -87,9 +87,9 @@ pub(crate) fn at_own_lines<R>(f: impl FnOnce() -> R) -> R {
 /// the caller's. For functions that take layers.
 #[track_caller]
 pub fn callers_place() -> Site {
-    let caller = Line::of(Location::caller());
+    let caller = SourceLine::of(Location::caller());
     let entered = CONTEXT.with(|context| context.line.get()).filter(|line| line.is_entered);
-    let Line { file, line, .. } = entered.unwrap_or(caller);
+    let SourceLine { file, line, .. } = entered.unwrap_or(caller);
     Site::place_at(file, line)
 }
 
@@ -97,14 +97,14 @@ pub fn callers_place() -> Site {
 /// bytes, but describe nothing.
 pub fn with_own_places<R>(f: impl FnOnce() -> R) -> R {
     let line = CONTEXT.with(|context| context.line.get());
-    let _line = begin(line.map(|line| Line { is_entered: false, ..line }));
+    let _line = begin(line.map(|line| SourceLine { is_entered: false, ..line }));
     f()
 }
 
 /// The label of a block that `op` takes for `owner` now.
 pub(crate) fn label(owner: Owner, op: &'static str) -> Label {
     CONTEXT.with(|context| {
-        let line = context.line.get().unwrap_or(Line { file: "", line: 0, is_entered: false });
+        let line = context.line.get().unwrap_or(SourceLine { file: "", line: 0, is_entered: false });
         let layers = context.layers.borrow();
         Label { owner, site: context.sites.borrow_mut().site(line, &layers, op) }
     })
@@ -148,7 +148,7 @@ impl SiteCache {
         SiteCache([None; Self::LEN])
     }
 
-    fn site(&mut self, line: Line, layers: &Layers, op: &'static str) -> Site {
+    fn site(&mut self, line: SourceLine, layers: &Layers, op: &'static str) -> Site {
         let key = SiteKey {
             file: line.file.as_ptr() as usize,
             line: line.line,

@@ -17,10 +17,10 @@ use std::sync::Arc;
 use plimsoll_memory::{Name, Owner, Site};
 
 use crate::device::Device;
-use crate::execute::Part;
-use crate::journal::Journal;
+use crate::execute::StorageView;
 use crate::program::Tracer;
 use crate::random::Generator;
+use crate::remat::StepLog;
 use crate::scopes::{Current, OpenScope, Scopes};
 use crate::step::StepState;
 
@@ -33,7 +33,7 @@ pub use placements::{Placement, PlacementLog, log_placements};
 pub use tapes::is_recording;
 pub(crate) use tapes::{is_sealed, sealed, start_tape, stop_tape, with_tapes, without_tapes};
 
-use labels::{Line, SiteCache};
+use labels::{SiteCache, SourceLine};
 use layers::Layers;
 use tapes::Tapes;
 
@@ -48,7 +48,7 @@ pub enum Saving {
 }
 
 struct Context {
-    line: Current<Option<Line>>,
+    line: Current<Option<SourceLine>>,
     /// The file that a line was entered of last.
     last_file: Cell<Name>,
     /// Where the op was called that runs now, if its call was recorded before.
@@ -56,12 +56,12 @@ struct Context {
     owner: Current<Owner>,
     saving: Current<Saving>,
     replaying: Cell<bool>,
-    walking_back: Cell<bool>,
+    in_backward: Cell<bool>,
     generator: Cell<Generator>,
     devices: RefCell<Scopes<Device>>,
     tapes: Tapes,
     /// What variables read as, sorted by their numbers; boxed, because a model has many.
-    pins: RefCell<Vec<(usize, Box<Part>)>>,
+    pins: RefCell<Vec<(usize, Box<StorageView>)>>,
     layers: RefCell<Layers>,
     sites: RefCell<SiteCache>,
     placements: RefCell<Scopes<Vec<Placement>>>,
@@ -80,7 +80,7 @@ thread_local! {
         owner: Current::new(Owner::Temporary),
         saving: Current::new(Saving::Lean),
         replaying: Cell::new(false),
-        walking_back: Cell::new(false),
+        in_backward: Cell::new(false),
         generator: Cell::new(Generator::new(0)),
         devices: RefCell::new(Scopes::new()),
         tapes: Tapes::new(),
@@ -172,7 +172,7 @@ pub(crate) fn set_generator(generator: Generator) {
 }
 
 /// Runs `f` with variables reading as `values`, cell by cell: a replay sees them as they were.
-pub(crate) fn with_pins<R>(mut pins: Vec<(usize, Box<Part>)>, f: impl FnOnce() -> R) -> R {
+pub(crate) fn with_pins<R>(mut pins: Vec<(usize, Box<StorageView>)>, f: impl FnOnce() -> R) -> R {
     pins.sort_unstable_by_key(|(cell, _)| *cell);
     let before = CONTEXT.with(|context| context.pins.replace(pins));
     let _restore = on_drop(move || CONTEXT.with(|context| drop(context.pins.replace(before))));
@@ -180,7 +180,7 @@ pub(crate) fn with_pins<R>(mut pins: Vec<(usize, Box<Part>)>, f: impl FnOnce() -
 }
 
 /// The value that a variable is pinned to, if it is.
-pub(crate) fn pinned(cell: usize) -> Option<Part> {
+pub(crate) fn pinned(cell: usize) -> Option<StorageView> {
     CONTEXT.with(|context| {
         let pins = context.pins.borrow();
         let at = pins.binary_search_by_key(&cell, |(pinned, _)| *pinned).ok()?;
@@ -207,22 +207,22 @@ pub(crate) fn is_replaying() -> bool {
 }
 
 /// Runs `f`, the backward of an op.
-pub(crate) fn walking_back<R>(f: impl FnOnce() -> R) -> R {
-    let before = CONTEXT.with(|context| context.walking_back.replace(true));
-    let _restore = on_drop(move || CONTEXT.with(|context| context.walking_back.set(before)));
+pub(crate) fn in_backward<R>(f: impl FnOnce() -> R) -> R {
+    let before = CONTEXT.with(|context| context.in_backward.replace(true));
+    let _restore = on_drop(move || CONTEXT.with(|context| context.in_backward.set(before)));
     f()
 }
 
 /// Whether the backward of an op runs now.
-pub(crate) fn is_walking_back() -> bool {
-    CONTEXT.with(|context| context.walking_back.get())
+pub(crate) fn is_in_backward() -> bool {
+    CONTEXT.with(|context| context.in_backward.get())
 }
 
 /// Whether what runs now is part of a backward that no tape records and has not run before. Nobody asks for its bits a second
 /// time, so it is the one place where sums may be made in any order.
 pub(crate) fn runs_once() -> bool {
     CONTEXT.with(|context| {
-        context.walking_back.get() && !context.replaying.get() && context.tapes.n_recording() == 0
+        context.in_backward.get() && !context.replaying.get() && context.tapes.n_recording() == 0
     })
 }
 
@@ -235,14 +235,14 @@ pub(crate) fn with_step<R>(f: impl FnOnce(&mut StepState) -> R) -> Option<R> {
 }
 
 /// The journal that ops are recorded in, if there is one: that of the open step, or of the outermost tape. A replay sees none.
-pub(crate) fn journal() -> Option<Arc<Journal>> {
+pub(crate) fn step_log() -> Option<Arc<StepLog>> {
     CONTEXT.with(|context| {
         if context.replaying.get() {
             return None;
         }
         match context.steps.borrow().innermost() {
-            Some(Some(step)) => step.journal.clone(),
-            _ if context.tapes.n_recording() > 0 => context.tapes.outermost()?.journal(),
+            Some(Some(step)) => step.step_log.clone(),
+            _ if context.tapes.n_recording() > 0 => context.tapes.outermost()?.step_log(),
             _ => None,
         }
     })

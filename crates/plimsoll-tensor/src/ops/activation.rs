@@ -85,9 +85,9 @@ impl Activation {
     /// The gradient of the sums from that of the output, in plain ops.
     pub(super) fn plain_back(self, gradient: &Tensor, output: &Tensor) -> Result<Tensor> {
         match self {
-            Activation::Relu => gradient.mul(&Relu.derivative(output)?),
-            Activation::Sigmoid => gradient.mul(&Sigmoid.derivative(output)?),
-            Activation::Tanh => gradient.mul(&Tanh.derivative(output)?),
+            Activation::Relu => gradient.mul(&Relu.backward_composite(output)?),
+            Activation::Sigmoid => gradient.mul(&Sigmoid.backward_composite(output)?),
+            Activation::Tanh => gradient.mul(&Tanh.backward_composite(output)?),
             _ => Ok(gradient.clone()),
         }
     }
@@ -139,7 +139,7 @@ fn back_in_place<U: Unary, T: Real>(op: U, gradient: &mut [T], output: &[T]) {
         #[inline(always)]
         || {
             for (gradient, &output) in gradient.iter_mut().zip(output) {
-                *gradient = *gradient * op.slope(output);
+                *gradient = *gradient * op.backward_kernel(output);
             }
         },
     );

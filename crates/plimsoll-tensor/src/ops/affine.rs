@@ -50,7 +50,7 @@ impl Op for Affine {
 
     fn backward(&self, backward: &mut Backward<'_>) -> Result<()> {
         let gradient = backward.gradient()?.into_affine(self.scale, 0.0)?;
-        backward.give(0, gradient)
+        backward.set_grad(0, gradient)
     }
 
     fn overwrites(&self) -> &'static [usize] {

@@ -10,11 +10,11 @@ use crate::context;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::execute::{Arg, call, call_with};
-use crate::op::{Extra, Form, Keep, Keeps, Meta, Op, OpRef, Operand, Outputs, Run, one};
+use crate::op::{AuxOutput, Form, Meta, Op, OpRef, Operand, Outputs, Run, SavedRef, SavedRefs, one};
 use crate::ops::copy::{copy, copy_cuda};
 use crate::ops::cuda::{self, elementwise};
 use crate::ops::kernel::{dst, for_numbers, src};
-use crate::ops::lines::expect_float;
+use crate::ops::lanes::expect_float;
 use crate::ops::registry::{Array, OpInfo, Sample, Values, floats, input};
 use crate::shape::Shape;
 use crate::tape::Backward;
@@ -42,7 +42,7 @@ impl Op for Clamp {
 
     fn run(&self, run: &mut Run<'_>) -> Result<()> {
         let (mut x, y) = (&run.inputs[0], &run.outputs[0]);
-        if let Some(mask) = run.extras.first() {
+        if let Some(mask) = run.aux_outputs.first() {
             x = in_order(x, y);
             for_numbers!(x.dtype(), T => self.pack::<T>(x, mask));
         }
@@ -54,7 +54,7 @@ impl Op for Clamp {
     }
 
     fn run_cuda(&self, run: &mut Run<'_>, gpu: &Gpu) -> Result<()> {
-        match run.extras.first() {
+        match run.aux_outputs.first() {
             Some(mask) => with_mask("clamp", gpu, &run.inputs[0], &run.outputs[0], mask, Some(*self)),
             None => elementwise::over("clamp", run, gpu, &[self.low, self.high], &[], || {
                 "y0 = m::min(m::max(x0, NUMBER(0)), NUMBER(1));".to_owned()
@@ -62,17 +62,17 @@ impl Op for Clamp {
         }
     }
 
-    fn keeps(&self, _wanted: &[bool]) -> Keeps {
-        smallvec::smallvec![Keep::Extra(0)]
+    fn saved(&self, _wanted: &[bool]) -> SavedRefs {
+        smallvec::smallvec![SavedRef::Aux(0)]
     }
 
-    fn extras(&self, inputs: &[&Meta], _wanted: &[bool]) -> SmallVec<[Extra; 2]> {
-        smallvec::smallvec![Extra { form: Form::Mask, meta: mask_meta(inputs[0]) }]
+    fn aux_outputs(&self, inputs: &[&Meta], _wanted: &[bool]) -> SmallVec<[AuxOutput; 2]> {
+        smallvec::smallvec![AuxOutput { form: Form::Mask, meta: mask_meta(inputs[0]) }]
     }
 
     fn backward(&self, backward: &mut Backward<'_>) -> Result<()> {
-        let args = smallvec::smallvec![Arg::Given(backward.gradient()?), Arg::Given(backward.extra(0)?)];
-        backward.give(0, call_with(OpRef::fixed(&ClampBackward), args)?)
+        let args = smallvec::smallvec![Arg::Given(backward.gradient()?), Arg::Given(backward.aux(0)?)];
+        backward.set_grad(0, call_with(OpRef::fixed(&ClampBackward), args)?)
     }
 
     fn overwrites(&self) -> &'static [usize] {
@@ -212,13 +212,13 @@ impl Op for ClampBackward {
         with_mask("clamp_backward", gpu, gradient, &run.outputs[0], mask, None)
     }
 
-    fn keeps(&self, _wanted: &[bool]) -> Keeps {
-        smallvec::smallvec![Keep::Input(1)]
+    fn saved(&self, _wanted: &[bool]) -> SavedRefs {
+        smallvec::smallvec![SavedRef::Input(1)]
     }
 
     fn backward(&self, backward: &mut Backward<'_>) -> Result<()> {
         let args = smallvec::smallvec![Arg::Given(backward.gradient()?), Arg::Given(backward.input(1)?)];
-        backward.give(0, call_with(OpRef::fixed(&ClampBackward), args)?)
+        backward.set_grad(0, call_with(OpRef::fixed(&ClampBackward), args)?)
     }
 
     fn overwrites(&self) -> &'static [usize] {

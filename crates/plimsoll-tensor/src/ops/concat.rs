@@ -77,7 +77,7 @@ impl Op for Concat {
         for input in 0..backward.n_inputs() {
             let size = backward.input_shape(input)[self.axis];
             if backward.wants(input) {
-                backward.give(input, gradient.narrow(self.axis, start, size)?)?;
+                backward.set_grad(input, gradient.narrow(self.axis, start, size)?)?;
             }
             start += size;
         }

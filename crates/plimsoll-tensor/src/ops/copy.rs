@@ -58,7 +58,7 @@ impl Op for Contiguous {
 
     fn backward(&self, backward: &mut Backward<'_>) -> Result<()> {
         let gradient = backward.gradient()?;
-        backward.give(0, gradient)
+        backward.set_grad(0, gradient)
     }
 
     fn is_cheap(&self) -> bool {
@@ -94,7 +94,7 @@ impl Op for Cast {
 
     fn backward(&self, backward: &mut Backward<'_>) -> Result<()> {
         let gradient = backward.gradient()?.cast(backward.input_dtype(0))?;
-        backward.give(0, gradient)
+        backward.set_grad(0, gradient)
     }
 
     fn is_cheap(&self) -> bool {

@@ -42,7 +42,7 @@ impl Op for Diagonal {
     fn backward(&self, backward: &mut Backward<'_>) -> Result<()> {
         let onto = OntoDiagonal { shape: *backward.input_shape(0), axes: self.axes };
         let gradient = call(OpRef::shipped(onto), &[&backward.gradient()?])?;
-        backward.give(0, gradient)
+        backward.set_grad(0, gradient)
     }
 
     fn is_cheap(&self) -> bool {
@@ -93,7 +93,7 @@ impl Op for OntoDiagonal {
 
     fn backward(&self, backward: &mut Backward<'_>) -> Result<()> {
         let gradient = call(OpRef::shipped(Diagonal { axes: self.axes }), &[&backward.gradient()?])?;
-        backward.give(0, gradient)
+        backward.set_grad(0, gradient)
     }
 }
 

@@ -4,7 +4,7 @@
 //! same bits again. Element `i` in row-major order is kept if word `i` of the draw is below a threshold.
 
 use plimsoll_cpu::element::Element;
-use plimsoll_cpu::lines::{Lines, Room};
+use plimsoll_cpu::lanes::{Lanes, Room};
 use plimsoll_cpu::map::TILE_LEN;
 use plimsoll_cpu::math::Real;
 use plimsoll_cpu::random::{Draw, keep_threshold};
@@ -17,7 +17,7 @@ use crate::execute::{Arg, call, call_with};
 use crate::op::{Meta, Op, OpRef, Operand, Outputs, Run, one};
 use crate::ops::cuda::elementwise;
 use crate::ops::kernel::for_floats;
-use crate::ops::lines::Lined;
+use crate::ops::lanes::LanePtr;
 use crate::ops::registry::{Array, OpInfo, Sample, Values, floats, input};
 use crate::random::{self, Generator};
 use crate::tape::Backward;
@@ -57,7 +57,7 @@ impl Op for Dropout {
 
     fn backward(&self, backward: &mut Backward<'_>) -> Result<()> {
         let gradient = Arg::Given(backward.gradient()?);
-        backward.give(0, call_with(OpRef::shipped(*self), smallvec::smallvec![gradient])?)
+        backward.set_grad(0, call_with(OpRef::shipped(*self), smallvec::smallvec![gradient])?)
     }
 
     fn overwrites(&self) -> &'static [usize] {
@@ -117,7 +117,7 @@ impl Dropout {
     }
 }
 
-/// The length of the lines that contiguous operands are cut into: many tasks of whole pieces.
+/// The length of the lanes that contiguous operands are cut into: many tasks of whole pieces.
 const CUT: usize = 16 * TILE_LEN;
 
 fn drop_some<T: Element<Compute: Real>>(op: Dropout, x: &Operand, y: &Operand) {
@@ -125,7 +125,7 @@ fn drop_some<T: Element<Compute: Real>>(op: Dropout, x: &Operand, y: &Operand) {
     if n_elems == 0 {
         return;
     }
-    // Contiguous operands are lines of an even length and a rest; others are lines along their last axis.
+    // Contiguous operands are lanes of an even length and a rest; others are lanes along their last axis.
     let (shape, rest): (&[usize], usize) = match x.is_contiguous() {
         true => (&[n_elems / CUT, CUT], n_elems % CUT),
         false => (x.shape(), 0),
@@ -135,21 +135,21 @@ fn drop_some<T: Element<Compute: Real>>(op: Dropout, x: &Operand, y: &Operand) {
         false => [x.meta.layout.strides(), y.meta.layout.strides()],
     };
     let is_over = x.ptr() == y.ptr();
-    let (x, y) = (Lined::<T>::new(x), Lined::<T>::new(y));
-    let run_line = |first: usize, offsets: [isize; 2], steps: [isize; 2], len: usize| {
-        // SAFETY: lines of operands that `execute` hands out; each line of the output belongs to one task, and where it
+    let (x, y) = (LanePtr::<T>::new(x), LanePtr::<T>::new(y));
+    let run_lane = |first: usize, offsets: [isize; 2], steps: [isize; 2], len: usize| {
+        // SAFETY: lanes of operands that `execute` hands out; each lane of the output belongs to one task, and where it
         // is the input's memory, pieces of the input are copies.
-        let (x, y) = unsafe { (x.line(offsets[0], steps[0], len), y.line(offsets[1], steps[1], len)) };
+        let (x, y) = unsafe { (x.lane(offsets[0], steps[0], len), y.lane(offsets[1], steps[1], len)) };
         let (x, mut x_room, mut y_room) = (x.copied(is_over), Room::new(), Room::new());
         for piece in x.pieces() {
             let values = x.read(piece.clone(), &mut x_room);
             y.write(piece.clone(), &mut y_room, |y| op.tile(first + piece.start, values, y));
         }
     };
-    let lines = Lines::along(shape.len() - 1, shape, strides);
-    lines.for_each(|line| run_line(line * lines.len, lines.offsets(line), lines.steps, lines.len));
+    let lanes = Lanes::along(shape.len() - 1, shape, strides);
+    lanes.for_each(|lane| run_lane(lane * lanes.len, lanes.offsets(lane), lanes.steps, lanes.len));
     let first = n_elems - rest;
-    run_line(first, [first as isize; 2], [1; 2], rest);
+    run_lane(first, [first as isize; 2], [1; 2], rest);
 }
 
 impl Tensor {

@@ -7,7 +7,7 @@ use crate::context;
 use crate::dtype::{DType, Element};
 use crate::error::{Error, Result};
 use crate::execute::{Arg, call, call_with};
-use crate::op::{Keep, Keeps, Meta, Op, OpRef, Operand, Outputs, Run, one};
+use crate::op::{Meta, Op, OpRef, Operand, Outputs, Run, SavedRef, SavedRefs, one};
 use crate::ops::cuda::elementwise;
 use crate::ops::kernel::{dst, for_all, src};
 use crate::ops::registry::{Array, OpInfo, Sample, Values, floats, input};
@@ -55,13 +55,13 @@ impl Op for MaskedFill {
         })
     }
 
-    fn keeps(&self, wanted: &[bool]) -> Keeps {
-        wanted[0].then_some(Keep::Input(1)).into_iter().collect()
+    fn saved(&self, wanted: &[bool]) -> SavedRefs {
+        wanted[0].then_some(SavedRef::Input(1)).into_iter().collect()
     }
 
     fn backward(&self, backward: &mut Backward<'_>) -> Result<()> {
         let args = smallvec::smallvec![Arg::Given(backward.gradient()?), Arg::Given(backward.input(1)?)];
-        backward.give(0, call_with(OpRef::shipped(MaskedFill { value: 0.0 }), args)?)
+        backward.set_grad(0, call_with(OpRef::shipped(MaskedFill { value: 0.0 }), args)?)
     }
 
     fn overwrites(&self) -> &'static [usize] {

@@ -28,15 +28,15 @@ mod einsum;
 mod global_norm;
 mod index;
 pub(crate) mod kernel;
+mod lanes;
 mod lerp;
 mod linear;
-mod lines;
 mod logical;
 mod masked_fill;
 mod matmul;
 mod norm;
 pub mod optimizer;
-pub(crate) mod pool;
+pub(crate) mod pooling;
 mod predicate;
 pub(crate) mod read_file;
 mod recurrent;
@@ -81,7 +81,7 @@ static ALL: &[&[&registry::OpInfo]] = &[
     matmul::INFOS,
     norm::INFOS,
     optimizer::INFOS,
-    pool::INFOS,
+    pooling::INFOS,
     predicate::INFOS,
     recurrent::INFOS,
     reduce::INFOS,

@@ -66,7 +66,7 @@ impl Op for Rounding {
 
     fn backward(&self, backward: &mut Backward<'_>) -> Result<()> {
         let zero = Tensor::full_like_scalar(&backward.gradient()?, 0.0)?;
-        backward.give(0, zero)
+        backward.set_grad(0, zero)
     }
 
     fn overwrites(&self) -> &'static [usize] {

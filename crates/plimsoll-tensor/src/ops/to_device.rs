@@ -55,7 +55,7 @@ impl Op for ToDevice {
 
     fn backward(&self, backward: &mut Backward<'_>) -> Result<()> {
         let gradient = backward.gradient()?.to_device(&self.from)?;
-        backward.give(0, gradient)
+        backward.set_grad(0, gradient)
     }
 }
 

@@ -94,7 +94,7 @@ impl Op for Triangle {
 
     fn backward(&self, backward: &mut Backward<'_>) -> Result<()> {
         let gradient = Arg::Given(backward.gradient()?);
-        backward.give(0, call_with(OpRef::shipped(*self), smallvec::smallvec![gradient])?)
+        backward.set_grad(0, call_with(OpRef::shipped(*self), smallvec::smallvec![gradient])?)
     }
 
     fn overwrites(&self) -> &'static [usize] {

@@ -32,7 +32,7 @@ impl Op for Reshape {
 
     fn backward(&self, backward: &mut Backward<'_>) -> Result<()> {
         let gradient = backward.gradient()?.reshape(*backward.input_shape(0))?;
-        backward.give(0, gradient)
+        backward.set_grad(0, gradient)
     }
 
     fn is_cheap(&self) -> bool {
@@ -63,7 +63,7 @@ impl Op for Permute {
             back[from] = to;
         }
         let gradient = call(OpRef::shipped(Permute(back)), &[&backward.gradient()?])?;
-        backward.give(0, gradient)
+        backward.set_grad(0, gradient)
     }
 
     fn is_cheap(&self) -> bool {
@@ -92,7 +92,7 @@ impl Op for Broadcast {
     fn backward(&self, backward: &mut Backward<'_>) -> Result<()> {
         let shape = *backward.input_shape(0);
         let gradient = backward.gradient()?.sum_to(&shape)?;
-        backward.give(0, gradient)
+        backward.set_grad(0, gradient)
     }
 
     fn is_cheap(&self) -> bool {
@@ -115,7 +115,7 @@ impl Tensor {
         if shape == *self.shape() {
             return Ok(self.clone());
         }
-        let (_, meta) = self.part();
+        let (_, meta) = self.storage_view();
         match meta.layout.reshaped(shape) {
             Some(_) => call(OpRef::shipped(Reshape(shape)), &[self]),
             None => call(OpRef::shipped(Reshape(shape)), &[&self.copied()?]),

@@ -8,8 +8,8 @@ use crate::context;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::execute::call;
-use crate::op::{Keep, Keeps, Meta, Op, OpRef, Operand, Outputs, Run, one};
-use crate::ops::binary::give_reduced;
+use crate::op::{Meta, Op, OpRef, Operand, Outputs, Run, SavedRef, SavedRefs, one};
+use crate::ops::binary::set_grad_reduced;
 use crate::ops::cuda::elementwise;
 use crate::ops::kernel::dst;
 use crate::ops::registry::{Array, OpInfo, Sample, Values, floats, input};
@@ -59,18 +59,18 @@ impl Op for Where {
         elementwise::over("where", run, gpu, &[], &[], || "y0 = x0 ? x1 : x2;".to_owned())
     }
 
-    fn keeps(&self, _wanted: &[bool]) -> Keeps {
-        smallvec::smallvec![Keep::Input(0)]
+    fn saved(&self, _wanted: &[bool]) -> SavedRefs {
+        smallvec::smallvec![SavedRef::Input(0)]
     }
 
     fn backward(&self, backward: &mut Backward<'_>) -> Result<()> {
         let (gradient, condition) = (backward.gradient()?, backward.input(0)?);
         let zero = Tensor::full_like_scalar(&gradient, 0.0)?;
         if backward.wants(1) {
-            give_reduced(backward, 1, condition.where_(&gradient, &zero)?)?;
+            set_grad_reduced(backward, 1, condition.where_(&gradient, &zero)?)?;
         }
         if backward.wants(2) {
-            give_reduced(backward, 2, condition.where_(&zero, &gradient)?)?;
+            set_grad_reduced(backward, 2, condition.where_(&zero, &gradient)?)?;
         }
         Ok(())
     }

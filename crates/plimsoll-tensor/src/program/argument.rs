@@ -28,7 +28,7 @@ pub(crate) struct Argument {
 
 impl Argument {
     pub fn of(tensor: &Tensor) -> Argument {
-        let (storage, meta) = tensor.part();
+        let (storage, meta) = tensor.storage_view();
         let layout = &meta.layout;
         let begins_like_a_block =
             (layout.offset() * meta.dtype.size()).is_multiple_of(rounded_size(1) as usize);

@@ -10,10 +10,10 @@ use plimsoll_memory::{Block, Site};
 use smallvec::SmallVec;
 
 use super::{Instruction, Place, Program};
-use crate::depot::{Away, Depot};
 use crate::device::Device;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
+use crate::offload_store::{OffloadStore, Offloaded};
 use crate::storage::Storage;
 
 /// The copies of a program that is running or being played.
@@ -21,8 +21,8 @@ pub(super) struct Copies<'a> {
     program: &'a Program,
     devices: &'a [Device],
     /// Where those of each device are; there is none if nothing is copied.
-    depots: SmallVec<[Option<Arc<Depot>>; 1]>,
-    away: Vec<Option<Away>>,
+    offload_stores: SmallVec<[Option<Arc<OffloadStore>>; 1]>,
+    offloaded: Vec<Option<Offloaded>>,
     /// What readers wait for, and on which device.
     arriving: Vec<Option<(Copied, u8)>>,
 }
@@ -31,18 +31,19 @@ impl<'a> Copies<'a> {
     /// No copies yet, of a program on these devices.
     pub fn new(program: &'a Program, devices: &'a [Device]) -> Result<Copies<'a>> {
         let n_copies = program.n_copies as usize;
-        let depot = |device: &Device| if n_copies > 0 { device.depot() } else { None };
-        let depots: SmallVec<[Option<Arc<Depot>>; 1]> = devices.iter().map(depot).collect();
-        if n_copies > 0 && depots.iter().all(Option::is_none) {
+        let offload_store = |device: &Device| if n_copies > 0 { device.offload_store() } else { None };
+        let offload_stores: SmallVec<[Option<Arc<OffloadStore>>; 1]> =
+            devices.iter().map(offload_store).collect();
+        if n_copies > 0 && offload_stores.iter().all(Option::is_none) {
             return Err(Error::argument(
                 "offload",
                 "there is no place any more to which values can be moved",
             ));
         }
-        let (mut away, mut arriving) = (Vec::new(), Vec::new());
-        away.resize_with(n_copies, || None);
+        let (mut offloaded, mut arriving) = (Vec::new(), Vec::new());
+        offloaded.resize_with(n_copies, || None);
         arriving.resize_with(n_copies, || None);
-        Ok(Copies { program, devices, depots, away, arriving })
+        Ok(Copies { program, devices, offload_stores, offloaded, arriving })
     }
 
     /// Carries out an instruction about copies; any other is left alone.
@@ -62,7 +63,7 @@ impl<'a> Copies<'a> {
                 None => Ok(()),
             },
             Instruction::Discard(copy) => {
-                self.away[copy as usize] = None;
+                self.offloaded[copy as usize] = None;
                 Ok(())
             }
             _ => Ok(()),
@@ -78,24 +79,26 @@ impl<'a> Copies<'a> {
 
     fn offload(&mut self, value: u32, copy: u32, block: &mut Option<Block>) -> Result<()> {
         let device = self.program.value(value).device;
-        let Some(depot) = &self.depots[usize::from(device)] else {
+        let Some(offload_store) = &self.offload_stores[usize::from(device)] else {
             unreachable!("a program with copies has a place for them")
         };
         let (mut stored, site) = (None, self.site(value));
         self.as_storage(device, block, |storage| {
-            stored = Some(depot.store(storage, site)?);
+            stored = Some(offload_store.store(storage, site)?);
             Ok(())
         })?;
-        self.away[copy as usize] = stored;
+        self.offloaded[copy as usize] = stored;
         Ok(())
     }
 
     fn fetch(&mut self, copy: u32, value: u32, block: &mut Option<Block>) -> Result<()> {
         let device = self.program.value(value).device;
-        let Some(away) = &self.away[copy as usize] else { unreachable!("what is fetched was offloaded") };
+        let Some(offloaded) = &self.offloaded[copy as usize] else {
+            unreachable!("what is fetched was offloaded")
+        };
         let mut copied = None;
         self.as_storage(device, block, |storage| {
-            copied = away.fill(storage)?;
+            copied = offloaded.fill(storage)?;
             Ok(())
         })?;
         self.arriving[copy as usize] = copied.map(|copied| (copied, device));

@@ -45,7 +45,7 @@ pub use owned::OwnedVariables;
 pub(crate) use owned::{MadeVariable, make_variable, own};
 pub use plans::{Offsets, PlannedProgram};
 pub use player::Played;
-pub(crate) use tracer::{Execution, Tracer, Updated, capture_args, capture_part};
+pub(crate) use tracer::{Execution, Tracer, Updated, capture_args, capture_view};
 
 /// What a function does.
 pub struct Program {

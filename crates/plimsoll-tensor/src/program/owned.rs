@@ -14,7 +14,7 @@ use super::tracer::Tracer;
 use super::{Call, Place, ValueView};
 use crate::context;
 use crate::error::{Error, Result};
-use crate::execute::{self, Arg, Args, Part};
+use crate::execute::{self, Arg, Args, StorageView};
 use crate::op::{Draw, Meta};
 use crate::storage::Storage;
 use crate::tensor::{Nodes, Tensor};
@@ -69,11 +69,11 @@ pub(crate) enum MadeVariable {
     /// A variable that it owns.
     Owned(Variable),
     /// The value of a new variable on the real device.
-    New(Part),
+    New(StorageView),
 }
 
 /// Says what a variable is that is made with this value.
-pub(crate) fn make_variable(value: &Part) -> Option<MadeVariable> {
+pub(crate) fn make_variable(value: &StorageView) -> Option<MadeVariable> {
     let made = context::with_tracer(|tracer| tracer.next_variable(value))?;
     let wanted = match made {
         Ok(None) => context::with_tracer(|tracer| tracer.calls_to(value))?,
@@ -109,7 +109,7 @@ struct Wanted {
 
 impl Tracer {
     /// The variable that the function makes now, if it owns it.
-    fn next_variable(&mut self, value: &Part) -> Result<Option<Variable>> {
+    fn next_variable(&mut self, value: &StorageView) -> Result<Option<Variable>> {
         let refused = |detail: String| {
             Err(Error::argument("function", format!("{detail}, at {}", context::site("variable"))))
         };
@@ -140,7 +140,7 @@ impl Tracer {
     }
 
     /// What leads to a value that the function has made.
-    fn calls_to(&mut self, (storage, meta): &Part) -> Result<Wanted> {
+    fn calls_to(&mut self, (storage, meta): &StorageView) -> Result<Wanted> {
         let device = self.device().clone();
         if !self.is_recorded(storage) {
             // Values of the host are on the device already.
@@ -188,7 +188,7 @@ impl Tracer {
 
 impl Wanted {
     /// Runs the calls for real, each once, and returns the value.
-    fn run(self) -> Result<Part> {
+    fn run(self) -> Result<StorageView> {
         let Wanted { calls, sources, target, device } = self;
         let mut made: HashMap<u32, (Arc<Storage>, usize)> = sources;
         context::without_tracing(|| {
@@ -201,7 +201,7 @@ impl Wanted {
                 let args: Args<'_> = call.inputs.iter().map(operand).collect();
                 let outputs = execute::execute(call.op.clone(), args)?;
                 let outputs: SmallVec<[(Arc<Storage>, usize); 2]> =
-                    outputs.iter().map(|output| (output.part().0, 0)).collect();
+                    outputs.iter().map(|output| (output.storage_view().0, 0)).collect();
                 made.extend(call.outputs.iter().map(|view| view.value).zip(outputs));
             }
             let (storage, n_before) = made[&target.0].clone();

@@ -334,7 +334,7 @@ impl<'a> Run<'a> {
     pub fn call(&self, call: &Call) -> Result<()> {
         let device = usize::from(call.device);
         if let Some(flops) = call.repeated_flops {
-            self.program.devices[device].count_repeat(flops);
+            self.program.devices[device].count_recompute(flops);
         }
         self.wait_for_copies(call)?;
         // A run that is only compared with has no effects.
@@ -434,5 +434,5 @@ fn copy_to(device: &Device, storage: &Arc<Storage>) -> Result<Arc<Storage>> {
     let meta = Meta::fresh(Shape::new(&[storage.n_bytes()])?, DType::U8);
     let bytes = Tensor::over(storage.clone(), meta, Nodes::new());
     let _on = device.enter();
-    Ok(bytes.to_device(device)?.part().0)
+    Ok(bytes.to_device(device)?.storage_view().0)
 }

@@ -11,7 +11,7 @@ use smallvec::SmallVec;
 use super::{Instruction, Phase, Place, Program};
 use crate::device::Device;
 use crate::execute;
-use crate::op::{Keep, Meta, OpRef};
+use crate::op::{Meta, OpRef, SavedRef};
 use crate::shape::Shape;
 
 /// One record of a program's trace: a call, or one of the two ops whose work a call does.
@@ -96,10 +96,10 @@ impl Program {
                 Work { op: call.op.clone(), inputs, makes, n_aux: 0, unasked }
             }
             (Part::Second, Some(second)) => {
-                let read = |keep: &Keep| match *keep {
-                    Keep::Input(idx) => inputs[idx],
-                    Keep::Output(idx) => makes[idx],
-                    Keep::Extra(_) => unreachable!("the second makes the auxiliary outputs"),
+                let read = |keep: &SavedRef| match *keep {
+                    SavedRef::Input(idx) => inputs[idx],
+                    SavedRef::Output(idx) => makes[idx],
+                    SavedRef::Aux(_) => unreachable!("the second makes the auxiliary outputs"),
                 };
                 let inputs = second.reads.iter().map(read).collect();
                 let makes = makes[last..].iter().copied().collect();
@@ -128,7 +128,7 @@ impl Program {
         }
         self.note_uses(&numbering, &mut trace, number);
         self.note_memory(&numbering, &mut trace, in_use, number);
-        trace.depot = device.depot().map(|depot| depot.known());
+        trace.depot = device.offload_store().map(|depot| depot.known());
         trace
     }
 

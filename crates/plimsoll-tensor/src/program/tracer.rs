@@ -20,7 +20,7 @@ use crate::context;
 use crate::device::Device;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
-use crate::execute::{Arg, Order, Part};
+use crate::execute::{Arg, Order, StorageView};
 use crate::op::{Meta, OpRef};
 use crate::random::Generator;
 use crate::step::Step;
@@ -88,7 +88,7 @@ const BLOCK_BITS: u32 = 26;
 pub(crate) struct Updated<'a> {
     pub cell: &'a Arc<VariableCell>,
     /// What it holds.
-    pub value: &'a Part,
+    pub value: &'a StorageView,
     /// The block that it moves to, if somebody else holds its value.
     pub fresh: Option<&'a Arc<Storage>>,
 }
@@ -323,7 +323,7 @@ impl Tracer {
     }
 
     /// What a variable's value reads as: itself if the function has made it, else its ghost.
-    pub fn variable_value(&mut self, cell: &Arc<VariableCell>, value: &Part) -> Part {
+    pub fn variable_value(&mut self, cell: &Arc<VariableCell>, value: &StorageView) -> StorageView {
         match self.is_recorded(&value.0) {
             false => self.variable(cell, value),
             true => value.clone(),
@@ -331,7 +331,7 @@ impl Tracer {
     }
 
     /// The ghost of the value that a variable has when the function begins.
-    fn variable(&mut self, cell: &Arc<VariableCell>, value: &Part) -> Part {
+    fn variable(&mut self, cell: &Arc<VariableCell>, value: &StorageView) -> StorageView {
         if let Some((_, shadow)) = self.variables.get(&cell.address()) {
             return (shadow.clone(), value.1);
         }
@@ -430,7 +430,7 @@ impl Tracer {
             workspace: made.workspace.map(|block| self.block(device, block)).transpose()?,
             wanted: made.wanted,
             device,
-            phase: if context::is_walking_back() { Phase::Backward } else { Phase::Forward },
+            phase: if context::is_in_backward() { Phase::Backward } else { Phase::Forward },
             site: context::site(made.op.name()),
             order: made.order,
             repeated_flops: None,
@@ -456,7 +456,7 @@ impl Tracer {
         &mut self,
         op: &OpRef,
         cells: &[Updated<'_>],
-        inputs: &[Part],
+        inputs: &[StorageView],
         workspace: Option<&Block>,
     ) -> Result<()> {
         let number = self.calls.len() as u32;
@@ -580,8 +580,8 @@ fn shadow(storage: &Storage, ghost: &Device) -> Arc<Storage> {
 }
 
 /// A tensor that a function returns; one from outside, with which it has done nothing, is an input, too.
-fn capture_result(tracer: &mut Tracer, result: &Tensor) -> Part {
-    let (storage, meta) = result.part();
+fn capture_result(tracer: &mut Tracer, result: &Tensor) -> StorageView {
+    let (storage, meta) = result.storage_view();
     let captured = match result.data() {
         Data::Value(storage) => tracer.capture(storage),
         Data::Variable(_) => None,
@@ -606,7 +606,7 @@ pub(crate) fn capture_args(args: &mut [Arg<'_>]) {
 }
 
 /// The same for one storage and what is seen of it.
-pub(crate) fn capture_part((storage, meta): Part) -> Part {
+pub(crate) fn capture_view((storage, meta): StorageView) -> StorageView {
     let shadow = context::with_tracer(|tracer| tracer.capture(&storage)).flatten();
     (shadow.unwrap_or(storage), meta)
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use crate::context::{self, LayerPath};
 use crate::error::{Error, Result};
 use crate::execute::{Arg, Args, execute};
-use crate::op::{Keep, Keeps, Meta, Op, OpRef, Output, Outputs, Run, Tensors};
+use crate::op::{Meta, Op, OpRef, Output, Outputs, Run, SavedRef, SavedRefs, Tensors};
 use crate::random::Generator;
 use crate::tape::{Backward, GradientTape, Unconnected};
 use crate::tensor::Tensor;
@@ -125,7 +125,7 @@ impl Op for CustomGradient {
             ));
         }
         for (input, gradient) in gradients.into_iter().enumerate() {
-            backward.give(input, gradient)?;
+            backward.set_grad(input, gradient)?;
         }
         Ok(())
     }
@@ -144,7 +144,7 @@ struct Recompute {
 
 impl Recompute {
     /// Runs the function as it ran the first time, without its side effects.
-    fn again(&self, inputs: &[Tensor]) -> Result<Tensor> {
+    fn rerun(&self, inputs: &[Tensor]) -> Result<Tensor> {
         let now = context::generator();
         context::set_generator(self.generator);
         let _restore = context::on_drop(move || context::set_generator(now));
@@ -173,11 +173,11 @@ impl Op for Recompute {
 
     fn composite(&self, inputs: &[&Tensor]) -> Option<Result<Tensors>> {
         let values: Vec<Tensor> = inputs[..self.n_inputs].iter().map(|&input| input.clone()).collect();
-        Some(self.again(&values).map(|result| smallvec::smallvec![result]))
+        Some(self.rerun(&values).map(|result| smallvec::smallvec![result]))
     }
 
-    fn keeps(&self, _wanted: &[bool]) -> Keeps {
-        (0..self.n_inputs + self.variables.len()).map(Keep::Input).collect()
+    fn saved(&self, _wanted: &[bool]) -> SavedRefs {
+        (0..self.n_inputs + self.variables.len()).map(SavedRef::Input).collect()
     }
 
     fn backward(&self, backward: &mut Backward<'_>) -> Result<()> {
@@ -191,13 +191,13 @@ impl Op for Recompute {
             tape.watch(input)?;
         }
         let result =
-            crate::variable::with_pinned(&self.variables, &pinned, || tape.record(|| self.again(&inputs)))?;
+            crate::variable::with_pinned(&self.variables, &pinned, || tape.record(|| self.rerun(&inputs)))?;
         let mut sources: Vec<&Tensor> = inputs.iter().collect();
         sources.extend(self.variables.iter().map(|variable| &**variable));
         let gradients = tape.gradients(&[&result], Some(&[&gradient]), &sources, Unconnected::None)?;
         for (input, gradient) in gradients.into_iter().enumerate() {
             if let Some(gradient) = gradient.filter(|_| backward.wants(input)) {
-                backward.give(input, gradient)?;
+                backward.set_grad(input, gradient)?;
             }
         }
         Ok(())

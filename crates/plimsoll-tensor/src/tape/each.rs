@@ -1,6 +1,6 @@
 //! Gradients one by one: each handed out as soon as it is complete, so that they need not be there together.
 
-use super::gradient::{Saves, count_as_gradient};
+use super::gradient::{AfterUse, count_as_gradient};
 use crate::context;
 use crate::error::Result;
 use crate::tape::GradientTape;
@@ -35,10 +35,11 @@ impl GradientTape {
             count_as_gradient(&gradient);
             take(source, gradient)
         };
-        let walked =
-            self.stop_recording(|| core.walk_each(&[target], None, sources, Saves::Go, &mut hand_out));
+        let ran = self.stop_recording(|| {
+            core.run_backward_each(&[target], None, sources, AfterUse::Free, &mut hand_out)
+        });
         self.end_use();
-        walked?;
+        ran?;
         match is_taken.iter().position(|&is_taken| !is_taken) {
             Some(source) => Err(core.not_connected("gradient_each", target, source, sources[source])),
             None => Ok(()),

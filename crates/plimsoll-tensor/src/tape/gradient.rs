@@ -12,7 +12,7 @@ use smallvec::{SmallVec, smallvec};
 use crate::context;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
-use crate::op::{Keep, Op};
+use crate::op::{Op, SavedRef};
 use crate::shape::Shape;
 use crate::tape::{GradientTape, Node, NodeRef, TapeCore};
 use crate::tensor::Tensor;
@@ -137,9 +137,10 @@ impl GradientTape {
         check_output_gradients(targets, output_gradients)?;
         self.begin_use()?;
         let core = &self.core;
-        let walked = self.stop_recording(|| core.walk(targets, output_gradients, sources, Saves::Go));
+        let ran =
+            self.stop_recording(|| core.run_backward(targets, output_gradients, sources, AfterUse::Free));
         self.end_use();
-        let mut gradients = walked?;
+        let mut gradients = ran?;
         for (gradient, source) in gradients.iter_mut().zip(sources) {
             if gradient.is_none() && unconnected == Unconnected::Zeros {
                 *gradient = Some(source.zeros_like()?);
@@ -180,11 +181,11 @@ pub(super) fn count_as_gradient(gradient: &Tensor) {
 
 /// What becomes of the saved values that a walk has used, on a tape that is not persistent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Saves {
+pub(super) enum AfterUse {
     /// Each is dropped when its node has used it.
-    Go,
+    Free,
     /// They stay for another walk.
-    Stay,
+    Retain,
 }
 
 fn check_output_gradients(targets: &[&Tensor], output_gradients: Option<&[&Tensor]>) -> Result<()> {
@@ -217,7 +218,7 @@ fn check_output_gradients(targets: &[&Tensor], output_gradients: Option<&[&Tenso
 }
 
 /// The gradients that have reached a node's outputs; empty until the first one has.
-type Arrived = SmallVec<[Option<Tensor>; 1]>;
+type Accumulated = SmallVec<[Option<Tensor>; 1]>;
 
 /// The nodes between sources and targets, by their place in the order of recording.
 struct Path {
@@ -226,20 +227,20 @@ struct Path {
     /// Whether a node leads back to a source.
     leads: Vec<bool>,
     /// The gradients that have arrived.
-    arrived: Vec<Arrived>,
+    accumulated: Vec<Accumulated>,
 }
 
 impl TapeCore {
     /// Walks back from the targets and collects the gradients of the sources.
-    pub(super) fn walk(
+    pub(super) fn run_backward(
         self: &Arc<Self>,
         targets: &[&Tensor],
         output_gradients: Option<&[&Tensor]>,
         sources: &[&Tensor],
-        saves: Saves,
+        after_use: AfterUse,
     ) -> Result<Vec<Option<Tensor>>> {
         let mut gradients: Vec<Option<Tensor>> = vec![None; sources.len()];
-        self.walk_each(targets, output_gradients, sources, saves, &mut |source, gradient| {
+        self.run_backward_each(targets, output_gradients, sources, after_use, &mut |source, gradient| {
             gradients[source] = Some(gradient);
             Ok(())
         })?;
@@ -248,15 +249,15 @@ impl TapeCore {
 
     /// Walks back from the targets and hands out the gradient of each source when it is complete: a node is walked after
     /// all that read its outputs.
-    pub(super) fn walk_each(
+    pub(super) fn run_backward_each(
         self: &Arc<Self>,
         targets: &[&Tensor],
         output_gradients: Option<&[&Tensor]>,
         sources: &[&Tensor],
-        saves: Saves,
+        after_use: AfterUse,
         hand_out: &mut dyn FnMut(usize, Tensor) -> Result<()>,
     ) -> Result<()> {
-        let stays = self.persistent || saves == Saves::Stay;
+        let retains = self.persistent || after_use == AfterUse::Retain;
         let ends: Vec<Option<NodeRef>> =
             targets.iter().map(|target| self.known(target)).collect::<Result<_>>()?;
         let starts: Vec<Option<NodeRef>> =
@@ -268,23 +269,23 @@ impl TapeCore {
                 Some(gradients) => gradients[idx].clone(),
                 None => Tensor::full_like_scalar(target, 1.0)?,
             };
-            path.arrive(end, seed)?;
+            path.accumulate(end, seed)?;
         }
         for node in std::mem::take(&mut path.nodes) {
-            let arrived = std::mem::take(&mut path.arrived[node.seq]);
-            if arrived.is_empty() {
+            let accumulated = std::mem::take(&mut path.accumulated[node.seq]);
+            if accumulated.is_empty() {
                 continue;
             }
             for (source, start) in starts.iter().enumerate() {
                 let Some(start) = start.as_ref().filter(|start| Arc::ptr_eq(&start.node, &node)) else {
                     continue;
                 };
-                if let Some(gradient) = &arrived[start.output] {
+                if let Some(gradient) = &accumulated[start.output] {
                     hand_out(source, gradient.clone())?;
                 }
             }
             if let Some(op) = &node.op {
-                self.step_back(op.get(), &node, arrived, stays, &mut path)?;
+                self.backward_node(op.get(), &node, accumulated, retains, &mut path)?;
             }
         }
         Ok(())
@@ -353,26 +354,26 @@ impl TapeCore {
     }
 
     /// Calls one op's backward, passes its results on, and drops what it has used.
-    fn step_back(
+    fn backward_node(
         self: &Arc<Self>,
         op: &dyn Op,
         node: &Node,
-        arrived: Arrived,
-        stays: bool,
+        accumulated: Accumulated,
+        retains: bool,
         path: &mut Path,
     ) -> Result<()> {
         let leads = |parent: &Option<NodeRef>| parent.as_ref().is_some_and(|p| path.leads[p.node.seq]);
         let wanted: SmallVec<[bool; 4]> = node.parents.iter().map(leads).collect();
         let results = smallvec![None; node.parents.len()];
-        let mut backward = Backward { tape: self, node, gradients: arrived, wanted, results, stays };
-        context::in_layer_of(node.layer, || context::walking_back(|| op.backward(&mut backward)))?;
+        let mut backward = Backward { tape: self, node, gradients: accumulated, wanted, results, retains };
+        context::in_layer_of(node.layer, || context::in_backward(|| op.backward(&mut backward)))?;
         let Backward { results, wanted, .. } = backward;
-        if !stays && !node.kept.is_empty() {
-            self.release(node.generation, node.kept.iter().map(|&(_, slot)| slot));
+        if !retains && !node.saved.is_empty() {
+            self.empty_slots(node.generation, node.saved.iter().map(|&(_, slot)| slot));
         }
         for ((parent, result), wanted) in node.parents.iter().zip(results).zip(wanted) {
             if let (Some(parent), Some(result), true) = (parent, result, wanted) {
-                path.arrive(parent, result)?;
+                path.accumulate(parent, result)?;
             }
         }
         Ok(())
@@ -401,14 +402,14 @@ impl Path {
             leads[node.seq] |= node.parents.iter().flatten().any(|parent| leads[parent.node.seq]);
         }
         nodes.retain(|node| leads[node.seq]);
-        Path { nodes, leads, arrived: (0..=last).map(|_| Arrived::new()).collect() }
+        Path { nodes, leads, accumulated: (0..=last).map(|_| Accumulated::new()).collect() }
     }
 
     /// A gradient reaches an output: moved in if it is the first, added otherwise.
-    fn arrive(&mut self, at: &NodeRef, gradient: Tensor) -> Result<()> {
-        let arrived = &mut self.arrived[at.node.seq];
-        arrived.resize(at.node.outputs.len(), None);
-        let entry = &mut arrived[at.output];
+    fn accumulate(&mut self, at: &NodeRef, gradient: Tensor) -> Result<()> {
+        let accumulated = &mut self.accumulated[at.node.seq];
+        accumulated.resize(at.node.outputs.len(), None);
+        let entry = &mut accumulated[at.output];
         *entry = Some(match entry.take() {
             None => gradient,
             Some(sum) => sum.into_add(gradient)?,
@@ -421,11 +422,11 @@ impl Path {
 pub struct Backward<'a> {
     tape: &'a Arc<TapeCore>,
     node: &'a Node,
-    gradients: Arrived,
+    gradients: Accumulated,
     wanted: SmallVec<[bool; 4]>,
     results: SmallVec<[Option<Tensor>; 3]>,
     /// Whether saved values stay on the tape for another walk.
-    stays: bool,
+    retains: bool,
 }
 
 impl Backward<'_> {
@@ -477,7 +478,7 @@ impl Backward<'_> {
     /// # Errors
     /// Memory that is full while the value is rebuilt.
     pub fn input(&self, input: usize) -> Result<Tensor> {
-        self.kept(Keep::Input(input))
+        self.saved(SavedRef::Input(input))
     }
 
     /// An input that the op keeps, for the last time: the tape lets go of it unless it is walked again, so that
@@ -486,7 +487,7 @@ impl Backward<'_> {
     /// # Errors
     /// Memory that is full while the value is rebuilt; the input was taken before.
     pub fn take_input(&mut self, input: usize) -> Result<Tensor> {
-        self.take(Keep::Input(input))
+        self.take(SavedRef::Input(input))
     }
 
     /// An output that the op keeps, for the last time: see [`Backward::take_input`].
@@ -494,23 +495,23 @@ impl Backward<'_> {
     /// # Errors
     /// Memory that is full while the value is rebuilt; the output was taken before.
     pub fn take_output(&mut self, output: usize) -> Result<Tensor> {
-        self.take(Keep::Output(output))
+        self.take(SavedRef::Output(output))
     }
 
     /// An extra output that the op keeps, for the last time: see [`Backward::take_input`].
     ///
     /// # Errors
     /// The op did not keep it, or it was taken before.
-    pub fn take_extra(&mut self, extra: usize) -> Result<Tensor> {
-        self.take(Keep::Extra(extra))
+    pub fn take_aux(&mut self, aux: usize) -> Result<Tensor> {
+        self.take(SavedRef::Aux(aux))
     }
 
-    fn take(&mut self, keep: Keep) -> Result<Tensor> {
-        let value = self.kept(keep)?;
-        if !self.stays {
-            let wanted = |&&(kept, _): &&(Keep, usize)| kept == keep;
+    fn take(&mut self, saved_ref: SavedRef) -> Result<Tensor> {
+        let value = self.saved(saved_ref)?;
+        if !self.retains {
+            let wanted = |&&(saved, _): &&(SavedRef, usize)| saved == saved_ref;
             let slot =
-                self.node.kept.iter().find(wanted).and_then(|&(_, idx)| self.tape.lock().slots[idx].take());
+                self.node.saved.iter().find(wanted).and_then(|&(_, idx)| self.tape.lock().slots[idx].take());
             // The slot may hold nodes of other tapes: it is dropped outside the lock.
             drop(slot);
         }
@@ -522,22 +523,22 @@ impl Backward<'_> {
     /// # Errors
     /// Memory that is full while the value is rebuilt.
     pub fn output(&self, output: usize) -> Result<Tensor> {
-        self.kept(Keep::Output(output))
+        self.saved(SavedRef::Output(output))
     }
 
     /// An extra output that the op keeps.
     ///
     /// # Errors
     /// The op did not keep it.
-    pub fn extra(&self, extra: usize) -> Result<Tensor> {
-        self.kept(Keep::Extra(extra))
+    pub fn aux(&self, aux: usize) -> Result<Tensor> {
+        self.saved(SavedRef::Aux(aux))
     }
 
     /// Gives the gradient of an input.
     ///
     /// # Errors
     /// An input that the op does not have; a gradient whose shape or dtype is not that of the input.
-    pub fn give(&mut self, input: usize, gradient: Tensor) -> Result<()> {
+    pub fn set_grad(&mut self, input: usize, gradient: Tensor) -> Result<()> {
         let Some(&(shape, dtype)) = self.node.inputs.get(input) else {
             let detail =
                 format!("backward gives input {input} a gradient; the op has {} inputs", self.n_inputs());
@@ -561,10 +562,11 @@ impl Backward<'_> {
         self.node.op.as_ref().map_or("source", |op| op.name())
     }
 
-    fn kept(&self, keep: Keep) -> Result<Tensor> {
-        let missing =
-            || Error::tape(format!("{}: backward reads {keep:?}, which the op did not keep", self.name()));
-        let &(_, idx) = self.node.kept.iter().find(|&&(kept, _)| kept == keep).ok_or_else(missing)?;
+    fn saved(&self, saved_ref: SavedRef) -> Result<Tensor> {
+        let missing = || {
+            Error::tape(format!("{}: backward reads {saved_ref:?}, which the op did not keep", self.name()))
+        };
+        let &(_, idx) = self.node.saved.iter().find(|&&(saved, _)| saved == saved_ref).ok_or_else(missing)?;
         let slot = {
             let mut state = self.tape.lock();
             let slot = state.slots.get_mut(idx).ok_or_else(missing)?;

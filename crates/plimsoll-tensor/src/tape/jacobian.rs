@@ -6,7 +6,7 @@ use crate::context;
 use crate::error::{Error, Result};
 use crate::shape::{MAX_RANK, Shape};
 use crate::tape::GradientTape;
-use crate::tape::gradient::Saves;
+use crate::tape::gradient::AfterUse;
 use crate::tensor::Tensor;
 
 impl GradientTape {
@@ -81,8 +81,8 @@ impl GradientTape {
             for row in 0..n_rows {
                 let place = Tensor::from_slice(&[row as i64], 1)?;
                 let seed = seed(place.one_hot(n_rows, target.dtype())?)?;
-                let saves = if row + 1 < n_rows { Saves::Stay } else { Saves::Go };
-                let mut gradients = core.walk(&[target], Some(&[&seed]), &[source], saves)?;
+                let after_use = if row + 1 < n_rows { AfterUse::Retain } else { AfterUse::Free };
+                let mut gradients = core.run_backward(&[target], Some(&[&seed]), &[source], after_use)?;
                 let gradient =
                     gradients.remove(0).ok_or_else(|| core.not_connected("jacobian", target, 0, source))?;
                 rows = rows.into_index_add(0, &place, &gradient.reshape([1, source.n_elems()])?)?;

@@ -22,8 +22,8 @@ use smallvec::SmallVec;
 use crate::context;
 use crate::error::{Error, Result};
 use crate::execute::Arg;
-use crate::journal::Journal;
-use crate::op::{Extra, Form, Keep, OpRef, Rebuild};
+use crate::op::{AuxOutput, Form, OpRef, Rebuild, SavedRef};
+use crate::remat::StepLog;
 use crate::scopes::OpenScope;
 use crate::step::Step;
 use crate::storage::Storage;
@@ -35,8 +35,8 @@ pub use gradient::{Backward, Unconnected};
 pub(crate) use node::{Node, NodeRef};
 pub use saved::{Saved, SavedValue};
 
-use node::{Ingredient, Recipe};
-use slot::{Kept, Slot};
+use node::{RebuildChain, RebuildInput};
+use slot::{Slot, SlotValue};
 
 /// Records ops so that their gradients can be asked for.
 ///
@@ -123,7 +123,7 @@ impl GradientTape {
     /// ```
     #[doc(alias = "enable_grad")]
     pub fn start(&self) -> OpenScope {
-        self.core.begin_journal();
+        self.core.begin_step_log();
         context::start_tape(self.core.clone())
     }
 
@@ -181,7 +181,7 @@ pub(crate) struct TapeCore {
     n_nodes: AtomicUsize,
     state: Mutex<TapeState>,
     /// How the values that it records outside a step were made, if a limit may ask for them.
-    journal: Mutex<Option<Arc<Journal>>>,
+    step_log: Mutex<Option<Arc<StepLog>>>,
 }
 
 #[derive(Default)]
@@ -212,46 +212,52 @@ impl SourceKey {
 }
 
 /// A finished execution, about to be recorded.
-pub(crate) struct Record<'a> {
+pub(crate) struct FinishedCall<'a> {
     pub op: &'a OpRef,
     pub edges: &'a [Option<NodeRef>],
-    pub keeps: &'a [Keep],
+    pub saved: &'a [SavedRef],
     pub args: &'a [Arg<'a>],
     /// The outputs; they have the nodes of the tapes outside the one that records.
     pub outputs: &'a [Tensor],
-    pub extras: &'a [(Extra, Arc<Storage>)],
+    pub aux_outputs: &'a [(AuxOutput, Arc<Storage>)],
 }
 
-impl Record<'_> {
+impl FinishedCall<'_> {
     /// How to rebuild outputs, if that is cheap: by the op itself, or by one that also reads what it kept.
-    fn recipe(&self) -> Option<Box<Recipe>> {
+    fn rebuild_chain(&self) -> Option<Box<RebuildChain>> {
         if self.outputs.iter().all(|output| output.n_bytes() < slot::LEAST_REBUILT_BYTES) {
             return None;
         }
         if self.op.is_cheap() {
-            let inputs = (0..self.args.len()).map(|idx| self.ingredient(Keep::Input(idx))).collect();
-            return Some(Box::new(Recipe { op: self.op.clone(), inputs, outputs: 0..self.outputs.len() }));
+            let inputs = (0..self.args.len()).map(|idx| self.rebuild_input(SavedRef::Input(idx))).collect();
+            return Some(Box::new(RebuildChain {
+                op: self.op.clone(),
+                inputs,
+                outputs: 0..self.outputs.len(),
+            }));
         }
-        if self.extras.is_empty() {
+        if self.aux_outputs.is_empty() {
             return None;
         }
         let Rebuild { op, output, reads } = self.op.get().rebuild()?;
-        let inputs = reads.into_iter().map(|read| self.ingredient(read)).collect();
-        Some(Box::new(Recipe { op, inputs, outputs: output..output + 1 }))
+        let inputs = reads.into_iter().map(|read| self.rebuild_input(read)).collect();
+        Some(Box::new(RebuildChain { op, inputs, outputs: output..output + 1 }))
     }
 
     /// A value of the record, as a recipe remembers it.
-    fn ingredient(&self, read: Keep) -> Ingredient {
+    fn rebuild_input(&self, read: SavedRef) -> RebuildInput {
         let (storage, meta, input) = match read {
-            Keep::Input(idx) => {
+            SavedRef::Input(idx) => {
                 let storage = Some(&self.args[idx]).filter(|arg| !matches!(arg, Arg::Overwritten(_)));
                 (storage.map(Arg::storage), *self.args[idx].meta(), Some(idx))
             }
-            Keep::Output(idx) => (Some(self.outputs[idx].data().value()), *self.outputs[idx].meta(), None),
-            Keep::Extra(idx) => (Some(&self.extras[idx].1), self.extras[idx].0.meta, None),
+            SavedRef::Output(idx) => {
+                (Some(self.outputs[idx].data().value()), *self.outputs[idx].meta(), None)
+            }
+            SavedRef::Aux(idx) => (Some(&self.aux_outputs[idx].1), self.aux_outputs[idx].0.meta, None),
         };
         let tag = storage.map_or(0, |storage| storage.tag());
-        Ingredient { storage: storage.map_or_else(Weak::new, Arc::downgrade), tag, meta, input }
+        RebuildInput { storage: storage.map_or_else(Weak::new, Arc::downgrade), tag, meta, input }
     }
 }
 
@@ -264,20 +270,20 @@ impl TapeCore {
             n_tensors: AtomicUsize::new(0),
             n_nodes: AtomicUsize::new(0),
             state: Mutex::default(),
-            journal: Mutex::default(),
+            step_log: Mutex::default(),
         }
     }
 
     /// The journal of what it records outside a step.
-    pub fn journal(&self) -> Option<Arc<Journal>> {
-        self.journal.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).clone()
+    pub fn step_log(&self) -> Option<Arc<StepLog>> {
+        self.step_log.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).clone()
     }
 
     /// Begins a journal, if a limit may ask for what it records now and nobody keeps one.
-    fn begin_journal(&self) {
-        let mut journal = self.journal.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-        if journal.is_none() && !Step::is_open() {
-            *journal = Journal::on(&context::device());
+    fn begin_step_log(&self) {
+        let mut step_log = self.step_log.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        if step_log.is_none() && !Step::is_open() {
+            *step_log = StepLog::on(&context::device());
         }
     }
 
@@ -344,60 +350,60 @@ impl TapeCore {
             op: None,
             layer: Site::UNKNOWN,
             parents: SmallVec::new(),
-            kept: SmallVec::new(),
+            saved: SmallVec::new(),
             inputs: SmallVec::new(),
             outputs: smallvec::smallvec![(*source.shape(), source.dtype())],
-            recipe: None,
+            rebuild_chain: None,
         });
         state.sources.insert(key, node.clone());
         NodeRef { node, output: 0 }
     }
 
     /// Records an execution: keeps what its backward reads, and returns the node of its outputs.
-    pub fn record(self: &Arc<Self>, record: &Record<'_>) -> Arc<Node> {
-        let mut kept = SmallVec::new();
-        for &keep in record.keeps {
-            let slot = self.slot(record, keep);
-            kept.push((keep, self.lock().insert(slot)));
+    pub fn record(self: &Arc<Self>, call: &FinishedCall<'_>) -> Arc<Node> {
+        let mut saved = SmallVec::new();
+        for &saved_ref in call.saved {
+            let slot = self.slot(call, saved_ref);
+            saved.push((saved_ref, self.lock().insert(slot)));
         }
         Arc::new(Node {
             tape: self.clone(),
             generation: self.generation(),
             seq: self.next_seq(),
-            op: Some(record.op.clone()),
-            layer: context::layer_site(record.op.name()),
-            parents: record.edges.iter().cloned().collect(),
-            kept,
-            inputs: record.args.iter().map(|arg| (*arg.meta().shape(), arg.meta().dtype)).collect(),
-            outputs: record.outputs.iter().map(|output| (*output.shape(), output.dtype())).collect(),
-            recipe: record.recipe(),
+            op: Some(call.op.clone()),
+            layer: context::layer_site(call.op.name()),
+            parents: call.edges.iter().cloned().collect(),
+            saved,
+            inputs: call.args.iter().map(|arg| (*arg.meta().shape(), arg.meta().dtype)).collect(),
+            outputs: call.outputs.iter().map(|output| (*output.shape(), output.dtype())).collect(),
+            rebuild_chain: call.rebuild_chain(),
         })
     }
 
     /// The slot for one value that backward reads.
-    fn slot(self: &Arc<Self>, record: &Record<'_>, keep: Keep) -> Slot {
-        let op = record.op.name();
+    fn slot(self: &Arc<Self>, call: &FinishedCall<'_>, saved_ref: SavedRef) -> Slot {
+        let op = call.op.name();
         let site = context::site(op);
-        match keep {
-            Keep::Input(idx) => {
-                let node = record.edges[idx].as_ref();
-                let kept = Kept::new(record.args[idx].storage(), record.args[idx].meta(), node);
-                let form = if kept.is_derived() { Form::Derived } else { Form::Input };
-                let outer = match record.args[idx].tensor() {
+        match saved_ref {
+            SavedRef::Input(idx) => {
+                let node = call.edges[idx].as_ref();
+                let value = SlotValue::new(call.args[idx].storage(), call.args[idx].meta(), node);
+                let form = if value.is_derived() { Form::Derived } else { Form::Input };
+                let outer = match call.args[idx].tensor() {
                     Some(tensor) => self.outer_nodes(tensor),
                     None => Nodes::new(),
                 };
-                Slot { kept, form, op, site, outer }
+                Slot { value, form, op, site, outer }
             }
-            Keep::Output(idx) => {
-                let output = &record.outputs[idx];
-                let kept = Kept::new(output.data().value(), output.meta(), None);
-                Slot { kept, form: Form::Output, op, site, outer: output.nodes().clone() }
+            SavedRef::Output(idx) => {
+                let output = &call.outputs[idx];
+                let value = SlotValue::new(output.data().value(), output.meta(), None);
+                Slot { value, form: Form::Output, op, site, outer: output.nodes().clone() }
             }
-            Keep::Extra(idx) => {
-                let (extra, storage) = &record.extras[idx];
-                let kept = Kept::new(storage, &extra.meta, None);
-                Slot { kept, form: extra.form, op, site, outer: Nodes::new() }
+            SavedRef::Aux(idx) => {
+                let (aux, storage) = &call.aux_outputs[idx];
+                let value = SlotValue::new(storage, &aux.meta, None);
+                Slot { value, form: aux.form, op, site, outer: Nodes::new() }
             }
         }
     }
@@ -411,8 +417,8 @@ impl TapeCore {
     }
 
     /// Empties slots whose node is gone or has been used.
-    pub fn release(&self, generation: u32, slots: impl Iterator<Item = usize>) {
-        let mut released: SmallVec<[Slot; 4]> = SmallVec::new();
+    pub fn empty_slots(&self, generation: u32, slots: impl Iterator<Item = usize>) {
+        let mut emptied: SmallVec<[Slot; 4]> = SmallVec::new();
         {
             let mut state = self.lock();
             if generation != self.generation() {
@@ -421,12 +427,12 @@ impl TapeCore {
             for idx in slots {
                 if let Some(slot) = state.slots.get_mut(idx).and_then(Option::take) {
                     state.free_slots.push(idx);
-                    released.push(slot);
+                    emptied.push(slot);
                 }
             }
         }
         // Slots may hold nodes of other tapes, whose end releases slots in turn: not under this tape's lock.
-        drop(released);
+        drop(emptied);
     }
 
     /// Drops everything that the tape holds and makes its nodes inert.
@@ -442,8 +448,8 @@ impl TapeCore {
         };
         drop(slots);
         drop(sources);
-        let journal = self.journal.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).take();
-        drop(journal);
+        let step_log = self.step_log.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).take();
+        drop(step_log);
     }
 }
 

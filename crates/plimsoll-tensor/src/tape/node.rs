@@ -10,7 +10,7 @@ use plimsoll_memory::Site;
 use smallvec::SmallVec;
 
 use crate::dtype::DType;
-use crate::op::{Keep, Meta, OpRef};
+use crate::op::{Meta, OpRef, SavedRef};
 use crate::shape::Shape;
 use crate::storage::Storage;
 use crate::tape::TapeCore;
@@ -29,23 +29,23 @@ pub(crate) struct Node {
     /// For each input, the node that made it, if the tape watches it.
     pub parents: SmallVec<[Option<NodeRef>; 2]>,
     /// What backward reads, and the slots that hold it.
-    pub kept: SmallVec<[(Keep, usize); 2]>,
+    pub saved: SmallVec<[(SavedRef, usize); 2]>,
     pub inputs: SmallVec<[(Shape, DType); 2]>,
     pub outputs: SmallVec<[(Shape, DType); 1]>,
     /// How to rebuild the outputs, if that is cheap.
-    pub recipe: Option<Box<Recipe>>,
+    pub rebuild_chain: Option<Box<RebuildChain>>,
 }
 
 /// A cheap op that gives outputs of a node again, and what it reads.
-pub(crate) struct Recipe {
+pub(crate) struct RebuildChain {
     pub op: OpRef,
-    pub inputs: SmallVec<[Ingredient; 2]>,
+    pub inputs: SmallVec<[RebuildInput; 2]>,
     /// The outputs of the node that it gives, in the order of its own.
     pub outputs: Range<usize>,
 }
 
 /// What a recipe reads: remembered, but not held.
-pub(crate) struct Ingredient {
+pub(crate) struct RebuildInput {
     pub storage: Weak<Storage>,
     /// By what a journal knows it.
     pub tag: u64,
@@ -63,8 +63,8 @@ pub(crate) struct NodeRef {
 
 impl Drop for Node {
     fn drop(&mut self) {
-        if !self.kept.is_empty() {
-            self.tape.release(self.generation, self.kept.iter().map(|&(_, slot)| slot));
+        if !self.saved.is_empty() {
+            self.tape.empty_slots(self.generation, self.saved.iter().map(|&(_, slot)| slot));
         }
         // A long chain must not be dropped by recursion: parents that nobody else holds are taken apart here.
         let mut orphans: SmallVec<[Arc<Node>; 4]> = SmallVec::new();

@@ -10,7 +10,7 @@ use crate::dtype::DType;
 use crate::op::Form;
 use crate::shape::Shape;
 use crate::tape::TapeCore;
-use crate::tape::slot::{Kept, Slot};
+use crate::tape::slot::{Slot, SlotValue};
 
 /// The values that a tape keeps for backward.
 ///
@@ -64,19 +64,19 @@ impl Saved {
 }
 
 fn row(slot: &Slot, seen: &mut HashSet<usize>) -> SavedValue {
-    let (shape, dtype, bytes, own) = match &slot.kept {
-        Kept::Derived { .. } => (None, None, 0, false),
-        Kept::Value { storage, meta } => {
+    let (shape, dtype, bytes, own) = match &slot.value {
+        SlotValue::Derived { .. } => (None, None, 0, false),
+        SlotValue::Value { storage, meta } => {
             let first = seen.insert(Arc::as_ptr(storage) as usize);
             let bytes = if first { storage.n_bytes() } else { 0 };
             let own = Arc::strong_count(storage) == storage.n_slots();
             (Some(*meta.shape()), Some(meta.dtype), bytes, own)
         }
-        Kept::Journalled { journal, number, meta } => {
-            let living = journal.living(*number);
-            let first = living.as_ref().is_some_and(|storage| seen.insert(Arc::as_ptr(storage) as usize));
-            let bytes = living.filter(|_| first).map_or(0, |storage| storage.n_bytes());
-            (Some(*meta.shape()), Some(meta.dtype), bytes, journal.is_own(*number))
+        SlotValue::Logged { step_log, number, meta } => {
+            let present = step_log.storage(*number);
+            let first = present.as_ref().is_some_and(|storage| seen.insert(Arc::as_ptr(storage) as usize));
+            let bytes = present.filter(|_| first).map_or(0, |storage| storage.n_bytes());
+            (Some(*meta.shape()), Some(meta.dtype), bytes, step_log.is_own(*number))
         }
     };
     SavedValue { op: slot.op, form: slot.form, shape, dtype, bytes, own, site: slot.site }

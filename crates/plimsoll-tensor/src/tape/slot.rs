@@ -12,10 +12,10 @@ use crate::check;
 use crate::context::{self, Saving};
 use crate::error::Result;
 use crate::execute::{Arg, execute};
-use crate::journal::Journal;
 use crate::op::{Form, Meta, OpRef};
+use crate::remat::StepLog;
 use crate::storage::Storage;
-use crate::tape::node::{Ingredient, NodeRef};
+use crate::tape::node::{NodeRef, RebuildInput};
 use crate::tensor::{Nodes, Tensor};
 
 /// Chains of cheap ops longer than this are not rebuilt.
@@ -26,7 +26,7 @@ pub(super) const LEAST_REBUILT_BYTES: usize = 4096;
 
 /// A value kept for backward.
 pub(crate) struct Slot {
-    pub kept: Kept,
+    pub value: SlotValue,
     pub form: Form,
     /// The op whose backward reads it.
     pub op: &'static str,
@@ -36,87 +36,87 @@ pub(crate) struct Slot {
 }
 
 /// The value, or how to get it.
-pub(crate) enum Kept {
+pub(crate) enum SlotValue {
     /// The value itself.
     Value { storage: Arc<Storage>, meta: Meta },
     /// A value that a journal keeps, or makes again.
-    Journalled { journal: Arc<Journal>, number: u32, meta: Meta },
+    Logged { step_log: Arc<StepLog>, number: u32, meta: Meta },
     /// What a cheap op makes of other values.
-    Derived { op: OpRef, output: usize, sources: SmallVec<[Box<Kept>; 2]> },
+    Derived { op: OpRef, output: usize, sources: SmallVec<[Box<SlotValue>; 2]> },
 }
 
 impl Slot {
     /// The value, as a tensor that only outer tapes know.
     pub fn tensor(&self) -> Result<Tensor> {
-        self.kept.tensor(&self.outer)
+        self.value.tensor(&self.outer)
     }
 }
 
-impl Kept {
+impl SlotValue {
     /// Keeps a value in the leanest way: a reference to its storage if that is kept anyway, else a recipe from kept
     /// values, else the storage.
-    pub fn new(storage: &Arc<Storage>, meta: &Meta, node: Option<&NodeRef>) -> Kept {
+    pub fn new(storage: &Arc<Storage>, meta: &Meta, node: Option<&NodeRef>) -> SlotValue {
         let worth_it = meta.n_bytes() >= LEAST_REBUILT_BYTES && context::saving() == Saving::Lean;
-        let node = node.filter(|_| worth_it && !is_kept(storage));
-        if let Some(derived) = node.and_then(|node| Kept::derived(node, LONGEST_CHAIN)) {
+        let node = node.filter(|_| worth_it && !is_saved(storage));
+        if let Some(derived) = node.and_then(|node| SlotValue::derived(node, LONGEST_CHAIN)) {
             return derived;
         }
-        Kept::value(storage, meta)
+        SlotValue::value(storage, meta)
     }
 
-    fn value(storage: &Arc<Storage>, meta: &Meta) -> Kept {
-        let known = context::journal().and_then(|journal| Some((journal.number(storage)?, journal)));
+    fn value(storage: &Arc<Storage>, meta: &Meta) -> SlotValue {
+        let known = context::step_log().and_then(|step_log| Some((step_log.number(storage)?, step_log)));
         match known {
-            Some((number, journal)) => {
-                journal.hold(number, storage);
-                Kept::Journalled { journal, number, meta: *meta }
+            Some((number, step_log)) => {
+                step_log.retain_for_slot(number, storage);
+                SlotValue::Logged { step_log, number, meta: *meta }
             }
             None => {
-                storage.keep();
-                Kept::Value { storage: storage.clone(), meta: *meta }
+                storage.add_slot();
+                SlotValue::Value { storage: storage.clone(), meta: *meta }
             }
         }
     }
 
     /// A value that slots name already and that has been let go.
-    fn let_go(journal: Arc<Journal>, number: u32, meta: &Meta) -> Kept {
-        journal.hold_again(number);
-        Kept::Journalled { journal, number, meta: *meta }
+    fn evicted(step_log: Arc<StepLog>, number: u32, meta: &Meta) -> SlotValue {
+        step_log.add_slot(number);
+        SlotValue::Logged { step_log, number, meta: *meta }
     }
 
     /// A chain of cheap ops that ends in `node`'s output and begins at values that are kept anyway.
-    fn derived(node: &NodeRef, longest: usize) -> Option<Kept> {
-        let recipe = node.node.recipe.as_ref()?;
-        if longest == 0 || !recipe.outputs.contains(&node.output) {
+    fn derived(node: &NodeRef, longest: usize) -> Option<SlotValue> {
+        let rebuild_chain = node.node.rebuild_chain.as_ref()?;
+        if longest == 0 || !rebuild_chain.outputs.contains(&node.output) {
             return None;
         }
         let mut sources = SmallVec::new();
-        for Ingredient { storage, tag, meta, input } in &recipe.inputs {
-            let source = match (storage.upgrade(), held_by_journal(*tag)) {
-                (Some(storage), _) if is_kept(&storage) || storage.is_persistent() => {
-                    Kept::value(&storage, meta)
+        for RebuildInput { storage, tag, meta, input } in &rebuild_chain.inputs {
+            let source = match (storage.upgrade(), held_by_step_log(*tag)) {
+                (Some(storage), _) if is_saved(&storage) || storage.is_persistent() => {
+                    SlotValue::value(&storage, meta)
                 }
-                (None, Some((journal, number))) => Kept::let_go(journal, number, meta),
+                (None, Some((step_log, number))) => SlotValue::evicted(step_log, number, meta),
                 // What is no input has no parent: it is kept, or the value cannot be rebuilt.
-                _ => Kept::derived(node.node.parents[(*input)?].as_ref()?, longest - 1)?,
+                _ => SlotValue::derived(node.node.parents[(*input)?].as_ref()?, longest - 1)?,
             };
             sources.push(Box::new(source));
         }
-        let output = node.output - recipe.outputs.start;
-        Some(Kept::Derived { op: recipe.op.clone(), output, sources })
+        let output = node.output - rebuild_chain.outputs.start;
+        Some(SlotValue::Derived { op: rebuild_chain.op.clone(), output, sources })
     }
 
     /// The value, with the given nodes.
     fn tensor(&self, nodes: &Nodes) -> Result<Tensor> {
         match self {
-            Kept::Value { storage, meta } => {
+            SlotValue::Value { storage, meta } => {
                 context::with_tracer(|tracer| tracer.fetched(storage));
                 Ok(Tensor::over(storage.clone(), *meta, nodes.clone()))
             }
-            Kept::Journalled { journal, number, meta } => {
-                Ok(Tensor::over(journal.fetch(*number)?, *meta, nodes.clone()))
+            SlotValue::Logged { step_log, number, meta } => {
+                Ok(Tensor::over(step_log.fetch(*number)?, *meta, nodes.clone()))
             }
-            Kept::Derived { op, output, sources } => {
+            SlotValue::Derived { op, output, sources } => {
                 let mut args = SmallVec::new();
                 for source in sources {
                     args.push(Arg::Given(source.tensor(&Nodes::new())?));
@@ -130,28 +130,28 @@ impl Kept {
 
     /// Whether the slot keeps nothing of its own.
     pub fn is_derived(&self) -> bool {
-        matches!(self, Kept::Derived { .. })
+        matches!(self, SlotValue::Derived { .. })
     }
 }
 
 /// Whether slots keep a value, be it there or let go.
-fn is_kept(storage: &Storage) -> bool {
-    storage.is_kept() || held_by_journal(storage.tag()).is_some()
+fn is_saved(storage: &Storage) -> bool {
+    storage.is_saved() || held_by_step_log(storage.tag()).is_some()
 }
 
 /// The journal and the number of a value that slots name, by its storage's tag.
-fn held_by_journal(tag: u64) -> Option<(Arc<Journal>, u32)> {
-    let journal = context::journal()?;
-    let number = journal.number_of(tag).filter(|&number| journal.is_held(number))?;
-    Some((journal, number))
+fn held_by_step_log(tag: u64) -> Option<(Arc<StepLog>, u32)> {
+    let step_log = context::step_log()?;
+    let number = step_log.number_of(tag).filter(|&number| step_log.has_slots(number))?;
+    Some((step_log, number))
 }
 
-impl Drop for Kept {
+impl Drop for SlotValue {
     fn drop(&mut self) {
         match self {
-            Kept::Value { storage, .. } => storage.unkeep(),
-            Kept::Journalled { journal, number, .. } => journal.let_go(*number),
-            Kept::Derived { .. } => {}
+            SlotValue::Value { storage, .. } => storage.remove_slot(),
+            SlotValue::Logged { step_log, number, .. } => step_log.drop_slot(*number),
+            SlotValue::Derived { .. } => {}
         }
     }
 }

@@ -128,17 +128,17 @@ fn begin(h: &mut Hostile) -> Result<BeginStep> {
         schedule: if h.chance(40) { Some(schedule(h)?) } else { None },
         clip_norm: h.maybe(Hostile::number),
         scaling: h.maybe(|h| Scaling { growth_interval: h.count() as u32, factor: h.number() }),
-        guarded: h.chance(30),
+        if_finite: h.chance(30),
     })
 }
 
 /// What the op that begins a step reads beside the buffer, or something else.
-fn judged(h: &mut Hostile, begin: &BeginStep) -> Result<Vec<Tensor>> {
+fn begin_inputs(h: &mut Hostile, begin: &BeginStep) -> Result<Vec<Tensor>> {
     let mut inputs = Vec::new();
     if begin.needs_norm() == h.chance(95) {
         inputs = vec![h.tensor_of(&[], DType::F32)?, h.indices(&[], 3)?];
     }
-    if begin.guarded == h.chance(95) {
+    if begin.if_finite == h.chance(95) {
         inputs.push(h.tensor_of(&[], DType::F64)?);
     }
     if h.chance(10) {
@@ -153,7 +153,7 @@ fn begin_step(h: &mut Hostile) -> Result<Vec<Tensor>> {
         let rate = if h.chance(70) { h.tensor_of(&[1], DType::F64)? } else { h.tensor()? };
         return Ok(apply(set_learning_rate(), &[&buffer, &rate])?.into_vec());
     }
-    let inputs = judged(h, &begin)?;
+    let inputs = begin_inputs(h, &begin)?;
     let op = begin.op();
     if h.chance(50) {
         return Ok(apply(op, &[&buffer].into_iter().chain(&inputs).collect::<Vec<_>>())?.into_vec());
@@ -235,8 +235,8 @@ fn update_of_variables(h: &mut Hostile) -> Result<Vec<Tensor>> {
         named.extend(variables.first());
     }
     let begin = begin(h)?;
-    let judged = judged(h, &begin)?;
-    let inputs = [judged.iter().collect::<Vec<_>>(), gradients.iter().collect()];
+    let begin_inputs = begin_inputs(h, &begin)?;
+    let inputs = [begin_inputs.iter().collect::<Vec<_>>(), gradients.iter().collect()];
     let control: Vec<&Variable> = variables.last().into_iter().collect();
     let updates: [(OpRef, &[&Variable], &[&Tensor]); 2] =
         [(begin.op(), &control, &inputs[0]), (op, &named, &inputs[1])];

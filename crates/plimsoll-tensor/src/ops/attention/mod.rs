@@ -20,8 +20,8 @@ use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::execute::{Arg, Order, call, execute};
 use crate::op::{
-    Cost, Extra, Form, Gradient, Keep, Keeps, Meta, Op, OpRef, Operand, Output, Outputs, Run, Tensors,
-    bytes_moved, one,
+    AuxOutput, Cost, Form, Gradient, Meta, Op, OpRef, Operand, Output, Outputs, Run, SavedRef, SavedRefs,
+    Tensors, bytes_moved, one,
 };
 use crate::ops::compute::{Access, Compute};
 use crate::ops::kernel::for_floats;
@@ -114,7 +114,7 @@ impl Attention {
     fn run_on<T: Stored<Compute: Compute>>(&self, run: &mut Run<'_>) {
         let [q, k, v, ..] = run.inputs else { unreachable!("queries, keys and values") };
         let matrices = |operand| Matrices::new(operand, Access::floats::<T>());
-        let log_sums = run.extras.first().map_or(std::ptr::null_mut(), |extra| extra.ptr().cast());
+        let log_sums = run.aux_outputs.first().map_or(std::ptr::null_mut(), |aux| aux.ptr().cast());
         let kernel = forward::Forward {
             extents: Extents::of(q.meta, k.meta, v.meta),
             q: matrices(q),
@@ -203,21 +203,21 @@ impl Op for Attention {
         Cost { flops: Extents::of(inputs[0], inputs[1], inputs[2]).flops(self.causal), bytes }
     }
 
-    fn keeps(&self, wanted: &[bool]) -> Keeps {
-        let inputs = (0..wanted.len()).map(Keep::Input);
-        inputs.chain([Keep::Output(0), Keep::Extra(0)]).collect()
+    fn saved(&self, wanted: &[bool]) -> SavedRefs {
+        let inputs = (0..wanted.len()).map(SavedRef::Input);
+        inputs.chain([SavedRef::Output(0), SavedRef::Aux(0)]).collect()
     }
 
-    fn extras(&self, inputs: &[&Meta], _wanted: &[bool]) -> smallvec::SmallVec<[Extra; 2]> {
+    fn aux_outputs(&self, inputs: &[&Meta], _wanted: &[bool]) -> smallvec::SmallVec<[AuxOutput; 2]> {
         let per_query = inputs[0].shape().leading(inputs[0].shape().rank() - 1);
         let meta = Meta::fresh(per_query, statistics_dtype(inputs[0].dtype));
-        smallvec::smallvec![Extra { form: Form::Statistics, meta }]
+        smallvec::smallvec![AuxOutput { form: Form::Statistics, meta }]
     }
 
     fn backward(&self, backward: &mut Backward<'_>) -> Result<()> {
         let gradient = backward.gradient()?;
         if backward.wants(3) {
-            backward.give(3, self.mask_gradient(backward, &gradient)?)?;
+            backward.set_grad(3, self.mask_gradient(backward, &gradient)?)?;
         }
         if !(0..3).any(|input| backward.wants(input)) {
             return Ok(());
@@ -227,14 +227,14 @@ impl Op for Attention {
             args.push(Arg::Given(backward.input(idx)?));
         }
         args.push(Arg::Given(backward.output(0)?));
-        args.push(Arg::Given(backward.extra(0)?));
+        args.push(Arg::Given(backward.aux(0)?));
         if self.masked {
             args.push(Arg::Given(backward.input(3)?));
         }
         for (idx, gradient) in
             execute(OpRef::shipped(AttentionBackward(*self)), args)?.into_iter().enumerate()
         {
-            backward.give(idx, gradient)?;
+            backward.set_grad(idx, gradient)?;
         }
         Ok(())
     }

@@ -2,11 +2,11 @@
 
 use plimsoll_cpu::element::Number;
 
-use super::{Binary, Compute, Elementwise, Rhs, binary, give_reduced, zip};
+use super::{Binary, Compute, Elementwise, Rhs, binary, set_grad_reduced, zip};
 use crate::context;
 use crate::error::Result;
 use crate::execute::Arg;
-use crate::op::{Keeps, Op, Operand};
+use crate::op::{SavedRefs, Op, Operand};
 use crate::ops::kernel::for_numbers;
 use crate::tape::Backward;
 use crate::tensor::Tensor;
@@ -26,18 +26,18 @@ impl Binary for Add {
         for_numbers!(lhs.dtype(), T => zip::<T, T>(lhs, rhs, y, <Compute<T> as Number>::add));
     }
 
-    fn keeps(_wanted: &[bool]) -> Keeps {
-        Keeps::new()
+    fn saved(_wanted: &[bool]) -> SavedRefs {
+        SavedRefs::new()
     }
 
     fn backward(backward: &mut Backward<'_>) -> Result<()> {
         let gradient = backward.gradient()?;
         if backward.wants(0) && backward.wants(1) {
-            give_reduced(backward, 0, gradient.clone())?;
-            return give_reduced(backward, 1, gradient);
+            set_grad_reduced(backward, 0, gradient.clone())?;
+            return set_grad_reduced(backward, 1, gradient);
         }
         let input = if backward.wants(0) { 0 } else { 1 };
-        give_reduced(backward, input, gradient)
+        set_grad_reduced(backward, input, gradient)
     }
 
     fn reference(lhs: f64, rhs: f64) -> f64 {

@@ -2,10 +2,10 @@
 
 use plimsoll_cpu::math::Real;
 
-use super::{Binary, Compute, Elementwise, Rhs, binary, give_reduced, zip};
+use super::{Binary, Compute, Elementwise, Rhs, binary, set_grad_reduced, zip};
 use crate::context;
 use crate::error::Result;
-use crate::op::{Keep, Keeps, Op, Operand};
+use crate::op::{SavedRef, SavedRefs, Op, Operand};
 use crate::ops::kernel::for_floats;
 use crate::tape::Backward;
 use crate::tensor::Tensor;
@@ -27,18 +27,18 @@ impl Binary for Atan2 {
         for_floats!(lhs.dtype(), T => zip::<T, T>(lhs, rhs, y, <Compute<T> as Real>::atan2));
     }
 
-    fn keeps(_wanted: &[bool]) -> Keeps {
-        smallvec::smallvec![Keep::Input(0), Keep::Input(1)]
+    fn saved(_wanted: &[bool]) -> SavedRefs {
+        smallvec::smallvec![SavedRef::Input(0), SavedRef::Input(1)]
     }
 
     fn backward(backward: &mut Backward<'_>) -> Result<()> {
         let (y, x) = (backward.input(0)?, backward.input(1)?);
         let per_square = backward.gradient()?.into_div(&y.square()?.into_add(x.square()?)?)?;
         if backward.wants(0) {
-            give_reduced(backward, 0, per_square.mul(&x)?)?;
+            set_grad_reduced(backward, 0, per_square.mul(&x)?)?;
         }
         if backward.wants(1) {
-            give_reduced(backward, 1, per_square.into_mul(&y)?.into_affine(-1.0, 0.0)?)?;
+            set_grad_reduced(backward, 1, per_square.into_mul(&y)?.into_affine(-1.0, 0.0)?)?;
         }
         Ok(())
     }

@@ -2,11 +2,11 @@
 
 use plimsoll_cpu::element::Number;
 
-use super::{Binary, Compute, Elementwise, Rhs, binary, give_reduced, zip};
+use super::{Binary, Compute, Elementwise, Rhs, binary, set_grad_reduced, zip};
 use crate::context;
 use crate::error::Result;
 use crate::execute::Arg;
-use crate::op::{Keep, Keeps, Op, Operand};
+use crate::op::{SavedRef, SavedRefs, Op, Operand};
 use crate::ops::kernel::for_numbers;
 use crate::tape::Backward;
 use crate::tensor::Tensor;
@@ -27,9 +27,9 @@ impl Binary for Div {
         for_numbers!(lhs.dtype(), T => zip::<T, T>(lhs, rhs, y, <Compute<T> as Number>::div));
     }
 
-    fn keeps(wanted: &[bool]) -> Keeps {
-        let quotient = wanted[1].then_some(Keep::Output(0));
-        [Some(Keep::Input(1)), quotient].into_iter().flatten().collect()
+    fn saved(wanted: &[bool]) -> SavedRefs {
+        let quotient = wanted[1].then_some(SavedRef::Output(0));
+        [Some(SavedRef::Input(1)), quotient].into_iter().flatten().collect()
     }
 
     fn backward(backward: &mut Backward<'_>) -> Result<()> {
@@ -37,10 +37,10 @@ impl Binary for Div {
         if backward.wants(1) {
             let product = per_rhs.mul(&backward.output(0)?)?;
             let shape = *backward.input_shape(1);
-            backward.give(1, product.sum_to(&shape)?.into_affine(-1.0, 0.0)?)?;
+            backward.set_grad(1, product.sum_to(&shape)?.into_affine(-1.0, 0.0)?)?;
         }
         match backward.wants(0) {
-            true => give_reduced(backward, 0, per_rhs),
+            true => set_grad_reduced(backward, 0, per_rhs),
             false => Ok(()),
         }
     }

@@ -5,7 +5,7 @@ use plimsoll_cpu::element::Number;
 use super::{Binary, Compute, Elementwise, Rhs, binary, zip};
 use crate::context;
 use crate::error::Result;
-use crate::op::{Keeps, Op, Operand};
+use crate::op::{SavedRefs, Op, Operand};
 use crate::ops::kernel::for_numbers;
 use crate::tape::Backward;
 use crate::tensor::Tensor;
@@ -26,14 +26,14 @@ impl Binary for FloorDiv {
         for_numbers!(lhs.dtype(), T => zip::<T, T>(lhs, rhs, y, <Compute<T> as WholeDivision>::floor_div));
     }
 
-    fn keeps(_wanted: &[bool]) -> Keeps {
-        Keeps::new()
+    fn saved(_wanted: &[bool]) -> SavedRefs {
+        SavedRefs::new()
     }
 
     fn backward(backward: &mut Backward<'_>) -> Result<()> {
         let zero = Tensor::full_like_scalar(&backward.gradient()?, 0.0)?;
         for input in (0..2).filter(|&input| backward.wants(input)).collect::<Vec<_>>() {
-            super::give_reduced(backward, input, zero.clone())?;
+            super::set_grad_reduced(backward, input, zero.clone())?;
         }
         Ok(())
     }

@@ -2,10 +2,10 @@
 
 use plimsoll_cpu::element::Number;
 
-use super::{Binary, Compute, Elementwise, Rhs, binary, give_shares, share_of_lhs, zip};
+use super::{Binary, Compute, Elementwise, Rhs, binary, set_grad_shares, share_of_lhs, zip};
 use crate::context;
 use crate::error::Result;
-use crate::op::{Keep, Keeps, Op, Operand};
+use crate::op::{SavedRef, SavedRefs, Op, Operand};
 use crate::ops::kernel::for_numbers;
 use crate::tape::Backward;
 use crate::tensor::Tensor;
@@ -28,8 +28,8 @@ impl Binary for Maximum {
         for_numbers!(lhs.dtype(), T => zip::<T, T>(lhs, rhs, y, <Compute<T> as Number>::max));
     }
 
-    fn keeps(_wanted: &[bool]) -> Keeps {
-        smallvec::smallvec![Keep::Extra(0)]
+    fn saved(_wanted: &[bool]) -> SavedRefs {
+        smallvec::smallvec![SavedRef::Aux(0)]
     }
 
     fn mask(lhs: &Operand, rhs: &Operand, mask: &Operand) {
@@ -37,7 +37,7 @@ impl Binary for Maximum {
     }
 
     fn backward(backward: &mut Backward<'_>) -> Result<()> {
-        give_shares(backward)
+        set_grad_shares(backward)
     }
 
     fn reference(lhs: f64, rhs: f64) -> f64 {

@@ -12,7 +12,7 @@ use crate::context;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::execute::{Arg, Args, call_with};
-use crate::op::{Extra, Form, Keeps, Meta, Op, OpRef, Operand, Outputs, Run, one};
+use crate::op::{AuxOutput, Form, Meta, Op, OpRef, Operand, Outputs, Run, SavedRefs, one};
 use crate::ops::cuda;
 use crate::ops::kernel::dst;
 use crate::ops::registry::Values;
@@ -58,7 +58,7 @@ pub trait Binary: Copy + std::fmt::Debug + Send + Sync + 'static {
     const FLOATS_ONLY: bool = false;
     /// PyTorch's expression over `x0` and `x1`.
     const TORCH: &'static str;
-    /// Whether backward reads a mask, as [`Keep::Extra`](crate::op::Keep::Extra) zero.
+    /// Whether backward reads a mask, as [`SavedRef::Aux`](crate::op::SavedRef::Aux) zero.
     const MASKED: bool = false;
     /// The function in CUDA C, over `x0` and `x1`.
     const CUDA: &'static str;
@@ -70,10 +70,10 @@ pub trait Binary: Copy + std::fmt::Debug + Send + Sync + 'static {
     /// Computes the op with [`zip`], for each dtype that it takes.
     fn run(lhs: &Operand, rhs: &Operand, y: &Operand);
     /// What backward reads.
-    fn keeps(wanted: &[bool]) -> Keeps;
+    fn saved(wanted: &[bool]) -> SavedRefs;
     /// Writes a byte per element for backward, before the output is written; none unless [`Binary::MASKED`].
     fn mask(_lhs: &Operand, _rhs: &Operand, _mask: &Operand) {}
-    /// The gradients, in plain ops; [`give_reduced`] takes care of broadcasting.
+    /// The gradients, in plain ops; [`set_grad_reduced`] takes care of broadcasting.
     ///
     /// # Errors
     /// Memory that is full.
@@ -165,7 +165,7 @@ impl<B: Binary> Op for Elementwise<B> {
 
     fn run(&self, run: &mut Run<'_>) -> Result<()> {
         let [lhs, rhs] = run.inputs else { unreachable!("two operands") };
-        if let Some(mask) = run.extras.first() {
+        if let Some(mask) = run.aux_outputs.first() {
             B::mask(lhs, rhs, mask);
         }
         B::run(lhs, rhs, &run.outputs[0]);
@@ -173,7 +173,7 @@ impl<B: Binary> Op for Elementwise<B> {
     }
 
     fn run_cuda(&self, run: &mut Run<'_>, gpu: &Gpu) -> Result<()> {
-        let outputs: SmallVec<[&Operand; 2]> = run.outputs.iter().chain(run.extras).collect();
+        let outputs: SmallVec<[&Operand; 2]> = run.outputs.iter().chain(run.aux_outputs).collect();
         let kernel = cuda::elementwise::Elementwise {
             op: B::NAME,
             inputs: &[&run.inputs[0], &run.inputs[1]],
@@ -188,16 +188,16 @@ impl<B: Binary> Op for Elementwise<B> {
         })
     }
 
-    fn extras(&self, inputs: &[&Meta], _wanted: &[bool]) -> SmallVec<[Extra; 2]> {
+    fn aux_outputs(&self, inputs: &[&Meta], _wanted: &[bool]) -> SmallVec<[AuxOutput; 2]> {
         let shape = inputs[0].shape().broadcast(inputs[1].shape()).filter(|_| B::MASKED);
         shape
-            .map(|shape| Extra { form: Form::Mask, meta: Meta::fresh(shape, DType::U8) })
+            .map(|shape| AuxOutput { form: Form::Mask, meta: Meta::fresh(shape, DType::U8) })
             .into_iter()
             .collect()
     }
 
-    fn keeps(&self, wanted: &[bool]) -> Keeps {
-        B::keeps(wanted)
+    fn saved(&self, wanted: &[bool]) -> SavedRefs {
+        B::saved(wanted)
     }
 
     fn backward(&self, backward: &mut Backward<'_>) -> Result<()> {
@@ -223,13 +223,13 @@ pub(crate) fn broadcast(op: &'static str, inputs: &[&Meta]) -> Result<Shape> {
 }
 
 /// Gives an input its gradient, summed over the axes along which it was repeated.
-pub(crate) fn give_reduced(backward: &mut Backward<'_>, input: usize, gradient: Tensor) -> Result<()> {
+pub(crate) fn set_grad_reduced(backward: &mut Backward<'_>, input: usize, gradient: Tensor) -> Result<()> {
     let shape = *backward.input_shape(input);
     let gradient = gradient.sum_to(&shape)?;
-    backward.give(input, gradient)
+    backward.set_grad(input, gradient)
 }
 
-/// What a mask of [`give_shares`] says of one element: two where all of the gradient is the first operand's, zero where
+/// What a mask of [`set_grad_shares`] says of one element: two where all of the gradient is the first operand's, zero where
 /// none is, one where the operands share it.
 #[inline(always)]
 pub(crate) fn share_of_lhs(takes_lhs: bool, is_tie: bool) -> u8 {
@@ -238,16 +238,16 @@ pub(crate) fn share_of_lhs(takes_lhs: bool, is_tie: bool) -> u8 {
 
 /// Gives two operands their shares of the gradient, by the mask that was kept. The shares are none, a half and all, so
 /// that what one operand does not get is the other's, to the bit.
-pub(crate) fn give_shares(backward: &mut Backward<'_>) -> Result<()> {
+pub(crate) fn set_grad_shares(backward: &mut Backward<'_>) -> Result<()> {
     let gradient = backward.gradient()?;
-    let share = backward.extra(0)?.cast(gradient.dtype())?.into_affine(0.5, 0.0)?;
+    let share = backward.aux(0)?.cast(gradient.dtype())?.into_affine(0.5, 0.0)?;
     let of_lhs = gradient.mul(&share)?;
     drop(share);
     if backward.wants(1) {
-        give_reduced(backward, 1, gradient.into_sub(&of_lhs)?)?;
+        set_grad_reduced(backward, 1, gradient.into_sub(&of_lhs)?)?;
     }
     match backward.wants(0) {
-        true => give_reduced(backward, 0, of_lhs),
+        true => set_grad_reduced(backward, 0, of_lhs),
         false => Ok(()),
     }
 }

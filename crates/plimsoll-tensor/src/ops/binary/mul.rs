@@ -2,11 +2,11 @@
 
 use plimsoll_cpu::element::Number;
 
-use super::{Binary, Compute, Elementwise, Rhs, binary, give_reduced, zip};
+use super::{Binary, Compute, Elementwise, Rhs, binary, set_grad_reduced, zip};
 use crate::context;
 use crate::error::Result;
 use crate::execute::Arg;
-use crate::op::{Keep, Keeps, Op, Operand};
+use crate::op::{SavedRef, SavedRefs, Op, Operand};
 use crate::ops::kernel::for_numbers;
 use crate::tape::Backward;
 use crate::tensor::Tensor;
@@ -26,8 +26,8 @@ impl Binary for Mul {
         for_numbers!(lhs.dtype(), T => zip::<T, T>(lhs, rhs, y, <Compute<T> as Number>::mul));
     }
 
-    fn keeps(wanted: &[bool]) -> Keeps {
-        let other = |input: usize| wanted[input].then_some(Keep::Input(1 - input));
+    fn saved(wanted: &[bool]) -> SavedRefs {
+        let other = |input: usize| wanted[input].then_some(SavedRef::Input(1 - input));
         [other(0), other(1)].into_iter().flatten().collect()
     }
 
@@ -36,12 +36,12 @@ impl Binary for Mul {
         if backward.wants(1) {
             let product = match backward.wants(0) {
                 true => gradient.mul(&backward.input(0)?)?,
-                false => return give_reduced(backward, 1, gradient.into_mul(&backward.input(0)?)?),
+                false => return set_grad_reduced(backward, 1, gradient.into_mul(&backward.input(0)?)?),
             };
-            give_reduced(backward, 1, product)?;
+            set_grad_reduced(backward, 1, product)?;
         }
         let rhs = backward.input(1)?;
-        give_reduced(backward, 0, gradient.into_mul(&rhs)?)
+        set_grad_reduced(backward, 0, gradient.into_mul(&rhs)?)
     }
 
     fn reference(lhs: f64, rhs: f64) -> f64 {

@@ -2,10 +2,10 @@
 
 use plimsoll_cpu::math::Real;
 
-use super::{Binary, Compute, Elementwise, Rhs, binary, give_reduced, zip};
+use super::{Binary, Compute, Elementwise, Rhs, binary, set_grad_reduced, zip};
 use crate::context;
 use crate::error::Result;
-use crate::op::{Keep, Keeps, Op, Operand};
+use crate::op::{SavedRef, SavedRefs, Op, Operand};
 use crate::ops::kernel::for_floats;
 use crate::tape::Backward;
 use crate::tensor::Tensor;
@@ -28,10 +28,10 @@ impl Binary for Pow {
         for_floats!(lhs.dtype(), T => zip::<T, T>(lhs, rhs, y, <Compute<T> as Real>::pow));
     }
 
-    fn keeps(wanted: &[bool]) -> Keeps {
-        let exponent = wanted[0].then_some(Keep::Input(1));
-        let power = wanted[1].then_some(Keep::Output(0));
-        [Some(Keep::Input(0)), exponent, power].into_iter().flatten().collect()
+    fn saved(wanted: &[bool]) -> SavedRefs {
+        let exponent = wanted[0].then_some(SavedRef::Input(1));
+        let power = wanted[1].then_some(SavedRef::Output(0));
+        [Some(SavedRef::Input(0)), exponent, power].into_iter().flatten().collect()
     }
 
     fn backward(backward: &mut Backward<'_>) -> Result<()> {
@@ -41,14 +41,14 @@ impl Binary for Pow {
             let exponent = backward.input(1)?;
             let slope = base.pow(&exponent.affine(1.0, -1.0)?)?.into_mul(&exponent)?;
             let slope = exponent.eq(0.0)?.where_(&Tensor::full_like_scalar(&slope, 0.0)?, &slope)?;
-            give_reduced(backward, 0, slope.into_mul(&gradient)?)?;
+            set_grad_reduced(backward, 0, slope.into_mul(&gradient)?)?;
         }
         if backward.wants(1) {
             let power = backward.output(0)?;
             let slope = power.mul(&base.ln()?)?;
             let is_flat = base.eq(0.0)?.logical_and(&power.is_finite()?)?;
             let slope = is_flat.where_(&Tensor::full_like_scalar(&slope, 0.0)?, &slope)?;
-            give_reduced(backward, 1, slope.into_mul(&gradient)?)?;
+            set_grad_reduced(backward, 1, slope.into_mul(&gradient)?)?;
         }
         Ok(())
     }

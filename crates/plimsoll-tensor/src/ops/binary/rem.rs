@@ -1,10 +1,10 @@
 //! `rem`: what a division to the next lower whole number leaves, with the sign of the divisor.
 
 use super::floor_div::WholeDivision;
-use super::{Binary, Compute, Elementwise, Rhs, binary, give_reduced, zip};
+use super::{Binary, Compute, Elementwise, Rhs, binary, set_grad_reduced, zip};
 use crate::context;
 use crate::error::Result;
-use crate::op::{Keep, Keeps, Op, Operand};
+use crate::op::{SavedRef, SavedRefs, Op, Operand};
 use crate::ops::kernel::for_numbers;
 use crate::tape::Backward;
 use crate::tensor::Tensor;
@@ -25,10 +25,10 @@ impl Binary for Rem {
         for_numbers!(lhs.dtype(), T => zip::<T, T>(lhs, rhs, y, <Compute<T> as WholeDivision>::rem));
     }
 
-    fn keeps(wanted: &[bool]) -> Keeps {
+    fn saved(wanted: &[bool]) -> SavedRefs {
         match wanted[1] {
-            true => smallvec::smallvec![Keep::Input(0), Keep::Input(1)],
-            false => Keeps::new(),
+            true => smallvec::smallvec![SavedRef::Input(0), SavedRef::Input(1)],
+            false => SavedRefs::new(),
         }
     }
 
@@ -36,10 +36,10 @@ impl Binary for Rem {
         let gradient = backward.gradient()?;
         if backward.wants(1) {
             let quotient = backward.input(0)?.floor_div(&backward.input(1)?)?;
-            give_reduced(backward, 1, quotient.into_mul(&gradient)?.into_affine(-1.0, 0.0)?)?;
+            set_grad_reduced(backward, 1, quotient.into_mul(&gradient)?.into_affine(-1.0, 0.0)?)?;
         }
         match backward.wants(0) {
-            true => give_reduced(backward, 0, gradient),
+            true => set_grad_reduced(backward, 0, gradient),
             false => Ok(()),
         }
     }

@@ -2,11 +2,11 @@
 
 use plimsoll_cpu::element::Number;
 
-use super::{Binary, Compute, Elementwise, Rhs, binary, give_reduced, zip};
+use super::{Binary, Compute, Elementwise, Rhs, binary, set_grad_reduced, zip};
 use crate::context;
 use crate::error::Result;
 use crate::execute::Arg;
-use crate::op::{Keeps, Op, Operand};
+use crate::op::{SavedRefs, Op, Operand};
 use crate::ops::kernel::for_numbers;
 use crate::tape::Backward;
 use crate::tensor::Tensor;
@@ -26,19 +26,19 @@ impl Binary for Sub {
         for_numbers!(lhs.dtype(), T => zip::<T, T>(lhs, rhs, y, <Compute<T> as Number>::sub));
     }
 
-    fn keeps(_wanted: &[bool]) -> Keeps {
-        Keeps::new()
+    fn saved(_wanted: &[bool]) -> SavedRefs {
+        SavedRefs::new()
     }
 
     fn backward(backward: &mut Backward<'_>) -> Result<()> {
         let gradient = backward.gradient()?;
         if backward.wants(0) {
-            give_reduced(backward, 0, gradient.clone())?;
+            set_grad_reduced(backward, 0, gradient.clone())?;
         }
         if backward.wants(1) {
             let shape = *backward.input_shape(1);
             let reduced = gradient.sum_to(&shape)?;
-            backward.give(1, reduced.into_affine(-1.0, 0.0)?)?;
+            backward.set_grad(1, reduced.into_affine(-1.0, 0.0)?)?;
         }
         Ok(())
     }

@@ -1,7 +1,7 @@
 //! How users call convolutions.
 
 use super::config::Convolution;
-use super::{Conv, Conv1dConfig, Conv2dConfig, Way};
+use super::{Conv, Conv1dConfig, Conv2dConfig, ConvKind};
 use crate::context;
 use crate::error::Result;
 use crate::execute::call;
@@ -12,13 +12,13 @@ use crate::tensor::Tensor;
 /// A convolution or its transpose with all that may follow it.
 fn convolve(
     of: Convolution,
-    way: Way,
+    kind: ConvKind,
     activation: Activation,
     [x, weights]: [&Tensor; 2],
     bias: Option<&Tensor>,
 ) -> Result<Tensor> {
     let (fused, after) = activation.split();
-    let op = OpRef::shipped(Conv { of, way, activation: fused });
+    let op = OpRef::shipped(Conv { of, kind, activation: fused });
     let weights = weights.contiguous()?;
     let y = match bias {
         Some(bias) => call(op, &[x, &weights, &bias.contiguous()?])?,
@@ -40,7 +40,7 @@ impl Tensor {
     pub fn conv1d(&self, weights: &Tensor, bias: Option<&Tensor>, config: &Conv1dConfig) -> Result<Tensor> {
         let _line = context::at_callers_line();
         let of = config.forward(self.shape(), weights.shape())?;
-        convolve(of, Way::Forward, config.activation, [self, weights], bias)
+        convolve(of, ConvKind::Forward, config.activation, [self, weights], bias)
     }
 
     /// The convolution of this tensor `[batch, height, width, channels]` by weights `[out, kernel height, kernel width,
@@ -55,7 +55,7 @@ impl Tensor {
     pub fn conv2d(&self, weights: &Tensor, bias: Option<&Tensor>, config: &Conv2dConfig) -> Result<Tensor> {
         let _line = context::at_callers_line();
         let of = config.forward(self.shape(), weights.shape())?;
-        convolve(of, Way::Forward, config.activation, [self, weights], bias)
+        convolve(of, ConvKind::Forward, config.activation, [self, weights], bias)
     }
 
     /// The transposed convolution of this tensor `[batch, length, channels]` by weights `[channels, kernel, out /
@@ -76,7 +76,7 @@ impl Tensor {
     ) -> Result<Tensor> {
         let _line = context::at_callers_line();
         let of = config.transposed(self.shape(), weights.shape())?;
-        convolve(of, Way::Transposed, config.activation, [self, weights], bias)
+        convolve(of, ConvKind::Transposed, config.activation, [self, weights], bias)
     }
 
     /// The transposed convolution of this tensor `[batch, height, width, channels]` by weights `[channels, kernel
@@ -98,6 +98,6 @@ impl Tensor {
     ) -> Result<Tensor> {
         let _line = context::at_callers_line();
         let of = config.transposed(self.shape(), weights.shape())?;
-        convolve(of, Way::Transposed, config.activation, [self, weights], bias)
+        convolve(of, ConvKind::Transposed, config.activation, [self, weights], bias)
     }
 }

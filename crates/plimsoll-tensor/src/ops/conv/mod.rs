@@ -25,7 +25,8 @@ use super::matmul::as_rows;
 use crate::error::{Error, Result};
 use crate::execute::call;
 use crate::op::{
-    Cost, Keep, Keeps, Meta, Op, OpRef, Operand, Outputs, Run, Tensors, bytes_moved, one, saturating_product,
+    Cost, Meta, Op, OpRef, Operand, Outputs, Run, SavedRef, SavedRefs, Tensors, bytes_moved, one,
+    saturating_product,
 };
 use crate::ops::kernel::for_floats;
 use crate::ops::registry::OpInfo;
@@ -36,7 +37,7 @@ use config::Convolution;
 
 /// Which way a convolution is walked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Way {
+enum ConvKind {
     /// From input to output.
     Forward,
     /// From output to input.
@@ -51,7 +52,7 @@ const MAX_PHASES: usize = 1 << 16;
 #[derive(Debug)]
 struct Conv {
     of: Convolution,
-    way: Way,
+    kind: ConvKind,
     /// One whose slope is read from its output.
     activation: Activation,
 }
@@ -61,8 +62,8 @@ struct Conv {
 struct ConvBackwardWeights(Convolution);
 
 /// A convolution or its transpose, with neither bias nor activation.
-fn plain(of: Convolution, way: Way, x: &Tensor, weights: &Tensor) -> Result<Tensor> {
-    let op = Conv { of, way, activation: Activation::None };
+fn plain(of: Convolution, kind: ConvKind, x: &Tensor, weights: &Tensor) -> Result<Tensor> {
+    let op = Conv { of, kind, activation: Activation::None };
     call(OpRef::shipped(op), &[x, &weights.contiguous()?])
 }
 
@@ -70,11 +71,11 @@ fn weights_gradient(of: Convolution, input: &Tensor, gradient: &Tensor) -> Resul
     call(OpRef::shipped(ConvBackwardWeights(of)), &[input, &gradient.contiguous()?])
 }
 
-impl Way {
-    fn reversed(self) -> Way {
+impl ConvKind {
+    fn reversed(self) -> ConvKind {
         match self {
-            Way::Forward => Way::Transposed,
-            Way::Transposed => Way::Forward,
+            ConvKind::Forward => ConvKind::Transposed,
+            ConvKind::Transposed => ConvKind::Forward,
         }
     }
 }
@@ -82,9 +83,9 @@ impl Way {
 impl Conv {
     /// The shapes of what is read and of what is made.
     fn ends(&self) -> [Shape; 2] {
-        match self.way {
-            Way::Forward => [self.of.input(), self.of.output()],
-            Way::Transposed => [self.of.output(), self.of.input()],
+        match self.kind {
+            ConvKind::Forward => [self.of.input(), self.of.output()],
+            ConvKind::Transposed => [self.of.output(), self.of.input()],
         }
     }
 
@@ -96,9 +97,9 @@ impl Conv {
             activation: function.as_ref().map(|function| function as gemm::Activation<'_, T::Real>),
             accumulate: false,
         };
-        let kernel = match self.way {
-            Way::Forward => gemm::conv2d_forward,
-            Way::Transposed => gemm::conv2d_backward_input,
+        let kernel = match self.kind {
+            ConvKind::Forward => gemm::conv2d_forward,
+            ConvKind::Transposed => gemm::conv2d_backward_input,
         };
         let (weights, y) = (w.ptr().cast_const().cast(), y.ptr().cast::<T>());
         // SAFETY: `infer` has checked the shapes, the methods make weights and bias contiguous, and the output is fresh.
@@ -109,9 +110,9 @@ impl Conv {
 impl Conv {
     /// What a GPU is asked for.
     fn asked(&self, unordered: bool) -> cuda::Asked {
-        let direction = match self.way {
-            Way::Forward => Direction::Forward,
-            Way::Transposed => Direction::ToInput,
+        let direction = match self.kind {
+            ConvKind::Forward => Direction::Forward,
+            ConvKind::Transposed => Direction::ToInput,
         };
         cuda::Asked { op: self.name(), direction, activation: self.activation, unordered }
     }
@@ -127,11 +128,11 @@ impl ConvBackwardWeights {
 
 impl Op for Conv {
     fn name(&self) -> &'static str {
-        match (self.way, self.of.n_axes) {
-            (Way::Forward, 1) => "conv1d",
-            (Way::Forward, _) => "conv2d",
-            (Way::Transposed, 1) => "conv_transpose1d",
-            (Way::Transposed, _) => "conv_transpose2d",
+        match (self.kind, self.of.n_axes) {
+            (ConvKind::Forward, 1) => "conv1d",
+            (ConvKind::Forward, _) => "conv2d",
+            (ConvKind::Transposed, 1) => "conv_transpose1d",
+            (ConvKind::Transposed, _) => "conv_transpose2d",
         }
     }
 
@@ -140,7 +141,7 @@ impl Op for Conv {
         check(self, inputs, [x, self.of.weights()])?;
         check_bias(self.name(), inputs.get(2).copied(), y[y.rank() - 1])?;
         let (stride, n_phases) = (self.of.geometry.stride, self.of.geometry.n_phases());
-        if self.way == Way::Transposed && n_phases > MAX_PHASES {
+        if self.kind == ConvKind::Transposed && n_phases > MAX_PHASES {
             return Err(Error::argument(
                 self.name(),
                 format!(
@@ -169,23 +170,23 @@ impl Op for Conv {
     }
 
     fn workspace(&self, inputs: &[&Meta]) -> usize {
-        let pass = match self.way {
-            Way::Forward => ConvPass::Forward,
-            Way::Transposed => ConvPass::BackwardInput,
+        let pass = match self.kind {
+            ConvKind::Forward => ConvPass::Forward,
+            ConvKind::Transposed => ConvPass::BackwardInput,
         };
         workspace(&self.of, inputs, pass)
     }
 
     fn cost(&self, inputs: &[&Meta], outputs: &[&Meta]) -> Cost {
         let cost = cost(&self.of, inputs, outputs);
-        match self.way {
-            Way::Forward => cost,
-            Way::Transposed => Cost { flops: cost.flops.max(transposed_flops(&self.of)), ..cost },
+        match self.kind {
+            ConvKind::Forward => cost,
+            ConvKind::Transposed => Cost { flops: cost.flops.max(transposed_flops(&self.of)), ..cost },
         }
     }
 
-    fn keeps(&self, wanted: &[bool]) -> Keeps {
-        let output = (self.activation != Activation::None).then_some(Keep::Output(0));
+    fn saved(&self, wanted: &[bool]) -> SavedRefs {
+        let output = (self.activation != Activation::None).then_some(SavedRef::Output(0));
         other_operand(wanted).chain(output).collect()
     }
 
@@ -193,18 +194,18 @@ impl Op for Conv {
         let gradient = backward.gradient()?;
         let gradient = self.activation.back(gradient, || backward.take_output(0))?;
         if backward.wants(2) {
-            backward.give(2, as_rows(&gradient)?.sum(0)?)?;
+            backward.set_grad(2, as_rows(&gradient)?.sum(0)?)?;
         }
         if backward.wants(1) {
             let x = backward.take_input(0)?;
-            let [input, output] = match self.way {
-                Way::Forward => [&x, &gradient],
-                Way::Transposed => [&gradient, &x],
+            let [input, output] = match self.kind {
+                ConvKind::Forward => [&x, &gradient],
+                ConvKind::Transposed => [&gradient, &x],
             };
-            backward.give(1, weights_gradient(self.of, input, output)?)?;
+            backward.set_grad(1, weights_gradient(self.of, input, output)?)?;
         }
         if backward.wants(0) {
-            backward.give(0, plain(self.of, self.way.reversed(), &gradient, &backward.input(1)?)?)?;
+            backward.set_grad(0, plain(self.of, self.kind.reversed(), &gradient, &backward.input(1)?)?)?;
         }
         Ok(())
     }
@@ -214,7 +215,7 @@ impl Op for Conv {
             return None;
         }
         let result = || {
-            let mut y = plain(self.of, self.way, inputs[0], inputs[1])?;
+            let mut y = plain(self.of, self.kind, inputs[0], inputs[1])?;
             if let Some(&bias) = inputs.get(2) {
                 y = y.add(bias)?;
             }
@@ -267,17 +268,17 @@ impl Op for ConvBackwardWeights {
         cost(&self.0, inputs, outputs)
     }
 
-    fn keeps(&self, wanted: &[bool]) -> Keeps {
+    fn saved(&self, wanted: &[bool]) -> SavedRefs {
         other_operand(wanted).collect()
     }
 
     fn backward(&self, backward: &mut Backward<'_>) -> Result<()> {
         let gradient = backward.gradient()?;
         if backward.wants(0) {
-            backward.give(0, plain(self.0, Way::Transposed, &backward.input(1)?, &gradient)?)?;
+            backward.set_grad(0, plain(self.0, ConvKind::Transposed, &backward.input(1)?, &gradient)?)?;
         }
         if backward.wants(1) {
-            backward.give(1, plain(self.0, Way::Forward, &backward.input(0)?, &gradient)?)?;
+            backward.set_grad(1, plain(self.0, ConvKind::Forward, &backward.input(0)?, &gradient)?)?;
         }
         Ok(())
     }
@@ -296,8 +297,8 @@ fn check(op: &dyn Op, inputs: &[&Meta], shapes: [Shape; 2]) -> Result<()> {
 }
 
 /// The slope of each of the first two operands is the other one, kept only where it is wanted.
-fn other_operand(wanted: &[bool]) -> impl Iterator<Item = Keep> {
-    let other = [wanted[0].then_some(Keep::Input(1)), wanted[1].then_some(Keep::Input(0))];
+fn other_operand(wanted: &[bool]) -> impl Iterator<Item = SavedRef> {
+    let other = [wanted[0].then_some(SavedRef::Input(1)), wanted[1].then_some(SavedRef::Input(0))];
     other.into_iter().flatten()
 }
 

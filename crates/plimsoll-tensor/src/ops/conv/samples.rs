@@ -1,7 +1,7 @@
 //! Samples of convolutions, with plain loops over f64 as their references.
 
 use super::config::Convolution;
-use super::{Conv1dConfig, Conv2dConfig, ConvConfig, Way, weights_gradient};
+use super::{Conv1dConfig, Conv2dConfig, ConvConfig, ConvKind, weights_gradient};
 use crate::error::Result;
 use crate::ops::Activation;
 use crate::ops::registry::{Array, Sample, floats};
@@ -31,7 +31,7 @@ pub(super) trait Kind<const N: usize>: Sized + 'static {
     fn transposed_cases() -> Vec<Case<N>>;
 
     /// The call as a user makes it.
-    fn call(x: &[Tensor], way: Way, config: &ConvConfig<N>) -> Result<Tensor>;
+    fn call(x: &[Tensor], kind: ConvKind, config: &ConvConfig<N>) -> Result<Tensor>;
 }
 
 /// Stands for `N` axes.
@@ -73,10 +73,10 @@ impl Kind<1> for Axes<1> {
         ]
     }
 
-    fn call(x: &[Tensor], way: Way, config: &Conv1dConfig) -> Result<Tensor> {
-        match way {
-            Way::Forward => x[0].conv1d(&x[1], x.get(2), config),
-            Way::Transposed => x[0].conv_transpose1d(&x[1], x.get(2), config),
+    fn call(x: &[Tensor], kind: ConvKind, config: &Conv1dConfig) -> Result<Tensor> {
+        match kind {
+            ConvKind::Forward => x[0].conv1d(&x[1], x.get(2), config),
+            ConvKind::Transposed => x[0].conv_transpose1d(&x[1], x.get(2), config),
         }
     }
 }
@@ -139,10 +139,10 @@ impl Kind<2> for Axes<2> {
         ]
     }
 
-    fn call(x: &[Tensor], way: Way, config: &Conv2dConfig) -> Result<Tensor> {
-        match way {
-            Way::Forward => x[0].conv2d(&x[1], x.get(2), config),
-            Way::Transposed => x[0].conv_transpose2d(&x[1], x.get(2), config),
+    fn call(x: &[Tensor], kind: ConvKind, config: &Conv2dConfig) -> Result<Tensor> {
+        match kind {
+            ConvKind::Forward => x[0].conv2d(&x[1], x.get(2), config),
+            ConvKind::Transposed => x[0].conv_transpose2d(&x[1], x.get(2), config),
         }
     }
 }
@@ -163,15 +163,15 @@ where
     let weights = || floats(plain.weights);
     let input = |place: usize, channels: usize| floats(&[&[2], &[place; N][..], &[channels]].concat());
     let mut samples = vec![
-        sample(plain, Way::Forward, false)
+        sample(plain, ConvKind::Forward, false)
             .example(format!("x0.conv{N}d(&x1, None, &Conv{N}dConfig::new())"))
             .refuses(vec![floats(&plain.input[1..]), weights()], "the input is [batch, ")
             .refuses(vec![input(5, 2), weights()], "times the groups")
             .refuses(vec![input(2, 3), weights()], "does not fit an input of 2"),
-        sample(&fused(plain), Way::Forward, true)
+        sample(&fused(plain), ConvKind::Forward, true)
             .refuses(vec![input(5, 3), weights(), floats(&[3])], "it must be [4]"),
     ];
-    samples.extend(cases[1..].iter().map(|case| sample(case, Way::Forward, false)));
+    samples.extend(cases[1..].iter().map(|case| sample(case, ConvKind::Forward, false)));
     samples
 }
 
@@ -185,37 +185,39 @@ where
     let weights = || floats(plain.weights);
     let input = |place: usize, channels: usize| floats(&[&[2], &[place; N][..], &[channels]].concat());
     let mut samples = vec![
-        sample(plain, Way::Transposed, false)
+        sample(plain, ConvKind::Transposed, false)
             .example(format!("x0.conv_transpose{N}d(&x1, None, &Conv{N}dConfig::new())"))
             .refuses(vec![floats(&plain.input[1..]), weights()], "the weights are [channels, ")
             .refuses(vec![input(5, 2), weights()], "the first extent of the weights, 3")
             .refuses(vec![input(0, 3), weights()], "leave no output"),
-        sample(&fused(plain), Way::Transposed, true)
+        sample(&fused(plain), ConvKind::Transposed, true)
             .refuses(vec![input(5, 3), weights(), floats(&[7])], "it must be ["),
     ];
-    samples.extend(cases[1..].iter().map(|case| sample(case, Way::Transposed, false)));
+    samples.extend(cases[1..].iter().map(|case| sample(case, ConvKind::Transposed, false)));
     samples
 }
 
-fn sample<const N: usize>(case: &Case<N>, way: Way, has_bias: bool) -> Sample
+fn sample<const N: usize>(case: &Case<N>, kind: ConvKind, has_bias: bool) -> Sample
 where
     Axes<N>: Kind<N>,
 {
     let Case { name, config, torch, input, weights } = *case;
     let mut inputs = vec![floats(input), floats(weights)];
-    let n_outputs = if way == Way::Forward { weights[0] } else { weights[N + 1] };
+    let n_outputs = if kind == ConvKind::Forward { weights[0] } else { weights[N + 1] };
     inputs.extend(has_bias.then(|| floats(&[n_outputs])));
     let bias = if has_bias { "x2" } else { "None" };
-    let (function, reference) = match way {
-        Way::Forward => ("F.conv", reference_forward as fn(&Convolution, &[Array]) -> Array),
-        Way::Transposed => ("F.conv_transpose", reference_transposed as fn(&Convolution, &[Array]) -> Array),
+    let (function, reference) = match kind {
+        ConvKind::Forward => ("F.conv", reference_forward as fn(&Convolution, &[Array]) -> Array),
+        ConvKind::Transposed => {
+            ("F.conv_transpose", reference_transposed as fn(&Convolution, &[Array]) -> Array)
+        }
     };
     let [to, from] = if N == 1 { ["0, 2, 1", "0, 2, 1"] } else { ["0, 3, 1, 2", "0, 2, 3, 1"] };
     let called = format!("{function}{N}d(x0.permute({to}), x1.permute({to}), {bias}{torch})");
     let called = if config.activation == Activation::Relu { format!("F.relu({called})") } else { called };
-    Sample::new(name, inputs, move |x| Axes::<N>::call(x, way, &config))
+    Sample::new(name, inputs, move |x| Axes::<N>::call(x, kind, &config))
         .reference(move |x| {
-            let mut y = reference(&convolution(&config, way, &x[0].shape, &x[1].shape), x);
+            let mut y = reference(&convolution(&config, kind, &x[0].shape, &x[1].shape), x);
             let n_channels = y.shape[N + 1];
             for (idx, y) in y.values.iter_mut().enumerate() {
                 let bias = x.get(2).map_or(0.0, |bias| bias.values[idx % n_channels]);
@@ -246,12 +248,12 @@ where
     let sample = |case: &Case<N>| {
         let Case { name, config, input, weights, .. } = *case;
         let input = [&[2], &input[1..]].concat();
-        let output = convolution(&config, Way::Forward, &input, weights).output();
+        let output = convolution(&config, ConvKind::Forward, &input, weights).output();
         Sample::new(name, vec![floats(&input), floats(&output)], move |x: &[Tensor]| {
             weights_gradient(config.forward(x[0].shape(), &weights.into_shape()?)?, &x[0], &x[1])
         })
         .reference(move |x| {
-            let of = convolution(&config, Way::Forward, &x[0].shape, weights);
+            let of = convolution(&config, ConvKind::Forward, &x[0].shape, weights);
             let mut dw = zeros(&of.weights());
             each_product(&of, |out, weight, input| {
                 dw.values[weight] += x[0].values[input] * x[1].values[out]
@@ -264,14 +266,14 @@ where
 
 fn convolution<const N: usize>(
     config: &ConvConfig<N>,
-    way: Way,
+    kind: ConvKind,
     input: &[usize],
     weights: &[usize],
 ) -> Convolution {
     let [input, weights] = [input, weights].map(|dims| Shape::within_bounds(dims.iter().copied()));
-    let made = match way {
-        Way::Forward => config.forward(&input, &weights),
-        Way::Transposed => config.transposed(&input, &weights),
+    let made = match kind {
+        ConvKind::Forward => config.forward(&input, &weights),
+        ConvKind::Transposed => config.transposed(&input, &weights),
     };
     made.expect("samples fit")
 }

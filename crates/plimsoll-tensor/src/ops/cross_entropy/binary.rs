@@ -14,11 +14,11 @@ use smallvec::smallvec;
 use crate::context;
 use crate::error::{Error, Result};
 use crate::execute::{Arg, call, call_with};
-use crate::op::{Gradient, Keep, Keeps, Meta, Op, OpRef, Operand, Outputs, Run, Tensors, one};
+use crate::op::{Gradient, Meta, Op, OpRef, Operand, Outputs, Run, SavedRef, SavedRefs, Tensors, one};
 use crate::ops::binary::zip;
 use crate::ops::cuda::elementwise::Elementwise;
 use crate::ops::kernel::{dst, for_floats, src};
-use crate::ops::lines::{expect_dtype, expect_float, expect_shape};
+use crate::ops::lanes::{expect_dtype, expect_float, expect_shape};
 use crate::ops::registry::{Array, OpInfo, Sample, floats, within};
 use crate::tape::Backward;
 use crate::tensor::Tensor;
@@ -201,23 +201,23 @@ impl Op for BinaryCrossEntropy {
         })
     }
 
-    fn keeps(&self, wanted: &[bool]) -> Keeps {
-        let labels = wanted[0].then_some(Keep::Input(1));
-        std::iter::once(Keep::Input(0)).chain(labels).collect()
+    fn saved(&self, wanted: &[bool]) -> SavedRefs {
+        let labels = wanted[0].then_some(SavedRef::Input(1));
+        std::iter::once(SavedRef::Input(0)).chain(labels).collect()
     }
 
     fn backward(&self, backward: &mut Backward<'_>) -> Result<()> {
         let gradient = backward.gradient()?;
         if backward.wants(1) {
             let slope = self.slope_by_label(&backward.input(0)?)?;
-            backward.give(1, slope.into_mul(&gradient)?)?;
+            backward.set_grad(1, slope.into_mul(&gradient)?)?;
         }
         if backward.wants(0) {
             let labels = backward.input(1)?;
             let args =
                 smallvec![Arg::Given(backward.take_input(0)?), Arg::Lent(&labels), Arg::Lent(&gradient)];
             let gradient = call_with(OpRef::shipped(BinaryCrossEntropyBackward(*self)), args)?;
-            backward.give(0, gradient)?;
+            backward.set_grad(0, gradient)?;
         }
         Ok(())
     }

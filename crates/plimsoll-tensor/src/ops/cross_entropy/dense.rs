@@ -1,22 +1,22 @@
 //! `cross_entropy`: against labels that are numbers for every class.
 
 use plimsoll_cpu::element::{Element, Number};
-use plimsoll_cpu::lines::{Line, Room};
+use plimsoll_cpu::lanes::{Lane, Room};
 use plimsoll_cpu::math::Real;
 use plimsoll_cpu::reduce::in_lanes;
 use plimsoll_cpu::simd;
 use plimsoll_cuda::{Gpu, Template};
 use smallvec::{SmallVec, smallvec};
 
-use super::{log_sum_exp_extra, logits_gradient, losses};
+use super::{log_sum_exp_aux, logits_gradient, losses};
 use crate::context;
 use crate::error::{Error, Result};
 use crate::execute::{Arg, call, call_with};
-use crate::op::{Extra, Gradient, Keep, Keeps, Meta, Op, OpRef, Operand, Outputs, Run, Tensors};
+use crate::op::{AuxOutput, Gradient, Meta, Op, OpRef, Operand, Outputs, Run, SavedRef, SavedRefs, Tensors};
 use crate::ops::cuda::lines::{Along, LineKernel, Lines};
 use crate::ops::cuda::{c_name, code};
 use crate::ops::kernel::for_floats;
-use crate::ops::lines::{Exponentials, Lined, expect_dtype, expect_shape, last_axis, per_line, sum_of};
+use crate::ops::lanes::{Exponentials, LanePtr, expect_dtype, expect_shape, last_axis, per_lane, sum_of};
 use crate::ops::registry::{Array, OpInfo, Sample, floats};
 use crate::tape::Backward;
 use crate::tensor::Tensor;
@@ -72,18 +72,18 @@ impl Op for CrossEntropy {
 
     fn run(&self, run: &mut Run<'_>) -> Result<()> {
         let [logits, labels] = run.inputs else { unreachable!("two operands") };
-        for_floats!(logits.dtype(), T => forward::<T>(logits, labels, &run.outputs[0], run.extras.first()));
+        for_floats!(logits.dtype(), T => forward::<T>(logits, labels, &run.outputs[0], run.aux_outputs.first()));
         Ok(())
     }
 
     fn run_cuda(&self, run: &mut Run<'_>, gpu: &Gpu) -> Result<()> {
         let [logits, labels] = run.inputs else { unreachable!("two operands") };
-        let kept = run.extras.first().map_or(std::ptr::null_mut(), Operand::ptr);
+        let kept = run.aux_outputs.first().map_or(std::ptr::null_mut(), Operand::ptr);
         let operands = [logits, labels].map(Along::Line);
         let lines = Lines::along(logits.shape().rank() - 1, logits.shape(), &operands);
         let pointers = [logits.ptr(), labels.ptr(), run.outputs[0].ptr(), kept];
-        // SAFETY: `execute` hands out operands that are valid for their layouts, the lines are theirs, loss and extra have
-        // one element per line, and the kernel was made for this dtype.
+        // SAFETY: `execute` hands out operands that are valid for their layouts, the lanes are theirs, loss and extra have
+        // one element per lane, and the kernel was made for this dtype.
         unsafe {
             cuda_kernel(self.name(), logits).launch(
                 gpu,
@@ -95,23 +95,23 @@ impl Op for CrossEntropy {
         }
     }
 
-    fn keeps(&self, wanted: &[bool]) -> Keeps {
+    fn saved(&self, wanted: &[bool]) -> SavedRefs {
         match wanted[0] {
-            true => smallvec![Keep::Input(0), Keep::Input(1), Keep::Extra(0)],
-            false => smallvec![Keep::Input(0), Keep::Extra(0)],
+            true => smallvec![SavedRef::Input(0), SavedRef::Input(1), SavedRef::Aux(0)],
+            false => smallvec![SavedRef::Input(0), SavedRef::Aux(0)],
         }
     }
 
-    fn extras(&self, inputs: &[&Meta], _wanted: &[bool]) -> SmallVec<[Extra; 2]> {
-        log_sum_exp_extra("cross_entropy", inputs[0])
+    fn aux_outputs(&self, inputs: &[&Meta], _wanted: &[bool]) -> SmallVec<[AuxOutput; 2]> {
+        log_sum_exp_aux("cross_entropy", inputs[0])
     }
 
     fn backward(&self, backward: &mut Backward<'_>) -> Result<()> {
-        let (gradient, log_sum_exp) = (backward.gradient()?, backward.extra(0)?);
+        let (gradient, log_sum_exp) = (backward.gradient()?, backward.aux(0)?);
         if backward.wants(1) {
             let logits = backward.input(0)?;
             let distance = log_sum_exp.cast(logits.dtype())?.unsqueeze(-1)?.sub(&logits)?;
-            backward.give(1, distance.into_mul(&gradient.unsqueeze(-1)?)?)?;
+            backward.set_grad(1, distance.into_mul(&gradient.unsqueeze(-1)?)?)?;
         }
         if backward.wants(0) {
             let labels = backward.input(1)?;
@@ -123,7 +123,7 @@ impl Op for CrossEntropy {
                 Arg::Lent(&log_sum_exp)
             ];
             let gradient = call_with(OpRef::fixed(&CrossEntropyBackward), args)?;
-            backward.give(0, gradient)?;
+            backward.set_grad(0, gradient)?;
         }
         Ok(())
     }
@@ -162,7 +162,7 @@ impl Op for CrossEntropyBackward {
         ];
         let lines = Lines::along(x.shape().rank() - 1, x.shape(), &operands);
         let pointers = [x, labels, gradient, kept, result].map(Operand::ptr);
-        // SAFETY: `execute` hands out operands that are valid for their layouts, the lines are theirs, and the kernel was
+        // SAFETY: `execute` hands out operands that are valid for their layouts, the lanes are theirs, and the kernel was
         // made for this dtype; where the result is the logits' memory, each thread writes what it alone has read.
         unsafe { cuda_kernel(self.name(), x).launch(gpu, &lines, || define_cuda(x, true), &pointers, &[]) }
     }
@@ -196,17 +196,18 @@ fn forward<T: Element<Compute: Real>>(
     loss: &Operand,
     kept: Option<&Operand>,
 ) {
-    let layouts = [&logits.meta.layout, &labels.meta.layout, &per_line(loss)];
-    let lines = last_axis(logits.shape(), layouts);
-    let (logits, labels, loss) = (Lined::<T>::new(logits), Lined::<T>::new(labels), Lined::<T>::new(loss));
-    let kept = kept.map(Lined::<T::Compute>::new);
-    lines.for_each(|line| {
-        let [x_offset, label_offset, loss_offset] = lines.offsets(line);
-        // SAFETY: lines of operands that `execute` hands out and nobody writes now.
+    let layouts = [&logits.meta.layout, &labels.meta.layout, &per_lane(loss)];
+    let lanes = last_axis(logits.shape(), layouts);
+    let (logits, labels, loss) =
+        (LanePtr::<T>::new(logits), LanePtr::<T>::new(labels), LanePtr::<T>::new(loss));
+    let kept = kept.map(LanePtr::<T::Compute>::new);
+    lanes.for_each(|lane| {
+        let [x_offset, label_offset, loss_offset] = lanes.offsets(lane);
+        // SAFETY: lanes of operands that `execute` hands out and nobody writes now.
         let (x, label) = unsafe {
             (
-                logits.line(x_offset, lines.steps[0], lines.len),
-                labels.line(label_offset, lines.steps[1], lines.len),
+                logits.lane(x_offset, lanes.steps[0], lanes.len),
+                labels.lane(label_offset, lanes.steps[1], lanes.len),
             )
         };
         let (mut x_room, mut label_room) = (Room::new(), Room::new());
@@ -216,11 +217,11 @@ fn forward<T: Element<Compute: Real>>(
             let values = x.read(piece.clone(), &mut x_room);
             sum = sum + loss_of(values, label.read(piece, &mut label_room), log_sum_exp);
         }
-        // SAFETY: this line's elements of the fresh outputs; the kept one is contiguous.
+        // SAFETY: this lane's elements of the fresh outputs; the kept one is contiguous.
         unsafe {
             loss.set(loss_offset, T::narrow(sum));
             if let Some(kept) = &kept {
-                kept.set(line as isize, log_sum_exp);
+                kept.set(lane as isize, log_sum_exp);
             }
         }
     });
@@ -245,31 +246,32 @@ fn loss_of<C: Real>(x: &[C], labels: &[C], log_sum_exp: C) -> C {
 
 fn backward<T: Element<Compute: Real>>(inputs: &[Operand], result: &Operand) {
     let [x, labels, gradient, kept] = inputs else { unreachable!("four operands") };
-    let (per_gradient, per_kept) = (per_line(gradient), per_line(kept));
+    let (per_gradient, per_kept) = (per_lane(gradient), per_lane(kept));
     let layouts = [&x.meta.layout, &labels.meta.layout, &per_gradient, &per_kept, &result.meta.layout];
-    let lines = last_axis(x.shape(), layouts);
+    let lanes = last_axis(x.shape(), layouts);
     let is_over = x.ptr() == result.ptr();
-    let (x, labels, gradient) = (Lined::<T>::new(x), Lined::<T>::new(labels), Lined::<T>::new(gradient));
-    let (kept, result) = (Lined::<T::Compute>::new(kept), Lined::<T>::new(result));
-    lines.for_each(|line| {
-        let offsets = lines.offsets(line);
-        // SAFETY: lines and elements of operands that `execute` hands out; each line of the result belongs to one task,
+    let (x, labels, gradient) =
+        (LanePtr::<T>::new(x), LanePtr::<T>::new(labels), LanePtr::<T>::new(gradient));
+    let (kept, result) = (LanePtr::<T::Compute>::new(kept), LanePtr::<T>::new(result));
+    lanes.for_each(|lane| {
+        let offsets = lanes.offsets(lane);
+        // SAFETY: lanes and elements of operands that `execute` hands out; each lane of the result belongs to one task,
         // and where it is the logits' memory, pieces of the logits are copies.
         unsafe {
-            let x = x.line(offsets[0], lines.steps[0], lines.len).copied(is_over);
-            let labels = labels.line(offsets[1], lines.steps[1], lines.len);
-            let result = result.line(offsets[4], lines.steps[4], lines.len);
-            backward_line(&x, &labels, gradient.get(offsets[2]).widen(), kept.get(offsets[3]), &result);
+            let x = x.lane(offsets[0], lanes.steps[0], lanes.len).copied(is_over);
+            let labels = labels.lane(offsets[1], lanes.steps[1], lanes.len);
+            let result = result.lane(offsets[4], lanes.steps[4], lanes.len);
+            backward_lane(&x, &labels, gradient.get(offsets[2]).widen(), kept.get(offsets[3]), &result);
         }
     });
 }
 
-fn backward_line<T: Element<Compute: Real>>(
-    x: &Line<T>,
-    labels: &Line<T>,
+fn backward_lane<T: Element<Compute: Real>>(
+    x: &Lane<T>,
+    labels: &Lane<T>,
     gradient: T::Compute,
     log_sum_exp: T::Compute,
-    result: &Line<T>,
+    result: &Lane<T>,
 ) {
     let mut rooms = [const { Room::new() }; 3];
     let [x_room, label_room, result_room] = &mut rooms;

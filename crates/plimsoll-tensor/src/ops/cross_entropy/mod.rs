@@ -12,8 +12,8 @@ mod sparse;
 use smallvec::{SmallVec, smallvec};
 
 use crate::error::{Error, Result};
-use crate::op::{Extra, Form, Meta, Outputs, one};
-use crate::ops::lines::{expect_dtype, expect_shape};
+use crate::op::{AuxOutput, Form, Meta, Outputs, one};
+use crate::ops::lanes::{expect_dtype, expect_shape};
 use crate::ops::registry::OpInfo;
 use crate::shape::Shape;
 
@@ -52,10 +52,13 @@ fn losses(op: &'static str, logits: &Meta) -> Result<Outputs> {
 }
 
 /// The extra that backward reads: the log-sum-exp of each row, in the type that it is computed in.
-fn log_sum_exp_extra(op: &'static str, logits: &Meta) -> SmallVec<[Extra; 2]> {
+fn log_sum_exp_aux(op: &'static str, logits: &Meta) -> SmallVec<[AuxOutput; 2]> {
     match rows_of(op, logits) {
         Ok(rows) => {
-            smallvec![Extra { form: Form::Statistics, meta: Meta::fresh(rows, logits.dtype.accumulator()) }]
+            smallvec![AuxOutput {
+                form: Form::Statistics,
+                meta: Meta::fresh(rows, logits.dtype.accumulator())
+            }]
         }
         Err(_) => SmallVec::new(),
     }

@@ -3,24 +3,25 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use plimsoll_cpu::element::{CastTo, Element, Number};
-use plimsoll_cpu::lines::{Line, Room};
+use plimsoll_cpu::lanes::{Lane, Room};
 use plimsoll_cpu::math::Real;
 use plimsoll_cpu::simd;
 use plimsoll_cuda::{Gpu, Template};
 use smallvec::{SmallVec, smallvec};
 
-use super::{dense, log_sum_exp_extra, logits_gradient, losses, rows_of};
+use super::{dense, log_sum_exp_aux, logits_gradient, losses, rows_of};
 use crate::context;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::execute::{Arg, call, call_with};
 use crate::op::{
-    Extra, Gradient, Keep, Keeps, Meta, Op, OpRef, Operand, Outputs, Refusal, Refused, Run, Tensors,
+    AuxOutput, Gradient, Meta, Op, OpRef, Operand, Outputs, Refusal, Refused, Run, SavedRef, SavedRefs,
+    Tensors,
 };
 use crate::ops::cuda::lines::{Along, LineKernel, Lines};
 use crate::ops::cuda::{CODE_BITS, c_name, code};
 use crate::ops::kernel::for_floats;
-use crate::ops::lines::{Exponentials, Lined, last_axis, per_line};
+use crate::ops::lanes::{Exponentials, LanePtr, last_axis, per_lane};
 use crate::ops::registry::{Array, OpInfo, Sample, Values, floats, input};
 use crate::shape::Shape;
 use crate::tape::Backward;
@@ -89,7 +90,7 @@ impl Op for SparseCrossEntropy {
 
     fn run(&self, run: &mut Run<'_>) -> Result<()> {
         let [logits, labels] = run.inputs else { unreachable!("two operands") };
-        let (loss, kept) = (&run.outputs[0], run.extras.first());
+        let (loss, kept) = (&run.outputs[0], run.aux_outputs.first());
         for_floats!(logits.dtype(), T => match labels.dtype() {
             DType::I64 => forward::<T, i64>(*self, logits, labels, loss, kept),
             _ => forward::<T, i32>(*self, logits, labels, loss, kept),
@@ -98,15 +99,15 @@ impl Op for SparseCrossEntropy {
 
     fn run_cuda(&self, run: &mut Run<'_>, gpu: &Gpu) -> Result<()> {
         let [logits, labels] = run.inputs else { unreachable!("two operands") };
-        let kept = run.extras.first().map_or(std::ptr::null_mut(), Operand::ptr);
+        let kept = run.aux_outputs.first().map_or(std::ptr::null_mut(), Operand::ptr);
         let axis = logits.shape().rank() - 1;
         let (cell, call) = run.may_refuse(self.name(), refusal(labels.shape(), logits.shape()[axis]))?;
         let operands = [Along::Line(logits), Along::Number(labels)];
         let lines = Lines::along(axis, logits.shape(), &operands);
         let pointers = [logits.ptr(), labels.ptr(), run.outputs[0].ptr(), kept];
         let (ignored, has_ignored) = ignored_params(self.ignored);
-        // SAFETY: `execute` hands out operands that are valid for their layouts, the lines are theirs, loss and extra have
-        // one element per line, and the kernel was made for these dtypes.
+        // SAFETY: `execute` hands out operands that are valid for their layouts, the lanes are theirs, loss and extra have
+        // one element per lane, and the kernel was made for these dtypes.
         unsafe {
             cuda_kernel(self.name(), logits, labels).launch(
                 gpu,
@@ -118,22 +119,22 @@ impl Op for SparseCrossEntropy {
         }
     }
 
-    fn keeps(&self, _wanted: &[bool]) -> Keeps {
-        smallvec![Keep::Input(0), Keep::Input(1), Keep::Extra(0)]
+    fn saved(&self, _wanted: &[bool]) -> SavedRefs {
+        smallvec![SavedRef::Input(0), SavedRef::Input(1), SavedRef::Aux(0)]
     }
 
-    fn extras(&self, inputs: &[&Meta], _wanted: &[bool]) -> SmallVec<[Extra; 2]> {
-        log_sum_exp_extra(self.name(), inputs[0])
+    fn aux_outputs(&self, inputs: &[&Meta], _wanted: &[bool]) -> SmallVec<[AuxOutput; 2]> {
+        log_sum_exp_aux(self.name(), inputs[0])
     }
 
     fn backward(&self, backward: &mut Backward<'_>) -> Result<()> {
-        let (gradient, labels, log_sum_exp) = (backward.gradient()?, backward.input(1)?, backward.extra(0)?);
+        let (gradient, labels, log_sum_exp) = (backward.gradient()?, backward.input(1)?, backward.aux(0)?);
         let logits = backward.take_input(0)?;
         let args =
             smallvec![Arg::Given(logits), Arg::Lent(&labels), Arg::Lent(&gradient), Arg::Lent(&log_sum_exp)];
         let op = SparseCrossEntropyBackward { ignored: self.ignored };
         let gradient = call_with(OpRef::shipped(op), args)?;
-        backward.give(0, gradient)
+        backward.set_grad(0, gradient)
     }
 
     fn composite(&self, inputs: &[&Tensor]) -> Option<Result<Tensors>> {
@@ -176,7 +177,7 @@ impl Op for SparseCrossEntropyBackward {
         let lines = Lines::along(x.shape().rank() - 1, x.shape(), &operands);
         let pointers = [x, labels, gradient, kept, result].map(Operand::ptr);
         let (ignored, has_ignored) = ignored_params(self.ignored);
-        // SAFETY: `execute` hands out operands that are valid for their layouts, the lines are theirs, and the kernel was
+        // SAFETY: `execute` hands out operands that are valid for their layouts, the lanes are theirs, and the kernel was
         // made for these dtypes; where the result is the logits' memory, each thread writes what it alone has read.
         unsafe {
             cuda_kernel(self.name(), x, labels).launch(
@@ -232,43 +233,44 @@ where
     T: Element<Compute: Real>,
     L: Element<Compute: CastTo<i64>>,
 {
-    let layouts = [&logits.meta.layout, &per_line(labels), &per_line(loss)];
-    let lines = last_axis(logits.shape(), layouts);
+    let layouts = [&logits.meta.layout, &per_lane(labels), &per_lane(loss)];
+    let lanes = last_axis(logits.shape(), layouts);
     let label_shape = *labels.shape();
-    let (logits, labels, loss) = (Lined::<T>::new(logits), Lined::<L>::new(labels), Lined::<T>::new(loss));
-    let kept = kept.map(Lined::<T::Compute>::new);
+    let (logits, labels, loss) =
+        (LanePtr::<T>::new(logits), LanePtr::<L>::new(labels), LanePtr::<T>::new(loss));
+    let kept = kept.map(LanePtr::<T::Compute>::new);
     let first_wrong = AtomicUsize::new(usize::MAX);
-    // SAFETY: the offset is that of a line, and nobody writes the labels now.
-    let label_of = |line: usize| -> i64 { unsafe { labels.get(lines.offsets(line)[1]) }.widen().cast() };
-    lines.for_each(|line| {
-        let [x_offset, _, loss_offset] = lines.offsets(line);
-        let label = label_of(line);
-        // SAFETY: a line of an operand that `execute` hands out and nobody writes now.
-        let x = unsafe { logits.line(x_offset, lines.steps[0], lines.len) };
+    // SAFETY: the offset is that of a lane, and nobody writes the labels now.
+    let label_of = |lane: usize| -> i64 { unsafe { labels.get(lanes.offsets(lane)[1]) }.widen().cast() };
+    lanes.for_each(|lane| {
+        let [x_offset, _, loss_offset] = lanes.offsets(lane);
+        let label = label_of(lane);
+        // SAFETY: a lane of an operand that `execute` hands out and nobody writes now.
+        let x = unsafe { logits.lane(x_offset, lanes.steps[0], lanes.len) };
         let log_sum_exp = Exponentials::of(&x, &mut Room::new()).log();
         let value = match usize::try_from(label) {
             _ if op.ignored == Some(label) => T::Compute::ZERO,
-            Ok(class) if class < lines.len => {
-                // SAFETY: an element of that line.
-                let logit = unsafe { logits.get(x_offset + class as isize * lines.steps[0]) };
+            Ok(class) if class < lanes.len => {
+                // SAFETY: an element of that lane.
+                let logit = unsafe { logits.get(x_offset + class as isize * lanes.steps[0]) };
                 log_sum_exp - logit.widen()
             }
             _ => {
-                first_wrong.fetch_min(line, Ordering::Relaxed);
+                first_wrong.fetch_min(lane, Ordering::Relaxed);
                 T::Compute::ZERO
             }
         };
-        // SAFETY: this line's elements of the fresh outputs; the kept one is contiguous.
+        // SAFETY: this lane's elements of the fresh outputs; the kept one is contiguous.
         unsafe {
             loss.set(loss_offset, T::narrow(value));
             if let Some(kept) = &kept {
-                kept.set(line as isize, log_sum_exp);
+                kept.set(lane as isize, log_sum_exp);
             }
         }
     });
     match first_wrong.into_inner() {
         usize::MAX => Ok(()),
-        line => Err(refusal(&label_shape, lines.len).error("sparse_cross_entropy", line, label_of(line))),
+        lane => Err(refusal(&label_shape, lanes.len).error("sparse_cross_entropy", lane, label_of(lane))),
     }
 }
 
@@ -291,35 +293,36 @@ where
     L: Element<Compute: CastTo<i64>>,
 {
     let [x, labels, gradient, kept] = inputs else { unreachable!("four operands") };
-    let (per_label, per_gradient, per_kept) = (per_line(labels), per_line(gradient), per_line(kept));
+    let (per_label, per_gradient, per_kept) = (per_lane(labels), per_lane(gradient), per_lane(kept));
     let layouts = [&x.meta.layout, &per_label, &per_gradient, &per_kept, &result.meta.layout];
-    let lines = last_axis(x.shape(), layouts);
+    let lanes = last_axis(x.shape(), layouts);
     let is_over = x.ptr() == result.ptr();
-    let (x, labels, gradient) = (Lined::<T>::new(x), Lined::<L>::new(labels), Lined::<T>::new(gradient));
-    let (kept, result) = (Lined::<T::Compute>::new(kept), Lined::<T>::new(result));
-    lines.for_each(|line| {
-        let offsets = lines.offsets(line);
-        // SAFETY: lines and elements of operands that `execute` hands out; each line of the result belongs to one task,
+    let (x, labels, gradient) =
+        (LanePtr::<T>::new(x), LanePtr::<L>::new(labels), LanePtr::<T>::new(gradient));
+    let (kept, result) = (LanePtr::<T::Compute>::new(kept), LanePtr::<T>::new(result));
+    lanes.for_each(|lane| {
+        let offsets = lanes.offsets(lane);
+        // SAFETY: lanes and elements of operands that `execute` hands out; each lane of the result belongs to one task,
         // and where it is the logits' memory, pieces of the logits are copies.
         unsafe {
-            let x = x.line(offsets[0], lines.steps[0], lines.len).copied(is_over);
-            let result = result.line(offsets[4], lines.steps[4], lines.len);
+            let x = x.lane(offsets[0], lanes.steps[0], lanes.len).copied(is_over);
+            let result = result.lane(offsets[4], lanes.steps[4], lanes.len);
             let label: i64 = labels.get(offsets[1]).widen().cast();
             let gradient = match op.ignored == Some(label) {
                 true => T::Compute::ZERO,
                 false => gradient.get(offsets[2]).widen(),
             };
-            backward_line(&x, label as usize, gradient, kept.get(offsets[3]), &result);
+            backward_lane(&x, label as usize, gradient, kept.get(offsets[3]), &result);
         }
     });
 }
 
-pub(super) fn backward_line<T: Element<Compute: Real>>(
-    x: &Line<T>,
+pub(super) fn backward_lane<T: Element<Compute: Real>>(
+    x: &Lane<T>,
     label: usize,
     gradient: T::Compute,
     log_sum_exp: T::Compute,
-    result: &Line<T>,
+    result: &Lane<T>,
 ) {
     let (mut x_room, mut result_room) = (Room::new(), Room::new());
     for piece in x.pieces() {

@@ -130,7 +130,7 @@ impl Move {
 /// One move, as the kernel takes it.
 #[repr(C)]
 #[derive(Clone, Copy)]
-struct Part {
+struct MoveParam {
     from: *mut u8,
     to: *mut u8,
     n: u64,
@@ -141,10 +141,10 @@ struct Part {
 
 /// The moves of a launch.
 #[repr(C)]
-struct Parts<const N: usize>([Part; N]);
+struct MoveParams<const N: usize>([MoveParam; N]);
 
 // SAFETY: `moves.cu` has the same struct.
-unsafe impl<const N: usize> Param for Parts<N> {}
+unsafe impl<const N: usize> Param for MoveParams<N> {}
 
 /// A move through tiles, as the kernel takes it.
 #[repr(C)]
@@ -186,7 +186,7 @@ fn launch<const N: usize>(op: &'static str, gpu: &Gpu, moves: &[Move]) -> Result
     let bytes = moves.iter().map(Move::unit_bytes).min().unwrap_or(1);
     let rank = moves.iter().map(|part| part.rank).max().unwrap_or(1);
     // A part that no block reaches.
-    let absent = Part {
+    let absent = MoveParam {
         from: std::ptr::null_mut(),
         to: std::ptr::null_mut(),
         n: 0,
@@ -194,7 +194,7 @@ fn launch<const N: usize>(op: &'static str, gpu: &Gpu, moves: &[Move]) -> Result
         extents: [1; MAX_RANK],
         strides: [[0; MAX_RANK]; 2],
     };
-    let (mut parts, mut n_blocks, mut is_wide) = (Parts([absent; N]), 0, false);
+    let (mut parts, mut n_blocks, mut is_wide) = (MoveParams([absent; N]), 0, false);
     for (part, whole) in parts.0.iter_mut().zip(moves) {
         let units = whole.in_units(bytes);
         (part.from, part.to, part.n, part.first_block) =

@@ -108,7 +108,7 @@ pub(crate) struct Reduction<'a> {
 
 /// The bytes of scratch memory that a reduction needs.
 pub(crate) fn workspace(inputs: &[&Meta], axes: Axes, fold: &Fold) -> usize {
-    let plan = Plan::new(inputs, axes, fold.is_ordered);
+    let plan = ReducePlan::new(inputs, axes, fold.is_ordered);
     if plan.n_splits > 1 { plan.n_splits * plan.n_kept * fold.acc_bytes } else { 0 }
 }
 
@@ -136,15 +136,15 @@ unsafe impl Param for Numbers {}
 
 /// Some axes of all inputs, outermost first; neighbours that every input walks as one are joined.
 #[derive(Clone, Copy)]
-struct Walk {
+struct AxisGroup {
     rank: usize,
     extents: [usize; MAX_RANK],
     strides: [[isize; MAX_RANK]; MAX_INPUTS],
 }
 
-impl Walk {
-    fn new() -> Walk {
-        Walk { rank: 0, extents: [1; MAX_RANK], strides: [[0; MAX_RANK]; MAX_INPUTS] }
+impl AxisGroup {
+    fn new() -> AxisGroup {
+        AxisGroup { rank: 0, extents: [1; MAX_RANK], strides: [[0; MAX_RANK]; MAX_INPUTS] }
     }
 
     fn push(&mut self, extent: usize, strides: [isize; MAX_INPUTS]) {
@@ -193,9 +193,9 @@ enum Mode {
     Partials(usize),
 }
 
-struct Plan {
-    kept: Walk,
-    reduced: Walk,
+struct ReducePlan {
+    kept: AxisGroup,
+    reduced: AxisGroup,
     n_kept: usize,
     n_reduced: usize,
     mode: Mode,
@@ -205,12 +205,12 @@ struct Plan {
     per_split: usize,
 }
 
-impl Plan {
+impl ReducePlan {
     /// A function of shapes, strides and offsets alone.
-    fn new(inputs: &[&Meta], axes: Axes, is_ordered: bool) -> Plan {
-        let (kept, reduced) = walks(inputs, axes, is_ordered);
+    fn new(inputs: &[&Meta], axes: Axes, is_ordered: bool) -> ReducePlan {
+        let (kept, reduced) = axis_groups(inputs, axes, is_ordered);
         let (n_kept, n_reduced) = (kept.n_elems(), reduced.n_elems());
-        let is_far = |walk: &Walk| walk.inner(0).1.unsigned_abs();
+        let is_far = |group: &AxisGroup| group.inner(0).1.unsigned_abs();
         let in_columns = kept.rank > 0 && (reduced.rank == 0 || is_far(&kept) < is_far(&reduced));
         let (lanes, others) = if in_columns { (&kept, &reduced) } else { (&reduced, &kept) };
         let v = vector_len(inputs, lanes, others);
@@ -230,7 +230,7 @@ impl Plan {
         let per_split = n_reduced.div_ceil(n_splits).next_multiple_of(v).max(v);
         // Rounding up may have left nothing for the last of them.
         let n_splits = n_reduced.div_ceil(per_split).max(1);
-        Plan { kept, reduced, n_kept, n_reduced, mode, v, n_splits, per_split }
+        ReducePlan { kept, reduced, n_kept, n_reduced, mode, v, n_splits, per_split }
     }
 }
 
@@ -244,7 +244,7 @@ fn group_len(n_vectors: usize, n_kept: usize) -> usize {
 }
 
 /// The kept and the reduced axes.
-fn walks(inputs: &[&Meta], axes: Axes, is_ordered: bool) -> (Walk, Walk) {
+fn axis_groups(inputs: &[&Meta], axes: Axes, is_ordered: bool) -> (AxisGroup, AxisGroup) {
     let shape = inputs[0].shape();
     let strides_along = |axis: usize| {
         let mut strides = [0; MAX_INPUTS];
@@ -253,7 +253,7 @@ fn walks(inputs: &[&Meta], axes: Axes, is_ordered: bool) -> (Walk, Walk) {
         }
         strides
     };
-    let (mut kept, mut reduced) = (Walk::new(), Walk::new());
+    let (mut kept, mut reduced) = (AxisGroup::new(), AxisGroup::new());
     (0..shape.rank()).filter(|&axis| !axes.contains(axis)).for_each(|axis| {
         kept.push(shape[axis], strides_along(axis));
     });
@@ -275,7 +275,7 @@ fn stride_along(input: &Meta, shape: &Shape, axis: usize) -> isize {
 }
 
 /// How many elements along the lanes' last axis a thread can read at a time.
-fn vector_len(inputs: &[&Meta], lanes: &Walk, others: &Walk) -> usize {
+fn vector_len(inputs: &[&Meta], lanes: &AxisGroup, others: &AxisGroup) -> usize {
     let fits = |v: usize| {
         let input_fits = |(idx, input): (usize, &&Meta)| match lanes.inner(idx).1 {
             0 => true,
@@ -298,7 +298,7 @@ impl Reduction<'_> {
     /// Starts the kernels.
     pub fn run(&self, gpu: &Gpu) -> Result<()> {
         let metas: SmallVec<[&Meta; MAX_INPUTS]> = self.inputs.iter().map(|input| input.meta).collect();
-        let mut plan = Plan::new(&metas, self.axes, self.fold.is_ordered);
+        let mut plan = ReducePlan::new(&metas, self.axes, self.fold.is_ordered);
         if plan.n_kept == 0 {
             return Ok(());
         }
@@ -311,7 +311,7 @@ impl Reduction<'_> {
         Ok(())
     }
 
-    fn launch(&self, gpu: &Gpu, plan: &Plan) -> Result<()> {
+    fn launch(&self, gpu: &Gpu, plan: &ReducePlan) -> Result<()> {
         let kernel = gpu.kernel(&TEMPLATE, self.op, self.key(plan), || self.define(plan))?;
         let (is_last, is_split) = (matches!(plan.mode, Mode::Partials(_)), plan.n_splits > 1);
         let mut pointers: SmallVec<[*mut u8; 10]> = SmallVec::new();
@@ -339,12 +339,12 @@ impl Reduction<'_> {
         Ok(())
     }
 
-    fn is_wide(&self, plan: &Plan) -> bool {
+    fn is_wide(&self, plan: &ReducePlan) -> bool {
         plan.n_kept * plan.n_reduced.max(1) >= 1 << 31
     }
 
     /// How an input is read.
-    fn access(&self, plan: &Plan, input: usize) -> Access {
+    fn access(&self, plan: &ReducePlan, input: usize) -> Access {
         let (lanes, is_fixed) = match plan.mode {
             Mode::Rows(_) => (&plan.reduced, false),
             _ => (&plan.kept, plan.reduced.outer_strides(input, 0).iter().all(|&stride| stride == 0)),
@@ -356,7 +356,7 @@ impl Reduction<'_> {
     }
 
     /// What tells this kernel from others of the op.
-    fn key(&self, plan: &Plan) -> u64 {
+    fn key(&self, plan: &ReducePlan) -> u64 {
         const N_BITS: u32 = 22 + CODE_BITS * (MAX_INPUTS + MAX_OUTPUTS) as u32 + 2 * MAX_INPUTS as u32;
         const { assert!(N_BITS <= u64::BITS, "two kernels would have the same key") };
         let (mode, threads) = match plan.mode {
@@ -382,7 +382,7 @@ impl Reduction<'_> {
     }
 
     /// The definitions that the template leaves open.
-    fn define(&self, plan: &Plan) -> String {
+    fn define(&self, plan: &ReducePlan) -> String {
         let mut text = String::new();
         let mut line = |name: &str, value: &str| {
             // Writing to a string cannot fail.
@@ -423,7 +423,7 @@ impl Reduction<'_> {
         text + GROUPS
     }
 
-    fn define_reading(&self, plan: &Plan, line: &mut impl FnMut(&str, &str)) {
+    fn define_reading(&self, plan: &ReducePlan, line: &mut impl FnMut(&str, &str)) {
         let read = |input: usize, place: &str, to: &str| match self.access(plan, input).is_vector {
             true => format!("read_vector<V>(in{input} + {place}[{input}], {to}); "),
             false => format!(
@@ -463,9 +463,9 @@ struct Access {
     is_vector: bool,
 }
 
-fn places(plan: &Plan) -> Places {
+fn places(plan: &ReducePlan) -> Places {
     let numbers = |extents: [usize; MAX_RANK]| extents.map(|extent| extent as u64);
-    let strides = |walk: &Walk| walk.strides.map(|of_input| of_input.map(|stride| stride as i64));
+    let strides = |group: &AxisGroup| group.strides.map(|of_input| of_input.map(|stride| stride as i64));
     Places {
         n_kept: plan.n_kept as u64,
         n_reduced: plan.n_reduced as u64,

@@ -21,7 +21,7 @@ use crate::context;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::execute::{Arg, execute};
-use crate::op::{Keep, Keeps, Meta, Op, OpRef, Operand, Output, Outputs, Run};
+use crate::op::{Meta, Op, OpRef, Operand, Output, Outputs, Run, SavedRef, SavedRefs};
 use crate::ops::kernel::{for_floats, offset_of};
 use crate::ops::registry::{Array, Input, OpInfo, Sample, Values, floats, input};
 use crate::shape::{MAX_RANK, Shape};
@@ -86,9 +86,9 @@ impl Op for GlobalNorm {
         cuda::run(run, gpu)
     }
 
-    fn keeps(&self, wanted: &[bool]) -> Keeps {
-        let inputs = (0..wanted.len()).filter(|&idx| wanted[idx]).map(Keep::Input);
-        inputs.chain([Keep::Output(0)]).collect()
+    fn saved(&self, wanted: &[bool]) -> SavedRefs {
+        let inputs = (0..wanted.len()).filter(|&idx| wanted[idx]).map(SavedRef::Input);
+        inputs.chain([SavedRef::Output(0)]).collect()
     }
 
     fn backward(&self, backward: &mut Backward<'_>) -> Result<()> {
@@ -100,7 +100,7 @@ impl Op for GlobalNorm {
             (0..backward.n_inputs()).filter(|&idx| backward.wants(idx)).collect::<SmallVec<[usize; 8]>>()
         {
             let gradient = backward.input(idx)?.mul(&share.cast(backward.input_dtype(idx))?)?;
-            backward.give(idx, gradient)?;
+            backward.set_grad(idx, gradient)?;
         }
         Ok(())
     }

@@ -10,7 +10,7 @@ use crate::axes::Integer;
 use crate::context;
 use crate::error::{Error, Result};
 use crate::execute::call;
-use crate::op::{Keep, Keeps, Meta, Op, OpRef, Operand, Outputs, Run, one};
+use crate::op::{Meta, Op, OpRef, Operand, Outputs, Run, SavedRef, SavedRefs, one};
 use crate::ops::cuda::moves::unit_name;
 use crate::ops::cuda::{c_name, code};
 use crate::ops::registry::{Array, Sample, Values, floats, input};
@@ -77,8 +77,8 @@ impl Op for Gather {
         Ok(())
     }
 
-    fn keeps(&self, wanted: &[bool]) -> Keeps {
-        wanted[0].then_some(Keep::Input(1)).into_iter().collect()
+    fn saved(&self, wanted: &[bool]) -> SavedRefs {
+        wanted[0].then_some(SavedRef::Input(1)).into_iter().collect()
     }
 
     fn backward(&self, backward: &mut Backward<'_>) -> Result<()> {
@@ -86,7 +86,7 @@ impl Op for Gather {
         let _here = gradient.device().enter();
         let zeros = Tensor::zeros_of(*backward.input_shape(0), backward.input_dtype(0))?;
         let index = backward.input(1)?;
-        backward.give(0, zeros.into_scatter_add(self.axis, &index, &gradient)?)
+        backward.set_grad(0, zeros.into_scatter_add(self.axis, &index, &gradient)?)
     }
 }
 

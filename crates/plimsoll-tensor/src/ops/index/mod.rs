@@ -120,7 +120,7 @@ fn out_of_range(refused: &Refused<'_>) -> String {
 
 /// The tensor if it can be read as that shape where it lies, else a copy of it.
 fn readable_as(x: &Tensor, shape: &Shape) -> Result<Tensor> {
-    let (_, meta) = x.part();
+    let (_, meta) = x.storage_view();
     match meta.layout.reshaped(*shape) {
         Some(_) => Ok(x.clone()),
         None => x.copied(),

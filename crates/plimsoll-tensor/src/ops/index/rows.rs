@@ -16,7 +16,7 @@ use crate::axes::Integer;
 use crate::context;
 use crate::error::{Error, Result};
 use crate::execute::{Arg, Order, call_with};
-use crate::op::{Keep, Keeps, Meta, Op, OpRef, Operand, Outputs, Run, one};
+use crate::op::{Meta, Op, OpRef, Operand, Outputs, Run, SavedRef, SavedRefs, one};
 use crate::ops::copy::{copy, copy_cuda};
 use crate::ops::kernel::{for_numbers, units_per_task};
 use crate::ops::registry::{Array, Sample, Values, floats, input};
@@ -177,17 +177,17 @@ impl Op for IndexAdd {
         }
     }
 
-    fn keeps(&self, wanted: &[bool]) -> Keeps {
-        wanted[2].then_some(Keep::Input(1)).into_iter().collect()
+    fn saved(&self, wanted: &[bool]) -> SavedRefs {
+        wanted[2].then_some(SavedRef::Input(1)).into_iter().collect()
     }
 
     fn backward(&self, backward: &mut Backward<'_>) -> Result<()> {
         let gradient = backward.gradient()?;
         if backward.wants(2) {
             let source = gradient.index_select(self.axis, &backward.input(1)?)?;
-            backward.give(2, source)?;
+            backward.set_grad(2, source)?;
         }
-        backward.give(0, gradient)
+        backward.set_grad(0, gradient)
     }
 
     fn overwrites(&self) -> &'static [usize] {

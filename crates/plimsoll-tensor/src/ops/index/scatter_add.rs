@@ -15,7 +15,7 @@ use crate::context;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::execute::{Arg, Order, call_with};
-use crate::op::{Keep, Keeps, Meta, Op, OpRef, Operand, Outputs, Run, one};
+use crate::op::{Meta, Op, OpRef, Operand, Outputs, Run, SavedRef, SavedRefs, one};
 use crate::ops::copy::{copy, copy_cuda};
 use crate::ops::kernel::{dst, for_numbers};
 use crate::ops::registry::{Sample, Values, floats, input};
@@ -126,17 +126,17 @@ impl Op for ScatterAdd {
         }
     }
 
-    fn keeps(&self, wanted: &[bool]) -> Keeps {
-        wanted[2].then_some(Keep::Input(1)).into_iter().collect()
+    fn saved(&self, wanted: &[bool]) -> SavedRefs {
+        wanted[2].then_some(SavedRef::Input(1)).into_iter().collect()
     }
 
     fn backward(&self, backward: &mut Backward<'_>) -> Result<()> {
         let gradient = backward.gradient()?;
         if backward.wants(2) {
             let source = gradient.gather(self.axis, &backward.input(1)?)?;
-            backward.give(2, source)?;
+            backward.set_grad(2, source)?;
         }
-        backward.give(0, gradient)
+        backward.set_grad(0, gradient)
     }
 
     fn overwrites(&self) -> &'static [usize] {

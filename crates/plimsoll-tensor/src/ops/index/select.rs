@@ -10,7 +10,7 @@ use crate::context;
 use crate::error::Result;
 use crate::execute::call;
 use crate::layout::Layout;
-use crate::op::{Keep, Keeps, Meta, Op, OpRef, Operand, Outputs, Run, one};
+use crate::op::{Meta, Op, OpRef, Operand, Outputs, Run, SavedRef, SavedRefs, one};
 use crate::ops::cuda::moves::unit_name;
 use crate::ops::cuda::{c_name, code};
 use crate::ops::kernel::units_per_task;
@@ -121,8 +121,8 @@ impl Op for Select {
         Ok(())
     }
 
-    fn keeps(&self, wanted: &[bool]) -> Keeps {
-        wanted[0].then_some(Keep::Input(1)).into_iter().collect()
+    fn saved(&self, wanted: &[bool]) -> SavedRefs {
+        wanted[0].then_some(SavedRef::Input(1)).into_iter().collect()
     }
 
     fn backward(&self, backward: &mut Backward<'_>) -> Result<()> {
@@ -130,7 +130,7 @@ impl Op for Select {
         let _here = gradient.device().enter();
         let zeros = Tensor::zeros_of(*backward.input_shape(0), backward.input_dtype(0))?;
         let ids = backward.input(1)?;
-        backward.give(0, zeros.into_index_add(self.axis, &ids, &gradient)?)
+        backward.set_grad(0, zeros.into_index_add(self.axis, &ids, &gradient)?)
     }
 }
 
@@ -227,7 +227,7 @@ impl Tensor {
 fn select_rows(op: OpRef, x: &Tensor, axis: usize, ids: &Tensor) -> Result<Tensor> {
     let ids = readable_as(ids, &Shape::within_bounds([ids.n_elems()]))?;
     let rows = three(x.shape(), axis, 1);
-    match x.part().1.layout.reshaped(rows) {
+    match x.storage_view().1.layout.reshaped(rows) {
         Some(_) => call(op, &[x, &ids]),
         None => call(op, &[&x.copied()?, &ids]),
     }

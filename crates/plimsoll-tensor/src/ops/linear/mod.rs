@@ -13,7 +13,7 @@ use crate::context;
 use crate::error::{Error, Result};
 use crate::execute::{Arg, call, execute};
 use crate::op::{
-    Cost, Keep, Keeps, Meta, Op, OpRef, Outputs, Run, Tensors, bytes_moved, one, saturating_product,
+    Cost, Meta, Op, OpRef, Outputs, Run, SavedRef, SavedRefs, Tensors, bytes_moved, one, saturating_product,
 };
 use crate::ops::kernel::for_floats;
 use crate::ops::registry::{Array, OpInfo, Sample, floats, within};
@@ -84,10 +84,10 @@ impl Op for Linear {
         Cost { flops: saturating_product([2, k, outputs[0].n_elems()]), bytes }
     }
 
-    fn keeps(&self, wanted: &[bool]) -> Keeps {
-        let x = wanted[1].then_some(Keep::Input(0));
-        let w = wanted[0].then_some(Keep::Input(1));
-        let y = (self.activation != Activation::None).then_some(Keep::Output(0));
+    fn saved(&self, wanted: &[bool]) -> SavedRefs {
+        let x = wanted[1].then_some(SavedRef::Input(0));
+        let w = wanted[0].then_some(SavedRef::Input(1));
+        let y = (self.activation != Activation::None).then_some(SavedRef::Output(0));
         [x, w, y].into_iter().flatten().collect()
     }
 
@@ -100,25 +100,25 @@ impl Op for Linear {
                 let x = as_rows(&backward.take_input(0)?)?;
                 let args = smallvec::smallvec![Arg::Given(x), Arg::Given(as_rows(&gradient)?)];
                 let mut results = execute(OpRef::shipped(LinearGradients), args)?;
-                backward.give(2, results.remove(1))?;
-                backward.give(1, results.remove(0))?;
+                backward.set_grad(2, results.remove(1))?;
+                backward.set_grad(1, results.remove(0))?;
             }
             // A CPU gains nothing by doing both in one op.
             [wants_weights, wants_bias] => {
                 if wants_bias {
                     let shape = *backward.input_shape(2);
-                    backward.give(2, as_rows(&gradient)?.sum(0)?.reshape(shape)?)?;
+                    backward.set_grad(2, as_rows(&gradient)?.sum(0)?.reshape(shape)?)?;
                 }
                 if wants_weights {
                     let product = as_rows(&backward.take_input(0)?)?.t()?.matmul(&as_rows(&gradient)?)?;
-                    backward.give(1, product)?;
+                    backward.set_grad(1, product)?;
                 }
             }
         }
         if backward.wants(0) {
             let shape = *backward.input_shape(0);
             let product = as_rows(&gradient)?.matmul(&backward.input(1)?.t()?)?;
-            backward.give(0, product.reshape(shape)?)?;
+            backward.set_grad(0, product.reshape(shape)?)?;
         }
         Ok(())
     }

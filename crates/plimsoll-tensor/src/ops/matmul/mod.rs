@@ -10,7 +10,7 @@ use crate::error::{Error, Result};
 use crate::execute::call;
 use crate::layout::Layout;
 use crate::op::{
-    Cost, Keep, Keeps, Meta, Op, OpRef, Operand, Outputs, Run, bytes_moved, one, saturating_product,
+    Cost, Meta, Op, OpRef, Operand, Outputs, Run, SavedRef, SavedRefs, bytes_moved, one, saturating_product,
 };
 use crate::ops::kernel::for_floats;
 use crate::ops::registry::{Array, OpInfo, Sample, floats};
@@ -166,8 +166,8 @@ impl Op for MatMul {
         Cost { flops: saturating_product([2, k, outputs[0].n_elems()]), bytes }
     }
 
-    fn keeps(&self, wanted: &[bool]) -> Keeps {
-        let other = |input: usize| wanted[input].then_some(Keep::Input(1 - input));
+    fn saved(&self, wanted: &[bool]) -> SavedRefs {
+        let other = |input: usize| wanted[input].then_some(SavedRef::Input(1 - input));
         [other(0), other(1)].into_iter().flatten().collect()
     }
 
@@ -180,12 +180,12 @@ impl Op for MatMul {
                 (2, lhs) if lhs.rank() > 2 => as_rows(&lhs)?.t()?.matmul(&as_rows(&gradient)?)?,
                 (_, lhs) => lhs.t()?.matmul(&gradient)?.sum_to(&shape)?,
             };
-            backward.give(1, result)?;
+            backward.set_grad(1, result)?;
         }
         if backward.wants(0) {
             let shape = *backward.input_shape(0);
             let result = gradient.matmul(&backward.input(1)?.t()?)?.sum_to(&shape)?;
-            backward.give(0, result)?;
+            backward.set_grad(0, result)?;
         }
         Ok(())
     }

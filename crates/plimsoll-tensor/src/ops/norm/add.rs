@@ -1,21 +1,23 @@
 //! `add_layer_norm` and `add_rms_norm`: a residual sum and its norm in one pass.
 //!
 //! Where a sum is normalised it is usually wanted itself, too, by the next sum; so both are results, and the sum is what is kept
-//! for backward, with the statistics of its lines. The sum is rounded to its dtype before it is looked at: the bits
-//! are those of `dropout`, `add` and the norm one after the other; on a GPU where lines lie contiguously, because how threads
-//! share a line follows from its strides.
+//! for backward, with the statistics of its lanes. The sum is rounded to its dtype before it is looked at: the bits
+//! are those of `dropout`, `add` and the norm one after the other; on a GPU where lanes lie contiguously, because how threads
+//! share a lane follows from its strides.
 
 use plimsoll_cuda::Gpu;
 use smallvec::{SmallVec, smallvec};
 
-use super::line::{LineNorm, LineNormBackward};
-use super::{check, kernel, line_cuda as cuda};
+use super::last_axis::{LastAxisNorm, LastAxisNormBackward};
+use super::{check, kernel, last_axis_cuda as cuda};
 use crate::error::Result;
 use crate::execute::{Arg, Args, call, execute};
-use crate::op::{Draw, Extra, Keep, Keeps, Meta, Op, OpRef, Output, Outputs, Rebuild, Run, Second, Tensors};
+use crate::op::{
+    AuxOutput, Draw, Meta, Op, OpRef, Output, Outputs, Rebuild, Run, SavedRef, SavedRefs, Second, Tensors,
+};
 use crate::ops::dropout::Dropout;
 use crate::ops::kernel::for_floats;
-use crate::ops::lines::{expect_dtype, expect_shape};
+use crate::ops::lanes::{expect_dtype, expect_shape};
 use crate::ops::registry::{Array, OpInfo, Sample, floats};
 use crate::random::Generator;
 use crate::tape::Backward;
@@ -24,23 +26,23 @@ use crate::tensor::Tensor;
 /// sum = x + dropout(branch), y = norm(sum). Inputs: x, the branch, and the norm's parameters. The sum may be written over
 /// the branch.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct AddLineNorm {
-    pub norm: LineNorm,
+pub(super) struct AddLastAxisNorm {
+    pub norm: LastAxisNorm,
     pub dropout: Option<Dropout>,
 }
 
-impl AddLineNorm {
+impl AddLastAxisNorm {
     /// Whether backward looks at the sum: the gradient of beta does not need it.
     fn reads_sum(wanted: &[bool]) -> bool {
         wanted[0] || wanted[1] || wanted[2]
     }
 
     /// Passes the gradient of the sum on to both that were added.
-    fn give_sum(&self, backward: &mut Backward<'_>, gradient: Tensor, of_branch: Tensor) -> Result<()> {
+    fn set_grad_sum(&self, backward: &mut Backward<'_>, gradient: Tensor, of_branch: Tensor) -> Result<()> {
         if backward.wants(1) {
-            backward.give(1, of_branch)?;
+            backward.set_grad(1, of_branch)?;
         }
-        if backward.wants(0) { backward.give(0, gradient) } else { Ok(()) }
+        if backward.wants(0) { backward.set_grad(0, gradient) } else { Ok(()) }
     }
 
     /// The gradient of the branch from that of the sum.
@@ -52,7 +54,7 @@ impl AddLineNorm {
     }
 }
 
-impl Op for AddLineNorm {
+impl Op for AddLastAxisNorm {
     fn name(&self) -> &'static str {
         if self.norm.is_centred { "add_layer_norm" } else { "add_rms_norm" }
     }
@@ -71,43 +73,43 @@ impl Op for AddLineNorm {
     }
 
     fn run_cuda(&self, run: &mut Run<'_>, gpu: &Gpu) -> Result<()> {
-        cuda::add_and_normalise_lines(self, run, gpu)
+        cuda::add_and_normalise_lanes(self, run, gpu)
     }
 
-    fn keeps(&self, wanted: &[bool]) -> Keeps {
-        let mut keeps = Keeps::new();
-        if AddLineNorm::reads_sum(wanted) {
-            keeps.push(Keep::Output(0));
-            keeps.push(Keep::Input(2));
-            keeps.extend((0..self.norm.n_extras()).map(Keep::Extra));
+    fn saved(&self, wanted: &[bool]) -> SavedRefs {
+        let mut saved = SavedRefs::new();
+        if AddLastAxisNorm::reads_sum(wanted) {
+            saved.push(SavedRef::Output(0));
+            saved.push(SavedRef::Input(2));
+            saved.extend((0..self.norm.n_aux()).map(SavedRef::Aux));
         }
-        keeps
+        saved
     }
 
-    fn extras(&self, inputs: &[&Meta], wanted: &[bool]) -> SmallVec<[Extra; 2]> {
-        match AddLineNorm::reads_sum(wanted) {
+    fn aux_outputs(&self, inputs: &[&Meta], wanted: &[bool]) -> SmallVec<[AuxOutput; 2]> {
+        match AddLastAxisNorm::reads_sum(wanted) {
             true => self.norm.statistics(inputs[0]),
             false => SmallVec::new(),
         }
     }
 
     fn rebuild(&self) -> Option<Rebuild> {
-        let parameters = (2..2 + self.norm.n_parameters()).map(Keep::Input);
-        let statistics = (0..self.norm.n_extras()).map(Keep::Extra);
-        let reads = [Keep::Output(0)].into_iter().chain(parameters).chain(statistics).collect();
+        let parameters = (2..2 + self.norm.n_parameters()).map(SavedRef::Input);
+        let statistics = (0..self.norm.n_aux()).map(SavedRef::Aux);
+        let reads = [SavedRef::Output(0)].into_iter().chain(parameters).chain(statistics).collect();
         Some(Rebuild { op: self.norm.applied(), output: 1, reads })
     }
 
     fn with_draw(&self, next: &dyn Fn(Draw) -> Draw) -> Option<OpRef> {
         let dropout = Some(self.dropout?.redrawn(next));
-        Some(OpRef::shipped(AddLineNorm { dropout, ..*self }))
+        Some(OpRef::shipped(AddLastAxisNorm { dropout, ..*self }))
     }
 
     fn second(&self, inputs: &[&Meta]) -> Option<Second> {
-        // How threads share a line follows from its strides, and with it the order of sums.
+        // How threads share a lane follows from its strides, and with it the order of sums.
         let are_contiguous = inputs[..2].iter().all(|meta| meta.layout.is_contiguous());
-        let parameters = (2..2 + self.norm.n_parameters()).map(Keep::Input);
-        let reads = [Keep::Output(0)].into_iter().chain(parameters).collect();
+        let parameters = (2..2 + self.norm.n_parameters()).map(SavedRef::Input);
+        let reads = [SavedRef::Output(0)].into_iter().chain(parameters).collect();
         are_contiguous.then(|| Second { op: OpRef::shipped(self.norm), reads })
     }
 
@@ -116,22 +118,22 @@ impl Op for AddLineNorm {
         let Some(gradient) = backward.gradient_of(1) else {
             let Some(of_sum) = of_sum else { return Ok(()) };
             let of_branch = self.of_branch(&of_sum)?;
-            return self.give_sum(backward, of_sum, of_branch);
+            return self.set_grad_sum(backward, of_sum, of_branch);
         };
         let wanted = [backward.wants(0) || backward.wants(1), backward.wants(2), backward.wants(3)];
         if !wanted[0] && !wanted[1] {
             let shape = *backward.input_shape(3);
-            return backward.give(3, gradient.sum_to(&shape)?);
+            return backward.set_grad(3, gradient.sum_to(&shape)?);
         }
         let mut args: Args<'_> = smallvec![Arg::Given(gradient)];
         args.push(Arg::Given(backward.output(0)?));
         args.push(Arg::Given(backward.input(2)?));
-        for extra in 0..self.norm.n_extras() {
-            args.push(Arg::Given(backward.extra(extra)?));
+        for aux in 0..self.norm.n_aux() {
+            args.push(Arg::Given(backward.aux(aux)?));
         }
         args.extend(of_sum.filter(|_| wanted[0]).map(Arg::Given));
         let dropout = self.dropout.filter(|_| backward.wants(1));
-        let op = LineNormBackward { norm: self.norm, wanted, dropout };
+        let op = LastAxisNormBackward { norm: self.norm, wanted, dropout };
         let mut results = execute(OpRef::shipped(op), args)?;
         if wanted[0] {
             let of_sum = results.remove(0);
@@ -139,14 +141,14 @@ impl Op for AddLineNorm {
                 Some(_) => results.remove(results.len() - 1),
                 None => of_sum.clone(),
             };
-            self.give_sum(backward, of_sum, of_branch)?;
+            self.set_grad_sum(backward, of_sum, of_branch)?;
         }
         let parameters = (2..4).filter(|&input| backward.wants(input));
         parameters
             .collect::<SmallVec<[usize; 2]>>()
             .into_iter()
             .zip(results)
-            .try_for_each(|(input, result)| backward.give(input, result))
+            .try_for_each(|(input, result)| backward.set_grad(input, result))
     }
 
     fn composite(&self, inputs: &[&Tensor]) -> Option<Result<Tensors>> {
@@ -230,10 +232,10 @@ fn reference(x: &[Array], shape: &[usize], is_centred: bool) -> Vec<Array> {
     let sum = Array::build(shape, |idx| x[0].at(idx) + x[1].at(idx));
     let width = shape[shape.len() - 1];
     let mut normed = sum.clone();
-    for line in normed.values.chunks_mut(width) {
-        let mean = if is_centred { line.iter().sum::<f64>() / width as f64 } else { 0.0 };
-        let variance = line.iter().map(|x| (x - mean).powi(2)).sum::<f64>() / width as f64;
-        for (column, value) in line.iter_mut().enumerate() {
+    for lane in normed.values.chunks_mut(width) {
+        let mean = if is_centred { lane.iter().sum::<f64>() / width as f64 } else { 0.0 };
+        let variance = lane.iter().map(|x| (x - mean).powi(2)).sum::<f64>() / width as f64;
+        for (column, value) in lane.iter_mut().enumerate() {
             let beta = x.get(3).map_or(0.0, |beta| beta.values[column]);
             *value = (*value - mean) / (variance + EPS).sqrt() * x[2].values[column] + beta;
         }

@@ -11,11 +11,11 @@ use super::{check, check_backward, check_statistics, composite_backward};
 use crate::axes::Axes;
 use crate::error::Result;
 use crate::execute::{Arg, call, execute};
-use crate::op::{Extra, Form, Gradient, Keep, Keeps, Meta, Op, OpRef};
+use crate::op::{AuxOutput, Form, Gradient, Meta, Op, OpRef, SavedRef, SavedRefs};
 use crate::op::{Output, Outputs, Rebuild, Run, Tensors, one};
 use crate::ops::Activation;
 use crate::ops::kernel::for_floats;
-use crate::ops::lines::{expect_dtype, expect_shape};
+use crate::ops::lanes::{expect_dtype, expect_shape};
 use crate::ops::registry::{Array, OpInfo, Sample, floats, within};
 use crate::shape::Shape;
 use crate::tape::Backward;
@@ -104,21 +104,22 @@ impl Op for BatchNorm {
         cuda::forward_bytes(inputs[0])
     }
 
-    fn keeps(&self, wanted: &[bool]) -> Keeps {
+    fn saved(&self, wanted: &[bool]) -> SavedRefs {
         if !self.reads_input(wanted) {
-            return Keeps::new();
+            return SavedRefs::new();
         }
-        let mut keeps: Keeps = smallvec![Keep::Input(0), Keep::Input(1), Keep::Extra(0), Keep::Extra(1)];
-        keeps.extend(self.has_relu.then_some(Keep::Input(2)));
-        keeps
+        let mut saved: SavedRefs =
+            smallvec![SavedRef::Input(0), SavedRef::Input(1), SavedRef::Aux(0), SavedRef::Aux(1)];
+        saved.extend(self.has_relu.then_some(SavedRef::Input(2)));
+        saved
     }
 
-    fn extras(&self, inputs: &[&Meta], wanted: &[bool]) -> SmallVec<[Extra; 2]> {
+    fn aux_outputs(&self, inputs: &[&Meta], wanted: &[bool]) -> SmallVec<[AuxOutput; 2]> {
         if !self.reads_input(wanted) {
             return SmallVec::new();
         }
         let meta = Meta::fresh(*inputs[1].shape(), inputs[0].dtype.accumulator());
-        smallvec![Extra { form: Form::Statistics, meta }; 2]
+        smallvec![AuxOutput { form: Form::Statistics, meta }; 2]
     }
 
     fn rebuild(&self) -> Option<Rebuild> {
@@ -134,21 +135,21 @@ impl Op for BatchNorm {
         let wanted = [0, 1, 2].map(|input| backward.wants(input));
         if !self.reads_input(&wanted) {
             let shape = *backward.input_shape(2);
-            return backward.give(2, gradient.sum_to(&shape)?);
+            return backward.set_grad(2, gradient.sum_to(&shape)?);
         }
         let mut args: SmallVec<_> = smallvec![
             Arg::Given(gradient),
             Arg::Given(backward.input(0)?),
             Arg::Given(backward.input(1)?),
-            Arg::Given(backward.extra(0)?),
-            Arg::Given(backward.extra(1)?),
+            Arg::Given(backward.aux(0)?),
+            Arg::Given(backward.aux(1)?),
         ];
         if self.has_relu {
             args.push(Arg::Given(backward.input(2)?));
         }
         let results = execute(OpRef::shipped(BatchNormBackward { eps: self.eps, wanted }), args)?;
         let inputs = (0..3).filter(|&input| wanted[input]);
-        inputs.zip(results).try_for_each(|(input, result)| backward.give(input, result))
+        inputs.zip(results).try_for_each(|(input, result)| backward.set_grad(input, result))
     }
 
     fn composite(&self, inputs: &[&Tensor]) -> Option<Result<Tensors>> {

@@ -4,7 +4,7 @@ use plimsoll_cuda::{Gpu, Grid, Template};
 use smallvec::SmallVec;
 
 use super::batch::BatchNorm;
-use super::line_cuda::{Sums, lines_axes};
+use super::last_axis_cuda::{Sums, lanes_axes};
 use crate::dtype::DType;
 use crate::error::Result;
 use crate::op::{Meta, Operand, Run};
@@ -62,7 +62,7 @@ fn statistics_fold(dtype: DType, is_recorded: bool) -> Fold {
 
 /// The bytes of scratch memory of [`normalise`].
 pub(super) fn forward_bytes(x: &Meta) -> usize {
-    Rows::new(x, 1).with(reduce::workspace(&[x], lines_axes(x), &statistics_fold(x.dtype, true)))
+    Rows::new(x, 1).with(reduce::workspace(&[x], lanes_axes(x), &statistics_fold(x.dtype, true)))
 }
 
 /// The norm of every channel, its mean and variance; leaves mean and rstd in the extras, if there are any.
@@ -71,7 +71,7 @@ pub(super) fn normalise(norm: BatchNorm, run: &Run<'_>, gpu: &Gpu) -> Result<()>
     let rows = Rows::new(x.meta, 1);
     let spare = rows.row(run, 0);
     let mut outputs: SmallVec<[&Operand; 4]> = SmallVec::from_slice(&[mean, variance]);
-    let rstd = match run.extras {
+    let rstd = match run.aux_outputs {
         [mean, rstd] => {
             outputs.extend([mean, rstd]);
             rstd
@@ -84,8 +84,8 @@ pub(super) fn normalise(norm: BatchNorm, run: &Run<'_>, gpu: &Gpu) -> Result<()>
     let reduction = Reduction {
         op: "batch_norm",
         inputs: &[x],
-        axes: lines_axes(x.meta),
-        fold: statistics_fold(x.dtype(), !run.extras.is_empty()),
+        axes: lanes_axes(x.meta),
+        fold: statistics_fold(x.dtype(), !run.aux_outputs.is_empty()),
         outputs: &outputs,
         numbers: &[norm.eps],
         workspace: rows.rest(run),
@@ -163,7 +163,7 @@ fn summed<T: Copy>(inputs: &[T]) -> SmallVec<[T; 6]> {
 /// The bytes of scratch memory of [`backward`].
 pub(super) fn backward_bytes(wanted: [bool; 3], inputs: &[&Meta]) -> usize {
     let (x, has_relu) = (inputs[1], inputs.len() > 5);
-    Rows::new(x, 2).with(sums(has_relu, wanted).workspace(&summed(inputs), lines_axes(x)))
+    Rows::new(x, 2).with(sums(has_relu, wanted).workspace(&summed(inputs), lanes_axes(x)))
 }
 
 /// The gradients that are wanted. Inputs: the gradient of the output, x, gamma, mean and rstd; with relu, beta, too.
@@ -174,7 +174,7 @@ pub(super) fn backward(wanted: [bool; 3], run: &Run<'_>, gpu: &Gpu) -> Result<()
     let totals = [rows.row(run, 0), rows.row(run, 1)];
     let wanted_totals = if wanted[0] { &totals[..] } else { &[] };
     let inputs: SmallVec<[&Operand; 6]> = run.inputs.iter().collect();
-    let (sums, axes) = (sums(has_relu, wanted), lines_axes(x.meta));
+    let (sums, axes) = (sums(has_relu, wanted), lanes_axes(x.meta));
     sums.run(run, &summed(&inputs), axes, wanted_totals, rows.rest(run), gpu)?;
     if !wanted[0] {
         return Ok(());

@@ -1,4 +1,4 @@
-//! The loops of batch norm: lines are the channels of one place, and sums run over lines.
+//! The loops of batch norm: lanes are the channels of one place, and sums run over lanes.
 //!
 //! With relu, backward does the norm again to learn where it was positive: [`normal`] is the one formula of both, so that no
 //! rounding can make them differ.
@@ -6,7 +6,7 @@
 use std::ops::Range;
 
 use plimsoll_cpu::element::{CastTo, Element};
-use plimsoll_cpu::lines::{Line, Lines, Room};
+use plimsoll_cpu::lanes::{Lane, Lanes, Room};
 use plimsoll_cpu::math::Real;
 use plimsoll_cpu::reduce::{self, Mean, Variance};
 use plimsoll_cpu::simd;
@@ -16,7 +16,7 @@ use super::batch::BatchNorm;
 use super::columns::{Stretches, write_all};
 use crate::op::{Meta, Operand, Run};
 use crate::ops::kernel::src;
-use crate::ops::lines::{Lined, last_axis};
+use crate::ops::lanes::{LanePtr, last_axis};
 use crate::ops::unary::Unary;
 use crate::ops::unary::relu::Relu;
 
@@ -26,7 +26,7 @@ use crate::ops::unary::relu::Relu;
 /// The operand is a vector of `T` with that many elements, and nobody writes it meanwhile.
 unsafe fn channel_of<T: Element>(vector: &Operand, channel: usize) -> T::Compute {
     // SAFETY: the caller's promise.
-    unsafe { Lined::<T>::new(vector).get(channel as isize * vector.meta.layout.strides()[0]) }.widen()
+    unsafe { LanePtr::<T>::new(vector).get(channel as isize * vector.meta.layout.strides()[0]) }.widen()
 }
 
 /// The norm of every channel, its mean and variance; leaves mean and rstd in the extras, if there are any.
@@ -49,11 +49,11 @@ where
             [mean, variance].map(|output| unsafe { channel_of::<T::Compute>(output, channel) });
         [mean, (variance + T::Compute::from_f64(norm.eps)).rsqrt()]
     };
-    if let [mean, rstd] = run.extras {
+    if let [mean, rstd] = run.aux_outputs {
         for channel in 0..mean.n_elems() {
-            for (extra, value) in [mean, rstd].into_iter().zip(statistics(channel)) {
+            for (aux, value) in [mean, rstd].into_iter().zip(statistics(channel)) {
                 // SAFETY: extras are fresh and contiguous, with one element per channel in the compute type.
-                unsafe { Lined::<T::Compute>::new(extra).set(channel as isize, value) };
+                unsafe { LanePtr::<T::Compute>::new(aux).set(channel as isize, value) };
             }
         }
     }
@@ -75,12 +75,12 @@ fn apply_with<T: Element<Compute: Real>>(
     statistics: impl Fn(usize) -> [T::Compute; 2],
 ) {
     let (x, y) = (&run.inputs[0], &run.outputs[0]);
-    let lines = last_axis(x.shape(), [&x.meta.layout, &y.meta.layout]);
+    let lanes = last_axis(x.shape(), [&x.meta.layout, &y.meta.layout]);
     // SAFETY: the workspace holds three rows, and this is its only slice.
-    let rows = unsafe { rows_of::<T::Compute>(run, 3 * lines.len) };
-    let (means, rest) = rows.split_at_mut(lines.len);
-    let (scales, shifts) = rest.split_at_mut(lines.len);
-    for channel in 0..lines.len {
+    let rows = unsafe { rows_of::<T::Compute>(run, 3 * lanes.len) };
+    let (means, rest) = rows.split_at_mut(lanes.len);
+    let (scales, shifts) = rest.split_at_mut(lanes.len);
+    for channel in 0..lanes.len {
         let [mean, rstd] = statistics(channel);
         means[channel] = mean;
         // SAFETY: `infer` has checked that the parameters have one element per channel.
@@ -90,12 +90,12 @@ fn apply_with<T: Element<Compute: Real>>(
         }
     }
     let (means, scales, shifts) = (&*means, &*scales, &*shifts);
-    let (x, y) = (Lined::<T>::new(x), Lined::<T>::new(y));
-    lines.for_each(|line| {
-        let [x_offset, y_offset] = lines.offsets(line);
-        // SAFETY: lines of operands that `execute` hands out; each line of the fresh output belongs to one task.
+    let (x, y) = (LanePtr::<T>::new(x), LanePtr::<T>::new(y));
+    lanes.for_each(|lane| {
+        let [x_offset, y_offset] = lanes.offsets(lane);
+        // SAFETY: lanes of operands that `execute` hands out; each lane of the fresh output belongs to one task.
         let (x, y) = unsafe {
-            (x.line(x_offset, lines.steps[0], lines.len), y.line(y_offset, lines.steps[1], lines.len))
+            (x.lane(x_offset, lanes.steps[0], lanes.len), y.lane(y_offset, lanes.steps[1], lanes.len))
         };
         let (mut x_room, mut y_room) = (Room::new(), Room::new());
         for piece in x.pieces() {
@@ -166,8 +166,8 @@ fn stretches(x: &Meta) -> Stretches {
 pub(super) fn backward<T: Element<Compute: Real>>(wanted: [bool; 3], run: &Run<'_>) {
     let [g, x, ..] = run.inputs else { unreachable!("five operands or six") };
     let dx = if wanted[0] { &run.outputs[0] } else { x };
-    let lines = last_axis(x.shape(), [&g.meta.layout, &x.meta.layout, &dx.meta.layout]);
-    let (width, cut) = (lines.len, stretches(x.meta));
+    let lanes = last_axis(x.shape(), [&g.meta.layout, &x.meta.layout, &dx.meta.layout]);
+    let (width, cut) = (lanes.len, stretches(x.meta));
     let n_values = n_rows(run.inputs) * width;
     // SAFETY: the workspace holds these rows and, after them, the sums.
     let (values, shared) = unsafe {
@@ -175,14 +175,14 @@ pub(super) fn backward<T: Element<Compute: Real>>(wanted: [bool; 3], run: &Run<'
         (rows_of::<T::Compute>(run, n_values), SharedPtr::new(sums))
     };
     begin_rows::<T>(run.inputs, values, width);
-    let pairs = Pairs::<T> { is_over: g.ptr() == dx.ptr(), g: Lined::new(g), x: Lined::new(x), lines };
+    let pairs = Pairs::<T> { is_over: g.ptr() == dx.ptr(), g: LanePtr::new(g), x: LanePtr::new(x), lanes };
     let rows = Rows { values: &*values, width };
-    lines.in_stretches(cut.per_stretch, |stretch| {
+    lanes.in_stretches(cut.per_stretch, |stretch| {
         // SAFETY: the workspace has room for the rows of all stretches, and this task has this stretch alone.
         let (gammas, betas) = unsafe { cut.rows(shared, stretch.start) }.split_at_mut(width);
-        for line in stretch {
-            let (g, x) = pairs.at(line);
-            add_line(&g, &x, rows, [gammas, betas]);
+        for lane in stretch {
+            let (g, x) = pairs.at(lane);
+            add_lane(&g, &x, rows, [gammas, betas]);
         }
     });
     // SAFETY: the tasks have written the rows of all stretches.
@@ -193,28 +193,28 @@ pub(super) fn backward<T: Element<Compute: Real>>(wanted: [bool; 3], run: &Run<'
         unsafe { write_all::<T>(output.ptr().cast(), cut.total(sums, sum)) };
     }
     if wanted[0] {
-        finish_rows(cut.total(sums, 0).zip(cut.total(sums, 1)), lines.n_lines, values, width);
-        write_lines(&pairs, Rows { values, width }, &Lined::new(dx));
+        finish_rows(cut.total(sums, 0).zip(cut.total(sums, 1)), lanes.n_lanes, values, width);
+        write_lanes(&pairs, Rows { values, width }, &LanePtr::new(dx));
     }
 }
 
-/// The gradient and the input of backward, line by line.
+/// The gradient and the input of backward, lane by lane.
 struct Pairs<T> {
-    g: Lined<T>,
-    x: Lined<T>,
-    lines: Lines<3>,
+    g: LanePtr<T>,
+    x: LanePtr<T>,
+    lanes: Lanes<3>,
     /// Whether the result is written over the gradient.
     is_over: bool,
 }
 
 impl<T: Element> Pairs<T> {
-    fn at(&self, line: usize) -> (Line<T>, Line<T>) {
-        let (offsets, steps) = (self.lines.offsets(line), self.lines.steps);
-        // SAFETY: lines of operands that `execute` hands out; where the result is the gradient's memory, pieces of the
+    fn at(&self, lane: usize) -> (Lane<T>, Lane<T>) {
+        let (offsets, steps) = (self.lanes.offsets(lane), self.lanes.steps);
+        // SAFETY: lanes of operands that `execute` hands out; where the result is the gradient's memory, pieces of the
         // gradient are copies.
         unsafe {
-            let g = self.g.line(offsets[0], steps[0], self.lines.len).copied(self.is_over);
-            (g, self.x.line(offsets[1], steps[1], self.lines.len))
+            let g = self.g.lane(offsets[0], steps[0], self.lanes.len).copied(self.is_over);
+            (g, self.x.lane(offsets[1], steps[1], self.lanes.len))
         }
     }
 }
@@ -236,29 +236,29 @@ fn begin_rows<T: Element<Compute: Real>>(inputs: &[Operand], rows: &mut [T::Comp
 }
 
 /// Fills the other rows from the sums for gamma and beta.
-fn finish_rows<C: Real>(totals: impl Iterator<Item = (C, C)>, n_lines: usize, rows: &mut [C], width: usize) {
-    let per_line = C::ONE / C::from_f64(n_lines as f64);
+fn finish_rows<C: Real>(totals: impl Iterator<Item = (C, C)>, n_lanes: usize, rows: &mut [C], width: usize) {
+    let per_lane = C::ONE / C::from_f64(n_lanes as f64);
     for (channel, (for_gamma, for_beta)) in totals.enumerate() {
-        rows[3 * width + channel] = for_beta * per_line;
-        rows[4 * width + channel] = for_gamma * per_line * rows[width + channel];
+        rows[3 * width + channel] = for_beta * per_lane;
+        rows[4 * width + channel] = for_gamma * per_lane * rows[width + channel];
     }
 }
 
 /// Writes the gradient of the input.
-fn write_lines<T: Element<Compute: Real>>(pairs: &Pairs<T>, rows: Rows<'_, T::Compute>, result: &Lined<T>) {
-    let lines = &pairs.lines;
-    lines.for_each(|line| {
-        let (g, x) = pairs.at(line);
-        // SAFETY: a line of the result, which belongs to this task.
-        let result = unsafe { result.line(lines.offsets(line)[2], lines.steps[2], lines.len) };
-        write_line(&g, &x, rows, &result);
+fn write_lanes<T: Element<Compute: Real>>(pairs: &Pairs<T>, rows: Rows<'_, T::Compute>, result: &LanePtr<T>) {
+    let lanes = &pairs.lanes;
+    lanes.for_each(|lane| {
+        let (g, x) = pairs.at(lane);
+        // SAFETY: a lane of the result, which belongs to this task.
+        let result = unsafe { result.lane(lanes.offsets(lane)[2], lanes.steps[2], lanes.len) };
+        write_lane(&g, &x, rows, &result);
     });
 }
 
-/// Adds a line to the sums for gamma and beta.
-fn add_line<T: Element<Compute: Real>>(
-    g: &Line<T>,
-    x: &Line<T>,
+/// Adds a lane to the sums for gamma and beta.
+fn add_lane<T: Element<Compute: Real>>(
+    g: &Lane<T>,
+    x: &Lane<T>,
     rows: Rows<'_, T::Compute>,
     [gammas, betas]: [&mut [T::Compute]; 2],
 ) {
@@ -271,12 +271,12 @@ fn add_line<T: Element<Compute: Real>>(
     }
 }
 
-/// Writes a line of the result.
-fn write_line<T: Element<Compute: Real>>(
-    g: &Line<T>,
-    x: &Line<T>,
+/// Writes a lane of the result.
+fn write_lane<T: Element<Compute: Real>>(
+    g: &Lane<T>,
+    x: &Lane<T>,
     rows: Rows<'_, T::Compute>,
-    result: &Line<T>,
+    result: &Lane<T>,
 ) {
     let mut rooms = [const { Room::new() }; 4];
     let [g_room, x_room, gate_room, result_room] = &mut rooms;
@@ -339,7 +339,7 @@ fn gate_tile<C: Real>([g, x]: [&[C]; 2], [means, scales, shifts]: [&[C]; 3], y: 
         || {
             let rows = means.iter().zip(scales).zip(shifts);
             for (((y, &g), &x), ((&mean, &scale), &shift)) in y.iter_mut().zip(g).zip(x).zip(rows) {
-                *y = g * Relu.slope(normal(x, [mean, scale, shift]));
+                *y = g * Relu.backward_kernel(normal(x, [mean, scale, shift]));
             }
         },
     );

@@ -1,6 +1,6 @@
-//! Sums over lines, column by column, with the same bits for any number of threads.
+//! Sums over lanes, column by column, with the same bits for any number of threads.
 //!
-//! Lines are cut into at most a few stretches by their number and length alone. Each stretch adds its lines up in order
+//! Lanes are cut into at most a few stretches by their number and length alone. Each stretch adds its lanes up in order
 //! into rows of its own in the workspace, and the rows are added up in order at the end.
 
 use plimsoll_cpu::element::Element;
@@ -13,7 +13,7 @@ const MAX_STRETCHES: usize = 32;
 /// The least number of elements of a stretch.
 const LEAST_ELEMS: usize = 16 * 1024;
 
-/// How the lines are cut, for some sums of the width of a line.
+/// How the lanes are cut, for some sums of the width of a lane.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Stretches {
     pub per_stretch: usize,
@@ -23,9 +23,9 @@ pub(super) struct Stretches {
 }
 
 impl Stretches {
-    pub fn new(n_lines: usize, width: usize, n_sums: usize) -> Stretches {
-        let per_stretch = n_lines.div_ceil(MAX_STRETCHES).max(LEAST_ELEMS.div_ceil(width.max(1)));
-        Stretches { per_stretch, n_stretches: n_lines.div_ceil(per_stretch), n_sums, width }
+    pub fn new(n_lanes: usize, width: usize, n_sums: usize) -> Stretches {
+        let per_stretch = n_lanes.div_ceil(MAX_STRETCHES).max(LEAST_ELEMS.div_ceil(width.max(1)));
+        Stretches { per_stretch, n_stretches: n_lanes.div_ceil(per_stretch), n_sums, width }
     }
 
     /// The number of values that the rows of all stretches take.
@@ -33,18 +33,18 @@ impl Stretches {
         self.n_stretches * self.n_sums * self.width
     }
 
-    /// The rows of the stretch that begins with `first_line`, as zeros.
+    /// The rows of the stretch that begins with `first_lane`, as zeros.
     ///
     /// # Safety
     /// `workspace` is valid for [`n_values`](Stretches::n_values) values, and this stretch's are used nowhere else.
-    pub unsafe fn rows<'a, C: Real>(&self, workspace: SharedPtr<C>, first_line: usize) -> &'a mut [C] {
+    pub unsafe fn rows<'a, C: Real>(&self, workspace: SharedPtr<C>, first_lane: usize) -> &'a mut [C] {
         let len = self.n_sums * self.width;
         if len == 0 {
             return &mut [];
         }
         // SAFETY: the caller's promise; zero is a value of every element type.
         unsafe {
-            let first = workspace.get().add(first_line / self.per_stretch * len);
+            let first = workspace.get().add(first_lane / self.per_stretch * len);
             first.write_bytes(0, len);
             std::slice::from_raw_parts_mut(first, len)
         }

@@ -7,7 +7,7 @@ use super::{check, check_backward, check_statistics, composite_backward};
 use super::{group_cuda as cuda, group_kernel as kernel};
 use crate::error::{Error, Result};
 use crate::execute::{Arg, call, execute};
-use crate::op::{Extra, Form, Gradient, Keep, Keeps, Meta, Op, OpRef};
+use crate::op::{AuxOutput, Form, Gradient, Meta, Op, OpRef, SavedRef, SavedRefs};
 use crate::op::{Output, Outputs, Rebuild, Run, Tensors, one};
 use crate::ops::kernel::for_floats;
 use crate::ops::registry::{Array, OpInfo, Sample, floats, within};
@@ -115,19 +115,19 @@ impl Op for GroupNorm {
         cuda::forward_bytes(self.groups, inputs[0])
     }
 
-    fn keeps(&self, wanted: &[bool]) -> Keeps {
+    fn saved(&self, wanted: &[bool]) -> SavedRefs {
         match wanted[0] || wanted[1] {
-            true => smallvec![Keep::Input(0), Keep::Input(1), Keep::Extra(0), Keep::Extra(1)],
-            false => Keeps::new(),
+            true => smallvec![SavedRef::Input(0), SavedRef::Input(1), SavedRef::Aux(0), SavedRef::Aux(1)],
+            false => SavedRefs::new(),
         }
     }
 
-    fn extras(&self, inputs: &[&Meta], wanted: &[bool]) -> SmallVec<[Extra; 2]> {
+    fn aux_outputs(&self, inputs: &[&Meta], wanted: &[bool]) -> SmallVec<[AuxOutput; 2]> {
         if !wanted[0] && !wanted[1] {
             return SmallVec::new();
         }
         let meta = Meta::fresh(per_group(inputs[0], self.groups), inputs[0].dtype.accumulator());
-        smallvec![Extra { form: Form::Statistics, meta }; 2]
+        smallvec![AuxOutput { form: Form::Statistics, meta }; 2]
     }
 
     fn rebuild(&self) -> Option<Rebuild> {
@@ -139,18 +139,18 @@ impl Op for GroupNorm {
         let wanted = [0, 1, 2].map(|input| backward.wants(input));
         if !wanted[0] && !wanted[1] {
             let shape = *backward.input_shape(2);
-            return backward.give(2, gradient.sum_to(&shape)?);
+            return backward.set_grad(2, gradient.sum_to(&shape)?);
         }
         let args = smallvec![
             Arg::Given(gradient),
             Arg::Given(backward.input(0)?),
             Arg::Given(backward.input(1)?),
-            Arg::Given(backward.extra(0)?),
-            Arg::Given(backward.extra(1)?),
+            Arg::Given(backward.aux(0)?),
+            Arg::Given(backward.aux(1)?),
         ];
         let results = execute(OpRef::shipped(GroupNormBackward { norm: *self, wanted }), args)?;
         let inputs = (0..3).filter(|&input| wanted[input]);
-        inputs.zip(results).try_for_each(|(input, result)| backward.give(input, result))
+        inputs.zip(results).try_for_each(|(input, result)| backward.set_grad(input, result))
     }
 
     fn composite(&self, inputs: &[&Tensor]) -> Option<Result<Tensors>> {

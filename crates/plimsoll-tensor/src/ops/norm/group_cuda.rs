@@ -6,7 +6,7 @@
 use plimsoll_cuda::Gpu;
 use smallvec::{SmallVec, smallvec};
 
-use super::line_cuda::Sums;
+use super::last_axis_cuda::Sums;
 use crate::axes::Axes;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
@@ -123,7 +123,7 @@ pub(super) fn normalise(groups: usize, eps: f64, run: &Run<'_>, gpu: &Gpu) -> Re
     let (meta, whole) = (views.fresh_statistic(x.dtype()), views.whole("group_norm", x.meta)?);
     let spare =
         [0, 1].map(|idx| Operand::new(run.workspace.wrapping_add(idx * aligned(meta.n_bytes())), &meta));
-    let [mean, rstd] = match run.extras {
+    let [mean, rstd] = match run.aux_outputs {
         [mean, rstd] => [mean, rstd],
         _ => [&spare[0], &spare[1]],
     };

@@ -1,4 +1,4 @@
-//! The loops of group norm: lines are the channels of one place, and an example is a run of lines.
+//! The loops of group norm: lanes are the channels of one place, and an example is a run of lanes.
 //!
 //! Sums over an example are formed channel by channel, with whole vectors whatever the size of a group, and only then
 //! brought together group by group. A task has a few examples, cut by shape alone, and rows of its own in the workspace.
@@ -6,14 +6,14 @@
 use std::ops::Range;
 
 use plimsoll_cpu::element::{Element, Number};
-use plimsoll_cpu::lines::{Line, Lines, Room};
+use plimsoll_cpu::lanes::{Lane, Lanes, Room};
 use plimsoll_cpu::math::Real;
 use plimsoll_cpu::simd;
 use plimsoll_cpu::threads::SharedPtr;
 
 use super::columns::write_all;
 use crate::op::{Meta, Operand, Run};
-use crate::ops::lines::{Lined, last_axis};
+use crate::ops::lanes::{LanePtr, last_axis};
 
 /// The most tasks, each with rows of its own.
 const MAX_TASKS: usize = 32;
@@ -61,8 +61,8 @@ impl Cut {
         C::from_f64((self.n_places * self.group()) as f64)
     }
 
-    /// The lines of an example.
-    fn lines(&self, example: usize) -> Range<usize> {
+    /// The lanes of an example.
+    fn lanes(&self, example: usize) -> Range<usize> {
         example * self.n_places..(example + 1) * self.n_places
     }
 
@@ -114,23 +114,23 @@ pub(super) fn backward_values(x: &Meta, n_groups: usize) -> usize {
     BACKWARD_ROWS * cut.n_tasks() * cut.width
 }
 
-/// The lines of an operand.
+/// The lanes of an operand.
 struct Operated<T> {
-    first: Lined<T>,
-    lines: Lines<1>,
+    first: LanePtr<T>,
+    lanes: Lanes<1>,
     is_copied: bool,
 }
 
 impl<T: Element> Operated<T> {
     fn new(operand: &Operand) -> Operated<T> {
-        let lines = last_axis(operand.shape(), [&operand.meta.layout]);
-        Operated { first: Lined::new(operand), lines, is_copied: false }
+        let lanes = last_axis(operand.shape(), [&operand.meta.layout]);
+        Operated { first: LanePtr::new(operand), lanes, is_copied: false }
     }
 
-    fn at(&self, line: usize) -> Line<T> {
-        // SAFETY: a line of an operand that `execute` hands out; each line that is written belongs to one task, and where
+    fn at(&self, lane: usize) -> Lane<T> {
+        // SAFETY: a lane of an operand that `execute` hands out; each lane that is written belongs to one task, and where
         // a result is written over an operand, pieces of the operand are copies.
-        unsafe { self.first.line(self.lines.offsets(line)[0], self.lines.steps[0], self.lines.len) }
+        unsafe { self.first.lane(self.lanes.offsets(lane)[0], self.lanes.steps[0], self.lanes.len) }
             .copied(self.is_copied)
     }
 }
@@ -139,7 +139,7 @@ impl<T: Element> Operated<T> {
 pub(super) fn normalise<T: Element<Compute: Real>>(n_groups: usize, eps: f64, run: &Run<'_>) {
     let cut = Cut::new(run.inputs[0].meta, n_groups);
     let x = Operated::<T>::new(&run.inputs[0]);
-    let kept = [0, 1].map(|idx| run.extras.get(idx).map(Lined::<T::Compute>::new));
+    let kept = [0, 1].map(|idx| run.aux_outputs.get(idx).map(LanePtr::<T::Compute>::new));
     let (len, eps) = (cut.group_len::<T::Compute>(), T::Compute::from_f64(eps));
     let apply = Apply::<T>::new(run);
     let task = |examples: Range<usize>, rows: &mut [T::Compute]| {
@@ -147,9 +147,9 @@ pub(super) fn normalise<T: Element<Compute: Real>>(n_groups: usize, eps: f64, ru
         for example in examples {
             means.fill(T::Compute::ZERO);
             rstds.fill(T::Compute::ZERO);
-            each_piece(&x, cut.lines(example), |piece, x| add_tile(x, &mut means[piece]));
+            each_piece(&x, cut.lanes(example), |piece, x| add_tile(x, &mut means[piece]));
             cut.share(means, |sum| sum / len);
-            each_piece(&x, cut.lines(example), |piece, x| {
+            each_piece(&x, cut.lanes(example), |piece, x| {
                 add_squares_tile(x, &means[piece.clone()], &mut rstds[piece]);
             });
             cut.share(rstds, |sum| (sum / len + eps).rsqrt());
@@ -160,7 +160,7 @@ pub(super) fn normalise<T: Element<Compute: Real>>(n_groups: usize, eps: f64, ru
                     unsafe { kept.set((example * n_groups + group) as isize, *value) };
                 }
             }
-            apply.example(cut.lines(example), means, rstds);
+            apply.example(cut.lanes(example), means, rstds);
         }
     };
     // SAFETY: the workspace is as large as `forward_values` says.
@@ -176,7 +176,7 @@ pub(super) fn apply<T: Element<Compute: Real>>(n_groups: usize, run: &Run<'_>) {
         let (means, rstds) = rows.split_at_mut(cut.width);
         for example in examples {
             statistics.spread(&cut, example, [means, rstds]);
-            apply.example(cut.lines(example), means, rstds);
+            apply.example(cut.lanes(example), means, rstds);
         }
     };
     // SAFETY: the workspace is as large as `forward_values` says.
@@ -184,13 +184,13 @@ pub(super) fn apply<T: Element<Compute: Real>>(n_groups: usize, run: &Run<'_>) {
 }
 
 /// Kept means and rstds, one of each per example and group.
-struct Statistics<C>([(Lined<C>, [isize; 2]); 2]);
+struct Statistics<C>([(LanePtr<C>, [isize; 2]); 2]);
 
 impl<C: Real + Element> Statistics<C> {
     fn new(kept: [&Operand; 2]) -> Statistics<C> {
         Statistics(kept.map(|kept| {
             let strides = kept.meta.layout.strides();
-            (Lined::new(kept), [strides[0], strides[1]])
+            (LanePtr::new(kept), [strides[0], strides[1]])
         }))
     }
 
@@ -220,16 +220,16 @@ impl<T: Element<Compute: Real>> Apply<T> {
         Apply { x, y: Operated::new(&run.outputs[0]), gamma, beta }
     }
 
-    /// Writes the lines of an example, given mean and rstd of each channel.
-    fn example(&self, lines: Range<usize>, means: &[T::Compute], rstds: &[T::Compute]) {
+    /// Writes the lanes of an example, given mean and rstd of each channel.
+    fn example(&self, lanes: Range<usize>, means: &[T::Compute], rstds: &[T::Compute]) {
         let mut rooms = [const { Room::new() }; 4];
         let [x_room, gamma_room, beta_room, y_room] = &mut rooms;
         let (gamma, beta) = (self.gamma.at(0), self.beta.at(0));
         for piece in gamma.pieces() {
             let parameters = [gamma.read(piece.clone(), gamma_room), beta.read(piece.clone(), beta_room)];
             let statistics = [&means[piece.clone()], &rstds[piece.clone()]];
-            for line in lines.clone() {
-                let (x, y) = (self.x.at(line), self.y.at(line));
+            for lane in lanes.clone() {
+                let (x, y) = (self.x.at(lane), self.y.at(lane));
                 let x = x.read(piece.clone(), x_room);
                 y.write(piece.clone(), y_room, |y| apply_tile(x, statistics, parameters, y));
             }
@@ -237,15 +237,15 @@ impl<T: Element<Compute: Real>> Apply<T> {
     }
 }
 
-/// Calls `f` with the pieces of some lines.
+/// Calls `f` with the pieces of some lanes.
 fn each_piece<T: Element>(
     x: &Operated<T>,
-    lines: Range<usize>,
+    lanes: Range<usize>,
     mut f: impl FnMut(Range<usize>, &[T::Compute]),
 ) {
     let mut room = Room::new();
-    for line in lines {
-        let x = x.at(line);
+    for lane in lanes {
+        let x = x.at(lane);
         for piece in x.pieces() {
             f(piece.clone(), x.read(piece, &mut room));
         }
@@ -267,9 +267,9 @@ pub(super) fn backward<T: Element<Compute: Real>>(n_groups: usize, wanted: [bool
         for example in examples {
             let Rows { means, rstds, .. } = &mut example_rows;
             statistics.spread(&cut, example, [means, rstds]);
-            example_rows.sum(&cut, (&g, &x, &gamma), cut.lines(example));
+            example_rows.sum(&cut, (&g, &x, &gamma), cut.lanes(example));
             if let Some(dx) = &dx {
-                example_rows.write((&g, &x, &gamma), dx, cut.lines(example));
+                example_rows.write((&g, &x, &gamma), dx, cut.lanes(example));
             }
         }
     };
@@ -316,14 +316,14 @@ impl<C: Real> Rows<'_, C> {
         &mut self,
         cut: &Cut,
         (g, x, gamma): (&Operated<T>, &Operated<T>, &Operated<T>),
-        lines: Range<usize>,
+        lanes: Range<usize>,
     ) {
         self.gammas.fill(C::ZERO);
         self.betas.fill(C::ZERO);
         let mut room = Room::new();
-        for line in lines {
-            let x = x.at(line);
-            each_piece(g, line..line + 1, |piece, g| {
+        for lane in lanes {
+            let x = x.at(lane);
+            each_piece(g, lane..lane + 1, |piece, g| {
                 let inputs = [g, x.read(piece.clone(), &mut room)];
                 let statistics = [&self.means[piece.clone()], &self.rstds[piece.clone()]];
                 let sums = [&mut self.gammas[piece.clone()], &mut self.betas[piece]];
@@ -348,7 +348,7 @@ impl<C: Real> Rows<'_, C> {
         &self,
         (g, x, gamma): (&Operated<T>, &Operated<T>, &Operated<T>),
         dx: &Operated<T>,
-        lines: Range<usize>,
+        lanes: Range<usize>,
     ) {
         let mut rooms = [const { Room::new() }; 4];
         let [g_room, x_room, gamma_room, dx_room] = &mut rooms;
@@ -357,8 +357,8 @@ impl<C: Real> Rows<'_, C> {
             let gamma = gamma.read(piece.clone(), gamma_room);
             let [means, rstds] = [&self.means[piece.clone()], &self.rstds[piece.clone()]];
             let [along, shared] = [&self.along[piece.clone()], &self.shared[piece.clone()]];
-            for line in lines.clone() {
-                let (g, x, dx) = (g.at(line), x.at(line), dx.at(line));
+            for lane in lanes.clone() {
+                let (g, x, dx) = (g.at(lane), x.at(lane), dx.at(lane));
                 let (g, x) = (g.read(piece.clone(), g_room), x.read(piece.clone(), x_room));
                 dx.write(piece.clone(), dx_room, |dx| {
                     slope_tile([g, x, gamma], [means, rstds], [along, shared], dx);

@@ -1,22 +1,22 @@
-//! The loops of layer and RMS norm: line by line, with statistics in the compute type.
+//! The loops of layer and RMS norm: lane by lane, with statistics in the compute type.
 
 use plimsoll_cpu::element::{Element, Number};
-use plimsoll_cpu::lines::{Line, Room};
+use plimsoll_cpu::lanes::{Lane, Room};
 use plimsoll_cpu::math::Real;
 use plimsoll_cpu::reduce::in_lanes;
 use plimsoll_cpu::simd;
 use plimsoll_cpu::threads::SharedPtr;
 
-use super::add::AddLineNorm;
+use super::add::AddLastAxisNorm;
 use super::columns::{Stretches, write_all};
-use super::line::LineNormBackward;
+use super::last_axis::LastAxisNormBackward;
 use crate::op::{Meta, Operand, Run};
 use crate::ops::dropout::Dropout;
-use crate::ops::lines::{Lined, dot, last_axis, per_line, sum_of};
+use crate::ops::lanes::{LanePtr, dot, last_axis, per_lane, sum_of};
 
-/// Gamma or beta: one line that every line of the input meets.
+/// Gamma or beta: one lane that every lane of the input meets.
 struct Parameter<T> {
-    first: Lined<T>,
+    first: LanePtr<T>,
     step: isize,
     len: usize,
 }
@@ -24,21 +24,21 @@ struct Parameter<T> {
 impl<T: Element> Parameter<T> {
     fn new(operand: &Operand) -> Parameter<T> {
         Parameter {
-            first: Lined::new(operand),
+            first: LanePtr::new(operand),
             step: operand.meta.layout.strides()[0],
             len: operand.shape()[0],
         }
     }
 
-    fn line(&self) -> Line<T> {
-        // SAFETY: a vector that `execute` hands out, seen as one line; nobody writes it while the op runs.
-        unsafe { self.first.line(0, self.step, self.len) }
+    fn lane(&self) -> Lane<T> {
+        // SAFETY: a vector that `execute` hands out, seen as one lane; nobody writes it while the op runs.
+        unsafe { self.first.lane(0, self.step, self.len) }
     }
 }
 
-/// A line's mean (zero if that is not taken away) and one over its deviation.
+/// A lane's mean (zero if that is not taken away) and one over its deviation.
 fn statistics<T: Element<Compute: Real>>(
-    x: &Line<T>,
+    x: &Lane<T>,
     len: usize,
     is_centred: bool,
     eps: f64,
@@ -59,46 +59,47 @@ fn statistics<T: Element<Compute: Real>>(
     [mean, (squares / n + T::Compute::from_f64(eps)).rsqrt()]
 }
 
-/// The norm of every line. Inputs: x, gamma and, if it is centred, beta. Leaves the statistics in the extras, if any.
+/// The norm of every lane. Inputs: x, gamma and, if it is centred, beta. Leaves the statistics in the extras, if any.
 pub(super) fn normalise<T: Element<Compute: Real>>(
     (is_centred, eps): (bool, f64),
     inputs: &[Operand],
     y: &Operand,
-    extras: &[Operand],
+    aux_outputs: &[Operand],
 ) {
-    let lines = last_axis(y.shape(), [&inputs[0].meta.layout, &y.meta.layout]);
-    let (x, y) = (Lined::<T>::new(&inputs[0]), Lined::<T>::new(y));
+    let lanes = last_axis(y.shape(), [&inputs[0].meta.layout, &y.meta.layout]);
+    let (x, y) = (LanePtr::<T>::new(&inputs[0]), LanePtr::<T>::new(y));
     let gamma = Parameter::<T>::new(&inputs[1]);
     let beta = inputs.get(2).map(Parameter::<T>::new);
-    let kept = KeptStatistics::new(extras);
-    lines.for_each(|line| {
-        let [x_offset, y_offset] = lines.offsets(line);
-        // SAFETY: lines of operands that `execute` hands out; each line of the fresh output belongs to one task.
+    let kept = SavedStatistics::new(aux_outputs);
+    lanes.for_each(|lane| {
+        let [x_offset, y_offset] = lanes.offsets(lane);
+        // SAFETY: lanes of operands that `execute` hands out; each lane of the fresh output belongs to one task.
         let (x, y) = unsafe {
-            (x.line(x_offset, lines.steps[0], lines.len), y.line(y_offset, lines.steps[1], lines.len))
+            (x.lane(x_offset, lanes.steps[0], lanes.len), y.lane(y_offset, lanes.steps[1], lanes.len))
         };
-        let found = statistics(&x, lines.len, is_centred, eps);
-        kept.set(line, found);
-        apply_line(&x, &gamma, beta.as_ref(), found, &y);
+        let found = statistics(&x, lanes.len, is_centred, eps);
+        kept.set(lane, found);
+        apply_lane(&x, &gamma, beta.as_ref(), found, &y);
     });
 }
 
-/// Where the statistics of lines are left, if that is wanted.
-struct KeptStatistics<C>([Option<Lined<C>>; 2]);
+/// Where the statistics of lanes are left, if that is wanted.
+struct SavedStatistics<C>([Option<LanePtr<C>>; 2]);
 
-impl<C: Element> KeptStatistics<C> {
-    fn new(extras: &[Operand]) -> KeptStatistics<C> {
+impl<C: Element> SavedStatistics<C> {
+    fn new(aux_outputs: &[Operand]) -> SavedStatistics<C> {
         // The second of the two is kept alone where there is no mean.
-        KeptStatistics(
-            [0, 1].map(|idx| (idx + extras.len()).checked_sub(2).map(|at| Lined::new(&extras[at]))),
+        SavedStatistics(
+            [0, 1]
+                .map(|idx| (idx + aux_outputs.len()).checked_sub(2).map(|at| LanePtr::new(&aux_outputs[at]))),
         )
     }
 
-    fn set(&self, line: usize, found: [C; 2]) {
+    fn set(&self, lane: usize, found: [C; 2]) {
         for (kept, value) in self.0.iter().zip(found) {
             if let Some(kept) = kept {
-                // SAFETY: an extra is fresh and contiguous, with one element per line, and each line belongs to one task.
-                unsafe { kept.set(line as isize, value) };
+                // SAFETY: an extra is fresh and contiguous, with one element per lane, and each lane belongs to one task.
+                unsafe { kept.set(lane as isize, value) };
             }
         }
     }
@@ -107,35 +108,35 @@ impl<C: Element> KeptStatistics<C> {
 /// The sum of x and a branch, of which some elements may be dropped, and its norm. Inputs: x, the branch, and the norm's
 /// parameters; outputs: the sum, which may lie in the branch's memory, and the norm. Leaves the statistics in the
 /// extras, if any.
-pub(super) fn add_and_normalise<T: Element<Compute: Real>>(op: &AddLineNorm, run: &Run<'_>) {
+pub(super) fn add_and_normalise<T: Element<Compute: Real>>(op: &AddLastAxisNorm, run: &Run<'_>) {
     let (x, branch, sum, y) = (&run.inputs[0], &run.inputs[1], &run.outputs[0], &run.outputs[1]);
     let layouts = [x, branch, sum, y].map(|operand| &operand.meta.layout);
-    let lines = last_axis(y.shape(), layouts);
+    let lanes = last_axis(y.shape(), layouts);
     let is_over = branch.ptr() == sum.ptr();
-    let operands = [x, branch, sum, y].map(Lined::<T>::new);
+    let operands = [x, branch, sum, y].map(LanePtr::<T>::new);
     let gamma = Parameter::<T>::new(&run.inputs[2]);
     let beta = run.inputs.get(3).map(Parameter::<T>::new);
-    let kept = KeptStatistics::new(run.extras);
-    lines.for_each(|line| {
-        let offsets = lines.offsets(line);
-        // SAFETY: lines of operands that `execute` hands out; each line of the outputs belongs to one task, and where the sum
+    let kept = SavedStatistics::new(run.aux_outputs);
+    lanes.for_each(|lane| {
+        let offsets = lanes.offsets(lane);
+        // SAFETY: lanes of operands that `execute` hands out; each lane of the outputs belongs to one task, and where the sum
         // lies in the branch's memory, pieces of the branch are copies.
-        let line_of = |idx: usize| unsafe { operands[idx].line(offsets[idx], lines.steps[idx], lines.len) };
-        let (x, branch, sum, y) = (line_of(0), line_of(1).copied(is_over), line_of(2), line_of(3));
-        add_line(&x, &branch, op.dropout, line * lines.len, &sum);
-        let found = statistics(&sum, lines.len, op.norm.is_centred, op.norm.eps);
-        kept.set(line, found);
-        apply_line(&sum, &gamma, beta.as_ref(), found, &y);
+        let lane_of = |idx: usize| unsafe { operands[idx].lane(offsets[idx], lanes.steps[idx], lanes.len) };
+        let (x, branch, sum, y) = (lane_of(0), lane_of(1).copied(is_over), lane_of(2), lane_of(3));
+        add_lane(&x, &branch, op.dropout, lane * lanes.len, &sum);
+        let found = statistics(&sum, lanes.len, op.norm.is_centred, op.norm.eps);
+        kept.set(lane, found);
+        apply_lane(&sum, &gamma, beta.as_ref(), found, &y);
     });
 }
 
-/// The sum of a line of x and one of the branch, whose first element has the number `first`.
-fn add_line<T: Element<Compute: Real>>(
-    x: &Line<T>,
-    branch: &Line<T>,
+/// The sum of a lane of x and one of the branch, whose first element has the number `first`.
+fn add_lane<T: Element<Compute: Real>>(
+    x: &Lane<T>,
+    branch: &Lane<T>,
     dropout: Option<Dropout>,
     first: usize,
-    sum: &Line<T>,
+    sum: &Lane<T>,
 ) {
     let mut rooms = [const { Room::new() }; 4];
     let [x_room, branch_room, dropped_room, sum_room] = &mut rooms;
@@ -167,42 +168,42 @@ fn round<T: Element<Compute: Real>>(values: &mut [T::Compute]) {
     );
 }
 
-/// The norm of every line with given statistics. Inputs: those of [`normalise`], then its extras.
+/// The norm of every lane with given statistics. Inputs: those of [`normalise`], then its extras.
 pub(super) fn apply<T: Element<Compute: Real>>(is_centred: bool, inputs: &[Operand], y: &Operand) {
     let rstd = &inputs[inputs.len() - 1];
     let mean = if is_centred { &inputs[3] } else { rstd };
-    let layouts = [&inputs[0].meta.layout, &y.meta.layout, &per_line(mean), &per_line(rstd)];
-    let lines = last_axis(y.shape(), layouts);
-    let (x, y) = (Lined::<T>::new(&inputs[0]), Lined::<T>::new(y));
-    let (mean, rstd) = (Lined::<T::Compute>::new(mean), Lined::<T::Compute>::new(rstd));
+    let layouts = [&inputs[0].meta.layout, &y.meta.layout, &per_lane(mean), &per_lane(rstd)];
+    let lanes = last_axis(y.shape(), layouts);
+    let (x, y) = (LanePtr::<T>::new(&inputs[0]), LanePtr::<T>::new(y));
+    let (mean, rstd) = (LanePtr::<T::Compute>::new(mean), LanePtr::<T::Compute>::new(rstd));
     let gamma = Parameter::<T>::new(&inputs[1]);
     let beta = is_centred.then(|| Parameter::<T>::new(&inputs[2]));
-    lines.for_each(|line| {
-        let offsets = lines.offsets(line);
-        // SAFETY: lines and elements of operands that `execute` hands out; each line of the fresh output belongs to one
+    lanes.for_each(|lane| {
+        let offsets = lanes.offsets(lane);
+        // SAFETY: lanes and elements of operands that `execute` hands out; each lane of the fresh output belongs to one
         // task.
         let (x, y, mean, rstd) = unsafe {
             (
-                x.line(offsets[0], lines.steps[0], lines.len),
-                y.line(offsets[1], lines.steps[1], lines.len),
+                x.lane(offsets[0], lanes.steps[0], lanes.len),
+                y.lane(offsets[1], lanes.steps[1], lanes.len),
                 if is_centred { mean.get(offsets[2]) } else { T::Compute::ZERO },
                 rstd.get(offsets[3]),
             )
         };
-        apply_line(&x, &gamma, beta.as_ref(), [mean, rstd], &y);
+        apply_lane(&x, &gamma, beta.as_ref(), [mean, rstd], &y);
     });
 }
 
-fn apply_line<T: Element<Compute: Real>>(
-    x: &Line<T>,
+fn apply_lane<T: Element<Compute: Real>>(
+    x: &Lane<T>,
     gamma: &Parameter<T>,
     beta: Option<&Parameter<T>>,
     [mean, rstd]: [T::Compute; 2],
-    y: &Line<T>,
+    y: &Lane<T>,
 ) {
     let mut rooms = [const { Room::new() }; 4];
     let [x_room, gamma_room, beta_room, y_room] = &mut rooms;
-    let (gamma, beta) = (gamma.line(), beta.map(Parameter::line));
+    let (gamma, beta) = (gamma.lane(), beta.map(Parameter::lane));
     for piece in x.pieces() {
         let (x, gamma) = (x.read(piece.clone(), x_room), gamma.read(piece.clone(), gamma_room));
         match &beta {
@@ -215,11 +216,11 @@ fn apply_line<T: Element<Compute: Real>>(
     }
 }
 
-/// The lines of x cut for the sums of gamma's and beta's gradients.
+/// The lanes of x cut for the sums of gamma's and beta's gradients.
 fn stretches(x: &Meta, wanted: [bool; 3]) -> Stretches {
     let width = x.shape().last().copied().unwrap_or(0);
-    let n_lines = x.shape().iter().take(x.shape().rank() - 1).product();
-    Stretches::new(n_lines, width, if wanted[1] || wanted[2] { 2 } else { 0 })
+    let n_lanes = x.shape().iter().take(x.shape().rank() - 1).product();
+    Stretches::new(n_lanes, width, if wanted[1] || wanted[2] { 2 } else { 0 })
 }
 
 /// The number of values that backward needs room for.
@@ -229,46 +230,46 @@ pub(super) fn backward_values(x: &Meta, wanted: [bool; 3]) -> usize {
 
 /// The gradients that are wanted. Inputs: the gradient of the output, x, gamma, the extras of [`normalise`], and a gradient
 /// that x has from elsewhere, if there is one.
-pub(super) fn backward<T: Element<Compute: Real>>(op: &LineNormBackward, run: &Run<'_>) {
+pub(super) fn backward<T: Element<Compute: Real>>(op: &LastAxisNormBackward, run: &Run<'_>) {
     let (is_centred, wanted) = (op.norm.is_centred, op.wanted);
-    let n_extras = op.norm.n_extras();
-    let (g, x, mean, rstd) = (&run.inputs[0], &run.inputs[1], &run.inputs[3], &run.inputs[2 + n_extras]);
+    let n_aux = op.norm.n_aux();
+    let (g, x, mean, rstd) = (&run.inputs[0], &run.inputs[1], &run.inputs[3], &run.inputs[2 + n_aux]);
     // What is not there is never read; x stands for it.
-    let joined = run.inputs.get(3 + n_extras);
+    let joined = run.inputs.get(3 + n_aux);
     let dx = run.outputs.first().filter(|_| wanted[0]);
     let dropped = run.outputs.last().filter(|_| op.dropout.is_some());
     let operands = [g, x, joined.unwrap_or(x), dx.unwrap_or(x), dropped.unwrap_or(x)];
     let [g_at, x_at, joined_at, dx_at, dropped_at] = operands.map(|operand| &operand.meta.layout);
-    let layouts = [g_at, x_at, joined_at, dx_at, dropped_at, &per_line(mean), &per_line(rstd)];
-    let (lines, cut) = (last_axis(x.shape(), layouts), stretches(x.meta, wanted));
+    let layouts = [g_at, x_at, joined_at, dx_at, dropped_at, &per_lane(mean), &per_lane(rstd)];
+    let (lanes, cut) = (last_axis(x.shape(), layouts), stretches(x.meta, wanted));
     let is_over = g.ptr() == operands[3].ptr();
-    let operands = operands.map(Lined::<T>::new);
-    let (gamma, mean, rstd) = (Parameter::<T>::new(&run.inputs[2]), Lined::new(mean), Lined::new(rstd));
+    let operands = operands.map(LanePtr::<T>::new);
+    let (gamma, mean, rstd) = (Parameter::<T>::new(&run.inputs[2]), LanePtr::new(mean), LanePtr::new(rstd));
     let (is_joined, has_dx) = (joined.is_some(), dx.is_some());
     let workspace = SharedPtr::new(run.workspace.cast::<T::Compute>());
-    lines.in_stretches(cut.per_stretch, |stretch| {
+    lanes.in_stretches(cut.per_stretch, |stretch| {
         // SAFETY: the workspace has room for the rows of all stretches, and this task has this stretch alone.
         let sums = unsafe { cut.rows(workspace, stretch.start) };
-        for line in stretch {
-            let offsets = lines.offsets(line);
-            // SAFETY: lines of operands that `execute` hands out; each line of a result belongs to one task, and where it is
+        for lane in stretch {
+            let offsets = lanes.offsets(lane);
+            // SAFETY: lanes of operands that `execute` hands out; each lane of a result belongs to one task, and where it is
             // the gradient's memory, pieces of the gradient are copies.
-            let line_of =
-                |idx: usize| unsafe { operands[idx].line(offsets[idx], lines.steps[idx], lines.len) };
+            let lane_of =
+                |idx: usize| unsafe { operands[idx].lane(offsets[idx], lanes.steps[idx], lanes.len) };
             // SAFETY: elements of operands that `execute` hands out.
             let [mean, rstd] = unsafe { [mean.get(offsets[5]), rstd.get(offsets[6])] };
             let row = Row {
-                g: line_of(0).copied(is_over),
-                x: line_of(1),
-                joined: is_joined.then(|| line_of(2)),
-                gamma: gamma.line(),
+                g: lane_of(0).copied(is_over),
+                x: lane_of(1),
+                joined: is_joined.then(|| lane_of(2)),
+                gamma: gamma.lane(),
                 mean: if is_centred { mean } else { T::Compute::ZERO },
                 rstd,
             };
-            let dx = has_dx.then(|| line_of(3));
-            row.backward(is_centred, lines.len, dx.as_ref(), sums);
+            let dx = has_dx.then(|| lane_of(3));
+            row.backward(is_centred, lanes.len, dx.as_ref(), sums);
             if let (Some(dropout), Some(dx)) = (op.dropout, dx) {
-                drop_line(dropout, &dx, line * lines.len, &line_of(4));
+                drop_lane(dropout, &dx, lane * lanes.len, &lane_of(4));
             }
         }
     });
@@ -277,13 +278,13 @@ pub(super) fn backward<T: Element<Compute: Real>>(op: &LineNormBackward, run: &R
     let outputs = &run.outputs[usize::from(wanted[0])..];
     let numbers = (0..2).filter(|&sum| wanted[1 + sum]);
     for (output, sum) in outputs.iter().zip(numbers) {
-        // SAFETY: the output is fresh, contiguous, and as wide as a line.
+        // SAFETY: the output is fresh, contiguous, and as wide as a lane.
         unsafe { write_all::<T>(output.ptr().cast(), cut.total(sums, sum)) };
     }
 }
 
-/// Drops some elements of a line whose first has the number `first`.
-fn drop_line<T: Element<Compute: Real>>(dropout: Dropout, x: &Line<T>, first: usize, y: &Line<T>) {
+/// Drops some elements of a lane whose first has the number `first`.
+fn drop_lane<T: Element<Compute: Real>>(dropout: Dropout, x: &Lane<T>, first: usize, y: &Lane<T>) {
     let (mut x_room, mut y_room) = (Room::new(), Room::new());
     for piece in x.pieces() {
         let x = x.read(piece.clone(), &mut x_room);
@@ -291,20 +292,20 @@ fn drop_line<T: Element<Compute: Real>>(dropout: Dropout, x: &Line<T>, first: us
     }
 }
 
-/// One line of what backward reads.
+/// One lane of what backward reads.
 struct Row<T: Element> {
-    g: Line<T>,
-    x: Line<T>,
+    g: Lane<T>,
+    x: Lane<T>,
     /// A gradient that x has from elsewhere.
-    joined: Option<Line<T>>,
-    gamma: Line<T>,
+    joined: Option<Lane<T>>,
+    gamma: Lane<T>,
     mean: T::Compute,
     rstd: T::Compute,
 }
 
 impl<T: Element<Compute: Real>> Row<T> {
     /// Writes the gradient of x, if it is wanted, and adds to the sums for gamma and beta, if there are any.
-    fn backward(&self, is_centred: bool, len: usize, dx: Option<&Line<T>>, sums: &mut [T::Compute]) {
+    fn backward(&self, is_centred: bool, len: usize, dx: Option<&Lane<T>>, sums: &mut [T::Compute]) {
         let mut rooms = [const { Room::new() }; 5];
         let [g_room, x_room, gamma_room, joined_room, dx_room] = &mut rooms;
         let statistics = [self.mean, self.rstd];

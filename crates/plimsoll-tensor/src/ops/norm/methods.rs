@@ -2,10 +2,10 @@
 
 use smallvec::smallvec;
 
-use super::add::AddLineNorm;
+use super::add::AddLastAxisNorm;
 use super::batch::BatchNorm;
 use super::group::GroupNorm;
-use super::line::LineNorm;
+use super::last_axis::LastAxisNorm;
 use crate::context;
 use crate::error::Result;
 use crate::execute::{Arg, Args, call, execute};
@@ -22,13 +22,13 @@ fn batch_norm(inputs: [&Tensor; 3], op: BatchNorm) -> Result<(Tensor, Tensor, Te
 
 /// The sum of `x` and a branch, and its norm.
 fn add_norm(
-    norm: LineNorm,
+    norm: LastAxisNorm,
     x: &Tensor,
     branch: Tensor,
     rate: f64,
     parameters: &[&Tensor],
 ) -> Result<(Tensor, Tensor)> {
-    let mut op = AddLineNorm { norm, dropout: None };
+    let mut op = AddLastAxisNorm { norm, dropout: None };
     op.dropout = Dropout::drawn(op.name(), rate)?;
     let mut args: Args<'_> = smallvec![Arg::Lent(x), Arg::Given(branch)];
     args.extend(parameters.iter().map(|parameter| Arg::Lent(parameter)));
@@ -48,7 +48,7 @@ impl Tensor {
     #[track_caller]
     pub fn layer_norm(&self, gamma: &Tensor, beta: &Tensor, eps: f64) -> Result<Tensor> {
         let _line = context::at_callers_line();
-        call(OpRef::shipped(LineNorm { eps, is_centred: true }), &[self, gamma, beta])
+        call(OpRef::shipped(LastAxisNorm { eps, is_centred: true }), &[self, gamma, beta])
     }
 
     /// RMS norm along the last axis: each line divided by `√(mean of squares + eps)`, times `gamma`.
@@ -60,7 +60,7 @@ impl Tensor {
     #[track_caller]
     pub fn rms_norm(&self, gamma: &Tensor, eps: f64) -> Result<Tensor> {
         let _line = context::at_callers_line();
-        call(OpRef::shipped(LineNorm { eps, is_centred: false }), &[self, gamma])
+        call(OpRef::shipped(LastAxisNorm { eps, is_centred: false }), &[self, gamma])
     }
 
     /// The residual sum of `x` and this tensor, and its [`layer_norm`](Tensor::layer_norm), in one op with the bits of
@@ -82,7 +82,7 @@ impl Tensor {
         eps: f64,
     ) -> Result<(Tensor, Tensor)> {
         let _line = context::at_callers_line();
-        add_norm(LineNorm { eps, is_centred: true }, x, self, rate, &[gamma, beta])
+        add_norm(LastAxisNorm { eps, is_centred: true }, x, self, rate, &[gamma, beta])
     }
 
     /// The residual sum of `x` and this tensor, and its [`rms_norm`](Tensor::rms_norm): see
@@ -101,7 +101,7 @@ impl Tensor {
         eps: f64,
     ) -> Result<(Tensor, Tensor)> {
         let _line = context::at_callers_line();
-        add_norm(LineNorm { eps, is_centred: false }, x, self, rate, &[gamma])
+        add_norm(LastAxisNorm { eps, is_centred: false }, x, self, rate, &[gamma])
     }
 
     /// Group norm of `[examples, .., channels]`: the channels of each example make so many equal groups, and each group,

@@ -1,7 +1,7 @@
 //! Normalisation: layer and RMS norm along the last axis, batch norm over all axes but the last,
 //! group norm over the places and groups of channels of each example.
 //!
-//! Backward reads the input, the scale and the statistics of each line or column, never the normalised values. An
+//! Backward reads the input, the scale and the statistics of each lane or column, never the normalised values. An
 //! output that a later op wants to keep is rebuilt from those by applying the kept statistics.
 
 mod add;
@@ -13,14 +13,14 @@ mod group;
 mod group_cuda;
 mod group_kernel;
 mod kernel;
-mod line;
-mod line_cuda;
+mod last_axis;
+mod last_axis_cuda;
 mod methods;
 
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::op::{Meta, Tensors};
-use crate::ops::lines::{expect_dtype, expect_shape};
+use crate::ops::lanes::{expect_dtype, expect_shape};
 use crate::ops::registry::OpInfo;
 use crate::shape::Shape;
 use crate::tape::{GradientTape, Unconnected};
@@ -28,12 +28,12 @@ use crate::tensor::Tensor;
 
 /// The registry's entries.
 pub static INFOS: &[&OpInfo] = &[
-    &line::LAYER_INFO,
-    &line::LAYER_APPLY_INFO,
-    &line::LAYER_BACKWARD_INFO,
-    &line::RMS_INFO,
-    &line::RMS_APPLY_INFO,
-    &line::RMS_BACKWARD_INFO,
+    &last_axis::LAYER_INFO,
+    &last_axis::LAYER_APPLY_INFO,
+    &last_axis::LAYER_BACKWARD_INFO,
+    &last_axis::RMS_INFO,
+    &last_axis::RMS_APPLY_INFO,
+    &last_axis::RMS_BACKWARD_INFO,
     &add::LAYER_INFO,
     &add::RMS_INFO,
     &batch::INFO,

@@ -181,7 +181,7 @@ pub struct BeginStep {
     /// How the loss scale moves; none leaves it and does not look for overflows.
     pub scaling: Option<Scaling>,
     /// Whether there is a verdict on the step.
-    pub guarded: bool,
+    pub if_finite: bool,
 }
 
 impl BeginStep {
@@ -196,11 +196,16 @@ impl BeginStep {
     }
 
     /// The buffer for the step that begins, given what `global_norm` says of the gradients.
-    fn begun(&self, mut control: Control, judged: Option<(f64, i64)>, verdict: f64) -> Control {
-        if !verdict.is_finite() {
+    fn begun(
+        &self,
+        mut control: Control,
+        norm_and_first_bad: Option<(f64, i64)>,
+        finite_loss: f64,
+    ) -> Control {
+        if !finite_loss.is_finite() {
             return control.stopped();
         }
-        let (norm, first_bad) = judged.unwrap_or((f64::NAN, -1));
+        let (norm, first_bad) = norm_and_first_bad.unwrap_or((f64::NAN, -1));
         let inverse_scale = 1.0 / control.loss_scale;
         control.norm = norm * inverse_scale;
         let clip = match self.clip_norm {
@@ -286,7 +291,7 @@ impl Op for Begin {
     }
 
     fn infer(&self, inputs: &[&Meta]) -> Result<Outputs> {
-        let wanted = if self.0.needs_norm() { 3 } else { 1 } + usize::from(self.0.guarded);
+        let wanted = if self.0.needs_norm() { 3 } else { 1 } + usize::from(self.0.if_finite);
         if inputs.len() != wanted {
             return Err(Error::argument(
                 self.name(),
@@ -298,10 +303,11 @@ impl Op for Begin {
             ));
         }
         check(self.name(), inputs[0])?;
-        if self.0.guarded {
-            let verdict = inputs[wanted - 1];
-            if verdict.n_elems() != 1 || verdict.dtype != DType::F64 {
-                let detail = format!("the verdict is one float64, not {} {}", verdict.shape(), verdict.dtype);
+        if self.0.if_finite {
+            let finite_loss = inputs[wanted - 1];
+            if finite_loss.n_elems() != 1 || finite_loss.dtype != DType::F64 {
+                let detail =
+                    format!("the verdict is one float64, not {} {}", finite_loss.shape(), finite_loss.dtype);
                 return Err(Error::argument(self.name(), detail));
             }
         }
@@ -325,12 +331,12 @@ impl Op for Begin {
     }
 
     fn run(&self, run: &mut Run<'_>) -> Result<()> {
-        let verdict = match run.inputs.last() {
+        let finite_loss = match run.inputs.last() {
             // SAFETY: a single element of that type, as `infer` has seen, which nobody writes now.
-            Some(verdict) if self.0.guarded => unsafe { *verdict.ptr().cast::<f64>() },
+            Some(finite_loss) if self.0.if_finite => unsafe { *finite_loss.ptr().cast::<f64>() },
             _ => 0.0,
         };
-        let judged = match run.inputs {
+        let norm_and_first_bad = match run.inputs {
             // SAFETY: single elements of these types, as `infer` has seen, which nobody writes now.
             [_, norm, first_bad, ..] => Some(unsafe {
                 let norm = match norm.dtype() {
@@ -341,7 +347,7 @@ impl Op for Begin {
             }),
             _ => None,
         };
-        self.0.begun(Control::load(&run.inputs[0]), judged, verdict).store(&run.outputs[0]);
+        self.0.begun(Control::load(&run.inputs[0]), norm_and_first_bad, finite_loss).store(&run.outputs[0]);
         Ok(())
     }
 
@@ -355,7 +361,7 @@ impl Op for Begin {
             [_, norm, first_bad, ..] => (Some(norm), first_bad.ptr()),
             _ => (None, nothing),
         };
-        let verdict = run.inputs.last().filter(|_| self.0.guarded).map_or(nothing, Operand::ptr);
+        let finite_loss = run.inputs.last().filter(|_| self.0.if_finite).map_or(nothing, Operand::ptr);
         // Whether a kernel of the step has refused a value is for its own kernel to see.
         let faults = fault::cell(run.device);
         let norm_dtype = norm.map_or(DType::F32, Operand::dtype);
@@ -381,7 +387,7 @@ impl Op for Begin {
                     &stride,
                     &norm,
                     &first_bad,
-                    &verdict,
+                    &finite_loss,
                     &faults,
                     &to,
                     &run.workspace,
@@ -477,8 +483,8 @@ fn begin_samples() -> Vec<Sample> {
     };
     let scaling = Some(Scaling { growth_interval: 2, factor: 2.0 });
     let both = BeginStep { clip_norm: Some(0.5), scaling, ..BeginStep::default() };
-    let guarded = BeginStep { guarded: true, ..BeginStep::default() };
-    let verdict = || input(&[], Values::Of(DType::F64, 1.0, 2.0));
+    let if_finite = BeginStep { if_finite: true, ..BeginStep::default() };
+    let finite_loss = || input(&[], Values::Of(DType::F64, 1.0, 2.0));
     vec![
         sample("plain", vec![buffer()], BeginStep::default())
             .reference(|x| {
@@ -501,7 +507,7 @@ fn begin_samples() -> Vec<Sample> {
             let values = vec![rate, step, 1.0, 0.0, 0.5 / norm / scale, 4.0, norm, skipped + 1.0];
             Array::new(&[8], values)
         }),
-        sample("guarded", vec![buffer(), verdict()], guarded)
+        sample("guarded", vec![buffer(), finite_loss()], if_finite)
             .reference(|x| {
                 let [rate, step, scale, good, .., skipped] = x[0].values[..] else { unreachable!() };
                 Array::new(&[8], vec![rate, step + 1.0, scale, good, 1.0 / scale, 0.0, f64::NAN, skipped])

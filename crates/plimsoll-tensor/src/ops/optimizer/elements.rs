@@ -24,14 +24,16 @@ pub(super) const BLOCK_LEN: usize = 256;
 pub(super) unsafe fn carry_elements<T: Copy>(from: &Operand, to: &Operand, range: Range<usize>) {
     let first = to.ptr().cast::<T>();
     // SAFETY: the caller's promise.
-    unsafe { walk::<T>(from, range.clone(), |at, value| first.add(range.start + at).write(value)) };
+    unsafe {
+        for_each_element::<T>(from, range.clone(), |at, value| first.add(range.start + at).write(value))
+    };
 }
 
 /// Calls `visit` with each element of a range, in row-major order, and its place in the range.
 ///
 /// # Safety
 /// The operand is valid for reads of `T` in that range.
-unsafe fn walk<T: Copy>(from: &Operand, range: Range<usize>, mut visit: impl FnMut(usize, T)) {
+unsafe fn for_each_element<T: Copy>(from: &Operand, range: Range<usize>, mut visit: impl FnMut(usize, T)) {
     let (shape, strides) = (from.shape().dims(), from.meta.layout.strides());
     let first = from.ptr().cast::<T>();
     let (row_len, step) = match (shape.last(), strides.last()) {
@@ -91,18 +93,18 @@ pub(super) unsafe fn gradient<'a, T: Real>(
         match gradient.dtype() {
             DType::F16 => widen::<T, f16>(gradient, range, room),
             DType::BF16 => widen::<T, bf16>(gradient, range, room),
-            _ => walk::<T>(gradient, range, |at, value| room[at] = value),
+            _ => for_each_element::<T>(gradient, range, |at, value| room[at] = value),
         }
     }
     room
 }
 
 /// # Safety
-/// As [`walk`].
+/// As [`for_each_element`].
 unsafe fn widen<T: Real, S: Element<Compute = f32>>(from: &Operand, range: Range<usize>, room: &mut [T]) {
     if !from.is_contiguous() {
         // SAFETY: the caller's promise.
-        return unsafe { walk::<S>(from, range, |at, value| room[at] = T::from(value.widen())) };
+        return unsafe { for_each_element::<S>(from, range, |at, value| room[at] = T::from(value.widen())) };
     }
     // SAFETY: contiguous elements of the operand.
     let stored = unsafe { std::slice::from_raw_parts(from.ptr().cast::<S>().add(range.start), range.len()) };

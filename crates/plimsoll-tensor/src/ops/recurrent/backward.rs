@@ -11,7 +11,7 @@ use plimsoll_gemm::{Epilogue, PackedB};
 
 use super::cell::StepBack;
 use super::forward::read_states;
-use super::kernel::{Extents, Parts, Rows, bytes_of, cut_slices, matrix, matrix_mut};
+use super::kernel::{Extents, PackedGateGroups, Rows, bytes_of, cut_slices, matrix, matrix_mut};
 use crate::ops::compute::{Compute, pieces_len};
 
 /// One call of the kernel.
@@ -20,7 +20,7 @@ pub(super) struct Backward<'a, C: Compute> {
     /// What was saved; the gradients of the sums may be written over it.
     pub saved: Rows<C>,
     /// The recurrent weights with rows and columns exchanged.
-    pub recurrent: Parts<'a, C>,
+    pub recurrent: PackedGateGroups<'a, C>,
     /// The states before the first step; zeros if there are none.
     pub initial: [Option<Rows<C>>; 2],
     /// The gradients of the hidden states and of the final states, as far as there are any.
@@ -51,7 +51,7 @@ struct Scratch<'a, C> {
 /// The lengths of a lane's pieces of scratch memory, in the order of [`Scratch`].
 fn lens<C: Compute>(extents: &Extents) -> [usize; 7] {
     let (rows, hidden) = (extents.most_rows(), extents.hidden);
-    let deepest = extents.cell.parts().iter().map(|part| part.n_gates * hidden).max().unwrap_or(0);
+    let deepest = extents.cell.gate_groups().iter().map(|part| part.n_gates * hidden).max().unwrap_or(0);
     let products = PackedB::<C>::workspace(rows, deepest);
     [
         rows * extents.saved(),

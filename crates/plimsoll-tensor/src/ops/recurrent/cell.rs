@@ -20,7 +20,7 @@ pub(super) enum Cell {
 
 /// Some gates of the recurrent weights whose sums go to neighbouring columns of a row.
 #[derive(Debug)]
-pub(super) struct Part {
+pub(super) struct GateGroup {
     /// The first gate, and how many there are.
     pub gate: usize,
     pub n_gates: usize,
@@ -58,7 +58,7 @@ pub(super) struct StepGradients {
 
 /// What is carried from step to step, as tensors.
 #[derive(Clone)]
-pub(super) struct State {
+pub(super) struct CarriedState {
     pub hidden: Tensor,
     pub cell: Option<Tensor>,
 }
@@ -114,14 +114,14 @@ impl Cell {
     }
 
     /// How the recurrent weights' gates lie in a row.
-    pub fn parts(self) -> &'static [Part] {
+    pub fn gate_groups(self) -> &'static [GateGroup] {
         match self {
-            Cell::Lstm => &[Part { gate: 0, n_gates: 4, column: 0, accumulate: true }],
+            Cell::Lstm => &[GateGroup { gate: 0, n_gates: 4, column: 0, accumulate: true }],
             Cell::Gru => &[
-                Part { gate: 0, n_gates: 2, column: 0, accumulate: true },
-                Part { gate: 2, n_gates: 1, column: 3, accumulate: false },
+                GateGroup { gate: 0, n_gates: 2, column: 0, accumulate: true },
+                GateGroup { gate: 2, n_gates: 1, column: 3, accumulate: false },
             ],
-            Cell::Simple(_) => &[Part { gate: 0, n_gates: 1, column: 0, accumulate: true }],
+            Cell::Simple(_) => &[GateGroup { gate: 0, n_gates: 1, column: 0, accumulate: true }],
         }
     }
 
@@ -154,7 +154,12 @@ impl Cell {
     }
 
     /// [`Cell::step`] in plain ops, from the sums of inputs and those of hidden states.
-    pub fn plain_step(self, of_input: &Tensor, of_hidden: &Tensor, state: &State) -> Result<State> {
+    pub fn plain_step(
+        self,
+        of_input: &Tensor,
+        of_hidden: &Tensor,
+        state: &CarriedState,
+    ) -> Result<CarriedState> {
         match self {
             Cell::Lstm => lstm::plain_step(of_input, of_hidden, state),
             Cell::Gru => gru::plain_step(of_input, of_hidden, state),

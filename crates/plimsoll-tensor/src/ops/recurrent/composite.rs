@@ -1,7 +1,7 @@
 //! The same in plain ops, step by step, for derivatives of higher order.
 
 use super::Recurrent;
-use super::cell::State;
+use super::cell::CarriedState;
 use super::gradient::RecurrentBackward;
 use super::kernel::Extents;
 use crate::error::Result;
@@ -27,7 +27,7 @@ pub(super) fn forward(op: &Recurrent, inputs: &[&Tensor]) -> Result<Tensors> {
         None => zeros(&[batch, hidden]),
     };
     let cell = (op.cell.n_states() > 1).then(|| initial(1)).transpose()?;
-    let mut state = State { hidden: initial(0)?, cell };
+    let mut state = CarriedState { hidden: initial(0)?, cell };
     let mut states = Vec::new();
     for step in 0..steps {
         let of_hidden = with_bias(state.hidden.matmul(recurrent)?, 1)?;
@@ -69,7 +69,7 @@ pub(super) fn backward(op: &RecurrentBackward, inputs: &[&Tensor]) -> Result<Ten
         let around = [&carried[step], &carried[step + 1]];
         let back = cell.plain_back(&row, around, &d_hidden, d_cell.as_ref())?;
         d_hidden = back.d_hidden;
-        for part in cell.parts() {
+        for part in cell.gate_groups() {
             let len = part.n_gates * hidden;
             let sums = back.row.narrow(-1, part.column * hidden, len)?;
             let weights = recurrent.narrow(-1, part.gate * hidden, len)?;

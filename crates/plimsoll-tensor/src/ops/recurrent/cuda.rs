@@ -9,12 +9,12 @@ use plimsoll_cuda::{Epilogue, Gpu, Grid, Matmul, MatmulOperands, Matrix, Param, 
 use smallvec::SmallVec;
 
 use super::Recurrent;
-use super::cell::{Cell, Part};
+use super::cell::{Cell, GateGroup};
 use super::gradient::RecurrentBackward;
 use super::kernel::Extents;
 use crate::dtype::DType;
 use crate::error::Result;
-use crate::op::{Keep, Meta, Operand, Run};
+use crate::op::{Meta, Operand, Run, SavedRef};
 use crate::ops::activation::Activation;
 use crate::ops::cuda::elementwise::{convert, fill};
 use crate::ops::cuda::{CODE_BITS, c_name, code, scalar};
@@ -202,7 +202,7 @@ impl Products<'_> {
 }
 
 /// The address of a gate's first column of weights.
-fn gate(weights: &Operand<'_>, part: &Part, hidden: usize) -> *mut u8 {
+fn gate(weights: &Operand<'_>, part: &GateGroup, hidden: usize) -> *mut u8 {
     let column = (part.gate * hidden) as isize * weights.meta.layout.strides()[1];
     weights.ptr().wrapping_offset(column * weights.dtype().size() as isize)
 }
@@ -338,7 +338,7 @@ impl Recurrent {
             }
             for step in first..first + n_steps {
                 let sums = room.sums.wrapping_add((step - first) * batch * width * wide);
-                for part in self.cell.parts() {
+                for part in self.cell.gate_groups() {
                     let to = sums.wrapping_add(part.column * hidden * wide);
                     let beta = if part.accumulate { 1.0 } else { 0.0 };
                     products.run(
@@ -385,7 +385,7 @@ impl Recurrent {
         let biases = &run.inputs[3..self.first_state()];
         let is_last = step + 1 == extents.steps;
         let saved = match self.saved() {
-            Keep::Extra(idx) => run.extras.get(idx),
+            SavedRef::Aux(idx) => run.aux_outputs.get(idx),
             _ => None,
         };
         let param = StepParam {
@@ -512,7 +512,7 @@ impl RecurrentBackward {
         let plain = |row_stride: usize| Matrix { transposed: false, row_stride, batch_stride: 0 };
         let r_form = form(r);
         let turned = Matrix { transposed: !r_form.transposed, ..r_form };
-        for (idx, part) in self.cell.parts().iter().enumerate() {
+        for (idx, part) in self.cell.gate_groups().iter().enumerate() {
             // Only a GRU's state also goes on past the gates; the others' gradient is what the first product gives.
             let beta = if idx > 0 || self.cell == Cell::Gru { 1.0 } else { 0.0 };
             let from = param.d_sums.wrapping_add((step * width + part.column * hidden) * size);

@@ -8,7 +8,7 @@ use std::ops::Range;
 use plimsoll_cpu::threads::{self, SharedPtr};
 use plimsoll_gemm::{Epilogue, PackedB};
 
-use super::kernel::{Extents, Parts, Rows, bytes_of, cut_slices, matrix, matrix_mut};
+use super::kernel::{Extents, PackedGateGroups, Rows, bytes_of, cut_slices, matrix, matrix_mut};
 use crate::ops::compute::{Compute, pieces_len};
 
 /// About the rows whose inputs are multiplied at once.
@@ -21,7 +21,7 @@ pub(super) struct Forward<'a, C: Compute> {
     /// The states before the first step; zeros if there are none.
     pub initial: [Option<Rows<C>>; 2],
     pub kernel: PackedB<'a, C>,
-    pub recurrent: Parts<'a, C>,
+    pub recurrent: PackedGateGroups<'a, C>,
     /// The biases of the sums of inputs and of hidden states; empty if there are none.
     pub biases: [&'a [C]; 2],
     /// Where the hidden states, the final states and the saved rows go, as far as they are wanted.

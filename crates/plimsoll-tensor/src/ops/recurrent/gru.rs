@@ -5,7 +5,7 @@
 
 use plimsoll_cpu::simd;
 
-use super::cell::{State, StepBack, StepGradients, columns};
+use super::cell::{CarriedState, StepBack, StepGradients, columns};
 use crate::error::Result;
 use crate::ops::compute::Compute;
 use crate::tensor::Tensor;
@@ -67,12 +67,16 @@ pub(super) fn back<C: Compute>(step: StepBack<'_, C>) {
     );
 }
 
-pub(super) fn plain_step(of_input: &Tensor, of_hidden: &Tensor, state: &State) -> Result<State> {
+pub(super) fn plain_step(
+    of_input: &Tensor,
+    of_hidden: &Tensor,
+    state: &CarriedState,
+) -> Result<CarriedState> {
     let ([r, z, n], [r_hidden, z_hidden, q]) = (columns(of_input)?, columns(of_hidden)?);
     let (r, z) = (r.add(&r_hidden)?.sigmoid()?, z.add(&z_hidden)?.sigmoid()?);
     let n = n.add(&r.mul(&q)?)?.tanh()?;
     let hidden = n.add(&z.mul(&state.hidden.sub(&n)?)?)?;
-    Ok(State { hidden, cell: None })
+    Ok(CarriedState { hidden, cell: None })
 }
 
 pub(super) fn plain_advance(row: &Tensor, hidden: &Tensor) -> Result<Tensor> {

@@ -9,7 +9,7 @@ use plimsoll_cpu::element::Element as Stored;
 use plimsoll_gemm::{self as gemm, PackedB};
 use smallvec::SmallVec;
 
-use super::cell::{Cell, Part};
+use super::cell::{Cell, GateGroup};
 use crate::error::Result;
 use crate::op::{Operand, saturating_product};
 use crate::ops::compute::{Access, Compute};
@@ -91,7 +91,7 @@ impl Extents {
     /// Numbers of the packed recurrent weights, part by part; with rows and columns exchanged if `turned`.
     pub fn parts_len<C: Compute>(&self, turned: bool) -> [usize; 2] {
         let mut lens = [0; 2];
-        for (len, part) in lens.iter_mut().zip(self.cell.parts()) {
+        for (len, part) in lens.iter_mut().zip(self.cell.gate_groups()) {
             let n = part.n_gates * self.hidden;
             let (k, n) = if turned { (n, self.hidden) } else { (self.hidden, n) };
             *len = PackedB::<C>::bytes(k, n) / size_of::<C>();
@@ -153,7 +153,7 @@ impl<C: Compute> Rows<C> {
 }
 
 /// The recurrent weights, packed part by part.
-pub(super) type Parts<'a, C> = SmallVec<[(&'static Part, PackedB<'a, C>); 2]>;
+pub(super) type PackedGateGroups<'a, C> = SmallVec<[(&'static GateGroup, PackedB<'a, C>); 2]>;
 
 /// Packs the recurrent weights into `memory`, as [`Extents::parts_len`] says.
 ///
@@ -164,13 +164,13 @@ pub(super) unsafe fn pack_parts<'a, T>(
     weights: &Operand<'_>,
     turned: bool,
     memory: [&'a mut [T::Real]; 2],
-) -> Parts<'a, T::Real>
+) -> PackedGateGroups<'a, T::Real>
 where
     T: gemm::Element<Real: Compute>,
 {
     let hidden = extents.hidden;
-    let mut parts = Parts::new();
-    for (part, memory) in extents.cell.parts().iter().zip(memory) {
+    let mut parts = PackedGateGroups::new();
+    for (part, memory) in extents.cell.gate_groups().iter().zip(memory) {
         let mut columns = matrix_of::<T>(weights);
         columns.first = columns.first.wrapping_offset((part.gate * hidden) as isize * columns.col_stride);
         let n = part.n_gates * hidden;

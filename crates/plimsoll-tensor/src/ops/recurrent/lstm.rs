@@ -4,7 +4,7 @@
 
 use plimsoll_cpu::simd;
 
-use super::cell::{State, StepBack, StepGradients, columns};
+use super::cell::{CarriedState, StepBack, StepGradients, columns};
 use crate::error::Result;
 use crate::ops::compute::Compute;
 use crate::tensor::Tensor;
@@ -82,14 +82,18 @@ pub(super) fn back<C: Compute>(step: StepBack<'_, C>) {
     d_hidden.fill(C::ZERO);
 }
 
-pub(super) fn plain_step(of_input: &Tensor, of_hidden: &Tensor, state: &State) -> Result<State> {
+pub(super) fn plain_step(
+    of_input: &Tensor,
+    of_hidden: &Tensor,
+    state: &CarriedState,
+) -> Result<CarriedState> {
     let [i, f, g, o] = columns(&of_input.add(of_hidden)?)?;
     let (i, f, g, o) = (i.sigmoid()?, f.sigmoid()?, g.tanh()?, o.sigmoid()?);
     let cell = match &state.cell {
         Some(cell) => f.mul(cell)?.add(&i.mul(&g)?)?,
         None => i.mul(&g)?,
     };
-    Ok(State { hidden: o.mul(&cell.tanh()?)?, cell: Some(cell) })
+    Ok(CarriedState { hidden: o.mul(&cell.tanh()?)?, cell: Some(cell) })
 }
 
 pub(super) fn plain_advance(row: &Tensor, cell: &Tensor) -> Result<Tensor> {

@@ -29,7 +29,8 @@ use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::execute::{Arg, Args, execute};
 use crate::op::{
-    Cost, Extra, Form, Keep, Keeps, Meta, Op, OpRef, Operand, Output, Outputs, Run, Tensors, bytes_moved,
+    AuxOutput, Cost, Form, Meta, Op, OpRef, Operand, Output, Outputs, Run, SavedRef, SavedRefs, Tensors,
+    bytes_moved,
 };
 use crate::ops::compute::{Compute, pieces_len};
 use crate::ops::kernel::for_floats;
@@ -62,10 +63,10 @@ impl Recurrent {
     }
 
     /// Where what backward reads of the sequence is kept: the simple cell's output is all it needs.
-    fn saved(&self) -> Keep {
+    fn saved(&self) -> SavedRef {
         match self.cell {
-            Cell::Simple(_) if self.sequence => Keep::Output(self.cell.n_states()),
-            _ => Keep::Extra(0),
+            Cell::Simple(_) if self.sequence => SavedRef::Output(self.cell.n_states()),
+            _ => SavedRef::Aux(0),
         }
     }
 
@@ -140,7 +141,7 @@ impl Recurrent {
         };
         let states = &run.inputs[self.first_state()..];
         let saved = match self.saved() {
-            Keep::Extra(idx) => run.extras.get(idx),
+            SavedRef::Aux(idx) => run.aux_outputs.get(idx),
             _ => None,
         };
         let kernel = forward::Forward {
@@ -202,18 +203,22 @@ impl Op for Recurrent {
         Cost { flops: self.check(inputs).map_or(0, |extents| extents.flops()), bytes }
     }
 
-    fn keeps(&self, wanted: &[bool]) -> Keeps {
-        let x = wanted[1].then_some(Keep::Input(0));
-        let kernel = wanted[0].then_some(Keep::Input(1));
-        let states = (self.first_state()..wanted.len()).map(Keep::Input);
-        [x, kernel, Some(Keep::Input(2)), Some(self.saved())].into_iter().flatten().chain(states).collect()
+    fn saved(&self, wanted: &[bool]) -> SavedRefs {
+        let x = wanted[1].then_some(SavedRef::Input(0));
+        let kernel = wanted[0].then_some(SavedRef::Input(1));
+        let states = (self.first_state()..wanted.len()).map(SavedRef::Input);
+        [x, kernel, Some(SavedRef::Input(2)), Some(self.saved())]
+            .into_iter()
+            .flatten()
+            .chain(states)
+            .collect()
     }
 
-    fn extras(&self, inputs: &[&Meta], _wanted: &[bool]) -> SmallVec<[Extra; 2]> {
+    fn aux_outputs(&self, inputs: &[&Meta], _wanted: &[bool]) -> SmallVec<[AuxOutput; 2]> {
         match (self.saved(), self.check(inputs)) {
-            (Keep::Extra(_), Ok(extents)) => {
+            (SavedRef::Aux(_), Ok(extents)) => {
                 let Ok(shape) = extents.saved_shape() else { return SmallVec::new() };
-                smallvec![Extra { form: Form::Gates, meta: Meta::fresh(shape, inputs[0].dtype) }]
+                smallvec![AuxOutput { form: Form::Gates, meta: Meta::fresh(shape, inputs[0].dtype) }]
             }
             _ => SmallVec::new(),
         }
@@ -222,8 +227,8 @@ impl Op for Recurrent {
     fn backward(&self, backward: &mut Backward<'_>) -> Result<()> {
         let n_states = self.cell.n_states();
         let saved = match self.saved() {
-            Keep::Output(idx) => backward.output(idx)?,
-            _ => backward.take_extra(0)?,
+            SavedRef::Output(idx) => backward.output(idx)?,
+            _ => backward.take_aux(0)?,
         };
         let mut args: Args<'_> = smallvec![Arg::Given(saved), Arg::Given(backward.input(2)?)];
         for state in self.first_state()..backward.n_inputs() {
@@ -242,7 +247,7 @@ impl Op for Recurrent {
         for state in (0..results.len() - 2).rev() {
             let gradient = results.remove(2 + state);
             if backward.wants(self.first_state() + state) {
-                backward.give(self.first_state() + state, gradient)?;
+                backward.set_grad(self.first_state() + state, gradient)?;
             }
         }
         let previous = results.remove(1);
@@ -261,28 +266,30 @@ impl Recurrent {
         let of_inputs = d_sums.narrow(1, 0, self.cell.n_gates() * hidden)?;
         // The sums of hidden states, gate by gate: an op of each part, side by side.
         let by_parts = |op: &dyn Fn(&Tensor) -> Result<Tensor>| {
-            let part =
-                |part: &cell::Part| op(&d_sums.narrow(1, part.column * hidden, part.n_gates * hidden)?);
-            let parts: SmallVec<[Tensor; 2]> = self.cell.parts().iter().map(part).collect::<Result<_>>()?;
+            let part = |part: &cell::GateGroup| {
+                op(&d_sums.narrow(1, part.column * hidden, part.n_gates * hidden)?)
+            };
+            let parts: SmallVec<[Tensor; 2]> =
+                self.cell.gate_groups().iter().map(part).collect::<Result<_>>()?;
             Tensor::concat(&parts.iter().collect::<SmallVec<[&Tensor; 2]>>(), -1)
         };
         if backward.wants(2) {
             let previous = as_rows(&previous)?.t()?;
-            backward.give(2, by_parts(&|d_sums| previous.matmul(d_sums))?)?;
+            backward.set_grad(2, by_parts(&|d_sums| previous.matmul(d_sums))?)?;
         }
         drop(previous);
         for bias in 3..self.first_state() {
             if backward.wants(bias) {
                 let gradient = if bias == 3 { of_inputs.sum(0)? } else { by_parts(&|d_sums| d_sums.sum(0))? };
-                backward.give(bias, gradient)?;
+                backward.set_grad(bias, gradient)?;
             }
         }
         if backward.wants(1) {
-            backward.give(1, as_rows(&backward.input(0)?)?.t()?.matmul(&of_inputs)?)?;
+            backward.set_grad(1, as_rows(&backward.input(0)?)?.t()?.matmul(&of_inputs)?)?;
         }
         if backward.wants(0) {
             let shape = *backward.input_shape(0);
-            backward.give(0, of_inputs.matmul(&backward.input(1)?.t()?)?.reshape(shape)?)?;
+            backward.set_grad(0, of_inputs.matmul(&backward.input(1)?.t()?)?.reshape(shape)?)?;
         }
         Ok(())
     }

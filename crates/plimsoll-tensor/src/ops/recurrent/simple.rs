@@ -1,6 +1,6 @@
 //! The simple cell: h' = activation(sum of inputs + sum of hidden states). Its hidden states are all that is saved.
 
-use super::cell::{State, StepBack, StepGradients};
+use super::cell::{CarriedState, StepBack, StepGradients};
 use crate::error::Result;
 use crate::ops::activation::Activation;
 use crate::ops::compute::Compute;
@@ -20,8 +20,12 @@ pub(super) fn back<C: Compute>(activation: Activation, step: StepBack<'_, C>) {
     d_hidden.fill(C::ZERO);
 }
 
-pub(super) fn plain_step(activation: Activation, of_input: &Tensor, of_hidden: &Tensor) -> Result<State> {
-    Ok(State { hidden: activation.apply(of_input.add(of_hidden)?)?, cell: None })
+pub(super) fn plain_step(
+    activation: Activation,
+    of_input: &Tensor,
+    of_hidden: &Tensor,
+) -> Result<CarriedState> {
+    Ok(CarriedState { hidden: activation.apply(of_input.add(of_hidden)?)?, cell: None })
 }
 
 pub(super) fn plain_back(activation: Activation, row: &Tensor, d_hidden: &Tensor) -> Result<StepGradients> {

@@ -36,7 +36,7 @@ macro_rules! arg_extreme {
                 numbers_only($name, input).map(|_| DType::I64)
             }
 
-            fn run(self, x: &Operand, axes: Axes, y: &Operand, _extras: &[Operand]) {
+            fn run(self, x: &Operand, axes: Axes, y: &Operand, _aux_outputs: &[Operand]) {
                 for_numbers!(x.dtype(), T => fold(&$fold::<T>::new(), x, axes, y));
             }
 

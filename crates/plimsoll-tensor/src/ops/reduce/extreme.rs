@@ -11,7 +11,7 @@ use super::positions::{pick_at, place_at};
 use super::{Reduce, Reduced, fold, methods, numbers_only};
 use crate::dtype::DType;
 use crate::error::Result;
-use crate::op::{Extra, Form, Keep, Keeps, Meta, Operand};
+use crate::op::{AuxOutput, Form, SavedRef, SavedRefs, Meta, Operand};
 use crate::ops::cuda::reduce as cuda;
 use crate::ops::kernel::for_numbers;
 use crate::axes::{Axes, IntoAxes};
@@ -69,9 +69,9 @@ macro_rules! extreme {
                 numbers_only($name, input)
             }
 
-            fn run(self, x: &Operand, axes: Axes, y: &Operand, extras: &[Operand]) {
+            fn run(self, x: &Operand, axes: Axes, y: &Operand, aux_outputs: &[Operand]) {
                 for_numbers!(x.dtype(), T => fold(&$fold::<T>::new(), x, axes, y));
-                if let [positions] = extras {
+                if let [positions] = aux_outputs {
                     for_numbers!(x.dtype(), T => fold(&$arg::<T>::new(), x, axes, positions));
                 }
             }
@@ -86,19 +86,19 @@ macro_rules! extreme {
                 cuda::Fold { variant: 0, text, finish: "y0 = acc.value;", acc_bytes, is_ordered: false }
             }
 
-            fn keeps(self) -> Keeps {
-                smallvec![Keep::Extra(0)]
+            fn saved(self) -> SavedRefs {
+                smallvec![SavedRef::Aux(0)]
             }
 
-            fn extras(self, _input: DType, result: Shape) -> SmallVec<[Extra; 2]> {
-                smallvec![Extra { form: Form::Indices, meta: Meta::fresh(result, DType::I64) }]
+            fn aux_outputs(self, _input: DType, result: Shape) -> SmallVec<[AuxOutput; 2]> {
+                smallvec![AuxOutput { form: Form::Indices, meta: Meta::fresh(result, DType::I64) }]
             }
 
             fn backward(self, reduced: &Reduced, backward: &mut Backward<'_>) -> Result<()> {
                 let gradient = reduced.gradient(backward)?;
-                let positions = reduced.extra(backward, 0)?;
+                let positions = reduced.aux(backward, 0)?;
                 let gradient = place_at(&gradient, &positions, *backward.input_shape(0), reduced.axes)?;
-                backward.give(0, gradient)
+                backward.set_grad(0, gradient)
             }
 
             fn composite(self, x: &Tensor, axes: Axes) -> Option<Result<Tensor>> {

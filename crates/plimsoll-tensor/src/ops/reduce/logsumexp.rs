@@ -6,7 +6,7 @@ use smallvec::smallvec;
 use super::{Reduce, Reduced, fold, methods};
 use crate::dtype::DType;
 use crate::error::Result;
-use crate::op::{Keep, Keeps, Operand};
+use crate::op::{SavedRef, SavedRefs, Operand};
 use crate::ops::cuda::reduce as cuda;
 use crate::ops::kernel::for_floats;
 use crate::axes::{Axes, IntoAxes};
@@ -42,7 +42,7 @@ impl Reduce for LogSumExp {
         LogSumExp
     }
 
-    fn run(self, x: &Operand, axes: Axes, y: &Operand, _extras: &[Operand]) {
+    fn run(self, x: &Operand, axes: Axes, y: &Operand, _aux_outputs: &[Operand]) {
         for_floats!(x.dtype(), T => fold(&LogSumExpFold::<T, T>::new(), x, axes, y));
     }
 
@@ -52,14 +52,14 @@ impl Reduce for LogSumExp {
         cuda::Fold { variant: 0, text: EXPONENTIALS, finish, acc_bytes, is_ordered: false }
     }
 
-    fn keeps(self) -> Keeps {
-        smallvec![Keep::Input(0), Keep::Output(0)]
+    fn saved(self) -> SavedRefs {
+        smallvec![SavedRef::Input(0), SavedRef::Output(0)]
     }
 
     fn backward(self, reduced: &Reduced, backward: &mut Backward<'_>) -> Result<()> {
         let slope = backward.input(0)?.sub(&reduced.output(backward)?)?.exp()?;
         let gradient = slope.into_mul(&reduced.gradient(backward)?)?;
-        backward.give(0, gradient)
+        backward.set_grad(0, gradient)
     }
 
     fn reference(self, values: &[f64]) -> f64 {

@@ -24,7 +24,7 @@ impl Reduce for Mean {
         Mean
     }
 
-    fn run(self, x: &Operand, axes: Axes, y: &Operand, _extras: &[Operand]) {
+    fn run(self, x: &Operand, axes: Axes, y: &Operand, _aux_outputs: &[Operand]) {
         for_floats!(x.dtype(), T => fold(&MeanFold::<T, T>::new(), x, axes, y));
     }
 
@@ -37,7 +37,7 @@ impl Reduce for Mean {
         let share = 1.0 / reduced.n_elems(backward) as f64;
         let gradient = reduced.gradient(backward)?.into_affine(share, 0.0)?;
         let gradient = gradient.broadcast_to(backward.input_shape(0))?;
-        backward.give(0, gradient)
+        backward.set_grad(0, gradient)
     }
 
     fn reference(self, values: &[f64]) -> f64 {

@@ -13,7 +13,7 @@ use crate::context;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::execute::call;
-use crate::op::{Extra, Gradient, Keeps, Meta, Op, OpRef, Operand, Outputs, Run, Tensors, one};
+use crate::op::{AuxOutput, Gradient, Meta, Op, OpRef, Operand, Outputs, Run, SavedRefs, Tensors, one};
 use crate::ops::cuda;
 use crate::ops::kernel::src;
 use crate::ops::registry::{Array, Input, OpInfo, Sample, Values, floats, input};
@@ -73,8 +73,8 @@ pub trait Reduce: Copy + std::fmt::Debug + Send + Sync + 'static {
         floats_only(Self::NAME, input)
     }
 
-    /// Computes the result of `x` over `axes`; `extras` is empty when the op is not recorded.
-    fn run(self, x: &Operand, axes: Axes, y: &Operand, extras: &[Operand]);
+    /// Computes the result of `x` over `axes`; `aux_outputs` is empty when the op is not recorded.
+    fn run(self, x: &Operand, axes: Axes, y: &Operand, aux_outputs: &[Operand]);
 
     /// The same on a GPU, for inputs of a dtype; a recorded op has its extras as further outputs.
     fn cuda(self, input: DType, is_recorded: bool) -> cuda::reduce::Fold;
@@ -85,12 +85,12 @@ pub trait Reduce: Copy + std::fmt::Debug + Send + Sync + 'static {
     }
 
     /// What backward reads.
-    fn keeps(self) -> Keeps {
-        Keeps::new()
+    fn saved(self) -> SavedRefs {
+        SavedRefs::new()
     }
 
     /// Further results that backward reads, of the shape of the result.
-    fn extras(self, _input: DType, _result: Shape) -> SmallVec<[Extra; 2]> {
+    fn aux_outputs(self, _input: DType, _result: Shape) -> SmallVec<[AuxOutput; 2]> {
         SmallVec::new()
     }
 
@@ -151,8 +151,8 @@ impl Reduced {
     }
 
     /// An extra, with the reduced axes of extent one.
-    fn extra(self, backward: &Backward<'_>, extra: usize) -> Result<Tensor> {
-        backward.extra(extra)?.reshape(backward.input_shape(0).reduced(self.axes, true))
+    fn aux(self, backward: &Backward<'_>, aux: usize) -> Result<Tensor> {
+        backward.aux(aux)?.reshape(backward.input_shape(0).reduced(self.axes, true))
     }
 
     /// The number of elements that each result was made from.
@@ -196,17 +196,17 @@ impl<R: Reduce> Op for Over<R> {
     }
 
     fn run(&self, run: &mut Run<'_>) -> Result<()> {
-        self.reduce.run(&run.inputs[0], self.axes, &run.outputs[0], run.extras);
+        self.reduce.run(&run.inputs[0], self.axes, &run.outputs[0], run.aux_outputs);
         Ok(())
     }
 
     fn run_cuda(&self, run: &mut Run<'_>, gpu: &Gpu) -> Result<()> {
-        let outputs: SmallVec<[&Operand; 2]> = run.outputs.iter().chain(run.extras).collect();
+        let outputs: SmallVec<[&Operand; 2]> = run.outputs.iter().chain(run.aux_outputs).collect();
         let reduction = cuda::reduce::Reduction {
             op: R::NAME,
             inputs: &[&run.inputs[0]],
             axes: self.axes,
-            fold: self.reduce.cuda(run.inputs[0].dtype(), !run.extras.is_empty()),
+            fold: self.reduce.cuda(run.inputs[0].dtype(), !run.aux_outputs.is_empty()),
             outputs: &outputs,
             numbers: &[self.reduce.number()],
             workspace: run.workspace,
@@ -227,12 +227,12 @@ impl<R: Reduce> Op for Over<R> {
         R::GRADIENT
     }
 
-    fn keeps(&self, _wanted: &[bool]) -> Keeps {
-        self.reduce.keeps()
+    fn saved(&self, _wanted: &[bool]) -> SavedRefs {
+        self.reduce.saved()
     }
 
-    fn extras(&self, inputs: &[&Meta], _wanted: &[bool]) -> SmallVec<[Extra; 2]> {
-        self.reduce.extras(inputs[0].dtype, inputs[0].shape().reduced(self.axes, self.keep))
+    fn aux_outputs(&self, inputs: &[&Meta], _wanted: &[bool]) -> SmallVec<[AuxOutput; 2]> {
+        self.reduce.aux_outputs(inputs[0].dtype, inputs[0].shape().reduced(self.axes, self.keep))
     }
 
     fn backward(&self, backward: &mut Backward<'_>) -> Result<()> {

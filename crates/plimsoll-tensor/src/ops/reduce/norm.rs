@@ -6,7 +6,7 @@ use smallvec::smallvec;
 use super::{Reduce, Reduced, fold, methods};
 use crate::dtype::DType;
 use crate::error::Result;
-use crate::op::{Keep, Keeps, Operand};
+use crate::op::{SavedRef, SavedRefs, Operand};
 use crate::ops::cuda::reduce as cuda;
 use crate::ops::kernel::for_floats;
 use crate::axes::{Axes, IntoAxes};
@@ -25,7 +25,7 @@ impl Reduce for Norm {
         Norm
     }
 
-    fn run(self, x: &Operand, axes: Axes, y: &Operand, _extras: &[Operand]) {
+    fn run(self, x: &Operand, axes: Axes, y: &Operand, _aux_outputs: &[Operand]) {
         for_floats!(x.dtype(), T => fold(&Length::<T, T>::new(), x, axes, y));
     }
 
@@ -34,8 +34,8 @@ impl Reduce for Norm {
         cuda::Fold { variant: 0, text, finish: "y0 = m::sqrt(acc.value);", acc_bytes, is_ordered: false }
     }
 
-    fn keeps(self) -> Keeps {
-        smallvec![Keep::Input(0), Keep::Output(0)]
+    fn saved(self) -> SavedRefs {
+        smallvec![SavedRef::Input(0), SavedRef::Output(0)]
     }
 
     fn backward(self, reduced: &Reduced, backward: &mut Backward<'_>) -> Result<()> {
@@ -43,7 +43,7 @@ impl Reduce for Norm {
         let not_zero = y.add(&y.eq(0.0)?.cast(y.dtype())?)?;
         let ratio = reduced.gradient(backward)?.div(&not_zero)?;
         let gradient = backward.input(0)?.mul(&ratio)?;
-        backward.give(0, gradient)
+        backward.set_grad(0, gradient)
     }
 
     fn reference(self, values: &[f64]) -> f64 {

@@ -10,7 +10,7 @@ use crate::check;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::execute::call;
-use crate::op::{Keep, Keeps, Meta, Op, OpRef, Operand, Outputs, Refusal, Refused, Run, one};
+use crate::op::{Meta, Op, OpRef, Operand, Outputs, Refusal, Refused, Run, SavedRef, SavedRefs, one};
 use crate::ops::cuda::{c_name, code};
 use crate::ops::kernel::for_floats;
 use crate::ops::registry::{Array, OpInfo, Sample, Values, floats, input};
@@ -200,14 +200,14 @@ impl Op for PickAt {
         run_cuda("pick_at", run, operands, self.axes, gpu)
     }
 
-    fn keeps(&self, _wanted: &[bool]) -> Keeps {
-        smallvec::smallvec![Keep::Input(1)]
+    fn saved(&self, _wanted: &[bool]) -> SavedRefs {
+        smallvec::smallvec![SavedRef::Input(1)]
     }
 
     fn backward(&self, backward: &mut Backward<'_>) -> Result<()> {
         let (gradient, positions) = (backward.gradient()?, backward.input(1)?);
         let gradient = place_at(&gradient, &positions, *backward.input_shape(0), self.axes)?;
-        backward.give(0, gradient)
+        backward.set_grad(0, gradient)
     }
 }
 
@@ -239,13 +239,13 @@ impl Op for PlaceAt {
         run_cuda("place_at", run, (y, values, positions), self.axes, gpu)
     }
 
-    fn keeps(&self, _wanted: &[bool]) -> Keeps {
-        smallvec::smallvec![Keep::Input(1)]
+    fn saved(&self, _wanted: &[bool]) -> SavedRefs {
+        smallvec::smallvec![SavedRef::Input(1)]
     }
 
     fn backward(&self, backward: &mut Backward<'_>) -> Result<()> {
         let gradient = pick_at(&backward.gradient()?, &backward.input(1)?, self.axes)?;
-        backward.give(0, gradient)
+        backward.set_grad(0, gradient)
     }
 }
 

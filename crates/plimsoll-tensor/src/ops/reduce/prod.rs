@@ -12,11 +12,11 @@ use super::{Reduce, Reduced, fold, methods, numbers_only};
 use crate::dtype::DType;
 use crate::error::Result;
 use crate::execute::call;
-use crate::op::{Extra, Form, Gradient, Keep, Keeps, Meta, Op, OpRef, Operand, Outputs, Run, Tensors, one};
+use crate::op::{AuxOutput, Form, Gradient, SavedRef, SavedRefs, Meta, Op, OpRef, Operand, Outputs, Run, Tensors, one};
 use crate::ops::cuda::elementwise::Elementwise;
 use crate::ops::cuda::reduce;
 use crate::ops::kernel::{dst, for_floats, for_numbers, src};
-use crate::ops::lines::{expect_dtype, expect_float, expect_shape};
+use crate::ops::lanes::{expect_dtype, expect_float, expect_shape};
 use crate::ops::registry::{OpInfo, Sample, floats, within};
 use crate::axes::{Axes, IntoAxes};
 use crate::shape::Shape;
@@ -40,9 +40,9 @@ impl Reduce for Prod {
         numbers_only("prod", input)
     }
 
-    fn run(self, x: &Operand, axes: Axes, y: &Operand, extras: &[Operand]) {
+    fn run(self, x: &Operand, axes: Axes, y: &Operand, aux_outputs: &[Operand]) {
         for_numbers!(x.dtype(), T => fold(&ProdFold::<T, T>::new(), x, axes, y));
-        if let [others] = extras {
+        if let [others] = aux_outputs {
             for_floats!(x.dtype(), T => fold(&Others::<T>(PhantomData), x, axes, others));
         }
     }
@@ -62,22 +62,22 @@ impl Reduce for Prod {
         }
     }
 
-    fn keeps(self) -> Keeps {
-        smallvec![Keep::Input(0), Keep::Output(0), Keep::Extra(0)]
+    fn saved(self) -> SavedRefs {
+        smallvec![SavedRef::Input(0), SavedRef::Output(0), SavedRef::Aux(0)]
     }
 
-    fn extras(self, input: DType, result: Shape) -> SmallVec<[Extra; 2]> {
-        smallvec![Extra { form: Form::Statistics, meta: Meta::fresh(result, input) }]
+    fn aux_outputs(self, input: DType, result: Shape) -> SmallVec<[AuxOutput; 2]> {
+        smallvec![AuxOutput { form: Form::Statistics, meta: Meta::fresh(result, input) }]
     }
 
     fn backward(self, reduced: &Reduced, backward: &mut Backward<'_>) -> Result<()> {
         let gradient = reduced.gradient(backward)?;
         let share = gradient.mul(&reduced.output(backward)?)?;
-        let at_zero = gradient.mul(&reduced.extra(backward, 0)?)?;
+        let at_zero = gradient.mul(&reduced.aux(backward, 0)?)?;
         let x = backward.input(0)?;
         let (share, at_zero) = (share.broadcast_to(x.shape())?, at_zero.broadcast_to(x.shape())?);
         let gradient = call(OpRef::fixed(&Shares), &[&x, &share, &at_zero])?;
-        backward.give(0, gradient)
+        backward.set_grad(0, gradient)
     }
 
     /// The last of the products up to each element: a scan, whose derivatives need no division.

@@ -28,7 +28,7 @@ impl Reduce for Sum {
         numbers_only("sum", input)
     }
 
-    fn run(self, x: &Operand, axes: Axes, y: &Operand, _extras: &[Operand]) {
+    fn run(self, x: &Operand, axes: Axes, y: &Operand, _aux_outputs: &[Operand]) {
         for_numbers!(x.dtype(), T => fold(&SumFold::<T, T>::new(), x, axes, y));
     }
 
@@ -39,7 +39,7 @@ impl Reduce for Sum {
 
     fn backward(self, reduced: &Reduced, backward: &mut Backward<'_>) -> Result<()> {
         let gradient = reduced.gradient(backward)?.broadcast_to(backward.input_shape(0))?;
-        backward.give(0, gradient)
+        backward.set_grad(0, gradient)
     }
 
     fn reference(self, values: &[f64]) -> f64 {

@@ -34,7 +34,7 @@ macro_rules! truth {
                 Ok(DType::Bool)
             }
 
-            fn run(self, x: &Operand, axes: Axes, y: &Operand, _extras: &[Operand]) {
+            fn run(self, x: &Operand, axes: Axes, y: &Operand, _aux_outputs: &[Operand]) {
                 for_all!(x.dtype(), T => fold(&$fold::<T>::new(), x, axes, y));
             }
 

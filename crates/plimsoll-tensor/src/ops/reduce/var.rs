@@ -7,7 +7,7 @@ use smallvec::{SmallVec, smallvec};
 use super::{Reduce, Reduced, fold, n_reduced};
 use crate::dtype::DType;
 use crate::error::Result;
-use crate::op::{Extra, Form, Keep, Keeps, Meta, Operand};
+use crate::op::{AuxOutput, Form, SavedRef, SavedRefs, Meta, Operand};
 use crate::ops::cuda::reduce as cuda;
 use crate::ops::kernel::for_floats;
 use crate::axes::{Axes, IntoAxes};
@@ -32,10 +32,10 @@ fn divisor(n: usize, correction: f64) -> f64 {
     (n as f64 - correction).max(0.0)
 }
 
-fn run(correction: f64, is_root: bool, x: &Operand, axes: Axes, y: &Operand, extras: &[Operand]) {
+fn run(correction: f64, is_root: bool, x: &Operand, axes: Axes, y: &Operand, aux_outputs: &[Operand]) {
     for_floats!(x.dtype(), T => {
         fold(&Variance::<T, T>::new(correction, is_root), x, axes, y);
-        if let [mean] = extras {
+        if let [mean] = aux_outputs {
             fold(&MeanFold::<T, <T as Element>::Compute>::new(), x, axes, mean);
         }
     });
@@ -54,14 +54,14 @@ fn cuda_fold(is_root: bool, input: DType, is_recorded: bool) -> cuda::Fold {
 }
 
 /// The extra that both keep: the mean, in the type that it is computed in.
-fn mean_extra(input: DType, result: Shape) -> SmallVec<[Extra; 2]> {
-    smallvec![Extra { form: Form::Statistics, meta: Meta::fresh(result, input.accumulator()) }]
+fn mean_aux(input: DType, result: Shape) -> SmallVec<[AuxOutput; 2]> {
+    smallvec![AuxOutput { form: Form::Statistics, meta: Meta::fresh(result, input.accumulator()) }]
 }
 
 /// The distances from the kept mean times `scale`, one number per result.
 fn scaled_distances(reduced: &Reduced, backward: &Backward<'_>, scale: &Tensor) -> Result<Tensor> {
     let x = backward.input(0)?;
-    let mean = reduced.extra(backward, 0)?.cast(x.dtype())?;
+    let mean = reduced.aux(backward, 0)?.cast(x.dtype())?;
     x.sub(&mean)?.into_mul(scale)
 }
 
@@ -85,8 +85,8 @@ impl Reduce for Var {
         Var { correction: 1.0 }
     }
 
-    fn run(self, x: &Operand, axes: Axes, y: &Operand, extras: &[Operand]) {
-        run(self.correction, false, x, axes, y, extras);
+    fn run(self, x: &Operand, axes: Axes, y: &Operand, aux_outputs: &[Operand]) {
+        run(self.correction, false, x, axes, y, aux_outputs);
     }
 
     fn cuda(self, input: DType, is_recorded: bool) -> cuda::Fold {
@@ -97,19 +97,19 @@ impl Reduce for Var {
         self.correction
     }
 
-    fn keeps(self) -> Keeps {
-        smallvec![Keep::Input(0), Keep::Extra(0)]
+    fn saved(self) -> SavedRefs {
+        smallvec![SavedRef::Input(0), SavedRef::Aux(0)]
     }
 
-    fn extras(self, input: DType, result: Shape) -> SmallVec<[Extra; 2]> {
-        mean_extra(input, result)
+    fn aux_outputs(self, input: DType, result: Shape) -> SmallVec<[AuxOutput; 2]> {
+        mean_aux(input, result)
     }
 
     fn backward(self, reduced: &Reduced, backward: &mut Backward<'_>) -> Result<()> {
         let share = 2.0 / divisor(reduced.n_elems(backward), self.correction);
         let scale = reduced.gradient(backward)?.into_affine(share, 0.0)?;
         let gradient = scaled_distances(reduced, backward, &scale)?;
-        backward.give(0, gradient)
+        backward.set_grad(0, gradient)
     }
 
     fn composite(self, x: &Tensor, axes: Axes) -> Option<Result<Tensor>> {
@@ -133,8 +133,8 @@ impl Reduce for Std {
         Std { correction: 1.0 }
     }
 
-    fn run(self, x: &Operand, axes: Axes, y: &Operand, extras: &[Operand]) {
-        run(self.correction, true, x, axes, y, extras);
+    fn run(self, x: &Operand, axes: Axes, y: &Operand, aux_outputs: &[Operand]) {
+        run(self.correction, true, x, axes, y, aux_outputs);
     }
 
     fn cuda(self, input: DType, is_recorded: bool) -> cuda::Fold {
@@ -145,12 +145,12 @@ impl Reduce for Std {
         self.correction
     }
 
-    fn keeps(self) -> Keeps {
-        smallvec![Keep::Input(0), Keep::Output(0), Keep::Extra(0)]
+    fn saved(self) -> SavedRefs {
+        smallvec![SavedRef::Input(0), SavedRef::Output(0), SavedRef::Aux(0)]
     }
 
-    fn extras(self, input: DType, result: Shape) -> SmallVec<[Extra; 2]> {
-        mean_extra(input, result)
+    fn aux_outputs(self, input: DType, result: Shape) -> SmallVec<[AuxOutput; 2]> {
+        mean_aux(input, result)
     }
 
     fn backward(self, reduced: &Reduced, backward: &mut Backward<'_>) -> Result<()> {
@@ -159,7 +159,7 @@ impl Reduce for Std {
         let not_zero = y.add(&y.eq(0.0)?.cast(y.dtype())?)?;
         let scale = reduced.gradient(backward)?.div(&not_zero)?.into_affine(share, 0.0)?;
         let gradient = scaled_distances(reduced, backward, &scale)?;
-        backward.give(0, gradient)
+        backward.set_grad(0, gradient)
     }
 
     fn composite(self, x: &Tensor, axes: Axes) -> Option<Result<Tensor>> {

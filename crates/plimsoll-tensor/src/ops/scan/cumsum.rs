@@ -78,7 +78,7 @@ impl Op for CumSum {
     fn backward(&self, backward: &mut Backward<'_>) -> Result<()> {
         let back = CumSum { axis: self.axis, from_end: !self.from_end };
         let gradient = call(OpRef::shipped(back), &[&backward.gradient()?])?;
-        backward.give(0, gradient)
+        backward.set_grad(0, gradient)
     }
 }
 

@@ -1,7 +1,7 @@
-//! The walk along the lines.
+//! The walk along the lanes.
 
 use plimsoll_cpu::element::{CastTo, Element, Number};
-use plimsoll_cpu::lines::Lines;
+use plimsoll_cpu::lanes::Lanes;
 use plimsoll_cpu::simd;
 use plimsoll_cpu::threads::SharedPtr;
 use plimsoll_cuda::{Gpu, Template};
@@ -11,7 +11,7 @@ use crate::op::Operand;
 use crate::ops::cuda::lines::{Along, LineKernel, THREADS};
 use crate::ops::cuda::{c_name, code, lines};
 
-/// The most lines that are scanned together: their states fit the nearest cache.
+/// The most lanes that are scanned together: their states fit the nearest cache.
 const WIDTH: usize = 64;
 
 /// The elements that one task visits, or more. Fewer are not worth waking a thread for.
@@ -38,7 +38,7 @@ pub(super) enum Direction {
     },
 }
 
-/// Scans all lines along an axis. Operands are of type `T`, states of type `A`; the last operand is the output.
+/// Scans all lanes along an axis. Operands are of type `T`, states of type `A`; the last operand is the output.
 ///
 /// # Safety
 /// The operands are of one shape, of type `T` and valid for their layouts; the last is nobody else's.
@@ -51,42 +51,42 @@ pub(super) unsafe fn scan<T, A, const N: usize>(
     T: Element<Compute: CastTo<A>>,
     A: Number + CastTo<T::Compute>,
 {
-    let lines = Lines::along(axis, operands[0].shape(), operands.map(|x| x.meta.layout.strides()));
-    if lines.len == 0 {
+    let lanes = Lanes::along(axis, operands[0].shape(), operands.map(|x| x.meta.layout.strides()));
+    if lanes.len == 0 {
         return;
     }
     let firsts = operands.map(|x| SharedPtr::new(x.ptr().cast::<T>()));
-    let mut steps = lines.steps;
+    let mut steps = lanes.steps;
     let mut start = [0; N];
     if let Direction::Backward { shifted } = direction {
-        start = steps.map(|step| step * (lines.len as isize - 1));
+        start = steps.map(|step| step * (lanes.len as isize - 1));
         steps = steps.map(|step| -step);
         if shifted {
             start[0] -= steps[0];
         }
     }
     let next = |at: [isize; N]| at.map(|at| at + 1);
-    let per_task = match lines.n_lines > 1 && lines.offsets(1) == next(lines.offsets(0)) {
-        // Lines side by side share what is read from memory.
-        true => TASK_LEN.div_ceil(lines.len).next_multiple_of(WIDTH),
-        false => TASK_LEN.div_ceil(lines.len),
+    let per_task = match lanes.n_lanes > 1 && lanes.offsets(1) == next(lanes.offsets(0)) {
+        // Lanes side by side share what is read from memory.
+        true => TASK_LEN.div_ceil(lanes.len).next_multiple_of(WIDTH),
+        false => TASK_LEN.div_ceil(lanes.len),
     };
-    lines.in_stretches(per_task, |stretch| {
+    lanes.in_stretches(per_task, |stretch| {
         for begin in stretch.clone().step_by(WIDTH) {
             let end = stretch.end.min(begin + WIDTH);
-            let offsets = lines.offsets(begin);
-            let moved = |line: usize| (line - begin) as isize;
-            let beside = (begin..end).all(|line| lines.offsets(line) == offsets.map(|at| at + moved(line)));
+            let offsets = lanes.offsets(begin);
+            let moved = |lane: usize| (lane - begin) as isize;
+            let beside = (begin..end).all(|lane| lanes.offsets(lane) == offsets.map(|at| at + moved(lane)));
             let at = |offsets: [isize; N]| -> [*mut T; N] {
-                // One place beyond the line where the scan is shifted, and not read there.
+                // One place beyond the lane where the scan is shifted, and not read there.
                 std::array::from_fn(|k| firsts[k].get().wrapping_offset(offsets[k] + start[k]))
             };
-            // SAFETY: lines of the operands, by the caller's promise; each is in one stretch.
+            // SAFETY: lanes of the operands, by the caller's promise; each is in one stretch.
             unsafe {
                 match beside {
-                    true => scan_beside(at(offsets), steps, lines.len, end - begin, recurrence),
-                    false => (begin..end).for_each(|line| {
-                        scan_beside(at(lines.offsets(line)), steps, lines.len, 1, recurrence);
+                    true => scan_beside(at(offsets), steps, lanes.len, end - begin, recurrence),
+                    false => (begin..end).for_each(|lane| {
+                        scan_beside(at(lanes.offsets(lane)), steps, lanes.len, 1, recurrence);
                     }),
                 }
             }
@@ -94,10 +94,10 @@ pub(super) unsafe fn scan<T, A, const N: usize>(
     });
 }
 
-/// Scans lines that lie side by side.
+/// Scans lanes that lie side by side.
 ///
 /// # Safety
-/// The addresses are those of the first places of `n` lines of `len` elements, where operands that are shifted are not
+/// The addresses are those of the first places of `n` lanes of `len` elements, where operands that are shifted are not
 /// read at the first place; nobody else uses the last operand's.
 #[inline(never)]
 unsafe fn scan_beside<T, A, const N: usize>(
@@ -141,10 +141,10 @@ unsafe fn scan_beside<T, A, const N: usize>(
 
 static TEMPLATE: Template = Template { name: "scan", text: include_str!("scan.cu") };
 
-/// The shortest lines for which a group of threads pays.
+/// The shortest lanes for which a group of threads pays.
 const GROUP_LEN: usize = 32;
 
-/// Scans all lines along an axis on a GPU: sums of `x`, or linear where there are factors, of which the first is not read.
+/// Scans all lanes along an axis on a GPU: sums of `x`, or linear where there are factors, of which the first is not read.
 pub(super) fn scan_cuda(
     op: &'static str,
     factors: Option<&Operand>,
@@ -173,7 +173,7 @@ pub(super) fn scan_cuda(
     };
     let pointers = [a.ptr(), x.ptr(), y.ptr()];
     let pointers = if in_groups { &pointers[1..] } else { &pointers };
-    // SAFETY: `execute` hands out operands that are valid for their layouts, the lines are theirs, the output is fresh, and the
+    // SAFETY: `execute` hands out operands that are valid for their layouts, the lanes are theirs, the output is fresh, and the
     // kernel was made for this dtype.
     unsafe { kernel.launch(gpu, &along, define, pointers, &[&u32::from(from_end)]) }
 }

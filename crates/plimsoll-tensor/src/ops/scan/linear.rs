@@ -8,7 +8,7 @@ use crate::check;
 use crate::context;
 use crate::error::{Error, Result};
 use crate::execute::call;
-use crate::op::{Keep, Keeps, Meta, Op, OpRef, Outputs, Run, one};
+use crate::op::{Meta, Op, OpRef, Outputs, Run, SavedRef, SavedRefs, one};
 use crate::ops::kernel::for_floats;
 use crate::ops::registry::{Array, Sample, Values, floats, input, within};
 use crate::tape::Backward;
@@ -91,9 +91,9 @@ impl Op for LinearScan {
         scan_cuda(self.name(), Some(factors), states, self.axis, self.is_adjoint, gpu)
     }
 
-    fn keeps(&self, wanted: &[bool]) -> Keeps {
-        let states = wanted[0].then_some(Keep::Output(0));
-        [Keep::Input(0)].into_iter().chain(states).collect()
+    fn saved(&self, wanted: &[bool]) -> SavedRefs {
+        let states = wanted[0].then_some(SavedRef::Output(0));
+        [SavedRef::Input(0)].into_iter().chain(states).collect()
     }
 
     fn backward(&self, backward: &mut Backward<'_>) -> Result<()> {
@@ -112,10 +112,10 @@ impl Op for LinearScan {
             };
             let mut widths = vec![(0, 0); shape.rank()];
             widths[self.axis] = (n_first, 0);
-            backward.give(0, factors.pad(&widths, 0.0)?)?;
+            backward.set_grad(0, factors.pad(&widths, 0.0)?)?;
         }
         if backward.wants(1) {
-            backward.give(1, summands)?;
+            backward.set_grad(1, summands)?;
         }
         Ok(())
     }

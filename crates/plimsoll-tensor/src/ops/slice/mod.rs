@@ -82,7 +82,7 @@ impl Op for Look {
         let shape = *backward.input_shape(0);
         let seen = Shape::within_bounds(self.cuts.iter().map(|cut| cut.len));
         let gradient = backward.gradient()?.reshape(seen)?;
-        backward.give(0, place::into_zeros(&gradient, shape, &self.cuts)?)
+        backward.set_grad(0, place::into_zeros(&gradient, shape, &self.cuts)?)
     }
 
     fn is_cheap(&self) -> bool {

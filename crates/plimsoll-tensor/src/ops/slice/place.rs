@@ -63,7 +63,7 @@ impl Op for Place {
 
     fn backward(&self, backward: &mut Backward<'_>) -> Result<()> {
         let gradient = look(&backward.gradient()?, self.cuts.clone(), Axes::NONE)?;
-        backward.give(0, gradient)
+        backward.set_grad(0, gradient)
     }
 }
 

@@ -65,7 +65,7 @@ impl Op for Split {
         });
         let gradients: Vec<Tensor> = gradients.collect::<Result<_>>()?;
         let gradient = Tensor::concat(&gradients.iter().collect::<Vec<_>>(), self.axis)?;
-        backward.give(0, gradient)
+        backward.set_grad(0, gradient)
     }
 
     fn is_cheap(&self) -> bool {

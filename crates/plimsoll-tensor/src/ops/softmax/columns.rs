@@ -1,21 +1,21 @@
-//! Softmax along an axis that is not the last: lines side by side are worked on together.
+//! Softmax along an axis that is not the last: lanes side by side are worked on together.
 //!
-//! A panel is a stretch of neighbouring lines. It is walked row by row, so that reads are contiguous and loops vectorise
-//! across lines; what is known of each line so far lies in a row on the stack.
+//! A panel is a stretch of neighbouring lanes. It is walked row by row, so that reads are contiguous and loops vectorise
+//! across lanes; what is known of each lane so far lies in a row on the stack.
 
 use plimsoll_cpu::element::{Element, Number};
-use plimsoll_cpu::lines::{Line, Lines, Room};
+use plimsoll_cpu::lanes::{Lane, Lanes, Room};
 use plimsoll_cpu::math::Real;
 use plimsoll_cpu::{simd, threads};
 
 use super::{Softmax, SoftmaxBackward};
 use crate::op::Operand;
-use crate::ops::lines::{Lined, shift};
+use crate::ops::lanes::{LanePtr, shift};
 
-/// The most lines of a panel: with a few hundred elements each, a panel stays in a core's own cache.
+/// The most lanes of a panel: with a few hundred elements each, a panel stays in a core's own cache.
 const WIDTH: usize = 256;
 
-/// Whether lines along `axis` are better taken side by side: those next to each other are closer in memory than the
+/// Whether lanes along `axis` are better taken side by side: those next to each other are closer in memory than the
 /// elements of each.
 pub(super) fn are_better(axis: usize, x: &Operand) -> bool {
     const WORTHWHILE: usize = 8;
@@ -24,10 +24,10 @@ pub(super) fn are_better(axis: usize, x: &Operand) -> bool {
     axis != last && shape[last] >= WORTHWHILE && strides[last].unsigned_abs() < strides[axis].unsigned_abs()
 }
 
-/// Operands of one shape, as panels of lines along an axis.
+/// Operands of one shape, as panels of lanes along an axis.
 struct Panels<const N: usize> {
     /// Rows along the last axis.
-    rows: Lines<N>,
+    rows: Lanes<N>,
     /// The number of rows of a panel: the extent of the axis.
     n_rows: usize,
     /// From one row of a panel to the next, in rows: the extent of the axes between.
@@ -44,16 +44,16 @@ struct Panel {
 impl<const N: usize> Panels<N> {
     fn along(axis: usize, shape: &[usize], strides: [&[isize]; N]) -> Panels<N> {
         let last = shape.len() - 1;
-        let rows = Lines::along(last, shape, strides);
+        let rows = Lanes::along(last, shape, strides);
         Panels { rows, n_rows: shape[axis], row_step: shape[axis + 1..last].iter().product() }
     }
 
     fn for_each(&self, f: impl Fn(&Panel) + Sync) {
-        if self.rows.n_lines * self.rows.len == 0 {
+        if self.rows.n_lanes * self.rows.len == 0 {
             return;
         }
         let n_across = self.rows.len.div_ceil(WIDTH);
-        threads::parallel(self.rows.n_lines / self.n_rows * n_across, |task| {
+        threads::parallel(self.rows.n_lanes / self.n_rows * n_across, |task| {
             let (stack, start) = (task / n_across, task % n_across * WIDTH);
             let (outer, between) = (stack / self.row_step, stack % self.row_step);
             let first_row = outer * self.n_rows * self.row_step + between;
@@ -64,18 +64,18 @@ impl<const N: usize> Panels<N> {
     /// Row `row` of a panel, in operand `idx`.
     ///
     /// # Safety
-    /// As [`Line::new`], for that row of the operand.
-    unsafe fn row<T: Element>(&self, panel: &Panel, row: usize, idx: usize, operand: &Lined<T>) -> Line<T> {
+    /// As [`Lane::new`], for that row of the operand.
+    unsafe fn row<T: Element>(&self, panel: &Panel, row: usize, idx: usize, operand: &LanePtr<T>) -> Lane<T> {
         let offset = self.rows.offsets(panel.first_row + row * self.row_step)[idx];
         // SAFETY: the caller's promise.
-        unsafe { operand.line(offset, self.rows.steps[idx], self.rows.len) }
+        unsafe { operand.lane(offset, self.rows.steps[idx], self.rows.len) }
     }
 }
 
 pub(super) fn forward<T: Element<Compute: Real>>(op: Softmax, x: &Operand, y: &Operand) {
     let panels = Panels::along(op.axis, x.shape(), [x.meta.layout.strides(), y.meta.layout.strides()]);
     let is_over = x.ptr() == y.ptr();
-    let (x, y) = (Lined::<T>::new(x), Lined::<T>::new(y));
+    let (x, y) = (LanePtr::<T>::new(x), LanePtr::<T>::new(y));
     panels.for_each(|panel| {
         let n = panel.columns.len();
         let mut shifts = [T::Compute::LEAST; WIDTH];
@@ -115,7 +115,8 @@ pub(super) fn backward<T: Element<Compute: Real>>(
     let strides = [gradient, y, result].map(|operand| operand.meta.layout.strides());
     let panels = Panels::along(op.axis, y.shape(), strides);
     let is_over = gradient.ptr() == result.ptr();
-    let (gradient, y, result) = (Lined::<T>::new(gradient), Lined::<T>::new(y), Lined::<T>::new(result));
+    let (gradient, y, result) =
+        (LanePtr::<T>::new(gradient), LanePtr::<T>::new(y), LanePtr::<T>::new(result));
     panels.for_each(|panel| {
         let mut totals = [T::Compute::ZERO; WIDTH];
         let totals = &mut totals[..panel.columns.len()];
@@ -174,7 +175,7 @@ tile!(log_slope_tile, [g, v, total], _y => g - v.exp() * total);
 tile!(add_dots_tile, [g, v], total => total + g * v);
 tile!(add_tile, [g], total => total + g);
 
-/// Adds what backward sums up along a line: the gradient, times the output unless that is a logarithm.
+/// Adds what backward sums up along a lane: the gradient, times the output unless that is a logarithm.
 fn add_products_tile<C: Real>(is_log: bool, g: &[C], y: &[C], totals: &mut [C]) {
     if is_log { add_tile(g, totals) } else { add_dots_tile(g, y, totals) }
 }

@@ -1,13 +1,13 @@
 //! `softmax` and `log_softmax` along an axis.
 //!
-//! Backward reads the output alone. A line is read once to find its greatest element and the sum of exponentials, and
-//! once more to write the results; one that fits a tile takes each exponential only once. Lines that lie side by side
+//! Backward reads the output alone. A lane is read once to find its greatest element and the sum of exponentials, and
+//! once more to write the results; one that fits a tile takes each exponential only once. Lanes that lie side by side
 //! are worked on together (`columns`).
 
 mod columns;
 
 use plimsoll_cpu::element::{Element, Number};
-use plimsoll_cpu::lines::{Line, Lines, Room};
+use plimsoll_cpu::lanes::{Lane, Lanes, Room};
 use plimsoll_cpu::math::Real;
 use plimsoll_cpu::simd;
 use plimsoll_cuda::{Gpu, Template};
@@ -18,12 +18,12 @@ use crate::check;
 use crate::context;
 use crate::error::{Error, Result};
 use crate::execute::{Arg, call, call_with};
-use crate::op::{Gradient, Keep, Keeps, Meta, Op, OpRef, Operand, Outputs, Run, Tensors, one};
+use crate::op::{Gradient, Meta, Op, OpRef, Operand, Outputs, Run, SavedRef, SavedRefs, Tensors, one};
 use crate::ops::cuda::lines::{self, Along, LineKernel};
 use crate::ops::cuda::{c_name, code};
 use crate::ops::kernel::for_floats;
-use crate::ops::lines::{
-    Exponentials, Lined, dot, expect_dtype, expect_float, expect_shape, greatest_of, shift, sum_of,
+use crate::ops::lanes::{
+    Exponentials, LanePtr, dot, expect_dtype, expect_float, expect_shape, greatest_of, shift, sum_of,
 };
 use crate::ops::registry::{Array, OpInfo, Sample, Values, floats, input, within};
 use crate::tape::Backward;
@@ -71,14 +71,14 @@ impl Op for Softmax {
         run_cuda(self.name(), (self.axis, self.is_log, false), &operands, gpu)
     }
 
-    fn keeps(&self, _wanted: &[bool]) -> Keeps {
-        smallvec::smallvec![Keep::Output(0)]
+    fn saved(&self, _wanted: &[bool]) -> SavedRefs {
+        smallvec::smallvec![SavedRef::Output(0)]
     }
 
     fn backward(&self, backward: &mut Backward<'_>) -> Result<()> {
         let args = smallvec::smallvec![Arg::Given(backward.gradient()?), Arg::Given(backward.output(0)?)];
         let op = SoftmaxBackward { axis: self.axis, is_log: self.is_log };
-        backward.give(0, call_with(OpRef::shipped(op), args)?)
+        backward.set_grad(0, call_with(OpRef::shipped(op), args)?)
     }
 
     fn composite(&self, inputs: &[&Tensor]) -> Option<Result<Tensors>> {
@@ -152,35 +152,35 @@ fn run_cuda(
     gpu: &Gpu,
 ) -> Result<()> {
     let (shape, dtype) = (operands[0].shape(), operands[0].dtype());
-    let lined: SmallVec<[Along<'_>; 3]> = operands.iter().map(|operand| Along::Line(operand)).collect();
-    let lines = lines::Lines::along(axis, shape, &lined);
+    let laned: SmallVec<[Along<'_>; 3]> = operands.iter().map(|operand| Along::Line(operand)).collect();
+    let lanes = lines::Lines::along(axis, shape, &laned);
     let kernel = LineKernel { template: &TEMPLATE, op, variant: code(dtype), keeps: true };
     let define = || {
         let (is_log, is_backward) = (u8::from(is_log), u8::from(is_backward));
         format!("typedef {} T;\n#define IS_LOG {is_log}\n#define BACKWARD {is_backward}", c_name(dtype))
     };
     let pointers: SmallVec<[*mut u8; 3]> = operands.iter().map(|operand| operand.ptr()).collect();
-    // SAFETY: `execute` hands out operands that are valid for their layouts, the lines are theirs, and the kernel was made
+    // SAFETY: `execute` hands out operands that are valid for their layouts, the lanes are theirs, and the kernel was made
     // for this dtype; a result that is written over an operand is written where the same thread has read.
-    unsafe { kernel.launch(gpu, &lines, define, &pointers, &[]) }
+    unsafe { kernel.launch(gpu, &lanes, define, &pointers, &[]) }
 }
 
 fn forward<T: Element<Compute: Real>>(op: Softmax, x: &Operand, y: &Operand) {
-    let lines = Lines::along(op.axis, x.shape(), [x.meta.layout.strides(), y.meta.layout.strides()]);
+    let lanes = Lanes::along(op.axis, x.shape(), [x.meta.layout.strides(), y.meta.layout.strides()]);
     let is_over = x.ptr() == y.ptr();
-    let (x, y) = (Lined::<T>::new(x), Lined::<T>::new(y));
-    lines.for_each(|line| {
-        let [x_offset, y_offset] = lines.offsets(line);
-        // SAFETY: lines of operands that `execute` hands out; each line of the output belongs to one task, and where it
+    let (x, y) = (LanePtr::<T>::new(x), LanePtr::<T>::new(y));
+    lanes.for_each(|lane| {
+        let [x_offset, y_offset] = lanes.offsets(lane);
+        // SAFETY: lanes of operands that `execute` hands out; each lane of the output belongs to one task, and where it
         // is the input's memory, pieces of the input are copies.
         let (x, y) = unsafe {
-            (x.line(x_offset, lines.steps[0], lines.len), y.line(y_offset, lines.steps[1], lines.len))
+            (x.lane(x_offset, lanes.steps[0], lanes.len), y.lane(y_offset, lanes.steps[1], lanes.len))
         };
-        forward_line(op.is_log, &x.copied(is_over), &y);
+        forward_lane(op.is_log, &x.copied(is_over), &y);
     });
 }
 
-fn forward_line<T: Element<Compute: Real>>(is_log: bool, x: &Line<T>, y: &Line<T>) {
+fn forward_lane<T: Element<Compute: Real>>(is_log: bool, x: &Lane<T>, y: &Lane<T>) {
     let (mut x_room, mut y_room) = (Room::new(), Room::new());
     if !is_log && x.pieces().count() == 1 {
         let Some(all) = x.pieces().next() else { return };
@@ -211,25 +211,26 @@ fn backward<T: Element<Compute: Real>>(
     result: &Operand,
 ) {
     let strides = [gradient, y, result].map(|operand| operand.meta.layout.strides());
-    let lines = Lines::along(op.axis, y.shape(), strides);
+    let lanes = Lanes::along(op.axis, y.shape(), strides);
     let is_over = gradient.ptr() == result.ptr();
-    let (gradient, y, result) = (Lined::<T>::new(gradient), Lined::<T>::new(y), Lined::<T>::new(result));
-    lines.for_each(|line| {
-        let offsets = lines.offsets(line);
-        // SAFETY: lines of operands that `execute` hands out; each line of the result belongs to one task, and where it
+    let (gradient, y, result) =
+        (LanePtr::<T>::new(gradient), LanePtr::<T>::new(y), LanePtr::<T>::new(result));
+    lanes.for_each(|lane| {
+        let offsets = lanes.offsets(lane);
+        // SAFETY: lanes of operands that `execute` hands out; each lane of the result belongs to one task, and where it
         // is the gradient's memory, pieces of the gradient are copies.
         let [gradient, y, result] = unsafe {
             [
-                gradient.line(offsets[0], lines.steps[0], lines.len),
-                y.line(offsets[1], lines.steps[1], lines.len),
-                result.line(offsets[2], lines.steps[2], lines.len),
+                gradient.lane(offsets[0], lanes.steps[0], lanes.len),
+                y.lane(offsets[1], lanes.steps[1], lanes.len),
+                result.lane(offsets[2], lanes.steps[2], lanes.len),
             ]
         };
-        backward_line(op.is_log, &gradient.copied(is_over), &y, &result);
+        backward_lane(op.is_log, &gradient.copied(is_over), &y, &result);
     });
 }
 
-fn backward_line<T: Element<Compute: Real>>(is_log: bool, gradient: &Line<T>, y: &Line<T>, result: &Line<T>) {
+fn backward_lane<T: Element<Compute: Real>>(is_log: bool, gradient: &Lane<T>, y: &Lane<T>, result: &Lane<T>) {
     let mut rooms = [const { Room::new() }; 3];
     let [g_room, y_room, result_room] = &mut rooms;
     let mut total = T::Compute::ZERO;

@@ -12,13 +12,13 @@ use plimsoll_cuda::{Gpu, Profile};
 use smallvec::smallvec;
 
 use self::cuda::Sorting;
-use self::rank::rank_lines;
+use self::rank::rank_lanes;
 use crate::axes::Integer;
 use crate::context;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::execute::{call, execute};
-use crate::op::{Gradient, Keep, Keeps, Meta, Op, OpRef, Operand, Output, Outputs, Run, one};
+use crate::op::{Gradient, Meta, Op, OpRef, Operand, Output, Outputs, Run, SavedRef, SavedRefs, one};
 use crate::ops::kernel::for_numbers;
 use crate::ops::registry::{Array, OpInfo, Sample, Values, floats, input};
 use crate::shape::Shape;
@@ -76,8 +76,8 @@ impl Op for Sort {
         self.n_wanted.map_or(0, |n_wanted| cuda::workspace(inputs[0], n_wanted))
     }
 
-    fn keeps(&self, _wanted: &[bool]) -> Keeps {
-        smallvec![Keep::Output(1)]
+    fn saved(&self, _wanted: &[bool]) -> SavedRefs {
+        smallvec![SavedRef::Output(1)]
     }
 
     fn backward(&self, backward: &mut Backward<'_>) -> Result<()> {
@@ -85,7 +85,7 @@ impl Op for Sort {
         let _here = gradient.device().enter();
         let zeros = Tensor::zeros_of(*backward.input_shape(0), backward.input_dtype(0))?;
         let gradient = zeros.into_scatter_add(-1, &backward.output(1)?, &gradient)?;
-        backward.give(0, gradient)
+        backward.set_grad(0, gradient)
     }
 }
 
@@ -137,8 +137,8 @@ fn sortable<'a>(op: &'static str, x: &'a Meta) -> Result<&'a Shape> {
 
 fn rank(x: &Operand, values: Option<&Operand>, indices: &Operand, descending: bool) {
     for_numbers!(x.dtype(), T => match descending {
-        false => rank_lines::<T, false>(x, values, indices),
-        true => rank_lines::<T, true>(x, values, indices),
+        false => rank_lanes::<T, false>(x, values, indices),
+        true => rank_lanes::<T, true>(x, values, indices),
     });
 }
 

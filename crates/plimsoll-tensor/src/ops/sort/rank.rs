@@ -1,11 +1,11 @@
-//! The kernel: the elements of each line as keys that compare like whole numbers, ordered where their indices will lie.
+//! The kernel: the elements of each lane as keys that compare like whole numbers, ordered where their indices will lie.
 //!
-//! A key of 32 bits and the index make one number of 64 bits, as wide as the index that is wanted in the end: the line
+//! A key of 32 bits and the index make one number of 64 bits, as wide as the index that is wanted in the end: the lane
 //! is ordered by sorting plain numbers, and no two are equal, so that the order is stable. Elements of 64 bits are
 //! ordered by their indices, which are looked up.
 
 use plimsoll_cpu::element::Element;
-use plimsoll_cpu::lines::Lines;
+use plimsoll_cpu::lanes::Lanes;
 use plimsoll_cpu::threads::SharedPtr;
 
 use crate::op::Operand;
@@ -63,7 +63,7 @@ sortable_as! {
     i64, 64, |x: i64| x as u64 ^ 1 << 63;
 }
 
-/// One line of elements, and the direction in which it is ordered.
+/// One lane of elements, and the direction in which it is ordered.
 #[derive(Clone, Copy)]
 struct Keys<T, const DESCENDING: bool> {
     first: *const T,
@@ -72,11 +72,11 @@ struct Keys<T, const DESCENDING: bool> {
 }
 
 impl<T: Sortable, const DESCENDING: bool> Keys<T, DESCENDING> {
-    /// The element at a place of the line.
+    /// The element at a place of the lane.
     #[inline(always)]
     fn value(self, idx: usize) -> T {
         debug_assert!(idx < self.len);
-        // SAFETY: `rank_lines` makes keys of lines only, and asks for their places only.
+        // SAFETY: `rank_lanes` makes keys of lanes only, and asks for their places only.
         unsafe { *self.first.offset(idx as isize * self.step) }
     }
 
@@ -148,14 +148,14 @@ fn sift_down<R: Ord>(heap: &mut [u64], mut at: usize, rank: impl Fn(u64) -> R) {
     }
 }
 
-/// Ranks every line along the last axis: the indices of the first elements in order, and the elements themselves.
-pub(super) fn rank_lines<T: Sortable, const DESCENDING: bool>(
+/// Ranks every lane along the last axis: the indices of the first elements in order, and the elements themselves.
+pub(super) fn rank_lanes<T: Sortable, const DESCENDING: bool>(
     x: &Operand,
     values: Option<&Operand>,
     indices: &Operand,
 ) {
     let axis = x.shape().rank() - 1;
-    let lines = Lines::along(axis, x.shape(), [x.meta.layout.strides()]);
+    let lanes = Lanes::along(axis, x.shape(), [x.meta.layout.strides()]);
     let n_wanted = indices.shape()[axis];
     let first = SharedPtr::new(x.ptr().cast::<T>());
     let indices = SharedPtr::new(indices.ptr().cast::<u64>());
@@ -163,22 +163,22 @@ pub(super) fn rank_lines<T: Sortable, const DESCENDING: bool>(
     if n_wanted == 0 {
         return;
     }
-    lines.for_each(|line| {
-        let [offset] = lines.offsets(line);
+    lanes.for_each(|lane| {
+        let [offset] = lanes.offsets(lane);
         let keys: Keys<T, DESCENDING> =
-            // SAFETY: the offset is that of a line of an operand that `execute` hands out.
-            Keys { first: unsafe { first.get().offset(offset) }, step: lines.steps[0], len: lines.len };
-        // SAFETY: this line's part of the fresh, row-major output; an index is as wide as an entry, and zeros are one.
+            // SAFETY: the offset is that of a lane of an operand that `execute` hands out.
+            Keys { first: unsafe { first.get().offset(offset) }, step: lanes.steps[0], len: lanes.len };
+        // SAFETY: this lane's part of the fresh, row-major output; an index is as wide as an entry, and zeros are one.
         let entries = unsafe {
-            let start = indices.get().add(line * n_wanted);
+            let start = indices.get().add(lane * n_wanted);
             start.write_bytes(0, n_wanted);
             std::slice::from_raw_parts_mut(start, n_wanted)
         };
         keys.rank(entries);
         let Some(values) = values else { return };
         for (at, &idx) in entries.iter().enumerate() {
-            // SAFETY: this line's part of the other output, which is as long.
-            unsafe { *values.get().add(line * n_wanted + at) = keys.value(idx as usize) };
+            // SAFETY: this lane's part of the other output, which is as long.
+            unsafe { *values.get().add(lane * n_wanted + at) = keys.value(idx as usize) };
         }
     });
 }

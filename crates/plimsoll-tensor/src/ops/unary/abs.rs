@@ -28,11 +28,11 @@ impl Unary for Abs {
     }
 
     #[inline(always)]
-    fn slope<T: Real>(self, x: T) -> T {
+    fn backward_kernel<T: Real>(self, x: T) -> T {
         Number::sign(x)
     }
 
-    fn derivative(self, x: &Tensor) -> Result<Tensor> {
+    fn backward_composite(self, x: &Tensor) -> Result<Tensor> {
         x.gt(0.0)?.cast(x.dtype())?.sub(&x.lt(0.0)?.cast(x.dtype())?)
     }
 

@@ -28,11 +28,11 @@ impl Unary for Acos {
     }
 
     #[inline(always)]
-    fn slope<T: Real>(self, x: T) -> T {
+    fn backward_kernel<T: Real>(self, x: T) -> T {
         -((T::ONE - x) * (T::ONE + x)).rsqrt()
     }
 
-    fn derivative(self, x: &Tensor) -> Result<Tensor> {
+    fn backward_composite(self, x: &Tensor) -> Result<Tensor> {
         x.square()?.into_affine(-1.0, 1.0)?.rsqrt()?.into_affine(-1.0, 0.0)
     }
 

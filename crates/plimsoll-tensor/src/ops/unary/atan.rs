@@ -27,11 +27,11 @@ impl Unary for Atan {
     }
 
     #[inline(always)]
-    fn slope<T: Real>(self, x: T) -> T {
+    fn backward_kernel<T: Real>(self, x: T) -> T {
         (T::ONE + x * x).recip()
     }
 
-    fn derivative(self, x: &Tensor) -> Result<Tensor> {
+    fn backward_composite(self, x: &Tensor) -> Result<Tensor> {
         x.square()?.into_affine(1.0, 1.0)?.recip()
     }
 

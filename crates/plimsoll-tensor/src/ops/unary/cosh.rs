@@ -36,11 +36,11 @@ impl Unary for Cosh {
     }
 
     #[inline(always)]
-    fn slope<T: Real>(self, x: T) -> T {
+    fn backward_kernel<T: Real>(self, x: T) -> T {
         sinh(x)
     }
 
-    fn derivative(self, x: &Tensor) -> Result<Tensor> {
+    fn backward_composite(self, x: &Tensor) -> Result<Tensor> {
         x.sinh()
     }
 

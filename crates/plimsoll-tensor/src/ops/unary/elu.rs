@@ -38,11 +38,11 @@ impl Unary for Elu {
     }
 
     #[inline(always)]
-    fn slope<T: Real>(self, y: T) -> T {
+    fn backward_kernel<T: Real>(self, y: T) -> T {
         if y > T::ZERO { T::ONE } else { y + T::from_f64(self.alpha) }
     }
 
-    fn derivative(self, y: &Tensor) -> Result<Tensor> {
+    fn backward_composite(self, y: &Tensor) -> Result<Tensor> {
         y.gt(0.0)?.where_(&Tensor::full_like_scalar(y, 1.0)?, &y.affine(1.0, self.alpha)?)
     }
 

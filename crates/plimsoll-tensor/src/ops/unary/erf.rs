@@ -29,11 +29,11 @@ impl Unary for Erf {
     }
 
     #[inline(always)]
-    fn slope<T: Real>(self, x: T) -> T {
+    fn backward_kernel<T: Real>(self, x: T) -> T {
         T::from_f64(FRAC_2_SQRT_PI) * (-(x * x)).exp()
     }
 
-    fn derivative(self, x: &Tensor) -> Result<Tensor> {
+    fn backward_composite(self, x: &Tensor) -> Result<Tensor> {
         x.square()?.into_affine(-1.0, 0.0)?.exp()?.into_affine(FRAC_2_SQRT_PI, 0.0)
     }
 

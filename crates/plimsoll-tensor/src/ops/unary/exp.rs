@@ -27,11 +27,11 @@ impl Unary for Exp {
     }
 
     #[inline(always)]
-    fn slope<T: Real>(self, y: T) -> T {
+    fn backward_kernel<T: Real>(self, y: T) -> T {
         y
     }
 
-    fn derivative(self, y: &Tensor) -> Result<Tensor> {
+    fn backward_composite(self, y: &Tensor) -> Result<Tensor> {
         Ok(y.clone())
     }
 

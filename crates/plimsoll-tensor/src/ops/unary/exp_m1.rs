@@ -27,11 +27,11 @@ impl Unary for ExpM1 {
     }
 
     #[inline(always)]
-    fn slope<T: Real>(self, y: T) -> T {
+    fn backward_kernel<T: Real>(self, y: T) -> T {
         y + T::ONE
     }
 
-    fn derivative(self, y: &Tensor) -> Result<Tensor> {
+    fn backward_composite(self, y: &Tensor) -> Result<Tensor> {
         y.affine(1.0, 1.0)
     }
 

@@ -42,12 +42,12 @@ impl Unary for Gelu {
     }
 
     #[inline(always)]
-    fn slope<T: Real>(self, x: T) -> T {
+    fn backward_kernel<T: Real>(self, x: T) -> T {
         let density = (T::from_f64(-0.5) * x * x).exp() * T::from_f64(DENSITY_AT_ZERO);
         normal_cdf(x) + x * density
     }
 
-    fn derivative(self, x: &Tensor) -> Result<Tensor> {
+    fn backward_composite(self, x: &Tensor) -> Result<Tensor> {
         let density = x.square()?.into_affine(-0.5, 0.0)?.exp()?.into_affine(DENSITY_AT_ZERO, 0.0)?;
         let cdf = x.affine(FRAC_1_SQRT_2, 0.0)?.erf()?.into_affine(0.5, 0.5)?;
         cdf.into_add(density.into_mul(x)?)

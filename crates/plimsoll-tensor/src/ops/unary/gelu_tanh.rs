@@ -50,13 +50,13 @@ impl Unary for GeluTanh {
     }
 
     #[inline(always)]
-    fn slope<T: Real>(self, x: T) -> T {
+    fn backward_kernel<T: Real>(self, x: T) -> T {
         let s = inner(x).sigmoid();
         let inner_slope = T::from_f64(LINEAR) + T::from_f64(3.0 * CUBIC) * x * x;
         s + x * s * (T::ONE - s) * inner_slope
     }
 
-    fn derivative(self, x: &Tensor) -> Result<Tensor> {
+    fn backward_composite(self, x: &Tensor) -> Result<Tensor> {
         let square = x.square()?;
         let s = square.affine(CUBIC, LINEAR)?.into_mul(x)?.sigmoid()?;
         let rise = s.affine(-1.0, 1.0)?.into_mul(&s)?.into_mul(x)?;

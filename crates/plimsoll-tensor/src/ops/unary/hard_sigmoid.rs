@@ -31,11 +31,11 @@ impl Unary for HardSigmoid {
     }
 
     #[inline(always)]
-    fn slope<T: Real>(self, y: T) -> T {
+    fn backward_kernel<T: Real>(self, y: T) -> T {
         if y > T::ZERO && y < T::ONE { T::from_f64(1.0 / 6.0) } else { T::ZERO }
     }
 
-    fn derivative(self, y: &Tensor) -> Result<Tensor> {
+    fn backward_composite(self, y: &Tensor) -> Result<Tensor> {
         y.gt(0.0)?.logical_and(&y.lt(1.0)?)?.cast(y.dtype())?.into_affine(1.0 / 6.0, 0.0)
     }
 

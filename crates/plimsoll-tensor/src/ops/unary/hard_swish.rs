@@ -32,13 +32,13 @@ impl Unary for HardSwish {
     }
 
     #[inline(always)]
-    fn slope<T: Real>(self, x: T) -> T {
+    fn backward_kernel<T: Real>(self, x: T) -> T {
         let between = x * T::from_f64(1.0 / 3.0) + T::from_f64(0.5);
         let right = if x < T::from_f64(3.0) { between } else { T::ONE };
         if x > T::from_f64(-3.0) { right } else { T::ZERO }
     }
 
-    fn derivative(self, x: &Tensor) -> Result<Tensor> {
+    fn backward_composite(self, x: &Tensor) -> Result<Tensor> {
         let between = x.gt(-3.0)?.logical_and(&x.lt(3.0)?)?;
         between.where_(&x.affine(1.0 / 3.0, 0.5)?, &x.ge(3.0)?.cast(x.dtype())?)
     }

@@ -35,11 +35,11 @@ impl Unary for LeakyRelu {
     }
 
     #[inline(always)]
-    fn slope<T: Real>(self, y: T) -> T {
+    fn backward_kernel<T: Real>(self, y: T) -> T {
         if y > T::ZERO { T::ONE } else { T::from_f64(self.slope) }
     }
 
-    fn derivative(self, y: &Tensor) -> Result<Tensor> {
+    fn backward_composite(self, y: &Tensor) -> Result<Tensor> {
         let one = Tensor::full_like_scalar(y, 1.0)?;
         y.gt(0.0)?.where_(&one, &Tensor::full_like_scalar(y, self.slope)?)
     }

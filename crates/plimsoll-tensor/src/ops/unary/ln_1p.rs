@@ -28,11 +28,11 @@ impl Unary for Ln1p {
     }
 
     #[inline(always)]
-    fn slope<T: Real>(self, x: T) -> T {
+    fn backward_kernel<T: Real>(self, x: T) -> T {
         (T::ONE + x).recip()
     }
 
-    fn derivative(self, x: &Tensor) -> Result<Tensor> {
+    fn backward_composite(self, x: &Tensor) -> Result<Tensor> {
         x.affine(1.0, 1.0)?.recip()
     }
 

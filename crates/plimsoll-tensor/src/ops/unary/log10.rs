@@ -30,11 +30,11 @@ impl Unary for Log10 {
     }
 
     #[inline(always)]
-    fn slope<T: Real>(self, x: T) -> T {
+    fn backward_kernel<T: Real>(self, x: T) -> T {
         (x * T::from_f64(LN_10)).recip()
     }
 
-    fn derivative(self, x: &Tensor) -> Result<Tensor> {
+    fn backward_composite(self, x: &Tensor) -> Result<Tensor> {
         x.affine(LN_10, 0.0)?.recip()
     }
 

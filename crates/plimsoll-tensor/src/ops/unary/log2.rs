@@ -30,11 +30,11 @@ impl Unary for Log2 {
     }
 
     #[inline(always)]
-    fn slope<T: Real>(self, x: T) -> T {
+    fn backward_kernel<T: Real>(self, x: T) -> T {
         (x * T::from_f64(LN_2)).recip()
     }
 
-    fn derivative(self, x: &Tensor) -> Result<Tensor> {
+    fn backward_composite(self, x: &Tensor) -> Result<Tensor> {
         x.affine(LN_2, 0.0)?.recip()
     }
 

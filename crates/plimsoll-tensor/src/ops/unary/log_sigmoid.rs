@@ -27,11 +27,11 @@ impl Unary for LogSigmoid {
     }
 
     #[inline(always)]
-    fn slope<T: Real>(self, y: T) -> T {
+    fn backward_kernel<T: Real>(self, y: T) -> T {
         -y.exp_m1()
     }
 
-    fn derivative(self, y: &Tensor) -> Result<Tensor> {
+    fn backward_composite(self, y: &Tensor) -> Result<Tensor> {
         y.exp_m1()?.into_affine(-1.0, 0.0)
     }
 

@@ -45,7 +45,7 @@ impl Unary for Mish {
     }
 
     #[inline(always)]
-    fn slope<T: Real>(self, x: T) -> T {
+    fn backward_kernel<T: Real>(self, x: T) -> T {
         let (e, n) = parts(x);
         let sum = n + T::from_f64(2.0);
         // 1 - t² = 4 (n + 1) / (n + 2)².
@@ -53,7 +53,7 @@ impl Unary for Mish {
         n / sum + x * (e / (T::ONE + e)) * rest
     }
 
-    fn derivative(self, x: &Tensor) -> Result<Tensor> {
+    fn backward_composite(self, x: &Tensor) -> Result<Tensor> {
         let t = x.softplus()?.tanh()?;
         let rise = t.square()?.into_affine(-1.0, 1.0)?.into_mul(&x.sigmoid()?)?.into_mul(x)?;
         rise.into_add(t)

@@ -12,7 +12,7 @@ use crate::context;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::execute::{Arg, call, call_with};
-use crate::op::{Gradient, Keep, Keeps, Meta, Op, OpRef, Operand, Outputs, Run, Tensors, one};
+use crate::op::{Gradient, Meta, Op, OpRef, Operand, Outputs, Run, SavedRef, SavedRefs, Tensors, one};
 use crate::ops::cuda::elementwise;
 use crate::ops::kernel::{dst, for_floats, src};
 use crate::ops::registry::{OpInfo, Sample, within};
@@ -103,12 +103,12 @@ pub trait Unary: Copy + std::fmt::Debug + Send + Sync + 'static {
     /// The function.
     fn value<T: Real>(self, x: T) -> T;
     /// Its derivative, from what [`Unary::READS`] names.
-    fn slope<T: Real>(self, v: T) -> T;
+    fn backward_kernel<T: Real>(self, v: T) -> T;
     /// The same derivative in plain ops, so that it can be differentiated again.
     ///
     /// # Errors
     /// Memory that is full.
-    fn derivative(self, v: &Tensor) -> Result<Tensor>;
+    fn backward_composite(self, v: &Tensor) -> Result<Tensor>;
     /// The function by the standard library, for the tests.
     fn reference(self, x: f64) -> f64;
 }
@@ -171,10 +171,10 @@ impl<U: Unary> Op for Forward<U> {
         elementwise::over(self.name(), run, gpu, &self.0.numbers(), &[], || format!("y0 = {};", U::CUDA[0]))
     }
 
-    fn keeps(&self, _wanted: &[bool]) -> Keeps {
+    fn saved(&self, _wanted: &[bool]) -> SavedRefs {
         match U::READS {
-            Reads::Input => smallvec::smallvec![Keep::Input(0)],
-            Reads::Output => smallvec::smallvec![Keep::Output(0)],
+            Reads::Input => smallvec::smallvec![SavedRef::Input(0)],
+            Reads::Output => smallvec::smallvec![SavedRef::Output(0)],
         }
     }
 
@@ -184,7 +184,7 @@ impl<U: Unary> Op for Forward<U> {
             Reads::Input => backward.input(0)?,
             Reads::Output => backward.output(0)?,
         };
-        backward.give(0, times_slope(self.0, gradient, value)?)
+        backward.set_grad(0, times_slope(self.0, gradient, value)?)
     }
 
     fn overwrites(&self) -> &'static [usize] {
@@ -244,7 +244,7 @@ impl<U: Unary> Op for Slope<U> {
     }
 
     fn composite(&self, inputs: &[&Tensor]) -> Option<Result<Tensors>> {
-        let product = || inputs[0].mul(&self.0.derivative(inputs[1])?);
+        let product = || inputs[0].mul(&self.0.backward_composite(inputs[1])?);
         Some(product().map(|result| smallvec::smallvec![result]))
     }
 
@@ -273,7 +273,7 @@ fn slope_tile<U: Unary, T: Real>(op: U, gradient: &[T], v: &[T], y: &mut [T]) {
         #[inline(always)]
         || {
             for ((y, &gradient), &v) in y.iter_mut().zip(gradient).zip(v) {
-                *y = Number::mul(gradient, op.slope(v));
+                *y = Number::mul(gradient, op.backward_kernel(v));
             }
         },
     );

@@ -38,14 +38,14 @@ impl Unary for Powf {
     }
 
     #[inline(always)]
-    fn slope<T: Real>(self, x: T) -> T {
+    fn backward_kernel<T: Real>(self, x: T) -> T {
         match self.exponent {
             0.0 => T::ZERO,
             p => T::from_f64(p) * x.pow(T::from_f64(p - 1.0)),
         }
     }
 
-    fn derivative(self, x: &Tensor) -> Result<Tensor> {
+    fn backward_composite(self, x: &Tensor) -> Result<Tensor> {
         match self.exponent {
             0.0 => Tensor::full_like_scalar(x, 0.0),
             p => x.powf(p - 1.0)?.into_affine(p, 0.0),

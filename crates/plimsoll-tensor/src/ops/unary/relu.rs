@@ -29,11 +29,11 @@ impl Unary for Relu {
     }
 
     #[inline(always)]
-    fn slope<T: Real>(self, y: T) -> T {
+    fn backward_kernel<T: Real>(self, y: T) -> T {
         if y > T::ZERO { T::ONE } else { T::ZERO }
     }
 
-    fn derivative(self, y: &Tensor) -> Result<Tensor> {
+    fn backward_composite(self, y: &Tensor) -> Result<Tensor> {
         y.gt(0.0)?.cast(y.dtype())
     }
 

@@ -28,11 +28,11 @@ impl Unary for Relu6 {
     }
 
     #[inline(always)]
-    fn slope<T: Real>(self, y: T) -> T {
+    fn backward_kernel<T: Real>(self, y: T) -> T {
         if y > T::ZERO && y < T::from_f64(6.0) { T::ONE } else { T::ZERO }
     }
 
-    fn derivative(self, y: &Tensor) -> Result<Tensor> {
+    fn backward_composite(self, y: &Tensor) -> Result<Tensor> {
         y.gt(0.0)?.logical_and(&y.lt(6.0)?)?.cast(y.dtype())
     }
 

@@ -39,11 +39,11 @@ impl Unary for Selu {
     }
 
     #[inline(always)]
-    fn slope<T: Real>(self, y: T) -> T {
+    fn backward_kernel<T: Real>(self, y: T) -> T {
         if y > T::ZERO { T::from_f64(SCALE) } else { y + T::from_f64(SCALE * ALPHA) }
     }
 
-    fn derivative(self, y: &Tensor) -> Result<Tensor> {
+    fn backward_composite(self, y: &Tensor) -> Result<Tensor> {
         let rest = y.affine(1.0, SCALE * ALPHA)?;
         y.gt(0.0)?.where_(&Tensor::full_like_scalar(y, SCALE)?, &rest)
     }

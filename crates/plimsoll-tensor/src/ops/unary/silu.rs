@@ -30,12 +30,12 @@ impl Unary for Silu {
     }
 
     #[inline(always)]
-    fn slope<T: Real>(self, x: T) -> T {
+    fn backward_kernel<T: Real>(self, x: T) -> T {
         let s = x.sigmoid();
         s * (T::ONE + x * (T::ONE - s))
     }
 
-    fn derivative(self, x: &Tensor) -> Result<Tensor> {
+    fn backward_composite(self, x: &Tensor) -> Result<Tensor> {
         let s = x.sigmoid()?;
         let factor = s.affine(-1.0, 1.0)?.into_mul(x)?.into_affine(1.0, 1.0)?;
         factor.into_mul(&s)

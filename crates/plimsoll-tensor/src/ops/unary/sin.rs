@@ -27,11 +27,11 @@ impl Unary for Sin {
     }
 
     #[inline(always)]
-    fn slope<T: Real>(self, x: T) -> T {
+    fn backward_kernel<T: Real>(self, x: T) -> T {
         x.cos()
     }
 
-    fn derivative(self, x: &Tensor) -> Result<Tensor> {
+    fn backward_composite(self, x: &Tensor) -> Result<Tensor> {
         x.cos()
     }
 

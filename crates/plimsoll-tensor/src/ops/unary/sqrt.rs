@@ -28,11 +28,11 @@ impl Unary for Sqrt {
     }
 
     #[inline(always)]
-    fn slope<T: Real>(self, y: T) -> T {
+    fn backward_kernel<T: Real>(self, y: T) -> T {
         T::from_f64(0.5) / y
     }
 
-    fn derivative(self, y: &Tensor) -> Result<Tensor> {
+    fn backward_composite(self, y: &Tensor) -> Result<Tensor> {
         y.recip()?.into_affine(0.5, 0.0)
     }
 

@@ -228,11 +228,12 @@ pub(super) fn forward(op: &Attention, run: &Run<'_>, gpu: &Gpu) -> Result<()> {
     let call = Call::new(op, "attention", gpu, [q, k, v], run.inputs.get(3));
     let Extents { n_queries, depth, width, .. } = call.extents;
     let output = run.outputs[0].ptr();
-    if run.outputs[0].n_elems() == 0 && run.extras.is_empty() || call.extents.n_heads() * n_queries == 0 {
+    if run.outputs[0].n_elems() == 0 && run.aux_outputs.is_empty() || call.extents.n_heads() * n_queries == 0
+    {
         return Ok(());
     }
     let [q, k, v] = call.read([q, k, v], run.workspace)?;
-    let log_sums = run.extras.first().map_or(std::ptr::null_mut(), Operand::ptr);
+    let log_sums = run.aux_outputs.first().map_or(std::ptr::null_mut(), Operand::ptr);
     let (kernel, rows, shared) = if call.is_tiled {
         let tiling = Tiling::forward(&call.extents, gpu.profile().architecture);
         let stage = tiling.cols * row_len(&call.extents);

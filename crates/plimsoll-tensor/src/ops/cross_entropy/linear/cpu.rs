@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use plimsoll_cpu::element::{CastTo, Element, Number};
-use plimsoll_cpu::lines::Room as LineRoom;
+use plimsoll_cpu::lanes::Room as LaneRoom;
 use plimsoll_cpu::math::Real;
 use plimsoll_gemm as gemm;
 
@@ -11,8 +11,8 @@ use super::{Extents, FACTOR, LinearCrossEntropy, ROWS_GRADIENT, WEIGHTS_GRADIENT
 use crate::dtype::DType;
 use crate::error::Result;
 use crate::op::{Meta, Op, Operand, Run};
-use crate::ops::cross_entropy::sparse::{backward_line, refusal};
-use crate::ops::lines::{Exponentials, Lined, last_axis};
+use crate::ops::cross_entropy::sparse::{backward_lane, refusal};
+use crate::ops::lanes::{Exponentials, LanePtr, last_axis};
 use crate::shape::Shape;
 
 /// The bytes that the logits of a chunk take, about: enough for the products to be fast, and no more than caches help with.
@@ -98,7 +98,7 @@ where
     let (losses, memory) = memory.split_at_mut(room.losses);
     let (logits, product) = memory.split_at_mut(room.logits);
     let (losses, logits) = (losses.as_mut_ptr().cast::<f64>(), logits.as_mut_ptr().cast::<T>());
-    let wanted = |extra: usize| run.extras.get(extra).filter(|gradient| gradient.n_elems() > 0);
+    let wanted = |aux: usize| run.aux_outputs.get(aux).filter(|gradient| gradient.n_elems() > 0);
     let (to_x, to_w) = (wanted(ROWS_GRADIENT), wanted(WEIGHTS_GRADIENT));
     let first_of = |operand: &Operand| operand.ptr().cast::<T>();
     for (first, rows) in extents.chunks(room.chunk) {
@@ -161,7 +161,7 @@ where
         unsafe { *to.ptr().cast::<T::Compute>() = value.cast() };
     };
     write(&run.outputs[0], sum / count);
-    if let Some(factor) = run.extras.get(FACTOR) {
+    if let Some(factor) = run.aux_outputs.get(FACTOR) {
         write(factor, 1.0 / count);
     }
 }
@@ -169,15 +169,15 @@ where
 /// The label of each row, of one of the two dtypes that `infer` lets through.
 #[derive(Clone, Copy)]
 enum Labels {
-    I64(Lined<i64>),
-    I32(Lined<i32>),
+    I64(LanePtr<i64>),
+    I32(LanePtr<i32>),
 }
 
 impl Labels {
     fn of(labels: &Operand) -> Labels {
         match labels.dtype() {
-            DType::I64 => Labels::I64(Lined::new(labels)),
-            _ => Labels::I32(Lined::new(labels)),
+            DType::I64 => Labels::I64(LanePtr::new(labels)),
+            _ => Labels::I32(LanePtr::new(labels)),
         }
     }
 
@@ -207,33 +207,33 @@ impl Chunk<'_> {
     where
         T: Element<Compute: Real + CastTo<f64>>,
     {
-        let lines = last_axis(self.logits.shape(), [&self.logits.meta.layout]);
-        let (logits, losses) = (Lined::<T>::new(&self.logits), Lined::<f64>::new(&self.losses));
+        let lanes = last_axis(self.logits.shape(), [&self.logits.meta.layout]);
+        let (logits, losses) = (LanePtr::<T>::new(&self.logits), LanePtr::<f64>::new(&self.losses));
         let first_wrong = AtomicUsize::new(usize::MAX);
         let (first, is_recorded) = (self.first, self.is_recorded);
-        lines.for_each(|line| {
-            let [offset] = lines.offsets(line);
-            let label = labels.at(first + line);
-            // SAFETY: a line of the chunk, which belongs to this task.
-            let x = unsafe { logits.line(offset, 1, lines.len) };
-            let log_sum_exp = Exponentials::of(&x, &mut LineRoom::new()).log();
+        lanes.for_each(|lane| {
+            let [offset] = lanes.offsets(lane);
+            let label = labels.at(first + lane);
+            // SAFETY: a lane of the chunk, which belongs to this task.
+            let x = unsafe { logits.lane(offset, 1, lanes.len) };
+            let log_sum_exp = Exponentials::of(&x, &mut LaneRoom::new()).log();
             let is_ignored = op.ignored == Some(label);
-            let class = usize::try_from(label).ok().filter(|&class| class < lines.len && !is_ignored);
+            let class = usize::try_from(label).ok().filter(|&class| class < lanes.len && !is_ignored);
             if class.is_none() && !is_ignored {
-                first_wrong.fetch_min(first + line, Ordering::Relaxed);
+                first_wrong.fetch_min(first + lane, Ordering::Relaxed);
             }
-            // SAFETY: an element of that line.
+            // SAFETY: an element of that lane.
             let logit = |class: usize| unsafe { logits.get(offset + class as isize) }.widen();
             let (loss, weight) = match class {
                 Some(class) => (log_sum_exp - logit(class), T::Compute::ONE),
                 None => (T::Compute::ZERO, T::Compute::ZERO),
             };
-            // SAFETY: this line's number, and its logits, whose pieces are copied before they are written over.
+            // SAFETY: this lane's number, and its logits, whose pieces are copied before they are written over.
             unsafe {
-                losses.set(line as isize, loss.cast());
+                losses.set(lane as isize, loss.cast());
                 if is_recorded {
-                    let result = logits.line(offset, 1, lines.len);
-                    backward_line(&x.copied(true), class.unwrap_or(usize::MAX), weight, log_sum_exp, &result);
+                    let result = logits.lane(offset, 1, lanes.len);
+                    backward_lane(&x.copied(true), class.unwrap_or(usize::MAX), weight, log_sum_exp, &result);
                 }
             }
         });

@@ -88,7 +88,7 @@ pub(super) fn run(op: LinearCrossEntropy, run: &mut Run<'_>, gpu: &Gpu) -> Resul
         faults: run.may_refuse(op.name(), refusal(&op.labels, extents.classes))?,
         scale: 0.5f64.powi(half_bits as i32),
     };
-    let wanted = |extra: usize| run.extras.get(extra).filter(|gradient| gradient.n_elems() > 0);
+    let wanted = |aux: usize| run.aux_outputs.get(aux).filter(|gradient| gradient.n_elems() > 0);
     let (to_x, to_w) = (wanted(ROWS_GRADIENT), wanted(WEIGHTS_GRADIENT));
     for (first, rows) in extents.chunks(room.chunk) {
         let x = x.ptr().wrapping_add(first * extents.k * dtype.size());
@@ -108,7 +108,7 @@ pub(super) fn run(op: LinearCrossEntropy, run: &mut Run<'_>, gpu: &Gpu) -> Resul
     if let (Some(gradient), true) = (to_w, room.sums > 0) {
         call.round(sums, gradient)?;
     }
-    call.finish(&run.outputs[0], run.extras.get(FACTOR))
+    call.finish(&run.outputs[0], run.aux_outputs.get(FACTOR))
 }
 
 impl Call<'_> {

@@ -20,7 +20,7 @@ use crate::error::{Error, Result};
 use crate::execute::call;
 use crate::layout::Layout;
 use crate::op::{
-    Cost, Extra, Form, Keep, Keeps, Meta, Op, OpRef, Outputs, Run, Tensors, bytes_moved, one,
+    AuxOutput, Cost, Form, Meta, Op, OpRef, Outputs, Run, SavedRef, SavedRefs, Tensors, bytes_moved, one,
     saturating_product,
 };
 use crate::ops::activation::Activation;
@@ -132,30 +132,30 @@ impl Op for LinearCrossEntropy {
         cuda::Room::of(&extents, inputs[0].dtype, profile).n_bytes()
     }
 
-    fn extras(&self, inputs: &[&Meta], wanted: &[bool]) -> SmallVec<[Extra; 2]> {
+    fn aux_outputs(&self, inputs: &[&Meta], wanted: &[bool]) -> SmallVec<[AuxOutput; 2]> {
         let nothing = Shape::within_bounds([0]);
         let gradient = |input: usize| {
             let shape = if wanted[input] { *inputs[input].shape() } else { nothing };
-            Extra { form: Form::Gradients, meta: Meta::fresh(shape, inputs[input].dtype) }
+            AuxOutput { form: Form::Gradients, meta: Meta::fresh(shape, inputs[input].dtype) }
         };
         let factor = Meta::fresh(Shape::SCALAR, inputs[0].dtype.accumulator());
-        smallvec![gradient(0), gradient(1), Extra { form: Form::Statistics, meta: factor }]
+        smallvec![gradient(0), gradient(1), AuxOutput { form: Form::Statistics, meta: factor }]
     }
 
-    fn keeps(&self, wanted: &[bool]) -> Keeps {
-        let gradient = |input: usize, extra: usize| wanted[input].then_some(Keep::Extra(extra));
-        [gradient(0, ROWS_GRADIENT), gradient(1, WEIGHTS_GRADIENT), Some(Keep::Extra(FACTOR))]
+    fn saved(&self, wanted: &[bool]) -> SavedRefs {
+        let gradient = |input: usize, aux: usize| wanted[input].then_some(SavedRef::Aux(aux));
+        [gradient(0, ROWS_GRADIENT), gradient(1, WEIGHTS_GRADIENT), Some(SavedRef::Aux(FACTOR))]
             .into_iter()
             .flatten()
             .collect()
     }
 
     fn backward(&self, backward: &mut Backward<'_>) -> Result<()> {
-        let factor = backward.gradient()?.mul(&backward.extra(FACTOR)?)?;
-        for (input, extra) in [(1, WEIGHTS_GRADIENT), (0, ROWS_GRADIENT)] {
+        let factor = backward.gradient()?.mul(&backward.aux(FACTOR)?)?;
+        for (input, aux) in [(1, WEIGHTS_GRADIENT), (0, ROWS_GRADIENT)] {
             if backward.wants(input) {
-                let gradient = scale::scaled(backward.take_extra(extra)?, &factor)?;
-                backward.give(input, gradient)?;
+                let gradient = scale::scaled(backward.take_aux(aux)?, &factor)?;
+                backward.set_grad(input, gradient)?;
             }
         }
         Ok(())

@@ -9,10 +9,10 @@
 //! same to the bit. A journal refuses to repeat what it cannot repeat exactly: a variable that was assigned meanwhile, an
 //! input from outside that is gone.
 
-mod again;
-mod away;
-mod guard;
-mod roots;
+mod evictor;
+mod offload;
+mod recompute;
+mod recompute_inputs;
 mod verify;
 
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -23,49 +23,49 @@ use smallvec::SmallVec;
 
 use crate::check;
 use crate::context;
-use crate::depot::Away;
 use crate::device::Device;
 use crate::dtype::DType;
 use crate::error::Result;
 use crate::execute::{Arg, Order};
-use crate::op::{Cost, Extra, Keep, Meta, OpRef, Second, Tensors};
+use crate::offload_store::Offloaded;
+use crate::op::{AuxOutput, Cost, Meta, OpRef, SavedRef, Second, Tensors};
 use crate::storage::Storage;
 
-pub(crate) use guard::Guard;
+pub(crate) use evictor::Evictor;
 pub(crate) use verify::VERIFIES;
 
-use roots::Roots;
+use recompute_inputs::RecomputeInputs;
 use verify::Sums;
 
 /// How many operations take as long as moving a byte: about ten on the CPUs and GPUs of today.
 const OPERATIONS_PER_BYTE: u64 = 10;
 
 /// The journal of one step, or of one tape outside a step.
-pub(crate) struct Journal {
+pub(crate) struct StepLog {
     /// Tells the values of this journal from those of others.
     serial: u32,
-    state: Mutex<State>,
+    state: Mutex<StepLogState>,
 }
 
-struct State {
-    records: LongList<Record>,
+struct StepLogState {
+    records: LongList<OpRecord>,
     values: LongList<Value>,
     /// The work of all records.
     work: u64,
     /// The work of what was run again.
-    repeated: u64,
+    recomputed: u64,
     /// What the values were when they were first made, if what is made again is compared with it.
     sums: Option<Sums>,
 }
 
 /// One op that ran.
-struct Record {
+struct OpRecord {
     op: OpRef,
     inputs: SmallVec<[Input; 2]>,
     /// The number of the first value that it made; its outputs and then its extras follow each other.
     first_value: u32,
     n_outputs: u16,
-    n_extras: u16,
+    n_aux: u16,
     /// Which inputs' gradients were wanted, so that the same extras are made again.
     wanted: SmallVec<[bool; 4]>,
     /// Whether running it again gives the same bits; what has none is never made again.
@@ -122,40 +122,40 @@ struct Value {
     /// The tape slots that name it.
     n_slots: u32,
     /// The value, if it is kept for them.
-    kept: Option<Arc<Storage>>,
+    retained: Option<Arc<Storage>>,
     /// The value, for as long as anybody holds it.
-    living: Weak<Storage>,
+    weak: Weak<Storage>,
     /// What it takes to make the value again, held while the value is away.
-    roots: Roots,
+    recompute_inputs: RecomputeInputs,
     /// The value outside the device's memory, once it was moved there, for as long as slots name it.
-    away: Option<Arc<Away>>,
+    offloaded: Option<Arc<Offloaded>>,
     /// The same, for as long as anybody holds it: slots, or values that are made from it.
-    moved: Weak<Away>,
+    weak_offloaded: Weak<Offloaded>,
 }
 
-impl Journal {
+impl StepLog {
     /// An empty journal, which compares what it makes again with what was first made if told to.
-    fn new(verifies: bool) -> Arc<Journal> {
+    fn new(verifies: bool) -> Arc<StepLog> {
         static NEXT: AtomicU32 = AtomicU32::new(1);
-        let state = State {
+        let state = StepLogState {
             records: LongList::default(),
             values: LongList::default(),
             work: 0,
-            repeated: 0,
+            recomputed: 0,
             sums: verifies.then(Sums::default),
         };
-        Arc::new(Journal { serial: NEXT.fetch_add(1, Ordering::Relaxed), state: Mutex::new(state) })
+        Arc::new(StepLog { serial: NEXT.fetch_add(1, Ordering::Relaxed), state: Mutex::new(state) })
     }
 
     /// The journal of a step or tape on `device`: none where no limit can ask for values.
-    pub fn on(device: &Device) -> Option<Arc<Journal>> {
+    pub fn on(device: &Device) -> Option<Arc<StepLog>> {
         device.pool().limit()?;
-        let journal = Journal::new(device.verifies() && !device.is_ghost());
-        device.guard(&journal);
-        Some(journal)
+        let step_log = StepLog::new(device.verifies() && !device.is_ghost());
+        device.watch_step_log(&step_log);
+        Some(step_log)
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, StepLogState> {
         self.state.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
@@ -169,7 +169,7 @@ impl Journal {
         op: &OpRef,
         args: &[Arg<'_>],
         outputs: &Tensors,
-        extras: &[(Extra, Arc<Storage>)],
+        aux_outputs: &[(AuxOutput, Arc<Storage>)],
         wanted: SmallVec<[bool; 4]>,
         order: Order,
     ) -> Result<()> {
@@ -179,17 +179,18 @@ impl Journal {
         let work = work(op.get().cost(&metas, &output_metas));
         let (first_value, site) = (self.lock().values.len() as u32, context::site(op.name()));
         let made = outputs.iter().map(|output| output.data().value());
-        let made: SmallVec<[&Arc<Storage>; 4]> = made.chain(extras.iter().map(|(_, made)| made)).collect();
-        let (n_outputs, n_extras) = (outputs.len() as u16, extras.len() as u16);
+        let made: SmallVec<[&Arc<Storage>; 4]> =
+            made.chain(aux_outputs.iter().map(|(_, made)| made)).collect();
+        let (n_outputs, n_aux) = (outputs.len() as u16, aux_outputs.len() as u16);
         let op = op.clone();
         let second = op.get().second(&metas);
-        let first = Record { op, inputs, first_value, n_outputs, n_extras, wanted, order, site, work };
+        let first = OpRecord { op, inputs, first_value, n_outputs, n_aux, wanted, order, site, work };
         let Some(second) = second else {
             self.push(first, &made);
             return Ok(());
         };
         let earlier = n_outputs.saturating_sub(1).into();
-        check::keeps(&first.op, "second", &second.reads, [first.inputs.len(), earlier, 0])?;
+        check::saved(&first.op, "second", &second.reads, [first.inputs.len(), earlier, 0])?;
         let (first, second) = first.split(second, &output_metas);
         let (own, others) = made.split_at(n_outputs as usize - 1);
         self.push(first, own);
@@ -198,7 +199,7 @@ impl Journal {
     }
 
     /// Adds a record, with the numbers of what it made.
-    fn push(&self, record: Record, made: &[&Arc<Storage>]) {
+    fn push(&self, record: OpRecord, made: &[&Arc<Storage>]) {
         let mut state = self.lock();
         let position = state.records.len() as u32;
         for &storage in made {
@@ -208,17 +209,17 @@ impl Journal {
             }
             let (bytes, form) =
                 (rounded_size(storage.n_bytes() as u64), (storage.n_bytes(), storage.dtype()));
-            let living = Arc::downgrade(storage);
+            let weak = Arc::downgrade(storage);
             state.values.push(Value {
                 record: position,
                 bytes,
                 form,
                 n_slots: 0,
-                kept: None,
-                living,
-                roots: Roots::default(),
-                away: None,
-                moved: Weak::new(),
+                retained: None,
+                weak,
+                recompute_inputs: RecomputeInputs::default(),
+                offloaded: None,
+                weak_offloaded: Weak::new(),
             });
         }
         state.work = state.work.saturating_add(record.work);
@@ -251,73 +252,76 @@ impl Journal {
     }
 
     /// A tape slot names a value; the first time, it is kept for backward.
-    pub fn hold(&self, number: u32, storage: &Arc<Storage>) {
+    pub fn retain_for_slot(&self, number: u32, storage: &Arc<Storage>) {
         let mut state = self.lock();
         let value = &mut state.values[number as usize];
         value.n_slots += 1;
-        if value.kept.is_none() {
-            value.kept = Some(storage.clone());
-            storage.keep();
+        if value.retained.is_none() {
+            value.retained = Some(storage.clone());
+            storage.add_slot();
         }
     }
 
     /// One more slot names a value that slots name already.
-    pub fn hold_again(&self, number: u32) {
+    pub fn add_slot(&self, number: u32) {
         self.lock().values[number as usize].n_slots += 1;
     }
 
     /// Whether slots name a value, wherever it is.
-    pub fn is_held(&self, number: u32) -> bool {
+    pub fn has_slots(&self, number: u32) -> bool {
         self.lock().values[number as usize].n_slots > 0
     }
 
     /// A tape slot no longer names a value; the last one frees it.
-    pub fn let_go(&self, number: u32) {
-        let (kept, away, roots) = {
+    pub fn drop_slot(&self, number: u32) {
+        let (retained, offloaded, recompute_inputs) = {
             let mut state = self.lock();
             let value = &mut state.values[number as usize];
             value.n_slots -= 1;
             if value.n_slots > 0 {
                 return;
             }
-            (value.kept.take(), value.away.take(), std::mem::take(&mut value.roots))
+            (value.retained.take(), value.offloaded.take(), std::mem::take(&mut value.recompute_inputs))
         };
-        kept.iter().for_each(|storage| storage.unkeep());
-        drop((kept, away, roots));
+        retained.iter().for_each(|storage| storage.remove_slot());
+        drop((retained, offloaded, recompute_inputs));
     }
 
     /// The storage of a value, if anybody holds it.
-    pub fn living(&self, number: u32) -> Option<Arc<Storage>> {
-        self.lock().values[number as usize].living.upgrade()
+    pub fn storage(&self, number: u32) -> Option<Arc<Storage>> {
+        self.lock().values[number as usize].weak.upgrade()
     }
 
     /// Whether the journal alone holds a value.
     pub fn is_own(&self, number: u32) -> bool {
-        self.lock().values[number as usize].kept.as_ref().is_some_and(|kept| Arc::strong_count(kept) == 1)
+        self.lock().values[number as usize]
+            .retained
+            .as_ref()
+            .is_some_and(|retained| Arc::strong_count(retained) == 1)
     }
 }
 
-impl Record {
+impl OpRecord {
     /// The records of two ops of which this one does the work, given the metas of its outputs.
-    fn split(mut self, second: Second, outputs: &[&Meta]) -> (Record, Record) {
+    fn split(mut self, second: Second, outputs: &[&Meta]) -> (OpRecord, OpRecord) {
         let n_first = self.n_outputs - 1;
-        let read = |keep: Keep| match keep {
-            Keep::Input(idx) => (self.inputs[idx].clone(), self.wanted.get(idx) == Some(&true)),
-            Keep::Output(idx) => {
+        let read = |saved_ref: SavedRef| match saved_ref {
+            SavedRef::Input(idx) => (self.inputs[idx].clone(), self.wanted.get(idx) == Some(&true)),
+            SavedRef::Output(idx) => {
                 let source = Source::Value(self.first_value + idx as u32);
                 (Input { source, meta: Box::new(*outputs[idx]) }, self.wanted.contains(&true))
             }
-            Keep::Extra(_) => unreachable!("the second makes the extras"),
+            SavedRef::Aux(_) => unreachable!("the second makes the extras"),
         };
         let (inputs, wanted): (SmallVec<[Input; 2]>, SmallVec<[bool; 4]>) =
             second.reads.into_iter().map(read).unzip();
         let metas: SmallVec<[&Meta; 3]> = inputs.iter().map(|input| &*input.meta).collect();
         let work = work(second.op.get().cost(&metas, &outputs[n_first as usize..]));
-        let second = Record {
+        let second = OpRecord {
             op: second.op,
             first_value: self.first_value + u32::from(n_first),
             n_outputs: 1,
-            n_extras: self.n_extras,
+            n_aux: self.n_aux,
             wanted,
             order: self.order,
             site: self.site,
@@ -325,7 +329,7 @@ impl Record {
             inputs: inputs.clone(),
         };
         self.n_outputs = n_first;
-        self.n_extras = 0;
+        self.n_aux = 0;
         self.work = self.work.saturating_sub(work).max(1);
         (self, second)
     }

@@ -1,7 +1,7 @@
-//! What the kernels that work line by line share: softmax, cross entropy and the norms.
+//! What the kernels that work lane by lane share: softmax, cross entropy and the norms.
 
 use plimsoll_cpu::element::Element;
-use plimsoll_cpu::lines::{Line, Lines, Room};
+use plimsoll_cpu::lanes::{Lane, Lanes, Room};
 use plimsoll_cpu::math::Real;
 use plimsoll_cpu::reduce::in_lanes;
 use plimsoll_cpu::simd;
@@ -11,28 +11,28 @@ use crate::error::{Error, Result};
 use crate::layout::Layout;
 use crate::op::{Meta, Operand};
 
-/// An operand seen as lines: its address and layout.
+/// An operand seen as lanes: its address and layout.
 #[derive(Clone, Copy)]
-pub(crate) struct Lined<T> {
+pub(crate) struct LanePtr<T> {
     first: *mut T,
 }
 
-// SAFETY: an address is a number; what is done with it is promised where lines are made from it.
-unsafe impl<T> Sync for Lined<T> {}
+// SAFETY: an address is a number; what is done with it is promised where lanes are made from it.
+unsafe impl<T> Sync for LanePtr<T> {}
 
-impl<T: Element> Lined<T> {
-    pub fn new(operand: &Operand) -> Lined<T> {
-        Lined { first: operand.ptr().cast() }
+impl<T: Element> LanePtr<T> {
+    pub fn new(operand: &Operand) -> LanePtr<T> {
+        LanePtr { first: operand.ptr().cast() }
     }
 
-    /// The line that begins at `offset`.
+    /// The lane that begins at `offset`.
     ///
     /// # Safety
-    /// As [`Line::new`].
+    /// As [`Lane::new`].
     #[inline(always)]
-    pub unsafe fn line(&self, offset: isize, step: isize, len: usize) -> Line<T> {
+    pub unsafe fn lane(&self, offset: isize, step: isize, len: usize) -> Lane<T> {
         // SAFETY: the caller's promise.
-        unsafe { Line::new(self.first.offset(offset), step, len) }
+        unsafe { Lane::new(self.first.offset(offset), step, len) }
     }
 
     /// The element at `offset`.
@@ -56,15 +56,15 @@ impl<T: Element> Lined<T> {
     }
 }
 
-/// The layout of an operand with one element per line, as if that were repeated along the lines.
-pub(crate) fn per_line(operand: &Operand) -> Layout {
+/// The layout of an operand with one element per lane, as if that were repeated along the lanes.
+pub(crate) fn per_lane(operand: &Operand) -> Layout {
     let layout = &operand.meta.layout;
     layout.unsqueezed(layout.shape().rank())
 }
 
-/// The lines along the last axis of operands that have it, and of operands with one element per line.
-pub(crate) fn last_axis<const N: usize>(shape: &[usize], layouts: [&Layout; N]) -> Lines<N> {
-    Lines::along(shape.len() - 1, shape, layouts.map(Layout::strides))
+/// The lanes along the last axis of operands that have it, and of operands with one element per lane.
+pub(crate) fn last_axis<const N: usize>(shape: &[usize], layouts: [&Layout; N]) -> Lanes<N> {
+    Lanes::along(shape.len() - 1, shape, layouts.map(Layout::strides))
 }
 
 /// Refuses an input of a backward op that has not the shape that belongs to it: its kernel would read elsewhere.
@@ -91,7 +91,7 @@ pub(crate) fn expect_float(op: &'static str, found: &Meta) -> Result<()> {
     }
 }
 
-/// The sum of the exponentials of a line, scaled so that it does not overflow.
+/// The sum of the exponentials of a lane, scaled so that it does not overflow.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Exponentials<C> {
     /// What is taken from each element before its exponential is taken: the greatest, or nothing if that is infinite.
@@ -101,11 +101,11 @@ pub(crate) struct Exponentials<C> {
 }
 
 impl<C: Real> Exponentials<C> {
-    /// Reads a line once; each piece is looked at twice while it is in the nearest cache.
-    pub fn of<T: Element<Compute = C>>(line: &Line<T>, room: &mut Room<C>) -> Exponentials<C> {
+    /// Reads a lane once; each piece is looked at twice while it is in the nearest cache.
+    pub fn of<T: Element<Compute = C>>(lane: &Lane<T>, room: &mut Room<C>) -> Exponentials<C> {
         let (mut greatest, mut sum, mut is_first) = (C::LEAST, C::ZERO, true);
-        for piece in line.pieces() {
-            let values = line.read(piece, room);
+        for piece in lane.pieces() {
+            let values = lane.read(piece, room);
             let max = greatest_of(values);
             let part = sum_of_exponentials(values, shift(max));
             if is_first {

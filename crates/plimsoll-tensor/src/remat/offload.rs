@@ -7,50 +7,50 @@ use std::sync::Arc;
 
 use crate::context;
 use crate::error::{Error, Result};
-use crate::journal::Journal;
+use crate::remat::StepLog;
 use crate::storage::Storage;
 
-impl Journal {
+impl StepLog {
     /// Puts a copy of a value into the depot, if there is none.
-    pub(super) fn store(&self, number: u32, storage: &Storage) -> Result<()> {
+    pub(super) fn offload(&self, number: u32, storage: &Storage) -> Result<()> {
         let site = {
             let state = self.lock();
             let value = &state.values[number as usize];
-            if value.away.is_some() {
+            if value.offloaded.is_some() {
                 return Ok(());
             }
             state.records[value.record as usize].site
         };
-        let Some(depot) = storage.device().depot() else {
+        let Some(offload_store) = storage.device().offload_store() else {
             return Err(Error::argument(
                 "offload",
                 "there is no place any more to which values can be moved",
             ));
         };
-        let away = depot.store(storage, site)?;
-        let (away, mut state) = (Arc::new(away), self.lock());
+        let offloaded = offload_store.store(storage, site)?;
+        let (offloaded, mut state) = (Arc::new(offloaded), self.lock());
         let value = &mut state.values[number as usize];
-        value.moved = Arc::downgrade(&away);
-        value.away = Some(away);
+        value.weak_offloaded = Arc::downgrade(&offloaded);
+        value.offloaded = Some(offloaded);
         Ok(())
     }
 
     /// A value that was moved, in memory again.
-    pub(super) fn bring(&self, number: u32) -> Result<Arc<Storage>> {
-        let (away, op, site) = {
+    pub(super) fn reload(&self, number: u32) -> Result<Arc<Storage>> {
+        let (offloaded, op, site) = {
             let state = self.lock();
             let value = &state.values[number as usize];
             let record = &state.records[value.record as usize];
-            (value.moved.upgrade(), record.op.clone(), record.site)
+            (value.weak_offloaded.upgrade(), record.op.clone(), record.site)
         };
-        let away = away.unwrap_or_else(|| unreachable!("only what was moved is brought back"));
-        let (storage, copied) = context::replay(|| away.bring(op.name()))?;
+        let offloaded = offloaded.unwrap_or_else(|| unreachable!("only what was moved is brought back"));
+        let (storage, copied) = context::replay(|| offloaded.reload(op.name()))?;
         if let (Some(copied), Some(gpu)) = (copied, storage.device().gpu()) {
             gpu.wait_for(&copied)?;
         }
         storage.set_site(site);
         storage.set_tag(self.tag(number));
-        self.lock().values[number as usize].living = Arc::downgrade(&storage);
+        self.lock().values[number as usize].weak = Arc::downgrade(&storage);
         self.verify(number, &storage)?;
         Ok(storage)
     }

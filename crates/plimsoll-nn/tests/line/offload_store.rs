@@ -39,7 +39,7 @@ fn the_plan_of_a_run_that_moves_values_is_the_run() -> Result<()> {
     run()?;
     let stats = device.stats();
     assert_eq!((planned.peak_bytes, planned.committed_bytes), (stats.peak_in_use, stats.peak_committed));
-    assert_eq!((planned.offloaded_bytes, planned.repeated), (device.offloaded().get(), device.repeated()));
+    assert_eq!((planned.offloaded_bytes, planned.repeated), (device.offloaded().get(), device.recomputed()));
     Ok(())
 }
 

@@ -13,24 +13,24 @@ use crate::check;
 use crate::context;
 use crate::device::Device;
 use crate::error::{Error, Result};
-use crate::execute::{Arg, Args, execute_again};
-use crate::journal::{Input, Journal, Source, State};
+use crate::execute::{Arg, Args, recompute_op};
 use crate::op::{Meta, OpRef, Output};
+use crate::remat::{Input, Source, StepLog, StepLogState};
 use crate::storage::Storage;
 use crate::tensor::{Nodes, Tensor};
 
 /// One part of a chain.
 enum Link {
     /// A record to run again, and whether one of its extras is wanted.
-    Repeat { record: u32, with_extras: bool },
+    Recompute { record: u32, with_aux: bool },
     /// A value to bring back.
-    Move(u32),
+    Reload(u32),
 }
 
 /// The values that a chain makes and still needs, by number, with the place of the last link that reads each.
 type Made = HashMap<u32, (Option<Arc<Storage>>, usize)>;
 
-impl Journal {
+impl StepLog {
     /// A value that backward asks for: as it is there, brought back, or made again.
     ///
     /// # Errors
@@ -40,19 +40,19 @@ impl Journal {
         let present = self.lock().present(number);
         match present {
             Some(storage) => Ok(storage),
-            None => self.make_again(number),
+            None => self.recompute(number),
         }
     }
 
-    fn make_again(&self, target: u32) -> Result<Arc<Storage>> {
+    fn recompute(&self, target: u32) -> Result<Arc<Storage>> {
         let chain = self.lock().chain(target)?;
         let mut made = self.lock().needs(&chain, target);
         for (at, link) in chain.iter().enumerate() {
             match *link {
-                Link::Repeat { record, with_extras } => self.run_again(record, with_extras, &mut made)?,
-                Link::Move(number) => {
-                    let storage = self.bring(number)?;
-                    self.take_back(number, storage, &mut made);
+                Link::Recompute { record, with_aux } => self.rerun(record, with_aux, &mut made)?,
+                Link::Reload(number) => {
+                    let storage = self.reload(number)?;
+                    self.restore(number, storage, &mut made);
                 }
             }
             made.retain(|&number, (_, last)| *last > at || number == target);
@@ -66,20 +66,20 @@ impl Journal {
     }
 
     /// Runs one record again and takes what is needed of it.
-    fn run_again(&self, record: u32, with_extras: bool, made: &mut Made) -> Result<()> {
+    fn rerun(&self, record: u32, with_aux: bool, made: &mut Made) -> Result<()> {
         let (op, inputs, wanted, first, site) = {
             let mut state = self.lock();
-            state.repeated += state.records[record as usize].work;
+            state.recomputed += state.records[record as usize].work;
             let record = &state.records[record as usize];
             (record.op.clone(), record.inputs.clone(), record.wanted.clone(), record.first_value, record.site)
         };
         let args: Args<'_> =
-            inputs.iter().map(|input| self.read_again(input, made)).collect::<Result<_>>()?;
+            inputs.iter().map(|input| self.recompute_arg(input, made)).collect::<Result<_>>()?;
         let metas: SmallVec<[&Meta; 3]> = inputs.iter().map(|input| &*input.meta).collect();
         let device = args.first().map_or_else(context::device, |arg| arg.storage().device().clone());
         count(&device, &op, &metas);
-        let wanted = with_extras.then_some(&*wanted);
-        let storages = context::replay(|| execute_again(op.clone(), args, wanted))?;
+        let wanted = with_aux.then_some(&*wanted);
+        let storages = context::replay(|| recompute_op(op.clone(), args, wanted))?;
         for (number, storage) in (first..).zip(storages) {
             let is_known = {
                 let values = &self.lock().values;
@@ -92,35 +92,35 @@ impl Journal {
             self.verify(number, &storage)?;
             storage.set_site(site);
             storage.set_tag(self.tag(number));
-            self.take_back(number, storage, made);
+            self.restore(number, storage, made);
         }
         Ok(())
     }
 
     /// Takes a value that is there again: for the chain, and for later if it is to stay.
-    fn take_back(&self, number: u32, storage: Arc<Storage>, made: &mut Made) {
-        self.keep_again(number, &storage);
+    fn restore(&self, number: u32, storage: Arc<Storage>, made: &mut Made) {
+        self.retain(number, &storage);
         if let Some((place, _)) = made.get_mut(&number) {
             *place = Some(storage);
         }
     }
 
     /// Keeps a value that is there again, if it is to stay.
-    fn keep_again(&self, number: u32, storage: &Arc<Storage>) {
+    fn retain(&self, number: u32, storage: &Arc<Storage>) {
         let mut state = self.lock();
         let value = &mut state.values[number as usize];
-        value.living = Arc::downgrade(storage);
-        if value.n_slots > 0 && value.kept.is_none() {
-            value.kept = Some(storage.clone());
-            let roots = std::mem::take(&mut value.roots);
+        value.weak = Arc::downgrade(storage);
+        if value.n_slots > 0 && value.retained.is_none() {
+            value.retained = Some(storage.clone());
+            let recompute_inputs = std::mem::take(&mut value.recompute_inputs);
             drop(state);
-            drop(roots);
-            storage.keep();
+            drop(recompute_inputs);
+            storage.add_slot();
         }
     }
 
     /// An input of a record that runs again.
-    fn read_again(&self, input: &Input, made: &Made) -> Result<Arg<'static>> {
+    fn recompute_arg(&self, input: &Input, made: &Made) -> Result<Arg<'static>> {
         let gone = |what: &str| Error::tape(format!("a value cannot be made again: {what}"));
         let storage = match &input.source {
             Source::Value(number) => match made.get(number) {
@@ -135,37 +135,37 @@ impl Journal {
     }
 }
 
-impl State {
+impl StepLogState {
     /// The value, if anybody holds it.
     pub(super) fn present(&self, number: u32) -> Option<Arc<Storage>> {
         let value = &self.values[number as usize];
-        value.kept.clone().or_else(|| value.living.upgrade())
+        value.retained.clone().or_else(|| value.weak.upgrade())
     }
 
     /// What leads to a value from what is there, in the order in which values were made.
     fn chain(&self, target: u32) -> Result<Vec<Link>> {
         let mut links: Vec<Link> = Vec::new();
         let mut seen: HashMap<u32, usize> = HashMap::new();
-        let mut moved: HashSet<u32> = HashSet::new();
+        let mut weak_offloaded: HashSet<u32> = HashSet::new();
         let mut open = vec![target];
         while let Some(number) = open.pop() {
-            if self.values[number as usize].moved.strong_count() > 0 {
-                if moved.insert(number) {
-                    links.push(Link::Move(number));
+            if self.values[number as usize].weak_offloaded.strong_count() > 0 {
+                if weak_offloaded.insert(number) {
+                    links.push(Link::Reload(number));
                 }
                 continue;
             }
             let at = self.values[number as usize].record;
             let record = &self.records[at as usize];
-            let is_extra = number - record.first_value >= u32::from(record.n_outputs);
+            let is_aux = number - record.first_value >= u32::from(record.n_outputs);
             if let Some(&link) = seen.get(&at) {
-                if let Link::Repeat { with_extras, .. } = &mut links[link] {
-                    *with_extras |= is_extra;
+                if let Link::Recompute { with_aux, .. } = &mut links[link] {
+                    *with_aux |= is_aux;
                 }
                 continue;
             }
             seen.insert(at, links.len());
-            links.push(Link::Repeat { record: at, with_extras: is_extra });
+            links.push(Link::Recompute { record: at, with_aux: is_aux });
             for input in &record.inputs {
                 if let Source::Value(input) = input.source
                     && self.present(input).is_none()
@@ -175,8 +175,8 @@ impl State {
             }
         }
         links.sort_unstable_by_key(|link| match *link {
-            Link::Repeat { record, .. } => (record, u32::MAX),
-            Link::Move(number) => (self.values[number as usize].record, number),
+            Link::Recompute { record, .. } => (record, u32::MAX),
+            Link::Reload(number) => (self.values[number as usize].record, number),
         });
         Ok(links)
     }
@@ -186,7 +186,7 @@ impl State {
     fn needs(&self, chain: &[Link], target: u32) -> Made {
         let mut made = Made::new();
         for (at, link) in chain.iter().enumerate() {
-            let Link::Repeat { record, .. } = *link else { continue };
+            let Link::Recompute { record, .. } = *link else { continue };
             for input in &self.records[record as usize].inputs {
                 if let Source::Value(number) = input.source {
                     made.entry(number).or_insert_with(|| (self.present(number), at)).1 = at;
@@ -203,5 +203,5 @@ fn count(device: &Device, op: &OpRef, inputs: &[&Meta]) {
     let Ok(outputs) = op.get().infer(inputs) else { return };
     let outputs: SmallVec<[Meta; 2]> = outputs.iter().filter_map(Output::fresh_meta).collect();
     let outputs: SmallVec<[&Meta; 2]> = outputs.iter().collect();
-    device.count_repeat(op.get().cost(inputs, &outputs).flops);
+    device.count_recompute(op.get().cost(inputs, &outputs).flops);
 }

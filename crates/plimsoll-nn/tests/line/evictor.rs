@@ -147,9 +147,9 @@ fn train(step: Train, limit: Option<u64>) -> Result<(Vec<u64>, u64, u64, u64)> {
     let fixed = device.stats().committed;
     let (mut losses, mut most) = (Vec::new(), 0);
     for number in 0..N_STEPS {
-        let before = device.repeated();
+        let before = device.recomputed();
         losses.push(step(&mut net, &device, number)?);
-        most = most.max(device.repeated().flops - before.flops);
+        most = most.max(device.recomputed().flops - before.flops);
     }
     assert_eq!(device.pool().verify(), Ok(()));
     Ok((losses, device.stats().peak_committed, fixed, most))
@@ -213,10 +213,10 @@ fn thrashing_ends_in_a_report() -> Result<()> {
     let mut outcomes = Vec::new();
     for n_values in [DEEP / 3, 8] {
         device.trim();
-        let before = (device.repeated().flops, device.stats().in_use);
+        let before = (device.recomputed().flops, device.stats().in_use);
         device.set_limit(Some(Bytes::new(device.stats().committed + n_values as u64 * value)))?;
         let outcome = gradient().map(drop);
-        let repeated = device.repeated().flops - before.0;
+        let repeated = device.recomputed().flops - before.0;
         eprintln!(
             "room for {n_values} of {DEEP} values: {repeated} flops repeated in a step of {step_flops}: {outcome:?}"
         );
@@ -226,9 +226,9 @@ fn thrashing_ends_in_a_report() -> Result<()> {
     }
     // It is the cap that ends it, early in backward: eight times a forward, which is a third of the step's flops.
     assert!(
-        device.repeated().flops > CAP * step_flops / 4,
+        device.recomputed().flops > CAP * step_flops / 4,
         "{} flops repeated in all",
-        device.repeated().flops
+        device.recomputed().flops
     );
     outcomes.remove(0)?;
     let error = outcomes.remove(0).unwrap_err();

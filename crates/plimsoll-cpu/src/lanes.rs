@@ -1,8 +1,8 @@
-//! Lines: all elements along one axis, for kernels that look at each line more than once.
+//! Lanes: all elements along one axis, for kernels that look at each lane more than once.
 //!
-//! A kernel takes lines by number and reads and writes them in pieces of at most a tile, in the compute type. Where a
-//! line lies contiguously and computes as itself a piece is its memory, else a copy on the stack. Tasks for threads are
-//! whole lines, cut by shape alone. What is computed from a line is the kernel's matter, and so is the order in which
+//! A kernel takes lanes by number and reads and writes them in pieces of at most a tile, in the compute type. Where a
+//! lane lies contiguously and computes as itself a piece is its memory, else a copy on the stack. Tasks for threads are
+//! whole lanes, cut by shape alone. What is computed from a lane is the kernel's matter, and so is the order in which
 //! it joins what it learned from the pieces: first to last, for the same bits every time.
 
 use std::mem::MaybeUninit;
@@ -16,14 +16,14 @@ use crate::tile::{self, Patch, TILE_LEN};
 /// The number of elements that one task visits. Fewer are not worth waking a thread for.
 const TASK_LEN: usize = 16 * 1024;
 
-/// The lines of `N` operands of one shape.
+/// The lanes of `N` operands of one shape.
 #[derive(Clone, Copy, Debug)]
-pub struct Lines<const N: usize> {
-    /// The number of lines.
-    pub n_lines: usize,
-    /// The number of elements of each line.
+pub struct Lanes<const N: usize> {
+    /// The number of lanes.
+    pub n_lanes: usize,
+    /// The number of elements of each lane.
     pub len: usize,
-    /// For each operand, the step from one element of a line to the next.
+    /// For each operand, the step from one element of a lane to the next.
     pub steps: [isize; N],
     /// The other axes, outermost first; neighbours that are walked as one are merged.
     dims: [Dim<N>; MAX_RANK],
@@ -36,23 +36,23 @@ struct Dim<const N: usize> {
     strides: [isize; N],
 }
 
-impl<const N: usize> Lines<N> {
-    /// The lines along `axis`, in row-major order of the other axes; one stride per operand and axis.
-    pub fn along(axis: usize, shape: &[usize], strides: [&[isize]; N]) -> Lines<N> {
-        let mut lines = Lines {
-            n_lines: 1,
+impl<const N: usize> Lanes<N> {
+    /// The lanes along `axis`, in row-major order of the other axes; one stride per operand and axis.
+    pub fn along(axis: usize, shape: &[usize], strides: [&[isize]; N]) -> Lanes<N> {
+        let mut lanes = Lanes {
+            n_lanes: 1,
             len: shape[axis],
             steps: strides.map(|strides| strides[axis]),
             dims: [Dim { extent: 1, strides: [0; N] }; MAX_RANK],
             n_dims: 0,
         };
         for (other, &extent) in shape.iter().enumerate().filter(|&(other, _)| other != axis) {
-            lines.n_lines *= extent;
+            lanes.n_lanes *= extent;
             if extent != 1 {
-                lines.push(Dim { extent, strides: strides.map(|strides| strides[other]) });
+                lanes.push(Dim { extent, strides: strides.map(|strides| strides[other]) });
             }
         }
-        lines
+        lanes
     }
 
     /// Appends an axis inside the others, merged with the last of them where they are walked as one.
@@ -68,11 +68,11 @@ impl<const N: usize> Lines<N> {
         self.n_dims += 1;
     }
 
-    /// For each operand, where a line begins.
+    /// For each operand, where a lane begins.
     #[inline]
-    pub fn offsets(&self, line: usize) -> [isize; N] {
+    pub fn offsets(&self, lane: usize) -> [isize; N] {
         let mut offsets = [0; N];
-        let mut rest = line;
+        let mut rest = lane;
         for (idx, dim) in self.dims[..self.n_dims].iter().enumerate().rev() {
             let place = if idx == 0 { rest } else { rest % dim.extent };
             rest /= dim.extent;
@@ -83,25 +83,25 @@ impl<const N: usize> Lines<N> {
         offsets
     }
 
-    /// Runs `f` on every line's number, on many threads where there is much to do.
+    /// Runs `f` on every lane's number, on many threads where there is much to do.
     pub fn for_each(&self, f: impl Fn(usize) + Sync) {
-        self.in_stretches(self.lines_per_task(), |lines| lines.for_each(&f));
+        self.in_stretches(self.lanes_per_task(), |lanes| lanes.for_each(&f));
     }
 
-    /// Runs `f` on stretches of `per_task` lines, each stretch as one task.
+    /// Runs `f` on stretches of `per_task` lanes, each stretch as one task.
     pub fn in_stretches(&self, per_task: usize, f: impl Fn(Range<usize>) + Sync) {
-        threads::parallel(self.n_lines.div_ceil(per_task), |task| {
-            f(task * per_task..self.n_lines.min((task + 1) * per_task));
+        threads::parallel(self.n_lanes.div_ceil(per_task), |task| {
+            f(task * per_task..self.n_lanes.min((task + 1) * per_task));
         });
     }
 
-    /// The number of lines that make one task.
-    fn lines_per_task(&self) -> usize {
+    /// The number of lanes that make one task.
+    fn lanes_per_task(&self) -> usize {
         TASK_LEN.div_ceil(self.len.max(1))
     }
 }
 
-/// Room on the stack for one piece of a line.
+/// Room on the stack for one piece of a lane.
 #[repr(C, align(64))]
 pub struct Room<C>([MaybeUninit<C>; TILE_LEN]);
 
@@ -143,9 +143,9 @@ impl<C> std::fmt::Debug for Room<C> {
     }
 }
 
-/// One line of an operand.
+/// One lane of an operand.
 #[derive(Clone, Copy, Debug)]
-pub struct Line<T> {
+pub struct Lane<T> {
     first: *mut T,
     step: isize,
     len: usize,
@@ -153,25 +153,25 @@ pub struct Line<T> {
     is_direct: bool,
 }
 
-impl<T: Element> Line<T> {
+impl<T: Element> Lane<T> {
     /// The elements `first`, `first + step`, and so on, `len` of them.
     ///
     /// # Safety
-    /// They are valid for reads, and for writes if the line is written, while the line is used; nothing else
-    /// writes to them then, but for a line over the same elements whose pieces are [`copied`](Line::copied).
+    /// They are valid for reads, and for writes if the lane is written, while the lane is used; nothing else
+    /// writes to them then, but for a lane over the same elements whose pieces are [`copied`](Lane::copied).
     #[inline(always)]
-    pub unsafe fn new(first: *const T, step: isize, len: usize) -> Line<T> {
+    pub unsafe fn new(first: *const T, step: isize, len: usize) -> Lane<T> {
         let is_direct = T::IS_COMPUTE && (step == 1 || len <= 1);
-        Line { first: first.cast_mut(), step, len, is_direct }
+        Lane { first: first.cast_mut(), step, len, is_direct }
     }
 
-    /// The same line, with pieces that are always copies: for one that is written over.
+    /// The same lane, with pieces that are always copies: for one that is written over.
     #[inline(always)]
-    pub fn copied(self, copied: bool) -> Line<T> {
-        Line { is_direct: self.is_direct && !copied, ..self }
+    pub fn copied(self, copied: bool) -> Lane<T> {
+        Lane { is_direct: self.is_direct && !copied, ..self }
     }
 
-    /// The pieces of the line: ranges of its elements, first to last.
+    /// The pieces of the lane: ranges of its elements, first to last.
     #[inline(always)]
     pub fn pieces(&self) -> impl Iterator<Item = Range<usize>> + use<T> {
         let (len, piece) = (self.len, tile::tile_len(size_of::<T::Compute>()));
@@ -181,18 +181,18 @@ impl<T: Element> Line<T> {
     /// The values of a piece.
     ///
     /// # Panics
-    /// The range is not part of the line, or longer than a tile.
+    /// The range is not part of the lane, or longer than a tile.
     #[inline]
     pub fn read<'a>(&'a self, piece: Range<usize>, room: &'a mut Room<T::Compute>) -> &'a [T::Compute] {
         let n = self.check(&piece);
-        // SAFETY: the piece begins inside the line, or at its end.
+        // SAFETY: the piece begins inside the lane, or at its end.
         let first = unsafe { self.first.offset(piece.start as isize * self.step) };
         if self.is_direct {
-            // SAFETY: `n` elements of the line, contiguous, in their compute type; nobody writes them meanwhile.
+            // SAFETY: `n` elements of the lane, contiguous, in their compute type; nobody writes them meanwhile.
             return unsafe { std::slice::from_raw_parts(first.cast(), n) };
         }
         let patch = Patch { n_rows: 1, n_cols: n, row_stride: 0, col_stride: self.step };
-        // SAFETY: `n` elements of the line, and a room holds as many; `gather` writes all that the slice covers.
+        // SAFETY: `n` elements of the lane, and a room holds as many; `gather` writes all that the slice covers.
         unsafe {
             tile::gather::<T>(first.cast_const().cast(), patch, room.0.as_mut_ptr().cast());
             std::slice::from_raw_parts(room.0.as_ptr().cast(), n)
@@ -202,20 +202,20 @@ impl<T: Element> Line<T> {
     /// Has `f` write every value of a piece.
     ///
     /// # Panics
-    /// The range is not part of the line, or longer than a tile.
+    /// The range is not part of the lane, or longer than a tile.
     #[inline]
     pub fn write(&self, piece: Range<usize>, room: &mut Room<T::Compute>, f: impl FnOnce(&mut [T::Compute])) {
         let n = self.check(&piece);
-        // SAFETY: the piece begins inside the line, or at its end.
+        // SAFETY: the piece begins inside the lane, or at its end.
         let first = unsafe { self.first.offset(piece.start as isize * self.step) };
         if self.is_direct {
-            // SAFETY: `n` elements of the line, contiguous, in their compute type; nobody else uses them meanwhile.
+            // SAFETY: `n` elements of the lane, contiguous, in their compute type; nobody else uses them meanwhile.
             return f(unsafe { std::slice::from_raw_parts_mut(first.cast(), n) });
         }
         let values = room.zeros(n);
         f(values);
         let patch = Patch { n_rows: 1, n_cols: n, row_stride: 0, col_stride: self.step };
-        // SAFETY: `n` values of the room to as many elements of the line.
+        // SAFETY: `n` values of the room to as many elements of the lane.
         unsafe { tile::scatter::<T>(values.as_ptr().cast(), first.cast(), patch) };
     }
 
@@ -236,17 +236,17 @@ mod tests {
     use std::sync::Mutex;
 
     #[test]
-    fn lines_are_numbered_in_row_major_order() {
-        let lines = Lines::along(1, &[2, 3, 4], [&[12, 4, 1], &[0, 1, -3]]);
-        assert_eq!((lines.n_lines, lines.len, lines.steps), (8, 3, [4, 1]));
-        assert_eq!(lines.offsets(5), [13, -3]);
-        let whole = Lines::along(2, &[2, 3, 4], [&[12, 4, 1]]);
+    fn lanes_are_numbered_in_row_major_order() {
+        let lanes = Lanes::along(1, &[2, 3, 4], [&[12, 4, 1], &[0, 1, -3]]);
+        assert_eq!((lanes.n_lanes, lanes.len, lanes.steps), (8, 3, [4, 1]));
+        assert_eq!(lanes.offsets(5), [13, -3]);
+        let whole = Lanes::along(2, &[2, 3, 4], [&[12, 4, 1]]);
         assert_eq!((whole.n_dims, whole.offsets(5)), (1, [20]));
         let seen = Mutex::new(Vec::new());
-        Lines::along(0, &[20_000, 3], [&[3, 1]]).for_each(|line| seen.lock().unwrap().push(line));
+        Lanes::along(0, &[20_000, 3], [&[3, 1]]).for_each(|lane| seen.lock().unwrap().push(lane));
         seen.lock().unwrap().sort_unstable();
         assert_eq!(*seen.lock().unwrap(), [0, 1, 2]);
-        Lines::along(1, &[0, 3], [&[3, 1]]).for_each(|_| panic!("there is no line"));
+        Lanes::along(1, &[0, 3], [&[3, 1]]).for_each(|_| panic!("there is no line"));
     }
 
     #[test]
@@ -255,21 +255,21 @@ mod tests {
         let before = memory.clone();
         for (start, step, len) in [(0, 1, 2500), (5999, -1, 2500), (1, 2, 2500), (7, 0, 1500), (3, 5, 0)] {
             // SAFETY: these elements lie inside `memory`, which nothing else uses here.
-            let line = unsafe { Line::new(memory.as_mut_ptr().add(start), step, len) };
+            let lane = unsafe { Lane::new(memory.as_mut_ptr().add(start), step, len) };
             let mut room = Room::new();
-            for piece in line.pieces() {
+            for piece in lane.pieces() {
                 let expected: Vec<f32> = piece
                     .clone()
                     .map(|i| before[(start as isize + i as isize * step) as usize].to_f32())
                     .collect();
-                assert_eq!(line.read(piece, &mut room), expected);
+                assert_eq!(lane.read(piece, &mut room), expected);
             }
         }
         // SAFETY: as above.
-        let line = unsafe { Line::new(memory.as_mut_ptr(), 2, 3000) };
+        let lane = unsafe { Lane::new(memory.as_mut_ptr(), 2, 3000) };
         let mut room = Room::new();
-        for piece in line.pieces() {
-            line.write(piece.clone(), &mut room, |values| {
+        for piece in lane.pieces() {
+            lane.write(piece.clone(), &mut room, |values| {
                 for (value, idx) in values.iter_mut().zip(piece) {
                     *value = (idx % 100) as f32;
                 }

@@ -8,14 +8,14 @@ use crate::error::{Error, Result};
 use crate::op::Operand;
 use crate::ops::cuda::{CODE_BITS, c_name, code};
 
-static TEMPLATE: Template = Template { name: "pool", text: include_str!("pool.cu") };
+static TEMPLATE: Template = Template { name: "pool", text: include_str!("pooling.cu") };
 
 /// The threads of a block.
 const THREADS: u32 = 256;
 /// The most bytes that a thread moves at a time.
 const VECTOR_BYTES: usize = 16;
 
-/// What is computed; `pool.cu` has the same numbers.
+/// What is computed; `pooling.cu` has the same numbers.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
     /// The greatest element of each window, and its position.
@@ -37,7 +37,7 @@ struct CudaImages {
     strides: [i64; 4],
 }
 
-// SAFETY: `pool.cu` has the same structure.
+// SAFETY: `pooling.cu` has the same structure.
 unsafe impl Param for CudaImages {}
 
 impl CudaImages {
@@ -63,7 +63,7 @@ struct CudaWindows {
     n: u64,
 }
 
-// SAFETY: `pool.cu` has the same structure.
+// SAFETY: `pooling.cu` has the same structure.
 unsafe impl Param for CudaWindows {}
 
 /// Starts the kernel: from images or gradients `x`, and `positions` where the kind reads them, to `y`, and `places` where

@@ -24,7 +24,7 @@ use crate::rates::link_rate;
 use crate::storage::Storage;
 
 /// Smaller values are not worth a journey.
-pub(crate) const LEAST_MOVED_BYTES: u64 = 64 << 10;
+pub(crate) const MIN_OFFLOADED_BYTES: u64 = 64 << 10;
 
 /// What a disk of today takes and gives in a microsecond, with the waiting.
 const FILE_RATE: u64 = 1_000;
@@ -39,7 +39,7 @@ pub enum Offload {
 }
 
 /// Room for values outside a device's pool; ghosts have room and nothing else.
-pub(crate) enum Depot {
+pub(crate) enum OffloadStore {
     /// A file, with a pool that says where in it there is room.
     File { folder: PathBuf, room: Pool, file: Option<SpillFile> },
     /// Pinned memory, and the bytes that move in a microsecond, in either direction.
@@ -47,8 +47,8 @@ pub(crate) enum Depot {
 }
 
 /// A value that waits in a depot.
-pub(crate) struct Away {
-    depot: Arc<Depot>,
+pub(crate) struct Offloaded {
+    offload_store: Arc<OffloadStore>,
     device: Device,
     place: Place,
     n_bytes: usize,
@@ -60,9 +60,9 @@ enum Place {
     Pinned { block: PinnedBlock, copied: Option<Copied> },
 }
 
-impl Depot {
+impl OffloadStore {
     /// A depot for values of a device.
-    pub fn open(offload: &Offload, device: &Device) -> Result<Depot> {
+    pub fn open(offload: &Offload, device: &Device) -> Result<OffloadStore> {
         match offload {
             Offload::Folder(folder) if device.is_host() => {
                 // A ghost asks for the room and writes nothing.
@@ -73,7 +73,7 @@ impl Depot {
                 let (n_bytes, file) = opened.map_err(|error| Error::io(folder, error))?;
                 let room = Pool::new(GhostPages::new(n_bytes));
                 room.set_limit(Some(Bytes::new(n_bytes)))?;
-                Ok(Depot::File { folder: folder.clone(), room, file })
+                Ok(OffloadStore::File { folder: folder.clone(), room, file })
             }
             &Offload::Host(limit) if !device.is_host() => {
                 let pinned = match device.gpu() {
@@ -81,7 +81,7 @@ impl Depot {
                     None => Pinned::ghost(Some(limit)),
                 };
                 let rate = device.profile().map_or(1, link_rate);
-                Ok(Depot::Pinned { pinned, limit, rate })
+                Ok(OffloadStore::Pinned { pinned, limit, rate })
             }
             Offload::Folder(_) | Offload::Host(_) => Err(Error::argument(
                 "offload",
@@ -93,13 +93,13 @@ impl Depot {
     }
 
     /// The depot of the ghost of a device.
-    pub fn ghost(&self) -> Depot {
+    pub fn ghost(&self) -> OffloadStore {
         match self {
-            Depot::File { folder, room, .. } => {
-                Depot::File { folder: folder.clone(), room: room.ghost(), file: None }
+            OffloadStore::File { folder, room, .. } => {
+                OffloadStore::File { folder: folder.clone(), room: room.ghost(), file: None }
             }
-            &Depot::Pinned { limit, rate, .. } => {
-                Depot::Pinned { pinned: Pinned::ghost(Some(limit)), limit, rate }
+            &OffloadStore::Pinned { limit, rate, .. } => {
+                OffloadStore::Pinned { pinned: Pinned::ghost(Some(limit)), limit, rate }
             }
         }
     }
@@ -107,8 +107,8 @@ impl Depot {
     /// What a planner knows of it.
     pub fn known(&self) -> plimsoll_plan::Depot {
         let (stats, rate, is_beside) = match self {
-            Depot::File { room, .. } => (room.stats(), FILE_RATE, false),
-            Depot::Pinned { pinned, rate, .. } => (pinned.stats(), *rate, true),
+            OffloadStore::File { room, .. } => (room.stats(), FILE_RATE, false),
+            OffloadStore::Pinned { pinned, rate, .. } => (pinned.stats(), *rate, true),
         };
         let room = stats.limit.unwrap_or(u64::MAX).saturating_sub(stats.in_use);
         plimsoll_plan::Depot { room, rate, is_beside }
@@ -118,13 +118,13 @@ impl Depot {
     ///
     /// # Errors
     /// There is no room, or what the operating system or the driver says.
-    pub fn store(self: &Arc<Depot>, storage: &Storage, site: Site) -> Result<Away> {
+    pub fn store(self: &Arc<OffloadStore>, storage: &Storage, site: Site) -> Result<Offloaded> {
         let n_bytes = storage.n_bytes();
         let label = Label::new(Owner::Saved, site);
         let place = match &**self {
-            Depot::File { folder, room, file } => {
+            OffloadStore::File { folder, room, file } => {
                 let rounded = n_bytes.next_multiple_of(SPILL_ALIGNMENT as usize);
-                let block = room.acquire(rounded.max(LEAST_MOVED_BYTES as usize), label);
+                let block = room.acquire(rounded.max(MIN_OFFLOADED_BYTES as usize), label);
                 let block = block.map_err(|full| no_room(folder, &full))?;
                 if let Some(file) = file {
                     let written = file.write(block.offset(), storage.bytes());
@@ -132,7 +132,7 @@ impl Depot {
                 }
                 Place::File(block)
             }
-            Depot::Pinned { pinned, .. } => {
+            OffloadStore::Pinned { pinned, .. } => {
                 let block = pinned.acquire(n_bytes, label)?;
                 let copied = storage.download_to(&block)?;
                 Place::Pinned { block, copied }
@@ -140,7 +140,7 @@ impl Depot {
         };
         storage.device().count_offloaded(n_bytes as u64);
         let (device, dtype) = (storage.device().clone(), storage.dtype());
-        Ok(Away { depot: self.clone(), device, place, n_bytes, dtype })
+        Ok(Offloaded { offload_store: self.clone(), device, place, n_bytes, dtype })
     }
 }
 
@@ -154,13 +154,13 @@ fn failed(folder: &Path, what: &str, error: io::Error) -> Error {
     Error::io(folder, io::Error::new(error.kind(), detail))
 }
 
-impl Away {
+impl Offloaded {
     /// The value in a block of its own again, or on its way there: then work that reads it must be made to wait for the
     /// copy. `op` is the op that made it.
     ///
     /// # Errors
     /// Memory that is full, what the operating system or the driver says.
-    pub fn bring(&self, op: &'static str) -> Result<(Arc<Storage>, Option<Copied>)> {
+    pub fn reload(&self, op: &'static str) -> Result<(Arc<Storage>, Option<Copied>)> {
         let mut storage = Storage::with_bytes(&self.device, self.n_bytes, self.dtype, op)?;
         let copied = self.fill(&mut storage)?;
         Ok((storage, copied))
@@ -171,8 +171,8 @@ impl Away {
     /// # Errors
     /// What the operating system or the driver says.
     pub fn fill(&self, storage: &mut Arc<Storage>) -> Result<Option<Copied>> {
-        match (&self.place, &*self.depot) {
-            (Place::File(block), Depot::File { folder, file: Some(file), .. }) => {
+        match (&self.place, &*self.offload_store) {
+            (Place::File(block), OffloadStore::File { folder, file: Some(file), .. }) => {
                 let read = file.read(block.offset(), storage.bytes_mut());
                 read.map_err(|error| failed(folder, "read back", error))?;
                 Ok(None)
@@ -183,7 +183,7 @@ impl Away {
     }
 }
 
-impl Drop for Away {
+impl Drop for Offloaded {
     fn drop(&mut self) {
         if let (Place::Pinned { copied: Some(copied), .. }, Some(gpu)) = (&self.place, self.device.gpu()) {
             // Nobody knows any more that the value's memory is being read: later work comes after that. A failure shows

@@ -5,14 +5,14 @@ use plimsoll_cuda::{Gpu, Profile};
 use smallvec::{SmallVec, smallvec};
 
 use super::{check, check_backward, check_statistics, composite_backward};
-use super::{kernel, line_cuda as cuda};
+use super::{kernel, last_axis_cuda as cuda};
 use crate::error::Result;
 use crate::execute::{Arg, Args, call, execute};
-use crate::op::{Extra, Form, Gradient, Keep, Keeps, Meta, Op, OpRef};
+use crate::op::{AuxOutput, Form, Gradient, Meta, Op, OpRef, SavedRef, SavedRefs};
 use crate::op::{Output, Outputs, Rebuild, Run, Tensors, one};
 use crate::ops::dropout::Dropout;
 use crate::ops::kernel::for_floats;
-use crate::ops::lines::{expect_dtype, expect_shape};
+use crate::ops::lanes::{expect_dtype, expect_shape};
 use crate::ops::registry::{Array, OpInfo, Sample, Values, floats, input, within};
 use crate::shape::Shape;
 use crate::tape::Backward;
@@ -20,14 +20,14 @@ use crate::tensor::Tensor;
 
 /// y = (x - mean) rstd gamma + beta along the last axis, or without mean and beta.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct LineNorm {
+pub(super) struct LastAxisNorm {
     pub eps: f64,
     pub is_centred: bool,
 }
 
 /// The same with given statistics: how an output is rebuilt. Inputs: those of the norm, then its extras.
 #[derive(Clone, Copy, Debug)]
-struct ApplyLineNorm {
+struct ApplyLastAxisNorm {
     is_centred: bool,
 }
 
@@ -35,19 +35,19 @@ struct ApplyLineNorm {
 /// the norm's extras and, if there is one, a gradient that x has from elsewhere, which is added. The first result is
 /// written over the gradient.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct LineNormBackward {
-    pub norm: LineNorm,
+pub(super) struct LastAxisNormBackward {
+    pub norm: LastAxisNorm,
     pub wanted: [bool; 3],
     /// What x was added to passed through dropout: its gradient is the last result.
     pub dropout: Option<Dropout>,
 }
 
-/// The shape of one number per line.
-fn per_line(x: &Meta) -> Shape {
+/// The shape of one number per lane.
+fn per_lane(x: &Meta) -> Shape {
     x.shape().leading(x.shape().rank().saturating_sub(1))
 }
 
-impl LineNorm {
+impl LastAxisNorm {
     /// The norm in plain ops, without beta; narrow floats are computed in wide ones.
     fn plain(self, x: &Tensor, gamma: &Tensor) -> Result<Tensor> {
         let (narrow, wide) = (x.dtype(), x.dtype().accumulator());
@@ -58,7 +58,7 @@ impl LineNorm {
     }
 
     /// The number of extras: mean and rstd, or rstd alone.
-    pub fn n_extras(self) -> usize {
+    pub fn n_aux(self) -> usize {
         1 + usize::from(self.is_centred)
     }
 
@@ -67,19 +67,19 @@ impl LineNorm {
         1 + usize::from(self.is_centred)
     }
 
-    /// What is kept of each line of x.
-    pub fn statistics(self, x: &Meta) -> SmallVec<[Extra; 2]> {
-        let meta = Meta::fresh(per_line(x), x.dtype.accumulator());
-        (0..self.n_extras()).map(|_| Extra { form: Form::Statistics, meta }).collect()
+    /// What is kept of each lane of x.
+    pub fn statistics(self, x: &Meta) -> SmallVec<[AuxOutput; 2]> {
+        let meta = Meta::fresh(per_lane(x), x.dtype.accumulator());
+        (0..self.n_aux()).map(|_| AuxOutput { form: Form::Statistics, meta }).collect()
     }
 
     /// The op that applies kept statistics.
     pub fn applied(self) -> OpRef {
-        OpRef::shipped(ApplyLineNorm { is_centred: self.is_centred })
+        OpRef::shipped(ApplyLastAxisNorm { is_centred: self.is_centred })
     }
 }
 
-impl Op for LineNorm {
+impl Op for LastAxisNorm {
     fn name(&self) -> &'static str {
         if self.is_centred { "layer_norm" } else { "rms_norm" }
     }
@@ -91,26 +91,26 @@ impl Op for LineNorm {
 
     fn run(&self, run: &mut Run<'_>) -> Result<()> {
         for_floats!(run.inputs[0].dtype(), T => {
-            kernel::normalise::<T>((self.is_centred, self.eps), run.inputs, &run.outputs[0], run.extras);
+            kernel::normalise::<T>((self.is_centred, self.eps), run.inputs, &run.outputs[0], run.aux_outputs);
         });
         Ok(())
     }
 
     fn run_cuda(&self, run: &mut Run<'_>, gpu: &Gpu) -> Result<()> {
-        cuda::normalise_lines(self.name(), *self, run, gpu)
+        cuda::normalise_lanes(self.name(), *self, run, gpu)
     }
 
-    fn keeps(&self, wanted: &[bool]) -> Keeps {
-        let mut keeps = Keeps::new();
+    fn saved(&self, wanted: &[bool]) -> SavedRefs {
+        let mut saved = SavedRefs::new();
         if wanted[0] || wanted[1] {
-            keeps.push(Keep::Input(0));
-            keeps.push(Keep::Input(1));
-            keeps.extend((0..self.n_extras()).map(Keep::Extra));
+            saved.push(SavedRef::Input(0));
+            saved.push(SavedRef::Input(1));
+            saved.extend((0..self.n_aux()).map(SavedRef::Aux));
         }
-        keeps
+        saved
     }
 
-    fn extras(&self, inputs: &[&Meta], wanted: &[bool]) -> SmallVec<[Extra; 2]> {
+    fn aux_outputs(&self, inputs: &[&Meta], wanted: &[bool]) -> SmallVec<[AuxOutput; 2]> {
         if !wanted[0] && !wanted[1] {
             return SmallVec::new();
         }
@@ -118,7 +118,7 @@ impl Op for LineNorm {
     }
 
     fn rebuild(&self) -> Option<Rebuild> {
-        Rebuild::first(self.applied(), 1 + self.n_parameters(), self.n_extras())
+        Rebuild::first(self.applied(), 1 + self.n_parameters(), self.n_aux())
     }
 
     fn backward(&self, backward: &mut Backward<'_>) -> Result<()> {
@@ -126,18 +126,19 @@ impl Op for LineNorm {
         let gradient = backward.gradient()?;
         if !backward.wants(0) && !backward.wants(1) {
             let shape = *backward.input_shape(2);
-            return backward.give(2, gradient.sum_to(&shape)?);
+            return backward.set_grad(2, gradient.sum_to(&shape)?);
         }
         let wanted = [backward.wants(0), backward.wants(1), wants_beta];
         let mut args: Args<'_> = smallvec![Arg::Given(gradient)];
         args.push(Arg::Given(backward.input(0)?));
         args.push(Arg::Given(backward.input(1)?));
-        for extra in 0..self.n_extras() {
-            args.push(Arg::Given(backward.extra(extra)?));
+        for aux in 0..self.n_aux() {
+            args.push(Arg::Given(backward.aux(aux)?));
         }
-        let results = execute(OpRef::shipped(LineNormBackward { norm: *self, wanted, dropout: None }), args)?;
+        let results =
+            execute(OpRef::shipped(LastAxisNormBackward { norm: *self, wanted, dropout: None }), args)?;
         let inputs = (0..3).filter(|&input| wanted[input]);
-        inputs.zip(results).try_for_each(|(input, result)| backward.give(input, result))
+        inputs.zip(results).try_for_each(|(input, result)| backward.set_grad(input, result))
     }
 
     fn composite(&self, inputs: &[&Tensor]) -> Option<Result<Tensors>> {
@@ -149,7 +150,7 @@ impl Op for LineNorm {
     }
 }
 
-impl Op for ApplyLineNorm {
+impl Op for ApplyLastAxisNorm {
     fn name(&self) -> &'static str {
         if self.is_centred { "layer_norm_apply" } else { "rms_norm_apply" }
     }
@@ -158,7 +159,7 @@ impl Op for ApplyLineNorm {
         let n_parameters = 1 + usize::from(self.is_centred);
         let (parameters, statistics) = inputs[1..].split_at(n_parameters);
         check(self.name(), inputs[0], parameters)?;
-        check_statistics(self.name(), statistics, &per_line(inputs[0]), inputs[0].dtype)?;
+        check_statistics(self.name(), statistics, &per_lane(inputs[0]), inputs[0].dtype)?;
         one(*inputs[0].shape(), inputs[0].dtype)
     }
 
@@ -170,7 +171,7 @@ impl Op for ApplyLineNorm {
     }
 
     fn run_cuda(&self, run: &mut Run<'_>, gpu: &Gpu) -> Result<()> {
-        cuda::apply_to_lines(self.name(), self.is_centred, run, gpu)
+        cuda::apply_to_lanes(self.name(), self.is_centred, run, gpu)
     }
 
     fn gradient(&self) -> Gradient {
@@ -191,20 +192,20 @@ impl Op for ApplyLineNorm {
     }
 }
 
-impl Op for LineNormBackward {
+impl Op for LastAxisNormBackward {
     fn name(&self) -> &'static str {
         if self.norm.is_centred { "layer_norm_backward" } else { "rms_norm_backward" }
     }
 
     fn with_draw(&self, next: &dyn Fn(Draw) -> Draw) -> Option<OpRef> {
         let dropout = Some(self.dropout?.redrawn(next));
-        Some(OpRef::shipped(LineNormBackward { dropout, ..*self }))
+        Some(OpRef::shipped(LastAxisNormBackward { dropout, ..*self }))
     }
 
     fn infer(&self, inputs: &[&Meta]) -> Result<Outputs> {
         let (x, gamma) = (&inputs[1], &inputs[2]);
-        let (inputs, joined) = inputs.split_at(3 + self.norm.n_extras());
-        check_backward(self.name(), inputs, &per_line(x))?;
+        let (inputs, joined) = inputs.split_at(3 + self.norm.n_aux());
+        check_backward(self.name(), inputs, &per_lane(x))?;
         for other in joined {
             expect_shape(self.name(), "the other gradient", other, x.shape())?;
             expect_dtype(self.name(), "the other gradient", other, x.dtype)?;
@@ -224,11 +225,11 @@ impl Op for LineNormBackward {
     }
 
     fn run_cuda(&self, run: &mut Run<'_>, gpu: &Gpu) -> Result<()> {
-        cuda::backward_of_lines(self, run, gpu)
+        cuda::backward_of_lanes(self, run, gpu)
     }
 
     fn workspace_cuda(&self, inputs: &[&Meta], _profile: &Profile) -> usize {
-        cuda::backward_of_lines_workspace(self.norm.is_centred, self.wanted, inputs)
+        cuda::backward_of_lanes_workspace(self.norm.is_centred, self.wanted, inputs)
     }
 
     fn gradient(&self) -> Gradient {
@@ -240,7 +241,7 @@ impl Op for LineNormBackward {
         let results = || {
             let plain = || self.norm.plain(x, gamma);
             let mut results = composite_backward(plain, (gradient, x, gamma), self.wanted)?;
-            if let Some(&joined) = inputs.get(3 + self.norm.n_extras()) {
+            if let Some(&joined) = inputs.get(3 + self.norm.n_aux()) {
                 results[0] = results[0].add(joined)?;
             }
             if let Some(dropout) = self.dropout {
@@ -290,17 +291,17 @@ infos!(false, "rms_norm", "RMS norm along the last axis.", RMS_INFO, RMS_APPLY_I
 
 const EPS: f64 = 1e-3;
 
-/// Mean (or zero) and rstd of the line that `idx` lies on.
+/// Mean (or zero) and rstd of the lane that `idx` lies on.
 fn reference_statistics(x: &Array, idx: &[usize], is_centred: bool) -> (f64, f64) {
     let (width, mut place) = (x.shape[idx.len() - 1], idx.to_vec());
-    let line: Vec<f64> = (0..width)
+    let lane: Vec<f64> = (0..width)
         .map(|column| {
             place[idx.len() - 1] = column;
             x.at(&place)
         })
         .collect();
-    let mean = if is_centred { line.iter().sum::<f64>() / width as f64 } else { 0.0 };
-    let variance = line.iter().map(|x| (x - mean).powi(2)).sum::<f64>() / width as f64;
+    let mean = if is_centred { lane.iter().sum::<f64>() / width as f64 } else { 0.0 };
+    let variance = lane.iter().map(|x| (x - mean).powi(2)).sum::<f64>() / width as f64;
     (mean, 1.0 / (variance + EPS).sqrt())
 }
 
@@ -353,7 +354,7 @@ fn apply_samples(is_centred: bool) -> Vec<Sample> {
             let n = 2 + usize::from(is_centred);
             let statistics: Vec<Tensor> = x[n..].iter().map(wide).collect::<Result<_>>()?;
             let all: Vec<&Tensor> = x[..n].iter().chain(&statistics).collect();
-            call(OpRef::shipped(ApplyLineNorm { is_centred }), &all)
+            call(OpRef::shipped(ApplyLastAxisNorm { is_centred }), &all)
         })
     };
     vec![sample("rows", &[3]), sample("cube", &[2, 2])]
@@ -376,7 +377,7 @@ fn backward_samples(is_centred: bool) -> Vec<Sample> {
             all.extend(is_centred.then_some(&mean));
             all.push(&rstd);
             all.extend(x.get(3));
-            let op = LineNormBackward { norm: LineNorm { eps: EPS, is_centred }, wanted, dropout };
+            let op = LastAxisNormBackward { norm: LastAxisNorm { eps: EPS, is_centred }, wanted, dropout };
             Ok(execute(OpRef::shipped(op), all.into_iter().map(Arg::Lent).collect())?.into_vec())
         })
     };

@@ -3,7 +3,7 @@
 //! When the pool cannot give a block, the guard lets kept values go that nobody but the journal holds, the cheapest per
 //! byte first, until the block fits. Its choices use costs by formula and the order of the records, never time or
 //! addresses, so a ghost makes the same ones. It never thrashes: the work that it causes in a step is bounded by
-//! [`MOST_REPEATS`] times the step's own. Then, or when nothing is left that can be made again, it moves values to the
+//! [`MAX_RECOMPUTE_FACTOR`] times the step's own. Then, or when nothing is left that can be made again, it moves values to the
 //! device's depot, and where there is none the pool's refusal stands.
 
 use std::cmp::{Ordering, Reverse};
@@ -13,36 +13,36 @@ use std::thread::{self, ThreadId};
 
 use plimsoll_memory::{Bytes, Reclaim};
 
-use crate::depot::LEAST_MOVED_BYTES;
 use crate::error::{Error, Result};
-use crate::journal::{Journal, Source, State, Value};
+use crate::offload_store::MIN_OFFLOADED_BYTES;
+use crate::remat::{Source, StepLog, StepLogState, Value};
 use crate::storage::Storage;
 
 /// Smaller values are not worth letting go.
-const LEAST_BYTES: u64 = 4096;
+const MIN_EVICTED_BYTES: u64 = 4096;
 
 /// How often the work of a step so far may be repeated, all together, on account of the guard.
-const MOST_REPEATS: u64 = 8;
+const MAX_RECOMPUTE_FACTOR: u64 = 8;
 
 /// How many operations take as long as bringing a byte back.
-const OPERATIONS_PER_MOVED_BYTE: u64 = 100;
+const OPERATIONS_PER_RELOADED_BYTE: u64 = 100;
 
 /// Lets values of a device's journals go when its pool is full. Each thread's requests are met by its own journals: what
 /// another one lets go comes back at the end of that thread's step, and its values should not depend on who else runs.
 #[derive(Default)]
-pub(crate) struct Guard {
-    journals: Mutex<Vec<(ThreadId, Weak<Journal>)>>,
+pub(crate) struct Evictor {
+    step_logs: Mutex<Vec<(ThreadId, Weak<StepLog>)>>,
     /// Why a value could not be moved when the pool was full.
     failure: Mutex<Option<Error>>,
 }
 
-impl Guard {
+impl Evictor {
     /// Watches one journal more, for as long as it lives; whether it is the first one ever.
-    pub fn watch(&self, journal: &Arc<Journal>) -> bool {
-        let mut journals = self.lock();
-        let is_first = journals.capacity() == 0;
-        journals.retain(|(_, journal)| journal.strong_count() > 0);
-        journals.push((thread::current().id(), Arc::downgrade(journal)));
+    pub fn watch(&self, step_log: &Arc<StepLog>) -> bool {
+        let mut step_logs = self.lock();
+        let is_first = step_logs.capacity() == 0;
+        step_logs.retain(|(_, step_log)| step_log.strong_count() > 0);
+        step_logs.push((thread::current().id(), Arc::downgrade(step_log)));
         is_first
     }
 
@@ -51,22 +51,22 @@ impl Guard {
         self.failure.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
-    fn lock(&self) -> MutexGuard<'_, Vec<(ThreadId, Weak<Journal>)>> {
-        self.journals.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, Vec<(ThreadId, Weak<StepLog>)>> {
+        self.step_logs.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Reclaim for Guard {
+impl Reclaim for Evictor {
     fn reclaim(&self, need: Bytes) -> bool {
         let this_thread = thread::current().id();
-        let journals: Vec<Arc<Journal>> = {
-            let journals = self.lock();
-            let own = journals.iter().filter(|(thread, _)| *thread == this_thread);
-            own.filter_map(|(_, journal)| journal.upgrade()).collect()
+        let step_logs: Vec<Arc<StepLog>> = {
+            let step_logs = self.lock();
+            let own = step_logs.iter().filter(|(thread, _)| *thread == this_thread);
+            own.filter_map(|(_, step_log)| step_log.upgrade()).collect()
         };
-        let made = journals
+        let made = step_logs
             .iter()
-            .map(|journal| journal.make_room(need.get()))
+            .map(|step_log| step_log.evict(need.get()))
             .find(|made| !matches!(made, Ok(false)));
         match made {
             None => false,
@@ -79,34 +79,34 @@ impl Reclaim for Guard {
     }
 }
 
-impl Journal {
+impl StepLog {
     /// Lets values go that are worth at least `need` bytes together, or all there are; whether that was anything.
-    fn make_room(&self, need: u64) -> Result<bool> {
-        let (mut freed, mut bytes) = (Vec::new(), 0);
+    fn evict(&self, need: u64) -> Result<bool> {
+        let (mut evicted, mut bytes) = (Vec::new(), 0);
         {
             let mut state = self.lock();
-            let lasting = state.lasting();
-            let mut cheapest = state.by_cost(&lasting);
-            while bytes < need && state.repeated < MOST_REPEATS * state.work {
+            let recomputable = state.recomputable();
+            let mut cheapest = state.by_cost(&recomputable);
+            while bytes < need && state.recomputed < MAX_RECOMPUTE_FACTOR * state.work {
                 let Some(number) = state.next_cheapest(&mut cheapest) else { break };
-                let roots = state.roots(number as u32, &lasting);
+                let recompute_inputs = state.recompute_inputs(number as u32, &recomputable);
                 let value = &mut state.values[number];
-                value.roots = roots;
+                value.recompute_inputs = recompute_inputs;
                 bytes += value.bytes;
-                freed.extend(value.kept.take());
+                evicted.extend(value.retained.take());
             }
         }
-        freed.iter().for_each(|storage: &Arc<Storage>| storage.unkeep());
-        drop(freed);
+        evicted.iter().for_each(|storage: &Arc<Storage>| storage.remove_slot());
+        drop(evicted);
         while bytes < need {
             let Some((number, storage)) = self.lock().oldest() else { break };
-            self.store(number, &storage)?;
+            self.offload(number, &storage)?;
             bytes += storage.n_bytes() as u64;
             let mut state = self.lock();
-            state.values[number as usize].kept = None;
-            state.move_root(number, &storage);
+            state.values[number as usize].retained = None;
+            state.offload_recompute_input(number, &storage);
             drop(state);
-            storage.unkeep();
+            storage.remove_slot();
         }
         Ok(bytes > 0)
     }
@@ -136,18 +136,18 @@ impl PartialOrd for Cost {
 impl Value {
     /// Whether the journal alone holds the value.
     fn is_alone(&self) -> bool {
-        self.kept.as_ref().is_some_and(|kept| Arc::strong_count(kept) == 1)
+        self.retained.as_ref().is_some_and(|retained| Arc::strong_count(retained) == 1)
     }
 }
 
-impl State {
+impl StepLogState {
     /// The values that can be let go, with their costs: those that the journal alone holds and that can be made again.
-    fn by_cost(&self, lasting: &[bool]) -> BinaryHeap<Reverse<Cost>> {
+    fn by_cost(&self, recomputable: &[bool]) -> BinaryHeap<Reverse<Cost>> {
         let candidates = self.values.iter().enumerate().filter(|(_, value)| {
-            value.bytes >= LEAST_BYTES
-                && lasting[value.record as usize]
+            value.bytes >= MIN_EVICTED_BYTES
+                && recomputable[value.record as usize]
                 && value.is_alone()
-                && value.away.is_none()
+                && value.offloaded.is_none()
         });
         candidates.filter_map(|(number, _)| self.cost_of(number).map(Reverse)).collect()
     }
@@ -178,10 +178,12 @@ impl State {
     fn oldest(&self) -> Option<(u32, Arc<Storage>)> {
         let mut values = self.values.iter().enumerate();
         values.find_map(|(number, value)| {
-            let kept = value.kept.as_ref()?;
-            let may_move = value.bytes >= LEAST_MOVED_BYTES && kept.device().depot().is_some();
-            let is_alone = || Arc::strong_count(kept) == 1 + self.n_holds_as_root(kept);
-            ((value.away.is_some() || may_move) && is_alone()).then(|| (number as u32, kept.clone()))
+            let retained = value.retained.as_ref()?;
+            let may_offload =
+                value.bytes >= MIN_OFFLOADED_BYTES && retained.device().offload_store().is_some();
+            let is_alone = || Arc::strong_count(retained) == 1 + self.n_uses_as_recompute_input(retained);
+            ((value.offloaded.is_some() || may_offload) && is_alone())
+                .then(|| (number as u32, retained.clone()))
         })
     }
 
@@ -200,9 +202,9 @@ impl State {
                 match &input.source {
                     Source::Value(input) => {
                         let value = &self.values[*input as usize];
-                        match (value.living.strong_count(), value.moved.strong_count()) {
+                        match (value.weak.strong_count(), value.weak_offloaded.strong_count()) {
                             (0, 0) => open.push(*input),
-                            (0, _) => work += OPERATIONS_PER_MOVED_BYTE * value.bytes,
+                            (0, _) => work += OPERATIONS_PER_RELOADED_BYTE * value.bytes,
                             _ => {}
                         }
                     }

@@ -6,8 +6,8 @@
 use plimsoll_cuda::{Gpu, Param, Template};
 use smallvec::SmallVec;
 
-use super::add::AddLineNorm;
-use super::line::{LineNorm, LineNormBackward};
+use super::add::AddLastAxisNorm;
+use super::last_axis::{LastAxisNorm, LastAxisNormBackward};
 use crate::axes::Axes;
 use crate::dtype::DType;
 use crate::error::Result;
@@ -17,7 +17,7 @@ use crate::ops::cuda::reduce::{self, Fold, Reduction};
 use crate::ops::cuda::{CODE_BITS, c_name, code};
 use crate::ops::dropout::Dropout;
 
-static LINE: Template = Template { name: "line_norm", text: include_str!("line.cu") };
+static LINE: Template = Template { name: "line_norm", text: include_str!("last_axis.cu") };
 
 /// What the kernels of line norms are told.
 fn define_line(what: &str, dtype: DType, is_centred: bool) -> String {
@@ -25,12 +25,12 @@ fn define_line(what: &str, dtype: DType, is_centred: bool) -> String {
 }
 
 /// The norm of every line. Inputs: x, gamma and, if it is centred, beta. Leaves the statistics in the extras, if any.
-pub(super) fn normalise_lines(op: &'static str, norm: LineNorm, run: &Run<'_>, gpu: &Gpu) -> Result<()> {
+pub(super) fn normalise_lanes(op: &'static str, norm: LastAxisNorm, run: &Run<'_>, gpu: &Gpu) -> Result<()> {
     let (x, gamma, y) = (&run.inputs[0], &run.inputs[1], &run.outputs[0]);
     let beta = run.inputs.get(2).unwrap_or(gamma);
     let last = x.shape().rank() - 1;
     let lines = Lines::along(last, x.shape(), &[x, gamma, beta, y].map(Along::Line));
-    let [mean, rstd] = kept_statistics(run);
+    let [mean, rstd] = saved_statistics(run);
     let pointers = [x.ptr(), gamma.ptr(), beta.ptr(), y.ptr(), mean, rstd];
     let kernel = LineKernel { template: &LINE, op, variant: code(x.dtype()), keeps: true };
     // SAFETY: `execute` hands out operands that are valid for their layouts, the lines are theirs, extras have one element
@@ -48,13 +48,13 @@ pub(super) fn normalise_lines(op: &'static str, norm: LineNorm, run: &Run<'_>, g
 
 /// The sum of x and a branch, and its norm. Inputs: x, the branch, and the norm's parameters; outputs: the sum, which may lie
 /// in the branch's memory, and the norm. Leaves the statistics in the extras, if any.
-pub(super) fn add_and_normalise_lines(op: &AddLineNorm, run: &Run<'_>, gpu: &Gpu) -> Result<()> {
+pub(super) fn add_and_normalise_lanes(op: &AddLastAxisNorm, run: &Run<'_>, gpu: &Gpu) -> Result<()> {
     let (x, branch, gamma) = (&run.inputs[0], &run.inputs[1], &run.inputs[2]);
     let beta = run.inputs.get(3).unwrap_or(gamma);
     let (sum, y) = (&run.outputs[0], &run.outputs[1]);
     let last = x.shape().rank() - 1;
     let lines = Lines::along(last, x.shape(), &[x, gamma, beta, y, branch, sum].map(Along::Line));
-    let [mean, rstd] = kept_statistics(run);
+    let [mean, rstd] = saved_statistics(run);
     let pointers = [x.ptr(), gamma.ptr(), beta.ptr(), y.ptr(), branch.ptr(), sum.ptr(), mean, rstd];
     let variant = (u64::from(op.dropout.is_some()) << CODE_BITS) | code(x.dtype());
     let kernel = LineKernel { template: &LINE, op: op.name(), variant, keeps: true };
@@ -64,10 +64,10 @@ pub(super) fn add_and_normalise_lines(op: &AddLineNorm, run: &Run<'_>, gpu: &Gpu
 }
 
 /// Where the mean and the rstd of lines are left; nowhere where they are not wanted.
-fn kept_statistics(run: &Run<'_>) -> [*mut u8; 2] {
+fn saved_statistics(run: &Run<'_>) -> [*mut u8; 2] {
     [2, 1].map(|from_end| {
-        let extra = run.extras.len().checked_sub(from_end).map(|idx| run.extras[idx].ptr());
-        extra.unwrap_or(std::ptr::null_mut())
+        let aux = run.aux_outputs.len().checked_sub(from_end).map(|idx| run.aux_outputs[idx].ptr());
+        aux.unwrap_or(std::ptr::null_mut())
     })
 }
 
@@ -80,7 +80,7 @@ struct Drop {
     threshold: u64,
 }
 
-// SAFETY: `line.cu` has the same struct.
+// SAFETY: `last_axis.cu` has the same struct.
 unsafe impl Param for Drop {}
 
 impl Drop {
@@ -103,7 +103,7 @@ fn define_dropout(dropout: Option<Dropout>) -> String {
 }
 
 /// The norm of every line with given statistics. Inputs: those of the norm, then its extras.
-pub(super) fn apply_to_lines(op: &'static str, is_centred: bool, run: &Run<'_>, gpu: &Gpu) -> Result<()> {
+pub(super) fn apply_to_lanes(op: &'static str, is_centred: bool, run: &Run<'_>, gpu: &Gpu) -> Result<()> {
     let (x, gamma, y) = (&run.inputs[0], &run.inputs[1], &run.outputs[0]);
     let rstd = &run.inputs[run.inputs.len() - 1];
     let (beta, mean) = if is_centred { (&run.inputs[2], &run.inputs[3]) } else { (gamma, rstd) };
@@ -125,21 +125,21 @@ pub(super) fn apply_to_lines(op: &'static str, is_centred: bool, run: &Run<'_>, 
 
 /// The gradients that are wanted. Inputs: the gradient of the output, x, gamma, the norm's extras, and a gradient that x has
 /// from elsewhere, if there is one.
-pub(super) fn backward_of_lines(op: &LineNormBackward, run: &Run<'_>, gpu: &Gpu) -> Result<()> {
-    let (is_centred, n_extras) = (op.norm.is_centred, op.norm.n_extras());
+pub(super) fn backward_of_lanes(op: &LastAxisNormBackward, run: &Run<'_>, gpu: &Gpu) -> Result<()> {
+    let (is_centred, n_aux) = (op.norm.is_centred, op.norm.n_aux());
     let (g, x, gamma) = (&run.inputs[0], &run.inputs[1], &run.inputs[2]);
-    let (mean, rstd) = (&run.inputs[3], &run.inputs[2 + n_extras]);
+    let (mean, rstd) = (&run.inputs[3], &run.inputs[2 + n_aux]);
     let columns = [mean, rstd].map(|statistic| column(statistic.meta));
     let statistics = [mean.viewed(&columns[0]), rstd.viewed(&columns[1])];
     let sums = Sums { op: op.name(), is_centred, has_relu: false, wanted: op.wanted, has_totals: false };
     // The gradient of the input may be written over that of the output, so it is the last to be made.
     let inputs = [g, x, &statistics[0], &statistics[1]];
-    sums.run(run, &inputs, lines_axes(x.meta), &[], run.workspace, gpu)?;
+    sums.run(run, &inputs, lanes_axes(x.meta), &[], run.workspace, gpu)?;
     if !op.wanted[0] {
         return Ok(());
     }
     let dx = &run.outputs[0];
-    let joined = run.inputs.get(3 + n_extras);
+    let joined = run.inputs.get(3 + n_aux);
     let operands = [
         Along::Line(g),
         Along::Line(x),
@@ -166,15 +166,15 @@ pub(super) fn backward_of_lines(op: &LineNormBackward, run: &Run<'_>, gpu: &Gpu)
     unsafe { kernel.launch(gpu, &lines, define, &pointers, &[&Drop::of(op.dropout)]) }
 }
 
-/// The bytes of scratch memory of [`backward_of_lines`].
-pub(super) fn backward_of_lines_workspace(is_centred: bool, wanted: [bool; 3], inputs: &[&Meta]) -> usize {
+/// The bytes of scratch memory of [`backward_of_lanes`].
+pub(super) fn backward_of_lanes_workspace(is_centred: bool, wanted: [bool; 3], inputs: &[&Meta]) -> usize {
     let (mean, rstd) = (column(inputs[3]), column(inputs[3 + usize::from(is_centred)]));
     let sums = Sums { op: "", is_centred, has_relu: false, wanted, has_totals: false };
-    sums.workspace(&[inputs[0], inputs[1], &mean, &rstd], lines_axes(inputs[1]))
+    sums.workspace(&[inputs[0], inputs[1], &mean, &rstd], lanes_axes(inputs[1]))
 }
 
 /// The axes along which lines follow each other: all but the last.
-pub(super) fn lines_axes(x: &Meta) -> Axes {
+pub(super) fn lanes_axes(x: &Meta) -> Axes {
     Axes::of(0..x.shape().rank() - 1)
 }
 

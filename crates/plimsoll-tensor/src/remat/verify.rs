@@ -10,7 +10,7 @@ use plimsoll_memory::LongList;
 
 use crate::checksum::checksum;
 use crate::error::{Error, Result};
-use crate::journal::Journal;
+use crate::remat::StepLog;
 use crate::storage::Storage;
 
 /// Whether every device verifies from the beginning.
@@ -28,7 +28,7 @@ impl Sums {
     }
 }
 
-impl Journal {
+impl StepLog {
     /// Compares a value that is there again with what it first was.
     ///
     /// # Errors

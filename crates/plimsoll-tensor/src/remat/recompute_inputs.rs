@@ -9,85 +9,89 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use crate::depot::Away;
 use crate::execute::Order;
-use crate::journal::{Source, State, Value};
+use crate::offload_store::Offloaded;
+use crate::remat::{Source, StepLogState, Value};
 use crate::storage::Storage;
 
 /// What a value is made from in the end.
 #[derive(Default)]
-pub(super) struct Roots {
+pub(super) struct RecomputeInputs {
     /// Those that are in memory.
-    there: Vec<Arc<Storage>>,
+    in_memory: Vec<Arc<Storage>>,
     /// Those that have been moved since.
-    away: Vec<Arc<Away>>,
+    offloaded: Vec<Arc<Offloaded>>,
 }
 
-impl State {
+impl StepLogState {
     /// For each record, whether it could be repeated, however many other values are let go meanwhile, once its roots are
     /// held.
-    pub fn lasting(&self) -> Vec<bool> {
-        let mut lasting = Vec::with_capacity(self.records.len());
+    pub fn recomputable(&self) -> Vec<bool> {
+        let mut recomputable = Vec::with_capacity(self.records.len());
         for record in self.records.iter() {
             let can_be_read = |source: &Source| match source {
                 Source::Outside(outside) => outside.present().is_some(),
                 Source::Value(number) => {
                     let value = &self.values[*number as usize];
-                    lasting[value.record as usize]
+                    recomputable[value.record as usize]
                         || self.present(*number).is_some()
-                        || value.moved.strong_count() > 0
+                        || value.weak_offloaded.strong_count() > 0
                 }
             };
             let is_exact = record.order == Order::Fixed && !record.op.has_effect();
-            lasting.push(is_exact && record.inputs.iter().all(|input| can_be_read(&input.source)));
+            recomputable.push(is_exact && record.inputs.iter().all(|input| can_be_read(&input.source)));
         }
-        lasting
+        recomputable
     }
 
     /// The roots of a value whose record is lasting: what comes from outside, and values that cannot be made again.
-    pub fn roots(&self, number: u32, lasting: &[bool]) -> Roots {
+    pub fn recompute_inputs(&self, number: u32, recomputable: &[bool]) -> RecomputeInputs {
         let (mut seen, mut open) = (HashSet::new(), vec![self.values[number as usize].record]);
-        let (mut roots, mut away): (Vec<Arc<Storage>>, Vec<Arc<Away>>) = Default::default();
+        let (mut recompute_inputs, mut offloaded): (Vec<Arc<Storage>>, Vec<Arc<Offloaded>>) =
+            Default::default();
         while let Some(record) = open.pop() {
             if !seen.insert(record) {
                 continue;
             }
             for input in &self.records[record as usize].inputs {
                 match &input.source {
-                    Source::Outside(outside) => roots.extend(outside.present()),
+                    Source::Outside(outside) => recompute_inputs.extend(outside.present()),
                     Source::Value(number) => {
                         let maker = self.values[*number as usize].record;
-                        match lasting[maker as usize] {
+                        match recomputable[maker as usize] {
                             true => open.push(maker),
                             false => match self.present(*number) {
-                                Some(storage) => roots.push(storage),
-                                None => away.extend(self.values[*number as usize].moved.upgrade()),
+                                Some(storage) => recompute_inputs.push(storage),
+                                None => {
+                                    offloaded.extend(self.values[*number as usize].weak_offloaded.upgrade())
+                                }
                             },
                         }
                     }
                 }
             }
         }
-        roots.sort_by_key(Arc::as_ptr);
-        roots.dedup_by_key(|root| Arc::as_ptr(root));
-        Roots { there: roots, away }
+        recompute_inputs.sort_by_key(Arc::as_ptr);
+        recompute_inputs.dedup_by_key(|input| Arc::as_ptr(input));
+        RecomputeInputs { in_memory: recompute_inputs, offloaded }
     }
 
     /// How often a storage is held as a root.
-    pub fn n_holds_as_root(&self, storage: &Arc<Storage>) -> usize {
-        let holds = |value: &&Value| value.roots.there.iter().any(|root| Arc::ptr_eq(root, storage));
+    pub fn n_uses_as_recompute_input(&self, storage: &Arc<Storage>) -> usize {
+        let holds =
+            |value: &&Value| value.recompute_inputs.in_memory.iter().any(|input| Arc::ptr_eq(input, storage));
         self.values.iter().filter(holds).count()
     }
 
     /// A value was moved: whoever holds it as a root holds it where it is now.
-    pub fn move_root(&mut self, number: u32, storage: &Arc<Storage>) {
-        let Some(away) = self.values[number as usize].moved.upgrade() else { return };
+    pub fn offload_recompute_input(&mut self, number: u32, storage: &Arc<Storage>) {
+        let Some(offloaded) = self.values[number as usize].weak_offloaded.upgrade() else { return };
         for number in 0..self.values.len() {
-            let roots = &mut self.values[number].roots;
-            let before = roots.there.len();
-            roots.there.retain(|root| !Arc::ptr_eq(root, storage));
-            if roots.there.len() < before {
-                roots.away.push(away.clone());
+            let recompute_inputs = &mut self.values[number].recompute_inputs;
+            let before = recompute_inputs.in_memory.len();
+            recompute_inputs.in_memory.retain(|input| !Arc::ptr_eq(input, storage));
+            if recompute_inputs.in_memory.len() < before {
+                recompute_inputs.offloaded.push(offloaded.clone());
             }
         }
     }

@@ -16,9 +16,9 @@ use crate::context;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::execute::call;
-use crate::op::{Extra, Form, Keep, Keeps, Meta, Op, OpRef, Operand, Outputs, Run, one};
+use crate::op::{AuxOutput, Form, Meta, Op, OpRef, Operand, Outputs, Run, SavedRef, SavedRefs, one};
 use crate::ops::kernel::for_floats;
-use crate::ops::lines::expect_dtype;
+use crate::ops::lanes::expect_dtype;
 use crate::ops::registry::{Array, Sample, Values, floats, input};
 use crate::shape::Shape;
 use crate::tape::Backward;
@@ -51,7 +51,7 @@ impl Op for Max {
     }
 
     fn run(&self, run: &mut Run<'_>) -> Result<()> {
-        let (x, y, positions) = (&run.inputs[0], &run.outputs[0], run.extras.first());
+        let (x, y, positions) = (&run.inputs[0], &run.outputs[0], run.aux_outputs.first());
         let windows = self.0.windows("max_pool2d", x.shape())?;
         for_floats!(x.dtype(), T => {
             // SAFETY: `execute` hands out operands that are valid for their layouts, and the outputs are fresh.
@@ -61,25 +61,25 @@ impl Op for Max {
     }
 
     fn run_cuda(&self, run: &mut Run<'_>, gpu: &Gpu) -> Result<()> {
-        let (x, y, places) = (&run.inputs[0], &run.outputs[0], run.extras.first());
+        let (x, y, places) = (&run.inputs[0], &run.outputs[0], run.aux_outputs.first());
         let windows = self.0.windows("max_pool2d", x.shape())?;
         pool(gpu, "max_pool2d", Kind::Max, &windows, [x, y], None, places)
     }
 
-    fn keeps(&self, _wanted: &[bool]) -> Keeps {
-        smallvec::smallvec![Keep::Extra(0)]
+    fn saved(&self, _wanted: &[bool]) -> SavedRefs {
+        smallvec::smallvec![SavedRef::Aux(0)]
     }
 
-    fn extras(&self, inputs: &[&Meta], _wanted: &[bool]) -> SmallVec<[Extra; 2]> {
+    fn aux_outputs(&self, inputs: &[&Meta], _wanted: &[bool]) -> SmallVec<[AuxOutput; 2]> {
         let windows = self.0.windows("max_pool2d", inputs[0].shape());
         let meta = |windows: Windows| Meta::fresh(windows.output, DType::U8);
-        windows.into_iter().map(|windows| Extra { form: Form::Indices, meta: meta(windows) }).collect()
+        windows.into_iter().map(|windows| AuxOutput { form: Form::Indices, meta: meta(windows) }).collect()
     }
 
     fn backward(&self, backward: &mut Backward<'_>) -> Result<()> {
         let op = MaxBackward { pool: self.0, images: *backward.input_shape(0) };
-        let gradient = call(OpRef::shipped(op), &[&backward.gradient()?, &backward.extra(0)?])?;
-        backward.give(0, gradient)
+        let gradient = call(OpRef::shipped(op), &[&backward.gradient()?, &backward.aux(0)?])?;
+        backward.set_grad(0, gradient)
     }
 }
 
@@ -122,14 +122,14 @@ impl Op for MaxBackward {
         pool(gpu, self.name(), Kind::MaxBackward, &windows, operands, Some(positions), None)
     }
 
-    fn keeps(&self, _wanted: &[bool]) -> Keeps {
-        smallvec::smallvec![Keep::Input(1)]
+    fn saved(&self, _wanted: &[bool]) -> SavedRefs {
+        smallvec::smallvec![SavedRef::Input(1)]
     }
 
     fn backward(&self, backward: &mut Backward<'_>) -> Result<()> {
         let op = OpRef::shipped(MaxPick { pool: self.pool });
         let gradient = call(op, &[&backward.gradient()?, &backward.input(1)?])?;
-        backward.give(0, gradient)
+        backward.set_grad(0, gradient)
     }
 }
 
@@ -169,14 +169,14 @@ impl Op for MaxPick {
         pool(gpu, self.name(), Kind::Pick, &windows, [x, &run.outputs[0]], Some(positions), None)
     }
 
-    fn keeps(&self, _wanted: &[bool]) -> Keeps {
-        smallvec::smallvec![Keep::Input(1)]
+    fn saved(&self, _wanted: &[bool]) -> SavedRefs {
+        smallvec::smallvec![SavedRef::Input(1)]
     }
 
     fn backward(&self, backward: &mut Backward<'_>) -> Result<()> {
         let op = MaxBackward { pool: self.pool, images: *backward.input_shape(0) };
         let gradient = call(OpRef::shipped(op), &[&backward.gradient()?, &backward.input(1)?])?;
-        backward.give(0, gradient)
+        backward.set_grad(0, gradient)
     }
 }
 

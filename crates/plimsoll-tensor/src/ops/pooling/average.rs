@@ -54,7 +54,7 @@ impl Op for Average {
     fn backward(&self, backward: &mut Backward<'_>) -> Result<()> {
         let op = AverageBackward { pool: self.0, images: *backward.input_shape(0) };
         let gradient = call(OpRef::shipped(op), &[&backward.gradient()?])?;
-        backward.give(0, gradient)
+        backward.set_grad(0, gradient)
     }
 }
 
@@ -97,7 +97,7 @@ impl Op for AverageBackward {
 
     fn backward(&self, backward: &mut Backward<'_>) -> Result<()> {
         let gradient = call(OpRef::shipped(Average(self.pool)), &[&backward.gradient()?])?;
-        backward.give(0, gradient)
+        backward.set_grad(0, gradient)
     }
 }
 
