@@ -246,7 +246,7 @@ mod tests {
         Lanes::along(0, &[20_000, 3], [&[3, 1]]).for_each(|lane| seen.lock().unwrap().push(lane));
         seen.lock().unwrap().sort_unstable();
         assert_eq!(*seen.lock().unwrap(), [0, 1, 2]);
-        Lanes::along(1, &[0, 3], [&[3, 1]]).for_each(|_| panic!("there is no line"));
+        Lanes::along(1, &[0, 3], [&[3, 1]]).for_each(|_| panic!("there is no lane"));
     }
 
     #[test]

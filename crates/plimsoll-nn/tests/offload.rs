@@ -1,4 +1,4 @@
-//! Offloading: values that backward will read are moved out of a device's memory and back, and no bit changes.
+//! Offloading: values that backward will read are copied out of a device's memory, freed and reloaded, and no bit changes.
 //!
 //! On the CPU they go to a nameless file, on a GPU to pinned memory of the host. The GPU is the one that
 //! `PLIMSOLL_TEST_DEVICE` names, or else the emulated one, whose copies come as late as they may.
@@ -74,7 +74,7 @@ impl Recorded {
         let _on = device.enter();
         let Recorded { program, weights, input } = self;
         let program = match decisions {
-            Some(decisions) => program.rematerialised(trace, decisions).expect("it can be computed again"),
+            Some(decisions) => program.rematerialised(trace, decisions).expect("it can be recomputed"),
             None => program,
         };
         for _ in 0..STEPS {
@@ -124,7 +124,7 @@ fn steps_that_move_values_give_the_same_bits() -> Result<()> {
 }
 
 /// The gradients of a loss over layers, by a bare tape. What each layer makes reads a row from outside that is gone
-/// afterwards, so it cannot be made again.
+/// afterwards, so it cannot be recomputed.
 fn bare(device: &Device, weights: &[Variable]) -> Result<Vec<u32>> {
     let _on = device.enter();
     set_seed(8);
@@ -158,7 +158,7 @@ fn the_evictor_offloads_what_cannot_be_recomputed() -> Result<()> {
     for (device, offload) in places()? {
         let weights = weights(&device)?;
         let natural = bare(&device, &weights)?;
-        // Twelve values of 2 MiB cannot be made again; a product and its gradients take a few of them.
+        // Twelve values of 2 MiB cannot be recomputed; a product and its gradients take a few of them.
         let limit = device.stats().in_use.next_multiple_of(2 << 20) + (16 << 20);
         device.set_limit(Some(Bytes::new(limit)))?;
         let error = bare(&device, &weights).expect_err("there is no room, and nowhere else to go");

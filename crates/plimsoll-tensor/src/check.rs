@@ -82,13 +82,13 @@ fn beyond(layout: &Layout, n_elems: usize) -> String {
     )
 }
 
-/// Refuses extra outputs that are not row-major from the first element on, as their storage is.
+/// Refuses auxiliary outputs that are not row-major from the first element on, as their storage is.
 pub(crate) fn aux_outputs(op: &OpRef, aux_outputs: &[AuxOutput]) -> Result<()> {
     match aux_outputs.iter().find(|aux| aux.meta.layout != Layout::contiguous(*aux.meta.shape())) {
         None => Ok(()),
         Some(aux) => {
             let detail = format!(
-                "`aux_outputs` states an extra output of shape {} with strides {:?}; extra outputs are row-major",
+                "`aux_outputs` states an output of shape {} with strides {:?}; auxiliary outputs are row-major",
                 aux.meta.shape(),
                 aux.meta.layout.strides()
             );
@@ -97,8 +97,8 @@ pub(crate) fn aux_outputs(op: &OpRef, aux_outputs: &[AuxOutput]) -> Result<()> {
     }
 }
 
-/// Refuses what is to be kept of a record with so many inputs, outputs and extras if it is not there. `what` names the
-/// statement.
+/// Refuses what is to be saved of a call with so many inputs, outputs and auxiliary outputs if it is not there. `what` names
+/// the statement.
 pub(crate) fn saved(
     op: &OpRef,
     what: &str,
@@ -114,7 +114,7 @@ pub(crate) fn saved(
         None => Ok(()),
         Some(saved_ref) => {
             let detail = format!(
-                "`{what}` names {saved_ref:?}; the op has {inputs} inputs, {outputs} outputs and {aux_outputs} extras"
+                "`{what}` names {saved_ref:?}; the op has {inputs} inputs, {outputs} outputs and {aux_outputs} auxiliary outputs"
             );
             Err(Error::argument(op.name(), detail))
         }
@@ -176,7 +176,7 @@ pub(crate) fn empty_lines<'a>(op: &OpRef, operands: impl Iterator<Item = &'a Ope
 pub(crate) fn recomputed_effect(op: &OpRef) -> Error {
     Error::argument(
         op.name(),
-        "it has an effect besides its outputs, so it is not run again; take it out of the recomputed function",
+        "it has an effect besides its outputs, so it is not recomputed; take it out of the recomputed function",
     )
 }
 

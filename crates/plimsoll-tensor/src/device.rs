@@ -34,7 +34,7 @@ struct Inner {
     pool: Pool,
     hardware: Hardware,
     evictor: Arc<Evictor>,
-    /// Where values wait that were moved out of the pool.
+    /// Where offloaded values wait.
     offload_store: Mutex<Option<Arc<OffloadStore>>>,
     n_recomputed: AtomicU64,
     recomputed_flops: AtomicU64,
@@ -73,10 +73,10 @@ impl fmt::Debug for WeakDevice {
     }
 }
 
-/// The work that was done again to keep a limit.
+/// The work that was recomputed to keep a limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Recomputed {
-    /// The ops that ran again.
+    /// The ops that ran once more.
     pub ops: u64,
     /// Their floating-point operations, by formula.
     pub flops: u64,
@@ -329,8 +329,8 @@ impl Device {
     /// On a GPU some gradients come faster when threads add to a sum in whatever order they arrive: those of attention in 16
     /// bits, rows that are added up by index in float32 and float64 (the gradient of an embedding), and convolutions, for
     /// which cuDNN may then choose among all its engines. Their last bits differ from run to run, so losses do, too. What is
-    /// saved for backward stays exact: only backward itself, which is never repeated, takes such variants, so that values
-    /// that are computed again under a limit are what they were. Scratch memory differs; a ghost inherits the setting and
+    /// saved for backward stays exact: only backward itself, which is never recomputed, takes such variants, so that values
+    /// that are recomputed under a limit are what they were. Scratch memory differs; a ghost inherits the setting and
     /// predicts it. It says nothing on the CPU, where everything has one order. To be set between steps.
     #[doc(alias("use_deterministic_algorithms", "enable_op_determinism"))]
     pub fn set_deterministic(&self, is_on: bool) {
@@ -432,7 +432,7 @@ impl Device {
     /// A block of the pool. Copies beside the work may still be about its memory; later work on the device waits for those.
     pub(crate) fn acquire(&self, bytes: usize, label: Label) -> Result<Block> {
         let acquired = self.0.pool.acquire(bytes, label);
-        // Memory may be full because what was to be moved out of it could not be; then that is the error.
+        // Memory may be full because a value could not be offloaded; then that is the error.
         let block = acquired.map_err(|full| self.0.evictor.take_failure().unwrap_or_else(|| full.into()))?;
         if let Hardware::Gpu(gpu) = &self.0.hardware {
             gpu.reuse(&block)?;
@@ -508,7 +508,7 @@ impl Device {
         Bytes::new(self.0.pool.trim())
     }
 
-    /// The ops that have run again on this device since it was made, to keep a limit.
+    /// The ops that were recomputed on this device since it was made, to keep a limit.
     pub fn recomputed(&self) -> Recomputed {
         let read = |figure: &AtomicU64| figure.load(Ordering::Relaxed);
         Recomputed { ops: read(&self.0.n_recomputed), flops: read(&self.0.recomputed_flops) }
@@ -530,35 +530,35 @@ impl Device {
         }
     }
 
-    /// An op runs again.
+    /// An op is recomputed.
     pub(crate) fn count_recompute(&self, flops: u64) {
         self.0.n_recomputed.fetch_add(1, Ordering::Relaxed);
         self.0.recomputed_flops.fetch_add(flops, Ordering::Relaxed);
     }
 
-    /// Compares, from the next step on, each value that is computed again with what it first was, for debugging: a difference
+    /// Compares, from the next step on, each value that is recomputed with what it first was, for debugging: a difference
     /// is an error that names the op. It is on from the beginning with `PLIMSOLL_VERIFY=1`.
     pub fn set_verify(&self, is_on: bool) {
         self.0.verifies.store(is_on, Ordering::Relaxed);
     }
 
-    /// Whether values that are computed again are compared.
+    /// Whether values that are recomputed are compared.
     pub(crate) fn verifies(&self) -> bool {
         self.0.verifies.load(Ordering::Relaxed)
     }
 
-    /// The bytes that were moved out of this device's memory since it was made, to keep a limit.
+    /// The bytes that were offloaded from this device's memory since it was made, to keep a limit.
     pub fn offloaded(&self) -> Bytes {
         Bytes::new(self.0.offloaded_bytes.load(Ordering::Relaxed))
     }
 
-    /// A value was moved out of memory.
+    /// A value was offloaded.
     pub(crate) fn count_offloaded(&self, n_bytes: u64) {
         self.0.offloaded_bytes.fetch_add(n_bytes, Ordering::Relaxed);
     }
 
-    /// Says where values that backward will read may be moved when a limit asks for it; nowhere unless it is said. What was
-    /// moved before stays where it is.
+    /// Says where values that backward will read may be offloaded when a limit asks for it; nowhere unless it is said. What was
+    /// offloaded before stays where it is.
     ///
     /// # Errors
     /// A folder that cannot be written to or lies in memory; an offload that is not for this kind of device.
@@ -568,17 +568,17 @@ impl Device {
         Ok(())
     }
 
-    /// Whether values may be moved out of this device's memory.
+    /// Whether values may be offloaded from this device's memory.
     pub fn can_offload(&self) -> bool {
         self.offload_store().is_some()
     }
 
-    /// Where values wait that were moved out of the pool.
+    /// Where offloaded values wait.
     pub(crate) fn offload_store(&self) -> Option<Arc<OffloadStore>> {
         self.0.offload_store.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Lets a journal's values go when this device's memory is full.
+    /// Evicts values of a step's log when this device's memory is full.
     pub(crate) fn watch_step_log(&self, step_log: &Arc<StepLog>) {
         if self.0.evictor.watch(step_log) {
             self.0.pool.set_reclaim(Some(self.0.evictor.clone()));

@@ -146,7 +146,7 @@ pub(crate) fn execute(op: OpRef, mut args: Args<'_>) -> Result<Tensors> {
 }
 
 /// Runs an op that has run before on equal inputs, for what it made: its outputs and, if the gradients of the inputs
-/// `wanted` say so, its extras.
+/// `wanted` say so, its auxiliary outputs.
 pub(crate) fn recompute_op(
     op: OpRef,
     args: Args<'_>,
@@ -337,7 +337,7 @@ fn watchers(op: &dyn Op, args: &[Arg<'_>]) -> Result<SmallVec<[Watcher; 1]>> {
     }
 }
 
-/// The extra outputs that an op made.
+/// The auxiliary outputs that an op made.
 type MadeAuxOutputs = SmallVec<[(AuxOutput, Arc<Storage>); 2]>;
 
 /// One execution on its way.
@@ -361,7 +361,7 @@ impl Call<'_> {
         let aux_outputs = self.aux_outputs(&args);
         self.check_saved(args.len(), outputs.len(), aux_outputs.len())?;
         let (args, results, aux_outputs) = self.make(args, outputs, aux_outputs)?;
-        // What is copied from another device cannot be made again: a journal knows one device.
+        // What is copied from another device cannot be recomputed: a step's log knows one device.
         let step_log = context::step_log().filter(|_| self.op.get().output_device().is_none());
         step_log
             .map(|step_log| {
@@ -391,7 +391,7 @@ impl Call<'_> {
             made.push((aux, self.fresh(aux.meta.shape(), aux.meta.dtype)?));
         }
         let workspace = workspace(self.op, self.device, &metas(&args), self.order)?;
-        // What an effect leaves in a program is one call, however often its function is run again while it is recorded.
+        // What an effect leaves in a program is one call, however often its function is rerun while it is recorded.
         let is_recomputed_effect = self.op.has_effect() && context::is_replaying();
         if context::is_tracing() && !is_recomputed_effect {
             self.trace(&args, &results, &made, workspace.as_ref())?;
@@ -444,7 +444,7 @@ impl Call<'_> {
         Ok(storage)
     }
 
-    /// Refuses positions of kept values that the op does not have.
+    /// Refuses positions of saved values that the op does not have.
     fn check_saved(&self, n_inputs: usize, n_outputs: usize, n_aux: usize) -> Result<()> {
         let all = [n_inputs, n_outputs, n_aux];
         for watcher in self.watchers {
@@ -456,7 +456,7 @@ impl Call<'_> {
         }
     }
 
-    /// The extra outputs that the watching tapes want; the tapes share them.
+    /// The auxiliary outputs that the watching tapes want; the tapes share them.
     fn aux_outputs(&self, args: &[Arg<'_>]) -> SmallVec<[AuxOutput; 2]> {
         if self.watchers.is_empty() {
             return SmallVec::new();
@@ -471,7 +471,7 @@ impl Call<'_> {
     }
 
     /// The memory of an input that was given away, for the first output: if the op may write there, the input is
-    /// held by nobody else, and no tape wants to keep it.
+    /// held by nobody else, and no tape saves it.
     fn reuse(&self, args: &mut [Arg<'_>], shape: &Shape, dtype: DType) -> Result<Option<Arc<Storage>>> {
         for &idx in self.op.get().overwrites() {
             let Some(Arg::Given(tensor)) = args.get(idx) else { continue };

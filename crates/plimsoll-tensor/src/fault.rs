@@ -8,8 +8,9 @@
 //! - Eager code is told by the thread's next wait for that device: a value that is read, a synchronization.
 //! - A step, and the run of a program, waits and looks before it changes a variable, if a call in it may refuse at all. It
 //!   returns the error and has changed nothing.
-//! - A step that is guarded ([`Step::commit_if_finite`](crate::Step::commit_if_finite)) does not wait: the device looks into the cell itself, and
-//!   changes nothing if it holds a fault. The host is told by the [`PendingValue`](crate::PendingValue) that was asked for next.
+//! - A step that is committed only if its loss is finite ([`Step::commit_if_finite`](crate::Step::commit_if_finite)) does not
+//!   wait: the device looks into the cell itself, and changes nothing if it holds a fault. The host is told by the
+//!   [`PendingValue`](crate::PendingValue) that was asked for next.
 //!
 //! Both devices say the same, because both make the error here ([`Refusal::error`]), and because a cell tells the fault of
 //! the first call at the lowest position, where the host would have stopped. Nothing is done for calls that refuse nothing:
@@ -80,11 +81,11 @@ struct Logs {
     open: Vec<Log>,
     /// Those of eager code that a `PendingValue` will look into, if no wait comes first.
     shared: Vec<Arc<Log>>,
-    /// Those of guarded steps that nobody has asked for yet.
+    /// Those of steps with a conditional commit that nobody has asked for yet.
     of_steps: Vec<Arc<Log>>,
 }
 
-/// The most guarded steps that a thread may have made without asking how one ended.
+/// The most steps with a conditional commit that a thread may have made without asking how one ended.
 const MAX_UNASKED: usize = 64;
 
 thread_local! {
@@ -194,7 +195,7 @@ pub(crate) fn wait_and_look(device: &Device) -> Result<()> {
 }
 
 /// The end of a step or of a program's run on a device. If it failed, a value that was refused before is what went wrong
-/// first. If it was guarded, the fault that it may have belongs to whoever asks for its number.
+/// first. If its commit was conditional, the fault that it may have belongs to whoever asks for its loss.
 pub(crate) fn end_step<T>(device: &Device, ended: Result<T>, is_conditional: bool) -> Result<T> {
     match ended {
         Err(error) => {
@@ -211,7 +212,7 @@ pub(crate) fn end_step<T>(device: &Device, ended: Result<T>, is_conditional: boo
     }
 }
 
-/// Closes the log of a guarded step; returns how many such wait for somebody who asks.
+/// Closes the log of a step with a conditional commit; returns how many such wait for somebody who asks.
 fn hand_over(device: &Device) -> usize {
     with_logs(|logs| {
         let Some(log) = logs.close(device) else { return 0 };
@@ -225,7 +226,8 @@ pub(crate) fn forget(device: &Device) {
     with_logs(|logs| drop(logs.close(device)));
 }
 
-/// The logs that whoever reads a value of this moment later looks into: those of guarded steps become his alone.
+/// The logs that whoever reads a value of this moment later looks into: those of steps with a conditional commit become his
+/// alone.
 pub(crate) fn for_later(device: &Device) -> SmallVec<[Arc<Log>; 1]> {
     with_logs(|logs| {
         if logs.open.is_empty() && logs.shared.is_empty() && logs.of_steps.is_empty() {

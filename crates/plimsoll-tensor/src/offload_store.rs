@@ -1,12 +1,11 @@
-//! The depot of a device: where values wait outside its pool until backward asks for them.
+//! The offload store of a device: where offloaded values wait outside its pool until backward asks for them.
 //!
-//! For the CPU that is a nameless file ([`SpillFile`]). A pool over ghost pages keeps account of the room in it, so room
-//! that has become free is used again, and the ghost of a device makes the same journeys without a file. A GPU has pinned
-//! memory of the host, to and from which values move beside the work: whoever overwrites a value that is on its way out,
-//! or reads one that is on its way back, waits for it on the device, and the host waits for nothing.
+//! For the CPU that is a nameless file ([`SpillFile`]). A pool over ghost pages keeps account of the room in it, so room that
+//! has become free is used again, and the ghost of a device offloads and reloads the same values without a file. A GPU has
+//! pinned memory of the host, and copies to and from it overlap with compute: whoever overwrites a value that is still being
+//! offloaded, or reads one that is still being reloaded, waits for the copy on the device, and the host waits for nothing.
 //!
-//! A value that is away holds its room until nobody wants it any more, however often it is brought back: it goes out
-//! once.
+//! An offloaded value holds its room until nobody wants it any more, however often it is reloaded: it is copied out once.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -23,13 +22,13 @@ use crate::error::{Error, Result};
 use crate::rates::link_rate;
 use crate::storage::Storage;
 
-/// Smaller values are not worth a journey.
+/// Smaller values are not worth offloading.
 pub(crate) const MIN_OFFLOADED_BYTES: u64 = 64 << 10;
 
 /// What a disk of today takes and gives in a microsecond, with the waiting.
 const FILE_RATE: u64 = 1_000;
 
-/// Where a device may move values that backward will read, when its memory does not suffice.
+/// Where a device may offload values that backward will read, when its memory does not suffice.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Offload {
     /// To a nameless file in a folder, for the CPU.
@@ -42,11 +41,11 @@ pub enum Offload {
 pub(crate) enum OffloadStore {
     /// A file, with a pool that says where in it there is room.
     File { folder: PathBuf, room: Pool, file: Option<SpillFile> },
-    /// Pinned memory, and the bytes that move in a microsecond, in either direction.
+    /// Pinned memory, and the bytes that are copied in a microsecond, in either direction.
     Pinned { pinned: Pinned, limit: Bytes, rate: u64 },
 }
 
-/// A value that waits in a depot.
+/// A value that waits in an offload store.
 pub(crate) struct Offloaded {
     offload_store: Arc<OffloadStore>,
     device: Device,
@@ -61,7 +60,7 @@ enum Place {
 }
 
 impl OffloadStore {
-    /// A depot for values of a device.
+    /// An offload store for values of a device.
     pub fn open(offload: &Offload, device: &Device) -> Result<OffloadStore> {
         match offload {
             Offload::Folder(folder) if device.is_host() => {
@@ -86,13 +85,13 @@ impl OffloadStore {
             Offload::Folder(_) | Offload::Host(_) => Err(Error::argument(
                 "offload",
                 format!(
-                    "{offload:?} is not for {device}; the CPU moves values to a folder, a GPU to the host"
+                    "{offload:?} is not for {device}; the CPU offloads values to a folder, a GPU to the host"
                 ),
             )),
         }
     }
 
-    /// The depot of the ghost of a device.
+    /// The offload store of the ghost of a device.
     pub fn ghost(&self) -> OffloadStore {
         match self {
             OffloadStore::File { folder, room, .. } => {
@@ -114,7 +113,7 @@ impl OffloadStore {
         plimsoll_plan::Depot { room, rate, is_beside }
     }
 
-    /// Moves a copy of a value here that was made at a site.
+    /// Copies a value here that was made at a site.
     ///
     /// # Errors
     /// There is no room, or what the operating system or the driver says.
@@ -145,17 +144,17 @@ impl OffloadStore {
 }
 
 fn no_room(folder: &Path, full: &OutOfMemory) -> Error {
-    let detail = format!("{} are away already, and the disk had no more room", Bytes::new(full.in_use));
+    let detail = format!("{} are offloaded already, and the disk had no more room", Bytes::new(full.in_use));
     failed(folder, "written", io::Error::new(io::ErrorKind::StorageFull, detail))
 }
 
 fn failed(folder: &Path, what: &str, error: io::Error) -> Error {
-    let detail = format!("a value that was to be moved out of memory could not be {what}: {error}");
+    let detail = format!("a value that was to be offloaded could not be {what}: {error}");
     Error::io(folder, io::Error::new(error.kind(), detail))
 }
 
 impl Offloaded {
-    /// The value in a block of its own again, or on its way there: then work that reads it must be made to wait for the
+    /// The value in a block of its own again, or still being copied there: then work that reads it must be made to wait for the
     /// copy. `op` is the op that made it.
     ///
     /// # Errors

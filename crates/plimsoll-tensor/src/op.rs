@@ -59,13 +59,13 @@ pub trait Op: fmt::Debug + Send + Sync + 'static {
         Gradient::Backward
     }
 
-    /// What backward reads, given which inputs' gradients are wanted: the smallest form that needs no repeated
+    /// What backward reads, given which inputs' gradients are wanted: the smallest form that needs no recomputed
     /// matmul, convolution, attention or reduction.
     fn saved(&self, _wanted: &[bool]) -> SavedRefs {
         SavedRefs::new()
     }
 
-    /// Further outputs that only backward reads (masks, statistics, indices); made when the op is recorded.
+    /// Auxiliary outputs: further outputs that only backward reads (masks, statistics, indices); made when the op is recorded.
     fn aux_outputs(&self, _inputs: &[&Meta], _wanted: &[bool]) -> SmallVec<[AuxOutput; 2]> {
         SmallVec::new()
     }
@@ -96,7 +96,7 @@ pub trait Op: fmt::Debug + Send + Sync + 'static {
     }
 
     /// Whether running it does something besides making its outputs, such as printing or sending: an *ordered effect*. Calls of
-    /// such an op happen once each, in the order in which they were made; they are never repeated, merged, left out or moved.
+    /// such an op happen once each, in the order in which they were made; they are never recomputed, merged, left out or moved.
     /// It is run also where its outputs have no elements.
     fn has_effect(&self) -> bool {
         false
@@ -109,13 +109,13 @@ pub trait Op: fmt::Debug + Send + Sync + 'static {
         None
     }
 
-    /// Whether the op is cheap to repeat: elementwise, a cast, dropout, applying a norm.
+    /// Whether the op is cheap to recompute: elementwise, a cast, dropout, applying a norm.
     fn is_cheap(&self) -> bool {
         false
     }
 
-    /// For an op that is not cheap: the cheap op that makes an output again, such as applying a norm whose statistics are
-    /// kept. Asked of ops whose extras were made.
+    /// For an op that is not cheap: the cheap op that rebuilds an output, such as applying a norm whose statistics are
+    /// saved. Asked of ops whose auxiliary outputs were made.
     fn rebuild(&self) -> Option<Rebuild> {
         None
     }
@@ -130,8 +130,8 @@ pub trait Op: fmt::Debug + Send + Sync + 'static {
         0
     }
 
-    /// For an op that does the work of two in one pass: the second, which makes the last output and all extras from earlier
-    /// outputs and inputs, with the same bits. What it makes can be made again without what the first reads.
+    /// For an op that does the work of two in one pass: the second, which makes the last output and all auxiliary outputs
+    /// from earlier outputs and inputs, with the same bits. What it makes can be recomputed without what the first reads.
     fn second(&self, _inputs: &[&Meta]) -> Option<Second> {
         None
     }
@@ -147,7 +147,7 @@ pub trait Op: fmt::Debug + Send + Sync + 'static {
     }
 
     /// Like [`Op::run_cuda`], for a device that is not [deterministic](Device::is_deterministic): sums may be made in any
-    /// order, so that their last bits differ from run to run. Called in backward alone, for what is never computed again.
+    /// order, so that their last bits differ from run to run. Called in backward alone, for what is never recomputed.
     /// An op overrides it, together with [`Op::workspace_cuda_unordered`], where that is clearly faster.
     ///
     /// # Errors
@@ -267,14 +267,14 @@ pub enum SavedRef {
     Input(usize),
     /// An output.
     Output(usize),
-    /// An extra output.
+    /// An auxiliary output.
     Aux(usize),
 }
 
 /// A list of what backward reads.
 pub type SavedRefs = SmallVec<[SavedRef; 4]>;
 
-/// An extra output: what it is, and its shape.
+/// An auxiliary output: what it is, and its shape.
 #[derive(Clone, Copy, Debug)]
 pub struct AuxOutput {
     /// What kind of value it is.
@@ -283,7 +283,7 @@ pub struct AuxOutput {
     pub meta: Meta,
 }
 
-/// The form in which a value is kept for backward.
+/// The form in which a value is saved for backward.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Form {
     /// An input as it is.
@@ -300,7 +300,7 @@ pub enum Form {
     Gates,
     /// Gradients that were computed ahead, while what they need was there.
     Gradients,
-    /// Nothing: a chain of cheap ops rebuilds it from values that are kept anyway.
+    /// Nothing: a chain of cheap ops rebuilds it from values that are saved anyway.
     Derived,
 }
 
@@ -329,7 +329,7 @@ pub struct Second {
     pub reads: SmallVec<[SavedRef; 6]>,
 }
 
-/// How an output is made again from values that are likely to be kept.
+/// How an output is rebuilt from values that are likely to be saved.
 #[derive(Clone, Debug)]
 pub struct Rebuild {
     /// The cheap op.
@@ -341,7 +341,7 @@ pub struct Rebuild {
 }
 
 impl Rebuild {
-    /// The first output again, from all inputs followed by all extras.
+    /// The first output, from all inputs followed by all auxiliary outputs.
     pub fn first(op: OpRef, n_inputs: usize, n_aux: usize) -> Option<Rebuild> {
         let reads = (0..n_inputs).map(SavedRef::Input).chain((0..n_aux).map(SavedRef::Aux)).collect();
         Some(Rebuild { op, output: 0, reads })
@@ -378,7 +378,7 @@ pub struct Run<'a> {
     pub(crate) inputs: &'a [Operand<'a>],
     /// The outputs, row-major. The first may be the memory of an input that [`Op::overwrites`] names.
     pub(crate) outputs: &'a [Operand<'a>],
-    /// The extra outputs; empty when the op is not recorded.
+    /// The auxiliary outputs; empty when the op is not recorded.
     pub(crate) aux_outputs: &'a [Operand<'a>],
     /// The address of the scratch memory.
     pub(crate) workspace: *mut u8,
@@ -399,7 +399,7 @@ impl<'a> Run<'a> {
         self.outputs
     }
 
-    /// The extra outputs; empty when the op is not recorded.
+    /// The auxiliary outputs; empty when the op is not recorded.
     pub fn aux_outputs(&self) -> &'a [Operand<'a>] {
         self.aux_outputs
     }
@@ -567,7 +567,7 @@ impl OpRef {
         self.get().gradient()
     }
 
-    /// Whether the op is cheap to repeat.
+    /// Whether the op is cheap to recompute.
     pub fn is_cheap(&self) -> bool {
         self.get().is_cheap() && !self.has_effect()
     }

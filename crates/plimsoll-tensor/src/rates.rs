@@ -16,7 +16,7 @@ const COMPUTING_SHARE: f64 = 0.6;
 const MOVING_SHARE: f64 = 0.8;
 
 /// What a CPU does in a nanosecond: operations on float32 in large products, bytes read and written; and the nanoseconds that
-/// an op takes to start. These are two desktop cores with vectors of 256 bits. What a limit makes a run compute again depends
+/// an op takes to start. These are two desktop cores with vectors of 256 bits. What a limit makes a run recompute depends
 /// on them, so they are the same on every machine and for every number of threads.
 const CPU_OPERATIONS: f64 = 150.0;
 const CPU_BYTES: f64 = 16.0;

@@ -64,24 +64,24 @@ impl Step {
         context::with_step(|_| ()).is_some()
     }
 
-    /// Lets the open step change variables only if a number is finite when the device comes to it, and no kernel of the step
-    /// has refused a value: so a step need not wait for a loss to be read. An optimizer is given the number itself, see
-    /// [`Variable::update_if_finite`](crate::Variable::update_if_finite). What was refused is told by [`Tensor::to_f64_later`], if it is the thread's next call that reads
-    /// something on that device, and by that call otherwise.
+    /// Commits the open step only if the loss is finite and no kernel of the step has refused a value, both as the device
+    /// finds them: the host need not wait for the loss. An optimizer is given the loss itself, see
+    /// [`Variable::update_if_finite`](crate::Variable::update_if_finite). What was refused is told by [`Tensor::to_f64_later`],
+    /// if it is the thread's next call that reads something on that device, and by that call otherwise.
     ///
     /// # Errors
     /// No step is open; another tensor than one float64.
     #[doc(hidden)]
-    pub fn commit_if_finite(number: &Tensor) -> Result<()> {
-        if number.n_elems() != 1 || number.dtype() != DType::F64 {
+    pub fn commit_if_finite(loss: &Tensor) -> Result<()> {
+        if loss.n_elems() != 1 || loss.dtype() != DType::F64 {
             return Err(Error::argument(
-                "guard",
-                format!("a step is guarded by one float64, not {} {}", number.shape(), number.dtype()),
+                "commit_if_finite",
+                format!("the loss is one float64, not {} {}", loss.shape(), loss.dtype()),
             ));
         }
-        let view = number.reshape(())?.storage_view();
+        let view = loss.reshape(())?.storage_view();
         context::with_step(|step| step.finite_loss = Some(view))
-            .ok_or_else(|| Error::argument("guard", "no step is open on this thread"))
+            .ok_or_else(|| Error::argument("commit_if_finite", "no step is open on this thread"))
     }
 
     /// Like [`Step::run`], and returns the records that the ops left.
@@ -167,9 +167,9 @@ impl Drop for OpenStep {
 #[derive(Default)]
 pub(crate) struct StepState {
     updates: LongList<Update>,
-    /// The number on which the updates depend.
+    /// The loss that must be finite for the updates to be written.
     finite_loss: Option<StorageView>,
-    /// How the step's values were made, if that may be needed: under a limit.
+    /// How the step's values were computed, if values may be evicted: under a limit.
     pub step_log: Option<Arc<StepLog>>,
     /// What ran, for [`Step::traced`].
     records: Option<LongList<StepRecord>>,
@@ -199,12 +199,12 @@ impl StepRecord {
         self.op.name()
     }
 
-    /// Whether the op is cheap to repeat.
+    /// Whether the op is cheap to recompute.
     pub fn is_cheap(&self) -> bool {
         self.op.is_cheap()
     }
 
-    /// The op, for tests that run records again.
+    /// The op, for tests that rerun records.
     #[cfg(feature = "testing")]
     pub fn op(&self) -> &OpRef {
         &self.op
@@ -274,7 +274,7 @@ impl StepState {
         newest_first.find(|(_, update)| update.writes(cell))
     }
 
-    /// How many updates wait, if the step is guarded.
+    /// How many updates wait, if the step is committed only if its loss is finite.
     pub fn n_conditional(&self) -> usize {
         if self.finite_loss.is_some() { self.updates.len() } else { 0 }
     }

@@ -28,7 +28,7 @@ pub(crate) struct Storage {
     n_slots: AtomicU32,
     /// How often the bytes were written over since they were first there.
     n_overwrites: AtomicU32,
-    /// By what a journal knows the value in it; zero if none does.
+    /// By what a step's log knows the value in it; zero if none does.
     tag: AtomicU64,
     /// The type of the elements that the bytes were made for.
     dtype: DType,
@@ -195,14 +195,14 @@ impl Storage {
         matches!(self.memory, Memory::Lent(_) | Memory::Foreign(_) | Memory::Shadow { .. })
     }
 
-    /// A tape slot takes hold. What was temporary until now is kept for backward from here on.
+    /// A tape slot takes hold. What was temporary until now is saved for backward from here on.
     pub fn add_slot(&self) {
         if self.n_slots.fetch_add(1, Ordering::Relaxed) == 0 && self.owner() == Owner::Temporary {
             self.relabel(Owner::Saved);
         }
     }
 
-    /// A tape slot lets go. What somebody else still holds is temporary again.
+    /// A tape slot is emptied. What somebody else still holds is temporary again.
     pub fn remove_slot(self: &Arc<Storage>) {
         let was_last = self.n_slots.fetch_sub(1, Ordering::Relaxed) == 1;
         if was_last && Arc::strong_count(self) > 1 && self.owner() == Owner::Saved {
@@ -210,19 +210,19 @@ impl Storage {
         }
     }
 
-    /// By what a journal knows the value in this storage.
+    /// By what a step's log knows the value in this storage.
     pub fn tag(&self) -> u64 {
         self.tag.load(Ordering::Relaxed)
     }
 
-    /// A journal has recorded how the value in this storage was made.
+    /// A step's log has recorded how the value in this storage was computed.
     pub fn set_tag(&self, tag: u64) {
         self.tag.store(tag, Ordering::Relaxed);
     }
 
     /// Makes a storage that is held once one that nobody remembers: whoever knows it without holding it, such as a tape's
-    /// recipe or a journal's record, no longer finds it, also if they look at this moment on another thread. Whether that is
-    /// so now; else somebody holds it.
+    /// rebuild chain or the record of a log, no longer finds it, also if they look at this moment on another thread. Whether
+    /// that is so now; else somebody holds it.
     pub fn renew(self: &mut Arc<Storage>) -> bool {
         // Nobody remembers it: only this handle leads to it, so that nobody can begin to.
         if Arc::get_mut(self).is_none() {

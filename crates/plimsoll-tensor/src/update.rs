@@ -31,7 +31,7 @@ pub(crate) struct Update {
     inputs: SmallVec<[StorageView; 2]>,
     /// The new values that readers inside the step see, where they are known: one per variable, or none.
     visible: SmallVec<[StorageView; 1]>,
-    /// Whether its op looks by itself whether a guarded step may change anything.
+    /// Whether its op looks by itself whether the loss is finite, where the step is committed only then.
     checks_loss_itself: bool,
 }
 
@@ -76,7 +76,7 @@ impl Update {
         Ok(update)
     }
 
-    /// The same update, by an op that looks by itself whether a guarded step may change anything.
+    /// The same update, by an op that looks by itself whether the loss is finite.
     pub fn checking_loss_itself(self) -> Update {
         Update { checks_loss_itself: true, ..self }
     }
@@ -100,7 +100,7 @@ impl Update {
         }
     }
 
-    /// The same update, written only if a number on the device is finite; one that looks by itself is left as it is.
+    /// The same update, written only if the loss on the device is finite; one that looks by itself is left as it is.
     fn if_finite(mut self, finite_loss: &StorageView) -> Update {
         if !self.checks_loss_itself {
             self.op = OpRef::fixed(&AssignIfFinite);
@@ -154,8 +154,8 @@ fn staged_before(cell: &Arc<VariableCell>, n: usize) -> Result<Option<StorageVie
     }
 }
 
-/// Turns the updates that wait in a guarded step into what can be written or not: those whose op does not look by itself
-/// become assignments of values that are computed now.
+/// Turns the updates of a step that is committed only if its loss is finite into what can be written or not: those whose op
+/// does not look by itself become assignments of values that are computed now.
 pub(crate) fn make_conditional() -> Result<()> {
     for at in 0..context::with_step(|step| step.n_conditional()).unwrap_or(0) {
         let update = context::with_step(|step| step.staged_mut(at).clone());
@@ -240,7 +240,7 @@ pub(crate) fn apply(updates: impl IntoIterator<Item = Update>) -> Result<()> {
     updates.map_or(Ok(()), commit)
 }
 
-/// Carries the updates of a step out, each only if `finite_loss` is finite where there is one.
+/// Carries the updates of a step out, each only if the loss is finite where one is given.
 pub(crate) fn commit_step(updates: LongList<Update>, finite_loss: Option<&StorageView>) -> Result<()> {
     let updates = updates.into_iter().flat_map(Update::one_by_one);
     if finite_loss.is_some() {

@@ -230,8 +230,9 @@ impl Variable {
         update::apply(updates.iter().map(checked).collect::<Result<LongList<_>>>()?)
     }
 
-    /// Like [`Variable::update_together`], by ops that look by themselves whether a guarded step may change anything: in one
-    /// they go over the variables' memory, where others make new values that are then assigned or not.
+    /// Like [`Variable::update_together`], by ops that look by themselves whether the loss is finite: in a step that is
+    /// [committed only then](crate::Step::commit_if_finite) they go over the variables' memory, where others make new values
+    /// that are then assigned or not.
     ///
     /// # Errors
     /// What an op refuses; memory that is full.

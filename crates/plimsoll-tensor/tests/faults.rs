@@ -171,7 +171,7 @@ fn a_step_that_commits_if_finite_waits_for_nothing_and_its_loss_tells() -> Resul
     let step = |ids: &Tensor| {
         Step::run(&device, || {
             Step::commit_if_finite(&Tensor::ones([])?.cast(DType::F64)?)?;
-            // What comes after the guard counts as well.
+            // What comes after `commit_if_finite` counts as well.
             variable.assign_add(&table()?.embedding(ids)?.mean(..)?)
         })?;
         Tensor::ones([])?.to_f64_later()

@@ -77,7 +77,7 @@ fn what_is_not_the_callers_to_give_is_refused_and_stays() -> Result<()> {
     Ok(())
 }
 
-/// A small network whose saved values can be computed again, its input given away; returns the gradient of its weights.
+/// A small network whose saved values can be recomputed, its input given away; returns the gradient of its weights.
 fn gradient(weights: &Variable, x: Tensor) -> Result<Tensor> {
     let tape = GradientTape::new();
     let loss = tape.record(|| {

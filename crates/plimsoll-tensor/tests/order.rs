@@ -74,7 +74,7 @@ fn backward_alone_has_none() -> Result<()> {
     Ok(())
 }
 
-/// What a tape records may be saved, and what is saved may be computed again.
+/// What a tape records may be saved, and what is saved may be recomputed.
 #[test]
 fn what_a_tape_records_keeps_its_order() -> Result<()> {
     let device = ghost();
@@ -106,7 +106,8 @@ fn what_is_recomputed_keeps_its_order() -> Result<()> {
     Ok(())
 }
 
-/// A planner is told that a gradient without an order cannot be made again, so what is made from it is kept or moved.
+/// A planner is told that a gradient without an order cannot be recomputed, so what is computed from it is retained or
+/// offloaded.
 #[test]
 fn a_planner_never_recomputes_what_has_no_order() -> Result<()> {
     let device = ghost();

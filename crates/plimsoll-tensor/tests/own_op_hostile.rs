@@ -172,7 +172,7 @@ fn what_is_saved_and_rebuilt_must_be_there() -> Result<()> {
     }
     let strided = Layout::new(Shape::new(&[2, 2])?, &[1 << 30, 1], 0)?;
     let aux = AuxOutput { form: Form::Statistics, meta: Meta { layout: strided, dtype: DType::F32 } };
-    assert!(text(&|s| s.aux_outputs = vec![aux]).contains("extra outputs are row-major"));
+    assert!(text(&|s| s.aux_outputs = vec![aux]).contains("auxiliary outputs are row-major"));
     let fresh = AuxOutput { form: Form::Statistics, meta: Meta::fresh(Shape::new(&[1 << 40])?, DType::F32) };
     assert!(text(&|s| s.aux_outputs = vec![fresh]).contains("out of memory"));
     assert!(text(&|s| s.rebuild = Some((7, vec![]))).contains("`rebuild` names Output(7)"));

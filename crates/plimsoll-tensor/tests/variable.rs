@@ -154,7 +154,8 @@ fn what_a_step_log_knows_by_a_variables_memory_is_not_what_was_written_over_it()
     let tape = GradientTape::new();
     tape.watch(&x)?;
     let sum = tape.record(|| {
-        // The journal of the limit knows the product; the variable is made in its memory and goes on in it.
+        // The step's log, which there is under a limit, knows the product; the variable is made in its memory and goes on in
+        // it.
         let v = Variable::new(x.mul(&x)?);
         v.assign_add(&Tensor::full([2048], 1.0)?)?;
         let read = v.value();

@@ -82,7 +82,7 @@ fn a_run_keeps_to_whatever_the_limit_is(task: &Task) -> Result<()> {
     let expected = run(&device(), task, N_EPOCHS, &[])?;
     let device = device();
     assert!(run(&device, task, N_EPOCHS, &limits)? == expected, "other bits");
-    assert!(device.recomputed().ops > 0, "nothing was computed again");
+    assert!(device.recomputed().ops > 0, "nothing was recomputed");
     Ok(())
 }
 

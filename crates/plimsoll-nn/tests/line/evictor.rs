@@ -11,12 +11,12 @@ const N_LAYERS: usize = 8;
 const WIDTH: usize = 32;
 const BATCH: usize = 512;
 
-/// How often the flops of a step may be repeated, all together. A value that is computed again stays for its other readers,
-/// and what is let go once more is what costs least, so that under these limits a step repeats about one forward, a third of
+/// How often the flops of a step may be recomputed, all together. A recomputed value stays for its other readers,
+/// and what is evicted once more is what costs least, so that under these limits a step repeats about one forward, a third of
 /// its flops, and never as much as all of it twice.
 const MOST_REPEATS: u64 = 2;
 
-/// How often the guard lets the work of a step so far be repeated before it lets nothing more go.
+/// How often the evictor lets the work of a step so far be recomputed before it evicts nothing more.
 const CAP: u64 = 8;
 
 /// Dense layers, one after the other, whose number a step may choose.
@@ -157,7 +157,7 @@ fn train(step: Train, limit: Option<u64>) -> Result<(Vec<u64>, u64, u64, u64)> {
 
 fn holds(name: &str, step: Train) -> Result<()> {
     let (expected, natural, fixed, none) = train(step, None)?;
-    assert_eq!(none, 0, "{name}: without a limit nothing is computed again");
+    assert_eq!(none, 0, "{name}: without a limit nothing is recomputed");
     let step_flops = FLOPS_PER_ROW * (BATCH * N_LAYERS) as u64;
     for percent in [80, 70, 60] {
         let limit = fixed + (natural - fixed) * percent / 100;
@@ -167,7 +167,7 @@ fn holds(name: &str, step: Train) -> Result<()> {
         );
         assert!(committed <= limit, "{name}: {committed} under {limit}");
         assert_eq!(losses, expected, "{name} at {percent} %");
-        assert!(repeated > 0, "{name}: nothing was computed again at {percent} %");
+        assert!(repeated > 0, "{name}: nothing was recomputed at {percent} %");
         assert!(repeated <= MOST_REPEATS * step_flops, "{name}: {repeated} flops repeated in a step");
     }
     Ok(())
@@ -193,7 +193,7 @@ fn a_bare_tape_loop() -> Result<()> {
     holds("bare tape", bare_tape)
 }
 
-/// A chain so long, under a limit so low, that nearly everything would have to be computed again for every layer.
+/// A chain so long, under a limit so low, that nearly everything would have to be recomputed for every layer.
 #[test]
 fn thrashing_ends_in_a_report() -> Result<()> {
     const DEEP: usize = 640;

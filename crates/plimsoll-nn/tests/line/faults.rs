@@ -1,4 +1,4 @@
-//! Memory that fails in a step under a limit, at each acquisition in turn: once, so that the guard may come to the rescue,
+//! Memory that fails in a step under a limit, at each acquisition in turn: once, so that the evictor may come to the rescue,
 //! and for good. The step then happens as ever, or not at all, with an error that names the holders; nothing leaks, and
 //! training goes on with the same bits.
 
@@ -59,7 +59,7 @@ fn limited(natural: u64) -> Result<(Device, Trainer, Vec<Batch>)> {
     let ErrorKind::Limit { least, .. } = *error.kind() else { panic!("{error}") };
     device.set_limit(Some(Bytes::new(least)))?;
     loss(&mut trainer, &data, 1)?;
-    assert!(device.recomputed().ops > 0, "the limit lets values go");
+    assert!(device.recomputed().ops > 0, "the limit makes values be recomputed");
     drop(on);
     Ok((device, trainer, data))
 }
@@ -113,6 +113,6 @@ fn every_acquisition_failing_for_good() -> Result<()> {
 #[test]
 fn every_acquisition_failing_once() -> Result<()> {
     let (n_failed, n_steps) = strike(Fail::Nth)?;
-    assert!(n_failed < n_steps, "the guard came to no step's rescue");
+    assert!(n_failed < n_steps, "the evictor came to no step's rescue");
     Ok(())
 }

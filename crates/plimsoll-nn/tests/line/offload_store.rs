@@ -1,4 +1,4 @@
-//! Values that wait in a depot while a step has no room for them: the plan of such a run is the run, to the byte, and a disk that
+//! Values that are offloaded while a step has no room for them: the plan of such a run is the run, to the byte, and a disk that
 //! fails in the middle of a step ends that step and nothing else.
 
 use std::fs;
@@ -14,7 +14,7 @@ use crate::run::{device, state};
 
 /// A folder of its own on a disk.
 fn folder(name: &str) -> PathBuf {
-    let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("depot-{name}"));
+    let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("offload-{name}"));
     fs::create_dir_all(&path).expect("the folder for temporary files can be written");
     path
 }

@@ -135,7 +135,7 @@ fn is_trained_under_limits(kind: Kind) -> Result<()> {
             Ok(outcome) => {
                 assert!(outcome.losses == natural.losses && outcome.state == natural.state, "{limit}");
                 assert!(outcome.committed <= limit, "{} under {limit}", outcome.committed);
-                assert!(outcome.repeated.ops > 0, "nothing was computed again under {limit}");
+                assert!(outcome.repeated.ops > 0, "nothing was recomputed under {limit}");
                 n_fit += 1;
             }
             Err(error) => match *error.kind() {

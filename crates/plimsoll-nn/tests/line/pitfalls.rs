@@ -13,7 +13,7 @@ use plimsoll_tensor::{
 
 use crate::run::device;
 
-/// Enough for everything here: a limit there must be, or nobody keeps a journal.
+/// Enough for everything here: a limit there must be, or there is no log of the step.
 const ROOMY: Bytes = Bytes::new(1 << 30);
 
 /// A device whose guard is awake.
@@ -21,7 +21,7 @@ fn limited() -> Result<Device> {
     device().limit(ROOMY)
 }
 
-/// Makes the guard let everything go that it can: an acquisition of that many bytes is refused once.
+/// Makes the evictor free everything that it can: an acquisition of that many bytes is refused once.
 fn squeeze(device: &Device) -> Result<()> {
     device.pool().fail_acquisition(1);
     Tensor::zeros([1 << 20]).map(drop)
@@ -32,7 +32,7 @@ fn bits(tensor: &Tensor) -> Result<Vec<u64>> {
 }
 
 /// Runs `f` twice, where its calls of the function that it is given do nothing and where they squeeze: the same bits, and
-/// something was computed again.
+/// something was recomputed.
 #[track_caller]
 fn same_when_squeezed(f: impl Fn(&dyn Fn() -> Result<()>) -> Result<Vec<Tensor>>) -> Result<u64> {
     let mut seen = Vec::new();
@@ -49,7 +49,7 @@ fn same_when_squeezed(f: impl Fn(&dyn Fn() -> Result<()>) -> Result<Vec<Tensor>>
         repeated = device.recomputed().ops;
     }
     assert_eq!(seen[0], seen[1]);
-    assert!(repeated > 0, "nothing was computed again");
+    assert!(repeated > 0, "nothing was recomputed");
     Ok(repeated)
 }
 
@@ -64,7 +64,7 @@ fn dropout_draws_the_same_again() -> Result<()> {
         let tape = GradientTape::new();
         let y = tape.record(|| x.matmul(&v)?.tanh()?.dropout(0.5)?.matmul(&w)?.dropout(0.5)?.square())?;
         squeeze()?;
-        // The draws of backward, if there were any, and those after it do not depend on what was computed again.
+        // The draws of backward, if there were any, and those after it do not depend on what was recomputed.
         let next = Tensor::randn([4])?;
         Ok([&tape.gradient(&y, [&v, &w])?[..], &[next, Tensor::randn([4])?]].concat())
     })?;
@@ -157,7 +157,7 @@ fn a_variable_that_was_overwritten_in_place_before_memory_was_short() -> Result<
     })?;
     let expected = bits(&v.value().exp()?.transpose(0, 1)?.matmul(&Tensor::ones_like(&y)?)?)?;
     v.assign(&Tensor::zeros([48, 48])?)?;
-    // What the exponential was made from is gone, so it is not let go, and there is nothing else.
+    // What the exponential was made from is gone, so it is not evicted, and there is nothing else.
     assert!(squeeze(&device).unwrap_err().is_out_of_memory());
     assert_eq!(bits(&tape.gradient(&y, [&w])?[0])?, expected);
     Ok(())
@@ -169,7 +169,7 @@ fn an_input_that_is_dropped_after_memory_was_short() -> Result<()> {
         let w = kernel()?;
         let x = Tensor::randn([64, 48])?;
         let tape = GradientTape::new();
-        // What is kept is the exponential; nothing but the guard holds what it is made from.
+        // What is saved is the exponential; nothing but the evictor holds what it is computed from.
         let y = tape.record(|| x.exp()?.matmul(&w))?;
         squeeze()?;
         drop(x);
@@ -188,7 +188,7 @@ fn an_input_that_was_dropped_before_memory_was_short() -> Result<()> {
     let y = tape.record(|| x.exp()?.matmul(&v)?.tanh()?.matmul(&w))?;
     drop(x);
     squeeze(&device)?;
-    // The exponential cannot be made again and stays; the hyperbolic tangent is made again from it.
+    // The exponential cannot be recomputed and stays; the hyperbolic tangent is recomputed from it.
     let [dv, dw] = tape.gradient(&y, [&v, &w])?;
     assert!(device.recomputed().ops > 0);
     assert_eq!((dv.shape(), dw.shape()), (v.shape(), w.shape()));

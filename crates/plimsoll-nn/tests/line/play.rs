@@ -42,7 +42,7 @@ fn plays(name: &str, task: &Task) -> Result<()> {
         let Some(decisions) = decide(&trace, natural * percent / 100, weights) else { continue };
         let expected = decisions.expected_peak;
         assert!(expected <= natural * percent / 100, "{name}: {expected} at {percent} %");
-        let planned = program.rematerialised(&trace, &decisions).expect("it can be computed again");
+        let planned = program.rematerialised(&trace, &decisions).expect("it can be recomputed");
         let played = planned.play(&device, None)?.peak;
         let ratio = played as f64 / expected as f64;
         assert!(played <= natural, "{name} at {percent} %: the peak rose from {natural} to {played}");

@@ -38,7 +38,7 @@ pub struct Taken {
     pub repeated: Recomputed,
 }
 
-/// Trains under a limit that holds from before the model is built; with `verify`, what is computed again is compared with
+/// Trains under a limit that holds from before the model is built; with `verify`, what is recomputed is compared with
 /// what it first was.
 ///
 /// # Errors

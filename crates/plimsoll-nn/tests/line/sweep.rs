@@ -47,7 +47,7 @@ fn sweep(name: &str, task: &Task) -> Result<()> {
         assert!(less.peak_in_use <= more.peak_in_use, "{name}: in use at {below} and {above}");
     }
     assert!(taken.len() >= 8, "{name}: {} limits", taken.len());
-    assert!(used.repeated.ops > 0, "{name}: nothing was computed again");
+    assert!(used.repeated.ops > 0, "{name}: nothing was recomputed");
     refused(name, task, least, least - (least * 3 / 100).max(GRANULE))
 }
 

@@ -37,13 +37,13 @@ use labels::{SiteCache, SourceLine};
 use layers::Layers;
 use tapes::Tapes;
 
-/// How much a tape keeps for backward.
+/// How much a tape saves for backward.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Saving {
-    /// A value that a chain of at most four cheap ops rebuilds from values kept anyway is not kept.
+    /// A value that a chain of at most four cheap ops rebuilds from values saved anyway is not saved.
     #[default]
     Lean,
-    /// Such values are kept, and backward does not rebuild them.
+    /// Such values are saved, and backward does not rebuild them.
     Fast,
 }
 
@@ -112,13 +112,13 @@ pub fn with_owner<R>(owner: Owner, f: impl FnOnce() -> R) -> R {
     f()
 }
 
-/// Lets tapes keep as much as `saving` says until the scope is dropped.
+/// Lets tapes save as much as `saving` says until the scope is dropped.
 pub fn enter_saving(saving: Saving) -> OpenScope {
     let number = CONTEXT.with(|context| context.saving.begin(saving));
     OpenScope::new(number, |number| _ = CONTEXT.try_with(|context| context.saving.end(number)))
 }
 
-/// Runs `f` with tapes keeping as much as `saving` says.
+/// Runs `f` with tapes saving as much as `saving` says.
 pub fn with_saving<R>(saving: Saving, f: impl FnOnce() -> R) -> R {
     let _saving = enter_saving(saving);
     f()
@@ -234,7 +234,7 @@ pub(crate) fn with_step<R>(f: impl FnOnce(&mut StepState) -> R) -> Option<R> {
     })
 }
 
-/// The journal that ops are recorded in, if there is one: that of the open step, or of the outermost tape. A replay sees none.
+/// The log that ops are recorded in, if there is one: that of the open step, or of the outermost tape. A replay sees none.
 pub(crate) fn step_log() -> Option<Arc<StepLog>> {
     CONTEXT.with(|context| {
         if context.replaying.get() {

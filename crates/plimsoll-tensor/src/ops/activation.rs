@@ -1,7 +1,7 @@
 //! Activations that may follow a product in the same call.
 //!
-//! One whose slope is read from its output (relu, sigmoid, tanh) is applied inside the kernel, to sums that are not
-//! rounded yet, and costs no memory: the output is what the next layer keeps anyway. One whose slope needs its input
+//! One whose derivative is read from its output (relu, sigmoid, tanh) is applied inside the kernel, to sums that are not
+//! rounded yet, and costs no memory: the output is what the next layer saves anyway. One whose derivative needs its input
 //! (gelu, silu) runs as an op of its own on the product's result. It keeps the pre-activation and nothing else, and
 //! later readers of its output get it as a derived value; a kernel that wrote both would save one reading of memory,
 //! and its record would have to hide a second op. The library of a GPU has such a kernel for gelu, but it applies the
@@ -132,7 +132,7 @@ fn in_place<U: Unary, T: Real>(op: U, row: &mut [T]) {
     );
 }
 
-/// A gradient times the slope of a function of the unary family that reads its output.
+/// A gradient times the derivative of a function of the unary family that reads its output.
 #[inline(never)]
 fn back_in_place<U: Unary, T: Real>(op: U, gradient: &mut [T], output: &[T]) {
     simd::vectorize(

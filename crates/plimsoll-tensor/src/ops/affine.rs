@@ -15,7 +15,7 @@ use crate::ops::registry::{OpInfo, Sample, floats};
 use crate::tape::Backward;
 use crate::tensor::Tensor;
 
-/// f(x) = scale x + shift, f'(x) = scale: nothing is kept.
+/// f(x) = scale x + shift, f'(x) = scale: nothing is saved.
 #[derive(Clone, Copy, Debug)]
 struct Affine {
     scale: f64,

@@ -71,7 +71,7 @@ impl Op for AssignIfFinite {
     }
 
     fn run(&self, run: &mut Run<'_>) -> Result<()> {
-        // SAFETY: the guard is one f64, as `Step::commit_if_finite` has seen, which nobody writes now.
+        // SAFETY: the loss is one f64, as `Step::commit_if_finite` has seen, which nobody writes now.
         let finite_loss = unsafe { *run.inputs[2].ptr().cast::<f64>() };
         let value = &run.inputs[usize::from(finite_loss.is_finite())];
         if value.ptr() != run.outputs[0].ptr() {

@@ -72,7 +72,7 @@ impl Op for DebugPrint {
 impl Tensor {
     /// Prints the values on standard error after `label`, as `jax.debug.print`: at each run of a
     /// [`Function`](crate::Function), in the order of its calls, where reading a value is not possible. Of a large tensor the
-    /// ends of its axes are shown. What is computed again for a limit is not printed again, and a dry run prints nothing.
+    /// ends of its axes are shown. What is recomputed for a limit is not printed again, and a dry run prints nothing.
     ///
     /// # Errors
     /// Memory that is full.

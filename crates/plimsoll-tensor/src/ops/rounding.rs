@@ -1,6 +1,6 @@
 //! `floor`, `ceil`, `round`, `trunc` and `sign`: functions that jump, and are flat between the jumps.
 //!
-//! Their outputs are floats, so the target of a tape stays connected; the gradient is zero, and nothing is kept for it.
+//! Their outputs are floats, so the target of a tape stays connected; the gradient is zero, and nothing is saved for it.
 
 use plimsoll_cpu::math::Real;
 use plimsoll_cpu::{map, simd};

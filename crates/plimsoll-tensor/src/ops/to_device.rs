@@ -2,7 +2,7 @@
 //!
 //! A copy between devices is a call like any other: tapes record it, with a copy back as its gradient, and so do programs,
 //! which take memory of several pools then. It is not in the registry, whose samples are about one device, and it is never
-//! repeated to keep a limit: where it would be made again, its source may be gone.
+//! recomputed to keep a limit: by then its source may be gone.
 
 use plimsoll_cuda::Gpu;
 

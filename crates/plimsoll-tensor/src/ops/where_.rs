@@ -17,7 +17,7 @@ use crate::shape::Shape;
 use crate::tape::Backward;
 use crate::tensor::Tensor;
 
-/// f(c, a, b) = a where c, else b. The gradient goes the same way, so the condition is kept, and no operand.
+/// f(c, a, b) = a where c, else b. The gradient goes the same way, so the condition is saved, and no operand.
 #[derive(Debug)]
 struct Where;
 

@@ -1,10 +1,10 @@
-//! The guard: what keeps the line where no plan does.
+//! The evictor: what keeps eager code under its limit, where there is no plan.
 //!
-//! When the pool cannot give a block, the guard lets kept values go that nobody but the journal holds, the cheapest per
-//! byte first, until the block fits. Its choices use costs by formula and the order of the records, never time or
-//! addresses, so a ghost makes the same ones. It never thrashes: the work that it causes in a step is bounded by
-//! [`MAX_RECOMPUTE_FACTOR`] times the step's own. Then, or when nothing is left that can be made again, it moves values to the
-//! device's depot, and where there is none the pool's refusal stands.
+//! When the pool cannot give a block, the evictor frees retained values that nobody but a step's log holds, the cheapest to
+//! recompute per byte first, until the block fits. Its choices use costs by formula and the order of the records, never time
+//! or addresses, so a ghost makes the same ones. It never thrashes: the work that it causes in a step is bounded by
+//! [`MAX_RECOMPUTE_FACTOR`] times the step's own. Then, or when nothing is left that can be recomputed, it offloads values, and
+//! where the device has nowhere to offload to, the pool's refusal stands.
 
 use std::cmp::{Ordering, Reverse};
 use std::collections::{BinaryHeap, HashSet};
@@ -18,26 +18,26 @@ use crate::offload_store::MIN_OFFLOADED_BYTES;
 use crate::remat::{Source, StepLog, StepLogState, Value};
 use crate::storage::Storage;
 
-/// Smaller values are not worth letting go.
+/// Smaller values are not worth evicting.
 const MIN_EVICTED_BYTES: u64 = 4096;
 
-/// How often the work of a step so far may be repeated, all together, on account of the guard.
+/// How many times the work of a step so far may be recomputed, all together, on account of the evictor.
 const MAX_RECOMPUTE_FACTOR: u64 = 8;
 
-/// How many operations take as long as bringing a byte back.
+/// How many operations take as long as reloading a byte.
 const OPERATIONS_PER_RELOADED_BYTE: u64 = 100;
 
-/// Lets values of a device's journals go when its pool is full. Each thread's requests are met by its own journals: what
-/// another one lets go comes back at the end of that thread's step, and its values should not depend on who else runs.
+/// Evicts values of a device's step logs when its pool is full. Each thread's requests are met by its own logs: a block that
+/// another thread frees is reused after that thread's step, and what a thread recomputes should not depend on who else runs.
 #[derive(Default)]
 pub(crate) struct Evictor {
     step_logs: Mutex<Vec<(ThreadId, Weak<StepLog>)>>,
-    /// Why a value could not be moved when the pool was full.
+    /// Why a value could not be offloaded when the pool was full.
     failure: Mutex<Option<Error>>,
 }
 
 impl Evictor {
-    /// Watches one journal more, for as long as it lives; whether it is the first one ever.
+    /// Watches one log more, for as long as it lives; whether it is the first one ever.
     pub fn watch(&self, step_log: &Arc<StepLog>) -> bool {
         let mut step_logs = self.lock();
         let is_first = step_logs.capacity() == 0;
@@ -46,7 +46,7 @@ impl Evictor {
         is_first
     }
 
-    /// Why a value could not be moved, if that is why memory is full.
+    /// Why a value could not be offloaded, if that is why memory is full.
     pub fn take_failure(&self) -> Option<Error> {
         self.failure.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
@@ -80,7 +80,7 @@ impl Reclaim for Evictor {
 }
 
 impl StepLog {
-    /// Lets values go that are worth at least `need` bytes together, or all there are; whether that was anything.
+    /// Evicts values of at least `need` bytes together, or all that can be; whether that was anything.
     fn evict(&self, need: u64) -> Result<bool> {
         let (mut evicted, mut bytes) = (Vec::new(), 0);
         {
@@ -112,7 +112,7 @@ impl StepLog {
     }
 }
 
-/// What it costs to let a value go. Among equals the older one goes, for which backward asks later.
+/// What it costs to evict a value. Among equals the older one is evicted, for which backward asks later.
 #[derive(Clone, Copy, PartialEq)]
 struct Cost {
     work_per_byte: f64,
@@ -134,14 +134,14 @@ impl PartialOrd for Cost {
 }
 
 impl Value {
-    /// Whether the journal alone holds the value.
+    /// Whether the log alone holds the value.
     fn is_alone(&self) -> bool {
         self.retained.as_ref().is_some_and(|retained| Arc::strong_count(retained) == 1)
     }
 }
 
 impl StepLogState {
-    /// The values that can be let go, with their costs: those that the journal alone holds and that can be made again.
+    /// The values that can be evicted, with their costs: those that the log alone holds and that can be recomputed.
     fn by_cost(&self, recomputable: &[bool]) -> BinaryHeap<Reverse<Cost>> {
         let candidates = self.values.iter().enumerate().filter(|(_, value)| {
             value.bytes >= MIN_EVICTED_BYTES
@@ -152,9 +152,9 @@ impl StepLogState {
         candidates.filter_map(|(number, _)| self.cost_of(number).map(Reverse)).collect()
     }
 
-    /// The value that is best let go: the one with the least work per byte as things stand.
+    /// The value that is best evicted: the one with the least work per byte as things stand.
     ///
-    /// Letting a value go can only make others dearer, so a cost that was found before is at most what it is now: the first
+    /// Evicting a value can only make others dearer, so a cost that was found before is at most what it is now: the first
     /// whose cost has not changed is the cheapest of all.
     fn next_cheapest(&self, by_cost: &mut BinaryHeap<Reverse<Cost>>) -> Option<usize> {
         loop {
@@ -167,14 +167,14 @@ impl StepLogState {
         }
     }
 
-    /// The work of making a value again, per byte; nothing if that cannot be done.
+    /// The work of recomputing a value, per byte; nothing if that cannot be done.
     fn cost_of(&self, number: usize) -> Option<Cost> {
         let work = self.work_of(number as u32)?;
         Some(Cost { work_per_byte: work as f64 / self.values[number].bytes as f64, number })
     }
 
-    /// The value that is best moved: the oldest one that the journal alone holds, be it also as a root of others, for which
-    /// backward asks last. It must be in the depot already, or there must be one.
+    /// The value that is best offloaded: the oldest one that the log alone holds, be it also to recompute others from, for
+    /// which backward asks last. It must have been offloaded already, or the device must have an offload store.
     fn oldest(&self) -> Option<(u32, Arc<Storage>)> {
         let mut values = self.values.iter().enumerate();
         values.find_map(|(number, value)| {
@@ -187,7 +187,7 @@ impl StepLogState {
         })
     }
 
-    /// The work of making a value again, from what is there, as a number of bytes and operations; nothing if that cannot
+    /// The work of recomputing a value, from what is there, as a number of bytes and operations; nothing if that cannot
     /// be done.
     fn work_of(&self, target: u32) -> Option<u64> {
         let (mut seen, mut open, mut work) = (HashSet::new(), vec![target], 0);

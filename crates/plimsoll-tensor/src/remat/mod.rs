@@ -1,13 +1,15 @@
-//! The journal of a step: how each value was made, which values backward will read, and whether they are there.
+//! Rematerialisation for eager code under a limit: the log of a step, from which evicted values are recomputed.
 //!
-//! Every op of a step leaves a record (op, inputs, variable versions); records outlive values. A tape slot of a journalled
-//! step does not hold its value: it names it here, and the journal holds the value, or has let it go and makes it again
-//! from its records when backward asks, or has moved it to the device's depot and brings it back. A value that several ops keep is one entry, so it is let go once and made again
-//! once. Which values go is up to the guard: what is planned runs from a program and needs no journal.
+//! A [`StepLog`] knows how each value of a step was computed, which values backward will read, and where they are. Every op
+//! leaves a record (op, inputs, variable versions); records outlive values. A tape slot of a logged step does not hold its
+//! value: it names it here, and the log retains the value, or has evicted it and recomputes it from its records when backward
+//! asks, or has offloaded it to the device's [`OffloadStore`](crate::offload_store::OffloadStore) and reloads it. A value that
+//! several ops save is one entry, so it is evicted once and recomputed once. Which values are evicted is up to the [`Evictor`]:
+//! what is planned runs from a program and needs no log.
 //!
-//! What is made again is made by the same ops from the same inputs, without a tape and without side effects, so it is the
-//! same to the bit. A journal refuses to repeat what it cannot repeat exactly: a variable that was assigned meanwhile, an
-//! input from outside that is gone.
+//! What is recomputed comes from the same ops and the same inputs, without a tape and without side effects, so it is the
+//! same to the bit. A log refuses to recompute what it cannot recompute exactly: from a variable that was assigned meanwhile,
+//! or from an input that came from outside and is gone.
 
 mod evictor;
 mod offload;
@@ -40,9 +42,9 @@ use verify::Sums;
 /// How many operations take as long as moving a byte: about ten on the CPUs and GPUs of today.
 const OPERATIONS_PER_BYTE: u64 = 10;
 
-/// The journal of one step, or of one tape outside a step.
+/// The log of one step, or of one tape outside a step.
 pub(crate) struct StepLog {
-    /// Tells the values of this journal from those of others.
+    /// Tells the values of this log from those of others.
     serial: u32,
     state: Mutex<StepLogState>,
 }
@@ -52,9 +54,9 @@ struct StepLogState {
     values: LongList<Value>,
     /// The work of all records.
     work: u64,
-    /// The work of what was run again.
+    /// The work of what was recomputed.
     recomputed: u64,
-    /// What the values were when they were first made, if what is made again is compared with it.
+    /// What the values were when they were first computed, if what is recomputed is compared with it.
     sums: Option<Sums>,
 }
 
@@ -62,13 +64,13 @@ struct StepLogState {
 struct OpRecord {
     op: OpRef,
     inputs: SmallVec<[Input; 2]>,
-    /// The number of the first value that it made; its outputs and then its extras follow each other.
+    /// The number of the first value that it made; its outputs and then its auxiliary outputs follow each other.
     first_value: u32,
     n_outputs: u16,
     n_aux: u16,
-    /// Which inputs' gradients were wanted, so that the same extras are made again.
+    /// Which inputs' gradients were wanted, so that the same auxiliary outputs are recomputed.
     wanted: SmallVec<[bool; 4]>,
-    /// Whether running it again gives the same bits; what has none is never made again.
+    /// Whether its sums have a fixed order, so that it gives the same bits again; what has none is never recomputed.
     order: Order,
     /// The user's line and layer.
     site: Site,
@@ -87,13 +89,13 @@ struct Input {
 /// Where an input came from.
 #[derive(Clone)]
 enum Source {
-    /// A value of this journal.
+    /// A value of this log.
     Value(u32),
     /// Something that was there before, such as the batch or a variable's value.
     Outside(Outside),
 }
 
-/// A value that the journal did not see being made, and does not hold.
+/// A value that the log did not see being computed, and does not hold.
 #[derive(Clone)]
 struct Outside {
     storage: Weak<Storage>,
@@ -117,24 +119,24 @@ struct Value {
     record: u32,
     /// The bytes as the pool rounds them.
     bytes: u64,
-    /// The bytes asked for, and the type of their elements: what is made again must be the same.
+    /// The bytes asked for, and the type of their elements: what is recomputed must have the same.
     form: (usize, DType),
     /// The tape slots that name it.
     n_slots: u32,
-    /// The value, if it is kept for them.
+    /// The value, if it is retained for them.
     retained: Option<Arc<Storage>>,
     /// The value, for as long as anybody holds it.
     weak: Weak<Storage>,
-    /// What it takes to make the value again, held while the value is away.
+    /// What the value is recomputed from, held while the value is evicted.
     recompute_inputs: RecomputeInputs,
-    /// The value outside the device's memory, once it was moved there, for as long as slots name it.
+    /// The value outside the device's memory, once it was offloaded, for as long as slots name it.
     offloaded: Option<Arc<Offloaded>>,
-    /// The same, for as long as anybody holds it: slots, or values that are made from it.
+    /// The same, for as long as anybody holds it: slots, or values that are recomputed from it.
     weak_offloaded: Weak<Offloaded>,
 }
 
 impl StepLog {
-    /// An empty journal, which compares what it makes again with what was first made if told to.
+    /// An empty log, which compares what it recomputes with what was first computed if told to.
     fn new(verifies: bool) -> Arc<StepLog> {
         static NEXT: AtomicU32 = AtomicU32::new(1);
         let state = StepLogState {
@@ -147,7 +149,7 @@ impl StepLog {
         Arc::new(StepLog { serial: NEXT.fetch_add(1, Ordering::Relaxed), state: Mutex::new(state) })
     }
 
-    /// The journal of a step or tape on `device`: none where no limit can ask for values.
+    /// The log of a step or tape on `device`: none where there is no limit, so that nothing is ever evicted.
     pub fn on(device: &Device) -> Option<Arc<StepLog>> {
         device.pool().limit()?;
         let step_log = StepLog::new(device.verifies() && !device.is_ghost());
@@ -160,7 +162,7 @@ impl StepLog {
     }
 
     /// Leaves the record of an op and numbers what it made. An op that does the work of two leaves the records of both, so that
-    /// what the second makes can be made again alone.
+    /// what the second makes can be recomputed alone.
     ///
     /// # Errors
     /// An op that says of itself what cannot be.
@@ -241,17 +243,17 @@ impl StepLog {
         u64::from(self.serial) << 32 | u64::from(number)
     }
 
-    /// The number of a storage's value, if this journal knows it.
+    /// The number of a storage's value, if this log knows it.
     pub fn number(&self, storage: &Storage) -> Option<u32> {
         self.number_of(storage.tag())
     }
 
-    /// The number that a storage's tag stands for, if it is this journal's.
+    /// The number that a storage's tag stands for, if it is this log's.
     pub fn number_of(&self, tag: u64) -> Option<u32> {
         ((tag >> 32) as u32 == self.serial).then_some(tag as u32)
     }
 
-    /// A tape slot names a value; the first time, it is kept for backward.
+    /// A tape slot names a value; the first time, it is retained for backward.
     pub fn retain_for_slot(&self, number: u32, storage: &Arc<Storage>) {
         let mut state = self.lock();
         let value = &mut state.values[number as usize];
@@ -292,7 +294,7 @@ impl StepLog {
         self.lock().values[number as usize].weak.upgrade()
     }
 
-    /// Whether the journal alone holds a value.
+    /// Whether the log alone holds a value.
     pub fn is_own(&self, number: u32) -> bool {
         self.lock().values[number as usize]
             .retained
@@ -311,7 +313,7 @@ impl OpRecord {
                 let source = Source::Value(self.first_value + idx as u32);
                 (Input { source, meta: Box::new(*outputs[idx]) }, self.wanted.contains(&true))
             }
-            SavedRef::Aux(_) => unreachable!("the second makes the extras"),
+            SavedRef::Aux(_) => unreachable!("the second makes the auxiliary outputs"),
         };
         let (inputs, wanted): (SmallVec<[Input; 2]>, SmallVec<[bool; 4]>) =
             second.reads.into_iter().map(read).unzip();

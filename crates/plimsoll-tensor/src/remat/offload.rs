@@ -1,7 +1,7 @@
-//! Values that are moved out of the device's memory, and back.
+//! Values that are offloaded from the device's memory and reloaded.
 //!
-//! A value is moved once; its copy stays in the depot until no slot names it any more, so that it can be let go and
-//! brought back again without another journey out.
+//! A value is offloaded once; its copy stays in the device's offload store until no slot names it any more, so that it can be
+//! evicted and reloaded again without a second copy out.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use crate::remat::StepLog;
 use crate::storage::Storage;
 
 impl StepLog {
-    /// Puts a copy of a value into the depot, if there is none.
+    /// Puts a copy of a value into the offload store, if there is none.
     pub(super) fn offload(&self, number: u32, storage: &Storage) -> Result<()> {
         let site = {
             let state = self.lock();
@@ -24,7 +24,7 @@ impl StepLog {
         let Some(offload_store) = storage.device().offload_store() else {
             return Err(Error::argument(
                 "offload",
-                "there is no place any more to which values can be moved",
+                "there is no place any more to which values can be offloaded",
             ));
         };
         let offloaded = offload_store.store(storage, site)?;
@@ -35,7 +35,7 @@ impl StepLog {
         Ok(())
     }
 
-    /// A value that was moved, in memory again.
+    /// An offloaded value, in memory again.
     pub(super) fn reload(&self, number: u32) -> Result<Arc<Storage>> {
         let (offloaded, op, site) = {
             let state = self.lock();
@@ -43,7 +43,7 @@ impl StepLog {
             let record = &state.records[value.record as usize];
             (value.weak_offloaded.upgrade(), record.op.clone(), record.site)
         };
-        let offloaded = offloaded.unwrap_or_else(|| unreachable!("only what was moved is brought back"));
+        let offloaded = offloaded.unwrap_or_else(|| unreachable!("only what was offloaded is reloaded"));
         let (storage, copied) = context::replay(|| offloaded.reload(op.name()))?;
         if let (Some(copied), Some(gpu)) = (copied, storage.device().gpu()) {
             gpu.wait_for(&copied)?;

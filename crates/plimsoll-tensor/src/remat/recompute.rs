@@ -1,8 +1,8 @@
-//! Making values again.
+//! Recomputing evicted values.
 //!
-//! The records that lead to a value from what is there are run once more, in their order, and values on the way that were
-//! moved are brought back; what only the chain reads is freed as the chain goes on. Values on the way that backward will
-//! read, too, stay while there is room.
+//! The records that lead to a value from what is in memory are run once more, in their order, and values on the way that were
+//! offloaded are reloaded; what only the chain reads is freed as the chain goes on. Values on the way that backward will
+//! read, too, are retained while there is room.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -21,9 +21,9 @@ use crate::tensor::{Nodes, Tensor};
 
 /// One part of a chain.
 enum Link {
-    /// A record to run again, and whether one of its extras is wanted.
+    /// A record to run once more, and whether one of its auxiliary outputs is wanted.
     Recompute { record: u32, with_aux: bool },
-    /// A value to bring back.
+    /// An offloaded value to reload.
     Reload(u32),
 }
 
@@ -31,7 +31,7 @@ enum Link {
 type Made = HashMap<u32, (Option<Arc<Storage>>, usize)>;
 
 impl StepLog {
-    /// A value that backward asks for: as it is there, brought back, or made again.
+    /// A value that backward asks for: as it is in memory, reloaded, or recomputed.
     ///
     /// # Errors
     /// Memory that is full; an input from outside that is gone or was assigned since; with `PLIMSOLL_VERIFY=1`, a value that
@@ -60,12 +60,12 @@ impl StepLog {
         match made.remove(&target) {
             Some((Some(storage), _)) => Ok(storage),
             _ => Err(Error::tape(
-                "a value cannot be made again: the op that made it gives fewer outputs than before",
+                "a value cannot be recomputed: the op that made it gives fewer outputs than before",
             )),
         }
     }
 
-    /// Runs one record again and takes what is needed of it.
+    /// Runs one record once more and takes what is needed of it.
     fn rerun(&self, record: u32, with_aux: bool, made: &mut Made) -> Result<()> {
         let (op, inputs, wanted, first, site) = {
             let mut state = self.lock();
@@ -97,7 +97,7 @@ impl StepLog {
         Ok(())
     }
 
-    /// Takes a value that is there again: for the chain, and for later if it is to stay.
+    /// Takes a value that is in memory again: for the chain, and for later if slots name it.
     fn restore(&self, number: u32, storage: Arc<Storage>, made: &mut Made) {
         self.retain(number, &storage);
         if let Some((place, _)) = made.get_mut(&number) {
@@ -105,7 +105,7 @@ impl StepLog {
         }
     }
 
-    /// Keeps a value that is there again, if it is to stay.
+    /// Retains a value that is in memory again, if slots name it.
     fn retain(&self, number: u32, storage: &Arc<Storage>) {
         let mut state = self.lock();
         let value = &mut state.values[number as usize];
@@ -119,16 +119,16 @@ impl StepLog {
         }
     }
 
-    /// An input of a record that runs again.
+    /// An input of a record that is run once more.
     fn recompute_arg(&self, input: &Input, made: &Made) -> Result<Arg<'static>> {
-        let gone = |what: &str| Error::tape(format!("a value cannot be made again: {what}"));
+        let gone = |what: &str| Error::tape(format!("a value cannot be recomputed: {what}"));
         let storage = match &input.source {
             Source::Value(number) => match made.get(number) {
                 Some((Some(storage), _)) => storage.clone(),
-                _ => self.lock().present(*number).ok_or_else(|| gone("what it is made from is gone"))?,
+                _ => self.lock().present(*number).ok_or_else(|| gone("what it is computed from is gone"))?,
             },
             Source::Outside(outside) => outside.present().ok_or_else(|| {
-                gone("a tensor from outside that it is made from was dropped or assigned since")
+                gone("a tensor from outside that it is computed from was dropped or assigned since")
             })?,
         };
         Ok(Arg::Given(Tensor::over(storage, *input.meta, Nodes::new())))
@@ -182,7 +182,7 @@ impl StepLogState {
     }
 
     /// The values that a chain makes and reads, with the last link that reads each. What is there is held as well, so that
-    /// the guard cannot let it go before it is read.
+    /// the evictor cannot free it before it is read.
     fn needs(&self, chain: &[Link], target: u32) -> Made {
         let mut made = Made::new();
         for (at, link) in chain.iter().enumerate() {
@@ -198,7 +198,7 @@ impl StepLogState {
     }
 }
 
-/// Adds a repeated op to the figures of its device.
+/// Adds a recomputed op to the figures of its device.
 fn count(device: &Device, op: &OpRef, inputs: &[&Meta]) {
     let Ok(outputs) = op.get().infer(inputs) else { return };
     let outputs: SmallVec<[Meta; 2]> = outputs.iter().filter_map(Output::fresh_meta).collect();

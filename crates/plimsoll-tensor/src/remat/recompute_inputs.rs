@@ -1,10 +1,9 @@
-//! Roots: what a value is made from in the end, held while the value is away and somebody may want it.
+//! Recompute inputs: what an evicted value is recomputed from, held as long as somebody may ask for the value.
 //!
-//! A plan has seen the whole step and knows that everything is still there when a value is made again. The guard knows
-//! nothing of what comes: a batch may be dropped, a variable assigned, before backward asks. So when it lets a value go, it
-//! takes hold of the tensors from outside that the value's records lead back to, in memory or where they were moved. A
-//! variable that is held so moves to a new
-//! block when it is assigned, as it does for every reader of its old value.
+//! A plan has seen the whole step and knows that everything is still there when a value is recomputed. The evictor knows
+//! nothing of what comes: a batch may be dropped, a variable assigned, before backward asks. So when it evicts a value, it
+//! takes hold of the tensors from outside that the value's records lead back to, in memory or offloaded. A variable that is
+//! held so moves to a new block when it is assigned, as it does for every reader of its old value.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -14,18 +13,18 @@ use crate::offload_store::Offloaded;
 use crate::remat::{Source, StepLogState, Value};
 use crate::storage::Storage;
 
-/// What a value is made from in the end.
+/// What a value is recomputed from.
 #[derive(Default)]
 pub(super) struct RecomputeInputs {
     /// Those that are in memory.
     in_memory: Vec<Arc<Storage>>,
-    /// Those that have been moved since.
+    /// Those that have been offloaded since.
     offloaded: Vec<Arc<Offloaded>>,
 }
 
 impl StepLogState {
-    /// For each record, whether it could be repeated, however many other values are let go meanwhile, once its roots are
-    /// held.
+    /// For each record, whether it could be recomputed, however many other values are evicted meanwhile, once its recompute
+    /// inputs are held.
     pub fn recomputable(&self) -> Vec<bool> {
         let mut recomputable = Vec::with_capacity(self.records.len());
         for record in self.records.iter() {
@@ -44,7 +43,8 @@ impl StepLogState {
         recomputable
     }
 
-    /// The roots of a value whose record is lasting: what comes from outside, and values that cannot be made again.
+    /// The recompute inputs of a value whose record is recomputable: what comes from outside, and values that cannot be
+    /// recomputed.
     pub fn recompute_inputs(&self, number: u32, recomputable: &[bool]) -> RecomputeInputs {
         let (mut seen, mut open) = (HashSet::new(), vec![self.values[number as usize].record]);
         let (mut recompute_inputs, mut offloaded): (Vec<Arc<Storage>>, Vec<Arc<Offloaded>>) =
@@ -76,14 +76,14 @@ impl StepLogState {
         RecomputeInputs { in_memory: recompute_inputs, offloaded }
     }
 
-    /// How often a storage is held as a root.
+    /// How often a storage is held as a recompute input.
     pub fn n_uses_as_recompute_input(&self, storage: &Arc<Storage>) -> usize {
         let holds =
             |value: &&Value| value.recompute_inputs.in_memory.iter().any(|input| Arc::ptr_eq(input, storage));
         self.values.iter().filter(holds).count()
     }
 
-    /// A value was moved: whoever holds it as a root holds it where it is now.
+    /// A value was offloaded: whoever holds it as a recompute input holds the copy from now on.
     pub fn offload_recompute_input(&mut self, number: u32, storage: &Arc<Storage>) {
         let Some(offloaded) = self.values[number as usize].weak_offloaded.upgrade() else { return };
         for number in 0..self.values.len() {

@@ -1,4 +1,4 @@
-//! A check for debugging: what is made again is compared, by checksum, with what was first made.
+//! A check for debugging: what is recomputed is compared, by checksum, with what was first computed.
 //!
 //! Ops are functions of their inputs, so the two never differ; unless an op of somebody's own is none, reads memory that it
 //! was not given, or leaves bytes of its output unwritten. Then training under a limit would silently be another training.
@@ -17,7 +17,7 @@ use crate::storage::Storage;
 pub(crate) static VERIFIES: LazyLock<bool> =
     LazyLock::new(|| std::env::var("PLIMSOLL_VERIFY").is_ok_and(|value| value == "1"));
 
-/// The checksums of a journal's values, by number.
+/// The checksums of a log's values, by number.
 #[derive(Default)]
 pub(super) struct Sums(LongList<u64>);
 
@@ -29,7 +29,7 @@ impl Sums {
 }
 
 impl StepLog {
-    /// Compares a value that is there again with what it first was.
+    /// Compares a value that was recomputed or reloaded with what it first was.
     ///
     /// # Errors
     /// It differs; a GPU that cannot be read.
@@ -43,7 +43,7 @@ impl StepLog {
         let state = self.lock();
         let record = &state.records[state.values[number as usize].record as usize];
         Err(Error::tape(format!(
-            "a value made again is not what it was: {} at {} gave other bytes for the same inputs; an op must be a function \
+            "a recomputed value is not what it was: {} at {} gave other bytes for the same inputs; an op must be a function \
              of its inputs and attributes, and write all of its outputs",
             record.op.name(),
             record.site

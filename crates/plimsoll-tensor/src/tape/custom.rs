@@ -1,4 +1,4 @@
-//! Gradients that the user states, and functions that backward runs again.
+//! Gradients that the user states, and functions that backward recomputes (activation checkpointing).
 
 use std::fmt;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use crate::tensor::Tensor;
 /// Turns the gradient of a result into the gradients of the inputs.
 type BackwardFn = dyn Fn(&Tensor) -> Result<Vec<Tensor>> + Send + Sync;
 
-/// A function of tensors that can be run again.
+/// A function of tensors that can be rerun.
 type Function = dyn Fn(&[Tensor]) -> Result<Tensor> + Send + Sync;
 
 /// Runs `forward` without recording it, and gives its result the gradient that the returned function states: from
@@ -38,7 +38,7 @@ where
     attach(OpRef::shipped(op), inputs, result)
 }
 
-/// Runs `function` without keeping anything of its inside for backward; backward runs it again. Random draws repeat,
+/// Runs `function` without saving anything of its inside for backward, which recomputes it. Random draws are the same,
 /// and variables are read as they were, so the gradients are the same bits as without.
 ///
 /// Recorded tensors that the function uses must be among `inputs`; variables are found by themselves.
@@ -131,7 +131,7 @@ impl Op for CustomGradient {
     }
 }
 
-/// A result whose function backward runs again. Its inputs are the function's, the variables that it read, and the
+/// A result whose function backward reruns. Its inputs are the function's, the variables that it read, and the
 /// result itself, which it passes on.
 struct Recompute {
     n_inputs: usize,

@@ -10,10 +10,10 @@ impl GradientTape {
     /// Hands out the gradient of `target` with respect to each source as soon as it is complete, in the order in which
     /// backward reaches them: last used first. `take` gets the source's position and the gradient; what it drops is gone
     /// before the next one is computed. A source that is read in several places is handed out when all of them have been
-    /// walked, and the tape has then let go of its value.
+    /// visited, and the tape has then freed its value.
     ///
     /// # Errors
-    /// A source that the target does not depend on, before anything is handed out; those of `take`, which end the walk;
+    /// A source that the target does not depend on, before anything is handed out; those of `take`, which end backward;
     /// a second call on a tape that is not persistent; memory that is full.
     #[doc(alias = "register_post_accumulate_grad_hook")]
     #[track_caller]

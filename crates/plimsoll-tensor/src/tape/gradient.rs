@@ -1,4 +1,4 @@
-//! Backward: the walk over the records, from the targets to the sources.
+//! Backward: from the targets to the sources, node by node.
 //!
 //! Only nodes between a source and a target are visited, in the reverse order of recording. Each saved value is
 //! dropped when its node has used it, so the bytes held fall as backward goes on. The first gradient that reaches
@@ -179,12 +179,12 @@ pub(super) fn count_as_gradient(gradient: &Tensor) {
     }
 }
 
-/// What becomes of the saved values that a walk has used, on a tape that is not persistent.
+/// What becomes of the saved values that backward has used, on a tape that is not persistent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum AfterUse {
-    /// Each is dropped when its node has used it.
+    /// Each is freed when its node has used it.
     Free,
-    /// They stay for another walk.
+    /// They are retained for another pass.
     Retain,
 }
 
@@ -217,7 +217,7 @@ fn check_output_gradients(targets: &[&Tensor], output_gradients: Option<&[&Tenso
     Ok(())
 }
 
-/// The gradients that have reached a node's outputs; empty until the first one has.
+/// The gradients of a node's outputs as far as they are accumulated; empty until the first one is there.
 type Accumulated = SmallVec<[Option<Tensor>; 1]>;
 
 /// The nodes between sources and targets, by their place in the order of recording.
@@ -226,12 +226,12 @@ struct Path {
     nodes: Vec<Arc<Node>>,
     /// Whether a node leads back to a source.
     leads: Vec<bool>,
-    /// The gradients that have arrived.
+    /// The gradients that were accumulated so far.
     accumulated: Vec<Accumulated>,
 }
 
 impl TapeCore {
-    /// Walks back from the targets and collects the gradients of the sources.
+    /// Runs backward from the targets and collects the gradients of the sources.
     pub(super) fn run_backward(
         self: &Arc<Self>,
         targets: &[&Tensor],
@@ -247,8 +247,8 @@ impl TapeCore {
         Ok(gradients)
     }
 
-    /// Walks back from the targets and hands out the gradient of each source when it is complete: a node is walked after
-    /// all that read its outputs.
+    /// Runs backward from the targets and hands out the gradient of each source when it is complete: a node comes after all
+    /// that read its outputs.
     pub(super) fn run_backward_each(
         self: &Arc<Self>,
         targets: &[&Tensor],
@@ -405,7 +405,7 @@ impl Path {
         Path { nodes, leads, accumulated: (0..=last).map(|_| Accumulated::new()).collect() }
     }
 
-    /// A gradient reaches an output: moved in if it is the first, added otherwise.
+    /// Accumulates a gradient of an output: moved in if it is the first, added otherwise.
     fn accumulate(&mut self, at: &NodeRef, gradient: Tensor) -> Result<()> {
         let accumulated = &mut self.accumulated[at.node.seq];
         accumulated.resize(at.node.outputs.len(), None);
@@ -425,7 +425,7 @@ pub struct Backward<'a> {
     gradients: Accumulated,
     wanted: SmallVec<[bool; 4]>,
     results: SmallVec<[Option<Tensor>; 3]>,
-    /// Whether saved values stay on the tape for another walk.
+    /// Whether saved values are retained for another pass.
     retains: bool,
 }
 
@@ -442,7 +442,7 @@ impl Backward<'_> {
         }
     }
 
-    /// Takes the gradient of an output, if one has arrived.
+    /// Takes the gradient of an output, if there is one.
     pub fn gradient_of(&mut self, output: usize) -> Option<Tensor> {
         self.gradients.get_mut(output)?.take()
     }
@@ -473,7 +473,7 @@ impl Backward<'_> {
         self.node.inputs[input].1
     }
 
-    /// An input that the op keeps.
+    /// A saved input.
     ///
     /// # Errors
     /// Memory that is full while the value is rebuilt.
@@ -481,8 +481,8 @@ impl Backward<'_> {
         self.saved(SavedRef::Input(input))
     }
 
-    /// An input that the op keeps, for the last time: the tape lets go of it unless it is walked again, so that
-    /// what nobody else holds may be overwritten.
+    /// A saved input, for the last time: the tape frees it unless another pass will read it, so that what nobody else holds
+    /// may be overwritten.
     ///
     /// # Errors
     /// Memory that is full while the value is rebuilt; the input was taken before.
@@ -490,7 +490,7 @@ impl Backward<'_> {
         self.take(SavedRef::Input(input))
     }
 
-    /// An output that the op keeps, for the last time: see [`Backward::take_input`].
+    /// A saved output, for the last time: see [`Backward::take_input`].
     ///
     /// # Errors
     /// Memory that is full while the value is rebuilt; the output was taken before.
@@ -498,10 +498,10 @@ impl Backward<'_> {
         self.take(SavedRef::Output(output))
     }
 
-    /// An extra output that the op keeps, for the last time: see [`Backward::take_input`].
+    /// A saved auxiliary output, for the last time: see [`Backward::take_input`].
     ///
     /// # Errors
-    /// The op did not keep it, or it was taken before.
+    /// The op did not save it, or it was taken before.
     pub fn take_aux(&mut self, aux: usize) -> Result<Tensor> {
         self.take(SavedRef::Aux(aux))
     }
@@ -518,7 +518,7 @@ impl Backward<'_> {
         Ok(value)
     }
 
-    /// An output that the op keeps.
+    /// A saved output.
     ///
     /// # Errors
     /// Memory that is full while the value is rebuilt.
@@ -526,15 +526,15 @@ impl Backward<'_> {
         self.saved(SavedRef::Output(output))
     }
 
-    /// An extra output that the op keeps.
+    /// A saved auxiliary output.
     ///
     /// # Errors
-    /// The op did not keep it.
+    /// The op did not save it.
     pub fn aux(&self, aux: usize) -> Result<Tensor> {
         self.saved(SavedRef::Aux(aux))
     }
 
-    /// Gives the gradient of an input.
+    /// Sets the gradient of an input.
     ///
     /// # Errors
     /// An input that the op does not have; a gradient whose shape or dtype is not that of the input.
@@ -564,7 +564,7 @@ impl Backward<'_> {
 
     fn saved(&self, saved_ref: SavedRef) -> Result<Tensor> {
         let missing = || {
-            Error::tape(format!("{}: backward reads {saved_ref:?}, which the op did not keep", self.name()))
+            Error::tape(format!("{}: backward reads {saved_ref:?}, which the op did not save", self.name()))
         };
         let &(_, idx) = self.node.saved.iter().find(|&&(saved, _)| saved == saved_ref).ok_or_else(missing)?;
         let slot = {

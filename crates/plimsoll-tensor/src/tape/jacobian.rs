@@ -1,4 +1,4 @@
-//! Jacobians: the derivative of every element of a target, by as many walks back over the same records.
+//! Jacobians: the derivative of every element of a target, by as many passes of backward over the same nodes.
 
 use plimsoll_memory::Owner;
 
@@ -13,7 +13,7 @@ impl GradientTape {
     /// The derivatives of every element of `target` with respect to every element of `source`: the shape of the target,
     /// followed by that of the source.
     ///
-    /// It takes one walk back per element of the target. What the tape has saved stays until the last of them, also on a
+    /// It takes one pass of backward per element of the target. What the tape has saved stays until the last of them, also on a
     /// tape that is not persistent, whose one use this is.
     ///
     /// ```
@@ -41,7 +41,7 @@ impl GradientTape {
 
     /// The derivatives of every element of each example of `target` with respect to every element of the same example of
     /// `source`: `[batch, ..target, ..source]`. The first axis of both counts the examples, which must not depend on
-    /// each other. It takes one walk back per element of one example.
+    /// each other. It takes one pass of backward per element of one example.
     ///
     /// # Errors
     /// Batches that differ, a target that does not depend on the source, more axes than a tensor can have, a second call

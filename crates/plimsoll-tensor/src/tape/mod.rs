@@ -1,6 +1,6 @@
 //! The gradient tape, as TensorFlow's users know it.
 //!
-//! A tape records the ops whose inputs it watches and keeps, for each, only what its backward reads. Saved values
+//! A tape records the ops whose inputs it watches and saves, for each, only what its backward reads. Saved values
 //! live in slots owned by the tape; nodes are owned by the tensors that the user holds. A saved value is freed at
 //! the first of: backward has used it; the tape is dropped; no live tensor can reach it.
 
@@ -156,7 +156,7 @@ impl GradientTape {
         state.variables.iter().filter_map(Weak::upgrade).map(Variable::from_cell).collect()
     }
 
-    /// What the tape keeps for backward: op, form, bytes and line of each value.
+    /// What the tape saves for backward: op, form, bytes and line of each value.
     #[doc(alias = "saved_tensors")]
     pub fn saved(&self) -> Saved {
         Saved::of(&self.core)
@@ -180,7 +180,7 @@ pub(crate) struct TapeCore {
     /// The number of nodes made in this life.
     n_nodes: AtomicUsize,
     state: Mutex<TapeState>,
-    /// How the values that it records outside a step were made, if a limit may ask for them.
+    /// How the values that it records outside a step were computed, if they may be evicted under a limit.
     step_log: Mutex<Option<Arc<StepLog>>>,
 }
 
@@ -223,7 +223,7 @@ pub(crate) struct FinishedCall<'a> {
 }
 
 impl FinishedCall<'_> {
-    /// How to rebuild outputs, if that is cheap: by the op itself, or by one that also reads what it kept.
+    /// How to rebuild outputs, if that is cheap: by the op itself, or by one that also reads what it saved.
     fn rebuild_chain(&self) -> Option<Box<RebuildChain>> {
         if self.outputs.iter().all(|output| output.n_bytes() < slot::LEAST_REBUILT_BYTES) {
             return None;
@@ -244,7 +244,7 @@ impl FinishedCall<'_> {
         Some(Box::new(RebuildChain { op, inputs, outputs: output..output + 1 }))
     }
 
-    /// A value of the record, as a recipe remembers it.
+    /// A value of the call, as a rebuild chain remembers it.
     fn rebuild_input(&self, read: SavedRef) -> RebuildInput {
         let (storage, meta, input) = match read {
             SavedRef::Input(idx) => {
@@ -274,12 +274,12 @@ impl TapeCore {
         }
     }
 
-    /// The journal of what it records outside a step.
+    /// The log of what it records outside a step.
     pub fn step_log(&self) -> Option<Arc<StepLog>> {
         self.step_log.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).clone()
     }
 
-    /// Begins a journal, if a limit may ask for what it records now and nobody keeps one.
+    /// Begins a log, if what it records now may be evicted under a limit and there is no log yet.
     fn begin_step_log(&self) {
         let mut step_log = self.step_log.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         if step_log.is_none() && !Step::is_open() {
@@ -359,7 +359,7 @@ impl TapeCore {
         NodeRef { node, output: 0 }
     }
 
-    /// Records an execution: keeps what its backward reads, and returns the node of its outputs.
+    /// Records an execution: saves what its backward reads, and returns the node of its outputs.
     pub fn record(self: &Arc<Self>, call: &FinishedCall<'_>) -> Arc<Node> {
         let mut saved = SmallVec::new();
         for &saved_ref in call.saved {

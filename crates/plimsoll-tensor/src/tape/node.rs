@@ -1,7 +1,7 @@
 //! Nodes: what a tape knows about a recorded tensor.
 //!
 //! Nodes are owned by tensors and by later nodes; they hold their parents and the keys of slots, never values. When
-//! the last handle of a node goes, its slots go too, so a value that no live tensor can reach is not kept.
+//! the last handle of a node goes, its slots go too, so a value that no live tensor can reach is freed.
 
 use std::ops::Range;
 use std::sync::{Arc, Weak};
@@ -36,7 +36,7 @@ pub(crate) struct Node {
     pub rebuild_chain: Option<Box<RebuildChain>>,
 }
 
-/// A cheap op that gives outputs of a node again, and what it reads.
+/// A cheap op that rebuilds outputs of a node, and what it reads.
 pub(crate) struct RebuildChain {
     pub op: OpRef,
     pub inputs: SmallVec<[RebuildInput; 2]>,
@@ -44,13 +44,13 @@ pub(crate) struct RebuildChain {
     pub outputs: Range<usize>,
 }
 
-/// What a recipe reads: remembered, but not held.
+/// What a rebuild chain reads: remembered, but not held.
 pub(crate) struct RebuildInput {
     pub storage: Weak<Storage>,
-    /// By what a journal knows it.
+    /// By what a step's log knows it.
     pub tag: u64,
     pub meta: Meta,
-    /// The input of the node that it is; an extra or another output of the node is none.
+    /// The input of the node that it is; an auxiliary or another output of the node is none.
     pub input: Option<usize>,
 }
 

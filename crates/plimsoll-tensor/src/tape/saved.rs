@@ -1,4 +1,4 @@
-//! `tape.saved()`: what a tape keeps, value by value.
+//! `tape.saved()`: what a tape saves, value by value.
 
 use std::collections::HashSet;
 use std::fmt;
@@ -12,21 +12,21 @@ use crate::shape::Shape;
 use crate::tape::TapeCore;
 use crate::tape::slot::{Slot, SlotValue};
 
-/// The values that a tape keeps for backward.
+/// The values that a tape saves for backward.
 ///
-/// Saving is by storage: a storage that several ops keep is one row's bytes and shared in the others, so that the
+/// Saving is by storage: a storage that several ops save is one row's bytes and shared in the others, so that the
 /// bytes add up to what the pool's snapshot shows.
 #[derive(Clone, Debug)]
 pub struct Saved {
     values: Vec<SavedValue>,
 }
 
-/// One value that a tape keeps.
+/// One value that a tape saves.
 #[derive(Clone, Debug)]
 pub struct SavedValue {
     /// The op whose backward reads it.
     pub op: &'static str,
-    /// In which form it is kept.
+    /// In which form it is saved.
     pub form: Form,
     /// Its shape; none for a derived value.
     pub shape: Option<Shape>,

@@ -1,7 +1,7 @@
-//! Slots: the values that a tape keeps for backward.
+//! Slots: the values that a tape saves for backward.
 //!
 //! A slot holds storage, never a tensor, so values and nodes form no cycles. A derived slot holds no bytes of its
-//! own: it names a cheap op and the kept values that the op rebuilds the value from.
+//! own: it names a cheap op and the saved values that the op rebuilds the value from.
 
 use std::sync::Arc;
 
@@ -21,10 +21,10 @@ use crate::tensor::{Nodes, Tensor};
 /// Chains of cheap ops longer than this are not rebuilt.
 const LONGEST_CHAIN: usize = 4;
 
-/// Smaller values are kept: rebuilding them costs more than their bytes are worth.
+/// Smaller values are saved: rebuilding them costs more than their bytes are worth.
 pub(super) const LEAST_REBUILT_BYTES: usize = 4096;
 
-/// A value kept for backward.
+/// A value saved for backward.
 pub(crate) struct Slot {
     pub value: SlotValue,
     pub form: Form,
@@ -39,7 +39,7 @@ pub(crate) struct Slot {
 pub(crate) enum SlotValue {
     /// The value itself.
     Value { storage: Arc<Storage>, meta: Meta },
-    /// A value that a journal keeps, or makes again.
+    /// A value that a step's log retains, recomputes or reloads.
     Logged { step_log: Arc<StepLog>, number: u32, meta: Meta },
     /// What a cheap op makes of other values.
     Derived { op: OpRef, output: usize, sources: SmallVec<[Box<SlotValue>; 2]> },
@@ -53,8 +53,8 @@ impl Slot {
 }
 
 impl SlotValue {
-    /// Keeps a value in the leanest way: a reference to its storage if that is kept anyway, else a recipe from kept
-    /// values, else the storage.
+    /// Saves a value in the leanest way: a reference to its storage if that is saved anyway, else a chain of cheap ops from
+    /// saved values, else the storage.
     pub fn new(storage: &Arc<Storage>, meta: &Meta, node: Option<&NodeRef>) -> SlotValue {
         let worth_it = meta.n_bytes() >= LEAST_REBUILT_BYTES && context::saving() == Saving::Lean;
         let node = node.filter(|_| worth_it && !is_saved(storage));
@@ -78,13 +78,13 @@ impl SlotValue {
         }
     }
 
-    /// A value that slots name already and that has been let go.
+    /// A value that slots name already and that has been evicted.
     fn evicted(step_log: Arc<StepLog>, number: u32, meta: &Meta) -> SlotValue {
         step_log.add_slot(number);
         SlotValue::Logged { step_log, number, meta: *meta }
     }
 
-    /// A chain of cheap ops that ends in `node`'s output and begins at values that are kept anyway.
+    /// A chain of cheap ops that ends in `node`'s output and begins at values that are saved anyway.
     fn derived(node: &NodeRef, longest: usize) -> Option<SlotValue> {
         let rebuild_chain = node.node.rebuild_chain.as_ref()?;
         if longest == 0 || !rebuild_chain.outputs.contains(&node.output) {
@@ -97,7 +97,7 @@ impl SlotValue {
                     SlotValue::value(&storage, meta)
                 }
                 (None, Some((step_log, number))) => SlotValue::evicted(step_log, number, meta),
-                // What is no input has no parent: it is kept, or the value cannot be rebuilt.
+                // What is no input has no parent: it is saved, or the value cannot be rebuilt.
                 _ => SlotValue::derived(node.node.parents[(*input)?].as_ref()?, longest - 1)?,
             };
             sources.push(Box::new(source));
@@ -128,18 +128,18 @@ impl SlotValue {
         }
     }
 
-    /// Whether the slot keeps nothing of its own.
+    /// Whether the slot holds nothing of its own.
     pub fn is_derived(&self) -> bool {
         matches!(self, SlotValue::Derived { .. })
     }
 }
 
-/// Whether slots keep a value, be it there or let go.
+/// Whether slots name a value, be it in memory or evicted.
 fn is_saved(storage: &Storage) -> bool {
     storage.is_saved() || held_by_step_log(storage.tag()).is_some()
 }
 
-/// The journal and the number of a value that slots name, by its storage's tag.
+/// The log and the number of a value that slots name, by its storage's tag.
 fn held_by_step_log(tag: u64) -> Option<(Arc<StepLog>, u32)> {
     let step_log = context::step_log()?;
     let number = step_log.number_of(tag).filter(|&number| step_log.has_slots(number))?;

@@ -128,7 +128,7 @@ impl Child {
         let on = |device: &Device| {
             let _there = device.enter();
             Generator::new(7).make_current();
-            // What costs little is made outside a step, too, where nothing is staged and no journal is kept.
+            // What costs little is made outside a step, too, where nothing is staged and there is no log of the step.
             if !device.is_ghost() && number.is_multiple_of(2) {
                 return (target.call(&mut hostile.clone()), 0);
             }

@@ -1,7 +1,7 @@
 //! Scaled dot-product attention in memory linear in the sequence.
 //!
 //! Scores are formed tile by tile with a running maximum and sum, in forward and again in backward, and never lie in
-//! memory as a whole. What is kept for backward: queries, keys, values and output, and one number per query, the
+//! memory as a whole. What is saved for backward: queries, keys, values and output, and one number per query, the
 //! logarithm of its sum of exponentials. A query that may see no key gives zeros.
 
 mod backward;
@@ -61,7 +61,7 @@ struct AttentionBackward(Attention);
 /// and backward.
 const COMPUTING_SHARE: f64 = 0.4;
 
-/// The dtype of the numbers kept for each query.
+/// The dtype of the numbers saved for each query.
 fn statistics_dtype(dtype: DType) -> DType {
     if dtype == DType::F64 { DType::F64 } else { DType::F32 }
 }

@@ -11,7 +11,7 @@ use crate::ops::kernel::for_numbers;
 use crate::tape::Backward;
 use crate::tensor::Tensor;
 
-/// f(a, b) = a + b; both slopes are one, so nothing is kept.
+/// f(a, b) = a + b; both derivatives are one, so nothing is saved.
 #[derive(Clone, Copy, Debug)]
 pub struct Add;
 

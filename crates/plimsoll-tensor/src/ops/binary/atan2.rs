@@ -10,7 +10,7 @@ use crate::ops::kernel::for_floats;
 use crate::tape::Backward;
 use crate::tensor::Tensor;
 
-/// f(y, x) = the angle of the point (x, y), with slopes x / (x² + y²) and -y / (x² + y²); backward reads both operands.
+/// f(y, x) = the angle of the point (x, y), with derivatives x / (x² + y²) and -y / (x² + y²); backward reads both operands.
 #[derive(Clone, Copy, Debug)]
 pub struct Atan2;
 

@@ -11,7 +11,7 @@ use crate::ops::kernel::for_numbers;
 use crate::tape::Backward;
 use crate::tensor::Tensor;
 
-/// f(a, b) = a / b with slopes 1 / b and -f / b; backward reads b and, for the second, f.
+/// f(a, b) = a / b with derivatives 1 / b and -f / b; backward reads b and, for the second, f.
 #[derive(Clone, Copy, Debug)]
 pub struct Div;
 

@@ -11,7 +11,7 @@ use crate::ops::kernel::for_numbers;
 use crate::tape::Backward;
 use crate::tensor::Tensor;
 
-/// f(a, b) = a b; the slope of each operand is the other one, kept only where it is wanted.
+/// f(a, b) = a b; the derivative by each operand is the other one, saved only where it is wanted.
 #[derive(Clone, Copy, Debug)]
 pub struct Mul;
 

@@ -10,7 +10,7 @@ use crate::ops::kernel::for_floats;
 use crate::tape::Backward;
 use crate::tensor::Tensor;
 
-/// f(a, b) = aᵇ with slopes b aᵇ⁻¹ and f ln a. Both are zero where they are zero in the limit: the first for b = 0, the
+/// f(a, b) = aᵇ with derivatives b aᵇ⁻¹ and f ln a. Both are zero where they are zero in the limit: the first for b = 0, the
 /// second for a = 0 unless f is infinite there. Backward reads both operands for the first, a and f for the second.
 #[derive(Clone, Copy, Debug)]
 pub struct Pow;

@@ -9,7 +9,7 @@ use crate::ops::kernel::for_numbers;
 use crate::tape::Backward;
 use crate::tensor::Tensor;
 
-/// f(a, b) = a - ⌊a / b⌋ b with slopes 1 and -⌊a / b⌋; backward reads both operands for the second, nothing for the first.
+/// f(a, b) = a - ⌊a / b⌋ b with derivatives 1 and -⌊a / b⌋; backward reads both operands for the second, nothing for the first.
 #[derive(Clone, Copy, Debug)]
 pub struct Rem;
 

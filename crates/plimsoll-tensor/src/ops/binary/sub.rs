@@ -11,7 +11,7 @@ use crate::ops::kernel::for_numbers;
 use crate::tape::Backward;
 use crate::tensor::Tensor;
 
-/// f(a, b) = a - b; the slopes are one and minus one, so nothing is kept.
+/// f(a, b) = a - b; the derivatives are one and minus one, so nothing is saved.
 #[derive(Clone, Copy, Debug)]
 pub struct Sub;
 

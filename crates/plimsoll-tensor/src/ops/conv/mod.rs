@@ -35,7 +35,7 @@ use crate::tape::Backward;
 use crate::tensor::Tensor;
 use config::Convolution;
 
-/// Which way a convolution is walked.
+/// Whether a convolution is transposed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ConvKind {
     /// From input to output.
@@ -48,12 +48,12 @@ enum ConvKind {
 const MAX_PHASES: usize = 1 << 16;
 
 /// y = activation(x * w + b), or its transpose, from x, w and the bias if there is one. Backward reads x for w's
-/// gradient, w for x's, and y for the slope of the activation.
+/// gradient, w for x's, and y for the derivative of the activation.
 #[derive(Debug)]
 struct Conv {
     of: Convolution,
     kind: ConvKind,
-    /// One whose slope is read from its output.
+    /// One whose derivative is read from its output.
     activation: Activation,
 }
 
@@ -296,7 +296,7 @@ fn check(op: &dyn Op, inputs: &[&Meta], shapes: [Shape; 2]) -> Result<()> {
     }
 }
 
-/// The slope of each of the first two operands is the other one, kept only where it is wanted.
+/// The derivative by each of the first two operands is the other one, saved only where it is wanted.
 fn other_operand(wanted: &[bool]) -> impl Iterator<Item = SavedRef> {
     let other = [wanted[0].then_some(SavedRef::Input(1)), wanted[1].then_some(SavedRef::Input(0))];
     other.into_iter().flatten()

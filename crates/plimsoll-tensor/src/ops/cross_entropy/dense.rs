@@ -82,8 +82,8 @@ impl Op for CrossEntropy {
         let operands = [logits, labels].map(Along::Line);
         let lines = Lines::along(logits.shape().rank() - 1, logits.shape(), &operands);
         let pointers = [logits.ptr(), labels.ptr(), run.outputs[0].ptr(), kept];
-        // SAFETY: `execute` hands out operands that are valid for their layouts, the lanes are theirs, loss and extra have
-        // one element per lane, and the kernel was made for this dtype.
+        // SAFETY: `execute` hands out operands that are valid for their layouts, the lanes are theirs, loss and auxiliary
+        // output have one element per lane, and the kernel was made for this dtype.
         unsafe {
             cuda_kernel(self.name(), logits).launch(
                 gpu,

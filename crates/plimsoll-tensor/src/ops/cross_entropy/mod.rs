@@ -1,7 +1,7 @@
 //! Cross entropy: of rows of logits against dense labels or class indices, and of each element against its own label.
 //!
 //! The loss of a row is `Σ label (lse - logit)` with the row's log-sum-exp `lse`. No probabilities are made: backward
-//! reads logits, labels and one kept number per row, and writes its result over the logits where the tape alone held
+//! reads logits, labels and one saved number per row, and writes its result over the logits where the tape alone held
 //! them.
 
 mod binary;
@@ -51,7 +51,7 @@ fn losses(op: &'static str, logits: &Meta) -> Result<Outputs> {
     one(rows_of(op, logits)?, logits.dtype)
 }
 
-/// The extra that backward reads: the log-sum-exp of each row, in the type that it is computed in.
+/// The auxiliary output that backward reads: the log-sum-exp of each row, in the type that it is computed in.
 fn log_sum_exp_aux(op: &'static str, logits: &Meta) -> SmallVec<[AuxOutput; 2]> {
     match rows_of(op, logits) {
         Ok(rows) => {

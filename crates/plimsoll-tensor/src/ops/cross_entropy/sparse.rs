@@ -106,8 +106,8 @@ impl Op for SparseCrossEntropy {
         let lines = Lines::along(axis, logits.shape(), &operands);
         let pointers = [logits.ptr(), labels.ptr(), run.outputs[0].ptr(), kept];
         let (ignored, has_ignored) = ignored_params(self.ignored);
-        // SAFETY: `execute` hands out operands that are valid for their layouts, the lanes are theirs, loss and extra have
-        // one element per lane, and the kernel was made for these dtypes.
+        // SAFETY: `execute` hands out operands that are valid for their layouts, the lanes are theirs, loss and auxiliary
+        // output have one element per lane, and the kernel was made for these dtypes.
         unsafe {
             cuda_kernel(self.name(), logits, labels).launch(
                 gpu,

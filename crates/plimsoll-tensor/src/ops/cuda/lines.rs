@@ -1,9 +1,9 @@
 //! Kernels that work line by line: softmax, cross entropy, the norms.
 //!
-//! A line, all elements along one axis, has a group of threads: some lanes of a warp where it is short, a block where it is
-//! long. Lines of up to [`MAX_KEPT`] numbers per thread are read once and kept in registers. Where lines lie side by side and
-//! are many, each has one thread, so that neighbouring threads read neighbouring elements. All of this follows from shapes
-//! and strides.
+//! A line, all elements along one axis (the CPU's kernels say lane, which to CUDA is a thread of a warp), has a group of
+//! threads: some lanes of a warp where it is short, a block where it is long. Lines of up to [`MAX_KEPT`] numbers per thread
+//! are read once and kept in registers. Where lines lie side by side and are many, each has one thread, so that neighbouring
+//! threads read neighbouring elements. All of this follows from shapes and strides.
 
 use std::fmt::Write;
 

@@ -18,7 +18,7 @@ use crate::shape::{MAX_RANK, Shape};
 use crate::tape::Backward;
 use crate::tensor::Tensor;
 
-/// y[.., i, ..] = x[.., index[.., i, ..], ..]. The gradient is added at the same indices; only they are kept.
+/// y[.., i, ..] = x[.., index[.., i, ..], ..]. The gradient is added at the same indices; only they are saved.
 #[derive(Debug)]
 struct Gather {
     axis: usize,

@@ -20,7 +20,7 @@ use crate::tape::Backward;
 use crate::tensor::Tensor;
 
 /// `y[.., i, ..] = x[.., ids[i], ..]`, where i may have any number of axes. The gradient's rows are added at the same ids
-/// (`index_add`); only they are kept.
+/// (`index_add`); only they are saved.
 #[derive(Debug)]
 struct Select {
     name: &'static str,

@@ -21,10 +21,10 @@ use crate::tape::Backward;
 use crate::tensor::Tensor;
 
 /// y = activation(x w + b), the bias being optional. Backward reads x for w's gradient, w for x's, and y for the
-/// slope of the activation; the pre-activation is never kept.
+/// derivative of the activation; the pre-activation is never saved.
 #[derive(Debug)]
 struct Linear {
-    /// One whose slope is read from its output.
+    /// One whose derivative is read from its output.
     activation: Activation,
 }
 

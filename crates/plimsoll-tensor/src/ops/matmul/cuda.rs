@@ -28,7 +28,7 @@ const LIBRARY_SUMS_COLUMNS: bool = true;
 pub(in crate::ops) struct After<'a> {
     /// A number per column.
     pub bias: Option<&'a Operand<'a>>,
-    /// One whose slope is read from its output.
+    /// One whose derivative is read from its output.
     pub activation: Activation,
 }
 

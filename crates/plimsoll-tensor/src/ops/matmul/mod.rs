@@ -18,8 +18,8 @@ use crate::shape::Shape;
 use crate::tape::Backward;
 use crate::tensor::Tensor;
 
-/// C = A B over the last two dimensions; the dimensions before them broadcast. The slope of each operand is the
-/// other one, kept only where it is wanted.
+/// C = A B over the last two dimensions; the dimensions before them broadcast. The derivative by each operand is
+/// the other one, saved only where it is wanted.
 #[derive(Debug)]
 struct MatMul;
 

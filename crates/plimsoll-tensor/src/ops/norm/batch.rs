@@ -21,7 +21,8 @@ use crate::shape::Shape;
 use crate::tape::Backward;
 use crate::tensor::Tensor;
 
-/// y = (x - mean) rstd gamma + beta for each channel, or relu of that. Outputs: y, mean and variance. Extras: mean and rstd.
+/// y = (x - mean) rstd gamma + beta for each channel, or relu of that. Outputs: y, mean and variance. Auxiliary outputs: mean
+/// and rstd.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct BatchNorm {
     pub eps: f64,

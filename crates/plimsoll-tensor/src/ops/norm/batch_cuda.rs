@@ -50,7 +50,7 @@ impl Rows {
     }
 }
 
-/// Mean and variance, and what the norm is applied with: mean and rstd as extras, or rstd alone in scratch memory.
+/// Mean and variance, and what the norm is applied with: mean and rstd as auxiliary outputs, or rstd alone in scratch memory.
 fn statistics_fold(dtype: DType, is_recorded: bool) -> Fold {
     let finish = match is_recorded {
         true => "y0 = y2 = acc.mean; y1 = acc.squares / n; y3 = m::rsqrt(y1 + NUMBER(0));",
@@ -65,7 +65,7 @@ pub(super) fn forward_bytes(x: &Meta) -> usize {
     Rows::new(x, 1).with(reduce::workspace(&[x], lanes_axes(x), &statistics_fold(x.dtype, true)))
 }
 
-/// The norm of every channel, its mean and variance; leaves mean and rstd in the extras, if there are any.
+/// The norm of every channel, its mean and variance; leaves mean and rstd in the auxiliary outputs, if there are any.
 pub(super) fn normalise(norm: BatchNorm, run: &Run<'_>, gpu: &Gpu) -> Result<()> {
     let (x, [_, mean, variance]) = (&run.inputs[0], run.outputs) else { unreachable!("three outputs") };
     let rows = Rows::new(x.meta, 1);

@@ -29,7 +29,7 @@ unsafe fn channel_of<T: Element>(vector: &Operand, channel: usize) -> T::Compute
     unsafe { LanePtr::<T>::new(vector).get(channel as isize * vector.meta.layout.strides()[0]) }.widen()
 }
 
-/// The norm of every channel, its mean and variance; leaves mean and rstd in the extras, if there are any.
+/// The norm of every channel, its mean and variance; leaves mean and rstd in the auxiliary outputs, if there are any.
 pub(super) fn normalise<T: Element>(norm: BatchNorm, run: &Run<'_>)
 where
     T::Compute: Real + CastTo<T::Compute>,
@@ -52,7 +52,7 @@ where
     if let [mean, rstd] = run.aux_outputs {
         for channel in 0..mean.n_elems() {
             for (aux, value) in [mean, rstd].into_iter().zip(statistics(channel)) {
-                // SAFETY: extras are fresh and contiguous, with one element per channel in the compute type.
+                // SAFETY: auxiliary outputs are fresh and contiguous, with one element per channel in the compute type.
                 unsafe { LanePtr::<T::Compute>::new(aux).set(channel as isize, value) };
             }
         }

@@ -15,8 +15,8 @@ use crate::shape::Shape;
 use crate::tape::Backward;
 use crate::tensor::Tensor;
 
-/// y = (x - mean) rstd gamma + beta with the statistics of each example's groups of channels. Extras: mean and rstd, both
-/// `[examples, groups]`.
+/// y = (x - mean) rstd gamma + beta with the statistics of each example's groups of channels. Auxiliary outputs: mean and
+/// rstd, both `[examples, groups]`.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct GroupNorm {
     pub groups: usize,

@@ -116,7 +116,7 @@ pub(super) fn forward_bytes(groups: usize, x: &Meta) -> usize {
     statistics + reduction
 }
 
-/// The norm of every example's groups. Leaves mean and rstd in the extras, if there are any.
+/// The norm of every example's groups. Leaves mean and rstd in the auxiliary outputs, if there are any.
 pub(super) fn normalise(groups: usize, eps: f64, run: &Run<'_>, gpu: &Gpu) -> Result<()> {
     let x = &run.inputs[0];
     let views = Views::new(x.meta, groups);

@@ -135,7 +135,7 @@ impl<T: Element> Operated<T> {
     }
 }
 
-/// The norm of every example's groups. Leaves mean and rstd in the extras, if there are any.
+/// The norm of every example's groups. Leaves mean and rstd in the auxiliary outputs, if there are any.
 pub(super) fn normalise<T: Element<Compute: Real>>(n_groups: usize, eps: f64, run: &Run<'_>) {
     let cut = Cut::new(run.inputs[0].meta, n_groups);
     let x = Operated::<T>::new(&run.inputs[0]);
@@ -156,7 +156,7 @@ pub(super) fn normalise<T: Element<Compute: Real>>(n_groups: usize, eps: f64, ru
             for (kept, row) in kept.iter().zip([&*means, &*rstds]) {
                 for (group, value) in row.iter().step_by(cut.group().max(1)).enumerate() {
                     let Some(kept) = kept else { break };
-                    // SAFETY: extras are fresh and contiguous, with one element per example and group.
+                    // SAFETY: auxiliary outputs are fresh and contiguous, with one element per example and group.
                     unsafe { kept.set((example * n_groups + group) as isize, *value) };
                 }
             }

@@ -59,7 +59,8 @@ fn statistics<T: Element<Compute: Real>>(
     [mean, (squares / n + T::Compute::from_f64(eps)).rsqrt()]
 }
 
-/// The norm of every lane. Inputs: x, gamma and, if it is centred, beta. Leaves the statistics in the extras, if any.
+/// The norm of every lane. Inputs: x, gamma and, if it is centred, beta. Leaves the statistics in the auxiliary outputs, if
+/// any.
 pub(super) fn normalise<T: Element<Compute: Real>>(
     (is_centred, eps): (bool, f64),
     inputs: &[Operand],
@@ -98,7 +99,8 @@ impl<C: Element> SavedStatistics<C> {
     fn set(&self, lane: usize, found: [C; 2]) {
         for (kept, value) in self.0.iter().zip(found) {
             if let Some(kept) = kept {
-                // SAFETY: an extra is fresh and contiguous, with one element per lane, and each lane belongs to one task.
+                // SAFETY: an auxiliary output is fresh and contiguous, with one element per lane, and each lane belongs to
+                // one task.
                 unsafe { kept.set(lane as isize, value) };
             }
         }
@@ -107,7 +109,7 @@ impl<C: Element> SavedStatistics<C> {
 
 /// The sum of x and a branch, of which some elements may be dropped, and its norm. Inputs: x, the branch, and the norm's
 /// parameters; outputs: the sum, which may lie in the branch's memory, and the norm. Leaves the statistics in the
-/// extras, if any.
+/// auxiliary outputs, if any.
 pub(super) fn add_and_normalise<T: Element<Compute: Real>>(op: &AddLastAxisNorm, run: &Run<'_>) {
     let (x, branch, sum, y) = (&run.inputs[0], &run.inputs[1], &run.outputs[0], &run.outputs[1]);
     let layouts = [x, branch, sum, y].map(|operand| &operand.meta.layout);
@@ -168,7 +170,7 @@ fn round<T: Element<Compute: Real>>(values: &mut [T::Compute]) {
     );
 }
 
-/// The norm of every lane with given statistics. Inputs: those of [`normalise`], then its extras.
+/// The norm of every lane with given statistics. Inputs: those of [`normalise`], then its auxiliary outputs.
 pub(super) fn apply<T: Element<Compute: Real>>(is_centred: bool, inputs: &[Operand], y: &Operand) {
     let rstd = &inputs[inputs.len() - 1];
     let mean = if is_centred { &inputs[3] } else { rstd };
@@ -228,8 +230,8 @@ pub(super) fn backward_values(x: &Meta, wanted: [bool; 3]) -> usize {
     stretches(x, wanted).n_values()
 }
 
-/// The gradients that are wanted. Inputs: the gradient of the output, x, gamma, the extras of [`normalise`], and a gradient
-/// that x has from elsewhere, if there is one.
+/// The gradients that are wanted. Inputs: the gradient of the output, x, gamma, the auxiliary outputs of [`normalise`], and a
+/// gradient that x has from elsewhere, if there is one.
 pub(super) fn backward<T: Element<Compute: Real>>(op: &LastAxisNormBackward, run: &Run<'_>) {
     let (is_centred, wanted) = (op.norm.is_centred, op.wanted);
     let n_aux = op.norm.n_aux();

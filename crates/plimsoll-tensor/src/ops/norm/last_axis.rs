@@ -25,14 +25,14 @@ pub(super) struct LastAxisNorm {
     pub is_centred: bool,
 }
 
-/// The same with given statistics: how an output is rebuilt. Inputs: those of the norm, then its extras.
+/// The same with given statistics: how an output is rebuilt. Inputs: those of the norm, then its auxiliary outputs.
 #[derive(Clone, Copy, Debug)]
 struct ApplyLastAxisNorm {
     is_centred: bool,
 }
 
 /// From the gradient of the output to those that are wanted of input, gamma and beta. Inputs: the gradient, x, gamma,
-/// the norm's extras and, if there is one, a gradient that x has from elsewhere, which is added. The first result is
+/// the norm's auxiliary outputs and, if there is one, a gradient that x has from elsewhere, which is added. The first result is
 /// written over the gradient.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct LastAxisNormBackward {
@@ -57,7 +57,7 @@ impl LastAxisNorm {
         centred.mul(&variance.affine(1.0, self.eps)?.rsqrt()?)?.mul(&gamma)?.cast(narrow)
     }
 
-    /// The number of extras: mean and rstd, or rstd alone.
+    /// The number of auxiliary outputs: mean and rstd, or rstd alone.
     pub fn n_aux(self) -> usize {
         1 + usize::from(self.is_centred)
     }
@@ -67,7 +67,7 @@ impl LastAxisNorm {
         1 + usize::from(self.is_centred)
     }
 
-    /// What is kept of each lane of x.
+    /// What is saved of each lane of x.
     pub fn statistics(self, x: &Meta) -> SmallVec<[AuxOutput; 2]> {
         let meta = Meta::fresh(per_lane(x), x.dtype.accumulator());
         (0..self.n_aux()).map(|_| AuxOutput { form: Form::Statistics, meta }).collect()

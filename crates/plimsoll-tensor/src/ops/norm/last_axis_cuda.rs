@@ -19,12 +19,13 @@ use crate::ops::dropout::Dropout;
 
 static LINE: Template = Template { name: "line_norm", text: include_str!("last_axis.cu") };
 
-/// What the kernels of line norms are told.
+/// What the kernels of norms along the last axis are told.
 fn define_line(what: &str, dtype: DType, is_centred: bool) -> String {
     format!("#define {what}\ntypedef {} T;\n#define IS_CENTRED {}", c_name(dtype), u8::from(is_centred))
 }
 
-/// The norm of every line. Inputs: x, gamma and, if it is centred, beta. Leaves the statistics in the extras, if any.
+/// The norm of every line. Inputs: x, gamma and, if it is centred, beta. Leaves the statistics in the auxiliary outputs, if
+/// any.
 pub(super) fn normalise_lanes(op: &'static str, norm: LastAxisNorm, run: &Run<'_>, gpu: &Gpu) -> Result<()> {
     let (x, gamma, y) = (&run.inputs[0], &run.inputs[1], &run.outputs[0]);
     let beta = run.inputs.get(2).unwrap_or(gamma);
@@ -33,8 +34,8 @@ pub(super) fn normalise_lanes(op: &'static str, norm: LastAxisNorm, run: &Run<'_
     let [mean, rstd] = saved_statistics(run);
     let pointers = [x.ptr(), gamma.ptr(), beta.ptr(), y.ptr(), mean, rstd];
     let kernel = LineKernel { template: &LINE, op, variant: code(x.dtype()), keeps: true };
-    // SAFETY: `execute` hands out operands that are valid for their layouts, the lines are theirs, extras have one element
-    // per line, and the kernel was made for this dtype.
+    // SAFETY: `execute` hands out operands that are valid for their layouts, the lines are theirs, auxiliary outputs have one
+    // element per line, and the kernel was made for this dtype.
     unsafe {
         kernel.launch(
             gpu,
@@ -47,7 +48,7 @@ pub(super) fn normalise_lanes(op: &'static str, norm: LastAxisNorm, run: &Run<'_
 }
 
 /// The sum of x and a branch, and its norm. Inputs: x, the branch, and the norm's parameters; outputs: the sum, which may lie
-/// in the branch's memory, and the norm. Leaves the statistics in the extras, if any.
+/// in the branch's memory, and the norm. Leaves the statistics in the auxiliary outputs, if any.
 pub(super) fn add_and_normalise_lanes(op: &AddLastAxisNorm, run: &Run<'_>, gpu: &Gpu) -> Result<()> {
     let (x, branch, gamma) = (&run.inputs[0], &run.inputs[1], &run.inputs[2]);
     let beta = run.inputs.get(3).unwrap_or(gamma);
@@ -102,7 +103,7 @@ fn define_dropout(dropout: Option<Dropout>) -> String {
     format!("#define HAS_DROPOUT {}\n", u8::from(dropout.is_some()))
 }
 
-/// The norm of every line with given statistics. Inputs: those of the norm, then its extras.
+/// The norm of every line with given statistics. Inputs: those of the norm, then its auxiliary outputs.
 pub(super) fn apply_to_lanes(op: &'static str, is_centred: bool, run: &Run<'_>, gpu: &Gpu) -> Result<()> {
     let (x, gamma, y) = (&run.inputs[0], &run.inputs[1], &run.outputs[0]);
     let rstd = &run.inputs[run.inputs.len() - 1];
@@ -123,8 +124,8 @@ pub(super) fn apply_to_lanes(op: &'static str, is_centred: bool, run: &Run<'_>, 
     unsafe { kernel.launch(gpu, &lines, || define_line("APPLY", x.dtype(), is_centred), &pointers, &[]) }
 }
 
-/// The gradients that are wanted. Inputs: the gradient of the output, x, gamma, the norm's extras, and a gradient that x has
-/// from elsewhere, if there is one.
+/// The gradients that are wanted. Inputs: the gradient of the output, x, gamma, the norm's auxiliary outputs, and a gradient
+/// that x has from elsewhere, if there is one.
 pub(super) fn backward_of_lanes(op: &LastAxisNormBackward, run: &Run<'_>, gpu: &Gpu) -> Result<()> {
     let (is_centred, n_aux) = (op.norm.is_centred, op.norm.n_aux());
     let (g, x, gamma) = (&run.inputs[0], &run.inputs[1], &run.inputs[2]);

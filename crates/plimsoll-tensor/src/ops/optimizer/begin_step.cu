@@ -1,7 +1,7 @@
 // Begins a step of an optimizer: one thread judges, as `BeginStep::begun` in control.rs does, and sets the learning rate,
 // as `Schedule::at` in schedule.rs does. Norm is the type of the norm.
 
-#define JUDGES 1
+#define HAS_NORM 1
 #define CLIPS 2
 #define SCALES 4
 
@@ -45,14 +45,14 @@ DEVICE double rate_at(const Beginning& b, const double* pieces, double step) {
     return curve_at(b, pieces, step - b.warmup);
 }
 
-// A verdict that is not finite, or a value that a kernel of the step has refused, stops the optimizer until it is released.
-DEVICE bool is_stopped(const double* verdict, const Note* faults) {
-    return verdict && (!m::is_finite(*verdict) || is_noted(faults));
+// A loss that is not finite, or a value that a kernel of the step has refused, stops the optimizer until it is released.
+DEVICE bool is_stopped(const double* loss, const Note* faults) {
+    return loss && (!m::is_finite(*loss) || is_noted(faults));
 }
 
-KERNEL ENTRY(const double* from, i64 stride, const Norm* norm, const i64* first_bad, const double* verdict,
+KERNEL ENTRY(const double* from, i64 stride, const Norm* norm, const i64* first_bad, const double* loss,
              const Note* faults, double* to, const double* pieces, const Beginning b) {
-    if (is_stopped(verdict, faults)) {
+    if (is_stopped(loss, faults)) {
         double was = from[5 * stride];
         for (int at = 0; at < 8; at++) to[at] = from[at * stride];
         // As `Control::stopped` does: the last bits say what it was.
@@ -61,11 +61,11 @@ KERNEL ENTRY(const double* from, i64 stride, const Norm* norm, const i64* first_
     }
     double rate = from[0], step = from[stride], scale = from[2 * stride], good_steps = from[3 * stride];
     double skipped = from[7 * stride], inverse = 1.0 / scale, clip = 1.0, overflow = 0.0;
-    double judged = (b.flags & JUDGES) ? (double)*norm * inverse : b.unknown;
+    double unscaled_norm = (b.flags & HAS_NORM) ? (double)*norm * inverse : b.unknown;
     if (b.flags & CLIPS) {
         // A norm that is no number must not pass for a small one.
-        if (m::is_nan(judged)) clip = judged;
-        else if (judged > b.clip_norm) clip = b.clip_norm / judged;
+        if (m::is_nan(unscaled_norm)) clip = unscaled_norm;
+        else if (unscaled_norm > b.clip_norm) clip = b.clip_norm / unscaled_norm;
     }
     bool overflowed = (b.flags & SCALES) && *first_bad >= 0;
     if (overflowed) {
@@ -82,6 +82,6 @@ KERNEL ENTRY(const double* from, i64 stride, const Norm* norm, const i64* first_
         if (b.curve) rate = rate_at(b, pieces, step);
         step += 1.0;
     }
-    double values[8] = {rate, step, scale, good_steps, clip * inverse, overflow, judged, skipped};
+    double values[8] = {rate, step, scale, good_steps, clip * inverse, overflow, unscaled_norm, skipped};
     for (int at = 0; at < 8; at++) to[at] = values[at];
 }

@@ -2,12 +2,12 @@
 //!
 //! Everything that changes from step to step and is not a tensor (learning rate, step number, loss scale, clip factor,
 //! overflow) lives in one buffer of eight f64 on the device. Update kernels read it there, so a step reads nothing back
-//! and takes no host number that changes. The op of [`BeginStep`] alone decides: it judges the gradients by their global norm,
+//! and takes no host number that changes. The op of [`BeginStep`] alone decides: it looks at the global norm of the gradients,
 //! moves the loss scale, advances the step number and sets the learning rate; updates that come after it in the same
 //! step only obey. It refuses to guess: without a loss scale, gradients that are not finite are passed on as they are.
 //!
-//! Where reading the loss would hold up the device, a step is guarded instead: it is given a verdict, a number that is
-//! finite if all is well. One that is not stops the optimizer until it is released, so that the host may look later.
+//! Where waiting for the loss would hold up the device, the op is given the loss instead. One that is not finite stops the
+//! optimizer until it is released, so that the host may look later.
 
 use plimsoll_cuda::{Gpu, Grid, Param, Profile, Template};
 use plimsoll_memory::Owner;
@@ -39,7 +39,7 @@ pub struct Control {
     /// Position 4: what gradients are multiplied by: the clip factor over the loss scale.
     pub factor: f64,
     /// Position 5: zero, or one more than the index of the first gradient that was not finite: nothing is updated. Not a
-    /// number if the verdict of a guarded step was not finite, or a kernel of it refused a value: nothing is updated until
+    /// number if the loss that was given was not finite, or a kernel of the step refused a value: nothing is updated until
     /// the buffer is released.
     pub overflow: f64,
     /// Position 6: the global norm of the last gradients, without the loss scale and before clipping; NaN if it was not
@@ -71,7 +71,7 @@ impl Control {
         }
     }
 
-    /// These contents after a guarded step that must not happen. The overflow is not a number from here on, whose last bits
+    /// These contents after a step that must not be committed. The overflow is not a number from here on, whose last bits
     /// are the number that it was.
     fn stopped(self) -> Control {
         match self.overflow.is_nan() {
@@ -80,7 +80,7 @@ impl Control {
         }
     }
 
-    /// These contents as they were before a guarded step that must not happen; the same if there was none.
+    /// These contents as they were before a step that must not be committed; the same if there was none.
     pub fn released(self) -> Control {
         match self.overflow.is_nan() {
             true => Control { overflow: f64::from(self.overflow.to_bits() as u32), ..self },
@@ -171,7 +171,8 @@ impl Scaling {
 
 /// How a step of an optimizer begins: the description of the op that begins it, which [`BeginStep::op`] gives. Its
 /// variable is the control buffer; its inputs are none, or the outputs of `global_norm` over all gradients: their norm and
-/// the index of the first that is not finite, or -1. A guarded step has one more, the verdict: one float64.
+/// the index of the first that is not finite, or -1. A step that is committed only if its loss is finite
+/// has one more, the loss: one float64.
 #[derive(Clone, Debug, Default)]
 pub struct BeginStep {
     /// The learning rate as a function of the steps made so far; none leaves it as it stands in the buffer.
@@ -180,7 +181,7 @@ pub struct BeginStep {
     pub clip_norm: Option<f64>,
     /// How the loss scale moves; none leaves it and does not look for overflows.
     pub scaling: Option<Scaling>,
-    /// Whether there is a verdict on the step.
+    /// Whether the step is made only if its loss is finite; then the loss is the last input.
     pub if_finite: bool,
 }
 
@@ -258,12 +259,12 @@ unsafe impl Param for Beginning {}
 
 impl BeginStep {
     fn beginning(&self) -> Beginning {
-        const JUDGES: u64 = 1;
+        const HAS_NORM: u64 = 1;
         const CLIPS: u64 = 2;
         const SCALES: u64 = 4;
         let flag = |is_set: bool, flag: u64| if is_set { flag } else { 0 };
         Beginning {
-            flags: flag(self.needs_norm(), JUDGES)
+            flags: flag(self.needs_norm(), HAS_NORM)
                 | flag(self.clip_norm.is_some(), CLIPS)
                 | flag(self.scaling.is_some(), SCALES),
             clip_norm: self.clip_norm.unwrap_or(f64::INFINITY),
@@ -307,7 +308,7 @@ impl Op for Begin {
             let finite_loss = inputs[wanted - 1];
             if finite_loss.n_elems() != 1 || finite_loss.dtype != DType::F64 {
                 let detail =
-                    format!("the verdict is one float64, not {} {}", finite_loss.shape(), finite_loss.dtype);
+                    format!("the loss is one float64, not {} {}", finite_loss.shape(), finite_loss.dtype);
                 return Err(Error::argument(self.name(), detail));
             }
         }
@@ -512,7 +513,7 @@ fn begin_samples() -> Vec<Sample> {
                 let [rate, step, scale, good, .., skipped] = x[0].values[..] else { unreachable!() };
                 Array::new(&[8], vec![rate, step + 1.0, scale, good, 1.0 / scale, 0.0, f64::NAN, skipped])
             })
-            .refuses(vec![buffer(), norm()], "the verdict is one float64"),
+            .refuses(vec![buffer(), norm()], "the loss is one float64"),
     ]
 }
 

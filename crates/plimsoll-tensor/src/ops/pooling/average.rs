@@ -19,7 +19,7 @@ use crate::shape::Shape;
 use crate::tape::Backward;
 use crate::tensor::Tensor;
 
-/// The sum of each window over the number of its pixels, padding included. Nothing is kept.
+/// The sum of each window over the number of its pixels, padding included. Nothing is saved.
 #[derive(Debug)]
 struct Average(Pool2d);
 

@@ -1,6 +1,6 @@
 //! `max_pool2d`, its gradient, and the gradient of that.
 //!
-//! Which element of a window is the greatest is kept as its position, one byte. With the positions given, bringing
+//! Which element of a window is the greatest is saved as its position, one byte. With the positions given, bringing
 //! gradients to them (`max_pool2d_backward`) and picking elements at them (`max_pool2d_pick`) are linear, and each is the
 //! other's gradient; so derivatives of any order need nothing else.
 

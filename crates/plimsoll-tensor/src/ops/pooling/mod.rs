@@ -2,8 +2,8 @@
 //!
 //! Every kernel goes over the pixels that it writes and visits the pixels that count for each, channels side by side.
 //! Backward is written that way round, too: a pixel of the input asks the windows that contain it. So no two threads
-//! write to one place, nothing is filled with zeros first, and the order of every sum is fixed. Max pooling keeps one
-//! byte for each output, the position inside the window; average pooling keeps nothing.
+//! write to one place, nothing is filled with zeros first, and the order of every sum is fixed. Max pooling saves one
+//! byte for each output, the position inside the window; average pooling saves nothing.
 
 mod average;
 mod cuda;

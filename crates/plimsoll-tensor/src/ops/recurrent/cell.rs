@@ -14,7 +14,7 @@ use crate::tensor::Tensor;
 pub(super) enum Cell {
     Lstm,
     Gru,
-    /// A function of the sums whose slope is read from its output.
+    /// A function of the sums whose derivative is read from its output.
     Simple(Activation),
 }
 

@@ -233,7 +233,7 @@ fn number(cell: Cell) -> u64 {
     }
 }
 
-/// The types of the kernels, and the simple cell's function and slope, which are those of the ops.
+/// The types of the kernels, and the simple cell's function and derivative, which are those of the ops.
 fn define(cell: Cell, dtype: DType) -> String {
     let [value, slope] = match cell {
         Cell::Simple(Activation::Relu) => Relu::CUDA,

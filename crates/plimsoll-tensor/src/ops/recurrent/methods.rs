@@ -126,7 +126,7 @@ impl Tensor {
 
     /// A simple recurrent cell, `h' = activation(x kernel + h recurrent + bias)`, over this sequence `[batch, time,
     /// features]`: the hidden states `[batch, time, hidden]` and the one after the last step, `[batch, hidden]`. The
-    /// activation is one whose slope is read from its output, such as tanh or relu. The initial state is zero unless it
+    /// activation is one whose derivative is read from its output, such as tanh or relu. The initial state is zero unless it
     /// is given.
     ///
     /// # Errors

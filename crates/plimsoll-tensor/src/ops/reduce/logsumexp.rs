@@ -13,7 +13,7 @@ use crate::axes::{Axes, IntoAxes};
 use crate::tape::Backward;
 use crate::tensor::Tensor;
 
-/// y = ln Σ eˣ; the slope of an element is eˣ⁻ʸ.
+/// y = ln Σ eˣ; the derivative by an element is eˣ⁻ʸ.
 #[derive(Clone, Copy, Debug)]
 pub struct LogSumExp;
 

@@ -12,7 +12,7 @@ use crate::axes::{Axes, IntoAxes};
 use crate::tape::Backward;
 use crate::tensor::Tensor;
 
-/// y = Σ x / n; the gradient is the same for every element, so nothing is kept. The mean of nothing is NaN.
+/// y = Σ x / n; the gradient is the same for every element, so nothing is saved. The mean of nothing is NaN.
 #[derive(Clone, Copy, Debug)]
 pub struct Mean;
 

@@ -76,7 +76,7 @@ pub trait Reduce: Copy + std::fmt::Debug + Send + Sync + 'static {
     /// Computes the result of `x` over `axes`; `aux_outputs` is empty when the op is not recorded.
     fn run(self, x: &Operand, axes: Axes, y: &Operand, aux_outputs: &[Operand]);
 
-    /// The same on a GPU, for inputs of a dtype; a recorded op has its extras as further outputs.
+    /// The same on a GPU, for inputs of a dtype; a recorded op has its auxiliary outputs as further outputs.
     fn cuda(self, input: DType, is_recorded: bool) -> cuda::reduce::Fold;
 
     /// What the GPU's fold knows as `NUMBER(0)`.
@@ -102,7 +102,7 @@ pub trait Reduce: Copy + std::fmt::Debug + Send + Sync + 'static {
         Err(Error::not_differentiable(Self::NAME, "its results are not floats"))
     }
 
-    /// The same function in plain ops, with the reduced axes kept; needed where backward reads extras.
+    /// The same function in plain ops, with the reduced axes kept; needed where backward reads auxiliary outputs.
     fn composite(self, _x: &Tensor, _axes: Axes) -> Option<Result<Tensor>> {
         None
     }
@@ -150,7 +150,7 @@ impl Reduced {
         backward.output(0)?.reshape(backward.input_shape(0).reduced(self.axes, true))
     }
 
-    /// An extra, with the reduced axes of extent one.
+    /// An auxiliary output, with the reduced axes of extent one.
     fn aux(self, backward: &Backward<'_>, aux: usize) -> Result<Tensor> {
         backward.aux(aux)?.reshape(backward.input_shape(0).reduced(self.axes, true))
     }

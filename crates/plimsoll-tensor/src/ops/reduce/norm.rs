@@ -13,7 +13,7 @@ use crate::axes::{Axes, IntoAxes};
 use crate::tape::Backward;
 use crate::tensor::Tensor;
 
-/// y = √Σ x²; the slope of an element is x / y, and zero where all elements are.
+/// y = √Σ x²; the derivative by an element is x / y, and zero where all elements are.
 #[derive(Clone, Copy, Debug)]
 pub struct Norm;
 

@@ -23,8 +23,8 @@ use crate::shape::Shape;
 use crate::tape::Backward;
 use crate::tensor::Tensor;
 
-/// y = Π x; the slope of an element is the product of the others, y / x where x is not zero. For the others a second
-/// number per result is kept: the product without a single zero.
+/// y = Π x; the derivative by an element is the product of the others, y / x where x is not zero. For the others a second
+/// number per result is saved: the product without a single zero.
 #[derive(Clone, Copy, Debug)]
 pub struct Prod;
 

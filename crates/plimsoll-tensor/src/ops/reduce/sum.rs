@@ -12,7 +12,7 @@ use crate::axes::{Axes, IntoAxes};
 use crate::tape::Backward;
 use crate::tensor::Tensor;
 
-/// y = Σ x; the gradient is the same for every element, so nothing is kept.
+/// y = Σ x; the gradient is the same for every element, so nothing is saved.
 #[derive(Clone, Copy, Debug)]
 pub struct Sum;
 

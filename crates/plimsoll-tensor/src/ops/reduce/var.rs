@@ -41,7 +41,7 @@ fn run(correction: f64, is_root: bool, x: &Operand, axes: Axes, y: &Operand, aux
     });
 }
 
-/// The GPU's fold: the variance, and the mean as a second result where it is kept.
+/// The GPU's fold: the variance, and the mean as a second result where it is saved.
 fn cuda_fold(is_root: bool, input: DType, is_recorded: bool) -> cuda::Fold {
     let finish = match (is_root, is_recorded) {
         (false, false) => "y0 = acc.squares / DIVISOR;",
@@ -53,12 +53,12 @@ fn cuda_fold(is_root: bool, input: DType, is_recorded: bool) -> cuda::Fold {
     cuda::Fold { variant: u64::from(is_recorded), text: cuda::MOMENTS, finish, acc_bytes, is_ordered: false }
 }
 
-/// The extra that both keep: the mean, in the type that it is computed in.
+/// The auxiliary output that both save: the mean, in the type that it is computed in.
 fn mean_aux(input: DType, result: Shape) -> SmallVec<[AuxOutput; 2]> {
     smallvec![AuxOutput { form: Form::Statistics, meta: Meta::fresh(result, input.accumulator()) }]
 }
 
-/// The distances from the kept mean times `scale`, one number per result.
+/// The distances from the saved mean times `scale`, one number per result.
 fn scaled_distances(reduced: &Reduced, backward: &Backward<'_>, scale: &Tensor) -> Result<Tensor> {
     let x = backward.input(0)?;
     let mean = reduced.aux(backward, 0)?.cast(x.dtype())?;

@@ -1,6 +1,6 @@
 //! Elementwise functions of one tensor: one file per op, one line here.
 //!
-//! An op's file states its formula, its slope, what backward reads, the slope in plain ops for higher derivatives,
+//! An op's file states its formula, its derivative, what backward reads, the derivative in plain ops for higher derivatives,
 //! and a range for the tests. This module makes the forward op, the fused backward op and the registry's entry of it.
 
 use plimsoll_cpu::element::{Element as Stored, Number};
@@ -67,7 +67,7 @@ family! {
     tanh::Tanh,
 }
 
-/// What the slope is computed from.
+/// What the derivative is computed from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reads {
     /// The input.
@@ -82,7 +82,7 @@ pub trait Unary: Copy + std::fmt::Debug + Send + Sync + 'static {
     const NAMES: [&'static str; 2];
     /// One sentence for the documents.
     const DOC: &'static str;
-    /// What the slope is computed from.
+    /// What the derivative is computed from.
     const READS: Reads;
     /// The range that tests draw inputs from; inside it the function is smooth.
     const RANGE: (f64, f64) = (-2.0, 2.0);
@@ -102,7 +102,7 @@ pub trait Unary: Copy + std::fmt::Debug + Send + Sync + 'static {
     }
     /// The function.
     fn value<T: Real>(self, x: T) -> T;
-    /// Its derivative, from what [`Unary::READS`] names.
+    /// Its derivative, from what [`Unary::READS`] names: the inside of the fused kernel of backward.
     fn backward_kernel<T: Real>(self, v: T) -> T;
     /// The same derivative in plain ops, so that it can be differentiated again.
     ///
@@ -120,7 +120,7 @@ pub(crate) fn unary<U: Unary>(op: U, x: &Tensor) -> Result<Tensor> {
     call(OpRef::shipped(Forward(op)), &[x])
 }
 
-/// The gradient times the slope of an op of the family, from what [`Unary::READS`] names; how ops that end in such a
+/// The gradient times the derivative of an op of the family, from what [`Unary::READS`] names; how ops that end in such a
 /// function go back through it. Written over the gradient if nobody else holds it.
 pub(crate) fn times_slope<U: Unary>(op: U, gradient: Tensor, read: Tensor) -> Result<Tensor> {
     call_with(OpRef::shipped(Slope(op)), smallvec::smallvec![Arg::Given(gradient), Arg::Given(read)])
@@ -196,7 +196,7 @@ impl<U: Unary> Op for Forward<U> {
     }
 }
 
-/// The backward op: the gradient times the slope.
+/// The backward op: the gradient times the derivative.
 #[derive(Debug)]
 struct Slope<U>(U);
 
@@ -225,7 +225,7 @@ impl<U: Unary> Op for Slope<U> {
 
     fn run(&self, run: &mut Run<'_>) -> Result<()> {
         let [gradient, v] = run.inputs else {
-            unreachable!("a gradient and what the slope is computed from")
+            unreachable!("a gradient and what the derivative is computed from")
         };
         for_floats!(gradient.dtype(), T => {
             run2::<T>(gradient, v, &run.outputs[0], |g, v, y| slope_tile(self.0, g, v, y));
@@ -266,7 +266,7 @@ fn value_tile<U: Unary, T: Real>(op: U, x: &[T], y: &mut [T]) {
     );
 }
 
-/// The gradient times the slope over one tile; compiled once per op and compute type.
+/// The gradient times the derivative over one tile; compiled once per op and compute type.
 #[inline(never)]
 fn slope_tile<U: Unary, T: Real>(op: U, gradient: &[T], v: &[T], y: &mut [T]) {
     simd::vectorize(
@@ -303,7 +303,7 @@ const fn info<U: Unary>() -> OpInfo {
 const fn backward_info<U: Unary>() -> OpInfo {
     OpInfo {
         name: U::NAMES[1],
-        doc: "The gradient times the slope of the op it belongs to.",
+        doc: "The gradient times the derivative of the op it belongs to.",
         samples: backward_samples::<U>,
     }
 }

@@ -157,7 +157,7 @@ where
     // SAFETY: the scratch memory has a number for each row, written before.
     let sum: f64 = (0..rows).map(|row| unsafe { *losses.add(row) }).sum();
     let write = |to: &Operand, value: f64| {
-        // SAFETY: outputs and extras of one number each, of the compute type, that are nobody else's.
+        // SAFETY: outputs and auxiliary outputs of one number each, of the compute type, that are nobody else's.
         unsafe { *to.ptr().cast::<T::Compute>() = value.cast() };
     };
     write(&run.outputs[0], sum / count);

@@ -2,8 +2,8 @@
 //!
 //! The logits of a language model are its largest tensor, and nobody but the loss reads them. Here they are made a few
 //! rows at a time in scratch memory. When the op is recorded, each such chunk becomes its own gradient in place and is
-//! multiplied on into the gradients of rows and weights at once; they are what is kept, and backward only scales them.
-//! No product is repeated, and nothing of the logits' size is kept. How many rows a chunk has follows from the shapes.
+//! multiplied on into the gradients of rows and weights at once; they are what is saved, and backward only scales them.
+//! No product is recomputed, and nothing of the logits' size is saved. How many rows a chunk has follows from the shapes.
 
 mod cpu;
 mod cuda;
@@ -50,8 +50,8 @@ struct Extents {
     classes: usize,
 }
 
-/// The extras, in this order: the gradients of rows and weights of the sum of the losses, times some power of two, each
-/// empty if it is not wanted; and the factor that makes them those of the mean.
+/// The auxiliary outputs, in this order: the gradients of rows and weights of the sum of the losses, times some power of two,
+/// each empty if it is not wanted; and the factor that makes them those of the mean.
 const ROWS_GRADIENT: usize = 0;
 const WEIGHTS_GRADIENT: usize = 1;
 const FACTOR: usize = 2;
