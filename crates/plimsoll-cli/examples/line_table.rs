@@ -1,6 +1,6 @@
-//! The ways in which a step of a workload can be made: `line_table RECIPE|WORKLOAD [h200 [host]] [MIB]` prints what each commits
-//! and how much longer it takes by the cost model, with values moved to the host's memory or without, and, for a limit in MiB,
-//! what is let go under it, with what each value saves and costs. Nothing is computed: it runs on ghosts.
+//! The memory plans of a workload's step: `line_table RECIPE|WORKLOAD [h200 [host]] [MIB]` prints what each commits and how
+//! much longer it takes by the cost model, with values offloaded to the host's memory or without, and, for a limit in MiB,
+//! what is evicted under it, with what each value saves and costs. Nothing is computed: it runs on a ghost.
 
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "a program that reports")]
 
@@ -8,7 +8,7 @@ use std::process::ExitCode;
 use std::time::Instant;
 
 use plimsoll::hardware::Profile;
-use plimsoll::memory::Family;
+use plimsoll::memory::PlanSet;
 use plimsoll::nn::train::{Batch, Trainer};
 use plimsoll::nn::{Policy, with_policy};
 use plimsoll::{Bytes, Device, Error, Offload, Result};
@@ -25,7 +25,7 @@ fn main() -> ExitCode {
         [name, "h200", "host"] => on_gpu(name, Some(&Offload::Host(Bytes::mib(64 << 10))), limit),
         _ => Err(Error::argument(
             "line_table",
-            "give the name of a recipe or workload, `h200` for a GPU, with `host` if it may move values, and a limit in MiB for its decisions",
+            "give the name of a recipe or workload, `h200` for a GPU, with `host` if it may offload values, and a limit in MiB for its decisions",
         )),
     };
     match table {
@@ -51,35 +51,35 @@ fn table(name: &str, device: &Device, policy: Policy, limit: Option<Bytes>) -> R
     let pair = Batch::new(recipe.inputs().random(batch)?, recipe.labels().random(batch)?);
     let mut trainer = Trainer::new(model, recipe.make_optimizer(u64::MAX)?, recipe.loss());
     let started = Instant::now();
-    let family = trainer.ways(&pair)?;
+    let plans = trainer.memory_plans(&pair)?;
     let planned_in = started.elapsed();
-    let natural = family.members().last().map_or(1, |member| member.time) as f64;
+    let natural = plans.candidates().last().map_or(1, |candidate| candidate.time) as f64;
     println!("{name} on {device}, planned in {} ms", planned_in.as_millis());
-    println!("{:>32} {:>32} {:>8} {:>8} {:>12}", "committed", "in use", "time", "let go", "moved MiB");
-    for member in family.members() {
+    println!("{:>32} {:>32} {:>8} {:>8} {:>12}", "committed", "in use", "time", "evicted", "offload MiB");
+    for candidate in plans.candidates() {
         let [committed, peak] =
-            [member.played.committed, member.played.peak].map(|n| Bytes::new(n).to_string());
-        let n_dropped = member.decisions.as_ref().map_or(0, |decisions| decisions.n_dropped());
-        let moved = member.decisions.as_ref().map_or(0, |decisions| decisions.offloaded_bytes >> 20);
-        let time = member.time as f64 / natural;
-        println!("{committed:>32} {peak:>32} {time:>8.3} {n_dropped:>8} {moved:>12}");
+            [candidate.peaks.committed, candidate.peaks.peak].map(|n| Bytes::new(n).to_string());
+        let n_evicted = candidate.decisions.as_ref().map_or(0, |decisions| decisions.n_evicted());
+        let offloaded = candidate.decisions.as_ref().map_or(0, |decisions| decisions.offloaded_bytes >> 20);
+        let time = candidate.time as f64 / natural;
+        println!("{committed:>32} {peak:>32} {time:>8.3} {n_evicted:>8} {offloaded:>12}");
     }
     if let Some(limit) = limit {
-        decisions(&family, limit);
+        decisions(&plans, limit);
     }
     Ok(())
 }
 
-/// What is let go under a limit.
-fn decisions(family: &Family, limit: Bytes) {
-    let Some(way) = family.within(limit.get()) else {
-        println!("nothing keeps a step under {limit}; the least is {}", Bytes::new(family.least()));
+/// What is evicted under a limit.
+fn decisions(plans: &PlanSet, limit: Bytes) {
+    let Some(number) = plans.within(limit.get()) else {
+        println!("nothing keeps a step under {limit}; the least is {}", Bytes::new(plans.least()));
         return;
     };
-    println!("under {limit}, let go in forward:");
-    println!("{:>16} {:>10}  {:<14} made by", "bytes", "ms", "comes back");
-    for choice in family.members()[way].decisions.iter().flat_map(|decisions| &decisions.choices) {
-        let how = if choice.is_moved { "moved" } else { "computed again" };
+    println!("under {limit}, evicted in forward:");
+    println!("{:>16} {:>10}  {:<14} made by", "bytes", "ms", "strategy");
+    for choice in plans.candidates()[number].decisions.iter().flat_map(|decisions| &decisions.choices) {
+        let how = if choice.is_offloaded { "offload" } else { "recompute" };
         let site = choice.site.map_or_else(String::new, |site| format!("{} {}", site.scope(), site.op()));
         println!(
             "{:>16} {:>10.3}  {how:<14} {site}",

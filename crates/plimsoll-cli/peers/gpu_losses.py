@@ -80,16 +80,16 @@ def read_tensors(path):
 class Block(nn.Module):
     def __init__(self, width):
         super().__init__()
-        self.attend_norm, self.think_norm = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.attn_norm, self.mlp_norm = nn.LayerNorm(width), nn.LayerNorm(width)
         self.qkv, self.output = nn.Linear(width, 3 * width), nn.Linear(width, width)
         self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
 
     def forward(self, x):
         batch, time, width = x.shape
-        qkv = self.qkv(self.attend_norm(x)).view(batch, time, 3, width // HEAD_WIDTH, HEAD_WIDTH)
-        attended = F.scaled_dot_product_attention(*qkv.permute(2, 0, 3, 1, 4), is_causal=True)
-        x = x + self.output(attended.transpose(1, 2).reshape(batch, time, width))
-        return x + self.down(F.gelu(self.up(self.think_norm(x)), approximate="tanh"))
+        qkv = self.qkv(self.attn_norm(x)).view(batch, time, 3, width // HEAD_WIDTH, HEAD_WIDTH)
+        attention = F.scaled_dot_product_attention(*qkv.permute(2, 0, 3, 1, 4), is_causal=True)
+        x = x + self.output(attention.transpose(1, 2).reshape(batch, time, width))
+        return x + self.down(F.gelu(self.up(self.mlp_norm(x)), approximate="tanh"))
 
 
 class Gpt(nn.Module):

@@ -56,9 +56,9 @@ pub struct PlanEvent {
     pub holders: Vec<Holder>,
     /// How long the longest step takes, by formula.
     pub predicted_step_ms: f64,
-    /// The work that the whole run does again to save memory.
+    /// The floating-point operations that the whole run recomputes to save memory.
     pub recomputed_flops: u64,
-    /// What the whole run moves elsewhere to save memory.
+    /// The bytes that the whole run offloads to save memory.
     pub offloaded_bytes: u64,
 }
 
@@ -159,11 +159,11 @@ pub struct EndEvent {
     pub limit_bytes: Option<u64>,
     /// Who set the limit.
     pub limit_from: LimitFrom,
-    /// Ops that were run again to save memory.
+    /// Ops that were recomputed to save memory.
     pub recomputed_ops: u64,
     /// Their work.
     pub recomputed_flops: u64,
-    /// What was moved elsewhere to save memory.
+    /// The bytes that were offloaded to save memory.
     pub offloaded_bytes: u64,
     /// The median time of a step.
     pub median_step_ms: Option<f64>,

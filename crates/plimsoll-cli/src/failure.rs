@@ -20,7 +20,7 @@ pub enum Exit {
     Interrupted = 130,
 }
 
-/// Why a command did not do what it was asked for.
+/// Why a command failed.
 #[derive(Debug)]
 pub struct Failure {
     /// The number that the program ends with.

@@ -24,12 +24,12 @@ mod machine;
 mod optimizers;
 mod options;
 mod preflight;
-mod prepared;
 mod profile;
 mod progress;
 mod recipe;
 pub mod recipes;
 mod reporter;
+mod run_setup;
 mod session;
 mod size;
 mod stop;
@@ -76,7 +76,7 @@ pub fn main_with(
 /// in every program.
 ///
 /// # Errors
-/// Whatever keeps the command from being done, with the number that the program ends with.
+/// Why the command failed, with the exit code.
 pub fn run(
     recipes: &[Recipe],
     arguments: impl IntoIterator<Item = impl Into<OsString> + Clone>,

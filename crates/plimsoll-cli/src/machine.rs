@@ -116,7 +116,7 @@ impl Resident {
     }
 }
 
-/// The name of the processor, where the system tells.
+/// The name of the processor, where the system reports it.
 pub fn processor() -> Option<String> {
     let info = fs::read_to_string("/proc/cpuinfo").ok()?;
     let line = info.lines().find(|line| line.starts_with("model name"))?;
@@ -163,7 +163,7 @@ mod tests {
 
     #[test]
     fn this_machine_has_memory_and_keeps_five_percent() {
-        let memory = HostMemory::now().expect("Linux tells");
+        let memory = HostMemory::now().expect("Linux reports it");
         assert!(0 < memory.free && memory.free <= memory.total, "{memory:?}");
         assert_eq!(HostMemory { total: 4000, free: 2000 }.default_limit(), 1900);
     }

@@ -1,4 +1,4 @@
-//! The command line: what can be asked for, and nothing about how it is done.
+//! The command line: what can be requested, and nothing about how it is done.
 
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
@@ -104,7 +104,7 @@ pub struct TrainOptions {
     /// Write a page about the run's memory (not there yet)
     #[arg(long, value_name = "FILE.html")]
     pub report: Option<PathBuf>,
-    /// On the CPU: move values to a nameless file in this folder when memory is short
+    /// On the CPU: offload values to an unnamed file in this folder when memory is short
     #[arg(long, value_name = "DIR")]
     pub spill: Option<PathBuf>,
 }
@@ -120,7 +120,7 @@ pub struct PlanOptions {
     /// A file or folder with data of the recipe's kind, or `random`
     #[arg(long, value_name = "PATH|random")]
     pub data: Option<DataOption>,
-    /// On the CPU: plan a run that may move values to a nameless file in this folder; nothing is written there
+    /// On the CPU: plan a run that may offload values to an unnamed file in this folder; nothing is written there
     #[arg(long, value_name = "DIR")]
     pub spill: Option<PathBuf>,
     /// Find the largest batch that fits the limit

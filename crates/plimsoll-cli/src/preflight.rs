@@ -1,36 +1,39 @@
-//! What the program knows of a run before it begins, by making it on ghosts first.
+//! Preflight: what the program knows of a run before it begins, by a dry run on a ghost.
 //!
-//! A run that its limit cannot hold is refused before its first step, with the least limit that works. What keeps a ghost
-//! from the run for another reason, such as data that only values can tell, keeps the program from predicting and not from
-//! running.
+//! A run that does not fit its limit is refused before its first step, with the least limit that works. Where a dry run
+//! fails for another reason, such as data whose values must be read, the program does not predict, but it does run.
 
 use plimsoll::Bytes;
 use plimsoll::Device;
-use plimsoll::nn::plan::{Peaks, RunError, least_limit, predict};
+use plimsoll::nn::plan::{Footprint, RunError, least_limit, predict};
 
 use crate::failure::Failure;
 use crate::options::TrainOptions;
-use crate::prepared::Prepared;
 use crate::recipe::Recipe;
+use crate::run_setup::RunSetup;
 
-/// The whole run on the current device, with nobody told of it; for ghosts.
+/// The whole run on the current device without any report; for ghosts.
 ///
 /// # Errors
 /// Those of the run.
 pub fn dry_run(recipe: &Recipe, options: &TrainOptions) -> Result<(), Failure> {
-    let mut run = Prepared::new(recipe, options)?.saving(options);
-    run.take_up(options)?;
+    let mut run = RunSetup::new(recipe, options)?.saving(options);
+    run.resume(options)?;
     run.fit()?;
-    run.last_part().map(drop)
+    run.eval_partial_epoch().map(drop)
 }
 
-/// The peaks that a run will have on a device as it is, if they can be known.
+/// The predicted footprint of a run on a device as it is, if it can be predicted.
 ///
 /// # Errors
 /// A limit that cannot be kept; the message names the least that can.
-pub fn peaks(recipe: &Recipe, options: &TrainOptions, device: &Device) -> Result<Option<Peaks>, Failure> {
+pub fn predicted(
+    recipe: &Recipe,
+    options: &TrainOptions,
+    device: &Device,
+) -> Result<Option<Footprint>, Failure> {
     match predict(device, || dry_run(recipe, options)) {
-        Ok(peaks) => Ok(Some(peaks)),
+        Ok(footprint) => Ok(Some(footprint)),
         Err(refused) if refused.is_over_limit() => Err(with_least_limit(refused, recipe, options, device)),
         Err(_) => Ok(None),
     }
@@ -44,7 +47,7 @@ pub fn with_least_limit(
     device: &Device,
 ) -> Failure {
     match least_limit(device, || dry_run(recipe, options)) {
-        // What keeps a ghost from the run is not what kept the run, and the first failure is the one to report.
+        // The dry run failed for another reason than the run, whose failure is the one to report.
         Err(_) => refused,
         Ok(least) => {
             let (least, mib) = (Bytes::new(least), least >> 20);

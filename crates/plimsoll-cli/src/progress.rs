@@ -2,7 +2,7 @@
 //!
 //! It fits on one line: in a narrow terminal what matters least is left out. There is none when stderr is no terminal,
 //! and no colour where `NO_COLOR` is set. At most one bar is on the screen, and whoever writes on stderr meanwhile does
-//! so through [`beside`], or the line would be torn.
+//! so through [`with_bar_hidden`], or the line would be torn.
 
 use std::io::{self, IsTerminal};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -57,7 +57,7 @@ impl Progress {
     }
 
     /// Shows that so many steps were taken before; they do not count for the time that is left.
-    pub fn go_on_from(&self, step: u64) {
+    pub fn resume_from(&self, step: u64) {
         self.bar.set_position(step);
         self.bar.reset_eta();
     }
@@ -84,7 +84,7 @@ impl Drop for Progress {
 }
 
 /// Writes on the terminal while the bar, if there is one, is out of the way.
-pub fn beside<R>(write: impl FnOnce() -> R) -> R {
+pub fn with_bar_hidden<R>(write: impl FnOnce() -> R) -> R {
     let bar = shown().clone();
     match bar {
         Some(bar) => bar.suspend(write),

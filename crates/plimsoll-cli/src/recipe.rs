@@ -17,7 +17,7 @@ use crate::data::{Data, Feature};
 use crate::failure::Failure;
 use crate::options::DataOption;
 
-/// How long a run is unless told otherwise.
+/// How long a run is by default.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Length {
     /// So many times through the data.
@@ -159,7 +159,7 @@ impl Recipe {
         (self.model)()
     }
 
-    /// What is made small.
+    /// What is minimised.
     pub fn loss(&self) -> Arc<dyn Loss> {
         self.loss.clone()
     }
@@ -209,23 +209,23 @@ impl Recipe {
         &self.labels
     }
 
-    /// Examples of an optimizer step, unless told otherwise.
+    /// Examples of an optimizer step, by default.
     pub fn default_batch(&self) -> usize {
         self.batch
     }
 
-    /// How layers compute, unless told otherwise.
+    /// The precision of layers, by default.
     pub fn default_precision(&self) -> Policy {
         self.precision
     }
 
-    /// How long a run is, unless told otherwise.
+    /// How long a run is, by default.
     pub fn default_length(&self) -> Length {
         self.length
     }
 }
 
-/// How many batches of random examples there are before they come again.
+/// How many batches of random examples there are before they repeat.
 const RANDOM_BATCHES: usize = 4;
 
 impl fmt::Debug for Recipe {

@@ -1,4 +1,4 @@
-//! What a training run tells while it goes on: JSON lines or a bar with a line per epoch.
+//! The reports of a training run while it goes on: JSON lines, or a bar with a line per epoch.
 
 use std::sync::{Arc, Mutex};
 
@@ -15,25 +15,25 @@ use crate::terminal::Style;
 /// How many of the last steps' times are kept for the median.
 const KEPT_TIMES: usize = 1001;
 
-/// Tells of steps and epochs, and asks the run to end when somebody pressed Ctrl-C. Clones are the same reporter.
+/// Reports steps and epochs, and stops the run when Ctrl-C was pressed. Clones are the same reporter.
 #[derive(Clone)]
 pub struct Reporter {
     style: Style,
     progress: Arc<Progress>,
-    seen: Arc<Mutex<Seen>>,
+    history: Arc<Mutex<StepHistory>>,
 }
 
 /// What is remembered of the steps.
 #[derive(Default)]
-struct Seen {
+struct StepHistory {
     /// A ring: the oldest is overwritten.
     times: Vec<f64>,
     n_steps: usize,
     last_loss: Option<f64>,
 }
 
-impl Seen {
-    fn keep(&mut self, step: &StepEvent) {
+impl StepHistory {
+    fn push(&mut self, step: &StepEvent) {
         match self.times.get_mut(self.n_steps % KEPT_TIMES) {
             Some(oldest) => *oldest = step.ms,
             None => self.times.push(step.ms),
@@ -46,23 +46,23 @@ impl Seen {
 impl Reporter {
     /// A reporter in that style, with a bar.
     pub fn new(style: Style, progress: Progress) -> Reporter {
-        Reporter { style, progress: Arc::new(progress), seen: Arc::default() }
+        Reporter { style, progress: Arc::new(progress), history: Arc::default() }
     }
 
     /// Shows that so many steps were taken before.
-    pub fn go_on_from(&self, step: u64) {
-        self.progress.go_on_from(step);
+    pub fn resume_from(&self, step: u64) {
+        self.progress.resume_from(step);
     }
 
     /// The median time of the last steps.
     pub fn median_ms(&self) -> Option<f64> {
-        let mut times = self.seen.lock().expect("nobody panics").times.clone();
+        let mut times = self.history.lock().expect("nobody panics").times.clone();
         (!times.is_empty()).then(|| median(&mut times))
     }
 
     /// The loss of the last step.
     pub fn last_loss(&self) -> Option<f64> {
-        self.seen.lock().expect("nobody panics").last_loss
+        self.history.lock().expect("nobody panics").last_loss
     }
 
     /// Shows that the model is being evaluated.
@@ -70,11 +70,11 @@ impl Reporter {
         self.progress.evaluating();
     }
 
-    /// Tells of an epoch, or of a part of one at the end of a run.
+    /// Reports an epoch, or a part of one at the end of a run.
     ///
     /// # Errors
     /// An output that does not take it.
-    pub fn tell_epoch(&self, epoch: &EpochEvent) -> Result<(), Failure> {
+    pub fn report_epoch(&self, epoch: &EpochEvent) -> Result<(), Failure> {
         let accuracy = epoch.held_out.as_ref().and_then(|held_out| held_out.metric(ACCURACY));
         let event = Event::Epoch(event::EpochEvent {
             epoch: epoch.epoch,
@@ -111,7 +111,7 @@ impl Callback for Reporter {
     }
 
     fn on_step(&mut self, step: &StepEvent, run: &mut Requests<'_>) -> Result<()> {
-        self.seen.lock().expect("nobody panics").keep(step);
+        self.history.lock().expect("nobody panics").push(step);
         self.progress.step(Shown {
             step: step.step,
             loss: step.loss,
@@ -136,14 +136,14 @@ impl Callback for Reporter {
                 committed_bytes: step.memory.committed,
             }))
             .map_err(unwritable)?;
-        if stop::is_asked() {
+        if stop::is_stop_requested() {
             run.stop(INTERRUPTED);
         }
         Ok(())
     }
 
     fn on_epoch(&mut self, epoch: &EpochEvent, _run: &mut Requests<'_>) -> Result<()> {
-        self.tell_epoch(epoch).map_err(unwritable)
+        self.report_epoch(epoch).map_err(unwritable)
     }
 }
 

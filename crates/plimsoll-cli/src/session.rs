@@ -1,4 +1,4 @@
-//! What a run stands on: threads, the device with its limit, and the seed.
+//! The environment of a run: threads, the device with its limit, and the seed.
 
 use std::path::Path;
 
@@ -13,7 +13,7 @@ use crate::size::{Limit, LimitFrom, Size};
 /// A device that is ready, and how it was set up.
 #[derive(Debug)]
 pub struct Session {
-    /// Where the run happens.
+    /// The device of the run.
     pub device: Device,
     /// The most that its pool may commit, and who said so.
     pub limit: Limit,
@@ -25,7 +25,7 @@ impl Session {
     /// Sets threads, limits and seed as the options say.
     ///
     /// # Errors
-    /// A device that is not there; a limit that cannot be kept.
+    /// An unknown device; a limit that cannot be kept.
     pub fn open(options: &RunOptions) -> Result<Session, Failure> {
         threads::set_threads(options.threads.map_or(0, |n| n.get()));
         let device = match options.device.as_deref() {
@@ -54,7 +54,7 @@ impl Session {
         Ok(Session { device, limit, seed: options.seed })
     }
 
-    /// What lies outside the pool now, where the system or the driver tells.
+    /// What lies outside the pool now, where the system or the driver reports it.
     pub fn outside(&self) -> Option<Outside> {
         match self.device.driver_memory() {
             Ok(Some(memory)) => Some(Outside::OnGpu(memory)),
@@ -107,7 +107,7 @@ pub fn host_limit(asked: &[Option<Size>]) -> Result<Limit, Failure> {
 pub struct HostShares {
     /// The limit of the pool in which batches are made.
     pub pool: Option<Bytes>,
-    /// Where the GPU may move values: to the other half, unless that is too little to be worth while.
+    /// Where the GPU may offload values: to the other half, unless that is too little to be worthwhile.
     pub offload: Option<Offload>,
 }
 
@@ -126,7 +126,7 @@ impl HostShares {
     }
 }
 
-/// Lets a device, or the ghost of one, move values to the folder of `--spill`, if there is one.
+/// Lets a device, or the ghost of one, offload values to the folder of `--spill`, if there is one.
 ///
 /// # Errors
 /// A device that is no CPU; a folder that cannot be used.
@@ -134,7 +134,7 @@ pub fn allow_spilling(device: &Device, folder: Option<&Path>) -> Result<(), Fail
     let Some(folder) = folder else { return Ok(()) };
     if !device.is_host() {
         return Err(Failure::options(
-            "--spill is for the CPU; a GPU moves values to the memory of its host, within --host-limit",
+            "--spill is for the CPU; a GPU offloads values to the memory of its host, within --host-limit",
         ));
     }
     let said = |error: Error| Failure::with(Exit::File, format!("--spill: {error}"));

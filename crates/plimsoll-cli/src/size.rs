@@ -39,7 +39,7 @@ pub struct Limit {
 }
 
 impl Limit {
-    /// The limit that an option asks for, on a device with so much memory, of which so much is free.
+    /// The limit of an option, on a device with so much memory, of which so much is free.
     pub fn resolve(asked: Option<Size>, total: u64, free: u64) -> Limit {
         match asked {
             Some(Size::Bytes(bytes)) => Limit { bytes: Some(bytes.get()), from: LimitFrom::User },

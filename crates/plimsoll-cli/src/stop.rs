@@ -8,21 +8,21 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use crate::failure::{Exit, Failure};
 use crate::terminal::warn;
 
-static ASKED: AtomicBool = AtomicBool::new(false);
-/// Whether steps are made, so that somebody looks at the flag.
+static STOP_REQUESTED: AtomicBool = AtomicBool::new(false);
+/// Whether steps are running, after each of which the flag is checked.
 static STEPPING: AtomicBool = AtomicBool::new(false);
 
-/// Whether somebody has asked the run to end.
-pub fn is_asked() -> bool {
-    ASKED.load(Ordering::SeqCst)
+/// Whether the run was asked to stop.
+pub fn is_stop_requested() -> bool {
+    STOP_REQUESTED.load(Ordering::SeqCst)
 }
 
-/// Runs a loop of steps, which looks at the flag after each of them.
+/// Runs a loop of steps, which checks the flag after each of them.
 pub fn between_steps<R>(steps: impl FnOnce() -> R) -> R {
     STEPPING.store(true, Ordering::SeqCst);
-    let made = steps();
+    let result = steps();
     STEPPING.store(false, Ordering::SeqCst);
-    made
+    result
 }
 
 /// Listens for Ctrl-C and for the signals that ask a program to end.
@@ -36,13 +36,13 @@ pub fn listen() -> Result<(), Failure> {
             warn("interrupted");
             std::process::exit(Exit::Interrupted as i32);
         }
-        if ASKED.swap(true, Ordering::SeqCst) {
+        if STOP_REQUESTED.swap(true, Ordering::SeqCst) {
             std::process::exit(Exit::Interrupted as i32);
         }
         warn("interrupted: the present step is finished first; once more ends at once");
     };
     // A step that never comes, because its data do not, is no step to finish.
-    plimsoll::data::stop_waiting_when(is_asked);
+    plimsoll::data::stop_waiting_when(is_stop_requested);
     let why = |error| match error {
         ctrlc::Error::System(error) => error.to_string(),
         other => other.to_string(),

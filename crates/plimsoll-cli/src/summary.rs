@@ -1,4 +1,4 @@
-//! The memory summary at the end of a run, for somebody who has never seen one.
+//! The memory summary at the end of a run, for readers who have never seen one.
 
 use std::fmt::Write;
 
@@ -12,16 +12,16 @@ use crate::size::{Limit, LimitFrom};
 const MEANINGS: [(&str, &str); 9] = [
     ("parameters", "the model's weights"),
     ("gradients", "how the loss changes with each weight"),
-    ("optimizer", "what the optimizer remembers for each weight"),
-    ("saved", "values of the forward pass that backward reads"),
-    ("temporary", "values on their way from one op to the next"),
-    ("workspace", "room that an op needs while it runs"),
+    ("optimizer", "the optimizer's state for each weight"),
+    ("saved", "activations of forward that backward reads"),
+    ("temporary", "values between one op and the next"),
+    ("workspace", "scratch memory of an op while it runs"),
     ("data", "examples and batches"),
     ("graph", "recorded functions"),
-    ("rounding", "what blocks are larger than asked for"),
+    ("rounding", "what blocks are larger than requested"),
 ];
 
-/// Who held the peak, how near the limit it came, and what has gone back.
+/// Who owned the peak, how near the limit it came, and what was released.
 pub fn describe(at_end: &Stats, limit: Limit, outside: Option<Outside>, released: u64) -> String {
     let peak = at_end.peak_in_use;
     let mut text = format!("memory: at most {} in use at a time, by", scaled(peak));

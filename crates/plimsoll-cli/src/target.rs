@@ -30,7 +30,7 @@ impl Target {
     /// The device that the options name.
     ///
     /// # Errors
-    /// A device or a model that nobody knows; a limit that leaves room for nothing.
+    /// An unknown device or model; a limit that leaves room for nothing.
     pub fn of(options: &PlanOptions) -> Result<Target, Failure> {
         let run = &options.run;
         threads::set_threads(run.threads.map_or(0, |n| n.get()));
@@ -74,7 +74,7 @@ impl Target {
     }
 
     fn gpu(number: usize, profile: Profile, options: &PlanOptions) -> Result<Target, Failure> {
-        // What is free on a GPU that nobody opens is what is left when the driver has taken its part.
+        // What is free on a GPU that is not opened is what the driver leaves.
         let free = profile.memory_bytes - profile.outside_bytes;
         let limit = checked(Limit::resolve(options.run.limit, profile.memory_bytes, free))?;
         let (name, model) = (format!("cuda:{number}"), profile.name.clone());

@@ -6,7 +6,7 @@ use std::io::{self, Write};
 
 use crate::event::Event;
 use crate::failure::Failure;
-use crate::progress::beside;
+use crate::progress::with_bar_hidden;
 
 /// How a command's results are shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,11 +59,11 @@ pub fn write_line(text: &str) -> Result<(), Failure> {
         writeln!(out, "{text}").and_then(|()| out.flush())
     };
     // Where both are the same terminal, the bar would be in the line.
-    beside(write).map_err(|error| Failure::other(format!("cannot write to stdout: {error}")))
+    with_bar_hidden(write).map_err(|error| Failure::other(format!("cannot write to stdout: {error}")))
 }
 
 /// Writes a line on stderr.
 pub fn warn(text: &str) {
-    // When nobody can be told, the exit code still says it.
-    let _unheard = beside(|| writeln!(io::stderr().lock(), "{text}"));
+    // If the message cannot be written, the exit code still says it.
+    let _unheard = with_bar_hidden(|| writeln!(io::stderr().lock(), "{text}"));
 }

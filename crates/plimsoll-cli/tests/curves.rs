@@ -48,7 +48,7 @@ fn ids(name: &str, shape: &[usize], below: u32) -> Result<Tensor> {
 
 /// The name that the formula goes by: without the layers that only hold others together.
 fn plain_name(name: &str) -> String {
-    let left_out = ["trunk", "attend", "think", "sequential", "attention", "embeddings"];
+    let left_out = ["trunk", "attn", "mlp", "sequential", "attention", "embeddings"];
     name.split('.').filter(|part| !left_out.contains(part)).collect::<Vec<_>>().join(".")
 }
 

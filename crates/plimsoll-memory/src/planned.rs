@@ -1,14 +1,14 @@
 //! Planned steps: an offset for every acquisition.
 //!
-//! A planner that has seen the trace of a step knows the lives of its blocks and can pack them better than any
-//! policy that decides as they come. Its plan says how large the k-th acquisition in the step region is and where
-//! it goes. At the step's beginning the pool takes one range for the whole plan, as it would take a block of that
-//! size; so planned steps of all sizes and unplanned work use the same addresses and pages. At the step's end, or
-//! when the step leaves its plan, the range becomes what it would be otherwise: blocks that are alive, and free
+//! A planner that has seen the trace of a step knows the lifetimes of its blocks and can pack them better than
+//! any policy that decides online. Its plan says how large the k-th acquisition in the step region is and where
+//! it goes. When the step begins, the pool takes one range for the whole plan, as it would take a block of that
+//! size; so planned steps of all sizes and unplanned work use the same addresses and pages. At the step's end,
+//! or when the step leaves its plan, the range becomes what it would be otherwise: live blocks, and free
 //! memory.
 //!
-//! The pool follows the plan by position and trusts it in nothing: a place that a live block holds is never
-//! handed out.
+//! The pool follows the plan by position and never trusts it: memory that a live block occupies is never handed
+//! out.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -41,8 +41,8 @@ pub struct OffsetPlan {
 struct Contents {
     entries: Vec<Planned>,
     bytes: u64,
-    /// For each entry the earlier ones that it is laid over, as ranges of `under`. An entry that is hidden by
-    /// later ones is not among them: where those could be placed, it was gone.
+    /// For each entry the earlier ones that it is laid over, as ranges of `under`. An entry that is hidden by later
+    /// ones is not among them: where those could be placed, it was freed.
     under_ranges: Vec<Range<u32>>,
     under: Vec<u32>,
 }
@@ -104,7 +104,7 @@ impl OffsetPlan {
         &self.contents.entries
     }
 
-    /// The earlier entries that must be gone before one can be placed.
+    /// The earlier entries that must be freed before one can be placed.
     fn under(&self, position: usize) -> &[u32] {
         let range = self.contents.under_ranges[position].clone();
         &self.contents.under[range.start as usize..range.end as usize]
@@ -154,24 +154,24 @@ impl Surface {
 
 /// What became of a planned acquisition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Fate {
-    /// The block is alive in its place.
-    Alive(BlockId),
-    /// It was in its place and is gone.
-    Gone,
+enum SlotState {
+    /// The block is live in its place.
+    Live(BlockId),
+    /// It was in its place and was freed.
+    Freed,
     /// It lies elsewhere or takes no memory.
     Elsewhere,
 }
 
-/// The plan that an open step follows, and its range.
+/// How far an open step has followed its plan, and the range of the plan.
 #[derive(Clone, Debug)]
-pub(crate) struct Following {
+pub(crate) struct PlanCursor {
     plan: OffsetPlan,
     /// The range: a used extent of the step region, and its offset there.
     pub(crate) extent: ExtentId,
     start: u64,
     /// What became of the acquisitions so far.
-    fates: Vec<Fate>,
+    slots: Vec<SlotState>,
 }
 
 /// What a plan says of the next acquisition.
@@ -181,60 +181,60 @@ pub(crate) enum Next {
     At(u64, u32),
     /// It outlives the step.
     Outlives,
-    /// Its place is still held.
-    Held,
+    /// Its place is still occupied.
+    Occupied,
     /// It is not the planned one.
     Differs,
 }
 
-impl Following {
+impl PlanCursor {
     pub(crate) fn new(plan: OffsetPlan, extent: ExtentId, start: u64) -> Self {
-        let fates = Vec::with_capacity(plan.entries().len());
-        Self { plan, extent, start, fates }
+        let slots = Vec::with_capacity(plan.entries().len());
+        Self { plan, extent, start, slots }
     }
 
     pub(crate) fn next(&self, requested: u64) -> Next {
-        let position = self.fates.len();
+        let position = self.slots.len();
         let Some(planned) = self.plan.entries().get(position).filter(|p| p.bytes == requested) else {
             return Next::Differs;
         };
         match planned.offset {
             None => Next::Outlives,
             Some(offset) if self.is_free(position) => Next::At(self.start + offset, position as u32),
-            Some(_) => Next::Held,
+            Some(_) => Next::Occupied,
         }
     }
 
     fn is_free(&self, position: usize) -> bool {
-        let fates = || self.plan.under(position).iter().map(|&below| self.fates[below as usize]);
-        if fates().all(|fate| fate == Fate::Gone) {
+        let slots = || self.plan.under(position).iter().map(|&below| self.slots[below as usize]);
+        if slots().all(|slot| slot == SlotState::Freed) {
             return true;
         }
-        if fates().any(|fate| matches!(fate, Fate::Alive(_))) {
+        if slots().any(|slot| matches!(slot, SlotState::Live(_))) {
             return false;
         }
-        // What should have been below lies elsewhere, so it tells nothing of what is there.
+        // What should have been below lies elsewhere, so it says nothing of what is there.
         let place = self.plan.entries()[position].range();
         !self.alive().any(|(range, _)| range.start < place.end && place.start < range.end)
     }
 
-    /// Notes that the next acquisition became this block, in its place or not.
+    /// Records that the next acquisition became this block, in its place or not.
     pub(crate) fn advance(&mut self, block: BlockId, in_place: bool) {
-        self.fates.push(if in_place { Fate::Alive(block) } else { Fate::Elsewhere });
+        self.slots.push(if in_place { SlotState::Live(block) } else { SlotState::Elsewhere });
     }
 
-    /// Notes that a block that was in its place is gone.
+    /// Records that a block that was in its place was freed.
     pub(crate) fn release(&mut self, position: u32) {
-        self.fates[position as usize] = Fate::Gone;
+        self.slots[position as usize] = SlotState::Freed;
     }
 
-    /// Feeds everything that decides about later places to a hasher, but for the blocks that are alive.
+    /// Feeds everything that decides about later places to a hasher, except for the live blocks.
     pub(crate) fn hash_state(&self, hasher: &mut impl Hasher) {
         (self.start, self.plan.entries()).hash(hasher);
-        self.fates.iter().for_each(|fate| discriminant(fate).hash(hasher));
+        self.slots.iter().for_each(|slot| discriminant(slot).hash(hasher));
     }
 
-    /// The blocks that are alive in their places, by address: their ranges in the region.
+    /// The live blocks in their places, by address: their ranges in the region.
     pub(crate) fn live_ranges(&self) -> Vec<(Range<u64>, BlockId)> {
         let mut alive: Vec<_> = self
             .alive()
@@ -250,9 +250,9 @@ impl Following {
     }
 
     fn alive(&self) -> impl Iterator<Item = (Range<u64>, BlockId)> + '_ {
-        self.plan.entries().iter().zip(&self.fates).filter_map(|(planned, &fate)| match fate {
-            Fate::Alive(block) => Some((planned.range(), block)),
-            Fate::Gone | Fate::Elsewhere => None,
+        self.plan.entries().iter().zip(&self.slots).filter_map(|(planned, &slot)| match slot {
+            SlotState::Live(block) => Some((planned.range(), block)),
+            SlotState::Freed | SlotState::Elsewhere => None,
         })
     }
 }

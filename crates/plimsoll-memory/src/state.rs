@@ -4,7 +4,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 
 use crate::error::{Cause, Shortage};
 use crate::map::{Map, Place, Refusal, rounded_size};
-use crate::planned::{Following, Next};
+use crate::planned::{Next, PlanCursor};
 use crate::stats::Ledger;
 use crate::sync::ThreadMark;
 use crate::trace::Tracing;
@@ -61,8 +61,8 @@ struct OpenStep {
     depth: u32,
     /// Blocks of this thread that others dropped; they join the free list when the step ends.
     pending: Vec<BlockId>,
-    /// The plan of the outermost step, for as long as it is followed.
-    plan: Option<Following>,
+    /// The position in the plan of the outermost step, for as long as that is followed.
+    cursor: Option<PlanCursor>,
 }
 
 /// A block as the pool hands it out.
@@ -159,9 +159,9 @@ impl State {
         };
         if is_step
             && let Some(step) = step
-            && let Some(plan) = &mut self.steps[step].plan
+            && let Some(cursor) = &mut self.steps[step].cursor
         {
-            plan.advance(id, matches!(place, Place::Planned(_)));
+            cursor.advance(id, matches!(place, Place::Planned(_)));
         }
         Ok(Grant { id, rounded, region, offset })
     }
@@ -182,20 +182,20 @@ impl State {
     ) -> Result<(Region, Place, u64), Refusal> {
         if region == Region::Step
             && let Some(step) = step
-            && let Some(plan) = &self.steps[step].plan
+            && let Some(cursor) = &self.steps[step].cursor
         {
-            match plan.next(requested) {
+            match cursor.next(requested) {
                 Next::At(offset, position) if rounded > 0 => {
                     return Ok((region, Place::Planned(position), offset));
                 }
-                Next::At(..) | Next::Held => {}
+                Next::At(..) | Next::Occupied => {}
                 Next::Outlives => region = Region::Persistent,
                 Next::Differs => self.leave_plan(step),
             }
         }
         let (place, offset) = match (self.map.take(source, region, rounded), step) {
             // Once more with what is free in the plan's range.
-            (Err(_), Some(step)) if self.steps[step].plan.is_some() => {
+            (Err(_), Some(step)) if self.steps[step].cursor.is_some() => {
                 self.leave_plan(step);
                 self.map.take(source, region, rounded)?
             }
@@ -206,15 +206,15 @@ impl State {
 
     /// A step goes on by best fit: blocks in the plan's range become blocks like others, the rest is free.
     fn leave_plan(&mut self, step: usize) {
-        if let Some(plan) = self.steps[step].plan.take() {
-            self.dissolve(plan);
+        if let Some(cursor) = self.steps[step].cursor.take() {
+            self.dissolve(cursor);
         }
     }
 
-    fn dissolve(&mut self, plan: Following) {
-        let live = plan.live_ranges();
+    fn dissolve(&mut self, cursor: PlanCursor) {
+        let live = cursor.live_ranges();
         let extents = &mut self.map.extents[Region::Step as usize];
-        let used = extents.break_up(plan.extent, live.iter().map(|(range, _)| range.clone()));
+        let used = extents.break_up(cursor.extent, live.iter().map(|(range, _)| range.clone()));
         for ((_, block), extent) in live.into_iter().zip(used) {
             self.blocks[block as usize].as_mut().expect(ALIVE).place = Place::Extent(extent);
         }
@@ -236,9 +236,9 @@ impl State {
         self.tracing.note(self.map.committed, || TraceEvent::Release { serial: info.serial });
         if let Place::Planned(position) = place
             && let Some(step) = self.step_of(issuer)
-            && let Some(plan) = &mut self.steps[step].plan
+            && let Some(cursor) = &mut self.steps[step].cursor
         {
-            plan.release(position);
+            cursor.release(position);
         }
         let freed = self.map.give(info.region, place, info.offset, info.rounded);
         if self.is_done() || (info.owner.marks_disposal() && !self.disposing) {
@@ -287,7 +287,7 @@ impl State {
         match self.step_of(thread) {
             Some(step) => self.steps[step].depth += 1,
             None => {
-                self.steps.push(OpenStep { issuer: thread, depth: 1, pending: Vec::new(), plan: None });
+                self.steps.push(OpenStep { issuer: thread, depth: 1, pending: Vec::new(), cursor: None });
             }
         }
     }
@@ -302,7 +302,7 @@ impl State {
             && let Ok(extent) = self.map.take_range(source, plan.bytes())
         {
             let start = self.map.extents[Region::Step as usize].start(extent);
-            step.plan = Some(Following::new(plan.clone(), extent, start));
+            step.cursor = Some(PlanCursor::new(plan.clone(), extent, start));
         }
     }
 
@@ -317,8 +317,8 @@ impl State {
 
     /// Frees what a step that is over has set aside and what others dropped of its blocks.
     fn close(&mut self, step: OpenStep, source: &dyn Source) {
-        if let Some(plan) = step.plan {
-            self.dissolve(plan);
+        if let Some(cursor) = step.cursor {
+            self.dissolve(cursor);
         }
         self.release_all(step.pending, source);
         if self.disposing || self.is_done() {
@@ -344,7 +344,7 @@ impl State {
 
     /// Whether the thread's open step has followed its plan so far.
     pub(crate) fn on_plan(&self, thread: ThreadMark) -> bool {
-        self.step_of(thread).is_some_and(|step| self.steps[step].plan.is_some())
+        self.step_of(thread).is_some_and(|step| self.steps[step].cursor.is_some())
     }
 
     /// Sets a limit, giving free granules back where it asks for that; a refusal changes nothing.
@@ -423,8 +423,8 @@ impl State {
         self.map.hash_state(&mut hasher);
         for step in &self.steps {
             step.depth.hash(&mut hasher);
-            if let Some(plan) = &step.plan {
-                plan.hash_state(&mut hasher);
+            if let Some(cursor) = &step.cursor {
+                cursor.hash_state(&mut hasher);
             }
         }
         // The table of blocks has no order of its own, so their numbers are added up.
@@ -445,8 +445,8 @@ impl State {
 
     /// The bytes in use or set aside.
     pub(crate) fn held(&self) -> u64 {
-        let plans = self.steps.iter().filter_map(|step| step.plan.as_ref());
-        self.ledger.in_use + plans.map(Following::vacant_bytes).sum::<u64>()
+        let cursors = self.steps.iter().filter_map(|step| step.cursor.as_ref());
+        self.ledger.in_use + cursors.map(PlanCursor::vacant_bytes).sum::<u64>()
     }
 
     pub(crate) fn stats(&self) -> Stats {

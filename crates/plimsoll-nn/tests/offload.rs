@@ -96,9 +96,9 @@ fn steps_that_move_values_give_the_same_bits() -> Result<()> {
         let trace = recorded.program.trace(&device, device.stats().in_use);
         let natural = recorded.train(&device, &trace, None)?;
         let mut n_prefetched = 0;
-        for moving in [0.0, 0.02] {
+        for offload_weight in [0.0, 0.02] {
             let targets = [60, 80].map(|percent| trace.natural_peak() * percent / 100);
-            let weights = Weights { patience: 0.5, moving };
+            let weights = Weights { distance_weight: 0.5, offload_weight };
             let plans = targets.map(|target| (target, decide(&trace, target, weights)));
             for (target, decisions) in plans {
                 let Some(decisions) = decisions else { continue };
@@ -108,12 +108,12 @@ fn steps_that_move_values_give_the_same_bits() -> Result<()> {
                 let before = device.offloaded().get();
                 device.pool().reset_peaks();
                 let moved = recorded.train(&device, &trace, Some(&decisions))?;
-                assert!(moved == natural, "{device}, {target} bytes, moving {moving}: other bits");
+                assert!(moved == natural, "{device}, {target} bytes, weight {offload_weight}: other bits");
                 assert!(
                     device.stats().peak_in_use <= target,
-                    "{device}, moving {moving}: more than {target}"
+                    "{device}, weight {offload_weight}: more than {target}"
                 );
-                assert_eq!(device.offloaded().get() - before, expected, "{device}, moving {moving}");
+                assert_eq!(device.offloaded().get() - before, expected, "{device}, weight {offload_weight}");
             }
         }
         assert!(device.offloaded().get() > 0, "{device} moved nothing");

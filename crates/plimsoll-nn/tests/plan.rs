@@ -10,7 +10,7 @@ use plimsoll_nn::layers::{BatchNorm, Conv2D, Dense, Dropout, Embedding, Flatten,
 use plimsoll_nn::losses::SparseCategoricalCrossentropy;
 use plimsoll_nn::metrics::SparseCategoricalAccuracy;
 use plimsoll_nn::optimizers::{Adam, Method};
-use plimsoll_nn::plan::{Peaks, least_limit, plan, predict};
+use plimsoll_nn::plan::{Footprint, least_limit, plan, predict};
 use plimsoll_nn::train::{Callback, Requests, StepEvent, Trainer, Until, callbacks::Checkpoint};
 use plimsoll_nn::{Layer, Policy, with_policy};
 use plimsoll_tensor::{Activation, Bytes, DType, Device, Generator, Result, Tensor};
@@ -88,19 +88,19 @@ impl Run {
         trainer.fit(&data, self.until).map(drop)
     }
 
-    /// The peaks of the run on a CPU with a pool of its own.
-    fn measured(&self, limit: Option<u64>) -> Result<Peaks> {
+    /// The footprint of the run on a CPU with a pool of its own.
+    fn measured(&self, limit: Option<u64>) -> Result<Footprint> {
         let device = Device::separate_cpu();
         device.set_limit(limit.map(Bytes::new))?;
         let _on = device.enter();
         self.go()?;
-        Ok(peaks(&device))
+        Ok(footprint(&device))
     }
 }
 
-fn peaks(device: &Device) -> Peaks {
+fn footprint(device: &Device) -> Footprint {
     let stats = device.stats();
-    Peaks { in_use: stats.peak_in_use, committed: stats.peak_committed, owners: stats.peak_rows }
+    Footprint { peak: stats.peak_in_use, committed: stats.peak_committed, owners: stats.peak_rows }
 }
 
 #[test]
@@ -140,7 +140,7 @@ fn plans_under_a_limit_are_the_runs_to_the_byte() -> Result<()> {
     assert!(error.is_out_of_memory(), "{error}");
     let refused = plan(&Device::separate_cpu().limit(Bytes::new(too_little))?, || run.go())?;
     assert!(!refused.fits() && refused.refusal.is_some_and(|why| why.contains("the limit")));
-    assert_eq!((refused.peak_bytes, refused.committed_bytes), (natural.in_use, natural.committed));
+    assert_eq!((refused.peak_bytes, refused.committed_bytes), (natural.peak, natural.committed));
     assert_eq!(refused.limit, Some(too_little));
     Ok(())
 }
@@ -164,7 +164,7 @@ fn a_plan_does_not_go_through_a_million_steps_and_comes_to_the_same_end() -> Res
     for until in [Until::Epochs(1_000_000), Until::Steps(6_000_001), Until::Steps(6_000_000)] {
         let counter = Arc::new(AtomicU64::new(0));
         let state = Cell::new((0, 0, 0));
-        let peaks = predict(&Device::separate_cpu(), || -> Result<()> {
+        let predicted = predict(&Device::separate_cpu(), || -> Result<()> {
             let run = Run { until, ..RUN };
             let (mut trainer, data) = (run.trainer()?.callback(Counter(counter.clone())), run.data()?);
             let history = trainer.fit(&data, until)?;
@@ -180,7 +180,10 @@ fn a_plan_does_not_go_through_a_million_steps_and_comes_to_the_same_end() -> Res
             _ => (6_000_000, 1_000_000, 0),
         };
         assert_eq!(state.get(), expected, "{until:?}");
-        assert_eq!(peaks, predict(&Device::separate_cpu(), || Run { until: Until::Epochs(20), ..RUN }.go())?);
+        assert_eq!(
+            predicted,
+            predict(&Device::separate_cpu(), || Run { until: Until::Epochs(20), ..RUN }.go())?
+        );
     }
     Ok(())
 }
@@ -195,7 +198,7 @@ fn passing_over_repetitions_changes_nothing() -> Result<()> {
         let ghost = device.ghost();
         let _on = ghost.enter();
         run.go()?;
-        assert_eq!(planned, peaks(&ghost));
+        assert_eq!(planned, footprint(&ghost));
     }
     Ok(())
 }
@@ -243,7 +246,7 @@ fn a_plan_leaves_device_generator_and_files_alone_and_counts_what_is_there() -> 
     assert!(!folder.exists());
     assert_eq!((device.stats(), Generator::current()), (before, generator));
     RUN.go()?;
-    assert_eq!(planned, peaks(&device));
+    assert_eq!(planned, footprint(&device));
     drop(held);
     Ok(())
 }

@@ -1,28 +1,28 @@
 //! The blocks of a step: where a forward pass can be cut so that each part has its own part of backward.
 //!
-//! A step is one sweep, or several where gradients are accumulated: forward, then backward, which asks for the values in
-//! the reverse order. In the forward part a sequence of ops that follows itself is a repeated block; what lies around
-//! the repetitions, or the whole where there are none, is cut where a single value leads from what is before to what is
-//! after. A network that allows no cut (values of all parts are read in all others) is one block, with which nobody can
-//! begin anything.
+//! A step is one sweep, or several where gradients are accumulated: forward, then backward, which fetches the saved values
+//! in reverse order. In the forward part, a sequence of ops that repeats itself is a repeated block; what lies around the
+//! repetitions, or the whole where there are none, is cut where a single value leads from what is before to what is after.
+//! A network that allows no cut (values of all parts are read in all others) is one block, for which blocks are of no use.
 //!
 //! Everything is found from fingerprints and from who reads what: layers and their names play no part.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use crate::simulation::LEAST_BYTES;
+use crate::greedy::MIN_EVICT_BYTES;
 use crate::{Input, Trace};
 
-/// A repeated block holds at least this part of what waits for backward, so that there are not more blocks than that.
+/// A repeated block holds at least one part in this many of the bytes saved for backward, which bounds the number of
+/// blocks.
 const MOST_REPEATED: u64 = 64;
-/// Other blocks hold at least this part of it.
+/// Other blocks hold at least one part in this many.
 const MOST_OTHERS: u64 = 32;
-/// Where blocks repeat themselves, so many values may lead from one to the next.
+/// Between repeated blocks, at most this many values may cross a cut.
 const MOST_CROSSING: u32 = 2;
-/// The longest sequence of ops that is looked for as a repeated block.
+/// The longest sequence of ops that is considered as a repeated block.
 const LONGEST_PERIOD: usize = 1024;
-/// The position of what does not happen.
+/// The position of something that does not happen.
 const NEVER: u32 = u32::MAX;
 
 /// A part of a sweep.
@@ -30,9 +30,9 @@ const NEVER: u32 = u32::MAX;
 pub(crate) struct Block {
     /// Its forward ops.
     pub forward: Range<u32>,
-    /// The ops from the first time that backward asks for a value of this block, to the first for one of an earlier block.
+    /// The ops from the first fetch of a value of this block to the first fetch of a value of an earlier block.
     pub backward: Range<u32>,
-    /// The bytes that wait for backward when forward leaves the block, if everything is kept.
+    /// The bytes saved for backward when forward has passed the block, if everything is retained.
     pub bytes: u64,
 }
 
@@ -49,11 +49,11 @@ struct Sweep {
     backward: Range<u32>,
 }
 
-/// The sweeps of a step: no value of one is asked for in another.
+/// The sweeps of a step: no value of one is fetched in another.
 fn sweeps(trace: &Trace) -> Vec<Sweep> {
     let mut sweeps: Vec<Sweep> = Vec::new();
-    let waiting = trace.values.iter().filter(|value| value.alone_from.is_some());
-    for value in waiting {
+    let saved = trace.values.iter().filter(|value| value.backward_only_from.is_some());
+    for value in saved {
         let (Some(&first), Some(&last)) = (value.fetches.first(), value.fetches.last()) else { continue };
         match sweeps.last_mut() {
             Some(sweep) if value.record < sweep.backward.end => {
@@ -81,50 +81,52 @@ impl Sweep {
         self.between(trace, cuts)
     }
 
-    /// The blocks between cuts of forward. A cut is left out where backward does not ask for all values of the block
-    /// after it before those of the block before it.
+    /// The blocks between cuts of forward. A cut is left out unless backward fetches all values of the block after it
+    /// before those of the block before it.
     fn between(&self, trace: &Trace, mut cuts: Vec<u32>) -> Vec<Block> {
         loop {
-            let (first_asked, bytes) = self.waiting(trace, &cuts);
-            let is_late = |at: usize| first_asked[at] > first_asked[at + 1] && first_asked[at] != NEVER;
+            let (first_fetched, bytes) = self.saved_in_blocks(trace, &cuts);
+            let is_late = |at: usize| first_fetched[at] > first_fetched[at + 1] && first_fetched[at] != NEVER;
             if let Some(at) = (0..cuts.len()).find(|&at| !is_late(at)) {
                 cuts.remove(at);
                 continue;
             }
             let starts = std::iter::once(self.forward.start).chain(cuts.iter().copied());
             let ends = cuts.iter().copied().chain([self.forward.end]);
-            let next_asked = std::iter::once(self.backward.end).chain(first_asked.iter().copied());
-            let ranges = starts.zip(ends).zip(first_asked.iter().zip(next_asked));
-            let block = |(((start, end), (&asked, next)), bytes)| Block {
+            let next_fetched = std::iter::once(self.backward.end).chain(first_fetched.iter().copied());
+            let ranges = starts.zip(ends).zip(first_fetched.iter().zip(next_fetched));
+            let block = |(((start, end), (&fetched, next)), bytes)| Block {
                 forward: start..end,
-                backward: asked..next,
+                backward: fetched..next,
                 bytes,
             };
             return ranges.zip(bytes).map(block).collect();
         }
     }
 
-    /// For each block between cuts, when backward first asks for one of its values, and their bytes.
-    fn waiting(&self, trace: &Trace, cuts: &[u32]) -> (Vec<u32>, Vec<u64>) {
-        let mut first_asked = vec![NEVER; cuts.len() + 1];
+    /// For each block between cuts, the first position at which backward fetches one of its values, and their bytes.
+    fn saved_in_blocks(&self, trace: &Trace, cuts: &[u32]) -> (Vec<u32>, Vec<u64>) {
+        let mut first_fetched = vec![NEVER; cuts.len() + 1];
         let mut bytes = vec![0; cuts.len() + 1];
         for value in trace.values.iter().filter(|value| self.forward.contains(&value.record)) {
-            let Some((from, first)) = value.alone_from.zip(value.fetches.first().copied()) else { continue };
+            let Some((from, first)) = value.backward_only_from.zip(value.fetches.first().copied()) else {
+                continue;
+            };
             let block = cuts.partition_point(|&cut| cut < from);
-            first_asked[block] = first_asked[block].min(first);
+            first_fetched[block] = first_fetched[block].min(first);
             bytes[block] += value.bytes;
         }
-        (first_asked, bytes)
+        (first_fetched, bytes)
     }
 }
 
-/// What there is to know of the ops of a forward pass in order to cut it; places are counted from its first op.
+/// What cutting a forward pass needs to know of its ops; places are counted from its first op.
 struct Forward {
     fingerprints: Vec<u64>,
     /// For each place, how many values that are made before it are read there or later.
     crossing: Vec<u32>,
-    /// For each place, the bytes that wait for backward there; for the end of forward, too.
-    waiting: Vec<u64>,
+    /// For each place, and for the end of forward, the bytes saved for backward there.
+    saved: Vec<u64>,
 }
 
 /// Blocks of the same ops, one after the other.
@@ -148,31 +150,31 @@ impl Forward {
     fn new(trace: &Trace, range: Range<u32>) -> Forward {
         let n = range.len();
         let records = &trace.records[range.start as usize..range.end as usize];
-        let (mut crossing, mut waiting) = (vec![0i64; n + 1], vec![0i64; n + 1]);
+        let (mut crossing, mut saved) = (vec![0i64; n + 1], vec![0i64; n + 1]);
         let mut last_read = BTreeMap::new();
         for (at, record) in records.iter().enumerate() {
             let values = record.inputs.iter().filter_map(|input| match *input {
                 Input::Value(number) => Some(number),
-                Input::Lasting | Input::Passing => None,
+                Input::Persistent | Input::Transient => None,
             });
             values.for_each(|number| _ = last_read.insert(number, at));
         }
         for (number, last) in last_read {
             let value = &trace.values[number as usize];
-            if value.bytes >= LEAST_BYTES && range.contains(&value.record) {
+            if value.bytes >= MIN_EVICT_BYTES && range.contains(&value.record) {
                 crossing[(value.record - range.start) as usize + 1] += 1;
                 crossing[last + 1] -= 1;
             }
         }
         for value in trace.values.iter().filter(|value| range.contains(&value.record)) {
-            if let Some(from) = value.alone_from.filter(|_| !value.fetches.is_empty()) {
-                waiting[(from.min(range.end) - range.start) as usize] += value.bytes as i64;
+            if let Some(from) = value.backward_only_from.filter(|_| !value.fetches.is_empty()) {
+                saved[(from.min(range.end) - range.start) as usize] += value.bytes as i64;
             }
         }
         let fingerprints = records.iter().map(|record| record.fingerprint).collect();
         let crossing = sums(&crossing).map(|sum| sum as u32).collect();
-        let waiting = sums(&waiting).map(|sum| sum as u64).collect();
-        Forward { fingerprints, crossing, waiting }
+        let saved = sums(&saved).map(|sum| sum as u64).collect();
+        Forward { fingerprints, crossing, saved }
     }
 
     /// Finds the cuts of a part: around and inside of its longest repetition, then left and right of that.
@@ -212,7 +214,8 @@ impl Forward {
         longest
     }
 
-    /// Where the blocks of a repetition begin: where fewest values lead from one to the next, then where most blocks fit.
+    /// Where the blocks of a repetition begin: where the fewest values cross from one to the next, then where the most
+    /// blocks fit.
     fn best_rotation(&self, start: usize, period: usize, n_same: usize) -> Option<Repetition> {
         let rotations = (start..start + period).map(|first| Repetition {
             start: first,
@@ -222,21 +225,20 @@ impl Forward {
         let crossing =
             |found: &Repetition| found.cuts().filter_map(|at| self.crossing.get(at)).max().copied();
         let is_heavy = |found: &Repetition| {
-            let bytes = self.waiting[found.end()] - self.waiting[found.start];
-            bytes > 0
-                && bytes * MOST_REPEATED >= self.waiting[self.fingerprints.len()] * found.n_blocks as u64
+            let bytes = self.saved[found.end()] - self.saved[found.start];
+            bytes > 0 && bytes * MOST_REPEATED >= self.saved[self.fingerprints.len()] * found.n_blocks as u64
         };
         rotations
             .filter(|found| found.n_blocks >= 2 && is_heavy(found) && crossing(found) <= Some(MOST_CROSSING))
             .min_by_key(|found| (crossing(found), std::cmp::Reverse(found.n_blocks), found.start))
     }
 
-    /// Cuts a part where one value leads on, as soon as there is enough before the cut.
+    /// Cuts a part where a single value crosses, as soon as enough bytes are saved before the cut.
     fn cut_where_narrow(&self, part: Range<usize>, cuts: &mut Vec<usize>) {
-        let least = self.waiting[self.fingerprints.len()] / MOST_OTHERS;
+        let least = self.saved[self.fingerprints.len()] / MOST_OTHERS;
         let mut from = part.start;
         for at in part.filter(|&at| self.is_inside(at)) {
-            if self.crossing[at] == 1 && self.waiting[at] - self.waiting[from] >= least.max(1) {
+            if self.crossing[at] == 1 && self.saved[at] - self.saved[from] >= least.max(1) {
                 cuts.push(at);
                 from = at;
             }
@@ -244,7 +246,7 @@ impl Forward {
     }
 }
 
-/// The sums of the first numbers, for each number.
+/// The prefix sums of numbers.
 fn sums(numbers: &[i64]) -> impl Iterator<Item = i64> {
     numbers.iter().scan(0, |sum, number| {
         *sum += number;

@@ -1,49 +1,49 @@
-//! Steps as chains of blocks, and the choice of a way for each block by dynamic programming.
+//! Steps as chains of blocks, and the choice of an option for each block by dynamic programming.
 //!
-//! What waits for backward in the blocks before one is in use while it runs, forward and backward; what waits in the blocks
-//! after it is not there yet, or no more. So the blocks can be gone through in the order of forward with one number for all that
-//! lies behind: the bytes that wait. For each number the least extra time is remembered, and a way of the next block is
-//! possible if what waits and what it needs fit the target together. A few neighbouring blocks can also be taken as one,
-//! which lets go of what leads from one to the next.
+//! What earlier blocks save for backward is in use while a block runs, forward and backward; what later blocks save does
+//! not exist yet, or no longer. So the blocks can be visited in the order of forward with one number for everything before:
+//! the bytes saved. For each number the least extra time is remembered, and an option of the next block is possible if the
+//! bytes saved and what the option needs fit the target together. A few neighbouring blocks can also be treated as one,
+//! which evicts what leads from one to the next.
 //!
-//! The work is bounded: at most [`N_BUCKETS`] numbers are remembered, which differ by a share of the step's own bytes and do not
-//! depend on the target; at most [`LONGEST_SPAN`] blocks are taken as one; the ways of a span are bounded as well, and equal
-//! spans share them.
+//! The work is bounded: at most [`N_BUCKETS`] numbers are remembered, whose granularity is a share of the step's own bytes
+//! and does not depend on the target; at most [`LONGEST_SPAN`] blocks are treated as one; the options of a span are bounded
+//! as well, and equal spans share them.
 //!
-//! Bytes and times of a block are those of the walk over it alone. What comes out is a prescription for the walk over the
-//! whole step, which counts everything exactly and lets go of more where that is needed; nothing is claimed on the word
-//! of this module. It only speaks of computing again: what else could be moved to a depot is left to the walk, and a graph
-//! that is no chain is left to it altogether.
+//! Bytes and times of a block are those that the greedy planner finds for it alone. The result is a prescription for the
+//! greedy planner over the whole step, which counts everything exactly and evicts more where that is needed; no promise
+//! rests on this module. It only decides about recomputation: offloads are left to the greedy planner, and so is a graph
+//! that is no chain.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
 
 use crate::Trace;
+use crate::block_options::{BlockOption, Effort, block_options};
+use crate::block_slice::BlockSlice;
 use crate::blocks::{Block, chains};
-use crate::excerpt::Excerpt;
-use crate::pareto::{Effort, Keeping, ways};
 
-/// So many numbers of bytes that wait are told apart.
+/// How many numbers of saved bytes are distinguished.
 const N_BUCKETS: u64 = 256;
-/// So many blocks are taken as one.
+/// How many blocks are treated as one at most.
 const LONGEST_SPAN: usize = 4;
-/// How closely the least target is looked for that the blocks fit, as a share of the natural peak.
+/// How precisely the least target that the blocks fit is searched for, as a number of bisections below the natural peak.
 const N_HALVINGS: u32 = 10;
 
-/// The blocks of a step, and the ways in which their values can be kept.
+/// The blocks of a step, and the options of each.
 #[derive(Clone, Debug)]
 pub struct Chain {
     sweeps: Vec<Sweep>,
-    /// The ways of each kind of span, the fastest first.
-    kinds: Vec<Vec<Keeping>>,
+    /// The options of each kind of span, the fastest first.
+    kinds: Vec<Vec<BlockOption>>,
 }
 
-/// What the blocks of a step should let go.
+/// What the blocks of a step should evict.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Prescription {
     /// The values, by number.
-    pub let_go: Vec<u32>,
-    /// The extra time that is expected, in nanoseconds: the sum of what the blocks take one by one.
+    pub evicted: Vec<u32>,
+    /// The expected extra time, in nanoseconds: the sum over the blocks.
     pub extra_time: u64,
 }
 
@@ -56,33 +56,33 @@ struct Sweep {
     least: u64,
 }
 
-/// Neighbouring blocks that are taken as one.
+/// Neighbouring blocks that are treated as one.
 #[derive(Clone, Debug)]
 struct Span {
     from: usize,
     kind: usize,
     /// The number of the first value that they make.
     first_value: u32,
-    /// By how much more bytes are in use around them than around those that stand for their kind.
+    /// How many more bytes are in use around them than around the example of their kind.
     more: i64,
 }
 
-/// The fastest way to come to a place in the chain with so many bytes that wait.
+/// The fastest way to reach a place in the chain with so many bytes saved.
 #[derive(Clone, Copy)]
 struct State {
     held: u64,
     time: u64,
-    /// The span that was the last, its way, and the state before it.
+    /// The last span, its option, and the state before it.
     last: Option<(usize, usize, usize)>,
 }
 
 impl Chain {
-    /// Finds the blocks of a step, and for each kind of them the ways to keep their values.
+    /// Finds the blocks of a step, and the options of each kind of block.
     pub fn new(trace: &Trace) -> Chain {
         let mut kinds = Kinds::default();
         let chains = chains(trace);
         let sweeps = chains.iter().map(|blocks| kinds.spans(trace, blocks)).collect();
-        let mut chain = Chain { sweeps, kinds: kinds.ways };
+        let mut chain = Chain { sweeps, kinds: kinds.options };
         for at in 0..chain.sweeps.len() {
             chain.sweeps[at].least = chain.least_of(&chain.sweeps[at], trace.natural_peak());
         }
@@ -102,7 +102,7 @@ impl Chain {
         works
     }
 
-    /// Whether the step has no blocks that could be told from one another.
+    /// Whether the step has no blocks that could be distinguished.
     pub fn is_empty(&self) -> bool {
         self.sweeps.is_empty()
     }
@@ -112,31 +112,31 @@ impl Chain {
         self.sweeps.iter().map(|sweep| sweep.ending_at.len() - 1).collect()
     }
 
-    /// Everything that [`best`](Chain::best) chooses from: neighbouring blocks of a pass that are taken as one, and what each way to
-    /// keep their values lets go.
+    /// Everything that [`best`](Chain::best) chooses from: neighbouring blocks of a pass that are treated as one, and what
+    /// each of their options evicts.
     pub fn choices(&self, pass: usize) -> Vec<(Range<usize>, Vec<Prescription>)> {
         let Some(sweep) = self.sweeps.get(pass) else { return Vec::new() };
         let ending = sweep.ending_at.iter().enumerate();
         let spans = ending.flat_map(|(end, spans)| spans.iter().map(move |span| (span, end)));
-        let prescription = |span: &Span, way: &Keeping| Prescription {
-            let_go: way.let_go.iter().map(|&number| span.first_value + number).collect(),
-            extra_time: way.time,
+        let prescription = |span: &Span, option: &BlockOption| Prescription {
+            evicted: option.evicted.iter().map(|&number| span.first_value + number).collect(),
+            extra_time: option.time,
         };
         spans
             .map(|(span, end)| {
-                let ways = self.kinds[span.kind].iter();
-                (span.from..end, ways.map(|way| prescription(span, way)).collect())
+                let options = self.kinds[span.kind].iter();
+                (span.from..end, options.map(|option| prescription(span, option)).collect())
             })
             .collect()
     }
 
-    /// What to let go so that a step takes the least time within a target, by what is known of its blocks. Where they
-    /// cannot be made to fit, it is what makes them fit the least target that they can.
+    /// What to evict so that a step takes the least time within a target, by what is known of its blocks. Where they cannot
+    /// fit, it is what makes them fit the least target that they can.
     pub fn best(&self, target: u64) -> Prescription {
         let mut best = Prescription::default();
         for sweep in &self.sweeps {
             if let Some(found) = self.best_of(sweep, target.max(sweep.least)) {
-                best.let_go.extend(found.let_go);
+                best.evicted.extend(found.evicted);
                 best.extra_time += found.extra_time;
             }
         }
@@ -149,12 +149,12 @@ impl Chain {
         for spans in &sweep.ending_at[1..] {
             let mut states = vec![None; N_BUCKETS as usize + 1];
             for (at, span) in spans.iter().enumerate() {
-                for (choice, way) in self.kinds[span.kind].iter().enumerate() {
-                    let need = way.need.saturating_add_signed(span.more);
-                    // States are sorted by the bytes that wait.
+                for (choice, option) in self.kinds[span.kind].iter().enumerate() {
+                    let need = option.need.saturating_add_signed(span.more);
+                    // States are sorted by the bytes saved.
                     let fitting = reached[span.from].iter().take_while(|state| state.held + need <= target);
                     for (before, state) in fitting.enumerate() {
-                        let (held, time) = (state.held + way.held, state.time + way.time);
+                        let (held, time) = (state.held + option.held, state.time + option.time);
                         let best: &mut Option<State> = &mut states[(held / sweep.bucket) as usize];
                         if best.is_none_or(|best| (time, held) < (best.time, best.held)) {
                             *best = Some(State { held, time, last: Some((at, choice, before)) });
@@ -164,23 +164,23 @@ impl Chain {
             }
             reached.push(unbeaten(states.into_iter().flatten()));
         }
-        self.way_back(sweep, &reached)
+        self.backtrack(sweep, &reached)
     }
 
-    /// The values that were let go on the way to the fastest of the last states.
-    fn way_back(&self, sweep: &Sweep, reached: &[Vec<State>]) -> Option<Prescription> {
+    /// The values that are evicted on the path to the fastest of the last states.
+    fn backtrack(&self, sweep: &Sweep, reached: &[Vec<State>]) -> Option<Prescription> {
         let mut place = reached.len() - 1;
         let mut state = reached[place].iter().min_by_key(|state| state.time)?;
         let extra_time = state.time;
-        let mut let_go = Vec::new();
+        let mut evicted = Vec::new();
         while let Some((at, choice, before)) = state.last {
             let span = &sweep.ending_at[place][at];
-            let way = &self.kinds[span.kind][choice];
-            let_go.extend(way.let_go.iter().map(|&number| span.first_value + number));
+            let option = &self.kinds[span.kind][choice];
+            evicted.extend(option.evicted.iter().map(|&number| span.first_value + number));
             place = span.from;
             state = &reached[place][before];
         }
-        Some(Prescription { let_go, extra_time })
+        Some(Prescription { evicted, extra_time })
     }
 }
 
@@ -195,12 +195,12 @@ fn unbeaten(states: impl Iterator<Item = State>) -> Vec<State> {
     states.filter(is_faster).collect()
 }
 
-/// The kinds of spans that have been met.
+/// The kinds of spans that have been found so far.
 #[derive(Default)]
 struct Kinds {
     known: BTreeMap<Vec<u64>, usize>,
-    examples: Vec<Excerpt>,
-    ways: Vec<Vec<Keeping>>,
+    examples: Vec<BlockSlice>,
+    options: Vec<Vec<BlockOption>>,
 }
 
 impl Kinds {
@@ -216,15 +216,15 @@ impl Kinds {
 
     fn span(&mut self, trace: &Trace, blocks: &[Block], from: usize, end: usize) -> Span {
         let before = blocks[..from].iter().map(|block| block.bytes).sum();
-        let excerpt = Excerpt::new(trace, &blocks[from..end], before);
-        let first_value = excerpt.first_value;
-        let kind = *self.known.entry(excerpt.key()).or_insert(self.ways.len());
-        let more = self.examples.get(kind).map_or(0, |example| excerpt.more_than(example));
-        if kind == self.ways.len() {
-            let mut excerpt = excerpt;
+        let slice = BlockSlice::new(trace, &blocks[from..end], before);
+        let first_value = slice.first_value;
+        let kind = *self.known.entry(slice.key()).or_insert(self.options.len());
+        let more = self.examples.get(kind).map_or(0, |example| slice.more_than(example));
+        if kind == self.options.len() {
+            let mut slice = slice;
             let effort = if end - from == 1 { Effort::BLOCK } else { Effort::SPAN };
-            self.ways.push(ways(&mut excerpt, effort));
-            self.examples.push(excerpt);
+            self.options.push(block_options(&mut slice, effort));
+            self.examples.push(slice);
         }
         Span { from, kind, first_value, more }
     }

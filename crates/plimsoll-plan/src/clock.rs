@@ -1,9 +1,9 @@
-//! The time of a step: ops in their order, and journeys to the depot and back beside them.
+//! The time of a step: ops in their order, with transfers to the offload store and back.
 //!
-//! Each direction carries one value at a time. A journey out begins when the value is made, and whoever lets the value's
-//! block go waits until it is out; a journey back begins where the plan says so, or when backward asks, and backward waits
-//! until the value is there. So a journey takes only the time that is waited for. Where nothing moves beside the ops, it
-//! takes all of it.
+//! The link carries one value at a time in each direction. An offload begins when the value is made, and freeing the
+//! value's block waits until the offload has ended; a reload begins where the plan prefetches it, or when backward fetches
+//! the value, and backward waits until it has ended. So only the time spent waiting for a transfer counts. Where transfers
+//! do not overlap with compute, all of it does.
 
 use std::collections::HashMap;
 
@@ -12,106 +12,109 @@ use crate::Trace;
 /// Something that backward waits for before the op at a position.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Wait {
-    /// A record runs again.
-    Repeat(u32),
-    /// A value is brought back.
-    Bring(u32),
+    /// A record is recomputed.
+    Recompute(u32),
+    /// A value is reloaded.
+    Reload(u32),
 }
 
-/// Where the block of a value that goes out is let go for the first time: before an op at a position, and before or after
-/// values are brought back for it.
+/// Where the block of an offloaded value is freed for the first time: before the op at a position, and before or after
+/// values are restored for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Leave {
+pub(crate) struct FirstEviction {
     pub position: u32,
     pub is_after_waits: bool,
     pub number: u32,
 }
 
-/// What happens in a step beside its own ops.
+/// What happens in a step besides its own ops.
 #[derive(Default)]
-pub(crate) struct Happenings {
+pub(crate) struct Events {
     /// In the order of positions.
     pub waits: Vec<(u32, Wait)>,
-    /// One for each value that goes out.
-    pub leaves: Vec<Leave>,
-    /// Values (position, number) that begin to come back when the op at a position begins, in the order of positions.
+    /// One for each value that is offloaded.
+    pub evictions: Vec<FirstEviction>,
+    /// Values (position, number) whose reload begins when the op at a position begins, in the order of positions.
     pub prefetched: Vec<(u32, u32)>,
 }
 
-/// The time that a value's journey takes in one direction, in nanoseconds.
-pub(crate) fn journey(trace: &Trace, number: u32) -> u64 {
-    let rate = trace.depot.map_or(1, |depot| depot.rate.max(1));
-    trace.values[number as usize].bytes * 1000 / rate
+/// The time of a transfer of a value in one direction, in nanoseconds.
+pub(crate) fn transfer_time(trace: &Trace, number: u32) -> u64 {
+    let bytes_per_us = trace.offload_store.map_or(1, |store| store.bytes_per_us.max(1));
+    trace.values[number as usize].bytes * 1000 / bytes_per_us
 }
 
 /// The time of a step, in nanoseconds.
-pub(crate) fn step_time(trace: &Trace, mut happenings: Happenings) -> u64 {
-    happenings.leaves.sort_unstable();
-    let goes_out = happenings.leaves.iter().map(|leave| (leave.number, 0)).collect();
-    let mut clock = Clock { trace, now: 0, is_out_at: goes_out, is_back_at: HashMap::new(), free_at: [0; 2] };
-    let mut waits = happenings.waits.into_iter().peekable();
-    let mut leaves = happenings.leaves.into_iter().peekable();
-    let mut prefetched = happenings.prefetched.into_iter().peekable();
+pub(crate) fn step_time(trace: &Trace, mut events: Events) -> u64 {
+    events.evictions.sort_unstable();
+    let offloaded = events.evictions.iter().map(|eviction| (eviction.number, 0)).collect();
+    let mut clock =
+        Clock { trace, now: 0, offloaded_at: offloaded, reloaded_at: HashMap::new(), free_at: [0; 2] };
+    let mut waits = events.waits.into_iter().peekable();
+    let mut evictions = events.evictions.into_iter().peekable();
+    let mut prefetched = events.prefetched.into_iter().peekable();
     for (position, record) in (0u32..).zip(&trace.records) {
-        while let Some(leave) = leaves.next_if(|leave| leave.position <= position && !leave.is_after_waits) {
-            clock.leave(leave.number);
+        while let Some(eviction) =
+            evictions.next_if(|eviction| eviction.position <= position && !eviction.is_after_waits)
+        {
+            clock.evict(eviction.number);
         }
         while let Some((_, wait)) = waits.next_if(|(at, _)| *at <= position) {
             clock.wait(wait);
         }
-        while let Some(leave) = leaves.next_if(|leave| leave.position <= position) {
-            clock.leave(leave.number);
+        while let Some(eviction) = evictions.next_if(|eviction| eviction.position <= position) {
+            clock.evict(eviction.number);
         }
         while let Some((_, number)) = prefetched.next_if(|(at, _)| *at <= position) {
             let arrival = clock.begin(number, BACK);
-            clock.is_back_at.insert(number, arrival);
+            clock.reloaded_at.insert(number, arrival);
         }
         clock.now += record.time;
         for number in trace.values_of(position) {
-            if clock.is_out_at.contains_key(&number) {
+            if clock.offloaded_at.contains_key(&number) {
                 let arrival = clock.begin(number, OUT);
-                clock.is_out_at.insert(number, arrival);
+                clock.offloaded_at.insert(number, arrival);
             }
         }
     }
     clock.now
 }
 
-/// The directions of journeys.
+/// The directions of transfers.
 const OUT: usize = 0;
 const BACK: usize = 1;
 
 struct Clock<'a> {
     trace: &'a Trace,
     now: u64,
-    /// When the values that go out are there.
-    is_out_at: HashMap<u32, u64>,
-    /// When those that are on their way back are here.
-    is_back_at: HashMap<u32, u64>,
+    /// When the offload of each value ends.
+    offloaded_at: HashMap<u32, u64>,
+    /// When the reload of each value that is in flight ends.
+    reloaded_at: HashMap<u32, u64>,
     /// When each direction is free.
     free_at: [u64; 2],
 }
 
 impl Clock<'_> {
-    /// A value begins its journey; returns when that ends.
+    /// Begins the transfer of a value; returns when it ends.
     fn begin(&mut self, number: u32, direction: usize) -> u64 {
-        let arrival = self.now.max(self.free_at[direction]) + journey(self.trace, number);
+        let arrival = self.now.max(self.free_at[direction]) + transfer_time(self.trace, number);
         self.free_at[direction] = arrival;
-        if self.trace.depot.is_some_and(|depot| !depot.is_beside) {
+        if self.trace.offload_store.is_some_and(|store| !store.overlaps) {
             self.now = arrival;
         }
         arrival
     }
 
-    fn leave(&mut self, number: u32) {
-        self.now = self.now.max(self.is_out_at[&number]);
+    fn evict(&mut self, number: u32) {
+        self.now = self.now.max(self.offloaded_at[&number]);
     }
 
     fn wait(&mut self, wait: Wait) {
         match wait {
-            Wait::Repeat(record) => self.now += self.trace.records[record as usize].time,
-            Wait::Bring(number) => {
-                let arrival = self.is_back_at.remove(&number).unwrap_or_else(|| self.begin(number, BACK));
+            Wait::Recompute(record) => self.now += self.trace.records[record as usize].time,
+            Wait::Reload(number) => {
+                let arrival = self.reloaded_at.remove(&number).unwrap_or_else(|| self.begin(number, BACK));
                 self.now = self.now.max(arrival);
             }
         }

@@ -1,15 +1,14 @@
-//! Where the blocks of a step lie: offsets for known sizes and lives, in as few bytes as can be found.
+//! Offsets of a step's blocks: known sizes and lifetimes, in as few bytes as can be found.
 //!
-//! To find the fewest is NP-complete, but training steps are tame: values are saved in one order and used in
-//! the reverse one. Blocks are placed one after the other, each into the smallest gap that is free for the whole
-//! of its life, else on top of those that it meets; all depends on the order. A few natural orders come first,
-//! and where none of them comes close to the lower bound, a search improves on each in turn: a block that sticks
-//! out above the goal, or one that it meets, goes elsewhere in the order, which is kept if it is no worse. Only the larger blocks take part;
-//! the others follow by size and find gaps.
+//! Finding the fewest is NP-complete, but training steps are tame: values are saved in one order and used in the reverse
+//! one. Blocks are placed one after the other, each into the smallest gap that is free for the whole of its lifetime, else
+//! on top of those that it overlaps in time; all depends on the order. A few natural orders come first, and where none of
+//! them comes close to the lower bound, a local search improves on each in turn: a block that ends above the goal, or one
+//! that overlaps it in time, is moved elsewhere in the order, and the change is kept if it is no worse. Only the larger
+//! blocks take part; the others follow by size and fill gaps.
 //!
-//! The search ends when it is within a thousandth of the bound, which is less than one granule is to most
-//! steps. The work is counted, never timed, and chance is a fixed sequence: the same lives get the same offsets on
-//! every machine.
+//! The search ends when it is within a thousandth of the bound, which is less than one granule in most steps. The work is
+//! counted, never timed, and random numbers are a fixed sequence: the same lifetimes get the same offsets on every machine.
 
 use std::cmp::Reverse;
 
@@ -22,37 +21,38 @@ const N_SEARCHED: usize = 2_000;
 const WORK: u64 = 24_000_000;
 
 /// What sizes and offsets are multiples of: 512, or so much more that all blocks together can be counted in units.
-fn unit_of(lives: &[Life]) -> u64 {
-    let together = lives.iter().fold(0, |sum: u64, life| sum.saturating_add(rounded_size(life.bytes)));
+fn unit_of(lifetimes: &[Lifetime]) -> u64 {
+    let together =
+        lifetimes.iter().fold(0, |sum: u64, lifetime| sum.saturating_add(rounded_size(lifetime.bytes)));
     (together >> 31).next_power_of_two().max(512)
 }
 
 /// One block of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Life {
+pub struct Lifetime {
     /// The requested size.
     pub bytes: u64,
     /// The moment of its acquisition.
-    pub born: u32,
+    pub allocated: u32,
     /// The first moment at which its place is free again.
-    pub dies: u32,
+    pub freed: u32,
 }
 
-impl Life {
+impl Lifetime {
     /// Whether there is a moment at which both are alive.
-    pub fn meets(&self, other: &Life) -> bool {
-        self.born < other.dies && other.born < self.dies
+    pub fn overlaps(&self, other: &Lifetime) -> bool {
+        self.allocated < other.freed && other.allocated < self.freed
     }
 
     fn moments(&self) -> u32 {
-        self.dies.saturating_sub(self.born)
+        self.freed.saturating_sub(self.allocated)
     }
 }
 
 /// Where blocks lie.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Offsets {
-    /// The offset of each block, in the order of the lives; a multiple of 512.
+    /// The offset of each block, in the order of the lifetimes; a multiple of 512.
     pub offsets: Vec<u64>,
     /// The end of the highest block.
     pub bytes: u64,
@@ -61,64 +61,66 @@ pub struct Offsets {
 }
 
 /// The most bytes, each block rounded as the pool does, that are alive at one moment.
-pub fn lower_bound(lives: &[Life]) -> u64 {
-    alive_at_births(lives).iter().map(|&(_, alive)| alive).max().unwrap_or(0)
+pub fn lower_bound(lifetimes: &[Lifetime]) -> u64 {
+    live_at_allocations(lifetimes).iter().map(|&(_, alive)| alive).max().unwrap_or(0)
 }
 
-/// The bytes alive after each birth, in the order of time; in between they only fall.
-fn alive_at_births(lives: &[Life]) -> Vec<(u32, u64)> {
-    let moments = |of: fn(&Life) -> u32| {
-        let living = lives.iter().filter(|life| life.born < life.dies);
-        let mut moments: Vec<(u32, u64)> = living.map(|life| (of(life), rounded_size(life.bytes))).collect();
+/// The bytes alive after each allocation, in the order of time; in between they only fall.
+fn live_at_allocations(lifetimes: &[Lifetime]) -> Vec<(u32, u64)> {
+    let moments = |of: fn(&Lifetime) -> u32| {
+        let nonempty = lifetimes.iter().filter(|lifetime| lifetime.allocated < lifetime.freed);
+        let mut moments: Vec<(u32, u64)> =
+            nonempty.map(|lifetime| (of(lifetime), rounded_size(lifetime.bytes))).collect();
         moments.sort_unstable();
         moments
     };
-    let (mut births, deaths) = (moments(|life| life.born), moments(|life| life.dies));
-    let (mut alive, mut n_dead) = (0, 0);
-    for (moment, bytes) in &mut births {
-        // A life does not contain its end, so who dies at a moment makes room for who is born then.
-        while let Some((_, freed)) = deaths.get(n_dead).filter(|(death, _)| death <= moment) {
+    let (mut allocations, frees) =
+        (moments(|lifetime| lifetime.allocated), moments(|lifetime| lifetime.freed));
+    let (mut alive, mut n_freed) = (0, 0);
+    for (moment, bytes) in &mut allocations {
+        // A lifetime does not contain its end, so what is freed at a moment makes room for what is allocated then.
+        while let Some((_, freed)) = frees.get(n_freed).filter(|(at, _)| at <= moment) {
             alive -= freed;
-            n_dead += 1;
+            n_freed += 1;
         }
         alive += *bytes;
         *bytes = alive;
     }
-    births
+    allocations
 }
 
-/// For each block the most bytes that are alive at one moment of its life, itself included.
-fn pressures(lives: &[Life]) -> Vec<u64> {
-    let at_births = alive_at_births(lives);
-    // Level k has the most of each 2^k births in a row; two of its entries cover any stretch between 2^k and
+/// For each block the most bytes that are alive at one moment of its lifetime, itself included.
+fn pressures(lifetimes: &[Lifetime]) -> Vec<u64> {
+    let at_allocations = live_at_allocations(lifetimes);
+    // Level k has the most of each 2^k allocations in a row; two of its entries cover any stretch between 2^k and
     // 2^(k+1) long.
-    let mut levels: Vec<Vec<u64>> = vec![at_births.iter().map(|&(_, alive)| alive).collect()];
-    for k in 0..at_births.len().checked_ilog2().unwrap_or(0) {
+    let mut levels: Vec<Vec<u64>> = vec![at_allocations.iter().map(|&(_, alive)| alive).collect()];
+    for k in 0..at_allocations.len().checked_ilog2().unwrap_or(0) {
         let below = &levels[k as usize];
         let pairs = below.iter().zip(&below[1 << k..]);
         levels.push(pairs.map(|(a, b)| *a.max(b)).collect());
     }
-    let pressure = |life: &Life| {
-        let first = at_births.partition_point(|&(moment, _)| moment < life.born);
-        let end = at_births.partition_point(|&(moment, _)| moment < life.dies);
+    let pressure = |lifetime: &Lifetime| {
+        let first = at_allocations.partition_point(|&(moment, _)| moment < lifetime.allocated);
+        let end = at_allocations.partition_point(|&(moment, _)| moment < lifetime.freed);
         let Some(k) = (end - first).checked_ilog2() else { return 0 };
         let level = &levels[k as usize];
         level[first].max(level[end - (1 << k)])
     };
-    lives.iter().map(pressure).collect()
+    lifetimes.iter().map(pressure).collect()
 }
 
-/// Gives every block an offset such that no two that meet overlap.
-pub fn assign(lives: &[Life]) -> Offsets {
-    let lower_bound = lower_bound(lives);
-    let mut by_size: Vec<usize> = (0..lives.len()).collect();
-    by_size.sort_by_key(|&i| (Reverse(lives[i].bytes), lives[i].born, lives[i].dies));
+/// Gives every block an offset such that no two that overlap in time overlap in memory.
+pub fn assign(lifetimes: &[Lifetime]) -> Offsets {
+    let lower_bound = lower_bound(lifetimes);
+    let mut by_size: Vec<usize> = (0..lifetimes.len()).collect();
+    by_size.sort_by_key(|&i| (Reverse(lifetimes[i].bytes), lifetimes[i].allocated, lifetimes[i].freed));
     let (large, small) = by_size.split_at(by_size.len().min(N_SEARCHED));
-    let mut packing = best_packing(lives, large, lower_bound + lower_bound / 1024);
+    let mut packing = best_packing(lifetimes, large, lower_bound + lower_bound / 1024);
     for &index in small {
-        packing.place(index, &lives[index]);
+        packing.place(index, &lifetimes[index]);
     }
-    let mut offsets = vec![0; lives.len()];
+    let mut offsets = vec![0; lifetimes.len()];
     for placed in &packing.placed {
         offsets[placed.index as usize] = u64::from(placed.start) * packing.unit;
     }
@@ -126,11 +128,11 @@ pub fn assign(lives: &[Life]) -> Offsets {
 }
 
 /// The first packing of the blocks `by_size`, which are sorted by size, of at most `goal` bytes, or the smallest.
-fn best_packing(lives: &[Life], by_size: &[usize], goal: u64) -> Packing {
+fn best_packing(lifetimes: &[Lifetime], by_size: &[usize], goal: u64) -> Packing {
     let mut work = WORK;
     let mut found = Vec::new();
-    for order in natural_orders(lives, by_size) {
-        let packing = Packing::of(lives, &order, u32::MAX, &mut work).unwrap_or_default();
+    for order in natural_orders(lifetimes, by_size) {
+        let packing = Packing::of(lifetimes, &order, u32::MAX, &mut work).unwrap_or_default();
         if packing.bytes() <= goal {
             return packing;
         }
@@ -140,8 +142,8 @@ fn best_packing(lives: &[Life], by_size: &[usize], goal: u64) -> Packing {
     for turn in 0.. {
         let turn = turn % found.len();
         let (packing, order) = &mut found[turn];
-        let next_order = changed(lives, packing, order, goal, &mut chance);
-        if let Some(next) = Packing::of(lives, &next_order, packing.end, &mut work) {
+        let next_order = changed(lifetimes, packing, order, goal, &mut chance);
+        if let Some(next) = Packing::of(lifetimes, &next_order, packing.end, &mut work) {
             (*packing, *order) = (next, next_order);
         }
         if packing.bytes() <= goal || work == 0 {
@@ -152,27 +154,33 @@ fn best_packing(lives: &[Life], by_size: &[usize], goal: u64) -> Packing {
 }
 
 /// Orders that suit one step or another, the most successful ones first.
-fn natural_orders(lives: &[Life], by_size: &[usize]) -> impl Iterator<Item = Vec<usize>> {
-    let pressures = pressures(lives);
-    let area = |life: &Life| u128::from(life.bytes) * u128::from(life.moments());
+fn natural_orders(lifetimes: &[Lifetime], by_size: &[usize]) -> impl Iterator<Item = Vec<usize>> {
+    let pressures = pressures(lifetimes);
+    let area = |lifetime: &Lifetime| u128::from(lifetime.bytes) * u128::from(lifetime.moments());
     let sorted = move |n: usize| {
         let mut order = by_size.to_vec();
         match n {
             0 => {}
-            1 => order.sort_by_key(|&i| Reverse((lives[i].bytes, lives[i].moments()))),
-            2 => order.sort_by_key(|&i| Reverse(area(&lives[i]))),
-            3 => order.sort_by_key(|&i| Reverse(lives[i].dies)),
-            4 => order.sort_by_key(|&i| Reverse(lives[i].moments())),
-            5 => order.sort_by_key(|&i| Reverse((pressures[i], lives[i].moments()))),
-            _ => order.sort_by_key(|&i| lives[i].born),
+            1 => order.sort_by_key(|&i| Reverse((lifetimes[i].bytes, lifetimes[i].moments()))),
+            2 => order.sort_by_key(|&i| Reverse(area(&lifetimes[i]))),
+            3 => order.sort_by_key(|&i| Reverse(lifetimes[i].freed)),
+            4 => order.sort_by_key(|&i| Reverse(lifetimes[i].moments())),
+            5 => order.sort_by_key(|&i| Reverse((pressures[i], lifetimes[i].moments()))),
+            _ => order.sort_by_key(|&i| lifetimes[i].allocated),
         }
         order
     };
     (0..7).map(sorted)
 }
 
-/// The order with one block elsewhere in it: one that sticks out above the goal, or one that such a block meets.
-fn changed(lives: &[Life], packing: &Packing, order: &[usize], goal: u64, chance: &mut Chance) -> Vec<usize> {
+/// The order with one block elsewhere in it: one that ends above the goal, or one that overlaps such a block in time.
+fn changed(
+    lifetimes: &[Lifetime],
+    packing: &Packing,
+    order: &[usize],
+    goal: u64,
+    chance: &mut Chance,
+) -> Vec<usize> {
     let above: Vec<usize> = packing
         .placed
         .iter()
@@ -181,7 +189,7 @@ fn changed(lives: &[Life], packing: &Packing, order: &[usize], goal: u64, chance
         .collect();
     let highest = above[chance.below(above.len())];
     let others_too = chance.below(2) == 0;
-    let may_move = |&i: &usize| i == highest || (others_too && lives[i].meets(&lives[highest]));
+    let may_move = |&i: &usize| i == highest || (others_too && lifetimes[i].overlaps(&lifetimes[highest]));
     let candidates: Vec<usize> = order.iter().copied().filter(may_move).collect();
     let block = candidates[chance.below(candidates.len())];
     let mut order: Vec<usize> = order.iter().copied().filter(|&i| i != block).collect();
@@ -194,8 +202,8 @@ fn changed(lives: &[Life], packing: &Packing, order: &[usize], goal: u64, chance
 struct Placed {
     start: u32,
     end: u32,
-    born: u32,
-    dies: u32,
+    allocated: u32,
+    freed: u32,
     index: u32,
 }
 
@@ -215,11 +223,12 @@ impl Packing {
     }
 
     /// Places blocks in an order, unless that takes more than `most` units; the work is taken off what is left.
-    fn of(lives: &[Life], order: &[usize], most: u32, work: &mut u64) -> Option<Self> {
-        let mut packing = Self { placed: Vec::with_capacity(lives.len()), end: 0, unit: unit_of(lives) };
+    fn of(lifetimes: &[Lifetime], order: &[usize], most: u32, work: &mut u64) -> Option<Self> {
+        let mut packing =
+            Self { placed: Vec::with_capacity(lifetimes.len()), end: 0, unit: unit_of(lifetimes) };
         for &index in order {
             *work = work.saturating_sub(packing.placed.len() as u64 + 1);
-            packing.place(index, &lives[index]);
+            packing.place(index, &lifetimes[index]);
             if packing.end > most {
                 return None;
             }
@@ -227,15 +236,15 @@ impl Packing {
         Some(packing)
     }
 
-    /// Places a block into the smallest gap that is free for its whole life, else on top of those it meets.
-    fn place(&mut self, index: usize, life: &Life) {
-        let Life { born, dies, .. } = *life;
+    /// Places a block into the smallest gap that is free for its whole lifetime, else on top of those it overlaps in time.
+    fn place(&mut self, index: usize, lifetime: &Lifetime) {
+        let Lifetime { allocated, freed, .. } = *lifetime;
         // All blocks together have fewer units than half of what fits here.
-        let units = rounded_size(life.bytes).div_ceil(self.unit) as u32;
+        let units = rounded_size(lifetime.bytes).div_ceil(self.unit) as u32;
         let (mut gap, mut smallest) = (None, u32::MAX);
         let mut top = 0;
         for placed in &self.placed {
-            if placed.born < dies && born < placed.dies {
+            if placed.allocated < freed && allocated < placed.freed {
                 let room = placed.start.saturating_sub(top);
                 if room >= units && room < smallest {
                     (gap, smallest) = (Some(top), room);
@@ -246,7 +255,7 @@ impl Packing {
         let start = gap.unwrap_or(top);
         let end = start + units;
         let position = self.placed.partition_point(|placed| placed.start < start);
-        self.placed.insert(position, Placed { start, end, born, dies, index: index as u32 });
+        self.placed.insert(position, Placed { start, end, allocated, freed, index: index as u32 });
         self.end = self.end.max(end);
     }
 }
@@ -271,23 +280,29 @@ mod tests {
 
     #[test]
     fn the_search_finds_what_no_natural_order_does() {
-        let life = |units: u64, born, dies| Life { bytes: 512 * units, born, dies };
-        let lives = [life(3, 1, 3), life(2, 2, 5), life(2, 3, 5), life(2, 3, 7)];
+        let lifetime = |units: u64, allocated, freed| Lifetime { bytes: 512 * units, allocated, freed };
+        let lifetimes = [lifetime(3, 1, 3), lifetime(2, 2, 5), lifetime(2, 3, 5), lifetime(2, 3, 7)];
         let by_size = [0, 1, 2, 3];
-        let bound = lower_bound(&lives);
+        let bound = lower_bound(&lifetimes);
         assert_eq!(bound, 6 * 512);
-        for order in natural_orders(&lives, &by_size) {
-            let packing = Packing::of(&lives, &order, u32::MAX, &mut 0).unwrap();
+        for order in natural_orders(&lifetimes, &by_size) {
+            let packing = Packing::of(&lifetimes, &order, u32::MAX, &mut 0).unwrap();
             assert!(packing.bytes() > bound, "{order:?}");
         }
-        assert_eq!(best_packing(&lives, &by_size, bound).bytes(), bound);
+        assert_eq!(best_packing(&lifetimes, &by_size, bound).bytes(), bound);
     }
 
     #[test]
     fn the_pressure_of_a_block_is_the_most_alive_in_its_life() {
-        let life = |bytes, born, dies| Life { bytes, born, dies };
-        let lives = [life(512, 0, 9), life(1024, 1, 3), life(512, 3, 5), life(2048, 7, 8), life(512, 5, 5)];
-        assert_eq!(pressures(&lives), [2560, 1536, 1024, 2560, 0]);
+        let lifetime = |bytes, allocated, freed| Lifetime { bytes, allocated, freed };
+        let lifetimes = [
+            lifetime(512, 0, 9),
+            lifetime(1024, 1, 3),
+            lifetime(512, 3, 5),
+            lifetime(2048, 7, 8),
+            lifetime(512, 5, 5),
+        ];
+        assert_eq!(pressures(&lifetimes), [2560, 1536, 1024, 2560, 0]);
         assert_eq!(pressures(&[]), []);
     }
 }

@@ -2,26 +2,26 @@
 
 use plimsoll_memory::Site;
 
-/// The trace of a step that kept everything.
+/// The trace of a step that retains every value it saves for backward.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Trace {
     /// The ops in the order in which they ran, forward, backward and update alike.
     pub records: Vec<Record>,
-    /// The values that they made, in the order of making.
+    /// The values that they make, in that order.
     pub values: Vec<Value>,
-    /// Where values can be moved to; nothing if they cannot.
-    pub depot: Option<Depot>,
+    /// Where values can be offloaded to; nothing if they cannot.
+    pub offload_store: Option<OffloadStore>,
 }
 
-/// Where values can wait outside the device's memory.
+/// Memory outside the device, usually the host's, to which values are offloaded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Depot {
-    /// The bytes that it has room for.
-    pub room: u64,
-    /// The bytes that move there, or back, in a microsecond.
-    pub rate: u64,
-    /// Whether values move while ops run.
-    pub is_beside: bool,
+pub struct OffloadStore {
+    /// Its capacity in bytes.
+    pub capacity: u64,
+    /// The bandwidth in bytes per microsecond, in either direction.
+    pub bytes_per_us: u64,
+    /// Whether transfers overlap with compute.
+    pub overlaps: bool,
 }
 
 /// One op of a step.
@@ -31,11 +31,11 @@ pub struct Record {
     pub fingerprint: u64,
     /// What it reads.
     pub inputs: Vec<Input>,
-    /// The numbers of the values that it makes, outputs before extras; they are consecutive.
+    /// The numbers of the values that it makes, outputs before auxiliary outputs; they are consecutive.
     pub first_value: u32,
     /// How many values it makes.
     pub n_values: u32,
-    /// How many of them are outputs; the others, extras, are made again only where one of them is asked for.
+    /// How many of them are outputs; the others, auxiliary outputs, are recomputed only where one of them is needed.
     pub n_outputs: u32,
     /// Scratch memory while it runs, in bytes as the pool rounds them.
     pub workspace: u64,
@@ -47,12 +47,12 @@ pub struct Record {
     pub site: Option<Site>,
 }
 
-/// The bytes in use when everything is kept.
+/// The bytes in use when everything is retained.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Position {
-    /// When the op is about to begin.
+    /// Just before the op begins.
     pub start: u64,
-    /// The most since the end of the op before, up to the end of this one.
+    /// The most from the end of the previous op to the end of this one.
     pub peak: u64,
 }
 
@@ -61,10 +61,10 @@ pub struct Position {
 pub enum Input {
     /// A value of the step.
     Value(u32),
-    /// Something that is there for the whole step: a parameter, the batch.
-    Lasting,
-    /// Something from outside that was gone before the step ended: what reads it cannot be repeated.
-    Passing,
+    /// Something that exists for the whole step: a parameter, the batch.
+    Persistent,
+    /// Something from outside that does not last until the end of the step: what reads it cannot be recomputed.
+    Transient,
 }
 
 /// One value of a step.
@@ -74,16 +74,16 @@ pub struct Value {
     pub record: u32,
     /// Its bytes as the pool rounds them.
     pub bytes: u64,
-    /// The position from which backward alone holds it; nothing if it never does.
-    pub alone_from: Option<u32>,
-    /// The positions before which backward asks for it, in order.
+    /// The position from which only backward references it; nothing if backward never does.
+    pub backward_only_from: Option<u32>,
+    /// The positions of the ops for which backward fetches it, in order.
     pub fetches: Vec<u32>,
-    /// The position from which it is gone when everything is kept.
-    pub gone_from: u32,
+    /// The position from which it is dead when everything is retained.
+    pub dead_from: u32,
 }
 
 impl Trace {
-    /// The bytes of the heap that it takes, roughly.
+    /// The heap bytes that it takes, roughly.
     pub fn heap_bytes(&self) -> usize {
         let inputs: usize = self.records.iter().map(|record| record.inputs.len()).sum();
         let fetches: usize = self.values.iter().map(|value| value.fetches.len()).sum();
@@ -93,19 +93,20 @@ impl Trace {
             + fetches * size_of::<u32>()
     }
 
-    /// Takes up what may be away on another device in the same step: the traces differ in which values a plan is about.
+    /// Adds the values of another device in the same step that may be evicted: traces of one step differ in which values a plan
+    /// is about.
     pub fn join(&mut self, other: &Trace) {
         for (ours, theirs) in self.values.iter_mut().zip(&other.values) {
-            ours.alone_from = ours.alone_from.or(theirs.alone_from);
+            ours.backward_only_from = ours.backward_only_from.or(theirs.backward_only_from);
         }
     }
 
-    /// The most bytes in use when everything is kept.
+    /// The peak of bytes in use when everything is retained.
     pub fn natural_peak(&self) -> u64 {
         self.records.iter().map(|record| record.at.peak).max().unwrap_or(0)
     }
 
-    /// The time of the step when everything is kept.
+    /// The time of the step when everything is retained.
     pub fn natural_time(&self) -> u64 {
         self.records.iter().map(|record| record.time).sum()
     }
@@ -118,14 +119,14 @@ impl Trace {
 }
 
 impl Value {
-    /// Whether backward alone holds the value at a position and does not ask for it there: it could be away.
-    pub(crate) fn may_be_away(&self, position: u32) -> bool {
-        self.alone_from.is_some_and(|from| from <= position)
+    /// Whether only backward references the value at a position and does not fetch it there, so that it can be evicted.
+    pub(crate) fn may_be_evicted(&self, position: u32) -> bool {
+        self.backward_only_from.is_some_and(|from| from <= position)
             && self.fetches.last().is_some_and(|&last| position < last)
             && !self.fetches.contains(&position)
     }
 
-    /// The next position, from this one on, at which backward asks for the value.
+    /// The next position, from this one on, at which backward fetches the value.
     pub(crate) fn next_fetch(&self, position: u32) -> Option<u32> {
         self.fetches.iter().copied().find(|&fetch| fetch >= position)
     }

@@ -1,12 +1,12 @@
-//! Steps as chains of blocks: what dynamic programming chooses, held against everything that could be chosen.
+//! Steps as chains of blocks: what dynamic programming chooses, compared with everything that could be chosen.
 
 mod support;
 
-use plimsoll_plan::{Chain, Decisions, Depot, Family, Played, Trace, Weights, decide, decide_with};
+use plimsoll_plan::{Chain, Decisions, OffloadStore, Peaks, PlanSet, Trace, Weights, decide, decide_with};
 use support::nets::{MIB, dense_net, named, tree, u_net};
 use support::{Execution, Net};
 
-const WEIGHTS: Weights = Weights { patience: 0.5, moving: 1.0 };
+const WEIGHTS: Weights = Weights { distance_weight: 0.5, offload_weight: 1.0 };
 
 /// Ops in microseconds and values in MiB, as a transformer of GPT-2's size has them on a GPU.
 fn transformer(n_layers: usize) -> Net {
@@ -83,15 +83,15 @@ fn all() -> Vec<(String, Net)> {
     nets
 }
 
-/// What an executor finds when it follows decisions.
+/// The peak and extra time that an executor of decisions finds.
 fn executed(net: &Net, trace: &Trace, decisions: &Decisions) -> (u64, u64) {
-    let played = Execution::new(trace, net.fixed, decisions).run();
-    (played.peak, played.extra_time)
+    let outcome = Execution::new(trace, net.fixed, decisions).run();
+    (outcome.peak, outcome.extra_time)
 }
 
 #[test]
 fn repeated_blocks_are_found_with_what_lies_around_them() {
-    // What lies before the first cut belongs to the first layer, as it has nothing that waits; the head is one more.
+    // What lies before the first cut belongs to the first layer, as it saves nothing; the head is one more.
     for n_layers in [4, 12, 48] {
         assert_eq!(Chain::new(&transformer(n_layers).trace()).n_blocks(), [n_layers + 1]);
     }
@@ -100,7 +100,7 @@ fn repeated_blocks_are_found_with_what_lies_around_them() {
 }
 
 #[test]
-fn graphs_that_are_no_chains_are_left_to_the_walk() {
+fn graphs_that_are_no_chains_are_left_to_the_greedy_planner() {
     assert!(Chain::new(&dense_net(12).trace()).is_empty());
     assert!(Chain::new(&tree(32).trace()).is_empty());
     assert!(Chain::new(&Trace::default()).is_empty());
@@ -111,16 +111,16 @@ fn graphs_that_are_no_chains_are_left_to_the_walk() {
 
 #[test]
 fn an_executor_that_follows_a_prescription_finds_what_was_expected() {
-    let beside = Depot { room: u64::MAX, rate: 20_000, is_beside: false };
+    let store = OffloadStore { capacity: u64::MAX, bytes_per_us: 20_000, overlaps: false };
     let mut n_plans = 0;
     for (name, net) in all() {
-        for depot in [None, Some(beside)] {
-            let net = Net { depot, ..net.clone() };
+        for offload_store in [None, Some(store)] {
+            let net = Net { offload_store, ..net.clone() };
             let trace = net.trace();
             let chain = Chain::new(&trace);
             for percent in (10..100).step_by(10) {
                 let target = trace.natural_peak() * percent / 100;
-                let prescribed = chain.best(target).let_go;
+                let prescribed = chain.best(target).evicted;
                 let Some(decisions) = decide_with(&trace, target, WEIGHTS, &prescribed) else { continue };
                 let (peak, time) = executed(&net, &trace, &decisions);
                 assert!(peak <= target, "{name}, {percent} %: {peak} > {target}");
@@ -132,20 +132,20 @@ fn an_executor_that_follows_a_prescription_finds_what_was_expected() {
     assert!(n_plans > 300, "only {n_plans} plans were prescribed");
 }
 
-/// All ways to let values go in a chain that lets go of something in each of its blocks, alone or a few at a time.
+/// All combinations of the options of a chain's blocks, each block alone or a few at a time.
 fn combinations(chain: &Chain) -> Vec<Vec<u32>> {
     let choices = chain.choices(0);
     let n_blocks = chain.n_blocks()[0];
     let mut found = Vec::new();
     let mut open = vec![(0, Vec::new())];
-    while let Some((place, let_go)) = open.pop() {
+    while let Some((place, evicted)) = open.pop() {
         if place == n_blocks {
-            found.push(let_go);
+            found.push(evicted);
             continue;
         }
-        for (blocks, ways) in choices.iter().filter(|(blocks, _)| blocks.start == place) {
-            let more = ways.iter().map(|way| [&let_go[..], &way.let_go[..]].concat());
-            open.extend(more.map(|let_go| (blocks.end, let_go)));
+        for (blocks, options) in choices.iter().filter(|(blocks, _)| blocks.start == place) {
+            let more = options.iter().map(|option| [&evicted[..], &option.evicted[..]].concat());
+            open.extend(more.map(|evicted| (blocks.end, evicted)));
         }
     }
     found.sort();
@@ -154,7 +154,7 @@ fn combinations(chain: &Chain) -> Vec<Vec<u32>> {
 }
 
 #[test]
-fn hardly_any_combination_of_ways_is_faster() {
+fn hardly_any_combination_of_options_is_faster() {
     let (mut n_compared, mut n_best, mut best_times, mut chosen_times) = (0, 0, 0, 0);
     for seed in 0..40 {
         let net = drawn_chain(seed);
@@ -164,15 +164,16 @@ fn hardly_any_combination_of_ways_is_faster() {
         assert!(chain.n_blocks()[0] <= 4 && combinations.len() > 8, "{seed}");
         for percent in [90, 80, 70, 60] {
             let target = trace.natural_peak() * percent / 100;
-            let time = |let_go: &[u32]| {
-                let decisions = decide_with(&trace, target, WEIGHTS, let_go)?;
+            let time = |evicted: &[u32]| {
+                let decisions = decide_with(&trace, target, WEIGHTS, evicted)?;
                 let (peak, time) = executed(&net, &trace, &decisions);
                 assert!(peak <= target, "{seed}, {percent} %");
                 Some(time)
             };
-            let Some(best) = combinations.iter().filter_map(|let_go| time(let_go)).min() else { continue };
-            let prescribed = time(&chain.best(target).let_go).expect("what fits in one way fits in another");
-            // A family has what the walk does alone as well.
+            let Some(best) = combinations.iter().filter_map(|evicted| time(evicted)).min() else { continue };
+            let prescribed =
+                time(&chain.best(target).evicted).expect("what fits with one prescription fits with another");
+            // A plan set has the decisions of the greedy planner alone as well.
             let chosen = time(&[]).map_or(prescribed, |alone| alone.min(prescribed));
             n_compared += 1;
             n_best += usize::from(chosen == best);
@@ -180,35 +181,35 @@ fn hardly_any_combination_of_ways_is_faster() {
             chosen_times += chosen;
         }
     }
-    // Blocks are judged at a few targets each; close to the least that a step can need, others would be better.
+    // Blocks are measured at a few targets each; close to the least that a step can need, others would be better.
     println!("{n_best} of {n_compared} are the best; {chosen_times} ns against {best_times} ns");
-    assert!(n_compared > 100, "only {n_compared} targets can be kept");
+    assert!(n_compared > 100, "only {n_compared} targets can be met");
     assert!(100 * n_best >= 90 * n_compared, "{n_best} of {n_compared} are the best");
     assert!(100 * chosen_times <= 103 * best_times, "{chosen_times} against {best_times}");
 }
 
-/// The family of a network, played by the executor.
-fn family(net: &Net, trace: &Trace) -> Family {
-    let natural = Played { peak: trace.natural_peak(), committed: trace.natural_peak() };
-    let played = |decisions: &Decisions| {
+/// The plan set of a network, dry-run by the executor.
+fn plan_set(net: &Net, trace: &Trace) -> PlanSet {
+    let natural = Peaks { peak: trace.natural_peak(), committed: trace.natural_peak() };
+    let dry_run = |decisions: &Decisions| {
         let peak = executed(net, trace, decisions).0;
-        Ok::<_, ()>(Some(Played { peak, committed: peak }))
+        Ok::<_, ()>(Some(Peaks { peak, committed: peak }))
     };
-    Family::new(trace, natural, |decisions| played(decisions)).expect("nothing refuses to be played")
+    PlanSet::new(trace, natural, |decisions| dry_run(decisions)).expect("every plan can be dry-run")
 }
 
-/// The extra time of the member that a limit takes, if one fits.
-fn time_within(family: &Family, trace: &Trace, limit: u64) -> Option<u64> {
-    family.within(limit).map(|at| family.members()[at].time - trace.natural_time())
+/// The extra time of the candidate that a limit takes, if one fits.
+fn time_within(plan_set: &PlanSet, trace: &Trace, limit: u64) -> Option<u64> {
+    plan_set.within(limit).map(|at| plan_set.candidates()[at].time - trace.natural_time())
 }
 
-/// What a family would be made of without blocks: what the walk alone decides at a grid of targets, the fastest first, each
+/// What a plan set would be made of without blocks: what the greedy planner alone decides at a grid of targets, the fastest first, each
 /// leaner than the one before by a hundredth of the natural peak.
-fn walked(trace: &Trace) -> Vec<Decisions> {
+fn greedy(trace: &Trace) -> Vec<Decisions> {
     let natural = trace.natural_peak();
     let mut found = Vec::new();
-    for patience in [0.0, 0.5, 1.0] {
-        let at = |target| decide(trace, target, Weights { patience, moving: 1.0 });
+    for distance_weight in [0.0, 0.5, 1.0] {
+        let at = |target| decide(trace, target, Weights { distance_weight, offload_weight: 1.0 });
         let (mut fails, mut works) = (0, natural);
         for _ in 0..9 {
             let between = fails + (works - fails) / 2;
@@ -227,34 +228,34 @@ fn walked(trace: &Trace) -> Vec<Decisions> {
 }
 
 #[test]
-fn no_family_is_slower_than_the_walk_alone() {
+fn no_plan_set_is_slower_than_the_greedy_planner_alone() {
     for (name, net) in all() {
         let trace = net.trace();
-        let family = family(&net, &trace);
-        for pair in family.members().windows(2) {
-            assert!(pair[0].played.peak <= pair[1].played.peak && pair[0].time >= pair[1].time, "{name}");
+        let plan_set = plan_set(&net, &trace);
+        for pair in plan_set.candidates().windows(2) {
+            assert!(pair[0].peaks.peak <= pair[1].peaks.peak && pair[0].time >= pair[1].time, "{name}");
         }
-        for decisions in walked(&trace) {
+        for decisions in greedy(&trace) {
             let Decisions { expected_peak: limit, extra_time, .. } = decisions;
-            let time = time_within(&family, &trace, limit).expect("the walk fits");
+            let time = time_within(&plan_set, &trace, limit).expect("the greedy plan fits");
             assert!(
                 time <= extra_time,
-                "{name}: {time} within {limit} bytes, and {extra_time} by the walk alone"
+                "{name}: {time} within {limit} bytes, and {extra_time} by the greedy planner alone"
             );
         }
     }
 }
 
-/// The extra time, in thousandths of the natural time, of the walk alone and of the family, when a part of what is not fixed
-/// is left.
+/// The extra time, in thousandths of the natural time, of the greedy planner alone and of the plan set, when a part of what is
+/// not fixed is left.
 fn thousandths(net: &Net, parts: &[u64]) -> Vec<(u64, u64)> {
     let trace = net.trace();
-    let (family, walked) = (family(net, &trace), walked(&trace));
+    let (plan_set, greedy) = (plan_set(net, &trace), greedy(&trace));
     let part = |percent: u64| {
         let limit = net.fixed + (trace.natural_peak() - net.fixed) * percent / 100;
-        let alone = walked.iter().filter(|decisions| decisions.expected_peak <= limit);
-        let alone = alone.map(|decisions| decisions.extra_time).min().expect("the walk fits");
-        let both = time_within(&family, &trace, limit).expect("a member fits");
+        let alone = greedy.iter().filter(|decisions| decisions.expected_peak <= limit);
+        let alone = alone.map(|decisions| decisions.extra_time).min().expect("the greedy plan fits");
+        let both = time_within(&plan_set, &trace, limit).expect("a candidate fits");
         (1000 * alone / trace.natural_time(), 1000 * both / trace.natural_time())
     };
     parts.iter().map(|&percent| part(percent)).collect()
@@ -273,7 +274,7 @@ fn deep_networks_gain() {
     let parts = [80, 60, 50, 40];
     let times = thousandths(&residual(&[3, 4, 6, 3]), &parts);
     println!("a residual network, at {parts:?} %: {times:?} thousandths");
-    // Close to the least that it can need, the walk alone takes a quarter more time.
+    // Close to the least that it can need, the greedy planner alone takes a quarter more time.
     let (alone, both) = times[3];
     assert!(5 * both <= 4 * alone, "{both} against {alone}");
 }

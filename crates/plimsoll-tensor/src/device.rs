@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, Once, OnceLock, PoisonError, Weak};
 
 use plimsoll_cuda::{Gpu, Profile};
 use plimsoll_memory::{Block, Bytes, GhostPages, HostPages, Label, Name, Pool, Snapshot, Stats};
-use plimsoll_plan::{CandidateCache, Candidates, Played, Trace};
+use plimsoll_plan::{LazyPlanSet, Peaks, PlanSetCache, Trace};
 
 use crate::context;
 use crate::driver_memory::DriverMemory;
@@ -45,7 +45,7 @@ struct Inner {
     /// The bytes of tensors over memory that somebody else has.
     foreign_bytes: AtomicU64,
     /// On a ghost, the plans of steps that were made on it and on its ghosts.
-    candidates: Option<Arc<Mutex<CandidateCache>>>,
+    plan_sets: Option<Arc<Mutex<PlanSetCache>>>,
     /// The ghost on which tensors of this device are described,
     specs: OnceLock<Device>,
     /// and on such a ghost, the device.
@@ -180,7 +180,7 @@ impl Device {
             unordered: AtomicBool::new(false),
             offloaded_bytes: AtomicU64::new(0),
             foreign_bytes: AtomicU64::new(0),
-            candidates: pool_is_ghost.then(Arc::default),
+            plan_sets: pool_is_ghost.then(Arc::default),
             specs: OnceLock::new(),
             described: None,
         }
@@ -366,7 +366,7 @@ impl Device {
         let hardware = self.profile().map_or(Hardware::Cpu, |profile| Hardware::GhostGpu(profile.clone()));
         let name = format!("ghost({})", self.0.name);
         let mut ghost = Device::inner(&name, self.0.pool.unbounded_ghost(), hardware);
-        ghost.candidates = self.0.candidates.clone().or(ghost.candidates);
+        ghost.plan_sets = self.0.plan_sets.clone().or(ghost.plan_sets);
         let ghost = Device(Arc::new(ghost));
         let offload_store = self.offload_store().map(|offload_store| Arc::new(offload_store.ghost()));
         ghost.set_deterministic(self.is_deterministic());
@@ -522,10 +522,10 @@ impl Device {
         self.count_offloaded(offloaded.get());
     }
 
-    /// The ways to make a step on this device. A ghost remembers those of the last steps, for dry runs under other limits.
-    pub(crate) fn candidates(&self, trace: &Trace, natural: Played) -> Candidates {
-        match &self.0.candidates {
-            None => Candidates::new(trace, natural),
+    /// The plans of a step on this device. A ghost remembers those of the last steps, for dry runs under other limits.
+    pub(crate) fn lazy_plan_set(&self, trace: &Trace, natural: Peaks) -> LazyPlanSet {
+        match &self.0.plan_sets {
+            None => LazyPlanSet::new(trace, natural),
             Some(cache) => cache.lock().unwrap_or_else(PoisonError::into_inner).find(trace, natural),
         }
     }

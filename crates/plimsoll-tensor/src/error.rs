@@ -286,8 +286,8 @@ impl fmt::Display for Error {
             ErrorKind::Limit { limit, least, natural, rows } => {
                 write!(
                     f,
-                    "a step cannot be kept under the limit of {}\n  everything kept, it commits {}; with everything \
-                     evicted that can be recomputed, {}\n  held at the peak of that:",
+                    "a step cannot be kept under the limit of {}\n  with everything retained it commits {}; with all evicted that \
+                     can be recomputed or offloaded, {}\n  held at the peak of that:",
                     Bytes::new(*limit),
                     Bytes::new(*natural),
                     Bytes::new(*least)

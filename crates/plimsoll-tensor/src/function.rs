@@ -16,13 +16,13 @@ use std::fmt;
 use std::marker::PhantomData;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use plimsoll_plan::Family;
+use plimsoll_plan::PlanSet;
 
 use crate::context::{self, Saving};
 use crate::device::Device;
 use crate::error::{Error, Result};
 use crate::op::Meta;
-use crate::program::{Argument, PlannedProgram, Played, Program, ProgramCache, Recording};
+use crate::program::{Argument, Footprint, PlannedProgram, Program, ProgramCache, Recording};
 use crate::structure::Structure;
 use crate::tensor::Tensor;
 use crate::variable::Variable;
@@ -163,29 +163,29 @@ impl<A: Structure, R: Structure, F: Fn(A) -> Result<R>> Function<A, R, F> {
         self.with_program(arguments, |program, passed| program.prepare_for(passed).map(drop))
     }
 
-    /// What a call with arguments like these takes on its device as it is, everything retained.
+    /// The footprint of a call with arguments like these on its device as it is, with everything retained.
     ///
     /// # Errors
     /// As [`Function::prepare`].
     #[track_caller]
-    pub fn plan(&self, arguments: A) -> Result<Played> {
+    pub fn plan(&self, arguments: A) -> Result<Footprint> {
         let _line = context::at_callers_line();
         self.with_program(arguments, |program, passed| {
             let program = program.program();
-            Ok(program.placed(&program.ground(passed)?.devices[0])?.0)
+            Ok(program.placed(&program.call_devices(passed)?.devices[0])?.0)
         })
     }
 
-    /// The ways to run the function with arguments like these, from the leanest to the one that retains everything.
+    /// The plans to run the function with arguments like these, from the leanest to the one that retains everything.
     ///
     /// # Errors
     /// As [`Function::prepare`].
     #[track_caller]
-    pub fn memory_plans(&self, arguments: A) -> Result<Family> {
+    pub fn memory_plans(&self, arguments: A) -> Result<PlanSet> {
         let _line = context::at_callers_line();
         self.with_program(arguments, |program, passed| {
             let program = program.program();
-            program.memory_plans(&program.ground(passed)?.devices[0])
+            program.memory_plans(&program.call_devices(passed)?.devices[0])
         })
     }
 

@@ -104,13 +104,13 @@ impl OffloadStore {
     }
 
     /// What a planner knows of it.
-    pub fn known(&self) -> plimsoll_plan::Depot {
-        let (stats, rate, is_beside) = match self {
+    pub fn known(&self) -> plimsoll_plan::OffloadStore {
+        let (stats, bytes_per_us, overlaps) = match self {
             OffloadStore::File { room, .. } => (room.stats(), FILE_RATE, false),
             OffloadStore::Pinned { pinned, rate, .. } => (pinned.stats(), *rate, true),
         };
-        let room = stats.limit.unwrap_or(u64::MAX).saturating_sub(stats.in_use);
-        plimsoll_plan::Depot { room, rate, is_beside }
+        let capacity = stats.limit.unwrap_or(u64::MAX).saturating_sub(stats.in_use);
+        plimsoll_plan::OffloadStore { capacity, bytes_per_us, overlaps }
     }
 
     /// Copies a value here that was made at a site.

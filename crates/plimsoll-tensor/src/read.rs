@@ -49,8 +49,8 @@ impl Tensor {
     /// use plimsoll_tensor::{DType, Function, Tensor};
     ///
     /// let scores = Function::new(|x: Tensor| x.matmul(&x.transpose(-1, -2)?)?.softmax(-1));
-    /// let played = scores.plan(Tensor::spec([4096, 64], DType::F32)?)?;
-    /// assert!(played.peak >= 2 * 4096 * 4096 * 4);
+    /// let footprint = scores.plan(Tensor::spec([4096, 64], DType::F32)?)?;
+    /// assert!(footprint.peak >= 2 * 4096 * 4096 * 4);
     /// # Ok::<(), plimsoll_tensor::Error>(())
     /// ```
     ///

@@ -107,7 +107,7 @@ fn donating_functions_keep_limits_with_eagers_bits() -> Result<()> {
     .donate([0]);
     let (natural, least) = {
         let plans = train.memory_plans(Tensor::spec([2048, 256], DType::F32)?)?;
-        (plans.members().last().expect("there is one").played.committed, plans.least())
+        (plans.candidates().last().expect("there is one").peaks.committed, plans.least())
     };
     assert!(least < natural, "{least} {natural}");
     for limit in [natural, (natural + least) / 2, least] {

@@ -120,11 +120,11 @@ fn a_planner_never_recomputes_what_has_no_order() -> Result<()> {
             Ok(vec![table.sub(&step)?])
         })?;
         let trace = program.trace(&device, 0);
-        let is_passing = |record: &plimsoll_plan::Record| record.inputs.contains(&Input::Passing);
+        let is_transient = |record: &plimsoll_plan::Record| record.inputs.contains(&Input::Transient);
         let passing: Vec<&str> = trace
             .records
             .iter()
-            .filter(|record| is_passing(record))
+            .filter(|record| is_transient(record))
             .filter_map(|record| record.site.map(|site| site.op()))
             .collect();
         assert_eq!(passing.contains(&"index_add"), !is_deterministic, "{passing:?}");

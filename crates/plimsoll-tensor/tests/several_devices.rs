@@ -141,21 +141,21 @@ fn a_function_may_use_a_gpu_and_the_host() -> Result<()> {
 }
 
 #[test]
-fn what_is_played_on_each_device_is_what_it_takes() -> Result<()> {
+fn the_footprint_on_each_device_is_what_the_run_takes() -> Result<()> {
     let devices = two_cpus();
     let network = Network::on(devices.clone())?;
     let x = batch(&devices[0])?;
     let program = Program::record(&devices[0], &[&x], |x| Ok(vec![network.step(&x[0])?]))?;
     assert_eq!(program.devices(), devices);
-    let played = program.play_all()?;
+    let footprints = program.footprints()?;
     devices.iter().for_each(|device| device.pool().reset_peaks());
     drop(program.run(&[&x], None)?);
-    for (device, played) in devices.iter().zip(&played) {
+    for (device, footprint) in devices.iter().zip(&footprints) {
         let stats = device.stats();
-        assert_eq!((stats.peak_in_use, stats.peak_rows), (played.peak, played.owners), "{device}");
+        assert_eq!((stats.peak_in_use, stats.peak_rows), (footprint.peak, footprint.owners), "{device}");
     }
-    let kept_for_backward = (N_LAYERS * WIDTH * BATCH * 4) as u64;
-    assert!(played.iter().all(|played| played.peak > kept_for_backward));
+    let saved_for_backward = (N_LAYERS * WIDTH * BATCH * 4) as u64;
+    assert!(footprints.iter().all(|footprint| footprint.peak > saved_for_backward));
     assert!(program.to_string().contains("to_device"), "{program}");
     Ok(())
 }

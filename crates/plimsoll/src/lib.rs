@@ -64,7 +64,7 @@ pub mod memory {
         BlockInfo, Cause, GRANULE, Holder, OutOfMemory, ParseBytesError, Rows, Shortage, Snapshot,
         SourceCalls,
     };
-    pub use plimsoll_plan::{Family, Member, Played};
+    pub use plimsoll_plan::{Candidate, Peaks, PlanSet};
 }
 
 /// What most programs need, and what layers, losses, metrics and callbacks of one's own are written with, for

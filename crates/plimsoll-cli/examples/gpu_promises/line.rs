@@ -15,7 +15,7 @@ use super::workload::{Training, recipe};
 const WARM_UP: u64 = 4;
 const TIMED: u64 = 12;
 
-/// A limit in MiB, how many times the unlimited step it may take, and whether values may be moved to the host.
+/// A limit in MiB, how many times the unlimited step it may take, and whether values may be offloaded to the host.
 struct Setting(&'static str, u64, f64, bool);
 
 const SETTINGS: [Setting; 8] = [
@@ -24,9 +24,9 @@ const SETTINGS: [Setting; 8] = [
     Setting("gpt2-124m under 3.5 GiB", 3584, 1.20, false),
     Setting("gpt2-124m under 3 GiB", 3 << 10, 1.40, false),
     Setting("gpt2-124m under 2.5 GiB", 2560, f64::INFINITY, false),
-    Setting("gpt2-124m under 4 GiB, moving values", 4 << 10, 1.10, true),
-    Setting("gpt2-124m under 3 GiB, moving values", 3 << 10, 1.40, true),
-    Setting("gpt2-124m under 2.5 GiB, moving values", 2560, f64::INFINITY, true),
+    Setting("gpt2-124m under 4 GiB, with offload", 4 << 10, 1.10, true),
+    Setting("gpt2-124m under 3 GiB, with offload", 3 << 10, 1.40, true),
+    Setting("gpt2-124m under 2.5 GiB, with offload", 2560, f64::INFINITY, true),
 ];
 
 /// What a run showed.
@@ -37,18 +37,18 @@ struct Ran {
     committed: u64,
     /// The most that the driver counted beyond what it did before the run.
     driver: u64,
-    /// How many ops a step repeats, and how many bytes it moves to the host.
-    n_again: u64,
-    moved: u64,
+    /// How many ops a step recomputes, and how many bytes it offloads to the host.
+    n_recomputed: u64,
+    offloaded: u64,
 }
 
 /// One line per limit, and one for a batch that is four times what fits.
 pub fn checks() -> impl Iterator<Item = (&'static str, Outcome)> {
     let natural = run(None, false);
-    let limited = SETTINGS.into_iter().map(move |Setting(name, mib, most, moves)| {
+    let limited = SETTINGS.into_iter().map(move |Setting(name, mib, most, offloads)| {
         let outcome = match &natural {
             Ok(natural) => {
-                run(Some(Bytes::mib(mib)), moves).map(|ran| compare(&ran, natural, mib << 20, most))
+                run(Some(Bytes::mib(mib)), offloads).map(|ran| compare(&ran, natural, mib << 20, most))
             }
             Err(error) => Err(Error::argument("line", error.to_string())),
         };
@@ -60,13 +60,13 @@ pub fn checks() -> impl Iterator<Item = (&'static str, Outcome)> {
 fn compare(ran: &Ran, natural: &Ran, limit: u64, most: f64) -> Outcome {
     let ratio = ran.ms / natural.ms;
     let text = format!(
-        "{:.2} ms against {:.2}: {ratio:.3}x; committed {} MiB; {} ops again and {} MiB moved per step; \
+        "{:.2} ms against {:.2}: {ratio:.3}x; committed {} MiB; {} ops recomputed and {} MiB offloaded per step; \
          the driver counted {} MiB",
         ran.ms,
         natural.ms,
         ran.committed >> 20,
-        ran.n_again,
-        ran.moved >> 20,
+        ran.n_recomputed,
+        ran.offloaded >> 20,
         ran.driver >> 20
     );
     if ran.parameters != natural.parameters {
@@ -78,10 +78,10 @@ fn compare(ran: &Ran, natural: &Ran, limit: u64, most: f64) -> Outcome {
     Ok(text)
 }
 
-fn run(limit: Option<Bytes>, moves: bool) -> Result<Ran> {
+fn run(limit: Option<Bytes>, offloads: bool) -> Result<Ran> {
     let device = Device::separate_cuda(0)?;
     device.set_limit(limit)?;
-    device.set_offload(moves.then_some(&Offload::Host(Bytes::mib(8 << 10))))?;
+    device.set_offload(offloads.then_some(&Offload::Host(Bytes::mib(8 << 10))))?;
     let watch = Watch::start(&device)?;
     let mut training = Training::start("gpt2-124m", &device)?;
     training.steps(WARM_UP)?;
@@ -90,15 +90,15 @@ fn run(limit: Option<Bytes>, moves: bool) -> Result<Ran> {
     training.steps(TIMED)?;
     device.synchronize()?;
     let ms = before.2.elapsed().as_secs_f64() * 1e3 / TIMED as f64;
-    let n_again = (device.recomputed().ops - before.0.ops) / TIMED;
-    let moved = (device.offloaded().get() - before.1) / TIMED;
+    let n_recomputed = (device.recomputed().ops - before.0.ops) / TIMED;
+    let offloaded = (device.offloaded().get() - before.1) / TIMED;
     let mut parameters = Vec::new();
     let _on = device.enter();
     for variable in training.trainer.model().trainable_variables() {
         parameters.extend(variable.cast(DType::F32)?.sum(..)?.to_f64_vec()?);
     }
     let committed = device.stats().peak_committed;
-    Ok(Ran { ms, parameters, committed, driver: watch.end(), n_again, moved })
+    Ok(Ran { ms, parameters, committed, driver: watch.end(), n_recomputed, offloaded })
 }
 
 /// The natural batch of 24 GiB, four times, under 24 GiB.

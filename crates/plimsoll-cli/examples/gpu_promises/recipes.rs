@@ -1,4 +1,4 @@
-//! Recipes at their own size, through the program: what `plan` foresees for a GPU that is not there, what `train` predicts
+//! Recipes at their own size, through the program: what `plan` predicts for a GPU that is not there, what `train` predicts
 //! and what it then takes are the same bytes, without a limit and under one, and so are the losses and the weights.
 
 use std::env;

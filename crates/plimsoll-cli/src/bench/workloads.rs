@@ -14,7 +14,7 @@ use crate::recipes::{Depth, Gpt, ResNet};
 pub enum Workload {
     /// Training steps of a recipe on one fixed random batch.
     Train(Recipe),
-    /// A call that is made again and again.
+    /// A call that is repeated.
     Call {
         /// The name on the command line.
         name: &'static str,
@@ -25,7 +25,7 @@ pub enum Workload {
     },
 }
 
-/// A call that is made again and again.
+/// A call that is repeated.
 pub type Call = Box<dyn FnMut() -> Result<()>>;
 
 impl Workload {

@@ -41,7 +41,7 @@ pub fn run(recipes: &[Recipe], options: &BenchOptions) -> Result<(), Failure> {
         }
     };
     let pace = measured.pace(&options.run)?;
-    // Before anything is made, so that everything that is counts.
+    // Before anything is made, so that everything counts.
     Resident::forget_peak();
     let base = Resident::now();
     let session = Session::open(&options.run)?;
@@ -102,7 +102,7 @@ fn steps_of_epoch(recipe: &Recipe, options: &RunOptions) -> Result<usize, Failur
     let _on = Device::ghost_cpu().enter();
     let batches = recipe.examples(None, batch)?.train.batch(batch)?;
     batches.len().ok_or_else(|| {
-        let message = "--epochs: nobody knows how many examples the recipe has; write --steps";
+        let message = "--epochs: the number of examples of the recipe is unknown; use --steps";
         Failure::options(message)
     })
 }

@@ -113,7 +113,7 @@ fn largest_batch(recipe: &Recipe, training: &TrainOptions, target: &Target) -> R
     }
 }
 
-/// How many examples there are to train on; nothing if there are as many as a batch asks for.
+/// How many examples there are to train on; nothing if there are as many as a batch needs.
 fn n_examples(recipe: &Recipe, training: &TrainOptions, target: &Target) -> Result<Option<usize>, Failure> {
     let ghost = target.device.ghost();
     ghost.set_limit(None)?;
@@ -138,7 +138,7 @@ struct Row<'a> {
     planned: &'a Plan,
 }
 
-/// What a batch needs, and others beside it.
+/// What this batch and some others need.
 fn table(
     recipe: &Recipe,
     training: &TrainOptions,

@@ -1,4 +1,4 @@
-//! `plimsoll train`: a recipe from its data to its weights, with the memory told at the end.
+//! `plimsoll train`: a recipe from its data to its weights, with a memory summary at the end.
 
 use std::path::Path;
 
@@ -15,11 +15,11 @@ use crate::event::{EndEvent, Event};
 use crate::failure::{Exit, Failure};
 use crate::options::TrainOptions;
 use crate::preflight;
-use crate::prepared::Prepared;
 use crate::profile::{self, About};
 use crate::progress::Progress;
 use crate::recipe::Recipe;
 use crate::reporter::Reporter;
+use crate::run_setup::RunSetup;
 use crate::session::{Outside, Session, allow_spilling};
 use crate::stop;
 use crate::summary;
@@ -37,23 +37,23 @@ pub fn run(recipes: &[Recipe], options: &TrainOptions) -> Result<(), Failure> {
     allow_spilling(&session.device, options.spill.as_deref())?;
     stop::listen()?;
     let style = Style::of(options.run.json);
-    let foreseen = preflight::peaks(recipe, options, &session.device)?;
+    let predicted = preflight::predicted(recipe, options, &session.device)?;
     let profiler =
         options.profile.as_deref().map(|path| record(recipe, options, &session, path)).transpose()?;
-    if let (Some(profiler), Some(peaks)) = (&profiler, &foreseen) {
-        let (peak, committed) = (peaks.in_use, peaks.committed);
+    if let (Some(profiler), Some(predicted)) = (&profiler, &predicted) {
+        let (peak, committed) = (predicted.peak, predicted.committed);
         profiler.add(&json!({ "predicted_peak_bytes": peak, "predicted_committed_bytes": committed }));
     }
     let ended = train(recipe, options, &session, style)?;
     if let (Some(profiler), Some(path)) = (profiler, &options.profile) {
         profile::finish(profiler, path)?;
     }
-    // Model, optimizer and data are gone by now, and their pages with them.
+    // Model, optimizer and data have been dropped by now, and their pages returned.
     let released_bytes = ended.stats.committed.saturating_sub(session.device.stats().committed);
     style.say(&summary::describe(&ended.stats, session.limit, ended.outside, released_bytes))?;
     style.emit(&Event::End(Box::new(EndEvent {
-        predicted_peak_bytes: foreseen.map(|peaks| peaks.in_use),
-        predicted_committed_bytes: foreseen.map(|peaks| peaks.committed),
+        predicted_peak_bytes: predicted.map(|footprint| footprint.peak),
+        predicted_committed_bytes: predicted.map(|footprint| footprint.committed),
         released_bytes,
         ..ended.event
     })))?;
@@ -105,20 +105,20 @@ fn train(recipe: &Recipe, options: &TrainOptions, session: &Session, style: Styl
     if let Some(folder) = &options.save {
         checkpoint::check_writable(folder).map_err(|error| Failure::file(format!("--save: {error}")))?;
     }
-    let run = Prepared::new(recipe, options)?;
+    let run = RunSetup::new(recipe, options)?;
     let reporter = Reporter::new(style, Progress::new(run.steps, session.limit.bytes));
     let mut run = run.callback(reporter.clone()).saving(options);
-    run.take_up(options)?;
+    run.resume(options)?;
     if options.resume.is_some() {
-        reporter.go_on_from(run.trainer.state().step);
+        reporter.resume_from(run.trainer.state().step);
     }
     introduce(recipe, &run.source, style)?;
     let history = stop::between_steps(|| run.fit())?;
     if history.stopped.is_none() {
         reporter.evaluating();
-        run.last_part()?.map_or(Ok(()), |part| reporter.tell_epoch(&part))?;
+        run.eval_partial_epoch()?.map_or(Ok(()), |part| reporter.report_epoch(&part))?;
     }
-    let told = Told {
+    let report = RunReport {
         batch: run.batch,
         data: run.source,
         steps: history.steps,
@@ -128,8 +128,8 @@ fn train(recipe: &Recipe, options: &TrainOptions, session: &Session, style: Styl
         parameters_sha256: parameters_sha256(run.trainer.model())?,
         outside: session.outside(),
     };
-    let (stats, outside) = (session.device.stats(), told.outside);
-    Ok(Ended { history, stats, outside, event: end_event(recipe, session, told) })
+    let (stats, outside) = (session.device.stats(), report.outside);
+    Ok(Ended { history, stats, outside, event: end_event(recipe, session, report) })
 }
 
 /// Says what is trained, and on what.
@@ -142,38 +142,38 @@ fn introduce(recipe: &Recipe, source: &str, style: Style) -> Result<(), Failure>
     style.say(&format!("{}: {}\ndata: {what}", recipe.name(), recipe.description()))
 }
 
-/// What is told at the end, but for what goes back.
-fn end_event(recipe: &Recipe, session: &Session, told: Told) -> EndEvent {
+/// The last event, but for the released bytes.
+fn end_event(recipe: &Recipe, session: &Session, report: RunReport) -> EndEvent {
     let (stats, repeated) = (session.device.stats(), session.device.recomputed());
     EndEvent {
         recipe: recipe.name().to_owned(),
         device: session.device.name().to_owned(),
-        batch: told.batch,
-        precision: told.policy.name(),
+        batch: report.batch,
+        precision: report.policy.name(),
         seed: session.seed,
-        data: told.data,
+        data: report.data,
         version: env!("CARGO_PKG_VERSION"),
-        steps: told.steps,
-        loss: told.loss,
-        loss_bits: told.loss.map(|loss| format!("{:08x}", (loss as f32).to_bits())),
-        parameters_sha256: told.parameters_sha256,
+        steps: report.steps,
+        loss: report.loss,
+        loss_bits: report.loss.map(|loss| format!("{:08x}", (loss as f32).to_bits())),
+        parameters_sha256: report.parameters_sha256,
         predicted_peak_bytes: None,
         predicted_committed_bytes: None,
         peak_bytes: stats.peak_in_use,
         committed_bytes: stats.peak_committed,
-        outside_bytes: told.outside.map(Outside::bytes),
+        outside_bytes: report.outside.map(Outside::bytes),
         limit_bytes: session.limit.bytes,
         limit_from: session.limit.from,
         recomputed_ops: repeated.ops,
         recomputed_flops: repeated.flops,
         offloaded_bytes: session.device.offloaded().get(),
-        median_step_ms: told.median_ms,
+        median_step_ms: report.median_ms,
         released_bytes: 0,
     }
 }
 
-/// What the run itself says for its last line.
-struct Told {
+/// What the run itself reports in its last line.
+struct RunReport {
     batch: usize,
     data: String,
     steps: u64,

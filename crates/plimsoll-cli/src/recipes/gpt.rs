@@ -30,8 +30,8 @@ pub struct Gpt {
 }
 
 impl Gpt {
-    /// The size of the benchmark's w5. Tokens and positions start large, so that attention tells them apart from the
-    /// first steps on: 500 steps then get well below what the letter before alone would tell.
+    /// The size of the benchmark's w5. Tokens and positions start large, so that attention distinguishes them from the
+    /// first steps on: 500 steps then get well below what the previous letter alone would predict.
     pub const NANO: Gpt = Gpt {
         layers: 4,
         width: 256,
@@ -67,10 +67,10 @@ impl Gpt {
     }
 
     fn block(&self) -> Sequential {
-        let attend = Sequential::new()
+        let attn = Sequential::new()
             .add(LayerNorm::new())
             .add(MultiHeadAttention::new(self.heads).causal().kernel_initializer(self.kernels()));
-        let think = Sequential::new()
+        let mlp = Sequential::new()
             .add(LayerNorm::new())
             .add(
                 Dense::new(4 * self.width)
@@ -83,9 +83,7 @@ impl Gpt {
             0.0 => layers,
             rate => layers.add(Dropout(rate)),
         };
-        Sequential::new()
-            .add(Residual(dropped(attend)).named("attend"))
-            .add(Residual(dropped(think)).named("think"))
+        Sequential::new().add(Residual(dropped(attn)).named("attn")).add(Residual(dropped(mlp)).named("mlp"))
     }
 
     /// Everything between the embedding and the head.

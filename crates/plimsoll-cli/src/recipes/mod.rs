@@ -1,4 +1,4 @@
-//! The recipes that the program ships, a family per file.
+//! The recipes that the program ships, a kind of model per file.
 
 mod digits;
 mod fashion;

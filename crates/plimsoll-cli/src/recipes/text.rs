@@ -17,7 +17,7 @@ const NANO_RATE: f64 = 2e-3;
 /// The tokens of one example of GPT-2.
 const GPT2_WINDOW: usize = 1024;
 
-/// An LSTM that tells the next letter of the shipped text.
+/// An LSTM that predicts the next letter of the shipped text.
 pub fn chars() -> Recipe {
     let model = Sequential::new()
         .add(Embedding::new(256, 64))
@@ -25,7 +25,7 @@ pub fn chars() -> Recipe {
         .add(Dense::new(256));
     let tokens = || Feature::ids([CHARS_WINDOW], 256);
     Recipe::new("chars", model, tokens(), tokens(), SparseCategoricalCrossentropy::new().from_logits(true))
-        .about("an LSTM that tells the next letter of the shipped text")
+        .about("an LSTM that predicts the next letter of the shipped text")
         .files(|path| data::text_windows(path, CHARS_WINDOW))
         .optimizer(Adam::new(2e-3))
         .batch(32)

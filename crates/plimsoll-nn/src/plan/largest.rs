@@ -1,9 +1,10 @@
-//! The largest number that fits, by asking about few of them.
+//! The largest number that fits, found with few trials.
 
-/// By how much a number grows as long as everything fits: what is far too large is refused as quickly as anything else.
+/// The factor by which a number grows as long as everything fits: what is far too large is refused as quickly as anything
+/// else.
 const GROWTH: usize = 8;
 
-/// How often the line is followed before what is left is cut in halves: bytes that do not grow as a line does lead nowhere.
+/// How often the linear estimate is used before bisection: it leads nowhere where bytes do not grow linearly.
 const N_ESTIMATES: usize = 6;
 
 /// Whether a number fits.
@@ -15,12 +16,12 @@ pub enum Fit {
     Needs(Option<u64>),
 }
 
-/// The largest `n` from 1 to `most` that fits `limit` bytes, or zero if not even one does. What fits must also fit with less:
-/// then the answer is exact, with `n` known to fit and `n + 1` known not to.
+/// The largest `n` from 1 to `most` that fits `limit` bytes, or zero if not even one does. What fits must also fit with
+/// less: then the answer is exact, with `n` known to fit and `n + 1` known not to.
 ///
-/// From `guess` it goes up by a factor until something does not fit, or halves until something does. From then on it follows
-/// the line through what the last refusals would have needed, because bytes grow with `n` nearly as a line does; where nobody
-/// knows what they would have needed, it cuts what is left in halves.
+/// From `guess` it grows by a factor until something does not fit, or halves until something does. From then on it
+/// estimates `n` linearly from what the last refusals would have needed, because bytes grow nearly linearly with `n`; where
+/// that is unknown, it bisects.
 ///
 /// # Errors
 /// Those of `fit`.
@@ -31,49 +32,49 @@ pub fn largest<E>(
     mut fit: impl FnMut(usize) -> Result<Fit, E>,
 ) -> Result<usize, E> {
     let (mut works, mut fails) = (0, None);
-    let mut line = Line::new(limit);
+    let mut estimate = LinearEstimate::new(limit);
     let mut next = guess.clamp(1, most.max(1));
     while works < most && fails != Some(works + 1) {
         match fit(next)? {
             Fit::Fits => works = next,
             Fit::Needs(enough) => {
                 fails = Some(next);
-                line.refusals.extend(enough.map(|bytes| (next, bytes)));
+                estimate.refusals.extend(enough.map(|bytes| (next, bytes)));
             }
         }
         next = match fails {
             None => works.saturating_mul(GROWTH).min(most),
             Some(fails) if fails <= works + 1 => break,
-            Some(fails) => line.between(works, fails),
+            Some(fails) => estimate.between(works, fails),
         };
     }
     Ok(works)
 }
 
-/// The line through what refused numbers would have needed.
-struct Line {
+/// A linear estimate from what refused numbers would have needed.
+struct LinearEstimate {
     limit: u64,
     /// Numbers that did not fit, and the bytes that each would have needed.
     refusals: Vec<(usize, u64)>,
-    /// How far the next number lies from what is known where the line leads there; it doubles each time.
+    /// How far the next number lies from what is known where the estimate is out of range; it doubles each time.
     stride: usize,
-    n_asked: usize,
+    n_tried: usize,
 }
 
-impl Line {
-    fn new(limit: u64) -> Line {
-        Line { limit, refusals: Vec::new(), stride: 1, n_asked: 0 }
+impl LinearEstimate {
+    fn new(limit: u64) -> LinearEstimate {
+        LinearEstimate { limit, refusals: Vec::new(), stride: 1, n_tried: 0 }
     }
 
-    /// The next number to ask about, between one that fits and one that does not.
+    /// The next number to try, between one that fits and one that does not.
     fn between(&mut self, works: usize, fails: usize) -> usize {
-        self.n_asked += 1;
-        let estimate = self.estimate().filter(|_| self.n_asked <= N_ESTIMATES);
+        self.n_tried += 1;
+        let estimate = self.estimate().filter(|_| self.n_tried <= N_ESTIMATES);
         let Some(estimate) = estimate else { return works + (fails - works) / 2 };
         if works < estimate && estimate < fails {
             return estimate;
         }
-        // The answer is close to the end that the line leads to; a line through one point only knows it roughly.
+        // The answer is close to the end that the estimate leads to; one from a single point is rough.
         let stride = if self.refusals.len() == 1 { self.stride.max(works / 16) } else { self.stride };
         self.stride = stride.saturating_mul(2);
         let next =

@@ -1,10 +1,10 @@
-//! Plans: what a run will need, found by making it on ghosts.
+//! Plans: what a run will need, found by a dry run on a ghost.
 //!
 //! A run is a function that trains: it makes its model, data and optimizer and calls [`Trainer::fit`](crate::Trainer::fit).
-//! [`plan`] calls it on a ghost of a device, where nothing is computed and every request is answered as the device would; so
-//! peak and committed bytes are those of the real run, to the byte, and its parts say who holds them. The function is called
-//! several times and must do the same each time; what it prints or writes itself, it does each time, but checkpoints
-//! are not written. A ghost has no values: a run that decides by them cannot be planned.
+//! [`plan`] calls it on a ghost of a device, where nothing is computed and every request for memory is answered as the device
+//! would; so peak and committed bytes are those of the real run, to the byte, and the plan says who holds them. The function is
+//! called several times and must do the same each time; what it prints or writes itself, it does each time, but checkpoints
+//! are not written. A ghost has no values: a run that depends on them cannot be planned.
 //!
 //! ```
 //! use plimsoll_data::Dataset;
@@ -48,6 +48,7 @@ pub use largest::{Fit, largest};
 use peak_tracker::PeakTracker;
 pub(crate) use peak_tracker::{EVALUATE, SAVE};
 pub use peak_tracker::{Moment, PeakAt};
+pub use plimsoll_tensor::program::Footprint;
 
 /// What a run will need.
 #[derive(Clone, Debug)]
@@ -72,9 +73,9 @@ pub struct Plan {
     pub timeline: Vec<Moment>,
     /// How long the longest step takes, by formula.
     pub step_nanoseconds: u64,
-    /// What the whole run computes again to keep the limit.
+    /// What the whole run recomputes to keep the limit.
     pub repeated: Recomputed,
-    /// What the whole run moves out of the device's memory, and back, to keep the limit.
+    /// What the whole run offloads to keep the limit.
     pub offloaded_bytes: u64,
 }
 
@@ -83,17 +84,6 @@ impl Plan {
     pub fn fits(&self) -> bool {
         self.refusal.is_none()
     }
-}
-
-/// The peaks of a run.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Peaks {
-    /// The most bytes in use at a time.
-    pub in_use: u64,
-    /// The most bytes committed at a time.
-    pub committed: u64,
-    /// Who owns the bytes in use then; the rows add up.
-    pub owners: Rows,
 }
 
 /// An error of a run, of which a plan must know one thing.
@@ -122,7 +112,7 @@ impl RunError for Error {
 /// before.
 ///
 /// # Errors
-/// Those of the run, but for a limit that cannot be kept, which the plan tells.
+/// Those of the run, except for a limit that cannot be kept, which is in the plan.
 pub fn plan<E: RunError>(device: &Device, mut run: impl FnMut() -> Result<(), E>) -> Result<Plan, E> {
     let limit = device.pool().limit();
     match tracked(device, limit, &mut run) {
@@ -134,11 +124,11 @@ pub fn plan<E: RunError>(device: &Device, mut run: impl FnMut() -> Result<(), E>
     }
 }
 
-/// The peaks of a run on a device as it is, under its limit: what [`plan`] says, without the reasons.
+/// The footprint of a run on a device as it is, under its limit: what [`plan`] says, without the details.
 ///
 /// # Errors
 /// Those of the run, a limit that cannot be kept among them.
-pub fn predict<E: RunError>(device: &Device, run: impl FnOnce() -> Result<(), E>) -> Result<Peaks, E> {
+pub fn predict<E: RunError>(device: &Device, run: impl FnOnce() -> Result<(), E>) -> Result<Footprint, E> {
     dry_run(&device.ghost(), device.pool().limit(), run)
 }
 
@@ -153,12 +143,13 @@ pub fn least_limit<E: RunError>(device: &Device, mut run: impl FnMut() -> Result
     let natural = dry_run(&device.ghost(), None, &mut run)?;
     // A run that commits so much never meets that limit, and nothing runs without memory.
     let (mut works, mut fails) = (natural.committed.div_ceil(granule), 0);
-    // A refusal that knows what would have been enough is worth more than half of what is left, and so is the question
-    // whether one granule less would do where that worked. A run that has room for little more than what stays from step to
-    // step can be made, and its first step is refused.
-    let staying = [Owner::Parameters, Owner::Optimizer, Owner::Data].map(|owner| natural.owners.get(owner));
-    let staying: u64 = staying.iter().sum();
-    let mut promising = Some((staying + staying / 8).div_ceil(granule) + 4);
+    // A refusal that knows what would have been enough narrows the search by more than bisection, and so does one granule less
+    // where that worked. A run with room for little more than what persists from step to step can be set up, and its first
+    // step is refused.
+    let persistent =
+        [Owner::Parameters, Owner::Optimizer, Owner::Data].map(|owner| natural.owners.get(owner));
+    let persistent: u64 = persistent.iter().sum();
+    let mut promising = Some((persistent + persistent / 8).div_ceil(granule) + 4);
     let mut enough = None;
     while works > fails + 1 {
         let tried = promising.unwrap_or(fails + (works - fails) / 2).clamp(fails + 1, works - 1);
@@ -175,7 +166,7 @@ pub fn least_limit<E: RunError>(device: &Device, mut run: impl FnMut() -> Result
     Ok(works * granule)
 }
 
-/// A run under a limit, with everything that there is to say about it.
+/// A dry run under a limit, with all details.
 fn tracked<E: RunError>(
     device: &Device,
     limit: Option<Bytes>,
@@ -188,17 +179,17 @@ fn tracked<E: RunError>(
         sink.lock().unwrap_or_else(PoisonError::into_inner).note(event);
     };
     ghost.pool().set_trace_sink(Some(Box::new(note)));
-    let peaks = dry_run(&ghost, limit, run);
+    let footprint = dry_run(&ghost, limit, run);
     ghost.pool().set_trace_sink(None);
-    let peaks = peaks?;
+    let footprint = footprint?;
     let mut tracker = std::mem::take(&mut *tracker.lock().unwrap_or_else(PoisonError::into_inner));
-    tracker.end_piece();
+    tracker.end_segment();
     Ok(Plan {
-        peak_bytes: peaks.in_use,
-        committed_bytes: peaks.committed,
+        peak_bytes: footprint.peak,
+        committed_bytes: footprint.committed,
         limit: limit.map(Bytes::get),
         refusal: None,
-        owners: peaks.owners,
+        owners: footprint.owners,
         layers: tracker.layers(),
         peak_at: tracker.peak_at(),
         holders: tracker.holders(),
@@ -214,7 +205,7 @@ fn dry_run<E: RunError>(
     ghost: &Device,
     limit: Option<Bytes>,
     run: impl FnOnce() -> Result<(), E>,
-) -> Result<Peaks, E> {
+) -> Result<Footprint, E> {
     /// Puts this thread's generator back where it was, also if the run panics: a dry run takes no draws.
     struct Restore(Generator);
     impl Drop for Restore {
@@ -230,5 +221,5 @@ fn dry_run<E: RunError>(
     drop(restore);
     result?;
     let stats = ghost.stats();
-    Ok(Peaks { in_use: stats.peak_in_use, committed: stats.peak_committed, owners: stats.peak_rows })
+    Ok(Footprint { peak: stats.peak_in_use, committed: stats.peak_committed, owners: stats.peak_rows })
 }

@@ -1,7 +1,7 @@
-//! What a dry run is looked at for: who holds what when most is held, and how a step goes.
+//! What a dry run is watched for: who holds what at the peak, and how memory rises and falls in a step.
 //!
-//! The tracker is told of the events of the ghost's pool as they happen. It keeps those of one piece, a step or what lies
-//! between two, so it is as large as a step and not as a run.
+//! The tracker is given the events of the ghost's pool as they happen. It keeps those of one segment, a step or what lies
+//! between two, so its size is that of a step and not of a run.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};
@@ -45,7 +45,7 @@ const SETUP: &str = "setup";
 
 /// A live block.
 #[derive(Clone, Copy, Debug)]
-struct Held {
+struct LiveBlock {
     bytes: u64,
     label: Label,
 }
@@ -54,20 +54,20 @@ struct Held {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct PeakTracker {
     /// The live blocks by the numbers of their acquisitions.
-    live: BTreeMap<u64, Held>,
+    live: BTreeMap<u64, LiveBlock>,
     in_use: u64,
     step: u64,
     phase: &'static str,
     peak: u64,
     peak_at: PeakAt,
     /// The blocks at the peak.
-    held: Vec<Held>,
+    held: Vec<LiveBlock>,
     /// The step that needs most: its own peak, and its ops.
     busiest: (u64, Vec<Moment>),
     /// The longest step.
     nanoseconds: u64,
-    /// The events since the last piece ended.
-    piece: LongList<TraceEvent>,
+    /// The events since the last segment ended.
+    segment: LongList<TraceEvent>,
 }
 
 impl PeakTracker {
@@ -75,7 +75,7 @@ impl PeakTracker {
     pub fn new(before: &Snapshot) -> PeakTracker {
         let block = |block: &plimsoll_memory::BlockInfo| {
             let label = Label::new(block.owner, block.site);
-            (block.serial, Held { bytes: block.rounded, label })
+            (block.serial, LiveBlock { bytes: block.rounded, label })
         };
         PeakTracker {
             live: before.blocks().iter().map(block).collect(),
@@ -87,30 +87,30 @@ impl PeakTracker {
 
     /// Something happens in the pool.
     pub fn note(&mut self, event: &TraceEvent) {
-        let begins_piece = match *event {
+        let begins_segment = match *event {
             TraceEvent::Mark { name, .. } => name == STEP || BETWEEN_STEPS.contains(&name.as_str()),
             _ => false,
         };
-        if begins_piece {
-            self.end_piece();
+        if begins_segment {
+            self.end_segment();
         }
-        self.piece.push(*event);
+        self.segment.push(*event);
     }
 
-    /// Takes in the piece that is complete.
-    pub fn end_piece(&mut self) {
-        let piece = std::mem::take(&mut self.piece);
-        self.take_in(&piece);
+    /// Takes in the segment that is complete.
+    pub fn end_segment(&mut self) {
+        let segment = std::mem::take(&mut self.segment);
+        self.process(&segment);
     }
 
-    fn take_in(&mut self, trace: &LongList<TraceEvent>) {
+    fn process(&mut self, trace: &LongList<TraceEvent>) {
         let before = (self.live.clone(), self.in_use);
         let (mut peak, mut at) = (0, None);
         let mut moments = Vec::new();
         let begins_step = |event: &TraceEvent| matches!(event, TraceEvent::Mark { name: STEP, .. });
         let is_step = trace.iter().any(begins_step);
         for (position, event) in trace.iter().enumerate() {
-            self.follow(event);
+            self.apply(event);
             match *event {
                 TraceEvent::Acquire { label, .. } if self.in_use > peak => {
                     let (layer, op) = (label.site.scope(), label.site.op());
@@ -129,10 +129,10 @@ impl PeakTracker {
                 _ => {}
             }
         }
-        // What was in use before the piece is a peak of the one before.
+        // What was in use before the segment is a peak of the one before.
         if let Some((position, at)) = at.filter(|_| peak > self.peak) {
             let mut then = PeakTracker { live: before.0, in_use: before.1, ..PeakTracker::default() };
-            trace.iter().take(position + 1).for_each(|event| then.follow(event));
+            trace.iter().take(position + 1).for_each(|event| then.apply(event));
             (self.peak, self.peak_at) = (peak, at);
             self.held = then.live.into_values().collect();
         }
@@ -146,12 +146,12 @@ impl PeakTracker {
         }
     }
 
-    fn follow(&mut self, event: &TraceEvent) {
+    fn apply(&mut self, event: &TraceEvent) {
         match *event {
             TraceEvent::Acquire { serial, bytes, label, .. } => {
                 let bytes = rounded_size(bytes);
                 self.in_use += bytes;
-                self.live.insert(serial, Held { bytes, label });
+                self.live.insert(serial, LiveBlock { bytes, label });
             }
             TraceEvent::Release { serial } => {
                 self.in_use -= self.live.remove(&serial).map_or(0, |held| held.bytes);
@@ -194,7 +194,7 @@ impl PeakTracker {
     pub fn holders(&self) -> Vec<Holder> {
         let mut positions = HashMap::new();
         let mut holders: Vec<Holder> = Vec::new();
-        for &Held { bytes, label } in &self.held {
+        for &LiveBlock { bytes, label } in &self.held {
             let position = *positions.entry(label).or_insert(holders.len());
             if position == holders.len() {
                 holders.push(Holder { owner: label.owner, site: label.site, bytes: 0, blocks: 0 });
@@ -216,7 +216,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_peak_is_studied_whichever_piece_it_lies_in() {
+    fn the_peak_is_studied_whichever_segment_it_lies_in() {
         let pool = Pool::new(GhostPages::new(1 << 30));
         let label = |owner, layer| Label::new(owner, Site::intern("a.rs", 1, layer, "matmul"));
         let take = |bytes, owner, layer| pool.acquire(bytes, label(owner, layer)).expect("a ghost has room");

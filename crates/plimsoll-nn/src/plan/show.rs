@@ -21,7 +21,7 @@ impl fmt::Display for Plan {
             (Some(limit), false) => writeln!(f, "does not fit the limit of {limit}")?,
             (None, _) => writeln!(f, "there is no limit")?,
         }
-        self.show_effort(f)?;
+        self.show_overhead(f)?;
         let at = self.peak_at;
         let place: Vec<&str> = [at.layer, at.op].into_iter().filter(|word| !word.is_empty()).collect();
         writeln!(f, "the peak is reached in step {}, {}: {}", at.step, at.phase, place.join(" "))?;
@@ -33,15 +33,16 @@ impl fmt::Display for Plan {
 }
 
 impl Plan {
-    /// What keeping the limit takes, if it takes anything.
-    fn show_effort(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    /// What keeping the limit costs, if it costs anything.
+    fn show_overhead(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (ops, gigaflops) = (self.repeated.ops, self.repeated.flops as f64 / 1e9);
         if ops > 0 {
-            writeln!(f, "to keep it, {ops} ops of the run are computed again, {gigaflops:.3} GFLOP")?;
+            let ops = grouped(ops);
+            writeln!(f, "keeping the limit recomputes {ops} ops of the run ({gigaflops:.3} GFLOP)")?;
         }
         if self.offloaded_bytes > 0 {
-            let moved = Bytes::new(self.offloaded_bytes);
-            writeln!(f, "to keep it, {moved} of the run are moved out of memory and back")?;
+            let bytes = Bytes::new(self.offloaded_bytes);
+            writeln!(f, "keeping the limit offloads {bytes} in the run")?;
         }
         Ok(())
     }

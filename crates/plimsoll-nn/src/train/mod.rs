@@ -49,7 +49,7 @@ use std::path::Path;
 use std::time::Instant;
 
 use plimsoll_memory::STEP;
-use plimsoll_plan::Family;
+use plimsoll_plan::PlanSet;
 use plimsoll_tensor::{Bytes, Device, Error, ErrorKind, Generator, Result, Unconnected, at_callers_line};
 
 use crate::checkpoint::{self, Change, NameMap, RunState};
@@ -319,13 +319,13 @@ impl Trainer {
         self.stepper.optimizer.prepare(&self.stepper.variables)
     }
 
-    /// The ways in which a step with this batch can be made on its device, from the leanest to the natural one: what each
-    /// commits, and how long it takes by the cost model. Under a limit a step takes the fastest that fits.
+    /// The memory plans of a step with this batch on its device, from the leanest to the natural one: what each commits, and how
+    /// long it takes by the cost model. Under a limit a step takes the fastest that fits.
     ///
     /// # Errors
     /// A batch that does not fit the model; memory that is full.
     #[track_caller]
-    pub fn ways(&mut self, batch: &Batch) -> Result<Family> {
+    pub fn memory_plans(&mut self, batch: &Batch) -> Result<PlanSet> {
         let _line = at_callers_line();
         self.prepare()?;
         self.stepper.memory_plans(&batch.device(), batch)

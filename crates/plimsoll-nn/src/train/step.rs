@@ -5,7 +5,7 @@
 
 use std::ops::Range;
 
-use plimsoll_plan::Family;
+use plimsoll_plan::PlanSet;
 use plimsoll_tensor::{
     DType, Device, Error, ErrorKind, Generator, GradientTape, OwnedVariables, PendingValue, Result, Step,
     Tensor, Unconnected, Variable,
@@ -196,8 +196,8 @@ impl Stepper {
         others
     }
 
-    /// The ways in which a step with this batch can be made.
-    pub fn memory_plans(&mut self, device: &Device, batch: &Batch) -> Result<Family> {
+    /// The memory plans of a step with this batch.
+    pub fn memory_plans(&mut self, device: &Device, batch: &Batch) -> Result<PlanSet> {
         self.select_variables()?;
         programs::record(self, batch, &mut OwnedVariables::default())?.memory_plans(device)
     }

@@ -125,13 +125,13 @@ fn runs_as_eager(name: &str, task: &Task) -> Result<()> {
     }
     let stats = recorded.stats();
     recorded.pool().reset_peaks();
-    let played = program.play(&recorded, None)?;
+    let footprint = program.footprint(&recorded, None)?;
     let (inputs, labels) = own.batch.input_and_label()?;
     drop(program.run(&[&inputs, &labels], None)?);
     let run = recorded.stats();
     assert_eq!(stats.in_use, run.in_use, "{name}: a step leaves nothing behind");
     assert_eq!(
-        (played.peak, played.committed, played.owners),
+        (footprint.peak, footprint.committed, footprint.owners),
         (run.peak_in_use, run.peak_committed, run.peak_rows),
         "{name}: what playing says is what running takes"
     );
@@ -168,7 +168,7 @@ fn plans_keep_bits(name: &str, task: &Task) -> Result<()> {
     let plans = program.memory_plans(&device)?;
     let (inputs, labels) = own.batch.input_and_label()?;
     let mut expected = None;
-    for plan in plans.members().iter().rev() {
+    for plan in plans.candidates().iter().rev() {
         own.restore(&before)?;
         start.make_current();
         let planned = match &plan.decisions {
@@ -182,18 +182,18 @@ fn plans_keep_bits(name: &str, task: &Task) -> Result<()> {
         let stats = device.stats();
         assert_eq!(
             (stats.peak_in_use, stats.peak_committed),
-            (plan.played.peak, plan.played.committed),
+            (plan.peaks.peak, plan.peaks.committed),
             "{name}"
         );
         let outcome = (loss, own.state()?, Generator::current());
         match &expected {
             None => expected = Some(outcome),
-            Some(expected) => assert!(*expected == outcome, "{name}: other bits at {}", plan.played.peak),
+            Some(expected) => assert!(*expected == outcome, "{name}: other bits at {}", plan.peaks.peak),
         }
     }
-    let (least, natural) = (plans.least(), plans.members().last().map_or(0, |plan| plan.played.committed));
-    eprintln!("{name}: {} plans from {least} to {natural}", plans.members().len());
-    assert!(plans.members().len() > 3 && least * 10 < natural * 9, "{name}: {least} of {natural}");
+    let (least, natural) = (plans.least(), plans.candidates().last().map_or(0, |plan| plan.peaks.committed));
+    eprintln!("{name}: {} plans from {least} to {natural}", plans.candidates().len());
+    assert!(plans.candidates().len() > 3 && least * 10 < natural * 9, "{name}: {least} of {natural}");
     Ok(())
 }
 

@@ -4,7 +4,7 @@ use super::Net;
 
 pub const MIB: u64 = 1 << 20;
 
-/// A chain of blocks: a product, an activation, and a residual sum that keeps nothing.
+/// A chain of blocks: a product, an activation, and a residual sum that saves nothing.
 pub fn chain(n_blocks: usize) -> Net {
     let mut net = Net { fixed: 8 * MIB, ..Net::default() };
     let mut x = net.product(&[], MIB, 1_000);
@@ -70,8 +70,8 @@ pub fn drawn(seed: u64) -> Net {
         let mut inputs: Vec<u32> = (0..1 + draw(3)).map(|_| draw(at.into()) as u32).collect();
         inputs.sort_unstable();
         inputs.dedup();
-        let keeps = inputs.iter().copied().chain([at]).filter(|_| draw(2) == 0).collect();
-        net.op(&inputs, (1 + draw(40)) * 32_768, 500 + draw(100_000), keeps);
+        let saves = inputs.iter().copied().chain([at]).filter(|_| draw(2) == 0).collect();
+        net.op(&inputs, (1 + draw(40)) * 32_768, 500 + draw(100_000), saves);
     }
     net
 }

@@ -1,7 +1,7 @@
 //! The arguments of a program: tensors from outside, as a call of it sees them.
 //!
-//! Where in its storage an argument begins does not matter, as long as it is where a block could begin: kernels are given
-//! addresses. So the parts of a batch have one program.
+//! Where in its storage an argument begins does not matter, as long as a block could begin there: kernels are given
+//! addresses. So the parts of a batch share one program.
 
 use std::sync::Arc;
 
@@ -49,10 +49,10 @@ impl Argument {
         tensors.iter().map(|tensor| Argument::of(tensor)).collect()
     }
 
-    /// The memory of an argument that is given away.
+    /// The memory of a donated argument.
     ///
     /// # Errors
-    /// Memory that somebody else holds too, that is lent, or of which the argument is a part: it is not the caller's to give.
+    /// Memory that something else references too, that is lent, or of which the argument is a part: the caller does not own it.
     pub fn into_donated(self, number: u32) -> Result<Block> {
         let why = if self.n_before > 0 || self.meta.n_bytes() < self.storage.n_bytes() {
             "it is a part of a larger tensor"
@@ -77,24 +77,24 @@ impl Argument {
 
     /// How something that lies in the argument lies in its storage.
     pub fn in_storage(&self, meta: &Meta) -> Meta {
-        meta.moved(self.n_before)
+        meta.shifted(self.n_before)
     }
 }
 
-/// The devices of a program as it finds them when it is called with certain arguments.
-pub(crate) struct Ground {
+/// The devices of a program as they are when it is called with certain arguments.
+pub(crate) struct CallDevices {
     pub devices: SmallVec<[Device; 1]>,
     /// The memory of arguments that are only described.
     _described: Vec<Block>,
 }
 
 impl Program {
-    /// The devices as they are when the program is called with these arguments: those that are only described are there, and
-    /// those that are given away are not, because whoever plays the program brings their memory.
-    pub(crate) fn ground(&self, arguments: &[Argument]) -> Result<Ground> {
+    /// The devices as they are when the program is called with these arguments: with the memory of those that are only described,
+    /// and without that of donated ones, which a dry run of the program acquires itself.
+    pub(crate) fn call_devices(&self, arguments: &[Argument]) -> Result<CallDevices> {
         let is_plain = |argument: &Argument| self.devices.contains(argument.storage.device());
         if self.donated.is_empty() && arguments.iter().all(is_plain) {
-            return Ok(Ground { devices: self.devices.clone(), _described: Vec::new() });
+            return Ok(CallDevices { devices: self.devices.clone(), _described: Vec::new() });
         }
         let ghosts: SmallVec<[Device; 1]> = self.devices.iter().map(Device::ghost).collect();
         ghosts.iter().try_for_each(|ghost| ghost.set_limit(None))?;
@@ -110,18 +110,18 @@ impl Program {
                 _ => {}
             }
         }
-        Ok(Ground { devices: ghosts, _described: described })
+        Ok(CallDevices { devices: ghosts, _described: described })
     }
 
-    /// How a program sees an argument: what is equal for two tensors has one program.
+    /// How a program sees an argument: two tensors for which it is equal share a program.
     pub fn argument_meta(tensor: &Tensor) -> Meta {
         Argument::of(tensor).meta
     }
 }
 
 impl Meta {
-    /// The same values so many elements further on.
-    pub(super) fn moved(&self, n_elems: usize) -> Meta {
+    /// The same layout, so many elements further on.
+    pub(super) fn shifted(&self, n_elems: usize) -> Meta {
         self.beginning_at(self.layout.offset() + n_elems)
     }
 

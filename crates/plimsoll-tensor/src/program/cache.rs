@@ -1,8 +1,8 @@
-//! The programs of a function, by what decides about its ops.
+//! The programs of a function, by what determines its ops.
 //!
-//! A cache owns programs and what is planned of them, and the variables that its function makes; it owns no function. Whoever
-//! calls one brings it along to be recorded, and says by [`Recording`] how far what was recorded before can be relied on. The
-//! programs that were not asked for longest go first when they take too much of the heap.
+//! A cache owns programs and their plans, and the variables that its function makes; it owns no function. Whoever calls one
+//! passes it to be recorded, and says by [`Recording`] how far earlier recordings can be relied on. The least recently used
+//! programs are dropped first when they take too much of the heap.
 
 use super::{OwnedVariables, PlannedProgram, Program};
 use crate::error::{ErrorKind, Result};
@@ -34,12 +34,12 @@ struct Entry<K, T> {
     program: PlannedProgram,
     with: T,
     n_calls: u64,
-    /// Whether its numbers were seen to change.
+    /// Whether its numbers have changed between recordings.
     changes: bool,
 }
 
 impl<K: PartialEq, T> ProgramCache<K, T> {
-    /// An empty cache for programs of at most so many bytes of the heap, roughly; at least one is kept.
+    /// An empty cache for programs of at most so many heap bytes, roughly; at least one is kept.
     pub fn new(most_bytes: usize) -> ProgramCache<K, T> {
         ProgramCache { known: Vec::new(), owned: OwnedVariables::default(), eager: None, most_bytes }
     }
@@ -91,7 +91,7 @@ impl<K: PartialEq, T> ProgramCache<K, T> {
         let (program, with) = match record(&mut self.owned) {
             Ok(recorded) => recorded,
             Err(error) if matches!(error.kind(), ErrorKind::ReadsValue { .. }) => {
-                return Ok(self.give_up(error.to_string()));
+                return Ok(self.fall_back_to_eager(error.to_string()));
             }
             Err(error) => return Err(error),
         };
@@ -100,8 +100,10 @@ impl<K: PartialEq, T> ProgramCache<K, T> {
             return match at.filter(|_| recording == Recording::Checked) {
                 Some(at) => {
                     let difference = self.known[at].program.program().difference(&program);
-                    let difference = difference.unwrap_or_else(|| "it takes other memory".to_owned());
-                    Ok(self.give_up(format!("it does not do the same at every call: {difference}")))
+                    let difference =
+                        difference.unwrap_or_else(|| "it makes other requests for memory".to_owned());
+                    Ok(self
+                        .fall_back_to_eager(format!("it does not do the same at every call: {difference}")))
                 }
                 None => {
                     let program = PlannedProgram::new(program);
@@ -124,8 +126,8 @@ impl<K: PartialEq, T> ProgramCache<K, T> {
         Ok(Some(self.put(Entry { with, ..entry })))
     }
 
-    /// From now on the function runs eagerly, which is said once.
-    fn give_up<R>(&mut self, reason: String) -> Option<R> {
+    /// From now on the function runs eagerly, which is logged once.
+    fn fall_back_to_eager<R>(&mut self, reason: String) -> Option<R> {
         log::warn!("a function runs eagerly from now on: {reason}");
         self.known.clear();
         self.eager = Some(reason);
@@ -137,7 +139,7 @@ impl<K: PartialEq, T> ProgramCache<K, T> {
         self.known.iter_mut().last().into_iter().for_each(|entry| entry.n_calls += 1);
     }
 
-    /// Puts an entry last; those that were not asked for longest go if they take too much.
+    /// Puts an entry last; the least recently used ones are dropped if they take too much.
     fn put(&mut self, entry: Entry<K, T>) -> (&mut PlannedProgram, &mut T) {
         self.known.push(entry);
         let bytes = |entry: &Entry<K, T>| entry.program.heap_bytes();

@@ -16,8 +16,8 @@ impl Program {
         (ours != theirs).then(|| format!("{ours} calls were {theirs} when it was recorded again"))
     }
 
-    /// Whether another recording takes and frees the same memory for the same calls, so that what is planned of one holds
-    /// for the other: they differ at most in numbers, draws, and in which tensors and variables they use.
+    /// Whether another recording acquires and releases the same memory for the same calls, so that the plans of one hold for
+    /// the other: they differ at most in numbers, draws, and in which tensors and variables they use.
     pub fn is_alike(&self, other: &Program) -> bool {
         let same_call = |(ours, theirs): (&Call, &Call)| {
             ours.op.name() == theirs.op.name()

@@ -1,7 +1,8 @@
-//! Values of a program that wait outside the device's memory.
+//! The offloaded values of a program.
 //!
-//! Whoever runs or plays a program with copies keeps them here. A copy is begun from a block and brought back to another;
-//! on a GPU both go on beside the work, and the instructions say where it waits. A ghost has the room and nothing else.
+//! Whoever runs or dry-runs a program with offloads keeps their copies here. A copy is offloaded from one block and
+//! reloaded to another; on a GPU both transfers overlap with compute, and the instructions say where to wait for them. A
+//! ghost takes the room for a copy and nothing else.
 
 use std::sync::Arc;
 
@@ -16,15 +17,15 @@ use crate::error::{Error, Result};
 use crate::offload_store::{OffloadStore, Offloaded};
 use crate::storage::Storage;
 
-/// The copies of a program that is running or being played.
+/// The copies of a program that is running or dry-run.
 pub(super) struct Copies<'a> {
     program: &'a Program,
     devices: &'a [Device],
-    /// Where those of each device are; there is none if nothing is copied.
+    /// Where those of each device are; none if nothing is offloaded.
     offload_stores: SmallVec<[Option<Arc<OffloadStore>>; 1]>,
     offloaded: Vec<Option<Offloaded>>,
-    /// What readers wait for, and on which device.
-    arriving: Vec<Option<(Copied, u8)>>,
+    /// The reloads that readers wait for, and on which device.
+    in_flight: Vec<Option<(Copied, u8)>>,
 }
 
 impl<'a> Copies<'a> {
@@ -35,27 +36,24 @@ impl<'a> Copies<'a> {
         let offload_stores: SmallVec<[Option<Arc<OffloadStore>>; 1]> =
             devices.iter().map(offload_store).collect();
         if n_copies > 0 && offload_stores.iter().all(Option::is_none) {
-            return Err(Error::argument(
-                "offload",
-                "there is no place any more to which values can be moved",
-            ));
+            return Err(Error::argument("offload", "the device no longer has a store to offload values to"));
         }
-        let (mut offloaded, mut arriving) = (Vec::new(), Vec::new());
+        let (mut offloaded, mut in_flight) = (Vec::new(), Vec::new());
         offloaded.resize_with(n_copies, || None);
-        arriving.resize_with(n_copies, || None);
-        Ok(Copies { program, devices, offload_stores, offloaded, arriving })
+        in_flight.resize_with(n_copies, || None);
+        Ok(Copies { program, devices, offload_stores, offloaded, in_flight })
     }
 
     /// Carries out an instruction about copies; any other is left alone.
-    pub fn follow<'b>(
+    pub fn execute<'b>(
         &mut self,
         instruction: &Instruction,
         block: impl FnOnce(u32) -> &'b mut Option<Block>,
     ) -> Result<()> {
         match *instruction {
             Instruction::Offload(value, copy) => self.offload(value, copy, block(self.block(value))),
-            Instruction::Fetch(copy, value) => self.fetch(copy, value, block(self.block(value))),
-            Instruction::Wait(copy) => match self.arriving[copy as usize].take() {
+            Instruction::Fetch(copy, value) => self.reload(copy, value, block(self.block(value))),
+            Instruction::Wait(copy) => match self.in_flight[copy as usize].take() {
                 Some((copied, device)) => {
                     let gpu = self.devices[usize::from(device)].gpu();
                     Ok(gpu.map_or(Ok(()), |gpu| gpu.wait_for(&copied))?)
@@ -73,14 +71,14 @@ impl<'a> Copies<'a> {
     fn block(&self, value: u32) -> u32 {
         match self.program.value(value).place {
             Place::Block(block) => block,
-            _ => unreachable!("only what a program makes is copied out of memory"),
+            _ => unreachable!("only what a program makes is offloaded"),
         }
     }
 
     fn offload(&mut self, value: u32, copy: u32, block: &mut Option<Block>) -> Result<()> {
         let device = self.program.value(value).device;
         let Some(offload_store) = &self.offload_stores[usize::from(device)] else {
-            unreachable!("a program with copies has a place for them")
+            unreachable!("a program with offloads has a store for them")
         };
         let (mut stored, site) = (None, self.site(value));
         self.as_storage(device, block, |storage| {
@@ -91,17 +89,17 @@ impl<'a> Copies<'a> {
         Ok(())
     }
 
-    fn fetch(&mut self, copy: u32, value: u32, block: &mut Option<Block>) -> Result<()> {
+    fn reload(&mut self, copy: u32, value: u32, block: &mut Option<Block>) -> Result<()> {
         let device = self.program.value(value).device;
-        let Some(offloaded) = &self.offloaded[copy as usize] else {
-            unreachable!("what is fetched was offloaded")
+        let Some(stored) = &self.offloaded[copy as usize] else {
+            unreachable!("what is reloaded was offloaded")
         };
         let mut copied = None;
         self.as_storage(device, block, |storage| {
-            copied = offloaded.fill(storage)?;
+            copied = stored.fill(storage)?;
             Ok(())
         })?;
-        self.arriving[copy as usize] = copied.map(|copied| (copied, device));
+        self.in_flight[copy as usize] = copied.map(|copied| (copied, device));
         Ok(())
     }
 
@@ -118,7 +116,7 @@ impl<'a> Copies<'a> {
         block: &mut Option<Block>,
         f: impl FnOnce(&mut Arc<Storage>) -> Result<()>,
     ) -> Result<()> {
-        let Some(taken) = block.take() else { unreachable!("a value that is copied has its block") };
+        let Some(taken) = block.take() else { unreachable!("a value that is transferred has its block") };
         let mut storage = Storage::own(taken, DType::U8, &self.devices[usize::from(device)]);
         let done = f(&mut storage);
         *block = Storage::into_block(storage);

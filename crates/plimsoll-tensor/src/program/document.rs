@@ -1,8 +1,8 @@
-//! A program as a document that other programs read: a page that explains it, another process, a tool of one's own.
+//! A program as a document for other programs: a page that explains it, another process, a custom tool.
 //!
-//! Everything is named by its number in the program: values, blocks, calls, copies. The numbers follow from what the function
-//! does and from nothing else, so two recordings of it, here or on another machine, have the same. A document is not read back
-//! into a program: its function is what makes one.
+//! Everything is named by its number in the program: values, blocks, calls, copies. The numbers follow from what the
+//! function does and from nothing else, so two recordings of it, here or on another machine, have the same. A document is
+//! not read back into a program: only its function makes one.
 
 use plimsoll_memory::{OffsetPlan, Region, Site};
 use serde::Serialize;
@@ -16,7 +16,7 @@ pub struct ProgramDocument {
     /// The devices that it uses; everything else names its own by its number here.
     devices: Vec<String>,
     arguments: Vec<TensorDocument>,
-    /// The arguments that are given away; they are the first blocks.
+    /// The arguments that are donated; they are the first blocks.
     donated: Vec<u32>,
     variables: Vec<VariableDocument>,
     /// The bytes of tensors from outside.
@@ -50,7 +50,7 @@ struct ValueDocument {
     place: PlaceDocument,
     /// The call that makes it.
     call: Option<u32>,
-    /// The value that it equals because the same op makes it once more.
+    /// The value that it equals because it is a recomputation or a reload of it.
     repeats: Option<u32>,
 }
 
@@ -96,7 +96,7 @@ struct CallDocument {
     device: u8,
     phase: &'static str,
     site: SiteDocument,
-    /// Whether it has run before.
+    /// Whether it is a recomputation.
     is_repeated: bool,
 }
 
@@ -169,7 +169,7 @@ impl Program {
     }
 
     fn block_documents(&self, offsets: Option<&OffsetPlan>) -> Vec<BlockDocument> {
-        // A plan counts the blocks of the step's region as they are taken.
+        // A plan counts the blocks of the step's region as they are acquired.
         let mut planned = offsets.map(|offsets| offsets.entries().iter());
         let is_planned = |number: u32, block: &super::BlockSpec| {
             let is_step = block.label.owner.region() == Region::Step;
@@ -231,7 +231,7 @@ impl CallDocument {
             device: call.device,
             phase: call.phase.name(),
             site: SiteDocument::of(call.site),
-            is_repeated: call.repeated_flops.is_some(),
+            is_repeated: call.recomputed_flops.is_some(),
         }
     }
 }

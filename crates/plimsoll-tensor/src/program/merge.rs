@@ -1,7 +1,7 @@
-//! What happened to the memory of all devices while a function was recorded, as one list of instructions.
+//! The memory requests of all devices while a function was recorded, merged into one list of instructions.
 //!
-//! Each device's pool has a trace of its own, with a mark for every call. What lies between two marks is put there device by
-//! device: pools know nothing of each other, so no other order could be told from this one.
+//! Each device's pool has a trace of its own, with a mark for every call. What lies between two marks is merged device by
+//! device: pools know nothing of each other, so no other order could be distinguished from this one.
 
 use plimsoll_memory::{LongList, Name, TraceEvent};
 

@@ -1,13 +1,13 @@
-//! The program: what a function does, recorded once, as a value.
+//! The program: what a function does, traced once, as a value (a jaxpr or `torch.fx` graph, with its memory).
 //!
-//! A [`Program`] is a straight line of [`Instruction`]s: calls of ops in the order in which they ran, and, between them, the
-//! memory that they take, change the owner of and free. Operands are values by number, each with the layout under which a
+//! A [`Program`] is a straight line of [`Instruction`]s: calls of ops in the order in which they ran, and, between them,
+//! the memory that they acquire, relabel and release. Operands are values by number, each with the layout under which a
 //! call sees it, so views are not calls. Everything that is to be known of a function before it runs is read off its
-//! program: which bytes are alive at which moment ([`Program::play`]), and what running it again takes.
+//! program: which bytes are in use at which moment ([`Program::footprint`]), and what recomputing its values costs.
 //!
 //! A program is recorded by calling the function once on a ghost of its device ([`Program::record`]): arguments, variables
-//! and captured tensors are its inputs, and nothing of them changes. It refuses to guess: a function that reads a value
-//! while it is recorded decides by it, so it has no program, and the error names the line.
+//! and captured tensors are its inputs, and none of them changes. It refuses to guess: a function that reads a value while
+//! it is recorded depends on it, so it has no program, and the error names the line.
 
 mod argument;
 mod cache;
@@ -15,10 +15,10 @@ mod compare;
 mod copies;
 mod display;
 mod document;
+mod footprint;
 mod merge;
 mod owned;
 mod plans;
-mod player;
 mod prune;
 mod remat;
 mod runner;
@@ -41,10 +41,10 @@ use crate::variable::VariableCell;
 pub(crate) use argument::Argument;
 pub use cache::{ProgramCache, Recording};
 pub use document::ProgramDocument;
+pub use footprint::Footprint;
 pub use owned::OwnedVariables;
 pub(crate) use owned::{MadeVariable, make_variable, own};
 pub use plans::{Offsets, PlannedProgram};
-pub use player::Played;
 pub(crate) use tracer::{Execution, Tracer, Updated, capture_args, capture_view};
 
 /// What a function does.
@@ -59,24 +59,24 @@ pub struct Program {
     arguments: Vec<Meta>,
     /// The number of the device that each of them is on.
     argument_devices: Vec<u8>,
-    /// The arguments that are given away: their memory is the program's first blocks, one for each.
+    /// The arguments that are donated: their memory is the program's first blocks, one for each.
     donated: Vec<u32>,
     variables: Vec<VariableInput>,
     captured: Vec<Arc<Storage>>,
     results: Vec<ValueView>,
     /// The variables that it writes, in rising order.
     written: Vec<u32>,
-    /// Blocks for variables whose value somebody else held when the program was recorded.
+    /// Blocks for variables whose value something else referenced when the program was recorded.
     new_places: Vec<u32>,
-    /// Blocks for truth values that an op of somebody's own may leave unwritten: not every byte is one.
+    /// Blocks for booleans that a custom op may leave unwritten: not every byte is a boolean.
     cleared: Vec<u32>,
-    /// How many random draws it takes.
+    /// How many random draws it makes.
     n_draws: u64,
-    /// How many values are copied out of the device's memory.
+    /// How many values are offloaded.
     n_copies: u32,
     /// The number of the first draw when it was recorded; ops hold theirs, counted from it.
     first_draw: u64,
-    /// Whether the device itself decides about the effects, so that nobody waits for it before.
+    /// Whether the device itself decides about the effects, so that the host does not wait for it before.
     is_guarded: bool,
 }
 
@@ -91,25 +91,25 @@ struct VariableInput {
 /// One step of a program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Instruction {
-    /// Takes the memory of a block.
+    /// Acquires the memory of a block.
     Acquire(u32),
     /// Frees it.
     Release(u32),
-    /// Counts a block for another owner, or names another line as its maker.
+    /// Attributes a block to another owner, or to another line.
     Relabel(u32, Label),
     /// Runs an op.
     Call(u32),
-    /// Begins to copy a value out of the device's memory; the copy has that number.
+    /// Begins to offload a value; its copy has that number.
     Offload(u32, u32),
-    /// Begins to bring a copy back, as another value in a block of its own.
+    /// Begins to reload a copy, as another value in a block of its own.
     Fetch(u32, u32),
-    /// Calls from here on may read what a copy was brought back as.
+    /// Waits for a reload: calls from here on may read its value.
     Wait(u32),
-    /// A copy is not wanted any more.
+    /// Discards a copy.
     Discard(u32),
     /// A phase such as `backward` begins.
     Mark(Name),
-    /// The effects begin: from here on, calls write variables. They are carried out together.
+    /// The effects begin: from here on, calls write variables. They are committed together.
     Commit,
 }
 
@@ -120,7 +120,7 @@ pub struct BlockSpec {
     pub n_bytes: u64,
     /// The number of the device whose pool it is taken from.
     pub device: u8,
-    /// Who it is taken for, and by which line.
+    /// Who owns it, and which line acquired it.
     pub label: Label,
 }
 
@@ -133,11 +133,11 @@ pub struct Value {
     pub place: Place,
     /// The number of the device that it is on.
     pub device: u8,
-    /// The call that makes it; none for what is there before.
+    /// The call that makes it; none for an input.
     pub call: Option<u32>,
-    /// The call before which backward first asks for it; none if no tape saves it.
+    /// The call before which backward first fetches it; none if no tape saves it.
     pub first_fetch: Option<u32>,
-    /// The value that it equals because the same op makes it once more.
+    /// The value that it equals because it is a recomputation or a reload of it.
     pub repeats: Option<u32>,
 }
 
@@ -186,8 +186,8 @@ pub struct Call {
     pub site: Site,
     /// Whether its sums have one order.
     pub(crate) order: Order,
-    /// The floating-point operations that it repeats, if it has run before.
-    pub(crate) repeated_flops: Option<u64>,
+    /// The floating-point operations that it recomputes, if it is a recomputation.
+    pub(crate) recomputed_flops: Option<u64>,
     /// The call of the recorded program that it is,
     pub(crate) source: u32,
     /// and whether it is only the second of the two ops whose work that does.
@@ -261,17 +261,17 @@ impl Program {
         }
     }
 
-    /// Whether a block is the new place of a variable whose value somebody held when the program was recorded.
+    /// Whether a block is the new place of a variable whose value something referenced when the program was recorded.
     fn is_new_place(&self, block: u32) -> bool {
         self.new_places.contains(&block)
     }
 
-    /// The argument that a block is the memory of, if it is given away.
+    /// The argument whose memory a block is, if it is donated.
     fn donated_argument(&self, block: u32) -> Option<u32> {
         self.donated.get(block as usize).copied()
     }
 
-    /// Whether a value is an argument that is given away, so that it is gone when nothing reads it any more.
+    /// Whether a value is a donated argument, which is freed after its last use.
     fn is_donated(&self, value: u32) -> bool {
         let value = self.value(value);
         value.call.is_none() && matches!(value.place, Place::Block(_))
@@ -307,7 +307,7 @@ impl Program {
         (self.values.len() - 1) as u32
     }
 
-    /// Adds a block that is taken here; returns its number.
+    /// Adds a block that is acquired here; returns its number.
     fn acquire(&mut self, block: BlockSpec) -> u32 {
         let number = self.blocks.len() as u32;
         self.blocks.push(block);
@@ -334,7 +334,7 @@ impl Program {
         &self.results
     }
 
-    /// The bytes of the heap that it takes, roughly.
+    /// The heap bytes that it takes, roughly.
     pub fn heap_bytes(&self) -> usize {
         let views = self.calls.iter().map(|call| call.inputs.len() + call.outputs.len()).sum::<usize>();
         self.calls.len() * size_of::<Call>()
@@ -344,16 +344,16 @@ impl Program {
             + self.instructions.len() * size_of::<Instruction>()
     }
 
-    /// How many random draws it takes.
+    /// How many random draws it makes.
     pub fn n_draws(&self) -> u64 {
         self.n_draws
     }
 }
 
 impl Call {
-    /// Whether it gives the same bits when it runs again, and does nothing else. What is copied from another device is not
-    /// repeated: a plan is about the memory of one.
-    fn is_repeatable(&self) -> bool {
+    /// Whether it gives the same bits when it is recomputed, and has no effect. A copy from another device is not recomputed: a
+    /// plan is about the memory of one.
+    fn is_recomputable(&self) -> bool {
         self.order == Order::Fixed && !self.op.has_effect() && self.op.get().output_device().is_none()
     }
 

@@ -1,9 +1,9 @@
-//! Variables that a function makes: they are its own.
+//! Variables that a function makes: it owns them.
 //!
-//! A variable that is made while its function is recorded is made for real: the calls that lead to its first value run once,
-//! with the draws that they were recorded with, and the function is recorded again, now with the variable as an input. In
-//! later recordings the k-th variable that is made is the k-th that the function owns. One more than it owns is refused with
-//! the line: it would be another variable at each call.
+//! A variable that is made while its function is recorded is made for real: the calls that lead to its first value run
+//! once, with the draws that they were recorded with, and the function is recorded again, now with the variable as an
+//! input. In later recordings the k-th variable that is made is the k-th that the function owns. One more than it owns is
+//! refused with the line: it would be another variable at each call.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
@@ -24,11 +24,11 @@ use crate::variable::{Variable, VariableCell};
 #[derive(Clone, Debug, Default)]
 pub struct OwnedVariables {
     variables: Vec<Variable>,
-    /// How many the recording that goes on has asked for.
-    n_asked: usize,
+    /// How many the present recording has made so far.
+    n_made: usize,
     /// Whether the function may make more.
     is_complete: bool,
-    /// Whether the recording that goes on has made some.
+    /// Whether the present recording has added some.
     has_grown: bool,
     /// The draws that making them took.
     n_draws: u64,
@@ -47,7 +47,7 @@ impl OwnedVariables {
 
     /// A recording begins.
     pub(super) fn begin(&mut self) {
-        (self.n_asked, self.has_grown, self.n_draws) = (0, false, 0);
+        (self.n_made, self.has_grown, self.n_draws) = (0, false, 0);
     }
 
     /// A recording has ended: how many draws its variables took, if it has made any. It makes no more from then on.
@@ -58,8 +58,8 @@ impl OwnedVariables {
 
     /// The next variable, if the function has made it before.
     fn next(&mut self) -> Option<Variable> {
-        let next = self.variables.get(self.n_asked).cloned();
-        self.n_asked += usize::from(next.is_some());
+        let next = self.variables.get(self.n_made).cloned();
+        self.n_made += usize::from(next.is_some());
         next
     }
 }
@@ -94,7 +94,7 @@ pub(crate) fn own(variable: &Variable) {
     context::with_tracer(|tracer| {
         let owned = &mut tracer.owned;
         owned.variables.push(variable.clone());
-        (owned.n_asked, owned.has_grown) = (owned.variables.len(), true);
+        (owned.n_made, owned.has_grown) = (owned.variables.len(), true);
     });
 }
 
@@ -196,7 +196,7 @@ impl Wanted {
             for call in &calls {
                 let operand = |view: &ValueView| {
                     let (storage, n_before) = made[&view.value].clone();
-                    Arg::Given(Tensor::over(storage, view.meta.moved(n_before), Nodes::new()))
+                    Arg::Given(Tensor::over(storage, view.meta.shifted(n_before), Nodes::new()))
                 };
                 let args: Args<'_> = call.inputs.iter().map(operand).collect();
                 let outputs = execute::execute(call.op.clone(), args)?;
@@ -205,7 +205,7 @@ impl Wanted {
                 made.extend(call.outputs.iter().map(|view| view.value).zip(outputs));
             }
             let (storage, n_before) = made[&target.0].clone();
-            Ok((storage, target.1.moved(n_before)))
+            Ok((storage, target.1.shifted(n_before)))
         })
     }
 }

@@ -1,19 +1,19 @@
-//! Running a program under its device's limit.
+//! Running a program under the limits of its devices.
 //!
-//! A program that does not fit is made to: decisions by `plimsoll-plan` about its trace give other programs that compute the
-//! same with less memory and more time, and each is played on a ghost of the device. The function is not called for any of
-//! it. The plans do not depend on the limit, so a limit that changes takes another one, and a limit that no plan fits is
-//! refused before anything runs, with the least that works.
+//! A program that does not fit is rematerialised: decisions by `plimsoll-plan` about its trace give other programs that
+//! compute the same with less memory and more time, and each is dry-run on a ghost of the device. The function is not
+//! called for any of it. The plans do not depend on the limit, so a limit that changes takes another plan, and a limit that
+//! no plan fits is refused before anything runs, with the least that works.
 
 use std::io;
 use std::sync::Arc;
 
 use plimsoll_memory::{OffsetPlan, Planned};
-use plimsoll_plan::{Candidates, Decisions, Family, Measured, Trace, plan_offsets};
+use plimsoll_plan::{Decisions, LazyPlanSet, Measured, Peaks, PlanSet, Trace, plan_offsets};
 use smallvec::SmallVec;
 
-use super::player::OnDevice;
-use super::{Argument, Played, Program};
+use super::footprint::OnDevice;
+use super::{Argument, Footprint, Program};
 use crate::context;
 use crate::device::Device;
 use crate::error::{Error, ErrorKind, Result};
@@ -25,40 +25,40 @@ impl Program {
     ///
     /// # Errors
     /// Memory beyond all addresses of the device.
-    pub fn placed(&self, device: &Device) -> Result<(Played, OffsetPlan)> {
+    pub fn placed(&self, device: &Device) -> Result<(Footprint, OffsetPlan)> {
         self.on(0).placed(device)
     }
 
-    /// The ways to run the program with less memory of its first device as that is, from the leanest to the one that retains
-    /// everything.
+    /// The plans to run the program with less memory of its first device as that is, from the leanest to the one that
+    /// retains everything.
     ///
     /// # Errors
     /// Memory beyond all addresses of the device.
-    pub fn memory_plans(&self, device: &Device) -> Result<Family> {
+    pub fn memory_plans(&self, device: &Device) -> Result<PlanSet> {
         let trace = self.trace(device, device.stats().in_use);
         let natural = self.placed(device)?.0;
-        Family::new(&trace, natural.in_bytes(), |decisions| match self.rematerialised(&trace, decisions) {
+        PlanSet::new(&trace, natural.peaks(), |decisions| match self.rematerialised(&trace, decisions) {
             Some(program) => {
-                Ok(program.on(0).placed_if_possible(device)?.map(|(played, _)| played.in_bytes()))
+                Ok(program.on(0).placed_if_possible(device)?.map(|(footprint, _)| footprint.peaks()))
             }
             None => Ok(None),
         })
     }
 
-    /// The program that a way of [`Program::memory_plans`] stands for.
+    /// The program of a plan of [`Program::memory_plans`].
     pub fn planned(&self, device: &Device, decisions: &Decisions) -> Option<Program> {
         self.rematerialised(&self.trace(device, 0), decisions)
     }
 }
 
 impl OnDevice<'_> {
-    fn placed(self, device: &Device) -> Result<(Played, OffsetPlan)> {
+    fn placed(self, device: &Device) -> Result<(Footprint, OffsetPlan)> {
         let offsets = plan_offsets(&self.requests(device)?).plan;
-        Ok((self.play(device, Some(&offsets))?, offsets))
+        Ok((self.footprint(device, Some(&offsets))?, offsets))
     }
 
-    /// Like [`Program::placed`]; nothing if there is no room for what is moved out of the device's memory.
-    fn placed_if_possible(self, device: &Device) -> Result<Option<(Played, OffsetPlan)>> {
+    /// Like [`Program::placed`]; nothing if there is no room for what is offloaded.
+    fn placed_if_possible(self, device: &Device) -> Result<Option<(Footprint, OffsetPlan)>> {
         match self.placed(device) {
             Err(error) if self.program.n_copies > 0 && is_full(&error) => Ok(None),
             placed => placed.map(Some),
@@ -71,19 +71,19 @@ impl OnDevice<'_> {
     }
 }
 
-impl Played {
+impl Footprint {
     /// The same for a planner.
-    fn in_bytes(&self) -> plimsoll_plan::Played {
-        plimsoll_plan::Played { peak: self.peak, committed: self.committed }
+    fn peaks(&self) -> Peaks {
+        Peaks { peak: self.peak, committed: self.committed }
     }
 }
 
-/// A program, and what is planned of it so far.
+/// A program, and its plans so far.
 pub struct PlannedProgram {
     program: Program,
-    /// What is known of its memory on each of its devices, once a limit of that device has asked.
+    /// What is known of its memory on each of its devices, once a limit of that device has been met.
     known: SmallVec<[Option<Known>; 1]>,
-    /// What runs where the limits of several devices ask for other ways than the natural one.
+    /// What runs where the limits of several devices need other plans than the natural one.
     combined: Option<Combined>,
     heap_bytes: usize,
 }
@@ -91,25 +91,25 @@ pub struct PlannedProgram {
 /// What is known of a program's memory on a device.
 struct Known {
     /// What it takes when everything is retained, and where its blocks lie then.
-    natural: plimsoll_plan::Played,
+    natural: Peaks,
     offsets: OffsetPlan,
     /// What the device held when that was found out.
     held: u64,
     plans: Option<Plans>,
 }
 
-/// The ways to run a program with less memory of a device.
+/// The plans to run a program with less memory of a device.
 struct Plans {
     trace: Trace,
-    candidates: Candidates,
-    /// The one that was run last: its number, its program, and where its blocks lie.
+    plan_set: LazyPlanSet,
+    /// The one that was run last: its number, its program, and its offsets.
     taken: Option<(usize, Program, OffsetPlan)>,
 }
 
-/// A program that is rewritten for several devices: what is decided about one changes nothing on the others.
+/// A program that is rematerialised for several devices: what is decided about one changes nothing on the others.
 struct Combined {
-    /// The way that is taken on each device.
-    ways: SmallVec<[Option<usize>; 1]>,
+    /// The plan that is chosen for each device.
+    chosen: SmallVec<[Option<usize>; 1]>,
     program: Program,
 }
 
@@ -177,7 +177,7 @@ impl PlannedProgram {
         self.run_passed(Argument::all(arguments))
     }
 
-    /// Like [`PlannedProgram::run`], with arguments that can be given away.
+    /// Like [`PlannedProgram::run`], with arguments that can be donated.
     pub(crate) fn run_passed(&mut self, arguments: Vec<Argument>) -> Result<Vec<Tensor>> {
         let verifies = |device: &Device| device.verifies() && !device.is_ghost();
         let reference = match self.program.devices.iter().any(verifies) {
@@ -209,11 +209,11 @@ impl PlannedProgram {
         if limits.iter().all(Option::is_none) {
             return Ok(None);
         }
-        let ground = self.program.ground(arguments)?;
+        let called = self.program.call_devices(arguments)?;
         for (number, limit) in limits.into_iter().enumerate() {
             let known = self.known[number].take();
             let Some(limit) = limit else { continue };
-            let (known, refusal) = self.fit(known, number as u8, &ground.devices[number], limit)?;
+            let (known, refusal) = self.fit(known, number as u8, &called.devices[number], limit)?;
             self.known[number] = Some(known);
             self.heap_bytes = self.count_heap_bytes();
             if let Some(refusal) = refusal {
@@ -224,8 +224,8 @@ impl PlannedProgram {
         Ok(Some(self.taken()))
     }
 
-    /// Finds the fastest way that fits the limit of a device as it is; what is known of it then, and the refusal if there is
-    /// none.
+    /// Finds the fastest plan that fits the limit of a device as it is; what is known of it then, and the refusal if there
+    /// is none.
     fn fit(
         &self,
         known: Option<Known>,
@@ -255,27 +255,27 @@ impl PlannedProgram {
         Ok((known, Some(refusal)))
     }
 
-    /// The ways that are taken on the devices where one is, by their numbers.
-    fn ways(&self) -> SmallVec<[Option<usize>; 1]> {
+    /// The plans that are chosen for the devices, by their numbers; none where the natural one is.
+    fn chosen(&self) -> SmallVec<[Option<usize>; 1]> {
         self.known.iter().map(|known| Some(known.as_ref()?.taken()?.0)).collect()
     }
 
-    /// Rewrites the program for all devices whose limits ask for it, if these are several.
+    /// Rematerialises the program for all devices whose limits need it, if these are several.
     fn combine(&mut self) {
-        let ways = self.ways();
-        if ways.iter().flatten().count() < 2 {
+        let chosen = self.chosen();
+        if chosen.iter().flatten().count() < 2 {
             self.combined = None;
             return;
         }
-        if self.combined.as_ref().is_some_and(|combined| combined.ways == ways) {
+        if self.combined.as_ref().is_some_and(|combined| combined.chosen == chosen) {
             return;
         }
         let plans = self.known.iter().flatten().filter_map(|known| known.plans.as_ref());
         let mut decided = plans.filter_map(|plans| {
-            let decisions = plans.candidates.decisions(plans.taken.as_ref()?.0)?;
+            let decisions = plans.plan_set.decisions(plans.taken.as_ref()?.0)?;
             Some((&plans.trace, &**decisions))
         });
-        let Some((trace, decisions)) = decided.next() else { unreachable!("two ways are taken") };
+        let Some((trace, decisions)) = decided.next() else { unreachable!("two plans are chosen") };
         let (mut trace, mut decisions) = (trace.clone(), decisions.clone());
         for (others_trace, others) in decided {
             trace.join(others_trace);
@@ -283,7 +283,7 @@ impl PlannedProgram {
         }
         let program = self.program.rematerialised(&trace, &decisions);
         let program = program.unwrap_or_else(|| unreachable!("each device's part could be made"));
-        self.combined = Some(Combined { ways, program });
+        self.combined = Some(Combined { chosen, program });
     }
 
     /// What runs under the limits for which it was prepared.
@@ -301,7 +301,7 @@ impl PlannedProgram {
         let plans = |plans: &Plans| {
             let taken = plans.taken.as_ref();
             let taken = taken.map_or(0, |(_, program, plan)| program.heap_bytes() + offsets(plan));
-            taken + plans.candidates.heap_bytes() + plans.trace.heap_bytes()
+            taken + plans.plan_set.heap_bytes() + plans.trace.heap_bytes()
         };
         let known = |known: &Known| offsets(&known.offsets) + known.plans.as_ref().map_or(0, plans);
         self.program.heap_bytes() + self.known.iter().flatten().map(known).sum::<usize>()
@@ -309,22 +309,22 @@ impl PlannedProgram {
 }
 
 impl Known {
-    /// The way that is taken, if it is not the natural one.
+    /// The plan that is chosen, if it is not the natural one.
     fn taken(&self) -> Option<&(usize, Program, OffsetPlan)> {
         self.plans.as_ref()?.taken.as_ref()
     }
 
-    /// Where the blocks lie on the way that is taken.
+    /// The offsets of the chosen plan.
     fn taken_offsets(&self) -> &OffsetPlan {
         self.taken().map_or(&self.offsets, |(_, _, offsets)| offsets)
     }
 
     fn new(program: OnDevice<'_>, device: &Device, held: u64) -> Result<Known> {
         let (natural, offsets) = program.placed(device)?;
-        Ok(Known { natural: natural.in_bytes(), offsets, held, plans: None })
+        Ok(Known { natural: natural.peaks(), offsets, held, plans: None })
     }
 
-    /// Takes the fastest way that fits a limit; whether there is one.
+    /// Chooses the fastest plan that fits a limit; whether there is one.
     fn fit(&mut self, on: OnDevice<'_>, device: &Device, limit: Limit) -> Result<bool> {
         let program = on.program;
         if self.natural.committed <= limit.then {
@@ -333,27 +333,27 @@ impl Known {
         }
         let plans = self.plans.get_or_insert_with(|| {
             let trace = program.trace_of(on.number, device, device.stats().in_use);
-            let candidates = program.devices[usize::from(on.number)].candidates(&trace, self.natural);
-            Plans { trace, candidates, taken: None }
+            let plan_set = program.devices[usize::from(on.number)].lazy_plan_set(&trace, self.natural);
+            Plans { trace, plan_set, taken: None }
         });
         let mut last = None;
-        let Plans { trace, candidates, taken } = plans;
-        let way = candidates.within(limit.then, |decisions| {
+        let Plans { trace, plan_set, taken } = plans;
+        let number = plan_set.within(limit.then, |decisions| {
             let (measured, placed) = measure(on, trace, device, decisions, limit)?;
             last = placed.map(|(planned, offsets)| (decisions.clone(), planned, offsets));
             Ok::<_, Error>(measured)
         })?;
-        let Some(way) = way else { return Ok(false) };
-        let decisions = candidates.decisions(way);
-        // The one that is taken was measured last, or at an earlier limit.
+        let Some(number) = number else { return Ok(false) };
+        let decisions = plan_set.decisions(number);
+        // The one that is chosen was measured last, or at an earlier limit.
         let last = last.filter(|(last, ..)| decisions.is_some_and(|taken| Arc::ptr_eq(taken, last)));
         *taken = match (taken.take(), last) {
-            (_, Some((_, planned, offsets))) => Some((way, planned, offsets)),
-            (Some(before), None) if before.0 == way => Some(before),
+            (_, Some((_, planned, offsets))) => Some((number, planned, offsets)),
+            (Some(before), None) if before.0 == number => Some(before),
             _ => match decisions.and_then(|taken| program.rematerialised(trace, taken)) {
                 Some(planned) => {
                     let (_, offsets) = on.of(&planned).placed(device)?;
-                    Some((way, planned, offsets))
+                    Some((number, planned, offsets))
                 }
                 None => None,
             },
@@ -363,20 +363,20 @@ impl Known {
 
     /// The error of a limit under which no plan fits, with who holds what in the leanest one. The figures are those of now.
     fn refusal(&mut self, on: OnDevice<'_>, device: &Device, limit: u64) -> Result<Error> {
-        let Some(Plans { trace, candidates, .. }) = &mut self.plans else {
+        let Some(Plans { trace, plan_set, .. }) = &mut self.plans else {
             unreachable!("a program is refused when all its plans are")
         };
-        let (least, leanest) = candidates.least(|decisions, limit| {
+        let (least, leanest) = plan_set.least(|decisions, limit| {
             Ok::<_, Error>(measure(on, trace, device, decisions, Limit { now: limit, then: limit })?.0)
         })?;
         let leanest =
-            candidates.decisions(leanest).and_then(|decisions| on.program.rematerialised(trace, decisions));
-        let owners = on.of(leanest.as_ref().unwrap_or(on.program)).play(device, None)?.owners;
+            plan_set.decisions(leanest).and_then(|decisions| on.program.rematerialised(trace, decisions));
+        let owners = on.of(leanest.as_ref().unwrap_or(on.program)).footprint(device, None)?.owners;
         Ok(Error::limit(limit, least, self.natural.committed, owners))
     }
 }
 
-/// What a candidate takes, with its program and where its blocks lie if its peak is within the limit.
+/// What a candidate takes, with its program and offsets if its peak is within the limit.
 fn measure(
     on: OnDevice<'_>,
     trace: &Trace,
@@ -387,22 +387,23 @@ fn measure(
     let Some(planned) = on.program.rematerialised(trace, decisions) else {
         return Ok((Measured::Impossible, None));
     };
-    let peak = match on.of(&planned).play(device, None) {
+    let peak = match on.of(&planned).footprint(device, None) {
         Err(error) if planned.n_copies > 0 && is_full(&error) => return Ok((Measured::Impossible, None)),
-        played => limit.figure_then(played?.peak),
+        footprint => limit.figure_then(footprint?.peak),
     };
     if peak > limit.then {
         return Ok((Measured::Peak(peak), None));
     }
-    let Some((played, offsets)) = on.of(&planned).placed_if_possible(device)? else {
+    let Some((footprint, offsets)) = on.of(&planned).placed_if_possible(device)? else {
         return Ok((Measured::Impossible, None));
     };
-    let committed = limit.figure_then(played.committed);
-    let measured = Measured::Placed(plimsoll_plan::Played { peak, committed });
+    let committed = limit.figure_then(footprint.committed);
+    let measured = Measured::Placed(Peaks { peak, committed });
     Ok((measured, Some((planned, offsets))))
 }
 
-/// Whether an error says that there was no room: what is moved elsewhere may leave holes there, too small for what comes next.
+/// Whether an error says that there was no room: offloaded values may leave gaps in the store, too small for what comes
+/// next.
 fn is_full(error: &Error) -> bool {
     match error.kind() {
         ErrorKind::OutOfMemory(_) => true,

@@ -1,7 +1,7 @@
-//! Leaving calls out of a program: those that only made the first values of variables that its function owns.
+//! Dead-code elimination of one kind: calls that only made the first values of variables that the function owns.
 //!
-//! Such calls run once, when the variables are made, and are not in the program; neither are their memory and their draws. A
-//! call stays if anything else reads what it makes.
+//! Such calls run once, when the variables are made, and are not in the program; neither are their memory and their draws.
+//! A call stays if anything else reads what it makes.
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
@@ -25,7 +25,7 @@ impl Program {
         read.for_each(|view| n_readers[view.value as usize] += 1);
         let mut dead = BTreeSet::new();
         let mut open: BTreeSet<u32> = initial.iter().filter_map(|&value| self.value(value).call).collect();
-        // Readers come after what they read, so the last call is looked at first.
+        // Readers come after what they read, so the last call is visited first.
         while let Some(number) = open.pop_last() {
             let call = &self.calls[number as usize];
             if call.outputs.iter().any(|view| n_readers[view.value as usize] > 0) {
@@ -40,7 +40,7 @@ impl Program {
         dead
     }
 
-    /// This program without some calls that nobody needs.
+    /// This program without some dead calls.
     fn without(self, dead: &BTreeSet<u32>) -> Program {
         let is_dead = |call: Option<u32>| call.is_some_and(|call| dead.contains(&call));
         let mut is_used = vec![false; self.n_blocks()];
@@ -49,8 +49,8 @@ impl Program {
                 is_used[block as usize] = true;
             }
         }
-        let living = || (0..).zip(self.calls.iter()).filter(|(number, _)| !dead.contains(number));
-        living().filter_map(|(_, call)| call.workspace).for_each(|block| is_used[block as usize] = true);
+        let live = || (0..).zip(self.calls.iter()).filter(|(number, _)| !dead.contains(number));
+        live().filter_map(|(_, call)| call.workspace).for_each(|block| is_used[block as usize] = true);
         let numbers = |used: &mut dyn Iterator<Item = bool>| {
             let mut next = 0;
             let number = |is_used| {
@@ -84,7 +84,7 @@ impl Program {
             let before = drawn.iter().filter(|&&number| number < draw.number).count();
             Draw { number: draw.number - before as u64, ..draw }
         };
-        for (_, call) in living() {
+        for (_, call) in live() {
             let workspace = call.workspace.map(|block| blocks[block as usize]);
             let source = to.calls.len() as u32;
             to.calls.push(Call { op: call.op.redrawn(&later), workspace, source, ..call.clone() });

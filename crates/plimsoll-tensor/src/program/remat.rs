@@ -1,11 +1,11 @@
-//! Rematerialisation: a program that frees values early and computes them again, or moves them out of the device's memory
-//! and back, as a planner has decided.
+//! Rematerialisation: a program that evicts values early and recomputes them, or offloads and reloads them, as a planner
+//! has decided.
 //!
-//! The new program is a program like any other: calls that are repeated are calls, copies are instructions, and lives are
-//! where memory is taken and freed. Whoever plays or runs it need not know that anything was decided. A call that reads a
-//! value which is not there is preceded by the calls that make it from what is, in their order, and by the copies that bring
-//! back what was moved; what only they read is freed on the way. Repeated calls have the ops, attributes and draws of the
-//! first time and the same inputs, so their results have the same bits.
+//! The new program is a program like any other: recomputations are calls, transfers are instructions, and lifetimes are
+//! where memory is acquired and released. Whoever dry-runs or runs it need not know that anything was decided. A call that
+//! reads an evicted value is preceded by the calls that recompute it from what is resident, in their order, and by the
+//! reloads of what was offloaded; what only they read is freed on the way. Recomputed calls have the ops, attributes, draws
+//! and inputs of the first time, so their results have the same bits.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
@@ -23,8 +23,8 @@ use crate::op::{Meta, OpRef};
 type AtPositions = BTreeMap<u32, Vec<u32>>;
 
 impl Program {
-    /// This program with values freed and computed again as decided about its trace; nothing if a value is wanted again
-    /// that cannot be computed again.
+    /// This program with values evicted, recomputed and offloaded as decided about its trace; nothing if a value is needed
+    /// that cannot be recomputed.
     pub fn rematerialised(&self, trace: &Trace, decisions: &Decisions) -> Option<Program> {
         let mut held = BTreeSet::new();
         loop {
@@ -32,55 +32,55 @@ impl Program {
             if self.instructions().try_for_each(|instruction| rewriter.rewrite(instruction)).is_some() {
                 return Some(rewriter.finish());
             }
-            // An argument that is given away is held to the end if something is computed from it again.
+            // A donated argument is held to the end if something is recomputed from it.
             rewriter.missing.filter(|&value| held.insert(value))?;
         }
     }
 }
 
-/// What makes a value be there again.
+/// One link of a chain that restores a value.
 #[derive(Clone, Copy)]
 enum Link {
-    /// Running a record again, with or without its auxiliary outputs.
-    Repeat { record: Record, with_aux: bool },
-    /// Bringing back the copy of a value.
-    Fetch(u32),
+    /// Recomputing a record, with or without its auxiliary outputs.
+    Recompute { record: Record, with_aux: bool },
+    /// Reloading the copy of a value.
+    Reload(u32),
 }
 
 struct Rewriter<'a> {
     from: &'a Program,
     decisions: &'a Decisions,
     numbering: Numbering,
-    /// Values that go when the record at a position begins, before what it reads is computed again.
-    dropped: AtPositions,
-    /// Those that go then, after that,
+    /// Values that are evicted when the record at a position begins, before what it reads is restored,
+    evicted: AtPositions,
+    /// those that are evicted then, after that,
     before: AtPositions,
-    /// and those that go when it has ended.
+    /// and those that are evicted when it has ended.
     after: AtPositions,
-    /// Values that begin to come back when it begins.
+    /// Values whose reload begins when it begins.
     prefetched: AtPositions,
     to: Program,
     /// For each old value, the new one that holds it now,
     current: LongList<Option<u32>>,
     /// and the one that held it first.
     firsts: LongList<Option<u32>>,
-    /// The copies of values that were moved out of the device's memory,
+    /// The copies of offloaded values,
     copies: HashMap<u32, u32>,
-    /// and the values that are on their way back.
-    arriving: HashSet<u32>,
+    /// and the values whose reload is in flight.
+    in_flight: HashSet<u32>,
     /// For each old block, the value that it holds,
     occupants: LongList<Option<u32>>,
-    /// and the new block that was taken for it.
+    /// and the new block that was acquired for it.
     blocks: LongList<Option<u32>>,
     /// The calls that have run.
     n_calls: u32,
     /// Whether what must precede the next call has been done.
     is_prepared: bool,
-    /// Values that were computed again for the next call alone.
-    passing: Vec<u32>,
-    /// Arguments that are given away and not freed before the end,
+    /// Values that were restored for the next call alone.
+    transient: Vec<u32>,
+    /// Donated arguments that are not freed before the end,
     held: BTreeSet<u32>,
-    /// and one that was wanted after it was freed.
+    /// and one that was needed after it was freed.
     missing: Option<u32>,
 }
 
@@ -94,14 +94,13 @@ impl<'a> Rewriter<'a> {
             places.values_mut().for_each(|values| values.sort_unstable());
             places
         };
-        let mut dropped = AtPositions::new();
-        for ((number, is_dropped), value) in (0..).zip(&decisions.dropped).zip(&trace.values) {
-            if let Some(position) = value.alone_from.filter(|_| *is_dropped) {
-                dropped.entry(position).or_default().push(old(number));
+        let mut evicted = AtPositions::new();
+        for ((number, is_evicted), value) in (0..).zip(&decisions.evicted).zip(&trace.values) {
+            if let Some(position) = value.backward_only_from.filter(|_| *is_evicted) {
+                evicted.entry(position).or_default().push(old(number));
             }
         }
-        let (before, after) =
-            (by_position(&decisions.released_before), by_position(&decisions.released_after));
+        let (before, after) = (by_position(&decisions.evicted_before), by_position(&decisions.evicted_after));
         let mut prefetched = AtPositions::new();
         for &(position, number) in &decisions.prefetched {
             prefetched.entry(position).or_default().push(old(number));
@@ -109,12 +108,12 @@ impl<'a> Rewriter<'a> {
         let mut rewriter = Rewriter {
             from,
             decisions,
-            dropped,
+            evicted,
             before,
             after,
             prefetched,
             copies: HashMap::new(),
-            arriving: HashSet::new(),
+            in_flight: HashSet::new(),
             to: from.without_calls(),
             current: LongList::default(),
             firsts: (0..from.n_values()).map(|_| None).collect(),
@@ -122,7 +121,7 @@ impl<'a> Rewriter<'a> {
             blocks: (0..from.n_blocks()).map(|_| None).collect(),
             n_calls: 0,
             is_prepared: false,
-            passing: Vec::new(),
+            transient: Vec::new(),
             held,
             missing: None,
             numbering,
@@ -177,19 +176,19 @@ impl<'a> Rewriter<'a> {
         Some(())
     }
 
-    /// Frees the block that was taken for an old one, if that has not happened.
+    /// Frees the block that was acquired for an old one, if that has not happened.
     fn release_block(&mut self, block: u32) {
         if let Some(block) = self.blocks[block as usize].take() {
             self.to.instructions.push(Instruction::Release(block));
         }
     }
 
-    /// Frees a value, if it is there.
+    /// Frees a value, if it is resident.
     fn free(&mut self, value: u32) {
         if self.held.contains(&value) {
             return;
         }
-        self.arriving.remove(&value);
+        self.in_flight.remove(&value);
         let block = self.current[value as usize].take().and_then(|value| self.to.block_of(value));
         if let Some(block) = block {
             self.to.instructions.push(Instruction::Release(block));
@@ -209,35 +208,35 @@ impl<'a> Rewriter<'a> {
         (first..first + 2).filter(is_same).collect()
     }
 
-    /// What happens before the next call takes its memory: values go, and what it reads comes back.
+    /// What happens before the next call acquires its memory: values are evicted, and what it reads is restored.
     fn prepare(&mut self) -> Option<()> {
         if std::mem::replace(&mut self.is_prepared, true) {
             return Some(());
         }
         let Some(&position) = self.positions(self.n_calls).first() else { return Some(()) };
-        let dropped = self.dropped.remove(&position);
-        self.free_all(dropped);
+        let evicted = self.evicted.remove(&position);
+        self.free_all(evicted);
         let call = &self.from.calls[self.n_calls as usize];
-        let mut absent: Vec<u32> = call.inputs.iter().map(|view| view.value).collect();
-        absent.sort_unstable();
-        absent.dedup();
-        for value in absent {
+        let mut inputs: Vec<u32> = call.inputs.iter().map(|view| view.value).collect();
+        inputs.sort_unstable();
+        inputs.dedup();
+        for value in inputs {
             if self.current[value as usize].is_none() {
-                self.bring_back(value, position)?;
+                self.restore(value, position)?;
             } else if self.wait_for(value) && !self.is_retained(value, position) {
-                self.passing.push(value);
+                self.transient.push(value);
             }
         }
         for value in self.before.remove(&position).into_iter().flatten() {
-            // What the call itself reads goes after it.
+            // What the call itself reads is evicted after it.
             match call.inputs.iter().any(|view| view.value == value) {
-                true => self.passing.push(value),
+                true => self.transient.push(value),
                 false => self.free(value),
             }
         }
         for value in self.prefetched.remove(&position).into_iter().flatten() {
             if self.current[value as usize].is_none() {
-                self.fetch(value);
+                self.reload(value);
             }
         }
         Some(())
@@ -266,13 +265,13 @@ impl<'a> Rewriter<'a> {
         call.outputs.iter().for_each(|view| self.offload(view.value));
         let positions = self.positions(number);
         (self.n_calls, self.is_prepared) = (number + 1, false);
-        for value in std::mem::take(&mut self.passing) {
+        for value in std::mem::take(&mut self.transient) {
             self.free(value);
         }
         for (nth, position) in positions.into_iter().enumerate() {
             if nth > 0 {
-                let dropped = self.dropped.remove(&position);
-                self.free_all(dropped);
+                let evicted = self.evicted.remove(&position);
+                self.free_all(evicted);
             }
             let after = self.after.remove(&position);
             self.free_all(after);
@@ -287,16 +286,16 @@ impl<'a> Rewriter<'a> {
             Some(overwritten) => self.to.block_of(overwritten),
             None => self.blocks[block as usize].take(),
         };
-        Place::Block(taken.unwrap_or_else(|| unreachable!("a call writes to memory that was taken")))
+        Place::Block(taken.unwrap_or_else(|| unreachable!("a call writes to memory that was acquired")))
     }
 
     fn view(&self, value: u32, meta: &Meta) -> ValueView {
         let value = self.current[value as usize];
-        let value = value.unwrap_or_else(|| unreachable!("a call reads values that are there"));
+        let value = value.unwrap_or_else(|| unreachable!("a call reads resident values"));
         ValueView { value, meta: Box::new(*meta) }
     }
 
-    /// Moves a copy of a value that was just made out of the device's memory, if that is decided.
+    /// Offloads a value that was just made, if that is decided.
     fn offload(&mut self, value: u32) {
         let Some(number) = self.numbering.numbers[value as usize] else { return };
         if let Some(current) =
@@ -308,32 +307,32 @@ impl<'a> Rewriter<'a> {
         }
     }
 
-    /// Begins to bring a copy of a value back.
-    fn fetch(&mut self, value: u32) {
+    /// Begins to reload a value.
+    fn reload(&mut self, value: u32) {
         let (old, copy) = (*self.from.value(value), self.copies[&value]);
-        let Some(call) = old.call else { unreachable!("only what calls make is moved") };
+        let Some(call) = old.call else { unreachable!("only what calls make is offloaded") };
         let label = Label::new(Owner::Temporary, self.from.calls[call as usize].site);
         let block = self.to.acquire(BlockSpec { n_bytes: old.n_bytes as u64, device: old.device, label });
         let first = self.firsts[value as usize];
         let call = first.and_then(|first| self.to.value(first).call);
         let place = Place::Block(block);
-        let back = self.to.add_value(Value { place, call, first_fetch: None, repeats: first, ..old });
-        self.to.instructions.push(Instruction::Fetch(copy, back));
-        self.current[value as usize] = Some(back);
-        self.arriving.insert(value);
+        let reloaded = self.to.add_value(Value { place, call, first_fetch: None, repeats: first, ..old });
+        self.to.instructions.push(Instruction::Fetch(copy, reloaded));
+        self.current[value as usize] = Some(reloaded);
+        self.in_flight.insert(value);
     }
 
-    /// Lets calls from here on read a value, if it is on its way back; whether it was.
+    /// Lets calls from here on read a value, if its reload is in flight; whether it was.
     fn wait_for(&mut self, value: u32) -> bool {
-        let is_arriving = self.arriving.remove(&value);
-        if is_arriving {
+        let is_in_flight = self.in_flight.remove(&value);
+        if is_in_flight {
             self.to.instructions.push(Instruction::Wait(self.copies[&value]));
         }
-        is_arriving
+        is_in_flight
     }
 
-    /// Brings a value back before the record at a position: from its copy, or by computing it again.
-    fn bring_back(&mut self, target: u32, position: u32) -> Option<()> {
+    /// Restores a value before the record at a position: by a reload, or by recomputation.
+    fn restore(&mut self, target: u32, position: u32) -> Option<()> {
         let chain = match self.chain(target) {
             Ok(chain) => chain,
             Err(value) => {
@@ -343,31 +342,31 @@ impl<'a> Rewriter<'a> {
         };
         let mut last_reads: HashMap<u32, usize> = HashMap::new();
         for (at, link) in chain.iter().enumerate() {
-            let Link::Repeat { record, .. } = link else { continue };
+            let Link::Recompute { record, .. } = link else { continue };
             last_reads.extend(self.from.work(*record).inputs.iter().map(|(value, _)| (*value, at)));
         }
         let mut made: Vec<u32> = Vec::new();
         for (at, link) in chain.iter().enumerate() {
             match *link {
-                Link::Repeat { record, with_aux } => made.extend(self.repeat(record, with_aux)),
-                Link::Fetch(value) => {
-                    self.fetch(value);
+                Link::Recompute { record, with_aux } => made.extend(self.recompute(record, with_aux)),
+                Link::Reload(value) => {
+                    self.reload(value);
                     made.push(value);
                 }
             }
             made.retain(|&value| {
                 let is_read = last_reads.get(&value).is_some_and(|&last| last > at);
-                let stays = is_read || value == target || self.is_retained(value, position);
-                if !stays {
+                let is_needed = is_read || value == target || self.is_retained(value, position);
+                if !is_needed {
                     let block = self.current[value as usize].take().and_then(|value| self.to.block_of(value));
                     self.to.instructions.extend(block.map(Instruction::Release));
                 }
-                stays
+                is_needed
             });
         }
         self.wait_for(target);
         if !self.is_retained(target, position) {
-            self.passing.push(target);
+            self.transient.push(target);
         }
         Some(())
     }
@@ -377,32 +376,32 @@ impl<'a> Rewriter<'a> {
         number.is_some_and(|number| self.decisions.retained.contains(&(position, number)))
     }
 
-    /// What leads to a value from what is there, in the order in which the values were first made; or a value on the way that
-    /// cannot be made.
+    /// What restores a value from what is resident, in the order in which the values were first made; or a value on the way
+    /// that cannot be restored.
     fn chain(&self, target: u32) -> Result<Vec<Link>, u32> {
         let mut chain: BTreeMap<(u32, bool, u32), Link> = BTreeMap::new();
         let mut open = vec![target];
         while let Some(value) = open.pop() {
             let position = self.maker(value).ok_or(value)?;
             if self.copies.contains_key(&value) {
-                chain.insert((position, false, value), Link::Fetch(value));
+                chain.insert((position, false, value), Link::Reload(value));
                 continue;
             }
             let record = self.numbering.records[position as usize];
-            if !self.from.calls[record.call as usize].is_repeatable() {
+            if !self.from.calls[record.call as usize].is_recomputable() {
                 return Err(value);
             }
             let work = self.from.work(record);
             let n_outputs = work.makes.len() - work.n_aux;
             let is_aux = !work.makes[..n_outputs].iter().any(|(made, _)| *made == value);
             let at = (position, true, 0);
-            if let Some(Link::Repeat { with_aux, .. }) = chain.get_mut(&at) {
+            if let Some(Link::Recompute { with_aux, .. }) = chain.get_mut(&at) {
                 *with_aux |= is_aux;
                 continue;
             }
-            chain.insert(at, Link::Repeat { record, with_aux: is_aux });
-            let absent = work.inputs.iter().map(|(value, _)| *value);
-            open.extend(absent.filter(|&value| self.current[value as usize].is_none()));
+            chain.insert(at, Link::Recompute { record, with_aux: is_aux });
+            let inputs = work.inputs.iter().map(|(value, _)| *value);
+            open.extend(inputs.filter(|&value| self.current[value as usize].is_none()));
         }
         Ok(chain.into_values().collect())
     }
@@ -416,8 +415,8 @@ impl<'a> Rewriter<'a> {
         })
     }
 
-    /// Takes memory for what a call makes once more.
-    fn outputs_again(
+    /// Recomputes a record; returns the values that this restores.
+    fn recomputed_outputs(
         &mut self,
         op: &OpRef,
         makes: &[(u32, &Meta)],
@@ -446,19 +445,19 @@ impl<'a> Rewriter<'a> {
     }
 
     /// Runs a record again; returns the values that are there again.
-    fn repeat(&mut self, record: Record, with_aux: bool) -> SmallVec<[u32; 2]> {
-        let Work { op, inputs, mut makes, mut n_aux, unasked } = self.from.work(record);
+    fn recompute(&mut self, record: Record, with_aux: bool) -> SmallVec<[u32; 2]> {
+        let Work { op, inputs, mut makes, mut n_aux, unwanted } = self.from.work(record);
         let first = &self.from.calls[record.call as usize];
         if !with_aux {
             makes.truncate(makes.len() - n_aux);
             n_aux = 0;
         }
-        let n_asked = makes.len();
-        makes.extend(unasked);
+        let n_wanted = makes.len();
+        makes.extend(unwanted);
         inputs.iter().for_each(|(value, _)| _ = self.wait_for(*value));
         let views: SmallVec<[ValueView; 2]> =
             inputs.iter().map(|(value, meta)| self.view(*value, meta)).collect();
-        let outputs = self.outputs_again(&op, &makes, first);
+        let outputs = self.recomputed_outputs(&op, &makes, first);
         let metas: SmallVec<[&Meta; 4]> = inputs.iter().map(|(_, meta)| *meta).collect();
         let device = first.device;
         let runs_on = &self.from.devices[usize::from(device)];
@@ -467,7 +466,7 @@ impl<'a> Rewriter<'a> {
         let workspace = (n_bytes > 0).then(|| self.to.acquire(BlockSpec { n_bytes, device, label }));
         let output_metas: SmallVec<[&Meta; 2]> =
             makes[..makes.len() - n_aux].iter().map(|(_, meta)| *meta).collect();
-        let repeated_flops = Some(op.get().cost(&metas, &output_metas).flops);
+        let recomputed_flops = Some(op.get().cost(&metas, &output_metas).flops);
         let values: SmallVec<[u32; 2]> = outputs.iter().map(|view: &ValueView| view.value).collect();
         let wanted = if record.part == Part::Second { SmallVec::new() } else { first.wanted.clone() };
         self.to.push_call(Call {
@@ -481,22 +480,22 @@ impl<'a> Rewriter<'a> {
             phase: Phase::Backward,
             site: first.site,
             order: first.order,
-            repeated_flops,
+            recomputed_flops,
             source: record.call,
             is_second: record.part == Part::Second,
         });
         self.to.instructions.extend(workspace.map(Instruction::Release));
-        let mut back = SmallVec::new();
+        let mut restored = SmallVec::new();
         for (nth, (&(old, _), value)) in makes.iter().zip(values).enumerate() {
-            // What nobody asked for goes, and so does a second copy of what is there.
-            if nth < n_asked && self.current[old as usize].is_none() {
+            // What nothing needs is freed, and so is a second copy of what is resident.
+            if nth < n_wanted && self.current[old as usize].is_none() {
                 self.current[old as usize] = Some(value);
-                back.push(old);
+                restored.push(old);
             } else {
                 self.to.instructions.extend(self.to.block_of(value).map(Instruction::Release));
             }
         }
-        back
+        restored
     }
 
     fn finish(mut self) -> Program {
@@ -509,7 +508,7 @@ impl<'a> Rewriter<'a> {
         self.to
     }
 
-    /// Says where each copy is not wanted any more: where it has come back for the last time.
+    /// Discards each copy after its last reload.
     fn discard_copies(&mut self) {
         let mut wanted: HashMap<u32, usize> = HashMap::new();
         for (at, instruction) in self.to.instructions.iter().enumerate() {

@@ -1,9 +1,9 @@
 //! Running a program: its calls in order, with no tape and no handles of tensors.
 //!
-//! Memory is taken and freed as the program says, so the pool is asked for the same blocks in the same order as by the
-//! function itself, and kernels get the same operands: the bits are the same. Arguments are lent and never written over,
-//! but for those that are given away: their memory is the program's, which frees it where the function would.
-//! Effects come last and together; a program that fails before has changed nothing.
+//! Memory is acquired and released as the program says, so the pool gets the same requests in the same order as from the
+//! function itself, and kernels get the same operands: the bits are the same. Arguments are lent and never overwritten,
+//! except for donated ones: their memory is the program's, which frees it where the function would. Effects come last and
+//! are committed together; a program that fails before has changed nothing.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -34,7 +34,7 @@ impl Program {
     /// the results.
     ///
     /// # Errors
-    /// Arguments of other shapes or layouts than recorded, a variable that is gone; values that ops refuse; memory that is
+    /// Arguments of other shapes or layouts than recorded, a variable that was dropped; values that ops refuse; memory that is
     /// full. Variables and the random generator are then as before.
     #[track_caller]
     pub fn run(&self, arguments: &[&Tensor], offsets: Option<&OffsetPlan>) -> Result<Vec<Tensor>> {
@@ -50,11 +50,11 @@ impl Program {
         offsets: &[Option<&OffsetPlan>],
         reference: Option<(&Program, &Reference)>,
     ) -> Result<Vec<Tensor>> {
-        let ended = self.carry_out(arguments, offsets, reference);
+        let ended = self.run_instructions(arguments, offsets, reference);
         self.devices.iter().fold(ended, |ended, device| fault::end_step(device, ended, self.is_guarded))
     }
 
-    fn carry_out(
+    fn run_instructions(
         &self,
         arguments: Vec<Argument>,
         offsets: &[Option<&OffsetPlan>],
@@ -83,7 +83,7 @@ impl Program {
                     }
                 }
                 Instruction::Commit => {
-                    self.look_for_faults()?;
+                    self.check_faults()?;
                     run.release_variables();
                     let written = self.written.iter().map(|&number| &cells[number as usize]);
                     commit = Some(Commit::begin(written, &self.undecided(&cells))?);
@@ -91,7 +91,7 @@ impl Program {
                 _ => run.memory(instruction)?,
             }
         }
-        self.look_for_faults()?;
+        self.check_faults()?;
         if let Some(commit) = commit {
             commit.finish();
         }
@@ -102,15 +102,15 @@ impl Program {
         Ok(run.results())
     }
 
-    /// Waits for the device if a kernel may have refused a value and it is for the host to look.
-    fn look_for_faults(&self) -> Result<()> {
+    /// Waits for the device if a kernel may have refused a value and the host must check.
+    fn check_faults(&self) -> Result<()> {
         match self.is_guarded {
             true => Ok(()),
             false => self.devices.iter().try_for_each(fault::wait_and_look),
         }
     }
 
-    /// Refuses arguments that do not lie in memory as recorded.
+    /// Refuses arguments whose layout in memory is not the recorded one.
     fn check_arguments(&self, arguments: &[Argument]) -> Result<()> {
         if arguments.len() != self.arguments.len() {
             return Err(Error::argument(
@@ -141,11 +141,11 @@ impl Program {
 
     /// The variables.
     pub(super) fn cells(&self) -> Result<Vec<Arc<VariableCell>>> {
-        let gone = || Error::argument("function", "a variable that the program reads was dropped");
-        self.variables.iter().map(|variable| variable.cell.upgrade().ok_or_else(gone)).collect()
+        let dropped = || Error::argument("function", "a variable that the program reads was dropped");
+        self.variables.iter().map(|variable| variable.cell.upgrade().ok_or_else(dropped)).collect()
     }
 
-    /// The variables that are written before it is known whether all kernels do what they are asked to.
+    /// The variables that are written before it is known whether a kernel refuses.
     fn undecided(&self, cells: &[Arc<VariableCell>]) -> HashSet<usize> {
         let written = |call: &Call| -> Vec<Arc<VariableCell>> {
             let variables = call.outputs.iter().filter_map(|view| self.variable_of(view.value));
@@ -161,7 +161,7 @@ impl Program {
         update::undecided(updates.iter().rev().map(|(op, cells)| (*op, &**cells)))
     }
 
-    /// The values of the variables, if they lie in memory as recorded.
+    /// The values of the variables, if their layouts are the recorded ones.
     fn read_variables(&self, cells: &[Arc<VariableCell>]) -> Result<Vec<Option<Arc<Storage>>>> {
         let read = |(cell, recorded): (&Arc<VariableCell>, &super::VariableInput)| {
             let (storage, meta) = cell.value();
@@ -169,7 +169,7 @@ impl Program {
                 true => Ok(Some(storage)),
                 false => Err(Error::argument(
                     "function",
-                    format!("variable {:?} lies otherwise in memory than recorded", cell.name()),
+                    format!("variable {:?} has another layout in memory than recorded", cell.name()),
                 )),
             }
         };
@@ -182,7 +182,7 @@ pub(super) struct Run<'a> {
     pub program: &'a Program,
     /// The devices whose pools give the blocks, in the order of the program's.
     pub devices: &'a [Device],
-    /// The arguments that are lent; those that are given away become blocks.
+    /// The arguments that are lent; donated ones become blocks.
     arguments: Vec<Option<Argument>>,
     /// The memory of those, until the program takes it.
     donated: Vec<Option<Block>>,
@@ -192,12 +192,12 @@ pub(super) struct Run<'a> {
     copies: Copies<'a>,
     /// The generator when it began.
     generator: Generator,
-    /// Whether blocks hold no numbers before they are written and after they are freed.
+    /// Whether blocks are filled with NaN before they are written and after they are freed.
     pub fills: bool,
 }
 
 impl<'a> Run<'a> {
-    /// A program that begins, without the memory of arguments that are given away.
+    /// A program that begins, without the memory of donated arguments.
     pub fn new(program: &'a Program, devices: &'a [Device], arguments: Vec<Argument>) -> Result<Run<'a>> {
         program.check_arguments(&arguments)?;
         Ok(Run {
@@ -213,7 +213,7 @@ impl<'a> Run<'a> {
         })
     }
 
-    /// Makes the memory of arguments that are given away the program's.
+    /// Takes over the memory of donated arguments.
     fn take_donated(&mut self) -> Result<()> {
         for &number in &self.program.donated {
             let argument = self.arguments[number as usize].take();
@@ -222,7 +222,7 @@ impl<'a> Run<'a> {
         Ok(())
     }
 
-    /// Has copies of the arguments that are given away instead of their memory.
+    /// Uses copies of donated arguments instead of their memory.
     pub fn copy_donated(&mut self) -> Result<()> {
         for (block, &number) in self.program.donated.iter().enumerate() {
             let Some(argument) = self.arguments[number as usize].take() else { continue };
@@ -237,7 +237,7 @@ impl<'a> Run<'a> {
         Ok(())
     }
 
-    /// Has the variables that are written replaced by copies on other devices of the same kind.
+    /// Replaces the variables that are written by copies on other devices of the same kind.
     pub fn copy_variables(&mut self, devices: &[Device]) -> Result<()> {
         for &number in &self.program.written {
             let Some(storage) = &self.variables[number as usize] else { continue };
@@ -253,7 +253,7 @@ impl<'a> Run<'a> {
         self.variables[self.program.variable_of(value)? as usize].clone()
     }
 
-    /// Takes, frees or relabels a block.
+    /// Acquires, releases or relabels a block.
     pub fn memory(&mut self, instruction: &Instruction) -> Result<()> {
         match *instruction {
             Instruction::Acquire(number) if self.program.donated_argument(number).is_some() => {
@@ -293,7 +293,7 @@ impl<'a> Run<'a> {
             | Instruction::Fetch(..)
             | Instruction::Wait(_)
             | Instruction::Discard(_) => {
-                self.copies.follow(instruction, |block| &mut self.blocks[block as usize])?;
+                self.copies.execute(instruction, |block| &mut self.blocks[block as usize])?;
             }
         }
         Ok(())
@@ -301,7 +301,7 @@ impl<'a> Run<'a> {
 
     /// The address of a value's memory.
     fn address(&self, number: u32) -> *mut u8 {
-        let missing = || unreachable!("a program reads what is there");
+        let missing = || unreachable!("a program reads live values");
         match self.program.value(number).place {
             Place::Argument(number) => lent(&self.arguments, number).ptr(),
             Place::Captured(number) => self.program.captured[number as usize].ptr(),
@@ -333,7 +333,7 @@ impl<'a> Run<'a> {
 
     pub fn call(&self, call: &Call) -> Result<()> {
         let device = usize::from(call.device);
-        if let Some(flops) = call.repeated_flops {
+        if let Some(flops) = call.recomputed_flops {
             self.program.devices[device].count_recompute(flops);
         }
         self.wait_for_copies(call)?;
@@ -354,7 +354,7 @@ impl<'a> Run<'a> {
         )
     }
 
-    /// What a call writes over may still be on its way out of the device's memory.
+    /// What a call overwrites may still be being offloaded.
     fn wait_for_copies(&self, call: &Call) -> Result<()> {
         let device = &self.program.devices[usize::from(call.device)];
         let Some(gpu) = device.gpu().filter(|_| self.program.n_copies > 0) else {
@@ -365,7 +365,7 @@ impl<'a> Run<'a> {
         Ok(blocks.into_iter().try_for_each(|block| gpu.reuse(block))?)
     }
 
-    /// The values of variables are about to be written: what is not a result is not held any more.
+    /// The values of variables are about to be written: those that are not results are released.
     fn release_variables(&mut self) {
         for (number, variable) in self.variables.iter_mut().enumerate() {
             let is_result = |view: &ValueView| {
@@ -426,7 +426,7 @@ impl<'a> Run<'a> {
 /// An argument that is lent.
 fn lent(arguments: &[Option<Argument>], number: u32) -> &Argument {
     let argument = arguments[number as usize].as_ref();
-    argument.unwrap_or_else(|| unreachable!("what is given away is a block"))
+    argument.unwrap_or_else(|| unreachable!("a donated argument is a block"))
 }
 
 /// A copy of all bytes of a storage, on another device of the same kind.

@@ -1,8 +1,8 @@
 //! A program as a planner sees it: sizes, uses and costs of the values that its calls make.
 //!
 //! The planner knows records and values, each numbered in the order of the calls; updates are not among them, because
-//! nothing is decided about what they write. A call that does the work of two ops is two records, so that what the second
-//! makes can be made again alone.
+//! nothing is decided about what they write. A call that does the work of two ops is two records, so that the output of the
+//! second can be recomputed alone.
 
 use plimsoll_memory::{LongList, rounded_size};
 use plimsoll_plan::{Input, Position, Trace};
@@ -38,8 +38,8 @@ pub(super) struct Work<'a> {
     /// Outputs, then auxiliary ones.
     pub makes: SmallVec<[(u32, &'a Meta); 2]>,
     pub n_aux: usize,
-    /// What its call makes besides.
-    pub unasked: Option<(u32, &'a Meta)>,
+    /// What its call makes in addition.
+    pub unwanted: Option<(u32, &'a Meta)>,
 }
 
 /// The records and values of a program, by their numbers in its trace.
@@ -91,9 +91,9 @@ impl Program {
         let last = makes.len() - n_aux - 1;
         match (record.part, call.op.second(&call.input_metas())) {
             (Part::First, _) => {
-                let unasked = Some(makes[last]);
+                let unwanted = Some(makes[last]);
                 makes.truncate(last);
-                Work { op: call.op.clone(), inputs, makes, n_aux: 0, unasked }
+                Work { op: call.op.clone(), inputs, makes, n_aux: 0, unwanted }
             }
             (Part::Second, Some(second)) => {
                 let read = |keep: &SavedRef| match *keep {
@@ -103,9 +103,9 @@ impl Program {
                 };
                 let inputs = second.reads.iter().map(read).collect();
                 let makes = makes[last..].iter().copied().collect();
-                Work { op: second.op, inputs, makes, n_aux, unasked: None }
+                Work { op: second.op, inputs, makes, n_aux, unwanted: None }
             }
-            _ => Work { op: call.op.clone(), inputs, makes, n_aux, unasked: None },
+            _ => Work { op: call.op.clone(), inputs, makes, n_aux, unwanted: None },
         }
     }
 
@@ -124,11 +124,11 @@ impl Program {
         for value in numbering.values.iter() {
             let value = self.value(*value);
             let bytes = if value.device == number { rounded_size(value.n_bytes as u64) } else { 0 };
-            trace.values.push(plimsoll_plan::Value { bytes, gone_from: u32::MAX, ..Default::default() });
+            trace.values.push(plimsoll_plan::Value { bytes, dead_from: u32::MAX, ..Default::default() });
         }
         self.note_uses(&numbering, &mut trace, number);
         self.note_memory(&numbering, &mut trace, in_use, number);
-        trace.depot = device.offload_store().map(|depot| depot.known());
+        trace.offload_store = device.offload_store().map(|depot| depot.known());
         trace
     }
 
@@ -145,15 +145,15 @@ impl Program {
         let outputs: SmallVec<[&Meta; 2]> = work.makes[..n_outputs].iter().map(|(_, meta)| *meta).collect();
         let input = |&(value, _): &(u32, &Meta)| match numbering.numbers[value as usize] {
             Some(number) => Input::Value(number),
-            // Also what is given away: it is held for longer where something is computed from it again.
-            None => Input::Lasting,
+            // Also a donated argument: it is held for longer where something is recomputed from it.
+            None => Input::Persistent,
         };
-        // What cannot be repeated is told as made from something that is gone.
+        // What cannot be recomputed counts as made from something transient.
         let inputs = work.inputs.iter().map(input);
-        let inputs = inputs.chain((!call.is_repeatable()).then_some(Input::Passing)).collect();
+        let inputs = inputs.chain((!call.is_recomputable()).then_some(Input::Transient)).collect();
         let device = if self.devices.len() > 1 { &self.devices[usize::from(call.device)] } else { device };
         let workspace = execute::workspace_bytes(&work.op, device, &metas, call.order) as u64;
-        let unasked = work.unasked.map_or(0, |(_, meta)| rounded_size(meta.n_bytes() as u64));
+        let unwanted = work.unwanted.map_or(0, |(_, meta)| rounded_size(meta.n_bytes() as u64));
         let first = work.makes.first().and_then(|&(value, _)| numbering.numbers[value as usize]);
         plimsoll_plan::Record {
             fingerprint: fingerprint(&work.op, &metas),
@@ -161,19 +161,19 @@ impl Program {
             first_value: first.unwrap_or(0),
             n_values: work.makes.len() as u32,
             n_outputs: n_outputs as u32,
-            workspace: rounded_size(workspace) + unasked,
+            workspace: rounded_size(workspace) + unwanted,
             time: device.nanoseconds(&work.op, &metas, &outputs),
             at: Position::default(),
             site: Some(call.site),
         }
     }
 
-    /// Notes who makes each value, where backward reads it, and from where on only backward will.
+    /// Fills in who makes each value, where backward fetches it, and from where on only backward references it.
     fn note_uses(&self, numbering: &Numbering, trace: &mut Trace, device: u8) {
         let Trace { records, values, .. } = trace;
         for (position, record) in (0u32..).zip(records.iter()) {
             for value in &mut values[record.first_value as usize..][..record.n_values as usize] {
-                (value.record, value.alone_from) = (position, Some(position + 1));
+                (value.record, value.backward_only_from) = (position, Some(position + 1));
             }
         }
         for (position, record) in (0u32..).zip(records.iter()) {
@@ -186,34 +186,34 @@ impl Program {
                             value.fetches.push(position);
                         }
                     }
-                    _ => value.alone_from = Some(position + 1),
+                    _ => value.backward_only_from = Some(position + 1),
                 }
             }
         }
         for (number, value) in (0u32..).zip(values.iter_mut()) {
             let is_elsewhere = self.value(numbering.values[number as usize]).device != device;
             if is_elsewhere || self.first_fetch(numbering, number).is_none() {
-                value.alone_from = None;
+                value.backward_only_from = None;
             }
         }
-        // What effects read and what is returned is there until the end.
+        // What effects read and what is returned lives until the end.
         let updates = self.calls.iter().filter(|call| call.phase == Phase::Update);
         let read_last = updates.flat_map(|call| &call.inputs).chain(&self.results);
         for view in read_last {
             if let Some(number) = numbering.numbers[view.value as usize] {
-                values[number as usize].alone_from = None;
+                values[number as usize].backward_only_from = None;
             }
         }
     }
 
-    /// The record before which backward first asks for a value of the trace.
+    /// The record before which backward first fetches a value of the trace.
     fn first_fetch(&self, numbering: &Numbering, number: u32) -> Option<u32> {
         let call = self.value(numbering.values[number as usize]).first_fetch?;
         // A call that is no record, or none at all: nothing reads the value any more.
         (call as usize..numbering.positions.len()).find_map(|at| numbering.positions[at])
     }
 
-    /// Notes the bytes in use around each record, and from where on values are gone.
+    /// Fills in the bytes in use around each record, and from where on values are dead.
     fn note_memory(&self, numbering: &Numbering, trace: &mut Trace, mut in_use: u64, device: u8) {
         let bytes = |block: u32| match self.block(block) {
             block if block.device == device => rounded_size(block.n_bytes),
@@ -232,7 +232,7 @@ impl Program {
                 Instruction::Release(block) => {
                     in_use -= bytes(block);
                     if let Some(number) = occupants[block as usize].take() {
-                        trace.values[number as usize].gone_from = done;
+                        trace.values[number as usize].dead_from = done;
                     }
                 }
                 Instruction::Call(number) => {
@@ -240,7 +240,7 @@ impl Program {
                     if call.phase == Phase::Update {
                         break;
                     }
-                    // Scratch memory goes before anything else happens.
+                    // Scratch memory is freed before anything else happens.
                     let after = in_use - call.workspace.map_or(0, bytes);
                     let record = &mut trace.records[done as usize];
                     record.at = Position { start: start.take().unwrap_or(in_use), peak };
@@ -248,7 +248,7 @@ impl Program {
                         let Place::Block(block) = self.value(view.value).place else { continue };
                         let number = numbering.numbers[view.value as usize];
                         if let Some(before) = std::mem::replace(&mut occupants[block as usize], number) {
-                            trace.values[before as usize].gone_from = done + 1;
+                            trace.values[before as usize].dead_from = done + 1;
                         }
                     }
                     done += 1;

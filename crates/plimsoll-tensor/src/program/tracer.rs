@@ -1,9 +1,9 @@
-//! Recording a program: the function runs on a ghost, and every execution of an op is noted.
+//! Recording a program: the function runs on a ghost, and every execution of an op is recorded.
 //!
-//! The tracer belongs to the thread's context while a function is recorded. `execute` tells it of each call, updates of
-//! variables tell it of theirs, and the ghost's pool keeps a trace of all memory that is taken and freed meanwhile; a mark
-//! in that trace for each call puts both in one order. Variables and tensors from outside are replaced by ghosts when they
-//! are first read, so that recording neither touches nor copies them.
+//! The tracer belongs to the thread's context while a function is recorded. `execute` reports each call to it, updates of
+//! variables report theirs, and the ghost's pool traces all memory that is acquired and released meanwhile; a mark in that
+//! trace for each call puts both in one order. Variables and tensors from outside are replaced by ghosts when they are
+//! first read, so that recording neither touches nor copies them.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
@@ -28,9 +28,9 @@ use crate::storage::Storage;
 use crate::tensor::{Data, Nodes, Tensor};
 use crate::variable::VariableCell;
 
-/// Notes what a function does while it runs on a ghost.
+/// Records what a function does while it runs on a ghost.
 pub(crate) struct Tracer {
-    /// Tells the values of this recording from those of others.
+    /// Distinguishes the values of this recording from those of others.
     serial: u32,
     /// The devices that the function uses; the first is the one that it is recorded for.
     devices: SmallVec<[TracedDevice; 1]>,
@@ -44,7 +44,7 @@ pub(crate) struct Tracer {
     storages: Vec<Arc<Storage>>,
     /// The variables that are written.
     written: BTreeSet<u32>,
-    /// The blocks that variables move to.
+    /// The new blocks of variables.
     new_places: Vec<u32>,
     /// The blocks that are cleared before they are written.
     cleared: Vec<u32>,
@@ -54,7 +54,7 @@ pub(crate) struct Tracer {
     refusal: Option<Error>,
     /// The arguments themselves,
     arguments: Vec<Argument>,
-    /// and the numbers of those that are given away.
+    /// and the numbers of those that are donated.
     donated: Vec<u32>,
     /// The variables that the function makes,
     pub(super) owned: OwnedVariables,
@@ -89,7 +89,7 @@ pub(crate) struct Updated<'a> {
     pub cell: &'a Arc<VariableCell>,
     /// What it holds.
     pub value: &'a StorageView,
-    /// The block that it moves to, if somebody else holds its value.
+    /// Its new block, if something else references its value.
     pub fresh: Option<&'a Arc<Storage>>,
 }
 
@@ -123,7 +123,7 @@ impl Program {
 
     /// Like [`Program::record`], for a function that may make variables when it is first recorded. They are made for real,
     /// with their draws, and the function is recorded again: `f` is called twice then. The arguments whose numbers are
-    /// `donated`, in rising order, are given away when the program runs: it frees them after their last use, or writes over
+    /// `donated`, in rising order, belong to the program when it runs: it frees them after their last use, or overwrites
     /// them.
     ///
     /// # Errors
@@ -283,7 +283,7 @@ impl Tracer {
         })
     }
 
-    /// A value was asked for; there is none.
+    /// A value was read; there is none.
     pub fn note_read(&mut self, op: &'static str, site: Site) {
         self.refuse(Error::reads_value(op, site));
     }
@@ -293,8 +293,8 @@ impl Tracer {
         self.refusal.get_or_insert(refusal);
     }
 
-    /// The ghost of an argument. One that is given away is a block like those that the function takes, so that it is freed
-    /// and written over as they are.
+    /// The ghost of an argument. A donated one is a block like those that the function acquires, so that it is freed and
+    /// overwritten as they are.
     fn argument(&mut self, argument: &Tensor, is_donated: bool) -> Result<Tensor> {
         let argument = Argument::of(argument);
         let device = argument.device();
@@ -302,7 +302,7 @@ impl Tracer {
         let (number, meta) = (self.arguments.len() as u32, argument.meta);
         let ghost = if is_donated {
             let (n_bytes, dtype) = (argument.storage.n_bytes(), argument.storage.dtype());
-            // No line is its maker's: the function is called from many.
+            // It has no line of its own: the function is called from many.
             let label = Label::new(argument.storage.owner(), Site::intern("", 0, "", "argument"));
             if here != self.devices[0].ghost {
                 let detail =
@@ -389,7 +389,7 @@ impl Tracer {
         Ok(ValueView { value: self.number(storage)?, meta: Box::new(*meta) })
     }
 
-    /// Backward asks for a value that a tape has saved.
+    /// Backward fetches a value that a tape has saved.
     pub fn fetched(&mut self, storage: &Storage) {
         let (tag, next_call) = (storage.tag(), self.calls.len() as u32);
         if (tag >> 32) as u32 == self.serial {
@@ -397,7 +397,7 @@ impl Tracer {
         }
     }
 
-    /// The number of a block that was taken of a device since recording began.
+    /// The number of a block that was acquired on a device since recording began.
     fn block(&self, device: u8, block: &Block) -> Result<u32> {
         let number = block.serial() - self.devices[usize::from(device)].first_block;
         match number < 1 << BLOCK_BITS && u32::from(device) < 1 << (u32::BITS - BLOCK_BITS) {
@@ -406,7 +406,7 @@ impl Tracer {
         }
     }
 
-    /// An op runs: with all its memory held, so that the mark lies between what it takes and what it frees.
+    /// An op runs: with all its memory held, so that the mark lies between what it acquires and what it releases.
     pub fn call(&mut self, args: &[Arg<'_>], made: Execution<'_>) -> Result<()> {
         let inputs = args.iter().map(|arg| self.view(arg.storage(), arg.meta())).collect::<Result<_>>()?;
         let number = self.calls.len() as u32;
@@ -433,7 +433,7 @@ impl Tracer {
             phase: if context::is_in_backward() { Phase::Backward } else { Phase::Forward },
             site: context::site(made.op.name()),
             order: made.order,
-            repeated_flops: None,
+            recomputed_flops: None,
             source: number,
             is_second: false,
             op: made.op.clone(),
@@ -451,7 +451,7 @@ impl Tracer {
         self.devices[0].ghost.pool().mark(COMMIT, 0);
     }
 
-    /// Variables get new values: in place, or in a block of their own where somebody holds the old one.
+    /// Variables get new values: in place, or in a block of their own where something references the old one.
     pub fn update(
         &mut self,
         op: &OpRef,
@@ -496,7 +496,7 @@ impl Tracer {
             phase: Phase::Update,
             site: context::site(op.name()),
             order: Order::Fixed,
-            repeated_flops: None,
+            recomputed_flops: None,
             source: number,
             is_second: false,
         });
@@ -504,7 +504,7 @@ impl Tracer {
     }
 
     fn push(&mut self, call: Call) {
-        // In every trace, so that what lies between two calls can be told apart there.
+        // In every trace, so that what lies between two calls can be separated there.
         for known in &self.devices {
             known.ghost.pool().mark(CALL, self.calls.len() as u64);
         }

@@ -1,11 +1,11 @@
 //! A check for debugging: a program that runs as planned is compared, call by call, with one that is not.
 //!
-//! With `PLIMSOLL_VERIFY=1`, or [`Device::set_verify`], a program is first run as it was recorded, with nothing computed again,
-//! nothing moved and no planned offsets: block by block through a pool of its own, where every block is filled with bytes that
-//! are no number before it is written and before it is freed. Its effects go to copies of the variables. Then it runs as
-//! planned, and each call must give the bytes that it gave before: so a plan that frees a value too early, lays two values on
-//! one place or computes something else again is found at the call that shows it, and so is an op of somebody's own that is
-//! not a function of its inputs. What the pool saw must also be what playing the program says.
+//! With `PLIMSOLL_VERIFY=1`, or [`Device::set_verify`], a program is first run as it was recorded, with nothing recomputed,
+//! nothing offloaded and no planned offsets: block by block through a pool of its own, where every block is filled with NaN
+//! bytes before it is written and before it is freed. Its effects go to copies of the variables. Then it runs as planned,
+//! and each call must give the bytes that it gave before: so a plan that frees a value too early, places two values at one
+//! offset or recomputes something else is found at the call that shows it, and so is a custom op that is not a function of
+//! its inputs. The pool's peak must also be that of the program's dry run.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -38,7 +38,7 @@ impl Program {
     /// Runs the program block by block, without effects.
     ///
     /// # Errors
-    /// As [`Program::run`]; a pool that saw something else than playing the program says.
+    /// As [`Program::run`]; a pool whose peak is not that of the dry run.
     pub(super) fn reference(&self, arguments: Vec<Argument>) -> Result<Reference> {
         let siblings = self.siblings()?;
         let ended = self.reference_on(&siblings, arguments);
@@ -69,14 +69,11 @@ impl Program {
         for (number, device) in (0..).zip(devices) {
             fault::wait_and_look(device)?;
             let stats = device.stats();
-            let played = self.on(number).play(&device.sibling()?, None)?;
-            if (stats.peak_in_use, stats.peak_rows) != (played.peak, played.owners) {
+            let footprint = self.on(number).footprint(&device.sibling()?, None)?;
+            if (stats.peak_in_use, stats.peak_rows) != (footprint.peak, footprint.owners) {
                 return Err(Error::argument(
                     "verify",
-                    format!(
-                        "a program took {} bytes, and playing it says {}",
-                        stats.peak_in_use, played.peak
-                    ),
+                    format!("a program took {} bytes, and its dry run {}", stats.peak_in_use, footprint.peak),
                 ));
             }
         }
@@ -98,7 +95,7 @@ impl Reference {
         match run.sums(call)?.iter().zip(expected).all(|(sum, expected)| sum == expected) {
             true => Ok(()),
             false => Err(Error::tape(format!(
-                "a value made again is not what it was: {} at {} gave other bytes for the same inputs; an op must be a \
+                "a recomputed value is not what it was: {} at {} gave other bytes for the same inputs; an op must be a \
                  function of its inputs and attributes, and write all of its outputs",
                 call.op.name(),
                 call.site

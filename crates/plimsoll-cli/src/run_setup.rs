@@ -1,6 +1,6 @@
-//! A training run made ready on the current device: model, data, optimizer and length, as recipe and options say.
+//! The setup of a training run on the current device: model, data, optimizer and length, as recipe and options say.
 //!
-//! It is the same on a ghost, which takes no memory and does no arithmetic; what the run needs is found that way.
+//! It is the same on a ghost, which takes no memory and does no arithmetic: that is how the memory of the run is predicted.
 
 use plimsoll::data::Dataset;
 use plimsoll::nn::metrics::SparseCategoricalAccuracy;
@@ -14,16 +14,16 @@ use crate::failure::Failure;
 use crate::options::TrainOptions;
 use crate::recipe::{Length, Recipe};
 
-/// Batches that are made while a step runs.
-const MADE_AHEAD: usize = 1;
-/// Elements that are shuffled at a time where nobody knows how many there are.
-const SHUFFLED_AT_ONCE: usize = 4096;
+/// Batches that are prepared while a step runs.
+const PREFETCHED: usize = 1;
+/// The size of the shuffle buffer where the number of examples is unknown.
+const SHUFFLE_BUFFER: usize = 4096;
 
 /// A run that has not begun.
-pub struct Prepared {
+pub struct RunSetup {
     /// The run itself, with what is held out.
     pub trainer: Trainer,
-    /// The examples to train on, shuffled and in batches that are made while a step runs.
+    /// The examples to train on, shuffled, in batches that are prefetched.
     batches: Dataset,
     /// What the run is evaluated on.
     held_out: Option<Dataset>,
@@ -37,19 +37,19 @@ pub struct Prepared {
     pub steps: u64,
 }
 
-impl Prepared {
+impl RunSetup {
     /// Makes everything that a run needs before its first step.
     ///
     /// # Errors
     /// Options that do not fit the recipe; files that cannot be used; memory that is full.
-    pub fn new(recipe: &Recipe, options: &TrainOptions) -> Result<Prepared, Failure> {
+    pub fn new(recipe: &Recipe, options: &TrainOptions) -> Result<RunSetup, Failure> {
         let run = &options.run;
         let batch = commands::batch(recipe, run)?;
         let model = with_policy(commands::policy(recipe, run), || recipe.model())?;
         let data = recipe.examples(options.data.as_ref(), batch)?;
         data.check(recipe)?;
         let n_examples = data.train.len();
-        let examples = data.train.shuffle(n_examples.unwrap_or(SHUFFLED_AT_ONCE), run.seed);
+        let examples = data.train.shuffle(n_examples.unwrap_or(SHUFFLE_BUFFER), run.seed);
         // As many at a time as a step holds, so that evaluating never takes more memory than training.
         let part = batch.div_ceil(run.accumulate.get());
         let held_out = data.held_out.as_ref().map(|held_out| held_out.batch(part)).transpose()?;
@@ -63,7 +63,7 @@ impl Prepared {
         let optimizer = commands::optimizer(recipe, run, steps)?;
         let mut trainer = Trainer::new(model, optimizer, recipe.loss())
             .accumulate(run.accumulate.get())
-            // Epochs are told as they end, and nobody asks for them afterwards.
+            // Epochs are reported as they end and are not needed afterwards.
             .keep_epochs(0)
             .setting("--batch", batch)
             .setting("--accumulate", run.accumulate)
@@ -76,28 +76,28 @@ impl Prepared {
         if recipe.labels().are_classes() {
             trainer = trainer.metric(SparseCategoricalAccuracy::new());
         }
-        let batches = examples.batch(batch)?.prefetch(MADE_AHEAD);
-        Ok(Prepared { trainer, batches, held_out, source: data.source, batch, until, steps })
+        let batches = examples.batch(batch)?.prefetch(PREFETCHED);
+        Ok(RunSetup { trainer, batches, held_out, source: data.source, batch, until, steps })
     }
 
-    /// This run with one callback more.
-    pub fn callback(self, callback: impl Callback + 'static) -> Prepared {
-        Prepared { trainer: self.trainer.callback(callback), ..self }
+    /// This run with another callback.
+    pub fn callback(self, callback: impl Callback + 'static) -> RunSetup {
+        RunSetup { trainer: self.trainer.callback(callback), ..self }
     }
 
-    /// This run saving itself, if that is asked for.
-    pub fn saving(self, options: &TrainOptions) -> Prepared {
+    /// This run with checkpoints, if the options ask for them.
+    pub fn saving(self, options: &TrainOptions) -> RunSetup {
         match &options.save {
             Some(folder) => self.callback(Checkpoint::new(folder)),
             None => self,
         }
     }
 
-    /// Takes up the run that was saved, if that is asked for.
+    /// Resumes from a checkpoint, if the options ask for it.
     ///
     /// # Errors
     /// No checkpoint, a damaged one, or one of another run.
-    pub fn take_up(&mut self, options: &TrainOptions) -> Result<(), Failure> {
+    pub fn resume(&mut self, options: &TrainOptions) -> Result<(), Failure> {
         match &options.resume {
             Some(folder) => Ok(self.trainer.resume(folder)?),
             None => Ok(()),
@@ -113,7 +113,7 @@ impl Prepared {
     }
 
     /// An error of a step: what an op refuses in examples that come from files is wrong with the files, such as a label
-    /// that names no class. Their shapes were looked at before.
+    /// that names no class. Their shapes were checked before.
     fn blamed(&self, error: Error) -> Failure {
         let is_of_values = match error.kind() {
             ErrorKind::Shape { op, .. } | ErrorKind::DType { op, .. } | ErrorKind::Argument { op, .. } => {
@@ -127,11 +127,11 @@ impl Prepared {
         }
     }
 
-    /// Evaluates the epoch that the run ended in the middle of, if it did.
+    /// Evaluates the last epoch if the run ended in the middle of it.
     ///
     /// # Errors
     /// Those of [`Trainer::evaluate`].
-    pub fn last_part(&mut self) -> Result<Option<EpochEvent>, Failure> {
+    pub fn eval_partial_epoch(&mut self) -> Result<Option<EpochEvent>, Failure> {
         let state = self.trainer.state();
         if state.batch == 0 {
             return Ok(None);

@@ -1,7 +1,7 @@
-//! Playing a program: its memory, without its arithmetic and without the function.
+//! The footprint of a program: a dry run of its memory, without its arithmetic and without the function.
 //!
-//! Every request that the function made of the pool is made again, in the same order and under the same labels, of the pool
-//! of a ghost. So peak, committed bytes and owners are those of the real run, to the byte, on a device as it is now.
+//! Every request that the function made of the pool is made once more, in the same order and under the same labels, of the
+//! pool of a ghost. So peak, committed bytes and owners are those of the real run, to the byte, on a device as it is now.
 
 use plimsoll_memory::{Block, LongList, OffsetPlan, Rows, TraceEvent};
 use smallvec::SmallVec;
@@ -11,18 +11,18 @@ use super::{BlockSpec, Instruction, Program};
 use crate::device::Device;
 use crate::error::Result;
 
-/// What playing a program showed.
-#[derive(Clone, Debug)]
-pub struct Played {
-    /// The most bytes in use.
+/// The memory that a program or a run takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Footprint {
+    /// The most bytes in use at a time.
     pub peak: u64,
-    /// The most bytes committed.
+    /// The most bytes committed at a time.
     pub committed: u64,
-    /// Who owned the bytes in use at the peak.
+    /// Who owns the bytes in use at the peak; the rows add up to it.
     pub owners: Rows,
 }
 
-/// A program as one of its devices sees it: what it takes there, whatever happens on the others.
+/// A program as one of its devices sees it: the memory that it takes there, whatever happens on the others.
 #[derive(Clone, Copy)]
 pub(super) struct OnDevice<'a> {
     pub program: &'a Program,
@@ -31,21 +31,21 @@ pub(super) struct OnDevice<'a> {
 }
 
 impl Program {
-    /// What the program takes of its first device as that is, with its blocks at planned offsets if there are any. The device
-    /// is not touched, and its limit does not count.
+    /// The memory that the program takes of its first device as that is, with its blocks at planned offsets if there are any.
+    /// The device is not touched, and its limit does not count.
     ///
     /// # Errors
     /// Memory beyond all addresses of the device.
-    pub fn play(&self, device: &Device, offsets: Option<&OffsetPlan>) -> Result<Played> {
-        self.on(0).play(device, offsets)
+    pub fn footprint(&self, device: &Device, offsets: Option<&OffsetPlan>) -> Result<Footprint> {
+        self.on(0).footprint(device, offsets)
     }
 
-    /// What the program takes of each of its devices, as they are, in their order.
+    /// The footprint on each of its devices, as they are, in their order.
     ///
     /// # Errors
     /// Memory beyond all addresses of a device.
-    pub fn play_all(&self) -> Result<Vec<Played>> {
-        (0..).zip(&self.devices).map(|(number, device)| self.on(number).play(device, None)).collect()
+    pub fn footprints(&self) -> Result<Vec<Footprint>> {
+        (0..).zip(&self.devices).map(|(number, device)| self.on(number).footprint(device, None)).collect()
     }
 
     /// The program as one of its devices sees it.
@@ -55,29 +55,29 @@ impl Program {
 }
 
 impl OnDevice<'_> {
-    /// What the program takes of the device as it is, with its blocks at planned offsets if there are any.
-    pub fn play(self, device: &Device, offsets: Option<&OffsetPlan>) -> Result<Played> {
-        let ghost = played_on(device)?;
-        self.play_from(self.take_donated(&ghost)?, &ghost, offsets)?;
+    /// The footprint on the device as it is, with its blocks at planned offsets if there are any.
+    pub fn footprint(self, device: &Device, offsets: Option<&OffsetPlan>) -> Result<Footprint> {
+        let ghost = unlimited_ghost(device)?;
+        self.dry_run(self.take_donated(&ghost)?, &ghost, offsets)?;
         let stats = ghost.stats();
-        Ok(Played { peak: stats.peak_in_use, committed: stats.peak_committed, owners: stats.peak_rows })
+        Ok(Footprint { peak: stats.peak_in_use, committed: stats.peak_committed, owners: stats.peak_rows })
     }
 
-    /// What the pool is asked for when the program runs, in order.
+    /// The requests that the program makes of the pool, in order.
     pub fn requests(self, device: &Device) -> Result<LongList<TraceEvent>> {
-        let ghost = played_on(device)?;
+        let ghost = unlimited_ghost(device)?;
         let donated = self.take_donated(&ghost)?;
         ghost.pool().start_trace();
-        self.play_from(donated, &ghost, None)?;
+        self.dry_run(donated, &ghost, None)?;
         Ok(ghost.pool().take_trace())
     }
 
-    /// Whether a block is of this device.
+    /// Whether a block is on this device.
     fn has(self, block: u32) -> bool {
         self.program.block(block).device == self.number
     }
 
-    /// The memory of arguments that are given away, which is there before the program begins. It is of the first device.
+    /// The memory of donated arguments, which exists before the program begins. It is on the first device.
     fn take_donated(self, ghost: &Device) -> Result<LongList<Option<Block>>> {
         let specs = (0..self.program.donated.len()).map(|number| &self.program.blocks[number]);
         let block = |spec: &BlockSpec| match spec.device == self.number {
@@ -87,8 +87,8 @@ impl OnDevice<'_> {
         specs.map(block).collect()
     }
 
-    /// Makes the program's requests of a ghost's pool, as one step, with the memory of arguments that are given away.
-    fn play_from(
+    /// Makes the program's requests of a ghost's pool, as one step, with the memory of donated arguments.
+    fn dry_run(
         self,
         mut blocks: LongList<Option<Block>>,
         ghost: &Device,
@@ -108,7 +108,11 @@ impl OnDevice<'_> {
                 Instruction::Acquire(number) if !self.has(number) => blocks.push(None),
                 Instruction::Acquire(number) => {
                     let spec = program.block(number);
-                    debug_assert_eq!(blocks.len(), number as usize, "blocks are numbered as they are taken");
+                    debug_assert_eq!(
+                        blocks.len(),
+                        number as usize,
+                        "blocks are numbered as they are acquired"
+                    );
                     blocks.push(Some(pool.acquire(spec.n_bytes as usize, spec.label)?));
                 }
                 Instruction::Release(number) => drop(blocks[number as usize].take()),
@@ -133,7 +137,7 @@ impl OnDevice<'_> {
                 | Instruction::Fetch(..)
                 | Instruction::Wait(_)
                 | Instruction::Discard(_) => {
-                    copies.follow(instruction, |block| &mut blocks[block as usize])?;
+                    copies.execute(instruction, |block| &mut blocks[block as usize])?;
                 }
             }
         }
@@ -141,11 +145,11 @@ impl OnDevice<'_> {
     }
 }
 
-/// A ghost of a device as it is, with no limit.
-fn played_on(device: &Device) -> Result<Device> {
+/// A ghost of a device as it is, without a limit.
+fn unlimited_ghost(device: &Device) -> Result<Device> {
     let ghost = device.ghost();
     ghost.set_limit(None)?;
-    // Under the limit, free pages would go back before the step failed for want of them.
+    // Under a limit, free pages would be returned before the step failed for lack of them.
     ghost.trim();
     ghost.pool().reset_peaks();
     Ok(ghost)
