@@ -359,7 +359,7 @@ impl Model {
         variables
     }
 
-    /// Whether it does the same at every call, with all its parts: see [`Layer::is_pure`](crate::Layer::is_pure).
+    /// Whether it does the same at every call, with all its parts: see [`Layer::is_pure`].
     pub fn is_pure(&self) -> bool {
         self.0.is_pure && self.0.parts.iter().all(Model::is_pure)
     }
