@@ -13,7 +13,7 @@ use serde_json::Value;
 use crate::code::{Event, FrameKind, Input, MAGIC, VERSION, damaged};
 
 /// The most bytes that a frame may have, compressed or not: a recorder writes far less.
-const MOST_FRAME: u64 = 256 << 20;
+const MOST_FRAME: u64 = 16 << 20;
 
 /// A line of a program, with the op and the layer that ran there.
 #[derive(Clone, Debug, PartialEq, Eq)]
