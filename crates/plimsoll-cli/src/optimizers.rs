@@ -1,11 +1,11 @@
 //! Optimizers by name, for `--optimizer`.
 
-use plimsoll::nn::optimizers::{Adafactor, Adagrad, Adam, Adam8bit, AdamW, Method, RmsProp, Sgd};
+use plimsoll::nn::optimizers::{Adafactor, Adagrad, Adam, Adam8bit, AdamW, OptimizerConfig, RmsProp, Sgd};
 
 use crate::failure::Failure;
 
 /// A name, and how that optimizer is made with the learning rate that is usual for it.
-type Entry = (&'static str, fn() -> Box<dyn Method>);
+type Entry = (&'static str, fn() -> Box<dyn OptimizerConfig>);
 
 /// The optimizers that `--optimizer` knows.
 const KNOWN: [Entry; 9] = [
@@ -24,7 +24,7 @@ const KNOWN: [Entry; 9] = [
 ///
 /// # Errors
 /// An unknown name; the error lists those that are known.
-pub fn by_name(name: &str) -> Result<Box<dyn Method>, Failure> {
+pub fn by_name(name: &str) -> Result<Box<dyn OptimizerConfig>, Failure> {
     let known = KNOWN.iter().find(|(known, _)| *known == name);
     known.map(|(_, make)| make()).ok_or_else(|| {
         let names = KNOWN.map(|(name, _)| name).join(", ");

@@ -9,7 +9,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use plimsoll::nn::losses::Loss;
-use plimsoll::nn::optimizers::{Adam, Method, Optimizer};
+use plimsoll::nn::optimizers::{Adam, Optimizer, OptimizerConfig};
 use plimsoll::nn::{Layer, Model, Policy};
 use plimsoll::{Result, at_line};
 
@@ -111,7 +111,7 @@ impl Recipe {
     }
 
     /// This recipe with another optimizer.
-    pub fn optimizer(self, method: impl Method + 'static) -> Recipe {
+    pub fn optimizer(self, method: impl OptimizerConfig + 'static) -> Recipe {
         self.optimizer_with(move |_| Ok(method.build()))
     }
 

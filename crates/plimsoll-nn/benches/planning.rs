@@ -9,7 +9,7 @@
 use std::sync::Mutex;
 use std::time::Instant;
 
-use plimsoll_nn::optimizers::{AdamW, Method, Optimizer};
+use plimsoll_nn::optimizers::{AdamW, Optimizer, OptimizerConfig};
 use plimsoll_tensor::{Bytes, DType, Device, Function, GradientTape, Result, Tensor, Variable, set_seed};
 
 const WIDTH: usize = 256;

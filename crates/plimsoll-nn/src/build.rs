@@ -181,7 +181,7 @@ pub fn variable(name: &str, shape: impl IntoShape, initializer: Initializer, fan
 /// # Errors
 /// Memory that is full.
 #[track_caller]
-pub fn variable_apart(name: &str, shape: impl IntoShape, initializer: Initializer) -> Result<Variable> {
+pub fn buffer(name: &str, shape: impl IntoShape, initializer: Initializer) -> Result<Variable> {
     let _line = plimsoll_tensor::at_callers_line();
     let shape = shape.into_shape()?;
     let made = with_owner(Owner::Parameters, || {

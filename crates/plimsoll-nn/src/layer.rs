@@ -5,8 +5,8 @@
 use plimsoll_tensor::{DType, Error, Nested, Result, Shape, Tensor, callers_place};
 
 pub(crate) use crate::build::{OwnVariable, build};
-pub use crate::build::{variable, variable_apart};
-use crate::flow::{Flow, Norm, Reader};
+pub use crate::build::{buffer, variable};
+use crate::deferred::{Consumer, Deferred, Norm};
 use crate::layers::functional::{self, Node};
 use crate::model::{Mode, Model};
 use crate::policy::Policy;
@@ -18,7 +18,7 @@ use crate::shapes::IntoShapes;
 /// A layer of one's own says its name and makes its function:
 ///
 /// ```
-/// use plimsoll_nn::{Forward, Layer, layers::Dense};
+/// use plimsoll_nn::{BuiltLayer, Layer, layers::Dense};
 /// use plimsoll_tensor::{Result, Shape, Tensor};
 ///
 /// /// A dense layer whose outputs are let through by another one's.
@@ -27,10 +27,10 @@ use crate::shapes::IntoShapes;
 /// impl Layer for Gated {
 ///     fn name(&self) -> &str { "gated" }
 ///
-///     fn make(&self, input: &Shape) -> Result<Forward> {
+///     fn make(&self, input: &Shape) -> Result<BuiltLayer> {
 ///         let value = Dense::new(self.units).named("value").build(input)?;
 ///         let gate = Dense::new(self.units).named("gate").build(input)?;
-///         Forward::new(*value.output_shape(), move |x, mode| {
+///         BuiltLayer::new(*value.output_shape(), move |x, mode| {
 ///             value.forward(x, mode)?.mul(&gate.forward(x, mode)?.sigmoid()?)
 ///         })
 ///     }
@@ -51,17 +51,17 @@ pub trait Layer: Send {
     ///
     /// # Errors
     /// Shapes that the layer does not take; memory that is full.
-    fn make(&self, input: &Shape) -> Result<Forward> {
+    fn make(&self, input: &Shape) -> Result<BuiltLayer> {
         let detail = format!("it takes several tensors, and was given one, {input}");
         Err(Error::shape("layer", detail))
     }
 
-    /// Makes the variables and the function of a layer that takes several tensors, with [`Forward::nested`]. A layer of
+    /// Makes the variables and the function of a layer that takes several tensors, with [`BuiltLayer::nested`]. A layer of
     /// one tensor has [`Layer::make`] and refuses several.
     ///
     /// # Errors
     /// Shapes that the layer does not take; memory that is full.
-    fn make_nested(&self, inputs: &Nested<Shape>) -> Result<Forward> {
+    fn make_nested(&self, inputs: &Nested<Shape>) -> Result<BuiltLayer> {
         match inputs {
             Nested::One(input) => self.make(input),
             several => Err(Error::shape(
@@ -209,11 +209,11 @@ impl<L: Layer> Layer for With<L> {
         self.name.as_deref().unwrap_or_else(|| self.layer.name())
     }
 
-    fn make(&self, input: &Shape) -> Result<Forward> {
+    fn make(&self, input: &Shape) -> Result<BuiltLayer> {
         self.layer.make(input)
     }
 
-    fn make_nested(&self, inputs: &Nested<Shape>) -> Result<Forward> {
+    fn make_nested(&self, inputs: &Nested<Shape>) -> Result<BuiltLayer> {
         self.layer.make_nested(inputs)
     }
 
@@ -237,7 +237,7 @@ impl<L: Layer> Layer for With<L> {
 }
 
 /// A function from a batch to a batch, and the shape of one example that comes out.
-pub struct Forward {
+pub struct BuiltLayer {
     pub(crate) output: Nested<Shape>,
     /// The dtypes of its inputs, where it takes certain ones; none at all if it does not matter.
     pub(crate) takes: Vec<Option<DType>>,
@@ -246,10 +246,10 @@ pub struct Forward {
     pub(crate) begins_with_norm: bool,
 }
 
-/// What a built layer does, for a certain reader.
-pub(crate) type Function = dyn Fn(&Flow, Mode, Reader) -> Result<Flow> + Send + Sync;
+/// What a built layer does, for a certain consumer.
+pub(crate) type Function = dyn Fn(&Deferred, Mode, Consumer) -> Result<Deferred> + Send + Sync;
 
-impl Forward {
+impl BuiltLayer {
     /// A function whose outputs' examples have the shape `output`.
     ///
     /// # Errors
@@ -257,15 +257,15 @@ impl Forward {
     pub fn new(
         output: impl IntoShapes,
         function: impl Fn(&Tensor, Mode) -> Result<Tensor> + Send + Sync + 'static,
-    ) -> Result<Forward> {
-        Forward::flowing(output, move |x, mode, _| function(&x.values()?, mode).map(Flow::of))
+    ) -> Result<BuiltLayer> {
+        BuiltLayer::deferring(output, move |x, mode, _| function(&x.values()?, mode).map(Deferred::of))
     }
 
     /// A function of several tensors, or one that gives several; `output` are the shapes of one example of each. It takes
     /// a tuple or an array of tensors, or [`Nested`] ones as they come, and gives the same.
     ///
     /// ```
-    /// use plimsoll_nn::{Forward, Layer};
+    /// use plimsoll_nn::{BuiltLayer, Layer};
     /// use plimsoll_tensor::{Nested, Result, Shape, Tensor};
     ///
     /// /// The difference of two inputs, and its square.
@@ -274,9 +274,9 @@ impl Forward {
     /// impl Layer for Difference {
     ///     fn name(&self) -> &str { "difference" }
     ///
-    ///     fn make_nested(&self, inputs: &Nested<Shape>) -> Result<Forward> {
+    ///     fn make_nested(&self, inputs: &Nested<Shape>) -> Result<BuiltLayer> {
     ///         let [left, _] = inputs.clone().try_into()?;
-    ///         Forward::nested((left, left), |(left, right): (Tensor, Tensor), _| {
+    ///         BuiltLayer::nested((left, left), |(left, right): (Tensor, Tensor), _| {
     ///             let difference = left.sub(&right)?;
     ///             Ok((difference.square()?, difference))
     ///         })
@@ -294,37 +294,37 @@ impl Forward {
     pub fn nested<I, O>(
         output: impl IntoShapes,
         function: impl Fn(I, Mode) -> Result<O> + Send + Sync + 'static,
-    ) -> Result<Forward>
+    ) -> Result<BuiltLayer>
     where
         I: TryFrom<Nested<Tensor>, Error: Into<Error>>,
         O: Into<Nested<Tensor>>,
     {
         let output = output.into_shapes()?;
-        let function = move |x: &Flow, mode, _| {
+        let function = move |x: &Deferred, mode, _| {
             let inputs = I::try_from(x.nested_values()?).map_err(Into::into)?;
-            Ok(Flow::nested(function(inputs, mode)?.into()))
+            Ok(Deferred::nested(function(inputs, mode)?.into()))
         };
-        Ok(Forward { output, takes: Vec::new(), function: Box::new(function), begins_with_norm: false })
+        Ok(BuiltLayer { output, takes: Vec::new(), function: Box::new(function), begins_with_norm: false })
     }
 
-    /// A function that may leave its last step to its reader.
-    pub(crate) fn flowing(
+    /// A function that may leave its last step to its consumer.
+    pub(crate) fn deferring(
         output: impl IntoShapes,
-        function: impl Fn(&Flow, Mode, Reader) -> Result<Flow> + Send + Sync + 'static,
-    ) -> Result<Forward> {
+        function: impl Fn(&Deferred, Mode, Consumer) -> Result<Deferred> + Send + Sync + 'static,
+    ) -> Result<BuiltLayer> {
         let (output, function) = (output.into_shapes()?, Box::new(function));
-        Ok(Forward { output, takes: Vec::new(), function, begins_with_norm: false })
+        Ok(BuiltLayer { output, takes: Vec::new(), function, begins_with_norm: false })
     }
 
     /// A norm, which the shape stays under.
-    pub(crate) fn norm(output: impl IntoShapes, norm: impl Norm) -> Result<Forward> {
-        let forward = Forward::flowing(output, move |x, _, _| x.normed(&norm).map(Flow::of))?;
+    pub(crate) fn norm(output: impl IntoShapes, norm: impl Norm) -> Result<BuiltLayer> {
+        let forward = BuiltLayer::deferring(output, move |x, _, _| x.normed(&norm).map(Deferred::of))?;
         Ok(forward.begins_with_norm(true))
     }
 
     /// Whether the function begins with a norm.
-    pub(crate) fn begins_with_norm(self, begins_with_norm: bool) -> Forward {
-        Forward { begins_with_norm, ..self }
+    pub(crate) fn begins_with_norm(self, begins_with_norm: bool) -> BuiltLayer {
+        BuiltLayer { begins_with_norm, ..self }
     }
 
     /// A function that ends in a linear one, or may: `prediction` gives what goes into that and its weights, so that a
@@ -335,12 +335,12 @@ impl Forward {
     pub fn ending_linear(
         output: impl IntoShapes,
         prediction: impl Fn(&Tensor, Mode) -> Result<Prediction> + Send + Sync + 'static,
-    ) -> Result<Forward> {
-        Forward::flowing(output, move |x, mode, _| prediction(&x.values()?, mode).map(Flow::from))
+    ) -> Result<BuiltLayer> {
+        BuiltLayer::deferring(output, move |x, mode, _| prediction(&x.values()?, mode).map(Deferred::from))
     }
 
     /// This function as one of inputs of that dtype, such as the whole numbers that an embedding takes.
-    pub fn takes(self, dtype: DType) -> Forward {
-        Forward { takes: vec![Some(dtype)], ..self }
+    pub fn takes(self, dtype: DType) -> BuiltLayer {
+        BuiltLayer { takes: vec![Some(dtype)], ..self }
     }
 }

@@ -10,8 +10,8 @@
 
 mod build;
 pub mod checkpoint;
+mod deferred;
 mod filter;
-mod flow;
 pub mod initializer;
 pub mod layer;
 pub mod layers;
@@ -29,11 +29,11 @@ pub mod train;
 
 pub use filter::VariableFilter;
 pub use initializer::Initializer;
-pub use layer::{Forward, Layer, With, variable, variable_apart};
+pub use layer::{BuiltLayer, Layer, With, buffer, variable};
 pub use losses::{Loss, LossContext};
 pub use metrics::Metric;
 pub use model::{Mode, Model};
-pub use optimizers::{Method, Optimizer};
+pub use optimizers::{Optimizer, OptimizerConfig};
 pub use policy::{Policy, current_policy, enter_policy, set_policy, with_policy};
 pub use prediction::Prediction;
 pub use shapes::IntoShapes;

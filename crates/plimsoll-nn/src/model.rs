@@ -9,8 +9,8 @@ use plimsoll_tensor::{
     enter_layer, is_recording, recompute,
 };
 
-use crate::flow::{Flow, Reader};
-use crate::layer::{Forward, Layer, OwnVariable, Settings, build};
+use crate::deferred::{Consumer, Deferred};
+use crate::layer::{BuiltLayer, Layer, OwnVariable, Settings, build};
 use crate::policy::Policy;
 use crate::prediction::Prediction;
 use crate::summary::Summary;
@@ -40,7 +40,7 @@ pub(crate) struct Parts {
     pub described: Site,
     /// The shapes of one example that goes in.
     pub input: Nested<Shape>,
-    pub forward: Forward,
+    pub forward: BuiltLayer,
     /// The variables that the layer itself made, not its parts.
     pub variables: Vec<OwnVariable>,
     pub parts: Vec<Model>,
@@ -73,7 +73,7 @@ impl Model {
     #[track_caller]
     pub fn forward(&self, inputs: impl Into<Nested<Tensor>>, mode: Mode) -> Result<Tensor> {
         let _line = at_callers_line();
-        self.flow(&Flow::nested(inputs.into()), mode, Reader::Anyone)?.values()
+        self.forward_deferred(&Deferred::nested(inputs.into()), mode, Consumer::Anyone)?.values()
     }
 
     /// All outputs for a batch of inputs, of a model that gives one tensor or several.
@@ -83,7 +83,7 @@ impl Model {
     #[track_caller]
     pub fn forward_nested(&self, inputs: impl Into<Nested<Tensor>>, mode: Mode) -> Result<Nested<Tensor>> {
         let _line = at_callers_line();
-        self.flow(&Flow::nested(inputs.into()), mode, Reader::Anyone)?.nested_values()
+        self.forward_deferred(&Deferred::nested(inputs.into()), mode, Consumer::Anyone)?.nested_values()
     }
 
     /// The output for a batch of inputs, with its last linear function left to a loss if the model ends in one.
@@ -93,17 +93,17 @@ impl Model {
     #[track_caller]
     pub fn prediction(&self, inputs: impl Into<Nested<Tensor>>, mode: Mode) -> Result<Prediction> {
         let _line = at_callers_line();
-        self.flow(&Flow::nested(inputs.into()), mode, Reader::Loss)?.into_prediction()
+        self.forward_deferred(&Deferred::nested(inputs.into()), mode, Consumer::Loss)?.into_prediction()
     }
 
-    /// What this makes of what another layer gave, as far as the reader does not do it.
-    pub(crate) fn flow(&self, x: &Flow, mode: Mode, reader: Reader) -> Result<Flow> {
+    /// What this makes of what another layer gave, as far as the consumer does not do it.
+    pub(crate) fn forward_deferred(&self, x: &Deferred, mode: Mode, consumer: Consumer) -> Result<Deferred> {
         let open = OpenModels::enter();
         if open.n_outside > 0 && mode == Mode::Train && self.0.name.is_empty() {
             self.check_trained_inside()?;
         }
         let _layer = enter_layer(&self.0.name, self.0.described);
-        self.flow_inside(x, mode, reader)
+        self.flow_inside(x, mode, consumer)
     }
 
     /// Refuses a model of its own that is called inside another one, which does not know its variables: they would not be
@@ -123,7 +123,7 @@ impl Model {
     }
 
     /// As [`Model::flow`], in the layer that is open.
-    fn flow_inside(&self, x: &Flow, mode: Mode, reader: Reader) -> Result<Flow> {
+    fn flow_inside(&self, x: &Deferred, mode: Mode, consumer: Consumer) -> Result<Deferred> {
         let cast = x.cast(self.0.policy)?;
         let x = cast.as_ref().unwrap_or(x);
         if self.0.recompute && is_recording() {
@@ -134,18 +134,18 @@ impl Model {
                 let inputs = arrangement.try_map(&mut |()| {
                     inputs.next().ok_or_else(|| Error::argument("recompute", "an input is missing"))
                 })?;
-                model.run(&Flow::nested(inputs), mode, Reader::Anyone)?.values()
+                model.run(&Deferred::nested(inputs), mode, Consumer::Anyone)?.values()
             };
-            return recompute(&inputs.leaves(), again).map(Flow::of);
+            return recompute(&inputs.leaves(), again).map(Deferred::of);
         }
-        self.run(x, mode, reader)
+        self.run(x, mode, consumer)
     }
 
-    fn run(&self, x: &Flow, mode: Mode, reader: Reader) -> Result<Flow> {
+    fn run(&self, x: &Deferred, mode: Mode, consumer: Consumer) -> Result<Deferred> {
         let run = || {
             x.check_arrangement(&self.0.input)?;
             let is_as_built = x.is_of(&self.0.input);
-            let flow = (self.0.forward.function)(x, mode, reader)?.settled(reader)?;
+            let flow = (self.0.forward.function)(x, mode, consumer)?.materialize_for(consumer)?;
             match flow.differs_from(&self.0.forward.output) {
                 Some(given) if is_as_built => Err(self.broken_promise(&given)),
                 _ => Ok(flow),
@@ -178,8 +178,8 @@ impl Model {
     }
 
     /// What it is to the layer before it.
-    pub(crate) fn as_reader(&self) -> Reader {
-        if self.begins_with_norm() { Reader::Norm } else { Reader::Anyone }
+    pub(crate) fn as_consumer(&self) -> Consumer {
+        if self.begins_with_norm() { Consumer::Norm } else { Consumer::Anyone }
     }
 
     /// The output for a batch without a tape and without training; no more than one layer's input and output are held
@@ -331,10 +331,10 @@ impl Model {
         settings: Settings,
     ) -> Model {
         let (parts, model) = (&self.0, self.clone());
-        let forward = Forward {
+        let forward = BuiltLayer {
             output: parts.forward.output.clone(),
             takes: self.input_dtypes().into_iter().map(Some).collect(),
-            function: Box::new(move |x, mode, reader| model.flow_inside(x, mode, reader)),
+            function: Box::new(move |x, mode, consumer| model.flow_inside(x, mode, consumer)),
             begins_with_norm: self.begins_with_norm(),
         };
         Model::new(Parts {
@@ -391,13 +391,15 @@ impl Layer for Model {
         Some(self)
     }
 
-    fn make(&self, input: &Shape) -> Result<Forward> {
+    fn make(&self, input: &Shape) -> Result<BuiltLayer> {
         self.make_nested(&Nested::One(*input))
     }
 
-    fn make_nested(&self, inputs: &Nested<Shape>) -> Result<Forward> {
+    fn make_nested(&self, inputs: &Nested<Shape>) -> Result<BuiltLayer> {
         let part = build(self, inputs, Site::UNKNOWN)?;
-        Forward::flowing(part.output_shapes().clone(), move |x, mode, reader| part.flow(x, mode, reader))
+        BuiltLayer::deferring(part.output_shapes().clone(), move |x, mode, consumer| {
+            part.forward_deferred(x, mode, consumer)
+        })
     }
 
     fn is_pure(&self) -> bool {

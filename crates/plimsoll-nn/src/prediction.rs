@@ -1,6 +1,6 @@
 //! What a model gives to a loss: values, or the last linear function that would make them.
 //!
-//! The logits of many classes are the largest tensor of a model, and a loss is often their only reader. A model that ends
+//! The logits of many classes are the largest tensor of a model, and a loss is often their only consumer. A model that ends
 //! in a plain linear function can hand that function over instead of its result; a loss that knows how computes with it a
 //! few rows at a time (see [`Tensor::linear_cross_entropy`]), and any other loss asks for the values.
 

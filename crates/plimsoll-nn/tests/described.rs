@@ -1,7 +1,7 @@
 //! A label knows where its layer was described, besides the line of the call.
 
 use plimsoll_nn::layers::{Dense, Residual, Sequential};
-use plimsoll_nn::{Forward, Layer, Mode, Model};
+use plimsoll_nn::{BuiltLayer, Layer, Mode, Model};
 use plimsoll_tensor::{
     Activation, Bytes, Device, Error, GradientTape, Result, Shape, Site, Tensor, Unconnected, enter_line,
     log_placements,
@@ -57,9 +57,9 @@ impl Layer for Gated {
         "gated"
     }
 
-    fn make(&self, input: &Shape) -> Result<Forward> {
+    fn make(&self, input: &Shape) -> Result<BuiltLayer> {
         let gate = Dense::new(2).named("gate").build(input)?;
-        Forward::new(input, move |x, mode| gate.forward(x, mode)?.sigmoid()?.mul(x))
+        BuiltLayer::new(input, move |x, mode| gate.forward(x, mode)?.sigmoid()?.mul(x))
     }
 }
 

@@ -10,7 +10,7 @@ use plimsoll_nn::layers::{
     BatchNorm, Dense, Dropout, Embedding, LSTM, LayerNorm, MultiHeadAttention, Residual, Sequential,
 };
 use plimsoll_nn::losses::SparseCategoricalCrossentropy;
-use plimsoll_nn::optimizers::{Adam, AdamW, Method, Optimizer, Sgd};
+use plimsoll_nn::optimizers::{Adam, AdamW, Optimizer, OptimizerConfig, Sgd};
 use plimsoll_nn::plan::plan;
 use plimsoll_nn::train::{Batch, Callback, History, Requests, StepEvent, Trainer, Until};
 use plimsoll_nn::{Layer, Model, Policy, with_policy};

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 
 use plimsoll_nn::layers::{BatchNorm, Dense, Dropout, Embedding, Flatten, Lambda, Sequential};
 use plimsoll_nn::losses::{Loss, SparseCategoricalCrossentropy};
-use plimsoll_nn::optimizers::{Adam, Method};
+use plimsoll_nn::optimizers::{Adam, OptimizerConfig};
 use plimsoll_nn::train::{Batch, Callback, Requests, StepEvent, Trainer, Until};
 use plimsoll_nn::{Layer, Policy, with_policy};
 use plimsoll_tensor::{Bytes, Device, Generator, Result, Tensor, Variable, set_seed};

@@ -7,7 +7,7 @@ use plimsoll_data::Dataset;
 use plimsoll_nn::Layer;
 use plimsoll_nn::layers::{Dense, Sequential};
 use plimsoll_nn::losses::MeanSquaredError;
-use plimsoll_nn::optimizers::{Adam, Method};
+use plimsoll_nn::optimizers::{Adam, OptimizerConfig};
 use plimsoll_nn::train::callbacks::{Checkpoint, EarlyStop};
 use plimsoll_nn::train::{Trainer, Until};
 use plimsoll_tensor::{Activation, DType, Device, Result, Tensor};

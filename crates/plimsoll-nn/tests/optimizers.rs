@@ -5,8 +5,8 @@ use std::slice::from_ref;
 use plimsoll_memory::testing::Fail;
 use plimsoll_nn::layers::{Dense, Sequential};
 use plimsoll_nn::optimizers::{
-    Accumulator, Adafactor, Adagrad, Adam, Adam8bit, AdamW, LossScale, Method, Optimizer, ParameterGroup,
-    RmsProp, Sgd,
+    Accumulator, Adafactor, Adagrad, Adam, Adam8bit, AdamW, LossScale, Optimizer, OptimizerConfig,
+    ParameterGroup, RmsProp, Sgd,
 };
 use plimsoll_nn::{Layer, Model, Policy, with_policy};
 use plimsoll_tensor::optimizer::Schedule;
@@ -20,7 +20,7 @@ fn vector(values: &[f32]) -> Tensor {
 }
 
 /// A variable after some steps towards [0.5, 0.25, -1].
-fn after_steps(method: &dyn Method, n_steps: usize) -> Result<Variable> {
+fn after_steps(method: &dyn OptimizerConfig, n_steps: usize) -> Result<Variable> {
     let (variable, target) = (Variable::new(vector(&[1.0, -2.0, 3.0])), vector(&[0.5, 0.25, -1.0]));
     let mut optimizer = method.build();
     for _ in 0..n_steps {
@@ -34,7 +34,7 @@ fn after_steps(method: &dyn Method, n_steps: usize) -> Result<Variable> {
 #[test]
 fn five_steps_are_those_of_pytorch() -> Result<()> {
     let momentum = Sgd::new(0.1).momentum(0.9).nesterov(true).weight_decay(0.1);
-    let recorded: [(&dyn Method, [f64; 3]); 8] = [
+    let recorded: [(&dyn OptimizerConfig, [f64; 3]); 8] = [
         (&Sgd::new(0.1), [0.7952449, -1.0786026, 1.3619601]),
         (&momentum, [0.3655006, 0.5908727, -1.547246]),
         (&Adam::new(0.1), [0.5278145, -1.5025399, 2.5012677]),

@@ -9,7 +9,7 @@ use plimsoll_memory::{GRANULE, TraceEvent};
 use plimsoll_nn::layers::{BatchNorm, Conv2D, Dense, Dropout, Embedding, Flatten, LSTM, Sequential};
 use plimsoll_nn::losses::SparseCategoricalCrossentropy;
 use plimsoll_nn::metrics::SparseCategoricalAccuracy;
-use plimsoll_nn::optimizers::{Adam, Method};
+use plimsoll_nn::optimizers::{Adam, OptimizerConfig};
 use plimsoll_nn::plan::{Footprint, least_limit, plan, predict};
 use plimsoll_nn::train::{Callback, Requests, StepEvent, Trainer, Until, callbacks::Checkpoint};
 use plimsoll_nn::{Layer, Policy, with_policy};

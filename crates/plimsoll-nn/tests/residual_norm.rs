@@ -2,7 +2,7 @@
 //! kept for backward.
 
 use plimsoll_nn::layers::{Dense, Dropout, LayerNorm, RMSNorm, Residual, Sequential};
-use plimsoll_nn::{Forward, Layer, Model};
+use plimsoll_nn::{BuiltLayer, Layer, Model};
 use plimsoll_tensor::{Activation, GradientTape, Result, Shape, Tensor, Variable, set_seed};
 
 const WIDTH: usize = 24;
@@ -104,8 +104,8 @@ impl Layer for Halved {
         "halved"
     }
 
-    fn make(&self, input: &Shape) -> Result<Forward> {
-        Forward::new(input, |x, _| x.affine(0.5, 0.0))
+    fn make(&self, input: &Shape) -> Result<BuiltLayer> {
+        BuiltLayer::new(input, |x, _| x.affine(0.5, 0.0))
     }
 }
 

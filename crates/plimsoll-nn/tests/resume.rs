@@ -9,7 +9,7 @@ use plimsoll_data::Dataset;
 use plimsoll_nn::checkpoint;
 use plimsoll_nn::layers::{Dense, Dropout, Sequential};
 use plimsoll_nn::losses::MeanSquaredError;
-use plimsoll_nn::optimizers::{Adam, LossScale, Method};
+use plimsoll_nn::optimizers::{Adam, LossScale, OptimizerConfig};
 use plimsoll_nn::train::callbacks::{Checkpoint, EarlyStop, LearningRate, Log, Watch};
 use plimsoll_nn::train::{Trainer, Until};
 use plimsoll_nn::{Layer, Policy, with_policy};

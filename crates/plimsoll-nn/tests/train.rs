@@ -7,10 +7,10 @@ use std::sync::{Arc, Mutex};
 use plimsoll_memory::testing::Fail;
 use plimsoll_nn::layers::{Dense, Dropout, Lambda, Sequential};
 use plimsoll_nn::losses::{MeanSquaredError, SparseCategoricalCrossentropy};
-use plimsoll_nn::optimizers::{Adam, LossScale, Method, Optimizer, Sgd};
+use plimsoll_nn::optimizers::{Adam, LossScale, Optimizer, OptimizerConfig, Sgd};
 use plimsoll_nn::train::callbacks::Watch;
 use plimsoll_nn::train::{Batch, Epoch, Examples, StepEvent, Trainer, Until};
-use plimsoll_nn::{Forward, Layer, Model, Policy, with_policy};
+use plimsoll_nn::{BuiltLayer, Layer, Model, Policy, with_policy};
 use plimsoll_tensor::{
     Activation, Bytes, DType, Device, Generator, Owner, Result, Shape, Tensor, Variable, set_seed,
 };
@@ -456,9 +456,9 @@ impl Layer for Fuse {
         "fuse"
     }
 
-    fn make(&self, input: &Shape) -> Result<Forward> {
+    fn make(&self, input: &Shape) -> Result<BuiltLayer> {
         let panics = self.0.clone();
-        Forward::new(input, move |x, _| {
+        BuiltLayer::new(input, move |x, _| {
             let y = x.dropout(0.3)?;
             assert!(!panics.load(Ordering::Relaxed), "a layer of the user's panics");
             Ok(y)

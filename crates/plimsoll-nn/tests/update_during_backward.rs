@@ -1,7 +1,7 @@
 //! Updating each variable as soon as its gradient is complete: the same bits, one gradient at a time, and refusals.
 
 use plimsoll_nn::layers::{Dense, Sequential};
-use plimsoll_nn::optimizers::{Adafactor, Adam, LossScale, Method, Optimizer, Sgd};
+use plimsoll_nn::optimizers::{Adafactor, Adam, LossScale, Optimizer, OptimizerConfig, Sgd};
 use plimsoll_nn::{Layer, Model};
 use plimsoll_tensor::{Device, GradientTape, Owner, Result, Step, Tensor, Variable, set_seed};
 
@@ -48,7 +48,9 @@ fn deep_steps(
 
 #[test]
 fn updates_during_backward_have_the_same_bits_and_hold_one_gradient() -> Result<()> {
-    for method in [&Sgd::new(0.01).momentum(0.9) as &dyn Method, &Adam::new(0.01), &Adafactor::new(0.01)] {
+    for method in
+        [&Sgd::new(0.01).momentum(0.9) as &dyn OptimizerConfig, &Adam::new(0.01), &Adafactor::new(0.01)]
+    {
         let device = Device::separate_cpu();
         let _on = device.enter();
         let (together, all, _) = deep_steps(&device, &mut method.build(), false)?;

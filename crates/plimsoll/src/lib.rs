@@ -84,16 +84,16 @@ pub mod prelude {
     };
     pub use plimsoll_nn::metrics::{self, Metric};
     pub use plimsoll_nn::optimizers::{
-        Accumulator, Adafactor, Adagrad, Adam, Adam8bit, AdamW, LossScale, Method, Optimizer, ParameterGroup,
-        RmsProp, Schedule, Sgd,
+        Accumulator, Adafactor, Adagrad, Adam, Adam8bit, AdamW, LossScale, Optimizer, OptimizerConfig,
+        ParameterGroup, RmsProp, Schedule, Sgd,
     };
     pub use plimsoll_nn::regularizers::{self, Regularizer};
     pub use plimsoll_nn::train::{
         Batch, Callback, EpochEvent, Evaluation, History, Requests, StepEvent, Trainer, Until, callbacks,
     };
     pub use plimsoll_nn::{
-        Forward, Initializer, Layer, Mode, Model, Policy, Prediction, VariableFilter, set_policy, variable,
-        variable_apart, with_policy,
+        BuiltLayer, Initializer, Layer, Mode, Model, Policy, Prediction, VariableFilter, buffer, set_policy,
+        variable, with_policy,
     };
     pub use plimsoll_tensor::{
         Activation, AttentionConfig, Bytes, Conv1dConfig, Conv2dConfig, DType, Device, Error, Function,

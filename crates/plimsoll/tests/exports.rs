@@ -15,9 +15,9 @@ impl Layer for Scale {
         "scale"
     }
 
-    fn make(&self, input: &Shape) -> Result<Forward> {
+    fn make(&self, input: &Shape) -> Result<BuiltLayer> {
         let factors = variable("factors", input, Initializer::Ones, Fans::of_elements(input))?;
-        Forward::new(input, move |x, _mode| Ok(x * &factors))
+        BuiltLayer::new(input, move |x, _mode| Ok(x * &factors))
     }
 }
 

@@ -34,7 +34,7 @@ impl Model {
         Ok((bits, Generator::current()))
     }
 
-    /// Forward, backward and update; `pin` keeps an old value alive, so that the update needs memory, too.
+    /// BuiltLayer, backward and update; `pin` keeps an old value alive, so that the update needs memory, too.
     fn step(&self, device: &Device, pin: Option<&Tensor>) -> Result<u32> {
         let _pinned = pin;
         Step::run(device, || {

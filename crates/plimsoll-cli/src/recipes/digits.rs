@@ -3,7 +3,7 @@
 use plimsoll::Activation;
 use plimsoll::nn::layers::{Dense, Dropout, Sequential};
 use plimsoll::nn::losses::SparseCategoricalCrossentropy;
-use plimsoll::nn::optimizers::{Adam, Method};
+use plimsoll::nn::optimizers::{Adam, OptimizerConfig};
 use plimsoll::optimizer::Schedule;
 
 use super::Greys;

@@ -3,7 +3,7 @@
 use plimsoll::Activation;
 use plimsoll::nn::layers::{BatchNorm, Conv2D, Dense, Dropout, Flatten, MaxPool, Sequential};
 use plimsoll::nn::losses::SparseCategoricalCrossentropy;
-use plimsoll::nn::optimizers::{Adam, Method};
+use plimsoll::nn::optimizers::{Adam, OptimizerConfig};
 use plimsoll::optimizer::Schedule;
 
 use super::{Channel, Greys};

@@ -5,7 +5,7 @@
 
 use plimsoll::nn::initializer::Fans;
 use plimsoll::nn::layers::{Dense, Dropout, Embedding, LayerNorm, MultiHeadAttention, Residual, Sequential};
-use plimsoll::nn::{Forward, Initializer, Layer, Prediction, variable};
+use plimsoll::nn::{BuiltLayer, Initializer, Layer, Prediction, variable};
 use plimsoll::{Activation, Error, Result, Shape};
 
 /// The size of a model.
@@ -109,7 +109,7 @@ impl Layer for Gpt {
         true
     }
 
-    fn make(&self, input: &Shape) -> Result<Forward> {
+    fn make(&self, input: &Shape) -> Result<BuiltLayer> {
         let embedding =
             Embedding::new(self.vocabulary, self.width).initializer(self.embeddings()).named("tokens");
         let embedding = embedding.build(input)?;
@@ -121,13 +121,13 @@ impl Layer for Gpt {
         if !self.tied {
             let head = Dense::new(self.vocabulary).no_bias().kernel_initializer(self.kernels()).named("head");
             let head = head.build(trunk.output_shape())?;
-            return Forward::ending_linear(output, move |ids, mode| {
+            return BuiltLayer::ending_linear(output, move |ids, mode| {
                 let x = trunk.forward(&embedding.forward(ids, mode)?, mode)?;
                 head.prediction(&x, mode)
             });
         }
         let table = embedding.own_variables()[0].clone();
-        Forward::ending_linear(output, move |ids, mode| {
+        BuiltLayer::ending_linear(output, move |ids, mode| {
             let rows = trunk.forward(&embedding.forward(ids, mode)?, mode)?;
             Ok(Prediction::Linear { rows, weights: table.transpose(0, 1)? })
         })
@@ -148,9 +148,9 @@ impl Layer for Positions {
         true
     }
 
-    fn make(&self, input: &Shape) -> Result<Forward> {
+    fn make(&self, input: &Shape) -> Result<BuiltLayer> {
         let rows = variable("embeddings", input, self.0, Fans::of_elements(input))?;
-        Forward::new(input, move |x, _| {
+        BuiltLayer::new(input, move |x, _| {
             let (time, known) = (x.shape()[1], rows.shape()[0]);
             if time < known { x.add(&rows.narrow(0, 0, time)?) } else { x.add(&rows) }
         })

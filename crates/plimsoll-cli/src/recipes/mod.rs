@@ -9,7 +9,7 @@ mod text;
 pub use gpt::Gpt;
 pub use resnet::{Depth, ResNet};
 
-use plimsoll::nn::{Forward, Layer, current_policy};
+use plimsoll::nn::{BuiltLayer, Layer, current_policy};
 use plimsoll::{DType, Result, Shape};
 
 use crate::recipe::Recipe;
@@ -44,9 +44,9 @@ impl Layer for Greys {
         true
     }
 
-    fn make(&self, input: &Shape) -> Result<Forward> {
+    fn make(&self, input: &Shape) -> Result<BuiltLayer> {
         let (scale, dtype) = (1.0 / self.largest, current_policy().compute_dtype());
-        Ok(Forward::new(input, move |x, _| x.cast(dtype)?.into_affine(scale, 0.0))?.takes(DType::U8))
+        Ok(BuiltLayer::new(input, move |x, _| x.cast(dtype)?.into_affine(scale, 0.0))?.takes(DType::U8))
     }
 }
 
@@ -63,8 +63,8 @@ impl Layer for Channel {
         true
     }
 
-    fn make(&self, input: &Shape) -> Result<Forward> {
+    fn make(&self, input: &Shape) -> Result<BuiltLayer> {
         let output = [input.dims(), &[1]].concat();
-        Forward::new(output, |x, _| x.unsqueeze(-1))
+        BuiltLayer::new(output, |x, _| x.unsqueeze(-1))
     }
 }

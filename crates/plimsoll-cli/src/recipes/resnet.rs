@@ -6,7 +6,7 @@ use plimsoll::Activation;
 use plimsoll::nn::layers::{BatchNorm, Conv2D, Dense, GlobalAveragePool, MaxPool, Sequential};
 use plimsoll::nn::losses::SparseCategoricalCrossentropy;
 use plimsoll::nn::optimizers::Sgd;
-use plimsoll::nn::{Forward, Layer};
+use plimsoll::nn::{BuiltLayer, Layer};
 use plimsoll::{Result, Shape};
 
 use crate::data::Feature;
@@ -63,7 +63,7 @@ impl Layer for ResNet {
         true
     }
 
-    fn make(&self, input: &Shape) -> Result<Forward> {
+    fn make(&self, input: &Shape) -> Result<BuiltLayer> {
         self.layers().make(input)
     }
 }
@@ -115,7 +115,7 @@ impl Layer for Block {
         true
     }
 
-    fn make(&self, input: &Shape) -> Result<Forward> {
+    fn make(&self, input: &Shape) -> Result<BuiltLayer> {
         let (convolutions, filters) = self.convolutions();
         let main = convolutions.named("main").build(input)?;
         let shortcut = match main.output_shape() == input {
@@ -125,7 +125,7 @@ impl Layer for Block {
                 Some(shortcut.named("shortcut").build(input)?)
             }
         };
-        Forward::new(*main.output_shape(), move |x, mode| {
+        BuiltLayer::new(*main.output_shape(), move |x, mode| {
             let beside = match &shortcut {
                 Some(shortcut) => shortcut.forward(x, mode)?,
                 None => x.clone(),

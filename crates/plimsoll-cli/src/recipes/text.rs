@@ -2,7 +2,7 @@
 
 use plimsoll::nn::layers::{Dense, Embedding, LSTM, Sequential};
 use plimsoll::nn::losses::SparseCategoricalCrossentropy;
-use plimsoll::nn::optimizers::{Adam, AdamW, Method, Schedule};
+use plimsoll::nn::optimizers::{Adam, AdamW, OptimizerConfig, Schedule};
 
 use super::Gpt;
 use crate::data::{self, Feature};

@@ -26,7 +26,7 @@ pub struct Parser {
     pub parse: fn(&Path, &str) -> bool,
 }
 
-pub const PARSERS: [Parser; 11] = [
+pub const PARSERS: [Parser; 12] = [
     Parser { name: "csv", corpus: csv_corpus, reads_file: true, parse: |path, _| all(Csv::new(path).read()) },
     Parser {
         name: "csv-fields",

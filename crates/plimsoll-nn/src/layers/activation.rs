@@ -2,7 +2,7 @@
 
 use plimsoll_tensor::{Activation, Result, Shape};
 
-use crate::layer::{Forward, Layer};
+use crate::layer::{BuiltLayer, Layer};
 
 /// An activation after a layer that has none built in, such as a norm; the shape stays.
 #[derive(Clone, Copy, Debug)]
@@ -17,8 +17,8 @@ impl Layer for ActivationLayer {
         true
     }
 
-    fn make(&self, input: &Shape) -> Result<Forward> {
+    fn make(&self, input: &Shape) -> Result<BuiltLayer> {
         let activation = self.0;
-        Forward::new(input, move |x, _| activation.apply(x.clone()))
+        BuiltLayer::new(input, move |x, _| activation.apply(x.clone()))
     }
 }

@@ -4,7 +4,7 @@ use plimsoll_tensor::{Activation, AttentionConfig, DType, Error, Nested, Result,
 
 use super::{last_extent, product};
 use crate::initializer::{Fans, Initializer};
-use crate::layer::{Forward, Layer, variable};
+use crate::layer::{BuiltLayer, Layer, variable};
 
 /// Attention over sequences: `[batch, time, width]` to the same shape. The width is divided among the heads.
 ///
@@ -78,11 +78,11 @@ impl Layer for MultiHeadAttention {
         true
     }
 
-    fn make(&self, input: &Shape) -> Result<Forward> {
+    fn make(&self, input: &Shape) -> Result<BuiltLayer> {
         self.make_nested(&Nested::One(*input))
     }
 
-    fn make_nested(&self, inputs: &Nested<Shape>) -> Result<Forward> {
+    fn make_nested(&self, inputs: &Nested<Shape>) -> Result<BuiltLayer> {
         let places = Places::of(inputs)?;
         let shapes = inputs.leaves();
         let query = shapes[places.query];
@@ -111,7 +111,7 @@ impl Layer for MultiHeadAttention {
         let causal = self.causal;
         let mut takes = vec![None; shapes.len()];
         places.mask.iter().for_each(|&mask| takes[mask] = Some(DType::Bool));
-        let forward = Forward::nested(*query, move |inputs: Nested<Tensor>, _| {
+        let forward = BuiltLayer::nested(*query, move |inputs: Nested<Tensor>, _| {
             let inputs = inputs.into_leaves();
             let x = &inputs[places.query];
             let [q, k, v] = projections.apply(x, &inputs[places.value], heads)?;
@@ -120,7 +120,7 @@ impl Layer for MultiHeadAttention {
             let attended = q.attention(&k, &v, &config)?;
             output.apply(&attended.transpose(1, 2)?.reshape(*x.shape())?)
         })?;
-        Ok(Forward { takes, ..forward })
+        Ok(BuiltLayer { takes, ..forward })
     }
 }
 

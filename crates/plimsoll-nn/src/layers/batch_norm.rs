@@ -4,7 +4,7 @@ use plimsoll_tensor::{Activation, Result, Shape, Tensor, Variable};
 
 use super::last_extent;
 use crate::initializer::{Fans, Initializer};
-use crate::layer::{Forward, Layer, variable, variable_apart};
+use crate::layer::{BuiltLayer, Layer, buffer, variable};
 use crate::model::Mode;
 
 /// `activation((x - mean) / √(variance + epsilon) * gamma + beta)` over all axes but the last, the channels; the shape stays.
@@ -65,15 +65,15 @@ impl Layer for BatchNorm {
         true
     }
 
-    fn make(&self, input: &Shape) -> Result<Forward> {
+    fn make(&self, input: &Shape) -> Result<BuiltLayer> {
         let channels = last_extent("batch_norm", input)?;
         let fans = Fans { inputs: channels, outputs: channels };
         let gamma = variable("gamma", channels, Initializer::Ones, fans)?;
         let beta = variable("beta", channels, Initializer::Zeros, fans)?;
-        let mean = variable_apart("moving_mean", channels, Initializer::Zeros)?;
-        let variance = variable_apart("moving_variance", channels, Initializer::Ones)?;
+        let mean = buffer("moving_mean", channels, Initializer::Zeros)?;
+        let variance = buffer("moving_variance", channels, Initializer::Ones)?;
         let norm = *self;
-        Forward::new(input, move |x, mode| match mode {
+        BuiltLayer::new(input, move |x, mode| match mode {
             Mode::Infer => {
                 let y = x.batch_norm_inference(&gamma, &beta, &mean, &variance, norm.epsilon)?;
                 norm.activation.apply(y)

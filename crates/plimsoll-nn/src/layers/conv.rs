@@ -7,7 +7,7 @@ use plimsoll_tensor::{
 use super::padding::Padding;
 use super::{batch_of_one, example_of, product};
 use crate::initializer::{Fans, Initializer};
-use crate::layer::{Forward, Layer, variable};
+use crate::layer::{BuiltLayer, Layer, variable};
 
 /// A convolution over `N` axes of places, channels last; see [`Conv1D`] and [`Conv2D`].
 ///
@@ -101,7 +101,7 @@ impl<const N: usize> Conv<N> {
         op: fn(&Tensor, &Tensor, Option<&Tensor>, &ConvConfig<N>) -> Result<Tensor>,
         name: &'static str,
         input: &Shape,
-    ) -> Result<Forward> {
+    ) -> Result<BuiltLayer> {
         let (extents, channels) = places_of::<N>(name, input)?;
         let config = ConvConfig::new()
             .stride(self.stride)
@@ -116,7 +116,7 @@ impl<const N: usize> Conv<N> {
         let fans = Fans { inputs: product([taps, per_group]), outputs: product([taps, self.filters]) };
         let kernel = variable("kernel", shape, self.initializer, fans)?;
         let bias = self.bias.map(|bias| variable("bias", self.filters, bias, fans)).transpose()?;
-        Forward::new(example_of(&output)?, move |x, _| op(x, &kernel, bias.as_deref(), &config))
+        BuiltLayer::new(example_of(&output)?, move |x, _| op(x, &kernel, bias.as_deref(), &config))
     }
 }
 
@@ -142,7 +142,7 @@ impl Layer for Conv<1> {
         true
     }
 
-    fn make(&self, input: &Shape) -> Result<Forward> {
+    fn make(&self, input: &Shape) -> Result<BuiltLayer> {
         self.make_with(|x, w, b, config: &Conv1dConfig| x.conv1d(w, b, config), "conv1d", input)
     }
 }
@@ -156,7 +156,7 @@ impl Layer for Conv<2> {
         true
     }
 
-    fn make(&self, input: &Shape) -> Result<Forward> {
+    fn make(&self, input: &Shape) -> Result<BuiltLayer> {
         self.make_with(|x, w, b, config: &Conv2dConfig| x.conv2d(w, b, config), "conv2d", input)
     }
 }

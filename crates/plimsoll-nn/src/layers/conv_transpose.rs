@@ -8,7 +8,7 @@ use super::conv::places_of;
 use super::padding::Padding;
 use super::{batch_of_one, example_of, product};
 use crate::initializer::{Fans, Initializer};
-use crate::layer::{Forward, Layer, variable};
+use crate::layer::{BuiltLayer, Layer, variable};
 
 /// A transposed convolution over `N` axes of places, channels last; see [`Conv1DTranspose`] and [`Conv2DTranspose`].
 ///
@@ -105,7 +105,7 @@ impl<const N: usize> ConvTranspose<N> {
         op: fn(&Tensor, &Tensor, Option<&Tensor>, &ConvConfig<N>) -> Result<Tensor>,
         name: &'static str,
         input: &Shape,
-    ) -> Result<Forward> {
+    ) -> Result<BuiltLayer> {
         let (_, channels) = places_of::<N>(name, input)?;
         let config = ConvConfig::new()
             .stride(self.stride)
@@ -121,7 +121,7 @@ impl<const N: usize> ConvTranspose<N> {
         let fans = Fans { inputs: product([taps, channels]), outputs: product([taps, per_group]) };
         let kernel = variable("kernel", shape, self.initializer, fans)?;
         let bias = self.bias.map(|bias| variable("bias", self.filters, bias, fans)).transpose()?;
-        Forward::new(example_of(&output)?, move |x, _| op(x, &kernel, bias.as_deref(), &config))
+        BuiltLayer::new(example_of(&output)?, move |x, _| op(x, &kernel, bias.as_deref(), &config))
     }
 }
 
@@ -134,7 +134,7 @@ impl Layer for ConvTranspose<1> {
         true
     }
 
-    fn make(&self, input: &Shape) -> Result<Forward> {
+    fn make(&self, input: &Shape) -> Result<BuiltLayer> {
         let op = |x: &Tensor, w: &Tensor, b: Option<&Tensor>, config: &Conv1dConfig| {
             x.conv_transpose1d(w, b, config)
         };
@@ -151,7 +151,7 @@ impl Layer for ConvTranspose<2> {
         true
     }
 
-    fn make(&self, input: &Shape) -> Result<Forward> {
+    fn make(&self, input: &Shape) -> Result<BuiltLayer> {
         let op = |x: &Tensor, w: &Tensor, b: Option<&Tensor>, config: &Conv2dConfig| {
             x.conv_transpose2d(w, b, config)
         };

@@ -4,7 +4,7 @@ use plimsoll_tensor::{Activation, Error, Result, Shape, Tensor};
 
 use super::last_extent;
 use crate::initializer::{Fans, Initializer};
-use crate::layer::{Forward, Layer, variable};
+use crate::layer::{BuiltLayer, Layer, variable};
 use crate::prediction::Prediction;
 
 /// `activation(x kernel + bias)` over the last dimension: `[batch, .., in]` to `[batch, .., units]`.
@@ -59,7 +59,7 @@ impl Layer for Dense {
         true
     }
 
-    fn make(&self, input: &Shape) -> Result<Forward> {
+    fn make(&self, input: &Shape) -> Result<BuiltLayer> {
         let inputs = last_extent("dense", input)?;
         let fans = Fans { inputs, outputs: self.units };
         let kernel = variable("kernel", [inputs, self.units], self.kernel, fans)?;
@@ -68,12 +68,12 @@ impl Layer for Dense {
         let output = input.with_dim(input.rank() - 1, self.units)?;
         let rank = 1 + input.rank();
         if bias.is_none() && activation == Activation::None {
-            return Forward::ending_linear(output, move |x, _| {
+            return BuiltLayer::ending_linear(output, move |x, _| {
                 check_rank(x, rank)?;
                 Ok(Prediction::Linear { rows: x.clone(), weights: (*kernel).clone() })
             });
         }
-        Forward::new(output, move |x, _| {
+        BuiltLayer::new(output, move |x, _| {
             check_rank(x, rank)?;
             x.linear(&kernel, bias.as_deref(), activation)
         })

@@ -6,7 +6,7 @@ use super::conv::places_of;
 use super::padding::Padding;
 use super::{batch_of_one, example_of, product};
 use crate::initializer::{Fans, Initializer};
-use crate::layer::{Forward, Layer, variable};
+use crate::layer::{BuiltLayer, Layer, variable};
 
 /// Each channel of a picture convolved by itself: `[batch, height, width, channels]` to `[batch, height, width, channels
 /// multiplier]`, the outputs of a channel side by side.
@@ -90,7 +90,7 @@ impl Layer for DepthwiseConv2D {
         true
     }
 
-    fn make(&self, input: &Shape) -> Result<Forward> {
+    fn make(&self, input: &Shape) -> Result<BuiltLayer> {
         let (extents, channels) = places_of::<2>("depthwise_conv2d", input)?;
         let config = Conv2dConfig::new()
             .stride(self.stride)
@@ -105,6 +105,6 @@ impl Layer for DepthwiseConv2D {
         let fans = Fans { inputs: taps, outputs: product([taps, self.multiplier]) };
         let kernel = variable("kernel", shape, self.initializer, fans)?;
         let bias = self.bias.map(|bias| variable("bias", filters, bias, fans)).transpose()?;
-        Forward::new(example_of(&output)?, move |x, _| x.conv2d(&kernel, bias.as_deref(), &config))
+        BuiltLayer::new(example_of(&output)?, move |x, _| x.conv2d(&kernel, bias.as_deref(), &config))
     }
 }

@@ -2,8 +2,8 @@
 
 use plimsoll_tensor::{Error, Result, Shape};
 
-use crate::flow::Flow;
-use crate::layer::{Forward, Layer};
+use crate::deferred::Deferred;
+use crate::layer::{BuiltLayer, Layer};
 use crate::model::Mode;
 
 /// While training, each element is zero with probability `rate`, else divided by `1 - rate`; else nothing changes.
@@ -21,7 +21,7 @@ impl Layer for Dropout {
         true
     }
 
-    fn make(&self, input: &Shape) -> Result<Forward> {
+    fn make(&self, input: &Shape) -> Result<BuiltLayer> {
         let rate = self.0;
         if !(0.0..=1.0).contains(&rate) {
             return Err(Error::argument(
@@ -29,9 +29,9 @@ impl Layer for Dropout {
                 format!("a rate of {rate}; it is a probability from 0 to 1"),
             ));
         }
-        Forward::flowing(input, move |x, mode, _| match mode {
-            Mode::Train => Ok(Flow::dropped(x.values()?, rate)),
-            Mode::Infer => x.values().map(Flow::of),
+        BuiltLayer::deferring(input, move |x, mode, _| match mode {
+            Mode::Train => Ok(Deferred::dropped(x.values()?, rate)),
+            Mode::Infer => x.values().map(Deferred::of),
         })
     }
 }

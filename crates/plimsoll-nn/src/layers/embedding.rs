@@ -3,7 +3,7 @@
 use plimsoll_tensor::{DType, Result, Shape};
 
 use crate::initializer::{Fans, Initializer};
-use crate::layer::{Forward, Layer, variable};
+use crate::layer::{BuiltLayer, Layer, variable};
 
 /// The rows of a table that int64 or int32 ids name: `[batch, ..]` to `[batch, .., width]`.
 ///
@@ -36,10 +36,10 @@ impl Layer for Embedding {
         true
     }
 
-    fn make(&self, input: &Shape) -> Result<Forward> {
+    fn make(&self, input: &Shape) -> Result<BuiltLayer> {
         let fans = Fans { inputs: self.n_ids, outputs: self.width };
         let table = variable("embeddings", [self.n_ids, self.width], self.initializer, fans)?;
         let output: Vec<usize> = input.dims().iter().copied().chain([self.width]).collect();
-        Ok(Forward::new(output, move |ids, _| table.embedding(ids))?.takes(DType::I64))
+        Ok(BuiltLayer::new(output, move |ids, _| table.embedding(ids))?.takes(DType::I64))
     }
 }

@@ -2,7 +2,7 @@
 
 use plimsoll_tensor::{Result, Shape};
 
-use crate::layer::{Forward, Layer};
+use crate::layer::{BuiltLayer, Layer};
 
 /// Each example as one row: `[batch, a, b, ..]` to `[batch, a b ..]`. A view where the memory allows it.
 #[derive(Clone, Copy, Debug)]
@@ -17,9 +17,9 @@ impl Layer for Flatten {
         true
     }
 
-    fn make(&self, input: &Shape) -> Result<Forward> {
+    fn make(&self, input: &Shape) -> Result<BuiltLayer> {
         let length = input.n_elems();
-        Forward::new(length, move |x, _| {
+        BuiltLayer::new(length, move |x, _| {
             let batch = x.shape().first().copied().unwrap_or(1);
             x.reshape([batch, length])
         })

@@ -13,8 +13,8 @@ use std::sync::Arc;
 use plimsoll_tensor::{DType, Error, Nested, Result, Shape, Site, Tensor, at_callers_line};
 
 use super::Concatenate;
-use crate::flow::{Flow, Reader};
-use crate::layer::{Forward, Layer, build};
+use crate::deferred::{Consumer, Deferred};
+use crate::layer::{BuiltLayer, Layer, build};
 use crate::model::{Mode, Model};
 
 /// A graph of layers, with any number of inputs and outputs, and layers that several of them share.
@@ -206,28 +206,28 @@ impl Schedule {
         (0..n_inputs).map(taken).collect()
     }
 
-    /// Whether a call gives what the whole graph gives, so that it may leave its last step to the reader.
+    /// Whether a call gives what the whole graph gives, so that it may leave its last step to the consumer.
     fn is_final(&self, idx: usize) -> bool {
         idx + 1 == self.calls.len() && self.outputs == self.calls[idx].0.outputs
     }
 
-    fn run(&self, inputs: Nested<Tensor>, mode: Mode, reader: Reader) -> Result<Flow> {
+    fn run(&self, inputs: Nested<Tensor>, mode: Mode, consumer: Consumer) -> Result<Deferred> {
         let mut values: Vec<Option<Tensor>> = vec![None; self.n_values];
         for (value, tensor) in values.iter_mut().zip(inputs.into_leaves()) {
             *value = Some(tensor);
         }
         for (idx, (call, last_read)) in self.calls.iter().enumerate() {
-            let x = Flow::nested(read(&values, &call.inputs)?);
+            let x = Deferred::nested(read(&values, &call.inputs)?);
             last_read.iter().for_each(|&value| values[value] = None);
             if self.is_final(idx) {
-                return call.model.flow(&x, mode, reader);
+                return call.model.forward_deferred(&x, mode, consumer);
             }
-            let given = call.model.flow(&x, mode, Reader::Anyone)?.nested_values()?;
+            let given = call.model.forward_deferred(&x, mode, Consumer::Anyone)?.nested_values()?;
             for (&value, tensor) in call.outputs.leaves().into_iter().zip(given.into_leaves()) {
                 values[value] = Some(tensor);
             }
         }
-        read(&values, &self.outputs).map(Flow::nested)
+        read(&values, &self.outputs).map(Deferred::nested)
     }
 }
 
@@ -247,11 +247,11 @@ impl Layer for Functional {
         true
     }
 
-    fn make(&self, input: &Shape) -> Result<Forward> {
+    fn make(&self, input: &Shape) -> Result<BuiltLayer> {
         self.make_nested(&Nested::One(*input))
     }
 
-    fn make_nested(&self, inputs: &Nested<Shape>) -> Result<Forward> {
+    fn make_nested(&self, inputs: &Nested<Shape>) -> Result<BuiltLayer> {
         let graph = Rc::new(RefCell::new(Graph::default()));
         let outputs = (self.graph)(new_nodes(&graph, inputs))?;
         check_graph("functional", &outputs, &graph)?;
@@ -260,8 +260,9 @@ impl Layer for Functional {
         drop(outputs);
         let schedule = Schedule::new(graph.take(), values);
         let takes = schedule.takes(inputs.n_leaves());
-        let forward =
-            Forward::flowing(shapes, move |x, mode, reader| schedule.run(x.nested_values()?, mode, reader))?;
-        Ok(Forward { takes, ..forward })
+        let forward = BuiltLayer::deferring(shapes, move |x, mode, consumer| {
+            schedule.run(x.nested_values()?, mode, consumer)
+        })?;
+        Ok(BuiltLayer { takes, ..forward })
     }
 }

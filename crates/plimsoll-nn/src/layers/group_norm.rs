@@ -4,7 +4,7 @@ use plimsoll_tensor::{Error, Result, Shape};
 
 use super::last_extent;
 use crate::initializer::{Fans, Initializer};
-use crate::layer::{Forward, Layer, variable};
+use crate::layer::{BuiltLayer, Layer, variable};
 
 /// `(x - mean) / √(variance + epsilon) * gamma + beta` over all places and the channels of a group, example by example:
 /// `[batch, .., channels]` to the same shape.
@@ -38,7 +38,7 @@ impl Layer for GroupNorm {
         true
     }
 
-    fn make(&self, input: &Shape) -> Result<Forward> {
+    fn make(&self, input: &Shape) -> Result<BuiltLayer> {
         let channels = last_extent("group_norm", input)?;
         let GroupNorm { groups, epsilon } = *self;
         if groups == 0 || !channels.is_multiple_of(groups) {
@@ -48,6 +48,6 @@ impl Layer for GroupNorm {
         let fans = Fans { inputs: channels, outputs: channels };
         let gamma = variable("gamma", channels, Initializer::Ones, fans)?;
         let beta = variable("beta", channels, Initializer::Zeros, fans)?;
-        Forward::new(input, move |x, _| x.group_norm(&gamma, &beta, groups, epsilon))
+        BuiltLayer::new(input, move |x, _| x.group_norm(&gamma, &beta, groups, epsilon))
     }
 }

@@ -4,7 +4,7 @@ use plimsoll_tensor::{GruWeights, Result, Shape};
 
 use super::recurrent::Settings;
 use crate::initializer::Initializer;
-use crate::layer::{Forward, Layer};
+use crate::layer::{BuiltLayer, Layer};
 
 /// A GRU over a sequence: `[batch, time, features]` to the last hidden state, `[batch, units]`, or with
 /// [`GRU::return_sequences`] to all of them, `[batch, time, units]`, which the next of several stacked layers takes. The
@@ -57,10 +57,10 @@ impl Layer for GRU {
         true
     }
 
-    fn make(&self, input: &Shape) -> Result<Forward> {
+    fn make(&self, input: &Shape) -> Result<BuiltLayer> {
         let parts = self.0.make("gru", 3, input, &["bias", "recurrent_bias"])?;
         let sequences = self.0.sequences;
-        Forward::new(parts.output, move |x, _| {
+        BuiltLayer::new(parts.output, move |x, _| {
             let biases = match &*parts.biases {
                 [bias, recurrent_bias] => Some([&**bias, &**recurrent_bias]),
                 _ => None,

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use plimsoll_tensor::{Result, Shape, Tensor};
 
-use crate::layer::{Forward, Layer};
+use crate::layer::{BuiltLayer, Layer};
 
 /// A function of a batch that keeps the shape of an example, such as a softmax:
 /// `Lambda::new("softmax", |x| x.softmax(-1))`.
@@ -38,8 +38,8 @@ impl Layer for Lambda {
         self.name
     }
 
-    fn make(&self, input: &Shape) -> Result<Forward> {
+    fn make(&self, input: &Shape) -> Result<BuiltLayer> {
         let function = self.function.clone();
-        Forward::new(input, move |x, _| function(x))
+        BuiltLayer::new(input, move |x, _| function(x))
     }
 }

@@ -3,9 +3,9 @@
 use plimsoll_tensor::{Result, Shape, Tensor, Variable};
 
 use super::last_extent;
-use crate::flow::Norm;
+use crate::deferred::Norm;
 use crate::initializer::{Fans, Initializer};
-use crate::layer::{Forward, Layer, variable};
+use crate::layer::{BuiltLayer, Layer, variable};
 
 /// `(x - mean) / √(variance + epsilon) * gamma + beta` over the last dimension; the shape stays.
 ///
@@ -42,12 +42,12 @@ impl Layer for LayerNorm {
         true
     }
 
-    fn make(&self, input: &Shape) -> Result<Forward> {
+    fn make(&self, input: &Shape) -> Result<BuiltLayer> {
         let width = last_extent("layer_norm", input)?;
         let fans = Fans { inputs: width, outputs: width };
         let gamma = variable("gamma", width, Initializer::Ones, fans)?;
         let beta = variable("beta", width, Initializer::Zeros, fans)?;
-        Forward::norm(input, Built { gamma, beta, epsilon: self.epsilon })
+        BuiltLayer::norm(input, Built { gamma, beta, epsilon: self.epsilon })
     }
 }
 

@@ -4,7 +4,7 @@ use plimsoll_tensor::{RecurrentWeights, Result, Shape};
 
 use super::recurrent::Settings;
 use crate::initializer::Initializer;
-use crate::layer::{Forward, Layer};
+use crate::layer::{BuiltLayer, Layer};
 
 /// An LSTM over a sequence: `[batch, time, features]` to the last hidden state, `[batch, units]`, or with
 /// [`LSTM::return_sequences`] to all of them, `[batch, time, units]`, which the next of several stacked layers takes. The
@@ -57,10 +57,10 @@ impl Layer for LSTM {
         true
     }
 
-    fn make(&self, input: &Shape) -> Result<Forward> {
+    fn make(&self, input: &Shape) -> Result<BuiltLayer> {
         let parts = self.0.make("lstm", 4, input, &["bias"])?;
         let sequences = self.0.sequences;
-        Forward::new(parts.output, move |x, _| {
+        BuiltLayer::new(parts.output, move |x, _| {
             let bias = parts.biases.first().map(|bias| &**bias);
             let weights = RecurrentWeights { kernel: &parts.kernel, recurrent: &parts.recurrent, bias };
             match sequences {

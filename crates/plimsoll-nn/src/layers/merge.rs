@@ -2,7 +2,7 @@
 
 use plimsoll_tensor::{Error, Nested, Result, Shape, Tensor};
 
-use crate::layer::{Forward, Layer};
+use crate::layer::{BuiltLayer, Layer};
 
 /// Declares a layer that goes through its inputs from left to right.
 macro_rules! elementwise {
@@ -20,9 +20,9 @@ macro_rules! elementwise {
                 true
             }
 
-            fn make_nested(&self, inputs: &Nested<Shape>) -> Result<Forward> {
+            fn make_nested(&self, inputs: &Nested<Shape>) -> Result<BuiltLayer> {
                 let output = broadcast($name, inputs)?;
-                Forward::nested(output, |inputs: Nested<Tensor>, _| -> Result<Tensor> {
+                BuiltLayer::nested(output, |inputs: Nested<Tensor>, _| -> Result<Tensor> {
                     let mut inputs = inputs.into_leaves().into_iter();
                     let first = inputs.next().ok_or_else(|| too_few($name, 0))?;
                     inputs.try_fold(first, $combine)
@@ -100,7 +100,7 @@ impl Layer for Concatenate {
         true
     }
 
-    fn make_nested(&self, inputs: &Nested<Shape>) -> Result<Forward> {
+    fn make_nested(&self, inputs: &Nested<Shape>) -> Result<BuiltLayer> {
         let shapes = inputs.leaves();
         let first = shapes.first().ok_or_else(|| too_few("concatenate", 0))?;
         let rank = first.rank();
@@ -123,7 +123,7 @@ impl Layer for Concatenate {
         }
         let extent = shapes.iter().fold(0usize, |sum, shape| sum.saturating_add(shape.dims()[axis]));
         let output = first.with_dim(axis, extent)?;
-        Forward::nested(output, move |inputs: Nested<Tensor>, _| {
+        BuiltLayer::nested(output, move |inputs: Nested<Tensor>, _| {
             Tensor::concat(&inputs.leaves(), axis as isize + 1)
         })
     }

@@ -4,7 +4,7 @@ use plimsoll_tensor::{Axes, Error, IntoExtents, IntoShape, Pool2d, Result, Shape
 
 use super::conv::places_of;
 use super::{batch_of_one, example_of};
-use crate::layer::{Forward, Layer};
+use crate::layer::{BuiltLayer, Layer};
 
 /// The greatest of each window: `[batch, height, width, channels]` to the same with a place for each window. Kept for
 /// backward: one byte for each output.
@@ -45,11 +45,11 @@ macro_rules! windows {
                 true
             }
 
-            fn make(&self, input: &Shape) -> Result<Forward> {
+            fn make(&self, input: &Shape) -> Result<BuiltLayer> {
                 places_of::<2>($name, input)?;
                 let pool = self.0;
                 let output = pool.output_shape(&batch_of_one(input)?)?;
-                Forward::new(example_of(&output)?, move |x, _| x.$op(pool))
+                BuiltLayer::new(example_of(&output)?, move |x, _| x.$op(pool))
             }
         }
     };
@@ -71,7 +71,7 @@ impl Layer for GlobalAveragePool {
         true
     }
 
-    fn make(&self, input: &Shape) -> Result<Forward> {
+    fn make(&self, input: &Shape) -> Result<BuiltLayer> {
         let [_, .., channels] = *input.dims() else {
             let text = format!(
                 "an example has the shape {input}; the layer takes [.., channels], with places before"
@@ -79,6 +79,6 @@ impl Layer for GlobalAveragePool {
             return Err(Error::shape("global_average_pool", text));
         };
         let places = Axes::of(1..input.rank());
-        Forward::new([channels].into_shape()?, move |x, _| x.mean(places))
+        BuiltLayer::new([channels].into_shape()?, move |x, _| x.mean(places))
     }
 }

@@ -2,7 +2,7 @@
 
 use plimsoll_tensor::{Error, IntoShape, Result, Shape};
 
-use crate::layer::{Forward, Layer};
+use crate::layer::{BuiltLayer, Layer};
 use crate::model::batch_of;
 
 /// Each example in another shape of as many elements: `[batch, ..]` to `[batch, shape]`.
@@ -28,7 +28,7 @@ impl Layer for Reshape {
         true
     }
 
-    fn make(&self, input: &Shape) -> Result<Forward> {
+    fn make(&self, input: &Shape) -> Result<BuiltLayer> {
         let output = self.0;
         if input.n_elems() != output.n_elems() {
             return Err(Error::shape(
@@ -40,7 +40,7 @@ impl Layer for Reshape {
                 ),
             ));
         }
-        Forward::new(output, move |x, _| {
+        BuiltLayer::new(output, move |x, _| {
             x.reshape(batch_of(x.shape().first().copied().unwrap_or(1), &output)?)
         })
     }

@@ -2,8 +2,8 @@
 
 use plimsoll_tensor::{Error, Nested, Result, Shape, Site};
 
-use crate::flow::Reader;
-use crate::layer::{Forward, Layer, build};
+use crate::deferred::Consumer;
+use crate::layer::{BuiltLayer, Layer, build};
 
 /// `x + layer(x)`; the layer must give what it takes.
 ///
@@ -21,7 +21,7 @@ impl<L: Layer> Layer for Residual<L> {
         true
     }
 
-    fn make(&self, input: &Shape) -> Result<Forward> {
+    fn make(&self, input: &Shape) -> Result<BuiltLayer> {
         // A field has no line of its own: that of the sum says where the layer is.
         let inner = build(&self.0, &Nested::One(*input), Site::UNKNOWN)?;
         if inner.output_shapes().one() != Some(input) {
@@ -34,8 +34,8 @@ impl<L: Layer> Layer for Residual<L> {
             ));
         }
         let begins_with_norm = inner.begins_with_norm();
-        let forward = Forward::flowing(input, move |x, mode, _| {
-            let branch = inner.flow(x, mode, Reader::Residual)?;
+        let forward = BuiltLayer::deferring(input, move |x, mode, _| {
+            let branch = inner.forward_deferred(x, mode, Consumer::Residual)?;
             branch.added_to(x.values()?)
         })?;
         Ok(forward.begins_with_norm(begins_with_norm))

@@ -3,9 +3,9 @@
 use plimsoll_tensor::{Result, Shape, Tensor, Variable};
 
 use super::last_extent;
-use crate::flow::Norm;
+use crate::deferred::Norm;
 use crate::initializer::{Fans, Initializer};
-use crate::layer::{Forward, Layer, variable};
+use crate::layer::{BuiltLayer, Layer, variable};
 
 /// `x / √(mean of squares + epsilon) * gamma` over the last dimension; the shape stays.
 ///
@@ -42,10 +42,10 @@ impl Layer for RMSNorm {
         true
     }
 
-    fn make(&self, input: &Shape) -> Result<Forward> {
+    fn make(&self, input: &Shape) -> Result<BuiltLayer> {
         let width = last_extent("rms_norm", input)?;
         let gamma = variable("gamma", width, Initializer::Ones, Fans { inputs: width, outputs: width })?;
-        Forward::norm(input, Built { gamma, epsilon: self.epsilon })
+        BuiltLayer::norm(input, Built { gamma, epsilon: self.epsilon })
     }
 }
 

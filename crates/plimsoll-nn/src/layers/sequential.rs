@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use plimsoll_tensor::{Nested, Result, Shape, Site, callers_place};
 
-use crate::flow::Flow;
-use crate::layer::{Forward, Layer, build};
+use crate::deferred::Deferred;
+use crate::layer::{BuiltLayer, Layer, build};
 use crate::model::Model;
 
 /// Layers one after the other; each is built for what the one before gives.
@@ -62,11 +62,11 @@ impl Layer for Sequential {
         true
     }
 
-    fn make(&self, input: &Shape) -> Result<Forward> {
+    fn make(&self, input: &Shape) -> Result<BuiltLayer> {
         self.make_nested(&Nested::One(*input))
     }
 
-    fn make_nested(&self, inputs: &Nested<Shape>) -> Result<Forward> {
+    fn make_nested(&self, inputs: &Nested<Shape>) -> Result<BuiltLayer> {
         let mut parts: Vec<Model> = Vec::new();
         for added in &self.layers {
             let shapes = parts.last().map_or(inputs, Model::output_shapes);
@@ -74,14 +74,14 @@ impl Layer for Sequential {
         }
         let outputs = parts.last().map_or(inputs, Model::output_shapes).clone();
         let begins_with_norm = parts.first().is_some_and(Model::begins_with_norm);
-        let forward = Forward::flowing(outputs, move |x, mode, reader| {
-            let readers = parts.iter().skip(1).map(Model::as_reader).chain([reader]);
-            let mut flow: Option<Flow> = None;
-            for (part, reader) in parts.iter().zip(readers) {
+        let forward = BuiltLayer::deferring(outputs, move |x, mode, consumer| {
+            let readers = parts.iter().skip(1).map(Model::as_consumer).chain([consumer]);
+            let mut flow: Option<Deferred> = None;
+            for (part, consumer) in parts.iter().zip(readers) {
                 // Each value is dropped as soon as the next one is there.
-                flow = Some(part.flow(flow.as_ref().unwrap_or(x), mode, reader)?);
+                flow = Some(part.forward_deferred(flow.as_ref().unwrap_or(x), mode, consumer)?);
             }
-            flow.map_or_else(|| x.nested_values().map(Flow::nested), Ok)
+            flow.map_or_else(|| x.nested_values().map(Deferred::nested), Ok)
         })?;
         Ok(forward.begins_with_norm(begins_with_norm))
     }

@@ -4,7 +4,7 @@ use plimsoll_tensor::{Activation, RecurrentWeights, Result, Shape};
 
 use super::recurrent::Settings;
 use crate::initializer::Initializer;
-use crate::layer::{Forward, Layer};
+use crate::layer::{BuiltLayer, Layer};
 
 /// `h' = activation(x kernel + h recurrent_kernel + bias)` over a sequence: `[batch, time, features]` to the last hidden
 /// state, `[batch, units]`, or with [`SimpleRNN::return_sequences`] to all of them, `[batch, time, units]`, which the next
@@ -64,10 +64,10 @@ impl Layer for SimpleRNN {
         true
     }
 
-    fn make(&self, input: &Shape) -> Result<Forward> {
+    fn make(&self, input: &Shape) -> Result<BuiltLayer> {
         let parts = self.settings.make("simple_rnn", 1, input, &["bias"])?;
         let (sequences, activation) = (self.settings.sequences, self.activation);
-        Forward::new(parts.output, move |x, _| {
+        BuiltLayer::new(parts.output, move |x, _| {
             let bias = parts.biases.first().map(|bias| &**bias);
             let weights = RecurrentWeights { kernel: &parts.kernel, recurrent: &parts.recurrent, bias };
             match sequences {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use plimsoll_tensor::optimizer::{self, Algorithm, Decay};
 
-use super::Method;
+use super::OptimizerConfig;
 
 /// Adafactor: steps relative to the size of a parameter, with the means of squares of a matrix kept by rows and columns.
 ///
@@ -59,7 +59,7 @@ impl Adafactor {
     }
 }
 
-impl Method for Adafactor {
+impl OptimizerConfig for Adafactor {
     fn learning_rate(&self) -> f64 {
         self.learning_rate
     }

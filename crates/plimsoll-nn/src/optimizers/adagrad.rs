@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use plimsoll_tensor::optimizer::{self, Algorithm, Decay};
 
-use super::Method;
+use super::OptimizerConfig;
 
 /// Adagrad: the gradient over the root of the sum of all its squares so far, which it keeps: one number per parameter.
 ///
@@ -39,7 +39,7 @@ impl Adagrad {
     }
 }
 
-impl Method for Adagrad {
+impl OptimizerConfig for Adagrad {
     fn learning_rate(&self) -> f64 {
         self.learning_rate
     }

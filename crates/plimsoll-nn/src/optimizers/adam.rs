@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use plimsoll_tensor::optimizer::{self, Algorithm, Decay};
 
-use super::Method;
+use super::OptimizerConfig;
 
 /// Adam: steps of about the learning rate, along the mean of gradients over the root of the mean of their squares.
 ///
@@ -53,7 +53,7 @@ impl Adam {
     }
 }
 
-impl Method for Adam {
+impl OptimizerConfig for Adam {
     fn learning_rate(&self) -> f64 {
         self.learning_rate
     }

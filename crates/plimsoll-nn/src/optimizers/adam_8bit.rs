@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use plimsoll_tensor::optimizer::{self, Algorithm, Decay};
 
-use super::Method;
+use super::OptimizerConfig;
 
 /// [`Adam`](super::Adam) whose states take a byte each instead of four, with a scale for each 256 of them: about 2 bytes
 /// per parameter instead of 8. Parameters of fewer than 4096 elements keep float32 states.
@@ -47,7 +47,7 @@ impl Adam8bit {
     }
 }
 
-impl Method for Adam8bit {
+impl OptimizerConfig for Adam8bit {
     fn learning_rate(&self) -> f64 {
         self.learning_rate
     }

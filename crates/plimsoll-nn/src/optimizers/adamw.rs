@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use plimsoll_tensor::optimizer::{Algorithm, Decay};
 
-use super::{Adam, Method};
+use super::{Adam, OptimizerConfig};
 
 /// [`Adam`] whose parameters shrink by the learning rate times the weight decay at every step, apart from the gradients.
 ///
@@ -47,7 +47,7 @@ impl AdamW {
     }
 }
 
-impl Method for AdamW {
+impl OptimizerConfig for AdamW {
     fn learning_rate(&self) -> f64 {
         self.adam.learning_rate()
     }

@@ -8,7 +8,7 @@ use crate::filter::VariableFilter;
 /// means it; what a group does not say is as for all others.
 ///
 /// ```
-/// use plimsoll_nn::optimizers::{AdamW, Method, ParameterGroup};
+/// use plimsoll_nn::optimizers::{AdamW, OptimizerConfig, ParameterGroup};
 ///
 /// let optimizer = AdamW::new(1e-3)
 ///     .build()

@@ -1,6 +1,6 @@
 //! Optimizers: descriptions, one per file, and [`Optimizer`], which holds the state and updates in place.
 //!
-//! A description such as `Adam::new(1e-3)` is plain data; [`Method::build`] makes an [`Optimizer`] of it, on which what
+//! A description such as `Adam::new(1e-3)` is plain data; [`OptimizerConfig::build`] makes an [`Optimizer`] of it, on which what
 //! all of them share is set: schedule, clipping, loss scale, which variables decay. The state is made when the variables
 //! are first seen. One op updates up to 64 variables, in place and with no temporary of their size (see
 //! `plimsoll_tensor::optimizer`); the numbers that change from step to step live in a small buffer on the device, so a
@@ -8,7 +8,7 @@
 //! with the rest of the step.
 //!
 //! ```
-//! use plimsoll_nn::optimizers::{Adam, Method};
+//! use plimsoll_nn::optimizers::{Adam, OptimizerConfig};
 //! use plimsoll_tensor::{GradientTape, Tensor, Variable};
 //!
 //! let w = Variable::new(Tensor::ones([3])?).named("w");
@@ -56,7 +56,7 @@ pub use sgd::Sgd;
 use state::{Rules, State};
 
 /// A description of an optimizer: plain data, from which any number of optimizers can be built.
-pub trait Method {
+pub trait OptimizerConfig {
     /// The learning rate at the beginning.
     fn learning_rate(&self) -> f64;
 
@@ -176,36 +176,36 @@ impl Optimizer {
         self.apply(&gradients, variables, None)
     }
 
-    /// Like [`Optimizer::apply_gradients`], if a verdict on the step is finite when the device comes to it: one float64, as
-    /// [`Optimizer::verdict`] makes it of the loss. If it is not, or if a kernel of the step has refused a value, nothing is
+    /// Like [`Optimizer::apply_gradients`], if a number is finite when the device comes to it: one float64, as
+    /// [`Optimizer::finite_loss`] makes it of the loss. If it is not, or if a kernel of the step has refused a value, nothing is
     /// updated, now and in later guarded steps, until [`Optimizer::release`]. So nobody has to wait for the loss before
     /// going on.
     ///
     /// # Errors
     /// As [`Optimizer::apply_gradients`].
     #[track_caller]
-    pub fn apply_guarded(
+    pub fn apply_if_finite(
         &mut self,
         gradients: &[Tensor],
         variables: &[Variable],
-        verdict: &Tensor,
+        finite_loss: &Tensor,
     ) -> Result<()> {
         let _line = at_callers_line();
-        self.apply(gradients, variables, Some(verdict))
+        self.apply(gradients, variables, Some(finite_loss))
     }
 
-    /// The loss as a verdict on a guarded step: finite if the loss is, and if no verdict before has stopped the optimizer.
+    /// The number that decides about a step: finite if the loss is, and if no loss before has stopped the optimizer.
     ///
     /// # Errors
     /// Memory that is full.
     #[track_caller]
-    pub fn verdict(&mut self, loss: &Tensor) -> Result<Tensor> {
+    pub fn finite_loss(&mut self, loss: &Tensor) -> Result<Tensor> {
         let _line = at_callers_line();
         let overflow = self.control_on(&loss.device())?.get(Control::OVERFLOW)?;
         loss.cast(DType::F64)?.reshape(())?.into_add(overflow.mul(0.0)?)
     }
 
-    /// Lets the optimizer go on after a verdict has stopped it.
+    /// Lets the optimizer go on after a loss that was not finite has stopped it.
     ///
     /// # Errors
     /// Memory that is full.
@@ -223,12 +223,12 @@ impl Optimizer {
         &mut self,
         gradients: &[Tensor],
         variables: &[Variable],
-        verdict: Option<&Tensor>,
+        finite_loss: Option<&Tensor>,
     ) -> Result<()> {
         check(gradients, variables)?;
         let is_new = self.state.is_none();
         self.prepare(variables)?;
-        let updated = self.update(gradients, verdict);
+        let updated = self.update(gradients, finite_loss);
         if updated.is_err() && is_new {
             // What a failed first step has made is not kept: everything is as before.
             self.state = None;
@@ -343,18 +343,18 @@ impl Optimizer {
         self.undecayed.iter().any(|excluded| excluded == name || Some(excluded.as_str()) == last)
     }
 
-    fn update(&self, gradients: &[Tensor], verdict: Option<&Tensor>) -> Result<()> {
+    fn update(&self, gradients: &[Tensor], finite_loss: Option<&Tensor>) -> Result<()> {
         let Some(state) = &self.state else { unreachable!("`prepare` has made it") };
         let gradients: Vec<&Tensor> = gradients.iter().collect();
-        let judged = match self.begin.needs_norm() {
+        let norm_inputs = match self.begin.needs_norm() {
             true => Some(Tensor::global_norm(&gradients)?),
             false => None,
         };
-        let judged = judged.iter().flat_map(|(norm, first_bad)| [norm, first_bad]);
-        let judged: Vec<&Tensor> = judged.chain(verdict).collect();
-        let begins = self.begin_steps(verdict.is_some());
+        let norm_inputs = norm_inputs.iter().flat_map(|(norm, first_bad)| [norm, first_bad]);
+        let norm_inputs: Vec<&Tensor> = norm_inputs.chain(finite_loss).collect();
+        let begins = self.begin_steps(finite_loss.is_some());
         let mut operands: Vec<(OpRef, Vec<&Variable>, Vec<&Tensor>)> =
-            begins.into_iter().map(|(begin, control)| (begin, vec![control], judged.clone())).collect();
+            begins.into_iter().map(|(begin, control)| (begin, vec![control], norm_inputs.clone())).collect();
         for update in &state.updates {
             let of_update = update.gradients.iter().map(|&idx| gradients[idx]).collect();
             let variables = state.operands(&update.gradients, self.control_of(update.group));
@@ -362,7 +362,7 @@ impl Optimizer {
         }
         let updates: Vec<(OpRef, &[&Variable], &[&Tensor])> =
             operands.iter().map(|(op, variables, inputs)| (op.clone(), &**variables, &**inputs)).collect();
-        match verdict {
+        match finite_loss {
             Some(_) => Variable::update_if_finite(&updates),
             None => Variable::update_together(&updates),
         }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use plimsoll_tensor::optimizer::{self, Algorithm, Decay};
 
-use super::Method;
+use super::OptimizerConfig;
 
 /// RMSprop: the gradient over the root of a running mean of its squares.
 ///
@@ -52,7 +52,7 @@ impl RmsProp {
     }
 }
 
-impl Method for RmsProp {
+impl OptimizerConfig for RmsProp {
     fn learning_rate(&self) -> f64 {
         self.learning_rate
     }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use plimsoll_tensor::optimizer::{self, Algorithm, Decay};
 
-use super::Method;
+use super::OptimizerConfig;
 
 /// Stochastic gradient descent: p ← p - η g, with momentum p ← p - η b, b ← μ b + g.
 ///
@@ -40,7 +40,7 @@ impl Sgd {
     }
 }
 
-impl Method for Sgd {
+impl OptimizerConfig for Sgd {
     fn learning_rate(&self) -> f64 {
         self.learning_rate
     }

@@ -10,7 +10,7 @@
 //! use plimsoll_data::Dataset;
 //! use plimsoll_nn::layers::Dense;
 //! use plimsoll_nn::losses::MeanSquaredError;
-//! use plimsoll_nn::optimizers::{Adam, Method};
+//! use plimsoll_nn::optimizers::{Adam, OptimizerConfig};
 //! use plimsoll_nn::plan::plan;
 //! use plimsoll_nn::train::{Trainer, Until};
 //! use plimsoll_nn::Layer;

@@ -10,7 +10,7 @@
 //! use plimsoll_data::Dataset;
 //! use plimsoll_nn::layers::{Dense, Sequential};
 //! use plimsoll_nn::losses::MeanSquaredError;
-//! use plimsoll_nn::optimizers::{Adam, Method};
+//! use plimsoll_nn::optimizers::{Adam, OptimizerConfig};
 //! use plimsoll_nn::train::{Trainer, Until, callbacks::EarlyStop};
 //! use plimsoll_nn::Layer;
 //! use plimsoll_tensor::{Activation, Tensor, set_seed};
@@ -415,7 +415,7 @@ impl Trainer {
         let (mut steps, n_alike) = (CycleSkipper::new(&self.device()), data.n_alike());
         loop {
             if history.stopped.is_some() || until.is_reached(&self.state) {
-                self.tell_of_step(data, history)?;
+                self.report_step(data, history)?;
                 // A run that ends with an epoch tells of it, too.
                 match data.n_batches() == Some(self.state.batch) {
                     true => break,
@@ -435,17 +435,17 @@ impl Trainer {
                 Some(batch) => batch?,
             };
             self.device().pool().mark(STEP, self.state.step + 1);
-            let issued = self.issue(&batch, data, started);
+            let issued = self.dispatch(&batch, data, started);
             drop(batch);
             // The device is busy with this step; what it was given before is looked at meanwhile.
-            self.tell_of_step(data, history)?;
+            self.report_step(data, history)?;
             self.pending = Some(issued?);
             if !self.may_lag() {
-                self.tell_of_step(data, history)?;
+                self.report_step(data, history)?;
             }
         }
         drop(batches);
-        self.tell_of_step(data, history)?;
+        self.report_step(data, history)?;
         if self.state.batch == 0 {
             return Err(Error::argument("fit", "the data are empty: an epoch has no batch"));
         }
@@ -457,7 +457,7 @@ impl Trainer {
     }
 
     /// Makes a step with a batch; on a GPU it is only begun.
-    fn issue(&mut self, fetched: &Batch, data: &dyn Examples, started: Instant) -> Result<Pending> {
+    fn dispatch(&mut self, fetched: &Batch, data: &dyn Examples, started: Instant) -> Result<Pending> {
         let before = (self.state.clone(), Generator::current());
         let (epoch, batch) = (self.state.epoch + 1, self.state.batch + 1);
         let names = fetched.names(data.names());
@@ -491,9 +491,9 @@ impl Trainer {
     }
 
     /// Tells the callbacks of the step that they do not know yet, if there is one.
-    fn tell_of_step(&mut self, data: &dyn Examples, history: &mut History) -> Result<()> {
+    fn report_step(&mut self, data: &dyn Examples, history: &mut History) -> Result<()> {
         let Some(pending) = self.pending.take() else { return Ok(()) };
-        let event = self.arrive(pending, data)?;
+        let event = self.finish_step(pending, data)?;
         (history.steps, history.loss) = (event.step, Some(event.loss));
         let stopped = self.tell(|callback, run| callback.on_step(&event, run))?;
         history.stopped = history.stopped.take().or(stopped);
@@ -501,10 +501,10 @@ impl Trainer {
     }
 
     /// Waits for the numbers of a step. One whose loss is not finite, or in which a kernel refused a value, did not happen.
-    fn arrive(&mut self, pending: Pending, data: &dyn Examples) -> Result<StepEvent> {
+    fn finish_step(&mut self, pending: Pending, data: &dyn Examples) -> Result<StepEvent> {
         let Pending { mut event, numbers, started, before } = pending;
         let was_known = matches!(numbers, Numbers::Here { .. });
-        let (results, control) = match numbers.arrive() {
+        let (results, control) = match numbers.wait() {
             Ok(numbers) => numbers,
             Err(error) => {
                 self.go_back(before)?;

@@ -5,7 +5,7 @@
 //! the loss that it returns is not finite; what it updates is visible to what it does afterwards.
 //!
 //! An update that the run cannot hold back by itself is computed into memory of its own first. An optimizer that is given the
-//! loss with `Optimizer::apply_guarded` needs none.
+//! loss with `Optimizer::apply_if_finite` needs none.
 
 use plimsoll_tensor::{Result, Tensor, Variable, at_callers_line};
 
@@ -45,7 +45,7 @@ impl StepParts<'_> {
 /// ```
 /// use plimsoll_nn::layers::Dense;
 /// use plimsoll_nn::losses::MeanSquaredError;
-/// use plimsoll_nn::optimizers::{Adam, Method};
+/// use plimsoll_nn::optimizers::{Adam, OptimizerConfig};
 /// use plimsoll_nn::train::{Batch, StepParts, Trainer, Until};
 /// use plimsoll_nn::{Layer, Mode};
 /// use plimsoll_tensor::{GradientTape, Result, Tensor};

@@ -2,7 +2,7 @@
 //!
 //! On the host a step's loss is there when the step is. A GPU is given the next step before the numbers of the last one
 //! are looked at, so that it never waits for the host; they come by themselves, and whoever wants them waits for that step
-//! alone. A loss that turns out not to be finite has changed nothing (see `Optimizer::apply_guarded`), nor has a step in which
+//! alone. A loss that turns out not to be finite has changed nothing (see `Optimizer::apply_if_finite`), nor has a step in which
 //! a kernel refused a value, whose error comes with its numbers, nor the step that was issued after it.
 
 use std::time::Instant;
@@ -26,8 +26,8 @@ pub(super) struct Pending {
 
 /// The loss of a step and the optimizer's numbers after it.
 pub(super) enum Numbers {
-    /// The verdict about the step, and what else it returns.
-    OnTheirWay {
+    /// The number that decided about the step, and what else it returns.
+    InFlight {
         results: Vec<PendingValue>,
         control: Option<PendingValue>,
     },
@@ -39,10 +39,10 @@ pub(super) enum Numbers {
 
 impl Numbers {
     /// Waits for the numbers, if they are not here.
-    pub fn arrive(self) -> Result<(Vec<f64>, Option<Control>)> {
+    pub fn wait(self) -> Result<(Vec<f64>, Option<Control>)> {
         match self {
             Numbers::Here { results, control } => Ok((results, control)),
-            Numbers::OnTheirWay { results, control } => {
+            Numbers::InFlight { results, control } => {
                 let first = |later: PendingValue| Ok(later.get()?.first().copied().unwrap_or(f64::NAN));
                 let results = results.into_iter().map(first).collect::<Result<_>>()?;
                 let control = control.map(PendingValue::get).transpose()?;

@@ -47,7 +47,7 @@ pub(super) struct Stepper {
     pub evaluations: Programs,
 }
 
-/// A step: forward, backward and the update, which changes something only if the loss is finite. It returns that verdict;
+/// A step: forward, backward and the update, which changes something only if the loss is finite. It returns the loss, finite if the update happens;
 /// where gradients are checked, also the loss itself and the number of the first gradient that is not finite; and then the
 /// metrics of the epoch so far.
 impl Work for Stepper {
@@ -55,13 +55,13 @@ impl Work for Stepper {
         if let Some(own) = &mut self.own {
             let Stepper { model, variables, optimizer, loss, .. } = self;
             let mut parts = StepParts { model, variables, optimizer, loss: &**loss };
-            let verdict = own.step(&mut parts, batch)?.stop_gradient().cast(DType::F64)?.reshape(())?;
-            Step::commit_if_finite(&verdict)?;
-            return Ok(vec![verdict]);
+            let finite_loss = own.step(&mut parts, batch)?.stop_gradient().cast(DType::F64)?.reshape(())?;
+            Step::commit_if_finite(&finite_loss)?;
+            return Ok(vec![finite_loss]);
         }
         let (loss, gradients) = self.gradients(batch, batch.n_examples()?)?;
         loss.device().mark("update", 0);
-        let mut verdict = self.optimizer.verdict(&loss)?;
+        let mut finite_loss = self.optimizer.finite_loss(&loss)?;
         let mut results = Vec::new();
         if self.check_gradients {
             let (_, first_bad) = Tensor::global_norm(&gradients.iter().collect::<Vec<_>>())?;
@@ -69,11 +69,11 @@ impl Work for Stepper {
             // The number is -1 where all are finite; the logarithm of a negative number is none.
             let is_good = first_bad.mul(-1.0)?.ln()?;
             results = vec![loss.cast(DType::F64)?.reshape(())?, first_bad];
-            verdict = verdict.into_add(is_good)?;
+            finite_loss = finite_loss.into_add(is_good)?;
         }
-        Step::commit_if_finite(&verdict)?;
-        self.optimizer.apply_guarded(&gradients, &self.variables, &verdict)?;
-        results.insert(0, verdict);
+        Step::commit_if_finite(&finite_loss)?;
+        self.optimizer.apply_if_finite(&gradients, &self.variables, &finite_loss)?;
+        results.insert(0, finite_loss);
         for metric in &self.metrics {
             let so_far = metric.result_on_device()?;
             let unknown = || Tensor::full_of((), f64::NAN, DType::F64);
@@ -125,11 +125,11 @@ impl Stepper {
             return Ok(Numbers::Here { results: vec![f64::NAN], control: None });
         }
         let results: Vec<PendingValue> = results.iter().map(Tensor::to_f64_later).collect::<Result<_>>()?;
-        let numbers = Numbers::OnTheirWay { results, control: self.optimizer.control_later()? };
+        let numbers = Numbers::InFlight { results, control: self.optimizer.control_later()? };
         if !device.is_host() {
             return Ok(numbers);
         }
-        let (results, control) = numbers.arrive()?;
+        let (results, control) = numbers.wait()?;
         match self.failure(&results, |loss| self.explained(loss, batch, names))? {
             None => Ok(Numbers::Here { results, control }),
             Some(failure) => {
@@ -147,7 +147,7 @@ impl Stepper {
         explained: impl FnOnce(f64) -> Result<Error>,
     ) -> Result<Option<Error>> {
         match *results {
-            [verdict, ..] if verdict.is_finite() => Ok(None),
+            [finite_loss, ..] if finite_loss.is_finite() => Ok(None),
             [_, loss, first_bad, ..] if self.check_gradients && loss.is_finite() && first_bad >= 0.0 => {
                 let variable = self.variables.get(first_bad as usize).map(Variable::name).unwrap_or_default();
                 Ok(Some(Error::argument(
@@ -157,7 +157,7 @@ impl Stepper {
             }
             [_, loss, ..] if self.check_gradients => explained(loss).map(Some),
             [loss, ..] => explained(loss).map(Some),
-            [] => unreachable!("a step has a verdict"),
+            [] => unreachable!("a step has a finite_loss"),
         }
     }
 

@@ -164,7 +164,7 @@ fn a_model_and_an_optimizer_may_be_made_inside() -> Result<()> {
     use std::sync::OnceLock;
 
     use plimsoll_nn::layers::Dense;
-    use plimsoll_nn::optimizers::{Adam, Method};
+    use plimsoll_nn::optimizers::{Adam, OptimizerConfig};
     use plimsoll_nn::{Layer, Mode, Model};
 
     let train = |model: &OnceLock<Model>, optimizer: &std::sync::Mutex<_>, x: &Tensor| -> Result<Tensor> {

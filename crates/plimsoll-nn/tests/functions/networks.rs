@@ -5,7 +5,7 @@ use std::sync::Mutex;
 use crate::sweep::on_gpu;
 use plimsoll_nn::layers::{Conv2D, Conv2DTranspose, Dense, Sequential};
 use plimsoll_nn::losses::{BinaryCrossentropy, Loss};
-use plimsoll_nn::optimizers::{Adam, Method, Optimizer};
+use plimsoll_nn::optimizers::{Adam, Optimizer, OptimizerConfig};
 use plimsoll_nn::{Layer, Mode, Model};
 use plimsoll_tensor::{Activation, DType, GradientTape, Result, Tensor, Variable, set_seed};
 

@@ -2,10 +2,10 @@
 
 use plimsoll_nn::layers::{Dense, Sequential};
 use plimsoll_nn::losses::{Loss, SparseCategoricalCrossentropy};
-use plimsoll_nn::optimizers::{Adam, Method};
+use plimsoll_nn::optimizers::{Adam, OptimizerConfig};
 use plimsoll_nn::plan::least_limit;
 use plimsoll_nn::train::Until;
-use plimsoll_nn::{Forward, Layer, Mode, Model, Policy};
+use plimsoll_nn::{BuiltLayer, Layer, Mode, Model, Policy};
 use plimsoll_tensor::{Activation, Bytes, GradientTape, Result, Shape, Step, Tensor};
 
 use crate::models::{GPT, TREE, Task, UNET};
@@ -23,7 +23,7 @@ impl Layer for MultiTask {
         true
     }
 
-    fn make(&self, input: &Shape) -> Result<Forward> {
+    fn make(&self, input: &Shape) -> Result<BuiltLayer> {
         let dense = |width: usize| Dense::new(width).activation(Activation::Gelu);
         let trunk = Sequential::new().add(dense(64)).add(dense(64)).named("trunk").build(*input)?;
         let head = |number: usize| {
@@ -31,7 +31,7 @@ impl Layer for MultiTask {
             head.named(&format!("head_{number}")).build([64])
         };
         let heads: Vec<Model> = (0..10).map(head).collect::<Result<_>>()?;
-        Forward::new(Shape::new(&[5])?, move |x, mode| {
+        BuiltLayer::new(Shape::new(&[5])?, move |x, mode| {
             let shared = trunk.forward(x, mode)?;
             let outputs: Vec<Tensor> = heads
                 .iter()

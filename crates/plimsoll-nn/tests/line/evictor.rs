@@ -1,7 +1,7 @@
 //! What no plan foresees: values read in the middle of a step, branches that depend on data, lengths drawn at random, and
 //! loops with a bare tape. For 500 steps each: never above the limit, the same bits, and no thrashing.
 
-use plimsoll_nn::optimizers::{Method, Optimizer, Sgd};
+use plimsoll_nn::optimizers::{Optimizer, OptimizerConfig, Sgd};
 use plimsoll_tensor::{Bytes, Device, GradientTape, Result, Step, Tensor, Variable, set_seed};
 
 use crate::run::device;
@@ -114,7 +114,7 @@ fn bare_tape(net: &mut Net, _: &Device, step: usize) -> Result<u64> {
     plain(net, step, BATCH, |f| f())
 }
 
-/// Forward, backward and update, inside what `open` opens.
+/// BuiltLayer, backward and update, inside what `open` opens.
 fn plain(
     net: &mut Net,
     step: usize,

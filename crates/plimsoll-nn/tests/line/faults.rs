@@ -6,7 +6,7 @@ use plimsoll_memory::testing::Fail;
 use plimsoll_nn::Layer;
 use plimsoll_nn::layers::{BatchNorm, Conv2D, Dense, Dropout, Flatten, Sequential};
 use plimsoll_nn::losses::SparseCategoricalCrossentropy;
-use plimsoll_nn::optimizers::{Adam, Method};
+use plimsoll_nn::optimizers::{Adam, OptimizerConfig};
 use plimsoll_nn::train::{Batch, Trainer, Until};
 use plimsoll_tensor::{
     Activation, Bytes, DType, Device, ErrorKind, Generator, Owner, Result, Tensor, set_seed,

@@ -6,10 +6,10 @@ use std::sync::{Arc, Mutex};
 
 use plimsoll_nn::layers::{Dense, Sequential};
 use plimsoll_nn::losses::{Loss, SparseCategoricalCrossentropy};
-use plimsoll_nn::optimizers::{Adam, Method};
+use plimsoll_nn::optimizers::{Adam, OptimizerConfig};
 use plimsoll_nn::train::callbacks::Watch;
 use plimsoll_nn::train::{Batch, Trainer, Until};
-use plimsoll_nn::{Forward, Layer, Mode};
+use plimsoll_nn::{BuiltLayer, Layer, Mode};
 use plimsoll_tensor::{
     Activation, Bytes, DType, ErrorKind, Recomputed, Result, Shape, Tensor, Unconnected, set_seed,
 };
@@ -56,14 +56,14 @@ impl Layer for Own {
         "own"
     }
 
-    fn make(&self, input: &Shape) -> Result<Forward> {
+    fn make(&self, input: &Shape) -> Result<BuiltLayer> {
         let inner = Sequential::new()
             .add(Dense::new(WIDTH).activation(Activation::Gelu))
             .add(Dense::new(WIDTH).activation(Activation::Tanh))
             .build(*input)?;
         let (kind, number, seed) = (self.kind, self.number.clone(), Mutex::new(7u64));
         let captured = [Tensor::ones([WIDTH])?, Tensor::full([WIDTH], 0.5)?];
-        Forward::new(*inner.output_shape(), move |x, mode| match kind {
+        BuiltLayer::new(*inner.output_shape(), move |x, mode| match kind {
             Kind::Annealed => inner.forward(x, mode)?.affine(number.get(), 0.0)?.add(x),
             Kind::StochasticDepth => {
                 let mut seed = seed.lock().expect("nobody panics");

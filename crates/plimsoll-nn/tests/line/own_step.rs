@@ -2,7 +2,7 @@
 
 use plimsoll_nn::layers::{Dense, Sequential};
 use plimsoll_nn::losses::{BinaryCrossentropy, Loss};
-use plimsoll_nn::optimizers::{Adam, Method, Optimizer};
+use plimsoll_nn::optimizers::{Adam, Optimizer, OptimizerConfig};
 use plimsoll_nn::plan::plan;
 use plimsoll_nn::train::{Batch, StepParts, TrainStep, Trainer, Until};
 use plimsoll_nn::{Layer, Mode, Model};

@@ -2,7 +2,7 @@
 //! at many targets. Computing again never raises the peak above the natural one.
 
 use plimsoll_nn::losses::{Loss, SparseCategoricalCrossentropy};
-use plimsoll_nn::optimizers::{Adam, Method};
+use plimsoll_nn::optimizers::{Adam, OptimizerConfig};
 use plimsoll_nn::{Mode, Model};
 use plimsoll_plan::{Weights, decide};
 use plimsoll_tensor::{Device, GradientTape, Program, Result, set_seed};

@@ -2,7 +2,7 @@
 
 use plimsoll_memory::TraceEvent;
 use plimsoll_nn::losses::{Loss, SparseCategoricalCrossentropy};
-use plimsoll_nn::optimizers::{Adam, Method, Optimizer};
+use plimsoll_nn::optimizers::{Adam, Optimizer, OptimizerConfig};
 use plimsoll_nn::train::Batch;
 use plimsoll_nn::{Mode, Model, Policy, with_policy};
 use plimsoll_tensor::{Device, Generator, GradientTape, Program, Result, Step, Tensor, Variable, set_seed};

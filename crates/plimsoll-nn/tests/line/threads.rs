@@ -7,9 +7,9 @@ use std::thread;
 use plimsoll_memory::Stats;
 use plimsoll_nn::layers::{Dense, Sequential};
 use plimsoll_nn::losses::MeanSquaredError;
-use plimsoll_nn::optimizers::{Adam, Method};
+use plimsoll_nn::optimizers::{Adam, OptimizerConfig};
 use plimsoll_nn::train::{Batch, Trainer, Until};
-use plimsoll_nn::{Forward, Layer};
+use plimsoll_nn::{BuiltLayer, Layer};
 use plimsoll_tensor::{Activation, Bytes, Device, Result, Shape, Tensor, set_seed};
 
 use crate::run::{GRANULE, device, state};
@@ -26,9 +26,9 @@ impl Layer for Meet {
         "meet"
     }
 
-    fn make(&self, input: &Shape) -> Result<Forward> {
+    fn make(&self, input: &Shape) -> Result<BuiltLayer> {
         let barrier = self.0;
-        Forward::new(input, move |x, _| {
+        BuiltLayer::new(input, move |x, _| {
             if let Some(barrier) = barrier
                 && !x.device().is_ghost()
             {

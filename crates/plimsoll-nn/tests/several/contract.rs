@@ -6,10 +6,10 @@ use plimsoll_nn::layers::{
 };
 use plimsoll_nn::losses::{Loss, Losses, MeanAbsoluteError, MeanSquaredError, SparseCategoricalCrossentropy};
 use plimsoll_nn::metrics::{self, OnOutput, Weighted};
-use plimsoll_nn::optimizers::{Adam, Method, Sgd};
+use plimsoll_nn::optimizers::{Adam, OptimizerConfig, Sgd};
 use plimsoll_nn::train::callbacks::{EarlyStop, ReduceLROnPlateau, Watch};
 use plimsoll_nn::train::{Batch, Trainer, Until};
-use plimsoll_nn::{Forward, Initializer, Layer, Mode, Model};
+use plimsoll_nn::{BuiltLayer, Initializer, Layer, Mode, Model};
 use plimsoll_tensor::{
     DType, Device, Error, GradientTape, Nested, Result, Shape, Tensor, Unconnected, set_seed,
 };
@@ -30,9 +30,9 @@ impl Layer for Promises {
         "promises"
     }
 
-    fn make(&self, _input: &Shape) -> Result<Forward> {
+    fn make(&self, _input: &Shape) -> Result<BuiltLayer> {
         let function = self.0;
-        Forward::new([3], move |x, _| function(x))
+        BuiltLayer::new([3], move |x, _| function(x))
     }
 }
 
@@ -44,9 +44,9 @@ impl Layer for Twice {
         "twice"
     }
 
-    fn make(&self, input: &Shape) -> Result<Forward> {
+    fn make(&self, input: &Shape) -> Result<BuiltLayer> {
         let (first, second) = (Dense::new(2).build(input)?, Dense::new(2).build(input)?);
-        Forward::new([2], move |x, mode| first.forward(x, mode)?.add(&second.forward(x, mode)?))
+        BuiltLayer::new([2], move |x, mode| first.forward(x, mode)?.add(&second.forward(x, mode)?))
     }
 }
 
@@ -152,9 +152,9 @@ impl Layer for Around {
         "around"
     }
 
-    fn make(&self, input: &Shape) -> Result<Forward> {
+    fn make(&self, input: &Shape) -> Result<BuiltLayer> {
         let inner = if self.1 { self.0.build(input)? } else { self.0.clone() };
-        Forward::new(*inner.output_shape(), move |x, mode| inner.forward(x, mode))
+        BuiltLayer::new(*inner.output_shape(), move |x, mode| inner.forward(x, mode))
     }
 }
 
@@ -166,7 +166,7 @@ impl Layer for Made {
         "made"
     }
 
-    fn make(&self, input: &Shape) -> Result<Forward> {
+    fn make(&self, input: &Shape) -> Result<BuiltLayer> {
         Sequential::new().add(self.0.clone()).make(input)
     }
 }

@@ -15,7 +15,7 @@ use plimsoll_nn::optimizers::{
     Accumulator, Adafactor, Adagrad, Adam, Adam8bit, AdamW, LossScale, RmsProp, Schedule, Sgd,
 };
 use plimsoll_nn::{
-    Initializer, Layer, Loss, Method as Description, Metric, Mode, Optimizer, Policy, metrics,
+    Initializer, Layer, Loss, Metric, Mode, Optimizer, OptimizerConfig as Description, Policy, metrics,
 };
 use plimsoll_tensor::{Activation, DType, GradientTape, Result, Tensor, Unconnected, Variable};
 
@@ -302,8 +302,8 @@ fn optimized(h: &mut Hostile) -> Result<Vec<Tensor>> {
             optimizer.apply_gradients(gradients.clone(), &variables)?;
         } else {
             let loss = optimizer.scale_loss(&h.tensor_of(&[], DType::F32)?)?;
-            let verdict = if h.chance(80) { optimizer.verdict(&loss)? } else { h.tensor()? };
-            optimizer.apply_guarded(&gradients, &variables, &verdict)?;
+            let finite_loss = if h.chance(80) { optimizer.finite_loss(&loss)? } else { h.tensor()? };
+            optimizer.apply_if_finite(&gradients, &variables, &finite_loss)?;
             optimizer.release()?;
         }
     }

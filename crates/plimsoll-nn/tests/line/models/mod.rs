@@ -7,7 +7,7 @@ mod sequences;
 mod tree;
 
 use plimsoll_nn::losses::SparseCategoricalCrossentropy;
-use plimsoll_nn::optimizers::{Adam, Method};
+use plimsoll_nn::optimizers::{Adam, OptimizerConfig};
 use plimsoll_nn::train::{Batch, Trainer};
 use plimsoll_nn::{Model, Policy, with_policy};
 use plimsoll_tensor::{DType, Owner, Result, Shape, Tensor, set_seed};

@@ -3,7 +3,7 @@
 use plimsoll_nn::layers::{
     BatchNorm, Conv2D, Conv2DTranspose, Dense, Dropout, Flatten, GlobalAveragePool, MaxPool, Sequential,
 };
-use plimsoll_nn::{Forward, Layer, Model, Policy};
+use plimsoll_nn::{BuiltLayer, Layer, Model, Policy};
 use plimsoll_tensor::{Activation, Result, Shape, Tensor};
 
 use super::Task;
@@ -76,7 +76,7 @@ impl Layer for Block {
         "block"
     }
 
-    fn make(&self, input: &Shape) -> Result<Forward> {
+    fn make(&self, input: &Shape) -> Result<BuiltLayer> {
         let convolutions = Sequential::new()
             .add(normed(self.width, 3, self.stride, Activation::Relu))
             .add(normed(self.width, 3, 1, Activation::None));
@@ -87,7 +87,7 @@ impl Layer for Block {
                 Some(normed(self.width, 1, self.stride, Activation::None).named("shortcut").build(input)?)
             }
         };
-        Forward::new(*main.output_shape(), move |x, mode| {
+        BuiltLayer::new(*main.output_shape(), move |x, mode| {
             let beside =
                 shortcut.as_ref().map_or_else(|| Ok(x.clone()), |shortcut| shortcut.forward(x, mode))?;
             main.forward(x, mode)?.into_add(beside)?.relu()
@@ -110,11 +110,11 @@ impl Layer for Level {
         "level"
     }
 
-    fn make(&self, input: &Shape) -> Result<Forward> {
+    fn make(&self, input: &Shape) -> Result<BuiltLayer> {
         let inward = chain(self.width, 3).named("in").build(input)?;
         let across = *inward.output_shape();
         if self.n_below == 0 {
-            return Forward::new(across, move |x, mode| inward.forward(x, mode));
+            return BuiltLayer::new(across, move |x, mode| inward.forward(x, mode));
         }
         let below = Sequential::new()
             .add(MaxPool::new(2))
@@ -123,7 +123,7 @@ impl Layer for Level {
         let below = below.named("below").build(across)?;
         let both = [across[0], across[1], 2 * self.width];
         let outward = chain(self.width, 3).named("out").build(both)?;
-        Forward::new(*outward.output_shape(), move |x, mode| {
+        BuiltLayer::new(*outward.output_shape(), move |x, mode| {
             let skip = inward.forward(x, mode)?;
             let deep = below.forward(&skip, mode)?;
             outward.forward(&Tensor::concat(&[&skip, &deep], -1)?, mode)
@@ -154,7 +154,7 @@ impl Layer for Connected {
         "connected"
     }
 
-    fn make(&self, input: &Shape) -> Result<Forward> {
+    fn make(&self, input: &Shape) -> Result<BuiltLayer> {
         let [height, width, channels] = [input[0], input[1], input[2]];
         let layer = |number: usize| {
             let layers = Sequential::new()
@@ -163,7 +163,7 @@ impl Layer for Connected {
             layers.named(&format!("layer_{number}")).build([height, width, channels + number * self.growth])
         };
         let layers: Vec<Model> = (0..self.n_layers).map(layer).collect::<Result<_>>()?;
-        Forward::new([height, width, channels + self.n_layers * self.growth], move |x, mode| {
+        BuiltLayer::new([height, width, channels + self.n_layers * self.growth], move |x, mode| {
             let mut all = x.clone();
             for layer in &layers {
                 let grown = layer.forward(&all, mode)?;

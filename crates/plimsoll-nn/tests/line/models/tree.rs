@@ -1,7 +1,7 @@
 //! A tree: leaves are joined two by two, by the same dense layer at every joint, up to one root.
 
 use plimsoll_nn::layers::{Dense, Sequential};
-use plimsoll_nn::{Forward, Layer, Mode, Model, Policy};
+use plimsoll_nn::{BuiltLayer, Layer, Mode, Model, Policy};
 use plimsoll_tensor::{Activation, Error, Result, Shape, Tensor};
 
 use super::Task;
@@ -32,14 +32,14 @@ impl Layer for Tree {
         "tree"
     }
 
-    fn make(&self, input: &Shape) -> Result<Forward> {
+    fn make(&self, input: &Shape) -> Result<BuiltLayer> {
         let &[n_leaves, width] = input.dims() else {
             return Err(Error::shape("tree", format!("an example is {input}; it must be [leaves, width]")));
         };
         let leaf = Dense::new(width).activation(Activation::Tanh).named("leaf").build([width])?;
         let gate = Dense::new(width).activation(Activation::Sigmoid).named("gate").build([2 * width])?;
         let joint = Dense::new(width).activation(Activation::Tanh).named("joint").build([2 * width])?;
-        Forward::new([width], move |x, mode| {
+        BuiltLayer::new([width], move |x, mode| {
             Joints { leaf: &leaf, gate: &gate, joint: &joint, mode }.root(x, 0, n_leaves)
         })
     }

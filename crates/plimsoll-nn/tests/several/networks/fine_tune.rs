@@ -3,7 +3,7 @@
 use plimsoll_data::Dataset;
 use plimsoll_nn::layers::{BatchNorm, Dense, Sequential};
 use plimsoll_nn::losses::{Loss, MeanSquaredError};
-use plimsoll_nn::optimizers::{Adam, Method, Optimizer, ParameterGroup};
+use plimsoll_nn::optimizers::{Adam, Optimizer, OptimizerConfig, ParameterGroup};
 use plimsoll_nn::{Layer, Model};
 use plimsoll_tensor::{Activation, Result, Tensor};
 

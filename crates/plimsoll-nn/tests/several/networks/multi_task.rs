@@ -3,7 +3,7 @@
 use plimsoll_data::Dataset;
 use plimsoll_nn::layers::{Conv2D, Dense, Flatten, Functional, Node};
 use plimsoll_nn::losses::{Huber, Loss, Losses, Regularized, SparseCategoricalCrossentropy};
-use plimsoll_nn::optimizers::{Adam, Method, Optimizer};
+use plimsoll_nn::optimizers::{Adam, Optimizer, OptimizerConfig};
 use plimsoll_nn::regularizers::L2;
 use plimsoll_nn::{Layer, Model};
 use plimsoll_tensor::{Activation, DType, Nested, Result, Tensor};

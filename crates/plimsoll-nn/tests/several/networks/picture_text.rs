@@ -3,7 +3,7 @@
 use plimsoll_data::Dataset;
 use plimsoll_nn::layers::{Concatenate, Conv2D, Dense, Embedding, Flatten, Functional, LSTM, Node};
 use plimsoll_nn::losses::{Loss, SparseCategoricalCrossentropy};
-use plimsoll_nn::optimizers::{Adam, Method, Optimizer};
+use plimsoll_nn::optimizers::{Adam, Optimizer, OptimizerConfig};
 use plimsoll_nn::{Layer, Model};
 use plimsoll_tensor::{Activation, DType, Result, Tensor};
 

@@ -3,7 +3,7 @@
 use plimsoll_data::Dataset;
 use plimsoll_nn::layers::{Add, Dense, Embedding, Functional, LayerNorm, MultiHeadAttention, Node, Residual};
 use plimsoll_nn::losses::{Loss, SparseCategoricalCrossentropy};
-use plimsoll_nn::optimizers::{AdamW, Method, Optimizer};
+use plimsoll_nn::optimizers::{AdamW, Optimizer, OptimizerConfig};
 use plimsoll_nn::{Layer, Model};
 use plimsoll_tensor::{Activation, DType, Result, Tensor};
 

@@ -2,7 +2,7 @@
 //!
 //! Some steps are done better together with what comes next: dropout with the residual sum that it is added to, that sum with
 //! the norm that looks at it, the last linear function with the loss. A layer may hand such a step on undone, and the layer
-//! around it knows who reads it: a reader that can do it does, any other gets values, made in the scope of the layer that they
+//! around it knows who reads it: a consumer that can do it does, any other gets values, made in the scope of the layer that they
 //! belong to. Nothing runs in between, so random draws keep their order, and the bits are those of one step after the other.
 
 use std::cell::RefCell;
@@ -13,7 +13,7 @@ use crate::policy::Policy;
 use crate::prediction::Prediction;
 
 /// A value on its way, or what is still to be done for it. Whoever needs the values has them made, once.
-pub(crate) struct Flow(RefCell<State>);
+pub(crate) struct Deferred(RefCell<State>);
 
 enum State {
     /// The values.
@@ -32,7 +32,7 @@ enum State {
 
 /// Who reads what a layer gives, and with it which steps may be left to them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Reader {
+pub(crate) enum Consumer {
     /// Somebody who takes values.
     Anyone,
     /// A residual sum, which can drop elements of what it adds.
@@ -52,31 +52,31 @@ pub(crate) trait Norm: Send + Sync + 'static {
     fn of_sum(&self, x: &Tensor, branch: Tensor, rate: f64) -> Result<(Tensor, Tensor)>;
 }
 
-impl Flow {
-    pub fn of(values: Tensor) -> Flow {
-        Flow(RefCell::new(State::Values(values)))
+impl Deferred {
+    pub fn of(values: Tensor) -> Deferred {
+        Deferred(RefCell::new(State::Values(values)))
     }
 
     /// One tensor, or several.
-    pub fn nested(values: Nested<Tensor>) -> Flow {
+    pub fn nested(values: Nested<Tensor>) -> Deferred {
         match values {
-            Nested::One(values) => Flow::of(values),
-            several => Flow(RefCell::new(State::Several(several))),
+            Nested::One(values) => Deferred::of(values),
+            several => Deferred(RefCell::new(State::Several(several))),
         }
     }
 
     /// Values of which a share is to be dropped.
-    pub fn dropped(branch: Tensor, rate: f64) -> Flow {
-        Flow(RefCell::new(State::Dropped { branch, rate }))
+    pub fn dropped(branch: Tensor, rate: f64) -> Deferred {
+        Deferred(RefCell::new(State::Dropped { branch, rate }))
     }
 
     /// The sum of `x` and these values.
-    pub fn added_to(self, x: Tensor) -> Result<Flow> {
+    pub fn added_to(self, x: Tensor) -> Result<Deferred> {
         let sum = match self.0.into_inner() {
             State::Dropped { branch, rate } => State::Sum { x, branch, rate },
             other => State::Sum { x, branch: other.values()?, rate: 0.0 },
         };
-        Ok(Flow(RefCell::new(sum)))
+        Ok(Deferred(RefCell::new(sum)))
     }
 
     /// The values of one tensor or of several, made if they are not there yet.
@@ -156,13 +156,13 @@ impl Flow {
         Ok(normed)
     }
 
-    /// What this reader takes: what it can do itself is left to it, the rest is done.
-    pub fn settled(self, reader: Reader) -> Result<Flow> {
+    /// What this consumer takes: what it can do itself is left to it, the rest is done.
+    pub fn materialize_for(self, consumer: Consumer) -> Result<Deferred> {
         let is_left = match &*self.0.borrow() {
             State::Values(_) | State::Several(_) | State::Taken => true,
-            State::Dropped { .. } => reader == Reader::Residual,
-            State::Sum { .. } => reader == Reader::Norm,
-            State::Linear { .. } => reader == Reader::Loss,
+            State::Dropped { .. } => consumer == Consumer::Residual,
+            State::Sum { .. } => consumer == Consumer::Norm,
+            State::Linear { .. } => consumer == Consumer::Loss,
         };
         if !is_left {
             self.values()?;
@@ -171,13 +171,15 @@ impl Flow {
     }
 
     /// This flow in the policy's dtype, if it is in another one.
-    pub fn cast(&self, policy: Policy) -> Result<Option<Flow>> {
+    pub fn cast(&self, policy: Policy) -> Result<Option<Deferred>> {
         if let State::Several(several) = &*self.0.borrow() {
-            return several.try_map(&mut |values| policy.cast(values)).map(|cast| Some(Flow::nested(cast)));
+            return several
+                .try_map(&mut |values| policy.cast(values))
+                .map(|cast| Some(Deferred::nested(cast)));
         }
         let dtype = self.0.borrow().dtype();
         match dtype.is_float() && dtype != policy.compute_dtype() {
-            true => policy.cast(&self.values()?).map(|values| Some(Flow::of(values))),
+            true => policy.cast(&self.values()?).map(|values| Some(Deferred::of(values))),
             false => Ok(None),
         }
     }
@@ -192,11 +194,11 @@ impl Flow {
     }
 }
 
-impl From<Prediction> for Flow {
-    fn from(prediction: Prediction) -> Flow {
-        Flow(RefCell::new(match prediction {
+impl From<Prediction> for Deferred {
+    fn from(prediction: Prediction) -> Deferred {
+        Deferred(RefCell::new(match prediction {
             Prediction::Values(values) => State::Values(values),
-            Prediction::Nested(values) => return Flow::nested(values),
+            Prediction::Nested(values) => return Deferred::nested(values),
             Prediction::Linear { rows, weights } => State::Linear { rows, weights },
         }))
     }
