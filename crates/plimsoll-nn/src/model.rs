@@ -122,7 +122,7 @@ impl Model {
         }
     }
 
-    /// As [`Model::flow`], in the layer that is open.
+    /// As [`Model::forward_deferred`], in the layer that is open.
     fn flow_inside(&self, x: &Deferred, mode: Mode, consumer: Consumer) -> Result<Deferred> {
         let cast = x.cast(self.0.policy)?;
         let x = cast.as_ref().unwrap_or(x);
