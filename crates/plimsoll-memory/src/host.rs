@@ -15,6 +15,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::{Bytes, GRANULE, Region, Source, SourceError};
 
+/// The addresses that are left for stacks and the heap, at least: a training run's threads and records take a part of it.
+const LEFT_FOR_THE_REST: u64 = 48 << 20;
+
 /// Anonymous memory of the operating system.
 #[derive(Debug)]
 pub struct HostPages {
@@ -26,11 +29,11 @@ pub struct HostPages {
 impl HostPages {
     /// Addresses fit for this machine: as much as its memory for parameters and for data, twice that for
     /// steps, where holes may have to be left behind. Where the system grants less, as much as leaves the rest of the
-    /// process at least the same.
+    /// process at least the same, and 48 MiB.
     ///
     /// # Errors
     ///
-    /// When the operating system does not even grant addresses for a few granules.
+    /// When the operating system does not even grant addresses for a few granules and the rest of the process.
     pub fn new() -> Result<Self, SourceError> {
         let of_memory = |memory: u64| Self::with_region_bytes([memory, memory.saturating_mul(2), memory]);
         let memory = machine_memory();
@@ -38,11 +41,16 @@ impl HostPages {
             Ok(pages) => return Ok(pages),
             Err(refused) => refused,
         };
+        share_one_heap();
         let shares = std::iter::successors(Some(memory / 2), |share| Some(share / 2));
         let mut shares = shares.take_while(|&share| share >= GRANULE);
-        // The first share that is granted is dropped again: it may be all there is.
-        match shares.find(|&share| of_memory(share).is_ok()) {
-            Some(most) => of_memory((most / 2).max(GRANULE)),
+        // A heap that finds no addresses ends the process, so as much again must be left.
+        let leaves_enough = |share: u64| -> Result<(), SourceError> {
+            let _pages = of_memory(share)?;
+            Mapping::reserve((4 * share).max(LEFT_FOR_THE_REST)).map(drop)
+        };
+        match shares.find(|&share| leaves_enough(share).is_ok()) {
+            Some(share) => of_memory(share),
             None => Err(refused),
         }
     }
@@ -84,6 +92,16 @@ impl HostPages {
                 return Err(error);
             }
         }
+    }
+}
+
+/// Lets all threads allocate from one heap: glibc reserves 64 MiB of addresses for each thread that has one of its own, and a
+/// process that has few would end when the next allocation finds none.
+fn share_one_heap() {
+    #[cfg(target_env = "gnu")]
+    {
+        // SAFETY: it sets a number of the allocator; any value is allowed, at any time.
+        let _is_set = unsafe { libc::mallopt(libc::M_ARENA_MAX, 1) };
     }
 }
 
