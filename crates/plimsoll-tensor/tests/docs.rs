@@ -6,8 +6,8 @@ use std::{fs, io};
 
 use plimsoll_tensor::ops::registry::{composed, registry};
 
-/// Methods without an example of their own: the same as another, that takes its operand's memory, has other defaults, or
-/// takes over the shape of its operand.
+/// Methods without an example from the registry: the same as another, that takes its operand's memory, has other defaults, or
+/// takes over the shape of its operand; those that are not in the registry.
 const WITHOUT: &[&str] = &[
     "batch_norm_inference",
     "contiguous",
@@ -26,6 +26,7 @@ const WITHOUT: &[&str] = &[
     "std_corrected",
     "std_corrected_keepdims",
     "sum_to",
+    "to_device",
     "var_corrected",
     "var_corrected_keepdims",
     "zeros_like",

@@ -62,6 +62,15 @@ impl Op for ToDevice {
 impl Tensor {
     /// The same values on another device. A tape records the copy; its gradient is copied back.
     ///
+    /// ```
+    /// use plimsoll_tensor::{Device, Tensor};
+    ///
+    /// let other = Device::separate_cpu();
+    /// let x = Tensor::from_vec(vec![1f32, 2.0])?.to_device(&other)?;
+    /// assert_eq!((x.device(), x.to_vec::<f32>()?), (other, vec![1.0, 2.0]));
+    /// # Ok::<(), plimsoll_tensor::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// A ghost tensor cannot become a real one; memory that is full.
     #[doc(alias("to", "cuda", "device_put"))]
