@@ -196,8 +196,12 @@ fn asks_for_more_on_ghosts() -> Vec<Sample> {
 
 fn hides_its_output() -> Vec<Sample> {
     sample(|x| {
+        // Values that come from the host have no record.
         let scaled = x.affine(1.5, 0.0)?;
-        scaled.to_device(&plimsoll_tensor::Device::separate_cpu())?.to_device(&x.device())
+        match x.dtype() {
+            DType::F32 => Tensor::from_slice(&scaled.to_vec::<f32>()?, *x.shape()),
+            _ => Ok(scaled),
+        }
     })
 }
 
