@@ -95,8 +95,13 @@ impl Program<'_> {
             .and_then(|batch| batch.parse().ok())
             .ok_or_else(|| format!("{arguments} --max-batch --json: no batch in {largest}"))?;
         let is_all = text.contains("all examples that there are");
+        // What is free on this machine changes from call to call; the question is about one limit.
+        let limit = match field(&largest, "limit_bytes") {
+            Some(bytes) if !arguments.contains("--limit") => format!("--limit {bytes}"),
+            _ => String::new(),
+        };
         for (batch, fits) in [(batch, true), (batch + 1, is_all)] {
-            let planned = call(&format!("--batch {batch} --json"))?;
+            let planned = call(&format!("--batch {batch} --json {limit}"))?;
             // Where a batch has all examples, the next has as many.
             if field(&planned, "fits") != Some(if fits { "true" } else { "false" }) {
                 return Err(format!("{arguments} --batch {batch}: fits should be {fits}"));
