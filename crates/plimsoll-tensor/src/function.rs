@@ -65,6 +65,8 @@ pub struct Function<A, R, F> {
 /// What decides about the ops of a function.
 #[derive(PartialEq)]
 struct Signature {
+    /// How the arguments are arranged, and the plain values among them.
+    arrangement: String,
     arguments: Vec<Meta>,
     /// For each argument the first that lies in the same memory.
     shared: Vec<usize>,
@@ -76,12 +78,15 @@ struct Signature {
 }
 
 impl Signature {
-    fn of(arguments: &[Tensor]) -> Signature {
+    fn of(structure: &impl Structure, arguments: &[Tensor]) -> Signature {
+        let mut arrangement = String::new();
+        structure.arrangement(&mut arrangement);
         let parts: Vec<Argument> = arguments.iter().map(Argument::of).collect();
         let device = parts.first().map_or_else(Device::current, Argument::device);
         let is_same = |one: &Argument, other: &Argument| Arc::ptr_eq(&one.storage, &other.storage);
         let first = |part: &Argument| parts.iter().position(|other| is_same(other, part)).unwrap_or(0);
         Signature {
+            arrangement,
             shared: parts.iter().map(first).collect(),
             arguments: parts.iter().map(|part| part.meta).collect(),
             saving: context::saving(),
@@ -237,7 +242,7 @@ impl<A: Structure, R: Structure, F: Fn(A) -> Result<R>> Function<A, R, F> {
             let detail = format!("argument {number} is donated, and there are {} tensors", tensors.len());
             return Err(Error::argument("function", detail));
         }
-        let signature = Signature::of(tensors);
+        let signature = Signature::of(arguments, tensors);
         let device = signature.device.clone();
         programs.find(signature, self.recording, |owned| {
             let mut result = None;

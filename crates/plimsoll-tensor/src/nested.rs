@@ -221,6 +221,25 @@ impl Structure for Nested<Tensor> {
     fn rebuild(&self, from: &mut dyn Iterator<Item = Tensor>) -> Result<Nested<Tensor>> {
         self.try_map(&mut |tensor| tensor.rebuild(from))
     }
+
+    fn arrangement(&self, into: &mut String) {
+        match self {
+            Nested::One(tensor) => tensor.arrangement(into),
+            Nested::Tuple(parts) => {
+                into.push('(');
+                parts.iter().for_each(|part| part.arrangement(into));
+                into.push(')');
+            }
+            Nested::Named(fields) => {
+                into.push('{');
+                for (name, part) in fields {
+                    name.arrangement(into);
+                    part.arrangement(into);
+                }
+                into.push('}');
+            }
+        }
+    }
 }
 
 impl<T: Clone> From<&Nested<T>> for Nested<T> {

@@ -7,8 +7,8 @@ use std::sync::{Arc, Mutex};
 
 use plimsoll_tensor::op::{Gradient, Meta, Op, OpRef, Outputs, Run, one};
 use plimsoll_tensor::{
-    Bytes, DType, Device, Function, GradientTape, OffsetPlan, PlannedProgram, Program, Result, Shape, Tensor,
-    Variable, apply, recompute,
+    Bytes, DType, Device, Function, GradientTape, Nested, OffsetPlan, PlannedProgram, Program, Result, Shape,
+    Tensor, Variable, apply, recompute,
 };
 use plimsoll_testkit::device_under_test;
 use serde_json::Value;
@@ -309,5 +309,39 @@ fn a_document_of_a_program_tells_all_of_its_memory() -> Result<()> {
     let lean = document(program, offsets[0]);
     assert_eq!(peak_of(&lean) + held, program.placed(&device)?.0.peak);
     assert!(lean["calls"].as_array().expect("a list").iter().any(|call| call["is_repeated"] == true));
+    Ok(())
+}
+
+/// How arguments are arranged decides which program runs, also where the tensors are alike.
+#[test]
+fn arrangements_and_plain_values_have_programs_of_their_own() -> Result<()> {
+    let (x, y) = (Tensor::full([2], 3.0)?, Tensor::full([2], 5.0)?);
+    let chosen = Function::new(|(a, b): (Option<Tensor>, Option<Tensor>)| match (a, b) {
+        (Some(a), None) => a.mul(10.0),
+        (None, Some(b)) => b.mul(100.0),
+        _ => Tensor::zeros([2]),
+    });
+    assert_eq!(chosen.call((Some(x.clone()), None))?.to_vec::<f32>()?, [30.0; 2]);
+    assert_eq!(chosen.call((None, Some(x.clone())))?.to_vec::<f32>()?, [300.0; 2]);
+
+    let sums = Function::new(|(a, b): (Vec<Tensor>, Vec<Tensor>)| {
+        let sum = |list: Vec<Tensor>| list.iter().try_fold(Tensor::zeros([2])?, |sum, part| sum.add(part));
+        sum(a)?.sub(&sum(b)?)
+    });
+    let three = [x.clone(), x.clone(), y.clone()];
+    let split = |at: usize| (three[..at].to_vec(), three[at..].to_vec());
+    assert_eq!(sums.call(split(1))?.to_vec::<f32>()?, [-5.0; 2]);
+    assert_eq!(sums.call(split(2))?.to_vec::<f32>()?, [1.0; 2]);
+
+    let named = Function::new(|inputs: Nested<Tensor>| Tensor::try_from(inputs.get("a")?.clone())?.neg());
+    let fields = |names: [&str; 2]| Nested::named(names.into_iter().zip([x.clone(), y.clone()]));
+    assert_eq!(named.call(fields(["a", "b"]))?.to_vec::<f32>()?, [-3.0; 2]);
+    assert_eq!(named.call(fields(["b", "a"]))?.to_vec::<f32>()?, [-5.0; 2]);
+
+    let repeated = Function::new(|(x, times): (Tensor, usize)| (0..times).try_fold(x, |x, _| x.add(1.0)));
+    for times in [0, 3, 1, 3] {
+        assert_eq!(repeated.call((x.clone(), times))?.to_vec::<f32>()?, [3.0 + times as f32; 2]);
+    }
+    assert_eq!(repeated.eager_reason(), None);
     Ok(())
 }
