@@ -17,6 +17,7 @@ use crate::dtype::{DType, Element};
 use crate::error::{Error, Result};
 use crate::fault;
 use crate::foreign::Foreign;
+use crate::holders::Holder;
 use crate::piece::Lent;
 use crate::shape::Shape;
 
@@ -24,8 +25,8 @@ use crate::shape::Shape;
 pub(crate) struct Storage {
     memory: Memory,
     device: Device,
-    /// The number of tape slots that hold this storage.
-    n_slots: AtomicU32,
+    /// How many parts of the framework hold this storage, by kind.
+    n_held: [AtomicU32; Holder::COUNT],
     /// How often the bytes were written over since they were first there.
     n_overwrites: AtomicU32,
     /// By what a step's log knows the value in it; zero if none does.
@@ -123,7 +124,7 @@ impl Storage {
         Arc::new(Storage {
             memory,
             device: device.clone(),
-            n_slots: AtomicU32::new(0),
+            n_held: Default::default(),
             n_overwrites: AtomicU32::new(0),
             tag: AtomicU64::new(0),
             dtype,
@@ -197,17 +198,32 @@ impl Storage {
 
     /// A tape slot takes hold. What was temporary until now is saved for backward from here on.
     pub fn add_slot(&self) {
-        if self.n_slots.fetch_add(1, Ordering::Relaxed) == 0 && self.owner() == Owner::Temporary {
+        if self.hold(Holder::Slot) == 0 && self.owner() == Owner::Temporary {
             self.relabel(Owner::Saved);
         }
     }
 
     /// A tape slot is emptied. What somebody else still holds is temporary again.
     pub fn remove_slot(self: &Arc<Storage>) {
-        let was_last = self.n_slots.fetch_sub(1, Ordering::Relaxed) == 1;
+        let was_last = self.release(Holder::Slot) == 1;
         if was_last && Arc::strong_count(self) > 1 && self.owner() == Owner::Saved {
             self.relabel(Owner::Temporary);
         }
+    }
+
+    /// A part of the framework takes hold; returns how many of its kind did so before.
+    pub fn hold(&self, by: Holder) -> u32 {
+        self.n_held[by as usize].fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// A part of the framework lets go; returns how many of its kind held it before.
+    pub fn release(&self, by: Holder) -> u32 {
+        self.n_held[by as usize].fetch_sub(1, Ordering::Relaxed)
+    }
+
+    /// How many parts of the framework hold this storage, by kind.
+    pub fn n_held(&self) -> [usize; Holder::COUNT] {
+        std::array::from_fn(|by| self.n_held[by].load(Ordering::Relaxed) as usize)
     }
 
     /// By what a step's log knows the value in this storage.
@@ -256,7 +272,7 @@ impl Storage {
 
     /// Whether a tape slot holds this storage.
     pub fn is_saved(&self) -> bool {
-        self.n_slots.load(Ordering::Relaxed) > 0
+        self.n_slots() > 0
     }
 
     /// Whether the bytes belong to the model rather than to a step.
@@ -266,7 +282,7 @@ impl Storage {
 
     /// The number of tape slots that hold this storage.
     pub fn n_slots(&self) -> usize {
-        self.n_slots.load(Ordering::Relaxed) as usize
+        self.n_held[Holder::Slot as usize].load(Ordering::Relaxed) as usize
     }
 
     /// Starts a copy to pinned memory beside the work of a GPU; nothing elsewhere. Whoever writes to the storage calls

@@ -16,6 +16,7 @@ use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::execute::{self, Arg, Args, Order, StorageView};
 use crate::fault;
+use crate::holders::{HeldView, Holder};
 use crate::op::{Meta, OpRef, Operand, Output};
 use crate::ops::assign::{Assign, AssignIfFinite};
 use crate::program::{self, Updated};
@@ -28,9 +29,9 @@ use crate::variable::{self, Variable, VariableCell};
 pub(crate) struct Update {
     op: OpRef,
     cells: SmallVec<[Arc<VariableCell>; 1]>,
-    inputs: SmallVec<[StorageView; 2]>,
+    inputs: SmallVec<[HeldView; 2]>,
     /// The new values that readers inside the step see, where they are known: one per variable, or none.
-    visible: SmallVec<[StorageView; 1]>,
+    visible: SmallVec<[HeldView; 1]>,
     /// Whether its op looks by itself whether the loss is finite, where the step is committed only then.
     checks_loss_itself: bool,
 }
@@ -42,10 +43,10 @@ impl Update {
         if let Some(name) = named_twice(&cells) {
             return Err(Error::argument(op.name(), format!("variable {name:?} is to be written twice")));
         }
-        let inputs: SmallVec<[StorageView; 2]> =
-            inputs.iter().map(|tensor| program::capture_view(tensor.storage_view())).collect();
+        let inputs: SmallVec<[HeldView; 2]> =
+            inputs.iter().map(|tensor| waiting(program::capture_view(tensor.storage_view()))).collect();
         let metas: SmallVec<[&Meta; 4]> =
-            cells.iter().map(|cell| cell.meta()).chain(inputs.iter().map(|(_, meta)| meta)).collect();
+            cells.iter().map(|cell| cell.meta()).chain(inputs.iter().map(|input| &input.meta)).collect();
         let outputs = op.get().infer(&metas)?;
         drop(metas);
         if check::kind_of(&op, &outputs)? != Kind::New || outputs.len() != cells.len() {
@@ -91,8 +92,8 @@ impl Update {
             let detail = format!("variable {:?} is on {device}, {what} on {other}", first.name());
             Err(Error::device(self.op.name(), detail))
         };
-        if let Some((storage, _)) = self.inputs.iter().find(|(storage, _)| *storage.device() != device) {
-            return elsewhere("an input", storage.device());
+        if let Some(input) = self.inputs.iter().find(|input| *input.storage.device() != device) {
+            return elsewhere("an input", input.storage.device());
         }
         match self.cells.iter().find(|cell| device_of(cell) != device) {
             Some(cell) => elsewhere("another variable", &device_of(cell)),
@@ -104,7 +105,7 @@ impl Update {
     fn if_finite(mut self, finite_loss: &StorageView) -> Update {
         if !self.checks_loss_itself {
             self.op = OpRef::fixed(&AssignIfFinite);
-            self.inputs.push(finite_loss.clone());
+            self.inputs.push(waiting(finite_loss.clone()));
         }
         self
     }
@@ -113,7 +114,7 @@ impl Update {
     fn workspace(&self) -> Result<Option<Block>> {
         let Some(first) = self.cells.first() else { return Ok(None) };
         let values = self.cells.iter().map(|cell| cell.meta());
-        let metas: SmallVec<[&Meta; 4]> = values.chain(self.inputs.iter().map(|(_, meta)| meta)).collect();
+        let metas: SmallVec<[&Meta; 4]> = values.chain(self.inputs.iter().map(|input| &input.meta)).collect();
         execute::workspace(&self.op, &device_of(first), &metas, Order::Fixed)
     }
 
@@ -125,7 +126,7 @@ impl Update {
     /// The new value of a variable, if it is known.
     fn visible(&self, cell: usize) -> Option<StorageView> {
         let at = self.cells.iter().position(|written| written.address() == cell)?;
-        self.visible.get(at).cloned()
+        self.visible.get(at).map(HeldView::view)
     }
 }
 
@@ -177,10 +178,12 @@ impl Update {
         };
         let values: Vec<StorageView> = self.cells.iter().map(value).collect::<Result<_>>()?;
         let tensor = |(storage, meta): StorageView| Arg::Given(Tensor::over(storage, meta, Nodes::new()));
-        let args: Args<'_> = values.into_iter().chain(self.inputs.drain(..)).map(tensor).collect();
+        // An input that is held here no longer may be overwritten.
+        let inputs = std::mem::take(&mut self.inputs).into_iter().map(|input| input.view());
+        let args: Args<'_> = values.into_iter().chain(inputs).map(tensor).collect();
         let outputs = context::without_tapes(|| execute::execute(self.op, args))?;
-        let visible: SmallVec<[StorageView; 1]> =
-            outputs.iter().map(|output| output.storage_view()).collect();
+        let visible: SmallVec<[HeldView; 1]> =
+            outputs.iter().map(|output| waiting(output.storage_view())).collect();
         let inputs = visible.iter().cloned().collect();
         Ok(Update {
             op: OpRef::fixed(&Assign),
@@ -196,7 +199,7 @@ impl Update {
         if self.visible.len() < 2 {
             return smallvec![self];
         }
-        let single = |(cell, value): (Arc<VariableCell>, StorageView)| Update {
+        let single = |(cell, value): (Arc<VariableCell>, HeldView)| Update {
             op: self.op.clone(),
             cells: smallvec![cell],
             inputs: smallvec![value.clone()],
@@ -204,6 +207,17 @@ impl Update {
             checks_loss_itself: false,
         };
         self.cells.into_iter().zip(self.visible).map(single).collect()
+    }
+}
+
+/// What an update reads, kept until its step ends.
+fn waiting(view: StorageView) -> HeldView {
+    HeldView::new(view, Holder::Update)
+}
+
+impl HeldView {
+    fn operand(&self) -> Operand<'_> {
+        Operand::new(self.storage.ptr(), &self.meta)
     }
 }
 
@@ -226,7 +240,7 @@ pub(crate) fn assign(variable: &Variable, value: &Tensor) -> Result<()> {
 
 fn assignment(variable: &Variable, value: &Tensor) -> Result<Update> {
     let mut update = Update::new(OpRef::fixed(&Assign), &[variable], &[value])?;
-    update.visible = smallvec![program::capture_view(value.storage_view())];
+    update.visible = smallvec![waiting(program::capture_view(value.storage_view()))];
     Ok(update)
 }
 
@@ -261,14 +275,15 @@ fn commit(updates: LongList<Update>) -> Result<()> {
     let workspaces: Vec<Option<Block>> = updates.iter().map(Update::workspace).collect::<Result<_>>()?;
     if context::is_tracing() {
         return updates.iter().zip(&workspaces).try_for_each(|(update, workspace)| {
-            commit.trace(&update.op, &update.cells, &update.inputs, workspace.as_ref())
+            let inputs: SmallVec<[StorageView; 2]> = update.inputs.iter().map(HeldView::view).collect();
+            commit.trace(&update.op, &update.cells, &inputs, workspace.as_ref())
         });
     }
     if commit.is_pinned()? {
         return Ok(());
     }
     for (update, workspace) in updates.iter().zip(workspaces) {
-        let inputs: SmallVec<[Operand<'_>; 4]> = update.inputs.iter().map(operand).collect();
+        let inputs: SmallVec<[Operand<'_>; 4]> = update.inputs.iter().map(HeldView::operand).collect();
         commit.run(&update.op, &update.cells, &inputs, workspace.as_ref())?;
     }
     commit.finish();
@@ -401,7 +416,7 @@ impl<'a> Commit<'a> {
                 held.0.overwritten();
                 continue;
             };
-            let (before, _) = std::mem::replace(&mut *held, (fresh, *cell.meta()));
+            let before = cell.replace(&mut held, fresh);
             // Whoever still reads the old version keeps it; it is the variable's no longer.
             before.relabel(if before.is_saved() { Owner::Saved } else { Owner::Temporary });
         }

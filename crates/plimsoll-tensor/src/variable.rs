@@ -17,6 +17,7 @@ use crate::device::Device;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::execute::StorageView;
+use crate::holders::Holder;
 use crate::op::{Meta, Op, OpRef};
 use crate::ops::{self, binary::Binary};
 use crate::program::{self, MadeVariable};
@@ -72,6 +73,7 @@ impl Variable {
 
     fn over(view: StorageView, master: Option<Variable>) -> Variable {
         view.0.relabel(Owner::Parameters);
+        view.0.hold(Holder::Variable);
         Variable::from_cell(Arc::new(VariableCell {
             device: view.0.device().clone(),
             meta: Meta::fresh(*view.1.shape(), view.1.dtype),
@@ -306,6 +308,14 @@ impl VariableCell {
         lock(&self.value)
     }
 
+    /// Another storage holds the value from here on; returns the one that held it.
+    pub fn replace(&self, held: &mut StorageView, storage: Arc<Storage>) -> Arc<Storage> {
+        storage.hold(Holder::Variable);
+        let (before, _) = std::mem::replace(held, (storage, self.meta));
+        before.release(Holder::Variable);
+        before
+    }
+
     /// The value has been written.
     pub fn written(&self) {
         self.version.fetch_add(1, Ordering::Relaxed);
@@ -317,6 +327,12 @@ impl VariableCell {
 
     pub fn name(&self) -> String {
         lock(&self.name).clone()
+    }
+}
+
+impl Drop for VariableCell {
+    fn drop(&mut self) {
+        lock(&self.value).0.release(Holder::Variable);
     }
 }
 

@@ -37,9 +37,9 @@ pub use plimsoll_tensor::{Function, OpenStep, Recording, Step};
 
 // Devices, and whose bytes are whose.
 pub use plimsoll_tensor::{
-    Bytes, Device, DriverMemory, Offload, OpenScope, Owner, Placement, PlacementLog, Recomputed, Report,
-    Site, Stats, at_callers_line, at_line, current_scope, enter_owner, enter_scope, log_placements, scope,
-    with_owner,
+    Bytes, Device, DriverMemory, Holders, Offload, OpenScope, Owner, Placement, PlacementLog, Recomputed,
+    Report, Site, Stats, at_callers_line, at_line, current_scope, enter_owner, enter_scope, log_placements,
+    scope, with_owner,
 };
 
 // Values on the host, and where random numbers come from.

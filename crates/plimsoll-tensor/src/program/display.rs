@@ -20,6 +20,7 @@ impl fmt::Display for Program {
                 Instruction::Offload(value, copy) => writeln!(f, "    copy {copy} = offload(%{value})")?,
                 Instruction::Fetch(copy, value) => writeln!(f, "    %{value} = fetch(copy {copy})")?,
                 Instruction::Wait(copy) => writeln!(f, "    wait(copy {copy})")?,
+                Instruction::Read(number) => writeln!(f, "    read {}", self.variable_name(number))?,
                 Instruction::Acquire(_)
                 | Instruction::Release(_)
                 | Instruction::Relabel(..)
@@ -49,6 +50,11 @@ impl Program {
         )
     }
 
+    fn variable_name(&self, number: u32) -> String {
+        let name = self.variables[number as usize].cell.upgrade().map(|cell| cell.name());
+        name.filter(|name| !name.is_empty()).unwrap_or_else(|| format!("variable {number}"))
+    }
+
     /// How a program calls a value: by its number, or by where it comes from.
     fn name(&self, view: &ValueView) -> String {
         let value = self.value(view.value);
@@ -59,9 +65,7 @@ impl Program {
             }
             (Place::Captured(number), None) => format!("captured {number}"),
             (Place::Variable(number), made) => {
-                let name = self.variables[number as usize].cell.upgrade().map(|cell| cell.name());
-                let name =
-                    name.filter(|name| !name.is_empty()).unwrap_or_else(|| format!("variable {number}"));
+                let name = self.variable_name(number);
                 if made.is_some() { format!("{name}'") } else { name }
             }
             _ => format!("%{}", view.value),

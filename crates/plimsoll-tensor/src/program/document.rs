@@ -115,6 +115,7 @@ enum InstructionDocument {
     Acquire { block: u32 },
     Release { block: u32 },
     Relabel { block: u32, owner: &'static str },
+    Read { variable: u32 },
     Call { call: u32 },
     Offload { value: u32, copy: u32 },
     Fetch { copy: u32, value: u32 },
@@ -244,6 +245,7 @@ impl InstructionDocument {
             Instruction::Relabel(block, label) => {
                 InstructionDocument::Relabel { block, owner: label.owner.name() }
             }
+            Instruction::Read(variable) => InstructionDocument::Read { variable },
             Instruction::Call(call) => InstructionDocument::Call { call },
             Instruction::Offload(value, copy) => InstructionDocument::Offload { value, copy },
             Instruction::Fetch(copy, value) => InstructionDocument::Fetch { copy, value },

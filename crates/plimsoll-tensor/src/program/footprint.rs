@@ -130,7 +130,7 @@ impl OnDevice<'_> {
                         pool.mark_work(call.site, time);
                     }
                 }
-                Instruction::Call(_) | Instruction::Commit => {}
+                Instruction::Read(_) | Instruction::Call(_) | Instruction::Commit => {}
                 Instruction::Offload(value, _) | Instruction::Fetch(_, value)
                     if program.value(value).device != self.number => {}
                 Instruction::Offload(..)

@@ -9,6 +9,8 @@ use super::{BlockSpec, Instruction};
 
 /// The name of the marks that put calls into the order of a pool's trace.
 pub(super) const CALL: Name = Name::constant(":call");
+/// The name of the marks where variables are first read, each with the variable's number.
+pub(super) const READ: Name = Name::constant(":read");
 /// The name of the mark where the new values of variables begin to be written.
 pub(super) const COMMIT: Name = Name::constant(":commit");
 
@@ -63,6 +65,7 @@ impl Merged {
             TraceEvent::Release { serial } => Instruction::Release(number(self, serial)),
             TraceEvent::Relabel { serial, label } => Instruction::Relabel(number(self, serial), label),
             TraceEvent::Mark { name: COMMIT, .. } => Instruction::Commit,
+            TraceEvent::Mark { name: READ, number } => Instruction::Read(number as u32),
             TraceEvent::Mark { name, .. } => Instruction::Mark(name),
             TraceEvent::Work { .. } => return,
         };

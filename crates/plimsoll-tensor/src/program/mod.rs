@@ -27,15 +27,15 @@ mod tracer;
 mod verify;
 
 use std::fmt;
-use std::sync::{Arc, Weak};
+use std::sync::Weak;
 
 use plimsoll_memory::{Label, LongList, Name, Site};
 use smallvec::SmallVec;
 
 use crate::device::Device;
 use crate::execute::Order;
+use crate::holders::Held;
 use crate::op::{Meta, OpRef};
-use crate::storage::Storage;
 use crate::variable::VariableCell;
 
 pub(crate) use argument::Argument;
@@ -62,7 +62,7 @@ pub struct Program {
     /// The arguments that are donated: their memory is the program's first blocks, one for each.
     donated: Vec<u32>,
     variables: Vec<VariableInput>,
-    captured: Vec<Arc<Storage>>,
+    captured: Vec<Held>,
     results: Vec<ValueView>,
     /// The variables that it writes, in rising order.
     written: Vec<u32>,
@@ -97,6 +97,9 @@ pub enum Instruction {
     Release(u32),
     /// Attributes a block to another owner, or to another line.
     Relabel(u32, Label),
+    /// Reads a variable for the first time. Its value is there already; where it is not, as with variables that are kept in
+    /// shards, a rewriting replaces this by the calls that bring it.
+    Read(u32),
     /// Runs an op.
     Call(u32),
     /// Begins to offload a value; its copy has that number.

@@ -167,7 +167,9 @@ impl<'a> Rewriter<'a> {
                 self.prepare()?;
                 self.call(number);
             }
-            Instruction::Mark(_) | Instruction::Commit => self.to.instructions.push(*instruction),
+            Instruction::Mark(_) | Instruction::Read(_) | Instruction::Commit => {
+                self.to.instructions.push(*instruction)
+            }
             Instruction::Offload(..)
             | Instruction::Fetch(..)
             | Instruction::Wait(_)

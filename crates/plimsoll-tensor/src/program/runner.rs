@@ -288,7 +288,7 @@ impl<'a> Run<'a> {
                 }
             }
             Instruction::Mark(name) => self.devices[0].pool().mark(name, 0),
-            Instruction::Call(_) | Instruction::Commit => {}
+            Instruction::Read(_) | Instruction::Call(_) | Instruction::Commit => {}
             Instruction::Offload(..)
             | Instruction::Fetch(..)
             | Instruction::Wait(_)
@@ -395,7 +395,7 @@ impl<'a> Run<'a> {
         let mut kept: Vec<(u32, Arc<Storage>)> = Vec::new();
         let mut storage = |view: &ValueView| match self.program.value(view.value).place {
             Place::Argument(number) => lent(&arguments, number).storage.clone(),
-            Place::Captured(number) => self.program.captured[number as usize].clone(),
+            Place::Captured(number) => Arc::clone(&self.program.captured[number as usize]),
             Place::Variable(number) => match &self.variables[number as usize] {
                 Some(storage) => storage.clone(),
                 None => unreachable!("the values of variables that are results are held"),

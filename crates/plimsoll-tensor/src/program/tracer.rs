@@ -13,7 +13,7 @@ use plimsoll_memory::{Block, Label, LongList, Site};
 use smallvec::SmallVec;
 
 use super::argument::Argument;
-use super::merge::{CALL, COMMIT, Merged};
+use super::merge::{CALL, COMMIT, Merged, READ};
 use super::owned::OwnedVariables;
 use super::{Call, Phase, Place, Program, Value, ValueView, VariableInput};
 use crate::context;
@@ -21,6 +21,7 @@ use crate::device::Device;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::execute::{Arg, Order, StorageView};
+use crate::holders::{Held, Holder};
 use crate::op::{Meta, OpRef};
 use crate::random::Generator;
 use crate::step::Step;
@@ -336,7 +337,9 @@ impl Tracer {
             return (shadow.clone(), value.1);
         }
         let number = self.cells.len() as u32;
-        let shadow = shadow(&value.0, &self.ghost_of(cell.device()));
+        let ghost = self.ghost_of(cell.device());
+        ghost.pool().mark(READ, u64::from(number));
+        let shadow = shadow(&value.0, &ghost);
         self.add_known(&shadow, Place::Variable(number));
         self.cells.push(VariableInput { cell: Arc::downgrade(cell), meta: Box::new(value.1) });
         self.variables.insert(cell.address(), (number, shadow.clone()));
@@ -540,7 +543,7 @@ impl Tracer {
             argument_devices,
             donated: self.donated,
             variables: self.cells,
-            captured: self.storages,
+            captured: self.storages.into_iter().map(|storage| Held::new(storage, Holder::Program)).collect(),
             new_places: self.new_places,
             cleared: self.cleared,
             written: self.written.into_iter().collect(),

@@ -9,6 +9,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use crate::execute::Order;
+use crate::holders::{Held, Holder};
 use crate::offload_store::Offloaded;
 use crate::remat::{Source, StepLogState, Value};
 use crate::storage::Storage;
@@ -17,7 +18,7 @@ use crate::storage::Storage;
 #[derive(Default)]
 pub(super) struct RecomputeInputs {
     /// Those that are in memory.
-    in_memory: Vec<Arc<Storage>>,
+    in_memory: Vec<Held>,
     /// Those that have been offloaded since.
     offloaded: Vec<Arc<Offloaded>>,
 }
@@ -73,7 +74,8 @@ impl StepLogState {
         }
         recompute_inputs.sort_by_key(Arc::as_ptr);
         recompute_inputs.dedup_by_key(|input| Arc::as_ptr(input));
-        RecomputeInputs { in_memory: recompute_inputs, offloaded }
+        let in_memory = recompute_inputs.into_iter().map(|input| Held::new(input, Holder::Evictor)).collect();
+        RecomputeInputs { in_memory, offloaded }
     }
 
     /// How often a storage is held as a recompute input.
