@@ -10,6 +10,7 @@ use plimsoll_memory::{Bytes, OutOfMemory, Rows, Site};
 
 use crate::context;
 use crate::dtype::DType;
+use crate::labels;
 use crate::shape::{MAX_ELEMS, Shape};
 
 /// What the functions of this crate return.
@@ -130,7 +131,7 @@ impl From<plimsoll_cuda::Error> for Error {
 impl Error {
     /// An error of that kind.
     pub fn new(kind: ErrorKind) -> Error {
-        Error(Box::new(Arisen { kind, site: context::site_of_error() }))
+        Error(Box::new(Arisen { kind, site: labels::site_of_error() }))
     }
 
     /// The kind of error.

@@ -24,9 +24,9 @@ use plimsoll_cuda::FaultCell;
 use plimsoll_memory::Site;
 use smallvec::SmallVec;
 
-use crate::context;
 use crate::device::{Device, WeakDevice};
 use crate::error::{Error, Result};
+use crate::labels;
 use crate::shape::Shape;
 
 /// What a kernel may refuse: elements of a tensor of that shape, in row-major order.
@@ -140,7 +140,7 @@ pub(crate) fn may_refuse(device: &Device, op: &'static str, refusal: Refusal) ->
     if with_logs(|logs| logs.open(device).is_some_and(is_full)) {
         device.synchronize()?;
     }
-    let site = context::site(op);
+    let site = labels::site(op);
     with_logs(|logs| {
         let at = match logs.open.iter().position(|log| log.device.is(device)) {
             Some(at) => at,

@@ -17,6 +17,7 @@ mod file;
 mod foreign;
 mod function;
 mod holders;
+mod labels;
 mod layout;
 mod nested;
 mod npy;
@@ -45,11 +46,7 @@ mod update;
 mod variable;
 
 pub use axes::{Axes, Integer, IntoAxes};
-pub use context::{
-    LineGuard, Placement, PlacementLog, Saving, at_callers_line, at_line, callers_place, current_scope,
-    enter_layer, enter_line, enter_owner, enter_saving, enter_scope, is_recording, log_placements, scope,
-    with_own_places, with_owner, with_saving,
-};
+pub use context::{Placement, PlacementLog, Saving, enter_saving, is_recording, log_placements, with_saving};
 pub use device::{Device, Recomputed};
 pub use driver_memory::DriverMemory;
 pub use dtype::{DType, Element};
@@ -58,6 +55,10 @@ pub use execute::apply;
 pub use file::write_whole;
 pub use function::Function;
 pub use holders::Holders;
+pub use labels::{
+    LineGuard, at_callers_line, at_line, callers_place, current_scope, enter_layer, enter_line, enter_owner,
+    enter_scope, scope, with_own_places, with_owner,
+};
 pub use layout::Layout;
 pub use nested::Nested;
 pub use npy::NpyArray;

@@ -14,10 +14,10 @@ use std::sync::Arc;
 
 use plimsoll_memory::{Block, Owner};
 
-use crate::context;
 use crate::device::Device;
 use crate::dtype::{DType, Element};
 use crate::error::{Error, Result};
+use crate::labels;
 use crate::op::Meta;
 use crate::shape::Shape;
 use crate::storage::Storage;
@@ -46,8 +46,8 @@ impl Piece {
     /// Memory that is full.
     #[track_caller]
     pub fn acquire(device: &Device, n_bytes: usize, name: &'static str) -> Result<Piece> {
-        let _line = context::at_callers_line();
-        let block = device.acquire(n_bytes, context::label(Owner::Data, name))?;
+        let _line = labels::at_callers_line();
+        let block = device.acquire(n_bytes, labels::label(Owner::Data, name))?;
         Ok(Piece { whole: Arc::new(Whole { block, device: device.clone() }), start: 0, n_bytes })
     }
 

@@ -174,6 +174,19 @@ impl<T: Copy> Current<T> {
     }
 }
 
+/// A guard that calls `f` when it is dropped.
+pub(crate) fn on_drop(f: impl FnOnce()) -> impl Drop {
+    struct OnDrop<F: FnOnce()>(Option<F>, PhantomData<*const ()>);
+    impl<F: FnOnce()> Drop for OnDrop<F> {
+        fn drop(&mut self) {
+            if let Some(f) = self.0.take() {
+                f();
+            }
+        }
+    }
+    OnDrop(Some(f), PhantomData)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

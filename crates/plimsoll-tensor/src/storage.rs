@@ -18,6 +18,7 @@ use crate::error::{Error, Result};
 use crate::fault;
 use crate::foreign::Foreign;
 use crate::holders::Holder;
+use crate::labels;
 use crate::piece::Lent;
 use crate::shape::Shape;
 
@@ -61,7 +62,7 @@ impl Storage {
         dtype: DType,
         op: &'static str,
     ) -> Result<Arc<Storage>> {
-        let label = context::label(context::output_owner(), op);
+        let label = labels::label(labels::output_owner(), op);
         let block = device.acquire(n_bytes, label)?;
         Ok(Storage::over(Memory::Own(block), dtype, device))
     }
@@ -459,7 +460,7 @@ pub(crate) unsafe fn copy_between(
             unsafe { gpu.copy("to_device", source, target, n_bytes) }?;
         }
         (Some(gpu), Some(other)) => {
-            let label = context::label(Owner::Temporary, "to_device");
+            let label = labels::label(Owner::Temporary, "to_device");
             let between = Device::cpu().pool().acquire(n_bytes, label)?;
             // SAFETY: the block between is that long, and the rest is asked of the caller; the download has ended when it
             // returns.

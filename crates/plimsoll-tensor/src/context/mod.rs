@@ -1,20 +1,16 @@
-//! The context of a thread: open tapes, current device, layer scope, user's line, generator, saving mode.
+//! The context of a thread: open tapes, current device, step, generator, saving mode; and its labels (line, layer, owner), which
+//! are kept below in `labels` and can be reached here, too.
 //!
 //! Each thread has its own, so a new thread starts with no tape. What people can begin and end (device, layer, line, owner,
 //! saving mode, tapes, placement log, step) is a list of [scopes](crate::scopes), each of which ends by itself, in whatever
 //! order guards are dropped. What only this crate sets is set for the length of a closure. Either way an early return or a
 //! panic cannot leave anything open.
 
-mod labels;
-mod layers;
 mod placements;
 mod tapes;
 
 use std::cell::{Cell, RefCell};
-use std::marker::PhantomData;
 use std::sync::Arc;
-
-use plimsoll_memory::{Name, Owner, Site};
 
 use crate::device::Device;
 use crate::execute::StorageView;
@@ -24,17 +20,16 @@ use crate::remat::StepLog;
 use crate::scopes::{Current, OpenScope, Scopes};
 use crate::step::StepState;
 
-pub use labels::{LineGuard, at_callers_line, at_line, callers_place, enter_line, with_own_places};
-pub(crate) use labels::{at_own_lines, at_recorded_site, label, site, site_of_error};
-pub(crate) use layers::{LayerPath, current_layer, in_layer, in_layer_of, layer_site};
-pub use layers::{current_scope, enter_layer, enter_scope, scope};
+pub(crate) use crate::labels::{
+    LayerPath, at_callers_line, at_own_lines, at_recorded_site, current_layer, in_layer, in_layer_of, label,
+    layer_site, site, with_owner,
+};
+pub(crate) use crate::scopes::on_drop;
 pub(crate) use placements::log_placement;
 pub use placements::{Placement, PlacementLog, log_placements};
 pub use tapes::is_recording;
 pub(crate) use tapes::{is_sealed, sealed, start_tape, stop_tape, with_tapes, without_tapes};
 
-use labels::{SiteCache, SourceLine};
-use layers::Layers;
 use tapes::Tapes;
 
 /// How much a tape saves for backward.
@@ -48,12 +43,6 @@ pub enum Saving {
 }
 
 struct Context {
-    line: Current<Option<SourceLine>>,
-    /// The file that a line was entered of last.
-    last_file: Cell<Name>,
-    /// Where the op was called that runs now, if its call was recorded before.
-    recorded_site: Cell<Option<Site>>,
-    owner: Current<Owner>,
     saving: Current<Saving>,
     replaying: Cell<bool>,
     in_backward: Cell<bool>,
@@ -62,8 +51,6 @@ struct Context {
     tapes: Tapes,
     /// What variables read as, sorted by their numbers; boxed, because a model has many.
     pins: RefCell<Vec<(usize, Box<StorageView>)>>,
-    layers: RefCell<Layers>,
-    sites: RefCell<SiteCache>,
     placements: RefCell<Scopes<Vec<Placement>>>,
     /// The open step; none where it is as if none were open.
     steps: RefCell<Scopes<Option<StepState>>>,
@@ -74,10 +61,6 @@ struct Context {
 
 thread_local! {
     static CONTEXT: Context = const { Context {
-        line: Current::new(None),
-        last_file: Cell::new(Name::constant("")),
-        recorded_site: Cell::new(None),
-        owner: Current::new(Owner::Temporary),
         saving: Current::new(Saving::Lean),
         replaying: Cell::new(false),
         in_backward: Cell::new(false),
@@ -85,31 +68,11 @@ thread_local! {
         devices: RefCell::new(Scopes::new()),
         tapes: Tapes::new(),
         pins: RefCell::new(Vec::new()),
-        layers: RefCell::new(Layers::new()),
-        sites: RefCell::new(SiteCache::new()),
         placements: RefCell::new(Scopes::new()),
         steps: RefCell::new(Scopes::new()),
         tracing: Cell::new(false),
         tracer: RefCell::new(None),
     } };
-}
-
-/// Who owns the outputs of ops now: `temporary`, unless [`with_owner`] says otherwise.
-pub(crate) fn output_owner() -> Owner {
-    CONTEXT.with(|context| context.owner.get())
-}
-
-/// Lets the blocks of all new tensors belong to `owner` until the scope is dropped; parameters and optimizer state are made
-/// so, in their own region of the pool.
-pub fn enter_owner(owner: Owner) -> OpenScope {
-    let number = CONTEXT.with(|context| context.owner.begin(owner));
-    OpenScope::new(number, |number| _ = CONTEXT.try_with(|context| context.owner.end(number)))
-}
-
-/// Runs `f` with the blocks of all new tensors belonging to `owner`: see [`enter_owner`].
-pub fn with_owner<R>(owner: Owner, f: impl FnOnce() -> R) -> R {
-    let _owner = enter_owner(owner);
-    f()
 }
 
 /// Lets tapes save as much as `saving` says until the scope is dropped.
@@ -301,17 +264,4 @@ pub(crate) fn with_tracer<R>(f: impl FnOnce(&mut Tracer) -> R) -> Option<R> {
         return None;
     }
     CONTEXT.with(|context| context.tracer.borrow_mut().as_mut().map(f))
-}
-
-/// A guard that calls `f` when it is dropped.
-pub(crate) fn on_drop(f: impl FnOnce()) -> impl Drop {
-    struct OnDrop<F: FnOnce()>(Option<F>, PhantomData<*const ()>);
-    impl<F: FnOnce()> Drop for OnDrop<F> {
-        fn drop(&mut self) {
-            if let Some(f) = self.0.take() {
-                f();
-            }
-        }
-    }
-    OnDrop(Some(f), PhantomData)
 }

@@ -4,8 +4,9 @@ use std::marker::PhantomData;
 
 use plimsoll_memory::Site;
 
-use super::{CONTEXT, site};
+use super::CONTEXT;
 use crate::device::Device;
+use crate::labels::site;
 
 /// One line of the placement log: which op ran where.
 #[derive(Clone, Debug, PartialEq, Eq)]

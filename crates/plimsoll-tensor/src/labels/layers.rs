@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use plimsoll_memory::Site;
 
-use super::{CONTEXT, site};
+use super::{LABELS, site};
 use crate::scopes::{OpenScope, Scopes};
 
 /// The open layer scopes as one text, so that entering a layer allocates nothing once the text has room for it.
@@ -126,9 +126,9 @@ pub fn enter_layer(name: &str, described: Site) -> OpenScope {
 }
 
 fn begin(name: &str, described: Site, is_root: bool) -> OpenScope {
-    let number = CONTEXT.with(|context| context.layers.borrow_mut().begin(name, described, is_root));
+    let number = LABELS.with(|labels| labels.layers.borrow_mut().begin(name, described, is_root));
     OpenScope::new(number, |number| {
-        _ = CONTEXT.try_with(|context| context.layers.borrow_mut().end(number));
+        _ = LABELS.try_with(|labels| labels.layers.borrow_mut().end(number));
     })
 }
 
@@ -140,13 +140,13 @@ pub fn scope<R>(name: &str, f: impl FnOnce() -> R) -> R {
 
 /// The path of layer names that is open on this thread, such as `encoder.0.attention`; empty outside.
 pub fn current_scope() -> String {
-    CONTEXT.with(|context| context.layers.borrow().path().to_owned())
+    LABELS.with(|labels| labels.layers.borrow().path().to_owned())
 }
 
 /// The path that is open, to come back to.
 pub(crate) fn current_layer() -> LayerPath {
-    CONTEXT.with(|context| {
-        let layers = context.layers.borrow();
+    LABELS.with(|labels| {
+        let layers = labels.layers.borrow();
         LayerPath { path: layers.path().to_owned(), described: layers.described() }
     })
 }
@@ -159,8 +159,8 @@ pub(crate) fn in_layer<R>(layer: &LayerPath, f: impl FnOnce() -> R) -> R {
 
 /// The site of an op that runs now, if it is inside a layer: what [`in_layer_of`] is given later.
 pub(crate) fn layer_site(op: &'static str) -> Site {
-    let is_outside = CONTEXT.with(|context| {
-        let layers = context.layers.borrow();
+    let is_outside = LABELS.with(|labels| {
+        let layers = labels.layers.borrow();
         layers.path().is_empty() && layers.described() == Site::UNKNOWN
     });
     if is_outside { Site::UNKNOWN } else { site(op) }
