@@ -1,7 +1,13 @@
 //! Checksums of values, for the checks that `PLIMSOLL_VERIFY=1` turns on.
 
+use std::sync::LazyLock;
+
 use crate::error::Result;
 use crate::storage::Storage;
+
+/// Whether every device verifies from the beginning.
+pub(crate) static VERIFIES: LazyLock<bool> =
+    LazyLock::new(|| std::env::var("PLIMSOLL_VERIFY").is_ok_and(|value| value == "1"));
 
 /// How many bytes of a GPU's memory are looked at together.
 const PIECE: usize = 1 << 16;

@@ -11,17 +11,16 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, Once, OnceLock, PoisonError, Weak};
 
 use plimsoll_cuda::{Gpu, Profile};
-use plimsoll_memory::{Block, Bytes, GhostPages, HostPages, Label, Name, Pool, Snapshot, Stats};
+use plimsoll_memory::{Block, Bytes, GhostPages, HostPages, Label, Pool, Snapshot, Stats};
 use plimsoll_plan::{LazyPlanSet, Peaks, PlanSetCache, Trace};
 
-use crate::context;
+use crate::checksum::VERIFIES;
 use crate::driver_memory::DriverMemory;
 use crate::error::{Error, Result};
+use crate::evictor::{Evict, Evictor};
 use crate::fault;
 use crate::offload_store::{Offload, OffloadStore};
-use crate::remat::{Evictor, StepLog, VERIFIES};
 use crate::report::Report;
-use crate::scopes::OpenScope;
 
 /// A device: cheap to clone, equal to its clones.
 #[derive(Clone)]
@@ -392,17 +391,6 @@ impl Device {
         self.0.described.as_ref().and_then(|described| described.0.upgrade()).map(Device)
     }
 
-    /// The device that ops without inputs run on: the innermost [`Device::enter`] scope, else the CPU.
-    pub fn current() -> Device {
-        context::current_device()
-    }
-
-    /// Notes in the trace of this device's pool that something begins here, such as a pass backward; while a function is
-    /// recorded, that becomes part of its program.
-    pub fn mark(&self, name: impl Into<Name>, number: u64) {
-        context::recording_device(self).pool().mark(name, number);
-    }
-
     /// Whether this device has shapes but no values.
     pub fn is_ghost(&self) -> bool {
         self.0.pool.is_ghost()
@@ -457,12 +445,6 @@ impl Device {
     #[doc(alias = "set_per_process_memory_fraction")]
     pub fn set_limit(&self, limit: Option<Bytes>) -> Result<()> {
         Ok(self.0.pool.set_limit(limit)?)
-    }
-
-    /// Makes this device the current one until the scope is dropped.
-    #[doc(alias = "device")]
-    pub fn enter(&self) -> OpenScope {
-        context::enter_device(self.clone())
     }
 
     /// The bytes of tensors over memory that somebody else has (see [`Tensor::from_foreign`](crate::Tensor::from_foreign)): they are
@@ -578,8 +560,8 @@ impl Device {
         self.0.offload_store.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Evicts values of a step's log when this device's memory is full.
-    pub(crate) fn watch_step_log(&self, step_log: &Arc<StepLog>) {
+    /// Evicts values of a step's log, on behalf of the thread that calls this, when this device's memory is full.
+    pub(crate) fn evict_from(&self, step_log: Weak<dyn Evict>) {
         if self.0.evictor.watch(step_log) {
             self.0.pool.set_reclaim(Some(self.0.evictor.clone()));
         }

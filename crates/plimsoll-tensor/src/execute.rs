@@ -259,7 +259,7 @@ fn note_work(op: &OpRef, device: &Device, inputs: &[Operand<'_>], outputs: &[Ope
     }
     let inputs: SmallVec<[&Meta; 4]> = inputs.iter().map(|operand| operand.meta).collect();
     let outputs: SmallVec<[&Meta; 4]> = outputs.iter().map(|operand| operand.meta).collect();
-    device.pool().mark_work(context::site(op.name()), device.nanoseconds(op, &inputs, &outputs));
+    device.pool().mark_work(context::site(op.name()), op.nanoseconds(device, &inputs, &outputs));
 }
 
 /// Takes the values that variables have now.

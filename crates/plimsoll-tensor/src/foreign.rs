@@ -6,14 +6,11 @@
 
 use std::sync::Arc;
 
-use crate::context;
 use crate::device::Device;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::layout::Layout;
-use crate::op::Meta;
 use crate::storage::Storage;
-use crate::tensor::{Nodes, Tensor};
 
 /// Where the memory of a GPU must begin, as blocks do: kernels read it in long words.
 const GPU_ALIGNMENT: usize = 512;
@@ -33,45 +30,21 @@ unsafe impl Send for Foreign {}
 unsafe impl Sync for Foreign {}
 
 impl Foreign {
-    pub fn device(&self) -> &Device {
-        &self.device
-    }
-
-    pub fn ptr(&self) -> *mut u8 {
-        self.ptr
-    }
-
-    pub fn n_bytes(&self) -> usize {
-        self.n_bytes
-    }
-}
-
-impl Drop for Foreign {
-    fn drop(&mut self) {
-        self.device.count_foreign(self.n_bytes, false);
-    }
-}
-
-impl Tensor {
-    /// A tensor over memory that somebody else has: `n_bytes` from `ptr` on, in which `layout` names the elements. `keeper` is
-    /// dropped when no tensor looks at them any more.
+    /// A storage over `n_bytes` from `ptr` on, in which `layout` names elements.
     ///
     /// # Errors
     /// A layout that names elements beyond the bytes; an address that is no multiple of the element's size, or on a GPU of
     /// 512; a ghost.
     ///
     /// # Safety
-    /// Until `keeper` is dropped, the bytes must be readable by `device` (on the CPU by this process, on a GPU by its default
-    /// context), nobody may write them, and what wrote them must be done. Truth values must be 0 or 1.
-    #[track_caller]
-    pub unsafe fn from_foreign(
+    /// As for [`Tensor::from_foreign`](crate::Tensor::from_foreign).
+    pub unsafe fn storage(
         device: &Device,
         (ptr, n_bytes): (*const u8, usize),
-        layout: Layout,
+        layout: &Layout,
         dtype: DType,
-        keeper: impl Send + Sync + 'static,
-    ) -> Result<Tensor> {
-        let _line = context::at_callers_line();
+        keeper: Box<dyn Send + Sync>,
+    ) -> Result<Arc<Storage>> {
         let refused = |detail: String| Err(Error::argument("from_foreign", detail));
         if device.is_ghost() || ptr.is_null() {
             return refused(format!("there are no bytes at {ptr:?} on {device}"));
@@ -91,9 +64,25 @@ impl Tensor {
             ));
         }
         device.count_foreign(n_bytes, true);
-        let (device, keeper) = (device.clone(), Box::new(keeper));
-        let foreign = Foreign { ptr: ptr.cast_mut(), n_bytes, device, _keeper: keeper };
-        let storage: Arc<Storage> = Storage::foreign(foreign, dtype);
-        Ok(Tensor::over(storage, Meta { layout, dtype }, Nodes::new()))
+        let foreign = Foreign { ptr: ptr.cast_mut(), n_bytes, device: device.clone(), _keeper: keeper };
+        Ok(Storage::foreign(foreign, dtype))
+    }
+
+    pub fn device(&self) -> &Device {
+        &self.device
+    }
+
+    pub fn ptr(&self) -> *mut u8 {
+        self.ptr
+    }
+
+    pub fn n_bytes(&self) -> usize {
+        self.n_bytes
+    }
+}
+
+impl Drop for Foreign {
+    fn drop(&mut self) {
+        self.device.count_foreign(self.n_bytes, false);
     }
 }

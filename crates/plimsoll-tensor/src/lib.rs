@@ -4,6 +4,7 @@
 //! layer and the user's line. See ARCHITECTURE.md for the rules of execution.
 
 mod axes;
+mod borrowed;
 mod check;
 mod checksum;
 mod context;
@@ -11,6 +12,7 @@ mod device;
 mod driver_memory;
 mod dtype;
 mod error;
+mod evictor;
 mod execute;
 mod fault;
 mod file;

@@ -16,6 +16,7 @@ use crate::error::{Error, Result};
 use crate::fault;
 pub use crate::fault::{Refusal, Refused};
 use crate::layout::Layout;
+pub use crate::rates::Cost;
 use crate::shape::Shape;
 use crate::tape::Backward;
 use crate::tensor::Tensor;
@@ -348,15 +349,6 @@ impl Rebuild {
     }
 }
 
-/// What running an op takes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Cost {
-    /// Floating-point operations.
-    pub flops: u64,
-    /// Bytes read and written.
-    pub bytes: u64,
-}
-
 /// The bytes that an op reads and writes, or the largest number.
 pub(crate) fn bytes_moved(inputs: &[&Meta], outputs: &[&Meta]) -> u64 {
     inputs.iter().chain(outputs).fold(0, |sum: u64, meta| sum.saturating_add(meta.n_bytes() as u64))
@@ -565,6 +557,12 @@ impl OpRef {
     /// Whether, and how, the op has a gradient.
     pub fn gradient(&self) -> Gradient {
         self.get().gradient()
+    }
+
+    /// How long the op takes on a device, in nanoseconds, by its cost and the device's rates.
+    pub(crate) fn nanoseconds(&self, device: &Device, inputs: &[&Meta], outputs: &[&Meta]) -> u64 {
+        let dtype = inputs.first().or(outputs.first()).map(|meta| meta.dtype);
+        device.time_of(self.get().cost(inputs, outputs), dtype, self.get().computing_share_cuda())
     }
 
     /// Whether the op is cheap to recompute.

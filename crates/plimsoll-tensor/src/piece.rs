@@ -18,10 +18,8 @@ use crate::device::Device;
 use crate::dtype::{DType, Element};
 use crate::error::{Error, Result};
 use crate::labels;
-use crate::op::Meta;
 use crate::shape::Shape;
 use crate::storage::Storage;
-use crate::tensor::{Nodes, Tensor};
 
 /// A block and the device that it is on.
 struct Whole {
@@ -111,25 +109,6 @@ impl Piece {
         // SAFETY: as in `bytes`, and the piece is borrowed exclusively.
         unsafe { std::slice::from_raw_parts_mut(self.ptr(), self.n_bytes) }
     }
-
-    /// Lends the piece to a tensor over its first bytes; `back` gets it when the last holder of the tensor goes.
-    ///
-    /// # Errors
-    /// The piece is too short for the shape, or does not begin at a multiple of the element's size; truth values that
-    /// are neither 0 nor 1. The piece then goes to `back` at once.
-    pub fn lend(self, shape: Shape, dtype: DType, back: Return) -> Result<Tensor> {
-        Lent { n_bytes: shape.n_elems() * dtype.size(), piece: Some(self), back: Some(back) }
-            .into_tensor(shape, dtype)
-    }
-
-    /// A tensor over the first bytes of the piece, which stays with it.
-    ///
-    /// # Errors
-    /// As for [`Piece::lend`].
-    pub fn into_tensor(self, shape: Shape, dtype: DType) -> Result<Tensor> {
-        Lent { n_bytes: shape.n_elems() * dtype.size(), piece: Some(self), back: None }
-            .into_tensor(shape, dtype)
-    }
 }
 
 impl fmt::Debug for Piece {
@@ -148,6 +127,11 @@ pub(crate) struct Lent {
 }
 
 impl Lent {
+    /// The first `n_bytes` of a piece, which goes to `back` afterwards, if anybody wants it.
+    pub fn new(piece: Piece, n_bytes: usize, back: Option<Return>) -> Lent {
+        Lent { piece: Some(piece), back, n_bytes }
+    }
+
     fn piece(&self) -> &Piece {
         match &self.piece {
             Some(piece) => piece,
@@ -167,7 +151,11 @@ impl Lent {
         self.piece().device()
     }
 
-    fn into_tensor(self, shape: Shape, dtype: DType) -> Result<Tensor> {
+    /// A storage over the bytes, for elements of that shape.
+    ///
+    /// # Errors
+    /// As for [`Piece::lend`].
+    pub fn into_storage(self, shape: &Shape, dtype: DType) -> Result<Arc<Storage>> {
         let piece = self.piece();
         if piece.n_bytes < self.n_bytes || !piece.start.is_multiple_of(dtype.size()) {
             return Err(Error::argument(
@@ -184,7 +172,7 @@ impl Lent {
         if dtype == DType::Bool && !is_value(&piece.bytes()[..self.n_bytes.min(piece.bytes().len())]) {
             return Err(Error::argument("piece", "truth values are the bytes 0 and 1 and no others"));
         }
-        Ok(Tensor::over(Storage::lent(self, dtype), Meta::fresh(shape, dtype), Nodes::new()))
+        Ok(Storage::lent(self, dtype))
     }
 }
 

@@ -9,7 +9,6 @@ use plimsoll_cuda::Profile;
 
 use crate::device::Device;
 use crate::dtype::DType;
-use crate::op::{Cost, Meta, OpRef};
 
 /// The part of a GPU's greatest rates, as data sheets state them, that large products and copies reach.
 const COMPUTING_SHARE: f64 = 0.6;
@@ -22,15 +21,19 @@ const CPU_OPERATIONS: f64 = 150.0;
 const CPU_BYTES: f64 = 16.0;
 const CPU_START: f64 = 1_000.0;
 
-impl Device {
-    /// How long an op takes here, in nanoseconds: see the module.
-    pub(crate) fn nanoseconds(&self, op: &OpRef, inputs: &[&Meta], outputs: &[&Meta]) -> u64 {
-        let dtype = inputs.first().or(outputs.first()).map(|meta| meta.dtype);
-        self.time_of(op.get().cost(inputs, outputs), dtype, op.get().computing_share_cuda())
-    }
+/// What running an op takes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Cost {
+    /// Floating-point operations.
+    pub flops: u64,
+    /// Bytes read and written.
+    pub bytes: u64,
+}
 
-    /// The same for a cost, where a GPU computes with some part of the rate of large products.
-    fn time_of(&self, cost: Cost, dtype: Option<DType>, share: f64) -> u64 {
+impl Device {
+    /// How long work of a cost takes here, in nanoseconds, where a GPU computes with some part of the rate of large products:
+    /// see the module.
+    pub(crate) fn time_of(&self, cost: Cost, dtype: Option<DType>, share: f64) -> u64 {
         let (operations, bytes, start) = match self.profile() {
             Some(profile) => gpu_rates(profile, dtype, share),
             None => cpu_rates(dtype),

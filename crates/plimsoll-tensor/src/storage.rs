@@ -11,7 +11,6 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use plimsoll_cuda::{Copied, PinnedBlock, Posted};
 use plimsoll_memory::{Block, Owner, Site};
 
-use crate::context;
 use crate::device::Device;
 use crate::dtype::{DType, Element};
 use crate::error::{Error, Result};
@@ -65,16 +64,6 @@ impl Storage {
         let label = labels::label(labels::output_owner(), op);
         let block = device.acquire(n_bytes, label)?;
         Ok(Storage::over(Memory::Own(block), dtype, device))
-    }
-
-    /// Room for values of the host on the current device. Inside a function that is being recorded they are a constant of
-    /// its program, which lies on the real device and belongs to the graph.
-    pub fn for_host_data(shape: &Shape, dtype: DType, op: &'static str) -> Result<Arc<Storage>> {
-        let device = context::current_device();
-        match context::is_tracing() {
-            true => context::with_owner(Owner::Graph, || Storage::new(&device, shape, dtype, op)),
-            false => Storage::new(&device, shape, dtype, op),
-        }
     }
 
     /// A block of `device` that is filled already.

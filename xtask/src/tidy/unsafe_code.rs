@@ -21,6 +21,7 @@ const HOMES: &[&str] = &[
     "crates/plimsoll-tensor/src/piece.rs",
     // Memory that another library lends, which that library has to promise.
     "crates/plimsoll-tensor/src/foreign.rs",
+    "crates/plimsoll-tensor/src/borrowed.rs",
     // An allocator is unsafe to implement; this one counts for the tests.
     "crates/plimsoll-testkit/src/counting.rs",
 ];

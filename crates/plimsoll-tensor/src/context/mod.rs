@@ -6,6 +6,7 @@
 //! order guards are dropped. What only this crate sets is set for the length of a closure. Either way an early return or a
 //! panic cannot leave anything open.
 
+mod devices;
 mod placements;
 mod tapes;
 
@@ -25,6 +26,7 @@ pub(crate) use crate::labels::{
     layer_site, site, with_owner,
 };
 pub(crate) use crate::scopes::on_drop;
+pub(crate) use devices::{current_device, device, real_device, recording_device};
 pub(crate) use placements::log_placement;
 pub use placements::{Placement, PlacementLog, log_placements};
 pub use tapes::is_recording;
@@ -89,41 +91,6 @@ pub fn with_saving<R>(saving: Saving, f: impl FnOnce() -> R) -> R {
 
 pub(crate) fn saving() -> Saving {
     CONTEXT.with(|context| context.saving.get())
-}
-
-/// The device of ops that have no inputs. While a function is recorded, it is the ghost that stands for it.
-pub(crate) fn device() -> Device {
-    recording_device(&entered_device())
-}
-
-/// The device of the innermost scope, else the CPU.
-fn entered_device() -> Device {
-    CONTEXT.with(|context| context.devices.borrow().innermost().cloned()).unwrap_or_else(Device::cpu)
-}
-
-/// The device that the user means by the current one: the real one, also while a function is recorded. Values of the host
-/// are brought there.
-pub(crate) fn current_device() -> Device {
-    real_device(&entered_device())
-}
-
-/// The ghost that stands for a device while a function is recorded; else the device itself.
-pub(crate) fn recording_device(device: &Device) -> Device {
-    with_tracer(|tracer| tracer.ghost_of(device)).unwrap_or_else(|| device.clone())
-}
-
-/// The device that a ghost stands for while a function is recorded; else the device itself.
-pub(crate) fn real_device(device: &Device) -> Device {
-    with_tracer(|tracer| tracer.real_of(device)).flatten().unwrap_or_else(|| device.clone())
-}
-
-/// Makes a device the current one until the scope is dropped.
-pub(crate) fn enter_device(device: Device) -> OpenScope {
-    let number = CONTEXT.with(|context| context.devices.borrow_mut().begin(device));
-    OpenScope::new(number, |number| {
-        // A device whose last handle this is ends when the list is not borrowed any more.
-        drop(CONTEXT.try_with(|context| context.devices.borrow_mut().end(number)));
-    })
 }
 
 pub(crate) fn generator() -> Generator {

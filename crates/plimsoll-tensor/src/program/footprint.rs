@@ -126,7 +126,7 @@ impl OnDevice<'_> {
                 Instruction::Call(number) if is_traced => {
                     let call = &program.calls[number as usize];
                     if call.device == self.number {
-                        let time = ghost.nanoseconds(&call.op, &call.input_metas(), &call.output_metas());
+                        let time = call.op.nanoseconds(ghost, &call.input_metas(), &call.output_metas());
                         pool.mark_work(call.site, time);
                     }
                 }

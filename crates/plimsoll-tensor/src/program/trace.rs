@@ -162,7 +162,7 @@ impl Program {
             n_values: work.makes.len() as u32,
             n_outputs: n_outputs as u32,
             workspace: rounded_size(workspace) + unwanted,
-            time: device.nanoseconds(&work.op, &metas, &outputs),
+            time: work.op.nanoseconds(device, &metas, &outputs),
             at: Position::default(),
             site: Some(call.site),
         }

@@ -4,14 +4,14 @@
 //! leaves a record (op, inputs, variable versions); records outlive values. A tape slot of a logged step does not hold its
 //! value: it names it here, and the log retains the value, or has evicted it and recomputes it from its records when backward
 //! asks, or has offloaded it to the device's [`OffloadStore`](crate::offload_store::OffloadStore) and reloads it. A value that
-//! several ops save is one entry, so it is evicted once and recomputed once. Which values are evicted is up to the [`Evictor`]:
+//! several ops save is one entry, so it is evicted once and recomputed once. Which values are evicted is up to `eviction`:
 //! what is planned runs from a program and needs no log.
 //!
 //! What is recomputed comes from the same ops and the same inputs, without a tape and without side effects, so it is the
 //! same to the bit. A log refuses to recompute what it cannot recompute exactly: from a variable that was assigned meanwhile,
 //! or from an input that came from outside and is gone.
 
-mod evictor;
+mod eviction;
 mod offload;
 mod recompute;
 mod recompute_inputs;
@@ -32,9 +32,6 @@ use crate::execute::{Arg, Order};
 use crate::offload_store::Offloaded;
 use crate::op::{AuxOutput, Cost, Meta, OpRef, SavedRef, Second, Tensors};
 use crate::storage::Storage;
-
-pub(crate) use evictor::Evictor;
-pub(crate) use verify::VERIFIES;
 
 use recompute_inputs::RecomputeInputs;
 use verify::Sums;
@@ -153,7 +150,8 @@ impl StepLog {
     pub fn on(device: &Device) -> Option<Arc<StepLog>> {
         device.pool().limit()?;
         let step_log = StepLog::new(device.verifies() && !device.is_ghost());
-        device.watch_step_log(&step_log);
+        let weak: Weak<StepLog> = Arc::downgrade(&step_log);
+        device.evict_from(weak);
         Some(step_log)
     }
 

@@ -4,7 +4,7 @@
 //! was not given, or leaves bytes of its output unwritten. Then training under a limit would silently be another training.
 //! `PLIMSOLL_VERIFY=1`, or [`Device::set_verify`](crate::Device::set_verify), makes it an error that names the op.
 
-use std::sync::{Arc, LazyLock};
+use std::sync::Arc;
 
 use plimsoll_memory::LongList;
 
@@ -12,10 +12,6 @@ use crate::checksum::checksum;
 use crate::error::{Error, Result};
 use crate::remat::StepLog;
 use crate::storage::Storage;
-
-/// Whether every device verifies from the beginning.
-pub(crate) static VERIFIES: LazyLock<bool> =
-    LazyLock::new(|| std::env::var("PLIMSOLL_VERIFY").is_ok_and(|value| value == "1"));
 
 /// The checksums of a log's values, by number.
 #[derive(Default)]

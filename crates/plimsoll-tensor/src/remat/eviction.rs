@@ -1,6 +1,6 @@
-//! The evictor: what keeps eager code under its limit, where there is no plan.
+//! Which values are evicted when eager code reaches its limit, where there is no plan.
 //!
-//! When the pool cannot give a block, the evictor frees retained values that nobody but a step's log holds, the cheapest to
+//! When the pool cannot give a block, the device's [`Evictor`](crate::evictor::Evictor) asks the logs of the thread. A log frees retained values that nobody but itself holds, the cheapest to
 //! recompute per byte first, until the block fits. Its choices use costs by formula and the order of the records, never time
 //! or addresses, so a ghost makes the same ones. It never thrashes: the work that it causes in a step is bounded by
 //! [`MAX_RECOMPUTE_FACTOR`] times the step's own. Then, or when nothing is left that can be recomputed, it offloads values, and
@@ -8,12 +8,10 @@
 
 use std::cmp::{Ordering, Reverse};
 use std::collections::{BinaryHeap, HashSet};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
-use std::thread::{self, ThreadId};
+use std::sync::Arc;
 
-use plimsoll_memory::{Bytes, Reclaim};
-
-use crate::error::{Error, Result};
+use crate::error::Result;
+use crate::evictor::Evict;
 use crate::offload_store::MIN_OFFLOADED_BYTES;
 use crate::remat::{Source, StepLog, StepLogState, Value};
 use crate::storage::Storage;
@@ -27,60 +25,7 @@ const MAX_RECOMPUTE_FACTOR: u64 = 8;
 /// How many operations take as long as reloading a byte.
 const OPERATIONS_PER_RELOADED_BYTE: u64 = 100;
 
-/// Evicts values of a device's step logs when its pool is full. Each thread's requests are met by its own logs: a block that
-/// another thread frees is reused after that thread's step, and what a thread recomputes should not depend on who else runs.
-#[derive(Default)]
-pub(crate) struct Evictor {
-    step_logs: Mutex<Vec<(ThreadId, Weak<StepLog>)>>,
-    /// Why a value could not be offloaded when the pool was full.
-    failure: Mutex<Option<Error>>,
-}
-
-impl Evictor {
-    /// Watches one log more, for as long as it lives; whether it is the first one ever.
-    pub fn watch(&self, step_log: &Arc<StepLog>) -> bool {
-        let mut step_logs = self.lock();
-        let is_first = step_logs.capacity() == 0;
-        step_logs.retain(|(_, step_log)| step_log.strong_count() > 0);
-        step_logs.push((thread::current().id(), Arc::downgrade(step_log)));
-        is_first
-    }
-
-    /// Why a value could not be offloaded, if that is why memory is full.
-    pub fn take_failure(&self) -> Option<Error> {
-        self.failure.lock().unwrap_or_else(PoisonError::into_inner).take()
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Vec<(ThreadId, Weak<StepLog>)>> {
-        self.step_logs.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl Reclaim for Evictor {
-    fn reclaim(&self, need: Bytes) -> bool {
-        let this_thread = thread::current().id();
-        let step_logs: Vec<Arc<StepLog>> = {
-            let step_logs = self.lock();
-            let own = step_logs.iter().filter(|(thread, _)| *thread == this_thread);
-            own.filter_map(|(_, step_log)| step_log.upgrade()).collect()
-        };
-        let made = step_logs
-            .iter()
-            .map(|step_log| step_log.evict(need.get()))
-            .find(|made| !matches!(made, Ok(false)));
-        match made {
-            None => false,
-            Some(Ok(made)) => made,
-            Some(Err(failure)) => {
-                *self.failure.lock().unwrap_or_else(PoisonError::into_inner) = Some(failure);
-                false
-            }
-        }
-    }
-}
-
-impl StepLog {
-    /// Evicts values of at least `need` bytes together, or all that can be; whether that was anything.
+impl Evict for StepLog {
     fn evict(&self, need: u64) -> Result<bool> {
         let (mut evicted, mut bytes) = (Vec::new(), 0);
         {
