@@ -8,7 +8,6 @@ use std::fmt;
 
 use plimsoll_memory::{Bytes, OutOfMemory, Rows, Site};
 
-use crate::context;
 use crate::dtype::DType;
 use crate::labels;
 use crate::shape::{MAX_ELEMS, Shape};
@@ -161,13 +160,6 @@ impl Error {
     /// A function that is being recorded asks for a value, which it does not have.
     pub(crate) fn reads_value(op: &'static str, site: Site) -> Error {
         Error::new(ErrorKind::ReadsValue { op, site })
-    }
-
-    /// A value of a ghost tensor was asked for. A function that is being recorded is told so, too: what it does depends on
-    /// that value, whatever becomes of this error.
-    pub(crate) fn ghost(op: &'static str) -> Error {
-        context::with_tracer(|tracer| tracer.note_read(op, context::site(op)));
-        Error::new(ErrorKind::Ghost { op })
     }
 
     /// Dtypes that an op does not take, or that differ.

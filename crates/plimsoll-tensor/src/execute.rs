@@ -15,7 +15,7 @@ use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::fault;
 use crate::op::{AuxOutput, Gradient, Meta, Op, OpRef, Operand, Output, Run, SavedRef, SavedRefs, Tensors};
-use crate::program::{Execution, capture_args};
+use crate::recorder::{Execution, capture_args};
 use crate::shape::Shape;
 use crate::storage::Storage;
 use crate::tape::{FinishedCall, NodeRef, TapeCore};

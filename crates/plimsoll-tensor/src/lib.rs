@@ -34,6 +34,7 @@ mod random;
 mod rates;
 mod raw;
 mod read;
+mod recorder;
 mod remat;
 mod report;
 mod reshape;

@@ -19,7 +19,7 @@ use crate::fault;
 use crate::holders::{HeldView, Holder};
 use crate::op::{Meta, OpRef, Operand, Output};
 use crate::ops::assign::{Assign, AssignIfFinite};
-use crate::program::{self, Updated};
+use crate::recorder::{self, Updated};
 use crate::storage::Storage;
 use crate::tensor::{Nodes, Tensor};
 use crate::variable::{self, Variable, VariableCell};
@@ -44,7 +44,7 @@ impl Update {
             return Err(Error::argument(op.name(), format!("variable {name:?} is to be written twice")));
         }
         let inputs: SmallVec<[HeldView; 2]> =
-            inputs.iter().map(|tensor| waiting(program::capture_view(tensor.storage_view()))).collect();
+            inputs.iter().map(|tensor| waiting(recorder::capture_view(tensor.storage_view()))).collect();
         let metas: SmallVec<[&Meta; 4]> =
             cells.iter().map(|cell| cell.meta()).chain(inputs.iter().map(|input| &input.meta)).collect();
         let outputs = op.get().infer(&metas)?;
@@ -240,7 +240,7 @@ pub(crate) fn assign(variable: &Variable, value: &Tensor) -> Result<()> {
 
 fn assignment(variable: &Variable, value: &Tensor) -> Result<Update> {
     let mut update = Update::new(OpRef::fixed(&Assign), &[variable], &[value])?;
-    update.visible = smallvec![waiting(program::capture_view(value.storage_view()))];
+    update.visible = smallvec![waiting(recorder::capture_view(value.storage_view()))];
     Ok(update)
 }
 

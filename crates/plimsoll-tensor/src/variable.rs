@@ -20,7 +20,7 @@ use crate::execute::StorageView;
 use crate::holders::Holder;
 use crate::op::{Meta, Op, OpRef};
 use crate::ops::{self, binary::Binary};
-use crate::program::{self, MadeVariable};
+use crate::recorder::{self, MadeVariable};
 use crate::storage::Storage;
 use crate::tensor::{Nodes, Tensor};
 use crate::update::{self, Update};
@@ -60,12 +60,12 @@ impl Variable {
     fn with_master(value: Tensor, master: Option<Variable>) -> Variable {
         let view = value.storage_view();
         drop(value);
-        match program::make_variable(&view) {
+        match recorder::make_variable(&view) {
             None => Variable::over(view, master),
             Some(MadeVariable::Owned(variable)) => variable,
             Some(MadeVariable::New(view)) => {
                 let variable = Variable::over(view, master);
-                program::own(&variable);
+                recorder::own(&variable);
                 variable
             }
         }

@@ -11,12 +11,13 @@ mod placements;
 mod tapes;
 
 use std::cell::{Cell, RefCell};
+use std::rc::Rc;
 use std::sync::Arc;
 
 use crate::device::Device;
 use crate::execute::StorageView;
-use crate::program::Tracer;
 use crate::random::Generator;
+use crate::recorder::Recorder;
 use crate::remat::StepLog;
 use crate::scopes::{Current, OpenScope, Scopes};
 use crate::step::StepState;
@@ -58,7 +59,7 @@ struct Context {
     steps: RefCell<Scopes<Option<StepState>>>,
     /// Whether a function is being recorded; asked by every op, so it is no look into the tracer.
     tracing: Cell<bool>,
-    tracer: RefCell<Option<Tracer>>,
+    tracer: RefCell<Option<Rc<RefCell<dyn Recorder>>>>,
 }
 
 thread_local! {
@@ -190,21 +191,21 @@ pub(crate) fn end_step(number: u64) -> Option<StepState> {
 
 /// Runs `f` while `tracer` notes what it does; returns the tracer, too. A function that is recorded inside another has a
 /// program of its own: the outer one goes on where it was.
-pub(crate) fn with_tracing<R>(tracer: Tracer, f: impl FnOnce() -> R) -> (R, Tracer) {
-    let replace = |tracer: Option<Tracer>| {
+pub(crate) fn with_tracing<T: Recorder + 'static, R>(tracer: T, f: impl FnOnce() -> R) -> (R, T) {
+    let replace = |tracer: Option<Rc<RefCell<dyn Recorder>>>| {
         CONTEXT.with(|context| {
             context.tracing.set(tracer.is_some());
             context.tracer.replace(tracer)
         })
     };
-    let before = replace(Some(tracer));
-    let mut restored = None;
+    let tracer = Rc::new(RefCell::new(tracer));
+    let before = replace(Some(tracer.clone()));
     let result = {
-        let _restore = on_drop(|| restored = replace(before));
+        let _restore = on_drop(|| drop(replace(before)));
         f()
     };
-    let tracer = restored.unwrap_or_else(|| unreachable!("nobody else takes the tracer"));
-    (result, tracer)
+    let tracer = Rc::into_inner(tracer).unwrap_or_else(|| unreachable!("nobody else takes the tracer"));
+    (result, tracer.into_inner())
 }
 
 /// Runs `f` as if no function were being recorded, no step open and no tape recording.
@@ -226,9 +227,9 @@ pub(crate) fn is_tracing() -> bool {
 
 /// Calls `f` with what notes the function that is being recorded, if one is.
 #[inline]
-pub(crate) fn with_tracer<R>(f: impl FnOnce(&mut Tracer) -> R) -> Option<R> {
+pub(crate) fn with_tracer<R>(f: impl FnOnce(&mut dyn Recorder) -> R) -> Option<R> {
     if !is_tracing() {
         return None;
     }
-    CONTEXT.with(|context| context.tracer.borrow_mut().as_mut().map(f))
+    CONTEXT.with(|context| context.tracer.borrow().as_ref().map(|tracer| f(&mut *tracer.borrow_mut())))
 }

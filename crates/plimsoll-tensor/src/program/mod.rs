@@ -43,9 +43,7 @@ pub use cache::{ProgramCache, Recording};
 pub use document::ProgramDocument;
 pub use footprint::Footprint;
 pub use owned::OwnedVariables;
-pub(crate) use owned::{MadeVariable, make_variable, own};
 pub use plans::{Offsets, PlannedProgram};
-pub(crate) use tracer::{Execution, Tracer, Updated, capture_args, capture_view};
 
 /// What a function does.
 pub struct Program {

@@ -56,6 +56,12 @@ impl OwnedVariables {
         std::mem::take(&mut self.has_grown).then_some(self.n_draws)
     }
 
+    /// The function has made one more.
+    pub(super) fn push(&mut self, variable: &Variable) {
+        self.variables.push(variable.clone());
+        (self.n_made, self.has_grown) = (self.variables.len(), true);
+    }
+
     /// The next variable, if the function has made it before.
     fn next(&mut self) -> Option<Variable> {
         let next = self.variables.get(self.n_made).cloned();
@@ -64,42 +70,8 @@ impl OwnedVariables {
     }
 }
 
-/// What a function that is being recorded gets where it makes a variable; nothing where none is being recorded.
-pub(crate) enum MadeVariable {
-    /// A variable that it owns.
-    Owned(Variable),
-    /// The value of a new variable on the real device.
-    New(StorageView),
-}
-
-/// Says what a variable is that is made with this value.
-pub(crate) fn make_variable(value: &StorageView) -> Option<MadeVariable> {
-    let made = context::with_tracer(|tracer| tracer.next_variable(value))?;
-    let wanted = match made {
-        Ok(None) => context::with_tracer(|tracer| tracer.calls_to(value))?,
-        Ok(Some(variable)) => return Some(MadeVariable::Owned(variable)),
-        Err(refusal) => Err(refusal),
-    };
-    match wanted.and_then(|wanted| wanted.run()) {
-        Ok(part) => Some(MadeVariable::New(part)),
-        Err(refusal) => {
-            context::with_tracer(|tracer| tracer.refuse(refusal));
-            None
-        }
-    }
-}
-
-/// A new variable belongs to the function that is being recorded.
-pub(crate) fn own(variable: &Variable) {
-    context::with_tracer(|tracer| {
-        let owned = &mut tracer.owned;
-        owned.variables.push(variable.clone());
-        (owned.n_made, owned.has_grown) = (owned.variables.len(), true);
-    });
-}
-
 /// The calls that lead to a value, with what they read from outside.
-struct Wanted {
+pub(super) struct Wanted {
     calls: Vec<Call>,
     /// The values from outside by their numbers, and the elements of their storages before them.
     sources: HashMap<u32, (Arc<Storage>, usize)>,
@@ -109,7 +81,7 @@ struct Wanted {
 
 impl Tracer {
     /// The variable that the function makes now, if it owns it.
-    fn next_variable(&mut self, value: &StorageView) -> Result<Option<Variable>> {
+    pub(super) fn next_owned(&mut self, value: &StorageView) -> Result<Option<Variable>> {
         let refused = |detail: String| {
             Err(Error::argument("function", format!("{detail}, at {}", context::site("variable"))))
         };
@@ -140,7 +112,7 @@ impl Tracer {
     }
 
     /// What leads to a value that the function has made.
-    fn calls_to(&mut self, (storage, meta): &StorageView) -> Result<Wanted> {
+    pub(super) fn calls_to(&mut self, (storage, meta): &StorageView) -> Result<Wanted> {
         let device = self.device().clone();
         if !self.is_recorded(storage) {
             // Values of the host are on the device already.
@@ -188,7 +160,7 @@ impl Tracer {
 
 impl Wanted {
     /// Runs the calls for real, each once, and returns the value.
-    fn run(self) -> Result<StorageView> {
+    pub(super) fn run(self) -> Result<StorageView> {
         let Wanted { calls, sources, target, device } = self;
         let mut made: HashMap<u32, (Arc<Storage>, usize)> = sources;
         context::without_tracing(|| {

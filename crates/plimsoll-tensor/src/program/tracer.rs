@@ -24,10 +24,11 @@ use crate::execute::{Arg, Order, StorageView};
 use crate::holders::{Held, Holder};
 use crate::op::{Meta, OpRef};
 use crate::random::Generator;
+use crate::recorder::{Execution, InitialValue, Recorder, Updated};
 use crate::step::Step;
 use crate::storage::Storage;
 use crate::tensor::{Data, Nodes, Tensor};
-use crate::variable::VariableCell;
+use crate::variable::{Variable, VariableCell};
 
 /// Records what a function does while it runs on a ghost.
 pub(crate) struct Tracer {
@@ -84,27 +85,6 @@ impl TracedDevice {
 /// While a function is recorded, a block has the number of its device in the highest bits, and below them its own among those
 /// of that device: the order of all of them is known at the end.
 const BLOCK_BITS: u32 = 26;
-
-/// A variable that gets a new value.
-pub(crate) struct Updated<'a> {
-    pub cell: &'a Arc<VariableCell>,
-    /// What it holds.
-    pub value: &'a StorageView,
-    /// Its new block, if something else references its value.
-    pub fresh: Option<&'a Arc<Storage>>,
-}
-
-/// What an execution of an op made and took, for the tracer.
-pub(crate) struct Execution<'a> {
-    pub op: &'a OpRef,
-    /// The ghost that it ran on.
-    pub device: &'a Device,
-    pub order: Order,
-    pub wanted: SmallVec<[bool; 4]>,
-    pub outputs: SmallVec<[(&'a Arc<Storage>, &'a Meta); 4]>,
-    pub n_aux: usize,
-    pub workspace: Option<&'a Block>,
-}
 
 impl Program {
     /// Records what `f` does with arguments like these, on the device that they are for. `f` is called once, on a ghost of
@@ -253,24 +233,6 @@ impl Tracer {
         &self.devices[0].device
     }
 
-    /// The ghost that stands for a device: one that the function has not used before becomes one of its own.
-    pub fn ghost_of(&mut self, device: &Device) -> Device {
-        let known = self.devices.iter().find(|known| known.device == *device || known.ghost == *device);
-        if let Some(known) = known {
-            return known.ghost.clone();
-        }
-        let ghost = device.ghost();
-        let unlimited = ghost.set_limit(None);
-        debug_assert!(unlimited.is_ok(), "a limit can always be lifted");
-        self.devices.push(TracedDevice::new(device, ghost.clone(), self.calls.len() as u32));
-        ghost
-    }
-
-    /// The device that a ghost stands for, if it is one of the function's.
-    pub fn real_of(&self, ghost: &Device) -> Option<Device> {
-        self.devices.iter().find(|known| known.ghost == *ghost).map(|known| known.device.clone())
-    }
-
     /// Whether something is on a ghost of the function's.
     pub(super) fn is_recorded(&self, storage: &Storage) -> bool {
         self.devices.iter().any(|known| known.ghost == *storage.device())
@@ -282,16 +244,6 @@ impl Tracer {
         number.and_then(|number| u8::try_from(number).ok()).ok_or_else(|| {
             Error::device("function", format!("{ghost} is no device that this function is recorded for"))
         })
-    }
-
-    /// A value was read; there is none.
-    pub fn note_read(&mut self, op: &'static str, site: Site) {
-        self.refuse(Error::reads_value(op, site));
-    }
-
-    /// There can be no program, whatever becomes of the function.
-    pub fn refuse(&mut self, refusal: Error) {
-        self.refusal.get_or_insert(refusal);
     }
 
     /// The ghost of an argument. A donated one is a block like those that the function acquires, so that it is freed and
@@ -323,14 +275,6 @@ impl Tracer {
         Ok(Tensor::over(ghost, meta, Nodes::new()))
     }
 
-    /// What a variable's value reads as: itself if the function has made it, else its ghost.
-    pub fn variable_value(&mut self, cell: &Arc<VariableCell>, value: &StorageView) -> StorageView {
-        match self.is_recorded(&value.0) {
-            false => self.variable(cell, value),
-            true => value.clone(),
-        }
-    }
-
     /// The ghost of the value that a variable has when the function begins.
     fn variable(&mut self, cell: &Arc<VariableCell>, value: &StorageView) -> StorageView {
         if let Some((_, shadow)) = self.variables.get(&cell.address()) {
@@ -344,21 +288,6 @@ impl Tracer {
         self.cells.push(VariableInput { cell: Arc::downgrade(cell), meta: Box::new(value.1) });
         self.variables.insert(cell.address(), (number, shadow.clone()));
         (shadow, value.1)
-    }
-
-    /// The ghost of a tensor from outside, if it is not a ghost of the function's yet.
-    pub fn capture(&mut self, storage: &Arc<Storage>) -> Option<Arc<Storage>> {
-        if self.is_recorded(storage) {
-            return None;
-        }
-        if let Some(shadow) = self.captured.get(&(Arc::as_ptr(storage) as usize)) {
-            return Some(shadow.clone());
-        }
-        let shadow = shadow(storage, &self.ghost_of(storage.device()));
-        self.add_known(&shadow, Place::Captured(self.storages.len() as u32));
-        self.storages.push(storage.clone());
-        self.captured.insert(Arc::as_ptr(storage) as usize, shadow.clone());
-        Some(shadow)
     }
 
     /// Numbers something from outside, whose ghost is on a device that is known.
@@ -392,14 +321,6 @@ impl Tracer {
         Ok(ValueView { value: self.number(storage)?, meta: Box::new(*meta) })
     }
 
-    /// Backward fetches a value that a tape has saved.
-    pub fn fetched(&mut self, storage: &Storage) {
-        let (tag, next_call) = (storage.tag(), self.calls.len() as u32);
-        if (tag >> 32) as u32 == self.serial {
-            self.values[tag as u32 as usize].first_fetch.get_or_insert(next_call);
-        }
-    }
-
     /// The number of a block that was acquired on a device since recording began.
     fn block(&self, device: u8, block: &Block) -> Result<u32> {
         let number = block.serial() - self.devices[usize::from(device)].first_block;
@@ -407,103 +328,6 @@ impl Tracer {
             true => Ok(u32::from(device) << BLOCK_BITS | number as u32),
             false => Err(Error::argument("function", "it uses too many devices, or too many blocks of one")),
         }
-    }
-
-    /// An op runs: with all its memory held, so that the mark lies between what it acquires and what it releases.
-    pub fn call(&mut self, args: &[Arg<'_>], made: Execution<'_>) -> Result<()> {
-        let inputs = args.iter().map(|arg| self.view(arg.storage(), arg.meta())).collect::<Result<_>>()?;
-        let number = self.calls.len() as u32;
-        let device = self.device_number(made.device)?;
-        let mut outputs = SmallVec::new();
-        for (storage, meta) in made.outputs {
-            let Some(block) = storage.block() else {
-                return Err(Error::argument("function", "an op wrote to memory that is not its own"));
-            };
-            let block = self.block(device, block)?;
-            if meta.dtype == DType::Bool && made.op.is_own() {
-                self.cleared.push(block);
-            }
-            let value = self.add(storage, Place::Block(block), Some(number))?;
-            outputs.push(ValueView { value, meta: Box::new(*meta) });
-        }
-        self.push(Call {
-            inputs,
-            outputs,
-            n_aux: made.n_aux as u16,
-            workspace: made.workspace.map(|block| self.block(device, block)).transpose()?,
-            wanted: made.wanted,
-            device,
-            phase: if context::is_in_backward() { Phase::Backward } else { Phase::Forward },
-            site: context::site(made.op.name()),
-            order: made.order,
-            recomputed_flops: None,
-            source: number,
-            is_second: false,
-            op: made.op.clone(),
-        });
-        Ok(())
-    }
-
-    /// The step is guarded.
-    pub fn guard(&mut self) {
-        self.is_guarded = true;
-    }
-
-    /// Variables are about to get new values.
-    pub fn commit(&mut self) {
-        self.devices[0].ghost.pool().mark(COMMIT, 0);
-    }
-
-    /// Variables get new values: in place, or in a block of their own where something references the old one.
-    pub fn update(
-        &mut self,
-        op: &OpRef,
-        cells: &[Updated<'_>],
-        inputs: &[StorageView],
-        workspace: Option<&Block>,
-    ) -> Result<()> {
-        let number = self.calls.len() as u32;
-        let mut read: SmallVec<[ValueView; 2]> = SmallVec::new();
-        for Updated { cell, value, .. } in cells {
-            let (shadow, _) = self.variable(cell, value);
-            read.push(self.view(&shadow, cell.meta())?);
-        }
-        for (storage, meta) in inputs {
-            read.push(self.view(storage, meta)?);
-        }
-        let mut outputs = SmallVec::new();
-        let mut device = 0;
-        for &Updated { cell, fresh, .. } in cells {
-            let (variable, shadow) = self.variables[&cell.address()].clone();
-            device = self.device_number(shadow.device())?;
-            self.written.insert(variable);
-            let place = match fresh.and_then(|storage| storage.block()) {
-                Some(block) => {
-                    let block = self.block(device, block)?;
-                    self.new_places.push(block);
-                    Place::Block(block)
-                }
-                None => Place::Variable(variable),
-            };
-            let value = self.add(&shadow, place, Some(number))?;
-            outputs.push(ValueView { value, meta: Box::new(*cell.meta()) });
-        }
-        self.push(Call {
-            op: op.clone(),
-            inputs: read,
-            outputs,
-            n_aux: 0,
-            workspace: workspace.map(|block| self.block(device, block)).transpose()?,
-            wanted: SmallVec::new(),
-            device,
-            phase: Phase::Update,
-            site: context::site(op.name()),
-            order: Order::Fixed,
-            recomputed_flops: None,
-            source: number,
-            is_second: false,
-        });
-        Ok(())
     }
 
     fn push(&mut self, call: Call) {
@@ -556,6 +380,166 @@ impl Tracer {
     }
 }
 
+impl Recorder for Tracer {
+    fn ghost_of(&mut self, device: &Device) -> Device {
+        let known = self.devices.iter().find(|known| known.device == *device || known.ghost == *device);
+        if let Some(known) = known {
+            return known.ghost.clone();
+        }
+        let ghost = device.ghost();
+        let unlimited = ghost.set_limit(None);
+        debug_assert!(unlimited.is_ok(), "a limit can always be lifted");
+        self.devices.push(TracedDevice::new(device, ghost.clone(), self.calls.len() as u32));
+        ghost
+    }
+
+    fn real_of(&self, ghost: &Device) -> Option<Device> {
+        self.devices.iter().find(|known| known.ghost == *ghost).map(|known| known.device.clone())
+    }
+
+    fn note_read(&mut self, op: &'static str, site: Site) {
+        self.refuse(Error::reads_value(op, site));
+    }
+
+    fn refuse(&mut self, refusal: Error) {
+        self.refusal.get_or_insert(refusal);
+    }
+
+    fn variable_value(&mut self, cell: &Arc<VariableCell>, value: &StorageView) -> StorageView {
+        match self.is_recorded(&value.0) {
+            false => self.variable(cell, value),
+            true => value.clone(),
+        }
+    }
+
+    fn capture(&mut self, storage: &Arc<Storage>) -> Option<Arc<Storage>> {
+        if self.is_recorded(storage) {
+            return None;
+        }
+        if let Some(shadow) = self.captured.get(&(Arc::as_ptr(storage) as usize)) {
+            return Some(shadow.clone());
+        }
+        let shadow = shadow(storage, &self.ghost_of(storage.device()));
+        self.add_known(&shadow, Place::Captured(self.storages.len() as u32));
+        self.storages.push(storage.clone());
+        self.captured.insert(Arc::as_ptr(storage) as usize, shadow.clone());
+        Some(shadow)
+    }
+
+    fn fetched(&mut self, storage: &Storage) {
+        let (tag, next_call) = (storage.tag(), self.calls.len() as u32);
+        if (tag >> 32) as u32 == self.serial {
+            self.values[tag as u32 as usize].first_fetch.get_or_insert(next_call);
+        }
+    }
+
+    fn call(&mut self, args: &[Arg<'_>], made: Execution<'_>) -> Result<()> {
+        let inputs = args.iter().map(|arg| self.view(arg.storage(), arg.meta())).collect::<Result<_>>()?;
+        let number = self.calls.len() as u32;
+        let device = self.device_number(made.device)?;
+        let mut outputs = SmallVec::new();
+        for (storage, meta) in made.outputs {
+            let Some(block) = storage.block() else {
+                return Err(Error::argument("function", "an op wrote to memory that is not its own"));
+            };
+            let block = self.block(device, block)?;
+            if meta.dtype == DType::Bool && made.op.is_own() {
+                self.cleared.push(block);
+            }
+            let value = self.add(storage, Place::Block(block), Some(number))?;
+            outputs.push(ValueView { value, meta: Box::new(*meta) });
+        }
+        self.push(Call {
+            inputs,
+            outputs,
+            n_aux: made.n_aux as u16,
+            workspace: made.workspace.map(|block| self.block(device, block)).transpose()?,
+            wanted: made.wanted,
+            device,
+            phase: if context::is_in_backward() { Phase::Backward } else { Phase::Forward },
+            site: context::site(made.op.name()),
+            order: made.order,
+            recomputed_flops: None,
+            source: number,
+            is_second: false,
+            op: made.op.clone(),
+        });
+        Ok(())
+    }
+
+    fn guard(&mut self) {
+        self.is_guarded = true;
+    }
+
+    fn commit(&mut self) {
+        self.devices[0].ghost.pool().mark(COMMIT, 0);
+    }
+
+    fn update(
+        &mut self,
+        op: &OpRef,
+        cells: &[Updated<'_>],
+        inputs: &[StorageView],
+        workspace: Option<&Block>,
+    ) -> Result<()> {
+        let number = self.calls.len() as u32;
+        let mut read: SmallVec<[ValueView; 2]> = SmallVec::new();
+        for Updated { cell, value, .. } in cells {
+            let (shadow, _) = self.variable(cell, value);
+            read.push(self.view(&shadow, cell.meta())?);
+        }
+        for (storage, meta) in inputs {
+            read.push(self.view(storage, meta)?);
+        }
+        let mut outputs = SmallVec::new();
+        let mut device = 0;
+        for &Updated { cell, fresh, .. } in cells {
+            let (variable, shadow) = self.variables[&cell.address()].clone();
+            device = self.device_number(shadow.device())?;
+            self.written.insert(variable);
+            let place = match fresh.and_then(|storage| storage.block()) {
+                Some(block) => {
+                    let block = self.block(device, block)?;
+                    self.new_places.push(block);
+                    Place::Block(block)
+                }
+                None => Place::Variable(variable),
+            };
+            let value = self.add(&shadow, place, Some(number))?;
+            outputs.push(ValueView { value, meta: Box::new(*cell.meta()) });
+        }
+        self.push(Call {
+            op: op.clone(),
+            inputs: read,
+            outputs,
+            n_aux: 0,
+            workspace: workspace.map(|block| self.block(device, block)).transpose()?,
+            wanted: SmallVec::new(),
+            device,
+            phase: Phase::Update,
+            site: context::site(op.name()),
+            order: Order::Fixed,
+            recomputed_flops: None,
+            source: number,
+            is_second: false,
+        });
+        Ok(())
+    }
+
+    fn next_variable(&mut self, value: &StorageView) -> Result<Option<Variable>> {
+        self.next_owned(value)
+    }
+
+    fn initial_value(&mut self, value: &StorageView) -> Result<InitialValue> {
+        let wanted = self.calls_to(value)?;
+        Ok(Box::new(move || wanted.run()))
+    }
+
+    fn own(&mut self, variable: &Variable) {
+        self.owned.push(variable);
+    }
+}
+
 impl Tracer {
     /// Gives the blocks their numbers among those of all devices.
     fn renumber_blocks(&mut self, merged: &Merged) {
@@ -590,26 +574,4 @@ fn capture_result(tracer: &mut Tracer, result: &Tensor) -> StorageView {
         Data::Variable(_) => None,
     };
     (captured.unwrap_or(storage), meta)
-}
-
-/// Replaces what an op reads from outside the function that is being recorded by its ghosts.
-pub(crate) fn capture_args(args: &mut [Arg<'_>]) {
-    for arg in args {
-        let Some(shadow) = context::with_tracer(|tracer| tracer.capture(arg.storage())).flatten() else {
-            continue;
-        };
-        let meta = *arg.meta();
-        let replaced = match arg {
-            Arg::Lent(tensor) | Arg::Read(tensor, _) => Arg::Read(tensor, Box::new((shadow, meta))),
-            Arg::Given(tensor) => Arg::Given(Tensor::over(shadow, meta, tensor.nodes().clone())),
-            Arg::Overwritten(_) | Arg::Gone => unreachable!("nothing is overwritten before the op is called"),
-        };
-        *arg = replaced;
-    }
-}
-
-/// The same for one storage and what is seen of it.
-pub(crate) fn capture_view((storage, meta): StorageView) -> StorageView {
-    let shadow = context::with_tracer(|tracer| tracer.capture(&storage)).flatten();
-    (shadow.unwrap_or(storage), meta)
 }
