@@ -3,6 +3,7 @@
 //! Everything goes through one function, `execute`, and every byte through the device's pool, labelled with the op, the
 //! layer and the user's line. See ARCHITECTURE.md for the rules of execution.
 
+mod autograd;
 mod axes;
 mod borrowed;
 mod check;
@@ -25,6 +26,7 @@ mod nested;
 mod npy;
 mod offload_store;
 pub mod op;
+mod op_log;
 mod operators;
 pub mod ops;
 mod piece;
@@ -40,7 +42,7 @@ mod report;
 mod reshape;
 pub mod scopes;
 mod shape;
-mod step;
+mod step_state;
 mod storage;
 mod structure;
 mod tape;
@@ -48,6 +50,7 @@ mod tensor;
 mod update;
 mod variable;
 
+pub use autograd::{GradientTape, OpenStep, Step, Unconnected, custom_gradient, recompute, with_ghosts};
 pub use axes::{Axes, Integer, IntoAxes};
 pub use context::{Placement, PlacementLog, Saving, enter_saving, is_recording, log_placements, with_saving};
 pub use device::{Device, Recomputed};
@@ -85,8 +88,8 @@ pub use report::Report;
 pub use reshape::IntoReshape;
 pub use scopes::OpenScope;
 pub use shape::{IntoExtents, IntoShape, MAX_ELEMS, MAX_RANK, Shape};
-pub use step::{OpenStep, RecordInput, Step, StepRecord};
+pub use step_state::{RecordInput, StepRecord};
 pub use structure::Structure;
-pub use tape::{Backward, GradientTape, Saved, SavedValue, Unconnected, custom_gradient, recompute};
+pub use tape::{Backward, Saved, SavedValue};
 pub use tensor::Tensor;
-pub use variable::{Variable, with_ghosts};
+pub use variable::Variable;

@@ -18,7 +18,6 @@ use crate::execute::{self, Arg, Args, Order, StorageView};
 use crate::fault;
 use crate::holders::{HeldView, Holder};
 use crate::op::{Meta, OpRef, Operand, Output};
-use crate::ops::assign::{Assign, AssignIfFinite};
 use crate::recorder::{self, Updated};
 use crate::storage::Storage;
 use crate::tensor::{Nodes, Tensor};
@@ -77,6 +76,11 @@ impl Update {
         Ok(update)
     }
 
+    /// The same update of one variable, whose new value is known already.
+    pub fn with_value(self, value: StorageView) -> Update {
+        Update { visible: smallvec![waiting(value)], ..self }
+    }
+
     /// The same update, by an op that looks by itself whether the loss is finite.
     pub fn checking_loss_itself(self) -> Update {
         Update { checks_loss_itself: true, ..self }
@@ -102,10 +106,10 @@ impl Update {
     }
 
     /// The same update, written only if the loss on the device is finite; one that looks by itself is left as it is.
-    fn if_finite(mut self, finite_loss: &StorageView) -> Update {
+    fn if_finite(mut self, (finite_loss, assign_if_finite): &(&StorageView, OpRef)) -> Update {
         if !self.checks_loss_itself {
-            self.op = OpRef::fixed(&AssignIfFinite);
-            self.inputs.push(waiting(finite_loss.clone()));
+            self.op = assign_if_finite.clone();
+            self.inputs.push(waiting((*finite_loss).clone()));
         }
         self
     }
@@ -141,13 +145,13 @@ pub(crate) fn staged(cell: &Arc<VariableCell>) -> Result<Option<StorageView>> {
 fn staged_before(cell: &Arc<VariableCell>, n: usize) -> Result<Option<StorageView>> {
     let known = context::with_step(|step| {
         let (at, update) = step.staged(cell.address(), n)?;
-        Some((at, update.visible(cell.address()).ok_or_else(|| update.clone())))
+        Some((at, update.visible(cell.address()).ok_or_else(|| (update.clone(), step.assign.clone()))))
     });
     match known.flatten() {
         None => Ok(None),
         Some((_, Ok(visible))) => Ok(Some(visible)),
-        Some((at, Err(update))) => {
-            let computed = update.compute(at)?;
+        Some((at, Err((update, assign)))) => {
+            let computed = update.compute(at, assign)?;
             let visible = computed.visible(cell.address());
             context::with_step(|step| *step.staged_mut(at) = computed);
             Ok(visible)
@@ -159,10 +163,10 @@ fn staged_before(cell: &Arc<VariableCell>, n: usize) -> Result<Option<StorageVie
 /// does not look by itself become assignments of values that are computed now.
 pub(crate) fn make_conditional() -> Result<()> {
     for at in 0..context::with_step(|step| step.n_conditional()).unwrap_or(0) {
-        let update = context::with_step(|step| step.staged_mut(at).clone());
-        if let Some(update) = update.filter(|update| update.visible.is_empty() && !update.checks_loss_itself)
-        {
-            let computed = update.compute(at)?;
+        let update = context::with_step(|step| (step.staged_mut(at).clone(), step.assign.clone()));
+        let is_undecided = |update: &Update| update.visible.is_empty() && !update.checks_loss_itself;
+        if let Some((update, assign)) = update.filter(|(update, _)| is_undecided(update)) {
+            let computed = update.compute(at, assign)?;
             context::with_step(|step| *step.staged_mut(at) = computed);
         }
     }
@@ -170,8 +174,8 @@ pub(crate) fn make_conditional() -> Result<()> {
 }
 
 impl Update {
-    /// The update that waits at a place as an assignment of values that are computed now.
-    fn compute(mut self, at: usize) -> Result<Update> {
+    /// The update that waits at a place as an assignment, by the op `assign`, of values that are computed now.
+    fn compute(mut self, at: usize, assign: OpRef) -> Result<Update> {
         let value = |cell: &Arc<VariableCell>| {
             let staged = staged_before(cell, at)?;
             Ok(staged.unwrap_or_else(|| cell.value_before_step()))
@@ -185,13 +189,7 @@ impl Update {
         let visible: SmallVec<[HeldView; 1]> =
             outputs.iter().map(|output| waiting(output.storage_view())).collect();
         let inputs = visible.iter().cloned().collect();
-        Ok(Update {
-            op: OpRef::fixed(&Assign),
-            cells: self.cells,
-            inputs,
-            visible,
-            checks_loss_itself: false,
-        })
+        Ok(Update { op: assign, cells: self.cells, inputs, visible, checks_loss_itself: false })
     }
 
     /// The same update as one for each variable, if its new values are known.
@@ -230,20 +228,6 @@ fn named_twice(cells: &[Arc<VariableCell>]) -> Option<String> {
     Some(cells[twice[0].1].name())
 }
 
-/// Assigns a tensor to a variable, now or at the end of the open step; to its master as well, if it has one.
-pub(crate) fn assign(variable: &Variable, value: &Tensor) -> Result<()> {
-    let Some(master) = variable.master() else { return apply([assignment(variable, value)?]) };
-    let assignments = [(master, master.dtype()), (variable, variable.dtype())]
-        .map(|(variable, dtype)| assignment(variable, &value.cast(dtype)?));
-    apply(assignments.into_iter().collect::<Result<LongList<_>>>()?)
-}
-
-fn assignment(variable: &Variable, value: &Tensor) -> Result<Update> {
-    let mut update = Update::new(OpRef::fixed(&Assign), &[variable], &[value])?;
-    update.visible = smallvec![waiting(recorder::capture_view(value.storage_view()))];
-    Ok(update)
-}
-
 /// Carries updates out now, or at the end of the open step. What a replay assigns has been assigned before.
 pub(crate) fn apply(updates: impl IntoIterator<Item = Update>) -> Result<()> {
     if context::is_replaying() {
@@ -254,15 +238,18 @@ pub(crate) fn apply(updates: impl IntoIterator<Item = Update>) -> Result<()> {
     updates.map_or(Ok(()), commit)
 }
 
-/// Carries the updates of a step out, each only if the loss is finite where one is given.
-pub(crate) fn commit_step(updates: LongList<Update>, finite_loss: Option<&StorageView>) -> Result<()> {
+/// Carries the updates of a step out, each only if the loss is finite where one is given, with the op that assigns only then.
+pub(crate) fn commit_step(
+    updates: LongList<Update>,
+    finite_loss: Option<(&StorageView, OpRef)>,
+) -> Result<()> {
     let updates = updates.into_iter().flat_map(Update::one_by_one);
     if finite_loss.is_some() {
         context::with_tracer(|tracer| tracer.guard());
     }
     match finite_loss {
         None => commit(updates.collect()),
-        Some(finite_loss) => commit(updates.map(|update| update.if_finite(finite_loss)).collect()),
+        Some(finite_loss) => commit(updates.map(|update| update.if_finite(&finite_loss)).collect()),
     }
 }
 

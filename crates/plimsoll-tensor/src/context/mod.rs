@@ -16,11 +16,11 @@ use std::sync::Arc;
 
 use crate::device::Device;
 use crate::execute::StorageView;
+use crate::op_log::OpLog;
 use crate::random::Generator;
 use crate::recorder::Recorder;
-use crate::remat::StepLog;
 use crate::scopes::{Current, OpenScope, Scopes};
-use crate::step::StepState;
+use crate::step_state::StepState;
 
 pub(crate) use crate::labels::{
     LayerPath, at_callers_line, at_own_lines, at_recorded_site, current_layer, in_layer, in_layer_of, label,
@@ -166,7 +166,7 @@ pub(crate) fn with_step<R>(f: impl FnOnce(&mut StepState) -> R) -> Option<R> {
 }
 
 /// The log that ops are recorded in, if there is one: that of the open step, or of the outermost tape. A replay sees none.
-pub(crate) fn step_log() -> Option<Arc<StepLog>> {
+pub(crate) fn step_log() -> Option<Arc<dyn OpLog>> {
     CONTEXT.with(|context| {
         if context.replaying.get() {
             return None;

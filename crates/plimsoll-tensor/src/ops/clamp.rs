@@ -294,7 +294,7 @@ fn backward_samples() -> Vec<Sample> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tape::GradientTape;
+    use crate::autograd::GradientTape;
 
     #[test]
     fn the_gradient_flows_from_bound_to_bound() {

@@ -202,9 +202,9 @@ fn samples() -> Vec<Sample> {
 
 #[cfg(test)]
 mod tests {
+    use crate::autograd::GradientTape;
     use crate::error::Result;
     use crate::random::set_seed;
-    use crate::tape::GradientTape;
     use crate::tensor::Tensor;
 
     #[test]

@@ -36,7 +36,7 @@ fn samples() -> Vec<Sample> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tape::GradientTape;
+    use crate::autograd::GradientTape;
 
     #[test]
     fn the_gradient_is_shared_by_weight() {

@@ -11,6 +11,7 @@ mod activation;
 mod affine;
 pub(crate) mod assign;
 mod attention;
+pub(crate) mod backward;
 pub(crate) mod binary;
 mod clamp;
 mod compare;

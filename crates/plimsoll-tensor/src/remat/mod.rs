@@ -31,6 +31,7 @@ use crate::error::Result;
 use crate::execute::{Arg, Order};
 use crate::offload_store::Offloaded;
 use crate::op::{AuxOutput, Cost, Meta, OpRef, SavedRef, Second, Tensors};
+use crate::op_log::OpLog;
 use crate::storage::Storage;
 
 use recompute_inputs::RecomputeInputs;
@@ -159,45 +160,6 @@ impl StepLog {
         self.state.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
-    /// Leaves the record of an op and numbers what it made. An op that does the work of two leaves the records of both, so that
-    /// what the second makes can be recomputed alone.
-    ///
-    /// # Errors
-    /// An op that says of itself what cannot be.
-    pub fn record(
-        &self,
-        op: &OpRef,
-        args: &[Arg<'_>],
-        outputs: &Tensors,
-        aux_outputs: &[(AuxOutput, Arc<Storage>)],
-        wanted: SmallVec<[bool; 4]>,
-        order: Order,
-    ) -> Result<()> {
-        let inputs: SmallVec<[Input; 2]> = args.iter().map(|arg| self.input(arg)).collect();
-        let metas: SmallVec<[&Meta; 3]> = args.iter().map(Arg::meta).collect();
-        let output_metas: SmallVec<[&Meta; 2]> = outputs.iter().map(|output| output.meta()).collect();
-        let work = work(op.get().cost(&metas, &output_metas));
-        let (first_value, site) = (self.lock().values.len() as u32, context::site(op.name()));
-        let made = outputs.iter().map(|output| output.data().value());
-        let made: SmallVec<[&Arc<Storage>; 4]> =
-            made.chain(aux_outputs.iter().map(|(_, made)| made)).collect();
-        let (n_outputs, n_aux) = (outputs.len() as u16, aux_outputs.len() as u16);
-        let op = op.clone();
-        let second = op.get().second(&metas);
-        let first = OpRecord { op, inputs, first_value, n_outputs, n_aux, wanted, order, site, work };
-        let Some(second) = second else {
-            self.push(first, &made);
-            return Ok(());
-        };
-        let earlier = n_outputs.saturating_sub(1).into();
-        check::saved(&first.op, "second", &second.reads, [first.inputs.len(), earlier, 0])?;
-        let (first, second) = first.split(second, &output_metas);
-        let (own, others) = made.split_at(n_outputs as usize - 1);
-        self.push(first, own);
-        self.push(second, others);
-        Ok(())
-    }
-
     /// Adds a record, with the numbers of what it made.
     fn push(&self, record: OpRecord, made: &[&Arc<Storage>]) {
         let mut state = self.lock();
@@ -240,19 +202,48 @@ impl StepLog {
     fn tag(&self, number: u32) -> u64 {
         u64::from(self.serial) << 32 | u64::from(number)
     }
+}
 
-    /// The number of a storage's value, if this log knows it.
-    pub fn number(&self, storage: &Storage) -> Option<u32> {
-        self.number_of(storage.tag())
+impl OpLog for StepLog {
+    fn record(
+        &self,
+        op: &OpRef,
+        args: &[Arg<'_>],
+        outputs: &Tensors,
+        aux_outputs: &[(AuxOutput, Arc<Storage>)],
+        wanted: SmallVec<[bool; 4]>,
+        order: Order,
+    ) -> Result<()> {
+        let inputs: SmallVec<[Input; 2]> = args.iter().map(|arg| self.input(arg)).collect();
+        let metas: SmallVec<[&Meta; 3]> = args.iter().map(Arg::meta).collect();
+        let output_metas: SmallVec<[&Meta; 2]> = outputs.iter().map(|output| output.meta()).collect();
+        let work = work(op.get().cost(&metas, &output_metas));
+        let (first_value, site) = (self.lock().values.len() as u32, context::site(op.name()));
+        let made = outputs.iter().map(|output| output.data().value());
+        let made: SmallVec<[&Arc<Storage>; 4]> =
+            made.chain(aux_outputs.iter().map(|(_, made)| made)).collect();
+        let (n_outputs, n_aux) = (outputs.len() as u16, aux_outputs.len() as u16);
+        let op = op.clone();
+        let second = op.get().second(&metas);
+        let first = OpRecord { op, inputs, first_value, n_outputs, n_aux, wanted, order, site, work };
+        let Some(second) = second else {
+            self.push(first, &made);
+            return Ok(());
+        };
+        let earlier = n_outputs.saturating_sub(1).into();
+        check::saved(&first.op, "second", &second.reads, [first.inputs.len(), earlier, 0])?;
+        let (first, second) = first.split(second, &output_metas);
+        let (own, others) = made.split_at(n_outputs as usize - 1);
+        self.push(first, own);
+        self.push(second, others);
+        Ok(())
     }
 
-    /// The number that a storage's tag stands for, if it is this log's.
-    pub fn number_of(&self, tag: u64) -> Option<u32> {
+    fn number_of(&self, tag: u64) -> Option<u32> {
         ((tag >> 32) as u32 == self.serial).then_some(tag as u32)
     }
 
-    /// A tape slot names a value; the first time, it is retained for backward.
-    pub fn retain_for_slot(&self, number: u32, storage: &Arc<Storage>) {
+    fn retain_for_slot(&self, number: u32, storage: &Arc<Storage>) {
         let mut state = self.lock();
         let value = &mut state.values[number as usize];
         value.n_slots += 1;
@@ -262,18 +253,15 @@ impl StepLog {
         }
     }
 
-    /// One more slot names a value that slots name already.
-    pub fn add_slot(&self, number: u32) {
+    fn add_slot(&self, number: u32) {
         self.lock().values[number as usize].n_slots += 1;
     }
 
-    /// Whether slots name a value, wherever it is.
-    pub fn has_slots(&self, number: u32) -> bool {
+    fn has_slots(&self, number: u32) -> bool {
         self.lock().values[number as usize].n_slots > 0
     }
 
-    /// A tape slot no longer names a value; the last one frees it.
-    pub fn drop_slot(&self, number: u32) {
+    fn drop_slot(&self, number: u32) {
         let (retained, offloaded, recompute_inputs) = {
             let mut state = self.lock();
             let value = &mut state.values[number as usize];
@@ -287,17 +275,19 @@ impl StepLog {
         drop((retained, offloaded, recompute_inputs));
     }
 
-    /// The storage of a value, if anybody holds it.
-    pub fn storage(&self, number: u32) -> Option<Arc<Storage>> {
+    fn storage(&self, number: u32) -> Option<Arc<Storage>> {
         self.lock().values[number as usize].weak.upgrade()
     }
 
-    /// Whether the log alone holds a value.
-    pub fn is_own(&self, number: u32) -> bool {
+    fn is_own(&self, number: u32) -> bool {
         self.lock().values[number as usize]
             .retained
             .as_ref()
             .is_some_and(|retained| Arc::strong_count(retained) == 1)
+    }
+
+    fn fetch(&self, number: u32) -> Result<Arc<Storage>> {
+        self.value(number)
     }
 }
 

@@ -36,7 +36,7 @@ impl StepLog {
     /// # Errors
     /// Memory that is full; an input from outside that is gone or was assigned since; with `PLIMSOLL_VERIFY=1`, a value that
     /// is not what it was.
-    pub fn fetch(&self, number: u32) -> Result<Arc<Storage>> {
+    pub(super) fn value(&self, number: u32) -> Result<Arc<Storage>> {
         let present = self.lock().present(number);
         match present {
             Some(storage) => Ok(storage),

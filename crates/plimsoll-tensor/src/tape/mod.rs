@@ -1,14 +1,13 @@
-//! The gradient tape, as TensorFlow's users know it.
+//! What a gradient tape records: nodes, slots, and what an op's backward is given.
 //!
 //! A tape records the ops whose inputs it watches and saves, for each, only what its backward reads. Saved values
 //! live in slots owned by the tape; nodes are owned by the tensors that the user holds. A saved value is freed at
-//! the first of: backward has used it; the tape is dropped; no live tensor can reach it.
+//! the first of: backward has used it; the tape is dropped; no live tensor can reach it. Making
+//! gradients of it is `autograd`'s part.
 
-mod custom;
-mod each;
-mod gradient;
-mod jacobian;
+mod backward;
 mod node;
+mod pass;
 mod saved;
 mod slot;
 
@@ -20,159 +19,30 @@ use plimsoll_memory::{LongList, Site};
 use smallvec::SmallVec;
 
 use crate::context;
-use crate::error::{Error, Result};
 use crate::execute::Arg;
 use crate::op::{AuxOutput, Form, OpRef, Rebuild, SavedRef};
-use crate::remat::StepLog;
-use crate::scopes::OpenScope;
-use crate::step::Step;
+use crate::op_log::{OpLog, OpenLog};
 use crate::storage::Storage;
 use crate::tensor::{Data, Nodes, Tensor};
-use crate::variable::{Variable, VariableCell};
+use crate::variable::VariableCell;
 
-pub use custom::{custom_gradient, recompute};
-pub use gradient::{Backward, Unconnected};
+pub(crate) use backward::Accumulated;
+pub use backward::Backward;
 pub(crate) use node::{Node, NodeRef};
+pub(crate) use pass::{AfterUse, Pass, count_as_gradient};
 pub use saved::{Saved, SavedValue};
 
 use node::{RebuildChain, RebuildInput};
 use slot::{Slot, SlotValue};
 
-/// Records ops so that their gradients can be asked for.
-///
-/// ```
-/// # use plimsoll_tensor::{GradientTape, Tensor, Variable};
-/// # fn main() -> plimsoll_tensor::Result<()> {
-/// let x = Variable::new(Tensor::from(3.0f32)?);
-/// let tape = GradientTape::new();
-/// let y = tape.record(|| x.mul(&x))?;
-/// let [dx] = tape.gradient(&y, [&x])?;
-/// assert_eq!(dx.item::<f32>()?, 6.0);
-/// # Ok(())
-/// # }
-/// ```
-///
-/// # Tapes within tapes
-///
-/// Gradients of gradients come from a tape that records while another one's `gradient` is called. Many ops have one fused
-/// kernel for forward or backward; where a second tape watches, such an op is recorded as the plain ops that it stands for,
-/// which round elsewhere. **A first-order gradient can then differ in its last bits from the same gradient taken by one tape
-/// alone.** Runs that are to have equal bits must therefore be watched alike. A tape that watches none of the inputs changes
-/// nothing.
-pub struct GradientTape {
-    core: Arc<TapeCore>,
-}
-
-impl GradientTape {
-    /// A tape for one gradient that watches every trainable variable that is read while it records.
-    #[expect(clippy::new_without_default, reason = "making a tape is an act, not a default value")]
-    pub fn new() -> GradientTape {
-        GradientTape { core: Arc::new(TapeCore::new(false, true)) }
-    }
-
-    /// Whether [`gradient`](GradientTape::gradient) may be called more than once; a persistent tape keeps its saved
-    /// values until it is dropped.
-    pub fn persistent(self, persistent: bool) -> GradientTape {
-        GradientTape { core: Arc::new(TapeCore::new(persistent, self.core.watch_variables)) }
-    }
-
-    /// Whether trainable variables are watched when they are read.
-    pub fn watch_accessed_variables(self, watch: bool) -> GradientTape {
-        GradientTape { core: Arc::new(TapeCore::new(self.core.persistent, watch)) }
-    }
-
-    /// Watches a tensor or variable: ops that read it from now on are recorded.
-    ///
-    /// # Errors
-    /// Whole numbers and truth values have no gradient.
-    #[doc(alias = "requires_grad_")]
-    pub fn watch(&self, source: &Tensor) -> Result<()> {
-        if !source.dtype().is_float() {
-            return Err(Error::dtype(
-                "watch",
-                format!("a {} tensor has no gradient; watch a float tensor", source.dtype()),
-            ));
-        }
-        self.core.watch(source);
-        Ok(())
-    }
-
-    /// Runs `f` and records its ops.
-    ///
-    /// # Errors
-    /// Those of `f`.
-    pub fn record<T>(&self, f: impl FnOnce() -> Result<T>) -> Result<T> {
-        let _recording = self.start();
-        f()
-    }
-
-    /// Records ops until the scope is dropped.
-    ///
-    /// ```
-    /// # use plimsoll_tensor::{GradientTape, Tensor, Variable};
-    /// # fn main() -> plimsoll_tensor::Result<()> {
-    /// let x = Variable::new(Tensor::from(3.0f32)?);
-    /// let tape = GradientTape::new();
-    /// let recording = tape.start();
-    /// let y = x.mul(&x)?;
-    /// drop(recording);
-    /// let [dx] = tape.gradient(&y, [&x])?;
-    /// assert_eq!(dx.item::<f32>()?, 6.0);
-    /// # Ok(())
-    /// # }
-    /// ```
-    #[doc(alias = "enable_grad")]
-    pub fn start(&self) -> OpenScope {
-        self.core.begin_step_log();
-        context::start_tape(self.core.clone())
-    }
-
-    /// Runs `f` inside [`record`](GradientTape::record) without recording it.
-    ///
-    /// # Errors
-    /// Those of `f`.
-    #[doc(alias = "no_grad")]
-    pub fn stop_recording<T>(&self, f: impl FnOnce() -> Result<T>) -> Result<T> {
-        let _paused = self.pause();
-        f()
-    }
-
-    /// Stops recording until the scope is dropped: what was started before goes on then, and what is started meanwhile
-    /// records.
-    #[doc(alias = "no_grad")]
-    pub fn pause(&self) -> OpenScope {
-        context::stop_tape(self.core.clone())
-    }
-
-    /// Forgets everything: records, saved values, watched sources. The tape is as new.
-    pub fn reset(&self) {
-        self.core.clear();
-        self.core.lock().used = false;
-    }
-
-    /// The variables that the tape watches, in the order in which it met them.
-    pub fn watched_variables(&self) -> Vec<Variable> {
-        let state = self.core.lock();
-        state.variables.iter().filter_map(Weak::upgrade).map(Variable::from_cell).collect()
-    }
-
-    /// What the tape saves for backward: op, form, bytes and line of each value.
-    #[doc(alias = "saved_tensors")]
-    pub fn saved(&self) -> Saved {
-        Saved::of(&self.core)
-    }
-}
-
-impl Drop for GradientTape {
-    fn drop(&mut self) {
-        self.core.clear();
-    }
-}
-
 /// The part of a tape that nodes and the context share.
 pub(crate) struct TapeCore {
-    persistent: bool,
-    watch_variables: bool,
+    /// Whether saved values are retained after their first use.
+    pub persistent: bool,
+    /// Whether trainable variables are watched when they are read.
+    pub watch_variables: bool,
+    /// Opens the log of what it records outside a step.
+    open_log: OpenLog,
     /// Counts the lives of the tape; nodes of an earlier one are inert.
     generation: AtomicU32,
     /// The number of watched sources that are tensors, so that ops on others need no look-up.
@@ -181,21 +51,22 @@ pub(crate) struct TapeCore {
     n_nodes: AtomicUsize,
     state: Mutex<TapeState>,
     /// How the values that it records outside a step were computed, if they may be evicted under a limit.
-    step_log: Mutex<Option<Arc<StepLog>>>,
+    step_log: Mutex<Option<Arc<dyn OpLog>>>,
 }
 
 #[derive(Default)]
-struct TapeState {
+pub(crate) struct TapeState {
     slots: LongList<Option<Slot>>,
     free_slots: Vec<usize>,
-    sources: HashMap<SourceKey, Arc<Node>>,
-    variables: Vec<Weak<VariableCell>>,
-    used: bool,
+    pub sources: HashMap<SourceKey, Arc<Node>>,
+    pub variables: Vec<Weak<VariableCell>>,
+    /// Whether gradients were asked for.
+    pub used: bool,
 }
 
 /// By what a tape knows a watched source.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
-enum SourceKey {
+pub(crate) enum SourceKey {
     /// A variable: the address of its cell, which the tape's weak handle keeps from being used again.
     Variable(usize),
     /// A tensor: its number.
@@ -203,7 +74,7 @@ enum SourceKey {
 }
 
 impl SourceKey {
-    fn of(source: &Tensor) -> SourceKey {
+    pub fn of(source: &Tensor) -> SourceKey {
         match source.data() {
             Data::Variable(cell) => SourceKey::Variable(Arc::as_ptr(cell) as usize),
             Data::Value(_) => SourceKey::Tensor(source.id()),
@@ -262,10 +133,11 @@ impl FinishedCall<'_> {
 }
 
 impl TapeCore {
-    fn new(persistent: bool, watch_variables: bool) -> TapeCore {
+    pub fn new(persistent: bool, watch_variables: bool, open_log: OpenLog) -> TapeCore {
         TapeCore {
             persistent,
             watch_variables,
+            open_log,
             generation: AtomicU32::new(0),
             n_tensors: AtomicUsize::new(0),
             n_nodes: AtomicUsize::new(0),
@@ -275,19 +147,19 @@ impl TapeCore {
     }
 
     /// The log of what it records outside a step.
-    pub fn step_log(&self) -> Option<Arc<StepLog>> {
+    pub fn step_log(&self) -> Option<Arc<dyn OpLog>> {
         self.step_log.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).clone()
     }
 
     /// Begins a log, if what it records now may be evicted under a limit and there is no log yet.
-    fn begin_step_log(&self) {
+    pub fn begin_step_log(&self) {
         let mut step_log = self.step_log.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-        if step_log.is_none() && !Step::is_open() {
-            *step_log = StepLog::on(&context::device());
+        if step_log.is_none() && context::with_step(|_| ()).is_none() {
+            *step_log = (self.open_log)(&context::device());
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, TapeState> {
+    pub fn lock(&self) -> MutexGuard<'_, TapeState> {
         self.state.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
@@ -296,7 +168,7 @@ impl TapeCore {
         self.n_nodes.fetch_add(1, Ordering::Relaxed)
     }
 
-    fn generation(&self) -> u32 {
+    pub fn generation(&self) -> u32 {
         self.generation.load(Ordering::Relaxed)
     }
 
@@ -333,7 +205,7 @@ impl TapeCore {
     }
 
     /// Makes a tensor or variable a source, if it is not one yet.
-    fn watch(self: &Arc<Self>, source: &Tensor) -> NodeRef {
+    pub fn watch(self: &Arc<Self>, source: &Tensor) -> NodeRef {
         let mut state = self.lock();
         let key = SourceKey::of(source);
         if let Some(node) = state.sources.get(&key) {
@@ -436,7 +308,7 @@ impl TapeCore {
     }
 
     /// Drops everything that the tape holds and makes its nodes inert.
-    fn clear(&self) {
+    pub fn clear(&self) {
         let (slots, sources) = {
             let mut state = self.lock();
             self.generation.fetch_add(1, Ordering::Relaxed);

@@ -41,7 +41,7 @@ pub struct SavedValue {
 }
 
 impl Saved {
-    pub(super) fn of(tape: &TapeCore) -> Saved {
+    pub(crate) fn of(tape: &TapeCore) -> Saved {
         let state = tape.lock();
         let mut seen = HashSet::new();
         Saved { values: state.slots.iter().flatten().map(|slot| row(slot, &mut seen)).collect() }

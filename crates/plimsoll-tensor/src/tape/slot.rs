@@ -13,7 +13,7 @@ use crate::context::{self, Saving};
 use crate::error::Result;
 use crate::execute::{Arg, execute};
 use crate::op::{Form, Meta, OpRef};
-use crate::remat::StepLog;
+use crate::op_log::OpLog;
 use crate::storage::Storage;
 use crate::tape::node::{NodeRef, RebuildInput};
 use crate::tensor::{Nodes, Tensor};
@@ -40,7 +40,7 @@ pub(crate) enum SlotValue {
     /// The value itself.
     Value { storage: Arc<Storage>, meta: Meta },
     /// A value that a step's log retains, recomputes or reloads.
-    Logged { step_log: Arc<StepLog>, number: u32, meta: Meta },
+    Logged { step_log: Arc<dyn OpLog>, number: u32, meta: Meta },
     /// What a cheap op makes of other values.
     Derived { op: OpRef, output: usize, sources: SmallVec<[Box<SlotValue>; 2]> },
 }
@@ -79,7 +79,7 @@ impl SlotValue {
     }
 
     /// A value that slots name already and that has been evicted.
-    fn evicted(step_log: Arc<StepLog>, number: u32, meta: &Meta) -> SlotValue {
+    fn evicted(step_log: Arc<dyn OpLog>, number: u32, meta: &Meta) -> SlotValue {
         step_log.add_slot(number);
         SlotValue::Logged { step_log, number, meta: *meta }
     }
@@ -140,7 +140,7 @@ fn is_saved(storage: &Storage) -> bool {
 }
 
 /// The log and the number of a value that slots name, by its storage's tag.
-fn held_by_step_log(tag: u64) -> Option<(Arc<StepLog>, u32)> {
+fn held_by_step_log(tag: u64) -> Option<(Arc<dyn OpLog>, u32)> {
     let step_log = context::step_log()?;
     let number = step_log.number_of(tag).filter(|&number| step_log.has_slots(number))?;
     Some((step_log, number))

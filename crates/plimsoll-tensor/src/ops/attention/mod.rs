@@ -23,12 +23,13 @@ use crate::op::{
     AuxOutput, Cost, Form, Gradient, Meta, Op, OpRef, Operand, Output, Outputs, Run, SavedRef, SavedRefs,
     Tensors, bytes_moved, one,
 };
+use crate::ops::backward::gradients_of_plain_ops;
 use crate::ops::compute::{Access, Compute};
 use crate::ops::kernel::for_floats;
 use crate::ops::linear::check_dtypes;
 use crate::ops::registry::OpInfo;
 use crate::shape::Shape;
-use crate::tape::{Backward, GradientTape, Unconnected};
+use crate::tape::Backward;
 use crate::tensor::Tensor;
 use tiles::{Extents, Matrices, Scoring};
 
@@ -153,12 +154,10 @@ impl Attention {
     /// The gradient of an added mask: it is as large as all scores, so they are formed.
     fn mask_gradient(&self, backward: &Backward<'_>, gradient: &Tensor) -> Result<Tensor> {
         let inputs: Vec<Tensor> = (0..4).map(|idx| backward.input(idx)).collect::<Result<_>>()?;
-        let tape = GradientTape::new();
-        tape.watch(&inputs[3])?;
-        let output = tape.record(|| composite::forward(self, &inputs.iter().collect::<Vec<_>>()))?;
-        let mut gradients =
-            tape.gradients(&[&output], Some(&[gradient]), &[&inputs[3]], Unconnected::Zeros)?;
-        Ok(gradients.remove(0).unwrap_or_else(|| unreachable!("zeros where there is none")))
+        let forward = || composite::forward(self, &inputs.iter().collect::<Vec<_>>());
+        let tape = backward.inner_tape();
+        let mut gradients = gradients_of_plain_ops(&tape, forward, gradient, &[&inputs[3]])?;
+        Ok(gradients.remove(0))
     }
 }
 

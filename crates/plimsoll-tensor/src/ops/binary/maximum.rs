@@ -72,7 +72,7 @@ impl Tensor {
 mod tests {
     use super::*;
     use crate::op::Form;
-    use crate::tape::GradientTape;
+    use crate::autograd::GradientTape;
 
     #[test]
     fn ties_share_the_gradient_and_a_byte_per_element_is_kept() {

@@ -429,7 +429,7 @@ fn backward_samples(from: From) -> Vec<Sample> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tape::GradientTape;
+    use crate::autograd::GradientTape;
 
     #[test]
     fn extremes_stay_finite() {

@@ -327,7 +327,7 @@ mod tests {
     #[test]
     fn the_gradient_at_zero_is_zero() -> Result<()> {
         let x = Tensor::zeros(3)?;
-        let tape = crate::tape::GradientTape::new();
+        let tape = crate::autograd::GradientTape::new();
         tape.watch(&x)?;
         let (norm, _) = tape.record(|| Tensor::global_norm(&[&x]))?;
         assert_eq!(tape.gradient(&norm, [&x])?[0].to_vec::<f32>()?, [0.0; 3]);

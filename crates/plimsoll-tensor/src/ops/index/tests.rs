@@ -1,8 +1,8 @@
 use half::bf16;
 
+use crate::autograd::GradientTape;
 use crate::device::Device;
 use crate::dtype::DType;
-use crate::tape::GradientTape;
 use crate::tensor::Tensor;
 
 /// The numbers from zero on, in that shape.

@@ -17,13 +17,16 @@ mod last_axis;
 mod last_axis_cuda;
 mod methods;
 
+use std::sync::Arc;
+
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::op::{Meta, Tensors};
+use crate::ops::backward::gradients_of_plain_ops;
 use crate::ops::lanes::{expect_dtype, expect_shape};
 use crate::ops::registry::OpInfo;
 use crate::shape::Shape;
-use crate::tape::{GradientTape, Unconnected};
+use crate::tape::TapeCore;
 use crate::tensor::Tensor;
 
 /// The registry's entries.
@@ -90,12 +93,10 @@ fn composite_backward(
     (gradient, x, gamma): (&Tensor, &Tensor, &Tensor),
     wanted: [bool; 3],
 ) -> Result<Tensors> {
-    let tape = GradientTape::new().watch_accessed_variables(false);
-    tape.watch(x)?;
-    tape.watch(gamma)?;
-    let y = tape.record(forward)?;
-    let gradients = tape.gradients(&[&y], Some(&[gradient]), &[x, gamma], Unconnected::Zeros)?;
+    // Another tape records what is computed here: the log, if there is one, is that tape's.
+    let tape = Arc::new(TapeCore::new(false, false, |_| None));
+    let gradients = gradients_of_plain_ops(&tape, forward, gradient, &[x, gamma])?;
     let beta = wanted[2].then(|| gradient.sum_to(gamma.shape())).transpose()?;
-    let all = gradients.into_iter().chain([beta]);
+    let all = gradients.into_iter().map(Some).chain([beta]);
     Ok(all.zip(wanted).filter_map(|(gradient, wanted)| gradient.filter(|_| wanted)).collect())
 }

@@ -1,7 +1,7 @@
 use super::Pool2d;
+use crate::autograd::GradientTape;
 use crate::device::Device;
 use crate::op::Form;
-use crate::tape::GradientTape;
 use crate::tensor::Tensor;
 
 #[test]

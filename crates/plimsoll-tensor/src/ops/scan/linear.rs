@@ -231,7 +231,7 @@ pub(super) fn cumprod_samples() -> Vec<Sample> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tape::GradientTape;
+    use crate::autograd::GradientTape;
 
     #[test]
     fn products_are_differentiated_where_factors_are_zero() -> Result<()> {

@@ -1,6 +1,6 @@
 use super::*;
+use crate::autograd::GradientTape;
 use crate::device::Device;
-use crate::tape::GradientTape;
 
 /// The numbers from zero on, in that shape.
 fn counted<const N: usize>(shape: [usize; N]) -> Tensor {

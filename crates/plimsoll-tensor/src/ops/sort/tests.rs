@@ -45,7 +45,7 @@ fn a_few_of_many_are_those_that_a_sort_puts_first() -> Result<()> {
 fn indices_are_no_way_back() -> Result<()> {
     let x = Tensor::from_vec(vec![3.0f32, 1.0, 2.0])?;
     let other = Tensor::from_vec(vec![10.0f32, 20.0, 30.0])?;
-    let tape = crate::tape::GradientTape::new();
+    let tape = crate::autograd::GradientTape::new();
     tape.watch(&x)?;
     tape.watch(&other)?;
     let target = tape.record(|| {

@@ -4,23 +4,20 @@
 //! they are dropped and the random generator goes back, so a failed step leaves model, optimizer and generator as
 //! they were. Under a limit every op leaves a record, watched or not, in the step's [`StepLog`].
 
-use std::sync::Arc;
-
 use plimsoll_memory::{LongList, StepScope};
-use smallvec::SmallVec;
 
+use super::tape::open_log;
 use crate::context;
 use crate::device::Device;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
-use crate::execute::{Arg, StorageView};
 use crate::fault;
-use crate::op::{Cost, Meta, OpRef, Tensors};
+use crate::op::OpRef;
+use crate::ops::assign::{Assign, AssignIfFinite};
 use crate::random::Generator;
-use crate::remat::StepLog;
-use crate::shape::Shape;
-use crate::tensor::{Data, Tensor};
-use crate::update::{self, Update};
+use crate::step_state::{StepRecord, StepState};
+use crate::tensor::Tensor;
+use crate::update;
 
 /// A training step: a function of model, optimizer and batch.
 #[derive(Debug)]
@@ -56,7 +53,10 @@ impl Step {
     /// # Errors
     /// A step inside a step.
     pub fn begin(device: &Device) -> Result<OpenStep> {
-        OpenStep::new(device, || StepState { step_log: StepLog::on(device), ..StepState::default() })
+        OpenStep::new(device, || {
+            let step_log = open_log(device);
+            StepState { step_log, ..StepState::new(OpRef::fixed(&Assign)) }
+        })
     }
 
     /// Whether a step is open on this thread, so that assignments wait for its end.
@@ -91,7 +91,7 @@ impl Step {
     #[doc(hidden)]
     pub fn traced<T>(device: &Device, f: impl FnOnce() -> Result<T>) -> Result<(T, Vec<StepRecord>)> {
         let records = Some(LongList::default());
-        let step = OpenStep::new(device, || StepState { records, ..StepState::default() })?;
+        let step = OpenStep::new(device, || StepState { records, ..StepState::new(OpRef::fixed(&Assign)) })?;
         let ended = f();
         let (value, state) = step.end(ended)?;
         Ok((value, state.records.unwrap_or_default().into_iter().collect()))
@@ -132,7 +132,8 @@ impl OpenStep {
     /// Ends the step, in which that came out; returns what is left of its state, too.
     fn end<T>(mut self, ended: Result<T>) -> Result<(T, StepState)> {
         let ended = ended.and_then(|value| update::make_conditional().map(|()| value));
-        let mut state = context::end_step(self.number).unwrap_or_default();
+        let state = context::end_step(self.number);
+        let mut state = state.unwrap_or_else(|| StepState::new(OpRef::fixed(&Assign)));
         let is_conditional = state.finite_loss.is_some();
         let ended = ended.and_then(|value| {
             if let Some(failure) = state.failure.take() {
@@ -141,7 +142,8 @@ impl OpenStep {
             if !is_conditional {
                 fault::wait_and_look(&self.device)?;
             }
-            update::commit_step(std::mem::take(&mut state.updates), state.finite_loss.as_ref())?;
+            let finite_loss = state.finite_loss.as_ref().map(|loss| (loss, OpRef::fixed(&AssignIfFinite)));
+            update::commit_step(std::mem::take(&mut state.updates), finite_loss)?;
             Ok(value)
         });
         let result = fault::end_step(&self.device, ended, is_conditional).map(|value| (value, state));
@@ -160,127 +162,5 @@ impl Drop for OpenStep {
         if !self.is_committed {
             context::set_generator(self.generator);
         }
-    }
-}
-
-/// What is open while a step runs.
-#[derive(Default)]
-pub(crate) struct StepState {
-    updates: LongList<Update>,
-    /// The loss that must be finite for the updates to be written.
-    finite_loss: Option<StorageView>,
-    /// How the step's values were computed, if values may be evicted: under a limit.
-    pub step_log: Option<Arc<StepLog>>,
-    /// What ran, for [`Step::traced`].
-    records: Option<LongList<StepRecord>>,
-    /// What went wrong where no error could be returned; the step ends with it.
-    failure: Option<Error>,
-}
-
-/// One op that ran inside a step.
-#[derive(Clone, Debug)]
-pub struct StepRecord {
-    /// The op, with its attributes and, for random ops, its draw. Not for everybody: the methods of tensors prepare what
-    /// they hand to an op, and who calls it with anything else is told so less well.
-    pub(crate) op: OpRef,
-    /// What it read.
-    pub inputs: SmallVec<[RecordInput; 3]>,
-    /// The numbers of its outputs.
-    pub outputs: SmallVec<[u64; 1]>,
-    /// The shape of its first output.
-    pub shape: Shape,
-    /// What running it takes, by its formula; nothing for views.
-    pub cost: Cost,
-}
-
-impl StepRecord {
-    /// The name of the op.
-    pub fn name(&self) -> &'static str {
-        self.op.name()
-    }
-
-    /// Whether the op is cheap to recompute.
-    pub fn is_cheap(&self) -> bool {
-        self.op.is_cheap()
-    }
-
-    /// The op, for tests that rerun records.
-    #[cfg(feature = "testing")]
-    pub fn op(&self) -> &OpRef {
-        &self.op
-    }
-}
-
-/// What a record read.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum RecordInput {
-    /// A tensor, by its number.
-    Tensor(u64),
-    /// A version of a variable.
-    Variable {
-        /// The variable.
-        address: usize,
-        /// How many times it had been assigned.
-        version: u64,
-    },
-    /// A tensor that the op wrote over.
-    Overwritten,
-}
-
-impl StepState {
-    /// Leaves the record of an op.
-    pub fn record(&mut self, op: &OpRef, args: &[Arg<'_>], outputs: &Tensors) {
-        let input = |arg: &Arg<'_>| match arg.tensor() {
-            None => RecordInput::Overwritten,
-            Some(tensor) => match tensor.data() {
-                Data::Value(_) => RecordInput::Tensor(tensor.id()),
-                Data::Variable(cell) => {
-                    RecordInput::Variable { address: cell.address(), version: cell.version() }
-                }
-            },
-        };
-        let Some(records) = &mut self.records else { return };
-        let is_view =
-            |output: &Tensor| args.iter().any(|arg| Arc::ptr_eq(arg.storage(), output.data().value()));
-        let inputs: SmallVec<[&Meta; 3]> = args.iter().map(Arg::meta).collect();
-        let metas: SmallVec<[&Meta; 1]> = outputs.iter().map(Tensor::meta).collect();
-        let cost =
-            match outputs.iter().all(is_view) && !args.iter().any(|arg| matches!(arg, Arg::Overwritten(_))) {
-                true => Cost::default(),
-                false => op.get().cost(&inputs, &metas),
-            };
-        records.push(StepRecord {
-            op: op.clone(),
-            inputs: args.iter().map(input).collect(),
-            outputs: outputs.iter().map(|tensor| tensor.id()).collect(),
-            shape: *outputs[0].shape(),
-            cost,
-        });
-    }
-
-    /// The step cannot succeed any more.
-    pub fn fail(&mut self, failure: Error) {
-        self.failure.get_or_insert(failure);
-    }
-
-    /// Takes updates that wait for the step's end.
-    pub fn stage(&mut self, updates: LongList<Update>) {
-        self.updates.extend(updates);
-    }
-
-    /// The last update of a variable among the first `n` that wait, and its place.
-    pub fn staged(&self, cell: usize, n: usize) -> Option<(usize, &Update)> {
-        let mut newest_first = (0..self.updates.len().min(n)).rev().map(|at| (at, &self.updates[at]));
-        newest_first.find(|(_, update)| update.writes(cell))
-    }
-
-    /// How many updates wait, if the step is committed only if its loss is finite.
-    pub fn n_conditional(&self) -> usize {
-        if self.finite_loss.is_some() { self.updates.len() } else { 0 }
-    }
-
-    /// The update of that place among those that wait.
-    pub fn staged_mut(&mut self, at: usize) -> &mut Update {
-        &mut self.updates[at]
     }
 }

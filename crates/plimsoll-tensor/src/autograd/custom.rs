@@ -3,12 +3,13 @@
 use std::fmt;
 use std::sync::Arc;
 
+use super::{GradientTape, Unconnected};
 use crate::context::{self, LayerPath};
 use crate::error::{Error, Result};
 use crate::execute::{Arg, Args, execute};
 use crate::op::{Meta, Op, OpRef, Output, Outputs, Run, SavedRef, SavedRefs, Tensors};
 use crate::random::Generator;
-use crate::tape::{Backward, GradientTape, Unconnected};
+use crate::tape::Backward;
 use crate::tensor::Tensor;
 
 /// Turns the gradient of a result into the gradients of the inputs.

@@ -1,9 +1,10 @@
 //! Gradients one by one: each handed out as soon as it is complete, so that they need not be there together.
 
-use super::gradient::{AfterUse, count_as_gradient};
+use super::GradientTape;
 use crate::context;
 use crate::error::Result;
-use crate::tape::GradientTape;
+use crate::ops::backward::add_gradients;
+use crate::tape::{AfterUse, Pass, count_as_gradient};
 use crate::tensor::Tensor;
 
 impl GradientTape {
@@ -28,17 +29,18 @@ impl GradientTape {
         if let Some(source) = core.unconnected(target, sources)? {
             return Err(core.not_connected("gradient_each", target, source, sources[source]));
         }
-        self.begin_use()?;
+        core.begin_use()?;
         let mut is_taken = vec![false; sources.len()];
         let mut hand_out = |source: usize, gradient: Tensor| {
             is_taken[source] = true;
             count_as_gradient(&gradient);
             take(source, gradient)
         };
-        let ran = self.stop_recording(|| {
-            core.run_backward_each(&[target], None, sources, AfterUse::Free, &mut hand_out)
-        });
-        self.end_use();
+        let seed = |_: usize| Tensor::full_like_scalar(target, 1.0);
+        let pass =
+            Pass { targets: &[target], sources, seed: &seed, add: add_gradients, after_use: AfterUse::Free };
+        let ran = self.stop_recording(|| core.run_backward_each(&pass, &mut hand_out));
+        core.end_use();
         ran?;
         match is_taken.iter().position(|&is_taken| !is_taken) {
             Some(source) => Err(core.not_connected("gradient_each", target, source, sources[source])),

@@ -2,11 +2,12 @@
 
 use plimsoll_memory::Owner;
 
+use super::GradientTape;
 use crate::context;
 use crate::error::{Error, Result};
+use crate::ops::backward::add_gradients;
 use crate::shape::{MAX_RANK, Shape};
-use crate::tape::GradientTape;
-use crate::tape::gradient::AfterUse;
+use crate::tape::{AfterUse, Pass};
 use crate::tensor::Tensor;
 
 impl GradientTape {
@@ -74,22 +75,28 @@ impl GradientTape {
         seed: impl Fn(Tensor) -> Result<Tensor>,
     ) -> Result<Tensor> {
         let _here = source.device().enter();
-        self.begin_use()?;
         let core = &self.core;
+        core.begin_use()?;
         let rows = self.stop_recording(|| {
             let mut rows = Tensor::zeros_of([n_rows, source.n_elems()], source.dtype())?;
             for row in 0..n_rows {
                 let place = Tensor::from_slice(&[row as i64], 1)?;
                 let seed = seed(place.one_hot(n_rows, target.dtype())?)?;
                 let after_use = if row + 1 < n_rows { AfterUse::Retain } else { AfterUse::Free };
-                let mut gradients = core.run_backward(&[target], Some(&[&seed]), &[source], after_use)?;
+                let mut gradients = core.run_backward(&Pass {
+                    targets: &[target],
+                    sources: &[source],
+                    seed: &|_| Ok(seed.clone()),
+                    add: add_gradients,
+                    after_use,
+                })?;
                 let gradient =
                     gradients.remove(0).ok_or_else(|| core.not_connected("jacobian", target, 0, source))?;
                 rows = rows.into_index_add(0, &place, &gradient.reshape([1, source.n_elems()])?)?;
             }
             Ok(rows)
         });
-        self.end_use();
+        core.end_use();
         Ok(rows?.owned_by(Owner::Gradients))
     }
 }
