@@ -14,6 +14,7 @@ use crate::device::Device;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::fault;
+use crate::holders::{Held, Holder};
 use crate::op::{AuxOutput, Gradient, Meta, Op, OpRef, Operand, Output, Run, SavedRef, SavedRefs, Tensors};
 use crate::recorder::{Execution, capture_args};
 use crate::shape::Shape;
@@ -40,6 +41,23 @@ pub(crate) type Args<'a> = SmallVec<[Arg<'a>; 3]>;
 
 /// A storage and what a tensor sees of it.
 pub(crate) type StorageView = (Arc<Storage>, Meta);
+
+/// What is seen of a storage that is held.
+#[derive(Clone)]
+pub(crate) struct HeldView {
+    pub storage: Held,
+    pub meta: Meta,
+}
+
+impl HeldView {
+    pub fn new((storage, meta): StorageView, by: Holder) -> HeldView {
+        HeldView { storage: Held::new(storage, by), meta }
+    }
+
+    pub fn view(&self) -> StorageView {
+        (Arc::clone(&self.storage), self.meta)
+    }
+}
 
 impl Arg<'_> {
     /// The tensor, unless it was consumed.

@@ -9,10 +9,7 @@ use std::fmt;
 use std::ops::Deref;
 use std::sync::Arc;
 
-use crate::execute::StorageView;
-use crate::op::Meta;
 use crate::storage::Storage;
-use crate::tensor::Tensor;
 
 /// A part of the framework that keeps memory alive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,24 +63,7 @@ impl Deref for Held {
     }
 }
 
-/// What is seen of a storage that is held.
-#[derive(Clone)]
-pub(crate) struct HeldView {
-    pub storage: Held,
-    pub meta: Meta,
-}
-
-impl HeldView {
-    pub fn new((storage, meta): StorageView, by: Holder) -> HeldView {
-        HeldView { storage: Held::new(storage, by), meta }
-    }
-
-    pub fn view(&self) -> StorageView {
-        (Arc::clone(&self.storage), self.meta)
-    }
-}
-
-/// What keeps the memory of a tensor alive, as [`Tensor::holders`] counts it.
+/// What keeps the memory of a tensor alive, as [`Tensor::holders`](crate::Tensor::holders) counts it.
 ///
 /// The memory is free when all of them are gone.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -102,27 +82,12 @@ pub struct Holders {
     pub evictor: usize,
 }
 
-impl Tensor {
-    /// What keeps this tensor's memory alive: tensors of your own, and parts of the framework.
-    ///
-    /// ```
-    /// use plimsoll_tensor::{GradientTape, Tensor, Variable};
-    ///
-    /// let x = Variable::new(Tensor::ones([1000])?);
-    /// let tape = GradientTape::new();
-    /// let y = tape.record(|| x.sin()?.cos())?;
-    /// assert_eq!(x.holders().to_string(), "1 slot of a tape, 1 variable");
-    /// assert_eq!(y.holders().to_string(), "1 tensor");
-    /// drop(tape);
-    /// assert_eq!(x.holders().to_string(), "1 variable");
-    /// # Ok::<(), plimsoll_tensor::Error>(())
-    /// ```
-    pub fn holders(&self) -> Holders {
-        let storage = self.storage();
+impl Holders {
+    /// What keeps a storage alive, besides the one handle that the caller has taken to look at it.
+    pub(crate) fn of(storage: &Arc<Storage>) -> Holders {
         let [slots, variables, programs, updates, evictor] = storage.n_held();
         let n_held = slots + variables + programs + updates + evictor;
-        // One is the handle that was just taken to look at it.
-        let tensors = Arc::strong_count(&storage).saturating_sub(n_held + 1);
+        let tensors = Arc::strong_count(storage).saturating_sub(n_held + 1);
         Holders { tensors, slots, variables, programs, updates, evictor }
     }
 }

@@ -16,6 +16,7 @@ use crate::device::Device;
 use crate::dtype::DType;
 use crate::error::Result;
 use crate::execute::StorageView;
+use crate::holders::Holders;
 use crate::layout::Layout;
 use crate::op::Meta;
 use crate::shape::Shape;
@@ -157,6 +158,24 @@ impl Tensor {
     pub fn owned_by(self, owner: Owner) -> Tensor {
         self.storage().relabel(owner);
         self
+    }
+
+    /// What keeps this tensor's memory alive: tensors of your own, and parts of the framework.
+    ///
+    /// ```
+    /// use plimsoll_tensor::{GradientTape, Tensor, Variable};
+    ///
+    /// let x = Variable::new(Tensor::ones([1000])?);
+    /// let tape = GradientTape::new();
+    /// let y = tape.record(|| x.sin()?.cos())?;
+    /// assert_eq!(x.holders().to_string(), "1 slot of a tape, 1 variable");
+    /// assert_eq!(y.holders().to_string(), "1 tensor");
+    /// drop(tape);
+    /// assert_eq!(x.holders().to_string(), "1 variable");
+    /// # Ok::<(), plimsoll_tensor::Error>(())
+    /// ```
+    pub fn holders(&self) -> Holders {
+        Holders::of(&self.storage())
     }
 
     pub(crate) fn data(&self) -> &Data {
