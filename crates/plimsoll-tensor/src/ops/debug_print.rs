@@ -7,14 +7,14 @@ use std::io::Write;
 
 use plimsoll_cuda::Gpu;
 
-use crate::context;
-use crate::dtype::DType;
-use crate::error::Result;
-use crate::execute::call;
-use crate::op::{Gradient, Meta, Op, OpRef, Outputs, Run, one};
-use crate::print::{shown_values, text_of};
-use crate::shape::Shape;
-use crate::tensor::Tensor;
+use crate::base::dtype::DType;
+use crate::base::error::Result;
+use crate::base::shape::Shape;
+use crate::eager::context;
+use crate::eager::execute::call;
+use crate::eager::op::{Gradient, Meta, Op, OpRef, Outputs, Run, one};
+use crate::eager::tensor::Tensor;
+use crate::ops::print::{shown_values, text_of};
 
 /// Prints the values that are shown of a tensor, which are its input.
 #[derive(Debug)]
