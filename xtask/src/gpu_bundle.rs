@@ -22,7 +22,7 @@ struct Program {
 }
 
 /// Everything in the bundle. Programs under `programs` are those of the part `promises`.
-const PROGRAMS: [Program; 5] = [
+const PROGRAMS: [Program; 6] = [
     Program {
         arguments: &["test", "--no-run", "--package", "plimsoll-tensor", "--test", "registry"],
         name: "registry",
@@ -32,6 +32,11 @@ const PROGRAMS: [Program; 5] = [
         arguments: &["build", "--package", "plimsoll-cuda", "--example", "gpu_check"],
         name: "gpu_check",
         place: "programs/gpu_check",
+    },
+    Program {
+        arguments: &["build", "--package", "plimsoll-cuda", "--example", "graph_memory"],
+        name: "graph_memory",
+        place: "graph_memory",
     },
     Program {
         arguments: &["test", "--no-run", "--package", "plimsoll-tensor", "--test", "long_reductions"],

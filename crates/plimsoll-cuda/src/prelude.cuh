@@ -102,9 +102,6 @@ template <class T> DEVICE T min(T x, T y) { return x < y || x != x ? x : y; }
 template <class T> DEVICE T square(T x) { return x * x; }
 // Minus one, zero or one; zero for what is not a number.
 template <class T> DEVICE T sign(T x) { return (T)((x > (T)0) - (x < (T)0)); }
-// A product that is rounded before something is added to it, as on the host.
-DEVICE float product(float x, float y) { return __fmul_rn(x, y); }
-DEVICE double product(double x, double y) { return __dmul_rn(x, y); }
 // 1 / (1 + exp(-x)). The quick division is wrong by one unit in the last place at most; zero for huge divisors is right.
 DEVICE float sigmoid(float x) { return __fdividef(1.0f, 1.0f + ::expf(-x)); }
 DEVICE double sigmoid(double x) { return 1.0 / (1.0 + ::exp(-x)); }

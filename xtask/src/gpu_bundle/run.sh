@@ -1,5 +1,5 @@
 #!/bin/sh
-# Runs one part of a bundle on a machine with a GPU: ./run.sh tests | promises | line | sanitize | losses | bench
+# Runs one part of a bundle on a machine with a GPU: ./run.sh tests | promises | line | sanitize | losses | bench | graphs
 #
 # It needs a driver and CUDA's libraries, and no Rust. PLIMSOLL_CUDA_LIBRARIES names their folders where they are in an
 # unusual place; PLIMSOLL_TEST_DEVICE another GPU than the first. A part ends with a table and a status that says whether
@@ -12,6 +12,7 @@
 #   losses             20 steps of three models from the same weights and data as PyTorch, which must be there
 #   bench [WORKLOAD..] the benchmark, beside PyTorch if PLIMSOLL_PEER names torch_bench.py; each workload once with sums in
 #                      one order, and once with sums in any order (--nondeterministic)
+#   graphs             what the driver takes for modules and CUDA graphs, what comes back, and what launching costs
 
 set -u
 cd "$(dirname "$0")" || exit 2
@@ -142,8 +143,11 @@ bench)
     table "with --nondeterministic" '"deterministic":false'
     exit $status
     ;;
+graphs)
+    ./graph_memory | tee out/graphs.txt
+    ;;
 *)
-    sed -n '2,15s/^# \{0,1\}//p' "$0"
+    sed -n '2,16s/^# \{0,1\}//p' "$0"
     exit 2
     ;;
 esac

@@ -60,12 +60,15 @@ fn cached(
     cache.get_or(&key, || compile_with(options, source, entry, architecture))
 }
 
-/// What NVRTC is told. Divisions and roots are exact and denormal numbers are kept, which is its default.
-fn options(architecture: u32) -> [String; 3] {
+/// What NVRTC is told. Divisions and roots are exact and denormal numbers are kept, which is its default. A product is rounded before
+/// something is added to it, as on the host, unless a kernel says `m::fma`: what the compiler joins by itself would depend on what
+/// else a kernel does, and then a chain of ops in one kernel would have other bits than the ops one by one.
+fn options(architecture: u32) -> [String; 4] {
     // Hopper's tensor cores take whole tiles only in code that is for this architecture and no later one.
     let suffix = if architecture == 90 { "a" } else { "" };
     // The prelude has more functions than a kernel uses, and each would be warned of.
-    [format!("--gpu-architecture=sm_{architecture}{suffix}"), "--std=c++17".to_owned(), "-w".to_owned()]
+    let target = format!("--gpu-architecture=sm_{architecture}{suffix}");
+    [target, "--std=c++17".to_owned(), "--fmad=false".to_owned(), "-w".to_owned()]
 }
 
 /// The log, with the source's text below the first error that names a line.

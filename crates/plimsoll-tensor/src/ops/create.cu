@@ -34,7 +34,7 @@ DEVICE double of_turn(double part, bool is_sine) {
 template <class T> DEVICE T normal(u64 seed, u64 draw, u64 element, T mean, T deviation) {
     u64 first = element / 2 * 2;
     T radius = m::sqrt((T)-2 * m::log((T)1 - unit((T)0, seed, draw, first))) * deviation;
-    return mean + m::product(radius, of_turn(unit((T)0, seed, draw, first + 1), element % 2));
+    return mean + radius * of_turn(unit((T)0, seed, draw, first + 1), element % 2);
 }
 
 // A polynomial over another, both of degree seven, lowest power first.

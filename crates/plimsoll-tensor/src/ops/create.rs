@@ -110,21 +110,15 @@ impl Op for Create {
         let drawn = |draw: Draw| [draw.seed, draw.number, 0, 0];
         let (numbers, words, body) = match self.fill {
             Fill::Value(value) => return elementwise::fill(self.name(), gpu, output, value),
-            Fill::Range { start, step } => (
-                [start, step],
-                [0; 4],
-                "cast<C>(numbers.numbers[0] + m::product(numbers.numbers[1], (double)index))",
-            ),
+            Fill::Range { start, step } => {
+                ([start, step], [0; 4], "cast<C>(numbers.numbers[0] + numbers.numbers[1] * (double)index)")
+            }
             Fill::Eye => ([0.0; 2], [self.shape[1] as u64, 0, 0, 0], "index / WORD(0) == index % WORD(0)"),
             Fill::Uniform { low, high, draw } => {
                 // The width in the dtype's own steps, as on the host.
                 let span =
                     if self.dtype == DType::F64 { high - low } else { f64::from(high as f32 - low as f32) };
-                (
-                    [low, span],
-                    drawn(draw),
-                    "NUMBER(0) + m::product(NUMBER(1), unit(C(0), WORD(0), WORD(1), index))",
-                )
+                ([low, span], drawn(draw), "NUMBER(0) + NUMBER(1) * unit(C(0), WORD(0), WORD(1), index)")
             }
             Fill::Normal { mean, std, draw } => {
                 ([mean, std], drawn(draw), "normal<C>(WORD(0), WORD(1), index, NUMBER(0), NUMBER(1))")
@@ -132,7 +126,7 @@ impl Op for Create {
             Fill::TruncatedNormal { mean, std, draw } => (
                 [mean, std],
                 drawn(draw),
-                "(C)(numbers.numbers[0] + m::product(numbers.numbers[1], truncated<C>(WORD(0), WORD(1), index)))",
+                "(C)(numbers.numbers[0] + numbers.numbers[1] * truncated<C>(WORD(0), WORD(1), index))",
             ),
             Fill::Integers { low, high, draw } => (
                 [0.0; 2],

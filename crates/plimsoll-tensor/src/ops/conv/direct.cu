@@ -47,7 +47,7 @@ KERNEL __launch_bounds__(256) ENTRY(T* input, T* filter, T* output, const Geomet
         u32 image = (u32)(place / of.output[1] / of.output[0]);
         u32 r = under(of, 0, row, tap_row), c = under(of, 1, col, tap_col);
         if (r >= of.input[0] || c >= of.input[1]) continue;
-        sum += widen(input[input_at(of, image, r, c, from)]) * widen(output[output_at(of, image, row, col, out)]);
+        sum = m::fma(widen(input[input_at(of, image, r, c, from)]), widen(output[output_at(of, image, row, col, out)]), sum);
     }
     sum = block_sum(sum, scratch);
     if (threadIdx.x == 0) filter[index] = narrow<T>(sum);
@@ -65,13 +65,13 @@ KERNEL __launch_bounds__(256) ENTRY(T* input, T* filter, T* output, const Geomet
             if (r >= of.input[0] || c >= of.input[1]) continue;
             const T* values = input + input_at(of, image, r, c, first);
             const T* weights = filter + filter_at(of, channel, tap_row, tap_col, 0);
-            for (u32 from = 0; from < in_group; from++) sum += widen(values[from]) * widen(weights[from]);
+            for (u32 from = 0; from < in_group; from++) sum = m::fma(widen(values[from]), widen(weights[from]), sum);
 #else
             u32 r = above(of, 0, row, tap_row), c = above(of, 1, col, tap_col), first = channel / in_group * out_group;
             if (r >= of.output[0] || c >= of.output[1]) continue;
             for (u32 out = first; out < first + out_group; out++) {
                 C weight = widen(filter[filter_at(of, out, tap_row, tap_col, channel % in_group)]);
-                sum += widen(output[output_at(of, image, r, c, out)]) * weight;
+                sum = m::fma(widen(output[output_at(of, image, r, c, out)]), weight, sum);
             }
 #endif
         }

@@ -43,7 +43,7 @@ DEVICE void drop_some(const Drop& drop, u64 first, C* values) {
 #pragma unroll
     for (int v = 0; v < V; v++) {
         u32 random = V % 4 == 0 ? drawn[v / 4].at[v % 4] : random_word(drop.seed, drop.number, first + v);
-        C kept = m::product(values[v], cast<C>(drop.scale));
+        C kept = values[v] * cast<C>(drop.scale);
         values[v] = random < (u32)drop.threshold ? widen(narrow<T>(kept)) : (C)0;
     }
 }
@@ -158,7 +158,7 @@ KERNEL __launch_bounds__(THREADS) ENTRY(
     each(len, [&](int slot, Index at) {
         if (K == 0) read(0, at);
 #pragma unroll
-        for (int v = 0; v < V; v++) slopes[slot][v] = m::product(slopes[slot][v] - shared - normals[slot][v] * along, rstd);
+        for (int v = 0; v < V; v++) slopes[slot][v] = (slopes[slot][v] - shared - normals[slot][v] * along) * rstd;
         if (IS_JOINED) {
             C others[V];
             read_line(joined + offsets.at[6], lines.steps[6], at, others);

@@ -26,7 +26,7 @@ DEVICE C product(C* piece, const C* own, const T* matrix, const Matrices& of, u3
     for (u32 col = 0; col < length; col += 32) {
         bring(piece, matrix, of, row, n, col, length);
         u32 len = length - col < 32 ? length - col : 32;
-        for (u32 c = 0; c < len; c++) sum += own[col + c] * piece[lane * 33 + c];
+        for (u32 c = 0; c < len; c++) sum = m::fma(own[col + c], piece[lane * 33 + c], sum);
     }
     return sum;
 }
@@ -37,8 +37,8 @@ DEVICE void accumulate(C* piece, C* sums, C fade, C weight, const T* matrix, con
     for (u32 col = 0; col < length; col += 32) {
         bring(piece, matrix, of, row, n, col, length);
         C sum = 0;
-        for (int other = 0; other < 32; other++) sum += __shfl_sync(ALL_LANES, weight, other) * piece[other * 33 + lane];
-        if (col + lane < length) sums[col + lane] = sums[col + lane] * fade + sum;
+        for (int other = 0; other < 32; other++) sum = m::fma(__shfl_sync(ALL_LANES, weight, other), piece[other * 33 + lane], sum);
+        if (col + lane < length) sums[col + lane] = m::fma(sums[col + lane], fade, sum);
     }
 }
 

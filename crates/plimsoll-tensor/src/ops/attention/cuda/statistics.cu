@@ -21,7 +21,7 @@ KERNEL __launch_bounds__(256) ENTRY(const Matrices gradient, const Matrices outp
             auto x = *(const Vector<T, V>*)(lhs + (i64)col * gradient.col);
             auto y = *(const Vector<T, V>*)(rhs + (i64)col * output.col);
 #pragma unroll
-            for (int part = 0; part < V; part++) dot += (C)widen(x.at[part]) * (C)widen(y.at[part]);
+            for (int part = 0; part < V; part++) dot = m::fma((C)widen(x.at[part]), (C)widen(y.at[part]), dot);
         }
         log_sum = ((const C*)log_sums.first)[head_start(log_sums, extents, head) + (i64)row * log_sums.row] * (C)LOG2_E;
     }
