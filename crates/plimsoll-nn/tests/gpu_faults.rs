@@ -6,7 +6,7 @@
 
 use std::sync::{Arc, Mutex};
 
-use plimsoll_nn::layers::{BatchNorm, Dense, Dropout, Embedding, Flatten, Lambda, Sequential};
+use plimsoll_nn::layers::{BatchNormalization, Dense, Dropout, Embedding, Flatten, Lambda, Sequential};
 use plimsoll_nn::losses::{Loss, SparseCategoricalCrossentropy};
 use plimsoll_nn::optimizers::{Adam, OptimizerConfig};
 use plimsoll_nn::train::{Batch, Callback, Requests, StepEvent, Trainer, Until};
@@ -98,7 +98,7 @@ fn trainer(way: Way) -> Result<(Trainer, Told)> {
         .add(Embedding::new(7, 4))
         .add(Flatten)
         .add(Dense::new(8))
-        .add(BatchNorm::new())
+        .add(BatchNormalization::new())
         .add(Dropout(0.25))
         .add(Dense::new(3));
     let policy = if way == Way::LossScaled { Policy::MixedFloat16 } else { Policy::Float32 };

@@ -2,8 +2,9 @@
 //! training leaves behind.
 
 use plimsoll_nn::layers::{
-    ActivationLayer, AveragePool, BatchNorm, Conv1D, Conv1DTranspose, Conv2D, Conv2DTranspose,
-    DepthwiseConv2D, GlobalAveragePool, GroupNorm, LayerNorm, MaxPool, RMSNorm, Sequential,
+    ActivationLayer, AveragePooling2D, BatchNormalization, Conv1D, Conv1DTranspose, Conv2D, Conv2DTranspose,
+    DepthwiseConv2D, GlobalAveragePooling2D, GroupNormalization, LayerNormalization, MaxPooling2D,
+    RMSNormalization, Sequential,
 };
 use plimsoll_nn::{Layer, Mode, Model, Policy, with_policy};
 use plimsoll_tensor::{Activation, GradientTape, Result, Tensor, set_seed};
@@ -82,17 +83,17 @@ fn transposed_convolutions() -> Result<()> {
 
 #[test]
 fn pools() -> Result<()> {
-    check("max_pool", MaxPool::new(3).stride(2).padding(1))?;
-    check("average_pool", AveragePool::new(2))?;
-    check("global_average_pool", GlobalAveragePool)
+    check("max_pool", MaxPooling2D::new(3).stride(2).padding(1))?;
+    check("average_pool", AveragePooling2D::new(2))?;
+    check("global_average_pool", GlobalAveragePooling2D)
 }
 
 #[test]
 fn norms() -> Result<()> {
-    check("batch_norm", BatchNorm::new())?;
-    check("group_norm", GroupNorm::new(2))?;
-    check("layer_norm", LayerNorm::new())?;
-    check("rms_norm", RMSNorm::new())
+    check("batch_norm", BatchNormalization::new())?;
+    check("group_norm", GroupNormalization::new(2))?;
+    check("layer_norm", LayerNormalization::new())?;
+    check("rms_norm", RMSNormalization::new())
 }
 
 #[test]
@@ -110,7 +111,7 @@ fn same_padding_keeps_extents_or_divides_them() -> Result<()> {
 #[test]
 fn a_fused_activation_keeps_the_output_and_a_pool_one_byte_for_each_of_its_own() -> Result<()> {
     let conv = Conv2D::new(8, 3).same().activation(Activation::Relu);
-    let model = Sequential::new().add(conv).add(MaxPool::new(2)).build([6, 6, 4])?;
+    let model = Sequential::new().add(conv).add(MaxPooling2D::new(2)).build([6, 6, 4])?;
     // The convolution's input, its output, from which relu's slope is read, and the positions of the greatest.
     assert_eq!(model.summary(2)?.kept_bytes, 2 * (6 * 6 * (4 + 8) * 4 + 3 * 3 * 8));
     Ok(())
@@ -119,9 +120,10 @@ fn a_fused_activation_keeps_the_output_and_a_pool_one_byte_for_each_of_its_own()
 #[test]
 fn a_relu_inside_batch_norm_keeps_nothing_and_changes_no_bit() -> Result<()> {
     let around = |middle: Sequential| middle.add(Conv2D::new(4, 1)).build([16, 16, 8]);
-    let inside = |activation| around(Sequential::new().add(BatchNorm::new().activation(activation)));
-    let behind =
-        |activation| around(Sequential::new().add(BatchNorm::new()).add(ActivationLayer(activation)));
+    let inside = |activation| around(Sequential::new().add(BatchNormalization::new().activation(activation)));
+    let behind = |activation| {
+        around(Sequential::new().add(BatchNormalization::new()).add(ActivationLayer(activation)))
+    };
     let x = Tensor::randn([3, 16, 16, 8])?;
     let kept = |model: Result<Model>| -> Result<usize> {
         let (model, tape) = (model?, GradientTape::new());
@@ -157,10 +159,10 @@ fn layers_say_what_they_take() {
     assert!(error.contains("does not fit an input of 3 by 9"), "{error}");
     let error = text(Conv2D::new(8, 3).groups(3).build([9, 9, 4]));
     assert!(error.contains("with 3 groups"), "{error}");
-    let error = text(MaxPool::new(4).build([3, 3, 1]));
+    let error = text(MaxPooling2D::new(4).build([3, 3, 1]));
     assert!(error.contains("do not fit into images"), "{error}");
-    let error = text(GroupNorm::new(3).build([5, 4]));
+    let error = text(GroupNormalization::new(3).build([5, 4]));
     assert!(error.contains("4 channels do not make 3 equal groups"), "{error}");
-    let error = text(GlobalAveragePool.build([4]));
+    let error = text(GlobalAveragePooling2D.build([4]));
     assert!(error.contains("with places before"), "{error}");
 }

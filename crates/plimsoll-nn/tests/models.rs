@@ -2,7 +2,7 @@
 //! byte, recomputing and mixed precision.
 
 use plimsoll_nn::layers::{
-    Dense, Dropout, Embedding, Flatten, LayerNorm, MultiHeadAttention, Residual, Sequential,
+    Dense, Dropout, Embedding, Flatten, LayerNormalization, MultiHeadAttention, Residual, Sequential,
 };
 use plimsoll_nn::{Layer, Mode, Model, Policy, with_policy};
 use plimsoll_tensor::{
@@ -19,7 +19,7 @@ fn names(model: &Model) -> Vec<String> {
 
 #[test]
 fn variables_are_named_by_path() -> Result<()> {
-    let block = Residual(Sequential::new().add(LayerNorm::new()).add(Dense::new(4).named("up")));
+    let block = Residual(Sequential::new().add(LayerNormalization::new()).add(Dense::new(4).named("up")));
     let model =
         Sequential::new().add(Dense::new(4)).add(block.named("block")).add(Dense::new(2)).build([3])?;
     assert_eq!(
@@ -77,8 +77,10 @@ fn errors_name_the_layer() -> Result<()> {
 }
 
 fn language_model(recomputed: bool) -> Result<Model> {
-    let inner =
-        Sequential::new().add(LayerNorm::new()).add(MultiHeadAttention::new(2).causal()).add(Dropout(0.2));
+    let inner = Sequential::new()
+        .add(LayerNormalization::new())
+        .add(MultiHeadAttention::new(2).causal())
+        .add(Dropout(0.2));
     let block = Residual(inner);
     let model = Sequential::new().add(Embedding::new(11, 8));
     let model = if recomputed { model.add(block.recompute()) } else { model.add(block) };

@@ -1,7 +1,7 @@
 //! A residual sum and the norm that follows it are one op: the numbers are those of one op after the other, and no more is
 //! kept for backward.
 
-use plimsoll_nn::layers::{Dense, Dropout, LayerNorm, RMSNorm, Residual, Sequential};
+use plimsoll_nn::layers::{Dense, Dropout, LayerNormalization, RMSNormalization, Residual, Sequential};
 use plimsoll_nn::{BuiltLayer, Layer, Model};
 use plimsoll_tensor::{Activation, GradientTape, Result, Shape, Tensor, Variable, set_seed};
 
@@ -11,12 +11,12 @@ const EPS: f64 = 1e-5;
 
 /// Pre-norm blocks with a last norm, as language models have them.
 fn model(recompute: bool) -> Sequential {
-    let block = || Sequential::new().add(LayerNorm::new()).add(Dense::new(WIDTH)).add(Dropout(RATE));
-    let plain = Sequential::new().add(RMSNorm::new().epsilon(EPS)).add(Dense::new(WIDTH));
+    let block = || Sequential::new().add(LayerNormalization::new()).add(Dense::new(WIDTH)).add(Dropout(RATE));
+    let plain = Sequential::new().add(RMSNormalization::new().epsilon(EPS)).add(Dense::new(WIDTH));
     let second = Residual(block()).named("second");
     let model = Sequential::new().add(Residual(block()).named("first"));
     let model = if recompute { model.add(second.recompute()) } else { model.add(second) };
-    model.add(Residual(plain)).add(LayerNorm::new())
+    model.add(Residual(plain)).add(LayerNormalization::new())
 }
 
 /// The same model, one op after the other.

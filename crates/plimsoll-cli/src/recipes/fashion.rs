@@ -1,7 +1,7 @@
 //! A convolutional network with batch norm on Fashion-MNIST.
 
 use plimsoll::Activation;
-use plimsoll::nn::layers::{BatchNorm, Conv2D, Dense, Dropout, Flatten, MaxPool, Sequential};
+use plimsoll::nn::layers::{BatchNormalization, Conv2D, Dense, Dropout, Flatten, MaxPooling2D, Sequential};
 use plimsoll::nn::losses::SparseCategoricalCrossentropy;
 use plimsoll::nn::optimizers::{Adam, OptimizerConfig};
 use plimsoll::optimizer::Schedule;
@@ -16,8 +16,8 @@ pub fn fashion() -> Recipe {
     for filters in [32, 64] {
         model = model
             .add(Conv2D::new(filters, 3).same().no_bias())
-            .add(BatchNorm::new().activation(Activation::Relu))
-            .add(MaxPool::new(2));
+            .add(BatchNormalization::new().activation(Activation::Relu))
+            .add(MaxPooling2D::new(2));
     }
     let model = model
         .add(Flatten)

@@ -4,7 +4,9 @@
 //! random tokens.
 
 use plimsoll::nn::initializer::Fans;
-use plimsoll::nn::layers::{Dense, Dropout, Embedding, LayerNorm, MultiHeadAttention, Residual, Sequential};
+use plimsoll::nn::layers::{
+    Dense, Dropout, Embedding, LayerNormalization, MultiHeadAttention, Residual, Sequential,
+};
 use plimsoll::nn::{BuiltLayer, Initializer, Layer, Prediction, variable};
 use plimsoll::{Activation, Error, Result, Shape};
 
@@ -68,10 +70,10 @@ impl Gpt {
 
     fn block(&self) -> Sequential {
         let attn = Sequential::new()
-            .add(LayerNorm::new())
+            .add(LayerNormalization::new())
             .add(MultiHeadAttention::new(self.heads).causal().kernel_initializer(self.kernels()));
         let mlp = Sequential::new()
-            .add(LayerNorm::new())
+            .add(LayerNormalization::new())
             .add(
                 Dense::new(4 * self.width)
                     .activation(Activation::GeluTanh)
@@ -95,7 +97,7 @@ impl Gpt {
         for number in 0..self.layers {
             trunk = trunk.add(self.block().named(&format!("block_{number}")));
         }
-        trunk.add(LayerNorm::new())
+        trunk.add(LayerNormalization::new())
     }
 }
 

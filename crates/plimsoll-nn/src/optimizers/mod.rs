@@ -51,8 +51,8 @@ pub use adam_8bit::Adam8bit;
 pub use adamw::AdamW;
 pub use group::ParameterGroup;
 pub use loss_scale::LossScale;
-pub use rmsprop::RmsProp;
-pub use sgd::Sgd;
+pub use rmsprop::RMSprop;
+pub use sgd::SGD;
 use state::{Rules, State};
 
 /// A description of an optimizer: plain data, from which any number of optimizers can be built.

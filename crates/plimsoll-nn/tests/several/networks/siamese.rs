@@ -3,7 +3,7 @@
 use plimsoll_data::Dataset;
 use plimsoll_nn::layers::{Dense, Functional, Lambda, Node, Sequential, Subtract};
 use plimsoll_nn::losses::{BinaryCrossentropy, Loss};
-use plimsoll_nn::optimizers::{Optimizer, OptimizerConfig, Sgd};
+use plimsoll_nn::optimizers::{Optimizer, OptimizerConfig, SGD};
 use plimsoll_nn::{Layer, Model};
 use plimsoll_tensor::{Activation, DType, Result, Tensor};
 
@@ -32,5 +32,5 @@ pub fn loss() -> impl Loss + 'static {
 }
 
 pub fn optimizer() -> Optimizer {
-    Sgd::new(0.1).momentum(0.9).build()
+    SGD::new(0.1).momentum(0.9).build()
 }

@@ -1,4 +1,4 @@
-//! `LearningRate`: a learning rate that a function of one's own gives.
+//! `LearningRateScheduler`: a learning rate that a function of one's own gives.
 
 use plimsoll_tensor::Result;
 
@@ -7,9 +7,9 @@ use crate::train::event::StepEvent;
 
 /// Sets the learning rate after every step, from the number of steps taken. The optimizer's own
 /// [`schedule`](crate::Optimizer::schedule) does it without the host; this is for what those cannot say.
-pub struct LearningRate<F>(pub F);
+pub struct LearningRateScheduler<F>(pub F);
 
-impl<F: FnMut(u64) -> f64 + Send> Callback for LearningRate<F> {
+impl<F: FnMut(u64) -> f64 + Send> Callback for LearningRateScheduler<F> {
     fn name(&self) -> &str {
         "learning_rate"
     }

@@ -1,4 +1,4 @@
-//! `MaxPool`, `AveragePool` and `GlobalAveragePool`: the greatest or the mean of windows of a picture.
+//! `MaxPooling2D`, `AveragePooling2D` and `GlobalAveragePooling2D`: the greatest or the mean of windows of a picture.
 
 use plimsoll_tensor::{Axes, Error, IntoExtents, IntoShape, Pool2d, Result, Shape};
 
@@ -9,12 +9,12 @@ use crate::layer::{BuiltLayer, Layer};
 /// The greatest of each window: `[batch, height, width, channels]` to the same with a place for each window. Kept for
 /// backward: one byte for each output.
 #[derive(Clone, Copy, Debug)]
-pub struct MaxPool(Pool2d);
+pub struct MaxPooling2D(Pool2d);
 
 /// The mean of each window: `[batch, height, width, channels]` to the same with a place for each window. Zeros of the
 /// padding count. Nothing is kept for backward.
 #[derive(Clone, Copy, Debug)]
-pub struct AveragePool(Pool2d);
+pub struct AveragePooling2D(Pool2d);
 
 /// Declares what the two have in common.
 macro_rules! windows {
@@ -55,14 +55,14 @@ macro_rules! windows {
     };
 }
 
-windows!(MaxPool, "max_pool", max_pool2d);
-windows!(AveragePool, "average_pool", avg_pool2d);
+windows!(MaxPooling2D, "max_pool", max_pool2d);
+windows!(AveragePooling2D, "average_pool", avg_pool2d);
 
 /// The mean of each channel over all places: `[batch, .., channels]` to `[batch, channels]`. Nothing is kept for backward.
 #[derive(Clone, Copy, Debug)]
-pub struct GlobalAveragePool;
+pub struct GlobalAveragePooling2D;
 
-impl Layer for GlobalAveragePool {
+impl Layer for GlobalAveragePooling2D {
     fn name(&self) -> &str {
         "global_average_pool"
     }
