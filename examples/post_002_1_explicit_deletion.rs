@@ -63,7 +63,7 @@ pub fn measure(early: bool) -> Result<Figures> {
     let tape_frees = freed(&mut || tape = None);
     let y_frees = freed(&mut || y = None);
     let gradient_bits = bits(&gradients)?;
-    Sgd::new(0.1).build().apply_gradients(gradients, &variables)?;
+    SGD::new(0.1).build().apply_gradients(gradients, &variables)?;
     Ok(Figures { own_before, own_after, tape_frees, y_frees, y_bytes, gradient_bits })
 }
 

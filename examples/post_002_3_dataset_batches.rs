@@ -36,7 +36,7 @@ pub fn measure(depth: usize) -> Result<Figures> {
     let model = Sequential::new().add(Dense::new(10)).build([WIDTH])?;
     let variables = model.trainable_variables();
     let compute_loss = SparseCategoricalCrossentropy::new().from_logits(true);
-    let mut optimizer = Sgd::new(0.01).build();
+    let mut optimizer = SGD::new(0.01).build();
 
     let features = Tensor::randn([EXAMPLES, WIDTH])?;
     let labels = Tensor::randint([EXAMPLES], 0, 10, DType::I64)?;

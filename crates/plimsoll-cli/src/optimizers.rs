@@ -1,6 +1,6 @@
 //! Optimizers by name, for `--optimizer`.
 
-use plimsoll::nn::optimizers::{Adafactor, Adagrad, Adam, Adam8bit, AdamW, OptimizerConfig, RmsProp, Sgd};
+use plimsoll::nn::optimizers::{Adafactor, Adagrad, Adam, Adam8bit, AdamW, OptimizerConfig, RMSprop, SGD};
 
 use crate::failure::Failure;
 
@@ -9,13 +9,13 @@ type Entry = (&'static str, fn() -> Box<dyn OptimizerConfig>);
 
 /// The optimizers that `--optimizer` knows.
 const KNOWN: [Entry; 9] = [
-    ("sgd", || Box::new(Sgd::new(1e-2))),
-    ("momentum", || Box::new(Sgd::new(1e-2).momentum(0.9))),
-    ("nesterov", || Box::new(Sgd::new(1e-2).momentum(0.9).nesterov(true))),
+    ("sgd", || Box::new(SGD::new(1e-2))),
+    ("momentum", || Box::new(SGD::new(1e-2).momentum(0.9))),
+    ("nesterov", || Box::new(SGD::new(1e-2).momentum(0.9).nesterov(true))),
     ("adam", || Box::new(Adam::new(1e-3))),
     ("adamw", || Box::new(AdamW::new(1e-3))),
     ("adam8bit", || Box::new(Adam8bit::new(1e-3))),
-    ("rmsprop", || Box::new(RmsProp::new(1e-3))),
+    ("rmsprop", || Box::new(RMSprop::new(1e-3))),
     ("adagrad", || Box::new(Adagrad::new(1e-2))),
     ("adafactor", || Box::new(Adafactor::new(1e-2))),
 ];

@@ -4,7 +4,7 @@
 
 use plimsoll::data::Dataset;
 use plimsoll::nn::metrics::SparseCategoricalAccuracy;
-use plimsoll::nn::train::callbacks::Checkpoint;
+use plimsoll::nn::train::callbacks::ModelCheckpoint;
 use plimsoll::nn::train::{Callback, EpochEvent, History, Trainer, Until};
 use plimsoll::nn::with_policy;
 use plimsoll::{Error, ErrorKind};
@@ -88,7 +88,7 @@ impl RunSetup {
     /// This run with checkpoints, if the options ask for them.
     pub fn saving(self, options: &TrainOptions) -> RunSetup {
         match &options.save {
-            Some(folder) => self.callback(Checkpoint::new(folder)),
+            Some(folder) => self.callback(ModelCheckpoint::new(folder)),
             None => self,
         }
     }

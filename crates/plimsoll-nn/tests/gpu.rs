@@ -7,10 +7,11 @@ use std::sync::{Arc, Mutex};
 
 use plimsoll_data::Dataset;
 use plimsoll_nn::layers::{
-    BatchNorm, Dense, Dropout, Embedding, LSTM, LayerNorm, MultiHeadAttention, Residual, Sequential,
+    BatchNormalization, Dense, Dropout, Embedding, LSTM, LayerNormalization, MultiHeadAttention, Residual,
+    Sequential,
 };
 use plimsoll_nn::losses::SparseCategoricalCrossentropy;
-use plimsoll_nn::optimizers::{Adam, AdamW, Optimizer, OptimizerConfig, Sgd};
+use plimsoll_nn::optimizers::{Adam, AdamW, Optimizer, OptimizerConfig, SGD};
 use plimsoll_nn::plan::plan;
 use plimsoll_nn::train::{Batch, Callback, History, Requests, StepEvent, Trainer, Until};
 use plimsoll_nn::{Layer, Model, Policy, with_policy};
@@ -38,8 +39,8 @@ fn data() -> Result<Dataset> {
 fn layers() -> Sequential {
     Sequential::new()
         .add(Dense::new(16).activation(Activation::Relu))
-        .add(BatchNorm::new())
-        .add(Dropout(0.1))
+        .add(BatchNormalization::new())
+        .add(Dropout::new(0.1))
         .add(Dense::new(3))
 }
 
@@ -101,7 +102,7 @@ fn losses_follow_those_of_the_cpu() -> Result<()> {
     type Case = (Policy, fn() -> Optimizer, f64);
     let optimizers: [Case; 3] = [
         (Policy::Float32, || Adam::new(0.01).build().clip_norm(1.0), 1e-4),
-        (Policy::Float32, || Sgd::new(0.05).momentum(0.9).build(), 1e-4),
+        (Policy::Float32, || SGD::new(0.05).momentum(0.9).build(), 1e-4),
         // A bfloat16 has eight bits, and rounding differs from the first product on.
         (Policy::MixedBfloat16, || AdamW::new(0.01).build(), 0.05),
     ];
@@ -199,7 +200,7 @@ fn a_label_that_is_no_class_is_an_error_and_changes_nothing() -> Result<()> {
         let labels = Tensor::from_vec(vec![0, 1, label, 2])?;
         Ok::<Batch, Error>(Batch::new(Tensor::ones([4, 6])?, labels))
     };
-    let mut bad = trainer(Policy::Float32, Sgd::new(0.1).build())?;
+    let mut bad = trainer(Policy::Float32, SGD::new(0.1).build())?;
     bad.fit(&vec![pair(2)?], Until::Steps(1))?;
     let before = bits(&bad.model().trainable_variables())?;
     let error = bad.fit(&vec![pair(7)?], Until::Steps(2)).expect_err("there are three classes");
@@ -267,12 +268,12 @@ fn a_plan_of_a_run_on_a_gpu_is_the_run_to_the_byte() -> Result<()> {
     Ok(())
 }
 
-/// Words are looked up and attend to each other: both have gradients that can be made in any order.
+/// Words are looked up and attn to each other: both have gradients that can be made in any order.
 fn reader(policy: Policy) -> Result<Trainer> {
     set_seed(5);
-    let attend = Sequential::new().add(LayerNorm::new()).add(MultiHeadAttention::new(2).causal());
-    let layers = Sequential::new().add(Embedding::new(20, 16)).add(Residual(attend)).add(Dense::new(20));
-    Ok(Trainer::new(with_policy(policy, || layers.build([8]))?, Sgd::new(0.1).build(), loss()))
+    let attn = Sequential::new().add(LayerNormalization::new()).add(MultiHeadAttention::new(2).causal());
+    let layers = Sequential::new().add(Embedding::new(20, 16)).add(Residual::new(attn)).add(Dense::new(20));
+    Ok(Trainer::new(with_policy(policy, || layers.build([8]))?, SGD::new(0.1).build(), loss()))
 }
 
 fn sentences() -> Result<Vec<Batch>> {

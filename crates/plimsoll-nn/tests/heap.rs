@@ -8,7 +8,7 @@ use plimsoll_nn::Layer;
 use plimsoll_nn::layers::{Dense, Sequential};
 use plimsoll_nn::losses::MeanSquaredError;
 use plimsoll_nn::optimizers::{Adam, OptimizerConfig};
-use plimsoll_nn::train::callbacks::{Checkpoint, EarlyStop};
+use plimsoll_nn::train::callbacks::{EarlyStopping, ModelCheckpoint};
 use plimsoll_nn::train::{Trainer, Until};
 use plimsoll_tensor::{Activation, DType, Device, Result, Tensor};
 use plimsoll_testkit::CountingAllocator;
@@ -28,8 +28,8 @@ fn train(folder: &std::path::Path, until: Until) -> Result<Trainer> {
     let mut trainer = Trainer::new(model, Adam::new(1e-3).build(), MeanSquaredError)
         .accumulate(2)
         .held_out(data.clone())
-        .callback(EarlyStop::new(3).keep_best(folder.join("best")))
-        .callback(Checkpoint::new(folder).every_steps(2));
+        .callback(EarlyStopping::new(3).restore_best_weights(folder.join("best")))
+        .callback(ModelCheckpoint::new(folder).every_steps(2));
     if until != Until::Steps(3) {
         trainer.resume(folder)?;
     }

@@ -2,8 +2,9 @@
 //! training leaves behind.
 
 use plimsoll_nn::layers::{
-    ActivationLayer, AveragePool, BatchNorm, Conv1D, Conv1DTranspose, Conv2D, Conv2DTranspose,
-    DepthwiseConv2D, GlobalAveragePool, GroupNorm, LayerNorm, MaxPool, RMSNorm, Sequential,
+    ActivationLayer, AveragePooling2D, BatchNormalization, Conv1D, Conv1DTranspose, Conv2D, Conv2DTranspose,
+    DepthwiseConv2D, GlobalAveragePooling1D, GlobalAveragePooling2D, GroupNormalization, LayerNormalization,
+    MaxPooling2D, RMSNormalization, Reshape, Sequential,
 };
 use plimsoll_nn::{Layer, Mode, Model, Policy, with_policy};
 use plimsoll_tensor::{Activation, GradientTape, Result, Tensor, set_seed};
@@ -71,7 +72,7 @@ fn convolutions() -> Result<()> {
     check("conv2d", Conv2D::new(4, [3, 2]).stride([2, 1]).padding([1, 0]))?;
     check("conv2d same", Conv2D::new(3, [3, 2]).same())?;
     check("conv2d groups", Conv2D::new(6, 3).groups(2))?;
-    check("depthwise_conv2d", DepthwiseConv2D::new(3).padding(1).multiplier(2))
+    check("depthwise_conv2d", DepthwiseConv2D::new(3).padding(1).depth_multiplier(2))
 }
 
 #[test]
@@ -82,17 +83,17 @@ fn transposed_convolutions() -> Result<()> {
 
 #[test]
 fn pools() -> Result<()> {
-    check("max_pool", MaxPool::new(3).stride(2).padding(1))?;
-    check("average_pool", AveragePool::new(2))?;
-    check("global_average_pool", GlobalAveragePool)
+    check("max_pool", MaxPooling2D::new(3).stride(2).padding(1))?;
+    check("average_pool", AveragePooling2D::new(2))?;
+    check("global_average_pool", GlobalAveragePooling2D::new())
 }
 
 #[test]
 fn norms() -> Result<()> {
-    check("batch_norm", BatchNorm::new())?;
-    check("group_norm", GroupNorm::new(2))?;
-    check("layer_norm", LayerNorm::new())?;
-    check("rms_norm", RMSNorm::new())
+    check("batch_norm", BatchNormalization::new())?;
+    check("group_norm", GroupNormalization::new(2))?;
+    check("layer_norm", LayerNormalization::new())?;
+    check("rms_norm", RMSNormalization::new())
 }
 
 #[test]
@@ -110,18 +111,19 @@ fn same_padding_keeps_extents_or_divides_them() -> Result<()> {
 #[test]
 fn a_fused_activation_keeps_the_output_and_a_pool_one_byte_for_each_of_its_own() -> Result<()> {
     let conv = Conv2D::new(8, 3).same().activation(Activation::Relu);
-    let model = Sequential::new().add(conv).add(MaxPool::new(2)).build([6, 6, 4])?;
+    let model = Sequential::new().add(conv).add(MaxPooling2D::new(2)).build([6, 6, 4])?;
     // The convolution's input, its output, from which relu's slope is read, and the positions of the greatest.
-    assert_eq!(model.summary(2)?.kept_bytes, 2 * (6 * 6 * (4 + 8) * 4 + 3 * 3 * 8));
+    assert_eq!(model.summary(2)?.saved_bytes, 2 * (6 * 6 * (4 + 8) * 4 + 3 * 3 * 8));
     Ok(())
 }
 
 #[test]
 fn a_relu_inside_batch_norm_keeps_nothing_and_changes_no_bit() -> Result<()> {
     let around = |middle: Sequential| middle.add(Conv2D::new(4, 1)).build([16, 16, 8]);
-    let inside = |activation| around(Sequential::new().add(BatchNorm::new().activation(activation)));
-    let behind =
-        |activation| around(Sequential::new().add(BatchNorm::new()).add(ActivationLayer(activation)));
+    let inside = |activation| around(Sequential::new().add(BatchNormalization::new().activation(activation)));
+    let behind = |activation| {
+        around(Sequential::new().add(BatchNormalization::new()).add(ActivationLayer::new(activation)))
+    };
     let x = Tensor::randn([3, 16, 16, 8])?;
     let kept = |model: Result<Model>| -> Result<usize> {
         let (model, tape) = (model?, GradientTape::new());
@@ -157,10 +159,26 @@ fn layers_say_what_they_take() {
     assert!(error.contains("does not fit an input of 3 by 9"), "{error}");
     let error = text(Conv2D::new(8, 3).groups(3).build([9, 9, 4]));
     assert!(error.contains("with 3 groups"), "{error}");
-    let error = text(MaxPool::new(4).build([3, 3, 1]));
+    let error = text(MaxPooling2D::new(4).build([3, 3, 1]));
     assert!(error.contains("do not fit into images"), "{error}");
-    let error = text(GroupNorm::new(3).build([5, 4]));
+    let error = text(GroupNormalization::new(3).build([5, 4]));
     assert!(error.contains("4 channels do not make 3 equal groups"), "{error}");
-    let error = text(GlobalAveragePool.build([4]));
-    assert!(error.contains("with places before"), "{error}");
+    let error = text(GlobalAveragePooling2D::new().build([4, 3]));
+    assert!(error.contains("[4, 3]; the layer takes [height, width, channels]"), "{error}");
+    let error = text(GlobalAveragePooling1D::new().build([4]));
+    assert!(error.contains("[4]; the layer takes [length, channels]"), "{error}");
+    let error = text(Reshape::new([5, -1]).build([4, 3]));
+    assert!(error.contains("shape [4, 3] to [5, -1]: 12 elements are no multiple of 5"), "{error}");
+}
+
+#[test]
+fn an_example_is_reshaped_and_a_sequence_averaged() -> Result<()> {
+    let reshaped = Reshape::new((2, -1)).build([4, 3])?;
+    assert_eq!(reshaped.output_shape().dims(), [2, 6]);
+    let x = Tensor::arange(24)?.reshape([2, 4, 3])?;
+    let y = reshaped.call(&x)?;
+    assert_eq!((y.shape().dims(), y.to_vec::<f32>()?), (&[2, 2, 6][..], x.to_vec::<f32>()?));
+    let means = GlobalAveragePooling1D::new().build([4, 3])?.call(&x)?;
+    assert_eq!(means.to_vec::<f32>()?, [4.5, 5.5, 6.5, 16.5, 17.5, 18.5]);
+    Ok(())
 }

@@ -2,7 +2,7 @@
 //! byte, recomputing and mixed precision.
 
 use plimsoll_nn::layers::{
-    Dense, Dropout, Embedding, Flatten, LayerNorm, MultiHeadAttention, Residual, Sequential,
+    Dense, Dropout, Embedding, Flatten, LayerNormalization, MultiHeadAttention, Residual, Sequential,
 };
 use plimsoll_nn::{Layer, Mode, Model, Policy, with_policy};
 use plimsoll_tensor::{
@@ -19,7 +19,8 @@ fn names(model: &Model) -> Vec<String> {
 
 #[test]
 fn variables_are_named_by_path() -> Result<()> {
-    let block = Residual(Sequential::new().add(LayerNorm::new()).add(Dense::new(4).named("up")));
+    let block =
+        Residual::new(Sequential::new().add(LayerNormalization::new()).add(Dense::new(4).named("up")));
     let model =
         Sequential::new().add(Dense::new(4)).add(block.named("block")).add(Dense::new(2)).build([3])?;
     assert_eq!(
@@ -45,9 +46,9 @@ fn the_summary_tells_the_bytes_that_are_kept() -> Result<()> {
     let (one, many) = (model.summary(1)?, model.summary(100)?);
     assert_eq!(one.n_parameters, 814_090);
     // The input and the hidden activations, 784 + 1024 numbers for each example.
-    assert_eq!(many.kept_bytes, 100 * (784 + 1024) * 4);
-    assert_eq!(many.kept_bytes, 100 * one.kept_bytes);
-    assert_eq!(many.rows.iter().map(|row| row.kept_bytes).sum::<usize>(), many.kept_bytes);
+    assert_eq!(many.saved_bytes, 100 * (784 + 1024) * 4);
+    assert_eq!(many.saved_bytes, 100 * one.saved_bytes);
+    assert_eq!(many.rows.iter().map(|row| row.saved_bytes).sum::<usize>(), many.saved_bytes);
     let text = many.to_string();
     assert!(text.contains("814,090 parameters"), "{text}");
     Ok(())
@@ -77,13 +78,15 @@ fn errors_name_the_layer() -> Result<()> {
 }
 
 fn language_model(recomputed: bool) -> Result<Model> {
-    let inner =
-        Sequential::new().add(LayerNorm::new()).add(MultiHeadAttention::new(2).causal()).add(Dropout(0.2));
-    let block = Residual(inner);
+    let inner = Sequential::new()
+        .add(LayerNormalization::new())
+        .add(MultiHeadAttention::new(2).causal())
+        .add(Dropout::new(0.2));
+    let block = Residual::new(inner);
     let model = Sequential::new().add(Embedding::new(11, 8));
     let model = if recomputed { model.add(block.recompute()) } else { model.add(block) };
     set_seed(7);
-    model.add(Flatten).add(Dense::new(3)).build([6])
+    model.add(Flatten::new()).add(Dense::new(3)).build([6])
 }
 
 fn gradients(model: &Model) -> Result<Vec<Vec<f32>>> {
@@ -101,7 +104,7 @@ fn gradients(model: &Model) -> Result<Vec<Vec<f32>>> {
 fn recomputing_changes_bytes_and_no_bit() -> Result<()> {
     let (plain, recomputed) = (language_model(false)?, language_model(true)?);
     assert_eq!(gradients(&plain)?, gradients(&recomputed)?);
-    assert!(recomputed.summary(4)?.kept_bytes < plain.summary(4)?.kept_bytes);
+    assert!(recomputed.summary(4)?.saved_bytes < plain.summary(4)?.saved_bytes);
     Ok(())
 }
 
@@ -119,7 +122,7 @@ fn a_mixed_policy_computes_in_half_and_keeps_masters() -> Result<()> {
         assert_eq!((mixed.dtype(), master.dtype()), (DType::BF16, DType::F32));
         assert_eq!(full.to_vec::<f32>()?, master.to_vec::<f32>()?);
     }
-    let saved = |model: &Model| Ok::<_, plimsoll_tensor::Error>(model.summary(256)?.kept_bytes);
+    let saved = |model: &Model| Ok::<_, plimsoll_tensor::Error>(model.summary(256)?.saved_bytes);
     assert_eq!(saved(&mixed)? * 2, saved(&full)?);
     assert_eq!(mixed.summary(1)?.parameter_bytes, 814_090 * 6);
     Ok(())

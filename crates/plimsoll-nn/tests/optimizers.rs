@@ -6,7 +6,7 @@ use plimsoll_memory::testing::Fail;
 use plimsoll_nn::layers::{Dense, Sequential};
 use plimsoll_nn::optimizers::{
     Accumulator, Adafactor, Adagrad, Adam, Adam8bit, AdamW, LossScale, Optimizer, OptimizerConfig,
-    ParameterGroup, RmsProp, Sgd,
+    ParameterGroup, RMSprop, SGD,
 };
 use plimsoll_nn::{Layer, Model, Policy, with_policy};
 use plimsoll_tensor::optimizer::Schedule;
@@ -33,14 +33,14 @@ fn after_steps(method: &dyn OptimizerConfig, n_steps: usize) -> Result<Variable>
 /// Recorded from PyTorch 2.15 with a learning rate of 0.1 and, but for what is set here, its defaults.
 #[test]
 fn five_steps_are_those_of_pytorch() -> Result<()> {
-    let momentum = Sgd::new(0.1).momentum(0.9).nesterov(true).weight_decay(0.1);
+    let momentum = SGD::new(0.1).momentum(0.9).nesterov(true).weight_decay(0.1);
     let recorded: [(&dyn OptimizerConfig, [f64; 3]); 8] = [
-        (&Sgd::new(0.1), [0.7952449, -1.0786026, 1.3619601]),
+        (&SGD::new(0.1), [0.7952449, -1.0786026, 1.3619601]),
         (&momentum, [0.3655006, 0.5908727, -1.547246]),
         (&Adam::new(0.1), [0.5278145, -1.5025399, 2.5012677]),
         (&Adam8bit::new(0.1), [0.5278145, -1.5025399, 2.5012677]),
         (&AdamW::new(0.1), [0.524326, -1.4936184, 2.4873381]),
-        (&RmsProp::new(0.1), [0.5021746, -1.0343524, 1.987278]),
+        (&RMSprop::new(0.1), [0.5021746, -1.0343524, 1.987278]),
         (&Adagrad::new(0.1), [0.7226918, -1.6856086, 2.6816719]),
         (&Adafactor::new(0.1), [0.5065123, -1.1566008, 2.1247487]),
     ];
@@ -122,7 +122,7 @@ fn state_is_made_once_named_by_path_and_owned_by_the_optimizer() -> Result<()> {
 #[test]
 fn other_variables_and_wrong_gradients_are_refused_by_name() -> Result<()> {
     let (a, b) = (Variable::new(vector(&[1.0])).named("a"), Variable::new(vector(&[2.0])).named("b"));
-    let mut optimizer = Sgd::new(0.1).build();
+    let mut optimizer = SGD::new(0.1).build();
     let one = || vector(&[1.0]);
     let text = |error: Error| error.to_string();
     let missing = optimizer.apply_gradients(vec![one()], &[a.clone(), b.clone()]).map_err(text);
@@ -199,7 +199,7 @@ fn each_failing_acquisition_changes_nothing() -> Result<()> {
 fn a_restored_optimizer_continues_bit_for_bit() -> Result<()> {
     let (whole, resumed) = (Training::new(Policy::MixedFloat16)?, Training::new(Policy::MixedFloat16)?);
     let build = || -> Result<Optimizer> {
-        let schedule = Schedule::cosine(0.01, 0.001, 20)?.warmed_up(2);
+        let schedule = Schedule::cosine_decay(0.01, 0.001, 20)?.warmed_up(2);
         Ok(Adam::new(0.01).build().schedule(schedule).loss_scale(LossScale::new().growth_interval(3)))
     };
     let mut optimizer = build()?;
@@ -231,7 +231,7 @@ fn gradients_are_clipped_by_value_and_by_norm() -> Result<()> {
         optimizer.apply_gradients(vec![vector(gradient)], from_ref(&v))?;
         v.to_vec()
     };
-    let sgd = || Sgd::new(1.0).build();
+    let sgd = || SGD::new(1.0).build();
     assert_eq!(moved(sgd().clip_value(0.5), &[0.25, -3.0, 0.75])?, [-0.25, 0.5, -0.5]);
     assert_eq!(moved(sgd().clip_norm(2.5), &[3.0, 4.0])?, [-1.5, -2.0]);
     assert_eq!(moved(sgd().clip_norm(10.0), &[3.0, 4.0])?, [-3.0, -4.0]);
@@ -241,7 +241,7 @@ fn gradients_are_clipped_by_value_and_by_norm() -> Result<()> {
 #[test]
 fn decay_leaves_out_what_is_excluded_by_name() -> Result<()> {
     let variables = ["block.kernel", "block.bias"].map(|name| Variable::new(vector(&[1.0])).named(name));
-    for optimizer in [AdamW::new(0.1).weight_decay(0.5).build(), Sgd::new(0.1).weight_decay(0.5).build()] {
+    for optimizer in [AdamW::new(0.1).weight_decay(0.5).build(), SGD::new(0.1).weight_decay(0.5).build()] {
         variables.iter().try_for_each(|variable| variable.assign(&vector(&[1.0])))?;
         let mut optimizer = optimizer.exclude_from_weight_decay(&["bias"]);
         optimizer.apply_gradients(vec![vector(&[0.0]); 2], &variables)?;
@@ -254,7 +254,7 @@ fn decay_leaves_out_what_is_excluded_by_name() -> Result<()> {
 fn the_learning_rate_is_set_or_follows_its_schedule() -> Result<()> {
     let variable = Variable::new(vector(&[0.0]));
     let one = || vec![vector(&[1.0])];
-    let mut optimizer = Sgd::new(0.5).build();
+    let mut optimizer = SGD::new(0.5).build();
     optimizer.set_learning_rate(0.25)?;
     optimizer.apply_gradients(one(), from_ref(&variable))?;
     assert_eq!((variable.item::<f32>()?, optimizer.learning_rate()?), (-0.25, 0.25));
@@ -263,7 +263,8 @@ fn the_learning_rate_is_set_or_follows_its_schedule() -> Result<()> {
     assert_eq!(variable.item::<f32>()?, -1.25);
 
     variable.assign(&vector(&[0.0]))?;
-    let mut optimizer = Sgd::new(9.0).build().schedule(Schedule::piecewise(&[1, 2], &[1.0, 0.5, 0.25])?);
+    let mut optimizer =
+        SGD::new(9.0).build().schedule(Schedule::piecewise_constant_decay(&[1, 2], &[1.0, 0.5, 0.25])?);
     for expected in [-1.0, -1.5, -1.75] {
         optimizer.apply_gradients(one(), from_ref(&variable))?;
         assert_eq!(variable.item::<f32>()?, expected);
@@ -274,8 +275,8 @@ fn the_learning_rate_is_set_or_follows_its_schedule() -> Result<()> {
 #[test]
 fn a_rate_that_is_set_under_a_schedule_begins_there_and_keeps_its_shape() -> Result<()> {
     let variable = Variable::new(vector(&[0.0]));
-    let schedule = Schedule::piecewise(&[2, 3], &[1.0, 0.5, 0.25])?;
-    let mut optimizer = Sgd::new(9.0).build().schedule(schedule);
+    let schedule = Schedule::piecewise_constant_decay(&[2, 3], &[1.0, 0.5, 0.25])?;
+    let mut optimizer = SGD::new(9.0).build().schedule(schedule);
     let rate = |optimizer: &mut Optimizer| {
         optimizer.apply_gradients(vec![vector(&[1.0])], from_ref(&variable))?;
         optimizer.learning_rate()
@@ -285,7 +286,7 @@ fn a_rate_that_is_set_under_a_schedule_begins_there_and_keeps_its_shape() -> Res
     assert_eq!([rate(&mut optimizer)?, rate(&mut optimizer)?], [0.5, 0.25]);
     optimizer.scale_learning_rate(4.0)?;
     assert_eq!(rate(&mut optimizer)?, 0.5);
-    let mut ended = Sgd::new(1.0).build().schedule(Schedule::constant(0.0));
+    let mut ended = SGD::new(1.0).build().schedule(Schedule::constant(0.0));
     let error = ended.set_learning_rate(1.0).unwrap_err().to_string();
     assert!(error.contains("the schedule says 0 at step 0"), "{error}");
     Ok(())
@@ -295,7 +296,7 @@ fn a_rate_that_is_set_under_a_schedule_begins_there_and_keeps_its_shape() -> Res
 fn groups_have_rates_and_decay_of_their_own() -> Result<()> {
     let names = ["encoder.kernel", "encoder.bias", "head.kernel", "head.bias"];
     let variables = names.map(|name| Variable::new(vector(&[1.0])).named(name));
-    let mut optimizer = Sgd::new(0.5)
+    let mut optimizer = SGD::new(0.5)
         .weight_decay(0.5)
         .build()
         .clip_norm(1e9)
@@ -317,7 +318,7 @@ fn groups_have_rates_and_decay_of_their_own() -> Result<()> {
 #[test]
 fn variables_that_are_left_out_for_a_while_keep_their_moments() -> Result<()> {
     let variables = ["a", "b"].map(|name| Variable::new(vector(&[0.0])).named(name));
-    let mut optimizer = Sgd::new(1.0).momentum(0.5).build();
+    let mut optimizer = SGD::new(1.0).momentum(0.5).build();
     let one = || vector(&[1.0]);
     optimizer.apply_gradients(vec![one(), one()], &variables)?;
     optimizer.select(from_ref(&variables[1]))?;
@@ -334,7 +335,7 @@ fn variables_that_are_left_out_for_a_while_keep_their_moments() -> Result<()> {
 fn an_overflow_is_skipped_named_and_halves_the_scale() -> Result<()> {
     let variables = ["a", "b"].map(|name| Variable::new(vector(&[1.0])).named(name));
     let scale = LossScale::new().initial(8.0).growth_interval(2);
-    let mut optimizer = Sgd::new(1.0).momentum(0.5).build().loss_scale(scale);
+    let mut optimizer = SGD::new(1.0).momentum(0.5).build().loss_scale(scale);
     let mut step = |a: f32, b: f32| -> Result<(f64, Option<String>)> {
         optimizer.apply_gradients(vec![vector(&[a]), vector(&[b])], &variables)?;
         Ok((optimizer.control()?.loss_scale, optimizer.overflowed()?))

@@ -6,12 +6,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use plimsoll_data::Dataset;
 use plimsoll_memory::{GRANULE, TraceEvent};
-use plimsoll_nn::layers::{BatchNorm, Conv2D, Dense, Dropout, Embedding, Flatten, LSTM, Sequential};
+use plimsoll_nn::layers::{BatchNormalization, Conv2D, Dense, Dropout, Embedding, Flatten, LSTM, Sequential};
 use plimsoll_nn::losses::SparseCategoricalCrossentropy;
 use plimsoll_nn::metrics::SparseCategoricalAccuracy;
 use plimsoll_nn::optimizers::{Adam, OptimizerConfig};
 use plimsoll_nn::plan::{Footprint, least_limit, plan, predict};
-use plimsoll_nn::train::{Callback, Requests, StepEvent, Trainer, Until, callbacks::Checkpoint};
+use plimsoll_nn::train::{Callback, Requests, StepEvent, Trainer, Until, callbacks::ModelCheckpoint};
 use plimsoll_nn::{Layer, Policy, with_policy};
 use plimsoll_tensor::{Activation, Bytes, DType, Device, Generator, Result, Tensor};
 
@@ -42,7 +42,7 @@ const RUN: Run = Run {
 fn perceptron() -> Sequential {
     Sequential::new()
         .add(Dense::new(300).activation(Activation::Relu))
-        .add(Dropout(0.2))
+        .add(Dropout::new(0.2))
         .add(Dense::new(90).activation(Activation::Tanh))
         .add(Dense::new(10))
 }
@@ -50,9 +50,9 @@ fn perceptron() -> Sequential {
 fn convolutions() -> Sequential {
     Sequential::new()
         .add(Conv2D::new(12, 3).same())
-        .add(BatchNorm::new().activation(Activation::Relu))
+        .add(BatchNormalization::new().activation(Activation::Relu))
         .add(Conv2D::new(20, 3).stride(2).same())
-        .add(Flatten)
+        .add(Flatten::new())
         .add(Dense::new(10))
 }
 
@@ -240,7 +240,7 @@ fn a_plan_leaves_device_generator_and_files_alone_and_counts_what_is_there() -> 
     let (before, generator) = (device.stats(), Generator::current());
     let folder = std::env::temp_dir().join(format!("plimsoll-plan-{}", std::process::id()));
     let planned = predict(&device, || -> Result<()> {
-        let mut trainer = RUN.trainer()?.callback(Checkpoint::new(&folder));
+        let mut trainer = RUN.trainer()?.callback(ModelCheckpoint::new(&folder));
         trainer.fit(&RUN.data()?, RUN.until).map(drop)
     })?;
     assert!(!folder.exists());

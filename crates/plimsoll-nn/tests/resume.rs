@@ -10,7 +10,9 @@ use plimsoll_nn::checkpoint;
 use plimsoll_nn::layers::{Dense, Dropout, Sequential};
 use plimsoll_nn::losses::MeanSquaredError;
 use plimsoll_nn::optimizers::{Adam, LossScale, OptimizerConfig};
-use plimsoll_nn::train::callbacks::{Checkpoint, EarlyStop, LearningRate, Log, Watch};
+use plimsoll_nn::train::callbacks::{
+    EarlyStopping, LambdaCallback, LearningRateScheduler, Log, ModelCheckpoint,
+};
 use plimsoll_nn::train::{Trainer, Until};
 use plimsoll_nn::{Layer, Policy, with_policy};
 use plimsoll_tensor::{Activation, Generator, Result, Tensor, Variable, set_seed};
@@ -78,22 +80,22 @@ fn run(seed: u64, policy: Policy, losses: &Losses) -> Result<Trainer> {
     set_seed(seed);
     let layers = Sequential::new()
         .add(Dense::new(24).activation(Activation::Tanh))
-        .add(Dropout(0.25))
+        .add(Dropout::new(0.25))
         .add(Dense::new(1));
     let model = with_policy(policy, || layers.build([6]))?;
     let scale = LossScale::new().initial(1e6).growth_interval(2);
     let optimizer = Adam::new(0.01).build().clip_norm(1.0);
     let optimizer = if policy == Policy::MixedFloat16 { optimizer.loss_scale(scale) } else { optimizer };
     let kept = losses.clone();
-    let watch = Watch::new().steps(move |event, _| {
+    let watch = LambdaCallback::new().steps(move |event, _| {
         kept.lock().expect("nobody panics").push(event.loss.to_bits());
         Ok(())
     });
     Ok(Trainer::new(model, optimizer, MeanSquaredError)
         .accumulate(3)
         .held_out(shuffled()?)
-        .callback(EarlyStop::new(50))
-        .callback(LearningRate(|step| 0.01 / (1.0 + step as f64 / 10.0)))
+        .callback(EarlyStopping::new(50))
+        .callback(LearningRateScheduler::new(|step| 0.01 / (1.0 + step as f64 / 10.0)))
         .callback(watch))
 }
 
@@ -145,7 +147,7 @@ fn the_loss_scale_of_that_run_moves_both_ways() -> Result<()> {
     let data = shuffled()?;
     let scales = Arc::new(Mutex::new(Vec::new()));
     let kept = scales.clone();
-    let watch = Watch::new().steps(move |event, _| {
+    let watch = LambdaCallback::new().steps(move |event, _| {
         kept.lock().expect("nobody panics").push(event.loss_scale);
         Ok(())
     });
@@ -177,7 +179,7 @@ fn a_checkpoint_of_another_run_is_refused_and_changes_nothing() -> Result<()> {
 #[test]
 fn checkpoints_are_made_when_they_are_due_and_at_the_end() -> Result<()> {
     let folder = Folder::new("due");
-    for checkpoint in [Checkpoint::new(&folder.0).every_steps(5), Checkpoint::new(&folder.0)] {
+    for checkpoint in [ModelCheckpoint::new(&folder.0).every_steps(5), ModelCheckpoint::new(&folder.0)] {
         let mut trainer = run(3, Policy::Float32, &Losses::default())?.callback(checkpoint);
         trainer.fit(&shuffled()?, Until::Steps(24))?;
         assert_eq!(checkpoint::peek(&folder.0)?, trainer.state());
@@ -187,8 +189,8 @@ fn checkpoints_are_made_when_they_are_due_and_at_the_end() -> Result<()> {
     let steps = Arc::new(Mutex::new(Vec::new()));
     let seen = steps.clone();
     let mut trainer = run(3, Policy::Float32, &Losses::default())?
-        .callback(Checkpoint::new(&folder.0).every_steps(5))
-        .callback(Watch::new().steps(move |event, _| {
+        .callback(ModelCheckpoint::new(&folder.0).every_steps(5))
+        .callback(LambdaCallback::new().steps(move |event, _| {
             // What was asked for at the step before has been done by now.
             seen.lock().expect("nobody panics").push((event.step, checkpoint::peek(&kept)?.step));
             Ok(())
@@ -217,9 +219,9 @@ fn the_best_epoch_is_kept_and_its_weights_come_back() -> Result<()> {
             .build([6])?;
         Trainer::new(model, Adam::new(0.01).build(), MeanSquaredError)
             .held_out(shuffled()?)
-            .callback(LearningRate(|step| if step < 21 { 0.01 } else { 3.0 }))
-            .callback(EarlyStop::new(2).keep_best(&folder.0))
-            .callback(Watch::new().epochs(move |event, run| {
+            .callback(LearningRateScheduler::new(|step| if step < 21 { 0.01 } else { 3.0 }))
+            .callback(EarlyStopping::new(2).restore_best_weights(&folder.0))
+            .callback(LambdaCallback::new().epochs(move |event, run| {
                 let loss = event.held_out.as_ref().map_or(f64::NAN, |held_out| held_out.loss);
                 if loss < seen.lock().expect("nobody panics").0 {
                     let weights =
@@ -255,7 +257,7 @@ fn a_log_has_a_line_for_each_epoch() -> Result<()> {
             Ok(())
         }
     }
-    trainer = trainer.callback(Log::to(Shared(shared.clone())).every_steps(10));
+    trainer = trainer.callback(Log::new(Shared(shared.clone())).every_steps(10));
     trainer.fit(&shuffled()?, Until::Epochs(2))?;
     lines.extend(String::from_utf8_lossy(&shared.lock().expect("nobody panics")).lines().map(str::to_owned));
     assert!(lines.iter().any(|line| line.starts_with("epoch 2: loss ") && line.contains("held out: loss ")));
@@ -266,7 +268,7 @@ fn a_log_has_a_line_for_each_epoch() -> Result<()> {
 
 #[test]
 fn a_callback_stops_the_run_and_its_error_ends_it() -> Result<()> {
-    let stop = Watch::new().steps(|event, run| {
+    let stop = LambdaCallback::new().steps(|event, run| {
         if event.step == 3 {
             run.stop("enough");
         }
@@ -275,8 +277,8 @@ fn a_callback_stops_the_run_and_its_error_ends_it() -> Result<()> {
     let mut trainer = run(3, Policy::Float32, &Losses::default())?.callback(stop);
     let history = trainer.fit(&shuffled()?, Until::Epochs(2))?;
     assert_eq!((history.steps, history.stopped.as_deref()), (3, Some("enough")));
-    let fail =
-        Watch::new().steps(|_, _| Err(plimsoll_tensor::Error::argument("bar", "the terminal is gone")));
+    let fail = LambdaCallback::new()
+        .steps(|_, _| Err(plimsoll_tensor::Error::argument("bar", "the terminal is gone")));
     let mut trainer = run(3, Policy::Float32, &Losses::default())?.callback(fail);
     let error = trainer.fit(&shuffled()?, Until::Epochs(2)).unwrap_err().to_string();
     assert!(error.contains("the terminal is gone"), "{error}");

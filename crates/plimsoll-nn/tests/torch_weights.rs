@@ -4,8 +4,8 @@ use std::path::PathBuf;
 
 use plimsoll_nn::checkpoint::{Change, NameMap, read_tensors};
 use plimsoll_nn::layers::{
-    BatchNorm, Conv1D, Conv2D, Conv2DTranspose, Dense, Embedding, Flatten, GRU, GroupNorm, LSTM, LayerNorm,
-    MultiHeadAttention, Residual, Sequential, SimpleRNN,
+    BatchNormalization, Conv1D, Conv2D, Conv2DTranspose, Dense, Embedding, Flatten, GRU, GroupNormalization,
+    LSTM, LayerNormalization, MultiHeadAttention, Residual, Sequential, SimpleRNN,
 };
 use plimsoll_nn::{Layer, Model};
 use plimsoll_tensor::{Activation, Device, Result, Tensor};
@@ -121,10 +121,10 @@ fn a_damaged_file_of_others_is_refused_or_read_and_nothing_else() -> Result<()> 
 
 #[test]
 fn a_transformer() -> Result<()> {
-    let block = Sequential::new().add(LayerNorm::new()).add(MultiHeadAttention::new(2).causal());
+    let block = Sequential::new().add(LayerNormalization::new()).add(MultiHeadAttention::new(2).causal());
     let model = Sequential::new()
         .add(Embedding::new(11, 8))
-        .add(Residual(block).named("block"))
+        .add(Residual::new(block).named("block"))
         .add(Dense::new(11))
         .build([6])?;
     let map = NameMap::new()
@@ -139,11 +139,11 @@ fn a_transformer() -> Result<()> {
 fn convolutions_and_what_is_flattened_after_them() -> Result<()> {
     let model = Sequential::new()
         .add(Conv2D::new(4, 3).padding(1).no_bias().named("conv"))
-        .add(BatchNorm::new().named("bn"))
-        .add(plimsoll_nn::layers::ActivationLayer(Activation::Relu))
+        .add(BatchNormalization::new().named("bn"))
+        .add(plimsoll_nn::layers::ActivationLayer::new(Activation::Relu))
         .add(Conv2DTranspose::new(3, 2).stride(2).named("up"))
-        .add(GroupNorm::new(3).named("gn"))
-        .add(Flatten)
+        .add(GroupNormalization::new(3).named("gn"))
+        .add(Flatten::new())
         .add(Dense::new(5).named("fc"))
         .build([6, 6, 2])?;
     let map = NameMap::new()

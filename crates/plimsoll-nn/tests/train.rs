@@ -7,8 +7,8 @@ use std::sync::{Arc, Mutex};
 use plimsoll_memory::testing::Fail;
 use plimsoll_nn::layers::{Dense, Dropout, Lambda, Sequential};
 use plimsoll_nn::losses::{MeanSquaredError, SparseCategoricalCrossentropy};
-use plimsoll_nn::optimizers::{Adam, LossScale, Optimizer, OptimizerConfig, Sgd};
-use plimsoll_nn::train::callbacks::Watch;
+use plimsoll_nn::optimizers::{Adam, LossScale, Optimizer, OptimizerConfig, SGD};
+use plimsoll_nn::train::callbacks::LambdaCallback;
 use plimsoll_nn::train::{Batch, Epoch, Examples, StepEvent, Trainer, Until};
 use plimsoll_nn::{BuiltLayer, Layer, Model, Policy, with_policy};
 use plimsoll_tensor::{
@@ -28,7 +28,7 @@ fn batches(n_batches: usize, batch: usize) -> Result<Vec<Batch>> {
 fn model(policy: Policy) -> Result<Model> {
     let layers = Sequential::new()
         .add(Dense::new(16).activation(Activation::Tanh))
-        .add(Dropout(0.2))
+        .add(Dropout::new(0.2))
         .add(Dense::new(1).named("head"));
     with_policy(policy, || layers.build([4]))
 }
@@ -55,10 +55,10 @@ fn bits(trainer: &Trainer) -> Result<(Bits, Bits, Generator)> {
 }
 
 /// A callback that keeps the events of all steps, and where they are kept.
-fn kept_events() -> (Watch, Arc<Mutex<Vec<StepEvent>>>) {
+fn kept_events() -> (LambdaCallback, Arc<Mutex<Vec<StepEvent>>>) {
     let events = Arc::new(Mutex::new(Vec::new()));
     let kept = events.clone();
-    let watch = Watch::new().steps(move |event, _| {
+    let watch = LambdaCallback::new().steps(move |event, _| {
         kept.lock().expect("nobody panics").push(event.clone());
         Ok(())
     });
@@ -109,7 +109,7 @@ fn parts_of_a_batch_give_the_gradient_of_the_whole() -> Result<()> {
         set_seed(5);
         let layers = Sequential::new().add(Dense::new(16).activation(Activation::Tanh)).add(Dense::new(1));
         let model = with_policy(policy, || layers.build([4]))?;
-        let mut trainer = Trainer::new(model, Sgd::new(1.0).build(), MeanSquaredError).accumulate(n_parts);
+        let mut trainer = Trainer::new(model, SGD::new(1.0).build(), MeanSquaredError).accumulate(n_parts);
         let history = trainer.fit(&data, Until::Steps(1))?;
         let weights = trainer.model().variables();
         let wide = |variable: &Variable| variable.master().unwrap_or(variable).to_f64_vec();
@@ -142,7 +142,7 @@ fn parts_of_a_batch_need_less_memory() -> Result<()> {
             .add(Dense::new(1))
             .build([4])?;
         let data = batches(1, 1024)?;
-        let mut trainer = Trainer::new(model, Sgd::new(0.1).build(), MeanSquaredError).accumulate(n_parts);
+        let mut trainer = Trainer::new(model, SGD::new(0.1).build(), MeanSquaredError).accumulate(n_parts);
         trainer.fit(&data, Until::Steps(2))?;
         Ok::<_, plimsoll_tensor::Error>(device.stats().peak_in_use)
     };
@@ -209,7 +209,7 @@ fn fifty_epochs_leave_the_same_bytes_after_every_step() -> Result<()> {
         data.extend(batches(1, 7)?);
         let calls = Arc::new(Mutex::new(Vec::new()));
         let (kept, pool) = (calls.clone(), device.clone());
-        let watch = Watch::new().steps(move |event, _| {
+        let watch = LambdaCallback::new().steps(move |event, _| {
             kept.lock().expect("nobody panics").push((event.memory.in_use, pool.stats().source));
             Ok(())
         });
@@ -268,9 +268,9 @@ fn values_that_are_not_finite_are_found() -> Result<()> {
     assert!(error.contains("variable \"head.bias\" holds values that are not finite"), "{error}");
 
     set_seed(1);
-    let root = Lambda::new("root", |x: &Tensor| x.sub(x)?.sqrt());
+    let root = Lambda::new(|x: &Tensor| x.sub(x)?.sqrt()).named("root");
     let model = Sequential::new().add(Dense::new(1)).add(root).build([4])?;
-    let mut run = Trainer::new(model, Sgd::new(0.1).build(), MeanSquaredError).check_gradients();
+    let mut run = Trainer::new(model, SGD::new(0.1).build(), MeanSquaredError).check_gradients();
     let before = bits(&run)?;
     let error = error_of(&mut run, &data);
     assert!(error.contains("the gradient of variable \"dense.kernel\" is not finite"), "{error}");
@@ -280,7 +280,7 @@ fn values_that_are_not_finite_are_found() -> Result<()> {
 
 #[test]
 fn what_does_not_fit_is_named() -> Result<()> {
-    let optimizer = || Sgd::new(0.1).build();
+    let optimizer = || SGD::new(0.1).build();
     let error = error_of(&mut trainer(Policy::Float32, optimizer())?, &Vec::<Batch>::new());
     assert!(error.contains("the data are empty"), "{error}");
 
@@ -309,7 +309,7 @@ fn what_does_not_fit_is_named() -> Result<()> {
     let error = error_of(&mut Trainer::new(model, optimizer(), loss), &classes);
     assert!(error.contains('3') && error.contains("\"digits\" is int64 [2]"), "{error}");
 
-    let cut = Lambda::new("cut", |x: &Tensor| Ok(x.stop_gradient()));
+    let cut = Lambda::new(|x: &Tensor| Ok(x.stop_gradient())).named("cut");
     let model = Sequential::new().add(Dense::new(2)).add(cut).add(Dense::new(1).named("head")).build([4])?;
     let mut run = Trainer::new(model, optimizer(), MeanSquaredError);
     let error = error_of(&mut run, &batches(1, 2)?);

@@ -1,7 +1,7 @@
 //! Updating each variable as soon as its gradient is complete: the same bits, one gradient at a time, and refusals.
 
 use plimsoll_nn::layers::{Dense, Sequential};
-use plimsoll_nn::optimizers::{Adafactor, Adam, LossScale, Optimizer, OptimizerConfig, Sgd};
+use plimsoll_nn::optimizers::{Adafactor, Adam, LossScale, Optimizer, OptimizerConfig, SGD};
 use plimsoll_nn::{Layer, Model};
 use plimsoll_tensor::{Device, GradientTape, Owner, Result, Step, Tensor, Variable, set_seed};
 
@@ -49,7 +49,7 @@ fn deep_steps(
 #[test]
 fn updates_during_backward_have_the_same_bits_and_hold_one_gradient() -> Result<()> {
     for method in
-        [&Sgd::new(0.01).momentum(0.9) as &dyn OptimizerConfig, &Adam::new(0.01), &Adafactor::new(0.01)]
+        [&SGD::new(0.01).momentum(0.9) as &dyn OptimizerConfig, &Adam::new(0.01), &Adafactor::new(0.01)]
     {
         let device = Device::separate_cpu();
         let _on = device.enter();
@@ -81,7 +81,7 @@ fn a_variable_that_is_read_twice_is_updated_when_both_gradients_are_there() -> R
     let expected = [shared.sub(&of_shared)?.to_f64_vec()?, other.sub(&of_other)?.to_f64_vec()?];
     let tape = GradientTape::new();
     let target = loss(&tape)?;
-    Sgd::new(1.0).build().apply_during_backward(&tape, &target, &variables)?;
+    SGD::new(1.0).build().apply_during_backward(&tape, &target, &variables)?;
     assert_eq!([shared.to_f64_vec()?, other.to_f64_vec()?], expected);
     Ok(())
 }
@@ -97,7 +97,7 @@ fn updates_during_backward_are_refused_where_they_cannot_be_right() -> Result<()
         let outcome = optimizer.apply_during_backward(&tape, &loss, variables);
         Ok(outcome.expect_err("it cannot be right").to_string())
     };
-    let (sgd, one) = (|| Sgd::new(0.1).build(), [v.clone()]);
+    let (sgd, one) = (|| SGD::new(0.1).build(), [v.clone()]);
     assert!(refused(sgd().clip_norm(1.0), &one)?.contains("clipping by global norm needs all gradients"));
     assert!(refused(sgd().loss_scale(LossScale::new()), &one)?.contains("a dynamic loss scale looks for"));
     let in_step = Step::run(&device, || refused(sgd(), &one))?;

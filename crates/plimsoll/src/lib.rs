@@ -73,10 +73,11 @@ pub mod prelude {
     pub use plimsoll_data::{AUTOTUNE, Dataset};
     pub use plimsoll_nn::initializer::Fans;
     pub use plimsoll_nn::layers::{
-        ActivationLayer, Add, AveragePool, BatchNorm, Concatenate, Conv1D, Conv1DTranspose, Conv2D,
-        Conv2DTranspose, Dense, DepthwiseConv2D, Dropout, Embedding, Flatten, Functional, GRU,
-        GlobalAveragePool, GroupNorm, LSTM, Lambda, LayerNorm, MaxPool, MultiHeadAttention, Multiply, Node,
-        RMSNorm, Reshape, Residual, Sequential, SimpleRNN, Subtract,
+        ActivationLayer, Add, AveragePooling2D, BatchNormalization, Concatenate, Conv1D, Conv1DTranspose,
+        Conv2D, Conv2DTranspose, Dense, DepthwiseConv2D, Dropout, Embedding, Flatten, Functional, GRU,
+        GlobalAveragePooling1D, GlobalAveragePooling2D, GroupNormalization, LSTM, Lambda, LayerNormalization,
+        MaxPooling2D, MultiHeadAttention, Multiply, Node, RMSNormalization, Reshape, Residual, Sequential,
+        SimpleRNN, Subtract,
     };
     pub use plimsoll_nn::losses::{
         BinaryCrossentropy, CategoricalCrossentropy, Huber, Loss, LossContext, Losses, MeanAbsoluteError,
@@ -85,7 +86,7 @@ pub mod prelude {
     pub use plimsoll_nn::metrics::{self, Metric};
     pub use plimsoll_nn::optimizers::{
         Accumulator, Adafactor, Adagrad, Adam, Adam8bit, AdamW, LossScale, Optimizer, OptimizerConfig,
-        ParameterGroup, RmsProp, Schedule, Sgd,
+        ParameterGroup, RMSprop, SGD, Schedule,
     };
     pub use plimsoll_nn::regularizers::{self, Regularizer};
     pub use plimsoll_nn::train::{

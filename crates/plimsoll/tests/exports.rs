@@ -57,7 +57,7 @@ fn parts_of_ones_own_need_no_more_than_the_prelude() -> Result<()> {
     let y = x.mul(2.0)?;
     let data = Dataset::from_tensor_slices((x, y))?.batch(8)?;
     let model = Scale.build([3])?;
-    let mut trainer = Trainer::new(model, Sgd::new(0.05).build(), QuarticError).callback(Count);
+    let mut trainer = Trainer::new(model, SGD::new(0.05).build(), QuarticError).callback(Count);
     trainer.fit(&data, Until::Epochs(2))?;
     assert_eq!(N_STEPS.load(Ordering::Relaxed), 8);
     let factors = trainer.model().variables()[0].to_vec::<f32>()?;

@@ -1,6 +1,6 @@
 //! The workloads: w1 to w7 with the shapes of the other frameworks' programs, and those meant for a GPU.
 
-use plimsoll::nn::layers::{Conv2D, Dense, Flatten, LSTM, MaxPool, Sequential};
+use plimsoll::nn::layers::{Conv2D, Dense, Flatten, LSTM, MaxPooling2D, Sequential};
 use plimsoll::nn::losses::SparseCategoricalCrossentropy;
 use plimsoll::nn::optimizers::{Adam, AdamW};
 use plimsoll::nn::{Layer, Policy};
@@ -92,8 +92,8 @@ pub fn w3_cnn() -> Recipe {
     let model = Sequential::new()
         .add(conv(32))
         .add(conv(64))
-        .add(MaxPool::new(2))
-        .add(Flatten)
+        .add(MaxPooling2D::new(2))
+        .add(Flatten::new())
         .add(Dense::new(128).activation(Activation::Relu))
         .add(Dense::new(10));
     classifier("w3_cnn", model, &[28, 28, 1], 10)

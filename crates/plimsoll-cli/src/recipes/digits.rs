@@ -15,15 +15,17 @@ pub fn digits() -> Recipe {
     let model = Sequential::new()
         .add(Greys { largest: 16.0 })
         .add(Dense::new(256).activation(Activation::Relu))
-        .add(Dropout(0.2))
+        .add(Dropout::new(0.2))
         .add(Dense::new(128).activation(Activation::Relu))
-        .add(Dropout(0.2))
+        .add(Dropout::new(0.2))
         .add(Dense::new(10));
     let loss = SparseCategoricalCrossentropy::new().from_logits(true);
     Recipe::new("digits", model, Feature::bytes([64], 17), Feature::bytes([], 10), loss)
         .about("a perceptron on the shipped 8×8 digits")
         .shipped(data::digits)
-        .optimizer_with(|steps| Ok(Adam::new(1e-3).build().schedule(Schedule::cosine(1e-3, 0.0, steps)?)))
+        .optimizer_with(|steps| {
+            Ok(Adam::new(1e-3).build().schedule(Schedule::cosine_decay(1e-3, 0.0, steps)?))
+        })
         .batch(32)
         .epochs(40)
 }

@@ -1,7 +1,7 @@
 //! A convolutional network with batch norm on Fashion-MNIST.
 
 use plimsoll::Activation;
-use plimsoll::nn::layers::{BatchNorm, Conv2D, Dense, Dropout, Flatten, MaxPool, Sequential};
+use plimsoll::nn::layers::{BatchNormalization, Conv2D, Dense, Dropout, Flatten, MaxPooling2D, Sequential};
 use plimsoll::nn::losses::SparseCategoricalCrossentropy;
 use plimsoll::nn::optimizers::{Adam, OptimizerConfig};
 use plimsoll::optimizer::Schedule;
@@ -16,19 +16,21 @@ pub fn fashion() -> Recipe {
     for filters in [32, 64] {
         model = model
             .add(Conv2D::new(filters, 3).same().no_bias())
-            .add(BatchNorm::new().activation(Activation::Relu))
-            .add(MaxPool::new(2));
+            .add(BatchNormalization::new().activation(Activation::Relu))
+            .add(MaxPooling2D::new(2));
     }
     let model = model
-        .add(Flatten)
+        .add(Flatten::new())
         .add(Dense::new(128).activation(Activation::Relu))
-        .add(Dropout(0.3))
+        .add(Dropout::new(0.3))
         .add(Dense::new(10));
     let loss = SparseCategoricalCrossentropy::new().from_logits(true);
     Recipe::new("fashion", model, Feature::bytes([28, 28], 256), Feature::bytes([], 10), loss)
         .about("a convolutional network with batch norm on Fashion-MNIST (Debian: dataset-fashion-mnist)")
         .files(data::fashion)
-        .optimizer_with(|steps| Ok(Adam::new(1e-3).build().schedule(Schedule::cosine(1e-3, 0.0, steps)?)))
+        .optimizer_with(|steps| {
+            Ok(Adam::new(1e-3).build().schedule(Schedule::cosine_decay(1e-3, 0.0, steps)?))
+        })
         .batch(64)
         .epochs(5)
 }

@@ -4,7 +4,9 @@
 //! random tokens.
 
 use plimsoll::nn::initializer::Fans;
-use plimsoll::nn::layers::{Dense, Dropout, Embedding, LayerNorm, MultiHeadAttention, Residual, Sequential};
+use plimsoll::nn::layers::{
+    Dense, Dropout, Embedding, LayerNormalization, MultiHeadAttention, Residual, Sequential,
+};
 use plimsoll::nn::{BuiltLayer, Initializer, Layer, Prediction, variable};
 use plimsoll::{Activation, Error, Result, Shape};
 
@@ -68,10 +70,10 @@ impl Gpt {
 
     fn block(&self) -> Sequential {
         let attn = Sequential::new()
-            .add(LayerNorm::new())
+            .add(LayerNormalization::new())
             .add(MultiHeadAttention::new(self.heads).causal().kernel_initializer(self.kernels()));
         let mlp = Sequential::new()
-            .add(LayerNorm::new())
+            .add(LayerNormalization::new())
             .add(
                 Dense::new(4 * self.width)
                     .activation(Activation::GeluTanh)
@@ -81,21 +83,23 @@ impl Gpt {
             .add(Dense::new(self.width).kernel_initializer(self.kernels()).named("down"));
         let dropped = |layers: Sequential| match self.dropout {
             0.0 => layers,
-            rate => layers.add(Dropout(rate)),
+            rate => layers.add(Dropout::new(rate)),
         };
-        Sequential::new().add(Residual(dropped(attn)).named("attn")).add(Residual(dropped(mlp)).named("mlp"))
+        Sequential::new()
+            .add(Residual::new(dropped(attn)).named("attn"))
+            .add(Residual::new(dropped(mlp)).named("mlp"))
     }
 
     /// Everything between the embedding and the head.
     fn trunk(&self) -> Sequential {
         let mut trunk = Sequential::new().add(Positions(self.embeddings()));
         if self.dropout > 0.0 {
-            trunk = trunk.add(Dropout(self.dropout));
+            trunk = trunk.add(Dropout::new(self.dropout));
         }
         for number in 0..self.layers {
             trunk = trunk.add(self.block().named(&format!("block_{number}")));
         }
-        trunk.add(LayerNorm::new())
+        trunk.add(LayerNormalization::new())
     }
 }
 
@@ -110,8 +114,9 @@ impl Layer for Gpt {
     }
 
     fn make(&self, input: &Shape) -> Result<BuiltLayer> {
-        let embedding =
-            Embedding::new(self.vocabulary, self.width).initializer(self.embeddings()).named("tokens");
+        let embedding = Embedding::new(self.vocabulary, self.width)
+            .embeddings_initializer(self.embeddings())
+            .named("tokens");
         let embedding = embedding.build(input)?;
         let trunk = self.trunk().named("trunk").build(embedding.output_shape())?;
         let &[time] = input.dims() else {

@@ -3,9 +3,11 @@
 //! Strides are in the 3×3 convolution of a block, as everybody trains them today, not in the 1×1 before it.
 
 use plimsoll::Activation;
-use plimsoll::nn::layers::{BatchNorm, Conv2D, Dense, GlobalAveragePool, MaxPool, Sequential};
+use plimsoll::nn::layers::{
+    BatchNormalization, Conv2D, Dense, GlobalAveragePooling2D, MaxPooling2D, Sequential,
+};
 use plimsoll::nn::losses::SparseCategoricalCrossentropy;
-use plimsoll::nn::optimizers::Sgd;
+use plimsoll::nn::optimizers::SGD;
 use plimsoll::nn::{BuiltLayer, Layer};
 use plimsoll::{Result, Shape};
 
@@ -41,8 +43,8 @@ impl ResNet {
             Depth::Eighteen => [2, 2, 2, 2],
             Depth::Fifty => [3, 4, 6, 3],
         };
-        let mut layers =
-            normed(Sequential::new(), 64, 7, 2, Activation::Relu).add(MaxPool::new(3).stride(2).padding(1));
+        let mut layers = normed(Sequential::new(), 64, 7, 2, Activation::Relu)
+            .add(MaxPooling2D::new(3).stride(2).padding(1));
         for (stage, n) in n_blocks.into_iter().enumerate() {
             for number in 0..n {
                 let stride = if stage > 0 && number == 0 { 2 } else { 1 };
@@ -50,7 +52,7 @@ impl ResNet {
                 layers = layers.add(block.named(&format!("stage_{}_block_{}", stage + 1, number + 1)));
             }
         }
-        layers.add(GlobalAveragePool).add(Dense::new(CLASSES))
+        layers.add(GlobalAveragePooling2D::new()).add(Dense::new(CLASSES))
     }
 }
 
@@ -77,7 +79,7 @@ fn normed(
     activation: Activation,
 ) -> Sequential {
     let convolution = Conv2D::new(filters, size).stride(stride).padding(size / 2).no_bias();
-    layers.add(convolution).add(BatchNorm::new().activation(activation))
+    layers.add(convolution).add(BatchNormalization::new().activation(activation))
 }
 
 /// `relu(convolutions(x) + x)`; where the shape changes, a 1×1 convolution takes the place of `x`.
@@ -141,7 +143,7 @@ pub fn resnet(name: &str, depth: Depth) -> Recipe {
     let images = Feature::floats([224, 224, 3]);
     Recipe::new(name, ResNet::new(depth), images, Feature::ids([], CLASSES), loss)
         .about("images of 224×224, 1000 classes, on random images")
-        .optimizer(Sgd::new(0.1).momentum(0.9).weight_decay(1e-4))
+        .optimizer(SGD::new(0.1).momentum(0.9).weight_decay(1e-4))
         .batch(32)
         .steps(20)
 }

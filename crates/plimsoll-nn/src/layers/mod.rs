@@ -1,8 +1,7 @@
 //! The layers, one per file.
 
 mod activation;
-mod attention;
-mod batch_norm;
+mod batch_normalization;
 mod conv;
 mod conv_transpose;
 mod dense;
@@ -11,24 +10,24 @@ mod dropout;
 mod embedding;
 mod flatten;
 pub(crate) mod functional;
-mod group_norm;
+mod group_normalization;
 mod gru;
 mod lambda;
-mod layer_norm;
+mod layer_normalization;
 mod lstm;
 mod merge;
+mod multi_head_attention;
 mod padding;
-mod pool;
+mod pooling;
 mod recurrent;
 mod reshape;
 mod residual;
-mod rms_norm;
+mod rms_normalization;
 mod sequential;
 mod simple_rnn;
 
 pub use activation::ActivationLayer;
-pub use attention::MultiHeadAttention;
-pub use batch_norm::BatchNorm;
+pub use batch_normalization::BatchNormalization;
 pub use conv::{Conv, Conv1D, Conv2D};
 pub use conv_transpose::{Conv1DTranspose, Conv2DTranspose, ConvTranspose};
 pub use dense::Dense;
@@ -37,16 +36,19 @@ pub use dropout::Dropout;
 pub use embedding::Embedding;
 pub use flatten::Flatten;
 pub use functional::{Functional, Node};
-pub use group_norm::GroupNorm;
+pub use group_normalization::GroupNormalization;
 pub use gru::GRU;
 pub use lambda::Lambda;
-pub use layer_norm::LayerNorm;
+pub use layer_normalization::LayerNormalization;
 pub use lstm::LSTM;
 pub use merge::{Add, Concatenate, Multiply, Subtract};
-pub use pool::{AveragePool, GlobalAveragePool, MaxPool};
+pub use multi_head_attention::MultiHeadAttention;
+pub use pooling::{
+    AveragePooling2D, GlobalAveragePooling, GlobalAveragePooling1D, GlobalAveragePooling2D, MaxPooling2D,
+};
 pub use reshape::Reshape;
 pub use residual::Residual;
-pub use rms_norm::RMSNorm;
+pub use rms_normalization::RMSNormalization;
 pub use sequential::Sequential;
 pub use simple_rnn::SimpleRNN;
 

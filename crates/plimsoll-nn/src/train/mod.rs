@@ -11,7 +11,7 @@
 //! use plimsoll_nn::layers::{Dense, Sequential};
 //! use plimsoll_nn::losses::MeanSquaredError;
 //! use plimsoll_nn::optimizers::{Adam, OptimizerConfig};
-//! use plimsoll_nn::train::{Trainer, Until, callbacks::EarlyStop};
+//! use plimsoll_nn::train::{Trainer, Until, callbacks::EarlyStopping};
 //! use plimsoll_nn::Layer;
 //! use plimsoll_tensor::{Activation, Tensor, set_seed};
 //!
@@ -24,7 +24,7 @@
 //! let model = Sequential::new().add(Dense::new(32).activation(Activation::Tanh)).add(Dense::new(1)).build([3])?;
 //! let mut trainer = Trainer::new(model, Adam::new(0.01).build(), MeanSquaredError)
 //!     .held_out(held_out)
-//!     .callback(EarlyStop::new(5));
+//!     .callback(EarlyStopping::new(5));
 //! let history = trainer.fit(&data, Until::Epochs(50))?;
 //! let best = history.epochs.iter().filter_map(|epoch| Some(epoch.held_out.as_ref()?.loss)).fold(1.0, f64::min);
 //! assert!(best < 0.1, "{best}");

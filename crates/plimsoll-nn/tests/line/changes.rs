@@ -4,7 +4,7 @@
 use std::sync::{Arc, Mutex};
 
 use plimsoll_nn::plan::least_limit;
-use plimsoll_nn::train::callbacks::Watch;
+use plimsoll_nn::train::callbacks::LambdaCallback;
 use plimsoll_nn::train::{Batch, Trainer, Until};
 use plimsoll_tensor::{Bytes, Device, Error, ErrorKind, Result, Tensor};
 
@@ -24,7 +24,7 @@ fn run(
     let _on = device.enter();
     let (data, losses, limits) = (task.batches()?, Losses::default(), limits.to_vec());
     let (told, pool) = (losses.clone(), device.pool().clone());
-    let change = Watch::new().steps(move |event, _| {
+    let change = LambdaCallback::new().steps(move |event, _| {
         told.lock().expect("nobody panics").push(event.loss.to_bits());
         let (stats, limit) = (pool.stats(), pool.limit().map_or(u64::MAX, Bytes::get));
         assert!(stats.peak_committed <= limit, "step {}: {} under {limit}", event.step, stats.peak_committed);

@@ -1,7 +1,7 @@
 //! What no plan foresees: values read in the middle of a step, branches that depend on data, lengths drawn at random, and
 //! loops with a bare tape. For 500 steps each: never above the limit, the same bits, and no thrashing.
 
-use plimsoll_nn::optimizers::{Optimizer, OptimizerConfig, Sgd};
+use plimsoll_nn::optimizers::{Optimizer, OptimizerConfig, SGD};
 use plimsoll_tensor::{Bytes, Device, GradientTape, Result, Step, Tensor, Variable, set_seed};
 
 use crate::run::device;
@@ -30,7 +30,7 @@ impl Net {
         set_seed(21);
         let kernel = |_| Ok(Variable::new(Tensor::randn([WIDTH, WIDTH])?.mul(0.25)?));
         let kernels: Vec<Variable> = (0..N_LAYERS).map(kernel).collect::<Result<_>>()?;
-        let mut optimizer = Sgd::new(0.02).momentum(0.9).build();
+        let mut optimizer = SGD::new(0.02).momentum(0.9).build();
         optimizer.prepare(&kernels)?;
         Ok(Net { kernels, optimizer })
     }

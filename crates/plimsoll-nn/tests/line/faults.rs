@@ -4,7 +4,7 @@
 
 use plimsoll_memory::testing::Fail;
 use plimsoll_nn::Layer;
-use plimsoll_nn::layers::{BatchNorm, Conv2D, Dense, Dropout, Flatten, Sequential};
+use plimsoll_nn::layers::{BatchNormalization, Conv2D, Dense, Dropout, Flatten, Sequential};
 use plimsoll_nn::losses::SparseCategoricalCrossentropy;
 use plimsoll_nn::optimizers::{Adam, OptimizerConfig};
 use plimsoll_nn::train::{Batch, Trainer, Until};
@@ -20,10 +20,10 @@ fn trainer() -> Result<Trainer> {
     for _ in 0..5 {
         layers = layers
             .add(Conv2D::new(8, 3).same().no_bias())
-            .add(BatchNorm::new().activation(Activation::Relu))
-            .add(Dropout(0.1));
+            .add(BatchNormalization::new().activation(Activation::Relu))
+            .add(Dropout::new(0.1));
     }
-    let model = layers.add(Flatten).add(Dense::new(4)).build([8, 8, 2])?;
+    let model = layers.add(Flatten::new()).add(Dense::new(4)).build([8, 8, 2])?;
     let loss = SparseCategoricalCrossentropy::new().from_logits(true);
     Ok(Trainer::new(model, Adam::new(1e-3).build(), loss))
 }

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use plimsoll_nn::layers::{Dense, Sequential};
 use plimsoll_nn::losses::{Loss, SparseCategoricalCrossentropy};
 use plimsoll_nn::optimizers::{Adam, OptimizerConfig};
-use plimsoll_nn::train::callbacks::Watch;
+use plimsoll_nn::train::callbacks::LambdaCallback;
 use plimsoll_nn::train::{Batch, Trainer, Until};
 use plimsoll_nn::{BuiltLayer, Layer, Mode};
 use plimsoll_tensor::{
@@ -113,7 +113,7 @@ fn run(kind: Kind, limit: Option<u64>) -> Result<Outcome> {
     let (losses, anneal) = (Arc::new(Mutex::new(Vec::new())), number.clone());
     let told = losses.clone();
     let loss = SparseCategoricalCrossentropy::new().from_logits(true);
-    let anneal = Watch::new().steps(move |event, _| {
+    let anneal = LambdaCallback::new().steps(move |event, _| {
         told.lock().expect("nobody panics").push(event.loss.to_bits());
         anneal.set(event.step as f64 / 3.0);
         Ok(())

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use plimsoll_nn::layers::{BatchNorm, Conv2D, Dense, Flatten, Sequential};
+use plimsoll_nn::layers::{BatchNormalization, Conv2D, Dense, Flatten, Sequential};
 use plimsoll_nn::{Layer, Mode};
 use plimsoll_tensor::op::{Meta, Outputs, Run, SavedRef, SavedRefs, one};
 use plimsoll_tensor::{
@@ -76,10 +76,10 @@ fn running_statistics_are_updated_once() -> Result<()> {
     same_when_squeezed(|squeeze| {
         let layers = Sequential::new()
             .add(Conv2D::new(8, 3).no_bias())
-            .add(BatchNorm::new())
+            .add(BatchNormalization::new())
             .add(Conv2D::new(8, 3).no_bias())
-            .add(BatchNorm::new())
-            .add(Flatten)
+            .add(BatchNormalization::new())
+            .add(Flatten::new())
             .add(Dense::new(3));
         let model = layers.build([10, 10, 2])?;
         let x = Tensor::randn([8, 10, 10, 2])?;

@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex};
 
 use plimsoll_memory::Pool;
 use plimsoll_memory::testing::FinePages;
-use plimsoll_nn::train::callbacks::Watch;
+use plimsoll_nn::train::callbacks::LambdaCallback;
 use plimsoll_nn::train::{Trainer, Until};
 use plimsoll_tensor::{Bytes, Device, Recomputed, Result, Variable};
 
@@ -52,7 +52,7 @@ pub fn run(task: &Task, limit: Option<u64>, verify: bool) -> Result<(Outcome, Ta
     let mut trainer = task.trainer()?;
     let losses = Arc::new(Mutex::new(Vec::new()));
     let kept = losses.clone();
-    trainer = trainer.callback(Watch::new().steps(move |event, _| {
+    trainer = trainer.callback(LambdaCallback::new().steps(move |event, _| {
         kept.lock().expect("nobody panics").push(event.loss.to_bits());
         Ok(())
     }));

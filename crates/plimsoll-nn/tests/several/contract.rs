@@ -2,12 +2,13 @@
 
 use plimsoll_data::Dataset;
 use plimsoll_nn::layers::{
-    Add, Concatenate, Dense, Functional, LayerNorm, MultiHeadAttention, Multiply, Node, Residual, Sequential,
+    Add, Concatenate, Dense, Functional, LayerNormalization, MultiHeadAttention, Multiply, Node, Residual,
+    Sequential,
 };
 use plimsoll_nn::losses::{Loss, Losses, MeanAbsoluteError, MeanSquaredError, SparseCategoricalCrossentropy};
 use plimsoll_nn::metrics::{self, OnOutput, Weighted};
-use plimsoll_nn::optimizers::{Adam, OptimizerConfig, Sgd};
-use plimsoll_nn::train::callbacks::{EarlyStop, ReduceLROnPlateau, Watch};
+use plimsoll_nn::optimizers::{Adam, OptimizerConfig, SGD};
+use plimsoll_nn::train::callbacks::{EarlyStopping, LambdaCallback, ReduceLROnPlateau};
 use plimsoll_nn::train::{Batch, Trainer, Until};
 use plimsoll_nn::{BuiltLayer, Initializer, Layer, Mode, Model};
 use plimsoll_tensor::{
@@ -72,8 +73,8 @@ fn a_promise_that_is_not_kept_names_its_layer() -> Result<()> {
 
 #[test]
 fn a_sequence_may_be_shorter_than_those_a_model_was_built_for() -> Result<()> {
-    let block = || Residual(Sequential::new().add(LayerNorm::new()).add(Dense::new(4)));
-    let model = Sequential::new().add(block()).add(block()).add(LayerNorm::new()).build([8, 4])?;
+    let block = || Residual::new(Sequential::new().add(LayerNormalization::new()).add(Dense::new(4)));
+    let model = Sequential::new().add(block()).add(block()).add(LayerNormalization::new()).build([8, 4])?;
     for (length, mode) in [(8, Mode::Train), (5, Mode::Train), (5, Mode::Infer)] {
         let y = model.forward(&Tensor::zeros([2, length, 4])?, mode)?;
         assert_eq!(y.shape().dims(), [2, length, 4]);
@@ -85,11 +86,11 @@ fn a_sequence_may_be_shorter_than_those_a_model_was_built_for() -> Result<()> {
 fn layers_say_how_many_tensors_they_take() -> Result<()> {
     let error = error_of(Dense::new(3).build(([2], [4])));
     assert!(error.contains("takes one tensor") && error.contains("([2], [4])"), "{error}");
-    let error = error_of(Add.build(([2], [4])));
+    let error = error_of(Add::new().build(([2], [4])));
     assert!(error.contains("([2], [4])"), "{error}");
     let error = error_of(Concatenate::new(0).build(([2, 3], [4, 5])));
     assert!(error.contains("all axes but 0"), "{error}");
-    let model = Multiply.build(([2], [2], [1]))?;
+    let model = Multiply::new().build(([2], [2], [1]))?;
     let two = Tensor::full([3, 2], 2.0)?;
     let product = model.infer((&two, &two, &Tensor::full([3, 1], 3.0)?))?;
     assert_eq!(product.to_vec::<f32>()?, [12.0; 6]);
@@ -104,7 +105,7 @@ fn a_shared_model_is_one_part_and_its_variables_count_once() -> Result<()> {
     let inner = shared.clone();
     let model = Functional::new(move |(a, b): (Node, Node)| {
         let tower = inner.clone().named("tower");
-        Add.apply((&tower.apply(&a)?, &tower.apply(&b)?, &Dense::new(4).apply(&a)?))
+        Add::new().apply((&tower.apply(&a)?, &tower.apply(&b)?, &Dense::new(4).apply(&a)?))
     })
     .build(([4], [4]))?;
     assert_eq!(names(&model), ["tower.kernel", "tower.bias", "dense.kernel", "dense.bias"]);
@@ -220,11 +221,11 @@ fn unused_parameters_are_named_before_the_first_step_or_have_zeros() -> Result<(
         .build(([3], [4]))
     };
     let data = vec![Batch::new((Tensor::randn([5, 3])?, Tensor::randn([5, 4])?), Tensor::ones([5, 1])?)];
-    let mut trainer = Trainer::new(model()?, Sgd::new(0.1).build(), MeanSquaredError);
+    let mut trainer = Trainer::new(model()?, SGD::new(0.1).build(), MeanSquaredError);
     let error = error_of(trainer.fit(&data, Until::Steps(1)));
     assert!(error.contains("\"unused.kernel\"") && error.contains("\"unused.bias\""), "{error}");
     assert_eq!((trainer.state().step, trainer.optimizer().steps()?), (0, 0));
-    let mut trainer = Trainer::new(model()?, Sgd::new(0.1).build(), MeanSquaredError)
+    let mut trainer = Trainer::new(model()?, SGD::new(0.1).build(), MeanSquaredError)
         .unconnected_gradients(Unconnected::Zeros);
     trainer.fit(&data, Until::Steps(1))?;
     Ok(())
@@ -254,14 +255,14 @@ fn losses_have_weights_masks_and_names_in_their_errors() -> Result<()> {
     let batch = |labels: Nested<Tensor>| Ok::<_, Error>(vec![Batch::new(Tensor::ones([2, 2])?, labels)]);
     let two = Nested::named([("a", Tensor::ones([2, 1])?), ("b", Tensor::ones([2, 1])?)]);
     let fit = |loss: Losses, labels: Nested<Tensor>| {
-        Trainer::new(model.clone(), Sgd::new(0.1).build(), loss).fit(&batch(labels)?, Until::Steps(1))
+        Trainer::new(model.clone(), SGD::new(0.1).build(), loss).fit(&batch(labels)?, Until::Steps(1))
     };
     let losses =
         |second: &str| Losses::new().output("a", 1.0, MeanSquaredError).output(second, 0.5, MeanSquaredError);
     fit(losses("b"), two.clone())?;
     let error = error_of(fit(losses("c"), two.clone()));
     assert!(error.contains("output \"c\"") && error.contains("there are a, b"), "{error}");
-    let one = Trainer::new(model.clone(), Sgd::new(0.1).build(), MeanSquaredError)
+    let one = Trainer::new(model.clone(), SGD::new(0.1).build(), MeanSquaredError)
         .fit(&batch(two)?, Until::Steps(1));
     assert!(error_of(one).contains("Losses"));
     Ok(())
@@ -279,12 +280,12 @@ fn metrics_are_told_of_steps_epochs_and_outputs() -> Result<()> {
     let data = Dataset::from_tensor_slices((x.clone(), (y.clone(), y.clone()), weights.clone()))?.batch(4)?;
     let told = std::sync::Arc::new(std::sync::Mutex::new(Vec::new()));
     let kept = told.clone();
-    let mut trainer = Trainer::new(model, Sgd::new(0.0).build(), loss)
+    let mut trainer = Trainer::new(model, SGD::new(0.0).build(), loss)
         .training_metric(OnOutput::new("0", metrics::SparseCategoricalAccuracy::new()))
         .training_metric(Weighted(OnOutput::new("1", metrics::SparseCategoricalAccuracy::new())))
         .metric(OnOutput::new("0", metrics::SparseCategoricalAccuracy::new()))
         .held_out(data.clone())
-        .callback(Watch::new().steps(move |event, _| {
+        .callback(LambdaCallback::new().steps(move |event, _| {
             kept.lock().expect("nobody panics").push(event.metrics.clone());
             Ok(())
         }));
@@ -309,25 +310,25 @@ fn callbacks_watch_any_number_and_say_which_there_are() -> Result<()> {
     let data = vec![Batch::new(Tensor::ones([4, 2])?, Tensor::ones([4, 1])?)];
     let trainer = || {
         let model = Dense::new(1).kernel_initializer(Initializer::Zeros).build([2])?;
-        let trainer = Trainer::new(model, Sgd::new(0.0).build(), MeanSquaredError);
+        let trainer = Trainer::new(model, SGD::new(0.0).build(), MeanSquaredError);
         Ok::<_, Error>(trainer.training_metric(metrics::MeanAbsoluteError::new()))
     };
-    let stop = EarlyStop::new(2).monitor("mean_absolute_error");
+    let stop = EarlyStopping::new(2).monitor("mean_absolute_error");
     let history = trainer()?.callback(stop).fit(&data, Until::Epochs(9))?;
     assert_eq!((history.epochs.len(), history.stopped.is_some()), (3, true));
     let error =
-        error_of(trainer()?.callback(EarlyStop::new(1).monitor("val_loss")).fit(&data, Until::Epochs(1)));
+        error_of(trainer()?.callback(EarlyStopping::new(1).monitor("val_loss")).fit(&data, Until::Epochs(1)));
     assert!(error.contains("\"val_loss\"") && error.contains("loss, mean_absolute_error"), "{error}");
 
-    let reduce = ReduceLROnPlateau::new(1).factor(0.5).least_rate(0.2);
+    let reduce = ReduceLROnPlateau::new(1).factor(0.5).min_lr(0.2);
     let model = Dense::new(1).frozen().build([2])?;
     model.set_trainable(true);
-    let mut trainer = Trainer::new(model, Sgd::new(1e-30).build(), MeanSquaredError).callback(reduce);
+    let mut trainer = Trainer::new(model, SGD::new(1e-30).build(), MeanSquaredError).callback(reduce);
     trainer.fit(&data, Until::Epochs(3))?;
     assert_eq!(trainer.optimizer().learning_rate()?, 1e-30, "it is below the least already");
     let reduce = ReduceLROnPlateau::new(1).factor(0.5).monitor("loss").maximize();
     let mut trainer =
-        Trainer::new(Dense::new(1).build([2])?, Sgd::new(0.125).build(), MeanSquaredError).callback(reduce);
+        Trainer::new(Dense::new(1).build([2])?, SGD::new(0.125).build(), MeanSquaredError).callback(reduce);
     trainer.fit(&data, Until::Epochs(3))?;
     assert_eq!(trainer.optimizer().learning_rate()?, 0.125 / 4.0, "the loss falls, which is worse here");
     Ok(())
@@ -394,7 +395,7 @@ fn attention_hides_what_its_mask_hides() -> Result<()> {
 #[test]
 fn datasets_of_other_parts_are_refused_with_their_fields() -> Result<()> {
     let tensor = || Tensor::zeros([4, 2]);
-    let mut trainer = Trainer::new(Dense::new(1).build([2])?, Sgd::new(0.1).build(), MeanSquaredError);
+    let mut trainer = Trainer::new(Dense::new(1).build([2])?, SGD::new(0.1).build(), MeanSquaredError);
     let four = Dataset::from_tensor_slices([
         ("a", tensor()?),
         ("b", tensor()?),

@@ -44,8 +44,8 @@ pub(crate) trait Recorder {
     /// An op runs: with all its memory held, so that the mark lies between what it acquires and what it releases.
     fn call(&mut self, args: &[Arg<'_>], made: Execution<'_>) -> Result<()>;
 
-    /// The step is guarded.
-    fn guard(&mut self);
+    /// The step is committed only if its loss is finite.
+    fn commit_if_finite(&mut self);
 
     /// Variables are about to get new values.
     fn commit(&mut self);

@@ -51,7 +51,7 @@ pub(crate) struct Tracer {
     /// The blocks that are cleared before they are written.
     cleared: Vec<u32>,
     /// Whether the effects depend on a number.
-    is_guarded: bool,
+    commits_if_finite: bool,
     /// Why there can be no program: what the function did that cannot be recorded.
     refusal: Option<Error>,
     /// The arguments themselves,
@@ -177,7 +177,7 @@ impl Tracer {
             written: BTreeSet::new(),
             new_places: Vec::new(),
             cleared: Vec::new(),
-            is_guarded: false,
+            commits_if_finite: false,
             refusal: None,
             arguments: Vec::new(),
             donated: Vec::new(),
@@ -372,7 +372,7 @@ impl Tracer {
             cleared: self.cleared,
             written: self.written.into_iter().collect(),
             results,
-            is_guarded: self.is_guarded,
+            commits_if_finite: self.commits_if_finite,
             n_draws: context::generator().next_draw() - first_draw,
             n_copies: 0,
         };
@@ -467,8 +467,8 @@ impl Recorder for Tracer {
         Ok(())
     }
 
-    fn guard(&mut self) {
-        self.is_guarded = true;
+    fn commit_if_finite(&mut self) {
+        self.commits_if_finite = true;
     }
 
     fn commit(&mut self) {

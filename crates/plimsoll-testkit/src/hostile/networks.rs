@@ -3,16 +3,17 @@
 
 use plimsoll_nn::initializer::Fans;
 use plimsoll_nn::layers::{
-    ActivationLayer, AveragePool, BatchNorm, Conv1D, Conv1DTranspose, Conv2D, Conv2DTranspose, Dense,
-    DepthwiseConv2D, Dropout, Embedding, Flatten, GRU, GlobalAveragePool, GroupNorm, LSTM, LayerNorm,
-    MaxPool, MultiHeadAttention, RMSNorm, Reshape, Residual, Sequential, SimpleRNN,
+    ActivationLayer, AveragePooling2D, BatchNormalization, Conv1D, Conv1DTranspose, Conv2D, Conv2DTranspose,
+    Dense, DepthwiseConv2D, Dropout, Embedding, Flatten, GRU, GlobalAveragePooling2D, GroupNormalization,
+    LSTM, LayerNormalization, MaxPooling2D, MultiHeadAttention, RMSNormalization, Reshape, Residual,
+    Sequential, SimpleRNN,
 };
 use plimsoll_nn::losses::{
     BinaryCrossentropy, CategoricalCrossentropy, Huber, MeanAbsoluteError, MeanSquaredError,
     SparseCategoricalCrossentropy,
 };
 use plimsoll_nn::optimizers::{
-    Accumulator, Adafactor, Adagrad, Adam, Adam8bit, AdamW, LossScale, RmsProp, Schedule, Sgd,
+    Accumulator, Adafactor, Adagrad, Adam, Adam8bit, AdamW, LossScale, RMSprop, SGD, Schedule,
 };
 use plimsoll_nn::{
     Initializer, Layer, Loss, Metric, Mode, Optimizer, OptimizerConfig as Description, Policy, metrics,
@@ -50,18 +51,19 @@ fn of_places() -> Vec<Method> {
             called(if h.chance(40) { layer.same() } else { layer.padding(pair(h)) }, 3, h)
         }),
         ("DepthwiseConv2D", |h| {
-            let layer = DepthwiseConv2D::new(pair(h)).stride(pair(h)).dilation(pair(h)).multiplier(h.count());
+            let layer =
+                DepthwiseConv2D::new(pair(h)).stride(pair(h)).dilation(pair(h)).depth_multiplier(h.count());
             called(if h.chance(40) { layer.same() } else { layer.padding(pair(h)) }, 3, h)
         }),
-        ("MaxPool", |h| {
-            let layer = MaxPool::new(pair(h)).padding(pair(h));
+        ("MaxPooling2D", |h| {
+            let layer = MaxPooling2D::new(pair(h)).padding(pair(h));
             called(if h.chance(50) { layer.stride(pair(h)) } else { layer }, 3, h)
         }),
-        ("AveragePool", |h| {
-            let layer = AveragePool::new(pair(h)).padding(pair(h));
+        ("AveragePooling2D", |h| {
+            let layer = AveragePooling2D::new(pair(h)).padding(pair(h));
             called(if h.chance(50) { layer.stride(pair(h)) } else { layer }, 3, h)
         }),
-        ("GlobalAveragePool", |h| called(GlobalAveragePool, 3, h)),
+        ("GlobalAveragePooling2D", |h| called(GlobalAveragePooling2D::new(), 3, h)),
     ]
 }
 
@@ -84,13 +86,13 @@ fn of_sequences() -> Vec<Method> {
             let layer = MultiHeadAttention::new(h.count());
             called(if h.chance(50) { layer.causal() } else { layer }, 2, h)
         }),
-        ("BatchNorm", |h| {
-            let layer = BatchNorm::new().epsilon(h.number()).momentum(h.number());
+        ("BatchNormalization", |h| {
+            let layer = BatchNormalization::new().epsilon(h.number()).momentum(h.number());
             called(layer.activation(activation(h)), 3, h)
         }),
-        ("LayerNorm", |h| called(LayerNorm::new().epsilon(h.number()), 2, h)),
-        ("RMSNorm", |h| called(RMSNorm::new().epsilon(h.number()), 2, h)),
-        ("GroupNorm", |h| called(GroupNorm::new(h.count()).epsilon(h.number()), 3, h)),
+        ("LayerNormalization", |h| called(LayerNormalization::new().epsilon(h.number()), 2, h)),
+        ("RMSNormalization", |h| called(RMSNormalization::new().epsilon(h.number()), 2, h)),
+        ("GroupNormalization", |h| called(GroupNormalization::new(h.count()).epsilon(h.number()), 3, h)),
     ]
 }
 
@@ -102,14 +104,14 @@ fn others() -> Vec<Method> {
             called(if h.chance(30) { layer.no_bias() } else { layer }, 1, h)
         }),
         ("Embedding", embedding),
-        ("Dropout", |h| called(Dropout(h.number()), 2, h)),
-        ("ActivationLayer", |h| called(ActivationLayer(activation(h)), 2, h)),
-        ("Flatten", |h| called(Flatten, 3, h)),
-        ("Reshape", |h| called(Reshape::new(h.dims())?, 2, h)),
-        ("Residual", |h| called(Residual(Dense::new(h.count())), 1, h)),
+        ("Dropout", |h| called(Dropout::new(h.number()), 2, h)),
+        ("ActivationLayer", |h| called(ActivationLayer::new(activation(h)), 2, h)),
+        ("Flatten", |h| called(Flatten::new(), 3, h)),
+        ("Reshape", |h| called(Reshape::new(h.dims()), 2, h)),
+        ("Residual", |h| called(Residual::new(Dense::new(h.count())), 1, h)),
         ("Sequential", |h| {
-            let layer = Sequential::new().add(Dense::new(h.count())).add(Dropout(h.number()));
-            called(layer.add(LayerNorm::new()).add(Dense::new(h.count()).recompute()), 1, h)
+            let layer = Sequential::new().add(Dense::new(h.count())).add(Dropout::new(h.number()));
+            called(layer.add(LayerNormalization::new()).add(Dense::new(h.count()).recompute()), 1, h)
         }),
         ("Initializer", |h| {
             let fans = Fans { inputs: h.count(), outputs: h.count() };
@@ -182,7 +184,7 @@ fn forward(h: &mut Hostile, model: &plimsoll_nn::Model, x: &Tensor) -> Result<Ve
 
 fn embedding(h: &mut Hostile) -> Result<Vec<Tensor>> {
     let (n_ids, width, dims) = (h.count(), h.count(), h.dims());
-    let model = Embedding::new(n_ids, width).initializer(initializer(h)).build(dims.clone())?;
+    let model = Embedding::new(n_ids, width).embeddings_initializer(initializer(h)).build(dims.clone())?;
     let dims = [&[h.count()], &dims[..]].concat();
     let bound = n_ids.min(1 << 20) as i64 + i64::from(h.chance(20));
     let x = if h.chance(90) { h.indices(&dims, bound)? } else { h.tensor_of(&dims, DType::F32)? };
@@ -258,11 +260,11 @@ fn metrics_of(h: &mut Hostile) -> Result<Vec<Tensor>> {
 fn optimizer(h: &mut Hostile) -> Result<Optimizer> {
     let (rate, a, b) = (h.number(), h.number(), h.number());
     let optimizer = match h.below(7) {
-        0 => Sgd::new(rate).momentum(a).nesterov(h.chance(50)).weight_decay(b).build(),
+        0 => SGD::new(rate).momentum(a).nesterov(h.chance(50)).weight_decay(b).build(),
         1 => Adam::new(rate).beta_1(a).beta_2(b).amsgrad(h.chance(50)).build(),
         2 => AdamW::new(rate).weight_decay(a).epsilon(b).build(),
         3 => Adagrad::new(rate).initial_accumulator_value(a).epsilon(b).build(),
-        4 => RmsProp::new(rate).rho(a).momentum(b).centered(h.chance(50)).build(),
+        4 => RMSprop::new(rate).rho(a).momentum(b).centered(h.chance(50)).build(),
         5 => Adam8bit::new(rate).beta_1(a).epsilon(b).build(),
         _ => Adafactor::new(rate).beta_2_decay(a).clip_threshold(b).build(),
     };
@@ -276,7 +278,7 @@ fn optimizer(h: &mut Hostile) -> Result<Optimizer> {
         false => optimizer,
     };
     match h.chance(20) {
-        true => Ok(optimizer.schedule(Schedule::cosine(rate, a, h.count() as u64)?)),
+        true => Ok(optimizer.schedule(Schedule::cosine_decay(rate, a, h.count() as u64)?)),
         false => Ok(optimizer),
     }
 }

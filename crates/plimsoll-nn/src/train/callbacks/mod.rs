@@ -1,19 +1,19 @@
 //! The callbacks, one per file.
 
-mod checkpoint;
-mod early_stop;
+mod early_stopping;
+mod lambda_callback;
+mod learning_rate_scheduler;
 mod log;
+mod model_checkpoint;
 mod monitor;
-mod rate;
-mod reduce_lr;
-mod watch;
+mod reduce_lr_on_plateau;
 
-pub use checkpoint::Checkpoint;
-pub use early_stop::EarlyStop;
+pub use early_stopping::EarlyStopping;
+pub use lambda_callback::LambdaCallback;
+pub use learning_rate_scheduler::LearningRateScheduler;
 pub use log::Log;
-pub use rate::LearningRate;
-pub use reduce_lr::ReduceLROnPlateau;
-pub use watch::Watch;
+pub use model_checkpoint::ModelCheckpoint;
+pub use reduce_lr_on_plateau::ReduceLROnPlateau;
 
 use plimsoll_tensor::{Error, Result};
 

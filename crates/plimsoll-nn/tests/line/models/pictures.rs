@@ -1,7 +1,8 @@
 //! Models of pictures: a chain with batch norm, residual blocks, a U, dense connections.
 
 use plimsoll_nn::layers::{
-    BatchNorm, Conv2D, Conv2DTranspose, Dense, Dropout, Flatten, GlobalAveragePool, MaxPool, Sequential,
+    BatchNormalization, Conv2D, Conv2DTranspose, Dense, Dropout, Flatten, GlobalAveragePooling2D,
+    MaxPooling2D, Sequential,
 };
 use plimsoll_nn::{BuiltLayer, Layer, Model, Policy};
 use plimsoll_tensor::{Activation, Result, Shape, Tensor};
@@ -36,7 +37,7 @@ pub const DENSENET: Task = Task { model: densenet, ..PICTURES };
 fn normed(filters: usize, size: usize, stride: usize, activation: Activation) -> Sequential {
     Sequential::new()
         .add(Conv2D::new(filters, size).stride(stride).padding(size / 2).no_bias())
-        .add(BatchNorm::new().activation(activation))
+        .add(BatchNormalization::new().activation(activation))
 }
 
 /// Convolutions one after the other, with batch norm.
@@ -47,10 +48,10 @@ fn chain(filters: usize, n_layers: usize) -> Sequential {
 fn cnn() -> Result<Model> {
     Sequential::new()
         .add(chain(8, 10))
-        .add(MaxPool::new(4))
-        .add(Flatten)
+        .add(MaxPooling2D::new(4))
+        .add(Flatten::new())
         .add(Dense::new(32).activation(Activation::Relu))
-        .add(Dropout(0.3))
+        .add(Dropout::new(0.3))
         .add(Dense::new(5))
         .build(Shape::new(PICTURE)?)
 }
@@ -62,7 +63,7 @@ fn resnet() -> Result<Model> {
             model = model.add(Block { width, stride: if stage > 0 && number == 0 { 2 } else { 1 } });
         }
     }
-    model.add(GlobalAveragePool).add(Dense::new(5)).build(Shape::new(PICTURE)?)
+    model.add(GlobalAveragePooling2D::new()).add(Dense::new(5)).build(Shape::new(PICTURE)?)
 }
 
 /// `relu(convolutions(x) + x)`; where the shape changes, a 1×1 convolution takes the place of `x`.
@@ -117,7 +118,7 @@ impl Layer for Level {
             return BuiltLayer::new(across, move |x, mode| inward.forward(x, mode));
         }
         let below = Sequential::new()
-            .add(MaxPool::new(2))
+            .add(MaxPooling2D::new(2))
             .add(Level { width: 2 * self.width, n_below: self.n_below - 1 })
             .add(Conv2DTranspose::new(self.width, 2).stride(2));
         let below = below.named("below").build(across)?;
@@ -136,9 +137,9 @@ fn densenet() -> Result<Model> {
         .add(Conv2D::new(8, 3).same())
         .add(Connected { growth: 4, n_layers: 6 })
         .add(normed(12, 1, 1, Activation::Relu))
-        .add(MaxPool::new(2))
+        .add(MaxPooling2D::new(2))
         .add(Connected { growth: 4, n_layers: 6 })
-        .add(GlobalAveragePool)
+        .add(GlobalAveragePooling2D::new())
         .add(Dense::new(5))
         .build(Shape::new(PICTURE)?)
 }
@@ -158,7 +159,7 @@ impl Layer for Connected {
         let [height, width, channels] = [input[0], input[1], input[2]];
         let layer = |number: usize| {
             let layers = Sequential::new()
-                .add(BatchNorm::new().activation(Activation::Relu))
+                .add(BatchNormalization::new().activation(Activation::Relu))
                 .add(Conv2D::new(self.growth, 3).same().no_bias());
             layers.named(&format!("layer_{number}")).build([height, width, channels + number * self.growth])
         };

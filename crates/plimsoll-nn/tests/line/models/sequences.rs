@@ -1,7 +1,7 @@
 //! Models of sequences: a GPT with dropout, an LSTM.
 
 use plimsoll_nn::layers::{
-    Dense, Dropout, Embedding, LSTM as Lstm, LayerNorm, MultiHeadAttention, Residual, Sequential,
+    Dense, Dropout, Embedding, LSTM as Lstm, LayerNormalization, MultiHeadAttention, Residual, Sequential,
 };
 use plimsoll_nn::{Layer, Model, Policy};
 use plimsoll_tensor::{Activation, Result};
@@ -23,20 +23,20 @@ pub const GPT: Task = Task {
 };
 
 fn gpt() -> Result<Model> {
-    let mut model = Sequential::new().add(Embedding::new(48, WIDTH)).add(Dropout(0.1));
+    let mut model = Sequential::new().add(Embedding::new(48, WIDTH)).add(Dropout::new(0.1));
     for _ in 0..3 {
-        let attend = Sequential::new()
-            .add(LayerNorm::new())
+        let attn = Sequential::new()
+            .add(LayerNormalization::new())
             .add(MultiHeadAttention::new(2).causal())
-            .add(Dropout(0.1));
-        let think = Sequential::new()
-            .add(LayerNorm::new())
+            .add(Dropout::new(0.1));
+        let mlp = Sequential::new()
+            .add(LayerNormalization::new())
             .add(Dense::new(4 * WIDTH).activation(Activation::GeluTanh))
             .add(Dense::new(WIDTH))
-            .add(Dropout(0.1));
-        model = model.add(Residual(attend)).add(Residual(think));
+            .add(Dropout::new(0.1));
+        model = model.add(Residual::new(attn)).add(Residual::new(mlp));
     }
-    model.add(LayerNorm::new()).add(Dense::new(48)).build([TIME])
+    model.add(LayerNormalization::new()).add(Dense::new(48)).build([TIME])
 }
 
 /// LSTMs, one upon the other.

@@ -1,7 +1,7 @@
 //! A model that was built before, under a new head: first the head alone is trained, then all of it.
 
 use plimsoll_data::Dataset;
-use plimsoll_nn::layers::{BatchNorm, Dense, Sequential};
+use plimsoll_nn::layers::{BatchNormalization, Dense, Sequential};
 use plimsoll_nn::losses::{Loss, MeanSquaredError};
 use plimsoll_nn::optimizers::{Adam, Optimizer, OptimizerConfig, ParameterGroup};
 use plimsoll_nn::{Layer, Model};
@@ -16,7 +16,7 @@ pub fn data() -> Result<Dataset> {
 pub fn model() -> Result<Model> {
     let encoder = Sequential::new()
         .add(Dense::new(96).activation(Activation::Relu))
-        .add(BatchNorm::new())
+        .add(BatchNormalization::new())
         .add(Dense::new(96).activation(Activation::Gelu))
         .add(Dense::new(64).activation(Activation::Relu))
         .build([24])?;

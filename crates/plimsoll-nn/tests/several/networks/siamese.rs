@@ -3,7 +3,7 @@
 use plimsoll_data::Dataset;
 use plimsoll_nn::layers::{Dense, Functional, Lambda, Node, Sequential, Subtract};
 use plimsoll_nn::losses::{BinaryCrossentropy, Loss};
-use plimsoll_nn::optimizers::{Optimizer, OptimizerConfig, Sgd};
+use plimsoll_nn::optimizers::{Optimizer, OptimizerConfig, SGD};
 use plimsoll_nn::{Layer, Model};
 use plimsoll_tensor::{Activation, DType, Result, Tensor};
 
@@ -21,8 +21,8 @@ pub fn model() -> Result<Model> {
         .add(Dense::new(16));
     let tower = tower.build([40])?.named("tower");
     Functional::new(move |(left, right): (Node, Node)| {
-        let difference = Subtract.apply((&tower.apply(&left)?, &tower.apply(&right)?))?;
-        Dense::new(1).apply(&Lambda::new("abs", |x| x.abs()).pure().apply(&difference)?)
+        let difference = Subtract::new().apply((&tower.apply(&left)?, &tower.apply(&right)?))?;
+        Dense::new(1).apply(&Lambda::new(|x| x.abs()).named("abs").pure().apply(&difference)?)
     })
     .build(([40], [40]))
 }
@@ -32,5 +32,5 @@ pub fn loss() -> impl Loss + 'static {
 }
 
 pub fn optimizer() -> Optimizer {
-    Sgd::new(0.1).momentum(0.9).build()
+    SGD::new(0.1).momentum(0.9).build()
 }

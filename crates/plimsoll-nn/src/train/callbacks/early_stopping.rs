@@ -1,4 +1,4 @@
-//! `EarlyStop`: ends a run that does not get better.
+//! `EarlyStopping`: ends a run that does not get better.
 
 use std::path::PathBuf;
 
@@ -10,46 +10,46 @@ use crate::train::event::EpochEvent;
 use crate::train::history::History;
 
 /// Ends the run when the loss has not fallen for some epochs: that of held-out data, or of training without those; or
-/// another number of the epochs, see [`EarlyStop::monitor`].
+/// another number of the epochs, see [`EarlyStopping::monitor`].
 ///
-/// With [`EarlyStop::keep_best`] the best epoch is saved whenever there is a new one, and at the end the model gets its
+/// With [`EarlyStopping::restore_best_weights`] the best epoch is saved whenever there is a new one, and at the end the model gets its
 /// weights back. They lie on the disk meanwhile, not in a second copy in memory.
 #[derive(Clone, Debug)]
-pub struct EarlyStop {
+pub struct EarlyStopping {
     patience: u64,
     best_in: Option<PathBuf>,
     monitor: Monitor,
 }
 
-impl EarlyStop {
+impl EarlyStopping {
     /// Ends the run after `patience` epochs without a lower loss.
-    pub fn new(patience: u64) -> EarlyStop {
-        EarlyStop { patience, best_in: None, monitor: Monitor::loss() }
+    pub fn new(patience: u64) -> EarlyStopping {
+        EarlyStopping { patience, best_in: None, monitor: Monitor::loss() }
     }
 
     /// This one with a loss counting as lower only if it is by that much.
-    pub fn least_gain(self, least_gain: f64) -> EarlyStop {
-        EarlyStop { monitor: self.monitor.least_gain(least_gain), ..self }
+    pub fn min_delta(self, min_delta: f64) -> EarlyStopping {
+        EarlyStopping { monitor: self.monitor.min_delta(min_delta), ..self }
     }
 
     /// This one watching another number than the loss: a metric of training by its name, one of held-out data with `val_`
     /// before it, such as `val_accuracy`.
-    pub fn monitor(self, name: impl Into<String>) -> EarlyStop {
-        EarlyStop { monitor: self.monitor.of(name), ..self }
+    pub fn monitor(self, name: impl Into<String>) -> EarlyStopping {
+        EarlyStopping { monitor: self.monitor.of(name), ..self }
     }
 
     /// This one taking greater numbers for better ones.
-    pub fn maximize(self) -> EarlyStop {
-        EarlyStop { monitor: self.monitor.maximize(), ..self }
+    pub fn maximize(self) -> EarlyStopping {
+        EarlyStopping { monitor: self.monitor.maximize(), ..self }
     }
 
     /// This one saving the best epoch in a folder, and giving the model its weights at the end.
-    pub fn keep_best(self, folder: impl Into<PathBuf>) -> EarlyStop {
-        EarlyStop { best_in: Some(folder.into()), ..self }
+    pub fn restore_best_weights(self, folder: impl Into<PathBuf>) -> EarlyStopping {
+        EarlyStopping { best_in: Some(folder.into()), ..self }
     }
 }
 
-impl Callback for EarlyStop {
+impl Callback for EarlyStopping {
     fn name(&self) -> &str {
         "early_stop"
     }

@@ -1,4 +1,4 @@
-//! `RMSNorm`: each example's last dimension to a mean square of 1.
+//! `RMSNormalization`: each example's last dimension to a mean square of 1.
 
 use plimsoll_tensor::{Result, Shape, Tensor, Variable};
 
@@ -9,31 +9,32 @@ use crate::layer::{BuiltLayer, Layer, variable};
 
 /// `x / √(mean of squares + epsilon) * gamma` over the last dimension; the shape stays.
 ///
-/// Variables: `gamma` `[width]`, ones. Kept for backward: the input and one number per row.
+/// Variables: `gamma` `[width]`, ones. Saved for backward: the input and one number per row.
+#[doc(alias = "RMSNorm")]
 #[derive(Clone, Copy, Debug)]
-pub struct RMSNorm {
+pub struct RMSNormalization {
     epsilon: f64,
 }
 
-impl RMSNorm {
+impl RMSNormalization {
     /// A norm with an epsilon of 1e-6, as in most language models that use it.
-    pub fn new() -> RMSNorm {
-        RMSNorm { epsilon: 1e-6 }
+    pub fn new() -> RMSNormalization {
+        RMSNormalization { epsilon: 1e-6 }
     }
 
     /// This norm with another epsilon.
-    pub fn epsilon(self, epsilon: f64) -> RMSNorm {
-        RMSNorm { epsilon }
+    pub fn epsilon(self, epsilon: f64) -> RMSNormalization {
+        RMSNormalization { epsilon }
     }
 }
 
-impl Default for RMSNorm {
-    fn default() -> RMSNorm {
-        RMSNorm::new()
+impl Default for RMSNormalization {
+    fn default() -> RMSNormalization {
+        RMSNormalization::new()
     }
 }
 
-impl Layer for RMSNorm {
+impl Layer for RMSNormalization {
     fn name(&self) -> &str {
         "rms_norm"
     }

@@ -1,4 +1,4 @@
-//! `Checkpoint`: saves the run now and then.
+//! `ModelCheckpoint`: saves the run now and then.
 
 use std::path::PathBuf;
 
@@ -11,8 +11,9 @@ use crate::train::history::History;
 
 /// Saves the run in a folder: after every epoch unless told otherwise, and at the end. The checkpoint before stays
 /// until the new one is complete.
+#[doc(alias = "BackupAndRestore")]
 #[derive(Clone, Debug)]
-pub struct Checkpoint {
+pub struct ModelCheckpoint {
     folder: PathBuf,
     when: When,
     /// The step that was saved last.
@@ -27,36 +28,36 @@ enum When {
     Best,
 }
 
-impl Checkpoint {
+impl ModelCheckpoint {
     /// Saves in that folder.
-    pub fn new(folder: impl Into<PathBuf>) -> Checkpoint {
-        Checkpoint { folder: folder.into(), when: When::Epochs(1), saved: 0, monitor: Monitor::loss() }
+    pub fn new(folder: impl Into<PathBuf>) -> ModelCheckpoint {
+        ModelCheckpoint { folder: folder.into(), when: When::Epochs(1), saved: 0, monitor: Monitor::loss() }
     }
 
     /// This one saving after every so many epochs; zero counts as one.
-    pub fn every_epochs(self, n: u64) -> Checkpoint {
-        Checkpoint { when: When::Epochs(n.max(1)), ..self }
+    pub fn every_epochs(self, n: u64) -> ModelCheckpoint {
+        ModelCheckpoint { when: When::Epochs(n.max(1)), ..self }
     }
 
     /// This one saving after every so many steps; zero counts as one.
-    pub fn every_steps(self, n: u64) -> Checkpoint {
-        Checkpoint { when: When::Steps(n.max(1)), ..self }
+    pub fn every_steps(self, n: u64) -> ModelCheckpoint {
+        ModelCheckpoint { when: When::Steps(n.max(1)), ..self }
     }
 
     /// This one saving only epochs whose loss is the lowest so far: that of held-out data, or of training without those.
-    pub fn best_only(self) -> Checkpoint {
-        Checkpoint { when: When::Best, ..self }
+    pub fn save_best_only(self) -> ModelCheckpoint {
+        ModelCheckpoint { when: When::Best, ..self }
     }
 
-    /// As [`Checkpoint::best_only`], with another number than the loss deciding: a metric of training by its name, one of
+    /// As [`ModelCheckpoint::save_best_only`], with another number than the loss deciding: a metric of training by its name, one of
     /// held-out data with `val_` before it, such as `val_accuracy`.
-    pub fn monitor(self, name: impl Into<String>) -> Checkpoint {
-        Checkpoint { when: When::Best, monitor: self.monitor.of(name), ..self }
+    pub fn monitor(self, name: impl Into<String>) -> ModelCheckpoint {
+        ModelCheckpoint { when: When::Best, monitor: self.monitor.of(name), ..self }
     }
 
     /// This one taking greater numbers for better ones.
-    pub fn maximize(self) -> Checkpoint {
-        Checkpoint { monitor: self.monitor.maximize(), ..self }
+    pub fn maximize(self) -> ModelCheckpoint {
+        ModelCheckpoint { monitor: self.monitor.maximize(), ..self }
     }
 
     fn save(&mut self, step: u64, run: &mut Requests<'_>) {
@@ -65,7 +66,7 @@ impl Checkpoint {
     }
 }
 
-impl Callback for Checkpoint {
+impl Callback for ModelCheckpoint {
     fn name(&self) -> &str {
         "checkpoint"
     }

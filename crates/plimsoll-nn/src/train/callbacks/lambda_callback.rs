@@ -1,4 +1,4 @@
-//! `Watch`: functions of one's own that are told of steps and epochs.
+//! `LambdaCallback`: functions of one's own that are told of steps and epochs.
 
 use plimsoll_tensor::Result;
 
@@ -9,32 +9,35 @@ type Told<E> = Box<dyn FnMut(&E, &mut Requests<'_>) -> Result<()> + Send>;
 
 /// Calls functions of one's own: how a program shows progress, or stops a run on a signal.
 #[derive(Default)]
-pub struct Watch {
+pub struct LambdaCallback {
     on_step: Option<Told<StepEvent>>,
     on_epoch: Option<Told<EpochEvent>>,
 }
 
-impl Watch {
+impl LambdaCallback {
     /// Watches nothing yet.
-    pub fn new() -> Watch {
-        Watch::default()
+    pub fn new() -> LambdaCallback {
+        LambdaCallback::default()
     }
 
     /// This one calling `f` after each step.
-    pub fn steps(self, f: impl FnMut(&StepEvent, &mut Requests<'_>) -> Result<()> + Send + 'static) -> Watch {
-        Watch { on_step: Some(Box::new(f)), ..self }
+    pub fn steps(
+        self,
+        f: impl FnMut(&StepEvent, &mut Requests<'_>) -> Result<()> + Send + 'static,
+    ) -> LambdaCallback {
+        LambdaCallback { on_step: Some(Box::new(f)), ..self }
     }
 
     /// This one calling `f` after each epoch.
     pub fn epochs(
         self,
         f: impl FnMut(&EpochEvent, &mut Requests<'_>) -> Result<()> + Send + 'static,
-    ) -> Watch {
-        Watch { on_epoch: Some(Box::new(f)), ..self }
+    ) -> LambdaCallback {
+        LambdaCallback { on_epoch: Some(Box::new(f)), ..self }
     }
 }
 
-impl Callback for Watch {
+impl Callback for LambdaCallback {
     fn name(&self) -> &str {
         "watch"
     }

@@ -1,4 +1,4 @@
-//! `LayerNorm`: each example's last dimension to mean 0 and variance 1.
+//! `LayerNormalization`: each example's last dimension to mean 0 and variance 1.
 
 use plimsoll_tensor::{Result, Shape, Tensor, Variable};
 
@@ -9,31 +9,32 @@ use crate::layer::{BuiltLayer, Layer, variable};
 
 /// `(x - mean) / √(variance + epsilon) * gamma + beta` over the last dimension; the shape stays.
 ///
-/// Variables: `gamma`, ones, and `beta`, zeros, both `[width]`. Kept for backward: the input and two numbers per row.
+/// Variables: `gamma`, ones, and `beta`, zeros, both `[width]`. Saved for backward: the input and two numbers per row.
+#[doc(alias = "LayerNorm")]
 #[derive(Clone, Copy, Debug)]
-pub struct LayerNorm {
+pub struct LayerNormalization {
     epsilon: f64,
 }
 
-impl LayerNorm {
+impl LayerNormalization {
     /// A norm with PyTorch's epsilon, 1e-5.
-    pub fn new() -> LayerNorm {
-        LayerNorm { epsilon: 1e-5 }
+    pub fn new() -> LayerNormalization {
+        LayerNormalization { epsilon: 1e-5 }
     }
 
     /// This norm with another epsilon.
-    pub fn epsilon(self, epsilon: f64) -> LayerNorm {
-        LayerNorm { epsilon }
+    pub fn epsilon(self, epsilon: f64) -> LayerNormalization {
+        LayerNormalization { epsilon }
     }
 }
 
-impl Default for LayerNorm {
-    fn default() -> LayerNorm {
-        LayerNorm::new()
+impl Default for LayerNormalization {
+    fn default() -> LayerNormalization {
+        LayerNormalization::new()
     }
 }
 
-impl Layer for LayerNorm {
+impl Layer for LayerNormalization {
     fn name(&self) -> &str {
         "layer_norm"
     }

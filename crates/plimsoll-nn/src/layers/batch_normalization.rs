@@ -1,4 +1,4 @@
-//! `BatchNorm`: each channel to mean 0 and variance 1, over the batch while training, by running statistics else.
+//! `BatchNormalization`: each channel to mean 0 and variance 1, over the batch while training, by running statistics else.
 
 use plimsoll_tensor::{Activation, Result, Shape, Tensor, Variable};
 
@@ -11,36 +11,37 @@ use crate::model::Mode;
 ///
 /// Training takes mean and variance from the batch and moves the running ones towards them; inference uses the running
 /// ones. Variables, all `[channels]`: `gamma`, ones, and `beta`, zeros; and, not trained, `moving_mean`, zeros, and
-/// `moving_variance`, ones, which moves towards the variance divided by n - 1, as in PyTorch. Kept for backward: the input
+/// `moving_variance`, ones, which moves towards the variance divided by n - 1, as in PyTorch. Saved for backward: the input
 /// and two numbers per channel; a relu as activation keeps nothing more, others keep what they need.
+#[doc(alias("BatchNorm", "BatchNorm1d", "BatchNorm2d"))]
 #[derive(Clone, Copy, Debug)]
-pub struct BatchNorm {
+pub struct BatchNormalization {
     epsilon: f64,
     momentum: f64,
     activation: Activation,
 }
 
-impl BatchNorm {
+impl BatchNormalization {
     /// A norm with PyTorch's epsilon, 1e-5, whose running statistics keep 0.9 of themselves at each step.
-    pub fn new() -> BatchNorm {
-        BatchNorm { epsilon: 1e-5, momentum: 0.9, activation: Activation::None }
+    pub fn new() -> BatchNormalization {
+        BatchNormalization { epsilon: 1e-5, momentum: 0.9, activation: Activation::None }
     }
 
     /// This norm with another epsilon.
-    pub fn epsilon(self, epsilon: f64) -> BatchNorm {
-        BatchNorm { epsilon, ..self }
+    pub fn epsilon(self, epsilon: f64) -> BatchNormalization {
+        BatchNormalization { epsilon, ..self }
     }
 
     /// This norm with running statistics that keep so much of themselves at each step, as Keras counts; PyTorch's
     /// momentum is one less this.
-    pub fn momentum(self, momentum: f64) -> BatchNorm {
-        BatchNorm { momentum, ..self }
+    pub fn momentum(self, momentum: f64) -> BatchNormalization {
+        BatchNormalization { momentum, ..self }
     }
 
     /// This norm with its values going through a function. A relu given here, rather than as a layer of its own, saves its
     /// output in memory and a pass over it.
-    pub fn activation(self, activation: Activation) -> BatchNorm {
-        BatchNorm { activation, ..self }
+    pub fn activation(self, activation: Activation) -> BatchNormalization {
+        BatchNormalization { activation, ..self }
     }
 
     /// Moves a running statistic towards that of a batch.
@@ -50,13 +51,13 @@ impl BatchNorm {
     }
 }
 
-impl Default for BatchNorm {
-    fn default() -> BatchNorm {
-        BatchNorm::new()
+impl Default for BatchNormalization {
+    fn default() -> BatchNormalization {
+        BatchNormalization::new()
     }
 }
 
-impl Layer for BatchNorm {
+impl Layer for BatchNormalization {
     fn name(&self) -> &str {
         "batch_norm"
     }
