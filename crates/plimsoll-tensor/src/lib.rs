@@ -9,6 +9,7 @@ mod borrowed;
 mod check;
 mod checksum;
 mod context;
+mod control;
 mod device;
 mod driver_memory;
 mod dtype;
@@ -47,6 +48,7 @@ mod storage;
 mod structure;
 mod tape;
 mod tensor;
+mod text;
 mod update;
 mod variable;
 

@@ -1,11 +1,8 @@
-//! Printing, as numpy does it: brackets, aligned columns, and dots in the middle of what is too long.
+//! Printing tensors, as numpy prints arrays.
 //!
-//! Only the elements that are shown are read, so printing a large tensor costs no memory. Floats have up to four
-//! decimals, without trailing zeros, and are written with exponents where they are far from one or from each other.
-//! `Display` gives the values, and the dtype unless it is float32; `Debug` puts `tensor(...)` around them.
+//! Only the elements that are shown are read, so printing a large tensor costs no memory. `text` lays them out. `Display` gives the values, and the dtype unless it is float32; `Debug` puts `tensor(...)` around them.
 
-use std::cmp::Reverse;
-use std::fmt::{self, Write};
+use std::fmt;
 
 use crate::context;
 use crate::dtype::DType;
@@ -14,15 +11,7 @@ use crate::layout::Layout;
 use crate::op::Meta;
 use crate::shape::Shape;
 use crate::tensor::{Nodes, Tensor};
-
-/// The greatest number of elements that are all shown.
-const MAX_ELEMS: usize = 1000;
-/// How many elements are shown at each end of an axis that is cut.
-const EDGE: usize = 3;
-/// The greatest number of characters in a line.
-const MAX_LINE: usize = 75;
-/// The greatest number of decimals of a float.
-const MAX_DECIMALS: usize = 4;
+use crate::text::{EDGE, float_texts, in_columns, is_cut, page};
 
 impl fmt::Display for Tensor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -57,52 +46,6 @@ fn picture(tensor: &Tensor, indent: usize) -> String {
         Ok(cells) => page(tensor.shape(), cells, indent),
         Err(error) => format!("shape {}, whose values could not be read: {error}", tensor.shape()),
     }
-}
-
-/// Values that are shown of a tensor of that shape, in brackets.
-fn page(shape: &Shape, cells: Vec<String>, indent: usize) -> String {
-    let mut page = Page { shape, cells: cells.into_iter(), text: String::new(), indent };
-    page.write(0);
-    page.text
-}
-
-/// Whether the middle of an axis is left out.
-fn is_cut(shape: &Shape, axis: usize) -> bool {
-    shape.n_elems() > MAX_ELEMS && shape[axis] > 2 * EDGE
-}
-
-/// The values of a tensor that are shown, one after the other, as a tensor of float64. Whole numbers beyond 2^53 are rounded.
-pub(crate) fn shown_values(tensor: &Tensor) -> Result<Tensor> {
-    let shape = *tensor.shape();
-    let mut cut: Vec<usize> = (0..shape.rank()).filter(|&axis| is_cut(&shape, axis)).collect();
-    // The longest first, so that little is copied.
-    cut.sort_by_key(|&axis| Reverse(shape[axis]));
-    let mut shown = tensor.clone();
-    for axis in cut {
-        let end = |start: usize| shown.narrow(axis, start, EDGE);
-        shown = Tensor::concat(&[&end(0)?, &end(shape[axis] - EDGE)?], axis)?;
-    }
-    let n_elems = shown.n_elems();
-    shown.cast(DType::F64)?.reshape(n_elems)?.contiguous()
-}
-
-/// The text of a tensor of that shape and dtype of which these values are shown.
-pub(crate) fn text_of(shape: &Shape, dtype: DType, values: &[f64]) -> String {
-    if shape.n_elems() == 0 {
-        return format!("[] of shape {shape}");
-    }
-    let text = |&value: &f64| match dtype {
-        DType::Bool => (value != 0.0).to_string(),
-        _ => format!("{value:.0}"),
-    };
-    let texts = if dtype.is_float() { float_texts(values) } else { values.iter().map(text).collect() };
-    page(shape, in_columns(texts), 0)
-}
-
-/// Texts of one width.
-fn in_columns(texts: Vec<String>) -> Vec<String> {
-    let width = texts.iter().map(String::len).max().unwrap_or(0);
-    texts.into_iter().map(|text| format!("{text:>width$}")).collect()
 }
 
 /// The text of each element that is shown, in row-major order, all of one width.
@@ -145,110 +88,11 @@ fn shown(shape: &Shape, view: Layout, axis: usize, views: &mut Vec<Layout>) {
     }
 }
 
-/// Floats in one notation, with their decimal points one below the other.
-fn float_texts(values: &[f64]) -> Vec<String> {
-    let magnitudes = values.iter().map(|x| x.abs()).filter(|x| x.is_finite() && *x != 0.0);
-    let (least, greatest) =
-        magnitudes.fold((f64::INFINITY, 0.0), |(least, greatest), x| (x.min(least), x.max(greatest)));
-    let all_whole = values.iter().all(|x| x.fract() == 0.0 || !x.is_finite());
-    let has_exponents = greatest >= 1e8 || least < 1e-4 || (!all_whole && greatest / least > 1e3);
-    let written = |decimals: usize, x: f64| match has_exponents {
-        true => with_exponent(x, decimals),
-        false => format!("{x:.decimals$}"),
-    };
-    let needed = |&x: &f64| {
-        let text = written(MAX_DECIMALS, x);
-        let mantissa = text.split('e').next().unwrap_or_default();
-        mantissa.trim_end_matches('0').split_once('.').map_or(0, |(_, decimals)| decimals.len())
-    };
-    let finite = || values.iter().filter(|x| x.is_finite());
-    let decimals = finite().map(needed).max().unwrap_or(0);
-    let text = |&x: &f64| match x {
-        x if x.is_nan() => "nan".to_string(),
-        x if x.is_infinite() => if x > 0.0 { "inf" } else { "-inf" }.to_string(),
-        x if has_exponents => written(decimals, x),
-        x => {
-            let text = written(decimals, x);
-            // A whole number shows by its point that it is a float; the zeros that others do not need become spaces.
-            let (whole, fraction) = text.split_once('.').unwrap_or((&text, ""));
-            format!("{whole}.{:decimals$}", fraction.trim_end_matches('0'))
-        }
-    };
-    values.iter().map(text).collect()
-}
-
-/// A number with at least one digit before the point and two in the exponent.
-fn with_exponent(x: f64, decimals: usize) -> String {
-    let text = format!("{x:.decimals$e}");
-    let (mantissa, exponent) = text.split_once('e').unwrap_or((&text, "0"));
-    let point = if mantissa.contains('.') { "" } else { "." };
-    let (sign, digits) = exponent.strip_prefix('-').map_or(('+', exponent), |digits| ('-', digits));
-    format!("{mantissa}{point}e{sign}{digits:0>2}")
-}
-
-/// Text on its way.
-struct Page<'a> {
-    shape: &'a Shape,
-    /// The cells that are not yet written.
-    cells: std::vec::IntoIter<String>,
-    text: String,
-    /// The number of characters before the first bracket of each line.
-    indent: usize,
-}
-
-impl Page<'_> {
-    /// Writes everything from `axis` on at the present index of the axes before it.
-    fn write(&mut self, axis: usize) {
-        let rank = self.shape.rank();
-        if axis == rank {
-            let cell = self.cells.next().unwrap_or_default();
-            self.text.push_str(cell.trim());
-            return;
-        }
-        self.text.push('[');
-        let extent = self.shape[axis];
-        let cut = is_cut(self.shape, axis);
-        for idx in 0..if cut { 2 * EDGE } else { extent } {
-            if cut && idx == EDGE {
-                self.separate(axis, 3);
-                self.text.push_str("...");
-            }
-            if axis + 1 < rank {
-                if idx > 0 {
-                    self.separate(axis, 0);
-                }
-                self.write(axis + 1);
-            } else {
-                let cell = self.cells.next().unwrap_or_default();
-                if idx > 0 {
-                    self.separate(axis, cell.len());
-                }
-                self.text.push_str(&cell);
-            }
-        }
-        self.text.push(']');
-    }
-
-    /// Goes on to the next element of `axis`, which is `width` characters wide: by a space within a line, by a line
-    /// between rows, by empty lines between matrices.
-    fn separate(&mut self, axis: usize, width: usize) {
-        let below = self.shape.rank() - axis - 1;
-        let line = self.text.len() - self.text.rfind('\n').map_or(0, |at| at + 1);
-        let indent = if self.text.contains('\n') { 0 } else { self.indent };
-        match below {
-            0 if indent + line + 1 + width < MAX_LINE => self.text.push(' '),
-            _ => {
-                let lines = "\n".repeat(below.max(1));
-                let _ = write!(self.text, "{lines}{:1$}", "", self.indent + axis + 1);
-            }
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::device::Device;
+    use crate::text::MAX_LINE;
 
     fn floats(values: &[f32], shape: impl crate::shape::IntoShape) -> Tensor {
         Tensor::from_slice(values, shape).unwrap()
