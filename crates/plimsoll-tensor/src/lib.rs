@@ -4,74 +4,51 @@
 //! layer and the user's line. See ARCHITECTURE.md for the rules of execution.
 
 mod autograd;
-mod axes;
-mod borrowed;
-mod check;
-mod checksum;
-mod context;
-mod control;
+mod base;
 mod device;
-mod driver_memory;
-mod dtype;
-mod error;
-mod evictor;
-mod execute;
-mod fault;
-mod file;
-mod foreign;
+mod eager;
 mod function;
-mod holders;
-mod labels;
-mod layout;
-mod nested;
-mod npy;
-mod offload_store;
-pub mod op;
-mod op_log;
-mod operators;
+mod io;
 pub mod ops;
-mod piece;
-mod print;
 pub mod program;
-mod random;
-mod rates;
-mod raw;
-mod read;
-mod recorder;
 mod remat;
-mod report;
-mod reshape;
-pub mod scopes;
-mod shape;
-mod step_state;
-mod storage;
-mod structure;
-mod tape;
-mod tensor;
-mod text;
-mod update;
-mod variable;
 
 pub use autograd::{GradientTape, OpenStep, Step, Unconnected, custom_gradient, recompute, with_ghosts};
-pub use axes::{Axes, Integer, IntoAxes};
-pub use context::{Placement, PlacementLog, Saving, enter_saving, is_recording, log_placements, with_saving};
-pub use device::{Device, Recomputed};
-pub use driver_memory::DriverMemory;
-pub use dtype::{DType, Element};
-pub use error::{Error, ErrorKind, Result};
-pub use execute::apply;
-pub use file::write_whole;
-pub use function::Function;
-pub use holders::Holders;
-pub use labels::{
+pub use base::axes::{Axes, Integer, IntoAxes};
+pub use base::dtype::{DType, Element};
+pub use base::error::{Error, ErrorKind, Result};
+pub use base::labels::{
     LineGuard, at_callers_line, at_line, callers_place, current_scope, enter_layer, enter_line, enter_owner,
     enter_scope, scope, with_own_places, with_owner,
 };
-pub use layout::Layout;
-pub use nested::Nested;
-pub use npy::NpyArray;
-pub use offload_store::Offload;
-pub use op::{Op, OpRef};
+pub use base::layout::Layout;
+pub use base::reshape::IntoReshape;
+pub use base::scopes;
+pub use base::scopes::OpenScope;
+pub use base::shape::{IntoExtents, IntoShape, MAX_ELEMS, MAX_RANK, Shape};
+pub use device::driver_memory::DriverMemory;
+pub use device::holders::Holders;
+pub use device::offload_store::Offload;
+pub use device::piece::{Piece, Return, elements, elements_mut};
+pub use device::report::Report;
+pub use device::{Device, Recomputed};
+pub use eager::context::{
+    Placement, PlacementLog, Saving, enter_saving, is_recording, log_placements, with_saving,
+};
+pub use eager::execute::apply;
+pub use eager::op;
+pub use eager::op::{Op, OpRef};
+pub use eager::random::{Generator, set_seed};
+pub use eager::step_state::{RecordInput, StepRecord};
+pub use eager::tape::{Backward, Saved, SavedValue};
+pub use eager::tensor::Tensor;
+pub use eager::variable::Variable;
+pub use function::Function;
+pub use function::nested::Nested;
+pub use function::structure::Structure;
+pub use io::file::write_whole;
+pub use io::npy::NpyArray;
+pub use io::read::{HostBytes, PendingValue};
 pub use ops::binary::Rhs;
 pub use ops::optimizer;
 pub use ops::pooling::Pool2d;
@@ -80,18 +57,6 @@ pub use ops::{
     Activation, AttentionConfig, Conv1dConfig, Conv2dConfig, ConvConfig, GruWeights, LstmState,
     RecurrentWeights,
 };
-pub use piece::{Piece, Return, elements, elements_mut};
 pub use plimsoll_memory::{Bytes, FileBytes, Name, OffsetPlan, Owner, Planned, Rows, Site, Stats};
 pub use plimsoll_plan::{Decisions, Trace};
 pub use program::{OwnedVariables, PlannedProgram, Program, ProgramCache, Recording};
-pub use random::{Generator, set_seed};
-pub use read::{HostBytes, PendingValue};
-pub use report::Report;
-pub use reshape::IntoReshape;
-pub use scopes::OpenScope;
-pub use shape::{IntoExtents, IntoShape, MAX_ELEMS, MAX_RANK, Shape};
-pub use step_state::{RecordInput, StepRecord};
-pub use structure::Structure;
-pub use tape::{Backward, Saved, SavedValue};
-pub use tensor::Tensor;
-pub use variable::Variable;

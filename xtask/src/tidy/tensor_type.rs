@@ -36,7 +36,7 @@ mod tests {
     use super::*;
 
     fn messages(text: &str) -> Vec<String> {
-        let repo = Repo::of(&[("crates/plimsoll-tensor/src/tensor.rs", text)]);
+        let repo = Repo::of(&[("crates/plimsoll-tensor/src/eager/tensor.rs", text)]);
         check(&repo).into_iter().map(|finding| finding.message).collect()
     }
 

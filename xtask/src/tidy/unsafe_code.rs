@@ -17,11 +17,11 @@ const HOMES: &[&str] = &[
     // Kernels lie beside their op.
     "crates/plimsoll-tensor/src/ops/",
     // The places where the bytes of a block become a slice of elements.
-    "crates/plimsoll-tensor/src/storage.rs",
-    "crates/plimsoll-tensor/src/piece.rs",
+    "crates/plimsoll-tensor/src/device/storage.rs",
+    "crates/plimsoll-tensor/src/device/piece.rs",
     // Memory that another library lends, which that library has to promise.
-    "crates/plimsoll-tensor/src/foreign.rs",
-    "crates/plimsoll-tensor/src/borrowed.rs",
+    "crates/plimsoll-tensor/src/device/foreign.rs",
+    "crates/plimsoll-tensor/src/io/borrowed.rs",
     // An allocator is unsafe to implement; this one counts for the tests.
     "crates/plimsoll-testkit/src/counting.rs",
 ];
@@ -143,11 +143,11 @@ mod tests {
     fn library_code_uses_it_in_its_homes_only() {
         let text = "// SAFETY: the bytes are initialised.\nlet a = unsafe { b() };\n";
         assert_eq!(lines(POOL, text), [] as [usize; 0]);
-        assert_eq!(lines("crates/plimsoll-tensor/src/storage.rs", text), [] as [usize; 0]);
+        assert_eq!(lines("crates/plimsoll-tensor/src/device/storage.rs", text), [] as [usize; 0]);
         assert_eq!(lines("crates/plimsoll-tensor/tests/heap.rs", text), [] as [usize; 0]);
-        assert_eq!(lines("crates/plimsoll-tensor/src/tape.rs", text), [2]);
+        assert_eq!(lines("crates/plimsoll-tensor/src/eager/tape.rs", text), [2]);
         assert_eq!(
-            lines("crates/plimsoll-tensor/src/tape.rs", "#![forbid(unsafe_code)] // unsafe\n"),
+            lines("crates/plimsoll-tensor/src/eager/tape.rs", "#![forbid(unsafe_code)] // unsafe\n"),
             [] as [usize; 0]
         );
     }

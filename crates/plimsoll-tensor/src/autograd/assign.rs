@@ -2,17 +2,17 @@
 
 use plimsoll_memory::{LongList, Owner};
 
-use crate::context;
+use crate::base::dtype::DType;
+use crate::base::error::{Error, Result};
 use crate::device::Device;
-use crate::dtype::DType;
-use crate::error::{Error, Result};
-use crate::op::{Op, OpRef};
+use crate::eager::context;
+use crate::eager::op::{Op, OpRef};
+use crate::eager::recorder;
+use crate::eager::tensor::Tensor;
+use crate::eager::update::{self, Update};
+use crate::eager::variable::{Variable, with_pinned};
 use crate::ops::assign::Assign;
 use crate::ops::binary::{self, Binary};
-use crate::recorder;
-use crate::tensor::Tensor;
-use crate::update::{self, Update};
-use crate::variable::{Variable, with_pinned};
 
 impl Variable {
     /// This variable as the master of a copy that is computed with: the copy, in `compute`'s precision, is what is

@@ -4,13 +4,13 @@ use std::fmt;
 use std::sync::Arc;
 
 use super::{GradientTape, Unconnected};
-use crate::context::{self, LayerPath};
-use crate::error::{Error, Result};
-use crate::execute::{Arg, Args, execute};
-use crate::op::{Meta, Op, OpRef, Output, Outputs, Run, SavedRef, SavedRefs, Tensors};
-use crate::random::Generator;
-use crate::tape::Backward;
-use crate::tensor::Tensor;
+use crate::base::error::{Error, Result};
+use crate::eager::context::{self, LayerPath};
+use crate::eager::execute::{Arg, Args, execute};
+use crate::eager::op::{Meta, Op, OpRef, Output, Outputs, Run, SavedRef, SavedRefs, Tensors};
+use crate::eager::random::Generator;
+use crate::eager::tape::Backward;
+use crate::eager::tensor::Tensor;
 
 /// Turns the gradient of a result into the gradients of the inputs.
 type BackwardFn = dyn Fn(&Tensor) -> Result<Vec<Tensor>> + Send + Sync;
@@ -136,7 +136,7 @@ impl Op for CustomGradient {
 /// result itself, which it passes on.
 struct Recompute {
     n_inputs: usize,
-    variables: Vec<crate::variable::Variable>,
+    variables: Vec<crate::eager::variable::Variable>,
     generator: Generator,
     /// The layer that the function belongs to: its bytes are labelled so in backward, too.
     layer: LayerPath,
@@ -191,8 +191,9 @@ impl Op for Recompute {
         for input in inputs.iter().filter(|input| input.dtype().is_float()) {
             tape.watch(input)?;
         }
-        let result =
-            crate::variable::with_pinned(&self.variables, &pinned, || tape.record(|| self.rerun(&inputs)))?;
+        let result = crate::eager::variable::with_pinned(&self.variables, &pinned, || {
+            tape.record(|| self.rerun(&inputs))
+        })?;
         let mut sources: Vec<&Tensor> = inputs.iter().collect();
         sources.extend(self.variables.iter().map(|variable| &**variable));
         let gradients = tape.gradients(&[&result], Some(&[&gradient]), &sources, Unconnected::None)?;

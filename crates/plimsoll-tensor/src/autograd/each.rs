@@ -1,11 +1,11 @@
 //! Gradients one by one: each handed out as soon as it is complete, so that they need not be there together.
 
 use super::GradientTape;
-use crate::context;
-use crate::error::Result;
+use crate::base::error::Result;
+use crate::eager::context;
+use crate::eager::tape::{AfterUse, Pass, count_as_gradient};
+use crate::eager::tensor::Tensor;
 use crate::ops::backward::add_gradients;
-use crate::tape::{AfterUse, Pass, count_as_gradient};
-use crate::tensor::Tensor;
 
 impl GradientTape {
     /// Hands out the gradient of `target` with respect to each source as soon as it is complete, in the order in which

@@ -1,12 +1,12 @@
 //! Gradients of a target with respect to sources, as people ask for them.
 
 use super::GradientTape;
-use crate::context;
-use crate::error::{Error, Result};
+use crate::base::error::{Error, Result};
+use crate::eager::context;
+use crate::eager::tape::{AfterUse, Pass, count_as_gradient};
+use crate::eager::tensor::Tensor;
+use crate::eager::variable::Variable;
 use crate::ops::backward::add_gradients;
-use crate::tape::{AfterUse, Pass, count_as_gradient};
-use crate::tensor::Tensor;
-use crate::variable::Variable;
 
 /// What stands for the gradient of a source that the target does not depend on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

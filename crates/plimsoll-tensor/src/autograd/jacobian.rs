@@ -3,12 +3,12 @@
 use plimsoll_memory::Owner;
 
 use super::GradientTape;
-use crate::context;
-use crate::error::{Error, Result};
+use crate::base::error::{Error, Result};
+use crate::base::shape::{MAX_RANK, Shape};
+use crate::eager::context;
+use crate::eager::tape::{AfterUse, Pass};
+use crate::eager::tensor::Tensor;
 use crate::ops::backward::add_gradients;
-use crate::shape::{MAX_RANK, Shape};
-use crate::tape::{AfterUse, Pass};
-use crate::tensor::Tensor;
 
 impl GradientTape {
     /// The derivatives of every element of `target` with respect to every element of `source`: the shape of the target,

@@ -7,17 +7,17 @@
 use plimsoll_memory::{LongList, StepScope};
 
 use super::tape::open_log;
-use crate::context;
+use crate::base::dtype::DType;
+use crate::base::error::{Error, Result};
 use crate::device::Device;
-use crate::dtype::DType;
-use crate::error::{Error, Result};
-use crate::fault;
-use crate::op::OpRef;
+use crate::device::fault;
+use crate::eager::context;
+use crate::eager::op::OpRef;
+use crate::eager::random::Generator;
+use crate::eager::step_state::{StepRecord, StepState};
+use crate::eager::tensor::Tensor;
+use crate::eager::update;
 use crate::ops::assign::{Assign, AssignIfFinite};
-use crate::random::Generator;
-use crate::step_state::{StepRecord, StepState};
-use crate::tensor::Tensor;
-use crate::update;
 
 /// A training step: a function of model, optimizer and batch.
 #[derive(Debug)]

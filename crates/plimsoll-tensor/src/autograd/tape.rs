@@ -2,15 +2,15 @@
 
 use std::sync::{Arc, Weak};
 
-use crate::context;
+use crate::base::error::{Error, Result};
+use crate::base::scopes::OpenScope;
 use crate::device::Device;
-use crate::error::{Error, Result};
-use crate::op_log::OpLog;
+use crate::eager::context;
+use crate::eager::op_log::OpLog;
+use crate::eager::tape::{Saved, TapeCore};
+use crate::eager::tensor::Tensor;
+use crate::eager::variable::Variable;
 use crate::remat::StepLog;
-use crate::scopes::OpenScope;
-use crate::tape::{Saved, TapeCore};
-use crate::tensor::Tensor;
-use crate::variable::Variable;
 
 /// Records ops so that their gradients can be asked for.
 ///

@@ -18,8 +18,8 @@ use super::unary::sigmoid::Sigmoid;
 use super::unary::silu::Silu;
 use super::unary::tanh::Tanh;
 use super::unary::{Unary, into_unary, times_slope};
-use crate::error::Result;
-use crate::tensor::Tensor;
+use crate::base::error::Result;
+use crate::eager::tensor::Tensor;
 
 /// What is applied to the result of a linear map or a convolution.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]

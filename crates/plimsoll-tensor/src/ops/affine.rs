@@ -4,16 +4,16 @@ use plimsoll_cpu::element::{CastTo, Number};
 use plimsoll_cpu::{map, simd};
 use plimsoll_cuda::Gpu;
 
-use crate::context;
-use crate::dtype::DType;
-use crate::error::{Error, Result};
-use crate::execute::{Arg, call, call_with};
-use crate::op::{Meta, Op, OpRef, Outputs, Run, one};
+use crate::base::dtype::DType;
+use crate::base::error::{Error, Result};
+use crate::eager::context;
+use crate::eager::execute::{Arg, call, call_with};
+use crate::eager::op::{Meta, Op, OpRef, Outputs, Run, one};
+use crate::eager::tape::Backward;
+use crate::eager::tensor::Tensor;
 use crate::ops::cuda::elementwise;
 use crate::ops::kernel::{dst, for_numbers, src};
 use crate::ops::registry::{OpInfo, Sample, floats};
-use crate::tape::Backward;
-use crate::tensor::Tensor;
 
 /// f(x) = scale x + shift, f'(x) = scale: nothing is saved.
 #[derive(Clone, Copy, Debug)]

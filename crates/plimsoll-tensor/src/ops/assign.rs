@@ -3,9 +3,9 @@
 
 use plimsoll_cuda::Gpu;
 
-use crate::error::Result;
-use crate::fault;
-use crate::op::{Gradient, Meta, Op, Outputs, Run, one};
+use crate::base::error::Result;
+use crate::device::fault;
+use crate::eager::op::{Gradient, Meta, Op, Outputs, Run, one};
 use crate::ops::copy;
 use crate::ops::cuda::elementwise::Elementwise;
 

@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use crate::context;
-use crate::error::Result;
-use crate::tape::{AfterUse, Backward, Pass, TapeCore, count_as_gradient};
-use crate::tensor::Tensor;
+use crate::base::error::Result;
+use crate::eager::context;
+use crate::eager::tape::{AfterUse, Backward, Pass, TapeCore, count_as_gradient};
+use crate::eager::tensor::Tensor;
 
 /// Adds two gradients of one value.
 pub(crate) fn add_gradients(sum: Tensor, gradient: Tensor) -> Result<Tensor> {

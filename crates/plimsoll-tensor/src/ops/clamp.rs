@@ -6,19 +6,19 @@ use plimsoll_cpu::{map, simd};
 use plimsoll_cuda::{Gpu, Grid, Template};
 use smallvec::SmallVec;
 
-use crate::context;
-use crate::dtype::DType;
-use crate::error::{Error, Result};
-use crate::execute::{Arg, call, call_with};
-use crate::op::{AuxOutput, Form, Meta, Op, OpRef, Operand, Outputs, Run, SavedRef, SavedRefs, one};
+use crate::base::dtype::DType;
+use crate::base::error::{Error, Result};
+use crate::base::shape::Shape;
+use crate::eager::context;
+use crate::eager::execute::{Arg, call, call_with};
+use crate::eager::op::{AuxOutput, Form, Meta, Op, OpRef, Operand, Outputs, Run, SavedRef, SavedRefs, one};
+use crate::eager::tape::Backward;
+use crate::eager::tensor::Tensor;
 use crate::ops::copy::{copy, copy_cuda};
 use crate::ops::cuda::{self, elementwise};
 use crate::ops::kernel::{dst, for_numbers, src};
 use crate::ops::lanes::expect_float;
 use crate::ops::registry::{Array, OpInfo, Sample, Values, floats, input};
-use crate::shape::Shape;
-use crate::tape::Backward;
-use crate::tensor::Tensor;
 
 /// f(x) = min(max(x, low), high); f'(x) = 1 from bound to bound, the bounds included, else 0. Neither the input nor the
 /// output tells a bound from what was brought to it in less than a value per element, so a bit per element is kept.

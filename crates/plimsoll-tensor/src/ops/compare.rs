@@ -6,17 +6,17 @@ use plimsoll_cpu::element::Number;
 use plimsoll_cpu::simd;
 use plimsoll_cuda::Gpu;
 
-use crate::context;
-use crate::dtype::DType;
-use crate::error::{Error, Result};
-use crate::execute::call;
-use crate::op::{Gradient, Meta, Op, OpRef, Outputs, Run, one};
+use crate::base::dtype::DType;
+use crate::base::error::{Error, Result};
+use crate::eager::context;
+use crate::eager::execute::call;
+use crate::eager::op::{Gradient, Meta, Op, OpRef, Outputs, Run, one};
+use crate::eager::tensor::Tensor;
 use crate::ops::binary::{Rhs, broadcast, run2};
 use crate::ops::cuda::elementwise;
 use crate::ops::kernel::for_numbers;
 use crate::ops::registry::Values;
 use crate::ops::registry::{Array, OpInfo, Sample, floats, input};
-use crate::tensor::Tensor;
 
 /// Which comparison.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

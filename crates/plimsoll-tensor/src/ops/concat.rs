@@ -3,16 +3,16 @@
 use plimsoll_cuda::Gpu;
 use smallvec::SmallVec;
 
-use crate::axes::{Axes, Integer};
-use crate::context;
-use crate::error::{Error, Result};
-use crate::execute::call;
-use crate::op::{Meta, Op, OpRef, Operand, Outputs, Run, one};
+use crate::base::axes::{Axes, Integer};
+use crate::base::error::{Error, Result};
+use crate::eager::context;
+use crate::eager::execute::call;
+use crate::eager::op::{Meta, Op, OpRef, Operand, Outputs, Run, one};
+use crate::eager::tape::Backward;
+use crate::eager::tensor::Tensor;
 use crate::ops::copy::copy;
 use crate::ops::cuda::moves::{self, Move};
 use crate::ops::registry::{Array, OpInfo, Sample, Values, floats, input};
-use crate::tape::Backward;
-use crate::tensor::Tensor;
 
 /// Tensors one after the other along an axis.
 #[derive(Debug)]

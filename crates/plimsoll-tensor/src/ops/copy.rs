@@ -3,16 +3,16 @@
 use plimsoll_cpu::copy as kernels;
 use plimsoll_cuda::Gpu;
 
-use crate::context;
-use crate::dtype::DType;
-use crate::error::Result;
-use crate::execute::call;
-use crate::op::{Gradient, Meta, Op, OpRef, Operand, Outputs, Run, one};
+use crate::base::dtype::DType;
+use crate::base::error::Result;
+use crate::eager::context;
+use crate::eager::execute::call;
+use crate::eager::op::{Gradient, Meta, Op, OpRef, Operand, Outputs, Run, one};
+use crate::eager::tape::Backward;
+use crate::eager::tensor::Tensor;
 use crate::ops::cuda;
 use crate::ops::kernel::{dst, for_all, src};
 use crate::ops::registry::{OpInfo, Sample, Values, floats, input};
-use crate::tape::Backward;
-use crate::tensor::Tensor;
 
 /// Copies the values of one operand to another of the same shape, converting them if the dtypes differ.
 pub(crate) fn copy(from: &Operand, to: &Operand) {

@@ -7,17 +7,17 @@ use plimsoll_cpu::truncated::truncated_normal;
 use plimsoll_cpu::{copy, map};
 use plimsoll_cuda::Gpu;
 
-use crate::context;
-use crate::dtype::DType;
-use crate::error::{Error, Result};
-use crate::execute::execute;
-use crate::op::{Meta, Op, OpRef, Outputs, Run, one};
+use crate::base::dtype::DType;
+use crate::base::error::{Error, Result};
+use crate::base::shape::{IntoShape, Shape};
+use crate::eager::context;
+use crate::eager::execute::execute;
+use crate::eager::op::{Meta, Op, OpRef, Outputs, Run, one};
+use crate::eager::random;
+use crate::eager::tensor::Tensor;
 use crate::ops::cuda::elementwise::{self, Elementwise};
 use crate::ops::kernel::{dst, for_all, for_floats, for_numbers};
 use crate::ops::registry::{Array, OpInfo, Sample};
-use crate::random;
-use crate::shape::{IntoShape, Shape};
-use crate::tensor::Tensor;
 
 /// How the elements of a new tensor are made.
 #[derive(Clone, Copy, Debug)]
@@ -70,7 +70,7 @@ impl Op for Create {
         unsafe {
             match self.fill {
                 Fill::Value(value) => for_all!(self.dtype, T => {
-                    copy::fill::<T>(output.shape(), dst(output), <T as crate::dtype::Element>::from_f64(value));
+                    copy::fill::<T>(output.shape(), dst(output), <T as crate::base::dtype::Element>::from_f64(value));
                 }),
                 Fill::Range { start, step } => for_numbers!(self.dtype, T => {
                     map::generate::<T>(len, ptr.cast(), |first, tile| {

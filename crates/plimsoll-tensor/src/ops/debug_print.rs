@@ -8,14 +8,14 @@ use std::io::Write;
 
 use plimsoll_cuda::Gpu;
 
-use crate::context;
-use crate::dtype::DType;
-use crate::error::Result;
-use crate::execute::call;
-use crate::op::{Gradient, Meta, Op, OpRef, Outputs, Run, one};
-use crate::shape::Shape;
-use crate::tensor::Tensor;
-use crate::text::{EDGE, is_cut, text_of};
+use crate::base::dtype::DType;
+use crate::base::error::Result;
+use crate::base::shape::Shape;
+use crate::base::text::{EDGE, is_cut, text_of};
+use crate::eager::context;
+use crate::eager::execute::call;
+use crate::eager::op::{Gradient, Meta, Op, OpRef, Outputs, Run, one};
+use crate::eager::tensor::Tensor;
 
 /// Prints the values that are shown of a tensor, which are its input.
 #[derive(Debug)]

@@ -4,20 +4,20 @@
 use plimsoll_cpu::copy::fill;
 use plimsoll_cuda::Gpu;
 
-use crate::axes::Integer;
-use crate::context;
-use crate::dtype::Element;
-use crate::error::{Error, Result};
-use crate::execute::call;
-use crate::op::{Meta, Op, OpRef, Outputs, Run, one, view};
+use crate::base::axes::Integer;
+use crate::base::dtype::Element;
+use crate::base::error::{Error, Result};
+use crate::base::shape::Shape;
+use crate::eager::context;
+use crate::eager::execute::call;
+use crate::eager::op::{Meta, Op, OpRef, Outputs, Run, one, view};
+use crate::eager::tape::Backward;
+use crate::eager::tensor::Tensor;
 use crate::ops::copy::copy;
 use crate::ops::cuda::elementwise;
 use crate::ops::cuda::moves::{self, Move};
 use crate::ops::kernel::{dst, for_all};
 use crate::ops::registry::{Array, OpInfo, Sample, floats};
-use crate::shape::Shape;
-use crate::tape::Backward;
-use crate::tensor::Tensor;
 
 /// y[.., i] = x[.., i, .., i, ..].
 #[derive(Debug)]

@@ -11,17 +11,17 @@ use plimsoll_cpu::random::{Draw, keep_threshold};
 use plimsoll_cpu::simd;
 use plimsoll_cuda::Gpu;
 
-use crate::context;
-use crate::error::{Error, Result};
-use crate::execute::{Arg, call, call_with};
-use crate::op::{Meta, Op, OpRef, Operand, Outputs, Run, one};
+use crate::base::error::{Error, Result};
+use crate::eager::context;
+use crate::eager::execute::{Arg, call, call_with};
+use crate::eager::op::{Meta, Op, OpRef, Operand, Outputs, Run, one};
+use crate::eager::random::{self, Generator};
+use crate::eager::tape::Backward;
+use crate::eager::tensor::Tensor;
 use crate::ops::cuda::elementwise;
 use crate::ops::kernel::for_floats;
 use crate::ops::lanes::LanePtr;
 use crate::ops::registry::{Array, OpInfo, Sample, Values, floats, input};
-use crate::random::{self, Generator};
-use crate::tape::Backward;
-use crate::tensor::Tensor;
 
 /// f(x) = x / (1 - rate) where the draw keeps it, else 0. Linear, so its gradient is the same op with the same draw.
 #[derive(Clone, Copy, Debug)]
@@ -196,16 +196,16 @@ fn samples() -> Vec<Sample> {
             })
             .example(format!("set_seed(17); x0.dropout({rate:?})"))
     };
-    let wrong = input(&[3], Values::Of(crate::dtype::DType::I64, 0.0, 5.0));
+    let wrong = input(&[3], Values::Of(crate::base::dtype::DType::I64, 0.0, 5.0));
     vec![sample("vector", &[37], 0.25).refuses(vec![wrong], "takes floats"), sample("cube", &[2, 3, 5], 0.5)]
 }
 
 #[cfg(test)]
 mod tests {
     use crate::autograd::GradientTape;
-    use crate::error::Result;
-    use crate::random::set_seed;
-    use crate::tensor::Tensor;
+    use crate::base::error::Result;
+    use crate::eager::random::set_seed;
+    use crate::eager::tensor::Tensor;
 
     #[test]
     fn a_share_of_the_elements_is_dropped_and_the_gradient_drops_the_same() -> Result<()> {

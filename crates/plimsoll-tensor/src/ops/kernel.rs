@@ -3,27 +3,27 @@
 use plimsoll_cpu::map::{Dst, Src};
 use smallvec::SmallVec;
 
-use crate::dtype::{DType, Element};
-use crate::error::{Error, Result};
-use crate::op::{Operand, Run};
+use crate::base::dtype::{DType, Element};
+use crate::base::error::{Error, Result};
+use crate::eager::op::{Operand, Run};
 
 /// Runs an expression with `$T` standing for the element type of a float dtype.
 macro_rules! for_floats {
     ($dtype:expr, $T:ident => $body:expr) => {
         match $dtype {
-            $crate::dtype::DType::F32 => {
+            $crate::base::dtype::DType::F32 => {
                 type $T = f32;
                 $body
             }
-            $crate::dtype::DType::F64 => {
+            $crate::base::dtype::DType::F64 => {
                 type $T = f64;
                 $body
             }
-            $crate::dtype::DType::F16 => {
+            $crate::base::dtype::DType::F16 => {
                 type $T = half::f16;
                 $body
             }
-            $crate::dtype::DType::BF16 => {
+            $crate::base::dtype::DType::BF16 => {
                 type $T = half::bf16;
                 $body
             }
@@ -36,15 +36,15 @@ macro_rules! for_floats {
 macro_rules! for_numbers {
     ($dtype:expr, $T:ident => $body:expr) => {
         match $dtype {
-            $crate::dtype::DType::I64 => {
+            $crate::base::dtype::DType::I64 => {
                 type $T = i64;
                 $body
             }
-            $crate::dtype::DType::I32 => {
+            $crate::base::dtype::DType::I32 => {
                 type $T = i32;
                 $body
             }
-            $crate::dtype::DType::U8 => {
+            $crate::base::dtype::DType::U8 => {
                 type $T = u8;
                 $body
             }
@@ -57,7 +57,7 @@ macro_rules! for_numbers {
 macro_rules! for_all {
     ($dtype:expr, $T:ident => $body:expr) => {
         match $dtype {
-            $crate::dtype::DType::Bool => {
+            $crate::base::dtype::DType::Bool => {
                 type $T = bool;
                 $body
             }

@@ -6,10 +6,10 @@ use plimsoll_cpu::math::Real;
 use plimsoll_cpu::reduce::in_lanes;
 use plimsoll_cpu::simd;
 
-use crate::dtype::DType;
-use crate::error::{Error, Result};
-use crate::layout::Layout;
-use crate::op::{Meta, Operand};
+use crate::base::dtype::DType;
+use crate::base::error::{Error, Result};
+use crate::base::layout::Layout;
+use crate::eager::op::{Meta, Operand};
 
 /// An operand seen as lanes: its address and layout.
 #[derive(Clone, Copy)]

@@ -1,9 +1,9 @@
 //! `lerp`: on the way from one tensor to another. Written with other ops; it is tested like them.
 
-use crate::context;
-use crate::error::Result;
+use crate::base::error::Result;
+use crate::eager::context;
+use crate::eager::tensor::Tensor;
 use crate::ops::registry::{Array, OpInfo, Sample, floats};
-use crate::tensor::Tensor;
 
 impl Tensor {
     /// The point between this tensor and `end` that is `weight` of the way along: `self + weight (end - self)`. The

@@ -3,16 +3,16 @@
 use plimsoll_cpu::{map, simd};
 use plimsoll_cuda::Gpu;
 
-use crate::context;
-use crate::dtype::DType;
-use crate::error::{Error, Result};
-use crate::execute::call;
-use crate::op::{Gradient, Meta, Op, OpRef, Outputs, Run, one};
+use crate::base::dtype::DType;
+use crate::base::error::{Error, Result};
+use crate::eager::context;
+use crate::eager::execute::call;
+use crate::eager::op::{Gradient, Meta, Op, OpRef, Outputs, Run, one};
+use crate::eager::tensor::Tensor;
 use crate::ops::binary::{broadcast, zip};
 use crate::ops::cuda::elementwise;
 use crate::ops::kernel::{dst, src};
 use crate::ops::registry::{Array, OpInfo, Sample, Values, floats, input};
-use crate::tensor::Tensor;
 
 /// A logical op on two tensors.
 #[derive(Clone, Copy, Debug)]

@@ -3,16 +3,16 @@
 use plimsoll_cpu::{map, simd};
 use plimsoll_cuda::Gpu;
 
-use crate::context;
-use crate::dtype::{DType, Element};
-use crate::error::{Error, Result};
-use crate::execute::{Arg, call, call_with};
-use crate::op::{Meta, Op, OpRef, Operand, Outputs, Run, SavedRef, SavedRefs, one};
+use crate::base::dtype::{DType, Element};
+use crate::base::error::{Error, Result};
+use crate::eager::context;
+use crate::eager::execute::{Arg, call, call_with};
+use crate::eager::op::{Meta, Op, OpRef, Operand, Outputs, Run, SavedRef, SavedRefs, one};
+use crate::eager::tape::Backward;
+use crate::eager::tensor::Tensor;
 use crate::ops::cuda::elementwise;
 use crate::ops::kernel::{dst, for_all, src};
 use crate::ops::registry::{Array, OpInfo, Sample, Values, floats, input};
-use crate::tape::Backward;
-use crate::tensor::Tensor;
 
 /// y = value where the mask is true, else x. The gradient is zero where the mask is true; only the mask is kept, as it
 /// was given: a mask that repeats is smaller than any made from it.

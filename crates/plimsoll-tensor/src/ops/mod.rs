@@ -36,6 +36,7 @@ mod logical;
 mod masked_fill;
 mod matmul;
 mod norm;
+pub(crate) mod operators;
 pub mod optimizer;
 pub(crate) mod pooling;
 mod predicate;

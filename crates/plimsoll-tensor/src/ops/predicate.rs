@@ -4,15 +4,15 @@ use plimsoll_cpu::element::Number;
 use plimsoll_cpu::{map, simd};
 use plimsoll_cuda::Gpu;
 
-use crate::context;
-use crate::dtype::DType;
-use crate::error::{Error, Result};
-use crate::execute::call;
-use crate::op::{Gradient, Meta, Op, OpRef, Outputs, Run, one};
+use crate::base::dtype::DType;
+use crate::base::error::{Error, Result};
+use crate::eager::context;
+use crate::eager::execute::call;
+use crate::eager::op::{Gradient, Meta, Op, OpRef, Outputs, Run, one};
+use crate::eager::tensor::Tensor;
 use crate::ops::cuda::elementwise;
 use crate::ops::kernel::{dst, for_numbers, src};
 use crate::ops::registry::{OpInfo, Sample, Values, floats, input};
-use crate::tensor::Tensor;
 
 /// What is asked of each element.
 #[derive(Clone, Copy, Debug)]

@@ -9,10 +9,10 @@ use std::sync::Arc;
 use plimsoll_cuda::Gpu;
 use plimsoll_memory::Owner;
 
-use crate::context;
-use crate::dtype::DType;
-use crate::error::{Error, Result};
-use crate::op::{Gradient, Meta, Op, Output, Outputs, Run};
+use crate::base::dtype::DType;
+use crate::base::error::{Error, Result};
+use crate::eager::context;
+use crate::eager::op::{Gradient, Meta, Op, Output, Outputs, Run};
 use crate::ops::copy;
 
 /// The host's memory through which values go to a GPU, a piece at a time.

@@ -6,9 +6,9 @@
 
 use std::fmt;
 
-use crate::dtype::DType;
-use crate::error::Result;
-use crate::tensor::Tensor;
+use crate::base::dtype::DType;
+use crate::base::error::Result;
+use crate::eager::tensor::Tensor;
 
 /// One op of the registry.
 pub struct OpInfo {

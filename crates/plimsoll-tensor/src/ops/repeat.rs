@@ -1,12 +1,12 @@
 //! `tile` and `roll`: the elements again and again, and the elements moved round. Both are made of views and one copy
 //! per axis, so that their gradients come from the plain ops.
 
-use crate::axes::Integer;
-use crate::context;
-use crate::error::{Error, Result};
+use crate::base::axes::Integer;
+use crate::base::error::{Error, Result};
+use crate::base::shape::{MAX_RANK, Shape};
+use crate::eager::context;
+use crate::eager::tensor::Tensor;
 use crate::ops::registry::{Array, OpInfo, Sample, floats};
-use crate::shape::{MAX_RANK, Shape};
-use crate::tensor::Tensor;
 
 impl Tensor {
     /// The whole tensor `repeats` times along each axis, as numpy does it: with fewer repeats than axes the last axes

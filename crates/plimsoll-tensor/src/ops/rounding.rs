@@ -6,15 +6,15 @@ use plimsoll_cpu::math::Real;
 use plimsoll_cpu::{map, simd};
 use plimsoll_cuda::Gpu;
 
-use crate::context;
-use crate::error::{Error, Result};
-use crate::execute::call;
-use crate::op::{Meta, Op, OpRef, Outputs, Run, one};
+use crate::base::error::{Error, Result};
+use crate::eager::context;
+use crate::eager::execute::call;
+use crate::eager::op::{Meta, Op, OpRef, Outputs, Run, one};
+use crate::eager::tape::Backward;
+use crate::eager::tensor::Tensor;
 use crate::ops::cuda::elementwise;
 use crate::ops::kernel::{dst, for_floats, src};
 use crate::ops::registry::{OpInfo, Sample, Values, floats, input};
-use crate::tape::Backward;
-use crate::tensor::Tensor;
 
 /// Which function.
 #[derive(Clone, Copy, Debug)]
@@ -139,7 +139,7 @@ fn samples(torch: &str, reference: fn(f64) -> f64, call: fn(&Tensor) -> Result<T
             .reference(move |x| x[0].map(reference))
             .torch(torch)
             .example(torch)
-            .refuses(vec![input(&[3], Values::Of(crate::dtype::DType::I64, 0.0, 5.0))], "takes floats")
+            .refuses(vec![input(&[3], Values::Of(crate::base::dtype::DType::I64, 0.0, 5.0))], "takes floats")
     };
     vec![sample("vector", &[7]), sample("square", &[3, 4])]
 }

@@ -6,14 +6,14 @@
 
 use plimsoll_cuda::Gpu;
 
-use crate::context;
+use crate::base::error::{Error, Result};
 use crate::device::Device;
-use crate::error::{Error, Result};
-use crate::execute::call;
-use crate::op::{Meta, Op, OpRef, Outputs, Run, one};
-use crate::storage;
-use crate::tape::Backward;
-use crate::tensor::Tensor;
+use crate::device::storage;
+use crate::eager::context;
+use crate::eager::execute::call;
+use crate::eager::op::{Meta, Op, OpRef, Outputs, Run, one};
+use crate::eager::tape::Backward;
+use crate::eager::tensor::Tensor;
 
 /// Copies row-major values from one device to another.
 #[derive(Debug)]

@@ -3,16 +3,16 @@
 use plimsoll_cpu::threads::{self, SharedPtr};
 use plimsoll_cuda::Gpu;
 
-use crate::axes::Integer;
-use crate::context;
-use crate::error::{Error, Result};
-use crate::execute::{Arg, call, call_with};
-use crate::op::{Meta, Op, OpRef, Operand, Outputs, Run, one};
+use crate::base::axes::Integer;
+use crate::base::error::{Error, Result};
+use crate::eager::context;
+use crate::eager::execute::{Arg, call, call_with};
+use crate::eager::op::{Meta, Op, OpRef, Operand, Outputs, Run, one};
+use crate::eager::tape::Backward;
+use crate::eager::tensor::Tensor;
 use crate::ops::cuda::elementwise;
 use crate::ops::kernel::{offset_of, units_per_task};
 use crate::ops::registry::{Array, OpInfo, Sample, floats};
-use crate::tape::Backward;
-use crate::tensor::Tensor;
 
 /// Which triangle stays.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,16 +1,16 @@
 //! Views: another look at the same memory. No bytes, no kernel; the gradient is looked back.
 
-use crate::axes::{Axes, Integer};
-use crate::context;
-use crate::error::{Error, Result};
-use crate::execute::call;
-use crate::layout::{Layout, permutation};
-use crate::op::{Meta, Op, OpRef, Outputs, Run, view};
+use crate::base::axes::{Axes, Integer};
+use crate::base::error::{Error, Result};
+use crate::base::layout::{Layout, permutation};
+use crate::base::reshape::IntoReshape;
+use crate::base::shape::{IntoShape, Shape};
+use crate::eager::context;
+use crate::eager::execute::call;
+use crate::eager::op::{Meta, Op, OpRef, Outputs, Run, view};
+use crate::eager::tape::Backward;
+use crate::eager::tensor::Tensor;
 use crate::ops::registry::{Array, OpInfo, Sample, floats};
-use crate::reshape::IntoReshape;
-use crate::shape::{IntoShape, Shape};
-use crate::tape::Backward;
-use crate::tensor::Tensor;
 
 /// The same elements in the same order under another shape.
 #[derive(Debug)]

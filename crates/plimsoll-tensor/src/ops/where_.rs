@@ -4,18 +4,18 @@ use plimsoll_cpu::element::Element as Stored;
 use plimsoll_cpu::{map, simd};
 use plimsoll_cuda::Gpu;
 
-use crate::context;
-use crate::dtype::DType;
-use crate::error::{Error, Result};
-use crate::execute::call;
-use crate::op::{Meta, Op, OpRef, Operand, Outputs, Run, SavedRef, SavedRefs, one};
+use crate::base::dtype::DType;
+use crate::base::error::{Error, Result};
+use crate::base::shape::Shape;
+use crate::eager::context;
+use crate::eager::execute::call;
+use crate::eager::op::{Meta, Op, OpRef, Operand, Outputs, Run, SavedRef, SavedRefs, one};
+use crate::eager::tape::Backward;
+use crate::eager::tensor::Tensor;
 use crate::ops::binary::set_grad_reduced;
 use crate::ops::cuda::elementwise;
 use crate::ops::kernel::dst;
 use crate::ops::registry::{Array, OpInfo, Sample, Values, floats, input};
-use crate::shape::Shape;
-use crate::tape::Backward;
-use crate::tensor::Tensor;
 
 /// f(c, a, b) = a where c, else b. The gradient goes the same way, so the condition is saved, and no operand.
 #[derive(Debug)]

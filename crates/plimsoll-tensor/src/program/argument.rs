@@ -9,12 +9,12 @@ use plimsoll_memory::{Block, Label, Site, rounded_size};
 use smallvec::SmallVec;
 
 use super::Program;
+use crate::base::error::{Error, Result};
+use crate::base::layout::Layout;
 use crate::device::Device;
-use crate::error::{Error, Result};
-use crate::layout::Layout;
-use crate::op::Meta;
-use crate::storage::Storage;
-use crate::tensor::Tensor;
+use crate::device::storage::Storage;
+use crate::eager::op::Meta;
+use crate::eager::tensor::Tensor;
 
 /// An argument of a program.
 #[derive(Clone)]

@@ -5,7 +5,7 @@
 //! programs are dropped first when they take too much of the heap.
 
 use super::{OwnedVariables, PlannedProgram, Program};
-use crate::error::{ErrorKind, Result};
+use crate::base::error::{ErrorKind, Result};
 
 /// How far a program that was recorded before can be relied on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

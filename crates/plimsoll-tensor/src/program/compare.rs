@@ -1,7 +1,7 @@
 //! Whether two recordings of a function do the same.
 
 use super::{Call, Program, ValueView};
-use crate::op::Draw;
+use crate::eager::op::Draw;
 
 impl Program {
     /// The first thing in which another recording of the same function differs, in words.

@@ -11,11 +11,11 @@ use plimsoll_memory::{Block, Site};
 use smallvec::SmallVec;
 
 use super::{Instruction, Place, Program};
+use crate::base::dtype::DType;
+use crate::base::error::{Error, Result};
 use crate::device::Device;
-use crate::dtype::DType;
-use crate::error::{Error, Result};
-use crate::offload_store::{OffloadStore, Offloaded};
-use crate::storage::Storage;
+use crate::device::offload_store::{OffloadStore, Offloaded};
+use crate::device::storage::Storage;
 
 /// The copies of a program that is running or dry-run.
 pub(super) struct Copies<'a> {

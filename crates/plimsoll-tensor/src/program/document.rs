@@ -8,7 +8,7 @@ use plimsoll_memory::{OffsetPlan, Region, Site};
 use serde::Serialize;
 
 use super::{Call, Instruction, Place, Program, ValueView};
-use crate::op::Meta;
+use crate::eager::op::Meta;
 
 /// What a program does, and where its blocks lie.
 #[derive(Debug, Serialize)]

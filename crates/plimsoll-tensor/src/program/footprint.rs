@@ -8,8 +8,8 @@ use smallvec::SmallVec;
 
 use super::copies::Copies;
 use super::{BlockSpec, Instruction, Program};
+use crate::base::error::Result;
 use crate::device::Device;
-use crate::error::Result;
 
 /// The memory that a program or a run takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

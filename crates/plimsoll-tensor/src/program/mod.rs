@@ -33,10 +33,10 @@ use plimsoll_memory::{Label, LongList, Name, Site};
 use smallvec::SmallVec;
 
 use crate::device::Device;
-use crate::execute::Order;
-use crate::holders::Held;
-use crate::op::{Meta, OpRef};
-use crate::variable::VariableCell;
+use crate::device::holders::Held;
+use crate::eager::execute::Order;
+use crate::eager::op::{Meta, OpRef};
+use crate::eager::variable::VariableCell;
 
 pub(crate) use argument::Argument;
 pub use cache::{ProgramCache, Recording};

@@ -12,13 +12,13 @@ use smallvec::SmallVec;
 
 use super::tracer::Tracer;
 use super::{Call, Place, ValueView};
-use crate::context;
-use crate::error::{Error, Result};
-use crate::execute::{self, Arg, Args, StorageView};
-use crate::op::{Draw, Meta};
-use crate::storage::Storage;
-use crate::tensor::{Nodes, Tensor};
-use crate::variable::{Variable, VariableCell};
+use crate::base::error::{Error, Result};
+use crate::device::storage::Storage;
+use crate::eager::context;
+use crate::eager::execute::{self, Arg, Args, StorageView};
+use crate::eager::op::{Draw, Meta};
+use crate::eager::tensor::{Nodes, Tensor};
+use crate::eager::variable::{Variable, VariableCell};
 
 /// The variables of a function, in the order in which it made them.
 #[derive(Clone, Debug, Default)]

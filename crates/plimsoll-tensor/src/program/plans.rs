@@ -14,10 +14,10 @@ use smallvec::SmallVec;
 
 use super::footprint::OnDevice;
 use super::{Argument, Footprint, Program};
-use crate::context;
+use crate::base::error::{Error, ErrorKind, Result};
 use crate::device::Device;
-use crate::error::{Error, ErrorKind, Result};
-use crate::tensor::Tensor;
+use crate::eager::context;
+use crate::eager::tensor::Tensor;
 
 impl Program {
     /// Where the blocks of the program lie on its first device if they are planned, and what it takes then of that device as it

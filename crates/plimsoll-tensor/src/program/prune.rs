@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 use plimsoll_memory::LongList;
 
 use super::{Call, Instruction, Place, Program};
-use crate::op::Draw;
+use crate::eager::op::Draw;
 
 impl Program {
     /// This program without the calls that lead to these values and to nothing else.

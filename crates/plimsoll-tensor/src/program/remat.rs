@@ -15,9 +15,9 @@ use smallvec::SmallVec;
 
 use super::trace::{Numbering, Part, Record, Work};
 use super::{BlockSpec, Call, Instruction, Phase, Place, Program, Value, ValueView};
-use crate::dtype::DType;
-use crate::execute;
-use crate::op::{Meta, OpRef};
+use crate::base::dtype::DType;
+use crate::eager::execute;
+use crate::eager::op::{Meta, OpRef};
 
 /// Values by the position of the record at which something happens to them.
 type AtPositions = BTreeMap<u32, Vec<u32>>;

@@ -15,19 +15,19 @@ use super::argument::Argument;
 use super::copies::Copies;
 use super::verify::{self, Reference};
 use super::{Call, Instruction, Phase, Place, Program, ValueView};
-use crate::context;
+use crate::base::dtype::DType;
+use crate::base::error::{Error, Result};
+use crate::base::shape::Shape;
 use crate::device::Device;
-use crate::dtype::DType;
-use crate::error::{Error, Result};
-use crate::execute;
-use crate::fault;
-use crate::op::{Draw, Meta, OpRef, Operand};
-use crate::random::Generator;
-use crate::shape::Shape;
-use crate::storage::Storage;
-use crate::tensor::{Nodes, Tensor};
-use crate::update::{self, Commit};
-use crate::variable::VariableCell;
+use crate::device::fault;
+use crate::device::storage::Storage;
+use crate::eager::context;
+use crate::eager::execute;
+use crate::eager::op::{Draw, Meta, OpRef, Operand};
+use crate::eager::random::Generator;
+use crate::eager::tensor::{Nodes, Tensor};
+use crate::eager::update::{self, Commit};
+use crate::eager::variable::VariableCell;
 
 impl Program {
     /// Runs the program with these arguments, with its blocks on its first device at planned offsets if there are any; returns

@@ -9,10 +9,10 @@ use plimsoll_plan::{Input, Position, Trace};
 use smallvec::SmallVec;
 
 use super::{Instruction, Phase, Place, Program};
+use crate::base::shape::Shape;
 use crate::device::Device;
-use crate::execute;
-use crate::op::{Meta, OpRef, SavedRef};
-use crate::shape::Shape;
+use crate::eager::execute;
+use crate::eager::op::{Meta, OpRef, SavedRef};
 
 /// One record of a program's trace: a call, or one of the two ops whose work a call does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -17,18 +17,18 @@ use super::merge::{CALL, COMMIT, Merged, READ};
 use super::owned::OwnedVariables;
 use super::{Call, Phase, Place, Program, Value, ValueView, VariableInput};
 use crate::autograd::Step;
-use crate::context;
+use crate::base::dtype::DType;
+use crate::base::error::{Error, Result};
 use crate::device::Device;
-use crate::dtype::DType;
-use crate::error::{Error, Result};
-use crate::execute::{Arg, Order, StorageView};
-use crate::holders::{Held, Holder};
-use crate::op::{Meta, OpRef};
-use crate::random::Generator;
-use crate::recorder::{Execution, InitialValue, Recorder, Updated};
-use crate::storage::Storage;
-use crate::tensor::{Data, Nodes, Tensor};
-use crate::variable::{Variable, VariableCell};
+use crate::device::holders::{Held, Holder};
+use crate::device::storage::Storage;
+use crate::eager::context;
+use crate::eager::execute::{Arg, Order, StorageView};
+use crate::eager::op::{Meta, OpRef};
+use crate::eager::random::Generator;
+use crate::eager::recorder::{Execution, InitialValue, Recorder, Updated};
+use crate::eager::tensor::{Data, Nodes, Tensor};
+use crate::eager::variable::{Variable, VariableCell};
 
 /// Records what a function does while it runs on a ghost.
 pub(crate) struct Tracer {

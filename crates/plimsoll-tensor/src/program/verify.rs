@@ -16,15 +16,15 @@ use smallvec::SmallVec;
 use super::argument::Argument;
 use super::runner::Run;
 use super::{Call, Phase, Place, Program};
-use crate::checksum::checksum;
-use crate::context;
+use crate::base::dtype::DType;
+use crate::base::error::{Error, Result};
 use crate::device::Device;
-use crate::dtype::DType;
-use crate::error::{Error, Result};
-use crate::execute::Order;
-use crate::fault;
-use crate::storage::Storage;
-use crate::variable::VariableCell;
+use crate::device::checksum::checksum;
+use crate::device::fault;
+use crate::device::storage::Storage;
+use crate::eager::context;
+use crate::eager::execute::Order;
+use crate::eager::variable::VariableCell;
 
 /// All bits set: no number in any type of floats.
 const NO_NUMBER: u8 = 0xFF;

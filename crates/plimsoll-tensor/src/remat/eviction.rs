@@ -1,6 +1,6 @@
 //! Which values are evicted when eager code reaches its limit, where there is no plan.
 //!
-//! When the pool cannot give a block, the device's [`Evictor`](crate::evictor::Evictor) asks the logs of the thread. A log frees retained values that nobody but itself holds, the cheapest to
+//! When the pool cannot give a block, the device's [`Evictor`](crate::device::evictor::Evictor) asks the logs of the thread. A log frees retained values that nobody but itself holds, the cheapest to
 //! recompute per byte first, until the block fits. Its choices use costs by formula and the order of the records, never time
 //! or addresses, so a ghost makes the same ones. It never thrashes: the work that it causes in a step is bounded by
 //! [`MAX_RECOMPUTE_FACTOR`] times the step's own. Then, or when nothing is left that can be recomputed, it offloads values, and
@@ -10,11 +10,11 @@ use std::cmp::{Ordering, Reverse};
 use std::collections::{BinaryHeap, HashSet};
 use std::sync::Arc;
 
-use crate::error::Result;
-use crate::evictor::Evict;
-use crate::offload_store::MIN_OFFLOADED_BYTES;
+use crate::base::error::Result;
+use crate::device::evictor::Evict;
+use crate::device::offload_store::MIN_OFFLOADED_BYTES;
+use crate::device::storage::Storage;
 use crate::remat::{Source, StepLog, StepLogState, Value};
-use crate::storage::Storage;
 
 /// Smaller values are not worth evicting.
 const MIN_EVICTED_BYTES: u64 = 4096;

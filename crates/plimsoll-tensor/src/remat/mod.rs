@@ -3,7 +3,7 @@
 //! A [`StepLog`] knows how each value of a step was computed, which values backward will read, and where they are. Every op
 //! leaves a record (op, inputs, variable versions); records outlive values. A tape slot of a logged step does not hold its
 //! value: it names it here, and the log retains the value, or has evicted it and recomputes it from its records when backward
-//! asks, or has offloaded it to the device's [`OffloadStore`](crate::offload_store::OffloadStore) and reloads it. A value that
+//! asks, or has offloaded it to the device's [`OffloadStore`](crate::device::offload_store::OffloadStore) and reloads it. A value that
 //! several ops save is one entry, so it is evicted once and recomputed once. Which values are evicted is up to `eviction`:
 //! what is planned runs from a program and needs no log.
 //!
@@ -23,16 +23,16 @@ use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use plimsoll_memory::{LongList, Site, rounded_size};
 use smallvec::SmallVec;
 
-use crate::check;
-use crate::context;
+use crate::base::dtype::DType;
+use crate::base::error::Result;
 use crate::device::Device;
-use crate::dtype::DType;
-use crate::error::Result;
-use crate::execute::{Arg, Order};
-use crate::offload_store::Offloaded;
-use crate::op::{AuxOutput, Cost, Meta, OpRef, SavedRef, Second, Tensors};
-use crate::op_log::OpLog;
-use crate::storage::Storage;
+use crate::device::offload_store::Offloaded;
+use crate::device::storage::Storage;
+use crate::eager::check;
+use crate::eager::context;
+use crate::eager::execute::{Arg, Order};
+use crate::eager::op::{AuxOutput, Cost, Meta, OpRef, SavedRef, Second, Tensors};
+use crate::eager::op_log::OpLog;
 
 use recompute_inputs::RecomputeInputs;
 use verify::Sums;

@@ -5,10 +5,10 @@
 
 use std::sync::Arc;
 
-use crate::context;
-use crate::error::{Error, Result};
+use crate::base::error::{Error, Result};
+use crate::device::storage::Storage;
+use crate::eager::context;
 use crate::remat::StepLog;
-use crate::storage::Storage;
 
 impl StepLog {
     /// Puts a copy of a value into the offload store, if there is none.

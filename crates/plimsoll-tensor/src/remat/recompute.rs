@@ -9,15 +9,15 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use crate::check;
-use crate::context;
+use crate::base::error::{Error, Result};
 use crate::device::Device;
-use crate::error::{Error, Result};
-use crate::execute::{Arg, Args, recompute_op};
-use crate::op::{Meta, OpRef, Output};
+use crate::device::storage::Storage;
+use crate::eager::check;
+use crate::eager::context;
+use crate::eager::execute::{Arg, Args, recompute_op};
+use crate::eager::op::{Meta, OpRef, Output};
+use crate::eager::tensor::{Nodes, Tensor};
 use crate::remat::{Input, Source, StepLog, StepLogState};
-use crate::storage::Storage;
-use crate::tensor::{Nodes, Tensor};
 
 /// One part of a chain.
 enum Link {

@@ -8,11 +8,11 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use crate::execute::Order;
-use crate::holders::{Held, Holder};
-use crate::offload_store::Offloaded;
+use crate::device::holders::{Held, Holder};
+use crate::device::offload_store::Offloaded;
+use crate::device::storage::Storage;
+use crate::eager::execute::Order;
 use crate::remat::{Source, StepLogState, Value};
-use crate::storage::Storage;
 
 /// What a value is recomputed from.
 #[derive(Default)]

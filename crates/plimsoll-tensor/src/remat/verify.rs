@@ -8,10 +8,10 @@ use std::sync::Arc;
 
 use plimsoll_memory::LongList;
 
-use crate::checksum::checksum;
-use crate::error::{Error, Result};
+use crate::base::error::{Error, Result};
+use crate::device::checksum::checksum;
+use crate::device::storage::Storage;
 use crate::remat::StepLog;
-use crate::storage::Storage;
 
 /// The checksums of a log's values, by number.
 #[derive(Default)]

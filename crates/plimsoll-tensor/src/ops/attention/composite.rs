@@ -1,10 +1,10 @@
 //! Attention in plain ops, for derivatives of higher order; it forms all scores.
 
 use super::{Attention, statistics_dtype};
-use crate::dtype::DType;
-use crate::error::Result;
-use crate::op::Tensors;
-use crate::tensor::Tensor;
+use crate::base::dtype::DType;
+use crate::base::error::Result;
+use crate::eager::op::Tensors;
+use crate::eager::tensor::Tensor;
 
 /// The output, from queries, keys, values and the mask if there is one.
 pub(super) fn forward(op: &Attention, inputs: &[&Tensor]) -> Result<Tensor> {

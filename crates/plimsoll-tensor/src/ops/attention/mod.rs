@@ -15,22 +15,22 @@ use plimsoll_cpu::element::Element as Stored;
 use plimsoll_cpu::threads::SharedPtr;
 use plimsoll_cuda::{Gpu, Profile};
 
-use crate::context;
-use crate::dtype::DType;
-use crate::error::{Error, Result};
-use crate::execute::{Arg, Order, call, execute};
-use crate::op::{
+use crate::base::dtype::DType;
+use crate::base::error::{Error, Result};
+use crate::base::shape::Shape;
+use crate::eager::context;
+use crate::eager::execute::{Arg, Order, call, execute};
+use crate::eager::op::{
     AuxOutput, Cost, Form, Gradient, Meta, Op, OpRef, Operand, Output, Outputs, Run, SavedRef, SavedRefs,
     Tensors, bytes_moved, one,
 };
+use crate::eager::tape::Backward;
+use crate::eager::tensor::Tensor;
 use crate::ops::backward::gradients_of_plain_ops;
 use crate::ops::compute::{Access, Compute};
 use crate::ops::kernel::for_floats;
 use crate::ops::linear::check_dtypes;
 use crate::ops::registry::OpInfo;
-use crate::shape::Shape;
-use crate::tape::Backward;
-use crate::tensor::Tensor;
 use tiles::{Extents, Matrices, Scoring};
 
 /// How queries, keys and values attend to each other.

@@ -1,11 +1,11 @@
 //! Samples of attention, with plain loops over f64 as their reference.
 
 use super::{Attention, AttentionBackward, AttentionConfig, statistics_dtype};
-use crate::dtype::DType;
-use crate::execute::apply;
-use crate::op::OpRef;
+use crate::base::dtype::DType;
+use crate::eager::execute::apply;
+use crate::eager::op::OpRef;
+use crate::eager::tensor::Tensor;
 use crate::ops::registry::{Array, Input, Sample, Values, floats, input, within};
-use crate::tensor::Tensor;
 
 pub(super) fn forward() -> Vec<Sample> {
     let sdpa = |rest: &str| format!("F.scaled_dot_product_attention(x0, x1, x2{rest})");

@@ -9,11 +9,11 @@ use plimsoll_cpu::reduce::in_lanes;
 use plimsoll_cpu::simd;
 use plimsoll_gemm as gemm;
 
-use crate::error::Result;
-use crate::layout::Layout;
-use crate::op::{self, Meta, saturating_product};
+use crate::base::error::Result;
+use crate::base::layout::Layout;
+use crate::base::shape::Shape;
+use crate::eager::op::{self, Meta, saturating_product};
 use crate::ops::compute::{Access, Compute};
-use crate::shape::Shape;
 
 /// Rows and columns of a tile of scores: two of them and their operands stay in the second-level cache.
 pub(super) const BLOCK: usize = 64;

@@ -3,13 +3,13 @@
 use plimsoll_cpu::element::Number;
 
 use super::{Binary, Compute, Elementwise, Rhs, binary, set_grad_reduced, zip};
-use crate::context;
-use crate::error::Result;
-use crate::execute::Arg;
-use crate::op::{SavedRefs, Op, Operand};
+use crate::eager::context;
+use crate::base::error::Result;
+use crate::eager::execute::Arg;
+use crate::eager::op::{SavedRefs, Op, Operand};
 use crate::ops::kernel::for_numbers;
-use crate::tape::Backward;
-use crate::tensor::Tensor;
+use crate::eager::tape::Backward;
+use crate::eager::tensor::Tensor;
 
 /// f(a, b) = a + b; both derivatives are one, so nothing is saved.
 #[derive(Clone, Copy, Debug)]

@@ -3,12 +3,12 @@
 use plimsoll_cpu::math::Real;
 
 use super::{Binary, Compute, Elementwise, Rhs, binary, set_grad_reduced, zip};
-use crate::context;
-use crate::error::Result;
-use crate::op::{SavedRef, SavedRefs, Op, Operand};
+use crate::eager::context;
+use crate::base::error::Result;
+use crate::eager::op::{SavedRef, SavedRefs, Op, Operand};
 use crate::ops::kernel::for_floats;
-use crate::tape::Backward;
-use crate::tensor::Tensor;
+use crate::eager::tape::Backward;
+use crate::eager::tensor::Tensor;
 
 /// f(y, x) = the angle of the point (x, y), with derivatives x / (x² + y²) and -y / (x² + y²); backward reads both operands.
 #[derive(Clone, Copy, Debug)]

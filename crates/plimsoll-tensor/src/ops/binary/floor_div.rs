@@ -3,12 +3,12 @@
 use plimsoll_cpu::element::Number;
 
 use super::{Binary, Compute, Elementwise, Rhs, binary, zip};
-use crate::context;
-use crate::error::Result;
-use crate::op::{SavedRefs, Op, Operand};
+use crate::eager::context;
+use crate::base::error::Result;
+use crate::eager::op::{SavedRefs, Op, Operand};
 use crate::ops::kernel::for_numbers;
-use crate::tape::Backward;
-use crate::tensor::Tensor;
+use crate::eager::tape::Backward;
+use crate::eager::tensor::Tensor;
 
 /// f(a, b) = ⌊a / b⌋, flat between its jumps: the gradients are zero, and nothing is kept.
 #[derive(Clone, Copy, Debug)]

@@ -3,12 +3,12 @@
 use plimsoll_cpu::element::Number;
 
 use super::{Binary, Compute, Elementwise, Rhs, binary, set_grad_shares, share_of_lhs, zip};
-use crate::context;
-use crate::error::Result;
-use crate::op::{SavedRef, SavedRefs, Op, Operand};
+use crate::eager::context;
+use crate::base::error::Result;
+use crate::eager::op::{SavedRef, SavedRefs, Op, Operand};
 use crate::ops::kernel::for_numbers;
-use crate::tape::Backward;
-use crate::tensor::Tensor;
+use crate::eager::tape::Backward;
+use crate::eager::tensor::Tensor;
 
 /// f(a, b) = max(a, b), NaN where either is. The gradient goes to the greater one, and half to each where they are equal;
 /// a byte per element says which, instead of both operands.
@@ -71,7 +71,7 @@ impl Tensor {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::op::Form;
+    use crate::eager::op::Form;
     use crate::autograd::GradientTape;
 
     #[test]

@@ -8,19 +8,19 @@ use plimsoll_cpu::{map, simd};
 use plimsoll_cuda::Gpu;
 use smallvec::SmallVec;
 
-use crate::context;
-use crate::dtype::DType;
-use crate::error::{Error, Result};
-use crate::execute::{Arg, Args, call_with};
-use crate::op::{AuxOutput, Form, Meta, Op, OpRef, Operand, Outputs, Run, SavedRefs, one};
+use crate::base::dtype::DType;
+use crate::base::error::{Error, Result};
+use crate::base::shape::Shape;
+use crate::eager::context;
+use crate::eager::execute::{Arg, Args, call_with};
+use crate::eager::op::{AuxOutput, Form, Meta, Op, OpRef, Operand, Outputs, Run, SavedRefs, one};
+use crate::eager::tape::Backward;
+use crate::eager::tensor::Tensor;
+use crate::eager::variable::Variable;
 use crate::ops::cuda;
 use crate::ops::kernel::dst;
 use crate::ops::registry::Values;
 use crate::ops::registry::{Array, OpInfo, Sample, floats, input, within};
-use crate::shape::Shape;
-use crate::tape::Backward;
-use crate::tensor::Tensor;
-use crate::variable::Variable;
 
 /// Declares the ops of the family; each has a file and a unit struct in it.
 macro_rules! family {
@@ -58,7 +58,7 @@ pub trait Binary: Copy + std::fmt::Debug + Send + Sync + 'static {
     const FLOATS_ONLY: bool = false;
     /// PyTorch's expression over `x0` and `x1`.
     const TORCH: &'static str;
-    /// Whether backward reads a mask, as [`SavedRef::Aux`](crate::op::SavedRef::Aux) zero.
+    /// Whether backward reads a mask, as [`SavedRef::Aux`](crate::eager::op::SavedRef::Aux) zero.
     const MASKED: bool = false;
     /// The function in CUDA C, over `x0` and `x1`.
     const CUDA: &'static str;

@@ -3,13 +3,13 @@
 use plimsoll_cpu::element::Number;
 
 use super::{Binary, Compute, Elementwise, Rhs, binary, set_grad_reduced, zip};
-use crate::context;
-use crate::error::Result;
-use crate::execute::Arg;
-use crate::op::{SavedRef, SavedRefs, Op, Operand};
+use crate::eager::context;
+use crate::base::error::Result;
+use crate::eager::execute::Arg;
+use crate::eager::op::{SavedRef, SavedRefs, Op, Operand};
 use crate::ops::kernel::for_numbers;
-use crate::tape::Backward;
-use crate::tensor::Tensor;
+use crate::eager::tape::Backward;
+use crate::eager::tensor::Tensor;
 
 /// f(a, b) = a b; the derivative by each operand is the other one, saved only where it is wanted.
 #[derive(Clone, Copy, Debug)]

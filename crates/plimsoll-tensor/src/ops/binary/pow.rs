@@ -3,12 +3,12 @@
 use plimsoll_cpu::math::Real;
 
 use super::{Binary, Compute, Elementwise, Rhs, binary, set_grad_reduced, zip};
-use crate::context;
-use crate::error::Result;
-use crate::op::{SavedRef, SavedRefs, Op, Operand};
+use crate::eager::context;
+use crate::base::error::Result;
+use crate::eager::op::{SavedRef, SavedRefs, Op, Operand};
 use crate::ops::kernel::for_floats;
-use crate::tape::Backward;
-use crate::tensor::Tensor;
+use crate::eager::tape::Backward;
+use crate::eager::tensor::Tensor;
 
 /// f(a, b) = aᵇ with derivatives b aᵇ⁻¹ and f ln a. Both are zero where they are zero in the limit: the first for b = 0, the
 /// second for a = 0 unless f is infinite there. Backward reads both operands for the first, a and f for the second.

@@ -2,12 +2,12 @@
 
 use super::floor_div::WholeDivision;
 use super::{Binary, Compute, Elementwise, Rhs, binary, set_grad_reduced, zip};
-use crate::context;
-use crate::error::Result;
-use crate::op::{SavedRef, SavedRefs, Op, Operand};
+use crate::eager::context;
+use crate::base::error::Result;
+use crate::eager::op::{SavedRef, SavedRefs, Op, Operand};
 use crate::ops::kernel::for_numbers;
-use crate::tape::Backward;
-use crate::tensor::Tensor;
+use crate::eager::tape::Backward;
+use crate::eager::tensor::Tensor;
 
 /// f(a, b) = a - ⌊a / b⌋ b with derivatives 1 and -⌊a / b⌋; backward reads both operands for the second, nothing for the first.
 #[derive(Clone, Copy, Debug)]

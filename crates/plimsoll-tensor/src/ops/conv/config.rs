@@ -7,9 +7,9 @@
 
 use plimsoll_gemm as gemm;
 
-use crate::error::{Error, Result};
+use crate::base::error::{Error, Result};
+use crate::base::shape::{IntoExtents, MAX_ELEMS, Shape};
 use crate::ops::Activation;
-use crate::shape::{IntoExtents, MAX_ELEMS, Shape};
 
 /// Stride, padding, dilation, groups and activation of a convolution over `N` axes, outermost first; one number stands
 /// for all of them.

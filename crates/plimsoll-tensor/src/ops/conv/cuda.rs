@@ -6,10 +6,10 @@
 use plimsoll_cuda::{self as cuda, ConvolutionOperands, Direction, Gpu, Grid, Param, Profile, Template};
 
 use super::config::Convolution;
-use crate::check::MAX_GPU_EXTENT;
-use crate::dtype::DType;
-use crate::error::{Error, Result};
-use crate::op::{Meta, Operand, Run};
+use crate::base::dtype::DType;
+use crate::base::error::{Error, Result};
+use crate::eager::check::MAX_GPU_EXTENT;
+use crate::eager::op::{Meta, Operand, Run};
 use crate::ops::Activation;
 use crate::ops::cuda::finish::finish;
 use crate::ops::cuda::{c_name, code, copy, scalar};

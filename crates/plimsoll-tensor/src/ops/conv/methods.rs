@@ -2,12 +2,12 @@
 
 use super::config::Convolution;
 use super::{Conv, Conv1dConfig, Conv2dConfig, ConvKind};
-use crate::context;
-use crate::error::Result;
-use crate::execute::call;
-use crate::op::OpRef;
+use crate::base::error::Result;
+use crate::eager::context;
+use crate::eager::execute::call;
+use crate::eager::op::OpRef;
+use crate::eager::tensor::Tensor;
 use crate::ops::Activation;
-use crate::tensor::Tensor;
 
 /// A convolution or its transpose with all that may follow it.
 fn convolve(

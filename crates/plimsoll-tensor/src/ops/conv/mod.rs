@@ -22,17 +22,17 @@ use plimsoll_gemm::ConvPass;
 use super::activation::Activation;
 use super::linear::{check_bias, check_dtypes};
 use super::matmul::as_rows;
-use crate::error::{Error, Result};
-use crate::execute::call;
-use crate::op::{
+use crate::base::error::{Error, Result};
+use crate::base::shape::Shape;
+use crate::eager::execute::call;
+use crate::eager::op::{
     Cost, Meta, Op, OpRef, Operand, Outputs, Run, SavedRef, SavedRefs, Tensors, bytes_moved, one,
     saturating_product,
 };
+use crate::eager::tape::Backward;
+use crate::eager::tensor::Tensor;
 use crate::ops::kernel::for_floats;
 use crate::ops::registry::OpInfo;
-use crate::shape::Shape;
-use crate::tape::Backward;
-use crate::tensor::Tensor;
 use config::Convolution;
 
 /// Whether a convolution is transposed.

@@ -2,11 +2,11 @@
 
 use super::config::Convolution;
 use super::{Conv1dConfig, Conv2dConfig, ConvConfig, ConvKind, weights_gradient};
-use crate::error::Result;
+use crate::base::error::Result;
+use crate::base::shape::{IntoShape, Shape};
+use crate::eager::tensor::Tensor;
 use crate::ops::Activation;
 use crate::ops::registry::{Array, Sample, floats};
-use crate::shape::{IntoShape, Shape};
-use crate::tensor::Tensor;
 
 /// A convolution to test.
 #[derive(Clone, Copy)]

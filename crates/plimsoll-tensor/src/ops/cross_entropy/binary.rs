@@ -11,17 +11,17 @@ use plimsoll_cpu::{map, simd};
 use plimsoll_cuda::Gpu;
 use smallvec::smallvec;
 
-use crate::context;
-use crate::error::{Error, Result};
-use crate::execute::{Arg, call, call_with};
-use crate::op::{Gradient, Meta, Op, OpRef, Operand, Outputs, Run, SavedRef, SavedRefs, Tensors, one};
+use crate::base::error::{Error, Result};
+use crate::eager::context;
+use crate::eager::execute::{Arg, call, call_with};
+use crate::eager::op::{Gradient, Meta, Op, OpRef, Operand, Outputs, Run, SavedRef, SavedRefs, Tensors, one};
+use crate::eager::tape::Backward;
+use crate::eager::tensor::Tensor;
 use crate::ops::binary::zip;
 use crate::ops::cuda::elementwise::Elementwise;
 use crate::ops::kernel::{dst, for_floats, src};
 use crate::ops::lanes::{expect_dtype, expect_float, expect_shape};
 use crate::ops::registry::{Array, OpInfo, Sample, floats, within};
-use crate::tape::Backward;
-use crate::tensor::Tensor;
 
 /// How near to zero or one a probability may be.
 const CLIP: f64 = 1e-7;

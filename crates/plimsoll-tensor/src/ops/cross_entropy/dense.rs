@@ -9,17 +9,19 @@ use plimsoll_cuda::{Gpu, Template};
 use smallvec::{SmallVec, smallvec};
 
 use super::{log_sum_exp_aux, logits_gradient, losses};
-use crate::context;
-use crate::error::{Error, Result};
-use crate::execute::{Arg, call, call_with};
-use crate::op::{AuxOutput, Gradient, Meta, Op, OpRef, Operand, Outputs, Run, SavedRef, SavedRefs, Tensors};
+use crate::base::error::{Error, Result};
+use crate::eager::context;
+use crate::eager::execute::{Arg, call, call_with};
+use crate::eager::op::{
+    AuxOutput, Gradient, Meta, Op, OpRef, Operand, Outputs, Run, SavedRef, SavedRefs, Tensors,
+};
+use crate::eager::tape::Backward;
+use crate::eager::tensor::Tensor;
 use crate::ops::cuda::lines::{Along, LineKernel, Lines};
 use crate::ops::cuda::{c_name, code};
 use crate::ops::kernel::for_floats;
 use crate::ops::lanes::{Exponentials, LanePtr, expect_dtype, expect_shape, last_axis, per_lane, sum_of};
 use crate::ops::registry::{Array, OpInfo, Sample, floats};
-use crate::tape::Backward;
-use crate::tensor::Tensor;
 
 /// The loss of each row of logits against labels of the same shape.
 #[derive(Debug)]

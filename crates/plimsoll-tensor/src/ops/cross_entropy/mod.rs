@@ -11,11 +11,11 @@ mod sparse;
 
 use smallvec::{SmallVec, smallvec};
 
-use crate::error::{Error, Result};
-use crate::op::{AuxOutput, Form, Meta, Outputs, one};
+use crate::base::error::{Error, Result};
+use crate::base::shape::Shape;
+use crate::eager::op::{AuxOutput, Form, Meta, Outputs, one};
 use crate::ops::lanes::{expect_dtype, expect_shape};
 use crate::ops::registry::OpInfo;
-use crate::shape::Shape;
 
 /// The registry's entries.
 pub static INFOS: &[&OpInfo] = &[

@@ -10,22 +10,22 @@ use plimsoll_cuda::{Gpu, Template};
 use smallvec::{SmallVec, smallvec};
 
 use super::{dense, log_sum_exp_aux, logits_gradient, losses, rows_of};
-use crate::context;
-use crate::dtype::DType;
-use crate::error::{Error, Result};
-use crate::execute::{Arg, call, call_with};
-use crate::op::{
+use crate::base::dtype::DType;
+use crate::base::error::{Error, Result};
+use crate::base::shape::Shape;
+use crate::eager::context;
+use crate::eager::execute::{Arg, call, call_with};
+use crate::eager::op::{
     AuxOutput, Gradient, Meta, Op, OpRef, Operand, Outputs, Refusal, Refused, Run, SavedRef, SavedRefs,
     Tensors,
 };
+use crate::eager::tape::Backward;
+use crate::eager::tensor::Tensor;
 use crate::ops::cuda::lines::{Along, LineKernel, Lines};
 use crate::ops::cuda::{CODE_BITS, c_name, code};
 use crate::ops::kernel::for_floats;
 use crate::ops::lanes::{Exponentials, LanePtr, last_axis, per_lane};
 use crate::ops::registry::{Array, OpInfo, Sample, Values, floats, input};
-use crate::shape::Shape;
-use crate::tape::Backward;
-use crate::tensor::Tensor;
 
 /// The loss of each row of logits against the index of its class; rows labelled `ignored` count nothing.
 #[derive(Clone, Copy, Debug)]

@@ -10,11 +10,11 @@ use plimsoll_cuda::{Gpu, Grid, Param, Template};
 use smallvec::SmallVec;
 
 use super::{CODE_BITS, c_name, code};
-use crate::dtype::DType;
-use crate::error::Result;
-use crate::layout::Layout;
-use crate::op::{Operand, Run};
-use crate::shape::{MAX_RANK, Shape};
+use crate::base::dtype::DType;
+use crate::base::error::Result;
+use crate::base::layout::Layout;
+use crate::base::shape::{MAX_RANK, Shape};
+use crate::eager::op::{Operand, Run};
 
 static TEMPLATE: Template = Template { name: "elementwise", text: include_str!("elementwise.cu") };
 

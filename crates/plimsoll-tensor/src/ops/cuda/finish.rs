@@ -3,8 +3,8 @@
 use plimsoll_cuda::Gpu;
 
 use super::elementwise::Elementwise;
-use crate::error::Result;
-use crate::op::Operand;
+use crate::base::error::Result;
+use crate::eager::op::Operand;
 use crate::ops::Activation;
 
 /// Tells these kernels from others of the same op.

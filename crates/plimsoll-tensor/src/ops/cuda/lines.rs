@@ -11,10 +11,10 @@ use plimsoll_cuda::{Gpu, Grid, Param, Template};
 use smallvec::SmallVec;
 
 use super::GROUPS;
-use crate::error::Result;
-use crate::layout::Layout;
-use crate::op::Operand;
-use crate::shape::{MAX_RANK, Shape};
+use crate::base::error::Result;
+use crate::base::layout::Layout;
+use crate::base::shape::{MAX_RANK, Shape};
+use crate::eager::op::Operand;
 
 /// The most operands of a kernel.
 const MAX_OPERANDS: usize = 7;

@@ -12,9 +12,9 @@ pub(crate) mod tables;
 
 use plimsoll_cuda::{Gpu, Scalar};
 
-use crate::dtype::DType;
-use crate::error::Result;
-use crate::op::Operand;
+use crate::base::dtype::DType;
+use crate::base::error::Result;
+use crate::eager::op::Operand;
 use elementwise::Elementwise;
 
 /// Groups of threads, for kernels that give one to each result.

@@ -7,9 +7,9 @@
 use plimsoll_cuda::{Gpu, Grid, Param, Template};
 use smallvec::SmallVec;
 
-use crate::error::Result;
-use crate::op::Operand;
-use crate::shape::MAX_RANK;
+use crate::base::error::Result;
+use crate::base::shape::MAX_RANK;
+use crate::eager::op::Operand;
 
 static MOVES: Template = Template { name: "moves", text: include_str!("moves.cu") };
 static TRANSPOSE: Template = Template { name: "transpose", text: include_str!("transpose.cu") };

@@ -12,11 +12,11 @@ use plimsoll_cuda::{Gpu, Grid, Param, Template};
 use smallvec::SmallVec;
 
 use super::{CODE_BITS, GROUPS, c_name, code};
-use crate::axes::Axes;
-use crate::dtype::DType;
-use crate::error::Result;
-use crate::op::{Meta, Operand};
-use crate::shape::{MAX_RANK, Shape};
+use crate::base::axes::Axes;
+use crate::base::dtype::DType;
+use crate::base::error::Result;
+use crate::base::shape::{MAX_RANK, Shape};
+use crate::eager::op::{Meta, Operand};
 
 static TEMPLATE: Template = Template { name: "reduce", text: include_str!("reduce.cu") };
 

@@ -6,9 +6,9 @@
 
 use plimsoll_cuda::Param;
 
-use crate::error::Result;
-use crate::op::Operand;
-use crate::shape::MAX_RANK;
+use crate::base::error::Result;
+use crate::base::shape::MAX_RANK;
+use crate::eager::op::Operand;
 
 /// Entries of a launch, and the first block of each.
 #[repr(C)]

@@ -9,12 +9,12 @@
 mod spec;
 
 use self::spec::{Label, Spec};
-use crate::axes::Axes;
-use crate::context;
-use crate::error::{Error, Result};
+use crate::base::axes::Axes;
+use crate::base::error::{Error, Result};
+use crate::base::shape::MAX_RANK;
+use crate::eager::context;
+use crate::eager::tensor::Tensor;
 use crate::ops::registry::{Array, OpInfo, Sample, Values, floats, input};
-use crate::shape::MAX_RANK;
-use crate::tensor::Tensor;
 
 /// A tensor whose axes have names, each once.
 struct Named {

@@ -2,8 +2,8 @@
 
 use std::fmt::Display;
 
-use crate::error::{Error, Result};
-use crate::shape::{MAX_RANK, Shape};
+use crate::base::error::{Error, Result};
+use crate::base::shape::{MAX_RANK, Shape};
 
 /// A name of an axis: a letter, or a place of the ellipsis, counted from its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

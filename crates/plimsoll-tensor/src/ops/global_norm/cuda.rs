@@ -4,9 +4,9 @@ use plimsoll_cuda::{Gpu, Grid, Template};
 use smallvec::SmallVec;
 
 use super::{CHUNK_LEN, is_dense, n_chunks};
-use crate::dtype::DType;
-use crate::error::Result;
-use crate::op::{Operand, Run};
+use crate::base::dtype::DType;
+use crate::base::error::Result;
+use crate::eager::op::{Operand, Run};
 use crate::ops::cuda::tables::{Strided, for_each_table, is_aligned};
 use crate::ops::cuda::{c_name, code};
 

@@ -17,16 +17,16 @@ use plimsoll_cpu::threads::{self, SharedPtr};
 use plimsoll_cuda::{Gpu, Profile};
 use smallvec::{SmallVec, smallvec};
 
-use crate::context;
-use crate::dtype::DType;
-use crate::error::{Error, Result};
-use crate::execute::{Arg, execute};
-use crate::op::{Meta, Op, OpRef, Operand, Output, Outputs, Run, SavedRef, SavedRefs};
+use crate::base::dtype::DType;
+use crate::base::error::{Error, Result};
+use crate::base::shape::{MAX_RANK, Shape};
+use crate::eager::context;
+use crate::eager::execute::{Arg, execute};
+use crate::eager::op::{Meta, Op, OpRef, Operand, Output, Outputs, Run, SavedRef, SavedRefs};
+use crate::eager::tape::Backward;
+use crate::eager::tensor::Tensor;
 use crate::ops::kernel::{for_floats, offset_of};
 use crate::ops::registry::{Array, Input, OpInfo, Sample, Values, floats, input};
-use crate::shape::{MAX_RANK, Shape};
-use crate::tape::Backward;
-use crate::tensor::Tensor;
 
 /// The elements whose squares make one partial sum.
 const CHUNK_LEN: usize = 16 * 1024;

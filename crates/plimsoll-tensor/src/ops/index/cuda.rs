@@ -11,13 +11,13 @@
 
 use plimsoll_cuda::{Gpu, Grid, Param, Template};
 
-use crate::dtype::DType;
-use crate::error::Result;
-use crate::execute::Order;
-use crate::layout::Layout;
-use crate::op::Operand;
+use crate::base::dtype::DType;
+use crate::base::error::Result;
+use crate::base::layout::Layout;
+use crate::base::shape::MAX_RANK;
+use crate::eager::execute::Order;
+use crate::eager::op::Operand;
 use crate::ops::cuda::{c_name, code};
-use crate::shape::MAX_RANK;
 
 macro_rules! template {
     ($name:literal, $file:literal) => {

@@ -6,17 +6,17 @@ use plimsoll_cuda::{Gpu, Grid, Param, Template};
 
 use super::lanes::{for_each_block, without_axis};
 use super::{Index, check_dtype, check_range, cuda, for_indices, refusal};
-use crate::axes::Integer;
-use crate::context;
-use crate::error::{Error, Result};
-use crate::execute::call;
-use crate::op::{Meta, Op, OpRef, Operand, Outputs, Run, SavedRef, SavedRefs, one};
+use crate::base::axes::Integer;
+use crate::base::error::{Error, Result};
+use crate::base::shape::{MAX_RANK, Shape};
+use crate::eager::context;
+use crate::eager::execute::call;
+use crate::eager::op::{Meta, Op, OpRef, Operand, Outputs, Run, SavedRef, SavedRefs, one};
+use crate::eager::tape::Backward;
+use crate::eager::tensor::Tensor;
 use crate::ops::cuda::moves::unit_name;
 use crate::ops::cuda::{c_name, code};
 use crate::ops::registry::{Array, Sample, Values, floats, input};
-use crate::shape::{MAX_RANK, Shape};
-use crate::tape::Backward;
-use crate::tensor::Tensor;
 
 /// y[.., i, ..] = x[.., index[.., i, ..], ..]. The gradient is added at the same indices; only they are saved.
 #[derive(Debug)]

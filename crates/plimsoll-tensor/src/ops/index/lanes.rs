@@ -2,8 +2,8 @@
 
 use plimsoll_cpu::threads;
 
+use crate::base::shape::Shape;
 use crate::ops::kernel::{offset_of, units_per_task};
-use crate::shape::Shape;
 
 /// The most lanes of a block.
 const BLOCK_LANES: usize = 1024;

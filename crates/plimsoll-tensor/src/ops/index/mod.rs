@@ -17,13 +17,13 @@ mod select;
 use plimsoll_cpu::element::{CastTo, Element};
 use plimsoll_cpu::simd;
 
-use crate::dtype::DType;
-use crate::error::{Error, Result};
-use crate::op::{Meta, Operand, Refusal, Refused};
+use crate::base::dtype::DType;
+use crate::base::error::{Error, Result};
+use crate::base::shape::Shape;
+use crate::eager::op::{Meta, Operand, Refusal, Refused};
+use crate::eager::tensor::Tensor;
 use crate::ops::kernel::offset_of;
 use crate::ops::registry::OpInfo;
-use crate::shape::Shape;
-use crate::tensor::Tensor;
 
 /// The registry's entries.
 pub static INFOS: &[&OpInfo] = &[
@@ -52,11 +52,11 @@ impl Index for i32 {}
 macro_rules! for_indices {
     ($dtype:expr, $I:ident => $body:expr) => {
         match $dtype {
-            $crate::dtype::DType::I64 => {
+            $crate::base::dtype::DType::I64 => {
                 type $I = i64;
                 $body
             }
-            $crate::dtype::DType::I32 => {
+            $crate::base::dtype::DType::I32 => {
                 type $I = i32;
                 $body
             }

@@ -4,16 +4,16 @@ use plimsoll_cpu::copy::fill;
 use plimsoll_cuda::Gpu;
 
 use super::{check_dtype, check_range, for_indices, refusal};
-use crate::context;
-use crate::dtype::{DType, Element};
-use crate::error::Result;
-use crate::execute::call;
-use crate::op::{Gradient, Meta, Op, OpRef, Outputs, Run, one};
+use crate::base::dtype::{DType, Element};
+use crate::base::error::Result;
+use crate::base::shape::Shape;
+use crate::eager::context;
+use crate::eager::execute::call;
+use crate::eager::op::{Gradient, Meta, Op, OpRef, Outputs, Run, one};
+use crate::eager::tensor::Tensor;
 use crate::ops::cuda::elementwise::Elementwise;
 use crate::ops::kernel::{dst, for_all, offset_of};
 use crate::ops::registry::{Array, Sample, Values, floats, input};
-use crate::shape::Shape;
-use crate::tensor::Tensor;
 
 /// y[.., j] = 1 where ids[..] = j, else 0.
 #[derive(Debug)]

@@ -12,17 +12,17 @@ use super::cuda::{Addition, Keys, Sort, Sums};
 use super::scatter_add::check_addends;
 use super::select::{read_as, selected, three};
 use super::{Index, check_dtype, check_range, cuda, for_indices, readable_as, refusal};
-use crate::axes::Integer;
-use crate::context;
-use crate::error::{Error, Result};
-use crate::execute::{Arg, Order, call_with};
-use crate::op::{Meta, Op, OpRef, Operand, Outputs, Run, SavedRef, SavedRefs, one};
+use crate::base::axes::Integer;
+use crate::base::error::{Error, Result};
+use crate::base::shape::{MAX_RANK, Shape};
+use crate::eager::context;
+use crate::eager::execute::{Arg, Order, call_with};
+use crate::eager::op::{Meta, Op, OpRef, Operand, Outputs, Run, SavedRef, SavedRefs, one};
+use crate::eager::tape::Backward;
+use crate::eager::tensor::Tensor;
 use crate::ops::copy::{copy, copy_cuda};
 use crate::ops::kernel::{for_numbers, units_per_task};
 use crate::ops::registry::{Array, Sample, Values, floats, input};
-use crate::shape::{MAX_RANK, Shape};
-use crate::tape::Backward;
-use crate::tensor::Tensor;
 
 /// The elements of a row that are summed at a time.
 const TILE: usize = 256;

@@ -10,18 +10,18 @@ use super::cuda::{Addition, Keys, Sort, Sums};
 use super::gather::check_index;
 use super::lanes::{for_each_block, without_axis};
 use super::{Index, check_range, cuda, for_indices, refusal};
-use crate::axes::Integer;
-use crate::context;
-use crate::dtype::DType;
-use crate::error::{Error, Result};
-use crate::execute::{Arg, Order, call_with};
-use crate::op::{Meta, Op, OpRef, Operand, Outputs, Run, SavedRef, SavedRefs, one};
+use crate::base::axes::Integer;
+use crate::base::dtype::DType;
+use crate::base::error::{Error, Result};
+use crate::base::shape::Shape;
+use crate::eager::context;
+use crate::eager::execute::{Arg, Order, call_with};
+use crate::eager::op::{Meta, Op, OpRef, Operand, Outputs, Run, SavedRef, SavedRefs, one};
+use crate::eager::tape::Backward;
+use crate::eager::tensor::Tensor;
 use crate::ops::copy::{copy, copy_cuda};
 use crate::ops::kernel::{dst, for_numbers};
 use crate::ops::registry::{Sample, Values, floats, input};
-use crate::shape::Shape;
-use crate::tape::Backward;
-use crate::tensor::Tensor;
 
 /// y = x, then y[.., index[.., i, ..], ..] += source[.., i, ..] in the order of i. The gradient of x is that of y, the
 /// source's is gathered from it.

@@ -5,19 +5,19 @@ use plimsoll_cpu::threads::{self, SharedPtr};
 use plimsoll_cuda::{Gpu, Grid, Param, Template};
 
 use super::{Index, check_dtype, check_range, cuda, for_indices, readable_as, refusal};
-use crate::axes::Integer;
-use crate::context;
-use crate::error::Result;
-use crate::execute::call;
-use crate::layout::Layout;
-use crate::op::{Meta, Op, OpRef, Operand, Outputs, Run, SavedRef, SavedRefs, one};
+use crate::base::axes::Integer;
+use crate::base::error::Result;
+use crate::base::layout::Layout;
+use crate::base::shape::Shape;
+use crate::eager::context;
+use crate::eager::execute::call;
+use crate::eager::op::{Meta, Op, OpRef, Operand, Outputs, Run, SavedRef, SavedRefs, one};
+use crate::eager::tape::Backward;
+use crate::eager::tensor::Tensor;
 use crate::ops::cuda::moves::unit_name;
 use crate::ops::cuda::{c_name, code};
 use crate::ops::kernel::units_per_task;
 use crate::ops::registry::{Array, Sample, Values, floats, input};
-use crate::shape::Shape;
-use crate::tape::Backward;
-use crate::tensor::Tensor;
 
 /// `y[.., i, ..] = x[.., ids[i], ..]`, where i may have any number of axes. The gradient's rows are added at the same ids
 /// (`index_add`); only they are saved.

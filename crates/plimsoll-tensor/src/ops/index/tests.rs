@@ -1,9 +1,9 @@
 use half::bf16;
 
 use crate::autograd::GradientTape;
+use crate::base::dtype::DType;
 use crate::device::Device;
-use crate::dtype::DType;
-use crate::tensor::Tensor;
+use crate::eager::tensor::Tensor;
 
 /// The numbers from zero on, in that shape.
 fn counted<const N: usize>(shape: [usize; N]) -> Tensor {

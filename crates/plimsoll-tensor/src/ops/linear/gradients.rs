@@ -6,19 +6,19 @@ use plimsoll_cuda::{Gpu, Profile};
 use plimsoll_gemm as gemm;
 
 use super::check_dtypes;
-use crate::axes::Axes;
-use crate::error::{Error, Result};
-use crate::execute::{Arg, execute};
-use crate::op::{
+use crate::base::axes::Axes;
+use crate::base::error::{Error, Result};
+use crate::base::shape::Shape;
+use crate::eager::execute::{Arg, execute};
+use crate::eager::op::{
     Cost, Gradient, Meta, Op, OpRef, Output, Outputs, Run, Tensors, bytes_moved, saturating_product,
 };
+use crate::eager::tensor::Tensor;
 use crate::ops::cuda::reduce;
 use crate::ops::kernel::for_floats;
 use crate::ops::matmul::{cuda, product, workspace};
 use crate::ops::reduce::{Reduce, Sum};
 use crate::ops::registry::{Array, OpInfo, Sample, floats};
-use crate::shape::Shape;
-use crate::tensor::Tensor;
 
 const NAME: &str = "linear_gradients";
 

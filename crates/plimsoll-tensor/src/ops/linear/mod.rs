@@ -9,16 +9,16 @@ use plimsoll_gemm as gemm;
 
 use super::activation::Activation;
 use super::matmul::{as_rows, cuda, product, workspace};
-use crate::context;
-use crate::error::{Error, Result};
-use crate::execute::{Arg, call, execute};
-use crate::op::{
+use crate::base::error::{Error, Result};
+use crate::eager::context;
+use crate::eager::execute::{Arg, call, execute};
+use crate::eager::op::{
     Cost, Meta, Op, OpRef, Outputs, Run, SavedRef, SavedRefs, Tensors, bytes_moved, one, saturating_product,
 };
+use crate::eager::tape::Backward;
+use crate::eager::tensor::Tensor;
 use crate::ops::kernel::for_floats;
 use crate::ops::registry::{Array, OpInfo, Sample, floats, within};
-use crate::tape::Backward;
-use crate::tensor::Tensor;
 
 /// y = activation(x w + b), the bias being optional. Backward reads x for w's gradient, w for x's, and y for the
 /// derivative of the activation; the pre-activation is never saved.

@@ -6,10 +6,10 @@
 use plimsoll_cuda::{Epilogue, Gpu, Matmul, MatmulOperands, Matrix, Profile};
 
 use super::Calls;
-use crate::dtype::DType;
-use crate::error::{Error, Result};
-use crate::layout::Layout;
-use crate::op::{Meta, Operand, Run};
+use crate::base::dtype::DType;
+use crate::base::error::{Error, Result};
+use crate::base::layout::Layout;
+use crate::eager::op::{Meta, Operand, Run};
 use crate::ops::Activation;
 use crate::ops::cuda::finish::finish;
 use crate::ops::cuda::{copy, scalar};

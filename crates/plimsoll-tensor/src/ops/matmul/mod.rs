@@ -5,18 +5,18 @@ pub(super) mod cuda;
 use plimsoll_cuda::{Gpu, Profile};
 use plimsoll_gemm as gemm;
 
-use crate::context;
-use crate::error::{Error, Result};
-use crate::execute::call;
-use crate::layout::Layout;
-use crate::op::{
+use crate::base::error::{Error, Result};
+use crate::base::layout::Layout;
+use crate::base::shape::Shape;
+use crate::eager::context;
+use crate::eager::execute::call;
+use crate::eager::op::{
     Cost, Meta, Op, OpRef, Operand, Outputs, Run, SavedRef, SavedRefs, bytes_moved, one, saturating_product,
 };
+use crate::eager::tape::Backward;
+use crate::eager::tensor::Tensor;
 use crate::ops::kernel::for_floats;
 use crate::ops::registry::{Array, OpInfo, Sample, floats};
-use crate::shape::Shape;
-use crate::tape::Backward;
-use crate::tensor::Tensor;
 
 /// C = A B over the last two dimensions; the dimensions before them broadcast. The derivative by each operand is
 /// the other one, saved only where it is wanted.

@@ -10,18 +10,18 @@ use smallvec::{SmallVec, smallvec};
 
 use super::last_axis::{LastAxisNorm, LastAxisNormBackward};
 use super::{check, kernel, last_axis_cuda as cuda};
-use crate::error::Result;
-use crate::execute::{Arg, Args, call, execute};
-use crate::op::{
+use crate::base::error::Result;
+use crate::eager::execute::{Arg, Args, call, execute};
+use crate::eager::op::{
     AuxOutput, Draw, Meta, Op, OpRef, Output, Outputs, Rebuild, Run, SavedRef, SavedRefs, Second, Tensors,
 };
+use crate::eager::random::Generator;
+use crate::eager::tape::Backward;
+use crate::eager::tensor::Tensor;
 use crate::ops::dropout::Dropout;
 use crate::ops::kernel::for_floats;
 use crate::ops::lanes::{expect_dtype, expect_shape};
 use crate::ops::registry::{Array, OpInfo, Sample, floats};
-use crate::random::Generator;
-use crate::tape::Backward;
-use crate::tensor::Tensor;
 
 /// sum = x + dropout(branch), y = norm(sum). Inputs: x, the branch, and the norm's parameters. The sum may be written over
 /// the branch.

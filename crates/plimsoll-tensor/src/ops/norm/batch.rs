@@ -8,18 +8,18 @@ use smallvec::{SmallVec, smallvec};
 
 use super::{batch_cuda as cuda, batch_kernel as kernel};
 use super::{check, check_backward, check_statistics, composite_backward};
-use crate::axes::Axes;
-use crate::error::Result;
-use crate::execute::{Arg, call, execute};
-use crate::op::{AuxOutput, Form, Gradient, Meta, Op, OpRef, SavedRef, SavedRefs};
-use crate::op::{Output, Outputs, Rebuild, Run, Tensors, one};
+use crate::base::axes::Axes;
+use crate::base::error::Result;
+use crate::base::shape::Shape;
+use crate::eager::execute::{Arg, call, execute};
+use crate::eager::op::{AuxOutput, Form, Gradient, Meta, Op, OpRef, SavedRef, SavedRefs};
+use crate::eager::op::{Output, Outputs, Rebuild, Run, Tensors, one};
+use crate::eager::tape::Backward;
+use crate::eager::tensor::Tensor;
 use crate::ops::Activation;
 use crate::ops::kernel::for_floats;
 use crate::ops::lanes::{expect_dtype, expect_shape};
 use crate::ops::registry::{Array, OpInfo, Sample, floats, within};
-use crate::shape::Shape;
-use crate::tape::Backward;
-use crate::tensor::Tensor;
 
 /// y = (x - mean) rstd gamma + beta for each channel, or relu of that. Outputs: y, mean and variance. Auxiliary outputs: mean
 /// and rstd.

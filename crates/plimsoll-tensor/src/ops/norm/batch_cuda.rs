@@ -5,13 +5,13 @@ use smallvec::SmallVec;
 
 use super::batch::BatchNorm;
 use super::last_axis_cuda::{Sums, lanes_axes};
-use crate::dtype::DType;
-use crate::error::Result;
-use crate::op::{Meta, Operand, Run};
+use crate::base::dtype::DType;
+use crate::base::error::Result;
+use crate::base::shape::Shape;
+use crate::eager::op::{Meta, Operand, Run};
 use crate::ops::cuda::lines::{Along, LineKernel, Lines, THREADS};
 use crate::ops::cuda::reduce::{self, Fold, Reduction};
 use crate::ops::cuda::{c_name, code};
-use crate::shape::Shape;
 
 static TEMPLATE: Template = Template { name: "batch_norm", text: include_str!("batch.cu") };
 

@@ -14,7 +14,7 @@ use plimsoll_cpu::threads::SharedPtr;
 
 use super::batch::BatchNorm;
 use super::columns::{Stretches, write_all};
-use crate::op::{Meta, Operand, Run};
+use crate::eager::op::{Meta, Operand, Run};
 use crate::ops::kernel::src;
 use crate::ops::lanes::{LanePtr, last_axis};
 use crate::ops::unary::Unary;

@@ -5,15 +5,15 @@ use smallvec::{SmallVec, smallvec};
 
 use super::{check, check_backward, check_statistics, composite_backward};
 use super::{group_cuda as cuda, group_kernel as kernel};
-use crate::error::{Error, Result};
-use crate::execute::{Arg, call, execute};
-use crate::op::{AuxOutput, Form, Gradient, Meta, Op, OpRef, SavedRef, SavedRefs};
-use crate::op::{Output, Outputs, Rebuild, Run, Tensors, one};
+use crate::base::error::{Error, Result};
+use crate::base::shape::Shape;
+use crate::eager::execute::{Arg, call, execute};
+use crate::eager::op::{AuxOutput, Form, Gradient, Meta, Op, OpRef, SavedRef, SavedRefs};
+use crate::eager::op::{Output, Outputs, Rebuild, Run, Tensors, one};
+use crate::eager::tape::Backward;
+use crate::eager::tensor::Tensor;
 use crate::ops::kernel::for_floats;
 use crate::ops::registry::{Array, OpInfo, Sample, floats, within};
-use crate::shape::Shape;
-use crate::tape::Backward;
-use crate::tensor::Tensor;
 
 /// y = (x - mean) rstd gamma + beta with the statistics of each example's groups of channels. Auxiliary outputs: mean and
 /// rstd, both `[examples, groups]`.

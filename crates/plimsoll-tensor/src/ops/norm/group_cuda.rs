@@ -7,14 +7,14 @@ use plimsoll_cuda::Gpu;
 use smallvec::{SmallVec, smallvec};
 
 use super::last_axis_cuda::Sums;
-use crate::axes::Axes;
-use crate::dtype::DType;
-use crate::error::{Error, Result};
-use crate::layout::Layout;
-use crate::op::{Meta, Operand, Run};
+use crate::base::axes::Axes;
+use crate::base::dtype::DType;
+use crate::base::error::{Error, Result};
+use crate::base::layout::Layout;
+use crate::base::shape::{MAX_RANK, Shape};
+use crate::eager::op::{Meta, Operand, Run};
 use crate::ops::cuda::elementwise::Elementwise;
 use crate::ops::cuda::reduce::{self, Fold, Reduction};
-use crate::shape::{MAX_RANK, Shape};
 
 /// The views of an input's operands.
 #[derive(Clone, Copy)]

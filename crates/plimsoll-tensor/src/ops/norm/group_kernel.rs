@@ -12,7 +12,7 @@ use plimsoll_cpu::simd;
 use plimsoll_cpu::threads::SharedPtr;
 
 use super::columns::write_all;
-use crate::op::{Meta, Operand, Run};
+use crate::eager::op::{Meta, Operand, Run};
 use crate::ops::lanes::{LanePtr, last_axis};
 
 /// The most tasks, each with rows of its own.

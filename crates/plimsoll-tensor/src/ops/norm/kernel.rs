@@ -10,7 +10,7 @@ use plimsoll_cpu::threads::SharedPtr;
 use super::add::AddLastAxisNorm;
 use super::columns::{Stretches, write_all};
 use super::last_axis::LastAxisNormBackward;
-use crate::op::{Meta, Operand, Run};
+use crate::eager::op::{Meta, Operand, Run};
 use crate::ops::dropout::Dropout;
 use crate::ops::lanes::{LanePtr, dot, last_axis, per_lane, sum_of};
 

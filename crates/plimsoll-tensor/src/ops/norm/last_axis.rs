@@ -6,17 +6,17 @@ use smallvec::{SmallVec, smallvec};
 
 use super::{check, check_backward, check_statistics, composite_backward};
 use super::{kernel, last_axis_cuda as cuda};
-use crate::error::Result;
-use crate::execute::{Arg, Args, call, execute};
-use crate::op::{AuxOutput, Form, Gradient, Meta, Op, OpRef, SavedRef, SavedRefs};
-use crate::op::{Output, Outputs, Rebuild, Run, Tensors, one};
+use crate::base::error::Result;
+use crate::base::shape::Shape;
+use crate::eager::execute::{Arg, Args, call, execute};
+use crate::eager::op::{AuxOutput, Form, Gradient, Meta, Op, OpRef, SavedRef, SavedRefs};
+use crate::eager::op::{Output, Outputs, Rebuild, Run, Tensors, one};
+use crate::eager::tape::Backward;
+use crate::eager::tensor::Tensor;
 use crate::ops::dropout::Dropout;
 use crate::ops::kernel::for_floats;
 use crate::ops::lanes::{expect_dtype, expect_shape};
 use crate::ops::registry::{Array, OpInfo, Sample, Values, floats, input, within};
-use crate::shape::Shape;
-use crate::tape::Backward;
-use crate::tensor::Tensor;
 
 /// y = (x - mean) rstd gamma + beta along the last axis, or without mean and beta.
 #[derive(Clone, Copy, Debug)]

@@ -8,10 +8,10 @@ use smallvec::SmallVec;
 
 use super::add::AddLastAxisNorm;
 use super::last_axis::{LastAxisNorm, LastAxisNormBackward};
-use crate::axes::Axes;
-use crate::dtype::DType;
-use crate::error::Result;
-use crate::op::{Meta, Op, Operand, Run};
+use crate::base::axes::Axes;
+use crate::base::dtype::DType;
+use crate::base::error::Result;
+use crate::eager::op::{Meta, Op, Operand, Run};
 use crate::ops::cuda::lines::{Along, LineKernel, Lines};
 use crate::ops::cuda::reduce::{self, Fold, Reduction};
 use crate::ops::cuda::{CODE_BITS, c_name, code};

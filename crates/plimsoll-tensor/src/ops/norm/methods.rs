@@ -6,12 +6,12 @@ use super::add::AddLastAxisNorm;
 use super::batch::BatchNorm;
 use super::group::GroupNorm;
 use super::last_axis::LastAxisNorm;
-use crate::context;
-use crate::error::Result;
-use crate::execute::{Arg, Args, call, execute};
-use crate::op::{Op, OpRef};
+use crate::base::error::Result;
+use crate::eager::context;
+use crate::eager::execute::{Arg, Args, call, execute};
+use crate::eager::op::{Op, OpRef};
+use crate::eager::tensor::Tensor;
 use crate::ops::dropout::Dropout;
-use crate::tensor::Tensor;
 
 /// The output, and mean and variance as constants.
 fn batch_norm(inputs: [&Tensor; 3], op: BatchNorm) -> Result<(Tensor, Tensor, Tensor)> {

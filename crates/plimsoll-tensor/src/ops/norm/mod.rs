@@ -19,15 +19,15 @@ mod methods;
 
 use std::sync::Arc;
 
-use crate::dtype::DType;
-use crate::error::{Error, Result};
-use crate::op::{Meta, Tensors};
+use crate::base::dtype::DType;
+use crate::base::error::{Error, Result};
+use crate::base::shape::Shape;
+use crate::eager::op::{Meta, Tensors};
+use crate::eager::tape::TapeCore;
+use crate::eager::tensor::Tensor;
 use crate::ops::backward::gradients_of_plain_ops;
 use crate::ops::lanes::{expect_dtype, expect_shape};
 use crate::ops::registry::OpInfo;
-use crate::shape::Shape;
-use crate::tape::TapeCore;
-use crate::tensor::Tensor;
 
 /// The registry's entries.
 pub static INFOS: &[&OpInfo] = &[

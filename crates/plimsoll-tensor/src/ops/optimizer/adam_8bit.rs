@@ -19,12 +19,12 @@ use super::quantise::{
 };
 use super::samples::{steps, torch_steps, ways};
 use super::{Adam, Algorithm, Common, Member, Rule, StateSpec, Step, Update, update_tile};
-use crate::dtype::DType;
-use crate::error::Result;
-use crate::op::{Gradient, Meta, Op, OpRef, Operand, Outputs, Run};
+use crate::base::dtype::DType;
+use crate::base::error::Result;
+use crate::base::shape::Shape;
+use crate::eager::op::{Gradient, Meta, Op, OpRef, Operand, Outputs, Run};
 use crate::ops::cuda::tables::for_each_table;
 use crate::ops::registry::{Array, OpInfo, Sample};
-use crate::shape::Shape;
 
 /// Adam with states of eight bits: [`Adam`] with its two states quantised.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -12,15 +12,15 @@
 use plimsoll_cuda::{Gpu, Grid, Param, Profile, Template};
 
 use super::schedule::{CurveParam, Schedule};
-use crate::dtype::DType;
-use crate::error::{Error, Result};
-use crate::execute::call;
-use crate::fault;
-use crate::op::{Gradient, Meta, Op, OpRef, Operand, Outputs, Run, one};
+use crate::base::dtype::DType;
+use crate::base::error::{Error, Result};
+use crate::base::shape::Shape;
+use crate::device::fault;
+use crate::eager::execute::call;
+use crate::eager::op::{Gradient, Meta, Op, OpRef, Operand, Outputs, Run, one};
 use crate::ops::cuda::c_name;
 use crate::ops::cuda::elementwise::Elementwise;
 use crate::ops::registry::{Array, OpInfo, Sample, Values, input};
-use crate::shape::Shape;
 
 /// What the control buffer holds, in the order of its positions.
 #[derive(Clone, Copy, Debug, PartialEq)]

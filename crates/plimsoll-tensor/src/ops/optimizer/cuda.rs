@@ -7,9 +7,9 @@ use smallvec::SmallVec;
 
 use super::operands::Operands;
 use super::{Common, Decay, MAX_STATES, Rule, Update};
-use crate::dtype::DType;
-use crate::error::Result;
-use crate::op::Operand;
+use crate::base::dtype::DType;
+use crate::base::error::Result;
+use crate::eager::op::Operand;
 use crate::ops::cuda::elementwise::Elementwise;
 use crate::ops::cuda::tables::{Strided, for_each_table, is_aligned};
 use crate::ops::cuda::{CODE_BITS, c_name, code};

@@ -7,8 +7,8 @@ use plimsoll_cpu::element::Element;
 use plimsoll_cpu::math::Real;
 use plimsoll_cpu::simd;
 
-use crate::dtype::DType;
-use crate::op::Operand;
+use crate::base::dtype::DType;
+use crate::eager::op::Operand;
 use crate::ops::kernel::offset_of;
 
 /// Elements that a kernel sees at a time; a multiple of [`BLOCK_LEN`].

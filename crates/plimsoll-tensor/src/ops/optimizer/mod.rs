@@ -34,11 +34,11 @@ pub use control::{BeginStep, Control, Scaling, set_learning_rate};
 pub use operands::{Member, StateSpec};
 pub use schedule::Schedule;
 
-use crate::dtype::DType;
-use crate::error::Result;
-use crate::op::{Gradient, Meta, Op, OpRef, Outputs, Run};
+use crate::base::dtype::DType;
+use crate::base::error::Result;
+use crate::base::shape::Shape;
+use crate::eager::op::{Gradient, Meta, Op, OpRef, Outputs, Run};
 use crate::ops::registry::OpInfo;
-use crate::shape::Shape;
 use elements::Room;
 use operands::{Members, Operands};
 use samples::RuleSample;

@@ -12,10 +12,10 @@ use plimsoll_cpu::threads::parallel;
 
 use super::control::{self, Control};
 use super::elements::{BLOCK_LEN, TILE_LEN, carry_elements};
-use crate::dtype::DType;
-use crate::error::{Error, Result};
-use crate::op::{Meta, Operand, Output, Outputs, Run};
-use crate::shape::Shape;
+use crate::base::dtype::DType;
+use crate::base::error::{Error, Result};
+use crate::base::shape::Shape;
+use crate::eager::op::{Meta, Operand, Output, Outputs, Run};
 
 /// Tiles that a task takes, so that waking a thread for it pays.
 const TILES_PER_TASK: usize = 32;

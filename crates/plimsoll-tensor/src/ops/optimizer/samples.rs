@@ -7,12 +7,12 @@
 use smallvec::SmallVec;
 
 use super::{Algorithm, Common, Control, Decay, Member, Rule};
-use crate::dtype::DType;
-use crate::error::Result;
-use crate::execute::{Arg, execute};
-use crate::op::OpRef;
+use crate::base::dtype::DType;
+use crate::base::error::Result;
+use crate::eager::execute::{Arg, execute};
+use crate::eager::op::OpRef;
+use crate::eager::tensor::Tensor;
 use crate::ops::registry::{Array, Input, OpInfo, Sample, Values, input};
-use crate::tensor::Tensor;
 
 /// The learning rate of all samples.
 const RATE: f64 = 0.1;

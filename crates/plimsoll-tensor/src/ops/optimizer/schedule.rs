@@ -7,7 +7,7 @@
 use std::f64::consts::PI;
 use std::sync::Arc;
 
-use crate::error::{Error, Result};
+use crate::base::error::{Error, Result};
 
 /// A learning rate that depends on the number of steps made so far, which is 0 at the first step.
 #[derive(Clone, Debug, PartialEq)]

@@ -9,15 +9,15 @@ use plimsoll_cuda::Gpu;
 use super::cuda::{Kind, pool};
 use super::kernel::{Images, TILE, for_each_row, tiles};
 use super::{Pool2d, check_float, check_output};
-use crate::context;
-use crate::error::{Error, Result};
-use crate::execute::call;
-use crate::op::{Meta, Op, OpRef, Operand, Outputs, Run, one};
+use crate::base::error::{Error, Result};
+use crate::base::shape::Shape;
+use crate::eager::context;
+use crate::eager::execute::call;
+use crate::eager::op::{Meta, Op, OpRef, Operand, Outputs, Run, one};
+use crate::eager::tape::Backward;
+use crate::eager::tensor::Tensor;
 use crate::ops::kernel::for_floats;
 use crate::ops::registry::{Array, Sample, Values, floats, input};
-use crate::shape::Shape;
-use crate::tape::Backward;
-use crate::tensor::Tensor;
 
 /// The sum of each window over the number of its pixels, padding included. Nothing is saved.
 #[derive(Debug)]

@@ -3,9 +3,9 @@
 use plimsoll_cuda::{Gpu, Grid, Param, Template};
 
 use super::{Axis, Windows};
-use crate::check::MAX_GPU_EXTENT;
-use crate::error::{Error, Result};
-use crate::op::Operand;
+use crate::base::error::{Error, Result};
+use crate::eager::check::MAX_GPU_EXTENT;
+use crate::eager::op::Operand;
 use crate::ops::cuda::{CODE_BITS, c_name, code};
 
 static TEMPLATE: Template = Template { name: "pool", text: include_str!("pooling.cu") };

@@ -4,9 +4,9 @@ use plimsoll_cpu::element::Element;
 use plimsoll_cpu::simd;
 use plimsoll_cpu::threads::{self, SharedPtr};
 
-use crate::op::Operand;
+use crate::base::shape::Shape;
+use crate::eager::op::Operand;
 use crate::ops::kernel::units_per_task;
-use crate::shape::Shape;
 
 /// The most channels that are handled at a time.
 pub(super) const TILE: usize = 256;

@@ -12,17 +12,17 @@ use plimsoll_cuda::Gpu;
 use super::cuda::{Kind, pool};
 use super::kernel::{Images, TILE, for_each_row, tiles};
 use super::{Pool2d, Windows, check_float, check_output};
-use crate::context;
-use crate::dtype::DType;
-use crate::error::{Error, Result};
-use crate::execute::call;
-use crate::op::{AuxOutput, Form, Meta, Op, OpRef, Operand, Outputs, Run, SavedRef, SavedRefs, one};
+use crate::base::dtype::DType;
+use crate::base::error::{Error, Result};
+use crate::base::shape::Shape;
+use crate::eager::context;
+use crate::eager::execute::call;
+use crate::eager::op::{AuxOutput, Form, Meta, Op, OpRef, Operand, Outputs, Run, SavedRef, SavedRefs, one};
+use crate::eager::tape::Backward;
+use crate::eager::tensor::Tensor;
 use crate::ops::kernel::for_floats;
 use crate::ops::lanes::expect_dtype;
 use crate::ops::registry::{Array, Sample, Values, floats, input};
-use crate::shape::Shape;
-use crate::tape::Backward;
-use crate::tensor::Tensor;
 
 /// The most pixels of a window: their positions fit a byte.
 const MOST_TAPS: usize = 256;

@@ -12,10 +12,10 @@ mod max;
 
 use std::ops::Range;
 
-use crate::error::{Error, Result};
-use crate::op::Meta;
+use crate::base::error::{Error, Result};
+use crate::base::shape::{IntoExtents, MAX_ELEMS, Shape};
+use crate::eager::op::Meta;
 use crate::ops::registry::OpInfo;
-use crate::shape::{IntoExtents, MAX_ELEMS, Shape};
 
 /// The registry's entries.
 pub static INFOS: &[&OpInfo] = &[

@@ -1,8 +1,8 @@
 use super::Pool2d;
 use crate::autograd::GradientTape;
 use crate::device::Device;
-use crate::op::Form;
-use crate::tensor::Tensor;
+use crate::eager::op::Form;
+use crate::eager::tensor::Tensor;
 
 #[test]
 fn max_pooling_keeps_one_byte_for_each_output() {

@@ -4,10 +4,10 @@
 //! in such columns too, in the same row, and its gradients are written over it.
 
 use super::{gru, lstm, simple};
-use crate::error::Result;
+use crate::base::error::Result;
+use crate::eager::tensor::Tensor;
 use crate::ops::activation::Activation;
 use crate::ops::compute::Compute;
-use crate::tensor::Tensor;
 
 /// Which cell is run over a sequence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -4,11 +4,11 @@ use super::Recurrent;
 use super::cell::CarriedState;
 use super::gradient::RecurrentBackward;
 use super::kernel::Extents;
-use crate::error::Result;
-use crate::op::{Meta, Tensors};
+use crate::base::error::Result;
+use crate::base::shape::Shape;
+use crate::eager::op::{Meta, Tensors};
+use crate::eager::tensor::Tensor;
 use crate::ops::matmul::as_rows;
-use crate::shape::Shape;
-use crate::tensor::Tensor;
 
 /// The final states and, if it is wanted, the sequence of hidden states.
 pub(super) fn forward(op: &Recurrent, inputs: &[&Tensor]) -> Result<Tensors> {

@@ -9,14 +9,14 @@ use super::backward::{self, Backward};
 use super::cell::Cell;
 use super::kernel::{Extents, Rows, cut_slices, pack_parts};
 use super::{check_states, composite};
-use crate::dtype::DType;
-use crate::error::{Error, Result};
-use crate::op::{Cost, Gradient, Meta, Op, Output, Outputs, Run, Tensors, bytes_moved};
+use crate::base::dtype::DType;
+use crate::base::error::{Error, Result};
+use crate::base::shape::Shape;
+use crate::eager::op::{Cost, Gradient, Meta, Op, Output, Outputs, Run, Tensors, bytes_moved};
+use crate::eager::tensor::Tensor;
 use crate::ops::compute::{Compute, pieces_len};
 use crate::ops::kernel::for_floats;
 use crate::ops::linear::check_dtypes;
-use crate::shape::Shape;
-use crate::tensor::Tensor;
 
 /// The gradients of the sums, the hidden states before each step, and the gradients of the initial states if there are
 /// any. Inputs: what was saved, the recurrent weights, the initial states, and the gradients that there are.

@@ -6,9 +6,9 @@
 use plimsoll_cpu::simd;
 
 use super::cell::{CarriedState, StepBack, StepGradients, columns};
-use crate::error::Result;
+use crate::base::error::Result;
+use crate::eager::tensor::Tensor;
 use crate::ops::compute::Compute;
-use crate::tensor::Tensor;
 
 pub(super) fn step<C: Compute>(row: &mut [C], hidden: &mut [C]) {
     let size = hidden.len();

@@ -10,10 +10,10 @@ use plimsoll_gemm::{self as gemm, PackedB};
 use smallvec::SmallVec;
 
 use super::cell::{Cell, GateGroup};
-use crate::error::Result;
-use crate::op::{Operand, saturating_product};
+use crate::base::error::Result;
+use crate::base::shape::Shape;
+use crate::eager::op::{Operand, saturating_product};
 use crate::ops::compute::{Access, Compute};
-use crate::shape::Shape;
 
 /// About the rows of a task: with fewer the weights are read too often, with more there are too few tasks.
 const TASK_ROWS: usize = 16;

@@ -5,9 +5,9 @@
 use plimsoll_cpu::simd;
 
 use super::cell::{CarriedState, StepBack, StepGradients, columns};
-use crate::error::Result;
+use crate::base::error::Result;
+use crate::eager::tensor::Tensor;
 use crate::ops::compute::Compute;
-use crate::tensor::Tensor;
 
 /// The gates of a row.
 fn gates<C>(row: &mut [C]) -> [&mut [C]; 4] {

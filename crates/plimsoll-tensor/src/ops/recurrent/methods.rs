@@ -2,12 +2,12 @@
 
 use super::Recurrent;
 use super::cell::Cell;
-use crate::context;
-use crate::error::{Error, Result};
-use crate::execute::{Arg, execute};
-use crate::op::{OpRef, Tensors};
+use crate::base::error::{Error, Result};
+use crate::eager::context;
+use crate::eager::execute::{Arg, execute};
+use crate::eager::op::{OpRef, Tensors};
+use crate::eager::tensor::Tensor;
 use crate::ops::activation::Activation;
-use crate::tensor::Tensor;
 
 /// The weights of an LSTM (gates in the order i, f, g, o) or of a simple cell (one gate).
 #[derive(Clone, Copy, Debug)]

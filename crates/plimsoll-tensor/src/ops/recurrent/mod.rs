@@ -25,21 +25,21 @@ use plimsoll_cuda::{Gpu, Profile};
 use plimsoll_gemm::{self as gemm, PackedB};
 use smallvec::{SmallVec, smallvec};
 
-use crate::dtype::DType;
-use crate::error::{Error, Result};
-use crate::execute::{Arg, Args, execute};
-use crate::op::{
+use crate::base::dtype::DType;
+use crate::base::error::{Error, Result};
+use crate::base::shape::Shape;
+use crate::eager::execute::{Arg, Args, execute};
+use crate::eager::op::{
     AuxOutput, Cost, Form, Meta, Op, OpRef, Operand, Output, Outputs, Run, SavedRef, SavedRefs, Tensors,
     bytes_moved,
 };
+use crate::eager::tape::Backward;
+use crate::eager::tensor::Tensor;
 use crate::ops::compute::{Compute, pieces_len};
 use crate::ops::kernel::for_floats;
 use crate::ops::linear::{check_bias, check_dtypes};
 use crate::ops::matmul::as_rows;
 use crate::ops::registry::OpInfo;
-use crate::shape::Shape;
-use crate::tape::Backward;
-use crate::tensor::Tensor;
 use cell::Cell;
 use gradient::RecurrentBackward;
 use kernel::{Extents, Rows, bytes_of, cut_slices, matrix_of, pack_parts};

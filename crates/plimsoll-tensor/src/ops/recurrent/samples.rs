@@ -3,12 +3,12 @@
 use super::cell::Cell;
 use super::gradient::RecurrentBackward;
 use super::{GruWeights, LstmState, RecurrentWeights};
-use crate::error::Result;
-use crate::execute::apply;
-use crate::op::OpRef;
+use crate::base::error::Result;
+use crate::eager::execute::apply;
+use crate::eager::op::OpRef;
+use crate::eager::tensor::Tensor;
 use crate::ops::activation::Activation;
 use crate::ops::registry::{Array, Input, Sample, within};
-use crate::tensor::Tensor;
 
 /// A call of a cell: what it is given, and what it is asked for.
 #[derive(Clone, Copy)]

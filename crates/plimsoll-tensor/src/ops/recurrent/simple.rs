@@ -1,10 +1,10 @@
 //! The simple cell: h' = activation(sum of inputs + sum of hidden states). Its hidden states are all that is saved.
 
 use super::cell::{CarriedState, StepBack, StepGradients};
-use crate::error::Result;
+use crate::base::error::Result;
+use crate::eager::tensor::Tensor;
 use crate::ops::activation::Activation;
 use crate::ops::compute::Compute;
-use crate::tensor::Tensor;
 
 pub(super) fn step<C: Compute>(activation: Activation, row: &mut [C], hidden: &mut [C]) {
     if let Some(function) = activation.in_kernel() {

@@ -4,13 +4,13 @@ use plimsoll_cpu::reduce::{ArgMax as ArgMaxFold, ArgMin as ArgMinFold};
 
 use super::extreme::extreme_and_place;
 use super::{Reduce, fold, methods, numbers_only};
-use crate::dtype::DType;
-use crate::error::Result;
-use crate::op::{Gradient, Operand};
+use crate::base::dtype::DType;
+use crate::base::error::Result;
+use crate::eager::op::{Gradient, Operand};
 use crate::ops::cuda::reduce as cuda;
 use crate::ops::kernel::for_numbers;
-use crate::axes::{Axes, IntoAxes};
-use crate::tensor::Tensor;
+use crate::base::axes::{Axes, IntoAxes};
+use crate::eager::tensor::Tensor;
 
 /// The position of the greatest element along the reduced axes.
 #[derive(Clone, Copy, Debug)]

@@ -9,15 +9,15 @@ use smallvec::{SmallVec, smallvec};
 
 use super::positions::{pick_at, place_at};
 use super::{Reduce, Reduced, fold, methods, numbers_only};
-use crate::dtype::DType;
-use crate::error::Result;
-use crate::op::{AuxOutput, Form, SavedRef, SavedRefs, Meta, Operand};
+use crate::base::dtype::DType;
+use crate::base::error::Result;
+use crate::eager::op::{AuxOutput, Form, SavedRef, SavedRefs, Meta, Operand};
 use crate::ops::cuda::reduce as cuda;
 use crate::ops::kernel::for_numbers;
-use crate::axes::{Axes, IntoAxes};
-use crate::shape::Shape;
-use crate::tape::Backward;
-use crate::tensor::Tensor;
+use crate::base::axes::{Axes, IntoAxes};
+use crate::base::shape::Shape;
+use crate::eager::tape::Backward;
+use crate::eager::tensor::Tensor;
 
 /// The greatest element, or NaN where there is one.
 #[derive(Clone, Copy, Debug)]

@@ -4,14 +4,14 @@ use plimsoll_cpu::reduce::LogSumExp as LogSumExpFold;
 use smallvec::smallvec;
 
 use super::{Reduce, Reduced, fold, methods};
-use crate::dtype::DType;
-use crate::error::Result;
-use crate::op::{SavedRef, SavedRefs, Operand};
+use crate::base::dtype::DType;
+use crate::base::error::Result;
+use crate::eager::op::{SavedRef, SavedRefs, Operand};
 use crate::ops::cuda::reduce as cuda;
 use crate::ops::kernel::for_floats;
-use crate::axes::{Axes, IntoAxes};
-use crate::tape::Backward;
-use crate::tensor::Tensor;
+use crate::base::axes::{Axes, IntoAxes};
+use crate::eager::tape::Backward;
+use crate::eager::tensor::Tensor;
 
 /// y = ln Σ eˣ; the derivative by an element is eˣ⁻ʸ.
 #[derive(Clone, Copy, Debug)]

@@ -3,14 +3,14 @@
 use plimsoll_cpu::reduce::Mean as MeanFold;
 
 use super::{Reduce, Reduced, fold, methods};
-use crate::dtype::DType;
-use crate::error::Result;
-use crate::op::Operand;
+use crate::base::dtype::DType;
+use crate::base::error::Result;
+use crate::eager::op::Operand;
 use crate::ops::cuda::reduce as cuda;
 use crate::ops::kernel::for_floats;
-use crate::axes::{Axes, IntoAxes};
-use crate::tape::Backward;
-use crate::tensor::Tensor;
+use crate::base::axes::{Axes, IntoAxes};
+use crate::eager::tape::Backward;
+use crate::eager::tensor::Tensor;
 
 /// y = Σ x / n; the gradient is the same for every element, so nothing is saved. The mean of nothing is NaN.
 #[derive(Clone, Copy, Debug)]

@@ -8,18 +8,20 @@ use plimsoll_cpu::reduce::{self as kernels, Fold};
 use plimsoll_cuda::{Gpu, Profile};
 use smallvec::SmallVec;
 
-use crate::axes::{Axes, IntoAxes};
-use crate::context;
-use crate::dtype::DType;
-use crate::error::{Error, Result};
-use crate::execute::call;
-use crate::op::{AuxOutput, Gradient, Meta, Op, OpRef, Operand, Outputs, Run, SavedRefs, Tensors, one};
+use crate::base::axes::{Axes, IntoAxes};
+use crate::base::dtype::DType;
+use crate::base::error::{Error, Result};
+use crate::base::shape::Shape;
+use crate::eager::context;
+use crate::eager::execute::call;
+use crate::eager::op::{
+    AuxOutput, Gradient, Meta, Op, OpRef, Operand, Outputs, Run, SavedRefs, Tensors, one,
+};
+use crate::eager::tape::Backward;
+use crate::eager::tensor::Tensor;
 use crate::ops::cuda;
 use crate::ops::kernel::src;
 use crate::ops::registry::{Array, Input, OpInfo, Sample, Values, floats, input};
-use crate::shape::Shape;
-use crate::tape::Backward;
-use crate::tensor::Tensor;
 
 pub(super) use sum::Sum;
 

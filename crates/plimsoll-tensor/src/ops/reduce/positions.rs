@@ -5,18 +5,18 @@
 
 use plimsoll_cuda::{Gpu, Grid, Param, Template};
 
-use crate::axes::Axes;
-use crate::check;
-use crate::dtype::DType;
-use crate::error::{Error, Result};
-use crate::execute::call;
-use crate::op::{Meta, Op, OpRef, Operand, Outputs, Refusal, Refused, Run, SavedRef, SavedRefs, one};
+use crate::base::axes::Axes;
+use crate::base::dtype::DType;
+use crate::base::error::{Error, Result};
+use crate::base::shape::{MAX_RANK, Shape};
+use crate::eager::check;
+use crate::eager::execute::call;
+use crate::eager::op::{Meta, Op, OpRef, Operand, Outputs, Refusal, Refused, Run, SavedRef, SavedRefs, one};
+use crate::eager::tape::Backward;
+use crate::eager::tensor::Tensor;
 use crate::ops::cuda::{c_name, code};
 use crate::ops::kernel::for_floats;
 use crate::ops::registry::{Array, OpInfo, Sample, Values, floats, input};
-use crate::shape::{MAX_RANK, Shape};
-use crate::tape::Backward;
-use crate::tensor::Tensor;
 
 /// The elements of a tensor at one position per result; the reduced axes stay with extent one.
 #[derive(Debug)]

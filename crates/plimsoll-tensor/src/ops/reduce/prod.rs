@@ -9,19 +9,19 @@ use smallvec::{SmallVec, smallvec};
 use std::marker::PhantomData;
 
 use super::{Reduce, Reduced, fold, methods, numbers_only};
-use crate::dtype::DType;
-use crate::error::Result;
-use crate::execute::call;
-use crate::op::{AuxOutput, Form, Gradient, SavedRef, SavedRefs, Meta, Op, OpRef, Operand, Outputs, Run, Tensors, one};
+use crate::base::dtype::DType;
+use crate::base::error::Result;
+use crate::eager::execute::call;
+use crate::eager::op::{AuxOutput, Form, Gradient, SavedRef, SavedRefs, Meta, Op, OpRef, Operand, Outputs, Run, Tensors, one};
 use crate::ops::cuda::elementwise::Elementwise;
 use crate::ops::cuda::reduce;
 use crate::ops::kernel::{dst, for_floats, for_numbers, src};
 use crate::ops::lanes::{expect_dtype, expect_float, expect_shape};
 use crate::ops::registry::{OpInfo, Sample, floats, within};
-use crate::axes::{Axes, IntoAxes};
-use crate::shape::Shape;
-use crate::tape::Backward;
-use crate::tensor::Tensor;
+use crate::base::axes::{Axes, IntoAxes};
+use crate::base::shape::Shape;
+use crate::eager::tape::Backward;
+use crate::eager::tensor::Tensor;
 
 /// y = Π x; the derivative by an element is the product of the others, y / x where x is not zero. For the others a second
 /// number per result is saved: the product without a single zero.

@@ -3,14 +3,14 @@
 use plimsoll_cpu::reduce::Sum as SumFold;
 
 use super::{Reduce, Reduced, fold, methods, numbers_only};
-use crate::dtype::DType;
-use crate::error::Result;
-use crate::op::Operand;
+use crate::base::dtype::DType;
+use crate::base::error::Result;
+use crate::eager::op::Operand;
 use crate::ops::cuda::reduce as cuda;
 use crate::ops::kernel::for_numbers;
-use crate::axes::{Axes, IntoAxes};
-use crate::tape::Backward;
-use crate::tensor::Tensor;
+use crate::base::axes::{Axes, IntoAxes};
+use crate::eager::tape::Backward;
+use crate::eager::tensor::Tensor;
 
 /// y = Σ x; the gradient is the same for every element, so nothing is saved.
 #[derive(Clone, Copy, Debug)]

@@ -3,13 +3,13 @@
 use plimsoll_cpu::reduce::{All as AllFold, Any as AnyFold};
 
 use super::{Reduce, fold, methods};
-use crate::dtype::DType;
-use crate::error::Result;
-use crate::op::{Gradient, Operand};
+use crate::base::dtype::DType;
+use crate::base::error::Result;
+use crate::eager::op::{Gradient, Operand};
 use crate::ops::cuda::reduce as cuda;
 use crate::ops::kernel::for_all;
-use crate::axes::{Axes, IntoAxes};
-use crate::tensor::Tensor;
+use crate::base::axes::{Axes, IntoAxes};
+use crate::eager::tensor::Tensor;
 
 /// Whether any element is true; of nothing, false.
 #[derive(Clone, Copy, Debug)]

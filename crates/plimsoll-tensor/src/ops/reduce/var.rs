@@ -5,15 +5,15 @@ use plimsoll_cpu::reduce::{Mean as MeanFold, Variance};
 use smallvec::{SmallVec, smallvec};
 
 use super::{Reduce, Reduced, fold, n_reduced};
-use crate::dtype::DType;
-use crate::error::Result;
-use crate::op::{AuxOutput, Form, SavedRef, SavedRefs, Meta, Operand};
+use crate::base::dtype::DType;
+use crate::base::error::Result;
+use crate::eager::op::{AuxOutput, Form, SavedRef, SavedRefs, Meta, Operand};
 use crate::ops::cuda::reduce as cuda;
 use crate::ops::kernel::for_floats;
-use crate::axes::{Axes, IntoAxes};
-use crate::shape::Shape;
-use crate::tape::Backward;
-use crate::tensor::Tensor;
+use crate::base::axes::{Axes, IntoAxes};
+use crate::base::shape::Shape;
+use crate::eager::tape::Backward;
+use crate::eager::tensor::Tensor;
 
 /// y = Σ (x - mean)² / (n - correction). Backward reads the input and the mean, so it repeats no reduction.
 #[derive(Clone, Copy, Debug)]

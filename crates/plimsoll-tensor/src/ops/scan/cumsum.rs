@@ -1,16 +1,16 @@
 //! `cumsum`: the sums of all elements up to each place.
 
 use super::kernel::{Direction, Recurrence, scan, scan_cuda};
-use crate::axes::Integer;
-use crate::context;
-use crate::dtype::DType;
-use crate::error::{Error, Result};
-use crate::execute::call;
-use crate::op::{Meta, Op, OpRef, Outputs, Run, one};
+use crate::base::axes::Integer;
+use crate::base::dtype::DType;
+use crate::base::error::{Error, Result};
+use crate::eager::context;
+use crate::eager::execute::call;
+use crate::eager::op::{Meta, Op, OpRef, Outputs, Run, one};
+use crate::eager::tape::Backward;
+use crate::eager::tensor::Tensor;
 use crate::ops::kernel::for_floats;
 use crate::ops::registry::{Array, Sample, Values, floats, input};
-use crate::tape::Backward;
-use crate::tensor::Tensor;
 use plimsoll_cpu::element::Number;
 use plimsoll_cuda::Gpu;
 

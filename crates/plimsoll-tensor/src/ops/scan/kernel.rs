@@ -6,8 +6,8 @@ use plimsoll_cpu::simd;
 use plimsoll_cpu::threads::SharedPtr;
 use plimsoll_cuda::{Gpu, Template};
 
-use crate::error::Result;
-use crate::op::Operand;
+use crate::base::error::Result;
+use crate::eager::op::Operand;
 use crate::ops::cuda::lines::{Along, LineKernel, THREADS};
 use crate::ops::cuda::{c_name, code, lines};
 

@@ -3,16 +3,16 @@
 use plimsoll_cuda::Gpu;
 
 use super::kernel::{Direction, Recurrence, scan, scan_cuda};
-use crate::axes::Integer;
-use crate::check;
-use crate::context;
-use crate::error::{Error, Result};
-use crate::execute::call;
-use crate::op::{Meta, Op, OpRef, Outputs, Run, SavedRef, SavedRefs, one};
+use crate::base::axes::Integer;
+use crate::base::error::{Error, Result};
+use crate::eager::check;
+use crate::eager::context;
+use crate::eager::execute::call;
+use crate::eager::op::{Meta, Op, OpRef, Outputs, Run, SavedRef, SavedRefs, one};
+use crate::eager::tape::Backward;
+use crate::eager::tensor::Tensor;
 use crate::ops::kernel::for_floats;
 use crate::ops::registry::{Array, Sample, Values, floats, input, within};
-use crate::tape::Backward;
-use crate::tensor::Tensor;
 
 /// `s[0] = b[0]`, `s[i] = a[i] s[i - 1] + b[i]`; or the adjoint of that, from the end: `s[n - 1] = b[n - 1]`,
 /// `s[i] = a[i + 1] s[i + 1] + b[i]`. Either way `a[0]` is not read. The gradient of b is the adjoint scan of the gradient,

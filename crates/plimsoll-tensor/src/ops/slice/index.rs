@@ -5,8 +5,8 @@ use std::ops::{Range, RangeFrom, RangeFull, RangeTo};
 use smallvec::SmallVec;
 
 use super::Cut;
-use crate::axes::Integer;
-use crate::error::{Error, Result};
+use crate::base::axes::Integer;
+use crate::base::error::{Error, Result};
 
 /// What to take of one axis. Made from a position (`-1`), a range (`1..3`, `..-1`, `2..`, `..`), or a range with a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

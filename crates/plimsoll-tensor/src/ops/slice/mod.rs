@@ -11,16 +11,16 @@ mod split;
 use smallvec::SmallVec;
 
 pub use self::index::{IntoSlices, Slice};
-use crate::axes::{Axes, Integer, IntoAxes};
-use crate::context;
-use crate::error::{Error, Result};
-use crate::execute::call;
-use crate::layout::Layout;
-use crate::op::{Meta, Op, OpRef, Outputs, Run, view};
+use crate::base::axes::{Axes, Integer, IntoAxes};
+use crate::base::error::{Error, Result};
+use crate::base::layout::Layout;
+use crate::base::shape::Shape;
+use crate::eager::context;
+use crate::eager::execute::call;
+use crate::eager::op::{Meta, Op, OpRef, Outputs, Run, view};
+use crate::eager::tape::Backward;
+use crate::eager::tensor::Tensor;
 use crate::ops::registry::{Array, OpInfo, Sample, floats};
-use crate::shape::Shape;
-use crate::tape::Backward;
-use crate::tensor::Tensor;
 
 /// What is seen of one axis: every `step`-th element from `start` on, `len` of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -4,20 +4,20 @@ use plimsoll_cpu::copy;
 use plimsoll_cuda::Gpu;
 
 use super::{Cut, Cuts, cut_layout, look};
-use crate::axes::Axes;
-use crate::context;
-use crate::dtype::Element;
-use crate::error::{Error, Result};
-use crate::execute::call;
-use crate::op::{Meta, Op, OpRef, Operand, Outputs, Run, one};
+use crate::base::axes::Axes;
+use crate::base::dtype::Element;
+use crate::base::error::{Error, Result};
+use crate::base::shape::Shape;
+use crate::eager::context;
+use crate::eager::execute::call;
+use crate::eager::op::{Meta, Op, OpRef, Operand, Outputs, Run, one};
+use crate::eager::tape::Backward;
+use crate::eager::tensor::Tensor;
 use crate::ops::copy::copy;
 use crate::ops::cuda::elementwise::fill;
 use crate::ops::cuda::moves::{self, Move};
 use crate::ops::kernel::{dst, for_all};
 use crate::ops::registry::{Array, Sample, floats};
-use crate::shape::Shape;
-use crate::tape::Backward;
-use crate::tensor::Tensor;
 
 /// The elements at the places that the cuts name, one number elsewhere. The gradient is what arrives at those places.
 #[derive(Debug)]

@@ -2,14 +2,14 @@
 
 use smallvec::SmallVec;
 
-use crate::axes::Integer;
-use crate::context;
-use crate::error::{Error, Result};
-use crate::execute::{Arg, execute};
-use crate::op::{Meta, Op, OpRef, Output, Outputs, Run};
+use crate::base::axes::Integer;
+use crate::base::error::{Error, Result};
+use crate::eager::context;
+use crate::eager::execute::{Arg, execute};
+use crate::eager::op::{Meta, Op, OpRef, Output, Outputs, Run};
+use crate::eager::tape::Backward;
+use crate::eager::tensor::Tensor;
 use crate::ops::registry::{Array, Sample, floats};
-use crate::tape::Backward;
-use crate::tensor::Tensor;
 
 /// Parts of given sizes along an axis. The gradient is the parts' gradients side by side.
 #[derive(Debug)]

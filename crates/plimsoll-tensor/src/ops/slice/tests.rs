@@ -74,7 +74,7 @@ fn a_split_gives_one_gradient_even_if_parts_are_unused() {
 
 #[test]
 fn padding_fills_exactly_what_the_elements_leave() {
-    let x = counted([2, 2]).cast(crate::dtype::DType::I32).unwrap();
+    let x = counted([2, 2]).cast(crate::base::dtype::DType::I32).unwrap();
     let padded = x.pad(&[(1, 0), (0, 2)], -7.0).unwrap();
     assert_eq!(padded.to_vec::<i32>().unwrap(), [-7, -7, -7, -7, 0, 1, -7, -7, 2, 3, -7, -7]);
     let empty = Tensor::zeros([0, 2]).unwrap().pad(&[(2, 1), (0, 1)], 3.0).unwrap();

@@ -9,7 +9,7 @@ use plimsoll_cpu::math::Real;
 use plimsoll_cpu::{simd, threads};
 
 use super::{Softmax, SoftmaxBackward};
-use crate::op::Operand;
+use crate::eager::op::Operand;
 use crate::ops::lanes::{LanePtr, shift};
 
 /// The most lanes of a panel: with a few hundred elements each, a panel stays in a core's own cache.

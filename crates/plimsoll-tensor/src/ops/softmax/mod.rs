@@ -13,12 +13,14 @@ use plimsoll_cpu::simd;
 use plimsoll_cuda::{Gpu, Template};
 use smallvec::SmallVec;
 
-use crate::axes::Integer;
-use crate::check;
-use crate::context;
-use crate::error::{Error, Result};
-use crate::execute::{Arg, call, call_with};
-use crate::op::{Gradient, Meta, Op, OpRef, Operand, Outputs, Run, SavedRef, SavedRefs, Tensors, one};
+use crate::base::axes::Integer;
+use crate::base::error::{Error, Result};
+use crate::eager::check;
+use crate::eager::context;
+use crate::eager::execute::{Arg, call, call_with};
+use crate::eager::op::{Gradient, Meta, Op, OpRef, Operand, Outputs, Run, SavedRef, SavedRefs, Tensors, one};
+use crate::eager::tape::Backward;
+use crate::eager::tensor::Tensor;
 use crate::ops::cuda::lines::{self, Along, LineKernel};
 use crate::ops::cuda::{c_name, code};
 use crate::ops::kernel::for_floats;
@@ -26,8 +28,6 @@ use crate::ops::lanes::{
     Exponentials, LanePtr, dot, expect_dtype, expect_float, expect_shape, greatest_of, shift, sum_of,
 };
 use crate::ops::registry::{Array, OpInfo, Sample, Values, floats, input, within};
-use crate::tape::Backward;
-use crate::tensor::Tensor;
 
 /// y = eˣ / Σ eˣ along an axis, or its logarithm.
 #[derive(Clone, Copy, Debug)]
@@ -352,7 +352,7 @@ fn samples(is_log: bool) -> Vec<Sample> {
         .torch(format!("x0.{torch}({axis})"))
         .example(format!("x0.{torch}({axis})"))
     };
-    let wrong = input(&[3, 4], Values::Of(crate::dtype::DType::I64, 0.0, 5.0));
+    let wrong = input(&[3, 4], Values::Of(crate::base::dtype::DType::I64, 0.0, 5.0));
     vec![
         sample("rows", &[3, 4], -1).refuses(vec![wrong], "takes floats"),
         sample("middle axis", &[2, 5, 3], 1),

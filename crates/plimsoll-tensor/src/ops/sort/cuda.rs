@@ -3,11 +3,11 @@
 
 use plimsoll_cuda::{Gpu, Grid, Param, Template};
 
-use crate::dtype::DType;
-use crate::error::Result;
-use crate::op::{Meta, Operand};
+use crate::base::dtype::DType;
+use crate::base::error::Result;
+use crate::base::shape::MAX_RANK;
+use crate::eager::op::{Meta, Operand};
 use crate::ops::cuda::{c_name, code};
-use crate::shape::MAX_RANK;
 
 static TEMPLATE: Template = Template { name: "sort", text: include_str!("sort.cu") };
 

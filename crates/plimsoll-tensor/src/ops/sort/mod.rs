@@ -13,17 +13,17 @@ use smallvec::smallvec;
 
 use self::cuda::Sorting;
 use self::rank::rank_lanes;
-use crate::axes::Integer;
-use crate::context;
-use crate::dtype::DType;
-use crate::error::{Error, Result};
-use crate::execute::{call, execute};
-use crate::op::{Gradient, Meta, Op, OpRef, Operand, Output, Outputs, Run, SavedRef, SavedRefs, one};
+use crate::base::axes::Integer;
+use crate::base::dtype::DType;
+use crate::base::error::{Error, Result};
+use crate::base::shape::Shape;
+use crate::eager::context;
+use crate::eager::execute::{call, execute};
+use crate::eager::op::{Gradient, Meta, Op, OpRef, Operand, Output, Outputs, Run, SavedRef, SavedRefs, one};
+use crate::eager::tape::Backward;
+use crate::eager::tensor::Tensor;
 use crate::ops::kernel::for_numbers;
 use crate::ops::registry::{Array, OpInfo, Sample, Values, floats, input};
-use crate::shape::Shape;
-use crate::tape::Backward;
-use crate::tensor::Tensor;
 
 /// The first elements of each line in order, and their indices: all of them (`sort`), or some (`top_k`).
 #[derive(Debug)]
@@ -163,7 +163,7 @@ fn along<const N: usize>(
 /// Runs an op that gives values and indices.
 fn values_and_indices(op: Sort, x: &Tensor, axis: impl Integer) -> Result<(Tensor, Tensor)> {
     let [values, indices] = along(op.name(), x, axis, |x| {
-        let both = execute(OpRef::shipped(op), smallvec![crate::execute::Arg::Lent(x)])?;
+        let both = execute(OpRef::shipped(op), smallvec![crate::eager::execute::Arg::Lent(x)])?;
         Ok(both.into_vec().try_into().unwrap_or_else(|_| unreachable!("values and indices")))
     })?;
     Ok((values, indices))

@@ -8,7 +8,7 @@ use plimsoll_cpu::element::Element;
 use plimsoll_cpu::lanes::Lanes;
 use plimsoll_cpu::threads::SharedPtr;
 
-use crate::op::Operand;
+use crate::eager::op::Operand;
 use half::{bf16, f16};
 
 /// A type with an order: NaN is above everything, and the two zeros are equal.

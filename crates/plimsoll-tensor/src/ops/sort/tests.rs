@@ -28,7 +28,7 @@ fn the_ends_of_the_integers_are_in_order() -> Result<()> {
 
 #[test]
 fn a_few_of_many_are_those_that_a_sort_puts_first() -> Result<()> {
-    crate::random::Generator::new(3).make_current();
+    crate::eager::random::Generator::new(3).make_current();
     for dtype in [DType::I32, DType::I64] {
         let x = Tensor::randint([3, 5000], 0, 500, dtype)?;
         let (all, order) = x.sort(-1, true)?;

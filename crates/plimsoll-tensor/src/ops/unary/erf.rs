@@ -5,8 +5,8 @@ use std::f64::consts::FRAC_2_SQRT_PI;
 use plimsoll_cpu::math::Real;
 
 use super::{Reads, Unary, unary};
-use crate::error::Result;
-use crate::tensor::Tensor;
+use crate::base::error::Result;
+use crate::eager::tensor::Tensor;
 
 /// f(x) = 2/√π ∫₀ˣ exp(-t²) dt, f'(x) = 2/√π exp(-x²).
 #[derive(Clone, Copy, Debug)]

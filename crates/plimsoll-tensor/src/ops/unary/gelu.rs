@@ -6,8 +6,8 @@ use plimsoll_cpu::math::Real;
 
 use super::erf::erf_by_series;
 use super::{Reads, Unary, unary};
-use crate::error::Result;
-use crate::tensor::Tensor;
+use crate::base::error::Result;
+use crate::eager::tensor::Tensor;
 
 /// f(x) = x Φ(x) with Φ(x) = (1 + erf(x / √2)) / 2; f'(x) = Φ(x) + x φ(x) with φ(x) = exp(-x² / 2) / √(2π).
 #[derive(Clone, Copy, Debug)]

@@ -5,8 +5,8 @@ use std::f64::consts::PI;
 use plimsoll_cpu::math::Real;
 
 use super::{Reads, Unary, unary};
-use crate::error::Result;
-use crate::tensor::Tensor;
+use crate::base::error::Result;
+use crate::eager::tensor::Tensor;
 
 /// f(x) = x (1 + tanh(u / 2)) / 2 = x σ(u) with u(x) = a x + b x³, so f'(x) = σ(u) + x σ(u) (1 - σ(u)) u'(x).
 #[derive(Clone, Copy, Debug)]

@@ -3,8 +3,8 @@
 use plimsoll_cpu::math::Real;
 
 use super::{Reads, Unary, unary};
-use crate::error::Result;
-use crate::tensor::Tensor;
+use crate::base::error::Result;
+use crate::eager::tensor::Tensor;
 
 /// f(x) = min(max(x / 6 + 1/2, 0), 1), f'(x) = 1/6 where 0 < f(x) < 1, else 0.
 #[derive(Clone, Copy, Debug)]

@@ -3,8 +3,8 @@
 use plimsoll_cpu::math::Real;
 
 use super::{Reads, Unary, unary};
-use crate::error::Result;
-use crate::tensor::Tensor;
+use crate::base::error::Result;
+use crate::eager::tensor::Tensor;
 
 /// f(x) = x min(max(x + 3, 0), 6) / 6; f'(x) = 0 up to -3, 1 from 3 on, x / 3 + 1/2 between.
 #[derive(Clone, Copy, Debug)]

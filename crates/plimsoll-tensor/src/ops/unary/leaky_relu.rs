@@ -3,8 +3,8 @@
 use plimsoll_cpu::math::Real;
 
 use super::{Reads, Unary, not_negative, unary};
-use crate::error::Result;
-use crate::tensor::Tensor;
+use crate::base::error::Result;
+use crate::eager::tensor::Tensor;
 
 /// f(x) = x where x > 0, else s x; f'(x) = 1 where f(x) > 0, else s. The output tells the two apart because s is not
 /// negative.

@@ -5,8 +5,8 @@ use std::f64::consts::LN_10;
 use plimsoll_cpu::math::Real;
 
 use super::{Reads, Unary, unary};
-use crate::error::Result;
-use crate::tensor::Tensor;
+use crate::base::error::Result;
+use crate::eager::tensor::Tensor;
 
 /// f(x) = log x / log 10, f'(x) = 1 / (x ln 10). Computed in f64, so that powers of 10 give whole numbers.
 #[derive(Clone, Copy, Debug)]

@@ -5,8 +5,8 @@ use std::f64::consts::LN_2;
 use plimsoll_cpu::math::Real;
 
 use super::{Reads, Unary, unary};
-use crate::error::Result;
-use crate::tensor::Tensor;
+use crate::base::error::Result;
+use crate::eager::tensor::Tensor;
 
 /// f(x) = log x / log 2, f'(x) = 1 / (x ln 2). Computed in f64, so that powers of 2 give whole numbers.
 #[derive(Clone, Copy, Debug)]

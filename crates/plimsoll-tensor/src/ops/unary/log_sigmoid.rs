@@ -3,8 +3,8 @@
 use plimsoll_cpu::math::Real;
 
 use super::{Reads, Unary, unary};
-use crate::error::Result;
-use crate::tensor::Tensor;
+use crate::base::error::Result;
+use crate::eager::tensor::Tensor;
 
 /// f(x) = ln σ(x) = min(x, 0) - ln(1 + e^-|x|), which never overflows; f'(x) = 1 - σ(x) = 1 - exp(f(x)).
 #[derive(Clone, Copy, Debug)]

@@ -3,8 +3,8 @@
 use plimsoll_cpu::math::Real;
 
 use super::{Reads, Unary, unary};
-use crate::error::Result;
-use crate::tensor::Tensor;
+use crate::base::error::Result;
+use crate::eager::tensor::Tensor;
 
 /// f(x) = x t(x) with t = tanh(ln(1 + eˣ)); f'(x) = t + x σ(x) (1 - t²).
 #[derive(Clone, Copy, Debug)]

@@ -3,8 +3,8 @@
 use plimsoll_cpu::math::Real;
 
 use super::{Reads, Unary, unary};
-use crate::error::Result;
-use crate::tensor::Tensor;
+use crate::base::error::Result;
+use crate::eager::tensor::Tensor;
 
 /// f(x) = xᵖ, f'(x) = p xᵖ⁻¹, and zero for p = 0 even where x is zero.
 #[derive(Clone, Copy, Debug)]

@@ -4,8 +4,8 @@ use plimsoll_cpu::element::Number;
 use plimsoll_cpu::math::Real;
 
 use super::{Reads, Unary, into_unary, unary};
-use crate::error::Result;
-use crate::tensor::Tensor;
+use crate::base::error::Result;
+use crate::eager::tensor::Tensor;
 
 /// f(x) = max(x, 0), f'(x) = 1 where f(x) > 0, else 0. Backward reads the output, which the next matmul or convolution
 /// keeps anyway.

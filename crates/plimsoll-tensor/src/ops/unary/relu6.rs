@@ -3,8 +3,8 @@
 use plimsoll_cpu::math::Real;
 
 use super::{Reads, Unary, unary};
-use crate::error::Result;
-use crate::tensor::Tensor;
+use crate::base::error::Result;
+use crate::eager::tensor::Tensor;
 
 /// f(x) = min(max(x, 0), 6), f'(x) = 1 where 0 < f(x) < 6, else 0.
 #[derive(Clone, Copy, Debug)]

@@ -3,8 +3,8 @@
 use plimsoll_cpu::math::Real;
 
 use super::{Reads, Unary, unary};
-use crate::error::Result;
-use crate::tensor::Tensor;
+use crate::base::error::Result;
+use crate::eager::tensor::Tensor;
 
 /// f(x) = s x where x > 0, else s α (eˣ - 1); f'(x) = s where f(x) > 0, else f(x) + s α.
 #[derive(Clone, Copy, Debug)]

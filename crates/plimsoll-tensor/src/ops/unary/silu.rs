@@ -3,8 +3,8 @@
 use plimsoll_cpu::math::Real;
 
 use super::{Reads, Unary, unary};
-use crate::error::Result;
-use crate::tensor::Tensor;
+use crate::base::error::Result;
+use crate::eager::tensor::Tensor;
 
 /// f(x) = x σ(x), f'(x) = σ(x) (1 + x (1 - σ(x))).
 #[derive(Clone, Copy, Debug)]

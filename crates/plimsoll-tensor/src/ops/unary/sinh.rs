@@ -4,8 +4,8 @@ use plimsoll_cpu::math::Real;
 
 use super::cosh::cosh;
 use super::{Reads, Unary, unary};
-use crate::error::Result;
-use crate::tensor::Tensor;
+use crate::base::error::Result;
+use crate::eager::tensor::Tensor;
 
 /// f(x) = sinh x, f'(x) = cosh x.
 #[derive(Clone, Copy, Debug)]

@@ -13,11 +13,11 @@ use plimsoll_cuda::{Gpu, Grid, Kernel, Param, Profile, Template};
 
 use super::tiles::Extents;
 use super::{Attention, statistics_dtype};
-use crate::dtype::DType;
-use crate::error::{Error, Result};
-use crate::execute::Order;
-use crate::layout::Layout;
-use crate::op::{Meta, Operand, Run};
+use crate::base::dtype::DType;
+use crate::base::error::{Error, Result};
+use crate::base::layout::Layout;
+use crate::eager::execute::Order;
+use crate::eager::op::{Meta, Operand, Run};
 use crate::ops::cuda::{CODE_BITS, c_name, code, copy};
 
 macro_rules! template {
@@ -40,7 +40,7 @@ static PLAIN_FORWARD: Template = template!("plain", "plain.cuh", "plain_forward.
 static PLAIN_BACKWARD: Template = template!("plain_backward", "plain.cuh", "plain_backward.cu");
 
 /// The leading dimensions that a kernel knows.
-const MAX_LEAD: usize = crate::shape::MAX_RANK - 2;
+const MAX_LEAD: usize = crate::base::shape::MAX_RANK - 2;
 /// The elements of 16 bits that are moved at once.
 const PIECE: usize = 8;
 /// The architecture whose tensor cores take whole tiles from shared memory.

@@ -8,12 +8,12 @@ use plimsoll_cpu::math::Real;
 use plimsoll_gemm as gemm;
 
 use super::{Extents, FACTOR, LinearCrossEntropy, ROWS_GRADIENT, WEIGHTS_GRADIENT};
-use crate::dtype::DType;
-use crate::error::Result;
-use crate::op::{Meta, Op, Operand, Run};
+use crate::base::dtype::DType;
+use crate::base::error::Result;
+use crate::base::shape::Shape;
+use crate::eager::op::{Meta, Op, Operand, Run};
 use crate::ops::cross_entropy::sparse::{backward_lane, refusal};
 use crate::ops::lanes::{Exponentials, LanePtr, last_axis};
-use crate::shape::Shape;
 
 /// The bytes that the logits of a chunk take, about: enough for the products to be fast, and no more than caches help with.
 const CHUNK_BYTES: usize = 8 << 20;

@@ -3,10 +3,10 @@
 use plimsoll_cuda::{Epilogue, Gpu, Grid, Matmul, MatmulOperands, Matrix, Profile, Scalar, Template};
 
 use super::{Extents, FACTOR, LinearCrossEntropy, ROWS_GRADIENT, WEIGHTS_GRADIENT};
-use crate::dtype::DType;
-use crate::error::Result;
-use crate::op::Meta;
-use crate::op::{Op, Operand, Run};
+use crate::base::dtype::DType;
+use crate::base::error::Result;
+use crate::eager::op::Meta;
+use crate::eager::op::{Op, Operand, Run};
 use crate::ops::cross_entropy::sparse::refusal;
 use crate::ops::cuda::elementwise::Elementwise;
 use crate::ops::cuda::{CODE_BITS, c_name, code, scalar};

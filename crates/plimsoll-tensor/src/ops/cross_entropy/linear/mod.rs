@@ -14,21 +14,21 @@ use plimsoll_cuda::{Gpu, Profile};
 use smallvec::{SmallVec, smallvec};
 
 use super::sparse::check_labels;
-use crate::context;
-use crate::dtype::DType;
-use crate::error::{Error, Result};
-use crate::execute::call;
-use crate::layout::Layout;
-use crate::op::{
+use crate::base::dtype::DType;
+use crate::base::error::{Error, Result};
+use crate::base::layout::Layout;
+use crate::base::shape::Shape;
+use crate::eager::context;
+use crate::eager::execute::call;
+use crate::eager::op::{
     AuxOutput, Cost, Form, Meta, Op, OpRef, Outputs, Run, SavedRef, SavedRefs, Tensors, bytes_moved, one,
     saturating_product,
 };
+use crate::eager::tape::Backward;
+use crate::eager::tensor::Tensor;
 use crate::ops::activation::Activation;
 use crate::ops::kernel::for_floats;
 use crate::ops::matmul::as_rows;
-use crate::shape::Shape;
-use crate::tape::Backward;
-use crate::tensor::Tensor;
 
 pub(super) use samples::{INFO, SCALE_INFO};
 

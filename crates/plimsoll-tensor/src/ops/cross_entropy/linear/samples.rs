@@ -1,11 +1,11 @@
 //! The registry's entries of the op and of the one that scales its gradients.
 
 use super::scale;
-use crate::dtype::DType;
-use crate::execute::call;
-use crate::op::OpRef;
+use crate::base::dtype::DType;
+use crate::eager::execute::call;
+use crate::eager::op::OpRef;
+use crate::eager::tensor::Tensor;
 use crate::ops::registry::{Array, OpInfo, Sample, Values, floats, input};
-use crate::tensor::Tensor;
 
 /// The registry's entry of the op.
 pub(crate) static INFO: OpInfo = OpInfo {

@@ -3,12 +3,12 @@
 use plimsoll_cpu::element::{Element, Number};
 use plimsoll_cuda::Gpu;
 
-use crate::error::{Error, Result};
-use crate::execute::{Arg, call_with};
-use crate::op::{Gradient, Meta, Op, OpRef, Operand, Outputs, Run, Tensors, one};
+use crate::base::error::{Error, Result};
+use crate::eager::execute::{Arg, call_with};
+use crate::eager::op::{Gradient, Meta, Op, OpRef, Operand, Outputs, Run, Tensors, one};
+use crate::eager::tensor::Tensor;
 use crate::ops::cuda::elementwise::Elementwise;
 use crate::ops::kernel::{dst, for_floats, src};
-use crate::tensor::Tensor;
 
 /// From a gradient and a factor, which need not be of one dtype, to their product.
 #[derive(Debug)]

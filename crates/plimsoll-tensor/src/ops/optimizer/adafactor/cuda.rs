@@ -4,9 +4,9 @@ use plimsoll_cuda::{Gpu, Grid, Template};
 
 use super::cut::Cut;
 use super::{Adafactor, Factored};
-use crate::dtype::DType;
-use crate::error::Result;
-use crate::op::Operand;
+use crate::base::dtype::DType;
+use crate::base::error::Result;
+use crate::eager::op::Operand;
 use crate::ops::cuda::tables::for_each_table;
 use crate::ops::optimizer::cuda::{Attributes, CommonParam, DECAYS, Kind, THREADS, for_each_kind};
 use crate::ops::optimizer::operands::Operands;

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use plimsoll_cpu::threads::SharedPtr;
 
-use crate::shape::Shape;
+use crate::base::shape::Shape;
 
 /// How a parameter is cut.
 #[derive(Clone, Copy, Debug)]

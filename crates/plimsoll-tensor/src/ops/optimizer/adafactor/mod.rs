@@ -18,11 +18,11 @@ use self::cut::{Cut, Place, Sum};
 use self::pass::{Now, Pass};
 use super::operands::{Members, Operands};
 use super::{Algorithm, Common, Control, Member, StateSpec};
-use crate::axes::Axes;
-use crate::dtype::DType;
-use crate::error::Result;
-use crate::op::{Gradient, Meta, Op, OpRef, Outputs, Run};
-use crate::shape::Shape;
+use crate::base::axes::Axes;
+use crate::base::dtype::DType;
+use crate::base::error::Result;
+use crate::base::shape::Shape;
+use crate::eager::op::{Gradient, Meta, Op, OpRef, Outputs, Run};
 
 pub(super) use samples::INFO;
 

@@ -10,7 +10,7 @@ use plimsoll_cpu::threads::{SharedPtr, parallel};
 
 use super::Factored;
 use super::cut::{Cut, Place, Sum};
-use crate::dtype::DType;
+use crate::base::dtype::DType;
 use crate::ops::optimizer::elements::{self, Room, TILE_LEN};
 use crate::ops::optimizer::operands::Operands;
 use crate::ops::optimizer::{Before, Control};

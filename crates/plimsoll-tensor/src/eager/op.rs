@@ -1,0 +1,584 @@
+//! What an op is: a small value (its attributes) behind one trait.
+//!
+//! Eager execution, the tape, ghosts, replays, reports and the generated tests all derive from this description.
+//! Records hold ops as values, so users' own ops, fused ops and backward ops are the same kind of thing.
+
+use std::fmt;
+use std::sync::Arc;
+
+pub use plimsoll_cpu::random::Draw;
+use plimsoll_cuda::{Gpu, Profile};
+use smallvec::SmallVec;
+
+use crate::base::dtype::DType;
+use crate::base::error::{Error, Result};
+use crate::base::layout::Layout;
+use crate::base::shape::Shape;
+use crate::device::Device;
+use crate::device::fault;
+pub use crate::device::fault::{Refusal, Refused};
+pub use crate::device::rates::Cost;
+use crate::eager::tape::Backward;
+use crate::eager::tensor::Tensor;
+
+/// A list of tensors, usually one.
+pub type Tensors = SmallVec<[Tensor; 1]>;
+
+/// An operation on tensors.
+///
+/// Shapes never depend on values: what [`Op::infer`] says must hold for every input of those shapes.
+pub trait Op: fmt::Debug + Send + Sync + 'static {
+    /// The name, as reports and errors show it.
+    fn name(&self) -> &'static str;
+
+    /// Checks the inputs and states the outputs.
+    ///
+    /// # Errors
+    /// Inputs that the op does not take; the text names the op, the values that clash, and what would work.
+    fn infer(&self, inputs: &[&Meta]) -> Result<Outputs>;
+
+    /// Computes the outputs. Called by `execute` alone, and never on ghosts or for views.
+    ///
+    /// # Errors
+    /// Values that the op refuses, such as an index out of range.
+    fn run(&self, run: &mut Run<'_>) -> Result<()>;
+
+    /// Starts the computation of the outputs on a GPU; like [`Op::run`] otherwise. It does not wait, so values that the op
+    /// refuses show later: it says beforehand that there may be some ([`Run::may_refuse`]).
+    ///
+    /// # Errors
+    /// An op without CUDA code; what the GPU says.
+    fn run_cuda(&self, _run: &mut Run<'_>, _gpu: &Gpu) -> Result<()> {
+        Err(Error::device(
+            self.name(),
+            "it has no code for a GPU; bring its inputs to the CPU with `to_device(&Device::cpu())`",
+        ))
+    }
+
+    /// Whether, and how, the op has a gradient.
+    fn gradient(&self) -> Gradient {
+        Gradient::Backward
+    }
+
+    /// What backward reads, given which inputs' gradients are wanted: the smallest form that needs no recomputed
+    /// matmul, convolution, attention or reduction.
+    fn saved(&self, _wanted: &[bool]) -> SavedRefs {
+        SavedRefs::new()
+    }
+
+    /// Auxiliary outputs: further outputs that only backward reads (masks, statistics, indices); made when the op is recorded.
+    fn aux_outputs(&self, _inputs: &[&Meta], _wanted: &[bool]) -> SmallVec<[AuxOutput; 2]> {
+        SmallVec::new()
+    }
+
+    /// Turns the gradients of the outputs into those of the inputs.
+    ///
+    /// # Errors
+    /// Those of the ops that it calls.
+    fn backward(&self, _backward: &mut Backward<'_>) -> Result<()> {
+        Err(Error::not_differentiable(self.name(), "it does not define `backward`"))
+    }
+
+    /// The same function written with other ops, whose gradients are ops again. A fused op has one; it is recorded
+    /// as that when a second tape watches, so that derivatives of any order exist.
+    fn composite(&self, _inputs: &[&Tensor]) -> Option<Result<Tensors>> {
+        None
+    }
+
+    /// Inputs whose memory the first output may be written over, if they are held by nobody else.
+    fn overwrites(&self) -> &'static [usize] {
+        &[]
+    }
+
+    /// Whether its kernel does what it is asked to for all values once `infer` has agreed to the shapes. An update by such an op
+    /// goes over the variable's memory; every other one writes to a new block first, so that a refusal changes nothing.
+    fn never_refuses(&self) -> bool {
+        false
+    }
+
+    /// Whether running it does something besides making its outputs, such as printing or sending: an *ordered effect*. Calls of
+    /// such an op happen once each, in the order in which they were made; they are never recomputed, merged, left out or moved.
+    /// It is run also where its outputs have no elements.
+    fn has_effect(&self) -> bool {
+        false
+    }
+
+    /// The device that its outputs are on, where that is not the device of its inputs: for copies between devices, which are
+    /// ours alone.
+    #[doc(hidden)]
+    fn output_device(&self) -> Option<&Device> {
+        None
+    }
+
+    /// Whether the op is cheap to recompute: elementwise, a cast, dropout, applying a norm.
+    fn is_cheap(&self) -> bool {
+        false
+    }
+
+    /// For an op that is not cheap: the cheap op that rebuilds an output, such as applying a norm whose statistics are
+    /// saved. Asked of ops whose auxiliary outputs were made.
+    fn rebuild(&self) -> Option<Rebuild> {
+        None
+    }
+
+    /// Bytes of scratch memory that [`Op::run`] needs: a formula over shapes, never over threads or free memory.
+    fn workspace(&self, _inputs: &[&Meta]) -> usize {
+        0
+    }
+
+    /// Bytes of scratch memory that [`Op::run_cuda`] needs: a formula over shapes and the GPU's profile.
+    fn workspace_cuda(&self, _inputs: &[&Meta], _profile: &Profile) -> usize {
+        0
+    }
+
+    /// For an op that does the work of two in one pass: the second, which makes the last output and all auxiliary outputs
+    /// from earlier outputs and inputs, with the same bits. What it makes can be recomputed without what the first reads.
+    fn second(&self, _inputs: &[&Meta]) -> Option<Second> {
+        None
+    }
+
+    /// For an op that makes random numbers: the same op with the draw that `next` makes of its own.
+    fn with_draw(&self, _next: &dyn Fn(Draw) -> Draw) -> Option<OpRef> {
+        None
+    }
+
+    /// The part of the rate of large products that it computes with on a GPU, for predictions.
+    fn computing_share_cuda(&self) -> f64 {
+        1.0
+    }
+
+    /// Like [`Op::run_cuda`], for a device that is not [deterministic](Device::is_deterministic): sums may be made in any
+    /// order, so that their last bits differ from run to run. Called in backward alone, for what is never recomputed.
+    /// An op overrides it, together with [`Op::workspace_cuda_unordered`], where that is clearly faster.
+    ///
+    /// # Errors
+    /// As for [`Op::run_cuda`].
+    fn run_cuda_unordered(&self, run: &mut Run<'_>, gpu: &Gpu) -> Result<()> {
+        self.run_cuda(run, gpu)
+    }
+
+    /// Bytes of scratch memory that [`Op::run_cuda_unordered`] needs.
+    fn workspace_cuda_unordered(&self, inputs: &[&Meta], profile: &Profile) -> usize {
+        self.workspace_cuda(inputs, profile)
+    }
+
+    /// What running it takes, by formula.
+    fn cost(&self, inputs: &[&Meta], outputs: &[&Meta]) -> Cost {
+        let flops = outputs.iter().fold(0u64, |sum, meta| sum.saturating_add(meta.n_elems() as u64));
+        Cost { flops, bytes: bytes_moved(inputs, outputs) }
+    }
+}
+
+/// Shape, strides and dtype of an input or output, without its values.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Meta {
+    /// Which elements of the storage the tensor means.
+    pub layout: Layout,
+    /// The type of the elements.
+    pub dtype: DType,
+}
+
+impl Meta {
+    /// A fresh, row-major tensor.
+    pub fn fresh(shape: Shape, dtype: DType) -> Meta {
+        Meta { layout: Layout::contiguous(shape), dtype }
+    }
+
+    /// The same tensor under another layout.
+    pub fn with_layout(&self, layout: Layout) -> Meta {
+        Meta { layout, dtype: self.dtype }
+    }
+
+    /// The shape.
+    pub fn shape(&self) -> &Shape {
+        self.layout.shape()
+    }
+
+    /// The number of elements.
+    pub fn n_elems(&self) -> usize {
+        self.layout.n_elems()
+    }
+
+    /// The bytes of the elements.
+    pub fn n_bytes(&self) -> usize {
+        self.n_elems() * self.dtype.size()
+    }
+}
+
+/// What an op gives back.
+pub type Outputs = SmallVec<[Output; 1]>;
+
+/// One output of an op.
+#[derive(Clone, Debug)]
+pub enum Output {
+    /// A new, row-major tensor, computed by `run`.
+    New {
+        /// Its shape.
+        shape: Shape,
+        /// The type of its elements.
+        dtype: DType,
+    },
+    /// A view of an input: no memory, no kernel.
+    View {
+        /// The input that is looked at.
+        input: usize,
+        /// The elements that are seen; boxed, so that new outputs are small to pass on.
+        layout: Box<Layout>,
+    },
+}
+
+impl Output {
+    /// Shape and dtype of a new output; nothing for a view.
+    pub(crate) fn fresh_meta(&self) -> Option<Meta> {
+        match self {
+            Output::New { shape, dtype } => Some(Meta::fresh(*shape, *dtype)),
+            Output::View { .. } => None,
+        }
+    }
+}
+
+/// The single new output of most ops.
+pub fn one(shape: Shape, dtype: DType) -> Result<Outputs> {
+    Ok(smallvec::smallvec![Output::New { shape, dtype }])
+}
+
+/// The single view that shape ops give.
+pub fn view(layout: Layout) -> Result<Outputs> {
+    Ok(smallvec::smallvec![Output::View { input: 0, layout: Box::new(layout) }])
+}
+
+/// Whether, and how, an op has a gradient.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Gradient {
+    /// `backward` gives it.
+    Backward,
+    /// The op is itself a backward op: whatever watches it records its composite.
+    Composite,
+    /// The outputs jump and are flat between the jumps, and are not floats (a comparison, a position): the
+    /// derivative is zero wherever it exists, nothing is recorded, and nothing is lost.
+    Zero,
+    /// There is none; the reason is part of the error when an input is watched.
+    None(&'static str),
+}
+
+/// What backward reads of a record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SavedRef {
+    /// An input.
+    Input(usize),
+    /// An output.
+    Output(usize),
+    /// An auxiliary output.
+    Aux(usize),
+}
+
+/// A list of what backward reads.
+pub type SavedRefs = SmallVec<[SavedRef; 4]>;
+
+/// An auxiliary output: what it is, and its shape.
+#[derive(Clone, Copy, Debug)]
+pub struct AuxOutput {
+    /// What kind of value it is.
+    pub form: Form,
+    /// Its shape and dtype.
+    pub meta: Meta,
+}
+
+/// The form in which a value is saved for backward.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Form {
+    /// An input as it is.
+    Input,
+    /// An output as it is.
+    Output,
+    /// One bit per element.
+    Mask,
+    /// A number per row or channel, such as a mean.
+    Statistics,
+    /// Positions.
+    Indices,
+    /// What the gates of a recurrent cell gave.
+    Gates,
+    /// Gradients that were computed ahead, while what they need was there.
+    Gradients,
+    /// Nothing: a chain of cheap ops rebuilds it from values that are saved anyway.
+    Derived,
+}
+
+impl Form {
+    /// The word that reports use.
+    pub fn name(self) -> &'static str {
+        match self {
+            Form::Input => "input",
+            Form::Output => "output",
+            Form::Mask => "mask",
+            Form::Statistics => "statistics",
+            Form::Indices => "indices",
+            Form::Gates => "gates",
+            Form::Gradients => "gradients",
+            Form::Derived => "derived",
+        }
+    }
+}
+
+/// The second of two ops whose work one does.
+#[derive(Clone, Debug)]
+pub struct Second {
+    /// The op.
+    pub op: OpRef,
+    /// What it reads of the record, in the order of its inputs: inputs, or outputs of the first.
+    pub reads: SmallVec<[SavedRef; 6]>,
+}
+
+/// How an output is rebuilt from values that are likely to be saved.
+#[derive(Clone, Debug)]
+pub struct Rebuild {
+    /// The cheap op.
+    pub op: OpRef,
+    /// The output that it makes.
+    pub output: usize,
+    /// What it reads of the record, in the order of its inputs.
+    pub reads: SmallVec<[SavedRef; 6]>,
+}
+
+impl Rebuild {
+    /// The first output, from all inputs followed by all auxiliary outputs.
+    pub fn first(op: OpRef, n_inputs: usize, n_aux: usize) -> Option<Rebuild> {
+        let reads = (0..n_inputs).map(SavedRef::Input).chain((0..n_aux).map(SavedRef::Aux)).collect();
+        Some(Rebuild { op, output: 0, reads })
+    }
+}
+
+/// The bytes that an op reads and writes, or the largest number.
+pub(crate) fn bytes_moved(inputs: &[&Meta], outputs: &[&Meta]) -> u64 {
+    inputs.iter().chain(outputs).fold(0, |sum: u64, meta| sum.saturating_add(meta.n_bytes() as u64))
+}
+
+/// The product of extents as a number of steps, or the largest number: a cost so high needs no more digits.
+pub(crate) fn saturating_product<const N: usize>(factors: [usize; N]) -> u64 {
+    // A factor of zero wins over all others, wherever it stands.
+    if factors.contains(&0) {
+        0
+    } else {
+        factors.into_iter().fold(1, |n, factor| n.saturating_mul(factor as u64))
+    }
+}
+
+/// What a kernel is given. All memory comes from the caller; a kernel never allocates.
+pub struct Run<'a> {
+    /// The inputs, with their strides.
+    pub(crate) inputs: &'a [Operand<'a>],
+    /// The outputs, row-major. The first may be the memory of an input that [`Op::overwrites`] names.
+    pub(crate) outputs: &'a [Operand<'a>],
+    /// The auxiliary outputs; empty when the op is not recorded.
+    pub(crate) aux_outputs: &'a [Operand<'a>],
+    /// The address of the scratch memory.
+    pub(crate) workspace: *mut u8,
+    /// Its length in bytes.
+    pub(crate) workspace_len: usize,
+    /// The device that runs the op.
+    pub(crate) device: &'a Device,
+}
+
+impl<'a> Run<'a> {
+    /// The inputs, with their strides.
+    pub fn inputs(&self) -> &'a [Operand<'a>] {
+        self.inputs
+    }
+
+    /// The outputs, row-major. The first may be the memory of an input that [`Op::overwrites`] names.
+    pub fn outputs(&self) -> &'a [Operand<'a>] {
+        self.outputs
+    }
+
+    /// The auxiliary outputs; empty when the op is not recorded.
+    pub fn aux_outputs(&self) -> &'a [Operand<'a>] {
+        self.aux_outputs
+    }
+
+    /// The address of the scratch memory, and its length in bytes.
+    pub fn workspace(&self) -> (*mut u8, usize) {
+        (self.workspace, self.workspace_len)
+    }
+
+    /// The device that runs the op.
+    pub fn device(&self) -> &'a Device {
+        self.device
+    }
+
+    /// Says that the kernel that is about to be launched on a GPU may refuse values. Returns what it is to be given: the
+    /// address of a `Note`, and the number of this call, for `fault` of the kernels' prelude.
+    ///
+    /// # Errors
+    /// What the driver says; a device that is no GPU.
+    pub fn may_refuse(&self, op: &'static str, refusal: Refusal) -> Result<(*mut u8, u64)> {
+        fault::may_refuse(self.device, op, refusal)
+    }
+}
+
+/// The memory of one input or output.
+#[derive(Clone, Copy, Debug)]
+pub struct Operand<'a> {
+    /// The address of the storage, not yet of the first element.
+    base: *mut u8,
+    /// Shape, strides and dtype.
+    pub meta: &'a Meta,
+}
+
+impl<'a> Operand<'a> {
+    #[inline]
+    pub(crate) fn new(base: *mut u8, meta: &'a Meta) -> Operand<'a> {
+        Operand { base, meta }
+    }
+
+    /// The same memory under another layout, which names elements of this one only.
+    pub(crate) fn viewed<'b>(&self, meta: &'b Meta) -> Operand<'b> {
+        Operand { base: self.base, meta }
+    }
+
+    /// The address of the first element.
+    #[inline]
+    pub fn ptr(&self) -> *mut u8 {
+        self.base.wrapping_add(self.meta.layout.offset() * self.meta.dtype.size())
+    }
+
+    /// The shape.
+    #[inline]
+    pub fn shape(&self) -> &Shape {
+        self.meta.layout.shape()
+    }
+
+    /// The type of the elements.
+    #[inline]
+    pub fn dtype(&self) -> DType {
+        self.meta.dtype
+    }
+
+    /// The number of elements.
+    #[inline]
+    pub fn n_elems(&self) -> usize {
+        self.meta.layout.n_elems()
+    }
+
+    /// Whether the elements lie one after the other.
+    #[inline]
+    pub fn is_contiguous(&self) -> bool {
+        self.meta.layout.is_contiguous()
+    }
+}
+
+/// A reference to an op: a constant for ops without attributes, shared otherwise.
+///
+/// What is behind it stays inside: a kernel trusts the memory that it is given, so nobody but `execute` may call one, and an
+/// op of this crate is never handed out for others to call with memory of their own.
+///
+/// ```compile_fail
+/// use plimsoll_tensor::{Op, OpRef, optimizer::BeginStep};
+///
+/// let begin: OpRef = BeginStep::default().op();
+/// let kernel: &dyn Op = begin.get();
+/// ```
+///
+/// Descriptions of ops that are public are not ops themselves:
+///
+/// ```compile_fail
+/// use plimsoll_tensor::{OpRef, optimizer::BeginStep};
+///
+/// OpRef::new(BeginStep::default());
+/// ```
+#[derive(Clone)]
+pub struct OpRef {
+    held: Held,
+    /// Whether the op is not one of this crate's, so that nothing is known of what its kernel writes.
+    is_own: bool,
+}
+
+#[derive(Clone)]
+enum Held {
+    Static(&'static dyn Op),
+    Shared(Arc<dyn Op>),
+}
+
+impl OpRef {
+    /// A reference to an op of one's own.
+    pub fn new<O: Op>(op: O) -> OpRef {
+        OpRef { is_own: true, ..OpRef::shipped(op) }
+    }
+
+    /// A reference to an op of this crate with attributes.
+    pub(crate) fn shipped<O: Op>(op: O) -> OpRef {
+        let held = match size_of::<O>() {
+            // An op without attributes takes no memory, so neither does its box, and nothing is lost by leaking it.
+            0 => Held::Static(Box::leak(Box::new(op))),
+            _ => Held::Shared(Arc::new(op)),
+        };
+        OpRef { held, is_own: false }
+    }
+
+    /// A reference to an op of this crate that needs no memory of its own.
+    #[inline]
+    pub(crate) const fn fixed(op: &'static dyn Op) -> OpRef {
+        OpRef { held: Held::Static(op), is_own: false }
+    }
+
+    /// Whether the op is not one of this crate's.
+    #[inline]
+    pub(crate) fn is_own(&self) -> bool {
+        self.is_own
+    }
+
+    /// The op.
+    #[inline]
+    pub(crate) fn get(&self) -> &dyn Op {
+        match &self.held {
+            Held::Static(op) => *op,
+            Held::Shared(op) => &**op,
+        }
+    }
+
+    /// The same op with the draw that `next` makes of its own. An op of somebody's own draws nothing: what it says of itself
+    /// here would decide which kernel runs on operands that were checked for another.
+    pub(crate) fn redrawn(&self, next: &dyn Fn(Draw) -> Draw) -> OpRef {
+        let redrawn = if self.is_own { None } else { self.get().with_draw(next) };
+        redrawn.unwrap_or_else(|| self.clone())
+    }
+
+    /// The second of two ops whose work this one does; none for an op of somebody's own, for the same reason.
+    pub(crate) fn second(&self, inputs: &[&Meta]) -> Option<Second> {
+        if self.is_own { None } else { self.get().second(inputs) }
+    }
+
+    /// The name, as reports and errors show it.
+    #[inline]
+    pub fn name(&self) -> &'static str {
+        self.get().name()
+    }
+
+    /// Whether, and how, the op has a gradient.
+    pub fn gradient(&self) -> Gradient {
+        self.get().gradient()
+    }
+
+    /// How long the op takes on a device, in nanoseconds, by its cost and the device's rates.
+    pub(crate) fn nanoseconds(&self, device: &Device, inputs: &[&Meta], outputs: &[&Meta]) -> u64 {
+        let dtype = inputs.first().or(outputs.first()).map(|meta| meta.dtype);
+        device.time_of(self.get().cost(inputs, outputs), dtype, self.get().computing_share_cuda())
+    }
+
+    /// Whether the op is cheap to recompute.
+    pub fn is_cheap(&self) -> bool {
+        self.get().is_cheap() && !self.has_effect()
+    }
+
+    /// Whether running it does something besides making its outputs.
+    #[inline]
+    pub fn has_effect(&self) -> bool {
+        self.get().has_effect()
+    }
+}
+
+impl fmt::Debug for OpRef {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.get().fmt(f)
+    }
+}
