@@ -9,8 +9,10 @@ mod document_paths;
 mod files;
 mod leftovers;
 mod manifests;
+mod module_paths;
 mod ops;
 mod repo;
+mod rooms;
 mod size;
 mod source;
 mod system_libraries;
@@ -77,6 +79,7 @@ pub fn run(root: &Path) -> Outcome {
         leftovers::check(&repo),
         manifests::check(&repo),
         ops::check(&repo),
+        rooms::check(&repo),
         size::check(&repo),
         system_libraries::check(root)?,
         tensor_type::check(&repo),

@@ -4,14 +4,15 @@
 
 use plimsoll::data::Dataset;
 use plimsoll::nn::metrics::SparseCategoricalAccuracy;
+use plimsoll::nn::optimizers::Optimizer;
 use plimsoll::nn::train::callbacks::ModelCheckpoint;
 use plimsoll::nn::train::{Callback, EpochEvent, History, Trainer, Until};
-use plimsoll::nn::with_policy;
+use plimsoll::nn::{Policy, with_policy};
 use plimsoll::{Error, ErrorKind};
 
-use crate::commands;
 use crate::failure::Failure;
-use crate::options::TrainOptions;
+use crate::optimizers;
+use crate::options::{RunOptions, TrainOptions};
 use crate::recipe::{Length, Recipe};
 
 /// Batches that are prepared while a step runs.
@@ -44,10 +45,10 @@ impl RunSetup {
     /// Options that do not fit the recipe; files that cannot be used; memory that is full.
     pub fn new(recipe: &Recipe, options: &TrainOptions) -> Result<RunSetup, Failure> {
         let run = &options.run;
-        let batch = commands::batch(recipe, run)?;
-        let model = with_policy(commands::policy(recipe, run), || recipe.model())?;
+        let batch = batch(recipe, run)?;
+        let model = with_policy(policy(recipe, run), || recipe.model())?;
         let data = recipe.examples(options.data.as_ref(), batch)?;
-        data.check(recipe)?;
+        data.check(recipe.inputs(), recipe.labels())?;
         let n_examples = data.train.len();
         let examples = data.train.shuffle(n_examples.unwrap_or(SHUFFLE_BUFFER), run.seed);
         // As many at a time as a step holds, so that evaluating never takes more memory than training.
@@ -60,7 +61,7 @@ impl RunSetup {
                 epochs.saturating_mul(n_examples.map_or(1, |n| n.div_ceil(batch)) as u64)
             }
         };
-        let optimizer = commands::optimizer(recipe, run, steps)?;
+        let optimizer = optimizer(recipe, run, steps)?;
         let mut trainer = Trainer::new(model, optimizer, recipe.loss())
             .accumulate(run.accumulate.get())
             // Epochs are reported as they end and are not needed afterwards.
@@ -149,5 +150,48 @@ fn until(recipe: &Recipe, options: &TrainOptions) -> Until {
         (None, Some(epochs), _) => Until::Epochs(epochs.get() as u64),
         (None, None, Length::Steps(steps)) => Until::Steps(steps),
         (None, None, Length::Epochs(epochs)) => Until::Epochs(epochs),
+    }
+}
+
+/// The addresses that a process can have: no batch of more bytes can be, and all bytes of a smaller one's steps can be counted.
+const MOST_BYTES: usize = 1 << 47;
+
+/// The examples of one optimizer step.
+///
+/// # Errors
+/// More parts than examples; more examples than there can be.
+pub fn batch(recipe: &Recipe, options: &RunOptions) -> Result<usize, Failure> {
+    let batch = options.batch.map_or(recipe.default_batch(), |batch| batch.get());
+    let parts = options.accumulate.get();
+    let example = recipe.inputs().n_bytes().saturating_add(recipe.labels().n_bytes());
+    let most = MOST_BYTES / example.max(1);
+    if batch > most {
+        return Err(Failure::options(format!(
+            "--batch {batch}: an example of {} takes {example} bytes, and no process has addresses for more than {most} of \
+             them",
+            recipe.name()
+        )));
+    }
+    match parts <= batch {
+        true => Ok(batch),
+        false => Err(Failure::options(format!(
+            "--accumulate {parts}: a batch of {batch} cannot be worked through in {parts} parts"
+        ))),
+    }
+}
+
+/// How layers compute: as the options say, or as the recipe does.
+pub fn policy(recipe: &Recipe, options: &RunOptions) -> Policy {
+    options.precision.unwrap_or(recipe.default_precision())
+}
+
+/// The optimizer that the options name, or the recipe's.
+///
+/// # Errors
+/// An unknown name; a schedule that does not fit the number of steps.
+pub fn optimizer(recipe: &Recipe, options: &RunOptions, steps: u64) -> Result<Optimizer, Failure> {
+    match &options.optimizer {
+        Some(name) => Ok(optimizers::by_name(name)?.build()),
+        None => Ok(recipe.make_optimizer(steps)?),
     }
 }

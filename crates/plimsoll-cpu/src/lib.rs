@@ -8,7 +8,6 @@
 pub mod bits;
 pub mod copy;
 pub mod element;
-mod folds;
 pub mod lanes;
 pub mod map;
 pub mod math;

@@ -18,10 +18,11 @@ use crate::threads::SharedPtr;
 use crate::tile::{self, Patch, Tile};
 use crate::{simd, threads};
 
+mod folds;
 mod plan;
 use plan::{OutputTile, PARTIAL_BYTES, Plan, ROOM_BYTES, Traits};
 
-pub use crate::folds::*;
+pub use folds::*;
 
 /// A reduction of many values to one.
 ///

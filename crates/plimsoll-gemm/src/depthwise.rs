@@ -10,6 +10,7 @@ use crate::conv::{Conv2d, ConvPass};
 use crate::count::{padded, product};
 use crate::element::{Access, Real};
 use crate::isa::Kernels;
+use crate::matvec_kernel::Pairs;
 use crate::operand::Strided;
 use crate::output::Output;
 use crate::patches::{Patches, Point};
@@ -31,15 +32,6 @@ const TASK_WORK: usize = 1 << 16;
 /// The most parts that the points are cut into when they are summed over, and the bytes of all parts' sums.
 const MAX_PARTS: usize = 16;
 const PARTS_BYTES: usize = 1 << 20;
-
-/// Adds to sums, number by number, the products of pairs of stretches.
-#[derive(Clone, Copy)]
-pub(crate) struct Pairs<'a, T> {
-    pub pairs: &'a [[*const T; 2]],
-    pub sums: *mut T,
-    /// Numbers of every stretch.
-    pub len: usize,
-}
 
 /// A depthwise convolution.
 pub(crate) struct Depthwise<'a, T: 'static> {

@@ -5,9 +5,8 @@
 
 use std::cell::Cell;
 
-use crate::depthwise::Pairs;
 use crate::element::Real;
-use crate::matvec_kernel::{self, ByVector};
+use crate::matvec_kernel::{self, ByVector, Pairs};
 use crate::pack_kernel::{self, Groups};
 #[cfg(target_arch = "x86_64")]
 use crate::simd::x86::{Avx2, Avx512};

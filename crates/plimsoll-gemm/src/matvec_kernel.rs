@@ -1,9 +1,17 @@
 //! Kernels of a matrix times a vector, which read each number of the matrix once and pack nothing.
 
-use crate::depthwise::Pairs;
 use crate::element::Real;
 use crate::simd::Simd;
 use crate::tile::MAX_WIDTH;
+
+/// Adds to sums, number by number, the products of pairs of stretches.
+#[derive(Clone, Copy)]
+pub(crate) struct Pairs<'a, T> {
+    pub pairs: &'a [[*const T; 2]],
+    pub sums: *mut T,
+    /// Numbers of every stretch.
+    pub len: usize,
+}
 
 /// Lanes of a matrix over a stretch of depth, the stretch of the vector, and the sums to add to.
 #[derive(Clone, Copy)]

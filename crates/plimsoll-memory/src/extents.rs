@@ -11,12 +11,10 @@ use std::hash::{Hash, Hasher};
 use std::ops::Range;
 
 use crate::size_tree::SizeTree;
+pub(crate) use crate::size_tree::{ExtentId, NONE};
 
-/// The number of an extent; numbers of vanished extents are used again.
-pub(crate) type ExtentId = u32;
-
-/// No extent.
-pub(crate) const NONE: ExtentId = u32::MAX;
+/// Blocks are multiples of this size and aligned to it.
+pub(crate) const UNIT: u64 = 512;
 
 /// What an extent is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

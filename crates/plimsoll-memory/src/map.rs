@@ -10,12 +10,9 @@ use std::cmp::Reverse;
 use std::hash::{Hash, Hasher};
 use std::ops::Range;
 
-use crate::extents::{ExtentId, Extents, Kind, NONE};
+use crate::extents::{ExtentId, Extents, Kind, NONE, UNIT};
 use crate::slab::{SLAB_BYTES, SMALL_BYTES, SlabId, Slabs};
 use crate::{Region, Source, SourceCalls, SourceError};
-
-/// Blocks are multiples of this size and aligned to it.
-pub(crate) const UNIT: u64 = 512;
 
 /// How many bytes a request for `bytes` takes: the next multiple of 512, whatever the state of the pool.
 ///

@@ -17,8 +17,8 @@ use std::mem::discriminant;
 use std::ops::Range;
 use std::sync::Arc;
 
-use crate::extents::ExtentId;
-use crate::map::{UNIT, rounded_size};
+use crate::extents::{ExtentId, UNIT};
+use crate::map::rounded_size;
 use crate::state::BlockId;
 
 /// One acquisition of a planned step.

@@ -4,7 +4,11 @@
 //! removing allocate nothing in steady state; its priorities are a hash of the extent's number, so that a copy
 //! of the tree goes on exactly like the original.
 
-use crate::extents::{ExtentId, NONE};
+/// The number of an extent; numbers of vanished extents are used again.
+pub(crate) type ExtentId = u32;
+
+/// No extent.
+pub(crate) const NONE: ExtentId = u32::MAX;
 
 /// An ordered set of extents.
 #[derive(Clone, Debug)]

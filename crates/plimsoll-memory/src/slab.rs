@@ -6,8 +6,7 @@
 
 use std::hash::{Hash, Hasher};
 
-use crate::extents::{ExtentId, NONE};
-use crate::map::UNIT;
+use crate::extents::{ExtentId, NONE, UNIT};
 
 /// The size of a slab.
 pub(crate) const SLAB_BYTES: u64 = 128 * UNIT;

@@ -48,10 +48,10 @@ pub use function::nested::Nested;
 pub use function::structure::Structure;
 pub use io::file::write_whole;
 pub use io::npy::NpyArray;
+pub use io::read::{HostBytes, PendingValue};
 pub use ops::binary::Rhs;
 pub use ops::optimizer;
 pub use ops::pooling::Pool2d;
-pub use ops::read::{HostBytes, PendingValue};
 pub use ops::slice::{IntoSlices, Slice};
 pub use ops::{
     Activation, AttentionConfig, Conv1dConfig, Conv2dConfig, ConvConfig, GruWeights, LstmState,

@@ -13,6 +13,7 @@ use crate::failure::Failure;
 use crate::machine::Resident;
 use crate::options::{BenchOptions, RunOptions};
 use crate::recipe::Recipe;
+use crate::run_setup;
 use crate::session::Session;
 use crate::terminal::{Style, write_line};
 
@@ -98,7 +99,7 @@ impl Measured<'_> {
 
 /// The steps of one pass through a recipe's data, which are only counted: a ghost has no bytes.
 fn steps_of_epoch(recipe: &Recipe, options: &RunOptions) -> Result<usize, Failure> {
-    let batch = super::batch(recipe, options)?;
+    let batch = run_setup::batch(recipe, options)?;
     let _on = Device::ghost_cpu().enter();
     let batches = recipe.examples(None, batch)?.train.batch(batch)?;
     batches.len().ok_or_else(|| {
@@ -126,9 +127,9 @@ fn describe(event: &BenchEvent, timing: &Timing) -> String {
 
 /// Training steps of a recipe on one fixed random batch; each reads its loss.
 fn training(recipe: &Recipe, options: &BenchOptions) -> Result<Call, Failure> {
-    let batch = super::batch(recipe, &options.run)?;
-    let model = with_policy(super::policy(recipe, &options.run), || recipe.model())?;
-    let optimizer = super::optimizer(recipe, &options.run, u64::MAX)?;
+    let batch = run_setup::batch(recipe, &options.run)?;
+    let model = with_policy(run_setup::policy(recipe, &options.run), || recipe.model())?;
+    let optimizer = run_setup::optimizer(recipe, &options.run, u64::MAX)?;
     let pair = Batch::new(recipe.inputs().random(batch)?, recipe.labels().random(batch)?);
     let (pairs, mut steps) = (vec![pair], 0);
     let mut trainer = Trainer::new(model, optimizer, recipe.loss()).accumulate(options.run.accumulate.get());

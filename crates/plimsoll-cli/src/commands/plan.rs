@@ -5,7 +5,7 @@ use std::path::Path;
 
 use plimsoll::nn::plan::{Fit, Plan, RunError, largest, least_limit, plan, predict};
 
-use super::{batch, find};
+use super::find;
 use crate::event::{Event, Holder, PeakAt, PlanEvent};
 use crate::failure::{Exit, Failure};
 use crate::options::{PlanOptions, TrainOptions};
@@ -13,6 +13,7 @@ use crate::preflight::{dry_run, with_least_limit};
 use crate::profile::{self, About};
 use crate::progress::scaled;
 use crate::recipe::Recipe;
+use crate::run_setup::batch;
 use crate::target::Target;
 use crate::terminal::Style;
 

@@ -9,7 +9,7 @@ use plimsoll::nn::train::{History, INTERRUPTED};
 use plimsoll::report::Profiler;
 use serde_json::json;
 
-use super::{batch, find};
+use super::find;
 use crate::digest::parameters_sha256;
 use crate::event::{EndEvent, Event};
 use crate::failure::{Exit, Failure};
@@ -19,7 +19,7 @@ use crate::profile::{self, About};
 use crate::progress::Progress;
 use crate::recipe::Recipe;
 use crate::reporter::Reporter;
-use crate::run_setup::RunSetup;
+use crate::run_setup::{self, RunSetup, batch};
 use crate::session::{Outside, Session, allow_spilling};
 use crate::stop;
 use crate::summary;
@@ -124,7 +124,7 @@ fn train(recipe: &Recipe, options: &TrainOptions, session: &Session, style: Styl
         steps: history.steps,
         loss: reporter.last_loss(),
         median_ms: reporter.median_ms(),
-        policy: super::policy(recipe, &options.run),
+        policy: run_setup::policy(recipe, &options.run),
         parameters_sha256: parameters_sha256(run.trainer.model())?,
         outside: session.outside(),
     };

@@ -16,7 +16,6 @@ pub use text::text_windows;
 use plimsoll::data::Dataset;
 
 use crate::failure::Failure;
-use crate::recipe::Recipe;
 
 /// The examples of a recipe: pairs of inputs and labels, one by one.
 #[derive(Clone, Debug)]
@@ -35,14 +34,14 @@ impl Data {
         Data { train, held_out: None, source: source.into() }
     }
 
-    /// Refuses examples that are of another shape than the recipe's, before its model sees them.
-    pub(crate) fn check(&self, recipe: &Recipe) -> Result<(), Failure> {
+    /// Refuses examples of another shape than the recipe's inputs and labels, before its model sees them.
+    pub(crate) fn check(&self, inputs: &Feature, labels: &Feature) -> Result<(), Failure> {
         let refused = |detail: String| Err(Failure::file(format!("{}: {detail}", self.source)));
         for dataset in [Some(&self.train), self.held_out.as_ref()].into_iter().flatten() {
-            let [inputs, labels] = dataset.spec().fields() else {
+            let [first, second] = dataset.spec().fields() else {
                 return refused(format!("there are {}, where inputs and labels are wanted", dataset.spec()));
             };
-            for (field, feature) in [(inputs, recipe.inputs()), (labels, recipe.labels())] {
+            for (field, feature) in [(first, inputs), (second, labels)] {
                 if let Some(why) = feature.refuses(field) {
                     return refused(format!("{:?} is {why}", field.name()));
                 }

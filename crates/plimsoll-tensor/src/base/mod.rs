@@ -8,3 +8,4 @@ pub(crate) mod layout;
 pub(crate) mod reshape;
 pub mod scopes;
 pub(crate) mod shape;
+pub(crate) mod text;

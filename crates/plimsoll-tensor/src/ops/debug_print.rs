@@ -3,6 +3,7 @@
 //! The values that are shown are picked out by ordinary ops, so their memory is planned like any other; printing them is the
 //! op's effect. It has no output with elements and is not in the registry, whose ops are functions.
 
+use std::cmp::Reverse;
 use std::io::Write;
 
 use plimsoll_cuda::Gpu;
@@ -10,11 +11,11 @@ use plimsoll_cuda::Gpu;
 use crate::base::dtype::DType;
 use crate::base::error::Result;
 use crate::base::shape::Shape;
+use crate::base::text::{EDGE, is_cut, text_of};
 use crate::eager::context;
 use crate::eager::execute::call;
 use crate::eager::op::{Gradient, Meta, Op, OpRef, Outputs, Run, one};
 use crate::eager::tensor::Tensor;
-use crate::ops::print::{shown_values, text_of};
 
 /// Prints the values that are shown of a tensor, which are its input.
 #[derive(Debug)]
@@ -67,6 +68,21 @@ impl Op for DebugPrint {
         self.print(&values);
         Ok(())
     }
+}
+
+/// The values of a tensor that are shown, one after the other, as a tensor of float64. Whole numbers beyond 2^53 are rounded.
+fn shown_values(tensor: &Tensor) -> Result<Tensor> {
+    let shape = *tensor.shape();
+    let mut cut: Vec<usize> = (0..shape.rank()).filter(|&axis| is_cut(&shape, axis)).collect();
+    // The longest first, so that little is copied.
+    cut.sort_by_key(|&axis| Reverse(shape[axis]));
+    let mut shown = tensor.clone();
+    for axis in cut {
+        let end = |start: usize| shown.narrow(axis, start, EDGE);
+        shown = Tensor::concat(&[&end(0)?, &end(shape[axis] - EDGE)?], axis)?;
+    }
+    let n_elems = shown.n_elems();
+    shown.cast(DType::F64)?.reshape(n_elems)?.contiguous()
 }
 
 impl Tensor {

@@ -40,8 +40,6 @@ pub(crate) mod operators;
 pub mod optimizer;
 pub(crate) mod pooling;
 mod predicate;
-pub(crate) mod print;
-pub(crate) mod read;
 pub(crate) mod read_file;
 mod recurrent;
 mod reduce;

@@ -10,17 +10,14 @@
 //! optimizer until it is released, so that the host may look later.
 
 use plimsoll_cuda::{Gpu, Grid, Param, Profile, Template};
-use plimsoll_memory::Owner;
 
 use super::schedule::{CurveParam, Schedule};
 use crate::base::dtype::DType;
 use crate::base::error::{Error, Result};
 use crate::base::shape::Shape;
 use crate::device::fault;
-use crate::eager::context;
 use crate::eager::execute::call;
 use crate::eager::op::{Gradient, Meta, Op, OpRef, Operand, Outputs, Run, one};
-use crate::eager::tensor::Tensor;
 use crate::ops::cuda::c_name;
 use crate::ops::cuda::elementwise::Elementwise;
 use crate::ops::registry::{Array, OpInfo, Sample, Values, input};
@@ -100,29 +97,6 @@ impl Control {
         Control { learning_rate, step, loss_scale, good_steps, factor, overflow, norm, skipped }
     }
 
-    /// A buffer with these contents on the current device; its bytes are the optimizer's.
-    ///
-    /// # Errors
-    /// Memory that is full.
-    #[track_caller]
-    pub fn to_tensor(&self) -> Result<Tensor> {
-        let _line = context::at_callers_line();
-        context::with_owner(Owner::Optimizer, || Tensor::from_slice(&self.to_array(), Control::LEN))
-    }
-
-    /// Reads a buffer back from the device: for reports and checkpoints, not for steps.
-    ///
-    /// # Errors
-    /// A tensor that is no control buffer; a ghost, which has no values.
-    #[track_caller]
-    pub fn read(buffer: &Tensor) -> Result<Control> {
-        let _line = context::at_callers_line();
-        check("read control", buffer.meta())?;
-        let mut values = [0.0; Control::LEN];
-        values.copy_from_slice(&buffer.to_vec::<f64>()?);
-        Ok(Control::from_array(values))
-    }
-
     /// The contents of an operand that [`check`] let pass.
     pub(super) fn load(operand: &Operand) -> Control {
         let (first, step) = (operand.ptr().cast::<f64>(), operand.meta.layout.strides()[0]);
@@ -139,7 +113,7 @@ impl Control {
 }
 
 /// Refuses what is no control buffer.
-pub(super) fn check(op: &'static str, control: &Meta) -> Result<()> {
+pub(crate) fn check(op: &'static str, control: &Meta) -> Result<()> {
     if control.dtype == DType::F64 && control.shape().dims() == [Control::LEN] {
         return Ok(());
     }

@@ -29,6 +29,7 @@ use plimsoll_cuda::Gpu;
 
 pub use adafactor::Adafactor;
 pub use adam_8bit::Adam8bit;
+pub(crate) use control::check as check_control;
 pub use control::{BeginStep, Control, Scaling, set_learning_rate};
 pub use operands::{Member, StateSpec};
 pub use schedule::Schedule;

@@ -2,8 +2,8 @@
 
 use std::marker::PhantomData;
 
+use super::{STRETCH, by_stretches};
 use crate::element::{Element, Number};
-use crate::folds::{STRETCH, by_stretches};
 use crate::reduce::{Fold, Rows, in_lanes};
 
 /// The greatest or least value, or NaN where there is one. Of nothing, the value that every other one replaces.

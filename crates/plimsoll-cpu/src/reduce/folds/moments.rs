@@ -5,8 +5,8 @@
 
 use std::marker::PhantomData;
 
+use super::{STRETCH, by_stretches};
 use crate::element::{CastTo, Element, Number};
-use crate::folds::{STRETCH, by_stretches};
 use crate::math::Real;
 use crate::reduce::{Fold, Rows, in_lanes};
 
