@@ -14,7 +14,7 @@ use crate::replay::Moment;
 /// Over how many steps something must grow, each time, to be called a leak.
 const GROWING_STEPS: usize = 10;
 /// How many rows a table has in the terminal.
-const N_ROWS: usize = 20;
+pub(crate) const N_ROWS: usize = 20;
 
 /// What a profile says.
 #[derive(Debug)]
@@ -177,7 +177,7 @@ fn holders(profile: &Profile, moment: &Moment) -> Vec<(Owner, Site, u64, u64)> {
     holders
 }
 
-fn grouped(bytes: u64) -> String {
+pub(crate) fn grouped(bytes: u64) -> String {
     Bytes::new(bytes).grouped()
 }
 

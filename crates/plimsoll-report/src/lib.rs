@@ -15,13 +15,17 @@
 #![forbid(unsafe_code)]
 
 mod code;
+mod compare;
 mod explain;
+mod page;
 mod profile;
 mod profiler;
 mod recorder;
 mod replay;
 
+pub use compare::Comparison;
 pub use explain::{Explanation, Growth, StepSummary};
+pub use page::Page;
 pub use profile::{Profile, Site};
 pub use profiler::Profiler;
-pub use replay::{Block, Moment};
+pub use replay::{Block, Change, Moment};
