@@ -37,6 +37,7 @@ impl Drop for Folder {
 fn command(arguments: &str) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_plimsoll"));
     command.args(arguments.split_whitespace()).stdin(Stdio::null());
+    command.env("PLIMSOLL_OOM_REPORT", "off");
     command
 }
 
@@ -291,7 +292,11 @@ fn a_run_that_spills_needs_less_memory_and_has_the_same_bits() {
     // A file that may not grow stands for a disk that is full.
     let program = env!("CARGO_BIN_EXE_plimsoll");
     let script = format!("trap '' XFSZ; ulimit -f 200; exec {program} {spilling} --limit {least}MiB");
-    let output = Command::new("sh").args(["-c", &script]).output().expect("the shell starts");
+    let output = Command::new("sh")
+        .args(["-c", &script])
+        .env("PLIMSOLL_OOM_REPORT", "off")
+        .output()
+        .expect("the shell starts");
     let stderr = text(&output.stderr);
     assert_eq!(output.status.code(), Some(4), "{stderr}");
     assert!(stderr.contains("could not be written"), "{stderr}");
