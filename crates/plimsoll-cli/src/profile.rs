@@ -108,6 +108,15 @@ impl ProfileFile {
     }
 }
 
+/// Refuses a page that could not be written once the run is over.
+///
+/// # Errors
+/// Why it could not.
+pub fn check_report(path: Option<&Path>) -> Result<(), Failure> {
+    let Some(path) = path else { return Ok(()) };
+    Page::check_writable(path).map_err(|error| failed(&format!("--report {}", path.display()), &error))
+}
+
 fn failed(what: &str, error: &io::Error) -> Failure {
     Failure::file(format!("{what}: {error}"))
 }

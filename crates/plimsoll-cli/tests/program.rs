@@ -107,9 +107,10 @@ fn bad_options_are_refused_with_2() {
 }
 
 #[test]
-fn options_of_features_to_come_are_refused_with_2() {
-    refused("train digits --report r.html", 2, &["--report"]);
-    refused("explain no-such-file --html page.html", 2, &["--html"]);
+fn pages_that_cannot_be_written_are_refused_with_4_before_the_run() {
+    refused("train digits --report no-such-folder/r.html", 4, &["--report", "no-such-folder"]);
+    refused("plan digits --report no-such-folder/r.html", 4, &["--report", "no-such-folder"]);
+    refused("explain no-such-file --html page.html", 4, &["no-such-file"]);
 }
 
 #[test]

@@ -10,7 +10,7 @@ use crate::event::{Event, Holder, PeakAt, PlanEvent};
 use crate::failure::{Exit, Failure};
 use crate::options::{PlanOptions, TrainOptions};
 use crate::preflight::{dry_run, with_least_limit};
-use crate::profile::{About, ProfileFile};
+use crate::profile::{self, About, ProfileFile};
 use crate::progress::scaled;
 use crate::recipe::Recipe;
 use crate::target::Target;
@@ -25,6 +25,7 @@ const N_HOLDERS: usize = 20;
 /// Bad options, files that cannot be used, a limit under which no batch fits.
 pub fn run(recipes: &[Recipe], options: &PlanOptions) -> Result<(), Failure> {
     let recipe = find(recipes, &options.recipe)?;
+    profile::check_report(options.report.as_deref())?;
     let target = Target::of(options)?;
     let mut training = options.training();
     let mut found = None;

@@ -29,6 +29,7 @@ use crate::terminal::Style;
 /// Bad options, files that cannot be used, a limit that cannot be kept, an interruption.
 pub fn run(recipes: &[Recipe], options: &TrainOptions) -> Result<(), Failure> {
     let recipe = find(recipes, &options.recipe)?;
+    profile::check_report(options.report.as_deref())?;
     let session = Session::open(&options.run)?;
     let _on = session.device.enter();
     allow_spilling(&session.device, options.spill.as_deref())?;

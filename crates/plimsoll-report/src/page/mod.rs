@@ -105,6 +105,14 @@ impl Page {
         html
     }
 
+    /// Tells whether a page could be written there now, which is better known before a long run than after it.
+    ///
+    /// # Errors
+    /// Why it could not.
+    pub fn check_writable(path: &Path) -> io::Result<()> {
+        plimsoll_file::check_writable(path)
+    }
+
     /// Writes the page, whole or not at all.
     ///
     /// # Errors

@@ -6,6 +6,8 @@
  * a few milliseconds for a million events, so nothing else has to be kept. */
 
 const GRANULE = 512;
+/** Marks with which a segment begins, beside those of steps. */
+const SEGMENT_MARKS = new Set(["evaluate", "save"]);
 
 /** Reads the data of a script element; nothing if it is empty. */
 async function readRun(element) {
@@ -100,16 +102,30 @@ class Run {
     };
   }
 
-  /** Steps: number, first moment, and time. */
+  /** Steps (number, first moment, time), and segments: steps, and what lies between them, each with a name of its own. */
   readSteps() {
     const { moment, name, number, ns } = this.marks;
     this.steps = { number: [], moment: [], ns: [] };
+    this.segments = { start: [0], name: ["setup"], step: [0], index: new Map([["setup 0 0", 0]]) };
+    let step = 0, nth = 0;
     for (let i = 0; i < name.length; i++) {
-      if (name[i] !== ":step") continue;
-      this.steps.number.push(number[i]);
-      this.steps.moment.push(moment[i]);
-      this.steps.ns.push(ns[i]);
+      if (name[i] === ":step") {
+        [step, nth] = [number[i], 0];
+        this.steps.number.push(number[i]);
+        this.steps.moment.push(moment[i]);
+        this.steps.ns.push(ns[i]);
+      } else if (!SEGMENT_MARKS.has(name[i])) continue;
+      this.segments.index.set(name[i] + " " + step + " " + nth++, this.segments.start.length);
+      this.segments.start.push(moment[i]);
+      this.segments.name.push(name[i]);
+      this.segments.step.push(step);
     }
+    this.segments.keys = [...this.segments.index.keys()];
+  }
+
+  /** The last moment of a segment. */
+  segmentEnd(segment) {
+    return (this.segments.start[segment + 1] ?? this.last + 1) - 1;
   }
 
   /** Whether the blocks of a moment are in the page. */
@@ -245,14 +261,23 @@ class Run {
     return points;
   }
 
-  /** The moment that corresponds to one of another run: as far into the step of the same number, or into the last before. */
+  /** The segment that corresponds to one of another run: that of the same name, or the last of its kind before. A dry run
+   * leaves out what repeats. */
+  segmentLike(other, segment) {
+    const known = this.segments.index.get(other.segments.keys[segment]);
+    if (known !== undefined) return known;
+    const { name, step } = this.segments;
+    for (let i = name.length - 1; i >= 0; i--) {
+      if (name[i] === other.segments.name[segment] && step[i] <= other.segments.step[segment]) return i;
+    }
+    return 0;
+  }
+
+  /** The moment that corresponds to one of another run: as far into the segment like it. */
   correspondingTo(other, moment) {
-    const theirs = lastAtMost(other.steps.moment, moment);
-    if (theirs < 0) return Math.min(moment, this.steps.moment[0] ?? this.last);
-    const ours = lastAtMost(this.steps.number, other.steps.number[theirs]);
-    if (ours < 0) return 0;
-    const end = (this.steps.moment[ours + 1] ?? this.last + 1) - 1;
-    return Math.min(end, this.steps.moment[ours] + moment - other.steps.moment[theirs]);
+    const theirs = lastAtMost(other.segments.start, moment);
+    const ours = this.segmentLike(other, theirs);
+    return Math.min(this.segmentEnd(ours), this.segments.start[ours] + moment - other.segments.start[theirs]);
   }
 
   /** The bytes in use at every moment, where all blocks are known; nothing otherwise. */

@@ -81,6 +81,7 @@ class Table {
     this.count.textContent = rows.length === 0 ? "nothing" : grouped(start + 1) + "–" + grouped(end) + " of " + grouped(rows.length);
     this.before.disabled = this.page === 0;
     this.after.disabled = this.page + 1 >= nPages;
+    this.before.hidden = this.after.hidden = nPages === 1;
     this.columns.forEach((column, i) => {
       const sorted = column.name === this.sortBy ? (this.descending ? "descending" : "ascending") : null;
       if (sorted) this.headings[i].setAttribute("aria-sort", sorted);

@@ -116,17 +116,12 @@ class TimelineView {
     this.place.dataset.width = width;
   }
 
-  /** The top of the chart: the limit is shown where that leaves enough of the rest. */
+  /** The top of the chart: lines high above what is in use are left out, because nothing would be left to see of it. */
   top() {
     const { run, other } = this.app;
-    const most = Math.max(run.meta.peak_committed, run.meta.peak.in_use, other ? other.meta.peak.in_use : 0, 1);
-    const limit = run.about.limit_bytes ?? 0;
-    return 1.06 * (limit <= 3 * most ? Math.max(most, limit) : most);
-  }
-
-  isLimitShown() {
-    const limit = this.app.run.about.limit_bytes;
-    return limit !== undefined && limit <= this.top();
+    const most = Math.max(run.meta.peak.in_use, other ? other.meta.peak.in_use : 0, 1);
+    const lines = [run.meta.peak_committed, run.about.limit_bytes ?? 0].filter((bytes) => bytes <= 3 * most);
+    return 1.14 * Math.max(most, ...lines);
   }
 
   axis(isVertical) {
@@ -184,6 +179,8 @@ class TimelineView {
     ctx.clip();
     ctx.font = 11 * density + "px system-ui, sans-serif";
     ctx.textBaseline = "top";
+    ctx.textAlign = "left";
+    ctx.setLineDash([]);
     this.drawPhases(ctx, bbox, position, density);
     this.drawSteps(ctx, bbox, position, density);
     ctx.strokeStyle = colour("ink");

@@ -74,8 +74,9 @@ function showLegend(app) {
   };
   const owners = run.owners.map((owner) => element("li", {}, swatch(owner), owner));
   const limit = run.about.limit_bytes;
-  const lines = [key("line-committed", "committed"), key("line-least", "least in use within a pixel")];
-  if (limit !== undefined) lines.push(key("line-limit", "limit" + (timeline.isLimitShown() ? "" : " (" + scaled(limit) + ", above the chart)"), true));
+  const above = (bytes) => (bytes <= timeline.top() ? "" : " (" + scaled(bytes) + ", above the chart)");
+  const lines = [key("line-committed", "committed" + above(run.meta.peak_committed)), key("line-least", "least in use within a pixel")];
+  if (limit !== undefined) lines.push(key("line-limit", "limit" + above(limit), true));
   if (other) lines.push(key("line-other", other.meta.role === "prediction" ? "predicted in use" : "in use of " + nameOf(other), true));
   byId("legend").replaceChildren(...owners, ...lines);
 }
@@ -227,7 +228,10 @@ function showComparison(app) {
     pageSize: 10,
     filter: true,
   });
-  table.set([...rows.values()].map((row) => ({ ...row, difference: row.here - row.there })));
+  const differing = [...rows.values()].map((row) => ({ ...row, difference: row.here - row.there })).filter((row) => row.difference !== 0);
+  table.set(differing);
+  byId("comparison-table").hidden = differing.length === 0;
+  byId("comparison-none").textContent = differing.length === 0 ? "At both peaks the same lines hold the same bytes." : "";
 }
 
 function comparisonSaid(run, other) {
@@ -241,18 +245,20 @@ function predictionSaid(run, plan) {
   const [measured, predicted] = [run.inUse(), plan.inUse()];
   if (!measured || !predicted) return comparisonSaid(run, plan);
   let n = 0, differ = 0, first = -1;
-  for (let i = 0; i < run.steps.number.length; i++) {
-    const there = plan.steps.number.indexOf(run.steps.number[i]);
-    if (there < 0) continue;
-    const length = (run.steps.moment[i + 1] ?? run.last + 1) - run.steps.moment[i];
-    for (let m = 0; m < length && plan.steps.moment[there] + m <= plan.last; m++, n++) {
-      if (measured[run.steps.moment[i] + m] === predicted[plan.steps.moment[there] + m]) continue;
+  run.segments.keys.forEach((key, here) => {
+    const there = plan.segments.index.get(key);
+    if (there === undefined) return;
+    // The dry run's last segment has its end, too, which in the run comes after what it left out.
+    if (there === plan.segments.keys.length - 1 && here < run.segments.keys.length - 1) return;
+    const [start, end, planned] = [run.segments.start[here], run.segmentEnd(here), plan.segments.start[there]];
+    for (let m = 0; start + m <= end && planned + m <= plan.segmentEnd(there); m++, n++) {
+      if (measured[start + m] === predicted[planned + m]) continue;
       differ++;
-      if (first < 0) first = run.steps.moment[i] + m;
+      if (first < 0) first = start + m;
     }
-  }
+  });
   if (n === 0) return "The dry run and the run have no step in common.";
   return differ === 0
-    ? "At each of " + grouped(n) + " moments of the steps that were planned one by one, as many bytes are in use as predicted."
+    ? "At each of the " + grouped(n) + " moments that the dry run has, too, as many bytes are in use as predicted; what repeats it leaves out."
     : "At " + grouped(differ) + " of " + grouped(n) + " moments other bytes are in use than predicted, first in " + placeOf(run, first) + ", moment " + grouped(first) + ".";
 }
