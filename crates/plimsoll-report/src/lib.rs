@@ -17,6 +17,7 @@
 mod code;
 mod compare;
 mod explain;
+mod growth;
 mod page;
 mod profile;
 mod profiler;
@@ -24,7 +25,8 @@ mod recorder;
 mod replay;
 
 pub use compare::Comparison;
-pub use explain::{Explanation, Growth, StepSummary};
+pub use explain::{Explanation, StepSummary};
+pub use growth::{Difference, Growth, GrowthWatch, snapshot_diff};
 pub use page::Page;
 pub use profile::{Profile, Site};
 pub use profiler::Profiler;

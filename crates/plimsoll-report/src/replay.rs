@@ -185,6 +185,11 @@ impl Moment {
         Ok(())
     }
 
+    /// The number of the next acquisition.
+    pub(crate) fn next_serial(&self) -> u64 {
+        self.next_serial
+    }
+
     fn serial(&self, back: u64) -> io::Result<u64> {
         self.next_serial.checked_sub(back).ok_or_else(|| damaged("a block is older than the pool"))
     }

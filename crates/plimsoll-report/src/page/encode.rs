@@ -135,12 +135,13 @@ fn growth(profile: &Profile) -> io::Result<Vec<Value>> {
         return Ok(Vec::new());
     }
     let growth = Explanation::of(profile)?.growth;
-    let row = |growth: &crate::explain::Growth| {
+    let row = |growth: &crate::growth::Growth| {
         json!({
             "owner": growth.owner.name(),
             "site": site_row(&growth.site),
             "bytes": growth.bytes,
             "per_step": growth.per_step,
+            "added_blocks": growth.added_blocks,
         })
     };
     Ok(growth.iter().take(MOST_GROWTH).map(row).collect())

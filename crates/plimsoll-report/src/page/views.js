@@ -157,11 +157,11 @@ class GrowthView {
     const steps = run.steps.number;
     const said = run.meta.growth.map((row) => {
       const { layer, op, line } = siteTexts(row.site);
-      return grouped(row.per_step) + " B a step of " + row.owner + " from " + [layer, op, line].filter(Boolean).join(" ");
+      return row.added_blocks / 10 + " blocks (" + grouped(row.per_step) + " B) a step of " + row.owner + " from " + [layer, op, line].filter(Boolean).join(" ");
     });
     byId("growth-said").textContent = said.length
-      ? "Grew at each of the last 10 steps: " + said.slice(0, 5).join("; ") + (said.length > 5 ? "; and " + (said.length - 5) + " more" : "")
-      : steps.length > 10 ? "Nothing has grown at each of the last 10 steps." : "There are not enough steps to say whether something grows: 11 are needed.";
+      ? "Grew over the last 10 steps: " + said.slice(0, 5).join("; ") + (said.length > 5 ? "; and " + (said.length - 5) + " more" : "")
+      : steps.length > 10 ? "Nothing has grown over the last 10 steps." : "There are not enough steps to say whether something grows: 11 are needed.";
     byId("growth-said").classList.toggle("warning", said.length > 0);
     byId("growth-form").hidden = steps.length < 2;
     if (steps.length < 2) return;
