@@ -2,13 +2,15 @@
 //!
 //! After the ordinary tests come the things that `cargo test` does not run: every example must end well, that of a crate
 //! outside the workspace included, the pool's concurrency is explored by loom, and valgrind watches a sample for errors
-//! that no assertion sees. Valgrind is
-//! the only tool that Rust does not bring along; where it cannot be had, the step says so and is left out. The emulated GPU
+//! that no assertion sees. At last pages
+//! of profiles are opened in a browser. Valgrind and Chromium are tools that Rust does not bring along; where one cannot be had, the
+//! step says so and is left out. The emulated GPU
 //! compiles its kernels with the system's C++ compiler, which must be there: see [`compiler`].
 
 use std::path::Path;
 
 use crate::Outcome;
+use crate::page;
 use crate::step::Step;
 use crate::times::part;
 
@@ -33,6 +35,7 @@ pub fn run(root: &Path, extent: Extent) -> Outcome {
         part("emulated GPU", || kernels(root))?;
         part("loom", || loom(root))?;
         part("memcheck", || memcheck(root))?;
+        part("pages", || page::where_possible(root))?;
     }
     Ok(())
 }

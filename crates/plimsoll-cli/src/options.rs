@@ -101,9 +101,13 @@ pub struct TrainOptions {
     /// Record what happens to memory in this file, for `explain`
     #[arg(long, value_name = "FILE")]
     pub profile: Option<PathBuf>,
-    /// Write a page about the run's memory (not there yet)
+    /// Write a page about the run's memory, to look at in a browser
     #[arg(long, value_name = "FILE.html")]
     pub report: Option<PathBuf>,
+    /// Where profile and page of a run go that fails for lack of memory, or `off` [default: the present folder, or what
+    /// PLIMSOLL_OOM_REPORT says]
+    #[arg(long, value_name = "DIR|off")]
+    pub oom_report: Option<PathBuf>,
     /// On the CPU: offload values to an unnamed file in this folder when memory is short
     #[arg(long, value_name = "DIR")]
     pub spill: Option<PathBuf>,
@@ -132,6 +136,9 @@ pub struct PlanOptions {
     /// Record what would happen to memory in this file, for `explain`
     #[arg(long, value_name = "FILE")]
     pub profile: Option<PathBuf>,
+    /// Write a page about the run's memory, to look at in a browser
+    #[arg(long, value_name = "FILE.html")]
+    pub report: Option<PathBuf>,
 }
 
 impl PlanOptions {
@@ -145,6 +152,7 @@ impl PlanOptions {
             resume: None,
             profile: None,
             report: None,
+            oom_report: None,
             spill: self.spill.clone(),
         }
     }
@@ -167,9 +175,15 @@ pub struct BenchOptions {
 /// The options of `explain`.
 #[derive(Args, Clone, Debug)]
 pub struct ExplainOptions {
-    /// A profile that `train --profile` recorded
+    /// A profile that `train --profile` or `plan --profile` recorded
     pub file: PathBuf,
-    /// Write a page instead
+    /// Another one, to compare both
+    #[arg(value_name = "OTHER", conflicts_with = "compare")]
+    pub other: Option<PathBuf>,
+    /// The same as OTHER
+    #[arg(long, value_name = "OTHER")]
+    pub compare: Option<PathBuf>,
+    /// Write a page to look at in a browser instead: one file that asks nobody for anything
     #[arg(long, value_name = "OUT")]
     pub html: Option<PathBuf>,
 }

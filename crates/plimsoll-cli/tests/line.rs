@@ -16,6 +16,7 @@ const BESIDE: u64 = 24 * MIB;
 fn command(arguments: &str) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_plimsoll"));
     command.args(arguments.split_whitespace()).args(["--device", "cpu", "--json"]);
+    command.env("PLIMSOLL_OOM_REPORT", "off");
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     command
 }

@@ -97,3 +97,62 @@ fn explain_tells_it_in_the_terminal() {
         assert!(output.status.code() == Some(4) && message.contains(part), "{arguments}: {message}");
     }
 }
+
+/// The page of a run carries its profile; the page of a run that does not fit is written by itself.
+#[test]
+fn pages_are_written() {
+    let folder = tempfile::tempdir().expect("a folder for temporary files");
+    let path = |name: &str| folder.path().join(name).display().to_string();
+    let (page, profile) = (path("run.html"), path("run.profile"));
+    last(&format!("train digits --steps 3 --report {page} --profile {profile}"));
+    let html = std::fs::read_to_string(&page).expect("it was written");
+    assert!(html.starts_with("<!DOCTYPE html>") && html.contains("<title>digits on cpu: memory</title>"));
+    assert!(!html.contains("id=\"other\"></script>"), "the prediction is in it");
+    last(&format!("plan digits --steps 3 --report {page}"));
+    assert!(std::fs::read_to_string(&page).expect("it was written").contains("id=\"other\"></script>"));
+    for arguments in
+        [format!("explain {profile} --html {page}"), format!("explain {profile} {profile} --html {page}")]
+    {
+        assert!(run(&arguments).status.success(), "{arguments}");
+    }
+    let text = run(&format!("explain {profile} --compare {profile}")).stdout;
+    assert!(String::from_utf8(text).expect("text").contains("the same lines hold the same bytes"));
+    let output = run(&format!("explain {profile} --html {}/no/page.html", folder.path().display()));
+    assert_eq!(output.status.code(), Some(4));
+}
+
+#[test]
+fn a_run_that_does_not_fit_leaves_a_profile_and_a_page() {
+    let folder = tempfile::tempdir().expect("a folder for temporary files");
+    let names = || -> Vec<String> {
+        let entries = std::fs::read_dir(folder.path()).expect("it is there");
+        let mut names: Vec<String> =
+            entries.map(|entry| entry.expect("an entry").file_name().display().to_string()).collect();
+        names.sort();
+        names
+    };
+    let refused = |arguments: &str, variable: Option<&str>| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_plimsoll"));
+        command.args(arguments.split_whitespace()).current_dir(folder.path()).stdin(Stdio::null());
+        variable.map(|value| command.env("PLIMSOLL_OOM_REPORT", value));
+        let output = command.output().expect("the program starts");
+        assert_eq!(output.status.code(), Some(3));
+        String::from_utf8(output.stderr).expect("text")
+    };
+    let arguments = "train gpt-nano --steps 1 --batch 4 --limit 8MiB";
+    refused(&format!("{arguments} --oom-report off"), None);
+    refused(arguments, Some("off"));
+    assert_eq!(names(), [""; 0], "switched off");
+    let message = refused(arguments, None);
+    assert_eq!(names(), ["plimsoll-gpt-nano-out-of-memory.html", "plimsoll-gpt-nano-out-of-memory.profile"]);
+    assert!(names().iter().all(|name| message.contains(name)), "{message}");
+    let profile = Profile::read(&folder.path().join(&names()[1])).expect("it was written");
+    assert!(profile.about()["refused"].as_str().expect("text").contains("limit"));
+    assert_eq!(profile.about()["limit_bytes"], 8 << 20);
+    let needed = Explanation::of(&profile).expect("it is whole").peak.in_use;
+    let planned = last("plan gpt-nano --steps 1 --batch 4 --limit none");
+    assert_eq!(needed, planned["peak_bytes"], "what the run would take");
+    std::fs::create_dir(folder.path().join("reports")).expect("there is room");
+    let message = refused(&format!("{arguments} --oom-report reports"), Some("off"));
+    assert!(message.contains("reports/plimsoll-gpt-nano-out-of-memory.html"), "{message}");
+}

@@ -30,6 +30,7 @@ impl Folder {
 fn command(arguments: &str) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_plimsoll"));
     command.args(arguments.split_whitespace()).stdin(Stdio::null());
+    command.env("PLIMSOLL_OOM_REPORT", "off");
     command
 }
 
@@ -99,9 +100,10 @@ fn bad_options_are_refused_with_2() {
 }
 
 #[test]
-fn options_of_features_to_come_are_refused_with_2() {
-    refused("train digits --report r.html", 2, &["--report"]);
-    refused("explain no-such-file --html page.html", 2, &["--html"]);
+fn pages_that_cannot_be_written_are_refused_with_4_before_the_run() {
+    refused("train digits --report no-such-folder/r.html", 4, &["--report", "no-such-folder"]);
+    refused("plan digits --report no-such-folder/r.html", 4, &["--report", "no-such-folder"]);
+    refused("explain no-such-file --html page.html", 4, &["no-such-file"]);
 }
 
 #[test]
@@ -291,7 +293,11 @@ fn a_run_that_spills_needs_less_memory_and_has_the_same_bits() {
     // A file that may not grow stands for a disk that is full.
     let program = env!("CARGO_BIN_EXE_plimsoll");
     let script = format!("trap '' XFSZ; ulimit -f 200; exec {program} {spilling} --limit {least}MiB");
-    let output = Command::new("sh").args(["-c", &script]).output().expect("the shell starts");
+    let output = Command::new("sh")
+        .args(["-c", &script])
+        .env("PLIMSOLL_OOM_REPORT", "off")
+        .output()
+        .expect("the shell starts");
     let stderr = text(&output.stderr);
     assert_eq!(output.status.code(), Some(4), "{stderr}");
     assert!(stderr.contains("could not be written"), "{stderr}");

@@ -1,20 +1,19 @@
 //! What is worth knowing of a profile: the peak and who held it, how steps went, and what grows from step to step.
 
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::fmt;
 use std::io;
 
 use plimsoll_memory::{Bytes, Owner, Rows};
 use serde_json::Value;
 
+use crate::growth::{GROWING_STEPS, Growth, Held, Watch};
 use crate::profile::{Profile, Site};
-use crate::replay::Moment;
+use crate::replay::{Block, Moment};
 
-/// Over how many steps something must grow, each time, to be called a leak.
-const GROWING_STEPS: usize = 10;
 /// How many rows a table has in the terminal.
-const N_ROWS: usize = 20;
+pub(crate) const N_ROWS: usize = 20;
 
 /// What a profile says.
 #[derive(Debug)]
@@ -29,7 +28,7 @@ pub struct Explanation {
     pub peak_committed: u64,
     /// The steps, in order.
     pub steps: Vec<StepSummary>,
-    /// What had grown at each of the last steps, largest first.
+    /// What had grown over the last steps, largest first.
     pub growth: Vec<Growth>,
     /// Who held the bytes at the peak, largest first: owner, line, blocks, bytes. They add up.
     pub holders: Vec<(Owner, Site, u64, u64)>,
@@ -46,19 +45,6 @@ pub struct StepSummary {
     pub peak: u64,
     /// The bytes in use when it began.
     pub in_use: u64,
-}
-
-/// Bytes of one line that become more at every step.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Growth {
-    /// Whose they are.
-    pub owner: Owner,
-    /// Who took them.
-    pub site: Site,
-    /// The bytes that there are.
-    pub bytes: u64,
-    /// By how many they grow at each step, on average over the last ones.
-    pub per_step: u64,
 }
 
 impl Explanation {
@@ -119,48 +105,29 @@ fn end_step(steps: &mut [StepSummary], now: u64) {
 /// The peak with its blocks, and what grew over the last steps.
 fn second_pass(profile: &Profile, peak_event: u64, n_steps: usize) -> io::Result<(Moment, Vec<Growth>)> {
     let (mut peak, mut n_begun) = (None, 0);
-    let mut held: Vec<HashMap<(Owner, u32), u64>> = Vec::new();
+    let mut watch: Watch<u32> = Watch::default();
     profile.replay(|moment| {
         if moment.event == peak_event || peak.is_none() {
             peak = Some(moment.clone());
         }
         if moment.begins_step {
             n_begun += 1;
+            // The last of these marks is one at which the watch looks at all blocks.
             if n_begun + GROWING_STEPS >= n_steps {
-                let mut bytes: HashMap<(Owner, u32), u64> = HashMap::new();
-                moment.blocks.values().for_each(|block| {
-                    *bytes.entry((block.owner, block.site)).or_default() += block.bytes;
-                });
-                held.push(bytes);
+                let held = |(&serial, block): (&u64, &Block)| Held {
+                    serial,
+                    owner: block.owner,
+                    site: block.site,
+                    bytes: block.bytes,
+                };
+                watch.mark(moment.next_serial(), || moment.blocks.iter().map(held).collect());
             }
         }
         true
     })?;
     let peak =
         peak.ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "this profile has no events"))?;
-    Ok((peak, growing(profile, &held)))
-}
-
-/// What became more at each of these moments.
-fn growing(profile: &Profile, held: &[HashMap<(Owner, u32), u64>]) -> Vec<Growth> {
-    let (Some(first), Some(last)) = (held.first(), held.last()) else { return Vec::new() };
-    if held.len() <= GROWING_STEPS {
-        return Vec::new();
-    }
-    let at = |moment: &HashMap<(Owner, u32), u64>, key: &(Owner, u32)| moment.get(key).copied().unwrap_or(0);
-    let grows = |key: &(Owner, u32)| held.windows(2).all(|pair| at(&pair[0], key) < at(&pair[1], key));
-    let mut growth: Vec<Growth> = last
-        .iter()
-        .filter(|(key, _)| grows(key))
-        .map(|(key, &bytes)| Growth {
-            owner: key.0,
-            site: profile.site(key.1).clone(),
-            bytes,
-            per_step: (bytes - at(first, key)) / (held.len() as u64 - 1),
-        })
-        .collect();
-    growth.sort_by_key(|growth| (Reverse(growth.per_step), growth.owner, growth.site.line));
-    growth
+    Ok((peak, watch.growth(|site| profile.site(site).clone())))
 }
 
 fn holders(profile: &Profile, moment: &Moment) -> Vec<(Owner, Site, u64, u64)> {
@@ -177,7 +144,7 @@ fn holders(profile: &Profile, moment: &Moment) -> Vec<(Owner, Site, u64, u64)> {
     holders
 }
 
-fn grouped(bytes: u64) -> String {
+pub(crate) fn grouped(bytes: u64) -> String {
     Bytes::new(bytes).grouped()
 }
 
@@ -290,17 +257,22 @@ impl Explanation {
     fn show_growth(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.growth.is_empty() {
             return match self.steps.len() > GROWING_STEPS {
-                true => writeln!(f, "\nnothing has grown at each of the last {GROWING_STEPS} steps"),
+                true => writeln!(f, "\nnothing has grown over the last {GROWING_STEPS} steps"),
                 false => Ok(()),
             };
         }
         writeln!(
             f,
-            "\nbytes that grew at each of the last {GROWING_STEPS} steps (bytes a step, bytes now, owner, where they were made)"
+            "\nwhat grew over the last {GROWING_STEPS} steps (bytes a step, blocks a step, bytes now, owner, where they were made)"
         )?;
         for growth in self.growth.iter().take(N_ROWS) {
             let (per_step, bytes) = (grouped(growth.per_step), grouped(growth.bytes));
-            writeln!(f, "  {per_step:>14}  {bytes:>18}  {:<10}  {}", growth.owner, growth.site)?;
+            let blocks = growth.added_blocks as f64 / GROWING_STEPS as f64;
+            writeln!(
+                f,
+                "  {per_step:>14}  {blocks:>6.1}  {bytes:>18}  {:<10}  {}",
+                growth.owner, growth.site
+            )?;
         }
         Ok(())
     }

@@ -15,13 +15,19 @@
 #![forbid(unsafe_code)]
 
 mod code;
+mod compare;
 mod explain;
+mod growth;
+mod page;
 mod profile;
 mod profiler;
 mod recorder;
 mod replay;
 
-pub use explain::{Explanation, Growth, StepSummary};
+pub use compare::Comparison;
+pub use explain::{Explanation, StepSummary};
+pub use growth::{Difference, Growth, GrowthWatch, snapshot_diff};
+pub use page::Page;
 pub use profile::{Profile, Site};
 pub use profiler::Profiler;
-pub use replay::{Block, Moment};
+pub use replay::{Block, Change, Moment};

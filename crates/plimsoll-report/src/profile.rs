@@ -99,6 +99,15 @@ impl Profile {
         Ok(profile)
     }
 
+    /// Copies the file of a profile, whole or not at all.
+    ///
+    /// # Errors
+    /// A file that cannot be read, or one that cannot be written.
+    pub fn copy(from: &Path, to: &Path) -> io::Result<()> {
+        let mut source = plimsoll_file::open(from)?;
+        plimsoll_file::write_whole(to, |target| io::copy(&mut source, target).map(drop))
+    }
+
     /// What was known of the run, as a JSON object.
     pub fn about(&self) -> &Value {
         &self.about
@@ -119,8 +128,13 @@ impl Profile {
         &self.sites[number as usize]
     }
 
-    /// The text of that number.
-    pub(crate) fn text(&self, number: u32) -> &str {
+    /// How many sites there are; they are numbered from zero.
+    pub fn n_sites(&self) -> u32 {
+        self.sites.len() as u32
+    }
+
+    /// The text of that number, such as the name of a mark.
+    pub fn text(&self, number: u32) -> &str {
         &self.texts[number as usize]
     }
 

@@ -27,6 +27,30 @@ pub struct Block {
     pub step: u64,
 }
 
+/// What an event of a profile has changed. Blocks are named by the numbers of their acquisitions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// A block was taken.
+    Taken(u64),
+    /// A block was freed, which was this one.
+    Freed(u64, Block),
+    /// A block is counted for another owner or site; before, it was this one.
+    Relabelled(u64, Block),
+    /// A mark: its name as [`Profile::text`] has it, and its number.
+    Mark(u32, u64),
+    /// The pool has committed or returned pages.
+    Committed,
+    /// A kernel of a dry run.
+    Work,
+}
+
+impl Change {
+    /// Whether the program did something, which a run and its dry run have in common.
+    pub(crate) fn is_counted(self) -> bool {
+        !matches!(self, Change::Committed | Change::Work)
+    }
+}
+
 /// The pool at one moment of a profile, after an event.
 #[derive(Clone, Debug)]
 pub struct Moment {
@@ -44,6 +68,8 @@ pub struct Moment {
     pub committed: u64,
     /// The site of the block that was taken last.
     pub site: Option<u32>,
+    /// What the event has changed; nothing at the beginning of the recording.
+    pub change: Option<Change>,
     /// The live blocks by the numbers of their acquisitions.
     pub blocks: BTreeMap<u64, Block>,
     /// Whether a step begins with this event.
@@ -61,7 +87,8 @@ impl Moment {
         rows
     }
 
-    fn begin(profile: &Profile) -> io::Result<Moment> {
+    /// The moment at which recording began.
+    pub(crate) fn begin(profile: &Profile) -> io::Result<Moment> {
         let mut moment = Moment {
             event: 0,
             step: 0,
@@ -70,6 +97,7 @@ impl Moment {
             in_use: 0,
             committed: profile.initial.committed,
             site: None,
+            change: None,
             blocks: BTreeMap::new(),
             begins_step: false,
             worked: 0,
@@ -103,7 +131,7 @@ impl Moment {
         marks: &mut impl Iterator<Item = (u64, u64)>,
     ) -> io::Result<()> {
         self.begins_step = false;
-        match event {
+        self.change = Some(match event {
             Event::Acquire { region, offset, bytes, owner, site } => {
                 let block = Block {
                     requested: bytes,
@@ -117,6 +145,7 @@ impl Moment {
                 self.take(self.next_serial, block)?;
                 self.next_serial += 1;
                 self.site = Some(site);
+                Change::Taken(self.next_serial - 1)
             }
             Event::Release { back } => {
                 let serial = self.serial(back)?;
@@ -125,12 +154,15 @@ impl Moment {
                     .remove(&serial)
                     .ok_or_else(|| damaged("a block is freed that is not there"))?;
                 self.in_use -= block.bytes;
+                Change::Freed(serial, block)
             }
             Event::Relabel { back, owner, site } => {
                 let serial = self.serial(back)?;
                 let block = self.blocks.get_mut(&serial);
                 let block = block.ok_or_else(|| damaged("a block is relabelled that is not there"))?;
+                let before = *block;
                 (block.owner, block.site) = (owner, site);
+                Change::Relabelled(serial, before)
             }
             Event::Mark { name } => {
                 let (number, nanoseconds) = marks.next().unwrap_or_default();
@@ -139,11 +171,23 @@ impl Moment {
                     step if step == STEP.as_str() => (self.step, self.begins_step) = (number, true),
                     name => name.clone_into(&mut self.phase),
                 }
+                Change::Mark(name, number)
             }
-            Event::Committed { bytes } => self.committed = bytes,
-            Event::Work { nanoseconds, .. } => self.worked = self.worked.saturating_add(nanoseconds),
-        }
+            Event::Committed { bytes } => {
+                self.committed = bytes;
+                Change::Committed
+            }
+            Event::Work { nanoseconds, .. } => {
+                self.worked = self.worked.saturating_add(nanoseconds);
+                Change::Work
+            }
+        });
         Ok(())
+    }
+
+    /// The number of the next acquisition.
+    pub(crate) fn next_serial(&self) -> u64 {
+        self.next_serial
     }
 
     fn serial(&self, back: u64) -> io::Result<u64> {

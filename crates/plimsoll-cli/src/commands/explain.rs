@@ -1,6 +1,8 @@
-//! `plimsoll explain`: a recorded profile, told in the terminal.
+//! `plimsoll explain`: a recorded profile, told in the terminal or as a page.
 
-use plimsoll::report::{Explanation, Profile};
+use std::path::Path;
+
+use plimsoll::report::{Comparison, Explanation, Page, Profile};
 
 use crate::failure::Failure;
 use crate::options::ExplainOptions;
@@ -9,15 +11,33 @@ use crate::terminal::Style;
 /// Explains a profile.
 ///
 /// # Errors
-/// A file that is not there, is no profile or is damaged; a page, which cannot be made yet.
+/// A file that is not there, is no profile or is damaged; a page that cannot be written.
 pub fn run(options: &ExplainOptions) -> Result<(), Failure> {
-    if options.html.is_some() {
-        return Err(Failure::options(
-            "--html is not there yet; leave it out to read the profile in the terminal",
-        ));
+    let profile = read(&options.file)?;
+    let other_path = options.other.as_ref().or(options.compare.as_ref());
+    let other = other_path.map(|path| read(path)).transpose()?;
+    let damaged = |error: std::io::Error| Failure::file(format!("{}: {error}", options.file.display()));
+    if let Some(out) = &options.html {
+        let page = Page::of(&profile).map_err(damaged)?;
+        let page = match (&other, other_path) {
+            (Some(other), Some(path)) => page
+                .compared_with(other)
+                .map_err(|error| Failure::file(format!("{}: {error}", path.display())))?,
+            _ => page,
+        };
+        return page.write(out).map_err(|error| Failure::file(format!("--html {}: {error}", out.display())));
     }
-    let failed = |error: std::io::Error| Failure::file(format!("{}: {error}", options.file.display()));
-    let profile = Profile::read(&options.file).map_err(failed)?;
-    let explanation = Explanation::of(&profile).map_err(failed)?;
-    Style::Text.say(explanation.to_string().trim_end())
+    let explanation = Explanation::of(&profile).map_err(damaged)?;
+    let text = match other {
+        Some(other) => {
+            let other = Explanation::of(&other).map_err(damaged)?;
+            Comparison { this: &explanation, other: &other }.to_string()
+        }
+        None => explanation.to_string(),
+    };
+    Style::Text.say(text.trim_end())
+}
+
+fn read(path: &Path) -> Result<Profile, Failure> {
+    Profile::read(path).map_err(|error| Failure::file(format!("{}: {error}", path.display())))
 }

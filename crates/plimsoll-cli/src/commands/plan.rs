@@ -10,7 +10,7 @@ use crate::event::{Event, Holder, PeakAt, PlanEvent};
 use crate::failure::{Exit, Failure};
 use crate::options::{PlanOptions, TrainOptions};
 use crate::preflight::{dry_run, with_least_limit};
-use crate::profile::{self, About};
+use crate::profile::{self, About, ProfileFile};
 use crate::progress::scaled;
 use crate::recipe::Recipe;
 use crate::run_setup::batch;
@@ -26,6 +26,7 @@ const N_HOLDERS: usize = 20;
 /// Bad options, files that cannot be used, a limit under which no batch fits.
 pub fn run(recipes: &[Recipe], options: &PlanOptions) -> Result<(), Failure> {
     let recipe = find(recipes, &options.recipe)?;
+    profile::check_report(options.report.as_deref())?;
     let target = Target::of(options)?;
     let mut training = options.training();
     let mut found = None;
@@ -38,8 +39,9 @@ pub fn run(recipes: &[Recipe], options: &PlanOptions) -> Result<(), Failure> {
     let least = least_limit(&target.device, || dry_run(recipe, &training))?;
     let style = Style::of(options.run.json);
     let batch = batch(recipe, &training.run)?;
-    if let Some(path) = &options.profile {
-        record(recipe, &training, &target, batch, path)?;
+    if options.profile.is_some() || options.report.is_some() {
+        let file = record(recipe, &training, &target, batch, options.profile.as_deref())?;
+        options.report.as_deref().map_or(Ok(()), |path| file.write_page(path, None))?;
     }
     if style == Style::Text {
         let mut text = headline(recipe, &target, batch, found.as_ref());
@@ -58,15 +60,15 @@ fn record(
     training: &TrainOptions,
     target: &Target,
     batch: usize,
-    path: &Path,
-) -> Result<(), Failure> {
+    path: Option<&Path>,
+) -> Result<ProfileFile, Failure> {
     let ghost = target.device.ghost();
     let limit_bytes = target.limit.bytes;
     let about = About { recipe, batch, device: &target.name, limit_bytes, is_plan: true };
-    let profiler = profile::start(&ghost, path, &training.run, &about)?;
+    let recording = ProfileFile::at(path)?.record(&ghost, &training.run, &about)?;
     let _on = ghost.enter();
     dry_run(recipe, training)?;
-    profile::finish(profiler, path)
+    recording.finish()
 }
 
 /// These options with another batch.

@@ -1,12 +1,10 @@
 //! `plimsoll train`: a recipe from its data to its weights, with a memory summary at the end.
 
-use std::path::Path;
-
-use plimsoll::Stats;
 use plimsoll::nn::Policy;
 use plimsoll::nn::checkpoint;
+use plimsoll::nn::plan::Footprint;
 use plimsoll::nn::train::{History, INTERRUPTED};
-use plimsoll::report::Profiler;
+use plimsoll::{Device, Stats};
 use serde_json::json;
 
 use super::find;
@@ -15,7 +13,7 @@ use crate::event::{EndEvent, Event};
 use crate::failure::{Exit, Failure};
 use crate::options::TrainOptions;
 use crate::preflight;
-use crate::profile::{self, About};
+use crate::profile::{self, About, ProfileFile, Recording, ReportPlace};
 use crate::progress::Progress;
 use crate::recipe::Recipe;
 use crate::reporter::Reporter;
@@ -30,24 +28,44 @@ use crate::terminal::Style;
 /// # Errors
 /// Bad options, files that cannot be used, a limit that cannot be kept, an interruption.
 pub fn run(recipes: &[Recipe], options: &TrainOptions) -> Result<(), Failure> {
-    refuse_what_is_to_come(options)?;
     let recipe = find(recipes, &options.recipe)?;
+    profile::check_report(options.report.as_deref())?;
     let session = Session::open(&options.run)?;
     let _on = session.device.enter();
     allow_spilling(&session.device, options.spill.as_deref())?;
     stop::listen()?;
     let style = Style::of(options.run.json);
-    let predicted = preflight::predicted(recipe, options, &session.device)?;
-    let profiler =
-        options.profile.as_deref().map(|path| record(recipe, options, &session, path)).transpose()?;
-    if let (Some(profiler), Some(predicted)) = (&profiler, &predicted) {
-        let (peak, committed) = (predicted.peak, predicted.committed);
-        profiler.add(&json!({ "predicted_peak_bytes": peak, "predicted_committed_bytes": committed }));
-    }
-    let ended = train(recipe, options, &session, style)?;
-    if let (Some(profiler), Some(path)) = (profiler, &options.profile) {
-        profile::finish(profiler, path)?;
-    }
+    let place = ReportPlace::of(options.oom_report.as_deref(), recipe, options.report.as_deref());
+    let predicted = preflight::predicted(recipe, options, &session.device)
+        .map_err(|failure| explain_refusal(failure, recipe, options, &session, place.as_ref()))?;
+    let prediction = match options.report {
+        Some(_) if predicted.is_some() => {
+            Some(record_dry_run(recipe, options, &session.device.ghost(), &session)?)
+        }
+        _ => None,
+    };
+    let is_asked = options.profile.is_some() || options.report.is_some();
+    let recording = match is_asked || (place.is_some() && predicted.is_none()) {
+        true => match record(recipe, options, &session, predicted.as_ref()) {
+            Err(failure) if is_asked => return Err(failure),
+            // Where nobody asked for it, a disk that is full is no reason not to train.
+            recording => recording.ok(),
+        },
+        false => None,
+    };
+    let ended = match (train(recipe, options, &session, style), recording) {
+        (Ok(ended), recording) => {
+            let file = recording.map(Recording::finish).transpose()?;
+            if let (Some(file), Some(path)) = (file, &options.report) {
+                file.write_page(path, prediction.as_ref())?;
+            }
+            ended
+        }
+        (Err(failure), Some(recording)) => return Err(recording.explain(failure, place.as_ref())),
+        (Err(failure), None) => {
+            return Err(explain_refusal(failure, recipe, options, &session, place.as_ref()));
+        }
+    };
     // Model, optimizer and data have been dropped by now, and their pages returned.
     let released_bytes = ended.stats.committed.saturating_sub(session.device.stats().committed);
     style.say(&summary::describe(&ended.stats, session.limit, ended.outside, released_bytes))?;
@@ -66,29 +84,78 @@ pub fn run(recipes: &[Recipe], options: &TrainOptions) -> Result<(), Failure> {
     }
 }
 
-/// Options whose place on the command line is taken.
-fn refuse_what_is_to_come(options: &TrainOptions) -> Result<(), Failure> {
-    match options.report {
-        Some(_) => Err(Failure::options("--report is not there yet; leave it out, or use --profile")),
-        None => Ok(()),
-    }
-}
-
 /// Begins to record a run.
 fn record(
     recipe: &Recipe,
     options: &TrainOptions,
     session: &Session,
-    path: &Path,
-) -> Result<Profiler, Failure> {
-    let about = About {
+    predicted: Option<&Footprint>,
+) -> Result<Recording, Failure> {
+    let about = about(recipe, options, session, false)?;
+    let file = ProfileFile::at(options.profile.as_deref())?;
+    let recording = file.record(&session.device, &options.run, &about)?;
+    if let Some(Footprint { peak, committed, .. }) = predicted {
+        let known = json!({ "predicted_peak_bytes": peak, "predicted_committed_bytes": committed });
+        recording.profiler.add(&known);
+    }
+    Ok(recording)
+}
+
+/// The profile of a run's dry run.
+fn record_dry_run(
+    recipe: &Recipe,
+    options: &TrainOptions,
+    ghost: &Device,
+    session: &Session,
+) -> Result<ProfileFile, Failure> {
+    let about = about(recipe, options, session, true)?;
+    let recording = ProfileFile::at(None)?.record(ghost, &options.run, &about)?;
+    let _on = ghost.enter();
+    preflight::dry_run(recipe, options)?;
+    recording.finish()
+}
+
+/// A run that lacks memory and was not recorded: profile and page show the run as it would be without a limit, against the one
+/// that it has.
+fn explain_refusal(
+    failure: Failure,
+    recipe: &Recipe,
+    options: &TrainOptions,
+    session: &Session,
+    place: Option<&ReportPlace>,
+) -> Failure {
+    let Some(place) = place.filter(|_| failure.exit == Exit::Limit) else { return failure };
+    let recorded = || {
+        let ghost = session.device.ghost();
+        ghost.set_limit(None)?;
+        let about = about(recipe, options, session, true)?;
+        let file = ProfileFile::at(options.profile.as_deref())?;
+        let recording = file.record(&ghost, &options.run, &about)?;
+        recording.profiler.add(&profile::refused(&failure));
+        let _on = ghost.enter();
+        preflight::dry_run(recipe, options)?;
+        recording.finish()
+    };
+    match recorded() {
+        Ok(file) => place.keep(file, failure),
+        // Whatever is wrong with the run without a limit, too, the refusal is what there is to say.
+        Err(_) => failure,
+    }
+}
+
+fn about<'a>(
+    recipe: &'a Recipe,
+    options: &TrainOptions,
+    session: &'a Session,
+    is_plan: bool,
+) -> Result<About<'a>, Failure> {
+    Ok(About {
         recipe,
         batch: batch(recipe, &options.run)?,
         device: session.device.name(),
         limit_bytes: session.limit.bytes,
-        is_plan: false,
-    };
-    profile::start(&session.device, path, &options.run, &about)
+        is_plan,
+    })
 }
 
 /// What is left of a run.

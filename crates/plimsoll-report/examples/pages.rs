@@ -1,0 +1,142 @@
+//! Pages for the browser's tests, with what they must show: `pages OUT [PROFILE …]`.
+//!
+//! Writes into the folder OUT a long page of a million events, one with hostile names, one with a leak, and one for each
+//! profile; beside each `NAME.html` lies `NAME.json` with its peak and the rows of a thousand moments drawn at random.
+
+#![forbid(unsafe_code)]
+
+use std::error::Error;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use plimsoll_memory::{Block, GhostPages, Label, Name, Owner, Pool, STEP, Site};
+use plimsoll_report::{Change, Explanation, Page, Profile, Profiler};
+use serde_json::json;
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let mut arguments = std::env::args_os().skip(1).map(PathBuf::from);
+    let out = arguments.next().ok_or("pages OUT [PROFILE …]")?;
+    fs::create_dir_all(&out)?;
+    write(&out, "long", &recorded(&out, |pool| steps(pool, 650, 400, None))?)?;
+    write(&out, "leak", &recorded(&out, |pool| steps(pool, 14, 20, Some(41)))?)?;
+    write(&out, "hostile", &recorded(&out, hostile)?)?;
+    for path in arguments {
+        let name =
+            path.file_stem().and_then(|name| name.to_str()).ok_or("a profile without a name")?.to_owned();
+        write(&out, &name, &Profile::read(&path)?)?;
+    }
+    Ok(())
+}
+
+fn recorded(
+    out: &Path,
+    f: impl FnOnce(&Pool) -> Result<(), Box<dyn Error>>,
+) -> Result<Profile, Box<dyn Error>> {
+    let path = out.join("recorded.profile");
+    let pool = Pool::new(GhostPages::new(1 << 40));
+    let about = json!({ "recipe": "<b>made</b> for tests", "device": "cpu", "limit_bytes": 1u64 << 31 });
+    let profiler = Profiler::start(&pool, &path, &about)?;
+    f(&pool)?;
+    profiler.finish()?;
+    Ok(Profile::read(&path)?)
+}
+
+/// Steps of various lengths; a line that leaks, if it is given.
+fn steps(pool: &Pool, n_steps: u64, n_ops: u64, leak: Option<u32>) -> Result<(), Box<dyn Error>> {
+    let mut random = Random(1);
+    let mut leaked = Vec::new();
+    let label = |owner, line: u64| {
+        let layer = format!("encoder.block_{}.mlp", line % 12);
+        Label::new(owner, Site::intern("src/model.rs", line as u32 % 200 + 1, &layer, "matmul"))
+    };
+    let _weights = pool.acquire(5 << 20, label(Owner::Parameters, 0))?;
+    for step in 1..=n_steps {
+        pool.mark(STEP, step);
+        pool.mark("forward", 0);
+        let length = 64 + random.below(900);
+        let mut saved: Vec<Block> = Vec::new();
+        for op in 0..n_ops {
+            let bytes = (length * (1 + op % 7) * 192) as usize;
+            saved.push(pool.acquire(bytes, label(Owner::Saved, op))?);
+            drop(pool.acquire(bytes * 2, label(Owner::Workspace, op))?);
+        }
+        pool.mark("backward", 0);
+        while let Some(block) = saved.pop() {
+            drop(block);
+        }
+        if let Some(line) = leak {
+            let site = Site::intern("src/main.rs", line, "", "mean");
+            leaked.push(pool.acquire(4, Label::new(Owner::Temporary, site))?);
+        }
+    }
+    Ok(())
+}
+
+fn hostile(pool: &Pool) -> Result<(), Box<dyn Error>> {
+    let long = "x.".repeat(50_000);
+    let names = [
+        "</script><script>document.title = 'pwned'</script>",
+        "<img src=x onerror=\"document.title = 'pwned'\">",
+        "\"' onmouseover='document.title = 1'",
+        "a\u{202E}evil\u{2066}",
+        "__proto__",
+        "constructor.prototype",
+        &*long,
+    ];
+    let mut held = Vec::new();
+    for (nth, name) in names.into_iter().enumerate() {
+        pool.mark(STEP, nth as u64 + 1);
+        pool.mark(Name::intern(name), 0);
+        held.push(pool.acquire(4096 << nth, Label::new(Owner::ALL[nth], Site::intern(name, 1, name, name)))?);
+    }
+    Ok(())
+}
+
+/// A page, and what it must show.
+fn write(out: &Path, name: &str, profile: &Profile) -> Result<(), Box<dyn Error>> {
+    Page::of(profile)?.write(&out.join(format!("{name}.html")))?;
+    let (mut n_moments, mut random) = (0u64, Random(2));
+    profile.replay(|moment| {
+        n_moments += u64::from(is_counted(moment.change));
+        true
+    })?;
+    let mut chosen: Vec<u64> = (0..1000).map(|_| random.below(n_moments.max(1)) + 1).collect();
+    chosen.sort_unstable();
+    let (mut at, mut rows) = (0, Vec::new());
+    profile.replay(|moment| {
+        if is_counted(moment.change) {
+            at += 1;
+            if chosen.binary_search(&at).is_ok() {
+                let all: Vec<u64> = moment.rows().iter().map(|(_, bytes)| bytes).collect();
+                rows.push(json!([at, all, moment.in_use]));
+            }
+        }
+        true
+    })?;
+    let explanation = Explanation::of(profile)?;
+    let owners: serde_json::Map<_, _> =
+        explanation.owners().iter().map(|(owner, bytes)| (owner.to_owned(), bytes.into())).collect();
+    let expected = json!({
+        "events": n_moments,
+        "peak": explanation.peak.in_use,
+        "owners": owners,
+        "committed": explanation.peak_committed,
+        "growth": explanation.growth.len(),
+        "rows": rows,
+    });
+    Ok(fs::write(out.join(format!("{name}.json")), expected.to_string())?)
+}
+
+fn is_counted(change: Option<Change>) -> bool {
+    !matches!(change, None | Some(Change::Committed | Change::Work))
+}
+
+/// A plain generator of numbers that look random.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, bound: u64) -> u64 {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) % bound
+    }
+}

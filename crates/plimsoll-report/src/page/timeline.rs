@@ -1,0 +1,271 @@
+//! What a page shows of a profile's moments: the lives of blocks, marks, and buckets of moments with their extremes.
+//!
+//! A page counts what the program did (blocks taken, freed and relabelled, marks) and not what only one kind of recording
+//! has, so that the moments of a run and of its dry run have the same numbers. Moment zero is the beginning of the
+//! recording; moment n is that after the nth event.
+//!
+//! A bucket is not an average: it is the moment at which most was in use, with the rows of that very moment, so that
+//! whatever is drawn adds up and no peak is lost between two pixels.
+//!
+//! Pages are bounded. Of a profile with more than [`MOST_EVENTS`] the blocks of some segments are kept in full (the first,
+//! the last, the one with the peak, and others in between) and the rest is there as buckets.
+
+use std::collections::HashMap;
+use std::io;
+
+use plimsoll_memory::Owner;
+use serde_json::Value;
+
+use crate::code::Event;
+use crate::profile::Profile;
+use crate::replay::{Block, Change, Moment};
+
+/// The rows of a moment: the owners, and what rounding takes.
+pub(crate) const N_ROWS: usize = Owner::ALL.len() + 1;
+/// How many events a page has in full.
+pub(crate) const MOST_EVENTS: u64 = 1 << 20;
+/// How many buckets a page has.
+const MOST_BUCKETS: u64 = 1 << 14;
+/// Segments at the beginning and at the end of a long recording that are kept in full, if there is room.
+const FIRST_SEGMENTS: usize = 8;
+const LAST_SEGMENTS: usize = 16;
+
+/// A block between two changes of its label.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Life {
+    pub serial: u64,
+    /// The moment from which on it is so,
+    pub born: u64,
+    /// and the first at which it is not; nothing if it is so at the end.
+    pub until: Option<u64>,
+    pub block: Block,
+}
+
+/// A mark and its time.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Mark {
+    pub moment: u64,
+    pub name: u32,
+    pub number: u64,
+    pub nanoseconds: u64,
+}
+
+/// The extremes of some moments.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Bucket {
+    /// The moment at which most was in use,
+    pub at: u64,
+    /// with its rows,
+    pub rows: [u64; N_ROWS],
+    /// and how much that was.
+    pub most: u64,
+    /// The least in use.
+    pub least: u64,
+    /// The most committed.
+    pub committed: u64,
+}
+
+/// The moment of the most bytes in use.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Peak {
+    pub moment: u64,
+    pub in_use: u64,
+    pub rows: [u64; N_ROWS],
+    pub step: u64,
+    pub phase: String,
+    pub site: Option<u32>,
+}
+
+/// All of that.
+#[derive(Debug)]
+pub(crate) struct Timeline {
+    /// The number of the last moment.
+    pub last: u64,
+    /// By birth.
+    pub lives: Vec<Life>,
+    pub marks: Vec<Mark>,
+    /// From which moments on how many bytes are committed.
+    pub commits: Vec<(u64, u64)>,
+    pub buckets: Vec<Bucket>,
+    /// How many moments a bucket has.
+    pub bucket_size: u64,
+    /// The moments whose blocks are known: from, and to inclusive.
+    pub kept: Vec<(u64, u64)>,
+    pub peak: Peak,
+    pub peak_committed: u64,
+}
+
+impl Timeline {
+    /// Goes through a profile once, or twice if it is long.
+    pub fn of(profile: &Profile) -> io::Result<Timeline> {
+        let lengths: Vec<u64> =
+            profile.segments.iter().map(|segment| length(profile, segment.pattern)).collect();
+        let last = lengths.iter().sum();
+        let is_plan = profile.about().get("is_plan").and_then(Value::as_bool) == Some(true);
+        let mut builder = Builder {
+            is_plan,
+            rows: [0; N_ROWS],
+            live: HashMap::new(),
+            timeline: Timeline {
+                last,
+                lives: Vec::new(),
+                marks: Vec::new(),
+                commits: Vec::new(),
+                buckets: Vec::new(),
+                bucket_size: (last + 1).div_ceil(MOST_BUCKETS).next_power_of_two(),
+                kept: kept(profile, &lengths)?,
+                peak: Peak::default(),
+                peak_committed: 0,
+            },
+            moment: 0,
+        };
+        builder.begin(&Moment::begin(profile)?);
+        profile.replay(|moment| {
+            builder.see(moment);
+            true
+        })?;
+        Ok(builder.end())
+    }
+}
+
+/// How many events of a pattern are counted.
+fn length(profile: &Profile, pattern: u32) -> u64 {
+    let is_counted = |event: &&Event| !matches!(event, Event::Committed { .. } | Event::Work { .. });
+    profile.patterns[pattern as usize].events.iter().filter(is_counted).count() as u64
+}
+
+/// The moments whose blocks a page knows.
+fn kept(profile: &Profile, lengths: &[u64]) -> io::Result<Vec<(u64, u64)>> {
+    let last: u64 = lengths.iter().sum();
+    if last <= MOST_EVENTS {
+        return Ok(vec![(0, last)]);
+    }
+    let (mut peak, mut peak_at, mut moment_number) = (0, 0, 0);
+    profile.replay(|moment| {
+        moment_number += u64::from(moment.change.is_some_and(Change::is_counted));
+        if moment.in_use > peak {
+            (peak, peak_at) = (moment.in_use, moment_number);
+        }
+        true
+    })?;
+    let starts: Vec<u64> =
+        lengths.iter().scan(0, |start, len| Some(std::mem::replace(start, *start + len))).collect();
+    let n = lengths.len();
+    let of_peak = starts.partition_point(|&start| start < peak_at).saturating_sub(1);
+    let spread = (0..n).step_by((n / 64).max(1));
+    let order = [of_peak, of_peak.saturating_sub(1)].into_iter();
+    let order =
+        order.chain((0..n).rev().take(LAST_SEGMENTS)).chain((0..n).take(FIRST_SEGMENTS)).chain(spread);
+    let (mut chosen, mut room) = (vec![false; n], MOST_EVENTS);
+    for segment in order {
+        if !chosen[segment] && lengths[segment] <= room {
+            (chosen[segment], room) = (true, room - lengths[segment]);
+        }
+    }
+    let mut kept: Vec<(u64, u64)> = Vec::new();
+    for segment in (0..n).filter(|&segment| chosen[segment]) {
+        let (from, to) = (starts[segment], starts[segment] + lengths[segment]);
+        match kept.last_mut() {
+            Some(before) if before.1 >= from => before.1 = to,
+            _ => kept.push((from, to)),
+        }
+    }
+    Ok(kept)
+}
+
+struct Builder {
+    is_plan: bool,
+    rows: [u64; N_ROWS],
+    live: HashMap<u64, Life>,
+    timeline: Timeline,
+    moment: u64,
+}
+
+impl Builder {
+    fn begin(&mut self, moment: &Moment) {
+        for (&serial, &block) in &moment.blocks {
+            self.count(block, u64::wrapping_add);
+            self.live.insert(serial, Life { serial, born: 0, until: None, block });
+        }
+        self.timeline.commits.push((0, moment.committed));
+        self.look(moment);
+    }
+
+    fn see(&mut self, moment: &Moment) {
+        let Some(change) = moment.change else { return };
+        self.moment += u64::from(change.is_counted());
+        match change {
+            Change::Taken(serial) => self.start(serial, moment),
+            Change::Freed(serial, block) => self.stop(serial, block),
+            Change::Relabelled(serial, before) => {
+                self.stop(serial, before);
+                self.start(serial, moment);
+            }
+            Change::Mark(name, number) => {
+                let nanoseconds = if self.is_plan { moment.worked } else { moment.nanoseconds };
+                self.timeline.marks.push(Mark { moment: self.moment, name, number, nanoseconds });
+            }
+            // It comes before what made it necessary.
+            Change::Committed => self.timeline.commits.push((self.moment + 1, moment.committed)),
+            Change::Work => {}
+        }
+        self.look(moment);
+    }
+
+    fn start(&mut self, serial: u64, moment: &Moment) {
+        let Some(&block) = moment.blocks.get(&serial) else { return };
+        self.count(block, u64::wrapping_add);
+        self.live.insert(serial, Life { serial, born: self.moment, until: None, block });
+    }
+
+    fn stop(&mut self, serial: u64, block: Block) {
+        self.count(block, u64::wrapping_sub);
+        let Some(life) = self.live.remove(&serial) else { return };
+        let kept = &self.timeline.kept;
+        let after = kept.partition_point(|&(_, to)| to < life.born);
+        if kept.get(after).is_some_and(|&(from, _)| from < self.moment) {
+            self.timeline.lives.push(Life { until: Some(self.moment), ..life });
+        }
+    }
+
+    /// Adds a block to the rows, or takes it away.
+    fn count(&mut self, block: Block, change: impl Fn(u64, u64) -> u64) {
+        let (row, rounding) = (block.owner as usize, block.bytes - block.requested);
+        self.rows[row] = change(self.rows[row], block.requested);
+        self.rows[N_ROWS - 1] = change(self.rows[N_ROWS - 1], rounding);
+    }
+
+    /// Notes the extremes.
+    fn look(&mut self, moment: &Moment) {
+        let (at, most) = (self.moment, moment.in_use);
+        let timeline = &mut self.timeline;
+        timeline.peak_committed = timeline.peak_committed.max(moment.committed);
+        if most > timeline.peak.in_use || moment.change.is_none() {
+            timeline.peak = Peak {
+                moment: at,
+                in_use: most,
+                rows: self.rows,
+                step: moment.step,
+                phase: moment.phase.clone(),
+                site: moment.site,
+            };
+        }
+        let (rows, committed) = (self.rows, moment.committed);
+        match timeline.buckets.get_mut((at / timeline.bucket_size) as usize) {
+            None => timeline.buckets.push(Bucket { at, rows, most, least: most, committed }),
+            Some(bucket) => {
+                if most > bucket.most {
+                    (bucket.at, bucket.rows, bucket.most) = (at, rows, most);
+                }
+                bucket.least = bucket.least.min(most);
+                bucket.committed = bucket.committed.max(committed);
+            }
+        }
+    }
+
+    fn end(mut self) -> Timeline {
+        self.timeline.lives.extend(self.live.into_values());
+        self.timeline.lives.sort_unstable_by_key(|life| (life.born, life.serial));
+        self.timeline
+    }
+}
