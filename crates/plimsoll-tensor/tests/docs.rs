@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
-use std::{fs, io};
+use std::io;
 
 use plimsoll_tensor::ops::registry::{composed, registry};
 use plimsoll_testkit::sources;
