@@ -265,13 +265,18 @@ pub(crate) trait Cursor: Send {
 
     /// Goes over `n` items without making their elements, or to the end if there are fewer.
     fn skip(&mut self, n: u64, scratch: &mut [u8]) -> Result<()> {
-        for _ in 0..n {
-            if self.next(scratch)?.is_none() {
-                break;
-            }
-        }
-        Ok(())
+        skip_one_by_one(self, n, scratch)
     }
+}
+
+/// Goes over `n` items of a cursor that knows no shorter way.
+pub(crate) fn skip_one_by_one(cursor: &mut (impl Cursor + ?Sized), n: u64, scratch: &mut [u8]) -> Result<()> {
+    for _ in 0..n {
+        if cursor.next(scratch)?.is_none() {
+            break;
+        }
+    }
+    Ok(())
 }
 
 /// A cursor over a node.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use plimsoll_tensor::Result;
 
-use crate::node::{Count, Cursor, Item, Node, NodeRef, Session, open};
+use crate::node::{Count, Cursor, Item, Node, NodeRef, Session, open, skip_one_by_one};
 
 /// Which elements are passed on.
 #[derive(Clone, Copy, Debug)]
@@ -138,27 +138,60 @@ struct Repeating {
     pass: u64,
     n_repeats: Option<u64>,
     done: u64,
-    /// The cursor of the present pass, and whether it has given anything.
-    now: Option<(Box<dyn Cursor>, bool)>,
+    /// The cursor of the present pass, and how many items it has given or gone over.
+    now: Option<(Box<dyn Cursor>, u64)>,
+}
+
+impl Repeating {
+    fn has_passes(&self) -> bool {
+        self.n_repeats.is_none_or(|n| self.done < n)
+    }
+
+    /// The cursor of the present pass, which begins if there is none.
+    fn now(&mut self) -> &mut (Box<dyn Cursor>, u64) {
+        let pass = inner_pass(self.pass, self.n_repeats, self.done);
+        self.now.get_or_insert_with(|| (open(&self.upstream, pass, &self.session), 0))
+    }
 }
 
 impl Cursor for Repeating {
     fn next(&mut self, scratch: &mut [u8]) -> Result<Option<Item>> {
-        while self.n_repeats.is_none_or(|n| self.done < n) {
-            let pass = inner_pass(self.pass, self.n_repeats, self.done);
-            let begin = || (open(&self.upstream, pass, &self.session), false);
-            let (cursor, gave) = self.now.get_or_insert_with(begin);
+        while self.has_passes() {
+            let (cursor, n_given) = self.now();
             if let Some(item) = cursor.next(scratch)? {
-                *gave = true;
+                *n_given += 1;
                 return Ok(Some(item));
             }
+            let is_empty = *n_given == 0;
             // A pass that gives nothing is never followed by one that does, as far as anybody can know.
-            self.done = if *gave { self.done + 1 } else { self.n_repeats.unwrap_or(u64::MAX) };
-            if !*gave && self.n_repeats.is_none() {
+            self.done = if is_empty { self.n_repeats.unwrap_or(u64::MAX) } else { self.done + 1 };
+            if is_empty && self.n_repeats.is_none() {
                 return Ok(None);
             }
             self.now = None;
         }
         Ok(None)
+    }
+
+    /// Passes whose length is known are gone over as a whole: a run that goes on from far within many of them finds its place
+    /// at once.
+    fn skip(&mut self, mut n: u64, scratch: &mut [u8]) -> Result<()> {
+        let Count::Exactly(len @ 1..) = self.upstream.count() else {
+            return skip_one_by_one(self, n, scratch);
+        };
+        while n > 0 && self.has_passes() {
+            let (cursor, n_given) = self.now();
+            let n_rest = len.saturating_sub(*n_given);
+            if n < n_rest {
+                *n_given += n;
+                return cursor.skip(n, scratch);
+            }
+            n -= n_rest;
+            let n_whole = self.n_repeats.map_or(n / len, |all| (n / len).min(all - self.done - 1));
+            n -= n_whole * len;
+            self.done += 1 + n_whole;
+            self.now = None;
+        }
+        Ok(())
     }
 }

@@ -109,3 +109,33 @@ fn an_epoch_is_entered_anywhere_or_not_at_all() -> Result<()> {
     }
     Ok(())
 }
+
+/// A place far within the passes of a stream is found at once, and is the one that going there one by one would find.
+#[test]
+fn far_places_of_repeated_streams_are_found() -> Result<()> {
+    let five = Dataset::from_tensor_slices([("x", Tensor::from_vec(vec![0i64, 1, 2, 3, 4])?)])?;
+    let values = |dataset: &Dataset| -> Result<Vec<i64>> {
+        let mut values = Vec::new();
+        for element in dataset.iter() {
+            values.extend(element?[0].to_vec::<i64>()?);
+        }
+        Ok(values)
+    };
+    for stream in [five.shuffle(2, 7), five.shuffle(2, 7).cache()?] {
+        let nine = stream.repeat(9);
+        let all = values(&nine)?;
+        assert_eq!(all.len(), 45);
+        for skipped in 0..=46 {
+            assert_eq!(values(&nine.skip(skipped))?, all[skipped.min(45)..]);
+            assert_eq!(values(&nine.skip(1).skip(skipped))?, all[(skipped + 1).min(45)..]);
+        }
+        for passes in [1 << 40, 1 << 58] {
+            assert_eq!(values(&stream.repeat(1 << 60).skip(passes * 5 + 3).take(7))?.len(), 7);
+            assert_eq!(values(&stream.repeat_forever().skip(passes * 5 + 3).take(7))?.len(), 7);
+        }
+    }
+    let cached = five.shuffle(2, 7).cache()?;
+    let (once, far) = (values(&cached)?, cached.repeat(1 << 60).skip((5 << 50) + 3).take(2));
+    assert_eq!(values(&far)?, once[3..]);
+    Ok(())
+}

@@ -1,8 +1,8 @@
 //! The docs of tensors' methods: each has an example, and is found under the name that it has in PyTorch.
 
 use std::collections::BTreeMap;
-use std::path::Path;
 use std::io;
+use std::path::Path;
 
 use plimsoll_tensor::ops::registry::{composed, registry};
 use plimsoll_testkit::sources;

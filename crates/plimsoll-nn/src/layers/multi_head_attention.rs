@@ -197,7 +197,7 @@ fn split<const N: usize>(x: &Tensor, heads: usize) -> Result<[Tensor; N]> {
             format!("the input is {}; it must be [batch, time, width]", x.shape()),
         ));
     };
-    let parts = x.reshape([batch, time, N, heads, width / (N * heads)])?.chunk(2, N)?;
+    let parts = x.reshape([batch, time, N, heads, width / N / heads])?.chunk(2, N)?;
     let view = |part: &Tensor| part.squeeze(2)?.transpose(1, 2);
     let views: Vec<Tensor> = parts.iter().map(view).collect::<Result<_>>()?;
     views.try_into().map_err(|_| Error::shape("attention", format!("{} has no {N} parts", x.shape())))
