@@ -77,6 +77,18 @@ fn errors_name_the_layer() -> Result<()> {
     Ok(())
 }
 
+/// Any number of heads divides a width of zero. Heads that cannot be multiplied by the number of parts give nothing, or an error.
+#[test]
+fn heads_beyond_counting_do_no_harm() -> Result<()> {
+    for heads in [1 << 63, usize::MAX, usize::MAX / 2] {
+        let model = Sequential::new().add(MultiHeadAttention::new(heads)).build([5, 0]);
+        if let Ok(outputs) = model.and_then(|model| model.call(&Tensor::zeros([2, 5, 0])?)) {
+            assert_eq!(outputs.shape().dims(), [2, 5, 0]);
+        }
+    }
+    Ok(())
+}
+
 fn language_model(recomputed: bool) -> Result<Model> {
     let inner = Sequential::new()
         .add(LayerNormalization::new())
