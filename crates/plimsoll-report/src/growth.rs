@@ -9,7 +9,7 @@ use std::collections::{HashMap, HashSet, VecDeque};
 use std::fmt;
 use std::hash::Hash;
 
-use plimsoll_memory::{Owner, Pool, Snapshot};
+use plimsoll_memory::{Bytes, Owner, Pool, Snapshot};
 
 use crate::profile::Site;
 
@@ -47,7 +47,7 @@ impl fmt::Display for Growth {
             _ => format!("{blocks:.1} blocks"),
         };
         let Growth { owner, site, per_step, .. } = self;
-        write!(f, "{count} a step ({} B) of {owner} from {site}", crate::explain::grouped(*per_step))
+        write!(f, "{count} a step ({} B) of {owner} from {site}", Bytes::new(*per_step).grouped())
     }
 }
 

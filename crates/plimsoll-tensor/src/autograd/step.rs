@@ -2,7 +2,7 @@
 //!
 //! While a step is open, assignments to variables wait; when it succeeds they are written together, and when it fails
 //! they are dropped and the random generator goes back, so a failed step leaves model, optimizer and generator as
-//! they were. Under a limit every op leaves a record, watched or not, in the step's [`StepLog`].
+//! they were. Under a limit every op leaves a record, watched or not, in the step's log.
 
 use plimsoll_memory::{LongList, StepScope};
 

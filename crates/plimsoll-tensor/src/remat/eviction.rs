@@ -1,10 +1,11 @@
 //! Which values are evicted when eager code reaches its limit, where there is no plan.
 //!
-//! When the pool cannot give a block, the device's [`Evictor`](crate::device::evictor::Evictor) asks the logs of the thread. A log frees retained values that nobody but itself holds, the cheapest to
-//! recompute per byte first, until the block fits. Its choices use costs by formula and the order of the records, never time
-//! or addresses, so a ghost makes the same ones. It never thrashes: the work that it causes in a step is bounded by
-//! [`MAX_RECOMPUTE_FACTOR`] times the step's own. Then, or when nothing is left that can be recomputed, it offloads values, and
-//! where the device has nowhere to offload to, the pool's refusal stands.
+//! When the pool cannot give a block, the device's [`Evictor`](crate::device::evictor::Evictor) asks the logs of the thread. A
+//! log frees retained values that nobody but itself holds, the cheapest to recompute per byte first, until the block fits. Its
+//! choices use costs by formula and the order of the records, never time or addresses, so a ghost makes the same ones. It
+//! never thrashes: the work that it causes in a step is bounded by [`MAX_RECOMPUTE_FACTOR`] times the step's own. Then, or when
+//! nothing is left that can be recomputed, it offloads values, and where the device has nowhere to offload to, the pool's
+//! refusal stands.
 
 use std::cmp::{Ordering, Reverse};
 use std::collections::{BinaryHeap, HashSet};
