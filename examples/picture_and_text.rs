@@ -18,8 +18,8 @@ fn main() -> Result<()> {
 
     let model = Functional::new(|(image, text): (Node, Node)| {
         let image = Conv2D::new(8, 3).activation(Activation::Relu).apply(&image)?;
-        let image = Dense::new(32).apply(&Flatten.apply(&image)?)?;
-        let text = Flatten.apply(&Embedding::new(50, 8).apply(&text)?)?;
+        let image = Dense::new(32).apply(&Flatten::new().apply(&image)?)?;
+        let text = Flatten::new().apply(&Embedding::new(50, 8).apply(&text)?)?;
         let both = Node::concat([image, text], -1)?;
         Dense::new(4).apply(&Dense::new(64).activation(Activation::Relu).apply(&both)?)
     })

@@ -46,7 +46,7 @@ pub fn convolutional() -> Sequential {
     Sequential::new()
         .add(Conv2D::new(16, 3).same().activation(Activation::Relu))
         .add(Conv2D::new(16, 3).same().activation(Activation::Relu))
-        .add(GlobalAveragePooling2D)
+        .add(GlobalAveragePooling2D::new())
         .add(Dense::new(10))
 }
 

@@ -25,7 +25,7 @@ fn ops(op: &str, f: impl FnOnce() -> Result<()>) -> Result<Vec<(&'static str, u3
 fn a_layer_of_a_sequential_is_described_where_it_was_added() -> Result<()> {
     let first = line!() + 1;
     let layers = Sequential::new().add(Dense::new(3).activation(Activation::Relu));
-    let model = layers.add(Residual(Dense::new(3))).build([2])?;
+    let model = layers.add(Residual::new(Dense::new(3))).build([2])?;
     let x = Tensor::ones([4, 2])?;
     let called = line!() + 1;
     let forward = ops("linear", || model.call(&x).map(drop))?;

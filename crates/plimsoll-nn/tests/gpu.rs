@@ -40,7 +40,7 @@ fn layers() -> Sequential {
     Sequential::new()
         .add(Dense::new(16).activation(Activation::Relu))
         .add(BatchNormalization::new())
-        .add(Dropout(0.1))
+        .add(Dropout::new(0.1))
         .add(Dense::new(3))
 }
 
@@ -272,7 +272,7 @@ fn a_plan_of_a_run_on_a_gpu_is_the_run_to_the_byte() -> Result<()> {
 fn reader(policy: Policy) -> Result<Trainer> {
     set_seed(5);
     let attend = Sequential::new().add(LayerNormalization::new()).add(MultiHeadAttention::new(2).causal());
-    let layers = Sequential::new().add(Embedding::new(20, 16)).add(Residual(attend)).add(Dense::new(20));
+    let layers = Sequential::new().add(Embedding::new(20, 16)).add(Residual::new(attend)).add(Dense::new(20));
     Ok(Trainer::new(with_policy(policy, || layers.build([8]))?, SGD::new(0.1).build(), loss()))
 }
 

@@ -91,15 +91,15 @@ fn trainer(way: Way) -> Result<(Trainer, Told)> {
     };
     // The steps of a model that changes something by itself are not run from programs.
     let first = match way {
-        Way::Called => Sequential::new().add(Lambda::new("counting", counting)),
+        Way::Called => Sequential::new().add(Lambda::new(counting).named("counting")),
         _ => Sequential::new(),
     };
     let layers = first
         .add(Embedding::new(7, 4))
-        .add(Flatten)
+        .add(Flatten::new())
         .add(Dense::new(8))
         .add(BatchNormalization::new())
-        .add(Dropout(0.25))
+        .add(Dropout::new(0.25))
         .add(Dense::new(3));
     let policy = if way == Way::LossScaled { Policy::MixedFloat16 } else { Policy::Float32 };
     let (model, adam) = (with_policy(policy, || layers.build([2]))?, Adam::new(0.01).build());

@@ -3,8 +3,8 @@
 
 use plimsoll_nn::layers::{
     ActivationLayer, AveragePooling2D, BatchNormalization, Conv1D, Conv1DTranspose, Conv2D, Conv2DTranspose,
-    DepthwiseConv2D, GlobalAveragePooling2D, GroupNormalization, LayerNormalization, MaxPooling2D,
-    RMSNormalization, Sequential,
+    DepthwiseConv2D, GlobalAveragePooling1D, GlobalAveragePooling2D, GroupNormalization, LayerNormalization,
+    MaxPooling2D, RMSNormalization, Reshape, Sequential,
 };
 use plimsoll_nn::{Layer, Mode, Model, Policy, with_policy};
 use plimsoll_tensor::{Activation, GradientTape, Result, Tensor, set_seed};
@@ -85,7 +85,7 @@ fn transposed_convolutions() -> Result<()> {
 fn pools() -> Result<()> {
     check("max_pool", MaxPooling2D::new(3).stride(2).padding(1))?;
     check("average_pool", AveragePooling2D::new(2))?;
-    check("global_average_pool", GlobalAveragePooling2D)
+    check("global_average_pool", GlobalAveragePooling2D::new())
 }
 
 #[test]
@@ -122,7 +122,7 @@ fn a_relu_inside_batch_norm_keeps_nothing_and_changes_no_bit() -> Result<()> {
     let around = |middle: Sequential| middle.add(Conv2D::new(4, 1)).build([16, 16, 8]);
     let inside = |activation| around(Sequential::new().add(BatchNormalization::new().activation(activation)));
     let behind = |activation| {
-        around(Sequential::new().add(BatchNormalization::new()).add(ActivationLayer(activation)))
+        around(Sequential::new().add(BatchNormalization::new()).add(ActivationLayer::new(activation)))
     };
     let x = Tensor::randn([3, 16, 16, 8])?;
     let kept = |model: Result<Model>| -> Result<usize> {
@@ -163,6 +163,22 @@ fn layers_say_what_they_take() {
     assert!(error.contains("do not fit into images"), "{error}");
     let error = text(GroupNormalization::new(3).build([5, 4]));
     assert!(error.contains("4 channels do not make 3 equal groups"), "{error}");
-    let error = text(GlobalAveragePooling2D.build([4]));
-    assert!(error.contains("with places before"), "{error}");
+    let error = text(GlobalAveragePooling2D::new().build([4, 3]));
+    assert!(error.contains("[4, 3]; the layer takes [height, width, channels]"), "{error}");
+    let error = text(GlobalAveragePooling1D::new().build([4]));
+    assert!(error.contains("[4]; the layer takes [length, channels]"), "{error}");
+    let error = text(Reshape::new([5, -1]).build([4, 3]));
+    assert!(error.contains("shape [4, 3] to [5, -1]: 12 elements are no multiple of 5"), "{error}");
+}
+
+#[test]
+fn an_example_is_reshaped_and_a_sequence_averaged() -> Result<()> {
+    let reshaped = Reshape::new((2, -1)).build([4, 3])?;
+    assert_eq!(reshaped.output_shape().dims(), [2, 6]);
+    let x = Tensor::arange(24)?.reshape([2, 4, 3])?;
+    let y = reshaped.call(&x)?;
+    assert_eq!((y.shape().dims(), y.to_vec::<f32>()?), (&[2, 2, 6][..], x.to_vec::<f32>()?));
+    let means = GlobalAveragePooling1D::new().build([4, 3])?.call(&x)?;
+    assert_eq!(means.to_vec::<f32>()?, [4.5, 5.5, 6.5, 16.5, 17.5, 18.5]);
+    Ok(())
 }

@@ -19,7 +19,8 @@ fn names(model: &Model) -> Vec<String> {
 
 #[test]
 fn variables_are_named_by_path() -> Result<()> {
-    let block = Residual(Sequential::new().add(LayerNormalization::new()).add(Dense::new(4).named("up")));
+    let block =
+        Residual::new(Sequential::new().add(LayerNormalization::new()).add(Dense::new(4).named("up")));
     let model =
         Sequential::new().add(Dense::new(4)).add(block.named("block")).add(Dense::new(2)).build([3])?;
     assert_eq!(
@@ -80,12 +81,12 @@ fn language_model(recomputed: bool) -> Result<Model> {
     let inner = Sequential::new()
         .add(LayerNormalization::new())
         .add(MultiHeadAttention::new(2).causal())
-        .add(Dropout(0.2));
-    let block = Residual(inner);
+        .add(Dropout::new(0.2));
+    let block = Residual::new(inner);
     let model = Sequential::new().add(Embedding::new(11, 8));
     let model = if recomputed { model.add(block.recompute()) } else { model.add(block) };
     set_seed(7);
-    model.add(Flatten).add(Dense::new(3)).build([6])
+    model.add(Flatten::new()).add(Dense::new(3)).build([6])
 }
 
 fn gradients(model: &Model) -> Result<Vec<Vec<f32>>> {

@@ -42,7 +42,7 @@ const RUN: Run = Run {
 fn perceptron() -> Sequential {
     Sequential::new()
         .add(Dense::new(300).activation(Activation::Relu))
-        .add(Dropout(0.2))
+        .add(Dropout::new(0.2))
         .add(Dense::new(90).activation(Activation::Tanh))
         .add(Dense::new(10))
 }
@@ -52,7 +52,7 @@ fn convolutions() -> Sequential {
         .add(Conv2D::new(12, 3).same())
         .add(BatchNormalization::new().activation(Activation::Relu))
         .add(Conv2D::new(20, 3).stride(2).same())
-        .add(Flatten)
+        .add(Flatten::new())
         .add(Dense::new(10))
 }
 

@@ -11,12 +11,13 @@ const EPS: f64 = 1e-5;
 
 /// Pre-norm blocks with a last norm, as language models have them.
 fn model(recompute: bool) -> Sequential {
-    let block = || Sequential::new().add(LayerNormalization::new()).add(Dense::new(WIDTH)).add(Dropout(RATE));
+    let block =
+        || Sequential::new().add(LayerNormalization::new()).add(Dense::new(WIDTH)).add(Dropout::new(RATE));
     let plain = Sequential::new().add(RMSNormalization::new().epsilon(EPS)).add(Dense::new(WIDTH));
-    let second = Residual(block()).named("second");
-    let model = Sequential::new().add(Residual(block()).named("first"));
+    let second = Residual::new(block()).named("second");
+    let model = Sequential::new().add(Residual::new(block()).named("first"));
     let model = if recompute { model.add(second.recompute()) } else { model.add(second) };
-    model.add(Residual(plain)).add(LayerNormalization::new())
+    model.add(Residual::new(plain)).add(LayerNormalization::new())
 }
 
 /// The same model, one op after the other.
@@ -111,7 +112,7 @@ impl Layer for Halved {
 
 #[test]
 fn who_is_no_norm_gets_the_sum() -> Result<()> {
-    let layers = Sequential::new().add(Residual(Sequential::new().add(Dense::new(WIDTH)))).add(Halved);
+    let layers = Sequential::new().add(Residual::new(Sequential::new().add(Dense::new(WIDTH)))).add(Halved);
     let (model, x) = built(&layers)?;
     let [kernel, bias] = &model.variables()[..] else { unreachable!("two variables") };
     let expected = x.linear(kernel, Some(bias), Activation::None)?.into_add(x.clone())?.affine(0.5, 0.0)?;

@@ -80,7 +80,7 @@ fn run(seed: u64, policy: Policy, losses: &Losses) -> Result<Trainer> {
     set_seed(seed);
     let layers = Sequential::new()
         .add(Dense::new(24).activation(Activation::Tanh))
-        .add(Dropout(0.25))
+        .add(Dropout::new(0.25))
         .add(Dense::new(1));
     let model = with_policy(policy, || layers.build([6]))?;
     let scale = LossScale::new().initial(1e6).growth_interval(2);
@@ -95,7 +95,7 @@ fn run(seed: u64, policy: Policy, losses: &Losses) -> Result<Trainer> {
         .accumulate(3)
         .held_out(shuffled()?)
         .callback(EarlyStopping::new(50))
-        .callback(LearningRateScheduler(|step| 0.01 / (1.0 + step as f64 / 10.0)))
+        .callback(LearningRateScheduler::new(|step| 0.01 / (1.0 + step as f64 / 10.0)))
         .callback(watch))
 }
 
@@ -219,7 +219,7 @@ fn the_best_epoch_is_kept_and_its_weights_come_back() -> Result<()> {
             .build([6])?;
         Trainer::new(model, Adam::new(0.01).build(), MeanSquaredError)
             .held_out(shuffled()?)
-            .callback(LearningRateScheduler(|step| if step < 21 { 0.01 } else { 3.0 }))
+            .callback(LearningRateScheduler::new(|step| if step < 21 { 0.01 } else { 3.0 }))
             .callback(EarlyStopping::new(2).keep_best(&folder.0))
             .callback(LambdaCallback::new().epochs(move |event, run| {
                 let loss = event.held_out.as_ref().map_or(f64::NAN, |held_out| held_out.loss);
@@ -257,7 +257,7 @@ fn a_log_has_a_line_for_each_epoch() -> Result<()> {
             Ok(())
         }
     }
-    trainer = trainer.callback(Log::to(Shared(shared.clone())).every_steps(10));
+    trainer = trainer.callback(Log::new(Shared(shared.clone())).every_steps(10));
     trainer.fit(&shuffled()?, Until::Epochs(2))?;
     lines.extend(String::from_utf8_lossy(&shared.lock().expect("nobody panics")).lines().map(str::to_owned));
     assert!(lines.iter().any(|line| line.starts_with("epoch 2: loss ") && line.contains("held out: loss ")));

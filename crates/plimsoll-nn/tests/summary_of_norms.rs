@@ -9,7 +9,7 @@ fn running_statistics_stay_as_they_are() -> Result<()> {
     let model = Sequential::new()
         .add(Conv2D::new(4, 3))
         .add(BatchNormalization::new())
-        .add(Flatten)
+        .add(Flatten::new())
         .add(Dense::new(3))
         .build([8, 8, 2])?;
     let values = || -> Result<Vec<Vec<f64>>> { model.variables().iter().map(|v| v.to_f64_vec()).collect() };

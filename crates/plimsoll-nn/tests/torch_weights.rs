@@ -124,7 +124,7 @@ fn a_transformer() -> Result<()> {
     let block = Sequential::new().add(LayerNormalization::new()).add(MultiHeadAttention::new(2).causal());
     let model = Sequential::new()
         .add(Embedding::new(11, 8))
-        .add(Residual(block).named("block"))
+        .add(Residual::new(block).named("block"))
         .add(Dense::new(11))
         .build([6])?;
     let map = NameMap::new()
@@ -140,10 +140,10 @@ fn convolutions_and_what_is_flattened_after_them() -> Result<()> {
     let model = Sequential::new()
         .add(Conv2D::new(4, 3).padding(1).no_bias().named("conv"))
         .add(BatchNormalization::new().named("bn"))
-        .add(plimsoll_nn::layers::ActivationLayer(Activation::Relu))
+        .add(plimsoll_nn::layers::ActivationLayer::new(Activation::Relu))
         .add(Conv2DTranspose::new(3, 2).stride(2).named("up"))
         .add(GroupNormalization::new(3).named("gn"))
-        .add(Flatten)
+        .add(Flatten::new())
         .add(Dense::new(5).named("fc"))
         .build([6, 6, 2])?;
     let map = NameMap::new()

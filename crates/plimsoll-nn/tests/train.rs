@@ -28,7 +28,7 @@ fn batches(n_batches: usize, batch: usize) -> Result<Vec<Batch>> {
 fn model(policy: Policy) -> Result<Model> {
     let layers = Sequential::new()
         .add(Dense::new(16).activation(Activation::Tanh))
-        .add(Dropout(0.2))
+        .add(Dropout::new(0.2))
         .add(Dense::new(1).named("head"));
     with_policy(policy, || layers.build([4]))
 }
@@ -268,7 +268,7 @@ fn values_that_are_not_finite_are_found() -> Result<()> {
     assert!(error.contains("variable \"head.bias\" holds values that are not finite"), "{error}");
 
     set_seed(1);
-    let root = Lambda::new("root", |x: &Tensor| x.sub(x)?.sqrt());
+    let root = Lambda::new(|x: &Tensor| x.sub(x)?.sqrt()).named("root");
     let model = Sequential::new().add(Dense::new(1)).add(root).build([4])?;
     let mut run = Trainer::new(model, SGD::new(0.1).build(), MeanSquaredError).check_gradients();
     let before = bits(&run)?;
@@ -309,7 +309,7 @@ fn what_does_not_fit_is_named() -> Result<()> {
     let error = error_of(&mut Trainer::new(model, optimizer(), loss), &classes);
     assert!(error.contains('3') && error.contains("\"digits\" is int64 [2]"), "{error}");
 
-    let cut = Lambda::new("cut", |x: &Tensor| Ok(x.stop_gradient()));
+    let cut = Lambda::new(|x: &Tensor| Ok(x.stop_gradient())).named("cut");
     let model = Sequential::new().add(Dense::new(2)).add(cut).add(Dense::new(1).named("head")).build([4])?;
     let mut run = Trainer::new(model, optimizer(), MeanSquaredError);
     let error = error_of(&mut run, &batches(1, 2)?);

@@ -75,9 +75,9 @@ pub mod prelude {
     pub use plimsoll_nn::layers::{
         ActivationLayer, Add, AveragePooling2D, BatchNormalization, Concatenate, Conv1D, Conv1DTranspose,
         Conv2D, Conv2DTranspose, Dense, DepthwiseConv2D, Dropout, Embedding, Flatten, Functional, GRU,
-        GlobalAveragePooling2D, GroupNormalization, LSTM, Lambda, LayerNormalization, MaxPooling2D,
-        MultiHeadAttention, Multiply, Node, RMSNormalization, Reshape, Residual, Sequential, SimpleRNN,
-        Subtract,
+        GlobalAveragePooling1D, GlobalAveragePooling2D, GroupNormalization, LSTM, Lambda, LayerNormalization,
+        MaxPooling2D, MultiHeadAttention, Multiply, Node, RMSNormalization, Reshape, Residual, Sequential,
+        SimpleRNN, Subtract,
     };
     pub use plimsoll_nn::losses::{
         BinaryCrossentropy, CategoricalCrossentropy, Huber, Loss, LossContext, Losses, MeanAbsoluteError,

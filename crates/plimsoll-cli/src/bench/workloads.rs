@@ -93,7 +93,7 @@ pub fn w3_cnn() -> Recipe {
         .add(conv(32))
         .add(conv(64))
         .add(MaxPooling2D::new(2))
-        .add(Flatten)
+        .add(Flatten::new())
         .add(Dense::new(128).activation(Activation::Relu))
         .add(Dense::new(10));
     classifier("w3_cnn", model, &[28, 28, 1], 10)

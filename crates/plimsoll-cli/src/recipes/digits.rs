@@ -15,9 +15,9 @@ pub fn digits() -> Recipe {
     let model = Sequential::new()
         .add(Greys { largest: 16.0 })
         .add(Dense::new(256).activation(Activation::Relu))
-        .add(Dropout(0.2))
+        .add(Dropout::new(0.2))
         .add(Dense::new(128).activation(Activation::Relu))
-        .add(Dropout(0.2))
+        .add(Dropout::new(0.2))
         .add(Dense::new(10));
     let loss = SparseCategoricalCrossentropy::new().from_logits(true);
     Recipe::new("digits", model, Feature::bytes([64], 17), Feature::bytes([], 10), loss)

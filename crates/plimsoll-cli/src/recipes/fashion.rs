@@ -20,9 +20,9 @@ pub fn fashion() -> Recipe {
             .add(MaxPooling2D::new(2));
     }
     let model = model
-        .add(Flatten)
+        .add(Flatten::new())
         .add(Dense::new(128).activation(Activation::Relu))
-        .add(Dropout(0.3))
+        .add(Dropout::new(0.3))
         .add(Dense::new(10));
     let loss = SparseCategoricalCrossentropy::new().from_logits(true);
     Recipe::new("fashion", model, Feature::bytes([28, 28], 256), Feature::bytes([], 10), loss)

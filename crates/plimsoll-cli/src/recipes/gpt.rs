@@ -83,16 +83,18 @@ impl Gpt {
             .add(Dense::new(self.width).kernel_initializer(self.kernels()).named("down"));
         let dropped = |layers: Sequential| match self.dropout {
             0.0 => layers,
-            rate => layers.add(Dropout(rate)),
+            rate => layers.add(Dropout::new(rate)),
         };
-        Sequential::new().add(Residual(dropped(attn)).named("attn")).add(Residual(dropped(mlp)).named("mlp"))
+        Sequential::new()
+            .add(Residual::new(dropped(attn)).named("attn"))
+            .add(Residual::new(dropped(mlp)).named("mlp"))
     }
 
     /// Everything between the embedding and the head.
     fn trunk(&self) -> Sequential {
         let mut trunk = Sequential::new().add(Positions(self.embeddings()));
         if self.dropout > 0.0 {
-            trunk = trunk.add(Dropout(self.dropout));
+            trunk = trunk.add(Dropout::new(self.dropout));
         }
         for number in 0..self.layers {
             trunk = trunk.add(self.block().named(&format!("block_{number}")));

@@ -52,7 +52,7 @@ impl ResNet {
                 layers = layers.add(block.named(&format!("stage_{}_block_{}", stage + 1, number + 1)));
             }
         }
-        layers.add(GlobalAveragePooling2D).add(Dense::new(CLASSES))
+        layers.add(GlobalAveragePooling2D::new()).add(Dense::new(CLASSES))
     }
 }
 

@@ -10,7 +10,16 @@ use crate::model::Mode;
 ///
 /// Nothing is kept for backward: the draw is repeated from its number.
 #[derive(Clone, Copy, Debug)]
-pub struct Dropout(pub f64);
+pub struct Dropout {
+    rate: f64,
+}
+
+impl Dropout {
+    /// A layer that forgets each element with that probability, from 0 to 1.
+    pub fn new(rate: f64) -> Dropout {
+        Dropout { rate }
+    }
+}
 
 impl Layer for Dropout {
     fn name(&self) -> &str {
@@ -22,7 +31,7 @@ impl Layer for Dropout {
     }
 
     fn make(&self, input: &Shape) -> Result<BuiltLayer> {
-        let rate = self.0;
+        let rate = self.rate;
         if !(0.0..=1.0).contains(&rate) {
             return Err(Error::argument(
                 "dropout",

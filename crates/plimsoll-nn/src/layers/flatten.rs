@@ -5,8 +5,17 @@ use plimsoll_tensor::{Result, Shape};
 use crate::layer::{BuiltLayer, Layer};
 
 /// Each example as one row: `[batch, a, b, ..]` to `[batch, a b ..]`. A view where the memory allows it.
-#[derive(Clone, Copy, Debug)]
-pub struct Flatten;
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Flatten {
+    _private: (),
+}
+
+impl Flatten {
+    /// A layer that makes rows.
+    pub fn new() -> Flatten {
+        Flatten::default()
+    }
+}
 
 impl Layer for Flatten {
     fn name(&self) -> &str {

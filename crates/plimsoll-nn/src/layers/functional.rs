@@ -24,8 +24,8 @@ use crate::model::{Mode, Model};
 /// use plimsoll_nn::Layer;
 ///
 /// let model = Functional::new(|(image, text): (Node, Node)| {
-///     let image = Dense::new(16).apply(&Flatten.apply(&image)?)?;
-///     let text = Flatten.apply(&Embedding::new(100, 4).apply(&text)?)?;
+///     let image = Dense::new(16).apply(&Flatten::new().apply(&image)?)?;
+///     let text = Flatten::new().apply(&Embedding::new(100, 4).apply(&text)?)?;
 ///     Dense::new(3).apply(&Concatenate::new(-1).apply((&image, &text))?)
 /// })
 /// .build(([8, 8], [5]))?;

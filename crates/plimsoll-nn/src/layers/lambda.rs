@@ -8,34 +8,30 @@ use plimsoll_tensor::{Result, Shape, Tensor};
 use crate::layer::{BuiltLayer, Layer};
 
 /// A function of a batch that keeps the shape of an example, such as a softmax:
-/// `Lambda::new("softmax", |x| x.softmax(-1))`.
+/// `Lambda::new(|x| x.softmax(-1)).named("softmax")`.
 #[derive(Clone)]
 pub struct Lambda {
-    name: &'static str,
     function: Arc<Function>,
 }
 
 type Function = dyn Fn(&Tensor) -> Result<Tensor> + Send + Sync;
 
 impl Lambda {
-    /// A layer of that name.
-    pub fn new(
-        name: &'static str,
-        function: impl Fn(&Tensor) -> Result<Tensor> + Send + Sync + 'static,
-    ) -> Lambda {
-        Lambda { name, function: Arc::new(function) }
+    /// A layer that is that function; [`Layer::named`] gives it a name.
+    pub fn new(function: impl Fn(&Tensor) -> Result<Tensor> + Send + Sync + 'static) -> Lambda {
+        Lambda { function: Arc::new(function) }
     }
 }
 
 impl fmt::Debug for Lambda {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Lambda({})", self.name)
+        f.write_str("Lambda")
     }
 }
 
 impl Layer for Lambda {
     fn name(&self) -> &str {
-        self.name
+        "lambda"
     }
 
     fn make(&self, input: &Shape) -> Result<BuiltLayer> {

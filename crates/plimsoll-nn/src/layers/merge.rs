@@ -8,8 +8,17 @@ use crate::layer::{BuiltLayer, Layer};
 macro_rules! elementwise {
     ($(#[$doc:meta])* $layer:ident, $name:literal, $combine:expr) => {
         $(#[$doc])*
-        #[derive(Clone, Copy, Debug)]
-        pub struct $layer;
+        #[derive(Clone, Copy, Debug, Default)]
+        pub struct $layer {
+            _private: (),
+        }
+
+        impl $layer {
+            /// A layer of any number of tensors.
+            pub fn new() -> $layer {
+                $layer::default()
+            }
+        }
 
         impl Layer for $layer {
             fn name(&self) -> &str {
@@ -33,7 +42,7 @@ macro_rules! elementwise {
 }
 
 elementwise! {
-    /// The sum of any number of tensors, Keras's `Add`: `Add.apply((&a, &b))`. Their examples have one shape, or shapes that
+    /// The sum of any number of tensors, Keras's `Add`: `Add::new().apply((&a, &b))`. Their examples have one shape, or shapes that
     /// broadcast.
     Add, "add", |sum: Tensor, next: Tensor| sum.add(&next)
 }

@@ -43,7 +43,9 @@ pub use layer_normalization::LayerNormalization;
 pub use lstm::LSTM;
 pub use merge::{Add, Concatenate, Multiply, Subtract};
 pub use multi_head_attention::MultiHeadAttention;
-pub use pooling::{AveragePooling2D, GlobalAveragePooling2D, MaxPooling2D};
+pub use pooling::{
+    AveragePooling2D, GlobalAveragePooling, GlobalAveragePooling1D, GlobalAveragePooling2D, MaxPooling2D,
+};
 pub use reshape::Reshape;
 pub use residual::Residual;
 pub use rms_normalization::RMSNormalization;

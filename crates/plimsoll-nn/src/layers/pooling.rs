@@ -1,6 +1,6 @@
-//! `MaxPooling2D`, `AveragePooling2D` and `GlobalAveragePooling2D`: the greatest or the mean of windows of a picture.
+//! `MaxPooling2D`, `AveragePooling2D` and the global average poolings: the greatest or the mean of windows of a picture.
 
-use plimsoll_tensor::{Axes, Error, IntoExtents, IntoShape, Pool2d, Result, Shape};
+use plimsoll_tensor::{IntoExtents, IntoShape, Pool2d, Result, Shape};
 
 use super::conv::places_of;
 use super::{batch_of_one, example_of};
@@ -8,11 +8,13 @@ use crate::layer::{BuiltLayer, Layer};
 
 /// The greatest of each window: `[batch, height, width, channels]` to the same with a place for each window. Kept for
 /// backward: one byte for each output.
+#[doc(alias("MaxPool2d", "max_pool2d", "MaxPool2D"))]
 #[derive(Clone, Copy, Debug)]
 pub struct MaxPooling2D(Pool2d);
 
 /// The mean of each window: `[batch, height, width, channels]` to the same with a place for each window. Zeros of the
 /// padding count. Nothing is kept for backward.
+#[doc(alias("AvgPool2d", "avg_pool2d", "AvgPool2D"))]
 #[derive(Clone, Copy, Debug)]
 pub struct AveragePooling2D(Pool2d);
 
@@ -58,11 +60,28 @@ macro_rules! windows {
 windows!(MaxPooling2D, "max_pool", max_pool2d);
 windows!(AveragePooling2D, "average_pool", avg_pool2d);
 
-/// The mean of each channel over all places: `[batch, .., channels]` to `[batch, channels]`. Nothing is kept for backward.
-#[derive(Clone, Copy, Debug)]
-pub struct GlobalAveragePooling2D;
+/// The mean of each channel over all `N` axes of places; see [`GlobalAveragePooling1D`] and [`GlobalAveragePooling2D`]. Nothing is
+/// kept for backward.
+#[doc(alias("AdaptiveAvgPool1d", "AdaptiveAvgPool2d", "GlobalAvgPool"))]
+#[derive(Clone, Copy, Debug, Default)]
+pub struct GlobalAveragePooling<const N: usize> {
+    _private: (),
+}
 
-impl Layer for GlobalAveragePooling2D {
+/// The mean of a sequence: `[batch, length, channels]` to `[batch, channels]`.
+pub type GlobalAveragePooling1D = GlobalAveragePooling<1>;
+
+/// The mean of a picture: `[batch, height, width, channels]` to `[batch, channels]`.
+pub type GlobalAveragePooling2D = GlobalAveragePooling<2>;
+
+impl<const N: usize> GlobalAveragePooling<N> {
+    /// A layer of means.
+    pub fn new() -> GlobalAveragePooling<N> {
+        GlobalAveragePooling::default()
+    }
+}
+
+impl<const N: usize> Layer for GlobalAveragePooling<N> {
     fn name(&self) -> &str {
         "global_average_pool"
     }
@@ -72,13 +91,7 @@ impl Layer for GlobalAveragePooling2D {
     }
 
     fn make(&self, input: &Shape) -> Result<BuiltLayer> {
-        let [_, .., channels] = *input.dims() else {
-            let text = format!(
-                "an example has the shape {input}; the layer takes [.., channels], with places before"
-            );
-            return Err(Error::shape("global_average_pool", text));
-        };
-        let places = Axes::of(1..input.rank());
-        BuiltLayer::new([channels].into_shape()?, move |x, _| x.mean(places))
+        let (_, channels) = places_of::<N>("global_average_pool", input)?;
+        BuiltLayer::new([channels].into_shape()?, move |x, _| x.mean(1..=N))
     }
 }

@@ -10,7 +10,16 @@ use crate::layer::{BuiltLayer, Layer, build};
 /// If what comes next in a [`Sequential`](super::Sequential) begins with a layer norm or an RMS norm, sum and norm are made
 /// by one op, and with them dropout that the layer ends in; the numbers are the same.
 #[derive(Clone, Debug)]
-pub struct Residual<L>(pub L);
+pub struct Residual<L> {
+    layer: L,
+}
+
+impl<L: Layer> Residual<L> {
+    /// The sum of a layer's input and its output.
+    pub fn new(layer: L) -> Residual<L> {
+        Residual { layer }
+    }
+}
 
 impl<L: Layer> Layer for Residual<L> {
     fn name(&self) -> &str {
@@ -23,7 +32,7 @@ impl<L: Layer> Layer for Residual<L> {
 
     fn make(&self, input: &Shape) -> Result<BuiltLayer> {
         // A field has no line of its own: that of the sum says where the layer is.
-        let inner = build(&self.0, &Nested::One(*input), Site::UNKNOWN)?;
+        let inner = build(&self.layer, &Nested::One(*input), Site::UNKNOWN)?;
         if inner.output_shapes().one() != Some(input) {
             return Err(Error::shape(
                 "residual",

@@ -21,9 +21,9 @@ fn trainer() -> Result<Trainer> {
         layers = layers
             .add(Conv2D::new(8, 3).same().no_bias())
             .add(BatchNormalization::new().activation(Activation::Relu))
-            .add(Dropout(0.1));
+            .add(Dropout::new(0.1));
     }
-    let model = layers.add(Flatten).add(Dense::new(4)).build([8, 8, 2])?;
+    let model = layers.add(Flatten::new()).add(Dense::new(4)).build([8, 8, 2])?;
     let loss = SparseCategoricalCrossentropy::new().from_logits(true);
     Ok(Trainer::new(model, Adam::new(1e-3).build(), loss))
 }

@@ -79,7 +79,7 @@ fn running_statistics_are_updated_once() -> Result<()> {
             .add(BatchNormalization::new())
             .add(Conv2D::new(8, 3).no_bias())
             .add(BatchNormalization::new())
-            .add(Flatten)
+            .add(Flatten::new())
             .add(Dense::new(3));
         let model = layers.build([10, 10, 2])?;
         let x = Tensor::randn([8, 10, 10, 2])?;

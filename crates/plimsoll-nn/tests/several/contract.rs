@@ -73,7 +73,7 @@ fn a_promise_that_is_not_kept_names_its_layer() -> Result<()> {
 
 #[test]
 fn a_sequence_may_be_shorter_than_those_a_model_was_built_for() -> Result<()> {
-    let block = || Residual(Sequential::new().add(LayerNormalization::new()).add(Dense::new(4)));
+    let block = || Residual::new(Sequential::new().add(LayerNormalization::new()).add(Dense::new(4)));
     let model = Sequential::new().add(block()).add(block()).add(LayerNormalization::new()).build([8, 4])?;
     for (length, mode) in [(8, Mode::Train), (5, Mode::Train), (5, Mode::Infer)] {
         let y = model.forward(&Tensor::zeros([2, length, 4])?, mode)?;
@@ -86,11 +86,11 @@ fn a_sequence_may_be_shorter_than_those_a_model_was_built_for() -> Result<()> {
 fn layers_say_how_many_tensors_they_take() -> Result<()> {
     let error = error_of(Dense::new(3).build(([2], [4])));
     assert!(error.contains("takes one tensor") && error.contains("([2], [4])"), "{error}");
-    let error = error_of(Add.build(([2], [4])));
+    let error = error_of(Add::new().build(([2], [4])));
     assert!(error.contains("([2], [4])"), "{error}");
     let error = error_of(Concatenate::new(0).build(([2, 3], [4, 5])));
     assert!(error.contains("all axes but 0"), "{error}");
-    let model = Multiply.build(([2], [2], [1]))?;
+    let model = Multiply::new().build(([2], [2], [1]))?;
     let two = Tensor::full([3, 2], 2.0)?;
     let product = model.infer((&two, &two, &Tensor::full([3, 1], 3.0)?))?;
     assert_eq!(product.to_vec::<f32>()?, [12.0; 6]);
@@ -105,7 +105,7 @@ fn a_shared_model_is_one_part_and_its_variables_count_once() -> Result<()> {
     let inner = shared.clone();
     let model = Functional::new(move |(a, b): (Node, Node)| {
         let tower = inner.clone().named("tower");
-        Add.apply((&tower.apply(&a)?, &tower.apply(&b)?, &Dense::new(4).apply(&a)?))
+        Add::new().apply((&tower.apply(&a)?, &tower.apply(&b)?, &Dense::new(4).apply(&a)?))
     })
     .build(([4], [4]))?;
     assert_eq!(names(&model), ["tower.kernel", "tower.bias", "dense.kernel", "dense.bias"]);

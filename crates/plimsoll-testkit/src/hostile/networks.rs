@@ -62,7 +62,7 @@ fn of_places() -> Vec<Method> {
             let layer = AveragePooling2D::new(pair(h)).padding(pair(h));
             called(if h.chance(50) { layer.stride(pair(h)) } else { layer }, 3, h)
         }),
-        ("GlobalAveragePooling2D", |h| called(GlobalAveragePooling2D, 3, h)),
+        ("GlobalAveragePooling2D", |h| called(GlobalAveragePooling2D::new(), 3, h)),
     ]
 }
 
@@ -103,13 +103,13 @@ fn others() -> Vec<Method> {
             called(if h.chance(30) { layer.no_bias() } else { layer }, 1, h)
         }),
         ("Embedding", embedding),
-        ("Dropout", |h| called(Dropout(h.number()), 2, h)),
-        ("ActivationLayer", |h| called(ActivationLayer(activation(h)), 2, h)),
-        ("Flatten", |h| called(Flatten, 3, h)),
-        ("Reshape", |h| called(Reshape::new(h.dims())?, 2, h)),
-        ("Residual", |h| called(Residual(Dense::new(h.count())), 1, h)),
+        ("Dropout", |h| called(Dropout::new(h.number()), 2, h)),
+        ("ActivationLayer", |h| called(ActivationLayer::new(activation(h)), 2, h)),
+        ("Flatten", |h| called(Flatten::new(), 3, h)),
+        ("Reshape", |h| called(Reshape::new(h.dims()), 2, h)),
+        ("Residual", |h| called(Residual::new(Dense::new(h.count())), 1, h)),
         ("Sequential", |h| {
-            let layer = Sequential::new().add(Dense::new(h.count())).add(Dropout(h.number()));
+            let layer = Sequential::new().add(Dense::new(h.count())).add(Dropout::new(h.number()));
             called(layer.add(LayerNormalization::new()).add(Dense::new(h.count()).recompute()), 1, h)
         }),
         ("Initializer", |h| {

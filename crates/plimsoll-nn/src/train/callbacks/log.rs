@@ -17,7 +17,7 @@ pub struct Log<W> {
 
 impl<W: Write> Log<W> {
     /// Writes to a file, a buffer or a terminal.
-    pub fn to(out: W) -> Log<W> {
+    pub fn new(out: W) -> Log<W> {
         Log { out, every_steps: None }
     }
 

@@ -49,9 +49,9 @@ fn cnn() -> Result<Model> {
     Sequential::new()
         .add(chain(8, 10))
         .add(MaxPooling2D::new(4))
-        .add(Flatten)
+        .add(Flatten::new())
         .add(Dense::new(32).activation(Activation::Relu))
-        .add(Dropout(0.3))
+        .add(Dropout::new(0.3))
         .add(Dense::new(5))
         .build(Shape::new(PICTURE)?)
 }
@@ -63,7 +63,7 @@ fn resnet() -> Result<Model> {
             model = model.add(Block { width, stride: if stage > 0 && number == 0 { 2 } else { 1 } });
         }
     }
-    model.add(GlobalAveragePooling2D).add(Dense::new(5)).build(Shape::new(PICTURE)?)
+    model.add(GlobalAveragePooling2D::new()).add(Dense::new(5)).build(Shape::new(PICTURE)?)
 }
 
 /// `relu(convolutions(x) + x)`; where the shape changes, a 1×1 convolution takes the place of `x`.
@@ -139,7 +139,7 @@ fn densenet() -> Result<Model> {
         .add(normed(12, 1, 1, Activation::Relu))
         .add(MaxPooling2D::new(2))
         .add(Connected { growth: 4, n_layers: 6 })
-        .add(GlobalAveragePooling2D)
+        .add(GlobalAveragePooling2D::new())
         .add(Dense::new(5))
         .build(Shape::new(PICTURE)?)
 }

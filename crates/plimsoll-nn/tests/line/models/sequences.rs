@@ -23,18 +23,18 @@ pub const GPT: Task = Task {
 };
 
 fn gpt() -> Result<Model> {
-    let mut model = Sequential::new().add(Embedding::new(48, WIDTH)).add(Dropout(0.1));
+    let mut model = Sequential::new().add(Embedding::new(48, WIDTH)).add(Dropout::new(0.1));
     for _ in 0..3 {
         let attend = Sequential::new()
             .add(LayerNormalization::new())
             .add(MultiHeadAttention::new(2).causal())
-            .add(Dropout(0.1));
+            .add(Dropout::new(0.1));
         let think = Sequential::new()
             .add(LayerNormalization::new())
             .add(Dense::new(4 * WIDTH).activation(Activation::GeluTanh))
             .add(Dense::new(WIDTH))
-            .add(Dropout(0.1));
-        model = model.add(Residual(attend)).add(Residual(think));
+            .add(Dropout::new(0.1));
+        model = model.add(Residual::new(attend)).add(Residual::new(think));
     }
     model.add(LayerNormalization::new()).add(Dense::new(48)).build([TIME])
 }

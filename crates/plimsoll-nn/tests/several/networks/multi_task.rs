@@ -20,7 +20,7 @@ pub fn model() -> Result<Model> {
         let conv = || Conv2D::new(8, 3).same().activation(Activation::Gelu);
         let x = conv().apply(&conv().apply(&conv().apply(&image)?)?)?;
         let x = conv().stride(2).apply(&x)?;
-        let x = Dense::new(48).activation(Activation::Relu).apply(&Flatten.apply(&x)?)?;
+        let x = Dense::new(48).activation(Activation::Relu).apply(&Flatten::new().apply(&x)?)?;
         let class = Dense::new(5).named("class").apply(&x)?;
         let corners = Dense::new(4).named("box").apply(&x)?;
         Ok(Nested::named([("class", class), ("box", corners)]))

@@ -18,8 +18,8 @@ pub fn model() -> Result<Model> {
         let conv = || Conv2D::new(8, 3).same().activation(Activation::Gelu);
         let image = conv().apply(&conv().apply(&conv().apply(&image)?)?)?;
         let image = conv().stride(4).apply(&conv().stride(2).apply(&image)?)?;
-        let image = Dense::new(32).apply(&Flatten.apply(&image)?)?;
-        let text = Flatten.apply(&LSTM::new(16).apply(&Embedding::new(50, 8).apply(&text)?)?)?;
+        let image = Dense::new(32).apply(&Flatten::new().apply(&image)?)?;
+        let text = Flatten::new().apply(&LSTM::new(16).apply(&Embedding::new(50, 8).apply(&text)?)?)?;
         Dense::new(3).apply(&Concatenate::new(-1).apply((&image, &text))?)
     })
     .build([("image", vec![16, 16, 1]), ("text", vec![12])])

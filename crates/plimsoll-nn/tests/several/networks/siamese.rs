@@ -21,8 +21,8 @@ pub fn model() -> Result<Model> {
         .add(Dense::new(16));
     let tower = tower.build([40])?.named("tower");
     Functional::new(move |(left, right): (Node, Node)| {
-        let difference = Subtract.apply((&tower.apply(&left)?, &tower.apply(&right)?))?;
-        Dense::new(1).apply(&Lambda::new("abs", |x| x.abs()).pure().apply(&difference)?)
+        let difference = Subtract::new().apply((&tower.apply(&left)?, &tower.apply(&right)?))?;
+        Dense::new(1).apply(&Lambda::new(|x| x.abs()).named("abs").pure().apply(&difference)?)
     })
     .build(([40], [40]))
 }

@@ -20,12 +20,12 @@ pub fn model() -> Result<Model> {
     Functional::new(|(source, target, is_word): (Node, Node, Node)| {
         let source = Embedding::new(30, 32).named("source").apply(&source)?;
         let seen = MultiHeadAttention::new(4).named("look_around").apply((&source, &source, &is_word))?;
-        let memory = LayerNormalization::new().apply(&Add.apply((&source, &seen))?)?;
+        let memory = LayerNormalization::new().apply(&Add::new().apply((&source, &seen))?)?;
         let target = Embedding::new(30, 32).named("target").apply(&target)?;
-        let said = Residual(MultiHeadAttention::new(4).causal()).apply(&target)?;
+        let said = Residual::new(MultiHeadAttention::new(4).causal()).apply(&target)?;
         let said = LayerNormalization::new().apply(&said)?;
         let heard = MultiHeadAttention::new(4).named("look_up").apply((&said, &memory, &is_word))?;
-        let both = LayerNormalization::new().apply(&Add.apply((&said, &heard))?)?;
+        let both = LayerNormalization::new().apply(&Add::new().apply((&said, &heard))?)?;
         let thought = Dense::new(64).activation(Activation::Gelu).apply(&both)?;
         Dense::new(30).no_bias().apply(&thought)
     })
