@@ -12,6 +12,7 @@ pub enum Initializer {
     /// One number everywhere.
     Constant(f64),
     /// A normal distribution around zero.
+    #[doc(alias = "RandomNormal")]
     Normal {
         /// The standard deviation.
         std: f64,
@@ -22,17 +23,22 @@ pub enum Initializer {
         std: f64,
     },
     /// Evenly from `-limit` to `limit`.
+    #[doc(alias = "RandomUniform")]
     Uniform {
         /// The largest magnitude.
         limit: f64,
     },
     /// Evenly within ±√(6 / (fan in + fan out)): Keras's default for weights.
+    #[doc(alias = "xavier_uniform_")]
     GlorotUniform,
     /// Normal with variance 2 / (fan in + fan out), cut off at two standard deviations.
+    #[doc(alias = "xavier_normal_")]
     GlorotNormal,
     /// Evenly within ±√(6 / fan in), for relu.
+    #[doc(alias = "kaiming_uniform_")]
     HeUniform,
     /// Normal with variance 2 / fan in, cut off at two standard deviations, for relu.
+    #[doc(alias = "kaiming_normal_")]
     HeNormal,
     /// Normal with variance 1 / fan in, cut off at two standard deviations.
     LecunNormal,

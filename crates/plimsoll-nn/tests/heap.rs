@@ -28,7 +28,7 @@ fn train(folder: &std::path::Path, until: Until) -> Result<Trainer> {
     let mut trainer = Trainer::new(model, Adam::new(1e-3).build(), MeanSquaredError)
         .accumulate(2)
         .held_out(data.clone())
-        .callback(EarlyStopping::new(3).keep_best(folder.join("best")))
+        .callback(EarlyStopping::new(3).restore_best_weights(folder.join("best")))
         .callback(ModelCheckpoint::new(folder).every_steps(2));
     if until != Until::Steps(3) {
         trainer.resume(folder)?;

@@ -72,7 +72,7 @@ fn convolutions() -> Result<()> {
     check("conv2d", Conv2D::new(4, [3, 2]).stride([2, 1]).padding([1, 0]))?;
     check("conv2d same", Conv2D::new(3, [3, 2]).same())?;
     check("conv2d groups", Conv2D::new(6, 3).groups(2))?;
-    check("depthwise_conv2d", DepthwiseConv2D::new(3).padding(1).multiplier(2))
+    check("depthwise_conv2d", DepthwiseConv2D::new(3).padding(1).depth_multiplier(2))
 }
 
 #[test]

@@ -199,7 +199,7 @@ fn each_failing_acquisition_changes_nothing() -> Result<()> {
 fn a_restored_optimizer_continues_bit_for_bit() -> Result<()> {
     let (whole, resumed) = (Training::new(Policy::MixedFloat16)?, Training::new(Policy::MixedFloat16)?);
     let build = || -> Result<Optimizer> {
-        let schedule = Schedule::cosine(0.01, 0.001, 20)?.warmed_up(2);
+        let schedule = Schedule::cosine_decay(0.01, 0.001, 20)?.warmed_up(2);
         Ok(Adam::new(0.01).build().schedule(schedule).loss_scale(LossScale::new().growth_interval(3)))
     };
     let mut optimizer = build()?;
@@ -263,7 +263,8 @@ fn the_learning_rate_is_set_or_follows_its_schedule() -> Result<()> {
     assert_eq!(variable.item::<f32>()?, -1.25);
 
     variable.assign(&vector(&[0.0]))?;
-    let mut optimizer = SGD::new(9.0).build().schedule(Schedule::piecewise(&[1, 2], &[1.0, 0.5, 0.25])?);
+    let mut optimizer =
+        SGD::new(9.0).build().schedule(Schedule::piecewise_constant_decay(&[1, 2], &[1.0, 0.5, 0.25])?);
     for expected in [-1.0, -1.5, -1.75] {
         optimizer.apply_gradients(one(), from_ref(&variable))?;
         assert_eq!(variable.item::<f32>()?, expected);
@@ -274,7 +275,7 @@ fn the_learning_rate_is_set_or_follows_its_schedule() -> Result<()> {
 #[test]
 fn a_rate_that_is_set_under_a_schedule_begins_there_and_keeps_its_shape() -> Result<()> {
     let variable = Variable::new(vector(&[0.0]));
-    let schedule = Schedule::piecewise(&[2, 3], &[1.0, 0.5, 0.25])?;
+    let schedule = Schedule::piecewise_constant_decay(&[2, 3], &[1.0, 0.5, 0.25])?;
     let mut optimizer = SGD::new(9.0).build().schedule(schedule);
     let rate = |optimizer: &mut Optimizer| {
         optimizer.apply_gradients(vec![vector(&[1.0])], from_ref(&variable))?;

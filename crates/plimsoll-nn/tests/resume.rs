@@ -220,7 +220,7 @@ fn the_best_epoch_is_kept_and_its_weights_come_back() -> Result<()> {
         Trainer::new(model, Adam::new(0.01).build(), MeanSquaredError)
             .held_out(shuffled()?)
             .callback(LearningRateScheduler::new(|step| if step < 21 { 0.01 } else { 3.0 }))
-            .callback(EarlyStopping::new(2).keep_best(&folder.0))
+            .callback(EarlyStopping::new(2).restore_best_weights(&folder.0))
             .callback(LambdaCallback::new().epochs(move |event, run| {
                 let loss = event.held_out.as_ref().map_or(f64::NAN, |held_out| held_out.loss);
                 if loss < seen.lock().expect("nobody panics").0 {

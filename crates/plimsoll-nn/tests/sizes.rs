@@ -25,7 +25,7 @@ fn sizes_that_cannot_be_counted_are_refused() -> Result<()> {
             ("dilation", Conv2D::new(2, [3, 3]).dilation([n, n]).same().build([4, 4, 3]).is_err()),
             ("transposed kernel", Conv2DTranspose::new(2, [n, 3]).same().build([4, 4, 3]).is_err()),
             ("transposed stride", Conv1DTranspose::new(2, [3]).stride([n]).same().build([4, 3]).is_err()),
-            ("multiplier", DepthwiseConv2D::new([3, 3]).multiplier(n).build([4, 4, 3]).is_err()),
+            ("multiplier", DepthwiseConv2D::new([3, 3]).depth_multiplier(n).build([4, 4, 3]).is_err()),
             ("embedding", Embedding::new(n, n).build([3]).is_err()),
         ];
         for (layer, is_refused) in refused {

@@ -23,7 +23,9 @@ pub fn digits() -> Recipe {
     Recipe::new("digits", model, Feature::bytes([64], 17), Feature::bytes([], 10), loss)
         .about("a perceptron on the shipped 8×8 digits")
         .shipped(data::digits)
-        .optimizer_with(|steps| Ok(Adam::new(1e-3).build().schedule(Schedule::cosine(1e-3, 0.0, steps)?)))
+        .optimizer_with(|steps| {
+            Ok(Adam::new(1e-3).build().schedule(Schedule::cosine_decay(1e-3, 0.0, steps)?))
+        })
         .batch(32)
         .epochs(40)
 }

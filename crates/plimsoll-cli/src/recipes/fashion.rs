@@ -28,7 +28,9 @@ pub fn fashion() -> Recipe {
     Recipe::new("fashion", model, Feature::bytes([28, 28], 256), Feature::bytes([], 10), loss)
         .about("a convolutional network with batch norm on Fashion-MNIST (Debian: dataset-fashion-mnist)")
         .files(data::fashion)
-        .optimizer_with(|steps| Ok(Adam::new(1e-3).build().schedule(Schedule::cosine(1e-3, 0.0, steps)?)))
+        .optimizer_with(|steps| {
+            Ok(Adam::new(1e-3).build().schedule(Schedule::cosine_decay(1e-3, 0.0, steps)?))
+        })
         .batch(64)
         .epochs(5)
 }

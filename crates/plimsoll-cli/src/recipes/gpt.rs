@@ -114,8 +114,9 @@ impl Layer for Gpt {
     }
 
     fn make(&self, input: &Shape) -> Result<BuiltLayer> {
-        let embedding =
-            Embedding::new(self.vocabulary, self.width).initializer(self.embeddings()).named("tokens");
+        let embedding = Embedding::new(self.vocabulary, self.width)
+            .embeddings_initializer(self.embeddings())
+            .named("tokens");
         let embedding = embedding.build(input)?;
         let trunk = self.trunk().named("trunk").build(embedding.output_shape())?;
         let &[time] = input.dims() else {

@@ -47,7 +47,7 @@ pub fn gpt_nano() -> Recipe {
     .optimizer_with(|steps| {
         let rising = steps / 20;
         let schedule =
-            Schedule::cosine(NANO_RATE, 0.0, steps.saturating_sub(rising).max(1))?.warmed_up(rising);
+            Schedule::cosine_decay(NANO_RATE, 0.0, steps.saturating_sub(rising).max(1))?.warmed_up(rising);
         Ok(AdamW::new(NANO_RATE).beta_2(0.99).weight_decay(0.01).build().schedule(schedule))
     })
     .batch(8)

@@ -13,6 +13,7 @@ use crate::model::Mode;
 /// ones. Variables, all `[channels]`: `gamma`, ones, and `beta`, zeros; and, not trained, `moving_mean`, zeros, and
 /// `moving_variance`, ones, which moves towards the variance divided by n - 1, as in PyTorch. Kept for backward: the input
 /// and two numbers per channel; a relu as activation keeps nothing more, others keep what they need.
+#[doc(alias("BatchNorm", "BatchNorm1d", "BatchNorm2d"))]
 #[derive(Clone, Copy, Debug)]
 pub struct BatchNormalization {
     epsilon: f64,

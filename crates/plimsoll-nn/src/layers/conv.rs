@@ -28,10 +28,12 @@ pub struct Conv<const N: usize> {
 }
 
 /// A convolution of sequences: `[batch, length, channels]` to `[batch, length, filters]`.
+#[doc(alias = "Conv1d")]
 pub type Conv1D = Conv<1>;
 
 /// A convolution of pictures: `[batch, height, width, channels]` to `[batch, height, width, filters]`. Pairs are
 /// vertical, horizontal; one number stands for both.
+#[doc(alias = "Conv2d")]
 pub type Conv2D = Conv<2>;
 
 impl<const N: usize> Conv<N> {
@@ -51,11 +53,13 @@ impl<const N: usize> Conv<N> {
     }
 
     /// This layer with so many places from one output to the next.
+    #[doc(alias = "strides")]
     pub fn stride(self, stride: impl IntoExtents<N>) -> Conv<N> {
         Conv { stride: stride.into_extents(), ..self }
     }
 
     /// This layer with so many places from one tap of the kernel to the next.
+    #[doc(alias = "dilation_rate")]
     pub fn dilation(self, dilation: impl IntoExtents<N>) -> Conv<N> {
         Conv { dilation: dilation.into_extents(), ..self }
     }
@@ -81,6 +85,7 @@ impl<const N: usize> Conv<N> {
     }
 
     /// This layer without a bias.
+    #[doc(alias = "use_bias")]
     pub fn no_bias(self) -> Conv<N> {
         Conv { bias: None, ..self }
     }

@@ -30,10 +30,12 @@ pub struct ConvTranspose<const N: usize> {
 }
 
 /// A transposed convolution of sequences: `[batch, length, channels]` to `[batch, length, filters]`.
+#[doc(alias = "ConvTranspose1d")]
 pub type Conv1DTranspose = ConvTranspose<1>;
 
 /// A transposed convolution of pictures: `[batch, height, width, channels]` to `[batch, height, width, filters]`. Pairs
 /// are vertical, horizontal; one number stands for both.
+#[doc(alias = "ConvTranspose2d")]
 pub type Conv2DTranspose = ConvTranspose<2>;
 
 impl<const N: usize> ConvTranspose<N> {
@@ -54,11 +56,13 @@ impl<const N: usize> ConvTranspose<N> {
     }
 
     /// This layer with so many outputs from one input's place to the next's.
+    #[doc(alias = "strides")]
     pub fn stride(self, stride: impl IntoExtents<N>) -> ConvTranspose<N> {
         ConvTranspose { stride: stride.into_extents(), ..self }
     }
 
     /// This layer with so many places from one tap of the kernel to the next.
+    #[doc(alias = "dilation_rate")]
     pub fn dilation(self, dilation: impl IntoExtents<N>) -> ConvTranspose<N> {
         ConvTranspose { dilation: dilation.into_extents(), ..self }
     }
@@ -90,6 +94,7 @@ impl<const N: usize> ConvTranspose<N> {
     }
 
     /// This layer without a bias.
+    #[doc(alias = "use_bias")]
     pub fn no_bias(self) -> ConvTranspose<N> {
         ConvTranspose { bias: None, ..self }
     }
@@ -97,6 +102,11 @@ impl<const N: usize> ConvTranspose<N> {
     /// This layer with a kernel that starts otherwise.
     pub fn kernel_initializer(self, initializer: Initializer) -> ConvTranspose<N> {
         ConvTranspose { initializer, ..self }
+    }
+
+    /// This layer with a bias that starts otherwise.
+    pub fn bias_initializer(self, bias: Initializer) -> ConvTranspose<N> {
+        ConvTranspose { bias: Some(bias), ..self }
     }
 
     /// Makes the layer, given the op for so many axes.

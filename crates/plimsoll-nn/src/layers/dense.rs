@@ -10,6 +10,7 @@ use crate::prediction::Prediction;
 /// `activation(x kernel + bias)` over the last dimension: `[batch, .., in]` to `[batch, .., units]`.
 ///
 /// Variables: `kernel` `[in, units]`, Glorot uniform, and `bias` `[units]`, zeros, unless told otherwise.
+#[doc(alias = "Linear")]
 #[derive(Clone, Debug)]
 pub struct Dense {
     units: usize,
@@ -35,6 +36,7 @@ impl Dense {
     }
 
     /// This layer without a bias.
+    #[doc(alias = "use_bias")]
     pub fn no_bias(self) -> Dense {
         Dense { bias: None, ..self }
     }

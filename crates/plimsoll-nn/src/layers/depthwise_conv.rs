@@ -41,11 +41,13 @@ impl DepthwiseConv2D {
     }
 
     /// This layer with so many places from one output to the next.
+    #[doc(alias = "strides")]
     pub fn stride(self, stride: impl IntoExtents<2>) -> DepthwiseConv2D {
         DepthwiseConv2D { stride: stride.into_extents(), ..self }
     }
 
     /// This layer with so many places from one tap of the kernel to the next.
+    #[doc(alias = "dilation_rate")]
     pub fn dilation(self, dilation: impl IntoExtents<2>) -> DepthwiseConv2D {
         DepthwiseConv2D { dilation: dilation.into_extents(), ..self }
     }
@@ -61,7 +63,7 @@ impl DepthwiseConv2D {
     }
 
     /// This layer with so many outputs for each channel.
-    pub fn multiplier(self, multiplier: usize) -> DepthwiseConv2D {
+    pub fn depth_multiplier(self, multiplier: usize) -> DepthwiseConv2D {
         DepthwiseConv2D { multiplier, ..self }
     }
 
@@ -71,6 +73,7 @@ impl DepthwiseConv2D {
     }
 
     /// This layer without a bias.
+    #[doc(alias = "use_bias")]
     pub fn no_bias(self) -> DepthwiseConv2D {
         DepthwiseConv2D { bias: None, ..self }
     }
@@ -78,6 +81,11 @@ impl DepthwiseConv2D {
     /// This layer with a kernel that starts otherwise.
     pub fn kernel_initializer(self, initializer: Initializer) -> DepthwiseConv2D {
         DepthwiseConv2D { initializer, ..self }
+    }
+
+    /// This layer with a bias that starts otherwise.
+    pub fn bias_initializer(self, bias: Initializer) -> DepthwiseConv2D {
+        DepthwiseConv2D { bias: Some(bias), ..self }
     }
 }
 

@@ -22,7 +22,7 @@ impl Embedding {
     }
 
     /// This layer with a table that starts otherwise.
-    pub fn initializer(self, initializer: Initializer) -> Embedding {
+    pub fn embeddings_initializer(self, initializer: Initializer) -> Embedding {
         Embedding { initializer, ..self }
     }
 }

@@ -11,6 +11,7 @@ use crate::layer::{BuiltLayer, Layer, variable};
 ///
 /// Variables: `gamma`, ones, and `beta`, zeros, both `[channels]`. Kept for backward: the input and two numbers for each
 /// group of each example.
+#[doc(alias = "GroupNorm")]
 #[derive(Clone, Copy, Debug)]
 pub struct GroupNormalization {
     groups: usize,

@@ -28,6 +28,7 @@ impl GRU {
     }
 
     /// This layer without biases.
+    #[doc(alias = "use_bias")]
     pub fn no_bias(self) -> GRU {
         GRU(Settings { bias: None, ..self.0 })
     }

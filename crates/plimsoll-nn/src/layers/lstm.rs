@@ -28,6 +28,7 @@ impl LSTM {
     }
 
     /// This layer without a bias.
+    #[doc(alias = "use_bias")]
     pub fn no_bias(self) -> LSTM {
         LSTM(Settings { bias: None, ..self.0 })
     }

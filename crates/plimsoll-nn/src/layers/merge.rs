@@ -88,6 +88,7 @@ fn do_not_fit(layer: &'static str, inputs: &Nested<Shape>, must: &str) -> Error 
 
 /// Tensors one after the other along an axis of an example, Keras's `Concatenate`; -1 is the last axis, 0 the first after the
 /// batch.
+#[doc(alias("cat", "concat"))]
 #[derive(Clone, Copy, Debug)]
 pub struct Concatenate {
     axis: isize,

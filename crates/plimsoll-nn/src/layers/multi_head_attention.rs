@@ -17,6 +17,7 @@ use crate::layer::{BuiltLayer, Layer, variable};
 /// `[width, width]` and `kv.kernel` `[value width, 2 width]`; and `output.kernel` `[width, width]`; all Glorot uniform, each
 /// with a bias unless told otherwise. The scores never lie in memory as a whole: what is kept grows with the length of the
 /// sequence, not with its square.
+#[doc(alias("MultiheadAttention", "Attention"))]
 #[derive(Clone, Copy, Debug)]
 pub struct MultiHeadAttention {
     heads: usize,
@@ -32,11 +33,13 @@ impl MultiHeadAttention {
     }
 
     /// This layer with each position seeing itself and earlier ones only.
+    #[doc(alias("use_causal_mask", "is_causal"))]
     pub fn causal(self) -> MultiHeadAttention {
         MultiHeadAttention { causal: true, ..self }
     }
 
     /// This layer without biases.
+    #[doc(alias = "use_bias")]
     pub fn no_bias(self) -> MultiHeadAttention {
         MultiHeadAttention { bias: false, ..self }
     }

@@ -23,11 +23,13 @@ macro_rules! windows {
     ($layer:ident, $name:literal, $op:ident) => {
         impl $layer {
             /// Windows of that height and width, side by side, without padding; one number stands for both.
+            #[doc(alias("pool_size", "kernel_size"))]
             pub fn new(window: impl IntoExtents<2>) -> $layer {
                 $layer(Pool2d::new(window))
             }
 
             /// This layer with so many places from one window to the next.
+            #[doc(alias = "strides")]
             pub fn stride(self, stride: impl IntoExtents<2>) -> $layer {
                 $layer(self.0.stride(stride))
             }

@@ -12,6 +12,7 @@ use crate::layer::{BuiltLayer, Layer};
 ///
 /// Variables: `kernel` `[features, units]`, Glorot uniform; `recurrent_kernel` `[units, units]`, orthogonal; `bias`
 /// `[units]`, zeros. Kept for backward: the hidden states, `time units` numbers for each example, and the input.
+#[doc(alias = "RNN")]
 #[derive(Clone, Copy, Debug)]
 pub struct SimpleRNN {
     settings: Settings,
@@ -35,6 +36,7 @@ impl SimpleRNN {
     }
 
     /// This layer without a bias.
+    #[doc(alias = "use_bias")]
     pub fn no_bias(self) -> SimpleRNN {
         SimpleRNN { settings: Settings { bias: None, ..self.settings }, ..self }
     }

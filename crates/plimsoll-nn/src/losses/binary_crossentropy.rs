@@ -8,6 +8,7 @@ use super::{Loss, check_smoothing, dense_labels, per_example};
 ///
 /// Predictions are probabilities unless [`from_logits`](BinaryCrossentropy::from_logits) says that they are logits, which
 /// is more exact. As in Keras, probabilities are clipped at 1e-7 from 0 and 1.
+#[doc(alias("BCELoss", "BCEWithLogitsLoss"))]
 #[derive(Clone, Debug)]
 pub struct BinaryCrossentropy {
     from_logits: bool,
@@ -35,6 +36,7 @@ impl BinaryCrossentropy {
     }
 
     /// This loss, with positive labels counting so many times.
+    #[doc(alias = "pos_weight")]
     pub fn positive_weight(self, positive_weight: f64) -> BinaryCrossentropy {
         BinaryCrossentropy { positive_weight, ..self }
     }

@@ -11,6 +11,7 @@ use super::{Loss, check_smoothing, wide};
 /// [`from_logits`](CategoricalCrossentropy::from_logits) says that they are logits, which is more exact and needs less
 /// memory. As in Keras, probabilities are divided by their sum and clipped at 1e-7 from 0 and 1; if the first ones are no
 /// probabilities, there is one warning in the log.
+#[doc(alias = "CrossEntropyLoss")]
 #[derive(Clone, Debug, Default)]
 pub struct CategoricalCrossentropy {
     from_logits: bool,

@@ -5,6 +5,7 @@ use plimsoll_tensor::{Error, Result, Tensor};
 use super::{Loss, dense_labels, per_example};
 
 /// The mean over the last axis of `d² / 2` for differences up to `delta`, and of `delta (|d| - delta / 2)` beyond.
+#[doc(alias("HuberLoss", "SmoothL1Loss"))]
 #[derive(Clone, Copy, Debug)]
 pub struct Huber {
     delta: f64,

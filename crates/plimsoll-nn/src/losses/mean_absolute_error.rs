@@ -5,6 +5,7 @@ use plimsoll_tensor::{Result, Tensor};
 use super::{Loss, dense_labels, per_example};
 
 /// The mean over the last axis of `|label - prediction|`.
+#[doc(alias = "L1Loss")]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct MeanAbsoluteError;
 

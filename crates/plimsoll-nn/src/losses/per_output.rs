@@ -17,6 +17,7 @@ use crate::prediction::Prediction;
 ///     .output("class", 1.0, SparseCategoricalCrossentropy::new().from_logits(true))
 ///     .output("box", 0.5, Huber::new(1.0));
 /// ```
+#[doc(alias = "loss_weights")]
 #[derive(Default)]
 pub struct Losses {
     outputs: Vec<Output>,

@@ -11,6 +11,7 @@ use crate::prediction::Prediction;
 /// Labels are whole numbers; one that is no class is an error that names it and its place. An axis of extent one at the
 /// end of the labels does not count. Predictions are as for
 /// [`CategoricalCrossentropy`](super::CategoricalCrossentropy).
+#[doc(alias("CrossEntropyLoss", "NLLLoss"))]
 #[derive(Clone, Debug, Default)]
 pub struct SparseCategoricalCrossentropy {
     from_logits: bool,
@@ -40,6 +41,7 @@ impl SparseCategoricalCrossentropy {
     /// This loss, without the labels that are `class`, which need not be one of the classes: their loss and gradient are
     /// zero, and the mean is that of the others; NaN if there are none. Where a batch is worked through in parts, each
     /// part still counts by its examples.
+    #[doc(alias = "ignore_index")]
     pub fn ignore_class(self, class: i64) -> SparseCategoricalCrossentropy {
         SparseCategoricalCrossentropy { ignored: Some(class), ..self }
     }

@@ -6,6 +6,7 @@ use plimsoll_tensor::{Error, Owner, Result, Tensor, at_callers_line, with_owner}
 /// 16-bit gradients are added up in float32.
 ///
 /// The sum is the gradient of the whole batch's mean loss if each part's loss is weighted by its share of the batch.
+#[doc(alias = "gradient_accumulation_steps")]
 #[derive(Debug, Default)]
 pub struct Accumulator {
     sums: Vec<Tensor>,

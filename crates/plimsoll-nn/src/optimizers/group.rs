@@ -16,6 +16,7 @@ use crate::filter::VariableFilter;
 ///     .group(ParameterGroup::new(["bias", "gamma", "beta"]).weight_decay(0.0));
 /// # let _ = optimizer;
 /// ```
+#[doc(alias = "param_groups")]
 #[derive(Clone, Debug)]
 pub struct ParameterGroup {
     pub(super) variables: VariableFilter,

@@ -5,6 +5,7 @@ use plimsoll_tensor::optimizer::Scaling;
 /// What the loss is multiplied by before backward, so that small gradients do not vanish in float16. A step whose
 /// gradients overflow is skipped and halves the scale; a run of good steps doubles it. The scale is part of the
 /// optimizer's control buffer, and so of its checkpoints.
+#[doc(alias("LossScaleOptimizer", "GradScaler"))]
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LossScale {
     pub(super) initial: f64,

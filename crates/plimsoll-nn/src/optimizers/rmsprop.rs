@@ -27,6 +27,7 @@ impl RMSprop {
     }
 
     /// How much of the mean of squares stays from step to step; 0.9 by default.
+    #[doc(alias = "alpha")]
     pub fn rho(self, rho: f64) -> RMSprop {
         RMSprop { rho, ..self }
     }

@@ -320,7 +320,7 @@ fn callbacks_watch_any_number_and_say_which_there_are() -> Result<()> {
         error_of(trainer()?.callback(EarlyStopping::new(1).monitor("val_loss")).fit(&data, Until::Epochs(1)));
     assert!(error.contains("\"val_loss\"") && error.contains("loss, mean_absolute_error"), "{error}");
 
-    let reduce = ReduceLROnPlateau::new(1).factor(0.5).least_rate(0.2);
+    let reduce = ReduceLROnPlateau::new(1).factor(0.5).min_lr(0.2);
     let model = Dense::new(1).frozen().build([2])?;
     model.set_trainable(true);
     let mut trainer = Trainer::new(model, SGD::new(1e-30).build(), MeanSquaredError).callback(reduce);

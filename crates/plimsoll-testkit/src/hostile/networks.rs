@@ -51,7 +51,8 @@ fn of_places() -> Vec<Method> {
             called(if h.chance(40) { layer.same() } else { layer.padding(pair(h)) }, 3, h)
         }),
         ("DepthwiseConv2D", |h| {
-            let layer = DepthwiseConv2D::new(pair(h)).stride(pair(h)).dilation(pair(h)).multiplier(h.count());
+            let layer =
+                DepthwiseConv2D::new(pair(h)).stride(pair(h)).dilation(pair(h)).depth_multiplier(h.count());
             called(if h.chance(40) { layer.same() } else { layer.padding(pair(h)) }, 3, h)
         }),
         ("MaxPooling2D", |h| {
@@ -183,7 +184,7 @@ fn forward(h: &mut Hostile, model: &plimsoll_nn::Model, x: &Tensor) -> Result<Ve
 
 fn embedding(h: &mut Hostile) -> Result<Vec<Tensor>> {
     let (n_ids, width, dims) = (h.count(), h.count(), h.dims());
-    let model = Embedding::new(n_ids, width).initializer(initializer(h)).build(dims.clone())?;
+    let model = Embedding::new(n_ids, width).embeddings_initializer(initializer(h)).build(dims.clone())?;
     let dims = [&[h.count()], &dims[..]].concat();
     let bound = n_ids.min(1 << 20) as i64 + i64::from(h.chance(20));
     let x = if h.chance(90) { h.indices(&dims, bound)? } else { h.tensor_of(&dims, DType::F32)? };
@@ -277,7 +278,7 @@ fn optimizer(h: &mut Hostile) -> Result<Optimizer> {
         false => optimizer,
     };
     match h.chance(20) {
-        true => Ok(optimizer.schedule(Schedule::cosine(rate, a, h.count() as u64)?)),
+        true => Ok(optimizer.schedule(Schedule::cosine_decay(rate, a, h.count() as u64)?)),
         false => Ok(optimizer),
     }
 }

@@ -92,16 +92,19 @@ fn schedule(h: &mut Hostile) -> Result<Schedule> {
     let (first, second, steps) = (h.number(), h.number(), h.count() as u64);
     let schedule = match h.below(8) {
         0 => Schedule::constant(first),
-        1 => Schedule::exponential(first, second, steps)?,
+        1 => Schedule::exponential_decay(first, second, steps)?,
         2 => Schedule::steps(first, second, steps)?,
         3 => {
             let boundaries = h.list(|h| h.count() as u64);
             let n_values = if h.chance(80) { boundaries.len() + 1 } else { h.below(4) };
-            Schedule::piecewise(&boundaries, &(0..n_values).map(|_| h.number()).collect::<Vec<_>>())?
+            Schedule::piecewise_constant_decay(
+                &boundaries,
+                &(0..n_values).map(|_| h.number()).collect::<Vec<_>>(),
+            )?
         }
-        4 => Schedule::polynomial(first, second, steps, h.number())?,
+        4 => Schedule::polynomial_decay(first, second, steps, h.number())?,
         5 => Schedule::linear(first, second, steps)?,
-        6 => Schedule::cosine(first, second, steps)?,
+        6 => Schedule::cosine_decay(first, second, steps)?,
         _ => Schedule::one_cycle(first, steps)?,
     };
     Ok(if h.chance(50) { schedule.warmed_up(h.count() as u64) } else { schedule })

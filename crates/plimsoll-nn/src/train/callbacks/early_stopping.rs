@@ -12,7 +12,7 @@ use crate::train::history::History;
 /// Ends the run when the loss has not fallen for some epochs: that of held-out data, or of training without those; or
 /// another number of the epochs, see [`EarlyStopping::monitor`].
 ///
-/// With [`EarlyStopping::keep_best`] the best epoch is saved whenever there is a new one, and at the end the model gets its
+/// With [`EarlyStopping::restore_best_weights`] the best epoch is saved whenever there is a new one, and at the end the model gets its
 /// weights back. They lie on the disk meanwhile, not in a second copy in memory.
 #[derive(Clone, Debug)]
 pub struct EarlyStopping {
@@ -28,8 +28,8 @@ impl EarlyStopping {
     }
 
     /// This one with a loss counting as lower only if it is by that much.
-    pub fn least_gain(self, least_gain: f64) -> EarlyStopping {
-        EarlyStopping { monitor: self.monitor.least_gain(least_gain), ..self }
+    pub fn min_delta(self, min_delta: f64) -> EarlyStopping {
+        EarlyStopping { monitor: self.monitor.min_delta(min_delta), ..self }
     }
 
     /// This one watching another number than the loss: a metric of training by its name, one of held-out data with `val_`
@@ -44,7 +44,7 @@ impl EarlyStopping {
     }
 
     /// This one saving the best epoch in a folder, and giving the model its weights at the end.
-    pub fn keep_best(self, folder: impl Into<PathBuf>) -> EarlyStopping {
+    pub fn restore_best_weights(self, folder: impl Into<PathBuf>) -> EarlyStopping {
         EarlyStopping { best_in: Some(folder.into()), ..self }
     }
 }

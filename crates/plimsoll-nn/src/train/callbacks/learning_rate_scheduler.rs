@@ -7,6 +7,7 @@ use crate::train::event::StepEvent;
 
 /// Sets the learning rate after every step, from the number of steps taken. The optimizer's own
 /// [`schedule`](crate::Optimizer::schedule) does it without the host; this is for what those cannot say.
+#[doc(alias = "LambdaLR")]
 pub struct LearningRateScheduler<F> {
     rate: F,
 }

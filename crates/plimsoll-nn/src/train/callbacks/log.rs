@@ -10,6 +10,7 @@ use crate::train::event::{EpochEvent, StepEvent};
 use crate::train::history::History;
 
 /// Writes a line for each epoch, for every step that was skipped, and, if asked, for every so many steps.
+#[doc(alias("CSVLogger", "ProgbarLogger"))]
 pub struct Log<W> {
     out: W,
     every_steps: Option<u64>,

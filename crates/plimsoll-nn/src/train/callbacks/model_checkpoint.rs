@@ -11,6 +11,7 @@ use crate::train::history::History;
 
 /// Saves the run in a folder: after every epoch unless told otherwise, and at the end. The checkpoint before stays
 /// until the new one is complete.
+#[doc(alias = "BackupAndRestore")]
 #[derive(Clone, Debug)]
 pub struct ModelCheckpoint {
     folder: PathBuf,
@@ -44,11 +45,11 @@ impl ModelCheckpoint {
     }
 
     /// This one saving only epochs whose loss is the lowest so far: that of held-out data, or of training without those.
-    pub fn best_only(self) -> ModelCheckpoint {
+    pub fn save_best_only(self) -> ModelCheckpoint {
         ModelCheckpoint { when: When::Best, ..self }
     }
 
-    /// As [`ModelCheckpoint::best_only`], with another number than the loss deciding: a metric of training by its name, one of
+    /// As [`ModelCheckpoint::save_best_only`], with another number than the loss deciding: a metric of training by its name, one of
     /// held-out data with `val_` before it, such as `val_accuracy`.
     pub fn monitor(self, name: impl Into<String>) -> ModelCheckpoint {
         ModelCheckpoint { when: When::Best, monitor: self.monitor.of(name), ..self }

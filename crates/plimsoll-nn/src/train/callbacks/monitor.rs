@@ -11,7 +11,7 @@ pub(super) struct Monitor {
     /// The name; the loss on held-out data, or of training without those, if there is none.
     name: Option<String>,
     is_greater_better: bool,
-    least_gain: f64,
+    min_delta: f64,
     /// The best so far; infinitely bad before the first epoch.
     best: f64,
     /// The epochs since.
@@ -21,7 +21,7 @@ pub(super) struct Monitor {
 impl Monitor {
     /// Watches the loss.
     pub fn loss() -> Monitor {
-        Monitor { name: None, is_greater_better: false, least_gain: 0.0, best: f64::INFINITY, n_waited: 0 }
+        Monitor { name: None, is_greater_better: false, min_delta: 0.0, best: f64::INFINITY, n_waited: 0 }
     }
 
     /// This one watching a number by its name.
@@ -35,8 +35,8 @@ impl Monitor {
     }
 
     /// This one with a number counting as better only if it is by that much.
-    pub fn least_gain(self, least_gain: f64) -> Monitor {
-        Monitor { least_gain, ..self }
+    pub fn min_delta(self, min_delta: f64) -> Monitor {
+        Monitor { min_delta, ..self }
     }
 
     /// Looks at an epoch: whether it is the best so far.
@@ -46,8 +46,8 @@ impl Monitor {
     pub fn is_best(&mut self, callback: &'static str, event: &EpochEvent) -> Result<bool> {
         let value = self.value(callback, event)?;
         let is_better = match self.is_greater_better {
-            true => value > self.best + self.least_gain,
-            false => value < self.best - self.least_gain,
+            true => value > self.best + self.min_delta,
+            false => value < self.best - self.min_delta,
         };
         if is_better {
             (self.best, self.n_waited) = (value, 0);

@@ -12,14 +12,14 @@ use crate::train::event::EpochEvent;
 pub struct ReduceLROnPlateau {
     patience: u64,
     factor: f64,
-    least_rate: f64,
+    min_lr: f64,
     monitor: Monitor,
 }
 
 impl ReduceLROnPlateau {
     /// Rates are a tenth of what they were after `patience` epochs without a lower loss.
     pub fn new(patience: u64) -> ReduceLROnPlateau {
-        ReduceLROnPlateau { patience, factor: 0.1, least_rate: 0.0, monitor: Monitor::loss() }
+        ReduceLROnPlateau { patience, factor: 0.1, min_lr: 0.0, monitor: Monitor::loss() }
     }
 
     /// This one with another factor than 0.1.
@@ -28,8 +28,8 @@ impl ReduceLROnPlateau {
     }
 
     /// This one leaving the rates as they are once that of the last step is not above this.
-    pub fn least_rate(self, least_rate: f64) -> ReduceLROnPlateau {
-        ReduceLROnPlateau { least_rate, ..self }
+    pub fn min_lr(self, min_lr: f64) -> ReduceLROnPlateau {
+        ReduceLROnPlateau { min_lr, ..self }
     }
 
     /// This one watching another number than the loss, such as `val_accuracy`.
@@ -43,8 +43,9 @@ impl ReduceLROnPlateau {
     }
 
     /// This one with a number counting as better only if it is by that much.
-    pub fn least_gain(self, least_gain: f64) -> ReduceLROnPlateau {
-        ReduceLROnPlateau { monitor: self.monitor.least_gain(least_gain), ..self }
+    #[doc(alias = "threshold")]
+    pub fn min_delta(self, min_delta: f64) -> ReduceLROnPlateau {
+        ReduceLROnPlateau { monitor: self.monitor.min_delta(min_delta), ..self }
     }
 }
 
@@ -61,7 +62,7 @@ impl Callback for ReduceLROnPlateau {
         if !self.monitor.is_best("reduce_lr_on_plateau", event)? && self.monitor.n_waited >= self.patience {
             self.monitor.n_waited = 0;
             // A ghost has no rate to compare.
-            if run.optimizer().learning_rate().is_ok_and(|rate| rate > self.least_rate) {
+            if run.optimizer().learning_rate().is_ok_and(|rate| rate > self.min_lr) {
                 run.optimizer().scale_learning_rate(self.factor)?;
             }
         }

@@ -34,6 +34,7 @@ impl Schedule {
     }
 
     /// The same rate at every step.
+    #[doc(alias = "ConstantLR")]
     pub fn constant(rate: f64) -> Schedule {
         Schedule::of(Curve::Constant(rate))
     }
@@ -42,8 +43,9 @@ impl Schedule {
     ///
     /// # Errors
     /// `every` is zero.
-    pub fn exponential(initial: f64, decay: f64, every: u64) -> Result<Schedule> {
-        let every = steps_of("exponential", every)?;
+    #[doc(alias("ExponentialDecay", "ExponentialLR"))]
+    pub fn exponential_decay(initial: f64, decay: f64, every: u64) -> Result<Schedule> {
+        let every = steps_of("exponential_decay", every)?;
         Ok(Schedule::of(Curve::Exponential { initial, decay, every, staircase: false }))
     }
 
@@ -51,6 +53,7 @@ impl Schedule {
     ///
     /// # Errors
     /// `every` is zero.
+    #[doc(alias = "StepLR")]
     pub fn steps(initial: f64, decay: f64, every: u64) -> Result<Schedule> {
         let every = steps_of("steps", every)?;
         Ok(Schedule::of(Curve::Exponential { initial, decay, every, staircase: true }))
@@ -60,7 +63,8 @@ impl Schedule {
     ///
     /// # Errors
     /// Another number of values, boundaries that do not rise.
-    pub fn piecewise(boundaries: &[u64], values: &[f64]) -> Result<Schedule> {
+    #[doc(alias("PiecewiseConstantDecay", "MultiStepLR"))]
+    pub fn piecewise_constant_decay(boundaries: &[u64], values: &[f64]) -> Result<Schedule> {
         if values.len() != boundaries.len() + 1 {
             return Err(Error::argument(
                 "piecewise schedule",
@@ -86,8 +90,9 @@ impl Schedule {
     ///
     /// # Errors
     /// `steps` is zero.
-    pub fn polynomial(initial: f64, last: f64, steps: u64, power: f64) -> Result<Schedule> {
-        let steps = steps_of("polynomial", steps)?;
+    #[doc(alias("PolynomialDecay", "PolynomialLR"))]
+    pub fn polynomial_decay(initial: f64, last: f64, steps: u64, power: f64) -> Result<Schedule> {
+        let steps = steps_of("polynomial_decay", steps)?;
         Ok(Schedule::of(Curve::Polynomial { initial, last, steps, power }))
     }
 
@@ -95,16 +100,18 @@ impl Schedule {
     ///
     /// # Errors
     /// `steps` is zero.
+    #[doc(alias = "LinearLR")]
     pub fn linear(initial: f64, last: f64, steps: u64) -> Result<Schedule> {
-        Schedule::polynomial(initial, last, steps, 1.0)
+        Schedule::polynomial_decay(initial, last, steps, 1.0)
     }
 
     /// From `initial` to `last` along half a cosine in `steps` steps, then `last`.
     ///
     /// # Errors
     /// `steps` is zero.
-    pub fn cosine(initial: f64, last: f64, steps: u64) -> Result<Schedule> {
-        let steps = steps_of("cosine", steps)?;
+    #[doc(alias("CosineDecay", "CosineAnnealingLR"))]
+    pub fn cosine_decay(initial: f64, last: f64, steps: u64) -> Result<Schedule> {
+        let steps = steps_of("cosine_decay", steps)?;
         Ok(Schedule::of(Curve::Cosine { initial, last, steps }))
     }
 
@@ -113,6 +120,7 @@ impl Schedule {
     ///
     /// # Errors
     /// Fewer than four steps.
+    #[doc(alias = "OneCycleLR")]
     pub fn one_cycle(highest: f64, steps: u64) -> Result<Schedule> {
         if steps < 4 {
             return Err(Error::argument(
@@ -127,6 +135,7 @@ impl Schedule {
 
     /// The same schedule after `steps` steps in which the rate rises evenly from zero to its first value, which is
     /// reached at the step after them.
+    #[doc(alias = "warmup_steps")]
     #[must_use]
     pub fn warmed_up(mut self, steps: u64) -> Schedule {
         self.warmup = steps as f64;
@@ -257,7 +266,7 @@ mod tests {
 
     #[test]
     fn curves_begin_end_and_stay() -> Result<()> {
-        let cosine = Schedule::cosine(1.0, 0.1, 100)?;
+        let cosine = Schedule::cosine_decay(1.0, 0.1, 100)?;
         let linear = Schedule::linear(1.0, 0.5, 10)?;
         for (schedule, step, expected) in [
             (&cosine, 0.0, 1.0),
@@ -274,11 +283,11 @@ mod tests {
 
     #[test]
     fn steps_fall_at_their_boundaries() -> Result<()> {
-        let piecewise = Schedule::piecewise(&[10, 20], &[1.0, 0.5, 0.1])?;
+        let piecewise = Schedule::piecewise_constant_decay(&[10, 20], &[1.0, 0.5, 0.1])?;
         assert_eq!([0.0, 9.0, 10.0, 19.0, 20.0].map(|step| piecewise.at(step)), [1.0, 1.0, 0.5, 0.5, 0.1]);
         let steps = Schedule::steps(1.0, 0.5, 10)?;
         assert_eq!([9.0, 10.0, 25.0].map(|step| steps.at(step)), [1.0, 0.5, 0.25]);
-        near(Schedule::exponential(1.0, 0.5, 10)?.at(5.0), 0.5f64.sqrt());
+        near(Schedule::exponential_decay(1.0, 0.5, 10)?.at(5.0), 0.5f64.sqrt());
         Ok(())
     }
 
@@ -305,8 +314,8 @@ mod tests {
     fn impossible_schedules_are_refused() {
         assert!(Schedule::linear(1.0, 0.0, 0).is_err());
         assert!(Schedule::one_cycle(1.0, 3).is_err());
-        let error = Schedule::piecewise(&[10], &[1.0]).expect_err("one value is missing");
+        let error = Schedule::piecewise_constant_decay(&[10], &[1.0]).expect_err("one value is missing");
         assert!(error.to_string().contains("2 pieces, but there are 1 values"), "{error}");
-        assert!(Schedule::piecewise(&[10, 10], &[1.0, 0.5, 0.1]).is_err());
+        assert!(Schedule::piecewise_constant_decay(&[10, 10], &[1.0, 0.5, 0.1]).is_err());
     }
 }
