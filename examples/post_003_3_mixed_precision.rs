@@ -14,7 +14,7 @@ use plimsoll::prelude::*;
 /// What one model needs under one policy, in bytes that were asked for.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Needs {
-    /// Kept for backward after the forward pass.
+    /// Saved for backward after the forward pass.
     pub saved: u64,
     /// Everything after the forward pass, with the optimizer's state, and the gradients that backward adds.
     pub total: u64,
@@ -30,7 +30,7 @@ pub struct Figures {
 }
 
 impl Figures {
-    /// The share of what is kept for backward.
+    /// The share of what is saved for backward.
     pub fn saved_ratio(&self) -> f64 {
         self.mixed.saved as f64 / self.full.saved as f64
     }

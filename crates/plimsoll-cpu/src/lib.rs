@@ -17,6 +17,6 @@ pub mod reduce;
 pub mod simd;
 pub mod threads;
 mod tile;
+mod tiling;
 mod trig;
 pub mod truncated;
-mod walk;

@@ -12,11 +12,11 @@
 use crate::element::Element;
 use crate::threads::SharedPtr;
 use crate::tile::{self, Patch, Tile};
-use crate::walk::{Cursor, MAX_OPERANDS, Walk};
+use crate::tiling::{Cursor, MAX_OPERANDS, Tiling};
 use crate::{simd, threads};
 
 pub use crate::tile::{TILE_BYTES, TILE_LEN};
-pub use crate::walk::MAX_RANK;
+pub use crate::tiling::MAX_RANK;
 
 /// The number of elements that one task computes. Fewer are not worth waking a thread for.
 const TASK_LEN: usize = 32 * 1024;
@@ -312,13 +312,13 @@ unsafe fn run_strided(shape: &[usize], tile_len: usize, operands: &[Operand], ti
     for (strides, operand) in strides.iter_mut().zip(operands) {
         *strides = operand.strides;
     }
-    let walk = Walk::new(shape, &strides[..operands.len()], tile_len);
-    let tiles_per_task = (task_len(walk.n_tiles * walk.tile_len()) / walk.tile_len()).max(1);
-    threads::parallel(walk.n_tiles.div_ceil(tiles_per_task), |task| {
+    let tiling = Tiling::new(shape, &strides[..operands.len()], tile_len);
+    let tiles_per_task = (task_len(tiling.n_tiles * tiling.tile_len()) / tiling.tile_len()).max(1);
+    threads::parallel(tiling.n_tiles.div_ceil(tiles_per_task), |task| {
         let first = task * tiles_per_task;
-        let n_tiles = tiles_per_task.min(walk.n_tiles - first);
+        let n_tiles = tiles_per_task.min(tiling.n_tiles - first);
         // SAFETY: these tiles belong to the walk, and each is visited by one task.
-        unsafe { run_tiles(walk.seek(first), n_tiles, operands, tile) };
+        unsafe { run_tiles(tiling.seek(first), n_tiles, operands, tile) };
     });
 }
 

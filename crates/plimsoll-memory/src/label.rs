@@ -21,7 +21,7 @@ pub enum Owner {
     Gradients,
     /// State of an optimizer.
     Optimizer,
-    /// Values kept for backward.
+    /// Values saved for backward.
     Saved,
     /// Results of ops that the program holds.
     Temporary,

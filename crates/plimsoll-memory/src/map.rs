@@ -103,12 +103,12 @@ impl Map {
     }
 
     /// Frees a place. Returns the ready extent that grew by it, if one did.
-    pub(crate) fn give(&mut self, region: Region, place: Place, offset: u64, bytes: u64) -> Option<ExtentId> {
+    pub(crate) fn free(&mut self, region: Region, place: Place, offset: u64, bytes: u64) -> Option<ExtentId> {
         let used = match place {
             // The range of a plan is free as a whole when the step is over.
             Place::Nowhere | Place::Planned(_) => None,
             Place::Extent(id) => Some(id),
-            Place::Slab(slab) => self.slabs[region as usize].give(slab, offset, bytes),
+            Place::Slab(slab) => self.slabs[region as usize].free(slab, offset, bytes),
         };
         used.map(|id| self.extents[region as usize].set_whole(id, Kind::Ready))
     }

@@ -82,7 +82,7 @@ impl Slabs {
     }
 
     /// Frees a block; when its slab is empty then, the slab is gone and its extent is returned.
-    pub(crate) fn give(&mut self, id: SlabId, offset: u64, bytes: u64) -> Option<ExtentId> {
+    pub(crate) fn free(&mut self, id: SlabId, offset: u64, bytes: u64) -> Option<ExtentId> {
         let slab = &mut self.table[id as usize];
         let unit = (offset - slab.start) / UNIT;
         slab.free |= ones((bytes / UNIT) as u32) << unit;
@@ -217,10 +217,10 @@ mod tests {
         let first: Vec<_> = (0..8).map(|_| slabs.take(16 * UNIT).unwrap()).collect();
         assert!(slabs.take(UNIT).is_none());
         slabs.add(1, 1 << 20);
-        assert_eq!(slabs.give(first[3].0, first[3].1, 16 * UNIT), None);
+        assert_eq!(slabs.free(first[3].0, first[3].1, 16 * UNIT), None);
         // The hole of 16 units is preferred to the empty slab.
         assert_eq!(slabs.take(10 * UNIT), Some(first[3]));
         assert_eq!(slabs.take(7 * UNIT), Some((1, 1 << 20)));
-        assert_eq!(slabs.give(1, 1 << 20, 7 * UNIT), Some(1));
+        assert_eq!(slabs.free(1, 1 << 20, 7 * UNIT), Some(1));
     }
 }

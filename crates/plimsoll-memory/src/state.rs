@@ -240,7 +240,7 @@ impl State {
         {
             cursor.release(position);
         }
-        let freed = self.map.give(info.region, place, info.offset, info.rounded);
+        let freed = self.map.free(info.region, place, info.offset, info.rounded);
         if self.is_done() || (info.owner.marks_disposal() && !self.disposing) {
             self.disposing = true;
             self.map.release_free(source);

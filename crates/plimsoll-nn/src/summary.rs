@@ -23,7 +23,7 @@ pub struct Summary {
     /// The bytes of all variables, masters included.
     pub parameter_bytes: usize,
     /// The bytes that the whole model keeps for backward.
-    pub kept_bytes: usize,
+    pub saved_bytes: usize,
 }
 
 /// One layer.
@@ -40,7 +40,7 @@ pub struct SummaryRow {
     /// The weights of the layer and its parts.
     pub n_parameters: usize,
     /// The bytes that the layer and its parts keep for backward.
-    pub kept_bytes: usize,
+    pub saved_bytes: usize,
 }
 
 impl Summary {
@@ -60,7 +60,7 @@ impl Summary {
             n_parameters: elements(false),
             n_trainable: elements(true),
             parameter_bytes: variables.iter().chain(masters).map(|variable| variable.n_bytes()).sum(),
-            kept_bytes: kept.iter().map(|(_, bytes)| bytes).sum(),
+            saved_bytes: kept.iter().map(|(_, bytes)| bytes).sum(),
         })
     }
 }
@@ -101,7 +101,7 @@ fn add_rows(
             kind: part.kind().to_owned(),
             output: part.output_shapes().clone(),
             n_parameters: part.n_parameters(),
-            kept_bytes: kept.iter().filter(|(scope, _)| inside(scope)).map(|(_, bytes)| bytes).sum(),
+            saved_bytes: kept.iter().filter(|(scope, _)| inside(scope)).map(|(_, bytes)| bytes).sum(),
         });
         add_rows(part, (depth + 1, &path), kept, rows);
     }
@@ -111,7 +111,7 @@ impl fmt::Display for Summary {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let grouped = |n: usize| Bytes::new(n as u64).grouped();
         writeln!(f, "input {}", self.input)?;
-        writeln!(f, "{:<32} {:<20} {:>14} {:>18}", "layer", "output", "parameters", "kept for backward")?;
+        writeln!(f, "{:<32} {:<20} {:>14} {:>18}", "layer", "output", "parameters", "saved for backward")?;
         for row in &self.rows {
             let name = match row.name == row.kind {
                 true => row.name.clone(),
@@ -120,7 +120,7 @@ impl fmt::Display for Summary {
             let name = format!("{}{name}", "  ".repeat(row.depth));
             let output = row.output.to_string();
             let parameters = grouped(row.n_parameters);
-            writeln!(f, "{name:<32} {output:<20} {parameters:>14} {:>16} B", grouped(row.kept_bytes))?;
+            writeln!(f, "{name:<32} {output:<20} {parameters:>14} {:>16} B", grouped(row.saved_bytes))?;
         }
         writeln!(
             f,
@@ -129,6 +129,6 @@ impl fmt::Display for Summary {
             grouped(self.n_trainable),
             grouped(self.parameter_bytes)
         )?;
-        write!(f, "{} B kept for backward", grouped(self.kept_bytes))
+        write!(f, "{} B saved for backward", grouped(self.saved_bytes))
     }
 }

@@ -268,11 +268,11 @@ fn a_plan_of_a_run_on_a_gpu_is_the_run_to_the_byte() -> Result<()> {
     Ok(())
 }
 
-/// Words are looked up and attend to each other: both have gradients that can be made in any order.
+/// Words are looked up and attn to each other: both have gradients that can be made in any order.
 fn reader(policy: Policy) -> Result<Trainer> {
     set_seed(5);
-    let attend = Sequential::new().add(LayerNormalization::new()).add(MultiHeadAttention::new(2).causal());
-    let layers = Sequential::new().add(Embedding::new(20, 16)).add(Residual::new(attend)).add(Dense::new(20));
+    let attn = Sequential::new().add(LayerNormalization::new()).add(MultiHeadAttention::new(2).causal());
+    let layers = Sequential::new().add(Embedding::new(20, 16)).add(Residual::new(attn)).add(Dense::new(20));
     Ok(Trainer::new(with_policy(policy, || layers.build([8]))?, SGD::new(0.1).build(), loss()))
 }
 

@@ -36,7 +36,7 @@ impl Loss for Called {
 
 /// How a run makes its steps.
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum Way {
+enum Setup {
     Program,
     PlannedProgram,
     Called,
@@ -46,14 +46,14 @@ enum Way {
     ToldInTime,
 }
 
-const WAYS: [Way; 7] = [
-    Way::Program,
-    Way::PlannedProgram,
-    Way::Called,
-    Way::InParts,
-    Way::CheckedGradients,
-    Way::LossScaled,
-    Way::ToldInTime,
+const SETUPS: [Setup; 7] = [
+    Setup::Program,
+    Setup::PlannedProgram,
+    Setup::Called,
+    Setup::InParts,
+    Setup::CheckedGradients,
+    Setup::LossScaled,
+    Setup::ToldInTime,
 ];
 
 /// Notes which steps it was told of.
@@ -75,14 +75,14 @@ impl Callback for Told {
     }
 
     fn on_step(&mut self, event: &StepEvent, run: &mut Requests<'_>) -> Result<()> {
-        // What somebody reads between the steps is not the business of a step that is on its way.
+        // What somebody reads between the steps is not the business of a step that is on its setup.
         run.optimizer().learning_rate()?;
         self.steps.lock().expect("nobody panics").push(event.step);
         Ok(())
     }
 }
 
-fn trainer(way: Way) -> Result<(Trainer, Told)> {
+fn trainer(setup: Setup) -> Result<(Trainer, Told)> {
     set_seed(5);
     let counter = Variable::new(Tensor::zeros([])?);
     let counting = {
@@ -90,8 +90,8 @@ fn trainer(way: Way) -> Result<(Trainer, Told)> {
         move |x: &Tensor| counter.assign_add(&Tensor::ones([])?).map(|()| x.clone())
     };
     // The steps of a model that changes something by itself are not run from programs.
-    let first = match way {
-        Way::Called => Sequential::new().add(Lambda::new(counting).named("counting")),
+    let first = match setup {
+        Setup::Called => Sequential::new().add(Lambda::new(counting).named("counting")),
         _ => Sequential::new(),
     };
     let layers = first
@@ -101,14 +101,14 @@ fn trainer(way: Way) -> Result<(Trainer, Told)> {
         .add(BatchNormalization::new())
         .add(Dropout::new(0.25))
         .add(Dense::new(3));
-    let policy = if way == Way::LossScaled { Policy::MixedFloat16 } else { Policy::Float32 };
+    let policy = if setup == Setup::LossScaled { Policy::MixedFloat16 } else { Policy::Float32 };
     let (model, adam) = (with_policy(policy, || layers.build([2]))?, Adam::new(0.01).build());
     let loss = SparseCategoricalCrossentropy::new().from_logits(true);
-    let told = Told { steps: Arc::default(), waits: way == Way::ToldInTime, counter };
-    let trainer = match way {
-        Way::Called => Trainer::new(model, adam, Called(loss)),
-        Way::InParts => Trainer::new(model, adam, loss).accumulate(2),
-        Way::CheckedGradients => Trainer::new(model, adam, loss).check_gradients(),
+    let told = Told { steps: Arc::default(), waits: setup == Setup::ToldInTime, counter };
+    let trainer = match setup {
+        Setup::Called => Trainer::new(model, adam, Called(loss)),
+        Setup::InParts => Trainer::new(model, adam, loss).accumulate(2),
+        Setup::CheckedGradients => Trainer::new(model, adam, loss).check_gradients(),
         _ => Trainer::new(model, adam, loss),
     };
     Ok((trainer.callback(told.clone()), told))
@@ -143,42 +143,42 @@ fn state(trainer: &Trainer, told: &Told) -> Result<State> {
 /// What came of a run with a batch that holds a value that is refused, and that went on with a good one.
 fn run(
     device: &Device,
-    way: Way,
+    setup: Setup,
     (id, label): (i64, i64),
 ) -> Result<(String, [u64; 4], Vec<u64>, Generator)> {
     let _on = device.enter();
     let (good, bad) = (batches(1, 1)?, batches(id, label)?);
     let until = |n_steps: u64| {
-        let (mut trainer, told) = trainer(way)?;
+        let (mut trainer, told) = trainer(setup)?;
         trainer.fit(&good, Until::Steps(n_steps))?;
         state(&trainer, &told)
     };
     let (after_two, after_five, after_eight) = (until(2)?, until(5)?, until(8)?);
-    let (mut trainer, told) = trainer(way)?;
+    let (mut trainer, told) = trainer(setup)?;
     let error = trainer.fit(&bad, Until::Steps(5)).expect_err("a value is refused").to_string();
-    assert_eq!(state(&trainer, &told)?, after_two, "{way:?}");
+    assert_eq!(state(&trainer, &told)?, after_two, "{setup:?}");
     // The same batch is refused again, with the same words, and again nothing has changed.
     for _ in 0..2 {
         let again = trainer.fit(&bad, Until::Steps(5)).expect_err("a value is refused").to_string();
-        assert_eq!((again, state(&trainer, &told)?), (error.clone(), after_two.clone()), "{way:?}");
+        assert_eq!((again, state(&trainer, &told)?), (error.clone(), after_two.clone()), "{setup:?}");
     }
     trainer.fit(&good, Until::Steps(5))?;
-    assert_eq!(state(&trainer, &told)?, after_five, "{way:?}");
+    assert_eq!(state(&trainer, &told)?, after_five, "{setup:?}");
     trainer.fit(&good, Until::Steps(8))?;
-    assert_eq!(state(&trainer, &told)?, after_eight, "{way:?}");
+    assert_eq!(state(&trainer, &told)?, after_eight, "{setup:?}");
     let (_, count, _, generator) = after_eight;
     Ok((error, count, told.steps.lock().expect("nobody panics").clone(), generator))
 }
 
 #[test]
 fn a_step_in_which_a_value_is_refused_did_not_happen() -> Result<()> {
-    for way in WAYS {
+    for setup in SETUPS {
         for values in [(7, 1), (1, -1), (-3, 9)] {
             let gpu = gpu()?;
-            let limit = (way == Way::PlannedProgram).then(|| Bytes::mib(16));
+            let limit = (setup == Setup::PlannedProgram).then(|| Bytes::mib(16));
             gpu.set_limit(limit)?;
-            let on_cpu = run(&Device::separate_cpu(), way, values)?;
-            assert_eq!(run(&gpu, way, values)?, on_cpu, "{way:?} {values:?}");
+            let on_cpu = run(&Device::separate_cpu(), setup, values)?;
+            assert_eq!(run(&gpu, setup, values)?, on_cpu, "{setup:?} {values:?}");
             assert_eq!(on_cpu.2, [1, 2, 3, 4, 5, 6, 7, 8], "each step is told of once");
         }
     }
@@ -188,7 +188,7 @@ fn a_step_in_which_a_value_is_refused_did_not_happen() -> Result<()> {
 #[test]
 fn the_error_names_op_layer_place_and_batch() -> Result<()> {
     let gpu = gpu()?;
-    let (error, ..) = run(&gpu, Way::Program, (7, 1))?;
+    let (error, ..) = run(&gpu, Setup::Program, (7, 1))?;
     let layer = format!("embedding: in layer `embedding` ({}:", file!());
     assert!(error.starts_with(&layer), "{error}");
     let (_, detail) = error.split_once("): ").expect("the place of the layer is said");
@@ -197,7 +197,7 @@ fn the_error_names_op_layer_place_and_batch() -> Result<()> {
         "index 7 at [2, 1] is out of range for axis 0 of extent 7; indices go from 0 to 6 (batch 3 of epoch 1: \
          \"inputs\" is int64 [4, 2], \"labels\" is int64 [4])"
     );
-    let (error, ..) = run(&gpu, Way::Called, (1, 5))?;
+    let (error, ..) = run(&gpu, Setup::Called, (1, 5))?;
     assert_eq!(
         error,
         "sparse_cross_entropy: label 5 at [3] is not one of the 3 classes; they go from 0 to 2 (batch 3 of epoch 1: \

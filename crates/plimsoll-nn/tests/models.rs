@@ -46,9 +46,9 @@ fn the_summary_tells_the_bytes_that_are_kept() -> Result<()> {
     let (one, many) = (model.summary(1)?, model.summary(100)?);
     assert_eq!(one.n_parameters, 814_090);
     // The input and the hidden activations, 784 + 1024 numbers for each example.
-    assert_eq!(many.kept_bytes, 100 * (784 + 1024) * 4);
-    assert_eq!(many.kept_bytes, 100 * one.kept_bytes);
-    assert_eq!(many.rows.iter().map(|row| row.kept_bytes).sum::<usize>(), many.kept_bytes);
+    assert_eq!(many.saved_bytes, 100 * (784 + 1024) * 4);
+    assert_eq!(many.saved_bytes, 100 * one.saved_bytes);
+    assert_eq!(many.rows.iter().map(|row| row.saved_bytes).sum::<usize>(), many.saved_bytes);
     let text = many.to_string();
     assert!(text.contains("814,090 parameters"), "{text}");
     Ok(())
@@ -104,7 +104,7 @@ fn gradients(model: &Model) -> Result<Vec<Vec<f32>>> {
 fn recomputing_changes_bytes_and_no_bit() -> Result<()> {
     let (plain, recomputed) = (language_model(false)?, language_model(true)?);
     assert_eq!(gradients(&plain)?, gradients(&recomputed)?);
-    assert!(recomputed.summary(4)?.kept_bytes < plain.summary(4)?.kept_bytes);
+    assert!(recomputed.summary(4)?.saved_bytes < plain.summary(4)?.saved_bytes);
     Ok(())
 }
 
@@ -122,7 +122,7 @@ fn a_mixed_policy_computes_in_half_and_keeps_masters() -> Result<()> {
         assert_eq!((mixed.dtype(), master.dtype()), (DType::BF16, DType::F32));
         assert_eq!(full.to_vec::<f32>()?, master.to_vec::<f32>()?);
     }
-    let saved = |model: &Model| Ok::<_, plimsoll_tensor::Error>(model.summary(256)?.kept_bytes);
+    let saved = |model: &Model| Ok::<_, plimsoll_tensor::Error>(model.summary(256)?.saved_bytes);
     assert_eq!(saved(&mixed)? * 2, saved(&full)?);
     assert_eq!(mixed.summary(1)?.parameter_bytes, 814_090 * 6);
     Ok(())

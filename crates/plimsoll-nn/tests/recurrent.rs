@@ -111,7 +111,7 @@ fn orthogonal_matrices_are_orthogonal_whatever_their_shape() -> Result<()> {
 fn the_summary_counts_gates_and_input() -> Result<()> {
     let (time, features, units) = (20, 6, 8);
     let model = LSTM::new(units).build([time, features])?;
-    assert_eq!(model.summary(3)?.kept_bytes, 3 * time * (4 * units + features) * 4);
+    assert_eq!(model.summary(3)?.saved_bytes, 3 * time * (4 * units + features) * 4);
     Ok(())
 }
 

@@ -1,5 +1,5 @@
 //! A residual sum and the norm that follows it are one op: the numbers are those of one op after the other, and no more is
-//! kept for backward.
+//! saved for backward.
 
 use plimsoll_nn::layers::{Dense, Dropout, LayerNormalization, RMSNormalization, Residual, Sequential};
 use plimsoll_nn::{BuiltLayer, Layer, Model};

@@ -244,7 +244,7 @@ pub(crate) fn apply(updates: impl IntoIterator<Item = Update>) -> Result<()> {
 pub(crate) fn commit_step(updates: LongList<Update>, finite_loss: Option<&StorageView>) -> Result<()> {
     let updates = updates.into_iter().flat_map(Update::one_by_one);
     if finite_loss.is_some() {
-        context::with_tracer(|tracer| tracer.guard());
+        context::with_tracer(|tracer| tracer.commit_if_finite());
     }
     match finite_loss {
         None => commit(updates.collect()),

@@ -23,7 +23,7 @@ reduction. This table is made from the registry: each op is called on a sample i
 input watched, and the tape is asked what it keeps. *Input* and *output* are storages that the call has anyway; they are
 shared with whoever else holds them. A *derived* value takes no memory: it is rebuilt from values that are kept anyway.
 
-| op | kept for backward | bytes | on inputs |
+| op | saved for backward | bytes | on inputs |
 |---|---|---:|---|
 ";
 

@@ -55,7 +55,7 @@ impl Batch {
     }
 
     /// The same batch on another device; itself if it is there.
-    pub(super) fn brought_to(mut self, device: &Device) -> Result<Batch> {
+    pub(super) fn delivered_to(mut self, device: &Device) -> Result<Batch> {
         for tensor in &mut self.tensors {
             *tensor = with_owner(Owner::Data, || tensor.to_device(device))?;
         }

@@ -103,7 +103,7 @@ struct Running {
     device: Device,
     /// Where the loop wants them.
     wanted_on: Device,
-    /// A batch that could not be brought there, for want of memory.
+    /// A batch that could not be delivered there, for want of memory.
     waiting: Option<Batch>,
     /// Who began the iteration.
     caller: &'static Location<'static>,
@@ -179,11 +179,11 @@ impl Running {
             Some(batch) => Ok(batch),
             None => self.made()?,
         };
-        Some(batch.and_then(|batch| self.bring(batch)))
+        Some(batch.and_then(|batch| self.deliver(batch)))
     }
 
     /// Leaves `n` batches out; nothing if there are not so many.
-    fn pass_over(&mut self, n: usize) -> Option<Result<()>> {
+    fn skip(&mut self, n: usize) -> Option<Result<()>> {
         for _ in 0..n {
             if self.waiting.take().is_none()
                 && let Err(error) = self.made()?
@@ -230,14 +230,14 @@ impl Running {
 }
 
 impl Running {
-    /// Brings a batch to where the loop wants it. If there is no memory for it, it waits for the next attempt.
-    fn bring(&mut self, batch: Batch) -> Result<Batch> {
-        let brought =
-            at_line(self.caller.file(), self.caller.line(), || batch.clone().brought_to(&self.wanted_on));
-        if brought.as_ref().is_err_and(Error::is_out_of_memory) {
+    /// Delivers a batch to where the loop wants it. If there is no memory for it, it waits for the next attempt.
+    fn deliver(&mut self, batch: Batch) -> Result<Batch> {
+        let delivered =
+            at_line(self.caller.file(), self.caller.line(), || batch.clone().delivered_to(&self.wanted_on));
+        if delivered.as_ref().is_err_and(Error::is_out_of_memory) {
             self.waiting = Some(batch);
         }
-        brought
+        delivered
     }
 }
 
@@ -258,10 +258,10 @@ impl Iterator for Batches {
         self.nth(0)
     }
 
-    /// Passes over `n` batches, which are made and brought nowhere, and gives the next.
+    /// Passes over `n` batches, which are made and delivered nowhere, and gives the next.
     fn nth(&mut self, n: usize) -> Option<Result<Batch>> {
         let next = match &mut self.0 {
-            State::Running(running) => running.pass_over(n).and_then(|passed| match passed {
+            State::Running(running) => running.skip(n).and_then(|passed| match passed {
                 Ok(()) => running.next(),
                 Err(error) => Some(Err(error)),
             }),

@@ -230,9 +230,9 @@ impl NameMap {
     }
 
     /// Which tensors each variable gets; refuses whatever does not fit.
-    fn plan<'a>(&self, file: &TensorFile, variables: &'a Named) -> Result<Vec<Part<'a>>> {
+    fn plan<'a>(&self, file: &TensorFile, variables: &'a Named) -> Result<Vec<MappedVariable<'a>>> {
         let mut differences = Differences::default();
-        let mut parts: BTreeMap<String, Part<'a>> = BTreeMap::new();
+        let mut parts: BTreeMap<String, MappedVariable<'a>> = BTreeMap::new();
         for name in file.entries().keys() {
             if self.ignored.iter().any(|pattern| pattern.captures(name).is_some()) {
                 continue;
@@ -243,8 +243,12 @@ impl NameMap {
                 differences.unused.push(format!("{name:?}{to}"));
                 continue;
             };
-            let part =
-                parts.entry(target).or_insert_with(|| Part { variable, from: Vec::new(), wanted, change });
+            let part = parts.entry(target).or_insert_with(|| MappedVariable {
+                variable,
+                from: Vec::new(),
+                wanted,
+                change,
+            });
             part.from.push(name.clone());
         }
         for name in variables.keys() {
@@ -270,7 +274,7 @@ impl NameMap {
 }
 
 /// A variable and what it gets.
-struct Part<'a> {
+struct MappedVariable<'a> {
     variable: &'a Variable,
     /// The tensors of the file that are for it.
     from: Vec<String>,
@@ -279,7 +283,7 @@ struct Part<'a> {
     change: Change,
 }
 
-impl Part<'_> {
+impl MappedVariable<'_> {
     /// What does not fit, in words.
     fn problem(&self, file: &TensorFile) -> Option<String> {
         let (name, variable) = (self.variable.name(), full(self.variable));

@@ -11,7 +11,7 @@ use crate::model::Mode;
 ///
 /// Training takes mean and variance from the batch and moves the running ones towards them; inference uses the running
 /// ones. Variables, all `[channels]`: `gamma`, ones, and `beta`, zeros; and, not trained, `moving_mean`, zeros, and
-/// `moving_variance`, ones, which moves towards the variance divided by n - 1, as in PyTorch. Kept for backward: the input
+/// `moving_variance`, ones, which moves towards the variance divided by n - 1, as in PyTorch. Saved for backward: the input
 /// and two numbers per channel; a relu as activation keeps nothing more, others keep what they need.
 #[doc(alias("BatchNorm", "BatchNorm1d", "BatchNorm2d"))]
 #[derive(Clone, Copy, Debug)]

@@ -12,7 +12,7 @@ use crate::layer::{BuiltLayer, Layer, variable};
 /// A convolution over `N` axes of places, channels last; see [`Conv1D`] and [`Conv2D`].
 ///
 /// Variables: `kernel`, `[filters, kernel, channels / groups]` with an extent of the kernel for each axis of places, Glorot
-/// uniform, and `bias` `[filters]`, zeros, unless told otherwise. Kept for backward: the input, and the output if there is
+/// uniform, and `bias` `[filters]`, zeros, unless told otherwise. Saved for backward: the input, and the output if there is
 /// an activation.
 #[derive(Clone, Copy, Debug)]
 pub struct Conv<const N: usize> {

@@ -12,7 +12,7 @@ use crate::layer::{BuiltLayer, Layer, variable};
 /// multiplier]`, the outputs of a channel side by side.
 ///
 /// Variables: `kernel` `[channels multiplier, kernel height, kernel width, 1]`, Glorot uniform, and `bias` `[channels
-/// multiplier]`, zeros, unless told otherwise. Kept for backward: the input, and the output if there is an activation.
+/// multiplier]`, zeros, unless told otherwise. Saved for backward: the input, and the output if there is an activation.
 #[derive(Clone, Copy, Debug)]
 pub struct DepthwiseConv2D {
     kernel: [usize; 2],

@@ -8,7 +8,7 @@ use crate::model::Mode;
 
 /// While training, each element is zero with probability `rate`, else divided by `1 - rate`; else nothing changes.
 ///
-/// Nothing is kept for backward: the draw is repeated from its number.
+/// Nothing is saved for backward: the draw is repeated from its number.
 #[derive(Clone, Copy, Debug)]
 pub struct Dropout {
     rate: f64,

@@ -9,7 +9,7 @@ use crate::layer::{BuiltLayer, Layer, variable};
 /// `(x - mean) / √(variance + epsilon) * gamma + beta` over all places and the channels of a group, example by example:
 /// `[batch, .., channels]` to the same shape.
 ///
-/// Variables: `gamma`, ones, and `beta`, zeros, both `[channels]`. Kept for backward: the input and two numbers for each
+/// Variables: `gamma`, ones, and `beta`, zeros, both `[channels]`. Saved for backward: the input and two numbers for each
 /// group of each example.
 #[doc(alias = "GroupNorm")]
 #[derive(Clone, Copy, Debug)]

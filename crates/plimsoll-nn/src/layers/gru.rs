@@ -11,7 +11,7 @@ use crate::layer::{BuiltLayer, Layer};
 /// state is zero before the first step; the reset gate comes after the product with the hidden state.
 ///
 /// Variables: `kernel` `[features, 3 units]`, Glorot uniform; `recurrent_kernel` `[units, 3 units]`, orthogonal; `bias` and
-/// `recurrent_bias`, both `[3 units]`, zeros. The gates are in the order r, z, n. Kept for backward: the gates and one
+/// `recurrent_bias`, both `[3 units]`, zeros. The gates are in the order r, z, n. Saved for backward: the gates and one
 /// sum, `4 time units` numbers for each example, and the input.
 #[derive(Clone, Copy, Debug)]
 pub struct GRU(Settings);

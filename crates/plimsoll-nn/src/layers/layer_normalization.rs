@@ -9,7 +9,7 @@ use crate::layer::{BuiltLayer, Layer, variable};
 
 /// `(x - mean) / √(variance + epsilon) * gamma + beta` over the last dimension; the shape stays.
 ///
-/// Variables: `gamma`, ones, and `beta`, zeros, both `[width]`. Kept for backward: the input and two numbers per row.
+/// Variables: `gamma`, ones, and `beta`, zeros, both `[width]`. Saved for backward: the input and two numbers per row.
 #[doc(alias = "LayerNorm")]
 #[derive(Clone, Copy, Debug)]
 pub struct LayerNormalization {

@@ -11,7 +11,7 @@ use crate::layer::{BuiltLayer, Layer};
 /// state is zero before the first step.
 ///
 /// Variables: `kernel` `[features, 4 units]`, Glorot uniform; `recurrent_kernel` `[units, 4 units]`, orthogonal; `bias`
-/// `[4 units]`, zeros, and ones for the forget gate. The gates are in the order i, f, g, o. Kept for backward: the
+/// `[4 units]`, zeros, and ones for the forget gate. The gates are in the order i, f, g, o. Saved for backward: the
 /// gates, `4 time units` numbers for each example, and the input.
 #[derive(Clone, Copy, Debug)]
 pub struct LSTM(Settings);

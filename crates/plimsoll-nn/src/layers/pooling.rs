@@ -13,7 +13,7 @@ use crate::layer::{BuiltLayer, Layer};
 pub struct MaxPooling2D(Pool2d);
 
 /// The mean of each window: `[batch, height, width, channels]` to the same with a place for each window. Zeros of the
-/// padding count. Nothing is kept for backward.
+/// padding count. Nothing is saved for backward.
 #[doc(alias("AvgPool2d", "avg_pool2d", "AvgPool2D"))]
 #[derive(Clone, Copy, Debug)]
 pub struct AveragePooling2D(Pool2d);
@@ -63,7 +63,7 @@ windows!(MaxPooling2D, "max_pool", max_pool2d);
 windows!(AveragePooling2D, "average_pool", avg_pool2d);
 
 /// The mean of each channel over all `N` axes of places; see [`GlobalAveragePooling1D`] and [`GlobalAveragePooling2D`]. Nothing is
-/// kept for backward.
+/// saved for backward.
 #[doc(alias("AdaptiveAvgPool1d", "AdaptiveAvgPool2d", "GlobalAvgPool"))]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct GlobalAveragePooling<const N: usize> {

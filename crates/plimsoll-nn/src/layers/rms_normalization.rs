@@ -9,7 +9,7 @@ use crate::layer::{BuiltLayer, Layer, variable};
 
 /// `x / √(mean of squares + epsilon) * gamma` over the last dimension; the shape stays.
 ///
-/// Variables: `gamma` `[width]`, ones. Kept for backward: the input and one number per row.
+/// Variables: `gamma` `[width]`, ones. Saved for backward: the input and one number per row.
 #[doc(alias = "RMSNorm")]
 #[derive(Clone, Copy, Debug)]
 pub struct RMSNormalization {

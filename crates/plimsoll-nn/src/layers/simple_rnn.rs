@@ -11,7 +11,7 @@ use crate::layer::{BuiltLayer, Layer};
 /// of several stacked layers takes. The state is zero before the first step.
 ///
 /// Variables: `kernel` `[features, units]`, Glorot uniform; `recurrent_kernel` `[units, units]`, orthogonal; `bias`
-/// `[units]`, zeros. Kept for backward: the hidden states, `time units` numbers for each example, and the input.
+/// `[units]`, zeros. Saved for backward: the hidden states, `time units` numbers for each example, and the input.
 #[doc(alias = "RNN")]
 #[derive(Clone, Copy, Debug)]
 pub struct SimpleRNN {

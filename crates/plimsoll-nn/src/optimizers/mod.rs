@@ -178,7 +178,7 @@ impl Optimizer {
 
     /// Like [`Optimizer::apply_gradients`], if a number is finite when the device comes to it: one float64, as
     /// [`Optimizer::finite_loss`] makes it of the loss. If it is not, or if a kernel of the step has refused a value, nothing is
-    /// updated, now and in later guarded steps, until [`Optimizer::release`]. So nobody has to wait for the loss before
+    /// updated, now and in later steps of that kind, until [`Optimizer::release`]. So nobody has to wait for the loss before
     /// going on.
     ///
     /// # Errors
@@ -214,7 +214,7 @@ impl Optimizer {
         let _line = at_callers_line();
         for control in self.controls() {
             let _there = control.device().enter();
-            control.assign(&Control::read(control)?.released().to_tensor()?)?;
+            control.assign(&Control::read(control)?.accepting().to_tensor()?)?;
         }
         Ok(())
     }

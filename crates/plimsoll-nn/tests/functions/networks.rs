@@ -77,16 +77,16 @@ pub fn gan() -> Result<Network> {
             (&batch[0], Tensor::ones([n_examples(), 1])?, Tensor::zeros([n_examples(), 1])?);
         let noise = Tensor::randn([n_examples(), 16])?;
         let tape = GradientTape::new();
-        let judged = tape.record(|| {
+        let critic_loss = tape.record(|| {
             let fake = generator.call(&noise)?.stop_gradient();
             let real = loss.call(&ones, &discriminator.call(real)?)?;
             real.add(&loss.call(&zeros, &discriminator.call(&fake)?)?)
         })?;
-        discriminator.descend(&tape, &judged)?;
+        discriminator.descend(&tape, &critic_loss)?;
         let tape = GradientTape::new();
         let fooled = tape.record(|| loss.call(&ones, &discriminator.call(&generator.call(&noise)?)?))?;
         generator.descend(&tape, &fooled)?;
-        Ok(vec![judged.stop_gradient(), fooled.stop_gradient()])
+        Ok(vec![critic_loss.stop_gradient(), fooled.stop_gradient()])
     });
     Ok(Network { step, state, batch: vec![Tensor::randn([n_examples(), 32])?] })
 }
@@ -228,7 +228,7 @@ pub fn maml() -> Result<Network> {
 }
 
 /// One attention from a sequence to another: what `queries` makes of `memory`.
-fn attend(queries: &Tensor, memory: &Tensor, weights: &[Variable]) -> Result<Tensor> {
+fn attention(queries: &Tensor, memory: &Tensor, weights: &[Variable]) -> Result<Tensor> {
     let [q, k, v] = [(queries, 0), (memory, 1), (memory, 2)].map(|(x, at)| x.matmul(&weights[at]));
     let scores = q?.matmul(&k?.transpose(-1, -2)?)?.affine(0.2, 0.0)?.softmax(-1)?;
     scores.matmul(&v?)
@@ -281,12 +281,12 @@ pub fn encoder_decoder() -> Result<Network> {
             let mut memory = w[0].embedding(source)?;
             for layer in 0..2 {
                 let at = 2 + 4 * layer;
-                memory = memory.add(&attend(&memory, &memory, &w[at..])?)?;
+                memory = memory.add(&attention(&memory, &memory, &w[at..])?)?;
                 memory = memory.add(&memory.matmul(&w[at + 3])?.gelu()?)?;
             }
             let mut x = w[1].embedding(target)?;
-            x = x.add(&attend(&x, &x, &w[10..])?)?;
-            x = x.add(&attend(&x, &memory, &w[13..])?)?;
+            x = x.add(&attention(&x, &x, &w[10..])?)?;
+            x = x.add(&attention(&x, &memory, &w[13..])?)?;
             let logs = x.gelu()?.matmul(&w[16])?.log_softmax(-1)?;
             logs.mul(&target.one_hot(20, DType::F32)?)?.sum(-1)?.mean(..)?.neg()
         })?;

@@ -5,13 +5,13 @@
 mod changes;
 mod eager;
 mod evictor;
+mod expected_peak;
 mod faults;
 mod models;
 mod offload_store;
 mod own_layers;
 mod own_step;
 mod pitfalls;
-mod play;
 mod program;
 mod run;
 mod sweep;

@@ -47,13 +47,13 @@ impl TrainStep for Gan {
         let (ones, zeros) = (Tensor::ones([BATCH, 1])?, Tensor::zeros([BATCH, 1])?);
         let noise = Tensor::randn([BATCH, 16])?;
         let tape = GradientTape::new();
-        let judged = tape.record(|| {
+        let critic_loss = tape.record(|| {
             let fake = run.model.forward(&noise, Mode::Train)?.stop_gradient();
             let real = loss.call(&ones, &self.discriminator.forward(&batch.labels, Mode::Train)?)?;
             real.add(&loss.call(&zeros, &self.discriminator.forward(&fake, Mode::Train)?)?)
         })?;
         let variables = self.discriminator.trainable_variables();
-        self.optimizer.apply_gradients(tape.variable_gradients(&judged, &variables)?, &variables)?;
+        self.optimizer.apply_gradients(tape.variable_gradients(&critic_loss, &variables)?, &variables)?;
         let tape = GradientTape::new();
         let fooled = tape.record(|| {
             let fake = run.model.forward(&noise, Mode::Train)?;
@@ -62,7 +62,7 @@ impl TrainStep for Gan {
         let gradients = tape.variable_gradients(&fooled, run.variables)?;
         run.optimizer.apply_gradients(gradients, run.variables)?;
         let told = if self.n_steps == self.breaks_at { f64::NAN } else { 1.0 };
-        judged.add(&fooled)?.mul(told)
+        critic_loss.add(&fooled)?.mul(told)
     }
 
     fn variables(&self) -> Vec<(String, Variable)> {

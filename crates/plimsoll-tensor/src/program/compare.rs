@@ -34,7 +34,7 @@ impl Program {
             (calls, values, program.blocks.len(), program.instructions.len(), program.n_draws)
         };
         lengths(self) == lengths(other)
-            && (&self.devices, self.is_guarded) == (&other.devices, other.is_guarded)
+            && (&self.devices, self.commits_if_finite) == (&other.devices, other.commits_if_finite)
             && (&self.arguments, &self.donated) == (&other.arguments, &other.donated)
             && self.argument_devices == other.argument_devices
             && self.results == other.results

@@ -77,7 +77,7 @@ pub struct Program {
     /// The number of the first draw when it was recorded; ops hold theirs, counted from it.
     first_draw: u64,
     /// Whether the device itself decides about the effects, so that the host does not wait for it before.
-    is_guarded: bool,
+    commits_if_finite: bool,
 }
 
 /// A variable that a program reads or writes. It does not keep the variable alive.
@@ -297,7 +297,7 @@ impl Program {
             n_draws: self.n_draws,
             n_copies: 0,
             first_draw: self.first_draw,
-            is_guarded: self.is_guarded,
+            commits_if_finite: self.commits_if_finite,
         }
     }
 

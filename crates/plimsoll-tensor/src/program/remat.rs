@@ -13,7 +13,7 @@ use plimsoll_memory::{Label, LongList, Owner};
 use plimsoll_plan::{Decisions, Trace};
 use smallvec::SmallVec;
 
-use super::trace::{Numbering, Part, Record, Work};
+use super::trace::{CallPart, Numbering, Record, Work};
 use super::{BlockSpec, Call, Instruction, Phase, Place, Program, Value, ValueView};
 use crate::dtype::DType;
 use crate::execute;
@@ -468,7 +468,7 @@ impl<'a> Rewriter<'a> {
             makes[..makes.len() - n_aux].iter().map(|(_, meta)| *meta).collect();
         let recomputed_flops = Some(op.get().cost(&metas, &output_metas).flops);
         let values: SmallVec<[u32; 2]> = outputs.iter().map(|view: &ValueView| view.value).collect();
-        let wanted = if record.part == Part::Second { SmallVec::new() } else { first.wanted.clone() };
+        let wanted = if record.part == CallPart::Second { SmallVec::new() } else { first.wanted.clone() };
         self.to.push_call(Call {
             op,
             inputs: views,
@@ -482,7 +482,7 @@ impl<'a> Rewriter<'a> {
             order: first.order,
             recomputed_flops,
             source: record.call,
-            is_second: record.part == Part::Second,
+            is_second: record.part == CallPart::Second,
         });
         self.to.instructions.extend(workspace.map(Instruction::Release));
         let mut restored = SmallVec::new();

@@ -51,7 +51,9 @@ impl Program {
         reference: Option<(&Program, &Reference)>,
     ) -> Result<Vec<Tensor>> {
         let ended = self.run_instructions(arguments, offsets, reference);
-        self.devices.iter().fold(ended, |ended, device| fault::end_step(device, ended, self.is_guarded))
+        self.devices
+            .iter()
+            .fold(ended, |ended, device| fault::end_step(device, ended, self.commits_if_finite))
     }
 
     fn run_instructions(
@@ -104,7 +106,7 @@ impl Program {
 
     /// Waits for the device if a kernel may have refused a value and the host must check.
     fn check_faults(&self) -> Result<()> {
-        match self.is_guarded {
+        match self.commits_if_finite {
             true => Ok(()),
             false => self.devices.iter().try_for_each(fault::wait_and_look),
         }

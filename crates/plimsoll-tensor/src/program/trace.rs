@@ -18,12 +18,12 @@ use crate::shape::Shape;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Record {
     pub call: u32,
-    pub part: Part,
+    pub part: CallPart,
 }
 
 /// Which part of a call a record is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Part {
+pub(super) enum CallPart {
     Whole,
     /// The first of two ops; the call makes the output of the second, too.
     First,
@@ -68,7 +68,8 @@ impl Numbering {
             }
             numbering.positions.push(Some(numbering.records.len() as u32));
             let is_two = call.op.second(&call.input_metas()).is_some();
-            let parts: &[Part] = if is_two { &[Part::First, Part::Second] } else { &[Part::Whole] };
+            let parts: &[CallPart] =
+                if is_two { &[CallPart::First, CallPart::Second] } else { &[CallPart::Whole] };
             numbering.records.extend(parts.iter().map(|&part| Record { call: number, part }));
             for view in &call.outputs {
                 numbering.numbers[view.value as usize] = Some(numbering.values.len() as u32);
@@ -90,12 +91,12 @@ impl Program {
         let n_aux = usize::from(call.n_aux);
         let last = makes.len() - n_aux - 1;
         match (record.part, call.op.second(&call.input_metas())) {
-            (Part::First, _) => {
+            (CallPart::First, _) => {
                 let unwanted = Some(makes[last]);
                 makes.truncate(last);
                 Work { op: call.op.clone(), inputs, makes, n_aux: 0, unwanted }
             }
-            (Part::Second, Some(second)) => {
+            (CallPart::Second, Some(second)) => {
                 let read = |keep: &SavedRef| match *keep {
                     SavedRef::Input(idx) => inputs[idx],
                     SavedRef::Output(idx) => makes[idx],

@@ -49,7 +49,7 @@ pub(crate) struct Tracer {
     /// The blocks that are cleared before they are written.
     cleared: Vec<u32>,
     /// Whether the effects depend on a number.
-    is_guarded: bool,
+    commits_if_finite: bool,
     /// Why there can be no program: what the function did that cannot be recorded.
     refusal: Option<Error>,
     /// The arguments themselves,
@@ -196,7 +196,7 @@ impl Tracer {
             written: BTreeSet::new(),
             new_places: Vec::new(),
             cleared: Vec::new(),
-            is_guarded: false,
+            commits_if_finite: false,
             refusal: None,
             arguments: Vec::new(),
             donated: Vec::new(),
@@ -441,9 +441,9 @@ impl Tracer {
         Ok(())
     }
 
-    /// The step is guarded.
-    pub fn guard(&mut self) {
-        self.is_guarded = true;
+    /// The step is committed only if its loss is finite.
+    pub fn commit_if_finite(&mut self) {
+        self.commits_if_finite = true;
     }
 
     /// Variables are about to get new values.
@@ -545,7 +545,7 @@ impl Tracer {
             cleared: self.cleared,
             written: self.written.into_iter().collect(),
             results,
-            is_guarded: self.is_guarded,
+            commits_if_finite: self.commits_if_finite,
             n_draws: context::generator().next_draw() - first_draw,
             n_copies: 0,
         };

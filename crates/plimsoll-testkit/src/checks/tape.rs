@@ -66,7 +66,7 @@ pub fn derived_inputs(op: &'static OpInfo) -> Outcome<Verdict> {
 }
 
 /// The bits of all results, with every watched input passed through a cheap op that does not change it, and what the
-/// tape kept for backward when nobody but it held the values between.
+/// tape saved for backward when nobody but it held the values between.
 fn behind_cheap_ops(
     case: &Case<'_>,
     inputs: &[Tensor],

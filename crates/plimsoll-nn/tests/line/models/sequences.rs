@@ -25,16 +25,16 @@ pub const GPT: Task = Task {
 fn gpt() -> Result<Model> {
     let mut model = Sequential::new().add(Embedding::new(48, WIDTH)).add(Dropout::new(0.1));
     for _ in 0..3 {
-        let attend = Sequential::new()
+        let attn = Sequential::new()
             .add(LayerNormalization::new())
             .add(MultiHeadAttention::new(2).causal())
             .add(Dropout::new(0.1));
-        let think = Sequential::new()
+        let mlp = Sequential::new()
             .add(LayerNormalization::new())
             .add(Dense::new(4 * WIDTH).activation(Activation::GeluTanh))
             .add(Dense::new(WIDTH))
             .add(Dropout::new(0.1));
-        model = model.add(Residual::new(attend)).add(Residual::new(think));
+        model = model.add(Residual::new(attn)).add(Residual::new(mlp));
     }
     model.add(LayerNormalization::new()).add(Dense::new(48)).build([TIME])
 }

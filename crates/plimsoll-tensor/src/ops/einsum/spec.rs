@@ -31,14 +31,14 @@ impl Spec {
     /// # Errors
     /// The text is not a specification, or the shapes do not fit it; the error shows the text and what clashes.
     pub fn new(text: &str, shapes: &[&Shape]) -> Result<Spec> {
-        let reader = Reader { text };
+        let parser = Parser { text };
         let (inputs, output) = match text.split_once("->") {
             Some((inputs, output)) => (inputs, Some(output)),
             None => (text, None),
         };
-        let terms: Vec<Term> = inputs.split(',').map(|term| reader.term(term)).collect::<Result<_>>()?;
+        let terms: Vec<Term> = inputs.split(',').map(|term| parser.term(term)).collect::<Result<_>>()?;
         if terms.len() != shapes.len() {
-            return Err(reader.wrong(format!(
+            return Err(parser.wrong(format!(
                 "it names {} operands, but {} are given",
                 terms.len(),
                 shapes.len()
@@ -48,15 +48,15 @@ impl Spec {
             .iter()
             .zip(shapes)
             .enumerate()
-            .map(|(idx, (term, shape))| reader.labels(term, shape, idx))
+            .map(|(idx, (term, shape))| parser.labels(term, shape, idx))
             .collect::<Result<_>>()?;
-        let extents = reader.extents(&operands, shapes)?;
+        let extents = parser.extents(&operands, shapes)?;
         let output = match output {
-            Some(output) => reader.output(&reader.term(output)?, &extents)?,
+            Some(output) => parser.output(&parser.term(output)?, &extents)?,
             None => implicit_output(&operands, &extents),
         };
         if output.len() > MAX_RANK {
-            return Err(reader
+            return Err(parser
                 .wrong(format!("its result has {} axes; at most {MAX_RANK} are possible", output.len())));
         }
         Ok(Spec { operands, output, extents })
@@ -75,11 +75,11 @@ struct Term {
 }
 
 /// The text that is read, for errors.
-struct Reader<'a> {
+struct Parser<'a> {
     text: &'a str,
 }
 
-impl Reader<'_> {
+impl Parser<'_> {
     fn wrong(&self, problem: impl Display) -> Error {
         Error::argument("einsum", format!("in \"{}\", {problem}", self.text))
     }

@@ -271,7 +271,7 @@ pub(super) static INFO: OpInfo =
 /// The registry's entry of `batch_norm_apply`.
 pub(super) static APPLY_INFO: OpInfo = OpInfo {
     name: "batch_norm_apply",
-    doc: "The output of batch_norm rebuilt from its kept statistics.",
+    doc: "The output of batch_norm rebuilt from its saved statistics.",
     samples: apply_samples,
 };
 

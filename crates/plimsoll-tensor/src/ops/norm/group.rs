@@ -253,7 +253,7 @@ pub(super) static INFO: OpInfo =
 /// The registry's entry of `group_norm_apply`.
 pub(super) static APPLY_INFO: OpInfo = OpInfo {
     name: "group_norm_apply",
-    doc: "The output of group_norm rebuilt from its kept statistics.",
+    doc: "The output of group_norm rebuilt from its saved statistics.",
     samples: apply_samples,
 };
 

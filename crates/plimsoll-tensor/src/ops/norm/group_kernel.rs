@@ -199,7 +199,7 @@ impl<C: Real + Element> Statistics<C> {
         for ((first, strides), row) in self.0.iter().zip(rows) {
             for (group, channels) in row.chunks_exact_mut(cut.group().max(1)).enumerate() {
                 let offset = example as isize * strides[0] + group as isize * strides[1];
-                // SAFETY: kept statistics have one element per example and group, in the compute type.
+                // SAFETY: saved statistics have one element per example and group, in the compute type.
                 channels.fill(unsafe { first.get(offset) });
             }
         }

@@ -73,7 +73,7 @@ impl LastAxisNorm {
         (0..self.n_aux()).map(|_| AuxOutput { form: Form::Statistics, meta }).collect()
     }
 
-    /// The op that applies kept statistics.
+    /// The op that applies saved statistics.
     pub fn applied(self) -> OpRef {
         OpRef::shipped(ApplyLastAxisNorm { is_centred: self.is_centred })
     }
@@ -266,7 +266,7 @@ macro_rules! infos {
         #[doc = concat!("The registry's entry of `", $name, "_apply`.")]
         pub(super) static $apply: OpInfo = OpInfo {
             name: concat!($name, "_apply"),
-            doc: concat!("The output of ", $name, " rebuilt from its kept statistics."),
+            doc: concat!("The output of ", $name, " rebuilt from its saved statistics."),
             samples: || apply_samples($is_centred),
         };
 

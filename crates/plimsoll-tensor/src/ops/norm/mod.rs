@@ -2,7 +2,7 @@
 //! group norm over the places and groups of channels of each example.
 //!
 //! Backward reads the input, the scale and the statistics of each lane or column, never the normalised values. An
-//! output that a later op wants to keep is rebuilt from those by applying the kept statistics.
+//! output that a later op wants to keep is rebuilt from those by applying the saved statistics.
 
 mod add;
 mod batch;
@@ -67,7 +67,7 @@ fn check(op: &'static str, x: &Meta, parameters: &[&Meta]) -> Result<()> {
     Ok(())
 }
 
-/// Refuses kept statistics that do not belong to the input.
+/// Refuses saved statistics that do not belong to the input.
 fn check_statistics(op: &'static str, statistics: &[&Meta], shape: &Shape, dtype: DType) -> Result<()> {
     statistics.iter().try_for_each(|meta| {
         expect_shape(op, "a statistic", meta, shape)?;

@@ -17,7 +17,7 @@ use super::quantise::{
     SIGNED_VALUES, UNSIGNED_VALUES, dequantise_signed, dequantise_unsigned, quantise_signed,
     quantise_unsigned,
 };
-use super::samples::{steps, torch_steps, ways};
+use super::samples::{parameters_and_targets, steps, torch_steps};
 use super::{Adam, Algorithm, Common, Member, Rule, StateSpec, Step, Update, update_tile};
 use crate::dtype::DType;
 use crate::error::Result;
@@ -291,11 +291,15 @@ fn registry_samples() -> Vec<Sample> {
     let rule = Adam8bit { beta_1: 0.8, beta_2: 0.9, epsilon: 1e-3 };
     let torch = "torch.optim.Adam(parameters, lr=0.1, betas=(0.8, 0.9), eps=1e-3)";
     let plain = |name: &str, shapes| {
-        Sample::many(name, ways(shapes), steps(rule, Common::default(), 10)).torch(torch_steps(torch, 10))
+        Sample::many(name, parameters_and_targets(shapes), steps(rule, Common::default(), 10))
+            .torch(torch_steps(torch, 10))
     };
     // The states of a first step begin as zero, exactly, so what they are rounded to does not matter yet.
-    let quantised =
-        Sample::many("quantised, one step", ways([&[65, 64], &[9]]), steps(rule, Common::default(), 1));
+    let quantised = Sample::many(
+        "quantised, one step",
+        parameters_and_targets([&[65, 64], &[9]]),
+        steps(rule, Common::default(), 1),
+    );
     let quantised = quantised.references(move |x| {
         let first_step = |(parameter, target): (&Array, &Array)| {
             let moved = parameter.values.iter().zip(&target.values);

@@ -73,7 +73,7 @@ impl Control {
 
     /// These contents after a step that must not be committed. The overflow is not a number from here on, whose last bits
     /// are the number that it was.
-    fn stopped(self) -> Control {
+    fn refusing(self) -> Control {
         match self.overflow.is_nan() {
             true => self,
             false => Control { overflow: f64::from_bits(f64::NAN.to_bits() | self.overflow as u64), ..self },
@@ -81,7 +81,7 @@ impl Control {
     }
 
     /// These contents as they were before a step that must not be committed; the same if there was none.
-    pub fn released(self) -> Control {
+    pub fn accepting(self) -> Control {
         match self.overflow.is_nan() {
             true => Control { overflow: f64::from(self.overflow.to_bits() as u32), ..self },
             false => self,
@@ -204,7 +204,7 @@ impl BeginStep {
         finite_loss: f64,
     ) -> Control {
         if !finite_loss.is_finite() {
-            return control.stopped();
+            return control.refusing();
         }
         let (norm, first_bad) = norm_and_first_bad.unwrap_or((f64::NAN, -1));
         let inverse_scale = 1.0 / control.loss_scale;
@@ -298,7 +298,7 @@ impl Op for Begin {
                 self.name(),
                 format!(
                     "takes {wanted} inputs, not {}: the control buffer, and for clipping or loss scaling also the \
-                     norm and the first index that `global_norm` gives; a guarded step has a verdict after them",
+                     norm and the first index that `global_norm` gives; a step that is committed if its loss is finite has that loss after them",
                     inputs.len()
                 ),
             ));
@@ -508,7 +508,7 @@ fn begin_samples() -> Vec<Sample> {
             let values = vec![rate, step, 1.0, 0.0, 0.5 / norm / scale, 4.0, norm, skipped + 1.0];
             Array::new(&[8], values)
         }),
-        sample("guarded", vec![buffer(), finite_loss()], if_finite)
+        sample("if finite", vec![buffer(), finite_loss()], if_finite)
             .reference(|x| {
                 let [rate, step, scale, good, .., skipped] = x[0].values[..] else { unreachable!() };
                 Array::new(&[8], vec![rate, step + 1.0, scale, good, 1.0 / scale, 0.0, f64::NAN, skipped])

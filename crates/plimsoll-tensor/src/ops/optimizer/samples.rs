@@ -131,7 +131,7 @@ fn ten_steps<R: Rule>(sample: &RuleSample<R>, name: &str, shapes: [&[usize]; 2])
     let (rule, common) = (sample.rule.clone(), sample.common);
     let call = steps(rule.clone(), common, N_STEPS);
     let initial: Vec<f64> = rule.slots().iter().map(|&(_, initial)| initial).collect();
-    Sample::many(format!("{}{name}", sample.name), ways(shapes), call)
+    Sample::many(format!("{}{name}", sample.name), parameters_and_targets(shapes), call)
         .references(move |x| {
             let each = |(parameter, target): (&Array, &Array)| {
                 let mut result = parameter.clone();
@@ -151,7 +151,7 @@ fn ten_steps<R: Rule>(sample: &RuleSample<R>, name: &str, shapes: [&[usize]; 2])
 }
 
 /// Two parameters and their targets.
-pub(super) fn ways(shapes: [&[usize]; 2]) -> Vec<Input> {
+pub(super) fn parameters_and_targets(shapes: [&[usize]; 2]) -> Vec<Input> {
     [shapes, shapes].as_flattened().iter().map(|shape| constants(shape, -2.0, 2.0)).collect()
 }
 
@@ -182,8 +182,8 @@ pub(super) fn steps<A: Algorithm>(
         let op = algorithm.update(common, &members);
         for step in 1..=n_steps {
             let control = control_at(step)?;
-            let ways = firsts.iter().zip(targets).map(|(&first, target)| variables[first].sub(target));
-            let gradients: Vec<Tensor> = ways.collect::<Result<_>>()?;
+            let distances = firsts.iter().zip(targets).map(|(&first, target)| variables[first].sub(target));
+            let gradients: Vec<Tensor> = distances.collect::<Result<_>>()?;
             let operands: Vec<&Tensor> = variables.iter().chain([&control]).chain(&gradients).collect();
             let mut results = call_update(op.clone(), &operands)?;
             results.truncate(variables.len());

@@ -1,6 +1,6 @@
 //! Recurrent cells over a whole sequence: LSTM, GRU and the simple cell, batch-major `[batch, time, features]`.
 //!
-//! What is kept for backward is what the gates gave, and nothing else of the sequence: an LSTM's cell states and all
+//! What is saved for backward is what the gates gave, and nothing else of the sequence: an LSTM's cell states and all
 //! hidden states follow from the gates step by step, without a product, so backward rebuilds them. It writes the
 //! gradients of the sums over the gates. The gradients of all weights are then single products over all steps.
 //!

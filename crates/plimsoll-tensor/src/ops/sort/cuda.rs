@@ -32,7 +32,7 @@ unsafe impl Param for Lines {}
 
 /// The steps of sorting; `sort.cu` says what each does.
 #[derive(Clone, Copy, Debug)]
-enum Stage {
+enum SortKernel {
     Whole,
     Tiles,
     Flip,
@@ -41,15 +41,15 @@ enum Stage {
     Finish,
 }
 
-impl Stage {
+impl SortKernel {
     fn define(self) -> &'static str {
         match self {
-            Stage::Whole => "#define WHOLE",
-            Stage::Tiles => "#define TILES",
-            Stage::Flip => "#define PAIRS\n#define FLIP",
-            Stage::Step => "#define PAIRS\n#define STEP",
-            Stage::Merge => "#define MERGE",
-            Stage::Finish => "#define FINISH",
+            SortKernel::Whole => "#define WHOLE",
+            SortKernel::Tiles => "#define TILES",
+            SortKernel::Flip => "#define PAIRS\n#define FLIP",
+            SortKernel::Step => "#define PAIRS\n#define STEP",
+            SortKernel::Merge => "#define MERGE",
+            SortKernel::Finish => "#define FINISH",
         }
     }
 }
@@ -84,22 +84,22 @@ impl Sorting<'_> {
             return Ok(());
         }
         if len <= TILE {
-            return self.launch(gpu, Stage::Whole, 1, 0);
+            return self.launch(gpu, SortKernel::Whole, 1, 0);
         }
         let (n_tiles, n_pair_blocks) = (len.div_ceil(TILE), len.next_power_of_two() / 2 / THREADS);
-        self.launch(gpu, Stage::Tiles, n_tiles, 0)?;
+        self.launch(gpu, SortKernel::Tiles, n_tiles, 0)?;
         let mut size = 2 * TILE;
         while size < 2 * len {
-            self.launch(gpu, Stage::Flip, n_pair_blocks, size)?;
+            self.launch(gpu, SortKernel::Flip, n_pair_blocks, size)?;
             let mut distance = size / 4;
             while distance >= TILE {
-                self.launch(gpu, Stage::Step, n_pair_blocks, distance)?;
+                self.launch(gpu, SortKernel::Step, n_pair_blocks, distance)?;
                 distance /= 2;
             }
-            self.launch(gpu, Stage::Merge, n_tiles, 0)?;
+            self.launch(gpu, SortKernel::Merge, n_tiles, 0)?;
             size *= 2;
         }
-        self.launch(gpu, Stage::Finish, n_wanted.div_ceil(THREADS), 0)
+        self.launch(gpu, SortKernel::Finish, n_wanted.div_ceil(THREADS), 0)
     }
 
     fn len(&self) -> usize {
@@ -115,20 +115,20 @@ impl Sorting<'_> {
         !matches!(self.x.dtype(), DType::F64 | DType::I64) && u32::try_from(self.len()).is_ok()
     }
 
-    /// Starts a stage with so many blocks for each line.
-    fn launch(&self, gpu: &Gpu, stage: Stage, n_parts: usize, distance: usize) -> Result<()> {
+    /// Starts a kernel with so many blocks for each line.
+    fn launch(&self, gpu: &Gpu, kernel: SortKernel, n_parts: usize, distance: usize) -> Result<()> {
         let (dtype, lines) = (self.x.dtype(), self.lines());
         let rank = self.x.shape().rank() - 1;
         let [descending, packed, has_values] =
             [self.descending, self.is_packed(), self.values.is_some()].map(u64::from);
-        let mut variant = (stage as u64) << 3 | rank as u64;
+        let mut variant = (kernel as u64) << 3 | rank as u64;
         variant = variant << 3 | descending << 2 | packed << 1 | has_values;
         variant = variant << 3 | code(dtype);
         let kernel = gpu.kernel(&TEMPLATE, self.op, variant, || {
             format!(
                 "{}\ntypedef {} T;\n#define RANK {rank}\n#define DESCENDING {descending}\n#define IS_PACKED {packed}\n\
                  #define HAS_VALUES {has_values}",
-                stage.define(),
+                kernel.define(),
                 c_name(dtype)
             )
         })?;

@@ -1,7 +1,7 @@
 //! What the registry knows of the op.
 
 use super::Adafactor;
-use crate::ops::optimizer::samples::{steps, torch_steps, ways};
+use crate::ops::optimizer::samples::{parameters_and_targets, steps, torch_steps};
 use crate::ops::optimizer::{Common, Decay};
 use crate::ops::registry::{Array, OpInfo, Sample};
 
@@ -17,7 +17,7 @@ fn registry_samples() -> Vec<Sample> {
     let common = Common { decay: Decay::Decoupled(0.3), clip_value: None };
     let torch = "torch.optim.Adafactor(parameters, lr=0.1, eps=(1e-2, 1e-3), weight_decay=0.3)";
     let sample = |name: &str, shapes| {
-        Sample::many(name, ways(shapes), steps(rule, common, 10))
+        Sample::many(name, parameters_and_targets(shapes), steps(rule, common, 10))
             .references(move |x| x[..2].iter().zip(&x[2..]).map(|(p, t)| reference(&rule, p, t)).collect())
             .torch(torch_steps(torch, 10))
     };

@@ -1,8 +1,8 @@
-//! How an elementwise kernel walks its operands: which tile comes when.
+//! How an elementwise kernel goes through its operands: which tile comes when.
 //!
 //! Strides and broadcasting are settled here once per call, so that nothing else needs to know about them. Dimensions of
 //! one element are dropped, the rest ordered by the output's strides and merged where every operand allows it. Two
-//! dimensions become the columns and rows of the tiles, the others are walked around them. Where all operands run along
+//! dimensions become the columns and rows of the tiles, the others go around them. Where all operands run along
 //! the columns, a tile is as many whole rows as fit; where one runs along another dimension (a transposed operand),
 //! that dimension becomes the rows and tiles are tall, so that every cache line that is touched is used up at once.
 
@@ -14,7 +14,7 @@ pub const MAX_RANK: usize = 8;
 /// The most operands, the output included.
 pub(crate) const MAX_OPERANDS: usize = 4;
 
-/// The columns of the tall tiles that a transposed operand is walked in: a cache line of f32 for the others, long
+/// The columns of the tall tiles that a transposed operand is gone through in: a cache line of f32 for the others, long
 /// stretches for it.
 const TALL_COLS: usize = 16;
 
@@ -27,9 +27,9 @@ struct Dim {
 
 const UNIT: Dim = Dim { extent: 1, strides: [0; MAX_OPERANDS] };
 
-/// The dimensions of a walk, and how they are cut into tiles.
+/// The dimensions of the operands, and how they are cut into tiles.
 #[derive(Debug)]
-pub(crate) struct Walk {
+pub(crate) struct Tiling {
     outer: [Dim; MAX_RANK],
     n_outer: usize,
     rows: Dim,
@@ -38,13 +38,13 @@ pub(crate) struct Walk {
     tile_cols: usize,
     n_row_tiles: usize,
     n_col_tiles: usize,
-    /// The number of tiles of the whole walk.
+    /// The number of tiles of the whole tiling.
     pub(crate) n_tiles: usize,
 }
 
-impl Walk {
-    /// The walk over `shape`; `strides` are those of the output and of each input, `tile_len` the most elements of a tile.
-    pub(crate) fn new(shape: &[usize], strides: &[&[isize]], tile_len: usize) -> Walk {
+impl Tiling {
+    /// The tiles of `shape`; `strides` are those of the output and of each input, `tile_len` the most elements of a tile.
+    pub(crate) fn new(shape: &[usize], strides: &[&[isize]], tile_len: usize) -> Tiling {
         let mut dims = [UNIT; MAX_RANK];
         let mut n_dims = collect(shape, strides, &mut dims);
         order(&mut dims[..n_dims]);
@@ -60,7 +60,7 @@ impl Walk {
         let n_row_tiles = rows.extent.div_ceil(tile_rows);
         let n_col_tiles = cols.extent.div_ceil(tile_cols);
         let n_outer_steps: usize = dims[..n_dims].iter().map(|dim| dim.extent).product();
-        Walk {
+        Tiling {
             outer: dims,
             n_outer: n_dims,
             rows,
@@ -78,7 +78,7 @@ impl Walk {
         self.tile_rows * self.tile_cols
     }
 
-    /// The place of that tile in the walk.
+    /// The place of that tile in the tiling.
     pub(crate) fn seek(&self, tile: usize) -> Cursor<'_> {
         let mut place = [0; MAX_RANK];
         let mut base = [0; MAX_OPERANDS];
@@ -90,7 +90,7 @@ impl Walk {
             step(&mut base, dim, place[axis] as isize);
         }
         Cursor {
-            walk: self,
+            tiling: self,
             place,
             base,
             row: tile / self.n_col_tiles % self.n_row_tiles * self.tile_rows,
@@ -177,9 +177,9 @@ fn step(base: &mut [isize; MAX_OPERANDS], dim: &Dim, count: isize) {
     }
 }
 
-/// A place in a walk.
+/// A place in a tiling.
 pub(crate) struct Cursor<'a> {
-    walk: &'a Walk,
+    tiling: &'a Tiling,
     /// The index along each outer dimension.
     place: [usize; MAX_RANK],
     /// Each operand's offset, in elements, at the first row and column of this place.
@@ -192,15 +192,18 @@ impl Cursor<'_> {
     /// The rows and columns of the tile here.
     #[inline]
     pub(crate) fn extents(&self) -> (usize, usize) {
-        let walk = self.walk;
-        (walk.tile_rows.min(walk.rows.extent - self.row), walk.tile_cols.min(walk.cols.extent - self.col))
+        let tiling = self.tiling;
+        (
+            tiling.tile_rows.min(tiling.rows.extent - self.row),
+            tiling.tile_cols.min(tiling.cols.extent - self.col),
+        )
     }
 
     /// An operand's offset in elements, and the form of its patch, for the tile here.
     #[inline]
     pub(crate) fn patch(&self, operand: usize, (n_rows, n_cols): (usize, usize)) -> (isize, Patch) {
-        let row_stride = self.walk.rows.strides[operand];
-        let col_stride = self.walk.cols.strides[operand];
+        let row_stride = self.tiling.rows.strides[operand];
+        let col_stride = self.tiling.cols.strides[operand];
         let offset = self.base[operand] + self.row as isize * row_stride + self.col as isize * col_stride;
         (offset, Patch { n_rows, n_cols, row_stride, col_stride })
     }
@@ -208,19 +211,19 @@ impl Cursor<'_> {
     /// Goes on to the next tile; after the last one the place means nothing.
     #[inline]
     pub(crate) fn advance(&mut self) {
-        let walk = self.walk;
-        self.col += walk.tile_cols;
-        if self.col < walk.cols.extent {
+        let tiling = self.tiling;
+        self.col += tiling.tile_cols;
+        if self.col < tiling.cols.extent {
             return;
         }
         self.col = 0;
-        self.row += walk.tile_rows;
-        if self.row < walk.rows.extent {
+        self.row += tiling.tile_rows;
+        if self.row < tiling.rows.extent {
             return;
         }
         self.row = 0;
-        for axis in (0..walk.n_outer).rev() {
-            let dim = &walk.outer[axis];
+        for axis in (0..tiling.n_outer).rev() {
+            let dim = &tiling.outer[axis];
             self.place[axis] += 1;
             step(&mut self.base, dim, 1);
             if self.place[axis] < dim.extent {

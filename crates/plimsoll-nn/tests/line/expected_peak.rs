@@ -1,5 +1,5 @@
 //! What a planner expects is what happens: a plan's peak against the one that the step reaches in a dry run, for plans
-//! at many targets. Computing again never raises the peak above the natural one.
+//! at many targets. Recomputing never raises the peak above the natural one.
 
 use plimsoll_nn::losses::{Loss, SparseCategoricalCrossentropy};
 use plimsoll_nn::optimizers::{Adam, OptimizerConfig};
@@ -29,7 +29,7 @@ fn step(device: &Device, task: &Task) -> Result<(Program, Model)> {
     Ok((program, model))
 }
 
-fn plays(name: &str, task: &Task) -> Result<()> {
+fn check_peaks(name: &str, task: &Task) -> Result<()> {
     let device = device();
     let _on = device.enter();
     let (program, _model) = step(&device, task)?;
@@ -65,5 +65,5 @@ fn the_peak_of_a_plan_is_as_expected() -> Result<()> {
         ("densenet", &DENSENET),
         ("tree", &TREE),
     ];
-    tasks.into_iter().try_for_each(|(name, task)| plays(name, task))
+    tasks.into_iter().try_for_each(|(name, task)| check_peaks(name, task))
 }
