@@ -7,7 +7,7 @@
 use std::sync::Arc;
 
 use crate::plan_set::grid_decisions;
-use crate::{Decisions, Peaks, Trace};
+use crate::{Decisions, Peaks, Planner, Trace};
 
 /// A step may need less than its expected peak by this part of it: a candidate expected above a limit by more is not
 /// measured.
@@ -64,7 +64,7 @@ impl LazyPlanSet {
         }];
         // A trace does not know what else is in use on the device.
         let outside = natural.peak.saturating_sub(trace.natural_peak());
-        all.extend(grid_decisions(trace).into_iter().map(|decisions| LazyCandidate {
+        all.extend(grid_decisions(trace, &Planner::ALL).into_iter().map(|decisions| LazyCandidate {
             expected_peak: decisions.expected_peak + outside,
             decisions: Some(Arc::new(decisions)),
             measured: None,

@@ -36,5 +36,5 @@ pub use decisions::{Choice, Decisions};
 pub use greedy::{Weights, decide, decide_with};
 pub use lazy_plan_set::{LazyPlanSet, Measured, PlanSetCache};
 pub use placement::{StepOffsets, plan_offsets};
-pub use plan_set::{Candidate, Peaks, PlanSet};
+pub use plan_set::{Candidate, Peaks, PlanSet, Planner};
 pub use trace::{Input, OffloadStore, Position, Record, Trace, Value};

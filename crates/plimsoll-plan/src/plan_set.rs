@@ -6,8 +6,10 @@
 //! the least limit is that of the first candidate.
 //!
 //! Candidates come from two sources: the greedy planner alone, and the greedy planner with what a [`Chain`] of blocks
-//! prescribes. A candidate of the greedy planner alone is only left out for one that takes neither more time nor more
-//! bytes; so blocks can make a plan set better and never worse, and where a graph has none, everything is as without them.
+//! prescribes. A candidate of the greedy planner alone is only left out for one that is expected to take neither more time
+//! nor more bytes, and its leanest never; so blocks make a plan set better, and where a graph has none, everything is as
+//! without them.
+//! `docs/planners.md` has what each gains on which networks.
 
 use std::sync::Arc;
 
@@ -59,6 +61,20 @@ pub struct Candidate {
     pub time: u64,
 }
 
+/// Where candidates come from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Planner {
+    /// The greedy planner alone, op by op.
+    Greedy,
+    /// The greedy planner with what dynamic programming over a [`Chain`] of blocks prescribes.
+    Chain,
+}
+
+impl Planner {
+    /// All of them, which is what a limit chooses from.
+    pub const ALL: [Planner; 2] = [Planner::Greedy, Planner::Chain];
+}
+
 /// The plans of a step, from the leanest and slowest to the natural one, which retains everything.
 #[derive(Clone, Debug)]
 pub struct PlanSet {
@@ -74,11 +90,24 @@ impl PlanSet {
     pub fn new<E>(
         trace: &Trace,
         natural: Peaks,
+        dry_run: impl FnMut(&Arc<Decisions>) -> Result<Option<Peaks>, E>,
+    ) -> Result<PlanSet, E> {
+        PlanSet::by(&Planner::ALL, trace, natural, dry_run)
+    }
+
+    /// Like [`PlanSet::new`], with the candidates of some of the planners, to compare them.
+    ///
+    /// # Errors
+    /// Those of `dry_run`.
+    pub fn by<E>(
+        planners: &[Planner],
+        trace: &Trace,
+        natural: Peaks,
         mut dry_run: impl FnMut(&Arc<Decisions>) -> Result<Option<Peaks>, E>,
     ) -> Result<PlanSet, E> {
         let time = trace.natural_time();
         let mut tried = vec![Candidate { decisions: None, peaks: natural, time }];
-        for decisions in grid_decisions(trace) {
+        for decisions in grid_decisions(trace, planners) {
             let (time, decisions) = (time + decisions.extra_time, Arc::new(decisions));
             if let Some(peaks) = dry_run(&decisions)? {
                 tried.push(Candidate { decisions: Some(decisions), peaks, time });
@@ -112,30 +141,45 @@ impl PlanSet {
 
 /// Decisions for the whole grid: those of the greedy planner alone, and those that follow the prescriptions of a chain,
 /// without any that another is expected to beat.
-pub(crate) fn grid_decisions(trace: &Trace) -> Vec<Decisions> {
+pub(crate) fn grid_decisions(trace: &Trace, planners: &[Planner]) -> Vec<Decisions> {
     let analysis = TraceAnalysis::of(trace);
-    let mut alone = Vec::new();
-    let shares = || (0..N_TARGETS).map(|step| (step, N_TARGETS));
-    for weights in WEIGHTS.into_iter().chain(trace.offload_store.iter().flat_map(|_| FREE_OFFLOAD_WEIGHTS)) {
-        alone.extend(grid(trace, shares(), |target| analysis.decide(target, weights, &[])));
+    // The leanest decisions of each planner are never left out: the least limit depends on how their blocks can be packed, of
+    // which the expected peak says little.
+    let (mut all, mut leanest) = (Vec::new(), Vec::new());
+    for planner in planners {
+        let found = match planner {
+            Planner::Greedy => distinct(trace, greedy_decisions(trace, &analysis), MIN_GAIN),
+            Planner::Chain => distinct(trace, chain_decisions(trace, &analysis), CHAIN_MIN_GAIN),
+        };
+        leanest.extend(found.iter().map(|decisions| decisions.expected_peak).min());
+        all.extend(found);
     }
-    let mut prescribed = Vec::new();
-    let chain = Chain::new(trace);
-    if !chain.is_empty() {
-        let shares = (0..N_CHAIN_TARGETS).map(|step| (step * step, N_CHAIN_TARGETS * N_CHAIN_TARGETS));
-        prescribed =
-            grid(trace, shares, |target| analysis.decide(target, CHAIN_WEIGHTS, &chain.best(target).evicted));
-    }
-    let mut all = distinct(trace, alone, MIN_GAIN);
-    all.extend(distinct(trace, prescribed, CHAIN_MIN_GAIN));
     all.sort_by_key(|decisions| (decisions.extra_time, decisions.expected_peak));
     let mut least = u64::MAX;
     all.retain(|decisions| {
         let is_leaner = decisions.expected_peak < least;
         least = least.min(decisions.expected_peak);
-        is_leaner
+        is_leaner || leanest.contains(&decisions.expected_peak)
     });
     all
+}
+
+/// What the greedy planner decides alone, with each of its weights.
+fn greedy_decisions(trace: &Trace, analysis: &TraceAnalysis<'_>) -> Vec<Decisions> {
+    let free = trace.offload_store.iter().flat_map(|_| FREE_OFFLOAD_WEIGHTS);
+    let shares = || (0..N_TARGETS).map(|step| (step, N_TARGETS));
+    let decided = |weights| grid(trace, shares(), |target| analysis.decide(target, weights, &[]));
+    WEIGHTS.into_iter().chain(free).flat_map(decided).collect()
+}
+
+/// What the greedy planner decides with the prescriptions of a chain; nothing where the step has no blocks.
+fn chain_decisions(trace: &Trace, analysis: &TraceAnalysis<'_>) -> Vec<Decisions> {
+    let chain = Chain::new(trace);
+    if chain.is_empty() {
+        return Vec::new();
+    }
+    let shares = (0..N_CHAIN_TARGETS).map(|step| (step * step, N_CHAIN_TARGETS * N_CHAIN_TARGETS));
+    grid(trace, shares, |target| analysis.decide(target, CHAIN_WEIGHTS, &chain.best(target).evicted))
 }
 
 /// The decisions that differ from a faster one by at least the natural peak divided by `min_gain`; the fastest first.

@@ -2,7 +2,9 @@
 
 mod support;
 
-use plimsoll_plan::{Chain, Decisions, OffloadStore, Peaks, PlanSet, Trace, Weights, decide, decide_with};
+use plimsoll_plan::{
+    Chain, Decisions, OffloadStore, Peaks, PlanSet, Planner, Trace, Weights, decide, decide_with,
+};
 use support::nets::{MIB, dense_net, named, tree, u_net};
 use support::{Execution, Net};
 
@@ -190,12 +192,28 @@ fn hardly_any_combination_of_options_is_faster() {
 
 /// The plan set of a network, dry-run by the executor.
 fn plan_set(net: &Net, trace: &Trace) -> PlanSet {
+    plan_set_by(&Planner::ALL, net, trace)
+}
+
+fn plan_set_by(planners: &[Planner], net: &Net, trace: &Trace) -> PlanSet {
     let natural = Peaks { peak: trace.natural_peak(), committed: trace.natural_peak() };
     let dry_run = |decisions: &Decisions| {
         let peak = executed(net, trace, decisions).0;
         Ok::<_, ()>(Some(Peaks { peak, committed: peak }))
     };
-    PlanSet::new(trace, natural, |decisions| dry_run(decisions)).expect("every plan can be dry-run")
+    PlanSet::by(planners, trace, natural, |decisions| dry_run(decisions)).expect("every plan can be dry-run")
+}
+
+#[test]
+fn no_planner_alone_has_a_lower_least_limit() {
+    for (name, net) in all() {
+        let trace = net.trace();
+        let both = plan_set(&net, &trace).least();
+        for planner in Planner::ALL {
+            let alone = plan_set_by(&[planner], &net, &trace).least();
+            assert!(both <= alone, "{name}: {alone} by {planner:?}, {both} by both");
+        }
+    }
 }
 
 /// The extra time of the candidate that a limit takes, if one fits.
