@@ -4,6 +4,7 @@ use plimsoll_tensor::{
     Activation, Conv1dConfig, Conv2dConfig, ConvConfig, Error, IntoExtents, IntoShape, Result, Shape, Tensor,
 };
 
+use super::options::convolution_options;
 use super::padding::Padding;
 use super::{batch_of_one, example_of, product};
 use crate::initializer::{Fans, Initializer};
@@ -52,17 +53,7 @@ impl<const N: usize> Conv<N> {
         }
     }
 
-    /// This layer with so many places from one output to the next.
-    #[doc(alias = "strides")]
-    pub fn stride(self, stride: impl IntoExtents<N>) -> Conv<N> {
-        Conv { stride: stride.into_extents(), ..self }
-    }
-
-    /// This layer with so many places from one tap of the kernel to the next.
-    #[doc(alias = "dilation_rate")]
-    pub fn dilation(self, dilation: impl IntoExtents<N>) -> Conv<N> {
-        Conv { dilation: dilation.into_extents(), ..self }
-    }
+    convolution_options!(N);
 
     /// This layer with so many zeros before and after the input along each axis.
     pub fn padding(self, padding: impl IntoExtents<N>) -> Conv<N> {
@@ -77,27 +68,6 @@ impl<const N: usize> Conv<N> {
     /// This layer with channels in so many groups that do not mix.
     pub fn groups(self, groups: usize) -> Conv<N> {
         Conv { groups, ..self }
-    }
-
-    /// This layer with its sums going through a function.
-    pub fn activation(self, activation: Activation) -> Conv<N> {
-        Conv { activation, ..self }
-    }
-
-    /// This layer without a bias.
-    #[doc(alias = "use_bias")]
-    pub fn no_bias(self) -> Conv<N> {
-        Conv { bias: None, ..self }
-    }
-
-    /// This layer with a kernel that starts otherwise.
-    pub fn kernel_initializer(self, initializer: Initializer) -> Conv<N> {
-        Conv { initializer, ..self }
-    }
-
-    /// This layer with a bias that starts otherwise.
-    pub fn bias_initializer(self, bias: Initializer) -> Conv<N> {
-        Conv { bias: Some(bias), ..self }
     }
 
     /// Makes the layer, given the op for so many axes.

@@ -5,6 +5,7 @@ use plimsoll_tensor::{
 };
 
 use super::conv::places_of;
+use super::options::convolution_options;
 use super::padding::Padding;
 use super::{batch_of_one, example_of, product};
 use crate::initializer::{Fans, Initializer};
@@ -55,17 +56,7 @@ impl<const N: usize> ConvTranspose<N> {
         }
     }
 
-    /// This layer with so many outputs from one input's place to the next's.
-    #[doc(alias = "strides")]
-    pub fn stride(self, stride: impl IntoExtents<N>) -> ConvTranspose<N> {
-        ConvTranspose { stride: stride.into_extents(), ..self }
-    }
-
-    /// This layer with so many places from one tap of the kernel to the next.
-    #[doc(alias = "dilation_rate")]
-    pub fn dilation(self, dilation: impl IntoExtents<N>) -> ConvTranspose<N> {
-        ConvTranspose { dilation: dilation.into_extents(), ..self }
-    }
+    convolution_options!(N);
 
     /// This layer with so many places left out at both ends of the output along each axis.
     pub fn padding(self, padding: impl IntoExtents<N>) -> ConvTranspose<N> {
@@ -86,27 +77,6 @@ impl<const N: usize> ConvTranspose<N> {
     /// This layer with channels in so many groups that do not mix.
     pub fn groups(self, groups: usize) -> ConvTranspose<N> {
         ConvTranspose { groups, ..self }
-    }
-
-    /// This layer with its sums going through a function.
-    pub fn activation(self, activation: Activation) -> ConvTranspose<N> {
-        ConvTranspose { activation, ..self }
-    }
-
-    /// This layer without a bias.
-    #[doc(alias = "use_bias")]
-    pub fn no_bias(self) -> ConvTranspose<N> {
-        ConvTranspose { bias: None, ..self }
-    }
-
-    /// This layer with a kernel that starts otherwise.
-    pub fn kernel_initializer(self, initializer: Initializer) -> ConvTranspose<N> {
-        ConvTranspose { initializer, ..self }
-    }
-
-    /// This layer with a bias that starts otherwise.
-    pub fn bias_initializer(self, bias: Initializer) -> ConvTranspose<N> {
-        ConvTranspose { bias: Some(bias), ..self }
     }
 
     /// Makes the layer, given the op for so many axes.

@@ -3,6 +3,7 @@
 use plimsoll_tensor::{Activation, Conv2dConfig, IntoExtents, IntoShape, Result, Shape};
 
 use super::conv::places_of;
+use super::options::convolution_options;
 use super::padding::Padding;
 use super::{batch_of_one, example_of, product};
 use crate::initializer::{Fans, Initializer};
@@ -40,17 +41,7 @@ impl DepthwiseConv2D {
         }
     }
 
-    /// This layer with so many places from one output to the next.
-    #[doc(alias = "strides")]
-    pub fn stride(self, stride: impl IntoExtents<2>) -> DepthwiseConv2D {
-        DepthwiseConv2D { stride: stride.into_extents(), ..self }
-    }
-
-    /// This layer with so many places from one tap of the kernel to the next.
-    #[doc(alias = "dilation_rate")]
-    pub fn dilation(self, dilation: impl IntoExtents<2>) -> DepthwiseConv2D {
-        DepthwiseConv2D { dilation: dilation.into_extents(), ..self }
-    }
+    convolution_options!(2);
 
     /// This layer with so many zeros above and below the input, and left and right of it.
     pub fn padding(self, padding: impl IntoExtents<2>) -> DepthwiseConv2D {
@@ -65,27 +56,6 @@ impl DepthwiseConv2D {
     /// This layer with so many outputs for each channel.
     pub fn depth_multiplier(self, multiplier: usize) -> DepthwiseConv2D {
         DepthwiseConv2D { multiplier, ..self }
-    }
-
-    /// This layer with its sums going through a function.
-    pub fn activation(self, activation: Activation) -> DepthwiseConv2D {
-        DepthwiseConv2D { activation, ..self }
-    }
-
-    /// This layer without a bias.
-    #[doc(alias = "use_bias")]
-    pub fn no_bias(self) -> DepthwiseConv2D {
-        DepthwiseConv2D { bias: None, ..self }
-    }
-
-    /// This layer with a kernel that starts otherwise.
-    pub fn kernel_initializer(self, initializer: Initializer) -> DepthwiseConv2D {
-        DepthwiseConv2D { initializer, ..self }
-    }
-
-    /// This layer with a bias that starts otherwise.
-    pub fn bias_initializer(self, bias: Initializer) -> DepthwiseConv2D {
-        DepthwiseConv2D { bias: Some(bias), ..self }
     }
 }
 

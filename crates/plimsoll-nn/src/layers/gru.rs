@@ -2,6 +2,7 @@
 
 use plimsoll_tensor::{GruWeights, Result, Shape};
 
+use super::options::recurrent_options;
 use super::recurrent::Settings;
 use crate::initializer::Initializer;
 use crate::layer::{BuiltLayer, Layer};
@@ -14,39 +15,17 @@ use crate::layer::{BuiltLayer, Layer};
 /// `recurrent_bias`, both `[3 units]`, zeros. The gates are in the order r, z, n. Saved for backward: the gates and one
 /// sum, `4 time units` numbers for each example, and the input.
 #[derive(Clone, Copy, Debug)]
-pub struct GRU(Settings);
+pub struct GRU {
+    settings: Settings,
+}
 
 impl GRU {
     /// A layer with so many hidden units.
     pub fn new(units: usize) -> GRU {
-        GRU(Settings::new(units))
+        GRU { settings: Settings::new(units) }
     }
 
-    /// This layer giving the hidden states of all steps.
-    pub fn return_sequences(self) -> GRU {
-        GRU(Settings { sequences: true, ..self.0 })
-    }
-
-    /// This layer without biases.
-    #[doc(alias = "use_bias")]
-    pub fn no_bias(self) -> GRU {
-        GRU(Settings { bias: None, ..self.0 })
-    }
-
-    /// This layer with a kernel that starts otherwise.
-    pub fn kernel_initializer(self, kernel: Initializer) -> GRU {
-        GRU(Settings { kernel, ..self.0 })
-    }
-
-    /// This layer with a recurrent kernel that starts otherwise.
-    pub fn recurrent_initializer(self, recurrent: Initializer) -> GRU {
-        GRU(Settings { recurrent, ..self.0 })
-    }
-
-    /// This layer with biases that start otherwise.
-    pub fn bias_initializer(self, bias: Initializer) -> GRU {
-        GRU(Settings { bias: Some(bias), ..self.0 })
-    }
+    recurrent_options!();
 }
 
 impl Layer for GRU {
@@ -59,8 +38,8 @@ impl Layer for GRU {
     }
 
     fn make(&self, input: &Shape) -> Result<BuiltLayer> {
-        let parts = self.0.make("gru", 3, input, &["bias", "recurrent_bias"])?;
-        let sequences = self.0.sequences;
+        let parts = self.settings.make("gru", 3, input, &["bias", "recurrent_bias"])?;
+        let sequences = self.settings.sequences;
         BuiltLayer::new(parts.output, move |x, _| {
             let biases = match &*parts.biases {
                 [bias, recurrent_bias] => Some([&**bias, &**recurrent_bias]),

@@ -2,6 +2,7 @@
 
 use plimsoll_tensor::{RecurrentWeights, Result, Shape};
 
+use super::options::recurrent_options;
 use super::recurrent::Settings;
 use crate::initializer::Initializer;
 use crate::layer::{BuiltLayer, Layer};
@@ -14,39 +15,17 @@ use crate::layer::{BuiltLayer, Layer};
 /// `[4 units]`, zeros, and ones for the forget gate. The gates are in the order i, f, g, o. Saved for backward: the
 /// gates, `4 time units` numbers for each example, and the input.
 #[derive(Clone, Copy, Debug)]
-pub struct LSTM(Settings);
+pub struct LSTM {
+    settings: Settings,
+}
 
 impl LSTM {
     /// A layer with so many hidden units.
     pub fn new(units: usize) -> LSTM {
-        LSTM(Settings { bias: Some(Initializer::UnitForget), ..Settings::new(units) })
+        LSTM { settings: Settings { bias: Some(Initializer::UnitForget), ..Settings::new(units) } }
     }
 
-    /// This layer giving the hidden states of all steps.
-    pub fn return_sequences(self) -> LSTM {
-        LSTM(Settings { sequences: true, ..self.0 })
-    }
-
-    /// This layer without a bias.
-    #[doc(alias = "use_bias")]
-    pub fn no_bias(self) -> LSTM {
-        LSTM(Settings { bias: None, ..self.0 })
-    }
-
-    /// This layer with a kernel that starts otherwise.
-    pub fn kernel_initializer(self, kernel: Initializer) -> LSTM {
-        LSTM(Settings { kernel, ..self.0 })
-    }
-
-    /// This layer with a recurrent kernel that starts otherwise.
-    pub fn recurrent_initializer(self, recurrent: Initializer) -> LSTM {
-        LSTM(Settings { recurrent, ..self.0 })
-    }
-
-    /// This layer with a bias that starts otherwise.
-    pub fn bias_initializer(self, bias: Initializer) -> LSTM {
-        LSTM(Settings { bias: Some(bias), ..self.0 })
-    }
+    recurrent_options!();
 }
 
 impl Layer for LSTM {
@@ -59,8 +38,8 @@ impl Layer for LSTM {
     }
 
     fn make(&self, input: &Shape) -> Result<BuiltLayer> {
-        let parts = self.0.make("lstm", 4, input, &["bias"])?;
-        let sequences = self.0.sequences;
+        let parts = self.settings.make("lstm", 4, input, &["bias"])?;
+        let sequences = self.settings.sequences;
         BuiltLayer::new(parts.output, move |x, _| {
             let bias = parts.biases.first().map(|bias| &**bias);
             let weights = RecurrentWeights { kernel: &parts.kernel, recurrent: &parts.recurrent, bias };

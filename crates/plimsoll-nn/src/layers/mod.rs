@@ -17,6 +17,7 @@ mod layer_normalization;
 mod lstm;
 mod merge;
 mod multi_head_attention;
+mod options;
 mod padding;
 mod pooling;
 mod recurrent;

@@ -2,6 +2,7 @@
 
 use plimsoll_tensor::{Activation, RecurrentWeights, Result, Shape};
 
+use super::options::recurrent_options;
 use super::recurrent::Settings;
 use crate::initializer::Initializer;
 use crate::layer::{BuiltLayer, Layer};
@@ -25,35 +26,11 @@ impl SimpleRNN {
         SimpleRNN { settings: Settings::new(units), activation: Activation::Tanh }
     }
 
+    recurrent_options!();
+
     /// This layer with its sums going through another function: relu, sigmoid or none.
     pub fn activation(self, activation: Activation) -> SimpleRNN {
         SimpleRNN { activation, ..self }
-    }
-
-    /// This layer giving the hidden states of all steps.
-    pub fn return_sequences(self) -> SimpleRNN {
-        SimpleRNN { settings: Settings { sequences: true, ..self.settings }, ..self }
-    }
-
-    /// This layer without a bias.
-    #[doc(alias = "use_bias")]
-    pub fn no_bias(self) -> SimpleRNN {
-        SimpleRNN { settings: Settings { bias: None, ..self.settings }, ..self }
-    }
-
-    /// This layer with a kernel that starts otherwise.
-    pub fn kernel_initializer(self, kernel: Initializer) -> SimpleRNN {
-        SimpleRNN { settings: Settings { kernel, ..self.settings }, ..self }
-    }
-
-    /// This layer with a recurrent kernel that starts otherwise.
-    pub fn recurrent_initializer(self, recurrent: Initializer) -> SimpleRNN {
-        SimpleRNN { settings: Settings { recurrent, ..self.settings }, ..self }
-    }
-
-    /// This layer with a bias that starts otherwise.
-    pub fn bias_initializer(self, bias: Initializer) -> SimpleRNN {
-        SimpleRNN { settings: Settings { bias: Some(bias), ..self.settings }, ..self }
     }
 }
 
