@@ -2,25 +2,23 @@
 
 use std::fs;
 use std::io::Write;
-use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
 use flate2::Compression;
 use flate2::write::GzEncoder;
 use serde_json::Value;
+use tempfile::TempDir;
 
 /// A folder of its own for one test, gone when the test ends.
-struct Folder(PathBuf);
+struct Folder(TempDir);
 
 impl Folder {
-    fn new(name: &str) -> Folder {
-        let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}-{}", std::process::id()));
-        fs::create_dir_all(&path).expect("the folder for temporary files can be written");
-        Folder(path)
+    fn new() -> Folder {
+        Folder(TempDir::new_in(env!("CARGO_TARGET_TMPDIR")).expect("a folder for temporary files"))
     }
 
     fn path(&self, name: &str) -> String {
-        self.0.join(name).display().to_string()
+        self.0.path().join(name).display().to_string()
     }
 
     /// A text of so many bytes.
@@ -36,22 +34,16 @@ impl Folder {
             self.idx(&format!("{part}-images-idx3-ubyte.gz"), &[n, 28, 28]);
             self.idx(&format!("{part}-labels-idx1-ubyte.gz"), &[n]);
         }
-        self.0.display().to_string()
+        self.0.path().display().to_string()
     }
 
     fn idx(&self, name: &str, shape: &[usize]) {
         let mut bytes = vec![0, 0, 8, shape.len() as u8];
         shape.iter().for_each(|&extent| bytes.extend((extent as u32).to_be_bytes()));
         bytes.extend((0..shape.iter().product::<usize>()).map(|k| (k % 10) as u8));
-        let file = fs::File::create(self.0.join(name)).expect("the folder is there");
+        let file = fs::File::create(self.0.path().join(name)).expect("the folder is there");
         let mut file = GzEncoder::new(file, Compression::fast());
         file.write_all(&bytes).and_then(|()| file.finish()).expect("it can be written");
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        fs::remove_dir_all(&self.0).expect("the folder was made by the test");
     }
 }
 
@@ -106,7 +98,7 @@ fn is_exact_throughout(recipe: &str, batches: [usize; 3], length: &str) {
 #[test]
 fn digits_are_as_planned() {
     // Two epochs with a short batch each, evaluations, and a save after each epoch.
-    let folder = Folder::new("plan-digits");
+    let folder = Folder::new();
     is_exact_throughout("digits", [32, 100, 499], &format!("--epochs 2 --save {}", folder.path("run")));
 }
 
@@ -117,20 +109,20 @@ fn dense_is_as_planned() {
 
 #[test]
 fn chars_are_as_planned() {
-    let folder = Folder::new("plan-chars");
+    let folder = Folder::new();
     // 42 windows to train on and 4 held out: every batch leaves a short one.
     is_exact_throughout("chars", [4, 8, 13], &format!("--epochs 2 --data {}", folder.text(3000)));
 }
 
 #[test]
 fn fashion_is_as_planned() {
-    let folder = Folder::new("plan-fashion");
+    let folder = Folder::new();
     is_exact_throughout("fashion", [4, 7, 16], &format!("--epochs 2 --data {}", folder.images(26, 9)));
 }
 
 #[test]
 fn gpt_nano_is_as_planned() {
-    let folder = Folder::new("plan-nano");
+    let folder = Folder::new();
     // Eleven windows and one held out.
     is_exact_throughout("gpt-nano", [4, 5, 8], &format!("--epochs 1 --data {}", folder.text(1600)));
 }
@@ -144,7 +136,7 @@ fn the_large_recipes_are_as_planned_at_batch_1() {
 
 #[test]
 fn a_resumed_run_is_as_planned() {
-    let folder = Folder::new("plan-resumed");
+    let folder = Folder::new();
     let saved = folder.path("run");
     is_exact(&format!("digits --steps 20 --save {saved}"));
     is_exact(&format!("digits --steps 60 --resume {saved} --save {saved}"));
@@ -170,9 +162,9 @@ fn runs_under_a_limit_are_as_planned() {
 
 #[test]
 fn runs_that_may_spill_are_as_planned() {
-    let folder = Folder::new("plan-spill");
+    let folder = Folder::new();
     let run = "chars --data random --batch 32 --steps 9 --device cpu";
-    let spilling = format!("{run} --spill {}", folder.0.display());
+    let spilling = format!("{run} --spill {}", folder.0.path().display());
     let least = |run: &str| number(&last(&format!("plan {run}")), "least_limit_bytes");
     let (with, without) = (least(&spilling), least(run));
     assert!(with < without, "{with} and {without}");
@@ -191,10 +183,10 @@ fn runs_that_may_spill_are_as_planned() {
         );
     }
     assert_eq!(last(&format!("plan {spilling} --limit {}", with - 1))["fits"], false);
-    assert_eq!(fs::read_dir(&folder.0).expect("the folder is there").count(), 0);
+    assert_eq!(fs::read_dir(folder.0.path()).expect("the folder is there").count(), 0);
 
     let run = "chars --data random --steps 1 --device cpu --limit 40MiB";
-    let spilling = format!("{run} --spill {}", folder.0.display());
+    let spilling = format!("{run} --spill {}", folder.0.path().display());
     let batch = |run: &str| number(&last(&format!("plan {run} --max-batch")), "batch");
     let most = batch(&spilling);
     assert!(most > batch(run), "{most}");
@@ -340,7 +332,7 @@ fn plans_for_gpus_that_are_not_there() {
         last(&format!("plan resnet18 --precision mixed_float16 --as t4 --limit 4GiB --batch {}", on_t4 + 1));
     assert_eq!(refused["fits"], false);
 
-    let folder = Folder::new("plan-as");
+    let folder = Folder::new();
     let shipped = concat!(env!("CARGO_MANIFEST_DIR"), "/../plimsoll-cuda/profiles/t4.json");
     let mine = fs::read_to_string(shipped).expect("it is shipped").replace("Tesla T4", "My T4");
     fs::write(folder.path("mine.json"), mine).expect("the folder is there");
@@ -349,7 +341,7 @@ fn plans_for_gpus_that_are_not_there() {
 
 #[test]
 fn what_cannot_be_planned_is_refused_with_its_code() {
-    let folder = Folder::new("plan-refused");
+    let folder = Folder::new();
     fs::write(folder.path("empty.json"), "{}").expect("the folder is there");
     for (arguments, code, words) in [
         ("plan nothing".to_owned(), 2, "`nothing`"),

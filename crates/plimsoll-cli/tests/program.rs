@@ -2,35 +2,28 @@
 
 use std::fs;
 use std::io::{BufRead, BufReader};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
 use serde_json::Value;
+use tempfile::TempDir;
 
 /// A folder of its own for one test, gone when the test ends.
-struct Folder(PathBuf);
+struct Folder(TempDir);
 
 impl Folder {
-    fn new(name: &str) -> Folder {
-        let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}-{}", std::process::id()));
-        fs::create_dir_all(&path).expect("the folder for temporary files can be written");
-        Folder(path)
+    fn new() -> Folder {
+        Folder(TempDir::new_in(env!("CARGO_TARGET_TMPDIR")).expect("a folder for temporary files"))
     }
 
     fn file(&self, name: &str, contents: &[u8]) -> String {
-        let path = self.0.join(name);
+        let path = self.0.path().join(name);
         fs::write(&path, contents).expect("the folder is there");
         path.display().to_string()
     }
 
     fn path(&self, name: &str) -> String {
-        self.0.join(name).display().to_string()
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        fs::remove_dir_all(&self.0).expect("the folder was made by the test");
+        self.0.path().join(name).display().to_string()
     }
 }
 
@@ -113,7 +106,7 @@ fn options_of_features_to_come_are_refused_with_2() {
 
 #[test]
 fn files_that_cannot_be_used_are_refused_with_4() {
-    let folder = Folder::new("files");
+    let folder = Folder::new();
     refused("train fashion --data no-such-folder", 4, &["no-such-folder", "dataset-fashion-mnist", "--data"]);
     refused("train chars --data no-such-file", 4, &["no-such-file"]);
     refused(&format!("train chars --data {}", folder.file("short", b"too short")), 4, &["short", "at least"]);
@@ -134,7 +127,11 @@ fn files_that_cannot_be_used_are_refused_with_4() {
     for name in ["train-images-idx3", "train-labels-idx1", "t10k-images-idx3", "t10k-labels-idx1"] {
         folder.file(&format!("{name}-ubyte.gz"), b"not compressed");
     }
-    refused(&format!("train fashion --data {}", folder.0.display()), 4, &["train-images-idx3-ubyte.gz"]);
+    refused(
+        &format!("train fashion --data {}", folder.0.path().display()),
+        4,
+        &["train-images-idx3-ubyte.gz"],
+    );
 }
 
 /// A file in the format of Fashion-MNIST.
@@ -147,8 +144,8 @@ fn idx(dims: &[u32], value: u8) -> Vec<u8> {
 
 #[test]
 fn data_of_another_shape_than_the_recipes_are_refused_with_4() {
-    let folder = Folder::new("shapes");
-    let data = folder.0.display();
+    let folder = Folder::new();
+    let data = folder.0.path().display();
     let good: [&[u32]; 4] = [&[64, 28, 28], &[64], &[20, 28, 28], &[20]];
     let names = ["train-images-idx3", "train-labels-idx1", "t10k-images-idx3", "t10k-labels-idx1"];
     let write =
@@ -178,12 +175,15 @@ fn data_of_another_shape_than_the_recipes_are_refused_with_4() {
     let output = run(&format!("train fashion --batch 8 --steps 1 --json --data {data}"));
     let stderr = text(&output.stderr);
     assert_eq!(output.status.code(), Some(4), "{stderr}");
-    assert!(stderr.contains("label 200") && stderr.contains(&folder.0.display().to_string()), "{stderr}");
+    assert!(
+        stderr.contains("label 200") && stderr.contains(&folder.0.path().display().to_string()),
+        "{stderr}"
+    );
 }
 
 #[test]
 fn a_run_that_is_resumed_otherwise_than_it_began_is_refused_with_4() {
-    let folder = Folder::new("otherwise");
+    let folder = Folder::new();
     let saved = folder.path("run");
     end(&format!("train digits --steps 3 --json --optimizer adam --save {saved}"));
     let resumed = format!("train digits --steps 5 --resume {saved} --optimizer adam");
@@ -211,7 +211,7 @@ fn least_limit(arguments: &str) -> u64 {
 fn a_limit_that_cannot_be_kept_is_refused_with_3_and_the_least_that_can_be_is_named() {
     refused("train digits --limit 0", 3, &["2MiB"]);
     // Two whole epochs of the digits: with a short last batch, evaluations and saving.
-    let folder = Folder::new("limit");
+    let folder = Folder::new();
     let digits = format!("train digits --epochs 2 --batch 500 --save {}", folder.path("run"));
     for arguments in [&digits, "train dense --steps 5", "train fashion --data random --steps 5 --batch 20"] {
         let least = least_limit(arguments);
@@ -260,13 +260,13 @@ fn json_lines_are_those_of_the_contract() {
 
 /// What can be seen in a folder.
 fn n_entries(folder: &Folder) -> usize {
-    fs::read_dir(&folder.0).expect("the folder is there").count()
+    fs::read_dir(folder.0.path()).expect("the folder is there").count()
 }
 
 #[test]
 fn a_run_that_spills_needs_less_memory_and_has_the_same_bits() {
-    let (run, folder) = ("train gpt-nano --batch 8 --steps 2 --data random", Folder::new("spill"));
-    let spilling = format!("{run} --spill {}", folder.0.display());
+    let (run, folder) = ("train gpt-nano --batch 8 --steps 2 --data random", Folder::new());
+    let spilling = format!("{run} --spill {}", folder.0.path().display());
     let least = least_limit(&spilling);
     assert!(least < least_limit(run), "{least}");
     let (natural, spilled) =
@@ -335,7 +335,7 @@ fn every_precision_and_optimizer_trains() {
 
 #[test]
 fn a_resumed_run_equals_one_that_was_not_interrupted() {
-    let folder = Folder::new("resume");
+    let folder = Folder::new();
     let saved = folder.path("run");
     // The recipe's own rate falls over the whole run, so that runs of different length differ; Adam's stays.
     for arguments in [" --optimizer adam", " --optimizer adam --precision mixed_float16 --accumulate 3"] {
@@ -350,7 +350,7 @@ fn a_resumed_run_equals_one_that_was_not_interrupted() {
 
 #[test]
 fn an_interrupted_run_ends_after_its_step_saves_and_says_130() {
-    let folder = Folder::new("interrupt");
+    let folder = Folder::new();
     let saved = folder.path("run");
     let mut child = command(&format!("train dense --batch 8 --steps 100000000 --json --save {saved}"))
         .stdout(Stdio::piped())

@@ -8,11 +8,12 @@ mod common;
 use std::io::Write;
 use std::path::Path;
 
-use common::{Folder, device, drained};
+use common::{device, drained};
 use flate2::Compression;
 use flate2::write::GzEncoder;
 use plimsoll_data::{Csv, Dataset, Padding, TokenType, Tokens};
 use plimsoll_tensor::{Bytes, DType, Device, Owner, Result, Tensor};
+use plimsoll_testkit::Folder;
 use proptest::prelude::*;
 
 type Contents = Vec<Vec<(Vec<usize>, Vec<f64>)>>;

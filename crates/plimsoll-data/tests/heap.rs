@@ -24,7 +24,7 @@ const FOR_CSV: usize = 64 << 10;
 
 fn csv_files_of_any_kind_take_no_heap() {
     let (_device, _on) = device();
-    let folder = common::Folder::new("csv-heap");
+    let folder = plimsoll_testkit::Folder::new("csv-heap");
     let columns: String = (0..80_000).map(|n| format!("c{n},")).collect();
     let wide = format!("{columns}last\n{}1\n", "2.5,".repeat(80_000));
     let open_quote = format!("a,b\n1,\"{}", "x".repeat(8 << 20));

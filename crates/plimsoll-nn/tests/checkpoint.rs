@@ -2,33 +2,13 @@
 //! what is wrong, and then nothing has changed.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use plimsoll_nn::checkpoint::{self, FILE_NAME, NameMap, RunState};
 use plimsoll_nn::layers::{Dense, Sequential};
 use plimsoll_nn::{Layer, Model, Policy, with_policy};
 use plimsoll_tensor::{DType, Device, ErrorKind, Owner, Result, Tensor, Variable, set_seed, with_owner};
-
-/// A folder of its own for each test, removed at the end.
-struct Folder(PathBuf);
-
-impl Folder {
-    fn new(name: &str) -> Folder {
-        let path = std::env::temp_dir().join(format!("plimsoll-{name}-{}", std::process::id()));
-        fs::create_dir_all(&path).expect("a folder");
-        Folder(path)
-    }
-
-    fn file(&self) -> PathBuf {
-        self.0.join(FILE_NAME)
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
-    }
-}
+use plimsoll_testkit::Folder;
 
 /// A small model and what an optimizer might keep for it.
 struct Run {
@@ -73,12 +53,12 @@ fn what_is_saved_comes_back_bit_for_bit() -> Result<()> {
     for policy in Policy::ALL {
         let folder = Folder::new(&format!("round-{policy}"));
         let (saved, fresh) = (Run::new(1, policy)?, Run::new(2, policy)?);
-        saved.save(&folder.0, 77)?;
+        saved.save(folder.path(), 77)?;
         assert_ne!(fresh.bits()?, saved.bits()?);
-        let state = fresh.load(&folder.0)?;
+        let state = fresh.load(folder.path())?;
         assert_eq!(fresh.bits()?, saved.bits()?, "{policy}");
         assert_eq!((state.step, state.policy.as_str()), (77, policy.name()));
-        assert_eq!(checkpoint::peek(&folder.0)?, state);
+        assert_eq!(checkpoint::peek(folder.path())?, state);
     }
     Ok(())
 }
@@ -87,11 +67,14 @@ fn what_is_saved_comes_back_bit_for_bit() -> Result<()> {
 fn equal_runs_make_equal_files_and_a_save_replaces_the_one_before() -> Result<()> {
     let (one, two) = (Folder::new("equal-1"), Folder::new("equal-2"));
     let run = Run::new(1, Policy::MixedBfloat16)?;
-    run.save(&one.0, 1)?;
-    run.save(&one.0, 2)?;
-    run.save(&two.0, 2)?;
-    assert_eq!(fs::read(one.file()).expect("read"), fs::read(two.file()).expect("read"));
-    assert_eq!(fs::read_dir(&one.0).expect("list").count(), 1);
+    run.save(one.path(), 1)?;
+    run.save(one.path(), 2)?;
+    run.save(two.path(), 2)?;
+    assert_eq!(
+        fs::read(one.path().join(FILE_NAME)).expect("read"),
+        fs::read(two.path().join(FILE_NAME)).expect("read")
+    );
+    assert_eq!(fs::read_dir(one.path()).expect("list").count(), 1);
     Ok(())
 }
 
@@ -103,8 +86,8 @@ fn loading_takes_no_memory_beside_the_variables() -> Result<()> {
     let run = Run::new(1, Policy::MixedFloat16)?;
     let before = device.stats().in_use;
     device.pool().reset_peaks();
-    run.save(&folder.0, 1)?;
-    run.load(&folder.0)?;
+    run.save(folder.path(), 1)?;
+    run.load(folder.path())?;
     assert_eq!((device.stats().in_use, device.stats().peak_in_use), (before, before));
     Ok(())
 }
@@ -113,10 +96,10 @@ fn loading_takes_no_memory_beside_the_variables() -> Result<()> {
 fn a_value_that_somebody_holds_stays_as_it_was() -> Result<()> {
     let folder = Folder::new("held");
     let (saved, fresh) = (Run::new(1, Policy::Float32)?, Run::new(2, Policy::Float32)?);
-    saved.save(&folder.0, 1)?;
+    saved.save(folder.path(), 1)?;
     let held = fresh.model.variables()[0].value();
     let values = held.to_vec::<f32>()?;
-    fresh.load(&folder.0)?;
+    fresh.load(folder.path())?;
     assert_eq!(held.to_vec::<f32>()?, values);
     assert_eq!(fresh.bits()?, saved.bits()?);
     Ok(())
@@ -126,18 +109,18 @@ fn a_value_that_somebody_holds_stays_as_it_was() -> Result<()> {
 fn a_file_cut_off_anywhere_is_refused_and_changes_nothing() -> Result<()> {
     let folder = Folder::new("cut");
     let run = Run::new(1, Policy::Float32)?;
-    run.save(&folder.0, 1)?;
-    let whole = fs::read(folder.file()).expect("read");
+    run.save(folder.path(), 1)?;
+    let whole = fs::read(folder.path().join(FILE_NAME)).expect("read");
     let other = Run::new(2, Policy::Float32)?;
     let before = other.bits()?;
     for len in 0..whole.len() {
-        fs::write(folder.file(), &whole[..len]).expect("write");
-        let error = other.load(&folder.0).expect_err("a part of a file");
+        fs::write(folder.path().join(FILE_NAME), &whole[..len]).expect("write");
+        let error = other.load(folder.path()).expect_err("a part of a file");
         assert!(matches!(error.kind(), ErrorKind::Format { .. }), "{error}");
         assert!(error.to_string().contains(FILE_NAME), "{error}");
     }
-    fs::write(folder.file(), [&whole[..], b"more"].concat()).expect("write");
-    let error = other.load(&folder.0).expect_err("more than a file").to_string();
+    fs::write(folder.path().join(FILE_NAME), [&whole[..], b"more"].concat()).expect("write");
+    let error = other.load(folder.path()).expect_err("more than a file").to_string();
     assert!(error.contains("followed by something else"), "{error}");
     assert_eq!(other.bits()?, before);
     Ok(())
@@ -147,27 +130,27 @@ fn a_file_cut_off_anywhere_is_refused_and_changes_nothing() -> Result<()> {
 fn a_flipped_bit_anywhere_is_found_and_changes_nothing() -> Result<()> {
     let folder = Folder::new("flip");
     let run = Run::new(1, Policy::Float32)?;
-    run.save(&folder.0, 1)?;
-    let whole = fs::read(folder.file()).expect("read");
+    run.save(folder.path(), 1)?;
+    let whole = fs::read(folder.path().join(FILE_NAME)).expect("read");
     let other = Run::new(2, Policy::Float32)?;
     let before = other.bits()?;
     for at in 0..whole.len() {
         let mut damaged = whole.clone();
         damaged[at] ^= 1 << (at % 8);
-        fs::write(folder.file(), &damaged).expect("write");
-        let error = other.load(&folder.0).expect_err("a damaged file");
+        fs::write(folder.path().join(FILE_NAME), &damaged).expect("write");
+        let error = other.load(folder.path()).expect_err("a damaged file");
         assert!(matches!(error.kind(), ErrorKind::Format { .. }), "byte {at}: {error}");
     }
     assert_eq!(other.bits()?, before);
-    fs::write(folder.file(), &whole).expect("write");
-    other.load(&folder.0)?;
+    fs::write(folder.path().join(FILE_NAME), &whole).expect("write");
+    other.load(folder.path())?;
     assert_eq!(other.bits()?, run.bits()?);
     Ok(())
 }
 
 /// A file with a header of one's own.
 fn hostile(folder: &Folder, header: &str, values: &[u8]) -> String {
-    let path = folder.0.join("hostile.safetensors");
+    let path = folder.path().join("hostile.safetensors");
     fs::write(&path, [&(header.len() as u64).to_le_bytes(), header.as_bytes(), values].concat())
         .expect("write");
     let model = Sequential::new().add(Dense::new(1).no_bias()).build([2]).expect("a model");
@@ -216,8 +199,8 @@ fn hostile_files_are_refused_in_words() {
 #[test]
 fn a_header_of_any_length_is_written_read_and_checked() -> Result<()> {
     let folder = Folder::new("long-header");
-    fs::create_dir_all(&folder.0).expect("a folder");
-    let path = folder.0.join("many.safetensors");
+    fs::create_dir_all(folder.path()).expect("a folder");
+    let path = folder.path().join("many.safetensors");
     let named = |number: usize| (format!("a.rather.long.name.of.a.tensor.{number}"), number);
     let tensors = (0..2000).map(named).map(|(name, n)| Ok((name, Tensor::from_vec(vec![n as i32; n % 4])?)));
     checkpoint::write_tensors(&path, tensors.collect::<Result<_>>()?)?;
@@ -243,7 +226,7 @@ fn a_header_of_any_length_is_written_read_and_checked() -> Result<()> {
 #[test]
 fn an_announced_header_is_not_believed() {
     let folder = Folder::new("announced");
-    let path = folder.0.join("x.safetensors");
+    let path = folder.path().join("x.safetensors");
     for announced in [9u64, 100_000_001, u64::MAX] {
         fs::write(&path, [&announced.to_le_bytes()[..], b"{}"].concat()).expect("write");
         let model = Sequential::new().add(Dense::new(1)).build([2]).expect("a model");
@@ -255,11 +238,11 @@ fn an_announced_header_is_not_believed() {
 #[test]
 fn differences_are_listed() -> Result<()> {
     let folder = Folder::new("differences");
-    Run::new(1, Policy::Float32)?.save(&folder.0, 1)?;
+    Run::new(1, Policy::Float32)?.save(folder.path(), 1)?;
     let layers = Sequential::new().add(Dense::new(5)).add(Dense::new(2).named("tail"));
     let other = Run { model: layers.build([4])?, ..Run::new(1, Policy::Float32)? };
     let before = other.bits()?;
-    let error = other.load(&folder.0).unwrap_err().to_string();
+    let error = other.load(folder.path()).unwrap_err().to_string();
     for part in [
         "it lacks model.tail.bias, model.tail.kernel",
         "nothing here takes its model.head.bias, model.head.kernel",
@@ -267,7 +250,7 @@ fn differences_are_listed() -> Result<()> {
     ] {
         assert!(error.contains(part), "{error}");
     }
-    let error = Run::new(1, Policy::MixedFloat16)?.load(&folder.0).unwrap_err().to_string();
+    let error = Run::new(1, Policy::MixedFloat16)?.load(folder.path()).unwrap_err().to_string();
     assert!(error.contains("saved under the policy float32") && error.contains("mixed_float16"), "{error}");
     assert_eq!(other.bits()?, before);
     Ok(())
@@ -278,16 +261,16 @@ fn two_variables_of_one_name_are_refused() -> Result<()> {
     let folder = Folder::new("twice");
     let mut run = Run::new(1, Policy::Float32)?;
     run.optimizer.push(Variable::new(Tensor::zeros([1])?).named("optimizer.control"));
-    let error = run.save(&folder.0, 1).unwrap_err().to_string();
+    let error = run.save(folder.path(), 1).unwrap_err().to_string();
     assert!(error.contains("two variables are named \"optimizer.control\""), "{error}");
-    assert_eq!(fs::read_dir(&folder.0).expect("list").count(), 0);
+    assert_eq!(fs::read_dir(folder.path()).expect("list").count(), 0);
     Ok(())
 }
 
 #[test]
 fn no_checkpoint_is_an_error_that_names_the_file() -> Result<()> {
     let folder = Folder::new("none");
-    let error = Run::new(1, Policy::Float32)?.load(&folder.0).unwrap_err();
+    let error = Run::new(1, Policy::Float32)?.load(folder.path()).unwrap_err();
     assert!(matches!(error.kind(), ErrorKind::Io { .. }) && error.to_string().contains(FILE_NAME), "{error}");
     Ok(())
 }
@@ -295,7 +278,7 @@ fn no_checkpoint_is_an_error_that_names_the_file() -> Result<()> {
 #[test]
 fn weights_go_between_precisions() -> Result<()> {
     let folder = Folder::new("weights");
-    let path = folder.0.join("weights.safetensors");
+    let path = folder.path().join("weights.safetensors");
     let saved = Run::new(1, Policy::MixedBfloat16)?.model;
     saved.save_weights(&path)?;
     let wide = Run::new(2, Policy::Float64)?.model;
@@ -304,10 +287,10 @@ fn weights_go_between_precisions() -> Result<()> {
         let master = saved.master().expect("a master").cast(DType::F64)?;
         assert_eq!(master.to_vec::<f64>()?, wide.to_vec::<f64>()?);
     }
-    let error = checkpoint::load(&folder.0, &saved, &[]).unwrap_err();
+    let error = checkpoint::load(folder.path(), &saved, &[]).unwrap_err();
     assert!(matches!(error.kind(), ErrorKind::Io { .. }));
-    fs::rename(&path, folder.file()).expect("rename");
-    let error = checkpoint::load(&folder.0, &saved, &[]).unwrap_err().to_string();
+    fs::rename(&path, folder.path().join(FILE_NAME)).expect("rename");
+    let error = checkpoint::load(folder.path(), &saved, &[]).unwrap_err().to_string();
     assert!(error.contains("no checkpoint"), "{error}");
     Ok(())
 }
@@ -315,7 +298,7 @@ fn weights_go_between_precisions() -> Result<()> {
 #[test]
 fn a_name_map_renames_sums_ignores_and_keeps() -> Result<()> {
     let folder = Folder::new("names");
-    let path = folder.0.join("weights.safetensors");
+    let path = folder.path().join("weights.safetensors");
     let dense = |name: &str| Dense::new(2).named(name);
     set_seed(3);
     let from = Sequential::new().add(dense("a.0.x")).add(dense("a.1.x")).add(dense("extra")).build([2])?;

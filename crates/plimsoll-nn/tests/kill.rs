@@ -13,7 +13,7 @@
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::os::unix::process::ExitStatusExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -24,6 +24,7 @@ use plimsoll_nn::checkpoint::{self, FILE_NAME, RunState};
 use plimsoll_nn::layers::{Dense, Sequential};
 use plimsoll_nn::{Initializer, Layer, Model, Policy};
 use plimsoll_tensor::{Result, Tensor, Variable};
+use plimsoll_testkit::Folder;
 
 /// Tells the program that it is the process to be killed, and where to save.
 const FOLDER: &str = "PLIMSOLL_KILL_TEST_FOLDER";
@@ -193,7 +194,7 @@ impl Member {
 
 fn test_of_several() -> std::result::Result<(), Failed> {
     let folder = Folder::new("several");
-    let folder_path = fs::canonicalize(&folder.0)?;
+    let folder_path = fs::canonicalize(folder.path())?;
     let n_kills = std::env::var(KILLS_OF_SEVERAL).map_or(Ok(50), |n| n.parse())?;
     let run = Run::new()?;
     run.save(&folder_path, 0)?;
@@ -261,36 +262,19 @@ fn written(folder: &Path) -> u64 {
 fn test() -> std::result::Result<(), Failed> {
     let folder = Folder::new("kill");
     let run = Run::new()?;
-    run.save(&folder.0, 1)?;
-    let size = fs::metadata(folder.0.join(FILE_NAME))?.len();
+    run.save(folder.path(), 1)?;
+    let size = fs::metadata(folder.path().join(FILE_NAME))?.len();
     let mut step = 1;
     for kill in 0..KILLS {
         // What the process before left would be taken for what this one writes.
-        run.save(&folder.0, step)?;
-        let signal = Saver::start(&folder.0)?.kill_after(&folder.0, size * (kill + 1) / KILLS)?;
+        run.save(folder.path(), step)?;
+        let signal = Saver::start(folder.path())?.kill_after(folder.path(), size * (kill + 1) / KILLS)?;
         assert_eq!(signal, SIGKILL);
-        let found = run.load(&folder.0)?;
+        let found = run.load(folder.path())?;
         assert!(found >= step, "step {step} was saved, and {found} is there");
         step = found;
     }
-    run.save(&folder.0, step)?;
-    assert_eq!(fs::read_dir(&folder.0)?.count(), 1, "nothing half-written is left");
+    run.save(folder.path(), step)?;
+    assert_eq!(fs::read_dir(folder.path())?.count(), 1, "nothing half-written is left");
     Ok(())
-}
-
-/// A folder that is removed at the end.
-struct Folder(PathBuf);
-
-impl Folder {
-    fn new(name: &str) -> Folder {
-        let path = std::env::temp_dir().join(format!("plimsoll-{name}-{}", std::process::id()));
-        fs::create_dir_all(&path).expect("a folder");
-        Folder(path)
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
-    }
 }

@@ -1,8 +1,6 @@
 //! A run that is saved, thrown away and resumed goes on bit for bit as if it had never stopped: weights, what the
 //! optimizer keeps, the loss scale, the generator, losses and what callbacks know.
 
-use std::fs;
-use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 
 use plimsoll_data::Dataset;
@@ -16,6 +14,7 @@ use plimsoll_nn::train::callbacks::{
 use plimsoll_nn::train::{Trainer, Until};
 use plimsoll_nn::{Layer, Policy, with_policy};
 use plimsoll_tensor::{Activation, Generator, Result, Tensor, Variable, set_seed};
+use plimsoll_testkit::Folder;
 
 /// Fifty examples, shuffled anew for every epoch, in batches of eight, the last of two, made ahead by a thread.
 fn shuffled() -> Result<Dataset> {
@@ -23,23 +22,6 @@ fn shuffled() -> Result<Dataset> {
     let inputs = Tensor::randn([50, 6])?;
     let labels = inputs.sum(1)?.sin()?.reshape([50, 1])?;
     Ok(Dataset::from_tensor_slices((inputs, labels))?.shuffle(50, 7).batch(8)?.prefetch(2))
-}
-
-/// A folder that is removed at the end.
-struct Folder(PathBuf);
-
-impl Folder {
-    fn new(name: &str) -> Folder {
-        let path = std::env::temp_dir().join(format!("plimsoll-{name}-{}", std::process::id()));
-        let _ = fs::remove_dir_all(&path);
-        Folder(path)
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
-    }
 }
 
 #[test]
@@ -52,10 +34,11 @@ fn a_run_goes_on_only_as_it_was_begun() -> Result<()> {
         |seed: u64| Ok::<_, plimsoll_tensor::Error>(run(1, Policy::Float32, &losses)?.setting("seed", seed));
     let mut first = begun(7)?;
     first.fit(&data(8)?, Until::Steps(3))?;
-    first.save(&folder.0)?;
+    first.save(folder.path())?;
     for (seed, batch, wrong) in [(7, 8, ""), (7, 9, "batches of 9"), (8, 8, "seed 7, and this one has 8")] {
         let mut resumed = begun(seed)?;
-        let went_on = resumed.resume(&folder.0).and_then(|()| resumed.fit(&data(batch)?, Until::Steps(4)));
+        let went_on =
+            resumed.resume(folder.path()).and_then(|()| resumed.fit(&data(batch)?, Until::Steps(4)));
         match wrong.is_empty() {
             true => assert_eq!(went_on?.steps, 4),
             false => {
@@ -68,7 +51,7 @@ fn a_run_goes_on_only_as_it_was_begun() -> Result<()> {
     first.fit(&data(8)?, Until::Epochs(1))?;
     assert!(first.fit(&data(9)?, Until::Epochs(2)).is_ok());
     // A setting that the checkpoint does not know is no difference.
-    run(1, Policy::Float32, &losses)?.setting("colour", "blue").resume(&folder.0)
+    run(1, Policy::Float32, &losses)?.setting("colour", "blue").resume(folder.path())
 }
 
 /// The bits of all losses, in the order of the steps.
@@ -121,10 +104,10 @@ fn a_resumed_run_is_the_same_run() -> Result<()> {
             let losses = Losses::default();
             let mut first = run(3, policy, &losses)?;
             first.fit(&data, Until::Steps(stop))?;
-            first.save(&folder.0)?;
+            first.save(folder.path())?;
             drop(first);
             let mut second = run(77, policy, &losses)?;
-            second.resume(&folder.0)?;
+            second.resume(folder.path())?;
             // Draws between resuming and going on do not matter.
             Tensor::randn([3])?;
             let resumed = second.fit(&data, Until::Epochs(4))?;
@@ -165,11 +148,11 @@ fn a_checkpoint_of_another_run_is_refused_and_changes_nothing() -> Result<()> {
     let data = shuffled()?;
     let mut saved = run(3, Policy::Float32, &Losses::default())?;
     saved.fit(&data, Until::Steps(2))?;
-    saved.save(&folder.0)?;
+    saved.save(folder.path())?;
     let model = Sequential::new().add(Dense::new(1)).build([6])?;
     let mut other = Trainer::new(model, Adam::new(0.01).build(), MeanSquaredError);
     let before = bits(&other)?;
-    let error = other.resume(&folder.0).unwrap_err().to_string();
+    let error = other.resume(folder.path()).unwrap_err().to_string();
     assert!(error.contains("nothing here takes its") && error.contains("dense_1"), "{error}");
     assert_eq!(bits(&other)?[..before.len()], before[..]);
     assert_eq!(other.state().step, 0);
@@ -179,23 +162,25 @@ fn a_checkpoint_of_another_run_is_refused_and_changes_nothing() -> Result<()> {
 #[test]
 fn checkpoints_are_made_when_they_are_due_and_at_the_end() -> Result<()> {
     let folder = Folder::new("due");
-    for checkpoint in [ModelCheckpoint::new(&folder.0).every_steps(5), ModelCheckpoint::new(&folder.0)] {
+    for checkpoint in
+        [ModelCheckpoint::new(folder.path()).every_steps(5), ModelCheckpoint::new(folder.path())]
+    {
         let mut trainer = run(3, Policy::Float32, &Losses::default())?.callback(checkpoint);
         trainer.fit(&shuffled()?, Until::Steps(24))?;
-        assert_eq!(checkpoint::peek(&folder.0)?, trainer.state());
+        assert_eq!(checkpoint::peek(folder.path())?, trainer.state());
     }
 
-    let kept = folder.0.clone();
+    let kept = folder.path().to_owned();
     let steps = Arc::new(Mutex::new(Vec::new()));
     let seen = steps.clone();
     let mut trainer = run(3, Policy::Float32, &Losses::default())?
-        .callback(ModelCheckpoint::new(&folder.0).every_steps(5))
+        .callback(ModelCheckpoint::new(folder.path()).every_steps(5))
         .callback(LambdaCallback::new().steps(move |event, _| {
             // What was asked for at the step before has been done by now.
             seen.lock().expect("nobody panics").push((event.step, checkpoint::peek(&kept)?.step));
             Ok(())
         }));
-    trainer.save(&folder.0)?;
+    trainer.save(folder.path())?;
     trainer.fit(&shuffled()?, Until::Steps(12))?;
     assert_eq!(
         steps.lock().expect("nobody panics")[..],
@@ -220,7 +205,7 @@ fn the_best_epoch_is_kept_and_its_weights_come_back() -> Result<()> {
         Trainer::new(model, Adam::new(0.01).build(), MeanSquaredError)
             .held_out(shuffled()?)
             .callback(LearningRateScheduler::new(|step| if step < 21 { 0.01 } else { 3.0 }))
-            .callback(EarlyStopping::new(2).restore_best_weights(&folder.0))
+            .callback(EarlyStopping::new(2).restore_best_weights(folder.path()))
             .callback(LambdaCallback::new().epochs(move |event, run| {
                 let loss = event.held_out.as_ref().map_or(f64::NAN, |held_out| held_out.loss);
                 if loss < seen.lock().expect("nobody panics").0 {

@@ -1,10 +1,11 @@
 //! The docs of tensors' methods: each has an example, and is found under the name that it has in PyTorch.
 
 use std::collections::BTreeMap;
+use std::io;
 use std::path::Path;
-use std::{fs, io};
 
 use plimsoll_tensor::ops::registry::{composed, registry};
+use plimsoll_testkit::sources;
 
 /// Methods without an example from the registry: the same as another, that takes its operand's memory, has other defaults, or
 /// takes over the shape of its operand; those that are not in the registry.
@@ -52,20 +53,6 @@ fn methods(folder: &str) -> io::Result<BTreeMap<String, String>> {
         }
     }
     Ok(methods)
-}
-
-/// The texts of all sources below a folder.
-fn sources(folder: &Path) -> io::Result<Vec<String>> {
-    let mut texts = Vec::new();
-    for entry in fs::read_dir(folder)? {
-        let path = entry?.path();
-        if path.is_dir() {
-            texts.extend(sources(&path)?);
-        } else if path.extension().is_some_and(|extension| extension == "rs") {
-            texts.push(fs::read_to_string(&path)?);
-        }
-    }
-    Ok(texts)
 }
 
 #[test]

@@ -3,12 +3,13 @@
 
 #![forbid(unsafe_code)]
 
+use std::io;
 use std::path::Path;
 use std::process::ExitCode;
-use std::{fs, io};
 
 use libtest_mimic::{Arguments, Failed, Trial};
 use plimsoll_testkit::hostile::{CHILD, Child, Sweep, methods, of_tensors};
+use plimsoll_testkit::sources;
 
 /// What the sample consists of: a few dozen calls of every op and function, of which cheap ones go to the device.
 const SAMPLE: Child = Child { seed: 2026, from: 0, to: 16_000, most_visits: 500_000 };
@@ -82,18 +83,4 @@ fn every_function_is_called() -> Result<(), Failed> {
     } else {
         Err(format!("not called with hostile arguments: {missing:?}").into())
     }
-}
-
-/// The texts of all sources below a folder.
-fn sources(folder: &Path) -> io::Result<Vec<String>> {
-    let mut texts = Vec::new();
-    for entry in fs::read_dir(folder)? {
-        let path = entry?.path();
-        if path.is_dir() {
-            texts.extend(sources(&path)?);
-        } else if path.extension().is_some_and(|extension| extension == "rs") {
-            texts.push(fs::read_to_string(&path)?);
-        }
-    }
-    Ok(texts)
 }

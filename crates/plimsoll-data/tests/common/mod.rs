@@ -1,31 +1,8 @@
 //! What the tests of datasets share.
 #![allow(dead_code, reason = "each test program uses some of it")]
 
-use std::path::{Path, PathBuf};
-
 use plimsoll_data::{Batch, Dataset};
 use plimsoll_tensor::{DType, Device, Result, Tensor};
-use tempfile::TempDir;
-
-/// A folder of its own for each test, removed at the end.
-pub struct Folder(TempDir);
-
-impl Folder {
-    pub fn new(name: &str) -> Folder {
-        Folder(tempfile::Builder::new().prefix(&format!("plimsoll-data-{name}-")).tempdir().unwrap())
-    }
-
-    /// A file in it with these contents.
-    pub fn file(&self, name: &str, contents: &[u8]) -> PathBuf {
-        let path = self.path().join(name);
-        std::fs::write(&path, contents).unwrap();
-        path
-    }
-
-    pub fn path(&self) -> &Path {
-        self.0.path()
-    }
-}
 
 /// The numbers from 0 to `n`, as a dataset of single numbers.
 pub fn numbers(n: usize) -> Dataset {
