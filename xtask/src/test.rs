@@ -56,14 +56,19 @@ fn compiler(root: &Path) -> Outcome {
 }
 
 /// Runs every example of the crate `plimsoll`; a status other than zero is a failure.
+///
+/// The tests have built them, with the features of the whole workspace; `cargo run` would build everything below them again,
+/// with fewer.
 fn examples(root: &Path) -> Outcome {
+    let own = std::env::current_exe().map_err(|error| format!("cannot tell where programs are: {error}"))?;
+    let programs = own.with_file_name("examples");
     // Numbered examples lie at the top, where readers look for them; cargo finds others by itself in the crate.
     for folder in [root.join("examples"), root.join("crates/plimsoll/examples")] {
         if !folder.is_dir() {
             continue;
         }
         for name in program_names(&folder)? {
-            Step::cargo(root, &["run", "--quiet", "--package", "plimsoll", "--example", &name]).run()?;
+            Step::new(root, &programs.join(name).to_string_lossy(), &[]).run()?;
         }
     }
     Ok(())
@@ -149,7 +154,9 @@ fn memcheck(root: &Path) -> Outcome {
         println!("left out: memcheck (valgrind is missing and could not be installed)");
         return Ok(());
     }
-    let arguments = ["test", "--config", RUNNER, "--package", "plimsoll", "--test", "memcheck_sample"];
+    // The same features as the tests before, so that nothing is built again.
+    let arguments =
+        ["test", "--config", RUNNER, "--workspace", "--all-features", "--test", "memcheck_sample"];
     // Valgrind runs one thread at a time; several tests at once would only mix their reports.
     Step::cargo(root, &[&arguments[..], &["--", "--test-threads=1"]].concat()).run()
 }
