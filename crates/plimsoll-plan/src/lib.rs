@@ -29,6 +29,7 @@ pub mod offsets;
 mod placement;
 mod plan_set;
 mod prefetch;
+pub mod recompute_chain;
 mod trace;
 
 pub use chain::{Chain, Prescription};

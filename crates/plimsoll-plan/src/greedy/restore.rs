@@ -1,6 +1,5 @@
 //! Restoring values: the chain of ops and reloads that leads to one, within the target, and what is retained of it.
 
-use std::collections::HashMap;
 use std::ops::Range;
 
 use super::{GreedyPlanner, Since};
@@ -8,14 +7,40 @@ use crate::Input;
 use crate::chain_memory::{ChainLink, ChainMemory, Retained};
 use crate::clock::Wait;
 use crate::prefetch::Reload;
+use crate::recompute_chain::{self, Link, Maker, Records};
 
-/// One link of a chain that restores values.
-#[derive(Clone, Copy, PartialEq)]
-enum Link {
-    /// A record that is recomputed, with its auxiliary outputs or without.
-    Recompute { record: u32, with_aux: bool },
-    /// A value that is reloaded.
-    Reload(u32),
+/// What can be read when the op at a position begins.
+struct At<'a> {
+    planner: &'a GreedyPlanner<'a>,
+    position: u32,
+}
+
+impl Records for At<'_> {
+    fn maker(&self, value: u32) -> Option<Maker> {
+        let record = self.planner.trace.values[value as usize].record;
+        let made = &self.planner.trace.records[record as usize];
+        Some(Maker { record, is_aux: value - made.first_value >= made.n_outputs })
+    }
+
+    fn inputs(&self, record: u32) -> impl Iterator<Item = u32> {
+        self.planner.trace.records[record as usize].inputs.iter().filter_map(|input| match *input {
+            Input::Value(value) => Some(value),
+            Input::Persistent | Input::Transient => None,
+        })
+    }
+
+    fn is_resident(&self, value: u32) -> bool {
+        self.planner.is_available(value, self.position)
+    }
+
+    fn is_offloaded(&self, value: u32) -> bool {
+        self.planner.is_offloaded(value, self.position)
+    }
+
+    fn is_recomputable(&self, _record: u32) -> bool {
+        // Values that cannot be restored are never evicted.
+        true
+    }
 }
 
 impl GreedyPlanner<'_> {
@@ -23,7 +48,7 @@ impl GreedyPlanner<'_> {
     pub(super) fn restore(&mut self, target: u32, position: u32) -> Option<()> {
         let (chain, reads) = self.chain(target, position);
         let mut retained: Vec<u32> = self.worth_retaining(&chain, target, position);
-        let mut memory = self.chain_memory(&chain, &retained, target);
+        let mut memory = self.chain_memory(&chain, &retained, (target, position));
         loop {
             let start = self.trace.records[position as usize].at.start;
             match memory.peak(start - self.evicted_bytes.min(start)) {
@@ -82,43 +107,17 @@ impl GreedyPlanner<'_> {
     }
 
     /// What restores a value, in order, and the resident values that this reads.
-    fn chain(&mut self, target: u32, position: u32) -> (Vec<Link>, Vec<u32>) {
-        self.stamp += 1;
-        let (mut open, mut links, mut reads) = (vec![target], Vec::<Link>::new(), Vec::new());
-        while let Some(number) = open.pop() {
-            if self.is_offloaded(number, position) {
-                if !links.contains(&Link::Reload(number)) {
-                    links.push(Link::Reload(number));
-                }
-                continue;
-            }
-            let at = self.trace.values[number as usize].record;
-            let record = &self.trace.records[at as usize];
-            let is_aux = number - record.first_value >= record.n_outputs;
-            if std::mem::replace(&mut self.mark[at as usize], self.stamp) == self.stamp {
-                for link in &mut links {
-                    if let Link::Recompute { record, with_aux } = link
-                        && *record == at
-                    {
-                        *with_aux |= is_aux;
-                    }
-                }
-                continue;
-            }
-            links.push(Link::Recompute { record: at, with_aux: is_aux });
-            for &input in &record.inputs {
-                match input {
-                    Input::Value(input) if self.is_available(input, position) => reads.push(input),
-                    Input::Value(input) => open.push(input),
-                    Input::Persistent | Input::Transient => {}
-                }
-            }
-        }
-        links.sort_by_key(|link| match *link {
-            Link::Recompute { record, .. } => (record, u32::MAX),
-            Link::Reload(number) => (self.trace.values[number as usize].record, number),
+    fn chain(&self, target: u32, position: u32) -> (Vec<Link>, Vec<u32>) {
+        let at = At { planner: self, position };
+        let chain = recompute_chain::chain(&at, target)
+            .unwrap_or_else(|value| unreachable!("value {value} was evicted, so it can be restored"));
+        let recomputed = chain.iter().filter_map(|link| match *link {
+            Link::Recompute { record, .. } => Some(record),
+            Link::Reload(_) => None,
         });
-        (links, reads)
+        let read = recomputed.flat_map(|record| at.inputs(record)).filter(|&input| at.is_resident(input));
+        let reads = read.collect();
+        (chain, reads)
     }
 
     /// The values that a link of a chain makes.
@@ -153,16 +152,8 @@ impl GreedyPlanner<'_> {
     }
 
     /// How the bytes in use rise and fall while a chain restores values, of which the target and some others are retained.
-    fn chain_memory(&self, chain: &[Link], retain: &[u32], target: u32) -> ChainMemory {
-        let mut last_read: HashMap<u32, usize> = HashMap::new();
-        for (at, link) in chain.iter().enumerate() {
-            let Link::Recompute { record, .. } = *link else { continue };
-            for &input in &self.trace.records[record as usize].inputs {
-                if let Input::Value(input) = input {
-                    last_read.insert(input, at);
-                }
-            }
-        }
+    fn chain_memory(&self, chain: &[Link], retain: &[u32], (target, position): (u32, u32)) -> ChainMemory {
+        let last_read = recompute_chain::last_reads(&At { planner: self, position }, chain);
         let bytes = |number: u32| self.trace.values[number as usize].bytes;
         let chain_link = |&link: &Link| ChainLink {
             made: self.made_by(link).map(bytes).sum(),

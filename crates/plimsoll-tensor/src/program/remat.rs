@@ -10,6 +10,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use plimsoll_memory::{Label, LongList, Owner};
+use plimsoll_plan::recompute_chain::{self, Link, Maker, Records};
 use plimsoll_plan::{Decisions, Trace};
 use smallvec::SmallVec;
 
@@ -36,15 +37,6 @@ impl Program {
             rewriter.missing.filter(|&value| held.insert(value))?;
         }
     }
-}
-
-/// One link of a chain that restores a value.
-#[derive(Clone, Copy)]
-enum Link {
-    /// Recomputing a record, with or without its auxiliary outputs.
-    Recompute { record: Record, with_aux: bool },
-    /// Reloading the copy of a value.
-    Reload(u32),
 }
 
 struct Rewriter<'a> {
@@ -333,22 +325,21 @@ impl<'a> Rewriter<'a> {
 
     /// Restores a value before the record at a position: by a reload, or by recomputation.
     fn restore(&mut self, target: u32, position: u32) -> Option<()> {
-        let chain = match self.chain(target) {
+        let chain = match recompute_chain::chain(self, target) {
             Ok(chain) => chain,
             Err(value) => {
                 self.missing = Some(value).filter(|&value| self.from.is_donated(value));
                 return None;
             }
         };
-        let mut last_reads: HashMap<u32, usize> = HashMap::new();
-        for (at, link) in chain.iter().enumerate() {
-            let Link::Recompute { record, .. } = link else { continue };
-            last_reads.extend(self.from.work(*record).inputs.iter().map(|(value, _)| (*value, at)));
-        }
+        let last_reads = recompute_chain::last_reads(self, &chain);
         let mut made: Vec<u32> = Vec::new();
         for (at, link) in chain.iter().enumerate() {
             match *link {
-                Link::Recompute { record, with_aux } => made.extend(self.recompute(record, with_aux)),
+                Link::Recompute { record, with_aux } => {
+                    let record = self.numbering.records[record as usize];
+                    made.extend(self.recompute(record, with_aux));
+                }
                 Link::Reload(value) => {
                     self.reload(value);
                     made.push(value);
@@ -374,45 +365,6 @@ impl<'a> Rewriter<'a> {
     fn is_retained(&self, value: u32, position: u32) -> bool {
         let number = self.numbering.numbers[value as usize];
         number.is_some_and(|number| self.decisions.retained.contains(&(position, number)))
-    }
-
-    /// What restores a value from what is resident, in the order in which the values were first made; or a value on the way
-    /// that cannot be restored.
-    fn chain(&self, target: u32) -> Result<Vec<Link>, u32> {
-        let mut chain: BTreeMap<(u32, bool, u32), Link> = BTreeMap::new();
-        let mut open = vec![target];
-        while let Some(value) = open.pop() {
-            let position = self.maker(value).ok_or(value)?;
-            if self.copies.contains_key(&value) {
-                chain.insert((position, false, value), Link::Reload(value));
-                continue;
-            }
-            let record = self.numbering.records[position as usize];
-            if !self.from.calls[record.call as usize].is_recomputable() {
-                return Err(value);
-            }
-            let work = self.from.work(record);
-            let n_outputs = work.makes.len() - work.n_aux;
-            let is_aux = !work.makes[..n_outputs].iter().any(|(made, _)| *made == value);
-            let at = (position, true, 0);
-            if let Some(Link::Recompute { with_aux, .. }) = chain.get_mut(&at) {
-                *with_aux |= is_aux;
-                continue;
-            }
-            chain.insert(at, Link::Recompute { record, with_aux: is_aux });
-            let inputs = work.inputs.iter().map(|(value, _)| *value);
-            open.extend(inputs.filter(|&value| self.current[value as usize].is_none()));
-        }
-        Ok(chain.into_values().collect())
-    }
-
-    /// The record that makes a value.
-    fn maker(&self, value: u32) -> Option<u32> {
-        let call = self.from.value(value).call?;
-        self.positions(call).into_iter().find(|&position| {
-            let work = self.from.work(self.numbering.records[position as usize]);
-            work.makes.iter().any(|(made, _)| *made == value)
-        })
     }
 
     /// Recomputes a record; returns the values that this restores.
@@ -528,5 +480,33 @@ impl<'a> Rewriter<'a> {
                 self.to.instructions.push(Instruction::Discard(copy));
             }
         }
+    }
+}
+
+impl Records for Rewriter<'_> {
+    fn maker(&self, value: u32) -> Option<Maker> {
+        let call = self.from.value(value).call?;
+        self.positions(call).into_iter().find_map(|record| {
+            let work = self.from.work(self.numbering.records[record as usize]);
+            let place = work.makes.iter().position(|(made, _)| *made == value)?;
+            Some(Maker { record, is_aux: place >= work.makes.len() - work.n_aux })
+        })
+    }
+
+    fn inputs(&self, record: u32) -> impl Iterator<Item = u32> {
+        let work = self.from.work(self.numbering.records[record as usize]);
+        work.inputs.into_iter().map(|(value, _)| value)
+    }
+
+    fn is_resident(&self, value: u32) -> bool {
+        self.current[value as usize].is_some()
+    }
+
+    fn is_offloaded(&self, value: u32) -> bool {
+        self.copies.contains_key(&value)
+    }
+
+    fn is_recomputable(&self, record: u32) -> bool {
+        self.from.calls[self.numbering.records[record as usize].call as usize].is_recomputable()
     }
 }

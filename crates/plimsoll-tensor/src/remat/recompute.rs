@@ -4,9 +4,10 @@
 //! offloaded are reloaded; what only the chain reads is freed as the chain goes on. Values on the way that backward will
 //! read, too, are retained while there is room.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::sync::Arc;
 
+use plimsoll_plan::recompute_chain::{self, Link, Maker, Records};
 use smallvec::SmallVec;
 
 use crate::check;
@@ -18,14 +19,6 @@ use crate::op::{Meta, OpRef, Output};
 use crate::remat::{Input, Source, StepLog, StepLogState};
 use crate::storage::Storage;
 use crate::tensor::{Nodes, Tensor};
-
-/// One part of a chain.
-enum Link {
-    /// A record to run once more, and whether one of its auxiliary outputs is wanted.
-    Recompute { record: u32, with_aux: bool },
-    /// An offloaded value to reload.
-    Reload(u32),
-}
 
 /// The values that a chain makes and still needs, by number, with the place of the last link that reads each.
 type Made = HashMap<u32, (Option<Arc<Storage>>, usize)>;
@@ -45,8 +38,13 @@ impl StepLog {
     }
 
     fn recompute(&self, target: u32) -> Result<Arc<Storage>> {
-        let chain = self.lock().chain(target)?;
-        let mut made = self.lock().needs(&chain, target);
+        let (chain, mut made) = {
+            let state = self.lock();
+            let chain = recompute_chain::chain(&*state, target)
+                .map_err(|_| Error::tape("a value cannot be recomputed: nothing says how it was made"))?;
+            let made = state.needs(&chain, target);
+            (chain, made)
+        };
         for (at, link) in chain.iter().enumerate() {
             match *link {
                 Link::Recompute { record, with_aux } => self.rerun(record, with_aux, &mut made)?,
@@ -142,59 +140,41 @@ impl StepLogState {
         value.retained.clone().or_else(|| value.weak.upgrade())
     }
 
-    /// What leads to a value from what is there, in the order in which values were made.
-    fn chain(&self, target: u32) -> Result<Vec<Link>> {
-        let mut links: Vec<Link> = Vec::new();
-        let mut seen: HashMap<u32, usize> = HashMap::new();
-        let mut weak_offloaded: HashSet<u32> = HashSet::new();
-        let mut open = vec![target];
-        while let Some(number) = open.pop() {
-            if self.values[number as usize].weak_offloaded.strong_count() > 0 {
-                if weak_offloaded.insert(number) {
-                    links.push(Link::Reload(number));
-                }
-                continue;
-            }
-            let at = self.values[number as usize].record;
-            let record = &self.records[at as usize];
-            let is_aux = number - record.first_value >= u32::from(record.n_outputs);
-            if let Some(&link) = seen.get(&at) {
-                if let Link::Recompute { with_aux, .. } = &mut links[link] {
-                    *with_aux |= is_aux;
-                }
-                continue;
-            }
-            seen.insert(at, links.len());
-            links.push(Link::Recompute { record: at, with_aux: is_aux });
-            for input in &record.inputs {
-                if let Source::Value(input) = input.source
-                    && self.present(input).is_none()
-                {
-                    open.push(input);
-                }
-            }
-        }
-        links.sort_unstable_by_key(|link| match *link {
-            Link::Recompute { record, .. } => (record, u32::MAX),
-            Link::Reload(number) => (self.values[number as usize].record, number),
-        });
-        Ok(links)
-    }
-
     /// The values that a chain makes and reads, with the last link that reads each. What is there is held as well, so that
     /// the evictor cannot free it before it is read.
     fn needs(&self, chain: &[Link], target: u32) -> Made {
-        let mut made = Made::new();
-        for (at, link) in chain.iter().enumerate() {
-            let Link::Recompute { record, .. } = *link else { continue };
-            for input in &self.records[record as usize].inputs {
-                if let Source::Value(number) = input.source {
-                    made.entry(number).or_insert_with(|| (self.present(number), at)).1 = at;
-                }
-            }
-        }
+        let read = recompute_chain::last_reads(self, chain).into_iter();
+        let mut made: Made = read.map(|(number, at)| (number, (self.present(number), at))).collect();
         made.entry(target).or_insert((None, chain.len())).1 = chain.len();
         made
+    }
+}
+
+impl Records for StepLogState {
+    fn maker(&self, value: u32) -> Option<Maker> {
+        let record = self.values[value as usize].record;
+        let made = &self.records[record as usize];
+        Some(Maker { record, is_aux: value - made.first_value >= u32::from(made.n_outputs) })
+    }
+
+    fn inputs(&self, record: u32) -> impl Iterator<Item = u32> {
+        self.records[record as usize].inputs.iter().filter_map(|input| match input.source {
+            Source::Value(number) => Some(number),
+            Source::Outside(_) => None,
+        })
+    }
+
+    fn is_resident(&self, value: u32) -> bool {
+        self.present(value).is_some()
+    }
+
+    fn is_offloaded(&self, value: u32) -> bool {
+        self.values[value as usize].weak_offloaded.strong_count() > 0
+    }
+
+    fn is_recomputable(&self, _record: u32) -> bool {
+        // The evictor frees nothing else.
+        true
     }
 }
 
