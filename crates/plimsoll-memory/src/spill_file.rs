@@ -1,7 +1,7 @@
 //! A file for bytes that are away from memory for a while.
 //!
 //! The file has no name from the beginning, so whatever ends the process, nothing is left behind. Bytes go past the page
-//! cache: what is moved out of memory must not come back as memory by another name, for which reason a folder that lies
+//! cache: what is offloaded must not come back as memory by another name, for which reason a folder that lies
 //! in memory itself is refused. Where the file system cannot do without its cache, each write is waited for and its pages
 //! are dropped.
 //!

@@ -4,14 +4,14 @@
 use std::process::ExitCode;
 
 use libtest_mimic::{Arguments, Completion, Failed, Trial};
-use plimsoll_testkit::Verdict;
+use plimsoll_testkit::CheckOutcome;
 
 fn main() -> ExitCode {
     // A check that has nothing to look at is ignored, with the reason; one that passes has looked.
     let trials = plimsoll_testkit::suite::tests().into_iter().map(|test| {
         Trial::ignorable_test(test.name, || match (test.run)() {
-            Ok(Verdict::Passed) => Ok(Completion::Completed),
-            Ok(Verdict::Ignored(reason)) => Ok(Completion::ignored_with(reason)),
+            Ok(CheckOutcome::Passed) => Ok(Completion::Completed),
+            Ok(CheckOutcome::Ignored(reason)) => Ok(Completion::ignored_with(reason)),
             Err(failure) => Err(Failed::from(failure.text())),
         })
     });

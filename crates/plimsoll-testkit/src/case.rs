@@ -11,7 +11,7 @@ use plimsoll_tensor::{
 
 use crate::device::device_under_test;
 use crate::draw::{draw_all, dtype_of, tensor, weights};
-use crate::needs::{Need, Verdict};
+use crate::needs::{CheckOutcome, Need};
 use crate::outcome::{Failure, Outcome, guarded};
 
 /// The float dtypes, widest first.
@@ -240,7 +240,7 @@ pub fn for_each_sample(
     dtypes: &[DType],
     needs: &[Need],
     part: impl Fn(&Case<'_>) -> Outcome,
-) -> Outcome<Verdict> {
+) -> Outcome<CheckOutcome> {
     let samples = (op.samples)();
     if samples.is_empty() {
         return Err(format!("{} has no samples", op.name).into());
@@ -254,7 +254,7 @@ pub fn for_each_sample(
         }
     }
     if let (true, Some(need)) = (fitting.is_empty(), unmet) {
-        return Ok(Verdict::Ignored(need.reason()));
+        return Ok(CheckOutcome::Ignored(need.reason()));
     }
     let outcomes = fitting.into_iter().flat_map(|sample| {
         // Without an input of the dtype under test, all dtypes are the same case.
@@ -269,7 +269,7 @@ pub fn for_each_sample(
         };
         dtypes.iter().map(|&dtype| Case::new(op, sample, dtype).check(alone)).collect::<Vec<_>>()
     });
-    crate::outcome::all(outcomes).map(|()| Verdict::Passed)
+    crate::outcome::all(outcomes).map(|()| CheckOutcome::Passed)
 }
 
 /// The first need that a sample does not meet.

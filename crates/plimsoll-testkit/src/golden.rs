@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 use crate::case::{Case, for_each_sample};
 use crate::close::{Tolerance, compare};
 use crate::draw::{draw_all, dtype_of};
-use crate::needs::{Need, Verdict};
+use crate::needs::{CheckOutcome, Need};
 use crate::outcome::{Failure, Outcome};
 
 /// How the file is made anew.
@@ -50,7 +50,7 @@ fn describe(op: &OpInfo, sample: &Sample) -> Value {
 }
 
 /// Values and gradients are those that PyTorch gave, in f32 and f64.
-pub fn golden_values(op: &'static OpInfo) -> Outcome<Verdict> {
+pub fn golden_values(op: &'static OpInfo) -> Outcome<CheckOutcome> {
     for_each_sample(op, &[DType::F32, DType::F64], &[Need::Torch], |case| {
         let torch = case.sample.torch.as_ref().ok_or("PyTorch has no such op")?;
         let advice = |problem: &str| Failure::from(format!("{problem}; record them with `{COMMAND}`"));

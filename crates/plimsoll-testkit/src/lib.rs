@@ -33,7 +33,7 @@ pub use examples::write as write_examples;
 pub use files::{Folder, sources};
 pub use golden::samples as golden_samples;
 pub use gradients::check_gradients;
-pub use needs::{Need, Verdict};
+pub use needs::{CheckOutcome, Need};
 pub use outcome::{Failure, Outcome};
 pub use process::ProcessMemory;
 pub use saved_values::write as write_saved_values;

@@ -82,7 +82,7 @@ impl Need {
 
 /// What a check did that found nothing wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verdict {
+pub enum CheckOutcome {
     /// It looked, and all was right.
     Passed,
     /// It had nothing to look at, and why.

@@ -3,7 +3,7 @@
 use plimsoll_tensor::ops::registry::{composed, registry};
 
 use crate::checks;
-use crate::needs::Verdict;
+use crate::needs::CheckOutcome;
 use crate::outcome::Outcome;
 
 /// A test: a name to filter by, and what it runs.
@@ -11,7 +11,7 @@ pub struct Test {
     /// `op::check`, or `registry::check`.
     pub name: String,
     /// The check.
-    pub run: Box<dyn FnOnce() -> Outcome<Verdict> + Send>,
+    pub run: Box<dyn FnOnce() -> Outcome<CheckOutcome> + Send>,
 }
 
 /// Every test that the registry gives rise to.
@@ -24,7 +24,7 @@ pub fn tests() -> Vec<Test> {
     });
     let of_registry = |name: &str, check: fn() -> Outcome| Test {
         name: format!("registry::{name}"),
-        run: Box::new(move || check().map(|()| Verdict::Passed)),
+        run: Box::new(move || check().map(|()| CheckOutcome::Passed)),
     };
     let of_registry = [
         of_registry("unique_names", checks::unique_names),

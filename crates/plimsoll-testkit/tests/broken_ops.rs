@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use plimsoll_tensor::op::{Gradient, Meta, Op, Outputs, Run, SavedRef, SavedRefs, Tensors, view};
 use plimsoll_tensor::ops::registry::{OpInfo, Sample, floats, registry};
 use plimsoll_tensor::{Backward, DType, OpRef, Result, Tensor, apply};
-use plimsoll_testkit::{Need, Verdict, checks};
+use plimsoll_testkit::{CheckOutcome, Need, checks};
 
 /// What an op that looks at its first input does in backward.
 type BackwardFn = Box<dyn Fn(&mut Backward<'_>) -> Result<()> + Send + Sync>;
@@ -239,7 +239,7 @@ fn every_check_refuses_an_op_that_is_wrong_in_its_way() {
     assert_eq!(rows, checks, "each check has its row");
     for (&(name, op, samples, part), (_, check)) in BROKEN.iter().zip(checks::ALL) {
         match check(entry(op, samples)) {
-            Ok(verdict) => panic!("{name} does not see what is wrong: {verdict:?}"),
+            Ok(outcome) => panic!("{name} does not see what is wrong: {outcome:?}"),
             Err(failure) => assert!(failure.text().contains(part), "{name}: {failure:?}"),
         }
     }
@@ -251,8 +251,8 @@ fn an_op_that_is_right_passes_every_check() {
     let mut ignored = Vec::new();
     for (name, check) in checks::ALL {
         match check(op) {
-            Ok(Verdict::Passed) => {}
-            Ok(Verdict::Ignored(reason)) => ignored.push((*name, reason)),
+            Ok(CheckOutcome::Passed) => {}
+            Ok(CheckOutcome::Ignored(reason)) => ignored.push((*name, reason)),
             Err(failure) => panic!("{name}: {failure:?}"),
         }
     }
@@ -290,7 +290,7 @@ fn an_op_without_a_gradient_is_not_said_to_have_passed_its_checks() {
         passing(1, |x| run(x, Box::new(|_| Ok(())), |x| x[0].affine(1.0, 0.0), Gradient::None("it jumps")))
     };
     for check in [checks::second_order, checks::narrow_gradients, checks::persistent_tape] {
-        assert!(matches!(check(entry("pass", honest)), Ok(Verdict::Ignored(_))));
+        assert!(matches!(check(entry("pass", honest)), Ok(CheckOutcome::Ignored(_))));
     }
 }
 
@@ -325,5 +325,5 @@ fn declarations_about_gradients_are_held_to() {
     let honest = || {
         passing(1, |x| run(x, Box::new(|_| Ok(())), |x| x[0].affine(1.0, 0.0), Gradient::None("it jumps")))
     };
-    assert_eq!(checks::first_order(entry("pass", honest)).ok(), Some(Verdict::Passed));
+    assert_eq!(checks::first_order(entry("pass", honest)).ok(), Some(CheckOutcome::Passed));
 }

@@ -14,8 +14,11 @@ use crate::model::batch_of;
 #[derive(Clone)]
 pub struct Reshape {
     /// The shape for examples of a given one, which is known when the layer is built.
-    shape: Arc<dyn Fn(&Shape) -> Result<Shape> + Send + Sync>,
+    shape: Arc<Reshaped>,
 }
+
+/// The shape of an example of that shape.
+type Reshaped = dyn Fn(&Shape) -> Result<Shape> + Send + Sync;
 
 impl Reshape {
     /// A layer that gives examples that shape, such as `[4, -1]`.

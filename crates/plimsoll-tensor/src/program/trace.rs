@@ -129,7 +129,7 @@ impl Program {
         }
         self.note_uses(&numbering, &mut trace, number);
         self.note_memory(&numbering, &mut trace, in_use, number);
-        trace.offload_store = device.offload_store().map(|depot| depot.known());
+        trace.offload_store = device.offload_store().map(|store| store.known());
         trace
     }
 

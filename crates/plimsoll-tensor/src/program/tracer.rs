@@ -165,7 +165,7 @@ impl Tracer {
     fn new(device: &Device, ghost: &Device) -> Tracer {
         static NEXT: AtomicU32 = AtomicU32::new(1);
         Tracer {
-            // Journals count from below: a storage is known by one or the other.
+            // Step logs count from below: a storage is known by one or the other.
             serial: u32::MAX - NEXT.fetch_add(1, Ordering::Relaxed) % (1 << 31),
             devices: SmallVec::from_iter([TracedDevice::new(device, ghost.clone(), 0)]),
             values: LongList::default(),

@@ -5,11 +5,11 @@ use plimsoll_tensor::{DType, GradientTape, Result, Tensor};
 
 use super::layouts::close;
 use crate::case::{Case, Results, for_each_sample};
-use crate::needs::{Need, Verdict};
+use crate::needs::{CheckOutcome, Need};
 use crate::outcome::{Failure, Outcome};
 
 /// Values and gradients are the same without a tape, under one, and under two, where fused ops become composites.
-pub fn fused_equals_composite(op: &'static OpInfo) -> Outcome<Verdict> {
+pub fn fused_equals_composite(op: &'static OpInfo) -> Outcome<CheckOutcome> {
     for_each_sample(op, &[DType::F64, DType::F32], &[Need::Gradient], |case| {
         let watched = case.differentiable()?;
         let inputs = case.tensors()?;

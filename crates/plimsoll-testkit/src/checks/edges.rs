@@ -5,11 +5,11 @@ use plimsoll_tensor::{DType, Device, Error};
 
 use crate::case::{Case, for_each_sample};
 use crate::close::same_bits;
-use crate::needs::{Need, Verdict};
+use crate::needs::{CheckOutcome, Need};
 use crate::outcome::{Failure, Outcome, guarded};
 
 /// An extent of zero gives the right shape or a clear error, forward and backward, and never a panic.
-pub fn empty_inputs(op: &'static OpInfo) -> Outcome<Verdict> {
+pub fn empty_inputs(op: &'static OpInfo) -> Outcome<CheckOutcome> {
     for_each_sample(op, &[DType::F32], &[Need::Axes], |case| {
         let (is_elementwise, watched) = (case.is_elementwise()?, case.differentiable()?);
         for shapes in emptied(case) {
@@ -80,7 +80,7 @@ fn emptied(case: &Case<'_>) -> Vec<Vec<Vec<usize>>> {
 }
 
 /// An elementwise op takes a single number without dimensions, and gives what it gives for a vector of one.
-pub fn zero_dimensional_inputs(op: &'static OpInfo) -> Outcome<Verdict> {
+pub fn zero_dimensional_inputs(op: &'static OpInfo) -> Outcome<CheckOutcome> {
     for_each_sample(op, &[DType::F32], &[Need::Elementwise], |case| {
         let reshaped = |shape: &[usize]| {
             let first = |array: &Array| Array::new(shape, vec![array.values[0]]);

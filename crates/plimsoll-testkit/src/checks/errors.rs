@@ -6,12 +6,12 @@ use plimsoll_tensor::{DType, Device, Generator, Result, Tensor};
 use crate::case::{Case, for_each_sample};
 use crate::device::device_under_test;
 use crate::draw::{draw_all, dtype_of, tensor};
-use crate::needs::{Need, Verdict};
+use crate::needs::{CheckOutcome, Need};
 use crate::outcome::{Failure, Outcome, guarded};
 
 /// Every input that a sample refuses is an error that says what the sample expects and names the op, and says it as on the
 /// CPU.
-pub fn error_inputs(op: &'static OpInfo) -> Outcome<Verdict> {
+pub fn error_inputs(op: &'static OpInfo) -> Outcome<CheckOutcome> {
     for_each_sample(op, &[DType::F32], &[Need::Refusals], |case| {
         for (idx, (inputs, part)) in case.sample.refuses.iter().enumerate() {
             let arrays = draw_all(op, &format!("{}/refuses {idx}", case.sample.name), inputs, case.dtype);
@@ -56,7 +56,7 @@ fn tensors(arrays: &[Array], inputs: &[Input], dtype: DType) -> Result<Vec<Tenso
 
 /// An op refuses what its definition in plain ops refuses: with one extent of one input doubled, a fused kernel that
 /// took the call would read past the end of the others. Nothing runs, because shapes are checked on ghosts, too.
-pub fn mismatched_operands(op: &'static OpInfo) -> Outcome<Verdict> {
+pub fn mismatched_operands(op: &'static OpInfo) -> Outcome<CheckOutcome> {
     for_each_sample(op, &[DType::F32], &[Need::Axes], |case| {
         let watched = case.differentiable()?;
         let ghost = device_under_test().ghost();

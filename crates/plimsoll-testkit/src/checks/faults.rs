@@ -6,12 +6,12 @@ use plimsoll_tensor::{DType, Device, Generator, Result, Step, Tensor};
 
 use super::replay::bits_of;
 use crate::case::{Case, Results, for_each_sample};
-use crate::needs::Verdict;
+use crate::needs::CheckOutcome;
 use crate::outcome::{Failure, Outcome, guarded};
 
 /// Each single acquisition of forward and backward failing in turn is an out-of-memory error, leaves nothing behind, and
 /// the same call then gives the same bits.
-pub fn failed_acquisitions(op: &'static OpInfo) -> Outcome<Verdict> {
+pub fn failed_acquisitions(op: &'static OpInfo) -> Outcome<CheckOutcome> {
     for_each_sample(op, &[DType::F32], &[], |case| {
         let device = Device::current();
         let (inputs, watched) = (case.tensors()?, case.differentiable()?);

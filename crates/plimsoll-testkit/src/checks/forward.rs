@@ -6,14 +6,14 @@ use plimsoll_tensor::{DType, Tensor};
 use crate::case::{Case, FLOATS, for_each_sample};
 use crate::close::{Tolerance, compare};
 use crate::device::is_emulated;
-use crate::needs::{Need, Verdict};
+use crate::needs::{CheckOutcome, Need};
 use crate::outcome::{Failure, Outcome};
 
 /// More than two tiles of a kernel hold.
 const MANY_ELEMENTS: usize = 3_000;
 
 /// The op's values are those of its reference, in every float dtype, on inputs that the dtype holds exactly.
-pub fn forward_values(op: &'static OpInfo) -> Outcome<Verdict> {
+pub fn forward_values(op: &'static OpInfo) -> Outcome<CheckOutcome> {
     for_each_sample(op, &FLOATS, &[Need::Reference], |case| {
         let reference = case.sample.reference.as_ref().ok_or("the sample has no reference")?;
         agrees(case, reference)?;

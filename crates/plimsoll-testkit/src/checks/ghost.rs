@@ -7,7 +7,7 @@ use plimsoll_tensor::{Device, Result};
 use super::forward::native_and_widened;
 use crate::case::{Case, for_each_sample, nothing_left};
 use crate::device::device_under_test;
-use crate::needs::Verdict;
+use crate::needs::CheckOutcome;
 use crate::outcome::{Failure, Outcome};
 
 /// How many elements the largest input has for kernels that need scratch memory only when there is much to do.
@@ -15,7 +15,7 @@ const MANY_ELEMENTS: usize = 20_000;
 
 /// Forward and backward leave the same trace on a ghost and on a real device: sizes, order, labels and offsets.
 /// Afterwards no block is left in either pool.
-pub fn ghost_trace(op: &'static OpInfo) -> Outcome<Verdict> {
+pub fn ghost_trace(op: &'static OpInfo) -> Outcome<CheckOutcome> {
     for_each_sample(op, native_and_widened(), &[], |case| {
         let watched = case.differentiable()?;
         same_trace(case, &watched, &device_under_test())?;

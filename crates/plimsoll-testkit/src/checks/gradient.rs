@@ -9,11 +9,11 @@ use crate::case::{Case, for_each_sample};
 use crate::close::{Tolerance, compare, same_bits};
 use crate::device::is_emulated;
 use crate::gradients::Point;
-use crate::needs::{Need, Verdict};
+use crate::needs::{CheckOutcome, Need};
 use crate::outcome::{Failure, Outcome};
 
 /// The first derivative is the one that finite differences show; an op that has none says so.
-pub fn first_order(op: &'static OpInfo) -> Outcome<Verdict> {
+pub fn first_order(op: &'static OpInfo) -> Outcome<CheckOutcome> {
     for_each_sample(op, &[DType::F64], &[Need::Floats], |case| match case.gradient()? {
         Gradient::Backward | Gradient::Composite => at_sample(case, |point| point.check_first_order()),
         Gradient::Zero => stays_unrecorded(case),
@@ -25,9 +25,11 @@ pub fn first_order(op: &'static OpInfo) -> Outcome<Verdict> {
 ///
 /// It is made of plain ops on every device, each of which has tests of its own there: on the emulated GPU there would be
 /// other shapes of their kernels to compile, and nothing else to see.
-pub fn second_order(op: &'static OpInfo) -> Outcome<Verdict> {
+pub fn second_order(op: &'static OpInfo) -> Outcome<CheckOutcome> {
     if is_emulated() {
-        return Ok(Verdict::Ignored("it is made of plain ops, which have tests of their own on this device"));
+        return Ok(CheckOutcome::Ignored(
+            "it is made of plain ops, which have tests of their own on this device",
+        ));
     }
     for_each_sample(op, &[DType::F64], &[Need::SecondDerivative], |case| {
         at_sample(case, |point| point.check_second_order())
@@ -61,7 +63,7 @@ fn refuses_to_be_watched(case: &Case<'_>) -> Outcome {
 }
 
 /// The gradient of one input has the same bits whether the others are watched or not.
-pub fn unwatched_inputs(op: &'static OpInfo) -> Outcome<Verdict> {
+pub fn unwatched_inputs(op: &'static OpInfo) -> Outcome<CheckOutcome> {
     for_each_sample(op, native_and_widened(), &[Need::TwoGradients], |case| {
         let watched = case.differentiable()?;
         let inputs = case.tensors()?;
@@ -85,7 +87,7 @@ pub fn unwatched_inputs(op: &'static OpInfo) -> Outcome<Verdict> {
 /// the other, are not compared.
 ///
 /// On the emulated GPU one of the two 16-bit dtypes does: their kernels are the same text.
-pub fn narrow_gradients(op: &'static OpInfo) -> Outcome<Verdict> {
+pub fn narrow_gradients(op: &'static OpInfo) -> Outcome<CheckOutcome> {
     let dtypes: &[DType] =
         if is_emulated() { &[DType::F32, DType::BF16] } else { &[DType::F32, DType::F16, DType::BF16] };
     for_each_sample(op, dtypes, &[Need::Gradient], |case| {

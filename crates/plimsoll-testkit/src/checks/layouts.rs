@@ -9,12 +9,12 @@ use plimsoll_tensor::{Result, Tensor};
 use super::forward::{native_and_widened, tolerance};
 use crate::case::{Case, for_each_sample};
 use crate::close::{compare, same_bits};
-use crate::needs::{Need, Verdict};
+use crate::needs::{CheckOutcome, Need};
 use crate::outcome::{Failure, Outcome};
 use crate::views::Arrangement;
 
 /// Results do not depend on how the inputs lie in memory, whether all of them or only one lie so.
-pub fn layouts(op: &'static OpInfo) -> Outcome<Verdict> {
+pub fn layouts(op: &'static OpInfo) -> Outcome<CheckOutcome> {
     for_each_sample(op, native_and_widened(), &[Need::Axes], |case| {
         let is_elementwise = case.records()?.iter().all(|record| record.is_cheap());
         let watched = case.differentiable()?;

@@ -16,7 +16,7 @@ mod threads;
 
 use plimsoll_tensor::ops::registry::OpInfo;
 
-use crate::needs::Verdict;
+use crate::needs::CheckOutcome;
 use crate::outcome::Outcome;
 
 pub use composite::fused_equals_composite;
@@ -35,7 +35,7 @@ pub use tape::{derived_inputs, persistent_tape, shared_inputs};
 pub use threads::thread_counts;
 
 /// A check of one op.
-pub type Check = fn(&'static OpInfo) -> Outcome<Verdict>;
+pub type Check = fn(&'static OpInfo) -> Outcome<CheckOutcome>;
 
 /// Every check of a single op, with the name that its test has.
 pub const ALL: &[(&str, Check)] = &[

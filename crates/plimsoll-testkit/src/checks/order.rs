@@ -7,13 +7,13 @@ use super::ghost::same_trace;
 use crate::case::{Case, FLOATS, for_each_sample};
 use crate::close::{Tolerance, compare, same_bits};
 use crate::device::{device_under_test, is_emulated};
-use crate::needs::Verdict;
+use crate::needs::CheckOutcome;
 use crate::outcome::{Failure, Outcome};
 
 /// Where sums may have any order, forward has the same bits as ever, gradients are those of sums in one order to the
 /// tolerance of their dtype, and a ghost leaves the trace of the real device. Everything has one order on the CPU, where the
 /// setting must change nothing.
-pub fn any_order(op: &'static OpInfo) -> Outcome<Verdict> {
+pub fn any_order(op: &'static OpInfo) -> Outcome<CheckOutcome> {
     // Compiling is what takes long where there is no GPU: the kernels of these are compiled for other checks, too.
     let dtypes = if is_emulated() { &[DType::F32, DType::BF16] } else { &FLOATS[..] };
     for_each_sample(op, dtypes, &[], in_any_order)

@@ -7,12 +7,12 @@ use plimsoll_tensor::op::Gradient;
 use plimsoll_tensor::ops::registry::{OpInfo, Sample, composed, registry};
 
 use crate::case::for_each_sample;
-use crate::needs::Verdict;
+use crate::needs::CheckOutcome;
 use crate::outcome::{Failure, Outcome};
 
 /// The entry's samples execute an op of its name (unless they are composed), its sentence for the documents is one, and a
 /// gradient is defined or declared not to be.
-pub fn declarations(op: &'static OpInfo) -> Outcome<Verdict> {
+pub fn declarations(op: &'static OpInfo) -> Outcome<CheckOutcome> {
     if !op.doc.ends_with('.') {
         return Err(format!("{}: the sentence for the documents has no end: `{}`", op.name, op.doc).into());
     }

@@ -8,13 +8,13 @@ use plimsoll_tensor::{Device, Generator, RecordInput, Step, StepRecord, Tensor, 
 use super::forward::native_and_widened;
 use crate::case::{Case, Results, for_each_sample};
 use crate::close::{bits, same_bits};
-use crate::needs::Verdict;
+use crate::needs::CheckOutcome;
 use crate::outcome::{Failure, Outcome};
 use crate::views::mark;
 
 /// Running each record of a call again, from the inputs alone and with another state of the generator, gives the bits of
 /// the call; so does the call itself with its backward.
-pub fn replayed_records(op: &'static OpInfo) -> Outcome<Verdict> {
+pub fn replayed_records(op: &'static OpInfo) -> Outcome<CheckOutcome> {
     for_each_sample(op, native_and_widened(), &[], |case| {
         let inputs = case.tensors()?;
         replayed_one_by_one(case, &inputs)?;

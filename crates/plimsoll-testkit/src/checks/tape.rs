@@ -9,12 +9,12 @@ use super::replay::bits_of;
 use crate::case::{Case, Results, for_each_sample};
 use crate::close::bits;
 use crate::draw::weights;
-use crate::needs::{Need, Verdict};
+use crate::needs::{CheckOutcome, Need};
 use crate::outcome::Outcome;
 
 /// A persistent tape gives the same gradients as often as it is asked, and backward writes over nothing that the user
 /// holds: inputs and outputs are as they were.
-pub fn persistent_tape(op: &'static OpInfo) -> Outcome<Verdict> {
+pub fn persistent_tape(op: &'static OpInfo) -> Outcome<CheckOutcome> {
     for_each_sample(op, native_and_widened(), &[Need::Gradient], |case| {
         let (inputs, watched) = (case.tensors()?, case.differentiable()?);
         let held = inputs.iter().map(bits).collect::<Outcome<Vec<_>>>()?;
@@ -46,7 +46,7 @@ fn weighted(tape: &GradientTape, outputs: &[Tensor], sources: &[&Tensor]) -> Res
 pub(crate) const WORTH_REBUILDING: usize = 2_100;
 
 /// Inputs that cheap ops made are rebuilt for backward instead of kept; that changes no bit and takes no more bytes.
-pub fn derived_inputs(op: &'static OpInfo) -> Outcome<Verdict> {
+pub fn derived_inputs(op: &'static OpInfo) -> Outcome<CheckOutcome> {
     for_each_sample(op, native_and_widened(), &[Need::Gradient, Need::Larger], |case| {
         let watched = case.differentiable()?;
         let case = case.enlarged(WORTH_REBUILDING).ok_or("the call takes no more elements in this dtype")?;
@@ -88,7 +88,7 @@ fn behind_cheap_ops(
 }
 
 /// One tensor in two places has the sum of both gradients.
-pub fn shared_inputs(op: &'static OpInfo) -> Outcome<Verdict> {
+pub fn shared_inputs(op: &'static OpInfo) -> Outcome<CheckOutcome> {
     for_each_sample(op, &[DType::F64], &[Need::TwoAlike], |case| {
         let [first, second] = case.two_alike()?.ok_or("the sample has no two inputs that are alike")?;
         let mut inputs = case.tensors()?;

@@ -6,7 +6,7 @@ use plimsoll_tensor::{DType, Device, Tensor};
 
 use super::replay::bits_of;
 use crate::case::{Case, for_each_sample};
-use crate::needs::Verdict;
+use crate::needs::CheckOutcome;
 use crate::outcome::{Failure, Outcome};
 
 /// How many elements the largest input has when threads are to start: more than two tasks of any kernel take.
@@ -17,7 +17,7 @@ const N_REPEATS: usize = 20;
 
 /// One, two and seven threads give the same bits, forward and backward, on the sample and on a version of it that is
 /// large enough for threads to start. A GPU gives the same bits each time.
-pub fn thread_counts(op: &'static OpInfo) -> Outcome<Verdict> {
+pub fn thread_counts(op: &'static OpInfo) -> Outcome<CheckOutcome> {
     for_each_sample(op, &[DType::F32], &[], |case| {
         let watched = case.differentiable()?;
         counts_agree(case, &watched)?;

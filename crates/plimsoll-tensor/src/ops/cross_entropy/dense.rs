@@ -81,7 +81,7 @@ impl Op for CrossEntropy {
     fn run_cuda(&self, run: &mut Run<'_>, gpu: &Gpu) -> Result<()> {
         let [logits, labels] = run.inputs else { unreachable!("two operands") };
         let kept = run.aux_outputs.first().map_or(std::ptr::null_mut(), Operand::ptr);
-        let operands = [logits, labels].map(Along::Line);
+        let operands = [logits, labels].map(Along::Lane);
         let lines = Lines::along(logits.shape().rank() - 1, logits.shape(), &operands);
         let pointers = [logits.ptr(), labels.ptr(), run.outputs[0].ptr(), kept];
         // SAFETY: `execute` hands out operands that are valid for their layouts, the lanes are theirs, loss and auxiliary
@@ -156,11 +156,11 @@ impl Op for CrossEntropyBackward {
             unreachable!("four operands")
         };
         let operands = [
-            Along::Line(x),
-            Along::Line(labels),
+            Along::Lane(x),
+            Along::Lane(labels),
             Along::Number(gradient),
             Along::Number(kept),
-            Along::Line(result),
+            Along::Lane(result),
         ];
         let lines = Lines::along(x.shape().rank() - 1, x.shape(), &operands);
         let pointers = [x, labels, gradient, kept, result].map(Operand::ptr);

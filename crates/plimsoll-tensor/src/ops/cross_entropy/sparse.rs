@@ -102,7 +102,7 @@ impl Op for SparseCrossEntropy {
         let kept = run.aux_outputs.first().map_or(std::ptr::null_mut(), Operand::ptr);
         let axis = logits.shape().rank() - 1;
         let (cell, call) = run.may_refuse(self.name(), refusal(labels.shape(), logits.shape()[axis]))?;
-        let operands = [Along::Line(logits), Along::Number(labels)];
+        let operands = [Along::Lane(logits), Along::Number(labels)];
         let lines = Lines::along(axis, logits.shape(), &operands);
         let pointers = [logits.ptr(), labels.ptr(), run.outputs[0].ptr(), kept];
         let (ignored, has_ignored) = ignored_params(self.ignored);
@@ -168,11 +168,11 @@ impl Op for SparseCrossEntropyBackward {
             unreachable!("four operands")
         };
         let operands = [
-            Along::Line(x),
+            Along::Lane(x),
             Along::Number(labels),
             Along::Number(gradient),
             Along::Number(kept),
-            Along::Line(result),
+            Along::Lane(result),
         ];
         let lines = Lines::along(x.shape().rank() - 1, x.shape(), &operands);
         let pointers = [x, labels, gradient, kept, result].map(Operand::ptr);

@@ -29,7 +29,7 @@ const MANY_LINES: usize = 4096;
 #[derive(Clone, Copy)]
 pub(crate) enum Along<'a> {
     /// A line for each line; an operand of fewer axes is repeated.
-    Line(&'a Operand<'a>),
+    Lane(&'a Operand<'a>),
     /// One number for each line along the last axis.
     Number(&'a Operand<'a>),
 }
@@ -124,7 +124,7 @@ impl Lines {
     fn fit(&self, v: usize, operands: &[Along<'_>]) -> bool {
         let fits = |(idx, operand): (usize, &Along<'_>)| match operand {
             Along::Number(_) => true,
-            Along::Line(operand) => {
+            Along::Lane(operand) => {
                 let is_aligned =
                     (operand.ptr() as usize).is_multiple_of((v * operand.dtype().size()).min(16));
                 let mut strides = self.strides[idx][..self.rank].iter();
@@ -260,14 +260,14 @@ impl LineKernel {
 impl<'a> Along<'a> {
     fn operand(&self) -> &'a Operand<'a> {
         match self {
-            Along::Line(operand) | Along::Number(operand) => operand,
+            Along::Lane(operand) | Along::Number(operand) => operand,
         }
     }
 
     /// The operand's layout, repeated to the shape of all lines.
     fn stretched(&self, shape: &Shape) -> Layout {
         let layout = match self {
-            Along::Line(operand) => operand.meta.layout.broadcast_to(shape),
+            Along::Lane(operand) => operand.meta.layout.broadcast_to(shape),
             Along::Number(operand) => operand.meta.layout.unsqueezed(shape.rank() - 1).broadcast_to(shape),
         };
         layout.unwrap_or_else(|| unreachable!("`infer` checks the shapes"))

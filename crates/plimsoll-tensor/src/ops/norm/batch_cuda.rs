@@ -140,7 +140,7 @@ pub(super) fn apply(
 ) -> Result<()> {
     let (x, gamma, beta, y) = (&run.inputs[0], &run.inputs[1], &run.inputs[2], &run.outputs[0]);
     let operands = [x, gamma, beta, mean, rstd, y];
-    let lines = Lines::along(x.shape().rank() - 1, x.shape(), &operands.map(Along::Line));
+    let lines = Lines::along(x.shape().rank() - 1, x.shape(), &operands.map(Along::Lane));
     let cut = Cut::new(&lines);
     let variant = variant(x.dtype(), &cut, has_relu);
     let kernel = LineKernel { template: &TEMPLATE, op, variant, keeps: false };
@@ -180,7 +180,7 @@ pub(super) fn backward(wanted: [bool; 3], run: &Run<'_>, gpu: &Gpu) -> Result<()
         return Ok(());
     }
     let operands = [g, x, gamma, mean, rstd, &run.outputs[0], rest.first().unwrap_or(gamma)];
-    let lines = Lines::along(x.shape().rank() - 1, x.shape(), &operands.map(Along::Line));
+    let lines = Lines::along(x.shape().rank() - 1, x.shape(), &operands.map(Along::Lane));
     let cut = Cut::new(&lines);
     let variant = variant(x.dtype(), &cut, has_relu);
     let kernel = LineKernel { template: &TEMPLATE, op: "batch_norm_backward", variant, keeps: false };

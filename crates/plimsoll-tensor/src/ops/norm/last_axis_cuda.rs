@@ -30,7 +30,7 @@ pub(super) fn normalise_lanes(op: &'static str, norm: LastAxisNorm, run: &Run<'_
     let (x, gamma, y) = (&run.inputs[0], &run.inputs[1], &run.outputs[0]);
     let beta = run.inputs.get(2).unwrap_or(gamma);
     let last = x.shape().rank() - 1;
-    let lines = Lines::along(last, x.shape(), &[x, gamma, beta, y].map(Along::Line));
+    let lines = Lines::along(last, x.shape(), &[x, gamma, beta, y].map(Along::Lane));
     let [mean, rstd] = saved_statistics(run);
     let pointers = [x.ptr(), gamma.ptr(), beta.ptr(), y.ptr(), mean, rstd];
     let kernel = LineKernel { template: &LINE, op, variant: code(x.dtype()), keeps: true };
@@ -54,7 +54,7 @@ pub(super) fn add_and_normalise_lanes(op: &AddLastAxisNorm, run: &Run<'_>, gpu: 
     let beta = run.inputs.get(3).unwrap_or(gamma);
     let (sum, y) = (&run.outputs[0], &run.outputs[1]);
     let last = x.shape().rank() - 1;
-    let lines = Lines::along(last, x.shape(), &[x, gamma, beta, y, branch, sum].map(Along::Line));
+    let lines = Lines::along(last, x.shape(), &[x, gamma, beta, y, branch, sum].map(Along::Lane));
     let [mean, rstd] = saved_statistics(run);
     let pointers = [x.ptr(), gamma.ptr(), beta.ptr(), y.ptr(), branch.ptr(), sum.ptr(), mean, rstd];
     let variant = (u64::from(op.dropout.is_some()) << CODE_BITS) | code(x.dtype());
@@ -109,10 +109,10 @@ pub(super) fn apply_to_lanes(op: &'static str, is_centred: bool, run: &Run<'_>, 
     let rstd = &run.inputs[run.inputs.len() - 1];
     let (beta, mean) = if is_centred { (&run.inputs[2], &run.inputs[3]) } else { (gamma, rstd) };
     let operands = [
-        Along::Line(x),
-        Along::Line(gamma),
-        Along::Line(beta),
-        Along::Line(y),
+        Along::Lane(x),
+        Along::Lane(gamma),
+        Along::Lane(beta),
+        Along::Lane(y),
         Along::Number(mean),
         Along::Number(rstd),
     ];
@@ -142,13 +142,13 @@ pub(super) fn backward_of_lanes(op: &LastAxisNormBackward, run: &Run<'_>, gpu: &
     let dx = &run.outputs[0];
     let joined = run.inputs.get(3 + n_aux);
     let operands = [
-        Along::Line(g),
-        Along::Line(x),
-        Along::Line(gamma),
+        Along::Lane(g),
+        Along::Lane(x),
+        Along::Lane(gamma),
         Along::Number(mean),
         Along::Number(rstd),
-        Along::Line(dx),
-        Along::Line(joined.unwrap_or(g)),
+        Along::Lane(dx),
+        Along::Lane(joined.unwrap_or(g)),
     ];
     let lines = Lines::along(x.shape().rank() - 1, x.shape(), &operands);
     // The gradient of what was dropped is fresh, so its lines follow each other.

@@ -154,10 +154,10 @@ pub(super) fn scan_cuda(
     gpu: &Gpu,
 ) -> Result<()> {
     let (dtype, a) = (x.dtype(), factors.unwrap_or(x));
-    let mut along = lines::Lines::along(axis, x.shape(), &[x, y].map(Along::Line));
+    let mut along = lines::Lines::along(axis, x.shape(), &[x, y].map(Along::Lane));
     let in_groups = factors.is_none() && along.len >= GROUP_LEN && !along.are_beside();
     if !in_groups {
-        along = lines::Lines::along(axis, x.shape(), &[a, x, y].map(Along::Line));
+        along = lines::Lines::along(axis, x.shape(), &[a, x, y].map(Along::Lane));
     }
     along.v = 1;
     along.group = match in_groups {

@@ -152,7 +152,7 @@ fn run_cuda(
     gpu: &Gpu,
 ) -> Result<()> {
     let (shape, dtype) = (operands[0].shape(), operands[0].dtype());
-    let laned: SmallVec<[Along<'_>; 3]> = operands.iter().map(|operand| Along::Line(operand)).collect();
+    let laned: SmallVec<[Along<'_>; 3]> = operands.iter().map(|operand| Along::Lane(operand)).collect();
     let lanes = lines::Lines::along(axis, shape, &laned);
     let kernel = LineKernel { template: &TEMPLATE, op, variant: code(dtype), keeps: true };
     let define = || {
