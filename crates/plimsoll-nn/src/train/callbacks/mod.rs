@@ -6,14 +6,18 @@ mod log;
 mod monitor;
 mod rate;
 mod reduce_lr;
+mod tensorboard;
 mod watch;
+mod watch_growth;
 
 pub use checkpoint::Checkpoint;
 pub use early_stop::EarlyStop;
 pub use log::Log;
 pub use rate::LearningRate;
 pub use reduce_lr::ReduceLROnPlateau;
+pub use tensorboard::TensorBoard;
 pub use watch::Watch;
+pub use watch_growth::WatchGrowth;
 
 use plimsoll_tensor::{Error, Result};
 
