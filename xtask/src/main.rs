@@ -1,4 +1,4 @@
-//! The workspace's own commands: `cargo xtask check | test | tidy | bench | page | plans | sweep | fuzz | soak | kills |
+//! The workspace's own commands: `cargo xtask check | test | tidy | bench | page | exports | plans | sweep | fuzz | soak | kills |
 //! gpu-bundle`.
 //!
 //! Everything that a contributor or the continuous integration runs is here, so that both run the same thing.
@@ -11,6 +11,7 @@
 mod bench;
 mod check;
 mod endure;
+mod exports;
 mod gpu_bundle;
 mod page;
 mod plans;
@@ -35,6 +36,7 @@ Commands:
   tidy          the rules of the house that a text search can hold
   bench [NAME]  every benchmark, one crate after the other; NAME selects those whose name contains it
   page          pages of profiles, opened in Chromium and held against the profiles
+  exports       what profiles are exported to, read by PyTorch's, Perfetto's, Prometheus's and TensorBoard's readers
   plans         `plan` for every recipe and device, in all its forms: minutes
   fuzz [CASES]  damaged files for every parser, 10,000,000 unless told otherwise
   soak [STEPS]  a long training run that must not grow, 1,000,000 steps unless told otherwise
@@ -64,6 +66,7 @@ fn main() -> ExitCode {
         ["bench"] => bench::run(&root, None),
         ["bench", filter] => bench::run(&root, Some(filter)),
         ["page"] => page::run(&root, page::Extent::Everything),
+        ["exports"] => exports::run(&root),
         ["plans"] => plans::run(&root),
         ["fuzz"] => endure::fuzz(&root, "10000000"),
         ["fuzz", n_cases] => endure::fuzz(&root, n_cases),

@@ -20,6 +20,7 @@ mod data;
 mod digest;
 mod event;
 mod failure;
+mod live;
 mod machine;
 mod optimizers;
 mod options;

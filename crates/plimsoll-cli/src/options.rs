@@ -104,6 +104,15 @@ pub struct TrainOptions {
     /// Write a page about the run's memory, to look at in a browser
     #[arg(long, value_name = "FILE.html")]
     pub report: Option<PathBuf>,
+    /// Serve the page while training, to a browser on this machine, on this port or any that is free
+    #[arg(long, value_name = "PORT", num_args = 0..=1, default_missing_value = "0")]
+    pub live: Option<u16>,
+    /// Write loss, metrics and memory into this folder for TensorBoard
+    #[arg(long, value_name = "DIR")]
+    pub tensorboard: Option<PathBuf>,
+    /// List the lines whose blocks become more from step to step at the end; a warning names the first in any case
+    #[arg(long)]
+    pub watch_growth: bool,
     /// Where profile and page of a run go that fails for lack of memory, or `off` [default: the present folder, or what
     /// PLIMSOLL_OOM_REPORT says]
     #[arg(long, value_name = "DIR|off")]
@@ -152,6 +161,9 @@ impl PlanOptions {
             resume: None,
             profile: None,
             report: None,
+            live: None,
+            tensorboard: None,
+            watch_growth: false,
             oom_report: None,
             spill: self.spill.clone(),
         }
@@ -186,6 +198,18 @@ pub struct ExplainOptions {
     /// Write a page to look at in a browser instead: one file that asks nobody for anything
     #[arg(long, value_name = "OUT")]
     pub html: Option<PathBuf>,
+    /// Write what PyTorch's memory viewer reads
+    #[arg(long, value_name = "OUT")]
+    pub pickle: Option<PathBuf>,
+    /// Write a trace for Perfetto's viewer
+    #[arg(long, value_name = "OUT")]
+    pub perfetto: Option<PathBuf>,
+    /// Write gauges in the text format of OpenMetrics
+    #[arg(long, value_name = "OUT")]
+    pub openmetrics: Option<PathBuf>,
+    /// Write one of these formats as the ending says: .pickle, .pftrace or .prom
+    #[arg(long, value_name = "OUT")]
+    pub export: Option<PathBuf>,
 }
 
 /// The options of `devices`.

@@ -82,7 +82,8 @@ impl ProfileFile {
         about: &About<'_>,
     ) -> Result<Recording, Failure> {
         let started = Profiler::start(device.pool(), &self.path, &about.to_json(options));
-        let profiler = started.map_err(|error| self.failed(&error))?;
+        // Whether and where there is a page when memory runs out is said by `--oom-report`.
+        let profiler = started.map_err(|error| self.failed(&error))?.oom_page(None);
         Ok(Recording { profiler, file: self })
     }
 
@@ -130,6 +131,11 @@ pub struct Recording {
 }
 
 impl Recording {
+    /// The file that it is written to.
+    pub fn path(&self) -> &Path {
+        &self.file.path
+    }
+
     /// Ends it.
     ///
     /// # Errors

@@ -3,6 +3,7 @@
 use std::fmt::Write;
 
 use plimsoll::Stats;
+use plimsoll::report::Growth;
 
 use crate::progress::{scaled, share};
 use crate::session::Outside;
@@ -53,6 +54,21 @@ pub fn describe(at_end: &Stats, limit: Limit, outside: Option<Outside>, released
         }
     };
     let _always = write!(text, "\n  given back at the end {}", scaled(released));
+    text
+}
+
+/// What grew from step to step, a line each.
+pub fn growth(growth: &[Growth]) -> String {
+    let mut text = match growth {
+        [] => "growth: no line left blocks behind at each step".to_owned(),
+        _ => "growth: left behind at each step (bytes a step, bytes now, owner, where they were made)"
+            .to_owned(),
+    };
+    for Growth { per_step, bytes, owner, site, .. } in growth {
+        // Writing into a string cannot fail.
+        let _always =
+            write!(text, "\n  {:>11}  {:>11}  {owner:<10}  {site}", scaled(*per_step), scaled(*bytes));
+    }
     text
 }
 

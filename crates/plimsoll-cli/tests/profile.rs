@@ -1,5 +1,7 @@
 //! Profiles from outside: what `explain` tells of a run or a plan is what the run or the plan says of itself.
 
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
 use std::process::{Command, Output, Stdio};
 
 use plimsoll::report::{Explanation, Profile};
@@ -155,4 +157,72 @@ fn a_run_that_does_not_fit_leaves_a_profile_and_a_page() {
     std::fs::create_dir(folder.path().join("reports")).expect("there is room");
     let message = refused(&format!("{arguments} --oom-report reports"), Some("off"));
     assert!(message.contains("reports/plimsoll-gpt-nano-out-of-memory.html"), "{message}");
+}
+
+/// `cargo xtask exports` reads them with the tools' own readers.
+#[test]
+fn a_profile_is_exported() {
+    let folder = tempfile::tempdir().expect("a folder for temporary files");
+    let path = |name: &str| folder.path().join(name).display().to_string();
+    let (profile, board) = (path("run.profile"), path("board"));
+    let told = last(&format!("train digits --steps 5 --profile {profile} --tensorboard {board}"));
+    let written = |arguments: &str, name: &str| {
+        let output = run(&format!("explain {profile} {arguments} {}", path(name)));
+        assert!(output.status.success() && output.stdout.is_empty(), "{arguments}");
+        std::fs::read(path(name)).expect("it was written")
+    };
+    for (option, ending, start) in [
+        ("--pickle", "pickle", &b"\x80\x02}("[..]),
+        ("--perfetto", "pftrace", &b"\x0a"[..]),
+        ("--openmetrics", "prom", &b"# TYPE plimsoll_memory_peak_owner_bytes gauge\n"[..]),
+    ] {
+        let named = written(option, "named");
+        assert!(named.starts_with(start), "{option}");
+        assert_eq!(written("--export", &format!("run.{ending}")), named, "{option}");
+    }
+    let metrics = String::from_utf8(written("--openmetrics", "run.prom")).expect("text");
+    let peak =
+        format!("plimsoll_memory_peak_bytes{{recipe=\"digits\",device=\"cpu\"}} {}\n", told["peak_bytes"]);
+    assert!(metrics.contains(&peak) && metrics.ends_with("# EOF\n"), "{metrics}");
+    let events = std::fs::read_dir(&board).expect("it was made").next().expect("a file").expect("an entry");
+    assert!(events.file_name().display().to_string().starts_with("events.out.tfevents."));
+    let output = run(&format!("explain {profile} --export {}", path("run.unknown")));
+    assert_eq!(output.status.code(), Some(2));
+}
+
+/// A clean run says nothing of growth, unless it is asked.
+#[test]
+fn growth_is_listed_on_demand() {
+    let plain = run("train digits --steps 24");
+    assert!(!String::from_utf8_lossy(&plain.stderr).contains("grows"));
+    assert!(!String::from_utf8_lossy(&plain.stdout).contains("growth:"));
+    let asked = run("train digits --steps 24 --watch-growth");
+    assert!(String::from_utf8_lossy(&asked.stdout).contains("growth: no line left blocks behind"));
+}
+
+/// The page of a run that goes on is served to whoever knows its address, and changes nothing of the run.
+#[test]
+fn a_run_is_served_while_it_trains() {
+    let (plain, live) = (last("train digits --steps 20"), last("train digits --steps 20 --live"));
+    for field in ["parameters_sha256", "loss_bits", "peak_bytes", "committed_bytes"] {
+        assert_eq!(live[field], plain[field], "{field}");
+    }
+    let mut child = Command::new(env!("CARGO_BIN_EXE_plimsoll"))
+        .args(["train", "digits", "--steps", "1000000", "--live"])
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("the program starts");
+    let mut line = String::new();
+    BufReader::new(child.stderr.take().expect("piped")).read_line(&mut line).expect("text");
+    let url = line.trim().strip_prefix("live: http://").expect("an address");
+    let (host, path) = url.split_once('/').expect("a token");
+    assert!(host.starts_with("127.0.0.1:"), "{host}");
+    let mut page = String::new();
+    let mut stream = TcpStream::connect(host).expect("it listens");
+    write!(stream, "GET /{path} HTTP/1.1\r\nHost: {host}\r\n\r\n").expect("it reads");
+    stream.read_to_string(&mut page).expect("text");
+    child.kill().expect("it runs");
+    child.wait().expect("it has ended");
+    assert!(page.starts_with("HTTP/1.1 200 OK") && page.contains("<title>digits on cpu: memory</title>"));
 }

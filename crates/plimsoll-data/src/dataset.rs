@@ -157,6 +157,14 @@ impl Dataset {
         Dataset::with(Arc::new(node), self.options)
     }
 
+    /// Batches, with the line that asked for them.
+    #[track_caller]
+    fn batched(&self, node: impl Node + 'static) -> Dataset {
+        let mut batches = self.then(node);
+        batches.options.batched_at = Some(Location::caller());
+        batches
+    }
+
     fn ordered(&self, order: Order) -> Dataset {
         self.then(Ordered { upstream: self.node.clone(), order })
     }
@@ -194,24 +202,27 @@ impl Dataset {
     ///
     /// # Errors
     /// A size of zero; elements of varying size.
+    #[track_caller]
     pub fn batch(&self, size: usize) -> Result<Dataset> {
-        Ok(self.then(BatchNode::new(&self.node, size, false, None)?))
+        Ok(self.batched(BatchNode::new(&self.node, size, false, None)?))
     }
 
     /// Batches of exactly `size` elements; what is left at the end is dropped.
     ///
     /// # Errors
     /// As for [`Dataset::batch`].
+    #[track_caller]
     pub fn batch_exactly(&self, size: usize) -> Result<Dataset> {
-        Ok(self.then(BatchNode::new(&self.node, size, true, None)?))
+        Ok(self.batched(BatchNode::new(&self.node, size, true, None)?))
     }
 
     /// Batches of `size` elements whose varying fields are filled up to one length; the last may be smaller.
     ///
     /// # Errors
     /// A size of zero; elements that vary in more than their first extent; padding for a field that is not there.
+    #[track_caller]
     pub fn padded_batch(&self, size: usize, padding: Padding) -> Result<Dataset> {
-        Ok(self.then(BatchNode::new(&self.node, size, false, Some(padding))?))
+        Ok(self.batched(BatchNode::new(&self.node, size, false, Some(padding))?))
     }
 
     /// Padded batches of elements of similar length. Each bucket is a greatest length and a batch size; elements go to
@@ -220,13 +231,14 @@ impl Dataset {
     ///
     /// # Errors
     /// Buckets whose lengths do not rise, or of size zero; as for [`Dataset::padded_batch`].
+    #[track_caller]
     pub fn bucket_by_length(
         &self,
         buckets: &[(usize, usize)],
         padding: Padding,
         length: impl Fn(&Example<'_>) -> Result<usize> + Send + Sync + 'static,
     ) -> Result<Dataset> {
-        Ok(self.then(Buckets::new(&self.node, buckets, padding, Arc::new(length))?))
+        Ok(self.batched(Buckets::new(&self.node, buckets, padding, Arc::new(length))?))
     }
 
     /// All elements `n` times. Shuffling before it gives another order each time.

@@ -165,7 +165,10 @@ impl Pool {
             factor = if need < last_need { 1 } else { factor.saturating_mul(2) };
             last_need = need;
             if n_fruitless == N_FRUITLESS || !self.reclaim(Bytes::new(need.saturating_mul(factor))) {
-                let shortage = self.lock().shortage(refusal, region, bytes as u64, label);
+                let mut state = self.lock();
+                state.tell_shortage(bytes as u64);
+                let shortage = state.shortage(refusal, region, bytes as u64, label);
+                drop(state);
                 return Err(OutOfMemory::new(shortage));
             }
         }

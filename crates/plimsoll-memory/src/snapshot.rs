@@ -87,6 +87,57 @@ impl Snapshot {
     }
 }
 
+/// What all blocks with the same owner and site take at two moments.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HolderDiff {
+    /// What they are for.
+    pub owner: Owner,
+    /// Which line asked for them.
+    pub site: Site,
+    /// The bytes they took at the earlier moment,
+    pub bytes_before: u64,
+    /// and those that they take now.
+    pub bytes: u64,
+    /// How many they were,
+    pub blocks_before: u64,
+    /// and how many they are.
+    pub blocks: u64,
+}
+
+impl Snapshot {
+    /// Who holds more or less than at an earlier moment, the largest difference first; ties in the order of owners.
+    ///
+    /// ```
+    /// # use plimsoll_memory::{HostPages, Label, Owner, Pool, Site};
+    /// let pool = Pool::new(HostPages::new()?);
+    /// let before = pool.snapshot();
+    /// let loss = pool.acquire(4, Label::new(Owner::Temporary, Site::intern("src/main.rs", 41, "", "mean")))?;
+    /// let changes = pool.snapshot().diff(&before);
+    /// assert_eq!((changes[0].bytes_before, changes[0].bytes, changes[0].site.line()), (0, 512, 41));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn diff(&self, earlier: &Snapshot) -> Vec<HolderDiff> {
+        let mut rows: HashMap<(Owner, Site), HolderDiff> = HashMap::new();
+        for (snapshot, is_now) in [(earlier, false), (self, true)] {
+            for Holder { owner, site, bytes, blocks } in snapshot.holders(usize::MAX) {
+                let none = HolderDiff { owner, site, bytes_before: 0, bytes: 0, blocks_before: 0, blocks: 0 };
+                let row = rows.entry((owner, site)).or_insert(none);
+                match is_now {
+                    true => (row.bytes, row.blocks) = (bytes, blocks),
+                    false => (row.bytes_before, row.blocks_before) = (bytes, blocks),
+                }
+            }
+        }
+        let differs = |row: &HolderDiff| (row.bytes, row.blocks) != (row.bytes_before, row.blocks_before);
+        let mut rows: Vec<HolderDiff> = rows.into_values().filter(differs).collect();
+        rows.sort_by_key(|row| {
+            let place = (row.site.file(), row.site.line(), row.site.scope(), row.site.op());
+            (std::cmp::Reverse(row.bytes.abs_diff(row.bytes_before)), row.owner, place)
+        });
+        rows
+    }
+}
+
 impl fmt::Display for Snapshot {
     /// A table of the holders, largest first, and the sum.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -411,6 +411,10 @@ impl State {
         self.tracing.note(self.map.committed, || TraceEvent::Mark { name, number });
     }
 
+    pub(crate) fn tell_shortage(&mut self, bytes: u64) {
+        self.tracing.tell_shortage(self.map.committed, bytes);
+    }
+
     pub(crate) fn mark_work(&mut self, site: Site, nanoseconds: u64) {
         let committed = self.map.committed;
         self.tracing.note(committed, || TraceEvent::Work { site, nanoseconds, committed });

@@ -68,6 +68,10 @@ pub type TraceSink = Box<dyn FnMut(&TraceEvent, u64) + Send>;
 /// The name of the mark with which an optimizer step begins; its number is that of the step, counted from one.
 pub const STEP: Name = Name::constant(":step");
 
+/// The name of the mark that a sink is told of when a block could not be had; its number is that of the bytes asked for. Lists have none
+/// of these, because a program that was recorded would repeat them.
+pub const OUT_OF_MEMORY: Name = Name::constant("out of memory");
+
 /// Where the events of a pool go: into a list, to a sink, to both, or nowhere.
 #[derive(Default)]
 pub(crate) struct Tracing {
@@ -100,6 +104,12 @@ impl Tracing {
         let event = event();
         self.sink.iter_mut().for_each(|sink| sink(&event, committed));
         self.list.iter_mut().for_each(|list| list.push(event));
+    }
+
+    /// Tells the sink, if there is one, that so many bytes could not be had.
+    pub(crate) fn tell_shortage(&mut self, committed: u64, bytes: u64) {
+        let event = TraceEvent::Mark { name: OUT_OF_MEMORY, number: bytes };
+        self.sink.iter_mut().for_each(|sink| sink(&event, committed));
     }
 }
 

@@ -9,7 +9,7 @@ use std::collections::{HashMap, HashSet, VecDeque};
 use std::fmt;
 use std::hash::Hash;
 
-use plimsoll_memory::{Bytes, Owner, Pool, Snapshot};
+use plimsoll_memory::{Bytes, Owner, Pool};
 
 use crate::profile::Site;
 
@@ -201,42 +201,4 @@ impl From<plimsoll_memory::Site> for Site {
             described: site.described().map(|(file, line)| (file.to_owned(), line.into())),
         }
     }
-}
-
-/// What a line holds more or less of than before.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Difference {
-    /// Whose bytes they are.
-    pub owner: Owner,
-    /// Who took them.
-    pub site: Site,
-    /// Bytes and blocks before,
-    pub before: (u64, u64),
-    /// and after.
-    pub after: (u64, u64),
-}
-
-/// What differs between two snapshots of a pool by owner and line, the largest difference of bytes first.
-pub fn snapshot_diff(before: &Snapshot, after: &Snapshot) -> Vec<Difference> {
-    type Sides = [(u64, u64); 2];
-    let mut rows: HashMap<(Owner, plimsoll_memory::Site), Sides> = HashMap::new();
-    for (side, snapshot) in [before, after].into_iter().enumerate() {
-        for block in snapshot.blocks() {
-            let (bytes, blocks) = &mut rows.entry((block.owner, block.site)).or_default()[side];
-            (*bytes, *blocks) = (*bytes + block.rounded, *blocks + 1);
-        }
-    }
-    let differing = rows.into_iter().filter(|(_, sides)| sides[0] != sides[1]);
-    let row = |((owner, site), [before, after]): ((Owner, plimsoll_memory::Site), Sides)| Difference {
-        owner,
-        site: site.into(),
-        before,
-        after,
-    };
-    let mut rows: Vec<Difference> = differing.map(row).collect();
-    rows.sort_by_key(|row| {
-        let size = row.before.0.abs_diff(row.after.0);
-        (std::cmp::Reverse(size), row.owner, row.site.line)
-    });
-    rows
 }

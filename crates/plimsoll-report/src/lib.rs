@@ -17,7 +17,9 @@
 mod code;
 mod compare;
 mod explain;
+mod export;
 mod growth;
+mod live;
 mod page;
 mod profile;
 mod profiler;
@@ -26,7 +28,9 @@ mod replay;
 
 pub use compare::Comparison;
 pub use explain::{Explanation, StepSummary};
-pub use growth::{Difference, Growth, GrowthWatch, snapshot_diff};
+pub use export::{Export, TensorBoardWriter};
+pub use growth::{Growth, GrowthWatch};
+pub use live::LiveView;
 pub use page::Page;
 pub use profile::{Profile, Site};
 pub use profiler::Profiler;

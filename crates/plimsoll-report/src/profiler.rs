@@ -1,12 +1,14 @@
 //! `Profiler`: records what happens to a pool's memory for as long as it lives.
 
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use plimsoll_memory::{Pool, TraceEvent, TraceSink};
 use serde_json::{Value, json};
 
+use crate::page::Page;
+use crate::profile::Profile;
 use crate::recorder::Recorder;
 
 /// Records a pool's memory to a file until it is dropped or [finished](Profiler::finish).
@@ -31,7 +33,13 @@ pub struct Profiler {
     pool: Pool,
     recorder: Arc<Mutex<Recorder>>,
     has_ended: bool,
+    path: PathBuf,
+    /// Where a page goes if memory runs out.
+    oom_page: Option<PathBuf>,
 }
+
+/// The environment variable that says `off` where no page shall be written when memory runs out.
+const OOM_REPORT: &str = "PLIMSOLL_OOM_REPORT";
 
 impl Profiler {
     /// Begins to record a pool to a new file, with what is known of the run as a JSON object. A pool has one recording at a
@@ -49,7 +57,18 @@ impl Profiler {
             Ok::<TraceSink, io::Error>(Box::new(note))
         })?;
         let Some(recorder) = recorder else { unreachable!("the sink was made") };
-        Ok(Profiler { pool: pool.clone(), recorder, has_ended: false })
+        let is_off = std::env::var_os(OOM_REPORT).is_some_and(|value| value == "off");
+        let oom_page = (!is_off).then(|| path.with_extension("out-of-memory.html"));
+        Ok(Profiler { pool: pool.clone(), recorder, has_ended: false, path: path.to_owned(), oom_page })
+    }
+
+    /// Another place for the page that is written at the end of a recording in which a block could not be had, or none. Without
+    /// this it lies beside the profile, as `NAME.out-of-memory.html`, unless the environment variable
+    /// `PLIMSOLL_OOM_REPORT` is `off`. A warning in the log names it.
+    pub fn oom_page(self, path: Option<&Path>) -> Profiler {
+        let mut profiler = self;
+        profiler.oom_page = path.map(Path::to_owned);
+        profiler
     }
 
     /// Adds to what is known of the run, such as what was predicted of it.
@@ -71,7 +90,21 @@ impl Profiler {
         }
         self.pool.set_trace_sink(None);
         let stats = self.pool.stats();
-        lock(&self.recorder).end(&json!({ "in_use": stats.in_use, "committed": stats.committed }))
+        let mut recorder = lock(&self.recorder);
+        recorder.end(&json!({ "in_use": stats.in_use, "committed": stats.committed }))?;
+        match &self.oom_page {
+            Some(page) if recorder.is_short() => {
+                let written = Profile::read(&self.path).and_then(|profile| Page::of(&profile)?.write(page));
+                match written {
+                    Ok(()) => log::warn!("memory ran out; what was in it: {}", page.display()),
+                    Err(error) => {
+                        log::warn!("memory ran out, and {} could not be written: {error}", page.display())
+                    }
+                }
+                Ok(())
+            }
+            _ => Ok(()),
+        }
     }
 }
 

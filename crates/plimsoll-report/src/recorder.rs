@@ -12,7 +12,7 @@ use std::time::Instant;
 
 use flate2::Compression;
 use flate2::write::DeflateEncoder;
-use plimsoll_memory::{Name, STEP, Site, Snapshot, Stats, TraceEvent};
+use plimsoll_memory::{Name, OUT_OF_MEMORY, STEP, Site, Snapshot, Stats, TraceEvent};
 
 use crate::code::{Event, FrameKind, MAGIC, VERSION, put, put_text};
 
@@ -42,6 +42,8 @@ pub(crate) struct Recorder {
     /// The patterns that are remembered, with their numbers; the latest last.
     patterns: Vec<(u32, Vec<u8>)>,
     n_patterns: u32,
+    /// Whether a block could not be had.
+    is_short: bool,
 }
 
 impl Recorder {
@@ -67,6 +69,7 @@ impl Recorder {
             committed,
             patterns: Vec::new(),
             n_patterns: 0,
+            is_short: false,
         };
         let mut head = MAGIC.to_vec();
         head.extend(VERSION.to_le_bytes());
@@ -89,18 +92,18 @@ impl Recorder {
     }
 
     /// An event of the pool, which has so many bytes committed then.
-    pub fn note(&mut self, event: &TraceEvent, committed: u64) {
+    pub fn note(&mut self, noted: &TraceEvent, committed: u64) {
         if self.file.is_none() {
             return;
         }
-        if begins_segment(event) || self.segment.len() > MOST_SEGMENT {
+        if begins_segment(noted) || self.segment.len() > MOST_SEGMENT {
             self.end_segment();
         }
         if committed != self.committed {
             self.committed = committed;
             Event::Committed { bytes: committed }.put(&mut self.segment);
         }
-        let event = match *event {
+        let event = match *noted {
             TraceEvent::Acquire { region, offset, bytes, label, .. } => {
                 self.next_serial += 1;
                 Event::Acquire { region, offset, bytes, owner: label.owner, site: self.site(label.site) }
@@ -114,6 +117,16 @@ impl Recorder {
             TraceEvent::Work { site, nanoseconds, .. } => Event::Work { site: self.site(site), nanoseconds },
         };
         event.put(&mut self.segment);
+        if matches!(noted, TraceEvent::Mark { name: OUT_OF_MEMORY, .. }) {
+            // Whatever becomes of the process, this is what somebody will want to see.
+            self.is_short = true;
+            self.end_segment();
+        }
+    }
+
+    /// Whether a block could not be had while this was recorded.
+    pub fn is_short(&self) -> bool {
+        self.is_short
     }
 
     fn mark(&mut self, name: Name, number: u64) -> Event {

@@ -104,6 +104,74 @@ fn a_leak_is_named_by_its_line() {
     assert_eq!((growth[0].site.line, growth[0].per_step, growth[0].owner), (99, 2048, Owner::Temporary));
 }
 
+/// A block that cannot be had is a mark in the profile, which is on the disk at that moment, and a page at the end.
+#[test]
+fn a_shortage_leaves_a_page() {
+    let (folder, path) = folder();
+    let pool = pool();
+    let limit = 4 * MIB as u64;
+    pool.set_limit(Some(plimsoll_memory::Bytes::new(limit))).expect("nothing is in use");
+    let pages = || folder.path().read_dir().expect("it is there").count() - 1;
+    let about = json!({ "limit_bytes": limit });
+    drop(Profiler::start(&pool, &path, &about).expect("it can be written"));
+    assert_eq!(pages(), 0, "nothing was short");
+    let profiler = Profiler::start(&pool, &path, &about).expect("it can be written");
+    let held = take(&pool, 3 * MIB, Owner::Saved, 10);
+    pool.acquire(2 * MIB, label(Owner::Temporary, 11)).expect_err("it is too much");
+    let killed = Profile::read(&path).expect("it was written already");
+    assert_eq!(killed.n_events(), 2 + 1, "the block, what it committed, and the mark");
+    drop((held, profiler));
+    assert_eq!(pages(), 1);
+    let page = fs::read_to_string(path.with_extension("out-of-memory.html")).expect("it was written");
+    assert!(page.starts_with("<!DOCTYPE html>"));
+    let mut phases = Vec::new();
+    let whole = Profile::read(&path).expect("it is whole");
+    whole
+        .replay(|moment| {
+            phases.push(moment.phase.clone());
+            true
+        })
+        .expect("it is whole");
+    assert!(phases.iter().any(|phase| phase == "out of memory"), "{phases:?}");
+    let elsewhere = folder.path().join("elsewhere.html");
+    let profiler =
+        Profiler::start(&pool, &path, &about).expect("it can be written").oom_page(Some(&elsewhere));
+    pool.acquire(8 * MIB, label(Owner::Temporary, 12)).expect_err("it is too much");
+    drop(profiler);
+    assert!(elsewhere.exists());
+}
+
+/// Blocks of every size stay behind; blocks that are replaced, freed one step later or kept in a window do not grow.
+#[test]
+fn only_what_each_step_leaves_behind_grows() {
+    let (_folder, path) = folder();
+    let run = |n_steps: u64, keep: &dyn Fn(u64, usize) -> bool| {
+        let (profile, _pool) = recorded(&path, |pool| {
+            let mut held: Vec<(u64, Block)> = Vec::new();
+            for number in 1..=n_steps {
+                step(pool, number, &mut Vec::new(), 0);
+                let size = 512 + (number as usize * 7919) % 4096;
+                held.push((number, take(pool, size, Owner::Temporary, 99)));
+                let n = held.len();
+                let mut nth = 0;
+                held.retain(|(born, _)| {
+                    nth += 1;
+                    keep(number - born, n - nth)
+                });
+            }
+        });
+        Explanation::of(&profile).expect("it is whole").growth
+    };
+    let leak = run(12, &|_, _| true);
+    assert_eq!(leak.len(), 1);
+    assert_eq!((leak[0].site.line, leak[0].added_blocks, leak[0].blocks), (99, 10, 11));
+    assert!(leak[0].to_string().starts_with("1 block a step"), "{}", leak[0]);
+    assert_eq!(run(30, &|_, _| false), [], "freed at once");
+    assert_eq!(run(30, &|age, _| age < 1), [], "replaced");
+    assert_eq!(run(40, &|_, younger| younger < 12), [], "a window that is full");
+    assert_eq!(run(9, &|_, _| true), [], "too few steps to say");
+}
+
 /// A process that is killed leaves a file that ends anywhere.
 #[test]
 fn a_profile_that_is_cut_off_is_read_up_to_there() {

@@ -61,8 +61,8 @@ pub mod hardware {
 /// What there is to know about memory: who holds it, why it ran out, and what plans under a limit would take.
 pub mod memory {
     pub use plimsoll_memory::{
-        BlockInfo, Cause, GRANULE, Holder, OutOfMemory, ParseBytesError, Rows, Shortage, Snapshot,
-        SourceCalls,
+        BlockInfo, Cause, GRANULE, Holder, HolderDiff, OutOfMemory, ParseBytesError, Rows, Shortage,
+        Snapshot, SourceCalls,
     };
     pub use plimsoll_plan::{Candidate, Peaks, PlanSet};
 }

@@ -1,8 +1,8 @@
-//! `plimsoll explain`: a recorded profile, told in the terminal or as a page.
+//! `plimsoll explain`: a recorded profile, told in the terminal, as a page, or in formats of other tools.
 
 use std::path::Path;
 
-use plimsoll::report::{Comparison, Explanation, Page, Profile};
+use plimsoll::report::{Comparison, Explanation, Export, Page, Profile};
 
 use crate::failure::Failure;
 use crate::options::ExplainOptions;
@@ -25,7 +25,15 @@ pub fn run(options: &ExplainOptions) -> Result<(), Failure> {
                 .map_err(|error| Failure::file(format!("{}: {error}", path.display())))?,
             _ => page,
         };
-        return page.write(out).map_err(|error| Failure::file(format!("--html {}: {error}", out.display())));
+        page.write(out).map_err(|error| Failure::file(format!("--html {}: {error}", out.display())))?;
+    }
+    let exports = exports(options)?;
+    for (export, out) in &exports {
+        let said = |error: std::io::Error| Failure::file(format!("{}: {error}", out.display()));
+        export.write(&profile, out).map_err(said)?;
+    }
+    if options.html.is_some() || !exports.is_empty() {
+        return Ok(());
     }
     let explanation = Explanation::of(&profile).map_err(damaged)?;
     let text = match other {
@@ -36,6 +44,25 @@ pub fn run(options: &ExplainOptions) -> Result<(), Failure> {
         None => explanation.to_string(),
     };
     Style::Text.say(text.trim_end())
+}
+
+/// The formats of other tools that are asked for, and where they go.
+fn exports(options: &ExplainOptions) -> Result<Vec<(Export, &Path)>, Failure> {
+    let named = [
+        (Export::Pickle, &options.pickle),
+        (Export::Perfetto, &options.perfetto),
+        (Export::OpenMetrics, &options.openmetrics),
+    ];
+    let mut all: Vec<(Export, &Path)> =
+        named.into_iter().filter_map(|(export, out)| Some((export, out.as_deref()?))).collect();
+    if let Some(out) = &options.export {
+        let unknown = || {
+            let out = out.display();
+            Failure::options(format!("--export {out}: the name must end with .pickle, .pftrace or .prom"))
+        };
+        all.push((Export::of_path(out).ok_or_else(unknown)?, out));
+    }
+    Ok(all)
 }
 
 fn read(path: &Path) -> Result<Profile, Failure> {

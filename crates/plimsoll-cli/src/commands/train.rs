@@ -3,6 +3,7 @@
 use plimsoll::nn::Policy;
 use plimsoll::nn::checkpoint;
 use plimsoll::nn::plan::Footprint;
+use plimsoll::nn::train::callbacks::{TensorBoard, WatchGrowth};
 use plimsoll::nn::train::{History, INTERRUPTED};
 use plimsoll::{Device, Stats};
 use serde_json::json;
@@ -11,6 +12,7 @@ use super::find;
 use crate::digest::parameters_sha256;
 use crate::event::{EndEvent, Event};
 use crate::failure::{Exit, Failure};
+use crate::live::Live;
 use crate::options::TrainOptions;
 use crate::preflight;
 use crate::profile::{self, About, ProfileFile, Recording, ReportPlace};
@@ -44,16 +46,12 @@ pub fn run(recipes: &[Recipe], options: &TrainOptions) -> Result<(), Failure> {
         }
         _ => None,
     };
-    let is_asked = options.profile.is_some() || options.report.is_some();
-    let recording = match is_asked || (place.is_some() && predicted.is_none()) {
-        true => match record(recipe, options, &session, predicted.as_ref()) {
-            Err(failure) if is_asked => return Err(failure),
-            // Where nobody asked for it, a disk that is full is no reason not to train.
-            recording => recording.ok(),
-        },
-        false => None,
+    let recording = recording(recipe, options, &session, predicted.as_ref(), place.is_some())?;
+    let live = match (options.live, &recording) {
+        (Some(port), Some(recording)) => Some(Live::start(recording.path(), port)?),
+        _ => None,
     };
-    let ended = match (train(recipe, options, &session, style), recording) {
+    let ended = match (train(recipe, options, &session, style, live), recording) {
         (Ok(ended), recording) => {
             let file = recording.map(Recording::finish).transpose()?;
             if let (Some(file), Some(path)) = (file, &options.report) {
@@ -81,6 +79,25 @@ pub fn run(recipes: &[Recipe], options: &TrainOptions) -> Result<(), Failure> {
             Err(Failure::with(Exit::Interrupted, message))
         }
         _ => Ok(()),
+    }
+}
+
+/// A recording where options ask for one, or where a failure for lack of memory could not be explained without.
+fn recording(
+    recipe: &Recipe,
+    options: &TrainOptions,
+    session: &Session,
+    predicted: Option<&Footprint>,
+    explains_failures: bool,
+) -> Result<Option<Recording>, Failure> {
+    let is_asked = options.profile.is_some() || options.report.is_some() || options.live.is_some();
+    if !is_asked && (predicted.is_some() || !explains_failures) {
+        return Ok(None);
+    }
+    match record(recipe, options, session, predicted) {
+        Err(failure) if is_asked => Err(failure),
+        // Where nobody asked for it, a disk that is full is no reason not to train.
+        recording => Ok(recording.ok()),
     }
 }
 
@@ -168,19 +185,36 @@ struct Ended {
 }
 
 /// Trains, and drops everything that it made.
-fn train(recipe: &Recipe, options: &TrainOptions, session: &Session, style: Style) -> Result<Ended, Failure> {
+fn train(
+    recipe: &Recipe,
+    options: &TrainOptions,
+    session: &Session,
+    style: Style,
+    live: Option<Live>,
+) -> Result<Ended, Failure> {
     if let Some(folder) = &options.save {
         checkpoint::check_writable(folder).map_err(|error| Failure::file(format!("--save: {error}")))?;
     }
     let run = RunSetup::new(recipe, options)?;
     let reporter = Reporter::new(style, Progress::new(run.steps, session.limit.bytes));
-    let mut run = run.callback(reporter.clone()).saving(options);
+    let watch = WatchGrowth::new(&session.device);
+    let mut run = run.callback(reporter.clone()).callback(watch.clone()).saving(options);
+    if let Some(live) = live {
+        run = run.callback(live);
+    }
+    if let Some(folder) = &options.tensorboard {
+        let board = TensorBoard::new(folder);
+        run = run.callback(board.map_err(|error| Failure::file(format!("--tensorboard: {error}")))?);
+    }
     run.resume(options)?;
     if options.resume.is_some() {
         reporter.resume_from(run.trainer.state().step);
     }
     introduce(recipe, &run.source, style)?;
     let history = stop::between_steps(|| run.fit())?;
+    if options.watch_growth {
+        style.say(&summary::growth(&watch.growth()))?;
+    }
     if history.stopped.is_none() {
         reporter.evaluating();
         run.eval_partial_epoch()?.map_or(Ok(()), |part| reporter.report_epoch(&part))?;

@@ -132,7 +132,7 @@ class App {
   remember() {
     const [from, to] = this.timeline.zoom;
     const zoom = from === 0 && to === this.run.last ? "" : "&z=" + from + "-" + to;
-    const link = "#t=" + this.moment + zoom;
+    const link = "#t=" + this.moment + zoom + (this.isFollowing ? "&follow" : "");
     if (location.hash !== link) history.replaceState(null, "", link);
   }
 
@@ -186,11 +186,41 @@ class App {
   }
 }
 
+/** While the run goes on: says how far it is, and loads the page again when that is wanted. */
+function listenToRun(run) {
+  if (document.body.dataset.live !== "live") return;
+  const events = new EventSource("events");
+  const shown = run.steps.number[run.steps.number.length - 1] ?? 0;
+  const following = location.hash.includes("follow");
+  byId("live").hidden = false;
+  byId("live-follow").checked = following;
+  byId("live-said").textContent = "The run goes on.";
+  byId("live-show").addEventListener("click", () => location.reload());
+  byId("live-follow").addEventListener("change", (event) => {
+    window.app.isFollowing = event.target.checked;
+    window.app.remember();
+    if (event.target.checked) location.reload();
+  });
+  window.app.isFollowing = following;
+  let isWaiting = false;
+  events.addEventListener("step", ({ data }) => {
+    byId("live-said").textContent = "The run goes on: step " + grouped(Number(data)) + "; this page has step " + grouped(shown) + ".";
+    if (!byId("live-follow").checked || isWaiting) return;
+    isWaiting = true;
+    setTimeout(() => location.reload(), 2000);
+  });
+  events.addEventListener("end", () => {
+    byId("live-said").textContent = "The run is over.";
+    events.close();
+  });
+}
+
 (async () => {
   try {
     const run = await readRun(byId("run"));
     const other = await readRun(byId("other"));
     window.app = new App(run, other);
+    listenToRun(run);
     document.body.dataset.state = "ready";
   } catch (error) {
     byId("subtitle").textContent = "This page cannot be shown: " + error.message;

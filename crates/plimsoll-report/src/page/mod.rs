@@ -8,8 +8,8 @@
 //! What it refuses to do: it never talks to anybody, it keeps nothing in the browser, and it shows no number that the profile
 //! does not have.
 
-mod encode;
-mod timeline;
+pub(crate) mod encode;
+pub(crate) mod timeline;
 
 use std::io::{self, Write};
 use std::path::Path;
@@ -57,6 +57,7 @@ pub struct Page {
     title: String,
     run: String,
     other: String,
+    is_live: bool,
 }
 
 impl Page {
@@ -65,7 +66,12 @@ impl Page {
     /// # Errors
     /// A damaged profile.
     pub fn of(profile: &Profile) -> io::Result<Page> {
-        Ok(Page { title: title(profile), run: encoded(profile, "run")?, other: String::new() })
+        Ok(Page {
+            title: title(profile),
+            run: encoded(profile, "run")?,
+            other: String::new(),
+            is_live: false,
+        })
     }
 
     /// The page with another run beside it, to compare both.
@@ -84,17 +90,33 @@ impl Page {
         Ok(Page { other: encoded(plan, "prediction")?, ..self })
     }
 
+    /// The page as it is served while the run goes on: it listens to whoever serves it.
+    pub(crate) fn live(self) -> Page {
+        Page { is_live: true, ..self }
+    }
+
+    /// The content security policy: the page's own script and style, and for a live one whoever serves it.
+    pub(crate) fn policy(&self) -> String {
+        let connect = if self.is_live { " connect-src 'self';" } else { "" };
+        format!(
+            "default-src 'none';{connect} script-src 'sha256-{}'; style-src 'sha256-{}'; base-uri 'none'; form-action 'none'",
+            hash(&script()),
+            hash(&STYLES.concat())
+        )
+    }
+
     /// The HTML.
     pub fn to_html(&self) -> String {
-        let styles = STYLES.concat();
-        let licence = UPLOT_LICENCE.replace("*/", "* /");
-        let scripts = format!("/* uPlot:\n{licence}\n*/\n{}", SCRIPTS.join("\n"));
-        let policy = format!(
-            "default-src 'none'; script-src 'sha256-{}'; style-src 'sha256-{}'; base-uri 'none'; form-action 'none'",
-            hash(&scripts),
-            hash(&styles)
-        );
-        let parts = [&policy, &escaped(&self.title), &styles, &self.run, &self.other, &scripts];
+        let live = if self.is_live { "live" } else { "" };
+        let parts = [
+            &*self.policy(),
+            &escaped(&self.title),
+            &STYLES.concat(),
+            live,
+            &self.run,
+            &self.other,
+            &script(),
+        ];
         let mut html = String::new();
         let mut gaps = TEMPLATE.split(GAP);
         html.push_str(gaps.next().unwrap_or_default());
@@ -131,6 +153,12 @@ fn title(profile: &Profile) -> String {
     }
 }
 
+/// All scripts as one, with the licence of the one that is not ours.
+fn script() -> String {
+    let licence = UPLOT_LICENCE.replace("*/", "* /");
+    format!("/* uPlot:\n{licence}\n*/\n{}", SCRIPTS.join("\n"))
+}
+
 fn hash(text: &str) -> String {
     base64(&Sha256::digest(text.as_bytes()))
 }
@@ -145,7 +173,7 @@ mod tests {
 
     #[test]
     fn the_template_has_a_gap_for_each_part() {
-        assert_eq!(TEMPLATE.matches(GAP).count(), 6);
+        assert_eq!(TEMPLATE.matches(GAP).count(), 7);
         assert!(
             SCRIPTS
                 .iter()

@@ -7,6 +7,8 @@ mod log;
 mod model_checkpoint;
 mod monitor;
 mod reduce_lr_on_plateau;
+mod tensorboard;
+mod watch_growth;
 
 pub use early_stopping::EarlyStopping;
 pub use lambda_callback::LambdaCallback;
@@ -14,6 +16,8 @@ pub use learning_rate_scheduler::LearningRateScheduler;
 pub use log::Log;
 pub use model_checkpoint::ModelCheckpoint;
 pub use reduce_lr_on_plateau::ReduceLROnPlateau;
+pub use tensorboard::TensorBoard;
+pub use watch_growth::WatchGrowth;
 
 use plimsoll_tensor::{Error, Result};
 
