@@ -72,7 +72,10 @@ pub use ops::{
 pub use piece::{Piece, Return, elements, elements_mut};
 pub use plimsoll_memory::{Bytes, FileBytes, Name, OffsetPlan, Owner, Planned, Rows, Site, Stats};
 pub use plimsoll_plan::{Decisions, Trace};
-pub use program::{OwnedVariables, PlannedProgram, Program, ProgramCache, Recording};
+pub use program::{
+    CacheInfo, CachedProgram, OwnedVariables, PlannedProgram, Program, ProgramCache, ProgramKey, Recording,
+    clear_session,
+};
 pub use random::{Generator, set_seed};
 pub use read::{HostBytes, PendingValue};
 pub use report::Report;

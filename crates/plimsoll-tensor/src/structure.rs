@@ -7,7 +7,7 @@ use crate::error::{Error, Result};
 use crate::tensor::Tensor;
 
 /// Tensors in a certain arrangement.
-pub trait Structure: Sized {
+pub trait Structure: Sized + Send + 'static {
     /// Adds the tensors to a list, in order.
     fn flatten(&self, into: &mut Vec<Tensor>);
 

@@ -33,7 +33,7 @@ pub use plimsoll_tensor::{
 };
 
 // Steps, and functions that are recorded and planned.
-pub use plimsoll_tensor::{Function, OpenStep, Recording, Step};
+pub use plimsoll_tensor::{CacheInfo, CachedProgram, Function, OpenStep, Recording, Step, clear_session};
 
 // Devices, and whose bytes are whose.
 pub use plimsoll_tensor::{

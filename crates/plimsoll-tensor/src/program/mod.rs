@@ -11,16 +11,20 @@
 
 mod argument;
 mod cache;
+mod cache_info;
 mod compare;
 mod copies;
 mod display;
 mod document;
 mod footprint;
+mod heap;
 mod merge;
 mod owned;
 mod plans;
 mod prune;
+mod registry;
 mod remat;
+mod retrace;
 mod runner;
 mod trace;
 mod tracer;
@@ -39,12 +43,15 @@ use crate::storage::Storage;
 use crate::variable::VariableCell;
 
 pub(crate) use argument::Argument;
-pub use cache::{ProgramCache, Recording};
+pub use cache::{ProgramCache, ProgramKey, Recording};
+pub use cache_info::{CacheInfo, CachedProgram};
 pub use document::ProgramDocument;
 pub use footprint::Footprint;
 pub use owned::OwnedVariables;
 pub(crate) use owned::{MadeVariable, make_variable, own};
 pub use plans::{Offsets, PlannedProgram};
+pub(crate) use registry::Listed;
+pub use registry::clear_session;
 pub(crate) use tracer::{Execution, Tracer, Updated, capture_args, capture_view};
 
 /// What a function does.
@@ -332,16 +339,6 @@ impl Program {
     /// What the function returns.
     pub fn results(&self) -> &[ValueView] {
         &self.results
-    }
-
-    /// The heap bytes that it takes, roughly.
-    pub fn heap_bytes(&self) -> usize {
-        let views = self.calls.iter().map(|call| call.inputs.len() + call.outputs.len()).sum::<usize>();
-        self.calls.len() * size_of::<Call>()
-            + views * (size_of::<ValueView>() + size_of::<Meta>())
-            + self.values.len() * size_of::<Value>()
-            + self.blocks.len() * size_of::<BlockSpec>()
-            + self.instructions.len() * size_of::<Instruction>()
     }
 
     /// How many random draws it makes.

@@ -8,7 +8,7 @@
 use std::io;
 use std::sync::Arc;
 
-use plimsoll_memory::{OffsetPlan, Planned};
+use plimsoll_memory::OffsetPlan;
 use plimsoll_plan::{Decisions, LazyPlanSet, Measured, Peaks, PlanSet, Trace, plan_offsets};
 use smallvec::SmallVec;
 
@@ -160,9 +160,10 @@ impl PlannedProgram {
         let combined = self.combined.iter_mut().map(|combined| &mut combined.program);
         taken.chain(combined).for_each(|program| program.adopt(&recorded));
         self.program = recorded;
+        self.heap_bytes = self.count_heap_bytes();
     }
 
-    /// The bytes of the heap that all this takes, roughly.
+    /// The bytes of the heap that all this takes.
     pub fn heap_bytes(&self) -> usize {
         self.heap_bytes
     }
@@ -215,12 +216,13 @@ impl PlannedProgram {
             let Some(limit) = limit else { continue };
             let (known, refusal) = self.fit(known, number as u8, &called.devices[number], limit)?;
             self.known[number] = Some(known);
-            self.heap_bytes = self.count_heap_bytes();
             if let Some(refusal) = refusal {
+                self.heap_bytes = self.count_heap_bytes();
                 return Err(refusal);
             }
         }
         self.combine();
+        self.heap_bytes = self.count_heap_bytes();
         Ok(Some(self.taken()))
     }
 
@@ -297,14 +299,14 @@ impl PlannedProgram {
     }
 
     fn count_heap_bytes(&self) -> usize {
-        let offsets = |offsets: &OffsetPlan| offsets.entries().len() * 2 * size_of::<Planned>();
         let plans = |plans: &Plans| {
             let taken = plans.taken.as_ref();
-            let taken = taken.map_or(0, |(_, program, plan)| program.heap_bytes() + offsets(plan));
+            let taken = taken.map_or(0, |(_, program, offsets)| program.heap_bytes() + offsets.heap_bytes());
             taken + plans.plan_set.heap_bytes() + plans.trace.heap_bytes()
         };
-        let known = |known: &Known| offsets(&known.offsets) + known.plans.as_ref().map_or(0, plans);
-        self.program.heap_bytes() + self.known.iter().flatten().map(known).sum::<usize>()
+        let known = |known: &Known| known.offsets.heap_bytes() + known.plans.as_ref().map_or(0, plans);
+        let combined = self.combined.as_ref().map_or(0, |combined| combined.program.heap_bytes());
+        self.program.heap_bytes() + combined + self.known.iter().flatten().map(known).sum::<usize>()
     }
 }
 
