@@ -14,6 +14,7 @@ use crate::device::Device;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::fault;
+use crate::graph;
 use crate::op::{AuxOutput, Gradient, Meta, Op, OpRef, Operand, Output, Run, SavedRef, SavedRefs, Tensors};
 use crate::program::{Execution, capture_args};
 use crate::shape::Shape;
@@ -118,6 +119,7 @@ pub(crate) fn call_with(op: OpRef, args: Args<'_>) -> Result<Tensor> {
 /// Runs an op: see the module's description.
 pub(crate) fn execute(op: OpRef, mut args: Args<'_>) -> Result<Tensors> {
     read_variables(&mut args);
+    graph::check_symbolic(op.name(), args.iter().map(Arg::storage))?;
     if context::is_tracing() {
         capture_args(&mut args);
     }
@@ -151,6 +153,7 @@ pub(crate) fn recompute_op(
     op: OpRef,
     args: Args<'_>,
     wanted: Option<&[bool]>,
+    order: Order,
 ) -> Result<SmallVec<[Arc<Storage>; 2]>> {
     let device = device_of(&op, &args)?;
     let outputs = op.get().infer(&metas(&args))?;
@@ -158,7 +161,7 @@ pub(crate) fn recompute_op(
     if check::kind_of(&op, &outputs)? != Kind::New {
         return Err(check::changed(&op));
     }
-    let call = Call { op: &op, device: &device, watchers: &[], order: Order::Fixed };
+    let call = Call { op: &op, device: &device, watchers: &[], order };
     let (_, results, made) = call.make(args, &outputs, aux_outputs)?;
     let results = results.iter().map(|tensor| tensor.data().value().clone());
     Ok(results.chain(made.into_iter().map(|(_, storage)| storage)).collect())

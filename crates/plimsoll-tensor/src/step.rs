@@ -263,6 +263,11 @@ impl StepState {
         self.failure.get_or_insert(failure);
     }
 
+    /// The updates that wait; what went wrong where no error could be returned.
+    pub fn into_updates(self) -> Result<LongList<Update>> {
+        self.failure.map_or(Ok(self.updates), Err)
+    }
+
     /// Takes updates that wait for the step's end.
     pub fn stage(&mut self, updates: LongList<Update>) {
         self.updates.extend(updates);

@@ -109,6 +109,20 @@ impl Update {
         self
     }
 
+    /// Op, variables and inputs, for a graph to keep.
+    pub fn into_parts(self) -> (OpRef, SmallVec<[Arc<VariableCell>; 1]>, SmallVec<[StorageView; 2]>) {
+        (self.op, self.cells, self.inputs)
+    }
+
+    /// An update that was checked before, with inputs like those that it had then.
+    pub fn from_parts(
+        op: OpRef,
+        cells: SmallVec<[Arc<VariableCell>; 1]>,
+        inputs: SmallVec<[StorageView; 2]>,
+    ) -> Update {
+        Update { op, cells, inputs, visible: SmallVec::new(), checks_loss_itself: false }
+    }
+
     /// The scratch memory that the op needs.
     fn workspace(&self) -> Result<Option<Block>> {
         let Some(first) = self.cells.first() else { return Ok(None) };

@@ -83,6 +83,19 @@ impl Variable {
         }))
     }
 
+    /// A variable of a graph, which has no value yet: it reads as the ghost.
+    pub(crate) fn symbolic(device: &Device, ghost: Arc<Storage>, meta: Meta) -> Variable {
+        Variable::from_cell(Arc::new(VariableCell {
+            device: device.clone(),
+            meta,
+            name: Mutex::default(),
+            trainable: AtomicBool::new(true),
+            version: AtomicU64::new(0),
+            value: Mutex::new((ghost, meta)),
+            master: None,
+        }))
+    }
+
     /// This variable as the master of a copy that is computed with: the copy, in `compute`'s precision, is what is
     /// read and watched, and what gradients are taken for; optimizers update the master and write both. Without
     /// a difference in dtype, the variable itself.

@@ -69,7 +69,8 @@ struct Context {
     steps: RefCell<Scopes<Option<StepState>>>,
     /// Whether a function is being recorded; asked by every op, so it is no look into the tracer.
     tracing: Cell<bool>,
-    tracer: RefCell<Option<Tracer>>,
+    /// What notes the functions and graphs that are being recorded; the innermost one is told.
+    tracers: RefCell<Scopes<Tracer>>,
 }
 
 thread_local! {
@@ -90,7 +91,7 @@ thread_local! {
         placements: RefCell::new(Scopes::new()),
         steps: RefCell::new(Scopes::new()),
         tracing: Cell::new(false),
-        tracer: RefCell::new(None),
+        tracers: RefCell::new(Scopes::new()),
     } };
 }
 
@@ -261,20 +262,50 @@ pub(crate) fn end_step(number: u64) -> Option<StepState> {
 /// Runs `f` while `tracer` notes what it does; returns the tracer, too. A function that is recorded inside another has a
 /// program of its own: the outer one goes on where it was.
 pub(crate) fn with_tracing<R>(tracer: Tracer, f: impl FnOnce() -> R) -> (R, Tracer) {
-    let replace = |tracer: Option<Tracer>| {
-        CONTEXT.with(|context| {
-            context.tracing.set(tracer.is_some());
-            context.tracer.replace(tracer)
-        })
-    };
-    let before = replace(Some(tracer));
-    let mut restored = None;
+    let before = is_tracing();
+    let number = begin_tracing(tracer);
+    let mut ended = None;
     let result = {
-        let _restore = on_drop(|| restored = replace(before));
+        let _restore = on_drop(|| {
+            ended = end_tracing(number);
+            CONTEXT.with(|context| context.tracing.set(before));
+        });
         f()
     };
-    let tracer = restored.unwrap_or_else(|| unreachable!("nobody else takes the tracer"));
+    let tracer = ended.unwrap_or_else(|| unreachable!("nobody else takes the tracer"));
     (result, tracer)
+}
+
+/// Lets `tracer` note what the thread does; returns the number of that scope.
+pub(crate) fn begin_tracing(tracer: Tracer) -> u64 {
+    CONTEXT.with(|context| {
+        context.tracing.set(true);
+        context.tracers.borrow_mut().begin(tracer)
+    })
+}
+
+/// Ends the scope of that number; returns its tracer, if it was open. What is around it is told again.
+pub(crate) fn end_tracing(number: u64) -> Option<Tracer> {
+    let ended = CONTEXT.try_with(|context| {
+        let mut tracers = context.tracers.borrow_mut();
+        let ended = tracers.end(number);
+        context.tracing.set(tracers.number() > 0);
+        ended
+    });
+    ended.ok().flatten()
+}
+
+/// Calls `f` with the first open tracer of this thread for which `is_meant` holds, and whether it is the innermost one.
+pub(crate) fn with_open_tracer<R>(
+    is_meant: impl Fn(&Tracer) -> bool,
+    f: impl FnOnce(&mut Tracer, bool) -> R,
+) -> Option<R> {
+    CONTEXT.with(|context| {
+        let mut tracers = context.tracers.borrow_mut();
+        let n = tracers.iter().count();
+        let at = tracers.iter().position(is_meant)?;
+        tracers.iter_mut().nth(at).map(|tracer| f(tracer, at + 1 == n))
+    })
 }
 
 /// Runs `f` as if no function were being recorded, no step open and no tape recording.
@@ -300,7 +331,7 @@ pub(crate) fn with_tracer<R>(f: impl FnOnce(&mut Tracer) -> R) -> Option<R> {
     if !is_tracing() {
         return None;
     }
-    CONTEXT.with(|context| context.tracer.borrow_mut().as_mut().map(f))
+    CONTEXT.with(|context| context.tracers.borrow_mut().innermost_mut().map(f))
 }
 
 /// A guard that calls `f` when it is dropped.

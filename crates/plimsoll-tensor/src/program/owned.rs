@@ -113,6 +113,9 @@ impl Tracer {
         let refused = |detail: String| {
             Err(Error::argument("function", format!("{detail}, at {}", context::site("variable"))))
         };
+        if self.is_graph() {
+            return self.graph_variable(value).map(Some);
+        }
         match self.owned.next() {
             Some(variable)
                 if variable.shape() != value.1.shape() || variable.dtype() != value.1.dtype =>

@@ -13,7 +13,7 @@ use crate::check;
 use crate::context;
 use crate::device::Device;
 use crate::error::{Error, Result};
-use crate::execute::{Arg, Args, recompute_op};
+use crate::execute::{Arg, Args, Order, recompute_op};
 use crate::op::{Meta, OpRef, Output};
 use crate::remat::{Input, Source, StepLog, StepLogState};
 use crate::storage::Storage;
@@ -79,7 +79,7 @@ impl StepLog {
         let device = args.first().map_or_else(context::device, |arg| arg.storage().device().clone());
         count(&device, &op, &metas);
         let wanted = with_aux.then_some(&*wanted);
-        let storages = context::replay(|| recompute_op(op.clone(), args, wanted))?;
+        let storages = context::replay(|| recompute_op(op.clone(), args, wanted, Order::Fixed))?;
         for (number, storage) in (first..).zip(storages) {
             let is_known = {
                 let values = &self.lock().values;
