@@ -85,6 +85,9 @@ impl Update {
     /// ghosts that are computed from it; what was staged then cannot be written when it no longer does.
     fn check_devices(&self) -> Result<()> {
         let Some(first) = self.cells.first() else { return Ok(()) };
+        if !context::is_tracing() {
+            self.cells.iter().try_for_each(|cell| cell.check_initialized(self.op.name()))?;
+        }
         let device = device_of(first);
         let elsewhere = |what: &str, other: &Device| {
             let [device, other] = device.names_apart(other);

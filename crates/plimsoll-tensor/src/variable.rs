@@ -306,6 +306,16 @@ impl VariableCell {
         context::with_tracer(|tracer| tracer.variable_value(self, &current)).unwrap_or(current)
     }
 
+    /// Refuses a variable of a graph that has no value yet: there is nothing to read or to write over.
+    pub fn check_initialized(&self, op: &'static str) -> Result<()> {
+        if !lock(&self.value).0.device().is_symbolic() {
+            return Ok(());
+        }
+        let (name, dtype, shape) = (self.name(), self.meta.dtype, self.meta.shape());
+        let detail = "has no value yet; run `Graph::initializer` first";
+        Err(Error::argument(op, format!("variable {name:?}, {dtype}{shape}, {detail}")))
+    }
+
     /// The value to read now, as a tensor that the recording tapes know as this variable's.
     pub fn read(self: &Arc<Self>, handle: &Tensor) -> Tensor {
         let (storage, meta) = self.value();

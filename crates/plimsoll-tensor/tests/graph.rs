@@ -164,6 +164,27 @@ fn variables_are_initialised_trained_and_freed() -> Result<()> {
     let error = w.add(1.0).unwrap_err().to_string();
     assert!(error.contains("tensor of a graph, or a variable of one that was not initialised"), "{error}");
 
+    // Nor can it be read or written by anything else before.
+    let read = Function::new({
+        let w = w.clone();
+        move |x: Tensor| x.matmul(&w)
+    });
+    let written = Function::new({
+        let w = w.clone();
+        move |x: Tensor| w.assign_sub(&x).map(|()| x)
+    });
+    let (column, grown) = (Tensor::ones([3, 1])?, w.assign_add(&Tensor::ones([3, 1])?));
+    for refused in [
+        read.call(data.clone()).err(),
+        written.call(column.clone()).err(),
+        w.assign(&column).err(),
+        grown.err(),
+    ] {
+        let error = refused.expect("it has no value").to_string();
+        assert!(error.contains("has no value yet"), "{error}");
+    }
+    assert!(w.value().to_vec::<f32>().is_err());
+    drop((column, read, written));
     session.run([&init], &[])?;
     assert_eq!(device.stats().rows().get(Owner::Parameters), 4 * (3 + 1));
     assert_eq!(b.value().to_vec::<f32>()?, [0.0]);

@@ -226,19 +226,7 @@ impl Session {
 
 /// Refuses variables that have no value.
 fn check_initialized(needs: &Needs) -> Result<()> {
-    let mut variables = needs.variables.iter().filter_map(Weak::upgrade);
-    match variables.find(|cell| cell.lock().0.device().is_symbolic()) {
-        None => Ok(()),
-        Some(cell) => {
-            let (name, meta) = (cell.name(), cell.meta());
-            let detail = format!(
-                "variable {name:?}, {}{}, has no value yet; run `Graph::initializer` first",
-                meta.dtype,
-                meta.shape()
-            );
-            Err(Error::argument("session", detail))
-        }
-    }
+    needs.variables.iter().filter_map(Weak::upgrade).try_for_each(|cell| cell.check_initialized("session"))
 }
 
 /// Gives a variable its first value, or its first value again. The memory is taken over, not copied.
