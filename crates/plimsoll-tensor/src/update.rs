@@ -35,6 +35,9 @@ pub(crate) struct Update {
     checks_loss_itself: bool,
 }
 
+/// Op, variables and inputs of an update.
+pub(crate) type UpdateParts = (OpRef, SmallVec<[Arc<VariableCell>; 1]>, SmallVec<[StorageView; 2]>);
+
 impl Update {
     /// Checks that the op's outputs fit the variables.
     pub fn new(op: OpRef, variables: &[&Variable], inputs: &[&Tensor]) -> Result<Update> {
@@ -113,7 +116,7 @@ impl Update {
     }
 
     /// Op, variables and inputs, for a graph to keep.
-    pub fn into_parts(self) -> (OpRef, SmallVec<[Arc<VariableCell>; 1]>, SmallVec<[StorageView; 2]>) {
+    pub fn into_parts(self) -> UpdateParts {
         (self.op, self.cells, self.inputs)
     }
 

@@ -158,34 +158,8 @@ fn variables_are_initialised_trained_and_freed() -> Result<()> {
     assert_eq!(device.stats().in_use, 512);
     // As in TensorFlow 1, a session may run while the graph is entered.
     let session = Session::new(&graph);
-    let error = session.run([&y], &[(&x, &data)]).unwrap_err().to_string();
-    assert!(error.contains("has no value yet; run `Graph::initializer`"), "{error}");
-    drop(building);
-    let error = w.add(1.0).unwrap_err().to_string();
-    assert!(error.contains("tensor of a graph, or a variable of one that was not initialised"), "{error}");
-
-    // Nor can it be read or written by anything else before.
-    let read = Function::new({
-        let w = w.clone();
-        move |x: Tensor| x.matmul(&w)
-    });
-    let written = Function::new({
-        let w = w.clone();
-        move |x: Tensor| w.assign_sub(&x).map(|()| x)
-    });
-    let (column, grown) = (Tensor::ones([3, 1])?, w.assign_add(&Tensor::ones([3, 1])?));
-    for refused in [
-        read.call(data.clone()).err(),
-        written.call(column.clone()).err(),
-        w.assign(&column).err(),
-        grown.err(),
-    ] {
-        let error = refused.expect("it has no value").to_string();
-        assert!(error.contains("has no value yet"), "{error}");
-    }
-    assert!(w.value().to_vec::<f32>().is_err());
-    drop((column, read, written));
     session.run([&init], &[])?;
+    drop(building);
     assert_eq!(device.stats().rows().get(Owner::Parameters), 4 * (3 + 1));
     assert_eq!(b.value().to_vec::<f32>()?, [0.0]);
     let first = bits(&w.value())?;
@@ -218,6 +192,43 @@ fn variables_are_initialised_trained_and_freed() -> Result<()> {
     assert_eq!(device.stats().in_use, 2 * 512, "the graph owns its variables");
     drop((session, graph));
     assert_eq!(device.stats().in_use, 0);
+    Ok(())
+}
+
+#[test]
+fn a_variable_without_a_value_is_refused_wherever_it_is_used() -> Result<()> {
+    let graph = Graph::new()?;
+    let w = graph.variable(&Tensor::ones([3, 1])?)?.named("w");
+    let y = {
+        let _building = graph.enter()?;
+        w.mul(2.0)?
+    };
+    let (session, column) = (Session::new(&graph), Tensor::ones([3, 1])?);
+    let error = w.add(1.0).unwrap_err().to_string();
+    assert!(error.contains("tensor of a graph, or a variable of one that was not initialised"), "{error}");
+    let read = Function::new({
+        let w = w.clone();
+        move |x: Tensor| x.mul(&w)
+    });
+    let written = Function::new({
+        let w = w.clone();
+        move |x: Tensor| w.assign_sub(&x).map(|()| x)
+    });
+    for refused in [
+        session.run([&y], &[]).err(),
+        read.call(column.clone()).err(),
+        written.call(column.clone()).err(),
+        w.assign(&column).err(),
+        w.assign_add(&column).err(),
+    ] {
+        let error = refused.expect("it has no value").to_string();
+        assert!(error.contains("has no value yet; run `Graph::initializer` first"), "{error}");
+    }
+    assert!(w.value().to_vec::<f32>().is_err());
+    session.run([&graph.initializer()?], &[])?;
+    assert_eq!(read.call(column.clone())?.to_vec::<f32>()?, [1.0; 3]);
+    written.call(column)?;
+    assert_eq!(session.run([&y], &[])?[0].to_vec::<f32>()?, [0.0; 3]);
     Ok(())
 }
 

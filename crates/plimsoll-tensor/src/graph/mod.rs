@@ -387,7 +387,7 @@ impl GraphCore {
 
     /// What a tensor is in the graph.
     fn view_of(&self, op: &'static str, what: &str, tensor: &Tensor) -> Result<ValueView> {
-        let view = self.with_tracer(|tracer| {
+        self.with_tracer(|tracer| {
             if let Data::Variable(cell) = tensor.data() {
                 let value = cell.lock().clone();
                 let (storage, meta) = tracer.variable_value(cell, &value);
@@ -400,8 +400,7 @@ impl GraphCore {
                     format!("{what} is a {}{} and no tensor of this graph", tensor.dtype(), tensor.shape()),
                 )),
             }
-        });
-        view
+        })
     }
 
     /// How people call a value.
