@@ -167,6 +167,16 @@ impl<A: Structure, R: Structure, F: Fn(A) -> Result<R>> Function<A, R, F> {
         self
     }
 
+    /// This function with or without passes over its programs: dead calls removed, equal calls made once, casts of whole numbers to
+    /// a wider type and back left out. They keep every bit and never raise the peak; without them a program is what was recorded,
+    /// call by call. Off if it is not called: under a limit, plans of a program that was changed so can be estimated too high, and
+    /// a limit that [`Function::least_limit`] names can be refused.
+    #[must_use]
+    pub fn passes(self, has_passes: bool) -> Function<A, R, F> {
+        self.lock().set_passes(has_passes);
+        self
+    }
+
     /// What the function keeps: its signatures, with what their programs take and how often they were used.
     ///
     /// ```

@@ -54,6 +54,7 @@ pub struct ProgramCache<K, T> {
     clock: u64,
     n_evicted: u64,
     retraces: Retraces,
+    has_passes: bool,
 }
 
 struct Entry<K, T> {
@@ -85,7 +86,14 @@ impl<K: ProgramKey, T> ProgramCache<K, T> {
             clock: 0,
             n_evicted: 0,
             retraces: Retraces::default(),
+            has_passes: false,
         }
+    }
+
+    /// Whether programs that are recorded from now on are changed by passes, which keep their bits and never raise their peaks.
+    pub fn set_passes(&mut self, has_passes: bool) {
+        self.has_passes = has_passes;
+        self.clear();
     }
 
     /// Why the function runs eagerly, if it does.
@@ -182,12 +190,11 @@ impl<K: ProgramKey, T> ProgramCache<K, T> {
             }
             Err(error) => return Err(error),
         };
-        let is_alike =
-            |entry: &Box<Entry<K, T>>| entry.key == key && entry.program.program().is_alike(&program);
-        let Some(alike) = self.known.iter().position(is_alike) else {
+        let is_alike = |entry: &Entry<K, T>| entry.key == key && entry.program.recorded().is_alike(&program);
+        let Some(alike) = self.known.iter().position(|entry| is_alike(entry)) else {
             return match at.filter(|_| recording == Recording::Checked) {
                 Some(at) => {
-                    let difference = self.known[at].program.program().difference(&program);
+                    let difference = self.known[at].program.recorded().difference(&program);
                     let difference =
                         difference.unwrap_or_else(|| "it makes other requests for memory".to_owned());
                     Ok(self
@@ -195,7 +202,10 @@ impl<K: ProgramKey, T> ProgramCache<K, T> {
                 }
                 None => {
                     self.note_new(&key);
-                    let program = PlannedProgram::new(program);
+                    let program = match self.has_passes {
+                        true => PlannedProgram::with_passes(program)?,
+                        false => PlannedProgram::new(program),
+                    };
                     let (n_calls, n_hits, last_used, changes) = (0, 0, 0, false);
                     let entry = Entry { key, program, with, n_calls, n_hits, last_used, changes };
                     Ok(Some(self.put(Box::new(entry))))
@@ -205,7 +215,7 @@ impl<K: ProgramKey, T> ProgramCache<K, T> {
         let mut entry = self.known.swap_remove(alike);
         self.retraces.found();
         if recording == Recording::Checked && !entry.changes {
-            let difference = entry.program.program().difference(&program);
+            let difference = entry.program.recorded().difference(&program);
             entry.changes = difference.is_some();
             if let Some(difference) = difference {
                 log::warn!(
@@ -214,7 +224,7 @@ impl<K: ProgramKey, T> ProgramCache<K, T> {
                 );
             }
         }
-        entry.program.adopt(program);
+        entry.program.adopt(program)?;
         entry.with = with;
         Ok(Some(self.put(entry)))
     }

@@ -20,6 +20,7 @@ mod footprint;
 mod heap;
 mod merge;
 mod owned;
+mod passes;
 mod plans;
 mod prune;
 mod registry;
@@ -55,6 +56,7 @@ pub use registry::clear_session;
 pub(crate) use tracer::{Execution, Tracer, Updated, capture_args, capture_view};
 
 /// What a function does.
+#[derive(Clone)]
 pub struct Program {
     /// The devices that it uses. The first is the one that it was recorded for; values, blocks and calls name theirs by its
     /// number here.
