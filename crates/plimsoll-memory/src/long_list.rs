@@ -55,6 +55,12 @@ impl<T> LongList<T> {
         self.pieces.get_mut(idx / Self::PIECE)?.get_mut(idx % Self::PIECE)
     }
 
+    /// The bytes of the heap that the list itself takes.
+    pub fn heap_bytes(&self) -> usize {
+        let entries: usize = self.pieces.iter().map(Vec::capacity).sum();
+        entries * size_of::<T>() + self.pieces.capacity() * size_of::<Vec<T>>()
+    }
+
     /// The entries in their order.
     pub fn iter(&self) -> impl DoubleEndedIterator<Item = &T> {
         self.pieces.iter().flatten()

@@ -104,6 +104,15 @@ impl OffsetPlan {
         &self.contents.entries
     }
 
+    /// The bytes of the heap that its contents take, which clones share.
+    pub fn heap_bytes(&self) -> usize {
+        let Contents { entries, under_ranges, under, .. } = &*self.contents;
+        size_of::<Contents>()
+            + entries.capacity() * size_of::<Planned>()
+            + under_ranges.capacity() * size_of::<Range<u32>>()
+            + under.capacity() * size_of::<u32>()
+    }
+
     /// The earlier entries that must be freed before one can be placed.
     fn under(&self, position: usize) -> &[u32] {
         let range = self.contents.under_ranges[position].clone();

@@ -49,13 +49,13 @@ pub struct Choice {
 }
 
 impl Decisions {
-    /// The heap bytes that they take, roughly.
+    /// The heap bytes that they take.
     pub(crate) fn heap_bytes(&self) -> usize {
-        let n_pairs =
-            self.evicted_before.capacity() + self.evicted_after.capacity() + self.retained.capacity();
-        let n_pairs = n_pairs + self.recomputed.len() + self.prefetched.len();
-        let choices = self.choices.len() * size_of::<Choice>();
-        self.evicted.len() + self.offloaded.len() + n_pairs * size_of::<(u32, u32)>() + choices
+        let sets = [&self.evicted_before, &self.evicted_after, &self.retained];
+        let sets: usize = sets.iter().map(|set| set_bytes(set.capacity())).sum();
+        let pairs = (self.recomputed.capacity() + self.prefetched.capacity()) * size_of::<(u32, u32)>();
+        let choices = self.choices.capacity() * size_of::<Choice>();
+        self.evicted.capacity() + self.offloaded.capacity() + sets + pairs + choices
     }
 
     /// Adds what was decided about other values of the same step: those on another device.
@@ -88,4 +88,9 @@ impl Decisions {
     pub fn n_evicted(&self) -> usize {
         self.not_retained().count()
     }
+}
+
+/// The heap bytes of a set of pairs: it has eight places for each seven that it says it has, and a byte more for each.
+fn set_bytes(capacity: usize) -> usize {
+    (capacity * 8).div_ceil(7) * (size_of::<(u32, u32)>() + 1)
 }

@@ -130,11 +130,11 @@ impl LazyPlanSet {
         self.all[number].decisions.as_ref()
     }
 
-    /// The heap bytes that the plans take, roughly.
+    /// The heap bytes that the plans take.
     pub fn heap_bytes(&self) -> usize {
         let decisions = self.all.iter().filter_map(|candidate| candidate.decisions.as_ref());
-        self.all.len() * size_of::<LazyCandidate>()
-            + decisions.map(|decisions| decisions.heap_bytes()).sum::<usize>()
+        let one = |decisions: &Arc<Decisions>| size_of::<Decisions>() + decisions.heap_bytes();
+        self.all.capacity() * size_of::<LazyCandidate>() + decisions.map(one).sum::<usize>()
     }
 }
 

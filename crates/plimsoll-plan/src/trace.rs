@@ -83,13 +83,13 @@ pub struct Value {
 }
 
 impl Trace {
-    /// The heap bytes that it takes, roughly.
+    /// The heap bytes that it takes.
     pub fn heap_bytes(&self) -> usize {
-        let inputs: usize = self.records.iter().map(|record| record.inputs.len()).sum();
-        let fetches: usize = self.values.iter().map(|value| value.fetches.len()).sum();
-        self.records.len() * size_of::<Record>()
+        let inputs: usize = self.records.iter().map(|record| record.inputs.capacity()).sum();
+        let fetches: usize = self.values.iter().map(|value| value.fetches.capacity()).sum();
+        self.records.capacity() * size_of::<Record>()
             + inputs * size_of::<Input>()
-            + self.values.len() * size_of::<Value>()
+            + self.values.capacity() * size_of::<Value>()
             + fetches * size_of::<u32>()
     }
 

@@ -8,6 +8,7 @@ mod base;
 mod device;
 mod eager;
 mod function;
+mod graph;
 mod io;
 pub mod ops;
 pub mod program;
@@ -46,6 +47,7 @@ pub use eager::variable::Variable;
 pub use function::Function;
 pub use function::nested::Nested;
 pub use function::structure::Structure;
+pub use graph::{Graph, GraphScope, Session};
 pub use io::file::write_whole;
 pub use io::npy::NpyArray;
 pub use io::read::{HostBytes, PendingValue};
@@ -59,4 +61,7 @@ pub use ops::{
 };
 pub use plimsoll_memory::{Bytes, FileBytes, Name, OffsetPlan, Owner, Planned, Rows, Site, Stats};
 pub use plimsoll_plan::{Decisions, Trace};
-pub use program::{OwnedVariables, PlannedProgram, Program, ProgramCache, Recording};
+pub use program::{
+    CacheInfo, CachedProgram, OwnedVariables, PlannedProgram, Program, ProgramCache, ProgramKey, Recording,
+    clear_session,
+};

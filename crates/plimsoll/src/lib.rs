@@ -32,14 +32,17 @@ pub use plimsoll_tensor::{
     is_recording, recompute, with_saving,
 };
 
-// Steps, and functions that are recorded and planned.
-pub use plimsoll_tensor::{Function, OpenStep, Recording, Step};
+// Steps, functions that are recorded and planned, and graphs by hand.
+pub use plimsoll_tensor::program::Footprint;
+pub use plimsoll_tensor::{
+    CacheInfo, CachedProgram, Function, Graph, GraphScope, OpenStep, Recording, Session, Step, clear_session,
+};
 
 // Devices, and whose bytes are whose.
 pub use plimsoll_tensor::{
     Bytes, Device, DriverMemory, Holders, Offload, OpenScope, Owner, Placement, PlacementLog, Recomputed,
-    Report, Site, Stats, at_callers_line, at_line, current_scope, enter_owner, enter_scope, log_placements,
-    scope, with_owner,
+    Report, Rows, Site, Stats, at_callers_line, at_line, current_scope, enter_owner, enter_scope,
+    log_placements, scope, with_owner,
 };
 
 // Values on the host, and where random numbers come from.
@@ -98,8 +101,8 @@ pub mod prelude {
     };
     pub use plimsoll_tensor::{
         Activation, AttentionConfig, Bytes, Conv1dConfig, Conv2dConfig, DType, Device, Error, Function,
-        Generator, GradientTape, Nested, Op, OpRef, Owner, Pool2d, Result, Saving, Shape, Step, Tensor,
-        Unconnected, Variable, custom_gradient, recompute, scope, set_seed,
+        Generator, GradientTape, Graph, Nested, Op, OpRef, Owner, Pool2d, Result, Saving, Session, Shape,
+        Step, Tensor, Unconnected, Variable, custom_gradient, recompute, scope, set_seed,
     };
 }
 

@@ -11,6 +11,9 @@ mod post_000_2;
 #[path = "../../../examples/post_000_3_selective_watching.rs"]
 mod post_000_3;
 #[allow(dead_code, reason = "an example's `main` prints what is asserted here")]
+#[path = "../../../examples/post_001_1_graph_gradients.rs"]
+mod post_001_1;
+#[allow(dead_code, reason = "an example's `main` prints what is asserted here")]
 #[path = "../../../examples/post_001_2_batch_size.rs"]
 mod post_001_2;
 #[allow(dead_code, reason = "an example's `main` prints what is asserted here")]
@@ -19,6 +22,9 @@ mod post_001_3;
 #[allow(dead_code, reason = "an example's `main` prints what is asserted here")]
 #[path = "../../../examples/post_002_1_explicit_deletion.rs"]
 mod post_002_1;
+#[allow(dead_code, reason = "an example's `main` prints what is asserted here")]
+#[path = "../../../examples/post_002_2_function.rs"]
+mod post_002_2;
 #[allow(dead_code, reason = "an example's `main` prints what is asserted here")]
 #[path = "../../../examples/post_002_3_dataset_batches.rs"]
 mod post_002_3;
@@ -31,6 +37,9 @@ mod post_003_2;
 #[allow(dead_code, reason = "an example's `main` prints what is asserted here")]
 #[path = "../../../examples/post_003_3_mixed_precision.rs"]
 mod post_003_3;
+#[allow(dead_code, reason = "an example's `main` prints what is asserted here")]
+#[path = "../../../examples/post_004_2_clear_graph.rs"]
+mod post_004_2;
 #[allow(dead_code, reason = "an example's `main` prints what is asserted here")]
 #[path = "../../../examples/post_004_3_device_scope.rs"]
 mod post_004_3;
@@ -58,6 +67,31 @@ fn post_000_3_keeps_z1_only_where_a_gradient_reads_it() {
     assert_eq!((as_written.own, as_written.gradients), (4_000_000, [true; 3]));
     let only_x = post_000_3::measure(GradientTape::new().watch_accessed_variables(false)).unwrap();
     assert_eq!((only_x.own, only_x.gradients), (0, [true, false, false]));
+}
+
+#[test]
+fn post_001_1_holds_variables_gradients_and_y() {
+    let figures = post_001_1::measure().unwrap();
+    assert_eq!((figures.described, figures.variables, figures.gradients), (0, 4_004_000, 4_004_000));
+    assert_eq!((figures.others, figures.after, figures.same_bits), (0, 0, true));
+    // y, and single numbers.
+    assert!((4_000..=4_000 + 512).contains(&figures.peak_others), "{} B", figures.peak_others);
+    assert_eq!(figures.planned_others, figures.peak_others);
+}
+
+#[test]
+fn post_002_2_needs_no_more_than_eager_code_for_the_same_bits() {
+    let figures = post_002_2::measure().unwrap();
+    assert!(figures.graph_peak <= figures.eager_peak, "{figures:?}");
+    assert_eq!((figures.planned_peak, figures.bits[0]), (figures.graph_peak, figures.bits[1]));
+}
+
+#[test]
+fn post_004_2_gives_graph_and_variables_back() {
+    let figures = post_004_2::measure().unwrap();
+    assert_eq!((figures.n_variables, figures.parameters), ([4; 3], 4 * (10 * 100 + 100 + 100 * 10 + 10)));
+    assert_eq!((figures.n_programs, figures.n_cleared, figures.goes_on), (1, 0, true));
+    assert_eq!(figures.after, [0, 0]);
 }
 
 #[test]

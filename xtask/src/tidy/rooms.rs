@@ -17,7 +17,7 @@ use super::source::Source;
 /// The crates that are divided into rooms, with the rooms from the lowest to the highest.
 const ROOMS: &[(&str, &[&str])] = &[(
     "plimsoll-tensor",
-    &["base", "device", "eager", "ops", "io", "remat", "autograd", "program", "function"],
+    &["base", "device", "eager", "ops", "io", "remat", "autograd", "program", "function", "graph"],
 )];
 
 /// Modules at the roots of crates that know each other by nature.

@@ -11,8 +11,8 @@
 //! has no program: it runs eagerly, and the device's guard keeps it under the limit.
 
 use plimsoll_tensor::{
-    Device, Nested, OwnedVariables, PlannedProgram, Program, ProgramCache, Recording, Result, Step, Tensor,
-    op::Meta,
+    Device, Nested, OwnedVariables, PlannedProgram, Program, ProgramCache, ProgramKey, Recording, Result,
+    Step, Tensor, op::Meta,
 };
 
 use super::examples::Batch;
@@ -45,6 +45,12 @@ struct Signature {
     trained: Vec<bool>,
     /// What else has been set otherwise since.
     version: u64,
+}
+
+impl ProgramKey for Signature {
+    fn heap_bytes(&self) -> usize {
+        self.batch.heap_bytes() + self.trained.capacity()
+    }
 }
 
 /// What is done with a batch.

@@ -60,6 +60,8 @@ struct Inner {
     specs: OnceLock<Device>,
     /// and on such a ghost, the device.
     described: Option<WeakDevice>,
+    /// Whether its tensors are those of a graph under construction, which means nothing outside it.
+    is_symbolic: AtomicBool,
 }
 
 /// A device that may be gone.
@@ -193,6 +195,7 @@ impl Device {
             plan_sets: pool_is_ghost.then(Arc::default),
             specs: OnceLock::new(),
             described: None,
+            is_symbolic: AtomicBool::new(false),
         }
     }
 
@@ -400,6 +403,17 @@ impl Device {
     /// The device that the tensors of this ghost are described for, if that is what it is for.
     pub(crate) fn described(&self) -> Option<Device> {
         self.0.described.as_ref().and_then(|described| described.0.upgrade()).map(Device)
+    }
+
+    /// Says that the tensors of this ghost are those of a graph.
+    pub(crate) fn set_symbolic(&self) {
+        self.0.is_symbolic.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether its tensors are those of a graph.
+    #[inline]
+    pub(crate) fn is_symbolic(&self) -> bool {
+        self.0.is_symbolic.load(Ordering::Relaxed)
     }
 
     /// Whether this device has shapes but no values.

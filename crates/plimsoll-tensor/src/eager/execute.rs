@@ -20,7 +20,7 @@ use crate::eager::context;
 use crate::eager::op::{
     AuxOutput, Gradient, Meta, Op, OpRef, Operand, Output, Run, SavedRef, SavedRefs, Tensors,
 };
-use crate::eager::recorder::{Execution, capture_args};
+use crate::eager::recorder::{self, Execution, capture_args};
 use crate::eager::tape::{FinishedCall, NodeRef, TapeCore};
 use crate::eager::tensor::{Data, Nodes, Tensor};
 
@@ -138,6 +138,7 @@ pub(crate) fn call_with(op: OpRef, args: Args<'_>) -> Result<Tensor> {
 /// Runs an op: see the module's description.
 pub(crate) fn execute(op: OpRef, mut args: Args<'_>) -> Result<Tensors> {
     read_variables(&mut args);
+    recorder::check_symbolic(op.name(), args.iter().map(Arg::storage))?;
     if context::is_tracing() {
         capture_args(&mut args);
     }
@@ -171,6 +172,7 @@ pub(crate) fn recompute_op(
     op: OpRef,
     args: Args<'_>,
     wanted: Option<&[bool]>,
+    order: Order,
 ) -> Result<SmallVec<[Arc<Storage>; 2]>> {
     let device = device_of(&op, &args)?;
     let outputs = op.get().infer(&metas(&args))?;
@@ -178,7 +180,7 @@ pub(crate) fn recompute_op(
     if check::kind_of(&op, &outputs)? != Kind::New {
         return Err(check::changed(&op));
     }
-    let call = Call { op: &op, device: &device, watchers: &[], order: Order::Fixed };
+    let call = Call { op: &op, device: &device, watchers: &[], order };
     let (_, results, made) = call.make(args, &outputs, aux_outputs)?;
     let results = results.iter().map(|tensor| tensor.data().value().clone());
     Ok(results.chain(made.into_iter().map(|(_, storage)| storage)).collect())

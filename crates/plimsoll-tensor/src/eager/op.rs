@@ -536,6 +536,14 @@ impl OpRef {
         }
     }
 
+    /// The bytes of the heap that it takes for its attributes; none if it has none.
+    pub(crate) fn heap_bytes(&self) -> usize {
+        match &self.held {
+            Held::Static(_) => 0,
+            Held::Shared(op) => size_of_val(&**op),
+        }
+    }
+
     /// The same op with the draw that `next` makes of its own. An op of somebody's own draws nothing: what it says of itself
     /// here would decide which kernel runs on operands that were checked for another.
     pub(crate) fn redrawn(&self, next: &dyn Fn(Draw) -> Draw) -> OpRef {

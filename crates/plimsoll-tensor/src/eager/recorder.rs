@@ -4,6 +4,7 @@
 //! variables tell of theirs, and it says what stands for a device, a variable or a tensor from outside. What it makes of that
 //! is its own business: the one there is, the `Tracer`, makes a program.
 
+use std::any::Any;
 use std::sync::Arc;
 
 use plimsoll_memory::{Block, Site};
@@ -19,7 +20,13 @@ use crate::eager::tensor::Tensor;
 use crate::eager::variable::{Variable, VariableCell};
 
 /// Records what a function does.
-pub(crate) trait Recorder {
+pub(crate) trait Recorder: Any {
+    /// Whether something is on a ghost of the function's.
+    fn is_recorded(&self, storage: &Storage) -> bool;
+
+    /// Whether it records a graph, which goes on being described, rather than a function.
+    fn is_graph(&self) -> bool;
+
     /// The ghost that stands for a device: one that the function has not used before becomes one of its own.
     fn ghost_of(&mut self, device: &Device) -> Device;
 
@@ -149,6 +156,27 @@ pub(crate) fn capture_args(args: &mut [Arg<'_>]) {
 pub(crate) fn capture_view((storage, meta): StorageView) -> StorageView {
     let shadow = context::with_tracer(|tracer| tracer.capture(&storage)).flatten();
     (shadow.unwrap_or(storage), meta)
+}
+
+/// Refuses tensors of a graph where they have no meaning: outside it.
+///
+/// # Errors
+/// A tensor of a graph that this thread has not entered.
+pub(crate) fn check_symbolic<'a>(
+    op: &'static str,
+    storages: impl Iterator<Item = &'a Arc<Storage>>,
+) -> Result<()> {
+    for storage in storages.filter(|storage| storage.device().is_symbolic()) {
+        let is_ours = context::with_tracer(|tracer| tracer.is_recorded(storage)).unwrap_or(false);
+        if !is_ours {
+            return Err(Error::argument(
+                op,
+                "an operand is a tensor of a graph, or a variable of one that was not initialised, and has no value here; \
+                 enter its graph to go on describing it, or get its value with `Session::run`",
+            ));
+        }
+    }
+    Ok(())
 }
 
 impl Error {

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use plimsoll_memory::LongList;
 use smallvec::SmallVec;
 
-use crate::base::error::Error;
+use crate::base::error::{Error, Result};
 use crate::base::shape::Shape;
 use crate::eager::execute::{Arg, StorageView};
 use crate::eager::op::{Cost, Meta, OpRef, Tensors};
@@ -120,6 +120,11 @@ impl StepState {
     /// The step cannot succeed any more.
     pub fn fail(&mut self, failure: Error) {
         self.failure.get_or_insert(failure);
+    }
+
+    /// The updates that wait; what went wrong where no error could be returned.
+    pub fn into_updates(self) -> Result<LongList<Update>> {
+        self.failure.map_or(Ok(self.updates), Err)
     }
 
     /// Takes updates that wait for the step's end.

@@ -35,6 +35,9 @@ pub(crate) struct Update {
     checks_loss_itself: bool,
 }
 
+/// Op, variables and inputs of an update.
+pub(crate) type UpdateParts = (OpRef, SmallVec<[Arc<VariableCell>; 1]>, SmallVec<[StorageView; 2]>);
+
 impl Update {
     /// Checks that the op's outputs fit the variables.
     pub fn new(op: OpRef, variables: &[&Variable], inputs: &[&Tensor]) -> Result<Update> {
@@ -90,6 +93,9 @@ impl Update {
     /// ghosts that are computed from it; what was staged then cannot be written when it no longer does.
     fn check_devices(&self) -> Result<()> {
         let Some(first) = self.cells.first() else { return Ok(()) };
+        if !context::is_tracing() {
+            self.cells.iter().try_for_each(|cell| cell.check_initialized(self.op.name()))?;
+        }
         let device = device_of(first);
         let elsewhere = |what: &str, other: &Device| {
             let [device, other] = device.names_apart(other);
@@ -112,6 +118,21 @@ impl Update {
             self.inputs.push(waiting((*finite_loss).clone()));
         }
         self
+    }
+
+    /// Op, variables and inputs, for a graph to keep.
+    pub fn into_parts(self) -> UpdateParts {
+        (self.op, self.cells, self.inputs.iter().map(HeldView::view).collect())
+    }
+
+    /// An update that was checked before, with inputs like those that it had then.
+    pub fn from_parts(
+        op: OpRef,
+        cells: SmallVec<[Arc<VariableCell>; 1]>,
+        inputs: SmallVec<[StorageView; 2]>,
+    ) -> Update {
+        let inputs = inputs.into_iter().map(waiting).collect();
+        Update { op, cells, inputs, visible: SmallVec::new(), checks_loss_itself: false }
     }
 
     /// The scratch memory that the op needs.

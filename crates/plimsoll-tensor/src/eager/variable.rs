@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use plimsoll_memory::{LongList, Owner};
 
-use crate::base::error::Result;
+use crate::base::error::{Error, Result};
 use crate::device::Device;
 use crate::device::holders::Holder;
 use crate::device::storage::Storage;
@@ -80,6 +80,20 @@ impl Variable {
             version: AtomicU64::new(0),
             value: Mutex::new(view),
             master,
+        }))
+    }
+
+    /// A variable of a graph, which has no value yet: it reads as the ghost.
+    pub(crate) fn symbolic(device: &Device, ghost: Arc<Storage>, meta: Meta) -> Variable {
+        ghost.hold(Holder::Variable);
+        Variable::from_cell(Arc::new(VariableCell {
+            device: device.clone(),
+            meta,
+            name: Mutex::default(),
+            trainable: AtomicBool::new(true),
+            version: AtomicU64::new(0),
+            value: Mutex::new((ghost, meta)),
+            master: None,
         }))
     }
 
@@ -221,6 +235,16 @@ impl VariableCell {
         }
         // A value from outside the function that is being recorded is read as a ghost.
         context::with_tracer(|tracer| tracer.variable_value(self, &current)).unwrap_or(current)
+    }
+
+    /// Refuses a variable of a graph that has no value yet: there is nothing to read or to write over.
+    pub fn check_initialized(&self, op: &'static str) -> Result<()> {
+        if !lock(&self.value).0.device().is_symbolic() {
+            return Ok(());
+        }
+        let (name, dtype, shape) = (self.name(), self.meta.dtype, self.meta.shape());
+        let detail = "has no value yet; run `Graph::initializer` first";
+        Err(Error::argument(op, format!("variable {name:?}, {dtype}{shape}, {detail}")))
     }
 
     /// The value to read now, as a tensor that the recording tapes know as this variable's.

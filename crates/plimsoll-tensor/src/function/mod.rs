@@ -21,6 +21,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use plimsoll_plan::PlanSet;
 
+use crate::base::dtype::DType;
 use crate::base::error::{Error, Result};
 use crate::device::Device;
 use crate::eager::context::{self, Saving};
@@ -28,9 +29,11 @@ use crate::eager::op::Meta;
 use crate::eager::tensor::Tensor;
 use crate::eager::variable::Variable;
 use crate::function::structure::Structure;
-use crate::program::{Argument, Footprint, PlannedProgram, Program, ProgramCache, Recording};
+use crate::program::{
+    Argument, CacheInfo, Footprint, Listed, PlannedProgram, Program, ProgramCache, ProgramKey, Recording,
+};
 
-/// The most bytes of the heap for the programs of a function, roughly; the least recently used go first.
+/// The most bytes of the heap for the programs of a function, if it is not told otherwise.
 const MOST_BYTES: usize = 64 << 20;
 
 /// A function of tensors, or of structures of them, that runs from its program.
@@ -61,7 +64,8 @@ pub struct Function<A, R, F> {
     donated: Vec<u32>,
     recording: Recording,
     /// The programs by signature, each with the structure of what it returns.
-    programs: Mutex<ProgramCache<Signature, R>>,
+    programs: Arc<Mutex<ProgramCache<Signature, R>>>,
+    _listed: Listed,
     arguments: PhantomData<fn(A)>,
 }
 
@@ -101,12 +105,117 @@ impl Signature {
     }
 }
 
+impl ProgramKey for Signature {
+    fn heap_bytes(&self) -> usize {
+        self.arguments.heap_bytes() + self.shared.capacity() * size_of::<usize>()
+    }
+
+    fn differing_argument(&self, other: &Signature) -> Option<(usize, String)> {
+        if self.arguments.len() != other.arguments.len() {
+            return None;
+        }
+        let pairs = self.arguments.iter().zip(&other.arguments).enumerate();
+        let differing = pairs.map(|(number, (now, before))| (number, difference(now, before)));
+        differing.into_iter().find_map(|(number, how)| Some((number, how?)))
+    }
+}
+
+/// How an argument differs from what it was before.
+fn difference(now: &Meta, before: &Meta) -> Option<String> {
+    if now.dtype != before.dtype {
+        return Some(format!("its dtype is {} and was {}", now.dtype, before.dtype));
+    }
+    if now.shape() != before.shape() {
+        return Some(format!("its shape is {} and was {}", now.shape(), before.shape()));
+    }
+    let (strides, others) = (now.layout.strides(), before.layout.strides());
+    (now != before).then(|| format!("its layout has strides {strides:?} and had {others:?}"))
+}
+
+impl fmt::Display for Signature {
+    /// `float32[64, 10], int64[64]`
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (number, meta) in self.arguments.iter().enumerate() {
+            let comma = if number == 0 { "" } else { ", " };
+            write!(f, "{comma}{}{}", meta.dtype, meta.shape())?;
+            if !meta.layout.is_contiguous() {
+                write!(f, " with strides {:?}", meta.layout.strides())?;
+            }
+        }
+        match self.device == Device::cpu() {
+            true => Ok(()),
+            false => write!(f, " on {}", self.device.name()),
+        }
+    }
+}
+
 impl<A: Structure, R: Structure, F: Fn(A) -> Result<R>> Function<A, R, F> {
     /// A function that has not been called yet.
     pub fn new(f: F) -> Function<A, R, F> {
-        let programs = Mutex::new(ProgramCache::new(MOST_BYTES));
+        let programs = Arc::new(Mutex::new(ProgramCache::new(MOST_BYTES)));
+        let listed = Listed::new(Arc::downgrade(&programs) as _);
         let (recording, arguments) = (Recording::Checked, PhantomData);
-        Function { f, run_eagerly: false, donated: Vec::new(), recording, programs, arguments }
+        Function {
+            f,
+            run_eagerly: false,
+            donated: Vec::new(),
+            recording,
+            programs,
+            _listed: listed,
+            arguments,
+        }
+    }
+
+    /// This function with another bound on the heap that its programs take, plans included; 64 MiB if it is not called. When they
+    /// take more, the least recently used are dropped; the one that was called last stays.
+    #[doc(alias("recompile_limit", "cache_size_limit", "maxsize"))]
+    #[must_use]
+    pub fn cache_bytes(self, most_bytes: usize) -> Function<A, R, F> {
+        self.lock().set_most_bytes(most_bytes);
+        self
+    }
+
+    /// This function with or without passes over its programs: dead calls removed, equal calls made once, casts of whole numbers to
+    /// a wider type and back left out. They keep every bit and never raise the peak; without them a program is what was recorded,
+    /// call by call. Off if it is not called: under a limit, plans of a program that was changed so can be estimated too high, and
+    /// a limit that [`Function::least_limit`] names can be refused.
+    #[must_use]
+    pub fn passes(self, has_passes: bool) -> Function<A, R, F> {
+        self.lock().set_passes(has_passes);
+        self
+    }
+
+    /// What the function keeps: its signatures, with what their programs take and how often they were used.
+    ///
+    /// ```
+    /// use plimsoll_tensor::{Function, Tensor};
+    ///
+    /// let double = Function::new(|x: Tensor| x.mul(2.0));
+    /// for length in [3, 4, 3, 3] {
+    ///     double.call(Tensor::ones([length])?)?;
+    /// }
+    /// let cache = double.cache();
+    /// assert_eq!(cache.programs[0].signature, "float32[3]");
+    /// assert_eq!((cache.programs[0].n_calls, cache.programs[1].n_calls), (3, 1));
+    /// println!("{cache}");
+    /// double.clear_cache();
+    /// assert!(double.cache().programs.is_empty());
+    /// # Ok::<(), plimsoll_tensor::Error>(())
+    /// ```
+    #[doc(alias("cache_info", "get_concrete_function", "_cache_size"))]
+    pub fn cache(&self) -> CacheInfo {
+        let programs = self.lock();
+        CacheInfo {
+            programs: programs.programs(Signature::to_string),
+            most_bytes: programs.most_bytes() as u64,
+            n_evicted: programs.n_evicted(),
+        }
+    }
+
+    /// Drops all programs, with their plans and the constants that they own on devices. The function stays usable, and so do the
+    /// variables that it has made.
+    pub fn clear_cache(&self) {
+        self.lock().clear();
     }
 
     /// This function, called as it is each time: for debugging.
@@ -249,12 +358,14 @@ impl<A: Structure, R: Structure, F: Fn(A) -> Result<R>> Function<A, R, F> {
         let device = signature.device.clone();
         programs.find(signature, self.recording, |owned| {
             let mut result = None;
+            let place = Tensor::spec((), DType::F32)?;
             let views: Vec<&Tensor> = tensors.iter().collect();
             let program = Program::record_owning(&device, &views, &self.donated, owned, |ghosts| {
                 let arguments = arguments.rebuild(&mut ghosts.into_iter())?;
                 let returned = context::at_own_lines(|| (self.f)(arguments))?;
                 let tensors = returned.tensors();
-                result = Some(returned);
+                // Only the arrangement is kept: the tensors themselves would keep the ghost that they are on.
+                result = Some(returned.rebuild(&mut std::iter::repeat(place.clone()))?);
                 Ok(tensors)
             })?;
             Ok((program, result.unwrap_or_else(|| unreachable!("recording calls the function"))))

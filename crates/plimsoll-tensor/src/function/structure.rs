@@ -30,7 +30,7 @@ use crate::eager::tensor::Tensor;
     message = "`{Self}` is not a structure of tensors",
     note = "pass a number with a fraction as a tensor without axes, `Tensor::scalar(0.5)`: one program serves all of them"
 )]
-pub trait Structure: Sized {
+pub trait Structure: Sized + Send + 'static {
     /// Adds the tensors to a list, in order.
     fn flatten(&self, into: &mut Vec<Tensor>);
 

@@ -92,6 +92,10 @@ impl Op for Cast {
         if self.0.is_float() { Gradient::Backward } else { Gradient::Zero }
     }
 
+    fn never_refuses(&self) -> bool {
+        true
+    }
+
     fn backward(&self, backward: &mut Backward<'_>) -> Result<()> {
         let gradient = backward.gradient()?.cast(backward.input_dtype(0))?;
         backward.set_grad(0, gradient)

@@ -11,16 +11,21 @@
 
 mod argument;
 mod cache;
+mod cache_info;
 mod compare;
 mod copies;
 mod display;
 mod document;
 mod footprint;
+mod heap;
 mod merge;
 mod owned;
+mod passes;
 mod plans;
 mod prune;
+mod registry;
 mod remat;
+mod retrace;
 mod runner;
 mod trace;
 mod tracer;
@@ -39,13 +44,18 @@ use crate::eager::op::{Meta, OpRef};
 use crate::eager::variable::VariableCell;
 
 pub(crate) use argument::Argument;
-pub use cache::{ProgramCache, Recording};
+pub use cache::{ProgramCache, ProgramKey, Recording};
+pub use cache_info::{CacheInfo, CachedProgram};
 pub use document::ProgramDocument;
 pub use footprint::Footprint;
 pub use owned::OwnedVariables;
 pub use plans::{Offsets, PlannedProgram};
+pub(crate) use registry::Listed;
+pub use registry::clear_session;
+pub(crate) use tracer::Tracer;
 
 /// What a function does.
+#[derive(Clone)]
 pub struct Program {
     /// The devices that it uses. The first is the one that it was recorded for; values, blocks and calls name theirs by its
     /// number here.
@@ -333,16 +343,6 @@ impl Program {
     /// What the function returns.
     pub fn results(&self) -> &[ValueView] {
         &self.results
-    }
-
-    /// The heap bytes that it takes, roughly.
-    pub fn heap_bytes(&self) -> usize {
-        let views = self.calls.iter().map(|call| call.inputs.len() + call.outputs.len()).sum::<usize>();
-        self.calls.len() * size_of::<Call>()
-            + views * (size_of::<ValueView>() + size_of::<Meta>())
-            + self.values.len() * size_of::<Value>()
-            + self.blocks.len() * size_of::<BlockSpec>()
-            + self.instructions.len() * size_of::<Instruction>()
     }
 
     /// How many random draws it makes.

@@ -17,6 +17,7 @@ use crate::device::storage::Storage;
 use crate::eager::context;
 use crate::eager::execute::{self, Arg, Args, StorageView};
 use crate::eager::op::{Draw, Meta};
+use crate::eager::recorder::Recorder;
 use crate::eager::tensor::{Nodes, Tensor};
 use crate::eager::variable::{Variable, VariableCell};
 
@@ -85,6 +86,9 @@ impl Tracer {
         let refused = |detail: String| {
             Err(Error::argument("function", format!("{detail}, at {}", context::site("variable"))))
         };
+        if self.is_graph() {
+            return self.graph_variable(value).map(Some);
+        }
         match self.owned.next() {
             Some(variable)
                 if variable.shape() != value.1.shape() || variable.dtype() != value.1.dtype =>

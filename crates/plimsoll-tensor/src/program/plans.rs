@@ -8,7 +8,7 @@
 use std::io;
 use std::sync::Arc;
 
-use plimsoll_memory::{OffsetPlan, Planned};
+use plimsoll_memory::OffsetPlan;
 use plimsoll_plan::{Decisions, LazyPlanSet, Measured, Peaks, PlanSet, Trace, plan_offsets};
 use smallvec::SmallVec;
 
@@ -81,6 +81,9 @@ impl Footprint {
 /// A program, and its plans so far.
 pub struct PlannedProgram {
     program: Program,
+    /// The program as it was recorded, where passes have changed it; none if there are no passes, or they changed nothing.
+    recorded: Option<Program>,
+    has_passes: bool,
     /// What is known of its memory on each of its devices, once a limit of that device has been met.
     known: SmallVec<[Option<Known>; 1]>,
     /// What runs where the limits of several devices need other plans than the natural one.
@@ -145,24 +148,65 @@ impl PlannedProgram {
     /// A program of which nothing is planned yet.
     pub fn new(program: Program) -> PlannedProgram {
         let (heap_bytes, n_devices) = (program.heap_bytes(), program.devices.len());
-        PlannedProgram { program, known: (0..n_devices).map(|_| None).collect(), combined: None, heap_bytes }
+        let (recorded, has_passes, combined) = (None, false, None);
+        let known = (0..n_devices).map(|_| None).collect();
+        PlannedProgram { program, recorded, has_passes, known, combined, heap_bytes }
     }
 
-    /// The program, with everything retained.
+    /// A program that is changed by passes, which keep its bits and never raise its peak.
+    ///
+    /// # Errors
+    /// Memory beyond all addresses of a device.
+    pub fn with_passes(recorded: Program) -> Result<PlannedProgram> {
+        let mut planned = match recorded.with_passes()? {
+            Some(program) => PlannedProgram { recorded: Some(recorded), ..PlannedProgram::new(program) },
+            None => PlannedProgram::new(recorded),
+        };
+        planned.has_passes = true;
+        planned.heap_bytes = planned.count_heap_bytes();
+        Ok(planned)
+    }
+
+    /// The program that runs, with everything retained.
     pub fn program(&self) -> &Program {
         &self.program
     }
 
+    /// The program as it was recorded.
+    pub fn recorded(&self) -> &Program {
+        self.recorded.as_ref().unwrap_or(&self.program)
+    }
+
     /// Takes over the numbers, tensors and variables of a recording that is like the program's; what is planned stays.
-    pub fn adopt(&mut self, recorded: Program) {
+    ///
+    /// # Errors
+    /// Memory beyond all addresses of a device.
+    pub fn adopt(&mut self, recorded: Program) -> Result<()> {
+        if self.has_passes {
+            let passed = PlannedProgram::with_passes(recorded)?;
+            // Numbers that differ may have made calls differ that were equal before.
+            if !passed.program.is_alike(&self.program) {
+                *self = passed;
+                return Ok(());
+            }
+            self.recorded = passed.recorded;
+            self.take_numbers(passed.program);
+        } else {
+            self.take_numbers(recorded);
+        }
+        Ok(())
+    }
+
+    fn take_numbers(&mut self, recorded: Program) {
         let plans = self.known.iter_mut().flatten().filter_map(|known| known.plans.as_mut());
         let taken = plans.filter_map(|plans| plans.taken.as_mut()).map(|(_, program, _)| program);
         let combined = self.combined.iter_mut().map(|combined| &mut combined.program);
         taken.chain(combined).for_each(|program| program.adopt(&recorded));
         self.program = recorded;
+        self.heap_bytes = self.count_heap_bytes();
     }
 
-    /// The bytes of the heap that all this takes, roughly.
+    /// The bytes of the heap that all this takes.
     pub fn heap_bytes(&self) -> usize {
         self.heap_bytes
     }
@@ -215,12 +259,13 @@ impl PlannedProgram {
             let Some(limit) = limit else { continue };
             let (known, refusal) = self.fit(known, number as u8, &called.devices[number], limit)?;
             self.known[number] = Some(known);
-            self.heap_bytes = self.count_heap_bytes();
             if let Some(refusal) = refusal {
+                self.heap_bytes = self.count_heap_bytes();
                 return Err(refusal);
             }
         }
         self.combine();
+        self.heap_bytes = self.count_heap_bytes();
         Ok(Some(self.taken()))
     }
 
@@ -297,14 +342,18 @@ impl PlannedProgram {
     }
 
     fn count_heap_bytes(&self) -> usize {
-        let offsets = |offsets: &OffsetPlan| offsets.entries().len() * 2 * size_of::<Planned>();
         let plans = |plans: &Plans| {
             let taken = plans.taken.as_ref();
-            let taken = taken.map_or(0, |(_, program, plan)| program.heap_bytes() + offsets(plan));
+            let taken = taken.map_or(0, |(_, program, offsets)| program.heap_bytes() + offsets.heap_bytes());
             taken + plans.plan_set.heap_bytes() + plans.trace.heap_bytes()
         };
-        let known = |known: &Known| offsets(&known.offsets) + known.plans.as_ref().map_or(0, plans);
-        self.program.heap_bytes() + self.known.iter().flatten().map(known).sum::<usize>()
+        let known = |known: &Known| known.offsets.heap_bytes() + known.plans.as_ref().map_or(0, plans);
+        let combined = self.combined.as_ref().map_or(0, |combined| combined.program.heap_bytes());
+        let recorded = self.recorded.as_ref().map_or(0, Program::heap_bytes);
+        self.program.heap_bytes()
+            + recorded
+            + combined
+            + self.known.iter().flatten().map(known).sum::<usize>()
     }
 }
 

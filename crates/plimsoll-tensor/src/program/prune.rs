@@ -15,7 +15,16 @@ impl Program {
     /// This program without the calls that lead to these values and to nothing else.
     pub(super) fn without_initial(self, initial: &[u32]) -> Program {
         let dead = self.calls_only_for(initial);
-        if dead.is_empty() { self } else { self.without(&dead) }
+        if dead.is_empty() {
+            return self;
+        }
+        let drawn = self.draws_of(&dead);
+        self.without(&dead, &drawn)
+    }
+
+    /// This program without some dead calls. Draws keep their numbers, and it takes as many as before.
+    pub(super) fn without_dead(self, dead: &BTreeSet<u32>) -> Program {
+        if dead.is_empty() { self } else { self.without(dead, &[]) }
     }
 
     /// The calls that lead to these values and to nothing else.
@@ -40,8 +49,8 @@ impl Program {
         dead
     }
 
-    /// This program without some dead calls.
-    fn without(self, dead: &BTreeSet<u32>) -> Program {
+    /// This program without some dead calls and without these draws.
+    fn without(self, dead: &BTreeSet<u32>, drawn: &[u64]) -> Program {
         let is_dead = |call: Option<u32>| call.is_some_and(|call| dead.contains(&call));
         let mut is_used = vec![false; self.n_blocks()];
         for value in self.values.iter().filter(|value| !is_dead(value.call)) {
@@ -61,7 +70,7 @@ impl Program {
         };
         let blocks = numbers(&mut is_used.iter().copied());
         let calls = numbers(&mut (0..self.calls.len() as u32).map(|number| !dead.contains(&number)));
-        let drawn = self.draws_of(dead);
+        let next_calls = self.next_calls(dead);
         let mut to = self.without_calls();
         (to.n_draws, to.results) = (self.n_draws - drawn.len() as u64, self.results.clone());
         for value in self.values.iter() {
@@ -70,7 +79,8 @@ impl Program {
                 place => place,
             };
             let call = value.call.map(|call| calls[call as usize]);
-            let first_fetch = value.first_fetch.map(|call| calls.get(call as usize).copied().unwrap_or(call));
+            // What was fetched before a dead call is fetched before the next one that is left.
+            let first_fetch = value.first_fetch.map(|call| next_calls[call as usize]);
             to.values.push(super::Value { place, call, first_fetch, ..*value });
         }
         let kept = |list: &[u32]| -> Vec<u32> {
@@ -92,6 +102,17 @@ impl Program {
         to.blocks.extend((0..self.n_blocks()).filter(|&at| is_used[at]).map(|at| self.blocks[at]));
         to.instructions = self.instructions_of(dead, &is_used, &blocks, &calls);
         to
+    }
+
+    /// For each call, and for the end, how many calls before it are left: the number of the next one.
+    fn next_calls(&self, dead: &BTreeSet<u32>) -> Vec<u32> {
+        let mut n_left = 0;
+        let mut next = vec![0];
+        next.extend((0..self.calls.len() as u32).map(|number| {
+            n_left += u32::from(!dead.contains(&number));
+            n_left
+        }));
+        next
     }
 
     /// The instructions that are left.

@@ -167,6 +167,7 @@ impl Program {
     fn read_variables(&self, cells: &[Arc<VariableCell>]) -> Result<Vec<Option<Arc<Storage>>>> {
         let read = |(cell, recorded): (&Arc<VariableCell>, &super::VariableInput)| {
             let (storage, meta) = cell.value();
+            cell.check_initialized("function")?;
             match meta == *recorded.meta {
                 true => Ok(Some(storage)),
                 false => Err(Error::argument(

@@ -62,6 +62,15 @@ pub(crate) struct Tracer {
     pub(super) owned: OwnedVariables,
     /// and the values that it would give those that it has made before.
     pub(super) initial: Vec<u32>,
+    /// What a graph under construction knows beyond a function.
+    symbolic: Option<Symbolic>,
+}
+
+/// What only the recording of a graph has.
+#[derive(Default)]
+pub(crate) struct Symbolic {
+    /// The variables that it has made, with the numbers of their initial values and how these lie.
+    pub variables: Vec<(Variable, ValueView)>,
 }
 
 /// A device that the function uses, and the ghost on which it is recorded.
@@ -183,16 +192,85 @@ impl Tracer {
             donated: Vec::new(),
             owned: OwnedVariables::none(),
             initial: Vec::new(),
+            symbolic: None,
         }
     }
 
+    /// What records a graph for a device, on a ghost of it.
+    pub fn of_graph(device: &Device) -> Result<Tracer> {
+        let ghost = device.ghost();
+        ghost.set_limit(None)?;
+        ghost.set_symbolic();
+        Ok(Tracer { symbolic: Some(Symbolic::default()), ..Tracer::new(device, &ghost) })
+    }
+
+    /// What only a graph has.
+    pub fn symbolic(&self) -> Option<&Symbolic> {
+        self.symbolic.as_ref()
+    }
+
+    /// Distinguishes this recording from others.
+    pub fn serial(&self) -> u32 {
+        self.serial
+    }
+
+    /// How many calls there are so far.
+    pub fn n_calls(&self) -> u32 {
+        self.calls.len() as u32
+    }
+
+    /// A placeholder of a graph: its ghost.
+    pub fn placeholder(&mut self, spec: &Tensor) -> Result<Tensor> {
+        self.argument(spec, false)
+    }
+
+    /// How the placeholder of that number lies in memory.
+    pub fn placeholder_meta(&self, number: u32) -> &Meta {
+        &self.arguments[number as usize].meta
+    }
+
+    /// A variable that is read, if it is still there, and how its value lay when it was first read.
+    pub fn variable_input(&self, number: u32) -> (Option<Arc<VariableCell>>, &Meta) {
+        let input = &self.cells[number as usize];
+        (input.cell.upgrade(), &input.meta)
+    }
+
+    /// A device that is used.
+    pub fn device_numbered(&self, number: u8) -> &Device {
+        &self.devices[usize::from(number)].device
+    }
+
+    /// A tensor of a graph that stands for one from outside.
+    pub fn constant(&mut self, tensor: &Tensor) -> Tensor {
+        let (storage, meta) = tensor.storage_view();
+        let ghost = self.capture(&storage).unwrap_or(storage);
+        Tensor::over(ghost, meta, Nodes::new())
+    }
+
+    /// A variable that a graph makes: it has no value before it is initialised.
+    pub(super) fn graph_variable(&mut self, initial: &StorageView) -> Result<Variable> {
+        let storage = self.capture(&initial.0).unwrap_or_else(|| initial.0.clone());
+        let initial = self.view(&storage, &initial.1)?;
+        let (device, meta) = (self.device().clone(), Meta::fresh(*initial.meta.shape(), initial.meta.dtype));
+        let ghost = Storage::spec(&device, meta.n_bytes(), meta.dtype).shadow(&self.devices[0].ghost)?;
+        let variable = Variable::symbolic(&device, ghost.clone(), meta);
+        let number = self.cells.len() as u32;
+        self.add(&ghost, Place::Variable(number), None)?;
+        self.cells.push(VariableInput { cell: Arc::downgrade(variable.cell()), meta: Box::new(meta) });
+        self.variables.insert(variable.cell().address(), (number, ghost));
+        if let Some(symbolic) = &mut self.symbolic {
+            symbolic.variables.push((variable.clone(), initial));
+        }
+        Ok(variable)
+    }
+
     /// The value of that number.
-    pub(super) fn value(&self, number: u32) -> &Value {
+    pub fn value(&self, number: u32) -> &Value {
         &self.values[number as usize]
     }
 
     /// The call of that number.
-    pub(super) fn call_numbered(&self, number: u32) -> &Call {
+    pub fn call_numbered(&self, number: u32) -> &Call {
         &self.calls[number as usize]
     }
 
@@ -219,7 +297,7 @@ impl Tracer {
     }
 
     /// A tensor from outside.
-    pub(super) fn captured_storage(&self, number: u32) -> Arc<Storage> {
+    pub fn captured_storage(&self, number: u32) -> Arc<Storage> {
         self.storages[number as usize].clone()
     }
 
@@ -231,11 +309,6 @@ impl Tracer {
     /// The device that the function is recorded for.
     pub fn device(&self) -> &Device {
         &self.devices[0].device
-    }
-
-    /// Whether something is on a ghost of the function's.
-    pub(super) fn is_recorded(&self, storage: &Storage) -> bool {
-        self.devices.iter().any(|known| known.ghost == *storage.device())
     }
 
     /// The number of the device that a ghost stands for.
@@ -317,7 +390,7 @@ impl Tracer {
         ))
     }
 
-    fn view(&self, storage: &Storage, meta: &Meta) -> Result<ValueView> {
+    pub fn view(&self, storage: &Storage, meta: &Meta) -> Result<ValueView> {
         Ok(ValueView { value: self.number(storage)?, meta: Box::new(*meta) })
     }
 
@@ -381,6 +454,14 @@ impl Tracer {
 }
 
 impl Recorder for Tracer {
+    fn is_recorded(&self, storage: &Storage) -> bool {
+        self.devices.iter().any(|known| known.ghost == *storage.device())
+    }
+
+    fn is_graph(&self) -> bool {
+        self.symbolic.is_some()
+    }
+
     fn ghost_of(&mut self, device: &Device) -> Device {
         let known = self.devices.iter().find(|known| known.device == *device || known.ghost == *device);
         if let Some(known) = known {
@@ -389,6 +470,9 @@ impl Recorder for Tracer {
         let ghost = device.ghost();
         let unlimited = ghost.set_limit(None);
         debug_assert!(unlimited.is_ok(), "a limit can always be lifted");
+        if self.is_graph() {
+            ghost.set_symbolic();
+        }
         self.devices.push(TracedDevice::new(device, ghost.clone(), self.calls.len() as u32));
         ghost
     }
@@ -402,7 +486,10 @@ impl Recorder for Tracer {
     }
 
     fn refuse(&mut self, refusal: Error) {
-        self.refusal.get_or_insert(refusal);
+        // A graph is only described: whoever reads a value of it gets an error, and may go on without.
+        if !self.is_graph() {
+            self.refusal.get_or_insert(refusal);
+        }
     }
 
     fn variable_value(&mut self, cell: &Arc<VariableCell>, value: &StorageView) -> StorageView {
@@ -413,7 +500,8 @@ impl Recorder for Tracer {
     }
 
     fn capture(&mut self, storage: &Arc<Storage>) -> Option<Arc<Storage>> {
-        if self.is_recorded(storage) {
+        // A tensor of another graph has no value: it has no number here either, and whoever asks for it gets an error.
+        if self.is_recorded(storage) || storage.device().is_symbolic() {
             return None;
         }
         if let Some(shadow) = self.captured.get(&(Arc::as_ptr(storage) as usize)) {

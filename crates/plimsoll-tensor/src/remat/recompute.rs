@@ -15,7 +15,7 @@ use crate::device::Device;
 use crate::device::storage::Storage;
 use crate::eager::check;
 use crate::eager::context;
-use crate::eager::execute::{Arg, Args, recompute_op};
+use crate::eager::execute::{Arg, Args, Order, recompute_op};
 use crate::eager::op::{Meta, OpRef, Output};
 use crate::eager::tensor::{Nodes, Tensor};
 use crate::remat::{Input, Source, StepLog, StepLogState};
@@ -77,7 +77,7 @@ impl StepLog {
         let device = args.first().map_or_else(context::device, |arg| arg.storage().device().clone());
         count(&device, &op, &metas);
         let wanted = with_aux.then_some(&*wanted);
-        let storages = context::replay(|| recompute_op(op.clone(), args, wanted))?;
+        let storages = context::replay(|| recompute_op(op.clone(), args, wanted, Order::Fixed))?;
         for (number, storage) in (first..).zip(storages) {
             let is_known = {
                 let values = &self.lock().values;

@@ -9,6 +9,7 @@ mod ghost;
 mod gradient;
 mod layouts;
 mod order;
+mod programs;
 mod registry;
 mod replay;
 mod tape;
@@ -28,6 +29,7 @@ pub use ghost::ghost_trace;
 pub use gradient::{first_order, narrow_gradients, second_order, unwatched_inputs};
 pub use layouts::layouts;
 pub use order::any_order;
+pub use programs::programs;
 pub use registry::{declarations, unique_names};
 pub use replay::replayed_records;
 pub(crate) use tape::WORTH_REBUILDING;
@@ -58,6 +60,7 @@ pub const ALL: &[(&str, Check)] = &[
     ("replayed_records", replayed_records),
     ("thread_counts", thread_counts),
     ("any_order", any_order),
+    ("programs", programs),
     ("failed_acquisitions", failed_acquisitions),
     ("golden_values", crate::golden::golden_values),
 ];

@@ -154,6 +154,9 @@ pub fn with_own_places<R>(f: impl FnOnce() -> R) -> R {
 /// The label of a block that `op` takes for `owner` now.
 pub(crate) fn label(owner: Owner, op: &'static str) -> Label {
     LABELS.with(|labels| {
+        if let Some(site) = labels.recorded_site.get() {
+            return Label { owner, site };
+        }
         let line = labels.line.get().unwrap_or(SourceLine { file: "", line: 0, is_entered: false });
         let layers = labels.layers.borrow();
         Label { owner, site: labels.sites.borrow_mut().site(line, &layers, op) }
@@ -162,8 +165,7 @@ pub(crate) fn label(owner: Owner, op: &'static str) -> Label {
 
 /// The line of the outermost public call, for errors and reports.
 pub(crate) fn site(op: &'static str) -> Site {
-    let recorded = LABELS.with(|labels| labels.recorded_site.get());
-    recorded.unwrap_or_else(|| label(Owner::Temporary, op).site)
+    label(Owner::Temporary, op).site
 }
 
 /// The line of the outermost public call, for an error that may arise while the thread ends.

@@ -10,8 +10,8 @@ mod devices;
 mod placements;
 mod tapes;
 
+use std::any::Any;
 use std::cell::{Cell, RefCell};
-use std::rc::Rc;
 use std::sync::Arc;
 
 use crate::base::scopes::{Current, OpenScope, Scopes};
@@ -59,7 +59,8 @@ struct Context {
     steps: RefCell<Scopes<Option<StepState>>>,
     /// Whether a function is being recorded; asked by every op, so it is no look into the tracer.
     tracing: Cell<bool>,
-    tracer: RefCell<Option<Rc<RefCell<dyn Recorder>>>>,
+    /// What notes the functions and graphs that are being recorded; the innermost one is told.
+    tracers: RefCell<Scopes<Box<dyn Recorder>>>,
 }
 
 thread_local! {
@@ -74,7 +75,7 @@ thread_local! {
         placements: RefCell::new(Scopes::new()),
         steps: RefCell::new(Scopes::new()),
         tracing: Cell::new(false),
-        tracer: RefCell::new(None),
+        tracers: RefCell::new(Scopes::new()),
     } };
 }
 
@@ -191,21 +192,57 @@ pub(crate) fn end_step(number: u64) -> Option<StepState> {
 
 /// Runs `f` while `tracer` notes what it does; returns the tracer, too. A function that is recorded inside another has a
 /// program of its own: the outer one goes on where it was.
-pub(crate) fn with_tracing<T: Recorder + 'static, R>(tracer: T, f: impl FnOnce() -> R) -> (R, T) {
-    let replace = |tracer: Option<Rc<RefCell<dyn Recorder>>>| {
-        CONTEXT.with(|context| {
-            context.tracing.set(tracer.is_some());
-            context.tracer.replace(tracer)
-        })
-    };
-    let tracer = Rc::new(RefCell::new(tracer));
-    let before = replace(Some(tracer.clone()));
+pub(crate) fn with_tracing<T: Recorder, R>(tracer: T, f: impl FnOnce() -> R) -> (R, T) {
+    let before = is_tracing();
+    let number = begin_tracing(tracer);
+    let mut ended = None;
     let result = {
-        let _restore = on_drop(|| drop(replace(before)));
+        let _restore = on_drop(|| {
+            ended = end_tracing(number);
+            CONTEXT.with(|context| context.tracing.set(before));
+        });
         f()
     };
-    let tracer = Rc::into_inner(tracer).unwrap_or_else(|| unreachable!("nobody else takes the tracer"));
-    (result, tracer.into_inner())
+    let tracer = ended.unwrap_or_else(|| unreachable!("nobody else takes the tracer"));
+    (result, tracer)
+}
+
+/// Lets `tracer` note what the thread does; returns the number of that scope.
+pub(crate) fn begin_tracing(tracer: impl Recorder) -> u64 {
+    CONTEXT.with(|context| {
+        context.tracing.set(true);
+        context.tracers.borrow_mut().begin(Box::new(tracer))
+    })
+}
+
+/// Ends the scope of that number; returns its tracer, if it was open. What is around it is told again.
+pub(crate) fn end_tracing<T: Recorder>(number: u64) -> Option<T> {
+    let ended = CONTEXT.try_with(|context| {
+        let mut tracers = context.tracers.borrow_mut();
+        let ended = tracers.end(number);
+        context.tracing.set(tracers.number() > 0);
+        ended
+    });
+    let ended: Box<dyn Any> = ended.ok().flatten()?;
+    ended.downcast().ok().map(|tracer| *tracer)
+}
+
+/// Calls `f` with the first open tracer of this thread for which `is_meant` holds, and whether it is the innermost one.
+pub(crate) fn with_open_tracer<T: Recorder, R>(
+    is_meant: impl Fn(&T) -> bool,
+    f: impl FnOnce(&mut T, bool) -> R,
+) -> Option<R> {
+    let is_meant = |tracer: &Box<dyn Recorder>| {
+        let tracer: &dyn Any = &**tracer;
+        tracer.downcast_ref().is_some_and(&is_meant)
+    };
+    CONTEXT.with(|context| {
+        let mut tracers = context.tracers.borrow_mut();
+        let n = tracers.iter().count();
+        let at = tracers.iter().position(is_meant)?;
+        let tracer: &mut dyn Any = &mut **tracers.iter_mut().nth(at)?;
+        tracer.downcast_mut().map(|tracer| f(tracer, at + 1 == n))
+    })
 }
 
 /// Runs `f` as if no function were being recorded, no step open and no tape recording.
@@ -231,5 +268,5 @@ pub(crate) fn with_tracer<R>(f: impl FnOnce(&mut dyn Recorder) -> R) -> Option<R
     if !is_tracing() {
         return None;
     }
-    CONTEXT.with(|context| context.tracer.borrow().as_ref().map(|tracer| f(&mut *tracer.borrow_mut())))
+    CONTEXT.with(|context| context.tracers.borrow_mut().innermost_mut().map(|tracer| f(&mut **tracer)))
 }

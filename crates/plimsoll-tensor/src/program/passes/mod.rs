@@ -1,0 +1,76 @@
+//! Passes: from a program to one that computes the same bits with fewer calls.
+//!
+//! Each pass is a function of a program and says what it would change; [`Program::with_passes`] applies them in order. A pass keeps
+//! eager's bits: it removes whole calls and never changes what a call computes or in which order sums are made; draws keep their
+//! numbers, and a program takes as many as before. One rule is held here for all of them: **a pass that raises the peak is not
+//! applied**, because memory is what a program is planned for.
+
+mod casts;
+mod dead_calls;
+mod equal_calls;
+mod replace;
+
+use super::Program;
+use crate::base::error::Result;
+
+/// What a pass would do to a program, in pieces that can be done one by one.
+type Pass = fn(&Program) -> Vec<Change>;
+
+/// The passes, in their order: what the others make dead goes last.
+const PASSES: [Pass; 3] = [casts::identities, equal_calls::repeated, dead_calls::unread];
+
+/// How many pieces of a pass are tried one by one where all of them together raise the peak: each try is a dry run.
+const MOST_TRIES: usize = 64;
+
+/// A change of a program: values that are read in place of others, and calls that are not made.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Change {
+    /// Values (old, new): whoever reads the old one reads the new one.
+    replaced: Vec<(u32, u32)>,
+    /// The calls that go.
+    removed: Vec<u32>,
+}
+
+impl Program {
+    /// The program after all passes; nothing if they change nothing.
+    ///
+    /// # Errors
+    /// Memory beyond all addresses of a device.
+    pub(super) fn with_passes(&self) -> Result<Option<Program>> {
+        let mut passed: Option<Program> = None;
+        for pass in PASSES {
+            let before = passed.as_ref().unwrap_or(self);
+            if let Some(after) = before.applied(&pass(before))? {
+                passed = Some(after);
+            }
+        }
+        Ok(passed)
+    }
+
+    /// The program with those changes that do not raise its peak; nothing if there are none.
+    fn applied(&self, changes: &[Change]) -> Result<Option<Program>> {
+        if changes.is_empty() {
+            return Ok(None);
+        }
+        let all = self.replacing(changes);
+        if !all.raises_peak_of(self)? {
+            return Ok(Some(all));
+        }
+        let (mut kept, mut best) = (Vec::new(), None);
+        for change in changes.iter().take(MOST_TRIES) {
+            kept.push(change.clone());
+            let changed = self.replacing(&kept);
+            match changed.raises_peak_of(self)? {
+                true => _ = kept.pop(),
+                false => best = Some(changed),
+            }
+        }
+        Ok(best)
+    }
+
+    /// Whether this program has more bytes in use at its peak than another, on any device.
+    fn raises_peak_of(&self, other: &Program) -> Result<bool> {
+        let pairs = self.footprints()?.into_iter().zip(other.footprints()?);
+        Ok(pairs.into_iter().any(|(ours, theirs)| ours.peak > theirs.peak))
+    }
+}
