@@ -415,11 +415,13 @@ impl Dataset {
     }
 
     /// Goes through an epoch from a batch on, exactly as if the ones before had been taken. How a resumed run continues;
-    /// iterations after it are the epochs after `epoch`.
+    /// iterations after it are the epochs after `epoch`. What it takes is labelled with the line that made the batches, because
+    /// whoever calls this is a train loop, whose line tells nobody anything.
     #[track_caller]
     pub fn iterate_from(&self, epoch: u64, batch: u64) -> Batches {
         self.next_epoch.store(epoch.wrapping_add(1), Ordering::Relaxed);
-        Batches::begin(&self.node, (&self.options, &self.held), (epoch, batch), Location::caller())
+        let line = self.options.batched_at.unwrap_or(Location::caller());
+        Batches::begin(&self.node, (&self.options, &self.held), (epoch, batch), line)
     }
 
     /// Starts the threads that make the batches, and keeps them until what this returns is dropped. Without it each

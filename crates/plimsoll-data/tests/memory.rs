@@ -291,6 +291,19 @@ fn blocks_are_labelled_with_the_line_that_iterates() {
     assert_eq!(sites.iter().filter(|site| site.ends_with(&here)).count(), 2, "{sites:?}");
 }
 
+/// A train loop begins epochs by number, on a line of its own.
+#[test]
+fn blocks_of_a_train_loop_are_labelled_with_the_line_that_made_the_batches() {
+    let (device, _on) = device();
+    let line = line!() + 1;
+    let dataset = numbers(10).batch(5).unwrap().prefetch(0);
+    let held: Vec<_> = dataset.iterate_from(0, 0).map(Result::unwrap).collect();
+    let blocks = device.snapshot();
+    let here = format!("memory.rs:{line} dataset");
+    let sites: Vec<String> = blocks.blocks().iter().map(|block| block.site.to_string()).collect();
+    assert_eq!(sites.iter().filter(|site| site.ends_with(&here)).count(), held.len(), "{sites:?}");
+}
+
 #[test]
 fn batches_that_are_passed_over_are_brought_nowhere() {
     let dataset = numbers(23).batch(5).unwrap();

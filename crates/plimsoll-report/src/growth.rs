@@ -43,7 +43,7 @@ impl fmt::Display for Growth {
         let blocks = self.added_blocks as f64 / GROWING_STEPS as f64;
         let count = match self.added_blocks as usize {
             GROWING_STEPS => "1 block".to_owned(),
-            n if n % GROWING_STEPS == 0 => format!("{} blocks", n / GROWING_STEPS),
+            n if n.is_multiple_of(GROWING_STEPS) => format!("{} blocks", n / GROWING_STEPS),
             _ => format!("{blocks:.1} blocks"),
         };
         let Growth { owner, site, per_step, .. } = self;
@@ -95,7 +95,7 @@ impl<S: Copy + Eq + Hash> Watch<S> {
             self.serials.pop_front();
         }
         self.n_marks += 1;
-        if (self.n_marks - 1) % LOOKS_EVERY != 0 {
+        if !(self.n_marks - 1).is_multiple_of(LOOKS_EVERY) {
             return;
         }
         let held = held();
@@ -104,10 +104,10 @@ impl<S: Copy + Eq + Hash> Watch<S> {
             let (blocks, bytes) = counts.entry((block.owner, block.site)).or_default();
             (*blocks, *bytes) = (*blocks + 1, *bytes + block.bytes);
         }
-        if self.looks.len() == GROWING_STEPS / LOOKS_EVERY {
-            if let Some(before) = self.looks.pop_front() {
-                self.found = self.growing(&before, &counts, &held);
-            }
+        if self.looks.len() == GROWING_STEPS / LOOKS_EVERY
+            && let Some(before) = self.looks.pop_front()
+        {
+            self.found = self.growing(&before, &counts, &held);
         }
         self.looks.push_back(counts);
     }

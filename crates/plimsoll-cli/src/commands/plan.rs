@@ -180,8 +180,9 @@ fn event(recipe: &Recipe, target: &Target, batch: usize, planned: &Plan, least: 
     let at = planned.peak_at;
     let holder = |holder: &plimsoll::memory::Holder| {
         let site = holder.site;
-        let line =
-            if site.file().is_empty() { String::new() } else { format!("{}:{}", site.file(), site.line()) };
+        // The line that described the layer tells rows apart; that of the call is the same for a whole model.
+        let place = site.described().or(site.place());
+        let line = place.map_or_else(String::new, |(file, line)| format!("{file}:{line}"));
         Holder { owner: holder.owner.name(), layer: site.scope(), op: site.op(), line, bytes: holder.bytes }
     };
     PlanEvent {

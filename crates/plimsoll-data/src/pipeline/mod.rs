@@ -62,7 +62,7 @@ pub(crate) struct Options {
     pub prefetch: Prefetch,
     pub n_workers: usize,
     pub allowance: Option<Bytes>,
-    /// The line that made batches of the elements: what the pipeline takes is for these, wherever somebody begins an epoch.
+    /// The line that made batches of the elements.
     pub batched_at: Option<&'static Location<'static>>,
 }
 
@@ -119,8 +119,7 @@ struct Running {
 }
 
 impl Batches {
-    /// Begins an epoch at a batch: takes the allowance, labelled with the line that made the batches or else with
-    /// the caller's, and starts the threads.
+    /// Begins an epoch at a batch: takes the allowance, labelled with the caller's line, and starts the threads.
     pub(crate) fn begin(
         node: &NodeRef,
         (options, held): (&Options, &Held),
@@ -146,7 +145,6 @@ impl Running {
         limits::check("dataset", "is the number of a batch", number, limits::BATCHES)?;
         let wanted_on = Device::current();
         let device = wanted_on.host();
-        let caller = options.batched_at.unwrap_or(caller);
         let taken = at_line(caller.file(), caller.line(), || Allowance::take(node, options, &device));
         let Allowance { slots, mut scratch, session, most_ahead } = taken?;
         let is_tuned = options.prefetch == Prefetch::Auto;

@@ -138,6 +138,7 @@ class App {
 
   recall() {
     const { run, timeline } = this;
+    this.isFollowing = location.hash.includes("&follow");
     const [, moment] = /[#&]t=(\d{1,15}|peak)/.exec(location.hash) ?? [];
     const [, from, to] = /[#&]z=(\d{1,15})-(\d{1,15})/.exec(location.hash) ?? [];
     if (moment !== undefined) this.moment = moment === "peak" ? run.meta.peak.moment : Math.min(run.last, Number(moment));
@@ -191,9 +192,8 @@ function listenToRun(run) {
   if (document.body.dataset.live !== "live") return;
   const events = new EventSource("events");
   const shown = run.steps.number[run.steps.number.length - 1] ?? 0;
-  const following = location.hash.includes("follow");
   byId("live").hidden = false;
-  byId("live-follow").checked = following;
+  byId("live-follow").checked = window.app.isFollowing;
   byId("live-said").textContent = "The run goes on.";
   byId("live-show").addEventListener("click", () => location.reload());
   byId("live-follow").addEventListener("change", (event) => {
@@ -201,7 +201,6 @@ function listenToRun(run) {
     window.app.remember();
     if (event.target.checked) location.reload();
   });
-  window.app.isFollowing = following;
   let isWaiting = false;
   events.addEventListener("step", ({ data }) => {
     byId("live-said").textContent = "The run goes on: step " + grouped(Number(data)) + "; this page has step " + grouped(shown) + ".";

@@ -28,7 +28,7 @@ function showHead(run) {
   const steps = run.steps.number.length;
   byId("subtitle").textContent =
     (isPlan ? "A plan: nothing was computed. " : "A recorded run. ") + grouped(run.last) + " events, " + grouped(steps) + (steps === 1 ? " step." : " steps.") +
-    (isComplete ? "" : " The recording was cut off: what came after its last step is missing.");
+    (isComplete || document.body.dataset.live === "live" ? "" : " The recording was cut off: what came after its last step is missing.");
   byId("peak").textContent = scaled(peak.in_use);
   byId("peak-bytes").textContent = grouped(peak.in_use) + " B";
   const site = peak.site === null ? null : run.siteTexts(peak.site);
