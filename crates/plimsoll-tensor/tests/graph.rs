@@ -299,6 +299,11 @@ fn what_does_not_fit_is_refused_in_words() -> Result<()> {
         assert!(error.contains("get its value with `Session::run`"), "{error}");
     }
     assert!(graph.constant(&foreign).is_err() && graph.variable(&foreign).is_err());
+    let outside = Variable::new(Tensor::ones([2])?);
+    {
+        let _building = graph.enter()?;
+        assert!(outside.mixed(DType::BF16).is_err());
+    }
     let inside = Function::new({
         let graph = graph.clone();
         move |x: Tensor| graph.enter().map(|_| x)

@@ -20,7 +20,7 @@ impl Variable {
     /// a difference in dtype, the variable itself.
     ///
     /// # Errors
-    /// A dtype that is not a float's; memory that is full.
+    /// A dtype that is not a float's; a graph that is entered; memory that is full.
     #[track_caller]
     pub fn mixed(self, compute: DType) -> Result<Variable> {
         let _line = context::at_callers_line();
@@ -35,6 +35,10 @@ impl Variable {
                     self.dtype()
                 ),
             ));
+        }
+        if context::with_tracer(|tracer| tracer.is_graph()).unwrap_or(false) {
+            let detail = "a variable of a graph has no master in another precision; make it before the graph is entered";
+            return Err(Error::argument("mixed", detail));
         }
         let (name, trainable) = (self.name(), self.is_trainable());
         let copy = context::with_owner(Owner::Parameters, || self.value().cast(compute))?;
