@@ -110,7 +110,7 @@ pub struct TrainOptions {
     /// Write loss, metrics and memory into this folder for TensorBoard
     #[arg(long, value_name = "DIR")]
     pub tensorboard: Option<PathBuf>,
-    /// Watch for blocks that stay behind from step to step, and list the lines that made them at the end
+    /// List the lines whose blocks become more from step to step at the end; a warning names the first in any case
     #[arg(long)]
     pub watch_growth: bool,
     /// Where profile and page of a run go that fails for lack of memory, or `off` [default: the present folder, or what

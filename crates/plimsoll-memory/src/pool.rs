@@ -8,8 +8,8 @@ use crate::map::Refusal;
 use crate::state::{BlockId, Grant, State};
 use crate::sync::{Arc, Mutex, MutexGuard, current_thread, lock};
 use crate::{
-    Bytes, GhostPages, Label, LongList, Name, OffsetPlan, OutOfMemory, Owner, Region, Site, Snapshot, Source,
-    Stats, TraceEvent, TraceSink, rounded_size,
+    BlockInfo, Bytes, GhostPages, Label, LongList, Name, OffsetPlan, OutOfMemory, Owner, Region, Site,
+    Snapshot, Source, Stats, TraceEvent, TraceSink, rounded_size,
 };
 
 /// How often in a row the reclaim hook may say that trying again makes sense without having released a block.
@@ -229,6 +229,11 @@ impl Pool {
     /// Every live block at this moment.
     pub fn snapshot(&self) -> Snapshot {
         self.lock().snapshot()
+    }
+
+    /// Shows every live block at this moment, in no order, without making a list of them. The pool is locked meanwhile.
+    pub fn each_block(&self, see: impl FnMut(&BlockInfo)) {
+        self.lock().each_block(see);
     }
 
     /// Watches the most that is in use from now on until the scope is dropped. Scopes nest and overlap.

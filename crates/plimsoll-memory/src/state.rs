@@ -474,6 +474,10 @@ impl State {
         Snapshot::new(self.blocks.iter().flatten().map(|record| record.info).collect())
     }
 
+    pub(crate) fn each_block(&self, see: impl FnMut(&BlockInfo)) {
+        self.blocks.iter().flatten().map(|record| &record.info).for_each(see);
+    }
+
     /// The report on a block that could not be had.
     pub(crate) fn shortage(
         &self,

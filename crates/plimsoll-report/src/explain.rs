@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use crate::growth::{GROWING_STEPS, Growth, Held, Watch};
 use crate::profile::{Profile, Site};
-use crate::replay::{Block, Moment};
+use crate::replay::Moment;
 
 /// How many rows a table has in the terminal.
 pub(crate) const N_ROWS: usize = 20;
@@ -114,13 +114,11 @@ fn second_pass(profile: &Profile, peak_event: u64, n_steps: usize) -> io::Result
             n_begun += 1;
             // The last of these marks is one at which the watch looks at all blocks.
             if n_begun + GROWING_STEPS >= n_steps {
-                let held = |(&serial, block): (&u64, &Block)| Held {
-                    serial,
-                    owner: block.owner,
-                    site: block.site,
-                    bytes: block.bytes,
-                };
-                watch.mark(moment.next_serial(), || moment.blocks.iter().map(held).collect());
+                watch.mark(moment.next_serial(), |see| {
+                    for (&serial, block) in &moment.blocks {
+                        see(Held { serial, owner: block.owner, site: block.site, bytes: block.bytes });
+                    }
+                });
             }
         }
         true

@@ -5,7 +5,7 @@
 //! Sizes play no part, so batches of varying length are no leak; a line that replaces its block at each step has one, of the
 //! last step; and a window that keeps the last few values grows until it is full, and then no more.
 
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{HashMap, VecDeque};
 use std::fmt;
 use std::hash::Hash;
 
@@ -88,8 +88,9 @@ impl<S> Default for Watch<S> {
 }
 
 impl<S: Copy + Eq + Hash> Watch<S> {
-    /// The next step's mark; `held` is asked for the live blocks now and then, and at the last mark if that is known.
-    pub fn mark(&mut self, next_serial: u64, held: impl FnOnce() -> Vec<Held<S>>) {
+    /// The next step's mark; now and then `show` is asked to show all live blocks. No list of them is made: a model of many
+    /// variables has thousands.
+    pub fn mark(&mut self, next_serial: u64, show: impl FnOnce(&mut dyn FnMut(Held<S>))) {
         self.serials.push_back(next_serial);
         if self.serials.len() > GROWING_STEPS + 1 {
             self.serials.pop_front();
@@ -98,33 +99,23 @@ impl<S: Copy + Eq + Hash> Watch<S> {
         if !(self.n_marks - 1).is_multiple_of(LOOKS_EVERY) {
             return;
         }
-        let held = held();
         let mut counts: Counts<S> = HashMap::new();
-        for block in &held {
-            let (blocks, bytes) = counts.entry((block.owner, block.site)).or_default();
+        let mut born: HashMap<(Owner, S), u32> = HashMap::new();
+        show(&mut |block| {
+            let key = (block.owner, block.site);
+            let (blocks, bytes) = counts.entry(key).or_default();
             (*blocks, *bytes) = (*blocks + 1, *bytes + block.bytes);
-        }
+            let step = self.serials.partition_point(|&begins| begins <= block.serial);
+            if step > 0 {
+                *born.entry(key).or_default() |= 1 << step;
+            }
+        });
         if self.looks.len() == GROWING_STEPS / LOOKS_EVERY
             && let Some(before) = self.looks.pop_front()
         {
-            self.found = self.growing(&before, &counts, &held);
+            self.found = growing(&before, &counts, born);
         }
         self.looks.push_back(counts);
-    }
-
-    fn growing(&self, before: &Counts<S>, now: &Counts<S>, held: &[Held<S>]) -> Vec<Found<S>> {
-        let mut steps: HashMap<(Owner, S), HashSet<usize>> = HashMap::new();
-        for block in held.iter().filter(|block| Some(&block.serial) >= self.serials.front()) {
-            let step = self.serials.partition_point(|&begins| begins <= block.serial);
-            steps.entry((block.owner, block.site)).or_default().insert(step);
-        }
-        let grown = |(key, steps): ((Owner, S), HashSet<usize>)| {
-            let (was, is) = (before.get(&key).copied().unwrap_or_default(), now[&key]);
-            let added = (is.0.saturating_sub(was.0), is.1.saturating_sub(was.1));
-            let is_leak = steps.len() >= LEAST_STEPS && added.0 >= LEAST_STEPS as u64;
-            is_leak.then_some(Found { key, now: is, added })
-        };
-        steps.into_iter().filter_map(grown).collect()
     }
 
     /// What grows, the most bytes a step first.
@@ -144,6 +135,21 @@ impl<S: Copy + Eq + Hash> Watch<S> {
         });
         growth
     }
+}
+
+/// What was born in nearly each of the last steps, of which a bit each says so, and has become more.
+fn growing<S: Copy + Eq + Hash>(
+    before: &Counts<S>,
+    now: &Counts<S>,
+    born: HashMap<(Owner, S), u32>,
+) -> Vec<Found<S>> {
+    let grown = |(key, steps): ((Owner, S), u32)| {
+        let (was, is) = (before.get(&key).copied().unwrap_or_default(), now[&key]);
+        let added = (is.0.saturating_sub(was.0), is.1.saturating_sub(was.1));
+        let is_leak = steps.count_ones() as usize >= LEAST_STEPS && added.0 >= LEAST_STEPS as u64;
+        is_leak.then_some(Found { key, now: is, added })
+    };
+    born.into_iter().filter_map(grown).collect()
 }
 
 /// Watches a pool for blocks that one step after the other leaves behind. Whoever trains marks each step:
@@ -170,19 +176,16 @@ pub struct GrowthWatch {
 impl GrowthWatch {
     /// The same moment of the next step, such as its end.
     pub fn mark(&mut self, pool: &Pool) {
-        let held = || {
-            let snapshot = pool.snapshot();
-            let blocks = snapshot.blocks().iter();
-            blocks
-                .map(|block| Held {
+        self.watch.mark(pool.stats().n_acquired, |see| {
+            pool.each_block(|block| {
+                see(Held {
                     serial: block.serial,
                     owner: block.owner,
                     site: block.site,
                     bytes: block.rounded,
-                })
-                .collect()
-        };
-        self.watch.mark(pool.stats().n_acquired, held);
+                });
+            });
+        });
     }
 
     /// What had grown over ten steps when all blocks were last looked at, which is at most five steps ago.

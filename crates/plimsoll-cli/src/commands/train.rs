@@ -198,10 +198,7 @@ fn train(
     let run = RunSetup::new(recipe, options)?;
     let reporter = Reporter::new(style, Progress::new(run.steps, session.limit.bytes));
     let watch = WatchGrowth::new(&session.device);
-    let mut run = run.callback(reporter.clone()).saving(options);
-    if options.watch_growth {
-        run = run.callback(watch.clone());
-    }
+    let mut run = run.callback(reporter.clone()).callback(watch.clone()).saving(options);
     if let Some(live) = live {
         run = run.callback(live);
     }
