@@ -121,6 +121,7 @@ const BROKEN: &[(&str, &str, Samples, &str)] = &[
     ("replayed_records", "affine", hides_its_output, "no record makes it"),
     ("thread_counts", "affine", counts_threads, "2 threads give other bits"),
     ("any_order", "pass", other_each_time, "the gradient of input 0"),
+    ("programs", "affine", other_in_programs, "its program gives other bits"),
     ("failed_acquisitions", "affine", swallows_errors, "the call succeeded"),
     ("golden_values", "affine", unlike_pytorch, "output 0 against PyTorch"),
 ];
@@ -207,6 +208,10 @@ fn hides_its_output() -> Vec<Sample> {
 
 fn counts_threads() -> Vec<Sample> {
     sample(|x| x.affine(plimsoll_cpu::threads::n_threads() as f64, 0.0))
+}
+
+fn other_in_programs() -> Vec<Sample> {
+    sample(|x| x.affine(if x.is_ghost() { 1.25 } else { 1.5 }, 0.0))
 }
 
 fn swallows_errors() -> Vec<Sample> {

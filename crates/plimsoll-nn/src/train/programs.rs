@@ -17,8 +17,8 @@ use plimsoll_tensor::{
 
 use super::examples::Batch;
 
-/// The most bytes of the heap for programs and what is planned of them, roughly; the least recently used go first.
-const MOST_BYTES: usize = 8 << 20;
+/// The most bytes of the heap for programs and what is planned of them, as for a function; the least recently used go first.
+const MOST_BYTES: usize = 64 << 20;
 
 /// The programs of what a run does with its batches, by signature.
 pub(super) struct Programs {

@@ -21,14 +21,14 @@ use crate::eager::tensor::Tensor;
 ///     true => x.mul(&factor)?.mul(&factor),
 ///     false => x.mul(&factor),
 /// });
-/// let (x, factor) = (Tensor::ones([2])?, Tensor::scalar(3.0f32)?);
+/// let (x, factor) = (Tensor::ones([2])?, Tensor::full((), 3.0)?);
 /// assert_eq!(scaled.call((x.clone(), factor.clone(), false))?.to_vec::<f32>()?, [3.0, 3.0]);
 /// assert_eq!(scaled.call((x, factor, true))?.to_vec::<f32>()?, [9.0, 9.0]);
 /// # Ok::<(), plimsoll_tensor::Error>(())
 /// ```
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not a structure of tensors",
-    note = "pass a number with a fraction as a tensor without axes, `Tensor::scalar(0.5)`: one program serves all of them"
+    note = "pass a number with a fraction as a tensor without axes, `Tensor::full((), 0.5)`: one program serves all of them"
 )]
 pub trait Structure: Sized + Send + 'static {
     /// Adds the tensors to a list, in order.
