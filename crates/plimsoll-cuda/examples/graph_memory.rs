@@ -75,10 +75,8 @@ impl Module {
         ok(unsafe { sys::cuModuleLoadData(&raw mut module, text.as_ptr().cast()) }, "cuModuleLoadData")?;
         let (mut function, name) = (ptr::null_mut(), c"entry_0");
         // SAFETY: the module was just loaded, and the name ends in zero.
-        ok(
-            unsafe { sys::cuModuleGetFunction(&raw mut function, module, name.as_ptr()) },
-            "cuModuleGetFunction",
-        )?;
+        let status = unsafe { sys::cuModuleGetFunction(&raw mut function, module, name.as_ptr()) };
+        ok(status, "cuModuleGetFunction")?;
         Ok(Module { module, function, n_bytes: text.as_bytes().len(), _gpu: gpu.clone() })
     }
 }
@@ -160,10 +158,8 @@ impl Executable {
         let mut n_nodes = self.n_nodes;
         let mut nodes: Vec<CUgraphNode> = vec![ptr::null_mut(); n_nodes];
         // SAFETY: the list has room for as many nodes as the graph has.
-        ok(
-            unsafe { sys::cuGraphGetNodes(self.graph, nodes.as_mut_ptr(), &raw mut n_nodes) },
-            "cuGraphGetNodes",
-        )?;
+        let status = unsafe { sys::cuGraphGetNodes(self.graph, nodes.as_mut_ptr(), &raw mut n_nodes) };
+        ok(status, "cuGraphGetNodes")?;
         let values = [0u64; N_PARAMS];
         let mut params = addresses(&values);
         for &node in &nodes {
@@ -174,12 +170,10 @@ impl Executable {
             [described.blockDimX, described.blockDimY, described.blockDimZ] = [32, 1, 1];
             described.kernelParams = params.as_mut_ptr();
             // SAFETY: the node belongs to the graph that the executable was made from, and the kernel is the same.
-            ok(
-                unsafe {
-                    sys::cuGraphExecKernelNodeSetParams_v2(self.executable, node, &raw const described)
-                },
-                "cuGraphExecKernelNodeSetParams",
-            )?;
+            let status = unsafe {
+                sys::cuGraphExecKernelNodeSetParams_v2(self.executable, node, &raw const described)
+            };
+            ok(status, "cuGraphExecKernelNodeSetParams")?;
         }
         Ok(n_nodes)
     }

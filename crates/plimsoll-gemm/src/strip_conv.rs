@@ -231,6 +231,8 @@ impl Taps {
         let [line, point] =
             [patches.tap_step[0] * cut.line_len() as isize, patches.tap_step[1] * channels as isize];
         match patches.tap_step[1] {
+            // Nothing is summed, however many taps there are: a kernel without channels has no bytes that bound it.
+            _ if channels == 0 => Self { turns: [0; 3], steps: [0; 3] },
             // The taps of a line lie side by side.
             1 => Self { turns: [1, patches.taps[0], patches.taps[1] * channels], steps: [0, line, 1] },
             _ => Self { turns: [patches.taps[0], patches.taps[1], channels], steps: [line, point, 1] },

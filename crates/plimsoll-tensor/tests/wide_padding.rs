@@ -61,3 +61,16 @@ fn a_kernel_of_one_tap_takes_any_stride_and_dilation() -> Result<()> {
     }
     Ok(())
 }
+
+/// A kernel without channels has no bytes, however many taps it has: nothing is summed, and none of them is gone through.
+#[test]
+fn a_kernel_without_channels_is_not_gone_through() -> Result<()> {
+    let config = Conv2dConfig::new().padding(1 << 15);
+    let weights = Tensor::zeros([0, (1 << 16) + 1, (1 << 16) + 1, 3])?;
+    let y = Tensor::zeros([1, 2, 2, 0])?.conv_transpose2d(&weights, None, &config)?;
+    assert_eq!((y.shape().dims(), y.to_vec::<f32>()?), (&[1, 2, 2, 3][..], vec![0.0; 12]));
+    let weights = Tensor::zeros([3, (1 << 16) + 1, (1 << 16) + 1, 0])?;
+    let y = Tensor::zeros([1, 2, 2, 0])?.conv2d(&weights, None, &config)?;
+    assert_eq!((y.shape().dims(), y.to_vec::<f32>()?), (&[1, 2, 2, 3][..], vec![0.0; 12]));
+    Ok(())
+}

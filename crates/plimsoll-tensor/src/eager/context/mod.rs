@@ -232,14 +232,14 @@ pub(crate) fn with_open_tracer<T: Recorder, R>(
     is_meant: impl Fn(&T) -> bool,
     f: impl FnOnce(&mut T, bool) -> R,
 ) -> Option<R> {
-    let is_meant = |tracer: &Box<dyn Recorder>| {
-        let tracer: &dyn Any = &**tracer;
+    let is_meant = |tracer: &dyn Recorder| {
+        let tracer: &dyn Any = tracer;
         tracer.downcast_ref().is_some_and(&is_meant)
     };
     CONTEXT.with(|context| {
         let mut tracers = context.tracers.borrow_mut();
         let n = tracers.iter().count();
-        let at = tracers.iter().position(is_meant)?;
+        let at = tracers.iter().position(|tracer| is_meant(&**tracer))?;
         let tracer: &mut dyn Any = &mut **tracers.iter_mut().nth(at)?;
         tracer.downcast_mut().map(|tracer| f(tracer, at + 1 == n))
     })
