@@ -233,7 +233,7 @@ impl Gpu {
     /// and nobody may write the block without [`Gpu::wait_for`].
     pub unsafe fn download_async(&self, from: &Block, to: &PinnedBlock) -> Result<Copied> {
         let n_bytes = room(from.bytes(), to.bytes())?;
-        self.issue("download_async", |backend| {
+        self.dispatch("download_async", |backend| {
             // SAFETY: the blocks are that long; memory that is freed stays valid until its pages go back, which waits.
             unsafe { self.copies.start(backend, Stream::Down, from.as_ptr(), to.as_ptr(), n_bytes) }
         })
@@ -250,7 +250,7 @@ impl Gpu {
     /// and nobody may read or write the block without [`Gpu::wait_for`].
     pub unsafe fn upload_async(&self, from: &PinnedBlock, to: &Block) -> Result<Copied> {
         let n_bytes = room(to.bytes(), from.bytes())?;
-        self.issue("upload_async", |backend| {
+        self.dispatch("upload_async", |backend| {
             // SAFETY: as above.
             unsafe { self.copies.start(backend, Stream::Up, from.as_ptr(), to.as_ptr(), n_bytes) }
         })

@@ -155,7 +155,7 @@ impl Gpu {
         }
         let mut addresses: SmallVec<[*mut c_void; 16]> = params.iter().map(|param| param.address()).collect();
         // SAFETY: the caller promises it.
-        self.issue(kernel.op, |backend| unsafe { backend.launch(kernel.function, grid, &mut addresses) })
+        self.dispatch(kernel.op, |backend| unsafe { backend.launch(kernel.function, grid, &mut addresses) })
     }
 
     /// Computes a matrix product, for an op.
@@ -189,7 +189,7 @@ impl Gpu {
     ) -> Result<bool> {
         let matmul = Matmul { tf32: matmul.tf32 || self.tf32(), ..*matmul };
         // SAFETY: the caller promises it.
-        self.issue(op, |backend| unsafe { backend.matmul(&matmul, operands) })
+        self.dispatch(op, |backend| unsafe { backend.matmul(&matmul, operands) })
     }
 
     /// Computes a convolution or one of its gradients, for an op. False says that the library has no way to compute it that
@@ -208,7 +208,7 @@ impl Gpu {
     ) -> Result<bool> {
         let convolution = Convolution { tf32: convolution.tf32 || self.tf32(), ..*convolution };
         // SAFETY: the caller promises it.
-        self.issue(op, |backend| unsafe { backend.convolve(&convolution, operands) })
+        self.dispatch(op, |backend| unsafe { backend.convolve(&convolution, operands) })
     }
 
     /// Copies from the host.
@@ -220,7 +220,7 @@ impl Gpu {
     /// The address must be valid for as many bytes.
     pub unsafe fn upload(&self, from: &[u8], to: *mut u8) -> Result<()> {
         // SAFETY: the caller promises it.
-        self.issue("upload", |backend| unsafe { backend.upload(from.as_ptr(), to, from.len()) })
+        self.dispatch("upload", |backend| unsafe { backend.upload(from.as_ptr(), to, from.len()) })
     }
 
     /// Copies to the host, after all work before.
@@ -233,7 +233,7 @@ impl Gpu {
     pub unsafe fn download(&self, from: *const u8, to: *mut u8, n_bytes: usize) -> Result<()> {
         self.n_waits.fetch_add(1, Ordering::Relaxed);
         // SAFETY: the caller promises it.
-        self.issue("download", |backend| unsafe { backend.download(from, to, n_bytes) })?;
+        self.dispatch("download", |backend| unsafe { backend.download(from, to, n_bytes) })?;
         self.settle();
         Ok(())
     }
@@ -248,7 +248,7 @@ impl Gpu {
     pub unsafe fn post(self: &Arc<Gpu>, from: *const u8, n_bytes: usize) -> Result<Posted> {
         let mut slot = None;
         if n_bytes <= POST_BYTES {
-            self.issue("post", |backend| {
+            self.dispatch("post", |backend| {
                 // SAFETY: the caller promises it.
                 slot = unsafe { backend.post(from, n_bytes) }?;
                 Ok(())
@@ -271,7 +271,7 @@ impl Gpu {
     /// The addresses must be valid for as many bytes.
     pub unsafe fn copy(&self, op: &'static str, from: *const u8, to: *mut u8, n_bytes: usize) -> Result<()> {
         // SAFETY: the caller promises it.
-        self.issue(op, |backend| unsafe { backend.copy(from, to, n_bytes) })
+        self.dispatch(op, |backend| unsafe { backend.copy(from, to, n_bytes) })
     }
 
     /// Sets bytes, for an op.
@@ -283,7 +283,7 @@ impl Gpu {
     /// The address must be valid for as many bytes.
     pub unsafe fn fill(&self, op: &'static str, to: *mut u8, byte: u8, n_bytes: usize) -> Result<()> {
         // SAFETY: the caller promises it.
-        self.issue(op, |backend| unsafe { backend.fill(to, byte, n_bytes) })
+        self.dispatch(op, |backend| unsafe { backend.fill(to, byte, n_bytes) })
     }
 
     /// A cell for faults of kernels that are launched from now on. A kernel is given its address and the number of a call.
@@ -323,7 +323,7 @@ impl Gpu {
     }
 
     /// Runs a call of the back end for an op.
-    pub(crate) fn issue<R>(
+    pub(crate) fn dispatch<R>(
         &self,
         op: &'static str,
         call: impl FnOnce(&dyn Backend) -> Result<R>,

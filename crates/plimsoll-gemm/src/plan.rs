@@ -134,8 +134,8 @@ impl Plan {
             Split::Rows => (usize::MAX, most_shared),
             Split::Columns => (most_shared, usize::MAX),
         };
-        let keeps_sums = narrow && n_blocks > 1;
-        if keeps_sums {
+        let stores_sums = narrow && n_blocks > 1;
+        if stores_sums {
             most_rows = most_rows.min(SUMS_SIDE);
             most_cols = most_cols.min(SUMS_SIDE);
         }
@@ -165,7 +165,7 @@ impl Plan {
             shared_len: shared_lanes * shared_depth,
             slot_len,
             n_slots: 1,
-            sums_len: if keeps_sums { chunk_rows * chunk_cols } else { 0 },
+            sums_len: if stores_sums { chunk_rows * chunk_cols } else { 0 },
             lane_bytes: 0,
             parts_bytes: 0,
         };

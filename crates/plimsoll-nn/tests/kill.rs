@@ -153,16 +153,16 @@ impl Moment {
 }
 
 /// One of several processes that save into one folder.
-struct Member {
+struct SavingProcess {
     process: Saver,
     /// The last save that it has told of, and who listens.
     told: Arc<AtomicU64>,
     listener: Option<JoinHandle<()>>,
 }
 
-impl Member {
+impl SavingProcess {
     /// A process whose saves before it began are known up to `told`.
-    fn start(folder: &Path, number: u64, told: u64) -> std::io::Result<Member> {
+    fn start(folder: &Path, number: u64, told: u64) -> std::io::Result<SavingProcess> {
         // One more than was told of may have been saved.
         let first = told + 2;
         let mut command = Command::new(std::env::current_exe()?);
@@ -175,7 +175,7 @@ impl Member {
                 heard.store(line.parse().unwrap_or(0), Ordering::SeqCst);
             }
         });
-        Ok(Member { process: Saver(process), told, listener: Some(listener) })
+        Ok(SavingProcess { process: Saver(process), told, listener: Some(listener) })
     }
 
     /// Waits until it is at a moment, and kills it; says whether the moment was met.
@@ -200,7 +200,7 @@ fn test_of_several() -> std::result::Result<(), Failed> {
     run.save(&folder_path, 0)?;
     let size = fs::metadata(folder_path.join(FILE_NAME))?.len();
     let mut members = (0..MEMBERS)
-        .map(|number| Member::start(&folder_path, number, 0))
+        .map(|number| SavingProcess::start(&folder_path, number, 0))
         .collect::<std::io::Result<Vec<_>>>()?;
     let mut n_met = 0;
     for kill in 0..n_kills {
@@ -216,7 +216,7 @@ fn test_of_several() -> std::result::Result<(), Failed> {
             let ended = member.process.0.try_wait()?;
             assert!(ended.is_none(), "kill {kill} of {number} ended {other}: {ended:?}");
         }
-        members[number as usize] = Member::start(&folder_path, number, told[number as usize])?;
+        members[number as usize] = SavingProcess::start(&folder_path, number, told[number as usize])?;
     }
     println!("{n_kills} processes killed, {n_met} of them at the moment that was aimed at");
     drop(members);

@@ -112,7 +112,7 @@ fn same_padding_keeps_extents_or_divides_them() -> Result<()> {
 fn a_fused_activation_keeps_the_output_and_a_pool_one_byte_for_each_of_its_own() -> Result<()> {
     let conv = Conv2D::new(8, 3).same().activation(Activation::Relu);
     let model = Sequential::new().add(conv).add(MaxPooling2D::new(2)).build([6, 6, 4])?;
-    // The convolution's input, its output, from which relu's slope is read, and the positions of the greatest.
+    // The convolution's input, its output, from which relu's gradient is read, and the positions of the greatest.
     assert_eq!(model.summary(2)?.saved_bytes, 2 * (6 * 6 * (4 + 8) * 4 + 3 * 3 * 8));
     Ok(())
 }

@@ -27,7 +27,7 @@ const MOST_CONNECTIONS: usize = 8;
 /// How long a request may be.
 const MOST_REQUEST: usize = 8192;
 /// How long a browser may take to send one, or to take an answer.
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
 /// How often a page that waits for events is written to, so that one that is gone is noticed.
 const HEARTBEAT: Duration = Duration::from_secs(15);
 
@@ -89,7 +89,7 @@ impl Drop for LiveView {
         self.shared.lock().has_ended = true;
         self.shared.changed.notify_all();
         // Wakes the thread that waits for a connection, which then sees that it is over.
-        drop(TcpStream::connect_timeout(&self.address, PATIENCE));
+        drop(TcpStream::connect_timeout(&self.address, TIMEOUT));
     }
 }
 
@@ -128,8 +128,8 @@ fn serve(listener: &TcpListener, shared: &Arc<Shared>) {
 }
 
 fn answer(mut stream: TcpStream, shared: &Shared) -> io::Result<()> {
-    stream.set_read_timeout(Some(PATIENCE))?;
-    stream.set_write_timeout(Some(PATIENCE))?;
+    stream.set_read_timeout(Some(TIMEOUT))?;
+    stream.set_write_timeout(Some(TIMEOUT))?;
     let head = read_head(&mut stream)?;
     match requested(&head, &shared.token) {
         Err(status) => respond(&mut stream, status, "text/plain", "", status.as_bytes()),

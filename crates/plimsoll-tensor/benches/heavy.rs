@@ -10,14 +10,14 @@ use plimsoll_tensor::{
 };
 
 /// How long each figure is measured.
-const PATIENCE: Duration = Duration::from_millis(600);
+const MEASURING_TIME: Duration = Duration::from_millis(600);
 
 /// A function of tensors.
 type Call = Box<dyn Fn(&[Tensor]) -> Result<Tensor>>;
 
 fn fastest(mut f: impl FnMut() -> Result<()>) -> Result<f64> {
     let (begin, mut best) = (Instant::now(), Duration::MAX);
-    while begin.elapsed() < PATIENCE {
+    while begin.elapsed() < MEASURING_TIME {
         let start = Instant::now();
         f()?;
         best = best.min(start.elapsed());

@@ -6,19 +6,20 @@
 use std::time::{Duration, Instant};
 
 use plimsoll_tensor::optimizer::{
-    Adafactor, Adagrad, Adam, Adam8bit, Algorithm, BeginStep, Common, Control, Decay, Member, RmsProp, Sgd,
+    Adafactor, Adagrad, Adam, Adam8bit, Algorithm, BeginStep, Common, Control, Decay, RmsProp, Sgd,
+    UpdatedParameter,
 };
 use plimsoll_tensor::{Result, Tensor, Variable};
 
 /// How long each figure is measured.
-const PATIENCE: Duration = Duration::from_millis(1500);
+const MEASURING_TIME: Duration = Duration::from_millis(1500);
 
 fn measure(name: &str, algorithm: &dyn Algorithm, shapes: &[&[usize]]) -> Result<()> {
     let (mut variables, mut members, mut gradients) = (Vec::new(), Vec::new(), Vec::new());
     for shape in shapes {
         let parameter = Variable::new(Tensor::randn(*shape)?);
         let states = algorithm.states(parameter.shape(), parameter.dtype());
-        members.push(Member { n_states: states.len(), has_copy: false, decays: true });
+        members.push(UpdatedParameter { n_states: states.len(), has_copy: false, decays: true });
         variables.push(parameter);
         for state in states {
             variables.push(Variable::new(Tensor::full_of(state.shape, state.initial, state.dtype)?));
@@ -32,7 +33,7 @@ fn measure(name: &str, algorithm: &dyn Algorithm, shapes: &[&[usize]]) -> Result
     let operands: Vec<&Variable> = variables.iter().chain([&control]).collect();
     let gradients: Vec<&Tensor> = gradients.iter().collect();
     let (start, mut best) = (Instant::now(), Duration::MAX);
-    while start.elapsed() < PATIENCE {
+    while start.elapsed() < MEASURING_TIME {
         let start = Instant::now();
         Variable::update_together(&[
             (begin.clone(), &[&control], &[]),

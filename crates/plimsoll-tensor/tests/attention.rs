@@ -87,7 +87,7 @@ fn tiles_of_an_emulated_gpu_agree_with_the_cpu() {
         let actual = attend(&Device::emulated().unwrap(), dtype, &exact).unwrap();
         for (actual, expected) in actual.iter().zip(&expected) {
             for (actual, expected) in actual.iter().zip(expected) {
-                // Weights and their slopes are rounded to the narrow dtype before they are multiplied.
+                // Weights and the gradients of scores are rounded to the narrow dtype before they are multiplied.
                 assert!(
                     (actual - expected).abs() <= 0.02 + 0.02 * expected.abs(),
                     "{actual}, not {expected}"

@@ -213,7 +213,7 @@ fn extremes_of_rows_are_stable() -> Result<()> {
 }
 
 /// The gradient of the sum of a function's results.
-fn slope(x: &[f64], shape: [usize; 2], f: impl FnOnce(&Tensor) -> Result<Tensor>) -> Result<Vec<f64>> {
+fn local_grad(x: &[f64], shape: [usize; 2], f: impl FnOnce(&Tensor) -> Result<Tensor>) -> Result<Vec<f64>> {
     let x = Tensor::from_slice(x, shape)?;
     let tape = GradientTape::new();
     tape.watch(&x)?;
@@ -224,15 +224,18 @@ fn slope(x: &[f64], shape: [usize; 2], f: impl FnOnce(&Tensor) -> Result<Tensor>
 #[test]
 fn reductions_have_gradients_at_their_edges() -> Result<()> {
     // Of equal extremes the first one gets the gradient.
-    assert_eq!(slope(&[1.0, 3.0, 3.0, 2.0, 2.0, 0.0], [2, 3], |x| x.max(1))?, [0.0, 1.0, 0.0, 1.0, 0.0, 0.0]);
-    assert_eq!(slope(&[1.0, 3.0, 3.0, 1.0], [2, 2], |x| x.min(..))?, [1.0, 0.0, 0.0, 0.0]);
+    assert_eq!(
+        local_grad(&[1.0, 3.0, 3.0, 2.0, 2.0, 0.0], [2, 3], |x| x.max(1))?,
+        [0.0, 1.0, 0.0, 1.0, 0.0, 0.0]
+    );
+    assert_eq!(local_grad(&[1.0, 3.0, 3.0, 1.0], [2, 2], |x| x.min(..))?, [1.0, 0.0, 0.0, 0.0]);
     // A product with one zero, and with two.
     assert_eq!(
-        slope(&[2.0, 0.0, 5.0, 0.0, 3.0, 0.0], [2, 3], |x| x.prod(1))?,
+        local_grad(&[2.0, 0.0, 5.0, 0.0, 3.0, 0.0], [2, 3], |x| x.prod(1))?,
         [0.0, 10.0, 0.0, 0.0, 0.0, 0.0]
     );
-    assert_eq!(slope(&[0.0, 0.0], [1, 2], |x| x.norm(1))?, [0.0, 0.0]);
-    assert_eq!(slope(&[3.0, 3.0], [1, 2], |x| x.std(1))?, [0.0, 0.0]);
+    assert_eq!(local_grad(&[0.0, 0.0], [1, 2], |x| x.norm(1))?, [0.0, 0.0]);
+    assert_eq!(local_grad(&[3.0, 3.0], [1, 2], |x| x.std(1))?, [0.0, 0.0]);
     Ok(())
 }
 

@@ -5,8 +5,8 @@
 use plimsoll_cpu::threads::with_threads;
 use plimsoll_memory::Pool;
 use plimsoll_tensor::optimizer::{
-    Adafactor, Adagrad, Adam, Adam8bit, Algorithm, BeginStep, Common, Control, Decay, Member, RmsProp,
-    Scaling, Sgd,
+    Adafactor, Adagrad, Adam, Adam8bit, Algorithm, BeginStep, Common, Control, Decay, RmsProp, Scaling, Sgd,
+    UpdatedParameter,
 };
 use plimsoll_tensor::{DType, Device, Owner, Result, Tensor, Variable, apply, with_owner};
 use plimsoll_testkit::assert_close;
@@ -36,7 +36,7 @@ fn numbers(shape: &[usize], salt: usize) -> Result<Tensor> {
 struct Training<'a> {
     algorithm: &'a dyn Algorithm,
     variables: Vec<Variable>,
-    members: Vec<Member>,
+    members: Vec<UpdatedParameter>,
     gradients: Vec<Tensor>,
     control: Variable,
 }
@@ -47,7 +47,7 @@ impl Training<'_> {
         for (idx, shape) in shapes.iter().enumerate() {
             let parameter = Variable::new(numbers(shape, idx + salt)?);
             let states = algorithm.states(parameter.shape(), parameter.dtype());
-            members.push(Member { n_states: states.len(), has_copy: false, decays: idx % 2 == 0 });
+            members.push(UpdatedParameter { n_states: states.len(), has_copy: false, decays: idx % 2 == 0 });
             variables.push(parameter);
             for state in states {
                 let tensor = with_owner(Owner::Optimizer, || {
@@ -265,7 +265,7 @@ fn members_with_other_states_than_the_algorithm_has_are_refused() -> Result<()> 
             let n_states = algorithm.states(parameter.shape(), parameter.dtype()).len();
             let control = Control::new(0.01, 1.0).to_tensor()?;
             for asked in (0..6).chain([usize::MAX - 1, usize::MAX]).filter(|&n| n != n_states) {
-                let member = Member { n_states: asked, has_copy: false, decays: true };
+                let member = UpdatedParameter { n_states: asked, has_copy: false, decays: true };
                 let op = algorithm.update(Common::default(), &[member]);
                 for given in 0..6 {
                     let states = std::iter::repeat_n(&parameter, given);
@@ -287,7 +287,7 @@ fn states_of_another_shape_or_dtype_are_refused() -> Result<()> {
         for shape in [&[70, 80][..], &[33]] {
             let parameter = numbers(shape, 1)?;
             let states = algorithm.states(parameter.shape(), parameter.dtype());
-            let members = [Member { n_states: states.len(), has_copy: false, decays: true }];
+            let members = [UpdatedParameter { n_states: states.len(), has_copy: false, decays: true }];
             let made: Vec<Tensor> = states
                 .iter()
                 .map(|state| Tensor::full_of(state.shape, state.initial, state.dtype))

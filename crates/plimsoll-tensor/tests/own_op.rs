@@ -35,8 +35,8 @@ impl Op for Cube {
 
     fn backward(&self, backward: &mut Backward<'_>) -> Result<()> {
         let x = backward.input(0)?;
-        let slope = x.mul(&x)?.mul(3.0)?;
-        let gradient = backward.gradient()?.mul(&slope)?;
+        let local_grad = x.mul(&x)?.mul(3.0)?;
+        let gradient = backward.gradient()?.mul(&local_grad)?;
         backward.set_grad(0, gradient)
     }
 }

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Runs one part of a bundle on a machine with a GPU: ./run.sh tests | promises | line | sanitize | losses | bench | graphs
+# Runs one part of a bundle on a machine with a GPU: ./run.sh tests | promises | limits | sanitize | losses | bench | graphs
 #
 # It needs a driver and CUDA's libraries, and no Rust. PLIMSOLL_CUDA_LIBRARIES names their folders where they are in an
 # unusual place; PLIMSOLL_TEST_DEVICE another GPU than the first. A part ends with a table and a status that says whether
@@ -7,7 +7,7 @@
 #
 #   tests [OP..]       every check of every op, or of those whose names begin so; several processes at a time
 #   promises           pages, kernels and libraries, long sums, what a run is promised, and training; one after the other
-#   line               GPT-2 under limits, and recipes at their own size: planned, predicted and taken bytes, and the same bits
+#   limits             GPT-2 under limits, and recipes at their own size: planned, predicted and taken bytes, and the same bits
 #   sanitize           compute-sanitizer's memcheck and racecheck on a sample of ops
 #   losses             20 steps of three models from the same weights and data as PyTorch, which must be there
 #   bench [WORKLOAD..] the benchmark, beside PyTorch if PLIMSOLL_PEER names torch_bench.py; each workload once with sums in
@@ -94,11 +94,11 @@ promises)
     ls programs | for_each promises "./programs/\$line"
     conclude promises
     ;;
-line)
+limits)
     PARALLEL=1
-    printf '%s\n' line recipes | for_each line './programs/gpu_promises "$line"'
-    cat out/line-line.txt out/line-recipes.txt
-    conclude line
+    printf '%s\n' limits recipes | for_each limits './programs/gpu_promises "$line"'
+    cat out/limits-limits.txt out/limits-recipes.txt
+    conclude limits
     ;;
 sanitize)
     # A sample of every family of kernels, forward and backward; the tool is slow, so each with one check, which must be

@@ -9,7 +9,7 @@
 
 mod bounded;
 mod lengths;
-mod line;
+mod limits;
 mod losses;
 mod recipes;
 mod released;
@@ -46,7 +46,7 @@ enum Part {
     /// What each workload needs on an H200, which need not be there.
     Ghost,
     /// gpt2-124m under limits: its time, its bits, and the driver's count of its bytes.
-    Line,
+    Limits,
     /// Recipes at their own size, through the program: planned, predicted and taken bytes.
     Recipes,
     /// Losses, weights and data of workloads, for `peers/gpu_losses.py`.
@@ -69,7 +69,7 @@ fn main() -> ExitCode {
     match Options::parse().part {
         None => promises(),
         Some(Part::Ghost) => ghosts(),
-        Some(Part::Line) => report(line::checks()),
+        Some(Part::Limits) => report(limits::checks()),
         Some(Part::Recipes) => report(recipes::checks()),
         Some(Part::Losses(options)) => losses::main(&options),
         Some(Part::Program { arguments }) => {

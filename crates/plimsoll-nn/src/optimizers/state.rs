@@ -3,7 +3,7 @@
 //! States are made when a variable is first seen, and stay: one that is frozen for a while finds them again. Which variables
 //! are updated now, and by which ops, is a list beside them.
 
-use plimsoll_tensor::optimizer::{Algorithm, Common, Member};
+use plimsoll_tensor::optimizer::{Algorithm, Common, UpdatedParameter};
 use plimsoll_tensor::{Error, OpRef, Owner, Result, Tensor, Variable, with_owner};
 
 use super::Optimizer;
@@ -27,7 +27,7 @@ pub(super) struct State {
 struct Known {
     variable: Variable,
     states: Vec<Variable>,
-    member: Member,
+    member: UpdatedParameter,
     /// The number of its parameter group, of which 0 are those in no other.
     group: usize,
 }
@@ -66,7 +66,7 @@ impl State {
             let gradients: Vec<usize> = (0..self.active.len()).filter(of_group).collect();
             for gradients in gradients.chunks(VARIABLES_OF_AN_OP) {
                 let member = |&idx: &usize| self.known[self.active[idx]].member;
-                let members: Vec<Member> = gradients.iter().map(member).collect();
+                let members: Vec<UpdatedParameter> = gradients.iter().map(member).collect();
                 let op = rules.algorithm.update(common, &members);
                 updates.push(Update { op, group, gradients: gradients.to_vec() });
             }
@@ -85,7 +85,8 @@ impl State {
             let _there = parameter.device().enter();
             let specs = rules.algorithm.states(parameter.shape(), parameter.dtype());
             let (group, decays) = rules.optimizer.group_of(variable);
-            let member = Member { n_states: specs.len(), has_copy: variable.master().is_some(), decays };
+            let member =
+                UpdatedParameter { n_states: specs.len(), has_copy: variable.master().is_some(), decays };
             let mut states = Vec::new();
             for spec in specs {
                 let tensor =

@@ -105,8 +105,8 @@ pub fn wgan_gp() -> Result<Network> {
             let inner = GradientTape::new();
             inner.watch(&between)?;
             let score = inner.record(|| critic.call(&between)?.sum(..))?;
-            let [slope] = inner.gradient(&score, [&between])?;
-            let norm = slope.square()?.sum(-1)?.affine(1.0, 1e-12)?.sqrt()?;
+            let [local_grad] = inner.gradient(&score, [&between])?;
+            let norm = local_grad.square()?.sum(-1)?.affine(1.0, 1e-12)?.sqrt()?;
             let penalty = norm.affine(1.0, -1.0)?.square()?.mean(..)?;
             let distance = critic.call(fake)?.mean(..)?.sub(&critic.call(real)?.mean(..)?)?;
             distance.add(&penalty.affine(10.0, 0.0)?)
@@ -206,11 +206,10 @@ pub fn maml() -> Result<Network> {
             values.iter().try_for_each(|value| inner.watch(value))?;
             let first = inner.record(|| error(&values, &batch[0], &batch[1]))?;
             let sources: Vec<&Tensor> = values.iter().collect();
-            let slopes = inner.gradients(&[&first], None, &sources, Default::default())?;
-            let moved = values
-                .iter()
-                .zip(slopes)
-                .map(|(value, slope)| value.sub(&slope.expect("every weight is used").affine(0.05, 0.0)?));
+            let local_grads = inner.gradients(&[&first], None, &sources, Default::default())?;
+            let moved = values.iter().zip(local_grads).map(|(value, local_grad)| {
+                value.sub(&local_grad.expect("every weight is used").affine(0.05, 0.0)?)
+            });
             let moved: Vec<Tensor> = moved.collect::<Result<_>>()?;
             error(&moved, &batch[2], &batch[3])
         })?;

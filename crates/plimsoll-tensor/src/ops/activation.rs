@@ -17,7 +17,7 @@ use super::unary::relu::Relu;
 use super::unary::sigmoid::Sigmoid;
 use super::unary::silu::Silu;
 use super::unary::tanh::Tanh;
-use super::unary::{Unary, into_unary, times_slope};
+use super::unary::{Unary, into_unary, times_local_grad};
 use crate::base::error::Result;
 use crate::eager::tensor::Tensor;
 
@@ -75,9 +75,9 @@ impl Activation {
     /// The gradient of the sums from that of the output; written over it if nobody else holds it.
     pub(super) fn back(self, gradient: Tensor, output: impl FnOnce() -> Result<Tensor>) -> Result<Tensor> {
         match self {
-            Activation::Relu => times_slope(Relu, gradient, output()?),
-            Activation::Sigmoid => times_slope(Sigmoid, gradient, output()?),
-            Activation::Tanh => times_slope(Tanh, gradient, output()?),
+            Activation::Relu => times_local_grad(Relu, gradient, output()?),
+            Activation::Sigmoid => times_local_grad(Sigmoid, gradient, output()?),
+            Activation::Tanh => times_local_grad(Tanh, gradient, output()?),
             _ => Ok(gradient),
         }
     }

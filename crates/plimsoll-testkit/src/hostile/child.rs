@@ -13,7 +13,7 @@ use plimsoll_tensor::ops::registry::{OpInfo, composed, registry};
 use plimsoll_tensor::{Bytes, Device, Generator, GradientTape, Result, Step, Tensor, Unconnected};
 
 use super::draw::Hostile;
-use super::methods::{Method, methods};
+use super::methods::{HostileCall, methods};
 use super::updates::updates;
 
 /// The variable of the environment that makes a process a child, and tells it what to do.
@@ -26,7 +26,7 @@ const LIMIT: Bytes = Bytes::mib(64);
 const MOST_READ: usize = 1 << 16;
 
 /// A call that takes longer hangs.
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The status of a child that was ended because a call took too long.
 pub(super) const HANG: i32 = 3;
@@ -67,7 +67,7 @@ pub enum Target {
     /// An op or a function made of ops, by its samples.
     Op(&'static OpInfo),
     /// A public function.
-    Method(Method),
+    Call(HostileCall),
 }
 
 /// Where calls are made.
@@ -161,7 +161,7 @@ impl Child {
 fn watch() {
     let mut last = CURRENT.load(Ordering::Relaxed);
     loop {
-        std::thread::sleep(PATIENCE);
+        std::thread::sleep(TIMEOUT);
         let now = CURRENT.load(Ordering::Relaxed);
         if now == last {
             // The output is the calling thread's; the parent knows which call it was, and what the status means.
@@ -179,27 +179,27 @@ fn panicked() -> MutexGuard<'static, Option<String>> {
 /// Everything of plimsoll-tensor that is called.
 pub fn of_tensors() -> Vec<Target> {
     let ops = registry().into_iter().chain(composed()).map(Target::Op);
-    ops.chain([methods(), updates()].concat().into_iter().map(Target::Method)).collect()
+    ops.chain([methods(), updates()].concat().into_iter().map(Target::Call)).collect()
 }
 
 /// Layers, losses, metrics, optimizers and datasets.
 #[cfg(feature = "whole")]
 pub fn of_networks() -> Vec<Target> {
     let all = [super::networks::networks(), super::datasets::datasets()].concat();
-    all.into_iter().map(Target::Method).collect()
+    all.into_iter().map(Target::Call).collect()
 }
 
 impl Target {
     fn name(&self) -> &'static str {
         match self {
             Target::Op(op) => op.name,
-            Target::Method((name, _)) => name,
+            Target::Call((name, _)) => name,
         }
     }
 
     fn call(&self, hostile: &mut Hostile) -> Result<Vec<Tensor>> {
         match self {
-            Target::Method((_, call)) => call(hostile),
+            Target::Call((_, call)) => call(hostile),
             Target::Op(op) => {
                 let samples = (op.samples)();
                 let sample = &samples[hostile.below(samples.len())];

@@ -5,10 +5,10 @@ use plimsoll_data::{Buffer, Dataset, Field, Padding, Prefetch, Spec, TokenType, 
 use plimsoll_tensor::{Bytes, Result, Tensor};
 
 use super::draw::Hostile;
-use super::methods::Method;
+use super::methods::HostileCall;
 
 /// All of them.
-pub fn datasets() -> Vec<Method> {
+pub fn datasets() -> Vec<HostileCall> {
     vec![
         ("from_tensor_slices", |h| {
             let dataset = of_tensors(h)?;

@@ -11,7 +11,7 @@ use plimsoll_tensor::{
 use super::draw::Hostile;
 
 /// A public function, called with what is drawn.
-pub type Method = (&'static str, fn(&mut Hostile) -> Result<Vec<Tensor>>);
+pub type HostileCall = (&'static str, fn(&mut Hostile) -> Result<Vec<Tensor>>);
 
 /// Calls with one result each.
 macro_rules! one {
@@ -30,11 +30,11 @@ macro_rules! many {
 const ACTIVATIONS: [Activation; 4] = [Activation::None, Activation::Relu, Activation::Tanh, Activation::Gelu];
 
 /// All of them.
-pub fn methods() -> Vec<Method> {
+pub fn methods() -> Vec<HostileCall> {
     [VIEWS, CREATED, ALONG_AXES, WITH_NUMBERS, WINDOWS, SEVERAL, NETWORKS, READ].concat()
 }
 
-static VIEWS: &[Method] = one! {
+static VIEWS: &[HostileCall] = one! {
     "reshape" => |h| h.tensor()?.reshape(h.dims());
     "reshape" => |h| h.tensor()?.reshape(h.list(Hostile::signed));
     "broadcast_to" => |h| h.tensor()?.broadcast_to(h.dims());
@@ -59,7 +59,7 @@ static VIEWS: &[Method] = one! {
     "cast" => |h| h.tensor()?.cast(h.dtype());
 };
 
-static CREATED: &[Method] = one! {
+static CREATED: &[HostileCall] = one! {
     "zeros" => |h| Tensor::zeros(h.dims());
     "ones" => |h| Tensor::ones(h.dims());
     "full" => |h| Tensor::full(h.dims(), h.number());
@@ -81,7 +81,7 @@ static CREATED: &[Method] = one! {
     "from_bytes" => |h| Tensor::from_bytes(h.dims(), h.dtype(), |bytes| { bytes.fill(1); Ok(()) });
 };
 
-static ALONG_AXES: &[Method] = one! {
+static ALONG_AXES: &[HostileCall] = one! {
     "sum" => |h| h.tensor()?.sum(h.signed());
     "sum_keepdims" => |h| h.tensor()?.sum_keepdims([h.signed(), h.signed()]);
     "mean" => |h| h.tensor()?.mean(h.signed());
@@ -115,7 +115,7 @@ static ALONG_AXES: &[Method] = one! {
     "into_scatter_add" => |h| { let (x, source) = (h.tensor()?, h.tensor()?); let dims = source.shape().to_vec(); x.into_scatter_add(h.signed(), &h.indices(&dims, 3)?, &source) };
 };
 
-static WITH_NUMBERS: &[Method] = one! {
+static WITH_NUMBERS: &[HostileCall] = one! {
     "affine" => |h| h.tensor()?.affine(h.number(), h.number());
     "into_affine" => |h| h.tensor()?.into_affine(h.number(), h.number());
     "clamp" => |h| h.tensor()?.clamp(h.number(), h.number());
@@ -189,7 +189,7 @@ fn pictures(h: &mut Hostile) -> Result<Tensor> {
     h.tensor_of(&dims, dtype)
 }
 
-static WINDOWS: &[Method] = one! {
+static WINDOWS: &[HostileCall] = one! {
     "conv1d" => |h| { let [x, w] = convolved(h, 1)?; x.conv1d(&w, None, &conv1d(h)) };
     "conv2d" => |h| { let [x, w] = convolved(h, 2)?; x.conv2d(&w, None, &conv2d(h)) };
     "conv_transpose1d" => |h| { let [x, w] = convolved(h, 1)?; x.conv_transpose1d(&w, None, &conv1d(h)) };
@@ -224,7 +224,7 @@ const EINSUMS: [&str; 10] = [
     "ab,cd,ef->abcdef",
 ];
 
-static SEVERAL: &[Method] = many! {
+static SEVERAL: &[HostileCall] = many! {
     "concat" => |h| { let all = several(h)?; vec![Tensor::concat(&all.iter().collect::<Vec<_>>(), h.signed())?] };
     "stack" => |h| { let all = several(h)?; vec![Tensor::stack(&all.iter().collect::<Vec<_>>(), h.signed())?] };
     "einsum" => |h| { let all = several(h)?; vec![Tensor::einsum(h.pick(&EINSUMS), &all.iter().collect::<Vec<_>>())?] };
@@ -253,7 +253,7 @@ fn normed(h: &mut Hostile) -> Result<[Tensor; 3]> {
     Ok([x, gamma, beta])
 }
 
-static NETWORKS: &[Method] = many! {
+static NETWORKS: &[HostileCall] = many! {
     "attention" => |h| {
         let (queries, keys, depth, width, dtype) = (h.count(), h.count(), h.count(), h.count(), h.float());
         let lead: Vec<usize> = h.list(Hostile::count);
@@ -323,7 +323,7 @@ fn listed(x: Tensor) -> Result<Tensor> {
     if x.n_elems() <= 1 << 16 { Ok(x) } else { x.slice(&vec![Slice::from(..2); x.rank()][..]) }
 }
 
-static READ: &[Method] = many! {
+static READ: &[HostileCall] = many! {
     "to_vec" => |h| { let x = listed(h.tensor()?)?; if !x.device().is_ghost() { drop(x.to_vec::<f32>()); drop(x.to_vec::<bool>()); } vec![x] };
     "debug_print" => |h| { let x = h.tensor()?; x.debug_print("x")?; vec![x] };
     "spec" => |h| { let x = h.tensor()?; drop(Tensor::spec(h.dims(), h.dtype())?.add(&Tensor::spec(h.dims(), h.dtype())?)); vec![x] };

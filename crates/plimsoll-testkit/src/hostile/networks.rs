@@ -21,15 +21,15 @@ use plimsoll_nn::{
 use plimsoll_tensor::{Activation, DType, GradientTape, Result, Tensor, Unconnected, Variable};
 
 use super::draw::Hostile;
-use super::methods::Method;
+use super::methods::HostileCall;
 
 /// All of them.
-pub fn networks() -> Vec<Method> {
+pub fn networks() -> Vec<HostileCall> {
     [of_places(), of_sequences(), others()].concat()
 }
 
 /// Layers of pictures and of sequences seen as such, by their sizes along each axis.
-fn of_places() -> Vec<Method> {
+fn of_places() -> Vec<HostileCall> {
     vec![
         ("Conv1D", |h| {
             let layer = Conv1D::new(h.count(), [h.count()]).stride([h.count()]).dilation([h.count()]);
@@ -68,7 +68,7 @@ fn of_places() -> Vec<Method> {
 }
 
 /// Layers that work along a sequence or along its features.
-fn of_sequences() -> Vec<Method> {
+fn of_sequences() -> Vec<HostileCall> {
     vec![
         ("GRU", |h| {
             let layer = GRU::new(h.count()).recurrent_initializer(initializer(h));
@@ -97,7 +97,7 @@ fn of_sequences() -> Vec<Method> {
 }
 
 /// Other layers, and all that is no layer.
-fn others() -> Vec<Method> {
+fn others() -> Vec<HostileCall> {
     vec![
         ("Dense", |h| {
             let layer = Dense::new(h.count()).activation(activation(h)).kernel_initializer(initializer(h));

@@ -2,16 +2,16 @@
 //! variables that do not belong together, members with other states than an algorithm has, schedules of any number.
 
 use plimsoll_tensor::optimizer::{
-    Adafactor, Adagrad, Adam, Adam8bit, Algorithm, BeginStep, Common, Control, Decay, Member, RmsProp,
-    Scaling, Schedule, Sgd, set_learning_rate,
+    Adafactor, Adagrad, Adam, Adam8bit, Algorithm, BeginStep, Common, Control, Decay, RmsProp, Scaling,
+    Schedule, Sgd, UpdatedParameter, set_learning_rate,
 };
 use plimsoll_tensor::{DType, Device, GradientTape, OpRef, Result, Tensor, Variable, apply, with_ghosts};
 
 use super::draw::Hostile;
-use super::methods::Method;
+use super::methods::HostileCall;
 
 /// All of them.
-pub fn updates() -> Vec<Method> {
+pub fn updates() -> Vec<HostileCall> {
     vec![
         ("assign", assign),
         ("mixed", mixed),
@@ -205,7 +205,7 @@ fn operands(h: &mut Hostile) -> Result<Operands> {
         let parameter = h.tensor_of(&dims, dtype)?;
         let states = algorithm.states(parameter.shape(), dtype);
         let n_states = if h.chance(90) { states.len() } else { h.count() };
-        members.push(Member { n_states, has_copy: h.chance(25), decays: h.chance(50) });
+        members.push(UpdatedParameter { n_states, has_copy: h.chance(25), decays: h.chance(50) });
         gradients.push(if h.chance(80) { like(h, &parameter)? } else { h.tensor_of(&dims, DType::BF16)? });
         let copy = h.tensor_of(&dims, DType::BF16)?;
         variables.push(parameter);

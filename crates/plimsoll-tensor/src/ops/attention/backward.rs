@@ -36,7 +36,7 @@ pub(super) struct Backward<C> {
 struct Scratch<C> {
     /// Weights of a tile, then the gradients of its scores; and the gradients of the weights.
     weights: *mut C,
-    slopes: *mut C,
+    score_grads: *mut C,
     /// For each query, its logarithm, and the product of its output and the output's gradient.
     log_sums: *mut C,
     dots: *mut C,
@@ -99,9 +99,10 @@ impl<C: Compute> Backward<C> {
         threads::parallel(n_lanes, |lane| {
             // SAFETY: every lane has a stretch of the workspace to itself.
             let pieces = unsafe { cut(workspace.get().add(lane * pieces_len(lens)), lens) };
-            let [weights, slopes, log_sums, dots, widened, sums, products] = pieces;
+            let [weights, score_grads, log_sums, dots, widened, sums, products] = pieces;
             let products_len = lens[6] * size_of::<C>();
-            let scratch = Scratch { weights, slopes, log_sums, dots, widened, sums, products, products_len };
+            let scratch =
+                Scratch { weights, score_grads, log_sums, dots, widened, sums, products, products_len };
             // The products of tiles are too small to be shared among threads.
             threads::with_threads(1, || {
                 for head in (lane..self.extents.n_heads()).step_by(n_lanes) {
@@ -215,9 +216,9 @@ impl<C: Compute> Backward<C> {
             let mut multiply = |[m, n, k]: [usize; 3], a, b, c, epilogue: &_| {
                 gemm::gemm(&gemm::Shape { batch: 1, m, n, k }, a, b, c, epilogue, memory);
             };
-            let (weights_to, slopes_to) = (matrix(scratch.weights, n), matrix(scratch.slopes, n));
+            let (weights_to, score_grads_to) = (matrix(scratch.weights, n), matrix(scratch.score_grads, n));
             multiply([m, n, depth], q, turned(k), weights_to, &gemm::Epilogue::NONE);
-            multiply([m, n, width], gradient, turned(v), slopes_to, &gemm::Epilogue::NONE);
+            multiply([m, n, width], gradient, turned(v), score_grads_to, &gemm::Epilogue::NONE);
             let weights = std::slice::from_raw_parts_mut(scratch.weights, m * n);
             self.scoring.finish(tile, weights);
             weigh(weights, n, std::slice::from_raw_parts(scratch.log_sums.add(tile.rows.start), m));
@@ -229,10 +230,10 @@ impl<C: Compute> Backward<C> {
                 matrix(dv.add(tile.cols.start * width), width),
                 &add,
             );
-            let slopes = std::slice::from_raw_parts(scratch.slopes.cast_const(), m * n);
+            let score_grads = std::slice::from_raw_parts(scratch.score_grads.cast_const(), m * n);
             let weights = std::slice::from_raw_parts_mut(scratch.weights, m * n);
             let dots = std::slice::from_raw_parts(scratch.dots.add(tile.rows.start), m);
-            slope(weights, n, slopes, dots, self.scoring.scale);
+            score_grad(weights, n, score_grads, dots, self.scoring.scale);
             multiply(
                 [n, depth, m],
                 turned(of_weights),
@@ -262,15 +263,15 @@ fn weigh<C: Compute>(scores: &mut [C], n_cols: usize, log_sums: &[C]) {
 
 /// Turns weights into the gradients of raw products, from the gradients of the weights.
 #[inline(never)]
-fn slope<C: Compute>(weights: &mut [C], n_cols: usize, slopes: &[C], dots: &[C], scale: C) {
+fn score_grad<C: Compute>(weights: &mut [C], n_cols: usize, score_grads: &[C], dots: &[C], scale: C) {
     simd::vectorize(
         #[inline(always)]
         || {
-            for ((weights, slopes), &dot) in
-                weights.chunks_exact_mut(n_cols).zip(slopes.chunks_exact(n_cols)).zip(dots)
+            for ((weights, score_grads), &dot) in
+                weights.chunks_exact_mut(n_cols).zip(score_grads.chunks_exact(n_cols)).zip(dots)
             {
-                for (weight, &slope) in weights.iter_mut().zip(slopes) {
-                    *weight = *weight * (slope - dot) * scale;
+                for (weight, &score_grad) in weights.iter_mut().zip(score_grads) {
+                    *weight = *weight * (score_grad - dot) * scale;
                 }
             }
         },

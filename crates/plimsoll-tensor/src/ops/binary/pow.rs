@@ -39,16 +39,16 @@ impl Binary for Pow {
         let base = backward.input(0)?;
         if backward.wants(0) {
             let exponent = backward.input(1)?;
-            let slope = base.pow(&exponent.affine(1.0, -1.0)?)?.into_mul(&exponent)?;
-            let slope = exponent.eq(0.0)?.where_(&Tensor::full_like_scalar(&slope, 0.0)?, &slope)?;
-            set_grad_reduced(backward, 0, slope.into_mul(&gradient)?)?;
+            let local_grad = base.pow(&exponent.affine(1.0, -1.0)?)?.into_mul(&exponent)?;
+            let local_grad = exponent.eq(0.0)?.where_(&Tensor::full_like_scalar(&local_grad, 0.0)?, &local_grad)?;
+            set_grad_reduced(backward, 0, local_grad.into_mul(&gradient)?)?;
         }
         if backward.wants(1) {
             let power = backward.output(0)?;
-            let slope = power.mul(&base.ln()?)?;
+            let local_grad = power.mul(&base.ln()?)?;
             let is_flat = base.eq(0.0)?.logical_and(&power.is_finite()?)?;
-            let slope = is_flat.where_(&Tensor::full_like_scalar(&slope, 0.0)?, &slope)?;
-            set_grad_reduced(backward, 1, slope.into_mul(&gradient)?)?;
+            let local_grad = is_flat.where_(&Tensor::full_like_scalar(&local_grad, 0.0)?, &local_grad)?;
+            set_grad_reduced(backward, 1, local_grad.into_mul(&gradient)?)?;
         }
         Ok(())
     }

@@ -1,8 +1,8 @@
 //! `binary_cross_entropy`: of each element by itself, from logits or from probabilities.
 //!
 //! With label z, positive weight w and l = 1 + (w - 1) z, the loss of a logit x is `(1 - z) x + l ln(1 + exp(-x))` and
-//! its slope `l σ(x) - w z`. The loss of a probability p is `-(w z ln p + (1 - z) ln(1 - p))` with slope
-//! `(1 - z) / (1 - p) - w z / p`; p is clipped to `CLIP` from both ends first, as Keras does, and the slope is zero where
+//! its gradient `l σ(x) - w z`. The loss of a probability p is `-(w z ln p + (1 - z) ln(1 - p))` with gradient
+//! `(1 - z) / (1 - p) - w z / p`; p is clipped to `CLIP` from both ends first, as Keras does, and the gradient is zero where
 //! it was. Backward reads what was given and the labels, nothing else.
 
 use plimsoll_cpu::element::{Element, Number};
@@ -52,16 +52,16 @@ fn softplus_of_negative<C: Real>(x: C) -> C {
     (-x).max(C::ZERO) + (-x.abs()).exp().ln_1p()
 }
 
-/// The slope of the loss by its first operand.
+/// The gradient of the loss by its first operand.
 #[inline(always)]
-fn slope<C: Real>(from: From, weight: C, x: C, label: C) -> C {
+fn local_grad<C: Real>(from: From, weight: C, x: C, label: C) -> C {
     match from {
         From::Logits => (C::ONE + (weight - C::ONE) * label) * x.sigmoid() - weight * label,
         From::Probabilities => {
             let (low, high) = (C::from_f64(CLIP), C::ONE - C::from_f64(CLIP));
             let p = x.max(low).min(high);
-            let slope = (C::ONE - label) / (C::ONE - p) - weight * label / p;
-            if x < low || x > high { C::ZERO } else { slope }
+            let local_grad = (C::ONE - label) / (C::ONE - p) - weight * label / p;
+            if x < low || x > high { C::ZERO } else { local_grad }
         }
     }
 }
@@ -116,7 +116,7 @@ impl BinaryCrossEntropy {
     fn plain_backward(self, x: &Tensor, labels: &Tensor, gradient: &Tensor) -> Result<Tensor> {
         let (narrow, wide) = (x.dtype(), x.dtype().accumulator());
         let (x, labels, gradient) = (x.cast(wide)?, labels.cast(wide)?, gradient.cast(wide)?);
-        let slope = match self.from {
+        let local_grad = match self.from {
             From::Logits => {
                 let scale = labels.affine(self.weight - 1.0, 1.0)?;
                 scale.mul(&x.sigmoid()?)?.sub(&labels.affine(self.weight, 0.0)?)?
@@ -124,15 +124,15 @@ impl BinaryCrossEntropy {
             From::Probabilities => {
                 let p = x.clamp(CLIP, 1.0 - CLIP)?;
                 let negative = labels.affine(-1.0, 1.0)?.div(&p.affine(-1.0, 1.0)?)?;
-                let slope = negative.sub(&labels.affine(self.weight, 0.0)?.div(&p)?)?;
-                x.eq(&p)?.where_(&slope, &Tensor::full_like_scalar(&slope, 0.0)?)?
+                let local_grad = negative.sub(&labels.affine(self.weight, 0.0)?.div(&p)?)?;
+                x.eq(&p)?.where_(&local_grad, &Tensor::full_like_scalar(&local_grad, 0.0)?)?
             }
         };
-        slope.mul(&gradient)?.cast(narrow)
+        local_grad.mul(&gradient)?.cast(narrow)
     }
 
-    /// The slope of the loss by the label, in plain ops.
-    fn slope_by_label(self, x: &Tensor) -> Result<Tensor> {
+    /// The gradient of the loss by the label, in plain ops.
+    fn grad_by_label(self, x: &Tensor) -> Result<Tensor> {
         match self.from {
             From::Logits => x.neg()?.softplus()?.into_affine(self.weight - 1.0, 0.0)?.into_sub(x),
             From::Probabilities => {
@@ -209,8 +209,8 @@ impl Op for BinaryCrossEntropy {
     fn backward(&self, backward: &mut Backward<'_>) -> Result<()> {
         let gradient = backward.gradient()?;
         if backward.wants(1) {
-            let slope = self.slope_by_label(&backward.input(0)?)?;
-            backward.set_grad(1, slope.into_mul(&gradient)?)?;
+            let local_grad = self.grad_by_label(&backward.input(0)?)?;
+            backward.set_grad(1, local_grad.into_mul(&gradient)?)?;
         }
         if backward.wants(0) {
             let labels = backward.input(1)?;
@@ -250,7 +250,7 @@ impl Op for BinaryCrossEntropyBackward {
         };
         for_floats!(x.dtype(), T => {
             let tile = |x: &[_], labels: &[_], gradient: &[_], y: &mut [_]| {
-                slope_tile(self.0, [x, labels, gradient], y);
+                grad_tile(self.0, [x, labels, gradient], y);
             };
             // SAFETY: `execute` hands out operands that are valid for their layouts, all of one shape; the output is fresh,
             // or the first operand.
@@ -276,8 +276,8 @@ impl Op for BinaryCrossEntropyBackward {
                 }
                 From::Probabilities => {
                     "C low = NUMBER(1), high = (C)1 - low, p = m::min(m::max(x0, low), high);
-                     C slope = ((C)1 - x1) / ((C)1 - p) - NUMBER(0) * x1 / p;
-                     y0 = (x0 < low || x0 > high ? (C)0 : slope) * x2;"
+                     C local_grad = ((C)1 - x1) / ((C)1 - p) - NUMBER(0) * x1 / p;
+                     y0 = (x0 < low || x0 > high ? (C)0 : local_grad) * x2;"
                 }
             }
             .to_owned()
@@ -298,13 +298,13 @@ impl Op for BinaryCrossEntropyBackward {
 }
 
 #[inline(never)]
-fn slope_tile<C: Real>(of: BinaryCrossEntropy, [x, labels, gradient]: [&[C]; 3], y: &mut [C]) {
+fn grad_tile<C: Real>(of: BinaryCrossEntropy, [x, labels, gradient]: [&[C]; 3], y: &mut [C]) {
     let (from, weight) = (of.from, C::from_f64(of.weight));
     simd::vectorize(
         #[inline(always)]
         || {
             for (((y, &x), &label), &gradient) in y.iter_mut().zip(x).zip(labels).zip(gradient) {
-                *y = slope(from, weight, x, label) * gradient;
+                *y = local_grad(from, weight, x, label) * gradient;
             }
         },
     );

@@ -283,12 +283,12 @@ fn backward_lane<T: Element<Compute: Real>>(
     }
     for piece in x.pieces() {
         let (x, labels) = (x.read(piece.clone(), x_room), labels.read(piece.clone(), label_room));
-        result.write(piece, result_room, |y| slope_tile(x, labels, [log_sum_exp, total, gradient], y));
+        result.write(piece, result_room, |y| grad_tile(x, labels, [log_sum_exp, total, gradient], y));
     }
 }
 
 #[inline(never)]
-fn slope_tile<C: Real>(x: &[C], labels: &[C], [log_sum_exp, total, gradient]: [C; 3], y: &mut [C]) {
+fn grad_tile<C: Real>(x: &[C], labels: &[C], [log_sum_exp, total, gradient]: [C; 3], y: &mut [C]) {
     simd::vectorize(
         #[inline(always)]
         || {

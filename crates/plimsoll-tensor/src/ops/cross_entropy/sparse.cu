@@ -48,8 +48,8 @@ KERNEL __launch_bounds__(THREADS) ENTRY(
         read_line(x, lines.steps[0], at, values);
 #pragma unroll
         for (int v = 0; v < V; v++) {
-            C slope = exp_of(T(), values[v] - log) * gradient;
-            values[v] = (i64)(at + v) == label ? slope - gradient : slope;
+            C local_grad = exp_of(T(), values[v] - log) * gradient;
+            values[v] = (i64)(at + v) == label ? local_grad - gradient : local_grad;
         }
         write_line(result, lines.steps[4], at, values);
     });

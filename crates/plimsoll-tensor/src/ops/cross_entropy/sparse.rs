@@ -328,7 +328,7 @@ pub(super) fn backward_lane<T: Element<Compute: Real>>(
     for piece in x.pieces() {
         let values = x.read(piece.clone(), &mut x_room);
         result.write(piece.clone(), &mut result_room, |y| {
-            slope_tile(values, log_sum_exp, gradient, y);
+            grad_tile(values, log_sum_exp, gradient, y);
             if piece.contains(&label) {
                 y[label - piece.start] = y[label - piece.start] - gradient;
             }
@@ -337,7 +337,7 @@ pub(super) fn backward_lane<T: Element<Compute: Real>>(
 }
 
 #[inline(never)]
-fn slope_tile<C: Real>(x: &[C], log_sum_exp: C, gradient: C, y: &mut [C]) {
+fn grad_tile<C: Real>(x: &[C], log_sum_exp: C, gradient: C, y: &mut [C]) {
     simd::vectorize(
         #[inline(always)]
         || {

@@ -67,7 +67,7 @@ KERNEL __launch_bounds__(THREADS) ENTRY(
 ) {
     Index channel = ((Index)blockIdx.x * BX + threadIdx.x % BX) * V;
     if (channel >= lines.len) return;
-    C means[V], factors[V], shifts[V], slopes[V], rstds[V];
+    C means[V], factors[V], shifts[V], x_factors[V], rstds[V];
     read_line(mean, lines.steps[3], channel, means);
     read_line(rstd, lines.steps[4], channel, rstds);
     read_line(gamma, lines.steps[2], channel, factors);
@@ -79,7 +79,7 @@ KERNEL __launch_bounds__(THREADS) ENTRY(
 #pragma unroll
     for (int v = 0; v < V; v++) {
         factors[v] *= rstds[v];
-        slopes[v] = totals[channel + v] * share * rstds[v];
+        x_factors[v] = totals[channel + v] * share * rstds[v];
         shifts[v] = totals[lines.len + channel + v] * share;
     }
     u64 end = (blockIdx.y + 1) * per_block;
@@ -107,7 +107,7 @@ KERNEL __launch_bounds__(THREADS) ENTRY(
 #if RELU
                 gradient *= m::fma(distance, factors[v], betas[v]) > (C)0 ? (C)1 : (C)0;
 #endif
-                values[v] = (gradient - shifts[v] - distance * slopes[v]) * factors[v];
+                values[v] = (gradient - shifts[v] - distance * x_factors[v]) * factors[v];
             }
             write_line(dx + to[r], lines.steps[5], channel, values);
         }

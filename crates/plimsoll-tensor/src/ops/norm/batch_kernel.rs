@@ -124,7 +124,7 @@ unsafe fn rows_of<'a, C: Real>(run: &Run<'_>, len: usize) -> &'a mut [C] {
     }
 }
 
-/// The rows of backward: mean, rstd, the factor of the result, and what is taken away: a shift and a slope; with relu,
+/// The rows of backward: mean, rstd, the factor of the result, and what is taken away: a shift and a factor of x; with relu,
 /// beta, too.
 const N_ROWS: usize = 5;
 
@@ -284,7 +284,7 @@ fn write_lane<T: Element<Compute: Real>>(
         let (g, x) = (g.read(piece.clone(), g_room), x.read(piece.clone(), x_room));
         let g = gated([g, x], rows.gate(&piece), gate_room);
         let rows = rows.pieces([0, 2, 3, 4], &piece);
-        result.write(piece, result_room, |y| slope_tile([g, x], rows, y));
+        result.write(piece, result_room, |y| grad_tile([g, x], rows, y));
     }
 }
 
@@ -360,14 +360,15 @@ fn columns_tile<C: Real>([g, x]: [&[C]; 2], [means, rstds]: [&[C]; 2], gammas: &
 }
 
 #[inline(never)]
-fn slope_tile<C: Real>([g, x]: [&[C]; 2], [means, factors, shifts, slopes]: [&[C]; 4], y: &mut [C]) {
+fn grad_tile<C: Real>([g, x]: [&[C]; 2], [means, factors, shifts, x_factors]: [&[C]; 4], y: &mut [C]) {
     simd::vectorize(
         #[inline(always)]
         || {
-            let rows = means.iter().zip(factors).zip(shifts).zip(slopes);
-            for (((y, &g), &x), (((&mean, &factor), &shift), &slope)) in y.iter_mut().zip(g).zip(x).zip(rows)
+            let rows = means.iter().zip(factors).zip(shifts).zip(x_factors);
+            for (((y, &g), &x), (((&mean, &factor), &shift), &x_factor)) in
+                y.iter_mut().zip(g).zip(x).zip(rows)
             {
-                *y = (g - shift - (x - mean) * slope) * factor;
+                *y = (g - shift - (x - mean) * x_factor) * factor;
             }
         },
     );

@@ -183,9 +183,9 @@ fn means_fold(dtype: DType) -> Fold {
         template <int N> DEVICE Acc leaf(const Values<N>& values) {
             Acc acc = empty();
             _Pragma(\"unroll\") for (int i = 0; i < N; i++) {
-                C slope = values.x0[i] * values.x4[i];
-                acc.along += slope * ((values.x1[i] - values.x2[i]) * values.x3[i]);
-                acc.shared += slope;
+                C local_grad = values.x0[i] * values.x4[i];
+                acc.along += local_grad * ((values.x1[i] - values.x2[i]) * values.x3[i]);
+                acc.shared += local_grad;
             }
             return acc;
         }

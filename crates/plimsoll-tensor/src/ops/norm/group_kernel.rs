@@ -361,7 +361,7 @@ impl<C: Real> Rows<'_, C> {
                 let (g, x, dx) = (g.at(lane), x.at(lane), dx.at(lane));
                 let (g, x) = (g.read(piece.clone(), g_room), x.read(piece.clone(), x_room));
                 dx.write(piece.clone(), dx_room, |dx| {
-                    slope_tile([g, x, gamma], [means, rstds], [along, shared], dx);
+                    grad_tile([g, x, gamma], [means, rstds], [along, shared], dx);
                 });
             }
         }
@@ -420,7 +420,7 @@ fn columns_tile<C: Real>([g, x]: [&[C]; 2], [means, rstds]: [&[C]; 2], [gammas, 
 }
 
 #[inline(never)]
-fn slope_tile<C: Real>(
+fn grad_tile<C: Real>(
     [g, x, gamma]: [&[C]; 3],
     [means, rstds]: [&[C]; 2],
     [along, shared]: [&[C]; 2],

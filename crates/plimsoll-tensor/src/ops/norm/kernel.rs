@@ -334,7 +334,7 @@ impl<T: Element<Compute: Real>> Row<T> {
             let Some(dx) = dx else { continue };
             let gamma = self.gamma.read(piece.clone(), gamma_room);
             dx.write(piece.clone(), dx_room, |dx| {
-                slope_tile([g, x, gamma], statistics, means, dx);
+                grad_tile([g, x, gamma], statistics, means, dx);
                 if let Some(joined) = &self.joined {
                     round::<T>(dx);
                     add_tile(joined.read(piece, joined_room), dx);
@@ -403,7 +403,7 @@ fn rms_tile<C: Real>(x: &[C], gamma: &[C], rstd: C, y: &mut [C]) {
 }
 
 #[inline(never)]
-fn slope_tile<C: Real>([g, x, gamma]: [&[C]; 3], [mean, rstd]: [C; 2], means: [C; 2], dx: &mut [C]) {
+fn grad_tile<C: Real>([g, x, gamma]: [&[C]; 3], [mean, rstd]: [C; 2], means: [C; 2], dx: &mut [C]) {
     simd::vectorize(
         #[inline(always)]
         || {

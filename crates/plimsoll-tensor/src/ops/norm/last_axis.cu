@@ -133,15 +133,15 @@ KERNEL __launch_bounds__(THREADS) ENTRY(
     g += offsets.at[0], x += offsets.at[1], gamma += offsets.at[2], dx += offsets.at[5];
     C mean = is_there && IS_CENTRED ? means[offsets.at[3]] : (C)0, rstd = is_there ? rstds[offsets.at[4]] : (C)0;
     // The gradient of the normalised line, and the line itself, normalised.
-    C slopes[SLOTS][V], normals[SLOTS][V], shared = 0, along = 0;
+    C local_grads[SLOTS][V], normals[SLOTS][V], shared = 0, along = 0;
     auto read = [&](int slot, Index at) {
         C scales[V];
-        read_line(g, lines.steps[0], at, slopes[slot]);
+        read_line(g, lines.steps[0], at, local_grads[slot]);
         read_line(x, lines.steps[1], at, normals[slot]);
         read_line(gamma, lines.steps[2], at, scales);
 #pragma unroll
         for (int v = 0; v < V; v++) {
-            slopes[slot][v] *= scales[v];
+            local_grads[slot][v] *= scales[v];
             normals[slot][v] = (normals[slot][v] - mean) * rstd;
         }
     };
@@ -149,8 +149,8 @@ KERNEL __launch_bounds__(THREADS) ENTRY(
         read(slot, at);
 #pragma unroll
         for (int v = 0; v < V; v++) {
-            shared += slopes[slot][v];
-            along += slopes[slot][v] * normals[slot][v];
+            shared += local_grads[slot][v];
+            along += local_grads[slot][v] * normals[slot][v];
         }
     });
     shared = IS_CENTRED ? group_sum(shared) / (C)lines.len : (C)0;
@@ -158,20 +158,20 @@ KERNEL __launch_bounds__(THREADS) ENTRY(
     each(len, [&](int slot, Index at) {
         if (K == 0) read(0, at);
 #pragma unroll
-        for (int v = 0; v < V; v++) slopes[slot][v] = (slopes[slot][v] - shared - normals[slot][v] * along) * rstd;
+        for (int v = 0; v < V; v++) local_grads[slot][v] = (local_grads[slot][v] - shared - normals[slot][v] * along) * rstd;
         if (IS_JOINED) {
             C others[V];
             read_line(joined + offsets.at[6], lines.steps[6], at, others);
 #pragma unroll
-            for (int v = 0; v < V; v++) slopes[slot][v] = widen(narrow<T>(slopes[slot][v])) + others[v];
+            for (int v = 0; v < V; v++) local_grads[slot][v] = widen(narrow<T>(local_grads[slot][v])) + others[v];
         }
-        write_line(dx, lines.steps[5], at, slopes[slot]);
+        write_line(dx, lines.steps[5], at, local_grads[slot]);
         if (HAS_DROPOUT) {
             u64 first = (u64)number * lines.len + at;
 #pragma unroll
-            for (int v = 0; v < V; v++) slopes[slot][v] = widen(narrow<T>(slopes[slot][v]));
-            drop_some(drop, first, slopes[slot]);
-            write_line(dropped + (u64)number * lines.len, 1, at, slopes[slot]);
+            for (int v = 0; v < V; v++) local_grads[slot][v] = widen(narrow<T>(local_grads[slot][v]));
+            drop_some(drop, first, local_grads[slot]);
+            write_line(dropped + (u64)number * lines.len, 1, at, local_grads[slot]);
         }
     });
 }

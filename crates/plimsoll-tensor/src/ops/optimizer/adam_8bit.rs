@@ -12,13 +12,13 @@ use plimsoll_cuda::{Gpu, Grid, Template};
 
 use super::cuda::{self, Attributes, CommonParam, DECAYS, THREADS};
 use super::elements::{self, BLOCK_LEN, Room};
-use super::operands::{Members, Operands};
+use super::operands::{Operands, UpdatedParameters};
 use super::quantise::{
     SIGNED_VALUES, UNSIGNED_VALUES, dequantise_signed, dequantise_unsigned, quantise_signed,
     quantise_unsigned,
 };
 use super::samples::{parameters_and_targets, steps, torch_steps};
-use super::{Adam, Algorithm, Common, Member, Rule, StateSpec, Step, Update, update_tile};
+use super::{Adam, Algorithm, Common, Rule, StateSpec, Step, Update, UpdatedParameter, update_tile};
 use crate::base::dtype::DType;
 use crate::base::error::Result;
 use crate::base::shape::Shape;
@@ -78,8 +78,12 @@ impl Algorithm for Adam8bit {
         Adam8bit::states_of(shape, dtype)
     }
 
-    fn update(&self, common: Common, members: &[Member]) -> OpRef {
-        OpRef::shipped(Quantised(Update { rule: self.plain(), common, members: Members::new(members) }))
+    fn update(&self, common: Common, members: &[UpdatedParameter]) -> OpRef {
+        OpRef::shipped(Quantised(Update {
+            rule: self.plain(),
+            common,
+            members: UpdatedParameters::new(members),
+        }))
     }
 }
 

@@ -73,7 +73,7 @@ impl<T: Real> Room<T> {
 /// At most a tile of a gradient: where it lies if it is contiguous and of the type that is computed with, else a copy.
 ///
 /// # Safety
-/// The gradient is valid for its layout, of a dtype that `Members::infer` allows for a parameter of `T`, and nobody
+/// The gradient is valid for its layout, of a dtype that `UpdatedParameters::infer` allows for a parameter of `T`, and nobody
 /// writes it.
 pub(super) unsafe fn gradient<'a, T: Real>(
     gradient: &Operand<'a>,

@@ -31,7 +31,7 @@ pub use adafactor::Adafactor;
 pub use adam_8bit::Adam8bit;
 pub(crate) use control::check as check_control;
 pub use control::{BeginStep, Control, Scaling, set_learning_rate};
-pub use operands::{Member, StateSpec};
+pub use operands::{StateSpec, UpdatedParameter};
 pub use schedule::Schedule;
 
 use crate::base::dtype::DType;
@@ -40,7 +40,7 @@ use crate::base::shape::Shape;
 use crate::eager::op::{Gradient, Meta, Op, OpRef, Outputs, Run};
 use crate::ops::registry::OpInfo;
 use elements::Room;
-use operands::{Members, Operands};
+use operands::{Operands, UpdatedParameters};
 use samples::RuleSample;
 
 /// Declares the rules of the family: each has a file.
@@ -74,7 +74,7 @@ pub trait Algorithm: fmt::Debug + Send + Sync + 'static {
     fn states(&self, shape: &Shape, dtype: DType) -> Vec<StateSpec>;
 
     /// The op that updates parameters; each member has as many states as [`Algorithm::states`] says.
-    fn update(&self, common: Common, members: &[Member]) -> OpRef;
+    fn update(&self, common: Common, members: &[UpdatedParameter]) -> OpRef;
 }
 
 impl<R: Rule> Algorithm for R {
@@ -83,8 +83,8 @@ impl<R: Rule> Algorithm for R {
         self.slots().into_iter().map(spec).collect()
     }
 
-    fn update(&self, common: Common, members: &[Member]) -> OpRef {
-        OpRef::shipped(Update { rule: self.clone(), common, members: Members::new(members) })
+    fn update(&self, common: Common, members: &[UpdatedParameter]) -> OpRef {
+        OpRef::shipped(Update { rule: self.clone(), common, members: UpdatedParameters::new(members) })
     }
 }
 
@@ -180,7 +180,7 @@ impl<T: Real> Before<T> {
 struct Update<R> {
     rule: R,
     common: Common,
-    members: Members,
+    members: UpdatedParameters,
 }
 
 impl<R: Rule> Op for Update<R> {
@@ -228,7 +228,7 @@ impl<R: Rule> Op for Update<R> {
 
 /// The numbers of one execution for parameters of one type.
 struct Step<'a, R: Rule, T: Real> {
-    members: &'a Members,
+    members: &'a UpdatedParameters,
     /// For parameters without weight decay, and for those with it.
     before: [Before<T>; 2],
     now: R::Now<T>,

@@ -22,7 +22,7 @@ const TILES_PER_TASK: usize = 32;
 
 /// One parameter of an update.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Member {
+pub struct UpdatedParameter {
     /// The number of its states.
     pub n_states: usize,
     /// Whether a 16-bit compute copy follows its states.
@@ -46,27 +46,27 @@ pub struct StateSpec {
 
 /// The parameters of an update, and where their operands are.
 #[derive(Clone, Debug)]
-pub(super) struct Members {
-    list: Box<[Member]>,
+pub(super) struct UpdatedParameters {
+    list: Box<[UpdatedParameter]>,
     /// For each parameter the position of its first operand, and at the end that of the control buffer.
     firsts: Box<[usize]>,
 }
 
-impl Members {
-    pub fn new(list: &[Member]) -> Members {
+impl UpdatedParameters {
+    pub fn new(list: &[UpdatedParameter]) -> UpdatedParameters {
         // Anybody can ask for any number of states; `infer` refuses what no list of operands can have.
         let ends = list.iter().scan(0usize, |end, member| {
             *end = end.saturating_add(member.n_states).saturating_add(1 + usize::from(member.has_copy));
             Some(*end)
         });
-        Members { firsts: std::iter::once(0).chain(ends).collect(), list: list.into() }
+        UpdatedParameters { firsts: std::iter::once(0).chain(ends).collect(), list: list.into() }
     }
 
     pub fn len(&self) -> usize {
         self.list.len()
     }
 
-    pub fn member(&self, idx: usize) -> Member {
+    pub fn member(&self, idx: usize) -> UpdatedParameter {
         self.list[idx]
     }
 
@@ -202,7 +202,7 @@ fn check_states(
 
 /// The operands of one execution, shared by its tasks.
 pub(super) struct Operands<'a> {
-    members: &'a Members,
+    members: &'a UpdatedParameters,
     inputs: &'a [Operand<'a>],
     outputs: &'a [Operand<'a>],
 }
@@ -211,7 +211,7 @@ pub(super) struct Operands<'a> {
 unsafe impl Sync for Operands<'_> {}
 
 impl<'a> Operands<'a> {
-    pub fn new(members: &'a Members, run: &Run<'a>) -> Operands<'a> {
+    pub fn new(members: &'a UpdatedParameters, run: &Run<'a>) -> Operands<'a> {
         Operands { members, inputs: run.inputs, outputs: run.outputs }
     }
 
@@ -241,7 +241,7 @@ impl<'a> Operands<'a> {
     }
 
     /// A parameter's entry in the list.
-    pub fn member(&self, idx: usize) -> Member {
+    pub fn member(&self, idx: usize) -> UpdatedParameter {
         self.members.member(idx)
     }
 

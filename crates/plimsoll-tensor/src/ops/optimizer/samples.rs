@@ -6,7 +6,7 @@
 
 use smallvec::SmallVec;
 
-use super::{Algorithm, Common, Control, Decay, Member, Rule};
+use super::{Algorithm, Common, Control, Decay, Rule, UpdatedParameter};
 use crate::base::dtype::DType;
 use crate::base::error::Result;
 use crate::eager::execute::{Arg, execute};
@@ -74,7 +74,7 @@ pub(super) fn call_update(op: OpRef, operands: &[&Tensor]) -> Result<Vec<Tensor>
 fn one_step<R: Rule>(sample: &RuleSample<R>) -> Sample {
     const STEP: i32 = 3;
     let (rule, common) = (sample.rule.clone(), sample.common);
-    let member = Member { n_states: rule.slots().len(), has_copy: false, decays: true };
+    let member = UpdatedParameter { n_states: rule.slots().len(), has_copy: false, decays: true };
     // The rule's variance of gradients stays positive for states of this range.
     let states = (0..member.n_states).map(|_| constants(&[3, 5], 0.3, 0.5));
     let shape = [constants(&[3, 5], -2.0, 2.0)];
@@ -172,7 +172,7 @@ pub(super) fn steps<A: Algorithm>(
         let (mut variables, mut members, mut firsts) = (Vec::new(), Vec::new(), Vec::new());
         for parameter in parameters {
             let states = algorithm.states(parameter.shape(), parameter.dtype());
-            members.push(Member { n_states: states.len(), has_copy: false, decays: true });
+            members.push(UpdatedParameter { n_states: states.len(), has_copy: false, decays: true });
             firsts.push(variables.len());
             variables.push(parameter.clone());
             for state in states {

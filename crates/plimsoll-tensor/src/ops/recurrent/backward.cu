@@ -2,7 +2,7 @@
 // down what the cell carries before each step; else it computes the gradients of one step, except what goes through the
 // recurrent weights. See lstm.rs, gru.rs and simple.rs for the arithmetic.
 //
-// Defined by cuda.rs: ENTRY, REBUILD, T, C (the compute type), CELL, SLOPE (of the simple cell's function, from its output v).
+// Defined by cuda.rs: ENTRY, REBUILD, T, C (the compute type), CELL, LOCAL_GRAD (of the simple cell's function, from its output v).
 
 #define LSTM 0
 #define GRU 1
@@ -81,7 +81,7 @@ KERNEL __launch_bounds__(256) ENTRY(const Back back) {
         back.d_hidden[index] = kept;
     } else {
         C v = columns[0];
-        columns[0] = dh * (SLOPE);
+        columns[0] = dh * (LOCAL_GRAD);
     }
     T* d_sums = back.d_sums + (row * (i64)back.steps + (i64)back.step) * N_COLUMNS * n + unit;
     for (int column = 0; column < N_COLUMNS; column++) d_sums[column * n] = narrow<T>(columns[column]);

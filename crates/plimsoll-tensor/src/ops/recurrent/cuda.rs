@@ -235,14 +235,14 @@ fn number(cell: Cell) -> u64 {
 
 /// The types of the kernels, and the simple cell's function and derivative, which are those of the ops.
 fn define(cell: Cell, dtype: DType) -> String {
-    let [value, slope] = match cell {
+    let [value, local_grad] = match cell {
         Cell::Simple(Activation::Relu) => Relu::CUDA,
         Cell::Simple(Activation::Sigmoid) => Sigmoid::CUDA,
         Cell::Simple(Activation::Tanh) => Tanh::CUDA,
         _ => ["x0", "C(1)"],
     };
     format!(
-        "typedef {} T;\ntypedef {} C;\n#define CELL {}\n#define ACTIVATED {value}\n#define SLOPE {slope}\n",
+        "typedef {} T;\ntypedef {} C;\n#define CELL {}\n#define ACTIVATED {value}\n#define LOCAL_GRAD {local_grad}\n",
         c_name(dtype),
         c_name(dtype.accumulator()),
         number(cell)

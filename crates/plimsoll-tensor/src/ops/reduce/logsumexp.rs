@@ -57,8 +57,8 @@ impl Reduce for LogSumExp {
     }
 
     fn backward(self, reduced: &Reduced, backward: &mut Backward<'_>) -> Result<()> {
-        let slope = backward.input(0)?.sub(&reduced.output(backward)?)?.exp()?;
-        let gradient = slope.into_mul(&reduced.gradient(backward)?)?;
+        let local_grad = backward.input(0)?.sub(&reduced.output(backward)?)?.exp()?;
+        let gradient = local_grad.into_mul(&reduced.gradient(backward)?)?;
         backward.set_grad(0, gradient)
     }
 

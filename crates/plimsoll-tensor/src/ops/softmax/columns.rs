@@ -138,8 +138,8 @@ pub(super) fn backward<T: Element<Compute: Real>>(
             // SAFETY: a row of the result; only this task visits this part of it.
             let result = unsafe { panels.row(panel, row, 2, &result) };
             result.write(panel.columns.clone(), result_room, |result| match op.is_log {
-                true => log_slope_tile(g, y, totals, result),
-                false => slope_tile(g, y, totals, result),
+                true => log_grad_tile(g, y, totals, result),
+                false => grad_tile(g, y, totals, result),
             });
         }
     });
@@ -170,8 +170,8 @@ tile!(max_tile, [x], max => Number::max(max, x));
 tile!(add_exponentials_tile, [x, shift], sum => sum + (x - shift).exp());
 tile!(exponentials_tile, [x, shift, scale], _y => (x - shift).exp() * scale);
 tile!(logarithms_tile, [x, shift, log], _y => x - shift - log);
-tile!(slope_tile, [g, v, total], _y => v * (g - total));
-tile!(log_slope_tile, [g, v, total], _y => g - v.exp() * total);
+tile!(grad_tile, [g, v, total], _y => v * (g - total));
+tile!(log_grad_tile, [g, v, total], _y => g - v.exp() * total);
 tile!(add_dots_tile, [g, v], total => total + g * v);
 tile!(add_tile, [g], total => total + g);
 

@@ -241,8 +241,8 @@ fn backward_lane<T: Element<Compute: Real>>(is_log: bool, gradient: &Lane<T>, y:
     for piece in y.pieces() {
         let (g, y) = (gradient.read(piece.clone(), g_room), y.read(piece.clone(), y_room));
         result.write(piece, result_room, |result| match is_log {
-            true => log_slope_tile(g, y, total, result),
-            false => slope_tile(g, y, total, result),
+            true => log_grad_tile(g, y, total, result),
+            false => grad_tile(g, y, total, result),
         });
     }
 }
@@ -269,8 +269,8 @@ macro_rules! tile {
 
 tile!(exponentials_tile, [x], [shift, scale], (x - shift).exp() * scale);
 tile!(logarithms_tile, [x], [shift, log], x - shift - log);
-tile!(slope_tile, [g, v], [total], v * (g - total));
-tile!(log_slope_tile, [g, v], [total], g - v.exp() * total);
+tile!(grad_tile, [g, v], [total], v * (g - total));
+tile!(log_grad_tile, [g, v], [total], g - v.exp() * total);
 
 #[inline(never)]
 fn scale_tile<C: Real>(y: &mut [C], scale: C) {

@@ -61,25 +61,25 @@ KERNEL __launch_bounds__(THREADS) ENTRY(const T* gradient, const T* y, T* result
     Index len = is_there ? (Index)lines.len : 0;
     Offsets offsets = line_offsets(lines, is_there ? number : 0);
     gradient += offsets.at[0], y += offsets.at[1], result += offsets.at[2];
-    C slopes[SLOTS][V], values[SLOTS][V], total = 0;
+    C local_grads[SLOTS][V], values[SLOTS][V], total = 0;
     each(len, [&](int slot, Index at) {
-        read_line(gradient, lines.steps[0], at, slopes[slot]);
+        read_line(gradient, lines.steps[0], at, local_grads[slot]);
         read_line(y, lines.steps[1], at, values[slot]);
 #pragma unroll
-        for (int v = 0; v < V; v++) total += IS_LOG ? slopes[slot][v] : slopes[slot][v] * values[slot][v];
+        for (int v = 0; v < V; v++) total += IS_LOG ? local_grads[slot][v] : local_grads[slot][v] * values[slot][v];
     });
     total = group_sum(total);
     each(len, [&](int slot, Index at) {
         if (K == 0) {
-            read_line(gradient, lines.steps[0], at, slopes[0]);
+            read_line(gradient, lines.steps[0], at, local_grads[0]);
             read_line(y, lines.steps[1], at, values[0]);
         }
 #pragma unroll
         for (int v = 0; v < V; v++) {
-            C g = slopes[slot][v], value = values[slot][v];
-            slopes[slot][v] = IS_LOG ? g - exp_of(T(), value) * total : value * (g - total);
+            C g = local_grads[slot][v], value = values[slot][v];
+            local_grads[slot][v] = IS_LOG ? g - exp_of(T(), value) * total : value * (g - total);
         }
-        write_line(result, lines.steps[2], at, slopes[slot]);
+        write_line(result, lines.steps[2], at, local_grads[slot]);
     });
 }
 

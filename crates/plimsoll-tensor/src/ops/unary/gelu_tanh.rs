@@ -52,8 +52,8 @@ impl Unary for GeluTanh {
     #[inline(always)]
     fn backward_kernel<T: Real>(self, x: T) -> T {
         let s = inner(x).sigmoid();
-        let inner_slope = T::from_f64(LINEAR) + T::from_f64(3.0 * CUBIC) * x * x;
-        s + x * s * (T::ONE - s) * inner_slope
+        let inner_grad = T::from_f64(LINEAR) + T::from_f64(3.0 * CUBIC) * x * x;
+        s + x * s * (T::ONE - s) * inner_grad
     }
 
     fn backward_composite(self, x: &Tensor) -> Result<Tensor> {

@@ -122,7 +122,7 @@ pub(crate) fn unary<U: Unary>(op: U, x: &Tensor) -> Result<Tensor> {
 
 /// The gradient times the derivative of an op of the family, from what [`Unary::READS`] names; how ops that end in such a
 /// function go back through it. Written over the gradient if nobody else holds it.
-pub(crate) fn times_slope<U: Unary>(op: U, gradient: Tensor, read: Tensor) -> Result<Tensor> {
+pub(crate) fn times_local_grad<U: Unary>(op: U, gradient: Tensor, read: Tensor) -> Result<Tensor> {
     call_with(OpRef::shipped(Slope(op)), smallvec::smallvec![Arg::Given(gradient), Arg::Given(read)])
 }
 
@@ -184,7 +184,7 @@ impl<U: Unary> Op for Forward<U> {
             Reads::Input => backward.input(0)?,
             Reads::Output => backward.output(0)?,
         };
-        backward.set_grad(0, times_slope(self.0, gradient, value)?)
+        backward.set_grad(0, times_local_grad(self.0, gradient, value)?)
     }
 
     fn overwrites(&self) -> &'static [usize] {
@@ -228,7 +228,7 @@ impl<U: Unary> Op for Slope<U> {
             unreachable!("a gradient and what the derivative is computed from")
         };
         for_floats!(gradient.dtype(), T => {
-            run2::<T>(gradient, v, &run.outputs[0], |g, v, y| slope_tile(self.0, g, v, y));
+            run2::<T>(gradient, v, &run.outputs[0], |g, v, y| grad_tile(self.0, g, v, y));
         });
         Ok(())
     }
@@ -268,7 +268,7 @@ fn value_tile<U: Unary, T: Real>(op: U, x: &[T], y: &mut [T]) {
 
 /// The gradient times the derivative over one tile; compiled once per op and compute type.
 #[inline(never)]
-fn slope_tile<U: Unary, T: Real>(op: U, gradient: &[T], v: &[T], y: &mut [T]) {
+fn grad_tile<U: Unary, T: Real>(op: U, gradient: &[T], v: &[T], y: &mut [T]) {
     simd::vectorize(
         #[inline(always)]
         || {

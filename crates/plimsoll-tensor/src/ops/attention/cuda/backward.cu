@@ -2,7 +2,7 @@
 // blocks that own keys (OWN_KEYS) those of keys and values. Each use forms the weights again, from the logarithms of the
 // rows' sums, and every sum has one order: nothing is added up between blocks.
 //
-// Where the order does not matter (ADD_QUERIES), the use with owned keys does all: the slopes of a tile meet in shared memory,
+// Where the order does not matter (ADD_QUERIES), the use with owned keys does all: the gradients of scores of a tile meet in shared memory,
 // the warps share their product with the owned keys, and add it to what other blocks have found for these queries.
 //
 // A block owns ROWS rows of two operands (queries and the output's gradient, or keys and values) in shared memory, and
@@ -25,8 +25,8 @@ DEVICE float masked_weight(float product, float scale, float log_sum, u32 query,
 }
 
 #if ADD_QUERIES
-// Leaves slopes in shared memory, a row for each of the block's keys, a column for each query of the tile.
-DEVICE void share(T* tile, const float slopes[BANDS][COLS / 8][4]) {
+// Leaves gradients of scores in shared memory, a row for each of the block's keys, a column for each query of the tile.
+DEVICE void share(T* tile, const float score_grads[BANDS][COLS / 8][4]) {
     int lane = threadIdx.x % WARP, row = threadIdx.x / WARP * BANDS * 16 + lane / 4;
 #pragma unroll
     for (int band = 0; band < BANDS; band++)
@@ -34,15 +34,15 @@ DEVICE void share(T* tile, const float slopes[BANDS][COLS / 8][4]) {
         for (int tile8 = 0; tile8 < COLS / 8; tile8++)
 #pragma unroll
             for (int half = 0; half < 2; half++) {
-                const float* of = slopes[band][tile8] + half * 2;
+                const float* of = score_grads[band][tile8] + half * 2;
                 T* to = tile + (row + band * 16 + half * 8) * PADDED(COLS) + tile8 * 8 + lane % 4 * 2;
                 *(u32*)to = pair(of[0], of[1]);
             }
 }
 
-// Adds slopesᵀ · keys to the sums of the tile's queries, which begin at a band. Warps share the result, 16 × 16 of it at a
-// time; the slopes of keys from `n_keys` on are zero.
-DEVICE void add_queries(float* of_tile, const T* slopes, const T* keys, u32 n_keys) {
+// Adds (gradients of scores)ᵀ · keys to the sums of the tile's queries, which begin at a band. Warps share the result, 16 × 16 of it at a
+// time; the gradients of scores of keys from `n_keys` on are zero.
+DEVICE void add_queries(float* of_tile, const T* score_grads, const T* keys, u32 n_keys) {
     const int QUERY_BANDS = COLS / 16, STEP = WARPS / QUERY_BANDS;
     int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, band = warp % QUERY_BANDS;
 #pragma unroll
@@ -52,7 +52,7 @@ DEVICE void add_queries(float* of_tile, const T* slopes, const T* keys, u32 n_ke
         for (int k = 0; k < ROWS; k += 16) {
             if ((u32)k >= n_keys) break;
             u32 a[4], b[4];
-            ldmatrix_x4_transposed(a, slopes + (k + lane / 16 * 8 + lane % 8) * PADDED(COLS) + band * 16 + lane / 8 % 2 * 8);
+            ldmatrix_x4_transposed(a, score_grads + (k + lane / 16 * 8 + lane % 8) * PADDED(COLS) + band * 16 + lane / 8 % 2 * 8);
             right_cols<DEPTH>(b, keys + k * PADDED(DEPTH) + part16 * 16);
             mma_16x8x16(sums[0], a, b, T{});
             mma_16x8x16(sums[1], a, b + 2, T{});
@@ -147,27 +147,27 @@ KERNEL __launch_bounds__(THREADS) ENTRY(const Matrices gradient, const Matrices 
                 }
             }
             if (OWN_KEYS) weighted<WIDTH>(value_sums, weights, width_tile);
-            float slopes[BANDS][COLS / 8][4];
-            times_transposed<WIDTH>(slopes, shared + ROWS * PADDED(DEPTH), width_tile);
+            float score_grads[BANDS][COLS / 8][4];
+            times_transposed<WIDTH>(score_grads, shared + ROWS * PADDED(DEPTH), width_tile);
             EACH_SCORE(band, tile8, part) {
-                float& at = slopes[band][tile8][part];
+                float& at = score_grads[band][tile8][part];
                 at = weights[band][tile8][part] * (at - statistics_at(band, tile8, part).dot);
             }
-            weighted<DEPTH>(sums, slopes, depth_tile);
+            weighted<DEPTH>(sums, score_grads, depth_tile);
 #if ADD_QUERIES
-            share(shared + OWNED + 2 * STAGE + STATISTICS, slopes);
+            share(shared + OWNED + 2 * STAGE + STATISTICS, score_grads);
 #endif
         }
         __syncthreads();
 #if ADD_QUERIES
-        // Behind the diagonal there is nothing to add, and nothing was left there. The next tile's slopes come after a barrier.
+        // Behind the diagonal there is nothing to add, and nothing was left there. The next tile's gradients of scores come after a barrier.
         u32 n_keys = CAUSAL && col + COLS < end ? col + COLS - first : ROWS;
         float* of_tile = query_sums + ((u64)head * query_bands(extents) + col / 16) * 16 * DEPTH;
         add_queries(of_tile, shared + OWNED + 2 * STAGE + STATISTICS, shared, n_keys);
 #endif
     }
 
-    // The scale of the scores is the same for all slopes, and comes last.
+    // The scale of the scores is the same for all gradients of scores, and comes last.
     float by = (float)extents.scale;
     write_rows<DEPTH>(result + (u64)head * n_own * extents.depth, sums, own, n_own, extents.depth, [&](int, int) { return by; });
     if (OWN_KEYS) {

@@ -456,9 +456,9 @@ impl<'a> Call<'a> {
         let (kernel, rows, shared) = if self.is_tiled {
             let tiling = Tiling::backward(&self.extents, self.gpu.profile().architecture, pass);
             let elements = (tiling.rows() + 2 * tiling.cols) * row_len(&self.extents);
-            let slopes = if pass == Pass::All { tiling.rows() * (tiling.cols + PIECE) } else { 0 };
+            let score_grads = if pass == Pass::All { tiling.rows() * (tiling.cols + PIECE) } else { 0 };
             let statistics = 2 * tiling.cols * 2 * size_of::<f32>();
-            (self.tiled(&BACKWARD, tiling, pass)?, tiling.rows(), 2 * (elements + slopes) + statistics)
+            (self.tiled(&BACKWARD, tiling, pass)?, tiling.rows(), 2 * (elements + score_grads) + statistics)
         } else {
             (self.plain(&PLAIN_BACKWARD, pass)?, PLAIN_WARPS, self.plain_shared(2 * (depth + width))?)
         };

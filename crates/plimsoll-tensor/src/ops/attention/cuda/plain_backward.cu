@@ -32,22 +32,22 @@ KERNEL __launch_bounds__(THREADS) ENTRY(const Matrices gradient, const Matrices 
         u32 its = start + lane, query = OWN_KEYS ? its : mine, key = OWN_KEYS ? mine : its;
         bool is_seen = is_there && its < n_other && (!CAUSAL || key <= query);
         C score = product(shared, row0, streamed0, other0, start, n_other, depth) * scale;
-        C slope = product(shared, row1, streamed1, other1, start, n_other, width), weight = 0;
+        C score_grad = product(shared, row1, streamed1, other1, start, n_other, width), weight = 0;
         if (is_seen) {
             Statistics of_query = of_head[query];
             if (MASK != 0) score += added(mask, mask_start, query, key) * (C)LOG2_E;
             weight = power_of_two(score - of_query.log_sum);
-            slope = weight * (slope - of_query.dot);
+            score_grad = weight * (score_grad - of_query.dot);
         } else {
-            slope = 0;
+            score_grad = 0;
         }
-        accumulate(shared, sums, 1, slope, streamed0, other0, start, n_other, depth);
+        accumulate(shared, sums, 1, score_grad, streamed0, other0, start, n_other, depth);
         if (OWN_KEYS) accumulate(shared, value_sums, 1, weight, streamed1, other1, start, n_other, width);
     }
     // Where there was nothing to stream, lanes still read what others have set to zero.
     __syncwarp();
     if (!is_there) return;
-    // The scale of the scores is the same for all slopes, and comes last.
+    // The scale of the scores is the same for all gradients of scores, and comes last.
     u64 row = (u64)head * n_own + mine;
     for (u32 col = lane; col < depth; col += WARP) result[row * depth + col] = narrow<T>(sums[col] * (C)extents.scale);
     if (!OWN_KEYS) return;

@@ -129,8 +129,8 @@ where
             unsafe { gemm::gemm::<T>(&shape, a, w(true), c, &gemm::Epilogue::NONE, product) };
         }
         if let Some(gradient) = to_w {
-            let slopes = matrix(logits.cast_const(), classes, op.by_class);
-            let (a, b) = if op.by_class { (slopes, x) } else { (transpose(x), slopes) };
+            let local_grads = matrix(logits.cast_const(), classes, op.by_class);
+            let (a, b) = if op.by_class { (local_grads, x) } else { (transpose(x), local_grads) };
             let c = matrix_mut(first_of(gradient), if op.by_class { k } else { classes });
             let epilogue = gemm::Epilogue { accumulate: first > 0, ..gemm::Epilogue::NONE };
             let shape = to_weights(&extents, rows, op.by_class);

@@ -170,10 +170,11 @@ impl Call<'_> {
 
     fn to_weights(&self, x: *mut u8, to: *mut u8, output: DType, rows: usize, adds: bool) -> Result<()> {
         let Extents { k, classes, .. } = self.extents;
-        let (slopes, x_rows) = (self.matrix(classes, self.op.by_class), self.matrix(k, !self.op.by_class));
+        let (local_grads, x_rows) =
+            (self.matrix(classes, self.op.by_class), self.matrix(k, !self.op.by_class));
         let (product, a, b) = match self.op.by_class {
-            true => (self.plain(classes, k, rows, slopes, x_rows), self.logits, x),
-            false => (self.plain(k, classes, rows, x_rows, slopes), x, self.logits),
+            true => (self.plain(classes, k, rows, local_grads, x_rows), self.logits, x),
+            false => (self.plain(k, classes, rows, x_rows, local_grads), x, self.logits),
         };
         let beta = if adds { 1.0 } else { 0.0 };
         self.product(Matmul { alpha: self.scale, beta, output: scalar(output), ..product }, a, b, to)

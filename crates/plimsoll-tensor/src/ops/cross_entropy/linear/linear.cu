@@ -43,9 +43,9 @@ KERNEL __launch_bounds__(THREADS) ENTRY(T* logits, const L* labels, A* losses, u
         Vector<T, V> piece = *(const Vector<T, V>*)(x + at);
 #pragma unroll
         for (int lane = 0; lane < V; lane++) {
-            A slope = m::exp((A)widen(piece.at[lane]) - log_sum_exp) * weight;
-            if ((i64)(at + lane) == label) slope -= weight;
-            piece.at[lane] = narrow<T>(slope);
+            A local_grad = m::exp((A)widen(piece.at[lane]) - log_sum_exp) * weight;
+            if ((i64)(at + lane) == label) local_grad -= weight;
+            piece.at[lane] = narrow<T>(local_grad);
         }
         *(Vector<T, V>*)(x + at) = piece;
     }

@@ -16,8 +16,8 @@ use plimsoll_cuda::{Gpu, Profile};
 
 use self::cut::{Cut, Place, Sum};
 use self::pass::{Now, Pass};
-use super::operands::{Members, Operands};
-use super::{Algorithm, Common, Control, Member, StateSpec};
+use super::operands::{Operands, UpdatedParameters};
+use super::{Algorithm, Common, Control, StateSpec, UpdatedParameter};
 use crate::base::axes::Axes;
 use crate::base::dtype::DType;
 use crate::base::error::Result;
@@ -56,8 +56,8 @@ impl Algorithm for Adafactor {
         }
     }
 
-    fn update(&self, common: Common, members: &[Member]) -> OpRef {
-        OpRef::shipped(Factored { rule: *self, common, members: Members::new(members) })
+    fn update(&self, common: Common, members: &[UpdatedParameter]) -> OpRef {
+        OpRef::shipped(Factored { rule: *self, common, members: UpdatedParameters::new(members) })
     }
 }
 
@@ -65,7 +65,7 @@ impl Algorithm for Adafactor {
 struct Factored {
     rule: Adafactor,
     common: Common,
-    members: Members,
+    members: UpdatedParameters,
 }
 
 impl Op for Factored {

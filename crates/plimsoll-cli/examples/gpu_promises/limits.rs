@@ -50,7 +50,7 @@ pub fn checks() -> impl Iterator<Item = (&'static str, Outcome)> {
             Ok(natural) => {
                 run(Some(Bytes::mib(mib)), offloads).map(|ran| compare(&ran, natural, mib << 20, most))
             }
-            Err(error) => Err(Error::argument("line", error.to_string())),
+            Err(error) => Err(Error::argument("limits", error.to_string())),
         };
         (name, outcome.unwrap_or_else(|error| Err(error.to_string())))
     });
@@ -139,7 +139,7 @@ struct Watch {
 
 impl Watch {
     fn start(device: &Device) -> Result<Watch> {
-        let Some(gpu) = device.gpu().cloned() else { return Err(Error::device("line", "there is no GPU")) };
+        let Some(gpu) = device.gpu().cloned() else { return Err(Error::device("limits", "there is no GPU")) };
         let memory = gpu.memory()?;
         let (most, stop) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicBool::new(false)));
         let (seen, asked) = (most.clone(), stop.clone());
