@@ -1,4 +1,4 @@
-//! The workspace's own commands: `cargo xtask check | test | tidy | bench | page | exports | plans | sweep | fuzz | soak | kills |
+//! The workspace's own commands: `cargo xtask check | test | tidy | bench | compare | page | exports | plans | sweep | fuzz | soak | kills |
 //! gpu-bundle`.
 //!
 //! Everything that a contributor or the continuous integration runs is here, so that both run the same thing.
@@ -10,9 +10,11 @@
 
 mod bench;
 mod check;
+mod compare;
 mod endure;
 mod exports;
 mod gpu_bundle;
+mod json;
 mod page;
 mod plans;
 mod step;
@@ -35,6 +37,8 @@ Commands:
   check test    both, with one table of seconds per part at the end: what `.ci/run` runs
   tidy          the rules of the house that a text search can hold
   bench [NAME]  every benchmark, one crate after the other; NAME selects those whose name contains it
+  compare PROGRAM
+                this tree beside another build of `plimsoll`: bits, bytes and times of runs
   page          pages of profiles, opened in Chromium and held against the profiles
   exports       what profiles are exported to, read by PyTorch's, Perfetto's, Prometheus's and TensorBoard's readers
   plans         `plan` for every recipe and device, in all its forms: minutes
@@ -65,6 +69,7 @@ fn main() -> ExitCode {
         ["tidy"] => tidy::run(&root),
         ["bench"] => bench::run(&root, None),
         ["bench", filter] => bench::run(&root, Some(filter)),
+        ["compare", program] => compare::run(&root, program),
         ["page"] => page::run(&root, page::Extent::Everything),
         ["exports"] => exports::run(&root),
         ["plans"] => plans::run(&root),

@@ -8,6 +8,7 @@ use std::path::Path;
 use std::time::Instant;
 
 use crate::Outcome;
+use crate::json::field;
 use crate::step::Step;
 
 /// The most time that one call may take.
@@ -108,24 +109,5 @@ impl Program<'_> {
             }
         }
         Ok(slowest)
-    }
-}
-
-/// What stands after `"name":` in a JSON line, up to the next comma.
-fn field<'a>(line: &'a str, name: &str) -> Option<&'a str> {
-    let rest = line.split_once(&format!("\"{name}\":"))?.1;
-    rest.split([',', '}']).next()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn fields_are_read_from_a_line() {
-        let line = r#"{"event":"plan","batch":118,"fits":true}"#;
-        assert_eq!(field(line, "batch"), Some("118"));
-        assert_eq!(field(line, "fits"), Some("true"));
-        assert_eq!(field(line, "none"), None);
     }
 }

@@ -209,9 +209,11 @@ mod tests {
         let expected = [
             "bench",
             "check",
+            "compare",
             "endure",
             "exports",
             "gpu_bundle",
+            "json",
             "main",
             "page",
             "plans",
