@@ -208,6 +208,7 @@ struct Pairs<T> {
 }
 
 impl<T: Element> Pairs<T> {
+    #[inline(always)]
     fn at(&self, lane: usize) -> (Lane<T>, Lane<T>) {
         let (offsets, steps) = (self.lanes.offsets(lane), self.lanes.steps);
         // SAFETY: lanes of operands that `execute` hands out; where the result is the gradient's memory, pieces of the
@@ -255,7 +256,8 @@ fn write_lanes<T: Element<Compute: Real>>(pairs: &Pairs<T>, rows: Rows<'_, T::Co
     });
 }
 
-/// Adds a lane to the sums for gamma and beta.
+/// Adds a lane to the sums for gamma and beta. Lanes are as short as there are channels, so a call for each would be felt.
+#[inline(always)]
 fn add_lane<T: Element<Compute: Real>>(
     g: &Lane<T>,
     x: &Lane<T>,
@@ -272,6 +274,7 @@ fn add_lane<T: Element<Compute: Real>>(
 }
 
 /// Writes a lane of the result.
+#[inline(always)]
 fn write_lane<T: Element<Compute: Real>>(
     g: &Lane<T>,
     x: &Lane<T>,
