@@ -15,7 +15,7 @@ use crate::tensor::{Tensor, Value};
 
 /// The right side of an op of two: a tensor, or a number that takes the other's dtype.
 enum Operand {
-    Tensor(Array),
+    Tensor(Value),
     Number(f64),
 }
 
@@ -24,7 +24,7 @@ impl<'a, 'py> FromPyObject<'a, 'py> for Operand {
 
     fn extract(object: Borrowed<'a, 'py, PyAny>) -> PyResult<Operand> {
         match object.extract::<Value>() {
-            Ok(Value(tensor)) => Ok(Operand::Tensor(tensor)),
+            Ok(value) => Ok(Operand::Tensor(value)),
             Err(_) => object.extract().map(Operand::Number),
         }
     }
@@ -47,7 +47,7 @@ macro_rules! family {
                 $(stringify!($name) => $method!($name),)*
                 _ => return Err(unknown(stringify!($family), name)),
             };
-            call(py, || method(&x.0, $($argument),*)).map(Tensor)
+            call(py, || method(&x, $($argument),*)).map(Tensor)
         }
     };
 }
@@ -61,7 +61,7 @@ macro_rules! plain {
 macro_rules! with_rhs {
     ($name:ident) => {
         |x, rhs| match rhs {
-            Operand::Tensor(rhs) => x.$name(&rhs),
+            Operand::Tensor(rhs) => x.$name(&*rhs),
             Operand::Number(rhs) => x.$name(rhs),
         }
     };
@@ -69,7 +69,7 @@ macro_rules! with_rhs {
 
 macro_rules! with_tensor {
     ($name:ident) => {
-        |x, rhs| x.$name(&rhs.0)
+        |x, rhs| x.$name(&rhs)
     };
 }
 
@@ -150,7 +150,7 @@ family! {
 /// The tensor without what tapes know of it.
 #[pyfunction]
 fn stop_gradient(py: Python<'_>, x: Value) -> PyResult<Tensor> {
-    call(py, || Ok(x.0.stop_gradient())).map(Tensor)
+    call(py, || Ok(x.stop_gradient())).map(Tensor)
 }
 
 /// Adds what Python calls.

@@ -56,7 +56,7 @@ impl Tape {
 
     /// Watches a tensor or variable.
     fn watch(&self, py: Python<'_>, source: Value) -> PyResult<()> {
-        call(py, || self.0.watch(&source.0))
+        call(py, || self.0.watch(&source))
     }
 
     /// Forgets everything.
@@ -101,17 +101,17 @@ impl Tape {
 
     /// The derivative of every element of the target by every element of the source.
     fn jacobian(&self, py: Python<'_>, target: Value, source: Value) -> PyResult<Tensor> {
-        call(py, || self.0.jacobian(&target.0, &source.0)).map(Tensor)
+        call(py, || self.0.jacobian(&target, &source)).map(Tensor)
     }
 
     /// The same for each example of a batch by itself.
     fn batch_jacobian(&self, py: Python<'_>, target: Value, source: Value) -> PyResult<Tensor> {
-        call(py, || self.0.batch_jacobian(&target.0, &source.0)).map(Tensor)
+        call(py, || self.0.batch_jacobian(&target, &source)).map(Tensor)
     }
 }
 
 fn tensors(values: &[Value]) -> Vec<&plimsoll::Tensor> {
-    values.iter().map(|value| &value.0).collect()
+    values.iter().map(|value| &**value).collect()
 }
 
 /// Adds what Python calls.

@@ -3,6 +3,8 @@
 //! Operators, printing and everything else that TensorFlow's users know is attached in `python/plimsoll/tensor.py`, for both
 //! classes from one table. Values go in and out through the buffer protocol, with one copy.
 
+use std::ops::Deref;
+
 use plimsoll::{DType, Error};
 use pyo3::buffer::PyBuffer;
 use pyo3::exceptions::{PyTypeError, PyValueError};
@@ -18,18 +20,32 @@ pub struct Tensor(pub plimsoll::Tensor);
 #[pyclass(frozen, weakref, module = "plimsoll")]
 pub struct Variable(pub plimsoll::Variable);
 
-/// A tensor, or a variable that is read where an op reads it.
-pub struct Value(pub plimsoll::Tensor);
+/// A tensor, or a variable. A variable stays one: ops read it where they run, and tapes know it.
+pub enum Value {
+    Tensor(plimsoll::Tensor),
+    Variable(plimsoll::Variable),
+}
+
+impl Deref for Value {
+    type Target = plimsoll::Tensor;
+
+    fn deref(&self) -> &plimsoll::Tensor {
+        match self {
+            Value::Tensor(tensor) => tensor,
+            Value::Variable(variable) => variable,
+        }
+    }
+}
 
 impl<'a, 'py> FromPyObject<'a, 'py> for Value {
     type Error = PyErr;
 
     fn extract(object: Borrowed<'a, 'py, PyAny>) -> PyResult<Value> {
         if let Ok(tensor) = object.cast::<Tensor>() {
-            return Ok(Value(tensor.get().0.clone()));
+            return Ok(Value::Tensor(tensor.get().0.clone()));
         }
         if let Ok(variable) = object.cast::<Variable>() {
-            return Ok(Value(plimsoll::Tensor::clone(&variable.get().0)));
+            return Ok(Value::Variable(variable.get().0.clone()));
         }
         let name = object.get_type().name()?;
         Err(PyTypeError::new_err(format!("a tensor or variable was expected, not {name}")))
@@ -84,9 +100,21 @@ impl Tensor {
 
 #[pymethods]
 impl Variable {
+    /// A variable with that value, which is converted as `tf.convert_to_tensor` does.
     #[new]
-    fn new(py: Python<'_>, value: Value, trainable: bool, name: &str) -> PyResult<Variable> {
-        let make = || Ok(plimsoll::Variable::new(value.0.contiguous()?).trainable(trainable).named(name));
+    #[pyo3(signature = (initial_value, trainable = None, *, name = None, dtype = None))]
+    fn new(
+        py: Python<'_>,
+        initial_value: Bound<'_, PyAny>,
+        trainable: Option<bool>,
+        name: Option<&str>,
+        dtype: Option<Bound<'_, PyAny>>,
+    ) -> PyResult<Variable> {
+        let given = if initial_value.is_callable() { initial_value.call0()? } else { initial_value };
+        let convert = py.import("plimsoll.tensor")?.getattr("convert_to_tensor")?;
+        let value: Value = convert.call1((given, dtype))?.extract()?;
+        let (trainable, name) = (trainable.unwrap_or(true), name.unwrap_or("Variable"));
+        let make = || Ok(plimsoll::Variable::new(plimsoll::Tensor::clone(&value)).trainable(trainable).named(name));
         call(py, make).map(Variable)
     }
 
@@ -138,7 +166,7 @@ impl Variable {
             "assign_sub" => plimsoll::Variable::assign_sub,
             _ => return Err(PyValueError::new_err(format!("there is no assignment {how}"))),
         };
-        call(py, || assign(&self.0, &value.0))
+        call(py, || assign(&self.0, &value))
     }
 }
 

@@ -16,22 +16,22 @@ enum Piece {
 #[pyfunction]
 fn cast(py: Python<'_>, x: Value, dtype: &str) -> PyResult<Tensor> {
     let dtype = dtype_of(dtype)?;
-    call(py, || x.0.cast(dtype)).map(Tensor)
+    call(py, || x.cast(dtype)).map(Tensor)
 }
 
 #[pyfunction]
 fn reshape(py: Python<'_>, x: Value, shape: Vec<i64>) -> PyResult<Tensor> {
-    call(py, || x.0.reshape(shape)).map(Tensor)
+    call(py, || x.reshape(shape)).map(Tensor)
 }
 
 #[pyfunction]
 fn permute(py: Python<'_>, x: Value, axes: Vec<i64>) -> PyResult<Tensor> {
-    call(py, || x.0.permute(axes)).map(Tensor)
+    call(py, || x.permute(axes)).map(Tensor)
 }
 
 #[pyfunction]
 fn broadcast_to(py: Python<'_>, x: Value, shape: Vec<usize>) -> PyResult<Tensor> {
-    call(py, || x.0.broadcast_to(shape)).map(Tensor)
+    call(py, || x.broadcast_to(shape)).map(Tensor)
 }
 
 #[pyfunction]
@@ -41,18 +41,18 @@ fn slice(py: Python<'_>, x: Value, pieces: Vec<Piece>) -> PyResult<Tensor> {
         Piece::Range(start, end, step) => Slice::Range { start, end, step },
     };
     let slices: Vec<Slice> = pieces.iter().map(slice).collect();
-    call(py, || x.0.slice(&slices[..])).map(Tensor)
+    call(py, || x.slice(&slices[..])).map(Tensor)
 }
 
 #[pyfunction]
 fn flip(py: Python<'_>, x: Value, axes: Vec<i64>) -> PyResult<Tensor> {
-    call(py, || x.0.flip(axes)).map(Tensor)
+    call(py, || x.flip(axes)).map(Tensor)
 }
 
 #[pyfunction]
 fn concat(py: Python<'_>, tensors: Vec<Value>, axis: i64, new_axis: bool) -> PyResult<Tensor> {
     call(py, || {
-        let tensors: Vec<&Array> = tensors.iter().map(|tensor| &tensor.0).collect();
+        let tensors: Vec<&Array> = tensors.iter().map(|tensor| &**tensor).collect();
         if new_axis { Array::stack(&tensors, axis) } else { Array::concat(&tensors, axis) }
     })
     .map(Tensor)
@@ -60,45 +60,45 @@ fn concat(py: Python<'_>, tensors: Vec<Value>, axis: i64, new_axis: bool) -> PyR
 
 #[pyfunction]
 fn split(py: Python<'_>, x: Value, axis: i64, sizes: Vec<usize>) -> PyResult<Vec<Tensor>> {
-    let parts = call(py, || x.0.split(axis, &sizes))?;
+    let parts = call(py, || x.split(axis, &sizes))?;
     Ok(parts.into_iter().map(Tensor).collect())
 }
 
 #[pyfunction]
 fn pad(py: Python<'_>, x: Value, widths: Vec<(usize, usize)>, value: f64) -> PyResult<Tensor> {
-    call(py, || x.0.pad(&widths, value)).map(Tensor)
+    call(py, || x.pad(&widths, value)).map(Tensor)
 }
 
 #[pyfunction]
 fn tile(py: Python<'_>, x: Value, repeats: Vec<usize>) -> PyResult<Tensor> {
-    call(py, || x.0.tile(&repeats)).map(Tensor)
+    call(py, || x.tile(&repeats)).map(Tensor)
 }
 
 #[pyfunction]
 fn select(py: Python<'_>, condition: Value, x: Value, y: Value) -> PyResult<Tensor> {
-    call(py, || condition.0.where_(&x.0, &y.0)).map(Tensor)
+    call(py, || condition.where_(&x, &y)).map(Tensor)
 }
 
 #[pyfunction]
 fn gather(py: Python<'_>, x: Value, indices: Value, axis: i64) -> PyResult<Tensor> {
-    call(py, || x.0.index_select(axis, &indices.0)).map(Tensor)
+    call(py, || x.index_select(axis, &indices)).map(Tensor)
 }
 
 #[pyfunction]
 fn one_hot(py: Python<'_>, indices: Value, depth: usize, dtype: &str) -> PyResult<Tensor> {
     let dtype = dtype_of(dtype)?;
-    call(py, || indices.0.one_hot(depth, dtype)).map(Tensor)
+    call(py, || indices.one_hot(depth, dtype)).map(Tensor)
 }
 
 #[pyfunction]
 fn clamp(py: Python<'_>, x: Value, low: f64, high: f64) -> PyResult<Tensor> {
-    call(py, || x.0.clamp(low, high)).map(Tensor)
+    call(py, || x.clamp(low, high)).map(Tensor)
 }
 
 #[pyfunction]
 fn einsum(py: Python<'_>, equation: &str, tensors: Vec<Value>) -> PyResult<Tensor> {
     call(py, || {
-        let tensors: Vec<&Array> = tensors.iter().map(|tensor| &tensor.0).collect();
+        let tensors: Vec<&Array> = tensors.iter().map(|tensor| &**tensor).collect();
         Array::einsum(equation, &tensors)
     })
     .map(Tensor)
@@ -107,14 +107,14 @@ fn einsum(py: Python<'_>, equation: &str, tensors: Vec<Value>) -> PyResult<Tenso
 /// The largest or smallest elements of the last axis in order, and where they were.
 #[pyfunction]
 fn top_k(py: Python<'_>, x: Value, k: usize) -> PyResult<(Tensor, Tensor)> {
-    let (values, indices) = call(py, || x.0.top_k(k, -1))?;
+    let (values, indices) = call(py, || x.top_k(k, -1))?;
     Ok((Tensor(values), Tensor(indices)))
 }
 
 /// The elements along an axis in order, and where they were.
 #[pyfunction]
 fn sort(py: Python<'_>, x: Value, axis: i64, descending: bool) -> PyResult<(Tensor, Tensor)> {
-    let (values, indices) = call(py, || x.0.sort(axis, descending))?;
+    let (values, indices) = call(py, || x.sort(axis, descending))?;
     Ok((Tensor(values), Tensor(indices)))
 }
 
