@@ -308,7 +308,7 @@ def _attach(cls):
     cls.ndim = property(lambda self: len(self._shape))
     cls.device = property(lambda self: self._device)
     cls.get_shape = lambda self: self.shape
-    cls.ref = Reference
+    cls.ref = lambda self: Reference(self)
 
 
 _attach(_core.Tensor)

@@ -16,9 +16,15 @@ def in_use():
     return stats["in_use"] - stats["rounding"]
 
 
-def run_post(name, **names):
-    """Runs a program of a post with what its preamble gives; returns its names."""
+def run_post(name, definition=None, **names):
+    """Runs a program of a post with what its preamble gives; returns its names.
+
+    `definition` stands where the post says that it leaves the definition of the model out.
+    """
     text = (POSTS / f"{name}.py").read_text()
+    if definition is not None:
+        assert text.count("# ... model definition ...") == 1
+        text = text.replace("# ... model definition ...", definition)
     assert text.count("import tensorflow as tf") == 1
     code = compile(text.replace("import tensorflow as tf", "import plimsoll as tf"), f"{name}.py", "exec")
     exec(code, names)

@@ -20,7 +20,8 @@ fn make(py: Python<'_>, error: &Error) -> PyResult<PyErr> {
     let made = match error.kind() {
         ErrorKind::OutOfMemory(full) => {
             let holders: &[Holder] = &full.holders;
-            class.call1((text.clone(), Report::new(text, full.in_use, full.committed, full.limit, holders)))?
+            class
+                .call1((text.clone(), Report::new(text, full.in_use, full.committed, full.limit, holders)))?
         }
         _ => class.call1((text,))?,
     };
@@ -29,9 +30,10 @@ fn make(py: Python<'_>, error: &Error) -> PyResult<PyErr> {
 
 fn class_name(kind: &ErrorKind) -> &'static str {
     match kind {
-        ErrorKind::Shape { .. } | ErrorKind::DType { .. } | ErrorKind::Device { .. } | ErrorKind::Argument { .. } => {
-            "InvalidArgumentError"
-        }
+        ErrorKind::Shape { .. }
+        | ErrorKind::DType { .. }
+        | ErrorKind::Device { .. }
+        | ErrorKind::Argument { .. } => "InvalidArgumentError",
         ErrorKind::OutOfMemory(_) | ErrorKind::Limit { .. } => "ResourceExhaustedError",
         ErrorKind::NotDifferentiable { .. } => "NotDifferentiableError",
         ErrorKind::Tape { .. } => "TapeError",

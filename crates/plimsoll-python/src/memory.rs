@@ -30,7 +30,15 @@ impl Report {
     pub fn new(text: String, in_use: u64, committed: u64, limit: Option<u64>, holders: &[Holder]) -> Report {
         let row = |holder: &Holder| -> Row {
             let site = holder.site;
-            (holder.owner.name(), holder.bytes, holder.blocks, site.file(), site.line(), site.scope(), site.op())
+            (
+                holder.owner.name(),
+                holder.bytes,
+                holder.blocks,
+                site.file(),
+                site.line(),
+                site.scope(),
+                site.op(),
+            )
         };
         Report { text, in_use, committed, limit, rows: holders.iter().map(row).collect() }
     }

@@ -93,18 +93,19 @@ macro_rules! with_axes {
     (prod) => { with_axes!(prod, prod_keepdims) };
     (any) => { with_axes!(any, any_keepdims) };
     (all) => { with_axes!(all, all_keepdims) };
-    (var) => { with_axes!(var, var_keepdims) };
-    (std) => { with_axes!(std, std_keepdims) };
+    // TensorFlow's are those of a whole population.
+    (var) => { with_axes!(var_corrected, var_corrected_keepdims, 0.0) };
+    (std) => { with_axes!(std_corrected, std_corrected_keepdims, 0.0) };
     (norm) => { with_axes!(norm, norm_keepdims) };
     (logsumexp) => { with_axes!(logsumexp, logsumexp_keepdims) };
     (argmax) => { with_axes!(argmax, argmax_keepdims) };
     (argmin) => { with_axes!(argmin, argmin_keepdims) };
-    ($name:ident, $keepdims:ident) => {
+    ($name:ident, $keepdims:ident $(, $correction:literal)?) => {
         |x, axes, keep| match (axes, keep) {
-            (None, false) => x.$name(..),
-            (None, true) => x.$keepdims(..),
-            (Some(axes), false) => x.$name(axes),
-            (Some(axes), true) => x.$keepdims(axes),
+            (None, false) => x.$name(.. $(, $correction)?),
+            (None, true) => x.$keepdims(.. $(, $correction)?),
+            (Some(axes), false) => x.$name(axes $(, $correction)?),
+            (Some(axes), true) => x.$keepdims(axes $(, $correction)?),
         }
     };
 }

@@ -114,7 +114,8 @@ impl Variable {
         let convert = py.import("plimsoll.tensor")?.getattr("convert_to_tensor")?;
         let value: Value = convert.call1((given, dtype))?.extract()?;
         let (trainable, name) = (trainable.unwrap_or(true), name.unwrap_or("Variable"));
-        let make = || Ok(plimsoll::Variable::new(plimsoll::Tensor::clone(&value)).trainable(trainable).named(name));
+        let make =
+            || Ok(plimsoll::Variable::new(plimsoll::Tensor::clone(&value)).trainable(trainable).named(name));
         call(py, make).map(Variable)
     }
 
