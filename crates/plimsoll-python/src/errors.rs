@@ -6,7 +6,7 @@ use plimsoll::memory::Holder;
 use plimsoll::{Error, ErrorKind};
 use pyo3::prelude::*;
 
-use crate::memory::Report;
+use crate::report::Report;
 
 /// The exception for an error.
 pub fn exception(py: Python<'_>, error: &Error) -> PyErr {

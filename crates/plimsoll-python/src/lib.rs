@@ -11,6 +11,7 @@ mod edge;
 mod errors;
 mod memory;
 mod ops;
+mod report;
 mod tape;
 mod tensor;
 
