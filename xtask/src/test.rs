@@ -3,7 +3,7 @@
 //! After the ordinary tests come the things that `cargo test` does not run: every example must end well, that of a crate
 //! outside the workspace included, the pool's concurrency is explored by loom, and valgrind watches a sample for errors
 //! that no assertion sees. At last pages
-//! of profiles are opened in a browser. Valgrind and Chromium are tools that Rust does not bring along; where one cannot be had, the
+//! of profiles are opened in a browser, and the Python package is built and tested in an environment of its own. Valgrind and Chromium are tools that Rust does not bring along; where one cannot be had, the
 //! step says so and is left out. The emulated GPU
 //! compiles its kernels with the system's C++ compiler, which must be there: see [`compiler`].
 
@@ -26,7 +26,8 @@ pub enum Extent {
 /// Runs the tests of the repository in `root`.
 pub fn run(root: &Path, extent: Extent) -> Outcome {
     compiler(root)?;
-    let tests = ["test", "--workspace", "--all-features"];
+    // The Python package has tests of its own, which need an interpreter.
+    let tests = ["test", "--workspace", "--exclude", "plimsoll-python", "--all-features"];
     part("tests, building", || Step::cargo(root, &[&tests[..], &["--no-run"]].concat()).run())?;
     part("tests, running", || Step::cargo(root, &tests).run())?;
     if extent == Extent::Everything {
@@ -36,6 +37,7 @@ pub fn run(root: &Path, extent: Extent) -> Outcome {
         part("loom", || loom(root))?;
         part("memcheck", || memcheck(root))?;
         part("pages", || page::where_possible(root))?;
+        part("python", || python(root))?;
     }
     Ok(())
 }
@@ -98,7 +100,17 @@ fn own_recipe(root: &Path) -> Outcome {
 /// The compiler is NVIDIA's own, which needs no GPU; where it cannot be had, kernels are only run.
 fn kernels(root: &Path) -> Outcome {
     // The same features as the tests before, so that nothing is built again.
-    let suite = ["test", "--workspace", "--all-features", "--test", "registry", "--test", "long_reductions"];
+    let suite = [
+        "test",
+        "--workspace",
+        "--exclude",
+        "plimsoll-python",
+        "--all-features",
+        "--test",
+        "registry",
+        "--test",
+        "long_reductions",
+    ];
     let step = Step::cargo(root, &suite).env("PLIMSOLL_TEST_DEVICE", "emulated");
     match nvrtc(root) {
         Some(folder) => {
@@ -124,6 +136,31 @@ fn nvrtc(root: &Path) -> Option<String> {
         }
     }
     folder.join("libnvrtc.so.13").exists().then(|| folder.to_string_lossy().into_owned())
+}
+
+/// Builds the Python package into an environment of its own below the target folder, and runs its tests.
+///
+/// It is built as the tests are, in the same target folder, so that most crates are there already.
+fn python(root: &Path) -> Outcome {
+    let home = root.join("target/python");
+    let program = |name: &str| home.join("bin").join(name).to_string_lossy().into_owned();
+    if !Step::new(root, &program("maturin"), &["--version"]).works() {
+        Step::new(root, "python3", &["-m", "venv", "--clear", &home.to_string_lossy()]).run()?;
+        let packages = ["install", "--quiet", "maturin>=1.16,<2", "numpy>=2.0", "pytest>=9"];
+        Step::new(root, &program("pip"), &packages).run()?;
+    }
+    let package = root.join("python");
+    let target = root.join("target").to_string_lossy().into_owned();
+    Step::new(&package, &program("maturin"), &["develop", "--quiet"])
+        .env("VIRTUAL_ENV", &home.to_string_lossy())
+        .env("CARGO_TARGET_DIR", &target)
+        .run()?;
+    Step::new(
+        &package,
+        &program("python"),
+        &["-X", "faulthandler", "-m", "pytest", "-q", "-p", "no:cacheprovider"],
+    )
+    .run()
 }
 
 /// Explores the interleavings of the memory pool.

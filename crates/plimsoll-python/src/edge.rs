@@ -1,0 +1,114 @@
+//! The edge: where Python's threads, lines and scopes become the framework's.
+//!
+//! Whatever runs ops goes through [`call`]. The line that labels its bytes is that of the innermost Python frame outside the
+//! package, so that a function of the package counts for whoever called it.
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use plimsoll::OpenScope;
+use pyo3::intern;
+use pyo3::prelude::*;
+use pyo3::pybacked::PyBackedStr;
+use pyo3::sync::PyOnceLock;
+
+use crate::errors;
+
+/// The folder of the package, with a separator at its end: frames of files below it are skipped.
+static PACKAGE: PyOnceLock<String> = PyOnceLock::new();
+static GET_FRAME: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+
+/// Runs `f` without the GIL, with its bytes labelled by the user's line.
+pub fn call<R: Send>(py: Python<'_>, f: impl FnOnce() -> plimsoll::Result<R> + Send) -> PyResult<R> {
+    let done = match user_line(py)? {
+        Some((file, line)) => py.detach(|| plimsoll::at_line(&file, line, f)),
+        None => py.detach(f),
+    };
+    done.map_err(|error| errors::exception(py, &error))
+}
+
+/// File and line of the innermost frame outside the package.
+fn user_line(py: Python<'_>) -> PyResult<Option<(PyBackedStr, u32)>> {
+    let get_frame =
+        GET_FRAME.get_or_try_init(py, || Ok::<_, PyErr>(py.import("sys")?.getattr("_getframe")?.unbind()))?;
+    let package = PACKAGE.get(py).map_or("", String::as_str);
+    let mut frame = get_frame.bind(py).call0()?;
+    while !frame.is_none() {
+        let code = frame.getattr(intern!(py, "f_code"))?;
+        let file: PyBackedStr = code.getattr(intern!(py, "co_filename"))?.extract()?;
+        if package.is_empty() || !file.starts_with(package) {
+            // A frame that has no line says `None`.
+            let line: Option<u32> = frame.getattr(intern!(py, "f_lineno"))?.extract()?;
+            return Ok(Some((file, line.unwrap_or(0))));
+        }
+        frame = frame.getattr(intern!(py, "f_back"))?;
+    }
+    Ok(None)
+}
+
+/// Says which folder is the package's.
+#[pyfunction]
+fn skip_frames_below(py: Python<'_>, folder: String) {
+    // A second import of the package is of the same folder.
+    _ = PACKAGE.set(py, folder);
+}
+
+/// A scope that is open on some thread, by number. The scope itself stays on its thread, since Python hands objects from one
+/// thread to another as it likes.
+pub struct ScopeNumber(u64);
+
+thread_local!(static OPEN: RefCell<HashMap<u64, OpenScope>> = RefCell::default());
+
+impl ScopeNumber {
+    /// Keeps a scope of this thread open until [`ScopeNumber::end`].
+    pub fn keep(scope: OpenScope) -> ScopeNumber {
+        static LAST: AtomicU64 = AtomicU64::new(0);
+        let number = LAST.fetch_add(1, Ordering::Relaxed) + 1;
+        OPEN.with(|open| open.borrow_mut().insert(number, scope));
+        ScopeNumber(number)
+    }
+
+    /// Ends the scope; tells whether it was open on this thread.
+    pub fn end(self) -> bool {
+        let scope = OPEN.try_with(|open| open.borrow_mut().remove(&self.0));
+        matches!(scope, Ok(Some(_)))
+    }
+}
+
+/// A scope that Python holds open.
+#[pyclass(frozen, module = "plimsoll._core")]
+pub struct Scope(std::sync::Mutex<Option<ScopeNumber>>);
+
+impl Scope {
+    /// The scope, for Python to end.
+    pub fn new(scope: OpenScope) -> Scope {
+        Scope(std::sync::Mutex::new(Some(ScopeNumber::keep(scope))))
+    }
+
+    fn take(&self) -> Option<ScopeNumber> {
+        self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner).take()
+    }
+}
+
+#[pymethods]
+impl Scope {
+    /// Ends the scope; tells whether it was open on this thread.
+    fn end(&self) -> bool {
+        self.take().is_some_and(ScopeNumber::end)
+    }
+}
+
+impl Drop for Scope {
+    fn drop(&mut self) {
+        if let Some(number) = self.take() {
+            number.end();
+        }
+    }
+}
+
+/// Adds what Python calls.
+pub fn add_to(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add_class::<Scope>()?;
+    module.add_function(wrap_pyfunction!(skip_frames_below, module)?)
+}

@@ -1,0 +1,28 @@
+//! The extension module `plimsoll._core`: tensors, variables, ops, tapes and memory reports for Python.
+//!
+//! It owns the edge between the interpreter and the framework, and nothing else: `edge::call` labels bytes with the user's
+//! Python line and gives up the GIL, `errors` turns errors into exception classes, and the rest hands values over. TensorFlow's
+//! names, argument names and defaults are pure Python, in `python/plimsoll`; so a name is added there, in a table. No Rust object
+//! here holds a Python callable, so that no cycle of references goes through Rust.
+
+#![forbid(unsafe_code)]
+
+mod edge;
+mod errors;
+mod memory;
+mod ops;
+mod report;
+mod tape;
+mod tensor;
+
+use pyo3::prelude::*;
+
+/// The extension module.
+#[pymodule]
+fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    edge::add_to(module)?;
+    memory::add_to(module)?;
+    ops::add_to(module)?;
+    tape::add_to(module)?;
+    tensor::add_to(module)
+}

@@ -1,0 +1,73 @@
+"""Plimsoll: deep learning that never goes over a stated memory limit, with TensorFlow's names.
+
+``import plimsoll as tf`` runs code that was written for TensorFlow's tensors, variables and tapes. A name that TensorFlow has and
+this package has not raises an error that says so. What only Plimsoll has: ``limit``, ``report``, ``stats``, ``GradientTape.saved``.
+"""
+
+import os as _os
+import types as _types
+
+from . import _core
+
+_core.skip_frames_below(_os.path.dirname(_os.path.abspath(__file__)) + _os.sep)
+
+from . import array_ops as _array_ops, dtypes, errors, names as _names  # noqa: E402
+from .dtypes import (  # noqa: E402
+    DType, as_dtype, bfloat16, bool, double, float16, float32, float64, half, int32, int64, uint8,
+)  # fmt: skip
+from .memory import Report, Saved, limit, report, reset_peaks, stats, trim  # noqa: E402
+from .tape import GradientTape, UnconnectedGradients  # noqa: E402
+from .tensor import Tensor, TensorShape, Variable, convert_to_tensor  # noqa: E402
+
+_MISSING = "Plimsoll has no tf.{}. docs/python.md lists what is there"
+
+
+def _namespace(name, members):
+    """A module of TensorFlow's: its members, and an error that says so for every other name."""
+    module = _types.ModuleType(f"{__name__}.{name}", f"TensorFlow's ``tf.{name}``.")
+    module.__dict__.update(members)
+    module.__getattr__ = lambda member: _missing(f"{name}.{member}")
+    return module
+
+
+def _missing(name):
+    raise AttributeError(_MISSING.format(name))
+
+
+def __getattr__(name):
+    _missing(name)
+
+
+def _of(*members):
+    return {member: getattr(_array_ops, member) for member in members}
+
+
+def _memory_info(device="CPU:0"):
+    figures = stats()
+    return {"current": figures["in_use"], "peak": figures["peak_in_use"]}
+
+
+_ARRAY = _of(
+    "add_n", "argmax", "argmin", "argsort", "broadcast_to", "cast", "clip_by_value", "concat", "constant", "einsum",
+    "expand_dims", "eye", "fill", "gather", "identity", "is_tensor", "linspace", "matmul", "norm", "one_hot", "ones",
+    "ones_like", "pad", "range", "rank", "reshape", "reverse", "shape", "size", "sort", "split", "squeeze", "stack",
+    "stop_gradient", "tile", "transpose", "unstack", "where", "zeros", "zeros_like", "cumsum",
+)  # fmt: skip
+_MATH = {**_names.MATH, **_of("add_n", "argmax", "argmin", "cumsum", "cumprod", "top_k"), "softmax": _names.NN["softmax"]}
+_TOP = [name for name in _names.MATH if name not in ("erf", "log", "log1p", "expm1", "rsqrt", "softplus", "log_sigmoid",
+        "reciprocal", "is_finite", "is_nan", "reduce_std", "reduce_variance", "reduce_euclidean_norm", "ceil", "mod", "floordiv",
+        "floormod", "logical_xor")]  # fmt: skip
+globals().update(_ARRAY)
+globals().update({name: _names.MATH[name] for name in _TOP})
+
+math = _namespace("math", _MATH)
+nn = _namespace("nn", {**_names.NN, **_of(
+    "dropout", "elu", "embedding_lookup", "gelu", "leaky_relu", "softmax_cross_entropy_with_logits",
+    "sparse_softmax_cross_entropy_with_logits", "top_k")})  # fmt: skip
+linalg = _namespace("linalg", _of("einsum", "eye", "matmul", "norm"))
+random = _namespace("random", _of("normal", "set_seed", "truncated_normal", "uniform"))
+config = _namespace("config", {"experimental": _namespace("config.experimental", {
+    "get_memory_info": _memory_info, "reset_memory_stats": lambda device="CPU:0": reset_peaks()})})  # fmt: skip
+
+newaxis = None
+__version__ = "0.1.0"

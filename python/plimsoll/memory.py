@@ -1,0 +1,52 @@
+"""The line, and who holds the bytes below it."""
+
+import html
+
+from . import _core
+
+Report = _core.Report
+Saved = _core.Saved
+
+
+def _html(self):
+    return f"<pre>{html.escape(str(self))}</pre>"
+
+
+Report._repr_html_ = Saved._repr_html_ = _html
+
+
+class limit:
+    """Sets the most bytes that the pool of the current device may take: a number, or a text such as "64MiB"; None lifts it.
+
+    It holds from the call on; as a context it ends with the block, and what held before holds again.
+    """
+
+    def __init__(self, bytes):
+        self._before = stats()["limit"]
+        _core.set_limit(_core.parse_bytes(bytes) if isinstance(bytes, str) else bytes)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        _core.set_limit(self._before)
+
+
+def report():
+    """Who holds the bytes in use, by owner and line; the rows add up."""
+    return _core.report()
+
+
+def stats():
+    """The figures of the pool: bytes in use, committed, their peaks, and rows by owner."""
+    return _core.stats()
+
+
+def reset_peaks():
+    """Lets peaks begin anew."""
+    _core.reset_peaks()
+
+
+def trim():
+    """Gives free pages back to the system; returns how many bytes that was."""
+    return _core.trim()

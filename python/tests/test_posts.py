@@ -1,0 +1,160 @@
+"""The posts' own programs, unchanged but for the import line, with the figures that must be true of them."""
+
+import numpy as np
+import plimsoll as tf
+from conftest import in_use, run_post
+
+
+def stopping_before_gradient(monkeypatch, figures):
+    """Lets the tape measure itself when `gradient` is called, which the posts' programs do by themselves."""
+    original = tf.GradientTape.gradient
+
+    def gradient(self, target, sources, **options):
+        figures.append((self.saved().own_bytes, in_use()))
+        tf.reset_peaks()
+        return original(self, target, sources, **options)
+
+    monkeypatch.setattr(tf.GradientTape, "gradient", gradient)
+
+
+def bits(tensor):
+    return tensor.numpy().tobytes()
+
+
+def test_000_1_and_2_keep_nothing_of_their_own(monkeypatch):
+    figures = []
+    stopping_before_gradient(monkeypatch, figures)
+    first = run_post("post_000_1")
+    # The program holds z by its name: 12,000,004 B with it, 8,000,004 B without.
+    assert figures == [(0, 12_000_004)]
+    peak = tf.stats()["peak_rows"]
+    held = sum(peak.values()) - peak["rounding"] - peak["workspace"]
+    assert held == 16_000_008 + 4_000_000  # of which z, which the program never drops, is 4,000,000
+    gradients = [bits(g) for g in first["gradients"]]
+    del first
+    tf.random.set_seed(0)
+    second = run_post("post_000_2")
+    assert figures[1] == figures[0]
+    assert [bits(g) for g in second["gradients"]] == gradients
+
+
+def test_000_1_without_z():
+    x, y = (tf.Variable(tf.random.normal([1000, 1000])) for _ in range(2))
+    with tf.GradientTape() as tape:
+        z = tf.matmul(x, y)
+        loss = tf.reduce_sum(z)
+    assert in_use() == 12_000_004
+    del z
+    assert in_use() == 8_000_004
+    tf.reset_peaks()
+    gradients = tape.gradient(loss, [x, y])
+    peak = tf.stats()["peak_rows"]
+    assert sum(peak.values()) - peak["rounding"] - peak["workspace"] == 16_000_008
+    assert len(gradients) == 2
+
+
+def test_000_3_keeps_z1_only_where_a_gradient_reads_it():
+    names = run_post("post_000_3")
+    assert all(g.shape == (1000, 1000) for g in names["gradients"])
+    x, y, w = (names[name] for name in "xyw")
+    for watches, own in ((True, 4_000_000), (False, 0)):
+        with tf.GradientTape(watch_accessed_variables=watches) as tape:
+            tape.watch(x)
+            loss = tf.reduce_sum(tf.matmul(tf.matmul(x, y), w))
+        assert tape.saved().own_bytes == own
+    assert [g is None for g in tape.gradient(loss, [x, y, w])] == [False, True, True]
+
+
+def test_001_3_a_persistent_tape_gives_back_what_it_kept(capsys):
+    run_post("post_001_3")
+    assert capsys.readouterr().out == (
+        "tf.Tensor(4.0, shape=(), dtype=float32) tf.Tensor(2.0, shape=(), dtype=float32)\n"
+    )
+    x = tf.Variable(1.0)
+    with tf.GradientTape(persistent=True) as tape:
+        y = x * x
+        z = y * y
+    assert float(tape.gradient(z, x)) == 4.0
+    del y
+    assert tape.saved().own_bytes == 4
+    del tape
+    assert tf.stats()["rows"]["saved"] == 0
+    before = tf.stats()["in_use"]
+    for _ in range(10_000):
+        with tf.GradientTape(persistent=True) as tape:
+            y = x * x
+        tape.gradient(y, x)
+        del tape, y
+    assert tf.stats()["in_use"] == before
+
+
+class Linear:
+    """What the fragments of the posts call a model, and an optimizer for it."""
+
+    def __init__(self):
+        self.w = tf.Variable(tf.random.normal([8, 1]))
+        self.b = tf.Variable(tf.zeros([1]))
+        self.trainable_variables = [self.w, self.b]
+
+    def __call__(self, x):
+        return tf.nn.tanh(tf.matmul(x, self.w) + self.b)
+
+
+class Descent:
+    def __init__(self):
+        self.in_use = []
+
+    def apply_gradients(self, pairs):
+        for gradient, variable in pairs:
+            variable.assign_sub(0.1 * gradient)
+        self.in_use.append(in_use())
+
+
+def test_002_1_gradient_has_freed_the_tape(monkeypatch):
+    model, optimizer = Linear(), Descent()
+    x, target = tf.random.normal([64, 8]), tf.random.normal([64, 1])
+    after, given = [], []
+    original = tf.GradientTape.gradient
+
+    def gradient(self, *arguments):
+        gradients = original(self, *arguments)
+        after.append(self.saved().own_bytes)
+        given.append([bits(g) for g in gradients])
+        return gradients
+
+    monkeypatch.setattr(tf.GradientTape, "gradient", gradient)
+    # Dropping y before `gradient` changes no bit.
+    with tf.GradientTape() as tape:
+        y = model(x)
+        loss = tf.reduce_mean(tf.square(y - target))
+    del y
+    tape.gradient(loss, model.trainable_variables)
+    # Once `gradient` has been called, dropping y frees its 64 floats, with the tape still there.
+    with tf.GradientTape() as tape:
+        y = model(x)
+        loss = tf.reduce_mean(tf.square(y - target))
+    gradients = tape.gradient(loss, model.trainable_variables)
+    alive = in_use()
+    del y
+    assert in_use() == alive - 256
+    del tape, loss, gradients
+    before = model.w.numpy()
+    run_post("post_002_1", "y = model(x)", x=x, target=target, model=model, optimizer=optimizer)
+    assert after == [0, 0, 0]
+    assert given[0] == given[1] == given[2]
+    assert not np.array_equal(model.w.numpy(), before)
+
+
+def test_003_1_fifty_epochs_are_flat():
+    batches = [{"inputs": tf.random.normal([64, 8]), "labels": tf.random.normal([64, 1])} for _ in range(4)]
+    optimizer = Descent()
+    run_post(
+        "post_003_1",
+        num_epochs=50,
+        dataset=batches,
+        model=Linear(),
+        loss_function=lambda predictions, labels: tf.reduce_mean(tf.square(predictions - labels)),
+        optimizer=optimizer,
+    )
+    assert len(optimizer.in_use) == 200
+    assert len(set(optimizer.in_use)) == 1
