@@ -47,7 +47,7 @@ impl Case {
             activation: if self.relu { Some(&relu) } else { None },
             accumulate: self.accumulate,
         };
-        let extras: Vec<f64> = (0..batch * m * n)
+        let added: Vec<f64> = (0..batch * m * n)
             .map(|idx| {
                 let old = if self.accumulate { c.get(idx / n / m, idx / n % m, idx % n) } else { 0.0 };
                 old + if self.bias { bias[idx % n].to_f64() } else { 0.0 }
@@ -60,7 +60,7 @@ impl Case {
         });
         memory.assert_guards();
         c.assert_only_matrix_changed(&before, batch, m, n);
-        for (idx, extra) in extras.into_iter().enumerate() {
+        for (idx, extra) in added.into_iter().enumerate() {
             let at = (idx / n / m, idx / n % m, idx % n);
             let mut expected = reference(&self.shape, &a, &b, extra, at);
             if self.relu {

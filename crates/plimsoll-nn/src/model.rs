@@ -129,14 +129,14 @@ impl Model {
         if self.0.recompute && is_recording() {
             let (model, inputs) = (self.clone(), x.nested_values()?);
             let arrangement = inputs.map(|_| ());
-            let again = move |inputs: &[Tensor]| {
+            let rerun = move |inputs: &[Tensor]| {
                 let mut inputs = inputs.iter().cloned();
                 let inputs = arrangement.try_map(&mut |()| {
                     inputs.next().ok_or_else(|| Error::argument("recompute", "an input is missing"))
                 })?;
                 model.run(&Deferred::nested(inputs), mode, Consumer::Anyone)?.values()
             };
-            return recompute(&inputs.leaves(), again).map(Deferred::of);
+            return recompute(&inputs.leaves(), rerun).map(Deferred::of);
         }
         self.run(x, mode, consumer)
     }

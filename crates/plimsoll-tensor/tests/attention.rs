@@ -65,7 +65,7 @@ fn a_query_that_sees_no_key_gives_zeros_and_no_gradient() {
 #[cfg(feature = "emulated")]
 #[test]
 fn tiles_of_an_emulated_gpu_agree_with_the_cpu() {
-    let attend = |device: &Device, dtype: DType, projected: &Tensor| {
+    let attention = |device: &Device, dtype: DType, projected: &Tensor| {
         let projected = projected.to_device(device)?.cast(dtype)?;
         let _on = device.enter();
         let tape = GradientTape::new();
@@ -83,8 +83,8 @@ fn tiles_of_an_emulated_gpu_agree_with_the_cpu() {
         let shape = [1, 150, 3, 2, depth];
         // Numbers that the narrow dtype holds, so that both sides begin with the same.
         let exact = Tensor::normal(shape, 0.0, 1.0, dtype).unwrap().cast(DType::F32).unwrap();
-        let expected = attend(&Device::cpu(), DType::F32, &exact).unwrap();
-        let actual = attend(&Device::emulated().unwrap(), dtype, &exact).unwrap();
+        let expected = attention(&Device::cpu(), DType::F32, &exact).unwrap();
+        let actual = attention(&Device::emulated().unwrap(), dtype, &exact).unwrap();
         for (actual, expected) in actual.iter().zip(&expected) {
             for (actual, expected) in actual.iter().zip(expected) {
                 // Weights and the gradients of scores are rounded to the narrow dtype before they are multiplied.

@@ -43,7 +43,7 @@ impl Pickler {
 
     pub fn text(&mut self, text: &str) {
         if let Some(&memo) = self.texts.get(text) {
-            self.again(memo);
+            self.get(memo);
             return;
         }
         self.bytes.push(b'X');
@@ -53,7 +53,7 @@ impl Pickler {
         self.texts.insert(text.to_owned(), memo);
     }
 
-    /// Remembers the value that was written last; see [`Pickler::again`].
+    /// Remembers the value that was written last; see [`Pickler::get`].
     pub fn memo(&mut self) -> u32 {
         self.bytes.push(b'r');
         self.bytes.extend(self.n_memos.to_le_bytes());
@@ -62,7 +62,7 @@ impl Pickler {
     }
 
     /// A value that is remembered.
-    pub fn again(&mut self, memo: u32) {
+    pub fn get(&mut self, memo: u32) {
         self.bytes.push(b'j');
         self.bytes.extend(memo.to_le_bytes());
     }

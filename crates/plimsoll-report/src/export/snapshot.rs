@@ -195,7 +195,7 @@ impl Writer<'_> {
         self.out.text("frames");
         let Some(number) = site else { return self.out.empty_list() };
         if let Some(&memo) = self.frames.get(&number) {
-            return self.out.again(memo);
+            return self.out.get(memo);
         }
         let Site { file, line, scope, op, described } = self.profile.site(number);
         let name = if scope.is_empty() { op.clone() } else { format!("{scope} {op}") };

@@ -26,8 +26,8 @@ fn empty_case(empty: &Case<'_>, watched: &[usize], is_elementwise: bool) -> Outc
     let inputs = empty.tensors()?;
     let is_elementwise = is_elementwise && inputs.iter().all(|input| input.shape() == inputs[0].shape());
     // A GPU refuses values when the host waits for it.
-    let settled = |results| Device::current().synchronize().map(|()| results);
-    let results = match empty.differentiate(&inputs, watched).and_then(settled) {
+    let synchronized = |results| Device::current().synchronize().map(|()| results);
+    let results = match empty.differentiate(&inputs, watched).and_then(synchronized) {
         Ok(results) => results,
         Err(error) if is_elementwise => return Err(error.into()),
         Err(error) => return explains(empty, &error),

@@ -47,13 +47,14 @@ fn replayed_one_by_one(case: &Case<'_>, inputs: &[Tensor]) -> Outcome {
     }
     Generator::new(1234).make_current();
     for record in records {
-        let again = replay(record, &values)?;
-        values.extend(record.outputs.iter().copied().zip(again));
+        let replayed = replay(record, &values)?;
+        values.extend(record.outputs.iter().copied().zip(replayed));
     }
     for (idx, (record, output)) in output_marks.iter().zip(&outputs).enumerate() {
         let place = |failure: Failure| failure.at(format_args!("output {idx} from its records"));
-        let again = values.get(&number(record.inputs[0])?).ok_or("no record makes it").map_err(Failure::from);
-        again.and_then(|again| same_bits(again, output)).map_err(place)?;
+        let replayed =
+            values.get(&number(record.inputs[0])?).ok_or("no record makes it").map_err(Failure::from);
+        replayed.and_then(|replayed| same_bits(replayed, output)).map_err(place)?;
     }
     Ok(())
 }
