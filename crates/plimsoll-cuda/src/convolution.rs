@@ -47,7 +47,7 @@ pub struct Convolution {
 }
 
 /// The addresses of a convolution's operands on the device.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ConvolutionOperands {
     /// The input, or its gradient when that is computed.
     pub input: *mut u8,

@@ -7,38 +7,29 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use smallvec::SmallVec;
 
-use crate::backend::Backend;
+use crate::backend::{Backend, Grid, Launch, Launches, MemoryInfo, POST_BYTES};
 use crate::convolution::{Convolution, ConvolutionOperands};
 use crate::copies::Copies;
 use crate::driver;
 use crate::error::{Error, Result};
 use crate::fault::{FaultCell, FaultCells};
-use crate::kernel::{Grid, Kernel, Kernels, Param, Template};
+use crate::kernel::{Kernel, Kernels, Param, Template};
 use crate::matmul::{Matmul, MatmulOperands};
 use crate::pages::Pages;
+use crate::pending::Pending;
 use crate::profile::Profile;
 
 /// How many ops an error names that shows long after they were launched.
 const N_REMEMBERED: usize = 64;
-
-/// The most bytes that can be posted to the host.
-pub(crate) const POST_BYTES: usize = 256;
-
-/// What a device's memory is like, as the driver says.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct MemoryInfo {
-    /// Bytes that are free.
-    pub free: u64,
-    /// Bytes that there are.
-    pub total: u64,
-}
 
 /// A GPU with one stream of work, and two of copies beside it.
 ///
 /// The unsafe functions take addresses of device memory; they must be valid for what is asked until the work is done. The
 /// pool of a device sees to that: a block is given to others in program order, and pages go back only after waiting.
 pub struct Gpu {
-    pub(crate) backend: Box<dyn Backend>,
+    pub(crate) backend: Arc<dyn Backend>,
+    /// What is launched and not issued yet.
+    pub(crate) pending: Arc<Pending>,
     pub(crate) copies: Copies,
     profile: Profile,
     kernels: Kernels,
@@ -47,6 +38,8 @@ pub struct Gpu {
     launched: Mutex<Vec<&'static str>>,
     /// How often the host has waited for everything on the device.
     pub(crate) n_waits: AtomicU64,
+    /// How many recordings were started as graphs.
+    pub(crate) n_graph_launches: AtomicU64,
     /// The error after which nothing works any more.
     broken: OnceLock<Error>,
     /// Whether the host waits for each kernel, so that an error names the op that made it.
@@ -76,7 +69,9 @@ impl Gpu {
     }
 
     fn over(backend: Box<dyn Backend>, profile: Profile) -> Result<Arc<Gpu>> {
+        let backend: Arc<dyn Backend> = Arc::from(backend);
         Ok(Arc::new(Gpu {
+            pending: Arc::new(Pending::new(backend.clone())),
             backend,
             copies: Copies::default(),
             profile,
@@ -84,6 +79,7 @@ impl Gpu {
             faults: Arc::default(),
             launched: Mutex::new(Vec::with_capacity(N_REMEMBERED)),
             n_waits: AtomicU64::new(0),
+            n_graph_launches: AtomicU64::new(0),
             broken: OnceLock::new(),
             tf32: AtomicBool::new(false),
             waits: std::env::var("PLIMSOLL_SYNC").is_ok_and(|value| value == "1"),
@@ -116,7 +112,7 @@ impl Gpu {
     /// # Errors
     /// What the driver says.
     pub fn pages(&self) -> Result<Pages> {
-        self.backend.pages()
+        Ok(Pages::new(self.backend.pages()?, &self.pending))
     }
 
     /// What the device has and what is free.
@@ -153,9 +149,19 @@ impl Gpu {
         if grid.blocks.contains(&0) {
             return Ok(());
         }
-        let mut addresses: SmallVec<[*mut c_void; 16]> = params.iter().map(|param| param.address()).collect();
-        // SAFETY: the caller promises it.
-        self.dispatch(kernel.op, |backend| unsafe { backend.launch(kernel.function, grid, &mut addresses) })
+        let defer = |launches: &mut Launches| {
+            let params: SmallVec<[(*mut c_void, usize); 16]> =
+                params.iter().map(|param| (param.address(), param.n_bytes())).collect();
+            // SAFETY: parameters are as long as they say, and without padding.
+            unsafe { launches.push_kernel(kernel.function, grid, &params) };
+            Some(())
+        };
+        self.order(kernel.op, defer, |backend| {
+            let mut addresses: SmallVec<[*mut c_void; 16]> =
+                params.iter().map(|param| param.address()).collect();
+            // SAFETY: the caller promises it.
+            unsafe { backend.launch(kernel.function, grid, &mut addresses) }
+        })
     }
 
     /// Computes a matrix product, for an op.
@@ -188,8 +194,15 @@ impl Gpu {
         operands: &MatmulOperands,
     ) -> Result<bool> {
         let matmul = Matmul { tf32: matmul.tf32 || self.tf32(), ..*matmul };
+        let defer = |launches: &mut Launches| {
+            let is_known = self.backend.knows_matmul(&matmul, operands)?;
+            if is_known {
+                launches.push(Launch::Matmul(matmul, *operands));
+            }
+            Some(is_known)
+        };
         // SAFETY: the caller promises it.
-        self.dispatch(op, |backend| unsafe { backend.matmul(&matmul, operands) })
+        self.order(op, defer, |backend| unsafe { backend.matmul(&matmul, operands) })
     }
 
     /// Computes a convolution or one of its gradients, for an op. False says that the library has no way to compute it that
@@ -207,8 +220,15 @@ impl Gpu {
         operands: &ConvolutionOperands,
     ) -> Result<bool> {
         let convolution = Convolution { tf32: convolution.tf32 || self.tf32(), ..*convolution };
+        let defer = |launches: &mut Launches| {
+            let is_known = self.backend.knows_convolution(&convolution, operands)?;
+            if is_known {
+                launches.push(Launch::Convolution(convolution, *operands));
+            }
+            Some(is_known)
+        };
         // SAFETY: the caller promises it.
-        self.dispatch(op, |backend| unsafe { backend.convolve(&convolution, operands) })
+        self.order(op, defer, |backend| unsafe { backend.convolve(&convolution, operands) })
     }
 
     /// Copies from the host.
@@ -270,8 +290,12 @@ impl Gpu {
     /// # Safety
     /// The addresses must be valid for as many bytes.
     pub unsafe fn copy(&self, op: &'static str, from: *const u8, to: *mut u8, n_bytes: usize) -> Result<()> {
+        let defer = |launches: &mut Launches| {
+            launches.push(Launch::Copy(from, to, n_bytes));
+            Some(())
+        };
         // SAFETY: the caller promises it.
-        self.dispatch(op, |backend| unsafe { backend.copy(from, to, n_bytes) })
+        self.order(op, defer, |backend| unsafe { backend.copy(from, to, n_bytes) })
     }
 
     /// Sets bytes, for an op.
@@ -282,8 +306,12 @@ impl Gpu {
     /// # Safety
     /// The address must be valid for as many bytes.
     pub unsafe fn fill(&self, op: &'static str, to: *mut u8, byte: u8, n_bytes: usize) -> Result<()> {
+        let defer = |launches: &mut Launches| {
+            launches.push(Launch::Fill(to, byte, n_bytes));
+            Some(())
+        };
         // SAFETY: the caller promises it.
-        self.dispatch(op, |backend| unsafe { backend.fill(to, byte, n_bytes) })
+        self.order(op, defer, |backend| unsafe { backend.fill(to, byte, n_bytes) })
     }
 
     /// A cell for faults of kernels that are launched from now on. A kernel is given its address and the number of a call.
@@ -317,17 +345,36 @@ impl Gpu {
 
     /// Waits until all work is done, copies included.
     pub(crate) fn settle_copies(&self) -> Result<()> {
+        self.pending.flush()?;
         self.backend.synchronize()?;
         self.copies.settle();
         Ok(())
     }
 
-    /// Runs a call of the back end for an op.
+    /// Runs a call of the back end for an op, after all that was launched before.
     pub(crate) fn dispatch<R>(
         &self,
         op: &'static str,
         call: impl FnOnce(&dyn Backend) -> Result<R>,
     ) -> Result<R> {
+        self.run_noted(op, || {
+            self.pending.flush()?;
+            call(&*self.backend)
+        })
+    }
+
+    /// Work of the compute stream for an op: held back where this thread records and `defer` can, else a call.
+    fn order<R>(
+        &self,
+        op: &'static str,
+        defer: impl FnOnce(&mut Launches) -> Option<R>,
+        call: impl FnOnce(&dyn Backend) -> Result<R>,
+    ) -> Result<R> {
+        self.run_noted(op, || self.pending.order(defer, call))
+    }
+
+    /// Notes an op as launched and runs its call.
+    fn run_noted<R>(&self, op: &'static str, call: impl FnOnce() -> Result<R>) -> Result<R> {
         self.check()?;
         {
             let mut launched = self.launched.lock().unwrap_or_else(PoisonError::into_inner);
@@ -336,7 +383,7 @@ impl Gpu {
             }
             launched.push(op);
         }
-        let result = call(&*self.backend).map_err(|error| self.break_with(&error))?;
+        let result = call().map_err(|error| self.break_with(&error))?;
         if self.waits {
             self.synchronize()?;
         }

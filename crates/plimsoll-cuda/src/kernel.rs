@@ -28,42 +28,19 @@ pub struct Kernel {
     pub(crate) op: &'static str,
 }
 
-/// How many threads work.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Grid {
-    /// Blocks along x, y and z.
-    pub blocks: [u32; 3],
-    /// Threads of a block along x and y.
-    pub threads: [u32; 2],
-    /// Bytes of shared memory that a block takes beyond what the kernel declares.
-    pub shared_bytes: u32,
-}
-
-impl Grid {
-    /// So many blocks of so many threads in a row.
-    pub fn of(blocks: usize, threads: u32) -> Grid {
-        Grid { blocks: [blocks as u32, 1, 1], threads: [threads, 1], shared_bytes: 0 }
-    }
-
-    /// Enough blocks of `threads` threads for one thread per item.
-    pub fn covering(n_items: usize, threads: u32) -> Grid {
-        Grid::of(n_items.div_ceil(threads as usize), threads)
-    }
-
-    /// With this much shared memory beyond what the kernel declares.
-    pub fn shared(self, bytes: usize) -> Grid {
-        Grid { shared_bytes: bytes as u32, ..self }
-    }
-}
-
 /// A value that can be a kernel's parameter.
 ///
 /// # Safety
-/// The type must have the same size and layout as the kernel's parameter.
+/// The type must have the same size and layout as the kernel's parameter, and no padding: its bytes are kept and compared.
 pub unsafe trait Param {
     /// The address of the value.
     fn address(&self) -> *mut c_void {
         std::ptr::from_ref(self).cast_mut().cast()
+    }
+
+    /// Its bytes.
+    fn n_bytes(&self) -> usize {
+        size_of_val(self)
     }
 }
 

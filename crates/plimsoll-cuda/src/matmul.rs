@@ -82,7 +82,7 @@ pub struct Matmul {
 }
 
 /// The addresses of a product's operands on the device.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct MatmulOperands {
     /// The first factor.
     pub a: *const u8,

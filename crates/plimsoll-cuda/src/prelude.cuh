@@ -278,14 +278,14 @@ WGMMA(f16, "f16") WGMMA(bf16, "bf16")
 
 // Entry i has the blocks from starts[i] on.
 template <class E, int N> struct Table {
-    u32 n;
+    u64 n;
     u32 starts[N];
     E entries[N];
 };
 
 // The entry that a block works on.
 template <class E, int N> DEVICE u32 entry_of(const Table<E, N>& table, u32 block) {
-    u32 low = 0, high = table.n;
+    u32 low = 0, high = (u32)table.n;
     while (high - low > 1) {
         u32 middle = (low + high) / 2;
         if (table.starts[middle] <= block) low = middle;

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Runs one part of a bundle on a machine with a GPU: ./run.sh tests | promises | limits | sanitize | losses | bench | graphs
+# Runs one part of a bundle on a machine with a GPU: ./run.sh tests | promises | limits | sanitize | losses | bench | graphs | replays
 #
 # It needs a driver and CUDA's libraries, and no Rust. PLIMSOLL_CUDA_LIBRARIES names their folders where they are in an
 # unusual place; PLIMSOLL_TEST_DEVICE another GPU than the first. A part ends with a table and a status that says whether
@@ -13,6 +13,7 @@
 #   bench [WORKLOAD..] the benchmark, beside PyTorch if PLIMSOLL_PEER names torch_bench.py; each workload once with sums in
 #                      one order, and once with sums in any order (--nondeterministic)
 #   graphs             what the driver takes for modules and CUDA graphs, what comes back, and what launching costs
+#   replays [WORKLOAD..] programs as CUDA graphs: the bits of launches, then the benchmark with graphs off and on
 
 set -u
 cd "$(dirname "$0")" || exit 2
@@ -146,8 +147,26 @@ bench)
 graphs)
     ./graph_memory | tee out/graphs.txt
     ;;
+replays)
+    export RUST_TEST_THREADS=1
+    status=0
+    : > out/replays.jsonl
+    for program in graph_functions graph_training; do
+        ./programs/$program || status=1
+    done
+    for workload in ${@:-mlp-784-1024-10-b512 mlp-deep-b4096 resnet50-b128 lstm-b256 gpt2-124m}; do
+        for graphs in 0 1; do
+            echo "$workload with PLIMSOLL_CUDA_GRAPHS=$graphs" | tee -a out/replays.jsonl
+            PLIMSOLL_CUDA_GRAPHS=$graphs ./programs/gpu_promises program bench "$workload" \
+                --device "$PLIMSOLL_TEST_DEVICE" --json | tee out/replay.json || status=1
+            [ -s out/replay.json ] || status=1
+            cat out/replay.json >> out/replays.jsonl
+        done
+    done
+    exit $status
+    ;;
 *)
-    sed -n '2,16s/^# \{0,1\}//p' "$0"
+    sed -n '2,17s/^# \{0,1\}//p' "$0"
     exit 2
     ;;
 esac

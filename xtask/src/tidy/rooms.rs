@@ -28,8 +28,8 @@ const KNOTS: &[(&str, &[&str])] = &[
     ("plimsoll-gemm", &["element", "isa", "matvec_kernel", "pack_kernel"]),
     // A depthwise convolution is one kind of convolution, and reads its form.
     ("plimsoll-gemm", &["conv", "depthwise"]),
-    // A GPU is the driver's or an emulated one, and copies and pinned memory are a GPU's.
-    ("plimsoll-cuda", &["backend", "copies", "driver", "emulated", "gpu", "kernel", "pages", "pinned"]),
+    // Copies and pinned memory are a GPU's.
+    ("plimsoll-cuda", &["copies", "gpu", "pinned"]),
     // A file of examples becomes a dataset, and a dataset may begin with files.
     ("plimsoll-data", &["dataset", "source"]),
     // A layer is built to a model, and a model is a layer.

@@ -1,13 +1,59 @@
-//! What a GPU must be able to do: the driver's and the emulated one's common face.
+//! What a GPU must be able to do: the driver's and the emulated one's common face. It names neither of them.
+
+mod launches;
 
 use std::ffi::c_void;
 
+use plimsoll_memory::Source;
+
 use crate::convolution::{Convolution, ConvolutionOperands};
 use crate::error::Result;
-use crate::gpu::MemoryInfo;
-use crate::kernel::Grid;
 use crate::matmul::{Matmul, MatmulOperands};
-use crate::pages::Pages;
+
+pub(crate) use self::launches::{Launch, Launches, issue_all};
+
+/// The most bytes that can be posted to the host.
+pub(crate) const POST_BYTES: usize = 256;
+
+/// What a device's memory is like, as the driver says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MemoryInfo {
+    /// Bytes that are free.
+    pub free: u64,
+    /// Bytes that there are.
+    pub total: u64,
+}
+
+/// The addresses of each of a pool's regions on a GPU, real or ghost: more than any GPU has memory.
+pub const REGION_BYTES: u64 = 512 << 30;
+
+/// How many threads work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Grid {
+    /// Blocks along x, y and z.
+    pub blocks: [u32; 3],
+    /// Threads of a block along x and y.
+    pub threads: [u32; 2],
+    /// Bytes of shared memory that a block takes beyond what the kernel declares.
+    pub shared_bytes: u32,
+}
+
+impl Grid {
+    /// So many blocks of so many threads in a row.
+    pub fn of(blocks: usize, threads: u32) -> Grid {
+        Grid { blocks: [blocks as u32, 1, 1], threads: [threads, 1], shared_bytes: 0 }
+    }
+
+    /// Enough blocks of `threads` threads for one thread per item.
+    pub fn covering(n_items: usize, threads: u32) -> Grid {
+        Grid::of(n_items.div_ceil(threads as usize), threads)
+    }
+
+    /// With this much shared memory beyond what the kernel declares.
+    pub fn shared(self, bytes: usize) -> Grid {
+        Grid { shared_bytes: bytes as u32, ..self }
+    }
+}
 
 /// A loaded kernel, as its back end knows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -77,7 +123,7 @@ pub(crate) trait Backend: Streams {
     /// As the trait says.
     unsafe fn download(&self, from: *const u8, to: *mut u8, n_bytes: usize) -> Result<()>;
 
-    /// Starts a copy of a few bytes to the host, at most [`POST_BYTES`](crate::gpu::POST_BYTES), and returns the slot
+    /// Starts a copy of a few bytes to the host, at most [`POST_BYTES`], and returns the slot
     /// where they will be; nothing if there is none, and the bytes have to be waited for with `download`.
     ///
     /// # Safety
@@ -115,6 +161,15 @@ pub(crate) trait Backend: Streams {
     /// As the trait says.
     unsafe fn convolve(&self, convolution: &Convolution, operands: &ConvolutionOperands) -> Result<bool>;
 
+    /// Whether there is a way to compute a product, if that is known without trying: a call of `matmul` says the same.
+    fn knows_matmul(&self, matmul: &Matmul, operands: &MatmulOperands) -> Option<bool>;
+
+    /// Whether there is a way to compute a convolution, if that is known without trying: a call of `convolve` says the same.
+    fn knows_convolution(&self, convolution: &Convolution, operands: &ConvolutionOperands) -> Option<bool>;
+
+    /// Makes an executable of launches; none of them is started. The back end is as before if it fails.
+    fn capture(&self, launches: &mut Launches) -> Result<Box<dyn Executable>>;
+
     /// Waits until all work of all streams is done.
     fn synchronize(&self) -> Result<()>;
 
@@ -122,7 +177,7 @@ pub(crate) trait Backend: Streams {
     fn memory(&self) -> Result<MemoryInfo>;
 
     /// A source of pages for a pool.
-    fn pages(&self) -> Result<Pages>;
+    fn pages(&self) -> Result<Box<dyn Source>>;
 
     /// Pins memory of the host, which copies can be about from then on.
     ///
@@ -139,4 +194,13 @@ pub(crate) trait Backend: Streams {
     /// Memory of the host that kernels can write to and that both see: `n_bytes` zero bytes, for as long as the process
     /// lives. Returns its address on the device and on the host.
     fn shared_cell(&self, n_bytes: usize) -> Result<(*mut u8, *mut u8)>;
+}
+
+/// A list of launches, ready to be started by one call.
+pub(crate) trait Executable: Send {
+    /// Gives the kernel of that number the parameters that it has in a list that is like the captured one.
+    fn patch(&mut self, number: usize, launches: &mut Launches) -> Result<()>;
+
+    /// Starts it on the compute stream.
+    fn launch(&mut self, backend: &dyn Backend) -> Result<()>;
 }

@@ -83,6 +83,14 @@ impl Blas {
         Ok(Blas { plans: HashMap::new(), handle, context: context.clone() })
     }
 
+    /// Whether there is an algorithm for a product, if it was asked for before.
+    pub fn knows(&self, matmul: &Matmul, operands: &MatmulOperands) -> Option<bool> {
+        if [matmul.m, matmul.n, matmul.k, matmul.batch].contains(&0) {
+            return Some(true);
+        }
+        self.plans.get(&Key::new(matmul, operands)).map(Option::is_some)
+    }
+
     /// Starts a product; false says that the library has no algorithm for it.
     ///
     /// # Safety
@@ -125,7 +133,7 @@ impl Blas {
                 &raw const plan.algorithm,
                 operands.workspace.cast(),
                 operands.workspace_bytes,
-                self.context.stream.cast(),
+                self.context.target().cast(),
             )
         };
         check(status, "cublasLtMatmul").map(|()| true)
@@ -149,14 +157,14 @@ impl Blas {
             // SAFETY: the caller vouches for the matrix.
             let status = unsafe {
                 match m {
-                    1 => cudarc::driver::sys::cuMemsetD8Async(start, 0, width, self.context.stream.cast()),
+                    1 => cudarc::driver::sys::cuMemsetD8Async(start, 0, width, self.context.target().cast()),
                     _ => cudarc::driver::sys::cuMemsetD2D8Async(
                         start,
                         pitch,
                         0,
                         width,
                         m,
-                        self.context.stream.cast(),
+                        self.context.target().cast(),
                     ),
                 }
             };

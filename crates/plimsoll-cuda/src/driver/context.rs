@@ -3,16 +3,17 @@
 use std::ffi::{CStr, c_char, c_int, c_uint};
 use std::ptr;
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicPtr, Ordering};
 
 use cudarc::driver::sys::{
     self, CUcontext, CUdevice, CUdevice_attribute as Attribute, CUevent, CUevent_flags, CUresult, CUstream,
-    CUstream_flags,
+    CUstream_flags, CUstream_st,
 };
 
 use super::libraries::Library;
+use crate::backend::MemoryInfo;
 use crate::backend::Stream;
 use crate::error::{Error, Result};
-use crate::gpu::MemoryInfo;
 use crate::profile::Profile;
 
 /// A GPU's primary context, which every library of the process shares, and streams of our own in it.
@@ -20,6 +21,8 @@ pub(super) struct Context {
     pub device: CUdevice,
     context: CUcontext,
     pub stream: CUstream,
+    /// The stream that takes launches: the compute stream, but while a graph is captured.
+    target: AtomicPtr<CUstream_st>,
     /// Those of copies beside the work, in the order of `Stream`; made when the first is.
     copy_streams: OnceLock<[CUstream; 2]>,
 }
@@ -37,13 +40,25 @@ impl Context {
         // SAFETY: the device is valid; the reference is given back on drop.
         let status = unsafe { sys::cuDevicePrimaryCtxRetain(&raw mut context, device) };
         check(status, "cuDevicePrimaryCtxRetain")?;
-        let mut opened = Context { device, context, stream: ptr::null_mut(), copy_streams: OnceLock::new() };
+        let (stream, target) = (ptr::null_mut(), AtomicPtr::default());
+        let mut opened = Context { device, context, stream, target, copy_streams: OnceLock::new() };
         opened.enter()?;
         opened.stream = opened.new_stream()?;
+        opened.send_to(opened.stream);
         Ok((opened, profile))
     }
 
-    fn new_stream(&self) -> Result<CUstream> {
+    /// The stream that takes launches.
+    pub fn target(&self) -> CUstream {
+        self.target.load(Ordering::Relaxed)
+    }
+
+    /// Sends launches to a stream. Whoever launches holds the lock of `Pending`, and so does whoever calls this.
+    pub fn send_to(&self, stream: CUstream) {
+        self.target.store(stream, Ordering::Relaxed);
+    }
+
+    pub fn new_stream(&self) -> Result<CUstream> {
         let mut stream = ptr::null_mut();
         let flags = CUstream_flags::CU_STREAM_NON_BLOCKING as c_uint;
         // SAFETY: the context is current.

@@ -6,6 +6,7 @@ mod compile;
 mod context;
 mod copying;
 mod dnn;
+mod graph;
 mod handles;
 mod libraries;
 mod pages;
@@ -18,6 +19,7 @@ use std::ptr;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use cudarc::driver::sys::{self, CUfunction, CUfunction_attribute as Attribute, CUmodule};
+use plimsoll_memory::Source;
 
 use self::blaslt::Blas;
 pub(crate) use self::cache::Cache;
@@ -30,13 +32,10 @@ use self::dnn::Dnn;
 use self::posts::Posts;
 use self::readback::Readback;
 use self::staging::Staging;
-use crate::backend::{Backend, Function};
+use crate::backend::{Backend, Executable, Function, Grid, Launches, MemoryInfo};
 use crate::convolution::{Convolution, ConvolutionOperands};
 use crate::error::{Error, Result};
-use crate::gpu::MemoryInfo;
-use crate::kernel::Grid;
 use crate::matmul::{Matmul, MatmulOperands};
-use crate::pages::Pages;
 use crate::profile::Profile;
 
 pub use self::compile::compile;
@@ -128,7 +127,7 @@ impl Backend for Driver {
                 threads[1],
                 1,
                 grid.shared_bytes,
-                self.context.stream,
+                self.context.target(),
                 params.as_mut_ptr(),
                 ptr::null_mut(),
             )
@@ -187,7 +186,7 @@ impl Backend for Driver {
         self.context.enter()?;
         // SAFETY: the caller vouches for both addresses.
         let status =
-            unsafe { sys::cuMemcpyDtoDAsync_v2(address(to), address(from), n_bytes, self.context.stream) };
+            unsafe { sys::cuMemcpyDtoDAsync_v2(address(to), address(from), n_bytes, self.context.target()) };
         check(status, "cuMemcpyDtoDAsync")
     }
 
@@ -197,7 +196,7 @@ impl Backend for Driver {
         }
         self.context.enter()?;
         // SAFETY: the caller vouches for the address.
-        let status = unsafe { sys::cuMemsetD8Async(address(to), byte, n_bytes, self.context.stream) };
+        let status = unsafe { sys::cuMemsetD8Async(address(to), byte, n_bytes, self.context.target()) };
         check(status, "cuMemsetD8Async")
     }
 
@@ -215,6 +214,20 @@ impl Backend for Driver {
         with(&self.dnn, make, |dnn| unsafe { dnn.convolve(convolution, operands) })
     }
 
+    fn knows_matmul(&self, matmul: &Matmul, operands: &MatmulOperands) -> Option<bool> {
+        let blas = self.blas.lock().unwrap_or_else(PoisonError::into_inner);
+        blas.as_ref()?.knows(matmul, operands)
+    }
+
+    fn knows_convolution(&self, convolution: &Convolution, operands: &ConvolutionOperands) -> Option<bool> {
+        let dnn = self.dnn.lock().unwrap_or_else(PoisonError::into_inner);
+        dnn.as_ref()?.knows(convolution, operands)
+    }
+
+    fn capture(&self, launches: &mut Launches) -> Result<Box<dyn Executable>> {
+        graph::capture(self, &self.context, launches)
+    }
+
     fn synchronize(&self) -> Result<()> {
         self.context.synchronize()
     }
@@ -223,8 +236,8 @@ impl Backend for Driver {
         self.context.memory()
     }
 
-    fn pages(&self) -> Result<Pages> {
-        DriverPages::new(&self.context, self.profile.granule).map(Pages::Driver)
+    fn pages(&self) -> Result<Box<dyn Source>> {
+        Ok(Box::new(DriverPages::new(&self.context, self.profile.granule)?))
     }
 
     unsafe fn pin(&self, memory: *mut u8, n_bytes: usize) -> Result<()> {

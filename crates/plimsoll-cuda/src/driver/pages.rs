@@ -13,8 +13,8 @@ use plimsoll_memory::{Bytes, Region, Source, SourceError};
 
 use super::context::{Context, check};
 use super::handles::{DETOUR_BYTES, Handles, Physical};
+use crate::backend::REGION_BYTES;
 use crate::error::{Error, Result};
-use crate::pages::REGION_BYTES;
 
 /// Pages of the driver's virtual memory: addresses are reserved once, memory comes and goes behind them.
 pub struct DriverPages {

@@ -8,8 +8,8 @@ use std::sync::Arc;
 use cudarc::driver::sys::{self, CUevent};
 
 use super::context::{Context, check};
+use crate::backend::POST_BYTES;
 use crate::error::Result;
-use crate::gpu::POST_BYTES;
 
 /// The copies that can be on their way at a time.
 const N_SLOTS: usize = 16;

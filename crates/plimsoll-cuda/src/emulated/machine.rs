@@ -13,8 +13,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use super::fiber::{self, Context, Stacks};
 use super::module::Module;
 use super::status::{Answer, Meeting, Status};
+use crate::backend::Grid;
 use crate::error::{Error, Result};
-use crate::kernel::Grid;
 
 /// The shared memory that a block may take, in bytes.
 pub const SHARED_BYTES: usize = 227 << 10;

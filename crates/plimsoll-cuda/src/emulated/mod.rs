@@ -13,6 +13,7 @@
 
 mod convolution;
 mod fiber;
+mod graph;
 mod machine;
 mod matmul;
 mod module;
@@ -25,16 +26,16 @@ use std::ffi::c_void;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::backend::{Backend, Function};
+use plimsoll_memory::Source;
+
+use crate::backend::{Backend, Executable, Function, Grid, Launches, MemoryInfo};
 use crate::convolution::{Convolution, ConvolutionOperands};
 use crate::driver::{Cache, compiles};
 use crate::error::{Error, Result};
-use crate::gpu::MemoryInfo;
-use crate::kernel::Grid;
 use crate::matmul::{Matmul, MatmulOperands};
-use crate::pages::Pages;
 use crate::profile::Profile;
 
+pub use graph::{GraphFailure, fail_graphs};
 use module::{Compiler, Module};
 pub use pages::EmulatedPages;
 use streams::Queues;
@@ -142,6 +143,18 @@ impl Backend for Emulated {
         Ok(true)
     }
 
+    fn knows_matmul(&self, _matmul: &Matmul, _operands: &MatmulOperands) -> Option<bool> {
+        Some(true)
+    }
+
+    fn knows_convolution(&self, _convolution: &Convolution, _operands: &ConvolutionOperands) -> Option<bool> {
+        Some(true)
+    }
+
+    fn capture(&self, launches: &mut Launches) -> Result<Box<dyn Executable>> {
+        graph::capture(launches)
+    }
+
     fn synchronize(&self) -> Result<()> {
         self.queues.finish();
         Ok(())
@@ -152,9 +165,9 @@ impl Backend for Emulated {
         Ok(MemoryInfo { free: MEMORY_BYTES - committed, total: MEMORY_BYTES })
     }
 
-    fn pages(&self) -> Result<Pages> {
+    fn pages(&self) -> Result<Box<dyn Source>> {
         let pages = EmulatedPages::new(self.committed.clone(), self.queues.clone(), MEMORY_BYTES);
-        pages.map(Pages::Emulated).map_err(|error| Error::new(error.to_string()))
+        Ok(Box::new(pages.map_err(|error| Error::new(error.to_string()))?))
     }
 
     unsafe fn pin(&self, memory: *mut u8, n_bytes: usize) -> Result<()> {

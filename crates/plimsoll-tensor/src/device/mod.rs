@@ -20,7 +20,7 @@ pub(crate) mod storage;
 use std::cell::OnceCell;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, Once, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, LazyLock, Mutex, Once, OnceLock, PoisonError, Weak};
 
 use plimsoll_cuda::{Gpu, Profile};
 use plimsoll_memory::{Block, Bytes, GhostPages, HostPages, Label, Pool, Snapshot, Stats};
@@ -32,6 +32,10 @@ use crate::device::driver_memory::DriverMemory;
 use crate::device::evictor::{Evict, Evictor};
 use crate::device::offload_store::{Offload, OffloadStore};
 use crate::device::report::Report;
+
+/// Whether the environment says that programs run as CUDA graphs.
+static CUDA_GRAPHS: LazyLock<bool> =
+    LazyLock::new(|| std::env::var("PLIMSOLL_CUDA_GRAPHS").is_ok_and(|value| value == "1"));
 
 /// A device: cheap to clone, equal to its clones.
 #[derive(Clone)]
@@ -49,6 +53,8 @@ struct Inner {
     n_recomputed: AtomicU64,
     recomputed_flops: AtomicU64,
     verifies: AtomicBool,
+    /// Whether programs run as CUDA graphs.
+    cuda_graphs: AtomicBool,
     /// Whether backward may make sums in any order.
     unordered: AtomicBool,
     offloaded_bytes: AtomicU64,
@@ -189,6 +195,7 @@ impl Device {
             n_recomputed: AtomicU64::new(0),
             recomputed_flops: AtomicU64::new(0),
             verifies: AtomicBool::new(*VERIFIES),
+            cuda_graphs: AtomicBool::new(*CUDA_GRAPHS),
             unordered: AtomicBool::new(false),
             offloaded_bytes: AtomicU64::new(0),
             foreign_bytes: AtomicU64::new(0),
@@ -355,6 +362,27 @@ impl Device {
         self.is_host() || !self.0.unordered.load(Ordering::Relaxed)
     }
 
+    /// Whether programs (functions, training steps, sessions) run as CUDA graphs from their second or third run on: one call of
+    /// the driver instead of one for each launch, with the same bits. Off unless this or `PLIMSOLL_CUDA_GRAPHS=1` says
+    /// otherwise; a program that ran while it was off stays as it is.
+    ///
+    /// A program that offloads, uses several devices or waits for the device in its middle runs launch by launch. What the
+    /// driver takes for executables is set aside under the owner `graph` at the second run, and counts to the limit.
+    #[doc(alias("cudagraphs", "CUDAGraph"))]
+    pub fn set_cuda_graphs(&self, is_on: bool) {
+        self.0.cuda_graphs.store(is_on, Ordering::Relaxed);
+    }
+
+    /// Whether programs run as CUDA graphs: see [`Device::set_cuda_graphs`].
+    pub fn cuda_graphs(&self) -> bool {
+        self.0.cuda_graphs.load(Ordering::Relaxed)
+    }
+
+    /// How many runs of programs on this device's GPU were started as CUDA graphs so far.
+    pub fn n_graph_launches(&self) -> u64 {
+        self.gpu().map_or(0, |gpu| gpu.n_graph_launches())
+    }
+
     /// Waits until all work on this device is done.
     ///
     /// # Errors
@@ -383,6 +411,7 @@ impl Device {
         let ghost = Device(Arc::new(ghost));
         let offload_store = self.offload_store().map(|offload_store| Arc::new(offload_store.ghost()));
         ghost.set_deterministic(self.is_deterministic());
+        ghost.set_cuda_graphs(self.cuda_graphs());
         *ghost.0.offload_store.lock().unwrap_or_else(PoisonError::into_inner) = offload_store;
         ghost
     }

@@ -144,7 +144,7 @@ impl<K: ProgramKey, T> ProgramCache<K, T> {
         let cached = |entry: &Entry<K, T>| CachedProgram {
             signature: describe(&entry.key),
             heap_bytes: entry.heap_bytes() as u64,
-            device_bytes: entry.program.program().graph_bytes(),
+            device_bytes: entry.program.device_bytes(),
             n_calls: entry.n_calls,
             n_hits: entry.n_hits,
         };

@@ -17,6 +17,7 @@ mod copies;
 mod display;
 mod document;
 mod footprint;
+mod graphs;
 mod heap;
 mod merge;
 mod owned;

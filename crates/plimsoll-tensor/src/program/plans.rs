@@ -13,6 +13,7 @@ use plimsoll_plan::{Decisions, LazyPlanSet, Measured, Peaks, PlanSet, Trace, pla
 use smallvec::SmallVec;
 
 use super::footprint::OnDevice;
+use super::graphs::ProgramGraphs;
 use super::{Argument, Footprint, Program};
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::device::Device;
@@ -88,6 +89,7 @@ pub struct PlannedProgram {
     known: SmallVec<[Option<Known>; 1]>,
     /// What runs where the limits of several devices need other plans than the natural one.
     combined: Option<Combined>,
+    graphs: ProgramGraphs,
     heap_bytes: usize,
 }
 
@@ -149,8 +151,8 @@ impl PlannedProgram {
     pub fn new(program: Program) -> PlannedProgram {
         let (heap_bytes, n_devices) = (program.heap_bytes(), program.devices.len());
         let (recorded, has_passes, combined) = (None, false, None);
-        let known = (0..n_devices).map(|_| None).collect();
-        PlannedProgram { program, recorded, has_passes, known, combined, heap_bytes }
+        let (known, graphs) = ((0..n_devices).map(|_| None).collect(), ProgramGraphs::default());
+        PlannedProgram { program, recorded, has_passes, known, combined, graphs, heap_bytes }
     }
 
     /// A program that is changed by passes, which keep its bits and never raise its peak.
@@ -211,6 +213,11 @@ impl PlannedProgram {
         self.heap_bytes
     }
 
+    /// The bytes of devices that it alone owns: constants, and what is set aside for CUDA graphs.
+    pub(super) fn device_bytes(&self) -> u64 {
+        self.program.graph_bytes() + self.graphs.bytes()
+    }
+
     /// Runs the program under the limits of its devices. Without one it is run as it was recorded.
     ///
     /// # Errors
@@ -228,13 +235,24 @@ impl PlannedProgram {
             true => Some(self.program.reference(arguments.clone())?),
             false => None,
         };
-        let is_planned = self.prepare_for(&arguments)?.is_some();
+        self.graphs.begin_run(&self.program);
+        let is_planned = match self.prepare_for(&arguments).map(|taken| taken.is_some()) {
+            // A program that fits without its graphs runs without them.
+            Err(_) if self.graphs.give_up() => self.prepare_for(&arguments)?.is_some(),
+            prepared => prepared?,
+        };
+        let mut graphs = std::mem::take(&mut self.graphs);
         let (program, offsets) = match is_planned {
             true => self.taken(),
             false => (&self.program, Offsets::new()),
         };
+        let runs_as_graph = reference.is_none() && program.n_copies == 0 && program.device().cuda_graphs();
         let reference = reference.as_ref().map(|reference| (&self.program, reference));
-        program.run_checked(arguments, &offsets, reference)
+        let as_graph = graphs.get().filter(|_| runs_as_graph);
+        let ended = program.run_checked(arguments, &offsets, reference, as_graph);
+        drop(offsets);
+        self.graphs = graphs;
+        ended
     }
 
     /// Plans the program for the limits of its devices as they are now; returns what will run, and where its blocks lie.

@@ -8,6 +8,7 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
+use plimsoll_cuda::Graphs;
 use plimsoll_memory::{Block, LongList, OffsetPlan, StepScope};
 use smallvec::SmallVec;
 
@@ -39,18 +40,19 @@ impl Program {
     #[track_caller]
     pub fn run(&self, arguments: &[&Tensor], offsets: Option<&OffsetPlan>) -> Result<Vec<Tensor>> {
         let _line = context::at_callers_line();
-        self.run_checked(Argument::all(arguments), &[offsets], None)
+        self.run_checked(Argument::all(arguments), &[offsets], None, None)
     }
 
-    /// Like [`Program::run`], with offsets for its devices in their order, as far as there are any; each call is compared with
-    /// what it gave in a reference run of the recorded program.
+    /// Like [`Program::run`], with offsets for its devices in their order, as far as there are any; as a graph if there are some;
+    /// each call is compared with what it gave in a reference run of the recorded program.
     pub(super) fn run_checked(
         &self,
         arguments: Vec<Argument>,
         offsets: &[Option<&OffsetPlan>],
         reference: Option<(&Program, &Reference)>,
+        graphs: Option<&mut Graphs>,
     ) -> Result<Vec<Tensor>> {
-        let ended = self.run_instructions(arguments, offsets, reference);
+        let ended = self.run_instructions(arguments, offsets, reference, graphs);
         self.devices
             .iter()
             .fold(ended, |ended, device| fault::end_step(device, ended, self.commits_if_finite))
@@ -61,6 +63,7 @@ impl Program {
         arguments: Vec<Argument>,
         offsets: &[Option<&OffsetPlan>],
         reference: Option<(&Program, &Reference)>,
+        graphs: Option<&mut Graphs>,
     ) -> Result<Vec<Tensor>> {
         let cells = self.cells()?;
         let mut run = Run::new(self, &self.devices, arguments)?;
@@ -72,6 +75,8 @@ impl Program {
         };
         let _steps: SmallVec<[StepScope; 1]> = self.devices.iter().enumerate().map(begin).collect();
         let mut commit: Option<Commit<'_>> = None;
+        // It goes first if the run fails, while the blocks are there that its launches are about.
+        let graph = graphs.and_then(|graphs| Some((self.device().gpu()?.record_graph()?, graphs)));
         for instruction in self.instructions() {
             match *instruction {
                 Instruction::Call(number) => {
@@ -94,6 +99,9 @@ impl Program {
             }
         }
         self.check_faults()?;
+        if let Some((recording, graphs)) = graph {
+            recording.finish(graphs)?;
+        }
         if let Some(commit) = commit {
             commit.finish();
         }

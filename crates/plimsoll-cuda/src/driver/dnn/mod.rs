@@ -16,6 +16,7 @@ use cudarc::cudnn::sys::{
     cudnnBackendHeurMode_t as Mode, cudnnBackendNumericalNote_t as Note, cudnnConvolutionMode_t,
     cudnnDataType_t as DataType, cudnnHandle_t,
 };
+use cudarc::driver::sys::CUstream;
 
 use self::descriptor::{Descriptor, check};
 use super::address;
@@ -36,6 +37,8 @@ pub(super) struct Dnn {
     /// None where the library has no engine that keeps the promises.
     plans: HashMap<Key, Option<Plan>>,
     handle: cudnnHandle_t,
+    /// The stream that the handle is bound to.
+    stream: CUstream,
     context: Arc<Context>,
 }
 
@@ -51,16 +54,47 @@ struct Key {
     workspace_bytes: usize,
 }
 
+impl Key {
+    fn new(convolution: &Convolution, operands: &ConvolutionOperands) -> Key {
+        let addresses = [operands.input, operands.filter, operands.output];
+        Key {
+            convolution: *convolution,
+            alignments: addresses.map(|address| 1 << (address.addr() | MAX_ALIGNMENT).trailing_zeros()),
+            workspace_bytes: operands.workspace_bytes,
+        }
+    }
+}
+
 impl Dnn {
     pub fn new(context: &Arc<Context>) -> Result<Dnn> {
         Library::Convolution.require()?;
         let mut handle = std::ptr::null_mut();
         // SAFETY: the library is there and the context is current; the call writes one handle.
         check(unsafe { sys::cudnnCreate(&raw mut handle) }, "cudnnCreate")?;
-        let dnn = Dnn { plans: HashMap::new(), handle, context: context.clone() };
-        // SAFETY: handle and stream are alive.
-        check(unsafe { sys::cudnnSetStream(handle, context.stream.cast()) }, "cudnnSetStream")?;
+        let stream = std::ptr::null_mut();
+        let mut dnn = Dnn { plans: HashMap::new(), handle, stream, context: context.clone() };
+        dnn.follow()?;
         Ok(dnn)
+    }
+
+    /// Whether there is an engine for a convolution, if it was asked for before.
+    pub fn knows(&self, convolution: &Convolution, operands: &ConvolutionOperands) -> Option<bool> {
+        if Shapes::of(convolution).n_elements().contains(&0) {
+            return Some(true);
+        }
+        self.plans.get(&Key::new(convolution, operands)).map(Option::is_some)
+    }
+
+    /// Makes the library's calls go to the stream that takes launches.
+    fn follow(&mut self) -> Result<()> {
+        let target = self.context.target();
+        // The stream of a capture may have the address of an earlier one that is gone.
+        if self.stream != target || target != self.context.stream {
+            // SAFETY: handle and stream are alive.
+            check(unsafe { sys::cudnnSetStream(self.handle, target.cast()) }, "cudnnSetStream")?;
+            self.stream = target;
+        }
+        Ok(())
     }
 
     /// Starts a convolution; false if the library has no engine for it.
@@ -85,11 +119,8 @@ impl Dnn {
             // SAFETY: the caller vouches for the result's address.
             return unsafe { self.clear(addresses[which], n_bytes) }.map(|()| true);
         }
-        let key = Key {
-            convolution: *convolution,
-            alignments: addresses.map(|address| 1 << (address.addr() | MAX_ALIGNMENT).trailing_zeros()),
-            workspace_bytes: operands.workspace_bytes,
-        };
+        self.follow()?;
+        let key = Key::new(convolution, operands);
         let plan = match self.plans.entry(key) {
             Entry::Occupied(entry) => entry.into_mut(),
             Entry::Vacant(entry) => entry.insert(Plan::new(self.handle, &key)?),
@@ -113,7 +144,7 @@ impl Dnn {
         }
         // SAFETY: the caller vouches for the address.
         let status =
-            unsafe { cudarc::driver::sys::cuMemsetD8Async(address(to), 0, n_bytes, self.context.stream) };
+            unsafe { cudarc::driver::sys::cuMemsetD8Async(address(to), 0, n_bytes, self.context.target()) };
         check_driver(status, "cuMemsetD8Async")
     }
 }

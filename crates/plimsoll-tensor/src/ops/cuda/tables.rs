@@ -13,12 +13,13 @@ use crate::eager::op::Operand;
 /// Entries of a launch, and the first block of each.
 #[repr(C)]
 pub(crate) struct Table<E, const N: usize> {
-    n: u32,
+    n: u64,
     starts: [u32; N],
     entries: [E; N],
 }
 
-// SAFETY: `prelude.cuh` has the same struct; the kernel that is given a table has the same entries.
+// SAFETY: `prelude.cuh` has the same struct; the kernel that is given a table has the same entries. There is no padding before
+// them: `for_each_table`, which makes every table, checks it.
 unsafe impl<E: Copy, const N: usize> Param for Table<E, N> {}
 
 /// Calls `launch` with tables that hold all entries in order, each with how many blocks it wants, and the number of
@@ -27,6 +28,9 @@ pub(crate) fn for_each_table<E: Copy, const N: usize>(
     entries: impl Iterator<Item = (E, usize)>,
     mut launch: impl FnMut(&Table<E, N>, usize) -> Result<()>,
 ) -> Result<()> {
+    const {
+        assert!(N.is_multiple_of(2) && align_of::<E>() <= 8, "there is no padding between starts and entries")
+    };
     let mut entries = entries.filter(|(_, n_blocks)| *n_blocks > 0).peekable();
     while let Some(&(first, _)) = entries.peek() {
         let mut table = Table { n: 0, starts: [0; N], entries: [first; N] };
