@@ -7,8 +7,8 @@ use std::ops::Range;
 
 use plimsoll_plan::PlanSet;
 use plimsoll_tensor::{
-    DType, Device, Error, ErrorKind, Generator, GradientTape, OwnedVariables, PendingValue, Result, Step,
-    Tensor, Unconnected, Variable,
+    DType, Device, Error, ErrorKind, Generator, GradientTape, OwnedVariables, PendingValue, PlannedProgram,
+    Result, Step, Tensor, Unconnected, Variable,
 };
 
 use super::examples::Batch;
@@ -199,7 +199,8 @@ impl Stepper {
     /// The memory plans of a step with this batch.
     pub fn memory_plans(&mut self, device: &Device, batch: &Batch) -> Result<PlanSet> {
         self.select_variables()?;
-        programs::record(self, batch, &mut OwnedVariables::default())?.memory_plans(device)
+        let recorded = programs::record(self, batch, &mut OwnedVariables::default())?;
+        PlannedProgram::with_passes(recorded)?.program().memory_plans(device)
     }
 
     /// The error of a loss that is not finite, with what causes it.

@@ -256,7 +256,7 @@ pub(crate) fn run(
         return Ok(());
     }
     let (ptr, len) = workspace.map_or((std::ptr::null_mut(), 0), |block| (block.as_ptr(), block.bytes()));
-    let mut run = Run { inputs, outputs, aux_outputs, workspace: ptr, workspace_len: len, device };
+    let mut run = Run { inputs, outputs, aux_outputs, workspace: ptr, workspace_len: len, device, first: 0 };
     if device.gpu().is_some() {
         check::extents_on_gpu(op, inputs.iter().chain(outputs).chain(aux_outputs))?;
     }

@@ -115,6 +115,14 @@ pub trait Op: fmt::Debug + Send + Sync + 'static {
         false
     }
 
+    /// For an op that makes each element of its one output from the elements of its inputs in the same place (inputs are
+    /// broadcast), refuses no values, and has no effect: what it does with them. Such ops can be [fused](Pointwise). Asked of ops
+    /// of this crate alone.
+    #[doc(hidden)]
+    fn pointwise(&self) -> Option<Pointwise> {
+        None
+    }
+
     /// For an op that is not cheap: the cheap op that rebuilds an output, such as applying a norm whose statistics are
     /// saved. Asked of ops whose auxiliary outputs were made.
     fn rebuild(&self) -> Option<Rebuild> {
@@ -135,6 +143,12 @@ pub trait Op: fmt::Debug + Send + Sync + 'static {
     /// from earlier outputs and inputs, with the same bits. What it makes can be recomputed without what the first reads.
     fn second(&self, _inputs: &[&Meta]) -> Option<Second> {
         None
+    }
+
+    /// The bytes of the heap behind the lists among its attributes.
+    #[doc(hidden)]
+    fn list_bytes(&self) -> usize {
+        0
     }
 
     /// For an op that makes random numbers: the same op with the draw that `next` makes of its own.
@@ -166,6 +180,45 @@ pub trait Op: fmt::Debug + Send + Sync + 'static {
     fn cost(&self, inputs: &[&Meta], outputs: &[&Meta]) -> Cost {
         let flops = outputs.iter().fold(0u64, |sum, meta| sum.saturating_add(meta.n_elems() as u64));
         Cost { flops, bytes: bytes_moved(inputs, outputs) }
+    }
+}
+
+/// What a pointwise op does with one element of each input. On the CPU its [`Op::run`] says that: it computes the same bits over
+/// any piece of its operands as over all of them. For a GPU it is said here, as statements of CUDA C, so that one kernel can do
+/// the work of several ops.
+#[derive(Clone, Debug)]
+pub struct Pointwise {
+    /// The statements, in three pieces that follow each other, so that naming them takes no memory. They set `y0` from `x0`,
+    /// `x1`, ..., which are of the compute types of the inputs; `C` is that of the first input.
+    pub body: [&'static str; 3],
+    /// Attributes; in the body they are `NUMBER(0)`, ... as numbers of type `C`.
+    pub numbers: SmallVec<[f64; 2]>,
+    /// Further attributes; in the body they are `WORD(0)`, .... The first two are seed and number of the draw if the body reads
+    /// `random`, the element's random word.
+    pub words: SmallVec<[u64; 3]>,
+}
+
+impl Pointwise {
+    /// Statements without attributes.
+    pub fn new(body: [&'static str; 3]) -> Pointwise {
+        Pointwise { body, numbers: SmallVec::new(), words: SmallVec::new() }
+    }
+
+    /// With numbers.
+    #[must_use]
+    pub fn numbers(self, numbers: &[f64]) -> Pointwise {
+        Pointwise { numbers: numbers.into(), ..self }
+    }
+
+    /// With words.
+    #[must_use]
+    pub fn words(self, words: &[u64]) -> Pointwise {
+        Pointwise { words: words.into(), ..self }
+    }
+
+    /// Whether each element takes a random word.
+    pub fn draws(&self) -> bool {
+        self.body.iter().any(|piece| piece.contains("random"))
     }
 }
 
@@ -378,6 +431,8 @@ pub struct Run<'a> {
     pub(crate) workspace_len: usize,
     /// The device that runs the op.
     pub(crate) device: &'a Device,
+    /// The number of the first element, where the operands are a piece of larger ones; for ops that draw by element.
+    pub(crate) first: usize,
 }
 
 impl<'a> Run<'a> {
@@ -540,7 +595,7 @@ impl OpRef {
     pub(crate) fn heap_bytes(&self) -> usize {
         match &self.held {
             Held::Static(_) => 0,
-            Held::Shared(op) => size_of_val(&**op),
+            Held::Shared(op) => size_of_val(&**op) + op.list_bytes(),
         }
     }
 
@@ -571,6 +626,11 @@ impl OpRef {
     pub(crate) fn nanoseconds(&self, device: &Device, inputs: &[&Meta], outputs: &[&Meta]) -> u64 {
         let dtype = inputs.first().or(outputs.first()).map(|meta| meta.dtype);
         device.time_of(self.get().cost(inputs, outputs), dtype, self.get().computing_share_cuda())
+    }
+
+    /// What it does with one element of each input; none for an op of somebody's own, of which nothing is known.
+    pub(crate) fn pointwise(&self) -> Option<Pointwise> {
+        if self.is_own { None } else { self.get().pointwise() }
     }
 
     /// Whether the op is cheap to recompute.

@@ -176,9 +176,8 @@ impl<A: Structure, R: Structure, F: Fn(A) -> Result<R>> Function<A, R, F> {
     }
 
     /// This function with or without passes over its programs: dead calls removed, equal calls made once, casts of whole numbers to
-    /// a wider type and back left out. They keep every bit and never raise the peak; without them a program is what was recorded,
-    /// call by call. Off if it is not called: under a limit, plans of a program that was changed so can be estimated too high, and
-    /// a limit that [`Function::least_limit`] names can be refused.
+    /// a wider type and back left out, pointwise ops that follow each other fused. They keep every bit and never raise the peak;
+    /// without them a program is what was recorded, call by call. On if it is not called.
     #[must_use]
     pub fn passes(self, has_passes: bool) -> Function<A, R, F> {
         self.lock().set_passes(has_passes);
@@ -312,7 +311,10 @@ impl<A: Structure, R: Structure, F: Fn(A) -> Result<R>> Function<A, R, F> {
     /// As [`Function::prepare`].
     #[track_caller]
     pub fn least_limit(&self, arguments: A) -> Result<u64> {
-        Ok(self.memory_plans(arguments)?.least())
+        let _line = context::at_callers_line();
+        self.with_program(arguments, |program, passed| {
+            program.least_limit(&program.program().call_devices(passed)?.devices[0])
+        })
     }
 
     /// Why the function runs eagerly, if it does.

@@ -8,7 +8,7 @@ use crate::base::dtype::DType;
 use crate::base::error::{Error, Result};
 use crate::eager::context;
 use crate::eager::execute::{Arg, call, call_with};
-use crate::eager::op::{Meta, Op, OpRef, Outputs, Run, one};
+use crate::eager::op::{Meta, Op, OpRef, Outputs, Pointwise, Run, one};
 use crate::eager::tape::Backward;
 use crate::eager::tensor::Tensor;
 use crate::ops::cuda::elementwise;
@@ -44,8 +44,11 @@ impl Op for Affine {
     }
 
     fn run_cuda(&self, run: &mut Run<'_>, gpu: &Gpu) -> Result<()> {
-        let body = || "y0 = x0 * NUMBER(0) + NUMBER(1);".to_owned();
-        elementwise::over("affine", run, gpu, &[self.scale, self.shift], &[], body)
+        elementwise::start(self, run, gpu)
+    }
+
+    fn pointwise(&self) -> Option<Pointwise> {
+        Some(Pointwise::new(["y0 = x0 * NUMBER(0) + NUMBER(1);", "", ""]).numbers(&[self.scale, self.shift]))
     }
 
     fn backward(&self, backward: &mut Backward<'_>) -> Result<()> {

@@ -11,7 +11,9 @@ use crate::base::error::{Error, Result};
 use crate::base::shape::Shape;
 use crate::eager::context;
 use crate::eager::execute::{Arg, call, call_with};
-use crate::eager::op::{AuxOutput, Form, Meta, Op, OpRef, Operand, Outputs, Run, SavedRef, SavedRefs, one};
+use crate::eager::op::{
+    AuxOutput, Form, Meta, Op, OpRef, Operand, Outputs, Pointwise, Run, SavedRef, SavedRefs, one,
+};
 use crate::eager::tape::Backward;
 use crate::eager::tensor::Tensor;
 use crate::ops::copy::{copy, copy_cuda};
@@ -56,10 +58,15 @@ impl Op for Clamp {
     fn run_cuda(&self, run: &mut Run<'_>, gpu: &Gpu) -> Result<()> {
         match run.aux_outputs.first() {
             Some(mask) => with_mask("clamp", gpu, &run.inputs[0], &run.outputs[0], mask, Some(*self)),
-            None => elementwise::over("clamp", run, gpu, &[self.low, self.high], &[], || {
-                "y0 = m::min(m::max(x0, NUMBER(0)), NUMBER(1));".to_owned()
-            }),
+            None => elementwise::start(self, run, gpu),
         }
+    }
+
+    fn pointwise(&self) -> Option<Pointwise> {
+        Some(
+            Pointwise::new(["y0 = m::min(m::max(x0, NUMBER(0)), NUMBER(1));", "", ""])
+                .numbers(&[self.low, self.high]),
+        )
     }
 
     fn saved(&self, _wanted: &[bool]) -> SavedRefs {

@@ -10,7 +10,7 @@ use crate::base::dtype::DType;
 use crate::base::error::{Error, Result};
 use crate::eager::context;
 use crate::eager::execute::call;
-use crate::eager::op::{Gradient, Meta, Op, OpRef, Outputs, Run, one};
+use crate::eager::op::{Gradient, Meta, Op, OpRef, Outputs, Pointwise, Run, one};
 use crate::eager::tensor::Tensor;
 use crate::ops::binary::{Rhs, broadcast, run2};
 use crate::ops::cuda::elementwise;
@@ -92,7 +92,11 @@ impl Op for Compare {
     }
 
     fn run_cuda(&self, run: &mut Run<'_>, gpu: &Gpu) -> Result<()> {
-        elementwise::over(self.name(), run, gpu, &[], &[], || format!("y0 = x0 {} x1;", self.0.symbol()))
+        elementwise::start(self, run, gpu)
+    }
+
+    fn pointwise(&self) -> Option<Pointwise> {
+        Some(Pointwise::new(["y0 = x0 ", self.0.symbol(), " x1;"]))
     }
 
     fn gradient(&self) -> Gradient {

@@ -7,7 +7,7 @@ use crate::base::dtype::DType;
 use crate::base::error::Result;
 use crate::eager::context;
 use crate::eager::execute::call;
-use crate::eager::op::{Gradient, Meta, Op, OpRef, Operand, Outputs, Run, one};
+use crate::eager::op::{Gradient, Meta, Op, OpRef, Operand, Outputs, Pointwise, Run, one};
 use crate::eager::tape::Backward;
 use crate::eager::tensor::Tensor;
 use crate::ops::cuda;
@@ -86,6 +86,10 @@ impl Op for Cast {
 
     fn run_cuda(&self, run: &mut Run<'_>, gpu: &Gpu) -> Result<()> {
         copy_cuda(self.name(), gpu, &run.inputs[0], &run.outputs[0])
+    }
+
+    fn pointwise(&self) -> Option<Pointwise> {
+        Some(Pointwise::new(["y0 = cast<Compute<", cuda::c_name(self.0), ">>(x0);"]))
     }
 
     fn gradient(&self) -> Gradient {

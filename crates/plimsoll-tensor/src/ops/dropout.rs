@@ -14,7 +14,7 @@ use plimsoll_cuda::Gpu;
 use crate::base::error::{Error, Result};
 use crate::eager::context;
 use crate::eager::execute::{Arg, call, call_with};
-use crate::eager::op::{Meta, Op, OpRef, Operand, Outputs, Run, one};
+use crate::eager::op::{Meta, Op, OpRef, Operand, Outputs, Pointwise, Run, one};
 use crate::eager::random::{self, Generator};
 use crate::eager::tape::Backward;
 use crate::eager::tensor::Tensor;
@@ -45,14 +45,18 @@ impl Op for Dropout {
     }
 
     fn run(&self, run: &mut Run<'_>) -> Result<()> {
-        for_floats!(run.inputs[0].dtype(), T => drop_some::<T>(*self, &run.inputs[0], &run.outputs[0]));
+        for_floats!(run.inputs[0].dtype(), T => drop_some::<T>(*self, run.first, &run.inputs[0], &run.outputs[0]));
         Ok(())
     }
 
     fn run_cuda(&self, run: &mut Run<'_>, gpu: &Gpu) -> Result<()> {
+        elementwise::start(self, run, gpu)
+    }
+
+    fn pointwise(&self) -> Option<Pointwise> {
+        let body = ["y0 = random < (u32)WORD(2) ? x0 * NUMBER(0) : C(0);", "", ""];
         let words = [self.draw.seed, self.draw.number, u64::from(self.threshold())];
-        let body = "y0 = random < (u32)WORD(2) ? x0 * NUMBER(0) : C(0);";
-        elementwise::over("dropout", run, gpu, &[self.scale()], &words, || body.to_owned())
+        Some(Pointwise::new(body).numbers(&[self.scale()]).words(&words))
     }
 
     fn backward(&self, backward: &mut Backward<'_>) -> Result<()> {
@@ -120,7 +124,8 @@ impl Dropout {
 /// The length of the lanes that contiguous operands are cut into: many tasks of whole pieces.
 const CUT: usize = 16 * TILE_LEN;
 
-fn drop_some<T: Element<Compute: Real>>(op: Dropout, x: &Operand, y: &Operand) {
+/// Drops some of the elements of operands whose first element has number `before`.
+fn drop_some<T: Element<Compute: Real>>(op: Dropout, before: usize, x: &Operand, y: &Operand) {
     let n_elems = x.n_elems();
     if n_elems == 0 {
         return;
@@ -143,7 +148,7 @@ fn drop_some<T: Element<Compute: Real>>(op: Dropout, x: &Operand, y: &Operand) {
         let (x, mut x_room, mut y_room) = (x.copied(is_over), Room::new(), Room::new());
         for piece in x.pieces() {
             let values = x.read(piece.clone(), &mut x_room);
-            y.write(piece.clone(), &mut y_room, |y| op.tile(first + piece.start, values, y));
+            y.write(piece.clone(), &mut y_room, |y| op.tile(before + first + piece.start, values, y));
         }
     };
     let lanes = Lanes::along(shape.len() - 1, shape, strides);

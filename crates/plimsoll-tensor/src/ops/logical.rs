@@ -7,7 +7,7 @@ use crate::base::dtype::DType;
 use crate::base::error::{Error, Result};
 use crate::eager::context;
 use crate::eager::execute::call;
-use crate::eager::op::{Gradient, Meta, Op, OpRef, Outputs, Run, one};
+use crate::eager::op::{Gradient, Meta, Op, OpRef, Outputs, Pointwise, Run, one};
 use crate::eager::tensor::Tensor;
 use crate::ops::binary::{broadcast, zip};
 use crate::ops::cuda::elementwise;
@@ -48,12 +48,16 @@ impl Op for Logical {
     }
 
     fn run_cuda(&self, run: &mut Run<'_>, gpu: &Gpu) -> Result<()> {
+        elementwise::start(self, run, gpu)
+    }
+
+    fn pointwise(&self) -> Option<Pointwise> {
         let symbol = match self {
             Logical::And => "&&",
             Logical::Or => "||",
             Logical::Xor => "!=",
         };
-        elementwise::over(self.name(), run, gpu, &[], &[], || format!("y0 = x0 {symbol} x1;"))
+        Some(Pointwise::new(["y0 = x0 ", symbol, " x1;"]))
     }
 
     fn gradient(&self) -> Gradient {
@@ -87,7 +91,11 @@ impl Op for Not {
     }
 
     fn run_cuda(&self, run: &mut Run<'_>, gpu: &Gpu) -> Result<()> {
-        elementwise::over(self.name(), run, gpu, &[], &[], || "y0 = !x0;".to_owned())
+        elementwise::start(self, run, gpu)
+    }
+
+    fn pointwise(&self) -> Option<Pointwise> {
+        Some(Pointwise::new(["y0 = !x0;", "", ""]))
     }
 
     fn gradient(&self) -> Gradient {

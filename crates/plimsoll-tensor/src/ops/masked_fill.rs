@@ -7,7 +7,7 @@ use crate::base::dtype::{DType, Element};
 use crate::base::error::{Error, Result};
 use crate::eager::context;
 use crate::eager::execute::{Arg, call, call_with};
-use crate::eager::op::{Meta, Op, OpRef, Operand, Outputs, Run, SavedRef, SavedRefs, one};
+use crate::eager::op::{Meta, Op, OpRef, Operand, Outputs, Pointwise, Run, SavedRef, SavedRefs, one};
 use crate::eager::tape::Backward;
 use crate::eager::tensor::Tensor;
 use crate::ops::cuda::elementwise;
@@ -50,9 +50,11 @@ impl Op for MaskedFill {
     }
 
     fn run_cuda(&self, run: &mut Run<'_>, gpu: &Gpu) -> Result<()> {
-        elementwise::over("masked_fill", run, gpu, &[self.value], &[], || {
-            "y0 = x1 ? NUMBER(0) : x0;".to_owned()
-        })
+        elementwise::start(self, run, gpu)
+    }
+
+    fn pointwise(&self) -> Option<Pointwise> {
+        Some(Pointwise::new(["y0 = x1 ? NUMBER(0) : x0;", "", ""]).numbers(&[self.value]))
     }
 
     fn saved(&self, wanted: &[bool]) -> SavedRefs {

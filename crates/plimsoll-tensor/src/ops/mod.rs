@@ -26,6 +26,7 @@ mod debug_print;
 mod diagonal;
 mod dropout;
 mod einsum;
+pub(crate) mod fused;
 mod global_norm;
 mod index;
 pub(crate) mod kernel;

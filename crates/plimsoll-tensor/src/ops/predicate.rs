@@ -8,7 +8,7 @@ use crate::base::dtype::DType;
 use crate::base::error::{Error, Result};
 use crate::eager::context;
 use crate::eager::execute::call;
-use crate::eager::op::{Gradient, Meta, Op, OpRef, Outputs, Run, one};
+use crate::eager::op::{Gradient, Meta, Op, OpRef, Outputs, Pointwise, Run, one};
 use crate::eager::tensor::Tensor;
 use crate::ops::cuda::elementwise;
 use crate::ops::kernel::{dst, for_numbers, src};
@@ -46,7 +46,11 @@ impl Op for Predicate {
     }
 
     fn run_cuda(&self, run: &mut Run<'_>, gpu: &Gpu) -> Result<()> {
-        elementwise::over(self.name(), run, gpu, &[], &[], || format!("y0 = m::{}(x0);", self.name()))
+        elementwise::start(self, run, gpu)
+    }
+
+    fn pointwise(&self) -> Option<Pointwise> {
+        Some(Pointwise::new(["y0 = m::", self.name(), "(x0);"]))
     }
 
     fn gradient(&self) -> Gradient {

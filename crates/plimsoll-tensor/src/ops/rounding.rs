@@ -9,7 +9,7 @@ use plimsoll_cuda::Gpu;
 use crate::base::error::{Error, Result};
 use crate::eager::context;
 use crate::eager::execute::call;
-use crate::eager::op::{Meta, Op, OpRef, Outputs, Run, one};
+use crate::eager::op::{Meta, Op, OpRef, Outputs, Pointwise, Run, one};
 use crate::eager::tape::Backward;
 use crate::eager::tensor::Tensor;
 use crate::ops::cuda::elementwise;
@@ -57,11 +57,15 @@ impl Op for Rounding {
     }
 
     fn run_cuda(&self, run: &mut Run<'_>, gpu: &Gpu) -> Result<()> {
+        elementwise::start(self, run, gpu)
+    }
+
+    fn pointwise(&self) -> Option<Pointwise> {
         let function = match self {
             Rounding::Round => "rint",
             _ => self.name(),
         };
-        elementwise::over(self.name(), run, gpu, &[], &[], || format!("y0 = m::{function}(x0);"))
+        Some(Pointwise::new(["y0 = m::", function, "(x0);"]))
     }
 
     fn backward(&self, backward: &mut Backward<'_>) -> Result<()> {

@@ -9,7 +9,7 @@ use crate::base::error::{Error, Result};
 use crate::base::shape::Shape;
 use crate::eager::context;
 use crate::eager::execute::call;
-use crate::eager::op::{Meta, Op, OpRef, Operand, Outputs, Run, SavedRef, SavedRefs, one};
+use crate::eager::op::{Meta, Op, OpRef, Operand, Outputs, Pointwise, Run, SavedRef, SavedRefs, one};
 use crate::eager::tape::Backward;
 use crate::eager::tensor::Tensor;
 use crate::ops::binary::set_grad_reduced;
@@ -56,7 +56,11 @@ impl Op for Where {
     }
 
     fn run_cuda(&self, run: &mut Run<'_>, gpu: &Gpu) -> Result<()> {
-        elementwise::over("where", run, gpu, &[], &[], || "y0 = x0 ? x1 : x2;".to_owned())
+        elementwise::start(self, run, gpu)
+    }
+
+    fn pointwise(&self) -> Option<Pointwise> {
+        Some(Pointwise::new(["y0 = x0 ? x1 : x2;", "", ""]))
     }
 
     fn saved(&self, _wanted: &[bool]) -> SavedRefs {

@@ -86,11 +86,12 @@ impl<K: ProgramKey, T> ProgramCache<K, T> {
             clock: 0,
             n_evicted: 0,
             retraces: Retraces::default(),
-            has_passes: false,
+            has_passes: true,
         }
     }
 
-    /// Whether programs that are recorded from now on are changed by passes, which keep their bits and never raise their peaks.
+    /// Whether programs that are recorded from now on are changed by passes, which keep their bits and never raise their peaks. They
+    /// are unless told otherwise.
     pub fn set_passes(&mut self, has_passes: bool) {
         self.has_passes = has_passes;
         self.clear();

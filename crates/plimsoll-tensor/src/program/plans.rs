@@ -264,12 +264,42 @@ impl PlannedProgram {
         self.prepare_for(&[])
     }
 
-    /// Like [`PlannedProgram::prepare`], for arguments that are there already, as far as there are any.
+    /// Like [`PlannedProgram::prepare`], for arguments that are there already, as far as there are any. A fused call needs all
+    /// that it reads at once, where the calls that it was made of need it one after the other: where no plan of the program
+    /// fits, the program as it was recorded may fit, and is taken from then on.
     pub(crate) fn prepare_for(&mut self, arguments: &[Argument]) -> Result<Option<(&Program, Offsets<'_>)>> {
+        let is_planned = match self.plan(arguments) {
+            Err(refused) if self.recorded.is_some() && refused.is_out_of_memory() => {
+                let mut unchanged = PlannedProgram::new(self.recorded().clone());
+                match unchanged.plan(arguments) {
+                    Ok(is_planned) => {
+                        *self = unchanged;
+                        is_planned
+                    }
+                    Err(other) if least_of(&other) < least_of(&refused) => return Err(other),
+                    Err(_) => return Err(refused),
+                }
+            }
+            planned => planned?,
+        };
+        Ok(is_planned.then(|| self.taken()))
+    }
+
+    /// The least limit of its first device, as that is, that a plan of it fits.
+    pub(crate) fn least_limit(&self, device: &Device) -> Result<u64> {
+        let least = self.program.memory_plans(device)?.least();
+        match &self.recorded {
+            Some(recorded) => Ok(least.min(recorded.memory_plans(device)?.least())),
+            None => Ok(least),
+        }
+    }
+
+    /// Plans the program as it is; whether there is a limit to plan it for.
+    fn plan(&mut self, arguments: &[Argument]) -> Result<bool> {
         let limit = |device: &Device| device.pool().limit().map(|limit| limit.get());
         let limits: SmallVec<[Option<u64>; 1]> = self.program.devices.iter().map(limit).collect();
         if limits.iter().all(Option::is_none) {
-            return Ok(None);
+            return Ok(false);
         }
         let called = self.program.call_devices(arguments)?;
         for (number, limit) in limits.into_iter().enumerate() {
@@ -284,7 +314,7 @@ impl PlannedProgram {
         }
         self.combine();
         self.heap_bytes = self.count_heap_bytes();
-        Ok(Some(self.taken()))
+        Ok(true)
     }
 
     /// Finds the fastest plan that fits the limit of a device as it is; what is known of it then, and the refusal if there
@@ -467,6 +497,14 @@ fn measure(
     let committed = limit.figure_then(footprint.committed);
     let measured = Measured::Placed(Peaks { peak, committed });
     Ok((measured, Some((planned, offsets))))
+}
+
+/// The least limit that works, if an error says that none of a program's plans fits.
+fn least_of(error: &Error) -> Option<u64> {
+    match error.kind() {
+        ErrorKind::Limit { least, .. } => Some(*least),
+        _ => None,
+    }
 }
 
 /// Whether an error says that there was no room: offloaded values may leave gaps in the store, too small for what comes

@@ -13,7 +13,7 @@ use crate::base::error::{Error, Result};
 use crate::base::shape::Shape;
 use crate::eager::context;
 use crate::eager::execute::{Arg, Args, call_with};
-use crate::eager::op::{AuxOutput, Form, Meta, Op, OpRef, Operand, Outputs, Run, SavedRefs, one};
+use crate::eager::op::{AuxOutput, Form, Meta, Op, OpRef, Operand, Outputs, Pointwise, Run, SavedRefs, one};
 use crate::eager::tape::Backward;
 use crate::eager::tensor::Tensor;
 use crate::eager::variable::Variable;
@@ -186,6 +186,10 @@ impl<B: Binary> Op for Elementwise<B> {
             1 => format!("y0 = {};", B::CUDA),
             _ => format!("y0 = {}; y1 = {};", B::CUDA, B::CUDA_MASK),
         })
+    }
+
+    fn pointwise(&self) -> Option<Pointwise> {
+        Some(Pointwise::new(["y0 = ", B::CUDA, ";"]))
     }
 
     fn aux_outputs(&self, inputs: &[&Meta], _wanted: &[bool]) -> SmallVec<[AuxOutput; 2]> {

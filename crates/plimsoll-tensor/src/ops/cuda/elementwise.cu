@@ -9,8 +9,8 @@ struct Places {
 };
 
 struct Numbers {
-    double numbers[8];
-    u64 words[4];
+    double numbers[16];
+    u64 words[8];
 };
 
 #define NUMBER(i) (cast<C>(numbers.numbers[i]))

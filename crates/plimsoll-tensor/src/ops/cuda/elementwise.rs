@@ -14,7 +14,7 @@ use crate::base::dtype::DType;
 use crate::base::error::Result;
 use crate::base::layout::Layout;
 use crate::base::shape::{MAX_RANK, Shape};
-use crate::eager::op::{Operand, Run};
+use crate::eager::op::{Op, Operand, Run};
 
 static TEMPLATE: Template = Template { name: "elementwise", text: include_str!("elementwise.cu") };
 
@@ -57,8 +57,8 @@ unsafe impl Param for Places {}
 
 #[repr(C)]
 struct Numbers {
-    numbers: [f64; 8],
-    words: [u64; 4],
+    numbers: [f64; 16],
+    words: [u64; 8],
 }
 
 // SAFETY: `elementwise.cu` has the same struct.
@@ -69,6 +69,12 @@ struct Axes {
     rank: usize,
     extents: [usize; MAX_RANK],
     strides: [[isize; MAX_RANK]; MAX_INPUTS],
+}
+
+/// Starts the kernel of a [pointwise](Op::pointwise) op.
+pub(crate) fn start(op: &dyn Op, run: &Run<'_>, gpu: &Gpu) -> Result<()> {
+    let Some(pointwise) = op.pointwise() else { unreachable!("{} is no pointwise op", op.name()) };
+    over(op.name(), run, gpu, &pointwise.numbers, &pointwise.words, || pointwise.body.concat())
 }
 
 /// Starts a kernel over all inputs and outputs of an op; see [`Elementwise`] for the body.
@@ -114,6 +120,21 @@ impl Elementwise<'_> {
 
     /// Starts a kernel whose body calls device functions; `functions` is their text.
     pub fn run_with(&self, gpu: &Gpu, functions: &'static str, body: impl Fn() -> String) -> Result<()> {
+        self.launch(gpu, 0, functions, body)
+    }
+
+    /// Starts a kernel that does the work of several ops; `fingerprint` tells its body from others, and is not zero.
+    pub fn run_fused(&self, gpu: &Gpu, fingerprint: u64, body: impl Fn() -> String) -> Result<()> {
+        self.launch(gpu, fingerprint, "", body)
+    }
+
+    fn launch(
+        &self,
+        gpu: &Gpu,
+        fingerprint: u64,
+        functions: &'static str,
+        body: impl Fn() -> String,
+    ) -> Result<()> {
         let shape = self.outputs[0].shape();
         let n = shape.n_elems();
         if n == 0 {
@@ -122,9 +143,9 @@ impl Elementwise<'_> {
         let axes = self.axes(shape);
         let v = self.vector_len(&axes, n);
         let is_wide = n >= 1 << 31;
-        let kernel = gpu.kernel(&TEMPLATE, self.op, self.key(&axes, v, is_wide), || {
-            self.define(&axes, v, is_wide, &body()) + functions
-        })?;
+        let key = self.key(&axes, v, is_wide) ^ fingerprint.wrapping_mul(0x9E37_79B9_7F4A_7C15);
+        let kernel =
+            gpu.kernel(&TEMPLATE, self.op, key, || self.define(&axes, v, is_wide, &body()) + functions)?;
         let mut places = Places { n: n as u64, extents: [0; MAX_RANK], strides: [[0; MAX_RANK]; MAX_INPUTS] };
         for axis in 0..axes.rank {
             places.extents[axis] = axes.extents[axis] as u32;
@@ -132,7 +153,7 @@ impl Elementwise<'_> {
                 places.strides[input][axis] = axes.strides[input][axis] as i64;
             }
         }
-        let mut numbers = Numbers { numbers: [0.0; 8], words: [0; 4] };
+        let mut numbers = Numbers { numbers: [0.0; 16], words: [0; 8] };
         numbers.numbers[..self.numbers.len()].copy_from_slice(self.numbers);
         numbers.words[..self.words.len()].copy_from_slice(self.words);
         let pointers: SmallVec<[*mut u8; 8]> =
@@ -236,7 +257,6 @@ impl Elementwise<'_> {
         line("RANK", &axes.rank.to_string());
         line("N_INPUTS", &self.inputs.len().to_string());
         line("Index", if is_wide { "u64" } else { "u32" });
-        line("C", &format!("Compute<{}>", c_name(compute)));
         let of_outputs = |f: &dyn Fn(usize, &str) -> String| {
             let texts = self.outputs.iter().enumerate().map(|(idx, y)| f(idx, c_name(y.dtype())));
             texts.collect::<String>()
@@ -269,6 +289,8 @@ impl Elementwise<'_> {
             &of_inputs(&|i, _| format!("auto x{i} = widen(in{i}[offset[{i}] + {}]); ", step(i))),
         );
         line("WRITE_ONE", &of_outputs(&|i, t| format!("out{i}[first + lane] = narrow<{t}>(y{i}); ")));
+        // No macro: a body of several ops has one for each.
+        let _ = writeln!(text, "typedef Compute<{}> C;", c_name(compute));
         text
     }
 }

@@ -12,7 +12,9 @@ use crate::base::dtype::DType;
 use crate::base::error::{Error, Result};
 use crate::eager::context;
 use crate::eager::execute::{Arg, call, call_with};
-use crate::eager::op::{Gradient, Meta, Op, OpRef, Operand, Outputs, Run, SavedRef, SavedRefs, Tensors, one};
+use crate::eager::op::{
+    Gradient, Meta, Op, OpRef, Operand, Outputs, Pointwise, Run, SavedRef, SavedRefs, Tensors, one,
+};
 use crate::eager::tape::Backward;
 use crate::eager::tensor::Tensor;
 use crate::ops::cuda::elementwise;
@@ -141,6 +143,12 @@ fn not_negative(op: &'static str, name: &'static str, value: f64) -> Result<f64>
     }
 }
 
+/// Statements with the op's numbers, if the expression in them reads any.
+fn with_numbers<U: Unary>(op: U, expression: &str, body: [&'static str; 3]) -> Pointwise {
+    let pointwise = Pointwise::new(body);
+    if expression.contains("NUMBER(") { pointwise.numbers(&op.numbers()) } else { pointwise }
+}
+
 /// The forward op.
 #[derive(Debug)]
 struct Forward<U>(U);
@@ -168,7 +176,11 @@ impl<U: Unary> Op for Forward<U> {
     }
 
     fn run_cuda(&self, run: &mut Run<'_>, gpu: &Gpu) -> Result<()> {
-        elementwise::over(self.name(), run, gpu, &self.0.numbers(), &[], || format!("y0 = {};", U::CUDA[0]))
+        elementwise::start(self, run, gpu)
+    }
+
+    fn pointwise(&self) -> Option<Pointwise> {
+        Some(with_numbers(self.0, U::CUDA[0], ["y0 = ", U::CUDA[0], ";"]))
     }
 
     fn saved(&self, _wanted: &[bool]) -> SavedRefs {
@@ -234,9 +246,11 @@ impl<U: Unary> Op for Slope<U> {
     }
 
     fn run_cuda(&self, run: &mut Run<'_>, gpu: &Gpu) -> Result<()> {
-        elementwise::over(self.name(), run, gpu, &self.0.numbers(), &[], || {
-            format!("auto v = x1; y0 = x0 * ({});", U::CUDA[1])
-        })
+        elementwise::start(self, run, gpu)
+    }
+
+    fn pointwise(&self) -> Option<Pointwise> {
+        Some(with_numbers(self.0, U::CUDA[1], ["auto v = x1; y0 = x0 * (", U::CUDA[1], ");"]))
     }
 
     fn gradient(&self) -> Gradient {

@@ -1,13 +1,14 @@
 //! Passes: from a program to one that computes the same bits with fewer calls.
 //!
-//! Each pass is a function of a program and says what it would change; [`Program::with_passes`] applies them in order. A pass keeps
-//! eager's bits: it removes whole calls and never changes what a call computes or in which order sums are made; draws keep their
-//! numbers, and a program takes as many as before. One rule is held here for all of them: **a pass that raises the peak is not
+//! Each pass is a function of a program and says what it would change; [`Program::with_passes`] applies them in order, and fuses what
+//! is left. A pass keeps eager's bits: it removes or joins whole calls and never changes what a call computes or in which order sums
+//! are made; draws keep their numbers, and a program takes as many as before. One rule is held here for all of them: **a pass that raises the peak is not
 //! applied**, because memory is what a program is planned for.
 
 mod casts;
 mod dead_calls;
 mod equal_calls;
+mod fusion;
 mod replace;
 
 use super::Program;
@@ -40,26 +41,32 @@ impl Program {
         let mut passed: Option<Program> = None;
         for pass in PASSES {
             let before = passed.as_ref().unwrap_or(self);
-            if let Some(after) = before.applied(&pass(before))? {
+            if let Some(after) = before.unless_peak_rises(&pass(before), Program::replacing)? {
                 passed = Some(after);
             }
         }
-        Ok(passed)
+        let before = passed.as_ref().unwrap_or(self);
+        let fused = before.unless_peak_rises(&fusion::pointwise(before), Program::fusing)?;
+        Ok(fused.or(passed))
     }
 
     /// The program with those changes that do not raise its peak; nothing if there are none.
-    fn applied(&self, changes: &[Change]) -> Result<Option<Program>> {
+    fn unless_peak_rises<C: Clone>(
+        &self,
+        changes: &[C],
+        applied: impl Fn(&Program, &[C]) -> Program,
+    ) -> Result<Option<Program>> {
         if changes.is_empty() {
             return Ok(None);
         }
-        let all = self.replacing(changes);
+        let all = applied(self, changes);
         if !all.raises_peak_of(self)? {
             return Ok(Some(all));
         }
         let (mut kept, mut best) = (Vec::new(), None);
         for change in changes.iter().take(MOST_TRIES) {
             kept.push(change.clone());
-            let changed = self.replacing(&kept);
+            let changed = applied(self, &kept);
             match changed.raises_peak_of(self)? {
                 true => _ = kept.pop(),
                 false => best = Some(changed),

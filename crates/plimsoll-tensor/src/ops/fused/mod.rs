@@ -1,0 +1,147 @@
+//! `fused`: several pointwise ops as one, so that what is between them never reaches memory.
+//!
+//! Nobody calls it: a pass over programs makes it of calls that the program has. It computes what these compute, to the bit: the
+//! same functions, in the same order, and each result is rounded to its dtype as if it had been stored. On the CPU a piece of
+//! all operands goes through one op after the other while it is in the cache (`cpu.rs`); for a GPU one kernel is made of what
+//! the ops say of themselves (`cuda.rs`). It has no gradient, because what is recorded on a tape is the ops themselves.
+
+mod cpu;
+mod cuda;
+
+use plimsoll_cuda::Gpu;
+use smallvec::SmallVec;
+
+use crate::base::dtype::DType;
+use crate::base::error::Result;
+use crate::base::shape::Shape;
+use crate::eager::op::{Cost, Draw, Gradient, Meta, Op, OpRef, Output, Outputs, Pointwise, Run, bytes_moved};
+
+/// The most inputs, as many as an elementwise kernel takes.
+const MAX_INPUTS: usize = 7;
+/// The most outputs.
+const MAX_OUTPUTS: usize = 4;
+/// The most ops: beyond, a kernel holds so many values at a time that it is no faster.
+const MAX_STEPS: usize = 24;
+/// The numbers and words that an elementwise kernel takes.
+const MAX_NUMBERS: usize = 16;
+const MAX_WORDS: usize = 8;
+
+/// One of the ops, with what it reads.
+#[derive(Clone, Debug)]
+pub(crate) struct FusedStep {
+    pub op: OpRef,
+    pub inputs: SmallVec<[FusedInput; 2]>,
+    /// The dtype of what it makes.
+    pub dtype: DType,
+}
+
+/// What one of the ops reads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum FusedInput {
+    /// An input of the fused op.
+    Outer(u16),
+    /// What an earlier step has made.
+    Step(u16),
+}
+
+/// Several pointwise ops whose results have one shape.
+#[derive(Clone, Debug)]
+pub(crate) struct Fused {
+    shape: Shape,
+    steps: Box<[FusedStep]>,
+    /// The step that makes each output.
+    outputs: SmallVec<[u16; MAX_OUTPUTS]>,
+    /// Where each step's result lies on the CPU.
+    places: Box<[cpu::Place]>,
+    /// Stands for the kernel: equal for equal ops with equal dtypes, whatever their numbers are.
+    fingerprint: u64,
+}
+
+impl Fused {
+    /// One op that does the work of several, in their order; nothing if it would be too large, if an op is not pointwise, or
+    /// if two of them draw.
+    pub fn new(
+        shape: Shape,
+        input_dtypes: &[DType],
+        steps: Vec<FusedStep>,
+        outputs: SmallVec<[u16; MAX_OUTPUTS]>,
+    ) -> Option<Fused> {
+        let fits = input_dtypes.len() <= MAX_INPUTS
+            && (1..=MAX_OUTPUTS).contains(&outputs.len())
+            && steps.len() <= MAX_STEPS;
+        let pointwise: Vec<Pointwise> = steps.iter().map_while(|step| step.op.pointwise()).collect();
+        let n_numbers: usize = pointwise.iter().map(|pointwise| pointwise.numbers.len()).sum();
+        let n_words: usize = pointwise.iter().map(|pointwise| pointwise.words.len()).sum();
+        let n_draws = pointwise.iter().filter(|pointwise| pointwise.draws()).count();
+        if !fits
+            || pointwise.len() < steps.len()
+            || n_numbers > MAX_NUMBERS
+            || n_words > MAX_WORDS
+            || n_draws > 1
+        {
+            return None;
+        }
+        let places = cpu::places(&steps, &outputs);
+        let mut fused = Fused { shape, steps: steps.into(), outputs, places, fingerprint: 0 };
+        fused.fingerprint = fused.hashed(input_dtypes);
+        Some(fused)
+    }
+
+    fn hashed(&self, input_dtypes: &[DType]) -> u64 {
+        use std::hash::{DefaultHasher, Hash, Hasher};
+        let mut hasher = DefaultHasher::new();
+        (input_dtypes, &self.outputs).hash(&mut hasher);
+        for step in &self.steps {
+            let body = step.op.pointwise().map(|pointwise| pointwise.body);
+            (step.op.name(), body, &step.inputs, step.dtype).hash(&mut hasher);
+        }
+        hasher.finish()
+    }
+}
+
+impl Op for Fused {
+    fn name(&self) -> &'static str {
+        "fused"
+    }
+
+    fn infer(&self, _inputs: &[&Meta]) -> Result<Outputs> {
+        let output =
+            |&step: &u16| Output::New { shape: self.shape, dtype: self.steps[usize::from(step)].dtype };
+        Ok(self.outputs.iter().map(output).collect())
+    }
+
+    fn run(&self, run: &mut Run<'_>) -> Result<()> {
+        cpu::run(self, run)
+    }
+
+    fn run_cuda(&self, run: &mut Run<'_>, gpu: &Gpu) -> Result<()> {
+        cuda::run(self, run, gpu)
+    }
+
+    fn gradient(&self) -> Gradient {
+        Gradient::None("it is made of a program's calls, which a tape records one by one")
+    }
+
+    fn is_cheap(&self) -> bool {
+        true
+    }
+
+    fn list_bytes(&self) -> usize {
+        let ops: usize = self.steps.iter().map(|step| step.op.heap_bytes()).sum();
+        ops + size_of_val(&*self.steps) + size_of_val(&*self.places)
+    }
+
+    fn with_draw(&self, next: &dyn Fn(Draw) -> Draw) -> Option<OpRef> {
+        let draws = |step: &FusedStep| step.op.pointwise().is_some_and(|pointwise| pointwise.draws());
+        self.steps.iter().any(draws).then(|| {
+            let mut redrawn = self.clone();
+            redrawn.steps.iter_mut().for_each(|step| step.op = step.op.redrawn(next));
+            OpRef::shipped(redrawn)
+        })
+    }
+
+    fn cost(&self, inputs: &[&Meta], outputs: &[&Meta]) -> Cost {
+        let flops = (self.shape.n_elems() as u64).saturating_mul(self.steps.len() as u64);
+        Cost { flops, bytes: bytes_moved(inputs, outputs) }
+    }
+}

@@ -1,0 +1,231 @@
+//! Fusion: calls of pointwise ops that read each other's results become one call, so that what is between them takes neither
+//! memory nor time.
+//!
+//! Calls are joined in the order of the program: each with those that made its inputs, as long as the whole can run at the
+//! place of its last call. So nobody else may read a result before that place, nothing that is read may be overwritten before
+//! it, and what is held longer for it may not take more memory than what is left out. A group belongs to one phase: what forward
+//! saves for backward stays a value of its own.
+
+mod rewrite;
+
+use std::collections::BTreeSet;
+
+use smallvec::SmallVec;
+
+use super::super::{Call, Instruction, Phase, Place, Program, ValueView};
+use crate::base::dtype::DType;
+use crate::base::layout::Layout;
+use crate::eager::execute::Order;
+use crate::eager::op::OpRef;
+use crate::ops::fused::{Fused, FusedInput, FusedStep};
+
+/// Calls that become one.
+#[derive(Clone)]
+pub(super) struct Fusion {
+    /// The calls, in order.
+    members: Vec<u32>,
+    /// What does their work,
+    op: OpRef,
+    /// what it reads,
+    inputs: SmallVec<[ValueView; 2]>,
+    /// and what others read of what it makes.
+    outputs: SmallVec<[ValueView; 1]>,
+}
+
+/// All groups of calls that can be fused.
+pub(super) fn pointwise(program: &Program) -> Vec<Fusion> {
+    let uses = Uses::of(program);
+    // The group of each call; a group is known by its first call.
+    let mut group_of: Vec<Option<u32>> = vec![None; program.calls.len()];
+    let mut groups: Vec<Option<Fusion>> = vec![None; program.calls.len()];
+    let mut members: Vec<Vec<u32>> = vec![Vec::new(); program.calls.len()];
+    for (number, call) in (0u32..).zip(program.calls.iter()) {
+        if !is_pointwise(program, call) {
+            continue;
+        }
+        let producers = call.inputs.iter().filter_map(|view| program.value(view.value).call);
+        let known: BTreeSet<u32> = producers.filter_map(|call| group_of[call as usize]).collect();
+        let joined = |with: &[u32]| {
+            let mut all: Vec<u32> = with.iter().flat_map(|&group| members[group as usize].clone()).collect();
+            all.push(number);
+            all.sort_unstable();
+            Fusion::new(program, &uses, all).map(|fusion| (with.to_vec(), fusion))
+        };
+        let all: Vec<u32> = known.iter().copied().collect();
+        let taken = match all.len() {
+            0 => None,
+            1 => joined(&all),
+            _ => joined(&all).or_else(|| all.iter().rev().find_map(|&one| joined(&[one]))),
+        };
+        let (with, fusion) = taken.map_or((Vec::new(), None), |(with, fusion)| (with, Some(fusion)));
+        let into = with.first().copied().unwrap_or(number);
+        for group in with {
+            groups[group as usize] = None;
+            let moved = std::mem::take(&mut members[group as usize]);
+            moved.iter().for_each(|&call| group_of[call as usize] = Some(into));
+            members[into as usize].extend(moved);
+        }
+        members[into as usize].push(number);
+        (group_of[number as usize], groups[into as usize]) = (Some(into), fusion);
+    }
+    groups.into_iter().flatten().collect()
+}
+
+/// Whether a call can be part of a group.
+fn is_pointwise(program: &Program, call: &Call) -> bool {
+    let [output] = &call.outputs[..] else { return false };
+    let is_plain = call.order == Order::Fixed
+        && call.phase != Phase::Update
+        && call.workspace.is_none()
+        && call.recomputed_flops.is_none()
+        && !call.op.has_effect();
+    let shape = output.meta.shape();
+    let is_whole = output.meta.layout == Layout::contiguous(*shape) && output.meta.n_elems() > 0;
+    let is_block = program.block_of(output.value).is_some();
+    let fits = |view: &ValueView| view.meta.layout.broadcast_to(shape).is_some();
+    is_plain && is_whole && is_block && call.inputs.iter().all(fits) && call.op.pointwise().is_some()
+}
+
+/// Who reads and writes what, and when memory is freed.
+struct Uses {
+    /// The calls that read each value, in order.
+    readers: Vec<Vec<u32>>,
+    is_result: Vec<bool>,
+    /// The calls that write to each block, in order.
+    writers: Vec<Vec<u32>>,
+    /// The call before which each block is freed; beyond the last if it is not.
+    freed: Vec<u32>,
+}
+
+impl Uses {
+    fn of(program: &Program) -> Uses {
+        let mut uses = Uses {
+            readers: vec![Vec::new(); program.n_values()],
+            is_result: vec![false; program.n_values()],
+            writers: vec![Vec::new(); program.n_blocks()],
+            freed: vec![u32::MAX; program.n_blocks()],
+        };
+        for (number, call) in (0..).zip(program.calls.iter()) {
+            call.inputs.iter().for_each(|view| uses.readers[view.value as usize].push(number));
+            let blocks = call.outputs.iter().filter_map(|view| program.block_of(view.value));
+            blocks.for_each(|block| uses.writers[block as usize].push(number));
+        }
+        program.results.iter().for_each(|view| uses.is_result[view.value as usize] = true);
+        let mut next = 0;
+        for instruction in program.instructions() {
+            match *instruction {
+                Instruction::Call(number) => next = number + 1,
+                Instruction::Release(block) => uses.freed[block as usize] = next,
+                _ => {}
+            }
+        }
+        uses
+    }
+}
+
+impl Fusion {
+    /// These calls as one, if they can be.
+    fn new(program: &Program, uses: &Uses, members: Vec<u32>) -> Option<Fusion> {
+        let calls: Vec<&Call> = members.iter().map(|&number| &program.calls[number as usize]).collect();
+        let (&last, end) = (members.last()?, calls.last()?);
+        let meta = |call: &Call| call.outputs[0].meta.layout;
+        let is_alike =
+            |call: &&Call| meta(call) == meta(end) && (call.device, call.phase) == (end.device, end.phase);
+        if !calls.iter().all(is_alike) {
+            return None;
+        }
+        let is_member = |call: u32| members.binary_search(&call).is_ok();
+        let step_of = |value: u32| {
+            let call = program.value(value).call?;
+            members.binary_search(&call).ok().map(|step| step as u16)
+        };
+        let mut inputs: SmallVec<[ValueView; 2]> = SmallVec::new();
+        let (mut steps, mut outer_blocks) = (Vec::new(), BTreeSet::new());
+        for (&number, call) in members.iter().zip(&calls) {
+            let mut reads = SmallVec::new();
+            for view in &call.inputs {
+                let read = match step_of(view.value) {
+                    // A member's result is seen as it was made.
+                    Some(step) if view.meta == calls[usize::from(step)].outputs[0].meta => {
+                        FusedInput::Step(step)
+                    }
+                    Some(_) => return None,
+                    None => FusedInput::Outer(number_of(&mut inputs, view)),
+                };
+                reads.push(read);
+                let block = program.block_of(view.value).filter(|_| matches!(read, FusedInput::Outer(_)));
+                if let Some(block) = block {
+                    let overwritten =
+                        |&&writer: &&u32| (number..last).contains(&writer) && !is_member(writer);
+                    if uses.writers[block as usize].iter().any(|writer| overwritten(&writer)) {
+                        return None;
+                    }
+                    outer_blocks.insert(block);
+                }
+            }
+            steps.push(FusedStep { op: call.op.clone(), inputs: reads, dtype: call.outputs[0].meta.dtype });
+        }
+        let mut outputs: SmallVec<[ValueView; 1]> = SmallVec::new();
+        let mut output_steps = SmallVec::new();
+        let mut left_out = BTreeSet::new();
+        for (step, call) in (0u16..).zip(&calls) {
+            let view = &call.outputs[0];
+            let mut others = uses.readers[view.value as usize].iter().filter(|&&reader| !is_member(reader));
+            if others.clone().any(|&reader| reader < last) {
+                return None;
+            }
+            if others.next().is_some() || uses.is_result[view.value as usize] {
+                output_steps.push(step);
+                outputs.push(view.clone());
+            } else {
+                left_out.extend(program.block_of(view.value));
+            }
+        }
+        let is_safe = outputs.iter().all(|output| is_alone(program, output, &outputs, &inputs));
+        let written: BTreeSet<u32> = outputs.iter().filter_map(|view| program.block_of(view.value)).collect();
+        let bytes = |blocks: &mut dyn Iterator<Item = &u32>| -> u64 {
+            blocks.map(|&block| program.block(block).n_bytes).sum()
+        };
+        let held = bytes(
+            &mut outer_blocks
+                .iter()
+                .filter(|&&block| uses.freed[block as usize] <= last && !written.contains(&block)),
+        );
+        let saved = bytes(
+            &mut left_out.iter().filter(|block| !written.contains(block) && !outer_blocks.contains(block)),
+        );
+        if !is_safe || held > saved {
+            return None;
+        }
+        let dtypes: SmallVec<[DType; 4]> = inputs.iter().map(|view| view.meta.dtype).collect();
+        let fused = Fused::new(*meta(end).shape(), &dtypes, steps, output_steps)?;
+        Some(Fusion { members, op: OpRef::shipped(fused), inputs, outputs })
+    }
+
+    /// The call at whose place it runs.
+    fn last(&self) -> u32 {
+        self.members.last().copied().unwrap_or_default()
+    }
+}
+
+/// Whether an output lies where no other does, and every input that lies there is read element for element as it is written.
+fn is_alone(program: &Program, output: &ValueView, outputs: &[ValueView], inputs: &[ValueView]) -> bool {
+    let place = |view: &ValueView| match program.value(view.value).place {
+        Place::Block(block) => Some(block),
+        _ => None,
+    };
+    let is_same = |view: &&ValueView| place(view) == place(output);
+    let fits = |input: &ValueView| {
+        input.meta.layout == output.meta.layout && input.meta.dtype.size() == output.meta.dtype.size()
+    };
+    outputs.iter().filter(is_same).count() == 1 && inputs.iter().filter(is_same).all(fits)
+}
+
+/// The number of an input among those that there are, which it joins if it is new.
+fn number_of(inputs: &mut SmallVec<[ValueView; 2]>, view: &ValueView) -> u16 {
+    let known = inputs.iter().position(|input| input == view);
+    known.unwrap_or_else(|| {
+        inputs.push(view.clone());
+        inputs.len() - 1
+    }) as u16
+}

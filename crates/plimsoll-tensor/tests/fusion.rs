@@ -1,0 +1,190 @@
+//! Fusion: calls of pointwise ops become one, with eager's bits, and never with a higher peak.
+//!
+//! Random chains are drawn by a fixed seed; `PLIMSOLL_CHAINS` says how many for each dtype (20).
+
+#![forbid(unsafe_code)]
+
+use plimsoll_tensor::{
+    DType, Device, Generator, GradientTape, PlannedProgram, Program, Result, Tensor, set_seed,
+};
+use plimsoll_testkit::device_under_test;
+
+/// The names of the calls of a function after all passes, whose results, peak and draws are compared with eager code's.
+fn fused(
+    device: &Device,
+    arguments: &[&Tensor],
+    f: impl Fn(Vec<Tensor>) -> Result<Vec<Tensor>>,
+) -> Result<Vec<&'static str>> {
+    let recorded = Program::record(device, arguments, &f)?;
+    let planned = PlannedProgram::with_passes(Program::record(device, arguments, &f)?)?;
+    let passed = planned.program();
+    assert!(passed.footprint(device, None)?.peak <= recorded.footprint(device, None)?.peak);
+    let generator = Generator::current();
+    let eager = f(arguments.iter().map(|&argument| argument.clone()).collect())?;
+    let after = Generator::current().next_draw();
+    generator.make_current();
+    let run = passed.run(arguments, None)?;
+    assert_eq!(Generator::current().next_draw(), after);
+    for (number, (run, eager)) in run.iter().zip(&eager).enumerate() {
+        let bits = |tensor: &Tensor| -> Result<Vec<u64>> {
+            Ok(tensor.to_f64_vec()?.into_iter().map(f64::to_bits).collect())
+        };
+        let (run, eager) = (bits(run)?, bits(eager)?);
+        let differs = run.iter().zip(&eager).position(|(run, eager)| run != eager);
+        assert_eq!(differs, None, "result {number} of\n{passed}\nmade from\n{recorded}");
+    }
+    Ok(passed.calls().map(|call| call.op.name()).collect())
+}
+
+#[test]
+fn a_chain_is_one_call_and_takes_the_memory_of_its_ends() -> Result<()> {
+    let device = device_under_test();
+    let _on = device.enter();
+    let (x, bias) = (Tensor::randn([70, 65])?, Tensor::randn([65])?);
+    let chain = |x: Vec<Tensor>| Ok(vec![x[0].add(&x[1])?.gelu()?.dropout(0.25)?.affine(2.0, 1.0)?]);
+    assert_eq!(fused(&device, &[&x, &bias], chain)?, ["fused"]);
+    let planned = PlannedProgram::with_passes(Program::record(&device, &[&x, &bias], chain)?)?;
+    let peaks = [planned.recorded(), planned.program()].map(|program| program.footprint(&device, None));
+    let [recorded, passed] = peaks;
+    assert!(recorded?.peak - passed?.peak >= 70 * 65 * 4, "only the result is acquired");
+    Ok(())
+}
+
+#[test]
+fn what_others_read_is_an_output_and_what_they_read_in_between_ends_a_group() -> Result<()> {
+    let device = device_under_test();
+    let _on = device.enter();
+    let x = Tensor::randn([40, 40])?;
+    let names = fused(&device, &[&x], |x| {
+        let y = x[0].exp()?;
+        let z = y.neg()?.sin()?;
+        Ok(vec![z.matmul(&y)?, z])
+    })?;
+    assert_eq!(names, ["fused", "matmul"]);
+    let names = fused(&device, &[&x], |x| {
+        let y = x[0].exp()?;
+        let product = y.matmul(&x[0])?;
+        Ok(vec![y.mul(&product)?.tanh()?])
+    })?;
+    assert_eq!(names, ["exp", "matmul", "fused"]);
+    Ok(())
+}
+
+#[test]
+fn a_value_that_is_seen_in_another_shape_is_stored() -> Result<()> {
+    let device = device_under_test();
+    let _on = device.enter();
+    let x = Tensor::randn([12, 12])?;
+    let names = fused(&device, &[&x], |x| {
+        let y = x[0].exp()?;
+        Ok(vec![y.t()?.add(&y)?.sqrt()?])
+    })?;
+    assert_eq!(names, ["exp", "fused"]);
+    Ok(())
+}
+
+#[test]
+fn two_draws_are_two_calls_and_the_numbers_of_draws_stay() -> Result<()> {
+    let device = device_under_test();
+    let _on = device.enter();
+    set_seed(11);
+    let x = Tensor::ones([30, 41])?;
+    let names = fused(&device, &[&x], |x| Ok(vec![x[0].dropout(0.5)?.neg()?.dropout(0.5)?.exp()?]))?;
+    assert_eq!(names, ["fused", "fused"]);
+    Ok(())
+}
+
+#[test]
+fn numbers_that_change_keep_the_program() -> Result<()> {
+    let device = device_under_test();
+    let _on = device.enter();
+    let x = Tensor::randn([33])?;
+    let scaled = |scale: f64| move |x: Vec<Tensor>| Ok(vec![x[0].affine(scale, 0.0)?.exp()?]);
+    let mut planned = PlannedProgram::with_passes(Program::record(&device, &[&x], scaled(0.5))?)?;
+    planned.adopt(Program::record(&device, &[&x], scaled(0.25))?)?;
+    let expected = x.affine(0.25, 0.0)?.exp()?.to_vec::<f32>()?;
+    assert_eq!(planned.run(&[&x])?[0].to_vec::<f32>()?, expected);
+    Ok(())
+}
+
+/// A generator of small numbers.
+struct Numbers(u64);
+
+impl Numbers {
+    fn below(&mut self, n: usize) -> usize {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        ((self.0 >> 33) as usize) % n
+    }
+}
+
+/// A random network of pointwise ops, casts, broadcasts, views and reductions over the inputs.
+fn network(seed: u64, dtype: DType, inputs: &[Tensor]) -> Result<Vec<Tensor>> {
+    let mut numbers = Numbers(seed);
+    let mut values = inputs.to_vec();
+    let n_ops = 4 + numbers.below(12);
+    for _ in 0..n_ops {
+        let at = numbers.below(values.len());
+        let with = numbers.below(values.len());
+        // Recent values more often, so that there are chains.
+        let x = if numbers.below(3) > 0 { values[values.len() - 1].clone() } else { values[at].clone() };
+        let other = values[with].clone();
+        let y = match numbers.below(16) {
+            0 => x.add(&other)?,
+            1 => x.mul(&other)?,
+            2 => x.sub(&other)?.abs()?,
+            3 => x.tanh()?,
+            4 => x.sigmoid()?,
+            5 => x.gelu()?,
+            6 => x.affine(0.5, 0.125)?,
+            7 => x.gt(&other)?.where_(&x, &other)?,
+            8 => x.dropout(0.25)?,
+            9 => x.cast(DType::F32)?.exp()?.cast(dtype)?.clamp(-4.0, 4.0)?,
+            10 => x.maximum(&other)?,
+            11 => x.square()?.into_affine(0.25, 1.0)?.into_relu()?,
+            12 => x.silu()?.round()?,
+            13 => x.add(&x.mean_keepdims(-1)?)?,
+            14 => x.relu()?,
+            _ => x.t()?.copied()?.t()?.mul(&other)?,
+        };
+        values.push(y);
+    }
+    Ok(values.split_off(inputs.len()))
+}
+
+#[test]
+fn random_networks_and_their_gradients_have_the_bits_of_eager_code() -> Result<()> {
+    let device = device_under_test();
+    let _on = device.enter();
+    let n_chains = std::env::var("PLIMSOLL_CHAINS").ok().and_then(|n| n.parse().ok()).unwrap_or(20u64);
+    let mut n_fused = 0;
+    for dtype in [DType::F32, DType::F64, DType::F16, DType::BF16] {
+        for seed in 0..n_chains {
+            set_seed(seed);
+            let n = 5 + 67 * (seed as usize % 3);
+            let inputs = [
+                Tensor::randn([n, n])?.cast(dtype)?,
+                Tensor::randn([1, n])?.cast(dtype)?,
+                Tensor::randn([n, 1])?.cast(dtype)?,
+            ];
+            let work = |x: Vec<Tensor>| {
+                let tape = GradientTape::new();
+                x.iter().try_for_each(|x| tape.watch(x))?;
+                let (sum, last) = tape.record(|| {
+                    let values = network(seed, dtype, &x)?;
+                    let sums = values.iter().map(|value| value.mean(..)).collect::<Result<Vec<_>>>()?;
+                    let first = sums[0].clone();
+                    let sum = sums[1..].iter().try_fold(first, |sum, one| sum.add(one))?;
+                    Ok::<_, plimsoll_tensor::Error>((sum, values[values.len() - 1].clone()))
+                })?;
+                let mut results = vec![sum.clone(), last];
+                let gradients = tape.gradient_or_none(&sum, [&x[0], &x[1], &x[2]])?;
+                results.extend(gradients.into_iter().flatten());
+                Ok(results)
+            };
+            let names = fused(&device, &inputs.iter().collect::<Vec<_>>(), work)?;
+            n_fused += names.iter().filter(|&&name| name == "fused").count() as u64;
+        }
+    }
+    assert!(n_fused > 4 * n_chains, "{n_fused} fused calls in {} networks", 4 * n_chains);
+    Ok(())
+}
