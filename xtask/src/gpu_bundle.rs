@@ -22,7 +22,7 @@ struct Program {
 }
 
 /// Everything in the bundle. Programs under `programs` are those of the part `promises`.
-const PROGRAMS: [Program; 8] = [
+const PROGRAMS: [Program; 9] = [
     Program {
         arguments: &["test", "--no-run", "--package", "plimsoll-tensor", "--test", "registry"],
         name: "registry",
@@ -42,6 +42,11 @@ const PROGRAMS: [Program; 8] = [
         arguments: &["test", "--no-run", "--package", "plimsoll-tensor", "--test", "long_reductions"],
         name: "long_reductions",
         place: "programs/long_reductions",
+    },
+    Program {
+        arguments: &["test", "--no-run", "--package", "plimsoll-tensor", "--test", "fusion"],
+        name: "fusion",
+        place: "programs/fusion",
     },
     Program {
         arguments: &["build", "--package", "plimsoll-cli", "--example", "gpu_promises"],

@@ -86,12 +86,12 @@ impl<K: ProgramKey, T> ProgramCache<K, T> {
             clock: 0,
             n_evicted: 0,
             retraces: Retraces::default(),
-            has_passes: true,
+            has_passes: std::env::var_os("PLIMSOLL_PASSES").is_none_or(|set| set != "0"),
         }
     }
 
     /// Whether programs that are recorded from now on are changed by passes, which keep their bits and never raise their peaks. They
-    /// are unless told otherwise.
+    /// are unless told otherwise, here or by `PLIMSOLL_PASSES=0`.
     pub fn set_passes(&mut self, has_passes: bool) {
         self.has_passes = has_passes;
         self.clear();
