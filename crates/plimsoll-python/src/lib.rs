@@ -9,6 +9,7 @@
 
 mod edge;
 mod errors;
+mod keras;
 mod memory;
 mod ops;
 mod report;
@@ -21,6 +22,7 @@ use pyo3::prelude::*;
 #[pymodule]
 fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     edge::add_to(module)?;
+    keras::add_to(module)?;
     memory::add_to(module)?;
     ops::add_to(module)?;
     tape::add_to(module)?;
