@@ -194,8 +194,10 @@ pub fn buffer(name: &str, shape: impl IntoShape, initializer: Initializer) -> Re
 /// listed with the model, and stays where it lies. One that is not trainable now counts as a buffer, which
 /// [`Model::set_trainable`] leaves alone.
 pub fn adopt_variable(name: &str, variable: &Variable) {
-    let (is_frozen, is_buffer) =
-        (FRAMES.with_borrow(|frames| frames.last().is_some_and(|frame| frame.frozen)), !variable.is_trainable());
+    let (is_frozen, is_buffer) = (
+        FRAMES.with_borrow(|frames| frames.last().is_some_and(|frame| frame.frozen)),
+        !variable.is_trainable(),
+    );
     let variable = variable.clone().named(&full_name(name));
     let variable = if is_frozen { variable.trainable(false) } else { variable };
     note_variable(name, &variable, is_buffer);

@@ -3,8 +3,8 @@
 
 use plimsoll_nn::layers::{
     ActivationLayer, AveragePooling2D, BatchNormalization, Conv1D, Conv1DTranspose, Conv2D, Conv2DTranspose,
-    Dense, DepthwiseConv2D, GlobalAveragePooling1D, GlobalAveragePooling2D, GroupNormalization, LayerNormalization,
-    MaxPooling2D, RMSNormalization, Reshape, Sequential,
+    Dense, DepthwiseConv2D, GlobalAveragePooling1D, GlobalAveragePooling2D, GroupNormalization,
+    LayerNormalization, MaxPooling2D, RMSNormalization, Reshape, Sequential,
 };
 use plimsoll_nn::{BuiltLayer, Layer, Mode, Model, Policy, adopt_variable, with_policy};
 use plimsoll_tensor::{Activation, GradientTape, Result, Shape, Tensor, Variable, set_seed};

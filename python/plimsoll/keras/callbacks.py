@@ -5,18 +5,26 @@ Python does not run in a step unless a callback wants batches. What these here d
 
 import csv
 import warnings
+import weakref
 
 
 class Callback:
     """Something that is told how a run goes on."""
 
-    params = model = None
+    params = None
+    _model = staticmethod(lambda: None)
 
     def set_params(self, params):
         self.params = params
 
     def set_model(self, model):
-        self.model = model
+        # A model knows its history, so a history that held its model would keep both alive.
+        self._model = weakref.ref(model)
+
+    @property
+    def model(self):
+        """The model of the run, as long as somebody holds it."""
+        return self._model()
 
     def on_train_begin(self, logs=None):
         pass

@@ -131,7 +131,8 @@ class Batches:
 
 def adapt(x, y=None, sample_weight=None, batch_size=None, shuffle=False, steps=None):
     """Data as they were given to ``fit``."""
-    if is_arrays(x):
+    is_list_of_batches = y is None and isinstance(x, list) and bool(x) and all(isinstance(batch, tuple) for batch in x)
+    if is_arrays(x) and not is_list_of_batches:
         return Arrays(x, y, sample_weight, batch_size, shuffle)
     if y is not None or sample_weight is not None:
         raise ValueError("an iterable gives batches of inputs and labels; y and sample_weight are for arrays")

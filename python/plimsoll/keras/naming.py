@@ -7,7 +7,7 @@ _used = {}
 
 def automatic(cls):
     """The next name for an object of a class."""
-    kind = re.sub(r"([a-z0-9])([A-Z])", r"\1_\2", re.sub(r"(.)([A-Z][a-z]+)", r"\1_\2", cls.__name__)).lower()
+    kind = re.sub(r"([a-z])([A-Z])", r"\1_\2", re.sub(r"(.)([A-Z][a-z]+)", r"\1_\2", cls.__name__)).lower()
     number = _used.get(kind, 0)
     _used[kind] = number + 1
     return f"{kind}_{number}" if number else kind

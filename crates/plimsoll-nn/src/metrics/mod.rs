@@ -115,12 +115,7 @@ impl Metric for Box<dyn Metric> {
         (**self).update(labels, predictions)
     }
 
-    fn update_weighted(
-        &mut self,
-        labels: &Tensor,
-        predictions: &Tensor,
-        weights: &Tensor,
-    ) -> Result<()> {
+    fn update_weighted(&mut self, labels: &Tensor, predictions: &Tensor, weights: &Tensor) -> Result<()> {
         (**self).update_weighted(labels, predictions, weights)
     }
 

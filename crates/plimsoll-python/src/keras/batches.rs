@@ -46,7 +46,10 @@ impl Arrays {
 pub enum RunData {
     Native(Dataset),
     /// An object with `epoch(number)`, an iterator of batches, and `n_batches`.
-    Python { source: Py<PyAny>, n_batches: Option<u64> },
+    Python {
+        source: Py<PyAny>,
+        n_batches: Option<u64>,
+    },
 }
 
 impl<'a, 'py> FromPyObject<'a, 'py> for RunData {

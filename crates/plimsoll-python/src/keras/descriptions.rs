@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 
+use plimsoll::nn::layer::Settings;
 use plimsoll::nn::layers::{
     ActivationLayer, Add, AveragePooling2D, BatchNormalization, Concatenate, Conv1D, Conv1DTranspose, Conv2D,
     Conv2DTranspose, Dense, DepthwiseConv2D, Dropout, Embedding, Flatten, GRU, GlobalAveragePooling1D,
     GlobalAveragePooling2D, GroupNormalization, LSTM, LayerNormalization, MaxPooling2D, MultiHeadAttention,
     Multiply, RMSNormalization, Reshape, SimpleRNN, Subtract,
 };
-use plimsoll::nn::layer::Settings;
 use plimsoll::nn::{BuiltLayer, Layer, Policy, enter_policy};
 use plimsoll::{Nested, Result, Shape};
 use pyo3::exceptions::PyValueError;
@@ -113,7 +113,8 @@ impl Description {
             Some(name) => Shared(Arc::new(layer.named(name))),
             None => layer,
         };
-        let policy = policy.parse().map_err(|error: plimsoll::Error| PyValueError::new_err(error.to_string()))?;
+        let policy =
+            policy.parse().map_err(|error: plimsoll::Error| PyValueError::new_err(error.to_string()))?;
         Ok(Description { layer, policy, place })
     }
 
@@ -196,11 +197,13 @@ fn convolution(kind: &str, options: &Options<'_>) -> PyResult<Shared> {
             shared(convolution!(layer.groups(options.get("groups")?), options, activation))
         }
         "conv1d_transpose" => {
-            let layer = Conv1DTranspose::new(options.get("filters")?, options.get::<[usize; 1]>("kernel_size")?);
+            let layer =
+                Conv1DTranspose::new(options.get("filters")?, options.get::<[usize; 1]>("kernel_size")?);
             shared(convolution!(layer, options, activation))
         }
         _ => {
-            let layer = Conv2DTranspose::new(options.get("filters")?, options.get::<[usize; 2]>("kernel_size")?);
+            let layer =
+                Conv2DTranspose::new(options.get("filters")?, options.get::<[usize; 2]>("kernel_size")?);
             shared(convolution!(layer, options, activation))
         }
     };
@@ -259,19 +262,22 @@ fn other(kind: &str, options: &Options<'_>) -> PyResult<Shared> {
         "global_average_pooling2d" => shared(GlobalAveragePooling2D::new()),
         "batch_normalization" => {
             let layer = BatchNormalization::new().momentum(options.get("momentum")?);
-            shared(layer.epsilon(options.get("epsilon")?))
+            shared(layer.epsilon(options.get("epsilon")?).named(kind))
         }
-        "layer_normalization" => shared(LayerNormalization::new().epsilon(options.get("epsilon")?)),
-        "rms_normalization" => shared(RMSNormalization::new().epsilon(options.get("epsilon")?)),
+        "layer_normalization" => {
+            shared(LayerNormalization::new().epsilon(options.get("epsilon")?).named(kind))
+        }
+        "rms_normalization" => shared(RMSNormalization::new().epsilon(options.get("epsilon")?).named(kind)),
         "group_normalization" => {
-            shared(GroupNormalization::new(options.get("groups")?).epsilon(options.get("epsilon")?))
+            let layer = GroupNormalization::new(options.get("groups")?);
+            shared(layer.epsilon(options.get("epsilon")?).named(kind))
         }
         "multi_head_attention" => {
             let layer = MultiHeadAttention::new(options.get("num_heads")?)
                 .kernel_initializer(options.initializer("kernel_initializer")?);
             let layer = if options.get("use_causal_mask")? { layer.causal() } else { layer };
             let layer = if options.get("use_bias")? { layer } else { layer.no_bias() };
-            shared(layer.named("multi_head_attention"))
+            shared(layer.named(kind))
         }
         _ => return Err(PyValueError::new_err(format!("there is no layer {kind:?}"))),
     })

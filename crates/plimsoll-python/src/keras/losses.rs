@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
+use plimsoll::Result;
 use plimsoll::nn::losses::{
     self, BinaryCrossentropy, CategoricalCrossentropy, Huber, Losses, MeanAbsoluteError, MeanSquaredError,
     Regularized, SparseCategoricalCrossentropy,
 };
 use plimsoll::nn::{VariableFilter, regularizers};
-use plimsoll::Result;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;

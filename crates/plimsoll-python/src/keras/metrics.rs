@@ -48,7 +48,13 @@ impl Metric {
     }
 
     /// Takes in a batch.
-    fn update(&self, py: Python<'_>, labels: Value, predictions: Value, weights: Option<Value>) -> PyResult<()> {
+    fn update(
+        &self,
+        py: Python<'_>,
+        labels: Value,
+        predictions: Value,
+        weights: Option<Value>,
+    ) -> PyResult<()> {
         raised::call(py, || match weights {
             Some(weights) => self.lock().update_weighted(&labels, &predictions, &weights),
             None => self.lock().update(&labels, &predictions),

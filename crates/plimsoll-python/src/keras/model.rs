@@ -133,10 +133,8 @@ impl Model {
     ) -> PyResult<Model> {
         let (recipes, inputs, outputs) = (recipes(&layers), inputs.0, outputs.0);
         let layers: Vec<nn::Model> = layers.iter().map(|layer| layer.model.clone()).collect();
-        let calls: Vec<Call> = calls
-            .into_iter()
-            .map(|(layer, inputs, place)| Call { layer, inputs: inputs.0, place })
-            .collect();
+        let calls: Vec<Call> =
+            calls.into_iter().map(|(layer, inputs, place)| Call { layer, inputs: inputs.0, place }).collect();
         let model = raised::call(py, || graph(&layers, &calls, &inputs, &outputs))?;
         let again = |recipes: Vec<Recipe>| -> Recipe {
             Arc::new(move || graph(&made(&recipes)?, &calls, &inputs, &outputs))

@@ -67,10 +67,7 @@ fn nested<T>(
 }
 
 /// The structure as Python has it: tensors, tuples and dictionaries.
-pub fn to_python<'py>(
-    py: Python<'py>,
-    nested: Nested<plimsoll::Tensor>,
-) -> PyResult<Bound<'py, PyAny>> {
+pub fn to_python<'py>(py: Python<'py>, nested: Nested<plimsoll::Tensor>) -> PyResult<Bound<'py, PyAny>> {
     match nested {
         Nested::One(tensor) => Ok(Bound::new(py, Tensor(tensor))?.into_any()),
         Nested::Tuple(parts) => {

@@ -28,7 +28,12 @@ pub struct Observer {
 
 impl Observer {
     /// Tells an object of Python's.
-    pub fn new(python: Py<PyAny>, optimizer: Py<Optimizer>, per_batch: bool, pause: Option<Duration>) -> Observer {
+    pub fn new(
+        python: Py<PyAny>,
+        optimizer: Py<Optimizer>,
+        per_batch: bool,
+        pause: Option<Duration>,
+    ) -> Observer {
         Observer { python, optimizer, per_batch, pause, told: Instant::now(), sum: 0.0, n_examples: 0.0 }
     }
 
@@ -89,7 +94,8 @@ impl Callback for Observer {
     }
 
     fn on_epoch(&mut self, event: &EpochEvent, run: &mut Requests<'_>) -> Result<()> {
-        let values = |metrics: &[(String, f64)]| metrics.iter().map(|(_, value)| *value).collect::<Vec<f64>>();
+        let values =
+            |metrics: &[(String, f64)]| metrics.iter().map(|(_, value)| *value).collect::<Vec<f64>>();
         let held_out = event.held_out.as_ref().map(|held_out| (held_out.loss, values(&held_out.metrics)));
         let loss = self.sum / self.n_examples;
         (self.sum, self.n_examples) = (0.0, 0.0);

@@ -106,7 +106,9 @@ impl Optimizer {
 }
 
 fn in_use() -> PyErr {
-    PyRuntimeError::new_err("the optimizer is at work in a call of fit; it can be used when that has returned")
+    PyRuntimeError::new_err(
+        "the optimizer is at work in a call of fit; it can be used when that has returned",
+    )
 }
 
 #[pymethods]
@@ -134,7 +136,8 @@ impl Optimizer {
         gradients: Vec<Value>,
         variables: Vec<PyRef<'_, Variable>>,
     ) -> PyResult<()> {
-        let variables: Vec<plimsoll::Variable> = variables.iter().map(|variable| variable.0.clone()).collect();
+        let variables: Vec<plimsoll::Variable> =
+            variables.iter().map(|variable| variable.0.clone()).collect();
         self.with(py, |optimizer| {
             let gradients = gradients.iter().map(|value| plimsoll::Tensor::clone(value)).collect();
             optimizer.apply_gradients(gradients, &variables)
@@ -143,7 +146,8 @@ impl Optimizer {
 
     /// Makes what is kept for variables now instead of at the first update.
     fn prepare(&self, py: Python<'_>, variables: Vec<PyRef<'_, Variable>>) -> PyResult<()> {
-        let variables: Vec<plimsoll::Variable> = variables.iter().map(|variable| variable.0.clone()).collect();
+        let variables: Vec<plimsoll::Variable> =
+            variables.iter().map(|variable| variable.0.clone()).collect();
         self.with(py, |optimizer| optimizer.prepare(&variables))
     }
 
@@ -204,7 +208,7 @@ fn algorithm(
         )));
     }
     let adamw = |decay: f64| {
-        let adam = AdamW::new(rate).beta_1(number("beta_1")?).beta_2(number("beta_2")?);
+        let adam = AdamW::new(rate).epsilon_hat(true).beta_1(number("beta_1")?).beta_2(number("beta_2")?);
         let adam = adam.epsilon(number("epsilon")?).amsgrad(options.get("amsgrad")?);
         Ok::<_, PyErr>(Arc::new(adam.weight_decay(decay)))
     };
@@ -212,7 +216,7 @@ fn algorithm(
         ("adam" | "adamw", Some(decay)) => adamw(decay)?,
         ("adamw", None) => adamw(0.0)?,
         ("adam", None) => {
-            let adam = Adam::new(rate).beta_1(number("beta_1")?).beta_2(number("beta_2")?);
+            let adam = Adam::new(rate).epsilon_hat(true).beta_1(number("beta_1")?).beta_2(number("beta_2")?);
             Arc::new(adam.epsilon(number("epsilon")?).amsgrad(options.get("amsgrad")?))
         }
         ("sgd", _) => {

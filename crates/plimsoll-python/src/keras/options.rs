@@ -19,9 +19,7 @@ impl<'py> Options<'py> {
         let value = self.0.get_item(name)?;
         let value = value.ok_or_else(|| PyKeyError::new_err(format!("there is no option {name}")))?;
         let read = value.extract::<T>().map_err(Into::<PyErr>::into);
-        read.map_err(|error| {
-            PyValueError::new_err(format!("{name}={value}: {}", error.value(self.0.py())))
-        })
+        read.map_err(|error| PyValueError::new_err(format!("{name}={value}: {}", error.value(self.0.py()))))
     }
 
     /// The activation, as far as kernels have it built in, and what is left to be done after them.
@@ -34,7 +32,9 @@ impl<'py> Options<'py> {
     pub fn built_in_activation(&self) -> PyResult<Activation> {
         match self.activation()? {
             (activation, None) => Ok(activation),
-            _ => Err(PyValueError::new_err("this layer has no such activation; put a layer Activation behind it")),
+            _ => Err(PyValueError::new_err(
+                "this layer has no such activation; put a layer Activation behind it",
+            )),
         }
     }
 

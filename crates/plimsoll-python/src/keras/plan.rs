@@ -58,8 +58,7 @@ impl PlannedData {
 
     fn batches(&self, tensors: Nested<Tensor>) -> Result<Dataset> {
         let data = Dataset::from_tensor_slices(tensors)?;
-        let data =
-            if data.len() == Some(self.len) { data } else { data.skip(self.start).take(self.len) };
+        let data = if data.len() == Some(self.len) { data } else { data.skip(self.start).take(self.len) };
         let data = if self.is_shuffled { data.shuffle(self.len, 0) } else { data };
         data.batch(self.batch)
     }
