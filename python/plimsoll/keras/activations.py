@@ -15,7 +15,7 @@ def _function(name, op):
     def apply(x):
         return _core.unary(op, tensor(x)) if op else tensor(x)
 
-    apply.__name__ = name
+    apply.__name__ = apply.__qualname__ = name
     return apply
 
 

@@ -26,6 +26,9 @@ class Callback:
         """The model of the run, as long as somebody holds it."""
         return self._model()
 
+    def __getstate__(self):
+        return {name: value for name, value in vars(self).items() if name != "_model"}
+
     def on_train_begin(self, logs=None):
         pass
 

@@ -30,7 +30,15 @@ class Loss:
 class _Native(Loss):
     def __init__(self, options, name, reduction, dtype):
         super().__init__(name, reduction, dtype)
+        self._options = options
         self._native = _core.keras.Loss(self._kind, options)
+
+    def __getstate__(self):
+        return {name: value for name, value in vars(self).items() if name != "_native"}
+
+    def __setstate__(self, kept):
+        vars(self).update(kept)
+        self._native = _core.keras.Loss(self._kind, self._options)
 
     def call(self, y_true, y_pred):
         return self._native.call(as_tensor(y_true), as_tensor(y_pred), None, False)

@@ -11,6 +11,17 @@ class Metric:
 
     def __init__(self, name=None, dtype=None):
         self.name = name or self._shown or self._kind or type(self).__name__.lower()
+        self._make()
+
+    def __getstate__(self):
+        # What it has seen is not kept: a copy begins anew.
+        return {name: value for name, value in vars(self).items() if name != "_native"}
+
+    def __setstate__(self, kept):
+        vars(self).update(kept)
+        self._make()
+
+    def _make(self):
         if self._kind is not None:
             self._native = _core.keras.Metric(self._kind, float(self._number))
 
@@ -39,8 +50,7 @@ class Mean(Metric):
 
     _shown = "mean"
 
-    def __init__(self, name=None, dtype=None):
-        super().__init__(name, dtype)
+    def _make(self):
         self._native = _core.keras.MeanOfValues()
 
     def update_state(self, values, sample_weight=None):

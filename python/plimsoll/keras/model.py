@@ -187,6 +187,23 @@ class Model(Layer):
             raise ValueError(f"{self.name} has not been compiled: call compile(optimizer, loss) first")
         return self._compiled
 
+    # Copies and pickles.
+
+    def __getstate__(self):
+        kept = {name: value for name, value in super().__getstate__().items() if name != "history"}
+        if self._graph is None and self._native is not None:
+            kept["_kept_shapes"] = (self._native.input_shapes(), self._native.input_dtypes())
+        return kept
+
+    def __setstate__(self, kept):
+        kept = dict(kept)
+        shapes = kept.pop("_kept_shapes", None)
+        super().__setstate__(kept)
+        if self._graph is not None:
+            self._native = self._graph.build()
+        elif shapes is not None:
+            self._ensure_native(*shapes)
+
     # Files and tables.
 
     def save_weights(self, filepath, overwrite=True, **_):

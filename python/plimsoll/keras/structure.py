@@ -26,10 +26,15 @@ def example_shapes(tensors):
     return map_structure(lambda tensor: list(tensor._shape[1:]), tensors)
 
 
+def map_shapes(function, shapes):
+    """The structure with what a function gives for each shape, which is a list of extents."""
+    if isinstance(shapes, list):
+        return function(shapes)
+    if isinstance(shapes, dict):
+        return {key: map_shapes(function, part) for key, part in shapes.items()}
+    return tuple(map_shapes(function, part) for part in shapes)
+
+
 def with_batch(shapes):
     """Shapes of examples as Keras shows those of batches: None stands for the extent of the batch."""
-    if isinstance(shapes, list):
-        return (None, *shapes)
-    if isinstance(shapes, dict):
-        return {key: with_batch(part) for key, part in shapes.items()}
-    return tuple(with_batch(part) for part in shapes)
+    return map_shapes(lambda shape: (None, *shape), shapes)

@@ -3,7 +3,7 @@
 import itertools
 
 from .. import _core, dtypes
-from .structure import leaves, map_structure, with_batch
+from .structure import leaves, map_shapes, map_structure, with_batch
 
 _counter = itertools.count()
 
@@ -11,9 +11,9 @@ _counter = itertools.count()
 class KerasTensor:
     """A tensor that is not there yet: its shape is known, its values are not."""
 
-    def __init__(self, shape, dtype, call=None, name=None):
+    def __init__(self, shape, dtype, call=None, name=None, index=0):
         self.example_shape, self.dtype = list(shape), dtypes.as_dtype(dtype)
-        self.call, self.name = call, name or "keras_tensor"
+        self.call, self.index, self.name = call, index, name or "keras_tensor"
 
     @property
     def shape(self):
@@ -55,11 +55,16 @@ class KerasTensor:
 
 
 class Call:
-    """A layer that is called with symbolic tensors."""
+    """A layer that is called with symbolic tensors. It does not hold what it gives, which holds it."""
 
     def __init__(self, layer, inputs, place):
         self.layer, self.inputs, self.place, self.number = layer, inputs, place, next(_counter)
-        self.outputs = ()
+        self.n_outputs = 0
+
+    def output(self, shape):
+        """What it gives next, for examples of that shape."""
+        self.n_outputs += 1
+        return KerasTensor(shape, self.layer.compute_dtype, self, self.layer.name, self.n_outputs - 1)
 
 
 def is_symbolic(structure):
@@ -74,18 +79,7 @@ def call(layer, inputs):
     shapes = map_structure(lambda x: list(x.example_shape), inputs)
     layer._ensure_native(shapes, [x.dtype.name for x in leaves(inputs)])
     made = Call(layer, inputs, _core.keras.user_line())
-    dtype = layer.compute_dtype
-
-    def output(shapes):
-        if isinstance(shapes, list):
-            return KerasTensor(shapes, dtype, made, layer.name)
-        if isinstance(shapes, dict):
-            return {key: output(part) for key, part in shapes.items()}
-        return tuple(output(part) for part in shapes)
-
-    outputs = output(layer._native.output_shapes())
-    made.outputs = leaves(outputs)
-    return outputs
+    return map_shapes(made.output, layer._native.output_shapes())
 
 
 def Input(shape=None, batch_size=None, dtype=None, name=None, batch_shape=None, tensor=None, sparse=None, **unknown):
@@ -112,15 +106,17 @@ class Graph:
 
     def build(self):
         """The native model."""
-        numbers = {id(x): number for number, x in enumerate(leaves(self.inputs))}
-        calls = []
+        given = {id(x): number for number, x in enumerate(leaves(self.inputs))}
+        first, n_values, calls = {}, len(given), []
+
+        def number(x):
+            return given[id(x)] if id(x) in given else first[x.call.number] + x.index
+
         for made in self.calls:
-            read = map_structure(lambda x: numbers[id(x)], made.inputs)
-            calls.append((self.layers.index(made.layer), read, made.place))
-            for x in made.outputs:
-                numbers[id(x)] = len(numbers)
+            calls.append((self.layers.index(made.layer), map_structure(number, made.inputs), made.place))
+            first[made.number], n_values = n_values, n_values + made.n_outputs
         shapes = map_structure(lambda x: list(x.example_shape), self.inputs)
-        outputs = map_structure(lambda x: numbers[id(x)], self.outputs)
+        outputs = map_structure(number, self.outputs)
         return _core.keras.Model.functional([layer._native for layer in self.layers], calls, shapes, outputs)
 
 

@@ -11,8 +11,8 @@ import numpy as np
 
 from ... import _core, array_ops, dtypes
 from ...tensor import Value, Variable, convert_to_tensor
-from .. import context, initializers, layouts, mixed_precision, naming, regularizers, symbolic
-from ..structure import example_shapes, leaves, map_structure, with_batch
+from .. import context, initializers, layouts, mixed_precision, naming, pickling, regularizers, symbolic
+from ..structure import example_shapes, leaves, map_shapes, map_structure, with_batch
 
 
 def as_tensor(value, floats="float32"):
@@ -47,7 +47,7 @@ class Layer:
         self.built = False
         self._trainable = bool(trainable)
         self._place = _core.keras.user_line()
-        self._native = None
+        self._native = self._seen = None
         self._weights = []
         self._regularized = []
         if batch_input_shape is not None:
@@ -93,7 +93,10 @@ class Layer:
             return symbolic.call(self, inputs)
         inputs = as_tensors(inputs)
         self._ensure_built(example_shapes(inputs))
-        return self._call(inputs, *args, **kwargs)
+        outputs = self._call(inputs, *args, **kwargs)
+        if self._seen is None and all(isinstance(leaf, Value) and leaf._shape for leaf in leaves((inputs, outputs))):
+            self._seen = (example_shapes(inputs), example_shapes(outputs))
+        return outputs
 
     def _ensure_built(self, shapes):
         if not self.built:
@@ -118,15 +121,7 @@ class Layer:
         if self._native is not None:
             return
         remaining = iter(tensor_dtypes)
-
-        def zeros(shape):
-            if isinstance(shape, list):
-                return array_ops.zeros([1, *shape], next(remaining))
-            if isinstance(shape, dict):
-                return {key: zeros(part) for key, part in shape.items()}
-            return tuple(zeros(part) for part in shape)
-
-        tried = zeros(shapes)
+        tried = map_shapes(lambda shape: array_ops.zeros([1, *shape], next(remaining)), shapes)
         self._ensure_built(shapes)
         outputs = as_tensors(self._call(tried, training=False))
         self._make_native(example_shapes(tried), example_shapes(outputs))
@@ -134,6 +129,8 @@ class Layer:
     def _make_native(self, shapes, outputs):
         parts = self._layers_inside()
         for part in parts:
+            if part._native is None and part._seen is not None:
+                part._make_native(*part._seen)
             if part._native is None:
                 raise ValueError(f"{self.name} has the layer {part.name}, which its call does not call")
         weights = [(self._local_name(weight), weight) for weight in self._own_weights()]
@@ -244,6 +241,15 @@ class Layer:
     def _penalties(self):
         return self._regularized + [pair for layer in self._layers_inside() for pair in layer._penalties()]
 
+    # Copies and pickles. What is native is made again when it is wanted.
+
+    def __getstate__(self):
+        return {name: value for name, value in vars(self).items() if name != "_native"}
+
+    def __setstate__(self, kept):
+        vars(self).update(kept)
+        self._native = None
+
     # What it says of itself.
 
     compute_dtype = property(lambda self: self.dtype_policy.compute_dtype)
@@ -314,6 +320,25 @@ class NativeLayer(Layer):
             self.built = True
             if not self._trainable:
                 self._native.set_trainable(False)
+
+    def __getstate__(self):
+        native = ("_native", "_description", "_weights", "_named", "_regularized")
+        kept = {name: value for name, value in vars(self).items() if name not in native}
+        if self._native is not None:
+            kept["_kept"] = (self._native.input_shapes(), pickling.values_of(self))
+        return kept
+
+    def __setstate__(self, kept):
+        shapes, values = kept.pop("_kept", (None, None))
+        vars(self).update(kept)
+        self._native, self._weights, self._regularized, options = None, [], [], self._options
+        if shapes is not None:
+            self._options = pickling.without_draws(options)
+            self._describe()
+            self._ensure_native(shapes, ())
+            pickling.give_values(self, values)
+        self._options = options
+        self._describe()
 
     def __getattr__(self, name):
         named = self.__dict__.get("_named", {})
