@@ -18,6 +18,8 @@ mod options;
 mod plan;
 mod python_layer;
 mod raised;
+#[cfg(debug_assertions)]
+mod twin;
 
 use pyo3::prelude::*;
 
@@ -33,5 +35,7 @@ pub fn add_to(module: &Bound<'_, PyModule>) -> PyResult<()> {
     model::add_to(&keras)?;
     optimizers::add_to(&keras)?;
     plan::add_to(&keras)?;
+    #[cfg(debug_assertions)]
+    twin::add_to(&keras)?;
     module.add_submodule(&keras)
 }
