@@ -2,6 +2,7 @@
 
 import os
 import signal
+import sys
 
 import numpy as np
 import plimsoll as tf
@@ -289,6 +290,22 @@ def test_every_byte_has_a_line_of_this_file():
     assert described == ['layers.Dense(16, activation="relu", input_shape=(8,)),',
                          'layers.Dense(3, activation="softmax")]))  # fmt: skip']  # fmt: skip
     assert {text[row[4] - 1].strip() for row in rows if row[0] == "optimizer"} == {"model.fit(x, y, verbose=0)"}
+
+
+def test_python_does_not_run_in_a_steady_step():
+    def calls_of(n):
+        x, y = blobs(n)
+        model = compiled()
+        model.fit(x, y, batch_size=8, verbose=0)
+        calls = []
+        sys.setprofile(lambda frame, event, argument: calls.append(event))
+        try:
+            model.fit(x, y, batch_size=8, verbose=0)
+        finally:
+            sys.setprofile(None)
+        return len(calls)
+
+    assert calls_of(800) == calls_of(80)
 
 
 def test_ctrl_c_is_seen_within_a_step_and_the_model_can_go_on():

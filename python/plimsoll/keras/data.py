@@ -65,8 +65,7 @@ class Arrays:
 
     def native(self, steps=None):
         n = self.stop - self.start
-        seed = int(_core.randint([1], 0, 2**31 - 1, "int64").numpy()[0]) if self.shuffle else None
-        arrays = _core.keras.Arrays(self.parts, self.start, n, self.batch_size, seed)
+        arrays = _core.keras.Arrays(self.parts, self.start, n, self.batch_size, self._seed() if self.shuffle else None)
         return arrays if steps is None else arrays.take(int(steps))
 
     def planned(self):
@@ -78,10 +77,19 @@ class Arrays:
         return -(-(self.stop - self.start) // self.batch_size)
 
     def batches(self):
-        """The batches in order, as tensors."""
+        """The batches of an epoch as tensors, in an order of its own if they are shuffled."""
+        order = np.random.default_rng(self._seed()).permutation(self.stop - self.start) + self.start if self.shuffle else None
         for start in range(self.start, self.stop, self.batch_size):
             stop = min(start + self.batch_size, self.stop)
-            yield tuple(map_structure(lambda tensor: tensor[start:stop], part) for part in self.parts)
+            if order is None:
+                yield tuple(map_structure(lambda tensor: tensor[start:stop], part) for part in self.parts)
+            else:
+                places = order[start - self.start : stop - self.start]
+                yield tuple(map_structure(lambda tensor: array_ops.gather(tensor, places), part) for part in self.parts)
+
+    @staticmethod
+    def _seed():
+        return int(_core.randint([1], 0, 2**31 - 1, "int64").numpy()[0])
 
 
 class Batches:

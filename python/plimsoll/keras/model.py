@@ -112,6 +112,8 @@ class Model(Layer):
             raise NotImplementedError("weighted_metrics are not there; metrics count all examples the same")
         self.optimizer = optimizers.get(optimizer)
         self.loss = loss
+        if self.run_eagerly != bool(run_eagerly) and not self._is_network:
+            self._native = None  # it is recorded otherwise
         self.run_eagerly = bool(run_eagerly)
         self._compiled = training.Compiled(map_structure(losses.get, loss), loss_weights, metrics or [])
 

@@ -5,9 +5,14 @@ import re
 _used = {}
 
 
+def kind_of(cls):
+    """The name of a class in lower case, with underscores between words."""
+    return re.sub(r"([a-z])([A-Z])", r"\1_\2", re.sub(r"(.)([A-Z][a-z]+)", r"\1_\2", cls.__name__)).lower()
+
+
 def automatic(cls):
     """The next name for an object of a class."""
-    kind = re.sub(r"([a-z])([A-Z])", r"\1_\2", re.sub(r"(.)([A-Z][a-z]+)", r"\1_\2", cls.__name__)).lower()
+    kind = kind_of(cls)
     number = _used.get(kind, 0)
     _used[kind] = number + 1
     return f"{kind}_{number}" if number else kind

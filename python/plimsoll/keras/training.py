@@ -323,7 +323,8 @@ def _fit_by_steps(model, data, held_out, epochs, callbacks, progress, n_batches)
 
 def _batches(data, epoch):
     if isinstance(data, Arrays):
-        yield from data.batches()
+        # Inputs without labels come by themselves, as in Keras.
+        yield from (parts if len(parts) > 1 else parts[0] for parts in data.batches())
     else:
         for x, y, weights in data.epoch(epoch):
             yield (x, y) if weights is None else (x, y, weights)

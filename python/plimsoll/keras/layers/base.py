@@ -135,7 +135,7 @@ class Layer:
                 raise ValueError(f"{self.name} has the layer {part.name}, which its call does not call")
         weights = [(self._local_name(weight), weight) for weight in self._own_weights()]
         self._native = _core.keras.Model.python(
-            self._given_name or self.name, weakref.ref(self), shapes, outputs, weights, [part._native for part in parts],
+            self._given_name or naming.kind_of(type(self)), weakref.ref(self), shapes, outputs, weights, [part._native for part in parts],
             not getattr(self, "run_eagerly", False), self._place)  # fmt: skip
         # In a run, the layers inside are parts of this one.
         for part, native in zip(parts, self._native.parts()):
