@@ -169,6 +169,23 @@ def test_a_train_step_of_ones_own():
     assert history.history["val_loss"][-1] < history.history["val_loss"][0]
 
 
+def test_batches_one_by_one_and_from_iterables():
+    model = compiled(Classifier(), loss=LOGITS)
+    loss, accuracy = model.train_on_batch(X, Y)
+    assert loss > 0.0 and 0.0 <= accuracy <= 1.0
+    assert model.metrics[0].name == "accuracy"
+    model.reset_metrics()
+    assert model.test_on_batch(X, Y, return_dict=True) == pytest.approx(model.evaluate(X, Y, verbose=0, return_dict=True))
+    one_hot = compiled(native_twin(), loss=keras.losses.CategoricalCrossentropy(from_logits=True))
+    _, accuracy = one_hot.train_on_batch(X, keras.utils.to_categorical(Y, 3))
+    assert type(one_hot.metrics[0]) is keras.metrics.CategoricalAccuracy
+    batches = [(X[at : at + 16], Y[at : at + 16]) for at in range(0, 64, 16)]
+    expected = model.predict(X, batch_size=16)
+    assert model.predict(batch for batch in batches).tobytes() == expected.tobytes()
+    assert model.predict(iter(batches), steps=2).tobytes() == expected[:32].tobytes()
+    assert model.evaluate(batches, verbose=0) == pytest.approx(model.evaluate(X, Y, batch_size=16, verbose=0))
+
+
 def test_a_model_may_run_eagerly_at_every_step():
     model = compiled(Classifier(), loss=LOGITS, run_eagerly=True)
     model.fit(X, Y, batch_size=16, epochs=2, verbose=0)

@@ -124,9 +124,7 @@ class Batches:
 
     def epoch(self, number):
         """The batches of an epoch, as a run takes them."""
-        batches = self._rest if self._is_iterator else iter(self._iterable)
-        for batch in batches if self.steps is None else itertools.islice(batches, self.steps):
-            x, y, weights = unpack(batch)
+        for x, y, weights in self.batches():
             if y is None:
                 raise ValueError("a batch has inputs and no labels")
             x = as_model_takes(self._model, map_structure(as_tensor, x))
@@ -134,7 +132,9 @@ class Batches:
             yield x, y, None if weights is None else map_structure(as_tensor, weights)
 
     def batches(self):
-        return (unpack(batch) for batch in self._iterable)
+        """The batches of an epoch as they were given."""
+        batches = self._rest if self._is_iterator else iter(self._iterable)
+        return map(unpack, batches if self.steps is None else itertools.islice(batches, self.steps))
 
 
 def adapt(x, y=None, sample_weight=None, batch_size=None, shuffle=False, steps=None):

@@ -158,9 +158,8 @@ class Model(Layer):
         return self._compiled_or_raise().total(self, y, y_pred, sample_weight)
 
     def compute_metrics(self, x, y, y_pred, sample_weight=None):
-        for metric in self.metrics:
-            metric.update_state(y, y_pred)
-        return {metric.name: float(metric.result()) for metric in self.metrics}
+        """Tells the compiled metrics of a batch; returns what they say since the last reset."""
+        return training.update_metrics(self, y, y_pred)
 
     def compiled_loss(self, y_true, y_pred, sample_weight=None, regularization_losses=None):
         """Keras 2's name: the loss without penalties, and those that it is given."""

@@ -4,6 +4,8 @@
 ``train_step`` of its own is trained by a loop in Python, with the same callbacks.
 """
 
+import numpy as np
+
 from .. import _core
 from ..tape import GradientTape
 from ..tensor import Value
@@ -100,11 +102,21 @@ def metric_objects(model):
     compiled = model._compiled
     if compiled is None:
         return found
-    if compiled.objects is None and model._native is not None:
-        outputs = model._native.output_shapes()
-        asked = leaves(compiled.asked_metrics)
-        compiled.objects = [metrics.get(m, [], outputs) for m in asked] if isinstance(outputs, list) else []
     return found + [m for m in compiled.objects or [] if isinstance(m, metrics.Metric) and m not in found]
+
+
+def update_metrics(model, y_true, y_pred):
+    """Tells the compiled metrics of a batch, in a loop of one's own; returns what they say."""
+    compiled = model._compiled
+    if compiled is None or not isinstance(y_pred, Value):
+        return {}
+    if compiled.objects is None:
+        labels, outputs = as_tensor(y_true)._shape[1:], y_pred._shape[1:]
+        compiled.objects = [metrics.get(metric, labels, outputs) for metric in leaves(compiled.asked_metrics)]
+    objects = [metric for metric in compiled.objects if isinstance(metric, metrics.Metric)]
+    for metric in objects:
+        metric.update_state(y_true, y_pred)
+    return {metric.name: float(metric.result()) for metric in objects}
 
 
 def prepare(model, data):
@@ -243,9 +255,7 @@ def predict(model, x, batch_size, steps):
     if isinstance(data, Arrays):
         data = prepare(model, data)
         return map_structure(to_numpy, model._native.predict(data.parts[0], data.batch_size))
-    import numpy as np
-
-    outputs = [model(unpack(batch)[0], training=False) for batch, _ in zip(x, range(steps) if steps else iter(int, 1))]
+    outputs = [model(inputs, training=False) for inputs, _, _ in data.batches()]
     parts = [leaves(map_structure(to_numpy, output)) for output in outputs]
     joined = iter([np.concatenate(part) for part in zip(*parts)])
     return map_structure(lambda _: next(joined), outputs[0])
