@@ -35,6 +35,10 @@ def _missing(name):
 
 
 def __getattr__(name):
+    if name == "keras":  # imported when it is first used
+        import importlib
+
+        return importlib.import_module(".keras", __name__)
     _missing(name)
 
 

@@ -8,7 +8,7 @@ import pytest
 ROOT = pathlib.Path(__file__).parents[2]
 
 
-@pytest.mark.parametrize("document", ["README.md", "docs/python.md"])
+@pytest.mark.parametrize("document", ["README.md", "docs/keras.md", "docs/python.md"])
 def test_programs_of_the_documents_run(document, capsys):
     programs = re.findall(r"```python\n(.*?)```", (ROOT / document).read_text(), flags=re.S)
     assert programs

@@ -190,6 +190,19 @@ pub fn buffer(name: &str, shape: impl IntoShape, initializer: Initializer) -> Re
     note(name, Variable::new(made).named(&full_name(name)).trainable(false), true)
 }
 
+/// Makes a variable that there is already one of the layer that is being built, under a name in it: it is trained, saved and
+/// listed with the model, and stays where it lies. One that is not trainable now counts as a buffer, which
+/// [`Model::set_trainable`] leaves alone.
+pub fn adopt_variable(name: &str, variable: &Variable) {
+    let (is_frozen, is_buffer) = (
+        FRAMES.with_borrow(|frames| frames.last().is_some_and(|frame| frame.frozen)),
+        !variable.is_trainable(),
+    );
+    let variable = variable.clone().named(&full_name(name));
+    let variable = if is_frozen { variable.trainable(false) } else { variable };
+    note_variable(name, &variable, is_buffer);
+}
+
 fn full_name(name: &str) -> String {
     match current_scope() {
         path if path.is_empty() => name.to_owned(),
@@ -198,14 +211,15 @@ fn full_name(name: &str) -> String {
 }
 
 fn note(name: &str, variable: Variable, is_buffer: bool) -> Result<Variable> {
-    FRAMES.with(|frames| {
-        if let Some(frame) = frames.borrow_mut().last_mut() {
-            frame.variables.push(OwnVariable {
-                name: name.to_owned(),
-                variable: variable.clone(),
-                is_buffer,
-            });
+    note_variable(name, &variable, is_buffer);
+    Ok(variable)
+}
+
+fn note_variable(name: &str, variable: &Variable, is_buffer: bool) {
+    FRAMES.with_borrow_mut(|frames| {
+        if let Some(frame) = frames.last_mut() {
+            let (name, variable) = (name.to_owned(), variable.clone());
+            frame.variables.push(OwnVariable { name, variable, is_buffer });
         }
     });
-    Ok(variable)
 }

@@ -5,7 +5,7 @@
 use plimsoll_tensor::{DType, Error, Nested, Result, Shape, Tensor, callers_place};
 
 pub(crate) use crate::build::{OwnVariable, build};
-pub use crate::build::{buffer, variable};
+pub use crate::build::{adopt_variable, buffer, variable};
 use crate::deferred::{Consumer, Deferred, Norm};
 use crate::layers::functional::{self, Node};
 use crate::model::{Mode, Model};
@@ -337,6 +337,17 @@ impl BuiltLayer {
         prediction: impl Fn(&Tensor, Mode) -> Result<Prediction> + Send + Sync + 'static,
     ) -> Result<BuiltLayer> {
         BuiltLayer::deferring(output, move |x, mode, _| prediction(&x.values()?, mode).map(Deferred::from))
+    }
+
+    /// This function with another one after it, which keeps the shapes, such as a softmax after a dense layer.
+    #[must_use]
+    pub fn then(self, after: impl Fn(&Tensor) -> Result<Tensor> + Send + Sync + 'static) -> BuiltLayer {
+        let before = self.function;
+        let function = move |x: &Deferred, mode, _| {
+            let values = before(x, mode, Consumer::Anyone)?.nested_values()?;
+            Ok(Deferred::nested(values.try_map(&mut |tensor| after(tensor))?))
+        };
+        BuiltLayer { function: Box::new(function), ..self }
     }
 
     /// This function as one of inputs of that dtype, such as the whole numbers that an embedding takes.

@@ -29,7 +29,7 @@ pub mod train;
 
 pub use filter::VariableFilter;
 pub use initializer::Initializer;
-pub use layer::{BuiltLayer, Layer, With, buffer, variable};
+pub use layer::{BuiltLayer, Layer, With, adopt_variable, buffer, variable};
 pub use losses::{Loss, LossContext};
 pub use metrics::Metric;
 pub use model::{Mode, Model};

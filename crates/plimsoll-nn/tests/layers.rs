@@ -3,11 +3,11 @@
 
 use plimsoll_nn::layers::{
     ActivationLayer, AveragePooling2D, BatchNormalization, Conv1D, Conv1DTranspose, Conv2D, Conv2DTranspose,
-    DepthwiseConv2D, GlobalAveragePooling1D, GlobalAveragePooling2D, GroupNormalization, LayerNormalization,
-    MaxPooling2D, RMSNormalization, Reshape, Sequential,
+    Dense, DepthwiseConv2D, GlobalAveragePooling1D, GlobalAveragePooling2D, GroupNormalization,
+    LayerNormalization, MaxPooling2D, RMSNormalization, Reshape, Sequential,
 };
-use plimsoll_nn::{Layer, Mode, Model, Policy, with_policy};
-use plimsoll_tensor::{Activation, GradientTape, Result, Tensor, set_seed};
+use plimsoll_nn::{BuiltLayer, Layer, Mode, Model, Policy, adopt_variable, with_policy};
+use plimsoll_tensor::{Activation, GradientTape, Result, Shape, Tensor, Variable, set_seed};
 use serde_json::Value;
 
 /// Recorded values have 15 digits after the point, and both sides compute in float64: what is left is the order of sums.
@@ -180,5 +180,65 @@ fn an_example_is_reshaped_and_a_sequence_averaged() -> Result<()> {
     assert_eq!((y.shape().dims(), y.to_vec::<f32>()?), (&[2, 2, 6][..], x.to_vec::<f32>()?));
     let means = GlobalAveragePooling1D::new().build([4, 3])?.call(&x)?;
     assert_eq!(means.to_vec::<f32>()?, [4.5, 5.5, 6.5, 16.5, 17.5, 18.5]);
+    Ok(())
+}
+
+/// A dense layer without bias, whose last function is left to whoever reads it, with a softmax after it.
+struct Probabilities;
+
+impl Layer for Probabilities {
+    fn name(&self) -> &str {
+        "probabilities"
+    }
+
+    fn make(&self, input: &Shape) -> Result<BuiltLayer> {
+        Ok(Dense::new(5).no_bias().make(input)?.then(|logits| logits.softmax(-1)))
+    }
+}
+
+#[test]
+fn a_function_after_a_layer_sees_its_values() -> Result<()> {
+    set_seed(1);
+    let model = Probabilities.build([3])?;
+    let x = Tensor::randn([4, 3])?;
+    let expected = x.matmul(&model.variables()[0])?.softmax(-1)?.to_vec::<f32>()?;
+    assert_eq!(model.infer(&x)?.to_vec::<f32>()?, expected);
+    let prediction = model.prediction(&x, Mode::Train)?.values()?;
+    assert_eq!(prediction.to_vec::<f32>()?, expected);
+    Ok(())
+}
+
+/// A scale and a count, which somebody else has made.
+struct Scale {
+    scale: Variable,
+    count: Variable,
+}
+
+impl Layer for Scale {
+    fn name(&self) -> &str {
+        "scale"
+    }
+
+    fn make(&self, input: &Shape) -> Result<BuiltLayer> {
+        adopt_variable("scale", &self.scale);
+        adopt_variable("count", &self.count);
+        let scale = self.scale.clone();
+        BuiltLayer::new(input, move |x, _| x.mul(&scale))
+    }
+}
+
+#[test]
+fn a_variable_that_is_there_becomes_the_layers() -> Result<()> {
+    let scale = Variable::new(Tensor::full(3, 2.0)?);
+    let count = Variable::new(Tensor::zeros(1)?).trainable(false);
+    let layer = Scale { scale: scale.clone(), count: count.clone() };
+    let model = Sequential::new().add(Dense::new(3)).add(layer).build([4])?;
+    let names: Vec<String> = model.named_variables().into_iter().map(|(name, _)| name).collect();
+    assert_eq!(names, ["dense.kernel", "dense.bias", "scale.scale", "scale.count"]);
+    assert_eq!((scale.name(), count.name()), ("scale.scale".to_owned(), "scale.count".to_owned()));
+    assert!(model.trainable_variables().contains(&scale) && !model.trainable_variables().contains(&count));
+    model.set_trainable(false);
+    model.set_trainable(true);
+    assert!(scale.is_trainable() && !count.is_trainable());
     Ok(())
 }

@@ -50,6 +50,22 @@ fn five_steps_are_those_of_pytorch() -> Result<()> {
     Ok(())
 }
 
+/// Recorded from Keras 3.15 with a learning rate of 0.1 and an epsilon that is large enough to tell both forms apart.
+#[test]
+fn five_steps_with_epsilon_hat_are_those_of_keras() -> Result<()> {
+    let adam = Adam::new(0.1).epsilon(0.1).epsilon_hat(true);
+    let adamw = AdamW::new(0.1).epsilon(0.1).epsilon_hat(true);
+    let recorded: [(&dyn OptimizerConfig, [f64; 3]); 3] = [
+        (&adam, [0.8998646, -1.7361425, 2.6679463]),
+        (&adam.amsgrad(true), [0.8998646, -1.7361425, 2.6679463]),
+        (&adamw, [0.8952517, -1.7267803, 2.6537023]),
+    ];
+    for (method, expected) in recorded {
+        assert_close(&after_steps(method, 5)?.value(), &expected);
+    }
+    Ok(())
+}
+
 /// A small network, with a loss that every variable has a part in.
 struct Training {
     model: Model,

@@ -102,6 +102,21 @@ fn steps_end_a_run_in_the_middle_of_an_epoch_and_it_goes_on_from_there() -> Resu
 }
 
 #[test]
+fn another_run_goes_on_with_the_optimizer_of_one_that_is_over() -> Result<()> {
+    set_seed(1);
+    let data = batches(3, 4)?;
+    let mut whole = trainer(Policy::Float32, Adam::new(0.1).build())?;
+    whole.fit(&data, Until::Epochs(2))?;
+    let mut first = trainer(Policy::Float32, Adam::new(0.1).build())?;
+    first.fit(&data, Until::Epochs(1))?;
+    let model = first.model().clone();
+    let mut second = Trainer::new(model, first.into_optimizer(), MeanSquaredError);
+    second.fit(&data, Until::Epochs(1))?;
+    assert_eq!(bits(&whole)?, bits(&second)?);
+    Ok(())
+}
+
+#[test]
 fn parts_of_a_batch_give_the_gradient_of_the_whole() -> Result<()> {
     set_seed(1);
     let data = batches(1, 13)?;

@@ -29,7 +29,7 @@ pub fn call<R: Send>(py: Python<'_>, f: impl FnOnce() -> plimsoll::Result<R> + S
 }
 
 /// File and line of the innermost frame outside the package.
-fn user_line(py: Python<'_>) -> PyResult<Option<(PyBackedStr, u32)>> {
+pub fn user_line(py: Python<'_>) -> PyResult<Option<(PyBackedStr, u32)>> {
     let get_frame =
         GET_FRAME.get_or_try_init(py, || Ok::<_, PyErr>(py.import("sys")?.getattr("_getframe")?.unbind()))?;
     let package = PACKAGE.get(py).map_or("", String::as_str);

@@ -3,12 +3,13 @@
 //! It owns the edge between the interpreter and the framework, and nothing else: `edge::call` labels bytes with the user's
 //! Python line and gives up the GIL, `errors` turns errors into exception classes, and the rest hands values over. TensorFlow's
 //! names, argument names and defaults are pure Python, in `python/plimsoll`; so a name is added there, in a table. No Rust object
-//! here holds a Python callable, so that no cycle of references goes through Rust.
+//! that outlives a call holds a Python callable, so that no cycle of references goes through Rust.
 
 #![forbid(unsafe_code)]
 
 mod edge;
 mod errors;
+mod keras;
 mod memory;
 mod ops;
 mod report;
@@ -21,6 +22,7 @@ use pyo3::prelude::*;
 #[pymodule]
 fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     edge::add_to(module)?;
+    keras::add_to(module)?;
     memory::add_to(module)?;
     ops::add_to(module)?;
     tape::add_to(module)?;

@@ -47,7 +47,7 @@ fn measure(name: &str, algorithm: &dyn Algorithm, shapes: &[&[usize]]) -> Result
 
 fn main() -> Result<()> {
     let filter = std::env::args().skip(1).find(|arg| !arg.starts_with('-')).unwrap_or_default();
-    let adam = Adam { beta_1: 0.9, beta_2: 0.999, epsilon: 1e-8, amsgrad: false };
+    let adam = Adam { beta_1: 0.9, beta_2: 0.999, epsilon: 1e-8, amsgrad: false, epsilon_hat: false };
     let algorithms: [(&str, &dyn Algorithm); 6] = [
         ("sgd", &Sgd { momentum: 0.9, nesterov: false }),
         ("adam", &adam),

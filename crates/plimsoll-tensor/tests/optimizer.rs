@@ -14,7 +14,7 @@ use plimsoll_testkit::assert_close;
 fn algorithms() -> Vec<Box<dyn Algorithm>> {
     vec![
         Box::new(Sgd { momentum: 0.9, nesterov: true }),
-        Box::new(Adam { beta_1: 0.9, beta_2: 0.99, epsilon: 1e-8, amsgrad: true }),
+        Box::new(Adam { beta_1: 0.9, beta_2: 0.99, epsilon: 1e-8, amsgrad: true, epsilon_hat: true }),
         Box::new(RmsProp { rho: 0.9, momentum: 0.5, epsilon: 1e-6, centered: true }),
         Box::new(Adagrad { initial: 0.1, epsilon: 1e-10 }),
         Box::new(Adam8bit { beta_1: 0.9, beta_2: 0.99, epsilon: 1e-8 }),

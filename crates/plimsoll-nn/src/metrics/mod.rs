@@ -105,6 +105,58 @@ pub trait Metric: Send {
     }
 }
 
+/// A metric of a kind that is known when the program runs.
+impl Metric for Box<dyn Metric> {
+    fn name(&self) -> &str {
+        (**self).name()
+    }
+
+    fn update(&mut self, labels: &Tensor, predictions: &Tensor) -> Result<()> {
+        (**self).update(labels, predictions)
+    }
+
+    fn update_weighted(&mut self, labels: &Tensor, predictions: &Tensor, weights: &Tensor) -> Result<()> {
+        (**self).update_weighted(labels, predictions, weights)
+    }
+
+    fn update_batch(
+        &mut self,
+        labels: &Nested<Tensor>,
+        predictions: &Nested<Tensor>,
+        weights: Option<&Nested<Tensor>>,
+    ) -> Result<()> {
+        (**self).update_batch(labels, predictions, weights)
+    }
+
+    fn takes_weights(&self) -> bool {
+        (**self).takes_weights()
+    }
+
+    fn prepare(&mut self, device: &Device) -> Result<()> {
+        (**self).prepare(device)
+    }
+
+    fn result_on_device(&self) -> Result<Option<Tensor>> {
+        (**self).result_on_device()
+    }
+
+    fn result(&self) -> f64 {
+        (**self).result()
+    }
+
+    fn reset(&mut self) {
+        (**self).reset();
+    }
+
+    fn is_pure(&self) -> bool {
+        (**self).is_pure()
+    }
+
+    fn variables(&self) -> Vec<Variable> {
+        (**self).variables()
+    }
+}
+
 /// A metric that is the mean of a number per example: which one, and the mean so far.
 trait Averaged {
     const NAME: &'static str;

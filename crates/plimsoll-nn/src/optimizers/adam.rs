@@ -17,13 +17,22 @@ pub struct Adam {
     beta_2: f64,
     epsilon: f64,
     amsgrad: bool,
+    epsilon_hat: bool,
     weight_decay: f64,
 }
 
 impl Adam {
     /// Adam with the usual betas (the default learning rate elsewhere is 1e-3).
     pub fn new(learning_rate: f64) -> Adam {
-        Adam { learning_rate, beta_1: 0.9, beta_2: 0.999, epsilon: 1e-8, amsgrad: false, weight_decay: 0.0 }
+        Adam {
+            learning_rate,
+            beta_1: 0.9,
+            beta_2: 0.999,
+            epsilon: 1e-8,
+            amsgrad: false,
+            epsilon_hat: false,
+            weight_decay: 0.0,
+        }
     }
 
     /// How much of the mean of gradients stays from step to step; 0.9 by default.
@@ -46,6 +55,12 @@ impl Adam {
         Adam { amsgrad, ..self }
     }
 
+    /// Epsilon added before the mean of squares is corrected for its beginning at zero, as in TensorFlow and Keras: it counts
+    /// for more in the first steps; off by default, as in PyTorch.
+    pub fn epsilon_hat(self, epsilon_hat: bool) -> Adam {
+        Adam { epsilon_hat, ..self }
+    }
+
     /// The weight of a penalty on the parameters' squares, added to the gradients (L2); 0 by default. For decay apart
     /// from the gradients, see [`AdamW`](super::AdamW).
     pub fn weight_decay(self, weight_decay: f64) -> Adam {
@@ -59,8 +74,8 @@ impl OptimizerConfig for Adam {
     }
 
     fn algorithm(&self) -> Arc<dyn Algorithm> {
-        let Adam { beta_1, beta_2, epsilon, amsgrad, .. } = *self;
-        Arc::new(optimizer::Adam { beta_1, beta_2, epsilon, amsgrad })
+        let Adam { beta_1, beta_2, epsilon, amsgrad, epsilon_hat, .. } = *self;
+        Arc::new(optimizer::Adam { beta_1, beta_2, epsilon, amsgrad, epsilon_hat })
     }
 
     fn decay(&self) -> Decay {

@@ -41,6 +41,11 @@ impl AdamW {
         AdamW { adam: self.adam.amsgrad(amsgrad), ..self }
     }
 
+    /// Epsilon as TensorFlow and Keras add it, see [`Adam::epsilon_hat`]; off by default.
+    pub fn epsilon_hat(self, epsilon_hat: bool) -> AdamW {
+        AdamW { adam: self.adam.epsilon_hat(epsilon_hat), ..self }
+    }
+
     /// How much parameters shrink, as a multiple of the learning rate; 0.01 by default.
     pub fn weight_decay(self, weight_decay: f64) -> AdamW {
         AdamW { weight_decay, ..self }

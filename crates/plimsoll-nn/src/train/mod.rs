@@ -247,6 +247,11 @@ impl Trainer {
         &self.stepper.optimizer
     }
 
+    /// The optimizer, with all that it keeps, of a run that is over.
+    pub fn into_optimizer(self) -> Optimizer {
+        self.stepper.optimizer
+    }
+
     /// How far the run has come, and all else that a checkpoint of it would say.
     pub fn state(&self) -> RunState {
         let callbacks = self.callbacks.iter().enumerate();

@@ -170,7 +170,9 @@ fn algorithm(h: &mut Hostile) -> Box<dyn Algorithm> {
     let (a, b, epsilon) = (h.number(), h.number(), h.number());
     match h.below(6) {
         0 => Box::new(Sgd { momentum: a, nesterov: h.chance(50) }),
-        1 => Box::new(Adam { beta_1: a, beta_2: b, epsilon, amsgrad: h.chance(50) }),
+        1 => {
+            Box::new(Adam { beta_1: a, beta_2: b, epsilon, amsgrad: h.chance(50), epsilon_hat: h.chance(50) })
+        }
         2 => Box::new(RmsProp { rho: a, momentum: b, epsilon, centered: h.chance(50) }),
         3 => Box::new(Adagrad { initial: a, epsilon }),
         4 => Box::new(Adam8bit { beta_1: a, beta_2: b, epsilon }),

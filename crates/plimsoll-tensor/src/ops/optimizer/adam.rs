@@ -6,7 +6,8 @@ use plimsoll_cpu::math::Real;
 use super::{Common, Control, Decay, Rule, RuleSample};
 
 /// m ← β₁ m + (1 - β₁) g, v ← β₂ v + (1 - β₂) g², p ← p - η m̂ / (√v̂ + ε), where m̂ = m / (1 - β₁ᵗ) and
-/// v̂ = v / (1 - β₂ᵗ) undo that both began as zero. AMSGrad divides by the greatest v so far.
+/// v̂ = v / (1 - β₂ᵗ) undo that both began as zero. AMSGrad divides by the greatest v so far. With `epsilon_hat`, ε is added to
+/// √v, as TensorFlow and Keras have it, and so counts for more in the first steps: it is ε̂ of the paper.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Adam {
     /// How much of the mean of gradients stays, from step to step.
@@ -17,6 +18,8 @@ pub struct Adam {
     pub epsilon: f64,
     /// Whether to divide by the greatest mean of squares so far.
     pub amsgrad: bool,
+    /// Whether ε is added to √v instead of √v̂.
+    pub epsilon_hat: bool,
 }
 
 /// The numbers of a step.
@@ -42,7 +45,9 @@ impl Rule for Adam {
         DEVICE Now now_of(const Control& control, const double* a) {
             T rate = (T)(control.learning_rate / (1.0 - ::pow(a[0], control.step)));
             T correction = (T)(1.0 / ::sqrt(1.0 - ::pow(a[1], control.step)));
-            return {rate, correction, (T)a[1], (T)(1.0 - a[0]), (T)(1.0 - a[1]), (T)a[2], a[3] != 0.0};
+            int flags = (int)a[3];
+            T epsilon = flags & 2 ? (T)a[2] * correction : (T)a[2];
+            return {rate, correction, (T)a[1], (T)(1.0 - a[0]), (T)(1.0 - a[1]), epsilon, (flags & 1) != 0};
         }
         DEVICE T element(const Now& now, T p, T g, T* s) {
             s[0] += now.rest_1 * (g - s[0]);
@@ -59,17 +64,20 @@ impl Rule for Adam {
     }
 
     fn attributes(&self) -> [f64; 4] {
-        [self.beta_1, self.beta_2, self.epsilon, f64::from(u8::from(self.amsgrad))]
+        let flags = u8::from(self.amsgrad) | u8::from(self.epsilon_hat) << 1;
+        [self.beta_1, self.beta_2, self.epsilon, f64::from(flags)]
     }
 
     fn now<T: Real>(&self, control: &Control) -> Now<T> {
+        let correction = T::from_f64((1.0 - self.beta_2.powf(control.step)).sqrt().recip());
+        let epsilon = T::from_f64(self.epsilon);
         Now {
             rate: T::from_f64(control.learning_rate / (1.0 - self.beta_1.powf(control.step))),
-            correction: T::from_f64((1.0 - self.beta_2.powf(control.step)).sqrt().recip()),
+            correction,
             beta_2: T::from_f64(self.beta_2),
             rest_1: T::from_f64(1.0 - self.beta_1),
             rest_2: T::from_f64(1.0 - self.beta_2),
-            epsilon: T::from_f64(self.epsilon),
+            epsilon: if self.epsilon_hat { epsilon * correction } else { epsilon },
             amsgrad: self.amsgrad,
         }
     }
@@ -84,7 +92,7 @@ impl Rule for Adam {
     }
 
     fn samples() -> Vec<RuleSample<Adam>> {
-        let rule = Adam { beta_1: 0.8, beta_2: 0.9, epsilon: 1e-3, amsgrad: false };
+        let rule = Adam { beta_1: 0.8, beta_2: 0.9, epsilon: 1e-3, amsgrad: false, epsilon_hat: false };
         vec![
             RuleSample {
                 name: "plain",
@@ -116,6 +124,8 @@ impl Rule for Adam {
             square = *greatest;
         }
         let mean = states[0] / (1.0 - self.beta_1.powi(step));
-        p - rate * mean / ((square / (1.0 - self.beta_2.powi(step))).sqrt() + self.epsilon)
+        let correction = (1.0 - self.beta_2.powi(step)).sqrt();
+        let epsilon = if self.epsilon_hat { self.epsilon / correction } else { self.epsilon };
+        p - rate * mean / (square.sqrt() / correction + epsilon)
     }
 }

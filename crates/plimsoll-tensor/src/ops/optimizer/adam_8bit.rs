@@ -69,7 +69,7 @@ impl Adam8bit {
 
     fn plain(&self) -> Adam {
         let Adam8bit { beta_1, beta_2, epsilon } = *self;
-        Adam { beta_1, beta_2, epsilon, amsgrad: false }
+        Adam { beta_1, beta_2, epsilon, amsgrad: false, epsilon_hat: false }
     }
 }
 

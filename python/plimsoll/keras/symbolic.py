@@ -1,0 +1,133 @@
+"""Symbolic tensors: what ``Input`` gives, and layers give for it. A graph is the calls that lead from some to others."""
+
+import itertools
+
+from .. import _core, dtypes
+from .structure import leaves, map_shapes, map_structure, with_batch
+
+_counter = itertools.count()
+
+
+class KerasTensor:
+    """A tensor that is not there yet: its shape is known, its values are not."""
+
+    def __init__(self, shape, dtype, call=None, name=None, index=0):
+        self.example_shape, self.dtype = list(shape), dtypes.as_dtype(dtype)
+        self.call, self.index, self.name = call, index, name or "keras_tensor"
+
+    @property
+    def shape(self):
+        return with_batch(self.example_shape)
+
+    @property
+    def ndim(self):
+        return len(self.example_shape) + 1
+
+    def __add__(self, other):
+        return self._merged("Add", self, other)
+
+    def __sub__(self, other):
+        return self._merged("Subtract", self, other)
+
+    def __mul__(self, other):
+        return self._merged("Multiply", self, other)
+
+    __radd__, __rmul__ = __add__, __mul__
+
+    @staticmethod
+    def _merged(kind, left, right):
+        from . import layers
+
+        if not isinstance(right, KerasTensor):
+            raise TypeError(
+                f"{type(right).__name__} and a symbolic tensor: a layer of one's own, or tf.keras.layers.Lambda, computes with both"
+            )
+        return getattr(layers, kind)()([left, right])
+
+    def __array__(self, *_, **__):
+        raise TypeError("a symbolic tensor has no values; it goes through layers, and a function of tensors through layers.Lambda")
+
+    def __bool__(self):
+        raise TypeError("a symbolic tensor has no values, so nothing can be decided by it")
+
+    def __repr__(self):
+        return f"<KerasTensor shape={self.shape}, dtype={self.dtype.name}, name={self.name}>"
+
+
+class Call:
+    """A layer that is called with symbolic tensors. It does not hold what it gives, which holds it."""
+
+    def __init__(self, layer, inputs, place):
+        self.layer, self.inputs, self.place, self.number = layer, inputs, place, next(_counter)
+        self.n_outputs = 0
+
+    def output(self, shape):
+        """What it gives next, for examples of that shape."""
+        self.n_outputs += 1
+        return KerasTensor(shape, self.layer.compute_dtype, self, self.layer.name, self.n_outputs - 1)
+
+
+def is_symbolic(structure):
+    return any(isinstance(leaf, KerasTensor) for leaf in leaves(structure))
+
+
+def call(layer, inputs):
+    """What a layer gives for symbolic tensors. It is built for their shapes."""
+    for leaf in leaves(inputs):
+        if not isinstance(leaf, KerasTensor):
+            raise TypeError(f"{layer.name} is given symbolic tensors and {type(leaf).__name__}; all must be symbolic")
+    shapes = map_structure(lambda x: list(x.example_shape), inputs)
+    layer._ensure_native(shapes, [x.dtype.name for x in leaves(inputs)])
+    made = Call(layer, inputs, _core.keras.user_line())
+    return map_shapes(made.output, layer._native.output_shapes())
+
+
+def Input(shape=None, batch_size=None, dtype=None, name=None, batch_shape=None, tensor=None, sparse=None, **unknown):
+    """A symbolic tensor for examples of a shape."""
+    if sparse or tensor is not None or unknown:
+        raise NotImplementedError("Input takes shape, batch_size, dtype and name")
+    if batch_shape is not None:
+        shape = batch_shape[1:]
+    if shape is None or any(n is None for n in shape):
+        raise ValueError(f"Input(shape={shape}): each extent of an example must be a number; only that of the batch is open")
+    return KerasTensor([int(n) for n in shape], dtype or "float32", None, name)
+
+
+class Graph:
+    """The calls that lead from inputs to outputs, in the order in which they were made."""
+
+    def __init__(self, inputs, outputs):
+        self.inputs, self.outputs = inputs, outputs
+        self.calls = _calls_between(leaves(inputs), leaves(outputs))
+        self.layers = []
+        for made in self.calls:
+            if made.layer not in self.layers:
+                self.layers.append(made.layer)
+
+    def build(self):
+        """The native model."""
+        given = {id(x): number for number, x in enumerate(leaves(self.inputs))}
+        first, n_values, calls = {}, len(given), []
+
+        def number(x):
+            return given[id(x)] if id(x) in given else first[x.call.number] + x.index
+
+        for made in self.calls:
+            calls.append((self.layers.index(made.layer), map_structure(number, made.inputs), made.place))
+            first[made.number], n_values = n_values, n_values + made.n_outputs
+        shapes = map_structure(lambda x: list(x.example_shape), self.inputs)
+        outputs = map_structure(number, self.outputs)
+        return _core.keras.Model.functional([layer._native for layer in self.layers], calls, shapes, outputs)
+
+
+def _calls_between(inputs, outputs):
+    given = {id(x) for x in inputs}
+    found, waiting = {}, [x for x in outputs if id(x) not in given]
+    while waiting:
+        made = waiting.pop().call
+        if made is None:
+            raise ValueError("an output depends on an Input that is not among the inputs of the model")
+        if made.number not in found:
+            found[made.number] = made
+            waiting += [x for x in leaves(made.inputs) if id(x) not in given]
+    return [found[number] for number in sorted(found)]
