@@ -11,11 +11,16 @@ from . import _core
 
 _core.skip_frames_below(_os.path.dirname(_os.path.abspath(__file__)) + _os.sep)
 
-from . import array_ops as _array_ops, dtypes, errors, names as _names  # noqa: E402
+from . import array_ops as _array_ops, dtypes, errors, names as _names, nest  # noqa: E402
 from .dtypes import (  # noqa: E402
     DType, as_dtype, bfloat16, bool, double, float16, float32, float64, half, int32, int64, uint8,
 )  # fmt: skip
+from .function import (  # noqa: E402
+    executing_eagerly, function, functions_run_eagerly as _functions_run_eagerly, inside_function,
+    run_functions_eagerly as _run_functions_eagerly,
+)  # fmt: skip
 from .memory import Report, Saved, limit, report, reset_peaks, stats, trim  # noqa: E402
+from .specs import TensorSpec  # noqa: E402
 from .tape import GradientTape, UnconnectedGradients  # noqa: E402
 from .tensor import Tensor, TensorShape, Variable, convert_to_tensor  # noqa: E402
 
@@ -66,7 +71,8 @@ nn = _namespace("nn", {**_names.NN, **_of(
     "sparse_softmax_cross_entropy_with_logits", "top_k")})  # fmt: skip
 linalg = _namespace("linalg", _of("einsum", "eye", "matmul", "norm"))
 random = _namespace("random", _of("normal", "set_seed", "truncated_normal", "uniform"))
-config = _namespace("config", {"experimental": _namespace("config.experimental", {
+config = _namespace("config", {"run_functions_eagerly": _run_functions_eagerly, "functions_run_eagerly": _functions_run_eagerly,
+                               "experimental": _namespace("config.experimental", {
     "get_memory_info": _memory_info, "reset_memory_stats": lambda device="CPU:0": reset_peaks()})})  # fmt: skip
 
 newaxis = None

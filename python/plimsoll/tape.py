@@ -2,28 +2,8 @@
 
 from . import _core, errors
 from .names import tensor
+from .nest import flatten, pack
 from .tensor import Value
-
-
-def flatten(structure):
-    """The leaves of nested lists, tuples and dicts, in order; keys are sorted, as in TensorFlow."""
-    if isinstance(structure, dict):
-        return [leaf for key in sorted(structure) for leaf in flatten(structure[key])]
-    if isinstance(structure, (list, tuple)):
-        return [leaf for part in structure for leaf in flatten(part)]
-    return [structure]
-
-
-def pack(structure, leaves):
-    """The leaves of an iterator in a structure like the given one."""
-    if isinstance(structure, dict):
-        packed = {key: pack(structure[key], leaves) for key in sorted(structure)}
-        return type(structure)((key, packed[key]) for key in structure)
-    if isinstance(structure, tuple) and hasattr(structure, "_fields"):
-        return type(structure)(*[pack(part, leaves) for part in structure])
-    if isinstance(structure, (list, tuple)):
-        return type(structure)([pack(part, leaves) for part in structure])
-    return next(leaves)
 
 
 class UnconnectedGradients:

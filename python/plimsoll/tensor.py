@@ -8,7 +8,7 @@ import operator
 
 import numpy as np
 
-from . import _core, dtypes
+from . import _core, dtypes, errors
 
 Tensor = _core.Tensor
 Variable = _core.Variable
@@ -189,6 +189,8 @@ def _getitem(self, key):
 def _position(key):
     try:
         return operator.index(key)
+    except errors.OperatorNotAllowedInGraphError:
+        raise
     except TypeError:
         pass
     raise TypeError(
@@ -209,7 +211,31 @@ def _len(self):
     return self._shape[0]
 
 
+_ADVICE = {
+    "bool": "a Python if, while, and, or cannot depend on a tensor, because there is no AutoGraph: use tf.where",
+    "numpy": "return the tensor and read it outside",
+}
+
+
+def _check_has_value(self, kind="numpy"):
+    """Refuses to read where tensors have shapes and no values yet."""
+    if not self._is_symbolic:
+        return
+    file, line = _core.users_line() or ("?", 0)
+    what = ".numpy()" if kind == "numpy" else f"{kind}(tensor)"
+    advice = _ADVICE.get(kind, _ADVICE["numpy"])
+    if _core.is_tracing():
+        raise errors.OperatorNotAllowedInGraphError(
+            f"{what} at {file}:{line}, inside a function that is being recorded: tensors have no values here. {advice[0].upper()}"
+            f"{advice[1:]}, or debug with tf.config.run_functions_eagerly(True)"
+        )
+    raise errors.OperatorNotAllowedInGraphError(
+        f"{what} at {file}:{line}: a tensor of a graph has no value; tf.compat.v1.Session.run gives it"
+    )
+
+
 def _numpy(self):
+    _check_has_value(self)
     array = np.empty(self._shape, self.dtype.as_numpy_dtype)
     self.read_into(array.reshape(-1).view(np.uint8))
     return array if array.shape else array[()]
@@ -226,6 +252,7 @@ def _single(kind):
     def method(self):
         if np.prod(self._shape, dtype=np.int64) != 1:
             raise TypeError(f"a tensor of shape {self.shape} is no single value; only one element becomes a {kind.__name__}")
+        _check_has_value(self, kind.__name__)
         return kind(_numpy(self).item())
 
     return method
@@ -234,6 +261,7 @@ def _single(kind):
 def _index(self):
     if self._shape or not self.dtype.is_integer:
         raise TypeError(f"a tensor of shape {self.shape} and {self.dtype.name} is no whole number")
+    _check_has_value(self, "int")
     return int(_numpy(self))
 
 
@@ -264,19 +292,29 @@ def _values_text(self):
         return str(np.asarray(_numpy(_core.cast(self, "float32"))))
 
 
+def _symbolic_text(self):
+    return f"<tf.Tensor: shape={tuple(self._shape)}, dtype={self._dtype}, without values: they come when it runs>"
+
+
 def _str(self):
+    if self._is_symbolic:
+        return _symbolic_text(self)
     text = _values_text(self)
     newline = "\n" if "\n" in text else ""
     return f"tf.Tensor({newline}{text}, shape={tuple(self._shape)}, dtype={self._dtype})"
 
 
 def _repr(self):
+    if self._is_symbolic:
+        return _symbolic_text(self)
     text = _values_text(self)
     value = text if not self._shape else "\n" + repr(np.asarray(_numpy(self))) if self._dtype != "bfloat16" else text
     return f"<tf.Tensor: shape={tuple(self._shape)}, dtype={self._dtype}, numpy={value}>"
 
 
 def _variable_repr(self):
+    if self._is_symbolic:
+        return f"<tf.Variable '{self.name}' shape={tuple(self._shape)} dtype={self._dtype}>"
     text = _values_text(self) if not self._shape else "\n" + _values_text(self)
     return f"<tf.Variable '{self.name}' shape={tuple(self._shape)} dtype={self._dtype}, numpy={text}>"
 

@@ -158,3 +158,36 @@ def test_003_1_fifty_epochs_are_flat():
     )
     assert len(optimizer.in_use) == 200
     assert len(set(optimizer.in_use)) == 1
+
+
+def test_002_2_a_function_peaks_no_higher_than_eager_code_and_has_its_bits():
+    model, optimizer = Linear(), Descent()
+    x, target = tf.random.normal([64, 8]), tf.random.normal([64, 1])
+    # The post never says where `tape` comes from: here one records before its program begins.
+    tape = tf.GradientTape()
+    with tape:
+        before = model.w.numpy()
+        run_post("post_002_2", "y = model(x)", x=x, target=target, model=model, optimizer=optimizer, tape=tape)
+    assert not np.array_equal(model.w.numpy(), before)
+    del tape
+
+    layers = [tf.Variable(tf.random.normal([256, 256]) * 0.05) for _ in range(8)]
+
+    def step(x, target):
+        with tf.GradientTape() as tape:
+            y = x
+            for w in layers:
+                y = tf.nn.relu(tf.matmul(y, w))
+            loss = tf.reduce_mean(tf.square(y - target))
+        return [loss, *tape.gradient(loss, layers)]
+
+    x, target = tf.random.normal([512, 256]), tf.random.normal([512, 256])
+    peaks, values = [], []
+    function = tf.function(step)
+    planned = function.plan(x, target).peak
+    for run in (step, function):
+        tf.reset_peaks()
+        values.append([bits(value) for value in run(x, target)])
+        peaks.append(tf.stats()["peak_in_use"])
+    assert values[0] == values[1]
+    assert peaks[1] == planned <= peaks[0]

@@ -13,7 +13,7 @@ use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedStr;
 use pyo3::sync::PyOnceLock;
 
-use crate::errors;
+use crate::{errors, warnings};
 
 /// The folder of the package, with a separator at its end: frames of files below it are skipped.
 static PACKAGE: PyOnceLock<String> = PyOnceLock::new();
@@ -25,6 +25,7 @@ pub fn call<R: Send>(py: Python<'_>, f: impl FnOnce() -> plimsoll::Result<R> + S
         Some((file, line)) => py.detach(|| plimsoll::at_line(&file, line, f)),
         None => py.detach(f),
     };
+    warnings::hand_over(py)?;
     done.map_err(|error| errors::exception(py, &error))
 }
 
@@ -45,6 +46,12 @@ fn user_line(py: Python<'_>) -> PyResult<Option<(PyBackedStr, u32)>> {
         frame = frame.getattr(intern!(py, "f_back"))?;
     }
     Ok(None)
+}
+
+/// File and line of the innermost frame outside the package, for messages.
+#[pyfunction]
+fn users_line(py: Python<'_>) -> PyResult<Option<(String, u32)>> {
+    Ok(user_line(py)?.map(|(file, line)| (file.to_string(), line)))
 }
 
 /// Says which folder is the package's.
@@ -110,5 +117,6 @@ impl Drop for Scope {
 /// Adds what Python calls.
 pub fn add_to(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<Scope>()?;
+    module.add_function(wrap_pyfunction!(users_line, module)?)?;
     module.add_function(wrap_pyfunction!(skip_frames_below, module)?)
 }

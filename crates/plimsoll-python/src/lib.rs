@@ -9,18 +9,24 @@
 
 mod edge;
 mod errors;
+mod footprint;
+mod function;
 mod memory;
 mod ops;
 mod report;
 mod tape;
 mod tensor;
+mod warnings;
 
 use pyo3::prelude::*;
 
 /// The extension module.
 #[pymodule]
 fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    warnings::begin();
     edge::add_to(module)?;
+    footprint::add_to(module)?;
+    function::add_to(module)?;
     memory::add_to(module)?;
     ops::add_to(module)?;
     tape::add_to(module)?;

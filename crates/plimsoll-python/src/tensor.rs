@@ -92,6 +92,12 @@ impl Tensor {
         self.0.device().name().to_owned()
     }
 
+    /// Whether it has a shape and no values: inside a function that is being recorded, or in a graph.
+    #[getter]
+    fn _is_symbolic(&self) -> bool {
+        self.0.is_ghost()
+    }
+
     /// Copies the values into a buffer, row-major.
     fn read_into(&self, py: Python<'_>, buffer: PyBuffer<u8>) -> PyResult<()> {
         read_into(py, &self.0, &buffer)
@@ -147,6 +153,12 @@ impl Variable {
     #[getter]
     fn _name(&self) -> String {
         self.0.name()
+    }
+
+    /// Whether it has a shape and no values: inside a function that is being recorded, or in a graph.
+    #[getter]
+    fn _is_symbolic(&self) -> bool {
+        self.0.is_ghost()
     }
 
     /// Copies the values into a buffer, row-major.

@@ -36,6 +36,7 @@ pub use plimsoll_tensor::{
 pub use plimsoll_tensor::program::Footprint;
 pub use plimsoll_tensor::{
     CacheInfo, CachedProgram, Function, Graph, GraphScope, OpenStep, Recording, Session, Step, clear_session,
+    is_tracing,
 };
 
 // Devices, and whose bytes are whose.

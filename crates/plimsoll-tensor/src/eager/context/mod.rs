@@ -256,9 +256,10 @@ pub(crate) fn without_tracing<R>(f: impl FnOnce() -> R) -> R {
     without_tapes(f)
 }
 
-/// Whether a function is being recorded on this thread.
+/// Whether a function is being recorded on this thread, or a graph described: tensors have shapes then, and no values.
+#[doc(alias("inside_function", "executing_eagerly", "is_compiling"))]
 #[inline]
-pub(crate) fn is_tracing() -> bool {
+pub fn is_tracing() -> bool {
     CONTEXT.with(|context| context.tracing.get())
 }
 
