@@ -11,7 +11,7 @@ from . import _core
 
 _core.skip_frames_below(_os.path.dirname(_os.path.abspath(__file__)) + _os.sep)
 
-from . import array_ops as _array_ops, dtypes, errors, names as _names, nest  # noqa: E402
+from . import array_ops as _array_ops, compat as _compat, dtypes, errors, names as _names, nest  # noqa: E402
 from .dtypes import (  # noqa: E402
     DType, as_dtype, bfloat16, bool, double, float16, float32, float64, half, int32, int64, uint8,
 )  # fmt: skip
@@ -19,6 +19,7 @@ from .function import (  # noqa: E402
     executing_eagerly, function, functions_run_eagerly as _functions_run_eagerly, inside_function,
     run_functions_eagerly as _run_functions_eagerly,
 )  # fmt: skip
+from .graph import Graph, gradients, group, no_op  # noqa: E402
 from .memory import Report, Saved, limit, report, reset_peaks, stats, trim  # noqa: E402
 from .specs import TensorSpec  # noqa: E402
 from .tape import GradientTape, UnconnectedGradients  # noqa: E402
@@ -74,6 +75,9 @@ random = _namespace("random", _of("normal", "set_seed", "truncated_normal", "uni
 config = _namespace("config", {"run_functions_eagerly": _run_functions_eagerly, "functions_run_eagerly": _functions_run_eagerly,
                                "experimental": _namespace("config.experimental", {
     "get_memory_info": _memory_info, "reset_memory_stats": lambda device="CPU:0": reset_peaks()})})  # fmt: skip
+_PUBLIC = {name: value for name, value in globals().items() if not name.startswith("_")}
+compat = _namespace("compat", {"v1": _namespace("compat.v1", {
+    **_PUBLIC, **_compat.V1, "train": _namespace("compat.v1.train", _compat.TRAIN)})})  # fmt: skip
 
 newaxis = None
 __version__ = "0.1.0"

@@ -224,7 +224,7 @@ def _check_has_value(self, kind="numpy"):
     file, line = _core.users_line() or ("?", 0)
     what = ".numpy()" if kind == "numpy" else f"{kind}(tensor)"
     advice = _ADVICE.get(kind, _ADVICE["numpy"])
-    if _core.is_tracing():
+    if _core.is_tracing() and not _core.is_in_graph():
         raise errors.OperatorNotAllowedInGraphError(
             f"{what} at {file}:{line}, inside a function that is being recorded: tensors have no values here. {advice[0].upper()}"
             f"{advice[1:]}, or debug with tf.config.run_functions_eagerly(True)"
@@ -266,6 +266,8 @@ def _index(self):
 
 
 def _hash(self):
+    if self._is_symbolic:  # as TensorFlow's in graphs: a placeholder is a key of `feed_dict`
+        return id(self)
     raise TypeError(f"{type(self).__name__} is unhashable, since == compares its elements. Use .ref() as the key.")
 
 
@@ -319,10 +321,19 @@ def _variable_repr(self):
     return f"<tf.Variable '{self.name}' shape={tuple(self._shape)} dtype={self._dtype}, numpy={text}>"
 
 
+class Operation:
+    """Something that a session does when it is fetched, such as an assignment."""
+
+    def __init__(self, tokens, variable=None):
+        self.tokens, self.variable = tokens, variable
+
+
 def _assignment(how):
     def method(self, value, use_locking=False, name=None, read_value=True):
         value = value if isinstance(value, Value) else convert_to_tensor(value, self.dtype)
-        self._assign(how, value)
+        operation = self._assign(how, value)
+        if operation is not None:
+            return Operation([operation], self)
         return self if read_value else None
 
     return method

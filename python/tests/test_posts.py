@@ -2,6 +2,7 @@
 
 import numpy as np
 import plimsoll as tf
+import pytest
 from conftest import in_use, run_post
 
 
@@ -191,3 +192,39 @@ def test_002_2_a_function_peaks_no_higher_than_eager_code_and_has_its_bits():
         peaks.append(tf.stats()["peak_in_use"])
     assert values[0] == values[1]
     assert peaks[1] == planned <= peaks[0]
+
+
+def test_001_1_a_graph_has_x_w_y_dx_and_dw_and_nothing_else(monkeypatch, capsys):
+    with pytest.raises(RuntimeError, match="Use tf.GradientTape instead"):
+        run_post("post_001_1")
+    peaks, described = [], []
+    original = tf.compat.v1.Session.run
+
+    def run(self, *arguments):
+        described.append(in_use())
+        tf.reset_peaks()
+        values = original(self, *arguments)
+        peaks.append(tf.stats()["peak_rows"])
+        return values
+
+    monkeypatch.setattr(tf.compat.v1.Session, "run", run)
+    before = in_use()
+    tf.compat.v1.disable_eager_execution()
+    try:
+        names = run_post("post_001_1")
+    finally:
+        tf.compat.v1.enable_eager_execution()
+    # Nothing when the graph is described, x and w when it is initialised.
+    assert described == [before, before + 4_004_000]
+    rows = peaks[1]
+    assert rows["parameters"] == 4_004_000 and rows["gradients"] == 4_004_000
+    # Besides them: y, and single numbers on the way from the mean.
+    others = sum(rows.values()) - rows["rounding"] - rows["workspace"] - 8_008_000
+    assert 4_000 <= others <= 4_000 + 64
+    dx, dw = names["grad_values"]
+    x, w = (tf.constant(names[name].numpy()) for name in "xw")
+    with tf.GradientTape() as tape:
+        tape.watch([x, w])
+        loss = tf.reduce_mean(tf.square(tf.matmul(x, w)))
+    assert [dx.tobytes(), dw.tobytes()] == [bits(g) for g in tape.gradient(loss, [x, w])]
+    assert "array" in capsys.readouterr().out

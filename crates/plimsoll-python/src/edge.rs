@@ -13,14 +13,28 @@ use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedStr;
 use pyo3::sync::PyOnceLock;
 
-use crate::{errors, warnings};
+use crate::{errors, graph, warnings};
 
 /// The folder of the package, with a separator at its end: frames of files below it are skipped.
 static PACKAGE: PyOnceLock<String> = PyOnceLock::new();
 static GET_FRAME: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
 
-/// Runs `f` without the GIL, with its bytes labelled by the user's line.
+/// Runs `f` without the GIL, with its bytes labelled by the user's line, and with the thread's graph entered if it has one.
 pub fn call<R: Send>(py: Python<'_>, f: impl FnOnce() -> plimsoll::Result<R> + Send) -> PyResult<R> {
+    match graph::current() {
+        None => outside_graphs(py, f),
+        Some(graph) => outside_graphs(py, move || {
+            let _building = graph.enter()?;
+            f()
+        }),
+    }
+}
+
+/// As [`call`], whatever graph is there: for what reads values, and for sessions.
+pub fn outside_graphs<R: Send>(
+    py: Python<'_>,
+    f: impl FnOnce() -> plimsoll::Result<R> + Send,
+) -> PyResult<R> {
     let done = match user_line(py)? {
         Some((file, line)) => py.detach(|| plimsoll::at_line(&file, line, f)),
         None => py.detach(f),

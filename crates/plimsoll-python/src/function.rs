@@ -12,6 +12,7 @@ use pyo3::prelude::*;
 
 use crate::edge::call;
 use crate::footprint::Footprint;
+use crate::graph;
 use crate::tensor::{Tensor, Value, Variable, dtype_of};
 
 /// The programs of a function that Python owns.
@@ -192,7 +193,7 @@ fn described(py: Python<'_>, shape: Vec<usize>, dtype: &str) -> PyResult<Tensor>
 /// Whether a function is being recorded, or a graph described, on this thread.
 #[pyfunction]
 fn is_tracing() -> bool {
-    plimsoll::is_tracing()
+    plimsoll::is_tracing() || graph::current().is_some()
 }
 
 /// Whether a tape records on this thread.

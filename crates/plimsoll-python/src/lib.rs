@@ -11,6 +11,7 @@ mod edge;
 mod errors;
 mod footprint;
 mod function;
+mod graph;
 mod memory;
 mod ops;
 mod report;
@@ -27,6 +28,7 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     edge::add_to(module)?;
     footprint::add_to(module)?;
     function::add_to(module)?;
+    graph::add_to(module)?;
     memory::add_to(module)?;
     ops::add_to(module)?;
     tape::add_to(module)?;
