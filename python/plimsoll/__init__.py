@@ -11,7 +11,7 @@ from . import _core
 
 _core.skip_frames_below(_os.path.dirname(_os.path.abspath(__file__)) + _os.sep)
 
-from . import array_ops as _array_ops, compat as _compat, dtypes, errors, names as _names, nest  # noqa: E402
+from . import array_ops as _array_ops, compat as _compat, data, dtypes, errors, names as _names, nest  # noqa: E402
 from .dtypes import (  # noqa: E402
     DType, as_dtype, bfloat16, bool, double, float16, float32, float64, half, int32, int64, uint8,
 )  # fmt: skip

@@ -38,6 +38,10 @@ class FailedPreconditionError(OpError):
     """A value was asked for that is not there."""
 
 
+class OutOfRangeError(OpError):
+    """There is no next element."""
+
+
 class CancelledError(OpError):
     """Somebody asked the program to stop while it waited."""
 

@@ -15,6 +15,11 @@ def _html(self):
 Report._repr_html_ = Saved._repr_html_ = _html
 
 
+def parse_bytes(bytes):
+    """A number of bytes, which may be a text such as "64MiB"."""
+    return _core.parse_bytes(bytes) if isinstance(bytes, str) else bytes
+
+
 class limit:
     """Sets the most bytes that the pool of the current device may take: a number, or a text such as "64MiB"; None lifts it.
 
@@ -23,7 +28,7 @@ class limit:
 
     def __init__(self, bytes):
         self._before = stats()["limit"]
-        _core.set_limit(_core.parse_bytes(bytes) if isinstance(bytes, str) else bytes)
+        _core.set_limit(parse_bytes(bytes))
 
     def __enter__(self):
         return self

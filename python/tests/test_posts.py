@@ -1,5 +1,7 @@
 """The posts' own programs, unchanged but for the import line, with the figures that must be true of them."""
 
+import os
+
 import numpy as np
 import plimsoll as tf
 import pytest
@@ -228,3 +230,59 @@ def test_001_1_a_graph_has_x_w_y_dx_and_dw_and_nothing_else(monkeypatch, capsys)
         loss = tf.reduce_mean(tf.square(tf.matmul(x, w)))
     assert [dx.tobytes(), dw.tobytes()] == [bits(g) for g in tape.gradient(loss, [x, w])]
     assert "array" in capsys.readouterr().out
+
+
+class Watched(Descent):
+    """An optimizer that looks at the bytes of data, without rounding, and at the threads."""
+
+    def __init__(self):
+        super().__init__()
+        self.data, self.threads = [], []
+
+    def apply_gradients(self, pairs):
+        super().apply_gradients(pairs)
+        self.data.append(tf.stats()["rows"]["data"])
+        self.threads.append(len(os.listdir("/proc/self/task")))
+
+
+def test_002_3_data_is_the_source_and_batches_and_no_second_copy():
+    n, size = 10_000, 64
+    features, labels = tf.random.normal([n, 8]), tf.random.normal([n, 1])
+    source, batch = n * 9 * 4, size * 9 * 4
+    names = dict(
+        features=features,
+        labels=labels,
+        batch_size=size,
+        model=Linear(),
+        compute_loss=lambda predictions, labels: tf.reduce_mean(tf.square(predictions - labels)),
+    )
+    optimizer = Watched()
+    run_post("post_002_3", optimizer=optimizer, **names)
+    assert len(optimizer.data) == 157
+    # The loop's variables hold the batch before while the next one is made.
+    assert max(optimizer.data) == source + 2 * batch
+    # Made ahead, there is room for that one already: the source and depth + 1 batches.
+    dataset = tf.data.Dataset.from_tensor_slices((features, labels)).batch(size).prefetch(2)
+    data = {tf.stats()["rows"]["data"] for _ in dataset}
+    assert data == {source + 3 * batch}
+
+
+def test_003_2_prefetch_is_counted_and_fifty_epochs_are_flat():
+    x, y = tf.random.normal([512, 8]), tf.random.normal([512, 1])
+    optimizer = Watched()
+    run_post(
+        "post_003_2",
+        "",
+        num_epochs=50,
+        data=(x, y),
+        batch_size=32,
+        model=Linear(),
+        loss_function=lambda predictions, labels: tf.reduce_mean(tf.square(predictions - labels)),
+        optimizer=optimizer,
+    )
+    assert len(optimizer.data) == 50 * 16
+    source, batch = 512 * 9 * 4, 32 * 9 * 4
+    # Four batches ahead at most, and the one that the loop has.
+    assert set(optimizer.data) == {source + 5 * batch}
+    assert len(set(optimizer.in_use)) == 1
+    assert max(optimizer.threads[-16:]) <= max(optimizer.threads[:16])

@@ -13,7 +13,7 @@ use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedStr;
 use pyo3::sync::PyOnceLock;
 
-use crate::{errors, graph, warnings};
+use crate::{data, errors, graph, warnings};
 
 /// The folder of the package, with a separator at its end: frames of files below it are skipped.
 static PACKAGE: PyOnceLock<String> = PyOnceLock::new();
@@ -40,7 +40,7 @@ pub fn outside_graphs<R: Send>(
         None => py.detach(f),
     };
     warnings::hand_over(py)?;
-    done.map_err(|error| errors::exception(py, &error))
+    done.map_err(|error| data::take_interruption().unwrap_or_else(|| errors::exception(py, &error)))
 }
 
 /// File and line of the innermost frame outside the package.

@@ -7,6 +7,7 @@
 
 #![forbid(unsafe_code)]
 
+mod data;
 mod edge;
 mod errors;
 mod footprint;
@@ -25,6 +26,7 @@ use pyo3::prelude::*;
 #[pymodule]
 fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     warnings::begin();
+    data::add_to(module)?;
     edge::add_to(module)?;
     footprint::add_to(module)?;
     function::add_to(module)?;

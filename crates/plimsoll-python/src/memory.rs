@@ -5,6 +5,7 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
+use crate::edge::Scope;
 use crate::errors;
 use crate::report::Report;
 
@@ -64,6 +65,12 @@ fn parse_bytes(text: &str) -> PyResult<u64> {
     parsed.map(Bytes::get).map_err(|error| PyValueError::new_err(error.to_string()))
 }
 
+/// Lets what is made from here on belong to the input data, until the scope ends.
+#[pyfunction]
+fn as_data() -> Scope {
+    Scope::new(plimsoll::enter_owner(plimsoll::Owner::Data))
+}
+
 /// Gives free pages back to the system; returns how many bytes that was.
 #[pyfunction]
 fn trim(py: Python<'_>) -> u64 {
@@ -78,5 +85,6 @@ pub fn add_to(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(reset_peaks, module)?)?;
     module.add_function(wrap_pyfunction!(set_limit, module)?)?;
     module.add_function(wrap_pyfunction!(parse_bytes, module)?)?;
+    module.add_function(wrap_pyfunction!(as_data, module)?)?;
     module.add_function(wrap_pyfunction!(trim, module)?)
 }
