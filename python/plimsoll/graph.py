@@ -24,6 +24,8 @@ class Graph:
         self._core = _core.Graph()
         self._by_name = {}
         self._scopes = []
+        # The Python functions that its gradients call, by number: see custom_gradient.py.
+        self._functions = {}
 
     def as_default(self):
         """A context in which ops are added to this graph."""
@@ -53,6 +55,12 @@ def _graphs():
     if not hasattr(_open, "graphs"):
         _open.graphs = []
     return _open.graphs
+
+
+def entered():
+    """The graphs that ops are added to: one or none."""
+    graph = _current()
+    return [] if graph is None else [graph]
 
 
 def _current():
@@ -110,7 +118,7 @@ def gradients(ys, xs, grad_ys=None, name=None, stop_gradients=None, unconnected_
         seeds = flatten(grad_ys)
         targets = [y if g is None else y * tensor(g) for y, g in zip(targets, seeds, strict=True)]
     sources = flatten(xs)
-    given = graph._core.gradients(targets, sources)
+    given = _core.lending(graph._functions, lambda: graph._core.gradients(targets, sources))
     if str(getattr(unconnected_gradients, "value", unconnected_gradients)) == "zero":
         given = [_core.full(x._shape, 0.0, x._dtype) if g is None else g for g, x in zip(given, sources)]
     return given

@@ -37,19 +37,19 @@ class limit:
         _core.set_limit(self._before)
 
 
-def report():
+def report(device=None):
     """Who holds the bytes in use, by owner and line; the rows add up."""
-    return _core.report()
+    return _core.report(device)
 
 
-def stats():
-    """The figures of the pool: bytes in use, committed, their peaks, and rows by owner."""
-    return _core.stats()
+def stats(device=None):
+    """The figures of the pool: bytes in use, committed, their peaks, and rows by owner; ``foreign`` is memory that others lent."""
+    return _core.stats(device)
 
 
-def reset_peaks():
+def reset_peaks(device=None):
     """Lets peaks begin anew."""
-    _core.reset_peaks()
+    _core.reset_peaks(device)
 
 
 def trim():

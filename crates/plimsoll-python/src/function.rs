@@ -4,34 +4,28 @@
 //! is gone when the call returns; so nothing that stays here keeps a Python object alive. What distinguishes the arguments of
 //! two calls besides their tensors is a text that Python writes, and how results are arranged is a number that it gives.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use plimsoll::memory::PlanSet;
-use plimsoll::{Error, Recording, Result, Structure, Tensor as Array};
+use plimsoll::{Recording, Result, Structure, Tensor as Array};
 use pyo3::prelude::*;
 
 use crate::edge::call;
 use crate::footprint::Footprint;
-use crate::graph;
 use crate::tensor::{Tensor, Value, Variable, dtype_of};
+use crate::{errors, graph};
 
 /// The programs of a function that Python owns.
 #[pyclass(frozen, module = "plimsoll._core")]
 struct Function(plimsoll::Function<Lent, Returned, fn(Lent) -> Result<Returned>>);
 
-/// The arguments of a call, with the function that is lent for it.
+/// The arguments of a call, with the function that is lent for it: from a list of tensors to a list of tensors and the number of
+/// their arrangement.
 struct Lent {
-    body: Arc<Body>,
+    body: Arc<Py<PyAny>>,
     /// What the arguments are besides their tensors.
     arrangement: Arc<str>,
     tensors: Vec<Array>,
-}
-
-/// A Python function from a list of tensors to a list of tensors and the number of their arrangement.
-struct Body {
-    function: Py<PyAny>,
-    /// What it raised: more than an error of ours can carry.
-    raised: Mutex<Option<PyErr>>,
 }
 
 /// What the function returned.
@@ -73,24 +67,15 @@ fn run(lent: Lent) -> Result<Returned> {
     let Lent { body, tensors, .. } = lent;
     Python::attach(|py| {
         let tensors: Vec<Tensor> = tensors.into_iter().map(Tensor).collect();
-        let returned = body.function.call1(py, (tensors,)).and_then(|returned| returned.extract(py));
-        let (tensors, arrangement): (Vec<Value>, usize) = returned.map_err(|error| body.raise(error))?;
+        let returned = body.call1(py, (tensors,)).and_then(|returned| returned.extract(py));
+        let (tensors, arrangement): (Vec<Value>, usize) = returned.map_err(errors::raised)?;
         let tensors = tensors.iter().map(|tensor| Array::clone(tensor)).collect();
         Ok(Returned { tensors, arrangement })
     })
 }
 
-impl Body {
-    /// Keeps what was raised for whoever made the call; returns what the program's recording is told.
-    fn raise(&self, error: PyErr) -> Error {
-        let text = error.to_string();
-        *self.raised.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
-        Error::argument("function", text)
-    }
-}
-
 impl Function {
-    /// Calls `f` with the arguments while the body is lent. What the body raised is raised again.
+    /// Calls `f` with the arguments while the body is lent.
     fn lending<R: Send>(
         &self,
         py: Python<'_>,
@@ -100,17 +85,12 @@ impl Function {
         f: impl FnOnce(&plimsoll::Function<Lent, Returned, fn(Lent) -> Result<Returned>>, Lent) -> Result<R>
         + Send,
     ) -> PyResult<R> {
-        // This handle is the last: Python's object is let go while the interpreter is held.
-        let body = Arc::new(Body { function: body, raised: Mutex::new(None) });
+        // This handle is the last: Python's object is let go while the GIL is held.
+        let body = Arc::new(body);
         let tensors = arguments.iter().map(|argument| Array::clone(argument)).collect();
         let lent = Lent { body: body.clone(), arrangement: arrangement.into(), tensors };
         drop(arguments);
-        let done = call(py, || f(&self.0, lent));
-        let raised = body.raised.lock().unwrap_or_else(PoisonError::into_inner).take();
-        match (done, raised) {
-            (Err(_), Some(raised)) => Err(raised),
-            (done, _) => done,
-        }
+        call(py, || f(&self.0, lent))
     }
 }
 

@@ -8,10 +8,12 @@
 #![forbid(unsafe_code)]
 
 mod data;
+mod device;
 mod edge;
 mod errors;
 mod footprint;
 mod function;
+mod gradient;
 mod graph;
 mod memory;
 mod ops;
@@ -27,9 +29,11 @@ use pyo3::prelude::*;
 fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     warnings::begin();
     data::add_to(module)?;
+    device::add_to(module)?;
     edge::add_to(module)?;
     footprint::add_to(module)?;
     function::add_to(module)?;
+    gradient::add_to(module)?;
     graph::add_to(module)?;
     memory::add_to(module)?;
     ops::add_to(module)?;

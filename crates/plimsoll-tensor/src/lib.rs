@@ -35,6 +35,7 @@ pub use device::report::Report;
 pub use device::{Device, Recomputed};
 pub use eager::context::{
     Placement, PlacementLog, Saving, enter_saving, is_recording, is_tracing, log_placements, with_saving,
+    without_tapes,
 };
 pub use eager::execute::apply;
 pub use eager::op;

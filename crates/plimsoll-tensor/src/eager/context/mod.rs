@@ -30,8 +30,8 @@ pub(crate) use crate::base::scopes::on_drop;
 pub(crate) use devices::{current_device, device, real_device, recording_device};
 pub(crate) use placements::log_placement;
 pub use placements::{Placement, PlacementLog, log_placements};
-pub use tapes::is_recording;
-pub(crate) use tapes::{is_sealed, sealed, start_tape, stop_tape, with_tapes, without_tapes};
+pub use tapes::{is_recording, without_tapes};
+pub(crate) use tapes::{is_sealed, sealed, start_tape, stop_tape, with_tapes};
 
 use tapes::Tapes;
 
