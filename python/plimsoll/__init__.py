@@ -10,6 +10,7 @@ import types as _types
 from . import _core
 
 _core.skip_frames_below(_os.path.dirname(_os.path.abspath(__file__)) + _os.sep)
+_os.register_at_fork(after_in_child=_core.after_fork_in_child)
 
 from . import array_ops as _array_ops, compat as _compat, config as _config, data, debugging, dtypes, errors, names as _names, nest  # noqa: E402
 from .dtypes import (  # noqa: E402
@@ -19,7 +20,7 @@ from .config import device  # noqa: E402
 from .custom_gradient import custom_gradient, recompute_grad  # noqa: E402
 from .function import executing_eagerly, function, inside_function  # noqa: E402
 from .graph import Graph, gradients, group, no_op  # noqa: E402
-from .memory import Report, Saved, limit, report, reset_peaks, stats, trim  # noqa: E402
+from .memory import Footprint, Report, Saved, limit, plan, report, reset_peaks, stats, trim  # noqa: E402
 from .specs import TensorSpec  # noqa: E402
 from .tape import GradientTape, UnconnectedGradients  # noqa: E402
 from .tensor import Tensor, TensorShape, Variable, convert_to_tensor  # noqa: E402

@@ -3,16 +3,18 @@
 import html
 
 from . import _core
+from .function import Function
 
 Report = _core.Report
 Saved = _core.Saved
+Footprint = _core.Footprint
 
 
 def _html(self):
     return f"<pre>{html.escape(str(self))}</pre>"
 
 
-Report._repr_html_ = Saved._repr_html_ = _html
+Report._repr_html_ = Saved._repr_html_ = Footprint._repr_html_ = _html
 
 
 def parse_bytes(bytes):
@@ -45,6 +47,14 @@ def report(device=None):
 def stats(device=None):
     """The figures of the pool: bytes in use, committed, their peaks, and rows by owner; ``foreign`` is memory that others lent."""
     return _core.stats(device)
+
+
+def plan(function, *args, **kwargs):
+    """What a call of a function, or of a ``tf.function``, will need before it runs: its peak, who owns it, the least limit.
+
+    Nothing runs. Tensors may be given as ``tf.TensorSpec``.
+    """
+    return (function if hasattr(function, "plan") else Function(function)).plan(*args, **kwargs)
 
 
 def reset_peaks(device=None):

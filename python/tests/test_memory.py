@@ -75,6 +75,18 @@ def test_a_limit_holds_from_the_call_on():
         tf.limit("many")
 
 
+def test_a_plan_of_any_function_is_its_run_to_the_byte():
+    def step(x):
+        return tf.reduce_sum(tf.exp(x) * x)
+
+    x = tf.ones([1000, 100])
+    plan = tf.plan(step, x)
+    tf.reset_peaks()
+    tf.function(step)(x)
+    assert tf.stats()["peak_in_use"] == plan.peak == sum(plan.rows.values())
+    assert plan.peak >= 800_000 and str(plan) in plan._repr_html_()
+
+
 def test_memory_info_has_tensorflows_keys():
     tf.config.experimental.reset_memory_stats("CPU:0")
     x = tf.ones([1000])

@@ -5,9 +5,10 @@
 
 use std::cell::RefCell;
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use plimsoll::OpenScope;
+use pyo3::exceptions::PyRuntimeError;
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedStr;
@@ -35,12 +36,36 @@ pub fn outside_graphs<R: Send>(
     py: Python<'_>,
     f: impl FnOnce() -> plimsoll::Result<R> + Send,
 ) -> PyResult<R> {
+    check_not_forked()?;
     let done = match user_line(py)? {
         Some((file, line)) => py.detach(|| plimsoll::at_line(&file, line, f)),
         None => py.detach(f),
     };
     warnings::hand_over(py)?;
     done.map_err(|error| data::take_interruption().unwrap_or_else(|| errors::exception(py, &error)))
+}
+
+/// Whether something has run in this process, so that there may be threads,
+static HAS_RUN: AtomicBool = AtomicBool::new(false);
+/// and whether it is a copy of such a process, in which these threads are not.
+static IS_FORKED: AtomicBool = AtomicBool::new(false);
+
+/// Refuses to run where the threads that work was begun with are gone: it would wait for them for ever.
+fn check_not_forked() -> PyResult<()> {
+    if IS_FORKED.load(Ordering::Relaxed) {
+        return Err(PyRuntimeError::new_err(
+            "this process was forked from one that had used Plimsoll, whose threads and locks do not come along; start workers with \
+             multiprocessing.get_context(\"spawn\"), or fork before the first tensor is made",
+        ));
+    }
+    HAS_RUN.store(true, Ordering::Relaxed);
+    Ok(())
+}
+
+/// Called in the child of a fork.
+#[pyfunction]
+fn after_fork_in_child() {
+    IS_FORKED.store(HAS_RUN.load(Ordering::Relaxed), Ordering::Relaxed);
 }
 
 /// File and line of the innermost frame outside the package.
@@ -132,5 +157,6 @@ impl Drop for Scope {
 pub fn add_to(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<Scope>()?;
     module.add_function(wrap_pyfunction!(users_line, module)?)?;
+    module.add_function(wrap_pyfunction!(after_fork_in_child, module)?)?;
     module.add_function(wrap_pyfunction!(skip_frames_below, module)?)
 }
