@@ -23,7 +23,7 @@ from .graph import Graph, gradients, group, no_op  # noqa: E402
 from .memory import Footprint, Report, Saved, limit, plan, report, reset_peaks, stats, trim  # noqa: E402
 from .specs import TensorSpec  # noqa: E402
 from .tape import GradientTape, UnconnectedGradients  # noqa: E402
-from .tensor import Tensor, TensorShape, Variable, convert_to_tensor  # noqa: E402
+from .tensor import Tensor, TensorShape, Variable, convert_to_tensor, from_dlpack  # noqa: E402
 
 _MISSING = "Plimsoll has no tf.{}. docs/python.md lists what is there"
 
@@ -68,6 +68,8 @@ nn = _namespace("nn", {**_names.NN, **_of(
 linalg = _namespace("linalg", _of("einsum", "eye", "matmul", "norm"))
 random = _namespace("random", _of("normal", "set_seed", "truncated_normal", "uniform"))
 config = _namespace("config", {**_config.NAMES, "experimental": _namespace("config.experimental", _config.EXPERIMENTAL)})
+experimental = _namespace("experimental", {"dlpack": _namespace("experimental.dlpack", {
+    "from_dlpack": from_dlpack, "to_dlpack": lambda tf_tensor: tf_tensor.__dlpack__()})})  # fmt: skip
 _PUBLIC = {name: value for name, value in globals().items() if not name.startswith("_")}
 compat = _namespace("compat", {"v1": _namespace("compat.v1", {
     **_PUBLIC, **_compat.V1, "train": _namespace("compat.v1.train", _compat.TRAIN)})})  # fmt: skip

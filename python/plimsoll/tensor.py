@@ -243,7 +243,9 @@ def _numpy(self):
 
 def _array(self, dtype=None, copy=None):
     if copy is False:
-        raise ValueError("the values of a tensor become a numpy array by a copy")
+        if dtype is not None and np.dtype(dtype) != self.dtype.as_numpy_dtype:
+            raise ValueError(f"a tensor of {self._dtype} becomes an array of {np.dtype(dtype)} by a copy")
+        return np.from_dlpack(self)  # read-only: tensors do not change
     array = np.asarray(_numpy(self))
     return array if dtype is None else array.astype(dtype)
 
@@ -339,6 +341,33 @@ def _assignment(how):
     return method
 
 
+def _dlpack(self, *, stream=None, max_version=None, dl_device=None, copy=None):
+    """A DLPack capsule: read-only memory of the tensor, or a copy for whoever cannot be told so."""
+    _check_has_value(self, "__dlpack__")
+    if dl_device not in (None, (1, 0)):
+        raise BufferError(f"a tensor of the CPU cannot be lent to device {dl_device}")
+    is_versioned = max_version is not None and max_version[0] >= 1
+    if copy is False and not is_versioned:
+        raise BufferError("memory of a tensor is lent read-only, which a DLPack capsule without a version cannot say; let it be copied")
+    return _core.to_capsule(self, is_versioned, bool(copy))
+
+
+def from_dlpack(external):
+    """A tensor over memory of another library, without a copy: an object with ``__dlpack__``, or a capsule.
+
+    Its owner must not write to it while the tensor is there. Truth values are copied. ``stats()["foreign"]`` counts the bytes.
+    """
+    if not hasattr(external, "__dlpack__"):
+        return _core.from_capsule(external)
+    if external.__dlpack_device__()[0] != 1:
+        raise BufferError(f"device {external.__dlpack_device__()}: only memory of the CPU can be taken")
+    try:
+        capsule = external.__dlpack__(max_version=(1, 0))
+    except TypeError:  # it knows no versions
+        capsule = external.__dlpack__()
+    return _core.from_capsule(capsule)
+
+
 def _attach(cls):
     for name, function in _BINARY.items():
         setattr(cls, f"__{name}__", _operator(function))
@@ -356,6 +385,7 @@ def _attach(cls):
     cls.dtype = property(lambda self: dtypes.BY_NAME[self._dtype])
     cls.ndim = property(lambda self: len(self._shape))
     cls.device = property(lambda self: self._device)
+    cls.__dlpack__, cls.__dlpack_device__ = _dlpack, lambda self: (1, 0)
     cls.get_shape = lambda self: self.shape
     cls.ref = lambda self: Reference(self)
 

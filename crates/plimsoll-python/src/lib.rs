@@ -2,13 +2,14 @@
 //!
 //! It owns the edge between the interpreter and the framework, and nothing else: `edge::call` labels bytes with the user's
 //! Python line and gives up the GIL, `errors` turns errors into exception classes, and the rest hands values over. TensorFlow's
-//! names, argument names and defaults are pure Python, in `python/plimsoll`; so a name is added there, in a table. No Rust object
-//! here holds a Python callable, so that no cycle of references goes through Rust.
+//! names, argument names and defaults are pure Python, in `python/plimsoll`; so a name is added there, in a table. What stays here holds no
+//! Python callable, so that no cycle of references goes through Rust: functions are lent for a call ([`function`], [`gradient`]).
 
-#![forbid(unsafe_code)]
+#![deny(unsafe_op_in_unsafe_fn)]
 
 mod data;
 mod device;
+mod dlpack;
 mod edge;
 mod errors;
 mod footprint;
@@ -30,6 +31,7 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     warnings::begin();
     data::add_to(module)?;
     device::add_to(module)?;
+    dlpack::add_to(module)?;
     edge::add_to(module)?;
     footprint::add_to(module)?;
     function::add_to(module)?;

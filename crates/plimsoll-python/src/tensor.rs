@@ -1,7 +1,8 @@
 //! Tensors and variables as Python objects, and their bytes.
 //!
 //! Operators, printing and everything else that TensorFlow's users know is attached in `python/plimsoll/tensor.py`, for both
-//! classes from one table. Values go in and out through the buffer protocol, with one copy.
+//! classes from one table. Values go in and out through the buffer protocol with one copy, or through
+//! DLPack with none.
 
 use std::ops::Deref;
 
