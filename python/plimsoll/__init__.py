@@ -20,7 +20,7 @@ from .config import device  # noqa: E402
 from .custom_gradient import custom_gradient, recompute_grad  # noqa: E402
 from .function import executing_eagerly, function, inside_function  # noqa: E402
 from .graph import Graph, gradients, group, no_op  # noqa: E402
-from .memory import Footprint, Report, Saved, limit, plan, report, reset_peaks, stats, trim  # noqa: E402
+from .memory import Footprint, Report, Saved, limit, plan, profile, report, reset_peaks, stats, trim  # noqa: E402
 from .specs import TensorSpec  # noqa: E402
 from .tape import GradientTape, UnconnectedGradients  # noqa: E402
 from .tensor import Tensor, TensorShape, Variable, convert_to_tensor, from_dlpack  # noqa: E402

@@ -1,6 +1,7 @@
 """The line, and who holds the bytes below it."""
 
 import html
+import os
 
 from . import _core
 from .function import Function
@@ -65,3 +66,34 @@ def reset_peaks(device=None):
 def trim():
     """Gives free pages back to the system; returns how many bytes that was."""
     return _core.trim()
+
+
+class profile:
+    """A context in which everything that takes and gives back memory is recorded to a file; afterwards it prints what is worth knowing.
+
+    ``page(path)`` writes it as one HTML file: who held what, when.
+    """
+
+    def __init__(self, path):
+        self._path, self._recording = os.fspath(path), None
+
+    def __enter__(self):
+        self._recording = _core.Profiler(self._path)
+        return self
+
+    def __exit__(self, *_):
+        recording, self._recording = self._recording, None
+        recording.finish()
+
+    def explain(self):
+        """What is worth knowing, in words."""
+        return _core.explain_profile(self._path)
+
+    def page(self, path):
+        """Writes an HTML page of it."""
+        _core.write_page(self._path, os.fspath(path))
+
+    def __str__(self):
+        return f"a recording to {self._path}" if self._recording is not None else self.explain()
+
+    _repr_html_ = _html

@@ -12,6 +12,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyTuple};
 
 use crate::edge::outside_graphs;
+use crate::interrupt;
 use crate::tensor::{Tensor, Value};
 
 /// A pipeline that needs no Python.
@@ -21,14 +22,6 @@ pub struct Dataset(pub plimsoll::data::Dataset);
 /// The elements of one epoch.
 #[pyclass(frozen, module = "plimsoll._core")]
 struct Elements(Mutex<Option<Batches>>);
-
-/// What Ctrl-C raised while a batch was waited for.
-static INTERRUPTED: Mutex<Option<PyErr>> = Mutex::new(None);
-
-/// What ended a wait, if a signal did.
-pub fn take_interruption() -> Option<PyErr> {
-    INTERRUPTED.lock().unwrap_or_else(PoisonError::into_inner).take()
-}
 
 /// Tuples and dicts of tensors, in their arrangement; the keys of a dict in order.
 struct Slices(Nested<Array>);
@@ -160,16 +153,9 @@ impl Elements {
     }
 }
 
-/// Whether a signal wants the program to stop; asked now and then while somebody waits without the GIL.
-fn is_interrupted() -> bool {
-    let Some(Err(raised)) = Python::try_attach(|py| py.check_signals()) else { return false };
-    *INTERRUPTED.lock().unwrap_or_else(PoisonError::into_inner) = Some(raised);
-    true
-}
-
 /// Adds what Python calls.
 pub fn add_to(module: &Bound<'_, PyModule>) -> PyResult<()> {
-    stop_waiting_when(is_interrupted);
+    stop_waiting_when(interrupt::is_asked);
     module.add_class::<Dataset>()?;
     module.add_class::<Elements>()
 }

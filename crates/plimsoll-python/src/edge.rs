@@ -14,7 +14,7 @@ use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedStr;
 use pyo3::sync::PyOnceLock;
 
-use crate::{data, errors, graph, warnings};
+use crate::{current_graph, errors, interrupt, warnings};
 
 /// The folder of the package, with a separator at its end: frames of files below it are skipped.
 static PACKAGE: PyOnceLock<String> = PyOnceLock::new();
@@ -22,7 +22,7 @@ static GET_FRAME: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
 
 /// Runs `f` without the GIL, with its bytes labelled by the user's line, and with the thread's graph entered if it has one.
 pub fn call<R: Send>(py: Python<'_>, f: impl FnOnce() -> plimsoll::Result<R> + Send) -> PyResult<R> {
-    match graph::current() {
+    match current_graph::current() {
         None => outside_graphs(py, f),
         Some(graph) => outside_graphs(py, move || {
             let _building = graph.enter()?;
@@ -42,7 +42,7 @@ pub fn outside_graphs<R: Send>(
         None => py.detach(f),
     };
     warnings::hand_over(py)?;
-    done.map_err(|error| data::take_interruption().unwrap_or_else(|| errors::exception(py, &error)))
+    done.map_err(|error| interrupt::take().unwrap_or_else(|| errors::exception(py, &error)))
 }
 
 /// Whether something has run in this process, so that there may be threads,

@@ -13,7 +13,7 @@ use pyo3::prelude::*;
 use crate::edge::call;
 use crate::footprint::Footprint;
 use crate::tensor::{Tensor, Value, Variable, dtype_of};
-use crate::{errors, graph};
+use crate::{current_graph, errors};
 
 /// The programs of a function that Python owns.
 #[pyclass(frozen, module = "plimsoll._core")]
@@ -173,7 +173,7 @@ fn described(py: Python<'_>, shape: Vec<usize>, dtype: &str) -> PyResult<Tensor>
 /// Whether a function is being recorded, or a graph described, on this thread.
 #[pyfunction]
 fn is_tracing() -> bool {
-    plimsoll::is_tracing() || graph::current().is_some()
+    plimsoll::is_tracing() || current_graph::current().is_some()
 }
 
 /// Whether a tape records on this thread.

@@ -1,16 +1,10 @@
 //! Graphs and sessions, as in TensorFlow 1.
-//!
-//! While a graph is the current one of a thread, or eager execution is disabled for all, every op that goes through the edge is
-//! called with that graph entered. So a graph is never left open behind a Python frame, and no order of scopes matters.
-
-use std::cell::RefCell;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, PoisonError};
 
 use plimsoll::{Result, Tensor as Array};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
+use crate::current_graph;
 use crate::edge::outside_graphs;
 use crate::footprint::Footprint;
 use crate::tensor::{Tensor, Value, Variable, dtype_of};
@@ -23,26 +17,6 @@ struct Graph(plimsoll::Graph);
 #[pyclass(frozen, module = "plimsoll._core")]
 struct Session(plimsoll::Session);
 
-/// The graph of all threads where eager execution is disabled.
-static DEFAULT: Mutex<Option<plimsoll::Graph>> = Mutex::new(None);
-static HAS_DEFAULT: AtomicBool = AtomicBool::new(false);
-
-thread_local!(
-    /// The graphs that this thread has made current, by number, the last of which counts.
-    static CURRENT: RefCell<Vec<(u64, plimsoll::Graph)>> = const { RefCell::new(Vec::new()) }
-);
-
-/// The graph that ops of this thread are added to, if they are not run at once.
-pub fn current() -> Option<plimsoll::Graph> {
-    let own = CURRENT.with(|current| current.borrow().last().map(|(_, graph)| graph.clone()));
-    match own {
-        None if HAS_DEFAULT.load(Ordering::Relaxed) => {
-            DEFAULT.lock().unwrap_or_else(PoisonError::into_inner).clone()
-        }
-        own => own,
-    }
-}
-
 #[pymethods]
 impl Graph {
     #[new]
@@ -52,28 +26,20 @@ impl Graph {
 
     /// Makes it the current graph of this thread; returns the number with which that ends.
     fn enter(&self) -> u64 {
-        CURRENT.with(|current| {
-            let mut current = current.borrow_mut();
-            let number = current.iter().map(|(number, _)| number + 1).max().unwrap_or(0);
-            current.push((number, self.0.clone()));
-            number
-        })
+        current_graph::enter(&self.0)
     }
 
     /// Ends what [`Graph::enter`] began.
     fn leave(&self, number: u64) -> PyResult<()> {
-        let ended = CURRENT.with(|current| {
-            let mut current = current.borrow_mut();
-            let at = current.iter().position(|(open, _)| *open == number)?;
-            Some(current.remove(at))
-        });
-        ended.map(drop).ok_or_else(|| PyValueError::new_err("a graph is left on the thread that entered it"))
+        match current_graph::leave(number) {
+            true => Ok(()),
+            false => Err(PyValueError::new_err("a graph is left on the thread that entered it")),
+        }
     }
 
     /// Makes it the graph of all threads that have none of their own.
     fn make_default(&self) {
-        *DEFAULT.lock().unwrap_or_else(PoisonError::into_inner) = Some(self.0.clone());
-        HAS_DEFAULT.store(true, Ordering::Relaxed);
+        current_graph::set_default(Some(self.0.clone()));
     }
 
     /// A tensor whose value is fed when the graph runs.
@@ -143,15 +109,13 @@ impl Session {
 /// Lets ops of all threads run at once again.
 #[pyfunction]
 fn forget_default_graph() {
-    HAS_DEFAULT.store(false, Ordering::Relaxed);
-    let graph = DEFAULT.lock().unwrap_or_else(PoisonError::into_inner).take();
-    drop(graph);
+    current_graph::set_default(None);
 }
 
 /// Whether ops of this thread are added to a graph.
 #[pyfunction]
 fn is_in_graph() -> bool {
-    current().is_some()
+    current_graph::current().is_some()
 }
 
 /// Adds what Python calls.

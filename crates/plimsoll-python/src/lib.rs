@@ -3,10 +3,11 @@
 //! It owns the edge between the interpreter and the framework, and nothing else: `edge::call` labels bytes with the user's
 //! Python line and gives up the GIL, `errors` turns errors into exception classes, and the rest hands values over. TensorFlow's
 //! names, argument names and defaults are pure Python, in `python/plimsoll`; so a name is added there, in a table. What stays here holds no
-//! Python callable, so that no cycle of references goes through Rust: functions are lent for a call ([`function`], [`gradient`]).
+//! Python callable, so that no cycle of references goes through Rust: functions are lent for a call (`function`, `gradient`).
 
 #![deny(unsafe_op_in_unsafe_fn)]
 
+mod current_graph;
 mod data;
 mod device;
 mod dlpack;
@@ -16,8 +17,10 @@ mod footprint;
 mod function;
 mod gradient;
 mod graph;
+mod interrupt;
 mod memory;
 mod ops;
+mod profile;
 mod report;
 mod tape;
 mod tensor;
@@ -39,6 +42,7 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     graph::add_to(module)?;
     memory::add_to(module)?;
     ops::add_to(module)?;
+    profile::add_to(module)?;
     tape::add_to(module)?;
     tensor::add_to(module)
 }

@@ -11,8 +11,8 @@ use pyo3::buffer::PyBuffer;
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 
+use crate::current_graph;
 use crate::edge::{call, outside_graphs};
-use crate::graph;
 
 /// A tensor.
 #[pyclass(frozen, weakref, module = "plimsoll")]
@@ -80,7 +80,7 @@ impl Tensor {
         let copy = |bytes: &mut [u8]| {
             Python::attach(|py| buffer.copy_to_slice(py, bytes)).map_err(|error| buffer_error(&error))
         };
-        let Some(graph) = graph::current().filter(|_| for_graph) else {
+        let Some(graph) = current_graph::current().filter(|_| for_graph) else {
             return outside_graphs(py, || plimsoll::Tensor::from_bytes(shape, dtype, copy)).map(Tensor);
         };
         call(py, || graph.constant(&plimsoll::Tensor::from_bytes(shape, dtype, copy)?)).map(Tensor)
@@ -191,7 +191,7 @@ impl Variable {
             "assign_sub" => plimsoll::Variable::assign_sub,
             _ => return Err(PyValueError::new_err(format!("there is no assignment {how}"))),
         };
-        match graph::current() {
+        match current_graph::current() {
             None => call(py, || assign(&self.0, &value)).map(|()| None),
             Some(graph) => outside_graphs(py, || graph.operation(|| assign(&self.0, &value)))
                 .map(|operation| Some(Tensor(operation))),
