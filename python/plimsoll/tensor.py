@@ -161,7 +161,14 @@ def _equality(name):
     return method
 
 
+def _is_small_constant(self):
+    """Whether these are a few whole numbers that are known while a function is recorded, such as those of `tf.shape`."""
+    return self.dtype.is_integer and len(self._shape) == 1 and self._shape[0] <= 16 and _core.is_tracing() and not self._is_symbolic
+
+
 def _getitem(self, key):
+    if isinstance(key, (int, slice)) and _is_small_constant(self):
+        return convert_to_tensor(_numpy(self)[key], self.dtype)
     keys = list(key) if isinstance(key, tuple) else [key]
     if sum(k is Ellipsis for k in keys) > 1:
         raise IndexError("an index can have one ... only")
@@ -213,6 +220,7 @@ def _len(self):
 
 _ADVICE = {
     "bool": "a Python if, while, and, or cannot depend on a tensor, because there is no AutoGraph: use tf.where",
+    "int": "x.shape has extents as Python numbers; any other value can be returned and read outside",
     "numpy": "return the tensor and read it outside",
 }
 
@@ -226,8 +234,8 @@ def _check_has_value(self, kind="numpy"):
     advice = _ADVICE.get(kind, _ADVICE["numpy"])
     if _core.is_tracing() and not _core.is_in_graph():
         raise errors.OperatorNotAllowedInGraphError(
-            f"{what} at {file}:{line}, inside a function that is being recorded: tensors have no values here. {advice[0].upper()}"
-            f"{advice[1:]}, or debug with tf.config.run_functions_eagerly(True)"
+            f"{what} at {file}:{line}, inside a function that is being recorded, where tensors have no values: {advice}, or debug "
+            "with tf.config.run_functions_eagerly(True)"
         )
     raise errors.OperatorNotAllowedInGraphError(
         f"{what} at {file}:{line}: a tensor of a graph has no value; tf.compat.v1.Session.run gives it"
