@@ -10,14 +10,20 @@ import types as _types
 from . import _core
 
 _core.skip_frames_below(_os.path.dirname(_os.path.abspath(__file__)) + _os.sep)
+_os.register_at_fork(after_in_child=_core.after_fork_in_child)
 
-from . import array_ops as _array_ops, dtypes, errors, names as _names  # noqa: E402
+from . import array_ops as _array_ops, compat as _compat, config as _config, data, debugging, dtypes, errors, names as _names, nest  # noqa: E402
 from .dtypes import (  # noqa: E402
     DType, as_dtype, bfloat16, bool, double, float16, float32, float64, half, int32, int64, uint8,
 )  # fmt: skip
-from .memory import Report, Saved, limit, report, reset_peaks, stats, trim  # noqa: E402
+from .config import device  # noqa: E402
+from .custom_gradient import custom_gradient, recompute_grad  # noqa: E402
+from .function import executing_eagerly, function, inside_function  # noqa: E402
+from .graph import Graph, gradients, group, no_op  # noqa: E402
+from .memory import Footprint, Report, Saved, limit, plan, profile, report, reset_peaks, stats, trim  # noqa: E402
+from .specs import TensorSpec  # noqa: E402
 from .tape import GradientTape, UnconnectedGradients  # noqa: E402
-from .tensor import Tensor, TensorShape, Variable, convert_to_tensor  # noqa: E402
+from .tensor import Tensor, TensorShape, Variable, convert_to_tensor, from_dlpack  # noqa: E402
 
 _MISSING = "Plimsoll has no tf.{}. docs/python.md lists what is there"
 
@@ -46,11 +52,6 @@ def _of(*members):
     return {member: getattr(_array_ops, member) for member in members}
 
 
-def _memory_info(device="CPU:0"):
-    figures = stats()
-    return {"current": figures["in_use"], "peak": figures["peak_in_use"]}
-
-
 _ARRAY = _of(
     "add_n", "argmax", "argmin", "argsort", "broadcast_to", "cast", "clip_by_value", "concat", "constant", "einsum",
     "expand_dims", "eye", "fill", "gather", "identity", "is_tensor", "linspace", "matmul", "norm", "one_hot", "ones",
@@ -70,8 +71,12 @@ nn = _namespace("nn", {**_names.NN, **_of(
     "sparse_softmax_cross_entropy_with_logits", "top_k")})  # fmt: skip
 linalg = _namespace("linalg", _of("einsum", "eye", "matmul", "norm"))
 random = _namespace("random", _of("normal", "set_seed", "truncated_normal", "uniform"))
-config = _namespace("config", {"experimental": _namespace("config.experimental", {
-    "get_memory_info": _memory_info, "reset_memory_stats": lambda device="CPU:0": reset_peaks()})})  # fmt: skip
+config = _namespace("config", {**_config.NAMES, "experimental": _namespace("config.experimental", _config.EXPERIMENTAL)})
+experimental = _namespace("experimental", {"dlpack": _namespace("experimental.dlpack", {
+    "from_dlpack": from_dlpack, "to_dlpack": lambda tf_tensor: tf_tensor.__dlpack__()})})  # fmt: skip
+_PUBLIC = {name: value for name, value in globals().items() if not name.startswith("_")}
+compat = _namespace("compat", {"v1": _namespace("compat.v1", {
+    **_PUBLIC, **_compat.V1, "train": _namespace("compat.v1.train", _compat.TRAIN)})})  # fmt: skip
 
 newaxis = None
 __version__ = "0.1.0"

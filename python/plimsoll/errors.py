@@ -30,8 +30,16 @@ class NotDifferentiableError(OpError, LookupError):
     """A gradient was wanted through an op that has none."""
 
 
+class OperatorNotAllowedInGraphError(OpError, TypeError):
+    """The value of a tensor was asked for where tensors have none: in a function that is being recorded, or in a graph."""
+
+
 class FailedPreconditionError(OpError):
     """A value was asked for that is not there."""
+
+
+class OutOfRangeError(OpError):
+    """There is no next element."""
 
 
 class CancelledError(OpError):

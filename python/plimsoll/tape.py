@@ -1,35 +1,27 @@
 """`tf.GradientTape`: what is recorded begins and ends with a with-statement."""
 
+import threading
+
 from . import _core, errors
 from .names import tensor
+from .nest import flatten, pack
 from .tensor import Value
-
-
-def flatten(structure):
-    """The leaves of nested lists, tuples and dicts, in order; keys are sorted, as in TensorFlow."""
-    if isinstance(structure, dict):
-        return [leaf for key in sorted(structure) for leaf in flatten(structure[key])]
-    if isinstance(structure, (list, tuple)):
-        return [leaf for part in structure for leaf in flatten(part)]
-    return [structure]
-
-
-def pack(structure, leaves):
-    """The leaves of an iterator in a structure like the given one."""
-    if isinstance(structure, dict):
-        packed = {key: pack(structure[key], leaves) for key in sorted(structure)}
-        return type(structure)((key, packed[key]) for key in structure)
-    if isinstance(structure, tuple) and hasattr(structure, "_fields"):
-        return type(structure)(*[pack(part, leaves) for part in structure])
-    if isinstance(structure, (list, tuple)):
-        return type(structure)([pack(part, leaves) for part in structure])
-    return next(leaves)
 
 
 class UnconnectedGradients:
     """What `gradient` gives for a source that the target does not depend on."""
 
     NONE, ZERO = "none", "zero"
+
+
+_open = threading.local()
+
+
+def recording_tapes():
+    """The tapes that this thread has entered, outermost first."""
+    if not hasattr(_open, "tapes"):
+        _open.tapes = []
+    return _open.tapes
 
 
 class GradientTape:
@@ -39,11 +31,14 @@ class GradientTape:
         self._tape = _core.Tape(bool(persistent), bool(watch_accessed_variables))
         self._persistent = bool(persistent)
         self._scope = None
+        # The Python functions that its gradients call, by number: see custom_gradient.py.
+        self._functions = {}
 
     def __enter__(self):
         if self._scope is not None:
             raise ValueError("this tape records already")
         self._scope = self._tape.start()
+        recording_tapes().append(self)
         return self
 
     def __exit__(self, *_):
@@ -52,6 +47,9 @@ class GradientTape:
 
     def _end(self):
         scope, self._scope = self._scope, None
+        tapes = recording_tapes()
+        if self in tapes:
+            tapes.remove(self)
         if not scope.end():
             raise errors.TapeError("a tape stops recording on the thread that it began on")
 
@@ -71,6 +69,7 @@ class GradientTape:
     def reset(self):
         """Forgets everything that was recorded."""
         self._tape.reset()
+        self._functions.clear()
 
     def watched_variables(self):
         return tuple(self._tape.watched_variables())
@@ -95,11 +94,13 @@ class GradientTape:
         kept = [i for i, t in enumerate(targets) if t.dtype.is_floating]
         zeros = str(getattr(unconnected_gradients, "value", unconnected_gradients)) == UnconnectedGradients.ZERO
         with self._uses():
-            given = self._tape.gradient(
-                [targets[i] for i in kept],
-                [leaves[i] for i in floats],
-                None if seeds is None else [seeds[i] for i in kept],
-                zeros,
+            given = self._lending(
+                lambda: self._tape.gradient(
+                    [targets[i] for i in kept],
+                    [leaves[i] for i in floats],
+                    None if seeds is None else [seeds[i] for i in kept],
+                    zeros,
+                )
             )
         gradients = [None] * len(leaves)
         for i, gradient in zip(floats, given, strict=True):
@@ -117,8 +118,15 @@ class GradientTape:
     def _each(self, derivative, target, sources):
         self._before_use()
         with self._uses():
-            leaves = [derivative(tensor(target), tensor(source)) for source in flatten(sources)]
+            leaves = self._lending(lambda: [derivative(tensor(target), tensor(source)) for source in flatten(sources)])
         return pack(sources, iter(leaves))
+
+    def _lending(self, compute):
+        """Computes while the functions of custom gradients are lent; a tape for one gradient has no use for them afterwards."""
+        given = _core.lending(self._functions, compute) if self._functions else compute()
+        if not self._persistent:
+            self._functions.clear()
+        return given
 
     def _before_use(self):
         # Backward of a tape for one gradient is not recorded on it, as in TensorFlow.

@@ -8,7 +8,7 @@ import operator
 
 import numpy as np
 
-from . import _core, dtypes
+from . import _core, dtypes, errors
 
 Tensor = _core.Tensor
 Variable = _core.Variable
@@ -161,7 +161,14 @@ def _equality(name):
     return method
 
 
+def _is_small_constant(self):
+    """Whether these are a few whole numbers that are known while a function is recorded, such as those of `tf.shape`."""
+    return self.dtype.is_integer and len(self._shape) == 1 and self._shape[0] <= 16 and _core.is_tracing() and not self._is_symbolic
+
+
 def _getitem(self, key):
+    if isinstance(key, (int, slice)) and _is_small_constant(self):
+        return convert_to_tensor(_numpy(self)[key], self.dtype)
     keys = list(key) if isinstance(key, tuple) else [key]
     if sum(k is Ellipsis for k in keys) > 1:
         raise IndexError("an index can have one ... only")
@@ -189,6 +196,8 @@ def _getitem(self, key):
 def _position(key):
     try:
         return operator.index(key)
+    except errors.OperatorNotAllowedInGraphError:
+        raise
     except TypeError:
         pass
     raise TypeError(
@@ -209,7 +218,32 @@ def _len(self):
     return self._shape[0]
 
 
+_ADVICE = {
+    "bool": "a Python if, while, and, or cannot depend on a tensor, because there is no AutoGraph: use tf.where",
+    "int": "x.shape has extents as Python numbers; any other value can be returned and read outside",
+    "numpy": "return the tensor and read it outside",
+}
+
+
+def _check_has_value(self, kind="numpy"):
+    """Refuses to read where tensors have shapes and no values yet."""
+    if not self._is_symbolic:
+        return
+    file, line = _core.users_line() or ("?", 0)
+    what = ".numpy()" if kind == "numpy" else f"{kind}(tensor)"
+    advice = _ADVICE.get(kind, _ADVICE["numpy"])
+    if _core.is_tracing() and not _core.is_in_graph():
+        raise errors.OperatorNotAllowedInGraphError(
+            f"{what} at {file}:{line}, inside a function that is being recorded, where tensors have no values: {advice}, or debug "
+            "with tf.config.run_functions_eagerly(True)"
+        )
+    raise errors.OperatorNotAllowedInGraphError(
+        f"{what} at {file}:{line}: a tensor of a graph has no value; tf.compat.v1.Session.run gives it"
+    )
+
+
 def _numpy(self):
+    _check_has_value(self)
     array = np.empty(self._shape, self.dtype.as_numpy_dtype)
     self.read_into(array.reshape(-1).view(np.uint8))
     return array if array.shape else array[()]
@@ -217,7 +251,9 @@ def _numpy(self):
 
 def _array(self, dtype=None, copy=None):
     if copy is False:
-        raise ValueError("the values of a tensor become a numpy array by a copy")
+        if dtype is not None and np.dtype(dtype) != self.dtype.as_numpy_dtype:
+            raise ValueError(f"a tensor of {self._dtype} becomes an array of {np.dtype(dtype)} by a copy")
+        return np.from_dlpack(self)  # read-only: tensors do not change
     array = np.asarray(_numpy(self))
     return array if dtype is None else array.astype(dtype)
 
@@ -226,6 +262,7 @@ def _single(kind):
     def method(self):
         if np.prod(self._shape, dtype=np.int64) != 1:
             raise TypeError(f"a tensor of shape {self.shape} is no single value; only one element becomes a {kind.__name__}")
+        _check_has_value(self, kind.__name__)
         return kind(_numpy(self).item())
 
     return method
@@ -234,10 +271,13 @@ def _single(kind):
 def _index(self):
     if self._shape or not self.dtype.is_integer:
         raise TypeError(f"a tensor of shape {self.shape} and {self.dtype.name} is no whole number")
+    _check_has_value(self, "int")
     return int(_numpy(self))
 
 
 def _hash(self):
+    if self._is_symbolic:  # as TensorFlow's in graphs: a placeholder is a key of `feed_dict`
+        return id(self)
     raise TypeError(f"{type(self).__name__} is unhashable, since == compares its elements. Use .ref() as the key.")
 
 
@@ -264,30 +304,76 @@ def _values_text(self):
         return str(np.asarray(_numpy(_core.cast(self, "float32"))))
 
 
+def _symbolic_text(self):
+    return f"<tf.Tensor: shape={tuple(self._shape)}, dtype={self._dtype}, without values: they come when it runs>"
+
+
 def _str(self):
+    if self._is_symbolic:
+        return _symbolic_text(self)
     text = _values_text(self)
     newline = "\n" if "\n" in text else ""
     return f"tf.Tensor({newline}{text}, shape={tuple(self._shape)}, dtype={self._dtype})"
 
 
 def _repr(self):
+    if self._is_symbolic:
+        return _symbolic_text(self)
     text = _values_text(self)
     value = text if not self._shape else "\n" + repr(np.asarray(_numpy(self))) if self._dtype != "bfloat16" else text
     return f"<tf.Tensor: shape={tuple(self._shape)}, dtype={self._dtype}, numpy={value}>"
 
 
 def _variable_repr(self):
+    if self._is_symbolic:
+        return f"<tf.Variable '{self.name}' shape={tuple(self._shape)} dtype={self._dtype}>"
     text = _values_text(self) if not self._shape else "\n" + _values_text(self)
     return f"<tf.Variable '{self.name}' shape={tuple(self._shape)} dtype={self._dtype}, numpy={text}>"
+
+
+class Operation:
+    """Something that a session does when it is fetched, such as an assignment."""
+
+    def __init__(self, tokens, variable=None):
+        self.tokens, self.variable = tokens, variable
 
 
 def _assignment(how):
     def method(self, value, use_locking=False, name=None, read_value=True):
         value = value if isinstance(value, Value) else convert_to_tensor(value, self.dtype)
-        self._assign(how, value)
+        operation = self._assign(how, value)
+        if operation is not None:
+            return Operation([operation], self)
         return self if read_value else None
 
     return method
+
+
+def _dlpack(self, *, stream=None, max_version=None, dl_device=None, copy=None):
+    """A DLPack capsule: read-only memory of the tensor, or a copy for whoever cannot be told so."""
+    _check_has_value(self, "__dlpack__")
+    if dl_device not in (None, (1, 0)):
+        raise BufferError(f"a tensor of the CPU cannot be lent to device {dl_device}")
+    is_versioned = max_version is not None and max_version[0] >= 1
+    if copy is False and not is_versioned:
+        raise BufferError("memory of a tensor is lent read-only, which a DLPack capsule without a version cannot say; let it be copied")
+    return _core.to_capsule(self, is_versioned, bool(copy))
+
+
+def from_dlpack(external):
+    """A tensor over memory of another library, without a copy: an object with ``__dlpack__``, or a capsule.
+
+    Its owner must not write to it while the tensor is there. Truth values are copied. ``stats()["foreign"]`` counts the bytes.
+    """
+    if not hasattr(external, "__dlpack__"):
+        return _core.from_capsule(external)
+    if external.__dlpack_device__()[0] != 1:
+        raise BufferError(f"device {external.__dlpack_device__()}: only memory of the CPU can be taken")
+    try:
+        capsule = external.__dlpack__(max_version=(1, 0))
+    except TypeError:  # it knows no versions
+        capsule = external.__dlpack__()
+    return _core.from_capsule(capsule)
 
 
 def _attach(cls):
@@ -307,6 +393,7 @@ def _attach(cls):
     cls.dtype = property(lambda self: dtypes.BY_NAME[self._dtype])
     cls.ndim = property(lambda self: len(self._shape))
     cls.device = property(lambda self: self._device)
+    cls.__dlpack__, cls.__dlpack_device__ = _dlpack, lambda self: (1, 0)
     cls.get_shape = lambda self: self.shape
     cls.ref = lambda self: Reference(self)
 

@@ -324,3 +324,21 @@ def test_ctrl_c_is_seen_within_a_step_and_the_model_can_go_on():
     assert len(seen) <= 4
     assert model.optimizer.iterations <= 4
     model.fit(x, y, verbose=0)
+
+
+def test_a_dataset_without_python_in_it_is_read_natively():
+    x, y = blobs()
+    dataset = tf.data.Dataset.from_tensor_slices((x, y)).batch(32)
+    models = [compiled(), compiled()]
+    models[1].set_weights(models[0].get_weights())
+    models[0].fit(dataset, epochs=2, verbose=0)
+    models[1].fit(x, y, batch_size=32, epochs=2, shuffle=False, verbose=0)
+    assert bits(models[0]) == bits(models[1])
+    prepared = keras.training.prepare(models[0], keras.data.adapt(dataset))
+    assert isinstance(prepared.native(), tf._core.Dataset)
+    # A map is Python's, and so are its batches; the numbers are the same.
+    mapped = dataset.map(lambda x, y: (x, y))
+    models[0].fit(mapped, verbose=0)
+    models[1].fit(x, y, batch_size=32, shuffle=False, verbose=0)
+    assert bits(models[0]) == bits(models[1])
+    assert keras.training.prepare(models[0], keras.data.adapt(mapped)).native() is not None

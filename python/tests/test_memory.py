@@ -75,6 +75,31 @@ def test_a_limit_holds_from_the_call_on():
         tf.limit("many")
 
 
+def test_a_plan_of_any_function_is_its_run_to_the_byte():
+    def step(x):
+        return tf.reduce_sum(tf.exp(x) * x)
+
+    x = tf.ones([1000, 100])
+    plan = tf.plan(step, x)
+    tf.reset_peaks()
+    tf.function(step)(x)
+    assert tf.stats()["peak_in_use"] == plan.peak == sum(plan.rows.values())
+    assert plan.peak >= 800_000 and str(plan) in plan._repr_html_()
+
+
+def test_a_profile_is_recorded_in_a_block_and_explained(tmp_path):
+    with tf.profile(tmp_path / "run.plimsoll") as profile:
+        assert "a recording to" in str(profile)
+        x = tf.ones([1000, 100]) + 1.0
+    text = str(profile)
+    assert "the profile of a run" in text and "800,768 B" in text and __file__ in text
+    profile.page(tmp_path / "run.html")
+    assert "<html" in (tmp_path / "run.html").read_text() and profile._repr_html_().startswith("<pre>")
+    assert x.shape == (1000, 100)
+    with pytest.raises(OSError, match="nowhere"), tf.profile(tmp_path / "nowhere" / "run.plimsoll"):
+        pass
+
+
 def test_memory_info_has_tensorflows_keys():
     tf.config.experimental.reset_memory_stats("CPU:0")
     x = tf.ones([1000])

@@ -1,7 +1,10 @@
 """The posts' own programs, unchanged but for the import line, with the figures that must be true of them."""
 
+import os
+
 import numpy as np
 import plimsoll as tf
+import pytest
 from conftest import in_use, run_post
 
 
@@ -158,3 +161,128 @@ def test_003_1_fifty_epochs_are_flat():
     )
     assert len(optimizer.in_use) == 200
     assert len(set(optimizer.in_use)) == 1
+
+
+def test_002_2_a_function_peaks_no_higher_than_eager_code_and_has_its_bits():
+    model, optimizer = Linear(), Descent()
+    x, target = tf.random.normal([64, 8]), tf.random.normal([64, 1])
+    # The post never says where `tape` comes from: here one records before its program begins.
+    tape = tf.GradientTape()
+    with tape:
+        before = model.w.numpy()
+        run_post("post_002_2", "y = model(x)", x=x, target=target, model=model, optimizer=optimizer, tape=tape)
+    assert not np.array_equal(model.w.numpy(), before)
+    del tape
+
+    layers = [tf.Variable(tf.random.normal([256, 256]) * 0.05) for _ in range(8)]
+
+    def step(x, target):
+        with tf.GradientTape() as tape:
+            y = x
+            for w in layers:
+                y = tf.nn.relu(tf.matmul(y, w))
+            loss = tf.reduce_mean(tf.square(y - target))
+        return [loss, *tape.gradient(loss, layers)]
+
+    x, target = tf.random.normal([512, 256]), tf.random.normal([512, 256])
+    peaks, values = [], []
+    function = tf.function(step)
+    planned = function.plan(x, target).peak
+    for run in (step, function):
+        tf.reset_peaks()
+        values.append([bits(value) for value in run(x, target)])
+        peaks.append(tf.stats()["peak_in_use"])
+    assert values[0] == values[1]
+    assert peaks[1] == planned <= peaks[0]
+
+
+def test_001_1_a_graph_has_x_w_y_dx_and_dw_and_nothing_else(monkeypatch, capsys):
+    with pytest.raises(RuntimeError, match="Use tf.GradientTape instead"):
+        run_post("post_001_1")
+    peaks, described = [], []
+    original = tf.compat.v1.Session.run
+
+    def run(self, *arguments):
+        described.append(in_use())
+        tf.reset_peaks()
+        values = original(self, *arguments)
+        peaks.append(tf.stats()["peak_rows"])
+        return values
+
+    monkeypatch.setattr(tf.compat.v1.Session, "run", run)
+    before = in_use()
+    tf.compat.v1.disable_eager_execution()
+    try:
+        names = run_post("post_001_1")
+    finally:
+        tf.compat.v1.enable_eager_execution()
+    # Nothing when the graph is described, x and w when it is initialised.
+    assert described == [before, before + 4_004_000]
+    rows = peaks[1]
+    assert rows["parameters"] == 4_004_000 and rows["gradients"] == 4_004_000
+    # Besides them: y, and single numbers on the way from the mean.
+    others = sum(rows.values()) - rows["rounding"] - rows["workspace"] - 8_008_000
+    assert 4_000 <= others <= 4_000 + 64
+    dx, dw = names["grad_values"]
+    x, w = (tf.constant(names[name].numpy()) for name in "xw")
+    with tf.GradientTape() as tape:
+        tape.watch([x, w])
+        loss = tf.reduce_mean(tf.square(tf.matmul(x, w)))
+    assert [dx.tobytes(), dw.tobytes()] == [bits(g) for g in tape.gradient(loss, [x, w])]
+    assert "array" in capsys.readouterr().out
+
+
+class Watched(Descent):
+    """An optimizer that looks at the bytes of data, without rounding, and at the threads."""
+
+    def __init__(self):
+        super().__init__()
+        self.data, self.threads = [], []
+
+    def apply_gradients(self, pairs):
+        super().apply_gradients(pairs)
+        self.data.append(tf.stats()["rows"]["data"])
+        self.threads.append(len(os.listdir("/proc/self/task")))
+
+
+def test_002_3_data_is_the_source_and_batches_and_no_second_copy():
+    n, size = 10_000, 64
+    features, labels = tf.random.normal([n, 8]), tf.random.normal([n, 1])
+    source, batch = n * 9 * 4, size * 9 * 4
+    names = dict(
+        features=features,
+        labels=labels,
+        batch_size=size,
+        model=Linear(),
+        compute_loss=lambda predictions, labels: tf.reduce_mean(tf.square(predictions - labels)),
+    )
+    optimizer = Watched()
+    run_post("post_002_3", optimizer=optimizer, **names)
+    assert len(optimizer.data) == 157
+    # The loop's variables hold the batch before while the next one is made.
+    assert max(optimizer.data) == source + 2 * batch
+    # Made ahead, there is room for that one already: the source and depth + 1 batches.
+    dataset = tf.data.Dataset.from_tensor_slices((features, labels)).batch(size).prefetch(2)
+    data = {tf.stats()["rows"]["data"] for _ in dataset}
+    assert data == {source + 3 * batch}
+
+
+def test_003_2_prefetch_is_counted_and_fifty_epochs_are_flat():
+    x, y = tf.random.normal([512, 8]), tf.random.normal([512, 1])
+    optimizer = Watched()
+    run_post(
+        "post_003_2",
+        "",
+        num_epochs=50,
+        data=(x, y),
+        batch_size=32,
+        model=Linear(),
+        loss_function=lambda predictions, labels: tf.reduce_mean(tf.square(predictions - labels)),
+        optimizer=optimizer,
+    )
+    assert len(optimizer.data) == 50 * 16
+    source, batch = 512 * 9 * 4, 32 * 9 * 4
+    # Four batches ahead at most, and the one that the loop has.
+    assert set(optimizer.data) == {source + 5 * batch}
+    assert len(set(optimizer.in_use)) == 1
+    assert max(optimizer.threads[-16:]) <= max(optimizer.threads[:16])

@@ -3,12 +3,11 @@
 //! A dataset is a plan. It is cheap to clone, and nothing runs before it is iterated; each iteration is an epoch with
 //! a number of its own, on which shuffling depends. The methods are those of `tf.data` where it has them.
 
-use std::panic::Location;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use plimsoll_tensor::{Bytes, Device, Error, Nested, Result, at_line};
+use plimsoll_tensor::{Bytes, Device, Error, Nested, Result, at_line, callers_place};
 
 use crate::batch::{Batch as BatchNode, Padding};
 use crate::bucket::Buckets;
@@ -56,7 +55,7 @@ pub struct Dataset {
 /// Runs `f` with the bytes that it takes labelled with the caller's line.
 #[track_caller]
 pub(crate) fn at_caller<R>(f: impl FnOnce() -> R) -> R {
-    let caller = Location::caller();
+    let caller = callers_place();
     at_line(caller.file(), caller.line(), f)
 }
 
@@ -161,7 +160,7 @@ impl Dataset {
     #[track_caller]
     fn batched(&self, node: impl Node + 'static) -> Dataset {
         let mut batches = self.then(node);
-        batches.options.batched_at = Some(Location::caller());
+        batches.options.batched_at = Some(callers_place());
         batches
     }
 
@@ -398,7 +397,7 @@ impl Dataset {
         let mut inline = self.clone();
         (inline.options.prefetch, inline.options.n_workers) = (Prefetch::Depth(0), 1);
         let mut batches =
-            Batches::begin(&inline.node, (&inline.options, &inline.held), (epoch, 0), Location::caller());
+            Batches::begin(&inline.node, (&inline.options, &inline.held), (epoch, 0), callers_place());
         batches.next().unwrap_or_else(|| Err(self.no_batch()))
     }
 
@@ -420,7 +419,7 @@ impl Dataset {
     #[track_caller]
     pub fn iterate_from(&self, epoch: u64, batch: u64) -> Batches {
         self.next_epoch.store(epoch.wrapping_add(1), Ordering::Relaxed);
-        let line = self.options.batched_at.unwrap_or(Location::caller());
+        let line = self.options.batched_at.unwrap_or(callers_place());
         Batches::begin(&self.node, (&self.options, &self.held), (epoch, batch), line)
     }
 
@@ -438,7 +437,7 @@ impl Dataset {
     #[track_caller]
     pub fn iter(&self) -> Batches {
         let epoch = self.next_epoch.fetch_add(1, Ordering::Relaxed);
-        Batches::begin(&self.node, (&self.options, &self.held), (epoch, 0), Location::caller())
+        Batches::begin(&self.node, (&self.options, &self.held), (epoch, 0), callers_place())
     }
 
     /// The number of the next epoch.

@@ -291,6 +291,23 @@ fn blocks_are_labelled_with_the_line_that_iterates() {
     assert_eq!(sites.iter().filter(|site| site.ends_with(&here)).count(), 2, "{sites:?}");
 }
 
+/// A binding from another language says which line iterates, and which made the batches.
+#[test]
+fn blocks_are_labelled_with_the_line_that_was_entered() {
+    let (device, _on) = device();
+    let dataset = plimsoll_tensor::at_line("program.py", 3, || numbers(10).batch(5)).unwrap();
+    let iterated = plimsoll_tensor::at_line("program.py", 7, || dataset.iter());
+    let trained = dataset.iterate_from(0, 0);
+    let held: Vec<_> = iterated.chain(trained).map(Result::unwrap).collect();
+    let blocks = device.snapshot();
+    let sites: Vec<String> = blocks.blocks().iter().map(|block| block.site.to_string()).collect();
+    for (line, n) in [(7, 2), (3, 2)] {
+        let here = format!("program.py:{line} dataset");
+        assert_eq!(sites.iter().filter(|site| site.ends_with(&here)).count(), n, "{sites:?}");
+    }
+    drop(held);
+}
+
 /// A train loop begins epochs by number, on a line of its own.
 #[test]
 fn blocks_of_a_train_loop_are_labelled_with_the_line_that_made_the_batches() {

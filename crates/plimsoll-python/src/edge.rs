@@ -5,27 +5,67 @@
 
 use std::cell::RefCell;
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use plimsoll::OpenScope;
+use pyo3::exceptions::PyRuntimeError;
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedStr;
 use pyo3::sync::PyOnceLock;
 
-use crate::errors;
+use crate::{current_graph, errors, interrupt, warnings};
 
 /// The folder of the package, with a separator at its end: frames of files below it are skipped.
 static PACKAGE: PyOnceLock<String> = PyOnceLock::new();
 static GET_FRAME: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
 
-/// Runs `f` without the GIL, with its bytes labelled by the user's line.
+/// Runs `f` without the GIL, with its bytes labelled by the user's line, and with the thread's graph entered if it has one.
 pub fn call<R: Send>(py: Python<'_>, f: impl FnOnce() -> plimsoll::Result<R> + Send) -> PyResult<R> {
+    match current_graph::current() {
+        None => outside_graphs(py, f),
+        Some(graph) => outside_graphs(py, move || {
+            let _building = graph.enter()?;
+            f()
+        }),
+    }
+}
+
+/// As [`call`], whatever graph is there: for what reads values, and for sessions.
+pub fn outside_graphs<R: Send>(
+    py: Python<'_>,
+    f: impl FnOnce() -> plimsoll::Result<R> + Send,
+) -> PyResult<R> {
+    check_not_forked()?;
     let done = match user_line(py)? {
         Some((file, line)) => py.detach(|| plimsoll::at_line(&file, line, f)),
         None => py.detach(f),
     };
-    done.map_err(|error| errors::exception(py, &error))
+    warnings::hand_over(py)?;
+    done.map_err(|error| interrupt::take().unwrap_or_else(|| errors::exception(py, &error)))
+}
+
+/// Whether something has run in this process, so that there may be threads,
+static HAS_RUN: AtomicBool = AtomicBool::new(false);
+/// and whether it is a copy of such a process, in which these threads are not.
+static IS_FORKED: AtomicBool = AtomicBool::new(false);
+
+/// Refuses to run where the threads that work was begun with are gone: it would wait for them for ever.
+fn check_not_forked() -> PyResult<()> {
+    if IS_FORKED.load(Ordering::Relaxed) {
+        return Err(PyRuntimeError::new_err(
+            "this process was forked from one that had used Plimsoll, whose threads and locks do not come along; start workers with \
+             multiprocessing.get_context(\"spawn\"), or fork before the first tensor is made",
+        ));
+    }
+    HAS_RUN.store(true, Ordering::Relaxed);
+    Ok(())
+}
+
+/// Called in the child of a fork.
+#[pyfunction]
+fn after_fork_in_child() {
+    IS_FORKED.store(HAS_RUN.load(Ordering::Relaxed), Ordering::Relaxed);
 }
 
 /// File and line of the innermost frame outside the package.
@@ -45,6 +85,12 @@ pub fn user_line(py: Python<'_>) -> PyResult<Option<(PyBackedStr, u32)>> {
         frame = frame.getattr(intern!(py, "f_back"))?;
     }
     Ok(None)
+}
+
+/// File and line of the innermost frame outside the package, for messages.
+#[pyfunction]
+fn users_line(py: Python<'_>) -> PyResult<Option<(String, u32)>> {
+    Ok(user_line(py)?.map(|(file, line)| (file.to_string(), line)))
 }
 
 /// Says which folder is the package's.
@@ -110,5 +156,7 @@ impl Drop for Scope {
 /// Adds what Python calls.
 pub fn add_to(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<Scope>()?;
+    module.add_function(wrap_pyfunction!(users_line, module)?)?;
+    module.add_function(wrap_pyfunction!(after_fork_in_child, module)?)?;
     module.add_function(wrap_pyfunction!(skip_frames_below, module)?)
 }

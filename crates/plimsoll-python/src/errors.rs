@@ -10,7 +10,21 @@ use crate::report::Report;
 
 /// The exception for an error.
 pub fn exception(py: Python<'_>, error: &Error) -> PyErr {
-    make(py, error).unwrap_or_else(|failed| failed)
+    from_python(py, error).unwrap_or_else(|| make(py, error).unwrap_or_else(|failed| failed))
+}
+
+/// What Python raised, as an error of the framework on its way through it.
+pub fn raised(error: PyErr) -> Error {
+    Error::within("Python", error)
+}
+
+/// The exception that an error is about, if it came from Python.
+fn from_python(py: Python<'_>, error: &Error) -> Option<PyErr> {
+    let ErrorKind::Within { source, .. } = error.kind() else { return None };
+    match source.downcast_ref::<PyErr>() {
+        Some(raised) => Some(raised.clone_ref(py)),
+        None => from_python(py, source.downcast_ref()?),
+    }
 }
 
 fn make(py: Python<'_>, error: &Error) -> PyResult<PyErr> {

@@ -1,7 +1,8 @@
 //! Tensors and variables as Python objects, and their bytes.
 //!
 //! Operators, printing and everything else that TensorFlow's users know is attached in `python/plimsoll/tensor.py`, for both
-//! classes from one table. Values go in and out through the buffer protocol, with one copy.
+//! classes from one table. Values go in and out through the buffer protocol with one copy, or through
+//! DLPack with none.
 
 use std::ops::Deref;
 
@@ -10,7 +11,8 @@ use pyo3::buffer::PyBuffer;
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 
-use crate::edge::call;
+use crate::current_graph;
+use crate::edge::{call, outside_graphs};
 
 /// A tensor.
 #[pyclass(frozen, weakref, module = "plimsoll")]
@@ -64,14 +66,24 @@ fn buffer_error(error: &PyErr) -> Error {
 
 #[pymethods]
 impl Tensor {
-    /// A tensor with the bytes of a buffer, row-major.
+    /// A tensor with the bytes of a buffer, row-major; in a graph a constant of it, unless it is not for the graph.
     #[staticmethod]
-    fn from_buffer(py: Python<'_>, shape: Vec<usize>, dtype: &str, buffer: PyBuffer<u8>) -> PyResult<Tensor> {
+    #[pyo3(signature = (shape, dtype, buffer, for_graph = true))]
+    fn from_buffer(
+        py: Python<'_>,
+        shape: Vec<usize>,
+        dtype: &str,
+        buffer: PyBuffer<u8>,
+        for_graph: bool,
+    ) -> PyResult<Tensor> {
         let dtype = dtype_of(dtype)?;
         let copy = |bytes: &mut [u8]| {
             Python::attach(|py| buffer.copy_to_slice(py, bytes)).map_err(|error| buffer_error(&error))
         };
-        call(py, || plimsoll::Tensor::from_bytes(shape, dtype, copy)).map(Tensor)
+        let Some(graph) = current_graph::current().filter(|_| for_graph) else {
+            return outside_graphs(py, || plimsoll::Tensor::from_bytes(shape, dtype, copy)).map(Tensor);
+        };
+        call(py, || graph.constant(&plimsoll::Tensor::from_bytes(shape, dtype, copy)?)).map(Tensor)
     }
 
     /// Its extents.
@@ -90,6 +102,12 @@ impl Tensor {
     #[getter]
     fn _device(&self) -> String {
         self.0.device().name().to_owned()
+    }
+
+    /// Whether it has a shape and no values: inside a function that is being recorded, or in a graph.
+    #[getter]
+    fn _is_symbolic(&self) -> bool {
+        self.0.is_ghost()
     }
 
     /// Copies the values into a buffer, row-major.
@@ -149,6 +167,12 @@ impl Variable {
         self.0.name()
     }
 
+    /// Whether it has a shape and no values: inside a function that is being recorded, or in a graph.
+    #[getter]
+    fn _is_symbolic(&self) -> bool {
+        self.0.is_ghost()
+    }
+
     /// Copies the values into a buffer, row-major.
     fn read_into(&self, py: Python<'_>, buffer: PyBuffer<u8>) -> PyResult<()> {
         read_into(py, &self.0, &buffer)
@@ -159,21 +183,25 @@ impl Variable {
         call(py, || Ok(self.0.value())).map(Tensor)
     }
 
-    /// Assigns, adds or subtracts, as `how` says.
-    fn _assign(&self, py: Python<'_>, how: &str, value: Value) -> PyResult<()> {
+    /// Assigns, adds or subtracts, as `how` says. In a graph that is an operation, which is returned.
+    fn _assign(&self, py: Python<'_>, how: &str, value: Value) -> PyResult<Option<Tensor>> {
         let assign = match how {
             "assign" => plimsoll::Variable::assign,
             "assign_add" => plimsoll::Variable::assign_add,
             "assign_sub" => plimsoll::Variable::assign_sub,
             _ => return Err(PyValueError::new_err(format!("there is no assignment {how}"))),
         };
-        call(py, || assign(&self.0, &value))
+        match current_graph::current() {
+            None => call(py, || assign(&self.0, &value)).map(|()| None),
+            Some(graph) => outside_graphs(py, || graph.operation(|| assign(&self.0, &value)))
+                .map(|operation| Some(Tensor(operation))),
+        }
     }
 }
 
 fn read_into(py: Python<'_>, tensor: &plimsoll::Tensor, buffer: &PyBuffer<u8>) -> PyResult<()> {
     let copy = |bytes: &[u8]| Python::attach(|py| buffer.copy_from_slice(py, bytes));
-    call(py, || tensor.with_bytes(copy)?.map_err(|error| buffer_error(&error)))
+    outside_graphs(py, || tensor.with_bytes(copy)?.map_err(|error| buffer_error(&error)))
 }
 
 /// Adds what Python calls.

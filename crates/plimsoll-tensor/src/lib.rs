@@ -34,7 +34,8 @@ pub use device::piece::{Piece, Return, elements, elements_mut};
 pub use device::report::Report;
 pub use device::{Device, Recomputed};
 pub use eager::context::{
-    Placement, PlacementLog, Saving, enter_saving, is_recording, log_placements, with_saving,
+    Placement, PlacementLog, Saving, enter_saving, is_recording, is_tracing, log_placements, with_saving,
+    without_tapes,
 };
 pub use eager::execute::apply;
 pub use eager::op;

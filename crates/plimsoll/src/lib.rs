@@ -29,13 +29,14 @@ pub use plimsoll_tensor::{Op, OpRef, apply, op, optimizer};
 // Gradients.
 pub use plimsoll_tensor::{
     Backward, GradientTape, Saved, SavedValue, Saving, Unconnected, custom_gradient, enter_saving,
-    is_recording, recompute, with_saving,
+    is_recording, recompute, with_saving, without_tapes,
 };
 
 // Steps, functions that are recorded and planned, and graphs by hand.
 pub use plimsoll_tensor::program::Footprint;
 pub use plimsoll_tensor::{
     CacheInfo, CachedProgram, Function, Graph, GraphScope, OpenStep, Recording, Session, Step, clear_session,
+    is_tracing,
 };
 
 // Devices, and whose bytes are whose.

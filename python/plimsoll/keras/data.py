@@ -1,7 +1,7 @@
 """What ``fit``, ``evaluate`` and ``predict`` are given, as runs take it: arrays that are read natively, or batches of Python's.
 
-``Arrays`` is for numpy arrays and tensors in any structure; ``Batches`` for an iterable of batches. This is the one place where
-a native dataset is told from an iterable.
+``Arrays`` is for numpy arrays and tensors in any structure; ``Batches`` for an iterable of batches; ``Pipeline`` for a native
+``tf.data.Dataset``. This is the one place where they are told apart.
 """
 
 import itertools
@@ -137,6 +137,18 @@ class Batches:
         return map(unpack, batches if self.steps is None else itertools.islice(batches, self.steps))
 
 
+class Pipeline(Batches):
+    """A ``tf.data.Dataset`` without Python in it: read natively where its batches are what the model takes as they are."""
+
+    def native(self, steps=None):
+        x, y = self.example()
+        taken = (as_model_takes(self._model, x), *map_labels(self._model, (y,)))
+        if any(a is not b for a, b in zip(leaves((x, y)), leaves(taken))):
+            return super().native(steps)
+        data = self._iterable._dataset
+        return data if steps is None else data.take(int(steps))
+
+
 def adapt(x, y=None, sample_weight=None, batch_size=None, shuffle=False, steps=None):
     """Data as they were given to ``fit``."""
     is_list_of_batches = y is None and isinstance(x, list) and bool(x) and all(isinstance(batch, tuple) for batch in x)
@@ -146,7 +158,7 @@ def adapt(x, y=None, sample_weight=None, batch_size=None, shuffle=False, steps=N
         raise ValueError("an iterable gives batches of inputs and labels; y and sample_weight are for arrays")
     if not hasattr(x, "__iter__"):
         raise TypeError(f"{type(x).__name__} is neither arrays nor an iterable of batches")
-    return Batches(x, steps)
+    return Batches(x, steps) if getattr(x, "_dataset", None) is None else Pipeline(x, steps)
 
 
 def as_model_takes(model, inputs):

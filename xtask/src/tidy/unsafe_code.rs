@@ -22,6 +22,8 @@ const HOMES: &[&str] = &[
     // Memory that another library lends, which that library has to promise.
     "crates/plimsoll-tensor/src/device/foreign.rs",
     "crates/plimsoll-tensor/src/io/borrowed.rs",
+    // Capsules of DLPack are pointers, in both directions.
+    "crates/plimsoll-python/src/dlpack.rs",
     // An allocator is unsafe to implement; this one counts for the tests.
     "crates/plimsoll-testkit/src/counting.rs",
 ];

@@ -169,6 +169,7 @@ impl Shared {
     /// What the consumer, who wants a batch, does next. If others make them, it waits for one.
     pub fn turn(&self, makes: bool, maker: &Maker) -> Turn {
         let mut state = lock(&self.state);
+        let mut has_asked = false;
         loop {
             let wanted = state.wanted;
             if let Some(made) = state.ready.remove(&wanted) {
@@ -195,10 +196,17 @@ impl Shared {
                         state.ahead = more;
                         self.changed.notify_all();
                     }
+                    has_asked = !has_asked;
+                    if !has_asked {
+                        state = stop::wait(&self.changed, state);
+                        continue;
+                    }
+                    // Whoever is asked may wait for somebody who drops a batch. Then it is looked again before waiting.
+                    drop(state);
                     if stop::is_asked() {
                         return Turn::Interrupted;
                     }
-                    state = stop::wait(&self.changed, state);
+                    state = lock(&self.state);
                 }
             }
         }

@@ -21,10 +21,9 @@ mod crew;
 mod makers;
 mod stop;
 
-use std::panic::Location;
 use std::sync::Arc;
 
-use plimsoll_tensor::{Bytes, Device, Error, Piece, Result, at_line};
+use plimsoll_tensor::{Bytes, Device, Error, Piece, Result, Site, at_line};
 
 pub use self::batch::Batch;
 pub(crate) use self::crew::Held;
@@ -63,7 +62,7 @@ pub(crate) struct Options {
     pub n_workers: usize,
     pub allowance: Option<Bytes>,
     /// The line that made batches of the elements.
-    pub batched_at: Option<&'static Location<'static>>,
+    pub batched_at: Option<Site>,
 }
 
 impl Default for Options {
@@ -108,7 +107,7 @@ struct Running {
     /// A batch that could not be delivered there, for want of memory.
     waiting: Option<Batch>,
     /// Who began the iteration.
-    caller: &'static Location<'static>,
+    caller: Site,
     /// Who makes the batches, if the consumer does not, and where they come from.
     workers: Vec<Worker>,
     crew: Arc<Crew>,
@@ -124,7 +123,7 @@ impl Batches {
         node: &NodeRef,
         (options, held): (&Options, &Held),
         (epoch, first): (u64, u64),
-        caller: &'static Location<'static>,
+        caller: Site,
     ) -> Batches {
         Batches(match Running::begin(node, (options, held), (epoch, first), caller) {
             Ok(running) => State::Running(running),
@@ -138,7 +137,7 @@ impl Running {
         node: &NodeRef,
         (options, held): (&Options, &Held),
         (epoch, first): (u64, u64),
-        caller: &'static Location<'static>,
+        caller: Site,
     ) -> Result<Running> {
         options.check()?;
         let number = usize::try_from(first).unwrap_or(usize::MAX);

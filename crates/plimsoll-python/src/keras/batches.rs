@@ -59,6 +59,9 @@ impl<'a, 'py> FromPyObject<'a, 'py> for RunData {
         if let Ok(arrays) = object.cast::<Arrays>() {
             return Ok(RunData::Native(arrays.get().0.clone()));
         }
+        if let Ok(dataset) = object.cast::<crate::data::Dataset>() {
+            return Ok(RunData::Native(dataset.get().0.clone()));
+        }
         let n_batches = object.getattr("n_batches")?.extract()?;
         Ok(RunData::Python { source: object.to_owned().unbind(), n_batches })
     }

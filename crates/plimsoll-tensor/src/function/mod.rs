@@ -107,7 +107,9 @@ impl Signature {
 
 impl ProgramKey for Signature {
     fn heap_bytes(&self) -> usize {
-        self.arguments.heap_bytes() + self.shared.capacity() * size_of::<usize>()
+        self.arrangement.capacity()
+            + self.arguments.heap_bytes()
+            + self.shared.capacity() * size_of::<usize>()
     }
 
     fn differing_argument(&self, other: &Signature) -> Option<(usize, String)> {

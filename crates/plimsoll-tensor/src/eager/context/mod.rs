@@ -30,8 +30,8 @@ pub(crate) use crate::base::scopes::on_drop;
 pub(crate) use devices::{current_device, device, real_device, recording_device};
 pub(crate) use placements::log_placement;
 pub use placements::{Placement, PlacementLog, log_placements};
-pub use tapes::is_recording;
-pub(crate) use tapes::{is_sealed, sealed, start_tape, stop_tape, with_tapes, without_tapes};
+pub use tapes::{is_recording, without_tapes};
+pub(crate) use tapes::{is_sealed, sealed, start_tape, stop_tape, with_tapes};
 
 use tapes::Tapes;
 
@@ -256,9 +256,10 @@ pub(crate) fn without_tracing<R>(f: impl FnOnce() -> R) -> R {
     without_tapes(f)
 }
 
-/// Whether a function is being recorded on this thread.
+/// Whether a function is being recorded on this thread, or a graph described: tensors have shapes then, and no values.
+#[doc(alias("inside_function", "executing_eagerly", "is_compiling"))]
 #[inline]
-pub(crate) fn is_tracing() -> bool {
+pub fn is_tracing() -> bool {
     CONTEXT.with(|context| context.tracing.get())
 }
 

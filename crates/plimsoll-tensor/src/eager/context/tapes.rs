@@ -119,7 +119,8 @@ pub(crate) fn stop_tape(tape: Arc<TapeCore>) -> OpenScope {
 }
 
 /// Runs `f` with no tape recording.
-pub(crate) fn without_tapes<R>(f: impl FnOnce() -> R) -> R {
+#[doc(alias("no_grad", "stop_recording"))]
+pub fn without_tapes<R>(f: impl FnOnce() -> R) -> R {
     let _stopped = begin(Change::StopAll);
     f()
 }
