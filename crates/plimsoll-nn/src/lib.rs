@@ -19,6 +19,7 @@ pub mod losses;
 pub mod metrics;
 mod model;
 pub mod optimizers;
+mod placement;
 pub mod plan;
 mod policy;
 mod prediction;

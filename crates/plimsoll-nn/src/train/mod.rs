@@ -284,6 +284,13 @@ impl Trainer {
         self.stepper.variables.first().map_or_else(Device::current, |variable| variable.device())
     }
 
+    /// The devices of the model; the first is where a run begins and ends.
+    fn devices(&self) -> Vec<Device> {
+        let first = self.device();
+        let others = self.stepper.model.devices().into_iter().filter(|device| *device != first);
+        std::iter::once(first.clone()).chain(others).collect()
+    }
+
     /// Takes up a run that was saved in a folder: model, optimizer, generator, callbacks, and the place in the data.
     ///
     /// # Errors
@@ -348,7 +355,7 @@ impl Trainer {
         let _threads = data.start_threads()?;
         let epochs = Epochs::keeping(self.kept_epochs);
         let mut history = History { epochs, steps: self.state.step, ..History::default() };
-        let mut epochs = CycleSkipper::new(&self.device());
+        let mut epochs = CycleSkipper::new(&self.devices());
         while history.stopped.is_none() && !until.is_reached(&self.state) {
             self.skip_epochs(&mut epochs, data, until);
             self.epoch(data, until, &mut history)?;
@@ -412,7 +419,7 @@ impl Trainer {
         if self.state.batch == 0 {
             self.stepper.metrics.iter_mut().for_each(|metric| metric.reset());
         }
-        let (mut steps, n_alike) = (CycleSkipper::new(&self.device()), data.n_alike());
+        let (mut steps, n_alike) = (CycleSkipper::new(&self.devices()), data.n_alike());
         loop {
             if history.stopped.is_some() || until.is_reached(&self.state) {
                 self.report_step(data, history)?;
@@ -562,9 +569,9 @@ impl Trainer {
 
     /// Evaluates the epoch that is complete, and goes on to the next.
     fn end_epoch(&mut self) -> Result<EpochEvent> {
-        let device = self.device();
+        let devices = self.devices();
         let mut evaluator = Evaluator { stepper: &mut self.stepper, metrics: &mut self.metrics };
-        let evaluated = self.held_out.as_deref().map(|data| evaluator.evaluate(data, &device));
+        let evaluated = self.held_out.as_deref().map(|data| evaluator.evaluate(data, &devices));
         let held_out = evaluated.transpose()?;
         let loss = self.state.loss_sum / self.state.n_losses as f64;
         let trained = self.stepper.metrics.iter();
@@ -582,8 +589,8 @@ impl Trainer {
     #[track_caller]
     pub fn evaluate(&mut self, data: &dyn Examples) -> Result<Evaluation> {
         let _line = at_callers_line();
-        let device = self.device();
-        Evaluator { stepper: &mut self.stepper, metrics: &mut self.metrics }.evaluate(data, &device)
+        let devices = self.devices();
+        Evaluator { stepper: &mut self.stepper, metrics: &mut self.metrics }.evaluate(data, &devices)
     }
 
     /// Tells all callbacks something, and then does what they ask for; returns why the run is to stop, if it is.

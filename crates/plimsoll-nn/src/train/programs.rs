@@ -37,19 +37,34 @@ struct Signature {
     /// How the tensors of the batch lie, and how they are arranged.
     batch: Vec<Meta>,
     arrangement: [Nested<()>; 3],
-    device: Device,
+    /// The devices: the batch's, and those that the model is spread over.
+    devices: Vec<DeviceState>,
     n_parts: usize,
-    is_deterministic: bool,
-    can_offload: bool,
     /// Which variables are trained.
     trained: Vec<bool>,
     /// What else has been set otherwise since.
     version: u64,
 }
 
+/// What of a device decides about the ops and how they are planned.
+#[derive(Clone, PartialEq)]
+struct DeviceState {
+    device: Device,
+    is_deterministic: bool,
+    can_offload: bool,
+}
+
+impl DeviceState {
+    fn of(device: Device) -> DeviceState {
+        let (is_deterministic, can_offload) = (device.is_deterministic(), device.can_offload());
+        DeviceState { device, is_deterministic, can_offload }
+    }
+}
+
 impl ProgramKey for Signature {
     fn heap_bytes(&self) -> usize {
-        self.batch.heap_bytes() + self.trained.capacity()
+        let of_devices = self.devices.capacity() * size_of::<DeviceState>();
+        self.batch.heap_bytes() + self.trained.capacity() + of_devices
     }
 }
 
@@ -66,6 +81,9 @@ pub(super) trait Work {
 
     /// Which variables are trained.
     fn trained(&self) -> Vec<bool>;
+
+    /// The devices that it uses, if these are several.
+    fn devices(&self) -> Vec<Device>;
 
     /// A number that is another one when something has been set that decides about the ops.
     fn version(&self) -> u64 {
@@ -87,21 +105,23 @@ impl Programs {
 
     /// The program for a batch; nothing if the work is to be called.
     fn find(&mut self, work: &mut dyn Work, batch: &Batch) -> Result<Option<&mut PlannedProgram>> {
-        let device = batch.device();
+        let (device, others) = (batch.device(), work.devices());
         let recording = match (work.is_pure(), device.pool().limit()) {
             (true, _) => Recording::Once,
             (false, Some(_)) => Recording::EachCall,
+            // A step that is not recorded is one of a single device.
+            (false, None) if !others.is_empty() => Recording::EachCall,
             (false, None) => return Ok(None),
         };
+        let others = others.into_iter().filter(|other| *other != device);
+        let devices = std::iter::once(device.clone()).chain(others).map(DeviceState::of).collect();
         let signature = Signature {
             batch: batch.tensors().map(Program::argument_meta).collect(),
             arrangement: batch.arrangement(),
             n_parts: work.n_parts(),
-            is_deterministic: device.is_deterministic(),
-            can_offload: device.can_offload(),
+            devices,
             trained: work.trained(),
             version: work.version(),
-            device,
         };
         let found = self.cache.find(signature, recording, |owned| Ok((record(work, batch, owned)?, ())))?;
         Ok(found.map(|(program, ())| program))

@@ -56,11 +56,11 @@ impl Work for Stepper {
             let Stepper { model, variables, optimizer, loss, .. } = self;
             let mut parts = StepParts { model, variables, optimizer, loss: &**loss };
             let finite_loss = own.step(&mut parts, batch)?.stop_gradient().cast(DType::F64)?.reshape(())?;
-            Step::commit_if_finite(&finite_loss)?;
+            self.commit_if_finite(&finite_loss)?;
             return Ok(vec![finite_loss]);
         }
         let (loss, gradients) = self.gradients(batch, batch.n_examples()?)?;
-        loss.device().mark("update", 0);
+        batch.device().mark("update", 0);
         let mut finite_loss = self.optimizer.finite_loss(&loss)?;
         let mut results = Vec::new();
         if self.check_gradients {
@@ -68,10 +68,11 @@ impl Work for Stepper {
             let first_bad = first_bad.cast(DType::F64)?.reshape(())?;
             // The number is -1 where all are finite; the logarithm of a negative number is none.
             let is_good = first_bad.mul(-1.0)?.ln()?;
+            let is_good = is_good.to_device(&finite_loss.device())?;
             results = vec![loss.cast(DType::F64)?.reshape(())?, first_bad];
             finite_loss = finite_loss.into_add(is_good)?;
         }
-        Step::commit_if_finite(&finite_loss)?;
+        self.commit_if_finite(&finite_loss)?;
         self.optimizer.apply_if_finite(&gradients, &self.variables, &finite_loss)?;
         results.insert(0, finite_loss);
         for metric in &self.metrics {
@@ -103,9 +104,21 @@ impl Work for Stepper {
     fn version(&self) -> u64 {
         self.optimizer.version()
     }
+
+    fn devices(&self) -> Vec<Device> {
+        if self.model.is_spread() { self.model.devices() } else { Vec::new() }
+    }
 }
 
 impl Stepper {
+    /// Commits the step only if the loss is finite, on all devices of the model.
+    fn commit_if_finite(&self, finite_loss: &Tensor) -> Result<()> {
+        Step::commit_if_finite(finite_loss)?;
+        let here = finite_loss.device();
+        let others = self.devices().into_iter().filter(|device| *device != here);
+        others.into_iter().try_for_each(|device| Step::commit_if_finite(&finite_loss.to_device(&device)?))
+    }
+
     /// Makes a step and returns its numbers: the mean loss of the batch before it, NaN on a ghost, and what the optimizer
     /// says. `names` are those of the data.
     ///
@@ -236,6 +249,7 @@ impl Stepper {
         let tape = GradientTape::new();
         let (loss, scaled) = tape.record(|| {
             let prediction = self.model.prediction(&batch.inputs, Mode::Train)?;
+            let batch = &*batch.beside(&self.model, prediction.device())?;
             update_metrics(&mut self.metrics, batch, &prediction)?;
             let loss = self.loss.of_batch(&loss_context(&self.model, batch), prediction)?;
             let loss = share.map_or_else(|| Ok(loss.clone()), |share| loss.mul(share))?;
