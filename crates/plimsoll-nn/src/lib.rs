@@ -8,6 +8,7 @@
 
 #![forbid(unsafe_code)]
 
+mod buffers;
 mod build;
 pub mod checkpoint;
 mod deferred;
@@ -28,6 +29,7 @@ mod shapes;
 mod summary;
 pub mod train;
 
+pub use buffers::update_buffer;
 pub use filter::VariableFilter;
 pub use initializer::Initializer;
 pub use layer::{BuiltLayer, Layer, With, buffer, variable};

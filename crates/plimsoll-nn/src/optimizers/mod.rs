@@ -45,6 +45,7 @@ use plimsoll_tensor::{
 };
 
 pub use accumulator::Accumulator;
+pub(crate) use accumulator::wide;
 pub use adafactor::Adafactor;
 pub use adagrad::Adagrad;
 pub use adam::Adam;

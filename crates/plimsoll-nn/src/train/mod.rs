@@ -33,6 +33,7 @@
 
 mod callback;
 pub mod callbacks;
+mod data_parallel;
 mod dry_run;
 mod evaluation;
 mod event;
@@ -144,6 +145,7 @@ impl Trainer {
                 n_parts: 1,
                 check_gradients: false,
                 unconnected: Unconnected::None,
+                strategy: None,
                 own: None,
                 steps: Programs::default(),
                 evaluations: Programs::default(),
@@ -268,15 +270,14 @@ impl Trainer {
         let device = self.device();
         device.pool().mark(SAVE, 0);
         // Files are written straight from where the values are, and a ghost has none.
-        match device.is_ghost() {
-            true => Ok(()),
-            false => checkpoint::save_all(
-                folder.as_ref(),
-                self.model(),
-                &self.stepper.other_variables(),
-                &self.state(),
-            ),
+        if device.is_ghost() {
+            return Ok(());
         }
+        if self.writes_files() {
+            let others = self.stepper.other_variables();
+            checkpoint::save_all(folder.as_ref(), self.model(), &others, &self.state())?;
+        }
+        self.wait_for_ranks()
     }
 
     /// The device of the model.
@@ -300,6 +301,7 @@ impl Trainer {
     pub fn resume(&mut self, folder: impl AsRef<Path>) -> Result<()> {
         let _line = at_callers_line();
         self.prepare()?;
+        self.note_leaves()?;
         // What was trained before and is frozen now has its state there, too.
         let kept = checkpoint::with_optimizer_state(folder.as_ref(), &self.stepper.all_variables)?;
         self.stepper.optimizer.keep_for(&kept)?;
@@ -346,7 +348,14 @@ impl Trainer {
     #[track_caller]
     pub fn fit(&mut self, data: &dyn Examples, until: Until) -> Result<History> {
         let _line = at_callers_line();
+        let ended = self.train(data, until);
+        self.report_failure(&ended);
+        ended
+    }
+
+    fn train(&mut self, data: &dyn Examples, until: Until) -> Result<History> {
         self.prepare()?;
+        self.check_ranks(&self.device())?;
         self.preflight(data, until)?;
         if let Some(generator) = self.generator.take() {
             generator.make_current();

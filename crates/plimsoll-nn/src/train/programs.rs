@@ -10,11 +10,13 @@
 //! recording holds for those that are alike, whatever numbers they compute with. A model that reads values while it is recorded
 //! has no program: it runs eagerly, and the device's guard keeps it under the limit.
 
+use plimsoll_dist::Strategy;
 use plimsoll_tensor::{
-    Device, Nested, OwnedVariables, PlannedProgram, Program, ProgramCache, ProgramKey, Recording, Result,
-    Step, Tensor, op::Meta,
+    Device, Error, Nested, OwnedVariables, PlannedProgram, Program, ProgramCache, ProgramKey, Recording,
+    Result, Step, Tensor, op::Meta,
 };
 
+use super::data_parallel::with_draws_of_rank;
 use super::examples::Batch;
 
 /// The most bytes of the heap for programs and what is planned of them, as for a function; the least recently used go first.
@@ -85,6 +87,11 @@ pub(super) trait Work {
     /// The devices that it uses, if these are several.
     fn devices(&self) -> Vec<Device>;
 
+    /// How several ranks do it together, if they do.
+    fn strategy(&self) -> Option<&Strategy> {
+        None
+    }
+
     /// A number that is another one when something has been set that decides about the ops.
     fn version(&self) -> u64 {
         0
@@ -97,9 +104,19 @@ impl Programs {
     /// # Errors
     /// Those of the work; a limit that it cannot be kept under, before anything runs; memory that is full.
     pub fn run(&mut self, work: &mut dyn Work, batch: &Batch) -> Result<Vec<Tensor>> {
-        match self.find(work, batch)? {
-            Some(program) => program.run(&batch.tensors().collect::<Vec<_>>()),
-            None => Step::run(&batch.device(), || work.run(batch)),
+        let strategy = work.strategy().cloned();
+        let tensors: Vec<&Tensor> = batch.tensors().collect();
+        match (self.find(work, batch)?, strategy) {
+            (Some(program), None) => program.run(&tensors),
+            (Some(program), Some(strategy)) => {
+                with_draws_of_rank(&strategy, program.program().n_draws(), || program.run(&tensors))
+            }
+            (None, None) => Step::run(&batch.device(), || work.run(batch)),
+            (None, Some(_)) => Err(Error::argument(
+                "strategy",
+                "the step reads values while it runs, so that it has no program, and ranks cannot agree on its draws; return what is \
+                 to be read as a result",
+            )),
         }
     }
 
@@ -109,8 +126,8 @@ impl Programs {
         let recording = match (work.is_pure(), device.pool().limit()) {
             (true, _) => Recording::Once,
             (false, Some(_)) => Recording::EachCall,
-            // A step that is not recorded is one of a single device.
-            (false, None) if !others.is_empty() => Recording::EachCall,
+            // A step that is not recorded is one of a single device and of a single rank.
+            (false, None) if !others.is_empty() || work.strategy().is_some() => Recording::EachCall,
             (false, None) => return Ok(None),
         };
         let others = others.into_iter().filter(|other| *other != device);

@@ -5,6 +5,7 @@
 
 use std::ops::Range;
 
+use plimsoll_dist::Strategy;
 use plimsoll_plan::PlanSet;
 use plimsoll_tensor::{
     DType, Device, Error, ErrorKind, Generator, GradientTape, OwnedVariables, PendingValue, Result, Step,
@@ -39,6 +40,8 @@ pub(super) struct Stepper {
     pub check_gradients: bool,
     /// What the gradient of a variable is that the loss does not depend on.
     pub unconnected: Unconnected,
+    /// How several ranks train together, if they do.
+    pub strategy: Option<Strategy>,
     /// What is done with a batch, if not what is done here.
     pub own: Option<Box<dyn TrainStep>>,
     /// The programs of its steps,
@@ -107,6 +110,10 @@ impl Work for Stepper {
 
     fn devices(&self) -> Vec<Device> {
         if self.model.is_spread() { self.model.devices() } else { Vec::new() }
+    }
+
+    fn strategy(&self) -> Option<&Strategy> {
+        self.strategy.as_ref()
     }
 }
 
@@ -223,6 +230,9 @@ impl Stepper {
 
     /// The mean loss of a batch, and the gradient of each variable.
     fn gradients(&mut self, batch: &Batch, n_examples: usize) -> Result<(Tensor, Vec<Tensor>)> {
+        if let Some(strategy) = self.strategy.clone() {
+            return self.gradients_of_ranks(&strategy, batch, n_examples);
+        }
         let parts = parts(n_examples, self.n_parts);
         if parts.len() == 1 {
             return self.gradients_of_part(batch, None);
@@ -243,7 +253,12 @@ impl Stepper {
         Ok((total, sums.take()))
     }
 
-    fn gradients_of_part(&mut self, batch: &Batch, share: Option<f64>) -> Result<(Tensor, Vec<Tensor>)> {
+    /// The loss of a part of a batch, times its share of it, and the gradient of each variable.
+    pub(super) fn gradients_of_part(
+        &mut self,
+        batch: &Batch,
+        share: Option<f64>,
+    ) -> Result<(Tensor, Vec<Tensor>)> {
         let device = batch.device();
         device.mark("forward", 0);
         let tape = GradientTape::new();
@@ -278,7 +293,7 @@ fn update_metrics(metrics: &mut [Box<dyn Metric>], batch: &Batch, prediction: &P
 
 /// The examples of each part of a batch: as many parts as asked for, or as there are examples, and sizes that differ by
 /// at most one.
-fn parts(n_examples: usize, n_parts: usize) -> Vec<Range<usize>> {
+pub(super) fn parts(n_examples: usize, n_parts: usize) -> Vec<Range<usize>> {
     let n_parts = n_parts.clamp(1, n_examples.max(1));
     let start = |part: usize| part * (n_examples / n_parts) + part.min(n_examples % n_parts);
     (0..n_parts).map(|part| start(part)..start(part + 1)).collect()
