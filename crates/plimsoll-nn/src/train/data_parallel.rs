@@ -1,7 +1,7 @@
 //! Data parallelism: each rank computes its share of the leaves of a batch, and everything is summed over all leaves by one tree.
 //!
 //! A leaf is computed in the same shape on any rank, from the same variables, with draws that follow from its number, and what it
-//! gives is added up in an order that follows from the number of leaves ([`Leaves`](plimsoll_dist::Leaves)): loss, gradients and
+//! gives is added up in an order that follows from the number of leaves ([`Leaves`]): loss, gradients and
 //! running statistics. So all ranks have the same sums and make the same update, and the bits of a run do not depend on how many
 //! ranks there are. Every rank is given the whole batch and looks at its own part.
 
