@@ -61,6 +61,9 @@ impl RunSetup {
                 epochs.saturating_mul(n_examples.map_or(1, |n| n.div_ceil(batch)) as u64)
             }
         };
+        if options.strategy.is_some() {
+            check_last_batch(n_examples, batch, steps, n_parts(options)?)?;
+        }
         let optimizer = optimizer(recipe, run, steps)?;
         let mut trainer = Trainer::new(model, optimizer, recipe.loss())
             .accumulate(run.accumulate.get())
@@ -156,6 +159,24 @@ fn n_parts(options: &TrainOptions) -> Result<usize, Failure> {
             .share_out(accumulate)
             .map(|leaves| leaves.n_leaves())
             .map_err(|error| Failure::options(format!("--leaves: {error}"))),
+    }
+}
+
+/// Refuses leaves that are more than the examples of an epoch's last batch, if the run comes to it.
+fn check_last_batch(
+    n_examples: Option<usize>,
+    batch: usize,
+    steps: u64,
+    n_leaves: usize,
+) -> Result<(), Failure> {
+    let Some(n_examples) = n_examples else { return Ok(()) };
+    let (n_whole, last) = (n_examples / batch, n_examples % batch);
+    match last > 0 && last < n_leaves && steps > n_whole as u64 {
+        true => Err(Failure::options(format!(
+            "--leaves: the last batch of an epoch has {last} examples, fewer than {n_leaves} leaves; take another --batch than \
+             {batch}, of which {n_examples} examples leave none or enough"
+        ))),
+        false => Ok(()),
     }
 }
 
