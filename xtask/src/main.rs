@@ -1,5 +1,5 @@
-//! The workspace's own commands: `cargo xtask check | test | tidy | bench | compare | page | exports | plans | sweep | fuzz | soak | kills |
-//! gpu-bundle`.
+//! The workspace's own commands: `cargo xtask check | test | tidy | bench | compare | page | exports | plans | mpi | sweep | fuzz | soak |
+//! kills | gpu-bundle`.
 //!
 //! Everything that a contributor or the continuous integration runs is here, so that both run the same thing.
 //! It uses the standard library alone: whoever can build Plimsoll can run its checks, and this program compiles in
@@ -15,6 +15,7 @@ mod endure;
 mod exports;
 mod gpu_bundle;
 mod json;
+mod mpi;
 mod page;
 mod plans;
 mod step;
@@ -42,6 +43,7 @@ Commands:
   page          pages of profiles, opened in Chromium and held against the profiles
   exports       what profiles are exported to, read by PyTorch's, Perfetto's, Prometheus's and TensorBoard's readers
   plans         `plan` for every recipe and device, in all its forms: minutes
+  mpi           MPI processes that train together: the same weights for 1, 2 and 4 of them, and each one's memory as planned
   fuzz [CASES]  damaged files for every parser, 10,000,000 unless told otherwise
   soak [STEPS]  a long training run that must not grow, 1,000,000 steps unless told otherwise
   kills [N]     four processes that save into one folder, killed 1,000 times unless told otherwise
@@ -73,6 +75,7 @@ fn main() -> ExitCode {
         ["page"] => page::run(&root, page::Extent::Everything),
         ["exports"] => exports::run(&root),
         ["plans"] => plans::run(&root),
+        ["mpi"] => mpi::run(&root),
         ["fuzz"] => endure::fuzz(&root, "10000000"),
         ["fuzz", n_cases] => endure::fuzz(&root, n_cases),
         ["soak"] => endure::soak(&root, "1000000"),

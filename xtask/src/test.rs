@@ -3,13 +3,15 @@
 //! After the ordinary tests come the things that `cargo test` does not run: every example must end well, that of a crate
 //! outside the workspace included, the pool's concurrency is explored by loom, and valgrind watches a sample for errors
 //! that no assertion sees. At last pages
-//! of profiles are opened in a browser, and the Python package is built and tested in an environment of its own. Valgrind and Chromium are tools that Rust does not bring along; where one cannot be had, the
+//! of profiles are opened in a browser, the Python package is built and tested in an environment of its own, and MPI's processes train
+//! together. Valgrind and Chromium are tools that Rust does not bring along; where one cannot be had, the
 //! step says so and is left out. The emulated GPU
 //! compiles its kernels with the system's C++ compiler, which must be there: see [`compiler`].
 
 use std::path::Path;
 
 use crate::Outcome;
+use crate::mpi;
 use crate::page;
 use crate::step::Step;
 use crate::times::part;
@@ -38,6 +40,7 @@ pub fn run(root: &Path, extent: Extent) -> Outcome {
         part("memcheck", || memcheck(root))?;
         part("pages", || page::where_possible(root))?;
         part("python", || python(root))?;
+        part("mpi", || mpi::run(root))?;
     }
     Ok(())
 }
@@ -252,6 +255,7 @@ mod tests {
             "gpu_bundle",
             "json",
             "main",
+            "mpi",
             "page",
             "plans",
             "step",

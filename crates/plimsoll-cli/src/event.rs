@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::size::LimitFrom;
 
@@ -169,6 +169,26 @@ pub struct EndEvent {
     pub median_step_ms: Option<f64>,
     /// What went back to the system when the run ended.
     pub released_bytes: u64,
+    /// The memory of each rank, in a run of several.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ranks: Option<Vec<RankEvent>>,
+}
+
+/// The memory of one rank.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+pub struct RankEvent {
+    /// Its number.
+    pub rank: usize,
+    /// What the plan said before the run began; nothing if there could be none.
+    pub predicted_peak_bytes: Option<u64>,
+    /// What the plan said before the run began.
+    pub predicted_committed_bytes: Option<u64>,
+    /// The most in use since the start.
+    pub peak_bytes: u64,
+    /// The most committed since the start.
+    pub committed_bytes: u64,
+    /// Over its parameters, as that of the run.
+    pub parameters_sha256: String,
 }
 
 /// A workload that was measured.

@@ -18,6 +18,7 @@ mod bench;
 mod commands;
 mod data;
 mod digest;
+mod distributed;
 mod event;
 mod failure;
 mod live;

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 
 use clap::{Args, Parser, Subcommand};
+use plimsoll::dist::Strategy;
 use plimsoll::nn::Policy;
 
 use crate::size::Size;
@@ -79,6 +80,9 @@ pub struct RunOptions {
     /// Write one JSON object a line on stdout, and nothing else there
     #[arg(long)]
     pub json: bool,
+    /// How many processes share the machine; none but this one unless ranks do.
+    #[arg(skip)]
+    pub n_sharing: Option<usize>,
 }
 
 /// The options of `train`.
@@ -120,6 +124,22 @@ pub struct TrainOptions {
     /// On the CPU: offload values to an unnamed file in this folder when memory is short
     #[arg(long, value_name = "DIR")]
     pub spill: Option<PathBuf>,
+    /// Train together with the other processes that `mpirun` started: data parallel, the same bits for every number of them
+    #[arg(long)]
+    pub distributed: bool,
+    /// Cut each batch into so many leaves, which ranks share out [default: those of --accumulate, or as many as ranks]
+    #[arg(long, value_name = "L")]
+    pub leaves: Option<NonZeroUsize>,
+    /// The ranks that the run has joined.
+    #[arg(skip)]
+    pub strategy: Option<Strategy>,
+}
+
+impl TrainOptions {
+    /// Whether this process reports and writes files: the first rank, or the only one.
+    pub fn is_first(&self) -> bool {
+        self.strategy.as_ref().is_none_or(|strategy| strategy.communicator().is_first())
+    }
 }
 
 /// The options of `plan`.
@@ -166,6 +186,9 @@ impl PlanOptions {
             watch_growth: false,
             oom_report: None,
             spill: self.spill.clone(),
+            distributed: false,
+            leaves: None,
+            strategy: None,
         }
     }
 }

@@ -52,7 +52,7 @@ impl RunSetup {
         let n_examples = data.train.len();
         let examples = data.train.shuffle(n_examples.unwrap_or(SHUFFLE_BUFFER), run.seed);
         // As many at a time as a step holds, so that evaluating never takes more memory than training.
-        let part = batch.div_ceil(run.accumulate.get());
+        let part = batch.div_ceil(n_parts(options)?);
         let held_out = data.held_out.as_ref().map(|held_out| held_out.batch(part)).transpose()?;
         let until = until(recipe, options);
         let steps = match until {
@@ -61,6 +61,9 @@ impl RunSetup {
                 epochs.saturating_mul(n_examples.map_or(1, |n| n.div_ceil(batch)) as u64)
             }
         };
+        if options.strategy.is_some() {
+            check_last_batch(n_examples, batch, steps, n_parts(options)?)?;
+        }
         let optimizer = optimizer(recipe, run, steps)?;
         let mut trainer = Trainer::new(model, optimizer, recipe.loss())
             .accumulate(run.accumulate.get())
@@ -71,6 +74,9 @@ impl RunSetup {
             .setting("--seed", run.seed)
             .setting("--optimizer", run.optimizer.as_deref().unwrap_or("of the recipe"))
             .setting("a number of examples", n_examples.map_or("unknown".to_owned(), |n| n.to_string()));
+        if let Some(strategy) = &options.strategy {
+            trainer = trainer.strategy(strategy.clone());
+        }
         if let Some(held_out) = &held_out {
             trainer = trainer.held_out(held_out.clone());
         }
@@ -141,6 +147,36 @@ impl RunSetup {
         let held_out = held_out.map_err(|error| self.blamed(error))?;
         let loss = state.loss_sum / state.n_losses as f64;
         Ok(Some(EpochEvent { epoch: state.epoch + 1, step: state.step, loss, metrics: Vec::new(), held_out }))
+    }
+}
+
+/// In how many parts a batch is worked through, by all ranks together.
+fn n_parts(options: &TrainOptions) -> Result<usize, Failure> {
+    let accumulate = options.run.accumulate.get();
+    match &options.strategy {
+        None => Ok(accumulate),
+        Some(strategy) => strategy
+            .share_out(accumulate)
+            .map(|leaves| leaves.n_leaves())
+            .map_err(|error| Failure::options(format!("--leaves: {error}"))),
+    }
+}
+
+/// Refuses leaves that are more than the examples of an epoch's last batch, if the run comes to it.
+fn check_last_batch(
+    n_examples: Option<usize>,
+    batch: usize,
+    steps: u64,
+    n_leaves: usize,
+) -> Result<(), Failure> {
+    let Some(n_examples) = n_examples else { return Ok(()) };
+    let (n_whole, last) = (n_examples / batch, n_examples % batch);
+    match last > 0 && last < n_leaves && steps > n_whole as u64 {
+        true => Err(Failure::options(format!(
+            "--leaves: the last batch of an epoch has {last} examples, fewer than {n_leaves} leaves; take another --batch than \
+             {batch}, of which {n_examples} examples leave none or enough"
+        ))),
+        false => Ok(()),
     }
 }
 

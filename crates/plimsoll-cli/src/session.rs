@@ -38,7 +38,7 @@ impl Session {
         threads::start()
             .map_err(|error| Failure::other(format!("{error}; --threads 1 does without them")))?;
         let limit = match device.gpu() {
-            None => host_limit(&[options.limit, options.host_limit])?,
+            None => host_limit(&[options.limit, options.host_limit])?.shared(options.n_sharing),
             Some(gpu) => {
                 let host = HostShares::of(options.host_limit)?;
                 Device::cpu().set_limit(host.pool)?;

@@ -39,6 +39,16 @@ pub struct Limit {
 }
 
 impl Limit {
+    /// This limit, where it is what the device has free and several processes share that.
+    pub fn shared(self, n_sharing: Option<usize>) -> Limit {
+        match (self.from, n_sharing) {
+            (LimitFrom::Device, Some(n)) => {
+                Limit { bytes: self.bytes.map(|free| free / n.max(1) as u64), ..self }
+            }
+            _ => self,
+        }
+    }
+
     /// The limit of an option, on a device with so much memory, of which so much is free.
     pub fn resolve(asked: Option<Size>, total: u64, free: u64) -> Limit {
         match asked {

@@ -5,6 +5,7 @@ use std::fmt::Write;
 use plimsoll::Stats;
 use plimsoll::report::Growth;
 
+use crate::event::RankEvent;
 use crate::progress::{scaled, share};
 use crate::session::Outside;
 use crate::size::{Limit, LimitFrom};
@@ -21,6 +22,16 @@ const MEANINGS: [(&str, &str); 9] = [
     ("graph", "recorded functions"),
     ("rounding", "what blocks are larger than requested"),
 ];
+
+/// The memory of each rank.
+pub fn ranks(ranks: &[RankEvent]) -> String {
+    let mut text = format!("{} ranks trained the same weights; at most in use, and committed:", ranks.len());
+    for rank in ranks {
+        let (peak, committed) = (scaled(rank.peak_bytes), scaled(rank.committed_bytes));
+        let _infallible = write!(text, "\n  rank {}: {peak}, {committed}", rank.rank);
+    }
+    text
+}
 
 /// Who owned the peak, how near the limit it came, and what was released.
 pub fn describe(at_end: &Stats, limit: Limit, outside: Option<Outside>, released: u64) -> String {

@@ -15,6 +15,8 @@ pub enum Style {
     Text,
     /// As one JSON object a line.
     Json,
+    /// Not at all: another rank shows them.
+    Silent,
 }
 
 impl Style {
@@ -30,7 +32,7 @@ impl Style {
     pub fn say(self, text: &str) -> Result<(), Failure> {
         match self {
             Style::Text => write_line(text),
-            Style::Json => Ok(()),
+            Style::Json | Style::Silent => Ok(()),
         }
     }
 
@@ -40,7 +42,7 @@ impl Style {
     /// An output that does not take it.
     pub fn emit(self, event: &Event) -> Result<(), Failure> {
         match self {
-            Style::Text => Ok(()),
+            Style::Text | Style::Silent => Ok(()),
             Style::Json => write_line(&as_json(event)?),
         }
     }

@@ -8,18 +8,19 @@
 use std::cell::RefCell;
 
 use plimsoll_tensor::{
-    Error, IntoShape, Nested, Owner, Result, Shape, Site, Variable, current_scope, enter_layer,
+    Device, Error, IntoShape, Nested, Owner, Result, Shape, Site, Variable, current_scope, enter_layer,
     with_own_places, with_owner,
 };
 
 use crate::initializer::{Fans, Initializer};
 use crate::layer::{Layer, Settings};
 use crate::model::{Model, Parts};
+use crate::placement::Placement;
 use crate::policy::{current_policy, with_policy};
 
 /// What has been made so far of a layer that is being built.
-#[derive(Default)]
 struct Frame {
+    placement: Placement,
     variables: Vec<OwnVariable>,
     parts: Vec<Model>,
     /// Models that had been built before, and the parts that they became.
@@ -54,16 +55,19 @@ struct OpenFrame {
 }
 
 impl OpenFrame {
+    /// A frame for a layer on the current device.
     fn push(frozen: bool) -> OpenFrame {
+        let placement = placement_on(Device::current());
         FRAMES.with_borrow_mut(|frames| {
             let frozen = frozen || frames.last().is_some_and(|frame| frame.frozen);
-            frames.push(Frame { frozen, ..Frame::default() });
+            let (variables, parts, adopted) = (Vec::new(), Vec::new(), Vec::new());
+            frames.push(Frame { placement, variables, parts, adopted, frozen });
             OpenFrame { n_below: frames.len() - 1 }
         })
     }
 
-    fn pop(self) -> Frame {
-        FRAMES.with_borrow_mut(|frames| frames.pop()).unwrap_or_default()
+    fn pop(self) -> Option<Frame> {
+        FRAMES.with_borrow_mut(|frames| frames.pop())
     }
 }
 
@@ -73,6 +77,11 @@ impl Drop for OpenFrame {
     }
 }
 
+/// The placement of a layer on a device, inside the one that is being built.
+fn placement_on(device: Device) -> Placement {
+    FRAMES.with_borrow(|frames| Placement::new(device, frames.last().map(|frame| &frame.placement)))
+}
+
 /// Builds a layer for examples of the shapes `input`, as a part of the layer that is being built, if one is: under its name,
 /// or one like it if that is taken. The outermost layer adds nothing to the path.
 pub(crate) fn build(layer: &dyn Layer, input: &Nested<Shape>, described: Site) -> Result<Model> {
@@ -80,16 +89,17 @@ pub(crate) fn build(layer: &dyn Layer, input: &Nested<Shape>, described: Site) -
     let name = name.unwrap_or_default();
     let settings = layer.settings();
     if let Some(model) = layer.built() {
-        return adopt(model, layer.name(), (&name, settings), input, described);
+        return adopt(model, layer.name(), (&name, &settings), input, described);
     }
     let policy = settings.policy.unwrap_or_else(current_policy);
+    let _there = settings.device.as_ref().map(Device::enter);
     let open = OpenFrame::push(settings.frozen);
     let (made, path) = {
         let _layer = enter_layer(&name, described);
         let made = with_policy(policy, || with_own_places(|| layer.make_nested(input)));
         (made, current_scope())
     };
-    let frame = open.pop();
+    let Some(frame) = open.pop() else { unreachable!("this layer's frame is the last") };
     let forward = made.map_err(|error| error.in_layer(&path, described.place()))?;
     if settings.recompute && forward.output.one().is_none() {
         let detail = format!(
@@ -105,6 +115,7 @@ pub(crate) fn build(layer: &dyn Layer, input: &Nested<Shape>, described: Site) -
         described,
         input: input.clone(),
         forward,
+        placement: frame.placement.taking_inputs(settings.device.is_some() || !frame.variables.is_empty()),
         variables: frame.variables,
         parts: frame.parts,
         policy,
@@ -120,7 +131,7 @@ pub(crate) fn build(layer: &dyn Layer, input: &Nested<Shape>, described: Site) -
 fn adopt(
     model: &Model,
     kind: &str,
-    (name, settings): (&str, Settings),
+    (name, settings): (&str, &Settings),
     input: &Nested<Shape>,
     described: Site,
 ) -> Result<Model> {
@@ -128,6 +139,11 @@ fn adopt(
         scope if scope.is_empty() || name.is_empty() => format!("{scope}{name}"),
         scope => format!("{scope}.{name}"),
     };
+    if let Some(device) = settings.device.as_ref().filter(|device| *device != model.device()) {
+        let detail =
+            format!("the model was built on {}, and is to be on {device}; build it there", model.device());
+        return Err(Error::device("model", detail).in_layer(&path, described.place()));
+    }
     if !model.takes_shapes(input) {
         let detail =
             format!("the model was built for examples of {}, and is given {input}", model.input_shapes());
@@ -141,7 +157,8 @@ fn adopt(
         return Ok(part);
     }
     let is_frozen = FRAMES.with_borrow(|frames| frames.last().is_some_and(|frame| frame.frozen));
-    let part = model.nested_as((name, kind, &path), described, settings);
+    let placement = placement_on(model.device().clone()).taking_inputs(true);
+    let part = model.nested_as((name, kind, &path), described, settings, placement);
     if settings.frozen || is_frozen {
         part.set_trainable(false);
     }

@@ -7,7 +7,7 @@
 
 use std::cell::RefCell;
 
-use plimsoll_tensor::{DType, Error, Nested, Result, Shape, Tensor};
+use plimsoll_tensor::{DType, Device, Error, Nested, Result, Shape, Tensor};
 
 use crate::policy::Policy;
 use crate::prediction::Prediction;
@@ -184,10 +184,31 @@ impl Deferred {
         }
     }
 
+    /// The device of the first tensor; none where there are no tensors.
+    pub fn device(&self) -> Option<Device> {
+        match &*self.0.borrow() {
+            State::Several(several) => several.first().map(Tensor::device),
+            State::Taken => None,
+            one => Some(one.tensor().device()),
+        }
+    }
+
+    /// Whether all tensors are on a device.
+    pub fn is_on(&self, device: &Device) -> bool {
+        match &*self.0.borrow() {
+            State::Several(several) => several.leaves().iter().all(|tensor| tensor.device() == *device),
+            State::Taken => false,
+            one => one.tensor().device() == *device,
+        }
+    }
+
     /// What a loss is given.
     pub fn into_prediction(self) -> Result<Prediction> {
         match self.0.into_inner() {
-            State::Linear { rows, weights } => Ok(Prediction::Linear { rows, weights }),
+            // Weights that are shared with the first layer may be on its device.
+            State::Linear { rows, weights } => {
+                Ok(Prediction::Linear { rows: rows.to_device(&weights.device())?, weights })
+            }
             State::Several(several) => Ok(Prediction::Nested(several)),
             other => other.values().map(Prediction::Values),
         }
@@ -215,18 +236,25 @@ impl State {
             State::Dropped { branch, rate } => branch.dropout(rate),
             State::Sum { x, branch, rate } if rate > 0.0 => branch.dropout(rate)?.into_add(x),
             State::Sum { x, branch, .. } => branch.into_add(x),
-            State::Linear { rows, weights } => Prediction::Linear { rows, weights }.values(),
+            State::Linear { rows, weights } => {
+                Prediction::Linear { rows: rows.to_device(&weights.device())?, weights }.values()
+            }
             State::Taken => unreachable!("an error has ended the pass"),
         }
     }
 
     fn dtype(&self) -> DType {
+        self.tensor().dtype()
+    }
+
+    /// The one tensor, or the one that decides about dtype and device of what is still to be made.
+    fn tensor(&self) -> &Tensor {
         match self {
             State::Values(tensor)
             | State::Dropped { branch: tensor, .. }
             | State::Sum { branch: tensor, .. }
-            | State::Linear { rows: tensor, .. } => tensor.dtype(),
-            State::Several(_) => unreachable!("several tensors are cast one by one"),
+            | State::Linear { rows: tensor, .. } => tensor,
+            State::Several(_) => unreachable!("several tensors are looked at one by one"),
             State::Taken => unreachable!("an error has ended the pass"),
         }
     }

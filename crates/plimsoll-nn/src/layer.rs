@@ -2,7 +2,7 @@
 //!
 //! How a description becomes a model is the business of `build`.
 
-use plimsoll_tensor::{DType, Error, Nested, Result, Shape, Tensor, callers_place};
+use plimsoll_tensor::{DType, Device, Error, Nested, Result, Shape, Tensor, callers_place};
 
 pub(crate) use crate::build::{OwnVariable, build};
 pub use crate::build::{adopt_variable, buffer, variable};
@@ -164,6 +164,28 @@ pub trait Layer: Send {
         With { policy: Some(policy), ..With::of(self) }
     }
 
+    /// This layer on a device: its variables are made there, and what goes into it is brought there. How a model is spread over
+    /// several devices (model parallelism). A layer that is built in the scope of another device than the layers around it
+    /// ([`Device::enter`]) is placed there all the same.
+    ///
+    /// ```
+    /// use plimsoll_nn::{Layer, layers::{Dense, Sequential}};
+    /// use plimsoll_tensor::{Device, Tensor};
+    ///
+    /// let (first, second) = (Device::separate_cpu(), Device::separate_cpu());
+    /// let model = Sequential::new().add(Dense::new(8).on(&first)).add(Dense::new(3).on(&second)).build([4])?;
+    /// assert_eq!(model.devices(), [first, second.clone()]);
+    /// assert_eq!(model.call(&Tensor::zeros([2, 4])?)?.device(), second);
+    /// # Ok::<(), plimsoll_tensor::Error>(())
+    /// ```
+    #[doc(alias = "to")]
+    fn on(self, device: &Device) -> With<Self>
+    where
+        Self: Sized,
+    {
+        With { device: Some(device.clone()), ..With::of(self) }
+    }
+
     /// How the layer is to be built: what [`With`] adds to it.
     #[doc(hidden)]
     fn settings(&self) -> Settings {
@@ -179,15 +201,16 @@ pub trait Layer: Send {
 
 /// What can be said of any layer, besides its own description.
 #[doc(hidden)]
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Settings {
     pub(crate) is_named: bool,
     pub(crate) recompute: bool,
     pub(crate) frozen: bool,
     pub(crate) policy: Option<Policy>,
+    pub(crate) device: Option<Device>,
 }
 
-/// A layer with a name, a policy, recomputing or freezing: see the methods of [`Layer`].
+/// A layer with a name, a policy, a device, recomputing or freezing: see the methods of [`Layer`].
 #[derive(Clone, Debug)]
 pub struct With<L> {
     layer: L,
@@ -196,11 +219,12 @@ pub struct With<L> {
     frozen: bool,
     pure: bool,
     policy: Option<Policy>,
+    device: Option<Device>,
 }
 
 impl<L> With<L> {
     fn of(layer: L) -> With<L> {
-        With { layer, name: None, recompute: false, frozen: false, pure: false, policy: None }
+        With { layer, name: None, recompute: false, frozen: false, pure: false, policy: None, device: None }
     }
 }
 
@@ -232,6 +256,7 @@ impl<L: Layer> Layer for With<L> {
             recompute: inner.recompute || self.recompute,
             frozen: inner.frozen || self.frozen,
             policy: self.policy.or(inner.policy),
+            device: self.device.clone().or(inner.device),
         }
     }
 }

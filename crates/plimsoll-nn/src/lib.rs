@@ -8,6 +8,7 @@
 
 #![forbid(unsafe_code)]
 
+mod buffers;
 mod build;
 pub mod checkpoint;
 mod deferred;
@@ -19,6 +20,7 @@ pub mod losses;
 pub mod metrics;
 mod model;
 pub mod optimizers;
+mod placement;
 pub mod plan;
 mod policy;
 mod prediction;
@@ -27,6 +29,7 @@ mod shapes;
 mod summary;
 pub mod train;
 
+pub use buffers::update_buffer;
 pub use filter::VariableFilter;
 pub use initializer::Initializer;
 pub use layer::{BuiltLayer, Layer, With, adopt_variable, buffer, variable};

@@ -5,12 +5,13 @@ use std::fmt;
 use std::sync::Arc;
 
 use plimsoll_tensor::{
-    DType, Error, IntoShape, Nested, Result, Shape, Site, Tensor, Variable, at_callers_line, current_scope,
-    enter_layer, is_recording, recompute,
+    DType, Device, Error, IntoShape, Nested, Result, Shape, Site, Tensor, Variable, at_callers_line,
+    current_scope, enter_layer, is_recording, recompute,
 };
 
 use crate::deferred::{Consumer, Deferred};
 use crate::layer::{BuiltLayer, Layer, OwnVariable, Settings, build};
+use crate::placement::Placement;
 use crate::policy::Policy;
 use crate::prediction::Prediction;
 use crate::summary::Summary;
@@ -41,6 +42,7 @@ pub(crate) struct Parts {
     /// The shapes of one example that goes in.
     pub input: Nested<Shape>,
     pub forward: BuiltLayer,
+    pub placement: Placement,
     /// The variables that the layer itself made, not its parts.
     pub variables: Vec<OwnVariable>,
     pub parts: Vec<Model>,
@@ -124,6 +126,8 @@ impl Model {
 
     /// As [`Model::forward_deferred`], in the layer that is open.
     fn flow_inside(&self, x: &Deferred, mode: Mode, consumer: Consumer) -> Result<Deferred> {
+        let brought = self.0.placement.bring(x)?;
+        let x = brought.as_ref().unwrap_or(x);
         let cast = x.cast(self.0.policy)?;
         let x = cast.as_ref().unwrap_or(x);
         if self.0.recompute && is_recording() {
@@ -261,6 +265,30 @@ impl Model {
         self.0.policy
     }
 
+    /// The device that it was built on.
+    pub fn device(&self) -> &Device {
+        self.0.placement.device()
+    }
+
+    /// The devices of its variables, in the order in which they come up; that of the model itself if it has none.
+    pub fn devices(&self) -> Vec<Device> {
+        let mut devices: Vec<Device> = Vec::new();
+        for variable in self.variables() {
+            if !devices.contains(&variable.device()) {
+                devices.push(variable.device());
+            }
+        }
+        if devices.is_empty() {
+            devices.push(self.device().clone());
+        }
+        devices
+    }
+
+    /// Whether its layers are on several devices, so that values travel between them.
+    pub(crate) fn is_spread(&self) -> bool {
+        self.0.placement.is_spread()
+    }
+
     /// The layers that it is made of.
     pub fn parts(&self) -> &[Model] {
         &self.0.parts
@@ -328,7 +356,8 @@ impl Model {
         &self,
         (name, kind, path): (&str, &str, &str),
         described: Site,
-        settings: Settings,
+        settings: &Settings,
+        placement: Placement,
     ) -> Model {
         let (parts, model) = (&self.0, self.clone());
         let forward = BuiltLayer {
@@ -344,6 +373,7 @@ impl Model {
             described,
             input: parts.input.clone(),
             forward,
+            placement,
             variables: parts.variables.clone(),
             parts: parts.parts.clone(),
             policy: parts.policy,

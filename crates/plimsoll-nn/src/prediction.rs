@@ -4,7 +4,7 @@
 //! in a plain linear function can hand that function over instead of its result; a loss that knows how computes with it a
 //! few rows at a time (see [`Tensor::linear_cross_entropy`]), and any other loss asks for the values.
 
-use plimsoll_tensor::{Activation, Error, Nested, Result, Tensor};
+use plimsoll_tensor::{Activation, Device, Error, Nested, Result, Tensor};
 
 /// The output of a model, computed or not yet.
 pub enum Prediction {
@@ -37,6 +37,15 @@ impl From<Nested<Tensor>> for Prediction {
 }
 
 impl Prediction {
+    /// The device that it is on, or will be; of several outputs, the first one's.
+    pub(crate) fn device(&self) -> Option<Device> {
+        match self {
+            Prediction::Values(values) => Some(values.device()),
+            Prediction::Nested(values) => values.first().map(Tensor::device),
+            Prediction::Linear { weights, .. } => Some(weights.device()),
+        }
+    }
+
     /// The same without a gradient.
     pub(crate) fn stop_gradient(&self) -> Prediction {
         match self {

@@ -1,13 +1,14 @@
 //! Plimsoll: training with a line painted on every device.
 //!
 //! The crate that people use. It owns the list of names that are public, and nothing else: tensors, variables, ops, tapes and
-//! devices at the top, layers, losses, optimizers and the train loop in [`nn`], datasets in [`data`], profiles of memory in
-//! [`report`], and what a program may ask about its machine and its memory in [`hardware`], [`threads`] and [`memory`].
+//! devices at the top, layers, losses, optimizers and the train loop in [`nn`], datasets in [`data`], ranks that train
+//! together in [`dist`], profiles of memory in [`report`], and what a program may ask about its machine and its memory in [`hardware`], [`threads`] and [`memory`].
 //! Whatever is public in a crate below and not here is for the crates among themselves, and may change at any time.
 
 #![forbid(unsafe_code)]
 
 pub use plimsoll_data as data;
+pub use plimsoll_dist as dist;
 pub use plimsoll_nn as nn;
 pub use plimsoll_report as report;
 
@@ -75,6 +76,7 @@ pub mod memory {
 /// `use plimsoll::prelude::*`.
 pub mod prelude {
     pub use plimsoll_data::{AUTOTUNE, Dataset};
+    pub use plimsoll_dist::Strategy;
     pub use plimsoll_nn::initializer::Fans;
     pub use plimsoll_nn::layers::{
         ActivationLayer, Add, AveragePooling2D, BatchNormalization, Concatenate, Conv1D, Conv1DTranspose,

@@ -10,6 +10,7 @@ use serde_json::json;
 
 use super::find;
 use crate::digest::parameters_sha256;
+use crate::distributed;
 use crate::event::{EndEvent, Event};
 use crate::failure::{Exit, Failure};
 use crate::live::Live;
@@ -30,13 +31,24 @@ use crate::terminal::Style;
 /// # Errors
 /// Bad options, files that cannot be used, a limit that cannot be kept, an interruption.
 pub fn run(recipes: &[Recipe], options: &TrainOptions) -> Result<(), Failure> {
+    match distributed::join(options)? {
+        None => run_here(recipes, options),
+        Some(joined) => distributed::ended(&joined, run_here(recipes, &joined)),
+    }
+}
+
+/// Trains a recipe in this process, as a rank if it has joined others.
+fn run_here(recipes: &[Recipe], options: &TrainOptions) -> Result<(), Failure> {
     let recipe = find(recipes, &options.recipe)?;
     profile::check_report(options.report.as_deref())?;
     let session = Session::open(&options.run)?;
     let _on = session.device.enter();
     allow_spilling(&session.device, options.spill.as_deref())?;
-    stop::listen()?;
-    let style = Style::of(options.run.json);
+    // A signal ends all ranks at once: one that ended by itself would be waited for.
+    if !options.distributed {
+        stop::listen()?;
+    }
+    let style = if options.is_first() { Style::of(options.run.json) } else { Style::Silent };
     let place = ReportPlace::of(options.oom_report.as_deref(), recipe, options.report.as_deref());
     let predicted = preflight::predicted(recipe, options, &session.device)
         .map_err(|failure| explain_refusal(failure, recipe, options, &session, place.as_ref()))?;
@@ -67,12 +79,17 @@ pub fn run(recipes: &[Recipe], options: &TrainOptions) -> Result<(), Failure> {
     // Model, optimizer and data have been dropped by now, and their pages returned.
     let released_bytes = ended.stats.committed.saturating_sub(session.device.stats().committed);
     style.say(&summary::describe(&ended.stats, session.limit, ended.outside, released_bytes))?;
-    style.emit(&Event::End(Box::new(EndEvent {
+    let mut event = EndEvent {
         predicted_peak_bytes: predicted.map(|footprint| footprint.peak),
         predicted_committed_bytes: predicted.map(|footprint| footprint.committed),
         released_bytes,
         ..ended.event
-    })))?;
+    };
+    event.ranks = distributed::memory_of_ranks(options, &event)?;
+    if let Some(ranks) = event.ranks.as_deref().filter(|ranks| ranks.len() > 1) {
+        style.say(&summary::ranks(ranks))?;
+    }
+    style.emit(&Event::End(Box::new(event)))?;
     match ended.history.stopped.as_deref() {
         Some(INTERRUPTED) => {
             let message = format!("{INTERRUPTED} after step {}", ended.history.steps);
@@ -192,7 +209,7 @@ fn train(
     style: Style,
     live: Option<Live>,
 ) -> Result<Ended, Failure> {
-    if let Some(folder) = &options.save {
+    if let Some(folder) = options.save.as_ref().filter(|_| options.is_first()) {
         checkpoint::check_writable(folder).map_err(|error| Failure::file(format!("--save: {error}")))?;
     }
     let run = RunSetup::new(recipe, options)?;
@@ -270,6 +287,7 @@ fn end_event(recipe: &Recipe, session: &Session, report: RunReport) -> EndEvent 
         offloaded_bytes: session.device.offloaded().get(),
         median_step_ms: report.median_ms,
         released_bytes: 0,
+        ranks: None,
     }
 }
 

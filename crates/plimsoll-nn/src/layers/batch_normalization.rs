@@ -3,6 +3,7 @@
 use plimsoll_tensor::{Activation, Result, Shape, Tensor, Variable};
 
 use super::last_extent;
+use crate::buffers::update_buffer;
 use crate::initializer::{Fans, Initializer};
 use crate::layer::{BuiltLayer, Layer, buffer, variable};
 use crate::model::Mode;
@@ -47,7 +48,7 @@ impl BatchNormalization {
     /// Moves a running statistic towards that of a batch.
     fn follow(self, running: &Variable, batch: &Tensor) -> Result<()> {
         let batch = batch.cast(running.dtype())?.into_affine(1.0 - self.momentum, 0.0)?;
-        running.assign(&running.affine(self.momentum, 0.0)?.into_add(batch)?)
+        update_buffer(running, |running| running.affine(self.momentum, 0.0)?.into_add(batch))
     }
 }
 

@@ -50,7 +50,7 @@ impl Mean {
         let both = Tensor::stack(&[sum, count], 0)?;
         self.prepare(&sum.device())?;
         match &self.state {
-            Some(state) => state.assign_add(&both),
+            Some(state) => state.assign_add(&both.to_device(&state.device())?),
             None => Ok(()),
         }
     }

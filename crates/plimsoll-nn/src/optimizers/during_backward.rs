@@ -35,11 +35,18 @@ impl Optimizer {
         let mut begin = Some(self.begin_steps(false));
         tape.gradient_each(loss, &sources, |idx, gradient| {
             // The step begins with the first gradient: what is refused before it changes nothing.
+            if begin.is_some() {
+                self.copy_controls()?;
+            }
             for (begin, control) in begin.take().into_iter().flatten() {
                 Variable::update(begin, &[control], &[])?;
             }
             let (update, group) = state.update_of(&rules, idx);
-            Variable::update(update, &state.operands(&[idx], self.control_of(group)), &[&gradient])
+            Variable::update(
+                update,
+                &state.operands(&[idx], self.control_of(group, &gradient.device())),
+                &[&gradient],
+            )
         })
     }
 }

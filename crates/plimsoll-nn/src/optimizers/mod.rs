@@ -31,6 +31,7 @@ mod during_backward;
 mod group;
 mod loss_scale;
 mod rate;
+mod replica;
 mod rmsprop;
 mod sgd;
 mod state;
@@ -44,6 +45,7 @@ use plimsoll_tensor::{
 };
 
 pub use accumulator::Accumulator;
+pub(crate) use accumulator::wide;
 pub use adafactor::Adafactor;
 pub use adagrad::Adagrad;
 pub use adam::Adam;
@@ -51,6 +53,7 @@ pub use adam_8bit::Adam8bit;
 pub use adamw::AdamW;
 pub use group::ParameterGroup;
 pub use loss_scale::LossScale;
+use replica::Replica;
 pub use rmsprop::RMSprop;
 pub use sgd::SGD;
 use state::{Rules, State};
@@ -82,6 +85,7 @@ pub trait OptimizerConfig {
             loss_scale: None,
             control: None,
             group_controls: Vec::new(),
+            replicas: Vec::new(),
             state: None,
         }
     }
@@ -107,6 +111,8 @@ pub struct Optimizer {
     control: Option<Variable>,
     /// Those of the groups with a learning rate of their own, made with the state.
     group_controls: Vec<Option<Variable>>,
+    /// Those on further devices that variables are on.
+    replicas: Vec<Replica>,
     /// What is kept for the variables; made when they are first seen.
     state: Option<State>,
 }
@@ -201,7 +207,9 @@ impl Optimizer {
     #[track_caller]
     pub fn finite_loss(&mut self, loss: &Tensor) -> Result<Tensor> {
         let _line = at_callers_line();
-        let overflow = self.control_on(&loss.device())?.get(Control::OVERFLOW)?;
+        let control = self.control_on(&loss.device())?;
+        let overflow = control.get(Control::OVERFLOW)?;
+        let loss = loss.to_device(&control.device())?;
         loss.cast(DType::F64)?.reshape(())?.into_add(overflow.mul(0.0)?)
     }
 
@@ -262,6 +270,7 @@ impl Optimizer {
             Error::argument("optimizer", "there are no variables to update; is the model frozen?")
         })?;
         self.make_controls(&first.device())?;
+        self.make_replicas(variables)?;
         let common = self.common_of_groups();
         let mut state = self.state.take().unwrap_or_default();
         let selected = state.select(&self.rules(&common), variables);
@@ -280,8 +289,7 @@ impl Optimizer {
     }
 
     fn make_controls(&mut self, device: &Device) -> Result<()> {
-        self.control_on(device)?;
-        let _there = device.enter();
+        let _there = self.control_on(device)?.device().enter();
         for idx in self.group_controls.len()..self.groups.len() {
             let name = format!("optimizer.control.{idx}");
             let control = self.groups[idx].rate.map(|rate| self.new_control(rate, &name)).transpose()?;
@@ -301,10 +309,15 @@ impl Optimizer {
         self.control.iter().chain(self.group_controls.iter().flatten())
     }
 
-    /// The control buffer of a group, of which 0 are the variables in no other.
-    fn control_of(&self, group: usize) -> &Variable {
-        let own = group.checked_sub(1).and_then(|idx| self.group_controls.get(idx)?.as_ref());
-        own.or(self.control.as_ref()).unwrap_or_else(|| unreachable!("`prepare` has made it"))
+    /// The control buffer of a group, of which 0 are the variables in no other, on a device.
+    fn control_of(&self, group: usize, device: &Device) -> &Variable {
+        let replica = self.replicas.iter().find(|replica| replica.device == *device);
+        let (of_all, of_groups) = match replica {
+            Some(replica) => (Some(&replica.control), &replica.groups),
+            None => (self.control.as_ref(), &self.group_controls),
+        };
+        let own = group.checked_sub(1).and_then(|idx| of_groups.get(idx)?.as_ref());
+        own.or(of_all).unwrap_or_else(|| unreachable!("`prepare` has made it"))
     }
 
     /// What is done before the algorithm, for each group.
@@ -332,9 +345,16 @@ impl Optimizer {
             false => schedule.as_ref().map(|schedule| schedule.scaled(self.rate_factor)),
         };
         let begin = |schedule| BeginStep { schedule: scaled(schedule), if_finite, ..self.begin.clone() }.op();
-        let groups = self.groups.iter().zip(&self.group_controls);
-        let groups = groups.filter_map(|(group, control)| Some((&group.schedule, control.as_ref()?)));
-        let all = self.control.iter().map(|control| (&self.begin.schedule, control)).chain(groups);
+        let first = self.control.iter().map(|control| (control, &self.group_controls));
+        let replicas = self.replicas.iter().map(|replica| (&replica.control, &replica.groups));
+        let on_device = |(control, of_groups)| {
+            let groups = self.groups.iter().zip(of_groups);
+            let groups = groups.filter_map(|(group, control): (&ParameterGroup, &Option<Variable>)| {
+                Some((&group.schedule, control.as_ref()?))
+            });
+            std::iter::once((&self.begin.schedule, control)).chain(groups)
+        };
+        let all = first.chain(replicas).flat_map(on_device);
         all.map(|(schedule, control)| (begin(schedule), control)).collect()
     }
 
@@ -352,13 +372,20 @@ impl Optimizer {
         };
         let norm_inputs = norm_inputs.iter().flat_map(|(norm, first_bad)| [norm, first_bad]);
         let norm_inputs: Vec<&Tensor> = norm_inputs.chain(finite_loss).collect();
+        self.copy_controls()?;
         let begins = self.begin_steps(finite_loss.is_some());
-        let mut operands: Vec<(OpRef, Vec<&Variable>, Vec<&Tensor>)> =
-            begins.into_iter().map(|(begin, control)| (begin, vec![control], norm_inputs.clone())).collect();
+        let on =
+            |control: &Variable| norm_inputs.iter().map(|input| input.to_device(&control.device())).collect();
+        let begin_inputs: Vec<Vec<Tensor>> =
+            begins.iter().map(|(_, control)| on(control)).collect::<Result<_>>()?;
+        let mut operands: Vec<(OpRef, Vec<&Variable>, Vec<&Tensor>)> = Vec::new();
+        for ((begin, control), inputs) in begins.into_iter().zip(&begin_inputs) {
+            operands.push((begin, vec![control], inputs.iter().collect()));
+        }
         for update in &state.updates {
             let of_update = update.gradients.iter().map(|&idx| gradients[idx]).collect();
-            let variables = state.operands(&update.gradients, self.control_of(update.group));
-            operands.push((update.op.clone(), variables, of_update));
+            let control = self.control_of(update.group, &update.device);
+            operands.push((update.op.clone(), state.operands(&update.gradients, control), of_update));
         }
         let updates: Vec<(OpRef, &[&Variable], &[&Tensor])> =
             operands.iter().map(|(op, variables, inputs)| (op.clone(), &**variables, &**inputs)).collect();
@@ -389,7 +416,7 @@ impl Optimizer {
         }
         // A 16-bit loss would overflow before its gradients do.
         let loss = loss.cast(loss.dtype().accumulator())?;
-        let scale = self.control_on(&loss.device())?.get(Control::LOSS_SCALE)?;
+        let scale = self.control_on(&loss.device())?.get(Control::LOSS_SCALE)?.to_device(&loss.device())?;
         loss.mul(&scale.cast(loss.dtype())?)
     }
 

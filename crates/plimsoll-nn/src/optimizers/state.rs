@@ -4,7 +4,7 @@
 //! are updated now, and by which ops, is a list beside them.
 
 use plimsoll_tensor::optimizer::{Algorithm, Common, UpdatedParameter};
-use plimsoll_tensor::{Error, OpRef, Owner, Result, Tensor, Variable, with_owner};
+use plimsoll_tensor::{Device, Error, OpRef, Owner, Result, Tensor, Variable, with_owner};
 
 use super::Optimizer;
 
@@ -32,11 +32,12 @@ struct Known {
     group: usize,
 }
 
-/// An op that updates some variables of one group.
+/// An op that updates some variables of one group on one device.
 #[derive(Debug)]
 pub(super) struct Update {
     pub op: OpRef,
     pub group: usize,
+    pub device: Device,
     /// The numbers of their gradients.
     pub gradients: Vec<usize>,
 }
@@ -61,18 +62,33 @@ impl State {
         let place = |variable: &Variable| self.known.iter().position(|known| known.variable == *variable);
         self.active = variables.iter().filter_map(place).collect();
         let mut updates = Vec::new();
-        for (group, &common) in rules.common.iter().enumerate() {
-            let of_group = |&idx: &usize| self.known[self.active[idx]].group == group;
-            let gradients: Vec<usize> = (0..self.active.len()).filter(of_group).collect();
+        let devices = self.devices();
+        let kinds = rules.common.iter().enumerate();
+        let kinds = kinds.flat_map(|(group, common)| devices.iter().map(move |on| (group, *common, on)));
+        for (group, common, device) in kinds {
+            let known = |idx: usize| &self.known[self.active[idx]];
+            let is_meant =
+                |&idx: &usize| known(idx).group == group && known(idx).variable.device() == *device;
+            let gradients: Vec<usize> = (0..self.active.len()).filter(is_meant).collect();
             for gradients in gradients.chunks(VARIABLES_OF_AN_OP) {
-                let member = |&idx: &usize| self.known[self.active[idx]].member;
-                let members: Vec<UpdatedParameter> = gradients.iter().map(member).collect();
+                let members: Vec<UpdatedParameter> = gradients.iter().map(|&idx| known(idx).member).collect();
                 let op = rules.algorithm.update(common, &members);
-                updates.push(Update { op, group, gradients: gradients.to_vec() });
+                updates.push(Update { op, group, device: device.clone(), gradients: gradients.to_vec() });
             }
         }
         self.updates = updates;
         Ok(())
+    }
+
+    /// The devices of the variables that are updated.
+    fn devices(&self) -> Vec<Device> {
+        let mut devices: Vec<Device> = Vec::new();
+        for variable in self.variables() {
+            if !devices.contains(&variable.device()) {
+                devices.push(variable.device());
+            }
+        }
+        devices
     }
 
     /// Makes the states of variables that have none.

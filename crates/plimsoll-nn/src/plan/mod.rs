@@ -114,11 +114,29 @@ impl RunError for Error {
 /// # Errors
 /// Those of the run, except for a limit that cannot be kept, which is in the plan.
 pub fn plan<E: RunError>(device: &Device, mut run: impl FnMut() -> Result<(), E>) -> Result<Plan, E> {
-    let limit = device.pool().limit();
-    match tracked(device, limit, &mut run) {
-        Err(error) if error.is_over_limit() && limit.is_some() => {
-            let natural = tracked(device, None, &mut run)?;
-            Ok(Plan { limit: limit.map(Bytes::get), refusal: Some(error.to_string()), ..natural })
+    let mut plans = plan_on(std::slice::from_ref(device), |_| run())?;
+    Ok(plans.swap_remove(0))
+}
+
+/// Plans a run on several devices as they are, each under its limit: a plan for each, in their order. The run is given ghosts
+/// of them, which it is to put its layers on ([`Layer::on`](crate::Layer::on)); the first is the current device.
+///
+/// # Errors
+/// Those of the run, except for limits that cannot be kept, which are in the plans.
+pub fn plan_on<E: RunError>(
+    devices: &[Device],
+    mut run: impl FnMut(&[Device]) -> Result<(), E>,
+) -> Result<Vec<Plan>, E> {
+    let limits: Vec<Option<Bytes>> = devices.iter().map(|device| device.pool().limit()).collect();
+    match tracked(devices, &limits, &mut run) {
+        Err(error) if error.is_over_limit() && limits.iter().any(Option::is_some) => {
+            let natural = tracked(devices, &vec![None; devices.len()], &mut run)?;
+            let refused = |(plan, limit): (Plan, &Option<Bytes>)| Plan {
+                limit: limit.map(Bytes::get),
+                refusal: Some(error.to_string()),
+                ..plan
+            };
+            Ok(natural.into_iter().zip(&limits).map(refused).collect())
         }
         other => other,
     }
@@ -129,7 +147,7 @@ pub fn plan<E: RunError>(device: &Device, mut run: impl FnMut() -> Result<(), E>
 /// # Errors
 /// Those of the run, a limit that cannot be kept among them.
 pub fn predict<E: RunError>(device: &Device, run: impl FnOnce() -> Result<(), E>) -> Result<Footprint, E> {
-    dry_run(&device.ghost(), device.pool().limit(), run)
+    one(dry_run(&[device.ghost()], &[device.pool().limit()], |_| run()))
 }
 
 /// The least limit under which a run works on a device as it is, in whole granules: with one granule less it is refused.
@@ -140,7 +158,7 @@ pub fn least_limit<E: RunError>(device: &Device, mut run: impl FnMut() -> Result
     let granule = device.pool().granule();
     // Steps are planned once for all limits: a ghost shares what it knows of them with its own ghosts.
     let device = device.ghost();
-    let natural = dry_run(&device.ghost(), None, &mut run)?;
+    let natural = one(dry_run(&[device.ghost()], &[None], |_| run()))?;
     // A run that commits so much never meets that limit, and nothing runs without memory.
     let (mut works, mut fails) = (natural.committed.div_ceil(granule), 0);
     // A refusal that knows what would have been enough narrows the search by more than bisection, and so does one granule less
@@ -153,7 +171,7 @@ pub fn least_limit<E: RunError>(device: &Device, mut run: impl FnMut() -> Result
     let mut enough = None;
     while works > fails + 1 {
         let tried = promising.unwrap_or(fails + (works - fails) / 2).clamp(fails + 1, works - 1);
-        match dry_run(&device.ghost(), Some(Bytes::new(tried * granule)), &mut run) {
+        match dry_run(&[device.ghost()], &[Some(Bytes::new(tried * granule))], |_| run()) {
             Ok(_) => (works, promising) = (tried, (enough == Some(tried)).then(|| tried - 1)),
             Err(error) if error.is_over_limit() => {
                 fails = tried;
@@ -166,25 +184,40 @@ pub fn least_limit<E: RunError>(device: &Device, mut run: impl FnMut() -> Result
     Ok(works * granule)
 }
 
-/// A dry run under a limit, with all details.
+/// A dry run under limits, with all details.
 fn tracked<E: RunError>(
-    device: &Device,
-    limit: Option<Bytes>,
-    run: impl FnOnce() -> Result<(), E>,
-) -> Result<Plan, E> {
-    let ghost = device.ghost();
+    devices: &[Device],
+    limits: &[Option<Bytes>],
+    run: impl FnOnce(&[Device]) -> Result<(), E>,
+) -> Result<Vec<Plan>, E> {
+    let ghosts: Vec<Device> = devices.iter().map(Device::ghost).collect();
+    let trackers: Vec<Arc<Mutex<PeakTracker>>> = ghosts.iter().map(track).collect();
+    let footprints = dry_run(&ghosts, limits, run);
+    ghosts.iter().for_each(|ghost| ghost.pool().set_trace_sink(None));
+    let planned = footprints?.into_iter().zip(&ghosts).zip(trackers).zip(limits);
+    let mut plans = Vec::new();
+    for (((footprint, ghost), tracker), limit) in planned {
+        let mut tracker = std::mem::take(&mut *tracker.lock().unwrap_or_else(PoisonError::into_inner));
+        tracker.end_segment();
+        plans.push(describe(footprint, ghost, tracker, *limit));
+    }
+    Ok(plans)
+}
+
+/// Follows the events of a ghost's pool.
+fn track(ghost: &Device) -> Arc<Mutex<PeakTracker>> {
     let tracker = Arc::new(Mutex::new(PeakTracker::new(&ghost.snapshot())));
     let sink = tracker.clone();
     let note = move |event: &TraceEvent, _committed: u64| {
         sink.lock().unwrap_or_else(PoisonError::into_inner).note(event);
     };
     ghost.pool().set_trace_sink(Some(Box::new(note)));
-    let footprint = dry_run(&ghost, limit, run);
-    ghost.pool().set_trace_sink(None);
-    let footprint = footprint?;
-    let mut tracker = std::mem::take(&mut *tracker.lock().unwrap_or_else(PoisonError::into_inner));
-    tracker.end_segment();
-    Ok(Plan {
+    tracker
+}
+
+/// The plan for a device, from its dry run.
+fn describe(footprint: Footprint, ghost: &Device, tracker: PeakTracker, limit: Option<Bytes>) -> Plan {
+    Plan {
         peak_bytes: footprint.peak,
         committed_bytes: footprint.committed,
         limit: limit.map(Bytes::get),
@@ -197,15 +230,15 @@ fn tracked<E: RunError>(
         repeated: ghost.recomputed(),
         offloaded_bytes: ghost.offloaded().get(),
         timeline: tracker.into_timeline(),
-    })
+    }
 }
 
-/// Makes a run on a ghost, under a limit.
+/// Makes a run on ghosts, each under its limit; what it takes of each.
 fn dry_run<E: RunError>(
-    ghost: &Device,
-    limit: Option<Bytes>,
-    run: impl FnOnce() -> Result<(), E>,
-) -> Result<Footprint, E> {
+    ghosts: &[Device],
+    limits: &[Option<Bytes>],
+    run: impl FnOnce(&[Device]) -> Result<(), E>,
+) -> Result<Vec<Footprint>, E> {
     /// Puts this thread's generator back where it was, also if the run panics: a dry run takes no draws.
     struct Restore(Generator);
     impl Drop for Restore {
@@ -213,13 +246,26 @@ fn dry_run<E: RunError>(
             self.0.make_current();
         }
     }
-    ghost.set_limit(limit)?;
-    ghost.pool().reset_peaks();
+    let Some(first) = ghosts.first() else {
+        return Err(Error::argument("plan", "no device; a run is planned for at least one").into());
+    };
+    for (ghost, limit) in ghosts.iter().zip(limits) {
+        ghost.set_limit(*limit)?;
+        ghost.pool().reset_peaks();
+    }
     let restore = Restore(Generator::current());
-    let _on = ghost.enter();
-    let result = run();
+    let _on = first.enter();
+    let result = run(ghosts);
     drop(restore);
     result?;
-    let stats = ghost.stats();
-    Ok(Footprint { peak: stats.peak_in_use, committed: stats.peak_committed, owners: stats.peak_rows })
+    let footprint = |ghost: &Device| {
+        let stats = ghost.stats();
+        Footprint { peak: stats.peak_in_use, committed: stats.peak_committed, owners: stats.peak_rows }
+    };
+    Ok(ghosts.iter().map(footprint).collect())
+}
+
+/// The footprint on the only device.
+fn one<E>(footprints: Result<Vec<Footprint>, E>) -> Result<Footprint, E> {
+    footprints.map(|mut footprints| footprints.swap_remove(0))
 }

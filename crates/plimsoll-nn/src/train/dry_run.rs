@@ -18,14 +18,14 @@ use plimsoll_tensor::{Bytes, Device, Recomputed};
 
 /// The iterations of a loop so far, by the states in which they found the pool of a ghost.
 pub(super) struct CycleSkipper {
-    /// The ghost that the run is on; none on a device with values.
-    ghost: Option<Device>,
-    found: Vec<(Found, Effort)>,
-    /// The requests that had been made when the last iteration began.
-    n_requests: u64,
+    /// The ghosts that the run is on; none on devices with values.
+    ghosts: Vec<Device>,
+    found: Vec<(Vec<Found>, Vec<Effort>)>,
+    /// The requests that had been made of each when the last iteration began.
+    n_requests: Vec<u64>,
 }
 
-/// What an iteration finds.
+/// What an iteration finds on a device.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Found {
     fingerprint: u64,
@@ -33,40 +33,48 @@ struct Found {
     n_requests: u64,
 }
 
-/// What had been recomputed and offloaded by then.
+/// What had been recomputed and offloaded on a device by then.
 type Effort = (Recomputed, Bytes);
 
 impl CycleSkipper {
-    /// A loop that begins, of a run on that device.
-    pub fn new(device: &Device) -> CycleSkipper {
-        let ghost = device.is_ghost().then(|| device.clone());
-        CycleSkipper { ghost, found: Vec::new(), n_requests: 0 }
+    /// A loop that begins, of a run on these devices.
+    pub fn new(devices: &[Device]) -> CycleSkipper {
+        let all_ghosts = devices.iter().all(Device::is_ghost);
+        let ghosts = if all_ghosts { devices.to_vec() } else { Vec::new() };
+        CycleSkipper { n_requests: vec![0; ghosts.len()], ghosts, found: Vec::new() }
     }
 
     /// An iteration begins, with which `n_left` of one kind are to come: how many of them can be skipped. At least one is
-    /// always left. What the skipped ones would have recomputed and offloaded is counted on the ghost.
+    /// always left. What the skipped ones would have recomputed and offloaded is counted on the ghosts.
     pub fn skip(&mut self, n_left: u64) -> u64 {
-        let Some(ghost) = self.ghost.clone() else { return 0 };
-        let found = self.look_at(&ghost);
-        let now = (ghost.recomputed(), ghost.offloaded());
+        if self.ghosts.is_empty() {
+            return 0;
+        }
+        let found = self.look_around();
+        let now: Vec<Effort> =
+            self.ghosts.iter().map(|ghost| (ghost.recomputed(), ghost.offloaded())).collect();
         let earlier = self.found.iter().rposition(|(earlier, _)| *earlier == found);
-        self.found.push((found, now));
+        self.found.push((found, now.clone()));
         let Some(earlier) = earlier else { return 0 };
         let cycle = (self.found.len() - 1 - earlier) as u64;
         let n_cycles = n_left.saturating_sub(1) / cycle;
-        let before = self.found[earlier].1;
         // Each cycle does again what this one did.
         let times = |now: u64, before: u64| n_cycles * (now - before);
-        let repeated =
-            Recomputed { ops: times(now.0.ops, before.0.ops), flops: times(now.0.flops, before.0.flops) };
-        ghost.count_skipped(repeated, Bytes::new(times(now.1.get(), before.1.get())));
+        for (ghost, (now, before)) in self.ghosts.iter().zip(now.iter().zip(&self.found[earlier].1)) {
+            let (ops, flops) = (times(now.0.ops, before.0.ops), times(now.0.flops, before.0.flops));
+            let offloaded = Bytes::new(times(now.1.get(), before.1.get()));
+            ghost.count_skipped(Recomputed { ops, flops }, offloaded);
+        }
         n_cycles * cycle
     }
 
-    fn look_at(&mut self, ghost: &Device) -> Found {
-        let n_requests = ghost.stats().n_acquired;
-        let before = std::mem::replace(&mut self.n_requests, n_requests);
-        Found { fingerprint: ghost.pool().fingerprint(), n_requests: n_requests - before }
+    fn look_around(&mut self) -> Vec<Found> {
+        let look_at = |(ghost, before): (&Device, &mut u64)| {
+            let n_requests = ghost.stats().n_acquired;
+            let before = std::mem::replace(before, n_requests);
+            Found { fingerprint: ghost.pool().fingerprint(), n_requests: n_requests - before }
+        };
+        self.ghosts.iter().zip(&mut self.n_requests).map(look_at).collect()
     }
 }
 
@@ -78,7 +86,7 @@ mod tests {
 
     #[test]
     fn nothing_is_skipped_on_a_device_with_values() {
-        let mut skipper = CycleSkipper::new(&Device::separate_cpu());
+        let mut skipper = CycleSkipper::new(&[Device::separate_cpu()]);
         assert_eq!([skipper.skip(9), skipper.skip(9), skipper.skip(9)], [0; 3]);
     }
 
@@ -87,7 +95,7 @@ mod tests {
         let ghost = Device::ghost_cpu();
         let _on = ghost.enter();
         let _model = Tensor::zeros([1000])?;
-        let mut skipper = CycleSkipper::new(&ghost);
+        let mut skipper = CycleSkipper::new(std::slice::from_ref(&ghost));
         let (mut kept, mut skipped) = (Vec::new(), Vec::new());
         for iteration in 0..8u64 {
             skipped.push(skipper.skip(20 - iteration));
@@ -106,7 +114,7 @@ mod tests {
     #[test]
     fn what_is_skipped_counts_as_recomputed_and_offloaded() {
         let ghost = Device::ghost_cpu();
-        let mut skipper = CycleSkipper::new(&ghost);
+        let mut skipper = CycleSkipper::new(std::slice::from_ref(&ghost));
         let each = Recomputed { ops: 3, flops: 70 };
         let mut n_gone_through = 0;
         let mut n_left = 100;

@@ -33,6 +33,7 @@ struct BatchEvaluation<'a> {
 impl Work for BatchEvaluation<'_> {
     fn run(&mut self, batch: &Batch) -> Result<Vec<Tensor>> {
         let predictions = self.model.forward_nested(&batch.inputs, Mode::Infer)?;
+        let batch = &*batch.beside(self.model, predictions.first().map(Tensor::device))?;
         let loss = self.loss.of_batch(&loss_context(self.model, batch), predictions.clone().into())?;
         let Some(metrics) = &mut self.metrics else {
             return Ok(std::iter::once(loss).chain(predictions.into_leaves()).collect());
@@ -52,15 +53,20 @@ impl Work for BatchEvaluation<'_> {
     fn trained(&self) -> Vec<bool> {
         Vec::new()
     }
+
+    fn devices(&self) -> Vec<Device> {
+        if self.model.is_spread() { self.model.devices() } else { Vec::new() }
+    }
 }
 
 impl Evaluator<'_> {
-    /// The mean loss and the metrics on some data, for a model on that device.
-    pub fn evaluate(&mut self, data: &dyn Examples, device: &Device) -> Result<Evaluation> {
+    /// The mean loss and the metrics on some data, for a model on these devices.
+    pub fn evaluate(&mut self, data: &dyn Examples, devices: &[Device]) -> Result<Evaluation> {
+        let device = &devices[0];
         device.pool().mark(EVALUATE, 0);
         self.metrics.iter_mut().for_each(|metric| metric.reset());
         let (mut loss_sum, mut n_examples, mut before) = (0.0, 0, None);
-        let mut skipper = CycleSkipper::new(device);
+        let mut skipper = CycleSkipper::new(devices);
         let (mut batches, mut n_alike) = (data.epoch(0, 0)?, data.n_alike());
         loop {
             let n_skipped = skipper.skip(n_alike);
@@ -103,7 +109,8 @@ impl Evaluator<'_> {
             let mut next =
                 || results.next().ok_or_else(|| Error::argument("evaluate", "an output is missing"));
             let predictions = arrangement.try_map(&mut |_| next())?;
-            update(self.metrics, batch, &predictions)?;
+            let batch = batch.beside(model, predictions.first().map(Tensor::device))?;
+            update(self.metrics, &batch, &predictions)?;
         }
         Ok(loss)
     }

@@ -1,9 +1,11 @@
 //! Where a run's batches come from.
 
+use std::borrow::Cow;
+
 use plimsoll_data::{Batches, Dataset, Threads};
 use plimsoll_tensor::{DType, Device, Error, Nested, Result, Shape, Structure, Tensor};
 
-use crate::model::join;
+use crate::model::{Model, join};
 
 /// One batch: inputs and what the model should say to them, example by example along the first axis. Each is a tensor, or a
 /// tuple or named fields of tensors, as the model takes and gives them.
@@ -103,6 +105,18 @@ impl Batch {
                 ))
             }
         }
+    }
+
+    /// This batch with labels and weights on the device of what a model said, where the model is spread over several.
+    pub(super) fn beside(&self, model: &Model, said: Option<Device>) -> Result<Cow<'_, Batch>> {
+        let Some(device) = said.filter(|_| model.is_spread()) else { return Ok(Cow::Borrowed(self)) };
+        let bring =
+            |tensors: &Nested<Tensor>| tensors.try_map(&mut |tensor: &Tensor| tensor.to_device(&device));
+        Ok(Cow::Owned(Batch {
+            inputs: self.inputs.clone(),
+            labels: bring(&self.labels)?,
+            sample_weights: self.sample_weights.as_ref().map(bring).transpose()?,
+        }))
     }
 
     /// Some examples of the batch, without copying them.

@@ -33,6 +33,7 @@
 
 mod callback;
 pub mod callbacks;
+mod data_parallel;
 mod dry_run;
 mod evaluation;
 mod event;
@@ -144,6 +145,7 @@ impl Trainer {
                 n_parts: 1,
                 check_gradients: false,
                 unconnected: Unconnected::None,
+                strategy: None,
                 own: None,
                 steps: Programs::default(),
                 evaluations: Programs::default(),
@@ -273,20 +275,26 @@ impl Trainer {
         let device = self.device();
         device.pool().mark(SAVE, 0);
         // Files are written straight from where the values are, and a ghost has none.
-        match device.is_ghost() {
-            true => Ok(()),
-            false => checkpoint::save_all(
-                folder.as_ref(),
-                self.model(),
-                &self.stepper.other_variables(),
-                &self.state(),
-            ),
+        if device.is_ghost() {
+            return Ok(());
         }
+        if self.writes_files() {
+            let others = self.stepper.other_variables();
+            checkpoint::save_all(folder.as_ref(), self.model(), &others, &self.state())?;
+        }
+        self.wait_for_ranks()
     }
 
     /// The device of the model.
     fn device(&self) -> Device {
         self.stepper.variables.first().map_or_else(Device::current, |variable| variable.device())
+    }
+
+    /// The devices of the model; the first is where a run begins and ends.
+    fn devices(&self) -> Vec<Device> {
+        let first = self.device();
+        let others = self.stepper.model.devices().into_iter().filter(|device| *device != first);
+        std::iter::once(first.clone()).chain(others).collect()
     }
 
     /// Takes up a run that was saved in a folder: model, optimizer, generator, callbacks, and the place in the data.
@@ -298,6 +306,7 @@ impl Trainer {
     pub fn resume(&mut self, folder: impl AsRef<Path>) -> Result<()> {
         let _line = at_callers_line();
         self.prepare()?;
+        self.note_leaves()?;
         // What was trained before and is frozen now has its state there, too.
         let kept = checkpoint::with_optimizer_state(folder.as_ref(), &self.stepper.all_variables)?;
         self.stepper.optimizer.keep_for(&kept)?;
@@ -344,7 +353,14 @@ impl Trainer {
     #[track_caller]
     pub fn fit(&mut self, data: &dyn Examples, until: Until) -> Result<History> {
         let _line = at_callers_line();
+        let ended = self.train(data, until);
+        self.report_failure(&ended);
+        ended
+    }
+
+    fn train(&mut self, data: &dyn Examples, until: Until) -> Result<History> {
         self.prepare()?;
+        self.check_ranks(&self.device())?;
         self.preflight(data, until)?;
         if let Some(generator) = self.generator.take() {
             generator.make_current();
@@ -353,7 +369,7 @@ impl Trainer {
         let _threads = data.start_threads()?;
         let epochs = Epochs::keeping(self.kept_epochs);
         let mut history = History { epochs, steps: self.state.step, ..History::default() };
-        let mut epochs = CycleSkipper::new(&self.device());
+        let mut epochs = CycleSkipper::new(&self.devices());
         while history.stopped.is_none() && !until.is_reached(&self.state) {
             self.skip_epochs(&mut epochs, data, until);
             self.epoch(data, until, &mut history)?;
@@ -417,7 +433,7 @@ impl Trainer {
         if self.state.batch == 0 {
             self.stepper.metrics.iter_mut().for_each(|metric| metric.reset());
         }
-        let (mut steps, n_alike) = (CycleSkipper::new(&self.device()), data.n_alike());
+        let (mut steps, n_alike) = (CycleSkipper::new(&self.devices()), data.n_alike());
         loop {
             if history.stopped.is_some() || until.is_reached(&self.state) {
                 self.report_step(data, history)?;
@@ -567,9 +583,9 @@ impl Trainer {
 
     /// Evaluates the epoch that is complete, and goes on to the next.
     fn end_epoch(&mut self) -> Result<EpochEvent> {
-        let device = self.device();
+        let devices = self.devices();
         let mut evaluator = Evaluator { stepper: &mut self.stepper, metrics: &mut self.metrics };
-        let evaluated = self.held_out.as_deref().map(|data| evaluator.evaluate(data, &device));
+        let evaluated = self.held_out.as_deref().map(|data| evaluator.evaluate(data, &devices));
         let held_out = evaluated.transpose()?;
         let loss = self.state.loss_sum / self.state.n_losses as f64;
         let trained = self.stepper.metrics.iter();
@@ -587,8 +603,8 @@ impl Trainer {
     #[track_caller]
     pub fn evaluate(&mut self, data: &dyn Examples) -> Result<Evaluation> {
         let _line = at_callers_line();
-        let device = self.device();
-        Evaluator { stepper: &mut self.stepper, metrics: &mut self.metrics }.evaluate(data, &device)
+        let devices = self.devices();
+        Evaluator { stepper: &mut self.stepper, metrics: &mut self.metrics }.evaluate(data, &devices)
     }
 
     /// Tells all callbacks something, and then does what they ask for; returns why the run is to stop, if it is.

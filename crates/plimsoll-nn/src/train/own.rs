@@ -36,7 +36,9 @@ impl StepParts<'_> {
     #[track_caller]
     pub fn loss_of(&self, batch: &Batch, said: impl Into<Prediction>) -> Result<Tensor> {
         let _line = at_callers_line();
-        self.loss.of_batch(&loss_context(self.model, batch), said.into())
+        let said = said.into();
+        let batch = batch.beside(self.model, said.device())?;
+        self.loss.of_batch(&loss_context(self.model, &batch), said)
     }
 }
 

@@ -10,11 +10,13 @@
 //! recording holds for those that are alike, whatever numbers they compute with. A model that reads values while it is recorded
 //! has no program: it runs eagerly, and the device's guard keeps it under the limit.
 
+use plimsoll_dist::Strategy;
 use plimsoll_tensor::{
-    Device, Nested, OwnedVariables, PlannedProgram, Program, ProgramCache, ProgramKey, Recording, Result,
-    Step, Tensor, op::Meta,
+    Device, Error, Nested, OwnedVariables, PlannedProgram, Program, ProgramCache, ProgramKey, Recording,
+    Result, Step, Tensor, op::Meta,
 };
 
+use super::data_parallel::with_draws_of_rank;
 use super::examples::Batch;
 
 /// The most bytes of the heap for programs and what is planned of them, as for a function; the least recently used go first.
@@ -37,19 +39,34 @@ struct Signature {
     /// How the tensors of the batch lie, and how they are arranged.
     batch: Vec<Meta>,
     arrangement: [Nested<()>; 3],
-    device: Device,
+    /// The devices: the batch's, and those that the model is spread over.
+    devices: Vec<DeviceState>,
     n_parts: usize,
-    is_deterministic: bool,
-    can_offload: bool,
     /// Which variables are trained.
     trained: Vec<bool>,
     /// What else has been set otherwise since.
     version: u64,
 }
 
+/// What of a device decides about the ops and how they are planned.
+#[derive(Clone, PartialEq)]
+struct DeviceState {
+    device: Device,
+    is_deterministic: bool,
+    can_offload: bool,
+}
+
+impl DeviceState {
+    fn of(device: Device) -> DeviceState {
+        let (is_deterministic, can_offload) = (device.is_deterministic(), device.can_offload());
+        DeviceState { device, is_deterministic, can_offload }
+    }
+}
+
 impl ProgramKey for Signature {
     fn heap_bytes(&self) -> usize {
-        self.batch.heap_bytes() + self.trained.capacity()
+        let of_devices = self.devices.capacity() * size_of::<DeviceState>();
+        self.batch.heap_bytes() + self.trained.capacity() + of_devices
     }
 }
 
@@ -67,6 +84,14 @@ pub(super) trait Work {
     /// Which variables are trained.
     fn trained(&self) -> Vec<bool>;
 
+    /// The devices that it uses, if these are several.
+    fn devices(&self) -> Vec<Device>;
+
+    /// How several ranks do it together, if they do.
+    fn strategy(&self) -> Option<&Strategy> {
+        None
+    }
+
     /// A number that is another one when something has been set that decides about the ops.
     fn version(&self) -> u64 {
         0
@@ -79,29 +104,41 @@ impl Programs {
     /// # Errors
     /// Those of the work; a limit that it cannot be kept under, before anything runs; memory that is full.
     pub fn run(&mut self, work: &mut dyn Work, batch: &Batch) -> Result<Vec<Tensor>> {
-        match self.find(work, batch)? {
-            Some(program) => program.run(&batch.tensors().collect::<Vec<_>>()),
-            None => Step::run(&batch.device(), || work.run(batch)),
+        let strategy = work.strategy().cloned();
+        let tensors: Vec<&Tensor> = batch.tensors().collect();
+        match (self.find(work, batch)?, strategy) {
+            (Some(program), None) => program.run(&tensors),
+            (Some(program), Some(strategy)) => {
+                with_draws_of_rank(&strategy, program.program().n_draws(), || program.run(&tensors))
+            }
+            (None, None) => Step::run(&batch.device(), || work.run(batch)),
+            (None, Some(_)) => Err(Error::argument(
+                "strategy",
+                "the step reads values while it runs, so that it has no program, and ranks cannot agree on its draws; return what is \
+                 to be read as a result",
+            )),
         }
     }
 
     /// The program for a batch; nothing if the work is to be called.
     fn find(&mut self, work: &mut dyn Work, batch: &Batch) -> Result<Option<&mut PlannedProgram>> {
-        let device = batch.device();
+        let (device, others) = (batch.device(), work.devices());
         let recording = match (work.is_pure(), device.pool().limit()) {
             (true, _) => Recording::Once,
             (false, Some(_)) => Recording::EachCall,
+            // A step that is not recorded is one of a single device and of a single rank.
+            (false, None) if !others.is_empty() || work.strategy().is_some() => Recording::EachCall,
             (false, None) => return Ok(None),
         };
+        let others = others.into_iter().filter(|other| *other != device);
+        let devices = std::iter::once(device.clone()).chain(others).map(DeviceState::of).collect();
         let signature = Signature {
             batch: batch.tensors().map(Program::argument_meta).collect(),
             arrangement: batch.arrangement(),
             n_parts: work.n_parts(),
-            is_deterministic: device.is_deterministic(),
-            can_offload: device.can_offload(),
+            devices,
             trained: work.trained(),
             version: work.version(),
-            device,
         };
         let found = self.cache.find(signature, recording, |owned| Ok((record(work, batch, owned)?, ())))?;
         Ok(found.map(|(program, ())| program))

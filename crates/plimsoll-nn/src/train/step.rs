@@ -5,6 +5,7 @@
 
 use std::ops::Range;
 
+use plimsoll_dist::Strategy;
 use plimsoll_plan::PlanSet;
 use plimsoll_tensor::{
     DType, Device, Error, ErrorKind, Generator, GradientTape, OwnedVariables, PendingValue, PlannedProgram,
@@ -39,6 +40,8 @@ pub(super) struct Stepper {
     pub check_gradients: bool,
     /// What the gradient of a variable is that the loss does not depend on.
     pub unconnected: Unconnected,
+    /// How several ranks train together, if they do.
+    pub strategy: Option<Strategy>,
     /// What is done with a batch, if not what is done here.
     pub own: Option<Box<dyn TrainStep>>,
     /// The programs of its steps,
@@ -56,11 +59,11 @@ impl Work for Stepper {
             let Stepper { model, variables, optimizer, loss, .. } = self;
             let mut parts = StepParts { model, variables, optimizer, loss: &**loss };
             let finite_loss = own.step(&mut parts, batch)?.stop_gradient().cast(DType::F64)?.reshape(())?;
-            Step::commit_if_finite(&finite_loss)?;
+            self.commit_if_finite(&finite_loss)?;
             return Ok(vec![finite_loss]);
         }
         let (loss, gradients) = self.gradients(batch, batch.n_examples()?)?;
-        loss.device().mark("update", 0);
+        batch.device().mark("update", 0);
         let mut finite_loss = self.optimizer.finite_loss(&loss)?;
         let mut results = Vec::new();
         if self.check_gradients {
@@ -68,10 +71,11 @@ impl Work for Stepper {
             let first_bad = first_bad.cast(DType::F64)?.reshape(())?;
             // The number is -1 where all are finite; the logarithm of a negative number is none.
             let is_good = first_bad.mul(-1.0)?.ln()?;
+            let is_good = is_good.to_device(&finite_loss.device())?;
             results = vec![loss.cast(DType::F64)?.reshape(())?, first_bad];
             finite_loss = finite_loss.into_add(is_good)?;
         }
-        Step::commit_if_finite(&finite_loss)?;
+        self.commit_if_finite(&finite_loss)?;
         self.optimizer.apply_if_finite(&gradients, &self.variables, &finite_loss)?;
         results.insert(0, finite_loss);
         for metric in &self.metrics {
@@ -103,9 +107,25 @@ impl Work for Stepper {
     fn version(&self) -> u64 {
         self.optimizer.version()
     }
+
+    fn devices(&self) -> Vec<Device> {
+        if self.model.is_spread() { self.model.devices() } else { Vec::new() }
+    }
+
+    fn strategy(&self) -> Option<&Strategy> {
+        self.strategy.as_ref()
+    }
 }
 
 impl Stepper {
+    /// Commits the step only if the loss is finite, on all devices of the model.
+    fn commit_if_finite(&self, finite_loss: &Tensor) -> Result<()> {
+        Step::commit_if_finite(finite_loss)?;
+        let here = finite_loss.device();
+        let others = self.devices().into_iter().filter(|device| *device != here);
+        others.into_iter().try_for_each(|device| Step::commit_if_finite(&finite_loss.to_device(&device)?))
+    }
+
     /// Makes a step and returns its numbers: the mean loss of the batch before it, NaN on a ghost, and what the optimizer
     /// says. `names` are those of the data.
     ///
@@ -211,6 +231,9 @@ impl Stepper {
 
     /// The mean loss of a batch, and the gradient of each variable.
     fn gradients(&mut self, batch: &Batch, n_examples: usize) -> Result<(Tensor, Vec<Tensor>)> {
+        if let Some(strategy) = self.strategy.clone() {
+            return self.gradients_of_ranks(&strategy, batch, n_examples);
+        }
         let parts = parts(n_examples, self.n_parts);
         if parts.len() == 1 {
             return self.gradients_of_part(batch, None);
@@ -231,12 +254,18 @@ impl Stepper {
         Ok((total, sums.take()))
     }
 
-    fn gradients_of_part(&mut self, batch: &Batch, share: Option<f64>) -> Result<(Tensor, Vec<Tensor>)> {
+    /// The loss of a part of a batch, times its share of it, and the gradient of each variable.
+    pub(super) fn gradients_of_part(
+        &mut self,
+        batch: &Batch,
+        share: Option<f64>,
+    ) -> Result<(Tensor, Vec<Tensor>)> {
         let device = batch.device();
         device.mark("forward", 0);
         let tape = GradientTape::new();
         let (loss, scaled) = tape.record(|| {
             let prediction = self.model.prediction(&batch.inputs, Mode::Train)?;
+            let batch = &*batch.beside(&self.model, prediction.device())?;
             update_metrics(&mut self.metrics, batch, &prediction)?;
             let loss = self.loss.of_batch(&loss_context(&self.model, batch), prediction)?;
             let loss = share.map_or_else(|| Ok(loss.clone()), |share| loss.mul(share))?;
@@ -265,7 +294,7 @@ fn update_metrics(metrics: &mut [Box<dyn Metric>], batch: &Batch, prediction: &P
 
 /// The examples of each part of a batch: as many parts as asked for, or as there are examples, and sizes that differ by
 /// at most one.
-fn parts(n_examples: usize, n_parts: usize) -> Vec<Range<usize>> {
+pub(super) fn parts(n_examples: usize, n_parts: usize) -> Vec<Range<usize>> {
     let n_parts = n_parts.clamp(1, n_examples.max(1));
     let start = |part: usize| part * (n_examples / n_parts) + part.min(n_examples % n_parts);
     (0..n_parts).map(|part| start(part)..start(part + 1)).collect()

@@ -310,17 +310,25 @@ impl<'a> GreedyPlanner<'a> {
     }
 }
 
-/// For each value, whether a chain of records leads to it from what persists.
+/// For each value, whether it can be recomputed wherever it is fetched: a chain of records leads to it from what persists, or
+/// from values that are still there by then although they cannot be recomputed themselves, such as a copy from another device
+/// that backward reads, too.
 fn recomputable(trace: &Trace) -> Vec<bool> {
     let mut recomputable = vec![false; trace.values.len()];
+    // The record from which on each value is neither there nor can be recomputed.
+    let mut gone_from = vec![0; trace.values.len()];
     for (at, record) in trace.records.iter().enumerate() {
-        let can_be_recomputed_from = |input: &Input| match *input {
-            Input::Value(number) => recomputable[number as usize],
-            Input::Persistent => true,
-            Input::Transient => false,
-        };
-        if record.inputs.iter().all(can_be_recomputed_from) {
-            trace.values_of(at as u32).for_each(|number| recomputable[number as usize] = true);
+        let until = record.inputs.iter().map(|input| match *input {
+            Input::Value(number) => gone_from[number as usize],
+            Input::Persistent => u32::MAX,
+            Input::Transient => 0,
+        });
+        let until = until.min().unwrap_or(u32::MAX);
+        for number in trace.values_of(at as u32) {
+            let value = &trace.values[number as usize];
+            let can_be = until > value.fetches.last().copied().unwrap_or(0);
+            recomputable[number as usize] = can_be;
+            gone_from[number as usize] = if can_be { until } else { value.dead_from };
         }
     }
     recomputable

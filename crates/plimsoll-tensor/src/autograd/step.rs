@@ -69,6 +69,8 @@ impl Step {
     /// [`Variable::update_if_finite`](crate::Variable::update_if_finite). What was refused is told by [`Tensor::to_f64_later`],
     /// if it is the thread's next call that reads something on that device, and by that call otherwise.
     ///
+    /// A step that writes variables on several devices is given the loss on each of them, one call after the other.
+    ///
     /// # Errors
     /// No step is open; another tensor than one float64.
     #[doc(hidden)]
@@ -80,7 +82,7 @@ impl Step {
             ));
         }
         let view = loss.reshape(())?.storage_view();
-        context::with_step(|step| step.finite_loss = Some(view))
+        context::with_step(|step| step.finite_loss.push(view))
             .ok_or_else(|| Error::argument("commit_if_finite", "no step is open on this thread"))
     }
 
@@ -134,7 +136,7 @@ impl OpenStep {
         let ended = ended.and_then(|value| update::make_conditional().map(|()| value));
         let state = context::end_step(self.number);
         let mut state = state.unwrap_or_else(|| StepState::new(OpRef::fixed(&Assign)));
-        let is_conditional = state.finite_loss.is_some();
+        let is_conditional = !state.finite_loss.is_empty();
         let ended = ended.and_then(|value| {
             if let Some(failure) = state.failure.take() {
                 return Err(failure);
@@ -142,8 +144,8 @@ impl OpenStep {
             if !is_conditional {
                 fault::wait_and_look(&self.device)?;
             }
-            let finite_loss = state.finite_loss.as_ref().map(|loss| (loss, OpRef::fixed(&AssignIfFinite)));
-            update::commit_step(std::mem::take(&mut state.updates), finite_loss)?;
+            let updates = std::mem::take(&mut state.updates);
+            update::commit_step(updates, &state.finite_loss, &OpRef::fixed(&AssignIfFinite))?;
             Ok(value)
         });
         let result = fault::end_step(&self.device, ended, is_conditional).map(|value| (value, state));

@@ -18,8 +18,8 @@ use crate::eager::update::Update;
 /// What is open while a step runs.
 pub(crate) struct StepState {
     pub updates: LongList<Update>,
-    /// The loss that must be finite for the updates to be written.
-    pub finite_loss: Option<StorageView>,
+    /// The loss that must be finite for the updates to be written, on each device that has some.
+    pub finite_loss: SmallVec<[StorageView; 1]>,
     /// How the step's values were computed, if values may be evicted: under a limit.
     pub step_log: Option<Arc<dyn OpLog>>,
     /// What ran, for [`Step::traced`](crate::Step::traced).
@@ -84,7 +84,14 @@ impl StepState {
     /// A step in which nothing has happened yet.
     pub fn new(assign: OpRef) -> StepState {
         let updates = LongList::default();
-        StepState { updates, finite_loss: None, step_log: None, records: None, failure: None, assign }
+        StepState {
+            updates,
+            finite_loss: SmallVec::new(),
+            step_log: None,
+            records: None,
+            failure: None,
+            assign,
+        }
     }
 
     /// Leaves the record of an op.
@@ -140,7 +147,7 @@ impl StepState {
 
     /// How many updates wait, if the step is committed only if its loss is finite.
     pub fn n_conditional(&self) -> usize {
-        if self.finite_loss.is_some() { self.updates.len() } else { 0 }
+        if !self.finite_loss.is_empty() { self.updates.len() } else { 0 }
     }
 
     /// The update of that place among those that wait.

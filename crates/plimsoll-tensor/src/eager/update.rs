@@ -111,13 +111,22 @@ impl Update {
         }
     }
 
-    /// The same update, written only if the loss on the device is finite; one that looks by itself is left as it is.
-    fn if_finite(mut self, (finite_loss, assign_if_finite): &(&StorageView, OpRef)) -> Update {
-        if !self.checks_loss_itself {
-            self.op = assign_if_finite.clone();
-            self.inputs.push(waiting((*finite_loss).clone()));
+    /// The same update, written only if the loss on its device is finite; one that looks by itself is left as it is.
+    fn if_finite(mut self, losses: &[StorageView], assign_if_finite: &OpRef) -> Result<Update> {
+        if self.checks_loss_itself {
+            return Ok(self);
         }
-        self
+        let device = self.cells.first().map(device_of);
+        let Some(loss) = losses.iter().find(|(loss, _)| Some(loss.device()) == device.as_ref()) else {
+            let name = device.as_ref().map_or("a device", Device::name);
+            let detail = format!(
+                "a variable on {name} is written, and the loss is not there; call it for {name}, too"
+            );
+            return Err(Error::device("commit_if_finite", detail));
+        };
+        self.op = assign_if_finite.clone();
+        self.inputs.push(waiting(loss.clone()));
+        Ok(self)
     }
 
     /// Op, variables and inputs, for a graph to keep.
@@ -259,19 +268,19 @@ pub(crate) fn apply(updates: impl IntoIterator<Item = Update>) -> Result<()> {
     updates.map_or(Ok(()), commit)
 }
 
-/// Carries the updates of a step out, each only if the loss is finite where one is given, with the op that assigns only then.
+/// Carries the updates of a step out, each only if the loss on its device is finite where such losses are given, with the op
+/// that assigns only then.
 pub(crate) fn commit_step(
     updates: LongList<Update>,
-    finite_loss: Option<(&StorageView, OpRef)>,
+    losses: &[StorageView],
+    assign_if_finite: &OpRef,
 ) -> Result<()> {
     let updates = updates.into_iter().flat_map(Update::one_by_one);
-    if finite_loss.is_some() {
-        context::with_tracer(|tracer| tracer.commit_if_finite());
+    if losses.is_empty() {
+        return commit(updates.collect());
     }
-    match finite_loss {
-        None => commit(updates.collect()),
-        Some(finite_loss) => commit(updates.map(|update| update.if_finite(&finite_loss)).collect()),
-    }
+    context::with_tracer(|tracer| tracer.commit_if_finite());
+    commit(updates.map(|update| update.if_finite(losses, assign_if_finite)).collect::<Result<_>>()?)
 }
 
 /// Carries updates out in order: takes all memory, then writes. A variable that reads as something else for now, such as a

@@ -3,6 +3,7 @@
 use plimsoll_cuda::{Gpu, Grid, Template};
 use smallvec::SmallVec;
 
+use super::parts::NOTHING;
 use super::{CHUNK_LEN, is_dense, n_chunks};
 use crate::base::dtype::DType;
 use crate::base::error::Result;
@@ -16,8 +17,6 @@ static TOTAL: Template = Template { name: "total", text: include_str!("total.cu"
 const OP: &str = "global_norm";
 /// The entries of a launch: with the other parameters they stay below 4 KiB.
 const N_ENTRIES: usize = 80;
-/// What stands where a chunk has no bad value.
-const NOTHING: f64 = f64::NEG_INFINITY;
 
 /// The bytes that a chunk leaves: its sum, and whether it has a bad value.
 pub(super) const PARTIAL_BYTES: usize = 2 * size_of::<f64>();
@@ -34,29 +33,45 @@ struct Entry {
 }
 
 pub(super) fn run(run: &Run<'_>, gpu: &Gpu) -> Result<()> {
+    square_sums(run, gpu, run.workspace, 0)?;
+    total(run, gpu, run.workspace, run.inputs.iter().map(|input| n_chunks(input.n_elems())).sum())
+}
+
+/// Writes the partial sums of all inputs, whose numbers begin with `n_before`.
+pub(super) fn square_sums(run: &Run<'_>, gpu: &Gpu, partials: *mut u8, n_before: usize) -> Result<()> {
     let mut dtypes: SmallVec<[DType; 4]> = SmallVec::new();
     for (number, input) in run.inputs.iter().enumerate() {
         if !is_dense(input) {
-            squares(run, gpu, input.dtype(), Some(number))?;
+            squares(run, gpu, (partials, n_before), input.dtype(), Some(number))?;
         } else if !dtypes.contains(&input.dtype()) {
             dtypes.push(input.dtype());
-            squares(run, gpu, input.dtype(), None)?;
+            squares(run, gpu, (partials, n_before), input.dtype(), None)?;
         }
     }
+    Ok(())
+}
+
+/// Adds the partial sums of `n` chunks up.
+pub(super) fn total(run: &Run<'_>, gpu: &Gpu, partials: *mut u8, n: usize) -> Result<()> {
     let (norm, first_bad) = (&run.outputs[0], &run.outputs[1]);
     let kernel =
         gpu.kernel(&TOTAL, OP, code(norm.dtype()), || format!("typedef {} Norm;", c_name(norm.dtype())))?;
-    let n: usize = run.inputs.iter().map(|input| n_chunks(input.n_elems())).sum();
-    // SAFETY: the scratch memory holds a partial for each chunk, which the launches before wrote; the outputs are single
-    // elements of these types.
+    // SAFETY: there is a partial for each chunk, which the launches before wrote; the outputs are single elements of these
+    // types.
     unsafe {
-        gpu.launch(&kernel, Grid::of(1, 1024), &[&run.workspace, &n, &NOTHING, &norm.ptr(), &first_bad.ptr()])
+        gpu.launch(&kernel, Grid::of(1, 1024), &[&partials, &n, &NOTHING, &norm.ptr(), &first_bad.ptr()])
     }?;
     Ok(())
 }
 
 /// The partial sums of all dense tensors of a dtype, or of one that is strided.
-fn squares(run: &Run<'_>, gpu: &Gpu, dtype: DType, strided: Option<usize>) -> Result<()> {
+fn squares(
+    run: &Run<'_>,
+    gpu: &Gpu,
+    (partials, n_before): (*mut u8, usize),
+    dtype: DType,
+    strided: Option<usize>,
+) -> Result<()> {
     let kernel = gpu.kernel(&SQUARES, OP, code(dtype) * 2 + u64::from(strided.is_some()), || {
         let constants = [
             ("T", c_name(dtype).to_owned()),
@@ -83,15 +98,15 @@ fn squares(run: &Run<'_>, gpu: &Gpu, dtype: DType, strided: Option<usize>) -> Re
                 x: x.ptr(),
                 n: x.n_elems() as u64,
                 first_chunk: first_chunk as u64,
-                number: number as f64,
+                number: (n_before + number) as f64,
                 is_aligned: u64::from(is_aligned(x.ptr())),
             };
             (entry, n_chunks(x.n_elems()))
         });
     for_each_table::<Entry, N_ENTRIES>(entries, |table, n_blocks| {
         // SAFETY: the inputs are of this dtype and hold as many elements, where the strides say if they are strided; the
-        // scratch memory has a place for each chunk.
-        unsafe { gpu.launch(&kernel, Grid::of(n_blocks, 256), &[table, &run.workspace, &NOTHING, &places]) }?;
+        // partials have a place for each chunk.
+        unsafe { gpu.launch(&kernel, Grid::of(n_blocks, 256), &[table, &partials, &NOTHING, &places]) }?;
         Ok(())
     })
 }

@@ -6,6 +6,7 @@
 //! finite is how a bad value is found, without a second look at the good ones.
 
 mod cuda;
+mod parts;
 
 use std::ops::Range;
 
@@ -250,7 +251,7 @@ fn has_bad<T: Element<Compute: Real>>(input: &Operand, chunk: Range<usize>) -> b
 impl Tensor {
     /// The norm over all elements of all tensors, and the index of the first tensor that holds a value that is not
     /// finite, or -1. Both are scalars on the device: the norm float32, or float64 if a tensor is; the index int64. The
-    /// tensors may have different shapes and float dtypes.
+    /// tensors may have different shapes and float dtypes, and be on several devices: then both are on the first one's.
     ///
     /// # Errors
     /// No tensor, tensors that are not floats; memory that is full.
@@ -261,6 +262,10 @@ impl Tensor {
         let _line = context::at_callers_line();
         if tensors.is_empty() {
             return Err(Error::argument("global_norm", "no tensors; there must be at least one"));
+        }
+        let first = tensors[0].device();
+        if tensors.iter().any(|tensor| tensor.device() != first) {
+            return parts::norm_over_devices(tensors);
         }
         let both =
             execute(OpRef::fixed(&GlobalNorm), tensors.iter().map(|tensor| Arg::Lent(tensor)).collect())?;

@@ -1,0 +1,87 @@
+//! `--distributed`: joining the processes that train together, and what the first of them says for all.
+
+use std::sync::Arc;
+
+use plimsoll::dist::mpi::Mpi;
+use plimsoll::dist::{Communicator, Strategy, launched, local};
+
+use crate::event::{EndEvent, RankEvent};
+use crate::failure::Failure;
+use crate::options::TrainOptions;
+use crate::terminal::{as_json, warn};
+
+/// Joins the ranks, if the options ask for it: the run as this rank makes it. A process that nobody else was started with is
+/// a run of one rank.
+///
+/// # Errors
+/// No MPI, or one that does not start; leaves that cannot be shared out.
+pub fn join(options: &TrainOptions) -> Result<Option<TrainOptions>, Failure> {
+    if !options.distributed && options.leaves.is_none() {
+        return Ok(None);
+    }
+    let launch = launched().filter(|launch| options.distributed && launch.size > 1);
+    let communicator: Arc<dyn Communicator> = match launch {
+        Some(_) => Arc::new(Mpi::open().map_err(|error| Failure::other(format!("--distributed: {error}")))?),
+        None => local::alone(),
+    };
+    let strategy = Strategy::data_parallel(communicator);
+    let strategy =
+        options.leaves.map_or_else(|| strategy.clone(), |leaves| strategy.clone().leaves(leaves.get()));
+    let mut joined = TrainOptions { strategy: Some(strategy), ..options.clone() };
+    if let Some(launch) = launch {
+        // Ranks on one machine share its processors and its memory.
+        let n_sharing = launch.local_size.unwrap_or(launch.size).max(1);
+        let n_processors = std::thread::available_parallelism().map_or(1, |n| n.get());
+        joined.run.threads = joined.run.threads.or((n_processors / n_sharing).max(1).try_into().ok());
+        joined.run.n_sharing = Some(n_sharing);
+    }
+    if !joined.is_first() {
+        (joined.profile, joined.report, joined.live, joined.tensorboard) = (None, None, None, None);
+        joined.oom_report = Some("off".into());
+    }
+    Ok(Some(joined))
+}
+
+/// Ends the run of all ranks if this one has failed: none is to wait for it.
+///
+/// # Errors
+/// Those of a run of one rank.
+pub fn ended(joined: &TrainOptions, result: Result<(), Failure>) -> Result<(), Failure> {
+    let communicator = joined.strategy.as_ref().map(Strategy::communicator);
+    match (result, communicator.filter(|communicator| communicator.size() > 1)) {
+        (Err(failure), Some(communicator)) => {
+            warn(&format!("rank {}: error: {failure}", communicator.rank()));
+            communicator.abort(failure.exit as i32);
+            Err(failure)
+        }
+        (result, _) => result,
+    }
+}
+
+/// What all ranks say of their memory, in a run of several.
+///
+/// # Errors
+/// Ranks whose parameters differ; a rank that is gone.
+pub fn memory_of_ranks(options: &TrainOptions, event: &EndEvent) -> Result<Option<Vec<RankEvent>>, Failure> {
+    let Some(strategy) = &options.strategy else { return Ok(None) };
+    let communicator = strategy.communicator();
+    let own = RankEvent {
+        rank: communicator.rank(),
+        predicted_peak_bytes: event.predicted_peak_bytes,
+        predicted_committed_bytes: event.predicted_committed_bytes,
+        peak_bytes: event.peak_bytes,
+        committed_bytes: event.committed_bytes,
+        parameters_sha256: event.parameters_sha256.clone(),
+    };
+    let notes = communicator.all_gather(as_json(&own)?.as_bytes())?;
+    let read = |note: &Vec<u8>| {
+        serde_json::from_slice(note).map_err(|error| Failure::other(format!("a rank says nonsense: {error}")))
+    };
+    let ranks: Vec<RankEvent> = notes.iter().map(read).collect::<Result<_, _>>()?;
+    match ranks.iter().find(|rank| rank.parameters_sha256 != own.parameters_sha256) {
+        Some(other) => {
+            Err(Failure::other(format!("ranks {} and {} have trained other weights", own.rank, other.rank)))
+        }
+        None => Ok(Some(ranks)),
+    }
+}

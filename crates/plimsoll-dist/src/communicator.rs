@@ -1,0 +1,105 @@
+//! What a rank has of the others: messages, and the few collectives that are made of them.
+
+use std::fmt;
+
+use plimsoll_tensor::Result;
+
+/// The ranks that train together, as one of them sees them. It moves bytes between ranks, in order, and never adds anything up.
+///
+/// All ranks make the same calls of collectives in the same order. Calls wait: a message is received before anything else
+/// happens on either side, or sent as far as the transport buffers it. When a rank fails, what the others wait for fails, too,
+/// with an error that names the rank and the cause, as far as the transport knows them.
+pub trait Communicator: fmt::Debug + Send + Sync {
+    /// The number of this rank.
+    fn rank(&self) -> usize;
+
+    /// How many ranks there are.
+    fn size(&self) -> usize;
+
+    /// Sends bytes to another rank.
+    ///
+    /// # Errors
+    /// A rank that is gone, or a transport that fails.
+    fn send(&self, to: usize, bytes: &[u8]) -> Result<()>;
+
+    /// Receives the next bytes of another rank, which must be as many as fit.
+    ///
+    /// # Errors
+    /// A rank that is gone, one that sends something else, or a transport that fails.
+    fn recv(&self, from: usize, bytes: &mut [u8]) -> Result<()>;
+
+    /// Tells the others that this rank cannot go on, as far as the transport can: what they wait for fails then.
+    fn report_failure(&self, _cause: &str) {}
+
+    /// Ends the run of all ranks at once, with that status where they are processes; whoever calls it has said why.
+    fn abort(&self, status: i32);
+
+    /// Whether this is the rank that logs and writes files.
+    fn is_first(&self) -> bool {
+        self.rank() == 0
+    }
+
+    /// Gives all ranks the bytes of the first one.
+    ///
+    /// # Errors
+    /// Those of the transport.
+    fn broadcast(&self, bytes: &mut [u8]) -> Result<()> {
+        let (rank, size) = (self.rank(), self.size());
+        // In round k, ranks below 2^k have the bytes and each passes them on to the rank 2^k further.
+        let rounds = (0..usize::BITS).map(|round| 1usize << round).take_while(|&n| n < size);
+        for n in rounds {
+            match rank {
+                _ if rank < n && rank + n < size => self.send(rank + n, bytes)?,
+                _ if rank >= n && rank < 2 * n => self.recv(rank - n, bytes)?,
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// What all ranks give, in the order of their numbers; short notes, not tensors.
+    ///
+    /// # Errors
+    /// Those of the transport.
+    fn all_gather(&self, note: &[u8]) -> Result<Vec<Vec<u8>>> {
+        let mut all = Vec::new();
+        for rank in 0..self.size() {
+            // Through the first rank, which passes on what it is told.
+            let mut length = (note.len() as u64).to_le_bytes();
+            let own = rank == self.rank();
+            if rank > 0 {
+                self.tell_first(rank, &mut length)?;
+            }
+            self.broadcast(&mut length)?;
+            let n_bytes = usize::try_from(u64::from_le_bytes(length)).unwrap_or(usize::MAX);
+            let mut bytes = if own { note.to_vec() } else { vec![0; n_bytes] };
+            if rank > 0 {
+                self.tell_first(rank, &mut bytes)?;
+            }
+            self.broadcast(&mut bytes)?;
+            all.push(bytes);
+        }
+        Ok(all)
+    }
+
+    /// Gives the first rank the bytes of another one.
+    ///
+    /// # Errors
+    /// Those of the transport.
+    #[doc(hidden)]
+    fn tell_first(&self, rank: usize, bytes: &mut [u8]) -> Result<()> {
+        match self.rank() {
+            0 => self.recv(rank, bytes),
+            own if own == rank => self.send(0, bytes),
+            _ => Ok(()),
+        }
+    }
+
+    /// Waits until all ranks have come here.
+    ///
+    /// # Errors
+    /// Those of the transport.
+    fn barrier(&self) -> Result<()> {
+        self.all_gather(&[]).map(drop)
+    }
+}

@@ -1,0 +1,28 @@
+//! Distributed training: ranks, how they exchange bytes, and sums whose bits do not depend on how many ranks there are.
+//!
+//! A *rank* is one of the processes, or threads, that train one model together. A [`Communicator`] is what a rank has of the
+//! others: it moves bytes, and nothing else. All additions are made here, in one order: the examples of an optimizer step are
+//! cut into [`Leaves`], micro-batches whose number is a setting of the run; what each leaf gives is added up by a binary tree over
+//! the numbers of the leaves. A rank computes a stretch of leaves, adds up what it can, and [`all_reduce()`] does the rest of the
+//! tree between ranks. So a run has the same bits for every number of ranks.
+//!
+//! A collective is a call of the program of a step, with an ordered effect: it is planned, limited and reported like any other
+//! call, never recomputed, merged, left out or moved, and a ghost skips its transfer and nothing else.
+//!
+//! Nothing here is needed to build: MPI is found at run time ([`mpi`]), and ranks inside one process need no library
+//! ([`local`]).
+
+mod all_reduce;
+mod bytes;
+mod communicator;
+mod launcher;
+mod leaves;
+pub mod local;
+pub mod mpi;
+mod strategy;
+
+pub use all_reduce::{TreeSum, all_reduce};
+pub use communicator::Communicator;
+pub use launcher::{Launch, launched};
+pub use leaves::Leaves;
+pub use strategy::Strategy;
