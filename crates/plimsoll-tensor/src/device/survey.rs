@@ -9,6 +9,7 @@
 //! it happen to the graph.
 
 use std::collections::{HashMap, HashSet};
+use std::num::NonZeroU64;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
@@ -42,21 +43,27 @@ pub(crate) fn list(keeper: Weak<dyn Keeper>) {
     keepers.push(keeper);
 }
 
-/// A block: the number of its device, and that of its acquisition there.
+/// A block: the number of its device, and that of its acquisition there, in one word, because tapes note many of them. They
+/// repeat after 2^20 devices and 2^44 acquisitions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(crate) struct BlockKey {
-    device: u64,
-    serial: u64,
-}
+pub(crate) struct BlockKey(NonZeroU64);
 
 impl BlockKey {
+    const SERIAL_BITS: u32 = 44;
+
+    #[inline]
     pub fn new(device: &Device, serial: u64) -> BlockKey {
-        BlockKey { device: device.number(), serial }
+        let serial = serial & ((1 << BlockKey::SERIAL_BITS) - 1);
+        // One more, so that there is no zero, and a key that may be missing takes no more room.
+        BlockKey(NonZeroU64::MIN.saturating_add(device.number() << BlockKey::SERIAL_BITS | serial))
     }
 
     /// The number of the acquisition, if the block is one of that device.
     pub fn serial_on(self, device: &Device) -> Option<u64> {
-        (self.device == device.number()).then_some(self.serial)
+        let key = self.0.get() - 1;
+        let first = BlockKey::new(device, 0).0.get() - 1;
+        (key >> BlockKey::SERIAL_BITS == first >> BlockKey::SERIAL_BITS)
+            .then_some(key & ((1 << BlockKey::SERIAL_BITS) - 1))
     }
 }
 
@@ -153,6 +160,8 @@ pub(crate) struct Survey<'a> {
     pub(super) n_handles: HashMap<u64, usize>,
     /// Blocks that tensors of the user's hold.
     handles: HashMap<u64, Item>,
+    /// Links that tensors in a block keep, if they have handles of which nobody tells.
+    rests: Vec<(BlockKey, Item)>,
 }
 
 impl<'a> Survey<'a> {
@@ -169,6 +178,7 @@ impl<'a> Survey<'a> {
             n_overwrites: HashMap::new(),
             n_handles: HashMap::new(),
             handles: HashMap::new(),
+            rests: Vec::new(),
         };
         let keepers: Vec<Arc<dyn Keeper>> = {
             let keepers = KEEPERS.lock().unwrap_or_else(PoisonError::into_inner);
@@ -261,6 +271,11 @@ impl<'a> Survey<'a> {
         self.n_lent.insert(serial, n_lent);
     }
 
+    /// Tensors in a block keep a link alive, by all handles that nobody else tells of.
+    pub fn handles_keep_the_rest(&mut self, key: BlockKey, link: Item) {
+        self.rests.push((key, link));
+    }
+
     /// Tensors in a block, so many of them, keep a link alive.
     pub fn handles_keep(&mut self, key: BlockKey, link: Item, n_handles: usize) {
         match key.serial_on(self.device) {
@@ -326,6 +341,12 @@ impl<'a> Survey<'a> {
         let counted: Vec<u64> =
             self.n_handles.iter().filter(|(_, n)| **n > 0).map(|(&serial, _)| serial).collect();
         counted.into_iter().for_each(|serial| _ = self.handles_of(serial));
+        for (key, link) in std::mem::take(&mut self.rests) {
+            let Entry { n_strong, n_told, .. } = self.entries[link];
+            if n_strong > n_told {
+                self.handles_keep(key, link, n_strong - n_told);
+            }
+        }
         for link in 0..self.entries.len() {
             if self.entries[link].n_strong > self.entries[link].n_told {
                 let elsewhere = self.holder(HolderKind::Handles, "handles that nobody told of");

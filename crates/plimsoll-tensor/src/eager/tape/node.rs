@@ -54,7 +54,8 @@ pub(crate) struct NodeOutput {
     pub dtype: DType,
     /// The block that it lay in.
     pub block: Option<BlockKey>,
-    /// How many tensors have it, so that whoever asks why memory is alive knows that they keep the node.
+    /// Where the node has several outputs, how many tensors have this one, so that whoever asks why memory is alive knows
+    /// which of them keep the node. Of a single output it is known without counting.
     pub n_tensors: AtomicU32,
 }
 
@@ -84,7 +85,7 @@ pub(crate) struct TensorNodes(Nodes);
 
 impl TensorNodes {
     pub fn new(nodes: Nodes) -> TensorNodes {
-        nodes.iter().for_each(|known| _ = known.n_tensors().fetch_add(1, Ordering::Relaxed));
+        nodes.iter().for_each(|known| known.count(|n_tensors| _ = n_tensors.fetch_add(1, Ordering::Relaxed)));
         TensorNodes(nodes)
     }
 
@@ -93,7 +94,7 @@ impl TensorNodes {
     }
 
     pub fn push(&mut self, node: NodeRef) {
-        node.n_tensors().fetch_add(1, Ordering::Relaxed);
+        node.count(|n_tensors| _ = n_tensors.fetch_add(1, Ordering::Relaxed));
         self.0.push(node);
     }
 }
@@ -101,7 +102,9 @@ impl TensorNodes {
 impl Drop for TensorNodes {
     #[inline]
     fn drop(&mut self) {
-        self.0.iter().for_each(|known| _ = known.n_tensors().fetch_sub(1, Ordering::Relaxed));
+        self.0
+            .iter()
+            .for_each(|known| known.count(|n_tensors| _ = n_tensors.fetch_sub(1, Ordering::Relaxed)));
     }
 }
 
@@ -131,8 +134,12 @@ pub(crate) struct NodeRef {
 }
 
 impl NodeRef {
-    fn n_tensors(&self) -> &AtomicU32 {
-        &self.node.outputs[self.output].n_tensors
+    /// Changes the count of an output's tensors, where there is one.
+    #[inline]
+    fn count(&self, change: impl FnOnce(&AtomicU32)) {
+        if let [_, _, ..] = &*self.node.outputs {
+            change(&self.node.outputs[self.output].n_tensors);
+        }
     }
 }
 

@@ -95,6 +95,9 @@ fn tell_node(survey: &mut Survey<'_>, state: &TapeState, tape: Item, node: &Arc<
 
 /// The tensors in the user's code that have outputs of a node keep it.
 fn tell_tensors(survey: &mut Survey<'_>, node: &Node, link: Item) {
+    if let [output] = &*node.outputs {
+        return output.block.into_iter().for_each(|key| survey.handles_keep_the_rest(key, link));
+    }
     for output in &node.outputs {
         let n_tensors = output.n_tensors.load(Ordering::Relaxed) as usize;
         match output.block {
