@@ -10,7 +10,7 @@ use std::ops::Deref;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 
-use plimsoll_memory::{LongList, Owner};
+use plimsoll_memory::{LongList, Owner, Site};
 
 use crate::base::error::{Error, Result};
 use crate::device::Device;
@@ -144,6 +144,15 @@ impl Variable {
     /// Whether tapes watch it when it is read.
     pub fn is_trainable(&self) -> bool {
         self.cell.is_trainable()
+    }
+
+    /// Runs `f` in the layer in which the variable's memory was taken, so that what belongs to the variable, such as the state
+    /// that an optimizer keeps for it, is labelled with its layer.
+    pub fn in_its_layer<R>(&self, f: impl FnOnce() -> R) -> R {
+        let storage = lock(&self.cell.value).0.clone();
+        let site = storage.block().map_or(Site::UNKNOWN, |block| block.label().site);
+        drop(storage);
+        context::in_layer_of(site, f)
     }
 
     /// How many times it has been assigned.
