@@ -14,6 +14,7 @@
 
 #![forbid(unsafe_code)]
 
+mod actions;
 mod bench;
 mod commands;
 mod data;

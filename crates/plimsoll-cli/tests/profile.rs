@@ -51,6 +51,15 @@ fn a_profile_is_the_run_to_the_byte() {
 }
 
 #[test]
+fn optimizer_state_is_named_by_the_layer_of_its_variable() {
+    let plan = last("plan digits --steps 2");
+    let holders = plan["holders"].as_array().expect("a list").iter();
+    let states = holders.filter(|holder| holder["owner"] == "optimizer" && holder["op"] == "full");
+    let layers: Vec<&Value> = states.map(|holder| &holder["layer"]).collect();
+    assert_eq!(layers, ["dense_1", "dense", "dense_2"], "largest first");
+}
+
+#[test]
 fn a_plan_has_the_same_profile_without_its_arithmetic() {
     let folder = tempfile::tempdir().expect("a folder for temporary files");
     let path = folder.path().join("plan.profile");

@@ -141,10 +141,11 @@ impl Pool {
         let (mut n_fruitless, mut n_released, mut last_need, mut factor) = (0, None, u64::MAX, 1u64);
         loop {
             let refusal = match self.lock().acquire(self.source(), region, bytes as u64, label, thread) {
-                Ok(Grant { id, rounded, region, offset }) => {
+                Ok(Grant { id, serial, rounded, region, offset }) => {
                     return Ok(Block {
                         shared: self.shared.clone(),
                         id,
+                        serial,
                         region,
                         bytes,
                         rounded,
@@ -364,6 +365,7 @@ impl fmt::Debug for Pool {
 pub struct Block {
     shared: Arc<Shared>,
     id: BlockId,
+    serial: u64,
     region: Region,
     bytes: usize,
     rounded: u64,
@@ -410,8 +412,9 @@ impl Block {
     }
 
     /// The number of its acquisition, by which traces and snapshots name the block.
+    #[inline]
     pub fn serial(&self) -> u64 {
-        lock(&self.shared.state).info(self.id).serial
+        self.serial
     }
 
     /// What the block is for and which line asked for it.

@@ -69,6 +69,7 @@ struct OpenStep {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Grant {
     pub(crate) id: BlockId,
+    pub(crate) serial: u64,
     pub(crate) rounded: u64,
     pub(crate) region: Region,
     pub(crate) offset: u64,
@@ -163,7 +164,7 @@ impl State {
         {
             cursor.advance(id, matches!(place, Place::Planned(_)));
         }
-        Ok(Grant { id, rounded, region, offset })
+        Ok(Grant { id, serial, rounded, region, offset })
     }
 
     /// The position of a thread's open step.

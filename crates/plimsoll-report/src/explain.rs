@@ -47,6 +47,36 @@ pub struct StepSummary {
     pub in_use: u64,
 }
 
+/// Something to do about the peak, as whoever recorded the profile has planned it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Action {
+    /// The options to write.
+    pub options: String,
+    /// By so much the peak is lower.
+    pub saved_bytes: u64,
+    /// The most bytes in use at a time then.
+    pub peak_bytes: u64,
+    /// By so much a step takes longer, by formula; less than zero if it is faster.
+    pub more_ms: f64,
+}
+
+impl Action {
+    /// The actions that a profile lists, in a form that is known.
+    pub fn listed(about: &Value) -> Vec<Action> {
+        let actions = &about["actions"];
+        let known = actions["rows"].as_array().filter(|_| actions["version"] == 1);
+        let action = |row: &Value| {
+            Some(Action {
+                options: row["options"].as_str()?.to_owned(),
+                saved_bytes: row["saved_bytes"].as_u64()?,
+                peak_bytes: row["peak_bytes"].as_u64()?,
+                more_ms: row["more_ms"].as_f64()?,
+            })
+        };
+        known.into_iter().flatten().filter_map(action).collect()
+    }
+}
+
 impl Explanation {
     /// Explains a profile.
     ///
@@ -167,7 +197,8 @@ impl fmt::Display for Explanation {
         self.show_owners(f)?;
         self.show_holders(f)?;
         self.show_steps(f)?;
-        self.show_growth(f)
+        self.show_growth(f)?;
+        self.show_actions(f)
     }
 }
 
@@ -250,6 +281,23 @@ impl Explanation {
             writeln!(f, "  {:>8}  {ms:>12.2}  {peak:>18}  {before:>18}", step.step)?;
         }
         Ok(())
+    }
+
+    /// What would help, if whoever recorded the profile has planned it.
+    fn show_actions(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let actions = Action::listed(&self.about);
+        if actions.is_empty() {
+            return Ok(());
+        }
+        writeln!(f, "\nwhat would help (bytes less at the peak, ms a step more by formula, options)")?;
+        for Action { options, saved_bytes, more_ms, .. } in actions {
+            let options: String = options.chars().filter(|c| !c.is_control()).collect();
+            writeln!(f, "  {:>18}  {more_ms:>+12.2}  {options}", grouped(saved_bytes))?;
+        }
+        match self.about["actions"]["is_complete"].as_bool() {
+            Some(false) => writeln!(f, "  more was not tried, because there was no time for it"),
+            _ => Ok(()),
+        }
     }
 
     fn show_growth(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

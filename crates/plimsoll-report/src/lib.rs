@@ -27,7 +27,7 @@ mod recorder;
 mod replay;
 
 pub use compare::Comparison;
-pub use explain::{Explanation, StepSummary};
+pub use explain::{Action, Explanation, StepSummary};
 pub use export::{Export, TensorBoardWriter};
 pub use growth::{Growth, GrowthWatch};
 pub use live::LiveView;

@@ -28,10 +28,13 @@ pub use base::scopes;
 pub use base::scopes::OpenScope;
 pub use base::shape::{IntoExtents, IntoShape, MAX_ELEMS, MAX_RANK, Shape};
 pub use device::driver_memory::DriverMemory;
+pub use device::handle_lines::trace_handles;
 pub use device::holders::Holders;
 pub use device::offload_store::Offload;
 pub use device::piece::{Piece, Return, elements, elements_mut};
 pub use device::report::Report;
+pub use device::survey::HolderKind;
+pub use device::why_alive::{AliveBlock, AliveRow, Freed, HeldBy, HolderId, Price, WhyAlive};
 pub use device::{Device, Recomputed};
 pub use eager::context::{
     Placement, PlacementLog, Saving, enter_saving, is_recording, is_tracing, log_placements, with_saving,

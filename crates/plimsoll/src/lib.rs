@@ -42,9 +42,10 @@ pub use plimsoll_tensor::{
 
 // Devices, and whose bytes are whose.
 pub use plimsoll_tensor::{
-    Bytes, Device, DriverMemory, Holders, Offload, OpenScope, Owner, Placement, PlacementLog, Recomputed,
-    Report, Rows, Site, Stats, at_callers_line, at_line, current_scope, enter_owner, enter_scope,
-    log_placements, scope, with_owner,
+    AliveBlock, AliveRow, Bytes, Device, DriverMemory, Freed, HeldBy, HolderId, HolderKind, Holders, Offload,
+    OpenScope, Owner, Placement, PlacementLog, Price, Recomputed, Report, Rows, Site, Stats, WhyAlive,
+    at_callers_line, at_line, current_scope, enter_owner, enter_scope, log_placements, scope, trace_handles,
+    with_owner,
 };
 
 // Values on the host, and where random numbers come from.

@@ -6,6 +6,7 @@ use std::path::Path;
 use plimsoll::nn::plan::{Fit, Plan, RunError, largest, least_limit, plan, predict};
 
 use super::find;
+use crate::actions;
 use crate::event::{Event, Holder, PeakAt, PlanEvent};
 use crate::failure::{Exit, Failure};
 use crate::options::{PlanOptions, TrainOptions};
@@ -68,6 +69,9 @@ fn record(
     let recording = ProfileFile::at(path)?.record(&ghost, &training.run, &about)?;
     let _on = ghost.enter();
     dry_run(recipe, training)?;
+    if let Some(actions) = actions::json(recipe, training, &target.device) {
+        recording.profiler.add(&actions);
+    }
     recording.finish()
 }
 

@@ -9,6 +9,7 @@ use plimsoll::{Device, Stats};
 use serde_json::json;
 
 use super::find;
+use crate::actions;
 use crate::digest::parameters_sha256;
 use crate::distributed;
 use crate::event::{EndEvent, Event};
@@ -65,6 +66,9 @@ fn run_here(recipes: &[Recipe], options: &TrainOptions) -> Result<(), Failure> {
     };
     let ended = match (train(recipe, options, &session, style, live), recording) {
         (Ok(ended), recording) => {
+            if let (Some(recording), true) = (&recording, predicted.is_some()) {
+                add_actions(recording, recipe, options, &session.device);
+            }
             let file = recording.map(Recording::finish).transpose()?;
             if let (Some(file), Some(path)) = (file, &options.report) {
                 file.write_page(path, prediction.as_ref())?;
@@ -135,6 +139,14 @@ fn record(
     Ok(recording)
 }
 
+/// Adds to a profile what would help the run; by now everything that it made is gone from the device.
+fn add_actions(recording: &Recording, recipe: &Recipe, options: &TrainOptions, device: &Device) {
+    // A run that goes on from a checkpoint would look for it again, after it was written over.
+    if let Some(actions) = actions::json(recipe, &TrainOptions { resume: None, ..options.clone() }, device) {
+        recording.profiler.add(&actions);
+    }
+}
+
 /// The profile of a run's dry run.
 fn record_dry_run(
     recipe: &Recipe,
@@ -166,6 +178,7 @@ fn explain_refusal(
         let file = ProfileFile::at(options.profile.as_deref())?;
         let recording = file.record(&ghost, &options.run, &about)?;
         recording.profiler.add(&profile::refused(&failure));
+        add_actions(&recording, recipe, options, &ghost.ghost());
         let _on = ghost.enter();
         preflight::dry_run(recipe, options)?;
         recording.finish()

@@ -105,8 +105,8 @@ impl State {
                 UpdatedParameter { n_states: specs.len(), has_copy: variable.master().is_some(), decays };
             let mut states = Vec::new();
             for spec in specs {
-                let tensor =
-                    with_owner(Owner::Optimizer, || Tensor::full_of(spec.shape, spec.initial, spec.dtype))?;
+                let initial = || Tensor::full_of(spec.shape, spec.initial, spec.dtype);
+                let tensor = parameter.in_its_layer(|| with_owner(Owner::Optimizer, initial))?;
                 let state = Variable::new(tensor).trainable(false).owned_by(Owner::Optimizer);
                 states.push(state.named(&format!("optimizer.{}.{}", spec.name, variable.name())));
             }

@@ -14,13 +14,15 @@ use serde_json::{Map, Value, json};
 
 use super::timeline::{N_ROWS, Timeline};
 use crate::code::put;
-use crate::explain::Explanation;
+use crate::explain::{Action, Explanation};
 use crate::profile::{Profile, Site};
 
 /// The longest text of a page, in characters.
 const MOST_TEXT: usize = 300;
 /// How many facts about a run a page has.
 const MOST_FACTS: usize = 64;
+/// How many actions a page lists.
+const MOST_ACTIONS: usize = 100;
 /// How many growing lines a page lists.
 const MOST_GROWTH: usize = 100;
 
@@ -49,6 +51,7 @@ pub(crate) fn encoded(profile: &Profile, role: &str) -> io::Result<String> {
         "owners": Owner::ALL.map(Owner::name),
         "regions": Region::ALL.map(|region| format!("{region:?}").to_lowercase()),
         "growth": growth(profile)?,
+        "actions": Action::listed(profile.about()).iter().take(MOST_ACTIONS).map(action).collect::<Vec<_>>(),
         "sites": (0..profile.n_sites()).map(|site| site_row(profile.site(site))).collect::<Vec<_>>(),
         "names": names(profile, &timeline),
         "columns": columns.manifest,
@@ -127,6 +130,15 @@ fn facts(about: &Value) -> Map<String, Value> {
     };
     let all = about.as_object().into_iter().flatten();
     all.filter_map(|(key, value)| Some((shown(key), plain(value)?))).take(MOST_FACTS).collect()
+}
+
+fn action(action: &Action) -> Value {
+    json!({
+        "options": shown(&action.options),
+        "saved_bytes": action.saved_bytes,
+        "peak_bytes": action.peak_bytes,
+        "more_ms": action.more_ms,
+    })
 }
 
 fn growth(profile: &Profile) -> io::Result<Vec<Value>> {

@@ -5,6 +5,7 @@ class App {
   constructor(run, other) {
     Object.assign(this, { run, other, moment: run.meta.peak.moment });
     showHead(run);
+    showActions(run);
     this.timeline = new TimelineView(this, byId("chart"));
     this.icicle = new IcicleView(this, byId("icicle"), byId("icicle-said"));
     this.map = new MapView(this, byId("map"), byId("map-said"));

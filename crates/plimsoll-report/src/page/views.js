@@ -46,6 +46,24 @@ function showHead(run) {
   showOwners(byId("peak-owners"), run, peak.rows, "Bytes at the peak by owner");
 }
 
+/** What would help, as whoever recorded the profile has planned it. */
+function showActions(run) {
+  const rows = run.meta.actions;
+  byId("help").hidden = rows.length === 0;
+  const table = new Table(byId("actions"), {
+    caption: "What would help",
+    columns: [
+      bytesColumn("saved_bytes", "bytes less"),
+      bytesColumn("peak_bytes", "peak then"),
+      { name: "more_ms", title: "ms a step more", number: true, text: (row) => (row.more_ms > 0 ? "+" : "") + row.more_ms.toFixed(2) },
+      { name: "options", title: "options", text: (row) => row.options },
+    ],
+    sortBy: "saved_bytes",
+    pageSize: 10,
+  });
+  table.set(rows);
+}
+
 /** Owners of a moment: they add up to what is in use. */
 function showOwners(place, run, rows, caption) {
   const total = rows.reduce((sum, bytes) => sum + bytes, 0);

@@ -5,6 +5,7 @@ use std::sync::{Arc, Weak};
 use crate::base::error::{Error, Result};
 use crate::base::scopes::OpenScope;
 use crate::device::Device;
+use crate::device::why_alive::{HolderId, WhyAlive};
 use crate::eager::context;
 use crate::eager::op_log::OpLog;
 use crate::eager::tape::{Saved, TapeCore};
@@ -75,6 +76,7 @@ impl GradientTape {
     ///
     /// # Errors
     /// Those of `f`.
+    #[track_caller]
     pub fn record<T>(&self, f: impl FnOnce() -> Result<T>) -> Result<T> {
         let _recording = self.start();
         f()
@@ -96,7 +98,11 @@ impl GradientTape {
     /// # }
     /// ```
     #[doc(alias = "enable_grad")]
+    #[track_caller]
     pub fn start(&self) -> OpenScope {
+        let line = context::at_callers_line();
+        self.core.list();
+        drop(line);
         self.core.begin_step_log();
         context::start_tape(self.core.clone())
     }
@@ -134,6 +140,13 @@ impl GradientTape {
     #[doc(alias = "saved_tensors")]
     pub fn saved(&self) -> Saved {
         Saved::of(&self.core)
+    }
+}
+
+impl WhyAlive {
+    /// A tape as a holder of what it saves, which lets go when the tape is dropped or reset; none if it has recorded nothing.
+    pub fn tape(&self, tape: &GradientTape) -> Option<HolderId> {
+        self.holder_at(Arc::as_ptr(&tape.core) as usize)
     }
 }
 

@@ -3,13 +3,14 @@
 //! Every part of the framework that keeps memory beyond a call registers: a slot of a tape when it saves a value, and all others by
 //! keeping a [`Held`] where they would keep the storage itself. So the framework's holders are told from the user's tensors by
 //! counting, with one atomic addition when something takes hold and none when memory is read. Which variable or program it is
-//! that holds is not noted here: only how many of each.
+//! that holds is not noted here, only how many of each: a [survey](crate::device::survey) asks for the rest.
 
 use std::fmt;
 use std::ops::Deref;
 use std::sync::Arc;
 
 use crate::device::storage::Storage;
+use crate::device::survey::HolderKind;
 
 /// A part of the framework that keeps memory alive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,6 +30,21 @@ pub(crate) enum Holder {
 impl Holder {
     /// How many kinds there are.
     pub const COUNT: usize = 5;
+
+    /// All of them, in the order of their numbers.
+    pub const ALL: [Holder; Holder::COUNT] =
+        [Holder::Slot, Holder::Variable, Holder::Program, Holder::Update, Holder::Evictor];
+
+    /// Its kind, and what one is called of which nothing else is known.
+    pub fn described(self) -> (HolderKind, &'static str) {
+        match self {
+            Holder::Slot => (HolderKind::Tape, "a tape"),
+            Holder::Variable => (HolderKind::Variable, "a variable"),
+            Holder::Program => (HolderKind::Program, "a program"),
+            Holder::Update => (HolderKind::Update, "an update that waits for the end of its step"),
+            Holder::Evictor => (HolderKind::Evictor, "the evictor"),
+        }
+    }
 }
 
 /// A storage that a part of the framework keeps alive, and is counted for it.

@@ -9,12 +9,15 @@ pub(crate) mod driver_memory;
 pub(crate) mod evictor;
 pub(crate) mod fault;
 pub(crate) mod foreign;
+pub(crate) mod handle_lines;
 pub(crate) mod holders;
 pub(crate) mod offload_store;
 pub(crate) mod piece;
 pub(crate) mod rates;
 pub(crate) mod report;
 pub(crate) mod storage;
+pub(crate) mod survey;
+pub(crate) mod why_alive;
 
 #[cfg(feature = "emulated")]
 use std::cell::OnceCell;
@@ -453,6 +456,12 @@ impl Device {
     /// The name, such as `cpu` or `ghost(cpu)`.
     pub fn name(&self) -> &str {
         &self.0.name
+    }
+
+    /// How many devices the process had made before this one.
+    #[inline]
+    pub(crate) fn number(&self) -> u64 {
+        self.0.number
     }
 
     /// The names of two devices for an error; of devices with the same name also the number, which `{:?}` shows, too.

@@ -113,6 +113,14 @@ impl OffloadStore {
         plimsoll_plan::OffloadStore { capacity, bytes_per_us, overlaps }
     }
 
+    /// The bytes of values that wait here.
+    pub fn in_use(&self) -> u64 {
+        match self {
+            OffloadStore::File { room, .. } => room.stats().in_use,
+            OffloadStore::Pinned { pinned, .. } => pinned.stats().in_use,
+        }
+    }
+
     /// Copies a value here that was made at a site.
     ///
     /// # Errors

@@ -11,6 +11,7 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use plimsoll_memory::{Block, Owner};
 
@@ -20,11 +21,31 @@ use crate::base::labels;
 use crate::base::shape::Shape;
 use crate::device::Device;
 use crate::device::storage::Storage;
+use crate::device::survey::{self, BlockKey, HolderKind, Keeper, Survey};
 
 /// A block and the device that it is on.
 struct Whole {
     block: Block,
     device: Device,
+    /// What it was acquired for.
+    name: &'static str,
+    /// How many pieces of it tensors have.
+    n_lent: AtomicUsize,
+}
+
+impl Whole {
+    fn key(&self) -> BlockKey {
+        BlockKey::new(&self.device, self.block.serial())
+    }
+}
+
+impl Keeper for Whole {
+    fn tell(self: Arc<Self>, survey: &mut Survey<'_>) {
+        let n_lent = self.n_lent.load(Ordering::Relaxed);
+        // Each piece has a handle, and this call has one.
+        let has_others = Arc::strong_count(&self) > n_lent + 1;
+        survey.carved(self.key(), has_others.then_some((HolderKind::Pipeline, self.name)), n_lent);
+    }
 }
 
 /// The exclusive right to a range of bytes of a block.
@@ -46,7 +67,9 @@ impl Piece {
     pub fn acquire(device: &Device, n_bytes: usize, name: &'static str) -> Result<Piece> {
         let _line = labels::at_callers_line();
         let block = device.acquire(n_bytes, labels::label(Owner::Data, name))?;
-        Ok(Piece { whole: Arc::new(Whole { block, device: device.clone() }), start: 0, n_bytes })
+        let whole = Arc::new(Whole { block, device: device.clone(), name, n_lent: AtomicUsize::new(0) });
+        survey::list(Arc::downgrade(&whole) as _);
+        Ok(Piece { whole, start: 0, n_bytes })
     }
 
     /// The length in bytes.
@@ -129,6 +152,7 @@ pub(crate) struct Lent {
 impl Lent {
     /// The first `n_bytes` of a piece, which goes to `back` afterwards, if anybody wants it.
     pub fn new(piece: Piece, n_bytes: usize, back: Option<Return>) -> Lent {
+        piece.whole.n_lent.fetch_add(1, Ordering::Relaxed);
         Lent { piece: Some(piece), back, n_bytes }
     }
 
@@ -149,6 +173,11 @@ impl Lent {
 
     pub fn device(&self) -> &Device {
         self.piece().device()
+    }
+
+    /// The block that the piece is of.
+    pub fn key(&self) -> BlockKey {
+        self.piece().whole.key()
     }
 
     /// A storage over the bytes, for elements of that shape.
@@ -178,7 +207,9 @@ impl Lent {
 
 impl Drop for Lent {
     fn drop(&mut self) {
-        if let (Some(piece), Some(back)) = (self.piece.take(), &self.back) {
+        let Some(piece) = self.piece.take() else { return };
+        piece.whole.n_lent.fetch_sub(1, Ordering::Relaxed);
+        if let Some(back) = &self.back {
             back(piece);
         }
     }

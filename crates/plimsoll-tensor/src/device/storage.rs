@@ -20,6 +20,7 @@ use crate::device::fault;
 use crate::device::foreign::Foreign;
 use crate::device::holders::Holder;
 use crate::device::piece::Lent;
+use crate::device::survey::BlockKey;
 
 /// Bytes on a device, freed or given back when the last holder goes.
 pub(crate) struct Storage {
@@ -145,6 +146,16 @@ impl Storage {
         match &self.memory {
             Memory::Own(block) => Some(block),
             Memory::Lent(_) | Memory::Foreign(_) | Memory::Shadow { .. } => None,
+        }
+    }
+
+    /// The block that its bytes lie in, its own or one that is lent in pieces; none for memory that is in no pool.
+    #[inline]
+    pub fn key(&self) -> Option<BlockKey> {
+        match &self.memory {
+            Memory::Own(block) => Some(BlockKey::new(&self.device, block.serial())),
+            Memory::Lent(lent) => Some(lent.key()),
+            Memory::Foreign(_) | Memory::Shadow { .. } => None,
         }
     }
 

@@ -34,6 +34,9 @@ pub(crate) trait OpLog: Send + Sync {
         order: Order,
     ) -> Result<()>;
 
+    /// The tag of a value, which no value of another log has.
+    fn tag(&self, number: u32) -> u64;
+
     /// The number that a storage's tag stands for, if it is this log's.
     fn number_of(&self, tag: u64) -> Option<u32>;
 

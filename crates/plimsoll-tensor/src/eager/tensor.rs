@@ -16,12 +16,14 @@ use crate::base::error::Result;
 use crate::base::layout::Layout;
 use crate::base::shape::Shape;
 use crate::device::Device;
+use crate::device::handle_lines::{self, HandleLine};
 use crate::device::holders::Holders;
 use crate::device::storage::Storage;
+use crate::device::why_alive::{AliveBlock, WhyAlive};
 use crate::eager::context;
 use crate::eager::execute::StorageView;
 use crate::eager::op::Meta;
-use crate::eager::tape::NodeRef;
+use crate::eager::tape::{NodeRef, TensorNodes};
 use crate::eager::variable::VariableCell;
 
 /// A multi-dimensional array on a device.
@@ -31,7 +33,9 @@ struct Inner {
     data: Data,
     meta: Meta,
     id: u64,
-    nodes: Nodes,
+    nodes: TensorNodes,
+    /// The line that made this handle, if such lines are noted.
+    line: HandleLine,
 }
 
 /// Where the values are.
@@ -62,12 +66,15 @@ impl Tensor {
             meta.layout.lies_within(storage.n_bytes() / meta.dtype.size()),
             "{meta:?} in its storage"
         );
-        Tensor(Arc::new(Inner { data: Data::Value(storage), meta, id: next_id(), nodes }))
+        let line = HandleLine::of(&storage, "");
+        let nodes = TensorNodes::new(nodes);
+        Tensor(Arc::new(Inner { data: Data::Value(storage), meta, id: next_id(), nodes, line }))
     }
 
     /// The handle of a variable.
     pub(crate) fn handle(cell: Arc<VariableCell>, meta: Meta) -> Tensor {
-        Tensor(Arc::new(Inner { data: Data::Variable(cell), meta, id: next_id(), nodes: Nodes::new() }))
+        let (nodes, line) = (TensorNodes::default(), HandleLine::default());
+        Tensor(Arc::new(Inner { data: Data::Variable(cell), meta, id: next_id(), nodes, line }))
     }
 
     /// The extents.
@@ -188,7 +195,7 @@ impl Tensor {
     }
 
     pub(crate) fn nodes(&self) -> &Nodes {
-        &self.0.nodes
+        self.0.nodes.get()
     }
 
     /// A tape has recorded how this tensor, which nobody else holds yet, was made.
@@ -232,7 +239,7 @@ impl Tensor {
     /// The new identity matters: records remember the storages that they read, and must not take the new contents
     /// for the old.
     pub(crate) fn into_unshared(self) -> Result<Arc<Storage>, Tensor> {
-        let Inner { data, meta, id, nodes } = Arc::try_unwrap(self.0).map_err(Tensor)?;
+        let Inner { data, meta, id, nodes, line } = Arc::try_unwrap(self.0).map_err(Tensor)?;
         let data = match data {
             Data::Value(storage) => match Arc::try_unwrap(storage) {
                 Ok(storage) => return Ok(Arc::new(storage)),
@@ -240,16 +247,38 @@ impl Tensor {
             },
             variable => variable,
         };
-        Err(Tensor(Arc::new(Inner { data, meta, id, nodes })))
+        Err(Tensor(Arc::new(Inner { data, meta, id, nodes, line })))
     }
 }
 
 impl Clone for Tensor {
+    #[track_caller]
     fn clone(&self) -> Tensor {
         match &self.0.data {
+            Data::Value(storage) if handle_lines::is_on() => self.clone_with_line(storage),
             Data::Value(_) => Tensor(self.0.clone()),
             Data::Variable(cell) => cell.read(self),
         }
+    }
+}
+
+impl Tensor {
+    /// A clone that is a handle of its own, with the line that made it.
+    #[cold]
+    #[track_caller]
+    fn clone_with_line(&self, storage: &Arc<Storage>) -> Tensor {
+        let _line = context::at_callers_line();
+        let line = HandleLine::of(storage, "clone");
+        let Inner { meta, id, ref nodes, .. } = *self.0;
+        let nodes = TensorNodes::new(nodes.get().clone());
+        Tensor(Arc::new(Inner { data: Data::Value(storage.clone()), meta, id, nodes, line }))
+    }
+}
+
+impl WhyAlive {
+    /// The block that a tensor lies in; none if its memory is not of this device's pool, or was not there at that moment.
+    pub fn of(&self, tensor: &Tensor) -> Option<&AliveBlock> {
+        self.of_storage(&tensor.storage())
     }
 }
 

@@ -8,14 +8,16 @@
 use std::fmt;
 use std::ops::Deref;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
 
-use plimsoll_memory::{LongList, Owner};
+use plimsoll_memory::{LongList, Owner, Site};
 
 use crate::base::error::{Error, Result};
 use crate::device::Device;
 use crate::device::holders::Holder;
 use crate::device::storage::Storage;
+use crate::device::survey::{self, HolderKind, Keeper, Survey};
+use crate::device::why_alive::{HolderId, WhyAlive};
 use crate::eager::context;
 use crate::eager::execute::StorageView;
 use crate::eager::op::{Meta, OpRef};
@@ -72,7 +74,7 @@ impl Variable {
     fn over(view: StorageView, master: Option<Variable>) -> Variable {
         view.0.relabel(Owner::Parameters);
         view.0.hold(Holder::Variable);
-        Variable::from_cell(Arc::new(VariableCell {
+        Variable::listed(VariableCell {
             device: view.0.device().clone(),
             meta: Meta::fresh(*view.1.shape(), view.1.dtype),
             name: Mutex::default(),
@@ -80,13 +82,13 @@ impl Variable {
             version: AtomicU64::new(0),
             value: Mutex::new(view),
             master,
-        }))
+        })
     }
 
     /// A variable of a graph, which has no value yet: it reads as the ghost.
     pub(crate) fn symbolic(device: &Device, ghost: Arc<Storage>, meta: Meta) -> Variable {
         ghost.hold(Holder::Variable);
-        Variable::from_cell(Arc::new(VariableCell {
+        Variable::listed(VariableCell {
             device: device.clone(),
             meta,
             name: Mutex::default(),
@@ -94,12 +96,20 @@ impl Variable {
             version: AtomicU64::new(0),
             value: Mutex::new((ghost, meta)),
             master: None,
-        }))
+        })
     }
 
     /// The value in full precision, if this variable is its copy for computing.
     pub fn master(&self) -> Option<&Variable> {
         self.cell.master.as_ref()
+    }
+
+    /// A variable that is new.
+    fn listed(cell: VariableCell) -> Variable {
+        let cell = Arc::new(cell);
+        let weak: Weak<VariableCell> = Arc::downgrade(&cell);
+        survey::list(weak);
+        Variable::from_cell(cell)
     }
 
     pub(crate) fn from_cell(cell: Arc<VariableCell>) -> Variable {
@@ -134,6 +144,15 @@ impl Variable {
     /// Whether tapes watch it when it is read.
     pub fn is_trainable(&self) -> bool {
         self.cell.is_trainable()
+    }
+
+    /// Runs `f` in the layer in which the variable's memory was taken, so that what belongs to the variable, such as the state
+    /// that an optimizer keeps for it, is labelled with its layer.
+    pub fn in_its_layer<R>(&self, f: impl FnOnce() -> R) -> R {
+        let storage = lock(&self.cell.value).0.clone();
+        let site = storage.block().map_or(Site::UNKNOWN, |block| block.label().site);
+        drop(storage);
+        context::in_layer_of(site, f)
     }
 
     /// How many times it has been assigned.
@@ -279,6 +298,26 @@ impl VariableCell {
 
     pub fn name(&self) -> String {
         lock(&self.name).clone()
+    }
+}
+
+impl Keeper for VariableCell {
+    fn tell(self: Arc<Self>, survey: &mut Survey<'_>) {
+        let (value, name) = (lock(&self.value), self.name());
+        let name = if name.is_empty() { "without a name" } else { &name };
+        let (kind, word) = match value.0.owner() {
+            Owner::Optimizer => (HolderKind::Optimizer, "optimizer state"),
+            _ => (HolderKind::Variable, "variable"),
+        };
+        let holder = survey.holder_at(kind, format!("{word} {name}"), &self);
+        survey.holds(holder, &value.0, Holder::Variable);
+    }
+}
+
+impl WhyAlive {
+    /// A variable as a holder of its value, which lets go when all handles of the variable are dropped.
+    pub fn variable(&self, variable: &Variable) -> Option<HolderId> {
+        self.holder_at(variable.cell.address())
     }
 }
 

@@ -24,6 +24,7 @@ use plimsoll_plan::PlanSet;
 use crate::base::dtype::DType;
 use crate::base::error::{Error, Result};
 use crate::device::Device;
+use crate::device::why_alive::{HolderId, WhyAlive};
 use crate::eager::context::{self, Saving};
 use crate::eager::op::Meta;
 use crate::eager::tensor::Tensor;
@@ -374,6 +375,14 @@ impl<A: Structure, R: Structure, F: Fn(A) -> Result<R>> Function<A, R, F> {
             })?;
             Ok((program, result.unwrap_or_else(|| unreachable!("recording calls the function"))))
         })
+    }
+}
+
+impl WhyAlive {
+    /// The programs of a function as holders of the tensors from outside that they use. They let go when the function is
+    /// dropped, with the tensors that the function itself has captured.
+    pub fn programs<A, R, F>(&self, function: &Function<A, R, F>) -> Vec<HolderId> {
+        function.programs.lock().unwrap_or_else(PoisonError::into_inner).holders(self)
     }
 }
 

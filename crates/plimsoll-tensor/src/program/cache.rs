@@ -5,9 +5,12 @@
 //! the heap, plans and keys included; the least recently used programs are dropped first. It refuses to be empty after a
 //! call: the program that was found last stays, however large it is.
 
+use std::sync::Arc;
+
 use super::retrace::Retraces;
 use super::{CachedProgram, OwnedVariables, PlannedProgram, Program};
 use crate::base::error::{ErrorKind, Result};
+use crate::device::why_alive::{HolderId, WhyAlive};
 use crate::eager::op::Meta;
 
 /// How far a program that was recorded before can be relied on.
@@ -150,6 +153,12 @@ impl<K: ProgramKey, T> ProgramCache<K, T> {
             n_hits: entry.n_hits,
         };
         known.into_iter().map(cached).collect()
+    }
+
+    /// The programs as holders of tensors from outside.
+    pub fn holders(&self, why: &WhyAlive) -> Vec<HolderId> {
+        let captured = |entry: &Entry<K, T>| Arc::as_ptr(&entry.program.recorded().captured) as usize;
+        self.known.iter().filter_map(|entry| why.holder_at(captured(entry))).collect()
     }
 
     /// Drops all programs and what is planned of them. The variables that the function has made stay, and so does what is known

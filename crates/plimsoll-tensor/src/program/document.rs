@@ -134,7 +134,7 @@ impl Program {
             arguments: self.arguments.iter().map(TensorDocument::of).collect(),
             donated: self.donated.clone(),
             variables: self.variable_documents(),
-            captured: self.captured.iter().map(|storage| storage.n_bytes()).collect(),
+            captured: self.captured.storages.iter().map(|storage| storage.n_bytes()).collect(),
             values: self.value_documents(),
             blocks: self.block_documents(offsets),
             calls: self.calls().map(CallDocument::of).collect(),

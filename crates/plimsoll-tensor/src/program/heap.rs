@@ -38,7 +38,7 @@ impl Program {
             + self.argument_devices.capacity()
             + self.variables.capacity() * size_of::<VariableInput>()
             + self.variables.len() * size_of::<Meta>()
-            + self.captured.capacity() * size_of::<Arc<Storage>>()
+            + self.captured.storages.capacity() * size_of::<Held>()
     }
 
     /// The bytes of devices that belong to it: constants that were made while it was recorded. Programs that were made from it
@@ -50,7 +50,7 @@ impl Program {
 
     /// The captured storages that nobody else holds.
     fn owned_storages(&self) -> impl Iterator<Item = &Held> {
-        self.captured.iter().filter(|storage| Arc::strong_count(storage) == 1)
+        self.captured.storages.iter().filter(|storage| Arc::strong_count(storage) == 1)
     }
 }
 

@@ -33,13 +33,15 @@ mod tracer;
 mod verify;
 
 use std::fmt;
-use std::sync::Weak;
+use std::sync::{Arc, Weak};
 
 use plimsoll_memory::{Label, LongList, Name, Site};
 use smallvec::SmallVec;
 
 use crate::device::Device;
-use crate::device::holders::Held;
+use crate::device::holders::{Held, Holder};
+use crate::device::storage::Storage;
+use crate::device::survey::{self, HolderKind, Keeper, Survey};
 use crate::eager::execute::Order;
 use crate::eager::op::{Meta, OpRef};
 use crate::eager::variable::VariableCell;
@@ -71,7 +73,7 @@ pub struct Program {
     /// The arguments that are donated: their memory is the program's first blocks, one for each.
     donated: Vec<u32>,
     variables: Vec<VariableInput>,
-    captured: Vec<Held>,
+    captured: Arc<Captured>,
     results: Vec<ValueView>,
     /// The variables that it writes, in rising order.
     written: Vec<u32>,
@@ -87,6 +89,32 @@ pub struct Program {
     first_draw: u64,
     /// Whether the device itself decides about the effects, so that the host does not wait for it before.
     commits_if_finite: bool,
+}
+
+/// The tensors from outside that a program uses; programs that were made of one recording share them.
+struct Captured {
+    storages: Vec<Held>,
+    /// Where the program was recorded.
+    site: Site,
+}
+
+impl Captured {
+    fn new(storages: impl IntoIterator<Item = Arc<Storage>>, site: Site) -> Arc<Captured> {
+        let held = storages.into_iter().map(|storage| Held::new(storage, Holder::Program));
+        let captured = Arc::new(Captured { storages: held.collect(), site });
+        if !captured.storages.is_empty() {
+            let weak: Weak<Captured> = Arc::downgrade(&captured);
+            survey::list(weak);
+        }
+        captured
+    }
+}
+
+impl Keeper for Captured {
+    fn tell(self: Arc<Self>, survey: &mut Survey<'_>) {
+        let holder = survey.holder_at(HolderKind::Program, format!("program {}", self.site), &self);
+        self.storages.iter().for_each(|storage| survey.holds(holder, storage, Holder::Program));
+    }
 }
 
 /// A variable that a program reads or writes. It does not keep the variable alive.

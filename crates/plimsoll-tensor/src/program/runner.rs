@@ -315,7 +315,7 @@ impl<'a> Run<'a> {
         let missing = || unreachable!("a program reads live values");
         match self.program.value(number).place {
             Place::Argument(number) => lent(&self.arguments, number).ptr(),
-            Place::Captured(number) => self.program.captured[number as usize].ptr(),
+            Place::Captured(number) => self.program.captured.storages[number as usize].ptr(),
             Place::Variable(number) => {
                 self.variables[number as usize].as_ref().map_or_else(missing, |storage| storage.ptr())
             }
@@ -406,7 +406,7 @@ impl<'a> Run<'a> {
         let mut kept: Vec<(u32, Arc<Storage>)> = Vec::new();
         let mut storage = |view: &ValueView| match self.program.value(view.value).place {
             Place::Argument(number) => lent(&arguments, number).storage.clone(),
-            Place::Captured(number) => Arc::clone(&self.program.captured[number as usize]),
+            Place::Captured(number) => Arc::clone(&self.program.captured.storages[number as usize]),
             Place::Variable(number) => match &self.variables[number as usize] {
                 Some(storage) => storage.clone(),
                 None => unreachable!("the values of variables that are results are held"),

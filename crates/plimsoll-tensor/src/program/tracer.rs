@@ -15,12 +15,11 @@ use smallvec::SmallVec;
 use super::argument::Argument;
 use super::merge::{CALL, COMMIT, Merged, READ};
 use super::owned::OwnedVariables;
-use super::{Call, Phase, Place, Program, Value, ValueView, VariableInput};
+use super::{Call, Captured, Phase, Place, Program, Value, ValueView, VariableInput};
 use crate::autograd::Step;
 use crate::base::dtype::DType;
 use crate::base::error::{Error, Result};
 use crate::device::Device;
-use crate::device::holders::{Held, Holder};
 use crate::device::storage::Storage;
 use crate::eager::context;
 use crate::eager::execute::{Arg, Order, StorageView};
@@ -440,7 +439,7 @@ impl Tracer {
             argument_devices,
             donated: self.donated,
             variables: self.cells,
-            captured: self.storages.into_iter().map(|storage| Held::new(storage, Holder::Program)).collect(),
+            captured: Captured::new(self.storages, context::site("")),
             new_places: self.new_places,
             cleared: self.cleared,
             written: self.written.into_iter().collect(),

@@ -26,8 +26,10 @@ use smallvec::SmallVec;
 use crate::base::dtype::DType;
 use crate::base::error::Result;
 use crate::device::Device;
+use crate::device::holders::Holder;
 use crate::device::offload_store::Offloaded;
 use crate::device::storage::Storage;
+use crate::device::survey::{self, HolderKind, Keeper, Survey};
 use crate::eager::check;
 use crate::eager::context;
 use crate::eager::execute::{Arg, Order};
@@ -152,6 +154,7 @@ impl StepLog {
         device.pool().limit()?;
         let step_log = StepLog::new(device.verifies() && !device.is_ghost());
         let weak: Weak<StepLog> = Arc::downgrade(&step_log);
+        survey::list(weak.clone());
         device.evict_from(weak);
         Some(step_log)
     }
@@ -198,13 +201,28 @@ impl StepLog {
         };
         Input { source, meta }
     }
+}
 
-    fn tag(&self, number: u32) -> u64 {
-        u64::from(self.serial) << 32 | u64::from(number)
+impl Keeper for StepLog {
+    fn tell(self: Arc<Self>, survey: &mut Survey<'_>) {
+        let state = self.lock();
+        for (number, value) in state.values.iter().enumerate().filter(|(_, value)| value.n_slots > 0) {
+            let logged = survey.link("logged", self.tag(number as u32));
+            value.retained.iter().for_each(|retained| survey.holds(logged, retained, Holder::Slot));
+            if !value.recompute_inputs.in_memory().is_empty() {
+                let evictor = survey.link_for(HolderKind::Evictor, "recompute", logged);
+                let inputs = value.recompute_inputs.in_memory().iter();
+                inputs.for_each(|input| survey.holds(evictor, input, Holder::Evictor));
+            }
+        }
     }
 }
 
 impl OpLog for StepLog {
+    fn tag(&self, number: u32) -> u64 {
+        u64::from(self.serial) << 32 | u64::from(number)
+    }
+
     fn record(
         &self,
         op: &OpRef,

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use crate::base::error::{Error, Result};
 use crate::device::storage::Storage;
 use crate::eager::context;
+use crate::eager::op_log::OpLog;
 use crate::remat::StepLog;
 
 impl StepLog {

@@ -17,6 +17,7 @@ use crate::eager::check;
 use crate::eager::context;
 use crate::eager::execute::{Arg, Args, Order, recompute_op};
 use crate::eager::op::{Meta, OpRef, Output};
+use crate::eager::op_log::OpLog;
 use crate::eager::tensor::{Nodes, Tensor};
 use crate::remat::{Input, Source, StepLog, StepLogState};
 

@@ -23,6 +23,13 @@ pub(super) struct RecomputeInputs {
     offloaded: Vec<Arc<Offloaded>>,
 }
 
+impl RecomputeInputs {
+    /// Those that are in memory.
+    pub fn in_memory(&self) -> &[Held] {
+        &self.in_memory
+    }
+}
+
 impl StepLogState {
     /// For each record, whether it could be recomputed, however many other values are evicted meanwhile, once its recompute
     /// inputs are held.

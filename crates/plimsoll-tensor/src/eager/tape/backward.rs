@@ -8,7 +8,7 @@ use crate::base::dtype::DType;
 use crate::base::error::{Error, Result};
 use crate::base::shape::Shape;
 use crate::eager::op::SavedRef;
-use crate::eager::tape::{Node, TapeCore};
+use crate::eager::tape::{Node, NodeInput, TapeCore};
 use crate::eager::tensor::Tensor;
 
 /// The gradients of a node's outputs as far as they are accumulated; empty until the first one is there.
@@ -51,7 +51,7 @@ impl<'a> Backward<'a> {
 
     /// Shape and dtype of the first output.
     pub(crate) fn first_output(&self) -> (Shape, DType) {
-        self.node.outputs[0]
+        (self.node.outputs[0].shape, self.node.outputs[0].dtype)
     }
 
     /// Takes the gradient of an output, if there is one.
@@ -74,7 +74,7 @@ impl<'a> Backward<'a> {
     /// # Panics
     /// There is no such input.
     pub fn input_shape(&self, input: usize) -> &Shape {
-        &self.node.inputs[input].0
+        &self.node.inputs[input].shape
     }
 
     /// The dtype of an input.
@@ -82,7 +82,7 @@ impl<'a> Backward<'a> {
     /// # Panics
     /// There is no such input.
     pub fn input_dtype(&self, input: usize) -> DType {
-        self.node.inputs[input].1
+        self.node.inputs[input].dtype
     }
 
     /// A saved input.
@@ -151,7 +151,7 @@ impl<'a> Backward<'a> {
     /// # Errors
     /// An input that the op does not have; a gradient whose shape or dtype is not that of the input.
     pub fn set_grad(&mut self, input: usize, gradient: Tensor) -> Result<()> {
-        let Some(&(shape, dtype)) = self.node.inputs.get(input) else {
+        let Some(&NodeInput { shape, dtype, .. }) = self.node.inputs.get(input) else {
             let detail =
                 format!("backward gives input {input} a gradient; the op has {} inputs", self.n_inputs());
             return Err(Error::argument(self.name(), detail));

@@ -10,10 +10,11 @@ mod node;
 mod pass;
 mod saved;
 mod slot;
+mod survey;
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
 
 use plimsoll_memory::{LongList, Site};
 use smallvec::SmallVec;
@@ -28,12 +29,13 @@ use crate::eager::variable::VariableCell;
 
 pub(crate) use backward::Accumulated;
 pub use backward::Backward;
-pub(crate) use node::{Node, NodeRef};
+pub(crate) use node::{Node, NodeRef, TensorNodes};
 pub(crate) use pass::{AfterUse, Pass, count_as_gradient};
 pub use saved::{Saved, SavedValue};
 
-use node::{RebuildChain, RebuildInput};
+use node::{NodeInput, NodeOutput, RebuildChain, RebuildInput};
 use slot::{Slot, SlotValue};
+use survey::NodeList;
 
 /// The part of a tape that nodes and the context share.
 pub(crate) struct TapeCore {
@@ -49,6 +51,8 @@ pub(crate) struct TapeCore {
     n_tensors: AtomicUsize,
     /// The number of nodes made in this life.
     n_nodes: AtomicUsize,
+    /// Where recording was first started.
+    started: OnceLock<Site>,
     state: Mutex<TapeState>,
     /// How the values that it records outside a step were computed, if they may be evicted under a limit.
     step_log: Mutex<Option<Arc<dyn OpLog>>>,
@@ -60,6 +64,8 @@ pub(crate) struct TapeState {
     free_slots: Vec<usize>,
     pub sources: HashMap<SourceKey, Arc<Node>>,
     pub variables: Vec<Weak<VariableCell>>,
+    /// All nodes that may still be there.
+    nodes: NodeList,
     /// Whether gradients were asked for.
     pub used: bool,
 }
@@ -141,6 +147,7 @@ impl TapeCore {
             generation: AtomicU32::new(0),
             n_tensors: AtomicUsize::new(0),
             n_nodes: AtomicUsize::new(0),
+            started: OnceLock::new(),
             state: Mutex::default(),
             step_log: Mutex::default(),
         }
@@ -224,7 +231,7 @@ impl TapeCore {
             parents: SmallVec::new(),
             saved: SmallVec::new(),
             inputs: SmallVec::new(),
-            outputs: smallvec::smallvec![(*source.shape(), source.dtype())],
+            outputs: smallvec::smallvec![NodeOutput::new(*source.shape(), source.dtype(), None)],
             rebuild_chain: None,
         });
         state.sources.insert(key, node.clone());
@@ -238,7 +245,7 @@ impl TapeCore {
             let slot = self.slot(call, saved_ref);
             saved.push((saved_ref, self.lock().insert(slot)));
         }
-        Arc::new(Node {
+        let node = Arc::new(Node {
             tape: self.clone(),
             generation: self.generation(),
             seq: self.next_seq(),
@@ -246,10 +253,12 @@ impl TapeCore {
             layer: context::layer_site(call.op.name()),
             parents: call.edges.iter().cloned().collect(),
             saved,
-            inputs: call.args.iter().map(|arg| (*arg.meta().shape(), arg.meta().dtype)).collect(),
-            outputs: call.outputs.iter().map(|output| (*output.shape(), output.dtype())).collect(),
+            inputs: call.args.iter().map(NodeInput::of).collect(),
+            outputs: call.outputs.iter().map(NodeOutput::of).collect(),
             rebuild_chain: call.rebuild_chain(),
-        })
+        });
+        self.lock().nodes.push(&node);
+        node
     }
 
     /// The slot for one value that backward reads.
@@ -314,6 +323,7 @@ impl TapeCore {
             self.generation.fetch_add(1, Ordering::Relaxed);
             state.free_slots.clear();
             state.variables.clear();
+            state.nodes = NodeList::default();
             self.n_tensors.store(0, Ordering::Relaxed);
             self.n_nodes.store(0, Ordering::Relaxed);
             (std::mem::take(&mut state.slots), std::mem::take(&mut state.sources))

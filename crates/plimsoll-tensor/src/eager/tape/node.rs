@@ -4,6 +4,7 @@
 //! the last handle of a node goes, its slots go too, so a value that no live tensor can reach is freed.
 
 use std::ops::Range;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Weak};
 
 use plimsoll_memory::Site;
@@ -12,8 +13,11 @@ use smallvec::SmallVec;
 use crate::base::dtype::DType;
 use crate::base::shape::Shape;
 use crate::device::storage::Storage;
+use crate::device::survey::BlockKey;
+use crate::eager::execute::Arg;
 use crate::eager::op::{Meta, OpRef, SavedRef};
 use crate::eager::tape::TapeCore;
+use crate::eager::tensor::{Nodes, Tensor};
 
 /// One recorded execution of an op, or a source of a tape.
 pub(crate) struct Node {
@@ -30,10 +34,78 @@ pub(crate) struct Node {
     pub parents: SmallVec<[Option<NodeRef>; 2]>,
     /// What backward reads, and the slots that hold it.
     pub saved: SmallVec<[(SavedRef, usize); 2]>,
-    pub inputs: SmallVec<[(Shape, DType); 2]>,
-    pub outputs: SmallVec<[(Shape, DType); 1]>,
+    pub inputs: SmallVec<[NodeInput; 2]>,
+    pub outputs: SmallVec<[NodeOutput; 1]>,
     /// How to rebuild the outputs, if that is cheap.
     pub rebuild_chain: Option<Box<RebuildChain>>,
+}
+
+/// An input of a node.
+pub(crate) struct NodeInput {
+    pub shape: Shape,
+    pub dtype: DType,
+    /// The block that it lay in, and how often that had been overwritten; none for one that the op itself wrote over.
+    pub read: Option<(BlockKey, u32)>,
+}
+
+/// An output of a node.
+pub(crate) struct NodeOutput {
+    pub shape: Shape,
+    pub dtype: DType,
+    /// The block that it lay in.
+    pub block: Option<BlockKey>,
+    /// Where the node has several outputs, how many tensors have this one, so that whoever asks why memory is alive knows
+    /// which of them keep the node. Of a single output it is known without counting.
+    pub n_tensors: AtomicU32,
+}
+
+impl NodeInput {
+    pub fn of(arg: &Arg<'_>) -> NodeInput {
+        let read = match arg {
+            Arg::Overwritten(_) => None,
+            arg => arg.storage().key().map(|key| (key, arg.storage().n_overwrites())),
+        };
+        NodeInput { shape: *arg.meta().shape(), dtype: arg.meta().dtype, read }
+    }
+}
+
+impl NodeOutput {
+    pub fn of(output: &Tensor) -> NodeOutput {
+        NodeOutput::new(*output.shape(), output.dtype(), output.data().value().key())
+    }
+
+    pub fn new(shape: Shape, dtype: DType, block: Option<BlockKey>) -> NodeOutput {
+        NodeOutput { shape, dtype, block, n_tensors: AtomicU32::new(0) }
+    }
+}
+
+/// The nodes of a tensor, which count it.
+#[derive(Default)]
+pub(crate) struct TensorNodes(Nodes);
+
+impl TensorNodes {
+    pub fn new(nodes: Nodes) -> TensorNodes {
+        nodes.iter().for_each(|known| known.count(|n_tensors| _ = n_tensors.fetch_add(1, Ordering::Relaxed)));
+        TensorNodes(nodes)
+    }
+
+    pub fn get(&self) -> &Nodes {
+        &self.0
+    }
+
+    pub fn push(&mut self, node: NodeRef) {
+        node.count(|n_tensors| _ = n_tensors.fetch_add(1, Ordering::Relaxed));
+        self.0.push(node);
+    }
+}
+
+impl Drop for TensorNodes {
+    #[inline]
+    fn drop(&mut self) {
+        self.0
+            .iter()
+            .for_each(|known| known.count(|n_tensors| _ = n_tensors.fetch_sub(1, Ordering::Relaxed)));
+    }
 }
 
 /// A cheap op that rebuilds outputs of a node, and what it reads.
@@ -61,6 +133,16 @@ pub(crate) struct NodeRef {
     pub output: usize,
 }
 
+impl NodeRef {
+    /// Changes the count of an output's tensors, where there is one.
+    #[inline]
+    fn count(&self, change: impl FnOnce(&AtomicU32)) {
+        if let [_, _, ..] = &*self.node.outputs {
+            change(&self.node.outputs[self.output].n_tensors);
+        }
+    }
+}
+
 impl Drop for Node {
     fn drop(&mut self) {
         if !self.saved.is_empty() {
@@ -69,8 +151,9 @@ impl Drop for Node {
         // A long chain must not be dropped by recursion: parents that nobody else holds are taken apart here.
         let mut orphans: SmallVec<[Arc<Node>; 4]> = SmallVec::new();
         orphans.extend(self.parents.drain(..).flatten().map(|parent| parent.node));
-        while let Some(mut orphan) = orphans.pop() {
-            if let Some(node) = Arc::get_mut(&mut orphan) {
+        while let Some(orphan) = orphans.pop() {
+            // Tapes remember nodes weakly, so `get_mut` would refuse.
+            if let Some(mut node) = Arc::into_inner(orphan) {
                 orphans.extend(node.parents.drain(..).flatten().map(|parent| parent.node));
             }
         }

@@ -1,0 +1,71 @@
+//! What would help: whoever takes an action that a profile lists gets the peak that it said, to the byte.
+
+use std::process::{Command, Stdio};
+
+use plimsoll::report::{Action, Explanation, Page, Profile};
+use serde_json::Value;
+
+/// The last JSON line of a command that succeeds.
+#[track_caller]
+fn last(arguments: &str) -> Value {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_plimsoll"));
+    let output = command.args(arguments.split_whitespace()).arg("--json").stdin(Stdio::null()).output();
+    let output = output.expect("the program starts");
+    assert!(output.status.success(), "{arguments}\n{}", String::from_utf8_lossy(&output.stderr));
+    let text = String::from_utf8(output.stdout).expect("text");
+    serde_json::from_str(text.lines().last().expect("a line")).expect("JSON")
+}
+
+/// The profile of a command, and what it says would help.
+#[track_caller]
+fn profile_of(arguments: &str) -> (Profile, Vec<Action>) {
+    let folder = tempfile::tempdir().expect("a folder for temporary files");
+    let path = folder.path().join("run.profile");
+    last(&format!("{arguments} --profile {}", path.display()));
+    let profile = Profile::read(&path).expect("it was written");
+    let actions = Action::listed(profile.about());
+    (profile, actions)
+}
+
+/// Takes each action, one by one, as plans.
+#[track_caller]
+fn check(arguments: &str) -> Vec<Action> {
+    let before = last(&format!("plan {arguments}"))["peak_bytes"].as_u64().expect("bytes");
+    let (_, actions) = profile_of(&format!("plan {arguments}"));
+    assert!(!actions.is_empty(), "something helps {arguments}");
+    for action in &actions {
+        // An option that is given twice is an error, so the action's takes its place.
+        let words: Vec<&str> = action.options.split_whitespace().collect();
+        assert!(!arguments.contains(words[0]), "{arguments} {}", action.options);
+        let peak = last(&format!("plan {arguments} {}", action.options))["peak_bytes"].as_u64();
+        assert_eq!(peak, Some(action.peak_bytes), "{arguments} {}", action.options);
+        assert_eq!(before - action.peak_bytes, action.saved_bytes, "{arguments} {}", action.options);
+    }
+    actions
+}
+
+#[test]
+fn each_action_changes_the_peak_by_the_bytes_that_it_said() {
+    let of = |actions: &[Action], option: &str| actions.iter().any(|a| a.options.starts_with(option));
+    let digits = check("digits --steps 3");
+    assert!(of(&digits, "--optimizer"), "{digits:?}");
+    let nano = check("gpt-nano --steps 2");
+    for option in ["--batch", "--accumulate", "--optimizer", "--limit"] {
+        assert!(of(&nano, option), "{option}: {nano:?}");
+    }
+    check("dense --steps 2 --data random");
+    check("chars --steps 2");
+}
+
+/// What a plan says of an action holds for the run, too.
+#[test]
+fn a_run_that_takes_an_action_has_its_peak() {
+    let (profile, actions) = profile_of("train digits --steps 4");
+    let action = actions.iter().find(|action| action.options.starts_with("--optimizer")).expect("one helps");
+    let taken = last(&format!("train digits --steps 4 {}", action.options));
+    assert_eq!(taken["peak_bytes"], action.peak_bytes);
+    let text = Explanation::of(&profile).expect("it is whole").to_string();
+    assert!(text.contains("what would help"), "{text}");
+    assert!(text.contains(&action.options), "{text}");
+    assert!(Page::of(&profile).expect("it is whole").to_html().contains("What would help"));
+}

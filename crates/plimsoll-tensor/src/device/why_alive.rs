@@ -1,0 +1,443 @@
+//! `device.why_alive()`: what keeps each byte in use alive, what would be freed by whom, and what getting it back would cost.
+//!
+//! Each block of the pool is in one row, with its bytes as the pool rounds them, so the rows add up to the bytes in use. What
+//! a drop frees is not computed from the rows: it is simulated on the graph of holders (see `survey`), in which a slot of a tape
+//! goes with its tape or with the last tensor that leads to it.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::fmt;
+
+use plimsoll_memory::{BlockInfo, Bytes, Owner, Site};
+
+use crate::device::Device;
+use crate::device::offload_store::MIN_OFFLOADED_BYTES;
+use crate::device::storage::Storage;
+use crate::device::survey::{Entry, HolderKind, Item, Lives, Survey, What, drop_from};
+
+/// Somebody who keeps memory alive, in one [`WhyAlive`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct HolderId(Item);
+
+/// One of those that keep a block alive.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HeldBy {
+    /// Who it is, for [`WhyAlive::freed_by`].
+    pub holder: HolderId,
+    /// What kind of holder it is.
+    pub kind: HolderKind,
+    /// Its name: a variable's, the line of a tape.
+    pub name: String,
+    /// What it is held for, such as the op whose backward reads it; empty if there is nothing to say.
+    pub purpose: &'static str,
+}
+
+/// What it would take to have a value again once it is freed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Price {
+    /// Running ops again, by formula.
+    Recompute {
+        /// How long that takes.
+        nanoseconds: u64,
+        /// How many ops it is: more than one if what they read is gone, too.
+        n_ops: usize,
+    },
+    /// It cannot be recomputed; why.
+    Never(String),
+}
+
+/// A block that is alive, and why.
+#[derive(Clone, Debug)]
+pub struct AliveBlock {
+    /// What the block is for, which line made it, and how many bytes it takes.
+    pub block: BlockInfo,
+    /// Who keeps it alive.
+    pub held_by: Vec<HeldBy>,
+    /// How many tensors in your code do, views included; none where only they do, so that nobody has counted them.
+    pub n_handles: Option<usize>,
+    /// The lines that made or cloned these tensors, while [`trace_handles`](crate::trace_handles) is on.
+    pub handle_lines: Vec<Site>,
+    /// What having its value again would take.
+    pub price: Price,
+}
+
+/// Blocks with the same owner, line and holders.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AliveRow {
+    /// What they are for.
+    pub owner: Owner,
+    /// Which line made them.
+    pub site: Site,
+    /// Who keeps them alive.
+    pub holders: String,
+    /// The bytes they take, rounding included.
+    pub bytes: u64,
+    /// How many they are.
+    pub blocks: u64,
+    /// What having them again would take, if all of them can be recomputed.
+    pub nanoseconds: Option<u64>,
+    /// Why one of them cannot be recomputed.
+    pub why_not: Option<String>,
+}
+
+/// What a drop would free.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Freed {
+    /// The bytes, rounding included: by so many the bytes in use fall.
+    pub bytes: u64,
+    /// The blocks, by the numbers of their acquisitions, oldest first.
+    pub blocks: Vec<u64>,
+}
+
+/// What keeps the bytes of a device alive at one moment.
+pub struct WhyAlive {
+    device: Device,
+    entries: Vec<Entry>,
+    blocks: Vec<AliveBlock>,
+    /// The bytes of values that wait outside the device.
+    offloaded: u64,
+    /// How long offloading a byte takes, in nanoseconds, where the device may offload.
+    offload_rate: Option<f64>,
+}
+
+impl Device {
+    /// What keeps each byte in use alive: framework holders by name, tensors in your code, and the price of freeing it.
+    ///
+    /// ```
+    /// use plimsoll_tensor::{Device, GradientTape, HolderKind, Tensor, Variable};
+    ///
+    /// let device = Device::separate_cpu();
+    /// let _on = device.enter();
+    /// let w = Variable::new(Tensor::ones([1000])?).named("w");
+    /// let tape = GradientTape::new();
+    /// let y = tape.record(|| w.sin()?.exp())?;
+    ///
+    /// let why = device.why_alive();
+    /// assert_eq!(why.in_use(), device.stats().in_use);
+    /// let saved = why.of(&y).expect("y is alive");
+    /// assert_eq!(saved.held_by.iter().map(|by| by.kind).collect::<Vec<_>>(), [HolderKind::Tape, HolderKind::Handles]);
+    ///
+    /// // Dropping the tape frees nothing, because y is still there. Dropping y does: its slot goes with its last tensor.
+    /// let [of_tape, of_handles] = [saved.held_by[0].holder, saved.held_by[1].holder];
+    /// assert_eq!(why.freed_by([of_tape]).bytes, 0);
+    /// assert_eq!(why.freed_by([of_handles]).bytes, 4096);
+    /// # Ok::<(), plimsoll_tensor::Error>(())
+    /// ```
+    #[doc(alias("memory_snapshot", "get_referrers"))]
+    pub fn why_alive(&self) -> WhyAlive {
+        let mut survey = Survey::of(self);
+        survey.complete();
+        let snapshot = self.snapshot();
+        for block in snapshot.blocks() {
+            let item = survey.block(block.serial);
+            if survey.entries[item].holders.is_empty() {
+                hold_unknown(&mut survey, block, item);
+            }
+        }
+        let mut lines = survey.handle_lines();
+        let alive: HashMap<u64, &BlockInfo> =
+            snapshot.blocks().iter().map(|block| (block.serial, block)).collect();
+        let blocks = snapshot.blocks().iter().map(|block| {
+            let held_by = held_by(&mut survey, block.serial);
+            let n_handles = survey.n_handles.get(&block.serial).copied().filter(|_| !held_by.is_empty());
+            AliveBlock {
+                block: *block,
+                n_handles,
+                handle_lines: lines.remove(&block.serial).unwrap_or_default(),
+                price: price(&survey, block, &held_by, &alive),
+                held_by,
+            }
+        });
+        let blocks = blocks.collect();
+        let (offloaded, offload_rate) = match self.offload_store() {
+            Some(store) => (store.in_use(), Some(1e3 / store.known().bytes_per_us.max(1) as f64)),
+            None => (0, None),
+        };
+        WhyAlive { device: self.clone(), entries: survey.entries, blocks, offloaded, offload_rate }
+    }
+}
+
+/// A block of which no keeper told: scratch memory of an op, what a program has for itself, or tensors in the user's code.
+fn hold_unknown(survey: &mut Survey<'_>, block: &BlockInfo, item: Item) {
+    let (kind, name) = match block.owner {
+        Owner::Workspace => (HolderKind::Kernel, "an op that runs now"),
+        Owner::Graph => (HolderKind::Program, "a program"),
+        _ => {
+            survey.handles_of(block.serial);
+            return;
+        }
+    };
+    let holder = survey.holder(kind, name);
+    survey.entries[item].holders.push(holder);
+}
+
+/// Who keeps a block alive, with those that can let go: of a slot, its tape.
+fn held_by(survey: &mut Survey<'_>, serial: u64) -> Vec<HeldBy> {
+    let block = survey.block(serial);
+    let (mut found, mut seen): (Vec<HeldBy>, HashSet<(Item, &str)>) = Default::default();
+    for &holder in &survey.entries[block].holders {
+        // What is passed first says what for, and of which kind the holder is for this block.
+        let (mut open, mut passed) = (vec![(holder, None)], HashSet::new());
+        while let Some((item, through)) = open.pop() {
+            let Entry { what, lives, holders, .. } = &survey.entries[item];
+            let through = match what {
+                What::Link(Some(kind), purpose) => through.or(Some((*kind, *purpose))),
+                _ => through,
+            };
+            match what {
+                What::Holder(kind, name, _) => {
+                    let (kind, purpose) = through.unwrap_or((*kind, ""));
+                    if seen.insert((item, purpose)) {
+                        let (holder, name) = (HolderId(item), name.clone());
+                        found.push(HeldBy { holder, kind, name, purpose });
+                    }
+                }
+                // Of those with whom a slot goes, the first is its tape.
+                _ if *lives == Lives::WithAll => open.extend(holders.first().map(|&tape| (tape, through))),
+                _ if passed.insert(item) => open.extend(holders.iter().map(|&next| (next, through))),
+                _ => {}
+            }
+        }
+    }
+    found.sort_by(|a, b| {
+        let place = |by: &HeldBy| (by.kind == HolderKind::Handles, by.kind);
+        place(a).cmp(&place(b)).then_with(|| a.name.cmp(&b.name)).then_with(|| a.purpose.cmp(b.purpose))
+    });
+    found
+}
+
+/// What having the value of a block again would take: the ops from what is alive to it.
+fn price(
+    survey: &Survey<'_>,
+    block: &BlockInfo,
+    held_by: &[HeldBy],
+    alive: &HashMap<u64, &BlockInfo>,
+) -> Price {
+    let never = |why: &str| Price::Never(why.to_owned());
+    if let Some(by) =
+        held_by.iter().find(|by| matches!(by.kind, HolderKind::Variable | HolderKind::Optimizer))
+    {
+        return Price::Never(format!("it is the value of {}, which only a checkpoint has", by.name));
+    }
+    match block.owner {
+        Owner::Parameters | Owner::Optimizer => return never("it was a variable's value"),
+        Owner::Data => return never("it was read from data"),
+        Owner::Workspace => return never("it is scratch memory, which goes with its op"),
+        _ => {}
+    }
+    let (mut nanoseconds, mut n_ops) = (0u64, 0);
+    let (mut open, mut seen) = (vec![block.serial], HashSet::new());
+    while let Some(serial) = open.pop() {
+        if !seen.insert(serial) {
+            continue;
+        }
+        let Some(recipe) = survey.recipes.get(&serial) else {
+            return match serial == block.serial {
+                true => never("no tape has recorded how it was computed"),
+                false => never("what it was computed from is gone"),
+            };
+        };
+        let at = |why: &str| Price::Never(format!("{} at {:#} {why}", recipe.op, recipe.site));
+        if !recipe.repeats {
+            return at("has an effect, or sums in any order");
+        }
+        nanoseconds = nanoseconds.saturating_add(recipe.nanoseconds);
+        n_ops += 1;
+        for input in &recipe.inputs {
+            let Some((key, n_overwrites)) = *input else { return at("wrote over what it read") };
+            let Some(input) = key.serial_on(survey.device()) else { return at("read from another device") };
+            match alive.contains_key(&input) && input != block.serial {
+                true if survey.n_overwrites.get(&input).is_some_and(|&now| now != n_overwrites) => {
+                    return at("read a variable that was assigned since");
+                }
+                true => {}
+                false => open.push(input),
+            }
+        }
+    }
+    Price::Recompute { nanoseconds, n_ops }
+}
+
+impl WhyAlive {
+    /// The blocks, oldest first.
+    pub fn blocks(&self) -> &[AliveBlock] {
+        &self.blocks
+    }
+
+    /// The bytes in use, which the blocks and the rows add up to.
+    pub fn in_use(&self) -> u64 {
+        self.blocks.iter().map(|alive| alive.block.rounded).sum()
+    }
+
+    /// All holders, each once, with the blocks' bytes that they keep alive, alone or with others.
+    pub fn holders(&self) -> Vec<(HeldBy, u64)> {
+        let mut holders: BTreeMap<HolderId, (HeldBy, u64)> = BTreeMap::new();
+        for alive in &self.blocks {
+            let mut seen = HashSet::new();
+            for by in alive.held_by.iter().filter(|by| seen.insert(by.holder)) {
+                let none = || (HeldBy { purpose: "", ..by.clone() }, 0);
+                holders.entry(by.holder).or_insert_with(none).1 += alive.block.rounded;
+            }
+        }
+        holders.into_values().collect()
+    }
+
+    /// What the pool would free if all of these let go: if handles of your code, a tape or a variable were dropped.
+    pub fn freed_by(&self, holders: impl IntoIterator<Item = HolderId>) -> Freed {
+        let gone = drop_from(&self.entries, holders.into_iter().map(|HolderId(item)| item));
+        let blocks: HashSet<u64> = gone
+            .into_iter()
+            .filter_map(|item| match self.entries[item].what {
+                What::Block(serial) => Some(serial),
+                _ => None,
+            })
+            .collect();
+        let freed =
+            self.blocks.iter().map(|alive| &alive.block).filter(|block| blocks.contains(&block.serial));
+        let (mut bytes, mut serials) = (0, Vec::new());
+        for block in freed {
+            bytes += block.rounded;
+            serials.push(block.serial);
+        }
+        Freed { bytes, blocks: serials }
+    }
+
+    /// How long offloading so many bytes and reloading them takes, by formula; nothing where the device has nowhere to
+    /// offload to, or for values too small to be worth it.
+    pub fn offload_nanoseconds(&self, bytes: u64) -> Option<u64> {
+        let rate = self.offload_rate.filter(|_| bytes >= MIN_OFFLOADED_BYTES)?;
+        Some((2.0 * rate * bytes as f64) as u64)
+    }
+
+    /// The rows: blocks with the same owner, line and holders together, the most bytes first. Each block is in one of them.
+    pub fn rows(&self) -> Vec<AliveRow> {
+        let mut positions: HashMap<(Owner, Site, String), usize> = HashMap::new();
+        let mut rows: Vec<AliveRow> = Vec::new();
+        for alive in &self.blocks {
+            let BlockInfo { owner, site, rounded, .. } = alive.block;
+            let at = *positions.entry((owner, site, alive.holders())).or_insert(rows.len());
+            if at == rows.len() {
+                let (bytes, blocks, nanoseconds, why_not) = (0, 0, Some(0), None);
+                rows.push(AliveRow {
+                    owner,
+                    site,
+                    holders: alive.holders(),
+                    bytes,
+                    blocks,
+                    nanoseconds,
+                    why_not,
+                });
+            }
+            let row = &mut rows[at];
+            row.bytes += rounded;
+            row.blocks += 1;
+            match &alive.price {
+                Price::Recompute { nanoseconds, .. } => {
+                    row.nanoseconds = row.nanoseconds.map(|sum| sum.saturating_add(*nanoseconds));
+                }
+                Price::Never(why) => {
+                    row.nanoseconds = None;
+                    row.why_not.get_or_insert_with(|| why.clone());
+                }
+            }
+        }
+        rows.sort_by_key(|row| (std::cmp::Reverse(row.bytes), row.owner));
+        rows
+    }
+
+    /// The holder that was found at an address.
+    pub(crate) fn holder_at(&self, address: usize) -> Option<HolderId> {
+        let is_it = |entry: &Entry| matches!(entry.what, What::Holder(_, _, at) if at == address);
+        self.entries.iter().position(is_it).map(HolderId)
+    }
+
+    /// The block of a storage.
+    pub(crate) fn of_storage(&self, storage: &Storage) -> Option<&AliveBlock> {
+        let serial = storage.key()?.serial_on(&self.device)?;
+        let at = self.blocks.binary_search_by_key(&serial, |alive| alive.block.serial).ok()?;
+        Some(&self.blocks[at])
+    }
+}
+
+impl AliveBlock {
+    /// The tensors in your code that keep the block alive, all of them together; none if there are none.
+    pub fn handles(&self) -> Option<HolderId> {
+        let yours = |by: &&HeldBy| by.kind == HolderKind::Handles;
+        self.held_by.iter().find(yours).map(|by| by.holder)
+    }
+
+    /// Who keeps the block alive, in words: one, or `shared by` several.
+    pub fn holders(&self) -> String {
+        let mut names: Vec<String> = self.held_by.iter().map(|by| self.described(by)).collect();
+        names.dedup();
+        match names.as_slice() {
+            [] => String::new(),
+            [one] => one.clone(),
+            [others @ .., last] => format!("shared by {} and {last}", others.join(", ")),
+        }
+    }
+
+    fn described(&self, by: &HeldBy) -> String {
+        let HeldBy { kind, name, purpose, .. } = by;
+        match (kind, self.n_handles) {
+            (HolderKind::Handles, Some(1)) => "1 handle in your code".to_owned(),
+            (HolderKind::Handles, Some(n)) if n > 1 => format!("{n} handles in your code"),
+            (HolderKind::Handles, _) if name == "your code" => "handles in your code".to_owned(),
+            (HolderKind::Tape, _) if !purpose.is_empty() => format!("{name} for {purpose}"),
+            (HolderKind::Evictor, _) if !purpose.is_empty() => {
+                format!("the evictor, to {purpose} for {name}")
+            }
+            _ => name.clone(),
+        }
+    }
+}
+
+impl fmt::Display for Price {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Price::Recompute { nanoseconds, n_ops } => {
+                let ops = if *n_ops == 1 { "op" } else { "ops" };
+                write!(f, "{:.3} ms to recompute ({n_ops} {ops})", *nanoseconds as f64 / 1e6)
+            }
+            Price::Never(why) => write!(f, "cannot be recomputed, because {why}"),
+        }
+    }
+}
+
+impl fmt::Display for WhyAlive {
+    /// A table of the rows and the sum.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "why the memory of {} is alive", self.device)?;
+        writeln!(
+            f,
+            "{:>20}  {:>7}  {:<11} {:>12}  line, and who holds it",
+            "bytes", "blocks", "owner", "recompute"
+        )?;
+        for row in self.rows() {
+            let price = match row.nanoseconds {
+                Some(nanoseconds) => format!("{:.3} ms", nanoseconds as f64 / 1e6),
+                None => "-".to_owned(),
+            };
+            let (bytes, blocks) = (Bytes::new(row.bytes).grouped(), row.blocks);
+            writeln!(
+                f,
+                "{bytes:>20}  {blocks:>7}  {:<11} {price:>12}  {:#}: {}",
+                row.owner, row.site, row.holders
+            )?;
+        }
+        write!(f, "{:>20}  {:>7}  in use", Bytes::new(self.in_use()).grouped(), self.blocks.len())?;
+        if self.offloaded > 0 {
+            write!(
+                f,
+                "\n{:>20}           offloaded, outside the device",
+                Bytes::new(self.offloaded).grouped()
+            )?;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Debug for WhyAlive {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("WhyAlive").field("device", &self.device).field("blocks", &self.blocks).finish()
+    }
+}
