@@ -41,10 +41,10 @@ impl Program {
             + self.captured.storages.capacity() * size_of::<Held>()
     }
 
-    /// The bytes of devices that belong to it: constants that were made while it was recorded. Programs that were made from it
-    /// share them.
+    /// The bytes of devices that it alone owns, with the programs that were made from it: constants that were made while it was
+    /// recorded.
     pub fn graph_bytes(&self) -> u64 {
-        let constants = self.captured.iter().filter(|storage| storage.owner() == Owner::Graph);
+        let constants = self.owned_storages().filter(|storage| storage.owner() == Owner::Graph);
         constants.map(|storage| storage.n_bytes() as u64).sum()
     }
 
