@@ -1,7 +1,7 @@
 //! What would help: options that lower the peak of a run, each with the bytes and the time that it changes.
 //!
 //! Nothing is guessed. Each action is planned as a run of its own, by a dry run on a ghost of the device, so whoever takes it
-//! gets the peak that is said to the byte. Dry runs are cheap but not free: they end after [`BUDGET`], and the profile says
+//! gets the peak that is said to the byte. Dry runs are cheap but not free: they end after [`budget`], and the profile says
 //! whether all actions were tried. An action that does not lower the peak, or does not fit the limit, is left out.
 
 use std::num::NonZeroUsize;
@@ -18,8 +18,12 @@ use crate::preflight::dry_run;
 use crate::recipe::Recipe;
 use crate::run_setup::{self, batch};
 
-/// After so long no other action is planned.
-const BUDGET: Duration = Duration::from_secs(5);
+/// After so long no other action is planned: five seconds, or as many as `PLIMSOLL_ACTIONS_SECONDS` says.
+fn budget() -> Duration {
+    let set = std::env::var("PLIMSOLL_ACTIONS_SECONDS").ok().and_then(|seconds| seconds.parse().ok());
+    Duration::from_secs(set.unwrap_or(5))
+}
+
 /// The most actions that are kept.
 const MOST: usize = 10;
 /// The optimizers that keep less than others.
@@ -35,11 +39,11 @@ struct Action {
 
 /// The actions that would help a run, for its profile; nothing if the run cannot be planned.
 pub fn json(recipe: &Recipe, training: &TrainOptions, device: &Device) -> Option<Value> {
-    let begun = Instant::now();
+    let (begun, budget) = (Instant::now(), budget());
     let base = plan(device, || dry_run(recipe, training)).ok().filter(Plan::fits)?;
     let (mut rows, mut is_complete) = (Vec::new(), true);
     for action in actions(recipe, training, device, &base).ok()? {
-        if begun.elapsed() >= BUDGET {
+        if begun.elapsed() >= budget {
             is_complete = false;
             break;
         }
@@ -61,7 +65,7 @@ pub fn json(recipe: &Recipe, training: &TrainOptions, device: &Device) -> Option
         })
     };
     let rows: Vec<Value> = rows.iter().map(row).collect();
-    let (peak_bytes, step_ms, budget_s) = (base.peak_bytes, ms(&base), BUDGET.as_secs());
+    let (peak_bytes, step_ms, budget_s) = (base.peak_bytes, ms(&base), budget.as_secs());
     Some(json!({ "actions": {
         "version": 1, "budget_s": budget_s, "is_complete": is_complete, "peak_bytes": peak_bytes, "step_ms": step_ms, "rows": rows,
     } }))
