@@ -128,83 +128,128 @@ impl Fusion {
     fn new(program: &Program, uses: &Uses, members: Vec<u32>) -> Option<Fusion> {
         let calls: Vec<&Call> = members.iter().map(|&number| &program.calls[number as usize]).collect();
         let (&last, end) = (members.last()?, calls.last()?);
-        let meta = |call: &Call| call.outputs[0].meta.layout;
-        let is_alike =
-            |call: &&Call| meta(call) == meta(end) && (call.device, call.phase) == (end.device, end.phase);
+        let layout = |call: &Call| call.outputs[0].meta.layout;
+        let is_alike = |call: &&Call| {
+            layout(call) == layout(end) && (call.device, call.phase) == (end.device, end.phase)
+        };
         if !calls.iter().all(is_alike) {
             return None;
         }
-        let is_member = |call: u32| members.binary_search(&call).is_ok();
-        let step_of = |value: u32| {
-            let call = program.value(value).call?;
-            members.binary_search(&call).ok().map(|step| step as u16)
-        };
-        let mut inputs: SmallVec<[ValueView; 2]> = SmallVec::new();
-        let (mut steps, mut outer_blocks) = (Vec::new(), BTreeSet::new());
-        for (&number, call) in members.iter().zip(&calls) {
-            let mut reads = SmallVec::new();
-            for view in &call.inputs {
-                let read = match step_of(view.value) {
-                    // A member's result is seen as it was made.
-                    Some(step) if view.meta == calls[usize::from(step)].outputs[0].meta => {
-                        FusedInput::Step(step)
-                    }
-                    Some(_) => return None,
-                    None => FusedInput::Outer(number_of(&mut inputs, view)),
-                };
-                reads.push(read);
-                let block = program.block_of(view.value).filter(|_| matches!(read, FusedInput::Outer(_)));
-                if let Some(block) = block {
-                    let overwritten =
-                        |&&writer: &&u32| (number..last).contains(&writer) && !is_member(writer);
-                    if uses.writers[block as usize].iter().any(|writer| overwritten(&writer)) {
-                        return None;
-                    }
-                    outer_blocks.insert(block);
-                }
-            }
-            steps.push(FusedStep { op: call.op.clone(), inputs: reads, dtype: call.outputs[0].meta.dtype });
-        }
-        let mut outputs: SmallVec<[ValueView; 1]> = SmallVec::new();
-        let mut output_steps = SmallVec::new();
-        let mut left_out = BTreeSet::new();
-        for (step, call) in (0u16..).zip(&calls) {
-            let view = &call.outputs[0];
-            let mut others = uses.readers[view.value as usize].iter().filter(|&&reader| !is_member(reader));
-            if others.clone().any(|&reader| reader < last) {
-                return None;
-            }
-            if others.next().is_some() || uses.is_result[view.value as usize] {
-                output_steps.push(step);
-                outputs.push(view.clone());
-            } else {
-                left_out.extend(program.block_of(view.value));
-            }
-        }
-        let is_safe = outputs.iter().all(|output| is_alone(program, output, &outputs, &inputs));
-        let written: BTreeSet<u32> = outputs.iter().filter_map(|view| program.block_of(view.value)).collect();
-        let bytes = |blocks: &mut dyn Iterator<Item = &u32>| -> u64 {
-            blocks.map(|&block| program.block(block).n_bytes).sum()
-        };
-        let held = bytes(
-            &mut outer_blocks
-                .iter()
-                .filter(|&&block| uses.freed[block as usize] <= last && !written.contains(&block)),
-        );
-        let saved = bytes(
-            &mut left_out.iter().filter(|block| !written.contains(block) && !outer_blocks.contains(block)),
-        );
-        if !is_safe || held > saved {
+        let shape = *layout(end).shape();
+        let group = Group { program, uses, members: &members, calls, last };
+        let (made, read) = (group.made()?, group.read()?);
+        let is_safe = made.outputs.iter().all(|view| is_alone(program, view, &made.outputs, &read.inputs));
+        if !is_safe || group.holds_more(&made, &read) {
             return None;
         }
-        let dtypes: SmallVec<[DType; 4]> = inputs.iter().map(|view| view.meta.dtype).collect();
-        let fused = Fused::new(*meta(end).shape(), &dtypes, steps, output_steps)?;
-        Some(Fusion { members, op: OpRef::shipped(fused), inputs, outputs })
+        let dtypes: SmallVec<[DType; 4]> = read.inputs.iter().map(|view| view.meta.dtype).collect();
+        let fused = Fused::new(shape, &dtypes, read.steps, made.steps)?;
+        Some(Fusion { members, op: OpRef::shipped(fused), inputs: read.inputs, outputs: made.outputs })
     }
 
     /// The call at whose place it runs.
     fn last(&self) -> u32 {
         self.members.last().copied().unwrap_or_default()
+    }
+}
+
+/// Calls that may become one.
+struct Group<'a> {
+    program: &'a Program,
+    uses: &'a Uses,
+    members: &'a [u32],
+    calls: Vec<&'a Call>,
+    last: u32,
+}
+
+/// What a group reads.
+struct Read {
+    steps: Vec<FusedStep>,
+    inputs: SmallVec<[ValueView; 2]>,
+    /// The blocks that the inputs lie in.
+    blocks: BTreeSet<u32>,
+}
+
+/// What a group makes.
+struct Made {
+    outputs: SmallVec<[ValueView; 1]>,
+    /// The steps that make the outputs.
+    steps: SmallVec<[u16; 4]>,
+    /// The blocks of what only the group itself reads.
+    left_out: BTreeSet<u32>,
+}
+
+impl Group<'_> {
+    fn is_member(&self, call: u32) -> bool {
+        self.members.binary_search(&call).is_ok()
+    }
+
+    /// The member that makes a value.
+    fn step_of(&self, value: u32) -> Option<u16> {
+        let call = self.program.value(value).call?;
+        self.members.binary_search(&call).ok().map(|step| step as u16)
+    }
+
+    /// What the members read; nothing if it is not there any more at the place of the last one.
+    fn read(&self) -> Option<Read> {
+        let mut read = Read { steps: Vec::new(), inputs: SmallVec::new(), blocks: BTreeSet::new() };
+        for (&number, call) in self.members.iter().zip(&self.calls) {
+            let mut inputs = SmallVec::new();
+            for view in &call.inputs {
+                let Some(step) = self.step_of(view.value) else {
+                    inputs.push(FusedInput::Outer(number_of(&mut read.inputs, view)));
+                    let Some(block) = self.program.block_of(view.value) else { continue };
+                    let is_between =
+                        |writer: &u32| (number..self.last).contains(writer) && !self.is_member(*writer);
+                    if self.uses.writers[block as usize].iter().any(is_between) {
+                        return None;
+                    }
+                    read.blocks.insert(block);
+                    continue;
+                };
+                // A member's result is seen as it was made.
+                if view.meta != self.calls[usize::from(step)].outputs[0].meta {
+                    return None;
+                }
+                inputs.push(FusedInput::Step(step));
+            }
+            let dtype = call.outputs[0].meta.dtype;
+            read.steps.push(FusedStep { op: call.op.clone(), inputs, dtype });
+        }
+        Some(read)
+    }
+
+    /// What others read of what the members make; nothing if they do so before the last one.
+    fn made(&self) -> Option<Made> {
+        let (outputs, steps) = (SmallVec::new(), SmallVec::new());
+        let mut made = Made { outputs, steps, left_out: BTreeSet::new() };
+        for (step, call) in (0u16..).zip(&self.calls) {
+            let view = &call.outputs[0];
+            let readers = &self.uses.readers[view.value as usize];
+            let mut others = readers.iter().filter(|&&reader| !self.is_member(reader));
+            if others.clone().any(|&reader| reader < self.last) {
+                return None;
+            }
+            if others.next().is_some() || self.uses.is_result[view.value as usize] {
+                made.steps.push(step);
+                made.outputs.push(view.clone());
+            } else {
+                made.left_out.extend(self.program.block_of(view.value));
+            }
+        }
+        Some(made)
+    }
+
+    /// Whether what is held longer for the group takes more memory than what it leaves out.
+    fn holds_more(&self, made: &Made, read: &Read) -> bool {
+        let outputs = made.outputs.iter().filter_map(|view| self.program.block_of(view.value));
+        let written: BTreeSet<u32> = outputs.collect();
+        let bytes = |blocks: &BTreeSet<u32>, counts: &dyn Fn(u32) -> bool| -> u64 {
+            let counted = blocks.iter().filter(|&&block| !written.contains(&block) && counts(block));
+            counted.map(|&block| self.program.block(block).n_bytes).sum()
+        };
+        let held = bytes(&read.blocks, &|block| self.uses.freed[block as usize] <= self.last);
+        held > bytes(&made.left_out, &|block| !read.blocks.contains(&block))
     }
 }
 
