@@ -197,8 +197,11 @@ def test_a_model_may_run_eagerly_at_every_step():
             seen.append(float(tf.reduce_sum(inputs)))
             return super().call(inputs)
 
-    # Recorded, it reads a value: so it is called at every step, too.
+    # Recorded, there is no value to read: the error names the line and what to do, as TensorFlow's does.
     model = compiled(Reading(), loss=LOGITS)
+    with pytest.raises(tf.errors.OperatorNotAllowedInGraphError, match=r"test_keras_models.py:\d+.*run_eagerly=True"):
+        model.fit(X, Y, batch_size=16, epochs=2, verbose=0)
+    model = compiled(Reading(), loss=LOGITS, run_eagerly=True)
     model.fit(X, Y, batch_size=16, epochs=2, verbose=0)
     assert len(set(seen)) >= 4
 

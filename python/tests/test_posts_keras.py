@@ -137,6 +137,29 @@ def test_004_1_a_model_is_gone_when_the_function_returns():
     assert found == ["Model disposed..."] * 200 + ["{(0, 0)} True"]
 
 
+def test_004_2_a_function_that_is_dropped_leaves_nothing(monkeypatch, capsys):
+    """Graph and variables are gone when `del` returns, before the session is cleared."""
+    at_sleep = []
+    monkeypatch.setattr(time, "sleep", lambda seconds: at_sleep.append((in_use(), tf.stats()["rows"]["parameters"])))
+    before = in_use()
+    run_post("post_004_2")
+    # Only x, which the program still holds.
+    assert at_sleep == [(before + 40, 0)] * 2
+    assert capsys.readouterr().out.splitlines() == ["Function disposed...", "Session cleared..."]
+    assert in_use() == before
+
+
+def test_clearing_the_session_drops_programs_and_functions_go_on():
+    @tf.function
+    def twice(x):
+        return 2.0 * x
+
+    assert float(twice(tf.constant(3.0))) == 6.0 and len(twice.programs()) == 1
+    keras.backend.clear_session()
+    assert len(twice.programs()) == 0
+    assert float(twice(tf.constant(3.0))) == 6.0
+
+
 def test_004_3_trains_on_raw_logits_as_keras_does_and_gives_all_back(monkeypatch, capsys):
     losses = []
     original = tf.GradientTape.gradient

@@ -1,11 +1,14 @@
 """``tf.keras.backend``."""
 
+from .. import _core
 from . import naming
 
 
 def clear_session(free_memory=True):
-    """Lets names begin anew. There is nothing else to clear: what is dropped has given its memory back."""
+    """Lets names begin anew, and drops the programs of all functions, which record anew when they are called. What was dropped
+    before has given its memory back already."""
     naming.forget()
+    _core.clear_session()
 
 
 def floatx():
