@@ -235,7 +235,7 @@ def _check_has_value(self, kind="numpy"):
     if _core.is_tracing() and not _core.is_in_graph():
         raise errors.OperatorNotAllowedInGraphError(
             f"{what} at {file}:{line}, inside a function that is being recorded, where tensors have no values: {advice}, or debug "
-            "with tf.config.run_functions_eagerly(True)"
+            "with tf.config.run_functions_eagerly(True); for a Keras model, with compile(run_eagerly=True)"
         )
     raise errors.OperatorNotAllowedInGraphError(
         f"{what} at {file}:{line}: a tensor of a graph has no value; tf.compat.v1.Session.run gives it"
