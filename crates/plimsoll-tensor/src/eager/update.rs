@@ -289,9 +289,9 @@ fn commit(updates: LongList<Update>) -> Result<()> {
     updates.iter().try_for_each(Update::check_devices)?;
     let undecided = undecided(updates.iter().map(|update| (&update.op, &*update.cells)));
     let mut commit = Commit::begin(updates.iter().flat_map(|update| &update.cells), &undecided)?;
-    let workspaces: Vec<Option<Block>> = updates.iter().map(Update::workspace).collect::<Result<_>>()?;
+    let workspaces: LongList<Option<Block>> = updates.iter().map(Update::workspace).collect::<Result<_>>()?;
     if context::is_tracing() {
-        return updates.iter().zip(&workspaces).try_for_each(|(update, workspace)| {
+        return updates.iter().zip(workspaces.iter()).try_for_each(|(update, workspace)| {
             let inputs: SmallVec<[StorageView; 2]> = update.inputs.iter().map(HeldView::view).collect();
             commit.trace(&update.op, &update.cells, &inputs, workspace.as_ref())
         });

@@ -4,7 +4,7 @@
 //! backward rebuilds or a recomputed function makes again is made again on purpose, and whether that is worth its time is for the
 //! planner to decide, which knows the limit.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 
 use super::super::{Call, Phase, Program};
 use super::Change;
@@ -21,7 +21,7 @@ pub(super) fn repeated(program: &Program) -> Vec<Change> {
     };
     // Values that are read in place of others, so that what is computed from equal values is equal, too.
     let mut instead: HashMap<u32, u32> = HashMap::new();
-    let mut first: HashMap<(&'static str, Vec<u32>), Vec<u32>> = HashMap::new();
+    let mut first: BTreeMap<(&'static str, Vec<u32>), Vec<u32>> = BTreeMap::new();
     let mut changes = Vec::new();
     for number in 0..program.calls.len() {
         let call = &program.calls[number];

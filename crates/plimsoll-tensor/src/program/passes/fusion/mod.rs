@@ -8,8 +8,9 @@
 
 mod rewrite;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
+use plimsoll_memory::LongList;
 use smallvec::SmallVec;
 
 use super::super::{Call, Instruction, Phase, Place, Program, ValueView};
@@ -36,17 +37,17 @@ pub(super) struct Fusion {
 pub(super) fn pointwise(program: &Program) -> Vec<Fusion> {
     let uses = Uses::of(program);
     // The group of each call; a group is known by its first call.
-    let mut group_of: Vec<Option<u32>> = vec![None; program.calls.len()];
-    let mut groups: Vec<Option<Fusion>> = vec![None; program.calls.len()];
-    let mut members: Vec<Vec<u32>> = vec![Vec::new(); program.calls.len()];
+    let mut group_of: BTreeMap<u32, u32> = BTreeMap::new();
+    let mut groups: BTreeMap<u32, Fusion> = BTreeMap::new();
+    let mut members: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
     for (number, call) in (0u32..).zip(program.calls.iter()) {
         if !is_pointwise(program, call) {
             continue;
         }
         let producers = call.inputs.iter().filter_map(|view| program.value(view.value).call);
-        let known: BTreeSet<u32> = producers.filter_map(|call| group_of[call as usize]).collect();
+        let known: BTreeSet<u32> = producers.filter_map(|call| group_of.get(&call).copied()).collect();
         let joined = |with: &[u32]| {
-            let mut all: Vec<u32> = with.iter().flat_map(|&group| members[group as usize].clone()).collect();
+            let mut all: Vec<u32> = with.iter().flat_map(|group| members[group].clone()).collect();
             all.push(number);
             all.sort_unstable();
             Fusion::new(program, &uses, all).map(|fusion| (with.to_vec(), fusion))
@@ -60,15 +61,16 @@ pub(super) fn pointwise(program: &Program) -> Vec<Fusion> {
         let (with, fusion) = taken.map_or((Vec::new(), None), |(with, fusion)| (with, Some(fusion)));
         let into = with.first().copied().unwrap_or(number);
         for group in with {
-            groups[group as usize] = None;
-            let moved = std::mem::take(&mut members[group as usize]);
-            moved.iter().for_each(|&call| group_of[call as usize] = Some(into));
-            members[into as usize].extend(moved);
+            groups.remove(&group);
+            let moved = members.remove(&group).unwrap_or_default();
+            moved.iter().for_each(|&call| _ = group_of.insert(call, into));
+            members.entry(into).or_default().extend(moved);
         }
-        members[into as usize].push(number);
-        (group_of[number as usize], groups[into as usize]) = (Some(into), fusion);
+        members.entry(into).or_default().push(number);
+        group_of.insert(number, into);
+        groups.extend(fusion.map(|fusion| (into, fusion)));
     }
-    groups.into_iter().flatten().collect()
+    groups.into_values().collect()
 }
 
 /// Whether a call can be part of a group.
@@ -89,10 +91,10 @@ fn is_pointwise(program: &Program, call: &Call) -> bool {
 /// Who reads and writes what, and when memory is freed.
 struct Uses {
     /// The calls that read each value, in order.
-    readers: Vec<Vec<u32>>,
+    readers: LongList<SmallVec<[u32; 2]>>,
     is_result: Vec<bool>,
     /// The calls that write to each block, in order.
-    writers: Vec<Vec<u32>>,
+    writers: LongList<SmallVec<[u32; 2]>>,
     /// The call before which each block is freed; beyond the last if it is not.
     freed: Vec<u32>,
 }
@@ -100,9 +102,9 @@ struct Uses {
 impl Uses {
     fn of(program: &Program) -> Uses {
         let mut uses = Uses {
-            readers: vec![Vec::new(); program.n_values()],
+            readers: (0..program.n_values()).map(|_| SmallVec::new()).collect(),
             is_result: vec![false; program.n_values()],
-            writers: vec![Vec::new(); program.n_blocks()],
+            writers: (0..program.n_blocks()).map(|_| SmallVec::new()).collect(),
             freed: vec![u32::MAX; program.n_blocks()],
         };
         for (number, call) in (0..).zip(program.calls.iter()) {

@@ -1,6 +1,8 @@
 //! Carrying fusion out: one call instead of several, and the memory between calls as that needs it.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
+
+use plimsoll_memory::LongList;
 
 use super::super::super::{Call, Instruction, Place, Program, Value, ValueView};
 use super::Fusion;
@@ -22,7 +24,7 @@ impl Program {
         let mut moved: BTreeMap<u32, Moved> = BTreeMap::new();
         // The call before which an instruction stands.
         let mut next = 0;
-        let mut instructions = Vec::new();
+        let mut instructions = LongList::default();
         for &instruction in self.instructions() {
             match instruction {
                 Instruction::Acquire(block) => match plan.acquired_at.get(&block) {
@@ -64,7 +66,7 @@ impl Program {
             let (inputs, outputs) = (fusion.inputs.clone(), fusion.outputs.clone());
             Call { op: fusion.op.clone(), inputs, outputs, n_aux: 0, wanted, ..last.clone() }
         };
-        let calls: Vec<Call> = self.calls.iter().cloned().chain(fusions.iter().map(fused)).collect();
+        let calls: LongList<Call> = self.calls.iter().cloned().chain(fusions.iter().map(fused)).collect();
         self.compacted(&calls, &instructions, &plan.at_last)
     }
 
@@ -72,14 +74,14 @@ impl Program {
     /// instructions. The groups that calls end in are numbered after all calls.
     fn compacted(
         &self,
-        calls: &[Call],
-        instructions: &[Instruction],
+        calls: &LongList<Call>,
+        instructions: &LongList<Instruction>,
         fused: &BTreeMap<u32, usize>,
     ) -> Program {
         let mut to = self.without_calls();
         (to.written, to.n_draws) = (self.written.clone(), self.n_draws);
-        let (mut blocks, mut new_calls) = (HashMap::new(), HashMap::new());
-        for instruction in instructions {
+        let (mut blocks, mut new_calls) = (BTreeMap::new(), BTreeMap::new());
+        for instruction in instructions.iter() {
             match *instruction {
                 Instruction::Acquire(block) => _ = blocks.insert(block, blocks.len() as u32),
                 Instruction::Call(call) => _ = new_calls.insert(call, new_calls.len() as u32),
@@ -87,11 +89,11 @@ impl Program {
             }
         }
         // Who makes each value now.
-        let mut makers: HashMap<u32, u32> = HashMap::new();
+        let mut makers: BTreeMap<u32, u32> = BTreeMap::new();
         for (&call, &number) in &new_calls {
             calls[call as usize].outputs.iter().for_each(|view| _ = makers.insert(view.value, number));
         }
-        let mut values = HashMap::new();
+        let mut values = BTreeMap::new();
         for (number, value) in (0u32..).zip(self.values.iter()) {
             if value.call.is_some() && !makers.contains_key(&number) {
                 continue;
@@ -141,7 +143,7 @@ impl Program {
         &mut self,
         from: &Program,
         fused: &BTreeMap<u32, usize>,
-        new_calls: &HashMap<u32, u32>,
+        new_calls: &BTreeMap<u32, u32>,
     ) {
         // For each old call, the first of the new ones that stands at its place or later.
         let (n_old, n_new) = (from.calls.len(), self.calls.len() as u32);
@@ -151,7 +153,7 @@ impl Program {
             let later = next[old as usize + 1];
             next[old as usize] = new_calls.get(&now).map_or(later, |&new| new.min(later));
         }
-        let mut readers: HashMap<u32, Vec<u32>> = HashMap::new();
+        let mut readers: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
         for (number, call) in (0u32..).zip(self.calls.iter()) {
             call.inputs.iter().for_each(|view| readers.entry(view.value).or_default().push(number));
         }
