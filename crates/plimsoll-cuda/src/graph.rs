@@ -13,7 +13,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use crate::backend::{Backend, Executable, Launches, issue_all};
+use crate::backend::{Backend, Executable, Launches, dispatch_all};
 use crate::error::Result;
 use crate::gpu::Gpu;
 
@@ -55,7 +55,7 @@ impl Graphs {
 
     /// Starts a list, by one call if it can be; whether it was.
     fn start(&mut self, backend: &dyn Backend, launches: &mut Launches) -> Result<bool> {
-        let by_launches = |launches: &mut Launches| issue_all(backend, launches).map(|()| false);
+        let by_launches = |launches: &mut Launches| dispatch_all(backend, launches).map(|()| false);
         self.n_runs += 1;
         if launches.len() < 2 || launches.len() > self.max_launches {
             return by_launches(launches);
@@ -176,7 +176,7 @@ impl Drop for GraphRecording {
     fn drop(&mut self) {
         if self.is_open {
             // Whatever made the caller give up is what is reported.
-            let _ = self.end(issue_all);
+            let _ = self.end(dispatch_all);
         }
     }
 }

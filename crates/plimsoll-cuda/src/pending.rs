@@ -8,7 +8,7 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, ThreadId};
 
-use crate::backend::{Backend, Launches, issue_all};
+use crate::backend::{Backend, Launches, dispatch_all};
 use crate::error::{Error, Result};
 
 /// The end of the compute stream of a GPU.
@@ -96,7 +96,7 @@ impl State {
         let Some(recording) = &mut self.recording else { return Ok(()) };
         if recording.is_whole {
             recording.is_whole = false;
-            recording.failed = issue_all(backend, &mut recording.launches).err();
+            recording.failed = dispatch_all(backend, &mut recording.launches).err();
         }
         match recording.thread == thread::current().id() {
             true => recording.failed.take().map_or(Ok(()), Err),

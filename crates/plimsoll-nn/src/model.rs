@@ -126,7 +126,7 @@ impl Model {
 
     /// As [`Model::forward_deferred`], in the layer that is open.
     fn flow_inside(&self, x: &Deferred, mode: Mode, consumer: Consumer) -> Result<Deferred> {
-        let brought = self.0.placement.bring(x)?;
+        let brought = self.0.placement.copy_here(x)?;
         let x = brought.as_ref().unwrap_or(x);
         let cast = x.cast(self.0.policy)?;
         let x = cast.as_ref().unwrap_or(x);

@@ -50,7 +50,7 @@ impl Placement {
     }
 
     /// What goes into the layer, where the layer computes; nothing if it is there already.
-    pub fn bring(&self, x: &Deferred) -> Result<Option<Deferred>> {
+    pub fn copy_here(&self, x: &Deferred) -> Result<Option<Deferred>> {
         if !self.is_spread() {
             return Ok(None);
         }

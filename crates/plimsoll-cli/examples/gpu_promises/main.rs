@@ -38,11 +38,11 @@ const N_STEPS: u64 = 3;
 #[derive(Parser)]
 struct Options {
     #[command(subcommand)]
-    part: Option<Part>,
+    part: Option<Section>,
 }
 
 #[derive(Subcommand)]
-enum Part {
+enum Section {
     /// What each workload needs on an H200, which need not be there.
     Ghost,
     /// gpt2-124m under limits: its time, its bits, and the driver's count of its bytes.
@@ -68,15 +68,15 @@ enum Part {
 fn main() -> ExitCode {
     match Options::parse().part {
         None => promises(),
-        Some(Part::Ghost) => ghosts(),
-        Some(Part::Limits) => report(limits::checks()),
-        Some(Part::Recipes) => report(recipes::checks()),
-        Some(Part::Losses(options)) => losses::main(&options),
-        Some(Part::Program { arguments }) => {
+        Some(Section::Ghost) => ghosts(),
+        Some(Section::Limits) => report(limits::checks()),
+        Some(Section::Recipes) => report(recipes::checks()),
+        Some(Section::Losses(options)) => losses::main(&options),
+        Some(Section::Program { arguments }) => {
             let words = iter::once(OsString::from("plimsoll")).chain(arguments);
             plimsoll_cli::main_with(plimsoll_cli::recipes::all(), words)
         }
-        Some(Part::Hold { n_bytes }) => bounded::hold(n_bytes),
+        Some(Section::Hold { n_bytes }) => bounded::hold(n_bytes),
     }
 }
 

@@ -95,7 +95,7 @@ impl Launches {
     ///
     /// # Safety
     /// Its addresses must be valid for what it does.
-    pub unsafe fn issue(&mut self, number: usize, backend: &dyn Backend) -> Result<()> {
+    pub unsafe fn dispatch(&mut self, number: usize, backend: &dyn Backend) -> Result<()> {
         let (launch, mut params) = self.get(number);
         // SAFETY: the caller promises it; a kernel's parameters are copies of those that it was recorded with.
         let known = unsafe {
@@ -177,7 +177,7 @@ impl Launches {
 }
 
 /// Starts launches one by one.
-pub(crate) fn issue_all(backend: &dyn Backend, launches: &mut Launches) -> Result<()> {
+pub(crate) fn dispatch_all(backend: &dyn Backend, launches: &mut Launches) -> Result<()> {
     // SAFETY: whoever launched them vouched for their addresses in stream order, which is the order of the list.
-    (0..launches.len()).try_for_each(|number| unsafe { launches.issue(number, backend) })
+    (0..launches.len()).try_for_each(|number| unsafe { launches.dispatch(number, backend) })
 }

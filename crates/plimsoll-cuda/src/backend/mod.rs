@@ -10,7 +10,7 @@ use crate::convolution::{Convolution, ConvolutionOperands};
 use crate::error::Result;
 use crate::matmul::{Matmul, MatmulOperands};
 
-pub(crate) use self::launches::{Launch, Launches, issue_all};
+pub(crate) use self::launches::{Launch, Launches, dispatch_all};
 
 /// The most bytes that can be posted to the host.
 pub(crate) const POST_BYTES: usize = 256;

@@ -40,7 +40,7 @@ pub(super) fn capture(
     context.send_to(stream.stream);
     let nodes = (0..launches.len()).map(|number| {
         // SAFETY: nothing is started; whoever launches the executable vouches for the addresses.
-        unsafe { launches.issue(number, backend) }?;
+        unsafe { launches.dispatch(number, backend) }?;
         stream.last_node()
     });
     let nodes: Result<Vec<CUgraphNode>> = nodes.collect();

@@ -5,7 +5,7 @@
 
 use std::cell::Cell;
 
-use crate::backend::{Backend, Executable, Launches, issue_all};
+use crate::backend::{Backend, Executable, Launches, dispatch_all};
 use crate::error::{Error, Result};
 
 /// A moment at which a graph fails, for tests.
@@ -51,6 +51,6 @@ impl Executable for Replay {
 
     fn launch(&mut self, backend: &dyn Backend) -> Result<()> {
         check(GraphFailure::Launch)?;
-        issue_all(backend, &mut self.0)
+        dispatch_all(backend, &mut self.0)
     }
 }

@@ -316,10 +316,10 @@ impl<'a> GreedyPlanner<'a> {
 fn recomputable(trace: &Trace) -> Vec<bool> {
     let mut recomputable = vec![false; trace.values.len()];
     // The record from which on each value is neither there nor can be recomputed.
-    let mut gone_from = vec![0; trace.values.len()];
+    let mut lost_from = vec![0; trace.values.len()];
     for (at, record) in trace.records.iter().enumerate() {
         let until = record.inputs.iter().map(|input| match *input {
-            Input::Value(number) => gone_from[number as usize],
+            Input::Value(number) => lost_from[number as usize],
             Input::Persistent => u32::MAX,
             Input::Transient => 0,
         });
@@ -328,7 +328,7 @@ fn recomputable(trace: &Trace) -> Vec<bool> {
             let value = &trace.values[number as usize];
             let can_be = until > value.fetches.last().copied().unwrap_or(0);
             recomputable[number as usize] = can_be;
-            gone_from[number as usize] = if can_be { until } else { value.dead_from };
+            lost_from[number as usize] = if can_be { until } else { value.dead_from };
         }
     }
     recomputable

@@ -239,7 +239,7 @@ impl<'a> Survey<'a> {
     }
 
     /// A holder or link keeps another link alive, by so many handles.
-    pub fn keeps(&mut self, holder: Item, link: Item, n_handles: usize) {
+    pub fn holds_link(&mut self, holder: Item, link: Item, n_handles: usize) {
         self.entries[link].n_told += n_handles;
         self.entries[link].holders.push(holder);
     }
@@ -281,11 +281,11 @@ impl<'a> Survey<'a> {
         match key.serial_on(self.device) {
             Some(serial) => {
                 let handles = self.handles_of(serial);
-                self.keeps(handles, link, n_handles);
+                self.holds_link(handles, link, n_handles);
             }
             None => {
                 let elsewhere = self.holder(HolderKind::Handles, "tensors on another device");
-                self.keeps(elsewhere, link, n_handles);
+                self.holds_link(elsewhere, link, n_handles);
             }
         }
     }

@@ -52,7 +52,7 @@ impl Keeper for TapeCore {
             for source in state.sources.values() {
                 let link = link(survey, source);
                 survey.counts(link, Arc::strong_count(source));
-                survey.keeps(tape, link, 1);
+                survey.holds_link(tape, link, 1);
                 tell_tensors(survey, source, link);
             }
             nodes
@@ -73,7 +73,7 @@ fn tell_node(survey: &mut Survey<'_>, state: &TapeState, tape: Item, node: &Arc<
     tell_tensors(survey, node, this);
     for NodeRef { node: parent, .. } in node.parents.iter().flatten() {
         let parent = link(survey, parent);
-        survey.keeps(this, parent, 1);
+        survey.holds_link(this, parent, 1);
     }
     for &(saved_ref, idx) in &node.saved {
         let Some(slot) = state.slots[idx].as_ref() else { continue };
@@ -111,7 +111,7 @@ fn tell_slot(survey: &mut Survey<'_>, slot: &Slot, this: Item) {
     tell_value(survey, &slot.value, this);
     for NodeRef { node, .. } in &slot.outer {
         let node = link(survey, node);
-        survey.keeps(this, node, 1);
+        survey.holds_link(this, node, 1);
     }
 }
 
@@ -120,7 +120,7 @@ fn tell_value(survey: &mut Survey<'_>, value: &SlotValue, this: Item) {
         SlotValue::Value { storage, .. } => survey.holds(this, storage, Holder::Slot),
         SlotValue::Logged { step_log, number, .. } => {
             let logged = survey.link("logged", step_log.tag(*number));
-            survey.keeps(this, logged, 1);
+            survey.holds_link(this, logged, 1);
         }
         SlotValue::Derived { sources, .. } => {
             sources.iter().for_each(|source| tell_value(survey, source, this));

@@ -185,7 +185,7 @@ impl Op for CrossEntropyBackward {
 static TEMPLATE: Template = Template { name: "cross_entropy", text: include_str!("dense.cu") };
 
 fn cuda_kernel(op: &'static str, logits: &Operand) -> LineKernel {
-    LineKernel { template: &TEMPLATE, op, variant: code(logits.dtype()), keeps: true }
+    LineKernel { template: &TEMPLATE, op, variant: code(logits.dtype()), in_registers: true }
 }
 
 fn define_cuda(logits: &Operand, is_backward: bool) -> String {

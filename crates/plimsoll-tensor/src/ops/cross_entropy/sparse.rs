@@ -209,7 +209,7 @@ static TEMPLATE: Template = Template { name: "sparse_cross_entropy", text: inclu
 
 fn cuda_kernel(op: &'static str, logits: &Operand, labels: &Operand) -> LineKernel {
     let variant = (code(logits.dtype()) << CODE_BITS) | code(labels.dtype());
-    LineKernel { template: &TEMPLATE, op, variant, keeps: false }
+    LineKernel { template: &TEMPLATE, op, variant, in_registers: false }
 }
 
 fn define_cuda(logits: &Operand, labels: &Operand, is_backward: bool) -> String {

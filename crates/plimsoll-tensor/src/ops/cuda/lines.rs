@@ -160,17 +160,17 @@ impl Lines {
     }
 
     /// What tells kernels for these lines from others, in [`LINES_BITS`] bits, for kernels that keep lines or do not.
-    fn key(&self, keeps: bool) -> u64 {
+    fn key(&self, in_registers: bool) -> u64 {
         let mut key = u64::from(self.v.trailing_zeros());
         key = (key << 4) | u64::from(self.group.trailing_zeros());
         key = (key << 1) | u64::from(self.is_wide());
         key = (key << 4) | self.rank as u64;
         // Of up to 32 only few can occur for a `v`, but numbers that are no power of two must be told apart.
-        (key << 6) | if keeps { self.n_kept() as u64 } else { 0 }
+        (key << 6) | if in_registers { self.n_kept() as u64 } else { 0 }
     }
 
     /// The definitions for `lines.cu`, and its text.
-    fn define(&self, keeps: bool) -> String {
+    fn define(&self, in_registers: bool) -> String {
         let mut text = String::new();
         let mut line = |name: &str, value: &str| {
             // Writing to a string cannot fail.
@@ -181,7 +181,7 @@ impl Lines {
         line("Index", if self.is_wide() { "u64" } else { "u32" });
         line("V", &self.v.to_string());
         line("GROUP", &self.group.to_string());
-        line("K", &if keeps { self.n_kept() } else { 0 }.to_string());
+        line("K", &if in_registers { self.n_kept() } else { 0 }.to_string());
         text + GROUPS + include_str!("lines.cu")
     }
 
@@ -211,7 +211,7 @@ pub(crate) struct LineKernel {
     /// Tells apart kernels of the same op and template.
     pub variant: u64,
     /// Whether lines are kept in registers where they are short.
-    pub keeps: bool,
+    pub in_registers: bool,
 }
 
 impl LineKernel {
@@ -244,9 +244,9 @@ impl LineKernel {
         pointers: &[*mut u8],
         more: &[&dyn Param],
     ) -> Result<()> {
-        let variant = (self.variant << LINES_BITS) | lines.key(self.keeps);
-        let kernel =
-            gpu.kernel(self.template, self.op, variant, || define() + "\n" + &lines.define(self.keeps))?;
+        let variant = (self.variant << LINES_BITS) | lines.key(self.in_registers);
+        let kernel = gpu
+            .kernel(self.template, self.op, variant, || define() + "\n" + &lines.define(self.in_registers))?;
         let param = lines.param();
         let mut params: SmallVec<[&dyn Param; 12]> = pointers.iter().map(|ptr| ptr as &dyn Param).collect();
         params.push(&param);

@@ -143,7 +143,7 @@ pub(super) fn apply(
     let lines = Lines::along(x.shape().rank() - 1, x.shape(), &operands.map(Along::Lane));
     let cut = Cut::new(&lines);
     let variant = variant(x.dtype(), &cut, has_relu);
-    let kernel = LineKernel { template: &TEMPLATE, op, variant, keeps: false };
+    let kernel = LineKernel { template: &TEMPLATE, op, variant, in_registers: false };
     let (define, pointers) = (|| define(x.dtype(), cut.width, false, has_relu), operands.map(Operand::ptr));
     // SAFETY: `execute` hands out operands that are valid for their layouts, the lines are theirs, and the kernel was made
     // for this dtype.
@@ -183,7 +183,7 @@ pub(super) fn backward(wanted: [bool; 3], run: &Run<'_>, gpu: &Gpu) -> Result<()
     let lines = Lines::along(x.shape().rank() - 1, x.shape(), &operands.map(Along::Lane));
     let cut = Cut::new(&lines);
     let variant = variant(x.dtype(), &cut, has_relu);
-    let kernel = LineKernel { template: &TEMPLATE, op: "batch_norm_backward", variant, keeps: false };
+    let kernel = LineKernel { template: &TEMPLATE, op: "batch_norm_backward", variant, in_registers: false };
     let define = || define(x.dtype(), cut.width, true, has_relu);
     let mut pointers: SmallVec<[*mut u8; 8]> = operands.iter().map(|operand| operand.ptr()).collect();
     pointers.push(totals[0].ptr());

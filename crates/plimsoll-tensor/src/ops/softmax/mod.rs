@@ -154,7 +154,7 @@ fn run_cuda(
     let (shape, dtype) = (operands[0].shape(), operands[0].dtype());
     let laned: SmallVec<[Along<'_>; 3]> = operands.iter().map(|operand| Along::Lane(operand)).collect();
     let lanes = lines::Lines::along(axis, shape, &laned);
-    let kernel = LineKernel { template: &TEMPLATE, op, variant: code(dtype), keeps: true };
+    let kernel = LineKernel { template: &TEMPLATE, op, variant: code(dtype), in_registers: true };
     let define = || {
         let (is_log, is_backward) = (u8::from(is_log), u8::from(is_backward));
         format!("typedef {} T;\n#define IS_LOG {is_log}\n#define BACKWARD {is_backward}", c_name(dtype))

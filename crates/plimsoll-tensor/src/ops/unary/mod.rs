@@ -125,7 +125,7 @@ pub(crate) fn unary<U: Unary>(op: U, x: &Tensor) -> Result<Tensor> {
 /// The gradient times the derivative of an op of the family, from what [`Unary::READS`] names; how ops that end in such a
 /// function go back through it. Written over the gradient if nobody else holds it.
 pub(crate) fn times_local_grad<U: Unary>(op: U, gradient: Tensor, read: Tensor) -> Result<Tensor> {
-    call_with(OpRef::shipped(Slope(op)), smallvec::smallvec![Arg::Given(gradient), Arg::Given(read)])
+    call_with(OpRef::shipped(UnaryBackward(op)), smallvec::smallvec![Arg::Given(gradient), Arg::Given(read)])
 }
 
 /// Applies an op of the family, written over its input if nobody else holds it.
@@ -210,9 +210,9 @@ impl<U: Unary> Op for Forward<U> {
 
 /// The backward op: the gradient times the derivative.
 #[derive(Debug)]
-struct Slope<U>(U);
+struct UnaryBackward<U>(U);
 
-impl<U: Unary> Op for Slope<U> {
+impl<U: Unary> Op for UnaryBackward<U> {
     fn name(&self) -> &'static str {
         U::NAMES[1]
     }
@@ -339,6 +339,6 @@ fn backward_samples<U: Unary>() -> Vec<Sample> {
     let op = U::sample();
     let (low, high) = U::RANGE;
     let inputs = vec![within(&[5], -1.0, 1.0), within(&[5], low, high)];
-    let call = move |x: &[Tensor]| call(OpRef::shipped(Slope(op)), &x.iter().collect::<Vec<_>>());
+    let call = move |x: &[Tensor]| call(OpRef::shipped(UnaryBackward(op)), &x.iter().collect::<Vec<_>>());
     vec![Sample::new("vector", inputs, call)]
 }
