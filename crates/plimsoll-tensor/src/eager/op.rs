@@ -196,12 +196,14 @@ pub struct Pointwise {
     /// Further attributes; in the body they are `WORD(0)`, .... The first two are seed and number of the draw if the body reads
     /// `random`, the element's random word.
     pub words: SmallVec<[u64; 3]>,
+    /// Whether the body reads `random`.
+    pub draws: bool,
 }
 
 impl Pointwise {
     /// Statements without attributes.
     pub fn new(body: [&'static str; 3]) -> Pointwise {
-        Pointwise { body, numbers: SmallVec::new(), words: SmallVec::new() }
+        Pointwise { body, numbers: SmallVec::new(), words: SmallVec::new(), draws: false }
     }
 
     /// With numbers.
@@ -210,15 +212,11 @@ impl Pointwise {
         Pointwise { numbers: numbers.into(), ..self }
     }
 
-    /// With words.
+    /// With a draw, whose seed and number are the first two words.
     #[must_use]
-    pub fn words(self, words: &[u64]) -> Pointwise {
-        Pointwise { words: words.into(), ..self }
-    }
-
-    /// Whether each element takes a random word.
-    pub fn draws(&self) -> bool {
-        self.body.iter().any(|piece| piece.contains("random"))
+    pub fn draw(self, draw: Draw, others: &[u64]) -> Pointwise {
+        let words = [draw.seed, draw.number].into_iter().chain(others.iter().copied()).collect();
+        Pointwise { words, draws: true, ..self }
     }
 }
 

@@ -55,8 +55,7 @@ impl Op for Dropout {
 
     fn pointwise(&self) -> Option<Pointwise> {
         let body = ["y0 = random < (u32)WORD(2) ? x0 * NUMBER(0) : C(0);", "", ""];
-        let words = [self.draw.seed, self.draw.number, u64::from(self.threshold())];
-        Some(Pointwise::new(body).numbers(&[self.scale()]).words(&words))
+        Some(Pointwise::new(body).numbers(&[self.scale()]).draw(self.draw, &[u64::from(self.threshold())]))
     }
 
     fn backward(&self, backward: &mut Backward<'_>) -> Result<()> {

@@ -19,7 +19,10 @@ use crate::eager::op::{Op, Operand, Run};
 static TEMPLATE: Template = Template { name: "elementwise", text: include_str!("elementwise.cu") };
 
 /// The most inputs that a kernel has.
-const MAX_INPUTS: usize = 7;
+pub(crate) const MAX_INPUTS: usize = 7;
+/// The most numbers and words that it is given.
+pub(crate) const MAX_NUMBERS: usize = 16;
+pub(crate) const MAX_WORDS: usize = 8;
 /// The most bytes that a thread moves at a time.
 const VECTOR_BYTES: usize = 16;
 /// The threads of a block.
@@ -57,8 +60,8 @@ unsafe impl Param for Places {}
 
 #[repr(C)]
 struct Numbers {
-    numbers: [f64; 16],
-    words: [u64; 8],
+    numbers: [f64; MAX_NUMBERS],
+    words: [u64; MAX_WORDS],
 }
 
 // SAFETY: `elementwise.cu` has the same struct.
@@ -153,7 +156,7 @@ impl Elementwise<'_> {
                 places.strides[input][axis] = axes.strides[input][axis] as i64;
             }
         }
-        let mut numbers = Numbers { numbers: [0.0; 16], words: [0; 8] };
+        let mut numbers = Numbers { numbers: [0.0; MAX_NUMBERS], words: [0; MAX_WORDS] };
         numbers.numbers[..self.numbers.len()].copy_from_slice(self.numbers);
         numbers.words[..self.words.len()].copy_from_slice(self.words);
         let pointers: SmallVec<[*mut u8; 8]> =

@@ -18,9 +18,9 @@ use crate::ops::cuda::elementwise::Elementwise;
 pub(super) fn run(fused: &Fused, run: &Run<'_>, gpu: &Gpu) -> Result<()> {
     let steps: SmallVec<[Pointwise; 8]> = fused.steps.iter().filter_map(|step| step.op.pointwise()).collect();
     // The words of the op that draws come first, where the kernel looks for them.
-    let is_first = |pointwise: &&Pointwise| pointwise.draws();
+    let is_first = |pointwise: &&Pointwise| pointwise.draws;
     let drawing = steps.iter().filter(is_first);
-    let others = steps.iter().filter(|pointwise| !pointwise.draws());
+    let others = steps.iter().filter(|pointwise| !pointwise.draws);
     let numbers: SmallVec<[f64; 8]> = steps.iter().flat_map(|step| step.numbers.iter().copied()).collect();
     let words: SmallVec<[u64; 4]> =
         drawing.chain(others).flat_map(|step| step.words.iter().copied()).collect();
@@ -50,7 +50,7 @@ fn body(fused: &Fused, steps: &[Pointwise], inputs: &[&Operand<'_>]) -> String {
             FusedInput::Step(step) => fused.steps[usize::from(step)].dtype,
         }
     };
-    let n_drawing: usize = steps.iter().filter(|step| step.draws()).map(|step| step.words.len()).sum();
+    let n_drawing: usize = steps.iter().filter(|step| step.draws).map(|step| step.words.len()).sum();
     let (mut first_number, mut first_word) = (0, n_drawing);
     for (number, (step, pointwise)) in fused.steps.iter().zip(steps).enumerate() {
         let made = c_name(step.dtype);
@@ -62,13 +62,13 @@ fn body(fused: &Fused, steps: &[Pointwise], inputs: &[&Operand<'_>]) -> String {
                 FusedInput::Step(step) => write!(text, "auto x{idx} = s{step}; "),
             };
         }
-        let words = if pointwise.draws() { 0 } else { first_word };
+        let words = if pointwise.draws { 0 } else { first_word };
         let statements = pointwise.body.concat();
         let statements = statements.replace("NUMBER(", &format!("NUMBER({first_number} + "));
         let statements = statements.replace("WORD(", &format!("WORD({words} + "));
         let _ = write!(text, "Compute<{made}> y0; {statements} s{number} = widen(narrow<{made}>(y0)); }} ");
         first_number += pointwise.numbers.len();
-        first_word += if pointwise.draws() { 0 } else { pointwise.words.len() };
+        first_word += if pointwise.draws { 0 } else { pointwise.words.len() };
     }
     for (output, step) in fused.outputs.iter().enumerate() {
         let _ = write!(text, "y{output} = s{step}; ");

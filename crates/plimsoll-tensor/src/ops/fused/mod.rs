@@ -15,16 +15,12 @@ use crate::base::dtype::DType;
 use crate::base::error::Result;
 use crate::base::shape::Shape;
 use crate::eager::op::{Cost, Draw, Gradient, Meta, Op, OpRef, Output, Outputs, Pointwise, Run, bytes_moved};
+use crate::ops::cuda::elementwise::{MAX_INPUTS, MAX_NUMBERS, MAX_WORDS};
 
-/// The most inputs, as many as an elementwise kernel takes.
-const MAX_INPUTS: usize = 7;
 /// The most outputs.
 const MAX_OUTPUTS: usize = 4;
 /// The most ops: beyond, a kernel holds so many values at a time that it is no faster.
 const MAX_STEPS: usize = 24;
-/// The numbers and words that an elementwise kernel takes.
-const MAX_NUMBERS: usize = 16;
-const MAX_WORDS: usize = 8;
 
 /// One of the ops, with what it reads.
 #[derive(Clone, Debug)]
@@ -53,6 +49,8 @@ pub(crate) struct Fused {
     outputs: SmallVec<[u16; MAX_OUTPUTS]>,
     /// Where each step's result lies on the CPU.
     places: Box<[cpu::Place]>,
+    /// Whether one of the steps draws.
+    draws: bool,
     /// Stands for the kernel: equal for equal ops with equal dtypes, whatever their numbers are.
     fingerprint: u64,
 }
@@ -72,7 +70,7 @@ impl Fused {
         let pointwise: Vec<Pointwise> = steps.iter().map_while(|step| step.op.pointwise()).collect();
         let n_numbers: usize = pointwise.iter().map(|pointwise| pointwise.numbers.len()).sum();
         let n_words: usize = pointwise.iter().map(|pointwise| pointwise.words.len()).sum();
-        let n_draws = pointwise.iter().filter(|pointwise| pointwise.draws()).count();
+        let n_draws = pointwise.iter().filter(|pointwise| pointwise.draws).count();
         if !fits
             || pointwise.len() < steps.len()
             || n_numbers > MAX_NUMBERS
@@ -82,7 +80,8 @@ impl Fused {
             return None;
         }
         let places = cpu::places(&steps, &outputs);
-        let mut fused = Fused { shape, steps: steps.into(), outputs, places, fingerprint: 0 };
+        let mut fused =
+            Fused { shape, steps: steps.into(), outputs, places, draws: n_draws > 0, fingerprint: 0 };
         fused.fingerprint = fused.hashed(input_dtypes);
         Some(fused)
     }
@@ -132,8 +131,7 @@ impl Op for Fused {
     }
 
     fn with_draw(&self, next: &dyn Fn(Draw) -> Draw) -> Option<OpRef> {
-        let draws = |step: &FusedStep| step.op.pointwise().is_some_and(|pointwise| pointwise.draws());
-        self.steps.iter().any(draws).then(|| {
+        self.draws.then(|| {
             let mut redrawn = self.clone();
             redrawn.steps.iter_mut().for_each(|step| step.op = step.op.redrawn(next));
             OpRef::shipped(redrawn)
