@@ -101,7 +101,7 @@ impl GradientTape {
     #[track_caller]
     pub fn start(&self) -> OpenScope {
         let line = context::at_callers_line();
-        self.core.list();
+        self.core.name_by_line();
         drop(line);
         self.core.begin_step_log();
         context::start_tape(self.core.clone())

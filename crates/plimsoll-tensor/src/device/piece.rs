@@ -68,7 +68,7 @@ impl Piece {
         let _line = labels::at_callers_line();
         let block = device.acquire(n_bytes, labels::label(Owner::Data, name))?;
         let whole = Arc::new(Whole { block, device: device.clone(), name, n_lent: AtomicUsize::new(0) });
-        survey::list(Arc::downgrade(&whole) as _);
+        survey::list(device, Arc::downgrade(&whole) as _);
         Ok(Piece { whole, start: 0, n_bytes })
     }
 

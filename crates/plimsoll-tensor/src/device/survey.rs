@@ -26,21 +26,22 @@ pub(crate) trait Keeper: Send + Sync {
     fn tell(self: Arc<Self>, survey: &mut Survey<'_>);
 }
 
-/// All keepers that were listed and may still be there.
-static KEEPERS: Mutex<Vec<Weak<dyn Keeper>>> = Mutex::new(Vec::new());
+/// All keepers that were listed and may still be there, with the number of the device. A survey of another device leaves them
+/// alone: a handle that it took for a moment would keep from being freed what its last holder drops at that moment.
+static KEEPERS: Mutex<Vec<(u64, Weak<dyn Keeper>)>> = Mutex::new(Vec::new());
 /// When the list is swept next: as soon as it is twice as long as it was after the last time.
 static SWEEP_AT: AtomicUsize = AtomicUsize::new(256);
 
-/// Lists a keeper for as long as it lives.
-pub(crate) fn list(keeper: Weak<dyn Keeper>) {
+/// Lists a keeper of memory on `device` for as long as it lives; one that has some on several devices is listed for each.
+pub(crate) fn list(device: &Device, keeper: Weak<dyn Keeper>) {
     let mut keepers = KEEPERS.lock().unwrap_or_else(PoisonError::into_inner);
     if keepers.len() >= SWEEP_AT.load(Ordering::Relaxed) {
-        keepers.retain(|keeper| keeper.strong_count() > 0);
+        keepers.retain(|(_, keeper)| keeper.strong_count() > 0);
         let most = 256.max(2 * keepers.len());
         keepers.shrink_to(most);
         SWEEP_AT.store(most, Ordering::Relaxed);
     }
-    keepers.push(keeper);
+    keepers.push((device.number(), keeper));
 }
 
 /// A block: the number of its device, and that of its acquisition there, in one word, because tapes note many of them. They
@@ -165,7 +166,7 @@ pub(crate) struct Survey<'a> {
 }
 
 impl<'a> Survey<'a> {
-    /// Asks all keepers.
+    /// Asks all keepers of the device.
     pub fn of(device: &'a Device) -> Survey<'a> {
         let mut survey = Survey {
             device,
@@ -182,7 +183,8 @@ impl<'a> Survey<'a> {
         };
         let keepers: Vec<Arc<dyn Keeper>> = {
             let keepers = KEEPERS.lock().unwrap_or_else(PoisonError::into_inner);
-            keepers.iter().filter_map(Weak::upgrade).collect()
+            let here = keepers.iter().filter(|(number, _)| *number == device.number());
+            here.filter_map(|(_, keeper)| keeper.upgrade()).collect()
         };
         keepers.into_iter().for_each(|keeper| keeper.tell(&mut survey));
         survey

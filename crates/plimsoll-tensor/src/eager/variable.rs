@@ -108,7 +108,7 @@ impl Variable {
     fn listed(cell: VariableCell) -> Variable {
         let cell = Arc::new(cell);
         let weak: Weak<VariableCell> = Arc::downgrade(&cell);
-        survey::list(weak);
+        survey::list(&cell.device, weak);
         Variable::from_cell(cell)
     }
 

@@ -102,9 +102,13 @@ impl Captured {
     fn new(storages: impl IntoIterator<Item = Arc<Storage>>, site: Site) -> Arc<Captured> {
         let held = storages.into_iter().map(|storage| Held::new(storage, Holder::Program));
         let captured = Arc::new(Captured { storages: held.collect(), site });
-        if !captured.storages.is_empty() {
-            let weak: Weak<Captured> = Arc::downgrade(&captured);
-            survey::list(weak);
+        let mut listed: SmallVec<[u64; 2]> = SmallVec::new();
+        for device in captured.storages.iter().map(|storage| storage.device()) {
+            if !listed.contains(&device.number()) {
+                listed.push(device.number());
+                let weak: Weak<Captured> = Arc::downgrade(&captured);
+                survey::list(device, weak);
+            }
         }
         captured
     }

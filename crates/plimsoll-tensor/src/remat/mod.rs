@@ -154,7 +154,7 @@ impl StepLog {
         device.pool().limit()?;
         let step_log = StepLog::new(device.verifies() && !device.is_ghost());
         let weak: Weak<StepLog> = Arc::downgrade(&step_log);
-        survey::list(weak.clone());
+        survey::list(device, weak.clone());
         device.evict_from(weak);
         Some(step_log)
     }

@@ -257,7 +257,7 @@ impl TapeCore {
             outputs: call.outputs.iter().map(NodeOutput::of).collect(),
             rebuild_chain: call.rebuild_chain(),
         });
-        self.lock().nodes.push(&node);
+        self.lock().nodes.push(&node, call.outputs[0].data().value().device());
         node
     }
 
@@ -323,7 +323,7 @@ impl TapeCore {
             self.generation.fetch_add(1, Ordering::Relaxed);
             state.free_slots.clear();
             state.variables.clear();
-            state.nodes = NodeList::default();
+            state.nodes.clear();
             self.n_tensors.store(0, Ordering::Relaxed);
             self.n_nodes.store(0, Ordering::Relaxed);
             (std::mem::take(&mut state.slots), std::mem::take(&mut state.sources))

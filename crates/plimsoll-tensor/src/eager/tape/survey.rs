@@ -3,6 +3,9 @@
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 
+use smallvec::SmallVec;
+
+use crate::device::Device;
 use crate::device::holders::Holder;
 use crate::device::survey::{BlockKey, HolderKind, Item, Keeper, Recipe, Survey, list};
 use crate::eager::context;
@@ -16,25 +19,35 @@ pub(super) struct NodeList {
     nodes: Vec<Weak<Node>>,
     /// How many there were after those that are gone were last left out.
     n_swept: usize,
+    /// The numbers of the devices that the nodes' outputs are on: the tape is listed as a keeper on each.
+    devices: SmallVec<[u64; 2]>,
 }
 
 impl NodeList {
-    pub fn push(&mut self, node: &Arc<Node>) {
+    /// Adds a node whose outputs are on `device`.
+    pub fn push(&mut self, node: &Arc<Node>, device: &Device) {
+        if !self.devices.contains(&device.number()) {
+            self.devices.push(device.number());
+            let weak: Weak<TapeCore> = Arc::downgrade(&node.tape);
+            list(device, weak);
+        }
         if self.nodes.len() >= 64.max(2 * self.n_swept) {
             self.nodes.retain(|node| node.strong_count() > 0);
             self.n_swept = self.nodes.len();
         }
         self.nodes.push(Arc::downgrade(node));
     }
+
+    /// Forgets all nodes; on the devices that they were on, the tape stays listed.
+    pub fn clear(&mut self) {
+        (self.nodes, self.n_swept) = (Vec::new(), 0);
+    }
 }
 
 impl TapeCore {
-    /// Is called when recording begins: from the first time on the tape is known by that line, and listed.
-    pub fn list(self: &Arc<Self>) {
-        if self.started.get().is_none() && self.started.set(context::site("")).is_ok() {
-            let weak: Weak<TapeCore> = Arc::downgrade(self);
-            list(weak);
-        }
+    /// Is called when recording begins: from the first time on the tape is known by that line.
+    pub fn name_by_line(&self) {
+        self.started.get_or_init(|| context::site(""));
     }
 }
 
