@@ -18,6 +18,7 @@ mod source;
 mod system_libraries;
 mod tensor_type;
 mod unsafe_code;
+mod words;
 
 use std::fmt;
 use std::path::Path;
@@ -84,6 +85,7 @@ pub fn run(root: &Path) -> Outcome {
         system_libraries::check(root)?,
         tensor_type::check(&repo),
         unsafe_code::check(&repo),
+        words::check(&repo),
     ]
     .concat();
     // Notes first, so that the failures are what remains on the screen.
