@@ -10,6 +10,10 @@ mod eager;
 mod function;
 mod graph;
 mod io;
+#[cfg_attr(
+    not(feature = "testing"),
+    allow(dead_code, reason = "what the registry says to tests and documents alone")
+)]
 pub mod ops;
 pub mod program;
 mod remat;

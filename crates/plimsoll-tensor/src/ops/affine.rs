@@ -119,7 +119,7 @@ impl Tensor {
 }
 
 /// The registry's entries.
-pub static INFOS: &[&OpInfo] =
+pub const INFOS: &[&OpInfo] =
     &[&OpInfo { name: "affine", doc: "Each element times a number plus a number.", samples }];
 
 fn samples() -> Vec<Sample> {

@@ -254,7 +254,7 @@ impl Tensor {
 }
 
 /// The registry's entries.
-pub static INFOS: &[&OpInfo] = &[
+pub const INFOS: &[&OpInfo] = &[
     &OpInfo { name: "clamp", doc: "Each element, brought between two bounds.", samples },
     &OpInfo {
         name: "clamp_backward",

@@ -145,7 +145,7 @@ macro_rules! comparisons {
         )*}
 
         /// The registry's entries.
-        pub static INFOS: &[&OpInfo] = &[$(&OpInfo {
+        pub const INFOS: &[&OpInfo] = &[$(&OpInfo {
             name: stringify!($name),
             doc: $doc,
             samples: || samples(Relation::$relation, [$torch, concat!("x0.", stringify!($name), "(&x1)")], |lhs, rhs| lhs.$name(rhs)),

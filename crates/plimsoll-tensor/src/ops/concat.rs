@@ -132,7 +132,7 @@ impl Tensor {
 }
 
 /// The registry's entries.
-pub static INFOS: &[&OpInfo] =
+pub const INFOS: &[&OpInfo] =
     &[&OpInfo { name: "concat", doc: "Tensors one after the other along an axis.", samples }];
 
 fn samples() -> Vec<Sample> {

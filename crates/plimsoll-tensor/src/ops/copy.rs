@@ -153,7 +153,7 @@ impl Tensor {
 }
 
 /// The registry's entries.
-pub static INFOS: &[&OpInfo] = &[
+pub const INFOS: &[&OpInfo] = &[
     &OpInfo { name: "contiguous", doc: "The values in row-major order.", samples: contiguous_samples },
     &OpInfo { name: "cast", doc: "The values as another dtype.", samples: cast_samples },
 ];

@@ -402,7 +402,7 @@ impl Tensor {
 }
 
 /// The registry's entries.
-pub static INFOS: &[&OpInfo] = &[
+pub const INFOS: &[&OpInfo] = &[
     &OpInfo { name: "full", doc: "One number everywhere.", samples: full_samples },
     &OpInfo { name: "arange", doc: "Numbers at even distances.", samples: arange_samples },
     &OpInfo { name: "eye", doc: "The identity matrix.", samples: eye_samples },

@@ -119,7 +119,7 @@ impl Tensor {
 }
 
 /// The registry's entries.
-pub static INFOS: &[&OpInfo] = &[
+pub const INFOS: &[&OpInfo] = &[
     &OpInfo { name: "diagonal", doc: "The elements at equal places along two axes, as a view.", samples },
     &OpInfo {
         name: "diagonal_backward",

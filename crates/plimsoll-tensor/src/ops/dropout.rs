@@ -174,7 +174,7 @@ impl Tensor {
 }
 
 /// The registry's entries.
-pub static INFOS: &[&OpInfo] =
+pub const INFOS: &[&OpInfo] =
     &[&OpInfo { name: "dropout", doc: "Each element zero with some probability, else scaled up.", samples }];
 
 fn samples() -> Vec<Sample> {

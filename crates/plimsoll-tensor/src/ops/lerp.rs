@@ -21,7 +21,7 @@ impl Tensor {
 }
 
 /// Functions made of ops.
-pub static COMPOSED: &[&OpInfo] =
+pub const COMPOSED: &[&OpInfo] =
     &[&OpInfo { name: "lerp", doc: "The point between two tensors, by weight.", samples }];
 
 fn samples() -> Vec<Sample> {

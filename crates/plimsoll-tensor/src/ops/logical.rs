@@ -180,7 +180,7 @@ impl Tensor {
 }
 
 /// The registry's entries.
-pub static INFOS: &[&OpInfo] = &[
+pub const INFOS: &[&OpInfo] = &[
     &OpInfo {
         name: "logical_and",
         doc: "Where both truth values hold.",

@@ -115,7 +115,7 @@ impl Tensor {
 }
 
 /// The registry's entries.
-pub static INFOS: &[&OpInfo] = &[&OpInfo {
+pub const INFOS: &[&OpInfo] = &[&OpInfo {
     name: "masked_fill",
     doc: "A number where a mask is true, the elements elsewhere.",
     samples,

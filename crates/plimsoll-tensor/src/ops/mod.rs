@@ -63,7 +63,8 @@ pub use conv::{Conv1dConfig, Conv2dConfig, ConvConfig};
 pub use recurrent::{GruWeights, LstmState, RecurrentWeights};
 
 /// The registry, family by family: one line for each file that describes ops.
-static ALL: &[&[&registry::OpInfo]] = &[
+#[cfg(any(test, feature = "testing"))]
+const ALL: &[&[&registry::OpInfo]] = &[
     affine::INFOS,
     attention::INFOS,
     binary::INFOS,
@@ -100,5 +101,6 @@ static ALL: &[&[&registry::OpInfo]] = &[
 ];
 
 /// Functions that are made of ops, family by family; they are tested like ops.
-static COMPOSED: &[&[&registry::OpInfo]] =
+#[cfg(any(test, feature = "testing"))]
+const COMPOSED: &[&[&registry::OpInfo]] =
     &[einsum::COMPOSED, lerp::COMPOSED, repeat::COMPOSED, scan::COMPOSED];

@@ -115,7 +115,7 @@ impl Tensor {
 }
 
 /// The registry's entries.
-pub static INFOS: &[&OpInfo] = &[
+pub const INFOS: &[&OpInfo] = &[
     &OpInfo {
         name: "is_nan",
         doc: "Where an element is not a number.",

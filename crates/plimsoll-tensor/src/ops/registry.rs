@@ -3,6 +3,9 @@
 //! An op's file describes it once: what it computes (`Op`), how users call it (a method of `Tensor`), and, here,
 //! samples: inputs, the same function as plain loops in f64, and PyTorch's expression for it. The test kit makes
 //! every test of the suite from them, so an op that is in the list is tested, and one that is not does not exist.
+//!
+//! Nothing at run time asks the list. It is there where tests and documents are made (feature `testing`), and a program that
+//! trains has neither the samples nor the time that compiling them takes.
 
 use std::fmt;
 
@@ -10,7 +13,8 @@ use crate::base::dtype::DType;
 use crate::base::error::Result;
 use crate::eager::tensor::Tensor;
 
-/// One op of the registry.
+/// One op of the registry. Ops state theirs as constants: a static would be compiled, and its samples with it, whether or not
+/// anybody asks for the list.
 pub struct OpInfo {
     /// The name that [`Op::name`](crate::Op::name) gives.
     pub name: &'static str,
@@ -27,11 +31,13 @@ impl fmt::Debug for OpInfo {
 }
 
 /// Every op, family by family.
+#[cfg(any(test, feature = "testing"))]
 pub fn registry() -> Vec<&'static OpInfo> {
     super::ALL.iter().flat_map(|family| family.iter().copied()).collect()
 }
 
 /// Functions that are made of ops and have no record of their own. They pass the same tests.
+#[cfg(any(test, feature = "testing"))]
 pub fn composed() -> Vec<&'static OpInfo> {
     super::COMPOSED.iter().flat_map(|family| family.iter().copied()).collect()
 }

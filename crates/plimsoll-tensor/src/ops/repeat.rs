@@ -61,7 +61,7 @@ impl Tensor {
 }
 
 /// Functions made of ops.
-pub static COMPOSED: &[&OpInfo] = &[
+pub const COMPOSED: &[&OpInfo] = &[
     &OpInfo { name: "tile", doc: "The whole tensor several times along each axis.", samples: tile_samples },
     &OpInfo { name: "roll", doc: "The elements moved round along an axis.", samples: roll_samples },
 ];

@@ -121,7 +121,7 @@ macro_rules! roundings {
         )*}
 
         /// The registry's entries.
-        pub static INFOS: &[&OpInfo] = &[$(&OpInfo {
+        pub const INFOS: &[&OpInfo] = &[$(&OpInfo {
             name: stringify!($name),
             doc: $doc,
             samples: || samples(concat!("x0.", stringify!($name), "()"), $reference, |x| x.$name()),

@@ -165,7 +165,7 @@ impl Tensor {
 }
 
 /// The registry's entries.
-pub static INFOS: &[&OpInfo] = &[
+pub const INFOS: &[&OpInfo] = &[
     &OpInfo { name: "tril", doc: "The lower triangle of matrices.", samples: || samples(Side::Lower) },
     &OpInfo { name: "triu", doc: "The upper triangle of matrices.", samples: || samples(Side::Upper) },
 ];

@@ -249,7 +249,7 @@ impl Tensor {
 }
 
 /// The registry's entries.
-pub static INFOS: &[&OpInfo] = &[
+pub const INFOS: &[&OpInfo] = &[
     &OpInfo { name: "reshape", doc: "The same elements under another shape.", samples: reshape_samples },
     &OpInfo { name: "permute", doc: "The dimensions in another order.", samples: permute_samples },
     &OpInfo {

@@ -150,7 +150,7 @@ impl Tensor {
 }
 
 /// The registry's entries.
-pub static INFOS: &[&OpInfo] = &[&OpInfo {
+pub const INFOS: &[&OpInfo] = &[&OpInfo {
     name: "where",
     doc: "Elements of one tensor where a condition holds, else of another.",
     samples,

@@ -392,7 +392,7 @@ fn stretch(operand: &Tensor, lead: &Shape) -> Result<Tensor> {
 }
 
 /// The registry's entries.
-pub static INFOS: &[&OpInfo] = &[
+pub const INFOS: &[&OpInfo] = &[
     &OpInfo {
         name: "attention",
         doc: "Scaled dot-product attention, causal or masked, in memory linear in the sequence.",

@@ -27,7 +27,7 @@ macro_rules! family {
     ($($module:ident :: $op:ident),* $(,)?) => {
         $(pub(crate) mod $module;)*
         /// The family's part of the registry.
-        pub static INFOS: &[&OpInfo] = &[$(&info::<$module::$op>()),*];
+        pub const INFOS: &[&OpInfo] = &[$(&info::<$module::$op>()),*];
     };
 }
 

@@ -333,7 +333,7 @@ fn image<T>(operand: &Operand) -> gemm::Image<T> {
 }
 
 /// The registry's entries.
-pub static INFOS: &[&OpInfo] = &[
+pub const INFOS: &[&OpInfo] = &[
     &OpInfo {
         name: "conv1d",
         doc: "Convolution of sequences, channels last, plus a bias, through an activation.",

@@ -348,28 +348,28 @@ impl Tensor {
 }
 
 /// The registry's entries.
-pub(super) static LOGITS_INFO: OpInfo = OpInfo {
+pub(super) const LOGITS_INFO: OpInfo = OpInfo {
     name: "binary_cross_entropy",
     doc: "Binary cross entropy of logits and labels, element by element.",
     samples: || samples(From::Logits),
 };
 
 /// The registry's entry of the form that takes probabilities.
-pub(super) static PROBABILITIES_INFO: OpInfo = OpInfo {
+pub(super) const PROBABILITIES_INFO: OpInfo = OpInfo {
     name: "binary_cross_entropy_of_probabilities",
     doc: "Binary cross entropy of probabilities and labels, element by element.",
     samples: || samples(From::Probabilities),
 };
 
 /// The registry's entry of the gradient of logits.
-pub(super) static LOGITS_BACKWARD_INFO: OpInfo = OpInfo {
+pub(super) const LOGITS_BACKWARD_INFO: OpInfo = OpInfo {
     name: "binary_cross_entropy_backward",
     doc: "The gradient of the logits from that of the losses.",
     samples: || backward_samples(From::Logits),
 };
 
 /// The registry's entry of the gradient of probabilities.
-pub(super) static PROBABILITIES_BACKWARD_INFO: OpInfo = OpInfo {
+pub(super) const PROBABILITIES_BACKWARD_INFO: OpInfo = OpInfo {
     name: "binary_cross_entropy_of_probabilities_backward",
     doc: "The gradient of the probabilities from that of the losses.",
     samples: || backward_samples(From::Probabilities),

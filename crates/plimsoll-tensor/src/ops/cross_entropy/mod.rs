@@ -18,7 +18,7 @@ use crate::ops::lanes::{expect_dtype, expect_shape};
 use crate::ops::registry::OpInfo;
 
 /// The registry's entries.
-pub static INFOS: &[&OpInfo] = &[
+pub const INFOS: &[&OpInfo] = &[
     &binary::LOGITS_INFO,
     &binary::LOGITS_BACKWARD_INFO,
     &binary::PROBABILITIES_INFO,

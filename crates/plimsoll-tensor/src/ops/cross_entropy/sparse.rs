@@ -391,14 +391,14 @@ impl Tensor {
 }
 
 /// The registry's entry of the op.
-pub(super) static INFO: OpInfo = OpInfo {
+pub(super) const INFO: OpInfo = OpInfo {
     name: "sparse_cross_entropy",
     doc: "Cross entropy of logits and class indices, row by row.",
     samples,
 };
 
 /// The registry's entry of its backward op.
-pub(super) static BACKWARD_INFO: OpInfo = OpInfo {
+pub(super) const BACKWARD_INFO: OpInfo = OpInfo {
     name: "sparse_cross_entropy_backward",
     doc: "The gradient of the logits from that of the losses.",
     samples: backward_samples,

@@ -160,7 +160,7 @@ impl Tensor {
 }
 
 /// Functions made of ops.
-pub static COMPOSED: &[&OpInfo] =
+pub const COMPOSED: &[&OpInfo] =
     &[&OpInfo { name: "einsum", doc: "A sum of products over named axes.", samples }];
 
 /// The definition: for each index of the result, the products at all indices that are summed over. Letters only.

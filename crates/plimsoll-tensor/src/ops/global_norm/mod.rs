@@ -276,7 +276,7 @@ impl Tensor {
 }
 
 /// The registry's entries.
-pub static INFOS: &[&OpInfo] = &[&OpInfo {
+pub const INFOS: &[&OpInfo] = &[&OpInfo {
     name: "global_norm",
     doc: "The norm over all elements of many tensors, and the first with a value that is not finite.",
     samples,

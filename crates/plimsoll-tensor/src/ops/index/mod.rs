@@ -26,7 +26,7 @@ use crate::ops::kernel::offset_of;
 use crate::ops::registry::OpInfo;
 
 /// The registry's entries.
-pub static INFOS: &[&OpInfo] = &[
+pub const INFOS: &[&OpInfo] = &[
     &OpInfo { name: "gather", doc: "Elements by their indices along an axis.", samples: gather::samples },
     &OpInfo {
         name: "scatter_add",

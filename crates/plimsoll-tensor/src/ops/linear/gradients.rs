@@ -115,7 +115,7 @@ impl Op for LinearGradients {
 }
 
 /// The registry's entry.
-pub(super) static INFO: OpInfo = OpInfo {
+pub(super) const INFO: OpInfo = OpInfo {
     name: NAME,
     doc: "The gradients of a linear map's weights and bias from that of its sums.",
     samples,

@@ -203,7 +203,7 @@ impl Tensor {
 }
 
 /// The registry's entries.
-pub static INFOS: &[&OpInfo] = &[
+pub const INFOS: &[&OpInfo] = &[
     &OpInfo { name: "linear", doc: "Rows times a matrix, plus a bias, through an activation.", samples },
     &gradients::INFO,
 ];

@@ -255,7 +255,7 @@ impl Tensor {
 }
 
 /// The registry's entries.
-pub static INFOS: &[&OpInfo] = &[&OpInfo { name: "matmul", doc: "The product of two matrices.", samples }];
+pub const INFOS: &[&OpInfo] = &[&OpInfo { name: "matmul", doc: "The product of two matrices.", samples }];
 
 fn samples() -> Vec<Sample> {
     let call = |x: &[Tensor]| x[0].matmul(&x[1]);

@@ -172,14 +172,14 @@ impl Op for AddLastAxisNorm {
 }
 
 /// The registry's entry of `add_layer_norm`.
-pub(super) static LAYER_INFO: OpInfo = OpInfo {
+pub(super) const LAYER_INFO: OpInfo = OpInfo {
     name: "add_layer_norm",
     doc: "A residual sum, whose second part may pass through dropout, and its layer norm.",
     samples: || samples(true),
 };
 
 /// The registry's entry of `add_rms_norm`.
-pub(super) static RMS_INFO: OpInfo = OpInfo {
+pub(super) const RMS_INFO: OpInfo = OpInfo {
     name: "add_rms_norm",
     doc: "A residual sum, whose second part may pass through dropout, and its RMS norm.",
     samples: || samples(false),

@@ -265,18 +265,18 @@ impl Op for BatchNormBackward {
 }
 
 /// The registry's entry of `batch_norm`.
-pub(super) static INFO: OpInfo =
+pub(super) const INFO: OpInfo =
     OpInfo { name: "batch_norm", doc: "Batch norm over all axes but the last, for training.", samples };
 
 /// The registry's entry of `batch_norm_apply`.
-pub(super) static APPLY_INFO: OpInfo = OpInfo {
+pub(super) const APPLY_INFO: OpInfo = OpInfo {
     name: "batch_norm_apply",
     doc: "The output of batch_norm rebuilt from its saved statistics.",
     samples: apply_samples,
 };
 
 /// The registry's entry of `batch_norm_backward`.
-pub(super) static BACKWARD_INFO: OpInfo = OpInfo {
+pub(super) const BACKWARD_INFO: OpInfo = OpInfo {
     name: "batch_norm_backward",
     doc: "The gradients of batch_norm from that of its output.",
     samples: backward_samples,

@@ -247,18 +247,18 @@ impl Op for GroupNormBackward {
 }
 
 /// The registry's entry of `group_norm`.
-pub(super) static INFO: OpInfo =
+pub(super) const INFO: OpInfo =
     OpInfo { name: "group_norm", doc: "Group norm over places and the channels of a group.", samples };
 
 /// The registry's entry of `group_norm_apply`.
-pub(super) static APPLY_INFO: OpInfo = OpInfo {
+pub(super) const APPLY_INFO: OpInfo = OpInfo {
     name: "group_norm_apply",
     doc: "The output of group_norm rebuilt from its saved statistics.",
     samples: apply_samples,
 };
 
 /// The registry's entry of `group_norm_backward`.
-pub(super) static BACKWARD_INFO: OpInfo = OpInfo {
+pub(super) const BACKWARD_INFO: OpInfo = OpInfo {
     name: "group_norm_backward",
     doc: "The gradients of group_norm from that of its output.",
     samples: backward_samples,

@@ -30,7 +30,7 @@ use crate::ops::lanes::{expect_dtype, expect_shape};
 use crate::ops::registry::OpInfo;
 
 /// The registry's entries.
-pub static INFOS: &[&OpInfo] = &[
+pub const INFOS: &[&OpInfo] = &[
     &last_axis::LAYER_INFO,
     &last_axis::LAYER_APPLY_INFO,
     &last_axis::LAYER_BACKWARD_INFO,

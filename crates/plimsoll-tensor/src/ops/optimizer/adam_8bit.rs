@@ -285,7 +285,7 @@ fn block(
 }
 
 /// The registry's entry of the op.
-pub(super) static INFO: OpInfo = OpInfo {
+pub(super) const INFO: OpInfo = OpInfo {
     name: Adam8bit::NAME,
     doc: "Updates parameters by Adam with states of eight bits.",
     samples: registry_samples,

@@ -436,14 +436,14 @@ impl Op for SetLearningRate {
 }
 
 /// The registry's entry of the op that begins a step.
-pub(super) static BEGIN_INFO: OpInfo = OpInfo {
+pub(super) const BEGIN_INFO: OpInfo = OpInfo {
     name: "begin_step",
     doc: "Judges the gradients of an optimizer's step by their norm and sets its learning rate, scale and number.",
     samples: begin_samples,
 };
 
 /// The registry's entry of the op that sets the learning rate.
-pub(super) static RATE_INFO: OpInfo = OpInfo {
+pub(super) const RATE_INFO: OpInfo = OpInfo {
     name: "set_learning_rate",
     doc: "Sets the learning rate in an optimizer's control buffer.",
     samples: rate_samples,

@@ -48,7 +48,7 @@ macro_rules! rules {
     ($($module:ident :: $rule:ident),* $(,)?) => {
         $(mod $module; pub use $module::$rule;)*
         /// The family's part of the registry.
-        pub(super) static INFOS: &[&OpInfo] = &[
+        pub(super) const INFOS: &[&OpInfo] = &[
             &adafactor::INFO,
             &adam_8bit::INFO,
             &control::BEGIN_INFO,

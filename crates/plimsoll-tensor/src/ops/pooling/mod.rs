@@ -18,7 +18,7 @@ use crate::eager::op::Meta;
 use crate::ops::registry::OpInfo;
 
 /// The registry's entries.
-pub static INFOS: &[&OpInfo] = &[
+pub const INFOS: &[&OpInfo] = &[
     &OpInfo { name: "max_pool2d", doc: "The greatest element of each window.", samples: max::samples },
     &OpInfo {
         name: "max_pool2d_backward",

@@ -313,7 +313,7 @@ fn check_states(op: &'static str, states: &[&Meta], extents: &Extents) -> Result
 }
 
 /// The registry's entries.
-pub static INFOS: &[&OpInfo] = &[
+pub const INFOS: &[&OpInfo] = &[
     &OpInfo { name: "lstm", doc: "An LSTM over a sequence.", samples: samples::lstm },
     &OpInfo {
         name: "lstm_backward",

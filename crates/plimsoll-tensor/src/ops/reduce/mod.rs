@@ -32,7 +32,7 @@ macro_rules! family {
     ($($module:ident :: $($op:ident),+;)*) => {
         $(mod $module;)*
         /// The family's part of the registry.
-        pub static INFOS: &[&OpInfo] = &[
+        pub const INFOS: &[&OpInfo] = &[
             $($(&info::<$module::$op>(),)+)*
             &positions::PICK_INFO,
             &positions::PLACE_INFO,

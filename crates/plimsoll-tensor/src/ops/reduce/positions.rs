@@ -250,11 +250,11 @@ impl Op for PlaceAt {
 }
 
 /// The registry's entry of `pick_at`.
-pub(super) static PICK_INFO: OpInfo =
+pub(super) const PICK_INFO: OpInfo =
     OpInfo { name: "pick_at", doc: "The elements at one position per result.", samples: pick_samples };
 
 /// The registry's entry of `place_at`.
-pub(super) static PLACE_INFO: OpInfo = OpInfo {
+pub(super) const PLACE_INFO: OpInfo = OpInfo {
     name: "place_at",
     doc: "Zeros, with a value at one position per result.",
     samples: place_samples,

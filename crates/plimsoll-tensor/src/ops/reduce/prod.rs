@@ -229,7 +229,7 @@ fn tile<T: Real>(x: &[T], share: &[T], at_zero: &[T], y: &mut [T]) {
 }
 
 /// The registry's entry of the backward op.
-pub(super) static BACKWARD_INFO: OpInfo = OpInfo {
+pub(super) const BACKWARD_INFO: OpInfo = OpInfo {
     name: "prod_backward",
     doc: "A share divided by each element, or another number where it is zero.",
     samples: backward_samples,

@@ -12,7 +12,7 @@ mod linear;
 use crate::ops::registry::OpInfo;
 
 /// The registry's entries.
-pub static INFOS: &[&OpInfo] = &[
+pub const INFOS: &[&OpInfo] = &[
     &OpInfo { name: "cumsum", doc: "The sums of all elements up to each place.", samples: cumsum::samples },
     &OpInfo {
         name: "linear_scan",
@@ -27,7 +27,7 @@ pub static INFOS: &[&OpInfo] = &[
 ];
 
 /// Functions made of ops.
-pub static COMPOSED: &[&OpInfo] = &[&OpInfo {
+pub const COMPOSED: &[&OpInfo] = &[&OpInfo {
     name: "cumprod",
     doc: "The products of all elements up to each place.",
     samples: linear::cumprod_samples,

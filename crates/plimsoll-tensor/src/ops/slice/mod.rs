@@ -196,7 +196,7 @@ impl Tensor {
 }
 
 /// The registry's entries.
-pub static INFOS: &[&OpInfo] = &[
+pub const INFOS: &[&OpInfo] = &[
     &OpInfo { name: "slice", doc: "A part of a tensor, as a view.", samples },
     &OpInfo {
         name: "slice_backward",

@@ -307,7 +307,7 @@ impl Tensor {
 }
 
 /// The registry's entries.
-pub static INFOS: &[&OpInfo] = &[
+pub const INFOS: &[&OpInfo] = &[
     &OpInfo {
         name: "softmax",
         doc: "The exponentials along an axis, divided by their sum.",

@@ -210,7 +210,7 @@ impl Tensor {
 }
 
 /// The registry's entries.
-pub static INFOS: &[&OpInfo] = &[
+pub const INFOS: &[&OpInfo] = &[
     &OpInfo {
         name: "sort",
         doc: "The elements of each line in order, and their indices.",

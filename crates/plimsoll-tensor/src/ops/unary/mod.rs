@@ -26,7 +26,7 @@ macro_rules! family {
     ($($module:ident :: $op:ident),* $(,)?) => {
         $(pub(crate) mod $module;)*
         /// The family's part of the registry.
-        pub static INFOS: &[&OpInfo] = &[$(&info::<$module::$op>(), &backward_info::<$module::$op>()),*];
+        pub const INFOS: &[&OpInfo] = &[$(&info::<$module::$op>(), &backward_info::<$module::$op>()),*];
     };
 }
 

@@ -8,14 +8,14 @@ use crate::eager::tensor::Tensor;
 use crate::ops::registry::{Array, OpInfo, Sample, Values, floats, input};
 
 /// The registry's entry of the op.
-pub(crate) static INFO: OpInfo = OpInfo {
+pub(crate) const INFO: OpInfo = OpInfo {
     name: "linear_cross_entropy",
     doc: "The mean cross entropy of a linear function of rows and class indices, without its logits.",
     samples,
 };
 
 /// The registry's entry of the op that scales its gradients.
-pub(crate) static SCALE_INFO: OpInfo = OpInfo {
+pub(crate) const SCALE_INFO: OpInfo = OpInfo {
     name: "scale_gradient",
     doc: "A gradient times a number of the accumulator's dtype.",
     samples: scale_samples,

@@ -6,7 +6,7 @@ use crate::ops::optimizer::{Common, Decay};
 use crate::ops::registry::{Array, OpInfo, Sample};
 
 /// The registry's entry of the op.
-pub static INFO: OpInfo = OpInfo {
+pub const INFO: OpInfo = OpInfo {
     name: Adafactor::NAME,
     doc: "Updates parameters by Adafactor, with second moments of matrices kept by rows and columns.",
     samples: registry_samples,
