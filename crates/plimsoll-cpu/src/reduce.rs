@@ -184,7 +184,7 @@ pub unsafe fn reduce<F: Fold>(
     input: Src<'_, F::In>,
     output: *mut F::Out,
 ) {
-    let plan = Plan::new(shape, input.strides, is_reduced, &Traits::of::<F>());
+    let plan = Plan::new(shape, input.strides, &is_reduced, &Traits::of::<F>());
     if plan.n_outputs == 0 {
         return;
     }

@@ -146,7 +146,7 @@ impl Dims {
 }
 
 /// The dimensions that are kept, with the strides of a contiguous output, and those that are reduced.
-fn split_dims(shape: &[usize], strides: &[isize], is_reduced: impl Fn(usize) -> bool) -> (Dims, Dims) {
+fn split_dims(shape: &[usize], strides: &[isize], is_reduced: &dyn Fn(usize) -> bool) -> (Dims, Dims) {
     let mut out_strides = [0; MAX_RANK];
     let mut out_stride = 1;
     for axis in (0..shape.len()).rev().filter(|&axis| !is_reduced(axis)) {
@@ -190,10 +190,11 @@ pub(super) struct Plan {
 }
 
 impl Plan {
+    /// The plan of a reduction. It is compiled once, whoever asks and whatever is folded.
     pub(super) fn new(
         shape: &[usize],
         strides: &[isize],
-        is_reduced: impl Fn(usize) -> bool,
+        is_reduced: &dyn Fn(usize) -> bool,
         traits: &Traits,
     ) -> Plan {
         let (mut kept, mut reduced) = split_dims(shape, strides, is_reduced);
