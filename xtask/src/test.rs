@@ -97,8 +97,9 @@ fn own_recipe(root: &Path) -> Outcome {
     Ok(())
 }
 
-/// Runs the generated suite and long sums on the emulated GPU, and compiles every kernel that it launches for the GPUs of 2020 and 2022.
-/// Compiling is nearly all that it takes, so that the suite leaves out there what only repeats with other kernels.
+/// Runs the generated suite, long sums and a few random fused programs on the emulated GPU, and compiles every kernel that they
+/// launch for the GPUs of 2020 and 2022. Compiling is nearly all that it takes, so that the suite leaves out there what only
+/// repeats with other kernels.
 ///
 /// The compiler is NVIDIA's own, which needs no GPU; where it cannot be had, kernels are only run.
 fn kernels(root: &Path) -> Outcome {
@@ -113,8 +114,10 @@ fn kernels(root: &Path) -> Outcome {
         "registry",
         "--test",
         "long_reductions",
+        "--test",
+        "fusion",
     ];
-    let step = Step::cargo(root, &suite).env("PLIMSOLL_TEST_DEVICE", "emulated");
+    let step = Step::cargo(root, &suite).env("PLIMSOLL_TEST_DEVICE", "emulated").env("PLIMSOLL_CHAINS", "2");
     match nvrtc(root) {
         Some(folder) => {
             step.env("PLIMSOLL_CUDA_LIBRARIES", &folder).env("PLIMSOLL_COMPILE_FOR", "80,90").run()

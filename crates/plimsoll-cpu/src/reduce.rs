@@ -19,10 +19,12 @@ use crate::tile::{self, Patch, Tile};
 use crate::{simd, threads};
 
 mod folds;
+mod made;
 mod plan;
 use plan::{OutputTile, PARTIAL_BYTES, Plan, ROOM_BYTES, Traits};
 
 pub use folds::*;
+pub use made::{Source, Stretches, reduce_made};
 
 /// A reduction of many values to one.
 ///
@@ -185,36 +187,41 @@ pub unsafe fn reduce<F: Fold>(
     output: *mut F::Out,
 ) {
     let plan = Plan::new(shape, input.strides, &is_reduced, &Traits::of::<F>());
-    if plan.n_outputs == 0 {
-        return;
-    }
-    let reduction = Reduction {
-        fold,
-        plan: &plan,
-        input: SharedPtr::new(input.ptr.cast_mut()),
-        output: SharedPtr::new(output),
-    };
-    if plan.n_splits > 1 {
-        // SAFETY: the caller's promise.
-        unsafe { reduction.in_splits() }
-    } else {
-        // SAFETY: the caller's promise.
-        unsafe { reduction.by_outputs() }
-    }
+    let input = Input::Memory(SharedPtr::new(input.ptr.cast_mut()));
+    // SAFETY: the caller's promise.
+    unsafe { Reduction { fold, plan: &plan, input, output: SharedPtr::new(output) }.run() };
 }
 
 /// Room for the accumulators of one tile of outputs, or for a leaf that must be copied.
 type Room = Tile<ROOM_BYTES>;
 
+/// Where elements come from.
+enum Input<'a, T> {
+    /// From where they lie.
+    Memory(SharedPtr<T>),
+    /// From what makes them, in row-major order.
+    Made(&'a dyn Source),
+}
+
 /// One call of [`reduce`].
 struct Reduction<'a, F: Fold> {
     fold: &'a F,
     plan: &'a Plan,
-    input: SharedPtr<F::In>,
+    input: Input<'a, F::In>,
     output: SharedPtr<F::Out>,
 }
 
 impl<F: Fold> Reduction<'_, F> {
+    /// # Safety
+    /// That of [`reduce`].
+    unsafe fn run(&self) {
+        if self.plan.n_outputs == 0 {
+            return;
+        }
+        // SAFETY: the caller's promise.
+        unsafe { if self.plan.n_splits > 1 { self.in_splits() } else { self.by_outputs() } }
+    }
+
     /// Each task folds some outputs wholly.
     ///
     /// # Safety
@@ -317,9 +324,17 @@ impl<F: Fold> Reduction<'_, F> {
         } else if plan.by_columns {
             // SAFETY: the caller's promise.
             unsafe { self.column_tree(tile.offset, leaves, accs) };
-        } else if plan.n_leaves == 1 && plan.is_direct {
+        } else if plan.n_leaves == 1
+            && let Input::Made(source) = self.input
+        {
             // SAFETY: the caller's promise.
-            unsafe { self.single_leaves(tile.offset, accs) };
+            unsafe { self.made_leaves(source, tile.offset, accs) };
+        } else if plan.n_leaves == 1
+            && plan.is_direct
+            && let Input::Memory(input) = &self.input
+        {
+            // SAFETY: the caller's promise.
+            unsafe { self.single_leaves(input.get(), tile.offset, accs) };
         } else {
             for (col, acc) in accs.iter_mut().enumerate() {
                 // SAFETY: the caller's promise.
@@ -333,10 +348,10 @@ impl<F: Fold> Reduction<'_, F> {
     ///
     /// # Safety
     /// The elements of the first output begin at `offset`, and there are as many outputs as accumulators.
-    unsafe fn single_leaves(&self, offset: isize, accs: &mut [F::Acc]) {
+    unsafe fn single_leaves(&self, input: *mut F::In, offset: isize, accs: &mut [F::Acc]) {
         let (fold, len, stride) = (self.fold, self.plan.inner.extent, self.plan.cols.stride);
         // SAFETY: the caller's promise.
-        let first = unsafe { self.input.get().offset(offset) }.cast::<Compute<F>>();
+        let first = unsafe { input.offset(offset) }.cast::<Compute<F>>();
         simd::vectorize(
             #[inline(always)]
             move || {
@@ -364,25 +379,38 @@ impl<F: Fold> Reduction<'_, F> {
             return acc;
         }
         let (offset, len, first) = self.plan.leaf(offset, leaves.start);
+        let src = match &self.input {
+            // SAFETY: the leaf's elements belong to the input.
+            Input::Memory(input) => unsafe { input.get().offset(offset) },
+            // SAFETY: the caller's promise.
+            Input::Made(source) => return unsafe { self.made_leaf(*source, offset, len, first) },
+        };
         // SAFETY: the leaf's elements belong to the input.
-        let src = unsafe { self.input.get().offset(offset) };
+        unsafe { self.row_leaf(src, self.plan.inner.stride, len, first) }
+    }
+
+    /// Folds a leaf of an output, whose elements begin at `src` and are so far apart.
+    ///
+    /// # Safety
+    /// They are valid for reads, and no more than a leaf has.
+    unsafe fn row_leaf(&self, src: *const F::In, stride: isize, len: usize, first: usize) -> F::Acc {
         if self.plan.is_direct {
             // SAFETY: the leaf's elements lie side by side, in their compute type.
-            return unsafe { self.run(src.cast(), len, first) };
+            return unsafe { self.fold_run(src.cast(), len, first) };
         }
         let mut tile = <Tile>::uninit();
-        let patch = Patch { n_rows: 1, n_cols: len, row_stride: 0, col_stride: self.plan.inner.stride };
+        let patch = Patch { n_rows: 1, n_cols: len, row_stride: 0, col_stride: stride };
         // SAFETY: the leaf's elements belong to the input, and a leaf fits into a tile.
         unsafe {
             tile::gather::<F::In>(src.cast(), patch, tile.as_mut_ptr());
-            self.run(tile.as_mut_ptr().cast(), len, first)
+            self.fold_run(tile.as_mut_ptr().cast(), len, first)
         }
     }
 
     /// # Safety
     /// `values` is valid for reads of `len` values.
     #[inline]
-    unsafe fn run(&self, values: *const Compute<F>, len: usize, first: usize) -> F::Acc {
+    unsafe fn fold_run(&self, values: *const Compute<F>, len: usize, first: usize) -> F::Acc {
         // SAFETY: the caller's promise.
         let values = unsafe { std::slice::from_raw_parts(values, len) };
         let fold = self.fold;
@@ -414,17 +442,38 @@ impl<F: Fold> Reduction<'_, F> {
     /// The leaf belongs to the plan.
     unsafe fn column_leaf(&self, offset: isize, leaf: usize, accs: &mut [F::Acc]) {
         let (offset, n_rows, first) = self.plan.leaf(offset, leaf);
+        let (row_stride, col_stride) = (self.plan.inner.stride, self.plan.cols.stride);
+        match &self.input {
+            // SAFETY: the leaf's elements belong to the input.
+            Input::Memory(input) => unsafe {
+                self.column_patch(input.get().offset(offset), n_rows, row_stride, col_stride, first, accs);
+            },
+            // SAFETY: the caller's promise.
+            Input::Made(source) => unsafe { self.made_columns(*source, offset, n_rows, first, accs) },
+        }
+    }
+
+    /// Folds the columns of some rows, which begin at `src`: as many columns as accumulators.
+    ///
+    /// # Safety
+    /// The elements are valid for reads, and no more than a leaf has.
+    unsafe fn column_patch(
+        &self,
+        src: *const F::In,
+        n_rows: usize,
+        row_stride: isize,
+        col_stride: isize,
+        first: usize,
+        accs: &mut [F::Acc],
+    ) {
         let n_cols = accs.len();
-        // SAFETY: the leaf's elements belong to the input.
-        let src = unsafe { self.input.get().offset(offset) };
-        let row_stride = self.plan.inner.stride;
         if self.plan.is_direct {
             let rows = Rows { first: src.cast(), n_rows, n_cols, stride: row_stride, borrowed: PhantomData };
             return self.columns(rows, first, accs);
         }
         let mut room = Room::uninit();
-        let patch = Patch { n_rows, n_cols, row_stride, col_stride: self.plan.cols.stride };
-        // SAFETY: the leaf's elements belong to the input, and the plan's leaves fit into the room.
+        let patch = Patch { n_rows, n_cols, row_stride, col_stride };
+        // SAFETY: the elements belong to the input, and the plan's leaves fit into the room.
         unsafe { tile::gather::<F::In>(src.cast(), patch, room.as_mut_ptr()) };
         let first_row = room.as_mut_ptr().cast_const().cast();
         let rows = Rows { first: first_row, n_rows, n_cols, stride: n_cols as isize, borrowed: PhantomData };

@@ -54,11 +54,17 @@ macro_rules! params {
 params!(*mut u8, u8, u32, i32, u64, i64, f32, f64, usize, isize);
 
 /// Which kernel is meant: template, op and variant.
-#[derive(PartialEq, Eq)]
-struct Key {
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Key {
     template: usize,
     op: &'static str,
     variant: u64,
+}
+
+impl Key {
+    pub fn new(template: &'static Template, op: &'static str, variant: u64) -> Key {
+        Key { template: std::ptr::from_ref(template) as usize, op, variant }
+    }
 }
 
 impl Hash for Key {
@@ -103,18 +109,31 @@ impl Kernels {
         variant: u64,
         define: &dyn Fn() -> String,
     ) -> Result<Kernel> {
-        let key = Key { template: std::ptr::from_ref(template) as usize, op, variant };
+        let key = Key::new(template, op, variant);
         let mut loaded = self.loaded.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(&function) = loaded.get(&key) {
             return Ok(Kernel { function, op });
         }
-        let entry = match op == template.name {
-            true => format!("{op}_{variant:x}"),
-            false => format!("{op}_{}_{variant:x}", template.name),
-        };
-        let source = format!("{PRELUDE}\n#define ENTRY {entry}\n{}\n{}", define(), template.text);
-        let function = backend.build(&entry, &source)?;
+        let function = template.build(backend, op, variant, &define())?;
         loaded.insert(key, function);
         Ok(Kernel { function, op })
+    }
+}
+
+impl Template {
+    /// Compiles and loads it for an op and a variant.
+    pub(crate) fn build(
+        &self,
+        backend: &dyn Backend,
+        op: &str,
+        variant: u64,
+        definitions: &str,
+    ) -> Result<Function> {
+        let entry = match op == self.name {
+            true => format!("{op}_{variant:x}"),
+            false => format!("{op}_{}_{variant:x}", self.name),
+        };
+        let source = format!("{PRELUDE}\n#define ENTRY {entry}\n{definitions}\n{}", self.text);
+        backend.build(&entry, &source)
     }
 }

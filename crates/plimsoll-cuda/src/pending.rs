@@ -1,7 +1,7 @@
-//! Launches that are held back so that they can be started as one graph.
+//! Launches that are held back so that many of them can be started as one graph.
 //!
-//! While a thread records, what it launches is put into a list instead of the compute stream. The list is a part of the stream
-//! that is not issued yet: whatever else concerns the stream, from any thread, first has the list issued, launch by launch, and
+//! While a thread records, what it launches is put into a list instead of the compute stream; a list that is long enough is started,
+//! and a new one begins. The list is a part of the stream that is not issued yet: whatever else concerns the stream, from any thread, first has the list issued, launch by launch, and
 //! ends the recording. So program order stays execution order, and a recording needs no exception anywhere: an upload, a
 //! value that is read, a copy beside the work or pages that go back merely make it an ordinary run.
 
@@ -10,6 +10,7 @@ use std::thread::{self, ThreadId};
 
 use crate::backend::{Backend, Launches, dispatch_all};
 use crate::error::{Error, Result};
+use crate::segments::Graphs;
 
 /// The end of the compute stream of a GPU.
 pub(crate) struct Pending {
@@ -27,7 +28,9 @@ pub(crate) struct State {
 struct Recording {
     thread: ThreadId,
     launches: Launches,
-    /// Whether nothing was issued yet.
+    /// What lists are started by.
+    graphs: Graphs,
+    /// Whether nobody else had a list issued yet.
     is_whole: bool,
     /// What went wrong when somebody else had the list issued.
     failed: Option<Error>,
@@ -42,14 +45,16 @@ impl Pending {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Begins to hold back what this thread launches; false if a thread does so already.
-    pub fn begin(&self) -> bool {
+    /// Begins to hold back what this thread launches; false if a thread does so already. The graphs are taken until the end.
+    pub fn begin(&self, graphs: &mut Graphs) -> bool {
         let mut state = self.lock();
         if state.recording.is_some() {
             return false;
         }
+        graphs.begin();
         let (thread, launches) = (thread::current().id(), std::mem::take(&mut state.spare));
-        state.recording = Some(Recording { thread, launches, is_whole: true, failed: None });
+        let graphs = std::mem::take(graphs);
+        state.recording = Some(Recording { thread, launches, graphs, is_whole: true, failed: None });
         true
     }
 
@@ -68,7 +73,10 @@ impl Pending {
         let own = thread::current().id();
         let whole =
             state.recording.as_mut().filter(|recording| recording.is_whole && recording.thread == own);
-        if let Some(deferred) = whole.and_then(|recording| defer(&mut recording.launches)) {
+        if let Some(recording) = whole
+            && let Some(deferred) = defer(&mut recording.launches)
+        {
+            recording.start_if_full(&*self.backend)?;
             return Ok(deferred);
         }
         state.flush(&*self.backend)?;
@@ -76,17 +84,34 @@ impl Pending {
         call(&*self.backend)
     }
 
-    /// Ends this thread's recording. If nothing was issued yet, `start` is to start all of it.
-    pub fn end(&self, start: impl FnOnce(&dyn Backend, &mut Launches) -> Result<()>) -> Result<()> {
+    /// Ends this thread's recording and gives the graphs back. What nobody had issued yet `start` is to start.
+    pub fn end(
+        &self,
+        graphs: &mut Graphs,
+        start: impl FnOnce(&mut Graphs, &dyn Backend, &mut Launches) -> Result<()>,
+    ) -> Result<()> {
         let mut state = self.lock();
         let Some(mut recording) = state.recording.take() else { return Ok(()) };
         let ended = match recording.is_whole {
-            true => start(&*self.backend, &mut recording.launches),
+            true => start(&mut recording.graphs, &*self.backend, &mut recording.launches),
             false => recording.failed.take().map_or(Ok(()), Err),
         };
+        *graphs = recording.graphs;
         recording.launches.clear();
         state.spare = recording.launches;
         ended
+    }
+}
+
+impl Recording {
+    /// Starts a list that is long enough.
+    fn start_if_full(&mut self, backend: &dyn Backend) -> Result<()> {
+        if !self.graphs.is_full(self.launches.len()) {
+            return Ok(());
+        }
+        let started = self.graphs.start(backend, &mut self.launches);
+        self.launches.clear();
+        started
     }
 }
 

@@ -5,7 +5,7 @@
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use plimsoll_cuda::{GraphFailure, fail_graphs};
+use plimsoll_cuda::{Failure, fail_at};
 use plimsoll_tensor::{
     Bytes, Device, Function, GradientTape, Owner, Result, Tensor, Variable, clear_session, set_seed,
 };
@@ -159,11 +159,11 @@ fn failures_end_in_launches() -> Result<()> {
     let _alone = alone();
     // Only the emulated GPU fails when it is told to.
     let launches = train(&Device::emulated()?, false)?;
-    for failure in [GraphFailure::Capture, GraphFailure::Patch, GraphFailure::Launch] {
+    for failure in [Failure::Capture, Failure::Patch, Failure::Launch] {
         let device = Device::emulated()?;
-        fail_graphs(Some(failure));
+        fail_at(Some(failure));
         let graphs = train(&device, true);
-        fail_graphs(None);
+        fail_at(None);
         let graphs = graphs?;
         assert_same(&graphs, &launches);
         assert!(graphs.n_graphs <= 2, "{failure:?}: {} graphs", graphs.n_graphs);

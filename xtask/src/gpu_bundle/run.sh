@@ -154,14 +154,24 @@ replays)
     for program in graph_functions graph_training; do
         ./programs/$program || status=1
     done
-    for workload in ${@:-mlp-784-1024-10-b512 mlp-deep-b4096 resnet50-b128 lstm-b256 gpt2-124m}; do
-        for graphs in 0 1; do
-            echo "$workload with PLIMSOLL_CUDA_GRAPHS=$graphs" | tee -a out/replays.jsonl
-            PLIMSOLL_CUDA_GRAPHS=$graphs ./programs/gpu_promises program bench "$workload" \
-                --device "$PLIMSOLL_TEST_DEVICE" --json | tee out/replay.json || status=1
+    # Two rounds in turn, so that what one run has over another shows beside what they differ by anyway; some two minutes.
+    for workload in ${@:-mlp-784-1024-10-b512 mlp-deep-b4096 resnet50-b128 lstm-b256 gpt2-124m resnet50-b128@1 gpt2-124m@1}; do
+        name="${workload%@*}"
+        options=
+        case "$workload" in *@*) options="--batch ${workload#*@}" ;; esac
+        case "$workload" in mlp-784* | lstm*) options="$options --tf32" ;; esac
+        times=
+        for graphs in 0 1 0 1; do
+            PLIMSOLL_CUDA_GRAPHS=$graphs ./programs/gpu_promises program bench "$name" \
+                --device "$PLIMSOLL_TEST_DEVICE" --json $options > out/replay.json || status=1
             [ -s out/replay.json ] || status=1
-            cat out/replay.json >> out/replays.jsonl
+            { echo "$workload with PLIMSOLL_CUDA_GRAPHS=$graphs"; cat out/replay.json; } >> out/replays.jsonl
+            times="$times $(field median_ms "$(cat out/replay.json)") $(field peak_bytes "$(cat out/replay.json)")"
         done
+        echo "$workload $times" | awk '{
+            printf "%-22s launches %.3f %.3f ms, %.0f MiB; graphs %.3f %.3f ms, %.0f MiB\n",
+                $1, $2, $6, $3 / 1048576, $4, $8, $5 / 1048576
+        }'
     done
     exit $status
     ;;

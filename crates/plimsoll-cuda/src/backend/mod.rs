@@ -105,6 +105,9 @@ pub(crate) trait Backend: Streams {
     /// Compiles a source with the one entry of that name, and loads it. The source is complete, the prelude included.
     fn build(&self, entry: &str, source: &str) -> Result<Function>;
 
+    /// Unloads a kernel, once all work is done.
+    fn unload(&self, function: Function);
+
     /// Starts a kernel; `params` point to the values of its parameters.
     ///
     /// # Safety

@@ -76,7 +76,7 @@ struct Driver {
     events: Events,
     posts: Mutex<Option<Posts>>,
     /// What kernels were loaded in.
-    modules: Mutex<Vec<Module>>,
+    modules: Mutex<Vec<(Function, Module)>>,
     blas: Mutex<Option<Blas>>,
     dnn: Mutex<Option<Dnn>>,
     cache: Cache,
@@ -109,8 +109,13 @@ impl Backend for Driver {
         self.context.enter()?;
         let module = Module::load(&self.context, &code)?;
         let function = module.function(entry, self.profile.shared_bytes_per_block)?;
-        self.modules.lock().unwrap_or_else(PoisonError::into_inner).push(module);
+        self.modules.lock().unwrap_or_else(PoisonError::into_inner).push((function, module));
         Ok(function)
+    }
+
+    fn unload(&self, function: Function) {
+        let mut modules = self.modules.lock().unwrap_or_else(PoisonError::into_inner);
+        modules.retain(|(other, _)| *other != function);
     }
 
     unsafe fn launch(&self, function: Function, grid: Grid, params: &mut [*mut c_void]) -> Result<()> {

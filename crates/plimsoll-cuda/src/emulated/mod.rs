@@ -12,6 +12,7 @@
 //! beyond the memory that a parameter points to is not noticed: that is for the tools of a real GPU.
 
 mod convolution;
+mod failures;
 mod fiber;
 mod graph;
 mod machine;
@@ -35,7 +36,7 @@ use crate::error::{Error, Result};
 use crate::matmul::{Matmul, MatmulOperands};
 use crate::profile::Profile;
 
-pub use graph::{GraphFailure, fail_graphs};
+pub use failures::{Failure, fail_at};
 use module::{Compiler, Module};
 pub use pages::EmulatedPages;
 use streams::Queues;
@@ -93,11 +94,16 @@ struct Emulated {
 
 impl Backend for Emulated {
     fn build(&self, entry: &str, source: &str) -> Result<Function> {
+        failures::check(Failure::Build)?;
         for &architecture in &self.architectures {
             compiles(&self.cache, source, entry, architecture)?;
         }
         let module: &'static Module = self.compiler.build(entry, source)?;
         Ok(Function(std::ptr::from_ref(module) as usize))
+    }
+
+    fn unload(&self, _function: Function) {
+        // Modules of the host are the process's: another GPU may run the same.
     }
 
     unsafe fn launch(&self, function: Function, grid: Grid, params: &mut [*mut c_void]) -> Result<()> {

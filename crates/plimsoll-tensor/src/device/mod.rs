@@ -365,7 +365,7 @@ impl Device {
         self.is_host() || !self.0.unordered.load(Ordering::Relaxed)
     }
 
-    /// Whether programs (functions, training steps, sessions) run as CUDA graphs from their second or third run on: one call of
+    /// Whether programs (functions, training steps, sessions) run as CUDA graphs from their second or third run on: a few calls of
     /// the driver instead of one for each launch, with the same bits. Off unless this or `PLIMSOLL_CUDA_GRAPHS=1` says
     /// otherwise; a program that ran while it was off stays as it is.
     ///

@@ -7,7 +7,8 @@ use std::fmt;
 use std::sync::Arc;
 
 pub use plimsoll_cpu::random::Draw;
-use plimsoll_cuda::{Gpu, Profile};
+use plimsoll_cpu::reduce::Source;
+use plimsoll_cuda::{Generated, Gpu, Param, Profile};
 use smallvec::SmallVec;
 
 use crate::base::dtype::DType;
@@ -121,6 +122,13 @@ pub trait Op: fmt::Debug + Send + Sync + 'static {
     #[doc(hidden)]
     fn pointwise(&self) -> Option<Pointwise> {
         None
+    }
+
+    /// Whether it is a reduction of one input that reads each element once for all results (once for each, auxiliary ones
+    /// included, on the CPU), and takes elements that are [made](Producer) where it reads them. Asked of ops of this crate alone.
+    #[doc(hidden)]
+    fn folds_input(&self) -> bool {
+        false
     }
 
     /// For an op that is not cheap: the cheap op that rebuilds an output, such as applying a norm whose statistics are
@@ -469,6 +477,37 @@ impl<'a> Run<'a> {
     }
 }
 
+/// What makes the elements of an input where a kernel of a GPU reads them.
+pub(crate) trait GpuSource {
+    /// The kernels that it is a part of.
+    fn generated(&self) -> &Generated;
+
+    /// For a kernel whose threads read `n` neighbouring elements at a time: tells where operands lie from other ways to lie.
+    fn variant(&self, n: usize) -> u64;
+
+    /// The text then: `struct Produced`, and `produce(produced, first, to)`, which makes `n` elements from number `first` on in
+    /// their compute type. `Index` is a type for numbers of elements.
+    fn text(&self, n: usize) -> String;
+
+    /// What the kernel takes as a `Produced`.
+    fn param(&self) -> &dyn Param;
+}
+
+/// What makes the elements of an input where a kernel reads them, so that they are never in memory.
+#[derive(Clone, Copy)]
+pub(crate) enum Producer<'a> {
+    /// A kernel of the CPU.
+    Cpu(&'a dyn Source),
+    /// One of a GPU.
+    Gpu(&'a dyn GpuSource),
+}
+
+impl fmt::Debug for Producer<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Producer")
+    }
+}
+
 /// The memory of one input or output.
 #[derive(Clone, Copy, Debug)]
 pub struct Operand<'a> {
@@ -476,17 +515,40 @@ pub struct Operand<'a> {
     base: *mut u8,
     /// Shape, strides and dtype.
     pub meta: &'a Meta,
+    /// What makes the elements, if they are in no memory.
+    producer: Option<Producer<'a>>,
 }
 
 impl<'a> Operand<'a> {
     #[inline]
     pub(crate) fn new(base: *mut u8, meta: &'a Meta) -> Operand<'a> {
-        Operand { base, meta }
+        Operand { base, meta, producer: None }
+    }
+
+    /// Row-major elements that are made where they are read, for an op that [folds](Op::folds_input) its input.
+    pub(crate) fn produced(producer: Producer<'a>, meta: &'a Meta) -> Operand<'a> {
+        Operand { base: std::ptr::null_mut(), meta, producer: Some(producer) }
+    }
+
+    /// What makes the elements for a kernel of the CPU, if they are in no memory.
+    pub(crate) fn source(&self) -> Option<&'a dyn Source> {
+        match self.producer {
+            Some(Producer::Cpu(source)) => Some(source),
+            _ => None,
+        }
+    }
+
+    /// What makes the elements for a kernel of a GPU, if they are in no memory.
+    pub(crate) fn gpu_source(&self) -> Option<&'a dyn GpuSource> {
+        match self.producer {
+            Some(Producer::Gpu(source)) => Some(source),
+            _ => None,
+        }
     }
 
     /// The same memory under another layout, which names elements of this one only.
     pub(crate) fn viewed<'b>(&self, meta: &'b Meta) -> Operand<'b> {
-        Operand { base: self.base, meta }
+        Operand { base: self.base, meta, producer: None }
     }
 
     /// The address of the first element.
@@ -629,6 +691,11 @@ impl OpRef {
     /// What it does with one element of each input; none for an op of somebody's own, of which nothing is known.
     pub(crate) fn pointwise(&self) -> Option<Pointwise> {
         if self.is_own { None } else { self.get().pointwise() }
+    }
+
+    /// Whether it is a reduction whose input can be made where it is read; not for an op of somebody's own.
+    pub(crate) fn folds_input(&self) -> bool {
+        !self.is_own && self.get().folds_input()
     }
 
     /// Whether the op is cheap to recompute.

@@ -76,7 +76,7 @@ impl Program {
         let _steps: SmallVec<[StepScope; 1]> = self.devices.iter().enumerate().map(begin).collect();
         let mut commit: Option<Commit<'_>> = None;
         // It goes first if the run fails, while the blocks are there that its launches are about.
-        let graph = graphs.and_then(|graphs| Some((self.device().gpu()?.record_graph()?, graphs)));
+        let graph = graphs.and_then(|graphs| self.device().gpu()?.record_graph(graphs));
         for instruction in self.instructions() {
             match *instruction {
                 Instruction::Call(number) => {
@@ -99,8 +99,8 @@ impl Program {
             }
         }
         self.check_faults()?;
-        if let Some((recording, graphs)) = graph {
-            recording.finish(graphs)?;
+        if let Some(recording) = graph {
+            recording.finish()?;
         }
         if let Some(commit) = commit {
             commit.finish();

@@ -6,7 +6,7 @@
 
 use std::fmt::Write;
 
-use plimsoll_cuda::{Gpu, Grid, Param, Template};
+use plimsoll_cuda::{Generated, Gpu, Grid, Param, Template};
 use smallvec::SmallVec;
 
 use super::{CODE_BITS, c_name, code};
@@ -68,10 +68,43 @@ struct Numbers {
 unsafe impl Param for Numbers {}
 
 /// The axes of a kernel after joining: extents and, for each input, strides.
-struct Axes {
-    rank: usize,
-    extents: [usize; MAX_RANK],
-    strides: [[isize; MAX_RANK]; MAX_INPUTS],
+pub(crate) struct Axes {
+    pub rank: usize,
+    pub extents: [usize; MAX_RANK],
+    pub strides: [[isize; MAX_RANK]; MAX_INPUTS],
+}
+
+impl Axes {
+    /// The axes over which a kernel runs: those of one element are left out, neighbours that every input walks as one are
+    /// joined.
+    pub fn of(shape: &Shape, inputs: &[&Operand<'_>]) -> Axes {
+        let stretched: SmallVec<[Layout; 3]> = inputs
+            .iter()
+            .map(|input| {
+                let layout = input.meta.layout.broadcast_to(shape);
+                layout.unwrap_or_else(|| unreachable!("`infer` checks the shapes"))
+            })
+            .collect();
+        let mut axes = Axes { rank: 0, extents: [1; MAX_RANK], strides: [[0; MAX_RANK]; MAX_INPUTS] };
+        for (axis, &extent) in shape.dims().iter().enumerate().filter(|(_, extent)| **extent != 1) {
+            let last = axes.rank.wrapping_sub(1);
+            let continues = |(input, layout): (usize, &Layout)| {
+                axes.strides[input][last] == layout.strides()[axis] * extent as isize
+            };
+            if axes.rank > 0 && stretched.iter().enumerate().all(continues) {
+                axes.extents[last] *= extent;
+            } else {
+                axes.extents[axes.rank] = extent;
+                axes.rank += 1;
+            }
+            let at = axes.rank - 1;
+            for (input, layout) in stretched.iter().enumerate() {
+                axes.strides[input][at] = layout.strides()[axis];
+            }
+        }
+        axes.rank = axes.rank.max(1);
+        axes
+    }
 }
 
 /// Starts the kernel of a [pointwise](Op::pointwise) op.
@@ -123,18 +156,18 @@ impl Elementwise<'_> {
 
     /// Starts a kernel whose body calls device functions; `functions` is their text.
     pub fn run_with(&self, gpu: &Gpu, functions: &'static str, body: impl Fn() -> String) -> Result<()> {
-        self.launch(gpu, 0, functions, body)
+        self.launch(gpu, None, functions, body)
     }
 
-    /// Starts a kernel that does the work of several ops; `fingerprint` tells its body from others, and is not zero.
-    pub fn run_fused(&self, gpu: &Gpu, fingerprint: u64, body: impl Fn() -> String) -> Result<()> {
-        self.launch(gpu, fingerprint, "", body)
+    /// Starts a kernel that does the work of several ops; kernels of its body are those of `generated`.
+    pub fn run_fused(&self, gpu: &Gpu, generated: &Generated, body: impl Fn() -> String) -> Result<()> {
+        self.launch(gpu, Some(generated), "", body)
     }
 
     fn launch(
         &self,
         gpu: &Gpu,
-        fingerprint: u64,
+        generated: Option<&Generated>,
         functions: &'static str,
         body: impl Fn() -> String,
     ) -> Result<()> {
@@ -143,12 +176,15 @@ impl Elementwise<'_> {
         if n == 0 {
             return Ok(());
         }
-        let axes = self.axes(shape);
+        let axes = Axes::of(shape, self.inputs);
         let v = self.vector_len(&axes, n);
         let is_wide = n >= 1 << 31;
-        let key = self.key(&axes, v, is_wide) ^ fingerprint.wrapping_mul(0x9E37_79B9_7F4A_7C15);
-        let kernel =
-            gpu.kernel(&TEMPLATE, self.op, key, || self.define(&axes, v, is_wide, &body()) + functions)?;
+        let key = self.key(&axes, v, is_wide);
+        let define = || self.define(&axes, v, is_wide, &body()) + functions;
+        let kernel = match generated {
+            Some(generated) => gpu.generated_kernel(generated, &TEMPLATE, self.op, key, define),
+            None => gpu.kernel(&TEMPLATE, self.op, key, define),
+        }?;
         let mut places = Places { n: n as u64, extents: [0; MAX_RANK], strides: [[0; MAX_RANK]; MAX_INPUTS] };
         for axis in 0..axes.rank {
             places.extents[axis] = axes.extents[axis] as u32;
@@ -168,38 +204,6 @@ impl Elementwise<'_> {
         // was made for these dtypes; an output may be an input of the same shape, which is read before it is written.
         unsafe { gpu.launch(&kernel, Grid::covering(n.div_ceil(v), THREADS), &params) }?;
         Ok(())
-    }
-
-    /// The axes over which the kernel runs: axes of one element are left out, neighbours that every input walks as one
-    /// are joined.
-    fn axes(&self, shape: &Shape) -> Axes {
-        let stretched: SmallVec<[Layout; 3]> = self
-            .inputs
-            .iter()
-            .map(|input| {
-                let layout = input.meta.layout.broadcast_to(shape);
-                layout.unwrap_or_else(|| unreachable!("`infer` checks the shapes"))
-            })
-            .collect();
-        let mut axes = Axes { rank: 0, extents: [1; MAX_RANK], strides: [[0; MAX_RANK]; MAX_INPUTS] };
-        for (axis, &extent) in shape.dims().iter().enumerate().filter(|(_, extent)| **extent != 1) {
-            let last = axes.rank.wrapping_sub(1);
-            let continues = |(input, layout): (usize, &Layout)| {
-                axes.strides[input][last] == layout.strides()[axis] * extent as isize
-            };
-            if axes.rank > 0 && stretched.iter().enumerate().all(continues) {
-                axes.extents[last] *= extent;
-            } else {
-                axes.extents[axes.rank] = extent;
-                axes.rank += 1;
-            }
-            let at = axes.rank - 1;
-            for (input, layout) in stretched.iter().enumerate() {
-                axes.strides[input][at] = layout.strides()[axis];
-            }
-        }
-        axes.rank = axes.rank.max(1);
-        axes
     }
 
     /// How many elements a thread computes.

@@ -7,6 +7,7 @@ pub(crate) mod elementwise;
 pub(crate) mod finish;
 pub(crate) mod lines;
 pub(crate) mod moves;
+pub(crate) mod produce;
 pub(crate) mod reduce;
 pub(crate) mod tables;
 

@@ -16,7 +16,7 @@ use crate::base::axes::Axes;
 use crate::base::dtype::DType;
 use crate::base::error::Result;
 use crate::base::shape::{MAX_RANK, Shape};
-use crate::eager::op::{Meta, Operand};
+use crate::eager::op::{GpuSource, Meta, Operand};
 
 static TEMPLATE: Template = Template { name: "reduce", text: include_str!("reduce.cu") };
 
@@ -312,19 +312,28 @@ impl Reduction<'_> {
     }
 
     fn launch(&self, gpu: &Gpu, plan: &ReducePlan) -> Result<()> {
-        let kernel = gpu.kernel(&TEMPLATE, self.op, self.key(plan), || self.define(plan))?;
+        let source = self.source(plan);
+        let (key, define) = (self.key(plan), || self.define(plan));
+        let kernel = match source {
+            Some(source) => {
+                let key = key ^ source.variant(plan.v).rotate_left(1).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+                gpu.generated_kernel(source.generated(), &TEMPLATE, self.op, key, define)
+            }
+            None => gpu.kernel(&TEMPLATE, self.op, key, define),
+        }?;
         let (is_last, is_split) = (matches!(plan.mode, Mode::Partials(_)), plan.n_splits > 1);
         let mut pointers: SmallVec<[*mut u8; 10]> = SmallVec::new();
         if is_last || !is_split {
             pointers.extend(self.outputs.iter().map(|output| output.ptr()));
         }
         pointers.extend(is_split.then_some(self.workspace));
-        if !is_last {
+        if !is_last && source.is_none() {
             pointers.extend(self.inputs.iter().map(|input| input.ptr()));
         }
         let (places, mut numbers) = (places(plan), Numbers([0.0; 4]));
         numbers.0[..self.numbers.len()].copy_from_slice(self.numbers);
         let mut params: SmallVec<[&dyn Param; 12]> = pointers.iter().map(|ptr| ptr as &dyn Param).collect();
+        params.extend(source.map(GpuSource::param));
         params.push(&places);
         params.push(&numbers);
         let n_blocks = match plan.mode {
@@ -337,6 +346,11 @@ impl Reduction<'_> {
         // large as `workspace` says, and the kernel was made for these dtypes.
         unsafe { gpu.launch(&kernel, grid, &params) }?;
         Ok(())
+    }
+
+    /// What makes the elements of the input, of which there is one then; the last of two kernels reads none.
+    fn source(&self, plan: &ReducePlan) -> Option<&dyn GpuSource> {
+        self.inputs[0].gpu_source().filter(|_| !matches!(plan.mode, Mode::Partials(_)))
     }
 
     fn is_wide(&self, plan: &ReducePlan) -> bool {
@@ -411,7 +425,10 @@ impl Reduction<'_> {
             line("IS_SPLIT", "");
         }
         let outputs = self.of_outputs(|i, t| format!("{t}* out{i}, "));
-        let inputs = self.of_inputs(|i, t| format!("const {t}* in{i}, "));
+        let inputs = match self.source(plan) {
+            Some(_) => "const Produced produced, ".to_owned(),
+            None => self.of_inputs(|i, t| format!("const {t}* in{i}, ")),
+        };
         let params = match (is_last, is_split) {
             (true, _) => outputs + "const Acc* partials, ",
             (false, true) => "Acc* partials, ".to_owned() + &inputs,
@@ -420,11 +437,12 @@ impl Reduction<'_> {
         line("PARAMS", &params);
         line("T0", c_name(self.inputs[0].dtype()));
         self.define_reading(plan, &mut line);
-        text + GROUPS
+        text + GROUPS + &self.source(plan).map_or(String::new(), |source| source.text(plan.v))
     }
 
     fn define_reading(&self, plan: &ReducePlan, line: &mut impl FnMut(&str, &str)) {
         let read = |input: usize, place: &str, to: &str| match self.access(plan, input).is_vector {
+            _ if self.source(plan).is_some() => format!("produce(produced, {place}[{input}], {to}); "),
             true => format!("read_vector<V>(in{input} + {place}[{input}], {to}); "),
             false => format!(
                 "{{ auto one = widen(in{input}[{place}[{input}]]); for (int v = 0; v < V; v++) ({to})[v] = one; }} "

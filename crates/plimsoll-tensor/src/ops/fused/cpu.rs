@@ -18,9 +18,9 @@ use crate::device::Device;
 use crate::eager::op::{Meta, Operand, Run};
 
 /// The memory for what lies between the ops: part of a thread's stack, and of a core's second cache.
-const ROOM_BYTES: usize = 64 << 10;
+pub(super) const ROOM_BYTES: usize = 64 << 10;
 /// The most elements of a piece.
-const PIECE_LEN: usize = 4096;
+pub(super) const PIECE_LEN: usize = 4096;
 /// The elements of one task; fewer are not worth waking a thread for.
 const TASK_LEN: usize = 32 * 1024;
 
@@ -33,8 +33,8 @@ pub(super) enum Place {
     Room(u16),
 }
 
-/// Gives each step's result its place: a part of the room is free again after its last reader.
-pub(super) fn places(steps: &[FusedStep], outputs: &[u16]) -> Box<[Place]> {
+/// Gives each step's result its place: a part of the room is free again after its last reader, but for results that are kept.
+pub(super) fn places(steps: &[FusedStep], outputs: &[u16], kept: &[u16]) -> Box<[Place]> {
     let last_reader = |step: u16| {
         let reads = |reader: &FusedStep| reader.inputs.contains(&FusedInput::Step(step));
         steps.iter().rposition(reads).unwrap_or(usize::from(step))
@@ -45,7 +45,7 @@ pub(super) fn places(steps: &[FusedStep], outputs: &[u16]) -> Box<[Place]> {
         if let Some(output) = outputs.iter().position(|&output| output == step) {
             return Place::Output(output as u16);
         }
-        let end = last_reader(step);
+        let end = if kept.contains(&step) { steps.len() } else { last_reader(step) };
         // A step does not write where it reads.
         let free = taken.iter().position(|&until| until < usize::from(step));
         let part = free.unwrap_or_else(|| {
@@ -58,11 +58,48 @@ pub(super) fn places(steps: &[FusedStep], outputs: &[u16]) -> Box<[Place]> {
     (0..steps.len() as u16).map(place).collect()
 }
 
+/// The axes of all operands, those joined that every operand walks as one.
+pub(super) struct Axes {
+    pub extents: SmallVec<[usize; MAX_RANK]>,
+    /// The strides of each input along them.
+    pub strides: SmallVec<[[isize; MAX_RANK]; 4]>,
+}
+
+impl Axes {
+    pub fn of(shape: &Shape, inputs: &[Operand<'_>]) -> Axes {
+        let mut axes = Axes { extents: SmallVec::new(), strides: SmallVec::new() };
+        let stretched: SmallVec<[Layout; 4]> = inputs
+            .iter()
+            .map(|input| {
+                let layout = input.meta.layout.broadcast_to(shape);
+                layout.unwrap_or_else(|| unreachable!("inputs of a fused op broadcast to its shape"))
+            })
+            .collect();
+        axes.strides.resize(inputs.len(), [0; MAX_RANK]);
+        for (axis, &extent) in shape.dims().iter().enumerate().filter(|(_, extent)| **extent != 1) {
+            let last = axes.extents.len().wrapping_sub(1);
+            let mut pairs = stretched.iter().zip(&axes.strides);
+            let is_joined = !axes.extents.is_empty()
+                && pairs.all(|(layout, strides)| strides[last] == layout.strides()[axis] * extent as isize);
+            match is_joined {
+                true => axes.extents[last] *= extent,
+                false => axes.extents.push(extent),
+            }
+            let at = axes.extents.len() - 1;
+            for (layout, strides) in stretched.iter().zip(&mut axes.strides) {
+                strides[at] = layout.strides()[axis];
+            }
+        }
+        if axes.extents.is_empty() {
+            axes.extents.push(1);
+        }
+        axes
+    }
+}
+
 /// How operands are cut.
 struct Cut {
-    /// The extents of all axes, those joined that every operand walks as one.
     extents: SmallVec<[usize; MAX_RANK]>,
-    /// The strides of each input along them.
     strides: SmallVec<[[isize; MAX_RANK]; 4]>,
     /// The axis that is cut; those before it are walked one index at a time.
     axis: usize,
@@ -74,34 +111,9 @@ struct Cut {
 
 impl Cut {
     fn new(shape: &Shape, inputs: &[Operand<'_>], most: usize) -> Cut {
-        let mut cut = Cut { extents: SmallVec::new(), strides: SmallVec::new(), axis: 0, len: 0, inner: 1 };
-        let stretched: SmallVec<[Layout; 4]> = inputs
-            .iter()
-            .map(|input| {
-                let layout = input.meta.layout.broadcast_to(shape);
-                layout.unwrap_or_else(|| unreachable!("inputs of a fused op broadcast to its shape"))
-            })
-            .collect();
-        cut.strides.resize(inputs.len(), [0; MAX_RANK]);
-        for (axis, &extent) in shape.dims().iter().enumerate().filter(|(_, extent)| **extent != 1) {
-            let last = cut.extents.len().wrapping_sub(1);
-            let mut pairs = stretched.iter().zip(&cut.strides);
-            let is_joined = !cut.extents.is_empty()
-                && pairs.all(|(layout, strides)| strides[last] == layout.strides()[axis] * extent as isize);
-            match is_joined {
-                true => cut.extents[last] *= extent,
-                false => cut.extents.push(extent),
-            }
-            let at = cut.extents.len() - 1;
-            for (layout, strides) in stretched.iter().zip(&mut cut.strides) {
-                strides[at] = layout.strides()[axis];
-            }
-        }
-        if cut.extents.is_empty() {
-            cut.extents.push(1);
-        }
+        let Axes { extents, strides } = Axes::of(shape, inputs);
+        let mut cut = Cut { axis: extents.len() - 1, extents, strides, len: 0, inner: 1 };
         // From the innermost axis outwards, as long as whole axes fit into a piece.
-        cut.axis = cut.extents.len() - 1;
         while cut.axis > 0 && cut.inner * cut.extents[cut.axis] <= most {
             cut.inner *= cut.extents[cut.axis];
             cut.axis -= 1;
@@ -156,11 +168,17 @@ struct Views {
     shape: Shape,
 }
 
-pub(super) fn run(fused: &Fused, run: &Run<'_>) -> Result<()> {
-    let widest = fused.steps.iter().map(|step| step.dtype.size()).max().unwrap_or(1);
+/// The most elements of a piece, and the bytes of each part of the room.
+pub(super) fn piece_len(steps: &[FusedStep], places: &[Place]) -> (usize, usize) {
+    let widest = steps.iter().map(|step| step.dtype.size()).max().unwrap_or(1);
     let part = |place: &Place| if let Place::Room(part) = place { usize::from(*part) + 1 } else { 0 };
-    let n_parts = fused.places.iter().map(part).max().unwrap_or(0);
+    let n_parts = places.iter().map(part).max().unwrap_or(0);
     let most = PIECE_LEN.min(ROOM_BYTES / (n_parts.max(1) * widest));
+    (most, most * widest)
+}
+
+pub(super) fn run(fused: &Fused, run: &Run<'_>) -> Result<()> {
+    let (most, part_bytes) = piece_len(&fused.steps, &fused.places);
     let cut = Cut::new(&fused.shape, run.inputs, most);
     let rest = cut.extents[cut.axis] % cut.len;
     let pieces = Pieces {
@@ -170,7 +188,7 @@ pub(super) fn run(fused: &Fused, run: &Run<'_>) -> Result<()> {
         rest: cut.views(if rest == 0 { cut.len } else { rest }, run.inputs),
         inputs: run.inputs.iter().map(|input| SharedPtr::new(input.ptr())).collect(),
         outputs: run.outputs.iter().map(|output| SharedPtr::new(output.ptr())).collect(),
-        part_bytes: most * widest,
+        part_bytes,
         cut,
     };
     let n_pieces = pieces.cut.n_pieces();
@@ -205,7 +223,6 @@ impl Pieces<'_> {
         let (along, first) = self.cut.start(piece, &mut offsets);
         let is_whole = along + self.cut.len <= self.cut.extents[self.cut.axis];
         let views = if is_whole { &self.whole } else { &self.rest };
-        let made = |dtype: DType| Meta::fresh(views.shape, dtype);
         let address = |step: usize| match self.fused.places[step] {
             Place::Output(output) => {
                 let size = self.fused.steps[step].dtype.size();
@@ -213,26 +230,46 @@ impl Pieces<'_> {
             }
             Place::Room(part) => room.wrapping_add(usize::from(part) * self.part_bytes),
         };
-        for (number, step) in self.fused.steps.iter().enumerate() {
-            let metas: SmallVec<[Meta; 3]> = step
-                .inputs
-                .iter()
-                .map(|input| match *input {
-                    FusedInput::Outer(input) => views.inputs[usize::from(input)],
-                    FusedInput::Step(step) => made(self.fused.steps[usize::from(step)].dtype),
-                })
-                .collect();
-            let base = |(input, meta): (&FusedInput, &Meta)| match *input {
-                FusedInput::Outer(input) => {
-                    let input = usize::from(input);
-                    let offset = offsets[input] * meta.dtype.size() as isize;
-                    self.inputs[input].get().wrapping_offset(offset)
-                }
+        let base = |input: usize| {
+            let offset = offsets[input] * views.inputs[input].dtype.size() as isize;
+            self.inputs[input].get().wrapping_offset(offset)
+        };
+        let piece = Piece { shape: views.shape, inputs: &views.inputs, first, device: self.device };
+        piece.run(&self.fused.steps, base, address)
+    }
+}
+
+/// A piece of all operands.
+pub(super) struct Piece<'a> {
+    pub shape: Shape,
+    /// What is seen of each input.
+    pub inputs: &'a [Meta],
+    /// The number of the first element, where elements are neighbours.
+    pub first: usize,
+    pub device: &'a Device,
+}
+
+impl Piece<'_> {
+    /// Runs one op after the other; the elements of inputs begin at `base`, the results of steps lie at `address`.
+    pub fn run(
+        &self,
+        steps: &[FusedStep],
+        base: impl Fn(usize) -> *mut u8,
+        address: impl Fn(usize) -> *mut u8,
+    ) -> Result<()> {
+        let made = |dtype: DType| Meta::fresh(self.shape, dtype);
+        for (number, step) in steps.iter().enumerate() {
+            let seen = |input: &FusedInput| match *input {
+                FusedInput::Outer(input) => self.inputs[usize::from(input)],
+                FusedInput::Step(step) => made(steps[usize::from(step)].dtype),
+            };
+            let metas: SmallVec<[Meta; 3]> = step.inputs.iter().map(seen).collect();
+            let at = |input: &FusedInput| match *input {
+                FusedInput::Outer(input) => base(usize::from(input)),
                 FusedInput::Step(step) => address(usize::from(step)),
             };
-            let bases: SmallVec<[*mut u8; 3]> = step.inputs.iter().zip(&metas).map(base).collect();
             let inputs: SmallVec<[Operand<'_>; 3]> =
-                bases.iter().zip(&metas).map(|(&base, meta)| Operand::new(base, meta)).collect();
+                step.inputs.iter().zip(&metas).map(|(input, meta)| Operand::new(at(input), meta)).collect();
             let output = made(step.dtype);
             let mut run = Run {
                 inputs: &inputs,
@@ -241,7 +278,7 @@ impl Pieces<'_> {
                 workspace: std::ptr::null_mut(),
                 workspace_len: 0,
                 device: self.device,
-                first,
+                first: self.first,
             };
             step.op.get().run(&mut run)?;
         }

@@ -15,30 +15,44 @@ use crate::eager::op::{Operand, Pointwise, Run};
 use crate::ops::cuda::c_name;
 use crate::ops::cuda::elementwise::Elementwise;
 
+/// What the ops say of themselves, and their attributes together.
+pub(super) struct Attributes {
+    steps: SmallVec<[Pointwise; 8]>,
+    pub numbers: SmallVec<[f64; 8]>,
+    pub words: SmallVec<[u64; 4]>,
+}
+
+impl Attributes {
+    pub fn of(fused: &Fused) -> Attributes {
+        let steps: SmallVec<[Pointwise; 8]> =
+            fused.steps.iter().filter_map(|step| step.op.pointwise()).collect();
+        // The words of the op that draws come first, where the kernel looks for them.
+        let drawing = steps.iter().filter(|pointwise| pointwise.draws);
+        let others = steps.iter().filter(|pointwise| !pointwise.draws);
+        let numbers = steps.iter().flat_map(|step| step.numbers.iter().copied()).collect();
+        let words = drawing.chain(others).flat_map(|step| step.words.iter().copied()).collect();
+        Attributes { steps, numbers, words }
+    }
+}
+
 pub(super) fn run(fused: &Fused, run: &Run<'_>, gpu: &Gpu) -> Result<()> {
-    let steps: SmallVec<[Pointwise; 8]> = fused.steps.iter().filter_map(|step| step.op.pointwise()).collect();
-    // The words of the op that draws come first, where the kernel looks for them.
-    let is_first = |pointwise: &&Pointwise| pointwise.draws;
-    let drawing = steps.iter().filter(is_first);
-    let others = steps.iter().filter(|pointwise| !pointwise.draws);
-    let numbers: SmallVec<[f64; 8]> = steps.iter().flat_map(|step| step.numbers.iter().copied()).collect();
-    let words: SmallVec<[u64; 4]> =
-        drawing.chain(others).flat_map(|step| step.words.iter().copied()).collect();
+    let attributes = Attributes::of(fused);
     let inputs: SmallVec<[&Operand<'_>; 4]> = run.inputs.iter().collect();
     let outputs: SmallVec<[&Operand<'_>; 4]> = run.outputs.iter().collect();
     let kernel = Elementwise {
         op: "fused",
         inputs: &inputs,
         outputs: &outputs,
-        numbers: &numbers,
-        words: &words,
+        numbers: &attributes.numbers,
+        words: &attributes.words,
         variant: 0,
     };
-    kernel.run_fused(gpu, fused.fingerprint, || body(fused, &steps, &inputs))
+    kernel.run_fused(gpu, &fused.generated, || body(fused, &attributes, &inputs))
 }
 
 /// The statements of all ops.
-fn body(fused: &Fused, steps: &[Pointwise], inputs: &[&Operand<'_>]) -> String {
+pub(super) fn body(fused: &Fused, attributes: &Attributes, inputs: &[&Operand<'_>]) -> String {
+    let steps = &attributes.steps;
     let mut text = String::new();
     // Writing to a string cannot fail.
     for input in 0..inputs.len() {

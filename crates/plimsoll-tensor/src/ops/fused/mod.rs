@@ -7,8 +7,11 @@
 
 mod cpu;
 mod cuda;
+mod fold;
 
-use plimsoll_cuda::Gpu;
+use std::sync::Arc;
+
+use plimsoll_cuda::{Generated, Gpu};
 use smallvec::SmallVec;
 
 use crate::base::dtype::DType;
@@ -16,6 +19,7 @@ use crate::base::error::Result;
 use crate::base::shape::Shape;
 use crate::eager::op::{Cost, Draw, Gradient, Meta, Op, OpRef, Output, Outputs, Pointwise, Run, bytes_moved};
 use crate::ops::cuda::elementwise::{MAX_INPUTS, MAX_NUMBERS, MAX_WORDS};
+pub(crate) use fold::FusedFold;
 
 /// The most outputs.
 const MAX_OUTPUTS: usize = 4;
@@ -51,8 +55,8 @@ pub(crate) struct Fused {
     places: Box<[cpu::Place]>,
     /// Whether one of the steps draws.
     draws: bool,
-    /// Stands for the kernel: equal for equal ops with equal dtypes, whatever their numbers are.
-    fingerprint: u64,
+    /// The kernels: the same for equal ops with equal dtypes, whatever their numbers are.
+    generated: Arc<Generated>,
 }
 
 impl Fused {
@@ -79,23 +83,22 @@ impl Fused {
         {
             return None;
         }
-        let places = cpu::places(&steps, &outputs);
-        let mut fused =
-            Fused { shape, steps: steps.into(), outputs, places, draws: n_draws > 0, fingerprint: 0 };
-        fused.fingerprint = fused.hashed(input_dtypes);
-        Some(fused)
+        let places = cpu::places(&steps, &outputs, &[]);
+        let generated = Generated::of(fingerprint(input_dtypes, &steps, &outputs));
+        Some(Fused { shape, steps: steps.into(), outputs, places, draws: n_draws > 0, generated })
     }
+}
 
-    fn hashed(&self, input_dtypes: &[DType]) -> u64 {
-        use std::hash::{DefaultHasher, Hash, Hasher};
-        let mut hasher = DefaultHasher::new();
-        (input_dtypes, &self.outputs).hash(&mut hasher);
-        for step in &self.steps {
-            let body = step.op.pointwise().map(|pointwise| pointwise.body);
-            (step.op.name(), body, &step.inputs, step.dtype).hash(&mut hasher);
-        }
-        hasher.finish()
+/// A number that stands for the text of a kernel.
+fn fingerprint(input_dtypes: &[DType], steps: &[FusedStep], outputs: &[u16]) -> u64 {
+    use std::hash::{DefaultHasher, Hash, Hasher};
+    let mut hasher = DefaultHasher::new();
+    (input_dtypes, outputs).hash(&mut hasher);
+    for step in steps {
+        let body = step.op.pointwise().map(|pointwise| pointwise.body);
+        (step.op.name(), body, &step.inputs, step.dtype).hash(&mut hasher);
     }
+    hasher.finish()
 }
 
 impl Op for Fused {

@@ -225,6 +225,10 @@ impl<R: Reduce> Op for Over<R> {
         needs(false).max(needs(true))
     }
 
+    fn folds_input(&self) -> bool {
+        true
+    }
+
     fn gradient(&self) -> Gradient {
         R::GRADIENT
     }
@@ -258,8 +262,13 @@ fn reduce<R: Reduce>(reduce: R, x: &Tensor, axes: impl IntoAxes, keep: bool) -> 
 
 /// Runs a fold over the axes of an operand into memory of one element per result.
 fn fold<F: Fold>(fold: &F, x: &Operand, axes: Axes, y: &Operand) {
-    // SAFETY: `execute` hands out operands that are valid for their layouts; `y` is fresh and of the result's shape.
-    unsafe { kernels::reduce(fold, x.shape(), |axis| axes.contains(axis), src(x), y.ptr().cast()) }
+    let (is_reduced, to) = (|axis: usize| axes.contains(axis), y.ptr().cast());
+    match x.source() {
+        // SAFETY: `execute` hands out operands that are valid for their layouts; `y` is fresh and of the result's shape.
+        None => unsafe { kernels::reduce(fold, x.shape(), is_reduced, src(x), to) },
+        // SAFETY: as above; elements are made as the operand's shape and dtype say.
+        Some(source) => unsafe { kernels::reduce_made(fold, x.shape(), is_reduced, source, to) },
+    }
 }
 
 /// Declares the two methods of an op without attributes.

@@ -46,7 +46,7 @@ impl Program {
             }
         }
         let before = passed.as_ref().unwrap_or(self);
-        let fused = before.unless_peak_rises(&fusion::pointwise(before), Program::fusing)?;
+        let fused = before.unless_peak_rises(&fusion::groups(before), Program::fusing)?;
         Ok(fused.or(passed))
     }
 

@@ -1,5 +1,5 @@
 //! Fusion: calls of pointwise ops that read each other's results become one call, so that what is between them takes neither
-//! memory nor time.
+//! memory nor time; and with them the reduction that reads what they make, if there is one.
 //!
 //! Calls are joined in the order of the program: each with those that made its inputs, as long as the whole can run at the
 //! place of its last call. So nobody else may read a result before that place, nothing that is read may be overwritten before
@@ -18,7 +18,7 @@ use crate::base::dtype::DType;
 use crate::base::layout::Layout;
 use crate::eager::execute::Order;
 use crate::eager::op::OpRef;
-use crate::ops::fused::{Fused, FusedInput, FusedStep};
+use crate::ops::fused::{Fused, FusedFold, FusedInput, FusedStep};
 
 /// Calls that become one.
 #[derive(Clone)]
@@ -34,7 +34,7 @@ pub(super) struct Fusion {
 }
 
 /// All groups of calls that can be fused.
-pub(super) fn pointwise(program: &Program) -> Vec<Fusion> {
+pub(super) fn groups(program: &Program) -> Vec<Fusion> {
     let uses = Uses::of(program);
     // The group of each call; a group is known by its first call.
     let mut group_of: BTreeMap<u32, u32> = BTreeMap::new();
@@ -70,22 +70,43 @@ pub(super) fn pointwise(program: &Program) -> Vec<Fusion> {
         group_of.insert(number, into);
         groups.extend(fusion.map(|fusion| (into, fusion)));
     }
+    for (number, call) in (0u32..).zip(program.calls.iter()).filter(|(_, call)| folds(program, call)) {
+        let producer = program.value(call.inputs[0].value).call;
+        let Some(group) = producer.and_then(|producer| group_of.get(&producer).copied()) else { continue };
+        // The members go, so that no other reduction takes them.
+        let Some(fusion) = members.get(&group).and_then(|all| Fusion::folding(program, &uses, all, number))
+        else {
+            continue;
+        };
+        members.remove(&group);
+        groups.insert(group, fusion);
+    }
     groups.into_values().collect()
+}
+
+/// Whether a call is a reduction that can take in what makes its input.
+fn folds(program: &Program, call: &Call) -> bool {
+    let is_block = |view: &ValueView| program.block_of(view.value).is_some() && view.meta.n_elems() > 0;
+    call.op.folds_input() && is_plain(call) && call.inputs.len() == 1 && call.outputs.iter().all(is_block)
 }
 
 /// Whether a call can be part of a group.
 fn is_pointwise(program: &Program, call: &Call) -> bool {
     let [output] = &call.outputs[..] else { return false };
-    let is_plain = call.order == Order::Fixed
-        && call.phase != Phase::Update
-        && call.workspace.is_none()
-        && call.recomputed_flops.is_none()
-        && !call.op.has_effect();
     let shape = output.meta.shape();
     let is_whole = output.meta.layout == Layout::contiguous(*shape) && output.meta.n_elems() > 0;
     let is_block = program.block_of(output.value).is_some();
     let fits = |view: &ValueView| view.meta.layout.broadcast_to(shape).is_some();
-    is_plain && is_whole && is_block && call.inputs.iter().all(fits) && call.op.pointwise().is_some()
+    let reads = is_plain(call) && call.workspace.is_none() && call.inputs.iter().all(fits);
+    reads && is_whole && is_block && call.op.pointwise().is_some()
+}
+
+/// Whether a call does what it does at any place in its phase.
+fn is_plain(call: &Call) -> bool {
+    call.order == Order::Fixed
+        && call.phase != Phase::Update
+        && call.recomputed_flops.is_none()
+        && !call.op.has_effect()
 }
 
 /// Who reads and writes what, and when memory is freed.
@@ -138,15 +159,41 @@ impl Fusion {
             return None;
         }
         let shape = *layout(end).shape();
-        let group = Group { program, uses, members: &members, calls, last };
-        let (made, read) = (group.made()?, group.read()?);
-        let is_safe = made.outputs.iter().all(|view| is_alone(program, view, &made.outputs, &read.inputs));
-        if !is_safe || group.holds_more(&made, &read) {
-            return None;
-        }
+        let group = Group { program, uses, members: &members, calls, last, fold: None };
+        let (made, read) = group.safe()?;
         let dtypes: SmallVec<[DType; 4]> = read.inputs.iter().map(|view| view.meta.dtype).collect();
         let fused = Fused::new(shape, &dtypes, read.steps, made.steps)?;
         Some(Fusion { members, op: OpRef::shipped(fused), inputs: read.inputs, outputs: made.outputs })
+    }
+
+    /// These calls and the reduction of what one of them makes as one, if they can be.
+    fn folding(program: &Program, uses: &Uses, members: &[u32], fold: u32) -> Option<Fusion> {
+        let calls: Vec<&Call> = members.iter().map(|&number| &program.calls[number as usize]).collect();
+        let (end, reduction) = (calls.last()?, &program.calls[fold as usize]);
+        let is_alike = (end.device, end.phase) == (reduction.device, reduction.phase);
+        if !is_alike || members.last().is_some_and(|&last| last > fold) {
+            return None;
+        }
+        let shape = *end.outputs[0].meta.shape();
+        let group = Group { program, uses, members, calls, last: fold, fold: Some(reduction) };
+        let (mut made, read) = group.safe()?;
+        let input = &reduction.inputs[0];
+        let reduced = group.step_of(input.value)?;
+        let whole = *group.calls[usize::from(reduced)].outputs[0].meta;
+        let is_whole = input.meta.layout == Layout::contiguous(*input.meta.shape())
+            && (input.meta.n_elems(), input.meta.dtype) == (whole.n_elems(), whole.dtype);
+        if !is_whole {
+            return None;
+        }
+        let n_outputs = reduction.outputs.len() - usize::from(reduction.n_aux);
+        let aux = reduction.outputs[n_outputs..].iter().map(|view| *view.meta).collect();
+        let dtypes: SmallVec<[DType; 4]> = read.inputs.iter().map(|view| view.meta.dtype).collect();
+        let op = (reduction.op.clone(), *input.meta, aux);
+        let fused = FusedFold::new(op, shape, &dtypes, read.steps, (&made.steps, reduced))?;
+        let mut outputs = reduction.outputs.clone();
+        outputs.append(&mut made.outputs);
+        let members = members.iter().copied().chain([fold]).collect();
+        Some(Fusion { members, op: OpRef::shipped(fused), inputs: read.inputs, outputs })
     }
 
     /// The call at whose place it runs.
@@ -161,7 +208,9 @@ struct Group<'a> {
     uses: &'a Uses,
     members: &'a [u32],
     calls: Vec<&'a Call>,
+    /// The call at whose place they run: their last one, or the reduction of what they make.
     last: u32,
+    fold: Option<&'a Call>,
 }
 
 /// What a group reads.
@@ -183,7 +232,20 @@ struct Made {
 
 impl Group<'_> {
     fn is_member(&self, call: u32) -> bool {
-        self.members.binary_search(&call).is_ok()
+        self.members.binary_search(&call).is_ok() || (self.fold.is_some() && call == self.last)
+    }
+
+    /// What they make and read, if their work can be done at the place of the last one.
+    fn safe(&self) -> Option<(Made, Read)> {
+        let (made, read) = (self.made()?, self.read()?);
+        let is_alone = |view: &ValueView| is_alone(self.program, view, &made.outputs, &read.inputs);
+        let folded = self.fold.iter().flat_map(|fold| &fold.outputs);
+        let is_apart = |view: &ValueView| {
+            let others = || made.outputs.iter().chain(&read.inputs);
+            others().all(|other| self.program.block_of(other.value) != self.program.block_of(view.value))
+        };
+        let is_safe = made.outputs.iter().all(is_alone) && folded.clone().all(is_apart);
+        (is_safe && !self.holds_more(&made, &read)).then_some((made, read))
     }
 
     /// The member that makes a value.
