@@ -9,7 +9,7 @@ use std::hint::black_box;
 use std::time::Instant;
 
 use half::bf16;
-use plimsoll_cpu::map::{Dst, Src, map1, map2};
+use plimsoll_cpu::map::{Operand, map1, map2};
 use plimsoll_cpu::math::Real;
 use plimsoll_cpu::threads;
 
@@ -57,9 +57,9 @@ fn add(shape: &[usize], strides: &[isize], a: &[f32], b: &[f32], b_strides: &[is
     unsafe {
         map2(
             shape,
-            Dst { ptr: y.as_mut_ptr(), strides },
-            Src { ptr: a.as_ptr(), strides },
-            Src { ptr: b.as_ptr(), strides: b_strides },
+            Operand::new(y.as_mut_ptr(), strides),
+            Operand::new(a.as_ptr(), strides),
+            Operand::new(b.as_ptr(), b_strides),
             #[inline(always)]
             |a: &[f32], b: &[f32], y: &mut [f32]| add_tile(a, b, y),
         );
@@ -107,9 +107,9 @@ fn large() {
         unsafe {
             map2(
                 &[LARGE],
-                Dst { ptr, strides: &[1] },
-                Src { ptr: ptr.cast_const(), strides: &[1] },
-                Src { ptr: b.as_ptr(), strides: &[1] },
+                Operand::new(ptr, &[1]),
+                Operand::new(ptr.cast_const(), &[1]),
+                Operand::new(b.as_ptr(), &[1]),
                 #[inline(always)]
                 |a: &[f32], b: &[f32], y: &mut [f32]| add_tile(a, b, y),
             );
@@ -123,9 +123,9 @@ fn large() {
         unsafe {
             map2(
                 &[LARGE],
-                Dst { ptr: output.as_mut_ptr(), strides: &[1] },
-                Src { ptr: narrow.as_ptr(), strides: &[1] },
-                Src { ptr: narrow.as_ptr(), strides: &[1] },
+                Operand::new(output.as_mut_ptr(), &[1]),
+                Operand::new(narrow.as_ptr(), &[1]),
+                Operand::new(narrow.as_ptr(), &[1]),
                 #[inline(always)]
                 |a: &[f32], b: &[f32], y: &mut [f32]| add_tile(a, b, y),
             );
@@ -161,8 +161,8 @@ fn functions() {
                 unsafe {
                     map1(
                         &[x.len()],
-                        Dst { ptr: y.as_mut_ptr(), strides: &[1] },
-                        Src { ptr: x.as_ptr(), strides: &[1] },
+                        Operand::new(y.as_mut_ptr(), &[1]),
+                        Operand::new(x.as_ptr(), &[1]),
                         #[inline(always)]
                         |x: &[f32], y: &mut [f32]| {
                             for (y, x) in y.iter_mut().zip(x) {

@@ -6,7 +6,7 @@ use std::hint::black_box;
 use std::time::Instant;
 
 use half::bf16;
-use plimsoll_cpu::map::Src;
+use plimsoll_cpu::operand::Operand;
 use plimsoll_cpu::random::{self, Draw};
 use plimsoll_cpu::reduce::{ArgMax, Fold, LogSumExp, Max, Sum, Variance, reduce};
 use plimsoll_cpu::threads;
@@ -53,9 +53,10 @@ fn folds<F: Fold>(fold: &F, name: &str, values: &[F::In]) {
     ] {
         let strides = [shape[1] as isize, 1];
         report(&format!("{name} {shape:?} axis {axis}"), LARGE, size_of_val(values), || {
-            let input = Src { ptr: values.as_ptr(), strides: &strides };
+            let input = Operand::new(values.as_ptr(), &strides);
+            let output = Operand::new(output.as_mut_ptr(), &[]);
             // SAFETY: the shape covers the slice, and the output is at least as long as needed.
-            unsafe { reduce(fold, &shape, |other| other == axis, input, output.as_mut_ptr()) };
+            unsafe { reduce(fold, &shape, |other| other == axis, input, output) };
         });
     }
 }
@@ -72,16 +73,12 @@ fn small() {
                 N_CALLS * size_of_val(&*values),
                 || {
                     for _ in 0..N_CALLS {
-                        let input = Src { ptr: black_box(values.as_ptr()), strides: &[shape[1] as isize, 1] };
+                        let strides = [shape[1] as isize, 1];
+                        let input = Operand::new(black_box(values.as_ptr()), &strides);
+                        let output = Operand::new(output.as_mut_ptr(), &[]);
                         // SAFETY: the shape covers the slice, and the output is at least as long as needed.
                         unsafe {
-                            reduce(
-                                &Sum::<f32, f32>::new(),
-                                &shape,
-                                |other| other == axis,
-                                input,
-                                output.as_mut_ptr(),
-                            )
+                            reduce(&Sum::<f32, f32>::new(), &shape, |other| other == axis, input, output)
                         };
                     }
                 },

@@ -6,7 +6,7 @@
 use std::any::TypeId;
 
 use crate::element::{CastTo, Element};
-use crate::map::{Dst, Src, map1};
+use crate::map::{Dst, Operand, Src, map1};
 
 /// Copies every element of `shape`.
 ///
@@ -21,8 +21,8 @@ pub unsafe fn copy<T: Element>(shape: &[usize], output: Dst<'_, T>, input: Src<'
         output: Dst<'_, T>,
         input: Src<'_, T>,
     ) {
-        let output = Dst { ptr: output.ptr.cast::<Bits>(), strides: output.strides };
-        let input = Src { ptr: input.ptr.cast::<Bits>(), strides: input.strides };
+        let output = Operand::new(output.ptr.cast::<Bits>(), output.strides);
+        let input = Operand::new(input.ptr.cast::<Bits>(), input.strides);
         // SAFETY: the caller's promise.
         unsafe { map1(shape, output, input, |x: &[Bits], y: &mut [Bits]| y.copy_from_slice(x)) };
     }
@@ -55,8 +55,8 @@ where
     unsafe {
         map1(
             shape,
-            output,
-            input,
+            output.into(),
+            input.into(),
             #[inline(always)]
             |x: &[I::Compute], y: &mut [O::Compute]| {
                 for (y, x) in y.iter_mut().zip(x) {

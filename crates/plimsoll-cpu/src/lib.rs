@@ -11,6 +11,7 @@ pub mod element;
 pub mod lanes;
 pub mod map;
 pub mod math;
+pub mod operand;
 pub mod random;
 pub mod reduce;
 pub mod simd;

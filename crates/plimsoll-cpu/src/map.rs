@@ -15,6 +15,7 @@ use crate::tile::{self, Patch, Tile};
 use crate::tiling::{Cursor, MAX_OPERANDS, Tiling};
 use crate::{simd, threads};
 
+pub use crate::operand::{Dst, Operand, Src};
 pub use crate::tile::{TILE_BYTES, TILE_LEN};
 pub use crate::tiling::MAX_RANK;
 
@@ -26,26 +27,6 @@ const TASK_LEN: usize = 32 * 1024;
 fn task_len(n_elems: usize) -> usize {
     const MANY: usize = 64;
     (n_elems / MANY).next_multiple_of(TASK_LEN).max(TASK_LEN)
-}
-
-/// An operand that is read: the address of its first element, and a stride in elements for each dimension.
-///
-/// A stride of zero repeats elements along a dimension.
-#[derive(Clone, Copy, Debug)]
-pub struct Src<'a, T> {
-    /// The address of the element at index zero of every dimension.
-    pub ptr: *const T,
-    /// One stride for each dimension of the walk's shape.
-    pub strides: &'a [isize],
-}
-
-/// An operand that is written: the address of its first element, and a stride in elements for each dimension.
-#[derive(Clone, Copy, Debug)]
-pub struct Dst<'a, T> {
-    /// The address of the element at index zero of every dimension.
-    pub ptr: *mut T,
-    /// One stride for each dimension of the walk's shape. No two indices may name the same element.
-    pub strides: &'a [isize],
 }
 
 /// Computes `output` from nothing but the index: `f(first, tile)` writes the elements from index `first` on.
@@ -84,13 +65,14 @@ pub unsafe fn generate<O: Element>(len: usize, output: *mut O, f: impl Fn(usize,
 /// Computes `output = f(input)` over every index of `shape`.
 ///
 /// # Safety
-/// For every index of `shape` the element of `input` is valid for reads and that of `output` for writes. `output`
-/// overlaps `input` nowhere, or is the same memory with the same strides and element type.
-pub unsafe fn map1<I: Element, O: Element>(
+/// Elements of `input` compute as `I`, and those of `output` as `O`. For every index of `shape` the element of `input` is valid
+/// for reads and that of `output` for writes. `output` overlaps `input` nowhere, or is the same memory with the same strides and
+/// element type.
+pub unsafe fn map1<I, O>(
     shape: &[usize],
-    output: Dst<'_, O>,
-    input: Src<'_, I>,
-    f: impl Fn(&[I::Compute], &mut [O::Compute]) + Sync,
+    output: Operand<'_>,
+    input: Operand<'_>,
+    f: impl Fn(&[I], &mut [O]) + Sync,
 ) {
     let tile = |inputs: &Pointers, output: *mut u8, n: usize| {
         // SAFETY: the walk hands out `n` values of each operand's compute type, the output apart from the inputs.
@@ -101,7 +83,7 @@ pub unsafe fn map1<I: Element, O: Element>(
         );
     };
     // SAFETY: the caller's promise.
-    unsafe { run(shape, &[Operand::dst(output), Operand::src(input)], &tile) }
+    unsafe { run(shape, &[output, input], &tile) }
 }
 
 /// Computes `output = f(lhs, rhs)` over every index of `shape`.
@@ -109,7 +91,7 @@ pub unsafe fn map1<I: Element, O: Element>(
 /// A row added to each row of a matrix:
 ///
 /// ```
-/// use plimsoll_cpu::map::{Dst, Src, map2};
+/// use plimsoll_cpu::map::{Operand, map2};
 ///
 /// let (matrix, row) = ([1.0f32, 2.0, 3.0, 4.0, 5.0, 6.0], [10.0f32, 20.0, 30.0]);
 /// let mut sum = [0.0f32; 6];
@@ -117,9 +99,9 @@ pub unsafe fn map1<I: Element, O: Element>(
 /// unsafe {
 ///     map2(
 ///         &[2, 3],
-///         Dst { ptr: sum.as_mut_ptr(), strides: &[3, 1] },
-///         Src { ptr: matrix.as_ptr(), strides: &[3, 1] },
-///         Src { ptr: row.as_ptr(), strides: &[0, 1] },
+///         Operand::new(sum.as_mut_ptr(), &[3, 1]),
+///         Operand::new(matrix.as_ptr(), &[3, 1]),
+///         Operand::new(row.as_ptr(), &[0, 1]),
 ///         #[inline(always)]
 ///         |a: &[f32], b: &[f32], y: &mut [f32]| {
 ///             for ((y, a), b) in y.iter_mut().zip(a).zip(b) {
@@ -133,12 +115,12 @@ pub unsafe fn map1<I: Element, O: Element>(
 ///
 /// # Safety
 /// As for [`map1`], for each input.
-pub unsafe fn map2<A: Element, B: Element, O: Element>(
+pub unsafe fn map2<A, B, O>(
     shape: &[usize],
-    output: Dst<'_, O>,
-    lhs: Src<'_, A>,
-    rhs: Src<'_, B>,
-    f: impl Fn(&[A::Compute], &[B::Compute], &mut [O::Compute]) + Sync,
+    output: Operand<'_>,
+    lhs: Operand<'_>,
+    rhs: Operand<'_>,
+    f: impl Fn(&[A], &[B], &mut [O]) + Sync,
 ) {
     let tile = |inputs: &Pointers, output: *mut u8, n: usize| {
         // SAFETY: the walk hands out `n` values of each operand's compute type, the output apart from the inputs.
@@ -150,18 +132,18 @@ pub unsafe fn map2<A: Element, B: Element, O: Element>(
         );
     };
     // SAFETY: the caller's promise.
-    unsafe { run(shape, &[Operand::dst(output), Operand::src(lhs), Operand::src(rhs)], &tile) }
+    unsafe { run(shape, &[output, lhs, rhs], &tile) }
 }
 
 /// Computes `output = f(a, b, c)` over every index of `shape`.
 ///
 /// # Safety
 /// As for [`map1`], for each input.
-pub unsafe fn map3<A: Element, B: Element, C: Element, O: Element>(
+pub unsafe fn map3<A, B, C, O>(
     shape: &[usize],
-    output: Dst<'_, O>,
-    inputs: (Src<'_, A>, Src<'_, B>, Src<'_, C>),
-    f: impl Fn(&[A::Compute], &[B::Compute], &[C::Compute], &mut [O::Compute]) + Sync,
+    output: Operand<'_>,
+    inputs: [Operand<'_>; 3],
+    f: impl Fn(&[A], &[B], &[C], &mut [O]) + Sync,
 ) {
     let tile = |inputs: &Pointers, output: *mut u8, n: usize| {
         let [a, b, c] = *inputs;
@@ -173,9 +155,9 @@ pub unsafe fn map3<A: Element, B: Element, C: Element, O: Element>(
             || f(a, b, c, y),
         );
     };
-    let (a, b, c) = inputs;
+    let [a, b, c] = inputs;
     // SAFETY: the caller's promise.
-    unsafe { run(shape, &[Operand::dst(output), Operand::src(a), Operand::src(b), Operand::src(c)], &tile) }
+    unsafe { run(shape, &[output, a, b, c], &tile) }
 }
 
 /// Where the inputs of one tile lie.
@@ -187,7 +169,7 @@ type TileFn<'a> = dyn Fn(&Pointers, *mut u8, usize) + Sync + 'a;
 /// # Safety
 /// `ptr` is valid for reads of `n` values for as long as the slice is used.
 #[inline(always)]
-unsafe fn values<'a, T: Element>(ptr: *const u8, n: usize) -> &'a [T::Compute] {
+unsafe fn values<'a, T>(ptr: *const u8, n: usize) -> &'a [T] {
     // SAFETY: the caller's promise.
     unsafe { std::slice::from_raw_parts(ptr.cast(), n) }
 }
@@ -195,72 +177,9 @@ unsafe fn values<'a, T: Element>(ptr: *const u8, n: usize) -> &'a [T::Compute] {
 /// # Safety
 /// `ptr` is valid for reads and writes of `n` values for as long as the slice is used, and nothing else refers to them.
 #[inline(always)]
-unsafe fn values_mut<'a, T: Element>(ptr: *mut u8, n: usize) -> &'a mut [T::Compute] {
+unsafe fn values_mut<'a, T>(ptr: *mut u8, n: usize) -> &'a mut [T] {
     // SAFETY: the caller's promise.
     unsafe { std::slice::from_raw_parts_mut(ptr.cast(), n) }
-}
-
-/// An operand without its type.
-#[derive(Clone, Copy)]
-struct Operand<'a> {
-    ptr: *mut u8,
-    strides: &'a [isize],
-    size: usize,
-    compute_size: usize,
-    is_compute: bool,
-    gather: unsafe fn(*const u8, Patch, *mut u8),
-    scatter: unsafe fn(*const u8, *mut u8, Patch),
-}
-
-// SAFETY: an operand is an address with a description; the callers of `run` promise that it may be used.
-unsafe impl Sync for Operand<'_> {}
-
-impl<'a> Operand<'a> {
-    #[inline(always)]
-    fn new<T: Element>(ptr: *mut T, strides: &'a [isize]) -> Operand<'a> {
-        Operand {
-            ptr: ptr.cast(),
-            strides,
-            size: size_of::<T>(),
-            compute_size: size_of::<T::Compute>(),
-            is_compute: T::IS_COMPUTE,
-            gather: tile::gather::<T>,
-            scatter: tile::scatter::<T>,
-        }
-    }
-
-    #[inline(always)]
-    fn src<T: Element>(src: Src<'a, T>) -> Operand<'a> {
-        Operand::new(src.ptr.cast_mut(), src.strides)
-    }
-
-    #[inline(always)]
-    fn dst<T: Element>(dst: Dst<'a, T>) -> Operand<'a> {
-        Operand::new(dst.ptr, dst.strides)
-    }
-
-    /// The address `offset` elements from the first one.
-    ///
-    /// # Safety
-    /// That element belongs to the operand.
-    #[inline(always)]
-    unsafe fn at(&self, offset: isize) -> *mut u8 {
-        // SAFETY: the caller's promise.
-        unsafe { self.ptr.offset(offset * self.size as isize) }
-    }
-
-    /// Whether the elements lie one after the other in the order of their indices.
-    #[inline]
-    fn is_contiguous(&self, shape: &[usize]) -> bool {
-        let mut expected = 1;
-        for (&extent, &stride) in shape.iter().zip(self.strides).rev() {
-            if extent != 1 && stride != expected {
-                return false;
-            }
-            expected *= extent as isize;
-        }
-        true
-    }
 }
 
 /// Applies a tile function over every index of `shape`; operand 0 is the output.
@@ -274,9 +193,10 @@ unsafe fn run(shape: &[usize], operands: &[Operand], tile: &TileFn) {
         "one stride per dimension"
     );
     let n_elems: usize = shape.iter().product();
-    let tile_len = tile::tile_len(operands.iter().map(|operand| operand.compute_size).max().unwrap_or(1));
+    let tile_len =
+        tile::tile_len(operands.iter().map(|operand| operand.format.compute_size).max().unwrap_or(1));
     let output = operands[0].ptr;
-    let is_plain = |operand: &Operand| operand.is_compute && operand.is_contiguous(shape);
+    let is_plain = |operand: &Operand| operand.format.is_compute && operand.is_contiguous(shape);
     if operands.iter().all(is_plain) && operands[1..].iter().all(|input| input.ptr != output) {
         // SAFETY: contiguous operands that are read and written in place, none of them the output.
         return unsafe { run_contiguous(n_elems, tile_len, operands, tile) };
@@ -336,7 +256,7 @@ unsafe fn run_tiles(mut cursor: Cursor, n_tiles: usize, operands: &[Operand], ti
             let (offset, patch) = cursor.patch(idx + 1, extents);
             // SAFETY: the cursor names elements of the operand.
             let place = unsafe { input.at(offset) };
-            if input.is_compute && patch.is_contiguous() && input.ptr != output.ptr {
+            if input.format.is_compute && patch.is_contiguous() && input.ptr != output.ptr {
                 pointers[idx] = place;
                 continue;
             }
@@ -345,7 +265,7 @@ unsafe fn run_tiles(mut cursor: Cursor, n_tiles: usize, operands: &[Operand], ti
             // the output moves with it.)
             if copied[idx] != Some((offset, patch)) {
                 // SAFETY: elements of the operand, and no more of them than a tile holds.
-                unsafe { (input.gather)(place, patch, copy) };
+                unsafe { (input.format.gather)(place, patch, copy) };
                 copied[idx] = Some((offset, patch));
             }
             pointers[idx] = copy;
@@ -354,16 +274,16 @@ unsafe fn run_tiles(mut cursor: Cursor, n_tiles: usize, operands: &[Operand], ti
         let n_elems = patch.n_elems();
         // SAFETY: the cursor names elements of the operand.
         let place = unsafe { output.at(offset) };
-        if output.is_compute && patch.is_contiguous() {
+        if output.format.is_compute && patch.is_contiguous() {
             tile(&pointers, place, n_elems);
         } else {
             let copy = output_copy.as_mut_ptr();
             // SAFETY: a tile has room for these values, and zero is a value of every element type; then each of
             // them goes to its element of the output.
             unsafe {
-                copy.write_bytes(0, n_elems * output.compute_size);
+                copy.write_bytes(0, n_elems * output.format.compute_size);
                 tile(&pointers, copy, n_elems);
-                (output.scatter)(copy, place, patch);
+                (output.format.scatter)(copy, place, patch);
             }
         }
         cursor.advance();

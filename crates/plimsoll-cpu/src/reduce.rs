@@ -13,9 +13,9 @@ use std::marker::PhantomData;
 use std::ops::Range;
 
 use crate::element::Element;
-use crate::map::Src;
+use crate::operand::Operand;
 use crate::threads::SharedPtr;
-use crate::tile::{self, Patch, Tile};
+use crate::tile::{Patch, Tile};
 use crate::{simd, threads};
 
 mod folds;
@@ -49,8 +49,8 @@ pub trait Fold: Sync {
     /// Joins what is known about two stretches of elements, the first before the second.
     fn merge(&self, first: Self::Acc, second: Self::Acc) -> Self::Acc;
 
-    /// The result for `n` elements.
-    fn finish(&self, acc: Self::Acc, n: usize) -> Self::Out;
+    /// The result for `n` elements, before it is stored.
+    fn finish(&self, acc: Self::Acc, n: usize) -> <Self::Out as Element>::Compute;
 
     /// Folds one run of at most a tile's length; `first` is the index of its first element.
     ///
@@ -165,50 +165,47 @@ impl<'a, T: Copy> Rows<'a, T> {
 /// Reduces the axes for which `is_reduced` holds. The output is contiguous over the other axes, in their order.
 ///
 /// ```
-/// use plimsoll_cpu::map::Src;
+/// use plimsoll_cpu::operand::Operand;
 /// use plimsoll_cpu::reduce::{Sum, reduce};
 ///
 /// let matrix = [1.0f32, 2.0, 3.0, 4.0, 5.0, 6.0];
 /// let mut column_sums = [0.0f32; 3];
-/// let input = Src { ptr: matrix.as_ptr(), strides: &[3, 1] };
+/// let input = Operand::new(matrix.as_ptr(), &[3, 1]);
+/// let output = Operand::new(column_sums.as_mut_ptr(), &[]);
 /// // SAFETY: the strides stay inside the array, and three columns have three sums.
-/// unsafe { reduce(&Sum::<f32, f32>::new(), &[2, 3], |axis| axis == 0, input, column_sums.as_mut_ptr()) };
+/// unsafe { reduce(&Sum::<f32, f32>::new(), &[2, 3], |axis| axis == 0, input, output) };
 /// assert_eq!(column_sums, [5.0, 7.0, 9.0]);
 /// ```
 ///
+/// Whatever dtype is stored, the fold knows its compute type: f16, bf16 and f32 are reduced by the same code. The strides of the
+/// output are not looked at.
+///
 /// # Safety
-/// For every index of `shape` the element of `input` is valid for reads. `output` is valid for writes of one element for
-/// each index along the axes that are not reduced, and overlaps `input` nowhere.
+/// `input` and `output` compute in the types of the fold. For every index of `shape` the element of `input` is valid for reads.
+/// `output` is valid for writes of one element for each index along the axes that are not reduced, and overlaps `input` nowhere.
 pub unsafe fn reduce<F: Fold>(
     fold: &F,
     shape: &[usize],
     is_reduced: impl Fn(usize) -> bool,
-    input: Src<'_, F::In>,
-    output: *mut F::Out,
+    input: Operand<'_>,
+    output: Operand<'_>,
 ) {
-    let plan = Plan::new(shape, input.strides, &is_reduced, &Traits::of::<F>());
-    let input = Input::Memory(SharedPtr::new(input.ptr.cast_mut()));
+    let plan = Plan::new(shape, input.strides, &is_reduced, &Traits::of::<F>(&input.format));
     // SAFETY: the caller's promise.
-    unsafe { Reduction { fold, plan: &plan, input, output: SharedPtr::new(output) }.run() };
+    unsafe { Reduction { fold, plan: &plan, input, source: None, output }.run() };
 }
 
 /// Room for the accumulators of one tile of outputs, or for a leaf that must be copied.
 type Room = Tile<ROOM_BYTES>;
 
-/// Where elements come from.
-enum Input<'a, T> {
-    /// From where they lie.
-    Memory(SharedPtr<T>),
-    /// From what makes them, in row-major order.
-    Made(&'a dyn Source),
-}
-
 /// One call of [`reduce`].
 struct Reduction<'a, F: Fold> {
     fold: &'a F,
     plan: &'a Plan,
-    input: Input<'a, F::In>,
-    output: SharedPtr<F::Out>,
+    input: Operand<'a>,
+    /// What makes the elements of the input, in row-major order, where they do not lie in memory.
+    source: Option<&'a dyn Source>,
+    output: Operand<'a>,
 }
 
 impl<F: Fold> Reduction<'_, F> {
@@ -306,10 +303,19 @@ impl<F: Fold> Reduction<'_, F> {
     /// The tile belongs to the plan, and nothing else writes its outputs.
     #[inline]
     unsafe fn finish(&self, tile: OutputTile, accs: &[F::Acc]) {
-        for (col, &acc) in accs.iter().enumerate() {
-            let offset = tile.out_offset + col as isize * self.plan.cols.out_stride;
-            // SAFETY: an output of the tile.
-            unsafe { self.output.get().offset(offset).write(self.fold.finish(acc, self.plan.n_reduced)) };
+        const AT_ONCE: usize = 32;
+        let col_stride = self.plan.cols.out_stride;
+        for (part, accs) in accs.chunks(AT_ONCE).enumerate() {
+            let mut results = [<F::Out as Element>::Compute::default(); AT_ONCE];
+            for (result, &acc) in results.iter_mut().zip(accs) {
+                *result = self.fold.finish(acc, self.plan.n_reduced);
+            }
+            let patch = Patch { n_rows: 1, n_cols: accs.len(), row_stride: 0, col_stride };
+            // SAFETY: outputs of the tile, and as many results in the type that they are computed in.
+            unsafe {
+                let place = self.output.at(tile.out_offset + (part * AT_ONCE) as isize * col_stride);
+                (self.output.format.scatter)(results.as_ptr().cast(), place, patch);
+            }
         }
     }
 
@@ -325,16 +331,13 @@ impl<F: Fold> Reduction<'_, F> {
             // SAFETY: the caller's promise.
             unsafe { self.column_tree(tile.offset, leaves, accs) };
         } else if plan.n_leaves == 1
-            && let Input::Made(source) = self.input
+            && let Some(source) = self.source
         {
             // SAFETY: the caller's promise.
             unsafe { self.made_leaves(source, tile.offset, accs) };
-        } else if plan.n_leaves == 1
-            && plan.is_direct
-            && let Input::Memory(input) = &self.input
-        {
+        } else if plan.n_leaves == 1 && plan.is_direct {
             // SAFETY: the caller's promise.
-            unsafe { self.single_leaves(input.get(), tile.offset, accs) };
+            unsafe { self.single_leaves(tile.offset, accs) };
         } else {
             for (col, acc) in accs.iter_mut().enumerate() {
                 // SAFETY: the caller's promise.
@@ -348,10 +351,10 @@ impl<F: Fold> Reduction<'_, F> {
     ///
     /// # Safety
     /// The elements of the first output begin at `offset`, and there are as many outputs as accumulators.
-    unsafe fn single_leaves(&self, input: *mut F::In, offset: isize, accs: &mut [F::Acc]) {
+    unsafe fn single_leaves(&self, offset: isize, accs: &mut [F::Acc]) {
         let (fold, len, stride) = (self.fold, self.plan.inner.extent, self.plan.cols.stride);
         // SAFETY: the caller's promise.
-        let first = unsafe { input.offset(offset) }.cast::<Compute<F>>();
+        let first = unsafe { self.input.at(offset) }.cast::<Compute<F>>();
         simd::vectorize(
             #[inline(always)]
             move || {
@@ -379,21 +382,19 @@ impl<F: Fold> Reduction<'_, F> {
             return acc;
         }
         let (offset, len, first) = self.plan.leaf(offset, leaves.start);
-        let src = match &self.input {
+        match self.source {
             // SAFETY: the leaf's elements belong to the input.
-            Input::Memory(input) => unsafe { input.get().offset(offset) },
+            None => unsafe { self.row_leaf(self.input.at(offset), self.plan.inner.stride, len, first) },
             // SAFETY: the caller's promise.
-            Input::Made(source) => return unsafe { self.made_leaf(*source, offset, len, first) },
-        };
-        // SAFETY: the leaf's elements belong to the input.
-        unsafe { self.row_leaf(src, self.plan.inner.stride, len, first) }
+            Some(source) => unsafe { self.made_leaf(source, offset, len, first) },
+        }
     }
 
     /// Folds a leaf of an output, whose elements begin at `src` and are so far apart.
     ///
     /// # Safety
     /// They are valid for reads, and no more than a leaf has.
-    unsafe fn row_leaf(&self, src: *const F::In, stride: isize, len: usize, first: usize) -> F::Acc {
+    unsafe fn row_leaf(&self, src: *const u8, stride: isize, len: usize, first: usize) -> F::Acc {
         if self.plan.is_direct {
             // SAFETY: the leaf's elements lie side by side, in their compute type.
             return unsafe { self.fold_run(src.cast(), len, first) };
@@ -402,7 +403,7 @@ impl<F: Fold> Reduction<'_, F> {
         let patch = Patch { n_rows: 1, n_cols: len, row_stride: 0, col_stride: stride };
         // SAFETY: the leaf's elements belong to the input, and a leaf fits into a tile.
         unsafe {
-            tile::gather::<F::In>(src.cast(), patch, tile.as_mut_ptr());
+            (self.input.format.gather)(src, patch, tile.as_mut_ptr());
             self.fold_run(tile.as_mut_ptr().cast(), len, first)
         }
     }
@@ -443,13 +444,13 @@ impl<F: Fold> Reduction<'_, F> {
     unsafe fn column_leaf(&self, offset: isize, leaf: usize, accs: &mut [F::Acc]) {
         let (offset, n_rows, first) = self.plan.leaf(offset, leaf);
         let (row_stride, col_stride) = (self.plan.inner.stride, self.plan.cols.stride);
-        match &self.input {
+        match self.source {
             // SAFETY: the leaf's elements belong to the input.
-            Input::Memory(input) => unsafe {
-                self.column_patch(input.get().offset(offset), n_rows, row_stride, col_stride, first, accs);
+            None => unsafe {
+                self.column_patch(self.input.at(offset), n_rows, row_stride, col_stride, first, accs);
             },
             // SAFETY: the caller's promise.
-            Input::Made(source) => unsafe { self.made_columns(*source, offset, n_rows, first, accs) },
+            Some(source) => unsafe { self.made_columns(source, offset, n_rows, first, accs) },
         }
     }
 
@@ -459,7 +460,7 @@ impl<F: Fold> Reduction<'_, F> {
     /// The elements are valid for reads, and no more than a leaf has.
     unsafe fn column_patch(
         &self,
-        src: *const F::In,
+        src: *const u8,
         n_rows: usize,
         row_stride: isize,
         col_stride: isize,
@@ -474,7 +475,7 @@ impl<F: Fold> Reduction<'_, F> {
         let mut room = Room::uninit();
         let patch = Patch { n_rows, n_cols, row_stride, col_stride };
         // SAFETY: the elements belong to the input, and the plan's leaves fit into the room.
-        unsafe { tile::gather::<F::In>(src.cast(), patch, room.as_mut_ptr()) };
+        unsafe { (self.input.format.gather)(src, patch, room.as_mut_ptr()) };
         let first_row = room.as_mut_ptr().cast_const().cast();
         let rows = Rows { first: first_row, n_rows, n_cols, stride: n_cols as isize, borrowed: PhantomData };
         self.columns(rows, first, accs);

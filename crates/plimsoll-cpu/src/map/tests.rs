@@ -64,9 +64,9 @@ fn map2_follows_every_pair_of_layouts() {
                 unsafe {
                     map2(
                         shape,
-                        Dst { ptr: output.as_mut_ptr(), strides: &strides },
-                        Src { ptr: memory.as_ptr(), strides: &lhs },
-                        Src { ptr: memory.as_ptr(), strides: &rhs },
+                        Operand::new(output.as_mut_ptr(), &strides),
+                        Operand::new(memory.as_ptr(), &lhs),
+                        Operand::new(memory.as_ptr(), &rhs),
                         |a: &[f32], b: &[f32], y: &mut [f32]| {
                             assert!(a.len() == y.len() && b.len() == y.len() && y.len() <= TILE_LEN);
                             for ((y, a), b) in y.iter_mut().zip(a).zip(b) {
@@ -93,8 +93,8 @@ fn outputs_may_be_strided() {
         unsafe {
             map1(
                 &[37, 61],
-                Dst { ptr: memory.as_mut_ptr().add(middle), strides: &strides },
-                Src { ptr: input.as_ptr(), strides: &[61, 1] },
+                Operand::new(memory.as_mut_ptr().add(middle), &strides),
+                Operand::new(input.as_ptr(), &[61, 1]),
                 |x: &[f32], y: &mut [f32]| y.copy_from_slice(x),
             );
         }
@@ -116,9 +116,9 @@ fn narrow_types_are_computed_in_f32() {
     unsafe {
         map2(
             &[3000],
-            Dst { ptr: output.as_mut_ptr(), strides: &[1] },
-            Src { ptr: a.as_ptr(), strides: &[1] },
-            Src { ptr: b.as_ptr(), strides: &[1] },
+            Operand::new(output.as_mut_ptr(), &[1]),
+            Operand::new(a.as_ptr(), &[1]),
+            Operand::new(b.as_ptr(), &[1]),
             |a: &[f32], b: &[f32], y: &mut [f32]| (0..y.len()).for_each(|i| y[i] = a[i] * b[i]),
         );
     }
@@ -138,9 +138,9 @@ fn the_output_may_be_an_input() {
         unsafe {
             map2(
                 &[37, 61],
-                Dst { ptr, strides: &strides },
-                Src { ptr: ptr.cast_const(), strides: &strides },
-                Src { ptr: row.as_ptr(), strides: &[0, 1] },
+                Operand::new(ptr, &strides),
+                Operand::new(ptr.cast_const(), &strides),
+                Operand::new(row.as_ptr(), &[0, 1]),
                 |a: &[f32], b: &[f32], y: &mut [f32]| (0..y.len()).for_each(|i| y[i] = a[i] + b[i]),
             );
         }
@@ -161,12 +161,12 @@ fn map3_chooses_by_a_condition() {
     unsafe {
         map3(
             &shape,
-            Dst { ptr: output.as_mut_ptr(), strides: &[70, 1] },
-            (
-                Src { ptr: condition.as_ptr(), strides: &[1, 0] },
-                Src { ptr: a.as_ptr(), strides: &[70, 1] },
-                Src { ptr: b.as_ptr(), strides: &[0, 1] },
-            ),
+            Operand::new(output.as_mut_ptr(), &[70, 1]),
+            [
+                Operand::new(condition.as_ptr(), &[1, 0]),
+                Operand::new(a.as_ptr(), &[70, 1]),
+                Operand::new(b.as_ptr(), &[0, 1]),
+            ],
             |c: &[bool], a: &[f32], b: &[f32], y: &mut [f64]| {
                 assert!(size_of_val(y) <= TILE_BYTES);
                 (0..y.len()).for_each(|i| y[i] = f64::from(if c[i] { a[i] } else { b[i] }));
@@ -205,8 +205,8 @@ fn bits_are_equal_for_any_number_of_threads() {
             unsafe {
                 map1(
                     &shape,
-                    Dst { ptr: output.as_mut_ptr(), strides: &[700, 1] },
-                    Src { ptr: memory.as_ptr(), strides: &[1, 300] },
+                    Operand::new(output.as_mut_ptr(), &[700, 1]),
+                    Operand::new(memory.as_ptr(), &[1, 300]),
                     |x: &[f32], y: &mut [f32]| (0..y.len()).for_each(|i| y[i] = x[i] / 3.0),
                 );
             }

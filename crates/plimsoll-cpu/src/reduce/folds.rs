@@ -80,8 +80,8 @@ where
     }
 
     #[inline(always)]
-    fn finish(&self, acc: Wide<I>, _: usize) -> O {
-        O::narrow(acc.cast())
+    fn finish(&self, acc: Wide<I>, _: usize) -> O::Compute {
+        acc.cast()
     }
 }
 
@@ -115,8 +115,8 @@ where
     }
 
     #[inline(always)]
-    fn finish(&self, acc: Wide<I>, _: usize) -> O {
-        O::narrow(acc.cast())
+    fn finish(&self, acc: Wide<I>, _: usize) -> O::Compute {
+        acc.cast()
     }
 }
 
@@ -150,8 +150,8 @@ where
     }
 
     #[inline(always)]
-    fn finish(&self, acc: I::Compute, n: usize) -> O {
-        O::narrow((acc / I::Compute::from_f64(n as f64)).cast())
+    fn finish(&self, acc: I::Compute, n: usize) -> O::Compute {
+        (acc / I::Compute::from_f64(n as f64)).cast()
     }
 }
 
@@ -186,8 +186,8 @@ where
     }
 
     #[inline(always)]
-    fn finish(&self, acc: I::Compute, _: usize) -> O {
-        O::narrow(acc.sqrt().cast())
+    fn finish(&self, acc: I::Compute, _: usize) -> O::Compute {
+        acc.sqrt().cast()
     }
 }
 

@@ -5,9 +5,9 @@
 
 use std::ops::Range;
 
-use super::{Fold, Input, Plan, Reduction, Traits};
+use super::{Fold, Plan, Reduction, Traits};
 use crate::map::MAX_RANK;
-use crate::threads::SharedPtr;
+use crate::operand::{Format, Operand};
 use crate::tile::Tile;
 
 /// Room for the elements of a leaf, or for a part of its columns.
@@ -48,14 +48,14 @@ impl Stretches {
 /// Reduces like [`reduce`](super::reduce) elements that `source` makes, to the same bits as if they lay row-major in memory.
 ///
 /// # Safety
-/// `source` makes elements of type `F::In` for every index of `shape`. `output` is valid for writes of one element for each
-/// index along the axes that are not reduced.
+/// `source` makes elements of that format for every index of `shape`; they and the output compute in the types of the fold.
+/// `output` is valid for writes of one element for each index along the axes that are not reduced.
 pub unsafe fn reduce_made<F: Fold>(
     fold: &F,
     shape: &[usize],
     is_reduced: impl Fn(usize) -> bool,
-    source: &dyn Source,
-    output: *mut F::Out,
+    (source, format): (&dyn Source, Format),
+    output: Operand<'_>,
 ) {
     let mut strides = [0; MAX_RANK];
     let mut stride = 1;
@@ -63,10 +63,10 @@ pub unsafe fn reduce_made<F: Fold>(
         strides[axis] = stride;
         stride *= extent as isize;
     }
-    let plan = Plan::new(shape, &strides[..shape.len()], &is_reduced, &Traits::of::<F>());
-    let input = Input::Made(source);
+    let input = Operand::with_format(std::ptr::null_mut(), &strides[..shape.len()], format);
+    let plan = Plan::new(shape, input.strides, &is_reduced, &Traits::of::<F>(&format));
     // SAFETY: the caller's promise.
-    unsafe { Reduction { fold, plan: &plan, input, output: SharedPtr::new(output) }.run() };
+    unsafe { Reduction { fold, plan: &plan, input, source: Some(source), output }.run() };
 }
 
 type Room = Tile<MADE_BYTES>;
@@ -88,7 +88,7 @@ impl<F: Fold> Reduction<'_, F> {
         // SAFETY: a leaf is no longer than a tile, which the room has space for.
         unsafe {
             source.make(stretch, room.as_mut_ptr());
-            self.row_leaf(room.as_mut_ptr().cast_const().cast(), 1, len, first)
+            self.row_leaf(room.as_mut_ptr(), 1, len, first)
         }
     }
 
@@ -98,7 +98,7 @@ impl<F: Fold> Reduction<'_, F> {
     /// The elements of the first output begin at `offset`, and there are as many outputs as accumulators.
     pub(super) unsafe fn made_leaves(&self, source: &dyn Source, offset: isize, accs: &mut [F::Acc]) {
         let (len, step) = (self.plan.inner.extent, self.plan.cols.stride as usize);
-        let at_once = (MADE_BYTES / (len * size_of::<F::In>())).max(1);
+        let at_once = (MADE_BYTES / (len * self.input.format.size)).max(1);
         let mut room = Room::uninit();
         for (part, accs) in accs.chunks_mut(at_once).enumerate() {
             let first = offset as usize + part * at_once * step;
@@ -108,7 +108,7 @@ impl<F: Fold> Reduction<'_, F> {
             for (col, acc) in accs.iter_mut().enumerate() {
                 // SAFETY: the elements that have just been made.
                 *acc = unsafe {
-                    let values = room.as_mut_ptr().cast_const().cast::<F::In>().add(col * len);
+                    let values = room.as_mut_ptr().add(col * len * self.input.format.size);
                     self.row_leaf(values, 1, len, 0)
                 };
             }
@@ -127,7 +127,7 @@ impl<F: Fold> Reduction<'_, F> {
         first: usize,
         accs: &mut [F::Acc],
     ) {
-        let at_once = (MADE_BYTES / (n_rows * size_of::<F::In>())).max(1);
+        let at_once = (MADE_BYTES / (n_rows * self.input.format.size)).max(1);
         let n_cols = accs.len();
         for start in (0..n_cols).step_by(at_once) {
             let columns = start..n_cols.min(start + at_once);
@@ -164,8 +164,7 @@ impl<F: Fold> Reduction<'_, F> {
         // SAFETY: elements of the plan, for which the room has space.
         unsafe {
             source.make(stretches.joined(), room.as_mut_ptr());
-            let made = room.as_mut_ptr().cast_const().cast();
-            self.column_patch(made, n_rows, row_stride, col_stride, first, accs);
+            self.column_patch(room.as_mut_ptr(), n_rows, row_stride, col_stride, first, accs);
         }
     }
 }
@@ -175,7 +174,6 @@ mod tests {
     use super::super::{ArgMax, Max, Mean, Sum, reduce};
     use super::*;
     use crate::element::Element;
-    use crate::map::Src;
     use half::bf16;
     use std::sync::Mutex;
 
@@ -211,14 +209,15 @@ mod tests {
         let n: usize = kept.product();
         let strides: Vec<isize> =
             (0..shape.len()).map(|axis| shape[axis + 1..].iter().product::<usize>() as isize).collect();
-        let (mut plain, mut made) = (Vec::with_capacity(n), Vec::with_capacity(n));
+        let [mut plain, mut made] = [(); 2].map(|()| Vec::<F::Out>::with_capacity(n));
         let n_elems = shape.iter().product();
         let source = Copies { values, made: Mutex::new(vec![0; n_elems]) };
         // SAFETY: both have room for the outputs, and the strides stay inside the values.
         unsafe {
-            let src = Src { ptr: values.as_ptr(), strides: &strides };
-            reduce(fold, shape, is_reduced, src, plain.as_mut_ptr());
-            reduce_made(fold, shape, is_reduced, &source, made.as_mut_ptr());
+            let src = Operand::new(values.as_ptr(), &strides);
+            reduce(fold, shape, is_reduced, src, Operand::new(plain.as_mut_ptr(), &[]));
+            let output = Operand::new(made.as_mut_ptr(), &[]);
+            reduce_made(fold, shape, is_reduced, (&source, Format::of::<F::In>()), output);
             plain.set_len(n);
             made.set_len(n);
         }

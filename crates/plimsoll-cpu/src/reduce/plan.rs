@@ -3,8 +3,8 @@
 //! Everything here is a function of shape, strides and element type.
 
 use super::{Compute, Fold};
-use crate::element::Element;
 use crate::map::MAX_RANK;
+use crate::operand::Format;
 use crate::tile;
 
 /// Room for the accumulators of one tile of outputs, or for a leaf that must be copied.
@@ -37,7 +37,7 @@ const MANY_TASKS: usize = 16;
 /// The most stretches that the leaves of one output are split into.
 const MAX_SPLITS: usize = 64;
 
-/// What a plan needs to know of a fold.
+/// What a plan needs to know of a fold and of what is stored.
 pub(super) struct Traits {
     is_ordered: bool,
     is_compute: bool,
@@ -47,10 +47,10 @@ pub(super) struct Traits {
 }
 
 impl Traits {
-    pub(super) fn of<F: Fold>() -> Traits {
+    pub(super) fn of<F: Fold>(input: &Format) -> Traits {
         Traits {
             is_ordered: F::IS_ORDERED,
-            is_compute: F::In::IS_COMPUTE,
+            is_compute: input.is_compute,
             compute_size: size_of::<Compute<F>>(),
             acc_size: size_of::<F::Acc>().max(1),
         }

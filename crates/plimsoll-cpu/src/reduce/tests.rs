@@ -60,11 +60,12 @@ impl Sample {
     fn reduce<F: Fold>(&self, fold: &F, axes: u32, n_outputs: usize, memory: &[F::In]) -> Vec<F::Out> {
         let run = |n_threads| {
             let mut output = vec![F::Out::default(); n_outputs];
-            let input = Src { ptr: memory.as_ptr(), strides: &self.strides };
+            let input = Operand::new(memory.as_ptr(), &self.strides);
             with_threads(n_threads, || {
                 // SAFETY: the strides stay inside the memory, and the output has one element for each group.
                 unsafe {
-                    reduce(fold, &self.shape, |axis| axes & (1 << axis) != 0, input, output.as_mut_ptr())
+                    let output = Operand::new(output.as_mut_ptr(), &[]);
+                    reduce(fold, &self.shape, |axis| axes & (1 << axis) != 0, input, output);
                 };
             });
             output
@@ -238,8 +239,8 @@ fn fold_list<F: Fold>(fold: &F, values: &[F::In]) -> F::Out {
             fold,
             &[values.len()],
             |_| true,
-            Src { ptr: values.as_ptr(), strides: &[1] },
-            output.as_mut_ptr(),
+            Operand::new(values.as_ptr(), &[1]),
+            Operand::new(output.as_mut_ptr(), &[]),
         );
     }
     output[0]

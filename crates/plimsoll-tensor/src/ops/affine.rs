@@ -12,7 +12,7 @@ use crate::eager::op::{Meta, Op, OpRef, Outputs, Pointwise, Run, one};
 use crate::eager::tape::Backward;
 use crate::eager::tensor::Tensor;
 use crate::ops::cuda::elementwise;
-use crate::ops::kernel::{dst, for_numbers, src};
+use crate::ops::kernel::{computed, for_computed_numbers};
 use crate::ops::registry::{OpInfo, Sample, floats};
 
 /// f(x) = scale x + shift, f'(x) = scale: nothing is saved.
@@ -36,9 +36,9 @@ impl Op for Affine {
 
     fn run(&self, run: &mut Run<'_>) -> Result<()> {
         let (x, y) = (&run.inputs[0], &run.outputs[0]);
-        for_numbers!(x.dtype(), T => {
+        for_computed_numbers!(x.dtype(), C => {
             // SAFETY: `execute` hands out operands that are valid for their layouts; the output is fresh, or the input.
-            unsafe { map::map1::<T, T>(x.shape(), dst(y), src(x), |x, y| tile(*self, x, y)) }
+            unsafe { map::map1::<C, C>(x.shape(), computed(y), computed(x), |x, y| tile(*self, x, y)) }
         });
         Ok(())
     }

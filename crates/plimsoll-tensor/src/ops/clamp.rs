@@ -18,7 +18,7 @@ use crate::eager::tape::Backward;
 use crate::eager::tensor::Tensor;
 use crate::ops::copy::{copy, copy_cuda};
 use crate::ops::cuda::{self, elementwise};
-use crate::ops::kernel::{dst, for_numbers, src};
+use crate::ops::kernel::{computed, for_computed_numbers, for_numbers, src};
 use crate::ops::lanes::expect_float;
 use crate::ops::registry::{Array, OpInfo, Sample, Values, floats, input};
 
@@ -48,9 +48,9 @@ impl Op for Clamp {
             x = in_order(x, y);
             for_numbers!(x.dtype(), T => self.pack::<T>(x, mask));
         }
-        for_numbers!(x.dtype(), T => {
+        for_computed_numbers!(x.dtype(), C => {
             // SAFETY: `execute` hands out operands that are valid for their layouts; the output is fresh, or the input.
-            unsafe { map::map1::<T, T>(x.shape(), dst(y), src(x), |x, y| tile(*self, x, y)) }
+            unsafe { map::map1::<C, C>(x.shape(), computed(y), computed(x), |x, y| tile(*self, x, y)) }
         });
         Ok(())
     }

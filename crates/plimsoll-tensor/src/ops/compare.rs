@@ -14,7 +14,7 @@ use crate::eager::op::{Gradient, Meta, Op, OpRef, Outputs, Pointwise, Run, one};
 use crate::eager::tensor::Tensor;
 use crate::ops::binary::{Rhs, broadcast, run2};
 use crate::ops::cuda::elementwise;
-use crate::ops::kernel::for_numbers;
+use crate::ops::kernel::for_computed_numbers;
 use crate::ops::registry::Values;
 use crate::ops::registry::{Array, OpInfo, Sample, floats, input};
 
@@ -85,8 +85,8 @@ impl Op for Compare {
 
     fn run(&self, run: &mut Run<'_>) -> Result<()> {
         let [lhs, rhs] = run.inputs else { unreachable!("two operands") };
-        for_numbers!(lhs.dtype(), T => {
-            run2::<T, bool>(lhs, rhs, &run.outputs[0], |lhs, rhs, y| tile(self.0, lhs, rhs, y));
+        for_computed_numbers!(lhs.dtype(), C => {
+            run2(lhs, rhs, &run.outputs[0], |lhs: &[C], rhs, y| tile(self.0, lhs, rhs, y));
         });
         Ok(())
     }

@@ -1,10 +1,11 @@
 //! What the CPU kernels of all ops share: from run-time dtypes and strides to the typed loops of `plimsoll-cpu`.
 
-use plimsoll_cpu::map::{Dst, Src};
+use plimsoll_cpu::operand::{self as strided, Dst, Format, Src};
 use smallvec::SmallVec;
 
 use crate::base::dtype::{DType, Element};
 use crate::base::error::{Error, Result};
+use crate::base::layout::Layout;
 use crate::eager::op::{Operand, Run};
 
 /// Runs an expression with `$T` standing for the element type of a float dtype.
@@ -66,7 +67,61 @@ macro_rules! for_all {
     };
 }
 
-pub(crate) use {for_all, for_floats, for_numbers};
+/// Runs an expression with `$C` standing for the type in which elements of a float dtype are computed: those that compute
+/// alike share the code.
+macro_rules! for_computed_floats {
+    ($dtype:expr, $C:ident => $body:expr) => {
+        match $dtype {
+            $crate::base::dtype::DType::F64 => {
+                type $C = f64;
+                $body
+            }
+            $crate::base::dtype::DType::F32
+            | $crate::base::dtype::DType::F16
+            | $crate::base::dtype::DType::BF16 => {
+                type $C = f32;
+                $body
+            }
+            other => unreachable!("`infer` refuses {other}"),
+        }
+    };
+}
+
+/// Runs an expression with `$C` standing for the type in which elements of a dtype that can be added up are computed.
+macro_rules! for_computed_numbers {
+    ($dtype:expr, $C:ident => $body:expr) => {
+        match $dtype {
+            $crate::base::dtype::DType::I64 => {
+                type $C = i64;
+                $body
+            }
+            $crate::base::dtype::DType::I32 => {
+                type $C = i32;
+                $body
+            }
+            $crate::base::dtype::DType::U8 => {
+                type $C = u8;
+                $body
+            }
+            float => $crate::ops::kernel::for_computed_floats!(float, $C => $body),
+        }
+    };
+}
+
+/// Runs an expression with `$C` standing for the type in which elements of any dtype are computed.
+macro_rules! for_computed {
+    ($dtype:expr, $C:ident => $body:expr) => {
+        match $dtype {
+            $crate::base::dtype::DType::Bool => {
+                type $C = bool;
+                $body
+            }
+            number => $crate::ops::kernel::for_computed_numbers!(number, $C => $body),
+        }
+    };
+}
+
+pub(crate) use {for_all, for_computed, for_computed_floats, for_computed_numbers, for_floats, for_numbers};
 
 /// The values of a kernel's inputs and outputs.
 pub type Slices<'a, T> = (SmallVec<[&'a [T]; 3]>, SmallVec<[&'a mut [T]; 1]>);
@@ -132,6 +187,21 @@ impl<'a> Run<'a> {
         // SAFETY: the block is as long as it says and belongs to this call; the caller makes no second slice of it.
         unsafe { std::slice::from_raw_parts_mut(self.workspace, self.workspace_len) }
     }
+}
+
+/// How elements of a dtype are stored.
+pub(crate) fn format(dtype: DType) -> Format {
+    for_all!(dtype, T => Format::of::<T>())
+}
+
+/// An operand for a loop of its compute type.
+pub(crate) fn computed<'a>(operand: &Operand<'a>) -> strided::Operand<'a> {
+    strided::Operand::with_format(operand.ptr(), operand.meta.layout.strides(), format(operand.dtype()))
+}
+
+/// The same with another layout's strides: an operand that is broadcast.
+pub(crate) fn stretched<'a>(operand: &Operand<'_>, layout: &'a Layout) -> strided::Operand<'a> {
+    strided::Operand::with_format(operand.ptr(), layout.strides(), format(operand.dtype()))
 }
 
 /// An operand that a loop reads.

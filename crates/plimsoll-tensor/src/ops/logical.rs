@@ -11,7 +11,7 @@ use crate::eager::op::{Gradient, Meta, Op, OpRef, Outputs, Pointwise, Run, one};
 use crate::eager::tensor::Tensor;
 use crate::ops::binary::{broadcast, zip};
 use crate::ops::cuda::elementwise;
-use crate::ops::kernel::{dst, src};
+use crate::ops::kernel::computed;
 use crate::ops::registry::{Array, OpInfo, Sample, Values, floats, input};
 
 /// A logical op on two tensors.
@@ -40,9 +40,9 @@ impl Op for Logical {
         let [lhs, rhs] = run.inputs else { unreachable!("two operands") };
         let y = &run.outputs[0];
         match self {
-            Logical::And => zip::<bool, bool>(lhs, rhs, y, <bool as std::ops::BitAnd>::bitand),
-            Logical::Or => zip::<bool, bool>(lhs, rhs, y, <bool as std::ops::BitOr>::bitor),
-            Logical::Xor => zip::<bool, bool>(lhs, rhs, y, <bool as std::ops::BitXor>::bitxor),
+            Logical::And => zip(lhs, rhs, y, <bool as std::ops::BitAnd>::bitand),
+            Logical::Or => zip(lhs, rhs, y, <bool as std::ops::BitOr>::bitor),
+            Logical::Xor => zip(lhs, rhs, y, <bool as std::ops::BitXor>::bitxor),
         }
         Ok(())
     }
@@ -86,7 +86,7 @@ impl Op for Not {
     fn run(&self, run: &mut Run<'_>) -> Result<()> {
         let (x, y) = (&run.inputs[0], &run.outputs[0]);
         // SAFETY: `execute` hands out operands that are valid for their layouts, and the output is fresh.
-        unsafe { map::map1::<bool, bool>(x.shape(), dst(y), src(x), not_tile) };
+        unsafe { map::map1(x.shape(), computed(y), computed(x), not_tile) };
         Ok(())
     }
 

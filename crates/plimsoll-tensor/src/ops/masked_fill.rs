@@ -1,5 +1,6 @@
 //! `masked_fill`: one number where a mask is true, the elements elsewhere.
 
+use plimsoll_cpu::element::Element as Stored;
 use plimsoll_cpu::{map, simd};
 use plimsoll_cuda::Gpu;
 
@@ -11,7 +12,7 @@ use crate::eager::op::{Meta, Op, OpRef, Operand, Outputs, Pointwise, Run, SavedR
 use crate::eager::tape::Backward;
 use crate::eager::tensor::Tensor;
 use crate::ops::cuda::elementwise;
-use crate::ops::kernel::{dst, for_all, src};
+use crate::ops::kernel::{computed, for_all, stretched};
 use crate::ops::registry::{Array, OpInfo, Sample, Values, floats, input};
 
 /// y = value where the mask is true, else x. The gradient is zero where the mask is true; only the mask is kept, as it
@@ -45,7 +46,7 @@ impl Op for MaskedFill {
 
     fn run(&self, run: &mut Run<'_>) -> Result<()> {
         let [x, mask] = run.inputs else { unreachable!("a tensor and a mask") };
-        for_all!(x.dtype(), T => fill_masked::<T>(x, mask, &run.outputs[0], T::from_f64(self.value)));
+        for_all!(x.dtype(), T => fill_masked(x, mask, &run.outputs[0], Stored::widen(T::from_f64(self.value))));
         Ok(())
     }
 
@@ -75,15 +76,14 @@ impl Op for MaskedFill {
     }
 }
 
-fn fill_masked<T: Element>(x: &Operand, mask: &Operand, y: &Operand, value: T) {
-    let value = value.widen();
+fn fill_masked<C: Copy + Sync>(x: &Operand, mask: &Operand, y: &Operand, value: C) {
     let mask_layout = mask.meta.layout.broadcast_to(x.shape());
     let mask_layout = mask_layout.unwrap_or_else(|| unreachable!("`infer` checks the shapes"));
-    let mask = map::Src { ptr: mask.ptr().cast_const().cast::<bool>(), strides: mask_layout.strides() };
+    let mask = stretched(mask, &mask_layout);
     // SAFETY: `execute` hands out operands that are valid for their layouts, and a stretched layout repeats elements of
     // its operand; the output is fresh, or the first input itself.
     unsafe {
-        map::map2::<T, bool, T>(x.shape(), dst(y), src(x), mask, |x, mask, y| fill_tile(value, x, mask, y));
+        map::map2(x.shape(), computed(y), computed(x), mask, |x, mask, y| fill_tile(value, x, mask, y));
     }
 }
 

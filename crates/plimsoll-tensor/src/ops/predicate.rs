@@ -11,7 +11,7 @@ use crate::eager::execute::call;
 use crate::eager::op::{Gradient, Meta, Op, OpRef, Outputs, Pointwise, Run, one};
 use crate::eager::tensor::Tensor;
 use crate::ops::cuda::elementwise;
-use crate::ops::kernel::{dst, for_numbers, src};
+use crate::ops::kernel::{computed, for_computed_numbers};
 use crate::ops::registry::{OpInfo, Sample, Values, floats, input};
 
 /// What is asked of each element.
@@ -38,9 +38,9 @@ impl Op for Predicate {
 
     fn run(&self, run: &mut Run<'_>) -> Result<()> {
         let (x, y) = (&run.inputs[0], &run.outputs[0]);
-        for_numbers!(x.dtype(), T => {
+        for_computed_numbers!(x.dtype(), C => {
             // SAFETY: `execute` hands out operands that are valid for their layouts, and the output is fresh.
-            unsafe { map::map1::<T, bool>(x.shape(), dst(y), src(x), |x, y| tile(*self, x, y)) }
+            unsafe { map::map1::<C, bool>(x.shape(), computed(y), computed(x), |x, y| tile(*self, x, y)) }
         });
         Ok(())
     }

@@ -13,7 +13,7 @@ use crate::eager::op::{Meta, Op, OpRef, Outputs, Pointwise, Run, one};
 use crate::eager::tape::Backward;
 use crate::eager::tensor::Tensor;
 use crate::ops::cuda::elementwise;
-use crate::ops::kernel::{dst, for_floats, src};
+use crate::ops::kernel::{computed, for_computed_floats};
 use crate::ops::registry::{OpInfo, Sample, Values, floats, input};
 
 /// Which function.
@@ -49,9 +49,9 @@ impl Op for Rounding {
 
     fn run(&self, run: &mut Run<'_>) -> Result<()> {
         let (x, y) = (&run.inputs[0], &run.outputs[0]);
-        for_floats!(x.dtype(), T => {
+        for_computed_floats!(x.dtype(), C => {
             // SAFETY: `execute` hands out operands that are valid for their layouts; the output is fresh, or the input.
-            unsafe { map::map1::<T, T>(x.shape(), dst(y), src(x), |x, y| tile(*self, x, y)) }
+            unsafe { map::map1::<C, C>(x.shape(), computed(y), computed(x), |x, y| tile(*self, x, y)) }
         });
         Ok(())
     }

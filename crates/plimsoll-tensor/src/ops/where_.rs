@@ -14,7 +14,7 @@ use crate::eager::tape::Backward;
 use crate::eager::tensor::Tensor;
 use crate::ops::binary::set_grad_reduced;
 use crate::ops::cuda::elementwise;
-use crate::ops::kernel::dst;
+use crate::ops::kernel::stretched;
 use crate::ops::registry::{Array, OpInfo, Sample, Values, floats, input};
 
 /// f(c, a, b) = a where c, else b. The gradient goes the same way, so the condition is saved, and no operand.
@@ -94,13 +94,13 @@ fn select<T: Bits>(condition: &Operand, lhs: &Operand, rhs: &Operand, y: &Operan
         operand.meta.layout.broadcast_to(shape).unwrap_or_else(|| unreachable!("`infer` checks the shapes"))
     };
     let layouts = [stretch(condition), stretch(lhs), stretch(rhs)];
-    let condition =
-        map::Src { ptr: condition.ptr().cast_const().cast::<bool>(), strides: layouts[0].strides() };
-    let lhs = map::Src { ptr: lhs.ptr().cast_const().cast::<T>(), strides: layouts[1].strides() };
-    let rhs = map::Src { ptr: rhs.ptr().cast_const().cast::<T>(), strides: layouts[2].strides() };
+    let condition = stretched(condition, &layouts[0]);
+    let [lhs, rhs] = [(lhs, 1), (rhs, 2)]
+        .map(|(operand, idx)| map::Operand::new(operand.ptr().cast::<T>(), layouts[idx].strides()));
+    let y = map::Operand::new(y.ptr().cast::<T>(), y.meta.layout.strides());
     // SAFETY: `execute` hands out operands that are valid for their layouts, and a stretched layout repeats elements of
     // its operand; elements are read as bits of their size. The output is fresh, or an operand with the same shape.
-    unsafe { map::map3::<bool, T, T, T>(shape, dst(y), (condition, lhs, rhs), select_tile) }
+    unsafe { map::map3(shape, y, [condition, lhs, rhs], select_tile::<T>) }
 }
 
 /// Elements as bits of one size.

@@ -62,8 +62,8 @@ impl<T: Element<Compute: Number>, const GREATEST: bool> Fold for Extreme<T, GREA
     }
 
     #[inline(always)]
-    fn finish(&self, acc: T::Compute, _: usize) -> T {
-        T::narrow(acc)
+    fn finish(&self, acc: T::Compute, _: usize) -> T::Compute {
+        acc
     }
 }
 

@@ -72,10 +72,10 @@ where
     }
 
     #[inline(always)]
-    fn finish(&self, acc: Self::Acc, n: usize) -> O {
+    fn finish(&self, acc: Self::Acc, n: usize) -> O::Compute {
         let divisor = (n as f64 - self.correction).max(0.0);
         let variance = acc.squares / I::Compute::from_f64(divisor);
-        O::narrow(if self.is_root { variance.sqrt() } else { variance }.cast())
+        if self.is_root { variance.sqrt() } else { variance }.cast()
     }
 
     #[inline(always)]
@@ -173,8 +173,8 @@ where
     }
 
     #[inline(always)]
-    fn finish(&self, acc: Self::Acc, _: usize) -> O {
-        O::narrow((acc.sum.ln() + shift(acc.max)).cast())
+    fn finish(&self, acc: Self::Acc, _: usize) -> O::Compute {
+        (acc.sum.ln() + shift(acc.max)).cast()
     }
 
     #[inline(always)]

@@ -2,11 +2,11 @@
 
 use plimsoll_cpu::math::Real;
 
-use super::{Binary, Compute, Elementwise, Rhs, binary, set_grad_reduced, zip};
+use super::{Binary, Elementwise, Rhs, binary, set_grad_reduced, zip};
 use crate::eager::context;
 use crate::base::error::Result;
 use crate::eager::op::{SavedRef, SavedRefs, Op, Operand};
-use crate::ops::kernel::for_floats;
+use crate::ops::kernel::for_computed_floats;
 use crate::eager::tape::Backward;
 use crate::eager::tensor::Tensor;
 
@@ -24,7 +24,7 @@ impl Binary for Atan2 {
     const OP: &'static dyn Op = &Elementwise::<Atan2>::NEW;
 
     fn run(lhs: &Operand, rhs: &Operand, y: &Operand) {
-        for_floats!(lhs.dtype(), T => zip::<T, T>(lhs, rhs, y, <Compute<T> as Real>::atan2));
+        for_computed_floats!(lhs.dtype(), C => zip(lhs, rhs, y, <C as Real>::atan2));
     }
 
     fn saved(_wanted: &[bool]) -> SavedRefs {

@@ -2,11 +2,11 @@
 
 use plimsoll_cpu::element::Number;
 
-use super::{Binary, Compute, Elementwise, Rhs, binary, zip};
+use super::{Binary, Elementwise, Rhs, binary, zip};
 use crate::eager::context;
 use crate::base::error::Result;
 use crate::eager::op::{SavedRefs, Op, Operand};
-use crate::ops::kernel::for_numbers;
+use crate::ops::kernel::for_computed_numbers;
 use crate::eager::tape::Backward;
 use crate::eager::tensor::Tensor;
 
@@ -23,7 +23,7 @@ impl Binary for FloorDiv {
     const OP: &'static dyn Op = &Elementwise::<FloorDiv>::NEW;
 
     fn run(lhs: &Operand, rhs: &Operand, y: &Operand) {
-        for_numbers!(lhs.dtype(), T => zip::<T, T>(lhs, rhs, y, <Compute<T> as WholeDivision>::floor_div));
+        for_computed_numbers!(lhs.dtype(), C => zip(lhs, rhs, y, <C as WholeDivision>::floor_div));
     }
 
     fn saved(_wanted: &[bool]) -> SavedRefs {

@@ -2,11 +2,11 @@
 
 use plimsoll_cpu::element::Number;
 
-use super::{Binary, Compute, Elementwise, Rhs, binary, set_grad_shares, share_of_lhs, zip};
+use super::{Binary, Elementwise, Rhs, binary, set_grad_shares, share_of_lhs, zip};
 use crate::eager::context;
 use crate::base::error::Result;
 use crate::eager::op::{SavedRef, SavedRefs, Op, Operand};
-use crate::ops::kernel::for_numbers;
+use crate::ops::kernel::for_computed_numbers;
 use crate::eager::tape::Backward;
 use crate::eager::tensor::Tensor;
 
@@ -25,7 +25,7 @@ impl Binary for Minimum {
     const OP: &'static dyn Op = &Elementwise::<Minimum>::NEW;
 
     fn run(lhs: &Operand, rhs: &Operand, y: &Operand) {
-        for_numbers!(lhs.dtype(), T => zip::<T, T>(lhs, rhs, y, <Compute<T> as Number>::min));
+        for_computed_numbers!(lhs.dtype(), C => zip(lhs, rhs, y, <C as Number>::min));
     }
 
     fn saved(_wanted: &[bool]) -> SavedRefs {
@@ -33,7 +33,7 @@ impl Binary for Minimum {
     }
 
     fn mask(lhs: &Operand, rhs: &Operand, mask: &Operand) {
-        for_numbers!(lhs.dtype(), T => zip::<T, u8>(lhs, rhs, mask, share::<Compute<T>>));
+        for_computed_numbers!(lhs.dtype(), C => zip(lhs, rhs, mask, share::<C>));
     }
 
     fn backward(backward: &mut Backward<'_>) -> Result<()> {

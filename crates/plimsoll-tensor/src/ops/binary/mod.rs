@@ -3,7 +3,6 @@
 //! An op's file states its formula, what backward reads, and the gradients in plain ops. A number may stand for the
 //! second operand (see [`Rhs`]); it takes the tensor's dtype.
 
-use plimsoll_cpu::element::Element as Stored;
 use plimsoll_cpu::{map, simd};
 use plimsoll_cuda::Gpu;
 use smallvec::SmallVec;
@@ -18,7 +17,7 @@ use crate::eager::tape::Backward;
 use crate::eager::tensor::Tensor;
 use crate::eager::variable::Variable;
 use crate::ops::cuda;
-use crate::ops::kernel::dst;
+use crate::ops::kernel::{computed, stretched};
 use crate::ops::registry::Values;
 use crate::ops::registry::{Array, OpInfo, Sample, floats, input, within};
 
@@ -256,18 +255,15 @@ pub(crate) fn set_grad_shares(backward: &mut Backward<'_>) -> Result<()> {
     }
 }
 
-/// The type that elements of type `T` are computed in.
-pub(crate) type Compute<T> = <T as Stored>::Compute;
-
 /// Computes `y = f(lhs, rhs)`, element by element. `f` is a function of the compute type, marked `#[inline(always)]`, so
 /// that the dtypes that compute alike share one loop.
-pub(crate) fn zip<T: Stored, O: Stored>(
+pub(crate) fn zip<C: Copy, O>(
     lhs: &Operand,
     rhs: &Operand,
     y: &Operand,
-    f: impl Fn(Compute<T>, Compute<T>) -> Compute<O> + Copy + Sync,
+    f: impl Fn(C, C) -> O + Copy + Sync,
 ) {
-    run2::<T, O>(lhs, rhs, y, |lhs, rhs, y| zip_tile(f, lhs, rhs, y));
+    run2(lhs, rhs, y, |lhs, rhs, y| zip_tile(f, lhs, rhs, y));
 }
 
 #[inline(never)]
@@ -282,12 +278,12 @@ fn zip_tile<T: Copy, O>(f: impl Fn(T, T) -> O + Copy, lhs: &[T], rhs: &[T], y: &
     );
 }
 
-/// Runs a tile function over two broadcast operands.
-pub(crate) fn run2<T: Stored, O: Stored>(
+/// Runs a tile function of the compute types over two broadcast operands.
+pub(crate) fn run2<C, O>(
     lhs: &Operand,
     rhs: &Operand,
     y: &Operand,
-    tile: impl Fn(&[T::Compute], &[T::Compute], &mut [O::Compute]) + Sync,
+    tile: impl Fn(&[C], &[C], &mut [O]) + Sync,
 ) {
     let shape = y.shape();
     let stretch = |operand: &Operand| {
@@ -309,11 +305,10 @@ pub(crate) fn run2<T: Stored, O: Stored>(
             &rhs_stretched
         }
     };
-    let lhs = map::Src { ptr: lhs.ptr().cast_const().cast::<T>(), strides: lhs_layout.strides() };
-    let rhs = map::Src { ptr: rhs.ptr().cast_const().cast::<T>(), strides: rhs_layout.strides() };
+    let (lhs, rhs) = (stretched(lhs, lhs_layout), stretched(rhs, rhs_layout));
     // SAFETY: `execute` hands out operands that are valid for their layouts, and a stretched layout repeats elements of
     // its operand; the output is fresh, or one of the operands with the same shape.
-    unsafe { map::map2::<T, T, O>(shape, dst(y), lhs, rhs, tile) }
+    unsafe { map::map2(shape, computed(y), lhs, rhs, tile) }
 }
 
 /// The registry's entry of an op.

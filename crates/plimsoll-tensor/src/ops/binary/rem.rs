@@ -1,11 +1,11 @@
 //! `rem`: what a division to the next lower whole number leaves, with the sign of the divisor.
 
 use super::floor_div::WholeDivision;
-use super::{Binary, Compute, Elementwise, Rhs, binary, set_grad_reduced, zip};
+use super::{Binary, Elementwise, Rhs, binary, set_grad_reduced, zip};
 use crate::eager::context;
 use crate::base::error::Result;
 use crate::eager::op::{SavedRef, SavedRefs, Op, Operand};
-use crate::ops::kernel::for_numbers;
+use crate::ops::kernel::for_computed_numbers;
 use crate::eager::tape::Backward;
 use crate::eager::tensor::Tensor;
 
@@ -22,7 +22,7 @@ impl Binary for Rem {
     const OP: &'static dyn Op = &Elementwise::<Rem>::NEW;
 
     fn run(lhs: &Operand, rhs: &Operand, y: &Operand) {
-        for_numbers!(lhs.dtype(), T => zip::<T, T>(lhs, rhs, y, <Compute<T> as WholeDivision>::rem));
+        for_computed_numbers!(lhs.dtype(), C => zip(lhs, rhs, y, <C as WholeDivision>::rem));
     }
 
     fn saved(wanted: &[bool]) -> SavedRefs {

@@ -2,12 +2,12 @@
 
 use plimsoll_cpu::element::Number;
 
-use super::{Binary, Compute, Elementwise, Rhs, binary, set_grad_reduced, zip};
+use super::{Binary, Elementwise, Rhs, binary, set_grad_reduced, zip};
 use crate::eager::context;
 use crate::base::error::Result;
 use crate::eager::execute::Arg;
 use crate::eager::op::{SavedRefs, Op, Operand};
-use crate::ops::kernel::for_numbers;
+use crate::ops::kernel::for_computed_numbers;
 use crate::eager::tape::Backward;
 use crate::eager::tensor::Tensor;
 
@@ -23,7 +23,7 @@ impl Binary for Sub {
     const OP: &'static dyn Op = &Elementwise::<Sub>::NEW;
 
     fn run(lhs: &Operand, rhs: &Operand, y: &Operand) {
-        for_numbers!(lhs.dtype(), T => zip::<T, T>(lhs, rhs, y, <Compute<T> as Number>::sub));
+        for_computed_numbers!(lhs.dtype(), C => zip(lhs, rhs, y, <C as Number>::sub));
     }
 
     fn saved(_wanted: &[bool]) -> SavedRefs {

@@ -5,7 +5,6 @@
 //! `(1 - z) / (1 - p) - w z / p`; p is clipped to `CLIP` from both ends first, as Keras does, and the gradient is zero where
 //! it was. Backward reads what was given and the labels, nothing else.
 
-use plimsoll_cpu::element::{Element, Number};
 use plimsoll_cpu::math::Real;
 use plimsoll_cpu::{map, simd};
 use plimsoll_cuda::Gpu;
@@ -19,7 +18,7 @@ use crate::eager::tape::Backward;
 use crate::eager::tensor::Tensor;
 use crate::ops::binary::zip;
 use crate::ops::cuda::elementwise::Elementwise;
-use crate::ops::kernel::{dst, for_floats, src};
+use crate::ops::kernel::{computed, for_computed_floats};
 use crate::ops::lanes::{expect_dtype, expect_float, expect_shape};
 use crate::ops::registry::{Array, OpInfo, Sample, floats, within};
 
@@ -67,10 +66,10 @@ fn local_grad<C: Real>(from: From, weight: C, x: C, label: C) -> C {
 }
 
 impl BinaryCrossEntropy {
-    fn losses<T: Element<Compute: Real>>(self, x: &Operand, labels: &Operand, y: &Operand) {
-        let (one, weight) = (T::Compute::ONE, T::Compute::from_f64(self.weight));
+    fn losses<C: Real>(self, x: &Operand, labels: &Operand, y: &Operand) {
+        let (one, weight) = (C::ONE, C::from_f64(self.weight));
         match self.from {
-            From::Logits => zip::<T, T>(
+            From::Logits => zip(
                 x,
                 labels,
                 y,
@@ -78,13 +77,13 @@ impl BinaryCrossEntropy {
                 |x, label| (one - label) * x + (one + (weight - one) * label) * softplus_of_negative(x),
             ),
             From::Probabilities => {
-                let (low, high) = (T::Compute::from_f64(CLIP), one - T::Compute::from_f64(CLIP));
-                zip::<T, T>(
+                let (low, high) = (C::from_f64(CLIP), one - C::from_f64(CLIP));
+                zip(
                     x,
                     labels,
                     y,
                     #[inline(always)]
-                    |x, label| {
+                    |x: C, label| {
                         let p = x.max(low).min(high);
                         -(weight * label * p.ln() + (one - label) * (-p).ln_1p())
                     },
@@ -173,7 +172,7 @@ impl Op for BinaryCrossEntropy {
 
     fn run(&self, run: &mut Run<'_>) -> Result<()> {
         let [x, labels] = run.inputs else { unreachable!("two operands") };
-        for_floats!(x.dtype(), T => self.losses::<T>(x, labels, &run.outputs[0]));
+        for_computed_floats!(x.dtype(), C => self.losses::<C>(x, labels, &run.outputs[0]));
         Ok(())
     }
 
@@ -248,13 +247,13 @@ impl Op for BinaryCrossEntropyBackward {
         let ([x, labels, gradient], y) = (run.inputs, &run.outputs[0]) else {
             unreachable!("three operands")
         };
-        for_floats!(x.dtype(), T => {
-            let tile = |x: &[_], labels: &[_], gradient: &[_], y: &mut [_]| {
+        for_computed_floats!(x.dtype(), C => {
+            let tile = |x: &[C], labels: &[C], gradient: &[C], y: &mut [C]| {
                 grad_tile(self.0, [x, labels, gradient], y);
             };
             // SAFETY: `execute` hands out operands that are valid for their layouts, all of one shape; the output is fresh,
             // or the first operand.
-            unsafe { map::map3::<T, T, T, T>(y.shape(), dst(y), (src(x), src(labels), src(gradient)), tile) }
+            unsafe { map::map3(y.shape(), computed(y), [x, labels, gradient].map(computed), tile) }
         });
         Ok(())
     }

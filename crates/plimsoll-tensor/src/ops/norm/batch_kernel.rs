@@ -15,7 +15,7 @@ use plimsoll_cpu::threads::SharedPtr;
 use super::batch::BatchNorm;
 use super::columns::{Stretches, write_all};
 use crate::eager::op::{Meta, Operand, Run};
-use crate::ops::kernel::src;
+use crate::ops::kernel::computed;
 use crate::ops::lanes::{LanePtr, last_axis};
 use crate::ops::unary::Unary;
 use crate::ops::unary::relu::Relu;
@@ -38,10 +38,10 @@ where
     // SAFETY: the outputs are fresh, with one element per channel in the compute type.
     unsafe {
         let folded = |axis: usize| axis + 1 < x.shape().rank();
-        let fold = Mean::<T, T::Compute>::new();
-        reduce::reduce(&fold, x.shape(), folded, src(x), mean.ptr().cast());
-        let fold = Variance::<T, T::Compute>::new(0.0, false);
-        reduce::reduce(&fold, x.shape(), folded, src(x), variance.ptr().cast());
+        let fold = Mean::<T::Compute, T::Compute>::new();
+        reduce::reduce(&fold, x.shape(), folded, computed(x), computed(mean));
+        let fold = Variance::<T::Compute, T::Compute>::new(0.0, false);
+        reduce::reduce(&fold, x.shape(), folded, computed(x), computed(variance));
     }
     let statistics = |channel: usize| {
         // SAFETY: the reductions have written one element per channel.

@@ -8,7 +8,7 @@ use crate::base::dtype::DType;
 use crate::base::error::Result;
 use crate::eager::op::{Gradient, Operand};
 use crate::ops::cuda::reduce as cuda;
-use crate::ops::kernel::for_numbers;
+use crate::ops::kernel::for_computed_numbers;
 use crate::base::axes::{Axes, IntoAxes};
 use crate::eager::tensor::Tensor;
 
@@ -37,7 +37,7 @@ macro_rules! arg_extreme {
             }
 
             fn run(self, x: &Operand, axes: Axes, y: &Operand, _aux_outputs: &[Operand]) {
-                for_numbers!(x.dtype(), T => fold(&$fold::<T>::new(), x, axes, y));
+                for_computed_numbers!(x.dtype(), C => fold(&$fold::<C>::new(), x, axes, y));
             }
 
             fn cuda(self, _input: DType, _is_recorded: bool) -> cuda::Fold {

@@ -13,7 +13,7 @@ use crate::base::dtype::DType;
 use crate::base::error::Result;
 use crate::eager::op::{AuxOutput, Form, SavedRef, SavedRefs, Meta, Operand};
 use crate::ops::cuda::reduce as cuda;
-use crate::ops::kernel::for_numbers;
+use crate::ops::kernel::for_computed_numbers;
 use crate::base::axes::{Axes, IntoAxes};
 use crate::base::shape::Shape;
 use crate::eager::tape::Backward;
@@ -70,9 +70,9 @@ macro_rules! extreme {
             }
 
             fn run(self, x: &Operand, axes: Axes, y: &Operand, aux_outputs: &[Operand]) {
-                for_numbers!(x.dtype(), T => fold(&$fold::<T>::new(), x, axes, y));
+                for_computed_numbers!(x.dtype(), C => fold(&$fold::<C>::new(), x, axes, y));
                 if let [positions] = aux_outputs {
-                    for_numbers!(x.dtype(), T => fold(&$arg::<T>::new(), x, axes, positions));
+                    for_computed_numbers!(x.dtype(), C => fold(&$arg::<C>::new(), x, axes, positions));
                 }
             }
 

@@ -7,7 +7,7 @@ use crate::base::dtype::DType;
 use crate::base::error::Result;
 use crate::eager::op::Operand;
 use crate::ops::cuda::reduce as cuda;
-use crate::ops::kernel::for_floats;
+use crate::ops::kernel::for_computed_floats;
 use crate::base::axes::{Axes, IntoAxes};
 use crate::eager::tape::Backward;
 use crate::eager::tensor::Tensor;
@@ -25,7 +25,7 @@ impl Reduce for Mean {
     }
 
     fn run(self, x: &Operand, axes: Axes, y: &Operand, _aux_outputs: &[Operand]) {
-        for_floats!(x.dtype(), T => fold(&MeanFold::<T, T>::new(), x, axes, y));
+        for_computed_floats!(x.dtype(), C => fold(&MeanFold::<C, C>::new(), x, axes, y));
     }
 
     fn cuda(self, input: DType, _is_recorded: bool) -> cuda::Fold {

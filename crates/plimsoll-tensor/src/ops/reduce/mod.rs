@@ -20,7 +20,7 @@ use crate::eager::op::{
 use crate::eager::tape::Backward;
 use crate::eager::tensor::Tensor;
 use crate::ops::cuda;
-use crate::ops::kernel::src;
+use crate::ops::kernel::{computed, format};
 use crate::ops::registry::{Array, Input, OpInfo, Sample, Values, floats, input};
 
 pub(super) use sum::Sum;
@@ -262,12 +262,14 @@ fn reduce<R: Reduce>(reduce: R, x: &Tensor, axes: impl IntoAxes, keep: bool) -> 
 
 /// Runs a fold over the axes of an operand into memory of one element per result.
 fn fold<F: Fold>(fold: &F, x: &Operand, axes: Axes, y: &Operand) {
-    let (is_reduced, to) = (|axis: usize| axes.contains(axis), y.ptr().cast());
+    let (is_reduced, to) = (|axis: usize| axes.contains(axis), computed(y));
     match x.source() {
         // SAFETY: `execute` hands out operands that are valid for their layouts; `y` is fresh and of the result's shape.
-        None => unsafe { kernels::reduce(fold, x.shape(), is_reduced, src(x), to) },
+        None => unsafe { kernels::reduce(fold, x.shape(), is_reduced, computed(x), to) },
         // SAFETY: as above; elements are made as the operand's shape and dtype say.
-        Some(source) => unsafe { kernels::reduce_made(fold, x.shape(), is_reduced, source, to) },
+        Some(source) => unsafe {
+            kernels::reduce_made(fold, x.shape(), is_reduced, (source, format(x.dtype())), to)
+        },
     }
 }
 

@@ -8,7 +8,7 @@ use crate::base::dtype::DType;
 use crate::base::error::Result;
 use crate::eager::op::{SavedRef, SavedRefs, Operand};
 use crate::ops::cuda::reduce as cuda;
-use crate::ops::kernel::for_floats;
+use crate::ops::kernel::for_computed_floats;
 use crate::base::axes::{Axes, IntoAxes};
 use crate::eager::tape::Backward;
 use crate::eager::tensor::Tensor;
@@ -26,7 +26,7 @@ impl Reduce for Norm {
     }
 
     fn run(self, x: &Operand, axes: Axes, y: &Operand, _aux_outputs: &[Operand]) {
-        for_floats!(x.dtype(), T => fold(&Length::<T, T>::new(), x, axes, y));
+        for_computed_floats!(x.dtype(), C => fold(&Length::<C, C>::new(), x, axes, y));
     }
 
     fn cuda(self, input: DType, _is_recorded: bool) -> cuda::Fold {

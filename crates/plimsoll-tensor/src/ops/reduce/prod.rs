@@ -1,6 +1,5 @@
 //! `prod`: the product over some axes.
 
-use plimsoll_cpu::element::{Element, Number};
 use plimsoll_cpu::math::Real;
 use plimsoll_cpu::reduce::{Fold, Prod as ProdFold};
 use plimsoll_cpu::{map, simd};
@@ -15,7 +14,7 @@ use crate::eager::execute::call;
 use crate::eager::op::{AuxOutput, Form, Gradient, SavedRef, SavedRefs, Meta, Op, OpRef, Operand, Outputs, Run, Tensors, one};
 use crate::ops::cuda::elementwise::Elementwise;
 use crate::ops::cuda::reduce;
-use crate::ops::kernel::{dst, for_floats, for_numbers, src};
+use crate::ops::kernel::{computed, for_computed_floats, for_computed_numbers};
 use crate::ops::lanes::{expect_dtype, expect_float, expect_shape};
 use crate::ops::registry::{OpInfo, Sample, floats, within};
 use crate::base::axes::{Axes, IntoAxes};
@@ -41,9 +40,9 @@ impl Reduce for Prod {
     }
 
     fn run(self, x: &Operand, axes: Axes, y: &Operand, aux_outputs: &[Operand]) {
-        for_numbers!(x.dtype(), T => fold(&ProdFold::<T, T>::new(), x, axes, y));
+        for_computed_numbers!(x.dtype(), C => fold(&ProdFold::<C, C>::new(), x, axes, y));
         if let [others] = aux_outputs {
-            for_floats!(x.dtype(), T => fold(&Others::<T>(PhantomData), x, axes, others));
+            for_computed_floats!(x.dtype(), C => fold(&Others::<C>(PhantomData), x, axes, others));
         }
     }
 
@@ -128,24 +127,24 @@ fn last_product(x: &Tensor, axes: Axes) -> Result<Tensor> {
 
 /// The product of the elements that are not zero, where exactly one is zero; else zero.
 #[derive(Clone, Copy, Debug)]
-struct Others<T>(PhantomData<fn() -> T>);
+struct Others<C>(PhantomData<fn() -> C>);
 
-impl<T: Element<Compute: Real>> Fold for Others<T> {
-    type In = T;
+impl<C: Real> Fold for Others<C> {
+    type In = C;
     /// The product of what is not zero, and the number of zeros.
-    type Acc = (T::Compute, T::Compute);
-    type Out = T;
+    type Acc = (C, C);
+    type Out = C;
 
     #[inline(always)]
     fn empty(&self) -> Self::Acc {
-        (T::Compute::ONE, T::Compute::ZERO)
+        (C::ONE, C::ZERO)
     }
 
     #[inline(always)]
-    fn one(&self, value: T::Compute, _: usize) -> Self::Acc {
-        match value == T::Compute::ZERO {
-            true => (T::Compute::ONE, T::Compute::ONE),
-            false => (value, T::Compute::ZERO),
+    fn one(&self, value: C, _: usize) -> Self::Acc {
+        match value == C::ZERO {
+            true => (C::ONE, C::ONE),
+            false => (value, C::ZERO),
         }
     }
 
@@ -155,8 +154,8 @@ impl<T: Element<Compute: Real>> Fold for Others<T> {
     }
 
     #[inline(always)]
-    fn finish(&self, (product, n_zeros): Self::Acc, _: usize) -> T {
-        T::narrow(if n_zeros == T::Compute::ONE { product } else { T::Compute::ZERO })
+    fn finish(&self, (product, n_zeros): Self::Acc, _: usize) -> C {
+        if n_zeros == C::ONE { product } else { C::ZERO }
     }
 }
 
@@ -181,9 +180,9 @@ impl Op for Shares {
     fn run(&self, run: &mut Run<'_>) -> Result<()> {
         let [x, share, at_zero] = run.inputs else { unreachable!("three operands") };
         let y = &run.outputs[0];
-        for_floats!(x.dtype(), T => {
+        for_computed_floats!(x.dtype(), C => {
             // SAFETY: `execute` hands out operands that are valid for their layouts; the output is fresh.
-            unsafe { map::map3::<T, T, T, T>(x.shape(), dst(y), (src(x), src(share), src(at_zero)), tile) }
+            unsafe { map::map3(x.shape(), computed(y), [x, share, at_zero].map(computed), tile::<C>) }
         });
         Ok(())
     }

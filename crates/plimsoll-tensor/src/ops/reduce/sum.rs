@@ -7,7 +7,7 @@ use crate::base::dtype::DType;
 use crate::base::error::Result;
 use crate::eager::op::Operand;
 use crate::ops::cuda::reduce as cuda;
-use crate::ops::kernel::for_numbers;
+use crate::ops::kernel::for_computed_numbers;
 use crate::base::axes::{Axes, IntoAxes};
 use crate::eager::tape::Backward;
 use crate::eager::tensor::Tensor;
@@ -29,7 +29,7 @@ impl Reduce for Sum {
     }
 
     fn run(self, x: &Operand, axes: Axes, y: &Operand, _aux_outputs: &[Operand]) {
-        for_numbers!(x.dtype(), T => fold(&SumFold::<T, T>::new(), x, axes, y));
+        for_computed_numbers!(x.dtype(), C => fold(&SumFold::<C, C>::new(), x, axes, y));
     }
 
     fn cuda(self, input: DType, _is_recorded: bool) -> cuda::Fold {

@@ -7,7 +7,7 @@ use crate::base::dtype::DType;
 use crate::base::error::Result;
 use crate::eager::op::{Gradient, Operand};
 use crate::ops::cuda::reduce as cuda;
-use crate::ops::kernel::for_all;
+use crate::ops::kernel::for_computed;
 use crate::base::axes::{Axes, IntoAxes};
 use crate::eager::tensor::Tensor;
 
@@ -35,7 +35,7 @@ macro_rules! truth {
             }
 
             fn run(self, x: &Operand, axes: Axes, y: &Operand, _aux_outputs: &[Operand]) {
-                for_all!(x.dtype(), T => fold(&$fold::<T>::new(), x, axes, y));
+                for_computed!(x.dtype(), C => fold(&$fold::<C>::new(), x, axes, y));
             }
 
             fn cuda(self, _input: DType, _is_recorded: bool) -> cuda::Fold {

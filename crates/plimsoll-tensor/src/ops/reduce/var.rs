@@ -1,6 +1,5 @@
 //! `var` and `std`: the variance over some axes, and its root.
 
-use plimsoll_cpu::element::Element;
 use plimsoll_cpu::reduce::{Mean as MeanFold, Variance};
 use smallvec::{SmallVec, smallvec};
 
@@ -9,7 +8,7 @@ use crate::base::dtype::DType;
 use crate::base::error::Result;
 use crate::eager::op::{AuxOutput, Form, SavedRef, SavedRefs, Meta, Operand};
 use crate::ops::cuda::reduce as cuda;
-use crate::ops::kernel::for_floats;
+use crate::ops::kernel::for_computed_floats;
 use crate::base::axes::{Axes, IntoAxes};
 use crate::base::shape::Shape;
 use crate::eager::tape::Backward;
@@ -33,10 +32,10 @@ fn divisor(n: usize, correction: f64) -> f64 {
 }
 
 fn run(correction: f64, is_root: bool, x: &Operand, axes: Axes, y: &Operand, aux_outputs: &[Operand]) {
-    for_floats!(x.dtype(), T => {
-        fold(&Variance::<T, T>::new(correction, is_root), x, axes, y);
+    for_computed_floats!(x.dtype(), C => {
+        fold(&Variance::<C, C>::new(correction, is_root), x, axes, y);
         if let [mean] = aux_outputs {
-            fold(&MeanFold::<T, <T as Element>::Compute>::new(), x, axes, mean);
+            fold(&MeanFold::<C, C>::new(), x, axes, mean);
         }
     });
 }

@@ -3,7 +3,7 @@
 //! An op's file states its formula, its derivative, what backward reads, the derivative in plain ops for higher derivatives,
 //! and a range for the tests. This module makes the forward op, the fused backward op and the registry's entry of it.
 
-use plimsoll_cpu::element::{Element as Stored, Number};
+use plimsoll_cpu::element::Number;
 use plimsoll_cpu::math::Real;
 use plimsoll_cpu::{map, simd};
 use plimsoll_cuda::Gpu;
@@ -18,7 +18,7 @@ use crate::eager::op::{
 use crate::eager::tape::Backward;
 use crate::eager::tensor::Tensor;
 use crate::ops::cuda::elementwise;
-use crate::ops::kernel::{dst, for_floats, src};
+use crate::ops::kernel::{computed, for_computed_floats};
 use crate::ops::registry::{OpInfo, Sample, within};
 
 /// Declares the ops of the family; each has a file, and a unit struct or a struct of attributes in it.
@@ -171,7 +171,7 @@ impl<U: Unary> Op for Forward<U> {
 
     fn run(&self, run: &mut Run<'_>) -> Result<()> {
         let (x, y) = (&run.inputs[0], &run.outputs[0]);
-        for_floats!(x.dtype(), T => run1::<T>(x, y, |x, y| value_tile(self.0, x, y)));
+        for_computed_floats!(x.dtype(), C => run1::<C>(x, y, |x, y| value_tile(self.0, x, y)));
         Ok(())
     }
 
@@ -239,8 +239,8 @@ impl<U: Unary> Op for UnaryBackward<U> {
         let [gradient, v] = run.inputs else {
             unreachable!("a gradient and what the derivative is computed from")
         };
-        for_floats!(gradient.dtype(), T => {
-            run2::<T>(gradient, v, &run.outputs[0], |g, v, y| grad_tile(self.0, g, v, y));
+        for_computed_floats!(gradient.dtype(), C => {
+            run2::<C>(gradient, v, &run.outputs[0], |g, v, y| grad_tile(self.0, g, v, y));
         });
         Ok(())
     }
@@ -293,19 +293,14 @@ fn grad_tile<U: Unary, T: Real>(op: U, gradient: &[T], v: &[T], y: &mut [T]) {
     );
 }
 
-fn run1<T: Stored>(x: &Operand, y: &Operand, tile: impl Fn(&[T::Compute], &mut [T::Compute]) + Sync) {
+fn run1<C>(x: &Operand, y: &Operand, tile: impl Fn(&[C], &mut [C]) + Sync) {
     // SAFETY: `execute` hands out operands that are valid for their layouts; the output is fresh, or the input itself.
-    unsafe { map::map1::<T, T>(x.shape(), dst(y), src(x), tile) }
+    unsafe { map::map1(x.shape(), computed(y), computed(x), tile) }
 }
 
-fn run2<T: Stored>(
-    gradient: &Operand,
-    v: &Operand,
-    y: &Operand,
-    tile: impl Fn(&[T::Compute], &[T::Compute], &mut [T::Compute]) + Sync,
-) {
+fn run2<C>(gradient: &Operand, v: &Operand, y: &Operand, tile: impl Fn(&[C], &[C], &mut [C]) + Sync) {
     // SAFETY: `execute` hands out operands that are valid for their layouts; the output is fresh, or the gradient itself.
-    unsafe { map::map2::<T, T, T>(gradient.shape(), dst(y), src(gradient), src(v), tile) }
+    unsafe { map::map2(gradient.shape(), computed(y), computed(gradient), computed(v), tile) }
 }
 
 /// The registry's entry of a forward op.

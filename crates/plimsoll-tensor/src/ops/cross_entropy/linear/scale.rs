@@ -1,6 +1,6 @@
 //! `scale_gradient`: a tensor times a number of the accumulator's dtype, rounded once; written over the tensor where it may.
 
-use plimsoll_cpu::element::{Element, Number};
+use plimsoll_cpu::element::Number;
 use plimsoll_cuda::Gpu;
 
 use crate::base::error::{Error, Result};
@@ -8,7 +8,7 @@ use crate::eager::execute::{Arg, call_with};
 use crate::eager::op::{Gradient, Meta, Op, OpRef, Operand, Outputs, Run, Tensors, one};
 use crate::eager::tensor::Tensor;
 use crate::ops::cuda::elementwise::Elementwise;
-use crate::ops::kernel::{dst, for_floats, src};
+use crate::ops::kernel::{computed, for_computed_floats};
 
 /// From a gradient and a factor, which need not be of one dtype, to their product.
 #[derive(Debug)]
@@ -48,7 +48,7 @@ impl Op for ScaleGradient {
 
     fn run(&self, run: &mut Run<'_>) -> Result<()> {
         let [gradient, factor] = run.inputs else { unreachable!("two operands") };
-        for_floats!(gradient.dtype(), T => scale::<T>(gradient, factor, &run.outputs[0]));
+        for_computed_floats!(gradient.dtype(), C => scale::<C>(gradient, factor, &run.outputs[0]));
         Ok(())
     }
 
@@ -85,12 +85,12 @@ impl Op for ScaleGradient {
     }
 }
 
-fn scale<T: Element<Compute: Number>>(gradient: &Operand, factor: &Operand, y: &Operand) {
+fn scale<C: Number>(gradient: &Operand, factor: &Operand, y: &Operand) {
     // SAFETY: `infer` checks that the factor is one number of the compute type, and nobody writes it now.
-    let factor: T::Compute = unsafe { *factor.ptr().cast::<T::Compute>() };
-    let tile = |x: &[T::Compute], y: &mut [T::Compute]| {
+    let factor = unsafe { *factor.ptr().cast::<C>() };
+    let tile = |x: &[C], y: &mut [C]| {
         y.iter_mut().zip(x).for_each(|(y, &x)| *y = Number::mul(x, factor));
     };
     // SAFETY: `execute` hands out operands that are valid for their layouts; the output is fresh, or the input itself.
-    unsafe { plimsoll_cpu::map::map1::<T, T>(gradient.shape(), dst(y), src(gradient), tile) }
+    unsafe { plimsoll_cpu::map::map1(gradient.shape(), computed(y), computed(gradient), tile) }
 }
