@@ -44,13 +44,22 @@ pub trait Communicator: fmt::Debug + Send + Sync {
     /// # Errors
     /// Those of the transport.
     fn broadcast(&self, bytes: &mut [u8]) -> Result<()> {
-        let (rank, size) = (self.rank(), self.size());
-        // In round k, ranks below 2^k have the bytes and each passes them on to the rank 2^k further.
+        self.broadcast_from(0, bytes)
+    }
+
+    /// Gives all ranks the bytes of one of them.
+    ///
+    /// # Errors
+    /// Those of the transport.
+    fn broadcast_from(&self, first: usize, bytes: &mut [u8]) -> Result<()> {
+        let size = self.size();
+        let (place, rank) = ((self.rank() + size - first) % size, |place: usize| (place + first) % size);
+        // In round k, the first 2^k ranks have the bytes and each passes them on to the rank 2^k further.
         let rounds = (0..usize::BITS).map(|round| 1usize << round).take_while(|&n| n < size);
         for n in rounds {
-            match rank {
-                _ if rank < n && rank + n < size => self.send(rank + n, bytes)?,
-                _ if rank >= n && rank < 2 * n => self.recv(rank - n, bytes)?,
+            match place {
+                _ if place < n && place + n < size => self.send(rank(place + n), bytes)?,
+                _ if place >= n && place < 2 * n => self.recv(rank(place - n), bytes)?,
                 _ => {}
             }
         }

@@ -136,6 +136,16 @@ impl<V> Whole<V> {
         Ok(())
     }
 
+    /// The nodes, with their sums.
+    pub fn into_nodes(self) -> Vec<(Node, V)> {
+        self.nodes
+    }
+
+    /// Takes a node that was whole elsewhere, right of all others.
+    pub fn push_node(&mut self, node: Node, value: V) {
+        self.nodes.push((node, value));
+    }
+
     /// The sums, in the order of [`local_nodes`].
     pub fn into_values(self) -> Vec<V> {
         self.nodes.into_iter().map(|(_, value)| value).collect()

@@ -15,14 +15,24 @@
 mod all_reduce;
 mod bytes;
 mod communicator;
+mod gather;
+mod ghost;
 mod launcher;
 mod leaves;
 pub mod local;
+mod message;
 pub mod mpi;
+mod reduce;
+mod scatter_sum;
+mod shards;
 mod strategy;
 
-pub use all_reduce::{TreeSum, all_reduce};
+pub use all_reduce::{TreeSum, all_reduce, reduce_scatter};
 pub use communicator::Communicator;
+pub use gather::{gather_op, gather_rows, gather_update};
+pub use ghost::ghost;
 pub use launcher::{Launch, launched};
 pub use leaves::Leaves;
+pub use scatter_sum::ScatterSum;
+pub use shards::Shards;
 pub use strategy::Strategy;

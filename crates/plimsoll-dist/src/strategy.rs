@@ -22,12 +22,13 @@ use crate::leaves::Leaves;
 pub struct Strategy {
     communicator: Arc<dyn Communicator>,
     n_leaves: Option<usize>,
+    zero_stage: usize,
 }
 
 impl Strategy {
     /// Every rank has the whole model, and computes its share of the leaves of each batch.
     pub fn data_parallel(communicator: Arc<dyn Communicator>) -> Strategy {
-        Strategy { communicator, n_leaves: None }
+        Strategy { communicator, n_leaves: None, zero_stage: 0 }
     }
 
     /// This strategy with so many leaves of a batch, which the number of ranks must divide. The bits of a run depend on it, and
@@ -36,6 +37,26 @@ impl Strategy {
     #[must_use]
     pub fn leaves(self, n_leaves: usize) -> Strategy {
         Strategy { n_leaves: Some(n_leaves), ..self }
+    }
+
+    /// This strategy with what a model needs besides its activations cut into shards, one for each rank (ZeRO): at stage 1 the
+    /// optimizer's state, at stage 2 gradients, too, at stage 3 parameters, too; at stage 0, as without this, every rank has all.
+    /// The bits are those of stage 0.
+    #[doc(alias("FullyShardedDataParallel", "FSDP", "DeepSpeed"))]
+    #[must_use]
+    pub fn zero(self, stage: usize) -> Strategy {
+        Strategy { zero_stage: stage, ..self }
+    }
+
+    /// The stage of ZeRO.
+    ///
+    /// # Errors
+    /// A stage that there is not.
+    pub fn zero_stage(&self) -> Result<usize> {
+        match self.zero_stage {
+            stage @ 0..=3 => Ok(stage),
+            stage => Err(Error::argument("zero", format!("there is no stage {stage}; there are 0 to 3"))),
+        }
     }
 
     /// The ranks.

@@ -17,6 +17,7 @@ use crate::layer::{Layer, Settings};
 use crate::model::{Model, Parts};
 use crate::placement::Placement;
 use crate::policy::{current_policy, with_policy};
+use crate::shards;
 
 /// What has been made so far of a layer that is being built.
 struct Frame {
@@ -121,6 +122,7 @@ pub(crate) fn build(layer: &dyn Layer, input: &Nested<Shape>, described: Site) -
         policy,
         recompute: settings.recompute,
         is_pure: layer.is_pure(),
+        cut: shards::current_cut(),
     });
     note_part(&model, None);
     Ok(model)
@@ -190,7 +192,9 @@ pub fn variable(name: &str, shape: impl IntoShape, initializer: Initializer, fan
     let made = with_owner(Owner::Parameters, || initializer.tensor(shape, policy.variable_dtype(), fans))?;
     let frozen = FRAMES.with(|frames| frames.borrow().last().is_some_and(|frame| frame.frozen));
     let variable = Variable::new(made).named(&full_name(name)).trainable(!frozen);
-    note(name, variable.mixed(policy.compute_dtype())?, false)
+    let variable = note(name, variable.mixed(policy.compute_dtype())?, false)?;
+    shards::cut(&variable)?;
+    Ok(variable)
 }
 
 /// Makes a variable of the layer that is being built that is not trained and has no copy, such as running statistics.

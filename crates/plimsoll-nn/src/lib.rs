@@ -26,6 +26,7 @@ mod policy;
 mod prediction;
 pub mod regularizers;
 mod shapes;
+mod shards;
 mod summary;
 pub mod train;
 
@@ -40,5 +41,6 @@ pub use optimizers::{Optimizer, OptimizerConfig};
 pub use policy::{Policy, current_policy, enter_policy, set_policy, with_policy};
 pub use prediction::Prediction;
 pub use shapes::IntoShapes;
+pub use shards::with_strategy;
 pub use summary::{Summary, SummaryRow};
 pub use train::Trainer;

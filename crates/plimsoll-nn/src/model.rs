@@ -14,6 +14,7 @@ use crate::layer::{BuiltLayer, Layer, OwnVariable, Settings, build};
 use crate::placement::Placement;
 use crate::policy::Policy;
 use crate::prediction::Prediction;
+use crate::shards::{self, Cut, Zero};
 use crate::summary::Summary;
 
 /// Whether a forward pass is one of training: dropout drops, and batch norm takes its statistics from the batch.
@@ -50,11 +51,19 @@ pub(crate) struct Parts {
     pub recompute: bool,
     /// Whether the layer itself does the same at every call, whatever its parts do.
     pub is_pure: bool,
+    /// The variables that were cut into shards as they were made, if some were.
+    pub cut: Option<Cut>,
 }
 
 impl Model {
     pub(crate) fn new(parts: Parts) -> Model {
         Model(Arc::new(parts))
+    }
+
+    /// Takes the shards into which its variables were cut as they were made.
+    pub(crate) fn take_shards(&self) -> Option<Zero> {
+        let own = shards::take(self.0.cut.as_ref());
+        own.or_else(|| self.0.parts.iter().find_map(Model::take_shards))
     }
 
     /// The output for a batch of inputs, one tensor or several: as a step of training while a tape records, else as
@@ -379,6 +388,7 @@ impl Model {
             policy: parts.policy,
             recompute: settings.recompute && !parts.recompute && parts.forward.output.one().is_some(),
             is_pure: parts.is_pure,
+            cut: parts.cut.clone(),
         })
     }
 

@@ -70,6 +70,6 @@ pub use ops::{
 pub use plimsoll_memory::{Bytes, FileBytes, Name, OffsetPlan, Owner, Planned, Rows, Site, Stats};
 pub use plimsoll_plan::{Decisions, Trace};
 pub use program::{
-    CacheInfo, CachedProgram, OwnedVariables, PlannedProgram, Program, ProgramCache, ProgramKey, Recording,
-    clear_session,
+    CacheInfo, CachedProgram, GatheredVariable, OwnedVariables, PlannedProgram, Program, ProgramCache,
+    ProgramKey, Recording, clear_session,
 };

@@ -101,7 +101,7 @@ pub mod prelude {
     };
     pub use plimsoll_nn::{
         BuiltLayer, Initializer, Layer, Mode, Model, Policy, Prediction, VariableFilter, buffer, set_policy,
-        variable, with_policy,
+        variable, with_policy, with_strategy,
     };
     pub use plimsoll_tensor::{
         Activation, AttentionConfig, Bytes, Conv1dConfig, Conv2dConfig, DType, Device, Error, Function,

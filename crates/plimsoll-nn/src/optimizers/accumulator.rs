@@ -60,6 +60,6 @@ impl Accumulator {
 }
 
 /// A gradient in the dtype that it is added up in; the gradient itself if that is its own.
-pub(crate) fn wide(gradient: Tensor) -> Result<Tensor> {
+fn wide(gradient: Tensor) -> Result<Tensor> {
     with_owner(Owner::Gradients, || gradient.cast(gradient.dtype().accumulator()))
 }

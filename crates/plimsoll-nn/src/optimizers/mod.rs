@@ -45,7 +45,6 @@ use plimsoll_tensor::{
 };
 
 pub use accumulator::Accumulator;
-pub(crate) use accumulator::wide;
 pub use adafactor::Adafactor;
 pub use adagrad::Adagrad;
 pub use adam::Adam;
@@ -90,6 +89,10 @@ pub trait OptimizerConfig {
         }
     }
 }
+
+/// What an update is given from outside: the norm of the gradients and the first that is not finite, if these are known, and further
+/// updates that come after the optimizer's.
+type Around<'a> = (Option<(Tensor, Tensor)>, &'a [(OpRef, Vec<Variable>)]);
 
 /// What updates variables from their gradients, and the state that it keeps for them.
 #[derive(Debug)]
@@ -179,7 +182,7 @@ impl Optimizer {
     #[track_caller]
     pub fn apply_gradients(&mut self, gradients: Vec<Tensor>, variables: &[Variable]) -> Result<()> {
         let _line = at_callers_line();
-        self.apply(&gradients, variables, None)
+        self.apply(&gradients, variables, None, (None, &[]))
     }
 
     /// Like [`Optimizer::apply_gradients`], if a number is finite when the device comes to it: one float64, as
@@ -197,7 +200,29 @@ impl Optimizer {
         finite_loss: &Tensor,
     ) -> Result<()> {
         let _line = at_callers_line();
-        self.apply(gradients, variables, Some(finite_loss))
+        self.apply(gradients, variables, Some(finite_loss), (None, &[]))
+    }
+
+    /// As [`Optimizer::apply_if_finite`], of gradients whose norm is known where it is wanted, because they are parts of others;
+    /// these further updates are made after the optimizer's.
+    pub(crate) fn apply_sharded(
+        &mut self,
+        gradients: &[Tensor],
+        variables: &[Variable],
+        finite_loss: &Tensor,
+        around: Around<'_>,
+    ) -> Result<()> {
+        self.apply(gradients, variables, Some(finite_loss), around)
+    }
+
+    /// Whether an update needs the global norm of the gradients.
+    pub(crate) fn needs_norm(&self) -> bool {
+        self.begin.needs_norm()
+    }
+
+    /// Whether it treats every element by itself.
+    pub(crate) fn is_elementwise(&self) -> bool {
+        self.algorithm.is_elementwise()
     }
 
     /// The number that decides about a step: finite if the loss is, and if no loss before has stopped the optimizer.
@@ -232,11 +257,12 @@ impl Optimizer {
         gradients: &[Tensor],
         variables: &[Variable],
         finite_loss: Option<&Tensor>,
+        around: Around<'_>,
     ) -> Result<()> {
         check(gradients, variables)?;
         let is_new = self.state.is_none();
         self.prepare(variables)?;
-        let updated = self.update(gradients, finite_loss);
+        let updated = self.update(gradients, finite_loss, around);
         if updated.is_err() && is_new {
             // What a failed first step has made is not kept: everything is as before.
             self.state = None;
@@ -305,7 +331,7 @@ impl Optimizer {
     }
 
     /// All control buffers that there are.
-    fn controls(&self) -> impl Iterator<Item = &Variable> {
+    pub(crate) fn controls(&self) -> impl Iterator<Item = &Variable> {
         self.control.iter().chain(self.group_controls.iter().flatten())
     }
 
@@ -363,12 +389,18 @@ impl Optimizer {
         self.undecayed.iter().any(|excluded| excluded == name || Some(excluded.as_str()) == last)
     }
 
-    fn update(&self, gradients: &[Tensor], finite_loss: Option<&Tensor>) -> Result<()> {
+    fn update(
+        &self,
+        gradients: &[Tensor],
+        finite_loss: Option<&Tensor>,
+        (norm, then): Around<'_>,
+    ) -> Result<()> {
         let Some(state) = &self.state else { unreachable!("`prepare` has made it") };
         let gradients: Vec<&Tensor> = gradients.iter().collect();
-        let norm_inputs = match self.begin.needs_norm() {
-            true => Some(Tensor::global_norm(&gradients)?),
-            false => None,
+        let norm_inputs = match (self.begin.needs_norm(), norm) {
+            (true, None) => Some(Tensor::global_norm(&gradients)?),
+            (true, norm) => norm,
+            (false, _) => None,
         };
         let norm_inputs = norm_inputs.iter().flat_map(|(norm, first_bad)| [norm, first_bad]);
         let norm_inputs: Vec<&Tensor> = norm_inputs.chain(finite_loss).collect();
@@ -387,6 +419,8 @@ impl Optimizer {
             let control = self.control_of(update.group, &update.device);
             operands.push((update.op.clone(), state.operands(&update.gradients, control), of_update));
         }
+        operands
+            .extend(then.iter().map(|(op, variables)| (op.clone(), variables.iter().collect(), Vec::new())));
         let updates: Vec<(OpRef, &[&Variable], &[&Tensor])> =
             operands.iter().map(|(op, variables, inputs)| (op.clone(), &**variables, &**inputs)).collect();
         match finite_loss {

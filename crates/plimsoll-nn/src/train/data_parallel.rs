@@ -5,15 +5,15 @@
 //! running statistics. So all ranks have the same sums and make the same update, and the bits of a run do not depend on how many
 //! ranks there are. Every rank is given the whole batch and looks at its own part.
 
-use plimsoll_dist::{Leaves, Strategy, TreeSum};
-use plimsoll_tensor::{Device, Error, Generator, Result, Tensor, Variable};
+use plimsoll_dist::{Leaves, ScatterSum, Strategy, TreeSum};
+use plimsoll_tensor::{Device, Error, Generator, Result, Tensor, Unconnected, Variable};
 use sha2::{Digest, Sha256};
 
 use super::Trainer;
 use super::examples::Batch;
 use super::step::{Stepper, parts};
 use crate::buffers::collected;
-use crate::optimizers::wide;
+use crate::shards::Zero;
 
 impl Stepper {
     /// The mean loss of a batch over all ranks, and the gradient of each variable. Running statistics are assigned their mean
@@ -26,19 +26,35 @@ impl Stepper {
     ) -> Result<(Tensor, Vec<Tensor>)> {
         let (leaves, communicator) = (strategy.share_out(self.n_parts)?, strategy.communicator());
         check_leaves(leaves, n_examples)?;
-        let (parts, n_variables) = (parts(n_examples, leaves.n_leaves()), self.variables.len());
-        let mut sum = TreeSum::new(leaves);
-        let mut buffers: Vec<Variable> = Vec::new();
-        for leaf in leaves.of_rank(communicator.rank()) {
+        let parts = parts(n_examples, leaves.n_leaves());
+        // Loss and buffers are for all ranks; of gradients a rank may get its shard.
+        let (mut sum, mut gradient_sum) = (TreeSum::new(leaves), TreeSum::new(leaves));
+        let (mut buffers, mut pieces): (Vec<Variable>, _) = (Vec::new(), None);
+        let own = leaves.of_rank(communicator.rank());
+        for leaf in own.clone() {
             let range = parts[leaf].clone();
             let share = range.len() as f64 / n_examples as f64;
             let part = batch.part(range.start, range.len())?;
-            let (computed, updates) = collected(|| self.gradients_of_part(&part, Some(share)));
+            let mut scattered = match &self.zero {
+                Some(zero) if zero.sums_in_backward() && leaf + 1 == own.end => {
+                    let before = std::mem::replace(&mut gradient_sum, TreeSum::new(leaves));
+                    Some(ScatterSum::new(communicator, before, zero.cut(&self.variables)))
+                }
+                _ => None,
+            };
+            let (computed, updates) = collected(|| match &mut scattered {
+                None => self.gradients_of_part(&part, Some(share)),
+                Some(sum) => {
+                    let take = &mut |position, gradient| sum.push(position, gradient);
+                    Ok((self.gradients_of_part_each(&part, share, take)?, Vec::new()))
+                }
+            });
             let (loss, gradients) = computed?;
-            let mut values = vec![loss];
-            for gradient in gradients {
-                values.push(wide(gradient)?);
+            match scattered {
+                None => gradient_sum.push(leaf, gradients)?,
+                Some(sum) => pieces = Some(sum.finish()?),
             }
+            let mut values = vec![loss];
             for (_, value) in &updates {
                 values.push(value.mul(share)?);
             }
@@ -47,11 +63,56 @@ impl Stepper {
         }
         let mut sums = sum.finish(communicator)?.into_iter();
         let loss = sums.next().ok_or_else(|| Error::argument("fit", "a rank computed no leaf"))?;
-        let gradients = sums.by_ref().take(n_variables).collect();
+        let gradients = match (&self.zero, pieces) {
+            (_, Some(pieces)) => pieces,
+            (None, None) => gradient_sum.finish(communicator)?,
+            (Some(zero), None) => {
+                let (shards, numbers) = zero.cut(&self.variables);
+                gradient_sum.finish_sharded(communicator, shards, &numbers)?
+            }
+        };
         for (buffer, mean) in buffers.iter().zip(sums) {
             buffer.assign(&mean)?;
         }
         Ok((loss, gradients))
+    }
+
+    /// Cuts the variables into shards, if the ranks have such and they are not cut yet.
+    pub(super) fn cut_variables(&mut self) -> Result<()> {
+        let Some(strategy) = &self.strategy else {
+            return match self.zero {
+                None => Ok(()),
+                Some(_) => Err(Error::argument(
+                    "strategy",
+                    "the model was built by `with_strategy`; give its trainer the same strategy",
+                )),
+            };
+        };
+        if self.zero.is_none() {
+            self.zero = Zero::of(strategy)?;
+        }
+        let stage = strategy.zero_stage()?;
+        let Some(zero) = &mut self.zero else { return Ok(()) };
+        if !zero.is_of(strategy)? {
+            let detail =
+                "the model was built by `with_strategy` for another strategy; give its trainer that one";
+            return Err(Error::argument("strategy", detail));
+        }
+        if stage >= 2 && matches!(self.unconnected, Unconnected::Zeros) {
+            return Err(Error::argument(
+                "zero",
+                "gradients of zeros for unconnected variables are known when backward is over, and stages 2 and 3 sum gradients while \
+                 it runs; take stage 1",
+            ));
+        }
+        if !self.optimizer.is_elementwise() {
+            return Err(Error::argument(
+                "zero",
+                "this optimizer looks at whole variables, and ZeRO cuts them into shards; take one that treats every element by \
+                 itself, such as AdamW, or stage 0",
+            ));
+        }
+        zero.cover(&self.variables)
     }
 }
 
@@ -152,8 +213,18 @@ impl Trainer {
             return Ok(());
         }
         let generator = self.generator.unwrap_or_else(Generator::current);
-        let variables = self.stepper.other_variables().into_iter().map(|(_, variable)| variable);
-        let variables: Vec<Variable> = self.stepper.all_variables.iter().cloned().chain(variables).collect();
+        let mut variables = self.stepper.all_variables.clone();
+        let zero = self.stepper.zero.as_ref();
+        match zero {
+            None => {
+                variables.extend(self.stepper.other_variables().into_iter().map(|(_, variable)| variable))
+            }
+            // Of shards every rank has others.
+            Some(zero) => {
+                variables.retain(|variable| !zero.covers(variable));
+                variables.extend(self.optimizer().controls().cloned());
+            }
+        }
         let mut run = vec![
             ("version", env!("CARGO_PKG_VERSION").to_owned()),
             ("model", self.model().kind().to_owned()),
@@ -163,6 +234,7 @@ impl Trainer {
             ("variables", variables.len().to_string()),
             ("values of the variables", sha256_of(&variables)?),
         ];
+        run.extend(zero.map(|zero| ("values of the variables in shards", zero.checksum())));
         run.extend(self.state.settings.iter().map(|(name, value)| (name.as_str(), value.clone())));
         strategy.agree(&run)
     }
@@ -179,6 +251,32 @@ impl Trainer {
     /// Whether this rank writes files: the first, or the only one.
     pub(super) fn writes_files(&self) -> bool {
         self.stepper.strategy.as_ref().is_none_or(|strategy| strategy.communicator().is_first())
+    }
+
+    /// Gives `f` the bytes of a variable of the model in full precision, wherever they are: of one that is cut into shards, those of
+    /// all ranks are brought together, so all ranks call this for the same variables in the same order.
+    ///
+    /// # Errors
+    /// A rank that fails; a ghost, which has no values.
+    pub fn with_bytes_of(&self, variable: &Variable, mut f: impl FnMut(&[u8])) -> Result<()> {
+        if let Some(zero) = &self.stepper.zero
+            && zero.with_whole_bytes(variable, &mut f)?
+        {
+            return Ok(());
+        }
+        variable.master().unwrap_or(variable).value().with_bytes(f)
+    }
+
+    /// Refuses what is not there yet for variables that are cut into shards.
+    pub(super) fn check_not_cut(&self, what: &str) -> Result<()> {
+        match &self.stepper.zero {
+            None => Ok(()),
+            Some(_) => {
+                let detail =
+                    format!("{what} is not possible yet where variables are cut into shards; take stage 0");
+                Err(Error::argument("zero", detail))
+            }
+        }
     }
 
     /// Waits until all ranks have come here, so that a file that the first one wrote is there for all.

@@ -4,7 +4,8 @@
 //! for) is found before the first step: the evaluation of one batch is recorded, and its program says what it takes.
 
 use plimsoll_tensor::{
-    Device, Error, ErrorKind, Nested, OwnedVariables, PendingValue, PlannedProgram, Result, Tensor,
+    Device, Error, ErrorKind, GatheredVariable, Nested, OwnedVariables, PendingValue, PlannedProgram, Result,
+    Tensor,
 };
 
 use super::dry_run::CycleSkipper;
@@ -16,6 +17,7 @@ use crate::losses::Loss;
 use crate::metrics::Metric;
 use crate::model::{Mode, Model};
 use crate::plan::EVALUATE;
+use crate::shards::Zero;
 
 /// What an evaluation needs of a run.
 pub(super) struct Evaluator<'a> {
@@ -28,6 +30,8 @@ struct BatchEvaluation<'a> {
     model: &'a Model,
     loss: &'a dyn Loss,
     metrics: Option<&'a mut [Box<dyn Metric>]>,
+    /// The shards of the model's variables, if they are cut.
+    zero: Option<&'a Zero>,
 }
 
 impl Work for BatchEvaluation<'_> {
@@ -56,6 +60,10 @@ impl Work for BatchEvaluation<'_> {
 
     fn devices(&self) -> Vec<Device> {
         if self.model.is_spread() { self.model.devices() } else { Vec::new() }
+    }
+
+    fn gathered(&self) -> Vec<GatheredVariable> {
+        self.zero.map_or_else(Vec::new, Zero::gathered)
     }
 }
 
@@ -98,9 +106,9 @@ impl Evaluator<'_> {
     fn batch(&mut self, batch: &Batch) -> Result<PendingValue> {
         let _on = batch.device().enter();
         let are_pure = self.metrics.iter().all(|metric| metric.is_pure());
-        let Stepper { model, loss, evaluations, .. } = &mut *self.stepper;
+        let Stepper { model, loss, evaluations, zero, .. } = &mut *self.stepper;
         let metrics = are_pure.then_some(&mut *self.metrics);
-        let mut work = BatchEvaluation { model, loss: &**loss, metrics };
+        let mut work = BatchEvaluation { model, loss: &**loss, metrics, zero: zero.as_ref() };
         let mut results = evaluations.run(&mut work, batch)?.into_iter();
         let arrangement = model.output_shapes();
         let loss = results.next().map(|loss| loss.to_f64_later()).transpose()?;
@@ -127,8 +135,9 @@ impl Evaluator<'_> {
         };
         let batch = batch.map_err(of_held_out)?;
         batch.n_examples().map_err(of_held_out)?;
-        let Stepper { model, loss, .. } = &*self.stepper;
-        let mut work = BatchEvaluation { model, loss: &**loss, metrics: Some(&mut *self.metrics) };
+        let Stepper { model, loss, zero, .. } = &*self.stepper;
+        let metrics = Some(&mut *self.metrics);
+        let mut work = BatchEvaluation { model, loss: &**loss, metrics, zero: zero.as_ref() };
         let recorded = programs::record(&mut work, &batch, &mut OwnedVariables::default());
         self.metrics.iter_mut().for_each(|metric| metric.reset());
         match recorded {

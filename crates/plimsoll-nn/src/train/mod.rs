@@ -133,6 +133,7 @@ impl Trainer {
     pub fn new(model: Model, optimizer: Optimizer, loss: impl Loss + 'static) -> Trainer {
         let needs_scale = model.policy().needs_loss_scale() && !optimizer.has_loss_scale();
         let optimizer = if needs_scale { optimizer.loss_scale(LossScale::new()) } else { optimizer };
+        let zero = model.take_shards();
         Trainer {
             state: RunState::start(model.policy()),
             stepper: Stepper {
@@ -146,6 +147,7 @@ impl Trainer {
                 check_gradients: false,
                 unconnected: Unconnected::None,
                 strategy: None,
+                zero,
                 own: None,
                 steps: Programs::default(),
                 evaluations: Programs::default(),
@@ -278,6 +280,7 @@ impl Trainer {
         if device.is_ghost() {
             return Ok(());
         }
+        self.check_not_cut("saving a run")?;
         if self.writes_files() {
             let others = self.stepper.other_variables();
             checkpoint::save_all(folder.as_ref(), self.model(), &others, &self.state())?;
@@ -306,6 +309,7 @@ impl Trainer {
     pub fn resume(&mut self, folder: impl AsRef<Path>) -> Result<()> {
         let _line = at_callers_line();
         self.prepare()?;
+        self.check_not_cut("resuming a run")?;
         self.note_leaves()?;
         // What was trained before and is frozen now has its state there, too.
         let kept = checkpoint::with_optimizer_state(folder.as_ref(), &self.stepper.all_variables)?;
@@ -330,7 +334,7 @@ impl Trainer {
         self.stepper.select_variables()?;
         let device = self.device();
         self.stepper.metrics.iter_mut().try_for_each(|metric| metric.prepare(&device))?;
-        self.stepper.optimizer.prepare(&self.stepper.variables)
+        self.stepper.optimizer.prepare(&self.stepper.updated())
     }
 
     /// The memory plans of a step with this batch on its device, from the leanest to the natural one: what each commits, and how

@@ -12,8 +12,8 @@
 
 use plimsoll_dist::Strategy;
 use plimsoll_tensor::{
-    Device, Error, Nested, OwnedVariables, PlannedProgram, Program, ProgramCache, ProgramKey, Recording,
-    Result, Step, Tensor, op::Meta,
+    Device, Error, GatheredVariable, Nested, OwnedVariables, PlannedProgram, Program, ProgramCache,
+    ProgramKey, Recording, Result, Step, Tensor, op::Meta,
 };
 
 use super::data_parallel::with_draws_of_rank;
@@ -92,6 +92,11 @@ pub(super) trait Work {
         None
     }
 
+    /// The variables that have no value of their own, and how its programs make it.
+    fn gathered(&self) -> Vec<GatheredVariable> {
+        Vec::new()
+    }
+
     /// A number that is another one when something has been set that decides about the ops.
     fn version(&self) -> u64 {
         0
@@ -127,7 +132,11 @@ impl Programs {
             (true, _) => Recording::Once,
             (false, Some(_)) => Recording::EachCall,
             // A step that is not recorded is one of a single device and of a single rank.
-            (false, None) if !others.is_empty() || work.strategy().is_some() => Recording::EachCall,
+            (false, None)
+                if !others.is_empty() || work.strategy().is_some() || !work.gathered().is_empty() =>
+            {
+                Recording::EachCall
+            }
             (false, None) => return Ok(None),
         };
         let others = others.into_iter().filter(|other| *other != device);
@@ -148,7 +157,9 @@ impl Programs {
 /// Records what is done with a batch.
 pub(super) fn record(work: &mut dyn Work, batch: &Batch, owned: &mut OwnedVariables) -> Result<Program> {
     let device = batch.device();
-    Program::record_owning(&device, &batch.tensors().collect::<Vec<_>>(), &[], owned, |arguments| {
+    let tensors: Vec<&Tensor> = batch.tensors().collect();
+    let recorded = Program::record_owning(&device, &tensors, &[], owned, |arguments| {
         work.run(&batch.rebuilt(arguments)?)
-    })
+    });
+    recorded?.gathering(&work.gathered())
 }

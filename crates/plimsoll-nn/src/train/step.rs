@@ -8,8 +8,8 @@ use std::ops::Range;
 use plimsoll_dist::Strategy;
 use plimsoll_plan::PlanSet;
 use plimsoll_tensor::{
-    DType, Device, Error, ErrorKind, Generator, GradientTape, OwnedVariables, PendingValue, PlannedProgram,
-    Result, Step, Tensor, Unconnected, Variable,
+    DType, Device, Error, ErrorKind, GatheredVariable, Generator, GradientTape, OwnedVariables, PendingValue,
+    PlannedProgram, Result, Step, Tensor, Unconnected, Variable,
 };
 
 use super::examples::Batch;
@@ -22,6 +22,7 @@ use crate::metrics::Metric;
 use crate::model::{Mode, Model};
 use crate::optimizers::{Accumulator, Optimizer};
 use crate::prediction::Prediction;
+use crate::shards::Zero;
 
 /// What a step needs.
 pub(super) struct Stepper {
@@ -42,6 +43,8 @@ pub(super) struct Stepper {
     pub unconnected: Unconnected,
     /// How several ranks train together, if they do.
     pub strategy: Option<Strategy>,
+    /// The shards of the variables, if they are cut.
+    pub zero: Option<Zero>,
     /// What is done with a batch, if not what is done here.
     pub own: Option<Box<dyn TrainStep>>,
     /// The programs of its steps,
@@ -66,8 +69,17 @@ impl Work for Stepper {
         batch.device().mark("update", 0);
         let mut finite_loss = self.optimizer.finite_loss(&loss)?;
         let mut results = Vec::new();
+        let norm = match &self.zero {
+            Some(zero) if self.check_gradients || self.optimizer.needs_norm() => {
+                Some(zero.norm(&gradients, &self.variables)?)
+            }
+            _ => None,
+        };
         if self.check_gradients {
-            let (_, first_bad) = Tensor::global_norm(&gradients.iter().collect::<Vec<_>>())?;
+            let (_, first_bad) = match &norm {
+                Some(norm) => norm.clone(),
+                None => Tensor::global_norm(&gradients.iter().collect::<Vec<_>>())?,
+            };
             let first_bad = first_bad.cast(DType::F64)?.reshape(())?;
             // The number is -1 where all are finite; the logarithm of a negative number is none.
             let is_good = first_bad.mul(-1.0)?.ln()?;
@@ -76,7 +88,9 @@ impl Work for Stepper {
             finite_loss = finite_loss.into_add(is_good)?;
         }
         self.commit_if_finite(&finite_loss)?;
-        self.optimizer.apply_if_finite(&gradients, &self.variables, &finite_loss)?;
+        let gathers = self.zero.as_ref().map_or_else(Vec::new, |zero| zero.gathers(&self.variables));
+        let updated = self.updated();
+        self.optimizer.apply_sharded(&gradients, &updated, &finite_loss, (norm, &gathers))?;
         results.insert(0, finite_loss);
         for metric in &self.metrics {
             let so_far = metric.result_on_device()?;
@@ -114,6 +128,10 @@ impl Work for Stepper {
 
     fn strategy(&self) -> Option<&Strategy> {
         self.strategy.as_ref()
+    }
+
+    fn gathered(&self) -> Vec<GatheredVariable> {
+        self.zero.as_ref().map_or_else(Vec::new, Zero::gathered)
     }
 }
 
@@ -196,9 +214,17 @@ impl Stepper {
         if !is_same {
             let trained = self.all_variables.iter().filter(|variable| variable.is_trainable());
             self.variables = trained.cloned().collect();
-            self.optimizer.select(&self.variables)?;
+        }
+        self.cut_variables()?;
+        if !is_same {
+            self.optimizer.select(&self.updated())?;
         }
         Ok(())
+    }
+
+    /// What the optimizer updates: the variables that are trained now, or this rank's pieces of them.
+    pub fn updated(&self) -> Vec<Variable> {
+        self.zero.as_ref().map_or_else(|| self.variables.clone(), |zero| zero.pieces(&self.variables))
     }
 
     /// What checkpoints keep besides the model, by name.
@@ -260,10 +286,37 @@ impl Stepper {
         batch: &Batch,
         share: Option<f64>,
     ) -> Result<(Tensor, Vec<Tensor>)> {
-        let device = batch.device();
-        device.mark("forward", 0);
         let tape = GradientTape::new();
-        let (loss, scaled) = tape.record(|| {
+        let (loss, scaled) = self.loss_of_part(&tape, batch, share)?;
+        batch.device().mark("backward", 0);
+        let gradients = tape.variable_gradients_with(&scaled, &self.variables, self.unconnected)?;
+        Ok((loss, gradients))
+    }
+
+    /// The same, with each gradient handed out as soon as it is complete; returns the loss.
+    pub(super) fn gradients_of_part_each(
+        &mut self,
+        batch: &Batch,
+        share: f64,
+        take: &mut dyn FnMut(usize, Tensor) -> Result<()>,
+    ) -> Result<Tensor> {
+        let tape = GradientTape::new();
+        let (loss, scaled) = self.loss_of_part(&tape, batch, Some(share))?;
+        batch.device().mark("backward", 0);
+        let sources: Vec<&Tensor> = self.variables.iter().map(|variable| &**variable).collect();
+        tape.gradient_each(&scaled, &sources, take)?;
+        Ok(loss)
+    }
+
+    /// The loss of a part of a batch, times its share of it, and what backward begins with.
+    fn loss_of_part(
+        &mut self,
+        tape: &GradientTape,
+        batch: &Batch,
+        share: Option<f64>,
+    ) -> Result<(Tensor, Tensor)> {
+        batch.device().mark("forward", 0);
+        tape.record(|| {
             let prediction = self.model.prediction(&batch.inputs, Mode::Train)?;
             let batch = &*batch.beside(&self.model, prediction.device())?;
             update_metrics(&mut self.metrics, batch, &prediction)?;
@@ -271,10 +324,7 @@ impl Stepper {
             let loss = share.map_or_else(|| Ok(loss.clone()), |share| loss.mul(share))?;
             let scaled = self.optimizer.scale_loss(&loss)?;
             Ok((loss.stop_gradient(), scaled))
-        })?;
-        device.mark("backward", 0);
-        let gradients = tape.variable_gradients_with(&scaled, &self.variables, self.unconnected)?;
-        Ok((loss, gradients))
+        })
     }
 }
 

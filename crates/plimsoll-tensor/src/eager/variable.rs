@@ -209,6 +209,17 @@ impl Variable {
         update::apply(updates.iter().map(checked).collect::<Result<LongList<_>>>()?)
     }
 
+    /// Gives the memory of the value back: what the variable stands for is kept elsewhere from here on, in other variables. It
+    /// still says its shape and dtype, and can be read while a function is recorded; any other read is an error.
+    #[doc(hidden)]
+    pub fn give_up_value(&self) {
+        let mut held = self.cell.lock();
+        let spec = Storage::spec(&self.cell.device, held.0.n_bytes(), self.cell.meta.dtype);
+        let before = self.cell.replace(&mut held, spec);
+        drop(held);
+        drop(before);
+    }
+
     pub(crate) fn cell(&self) -> &Arc<VariableCell> {
         &self.cell
     }
@@ -256,13 +267,21 @@ impl VariableCell {
         context::with_tracer(|tracer| tracer.variable_value(self, &current)).unwrap_or(current)
     }
 
-    /// Refuses a variable of a graph that has no value yet: there is nothing to read or to write over.
+    /// Whether it has a value of its own: not before one of a graph is initialised, nor where the value is kept elsewhere.
+    pub fn has_value(&self) -> bool {
+        *lock(&self.value).0.device() == self.device
+    }
+
+    /// Refuses a variable that has no value: there is nothing to read or to write over.
     pub fn check_initialized(&self, op: &'static str) -> Result<()> {
-        if !lock(&self.value).0.device().is_symbolic() {
+        if self.has_value() {
             return Ok(());
         }
         let (name, dtype, shape) = (self.name(), self.meta.dtype, self.meta.shape());
-        let detail = "has no value yet; run `Graph::initializer` first";
+        let detail = match lock(&self.value).0.device().is_symbolic() {
+            true => "has no value yet; run `Graph::initializer` first",
+            false => "is kept in shards, and is whole only in a step or an evaluation of its trainer",
+        };
         Err(Error::argument(op, format!("variable {name:?}, {dtype}{shape}, {detail}")))
     }
 

@@ -17,6 +17,7 @@ mod copies;
 mod display;
 mod document;
 mod footprint;
+mod gathers;
 mod graphs;
 mod heap;
 mod merge;
@@ -51,6 +52,7 @@ pub use cache::{ProgramCache, ProgramKey, Recording};
 pub use cache_info::{CacheInfo, CachedProgram};
 pub use document::ProgramDocument;
 pub use footprint::Footprint;
+pub use gathers::GatheredVariable;
 pub use owned::OwnedVariables;
 pub use plans::{Offsets, PlannedProgram};
 pub(crate) use registry::Listed;
@@ -127,6 +129,8 @@ struct VariableInput {
     cell: Weak<VariableCell>,
     /// How its value lay in memory when the program was recorded; boxed, because a model has hundreds of variables.
     meta: Box<Meta>,
+    /// Whether it has no value of its own: the program makes it.
+    is_gathered: bool,
 }
 
 /// One step of a program.

@@ -174,6 +174,9 @@ impl Program {
     /// The values of the variables, if their layouts are the recorded ones.
     fn read_variables(&self, cells: &[Arc<VariableCell>]) -> Result<Vec<Option<Arc<Storage>>>> {
         let read = |(cell, recorded): (&Arc<VariableCell>, &super::VariableInput)| {
+            if recorded.is_gathered {
+                return Ok(None);
+            }
             let (storage, meta) = cell.value();
             cell.check_initialized("function")?;
             match meta == *recorded.meta {

@@ -255,7 +255,11 @@ impl Tracer {
         let variable = Variable::symbolic(&device, ghost.clone(), meta);
         let number = self.cells.len() as u32;
         self.add(&ghost, Place::Variable(number), None)?;
-        self.cells.push(VariableInput { cell: Arc::downgrade(variable.cell()), meta: Box::new(meta) });
+        self.cells.push(VariableInput {
+            cell: Arc::downgrade(variable.cell()),
+            meta: Box::new(meta),
+            is_gathered: false,
+        });
         self.variables.insert(variable.cell().address(), (number, ghost));
         if let Some(symbolic) = &mut self.symbolic {
             symbolic.variables.push((variable.clone(), initial));
@@ -357,7 +361,11 @@ impl Tracer {
         ghost.pool().mark(READ, u64::from(number));
         let shadow = shadow(&value.0, &ghost);
         self.add_known(&shadow, Place::Variable(number));
-        self.cells.push(VariableInput { cell: Arc::downgrade(cell), meta: Box::new(value.1) });
+        self.cells.push(VariableInput {
+            cell: Arc::downgrade(cell),
+            meta: Box::new(value.1),
+            is_gathered: false,
+        });
         self.variables.insert(cell.address(), (number, shadow.clone()));
         (shadow, value.1)
     }

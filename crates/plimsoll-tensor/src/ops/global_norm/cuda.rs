@@ -4,7 +4,7 @@ use plimsoll_cuda::{Gpu, Grid, Template};
 use smallvec::SmallVec;
 
 use super::parts::NOTHING;
-use super::{CHUNK_LEN, is_dense, n_chunks};
+use super::{NORM_CHUNK, is_dense, n_chunks};
 use crate::base::dtype::DType;
 use crate::base::error::Result;
 use crate::eager::op::{Operand, Run};
@@ -77,7 +77,7 @@ fn squares(
             ("T", c_name(dtype).to_owned()),
             ("STRIDED", u8::from(strided.is_some()).to_string()),
             ("N_ENTRIES", N_ENTRIES.to_string()),
-            ("CHUNK", CHUNK_LEN.to_string()),
+            ("CHUNK", NORM_CHUNK.to_string()),
         ];
         constants.map(|(name, value)| format!("#define {name} {value}\n")).concat()
     })?;

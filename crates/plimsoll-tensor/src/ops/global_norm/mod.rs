@@ -18,6 +18,8 @@ use plimsoll_cpu::threads::{self, SharedPtr};
 use plimsoll_cuda::{Gpu, Profile};
 use smallvec::{SmallVec, smallvec};
 
+pub use parts::{norm_of_square_sums, square_sums};
+
 use crate::base::dtype::DType;
 use crate::base::error::{Error, Result};
 use crate::base::shape::{MAX_RANK, Shape};
@@ -30,10 +32,10 @@ use crate::ops::kernel::{for_floats, offset_of};
 use crate::ops::registry::{Array, Input, OpInfo, Sample, Values, floats, input};
 
 /// The elements whose squares make one partial sum.
-const CHUNK_LEN: usize = 16 * 1024;
+pub const NORM_CHUNK: usize = 16 * 1024;
 
 /// The elements that one task visits, more or less.
-const TASK_LEN: usize = 8 * CHUNK_LEN;
+const TASK_LEN: usize = 8 * NORM_CHUNK;
 
 /// The root of the sum of the squares of all elements, and the index of the first input with a value that is not finite,
 /// or -1.
@@ -108,7 +110,7 @@ impl Op for GlobalNorm {
 }
 
 fn n_chunks(n_elems: usize) -> usize {
-    n_elems.div_ceil(CHUNK_LEN)
+    n_elems.div_ceil(NORM_CHUNK)
 }
 
 /// The sum of squares of every chunk, in the order of the inputs.
@@ -158,13 +160,13 @@ fn for_each_chunk(
             return;
         }
         let len = input.n_elems();
-        let n_before = stretch.start.saturating_sub(start).div_ceil(CHUNK_LEN);
+        let n_before = stretch.start.saturating_sub(start).div_ceil(NORM_CHUNK);
         for chunk in n_before..n_chunks(len) {
-            let first = chunk * CHUNK_LEN;
+            let first = chunk * NORM_CHUNK;
             if start + first >= stretch.end {
                 break;
             }
-            f(input, first..len.min(first + CHUNK_LEN), number + chunk);
+            f(input, first..len.min(first + NORM_CHUNK), number + chunk);
         }
         start += len;
         number += n_chunks(len);
@@ -232,7 +234,7 @@ fn first_not_finite(inputs: &[Operand], sums: &[f64]) -> Option<usize> {
         let chunks = n_chunks(input.n_elems());
         let mut suspicious = (0..chunks).filter(|chunk| !sums[number + chunk].is_finite());
         let is_bad = suspicious.any(|chunk| {
-            let elements = chunk * CHUNK_LEN..input.n_elems().min((chunk + 1) * CHUNK_LEN);
+            let elements = chunk * NORM_CHUNK..input.n_elems().min((chunk + 1) * NORM_CHUNK);
             for_floats!(input.dtype(), T => has_bad::<T>(input, elements))
         });
         number += chunks;

@@ -8,6 +8,7 @@ use crate::base::dtype::DType;
 use crate::base::error::{Error, Result};
 use crate::base::shape::{IntoShape, Shape};
 use crate::device::Device;
+use crate::eager::context;
 use crate::eager::execute::{Arg, execute};
 use crate::eager::op::{Gradient, Meta, Op, OpRef, Output, Outputs, Run, one};
 use crate::eager::tensor::Tensor;
@@ -107,6 +108,37 @@ impl Op for NormOfSums {
     }
 }
 
+/// For each chunk of [`NORM_CHUNK`](super::NORM_CHUNK) elements of these tensors a row: the sum of its squares, and whether it has
+/// a value that is not finite. What [`norm_of_square_sums`] makes of the rows of all chunks is the norm of
+/// [`Tensor::global_norm`], to the bit; so parts of tensors that consist of whole chunks may be looked at in different places.
+///
+/// # Errors
+/// Tensors that are not floats; memory that is full.
+#[track_caller]
+pub fn square_sums(tensors: &[&Tensor]) -> Result<Tensor> {
+    let _line = context::at_callers_line();
+    let inputs = tensors.iter().map(|tensor| Arg::Lent(tensor)).collect();
+    Ok(execute(OpRef::shipped(SquareSums { n_before: 0 }), inputs)?[0].clone())
+}
+
+/// The global norm, and the index of the first tensor with a value that is not finite, or -1, from the rows of
+/// [`square_sums`] of all chunks of all tensors, in their order. The norm is float32, or float64 if the tensors are.
+///
+/// # Errors
+/// Anything else than such rows; memory that is full.
+#[track_caller]
+pub fn norm_of_square_sums(rows: &Tensor, is_wide: bool) -> Result<(Tensor, Tensor)> {
+    let _line = context::at_callers_line();
+    if rows.dtype() != DType::F64 || rows.shape().dims().last() != Some(&2) {
+        let detail = format!("rows of two float64 are wanted, not {} {}", rows.dtype(), rows.shape());
+        return Err(Error::shape("global_norm", detail));
+    }
+    let rows = rows.contiguous()?;
+    let dtype = if is_wide { DType::F64 } else { DType::F32 };
+    let both = execute(OpRef::shipped(NormOfSums(dtype)), [Arg::Lent(&rows)].into_iter().collect())?;
+    Ok((both[0].clone(), both[1].clone()))
+}
+
 /// The norm and the first bad tensor of tensors on several devices; both are on the first tensor's.
 pub(super) fn norm_over_devices(tensors: &[&Tensor]) -> Result<(Tensor, Tensor)> {
     let devices: Vec<Device> = tensors.iter().map(|tensor| tensor.device()).collect();
@@ -119,8 +151,5 @@ pub(super) fn norm_over_devices(tensors: &[&Tensor]) -> Result<(Tensor, Tensor)>
         n_before += run.len();
     }
     let partials = Tensor::concat(&partials.iter().collect::<Vec<_>>(), 0)?;
-    let is_wide = tensors.iter().any(|tensor| tensor.dtype() == DType::F64);
-    let dtype = if is_wide { DType::F64 } else { DType::F32 };
-    let both = execute(OpRef::shipped(NormOfSums(dtype)), [Arg::Lent(&partials)].into_iter().collect())?;
-    Ok((both[0].clone(), both[1].clone()))
+    norm_of_square_sums(&partials, tensors.iter().any(|tensor| tensor.dtype() == DType::F64))
 }

@@ -34,6 +34,8 @@ pub use control::{BeginStep, Control, Scaling, set_learning_rate};
 pub use operands::{StateSpec, UpdatedParameter};
 pub use schedule::Schedule;
 
+pub use crate::ops::global_norm::{NORM_CHUNK, norm_of_square_sums, square_sums};
+
 use crate::base::dtype::DType;
 use crate::base::error::Result;
 use crate::base::shape::Shape;
@@ -75,6 +77,11 @@ pub trait Algorithm: fmt::Debug + Send + Sync + 'static {
 
     /// The op that updates parameters; each member has as many states as [`Algorithm::states`] says.
     fn update(&self, common: Common, members: &[UpdatedParameter]) -> OpRef;
+
+    /// Whether every element is treated by itself, so that parts of a parameter may be updated in different places.
+    fn is_elementwise(&self) -> bool {
+        false
+    }
 }
 
 impl<R: Rule> Algorithm for R {
@@ -85,6 +92,10 @@ impl<R: Rule> Algorithm for R {
 
     fn update(&self, common: Common, members: &[UpdatedParameter]) -> OpRef {
         OpRef::shipped(Update { rule: self.clone(), common, members: UpdatedParameters::new(members) })
+    }
+
+    fn is_elementwise(&self) -> bool {
+        true
     }
 }
 

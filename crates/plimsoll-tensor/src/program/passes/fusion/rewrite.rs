@@ -72,7 +72,7 @@ impl Program {
 
     /// A program of these instructions, whose numbers of calls, blocks and values have no gaps and follow the order of the
     /// instructions. The groups that calls end in are numbered after all calls.
-    fn compacted(
+    pub(in super::super::super) fn compacted(
         &self,
         calls: &LongList<Call>,
         instructions: &LongList<Instruction>,

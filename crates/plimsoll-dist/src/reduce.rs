@@ -1,0 +1,231 @@
+//! The op behind sums over all ranks: [`all_reduce`](crate::all_reduce()) and [`reduce_scatter`](crate::reduce_scatter()).
+//!
+//! The sums are made a message at a time: each message goes through the whole tree of [`Leaves`], and what comes of it goes to all
+//! ranks, or to the one whose shard it is of. So a rank needs no more than two messages besides what it is given and what it
+//! keeps.
+
+use std::fmt;
+use std::ops::Range;
+use std::sync::Arc;
+
+use plimsoll_tensor::op::{Gradient, Meta, Op, Output, Outputs, Run};
+use plimsoll_tensor::{DType, Error, Result, Shape};
+
+use crate::bytes::{Number, bytes_of, bytes_of_mut};
+use crate::communicator::Communicator;
+use crate::leaves::{Leaves, Node, local_nodes};
+use crate::message::{MESSAGE_BYTES, Segment, messages, pieces, pieces_mut};
+
+/// Adds up tensors of all ranks. Its inputs are those of one node of this rank after the other; its outputs are the sums, or this
+/// rank's pieces of them, and the memory of two messages.
+pub(crate) struct Reduce {
+    pub communicator: Arc<dyn Communicator>,
+    pub leaves: Leaves,
+    pub n_tensors: usize,
+    /// Who gets which elements of the sums; nothing if all ranks get all of them.
+    pub shards: Option<Shares>,
+}
+
+/// The pieces of some tensors that ranks have of them.
+pub(crate) struct Shares {
+    /// Whose which elements are, counted over all tensors.
+    pub segments: Vec<Segment>,
+    /// How many elements of each tensor are this rank's.
+    pub own: Vec<usize>,
+}
+
+impl fmt::Debug for Reduce {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let segments = self.shards.as_ref().map(|shards| &shards.segments);
+        write!(f, "Reduce({:?}, {} tensors, {segments:?})", self.leaves, self.n_tensors)
+    }
+}
+
+impl Op for Reduce {
+    fn name(&self) -> &'static str {
+        if self.shards.is_some() { "reduce_scatter" } else { "all_reduce" }
+    }
+
+    fn infer(&self, inputs: &[&Meta]) -> Result<Outputs> {
+        let dtype = inputs[0].dtype;
+        if !matches!(dtype, DType::F32 | DType::F64) || inputs.iter().any(|meta| meta.dtype != dtype) {
+            let detail = format!("tensors of {dtype} are not added up; all must be float32, or all float64");
+            return Err(Error::dtype(self.name(), detail));
+        }
+        let tensors = &inputs[..self.n_tensors];
+        let n_elems: usize = tensors.iter().map(|meta| meta.n_elems()).sum();
+        let message = Shape::new(&[n_elems.min(MESSAGE_BYTES / dtype.size())])?;
+        let mut shapes: Vec<Shape> = match &self.shards {
+            None => tensors.iter().map(|meta| *meta.shape()).collect(),
+            Some(shards) => shards.own.iter().map(|&n| Shape::new(&[n])).collect::<Result<_>>()?,
+        };
+        shapes.extend([message, message]);
+        Ok(shapes.into_iter().map(|shape| Output::New { shape, dtype }).collect())
+    }
+
+    fn has_effect(&self) -> bool {
+        true
+    }
+
+    fn gradient(&self) -> Gradient {
+        Gradient::None("gradients are added up over ranks when they are complete")
+    }
+
+    fn run(&self, run: &mut Run<'_>) -> Result<()> {
+        match run.inputs()[0].dtype() {
+            DType::F64 => self.reduce::<f64>(run),
+            _ => self.reduce::<f32>(run),
+        }
+    }
+}
+
+impl Reduce {
+    fn reduce<T: Number>(&self, run: &mut Run<'_>) -> Result<()> {
+        let (inputs, mut outputs) = run.slices::<T>(self.name())?;
+        let (message, sum) = (outputs.pop().unwrap_or_default(), outputs.pop().unwrap_or_default());
+        let n_elems: usize = inputs[..self.n_tensors].iter().map(|tensor| tensor.len()).sum();
+        let (communicator, most) = (&*self.communicator, sum.len());
+        let rank = communicator.rank();
+        let nodes = local_nodes(self.leaves, rank);
+        let partials = inputs.chunks(self.n_tensors).collect();
+        let range = 0..0;
+        let mut tree = Reduction { leaves: self.leaves, communicator, nodes, partials, sum, message, range };
+        let Some(shards) = &self.shards else {
+            for range in messages(0..n_elems, most) {
+                let sum = tree.sum_of(range.clone())?;
+                communicator.broadcast(bytes_of_mut(sum))?;
+                pieces_mut(&mut outputs, &range, |of, piece, place| of[piece].copy_from_slice(&sum[place]));
+            }
+            return Ok(());
+        };
+        let mut n_own = 0;
+        for Segment { rank: owner, range: segment } in &shards.segments {
+            for range in messages(segment.clone(), most) {
+                let sum = tree.sum_of(range)?;
+                // The root of the tree begins with the first leaf, which is the first rank's.
+                match (rank == 0, rank == *owner) {
+                    (true, false) => communicator.send(*owner, bytes_of(sum))?,
+                    (false, true) => communicator.recv(0, bytes_of_mut(sum))?,
+                    _ => {}
+                }
+                if rank == *owner {
+                    let own = n_own..n_own + sum.len();
+                    pieces_mut(&mut outputs, &own, |of, piece, place| of[piece].copy_from_slice(&sum[place]));
+                    n_own = own.end;
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Where the sum of a node is.
+#[derive(Clone, Copy)]
+enum Held {
+    /// On that rank.
+    Elsewhere(usize),
+    /// Among this rank's inputs.
+    Partial(usize),
+    /// In this rank's sum.
+    Sum,
+}
+
+/// A message that goes through the tree.
+struct Reduction<'a, 'b, T> {
+    leaves: Leaves,
+    communicator: &'a dyn Communicator,
+    /// The nodes that this rank has added up itself,
+    nodes: Vec<Node>,
+    /// and the tensors of each.
+    partials: Vec<&'a [&'b [T]]>,
+    sum: &'a mut [T],
+    message: &'a mut [T],
+    /// The elements of the message, counted over all tensors.
+    range: Range<usize>,
+}
+
+impl<T: Number> Reduction<'_, '_, T> {
+    /// Adds up some elements over all ranks; on the first rank the result is their sum.
+    fn sum_of(&mut self, range: Range<usize>) -> Result<&mut [T]> {
+        self.range = range;
+        if let Held::Partial(at) = self.reduce(self.leaves.root())? {
+            self.begin_sum(at);
+        }
+        Ok(&mut self.sum[..self.range.len()])
+    }
+
+    /// Adds up a node, with the ranks that have parts of it. All ranks go through the nodes in the same order, so that nobody
+    /// waits for somebody who waits for them.
+    fn reduce(&mut self, node: Node) -> Result<Held> {
+        let rank = self.communicator.rank();
+        if let Some(owner) = self.leaves.owner(node) {
+            let known = self.nodes.iter().position(|known| *known == node).filter(|_| owner == rank);
+            return Ok(known.map_or(Held::Elsewhere(owner), Held::Partial));
+        }
+        let (left, right) = node.children(&self.leaves);
+        let left = self.reduce(left)?;
+        let Some(right) = right else { return Ok(left) };
+        let right = self.reduce(right)?;
+        match (left, right) {
+            (Held::Elsewhere(to), Held::Partial(_) | Held::Sum) => {
+                self.send(to, right)?;
+                Ok(left)
+            }
+            (Held::Elsewhere(_), Held::Elsewhere(_)) => Ok(left),
+            (Held::Partial(at), Held::Elsewhere(from)) => {
+                self.begin_sum(at);
+                self.add_received(from)?;
+                Ok(Held::Sum)
+            }
+            (Held::Sum, Held::Elsewhere(from)) => {
+                self.add_received(from)?;
+                Ok(Held::Sum)
+            }
+            // The sum of two floats is the same whichever comes first.
+            (Held::Partial(at), Held::Sum) | (Held::Sum, Held::Partial(at)) => {
+                self.add_partial(at);
+                Ok(Held::Sum)
+            }
+            (Held::Partial(one), Held::Partial(other)) => {
+                self.begin_sum(one);
+                self.add_partial(other);
+                Ok(Held::Sum)
+            }
+            (Held::Sum, Held::Sum) => Err(Error::argument("all_reduce", "a rank has two sums under way")),
+        }
+    }
+
+    fn begin_sum(&mut self, at: usize) {
+        let sum = &mut *self.sum;
+        pieces(self.partials[at], &self.range, |of, piece, place| sum[place].copy_from_slice(&of[piece]));
+    }
+
+    fn add_partial(&mut self, at: usize) {
+        let sum = &mut *self.sum;
+        pieces(self.partials[at], &self.range, |of, piece, place| add(&mut sum[place], &of[piece]));
+    }
+
+    fn send(&mut self, to: usize, held: Held) -> Result<()> {
+        if let Held::Partial(at) = held {
+            let message = &mut *self.message;
+            pieces(self.partials[at], &self.range, |of, piece, place| {
+                message[place].copy_from_slice(&of[piece]);
+            });
+            return self.communicator.send(to, bytes_of(&self.message[..self.range.len()]));
+        }
+        self.communicator.send(to, bytes_of(&self.sum[..self.range.len()]))
+    }
+
+    fn add_received(&mut self, from: usize) -> Result<()> {
+        let message = &mut self.message[..self.range.len()];
+        self.communicator.recv(from, bytes_of_mut(message))?;
+        add(self.sum, message);
+        Ok(())
+    }
+}
+
+fn add<T: Number>(sum: &mut [T], other: &[T]) {
+    for (sum, other) in sum.iter_mut().zip(other) {
+        *sum += *other;
+    }
+}

@@ -1,0 +1,8 @@
+//! Several ranks of this process that train together: data parallelism, and ZeRO.
+
+#![forbid(unsafe_code)]
+
+mod clusters;
+mod data_parallel;
+mod networks;
+mod zero;
