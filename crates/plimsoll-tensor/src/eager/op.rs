@@ -18,6 +18,8 @@ use crate::device::Device;
 use crate::device::fault;
 pub use crate::device::fault::{Refusal, Refused};
 pub use crate::device::rates::Cost;
+use crate::device::storage::Storage;
+use crate::device::survey::BlockKey;
 use crate::eager::tape::Backward;
 use crate::eager::tensor::Tensor;
 
@@ -474,6 +476,8 @@ impl<'a> Run<'a> {
 pub struct Operand<'a> {
     /// The address of the storage, not yet of the first element.
     base: *mut u8,
+    /// The block that it lies in; none for scratch memory and for memory in no pool.
+    block: Option<BlockKey>,
     /// Shape, strides and dtype.
     pub meta: &'a Meta,
 }
@@ -481,12 +485,29 @@ pub struct Operand<'a> {
 impl<'a> Operand<'a> {
     #[inline]
     pub(crate) fn new(base: *mut u8, meta: &'a Meta) -> Operand<'a> {
-        Operand { base, meta }
+        Operand { base, block: None, meta }
+    }
+
+    /// What is seen of a storage.
+    #[inline]
+    pub(crate) fn of(storage: &Storage, meta: &'a Meta) -> Operand<'a> {
+        Operand { base: storage.ptr(), block: storage.key(), meta }
+    }
+
+    /// What lies in a block of a device, from an address on.
+    #[inline]
+    pub(crate) fn in_block(base: *mut u8, block: Option<BlockKey>, meta: &'a Meta) -> Operand<'a> {
+        Operand { base, block, meta }
+    }
+
+    /// The block that it lies in.
+    pub(crate) fn block(&self) -> Option<BlockKey> {
+        self.block
     }
 
     /// The same memory under another layout, which names elements of this one only.
     pub(crate) fn viewed<'b>(&self, meta: &'b Meta) -> Operand<'b> {
-        Operand { base: self.base, meta }
+        Operand { base: self.base, block: self.block, meta }
     }
 
     /// The address of the first element.
