@@ -48,6 +48,25 @@ def check_numbers(page, name, expected):
         check(name, f"rows of moment {moment}", sorted(got) == sorted(wanted) and sum(got) == in_use, f"{got} {wanted}")
 
 
+def check_prices(page, name, expected):
+    """What having each block again would take, as the page computes it and as `explain` does."""
+    price = """([moment, blocks]) => {
+        const { run } = app;
+        const alive = new Map(run.alive(moment).map((i) => [[run.owners[run.owner[i]], run.site[i], run.bytes[i], run.offset[i]].join(), i]));
+        return blocks.map(([owner, site, bytes, offset]) => {
+            const life = alive.get([owner, site, bytes, offset].join());
+            return life === undefined ? "gone" : run.works.price(life, moment).ns ?? null;
+        });
+    }"""
+    compared = 0
+    for moment, blocks in expected["prices"]:
+        got = page.evaluate(price, [moment, [block[:4] for block in blocks]])
+        wanted = [block[4] for block in blocks]
+        compared += len([ns for ns in wanted if ns])
+        check(name, f"prices of moment {moment}", got == wanted, f"{got} {wanted}"[:400])
+    return compared
+
+
 def check_bounds(page, name):
     for zoom in ([0, 1], [0.2, 0.7], [0.5, 0.501]):
         page.evaluate("([a, b]) => app.timeline.setZoom(a * app.run.last, b * app.run.last)", zoom)
@@ -56,6 +75,21 @@ def check_bounds(page, name):
     page.evaluate("app.timeline.setZoom(0, app.run.last)")
     nodes = page.evaluate("document.querySelectorAll('*').length")
     check(name, "nodes", nodes <= MOST_NODES, str(nodes))
+
+
+def slowest_zoom(page):
+    """The longest pause of twenty zooms, in milliseconds; it is printed, because it depends on the clock."""
+    return page.evaluate("""() => {
+        let worst = 0;
+        for (let n = 0; n < 20; n++) {
+            const [from, wide] = [(n / 40) * app.run.last, Math.pow(0.7, n) * app.run.last];
+            const start = performance.now();
+            app.timeline.setZoom(from, Math.min(app.run.last, from + wide));
+            worst = Math.max(worst, performance.now() - start);
+        }
+        app.timeline.setZoom(0, app.run.last);
+        return worst;
+    }""")
 
 
 def check_keys(page, name):
@@ -77,7 +111,8 @@ def check_keys(page, name):
     check(name, "the filter", page.inner_text("#holders .count") == "nothing")
     page.fill("#holders input[type=search]", "")
     page.click("#holders tbody button.link >> nth=0")
-    check(name, "the card", "requested" in page.inner_text("#card-facts"))
+    card = page.inner_text("#card-facts")
+    check(name, "the card", all(part in card for part in ["requested", "read next by", "kept alive by", "goes with it", "its price"]), card)
 
 
 def check_accessible(page, name, scheme):
@@ -94,7 +129,9 @@ def check_page(browser, path):
     seconds = time.monotonic() - started
     title = page.title()
     check_numbers(page, name, expected)
+    prices = check_prices(page, name, expected)
     check_bounds(page, name)
+    pause = slowest_zoom(page)
     check_keys(page, name)
     check_accessible(page, name, "light")
     page.click("#theme")
@@ -105,7 +142,7 @@ def check_page(browser, path):
     check(name, "made elements", page.evaluate("document.querySelectorAll('main img, main script, main b').length") == 0)
     page.close()
     check_link(browser, path, expected)
-    print(f"{name}: {expected['events']:,} events, {path.stat().st_size:,} bytes, usable after {seconds:.2f} s")
+    print(f"{name}: {expected['events']:,} events, {path.stat().st_size:,} bytes, usable after {seconds:.2f} s, zooms of {pause:.0f} ms at most, {prices:,} prices equal")
 
 
 def check_link(browser, path, expected):

@@ -17,9 +17,22 @@ use crate::run_setup::RunSetup;
 /// # Errors
 /// Those of the run.
 pub fn dry_run(recipe: &Recipe, options: &TrainOptions) -> Result<(), Failure> {
+    dry_run_with(recipe, options, || ())
+}
+
+/// The same, being recorded: who keeps alive what is there after the last step is noted in the profile.
+///
+/// # Errors
+/// Those of the run.
+pub fn recorded_dry_run(recipe: &Recipe, options: &TrainOptions) -> Result<(), Failure> {
+    dry_run_with(recipe, options, || drop(Device::current().why_alive()))
+}
+
+fn dry_run_with(recipe: &Recipe, options: &TrainOptions, after: impl FnOnce()) -> Result<(), Failure> {
     let mut run = RunSetup::new(recipe, options)?.saving(options);
     run.resume(options)?;
     run.fit()?;
+    after();
     run.eval_partial_epoch().map(drop)
 }
 

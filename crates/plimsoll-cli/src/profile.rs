@@ -36,8 +36,9 @@ pub struct About<'a> {
 }
 
 impl About<'_> {
-    fn to_json(&self, options: &RunOptions) -> Value {
+    fn to_json(&self, options: &RunOptions, device: &Device) -> Value {
         json!({
+            "offload_bytes_per_second": device.offload_rate(),
             "version": env!("CARGO_PKG_VERSION"),
             "recipe": self.recipe.name(),
             "batch": self.batch,
@@ -81,7 +82,7 @@ impl ProfileFile {
         options: &RunOptions,
         about: &About<'_>,
     ) -> Result<Recording, Failure> {
-        let started = Profiler::start(device.pool(), &self.path, &about.to_json(options));
+        let started = Profiler::start(device.pool(), &self.path, &about.to_json(options, device));
         // Whether and where there is a page when memory runs out is said by `--oom-report`.
         let profiler = started.map_err(|error| self.failed(&error))?.oom_page(None);
         Ok(Recording { profiler, file: self })

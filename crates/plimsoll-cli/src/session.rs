@@ -4,6 +4,7 @@ use std::path::Path;
 
 use plimsoll::threads;
 use plimsoll::{Bytes, Device, DriverMemory, Error, Offload, set_seed};
+use serde_json::{Value, json};
 
 use crate::failure::{Exit, Failure};
 use crate::machine::{HostMemory, Resident};
@@ -83,6 +84,19 @@ impl Outside {
             Outside::InProcess(bytes) => bytes,
             Outside::OnGpu(memory) => memory.outside(),
         }
+    }
+
+    /// For a profile: what the system or the driver counts beside the pool.
+    pub fn to_json(self) -> Value {
+        let driver = match self {
+            Outside::InProcess(_) => None,
+            Outside::OnGpu(memory) => Some(memory),
+        };
+        json!({
+            "outside_bytes": self.bytes(),
+            "driver_used_bytes": driver.map(|memory| memory.used),
+            "driver_total_bytes": driver.map(|memory| memory.total),
+        })
     }
 }
 

@@ -5,32 +5,16 @@
 //! One test in a process of its own, because the heap belongs to the process. The large recipes are run in small sizes
 //! of the same models, as deep as these, so that they have as many variables.
 
+mod small;
+
 use plimsoll::Activation;
 use plimsoll::nn::layers::{Dense, Sequential};
 use plimsoll::nn::losses::SparseCategoricalCrossentropy;
-use plimsoll_cli::recipes::{self, Depth, Gpt, ResNet};
-use plimsoll_cli::{Failure, Feature, Recipe, run};
+use plimsoll_cli::{Failure, Feature, Recipe, recipes, run};
 use plimsoll_testkit::CountingAllocator;
 
 #[global_allocator]
 static HEAP: CountingAllocator = CountingAllocator::new();
-
-/// The recipes that are large, in a small size.
-fn small_ones() -> Vec<Recipe> {
-    let loss = || SparseCategoricalCrossentropy::new().from_logits(true);
-    let gpt = |size| Gpt { width: 32, heads: 2, vocabulary: 300, ..size };
-    let tokens = || Feature::ids([64], 300);
-    let language = |name, size| Recipe::new(name, gpt(size), tokens(), tokens(), loss());
-    let images = || Feature::floats([64, 64, 3]);
-    let resnet =
-        |name, depth| Recipe::new(name, ResNet::new(depth), images(), Feature::ids([], 1000), loss());
-    vec![
-        language("small-gpt2-124m", Gpt::SMALL),
-        language("small-gpt2-355m", Gpt::MEDIUM),
-        resnet("small-resnet18", Depth::Eighteen),
-        resnet("small-resnet50", Depth::Fifty),
-    ]
-}
 
 /// Threads, interned labels and tables that are made once and kept.
 fn set_up() -> Result<(), Failure> {
@@ -44,7 +28,7 @@ fn set_up() -> Result<(), Failure> {
 fn every_recipe_keeps_its_bytes_in_the_pool() -> Result<(), Failure> {
     set_up()?;
     let folder = format!("{}/heap-{}", env!("CARGO_TARGET_TMPDIR"), std::process::id());
-    let small = small_ones();
+    let small = small::recipes();
     let shipped = recipes::all();
     let random = ["--data", "random"];
     // A short text, so that little is held out.

@@ -47,7 +47,60 @@ fn a_profile_is_the_run_to_the_byte() {
         assert_eq!(explanation.growth, [], "a clean run has no leak: {arguments}");
         assert_eq!(profile.about()["predicted_peak_bytes"], told["peak_bytes"], "{arguments}");
         assert!(profile.is_complete());
+        // What the pool has committed is the process's, too: the rest is code, stacks and libraries.
+        let outside = profile.about()["outside_bytes"].as_u64().expect("the system tells");
+        assert!((1..256 << 20).contains(&outside), "{arguments}: {outside} B outside");
     }
+}
+
+/// A file that may not grow any more stands for a disk without room.
+#[cfg(unix)]
+#[test]
+fn a_disk_that_is_full_ends_the_recording_and_not_the_run() {
+    let folder = tempfile::tempdir().expect("a folder for temporary files");
+    let path = folder.path().join("run.profile");
+    let arguments = "train digits --steps 60 --json";
+    let plain = last("train digits --steps 60");
+    // Some KiB, and a write beyond them is an error instead of a signal.
+    let script = format!(
+        "trap '' XFSZ; ulimit -f 8; exec {} {arguments} --profile {}",
+        env!("CARGO_BIN_EXE_plimsoll"),
+        path.display()
+    );
+    let output = Command::new("sh").args(["-c", &script]).output().expect("a shell");
+    let warned = String::from_utf8(output.stderr).expect("text");
+    assert!(output.status.success() && warned.contains("the profile ends here"), "{warned}");
+    let text = String::from_utf8(output.stdout).expect("text");
+    let told: Value = serde_json::from_str(text.lines().last().expect("a line")).expect("JSON");
+    for field in ["parameters_sha256", "loss_bits", "peak_bytes", "committed_bytes"] {
+        assert_eq!(told[field], plain[field], "{field}");
+    }
+    let profile = Profile::read(&path).expect("what there was room for");
+    assert!(!profile.is_complete());
+    profile.replay(|_| true).expect("what is there is right");
+}
+
+/// A process that is killed leaves all steps but the last: that one is written when the next begins.
+#[test]
+fn a_run_that_is_killed_leaves_its_finished_steps() {
+    let folder = tempfile::tempdir().expect("a folder for temporary files");
+    let path = folder.path().join("run.profile");
+    let mut child = Command::new(env!("CARGO_BIN_EXE_plimsoll"))
+        .args(["train", "digits", "--steps", "1000000", "--json", "--profile"])
+        .arg(&path)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("the program starts");
+    let lines = BufReader::new(child.stdout.take().expect("piped")).lines().map_while(Result::ok);
+    let steps = lines.filter_map(|line| serde_json::from_str::<Value>(&line).ok()?["step"].as_u64());
+    let told = steps.skip_while(|&step| step < 20).next().expect("it gets so far");
+    child.kill().expect("it runs");
+    child.wait().expect("it has ended");
+    let profile = Profile::read(&path).expect("it is readable");
+    let explanation = Explanation::of(&profile).expect("what is there is right");
+    let n_steps = explanation.steps.len() as u64;
+    assert!(!profile.is_complete() && n_steps + 1 >= told, "{n_steps} of {told} steps");
 }
 
 #[test]

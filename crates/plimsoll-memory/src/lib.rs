@@ -92,4 +92,4 @@ pub use snapshot::{BlockInfo, Holder, HolderDiff, Snapshot};
 pub use source::{GRANULE, Source, SourceError};
 pub use spill_file::{SPILL_ALIGNMENT, SpillFile};
 pub use stats::{Rows, SourceCalls, Stats};
-pub use trace::{OUT_OF_MEMORY, STEP, TraceEvent, TraceSink};
+pub use trace::{Levels, OUT_OF_MEMORY, STEP, TraceEvent, TraceSink, Work};

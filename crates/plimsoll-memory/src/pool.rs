@@ -3,13 +3,14 @@
 use std::fmt;
 use std::marker::PhantomData;
 use std::sync::Arc as StdArc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::map::Refusal;
 use crate::state::{BlockId, Grant, State};
 use crate::sync::{Arc, Mutex, MutexGuard, current_thread, lock};
 use crate::{
-    BlockInfo, Bytes, GhostPages, Label, LongList, Name, OffsetPlan, OutOfMemory, Owner, Region, Site,
-    Snapshot, Source, Stats, TraceEvent, TraceSink, rounded_size,
+    BlockInfo, Bytes, GhostPages, Label, LongList, Name, OUT_OF_MEMORY, OffsetPlan, OutOfMemory, Owner,
+    Region, Site, Snapshot, Source, Stats, TraceEvent, TraceSink, Work, rounded_size,
 };
 
 /// How often in a row the reclaim hook may say that trying again makes sense without having released a block.
@@ -27,6 +28,8 @@ struct Shared {
     bases: [Base; 3],
     state: Mutex<State>,
     reclaim: Mutex<Option<StdArc<dyn Reclaim>>>,
+    /// Whether somebody is told of events. Nothing hangs on the order in which it is seen.
+    has_sink: AtomicBool,
     /// Whether each block lies between fences, away from the regions.
     #[cfg(feature = "testing")]
     is_fenced: bool,
@@ -68,6 +71,7 @@ impl Pool {
                 bases,
                 state,
                 reclaim,
+                has_sink: AtomicBool::new(false),
                 #[cfg(feature = "testing")]
                 is_fenced: false,
             }),
@@ -167,7 +171,7 @@ impl Pool {
             last_need = need;
             if n_fruitless == N_FRUITLESS || !self.reclaim(Bytes::new(need.saturating_mul(factor))) {
                 let mut state = self.lock();
-                state.tell_shortage(bytes as u64);
+                state.tell(TraceEvent::Mark { name: OUT_OF_MEMORY, number: bytes as u64 });
                 let shortage = state.shortage(refusal, region, bytes as u64, label);
                 drop(state);
                 return Err(OutOfMemory::new(shortage));
@@ -288,9 +292,16 @@ impl Pool {
         self.lock().tracing().start();
     }
 
-    /// Whether a trace is running, or a sink is there.
-    pub fn is_traced(&self) -> bool {
-        self.lock().tracing().is_on()
+    /// Whether a sink is there. It costs nothing to ask.
+    #[inline]
+    pub fn has_sink(&self) -> bool {
+        self.shared.has_sink.load(Ordering::Relaxed)
+    }
+
+    /// Whether anybody wants to be told of [work](Pool::mark_work): a sink, or on a ghost a trace.
+    #[inline]
+    pub fn wants_work(&self) -> bool {
+        self.has_sink() || self.is_ghost() && self.lock().tracing().is_on()
     }
 
     /// Ends the trace and returns it; empty if none was running.
@@ -301,7 +312,9 @@ impl Pool {
     /// Tells `sink` of every event from now on, whether or not a trace is running: for whoever would have to keep the
     /// trace of a long run otherwise. It is called with the pool locked, so it must not call the pool.
     pub fn set_trace_sink(&self, sink: Option<TraceSink>) {
-        self.lock().tracing().set_sink(sink);
+        let mut state = self.lock();
+        self.shared.has_sink.store(sink.is_some(), Ordering::Relaxed);
+        state.tracing().set_sink(sink);
     }
 
     /// Like [`Pool::set_trace_sink`], with a sink that is made for the blocks and figures of the very moment from which on it
@@ -315,6 +328,7 @@ impl Pool {
     ) -> Result<(), E> {
         let mut state = self.lock();
         let sink = make(&state.snapshot(), &state.stats())?;
+        self.shared.has_sink.store(true, Ordering::Relaxed);
         state.tracing().set_sink(Some(sink));
         Ok(())
     }
@@ -325,9 +339,17 @@ impl Pool {
         self.lock().mark(name.into(), number);
     }
 
-    /// Notes in the trace that a kernel would run here, for so long; without one it does nothing.
-    pub fn mark_work(&self, site: Site, nanoseconds: u64) {
-        self.lock().mark_work(site, nanoseconds);
+    /// Tells the sink, and notes in the trace of a ghost, that an op runs here; without them it does nothing.
+    pub fn mark_work(&self, work: &Work<'_>) {
+        self.lock().mark_work(work, self.is_ghost());
+    }
+
+    /// Tells the sink, if there is one, who keeps blocks alive: the number of each, who, and what goes with them.
+    pub fn tell_held(&self, held: impl IntoIterator<Item = (u64, Name, u64)>) {
+        let mut state = self.lock();
+        for (serial, by, frees) in held {
+            state.tell(TraceEvent::Held { serial, by, frees });
+        }
     }
 
     /// A number that stands for everything on which the pool's answers depend: the map, the live blocks with their owners,

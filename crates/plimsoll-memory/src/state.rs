@@ -7,7 +7,7 @@ use crate::map::{Map, Place, Refusal, rounded_size};
 use crate::planned::{Next, PlanCursor};
 use crate::stats::Ledger;
 use crate::sync::ThreadMark;
-use crate::trace::Tracing;
+use crate::trace::{Levels, Tracing, Work};
 use crate::{
     BlockInfo, Label, LongList, Name, OffsetPlan, OutOfMemory, Owner, Region, Site, Snapshot, Source, Stats,
     TraceEvent,
@@ -140,12 +140,8 @@ impl State {
         let info = BlockInfo { serial, owner, site, requested, rounded, region, offset };
         self.ledger.acquire(owner, requested, rounded);
         self.disposing = false;
-        self.tracing.note(self.map.committed, || TraceEvent::Acquire {
-            serial,
-            region,
-            offset,
-            bytes: requested,
-            label,
+        self.tracing.note(&Levels { committed: self.map.committed, rows: &self.ledger.rows }, || {
+            TraceEvent::Acquire { serial, region, offset, bytes: requested, label }
         });
         let record = Some(Record { info, place, issuer: thread });
         let id = match self.vacant.pop() {
@@ -234,7 +230,9 @@ impl State {
         let Record { info, place, issuer } = self.blocks[id as usize].take().expect(ALIVE);
         self.vacant.push(id);
         self.ledger.release(info.owner, info.requested, info.rounded);
-        self.tracing.note(self.map.committed, || TraceEvent::Release { serial: info.serial });
+        self.tracing.note(&Levels { committed: self.map.committed, rows: &self.ledger.rows }, || {
+            TraceEvent::Release { serial: info.serial }
+        });
         if let Place::Planned(position) = place
             && let Some(step) = self.step_of(issuer)
             && let Some(cursor) = &mut self.steps[step].cursor
@@ -281,7 +279,9 @@ impl State {
         }
         (info.owner, info.site) = (label.owner, label.site);
         self.ledger.relabel(old.owner, label.owner, info.requested);
-        self.tracing.note(self.map.committed, || TraceEvent::Relabel { serial: info.serial, label });
+        self.tracing.note(&Levels { committed: self.map.committed, rows: &self.ledger.rows }, || {
+            TraceEvent::Relabel { serial: info.serial, label }
+        });
     }
 
     pub(crate) fn begin_step(&mut self, thread: ThreadMark) {
@@ -409,16 +409,28 @@ impl State {
     }
 
     pub(crate) fn mark(&mut self, name: Name, number: u64) {
-        self.tracing.note(self.map.committed, || TraceEvent::Mark { name, number });
+        self.tracing.note(&Levels { committed: self.map.committed, rows: &self.ledger.rows }, || {
+            TraceEvent::Mark { name, number }
+        });
     }
 
-    pub(crate) fn tell_shortage(&mut self, bytes: u64) {
-        self.tracing.tell_shortage(self.map.committed, bytes);
+    /// Tells the sink, if there is one, of an event that lists do not have.
+    pub(crate) fn tell(&mut self, event: TraceEvent) {
+        self.tracing.tell(&Levels { committed: self.map.committed, rows: &self.ledger.rows }, event);
     }
 
-    pub(crate) fn mark_work(&mut self, site: Site, nanoseconds: u64) {
+    pub(crate) fn mark_work(&mut self, work: &Work<'_>, is_listed: bool) {
+        let &Work { site, nanoseconds, repeats, reads, writes } = work;
+        reads.iter().for_each(|&serial| self.tell(TraceEvent::Read { serial }));
+        writes.iter().for_each(|&serial| self.tell(TraceEvent::Write { serial }));
         let committed = self.map.committed;
-        self.tracing.note(committed, || TraceEvent::Work { site, nanoseconds, committed });
+        let event = TraceEvent::Work { site, nanoseconds, committed, repeats };
+        match is_listed {
+            true => self
+                .tracing
+                .note(&Levels { committed: self.map.committed, rows: &self.ledger.rows }, || event),
+            false => self.tell(event),
+        }
     }
 
     /// A number for everything that answers to later requests depend on. Serial numbers, counters, peaks and the

@@ -5,7 +5,7 @@
 
 use std::fmt;
 
-use crate::{Label, LongList, Name, Region, Site};
+use crate::{Label, LongList, Name, Region, Rows, Site};
 
 /// One event of a trace. Blocks are named by the serial numbers of their acquisitions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,8 +42,18 @@ pub enum TraceEvent {
         /// Which one of them, where they are counted.
         number: u64,
     },
-    /// A kernel would run here, with all its memory held; only ghosts say so. See
-    /// [`Pool::mark_work`](crate::Pool::mark_work).
+    /// The op of the next [`Work`](TraceEvent::Work) reads a block; only sinks are told.
+    Read {
+        /// The number of its acquisition.
+        serial: u64,
+    },
+    /// The op of the next `Work` writes a block; only sinks are told.
+    Write {
+        /// The number of its acquisition.
+        serial: u64,
+    },
+    /// A kernel runs here, with all its memory held, or would run on a ghost. Lists have only those of ghosts, because they are
+    /// no requests. See [`Pool::mark_work`](crate::Pool::mark_work).
     Work {
         /// The op, its layer and line.
         site: Site,
@@ -51,19 +61,55 @@ pub enum TraceEvent {
         nanoseconds: u64,
         /// What the pool has committed at this moment.
         committed: u64,
+        /// Whether it may run again for the same bits and no other effect.
+        repeats: bool,
     },
+    /// Somebody was asked who keeps a block alive; only sinks are told. See [`Pool::tell_held`](crate::Pool::tell_held).
+    Held {
+        /// The number of its acquisition.
+        serial: u64,
+        /// Who.
+        by: Name,
+        /// The bytes that go if all of them let go of whatever they hold.
+        frees: u64,
+    },
+}
+
+/// What an op does to the blocks of a pool: see [`Pool::mark_work`](crate::Pool::mark_work).
+#[derive(Clone, Copy, Debug)]
+pub struct Work<'a> {
+    /// The op, its layer and line.
+    pub site: Site,
+    /// How long it takes, by formula.
+    pub nanoseconds: u64,
+    /// Whether it may run again for the same bits and no other effect.
+    pub repeats: bool,
+    /// The blocks that it reads, by the numbers of their acquisitions.
+    pub reads: &'a [u64],
+    /// Those that it writes.
+    pub writes: &'a [u64],
 }
 
 impl TraceEvent {
     /// Whether the pool was asked for something, which is what a ghost run and the real one have in common.
     pub fn is_request(&self) -> bool {
-        !matches!(self, TraceEvent::Mark { .. } | TraceEvent::Work { .. })
+        use TraceEvent::{Acquire, Relabel, Release};
+        matches!(self, Acquire { .. } | Release { .. } | Relabel { .. })
     }
 }
 
-/// Whoever is told of the events of a pool as they happen, each with the bytes that the pool has committed then: see
+/// What a pool counts at the moment of an event, with what the event has changed.
+#[derive(Clone, Copy, Debug)]
+pub struct Levels<'a> {
+    /// The bytes committed.
+    pub committed: u64,
+    /// The bytes in use, by owner.
+    pub rows: &'a Rows,
+}
+
+/// Whoever is told of the events of a pool as they happen, each with what the pool counts then: see
 /// [`Pool::set_trace_sink`](crate::Pool::set_trace_sink).
-pub type TraceSink = Box<dyn FnMut(&TraceEvent, u64) + Send>;
+pub type TraceSink = Box<dyn FnMut(&TraceEvent, &Levels<'_>) + Send>;
 
 /// The name of the mark with which an optimizer step begins; its number is that of the step, counted from one.
 pub const STEP: Name = Name::constant(":step");
@@ -97,19 +143,18 @@ impl Tracing {
     }
 
     /// Notes an event, which is only made if somebody wants it.
-    pub(crate) fn note(&mut self, committed: u64, event: impl FnOnce() -> TraceEvent) {
+    pub(crate) fn note(&mut self, levels: &Levels<'_>, event: impl FnOnce() -> TraceEvent) {
         if !self.is_on() {
             return;
         }
         let event = event();
-        self.sink.iter_mut().for_each(|sink| sink(&event, committed));
+        self.sink.iter_mut().for_each(|sink| sink(&event, levels));
         self.list.iter_mut().for_each(|list| list.push(event));
     }
 
-    /// Tells the sink, if there is one, that so many bytes could not be had.
-    pub(crate) fn tell_shortage(&mut self, committed: u64, bytes: u64) {
-        let event = TraceEvent::Mark { name: OUT_OF_MEMORY, number: bytes };
-        self.sink.iter_mut().for_each(|sink| sink(&event, committed));
+    /// Tells the sink, if there is one, of an event that lists do not have.
+    pub(crate) fn tell(&mut self, levels: &Levels<'_>, event: TraceEvent) {
+        self.sink.iter_mut().for_each(|sink| sink(&event, levels));
     }
 }
 

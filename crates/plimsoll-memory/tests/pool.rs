@@ -1,8 +1,10 @@
 //! What a pool tells: labels, rows, peaks, snapshots, traces, ghosts.
 
+use std::sync::{Arc, Mutex};
+
 use plimsoll_memory::{
     Block, GRANULE, GhostPages, HostPages, Label, LongList, Name, OffsetPlan, Owner, Planned, Pool, Region,
-    Site, TraceEvent, rounded_size,
+    Site, TraceEvent, Work, rounded_size,
 };
 
 fn ghost() -> Pool {
@@ -276,13 +278,45 @@ fn marks_are_in_the_trace_and_ask_for_nothing() {
     let site = Site::intern("src/main.rs", 3, "net.0", "relu");
     let block = pool.acquire(1000, label(Owner::Temporary)).unwrap();
     pool.mark("backward", 2);
-    pool.mark_work(site, 70);
+    pool.mark_work(&Work { site, nanoseconds: 70, repeats: true, reads: &[block.serial()], writes: &[] });
     drop(block);
     let trace = pool.take_trace();
     assert_eq!(trace[1], TraceEvent::Mark { name: Name::intern("backward"), number: 2 });
-    assert_eq!(trace[2], TraceEvent::Work { site, nanoseconds: 70, committed: GRANULE });
+    assert_eq!(trace[2], TraceEvent::Work { site, nanoseconds: 70, committed: GRANULE, repeats: true });
     let requests: Vec<bool> = trace.iter().map(TraceEvent::is_request).collect();
     assert_eq!(requests, [true, false, false, true]);
+}
+
+/// What ops read and write is for sinks: lists of it would be long, and a real pool's would not be its ghost's.
+#[test]
+fn sinks_are_told_of_work_and_of_who_holds() {
+    for (pool, is_ghost) in [(ghost(), true), (Pool::new(HostPages::new().unwrap()), false)] {
+        let told: Arc<Mutex<Vec<TraceEvent>>> = Arc::default();
+        let sink = told.clone();
+        let block = pool.acquire(1000, label(Owner::Temporary)).unwrap();
+        let serial = block.serial();
+        assert!(!pool.has_sink() && !pool.wants_work());
+        pool.start_trace();
+        assert_eq!(pool.wants_work(), is_ghost);
+        pool.set_trace_sink(Some(Box::new(move |event, _| sink.lock().unwrap().push(*event))));
+        assert!(pool.has_sink() && pool.wants_work());
+        let site = Site::intern("src/main.rs", 3, "net.0", "relu");
+        let work = Work { site, nanoseconds: 70, repeats: false, reads: &[serial], writes: &[serial] };
+        pool.mark_work(&work);
+        pool.tell_held([(serial, Name::intern("tape src/main.rs:7"), 1024)]);
+        pool.set_trace_sink(None);
+        assert!(!pool.has_sink());
+        let by = Name::intern("tape src/main.rs:7");
+        let marked = TraceEvent::Work { site, nanoseconds: 70, committed: GRANULE, repeats: false };
+        let all = [
+            TraceEvent::Read { serial },
+            TraceEvent::Write { serial },
+            marked,
+            TraceEvent::Held { serial, by, frees: 1024 },
+        ];
+        assert_eq!(*told.lock().unwrap(), all);
+        assert!(pool.take_trace().iter().eq(all[2..3].iter().filter(|_| is_ghost)));
+    }
 }
 
 /// One round of a loop that keeps a few small blocks and drops the rest, in another order than it took them.

@@ -8,7 +8,7 @@ use plimsoll_nn::train::callbacks::WatchGrowth;
 use plimsoll_nn::train::{Batch, Trainer, Until};
 use plimsoll_nn::{Layer, Model};
 use plimsoll_report::{Growth, GrowthWatch};
-use plimsoll_tensor::{Activation, Device, GradientTape, Owner, Result, Tensor, Variable};
+use plimsoll_tensor::{Activation, Device, Function, GradientTape, Owner, Result, Tensor, Variable};
 
 /// What grew after so many steps, on a device of its own.
 fn after(n_steps: usize, f: impl FnOnce() -> Result<Box<dyn FnMut() -> Result<()>>>) -> Result<Vec<Growth>> {
@@ -92,6 +92,26 @@ fn gradients_that_are_kept_are_named() -> Result<()> {
         }))
     })?;
     assert_eq!(found, [(Owner::Gradients, GRADIENT.into(), String::new())]);
+    Ok(())
+}
+
+const CONSTANT: u32 = line!() + 7;
+
+#[test]
+fn programs_of_ever_new_shapes_are_named_by_what_they_keep() -> Result<()> {
+    let found = leaks(|| {
+        // Whatever comes from the host is a constant of the program, and each shape has a program of its own.
+        let scaled = Function::new(|x: Tensor| {
+            let scale = Tensor::from_slice(&[2.0f32; 64], [64])?;
+            x.mul(&scale)?.sum(..)
+        });
+        let mut n = 0;
+        Ok(Box::new(move || {
+            n += 1;
+            scaled.call(Tensor::ones([n, 64])?).map(drop)
+        }))
+    })?;
+    assert_eq!(found, [(Owner::Graph, CONSTANT.into(), String::new())]);
     Ok(())
 }
 

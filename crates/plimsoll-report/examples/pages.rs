@@ -9,9 +9,9 @@ use std::error::Error;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use plimsoll_memory::{Block, GhostPages, Label, Name, Owner, Pool, STEP, Site};
-use plimsoll_report::{Change, Explanation, Page, Profile, Profiler};
-use serde_json::json;
+use plimsoll_memory::{Block, GhostPages, Label, Name, Owner, Pool, STEP, Site, Work};
+use plimsoll_report::{Change, Explanation, Moment, Page, Price, Profile, Profiler, Works};
+use serde_json::{Value, json};
 
 fn main() -> Result<(), Box<dyn Error>> {
     let mut arguments = std::env::args_os().skip(1).map(PathBuf::from);
@@ -57,12 +57,20 @@ fn steps(pool: &Pool, n_steps: u64, n_ops: u64, leak: Option<u32>) -> Result<(),
         let mut saved: Vec<Block> = Vec::new();
         for op in 0..n_ops {
             let bytes = (length * (1 + op % 7) * 192) as usize;
-            saved.push(pool.acquire(bytes, label(Owner::Saved, op))?);
-            drop(pool.acquire(bytes * 2, label(Owner::Workspace, op))?);
+            let read: Vec<u64> = saved.last().map(Block::serial).into_iter().collect();
+            let made = pool.acquire(bytes, label(Owner::Saved, op))?;
+            let scratch = pool.acquire(bytes * 2, label(Owner::Workspace, op))?;
+            work(pool, label(Owner::Saved, op).site, &read, &[made.serial()]);
+            // Some are recomputed when they are read.
+            if op % 5 == 2 {
+                saved.pop();
+            }
+            drop(scratch);
+            saved.push(made);
         }
         pool.mark("backward", 0);
         while let Some(block) = saved.pop() {
-            drop(block);
+            work(pool, label(Owner::Gradients, n_ops).site, &[block.serial()], &[]);
         }
         if let Some(line) = leak {
             let site = Site::intern("src/main.rs", line, "", "mean");
@@ -70,6 +78,12 @@ fn steps(pool: &Pool, n_steps: u64, n_ops: u64, leak: Option<u32>) -> Result<(),
         }
     }
     Ok(())
+}
+
+/// An op that takes as long as its line says.
+fn work(pool: &Pool, site: Site, reads: &[u64], writes: &[u64]) {
+    let nanoseconds = 1000 * u64::from(site.line());
+    pool.mark_work(&Work { site, nanoseconds, repeats: site.line() % 50 > 0, reads, writes });
 }
 
 fn hostile(pool: &Pool) -> Result<(), Box<dyn Error>> {
@@ -87,7 +101,11 @@ fn hostile(pool: &Pool) -> Result<(), Box<dyn Error>> {
     for (nth, name) in names.into_iter().enumerate() {
         pool.mark(STEP, nth as u64 + 1);
         pool.mark(Name::intern(name), 0);
-        held.push(pool.acquire(4096 << nth, Label::new(Owner::ALL[nth], Site::intern(name, 1, name, name)))?);
+        let site = Site::intern(name, 1, name, name);
+        let block = pool.acquire(4096 << nth, Label::new(Owner::ALL[nth], site))?;
+        work(pool, site, &[], &[block.serial()]);
+        pool.tell_held([(block.serial(), Name::intern(name), 1)]);
+        held.push(block);
     }
     Ok(())
 }
@@ -102,13 +120,17 @@ fn write(out: &Path, name: &str, profile: &Profile) -> Result<(), Box<dyn Error>
     })?;
     let mut chosen: Vec<u64> = (0..1000).map(|_| random.below(n_moments.max(1)) + 1).collect();
     chosen.sort_unstable();
-    let (mut at, mut rows) = (0, Vec::new());
+    let (mut at, mut rows, mut prices, mut works) = (0, Vec::new(), Vec::new(), Works::default());
     profile.replay(|moment| {
+        works.see(moment);
         if is_counted(moment.change) {
             at += 1;
             if chosen.binary_search(&at).is_ok() {
                 let all: Vec<u64> = moment.rows().iter().map(|(_, bytes)| bytes).collect();
                 rows.push(json!([at, all, moment.in_use]));
+                if rows.len() % 20 == 1 {
+                    prices.push(json!([at, prices_at(profile, moment, &works)]));
+                }
             }
         }
         true
@@ -123,12 +145,32 @@ fn write(out: &Path, name: &str, profile: &Profile) -> Result<(), Box<dyn Error>
         "committed": explanation.peak_committed,
         "growth": explanation.growth.len(),
         "rows": rows,
+        "prices": prices,
+        "checked": explanation.n_checked,
     });
     Ok(fs::write(out.join(format!("{name}.json")), expected.to_string())?)
 }
 
 fn is_counted(change: Option<Change>) -> bool {
-    !matches!(change, None | Some(Change::Committed | Change::Work))
+    change.is_some_and(Change::is_counted)
+}
+
+/// What it would take to have the blocks of a moment again: for each the name of its owner, the number of its site, its bytes, and
+/// nanoseconds or nothing. Those that are being made are left out.
+fn prices_at(profile: &Profile, moment: &Moment, works: &Works) -> Vec<Value> {
+    let mut prices = Vec::new();
+    for (&serial, block) in &moment.blocks {
+        let is_priced = matches!(block.owner, Owner::Saved | Owner::Temporary | Owner::Gradients);
+        if is_priced && works.made_by(serial).is_none() {
+            continue;
+        }
+        let nanoseconds = match works.price(profile, moment, serial) {
+            Price::Recompute { nanoseconds, .. } => Some(nanoseconds),
+            Price::Never(_) => None,
+        };
+        prices.push(json!([block.owner.name(), block.site, block.bytes, block.offset, nanoseconds]));
+    }
+    prices
 }
 
 /// A plain generator of numbers that look random.

@@ -9,7 +9,9 @@ use plimsoll_memory::{Owner, Region};
 
 /// The first bytes of a profile, and the version of what follows.
 pub(crate) const MAGIC: &[u8; 8] = b"plimprof";
-pub(crate) const VERSION: u32 = 1;
+pub(crate) const VERSION: u32 = 2;
+/// Files of this version are read, too: they have fewer kinds of events.
+pub(crate) const OLDEST_VERSION: u32 = 1;
 
 /// What a frame of the file holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,8 +49,34 @@ pub(crate) enum Event {
     Mark { name: u32 },
     /// The pool has so many bytes committed from here on.
     Committed { bytes: u64 },
-    /// A kernel would run here for so long; only dry runs say so.
-    Work { site: u32, nanoseconds: u64 },
+    /// The next work reads a block.
+    Read { block: BlockRef },
+    /// The next work writes one.
+    Write { block: BlockRef },
+    /// A kernel runs here, for so long by formula; of a run that is not a dry run only from version 2 on.
+    Work { site: u32, nanoseconds: u64, repeats: bool },
+    /// The pool itself counts so many bytes in a row: those of an owner, of rounding, or after that all that are in use.
+    Level { row: u8, bytes: u64 },
+    /// Somebody was asked who keeps a block alive: who, and what goes with them.
+    Held { block: BlockRef, by: u32, frees: u64 },
+}
+
+/// How a block is named that may be of an earlier step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum BlockRef {
+    /// How many acquisitions before the next one it was taken, which is the same each time that a step repeats.
+    Back(u64),
+    /// The number of its acquisition, which is the same while it lives.
+    Serial(u64),
+}
+
+impl BlockRef {
+    fn put(self, into: &mut Vec<u8>) {
+        match self {
+            BlockRef::Back(back) => put(back << 1, into),
+            BlockRef::Serial(serial) => put(serial << 1 | 1, into),
+        }
+    }
 }
 
 pub(crate) fn put(number: u64, into: &mut Vec<u8>) {
@@ -66,6 +94,12 @@ pub(crate) fn put_text(text: &str, into: &mut Vec<u8>) {
 }
 
 impl Event {
+    /// Whether it is one of those that pages count: what a run and its dry run have in common.
+    pub fn is_counted(&self) -> bool {
+        use Event::{Acquire, Mark, Relabel, Release};
+        matches!(self, Acquire { .. } | Release { .. } | Relabel { .. } | Mark { .. })
+    }
+
     pub fn put(&self, into: &mut Vec<u8>) {
         match *self {
             Event::Acquire { region, offset, bytes, owner, site } => {
@@ -88,9 +122,26 @@ impl Event {
                 into.push(4);
                 put(bytes, into);
             }
-            Event::Work { site, nanoseconds } => {
-                into.push(5);
+            Event::Work { site, nanoseconds, repeats } => {
+                into.push(if repeats { 5 } else { 8 });
                 [site.into(), nanoseconds].into_iter().for_each(|number| put(number, into));
+            }
+            Event::Read { block } => {
+                into.push(6);
+                block.put(into);
+            }
+            Event::Write { block } => {
+                into.push(7);
+                block.put(into);
+            }
+            Event::Level { row, bytes } => {
+                into.extend([10, row]);
+                put(bytes, into);
+            }
+            Event::Held { block, by, frees } => {
+                into.push(9);
+                block.put(into);
+                [by.into(), frees].into_iter().for_each(|number| put(number, into));
             }
         }
     }
@@ -154,6 +205,11 @@ impl Input<'_> {
             .ok_or_else(|| damaged("an owner is unknown"))
     }
 
+    fn block(&mut self) -> io::Result<BlockRef> {
+        let number = self.number()?;
+        Ok(if number & 1 == 0 { BlockRef::Back(number >> 1) } else { BlockRef::Serial(number >> 1) })
+    }
+
     pub fn event(&mut self, n_sites: usize, n_names: usize) -> io::Result<Event> {
         Ok(match self.byte()? {
             0 => {
@@ -171,7 +227,17 @@ impl Input<'_> {
             }
             3 => Event::Mark { name: self.index(n_names, "name")? },
             4 => Event::Committed { bytes: self.number()? },
-            5 => Event::Work { site: self.index(n_sites, "site")?, nanoseconds: self.number()? },
+            kind @ (5 | 8) => Event::Work {
+                site: self.index(n_sites, "site")?,
+                nanoseconds: self.number()?,
+                repeats: kind == 5,
+            },
+            6 => Event::Read { block: self.block()? },
+            7 => Event::Write { block: self.block()? },
+            9 => {
+                Event::Held { block: self.block()?, by: self.index(n_names, "name")?, frees: self.number()? }
+            }
+            10 => Event::Level { row: self.byte()?, bytes: self.number()? },
             _ => return Err(damaged("an event is unknown")),
         })
     }

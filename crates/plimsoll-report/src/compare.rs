@@ -7,6 +7,7 @@ use std::fmt;
 use plimsoll_memory::Bytes;
 
 use crate::explain::{Explanation, N_ROWS, grouped};
+use crate::works::Holding;
 
 /// Two runs, or a run and its plan, compared at their peaks; [`Display`](fmt::Display) says how they differ.
 #[derive(Debug)]
@@ -21,10 +22,10 @@ impl Comparison<'_> {
     /// What differs at the peaks, the largest difference first: owner, layer, op and line, bytes of this and of the other.
     pub fn rows(&self) -> Vec<(String, u64, u64)> {
         let mut rows: BTreeMap<String, (u64, u64)> = BTreeMap::new();
-        for (owner, site, _, bytes) in &self.this.holders {
+        for Holding { owner, site, bytes, .. } in &self.this.holders {
             rows.entry(format!("{owner:<10}  {site}")).or_default().0 += bytes;
         }
-        for (owner, site, _, bytes) in &self.other.holders {
+        for Holding { owner, site, bytes, .. } in &self.other.holders {
             rows.entry(format!("{owner:<10}  {site}")).or_default().1 += bytes;
         }
         let mut rows: Vec<(String, u64, u64)> = rows

@@ -1,16 +1,16 @@
 //! What is worth knowing of a profile: the peak and who held it, how steps went, and what grows from step to step.
 
 use std::cmp::Reverse;
-use std::collections::BTreeMap;
-use std::fmt;
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io;
 
 use plimsoll_memory::{Bytes, Owner, Rows};
 use serde_json::Value;
 
 use crate::growth::{GROWING_STEPS, Growth, Held, Watch};
-use crate::profile::{Profile, Site};
-use crate::replay::Moment;
+use crate::profile::Profile;
+use crate::replay::{Change, Moment};
+use crate::works::{Holding, Price, Works};
 
 /// How many rows a table has in the terminal.
 pub(crate) const N_ROWS: usize = 20;
@@ -18,10 +18,12 @@ pub(crate) const N_ROWS: usize = 20;
 /// What a profile says.
 #[derive(Debug)]
 pub struct Explanation {
-    about: Value,
-    is_plan: bool,
-    is_complete: bool,
-    n_events: u64,
+    pub(crate) about: Value,
+    pub(crate) is_plan: bool,
+    pub(crate) is_complete: bool,
+    pub(crate) n_events: u64,
+    /// At how many moments the pool's own count of bytes is in the profile, and is the same.
+    pub n_checked: u64,
     /// The moment of the most bytes in use, with its blocks; the first if there are several.
     pub peak: Moment,
     /// The most bytes committed at any moment.
@@ -30,8 +32,8 @@ pub struct Explanation {
     pub steps: Vec<StepSummary>,
     /// What had grown over the last steps, largest first.
     pub growth: Vec<Growth>,
-    /// Who held the bytes at the peak, largest first: owner, line, blocks, bytes. They add up.
-    pub holders: Vec<(Owner, Site, u64, u64)>,
+    /// Who held the bytes at the peak, and what having them again would take, largest first. They add up.
+    pub holders: Vec<Holding>,
 }
 
 /// How a step went.
@@ -88,7 +90,7 @@ impl Explanation {
         let is_plan = profile.about().get("is_plan").and_then(Value::as_bool) == Some(true);
         // A dry run takes no time that says anything; what its kernels would take does.
         let now = |moment: &Moment| if is_plan { moment.worked } else { moment.nanoseconds };
-        let mut last_ns = 0;
+        let (mut last_ns, mut n_checked) = (0, 0);
         profile.replay(|moment| {
             peak_committed = peak_committed.max(moment.committed);
             if moment.in_use > peak {
@@ -101,17 +103,22 @@ impl Explanation {
             } else if let Some(step) = steps.last_mut() {
                 step.peak = step.peak.max(moment.in_use);
             }
-            last_ns = now(moment);
+            (last_ns, n_checked) = (now(moment), moment.n_checked());
             true
         })?;
         end_step(&mut steps, last_ns);
-        let (peak, growth) = second_pass(profile, peak_event, steps.len())?;
+        let mut second = SecondPass::default();
+        second.run(profile, peak_event, steps.len())?;
+        let none = || io::Error::new(io::ErrorKind::InvalidData, "this profile has no events");
+        let peak = second.peak.take().ok_or_else(none)?;
+        let growth = second.watch.growth(|site| profile.site(site).clone());
         Ok(Explanation {
             about: profile.about().clone(),
             is_plan,
             is_complete: profile.is_complete(),
             n_events: profile.n_events(),
-            holders: holders(profile, &peak),
+            n_checked,
+            holders: second.holders(profile, &peak),
             peak,
             peak_committed,
             steps,
@@ -132,194 +139,102 @@ fn end_step(steps: &mut [StepSummary], now: u64) {
     }
 }
 
-/// The peak with its blocks, and what grew over the last steps.
-fn second_pass(profile: &Profile, peak_event: u64, n_steps: usize) -> io::Result<(Moment, Vec<Growth>)> {
-    let (mut peak, mut n_begun) = (None, 0);
-    let mut watch: Watch<u32> = Watch::default();
-    profile.replay(|moment| {
-        if moment.event == peak_event || peak.is_none() {
-            peak = Some(moment.clone());
-        }
-        if moment.begins_step {
-            n_begun += 1;
-            // The last of these marks is one at which the watch looks at all blocks.
-            if n_begun + GROWING_STEPS >= n_steps {
-                watch.mark(moment.next_serial(), |see| {
-                    for (&serial, block) in &moment.blocks {
-                        see(Held { serial, owner: block.owner, site: block.site, bytes: block.bytes });
-                    }
-                });
-            }
-        }
-        true
-    })?;
-    let peak =
-        peak.ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "this profile has no events"))?;
-    Ok((peak, watch.growth(|site| profile.site(site).clone())))
+/// What is found in the second pass, once it is known where the peak is.
+#[derive(Default)]
+struct SecondPass {
+    peak: Option<Moment>,
+    watch: Watch<u32>,
+    works: Works,
+    /// The prices of the blocks of the peak.
+    prices: HashMap<u64, Price>,
+    /// The first op after the peak that reads a block, with step and phase.
+    read_next: HashMap<u64, (u32, u64, String)>,
+    /// Who keeps them alive, by the last answer before the peak, or else the first one after it.
+    held: HashMap<u64, (u32, u64)>,
 }
 
-fn holders(profile: &Profile, moment: &Moment) -> Vec<(Owner, Site, u64, u64)> {
-    let mut held: BTreeMap<(Owner, u32), (u64, u64)> = BTreeMap::new();
-    for block in moment.blocks.values() {
-        let (blocks, bytes) = held.entry((block.owner, block.site)).or_default();
-        (*blocks, *bytes) = (*blocks + 1, *bytes + block.bytes);
+impl SecondPass {
+    fn run(&mut self, profile: &Profile, peak_event: u64, n_steps: usize) -> io::Result<()> {
+        let (mut n_begun, mut reads, mut writes) = (0, Vec::new(), Vec::new());
+        let mut unmade: HashSet<u64> = HashSet::new();
+        profile.replay(|moment| {
+            self.works.see(moment);
+            match (&self.peak, moment.change) {
+                (None, _) if moment.event == peak_event => {
+                    let price = |&serial: &u64| (serial, self.works.price(profile, moment, serial));
+                    self.prices = moment.blocks.keys().map(price).collect();
+                    let is_unmade = |serial: &u64| self.works.made_by(*serial).is_none();
+                    unmade = moment.blocks.keys().copied().filter(is_unmade).collect();
+                    let held = |&serial: &u64| Some((serial, self.works.held(serial)?));
+                    self.held = moment.blocks.keys().filter_map(held).collect();
+                    self.peak = Some(moment.clone());
+                }
+                (Some(peak), Some(Change::Read(serial))) if peak.blocks.contains_key(&serial) => {
+                    reads.push(serial);
+                }
+                (Some(peak), Some(Change::Held(serial, by, frees))) if peak.blocks.contains_key(&serial) => {
+                    self.held.entry(serial).or_insert((by, frees));
+                }
+                (Some(_), Some(Change::Write(serial))) if unmade.contains(&serial) => writes.push(serial),
+                (Some(peak), Some(Change::Work(site, ..))) => {
+                    // What the peak was waiting for.
+                    for serial in writes.drain(..).filter(|serial| unmade.remove(serial)) {
+                        self.prices.insert(serial, self.works.price(profile, peak, serial));
+                    }
+                    for serial in reads.drain(..) {
+                        let here = || (site, moment.step, moment.phase.clone());
+                        self.read_next.entry(serial).or_insert_with(here);
+                    }
+                }
+                _ => {}
+            }
+            if moment.begins_step {
+                n_begun += 1;
+                // The last of these marks is one at which the watch looks at all blocks.
+                if n_begun + GROWING_STEPS >= n_steps {
+                    self.watch.mark(moment.next_serial(), |see| {
+                        for (&serial, block) in &moment.blocks {
+                            see(Held { serial, owner: block.owner, site: block.site, bytes: block.bytes });
+                        }
+                    });
+                }
+            }
+            true
+        })
     }
-    let mut holders: Vec<(Owner, Site, u64, u64)> = held
-        .into_iter()
-        .map(|((owner, site), (blocks, bytes))| (owner, profile.site(site).clone(), blocks, bytes))
-        .collect();
-    holders.sort_by_key(|&(owner, _, _, bytes)| (Reverse(bytes), owner));
-    holders
+
+    /// The blocks of the peak by owner and line.
+    fn holders(&self, profile: &Profile, peak: &Moment) -> Vec<Holding> {
+        let mut rows: BTreeMap<(Owner, u32), Vec<u64>> = BTreeMap::new();
+        for (&serial, block) in &peak.blocks {
+            rows.entry((block.owner, block.site)).or_default().push(serial);
+        }
+        let mut holders: Vec<Holding> = rows
+            .into_iter()
+            .map(|((owner, site), serials)| {
+                let bytes = |serial: u64| peak.blocks[&serial].bytes;
+                let price = serials.iter().map(|serial| self.prices[serial].clone()).reduce(Price::and);
+                // Of equal ones the first, since the latest maximum is taken.
+                let largest = serials.iter().rev().copied().max_by_key(|&serial| bytes(serial)).unwrap_or(0);
+                let next = self.read_next.get(&largest);
+                let held = self.held.get(&largest);
+                Holding {
+                    owner,
+                    site: profile.site(site).clone(),
+                    blocks: serials.len() as u64,
+                    bytes: serials.iter().copied().map(bytes).sum(),
+                    price: price.unwrap_or(Price::Recompute { nanoseconds: 0, n_ops: 0 }),
+                    read_next: next
+                        .map(|(site, step, phase)| (profile.site(*site).clone(), *step, phase.clone())),
+                    held: held.map(|&(by, frees)| (profile.text(by).to_owned(), frees)),
+                }
+            })
+            .collect();
+        holders.sort_by_key(|row| (Reverse(row.bytes), row.owner));
+        holders
+    }
 }
 
 pub(crate) fn grouped(bytes: u64) -> String {
     Bytes::new(bytes).grouped()
-}
-
-impl fmt::Display for Site {
-    /// `encoder.dense matmul (src/main.rs:10, described at src/model.rs:7)`; texts of a file are shown without control
-    /// characters.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let plain = |text: &str| text.chars().filter(|c| !c.is_control()).collect::<String>();
-        let layer = if self.scope.is_empty() { String::new() } else { format!("{} ", plain(&self.scope)) };
-        write!(f, "{layer}{}", plain(&self.op))?;
-        match (&self.described, self.file.is_empty()) {
-            (Some((file, line)), _) => write!(f, " ({}:{line})", plain(file)),
-            (None, false) => write!(f, " ({}:{})", plain(&self.file), self.line),
-            (None, true) => Ok(()),
-        }
-    }
-}
-
-impl fmt::Display for Explanation {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.show_head(f)?;
-        self.show_owners(f)?;
-        self.show_holders(f)?;
-        self.show_steps(f)?;
-        self.show_growth(f)?;
-        self.show_actions(f)
-    }
-}
-
-impl Explanation {
-    fn show_head(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let text = |key: &str| self.about.get(key).and_then(Value::as_str);
-        let number = |key: &str| self.about.get(key).and_then(Value::as_u64);
-        if let Some(recipe) = text("recipe") {
-            write!(f, "{recipe}")?;
-            text("device").map_or(Ok(()), |device| write!(f, " on {device}"))?;
-            number("batch").map_or(Ok(()), |batch| write!(f, ", batch {batch}"))?;
-            writeln!(f)?;
-        }
-        let kind =
-            if self.about.get("is_plan").and_then(Value::as_bool) == Some(true) { "a plan" } else { "a run" };
-        writeln!(f, "the profile of {kind}: {} events, {} steps", self.n_events, self.steps.len())?;
-        if !self.is_complete {
-            writeln!(f, "the recording was cut off: what came after its last step is missing")?;
-        }
-        writeln!(
-            f,
-            "at most {} in use at a time, {} committed",
-            Bytes::new(self.peak.in_use),
-            Bytes::new(self.peak_committed)
-        )?;
-        if let Some(predicted) = number("predicted_peak_bytes") {
-            let equal = if predicted == self.peak.in_use { "as predicted" } else { "which differs" };
-            writeln!(f, "predicted {}, {equal}", Bytes::new(predicted))?;
-        }
-        if let Some(limit) = number("limit_bytes") {
-            writeln!(f, "limit {}", Bytes::new(limit))?;
-        }
-        let during = if self.peak.step == 0 { String::new() } else { format!("step {}, ", self.peak.step) };
-        writeln!(f, "the peak is reached in {during}{}", self.peak.phase)
-    }
-
-    fn show_owners(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "\nbytes at the peak by owner")?;
-        for (owner, bytes) in self.owners().iter().filter(|(_, bytes)| *bytes > 0) {
-            let share = 100.0 * bytes as f64 / self.peak.in_use.max(1) as f64;
-            writeln!(f, "  {:>18}  {share:>5.1} %  {owner}", grouped(bytes))?;
-        }
-        writeln!(f, "  {:>18}  100.0 %  in use", grouped(self.peak.in_use))
-    }
-
-    fn show_holders(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "\nwho holds them (bytes, blocks, owner, layer, op and line)")?;
-        for (owner, site, blocks, bytes) in self.holders.iter().take(N_ROWS) {
-            writeln!(f, "  {:>18}  {blocks:>6}  {owner:<10}  {site}", grouped(*bytes))?;
-        }
-        let rest = self.holders.iter().skip(N_ROWS);
-        match rest.clone().count() {
-            0 => Ok(()),
-            n => {
-                let (blocks, bytes) =
-                    rest.fold((0, 0), |(blocks, bytes), row| (blocks + row.2, bytes + row.3));
-                writeln!(f, "  {:>18}  {blocks:>6}  {n} more rows", grouped(bytes))
-            }
-        }
-    }
-
-    fn show_steps(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.steps.is_empty() {
-            return Ok(());
-        }
-        let mut times: Vec<u64> = self.steps.iter().map(|step| step.nanoseconds).collect();
-        times.sort_unstable();
-        let median = times[times.len() / 2] as f64 / 1e6;
-        let by = if self.is_plan { " by formula" } else { "" };
-        writeln!(f, "\nsteps, {median:.2} ms in the middle{by}")?;
-        writeln!(f, "  {:>8}  {:>12}  {:>18}  {:>18}", "step", "ms", "most in use", "in use before")?;
-        let mut shown: Vec<&StepSummary> = self.steps.iter().take(3).collect();
-        let busiest = self.steps.iter().max_by_key(|step| (step.peak, Reverse(step.step)));
-        shown.extend(busiest.filter(|step| step.step > 3));
-        let last = self.steps.last().filter(|last| last.step > 3 && Some(*last) != busiest);
-        shown.extend(last);
-        for step in shown {
-            let ms = step.nanoseconds as f64 / 1e6;
-            let (peak, before) = (grouped(step.peak), grouped(step.in_use));
-            writeln!(f, "  {:>8}  {ms:>12.2}  {peak:>18}  {before:>18}", step.step)?;
-        }
-        Ok(())
-    }
-
-    /// What would help, if whoever recorded the profile has planned it.
-    fn show_actions(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let actions = Action::listed(&self.about);
-        if actions.is_empty() {
-            return Ok(());
-        }
-        writeln!(f, "\nwhat would help (bytes less at the peak, ms a step more by formula, options)")?;
-        for Action { options, saved_bytes, more_ms, .. } in actions {
-            let options: String = options.chars().filter(|c| !c.is_control()).collect();
-            writeln!(f, "  {:>18}  {more_ms:>+12.2}  {options}", grouped(saved_bytes))?;
-        }
-        match self.about["actions"]["is_complete"].as_bool() {
-            Some(false) => writeln!(f, "  more was not tried, because there was no time for it"),
-            _ => Ok(()),
-        }
-    }
-
-    fn show_growth(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.growth.is_empty() {
-            return match self.steps.len() > GROWING_STEPS {
-                true => writeln!(f, "\nnothing has grown over the last {GROWING_STEPS} steps"),
-                false => Ok(()),
-            };
-        }
-        writeln!(
-            f,
-            "\nwhat grew over the last {GROWING_STEPS} steps (bytes a step, blocks a step, bytes now, owner, where they were made)"
-        )?;
-        for growth in self.growth.iter().take(N_ROWS) {
-            let (per_step, bytes) = (grouped(growth.per_step), grouped(growth.bytes));
-            let blocks = growth.added_blocks as f64 / GROWING_STEPS as f64;
-            writeln!(
-                f,
-                "  {per_step:>14}  {blocks:>6.1}  {bytes:>18}  {:<10}  {}",
-                growth.owner, growth.site
-            )?;
-        }
-        Ok(())
-    }
 }

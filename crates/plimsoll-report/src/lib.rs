@@ -25,6 +25,8 @@ mod profile;
 mod profiler;
 mod recorder;
 mod replay;
+mod text;
+mod works;
 
 pub use compare::Comparison;
 pub use explain::{Action, Explanation, StepSummary};
@@ -35,3 +37,4 @@ pub use page::Page;
 pub use profile::{Profile, Site};
 pub use profiler::Profiler;
 pub use replay::{Block, Change, Moment};
+pub use works::{Holding, Price, Works};

@@ -10,7 +10,7 @@ use std::path::Path;
 use flate2::read::DeflateDecoder;
 use serde_json::Value;
 
-use crate::code::{Event, FrameKind, Input, MAGIC, VERSION, damaged};
+use crate::code::{Event, FrameKind, Input, MAGIC, OLDEST_VERSION, VERSION, damaged};
 
 /// The most bytes that a frame may have, compressed or not: a recorder writes far less.
 const MOST_FRAME: u64 = 16 << 20;
@@ -56,6 +56,8 @@ pub(crate) struct Initial {
 pub(crate) struct Pattern {
     pub events: Vec<Event>,
     n_marks: usize,
+    /// How many of them are events of memory or marks, which pages count.
+    pub n_counted: u64,
 }
 
 /// One occurrence of a pattern.
@@ -79,7 +81,8 @@ impl Profile {
         if magic != MAGIC {
             return Err(no_profile());
         }
-        if version != VERSION.to_le_bytes() {
+        let version = u32::from_le_bytes([version[0], version[1], version[2], version[3]]);
+        if !(OLDEST_VERSION..=VERSION).contains(&version) {
             let detail = "this profile was written by another version of Plimsoll; record it again, or use that version";
             return Err(io::Error::new(io::ErrorKind::InvalidData, detail));
         }
@@ -138,9 +141,9 @@ impl Profile {
         &self.texts[number as usize]
     }
 
-    /// How many events there are, repeated ones included.
+    /// How many events there are, repeated ones included: blocks taken, freed and relabelled, and marks.
     pub fn n_events(&self) -> u64 {
-        self.segments.iter().map(|segment| self.patterns[segment.pattern as usize].events.len() as u64).sum()
+        self.segments.iter().map(|segment| self.patterns[segment.pattern as usize].n_counted).sum()
     }
 
     fn take_in(&mut self, kind: FrameKind, payload: &[u8], clock: &mut u64) -> io::Result<()> {
@@ -218,10 +221,11 @@ impl Profile {
         let (events, rest) = input.0.split_at(len as usize);
         input.0 = rest;
         let mut coded = Input(events);
-        let mut pattern = Pattern { events: Vec::new(), n_marks: 0 };
+        let mut pattern = Pattern { events: Vec::new(), n_marks: 0, n_counted: 0 };
         while !coded.is_empty() {
             let event = coded.event(self.sites.len(), self.texts.len())?;
             pattern.n_marks += usize::from(matches!(event, Event::Mark { .. }));
+            pattern.n_counted += u64::from(event.is_counted());
             pattern.events.push(event);
         }
         Ok(pattern)

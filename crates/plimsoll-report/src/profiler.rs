@@ -4,7 +4,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use plimsoll_memory::{Pool, TraceEvent, TraceSink};
+use plimsoll_memory::{Levels, Pool, TraceEvent, TraceSink};
 use serde_json::{Value, json};
 
 use crate::page::Page;
@@ -53,7 +53,7 @@ impl Profiler {
         pool.set_trace_sink_from(|before, stats| {
             let begun = Arc::new(Mutex::new(Recorder::begin(file, about, before, stats)?));
             recorder = Some(begun.clone());
-            let note = move |event: &TraceEvent, committed: u64| lock(&begun).note(event, committed);
+            let note = move |event: &TraceEvent, levels: &Levels<'_>| lock(&begun).note(event, levels);
             Ok::<TraceSink, io::Error>(Box::new(note))
         })?;
         let Some(recorder) = recorder else { unreachable!("the sink was made") };

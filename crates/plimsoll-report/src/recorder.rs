@@ -12,9 +12,10 @@ use std::time::Instant;
 
 use flate2::Compression;
 use flate2::write::DeflateEncoder;
-use plimsoll_memory::{Name, OUT_OF_MEMORY, STEP, Site, Snapshot, Stats, TraceEvent};
+use plimsoll_memory::{Levels, Name, OUT_OF_MEMORY, STEP, Site, Snapshot, Stats, TraceEvent};
 
-use crate::code::{Event, FrameKind, MAGIC, VERSION, put, put_text};
+use crate::code::{BlockRef, Event, FrameKind, MAGIC, VERSION, put, put_text};
+use crate::page::timeline::N_ROWS;
 
 /// Marks of other names than a step's with which a segment begins.
 const SEGMENTS: [&str; 2] = ["evaluate", "save"];
@@ -38,7 +39,11 @@ pub(crate) struct Recorder {
     /// and the numbers and times of its marks.
     marks: Vec<u8>,
     next_serial: u64,
+    /// The number of the next acquisition when the segment before the present one began, and when that did.
+    begins: [u64; 2],
     committed: u64,
+    /// How many requests come before what the pool counts is written down again.
+    until_check: u64,
     /// The patterns that are remembered, with their numbers; the latest last.
     patterns: Vec<(u32, Vec<u8>)>,
     n_patterns: u32,
@@ -66,7 +71,9 @@ impl Recorder {
             segment: Vec::new(),
             marks: Vec::new(),
             next_serial: stats.n_acquired,
+            begins: [0, stats.n_acquired],
             committed,
+            until_check: 0,
             patterns: Vec::new(),
             n_patterns: 0,
             is_short: false,
@@ -91,17 +98,17 @@ impl Recorder {
         Ok(recorder)
     }
 
-    /// An event of the pool, which has so many bytes committed then.
-    pub fn note(&mut self, noted: &TraceEvent, committed: u64) {
+    /// An event of the pool, and what that counts then.
+    pub fn note(&mut self, noted: &TraceEvent, levels: &Levels<'_>) {
         if self.file.is_none() {
             return;
         }
         if begins_segment(noted) || self.segment.len() > MOST_SEGMENT {
             self.end_segment();
         }
-        if committed != self.committed {
-            self.committed = committed;
-            Event::Committed { bytes: committed }.put(&mut self.segment);
+        if levels.committed != self.committed {
+            self.committed = levels.committed;
+            Event::Committed { bytes: levels.committed }.put(&mut self.segment);
         }
         let event = match *noted {
             TraceEvent::Acquire { region, offset, bytes, label, .. } => {
@@ -114,13 +121,49 @@ impl Recorder {
                 Event::Relabel { back, owner: label.owner, site }
             }
             TraceEvent::Mark { name, number } => self.mark(name, number),
-            TraceEvent::Work { site, nanoseconds, .. } => Event::Work { site: self.site(site), nanoseconds },
+            TraceEvent::Read { serial } => Event::Read { block: self.block(serial) },
+            TraceEvent::Write { serial } => Event::Write { block: self.block(serial) },
+            TraceEvent::Work { site, nanoseconds, repeats, .. } => {
+                Event::Work { site: self.site(site), nanoseconds, repeats }
+            }
+            TraceEvent::Held { serial, by, frees } => {
+                Event::Held { block: self.block(serial), by: self.text(by.as_str()), frees }
+            }
         };
         event.put(&mut self.segment);
+        if noted.is_request() {
+            self.check(levels);
+        }
         if matches!(noted, TraceEvent::Mark { name: OUT_OF_MEMORY, .. }) {
             // Whatever becomes of the process, this is what somebody will want to see.
             self.is_short = true;
             self.end_segment();
+        }
+    }
+
+    /// Writes down what the pool counts, after one request of four, and of these once in eight times owner by owner, so that
+    /// whoever reads the file can hold its own count against it. When, looks random and is the same in steps that are.
+    fn check(&mut self, levels: &Levels<'_>) {
+        if self.until_check > 0 {
+            self.until_check -= 1;
+            return;
+        }
+        let random = (self.segment.len() as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 58;
+        self.until_check = random & 7;
+        if random >> 3 == 0 {
+            for (row, (_, bytes)) in (0u8..).zip(levels.rows.iter()) {
+                Event::Level { row, bytes }.put(&mut self.segment);
+            }
+        }
+        Event::Level { row: N_ROWS as u8, bytes: levels.rows.total() }.put(&mut self.segment);
+    }
+
+    /// How a block is named so that a step that repeats is the same bytes: what is older than the step before stays while
+    /// steps come and go, and of what is not, each step has its own.
+    fn block(&self, serial: u64) -> BlockRef {
+        match serial < self.begins[0] {
+            true => BlockRef::Serial(serial),
+            false => BlockRef::Back(self.next_serial.saturating_sub(serial)),
         }
     }
 
@@ -150,6 +193,7 @@ impl Recorder {
             return Ok(());
         }
         let (segment, marks) = (std::mem::take(&mut self.segment), std::mem::take(&mut self.marks));
+        (self.begins, self.until_check) = ([self.begins[1], self.next_serial], 0);
         let known = self.patterns.iter().position(|(_, pattern)| *pattern == segment);
         let mut payload = self.take_definitions();
         let Some(known) = known else {

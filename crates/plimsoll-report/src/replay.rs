@@ -5,7 +5,8 @@ use std::io;
 
 use plimsoll_memory::{Owner, Region, Rows, STEP, rounded_size};
 
-use crate::code::{Event, damaged};
+use crate::code::{BlockRef, Event, damaged};
+use crate::page::timeline::N_ROWS;
 use crate::profile::Profile;
 
 /// A live block.
@@ -40,14 +41,24 @@ pub enum Change {
     Mark(u32, u64),
     /// The pool has committed or returned pages.
     Committed,
-    /// A kernel of a dry run.
-    Work,
+    /// The next work reads a block,
+    Read(u64),
+    /// or writes one.
+    Write(u64),
+    /// A kernel, by the number of its line, layer and op; how long it takes by formula, in nanoseconds; and whether it may run
+    /// again for the same bits.
+    Work(u32, u64, bool),
+    /// A row was held against what the pool itself counted.
+    Checked,
+    /// Somebody was asked who keeps a block alive: who, as [`Profile::text`] has it, and how many bytes go with them.
+    Held(u64, u32, u64),
 }
 
 impl Change {
-    /// Whether the program did something, which a run and its dry run have in common.
-    pub(crate) fn is_counted(self) -> bool {
-        !matches!(self, Change::Committed | Change::Work)
+    /// Whether the program did something to memory, or marked a moment: what pages count.
+    pub fn is_counted(self) -> bool {
+        use Change::{Freed, Mark, Relabelled, Taken};
+        matches!(self, Taken(..) | Freed(..) | Relabelled(..) | Mark(..))
     }
 }
 
@@ -77,6 +88,9 @@ pub struct Moment {
     /// How long all kernels so far would have run, by formula; only dry runs know.
     pub worked: u64,
     next_serial: u64,
+    /// The bytes by owner, those of rounding last.
+    rows: [u64; N_ROWS],
+    n_checked: u64,
 }
 
 impl Moment {
@@ -85,6 +99,31 @@ impl Moment {
         let mut rows = Rows::default();
         self.blocks.values().for_each(|block| rows.add(block.owner, block.requested, block.bytes));
         rows
+    }
+
+    /// At how many moments so far the pool's own count of bytes in use was written down, and was this one; at one of eight of
+    /// them owner by owner.
+    pub fn n_checked(&self) -> u64 {
+        self.n_checked
+    }
+
+    /// Holds a row against what the pool itself counted.
+    fn check(&mut self, row: u8, bytes: u64) -> io::Result<()> {
+        let is_total = usize::from(row) == N_ROWS;
+        let counted = if is_total { Some(&self.in_use) } else { self.rows.get(usize::from(row)) };
+        if counted != Some(&bytes) {
+            return Err(damaged("the pool counted other bytes"));
+        }
+        self.n_checked += u64::from(is_total);
+        Ok(())
+    }
+
+    /// Counts a block in the rows, or takes it away.
+    fn count(&mut self, block: &Block, change: impl Fn(u64, u64) -> u64) {
+        let (owner, rounding) = (block.owner as usize, block.bytes - block.requested);
+        self.rows[owner] = change(self.rows[owner], block.requested);
+        let last = self.rows.len() - 1;
+        self.rows[last] = change(self.rows[last], rounding);
     }
 
     /// The moment at which recording began.
@@ -101,6 +140,8 @@ impl Moment {
             blocks: BTreeMap::new(),
             begins_step: false,
             worked: 0,
+            rows: [0; N_ROWS],
+            n_checked: 0,
             next_serial: profile.initial.next_serial,
         };
         for &(serial, event) in &profile.initial.blocks {
@@ -118,6 +159,7 @@ impl Moment {
     fn take(&mut self, serial: u64, block: Block) -> io::Result<()> {
         let too_much = || damaged("more bytes are in use than can be counted");
         self.in_use = self.in_use.checked_add(block.bytes).ok_or_else(too_much)?;
+        self.count(&block, u64::wrapping_add);
         match self.blocks.insert(serial, block) {
             None => Ok(()),
             Some(_) => Err(damaged("a block is taken twice")),
@@ -154,6 +196,7 @@ impl Moment {
                     .remove(&serial)
                     .ok_or_else(|| damaged("a block is freed that is not there"))?;
                 self.in_use -= block.bytes;
+                self.count(&block, u64::wrapping_sub);
                 Change::Freed(serial, block)
             }
             Event::Relabel { back, owner, site } => {
@@ -162,6 +205,9 @@ impl Moment {
                 let block = block.ok_or_else(|| damaged("a block is relabelled that is not there"))?;
                 let before = *block;
                 (block.owner, block.site) = (owner, site);
+                let after = *block;
+                self.count(&before, u64::wrapping_sub);
+                self.count(&after, u64::wrapping_add);
                 Change::Relabelled(serial, before)
             }
             Event::Mark { name } => {
@@ -177,10 +223,17 @@ impl Moment {
                 self.committed = bytes;
                 Change::Committed
             }
-            Event::Work { nanoseconds, .. } => {
-                self.worked = self.worked.saturating_add(nanoseconds);
-                Change::Work
+            Event::Level { row, bytes } => {
+                self.check(row, bytes)?;
+                Change::Checked
             }
+            Event::Read { block } => Change::Read(self.named(block)?),
+            Event::Write { block } => Change::Write(self.named(block)?),
+            Event::Work { site, nanoseconds, repeats } => {
+                self.worked = self.worked.saturating_add(nanoseconds);
+                Change::Work(site, nanoseconds, repeats)
+            }
+            Event::Held { block, by, frees } => Change::Held(self.named(block)?, by, frees),
         });
         Ok(())
     }
@@ -188,6 +241,13 @@ impl Moment {
     /// The number of the next acquisition.
     pub(crate) fn next_serial(&self) -> u64 {
         self.next_serial
+    }
+
+    fn named(&self, block: BlockRef) -> io::Result<u64> {
+        match block {
+            BlockRef::Back(back) => self.serial(back),
+            BlockRef::Serial(serial) => Ok(serial),
+        }
     }
 
     fn serial(&self, back: u64) -> io::Result<u64> {

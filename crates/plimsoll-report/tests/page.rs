@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 use std::io::Read;
 use std::path::PathBuf;
 
-use plimsoll_memory::{Block, GhostPages, Label, Owner, Pool, STEP, Site};
+use plimsoll_memory::{Block, GhostPages, Label, Owner, Pool, STEP, Site, Work};
 use plimsoll_report::{Page, Profile, Profiler};
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -51,6 +51,11 @@ fn site(line: u32) -> Site {
     Site::intern("src/model.rs", line, &format!("encoder.block_{}.mlp", line % 24), "matmul")
 }
 
+fn work(pool: &Pool, line: u32, reads: &[u64], writes: &[u64]) {
+    let nanoseconds = 1000 * u64::from(line);
+    pool.mark_work(&Work { site: site(line), nanoseconds, repeats: true, reads, writes });
+}
+
 /// Steps whose lengths differ, so that no two are alike: about a million events.
 fn long_run(pool: &Pool, n_events: usize) {
     let (mut seed, mut n) = (1u64, 0);
@@ -69,12 +74,16 @@ fn long_run(pool: &Pool, n_events: usize) {
         for op in 0..400 {
             let bytes = (length * (1 + op % 7) * 768) as usize;
             let label = |owner| Label::new(owner, site(op as u32 % 200));
-            saved.push_back(pool.acquire(bytes, label(Owner::Saved)).expect("a ghost has room"));
-            drop(pool.acquire(bytes * 2, label(Owner::Workspace)).expect("a ghost has room"));
+            let made = pool.acquire(bytes, label(Owner::Saved)).expect("a ghost has room");
+            let scratch = pool.acquire(bytes * 2, label(Owner::Workspace)).expect("a ghost has room");
+            let reads: Vec<u64> = saved.back().map(Block::serial).into_iter().collect();
+            work(pool, op as u32 % 200, &reads, &[made.serial()]);
+            drop(scratch);
+            saved.push_back(made);
         }
         pool.mark("backward", 0);
         while let Some(block) = saved.pop_back() {
-            drop(block);
+            work(pool, 300, &[block.serial()], &[]);
         }
         n += 1603;
     }

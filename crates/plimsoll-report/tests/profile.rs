@@ -6,8 +6,8 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use plimsoll_memory::{Block, GhostPages, Label, Owner, Pool, Rows, STEP, Site};
-use plimsoll_report::{Explanation, Profile, Profiler};
+use plimsoll_memory::{Block, GhostPages, Label, Name, Owner, Pool, Rows, STEP, Site, Work};
+use plimsoll_report::{Explanation, Price, Profile, Profiler};
 use proptest::prelude::*;
 use serde_json::json;
 use tempfile::TempDir;
@@ -70,7 +70,7 @@ fn peak_and_owners_are_the_pools() {
     assert_eq!(explanation.peak.in_use, stats.peak_in_use);
     assert_eq!(explanation.peak_committed, stats.peak_committed);
     assert_eq!(explanation.owners(), stats.peak_rows);
-    assert_eq!(explanation.holders.iter().map(|row| row.3).sum::<u64>(), stats.peak_in_use);
+    assert_eq!(explanation.holders.iter().map(|row| row.bytes).sum::<u64>(), stats.peak_in_use);
     assert_eq!((explanation.steps.len(), explanation.growth.len()), (20, 0));
     assert_eq!((explanation.peak.step, &*explanation.peak.phase), (1, "backward"));
     assert!(profile.is_complete());
@@ -90,6 +90,143 @@ fn a_step_that_repeats_takes_a_few_bytes() {
     };
     let (few, many) = (sized(100), sized(1100));
     assert!((many - few) / 1000 <= 40, "{} bytes a step", (many - few) / 1000);
+}
+
+/// An op of a line that takes a millisecond for each number of its line.
+fn works(pool: &Pool, line: u32, reads: &[&Block], writes: &[&Block]) {
+    let serials = |blocks: &[&Block]| blocks.iter().map(|block| block.serial()).collect::<Vec<u64>>();
+    let site = Site::intern("src/model.rs", line, "encoder", "matmul");
+    let (reads, writes) = (serials(reads), serials(writes));
+    let nanoseconds = u64::from(line) * 1_000_000;
+    pool.mark_work(&Work { site, nanoseconds, repeats: line < 90, reads: &reads, writes: &writes });
+}
+
+/// What ops read and write is in the profile: a price follows the ops from what is alive to the value, whoever reads a block next
+/// is named, and so is whoever keeps it.
+#[test]
+fn the_price_of_a_block_is_that_of_the_ops_that_lead_to_it() {
+    let (_folder, path) = folder();
+    let (profile, _pool) = recorded(&path, |pool| {
+        pool.mark(STEP, 1);
+        pool.mark("forward", 0);
+        let weights = take(pool, MIB, Owner::Parameters, 1);
+        let first = take(pool, MIB, Owner::Temporary, 2);
+        let embedding = take(pool, MIB, Owner::Parameters, 1);
+        works(pool, 2, &[&embedding], &[&first]);
+        let second = take(pool, MIB, Owner::Temporary, 3);
+        works(pool, 3, &[&first], &[&second]);
+        let third = take(pool, MIB, Owner::Saved, 4);
+        works(pool, 4, &[&second], &[&third]);
+        drop((first, second));
+        let random = take(pool, MIB, Owner::Saved, 95);
+        works(pool, 95, &[], &[&random]);
+        let of_random = take(pool, MIB, Owner::Saved, 5);
+        works(pool, 5, &[&random], &[&of_random]);
+        works(pool, 6, &[&of_random], &[&of_random]);
+        let of_changed = take(pool, MIB, Owner::Saved, 7);
+        works(pool, 7, &[&weights], &[&of_changed]);
+        works(pool, 8, &[&weights], &[&weights]);
+        pool.tell_held([(third.serial(), Name::intern("tape src/main.rs:7 for matmul"), 2 << 20)]);
+        let last = take(pool, 8 * MIB, Owner::Temporary, 9);
+        works(pool, 9, &[&third], &[&last]);
+        pool.mark("backward", 0);
+        works(pool, 10, &[&third, &last], &[]);
+    });
+    let explanation = Explanation::of(&profile).expect("it is whole");
+    let of = |line: u64| {
+        let mut rows = explanation.holders.iter().filter(|row| row.site.line == line && row.bytes >= 1 << 20);
+        rows.next().unwrap_or_else(|| panic!("line {line} holds something"))
+    };
+    let ms = |n: u64, n_ops| Price::Recompute { nanoseconds: n * 1_000_000, n_ops };
+    assert_eq!(of(4).price, ms(2 + 3 + 4, 3), "through two values that are gone");
+    assert_eq!(of(9).price, ms(9, 1), "what the peak was waiting for");
+    let why = |line| match &of(line).price {
+        Price::Never(why) => why.clone(),
+        price => panic!("{line}: {price:?}"),
+    };
+    assert!(why(1).contains("variable's value"), "{}", why(1));
+    assert!(why(95).contains("matmul (src/model.rs:95) has an effect"), "{}", why(95));
+    assert!(why(5).contains("matmul (src/model.rs:6) wrote over what it read"), "{}", why(5));
+    assert!(why(7).contains("src/model.rs:7) read what was written again since"), "{}", why(7));
+    let (next, step, phase) = of(4).read_next.as_ref().expect("it is read");
+    assert_eq!((next.line, *step, &**phase), (9, 1, "forward"));
+    let (next, _, phase) = of(9).read_next.as_ref().expect("it is read");
+    assert_eq!((next.line, &**phase), (10, "backward"));
+    assert_eq!(of(5).read_next, None);
+    assert_eq!(of(4).held, Some(("tape src/main.rs:7 for matmul".to_owned(), 2 << 20)));
+    let text = explanation.to_string();
+    for part in [
+        "kept alive by tape src/main.rs:7 for matmul; 2,097,152 B go",
+        "read next by encoder matmul (src/model.rs:10)",
+    ] {
+        assert!(text.contains(part), "no {part:?} in\n{text}");
+    }
+}
+
+/// Also where each step reads what was there before all of them.
+#[test]
+fn a_step_of_ops_that_repeats_takes_a_few_bytes() {
+    let (_folder, path) = folder();
+    let sized = |n_steps: u64| {
+        recorded(&path, |pool| {
+            let weights = take(pool, MIB, Owner::Parameters, 1);
+            for number in 1..=n_steps {
+                pool.mark(STEP, number);
+                let blocks: Vec<Block> = (0..20).map(|_| take(pool, MIB, Owner::Saved, 2)).collect();
+                blocks.iter().for_each(|block| works(pool, 2, &[&weights], &[block]));
+                blocks.iter().for_each(|block| works(pool, 3, &[block], &[&weights]));
+            }
+        });
+        fs::metadata(&path).expect("it was written").len()
+    };
+    let (few, many) = (sized(100), sized(1100));
+    assert!((many - few) / 1000 <= 40, "{} bytes a step", (many - few) / 1000);
+}
+
+/// A profile of version 1, which has no such events.
+#[test]
+fn profiles_of_the_version_before_are_read() {
+    let (_folder, path) = folder();
+    let (profile, _pool) = recorded(&path, |_| {});
+    let mut bytes = fs::read(&path).expect("it was written");
+    assert_eq!(bytes[8..12], 2u32.to_le_bytes());
+    for (version, is_read) in [(0u32, false), (1, true), (2, true), (3, false)] {
+        bytes[8..12].copy_from_slice(&version.to_le_bytes());
+        fs::write(&path, &bytes).expect("there is room");
+        assert_eq!(Profile::read(&path).is_ok(), is_read, "version {version}");
+    }
+    drop(profile);
+}
+
+/// The pool's own count is held against that of the reader, row by row.
+#[test]
+fn a_count_that_is_not_the_pools_is_an_error() {
+    use std::io::Write;
+    let (_folder, path) = folder();
+    // Kind, what is deflated: no definitions, then what the kind has.
+    let written = |counted: u8| {
+        let mut file = b"plimprof".to_vec();
+        file.extend(2u32.to_le_bytes());
+        // Eight bytes asked for by owner 3 in region 1, and what the pool counts then of that owner.
+        let events = [0, 1, 3, 0, 8, 0, 10, 3, counted];
+        let site = [2, 0, 1, b'a', 1, 0, 1, 0, 0, 0, 0];
+        let first = vec![0, 0, 0, 0];
+        let pattern = [&site[..], &[events.len() as u8], &events].concat();
+        for (kind, payload) in [(2u8, first), (3, pattern)] {
+            let mut packed = flate2::write::DeflateEncoder::new(Vec::new(), flate2::Compression::fast());
+            packed.write_all(&payload).expect("there is room");
+            let packed = packed.finish().expect("there is room");
+            file.push(kind);
+            file.extend((packed.len() as u32).to_le_bytes());
+            file.extend(crc32fast::hash(&packed).to_le_bytes());
+            file.extend(packed);
+        }
+        fs::write(&path, file).expect("there is room");
+        Profile::read(&path).expect("its frames are whole")
+    };
+    written(8).replay(|_| true).expect("the pool counted eight bytes");
+    let error = written(9).replay(|_| true).expect_err("the pool counted nine bytes");
+    assert!(error.to_string().contains("the pool counted other bytes"), "{error}");
 }
 
 #[test]
@@ -119,7 +256,7 @@ fn a_shortage_leaves_a_page() {
     let held = take(&pool, 3 * MIB, Owner::Saved, 10);
     pool.acquire(2 * MIB, label(Owner::Temporary, 11)).expect_err("it is too much");
     let killed = Profile::read(&path).expect("it was written already");
-    assert_eq!(killed.n_events(), 2 + 1, "the block, what it committed, and the mark");
+    assert_eq!(killed.n_events(), 2, "the block and the mark");
     drop((held, profiler));
     assert_eq!(pages(), 1);
     let page = fs::read_to_string(path.with_extension("out-of-memory.html")).expect("it was written");
@@ -249,6 +386,9 @@ proptest! {
         moments.dedup();
         expected.dedup();
         prop_assert!(expected.iter().all(|state| moments.contains(state)));
+        // The pool's own count is in the profile at some of them, and is held against ours when it is read.
+        let explanation = Explanation::of(&profile);
+        prop_assert!(moments.len() < 2 || explanation.is_ok_and(|it| it.n_checked > 0));
         prop_assert_eq!(profile.end().and_then(|end| end["in_use"].as_u64()), expected.last().map(|last| last.0).map(|_| 1024));
     }
 }

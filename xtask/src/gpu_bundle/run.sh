@@ -1,5 +1,5 @@
 #!/bin/sh
-# Runs one part of a bundle on a machine with a GPU: ./run.sh tests | promises | limits | sanitize | losses | bench | graphs | replays
+# Runs one part of a bundle on a machine with a GPU: ./run.sh tests | promises | limits | explain | sanitize | losses | bench | graphs | replays
 #
 # It needs a driver and CUDA's libraries, and no Rust. PLIMSOLL_CUDA_LIBRARIES names their folders where they are in an
 # unusual place; PLIMSOLL_TEST_DEVICE another GPU than the first. A part ends with a table and a status that says whether
@@ -8,6 +8,7 @@
 #   tests [OP..]       every check of every op, or of those whose names begin so; several processes at a time
 #   promises           pages, kernels and libraries, long sums, what a run is promised, and training; one after the other
 #   limits             GPT-2 under limits, and recipes at their own size: planned, predicted and taken bytes, and the same bits
+#   explain            profiles of three recipes: the same bits and bytes, the pool's own count, and what recording costs
 #   sanitize           compute-sanitizer's memcheck and racecheck on a sample of ops
 #   losses             20 steps of three models from the same weights and data as PyTorch, which must be there
 #   bench [WORKLOAD..] the benchmark, beside PyTorch if PLIMSOLL_PEER names torch_bench.py; each workload once with sums in
@@ -101,6 +102,12 @@ limits)
     cat out/limits-limits.txt out/limits-recipes.txt
     conclude limits
     ;;
+explain)
+    PARALLEL=1
+    echo explain | for_each explain './programs/gpu_promises "$line"'
+    cat out/explain-explain.txt
+    conclude explain
+    ;;
 sanitize)
     # A sample of every family of kernels, forward and backward; the tool is slow, so each with one check, which must be
     # there: a name that fits no test would pass for the wrong reason.
@@ -176,7 +183,7 @@ replays)
     exit $status
     ;;
 *)
-    sed -n '2,17s/^# \{0,1\}//p' "$0"
+    sed -n '2,18s/^# \{0,1\}//p' "$0"
     exit 2
     ;;
 esac

@@ -8,6 +8,7 @@
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "a program that reports")]
 
 mod bounded;
+mod explain;
 mod lengths;
 mod limits;
 mod losses;
@@ -47,6 +48,8 @@ enum Section {
     Ghost,
     /// gpt2-124m under limits: its time, its bits, and the driver's count of its bytes.
     Limits,
+    /// Profiles of three recipes: the same bits and bytes, rows that are the pool's, and what recording costs.
+    Explain,
     /// Recipes at their own size, through the program: planned, predicted and taken bytes.
     Recipes,
     /// Losses, weights and data of workloads, for `peers/gpu_losses.py`.
@@ -70,6 +73,7 @@ fn main() -> ExitCode {
         None => promises(),
         Some(Section::Ghost) => ghosts(),
         Some(Section::Limits) => report(limits::checks()),
+        Some(Section::Explain) => report(explain::checks()),
         Some(Section::Recipes) => report(recipes::checks()),
         Some(Section::Losses(options)) => losses::main(&options),
         Some(Section::Program { arguments }) => {

@@ -64,7 +64,7 @@ fn plan(recipe: &str, precision: &str) -> Result<Value, String> {
 }
 
 /// What the program says last.
-fn event(arguments: &[&str]) -> Result<Value, String> {
+pub fn event(arguments: &[&str]) -> Result<Value, String> {
     let this = env::current_exe().map_err(|error| error.to_string())?;
     let mut command = Command::new(this);
     let run = command.arg("program").args(arguments).arg("--json").output();
@@ -76,7 +76,7 @@ fn event(arguments: &[&str]) -> Result<Value, String> {
     serde_json::from_str(text.lines().last().unwrap_or_default()).map_err(|error| error.to_string())
 }
 
-fn number(event: &Value, name: &str) -> u64 {
+pub fn number(event: &Value, name: &str) -> u64 {
     event[name].as_u64().unwrap_or(0)
 }
 

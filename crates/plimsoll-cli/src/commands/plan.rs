@@ -10,7 +10,7 @@ use crate::actions;
 use crate::event::{Event, Holder, PeakAt, PlanEvent};
 use crate::failure::{Exit, Failure};
 use crate::options::{PlanOptions, TrainOptions};
-use crate::preflight::{dry_run, with_least_limit};
+use crate::preflight::{dry_run, recorded_dry_run, with_least_limit};
 use crate::profile::{self, About, ProfileFile};
 use crate::progress::scaled;
 use crate::recipe::Recipe;
@@ -68,7 +68,7 @@ fn record(
     let about = About { recipe, batch, device: &target.name, limit_bytes, is_plan: true };
     let recording = ProfileFile::at(path)?.record(&ghost, &training.run, &about)?;
     let _on = ghost.enter();
-    dry_run(recipe, training)?;
+    recorded_dry_run(recipe, training)?;
     if let Some(actions) = actions::json(recipe, training, &target.device) {
         recording.profiler.add(&actions);
     }

@@ -66,6 +66,9 @@ fn run_here(recipes: &[Recipe], options: &TrainOptions) -> Result<(), Failure> {
     };
     let ended = match (train(recipe, options, &session, style, live), recording) {
         (Ok(ended), recording) => {
+            if let (Some(recording), Some(outside)) = (&recording, ended.outside) {
+                recording.profiler.add(&outside.to_json());
+            }
             if let (Some(recording), true) = (&recording, predicted.is_some()) {
                 add_actions(recording, recipe, options, &session.device);
             }
@@ -157,7 +160,7 @@ fn record_dry_run(
     let about = about(recipe, options, session, true)?;
     let recording = ProfileFile::at(None)?.record(ghost, &options.run, &about)?;
     let _on = ghost.enter();
-    preflight::dry_run(recipe, options)?;
+    preflight::recorded_dry_run(recipe, options)?;
     recording.finish()
 }
 
@@ -180,7 +183,7 @@ fn explain_refusal(
         recording.profiler.add(&profile::refused(&failure));
         add_actions(&recording, recipe, options, &ghost.ghost());
         let _on = ghost.enter();
-        preflight::dry_run(recipe, options)?;
+        preflight::recorded_dry_run(recipe, options)?;
         recording.finish()
     };
     match recorded() {
@@ -242,6 +245,10 @@ fn train(
     }
     introduce(recipe, &run.source, style)?;
     let history = stop::between_steps(|| run.fit())?;
+    if session.device.pool().has_sink() {
+        // A profile has the names of those that keep memory alive from here.
+        drop(session.device.why_alive());
+    }
     if options.watch_growth {
         style.say(&summary::growth(&watch.growth()))?;
     }

@@ -41,7 +41,7 @@ mod show;
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use plimsoll_memory::{Holder, Owner, Rows, TraceEvent};
+use plimsoll_memory::{Holder, Levels, Owner, Rows, TraceEvent};
 use plimsoll_tensor::{Bytes, Device, Error, ErrorKind, Generator, Recomputed};
 
 pub use largest::{Fit, largest};
@@ -208,7 +208,7 @@ fn tracked<E: RunError>(
 fn track(ghost: &Device) -> Arc<Mutex<PeakTracker>> {
     let tracker = Arc::new(Mutex::new(PeakTracker::new(&ghost.snapshot())));
     let sink = tracker.clone();
-    let note = move |event: &TraceEvent, _committed: u64| {
+    let note = move |event: &TraceEvent, _: &Levels<'_>| {
         sink.lock().unwrap_or_else(PoisonError::into_inner).note(event);
     };
     ghost.pool().set_trace_sink(Some(Box::new(note)));

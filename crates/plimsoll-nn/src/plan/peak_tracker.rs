@@ -89,6 +89,8 @@ impl PeakTracker {
     pub fn note(&mut self, event: &TraceEvent) {
         let begins_segment = match *event {
             TraceEvent::Mark { name, .. } => name == STEP || BETWEEN_STEPS.contains(&name.as_str()),
+            // Who reads what changes nothing of the peak.
+            TraceEvent::Read { .. } | TraceEvent::Write { .. } | TraceEvent::Held { .. } => return,
             _ => false,
         };
         if begins_segment {
@@ -117,7 +119,7 @@ impl PeakTracker {
                     peak = self.in_use;
                     at = Some((position, PeakAt { step: self.step, phase: self.phase, layer, op }));
                 }
-                TraceEvent::Work { site, nanoseconds, committed } if is_step => {
+                TraceEvent::Work { site, nanoseconds, committed, .. } if is_step => {
                     moments.push(Moment {
                         phase: self.phase,
                         site,
@@ -163,7 +165,7 @@ impl PeakTracker {
             }
             TraceEvent::Mark { name: STEP, number } => self.step = number,
             TraceEvent::Mark { name, .. } => self.phase = name.as_str(),
-            TraceEvent::Work { .. } => {}
+            _ => {}
         }
     }
 
@@ -211,7 +213,7 @@ impl PeakTracker {
 mod tests {
     use std::sync::{Arc, Mutex};
 
-    use plimsoll_memory::{GhostPages, Owner, Pool};
+    use plimsoll_memory::{GhostPages, Owner, Pool, Work};
 
     use super::*;
 
@@ -236,7 +238,8 @@ mod tests {
             pool.mark("backward", 0);
             weights.relabel(Owner::Parameters);
             let gradient = take(700, Owner::Gradients, "first");
-            pool.mark_work(label(Owner::Workspace, "first").site, 10 * step);
+            let site = label(Owner::Workspace, "first").site;
+            pool.mark_work(&Work { site, nanoseconds: 10 * step, repeats: true, reads: &[], writes: &[] });
             drop((gradient, saved));
         }
         pool.mark(EVALUATE, 0);

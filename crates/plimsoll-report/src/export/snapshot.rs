@@ -54,12 +54,13 @@ pub(super) fn pickled(profile: &Profile) -> io::Result<Vec<u8>> {
 
 /// The blocks at the end.
 fn end_of(profile: &Profile) -> io::Result<Moment> {
-    let mut end = Moment::begin(profile)?;
-    let mut n = 0;
-    let n_events = profile.n_events();
+    let (mut end, mut last) = (Moment::begin(profile)?, 0);
     profile.replay(|moment| {
-        n += 1;
-        if n == n_events {
+        last = moment.event;
+        true
+    })?;
+    profile.replay(|moment| {
+        if moment.event == last {
             end = moment.clone();
         }
         true

@@ -99,6 +99,7 @@ impl Columns {
             earlier.map_or(0, |earlier| (nth - earlier) as u64)
         });
         columns.add("earlier", links);
+        columns.add_works(timeline);
         columns.add("mark_moment", differences(marks.iter().map(|mark| mark.moment)));
         columns.add("mark_name", marks.iter().map(|mark| mark.name.into()));
         columns.add("mark_number", marks.iter().map(|mark| mark.number));
@@ -114,6 +115,39 @@ impl Columns {
             columns.add(&format!("bucket_row_{row}"), buckets.iter().map(|bucket| bucket.rows[row]));
         }
         columns
+    }
+}
+
+impl Columns {
+    /// What ran, and who holds. Blocks are named by their first lives, counted back from the last that has begun by then; zero
+    /// stands for one that the page does not have.
+    fn add_works(&mut self, timeline: &Timeline) {
+        let Timeline { lives, works, held, .. } = timeline;
+        let mut first: HashMap<u64, usize> = HashMap::new();
+        for (nth, life) in lives.iter().enumerate() {
+            first.entry(life.serial).or_insert(nth);
+        }
+        let named = |serial: u64, moment: u64| {
+            let n_begun = lives.partition_point(|life| life.born <= moment);
+            first.get(&serial).map_or(0, |&nth| n_begun.saturating_sub(nth) as u64)
+        };
+        self.add("work_moment", differences(works.iter().map(|work| work.moment)));
+        self.add("work_site", works.iter().map(|work| work.site.into()));
+        self.add("work_ns", works.iter().map(|work| work.nanoseconds));
+        self.add("work_repeats", works.iter().map(|work| work.repeats.into()));
+        self.add("work_reads", works.iter().map(|work| work.n_reads.into()));
+        self.add("work_writes", works.iter().map(|work| work.n_writes.into()));
+        let moments = works
+            .iter()
+            .flat_map(|work| std::iter::repeat_n(work.moment, (work.n_reads + work.n_writes) as usize));
+        self.add(
+            "operand",
+            timeline.operands.iter().zip(moments).map(|(&serial, moment)| named(serial, moment)),
+        );
+        self.add("held_moment", differences(held.iter().map(|held| held.moment)));
+        self.add("held_life", held.iter().map(|held| named(held.serial, held.moment)));
+        self.add("held_by", held.iter().map(|held| held.by.into()));
+        self.add("held_frees", held.iter().map(|held| held.frees));
     }
 }
 
@@ -164,9 +198,10 @@ fn site_row(site: &Site) -> Value {
     json!([shown(&site.file), site.line, shown(&site.scope), shown(&site.op), shown(file), line])
 }
 
-/// The names of marks by their numbers in the profile.
+/// The names of marks and of those that hold blocks, by their numbers in the profile.
 fn names(profile: &Profile, timeline: &Timeline) -> Map<String, Value> {
     let numbers = timeline.marks.iter().map(|mark| mark.name);
+    let numbers = numbers.chain(timeline.held.iter().map(|held| held.by));
     numbers.map(|name| (name.to_string(), Value::String(shown(profile.text(name))))).collect()
 }
 

@@ -26,6 +26,7 @@ class App {
       columns: [
         bytesColumn("bytes", "bytes"),
         { name: "blocks", title: "blocks", number: true, text: (row) => grouped(row.blocks) },
+        { name: "ns", title: "ms to recompute", number: true, text: (row) => (row.ns === Infinity ? "cannot" : (row.ns / 1e6).toFixed(3)) },
         ...siteColumns(),
         { name: "call", title: "called from", text: (row) => row.call },
       ],
@@ -37,6 +38,7 @@ class App {
       caption: "Blocks of the chosen row",
       columns: [
         bytesColumn("bytes", "bytes"),
+        { name: "price", title: "price", text: (row) => row.price },
         { name: "born", title: "taken at moment", number: true, text: (row) => grouped(row.born) },
         { name: "place", title: "taken in", text: (row) => row.place },
         { name: "address", title: "address", text: (row) => row.address },
@@ -92,6 +94,7 @@ class App {
     this.holders.set(holders);
     this.map.set(lives);
     this.regions.set(this.map.rows());
+    if (this.block !== undefined) showCard(this, this.block);
     const [from, to] = this.timeline.zoom;
     if (this.timeline.chart && (this.moment < from || this.moment > to)) {
       this.timeline.setZoom(this.moment - (to - from) / 2, this.moment + (to - from) / 2);
@@ -115,6 +118,7 @@ class App {
       lives.map((life) => ({
         life,
         bytes: run.bytes[life],
+        price: priceSaid(run.works.price(life, this.moment)),
         born: run.born[life],
         place: run.born[life] === 0 ? "before the recording" : placeOf(run, run.born[life]),
         address: run.meta.regions[run.region[life]] + " + " + grouped(run.offset[life]),
@@ -125,6 +129,7 @@ class App {
   }
 
   showBlock(life) {
+    this.block = life;
     showCard(this, life);
     byId("card").scrollIntoView({ block: "nearest" });
   }

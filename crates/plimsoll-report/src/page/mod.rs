@@ -24,9 +24,10 @@ const TEMPLATE: &str = include_str!("page.html");
 const GAP: &str = "{{}}";
 const STYLES: [&str; 2] = [include_str!("../../vendor/uplot/uPlot.min.css"), include_str!("page.css")];
 /// In this order, as one script: each file uses those before it.
-const SCRIPTS: [&str; 9] = [
+const SCRIPTS: [&str; 10] = [
     include_str!("../../vendor/uplot/uPlot.iife.min.js"),
     include_str!("run.js"),
+    include_str!("works.js"),
     include_str!("text.js"),
     include_str!("table.js"),
     include_str!("timeline.js"),

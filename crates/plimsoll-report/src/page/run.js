@@ -89,6 +89,7 @@ class Run {
     this.commits = { moment: addUp(columns.commit_moment), bytes: columns.commit_bytes };
     this.readBuckets(columns);
     this.readSteps();
+    this.works = new Works(this, columns);
   }
 
   readBuckets(columns) {
@@ -323,15 +324,29 @@ class Run {
     for (const i of this.alive(moment)) {
       const key = this.owner[i] * 4294967296 + this.site[i];
       let row = held.get(key);
-      if (!row) held.set(key, (row = { owner: this.owners[this.owner[i]], site: this.site[i], bytes: 0, blocks: 0 }));
+      if (!row) held.set(key, (row = { owner: this.owners[this.owner[i]], site: this.site[i], bytes: 0, blocks: 0, ns: 0 }));
       row.bytes += this.bytes[i];
       row.blocks += 1;
+      row.ns += this.works.price(i, moment).ns ?? Infinity;
     }
     return [...held.values()].map((row) => ({ ...row, ...this.siteTexts(row.site) }));
   }
 
   siteTexts(site) {
     return siteTexts(this.meta.sites[site]);
+  }
+
+  /** Layer, op and line in one text. */
+  siteSaid(site) {
+    const { layer, op, line } = this.siteTexts(site);
+    return [layer, op].filter(Boolean).join(" ") + (line ? " (" + line + ")" : "");
+  }
+
+  /** The first life of a block, by which ops and holders know it. */
+  firstLife(life) {
+    let first = life;
+    while (this.earlier[first]) first -= this.earlier[first];
+    return first;
   }
 }
 

@@ -16,7 +16,6 @@ use std::io;
 use plimsoll_memory::Owner;
 use serde_json::Value;
 
-use crate::code::Event;
 use crate::profile::Profile;
 use crate::replay::{Block, Change, Moment};
 
@@ -26,6 +25,8 @@ pub(crate) const N_ROWS: usize = Owner::ALL.len() + 1;
 pub(crate) const MOST_EVENTS: u64 = 1 << 20;
 /// How many buckets a page has.
 const MOST_BUCKETS: u64 = 1 << 14;
+/// How many answers about who holds what a page has.
+const MOST_HELD: usize = 1 << 16;
 /// Segments at the beginning and at the end of a long recording that are kept in full, if there is room.
 const FIRST_SEGMENTS: usize = 8;
 const LAST_SEGMENTS: usize = 16;
@@ -48,6 +49,28 @@ pub(crate) struct Mark {
     pub name: u32,
     pub number: u64,
     pub nanoseconds: u64,
+}
+
+/// An op, with the blocks that it reads and writes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Work {
+    /// The moment at which it runs.
+    pub moment: u64,
+    pub site: u32,
+    pub nanoseconds: u64,
+    pub repeats: bool,
+    /// How many of the operands are its: first what it reads, then what it writes.
+    pub n_reads: u32,
+    pub n_writes: u32,
+}
+
+/// Who keeps a block alive, as somebody was told at a moment, and how many bytes go with them.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct HeldBy {
+    pub moment: u64,
+    pub serial: u64,
+    pub by: u32,
+    pub frees: u64,
 }
 
 /// The extremes of some moments.
@@ -84,6 +107,11 @@ pub(crate) struct Timeline {
     /// By birth.
     pub lives: Vec<Life>,
     pub marks: Vec<Mark>,
+    /// What ran at the moments whose blocks are known,
+    pub works: Vec<Work>,
+    /// and the blocks that these read and write, by the numbers of their acquisitions, in order.
+    pub operands: Vec<u64>,
+    pub held: Vec<HeldBy>,
     /// From which moments on how many bytes are committed.
     pub commits: Vec<(u64, u64)>,
     pub buckets: Vec<Bucket>,
@@ -98,8 +126,11 @@ pub(crate) struct Timeline {
 impl Timeline {
     /// Goes through a profile once, or twice if it is long.
     pub fn of(profile: &Profile) -> io::Result<Timeline> {
-        let lengths: Vec<u64> =
-            profile.segments.iter().map(|segment| length(profile, segment.pattern)).collect();
+        let lengths: Vec<u64> = profile
+            .segments
+            .iter()
+            .map(|segment| profile.patterns[segment.pattern as usize].n_counted)
+            .collect();
         let last = lengths.iter().sum();
         let is_plan = profile.about().get("is_plan").and_then(Value::as_bool) == Some(true);
         let mut builder = Builder {
@@ -110,6 +141,9 @@ impl Timeline {
                 last,
                 lives: Vec::new(),
                 marks: Vec::new(),
+                works: Vec::new(),
+                operands: Vec::new(),
+                held: Vec::new(),
                 commits: Vec::new(),
                 buckets: Vec::new(),
                 bucket_size: (last + 1).div_ceil(MOST_BUCKETS).next_power_of_two(),
@@ -118,6 +152,8 @@ impl Timeline {
                 peak_committed: 0,
             },
             moment: 0,
+            reads: Vec::new(),
+            writes: Vec::new(),
         };
         builder.begin(&Moment::begin(profile)?);
         profile.replay(|moment| {
@@ -126,12 +162,6 @@ impl Timeline {
         })?;
         Ok(builder.end())
     }
-}
-
-/// How many events of a pattern are counted.
-fn length(profile: &Profile, pattern: u32) -> u64 {
-    let is_counted = |event: &&Event| !matches!(event, Event::Committed { .. } | Event::Work { .. });
-    profile.patterns[pattern as usize].events.iter().filter(is_counted).count() as u64
 }
 
 /// The moments whose blocks a page knows.
@@ -179,6 +209,9 @@ struct Builder {
     live: HashMap<u64, Life>,
     timeline: Timeline,
     moment: u64,
+    /// What the next work reads and writes.
+    reads: Vec<u64>,
+    writes: Vec<u64>,
 }
 
 impl Builder {
@@ -207,7 +240,11 @@ impl Builder {
             }
             // It comes before what made it necessary.
             Change::Committed => self.timeline.commits.push((self.moment + 1, moment.committed)),
-            Change::Work => {}
+            Change::Read(serial) => return self.reads.push(serial),
+            Change::Write(serial) => return self.writes.push(serial),
+            Change::Work(site, nanoseconds, repeats) => return self.work(site, nanoseconds, repeats),
+            Change::Held(serial, by, frees) => return self.hold(serial, by, frees),
+            Change::Checked => return,
         }
         self.look(moment);
     }
@@ -225,6 +262,30 @@ impl Builder {
         let after = kept.partition_point(|&(_, to)| to < life.born);
         if kept.get(after).is_some_and(|&(from, _)| from < self.moment) {
             self.timeline.lives.push(Life { until: Some(self.moment), ..life });
+        }
+    }
+
+    fn is_kept(&self) -> bool {
+        let after = self.timeline.kept.partition_point(|&(_, to)| to < self.moment);
+        self.timeline.kept.get(after).is_some_and(|&(from, _)| from <= self.moment)
+    }
+
+    fn work(&mut self, site: u32, nanoseconds: u64, repeats: bool) {
+        if self.is_kept() {
+            let (n_reads, n_writes) = (self.reads.len() as u32, self.writes.len() as u32);
+            let timeline = &mut self.timeline;
+            let moment = self.moment;
+            timeline.works.push(Work { moment, site, nanoseconds, repeats, n_reads, n_writes });
+            timeline.operands.append(&mut self.reads);
+            timeline.operands.append(&mut self.writes);
+        }
+        self.reads.clear();
+        self.writes.clear();
+    }
+
+    fn hold(&mut self, serial: u64, by: u32, frees: u64) {
+        if self.timeline.held.len() < MOST_HELD {
+            self.timeline.held.push(HeldBy { moment: self.moment, serial, by, frees });
         }
     }
 

@@ -41,6 +41,7 @@ function showHead(run) {
     ["committed", bothSizes(committed)],
     ["limit", limit === undefined ? "none" : bothSizes(limit) + ", " + share(committed, limit) + " of it taken"],
     ["least limit", run.about.least_limit_bytes ? bothSizes(run.about.least_limit_bytes) : null],
+    ["outside the pool", run.about.outside_bytes === undefined ? null : bothSizes(run.about.outside_bytes) + (run.about.driver_used_bytes ? " at the end, of " + bothSizes(run.about.driver_used_bytes) + " that the driver counts as used" : " of the process at the end")],
     ["written by", run.about.version ? "plimsoll " + run.about.version : null],
   ]);
   showOwners(byId("peak-owners"), run, peak.rows, "Bytes at the peak by owner");
@@ -116,11 +117,40 @@ function stepRows(run) {
   });
 }
 
+/** What ops and holders tell of a block at the chosen moment: who made it, who reads it, who keeps it, and what it would take to
+ * have it again. */
+function whyRows(app, life) {
+  const { run, moment } = app;
+  const { works, about } = run;
+  const first = run.firstLife(life);
+  const isAt = (work) => run.siteSaid(works.site[work]) + ", in " + placeOf(run, works.moment[work]);
+  const [made, next, held] = [works.written(first, moment).work, works.readNext(first, moment), works.heldBy(first, moment)];
+  const rate = about.offload_bytes_per_second;
+  const bytes = run.bytes[life];
+  return [
+    ["made by", made === undefined ? null : isAt(made)],
+    ["read next by", next === undefined ? "no op of this recording" : isAt(next)],
+    ["kept alive by", held ? held.by : KEPT[run.owners[run.owner[life]]] ?? (next === undefined ? "a handle that no op of this recording reads again" : "whoever reads it next")],
+    ["goes with it", held ? grouped(held.frees) + " B if that lets go" : grouped(bytes) + " B, the block alone"],
+    ["its price", priceSaid(works.price(life, moment))],
+    ["to move it away", rate ? grouped(bytes) + " B, " + ((2e3 * bytes) / rate).toFixed(3) + " ms there and back" : null],
+  ];
+}
+
+/** Who keeps blocks of some owners, where nobody was asked. */
+const KEPT = {
+  parameters: "a variable",
+  optimizer: "a variable of the optimizer",
+  data: "the input pipeline, or a tensor of the batch",
+  workspace: "the op that runs",
+  graph: "a program",
+};
+
 /** A block's card. */
 function showCard(app, life) {
   const { run } = app;
-  let first = life, last = life;
-  while (run.earlier[first]) first -= run.earlier[first];
+  const first = run.firstLife(life);
+  let last = life;
   while (run.later[last]) last = run.later[last];
   const { layer, op, line, call } = run.siteTexts(run.site[life]);
   const [born, freed] = [run.born[first], run.until[last]];
@@ -134,6 +164,7 @@ function showCard(app, life) {
     ["op", op],
     ["described at", line],
     ["called from", call],
+    ...whyRows(app, life),
     ["taken", born === 0 ? "before the recording began" : at(born)],
     ["freed", freed === Infinity ? "not in this recording" : at(freed)],
     ["lives for", freed === Infinity ? null : grouped(freed - born) + " events, " + duration(run.timeAt(freed) - run.timeAt(born))],

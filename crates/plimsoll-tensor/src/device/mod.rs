@@ -618,6 +618,11 @@ impl Device {
         self.offload_store().is_some()
     }
 
+    /// The bytes that move in a second between this device and where values may be offloaded to, by formula; none where they may not.
+    pub fn offload_rate(&self) -> Option<u64> {
+        self.offload_store().map(|store| store.known().bytes_per_us.saturating_mul(1_000_000))
+    }
+
     /// Where offloaded values wait.
     pub(crate) fn offload_store(&self) -> Option<Arc<OffloadStore>> {
         self.0.offload_store.lock().unwrap_or_else(PoisonError::into_inner).clone()

@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use plimsoll_cuda::{Copied, Pinned, PinnedBlock};
 use plimsoll_memory::{
-    Block, Bytes, GhostPages, Label, OutOfMemory, Owner, Pool, SPILL_ALIGNMENT, Site, SpillFile,
+    Block, Bytes, GhostPages, Label, OutOfMemory, Owner, Pool, SPILL_ALIGNMENT, Site, SpillFile, Work,
 };
 
 use crate::base::dtype::DType;
@@ -52,6 +52,8 @@ pub(crate) struct Offloaded {
     place: Place,
     n_bytes: usize,
     dtype: DType,
+    /// The line that made it.
+    site: Site,
 }
 
 enum Place {
@@ -147,8 +149,24 @@ impl OffloadStore {
         };
         storage.device().count_offloaded(n_bytes as u64);
         let (device, dtype) = (storage.device().clone(), storage.dtype());
-        Ok(Offloaded { offload_store: self.clone(), device, place, n_bytes, dtype })
+        note_move("offload", site, storage);
+        Ok(Offloaded { offload_store: self.clone(), device, place, n_bytes, dtype, site })
     }
+}
+
+/// Tells whoever records the device's pool that a value is offloaded or reloaded. It is told as work that takes no time, because
+/// plans count what moves by itself.
+fn note_move(name: &'static str, made_at: Site, storage: &Storage) {
+    let (device, key) = (storage.device(), storage.key());
+    if !device.pool().has_sink() {
+        return;
+    }
+    let (scope, described) = made_at.layer();
+    let site = Site::intern_in_layer(made_at.file(), made_at.line(), scope, name, described);
+    let serial = key.and_then(|key| key.serial_on(device));
+    let (block, none): (&[u64], &[u64]) = (serial.as_slice(), &[]);
+    let (reads, writes) = if name == "offload" { (block, none) } else { (none, block) };
+    device.pool().mark_work(&Work { site, nanoseconds: 0, repeats: true, reads, writes });
 }
 
 fn no_room(folder: &Path, full: &OutOfMemory) -> Error {
@@ -178,6 +196,7 @@ impl Offloaded {
     /// # Errors
     /// What the operating system or the driver says.
     pub fn fill(&self, storage: &mut Arc<Storage>) -> Result<Option<Copied>> {
+        note_move("reload", self.site, storage);
         match (&self.place, &*self.offload_store) {
             (Place::File(block), OffloadStore::File { folder, file: Some(file), .. }) => {
                 let read = file.read(block.offset(), storage.bytes_mut());

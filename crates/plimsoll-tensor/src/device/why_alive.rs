@@ -4,15 +4,18 @@
 //! a drop frees is not computed from the rows: it is simulated on the graph of holders (see `survey`), in which a slot of a tape
 //! goes with its tape or with the last tensor that leads to it.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::fmt;
 
-use plimsoll_memory::{BlockInfo, Bytes, Owner, Site};
+use plimsoll_memory::{BlockInfo, Bytes, Name, Owner, Site};
 
 use crate::device::Device;
 use crate::device::offload_store::MIN_OFFLOADED_BYTES;
 use crate::device::storage::Storage;
 use crate::device::survey::{Entry, HolderKind, Item, Lives, Survey, What, drop_from};
+
+/// For so many sets of holders, those with the most bytes, a recording is told what goes with them. Of others it is the block alone.
+const MOST_DROPS: usize = 256;
 
 /// Somebody who keeps memory alive, in one [`WhyAlive`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -100,7 +103,8 @@ pub struct WhyAlive {
 }
 
 impl Device {
-    /// What keeps each byte in use alive: framework holders by name, tensors in your code, and the price of freeing it.
+    /// What keeps each byte in use alive: framework holders by name, tensors in your code, and the price of freeing it. While a
+    /// profile is recorded, the answer is noted in it, too.
     ///
     /// ```
     /// use plimsoll_tensor::{Device, GradientTape, HolderKind, Tensor, Variable};
@@ -152,7 +156,11 @@ impl Device {
             Some(store) => (store.in_use(), Some(1e3 / store.known().bytes_per_us.max(1) as f64)),
             None => (0, None),
         };
-        WhyAlive { device: self.clone(), entries: survey.entries, blocks, offloaded, offload_rate }
+        let why = WhyAlive { device: self.clone(), entries: survey.entries, blocks, offloaded, offload_rate };
+        if self.pool().has_sink() {
+            why.tell_recording();
+        }
+        why
     }
 }
 
@@ -342,6 +350,32 @@ impl WhyAlive {
         }
         rows.sort_by_key(|row| (std::cmp::Reverse(row.bytes), row.owner));
         rows
+    }
+
+    /// Tells whoever records the pool who holds each block, and what would go with it.
+    fn tell_recording(&self) {
+        let holders = |alive: &AliveBlock| -> Vec<HolderId> {
+            let ids: BTreeSet<HolderId> = alive.held_by.iter().map(|by| by.holder).collect();
+            ids.into_iter().collect()
+        };
+        let mut sets: HashMap<Vec<HolderId>, u64> = HashMap::new();
+        for alive in &self.blocks {
+            *sets.entry(holders(alive)).or_default() += alive.block.rounded;
+        }
+        let mut largest: Vec<(Vec<HolderId>, u64)> = sets.into_iter().collect();
+        largest.sort_by(|a, b| b.1.cmp(&a.1).then_with(|| a.0.cmp(&b.0)));
+        largest.truncate(MOST_DROPS);
+        let frees: HashMap<Vec<HolderId>, u64> = largest
+            .into_iter()
+            .map(|(ids, _)| {
+                let freed = self.freed_by(ids.iter().copied());
+                (ids, freed.bytes)
+            })
+            .collect();
+        self.device.pool().tell_held(self.blocks.iter().map(|alive| {
+            let frees = frees.get(&holders(alive)).copied().unwrap_or(alive.block.rounded);
+            (alive.block.serial, Name::intern(&alive.holders()), frees)
+        }));
     }
 
     /// The holder that was found at an address.

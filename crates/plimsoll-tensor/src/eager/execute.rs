@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use plimsoll_memory::{Block, Owner};
+use plimsoll_memory::{Block, Owner, Work};
 use smallvec::SmallVec;
 
 use crate::base::dtype::DType;
@@ -248,8 +248,10 @@ pub(crate) fn run(
     if !writes_nothing {
         check::empty_lines(op, inputs.iter().chain(outputs).chain(aux_outputs))?;
     }
+    if device.pool().wants_work() {
+        note_work(op, device, inputs, outputs, aux_outputs, order);
+    }
     if device.is_ghost() {
-        note_work(op, device, inputs, outputs);
         return Ok(());
     }
     if writes_nothing && !has_effect {
@@ -274,14 +276,28 @@ pub(crate) fn run(
     if gpu.waits() { fault::look(device) } else { Ok(()) }
 }
 
-/// Notes in the trace of a ghost's pool, if there is one, that the kernel would run now.
-fn note_work(op: &OpRef, device: &Device, inputs: &[Operand<'_>], outputs: &[Operand<'_>]) {
-    if !device.pool().is_traced() {
-        return;
-    }
+/// Tells whoever records the device's pool that the kernel runs now, or would run on a ghost: what it reads and writes.
+#[cold]
+fn note_work(
+    op: &OpRef,
+    device: &Device,
+    inputs: &[Operand<'_>],
+    outputs: &[Operand<'_>],
+    aux_outputs: &[Operand<'_>],
+    order: Order,
+) {
+    let serial = |operand: &Operand<'_>| operand.block()?.serial_on(device);
+    let reads: SmallVec<[u64; 4]> = inputs.iter().filter_map(serial).collect();
+    let writes: SmallVec<[u64; 4]> = outputs.iter().chain(aux_outputs).filter_map(serial).collect();
     let inputs: SmallVec<[&Meta; 4]> = inputs.iter().map(|operand| operand.meta).collect();
     let outputs: SmallVec<[&Meta; 4]> = outputs.iter().map(|operand| operand.meta).collect();
-    device.pool().mark_work(context::site(op.name()), op.nanoseconds(device, &inputs, &outputs));
+    device.pool().mark_work(&Work {
+        site: context::site(op.name()),
+        nanoseconds: op.nanoseconds(device, &inputs, &outputs),
+        repeats: order == Order::Fixed && !op.has_effect() && op.get().output_device().is_none(),
+        reads: &reads,
+        writes: &writes,
+    });
 }
 
 /// Takes the values that variables have now.
@@ -418,17 +434,15 @@ impl Call<'_> {
         if context::is_tracing() && !is_recomputed_effect {
             self.trace(&args, &results, &made, workspace.as_ref())?;
         }
-        let input = |arg: &Arg<'_>| arg.storage().ptr();
-        let output = |tensor: &Tensor| tensor.data().value().ptr();
         run(
             self.op,
             self.device,
-            &args.iter().map(|x| Operand::new(input(x), x.meta())).collect::<SmallVec<[Operand<'_>; 4]>>(),
+            &args.iter().map(|x| Operand::of(x.storage(), x.meta())).collect::<SmallVec<[Operand<'_>; 4]>>(),
             &results
                 .iter()
-                .map(|y| Operand::new(output(y), y.meta()))
+                .map(|y| Operand::of(y.data().value(), y.meta()))
                 .collect::<SmallVec<[Operand<'_>; 2]>>(),
-            &made.iter().map(|(e, s)| Operand::new(s.ptr(), &e.meta)).collect::<SmallVec<[Operand<'_>; 2]>>(),
+            &made.iter().map(|(e, s)| Operand::of(s, &e.meta)).collect::<SmallVec<[Operand<'_>; 2]>>(),
             workspace.as_ref(),
             self.order,
         )?;

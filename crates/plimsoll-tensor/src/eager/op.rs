@@ -19,6 +19,8 @@ use crate::device::Device;
 use crate::device::fault;
 pub use crate::device::fault::{Refusal, Refused};
 pub use crate::device::rates::Cost;
+use crate::device::storage::Storage;
+use crate::device::survey::BlockKey;
 use crate::eager::tape::Backward;
 use crate::eager::tensor::Tensor;
 
@@ -513,6 +515,8 @@ impl fmt::Debug for Producer<'_> {
 pub struct Operand<'a> {
     /// The address of the storage, not yet of the first element.
     base: *mut u8,
+    /// The block that it lies in; none for scratch memory and for memory in no pool.
+    block: Option<BlockKey>,
     /// Shape, strides and dtype.
     pub meta: &'a Meta,
     /// What makes the elements, if they are in no memory.
@@ -522,12 +526,12 @@ pub struct Operand<'a> {
 impl<'a> Operand<'a> {
     #[inline]
     pub(crate) fn new(base: *mut u8, meta: &'a Meta) -> Operand<'a> {
-        Operand { base, meta, producer: None }
+        Operand { base, block: None, meta, producer: None }
     }
 
     /// Row-major elements that are made where they are read, for an op that [folds](Op::folds_input) its input.
     pub(crate) fn produced(producer: Producer<'a>, meta: &'a Meta) -> Operand<'a> {
-        Operand { base: std::ptr::null_mut(), meta, producer: Some(producer) }
+        Operand { base: std::ptr::null_mut(), block: None, meta, producer: Some(producer) }
     }
 
     /// What makes the elements for a kernel of the CPU, if they are in no memory.
@@ -546,9 +550,26 @@ impl<'a> Operand<'a> {
         }
     }
 
+    /// What is seen of a storage.
+    #[inline]
+    pub(crate) fn of(storage: &Storage, meta: &'a Meta) -> Operand<'a> {
+        Operand { base: storage.ptr(), block: storage.key(), meta, producer: None }
+    }
+
+    /// What lies in a block of a device, from an address on.
+    #[inline]
+    pub(crate) fn in_block(base: *mut u8, block: Option<BlockKey>, meta: &'a Meta) -> Operand<'a> {
+        Operand { base, block, meta, producer: None }
+    }
+
+    /// The block that it lies in.
+    pub(crate) fn block(&self) -> Option<BlockKey> {
+        self.block
+    }
+
     /// The same memory under another layout, which names elements of this one only.
     pub(crate) fn viewed<'b>(&self, meta: &'b Meta) -> Operand<'b> {
-        Operand { base: self.base, meta, producer: None }
+        Operand { base: self.base, block: self.block, meta, producer: None }
     }
 
     /// The address of the first element.

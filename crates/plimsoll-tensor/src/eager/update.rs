@@ -245,7 +245,7 @@ fn waiting(view: StorageView) -> HeldView {
 
 impl HeldView {
     fn operand(&self) -> Operand<'_> {
-        Operand::new(self.storage.ptr(), &self.meta)
+        Operand::of(&self.storage, &self.meta)
     }
 }
 
@@ -373,7 +373,7 @@ impl<'a> Commit<'a> {
     /// The memory of a variable: what is read, or where its new value goes.
     fn value(&self, at: usize, is_written: bool) -> Operand<'_> {
         match &self.fresh[at] {
-            Some(storage) if is_written => Operand::new(storage.ptr(), self.cells[at].meta()),
+            Some(storage) if is_written => Operand::of(storage, self.cells[at].meta()),
             _ => operand(&self.held[at]),
         }
     }
@@ -441,7 +441,7 @@ impl<'a> Commit<'a> {
 }
 
 fn operand((storage, meta): &StorageView) -> Operand<'_> {
-    Operand::new(storage.ptr(), meta)
+    Operand::of(storage, meta)
 }
 
 /// The device on which a variable is read and written now.

@@ -3,7 +3,7 @@
 //! Every request that the function made of the pool is made once more, in the same order and under the same labels, of the
 //! pool of a ghost. So peak, committed bytes and owners are those of the real run, to the byte, on a device as it is now.
 
-use plimsoll_memory::{Block, LongList, OffsetPlan, Rows, TraceEvent};
+use plimsoll_memory::{Block, LongList, OffsetPlan, Rows, TraceEvent, Work};
 use smallvec::SmallVec;
 
 use super::copies::Copies;
@@ -101,7 +101,7 @@ impl OnDevice<'_> {
         };
         let ghosts: SmallVec<[Device; 1]> = program.devices.iter().map(|_| ghost.clone()).collect();
         let mut copies = Copies::new(program, &ghosts)?;
-        let is_traced = pool.is_traced();
+        let is_traced = pool.wants_work();
         for instruction in program.instructions() {
             match *instruction {
                 Instruction::Acquire(number) if program.donated_argument(number).is_some() => {}
@@ -126,8 +126,11 @@ impl OnDevice<'_> {
                 Instruction::Call(number) if is_traced => {
                     let call = &program.calls[number as usize];
                     if call.device == self.number {
-                        let time = call.op.nanoseconds(ghost, &call.input_metas(), &call.output_metas());
-                        pool.mark_work(call.site, time);
+                        let nanoseconds =
+                            call.op.nanoseconds(ghost, &call.input_metas(), &call.output_metas());
+                        let (site, repeats) = (call.site, call.is_recomputable());
+                        // Lists have no more than this, and nobody else is told of these requests.
+                        pool.mark_work(&Work { site, nanoseconds, repeats, reads: &[], writes: &[] });
                     }
                 }
                 Instruction::Read(_) | Instruction::Call(_) | Instruction::Commit => {}

@@ -67,7 +67,7 @@ impl Merged {
             TraceEvent::Mark { name: COMMIT, .. } => Instruction::Commit,
             TraceEvent::Mark { name: READ, number } => Instruction::Read(number as u32),
             TraceEvent::Mark { name, .. } => Instruction::Mark(name),
-            TraceEvent::Work { .. } => return,
+            _ => return,
         };
         self.instructions.push(instruction);
     }

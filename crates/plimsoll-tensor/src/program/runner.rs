@@ -22,6 +22,7 @@ use crate::base::shape::Shape;
 use crate::device::Device;
 use crate::device::fault;
 use crate::device::storage::Storage;
+use crate::device::survey::BlockKey;
 use crate::eager::context;
 use crate::eager::execute;
 use crate::eager::op::{Draw, Meta, OpRef, Operand};
@@ -313,25 +314,32 @@ impl<'a> Run<'a> {
         Ok(())
     }
 
-    /// The address of a value's memory.
-    fn address(&self, number: u32) -> *mut u8 {
+    /// A value's memory, as a call sees it.
+    fn operand<'b>(&self, view: &'b ValueView) -> Operand<'b> {
+        let (value, meta) = (self.program.value(view.value), &*view.meta);
         let missing = || unreachable!("a program reads live values");
-        match self.program.value(number).place {
-            Place::Argument(number) => lent(&self.arguments, number).ptr(),
-            Place::Captured(number) => self.program.captured.storages[number as usize].ptr(),
-            Place::Variable(number) => {
-                self.variables[number as usize].as_ref().map_or_else(missing, |storage| storage.ptr())
+        match value.place {
+            Place::Argument(number) => {
+                let argument = lent(&self.arguments, number);
+                Operand::in_block(argument.ptr(), argument.storage.key(), meta)
             }
-            Place::Block(block) => match (&self.blocks[block as usize], self.variable_storage(number)) {
-                (Some(block), _) => block.as_ptr(),
-                (None, Some(storage)) => storage.ptr(),
+            Place::Captured(number) => Operand::of(&self.program.captured.storages[number as usize], meta),
+            Place::Variable(number) => {
+                self.variables[number as usize].as_ref().map_or_else(missing, |it| Operand::of(it, meta))
+            }
+            Place::Block(block) => match (&self.blocks[block as usize], self.variable_storage(view.value)) {
+                (Some(block), _) => {
+                    let key = BlockKey::new(&self.devices[usize::from(value.device)], block.serial());
+                    Operand::in_block(block.as_ptr(), Some(key), meta)
+                }
+                (None, Some(storage)) => Operand::of(&storage, meta),
                 (None, None) => missing(),
             },
         }
     }
 
     fn operands<'b, const N: usize>(&self, views: &'b [ValueView]) -> SmallVec<[Operand<'b>; N]> {
-        views.iter().map(|view| Operand::new(self.address(view.value), &view.meta)).collect()
+        views.iter().map(|view| self.operand(view)).collect()
     }
 
     fn workspace(&self, call: &Call) -> Option<&Block> {

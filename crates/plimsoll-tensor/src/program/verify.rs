@@ -5,12 +5,12 @@
 //! bytes before it is written and before it is freed. Its effects go to copies of the variables. Then it runs as planned,
 //! and each call must give the bytes that it gave before: so a plan that frees a value too early, places two values at one
 //! offset or recomputes something else is found at the call that shows it, and so is a custom op that is not a function of
-//! its inputs. The pool's peak must also be that of the program's dry run.
+//! its inputs. The pool's requests must also be those of the program's dry run, event by event.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use plimsoll_memory::Block;
+use plimsoll_memory::{Block, LongList, TraceEvent};
 use smallvec::SmallVec;
 
 use super::argument::Argument;
@@ -40,7 +40,7 @@ impl Program {
     /// Runs the program block by block, without effects.
     ///
     /// # Errors
-    /// As [`Program::run`]; a pool whose peak is not that of the dry run.
+    /// As [`Program::run`]; a pool whose requests are not those of the dry run.
     pub(super) fn reference(&self, arguments: Vec<Argument>) -> Result<Reference> {
         let siblings = self.siblings()?;
         let ended = self.reference_on(&siblings, arguments);
@@ -70,6 +70,7 @@ impl Program {
         run.fills = true;
         run.copy_donated()?;
         run.copy_variables(&copies)?;
+        devices.iter().for_each(|device| device.pool().start_trace());
         let mut sums = Vec::new();
         for instruction in self.instructions() {
             if let super::Instruction::Call(number) = *instruction {
@@ -82,14 +83,8 @@ impl Program {
         }
         for (number, device) in (0..).zip(devices) {
             fault::wait_and_look(device)?;
-            let stats = device.stats();
-            let footprint = self.on(number).footprint(&device.sibling()?, None)?;
-            if (stats.peak_in_use, stats.peak_rows) != (footprint.peak, footprint.owners) {
-                return Err(Error::argument(
-                    "verify",
-                    format!("a program took {} bytes, and its dry run {}", stats.peak_in_use, footprint.peak),
-                ));
-            }
+            let predicted = self.on(number).requests(&device.sibling()?)?;
+            check_timeline(&predicted, &device.pool().take_trace())?;
         }
         drop(run);
         Ok(Reference { sums, is_exact: self.exact_calls() })
@@ -167,7 +162,63 @@ impl Run<'_> {
     }
 }
 
+/// Refuses a run whose requests are not those of its dry run, event by event: what is taken, where, for whom and by which line,
+/// and what is freed. A dry run also frees what the run returns.
+fn check_timeline(predicted: &LongList<TraceEvent>, measured: &LongList<TraceEvent>) -> Result<()> {
+    let requests = |events: &LongList<TraceEvent>| -> LongList<TraceEvent> {
+        events.iter().filter(|event| event.is_request()).copied().collect()
+    };
+    let (predicted, measured) = (requests(predicted), requests(measured));
+    for number in 0..predicted.len().max(measured.len()) {
+        let [expected, event] =
+            [&predicted, &measured].map(|events| (number < events.len()).then(|| events[number]));
+        if event == expected || matches!((expected, event), (Some(TraceEvent::Release { .. }), None)) {
+            continue;
+        }
+        let said = |event: Option<TraceEvent>| event.map_or("nothing".to_owned(), |it| format!("{it:?}"));
+        let (event, expected) = (said(event), said(expected));
+        let detail = format!("request {number} of a program was {event}, and that of its dry run {expected}");
+        return Err(Error::argument("verify", detail));
+    }
+    Ok(())
+}
+
 /// Fills a block with bytes that are no number.
 pub(super) fn fill(block: &Block, device: &Device) -> Result<()> {
     Storage::fill_block(block, device, NO_NUMBER)
+}
+
+#[cfg(test)]
+mod tests {
+    use plimsoll_memory::{Label, Owner, Region, Site};
+
+    use super::*;
+
+    #[test]
+    fn timelines_are_compared_event_by_event() {
+        let site = |line| Site::intern("src/main.rs", line, "net", "matmul");
+        let acquire = |serial, bytes, line| TraceEvent::Acquire {
+            serial,
+            region: Region::Step,
+            offset: 512 * serial,
+            bytes,
+            label: Label::new(Owner::Saved, site(line)),
+        };
+        let list = |events: &[TraceEvent]| events.iter().copied().collect::<LongList<TraceEvent>>();
+        let release = |serial| TraceEvent::Release { serial };
+        let mark = TraceEvent::Mark { name: "forward".into(), number: 0 };
+        let predicted = list(&[acquire(0, 8, 1), mark, acquire(1, 8, 2), release(0), release(1)]);
+        let check = |measured: &[TraceEvent]| check_timeline(&predicted, &list(measured));
+        assert!(check(&[acquire(0, 8, 1), acquire(1, 8, 2), release(0)]).is_ok(), "what is returned is held");
+        for wrong in [
+            &[acquire(0, 8, 1), acquire(1, 9, 2), release(0)][..],
+            &[acquire(0, 8, 1), acquire(1, 8, 3), release(0)],
+            &[acquire(0, 8, 1), release(0), acquire(1, 8, 2)],
+            &[acquire(0, 8, 1)],
+            &[acquire(0, 8, 1), acquire(1, 8, 2), release(0), release(1), acquire(2, 8, 1)],
+        ] {
+            let error = check(wrong).expect_err("it is another timeline").to_string();
+            assert!(error.contains("request") && error.contains("dry run"), "{error}");
+        }
+    }
 }
