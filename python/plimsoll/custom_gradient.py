@@ -35,6 +35,16 @@ def custom_gradient(f=None):
     """A function with a gradient of its own: ``f`` returns its result and a function from its gradient to those of the arguments.
 
     Where ``f`` reads variables, that function takes ``variables=`` and returns the gradients of the arguments and theirs.
+
+    >>> import plimsoll as tf
+    >>> @tf.custom_gradient
+    ... def clipped(x):
+    ...     return x * x, lambda dy: dy * tf.clip_by_value(2.0 * x, -1.0, 1.0)
+    >>> x = tf.Variable(3.0)
+    >>> with tf.GradientTape() as tape:
+    ...     y = clipped(x)
+    >>> float(tape.gradient(y, x))
+    1.0
     """
     if f is None:
         return custom_gradient
@@ -85,6 +95,13 @@ def recompute_grad(f):
     """The function with nothing of its inside saved for backward, which calls it again: activation checkpointing.
 
     Its result is one tensor. Random numbers are drawn as the first time, so the gradients are the same bits.
+
+    >>> import plimsoll as tf
+    >>> x = tf.Variable(tf.ones([1000]))
+    >>> with tf.GradientTape() as tape:
+    ...     y = tf.recompute_grad(lambda x: tf.reduce_sum(tf.exp(tf.sin(x))))(x)
+    >>> tape.saved().own_bytes
+    0
     """
 
     @functools.wraps(f)

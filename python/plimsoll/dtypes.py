@@ -54,7 +54,12 @@ _PYTHON = {float: float32, int: int32, type(True): bool}
 
 
 def as_dtype(value):
-    """The dtype that a dtype, a name, a numpy dtype or a Python type means."""
+    """The dtype that a dtype, a name, a numpy dtype or a Python type means.
+
+    >>> import numpy as np, plimsoll as tf
+    >>> tf.as_dtype(np.float32), tf.as_dtype("int64"), tf.as_dtype(bool)
+    (tf.float32, tf.int64, tf.bool)
+    """
     if isinstance(value, DType):
         return value
     if isinstance(value, type) and value in _PYTHON:

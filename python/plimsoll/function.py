@@ -34,11 +34,22 @@ def functions_run_eagerly():
 
 
 def executing_eagerly():
-    """Whether ops run at once: not inside a function that is being recorded, nor in a graph."""
+    """Whether ops run at once: not inside a function that is being recorded, nor in a graph.
+
+    >>> import plimsoll as tf
+    >>> tf.executing_eagerly()
+    True
+    """
     return not _core.is_tracing()
 
 
 def inside_function():
+    """Whether a function is being recorded, or a graph described.
+
+    >>> import plimsoll as tf
+    >>> tf.inside_function()
+    False
+    """
     return _core.is_tracing()
 
 

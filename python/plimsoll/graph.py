@@ -104,7 +104,15 @@ def reset_default_graph(is_wanted=False):
 
 
 def gradients(ys, xs, grad_ys=None, name=None, stop_gradients=None, unconnected_gradients="none", **ignored):
-    """The gradients of the sum of ``ys`` with respect to each of ``xs``, as more of the graph; None where there is no connection."""
+    """The gradients of the sum of ``ys`` with respect to each of ``xs``, as more of the graph; None where there is no connection.
+
+    >>> import plimsoll as tf
+    >>> with tf.Graph().as_default():
+    ...     x = tf.compat.v1.placeholder(tf.float32, [])
+    ...     (dx,) = tf.gradients(x * x, [x])
+    ...     print(tf.compat.v1.Session().run(dx, {x: 3.0}))
+    6.0
+    """
     graph = _current()
     if graph is None:
         raise RuntimeError(
@@ -153,11 +161,29 @@ def global_variables_initializer():
 
 
 def group(*inputs, name=None):
-    """An operation that does all of these."""
+    """An operation that does all of these.
+
+    >>> import plimsoll as tf
+    >>> with tf.Graph().as_default():
+    ...     v, w = tf.Variable(1.0), tf.Variable(2.0)
+    ...     both = tf.group(v.assign_add(1.0), w.assign_add(1.0))
+    ...     session = tf.compat.v1.Session()
+    ...     session.run(tf.compat.v1.global_variables_initializer())
+    ...     session.run(both)
+    ...     print(session.run([v, w]))
+    [np.float32(2.0), np.float32(3.0)]
+    """
     return Operation([token for operation in flatten(list(inputs)) for token in _fetches(operation)])
 
 
 def no_op(name=None):
+    """An operation that does nothing.
+
+    >>> import plimsoll as tf
+    >>> with tf.Graph().as_default():
+    ...     print(tf.compat.v1.Session().run(tf.no_op()))
+    None
+    """
     return Operation([])
 
 

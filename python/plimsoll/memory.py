@@ -9,13 +9,17 @@ from .function import Function
 Report = _core.Report
 Saved = _core.Saved
 Footprint = _core.Footprint
+GrowthWatch = _core.GrowthWatch
+Plan = _core.keras.Plan
 
 
-def _html(self):
+def html_of_text(self):
+    """What a notebook shows: the text, as it is printed in a terminal."""
     return f"<pre>{html.escape(str(self))}</pre>"
 
 
-Report._repr_html_ = Saved._repr_html_ = Footprint._repr_html_ = _html
+for _shown in (Report, Saved, Footprint, GrowthWatch, Plan):
+    _shown._repr_html_ = html_of_text
 
 
 def parse_bytes(bytes):
@@ -41,12 +45,25 @@ class limit:
 
 
 def report(device=None):
-    """Who holds the bytes in use, by owner and line; the rows add up."""
+    """Who holds the bytes in use, by owner and line; the rows add up.
+
+    >>> import plimsoll as tf
+    >>> x = tf.ones([1000])
+    >>> report = tf.report()
+    >>> report.in_use == sum(row[1] for row in report.rows)
+    True
+    """
     return _core.report(device)
 
 
 def stats(device=None):
-    """The figures of the pool: bytes in use, committed, their peaks, and rows by owner; ``foreign`` is memory that others lent."""
+    """The figures of the pool: bytes in use, committed, their peaks, and rows by owner; ``foreign`` is memory that others lent.
+
+    >>> import plimsoll as tf
+    >>> stats = tf.stats()
+    >>> stats["in_use"] == sum(stats["rows"].values())
+    True
+    """
     return _core.stats(device)
 
 
@@ -54,17 +71,33 @@ def plan(function, *args, **kwargs):
     """What a call of a function, or of a ``tf.function``, will need before it runs: its peak, who owns it, the least limit.
 
     Nothing runs. Tensors may be given as ``tf.TensorSpec``.
+
+    >>> import plimsoll as tf
+    >>> plan = tf.plan(lambda x: tf.reduce_sum(tf.exp(x)), tf.TensorSpec([1000]))
+    >>> plan.peak == sum(plan.rows.values())
+    True
     """
     return (function if hasattr(function, "plan") else Function(function)).plan(*args, **kwargs)
 
 
 def reset_peaks(device=None):
-    """Lets peaks begin anew."""
+    """Lets peaks begin anew.
+
+    >>> import plimsoll as tf
+    >>> tf.reset_peaks()
+    >>> tf.stats()["peak_in_use"] == tf.stats()["in_use"]
+    True
+    """
     _core.reset_peaks(device)
 
 
 def trim():
-    """Gives free pages back to the system; returns how many bytes that was."""
+    """Gives free pages back to the system; returns how many bytes that was.
+
+    >>> import plimsoll as tf
+    >>> tf.trim() >= 0
+    True
+    """
     return _core.trim()
 
 
@@ -96,4 +129,4 @@ class profile:
     def __str__(self):
         return f"a recording to {self._path}" if self._recording is not None else self.explain()
 
-    _repr_html_ = _html
+    _repr_html_ = html_of_text

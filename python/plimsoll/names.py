@@ -4,6 +4,7 @@ A row says which op of the extension module a name stands for. Names of a family
 """
 
 from . import _core
+from ._examples import EXAMPLES
 from .tensor import Value, convert_to_tensor, divide, elementwise, logical
 
 UNARY = {
@@ -56,20 +57,29 @@ def _along(op):
     return lambda logits, axis=-1, name=None: _core.along(op, tensor(logits), axis)
 
 
-def _made(table, make):
+def _made(space, table, make):
+    """The functions of a table, for the module of TensorFlow's in which they are."""
     functions = {}
     for name, op in table.items():
         function = functions[name] = make(op)
         function.__name__ = function.__qualname__ = name
-        function.__doc__ = f"TensorFlow's ``{name}``: the op ``{op}``."
+        function.__module__ = f"{__package__}.{space}"
+        arguments, shown, result = EXAMPLES[op]
+        function.__doc__ = f"""TensorFlow's ``{name}``: the op ``{op}``.
+
+    >>> import plimsoll as tf
+    >>> x = tf.{space}.{name}({arguments})
+    >>> print({shown})
+    {result.replace(chr(10), chr(10) + "    ")}
+    """
     return functions
 
 
 MATH = {
-    **_made(UNARY, _unary),
-    **_made(BINARY, lambda op: _binary(elementwise(op))),
-    **_made(LOGICAL, lambda op: _binary(logical(op))),
-    **_made(REDUCE, _reduce),
-    **_made({"divide": "div", "truediv": "div"}, lambda op: _binary(divide)),
+    **_made("math", UNARY, _unary),
+    **_made("math", BINARY, lambda op: _binary(elementwise(op))),
+    **_made("math", LOGICAL, lambda op: _binary(logical(op))),
+    **_made("math", REDUCE, _reduce),
+    **_made("math", {"divide": "div", "truediv": "div"}, lambda op: _binary(divide)),
 }
-NN = {**_made(NN_UNARY, _unary), **_made(ALONG, _along)}
+NN = {**_made("nn", NN_UNARY, _unary), **_made("nn", ALONG, _along)}

@@ -80,6 +80,7 @@ class GradientTape:
 
     def gradient(self, target, sources, output_gradients=None, unconnected_gradients=UnconnectedGradients.NONE):
         """The gradients of the targets, added up, in the structure of the sources; None where there is no connection."""
+        zeros = _is_zero(unconnected_gradients)
         self._before_use()
         targets = [tensor(t) for t in flatten(target)]
         leaves = flatten(sources)
@@ -92,7 +93,6 @@ class GradientTape:
             seeds = [_core.full(t._shape, 1.0, t._dtype) if g is None else tensor(g) for t, g in zip(targets, given, strict=True)]
         floats = [i for i, source in enumerate(leaves) if source.dtype.is_floating]
         kept = [i for i, t in enumerate(targets) if t.dtype.is_floating]
-        zeros = str(getattr(unconnected_gradients, "value", unconnected_gradients)) == UnconnectedGradients.ZERO
         with self._uses():
             given = self._lending(
                 lambda: self._tape.gradient(
@@ -107,19 +107,55 @@ class GradientTape:
             gradients[i] = gradient
         return pack(sources, iter(gradients))
 
-    def jacobian(self, target, sources, unconnected_gradients=UnconnectedGradients.NONE):
-        """The derivative of every element of the target by every element of each source."""
-        return self._each(self._tape.jacobian, target, sources)
+    def jacobian(self, target, sources, unconnected_gradients=UnconnectedGradients.NONE, parallel_iterations=None,
+                 experimental_use_pfor=True):  # fmt: skip
+        """The derivative of every element of the target by every element of each source; None where there is no connection.
 
-    def batch_jacobian(self, target, source, unconnected_gradients=UnconnectedGradients.NONE):
-        """The same for each example of a batch by itself."""
-        return self._each(self._tape.batch_jacobian, target, source)
+        It takes one pass of backward per element of the target; ``parallel_iterations`` and ``experimental_use_pfor`` change nothing.
 
-    def _each(self, derivative, target, sources):
+        >>> import plimsoll as tf
+        >>> x = tf.Variable([2.0, 3.0])
+        >>> with tf.GradientTape() as tape:
+        ...     y = x * x
+        >>> print(tape.jacobian(y, x).numpy())
+        [[4. 0.]
+         [0. 6.]]
+        """
+        is_zero = _is_zero(unconnected_gradients)
         self._before_use()
+        target, leaves = tensor(target), [tensor(source) for source in flatten(sources)]
         with self._uses():
-            leaves = self._lending(lambda: [derivative(tensor(target), tensor(source)) for source in flatten(sources)])
-        return pack(sources, iter(leaves))
+            given = self._lending(lambda: self._tape.jacobians(target, leaves))
+        if is_zero:
+            zeros = lambda source: _core.full([*target._shape, *source._shape], 0.0, target._dtype)
+            given = [zeros(source) if one is None else one for one, source in zip(given, leaves)]
+        return pack(sources, iter(given))
+
+    def batch_jacobian(self, target, source, unconnected_gradients=UnconnectedGradients.NONE, parallel_iterations=None,
+                       experimental_use_pfor=True):  # fmt: skip
+        """The same for each example of a batch by itself: ``[batch, ..target, ..source]``; zeros where there is no connection.
+
+        >>> import plimsoll as tf
+        >>> x = tf.Variable([[1.0], [3.0]])
+        >>> with tf.GradientTape() as tape:
+        ...     y = x * x
+        >>> print(tape.batch_jacobian(y, x).numpy().reshape(-1))
+        [2. 6.]
+        """
+        _is_zero(unconnected_gradients)
+        self._before_use()
+        target, source = tensor(target), tensor(source)
+        for of, shape in (("target", target._shape), ("source", source._shape)):
+            if len(shape) < 2:
+                raise ValueError(f"batch_jacobian: the {of} must have rank at least 2, and its shape is {tuple(shape)}")
+        if target._shape[0] != source._shape[0]:
+            raise ValueError(
+                f"batch_jacobian: Need first dimension of the target, of shape {tuple(target._shape)}, and of the source, of shape "
+                f"{tuple(source._shape)}, to be the same number of examples"
+            )
+        with self._uses():
+            given = self._lending(lambda: self._tape.batch_jacobian(target, source))
+        return _core.full([*target._shape, *source._shape[1:]], 0.0, target._dtype) if given is None else given
 
     def _lending(self, compute):
         """Computes while the functions of custom gradients are lent; a tape for one gradient has no use for them afterwards."""
@@ -135,6 +171,14 @@ class GradientTape:
 
     def _uses(self):
         return _OneUse(self._persistent)
+
+
+def _is_zero(unconnected_gradients):
+    """Whether zeros are wanted where there is no connection."""
+    wanted = getattr(unconnected_gradients, "value", unconnected_gradients)
+    if wanted not in (UnconnectedGradients.NONE, UnconnectedGradients.ZERO):
+        raise ValueError(f"Unknown value for unconnected_gradients: {wanted!r}")
+    return wanted == UnconnectedGradients.ZERO
 
 
 class _OneUse:

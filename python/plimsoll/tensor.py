@@ -42,7 +42,12 @@ def _from_numpy(array, dtype):
 
 
 def convert_to_tensor(value, dtype=None, dtype_hint=None, name=None):
-    """A tensor with those values: of a number, a nested list, a numpy array, a tensor or a variable."""
+    """A tensor with those values: of a number, a nested list, a numpy array, a tensor or a variable.
+
+    >>> import plimsoll as tf
+    >>> tf.convert_to_tensor([1.5, 2.5]).dtype
+    tf.float32
+    """
     wanted = dtypes.as_dtype(dtype) if dtype is not None else None
     if isinstance(value, Value):
         if wanted is not None and wanted != value.dtype:
@@ -364,6 +369,11 @@ def from_dlpack(external):
     """A tensor over memory of another library, without a copy: an object with ``__dlpack__``, or a capsule.
 
     Its owner must not write to it while the tensor is there. Truth values are copied. ``stats()["foreign"]`` counts the bytes.
+
+    >>> import numpy as np, plimsoll as tf
+    >>> array = np.arange(3.0)
+    >>> tf.from_dlpack(array).numpy()
+    array([0., 1., 2.])
     """
     if not hasattr(external, "__dlpack__"):
         return _core.from_capsule(external)

@@ -69,6 +69,7 @@ def test_gradients_of_gradients_go_through_the_function():
     assert float(dx) == 12.0 and float(outer.gradient(dx, x)) == 12.0
 
 
+@pytest.mark.valgrind
 def test_an_exception_in_backward_comes_out_and_the_cycle_is_collected():
     class Special(Exception):
         pass

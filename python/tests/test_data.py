@@ -117,6 +117,7 @@ def test_a_generator_is_begun_for_every_epoch_and_checked():
         Dataset.from_generator(numbers(1))
 
 
+@pytest.mark.valgrind
 def test_exceptions_of_generators_and_maps_come_out_and_leave_nothing():
     class Special(Exception):
         pass
@@ -138,6 +139,7 @@ def test_exceptions_of_generators_and_maps_come_out_and_leave_nothing():
     assert in_use() == before
 
 
+@pytest.mark.valgrind
 def test_an_iterator_that_is_not_finished_leaves_nothing():
     before, threads = in_use(), n_threads()
     closed = []
@@ -166,6 +168,7 @@ def test_an_iterator_that_is_not_finished_leaves_nothing():
     assert next(one, None) is None
 
 
+@pytest.mark.valgrind
 def test_a_batch_outlives_its_pipeline():
     dataset = Dataset.from_tensor_slices(np.arange(100, dtype=np.float32)).batch(10).prefetch(2)
     held = list(dataset)

@@ -43,6 +43,7 @@ def test_asarray_without_a_copy_shares_and_with_one_does_not():
         np.asarray(x, np.float64, copy=False)
 
 
+@pytest.mark.valgrind
 def test_a_variable_that_is_assigned_leaves_the_view_as_it_was():
     v = tf.Variable(tf.ones([4]))
     view = np.from_dlpack(v)
@@ -83,6 +84,7 @@ def test_strided_arrays_empty_ones_and_what_cannot_be_taken():
     assert foreign() == 0
 
 
+@pytest.mark.valgrind
 def test_the_memory_of_numpy_is_kept_until_no_tensor_looks_at_it():
     class Owner(np.ndarray):
         pass
@@ -129,6 +131,7 @@ api.PyCapsule_New.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
 _NAMES = {False: ctypes.c_char_p(b"dltensor"), True: ctypes.c_char_p(b"used_dltensor")}
 
 
+@pytest.mark.valgrind
 def test_a_peer_takes_a_capsule_without_a_version_as_a_copy_and_deletes_it():
     x = tf.constant([[1.0, 2.0], [3.0, 4.0]])
     before = in_use()
@@ -154,6 +157,7 @@ def test_a_peer_takes_a_capsule_without_a_version_as_a_copy_and_deletes_it():
         x.__dlpack__(copy=False)
 
 
+@pytest.mark.valgrind
 def test_a_peers_memory_is_deleted_once_and_a_capsule_is_taken_once():
     deleted = []
     deleter = DELETER(lambda managed: deleted.append(True))

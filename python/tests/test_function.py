@@ -314,6 +314,7 @@ def test_methods_have_programs_for_each_instance_and_do_not_keep_it():
         Slotted().f()
 
 
+@pytest.mark.valgrind
 def test_dropping_the_function_frees_graph_and_variables():
     before = in_use()
 
@@ -360,6 +361,7 @@ def test_the_cache_is_bounded(caplog):
     assert f.programs() == []
 
 
+@pytest.mark.valgrind
 def test_an_exception_while_recording_is_raised_and_leaves_nothing():
     class Special(Exception):
         pass
@@ -394,6 +396,7 @@ def test_an_exception_while_recording_is_raised_and_leaves_nothing():
         tf.function(lambda x: x @ x)(tf.ones([2, 3]))
 
 
+@pytest.mark.valgrind
 def test_threads_share_a_function():
     f = tf.function(lambda x: tf.reduce_sum(x * 2.0))
     results = {}

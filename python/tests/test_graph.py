@@ -95,6 +95,7 @@ def test_gradients_are_those_of_a_tape():
         np.testing.assert_allclose(one, other.numpy(), rtol=1e-6)
 
 
+@pytest.mark.valgrind
 def test_a_graph_is_gone_when_nobody_holds_it(graph_mode):
     before = in_use()
     w = tf.Variable(tf.ones([1000]))

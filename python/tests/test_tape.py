@@ -71,6 +71,7 @@ def test_stop_recording_reset_and_reentry():
         tape.__enter__()
 
 
+@pytest.mark.valgrind
 def test_an_exception_inside_the_block_leaves_no_tape_open():
     x = tf.Variable(3.0)
     tape = tf.GradientTape()
@@ -80,6 +81,7 @@ def test_an_exception_inside_the_block_leaves_no_tape_open():
     assert tape.gradient(y, x) is None
 
 
+@pytest.mark.valgrind
 def test_a_tape_that_is_dropped_while_it_records():
     x = tf.Variable(3.0)
 
@@ -95,6 +97,7 @@ def test_a_tape_that_is_dropped_while_it_records():
     assert float(tape.gradient(y, x)) == 6.0
 
 
+@pytest.mark.valgrind
 def test_a_tape_belongs_to_its_thread():
     x, seen = tf.Variable(3.0), []
     with tf.GradientTape(persistent=True) as tape:

@@ -3,7 +3,7 @@
 //! After the ordinary tests come the things that `cargo test` does not run: every example must end well, that of a crate
 //! outside the workspace included, the pool's concurrency is explored by loom, and valgrind watches a sample for errors
 //! that no assertion sees. At last pages
-//! of profiles are opened in a browser, the Python package is built and tested in an environment of its own, and MPI's processes train
+//! of profiles are opened in a browser, the Python package is built and tested (see `python`), and MPI's processes train
 //! together. Valgrind and Chromium are tools that Rust does not bring along; where one cannot be had, the
 //! step says so and is left out. The emulated GPU
 //! compiles its kernels with the system's C++ compiler, which must be there: see [`compiler`].
@@ -13,6 +13,7 @@ use std::path::Path;
 use crate::Outcome;
 use crate::mpi;
 use crate::page;
+use crate::python;
 use crate::step::Step;
 use crate::times::part;
 
@@ -39,7 +40,7 @@ pub fn run(root: &Path, extent: Extent) -> Outcome {
         part("loom", || loom(root))?;
         part("memcheck", || memcheck(root))?;
         part("pages", || page::where_possible(root))?;
-        part("python", || python(root))?;
+        part("python", || python::test(root))?;
         part("mpi", || mpi::run(root))?;
     }
     Ok(())
@@ -144,31 +145,6 @@ fn nvrtc(root: &Path) -> Option<String> {
     folder.join("libnvrtc.so.13").exists().then(|| folder.to_string_lossy().into_owned())
 }
 
-/// Builds the Python package into an environment of its own below the target folder, and runs its tests.
-///
-/// It is built as the tests are, in the same target folder, so that most crates are there already.
-fn python(root: &Path) -> Outcome {
-    let home = root.join("target/python");
-    let program = |name: &str| home.join("bin").join(name).to_string_lossy().into_owned();
-    if !Step::new(root, &program("maturin"), &["--version"]).works() {
-        Step::new(root, "python3", &["-m", "venv", "--clear", &home.to_string_lossy()]).run()?;
-        let packages = ["install", "--quiet", "maturin>=1.16,<2", "numpy>=2.0", "pytest>=9"];
-        Step::new(root, &program("pip"), &packages).run()?;
-    }
-    let package = root.join("python");
-    let target = root.join("target").to_string_lossy().into_owned();
-    Step::new(&package, &program("maturin"), &["develop", "--quiet"])
-        .env("VIRTUAL_ENV", &home.to_string_lossy())
-        .env("CARGO_TARGET_DIR", &target)
-        .run()?;
-    Step::new(
-        &package,
-        &program("python"),
-        &["-X", "faulthandler", "-m", "pytest", "-q", "-p", "no:cacheprovider"],
-    )
-    .run()
-}
-
 /// Explores the interleavings of the memory pool.
 ///
 /// The `loom` flag replaces the synchronisation primitives of the whole build, hence a target directory of its own:
@@ -209,7 +185,7 @@ fn memcheck(root: &Path) -> Outcome {
 }
 
 /// Tells whether valgrind is there, after trying to install it where that is allowed.
-fn has_valgrind(root: &Path) -> bool {
+pub fn has_valgrind(root: &Path) -> bool {
     let installed = || Step::new(root, "valgrind", &["--version"]).works();
     let is_root = || Step::new(root, "id", &["-u"]).read().is_ok_and(|id| id.trim() == "0");
     if !installed() && is_root() {
@@ -261,6 +237,7 @@ mod tests {
             "mpi",
             "page",
             "plans",
+            "python",
             "step",
             "sweep",
             "test",

@@ -34,7 +34,7 @@ mod spec;
 pub use batch::Padding;
 pub use dataset::Dataset;
 pub use example::{Example, ExampleMut, WriteExample};
-pub use pipeline::{AUTOTUNE, Batch, Batches, Prefetch, Threads, stop_waiting_when};
+pub use pipeline::{AUTOTUNE, Batch, Batches, Prefetch, Threads, is_asked_to_stop, stop_waiting_when};
 pub use shuffle::Buffer;
 pub use source::csv::Csv;
 pub use source::slices::IntoSlices;

@@ -17,11 +17,11 @@ use crate::{current_graph, errors};
 
 /// The programs of a function that Python owns.
 #[pyclass(frozen, module = "plimsoll._core")]
-struct Function(plimsoll::Function<Lent, Returned, fn(Lent) -> Result<Returned>>);
+pub struct Function(pub plimsoll::Function<Lent, Returned, fn(Lent) -> Result<Returned>>);
 
 /// The arguments of a call, with the function that is lent for it: from a list of tensors to a list of tensors and the number of
 /// their arrangement.
-struct Lent {
+pub struct Lent {
     body: Arc<Py<PyAny>>,
     /// What the arguments are besides their tensors.
     arrangement: Arc<str>,
@@ -29,7 +29,7 @@ struct Lent {
 }
 
 /// What the function returned.
-struct Returned {
+pub struct Returned {
     tensors: Vec<Array>,
     /// The number of their arrangement.
     arrangement: usize,

@@ -17,6 +17,7 @@ mod footprint;
 mod function;
 mod gradient;
 mod graph;
+mod growth;
 mod interrupt;
 mod keras;
 mod memory;
@@ -26,6 +27,7 @@ mod report;
 mod tape;
 mod tensor;
 mod warnings;
+mod why_alive;
 
 use pyo3::prelude::*;
 
@@ -41,10 +43,12 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     function::add_to(module)?;
     gradient::add_to(module)?;
     graph::add_to(module)?;
+    growth::add_to(module)?;
     keras::add_to(module)?;
     memory::add_to(module)?;
     ops::add_to(module)?;
     profile::add_to(module)?;
     tape::add_to(module)?;
-    tensor::add_to(module)
+    tensor::add_to(module)?;
+    why_alive::add_to(module)
 }

@@ -8,7 +8,7 @@ use crate::tensor::{Tensor, Value, Variable};
 
 /// A gradient tape.
 #[pyclass(frozen, module = "plimsoll._core")]
-struct Tape(GradientTape);
+pub struct Tape(pub GradientTape);
 
 /// What a tape saves for backward.
 #[pyclass(frozen, get_all, module = "plimsoll")]
@@ -99,14 +99,15 @@ impl Tape {
         Ok(gradients.into_iter().map(|gradient| gradient.map(Tensor)).collect())
     }
 
-    /// The derivative of every element of the target by every element of the source.
-    fn jacobian(&self, py: Python<'_>, target: Value, source: Value) -> PyResult<Tensor> {
-        call(py, || self.0.jacobian(&target, &source)).map(Tensor)
+    /// The derivatives of every element of the target by every element of each source; none where there is no connection.
+    fn jacobians(&self, py: Python<'_>, target: Value, sources: Vec<Value>) -> PyResult<Vec<Option<Tensor>>> {
+        let jacobians = call(py, || self.0.jacobians(&target, &tensors(&sources)))?;
+        Ok(jacobians.into_iter().map(|jacobian| jacobian.map(Tensor)).collect())
     }
 
     /// The same for each example of a batch by itself.
-    fn batch_jacobian(&self, py: Python<'_>, target: Value, source: Value) -> PyResult<Tensor> {
-        call(py, || self.0.batch_jacobian(&target, &source)).map(Tensor)
+    fn batch_jacobian(&self, py: Python<'_>, target: Value, source: Value) -> PyResult<Option<Tensor>> {
+        Ok(call(py, || self.0.batch_jacobian_or_none(&target, &source))?.map(Tensor))
     }
 }
 

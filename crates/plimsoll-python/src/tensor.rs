@@ -9,6 +9,7 @@ use std::ops::Deref;
 use plimsoll::{DType, Error};
 use pyo3::buffer::PyBuffer;
 use pyo3::exceptions::{PyTypeError, PyValueError};
+use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
 
 use crate::current_graph;
@@ -66,6 +67,11 @@ fn buffer_error(error: &PyErr) -> Error {
 
 #[pymethods]
 impl Tensor {
+    /// It refers to no Python object. That it takes part in garbage collection lets `tf.why_alive` find those that have it.
+    fn __traverse__(&self, _visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
+        Ok(())
+    }
+
     /// A tensor with the bytes of a buffer, row-major; in a graph a constant of it, unless it is not for the graph.
     #[staticmethod]
     #[pyo3(signature = (shape, dtype, buffer, for_graph = true))]
@@ -118,6 +124,11 @@ impl Tensor {
 
 #[pymethods]
 impl Variable {
+    /// As a tensor's.
+    fn __traverse__(&self, _visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
+        Ok(())
+    }
+
     /// A variable with that value, which is converted as `tf.convert_to_tensor` does.
     #[new]
     #[pyo3(signature = (initial_value, trainable = None, *, name = None, dtype = None))]

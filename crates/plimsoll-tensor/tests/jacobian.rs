@@ -144,3 +144,21 @@ fn the_second_derivative_of_a_product_at_zero() -> Result<()> {
     }
     Ok(())
 }
+
+#[test]
+fn several_sources_take_the_same_passes_and_unconnected_ones_have_none() -> Result<()> {
+    let x = Variable::new(Tensor::from_slice(&[1.0f32, 2.0], 2)?);
+    let y = Variable::new(Tensor::from_slice(&[3.0f32, 4.0], 2)?);
+    let unused = Variable::new(Tensor::from_slice(&[[5.0f32]].concat(), [1, 1])?);
+    let tape = GradientTape::new();
+    let z = tape.record(|| x.mul(&x)?.mul(&y))?;
+    let [dx, dy, none] = &tape.jacobians(&z, &[&x, &y, &unused])?[..] else { panic!("three sources") };
+    assert_eq!(dx.as_ref().unwrap().to_vec::<f32>()?, [6.0, 0.0, 0.0, 16.0]);
+    assert_eq!(dy.as_ref().unwrap().to_vec::<f32>()?, [1.0, 0.0, 0.0, 4.0]);
+    assert!(none.is_none());
+    assert!(tape.jacobian(&z, &x).unwrap_err().to_string().contains("has given its gradient"));
+    let tape = GradientTape::new();
+    let rows = tape.record(|| y.reshape([2, 1])?.square())?;
+    assert!(tape.batch_jacobian_or_none(&rows, &Tensor::ones([2, 3])?)?.is_none());
+    Ok(())
+}

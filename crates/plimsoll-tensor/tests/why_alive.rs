@@ -294,3 +294,27 @@ fn what_is_logged_under_a_limit_is_told_too() -> Result<()> {
     device.set_limit(None)?;
     Ok(())
 }
+
+/// A language that embeds the framework says who has a tensor there.
+#[test]
+fn names_of_handles_stand_beside_their_block() -> Result<()> {
+    let device = Device::separate_cpu();
+    let _on = device.enter();
+    let x = Tensor::full([1000], 1.0)?;
+    let y = Tensor::full([1000], 1.0)?;
+    let mut why = device.why_alive();
+    for name in ["a of main", "b of main", "c of main", "d of main"] {
+        why.name_handle(&x, name);
+    }
+    why.name_handle(&y, "y of main");
+    why.name_handle(&Tensor::full([1000], 1.0)?, "one that was not there");
+    let holders: Vec<String> = why.rows().into_iter().map(|row| row.holders).collect();
+    assert_eq!(
+        holders,
+        [
+            "handles in your code (a of main; b of main; c of main; and 1 more)",
+            "handles in your code (y of main)"
+        ]
+    );
+    Ok(())
+}

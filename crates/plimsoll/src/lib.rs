@@ -114,3 +114,27 @@ pub mod prelude {
 #[cfg(doctest)]
 #[doc = include_str!("../../../README.md")]
 struct Readme;
+
+/// The programs of the guide, page by page.
+#[cfg(doctest)]
+mod guide {
+    macro_rules! pages {
+        ($($page:ident: $file:literal),* $(,)?) => {
+            $(#[doc = include_str!(concat!("../../../docs/guide/", $file))] struct $page;)*
+        };
+    }
+    pages! {
+        Tensors: "tensors.md",
+        Tapes: "tapes.md",
+        LayersAndModels: "layers-and-models.md",
+        Data: "data.md",
+        Training: "training.md",
+        TheLine: "the-line.md",
+        Plans: "plans.md",
+        Reports: "reports.md",
+        Gpus: "gpus.md",
+        OwnOpsAndLayers: "own-ops-and-layers.md",
+        HigherOrder: "higher-order.md",
+        Threads: "threads.md",
+    }
+}

@@ -59,9 +59,9 @@ def name_of(activation):
 
 
 def _of_nn(name):
-    from .. import array_ops, names
+    from .. import names, nn
 
-    return names.NN.get(name, getattr(array_ops, name, None))
+    return names.NN.get(name, getattr(nn, name, None))
 
 
 def get(identifier):

@@ -4,7 +4,7 @@ import random
 
 import numpy as np
 
-from ..array_ops import set_seed
+from ..random import set_seed
 from .backend import clear_session  # noqa: F401
 
 

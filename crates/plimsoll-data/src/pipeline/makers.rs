@@ -203,7 +203,7 @@ impl Shared {
                     }
                     // Whoever is asked may wait for somebody who drops a batch. Then it is looked again before waiting.
                     drop(state);
-                    if stop::is_asked() {
+                    if stop::is_asked_to_stop() {
                         return Turn::Interrupted;
                     }
                     state = lock(&self.state);

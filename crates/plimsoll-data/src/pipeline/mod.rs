@@ -28,7 +28,7 @@ use plimsoll_tensor::{Bytes, Device, Error, Piece, Result, Site, at_line};
 pub use self::batch::Batch;
 pub(crate) use self::crew::Held;
 pub use self::crew::Threads;
-pub use self::stop::stop_waiting_when;
+pub use self::stop::{is_asked_to_stop, stop_waiting_when};
 
 use self::allowance::Allowance;
 use self::crew::{Crew, Worker};

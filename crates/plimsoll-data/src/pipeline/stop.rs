@@ -18,8 +18,8 @@ pub fn stop_waiting_when(asked: fn() -> bool) {
     let _ = ASKED.set(asked);
 }
 
-/// Whether waits are to end.
-pub(super) fn is_asked() -> bool {
+/// Whether waits are to end: what [`stop_waiting_when`] was given says so now. Whoever works for long without waiting may ask, too.
+pub fn is_asked_to_stop() -> bool {
     ASKED.get().is_some_and(|asked| asked())
 }
 

@@ -23,7 +23,8 @@ impl Model {
     /// As [`Model::predict`], for a model that gives several tensors.
     ///
     /// # Errors
-    /// Inputs that do not fit, or none; a batch of zero; memory that is full.
+    /// Inputs that do not fit, or none; a batch of zero; memory that is full; somebody who
+    /// [asks to stop](plimsoll_data::stop_waiting_when).
     #[track_caller]
     pub fn predict_nested(&self, inputs: impl Into<Nested<Tensor>>, batch: usize) -> Result<Nested<Tensor>> {
         let _line = at_callers_line();
@@ -44,6 +45,9 @@ impl Model {
         let starts = (0..n_examples).step_by(batch);
         let mut predictions = Predictions { model: self, programs: ProgramCache::new(usize::MAX) };
         let part = |start: usize| {
+            if plimsoll_data::is_asked_to_stop() {
+                return Err(Error::interrupted("predictions"));
+            }
             let len = batch.min(n_examples - start);
             predictions.of(&inputs.try_map(&mut |tensor| tensor.narrow(0, start, len))?)
         };

@@ -5,11 +5,12 @@
 
 use plimsoll::data::Dataset;
 use plimsoll::nn::train::{Batch, Epoch, Examples};
-use plimsoll::{Owner, Result};
+use plimsoll::{Error, Owner, Result};
 use pyo3::prelude::*;
 
 use super::nested::Tensors;
 use super::raised;
+use crate::interrupt;
 
 /// Examples in tensors, shuffled anew in every epoch where there is a seed, in batches.
 #[pyclass(frozen, module = "plimsoll._core")]
@@ -112,6 +113,33 @@ impl Examples for RunData {
             RunData::Native(data) => data.names(),
             RunData::Python { .. } => Vec::new(),
         }
+    }
+}
+
+/// Examples between the batches of which Ctrl-C is looked for. A run of `fit` looks itself, after each step.
+pub struct Interruptible(pub RunData);
+
+impl Examples for Interruptible {
+    fn epoch(&self, epoch: u64, batch: u64) -> Result<Epoch<'_>> {
+        let batches = self.0.epoch(epoch, batch)?;
+        let look = |batch| if interrupt::is_asked() { Err(Error::interrupted("a batch")) } else { batch };
+        Ok(Box::new(batches.map(look)))
+    }
+
+    fn n_batches(&self) -> Option<u64> {
+        self.0.n_batches()
+    }
+
+    fn batch_size(&self) -> Option<u64> {
+        self.0.batch_size()
+    }
+
+    fn start_threads(&self) -> Result<Option<plimsoll::data::Threads>> {
+        self.0.start_threads()
+    }
+
+    fn names(&self) -> Vec<String> {
+        self.0.names()
     }
 }
 

@@ -6,7 +6,7 @@ use plimsoll::nn::optimizers::{OptimizerConfig, SGD};
 use plimsoll::nn::train::{Trainer, Until};
 use pyo3::prelude::*;
 
-use super::batches::RunData;
+use super::batches::{Interruptible, RunData};
 use super::losses::{RunLoss, regularized};
 use super::metrics::RunMetric;
 use super::model::Model;
@@ -83,7 +83,7 @@ fn evaluate(py: Python<'_>, run: EvaluationRun) -> PyResult<(f64, Vec<f64>)> {
     for metric in &run.metrics {
         trainer = trainer.metric(metric.make(py)?);
     }
-    let data = run.data;
+    let data = Interruptible(run.data);
     let evaluated = raised::call(py, move || trainer.evaluate(&data))?;
     Ok((evaluated.loss, evaluated.metrics.into_iter().map(|(_, value)| value).collect()))
 }

@@ -35,9 +35,24 @@ impl GradientTape {
     #[track_caller]
     pub fn jacobian(&self, target: &Tensor, source: &Tensor) -> Result<Tensor> {
         let _line = context::at_callers_line();
-        let shape = joined("jacobian", &[target.shape(), source.shape()])?;
-        let n_rows = target.n_elems();
-        self.rows(target, source, n_rows, |one_hot| one_hot.reshape(*target.shape()))?.reshape(shape)
+        let jacobian = self.jacobians(target, &[source])?.remove(0);
+        jacobian.ok_or_else(|| self.core.not_connected("jacobian", target, 0, source))
+    }
+
+    /// The same for several sources, by the same passes; none for a source on which the target does not depend.
+    ///
+    /// # Errors
+    /// More axes than a tensor can have, a second call on a tape that is not persistent; memory that is full.
+    #[track_caller]
+    pub fn jacobians(&self, target: &Tensor, sources: &[&Tensor]) -> Result<Vec<Option<Tensor>>> {
+        let _line = context::at_callers_line();
+        let shape = |source: &&Tensor| joined("jacobian", &[target.shape(), source.shape()]);
+        let shapes: Vec<Shape> = sources.iter().map(shape).collect::<Result<_>>()?;
+        let one_of_all = |one_hot: Tensor| one_hot.reshape(*target.shape());
+        let rows = self.rows(target, sources, target.n_elems(), one_of_all)?;
+        let shaped =
+            |(rows, shape): (Option<Tensor>, Shape)| rows.map(|rows| rows.reshape(shape)).transpose();
+        rows.into_iter().zip(shapes).map(shaped).collect()
     }
 
     /// The derivatives of every element of each example of `target` with respect to every element of the same example of
@@ -50,6 +65,17 @@ impl GradientTape {
     #[track_caller]
     pub fn batch_jacobian(&self, target: &Tensor, source: &Tensor) -> Result<Tensor> {
         let _line = context::at_callers_line();
+        let jacobian = self.batch_jacobian_or_none(target, source)?;
+        jacobian.ok_or_else(|| self.core.not_connected("batch_jacobian", target, 0, source))
+    }
+
+    /// As [`batch_jacobian`](Self::batch_jacobian), and none where the target does not depend on the source.
+    ///
+    /// # Errors
+    /// Those of `batch_jacobian`, but for that.
+    #[track_caller]
+    pub fn batch_jacobian_or_none(&self, target: &Tensor, source: &Tensor) -> Result<Option<Tensor>> {
+        let _line = context::at_callers_line();
         let (&[batch, ref outputs @ ..], &[other, ref inputs @ ..]) =
             (target.shape().dims(), source.shape().dims())
         else {
@@ -61,43 +87,51 @@ impl GradientTape {
         let shape = joined("batch_jacobian", &[&[batch], outputs, inputs])?;
         let (n_rows, n_inputs) = (outputs.iter().product(), inputs.iter().product());
         let all_examples = |one_hot: Tensor| one_hot.broadcast_to([batch, n_rows])?.reshape(*target.shape());
-        let rows = self.rows(target, source, n_rows, all_examples)?;
-        rows.reshape([n_rows, batch, n_inputs])?.transpose(0, 1)?.reshape(shape)
+        let Some(rows) = self.rows(target, &[source], n_rows, all_examples)?.remove(0) else {
+            return Ok(None);
+        };
+        rows.reshape([n_rows, batch, n_inputs])?.transpose(0, 1)?.reshape(shape).map(Some)
     }
 
-    /// One gradient of the source per row, each flat, for the output gradients that `seed` makes of a row with a single
-    /// one.
+    /// One gradient of each source per row, each flat, for the output gradients that `seed` makes of a row with a single
+    /// one; none for a source on which the target does not depend.
     fn rows(
         &self,
         target: &Tensor,
-        source: &Tensor,
+        sources: &[&Tensor],
         n_rows: usize,
         seed: impl Fn(Tensor) -> Result<Tensor>,
-    ) -> Result<Tensor> {
-        let _here = source.device().enter();
+    ) -> Result<Vec<Option<Tensor>>> {
+        let _here = target.device().enter();
         let core = &self.core;
         core.begin_use()?;
         let rows = self.stop_recording(|| {
-            let mut rows = Tensor::zeros_of([n_rows, source.n_elems()], source.dtype())?;
+            let mut all: Vec<Option<Tensor>> = vec![None; sources.len()];
             for row in 0..n_rows {
                 let place = Tensor::from_slice(&[row as i64], 1)?;
                 let seed = seed(place.one_hot(n_rows, target.dtype())?)?;
                 let after_use = if row + 1 < n_rows { AfterUse::Retain } else { AfterUse::Free };
-                let mut gradients = core.run_backward(&Pass {
+                let gradients = core.run_backward(&Pass {
                     targets: &[target],
-                    sources: &[source],
+                    sources,
                     seed: &|_| Ok(seed.clone()),
                     add: add_gradients,
                     after_use,
                 })?;
-                let gradient =
-                    gradients.remove(0).ok_or_else(|| core.not_connected("jacobian", target, 0, source))?;
-                rows = rows.into_index_add(0, &place, &gradient.reshape([1, source.n_elems()])?)?;
+                for ((rows, gradient), source) in all.iter_mut().zip(gradients).zip(sources) {
+                    let Some(gradient) = gradient else { continue };
+                    let n_elems = source.n_elems();
+                    let before = match rows.take() {
+                        Some(rows) => rows,
+                        None => Tensor::zeros_of([n_rows, n_elems], source.dtype())?,
+                    };
+                    *rows = Some(before.into_index_add(0, &place, &gradient.reshape([1, n_elems])?)?);
+                }
             }
-            Ok(rows)
+            Ok(all)
         });
         core.end_use();
-        Ok(rows?.owned_by(Owner::Gradients))
+        Ok(rows?.into_iter().map(|rows| rows.map(|rows| rows.owned_by(Owner::Gradients))).collect())
     }
 }
 

@@ -17,6 +17,9 @@ use crate::device::survey::{Entry, HolderKind, Item, Lives, Survey, What, drop_f
 /// For so many sets of holders, those with the most bytes, a recording is told what goes with them. Of others it is the block alone.
 const MOST_DROPS: usize = 256;
 
+/// Of so many handles the names are in a row.
+const MAX_NAMES: usize = 3;
+
 /// Somebody who keeps memory alive, in one [`WhyAlive`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct HolderId(Item);
@@ -59,6 +62,8 @@ pub struct AliveBlock {
     pub n_handles: Option<usize>,
     /// The lines that made or cloned these tensors, while [`trace_handles`](crate::trace_handles) is on.
     pub handle_lines: Vec<Site>,
+    /// Who has these tensors in a language that embeds the framework: what [`WhyAlive::name_handle`] was told.
+    pub handle_names: Vec<String>,
     /// What having its value again would take.
     pub price: Price,
 }
@@ -147,6 +152,7 @@ impl Device {
                 block: *block,
                 n_handles,
                 handle_lines: lines.remove(&block.serial).unwrap_or_default(),
+                handle_names: Vec::new(),
                 price: price(&survey, block, &held_by, &alive),
                 held_by,
             }
@@ -384,11 +390,15 @@ impl WhyAlive {
         self.entries.iter().position(is_it).map(HolderId)
     }
 
-    /// The block of a storage.
-    pub(crate) fn of_storage(&self, storage: &Storage) -> Option<&AliveBlock> {
+    /// The place of a storage's block in the list of blocks.
+    pub(crate) fn place_of(&self, storage: &Storage) -> Option<usize> {
         let serial = storage.key()?.serial_on(&self.device)?;
-        let at = self.blocks.binary_search_by_key(&serial, |alive| alive.block.serial).ok()?;
-        Some(&self.blocks[at])
+        self.blocks.binary_search_by_key(&serial, |alive| alive.block.serial).ok()
+    }
+
+    /// Adds a name to the handles of the block in that place.
+    pub(crate) fn name_handle_at(&mut self, place: usize, name: String) {
+        self.blocks[place].handle_names.push(name);
     }
 }
 
@@ -399,14 +409,22 @@ impl AliveBlock {
         self.held_by.iter().find(yours).map(|by| by.holder)
     }
 
-    /// Who keeps the block alive, in words: one, or `shared by` several.
+    /// Who keeps the block alive, in words: one, or `shared by` several; names of handles follow in parentheses.
     pub fn holders(&self) -> String {
         let mut names: Vec<String> = self.held_by.iter().map(|by| self.described(by)).collect();
         names.dedup();
-        match names.as_slice() {
+        let holders = match names.as_slice() {
             [] => String::new(),
             [one] => one.clone(),
             [others @ .., last] => format!("shared by {} and {last}", others.join(", ")),
+        };
+        match self.handle_names.as_slice() {
+            [] => holders,
+            [names @ ..] if names.len() <= MAX_NAMES => format!("{holders} ({})", names.join("; ")),
+            [names @ ..] => {
+                let n_more = names.len() - MAX_NAMES;
+                format!("{holders} ({}; and {n_more} more)", names[..MAX_NAMES].join("; "))
+            }
         }
     }
 

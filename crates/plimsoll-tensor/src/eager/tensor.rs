@@ -278,7 +278,15 @@ impl Tensor {
 impl WhyAlive {
     /// The block that a tensor lies in; none if its memory is not of this device's pool, or was not there at that moment.
     pub fn of(&self, tensor: &Tensor) -> Option<&AliveBlock> {
-        self.of_storage(&tensor.storage())
+        self.place_of(&tensor.storage()).map(|place| &self.blocks()[place])
+    }
+
+    /// Says who has a tensor, in the words of a language that embeds the framework, such as the name of a Python variable. The
+    /// rows show it beside the tensor's block.
+    pub fn name_handle(&mut self, tensor: &Tensor, name: impl Into<String>) {
+        if let Some(place) = self.place_of(&tensor.storage()) {
+            self.name_handle_at(place, name.into());
+        }
     }
 }
 

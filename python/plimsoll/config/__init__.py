@@ -1,13 +1,14 @@
 """`tf.config` and `tf.device`."""
 
-import collections
+import collections as _collections
 
-from . import _core
-from .function import functions_run_eagerly, run_functions_eagerly  # noqa: F401
-from .memory import stats
+from .. import _core
+from ..function import functions_run_eagerly, run_functions_eagerly  # noqa: F401
+from ..memory import stats as _stats
+from ..missing import missing as _missing
 
-PhysicalDevice = collections.namedtuple("PhysicalDevice", "name device_type")
-LogicalDevice = collections.namedtuple("LogicalDevice", "name device_type")
+PhysicalDevice = _collections.namedtuple("PhysicalDevice", "name device_type")
+LogicalDevice = _collections.namedtuple("LogicalDevice", "name device_type")
 _MIB = 1 << 20
 
 
@@ -64,7 +65,7 @@ def get_logical_device_configuration(device):
 
 def get_memory_info(device):
     """Bytes in use on a device, now and at their peak."""
-    figures = stats(_name(device))
+    figures = _stats(_name(device))
     return {"current": figures["in_use"], "peak": figures["peak_in_use"]}
 
 
@@ -98,12 +99,6 @@ class device:
             scope.end()
 
 
-EXPERIMENTAL = {name: globals()[name] for name in (
-    "VirtualDeviceConfiguration", "get_memory_growth", "get_memory_info", "get_memory_usage", "list_logical_devices",
-    "list_physical_devices", "reset_memory_stats", "set_memory_growth",
-)} | {"set_virtual_device_configuration": set_logical_device_configuration}  # fmt: skip
-NAMES = {name: globals()[name] for name in (
-    "LogicalDevice", "LogicalDeviceConfiguration", "PhysicalDevice", "functions_run_eagerly", "get_logical_device_configuration",
-    "get_visible_devices", "list_logical_devices", "list_physical_devices", "run_functions_eagerly",
-    "set_logical_device_configuration", "set_visible_devices",
-)}  # fmt: skip
+from . import experimental  # noqa: E402, F401
+
+__getattr__ = _missing("config")

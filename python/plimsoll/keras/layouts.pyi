@@ -1,0 +1,11 @@
+# Written by `python python/write_stubs.py`. Not edited by hand.
+# mypy: disable-error-code="override,misc,assignment,no-redef"
+from collections.abc import Sequence
+from os import PathLike
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+def from_keras(layer: Any, arrays: Any) -> Any: ...
+def to_keras(layer: Any, arrays: Any) -> Any: ...

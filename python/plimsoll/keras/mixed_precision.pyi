@@ -1,0 +1,36 @@
+# Written by `python python/write_stubs.py`. Not edited by hand.
+# mypy: disable-error-code="override,misc,assignment,no-redef"
+from collections.abc import Sequence
+from os import PathLike
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from .._core import Tensor as Tensor
+from .._core import Variable as Variable
+from ..dtypes import DType as DType
+_DTypeLike: TypeAlias = DType | str | type | np.dtype[Any]
+
+DTypePolicy = Policy
+class Policy:
+    def __init__(self, name: str | None) -> None: ...
+    @property
+    def compute_dtype(self) -> Any: ...
+    @property
+    def variable_dtype(self) -> Any: ...
+    def __eq__(self, other: Any) -> Any: ...
+    def __hash__(self) -> int: ...
+    def __repr__(self) -> str: ...
+dtype_policy = global_policy
+class experimental:
+    Policy: Any
+    @staticmethod
+    def set_policy(policy: Any) -> Any: ...
+    @staticmethod
+    def global_policy() -> Any: ...
+global_dtype_policy = global_policy
+def global_policy() -> Any: ...
+def of_layer(dtype: _DTypeLike | None) -> Any: ...
+set_global_dtype_policy = set_global_policy
+def set_global_policy(policy: Any) -> Any: ...

@@ -1,0 +1,17 @@
+# Written by `python python/write_stubs.py`. Not edited by hand.
+# mypy: disable-error-code="override,misc,assignment,no-redef"
+from collections.abc import Sequence
+from os import PathLike
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from .._core import Tensor as Tensor
+from .._core import Variable as Variable
+from ..dtypes import DType as DType
+from .model import Model as Model
+from .sequential import Sequential as Sequential
+
+def clone_model(model: Any) -> Any: ...
+def load_model(filepath: str | PathLike[str], **_: Any) -> Any: ...

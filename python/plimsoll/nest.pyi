@@ -1,0 +1,13 @@
+# Written by `python python/write_stubs.py`. Not edited by hand.
+# mypy: disable-error-code="override,misc,assignment,no-redef"
+from collections.abc import Sequence
+from os import PathLike
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+def flatten(structure: Any) -> Any: ...
+def map_structure(func: Any, *structures: Any) -> Any: ...
+def pack(structure: Any, leaves: Any) -> Any: ...
+def pack_sequence_as(structure: Any, flat_sequence: Any) -> Any: ...
