@@ -81,6 +81,8 @@ impl Footprint {
 
 /// A program, and its plans so far.
 pub struct PlannedProgram {
+    /// They go before the program, whose ops have the kernels that they launch.
+    graphs: ProgramGraphs,
     program: Program,
     /// The program as it was recorded, where passes have changed it; none if there are no passes, or they changed nothing.
     recorded: Option<Program>,
@@ -89,7 +91,6 @@ pub struct PlannedProgram {
     known: SmallVec<[Option<Known>; 1]>,
     /// What runs where the limits of several devices need other plans than the natural one.
     combined: Option<Combined>,
-    graphs: ProgramGraphs,
     heap_bytes: usize,
 }
 
@@ -230,16 +231,17 @@ impl PlannedProgram {
 
     /// Like [`PlannedProgram::run`], with arguments that can be donated.
     pub(crate) fn run_passed(&mut self, arguments: Vec<Argument>) -> Result<Vec<Tensor>> {
-        let verifies = |device: &Device| device.verifies() && !device.is_ghost();
-        let reference = match self.program.devices.iter().any(verifies) {
-            true => Some(self.program.reference(arguments.clone())?),
-            false => None,
-        };
         self.graphs.begin_run(&self.program);
         let is_planned = match self.prepare_for(&arguments).map(|taken| taken.is_some()) {
             // A program that fits without its graphs runs without them.
             Err(_) if self.graphs.give_up() => self.prepare_for(&arguments)?.is_some(),
             prepared => prepared?,
+        };
+        // Planning may have taken the program as it was recorded, so what it is compared with comes after.
+        let verifies = |device: &Device| device.verifies() && !device.is_ghost();
+        let reference = match self.program.devices.iter().any(verifies) {
+            true => Some(self.program.reference(arguments.clone())?),
+            false => None,
         };
         let mut graphs = std::mem::take(&mut self.graphs);
         let (program, offsets) = match is_planned {
