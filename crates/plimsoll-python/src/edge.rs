@@ -115,8 +115,8 @@ impl ScopeNumber {
         ScopeNumber(number)
     }
 
-    /// Ends the scope; tells whether it was open on this thread.
-    pub fn end(self) -> bool {
+    /// Ends the scope if it is open on this thread; tells whether it was.
+    pub fn end(&self) -> bool {
         let scope = OPEN.try_with(|open| open.borrow_mut().remove(&self.0));
         matches!(scope, Ok(Some(_)))
     }
@@ -124,32 +124,26 @@ impl ScopeNumber {
 
 /// A scope that Python holds open.
 #[pyclass(frozen, module = "plimsoll._core")]
-pub struct Scope(std::sync::Mutex<Option<ScopeNumber>>);
+pub struct Scope(ScopeNumber);
 
 impl Scope {
     /// The scope, for Python to end.
     pub fn new(scope: OpenScope) -> Scope {
-        Scope(std::sync::Mutex::new(Some(ScopeNumber::keep(scope))))
-    }
-
-    fn take(&self) -> Option<ScopeNumber> {
-        self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner).take()
+        Scope(ScopeNumber::keep(scope))
     }
 }
 
 #[pymethods]
 impl Scope {
-    /// Ends the scope; tells whether it was open on this thread.
+    /// Ends the scope if it is open on this thread; tells whether it was. On another one it stays open.
     fn end(&self) -> bool {
-        self.take().is_some_and(ScopeNumber::end)
+        self.0.end()
     }
 }
 
 impl Drop for Scope {
     fn drop(&mut self) {
-        if let Some(number) = self.take() {
-            number.end();
-        }
+        self.0.end();
     }
 }
 
