@@ -55,9 +55,11 @@ impl Environment {
         Step::new(&self.root.join("python"), &self.program("python"), arguments)
     }
 
-    /// A step of maturin's there.
+    /// A step of maturin's there, which finds the environment's Python before others: that has the linker for wheels.
     fn maturin(&self, arguments: &[&str], target: &Path) -> Step {
+        let path = std::env::var("PATH").unwrap_or_default();
         Step::new(&self.root.join("python"), &self.program("maturin"), arguments)
+            .env("PATH", &format!("{}:{path}", self.home.join("bin").display()))
             .env("VIRTUAL_ENV", &self.home.to_string_lossy())
             .env("CARGO_TARGET_DIR", &target.to_string_lossy())
     }
