@@ -8,6 +8,7 @@ rendered from the package as it is imported, so that a name that is added to a t
 said by its name, in the table `PARAMETERS`.
 """
 
+import builtins
 import importlib
 import inspect
 import pathlib
@@ -37,6 +38,8 @@ RETURNS = {
     "_repr_html_": "str", "fit": "History", "summary": "None", "parse_bytes": "int", "numpy": "Any", "jacobian": "Any",
     "__contains__": "bool", "__setattr__": "None", "__delattr__": "None", "__init__": "None", "__exit__": "None",
 }  # fmt: skip
+# Contexts that give themselves.
+RETURN_THEMSELVES = {"GradientTape", "device", "limit", "profile", "Session"}
 # Modules whose functions make tensors.
 MAKE_TENSORS = {"array_ops", "math", "nn", "linalg", "random"}
 OPERATORS = {f"__{r}{name}__" for r in ("", "r") for name in (
@@ -163,6 +166,8 @@ def signature(function, name):
 def returns(name, module, owner=None):
     if owner is None:
         return RETURNS.get(name, "Tensor" if module.rpartition(".")[2] in MAKE_TENSORS else "Any")
+    if name == "__enter__" and owner.__name__ in RETURN_THEMSELVES:
+        return owner.__name__
     if owner.__name__ in ("Tensor", "Variable") and name in OPERATORS:
         return "Tensor"
     return RETURNS.get(name, "Any")
@@ -176,7 +181,7 @@ def of_class(cls, module, indent=""):
     marks = [f"{indent}@final"] if is_native else [f"{indent}@disjoint_base"] if cls.__name__ in DISJOINT else []
     lines = [*marks, f"{indent}class {cls.__name__}{written}:"]
     inner = indent + "    "
-    for name, value in vars(cls).items():
+    for name, value in sorted(vars(cls).items()):  # a native class has its own in any order
         if name.startswith("_") and not (name.startswith("__") and name.endswith("__")) and name != "_repr_html_":
             continue
         if name in IGNORED or (name in ("__eq__", "__hash__") and value is None):
@@ -282,7 +287,7 @@ def stub(name, module, all_modules):
     aliases = [alias for name_of, alias in ALIASES.items() if re.search(rf"\b{name_of}\b", text)]
     bases = {base for line in body for base in re.findall(r"^\s*class \w+\(([\w, ]+)\)", line)}
     for base in sorted({one.strip() for bases_of in bases for one in bases_of.split(",")}):
-        if base and not hasattr(__builtins__, base) and not re.search(rf"(class {base}\b|import \w+ as {base}$)", "\n".join([*imports, *body]), flags=re.M):
+        if base and not hasattr(builtins, base) and not re.search(rf"(class {base}\b|import \w+ as {base}$)", "\n".join([*imports, *body]), flags=re.M):
             imports.append(f"from {relative(base_home(base, module, all_modules), name, is_package)} import {base} as {base}")
     marks = [mark for mark in ("final", "disjoint_base") if f"@{mark}" in text]
     imports += [f"from typing_extensions import {mark}" for mark in marks]
