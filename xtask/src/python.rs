@@ -94,6 +94,7 @@ fn memcheck(environment: &Environment) -> Outcome {
         "--quiet",
         "--error-exitcode=1",
         "--undef-value-errors=no",
+        "--suppressions=tests/valgrind.supp",
         &python,
         "-m",
         "pytest",
