@@ -33,14 +33,14 @@ class GradientTape:
     def __init__(self, persistent=False, watch_accessed_variables=True):
         self._tape = _core.Tape(bool(persistent), bool(watch_accessed_variables))
         self._persistent, self._watches_what_is_read = bool(persistent), bool(watch_accessed_variables)
-        self._scope = None
+        self._scope = self._thread = None
         # The Python functions that its gradients call, by number: see custom_gradient.py.
         self._functions = {}
 
     def __enter__(self):
         if self._scope is not None:
             raise ValueError("this tape records already")
-        self._scope = self._tape.start()
+        self._scope, self._thread = self._tape.start(), threading.get_ident()
         recording_tapes().append(self)
         return self
 
@@ -49,8 +49,9 @@ class GradientTape:
             self._end()
 
     def _end(self):
-        if not self._scope.end():
+        if self._thread != threading.get_ident():
             raise errors.TapeError("a tape stops recording on the thread that it began on, where it still records")
+        self._scope.end()
         self._scope = None
         tapes = recording_tapes()
         if self in tapes:

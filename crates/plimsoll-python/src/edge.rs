@@ -115,8 +115,8 @@ impl ScopeNumber {
         ScopeNumber(number)
     }
 
-    /// Ends the scope if it is open on this thread; tells whether it was.
-    pub fn end(&self) -> bool {
+    /// Ends the scope; tells whether it was open on this thread.
+    pub fn end(self) -> bool {
         let scope = OPEN.try_with(|open| open.borrow_mut().remove(&self.0));
         matches!(scope, Ok(Some(_)))
     }
@@ -124,26 +124,32 @@ impl ScopeNumber {
 
 /// A scope that Python holds open.
 #[pyclass(frozen, module = "plimsoll._core")]
-pub struct Scope(ScopeNumber);
+pub struct Scope(std::sync::Mutex<Option<ScopeNumber>>);
 
 impl Scope {
     /// The scope, for Python to end.
     pub fn new(scope: OpenScope) -> Scope {
-        Scope(ScopeNumber::keep(scope))
+        Scope(std::sync::Mutex::new(Some(ScopeNumber::keep(scope))))
+    }
+
+    fn take(&self) -> Option<ScopeNumber> {
+        self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner).take()
     }
 }
 
 #[pymethods]
 impl Scope {
-    /// Ends the scope if it is open on this thread; tells whether it was. On another one it stays open.
+    /// Ends the scope; tells whether it was open on this thread.
     fn end(&self) -> bool {
-        self.0.end()
+        self.take().is_some_and(ScopeNumber::end)
     }
 }
 
 impl Drop for Scope {
     fn drop(&mut self) {
-        self.0.end();
+        if let Some(number) = self.take() {
+            number.end();
+        }
     }
 }
 
