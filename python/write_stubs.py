@@ -8,6 +8,7 @@ rendered from the package as it is imported, so that a name that is added to a t
 said by its name, in the table `PARAMETERS`.
 """
 
+import builtins
 import importlib
 import inspect
 import pathlib
@@ -37,6 +38,8 @@ RETURNS = {
     "_repr_html_": "str", "fit": "History", "summary": "None", "parse_bytes": "int", "numpy": "Any", "jacobian": "Any",
     "__contains__": "bool", "__setattr__": "None", "__delattr__": "None", "__init__": "None", "__exit__": "None",
 }  # fmt: skip
+# Contexts that give themselves.
+RETURN_THEMSELVES = {"GradientTape", "device", "limit", "profile", "Session"}
 # Modules whose functions make tensors.
 MAKE_TENSORS = {"array_ops", "math", "nn", "linalg", "random"}
 OPERATORS = {f"__{r}{name}__" for r in ("", "r") for name in (
@@ -61,7 +64,16 @@ ALIASES = {
     "_DTypeLike": "_DTypeLike: TypeAlias = DType | str | type | np.dtype[Any]",
     "_Axes": "_Axes: TypeAlias = int | Sequence[int] | None",
 }
-TYPES = ("DType", "Footprint", "History", "Report", "Saved", "Tensor", "TensorShape", "WhyAlive", "Variable")
+# Classes that are named as types, and where they are.
+TYPES = {"DType": "plimsoll.dtypes", "History": "plimsoll.keras.callbacks", "TensorShape": "plimsoll.tensor"} | dict.fromkeys(
+    ("Footprint", "Report", "Saved", "Tensor", "Variable", "WhyAlive"), "plimsoll._core"
+)  # fmt: skip
+# Py_TPFLAGS_BASETYPE.
+_CAN_BE_SUBCLASSED = 1 << 10
+# Classes of Python's whose objects are laid out so that no other such class can be a base beside them.
+DISJOINT = {"TensorShape"}
+IGNORED = {"__module__", "__doc__", "__dict__", "__weakref__", "__qualname__", "__firstlineno__", "__static_attributes__", "__annotations__",
+           "__slots__", "__orig_bases__", "__parameters__", "__getnewargs__", "__replace__"}  # fmt: skip
 
 
 # Examples.
@@ -163,6 +175,8 @@ def signature(function, name):
 def returns(name, module, owner=None):
     if owner is None:
         return RETURNS.get(name, "Tensor" if module.rpartition(".")[2] in MAKE_TENSORS else "Any")
+    if name == "__enter__" and owner.__name__ in RETURN_THEMSELVES:
+        return owner.__name__
     if owner.__name__ in ("Tensor", "Variable") and name in OPERATORS:
         return "Tensor"
     return RETURNS.get(name, "Any")
@@ -176,21 +190,13 @@ def of_class(cls, module, indent=""):
     marks = [f"{indent}@final"] if is_native else [f"{indent}@disjoint_base"] if cls.__name__ in DISJOINT else []
     lines = [*marks, f"{indent}class {cls.__name__}{written}:"]
     inner = indent + "    "
-    for name, value in vars(cls).items():
+    for name, value in sorted(vars(cls).items()):  # a native class has its own in any order
         if name.startswith("_") and not (name.startswith("__") and name.endswith("__")) and name != "_repr_html_":
             continue
         if name in IGNORED or (name in ("__eq__", "__hash__") and value is None):
             continue
         lines += member(name, value, cls, module, inner)
     return lines if len(lines) > len(marks) + 1 else [*lines[:-1], f"{lines[-1]} ..."]
-
-
-# Py_TPFLAGS_BASETYPE.
-_CAN_BE_SUBCLASSED = 1 << 10
-# Classes of Python's whose objects are laid out so that no other such class can be a base beside them.
-DISJOINT = {"TensorShape"}
-IGNORED = {"__module__", "__doc__", "__dict__", "__weakref__", "__qualname__", "__firstlineno__", "__static_attributes__", "__annotations__",
-           "__slots__", "__orig_bases__", "__parameters__", "__getnewargs__", "__replace__"}  # fmt: skip
 
 
 def member(name, value, cls, module, inner):
@@ -244,72 +250,86 @@ def relative(target, module, is_package):
     return "." * (len(base) - common + 1) + ".".join(parts[common:])
 
 
-def stub(name, module, all_modules):
-    """The text of a module's stub."""
-    is_package = hasattr(module, "__path__")
-    # Imported at its first use.
-    imports = ["from . import keras as keras"] if name == "plimsoll" else []
-    body = [f"__all__ = {module.__all__!r}"] if hasattr(module, "__all__") else []
-    for member_name, value in sorted(vars(module).items()):
-        is_own_class = isinstance(value, type) and getattr(value, "__module__", None) == name
-        if member_name.startswith("_") and member_name != "__version__" and not is_own_class:
-            continue
-        if member_name == "keras" and name == "plimsoll._core":
-            body.append("keras: Any")
+class Stub:
+    """The stub of one module while it is written: what it imports, and its lines."""
+
+    def __init__(self, name, module, all_modules):
+        self.name, self.module, self.all_modules = name, module, all_modules
+        # `tf.keras` is imported at its first use.
+        self.imports = ["from . import keras as keras"] if name == "plimsoll" else []
+        self.body = [f"__all__ = {module.__all__!r}"] if hasattr(module, "__all__") else []
+
+    def text(self):
+        """The whole text."""
+        for name, value in sorted(vars(self.module).items()):
+            is_own_class = isinstance(value, type) and getattr(value, "__module__", None) == self.name
+            if not name.startswith("_") or name == "__version__" or is_own_class:
+                self.add(name, value)
+        text = "\n".join(self.body)
+        self.import_types(text)
+        self.import_bases()
+        aliases = [alias for name, alias in ALIASES.items() if re.search(rf"\b{name}\b", text)]
+        self.imports += [f"from typing_extensions import {mark}" for mark in ("final", "disjoint_base") if f"@{mark}" in text]
+        head = HEAD.format(command=COMMAND, imports="\n".join(sorted(set(self.imports))))
+        return "\n".join([head.rstrip(), *aliases, "", text, ""]).replace("\n\n\n", "\n\n")
+
+    def add(self, name, value):
+        """One name of the module."""
         if isinstance(value, types.ModuleType):
-            if value.__name__ == f"{name}.{member_name}" and value.__name__ in all_modules:
-                imports.append(f"from . import {member_name} as {member_name}")
-            continue
-        place = home(value, member_name, all_modules) if isinstance(value, (type, types.FunctionType, types.BuiltinFunctionType)) else None
-        if place is not None and place != name:
-            imports.append(f"from {relative(place, name, is_package)} import {value.__name__} as {member_name}")
-        elif isinstance(value, type) and place == name and value.__name__ == member_name:
-            body += of_class(value, name)
-        elif isinstance(value, type) and place == name:
-            body.append(f"{member_name} = {value.__name__}")
-        elif isinstance(value, (types.FunctionType, types.BuiltinFunctionType)) and getattr(value, "__name__", "") == member_name:
-            body.append(f"def {member_name}{signature(value, member_name)} -> {returns(member_name, name)}: ...")
-        elif isinstance(value, types.FunctionType) and place == name:
-            body.append(f"{member_name} = {value.__name__}")
+            self.add_module(name, value)
+            return
+        can_be_elsewhere = isinstance(value, (type, types.FunctionType, types.BuiltinFunctionType))
+        place = home(value, name, self.all_modules) if can_be_elsewhere else None
+        is_alias = can_be_elsewhere and getattr(value, "__name__", "") != name
+        if place is not None and place != self.name:
+            self.import_from(place, value.__name__, name)
+        elif place is not None and is_alias:
+            self.body.append(f"{name} = {value.__name__}")
+        elif isinstance(value, type) and place is not None:
+            self.body += of_class(value, self.name)
+        elif can_be_elsewhere and not isinstance(value, type) and not is_alias:
+            self.body.append(f"def {name}{signature(value, name)} -> {returns(name, self.name)}: ...")
         else:
-            body.append(f"{member_name}: {kind_of(value, all_modules)}")
-    text = "\n".join(body)
-    for used in TYPES:
-        is_here = re.search(rf"(class {used}\b|import \w+ as {used}$)", "\n".join([*imports, *body]), flags=re.M)
-        is_used = re.search(rf"\b{used}\b", text) or "Like" in text and used in ("DType", "Tensor", "Variable")
-        if is_used and not is_here:
-            imports.append(f"from {relative(AT[used], name, is_package)} import {used} as {used}")
-    aliases = [alias for name_of, alias in ALIASES.items() if re.search(rf"\b{name_of}\b", text)]
-    bases = {base for line in body for base in re.findall(r"^\s*class \w+\(([\w, ]+)\)", line)}
-    for base in sorted({one.strip() for bases_of in bases for one in bases_of.split(",")}):
-        if base and not hasattr(__builtins__, base) and not re.search(rf"(class {base}\b|import \w+ as {base}$)", "\n".join([*imports, *body]), flags=re.M):
-            imports.append(f"from {relative(base_home(base, module, all_modules), name, is_package)} import {base} as {base}")
-    marks = [mark for mark in ("final", "disjoint_base") if f"@{mark}" in text]
-    imports += [f"from typing_extensions import {mark}" for mark in marks]
-    head = HEAD.format(command=COMMAND, imports="\n".join(sorted(set(imports))))
-    return "\n".join([head.rstrip(), *aliases, "", text, ""]).replace("\n\n\n", "\n\n")
+            self.body.append(f"{name}: {kind_of(value)}")
+
+    def add_module(self, name, value):
+        if self.name == "plimsoll._core":  # a module inside of the extension module, which no file has
+            self.body.append(f"{name}: Any")
+        elif value.__name__ == f"{self.name}.{name}" and value.__name__ in self.all_modules:
+            self.imports.append(f"from . import {name} as {name}")
+
+    def import_from(self, place, name, known_as):
+        is_package = hasattr(self.module, "__path__")
+        self.imports.append(f"from {relative(place, self.name, is_package)} import {name} as {known_as}")
+
+    def has(self, name):
+        """Whether a class is written here, or imported."""
+        return re.search(rf"(class {name}\b|import \w+ as {name}$)", "\n".join([*self.imports, *self.body]), flags=re.M)
+
+    def import_types(self, text):
+        """Imports what is named as the type of something."""
+        for name, place in TYPES.items():
+            is_used = re.search(rf"\b{name}\b", text) or "Like" in text and name in ("DType", "Tensor", "Variable")
+            if is_used and not self.has(name):
+                self.import_from(place, name, name)
+
+    def import_bases(self):
+        """Imports the bases of classes."""
+        lists = {found for line in self.body for found in re.findall(r"^\s*class \w+\(([\w, ]+)\)", line)}
+        for base in sorted({name.strip() for listed in lists for name in listed.split(",")}):
+            if not hasattr(builtins, base) and not self.has(base):
+                self.import_from(self.home_of_base(base), base, base)
+
+    def home_of_base(self, base):
+        classes = [value for value in vars(self.module).values() if isinstance(value, type)]
+        found = next(of for cls in classes for of in cls.__mro__ if of.__name__ == base)
+        return home(found, base, self.all_modules) or found.__module__
 
 
-def kind_of(value, all_modules):
+def kind_of(value):
     if type(value).__module__.startswith("plimsoll"):
         return "DType" if type(value).__name__ == "DType" else "Any"
     return constant(value)
-
-
-def base_home(base, module, all_modules):
-    for value in vars(module).values():
-        if isinstance(value, type):
-            for of in value.__mro__:
-                if of.__name__ == base:
-                    return home(of, base, all_modules) or of.__module__
-    raise ValueError(base)
-
-
-AT = {
-    "DType": "plimsoll.dtypes", "Footprint": "plimsoll._core", "History": "plimsoll.keras.callbacks", "Report": "plimsoll._core",
-    "Saved": "plimsoll._core", "Tensor": "plimsoll._core", "TensorShape": "plimsoll.tensor", "WhyAlive": "plimsoll._core",
-    "Variable": "plimsoll._core",
-}  # fmt: skip
 
 
 def stubs():
@@ -319,7 +339,7 @@ def stubs():
     for name, module in all_modules.items():
         path = HERE.joinpath(*name.split("."))
         path = path / "__init__.pyi" if hasattr(module, "__path__") else path.with_suffix(".pyi")
-        texts[path] = stub(name, module, all_modules)
+        texts[path] = Stub(name, module, all_modules).text()
     return texts
 
 

@@ -6,7 +6,7 @@ import numpy as np
 
 from . import _core, dtypes
 from .names import tensor
-from .tensor import Value, TensorShape, convert_to_tensor, matmul as _matmul
+from .tensor import Tensor, Value, TensorShape, convert_to_tensor, matmul as _matmul
 
 
 def extents(shape):
@@ -140,13 +140,14 @@ def cast(x, dtype, name=None):
 
 
 def identity(input, name=None):
-    """The tensor itself; the value of a variable.
+    """Another tensor of the same memory, which a tape tells from the first; the value of a variable.
 
     >>> import plimsoll as tf
     >>> tf.identity(tf.Variable(2.0)).numpy()
     np.float32(2.0)
     """
-    return convert_to_tensor(input)
+    x = input if isinstance(input, Tensor) else convert_to_tensor(input)
+    return _core.along("squeeze", _core.along("unsqueeze", x, 0), 0)
 
 
 def shape(input, out_type=dtypes.int32, name=None):

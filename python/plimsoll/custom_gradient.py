@@ -7,6 +7,8 @@ import functools
 import inspect
 import itertools
 
+import numpy as np
+
 from . import _core, graph
 from .names import tensor
 from .nest import flatten, map_structure, pack
@@ -61,7 +63,7 @@ def custom_gradient(f=None):
                 return f(*args, **kwargs)
 
         result, grad_fn = _core.without_tapes(forward)
-        if not isinstance(result, Value):
+        if not isinstance(result, (*Value, float, np.ndarray)):
             raise NotImplementedError(f"tf.custom_gradient is for a function with one result, not {type(result).__name__}")
         variables = [v for v in scout.watched_variables() if v.trainable]
         del scout

@@ -1,11 +1,14 @@
 """`tf.GradientTape`: what is recorded begins and ends with a with-statement."""
 
+import logging
 import threading
 
 from . import _core, errors
 from .names import tensor
 from .nest import flatten, pack
-from .tensor import Value
+from .tensor import Value, Variable
+
+_LOG = logging.getLogger("plimsoll")
 
 
 class UnconnectedGradients:
@@ -29,15 +32,15 @@ class GradientTape:
 
     def __init__(self, persistent=False, watch_accessed_variables=True):
         self._tape = _core.Tape(bool(persistent), bool(watch_accessed_variables))
-        self._persistent = bool(persistent)
-        self._scope = None
+        self._persistent, self._watches_what_is_read = bool(persistent), bool(watch_accessed_variables)
+        self._scope = self._thread = None
         # The Python functions that its gradients call, by number: see custom_gradient.py.
         self._functions = {}
 
     def __enter__(self):
         if self._scope is not None:
             raise ValueError("this tape records already")
-        self._scope = self._tape.start()
+        self._scope, self._thread = self._tape.start(), threading.get_ident()
         recording_tapes().append(self)
         return self
 
@@ -46,19 +49,23 @@ class GradientTape:
             self._end()
 
     def _end(self):
-        scope, self._scope = self._scope, None
+        if self._thread != threading.get_ident():
+            raise errors.TapeError("a tape stops recording on the thread that it began on, where it still records")
+        self._scope.end()
+        self._scope = None
         tapes = recording_tapes()
         if self in tapes:
             tapes.remove(self)
-        if not scope.end():
-            raise errors.TapeError("a tape stops recording on the thread that it began on")
 
     def watch(self, tensor):
-        """Watches a tensor or variable, or all of a structure."""
+        """Watches a tensor or variable, or all of a structure. What is no float has no gradient, which is said and no error."""
         for source in flatten(tensor):
             if not isinstance(source, Value):
                 raise ValueError(f"{type(source).__name__} cannot be watched; convert it by tf.constant first")
-            self._tape.watch(source)
+            if source.dtype.is_floating:
+                self._tape.watch(source)
+            else:
+                _LOG.warning("The dtype of the watched tensor must be floating (e.g. tf.float32), got %s: it has no gradient", source.dtype.name)
 
     def stop_recording(self):
         """A context in which nothing is recorded."""
@@ -93,6 +100,9 @@ class GradientTape:
             seeds = [_core.full(t._shape, 1.0, t._dtype) if g is None else tensor(g) for t, g in zip(targets, given, strict=True)]
         floats = [i for i, source in enumerate(leaves) if source.dtype.is_floating]
         kept = [i for i, t in enumerate(targets) if t.dtype.is_floating]
+        for i in kept:
+            if self._watches_what_is_read and isinstance(targets[i], Variable) and targets[i].trainable:
+                self._tape.watch(targets[i])  # it is read here
         with self._uses():
             given = self._lending(
                 lambda: self._tape.gradient(

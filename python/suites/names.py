@@ -53,8 +53,7 @@ class Missing:
 
 def _sources(args, params):
     """Arguments as tensors, each an object of its own, and those of which the gradients are wanted."""
-    made = [arg.value() if isinstance(arg, tf.Variable) else tf.identity(arg) for arg in args]
-    made = [tf.identity(value) if any(value is other for other in made[:place]) else value for place, value in enumerate(made)]
+    made = [tf.identity(arg) for arg in args]
     return made, [made[place] for place in (range(len(made)) if params is None else params)]
 
 
@@ -112,14 +111,18 @@ class TestCase(unittest.TestCase):
     """What TensorFlow's test cases have besides unittest's."""
 
     def evaluate(self, structure):
+        session = tf.compat.v1.get_default_session()
+        if session is not None:
+            return session.run(structure)
         return tf.nest.map_structure(lambda leaf: leaf.numpy() if hasattr(leaf, "numpy") else leaf, structure)
 
     @contextlib.contextmanager
     def cached_session(self, **options):
         with tf.compat.v1.Session(**options) as session:
+            session.run(tf.compat.v1.global_variables_initializer())
             yield session
 
-    session = test_session = cached_session
+    session = cached_session
 
     def assertAllEqual(self, a, b, msg=None):
         a, b = (self._plain(side) for side in (a, b))
@@ -198,6 +201,7 @@ _MODULES = {
     "memory_checker": {"MemoryChecker": MemoryChecker},
     "random_ops": {"random_normal": tf.random.normal, "random_uniform": tf.random.uniform},
     "resource_variable_ops": {"ResourceVariable": tf.Variable},
+    "tensor_shape": {},
     "test": {"TestCase": TestCase, "main": unittest.main, "is_gpu_available": lambda: False},
     "test_util": {
         "TensorFlowTestCase": TestCase,
@@ -216,11 +220,13 @@ class _Names(types.ModuleType):
     """A module of TensorFlow's; one below a package finds names in this package."""
 
     def __getattr__(self, name):
-        if name.startswith("__") or self.__name__.count(".") < 3:
+        if name.startswith("__") or self.__name__.count(".") < 3 and not self.__name__.endswith(".pywrap_tfe"):
             raise AttributeError(name)
         own = _MODULES.get(self.__name__.rpartition(".")[2], {})
         if name in own:
             return own[name]
+        if own == {} and self.__name__.endswith((".tensor_shape", ".pywrap_tfe")):  # protocol buffers, and the native library
+            return Missing(name)
         for space in _SPACES:
             with contextlib.suppress(AttributeError):
                 return getattr(space, name)

@@ -295,7 +295,9 @@ def test_scopes_end_in_any_order_on_the_thread_that_entered_them():
     thread.start()
     thread.join()
     assert len(caught) == 1 and "the thread that it began on" in caught[0]
-    del elsewhere, first, second, y
+    assert tf._core.is_recording()
+    elsewhere.__exit__(None, None, None)
+    assert not tf._core.is_recording()
 
 
 @pytest.mark.valgrind

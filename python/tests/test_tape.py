@@ -134,12 +134,51 @@ def test_jacobians():
     assert np.array_equal(tape.batch_jacobian(y, x).numpy()[1], [[6.0, 0.0], [0.0, 8.0]])
 
 
-def test_what_has_no_gradient_cannot_be_watched():
+def test_what_has_no_gradient_is_not_watched_and_that_is_said(caplog):
     with tf.GradientTape() as tape:
-        with pytest.raises(ValueError, match="float"):
-            tape.watch(tf.constant(1))
+        n = tf.constant(1)
+        tape.watch(n)
+        assert "must be floating" in caplog.text
         with pytest.raises(ValueError, match="cannot be watched"):
             tape.watch(1.0)
         variable = tf.Variable(1.0)
         variable * 2.0
     assert [v.numpy() for v in tape.watched_variables()] == [1.0]
+
+
+def test_an_identity_is_a_tensor_of_its_own_in_the_same_memory():
+    before = tf.stats()["in_use"]
+    x = tf.ones([1000])
+    with tf.GradientTape(persistent=True) as tape:
+        tape.watch(x)
+        y = tf.identity(x)
+        tape.watch(y)
+        z = x * 2.0 + y * 3.0
+    assert [float(g[0]) for g in tape.gradient(z, [x, y])] == [5.0, 3.0]
+    del tape, z
+    assert tf.stats()["in_use"] == before + 4096
+
+
+def test_a_variable_may_be_a_target():
+    v, w = tf.Variable(2.0), tf.Variable(3.0)
+    with tf.GradientTape() as tape:
+        greatest = max([v, w])
+    assert [None if g is None else float(g) for g in tape.gradient(greatest, [v, w])] == [None, 1.0]
+
+
+def test_jacobians_of_several_sources_and_of_none():
+    x, y, unused = tf.Variable([1.0, 2.0]), tf.Variable([3.0, 4.0]), tf.Variable([5.0])
+    with tf.GradientTape() as tape:
+        z = x * x * y
+    dx, (dy, none) = tape.jacobian(z, [x, (y, unused)], parallel_iterations=2, experimental_use_pfor=False)
+    assert dx.numpy().tolist() == [[6.0, 0.0], [0.0, 16.0]] and dy.numpy().tolist() == [[1.0, 0.0], [0.0, 4.0]] and none is None
+    with tf.GradientTape(persistent=True) as tape:
+        z = x * 2.0
+    assert tape.jacobian(z, unused, unconnected_gradients="zero").numpy().tolist() == [[0.0], [0.0]]
+    row = tf.Variable([[1.0, 2.0]])
+    assert tape.batch_jacobian(tf.reshape(z, [1, 2]), row).numpy().tolist() == [[[0.0, 0.0], [0.0, 0.0]]]
+    with pytest.raises(ValueError, match="Unknown value for unconnected_gradients: 'nonsense'"):
+        tape.gradient(z, x, unconnected_gradients="nonsense")
+    for target, source, message in ((z, row, "must have rank at least 2"), (tf.ones([2, 2]), row, "Need first dimension")):
+        with pytest.raises(ValueError, match=message):
+            tape.batch_jacobian(target, source)

@@ -55,9 +55,11 @@ impl Environment {
         Step::new(&self.root.join("python"), &self.program("python"), arguments)
     }
 
-    /// A step of maturin's there.
+    /// A step of maturin's there, which finds the environment's Python before others: that has the linker for wheels.
     fn maturin(&self, arguments: &[&str], target: &Path) -> Step {
+        let path = std::env::var("PATH").unwrap_or_default();
         Step::new(&self.root.join("python"), &self.program("maturin"), arguments)
+            .env("PATH", &format!("{}:{path}", self.home.join("bin").display()))
             .env("VIRTUAL_ENV", &self.home.to_string_lossy())
             .env("CARGO_TARGET_DIR", &target.to_string_lossy())
     }
@@ -73,14 +75,15 @@ pub fn test(root: &Path) -> Outcome {
     let environment = Environment::new(root)?;
     environment.develop()?;
     environment.python(&["-X", "faulthandler", "-m", "pytest", "-q", "-p", "no:cacheprovider"]).run()?;
-    let allowed = "tests/stubtest.txt";
-    environment.python(&["-m", "mypy.stubtest", "plimsoll", "--concise", "--allowlist", allowed]).run()?;
+    environment.python(&["-m", "mypy.stubtest", "plimsoll", "--concise"]).run()?;
     memcheck(&environment)
 }
 
 /// Runs the tests that are marked for it under valgrind, with Python's memory taken from the system block by block.
 ///
-/// Python itself is not watched for leaks: what it leaves at its end is its own. That ours leave nothing, each test asserts.
+/// Watched is whether memory is read, written and freed as it may be. Of values that nobody has written CPython is full, as valgrind sees
+/// it, so those are looked for in Rust's tests alone; and what Python leaves at its end is its own. That ours leave nothing, each
+/// test asserts.
 fn memcheck(environment: &Environment) -> Outcome {
     if !has_valgrind(&environment.root) {
         println!("left out: Python under valgrind (valgrind is missing and could not be installed)");
@@ -90,6 +93,7 @@ fn memcheck(environment: &Environment) -> Outcome {
     let arguments = [
         "--quiet",
         "--error-exitcode=1",
+        "--undef-value-errors=no",
         "--suppressions=tests/valgrind.supp",
         &python,
         "-m",

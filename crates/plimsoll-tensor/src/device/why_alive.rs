@@ -420,8 +420,8 @@ impl AliveBlock {
         };
         match self.handle_names.as_slice() {
             [] => holders,
-            [names @ ..] if names.len() <= MAX_NAMES => format!("{holders} ({})", names.join("; ")),
-            [names @ ..] => {
+            names if names.len() <= MAX_NAMES => format!("{holders} ({})", names.join("; ")),
+            names => {
                 let n_more = names.len() - MAX_NAMES;
                 format!("{holders} ({}; and {n_more} more)", names[..MAX_NAMES].join("; "))
             }
