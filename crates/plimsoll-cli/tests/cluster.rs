@@ -24,7 +24,8 @@ fn number(value: &Value) -> u64 {
 fn ranks_of_a_cluster_need_less_from_stage_to_stage() {
     let mut before = u64::MAX;
     for zero in 0..4 {
-        let plan = planned(&format!("gpt-nano --cluster 8xcpu --batch 8 --steps 2 --data random --zero {zero}"));
+        let plan =
+            planned(&format!("gpt-nano --cluster 8xcpu --batch 8 --steps 2 --data random --zero {zero}"));
         assert_eq!((&plan["cluster"], &plan["zero"]), (&"8xcpu".into(), &zero.into()));
         let ranks = plan["ranks"].as_array().expect("ranks");
         assert_eq!(ranks.len(), if zero == 0 { 1 } else { 3 }, "{ranks:?}");
