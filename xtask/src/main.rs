@@ -16,6 +16,7 @@ mod exports;
 mod gpu_bundle;
 mod json;
 mod mpi;
+mod mpi_kills;
 mod page;
 mod plans;
 mod python;
@@ -45,6 +46,7 @@ Commands:
   exports       what profiles are exported to, read by PyTorch's, Perfetto's, Prometheus's and TensorBoard's readers
   plans         `plan` for every recipe and device, in all its forms: minutes
   mpi           MPI processes that train together: the same weights for 1, 2 and 4 of them, and each one's memory as planned
+  mpi --kills N one of four processes killed, N times: the job ends, says who it was, and two go on from what was saved
   fuzz [CASES]  damaged files for every parser, 10,000,000 unless told otherwise
   soak [STEPS]  a long training run that must not grow, 1,000,000 steps unless told otherwise
   kills [N]     four processes that save into one folder, killed 1,000 times unless told otherwise
@@ -80,6 +82,7 @@ fn main() -> ExitCode {
         ["exports"] => exports::run(&root),
         ["plans"] => plans::run(&root),
         ["mpi"] => mpi::run(&root),
+        ["mpi", "--kills", n_kills] => mpi_kills::run(&root, n_kills),
         ["fuzz"] => endure::fuzz(&root, "10000000"),
         ["fuzz", n_cases] => endure::fuzz(&root, n_cases),
         ["soak"] => endure::soak(&root, "1000000"),

@@ -19,12 +19,31 @@ const RUNS: [(&[&str], bool); 3] = [
     (&["gpt-nano", "--data", "target/mpi/text.txt", "--batch", "32", "--steps", "2"], true),
 ];
 
-/// Trains all networks with all numbers of processes, with the program that the tests have built, and compares.
+/// Stages of ZeRO, for numbers of processes.
+const STAGES: [(&str, &str); 4] = [("4", "1"), ("2", "2"), ("4", "2"), ("4", "3")];
+
+/// What processes are started with, and the program that the tests have built.
+pub struct Mpi {
+    pub launcher: String,
+    pub library: String,
+    pub program: String,
+}
+
+impl Mpi {
+    /// Looks for them, and installs MPI if it is not there yet.
+    pub fn find(root: &Path) -> Result<Mpi, String> {
+        let launcher = launcher(root)?;
+        let library = root.join("target/mpi/lib/libmpi_abi.so.1").to_string_lossy().into_owned();
+        let own =
+            std::env::current_exe().map_err(|error| format!("cannot tell where programs are: {error}"))?;
+        let program = own.with_file_name("plimsoll").to_string_lossy().into_owned();
+        Ok(Mpi { launcher, library, program })
+    }
+}
+
+/// Trains all networks with all numbers of processes and stages of ZeRO, and compares.
 pub fn run(root: &Path) -> Outcome {
-    let launcher = launcher(root)?;
-    let library = root.join("target/mpi/lib/libmpi_abi.so.1").to_string_lossy().into_owned();
-    let own = std::env::current_exe().map_err(|error| format!("cannot tell where programs are: {error}"))?;
-    let program = own.with_file_name("plimsoll").to_string_lossy().into_owned();
+    let Mpi { launcher, library, program } = Mpi::find(root)?;
     // A text of a few windows: evaluating all of the shipped one takes far longer than two steps.
     let text = std::fs::read_to_string(root.join("crates/plimsoll-cli/data/austen.txt"));
     let text: String =
@@ -49,6 +68,14 @@ pub fn run(root: &Path) -> Outcome {
                 if *expected.get_or_insert_with(|| digest.clone()) != digest {
                     return Err(format!("{}: other weights with {ranks} ranks: {line}", run[0]));
                 }
+            }
+        }
+        for (ranks, stage) in STAGES {
+            let line = train(ranks, run, &["--zero", stage])?;
+            let (digest, committed) = (check(&line)?, number(&line, "committed_bytes")?);
+            println!("{}: {ranks} ranks, ZeRO {stage}, {committed} bytes: {digest}", run[0]);
+            if expected.as_ref() != Some(&digest) {
+                return Err(format!("{}: other weights with {ranks} ranks and ZeRO {stage}: {line}", run[0]));
             }
         }
     }

@@ -1,17 +1,17 @@
 //! The SHA-256 of a model's parameters, by which two runs are seen to be equal to the bit.
 
-use plimsoll::nn::Model;
+use plimsoll::nn::train::Trainer;
 use plimsoll::{Result, Variable};
 use sha2::{Digest, Sha256};
 
-/// Over the parameters sorted by name, as little-endian bytes of their master dtype, straight from the pool.
-pub fn parameters_sha256(model: &Model) -> Result<String> {
-    let mut variables = model.variables();
+/// Over the parameters sorted by name, as little-endian bytes of their master dtype, straight from where they are. Ranks that have
+/// shards of them all call this.
+pub fn parameters_sha256(trainer: &Trainer) -> Result<String> {
+    let mut variables = trainer.model().variables();
     variables.sort_by_key(Variable::name);
     let mut sum = Sha256::new();
     for variable in &variables {
-        let value = variable.master().unwrap_or(variable).value();
-        value.with_bytes(|bytes| sum.update(bytes))?;
+        trainer.with_bytes_of(variable, |bytes| sum.update(bytes))?;
     }
     Ok(sum.finalize().iter().map(|byte| format!("{byte:02x}")).collect())
 }
@@ -21,6 +21,8 @@ mod tests {
     use plimsoll::Tensor;
     use plimsoll::nn::Layer;
     use plimsoll::nn::layers::{Dense, Sequential};
+    use plimsoll::nn::losses::MeanSquaredError;
+    use plimsoll::nn::optimizers::{OptimizerConfig, SGD};
 
     use super::*;
 
@@ -34,7 +36,8 @@ mod tests {
         // By name: a.bias = 3, a.kernel = 2, b.bias = 1, b.kernel = 0.
         let bytes: Vec<u8> = [3f32, 2.0, 1.0, 0.0].iter().flat_map(|value| value.to_le_bytes()).collect();
         let expected: String = Sha256::digest(&bytes).iter().map(|byte| format!("{byte:02x}")).collect();
-        assert_eq!(parameters_sha256(&model)?, expected);
+        let trainer = Trainer::new(model, SGD::new(0.1).build(), MeanSquaredError);
+        assert_eq!(parameters_sha256(&trainer)?, expected);
         Ok(())
     }
 }

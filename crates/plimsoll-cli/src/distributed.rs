@@ -24,7 +24,8 @@ pub fn join(options: &TrainOptions) -> Result<Option<TrainOptions>, Failure> {
         Some(_) => Arc::new(Mpi::open().map_err(|error| Failure::other(format!("--distributed: {error}")))?),
         None => local::alone(),
     };
-    let strategy = Strategy::data_parallel(communicator);
+    introduce(&*communicator)?;
+    let strategy = Strategy::data_parallel(communicator).zero(options.zero.into());
     let strategy =
         options.leaves.map_or_else(|| strategy.clone(), |leaves| strategy.clone().leaves(leaves.get()));
     let mut joined = TrainOptions { strategy: Some(strategy), ..options.clone() };
@@ -40,6 +41,21 @@ pub fn join(options: &TrainOptions) -> Result<Option<TrainOptions>, Failure> {
         joined.oom_report = Some("off".into());
     }
     Ok(Some(joined))
+}
+
+/// Says which process is which rank: whoever starts processes names those that die by their numbers.
+fn introduce(communicator: &dyn Communicator) -> Result<(), Failure> {
+    if communicator.size() == 1 {
+        return Ok(());
+    }
+    let processes = communicator.all_gather(std::process::id().to_string().as_bytes())?;
+    let name = |(rank, process): (usize, &Vec<u8>)| {
+        format!("rank {rank} is process {}", String::from_utf8_lossy(process))
+    };
+    if communicator.is_first() {
+        warn(&processes.iter().enumerate().map(name).collect::<Vec<_>>().join(", "));
+    }
+    Ok(())
 }
 
 /// Ends the run of all ranks if this one has failed: none is to wait for it.

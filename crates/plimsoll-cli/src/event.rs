@@ -60,6 +60,31 @@ pub struct PlanEvent {
     pub recomputed_flops: u64,
     /// The bytes that the whole run offloads to save memory.
     pub offloaded_bytes: u64,
+    /// The devices of the ranks, as the option says; the figures above are then those of the rank that needs most.
+    pub cluster: Option<String>,
+    /// The stage of ZeRO.
+    pub zero: Option<u8>,
+    /// The ranks that were planned.
+    pub ranks: Option<Vec<RankPlan>>,
+}
+
+/// What a rank of a cluster will need.
+#[derive(Clone, Debug, Serialize)]
+pub struct RankPlan {
+    /// Its number.
+    pub rank: usize,
+    /// Whether it stays within its limit.
+    pub fits: bool,
+    /// The most in use at a time.
+    pub peak_bytes: u64,
+    /// The most committed at a time.
+    pub committed_bytes: u64,
+    /// The least limit under which it works.
+    pub least_limit_bytes: u64,
+    /// The bytes at its peak by owner; they add up to it.
+    pub owners: BTreeMap<&'static str, u64>,
+    /// When its peak is reached first.
+    pub peak_at: PeakAt,
 }
 
 /// When the most is in use.

@@ -16,6 +16,7 @@
 
 mod actions;
 mod bench;
+mod cluster;
 mod commands;
 mod data;
 mod digest;
@@ -88,7 +89,10 @@ pub fn run(
         Command::Train(options) => commands::train::run(recipes, &options),
         Command::Bench(options) => commands::bench::run(recipes, &options),
         Command::Devices(options) => commands::devices::run(&options),
-        Command::Plan(options) => commands::plan::run(recipes, &options),
+        Command::Plan(options) => match &options.cluster {
+            None => commands::plan::run(recipes, &options),
+            Some(cluster) => commands::cluster::run(recipes, &options, cluster),
+        },
         Command::Explain(options) => commands::explain::run(&options),
     }
 }

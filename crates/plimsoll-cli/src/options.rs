@@ -8,6 +8,7 @@ use clap::{Args, Parser, Subcommand};
 use plimsoll::dist::Strategy;
 use plimsoll::nn::Policy;
 
+use crate::cluster::Cluster;
 use crate::size::Size;
 
 /// Trains models within a limit on memory, and shows where the bytes go.
@@ -130,6 +131,10 @@ pub struct TrainOptions {
     /// Cut each batch into so many leaves, which ranks share out [default: those of --accumulate, or as many as ranks]
     #[arg(long, value_name = "L")]
     pub leaves: Option<NonZeroUsize>,
+    /// Cut into shards, one for each process: 1 the optimizer's state, 2 gradients, too, 3 parameters, too (ZeRO)
+    #[arg(long, value_name = "STAGE", default_value_t = 0, requires = "distributed",
+          value_parser = clap::value_parser!(u8).range(0..=3))]
+    pub zero: u8,
     /// The ranks that the run has joined.
     #[arg(skip)]
     pub strategy: Option<Strategy>,
@@ -168,6 +173,16 @@ pub struct PlanOptions {
     /// Write a page about the run's memory, to look at in a browser
     #[arg(long, value_name = "FILE.html")]
     pub report: Option<PathBuf>,
+    /// Plan the ranks of a cluster that is not there, such as 64xh100: so many devices of a model, a rank each
+    #[arg(long, value_name = "NxMODEL", conflicts_with_all = ["planned_device", "device", "max_batch", "profile", "report"])]
+    pub cluster: Option<Cluster>,
+    /// With --cluster, cut into shards: 1 the optimizer's state, 2 gradients, too, 3 parameters, too (ZeRO)
+    #[arg(long, value_name = "STAGE", default_value_t = 0, requires = "cluster",
+          value_parser = clap::value_parser!(u8).range(0..=3))]
+    pub zero: u8,
+    /// With --cluster, cut each batch into so many leaves [default: those of --accumulate, or as many as ranks]
+    #[arg(long, value_name = "L", requires = "cluster")]
+    pub leaves: Option<NonZeroUsize>,
 }
 
 impl PlanOptions {
@@ -188,6 +203,7 @@ impl PlanOptions {
             spill: self.spill.clone(),
             distributed: false,
             leaves: None,
+            zero: 0,
             strategy: None,
         }
     }

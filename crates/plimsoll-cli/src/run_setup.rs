@@ -7,7 +7,7 @@ use plimsoll::nn::metrics::SparseCategoricalAccuracy;
 use plimsoll::nn::optimizers::Optimizer;
 use plimsoll::nn::train::callbacks::ModelCheckpoint;
 use plimsoll::nn::train::{Callback, EpochEvent, History, Trainer, Until};
-use plimsoll::nn::{Policy, with_policy};
+use plimsoll::nn::{Policy, with_policy, with_strategy};
 use plimsoll::{Error, ErrorKind};
 
 use crate::failure::Failure;
@@ -46,7 +46,12 @@ impl RunSetup {
     pub fn new(recipe: &Recipe, options: &TrainOptions) -> Result<RunSetup, Failure> {
         let run = &options.run;
         let batch = batch(recipe, run)?;
-        let model = with_policy(policy(recipe, run), || recipe.model())?;
+        let built = || with_policy(policy(recipe, run), || recipe.model());
+        let model = match &options.strategy {
+            None => built(),
+            // What is cut into shards is never there as a whole.
+            Some(strategy) => with_strategy(strategy, built),
+        }?;
         let data = recipe.examples(options.data.as_ref(), batch)?;
         data.check(recipe.inputs(), recipe.labels())?;
         let n_examples = data.train.len();

@@ -17,7 +17,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use plimsoll_dist::{Communicator, Shards, Strategy, gather_op, gather_rows, gather_update};
 use plimsoll_tensor::optimizer::{NORM_CHUNK, norm_of_square_sums, square_sums};
-use plimsoll_tensor::{DType, Error, GatheredVariable, OpRef, Owner, Result, Tensor, Variable, with_owner};
+use plimsoll_tensor::{
+    DType, Error, GatheredVariable, OpRef, Owner, Result, Shape, Tensor, Variable, with_owner,
+};
 use sha2::{Digest, Sha256};
 
 /// The most variables that one op fills: see `optimizers::state`.
@@ -94,6 +96,23 @@ impl Zero {
         Ok(())
     }
 
+    /// The ranks, and how variables are cut.
+    pub fn ranks(&self) -> (&Arc<dyn Communicator>, &Shards) {
+        (&self.communicator, &self.shards)
+    }
+
+    /// The number of a variable among those that are cut, and this rank's piece of it.
+    pub fn piece(&self, variable: &Variable) -> Option<(usize, &Variable)> {
+        let number = self.variables.iter().position(|known| known == variable)?;
+        Some((number, &self.pieces[number]))
+    }
+
+    /// The number of the variable of that name among those that are cut, and its shape.
+    pub fn named(&self, name: &str) -> Option<(usize, Shape)> {
+        let number = self.variables.iter().position(|known| known.name() == name)?;
+        Some((number, *self.variables[number].shape()))
+    }
+
     /// Whether a variable is cut.
     pub fn covers(&self, variable: &Variable) -> bool {
         self.variables.contains(variable)
@@ -162,6 +181,17 @@ impl Zero {
             (gather_update(&self.communicator, &self.shards, numbers), whole.chain(own).collect())
         };
         alike.flat_map(|numbers| numbers.chunks(VARIABLES_OF_AN_OP)).map(of_op).collect()
+    }
+
+    /// Fills the variables that ranks have whole from the pieces of all ranks, outside a step.
+    pub fn fill(&self) -> Result<()> {
+        if self.pieces.iter().any(|piece| piece.device().is_ghost()) {
+            return Ok(());
+        }
+        for (op, variables) in self.gathers(&self.variables) {
+            Variable::update(op, &variables.iter().collect::<Vec<_>>(), &[])?;
+        }
+        Ok(())
     }
 
     /// Gives `f` the bytes of a variable in full precision, from the pieces that all ranks have: all call it for the same variables

@@ -1,6 +1,7 @@
 //! The commands, one per file.
 
 pub mod bench;
+pub mod cluster;
 pub mod devices;
 pub mod explain;
 pub mod plan;

@@ -180,8 +180,14 @@ fn table(
     Ok(text)
 }
 
-fn event(recipe: &Recipe, target: &Target, batch: usize, planned: &Plan, least: u64) -> PlanEvent {
+/// When a plan's peak is reached.
+pub fn describe_peak(planned: &Plan) -> PeakAt {
     let at = planned.peak_at;
+    PeakAt { step: at.step, phase: at.phase, layer: at.layer, op: at.op }
+}
+
+/// The JSON line of a plan.
+pub fn event(recipe: &Recipe, target: &Target, batch: usize, planned: &Plan, least: u64) -> PlanEvent {
     let holder = |holder: &plimsoll::memory::Holder| {
         let site = holder.site;
         // The line that described the layer tells rows apart; that of the call is the same for a whole model.
@@ -201,10 +207,13 @@ fn event(recipe: &Recipe, target: &Target, batch: usize, planned: &Plan, least: 
         committed_bytes: planned.committed_bytes,
         least_limit_bytes: least,
         owners: planned.owners.iter().collect(),
-        peak_at: PeakAt { step: at.step, phase: at.phase, layer: at.layer, op: at.op },
+        peak_at: describe_peak(planned),
         holders: planned.holders.iter().take(N_HOLDERS).map(holder).collect(),
         predicted_step_ms: planned.step_nanoseconds as f64 / 1e6,
         recomputed_flops: planned.repeated.flops,
         offloaded_bytes: planned.offloaded_bytes,
+        cluster: None,
+        zero: None,
+        ranks: None,
     }
 }

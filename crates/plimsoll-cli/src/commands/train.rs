@@ -263,7 +263,7 @@ fn train(
         loss: reporter.last_loss(),
         median_ms: reporter.median_ms(),
         policy: run_setup::policy(recipe, &options.run),
-        parameters_sha256: parameters_sha256(run.trainer.model())?,
+        parameters_sha256: parameters_sha256(&run.trainer)?,
         outside: session.outside(),
     };
     let (stats, outside) = (session.device.stats(), report.outside);

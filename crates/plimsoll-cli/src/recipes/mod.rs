@@ -29,6 +29,22 @@ pub fn all() -> Vec<Recipe> {
     ]
 }
 
+/// The sizes of GPT-3 (arXiv 2005.14165, table 2.1), to be planned for clusters. The heads of 1.3B are 16, and 13B is 5120 wide: the
+/// table's 24 and 5140 do not go together with its other numbers.
+pub fn published() -> Vec<Recipe> {
+    let sizes = [
+        ("gpt3-125m", (12, 768, 12)),
+        ("gpt3-350m", (24, 1024, 16)),
+        ("gpt3-760m", (24, 1536, 16)),
+        ("gpt3-1.3b", (24, 2048, 16)),
+        ("gpt3-2.7b", (32, 2560, 32)),
+        ("gpt3-6.7b", (32, 4096, 32)),
+        ("gpt3-13b", (40, 5120, 40)),
+        ("gpt3-175b", (96, 12_288, 96)),
+    ];
+    sizes.into_iter().map(|(name, size)| text::gpt3(name, size)).collect()
+}
+
 /// Bytes as floats from 0 to 1: grey values divided by the largest.
 #[derive(Clone, Copy, Debug)]
 struct Greys {

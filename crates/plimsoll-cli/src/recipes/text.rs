@@ -16,6 +16,8 @@ const NANO_WINDOW: usize = 128;
 const NANO_RATE: f64 = 2e-3;
 /// The tokens of one example of GPT-2.
 const GPT2_WINDOW: usize = 1024;
+/// The tokens of one example of GPT-3.
+const GPT3_WINDOW: usize = 2048;
 
 /// An LSTM that predicts the next letter of the shipped text.
 pub fn chars() -> Recipe {
@@ -56,10 +58,21 @@ pub fn gpt_nano() -> Recipe {
 
 /// A size of GPT-2 on random tokens.
 pub fn gpt2(name: &str, size: Gpt) -> Recipe {
+    gpt(name, size, "GPT-2", GPT2_WINDOW)
+}
+
+/// A size of GPT-3 on random tokens.
+pub fn gpt3(name: &str, (layers, width, heads): (usize, usize, usize)) -> Recipe {
+    gpt(name, Gpt { layers, width, heads, ..Gpt::SMALL }, "GPT-3", GPT3_WINDOW)
+}
+
+fn gpt(name: &str, size: Gpt, family: &str, window: usize) -> Recipe {
     // The rows that only round the vocabulary up are never asked for.
-    let tokens = || Feature::ids([GPT2_WINDOW], 50_257);
+    let tokens = || Feature::ids([window], 50_257);
+    let about =
+        format!("{family}: {} layers, {} wide, {window} tokens, on random tokens", size.layers, size.width);
     Recipe::new(name, size, tokens(), tokens(), SparseCategoricalCrossentropy::new().from_logits(true))
-        .about(format!("GPT-2: {} layers, {} wide, 1024 tokens, on random tokens", size.layers, size.width))
+        .about(about)
         .optimizer(AdamW::new(1e-4).weight_decay(0.01))
         .batch(4)
         .steps(20)

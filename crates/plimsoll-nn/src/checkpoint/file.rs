@@ -148,6 +148,15 @@ impl TensorFile {
         }
     }
 
+    /// Some bytes of a tensor, from the one of that number on.
+    pub fn read_at(&self, name: &str, first: u64, bytes: &mut [u8]) -> Result<()> {
+        let Some(entry) = self.entries().get(name) else {
+            return Err(Error::format(&self.path, format!("there is no tensor {name:?}")));
+        };
+        let place = self.place(entry) + first;
+        self.file.read_exact_at(bytes, place).map_err(|error| Error::io(&self.path, error))
+    }
+
     /// One tensor, on the current device.
     pub fn read(&self, name: &str) -> Result<Tensor> {
         let Some(entry) = self.entries().get(name) else {

@@ -5,6 +5,8 @@
 //! generator, and how far the run had come in its data. It replaces the one before in one act, when all of it
 //! is on the disk; so whenever the process dies, one that is whole is there.
 //!
+//! Ranks that have shards of a run save a file each, and an index ([`INDEX_NAME`]); either form is resumed by any number of ranks.
+//!
 //! Loading is all or nothing: the file is read through once for its checksum, every name, shape and dtype is compared,
 //! and all memory is taken, before the first variable is written. Then values are read straight into the variables'
 //! memory, so that a run which fits under a limit can also be resumed under it.
@@ -13,6 +15,7 @@ mod file;
 mod header;
 mod name_map;
 mod pattern;
+mod sharded;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -24,13 +27,15 @@ use crate::model::Model;
 use crate::policy::Policy;
 use file::TensorFile;
 pub use name_map::{Change, NameMap};
+pub use sharded::INDEX_NAME;
+pub(crate) use sharded::{Saved, Source, is_sharded, remove_before, save as save_shards};
 
 /// The file that a folder of checkpoints holds.
 pub const FILE_NAME: &str = "checkpoint.safetensors";
 /// The form of the note in our files; a reader refuses a later one.
 const VERSION: u64 = 1;
 /// What the names of a model's variables begin with in a checkpoint, so that no optimizer's can be equal.
-const WEIGHTS: &str = "model.";
+pub(crate) const WEIGHTS: &str = "model.";
 
 /// How far a run has come: all that must be known besides the variables to go on as if nothing had happened.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -182,10 +187,9 @@ pub(crate) fn load_alike(
 
 /// Those of some variables for which an optimizer had something to keep when a run was saved in a folder.
 pub(crate) fn with_optimizer_state(folder: &Path, variables: &[Variable]) -> Result<Vec<Variable>> {
-    let file = TensorFile::open(&folder.join(FILE_NAME))?;
-    let kept: BTreeSet<&str> = file
-        .entries()
-        .keys()
+    let source = Source::open(folder)?;
+    let kept: BTreeSet<&str> = source
+        .names()
         .filter_map(|name| name.strip_prefix("optimizer.")?.split_once('.').map(|(_, variable)| variable))
         .collect();
     let has_state = |variable: &&Variable| kept.contains(&*variable.name());
@@ -216,6 +220,9 @@ fn check_settings(path: &Path, there: &Settings, here: &Settings) -> Result<()> 
 /// # Errors
 /// As [`load`], as far as they can be seen without a model.
 pub fn peek(folder: impl AsRef<Path>) -> Result<RunState> {
+    if is_sharded(folder.as_ref())? {
+        return Source::open(folder.as_ref()).map(Source::into_state);
+    }
     verified_state(&TensorFile::open(&folder.as_ref().join(FILE_NAME))?)
 }
 

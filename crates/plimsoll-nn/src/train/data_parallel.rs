@@ -267,18 +267,6 @@ impl Trainer {
         variable.master().unwrap_or(variable).value().with_bytes(f)
     }
 
-    /// Refuses what is not there yet for variables that are cut into shards.
-    pub(super) fn check_not_cut(&self, what: &str) -> Result<()> {
-        match &self.stepper.zero {
-            None => Ok(()),
-            Some(_) => {
-                let detail =
-                    format!("{what} is not possible yet where variables are cut into shards; take stage 0");
-                Err(Error::argument("zero", detail))
-            }
-        }
-    }
-
     /// Waits until all ranks have come here, so that a file that the first one wrote is there for all.
     pub(super) fn wait_for_ranks(&self) -> Result<()> {
         self.stepper.strategy.as_ref().map_or(Ok(()), |strategy| strategy.communicator().barrier())

@@ -44,6 +44,7 @@ mod own;
 mod pending;
 mod predict;
 mod programs;
+mod saving;
 mod step;
 
 use std::path::Path;
@@ -280,12 +281,9 @@ impl Trainer {
         if device.is_ghost() {
             return Ok(());
         }
-        self.check_not_cut("saving a run")?;
-        if self.writes_files() {
-            let others = self.stepper.other_variables();
-            checkpoint::save_all(folder.as_ref(), self.model(), &others, &self.state())?;
-        }
-        self.wait_for_ranks()
+        let saved = self.save_values(folder.as_ref());
+        self.report_failure(&saved);
+        saved
     }
 
     /// The device of the model.
@@ -309,14 +307,11 @@ impl Trainer {
     pub fn resume(&mut self, folder: impl AsRef<Path>) -> Result<()> {
         let _line = at_callers_line();
         self.prepare()?;
-        self.check_not_cut("resuming a run")?;
         self.note_leaves()?;
         // What was trained before and is frozen now has its state there, too.
         let kept = checkpoint::with_optimizer_state(folder.as_ref(), &self.stepper.all_variables)?;
-        self.stepper.optimizer.keep_for(&kept)?;
-        let others = self.stepper.other_variables();
-        let settings = &self.state.settings;
-        let mut state = checkpoint::load_alike(folder.as_ref(), &self.stepper.model, &others, settings)?;
+        self.keep_for(&kept)?;
+        let mut state = self.load_values(folder.as_ref())?;
         state.settings.extend(std::mem::take(&mut self.state.settings));
         for (idx, callback) in self.callbacks.iter_mut().enumerate() {
             if let Some(known) = state.callbacks.get(&callback_key(idx, &**callback)) {
@@ -623,6 +618,7 @@ impl Trainer {
         }
         wanted.saves.iter().try_for_each(|folder| self.save(folder))?;
         if let Some(folder) = wanted.weights {
+            self.check_whole("restoring the best weights")?;
             NameMap::new()
                 .rule("model.{name..}", "{name..}", Change::Nothing)
                 .ignore("optimizer.{name..}")

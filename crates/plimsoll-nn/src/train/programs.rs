@@ -161,5 +161,6 @@ pub(super) fn record(work: &mut dyn Work, batch: &Batch, owned: &mut OwnedVariab
     let recorded = Program::record_owning(&device, &tensors, &[], owned, |arguments| {
         work.run(&batch.rebuilt(arguments)?)
     });
-    recorded?.gathering(&work.gathered())
+    let gathered = work.gathered();
+    if gathered.is_empty() { recorded } else { recorded?.gathering(&gathered) }
 }

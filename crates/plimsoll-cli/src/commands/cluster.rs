@@ -1,0 +1,153 @@
+//! `plimsoll plan --cluster`: what the ranks of a cluster will need that is not there.
+//!
+//! A rank is planned like any other run, on a ghost of its device, with ghosts of the other ranks. Ranks differ in their shards alone,
+//! by a chunk at most, so three are planned: the first, which writes files, and those with the largest and the smallest shards. All
+//! others lie between these two.
+
+use std::fmt::Write;
+use std::num::NonZeroUsize;
+
+use plimsoll::Device;
+use plimsoll::dist::{Shards, Strategy, ghost};
+use plimsoll::nn::plan::{Plan, least_limit, plan};
+use plimsoll::nn::with_policy;
+
+use super::find;
+use super::plan::{self as single, describe_peak};
+use crate::cluster::Cluster;
+use crate::event::{Event, RankPlan};
+use crate::failure::Failure;
+use crate::options::{PlanOptions, TrainOptions};
+use crate::preflight::dry_run;
+use crate::progress::scaled;
+use crate::recipe::Recipe;
+use crate::recipes;
+use crate::run_setup::policy;
+use crate::target::Target;
+use crate::terminal::Style;
+
+/// A rank, and what it will need.
+struct Planned {
+    rank: usize,
+    plan: Plan,
+    least_limit: u64,
+}
+
+/// Plans the ranks of a cluster.
+///
+/// # Errors
+/// Bad options; data that cannot be used.
+pub fn run(recipes: &[Recipe], options: &PlanOptions, cluster: &Cluster) -> Result<(), Failure> {
+    let published = recipes::published();
+    let recipe = match published.iter().find(|recipe| recipe.name() == options.recipe) {
+        Some(recipe) => recipe,
+        None => find(recipes, &options.recipe)?,
+    };
+    let n_ranks = cluster.n_ranks.get();
+    let mut options = options.clone();
+    match cluster.model.as_str() {
+        "cpu" => options.run.device = Some("cpu".to_owned()),
+        model => options.planned_device = Some(model.to_owned()),
+    }
+    // Unless it is said otherwise, a rank has what a run of its own would have.
+    let batch = options.run.batch.map_or(recipe.default_batch().saturating_mul(n_ranks), NonZeroUsize::get);
+    options.run.batch = NonZeroUsize::new(batch);
+    let target = Target::of(&options)?;
+    let planned = ranks_to_plan(recipe, &options, n_ranks)?
+        .into_iter()
+        .map(|rank| planned(recipe, &options, (rank, n_ranks), &target))
+        .collect::<Result<Vec<_>, Failure>>()?;
+    let Some(worst) = planned.iter().max_by_key(|planned| planned.plan.peak_bytes) else {
+        unreachable!("at least one rank is planned")
+    };
+    let style = Style::of(options.run.json);
+    if style == Style::Text {
+        style.say(describe(recipe, &options, (cluster, batch), &planned, worst)?.trim_end())?;
+    }
+    let mut event = single::event(recipe, &target, batch, &worst.plan, worst.least_limit);
+    event.cluster = Some(format!("{n_ranks}x{}", cluster.model));
+    event.zero = Some(options.zero);
+    event.ranks = Some(planned.iter().map(rank_plan).collect());
+    style.emit(&Event::Plan(Box::new(event)))
+}
+
+/// The first rank, and those with the most and the fewest elements of what is cut into shards.
+fn ranks_to_plan(recipe: &Recipe, options: &PlanOptions, n_ranks: usize) -> Result<Vec<usize>, Failure> {
+    if options.zero == 0 || n_ranks == 1 {
+        return Ok(vec![0]);
+    }
+    let _on = Device::ghost_cpu().enter();
+    let model = with_policy(policy(recipe, &options.run), || recipe.model())?;
+    let mut shards = Shards::new(n_ranks);
+    let variables = model.trainable_variables();
+    variables.iter().for_each(|variable| shards.push(variable.n_elems()));
+    let n_elems = |rank: &usize| -> usize {
+        (0..variables.len()).map(|variable| shards.piece(variable, *rank).len()).sum()
+    };
+    let (most, fewest) = ((0..n_ranks).max_by_key(n_elems), (0..n_ranks).min_by_key(n_elems));
+    let mut ranks: Vec<usize> = [Some(0), most, fewest].into_iter().flatten().collect();
+    ranks.sort_unstable();
+    ranks.dedup();
+    Ok(ranks)
+}
+
+/// Plans one rank.
+fn planned(
+    recipe: &Recipe,
+    options: &PlanOptions,
+    (rank, n_ranks): (usize, usize),
+    target: &Target,
+) -> Result<Planned, Failure> {
+    let strategy = Strategy::data_parallel(ghost(rank, n_ranks)?).zero(options.zero.into());
+    let strategy =
+        options.leaves.map_or_else(|| strategy.clone(), |leaves| strategy.clone().leaves(leaves.get()));
+    let training = TrainOptions { strategy: Some(strategy), ..options.training() };
+    let plan = plan(&target.device, || dry_run(recipe, &training))?;
+    let least_limit = least_limit(&target.device, || dry_run(recipe, &training))?;
+    Ok(Planned { rank, plan, least_limit })
+}
+
+fn rank_plan(planned: &Planned) -> RankPlan {
+    let Planned { rank, plan, least_limit } = planned;
+    RankPlan {
+        rank: *rank,
+        fits: plan.fits(),
+        peak_bytes: plan.peak_bytes,
+        committed_bytes: plan.committed_bytes,
+        least_limit_bytes: *least_limit,
+        owners: plan.owners.iter().collect(),
+        peak_at: describe_peak(plan),
+    }
+}
+
+fn describe(
+    recipe: &Recipe,
+    options: &PlanOptions,
+    (cluster, batch): (&Cluster, usize),
+    planned: &[Planned],
+    worst: &Planned,
+) -> Result<String, Failure> {
+    let Cluster { n_ranks, model } = cluster;
+    let mut text = format!(
+        "{} on {n_ranks} ranks with one {model} each, ZeRO {}, batch {batch}\n\n{:>8}  {:>14}  {:>14}  {:>14}\n",
+        recipe.name(),
+        options.zero,
+        "rank",
+        "in use",
+        "taken",
+        "least limit"
+    );
+    for Planned { rank, plan, least_limit } in planned {
+        let bytes = [plan.peak_bytes, plan.committed_bytes, *least_limit].map(scaled);
+        let fits = if plan.fits() { "" } else { "  does not fit" };
+        // Writing into a string cannot fail.
+        let _always = writeln!(text, "{rank:>8}  {:>14}  {:>14}  {:>14}{fits}", bytes[0], bytes[1], bytes[2]);
+    }
+    if planned.len() > 1 {
+        text.push_str(
+            "the first rank, and those with the largest and the smallest shards; all others lie between\n",
+        );
+    }
+    let _always = write!(text, "\nrank {}: {}", worst.rank, worst.plan);
+    Ok(text)
+}
