@@ -25,6 +25,7 @@ mod passes;
 mod plans;
 mod prune;
 mod registry;
+mod rehearsal;
 mod remat;
 mod retrace;
 mod runner;
