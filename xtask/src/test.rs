@@ -98,8 +98,8 @@ fn own_recipe(root: &Path) -> Outcome {
     Ok(())
 }
 
-/// Runs the generated suite, long sums and a few random fused programs on the emulated GPU, and compiles every kernel that they
-/// launch for the GPUs of 2020 and 2022. Compiling is nearly all that it takes, so that the suite leaves out there what only
+/// Runs the generated suite, long sums, a few random fused programs and training steps on the emulated GPU, and compiles every
+/// kernel that they launch for the GPUs of 2020 and 2022. Compiling is nearly all that it takes, so that the suite leaves out there what only
 /// repeats with other kernels.
 ///
 /// The compiler is NVIDIA's own, which needs no GPU; where it cannot be had, kernels are only run.
@@ -117,6 +117,8 @@ fn kernels(root: &Path) -> Outcome {
         "long_reductions",
         "--test",
         "fusion",
+        "--test",
+        "cuda_graphs",
     ];
     let step = Step::cargo(root, &suite).env("PLIMSOLL_TEST_DEVICE", "emulated").env("PLIMSOLL_CHAINS", "2");
     match nvrtc(root) {

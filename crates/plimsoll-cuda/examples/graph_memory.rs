@@ -33,6 +33,8 @@ fn main() -> Outcome {
     let warm = Module::load(&gpu, 8)?;
     let stream = new_stream()?;
     drop(Executable::capture(stream, warm.function, 10)?);
+    // Small ones first: what larger ones have left would serve them.
+    segments(&gpu, stream, warm.function)?;
     modules(&gpu)?;
     executables(&gpu, stream, warm.function)?;
     many_executables(&gpu, stream, warm.function)?;
@@ -147,9 +149,13 @@ impl Executable {
         Ok(made)
     }
 
-    fn run(&self) -> Outcome {
+    fn start(&self) -> Outcome {
         // SAFETY: the executable is alive.
-        ok(unsafe { sys::cuGraphLaunch(self.executable, self.stream) }, "cuGraphLaunch")?;
+        ok(unsafe { sys::cuGraphLaunch(self.executable, self.stream) }, "cuGraphLaunch")
+    }
+
+    fn run(&self) -> Outcome {
+        self.start()?;
         wait(self.stream)
     }
 
@@ -203,6 +209,29 @@ fn launch(stream: CUstream, function: CUfunction) -> Outcome {
 fn wait(stream: CUstream) -> Outcome {
     // SAFETY: the stream is alive.
     ok(unsafe { sys::cuStreamSynchronize(stream) }, "cuStreamSynchronize")
+}
+
+/// What executables of a program's segments take that are alive together, and what launching them costs the host.
+fn segments(gpu: &Gpu, stream: CUstream, function: CUfunction) -> Outcome {
+    for n_nodes in [16, 128] {
+        let before = used(gpu)?;
+        let mut alive = Vec::new();
+        for n in [8, 64, 512] {
+            while alive.len() < n {
+                alive.push(Executable::capture(stream, function, n_nodes)?);
+            }
+            println!("segments: {n} of {n_nodes} nodes take {} bytes", used(gpu)? - before);
+        }
+        let started = Instant::now();
+        alive.iter().try_for_each(Executable::start)?;
+        let issued = started.elapsed();
+        wait(stream)?;
+        println!(
+            "segments: 512 of {n_nodes} nodes are launched in {issued:.1?}, done in {:.1?}",
+            started.elapsed()
+        );
+    }
+    Ok(())
 }
 
 /// What executables of several sizes take, and whether it comes back.

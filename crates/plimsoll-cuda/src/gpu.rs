@@ -18,6 +18,7 @@ use crate::matmul::{Matmul, MatmulOperands};
 use crate::pages::Pages;
 use crate::pending::Pending;
 use crate::profile::Profile;
+use crate::rehearsal::{KernelText, Notes, Noting};
 
 /// How many ops an error names that shows long after they were launched.
 const N_REMEMBERED: usize = 64;
@@ -46,6 +47,10 @@ pub struct Gpu {
     waits: bool,
     /// Whether products of f32 are made in TF32.
     tf32: AtomicBool,
+    /// A GPU like this one on which nothing happens.
+    rehearsal: OnceLock<Arc<Gpu>>,
+    /// What such a one has noted.
+    notes: Arc<Notes>,
 }
 
 impl Gpu {
@@ -69,8 +74,11 @@ impl Gpu {
     }
 
     fn over(backend: Box<dyn Backend>, profile: Profile) -> Result<Arc<Gpu>> {
-        let backend: Arc<dyn Backend> = Arc::from(backend);
-        Ok(Arc::new(Gpu {
+        Ok(Gpu::with_notes(Arc::from(backend), profile, Arc::default()))
+    }
+
+    fn with_notes(backend: Arc<dyn Backend>, profile: Profile, notes: Arc<Notes>) -> Arc<Gpu> {
+        Arc::new(Gpu {
             pending: Arc::new(Pending::new(backend.clone())),
             backend,
             copies: Copies::default(),
@@ -83,7 +91,40 @@ impl Gpu {
             broken: OnceLock::new(),
             tf32: AtomicBool::new(false),
             waits: std::env::var("PLIMSOLL_SYNC").is_ok_and(|value| value == "1"),
-        }))
+            rehearsal: OnceLock::new(),
+            notes,
+        })
+    }
+
+    /// A GPU like this one on which nothing happens: the kernels that are asked of it are noted, each once.
+    pub fn rehearsal(&self) -> &Gpu {
+        self.rehearsal.get_or_init(|| {
+            let notes: Arc<Notes> = Arc::default();
+            Gpu::with_notes(Arc::new(Noting(notes.clone())), self.profile.clone(), notes)
+        })
+    }
+
+    /// What a rehearsal has noted since the last time.
+    pub fn take_noted(&self) -> Vec<KernelText> {
+        self.notes.take()
+    }
+
+    /// The kernels of shipped ops that are loaded, as numbers and names that tell them apart.
+    pub fn loaded_kernels(&self) -> Vec<(usize, &'static str, u64)> {
+        self.kernels.loaded()
+    }
+
+    /// Whether kernels that are compiled ahead are there when they are launched.
+    pub fn compiles_ahead(&self) -> bool {
+        self.backend.compiles_ahead()
+    }
+
+    /// Compiles a kernel that a rehearsal of this GPU has noted. Several threads may do so.
+    ///
+    /// # Errors
+    /// A compiler that is missing, a text that it refuses.
+    pub fn compile_ahead(&self, text: &KernelText) -> Result<()> {
+        self.backend.compile_ahead(&text.entry, &text.source)
     }
 
     /// How often the host has waited for everything on the device so far.

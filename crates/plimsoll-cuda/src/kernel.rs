@@ -99,6 +99,12 @@ pub(crate) struct Kernels {
 }
 
 impl Kernels {
+    /// Those that are loaded: where the template is, the op and the variant.
+    pub fn loaded(&self) -> Vec<(usize, &'static str, u64)> {
+        let loaded = self.loaded.lock().unwrap_or_else(PoisonError::into_inner);
+        loaded.keys().map(|key| (key.template, key.op, key.variant)).collect()
+    }
+
     /// The kernel of a template for an op and a variant; `define` states what the template leaves open, and is called
     /// when the kernel is new alone.
     pub fn get(

@@ -28,6 +28,7 @@ mod pages;
 mod pending;
 mod pinned;
 mod profile;
+mod rehearsal;
 mod segments;
 
 pub use backend::{Grid, MemoryInfo, REGION_BYTES};
@@ -46,4 +47,5 @@ pub use matmul::{Epilogue, Matmul, MatmulOperands, Matrix, Scalar};
 pub use pages::Pages;
 pub use pinned::{Pinned, PinnedBlock};
 pub use profile::{Profile, Rates};
+pub use rehearsal::KernelText;
 pub use segments::{Graphs, MAX_EXECUTABLES};

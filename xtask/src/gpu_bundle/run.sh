@@ -1,5 +1,6 @@
 #!/bin/sh
-# Runs one part of a bundle on a machine with a GPU: ./run.sh tests | promises | limits | explain | sanitize | losses | bench | graphs | replays
+# Runs one part of a bundle on a machine with a GPU: ./run.sh tests | promises | limits | explain | sanitize | losses | bench | graphs |
+# replays | first
 #
 # It needs a driver and CUDA's libraries, and no Rust. PLIMSOLL_CUDA_LIBRARIES names their folders where they are in an
 # unusual place; PLIMSOLL_TEST_DEVICE another GPU than the first. A part ends with a table and a status that says whether
@@ -15,6 +16,7 @@
 #                      one order, and once with sums in any order (--nondeterministic)
 #   graphs             what the driver takes for modules and CUDA graphs, what comes back, and what launching costs
 #   replays [WORKLOAD..] programs as CUDA graphs: the bits of launches, then the benchmark with graphs off and on
+#   first [WORKLOAD..] the first step from an empty cache of kernels, and from a full one
 
 set -u
 cd "$(dirname "$0")" || exit 2
@@ -181,6 +183,19 @@ replays)
         }'
     done
     exit $status
+    ;;
+first)
+    # The first step, kernels compiled: from an empty cache, and again from the one that this has filled.
+    for workload in ${@:-gpt2-124m resnet50-b128 mlp-deep-b4096}; do
+        empty=$(mktemp -d)
+        for cache in empty full; do
+            printf '%s, %s cache: ' "$workload" "$cache"
+            PLIMSOLL_CACHE="$empty" ./programs/gpu_promises program bench "$workload" --device "$PLIMSOLL_TEST_DEVICE" --steps 3 \
+                | grep -o '[0-9.]* ms the first' || echo FAILED
+        done
+        rm -rf "$empty"
+    done | tee out/first.txt
+    ! grep -q FAILED out/first.txt && [ -s out/first.txt ]
     ;;
 *)
     sed -n '2,18s/^# \{0,1\}//p' "$0"

@@ -105,6 +105,12 @@ pub(crate) trait Backend: Streams {
     /// Compiles a source with the one entry of that name, and loads it. The source is complete, the prelude included.
     fn build(&self, entry: &str, source: &str) -> Result<Function>;
 
+    /// Whether what is compiled ahead is there when it is built.
+    fn compiles_ahead(&self) -> bool;
+
+    /// Compiles a kernel for when it is built. Several threads may do so.
+    fn compile_ahead(&self, entry: &str, source: &str) -> Result<()>;
+
     /// Unloads a kernel, once all work is done.
     fn unload(&self, function: Function);
 

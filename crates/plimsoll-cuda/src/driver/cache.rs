@@ -43,6 +43,11 @@ impl Cache {
         Cache { folder, is_usable: OnceLock::new() }
     }
 
+    /// Whether there is a folder in which contents are kept.
+    pub fn keeps(&self) -> bool {
+        self.path("").is_some()
+    }
+
     /// The contents that were kept under a key, or new ones, which are kept.
     pub fn get_or<E>(&self, key: &str, make: impl FnOnce() -> Result<Vec<u8>, E>) -> Result<Vec<u8>, E> {
         if let Some(kept) = self.get(key) {

@@ -113,6 +113,14 @@ impl Backend for Driver {
         Ok(function)
     }
 
+    fn compiles_ahead(&self) -> bool {
+        self.cache.keeps()
+    }
+
+    fn compile_ahead(&self, entry: &str, source: &str) -> Result<()> {
+        compile_cached(&self.cache, source, entry, self.profile.architecture).map(drop)
+    }
+
     fn unload(&self, function: Function) {
         let mut modules = self.modules.lock().unwrap_or_else(PoisonError::into_inner);
         modules.retain(|(other, _)| *other != function);

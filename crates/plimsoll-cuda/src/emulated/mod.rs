@@ -102,6 +102,17 @@ impl Backend for Emulated {
         Ok(Function(std::ptr::from_ref(module) as usize))
     }
 
+    fn compiles_ahead(&self) -> bool {
+        true
+    }
+
+    fn compile_ahead(&self, entry: &str, source: &str) -> Result<()> {
+        for &architecture in &self.architectures {
+            compiles(&self.cache, source, entry, architecture)?;
+        }
+        self.compiler.build(entry, source).map(drop)
+    }
+
     fn unload(&self, _function: Function) {
         // Modules of the host are the process's: another GPU may run the same.
     }

@@ -26,6 +26,7 @@ mod passes;
 mod plans;
 mod prune;
 mod registry;
+mod rehearsal;
 mod remat;
 mod retrace;
 mod runner;

@@ -91,6 +91,8 @@ pub struct PlannedProgram {
     known: SmallVec<[Option<Known>; 1]>,
     /// What runs where the limits of several devices need other plans than the natural one.
     combined: Option<Combined>,
+    /// Whether it was run before.
+    has_run: bool,
     heap_bytes: usize,
 }
 
@@ -153,7 +155,7 @@ impl PlannedProgram {
         let (heap_bytes, n_devices) = (program.heap_bytes(), program.devices.len());
         let (recorded, has_passes, combined) = (None, false, None);
         let (known, graphs) = ((0..n_devices).map(|_| None).collect(), ProgramGraphs::default());
-        PlannedProgram { program, recorded, has_passes, known, combined, graphs, heap_bytes }
+        PlannedProgram { program, recorded, has_passes, known, combined, graphs, has_run: false, heap_bytes }
     }
 
     /// A program that is changed by passes, which keep its bits and never raise its peak.
@@ -231,6 +233,9 @@ impl PlannedProgram {
 
     /// Like [`PlannedProgram::run`], with arguments that can be donated.
     pub(crate) fn run_passed(&mut self, arguments: Vec<Argument>) -> Result<Vec<Tensor>> {
+        if !std::mem::replace(&mut self.has_run, true) {
+            self.program.compile_ahead();
+        }
         self.graphs.begin_run(&self.program);
         let is_planned = match self.prepare_for(&arguments).map(|taken| taken.is_some()) {
             // A program that fits without its graphs runs without them.
