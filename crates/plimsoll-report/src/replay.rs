@@ -5,8 +5,7 @@ use std::io;
 
 use plimsoll_memory::{Owner, Region, Rows, STEP, rounded_size};
 
-use crate::code::{BlockRef, Event, damaged};
-use crate::page::timeline::N_ROWS;
+use crate::code::{BlockRef, Event, N_ROWS, damaged};
 use crate::profile::Profile;
 
 /// A live block.
