@@ -93,8 +93,8 @@ fn a_run_that_is_killed_leaves_its_finished_steps() {
         .spawn()
         .expect("the program starts");
     let lines = BufReader::new(child.stdout.take().expect("piped")).lines().map_while(Result::ok);
-    let steps = lines.filter_map(|line| serde_json::from_str::<Value>(&line).ok()?["step"].as_u64());
-    let told = steps.skip_while(|&step| step < 20).next().expect("it gets so far");
+    let mut steps = lines.filter_map(|line| serde_json::from_str::<Value>(&line).ok()?["step"].as_u64());
+    let told = steps.find(|&step| step >= 20).expect("it gets so far");
     child.kill().expect("it runs");
     child.wait().expect("it has ended");
     let profile = Profile::read(&path).expect("it is readable");

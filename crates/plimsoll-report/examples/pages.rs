@@ -83,7 +83,7 @@ fn steps(pool: &Pool, n_steps: u64, n_ops: u64, leak: Option<u32>) -> Result<(),
 /// An op that takes as long as its line says.
 fn work(pool: &Pool, site: Site, reads: &[u64], writes: &[u64]) {
     let nanoseconds = 1000 * u64::from(site.line());
-    pool.mark_work(&Work { site, nanoseconds, repeats: site.line() % 50 > 0, reads, writes });
+    pool.mark_work(&Work { site, nanoseconds, repeats: !site.line().is_multiple_of(50), reads, writes });
 }
 
 fn hostile(pool: &Pool) -> Result<(), Box<dyn Error>> {
@@ -128,7 +128,7 @@ fn write(out: &Path, name: &str, profile: &Profile) -> Result<(), Box<dyn Error>
             if chosen.binary_search(&at).is_ok() {
                 let all: Vec<u64> = moment.rows().iter().map(|(_, bytes)| bytes).collect();
                 rows.push(json!([at, all, moment.in_use]));
-                if rows.len() % 20 == 1 {
+                if rows.len().is_multiple_of(20) {
                     prices.push(json!([at, prices_at(profile, moment, &works)]));
                 }
             }

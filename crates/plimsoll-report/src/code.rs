@@ -13,6 +13,9 @@ pub(crate) const VERSION: u32 = 2;
 /// Files of this version are read, too: they have fewer kinds of events.
 pub(crate) const OLDEST_VERSION: u32 = 1;
 
+/// The rows of a moment: the owners, and what rounding takes.
+pub(crate) const N_ROWS: usize = Owner::ALL.len() + 1;
+
 /// What a frame of the file holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]

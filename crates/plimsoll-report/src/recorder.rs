@@ -14,8 +14,7 @@ use flate2::Compression;
 use flate2::write::DeflateEncoder;
 use plimsoll_memory::{Levels, Name, OUT_OF_MEMORY, STEP, Site, Snapshot, Stats, TraceEvent};
 
-use crate::code::{BlockRef, Event, FrameKind, MAGIC, VERSION, put, put_text};
-use crate::page::timeline::N_ROWS;
+use crate::code::{BlockRef, Event, FrameKind, MAGIC, N_ROWS, VERSION, put, put_text};
 
 /// Marks of other names than a step's with which a segment begins.
 const SEGMENTS: [&str; 2] = ["evaluate", "save"];

@@ -5,8 +5,7 @@ use std::io;
 
 use plimsoll_memory::{Owner, Region, Rows, STEP, rounded_size};
 
-use crate::code::{BlockRef, Event, damaged};
-use crate::page::timeline::N_ROWS;
+use crate::code::{BlockRef, Event, N_ROWS, damaged};
 use crate::profile::Profile;
 
 /// A live block.
@@ -174,42 +173,12 @@ impl Moment {
     ) -> io::Result<()> {
         self.begins_step = false;
         self.change = Some(match event {
-            Event::Acquire { region, offset, bytes, owner, site } => {
-                let block = Block {
-                    requested: bytes,
-                    bytes: rounded(bytes)?,
-                    owner,
-                    site,
-                    region,
-                    offset,
-                    step: self.step,
-                };
-                self.take(self.next_serial, block)?;
-                self.next_serial += 1;
-                self.site = Some(site);
-                Change::Taken(self.next_serial - 1)
+            Event::Acquire { region, offset, bytes: requested, owner, site } => {
+                let (bytes, step) = (rounded(requested)?, self.step);
+                self.take_next(Block { requested, bytes, owner, site, region, offset, step })?
             }
-            Event::Release { back } => {
-                let serial = self.serial(back)?;
-                let block = self
-                    .blocks
-                    .remove(&serial)
-                    .ok_or_else(|| damaged("a block is freed that is not there"))?;
-                self.in_use -= block.bytes;
-                self.count(&block, u64::wrapping_sub);
-                Change::Freed(serial, block)
-            }
-            Event::Relabel { back, owner, site } => {
-                let serial = self.serial(back)?;
-                let block = self.blocks.get_mut(&serial);
-                let block = block.ok_or_else(|| damaged("a block is relabelled that is not there"))?;
-                let before = *block;
-                (block.owner, block.site) = (owner, site);
-                let after = *block;
-                self.count(&before, u64::wrapping_sub);
-                self.count(&after, u64::wrapping_add);
-                Change::Relabelled(serial, before)
-            }
+            Event::Release { back } => self.free(back)?,
+            Event::Relabel { back, owner, site } => self.relabel(back, owner, site)?,
             Event::Mark { name } => {
                 let (number, nanoseconds) = marks.next().unwrap_or_default();
                 self.nanoseconds = nanoseconds;
@@ -236,6 +205,34 @@ impl Moment {
             Event::Held { block, by, frees } => Change::Held(self.named(block)?, by, frees),
         });
         Ok(())
+    }
+
+    fn take_next(&mut self, block: Block) -> io::Result<Change> {
+        let serial = self.next_serial;
+        self.take(serial, block)?;
+        (self.next_serial, self.site) = (serial + 1, Some(block.site));
+        Ok(Change::Taken(serial))
+    }
+
+    fn free(&mut self, back: u64) -> io::Result<Change> {
+        let serial = self.serial(back)?;
+        let block = self.blocks.remove(&serial);
+        let block = block.ok_or_else(|| damaged("a block is freed that is not there"))?;
+        self.in_use -= block.bytes;
+        self.count(&block, u64::wrapping_sub);
+        Ok(Change::Freed(serial, block))
+    }
+
+    fn relabel(&mut self, back: u64, owner: Owner, site: u32) -> io::Result<Change> {
+        let serial = self.serial(back)?;
+        let block = self.blocks.get_mut(&serial);
+        let block = block.ok_or_else(|| damaged("a block is relabelled that is not there"))?;
+        let before = *block;
+        (block.owner, block.site) = (owner, site);
+        let after = *block;
+        self.count(&before, u64::wrapping_sub);
+        self.count(&after, u64::wrapping_add);
+        Ok(Change::Relabelled(serial, before))
     }
 
     /// The number of the next acquisition.

@@ -3,16 +3,13 @@
 use std::cmp::Reverse;
 use std::fmt;
 
-use plimsoll_memory::Bytes;
+use plimsoll_memory::{Bytes, Owner};
 use serde_json::Value;
 
 use crate::explain::{Action, Explanation, N_ROWS, StepSummary, grouped};
 use crate::growth::GROWING_STEPS;
 use crate::profile::Site;
 use crate::works::{Holding, Price};
-
-/// Of how many rows of the peak it says why they are alive.
-const N_EXPLAINED: usize = 5;
 
 impl fmt::Display for Site {
     /// `encoder.dense matmul (src/main.rs:10, described at src/model.rs:7)`; texts of a file are shown without control
@@ -118,28 +115,35 @@ impl Explanation {
         }
     }
 
-    /// Why the largest of them are alive, and what it would take to have them again.
+    /// Why the largest of each owner are alive, and what it would take to have them again. Scratch memory goes with its op.
     fn show_why(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "\nwhy the largest are alive, and what freeing them would cost")?;
-        for row in self.holders.iter().take(N_EXPLAINED) {
-            writeln!(f, "  {:>18}  {}  {}", grouped(row.bytes), row.owner, row.site)?;
-            let indent = " ".repeat(22);
-            if let Some((by, frees)) = &row.held {
-                let by: String = by.chars().filter(|c| !c.is_control()).collect();
-                writeln!(f, "{indent}kept alive by {by}; {} B go if that lets go", grouped(*frees))?;
+        writeln!(f, "\nwhy the largest of each owner are alive, and what having them again would take")?;
+        let mut shown = vec![Owner::Workspace];
+        for row in &self.holders {
+            if shown.contains(&row.owner) {
+                continue;
             }
-            match &row.read_next {
-                Some((site, 0, phase)) => writeln!(f, "{indent}read next by {site}, in {phase}")?,
-                Some((site, step, phase)) => {
-                    writeln!(f, "{indent}read next by {site}, in step {step}, {phase}")?
-                }
-                None => writeln!(f, "{indent}no op of this recording reads it again")?,
-            }
-            let offload = self.offload_ms(row.bytes);
-            let offload = offload.map_or(String::new(), |ms| format!("; {ms:.3} ms to offload and reload"));
-            writeln!(f, "{indent}{}{offload}", row.price)?;
+            shown.push(row.owner);
+            self.show_why_alive(f, row)?;
         }
         Ok(())
+    }
+
+    fn show_why_alive(&self, f: &mut fmt::Formatter<'_>, row: &Holding) -> fmt::Result {
+        writeln!(f, "  {:>18}  {}  {}", grouped(row.bytes), row.owner, row.site)?;
+        let indent = " ".repeat(22);
+        if let Some((by, frees)) = &row.held {
+            let by: String = by.chars().filter(|c| !c.is_control()).collect();
+            writeln!(f, "{indent}kept alive by {by}; {} B go if that lets go", grouped(*frees))?;
+        }
+        match &row.read_next {
+            Some((site, 0, phase)) => writeln!(f, "{indent}read next by {site}, in {phase}")?,
+            Some((site, step, phase)) => writeln!(f, "{indent}read next by {site}, in step {step}, {phase}")?,
+            None => writeln!(f, "{indent}no op of this recording reads it again")?,
+        }
+        let offload = self.offload_ms(row.bytes);
+        let offload = offload.map_or(String::new(), |ms| format!("; {ms:.3} ms to offload and reload"));
+        writeln!(f, "{indent}{}{offload}", row.price)
     }
 
     /// How long moving so many bytes out of the device and back takes, by formula, where it has somewhere to move them to.

@@ -6,6 +6,7 @@
 //!
 //! What ops did long ago is forgotten: of blocks that are gone, those of the present step and of the one before it are known.
 
+use std::cell::Cell;
 use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::rc::Rc;
@@ -17,6 +18,8 @@ use crate::replay::{Change, Moment};
 
 /// Longer chains of ops are not followed: nobody would run them.
 const MOST_OPS: usize = 4096;
+/// For all blocks of a moment together no more ops are followed than this: a file may hold more than there is time for.
+const MOST_FOLLOWED: u64 = 1 << 22;
 
 /// What it would take to have a value again once it is freed.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -59,6 +62,8 @@ pub struct Works {
     written: HashMap<u64, Written>,
     /// What was last said of who keeps blocks alive: the number of the text, and how many bytes go with them.
     held: HashMap<u64, (u32, u64)>,
+    /// The event at which prices were asked for last, and how many ops were followed since.
+    followed: Cell<(u64, u64)>,
 }
 
 impl Works {
@@ -106,6 +111,14 @@ impl Works {
         self.held.get(&serial).copied()
     }
 
+    /// Counts an op that is followed at a moment; whether there is time for it.
+    fn may_follow(&self, event: u64) -> bool {
+        let (at, n) = self.followed.get();
+        let n = if at == event { n + 1 } else { 1 };
+        self.followed.set((event, n));
+        n <= MOST_FOLLOWED
+    }
+
     /// What having the value of a live block again would take.
     pub fn price(&self, profile: &Profile, moment: &Moment, block: u64) -> Price {
         let never = |why: &str| Price::Never(why.to_owned());
@@ -118,6 +131,9 @@ impl Works {
         let (mut nanoseconds, mut n_ops) = (0u64, 0);
         let (mut open, mut seen) = (vec![block], HashSet::new());
         while let Some(serial) = open.pop() {
+            if !self.may_follow(moment.event) {
+                return never("more ops would have to be followed than there is time for");
+            }
             if !seen.insert(serial) {
                 continue;
             }

@@ -163,6 +163,35 @@ fn the_price_of_a_block_is_that_of_the_ops_that_lead_to_it() {
     }
 }
 
+/// Very many blocks that all hang on one long chain of ops take no more time than a few.
+#[test]
+fn chains_beyond_measure_are_not_followed() {
+    let (_folder, path) = folder();
+    let (profile, _pool) = recorded(&path, |pool| {
+        pool.mark(STEP, 1);
+        let mut last = take(pool, 1, Owner::Temporary, 1);
+        works(pool, 1, &[], &[&last]);
+        let mut chain = |n: usize| {
+            for _ in 0..n {
+                let next = take(pool, 1, Owner::Temporary, 2);
+                works(pool, 2, &[&last], &[&next]);
+                last = next;
+            }
+            let leaf = take(pool, 512, Owner::Saved, 3);
+            works(pool, 3, &[&last], &[&leaf]);
+            leaf
+        };
+        let deep = chain(5000);
+        let mut leaves = vec![deep];
+        (0..3000).for_each(|_| leaves.push(chain(0)));
+        drop(last);
+        let _peak = take(pool, MIB, Owner::Temporary, 4);
+    });
+    let explanation = Explanation::of(&profile).expect("it is whole");
+    let row = explanation.holders.iter().find(|row| row.site.line == 3).expect("leaves");
+    assert!(matches!(&row.price, Price::Never(why) if why.contains("more than 4096 ops")), "{:?}", row.price);
+}
+
 /// Also where each step reads what was there before all of them.
 #[test]
 fn a_step_of_ops_that_repeats_takes_a_few_bytes() {

@@ -60,10 +60,8 @@ fn run_here(recipes: &[Recipe], options: &TrainOptions) -> Result<(), Failure> {
         _ => None,
     };
     let recording = recording(recipe, options, &session, predicted.as_ref(), place.is_some())?;
-    let live = match (options.live, &recording) {
-        (Some(port), Some(recording)) => Some(Live::start(recording.path(), port)?),
-        _ => None,
-    };
+    let live = options.live.zip(recording.as_ref());
+    let live = live.map(|(port, recording)| Live::start(recording.path(), port)).transpose()?;
     let ended = match (train(recipe, options, &session, style, live), recording) {
         (Ok(ended), recording) => {
             if let (Some(recording), Some(outside)) = (&recording, ended.outside) {
@@ -245,10 +243,8 @@ fn train(
     }
     introduce(recipe, &run.source, style)?;
     let history = stop::between_steps(|| run.fit())?;
-    if session.device.pool().has_sink() {
-        // A profile has the names of those that keep memory alive from here.
-        drop(session.device.why_alive());
-    }
+    // A profile has the names of those that keep memory alive from here.
+    drop(session.device.pool().has_sink().then(|| session.device.why_alive()));
     if options.watch_growth {
         style.say(&summary::growth(&watch.growth()))?;
     }

@@ -12,8 +12,8 @@ use flate2::write::DeflateEncoder;
 use plimsoll_memory::{Owner, Region};
 use serde_json::{Map, Value, json};
 
-use super::timeline::{N_ROWS, Timeline};
-use crate::code::put;
+use super::timeline::Timeline;
+use crate::code::{N_ROWS, put};
 use crate::explain::{Action, Explanation};
 use crate::profile::{Profile, Site};
 

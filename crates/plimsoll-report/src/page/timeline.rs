@@ -13,14 +13,12 @@
 use std::collections::HashMap;
 use std::io;
 
-use plimsoll_memory::Owner;
 use serde_json::Value;
 
+use crate::code::N_ROWS;
 use crate::profile::Profile;
 use crate::replay::{Block, Change, Moment};
 
-/// The rows of a moment: the owners, and what rounding takes.
-pub(crate) const N_ROWS: usize = Owner::ALL.len() + 1;
 /// How many events a page has in full.
 pub(crate) const MOST_EVENTS: u64 = 1 << 20;
 /// How many buckets a page has.

@@ -139,6 +139,7 @@ function whyRows(app, life) {
 
 /** Who keeps blocks of some owners, where nobody was asked. */
 const KEPT = {
+  saved: "a tape or a program, for backward",
   parameters: "a variable",
   optimizer: "a variable of the optimizer",
   data: "the input pipeline, or a tensor of the batch",
@@ -204,9 +205,10 @@ class GrowthView {
     this.app = app;
     const { run } = app;
     const steps = run.steps.number;
+    const blocks = (n) => n + (n === 1 ? " block" : " blocks");
     const said = run.meta.growth.map((row) => {
       const { layer, op, line } = siteTexts(row.site);
-      return row.added_blocks / 10 + " blocks (" + grouped(row.per_step) + " B) a step of " + row.owner + " from " + [layer, op, line].filter(Boolean).join(" ");
+      return blocks(row.added_blocks / 10) + " (" + grouped(row.per_step) + " B) a step of " + row.owner + " from " + [layer, op, line].filter(Boolean).join(" ");
     });
     byId("growth-said").textContent = said.length
       ? "Grew over the last 10 steps: " + said.slice(0, 5).join("; ") + (said.length > 5 ? "; and " + (said.length - 5) + " more" : "")

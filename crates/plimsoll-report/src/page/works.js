@@ -6,6 +6,8 @@
 
 /** Longer chains of ops are not followed: nobody would run them. */
 const MOST_OPS = 4096;
+/** For all blocks of a moment together no more ops are followed than this. */
+const MOST_FOLLOWED = 1 << 20;
 
 class Works {
   constructor(run, columns) {
@@ -109,10 +111,12 @@ class Works {
       while (run.later[last]) last = run.later[last];
       return run.born[first] <= moment && run.until[last] > moment;
     };
+    if (this.followedAt !== moment) [this.followedAt, this.followed] = [moment, 0];
     let ns = 0, ops = 0;
     const open = [block], seen = new Set();
     while (open.length > 0) {
       const next = open.pop();
+      if (++this.followed > MOST_FOLLOWED) return { never: "more ops would have to be followed than there is time for" };
       if (seen.has(next)) continue;
       seen.add(next);
       const { work } = this.written(next, moment);
