@@ -28,7 +28,8 @@ fn ranks_of_a_cluster_need_less_from_stage_to_stage() {
             planned(&format!("gpt-nano --cluster 8xcpu --batch 8 --steps 2 --data random --zero {zero}"));
         assert_eq!((&plan["cluster"], &plan["zero"]), (&"8xcpu".into(), &zero.into()));
         let ranks = plan["ranks"].as_array().expect("ranks");
-        assert_eq!(ranks.len(), if zero == 0 { 1 } else { 3 }, "{ranks:?}");
+        // The first rank has the smallest shards here; the other is that with the largest.
+        assert_eq!(ranks.len(), if zero == 0 { 1 } else { 2 }, "{ranks:?}");
         assert_eq!(ranks[0]["rank"], 0);
         for rank in ranks {
             let owners = rank["owners"].as_object().expect("owners");

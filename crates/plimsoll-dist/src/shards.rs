@@ -89,11 +89,11 @@ mod tests {
             let mut n_chunks = vec![0; n_ranks];
             for (variable, n_elems) in sizes.into_iter().enumerate() {
                 let mut end = 0;
-                for rank in 0..n_ranks {
+                for (rank, n_chunks) in n_chunks.iter_mut().enumerate() {
                     let piece = shards.piece(variable, rank);
                     assert_eq!(piece.start, end);
-                    assert!(piece.start % NORM_CHUNK == 0 || piece.is_empty());
-                    n_chunks[rank] += piece.len().div_ceil(NORM_CHUNK);
+                    assert!(piece.start.is_multiple_of(NORM_CHUNK) || piece.is_empty());
+                    *n_chunks += piece.len().div_ceil(NORM_CHUNK);
                     end = piece.end;
                 }
                 assert_eq!(end, n_elems, "variable {variable} on {n_ranks} ranks");

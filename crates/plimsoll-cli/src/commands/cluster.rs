@@ -1,7 +1,7 @@
 //! `plimsoll plan --cluster`: what the ranks of a cluster will need that is not there.
 //!
 //! A rank is planned like any other run, on a ghost of its device, with ghosts of the other ranks. Ranks differ in their shards alone,
-//! by a chunk at most, so three are planned: the first, which writes files, and those with the largest and the smallest shards. All
+//! by a chunk at most, so three at most are planned: the first, which writes files, and those with the largest and the smallest shards. All
 //! others lie between these two.
 
 use std::fmt::Write;
