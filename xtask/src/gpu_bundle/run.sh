@@ -198,7 +198,7 @@ first)
     ! grep -q FAILED out/first.txt && [ -s out/first.txt ]
     ;;
 *)
-    sed -n '2,18s/^# \{0,1\}//p' "$0"
+    sed -n '2,20s/^# \{0,1\}//p' "$0"
     exit 2
     ;;
 esac
