@@ -11,6 +11,7 @@ use crate::backend::{Backend, Grid, Launch, Launches, MemoryInfo, POST_BYTES};
 use crate::convolution::{Convolution, ConvolutionOperands};
 use crate::copies::Copies;
 use crate::driver;
+use crate::dry_gpu::{KernelText, Notes, Noting};
 use crate::error::{Error, Result};
 use crate::fault::{FaultCell, FaultCells};
 use crate::kernel::{Kernel, Kernels, Param, Template};
@@ -18,7 +19,6 @@ use crate::matmul::{Matmul, MatmulOperands};
 use crate::pages::Pages;
 use crate::pending::Pending;
 use crate::profile::Profile;
-use crate::rehearsal::{KernelText, Notes, Noting};
 
 /// How many ops an error names that shows long after they were launched.
 const N_REMEMBERED: usize = 64;
@@ -48,7 +48,7 @@ pub struct Gpu {
     /// Whether products of f32 are made in TF32.
     tf32: AtomicBool,
     /// A GPU like this one on which nothing happens.
-    rehearsal: OnceLock<Arc<Gpu>>,
+    dry_gpu: OnceLock<Arc<Gpu>>,
     /// What such a one has noted.
     notes: Arc<Notes>,
 }
@@ -91,20 +91,20 @@ impl Gpu {
             broken: OnceLock::new(),
             tf32: AtomicBool::new(false),
             waits: std::env::var("PLIMSOLL_SYNC").is_ok_and(|value| value == "1"),
-            rehearsal: OnceLock::new(),
+            dry_gpu: OnceLock::new(),
             notes,
         })
     }
 
     /// A GPU like this one on which nothing happens: the kernels that are asked of it are noted, each once.
-    pub fn rehearsal(&self) -> &Gpu {
-        self.rehearsal.get_or_init(|| {
+    pub fn dry_gpu(&self) -> &Gpu {
+        self.dry_gpu.get_or_init(|| {
             let notes: Arc<Notes> = Arc::default();
             Gpu::with_notes(Arc::new(Noting(notes.clone())), self.profile.clone(), notes)
         })
     }
 
-    /// What a rehearsal has noted since the last time.
+    /// What a dry GPU has noted since the last time.
     pub fn take_noted(&self) -> Vec<KernelText> {
         self.notes.take()
     }
@@ -119,7 +119,7 @@ impl Gpu {
         self.backend.compiles_ahead()
     }
 
-    /// Compiles a kernel that a rehearsal of this GPU has noted. Several threads may do so.
+    /// Compiles a kernel that a dry run on this GPU has noted. Several threads may do so.
     ///
     /// # Errors
     /// A compiler that is missing, a text that it refuses.

@@ -15,6 +15,7 @@ mod backend;
 mod convolution;
 mod copies;
 mod driver;
+mod dry_gpu;
 #[cfg(feature = "emulated")]
 mod emulated;
 mod error;
@@ -28,13 +29,13 @@ mod pages;
 mod pending;
 mod pinned;
 mod profile;
-mod rehearsal;
 mod segments;
 
 pub use backend::{Grid, MemoryInfo, REGION_BYTES};
 pub use convolution::{Convolution, ConvolutionOperands, Direction};
 pub use copies::Copied;
 pub use driver::{LibraryInfo, compile, libraries, profile_of};
+pub use dry_gpu::KernelText;
 #[cfg(feature = "emulated")]
 pub use emulated::{Failure, fail_at};
 pub use error::{Error, Result};
@@ -47,5 +48,4 @@ pub use matmul::{Epilogue, Matmul, MatmulOperands, Matrix, Scalar};
 pub use pages::Pages;
 pub use pinned::{Pinned, PinnedBlock};
 pub use profile::{Profile, Rates};
-pub use rehearsal::KernelText;
 pub use segments::{Graphs, MAX_EXECUTABLES};

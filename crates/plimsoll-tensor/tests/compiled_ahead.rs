@@ -32,13 +32,13 @@ fn a_program_launches_what_was_compiled_ahead() -> Result<()> {
     let before: BTreeSet<_> = gpu.loaded_kernels().into_iter().collect();
     step.call(x)?;
     let after: BTreeSet<_> = gpu.loaded_kernels().into_iter().collect();
-    let ahead: BTreeSet<_> = gpu.rehearsal().loaded_kernels().into_iter().collect();
+    let ahead: BTreeSet<_> = gpu.dry_gpu().loaded_kernels().into_iter().collect();
     let launched: Vec<_> = after.difference(&before).collect();
     assert!(launched.len() >= 5, "{launched:?}");
     let late: Vec<_> = launched.iter().filter(|kernel| !ahead.contains(kernel)).collect();
     assert!(late.is_empty(), "{late:?} were compiled when they were launched");
-    // The chains are a program's own: those that it has are as many as the rehearsal made.
+    // The chains are a program's own: those that it has are as many as the dry run made.
     assert!(gpu.n_generated_kernels() > 0);
-    assert_eq!(gpu.n_generated_kernels(), gpu.rehearsal().n_generated_kernels());
+    assert_eq!(gpu.n_generated_kernels(), gpu.dry_gpu().n_generated_kernels());
     Ok(())
 }

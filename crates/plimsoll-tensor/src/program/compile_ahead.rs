@@ -1,6 +1,6 @@
 //! Before a program's first run on a GPU: the kernels that its calls will ask for are compiled at once, by all cores.
 //!
-//! Each call is run on the GPU's rehearsal, with addresses that lie as those of the blocks will and mean nothing. Calls of ops that do
+//! Each call is dry-run on a GPU on which nothing happens, with addresses that lie as those of the blocks will and mean nothing. Calls of ops that do
 //! more with a device than start kernels are left out: their kernels are compiled when they are launched, as all others where
 //! nothing is kept on disk.
 
@@ -21,10 +21,10 @@ impl Program {
     pub(super) fn compile_ahead(&self) {
         for (number, device) in (0..).zip(&self.devices) {
             let Some(gpu) = device.gpu().filter(|gpu| gpu.compiles_ahead()) else { continue };
-            let rehearsal = gpu.rehearsal();
+            let dry = gpu.dry_gpu();
             let calls = self.calls.iter().filter(|call| call.device == number && starts_kernels_only(call));
-            calls.for_each(|call| self.rehearse(call, device, rehearsal));
-            let texts = rehearsal.take_noted();
+            calls.for_each(|call| self.dry_run_call(call, device, dry));
+            let texts = dry.take_noted();
             threads::parallel(texts.len(), |text| {
                 if let Err(error) = gpu.compile_ahead(&texts[text]) {
                     log::debug!("a kernel was not compiled ahead: {error}");
@@ -34,10 +34,10 @@ impl Program {
     }
 
     /// Runs a call on a GPU on which nothing happens.
-    fn rehearse(&self, call: &Call, device: &Device, gpu: &Gpu) {
+    fn dry_run_call(&self, call: &Call, device: &Device, gpu: &Gpu) {
         let n_outputs = call.outputs.len() - usize::from(call.n_aux);
         let (outputs, aux_outputs) = call.outputs.split_at(n_outputs);
-        let operands = |views| -> SmallVec<[Operand<'_>; 4]> { self.rehearsed(views) };
+        let operands = |views| -> SmallVec<[Operand<'_>; 4]> { self.dry_operands(views) };
         let (inputs, outputs, aux_outputs) =
             (operands(&call.inputs), operands(outputs), operands(aux_outputs));
         let mut run = Run {
@@ -54,11 +54,11 @@ impl Program {
             Order::Any => call.op.get().run_cuda_unordered(&mut run, gpu),
         };
         if let Err(error) = ended {
-            log::debug!("{} could not be rehearsed: {error}", call.op.name());
+            log::debug!("{} could not be dry-run: {error}", call.op.name());
         }
     }
 
-    fn rehearsed<'a>(&self, views: &'a [ValueView]) -> SmallVec<[Operand<'a>; 4]> {
+    fn dry_operands<'a>(&self, views: &'a [ValueView]) -> SmallVec<[Operand<'a>; 4]> {
         let others = self.n_blocks();
         let place = |view: &ValueView| match self.value(view.value).place {
             Place::Block(block) => block as usize,

@@ -1,7 +1,7 @@
-//! Rehearsals: which kernels ops will ask for, found out before they run, so that all of them are compiled at once.
+//! A dry GPU, on which nothing happens: which kernels ops will ask for, found out before they run, so that all of them are compiled
+//! at once.
 //!
-//! A rehearsal is a GPU on which nothing happens. Whoever runs an op on it has the texts of its kernels noted, with addresses that
-//! mean nothing. What is noted can be compiled by any thread ([`Gpu::compile_ahead`]) and lies in the cache when the op is run
+//! Whoever runs an op on it has the texts of its kernels noted, with addresses that mean nothing. What is noted can be compiled by any thread ([`Gpu::compile_ahead`]) and lies in the cache when the op is run
 //! in earnest. A text that is not noted, or noted in vain, costs time and nothing else.
 
 use std::ffi::c_void;
@@ -22,7 +22,7 @@ pub struct KernelText {
     pub(crate) source: String,
 }
 
-/// What a rehearsal has noted.
+/// What a dry GPU has noted.
 #[derive(Default)]
 pub(crate) struct Notes {
     texts: Mutex<Vec<KernelText>>,
@@ -41,11 +41,11 @@ impl fmt::Debug for Notes {
     }
 }
 
-/// The back end of a rehearsal.
+/// The back end of a dry GPU.
 pub(crate) struct Noting(pub Arc<Notes>);
 
 fn never(what: &str) -> Error {
-    Error::new(format!("a rehearsal has no {what}"))
+    Error::new(format!("a dry GPU has no {what}"))
 }
 
 impl Streams for Noting {
