@@ -1,8 +1,9 @@
 //! A dry GPU, on which nothing happens: which kernels ops will ask for, found out before they run, so that all of them are compiled
 //! at once.
 //!
-//! Whoever runs an op on it has the texts of its kernels noted, with addresses that mean nothing. What is noted can be compiled by any thread ([`Gpu::compile_ahead`]) and lies in the cache when the op is run
-//! in earnest. A text that is not noted, or noted in vain, costs time and nothing else.
+//! Whoever runs an op on it has the texts of its kernels noted, with addresses that mean nothing. What is noted can be compiled by any
+//! thread (`Gpu::compile_ahead`) and lies in the cache when the op is run in earnest. A text that is not noted, or noted in vain,
+//! costs time and nothing else.
 
 use std::ffi::c_void;
 use std::fmt;

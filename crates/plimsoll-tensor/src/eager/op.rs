@@ -127,7 +127,7 @@ pub trait Op: fmt::Debug + Send + Sync + 'static {
     }
 
     /// Whether it is a reduction of one input that reads each element once for all results (once for each, auxiliary ones
-    /// included, on the CPU), and takes elements that are [made](Producer) where it reads them. Asked of ops of this crate alone.
+    /// included, on the CPU), and takes elements that are made where it reads them. Asked of ops of this crate alone.
     #[doc(hidden)]
     fn folds_input(&self) -> bool {
         false
