@@ -36,9 +36,9 @@ use crate::device::evictor::{Evict, Evictor};
 use crate::device::offload_store::{Offload, OffloadStore};
 use crate::device::report::Report;
 
-/// Whether programs run as CUDA graphs: unless the environment says that they do not.
+/// Whether the environment says that programs run as CUDA graphs.
 static CUDA_GRAPHS: LazyLock<bool> =
-    LazyLock::new(|| std::env::var_os("PLIMSOLL_CUDA_GRAPHS").is_none_or(|value| value != "0"));
+    LazyLock::new(|| std::env::var("PLIMSOLL_CUDA_GRAPHS").is_ok_and(|value| value == "1"));
 
 /// A device: cheap to clone, equal to its clones.
 #[derive(Clone)]
@@ -366,8 +366,8 @@ impl Device {
     }
 
     /// Whether programs (functions, training steps, sessions) run as CUDA graphs from their second or third run on: a few calls of
-    /// the driver instead of one for each launch, with the same bits. On unless this or `PLIMSOLL_CUDA_GRAPHS=0` says
-    /// otherwise; a program that ran while it was off stays as it is.
+    /// the driver instead of one for each launch, with the same bits. Off unless this or `PLIMSOLL_CUDA_GRAPHS=1` says
+    /// otherwise, because memory is set aside for each program; a program that ran while it was off stays as it is.
     ///
     /// A program that offloads, uses several devices or waits for the device in its middle runs launch by launch. What the
     /// driver takes for executables is set aside under the owner `graph` at the second run, and counts to the limit.
