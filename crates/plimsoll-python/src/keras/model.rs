@@ -14,7 +14,7 @@ use super::raised;
 use crate::tensor::{Variable, dtype_of};
 
 /// Makes the same model once more, with new variables.
-pub type Recipe = Arc<dyn Fn() -> Result<nn::Model> + Send + Sync>;
+pub type Builder = Arc<dyn Fn() -> Result<nn::Model> + Send + Sync>;
 
 /// A file and a line of Python.
 pub type Place = Option<(String, u32)>;
@@ -24,7 +24,7 @@ pub type Place = Option<(String, u32)>;
 pub struct Model {
     /// The model.
     pub model: nn::Model,
-    recipe: Option<Recipe>,
+    builder: Option<Builder>,
 }
 
 /// A layer that is called in a graph: its number, the values that it reads, and the line.
@@ -37,13 +37,13 @@ struct Call {
 
 impl Model {
     /// A model that can be built again, if somebody says how.
-    pub fn new(model: nn::Model, recipe: Option<Recipe>) -> Model {
-        Model { model, recipe }
+    pub fn new(model: nn::Model, builder: Option<Builder>) -> Model {
+        Model { model, builder }
     }
 
     /// How it can be built again.
-    pub fn recipe(&self) -> PyResult<Recipe> {
-        self.recipe.clone().ok_or_else(|| {
+    pub fn builder(&self) -> PyResult<Builder> {
+        self.builder.clone().ok_or_else(|| {
             PyValueError::new_err(
                 "a plan builds the model again, on a ghost, and this one has layers that are Python's own",
             )
@@ -94,13 +94,13 @@ fn missing(number: usize) -> Error {
     Error::argument("functional", format!("the graph has no number {number}"))
 }
 
-/// The recipes of all layers; nothing if one has none.
-fn recipes(layers: &[PyRef<'_, Model>]) -> Option<Vec<Recipe>> {
-    layers.iter().map(|layer| layer.recipe.clone()).collect()
+/// The builders of all layers; nothing if one has none.
+fn builders(layers: &[PyRef<'_, Model>]) -> Option<Vec<Builder>> {
+    layers.iter().map(|layer| layer.builder.clone()).collect()
 }
 
-fn made(recipes: &[Recipe]) -> Result<Vec<nn::Model>> {
-    recipes.iter().map(|recipe| recipe()).collect()
+fn made(builders: &[Builder]) -> Result<Vec<nn::Model>> {
+    builders.iter().map(|builder| builder()).collect()
 }
 
 #[pymethods]
@@ -113,13 +113,13 @@ impl Model {
         places: Vec<Place>,
         inputs: Shapes,
     ) -> PyResult<Model> {
-        let (recipes, inputs) = (recipes(&layers), inputs.0);
+        let (builders, inputs) = (builders(&layers), inputs.0);
         let layers: Vec<nn::Model> = layers.iter().map(|layer| layer.model.clone()).collect();
         let model = raised::call(py, || sequence(&layers, &places, &inputs))?;
-        let again = |recipes: Vec<Recipe>| -> Recipe {
-            Arc::new(move || sequence(&made(&recipes)?, &places, &inputs))
+        let again = |builders: Vec<Builder>| -> Builder {
+            Arc::new(move || sequence(&made(&builders)?, &places, &inputs))
         };
-        Ok(Model::new(model, recipes.map(again)))
+        Ok(Model::new(model, builders.map(again)))
     }
 
     /// A graph of layers: values are numbered, the inputs first and then what each call gives.
@@ -131,15 +131,15 @@ impl Model {
         inputs: Shapes,
         outputs: Numbers,
     ) -> PyResult<Model> {
-        let (recipes, inputs, outputs) = (recipes(&layers), inputs.0, outputs.0);
+        let (builders, inputs, outputs) = (builders(&layers), inputs.0, outputs.0);
         let layers: Vec<nn::Model> = layers.iter().map(|layer| layer.model.clone()).collect();
         let calls: Vec<Call> =
             calls.into_iter().map(|(layer, inputs, place)| Call { layer, inputs: inputs.0, place }).collect();
         let model = raised::call(py, || graph(&layers, &calls, &inputs, &outputs))?;
-        let again = |recipes: Vec<Recipe>| -> Recipe {
-            Arc::new(move || graph(&made(&recipes)?, &calls, &inputs, &outputs))
+        let again = |builders: Vec<Builder>| -> Builder {
+            Arc::new(move || graph(&made(&builders)?, &calls, &inputs, &outputs))
         };
-        Ok(Model::new(model, recipes.map(again)))
+        Ok(Model::new(model, builders.map(again)))
     }
 
     /// A layer whose function is Python's. `target` gives the object that has the function, as long as it lives: the object

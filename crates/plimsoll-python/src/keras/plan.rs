@@ -119,7 +119,7 @@ impl PyPlan {
 #[pyfunction]
 #[pyo3(name = "plan")]
 fn plan_run(py: Python<'_>, run: PlannedRun) -> PyResult<PyPlan> {
-    let recipe = run.model.get().recipe()?;
+    let builder = run.model.get().builder()?;
     let loss = regularized(run.loss, run.penalties);
     let optimizer = run.optimizer.get();
     let (data, held_out) = (&run.data, run.held_out.as_ref());
@@ -127,7 +127,7 @@ fn plan_run(py: Python<'_>, run: PlannedRun) -> PyResult<PyPlan> {
     // Held-out data are either a part of the same arrays or arrays of their own.
     let own = held_out.filter(|held_out| held_out.start == 0).map(PlannedData::tensors).transpose()?;
     let train = || {
-        let model = recipe()?;
+        let model = builder()?;
         let arrays = tensors()?;
         let mut trainer = Trainer::new(model, optimizer.fresh(), loss.clone());
         if let Some(held_out) = held_out {

@@ -125,7 +125,7 @@ pub(crate) struct Entry {
 }
 
 /// How the value of a block was computed.
-pub(crate) struct Recipe {
+pub(crate) struct Computation {
     pub op: &'static str,
     pub site: Site,
     /// Whether it may be run again at all.
@@ -154,7 +154,7 @@ pub(crate) struct Survey<'a> {
     storages: HashMap<usize, Seen>,
     /// For blocks that are lent in pieces, how many pieces tensors have.
     n_lent: HashMap<u64, usize>,
-    pub(super) recipes: HashMap<u64, Recipe>,
+    pub(super) computations: HashMap<u64, Computation>,
     /// How often storages of blocks have been overwritten.
     pub(super) n_overwrites: HashMap<u64, u32>,
     /// The tensors in the user's code, where they are counted.
@@ -175,7 +175,7 @@ impl<'a> Survey<'a> {
             blocks: HashMap::new(),
             storages: HashMap::new(),
             n_lent: HashMap::new(),
-            recipes: HashMap::new(),
+            computations: HashMap::new(),
             n_overwrites: HashMap::new(),
             n_handles: HashMap::new(),
             handles: HashMap::new(),
@@ -293,9 +293,9 @@ impl<'a> Survey<'a> {
     }
 
     /// How the value of a block was computed; what is told last is true.
-    pub fn computed(&mut self, key: BlockKey, recipe: Recipe) {
+    pub fn computed(&mut self, key: BlockKey, computation: Computation) {
         if let Some(serial) = key.serial_on(self.device) {
-            self.recipes.insert(serial, recipe);
+            self.computations.insert(serial, computation);
         }
     }
 

@@ -244,19 +244,19 @@ fn price(
         if !seen.insert(serial) {
             continue;
         }
-        let Some(recipe) = survey.recipes.get(&serial) else {
+        let Some(computation) = survey.computations.get(&serial) else {
             return match serial == block.serial {
                 true => never("no tape has recorded how it was computed"),
                 false => never("what it was computed from is gone"),
             };
         };
-        let at = |why: &str| Price::Never(format!("{} at {:#} {why}", recipe.op, recipe.site));
-        if !recipe.repeats {
+        let at = |why: &str| Price::Never(format!("{} at {:#} {why}", computation.op, computation.site));
+        if !computation.repeats {
             return at("has an effect, or sums in any order");
         }
-        nanoseconds = nanoseconds.saturating_add(recipe.nanoseconds);
+        nanoseconds = nanoseconds.saturating_add(computation.nanoseconds);
         n_ops += 1;
-        for input in &recipe.inputs {
+        for input in &computation.inputs {
             let Some((key, n_overwrites)) = *input else { return at("wrote over what it read") };
             let Some(input) = key.serial_on(survey.device()) else { return at("read from another device") };
             match alive.contains_key(&input) && input != block.serial {

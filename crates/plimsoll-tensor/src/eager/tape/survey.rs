@@ -7,7 +7,7 @@ use smallvec::SmallVec;
 
 use crate::device::Device;
 use crate::device::holders::Holder;
-use crate::device::survey::{BlockKey, HolderKind, Item, Keeper, Recipe, Survey, list};
+use crate::device::survey::{BlockKey, Computation, HolderKind, Item, Keeper, Survey, list};
 use crate::eager::context;
 use crate::eager::op::{Meta, SavedRef};
 use crate::eager::tape::slot::{Slot, SlotValue};
@@ -151,5 +151,5 @@ fn tell_recipe(survey: &mut Survey<'_>, node: &Node, key: BlockKey) {
     let nanoseconds = op.nanoseconds(survey.device(), &inputs, &outputs);
     let inputs = node.inputs.iter().map(|input| input.read).collect();
     let repeats = !op.has_effect() && survey.device().is_deterministic();
-    survey.computed(key, Recipe { op: op.name(), site: node.layer, repeats, nanoseconds, inputs });
+    survey.computed(key, Computation { op: op.name(), site: node.layer, repeats, nanoseconds, inputs });
 }
