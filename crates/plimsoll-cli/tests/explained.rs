@@ -51,7 +51,7 @@ fn shipped_recipes_add_up_and_do_not_leak() {
         ("digits", "120", &["--batch", "32"][..]),
         ("dense", "150", &["--batch", "16"]),
         ("fashion", "40", &["--batch", "8", "--data", "random"]),
-        ("chars", "40", &["--batch", "4", "--data", &text]),
+        ("chars", "60", &["--batch", "4", "--data", &text]),
         ("gpt-nano", "12", &["--batch", "1", "--data", &text]),
     ] {
         program(&[&["train", name, "--steps", steps, "--profile", &profile], more].concat());
