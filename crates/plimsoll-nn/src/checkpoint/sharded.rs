@@ -184,7 +184,11 @@ impl Source {
             shape: entry.shape.dims().to_vec(),
             pieces: vec![(0, 0, entry.shape.n_elems())],
         };
-        let tensors = file.entries().iter().map(|(name, entry)| (name.clone(), indexed(entry))).collect();
+        // One after the other: collected at once, they would first lie in one allocation.
+        let mut tensors = BTreeMap::new();
+        for (name, entry) in file.entries() {
+            tensors.insert(name.clone(), indexed(entry));
+        }
         Ok(Source { path, files: vec![file], state, tensors })
     }
 
