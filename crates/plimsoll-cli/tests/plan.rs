@@ -214,9 +214,11 @@ fn a_gpu_that_is_not_there_moves_values_to_a_host_that_the_options_describe() {
 fn the_event_is_that_of_the_contract() {
     let plan = last("plan digits --batch 100 --epochs 2 --limit 64MiB --device cpu");
     let names: Vec<&str> = plan.as_object().expect("an object").keys().map(String::as_str).collect();
-    let expected = "batch committed_bytes device device_profile event fits holders least_limit_bytes limit_bytes \
-                    limit_from offloaded_bytes owners peak_at peak_bytes predicted_step_ms recipe recomputed_flops";
+    let expected = "batch cluster committed_bytes device device_profile event fits holders least_limit_bytes limit_bytes \
+                    limit_from offloaded_bytes owners peak_at peak_bytes predicted_step_ms ranks recipe recomputed_flops zero";
     assert_eq!(names.join(" "), expected);
+    // What is said of clusters is null for a single device.
+    assert!(["cluster", "ranks", "zero"].iter().all(|name| plan[*name].is_null()), "{plan}");
     assert_eq!(
         (&plan["event"], &plan["recipe"], &plan["batch"]),
         (&"plan".into(), &"digits".into(), &100.into())
