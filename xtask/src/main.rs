@@ -1,5 +1,5 @@
 //! The workspace's own commands: `cargo xtask check | test | tidy | bench | compare | page | exports | plans | mpi | sweep | fuzz | soak |
-//! kills | gpu-bundle | wheel | suites`.
+//! kills | gpu-bundle | python | wheel | suites`.
 //!
 //! Everything that a contributor or the continuous integration runs is here, so that both run the same thing.
 //! It uses the standard library alone: whoever can build Plimsoll can run its checks, and this program compiles in
@@ -53,6 +53,9 @@ Commands:
   sweep [--calls N] [--seed S]
                 N calls with hostile arguments, 1,000,000 unless told: a result or an error, never a signal or a panic
   gpu-bundle    tests and benchmark in one folder, for a machine with a GPU and no Rust
+  python        the Python package: built, tested, its stubs held against it
+  python --valgrind
+                some of its tests under valgrind: minutes
   wheel         the Python package as it is published: built for speed, and checked
   suites --from DIR [--only TEXT]
                 test files that were written for TensorFlow, from a folder of yours, against the Python package
@@ -93,6 +96,8 @@ fn main() -> ExitCode {
         ["sweep", "--calls", calls] => sweep::run(&root, calls, "1"),
         ["sweep", "--calls", calls, "--seed", seed] => sweep::run(&root, calls, seed),
         ["gpu-bundle"] => gpu_bundle::run(&root),
+        ["python"] => python::test(&root),
+        ["python", "--valgrind"] => python::valgrind(&root),
         ["wheel"] => python::wheel(&root),
         ["suites", "--from", folder, rest @ ..] => python::suites(&root, folder, rest),
         [] | ["help" | "--help" | "-h"] => {
