@@ -237,6 +237,7 @@ mod tests {
             "json",
             "main",
             "mpi",
+            "mpi_kills",
             "page",
             "plans",
             "python",
