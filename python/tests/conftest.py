@@ -2,10 +2,14 @@
 
 import gc
 import pathlib
+import signal
 
 import pytest
 
 import plimsoll as tf
+
+# Whoever starts the tests in the background may have them ignore Ctrl-C, which some of them send.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 POSTS = pathlib.Path(__file__).parent / "posts"
 

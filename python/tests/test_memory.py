@@ -84,7 +84,8 @@ def test_a_plan_of_any_function_is_its_run_to_the_byte():
     tf.reset_peaks()
     tf.function(step)(x)
     assert tf.stats()["peak_in_use"] == plan.peak == sum(plan.rows.values())
-    assert plan.peak >= 800_000 and str(plan) in plan._repr_html_()
+    # x alone: the sum takes in the ops that make its input.
+    assert 800_000 > plan.peak >= 400_000 and str(plan) in plan._repr_html_()
 
 
 def test_a_profile_is_recorded_in_a_block_and_explained(tmp_path):
