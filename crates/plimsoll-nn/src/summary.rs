@@ -46,9 +46,9 @@ pub struct SummaryRow {
 impl Summary {
     pub(crate) fn of(model: &Model, input: &Nested<Shape>) -> Result<Summary> {
         let variables = model.variables();
-        let kept = kept_by_path(model, input)?;
+        let saved = saved_by_path(model, input)?;
         let mut rows = Vec::new();
-        add_rows(model, (0, model.name()), &kept, &mut rows);
+        add_rows(model, (0, model.name()), &saved, &mut rows);
         let elements = |trainable_only: bool| {
             let counted = variables.iter().filter(|variable| !trainable_only || variable.is_trainable());
             counted.map(|variable| variable.n_elems()).sum()
@@ -60,13 +60,13 @@ impl Summary {
             n_parameters: elements(false),
             n_trainable: elements(true),
             parameter_bytes: variables.iter().chain(masters).map(|variable| variable.n_bytes()).sum(),
-            saved_bytes: kept.iter().map(|(_, bytes)| bytes).sum(),
+            saved_bytes: saved.iter().map(|(_, bytes)| bytes).sum(),
         })
     }
 }
 
 /// The bytes that a forward pass keeps, with the path of the layer whose backward reads them.
-fn kept_by_path(model: &Model, input: &Nested<Shape>) -> Result<Vec<(String, usize)>> {
+fn saved_by_path(model: &Model, input: &Nested<Shape>) -> Result<Vec<(String, usize)>> {
     with_ghosts(&model.variables(), &Device::ghost_cpu(), || {
         let tape = GradientTape::new();
         let output = tape.record(|| {
@@ -87,7 +87,7 @@ fn kept_by_path(model: &Model, input: &Nested<Shape>) -> Result<Vec<(String, usi
 fn add_rows(
     model: &Model,
     (depth, path): (usize, &str),
-    kept: &[(String, usize)],
+    saved: &[(String, usize)],
     rows: &mut Vec<SummaryRow>,
 ) {
     for part in model.parts() {
@@ -101,9 +101,9 @@ fn add_rows(
             kind: part.kind().to_owned(),
             output: part.output_shapes().clone(),
             n_parameters: part.n_parameters(),
-            saved_bytes: kept.iter().filter(|(scope, _)| inside(scope)).map(|(_, bytes)| bytes).sum(),
+            saved_bytes: saved.iter().filter(|(scope, _)| inside(scope)).map(|(_, bytes)| bytes).sum(),
         });
-        add_rows(part, (depth + 1, &path), kept, rows);
+        add_rows(part, (depth + 1, &path), saved, rows);
     }
 }
 

@@ -16,6 +16,8 @@ pub struct Repo {
     pub paths: Vec<String>,
     /// The Rust sources.
     pub sources: Vec<Source>,
+    /// The sources of kernels for GPUs.
+    pub kernels: Vec<Source>,
     /// The `Cargo.toml` files.
     pub manifests: Vec<Text>,
     /// The Markdown documents.
@@ -86,6 +88,8 @@ impl Repo {
         let name = path.rsplit('/').next().unwrap_or(path);
         if name.ends_with(".rs") {
             self.sources.push(Source::new(path, text()?));
+        } else if name.ends_with(".cu") || name.ends_with(".cuh") {
+            self.kernels.push(Source::new(path, text()?));
         } else if name == "Cargo.toml" {
             self.manifests.push(Text { path: path.to_owned(), text: text()? });
         } else if name.ends_with(".md") {

@@ -1,7 +1,7 @@
 //! The field's words: what PyTorch, JAX and TensorFlow have a name for is called so here.
 //!
 //! The first versions had a language of their own, which a newcomer had to learn. These are its words, each with the one that
-//! took its place; nothing is named so again, no function, type or module, and no file. Ordinary English is not meant: a
+//! took its place; nothing is named so again, no function, type or module, and no file, in Rust and in kernels for GPUs. Ordinary English is not meant: a
 //! comment may say that something is done again.
 
 use super::Finding;
@@ -36,7 +36,7 @@ const RETIRED: &[(&[&str], &str)] = &[
     ),
     (&["judged", "verdict"], "`step_async`, `finite_loss`"),
     (&["tell_of_step", "take_up", "last_part"], "`report_step`, `resume`, `eval_partial_epoch`"),
-    (&["extras"], "`aux_outputs`"),
+    (&["keeps", "extras"], "`saved`, `aux_outputs`"),
     (&["give", "arrive", "walk", "step_back"], "`set_grad`, `accumulate`, `run_backward`, `backward_node`"),
     (&["slope", "derivative"], "`backward_kernel`, `backward_composite`"),
     (&["Ingredient"], "`RebuildInput`"),
@@ -52,7 +52,16 @@ const DEFINES: &[&str] = &["fn", "struct", "enum", "trait", "mod", "type", "unio
 
 /// Reports definitions and files that have a retired name.
 pub fn check(repo: &Repo) -> Vec<Finding> {
-    repo.sources.iter().flat_map(in_source).collect()
+    repo.sources.iter().flat_map(in_source).chain(repo.kernels.iter().flat_map(in_kernel)).collect()
+}
+
+/// What a kernel's source defines: types as in Rust, and functions of the device after the type of what they return.
+fn in_kernel(source: &Source) -> Vec<Finding> {
+    let words: Vec<(usize, &str)> = source.words().collect();
+    let functions = words.windows(3).filter(|three| three[0].1 == "DEVICE").map(|three| three[2]);
+    let named = functions
+        .filter_map(|(offset, name)| Some(finding(source, source.line_of(offset), name, replacement(name)?)));
+    in_source(source).into_iter().chain(named).collect()
 }
 
 fn in_source(source: &Source) -> Vec<Finding> {
@@ -89,5 +98,8 @@ mod tests {
         let text = "struct Depot;\nfn recompute() {}\npub(crate) fn make_again() {}\nlet again = 1; // fn again\nuse a::walk;\n";
         assert_eq!(lines("crates/plimsoll-nn/src/a.rs", text), [1, 3]);
         assert_eq!(lines("crates/plimsoll-nn/src/journal.rs", "fn f() {}\n"), [1]);
+        let kernel =
+            "DEVICE void load(T* x) {}\nstruct Depot { int n; };\nDEVICE void bring(T* x) { give(x); }\n";
+        assert_eq!(lines("crates/plimsoll-tensor/src/ops/a.cu", kernel), [2, 3]);
     }
 }

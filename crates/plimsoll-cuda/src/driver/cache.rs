@@ -44,7 +44,7 @@ impl Cache {
     }
 
     /// Whether there is a folder in which contents are kept.
-    pub fn keeps(&self) -> bool {
+    pub fn is_on_disk(&self) -> bool {
         self.path("").is_some()
     }
 

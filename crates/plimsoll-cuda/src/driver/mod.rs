@@ -114,7 +114,7 @@ impl Backend for Driver {
     }
 
     fn compiles_ahead(&self) -> bool {
-        self.cache.keeps()
+        self.cache.is_on_disk()
     }
 
     fn compile_ahead(&self, entry: &str, source: &str) -> Result<()> {

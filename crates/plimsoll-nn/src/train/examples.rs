@@ -110,12 +110,12 @@ impl Batch {
     /// This batch with labels and weights on the device of what a model said, where the model is spread over several.
     pub(super) fn beside(&self, model: &Model, said: Option<Device>) -> Result<Cow<'_, Batch>> {
         let Some(device) = said.filter(|_| model.is_spread()) else { return Ok(Cow::Borrowed(self)) };
-        let bring =
+        let to_device =
             |tensors: &Nested<Tensor>| tensors.try_map(&mut |tensor: &Tensor| tensor.to_device(&device));
         Ok(Cow::Owned(Batch {
             inputs: self.inputs.clone(),
-            labels: bring(&self.labels)?,
-            sample_weights: self.sample_weights.as_ref().map(bring).transpose()?,
+            labels: to_device(&self.labels)?,
+            sample_weights: self.sample_weights.as_ref().map(to_device).transpose()?,
         }))
     }
 

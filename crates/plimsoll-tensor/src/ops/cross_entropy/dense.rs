@@ -80,10 +80,10 @@ impl Op for CrossEntropy {
 
     fn run_cuda(&self, run: &mut Run<'_>, gpu: &Gpu) -> Result<()> {
         let [logits, labels] = run.inputs else { unreachable!("two operands") };
-        let kept = run.aux_outputs.first().map_or(std::ptr::null_mut(), Operand::ptr);
+        let saved = run.aux_outputs.first().map_or(std::ptr::null_mut(), Operand::ptr);
         let operands = [logits, labels].map(Along::Lane);
         let lines = Lines::along(logits.shape().rank() - 1, logits.shape(), &operands);
-        let pointers = [logits.ptr(), labels.ptr(), run.outputs[0].ptr(), kept];
+        let pointers = [logits.ptr(), labels.ptr(), run.outputs[0].ptr(), saved];
         // SAFETY: `execute` hands out operands that are valid for their layouts, the lanes are theirs, loss and auxiliary
         // output have one element per lane, and the kernel was made for this dtype.
         unsafe {
@@ -152,18 +152,18 @@ impl Op for CrossEntropyBackward {
     }
 
     fn run_cuda(&self, run: &mut Run<'_>, gpu: &Gpu) -> Result<()> {
-        let ([x, labels, gradient, kept], result) = (run.inputs, &run.outputs[0]) else {
+        let ([x, labels, gradient, saved], result) = (run.inputs, &run.outputs[0]) else {
             unreachable!("four operands")
         };
         let operands = [
             Along::Lane(x),
             Along::Lane(labels),
             Along::Number(gradient),
-            Along::Number(kept),
+            Along::Number(saved),
             Along::Lane(result),
         ];
         let lines = Lines::along(x.shape().rank() - 1, x.shape(), &operands);
-        let pointers = [x, labels, gradient, kept, result].map(Operand::ptr);
+        let pointers = [x, labels, gradient, saved, result].map(Operand::ptr);
         // SAFETY: `execute` hands out operands that are valid for their layouts, the lanes are theirs, and the kernel was
         // made for this dtype; where the result is the logits' memory, each thread writes what it alone has read.
         unsafe { cuda_kernel(self.name(), x).launch(gpu, &lines, || define_cuda(x, true), &pointers, &[]) }
@@ -196,13 +196,13 @@ fn forward<T: Element<Compute: Real>>(
     logits: &Operand,
     labels: &Operand,
     loss: &Operand,
-    kept: Option<&Operand>,
+    saved: Option<&Operand>,
 ) {
     let layouts = [&logits.meta.layout, &labels.meta.layout, &per_lane(loss)];
     let lanes = last_axis(logits.shape(), layouts);
     let (logits, labels, loss) =
         (LanePtr::<T>::new(logits), LanePtr::<T>::new(labels), LanePtr::<T>::new(loss));
-    let kept = kept.map(LanePtr::<T::Compute>::new);
+    let saved = saved.map(LanePtr::<T::Compute>::new);
     lanes.for_each(|lane| {
         let [x_offset, label_offset, loss_offset] = lanes.offsets(lane);
         // SAFETY: lanes of operands that `execute` hands out and nobody writes now.
@@ -219,11 +219,11 @@ fn forward<T: Element<Compute: Real>>(
             let values = x.read(piece.clone(), &mut x_room);
             sum = sum + loss_of(values, label.read(piece, &mut label_room), log_sum_exp);
         }
-        // SAFETY: this lane's elements of the fresh outputs; the kept one is contiguous.
+        // SAFETY: this lane's elements of the fresh outputs; the saved one is contiguous.
         unsafe {
             loss.set(loss_offset, T::narrow(sum));
-            if let Some(kept) = &kept {
-                kept.set(lane as isize, log_sum_exp);
+            if let Some(saved) = &saved {
+                saved.set(lane as isize, log_sum_exp);
             }
         }
     });
@@ -247,14 +247,14 @@ fn loss_of<C: Real>(x: &[C], labels: &[C], log_sum_exp: C) -> C {
 }
 
 fn backward<T: Element<Compute: Real>>(inputs: &[Operand], result: &Operand) {
-    let [x, labels, gradient, kept] = inputs else { unreachable!("four operands") };
-    let (per_gradient, per_kept) = (per_lane(gradient), per_lane(kept));
-    let layouts = [&x.meta.layout, &labels.meta.layout, &per_gradient, &per_kept, &result.meta.layout];
+    let [x, labels, gradient, saved] = inputs else { unreachable!("four operands") };
+    let (per_gradient, per_saved) = (per_lane(gradient), per_lane(saved));
+    let layouts = [&x.meta.layout, &labels.meta.layout, &per_gradient, &per_saved, &result.meta.layout];
     let lanes = last_axis(x.shape(), layouts);
     let is_over = x.ptr() == result.ptr();
     let (x, labels, gradient) =
         (LanePtr::<T>::new(x), LanePtr::<T>::new(labels), LanePtr::<T>::new(gradient));
-    let (kept, result) = (LanePtr::<T::Compute>::new(kept), LanePtr::<T>::new(result));
+    let (saved, result) = (LanePtr::<T::Compute>::new(saved), LanePtr::<T>::new(result));
     lanes.for_each(|lane| {
         let offsets = lanes.offsets(lane);
         // SAFETY: lanes and elements of operands that `execute` hands out; each lane of the result belongs to one task,
@@ -263,7 +263,7 @@ fn backward<T: Element<Compute: Real>>(inputs: &[Operand], result: &Operand) {
             let x = x.lane(offsets[0], lanes.steps[0], lanes.len).copied(is_over);
             let labels = labels.lane(offsets[1], lanes.steps[1], lanes.len);
             let result = result.lane(offsets[4], lanes.steps[4], lanes.len);
-            backward_lane(&x, &labels, gradient.get(offsets[2]).widen(), kept.get(offsets[3]), &result);
+            backward_lane(&x, &labels, gradient.get(offsets[2]).widen(), saved.get(offsets[3]), &result);
         }
     });
 }
@@ -351,8 +351,8 @@ fn backward_samples() -> Vec<Sample> {
     let sample = |name: &str, shape: &[usize]| {
         let inputs = vec![floats(shape), floats(shape), floats(&shape[..shape.len() - 1])];
         Sample::new(name, inputs, |x| {
-            let kept = x[0].logsumexp(-1)?.cast(x[0].dtype().accumulator())?;
-            call(OpRef::fixed(&CrossEntropyBackward), &[&x[0], &x[1], &x[2], &kept])
+            let saved = x[0].logsumexp(-1)?.cast(x[0].dtype().accumulator())?;
+            call(OpRef::fixed(&CrossEntropyBackward), &[&x[0], &x[1], &x[2], &saved])
         })
     };
     vec![sample("rows", &[3, 4]), sample("sequences", &[2, 2, 3])]

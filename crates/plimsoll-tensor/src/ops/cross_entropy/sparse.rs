@@ -90,21 +90,21 @@ impl Op for SparseCrossEntropy {
 
     fn run(&self, run: &mut Run<'_>) -> Result<()> {
         let [logits, labels] = run.inputs else { unreachable!("two operands") };
-        let (loss, kept) = (&run.outputs[0], run.aux_outputs.first());
+        let (loss, saved) = (&run.outputs[0], run.aux_outputs.first());
         for_floats!(logits.dtype(), T => match labels.dtype() {
-            DType::I64 => forward::<T, i64>(*self, logits, labels, loss, kept),
-            _ => forward::<T, i32>(*self, logits, labels, loss, kept),
+            DType::I64 => forward::<T, i64>(*self, logits, labels, loss, saved),
+            _ => forward::<T, i32>(*self, logits, labels, loss, saved),
         })
     }
 
     fn run_cuda(&self, run: &mut Run<'_>, gpu: &Gpu) -> Result<()> {
         let [logits, labels] = run.inputs else { unreachable!("two operands") };
-        let kept = run.aux_outputs.first().map_or(std::ptr::null_mut(), Operand::ptr);
+        let saved = run.aux_outputs.first().map_or(std::ptr::null_mut(), Operand::ptr);
         let axis = logits.shape().rank() - 1;
         let (cell, call) = run.may_refuse(self.name(), refusal(labels.shape(), logits.shape()[axis]))?;
         let operands = [Along::Lane(logits), Along::Number(labels)];
         let lines = Lines::along(axis, logits.shape(), &operands);
-        let pointers = [logits.ptr(), labels.ptr(), run.outputs[0].ptr(), kept];
+        let pointers = [logits.ptr(), labels.ptr(), run.outputs[0].ptr(), saved];
         let (ignored, has_ignored) = ignored_params(self.ignored);
         // SAFETY: `execute` hands out operands that are valid for their layouts, the lanes are theirs, loss and auxiliary
         // output have one element per lane, and the kernel was made for these dtypes.
@@ -164,18 +164,18 @@ impl Op for SparseCrossEntropyBackward {
     }
 
     fn run_cuda(&self, run: &mut Run<'_>, gpu: &Gpu) -> Result<()> {
-        let ([x, labels, gradient, kept], result) = (run.inputs, &run.outputs[0]) else {
+        let ([x, labels, gradient, saved], result) = (run.inputs, &run.outputs[0]) else {
             unreachable!("four operands")
         };
         let operands = [
             Along::Lane(x),
             Along::Number(labels),
             Along::Number(gradient),
-            Along::Number(kept),
+            Along::Number(saved),
             Along::Lane(result),
         ];
         let lines = Lines::along(x.shape().rank() - 1, x.shape(), &operands);
-        let pointers = [x, labels, gradient, kept, result].map(Operand::ptr);
+        let pointers = [x, labels, gradient, saved, result].map(Operand::ptr);
         let (ignored, has_ignored) = ignored_params(self.ignored);
         // SAFETY: `execute` hands out operands that are valid for their layouts, the lanes are theirs, and the kernel was
         // made for these dtypes; where the result is the logits' memory, each thread writes what it alone has read.
@@ -227,7 +227,7 @@ fn forward<T, L>(
     logits: &Operand,
     labels: &Operand,
     loss: &Operand,
-    kept: Option<&Operand>,
+    saved: Option<&Operand>,
 ) -> Result<()>
 where
     T: Element<Compute: Real>,
@@ -238,7 +238,7 @@ where
     let label_shape = *labels.shape();
     let (logits, labels, loss) =
         (LanePtr::<T>::new(logits), LanePtr::<L>::new(labels), LanePtr::<T>::new(loss));
-    let kept = kept.map(LanePtr::<T::Compute>::new);
+    let saved = saved.map(LanePtr::<T::Compute>::new);
     let first_wrong = AtomicUsize::new(usize::MAX);
     // SAFETY: the offset is that of a lane, and nobody writes the labels now.
     let label_of = |lane: usize| -> i64 { unsafe { labels.get(lanes.offsets(lane)[1]) }.widen().cast() };
@@ -260,11 +260,11 @@ where
                 T::Compute::ZERO
             }
         };
-        // SAFETY: this lane's elements of the fresh outputs; the kept one is contiguous.
+        // SAFETY: this lane's elements of the fresh outputs; the saved one is contiguous.
         unsafe {
             loss.set(loss_offset, T::narrow(value));
-            if let Some(kept) = &kept {
-                kept.set(lane as isize, log_sum_exp);
+            if let Some(saved) = &saved {
+                saved.set(lane as isize, log_sum_exp);
             }
         }
     });
@@ -292,14 +292,14 @@ where
     T: Element<Compute: Real>,
     L: Element<Compute: CastTo<i64>>,
 {
-    let [x, labels, gradient, kept] = inputs else { unreachable!("four operands") };
-    let (per_label, per_gradient, per_kept) = (per_lane(labels), per_lane(gradient), per_lane(kept));
-    let layouts = [&x.meta.layout, &per_label, &per_gradient, &per_kept, &result.meta.layout];
+    let [x, labels, gradient, saved] = inputs else { unreachable!("four operands") };
+    let (per_label, per_gradient, per_saved) = (per_lane(labels), per_lane(gradient), per_lane(saved));
+    let layouts = [&x.meta.layout, &per_label, &per_gradient, &per_saved, &result.meta.layout];
     let lanes = last_axis(x.shape(), layouts);
     let is_over = x.ptr() == result.ptr();
     let (x, labels, gradient) =
         (LanePtr::<T>::new(x), LanePtr::<L>::new(labels), LanePtr::<T>::new(gradient));
-    let (kept, result) = (LanePtr::<T::Compute>::new(kept), LanePtr::<T>::new(result));
+    let (saved, result) = (LanePtr::<T::Compute>::new(saved), LanePtr::<T>::new(result));
     lanes.for_each(|lane| {
         let offsets = lanes.offsets(lane);
         // SAFETY: lanes and elements of operands that `execute` hands out; each lane of the result belongs to one task,
@@ -312,7 +312,7 @@ where
                 true => T::Compute::ZERO,
                 false => gradient.get(offsets[2]).widen(),
             };
-            backward_lane(&x, label as usize, gradient, kept.get(offsets[3]), &result);
+            backward_lane(&x, label as usize, gradient, saved.get(offsets[3]), &result);
         }
     });
 }
@@ -449,8 +449,8 @@ fn backward_samples() -> Vec<Sample> {
     let sample = |name: &str, ignored: Option<i64>| {
         let inputs = vec![floats(&[3, 4]), input(&[3], Values::Indices(4)), floats(&[3])];
         Sample::new(name, inputs, move |x| {
-            let kept = x[0].logsumexp(-1)?.cast(x[0].dtype().accumulator())?;
-            call(OpRef::shipped(SparseCrossEntropyBackward { ignored }), &[&x[0], &x[1], &x[2], &kept])
+            let saved = x[0].logsumexp(-1)?.cast(x[0].dtype().accumulator())?;
+            call(OpRef::shipped(SparseCrossEntropyBackward { ignored }), &[&x[0], &x[1], &x[2], &saved])
         })
     };
     vec![sample("rows", None), sample("one class ignored", Some(2))]

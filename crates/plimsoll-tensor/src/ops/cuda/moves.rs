@@ -1,7 +1,7 @@
 //! Moves of elements from strided places to strided places, as bits: what copies, concatenations and paddings are made of.
 //!
 //! A move that is dense on both sides is the driver's copy. Where the source is dense along another axis than the target
-//! (a transposed matrix), tiles pass through shared memory. All others run in one launch for up to [`MAX_PARTS`] of them,
+//! (a transposed matrix), tiles pass through shared memory. All others run in one launch for up to [`MAX_MOVES`] of them,
 //! with as many neighbours at a time as fit 16 bytes. Moves of one launch do not overlap.
 
 use plimsoll_cuda::{Gpu, Grid, Param, Template};
@@ -15,7 +15,7 @@ static MOVES: Template = Template { name: "moves", text: include_str!("moves.cu"
 static TRANSPOSE: Template = Template { name: "transpose", text: include_str!("transpose.cu") };
 
 /// The most moves of a launch; a kernel's parameters have room for no more.
-const MAX_PARTS: usize = 16;
+const MAX_MOVES: usize = 16;
 /// The units that a block moves.
 const BLOCK_UNITS: u64 = 1024;
 /// The threads of a block.
@@ -165,27 +165,27 @@ unsafe impl Param for Transpose {}
 /// Starts the moves, for an op. The places of one move are nobody else's target.
 pub(crate) fn start(op: &'static str, gpu: &Gpu, moves: &[Move]) -> Result<()> {
     let mut strided = SmallVec::<[Move; 4]>::new();
-    for part in moves.iter().filter(|part| part.n_elems() > 0) {
-        if part.is_dense() {
+    for one in moves.iter().filter(|one| one.n_elems() > 0) {
+        if one.is_dense() {
             // SAFETY: `execute` hands out operands that are valid for their layouts, and the target is nobody else's.
-            unsafe { gpu.copy(op, part.from, part.to, part.n_elems() * part.size) }?;
-        } else if let Some(row) = part.dense_row() {
-            transpose(op, gpu, part, row)?;
+            unsafe { gpu.copy(op, one.from, one.to, one.n_elems() * one.size) }?;
+        } else if let Some(row) = one.dense_row() {
+            transpose(op, gpu, one, row)?;
         } else {
-            strided.push(*part);
+            strided.push(*one);
         }
     }
-    strided.chunks(MAX_PARTS).try_for_each(|parts| match parts {
-        [part] => launch::<1>(op, gpu, &[*part]),
-        parts => launch::<MAX_PARTS>(op, gpu, parts),
+    strided.chunks(MAX_MOVES).try_for_each(|moves| match moves {
+        [one] => launch::<1>(op, gpu, &[*one]),
+        moves => launch::<MAX_MOVES>(op, gpu, moves),
     })
 }
 
 /// Starts up to `N` moves in one launch.
 fn launch<const N: usize>(op: &'static str, gpu: &Gpu, moves: &[Move]) -> Result<()> {
     let bytes = moves.iter().map(Move::unit_bytes).min().unwrap_or(1);
-    let rank = moves.iter().map(|part| part.rank).max().unwrap_or(1);
-    // A part that no block reaches.
+    let rank = moves.iter().map(|one| one.rank).max().unwrap_or(1);
+    // A move that no block reaches.
     let absent = MoveParam {
         from: std::ptr::null_mut(),
         to: std::ptr::null_mut(),
@@ -194,33 +194,33 @@ fn launch<const N: usize>(op: &'static str, gpu: &Gpu, moves: &[Move]) -> Result
         extents: [1; MAX_RANK],
         strides: [[0; MAX_RANK]; 2],
     };
-    let (mut parts, mut n_blocks, mut is_wide) = (MoveParams([absent; N]), 0, false);
-    for (part, whole) in parts.0.iter_mut().zip(moves) {
+    let (mut params, mut n_blocks, mut is_wide) = (MoveParams([absent; N]), 0, false);
+    for (param, whole) in params.0.iter_mut().zip(moves) {
         let units = whole.in_units(bytes);
-        (part.from, part.to, part.n, part.first_block) =
+        (param.from, param.to, param.n, param.first_block) =
             (units.from, units.to, units.n_elems() as u64, n_blocks);
-        // Axes are counted from the last, so that all parts have as many.
+        // Axes are counted from the last, so that all moves have as many.
         for axis in 0..units.rank {
             let at = rank - units.rank + axis;
-            part.extents[at] = units.extents[axis] as u32;
+            param.extents[at] = units.extents[axis] as u32;
             for side in 0..2 {
-                part.strides[side][at] = units.strides[side][axis] as i64;
+                param.strides[side][at] = units.strides[side][axis] as i64;
             }
         }
-        n_blocks += part.n.div_ceil(BLOCK_UNITS);
-        is_wide |= part.n >= 1 << 31;
+        n_blocks += param.n.div_ceil(BLOCK_UNITS);
+        is_wide |= param.n >= 1 << 31;
     }
     let variant = (bytes.trailing_zeros() as u64) << 8 | (rank as u64) << 3 | u64::from(is_wide) << 1;
     let kernel = gpu.kernel(&MOVES, op, variant | u64::from(N > 1), || {
         let index = if is_wide { "u64" } else { "u32" };
         format!(
-            "#define T {}\n#define RANK {rank}\n#define PARTS {N}\n#define Index {index}\n",
+            "#define T {}\n#define RANK {rank}\n#define MOVES {N}\n#define Index {index}\n",
             unit_name(bytes)
         )
     })?;
     // SAFETY: `execute` hands out operands that are valid for their layouts, whose strides these are; the targets are
     // nobody else's, and units are aligned.
-    unsafe { gpu.launch(&kernel, Grid::of(n_blocks as usize, THREADS), &[&parts]) }?;
+    unsafe { gpu.launch(&kernel, Grid::of(n_blocks as usize, THREADS), &[&params]) }?;
     Ok(())
 }
 

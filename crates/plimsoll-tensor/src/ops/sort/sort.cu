@@ -89,7 +89,7 @@ DEVICE void sort_tile(const Keys& keys, u64* tile, u32 len) {
 }
 
 // Writes the result at a place of a line.
-DEVICE void give(const Keys& keys, u64 entry, i64* index, T* value) {
+DEVICE void write_result(const Keys& keys, u64 entry, i64* index, T* value) {
     u64 at = IS_PACKED ? entry & 0xffffffffull : entry;
     *index = (i64)at;
     if (HAS_VALUES) *value = keys.first[(i64)at * keys.step];
@@ -112,7 +112,7 @@ ENTRY(const T* x, u64* entries, i64* indices, T* values, const Lines lines, u64 
     if (high < lines.len) keys.exchange(entries, low, high);
 #elif defined(FINISH)
     u64 at = part * THREADS + threadIdx.x;
-    if (at < lines.n_wanted) give(keys, entries[at], indices + at, values + at);
+    if (at < lines.n_wanted) write_result(keys, entries[at], indices + at, values + at);
 #else
     __shared__ u64 tile[TILE];
     u64 first = part * TILE;
@@ -132,7 +132,7 @@ ENTRY(const T* x, u64* entries, i64* indices, T* values, const Lines lines, u64 
 #endif
     for (u32 at = threadIdx.x; at < len; at += THREADS) {
 #ifdef WHOLE
-        if (at < lines.n_wanted) give(keys, tile[at], indices + at, values + at);
+        if (at < lines.n_wanted) write_result(keys, tile[at], indices + at, values + at);
 #else
         entries[first + at] = tile[at];
 #endif

@@ -88,15 +88,15 @@ KERNEL __launch_bounds__(THREADS) ENTRY(const Matrices gradient, const Matrices 
     Statistics* tile_statistics = (Statistics*)(shared + OWNED + 2 * STAGE);
     auto load = [&](int tile) {
         T* to = shared + OWNED + tile % 2 * STAGE;
-        bring<COLS, DEPTH>(to, streamed0, other0.row, tile * COLS, n_other, extents.depth);
-        bring<COLS, WIDTH>(to + COLS * PADDED(DEPTH), streamed1, other1.row, tile * COLS, n_other, extents.width);
+        load_tile<COLS, DEPTH>(to, streamed0, other0.row, tile * COLS, n_other, extents.depth);
+        load_tile<COLS, WIDTH>(to + COLS * PADDED(DEPTH), streamed1, other1.row, tile * COLS, n_other, extents.width);
         if (OWN_KEYS && threadIdx.x < COLS / 2) {
             copy_async_16(tile_statistics + tile % 2 * COLS + threadIdx.x * 2, of_head + tile * COLS + threadIdx.x * 2);
         }
     };
 
-    bring<ROWS, DEPTH>(shared, (const T*)own0.first + head_start(own0, extents, head), own0.row, first, n_own, extents.depth);
-    bring<ROWS, WIDTH>(shared + ROWS * PADDED(DEPTH), (const T*)own1.first + head_start(own1, extents, head), own1.row, first,
+    load_tile<ROWS, DEPTH>(shared, (const T*)own0.first + head_start(own0, extents, head), own0.row, first, n_own, extents.depth);
+    load_tile<ROWS, WIDTH>(shared + ROWS * PADDED(DEPTH), (const T*)own1.first + head_start(own1, extents, head), own1.row, first,
                        n_own, extents.width);
     if (from_tile < n_tiles) load(from_tile);
     copy_async_commit();

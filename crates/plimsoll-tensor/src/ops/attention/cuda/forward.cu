@@ -75,11 +75,11 @@ KERNEL __launch_bounds__(THREADS) ENTRY(const Matrices q, const Matrices k, cons
     int n_tiles = (visible + COLS - 1) / COLS;
     auto load = [&](int tile) {
         T* to = stages + tile % 2 * STAGE;
-        bring<COLS, DEPTH>(to, keys, k.row, tile * COLS, extents.n_keys, extents.depth);
-        bring<COLS, WIDTH>(to + COLS * PADDED(DEPTH), values, v.row, tile * COLS, extents.n_keys, extents.width);
+        load_tile<COLS, DEPTH>(to, keys, k.row, tile * COLS, extents.n_keys, extents.depth);
+        load_tile<COLS, WIDTH>(to + COLS * PADDED(DEPTH), values, v.row, tile * COLS, extents.n_keys, extents.width);
     };
 
-    bring<ROWS, DEPTH>(shared, (const T*)q.first + head_start(q, extents, head), q.row, first, extents.n_queries,
+    load_tile<ROWS, DEPTH>(shared, (const T*)q.first + head_start(q, extents, head), q.row, first, extents.n_queries,
                        extents.depth);
     if (n_tiles > 0) load(0);
     copy_async_commit();

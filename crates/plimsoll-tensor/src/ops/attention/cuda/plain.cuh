@@ -9,7 +9,7 @@
 
 // Brings rows and columns from `row` and `col` on of a matrix to shared memory, zeros where there are none. All threads of
 // the block take part.
-DEVICE void bring(C* piece, const T* matrix, const Matrices& of, u32 row, u32 n, u32 col, u32 length) {
+DEVICE void load_tile(C* piece, const T* matrix, const Matrices& of, u32 row, u32 n, u32 col, u32 length) {
     __syncthreads();
     for (int task = threadIdx.x; task < 32 * 32; task += THREADS) {
         u32 r = task / 32, c = task % 32;
@@ -24,7 +24,7 @@ DEVICE C product(C* piece, const C* own, const T* matrix, const Matrices& of, u3
     int lane = threadIdx.x % WARP;
     C sum = 0;
     for (u32 col = 0; col < length; col += 32) {
-        bring(piece, matrix, of, row, n, col, length);
+        load_tile(piece, matrix, of, row, n, col, length);
         u32 len = length - col < 32 ? length - col : 32;
         for (u32 c = 0; c < len; c++) sum = m::fma(own[col + c], piece[lane * 33 + c], sum);
     }
@@ -35,7 +35,7 @@ DEVICE C product(C* piece, const C* own, const T* matrix, const Matrices& of, u3
 DEVICE void accumulate(C* piece, C* sums, C fade, C weight, const T* matrix, const Matrices& of, u32 row, u32 n, u32 length) {
     int lane = threadIdx.x % WARP;
     for (u32 col = 0; col < length; col += 32) {
-        bring(piece, matrix, of, row, n, col, length);
+        load_tile(piece, matrix, of, row, n, col, length);
         C sum = 0;
         for (int other = 0; other < 32; other++) sum = m::fma(__shfl_sync(ALL_LANES, weight, other), piece[other * 33 + lane], sum);
         if (col + lane < length) sums[col + lane] = m::fma(sums[col + lane], fade, sum);

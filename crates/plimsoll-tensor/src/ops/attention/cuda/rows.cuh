@@ -1,8 +1,8 @@
 // Rows that come from memory and go there.
 
-// Starts to bring rows `first` to `first + N_ROWS` of a matrix to shared memory, zeros where there are none; all threads of
+// Starts to load rows `first` to `first + N_ROWS` of a matrix to shared memory, zeros where there are none; all threads of
 // the block take part. Elements of a row are neighbours, and 16 bytes can be moved at once.
-template <int N_ROWS, int LENGTH> DEVICE void bring(T* tile, const T* matrix, i64 stride, u32 first, u32 n, u32 length) {
+template <int N_ROWS, int LENGTH> DEVICE void load_tile(T* tile, const T* matrix, i64 stride, u32 first, u32 n, u32 length) {
     const int pieces = LENGTH / 8, at_once = THREADS / pieces;
     int row = threadIdx.x / pieces, piece = threadIdx.x % pieces;
     if (row >= at_once) return;
