@@ -17,15 +17,14 @@ use crate::segments::Graphs;
 /// A thread that holds back what it launches. Dropping it starts what is left of that launch by launch.
 pub struct GraphRecording<'a> {
     gpu: Arc<Gpu>,
-    /// They are with the recording until it ends.
-    graphs: &'a mut Graphs,
+    graphs: &'a Graphs,
     is_open: bool,
 }
 
 impl Gpu {
     /// Holds back what this thread launches from now on, to be started as graphs. None if another thread does so at this
     /// moment, or if the host waits for each launch anyway.
-    pub fn record_graph<'a>(self: &Arc<Gpu>, graphs: &'a mut Graphs) -> Option<GraphRecording<'a>> {
+    pub fn record_graph<'a>(self: &Arc<Gpu>, graphs: &'a Graphs) -> Option<GraphRecording<'a>> {
         let begins = !self.waits() && self.pending.begin(graphs);
         begins.then(|| GraphRecording { gpu: self.clone(), graphs, is_open: true })
     }
@@ -42,20 +41,17 @@ impl GraphRecording<'_> {
     /// # Errors
     /// What the driver says of launches; that a graph cannot be made is none.
     pub fn finish(mut self) -> Result<()> {
-        self.end(|graphs, backend, launches| graphs.start(backend, launches))
+        self.end(|graphs, backend, launches| graphs.lock().start(backend, launches))
     }
 
-    fn end(
-        &mut self,
-        start: impl FnOnce(&mut Graphs, &dyn Backend, &mut Launches) -> Result<()>,
-    ) -> Result<()> {
+    fn end(&mut self, start: impl FnOnce(&Graphs, &dyn Backend, &mut Launches) -> Result<()>) -> Result<()> {
         self.is_open = false;
         let usable = self.gpu.check();
-        let ended = self.gpu.pending.end(self.graphs, |graphs, backend, launches| match &usable {
+        let ended = self.gpu.pending.end(|graphs, backend, launches| match &usable {
             Ok(()) => start(graphs, backend, launches),
             Err(_) => Ok(()),
         });
-        self.gpu.n_graph_launches.fetch_add(u64::from(self.graphs.is_graph), Ordering::Relaxed);
+        self.gpu.n_graph_launches.fetch_add(u64::from(self.graphs.lock().is_graph()), Ordering::Relaxed);
         usable.and(ended.map_err(|error| self.gpu.break_with(&error)))
     }
 }

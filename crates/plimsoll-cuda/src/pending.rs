@@ -45,15 +45,15 @@ impl Pending {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Begins to hold back what this thread launches; false if a thread does so already. The graphs are taken until the end.
-    pub fn begin(&self, graphs: &mut Graphs) -> bool {
+    /// Begins to hold back what this thread launches; false if a thread does so already.
+    pub fn begin(&self, graphs: &Graphs) -> bool {
         let mut state = self.lock();
         if state.recording.is_some() {
             return false;
         }
-        graphs.begin();
+        graphs.lock().begin();
         let (thread, launches) = (thread::current().id(), std::mem::take(&mut state.spare));
-        let graphs = std::mem::take(graphs);
+        let graphs = graphs.share();
         state.recording = Some(Recording { thread, launches, graphs, is_whole: true, failed: None });
         true
     }
@@ -84,19 +84,14 @@ impl Pending {
         call(&*self.backend)
     }
 
-    /// Ends this thread's recording and gives the graphs back. What nobody had issued yet `start` is to start.
-    pub fn end(
-        &self,
-        graphs: &mut Graphs,
-        start: impl FnOnce(&mut Graphs, &dyn Backend, &mut Launches) -> Result<()>,
-    ) -> Result<()> {
+    /// Ends this thread's recording. What nobody had issued yet `start` is to start.
+    pub fn end(&self, start: impl FnOnce(&Graphs, &dyn Backend, &mut Launches) -> Result<()>) -> Result<()> {
         let mut state = self.lock();
         let Some(mut recording) = state.recording.take() else { return Ok(()) };
         let ended = match recording.is_whole {
-            true => start(&mut recording.graphs, &*self.backend, &mut recording.launches),
+            true => start(&recording.graphs, &*self.backend, &mut recording.launches),
             false => recording.failed.take().map_or(Ok(()), Err),
         };
-        *graphs = recording.graphs;
         recording.launches.clear();
         state.spare = recording.launches;
         ended
@@ -106,10 +101,11 @@ impl Pending {
 impl Recording {
     /// Starts a list that is long enough.
     fn start_if_full(&mut self, backend: &dyn Backend) -> Result<()> {
-        if !self.graphs.is_full(self.launches.len()) {
+        let mut segments = self.graphs.lock();
+        if !segments.is_full(self.launches.len()) {
             return Ok(());
         }
-        let started = self.graphs.start(backend, &mut self.launches);
+        let started = segments.start(backend, &mut self.launches);
         self.launches.clear();
         started
     }

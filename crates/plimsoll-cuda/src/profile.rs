@@ -55,9 +55,15 @@ pub struct Profile {
     pub matmul_workspace: usize,
     /// The most that a convolution may take as scratch memory.
     pub convolution_workspace: usize,
-    /// The most that a launch of an executable graph takes of the GPU's memory, in bytes.
+    /// The most that a launch of an executable graph takes of the GPU's memory, in bytes,
     #[serde(default = "graph_launch_bytes")]
     pub graph_launch_bytes: usize,
+    /// the unit in which the driver takes it,
+    #[serde(default = "graph_granule")]
+    pub graph_granule: u64,
+    /// and the most that is set aside for all executables of a device.
+    #[serde(default = "graph_bytes")]
+    pub graph_bytes: u64,
     /// How fast it is.
     pub rates: Rates,
     /// Where the figures come from.
@@ -67,6 +73,16 @@ pub struct Profile {
 /// What profiles say that were written before graphs: 1.0 to 1.7 KiB were measured on an H200.
 fn graph_launch_bytes() -> usize {
     2048
+}
+
+/// As measured on an H200, too.
+fn graph_granule() -> u64 {
+    2 << 20
+}
+
+/// Some 15,000 launches, which is several executables of the largest programs here.
+fn graph_bytes() -> u64 {
+    32 << 20
 }
 
 /// How fast a GPU is at most: operations and bytes per second.
@@ -92,6 +108,16 @@ pub struct Rates {
 }
 
 impl Profile {
+    /// The most launches that executables may have for so many bytes that are set aside for them.
+    pub fn graph_launches(&self, bytes: u64) -> usize {
+        (bytes.saturating_sub(self.graph_granule) / self.graph_launch_bytes.max(1) as u64) as usize
+    }
+
+    /// The most bytes that the driver has taken for executables that had so many launches at a time.
+    pub fn graph_bytes_for(&self, n_launches: usize) -> u64 {
+        ((n_launches * self.graph_launch_bytes) as u64).next_multiple_of(self.graph_granule.max(1))
+    }
+
     /// The short names of the models that are known.
     pub fn names() -> impl Iterator<Item = &'static str> {
         SHIPPED.iter().map(|(short, _)| *short)

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::ops::Deref;
 
+use crate::limit::Limit;
 use crate::{Bytes, Holder, Label, Region, SourceError, rounded_size};
 
 /// A block could not be had.
@@ -25,6 +26,8 @@ pub struct Shortage {
     pub cause: Cause,
     /// The limit on committed bytes.
     pub limit: Option<u64>,
+    /// The least and the most of it that is set aside for others than the pool.
+    pub aside: (u64, u64),
     /// The unit in which bytes are committed.
     pub granule: u64,
     /// Bytes of live blocks.
@@ -93,6 +96,9 @@ impl fmt::Display for Shortage {
         write!(f, "\n  in use {}, committed {}", Bytes::new(self.in_use), Bytes::new(self.committed))?;
         write!(f, "\n  free {}, longest run {}", Bytes::new(free), Bytes::new(self.largest_free))?;
         write!(f, "\n  limit {limit}")?;
+        if let aside @ 1.. = self.limits().aside() {
+            write!(f, ", of which {} are set aside", Bytes::new(aside))?;
+        }
         if !self.holders.is_empty() {
             write!(f, "\n  largest holders (bytes, blocks, owner, line):")?;
         }
@@ -126,9 +132,14 @@ impl Shortage {
         }
     }
 
+    fn limits(&self) -> Limit {
+        Limit { bytes: self.limit, least_aside: self.aside.0, most_aside: self.aside.1 }
+    }
+
     /// The bytes of the limit, in whole granules, that no block takes.
     fn unused(&self) -> u64 {
-        self.limit.map_or(0, |limit| (limit - limit % self.granule).saturating_sub(self.in_use))
+        let whole = |capacity: u64| capacity - capacity % self.granule;
+        self.limits().capacity().map_or(0, |capacity| whole(capacity).saturating_sub(self.in_use))
     }
 
     /// Whether the limit has room for the block and only fragmentation keeps it out.
@@ -142,9 +153,10 @@ impl Shortage {
     pub fn least_limit(&self) -> Option<u64> {
         match self.cause {
             Cause::Limit { short } => {
-                let limit = self.limit.unwrap_or(self.committed);
-                // Only whole granules of a limit can be committed, and `short` counts from there.
-                Some((limit - limit % self.granule).saturating_add(short))
+                let capacity = self.limits().capacity().unwrap_or(self.committed);
+                // Only whole granules can be committed, and `short` counts from there.
+                let enough = (capacity - capacity % self.granule).saturating_add(short);
+                Some(self.limits().for_capacity(enough))
             }
             Cause::LimitTooLow { least } => Some(least),
             Cause::Addresses | Cause::Source => None,

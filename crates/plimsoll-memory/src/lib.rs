@@ -19,7 +19,8 @@
 //!
 //! **The limit** bounds the bytes *committed* at every moment. What it forbids to commit is first made up for
 //! by giving free granules back elsewhere; then the [`Reclaim`] hook is asked, with the lock released; then the
-//! request is refused with a report of the largest holders.
+//! request is refused with a report of the largest holders. A part of it may be set aside for memory that a driver
+//! takes for itself ([`Pool::set_aside`]).
 //!
 //! **Giving back.** A release never waits and, in a steady step, calls nobody. Free granules go back by
 //! themselves when the last block is dropped (the pool then holds nothing), when a block of parameters,
@@ -62,6 +63,7 @@ mod file_bytes;
 mod ghost;
 mod host;
 mod label;
+mod limit;
 mod long_list;
 mod map;
 mod planned;

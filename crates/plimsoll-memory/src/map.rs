@@ -11,6 +11,7 @@ use std::hash::{Hash, Hasher};
 use std::ops::Range;
 
 use crate::extents::{ExtentId, Extents, Kind, NONE, UNIT};
+use crate::limit::Limit;
 use crate::slab::{SLAB_BYTES, SMALL_BYTES, SlabId, Slabs};
 use crate::{Region, Source, SourceCalls, SourceError};
 
@@ -47,7 +48,7 @@ pub(crate) enum Refusal {
 #[derive(Clone, Debug)]
 pub(crate) struct Map {
     pub(crate) granule: u64,
-    pub(crate) limit: Option<u64>,
+    pub(crate) limit: Limit,
     pub(crate) committed: u64,
     pub(crate) peak_committed: u64,
     pub(crate) calls: SourceCalls,
@@ -59,7 +60,7 @@ impl Map {
     pub(crate) fn new(source: &dyn Source) -> Self {
         Self {
             granule: source.granule(),
-            limit: None,
+            limit: Limit::default(),
             committed: 0,
             peak_committed: 0,
             calls: SourceCalls::default(),
@@ -231,7 +232,7 @@ impl Map {
     }
 
     fn exceeds_limit(&self, new_bytes: u64) -> bool {
-        self.limit.is_some_and(|limit| self.committed + new_bytes > limit)
+        self.limit.capacity().is_some_and(|capacity| self.committed + new_bytes > capacity)
     }
 
     /// Gives free granules back until `new_bytes` more may be committed, sparing those under `spared`.
@@ -243,10 +244,11 @@ impl Map {
         new_bytes: u64,
         spared: Option<(Region, &Range<u64>)>,
     ) -> Result<(), Refusal> {
-        let Some(limit) = self.limit.filter(|&limit| self.committed + new_bytes > limit) else {
+        let is_over = |&capacity: &u64| self.committed + new_bytes > capacity;
+        let Some(capacity) = self.limit.capacity().filter(is_over) else {
             return Ok(());
         };
-        let excess = (self.committed + new_bytes - limit).next_multiple_of(self.granule);
+        let excess = (self.committed + new_bytes - capacity).next_multiple_of(self.granule);
         let runs = self.free_runs(spared);
         let free: u64 = runs.iter().map(|(_, run)| run.end - run.start).sum();
         if free < excess {

@@ -5,6 +5,7 @@ use std::marker::PhantomData;
 use std::sync::Arc as StdArc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use crate::limit::Limit;
 use crate::map::Refusal;
 use crate::state::{BlockId, Grant, State};
 use crate::sync::{Arc, Mutex, MutexGuard, current_thread, lock};
@@ -208,7 +209,17 @@ impl Pool {
 
     /// The limit on committed bytes.
     pub fn limit(&self) -> Option<Bytes> {
-        self.lock().map.limit.map(Bytes::new)
+        self.lock().map.limit.bytes.map(Bytes::new)
+    }
+
+    /// The most bytes that it may commit: the limit without what is set aside.
+    pub fn capacity(&self) -> Option<Bytes> {
+        self.lock().map.limit.capacity().map(Bytes::new)
+    }
+
+    /// The least limit that leaves so much capacity, with what is set aside now.
+    pub fn limit_for(&self, capacity: u64) -> u64 {
+        self.lock().map.limit.for_capacity(capacity)
     }
 
     /// Sets or lifts the limit on committed bytes. Lowering it gives free granules back at once.
@@ -217,7 +228,26 @@ impl Pool {
     ///
     /// When what is in use does not fit: the report lists the holders, and the old limit stays.
     pub fn set_limit(&self, limit: Option<Bytes>) -> Result<(), OutOfMemory> {
-        self.lock().set_limit(self.source(), limit.map(Bytes::get))
+        let mut state = self.lock();
+        let limit = Limit { bytes: limit.map(Bytes::get), ..state.map.limit };
+        state.set_limit(self.source(), limit)
+    }
+
+    /// Sets a part of the limit aside for memory that others take of the same device: at most so many bytes, and at most a
+    /// 64th of the limit, but no less than what they have taken.
+    ///
+    /// # Errors
+    ///
+    /// When what is in use does not fit beside it; then what was set aside before stays so.
+    pub fn set_aside(&self, taken: u64, most: u64) -> Result<(), OutOfMemory> {
+        let mut state = self.lock();
+        let limit = Limit { least_aside: taken, most_aside: most.max(taken), ..state.map.limit };
+        state.set_limit(self.source(), limit)
+    }
+
+    /// The bytes that are set aside.
+    pub fn aside(&self) -> u64 {
+        self.lock().map.limit.aside()
     }
 
     /// The counters at this moment.

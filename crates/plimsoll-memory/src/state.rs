@@ -3,6 +3,7 @@
 use std::hash::{DefaultHasher, Hash, Hasher};
 
 use crate::error::{Cause, Shortage};
+use crate::limit::Limit;
 use crate::map::{Map, Place, Refusal, rounded_size};
 use crate::planned::{Next, PlanCursor};
 use crate::stats::Ledger;
@@ -348,8 +349,8 @@ impl State {
         self.step_of(thread).is_some_and(|step| self.steps[step].cursor.is_some())
     }
 
-    /// Sets a limit, giving free granules back where it asks for that; a refusal changes nothing.
-    pub(crate) fn set_limit(&mut self, source: &dyn Source, limit: Option<u64>) -> Result<(), OutOfMemory> {
+    /// Sets a limit and what of it is set aside, giving free granules back where it asks for that; a refusal changes nothing.
+    pub(crate) fn set_limit(&mut self, source: &dyn Source, limit: Limit) -> Result<(), OutOfMemory> {
         let old = std::mem::replace(&mut self.map.limit, limit);
         let mut done = self.map.make_room(source, 0, None);
         if done.is_err() {
@@ -359,11 +360,12 @@ impl State {
         }
         done.map_err(|refusal| {
             self.map.limit = old;
-            let asked = limit.unwrap_or(u64::MAX);
+            let asked = limit.bytes.unwrap_or(u64::MAX);
             let label = Label::new(Owner::Temporary, Site::intern("", 0, "", "set_limit"));
             let mut shortage = self.shortage(refusal, Region::Step, asked, label);
             if let Cause::Limit { short } = shortage.cause {
-                let least = asked - asked % self.map.granule + short;
+                let capacity = limit.capacity().unwrap_or(u64::MAX);
+                let least = limit.for_capacity(capacity - capacity % self.map.granule + short);
                 shortage.cause = Cause::LimitTooLow { least };
             }
             OutOfMemory::new(shortage)
@@ -471,7 +473,7 @@ impl State {
             in_use: self.ledger.in_use,
             rounding: self.ledger.rows.rounding(),
             committed: self.map.committed,
-            limit: self.map.limit,
+            limit: self.map.limit.bytes,
             peak_in_use: self.ledger.peak_in_use,
             peak_rows: self.ledger.peak_rows,
             peak_committed: self.map.peak_committed,
@@ -509,7 +511,8 @@ impl State {
             label,
             region,
             cause,
-            limit: self.map.limit,
+            limit: self.map.limit.bytes,
+            aside: (self.map.limit.least_aside, self.map.limit.most_aside),
             granule: self.map.granule,
             in_use: self.ledger.in_use,
             committed: self.map.committed,

@@ -42,6 +42,43 @@ fn the_limit_bounds_committed_at_every_moment() {
     blocks.push(pool.acquire(100 * MIB, saved(1)).unwrap());
 }
 
+#[test]
+fn a_part_of_the_limit_is_set_aside() {
+    let pool = Pool::new(GhostPages::new(1 << 40));
+    pool.set_aside(0, 4 << 20).unwrap();
+    assert_eq!((pool.aside(), pool.capacity()), (4 << 20, None));
+    pool.set_limit(Some(Bytes::mib(1024))).unwrap();
+    assert_eq!((pool.limit(), pool.capacity()), (Some(Bytes::mib(1024)), Some(Bytes::mib(1020))));
+    let error = pool.acquire(1022 * MIB, saved(1)).unwrap_err();
+    assert_eq!(error.cause, Cause::Limit { short: GRANULE });
+    let text = error.to_string();
+    assert!(
+        text.contains("limit 1.00 GiB (1,073,741,824 B), of which 4.00 MiB (4,194,304 B) are set aside"),
+        "{text}"
+    );
+    assert_eq!((error.least_limit(), pool.limit_for(1022 << 20)), (Some(1026 << 20), 1026 << 20));
+    let all = pool.acquire(1020 * MIB, saved(1)).unwrap();
+    // A ghost has the same room.
+    assert!(pool.ghost().acquire(1, saved(1)).is_err());
+    // What is in use stays where it is.
+    pool.set_aside(0, 6 << 20).unwrap_err();
+    assert_eq!(pool.aside(), 4 << 20);
+    drop(all);
+    pool.set_aside(0, 6 << 20).unwrap();
+    // Of a small limit a 64th is set aside.
+    pool.set_limit(Some(Bytes::mib(64))).unwrap();
+    assert_eq!((pool.aside(), pool.capacity()), (1 << 20, Some(Bytes::mib(63))));
+    let error = pool.set_limit(Some(Bytes::mib(0))).map(|()| pool.acquire(1, saved(1)).unwrap_err()).unwrap();
+    assert_eq!(error.least_limit(), Some(pool.limit_for(GRANULE)));
+    pool.set_limit(error.least_limit().map(Bytes::new)).unwrap();
+    pool.acquire(1, saved(1)).unwrap();
+    // What is taken counts, however small the limit is.
+    pool.set_aside(6 << 20, 6 << 20).unwrap();
+    assert_eq!(pool.capacity(), Some(Bytes::new(0)));
+    pool.set_aside(0, 0).unwrap();
+    assert_eq!((pool.aside(), pool.capacity()), (0, pool.limit()));
+}
+
 proptest! {
     #[test]
     fn the_advised_limit_is_enough_and_a_byte_less_is_not(

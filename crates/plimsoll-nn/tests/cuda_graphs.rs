@@ -39,7 +39,7 @@ fn recurrent() -> Sequential {
 
 /// The bits of the weights after four epochs of eight steps, and how many runs were graphs.
 fn train(device: &Device, layers: Sequential, inputs: &Tensor, with_graphs: bool) -> Result<(Vec<u64>, u64)> {
-    device.set_cuda_graphs(with_graphs);
+    device.set_cuda_graphs(with_graphs)?;
     let before = device.n_graph_launches();
     let data = {
         let _host = Device::cpu().enter();

@@ -80,7 +80,7 @@ fn a_fault_at_each_acquisition_changes_nothing() -> Result<()> {
     let _alone = alone();
     for with_graphs in [false, true] {
         let device = Device::emulated()?;
-        device.set_cuda_graphs(with_graphs);
+        device.set_cuda_graphs(with_graphs)?;
         let whole = train(&device, |_| {})?;
         assert_eq!((whole.n_failed, whole.n_graphs > 0), (0, with_graphs));
         let mut n_faults = 0;
@@ -116,7 +116,7 @@ fn kernels_that_do_not_compile_and_graphs_that_are_not_made_change_nothing() -> 
         [(Failure::Build, 2), (Failure::Capture, 0), (Failure::Patch, 0), (Failure::Launch, 0)]
     {
         let device = Device::emulated()?;
-        device.set_cuda_graphs(true);
+        device.set_cuda_graphs(true)?;
         let outcome = train(&device, |n_failed| fail_at((n_failed < 2).then_some(failure)));
         fail_at(None);
         let outcome = outcome?;

@@ -55,6 +55,8 @@ pub(crate) fn open() -> Result<(Box<dyn Backend>, Profile)> {
         shared_bytes_per_block: machine::SHARED_BYTES as u32,
         matmul_workspace: 1 << 20,
         convolution_workspace: 1 << 20,
+        graph_granule: 4096,
+        graph_bytes: 1 << 20,
         ..Profile::h200()
     };
     let backend = Emulated {

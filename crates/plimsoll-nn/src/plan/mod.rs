@@ -160,7 +160,8 @@ pub fn least_limit<E: RunError>(device: &Device, mut run: impl FnMut() -> Result
     let device = device.ghost();
     let natural = one(dry_run(&[device.ghost()], &[None], |_| run()))?;
     // A run that commits so much never meets that limit, and nothing runs without memory.
-    let (mut works, mut fails) = (natural.committed.div_ceil(granule), 0);
+    let never_met = device.pool().limit_for(natural.committed);
+    let (mut works, mut fails) = (never_met.div_ceil(granule), 0);
     // A refusal that knows what would have been enough narrows the search by more than bisection, and so does one granule less
     // where that worked. A run with room for little more than what persists from step to step can be set up, and its first
     // step is refused.

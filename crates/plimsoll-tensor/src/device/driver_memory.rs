@@ -15,6 +15,8 @@ pub struct DriverMemory {
     pub used: u64,
     /// The part of it that the pool has committed.
     pub committed: u64,
+    /// What executables of CUDA graphs of this device's programs take at most of what lies outside the pool.
+    pub graphs: u64,
 }
 
 impl DriverMemory {
@@ -37,10 +39,12 @@ impl fmt::Display for DriverMemory {
             (self.used, "used, as the driver counts:"),
             (self.committed, "committed by the pool"),
             (self.outside(), "outside it: context, kernels, libraries, other processes"),
+            (self.graphs, "of that at most for executables of CUDA graphs, set aside from the limit"),
         ];
+        let n_rows = if self.graphs > 0 { 4 } else { 3 };
         let widest =
             rows.map(|(bytes, _)| Bytes::new(bytes).to_string().len()).into_iter().max().unwrap_or(0);
-        for (number, (bytes, meaning)) in rows.into_iter().enumerate() {
+        for (number, (bytes, meaning)) in rows.into_iter().take(n_rows).enumerate() {
             let line = if number == 0 { "" } else { "\n" };
             write!(f, "{line}{:>widest$}  {meaning}", Bytes::new(bytes).to_string())?;
         }
@@ -54,7 +58,7 @@ mod tests {
 
     #[test]
     fn the_rows_add_up() {
-        let memory = DriverMemory { total: 8 << 30, used: 5_000_000, committed: 4 << 20 };
+        let memory = DriverMemory { total: 8 << 30, used: 5_000_000, committed: 4 << 20, graphs: 0 };
         assert_eq!(
             (memory.committed + memory.outside(), memory.free()),
             (memory.used, (8 << 30) - 5_000_000)

@@ -9,6 +9,7 @@ pub(crate) mod driver_memory;
 pub(crate) mod evictor;
 pub(crate) mod fault;
 pub(crate) mod foreign;
+pub(crate) mod graphs;
 pub(crate) mod handle_lines;
 pub(crate) mod holders;
 pub(crate) mod offload_store;
@@ -23,7 +24,7 @@ pub(crate) mod why_alive;
 use std::cell::OnceCell;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, LazyLock, Mutex, Once, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, Mutex, Once, OnceLock, PoisonError, Weak};
 
 use plimsoll_cuda::{Gpu, Profile};
 use plimsoll_memory::{Block, Bytes, GhostPages, HostPages, Label, Pool, Snapshot, Stats};
@@ -33,12 +34,9 @@ use crate::base::error::{Error, Result};
 use crate::device::checksum::VERIFIES;
 use crate::device::driver_memory::DriverMemory;
 use crate::device::evictor::{Evict, Evictor};
+use crate::device::graphs::GraphState;
 use crate::device::offload_store::{Offload, OffloadStore};
 use crate::device::report::Report;
-
-/// Whether the environment says that programs run as CUDA graphs.
-static CUDA_GRAPHS: LazyLock<bool> =
-    LazyLock::new(|| std::env::var("PLIMSOLL_CUDA_GRAPHS").is_ok_and(|value| value == "1"));
 
 /// A device: cheap to clone, equal to its clones.
 #[derive(Clone)]
@@ -56,8 +54,8 @@ struct Inner {
     n_recomputed: AtomicU64,
     recomputed_flops: AtomicU64,
     verifies: AtomicBool,
-    /// Whether programs run as CUDA graphs.
-    cuda_graphs: AtomicBool,
+    /// CUDA graphs of its programs.
+    graphs: GraphState,
     /// Whether backward may make sums in any order.
     unordered: AtomicBool,
     offloaded_bytes: AtomicU64,
@@ -182,7 +180,11 @@ impl Device {
     }
 
     fn with(name: &str, pool: Pool, hardware: Hardware) -> Device {
-        Device(Arc::new(Device::inner(name, pool, hardware)))
+        let device = Device(Arc::new(Device::inner(name, pool, hardware)));
+        // An empty pool without a limit can set anything aside.
+        let set = device.set_graph_room();
+        debug_assert!(set.is_ok(), "{set:?}");
+        device
     }
 
     fn inner(name: &str, pool: Pool, hardware: Hardware) -> Inner {
@@ -198,7 +200,7 @@ impl Device {
             n_recomputed: AtomicU64::new(0),
             recomputed_flops: AtomicU64::new(0),
             verifies: AtomicBool::new(*VERIFIES),
-            cuda_graphs: AtomicBool::new(*CUDA_GRAPHS),
+            graphs: GraphState::default(),
             unordered: AtomicBool::new(false),
             offloaded_bytes: AtomicU64::new(0),
             foreign_bytes: AtomicU64::new(0),
@@ -365,27 +367,6 @@ impl Device {
         self.is_host() || !self.0.unordered.load(Ordering::Relaxed)
     }
 
-    /// Whether programs (functions, training steps, sessions) run as CUDA graphs from their second or third run on: a few calls of
-    /// the driver instead of one for each launch, with the same bits. Off unless this or `PLIMSOLL_CUDA_GRAPHS=1` says
-    /// otherwise, because memory is set aside for each program; a program that ran while it was off stays as it is.
-    ///
-    /// A program that offloads, uses several devices or waits for the device in its middle runs launch by launch. What the
-    /// driver takes for executables is set aside under the owner `graph` at the second run, and counts to the limit.
-    #[doc(alias("cudagraphs", "CUDAGraph"))]
-    pub fn set_cuda_graphs(&self, is_on: bool) {
-        self.0.cuda_graphs.store(is_on, Ordering::Relaxed);
-    }
-
-    /// Whether programs run as CUDA graphs: see [`Device::set_cuda_graphs`].
-    pub fn cuda_graphs(&self) -> bool {
-        self.0.cuda_graphs.load(Ordering::Relaxed)
-    }
-
-    /// How many runs of programs on this device's GPU were started as CUDA graphs so far.
-    pub fn n_graph_launches(&self) -> u64 {
-        self.gpu().map_or(0, |gpu| gpu.n_graph_launches())
-    }
-
     /// Waits until all work on this device is done.
     ///
     /// # Errors
@@ -414,7 +395,7 @@ impl Device {
         let ghost = Device(Arc::new(ghost));
         let offload_store = self.offload_store().map(|offload_store| Arc::new(offload_store.ghost()));
         ghost.set_deterministic(self.is_deterministic());
-        ghost.set_cuda_graphs(self.cuda_graphs());
+        ghost.0.graphs.take_over(&self.0.graphs);
         *ghost.0.offload_store.lock().unwrap_or_else(PoisonError::into_inner) = offload_store;
         ghost
     }
@@ -507,7 +488,8 @@ impl Device {
     /// More is in use already; the error lists the holders and the old limit stays.
     #[doc(alias = "set_per_process_memory_fraction")]
     pub fn set_limit(&self, limit: Option<Bytes>) -> Result<()> {
-        Ok(self.0.pool.set_limit(limit)?)
+        self.0.pool.set_limit(limit)?;
+        self.set_graph_room()
     }
 
     /// The bytes of tensors over memory that somebody else has (see [`Tensor::from_foreign`](crate::Tensor::from_foreign)): they are
@@ -538,7 +520,7 @@ impl Device {
         let Some(gpu) = self.gpu() else { return Ok(None) };
         let memory = gpu.memory()?;
         let (total, used) = (memory.total, memory.total - memory.free);
-        Ok(Some(DriverMemory { total, used, committed: self.stats().committed }))
+        Ok(Some(DriverMemory { total, used, committed: self.stats().committed, graphs: self.graph_bytes() }))
     }
 
     /// Every live block.

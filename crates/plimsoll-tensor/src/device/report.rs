@@ -13,6 +13,7 @@ pub struct Report {
     stats: Stats,
     snapshot: Snapshot,
     foreign: Bytes,
+    graphs: Bytes,
 }
 
 impl Report {
@@ -22,6 +23,7 @@ impl Report {
             stats: device.stats(),
             snapshot: device.snapshot(),
             foreign: device.foreign_bytes(),
+            graphs: Bytes::new(device.graph_bytes()),
         }
     }
 }
@@ -31,12 +33,15 @@ impl fmt::Display for Report {
         writeln!(f, "memory of {}", self.device)?;
         self.snapshot.fmt(f)?;
         writeln!(f)?;
-        if self.foreign.get() > 0 {
-            writeln!(
-                f,
-                "{:>20}           foreign     memory that others have, in no pool",
-                self.foreign.grouped()
-            )?;
+        let outside = [
+            (self.foreign, "foreign     memory that others have, in no pool"),
+            (
+                self.graphs,
+                "driver      executables of CUDA graphs at most, set aside from the limit, in no pool",
+            ),
+        ];
+        for (bytes, what) in outside.iter().filter(|(bytes, _)| bytes.get() > 0) {
+            writeln!(f, "{:>20}           {what}", bytes.grouped())?;
         }
         write!(
             f,

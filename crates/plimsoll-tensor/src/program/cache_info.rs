@@ -23,8 +23,8 @@ pub struct CachedProgram {
     pub signature: String,
     /// The bytes of the heap that its program, plans and key take.
     pub heap_bytes: u64,
-    /// The bytes of devices that it alone owns: constants that were made while it was recorded, and what is set aside for CUDA
-    /// graphs; owner `graph`.
+    /// The bytes of devices that it alone owns: constants that were made while it was recorded, owner `graph`, and what the driver
+    /// takes for its CUDA graphs at most.
     pub device_bytes: u64,
     /// How often it was run.
     pub n_calls: u64,

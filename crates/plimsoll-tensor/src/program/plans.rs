@@ -8,7 +8,7 @@
 use std::io;
 use std::sync::Arc;
 
-use plimsoll_memory::OffsetPlan;
+use plimsoll_memory::{Bytes, OffsetPlan};
 use plimsoll_plan::{Decisions, LazyPlanSet, Measured, Peaks, PlanSet, Trace, plan_offsets};
 use smallvec::SmallVec;
 
@@ -216,9 +216,9 @@ impl PlannedProgram {
         self.heap_bytes
     }
 
-    /// The bytes of devices that it alone owns: constants, and what is set aside for CUDA graphs.
+    /// The bytes of devices that it alone owns: constants, and what the driver takes for its CUDA graphs at most.
     pub(super) fn device_bytes(&self) -> u64 {
-        self.program.graph_bytes() + self.graphs.bytes()
+        self.program.graph_bytes() + self.graphs.bytes(&self.program)
     }
 
     /// Runs the program under the limits of its devices. Without one it is run as it was recorded.
@@ -236,30 +236,22 @@ impl PlannedProgram {
         if !std::mem::replace(&mut self.has_run, true) {
             self.program.compile_ahead();
         }
-        self.graphs.begin_run(&self.program);
-        let is_planned = match self.prepare_for(&arguments).map(|taken| taken.is_some()) {
-            // A program that fits without its graphs runs without them.
-            Err(_) if self.graphs.give_up() => self.prepare_for(&arguments)?.is_some(),
-            prepared => prepared?,
-        };
+        self.graphs.begin_run(&self.program)?;
+        let is_planned = self.prepare_for(&arguments)?.is_some();
         // Planning may have taken the program as it was recorded, so what it is compared with comes after.
         let verifies = |device: &Device| device.verifies() && !device.is_ghost();
         let reference = match self.program.devices.iter().any(verifies) {
             true => Some(self.program.reference(arguments.clone())?),
             false => None,
         };
-        let mut graphs = std::mem::take(&mut self.graphs);
         let (program, offsets) = match is_planned {
             true => self.taken(),
             false => (&self.program, Offsets::new()),
         };
         let runs_as_graph = reference.is_none() && program.n_copies == 0 && program.device().cuda_graphs();
         let reference = reference.as_ref().map(|reference| (&self.program, reference));
-        let as_graph = graphs.get().filter(|_| runs_as_graph);
-        let ended = program.run_checked(arguments, &offsets, reference, as_graph);
-        drop(offsets);
-        self.graphs = graphs;
-        ended
+        let as_graph = self.graphs.get().filter(|_| runs_as_graph);
+        program.run_checked(arguments, &offsets, reference, as_graph)
     }
 
     /// Plans the program for the limits of its devices as they are now; returns what will run, and where its blocks lie.
@@ -295,24 +287,25 @@ impl PlannedProgram {
     /// The least limit of its first device, as that is, that a plan of it fits.
     pub(crate) fn least_limit(&self, device: &Device) -> Result<u64> {
         let least = self.program.memory_plans(device)?.least();
-        match &self.recorded {
-            Some(recorded) => Ok(least.min(recorded.memory_plans(device)?.least())),
-            None => Ok(least),
-        }
+        let least = match &self.recorded {
+            Some(recorded) => least.min(recorded.memory_plans(device)?.least()),
+            None => least,
+        };
+        Ok(device.pool().limit_for(least))
     }
 
     /// Plans the program as it is; whether there is a limit to plan it for.
     fn plan(&mut self, arguments: &[Argument]) -> Result<bool> {
-        let limit = |device: &Device| device.pool().limit().map(|limit| limit.get());
-        let limits: SmallVec<[Option<u64>; 1]> = self.program.devices.iter().map(limit).collect();
-        if limits.iter().all(Option::is_none) {
+        let capacity = |device: &Device| device.pool().capacity().map(|capacity| capacity.get());
+        let capacities: SmallVec<[Option<u64>; 1]> = self.program.devices.iter().map(capacity).collect();
+        if capacities.iter().all(Option::is_none) {
             return Ok(false);
         }
         let called = self.program.call_devices(arguments)?;
-        for (number, limit) in limits.into_iter().enumerate() {
+        for (number, capacity) in capacities.into_iter().enumerate() {
             let known = self.known[number].take();
-            let Some(limit) = limit else { continue };
-            let (known, refusal) = self.fit(known, number as u8, &called.devices[number], limit)?;
+            let Some(capacity) = capacity else { continue };
+            let (known, refusal) = self.fit(known, number as u8, &called.devices[number], capacity)?;
             self.known[number] = Some(known);
             if let Some(refusal) = refusal {
                 self.heap_bytes = self.count_heap_bytes();
@@ -324,31 +317,31 @@ impl PlannedProgram {
         Ok(true)
     }
 
-    /// Finds the fastest plan that fits the limit of a device as it is; what is known of it then, and the refusal if there
+    /// Finds the fastest plan that fits the capacity of a device as it is; what is known of it then, and the refusal if there
     /// is none.
     fn fit(
         &self,
         known: Option<Known>,
         number: u8,
         device: &Device,
-        limit: u64,
+        capacity: u64,
     ) -> Result<(Known, Option<Error>)> {
         let (program, held) = (self.program.on(number), device.pool().held());
         let mut known = match known {
             Some(known) => known,
             None => Known::new(program, device, held)?,
         };
-        let then = Limit::new(limit, known.held, held, device.pool().granule());
+        let then = Limit::new(capacity, known.held, held, device.pool().granule());
         let mut fits = known.fit(program, device, then)?;
         if !fits && known.held != held {
             // Arithmetic over what is held says that nothing fits; how it lies in memory may say otherwise.
             known = Known::new(program, device, held)?;
-            fits = known.fit(program, device, Limit { now: limit, then: limit })?;
+            fits = known.fit(program, device, Limit { now: capacity, then: capacity })?;
         }
         if fits {
             return Ok((known, None));
         }
-        let refusal = known.refusal(program, device, limit)?;
+        let refusal = known.refusal(program, device, capacity)?;
         let several = self.program.devices.len() > 1;
         let name = self.program.devices[usize::from(number)].name();
         let refusal = if several { Error::within(format!("the limit of {name}"), refusal) } else { refusal };
@@ -466,7 +459,7 @@ impl Known {
     }
 
     /// The error of a limit under which no plan fits, with who holds what in the leanest one. The figures are those of now.
-    fn refusal(&mut self, on: OnDevice<'_>, device: &Device, limit: u64) -> Result<Error> {
+    fn refusal(&mut self, on: OnDevice<'_>, device: &Device, capacity: u64) -> Result<Error> {
         let Some(Plans { trace, plan_set, .. }) = &mut self.plans else {
             unreachable!("a program is refused when all its plans are")
         };
@@ -476,7 +469,8 @@ impl Known {
         let leanest =
             plan_set.decisions(leanest).and_then(|decisions| on.program.rematerialised(trace, decisions));
         let owners = on.of(leanest.as_ref().unwrap_or(on.program)).footprint(device, None)?.owners;
-        Ok(Error::limit(limit, least, self.natural.committed, owners))
+        let limit = device.pool().limit().map_or(capacity, Bytes::get);
+        Ok(Error::limit(limit, device.pool().limit_for(least), self.natural.committed, owners))
     }
 }
 

@@ -51,7 +51,7 @@ impl Program {
         arguments: Vec<Argument>,
         offsets: &[Option<&OffsetPlan>],
         reference: Option<(&Program, &Reference)>,
-        graphs: Option<&mut Graphs>,
+        graphs: Option<&Graphs>,
     ) -> Result<Vec<Tensor>> {
         let ended = self.run_instructions(arguments, offsets, reference, graphs);
         self.devices
@@ -64,7 +64,7 @@ impl Program {
         arguments: Vec<Argument>,
         offsets: &[Option<&OffsetPlan>],
         reference: Option<(&Program, &Reference)>,
-        graphs: Option<&mut Graphs>,
+        graphs: Option<&Graphs>,
     ) -> Result<Vec<Tensor>> {
         let cells = self.cells()?;
         let mut run = Run::new(self, &self.devices, arguments)?;
