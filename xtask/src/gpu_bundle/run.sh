@@ -10,7 +10,7 @@
 #   promises           pages, kernels and libraries, long sums, what a run is promised, and training; one after the other
 #   limits             GPT-2 under limits, and recipes at their own size: planned, predicted and taken bytes, and the same bits
 #   explain            profiles of three recipes: the same bits and bytes, the pool's own count, and what recording costs
-#   sanitize           compute-sanitizer's memcheck and racecheck on a sample of ops
+#   sanitize           compute-sanitizer's memcheck and racecheck on a sample of ops, and on kernels that are made for programs
 #   losses             20 steps of three models from the same weights and data as PyTorch, which must be there
 #   bench [WORKLOAD..] the benchmark, beside PyTorch if PLIMSOLL_PEER names torch_bench.py; each workload once with sums in
 #                      one order, and once with sums in any order (--nondeterministic)
@@ -51,7 +51,8 @@ for_each() {
     export name
     xargs -P "$PARALLEL" -I '{}' sh -c '
         line="{}"
-        if eval "$command" > "out/$name-$line.txt" 2>&1; then echo "ok     $line"; else echo "FAILED $line"; fi
+        # In a shell of its own, so that a command that exits has failed and not the one that tells of it.
+        if (eval "$command") > "out/$name-$line.txt" 2>&1; then echo "ok     $line"; else echo "FAILED $line"; fi
     ' | sort -k2 | tee "out/$name.txt"
 }
 
@@ -115,12 +116,17 @@ sanitize)
     # there: a name that fits no test would pass for the wrong reason.
     printf '%s\n' add sum softmax layer_norm batch_norm matmul linear sparse_cross_entropy linear_cross_entropy attention \
         adam lstm gru conv2d max_pool2d gather index_add cumsum sort concat dropout contiguous \
-        attention::any_order index_add::any_order |
+        attention::any_order index_add::any_order generated |
         for_each sanitize 'for tool in memcheck racecheck; do
-            case "$line" in *::*) check="$line" ;; *) check="$line::narrow_gradients" ;; esac
-            compute-sanitizer --tool $tool --error-exitcode 9 ./registry "$check" --test-threads 1 \
+            case "$line" in
+            # Kernels that are made for programs: one random network of each kind and dtype, and CUDA graphs of them.
+            generated) suite=./programs/fusion check= done="test result: ok. [1-9]" ;;
+            *::*) suite=./registry check="$line" done="test $line .* ok" ;;
+            *) suite=./registry check="$line::narrow_gradients" done="test $line::narrow_gradients .* ok" ;;
+            esac
+            PLIMSOLL_CHAINS=1 PLIMSOLL_CUDA_GRAPHS=1 compute-sanitizer --tool $tool --error-exitcode 9 $suite $check --test-threads 1 \
                 > "out/sanitize-$tool-$line.txt" 2>&1 || exit 1
-            grep -q "test $check .* ok" "out/sanitize-$tool-$line.txt" || exit 1
+            grep -q "$done" "out/sanitize-$tool-$line.txt" || exit 1
             tail -n 1 "out/sanitize-$tool-$line.txt"
         done'
     conclude sanitize
