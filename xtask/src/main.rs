@@ -1,5 +1,5 @@
-//! The workspace's own commands: `cargo xtask check | test | tidy | bench | compare | page | exports | plans | mpi | sweep | fuzz | soak |
-//! kills | gpu-bundle | python | wheel | suites`.
+//! The workspace's own commands: `cargo xtask check | test | tidy | bench | compare | page | exports | plans | kernels | mpi | sweep | fuzz |
+//! soak | kills | gpu-bundle | python | wheel | suites`.
 //!
 //! Everything that a contributor or the continuous integration runs is here, so that both run the same thing.
 //! It uses the standard library alone: whoever can build Plimsoll can run its checks, and this program compiles in
@@ -15,6 +15,7 @@ mod endure;
 mod exports;
 mod gpu_bundle;
 mod json;
+mod kernels;
 mod mpi;
 mod mpi_kills;
 mod page;
@@ -45,6 +46,8 @@ Commands:
   page          pages of profiles, opened in Chromium and held against the profiles
   exports       what profiles are exported to, read by PyTorch's, Perfetto's, Prometheus's and TensorBoard's readers
   plans         `plan` for every recipe and device, in all its forms: minutes
+  kernels [RECIPE..]
+                what the recipes ask of GPUs, compiled for sm_80 and sm_90 without one: minutes for all
   mpi           MPI processes that train together: the same weights for 1, 2 and 4 of them, and each one's memory as planned
   mpi --kills N one of four processes killed, N times: the job ends, says who it was, and two go on from what was saved
   fuzz [CASES]  damaged files for every parser, 10,000,000 unless told otherwise
@@ -84,6 +87,7 @@ fn main() -> ExitCode {
         ["page"] => page::run(&root, page::Extent::Everything),
         ["exports"] => exports::run(&root),
         ["plans"] => plans::run(&root),
+        ["kernels", recipes @ ..] => kernels::run(&root, recipes),
         ["mpi"] => mpi::run(&root),
         ["mpi", "--kills", n_kills] => mpi_kills::run(&root, n_kills),
         ["fuzz"] => endure::fuzz(&root, "10000000"),

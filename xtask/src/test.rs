@@ -11,11 +11,15 @@
 use std::path::Path;
 
 use crate::Outcome;
+use crate::kernels;
 use crate::mpi;
 use crate::page;
 use crate::python;
 use crate::step::Step;
 use crate::times::part;
+
+/// The recipes whose kernels are compiled: dense, convolutional, recurrent and attention, in seconds.
+const SAMPLED: [&str; 4] = ["digits", "fashion", "chars", "gpt-nano"];
 
 /// How much to run.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -36,7 +40,7 @@ pub fn run(root: &Path, extent: Extent) -> Outcome {
     if extent == Extent::Everything {
         part("examples", || examples(root))?;
         part("own recipe", || own_recipe(root))?;
-        part("emulated GPU", || kernels(root))?;
+        part("emulated GPU", || emulated(root))?;
         part("loom", || loom(root))?;
         part("memcheck", || memcheck(root))?;
         part("pages", || page::where_possible(root))?;
@@ -100,10 +104,10 @@ fn own_recipe(root: &Path) -> Outcome {
 
 /// Runs the generated suite, long sums, a few random fused programs and training steps on the emulated GPU, and compiles every
 /// kernel that they launch for the GPUs of 2020 and 2022. Compiling is nearly all that it takes, so that the suite leaves out there what only
-/// repeats with other kernels.
+/// repeats with other kernels. Then the kernels of some recipes are compiled; `cargo xtask kernels` compiles those of all.
 ///
 /// The compiler is NVIDIA's own, which needs no GPU; where it cannot be had, kernels are only run.
-fn kernels(root: &Path) -> Outcome {
+fn emulated(root: &Path) -> Outcome {
     // The same features as the tests before, so that nothing is built again.
     let suite = [
         "test",
@@ -121,30 +125,16 @@ fn kernels(root: &Path) -> Outcome {
         "cuda_graphs",
     ];
     let step = Step::cargo(root, &suite).env("PLIMSOLL_TEST_DEVICE", "emulated").env("PLIMSOLL_CHAINS", "1");
-    match nvrtc(root) {
+    match kernels::nvrtc(root) {
         Some(folder) => {
-            step.env("PLIMSOLL_CUDA_LIBRARIES", &folder).env("PLIMSOLL_COMPILE_FOR", "80,90").run()
+            step.env("PLIMSOLL_CUDA_LIBRARIES", &folder).env("PLIMSOLL_COMPILE_FOR", "80,90").run()?;
+            kernels::run(root, &SAMPLED)
         }
         None => {
             println!("left out: kernels compiled for GPUs (NVRTC is missing and could not be installed)");
             step.run()
         }
     }
-}
-
-/// The folder of NVIDIA's run-time compiler, installed below the target folder if it is not there yet.
-fn nvrtc(root: &Path) -> Option<String> {
-    const PACKAGE: &str = "nvidia-cuda-nvrtc==13.0.88";
-    let home = root.join("target/nvrtc");
-    let folder = home.join("nvidia/cu13/lib");
-    if !folder.join("libnvrtc.so.13").exists() {
-        let home = home.to_string_lossy().into_owned();
-        let arguments = ["-m", "pip", "install", "--quiet", "--no-deps", "--target", &home, PACKAGE];
-        if let Err(problem) = Step::new(root, "python3", &arguments).run() {
-            println!("  {problem}");
-        }
-    }
-    folder.join("libnvrtc.so.13").exists().then(|| folder.to_string_lossy().into_owned())
 }
 
 /// Explores the interleavings of the memory pool.
@@ -235,6 +225,7 @@ mod tests {
             "exports",
             "gpu_bundle",
             "json",
+            "kernels",
             "main",
             "mpi",
             "mpi_kills",

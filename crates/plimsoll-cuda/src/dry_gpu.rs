@@ -23,6 +23,18 @@ pub struct KernelText {
     pub(crate) source: String,
 }
 
+impl KernelText {
+    /// The name of its entry.
+    pub fn entry(&self) -> &str {
+        &self.entry
+    }
+
+    /// The whole text.
+    pub fn source(&self) -> &str {
+        &self.source
+    }
+}
+
 /// What a dry GPU has noted.
 #[derive(Default)]
 pub(crate) struct Notes {

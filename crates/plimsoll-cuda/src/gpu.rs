@@ -96,12 +96,15 @@ impl Gpu {
         })
     }
 
-    /// A GPU like this one on which nothing happens: the kernels that are asked of it are noted, each once.
+    /// A GPU of a model on which nothing happens, on any machine: the kernels that are asked of it are noted, each once.
+    pub fn dry(profile: Profile) -> Arc<Gpu> {
+        let notes: Arc<Notes> = Arc::default();
+        Gpu::with_notes(Arc::new(Noting(notes.clone())), profile, notes)
+    }
+
+    /// A dry GPU of this one's model.
     pub fn dry_gpu(&self) -> &Gpu {
-        self.dry_gpu.get_or_init(|| {
-            let notes: Arc<Notes> = Arc::default();
-            Gpu::with_notes(Arc::new(Noting(notes.clone())), self.profile.clone(), notes)
-        })
+        self.dry_gpu.get_or_init(|| Gpu::dry(self.profile.clone()))
     }
 
     /// What a dry GPU has noted since the last time.

@@ -344,6 +344,15 @@ impl Trainer {
         self.stepper.memory_plans(&batch.device(), batch)
     }
 
+    /// The program of a step with this batch, after passes.
+    #[doc(hidden)]
+    #[track_caller]
+    pub fn step_program(&mut self, batch: &Batch) -> Result<plimsoll_tensor::Program> {
+        let _line = at_callers_line();
+        self.prepare()?;
+        Ok(self.stepper.program(batch)?.program().clone())
+    }
+
     /// Trains until so many epochs or steps are done, counted from the beginning of the run, or a callback stops it.
     ///
     /// # Errors

@@ -244,9 +244,13 @@ impl Stepper {
 
     /// The memory plans of a step with this batch.
     pub fn memory_plans(&mut self, device: &Device, batch: &Batch) -> Result<PlanSet> {
+        self.program(batch)?.program().memory_plans(device)
+    }
+
+    /// The program of a step with this batch.
+    pub fn program(&mut self, batch: &Batch) -> Result<PlannedProgram> {
         self.select_variables()?;
-        let recorded = programs::record(self, batch, &mut OwnedVariables::default())?;
-        PlannedProgram::with_passes(recorded)?.program().memory_plans(device)
+        PlannedProgram::with_passes(programs::record(self, batch, &mut OwnedVariables::default())?)
     }
 
     /// The error of a loss that is not finite, with what causes it.

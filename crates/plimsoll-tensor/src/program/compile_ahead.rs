@@ -5,7 +5,7 @@
 //! nothing is kept on disk.
 
 use plimsoll_cpu::threads;
-use plimsoll_cuda::Gpu;
+use plimsoll_cuda::{Gpu, KernelText, Profile};
 use smallvec::SmallVec;
 
 use super::{Call, Place, Program, ValueView};
@@ -21,16 +21,25 @@ impl Program {
     pub(super) fn compile_ahead(&self) {
         for (number, device) in (0..).zip(&self.devices) {
             let Some(gpu) = device.gpu().filter(|gpu| gpu.compiles_ahead()) else { continue };
-            let dry = gpu.dry_gpu();
-            let calls = self.calls.iter().filter(|call| call.device == number && starts_kernels_only(call));
-            calls.for_each(|call| self.dry_run_call(call, device, dry));
-            let texts = dry.take_noted();
+            let texts = self.texts_on(number, device, gpu.dry_gpu());
             threads::parallel(texts.len(), |text| {
                 if let Err(error) = gpu.compile_ahead(&texts[text]) {
                     log::debug!("a kernel was not compiled ahead: {error}");
                 }
             });
         }
+    }
+
+    /// The kernels that calls on the first device ask of a GPU of that model, as far as a dry run tells: those that were made for
+    /// the program, and those of most ops.
+    pub fn kernel_texts(&self, model: &Profile) -> Vec<KernelText> {
+        self.texts_on(0, self.device(), &Gpu::dry(model.clone()))
+    }
+
+    fn texts_on(&self, number: u8, device: &Device, dry: &Gpu) -> Vec<KernelText> {
+        let calls = self.calls.iter().filter(|call| call.device == number && starts_kernels_only(call));
+        calls.for_each(|call| self.dry_run_call(call, device, dry));
+        dry.take_noted()
     }
 
     /// Runs a call on a GPU on which nothing happens.
