@@ -47,7 +47,7 @@ Commands:
   exports       what profiles are exported to, read by PyTorch's, Perfetto's, Prometheus's and TensorBoard's readers
   plans         `plan` for every recipe and device, in all its forms: minutes
   kernels [RECIPE..]
-                what the recipes ask of GPUs, compiled for sm_80 and sm_90 without one: minutes for all
+                what the recipes ask of GPUs, compiled for sm_80 and sm_90 without one
   mpi           MPI processes that train together: the same weights for 1, 2 and 4 of them, and each one's memory as planned
   mpi --kills N one of four processes killed, N times: the job ends, says who it was, and two go on from what was saved
   fuzz [CASES]  damaged files for every parser, 10,000,000 unless told otherwise

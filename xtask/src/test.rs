@@ -18,9 +18,6 @@ use crate::python;
 use crate::step::Step;
 use crate::times::part;
 
-/// The recipes whose kernels are compiled: dense, convolutional, recurrent and attention, in seconds.
-const SAMPLED: [&str; 4] = ["digits", "fashion", "chars", "gpt-nano"];
-
 /// How much to run.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Extent {
@@ -104,7 +101,7 @@ fn own_recipe(root: &Path) -> Outcome {
 
 /// Runs the generated suite, long sums, a few random fused programs and training steps on the emulated GPU, and compiles every
 /// kernel that they launch for the GPUs of 2020 and 2022. Compiling is nearly all that it takes, so that the suite leaves out there what only
-/// repeats with other kernels. Then the kernels of some recipes are compiled; `cargo xtask kernels` compiles those of all.
+/// repeats with other kernels. Then the kernels of all recipes are compiled.
 ///
 /// The compiler is NVIDIA's own, which needs no GPU; where it cannot be had, kernels are only run.
 fn emulated(root: &Path) -> Outcome {
@@ -128,7 +125,7 @@ fn emulated(root: &Path) -> Outcome {
     match kernels::nvrtc(root) {
         Some(folder) => {
             step.env("PLIMSOLL_CUDA_LIBRARIES", &folder).env("PLIMSOLL_COMPILE_FOR", "80,90").run()?;
-            kernels::run(root, &SAMPLED)
+            kernels::run(root, &[])
         }
         None => {
             println!("left out: kernels compiled for GPUs (NVRTC is missing and could not be installed)");
