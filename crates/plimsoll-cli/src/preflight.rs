@@ -5,7 +5,7 @@
 
 use plimsoll::Bytes;
 use plimsoll::Device;
-use plimsoll::nn::plan::{Footprint, RunError, least_limit, predict};
+use plimsoll::nn::plan::{Footprint, RunError, agreed, least_limit, least_limit_of_ranks, predict};
 
 use crate::failure::Failure;
 use crate::options::TrainOptions;
@@ -45,7 +45,12 @@ pub fn predicted(
     options: &TrainOptions,
     device: &Device,
 ) -> Result<Option<Footprint>, Failure> {
-    match predict(device, || dry_run(recipe, options)) {
+    let predict = || predict(device, || dry_run(recipe, options));
+    let outcome = match &options.strategy {
+        None => predict(),
+        Some(strategy) => agreed(strategy.communicator(), predict),
+    };
+    match outcome {
         Ok(footprint) => Ok(Some(footprint)),
         Err(refused) if refused.is_over_limit() => Err(with_least_limit(refused, recipe, options, device)),
         Err(_) => Ok(None),
@@ -59,7 +64,12 @@ pub fn with_least_limit(
     options: &TrainOptions,
     device: &Device,
 ) -> Failure {
-    match least_limit(device, || dry_run(recipe, options)) {
+    // All ranks are refused together.
+    let least = match &options.strategy {
+        None => least_limit(device, || dry_run(recipe, options)),
+        Some(strategy) => least_limit_of_ranks(strategy.communicator(), device, || dry_run(recipe, options)),
+    };
+    match least {
         // The dry run failed for another reason than the run, whose failure is the one to report.
         Err(_) => refused,
         Ok(least) => {

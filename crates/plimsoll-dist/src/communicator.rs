@@ -4,6 +4,8 @@ use std::fmt;
 
 use plimsoll_tensor::Result;
 
+use crate::agreements::Agreements;
+
 /// The ranks that train together, as one of them sees them. It moves bytes between ranks, in order, and never adds anything up.
 ///
 /// All ranks make the same calls of collectives in the same order. Calls wait: a message is received before anything else
@@ -15,6 +17,9 @@ pub trait Communicator: fmt::Debug + Send + Sync {
 
     /// How many ranks there are.
     fn size(&self) -> usize;
+
+    /// What this rank knows of the plans of all ranks.
+    fn agreements(&self) -> &Agreements;
 
     /// Sends bytes to another rank.
     ///

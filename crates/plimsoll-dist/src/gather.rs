@@ -8,7 +8,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use half::{bf16, f16};
-use plimsoll_tensor::op::{Gradient, Meta, Op, Output, Outputs, Run};
+use plimsoll_tensor::op::{AverageOutputs, Cost, Gradient, Meta, Op, Output, Outputs, Run};
 use plimsoll_tensor::{DType, Error, OpRef, Owner, Result, Shape, Tensor, apply, with_owner};
 
 use crate::bytes;
@@ -24,7 +24,7 @@ pub fn gather_op(
     (shape, dtype): (Shape, DType),
 ) -> OpRef {
     let gathering = Gathering::of(communicator, shards, &[variable]);
-    OpRef::new(Gather { gathering, shape, dtype })
+    OpRef::new(Gather { gathering, shape, dtype, may_repeat: true })
 }
 
 /// A matrix of rows, from those that ranks have of it: for each variable some rows, `n_rows` of as many of its elements.
@@ -49,7 +49,7 @@ pub fn gather_rows(
     }
     let gathering = Gathering { communicator: communicator.clone(), segments };
     let shape = Shape::new(&[start / width.max(1), width])?;
-    let op = OpRef::new(Gather { gathering, shape, dtype: rows.dtype() });
+    let op = OpRef::new(Gather { gathering, shape, dtype: rows.dtype(), may_repeat: false });
     let device = rows.device();
     let rows = rows.to_device(&device.host())?.contiguous()?;
     // The other output was there for messages.
@@ -158,6 +158,8 @@ struct Gather {
     gathering: Gathering,
     shape: Shape,
     dtype: DType,
+    /// Whether a plan may run it more than once.
+    may_repeat: bool,
 }
 
 const GATHER: &str = "all_gather";
@@ -185,6 +187,25 @@ impl Op for Gather {
 
     fn has_effect(&self) -> bool {
         true
+    }
+
+    fn may_repeat(&self) -> bool {
+        self.may_repeat
+    }
+
+    /// They are whole on every rank.
+    fn average_outputs(&self, inputs: &[&Meta]) -> Option<AverageOutputs> {
+        let sizes = self.infer(inputs).ok()?.into_iter().map(|output| match output {
+            Output::New { shape, dtype } => shape.n_elems() * dtype.size(),
+            _ => 0,
+        });
+        Some(AverageOutputs { n_bytes: sizes.collect(), are_parts: false })
+    }
+
+    /// What travels is most of it: every rank gets the whole value.
+    fn cost(&self, _: &[&Meta], outputs: &[&Meta]) -> Cost {
+        let n_bytes = outputs.first().map_or(0, |whole| whole.n_bytes() as u64);
+        Cost { flops: 0, bytes: n_bytes.saturating_mul(2) }
     }
 
     fn gradient(&self) -> Gradient {

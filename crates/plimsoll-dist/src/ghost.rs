@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use plimsoll_tensor::{Error, Result};
 
+use crate::agreements::Agreements;
 use crate::communicator::Communicator;
 
 /// A rank that transfers nothing.
@@ -14,6 +15,7 @@ use crate::communicator::Communicator;
 struct Ghost {
     rank: usize,
     size: usize,
+    agreements: Agreements,
 }
 
 /// The rank of that number of so many that are not there.
@@ -22,7 +24,7 @@ struct Ghost {
 /// A number that there is not.
 pub fn ghost(rank: usize, size: usize) -> Result<Arc<dyn Communicator>> {
     match rank < size {
-        true => Ok(Arc::new(Ghost { rank, size })),
+        true => Ok(Arc::new(Ghost { rank, size, agreements: Agreements::default() })),
         false => Err(Error::argument("rank", format!("there is no rank {rank} of {size}"))),
     }
 }
@@ -34,6 +36,10 @@ impl Communicator for Ghost {
 
     fn size(&self) -> usize {
         self.size
+    }
+
+    fn agreements(&self) -> &Agreements {
+        &self.agreements
     }
 
     fn send(&self, to: usize, _: &[u8]) -> Result<()> {

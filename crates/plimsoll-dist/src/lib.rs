@@ -7,11 +7,13 @@
 //! tree between ranks. So a run has the same bits for every number of ranks.
 //!
 //! A collective is a call of the program of a step, with an ordered effect: it is planned, limited and reported like any other
-//! call, never recomputed, merged, left out or moved, and a ghost skips its transfer and nothing else.
+//! call, never merged, left out or moved, and a ghost skips its transfer and nothing else. It is not repeated either, but for one that
+//! brings the parts of a variable together: where a plan does so, all ranks run that plan.
 //!
 //! Nothing here is needed to build: MPI is found at run time ([`mpi`]), and ranks inside one process need no library
 //! ([`local`]).
 
+mod agreements;
 mod all_reduce;
 mod bytes;
 mod communicator;
@@ -22,17 +24,20 @@ mod leaves;
 pub mod local;
 mod message;
 pub mod mpi;
+mod peers;
 mod reduce;
 mod scatter_sum;
 mod shards;
 mod strategy;
 
+pub use agreements::{Agreements, Settled};
 pub use all_reduce::{TreeSum, all_reduce, reduce_scatter};
 pub use communicator::Communicator;
 pub use gather::{gather_op, gather_rows, gather_update};
 pub use ghost::ghost;
 pub use launcher::{Launch, launched};
 pub use leaves::Leaves;
+pub use peers::peers;
 pub use scatter_sum::ScatterSum;
 pub use shards::Shards;
 pub use strategy::Strategy;

@@ -7,6 +7,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use plimsoll_tensor::{Error, Result};
 
+use crate::agreements::Agreements;
 use crate::communicator::Communicator;
 
 /// Messages that wait between two ranks; whoever sends more waits until one is taken.
@@ -21,6 +22,7 @@ pub struct Local {
     n_messages: AtomicU64,
     /// Its simulated time, in ticks.
     now: AtomicU64,
+    agreements: Agreements,
 }
 
 /// What goes wrong between ranks.
@@ -90,8 +92,13 @@ pub fn world(size: usize) -> Vec<Local> {
 pub fn world_with(size: usize, faults: Faults) -> Vec<Local> {
     let state = Mutex::new(State::default());
     let world = Arc::new(World { size, faults, state, changed: Condvar::new() });
-    let local =
-        |rank| Local { rank, world: world.clone(), n_messages: AtomicU64::new(0), now: AtomicU64::new(0) };
+    let local = |rank| Local {
+        rank,
+        world: world.clone(),
+        n_messages: AtomicU64::new(0),
+        now: AtomicU64::new(0),
+        agreements: Agreements::default(),
+    };
     (0..size).map(local).collect()
 }
 
@@ -129,12 +136,13 @@ impl Local {
     fn wait<R>(&self, other: usize, mut ready: impl FnMut(&mut State) -> Option<R>) -> Result<R> {
         let mut state = self.lock();
         loop {
-            if let Some((rank, cause)) = &state.ended {
-                return Err(failed(*rank, cause));
-            }
+            // What has arrived is received, whatever happened to its sender since.
             if let Some(result) = ready(&mut state) {
                 self.world.changed.notify_all();
                 return Ok(result);
+            }
+            if let Some((rank, cause)) = &state.ended {
+                return Err(failed(*rank, cause));
             }
             if state.left.contains(&other) {
                 return Err(failed(other, "it has left"));
@@ -164,14 +172,19 @@ impl Communicator for Local {
         self.world.size
     }
 
+    fn agreements(&self) -> &Agreements {
+        &self.agreements
+    }
+
     fn send(&self, to: usize, bytes: &[u8]) -> Result<()> {
         self.check(to)?;
         self.begin("send")?;
         let message = Message { bytes: bytes.to_vec(), sent_at: self.ticks() };
         let mut message = Some(message);
         self.wait(to, |state| {
+            let is_over = state.ended.is_some();
             let waiting = state.mail.entry((self.rank, to)).or_default();
-            if waiting.len() >= MOST_WAITING {
+            if is_over || waiting.len() >= MOST_WAITING {
                 return None;
             }
             waiting.extend(message.take());

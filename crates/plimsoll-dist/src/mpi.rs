@@ -12,6 +12,7 @@ use std::time::Duration;
 use libloading::os::unix::{Library, RTLD_GLOBAL, RTLD_NOW, Symbol};
 use plimsoll_tensor::{Error, Result};
 
+use crate::agreements::Agreements;
 use crate::communicator::Communicator;
 use crate::launcher::launched;
 
@@ -76,6 +77,7 @@ pub struct Mpi {
     size: usize,
     /// One thread at a time may call MPI.
     calling: Mutex<()>,
+    agreements: Agreements,
 }
 
 impl std::fmt::Debug for Mpi {
@@ -95,7 +97,7 @@ impl Mpi {
         functions.start()?;
         let rank = functions.number("rank", &functions.rank)?;
         let size = functions.number("size", &functions.size)?;
-        let mpi = Mpi { functions, rank, size, calling: Mutex::new(()) };
+        let mpi = Mpi { functions, rank, size, calling: Mutex::new(()), agreements: Agreements::default() };
         match launched() {
             Some(launch) if (launch.rank, launch.size) != (rank, size) => Err(Error::device(
                 "mpi",
@@ -144,6 +146,10 @@ impl Communicator for Mpi {
 
     fn size(&self) -> usize {
         self.size
+    }
+
+    fn agreements(&self) -> &Agreements {
+        &self.agreements
     }
 
     fn send(&self, to: usize, bytes: &[u8]) -> Result<()> {

@@ -8,7 +8,7 @@ use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
 
-use plimsoll_tensor::op::{Gradient, Meta, Op, Output, Outputs, Run};
+use plimsoll_tensor::op::{AverageOutputs, Cost, Gradient, Meta, Op, Output, Outputs, Run};
 use plimsoll_tensor::{DType, Error, Result, Shape};
 
 use crate::bytes::{Number, bytes_of, bytes_of_mut};
@@ -65,6 +65,20 @@ impl Op for Reduce {
 
     fn has_effect(&self) -> bool {
         true
+    }
+
+    /// Where each rank gets its part of the sums.
+    fn average_outputs(&self, inputs: &[&Meta]) -> Option<AverageOutputs> {
+        self.shards.as_ref()?;
+        let sums = inputs[..self.n_tensors].iter().map(|meta| meta.n_bytes());
+        let message = sums.clone().sum::<usize>().min(MESSAGE_BYTES);
+        let parts = sums.map(|n_bytes| n_bytes / self.leaves.n_ranks());
+        Some(AverageOutputs { n_bytes: parts.chain([message, message]).collect(), are_parts: true })
+    }
+
+    fn cost(&self, inputs: &[&Meta], _: &[&Meta]) -> Cost {
+        let n_bytes = inputs.iter().fold(0, |sum: u64, meta| sum.saturating_add(meta.n_bytes() as u64));
+        Cost { flops: n_bytes / 4, bytes: n_bytes.saturating_mul(2) }
     }
 
     fn gradient(&self) -> Gradient {

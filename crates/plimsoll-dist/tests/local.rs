@@ -5,7 +5,8 @@
 use std::sync::Arc;
 
 use plimsoll_dist::local::{Faults, Local, world, world_with};
-use plimsoll_dist::{Communicator, Leaves, Strategy, TreeSum};
+use plimsoll_dist::{Communicator, Leaves, Settled, Strategy, TreeSum, ghost, peers};
+use plimsoll_tensor::program::{Agreed, Choice};
 use plimsoll_tensor::{DType, Device, Error, Program, Result, Tensor};
 
 /// What each rank gets, each on a thread of its own.
@@ -198,4 +199,77 @@ fn messages_of_another_length_are_an_error_on_both_sides() {
     let texts = [first, second].map(|outcome: Result<()>| outcome.expect_err("3 bytes for 2").to_string());
     assert!(texts[0].contains("rank 1 failed: it takes 2 bytes"), "{texts:?}");
     assert!(texts[1].contains("rank 0 failed: it sent 3 bytes"), "{texts:?}");
+}
+
+/// A program's plan as a rank chooses it: what it takes by itself, and what comes of what the others need. Plans before `own` do
+/// not fit it, and none from `end` on.
+fn choose(
+    communicator: &Arc<dyn Communicator>,
+    program: u64,
+    (own, end): (usize, usize),
+    is_dry: bool,
+) -> Result<Agreed> {
+    let peers = peers(communicator, true);
+    let mut number = own;
+    loop {
+        let plan = if number < end { Ok(number) } else { Err(number as u64 * 100) };
+        match peers.agree(&Choice { program, limit: None, plan }, is_dry)? {
+            Agreed::From(first) => number = number.max(first),
+            Agreed::Yes => return Ok(Agreed::From(number)),
+            refused => return Ok(refused),
+        }
+    }
+}
+
+#[test]
+fn ranks_run_the_leanest_plan_that_one_of_them_needs() -> Result<()> {
+    let outcomes = on_all(world(3), |communicator| {
+        let own = [2, 5, 3][communicator.rank()];
+        let first = choose(&communicator, 7, (own, 9), false)?;
+        let before = communicator.agreements().note(None);
+        // What was agreed on is not asked about again, so ranks may do so at other times.
+        let again = choose(&communicator, 7, (own, 9), false)?;
+        let refused = choose(&communicator, 8, (own, 4), false)?;
+        Ok::<_, Error>(([first, again, refused], before.len()))
+    });
+    for outcome in outcomes {
+        let refused = Agreed::Refused { rank: 1, least: 500 };
+        assert_eq!(outcome?, ([Agreed::From(5), Agreed::From(5), refused], 16));
+    }
+    Ok(())
+}
+
+#[test]
+fn ranks_that_plan_other_programs_are_named() {
+    let outcomes = on_all(world(2), |communicator| {
+        let program = communicator.rank() as u64;
+        choose(&communicator, program, (0, 1), false)
+    });
+    for outcome in outcomes {
+        let error = outcome.expect_err("the programs differ").to_string();
+        assert!(error.contains("rank 1 does something else"), "{error}");
+    }
+}
+
+#[test]
+fn dry_runs_transfer_nothing_and_settle_on_the_leanest_plan() -> Result<()> {
+    let ranks: Vec<Arc<dyn Communicator>> = (0..3).map(|rank| ghost(rank, 3)).collect::<Result<Vec<_>>>()?;
+    let dry_runs = || -> Result<Vec<Settled>> {
+        for (communicator, own) in ranks.iter().zip([2, 5, 3]) {
+            choose(communicator, 7, (0, 9), true)?;
+            choose(communicator, 8, (own, 9), true)?;
+        }
+        let notes: Vec<Vec<u8>> = ranks.iter().map(|rank| rank.agreements().note(None)).collect();
+        ranks.iter().map(|rank| rank.agreements().settle(&notes)).collect()
+    };
+    assert_eq!(dry_runs()?, [Settled::No; 3]);
+    assert_eq!(dry_runs()?, [Settled::Yes; 3]);
+    let notes = [ranks[0].agreements().note(None), ranks[1].agreements().note(Some(300)), vec![0; 16]];
+    assert_eq!(ranks[0].agreements().settle(&notes)?, Settled::Refused { rank: 1, least: 300 });
+    choose(&ranks[0], 1, (0, 1), true)?;
+    choose(&ranks[1], 2, (0, 1), true)?;
+    let notes: Vec<Vec<u8>> = ranks[..2].iter().map(|rank| rank.agreements().note(None)).collect();
+    let error = ranks[0].agreements().settle(&notes).expect_err("the programs differ").to_string();
+    assert!(error.contains("rank 1 does something else"), "{error}");
+    Ok(())
 }

@@ -15,8 +15,9 @@
 use std::cell::RefCell;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use plimsoll_dist::{Communicator, Shards, Strategy, gather_op, gather_rows, gather_update};
+use plimsoll_dist::{Communicator, Shards, Strategy, gather_op, gather_rows, gather_update, peers};
 use plimsoll_tensor::optimizer::{NORM_CHUNK, norm_of_square_sums, square_sums};
+use plimsoll_tensor::program::Peers;
 use plimsoll_tensor::{
     DType, Error, GatheredVariable, OpRef, Owner, Result, Shape, Tensor, Variable, with_owner,
 };
@@ -152,6 +153,16 @@ impl Zero {
         self.stage >= 2
     }
 
+    /// Whether programs bring the model's variables together where they read them.
+    pub fn gathers_parameters(&self) -> bool {
+        self.stage == 3
+    }
+
+    /// The ranks with which programs that do so are planned.
+    pub fn peers(&self) -> Option<Arc<dyn Peers>> {
+        self.gathers_parameters().then(|| peers(&self.communicator, true))
+    }
+
     /// The variables that have no value of their own, and how programs make it.
     pub fn gathered(&self) -> Vec<GatheredVariable> {
         let gathered = |(number, (variable, piece)): (usize, (&Variable, &Variable))| GatheredVariable {
@@ -164,12 +175,12 @@ impl Zero {
             ),
         };
         let all = self.variables.iter().zip(&self.pieces).enumerate();
-        if self.stage == 3 { all.map(gathered).collect() } else { Vec::new() }
+        if self.gathers_parameters() { all.map(gathered).collect() } else { Vec::new() }
     }
 
     /// The updates that fill the model's variables from the pieces of all ranks: ops, each with its variables.
     pub fn gathers(&self, variables: &[Variable]) -> Vec<(OpRef, Vec<Variable>)> {
-        if self.stage == 3 {
+        if self.gathers_parameters() {
             return Vec::new();
         }
         let numbers = self.numbers(variables);

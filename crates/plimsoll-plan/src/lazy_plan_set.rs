@@ -72,19 +72,20 @@ impl LazyPlanSet {
         LazyPlanSet { all }
     }
 
-    /// The number of the fastest candidate that commits no more than `limit` bytes. `measure` dry-runs one, and packs its
-    /// blocks if its peak is no more than the limit.
+    /// The number of the fastest candidate, from the one numbered `first` on, that commits no more than `limit` bytes. `measure`
+    /// dry-runs one, and packs its blocks if its peak is no more than the limit.
     ///
     /// # Errors
     /// Those of `measure`.
     pub fn within<E>(
         &mut self,
+        first: usize,
         limit: u64,
         mut measure: impl FnMut(&Arc<Decisions>) -> Result<Measured, E>,
     ) -> Result<Option<usize>, E> {
         // Among candidates that fit, both peaks fall as time rises, as in a plan set. What cannot fit exceeds both.
         let mut faster: Option<Peaks> = None;
-        for (number, candidate) in self.all.iter_mut().enumerate() {
+        for (number, candidate) in self.all.iter_mut().enumerate().skip(first) {
             if candidate.at_least().is_none_or(|bytes| bytes > limit) {
                 continue;
             }
@@ -106,21 +107,24 @@ impl LazyPlanSet {
         Ok(None)
     }
 
-    /// The least limit that a candidate fits, and the number of that candidate. `measure` is given the limit, too.
+    /// The least limit that a candidate from the one numbered `first` on fits, and the number of that candidate; nothing if all of
+    /// them are impossible, which the natural one never is. `measure` is given the limit, too.
     ///
     /// # Errors
     /// Those of `measure`.
     pub fn least<E>(
         &mut self,
+        first: usize,
         mut measure: impl FnMut(&Arc<Decisions>, u64) -> Result<Measured, E>,
-    ) -> Result<(u64, usize), E> {
+    ) -> Result<Option<(u64, usize)>, E> {
         let mut limit = 0;
         loop {
-            let bounds = self.all.iter().filter_map(LazyCandidate::at_least);
-            // The natural step is placed and fits what it takes, so the search ends there at the latest.
-            limit = bounds.filter(|&bytes| bytes > limit).min().unwrap_or(u64::MAX);
-            if let Some(number) = self.within(limit, |decisions| measure(decisions, limit))? {
-                return Ok((limit, number));
+            let bounds = self.all.iter().skip(first).filter_map(LazyCandidate::at_least);
+            // A candidate that is placed fits what it takes, so the search ends.
+            let Some(next) = bounds.filter(|&bytes| bytes > limit).min() else { return Ok(None) };
+            limit = next;
+            if let Some(number) = self.within(first, limit, |decisions| measure(decisions, limit))? {
+                return Ok(Some((limit, number)));
             }
         }
     }

@@ -111,10 +111,49 @@ impl Trace {
         self.records.iter().map(|record| record.time).sum()
     }
 
+    /// Stands for all that plans depend on: equal for equal traces, on every machine.
+    pub fn digest(&self) -> u64 {
+        let mut digest = Digest(0xCBF2_9CE4_8422_2325);
+        digest.add(self.records.len() as u64);
+        for record in &self.records {
+            let numbers = [record.first_value, record.n_values, record.n_outputs].map(u64::from);
+            let bytes = [record.workspace, record.time, record.at.start, record.at.peak];
+            digest.add(record.fingerprint);
+            numbers.into_iter().chain(bytes).for_each(|word| digest.add(word));
+            for input in &record.inputs {
+                digest.add(match input {
+                    Input::Persistent => 0,
+                    Input::Transient => 1,
+                    Input::Value(value) => 2 + u64::from(*value),
+                });
+            }
+        }
+        for value in &self.values {
+            let from = value.backward_only_from.map_or(u64::MAX, u64::from);
+            [u64::from(value.record), value.bytes, from, u64::from(value.dead_from)]
+                .into_iter()
+                .chain(value.fetches.iter().map(|&fetch| u64::from(fetch)))
+                .for_each(|word| digest.add(word));
+        }
+        if let Some(OffloadStore { capacity, bytes_per_us, overlaps }) = self.offload_store {
+            [capacity, bytes_per_us, u64::from(overlaps)].into_iter().for_each(|word| digest.add(word));
+        }
+        digest.0
+    }
+
     /// The values of a record.
     pub(crate) fn values_of(&self, record: u32) -> impl Iterator<Item = u32> {
         let record = &self.records[record as usize];
         record.first_value..record.first_value + record.n_values
+    }
+}
+
+/// A checksum of words: FNV's, with a rotation so that the high bits matter, too.
+struct Digest(u64);
+
+impl Digest {
+    fn add(&mut self, word: u64) {
+        self.0 = (self.0 ^ word).wrapping_mul(0x0000_0100_0000_01B3).rotate_left(23);
     }
 }
 

@@ -8,7 +8,7 @@ use std::fmt::Write;
 use std::num::NonZeroUsize;
 
 use plimsoll::Device;
-use plimsoll::dist::{Shards, Strategy, ghost};
+use plimsoll::dist::{Settled, Shards, Strategy, ghost};
 use plimsoll::nn::plan::{Plan, least_limit, plan};
 use plimsoll::nn::with_policy;
 
@@ -53,10 +53,7 @@ pub fn run(recipes: &[Recipe], options: &PlanOptions, cluster: &Cluster) -> Resu
     let batch = options.run.batch.map_or(recipe.default_batch().saturating_mul(n_ranks), NonZeroUsize::get);
     options.run.batch = NonZeroUsize::new(batch);
     let target = Target::of(&options)?;
-    let planned = ranks_to_plan(recipe, &options, n_ranks)?
-        .into_iter()
-        .map(|rank| planned(recipe, &options, (rank, n_ranks), &target))
-        .collect::<Result<Vec<_>, Failure>>()?;
+    let planned = planned(recipe, &options, n_ranks, &target)?;
     let Some(worst) = planned.iter().max_by_key(|planned| planned.plan.peak_bytes) else {
         unreachable!("at least one rank is planned")
     };
@@ -91,20 +88,43 @@ fn ranks_to_plan(recipe: &Recipe, options: &PlanOptions, n_ranks: usize) -> Resu
     Ok(ranks)
 }
 
-/// Plans one rank.
+/// Plans some ranks, which have the same plan where they must: again with what the others need, until nothing changes.
 fn planned(
     recipe: &Recipe,
     options: &PlanOptions,
-    (rank, n_ranks): (usize, usize),
+    n_ranks: usize,
     target: &Target,
-) -> Result<Planned, Failure> {
-    let strategy = Strategy::data_parallel(ghost(rank, n_ranks)?).zero(options.zero.into());
-    let strategy =
-        options.leaves.map_or_else(|| strategy.clone(), |leaves| strategy.clone().leaves(leaves.get()));
-    let training = TrainOptions { strategy: Some(strategy), ..options.training() };
-    let plan = plan(&target.device, || dry_run(recipe, &training))?;
-    let least_limit = least_limit(&target.device, || dry_run(recipe, &training))?;
-    Ok(Planned { rank, plan, least_limit })
+) -> Result<Vec<Planned>, Failure> {
+    let training = |rank: usize| -> Result<(usize, TrainOptions), Failure> {
+        let strategy = Strategy::data_parallel(ghost(rank, n_ranks)?).zero(options.zero.into());
+        let strategy =
+            options.leaves.map_or_else(|| strategy.clone(), |leaves| strategy.clone().leaves(leaves.get()));
+        Ok((rank, TrainOptions { strategy: Some(strategy), ..options.training() }))
+    };
+    let ranks = ranks_to_plan(recipe, options, n_ranks)?;
+    let ranks = ranks.into_iter().map(training).collect::<Result<Vec<_>, Failure>>()?;
+    let agreements = |training: &TrainOptions| training.strategy.clone().map(|it| it.communicator().clone());
+    loop {
+        let (mut plans, mut notes) = (Vec::new(), Vec::new());
+        for (_, training) in &ranks {
+            let plan = plan(&target.device, || dry_run(recipe, training))?;
+            let refused = plan.refusal.is_some().then_some(0);
+            notes.extend(agreements(training).map(|rank| rank.agreements().note(refused)));
+            plans.push(plan);
+        }
+        let mut is_settled = true;
+        for rank in ranks.iter().filter_map(|(_, training)| agreements(training)) {
+            is_settled &= rank.agreements().settle(&notes)? != Settled::No;
+        }
+        if is_settled {
+            let planned = |((rank, training), plan): (&(usize, TrainOptions), Plan)| {
+                agreements(training).iter().for_each(|rank| rank.agreements().begin());
+                let least_limit = least_limit(&target.device, || dry_run(recipe, training))?;
+                Ok(Planned { rank: *rank, plan, least_limit })
+            };
+            return ranks.iter().zip(plans).map(planned).collect();
+        }
+    }
 }
 
 fn rank_plan(planned: &Planned) -> RankPlan {

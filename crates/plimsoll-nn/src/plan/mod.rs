@@ -36,6 +36,7 @@
 
 mod largest;
 mod peak_tracker;
+mod ranks;
 mod show;
 
 use std::fmt;
@@ -49,6 +50,7 @@ use peak_tracker::PeakTracker;
 pub(crate) use peak_tracker::{EVALUATE, SAVE};
 pub use peak_tracker::{Moment, PeakAt};
 pub use plimsoll_tensor::program::Footprint;
+pub use ranks::{agreed, least_limit_of_ranks, plan_of_ranks};
 
 /// What a run will need.
 #[derive(Clone, Debug)]

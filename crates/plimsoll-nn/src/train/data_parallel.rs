@@ -31,8 +31,9 @@ impl Stepper {
         let (mut sum, mut gradient_sum) = (TreeSum::new(leaves), TreeSum::new(leaves));
         let (mut buffers, mut pieces): (Vec<Variable>, _) = (Vec::new(), None);
         let own = leaves.of_rank(communicator.rank());
+        let first = if self.is_as_first_rank { leaves.of_rank(0).start } else { own.start };
         for leaf in own.clone() {
-            let range = parts[leaf].clone();
+            let range = parts[leaf - own.start + first].clone();
             let share = range.len() as f64 / n_examples as f64;
             let part = batch.part(range.start, range.len())?;
             let mut scattered = match &self.zero {

@@ -3,6 +3,9 @@
 //! What would fail at the end of the first epoch (held-out data of another shape, an evaluation that the limit has no room
 //! for) is found before the first step: the evaluation of one batch is recorded, and its program says what it takes.
 
+use std::sync::Arc;
+
+use plimsoll_tensor::program::Peers;
 use plimsoll_tensor::{
     Device, Error, ErrorKind, GatheredVariable, Nested, OwnedVariables, PendingValue, PlannedProgram, Result,
     Tensor,
@@ -64,6 +67,10 @@ impl Work for BatchEvaluation<'_> {
 
     fn gathered(&self) -> Vec<GatheredVariable> {
         self.zero.map_or_else(Vec::new, Zero::gathered)
+    }
+
+    fn peers(&self) -> Option<Arc<dyn Peers>> {
+        self.zero.and_then(Zero::peers)
     }
 }
 

@@ -149,6 +149,7 @@ impl Trainer {
                 unconnected: Unconnected::None,
                 strategy: None,
                 zero,
+                is_as_first_rank: false,
                 own: None,
                 steps: Programs::default(),
                 evaluations: Programs::default(),

@@ -10,7 +10,10 @@
 //! recording holds for those that are alike, whatever numbers they compute with. A model that reads values while it is recorded
 //! has no program: it runs eagerly, and the device's guard keeps it under the limit.
 
+use std::sync::Arc;
+
 use plimsoll_dist::Strategy;
+use plimsoll_tensor::program::Peers;
 use plimsoll_tensor::{
     Device, Error, GatheredVariable, Nested, OwnedVariables, PlannedProgram, Program, ProgramCache,
     ProgramKey, Recording, Result, Step, Tensor, op::Meta,
@@ -97,6 +100,20 @@ pub(super) trait Work {
         Vec::new()
     }
 
+    /// The ranks with which the plans of its programs are agreed upon.
+    fn peers(&self) -> Option<Arc<dyn Peers>> {
+        None
+    }
+
+    /// Does what `f` does as if this were the first rank, if that works through another number of examples of such a batch.
+    fn as_first_rank(
+        &mut self,
+        _batch: &Batch,
+        _f: &mut dyn FnMut(&mut dyn Work) -> Result<Program>,
+    ) -> Result<Option<Program>> {
+        Ok(None)
+    }
+
     /// A number that is another one when something has been set that decides about the ops.
     fn version(&self) -> u64 {
         0
@@ -156,6 +173,21 @@ impl Programs {
 
 /// Records what is done with a batch.
 pub(super) fn record(work: &mut dyn Work, batch: &Batch, owned: &mut OwnedVariables) -> Result<Program> {
+    let program = record_here(work, batch, owned)?;
+    let Some(peers) = work.peers() else { return Ok(program) };
+    let program = program.agreeing(peers.clone());
+    if !peers.share_plans() {
+        return Ok(program);
+    }
+    let basis = work.as_first_rank(batch, &mut |work| record_here(work, batch, owned))?;
+    Ok(match basis {
+        Some(basis) => program.planned_as(basis),
+        None => program,
+    })
+}
+
+/// Records what this rank does with a batch.
+fn record_here(work: &mut dyn Work, batch: &Batch, owned: &mut OwnedVariables) -> Result<Program> {
     let device = batch.device();
     let tensors: Vec<&Tensor> = batch.tensors().collect();
     let recorded = Program::record_owning(&device, &tensors, &[], owned, |arguments| {

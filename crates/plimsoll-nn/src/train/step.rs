@@ -4,12 +4,14 @@
 //! share of the batch, so the sum is the gradient of the whole batch's mean loss, and only rounding differs.
 
 use std::ops::Range;
+use std::sync::Arc;
 
-use plimsoll_dist::Strategy;
+use plimsoll_dist::{Strategy, peers};
 use plimsoll_plan::PlanSet;
+use plimsoll_tensor::program::Peers;
 use plimsoll_tensor::{
     DType, Device, Error, ErrorKind, GatheredVariable, Generator, GradientTape, OwnedVariables, PendingValue,
-    PlannedProgram, Result, Step, Tensor, Unconnected, Variable,
+    PlannedProgram, Program, Result, Step, Tensor, Unconnected, Variable,
 };
 
 use super::examples::Batch;
@@ -45,6 +47,8 @@ pub(super) struct Stepper {
     pub strategy: Option<Strategy>,
     /// The shards of the variables, if they are cut.
     pub zero: Option<Zero>,
+    /// Whether it is recorded with the leaves of the first rank, for a plan that all ranks make alike.
+    pub is_as_first_rank: bool,
     /// What is done with a batch, if not what is done here.
     pub own: Option<Box<dyn TrainStep>>,
     /// The programs of its steps,
@@ -132,6 +136,28 @@ impl Work for Stepper {
 
     fn gathered(&self) -> Vec<GatheredVariable> {
         self.zero.as_ref().map_or_else(Vec::new, Zero::gathered)
+    }
+
+    fn peers(&self) -> Option<Arc<dyn Peers>> {
+        let communicator = self.strategy.as_ref()?.communicator();
+        let share_plans = self.zero.as_ref().is_some_and(Zero::gathers_parameters);
+        (communicator.size() > 1).then(|| peers(communicator, share_plans))
+    }
+
+    fn as_first_rank(
+        &mut self,
+        batch: &Batch,
+        f: &mut dyn FnMut(&mut dyn Work) -> Result<Program>,
+    ) -> Result<Option<Program>> {
+        let Some(strategy) = &self.strategy else { return Ok(None) };
+        let n_leaves = strategy.share_out(self.n_parts)?.n_leaves();
+        if batch.n_examples()?.is_multiple_of(n_leaves) {
+            return Ok(None);
+        }
+        self.is_as_first_rank = true;
+        let recorded = f(self);
+        self.is_as_first_rank = false;
+        recorded.map(Some)
     }
 }
 

@@ -9,19 +9,21 @@ use plimsoll_nn::metrics::SparseCategoricalAccuracy;
 use plimsoll_nn::train::{Trainer, Until};
 use plimsoll_tensor::{Bytes, Device, Result};
 
-use crate::networks::{NETWORKS, Network, UNTIL, as_planned, assert_same, on_all, outcome, run};
+use crate::networks::{Limit, NETWORKS, Network, UNTIL, as_planned, assert_same, on_all, outcome, run};
 
 #[test]
 fn the_bits_do_not_depend_on_the_number_of_ranks_nor_on_a_limit() -> Result<()> {
     for network in NETWORKS {
-        let on = |n_ranks: usize, share: Option<u64>| {
+        let on = |n_ranks: usize, share: Limit| {
             on_all(world(n_ranks), |communicator, device| {
                 as_planned((network, 0), &communicator, &device, share)
             })
         };
-        let expected = on(1, None).remove(0)?;
+        let expected = on(1, Limit::None).remove(0)?;
         assert!(expected.1.iter().all(|loss| loss.is_finite()), "{:?}", expected.1);
-        for (n_ranks, share) in [(1, Some(85)), (2, None), (2, Some(85)), (4, None), (4, Some(85))] {
+        let shares = [Limit::None, Limit::Share(85)];
+        for (n_ranks, share) in [1, 2, 4].into_iter().flat_map(|n_ranks| shares.map(|share| (n_ranks, share)))
+        {
             for (rank, outcome) in on(n_ranks, share).into_iter().enumerate() {
                 assert_same(
                     outcome?,

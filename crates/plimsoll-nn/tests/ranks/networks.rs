@@ -12,7 +12,7 @@ use plimsoll_nn::layers::{
 use plimsoll_nn::losses::SparseCategoricalCrossentropy;
 use plimsoll_nn::metrics::SparseCategoricalAccuracy;
 use plimsoll_nn::optimizers::{Adam, LossScale, OptimizerConfig};
-use plimsoll_nn::plan::{Plan, plan};
+use plimsoll_nn::plan::{Plan, least_limit_of_ranks, plan_of_ranks};
 use plimsoll_nn::train::{History, Trainer, Until};
 use plimsoll_nn::{Layer, Model, Policy, with_policy};
 use plimsoll_tensor::{Activation, Bytes, DType, Device, Result, Tensor, set_seed};
@@ -87,7 +87,9 @@ impl Network {
         set_seed(5);
         let data = self.data()?;
         let held_out = data.take(100).batch(50)?;
-        let batch = if self == Network::Wide { 64 } else { BATCH };
+        let n_leaves = N_LEAVES.max(communicator.size());
+        // As many examples for a leaf, whatever their number.
+        let batch = if self == Network::Wide { 64 } else { BATCH * n_leaves / N_LEAVES };
         let data = data.skip(100).shuffle(N_EXAMPLES, 3).batch(batch)?.prefetch(1);
         let optimizer = Adam::new(1e-2).build();
         let optimizer = match self {
@@ -99,7 +101,7 @@ impl Network {
         let trainer = Trainer::new(self.model()?, optimizer, loss)
             .held_out(held_out)
             .metric(SparseCategoricalAccuracy::new())
-            .strategy(Strategy::data_parallel(communicator.clone()).leaves(N_LEAVES).zero(stage));
+            .strategy(Strategy::data_parallel(communicator.clone()).leaves(n_leaves).zero(stage));
         Ok((trainer, data))
     }
 }
@@ -146,16 +148,32 @@ pub fn on_all<R: Send>(ranks: Vec<Local>, f: impl Fn(Arc<dyn Communicator>, Devi
     })
 }
 
-/// What comes of a rank's run, under a limit of a share of what it would commit; its memory is as planned.
+/// A limit on each rank.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Limit {
+    None,
+    /// That part of what the rank commits without one, in percent.
+    Share(u64),
+    /// The least one with which all ranks can keep to it.
+    Least,
+}
+
+/// What comes of a rank's run under a limit; its memory is as planned.
 pub fn as_planned(
     network: (Network, usize),
     communicator: &Arc<dyn Communicator>,
     device: &Device,
-    share: Option<u64>,
+    limit: Limit,
 ) -> Result<Outcome> {
-    let dry = || -> Result<Plan> { plan(device, || run(network, communicator, None, UNTIL).map(drop)) };
+    let go = || run(network, communicator, None, UNTIL).map(drop);
+    let dry = || -> Result<Plan> { plan_of_ranks(communicator, device, go) };
     let natural = dry()?;
-    device.set_limit(share.map(|share| Bytes::new(natural.committed_bytes * share / 100)))?;
+    let bytes = match limit {
+        Limit::None => None,
+        Limit::Share(share) => Some(natural.committed_bytes * share / 100),
+        Limit::Least => Some(least_limit_of_ranks(communicator, device, go)?),
+    };
+    device.set_limit(bytes.map(Bytes::new))?;
     let planned = dry()?;
     assert!(planned.fits(), "{network:?}: {:?}", planned.refusal);
     let outcome = {
@@ -165,7 +183,9 @@ pub fn as_planned(
     let stats = device.stats();
     assert_eq!((stats.peak_in_use, stats.peak_committed), (planned.peak_bytes, planned.committed_bytes));
     assert_eq!(stats.peak_rows, planned.owners);
-    assert!(share.is_none() || stats.peak_committed < natural.committed_bytes, "a limit that matters");
+    assert!(bytes.is_none_or(|bytes| stats.peak_committed <= bytes), "{network:?}: the limit is kept");
+    let matters = stats.peak_committed < natural.committed_bytes;
+    assert!(limit == Limit::None || matters, "{network:?}, {limit:?}: a limit that matters");
     assert_eq!(stats.in_use, 0, "everything came back");
     Ok(outcome)
 }

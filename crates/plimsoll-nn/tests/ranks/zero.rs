@@ -1,17 +1,18 @@
 //! ZeRO: the bits of a run in which every rank has everything, each rank's memory as planned.
 
 use std::path::Path;
+use std::sync::Arc;
 
-use plimsoll_dist::Strategy;
-use plimsoll_dist::local::{Faults, alone, world, world_with};
+use plimsoll_dist::local::{Faults, Local, alone, world, world_with};
+use plimsoll_dist::{Communicator, Strategy};
 use plimsoll_nn::checkpoint;
 use plimsoll_nn::losses::SparseCategoricalCrossentropy;
 use plimsoll_nn::optimizers::{Adafactor, OptimizerConfig};
-use plimsoll_nn::plan::plan;
+use plimsoll_nn::plan::{least_limit, least_limit_of_ranks, plan, plan_of_ranks};
 use plimsoll_nn::train::{Trainer, Until};
-use plimsoll_tensor::{Device, Result};
+use plimsoll_tensor::{Bytes, Device, Result};
 
-use crate::networks::{NETWORKS, Network, UNTIL, as_planned, assert_same, on_all, outcome, run};
+use crate::networks::{Limit, NETWORKS, Network, UNTIL, as_planned, assert_same, on_all, outcome, run};
 
 /// What a rank has at its peak falls from stage to stage, as long as one leaf is a rank's.
 #[test]
@@ -29,23 +30,122 @@ fn every_stage_needs_less_than_the_one_before() -> Result<()> {
     Ok(())
 }
 
-/// Every stage, by two and by four ranks, has the bits of one rank without ZeRO; stages 1 and 2 under a limit, too. What reads
-/// parameters of stage 3 is not recomputed, and in these networks that is everything that is saved.
+/// Every stage, by two and by four ranks, with and without a limit of 85 %, has the bits of one rank without ZeRO; at the least
+/// limit, too, where ranks have one plan.
 #[test]
 fn the_bits_do_not_depend_on_the_stage() -> Result<()> {
     for network in NETWORKS {
-        let on = |n_ranks: usize, stage: usize, share: Option<u64>| {
+        let on = |n_ranks: usize, stage: usize, limit: Limit| {
             let run = (network, stage);
-            on_all(world(n_ranks), |communicator, device| as_planned(run, &communicator, &device, share))
+            on_all(world(n_ranks), |communicator, device| as_planned(run, &communicator, &device, limit))
         };
-        let expected = on(1, 0, None).remove(0)?;
-        let runs = [(1, 3, None), (2, 1, None), (4, 1, Some(85)), (2, 2, Some(85)), (4, 2, None)];
-        let runs = runs.into_iter().chain([(2, 3, None), (4, 3, None)]);
-        for (n_ranks, stage, share) in runs {
-            for (rank, outcome) in on(n_ranks, stage, share).into_iter().enumerate() {
-                let what = format!("{network:?}, stage {stage}, rank {rank} of {n_ranks}, {share:?} %");
+        let expected = on(1, 0, Limit::None).remove(0)?;
+        let free = [(2, 1), (4, 2), (2, 3), (4, 3)].map(|run| (run, Limit::None));
+        let limited = [(2, 1), (4, 1), (2, 2), (4, 2), (2, 3), (4, 3)].map(|run| (run, Limit::Share(85)));
+        let least = [(2, 2), (4, 3)].map(|run| (run, Limit::Least));
+        for ((n_ranks, stage), limit) in free.into_iter().chain(limited).chain(least) {
+            for (rank, outcome) in on(n_ranks, stage, limit).into_iter().enumerate() {
+                let what = format!("{network:?}, stage {stage}, rank {rank} of {n_ranks}, {limit:?}");
                 assert_same(outcome?, &expected, &what);
             }
+        }
+    }
+    Ok(())
+}
+
+/// Eight ranks, a leaf each, at stage 3 without a limit and at the least one, have the bits of eight without ZeRO. Each of them has
+/// whole batches, so that in some networks 85 % would be too little.
+#[test]
+fn eight_ranks_share_parameters_under_a_limit() -> Result<()> {
+    for network in NETWORKS {
+        let on = |stage: usize, limit: Limit| {
+            on_all(world(8), |communicator, device| {
+                as_planned((network, stage), &communicator, &device, limit)
+            })
+        };
+        let expected = on(0, Limit::None).remove(0)?;
+        for limit in [Limit::None, Limit::Least] {
+            for (rank, outcome) in on(3, limit).into_iter().enumerate() {
+                assert_same(outcome?, &expected, &format!("{network:?}, rank {rank} of 8, {limit:?}"));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Under a limit, parameters are brought together again for what is recomputed, which takes more messages; on all ranks by the same
+/// plan, though the second rank alone has a limit.
+#[test]
+fn a_plan_gathers_parameters_again_on_all_ranks() -> Result<()> {
+    let steps = |share: Option<u64>| {
+        let of_rank = |rank: Arc<Local>| -> Result<[u64; 3]> {
+            let (communicator, device): (Arc<dyn Communicator>, _) = (rank.clone(), Device::separate_cpu());
+            let go = || run((Network::Perceptron, 3), &communicator, None, Until::Steps(1)).map(drop);
+            let natural = plan(&device, go)?.committed_bytes;
+            if communicator.rank() == 1 {
+                device.set_limit(share.map(|share| Bytes::new(natural * share / 100)))?;
+            }
+            let planned = plan_of_ranks(&communicator, &device, go)?;
+            assert!(planned.fits(), "{:?}", planned.refusal);
+            let _on = device.enter();
+            let before = rank.n_messages();
+            go()?;
+            let (n_messages, stats) = (rank.n_messages() - before, device.stats());
+            assert_eq!(
+                (stats.peak_in_use, stats.peak_committed),
+                (planned.peak_bytes, planned.committed_bytes)
+            );
+            assert_eq!(device.recomputed(), planned.repeated);
+            Ok([device.recomputed().ops, n_messages, stats.peak_committed])
+        };
+        std::thread::scope(|scope| {
+            let run = |rank: Local| scope.spawn(|| of_rank(Arc::new(rank)));
+            let threads: Vec<_> = world(2).into_iter().map(run).collect();
+            threads.into_iter().map(|thread| thread.join().expect("no panic")).collect::<Result<Vec<_>>>()
+        })
+    };
+    let (free, limited) = (steps(None)?, steps(Some(75))?);
+    for ([free_ops, free_messages, free_bytes], [ops, messages, bytes]) in
+        free.into_iter().zip(limited.clone())
+    {
+        assert!(free_ops == 0 && ops > 0 && ops == limited[0][0], "{limited:?}");
+        assert!(messages > free_messages, "{messages} messages, and {free_messages} without a limit");
+        assert!(bytes < free_bytes, "the first rank runs the plan that the second one needs");
+    }
+    Ok(())
+}
+
+/// One granule below the least limit of all ranks a plan refuses all of them. In a run, a limit that the second rank alone has, one
+/// granule below its own least, is refused on both before the first step, with that least one.
+#[test]
+fn a_limit_that_one_rank_cannot_keep_is_refused_on_all() -> Result<()> {
+    for stage in [0, 1, 3] {
+        let outcomes = on_all(world(2), |communicator, device| -> Result<()> {
+            let go = || run((Network::Norms, stage), &communicator, None, Until::Steps(1)).map(drop);
+            let least = least_limit_of_ranks(&communicator, &device, go)?;
+            let short = Bytes::new(least - device.pool().granule());
+            device.set_limit(Some(short))?;
+            let planned = plan_of_ranks(&communicator, &device, go)?;
+            assert!(planned.refusal.is_some(), "stage {stage}: {short} is one granule short");
+            device.set_limit(None)?;
+            if communicator.rank() == 1 {
+                let own = least_limit(&device, go)?;
+                device.set_limit(Some(Bytes::new(own - device.pool().granule())))?;
+            }
+            let _on = device.enter();
+            let (mut trainer, data) = Network::Norms.trainer(&communicator, stage)?;
+            let error = trainer.fit(&data, Until::Steps(1)).expect_err("one rank cannot keep its limit");
+            assert!(
+                error.is_out_of_memory() && error.to_string().contains("kept under the limit"),
+                "{error}"
+            );
+            let is_named = error.to_string().contains("rank 1 failed");
+            assert_eq!(is_named, communicator.rank() == 0, "{error}");
+            assert_eq!(trainer.state().step, 0, "before the first step");
+            Ok(())
+        });
+        for outcome in outcomes {
+            outcome?;
         }
     }
     Ok(())

@@ -106,6 +106,20 @@ pub trait Op: fmt::Debug + Send + Sync + 'static {
         false
     }
 
+    /// For an op with an effect: whether it may happen again as long as it does so on all ranks at the same place of their programs,
+    /// as bringing the parts of a value together may. Programs with such calls are planned for all ranks alike.
+    #[doc(hidden)]
+    fn may_repeat(&self) -> bool {
+        false
+    }
+
+    /// Its outputs on an average rank, for an op whose outputs or inputs are of other sizes on other ranks. Its cost is the same on
+    /// all of them.
+    #[doc(hidden)]
+    fn average_outputs(&self, _inputs: &[&Meta]) -> Option<AverageOutputs> {
+        None
+    }
+
     /// The device that its outputs are on, where that is not the device of its inputs: for copies between devices, which are
     /// ours alone.
     #[doc(hidden)]
@@ -191,6 +205,16 @@ pub trait Op: fmt::Debug + Send + Sync + 'static {
         let flops = outputs.iter().fold(0u64, |sum, meta| sum.saturating_add(meta.n_elems() as u64));
         Cost { flops, bytes: bytes_moved(inputs, outputs) }
     }
+}
+
+/// The outputs of an op that several ranks run together, as an average rank has them.
+#[doc(hidden)]
+#[derive(Clone, Debug)]
+pub struct AverageOutputs {
+    /// The bytes of each output.
+    pub n_bytes: Vec<usize>,
+    /// Whether they are parts, of which other ranks have others.
+    pub are_parts: bool,
 }
 
 /// What a pointwise op does with one element of each input. On the CPU its [`Op::run`] says that: it computes the same bits over

@@ -4,7 +4,8 @@
 //! A variable whose value is kept in shards says its shape and nothing else. A function that reads it is recorded as if it had a
 //! value; this rewriting replaces each [`Instruction::Read`] of it by calls of the op that makes the value, from a variable that is
 //! there. One such call serves the readers of one layer in one phase: a layer's weights are there while its forward or its backward
-//! runs, and not between. These calls are in the program before it is planned, so their memory is planned like any other.
+//! runs, and not between. These calls are in the program before it is planned, so their memory is planned like any other, and a plan
+//! may make such a value again for what it recomputes.
 
 use std::collections::BTreeMap;
 

@@ -9,6 +9,7 @@
 //! and captured tensors are its inputs, and none of them changes. It refuses to guess: a function that reads a value while
 //! it is recorded depends on it, so it has no program, and the error names the line.
 
+mod agreement;
 mod argument;
 mod cache;
 mod cache_info;
@@ -40,6 +41,8 @@ use std::sync::{Arc, Weak};
 use plimsoll_memory::{Label, LongList, Name, Site};
 use smallvec::SmallVec;
 
+use agreement::Agreement;
+
 use crate::device::Device;
 use crate::device::holders::{Held, Holder};
 use crate::device::storage::Storage;
@@ -48,6 +51,7 @@ use crate::eager::execute::Order;
 use crate::eager::op::{Meta, OpRef};
 use crate::eager::variable::VariableCell;
 
+pub use agreement::{Agreed, Choice, Peers};
 pub(crate) use argument::Argument;
 pub use cache::{ProgramCache, ProgramKey, Recording};
 pub use cache_info::{CacheInfo, CachedProgram};
@@ -92,6 +96,8 @@ pub struct Program {
     first_draw: u64,
     /// Whether the device itself decides about the effects, so that the host does not wait for it before.
     commits_if_finite: bool,
+    /// How its plans are agreed upon with other ranks, if it is one of several.
+    agreement: Option<Arc<Agreement>>,
 }
 
 /// The tensors from outside that a program uses; programs that were made of one recording share them.
@@ -347,6 +353,7 @@ impl Program {
             n_copies: 0,
             first_draw: self.first_draw,
             commits_if_finite: self.commits_if_finite,
+            agreement: self.agreement.clone(),
         }
     }
 
@@ -390,10 +397,11 @@ impl Program {
 }
 
 impl Call {
-    /// Whether it gives the same bits when it is recomputed, and has no effect. A copy from another device is not recomputed: a
-    /// plan is about the memory of one.
+    /// Whether it gives the same bits when it is recomputed, and has no effect, or one that may happen again. A copy from another
+    /// device is not recomputed: a plan is about the memory of one.
     fn is_recomputable(&self) -> bool {
-        self.order == Order::Fixed && !self.op.has_effect() && self.op.get().output_device().is_none()
+        let may_happen_again = !self.op.has_effect() || self.op.get().may_repeat();
+        self.order == Order::Fixed && may_happen_again && self.op.get().output_device().is_none()
     }
 
     /// The metas of the inputs.

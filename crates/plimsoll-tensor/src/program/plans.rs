@@ -3,18 +3,19 @@
 //! A program that does not fit is rematerialised: decisions by `plimsoll-plan` about its trace give other programs that
 //! compute the same with less memory and more time, and each is dry-run on a ghost of the device. The function is not
 //! called for any of it. The plans do not depend on the limit, so a limit that changes takes another plan, and a limit that
-//! no plan fits is refused before anything runs, with the least that works.
+//! no plan fits is refused before anything runs, with the least that works. A program of several ranks has a plan when all of
+//! them have one: see `agreement.rs`.
 
 use std::io;
 use std::sync::Arc;
 
-use plimsoll_memory::{Bytes, OffsetPlan};
+use plimsoll_memory::{Bytes, OffsetPlan, Rows};
 use plimsoll_plan::{Decisions, LazyPlanSet, Measured, Peaks, PlanSet, Trace, plan_offsets};
 use smallvec::SmallVec;
 
 use super::footprint::OnDevice;
 use super::graphs::ProgramGraphs;
-use super::{Argument, Footprint, Program};
+use super::{Agreed, Argument, Choice, Footprint, Peers, Program};
 use crate::base::error::{Error, ErrorKind, Result};
 use crate::device::Device;
 use crate::eager::context;
@@ -87,13 +88,24 @@ pub struct PlannedProgram {
     /// The program as it was recorded, where passes have changed it; none if there are no passes, or they changed nothing.
     recorded: Option<Program>,
     has_passes: bool,
-    /// What is known of its memory on each of its devices, once a limit of that device has been met.
+    /// What is known of its memory on each of its devices, once a limit of that device has been met,
     known: SmallVec<[Option<Known>; 1]>,
+    /// and what other ranks have agreed to there.
+    agreed: SmallVec<[Option<AgreedPlan>; 1]>,
     /// What runs where the limits of several devices need other plans than the natural one.
     combined: Option<Combined>,
     /// Whether it was run before.
     has_run: bool,
     heap_bytes: usize,
+}
+
+/// What ranks have agreed on for a device.
+#[derive(Clone, Copy)]
+struct AgreedPlan {
+    /// The limit of the device then.
+    limit: Option<u64>,
+    /// The number of the plan that all of them run; where each runs its own, the first one.
+    number: usize,
 }
 
 /// What is known of a program's memory on a device.
@@ -154,8 +166,10 @@ impl PlannedProgram {
     pub fn new(program: Program) -> PlannedProgram {
         let (heap_bytes, n_devices) = (program.heap_bytes(), program.devices.len());
         let (recorded, has_passes, combined) = (None, false, None);
-        let (known, graphs) = ((0..n_devices).map(|_| None).collect(), ProgramGraphs::default());
-        PlannedProgram { program, recorded, has_passes, known, combined, graphs, has_run: false, heap_bytes }
+        let known = (0..n_devices).map(|_| None).collect();
+        let (agreed, graphs, has_run) =
+            (SmallVec::from_elem(None, n_devices), ProgramGraphs::default(), false);
+        PlannedProgram { program, recorded, has_passes, known, agreed, combined, graphs, has_run, heap_bytes }
     }
 
     /// A program that is changed by passes, which keep its bits and never raise its peak.
@@ -296,35 +310,111 @@ impl PlannedProgram {
 
     /// Plans the program as it is; whether there is a limit to plan it for.
     fn plan(&mut self, arguments: &[Argument]) -> Result<bool> {
-        let capacity = |device: &Device| device.pool().capacity().map(|capacity| capacity.get());
-        let capacities: SmallVec<[Option<u64>; 1]> = self.program.devices.iter().map(capacity).collect();
-        if capacities.iter().all(Option::is_none) {
+        let limit = |device: &Device| device.pool().limit().map(|limit| limit.get());
+        let limits: SmallVec<[Option<u64>; 1]> = self.program.devices.iter().map(limit).collect();
+        let peers = self.program.agreement.as_ref().map(|agreement| agreement.peers.clone());
+        if limits.iter().all(Option::is_none) && peers.is_none() {
             return Ok(false);
         }
         let called = self.program.call_devices(arguments)?;
-        for (number, capacity) in capacities.into_iter().enumerate() {
-            let known = self.known[number].take();
-            let Some(capacity) = capacity else { continue };
-            let (known, refusal) = self.fit(known, number as u8, &called.devices[number], capacity)?;
-            self.known[number] = Some(known);
-            if let Some(refusal) = refusal {
-                self.heap_bytes = self.count_heap_bytes();
-                return Err(refusal);
+        let mut planned = Ok(());
+        for (number, limit) in limits.into_iter().enumerate() {
+            let device = &called.devices[number];
+            planned = match &peers {
+                None => self.fit_own(number, device, limit, 0).map(drop),
+                Some(peers) => self.fit_with(&**peers, number, device, limit),
+            };
+            if planned.is_err() {
+                break;
             }
         }
-        self.combine();
+        if planned.is_ok() {
+            self.combine();
+        }
         self.heap_bytes = self.count_heap_bytes();
-        Ok(true)
+        planned.map(|()| self.known.iter().any(Option::is_some))
     }
 
-    /// Finds the fastest plan that fits the capacity of a device as it is; what is known of it then, and the refusal if there
-    /// is none.
+    /// Plans for a device together with the other ranks. What was agreed on holds until the limit changes, which it does on all
+    /// ranks between the same steps.
+    fn fit_with(
+        &mut self,
+        peers: &dyn Peers,
+        number: usize,
+        device: &Device,
+        limit: Option<u64>,
+    ) -> Result<()> {
+        if let Some(agreed) = self.agreed[number].filter(|agreed| agreed.limit == limit) {
+            let taken = self.fit_own(number, device, limit, agreed.number)?;
+            return match taken == agreed.number || !peers.share_plans() {
+                true => Ok(()),
+                false => Err(Error::device(
+                    "plan",
+                    "the plan that all ranks run does not fit any more, because this one holds more than before",
+                )),
+            };
+        }
+        let program = self.program.planning_trace(number as u8, device).digest();
+        let mut first = 0;
+        loop {
+            let fitted = self.fit_own(number, device, limit, first);
+            let plan = match &fitted {
+                Ok(taken) => Ok(*taken),
+                Err(refusal) => match least_of(refusal) {
+                    Some(least) => Err(least),
+                    None => return fitted.map(drop),
+                },
+            };
+            match peers.agree(&Choice { program, limit, plan }, device.is_ghost())? {
+                Agreed::Yes => {
+                    let number_of_all = fitted.map(|taken| if peers.share_plans() { taken } else { 0 })?;
+                    self.agreed[number] = Some(AgreedPlan { limit, number: number_of_all });
+                    return Ok(());
+                }
+                Agreed::From(number) => first = number,
+                Agreed::Refused { rank, least } => {
+                    return Err(self.refusal_of_ranks(fitted.err(), (rank, least), limit));
+                }
+            }
+        }
+    }
+
+    /// The error of a limit that a rank cannot keep: this one, if it has a refusal of its own.
+    fn refusal_of_ranks(&self, own: Option<Error>, (rank, least): (usize, u64), limit: Option<u64>) -> Error {
+        let (natural, rows) = match own.as_ref().map(limit_error) {
+            Some(Some(ErrorKind::Limit { natural, rows, .. })) => (*natural, *rows),
+            _ => (least, Rows::default()),
+        };
+        let refusal = Error::limit(limit.unwrap_or(least), least, natural, rows);
+        if own.is_some() { refusal } else { Error::within(format!("rank {rank} failed"), refusal) }
+    }
+
+    /// Finds the fastest plan, from that number on, that fits the limit of a device as it is; returns its number. Without a limit
+    /// every plan fits, and the natural one runs as it was recorded.
+    ///
+    /// # Errors
+    /// A limit that no plan fits.
+    fn fit_own(&mut self, number: usize, device: &Device, limit: Option<u64>, first: usize) -> Result<usize> {
+        let known = self.known[number].take();
+        if limit.is_none() && first == 0 {
+            return Ok(0);
+        }
+        let capacity = device.pool().capacity().map_or(u64::MAX, Bytes::get);
+        let (known, refusal) = self.fit(known, number as u8, device, capacity, first)?;
+        let taken = known.taken().map_or(0, |(number, ..)| *number);
+        self.known[number] = Some(known);
+        refusal.map_or(Ok(taken), Err)
+    }
+
+    /// Finds the fastest plan, from that number on, that fits the capacity of a device as it is; what is known of it then, and the
+    /// refusal if there is none.
     fn fit(
         &self,
         known: Option<Known>,
         number: u8,
         device: &Device,
         capacity: u64,
+        first: usize,
     ) -> Result<(Known, Option<Error>)> {
         let (program, held) = (self.program.on(number), device.pool().held());
         let mut known = match known {
@@ -332,16 +422,16 @@ impl PlannedProgram {
             None => Known::new(program, device, held)?,
         };
         let then = Limit::new(capacity, known.held, held, device.pool().granule());
-        let mut fits = known.fit(program, device, then)?;
+        let mut fits = known.fit(program, device, then, first)?;
         if !fits && known.held != held {
             // Arithmetic over what is held says that nothing fits; how it lies in memory may say otherwise.
             known = Known::new(program, device, held)?;
-            fits = known.fit(program, device, Limit { now: capacity, then: capacity })?;
+            fits = known.fit(program, device, Limit { now: capacity, then: capacity }, first)?;
         }
         if fits {
             return Ok((known, None));
         }
-        let refusal = known.refusal(program, device, capacity)?;
+        let refusal = known.refusal(program, device, capacity, first)?;
         let several = self.program.devices.len() > 1;
         let name = self.program.devices[usize::from(number)].name();
         let refusal = if several { Error::within(format!("the limit of {name}"), refusal) } else { refusal };
@@ -421,21 +511,21 @@ impl Known {
         Ok(Known { natural: natural.peaks(), offsets, held, plans: None })
     }
 
-    /// Chooses the fastest plan that fits a limit; whether there is one.
-    fn fit(&mut self, on: OnDevice<'_>, device: &Device, limit: Limit) -> Result<bool> {
+    /// Chooses the fastest plan, from that number on, that fits a limit; whether there is one.
+    fn fit(&mut self, on: OnDevice<'_>, device: &Device, limit: Limit, first: usize) -> Result<bool> {
         let program = on.program;
-        if self.natural.committed <= limit.then {
+        if first == 0 && self.natural.committed <= limit.then {
             self.plans.iter_mut().for_each(|plans| plans.taken = None);
             return Ok(true);
         }
         let plans = self.plans.get_or_insert_with(|| {
-            let trace = program.trace_of(on.number, device, device.stats().in_use);
+            let trace = program.planning_trace(on.number, device);
             let plan_set = program.devices[usize::from(on.number)].lazy_plan_set(&trace, self.natural);
             Plans { trace, plan_set, taken: None }
         });
         let mut last = None;
         let Plans { trace, plan_set, taken } = plans;
-        let number = plan_set.within(limit.then, |decisions| {
+        let number = plan_set.within(first, limit.then, |decisions| {
             let (measured, placed) = measure(on, trace, device, decisions, limit)?;
             last = placed.map(|(planned, offsets)| (decisions.clone(), planned, offsets));
             Ok::<_, Error>(measured)
@@ -459,13 +549,14 @@ impl Known {
     }
 
     /// The error of a limit under which no plan fits, with who holds what in the leanest one. The figures are those of now.
-    fn refusal(&mut self, on: OnDevice<'_>, device: &Device, capacity: u64) -> Result<Error> {
+    fn refusal(&mut self, on: OnDevice<'_>, device: &Device, capacity: u64, first: usize) -> Result<Error> {
         let Some(Plans { trace, plan_set, .. }) = &mut self.plans else {
             unreachable!("a program is refused when all its plans are")
         };
-        let (least, leanest) = plan_set.least(|decisions, limit| {
+        let least = plan_set.least(first, |decisions, limit| {
             Ok::<_, Error>(measure(on, trace, device, decisions, Limit { now: limit, then: limit })?.0)
         })?;
+        let (least, leanest) = least.unwrap_or((u64::MAX, 0));
         let leanest =
             plan_set.decisions(leanest).and_then(|decisions| on.program.rematerialised(trace, decisions));
         let owners = on.of(leanest.as_ref().unwrap_or(on.program)).footprint(device, None)?.owners;
@@ -502,8 +593,17 @@ fn measure(
 
 /// The least limit that works, if an error says that none of a program's plans fits.
 fn least_of(error: &Error) -> Option<u64> {
+    match limit_error(error) {
+        Some(ErrorKind::Limit { least, .. }) => Some(*least),
+        _ => None,
+    }
+}
+
+/// What an error says of a limit that none of a program's plans fits, on whichever device or rank.
+fn limit_error(error: &Error) -> Option<&ErrorKind> {
     match error.kind() {
-        ErrorKind::Limit { least, .. } => Some(*least),
+        kind @ ErrorKind::Limit { .. } => Some(kind),
+        ErrorKind::Within { source, .. } => source.downcast_ref().and_then(limit_error),
         _ => None,
     }
 }

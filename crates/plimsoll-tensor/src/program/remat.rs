@@ -376,11 +376,15 @@ impl<'a> Rewriter<'a> {
         makes: &[(u32, &Meta)],
         first: &Call,
     ) -> SmallVec<[ValueView; 1]> {
-        let label = Label::new(Owner::Temporary, first.site);
+        // What is brought together again is what it was; else it is a copy that nobody asked for.
+        let gathers = first.op.has_effect();
         let number = self.to.calls.len() as u32;
         let mut outputs = SmallVec::new();
         for &(old, meta) in makes {
             let Value { n_bytes, device, .. } = *self.from.value(old);
+            let first_owner = self.from.block_of(old).map(|block| self.from.block(block).label.owner);
+            let owner = first_owner.filter(|_| gathers).unwrap_or(Owner::Temporary);
+            let label = Label::new(owner, first.site);
             let block = self.to.acquire(BlockSpec { n_bytes: n_bytes as u64, device, label });
             if op.is_own() && meta.dtype == DType::Bool {
                 self.to.cleared.push(block);

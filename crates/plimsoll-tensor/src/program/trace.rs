@@ -8,7 +8,8 @@ use plimsoll_memory::{LongList, rounded_size};
 use plimsoll_plan::{Input, Position, Trace};
 use smallvec::SmallVec;
 
-use super::{Instruction, Phase, Place, Program};
+use super::agreement::{Averages, Share};
+use super::{Instruction, Phase, Place, Program, Value};
 use crate::base::shape::Shape;
 use crate::device::Device;
 use crate::eager::execute;
@@ -117,18 +118,28 @@ impl Program {
 
     /// What a planner needs to know of the device of that number: nothing is decided about what is on others.
     pub(super) fn trace_of(&self, number: u8, device: &Device, in_use: u64) -> Trace {
+        self.trace_with(number, device, in_use, &self.own_sizes())
+    }
+
+    /// The same, with parts that differ from rank to rank as large as these say.
+    pub(super) fn trace_with(&self, number: u8, device: &Device, in_use: u64, sizes: &Averages) -> Trace {
         let numbering = Numbering::of(self);
         let mut trace = Trace::default();
         for position in 0..numbering.records.len() {
-            trace.records.push(self.traced_record(&numbering, position, device));
+            let share = sizes.calls[numbering.records[position].call as usize];
+            trace.records.push(self.traced_record(&numbering, position, device, share));
         }
-        for value in numbering.values.iter() {
-            let value = self.value(*value);
-            let bytes = if value.device == number { rounded_size(value.n_bytes as u64) } else { 0 };
+        for &value in numbering.values.iter() {
+            let Value { n_bytes, device, .. } = *self.value(value);
+            let bytes = match self.block_of(value).filter(|_| sizes.is_part[value as usize]) {
+                _ if device != number => 0,
+                Some(block) => sizes.blocks[block as usize],
+                None => rounded_size(n_bytes as u64),
+            };
             trace.values.push(plimsoll_plan::Value { bytes, dead_from: u32::MAX, ..Default::default() });
         }
         self.note_uses(&numbering, &mut trace, number);
-        self.note_memory(&numbering, &mut trace, in_use, number);
+        self.note_memory(&numbering, &mut trace, in_use, number, &sizes.blocks);
         trace.offload_store = device.offload_store().map(|store| store.known());
         trace
     }
@@ -138,6 +149,7 @@ impl Program {
         numbering: &Numbering,
         position: usize,
         device: &Device,
+        share: Share,
     ) -> plimsoll_plan::Record {
         let record = numbering.records[position];
         let (call, work) = (&self.calls[record.call as usize], self.work(record));
@@ -156,14 +168,26 @@ impl Program {
         let workspace = execute::workspace_bytes(&work.op, device, &metas, call.order) as u64;
         let unwanted = work.unwanted.map_or(0, |(_, meta)| rounded_size(meta.n_bytes() as u64));
         let first = work.makes.first().and_then(|&(value, _)| numbering.numbers[value as usize]);
+        // Of what differs from rank to rank nothing is known but which op it is.
+        let (fingerprint, workspace, time) = match share {
+            Share::None => (
+                fingerprint(&work.op, &metas),
+                rounded_size(workspace) + unwanted,
+                work.op.nanoseconds(device, &metas, &outputs),
+            ),
+            Share::Exchanges => {
+                (fingerprint(&work.op, &[]), 0, work.op.nanoseconds(device, &metas, &outputs))
+            }
+            Share::OfPart => (fingerprint(&work.op, &[]), 0, 0),
+        };
         plimsoll_plan::Record {
-            fingerprint: fingerprint(&work.op, &metas),
+            fingerprint,
             inputs,
             first_value: first.unwrap_or(0),
             n_values: work.makes.len() as u32,
             n_outputs: n_outputs as u32,
-            workspace: rounded_size(workspace) + unwanted,
-            time: work.op.nanoseconds(device, &metas, &outputs),
+            workspace,
+            time,
             at: Position::default(),
             site: Some(call.site),
         }
@@ -215,11 +239,15 @@ impl Program {
     }
 
     /// Fills in the bytes in use around each record, and from where on values are dead.
-    fn note_memory(&self, numbering: &Numbering, trace: &mut Trace, mut in_use: u64, device: u8) {
-        let bytes = |block: u32| match self.block(block) {
-            block if block.device == device => rounded_size(block.n_bytes),
-            _ => 0,
-        };
+    fn note_memory(
+        &self,
+        numbering: &Numbering,
+        trace: &mut Trace,
+        mut in_use: u64,
+        device: u8,
+        sizes: &[u64],
+    ) {
+        let bytes = |block: u32| if self.block(block).device == device { sizes[block as usize] } else { 0 };
         let mut occupants: LongList<Option<u32>> = (0..self.n_blocks()).map(|_| None).collect();
         // The records that have run, the most since the last of them, and what was in use when the next began.
         let (mut done, mut peak, mut start) = (0u32, in_use, None);

@@ -455,6 +455,7 @@ impl Tracer {
             commits_if_finite: self.commits_if_finite,
             n_draws: context::generator().next_draw() - first_draw,
             n_copies: 0,
+            agreement: None,
         };
         Ok(program.without_initial(&self.initial))
     }

@@ -38,6 +38,10 @@ impl Program {
     /// # Errors
     /// Memory beyond all addresses of a device.
     pub(super) fn with_passes(&self) -> Result<Option<Program>> {
+        // What is planned from another rank's calls must have as many.
+        if self.has_basis() {
+            return Ok(None);
+        }
         let mut passed: Option<Program> = None;
         for pass in PASSES {
             let before = passed.as_ref().unwrap_or(self);
@@ -75,8 +79,13 @@ impl Program {
         Ok(best)
     }
 
-    /// Whether this program has more bytes in use at its peak than another, on any device.
+    /// Whether this program has more bytes in use at its peak than another, on any device. Ranks that run the same plans have the
+    /// same calls, so what differs from rank to rank is left out.
     fn raises_peak_of(&self, other: &Program) -> Result<bool> {
+        if self.shares_plans() {
+            let mut pairs = self.average_peaks().into_iter().zip(other.average_peaks());
+            return Ok(pairs.any(|(ours, theirs)| ours > theirs));
+        }
         let pairs = self.footprints()?.into_iter().zip(other.footprints()?);
         Ok(pairs.into_iter().any(|(ours, theirs)| ours.peak > theirs.peak))
     }
