@@ -48,7 +48,6 @@ pub(crate) fn actions(profile: &Profile, peak: &Moment) -> io::Result<Vec<Action
 /// The lines that hold most at the peak of what a program can drop, with an owner and the bytes.
 fn sites(peak: &Moment) -> BTreeMap<u32, (Owner, u64)> {
     let mut sites: BTreeMap<u32, (Owner, u64)> = BTreeMap::new();
-    let can_drop = |owner| matches!(owner, Owner::Gradients | Owner::Saved | Owner::Temporary | Owner::Data);
     for block in peak.blocks.values().filter(|block| can_drop(block.owner)) {
         sites.entry(block.site).or_insert((block.owner, 0)).1 += block.bytes;
     }
@@ -56,6 +55,12 @@ fn sites(peak: &Moment) -> BTreeMap<u32, (Owner, u64)> {
     largest.sort_by_key(|(site, (_, bytes))| (Reverse(*bytes), *site));
     largest.truncate(MOST_LINES);
     largest.into_iter().collect()
+}
+
+/// Whether a program can do without a value of that owner once it is used no more. Variables are there for the next step, and
+/// scratch memory goes by itself.
+fn can_drop(owner: Owner) -> bool {
+    matches!(owner, Owner::Gradients | Owner::Saved | Owner::Temporary | Owner::Data)
 }
 
 /// When blocks of some lines were used last.
@@ -95,12 +100,20 @@ impl Uses {
             Some(Change::Freed(serial, _)) if self.taken_then.remove(&serial) == Some(self.n_taken) => {
                 self.last.remove(&serial);
             }
+            // What becomes a variable's value is none that could be dropped.
+            Some(Change::Relabelled(serial, _)) if !can_drop(moment.blocks[&serial].owner) => {
+                self.last.remove(&serial);
+                self.taken_then.remove(&serial);
+            }
             _ => {}
         }
         true
     }
 
     fn used(&mut self, serial: u64, block: &Block, event: u64) {
+        if !can_drop(block.owner) {
+            return;
+        }
         // A block that was relabelled stays with the line that it was first counted for.
         let known = self.last.get(&serial).map(|&(_, line)| line);
         if let Some(line) = known.or_else(|| self.lines.get(&block.site).copied()) {

@@ -422,6 +422,26 @@ proptest! {
     }
 }
 
+/// Values of a line that nothing uses any more at the peak; the variable that the same line has made is none of them, also if it
+/// was a plain value first.
+#[test]
+fn only_values_that_can_be_dropped_are_advised_to_be() {
+    let (_folder, path) = folder();
+    let (profile, _pool) = recorded(&path, |pool| {
+        let weights = take(pool, 4 * MIB, Owner::Parameters, 7);
+        let moved = take(pool, 2 * MIB, Owner::Temporary, 7);
+        moved.relabel(Owner::Parameters);
+        let forgotten = take(pool, 3 * MIB, Owner::Temporary, 7);
+        works(pool, 7, &[&weights, &moved], &[&forgotten]);
+        let peak = take(pool, 8 * MIB, Owner::Temporary, 8);
+        works(pool, 8, &[&weights], &[&peak]);
+    });
+    let explanation = Explanation::of(&profile).expect("it is whole");
+    let saved: Vec<u64> = explanation.actions.iter().map(|action| action.saved_bytes).collect();
+    // What was there before and is never used is the second.
+    assert_eq!((saved, explanation.is_of_trace), (vec![3 << 20, 1024], true), "{:?}", explanation.actions);
+}
+
 /// Tells the program that it is the process whose files may not grow, and where to record.
 const FULL: &str = "PLIMSOLL_PROFILE_TEST_FULL";
 
