@@ -17,6 +17,7 @@ use tempfile::TempPath;
 use crate::failure::{Exit, Failure};
 use crate::options::RunOptions;
 use crate::recipe::Recipe;
+use crate::terminal;
 
 /// The environment variable that says where the report of a failure goes, or `off`.
 const OOM_REPORT: &str = "PLIMSOLL_OOM_REPORT";
@@ -146,14 +147,20 @@ impl Recording {
         Ok(self.file)
     }
 
+    /// Ends it. What could not be written is a warning, because the run is what counts.
+    pub fn finish_or_warn(self) -> ProfileFile {
+        if let Err(error) = self.profiler.finish() {
+            let failure = self.file.failed(&error);
+            terminal::warn(&format!("warning: {failure}; the profile has what came before"));
+        }
+        self.file
+    }
+
     /// Ends it because the run has failed; where memory was the reason, profile and page stay and the message names them.
     pub fn explain(self, failure: Failure, place: Option<&ReportPlace>) -> Failure {
         let Some(place) = place.filter(|_| failure.exit == Exit::Limit) else { return failure };
         self.profiler.add(&refused(&failure));
-        match self.finish() {
-            Ok(file) => place.keep(file, failure),
-            Err(_) => failure,
-        }
+        place.keep(self.finish_or_warn(), failure)
     }
 }
 

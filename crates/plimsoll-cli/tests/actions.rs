@@ -2,7 +2,7 @@
 
 use std::process::{Command, Stdio};
 
-use plimsoll::report::{Action, Explanation, Page, Profile};
+use plimsoll::report::{Action, Advice, Explanation, Page, Profile};
 use serde_json::Value;
 
 /// The last JSON line of a command that succeeds.
@@ -29,32 +29,36 @@ fn profile_of(arguments: &str) -> (Profile, Vec<Action>) {
     (profile, actions)
 }
 
-/// Takes each action, one by one, as plans.
+/// Takes each action that is written as options, one by one, as plans. Lines of code are taken one by one in
+/// `crates/plimsoll-nn/tests/explained.rs`.
 #[track_caller]
 fn check(arguments: &str) -> Vec<Action> {
     let before = last(&format!("plan {arguments}"))["peak_bytes"].as_u64().expect("bytes");
     let (_, actions) = profile_of(&format!("plan {arguments}"));
     assert!(!actions.is_empty(), "something helps {arguments}");
     for action in &actions {
+        let Advice::Options(options) = &action.advice else { continue };
         // An option that is given twice is an error, so the action's takes its place.
-        let words: Vec<&str> = action.options.split_whitespace().collect();
-        assert!(!arguments.contains(words[0]), "{arguments} {}", action.options);
-        let peak = last(&format!("plan {arguments} {}", action.options))["peak_bytes"].as_u64();
-        assert_eq!(peak, Some(action.peak_bytes), "{arguments} {}", action.options);
-        assert_eq!(before - action.peak_bytes, action.saved_bytes, "{arguments} {}", action.options);
+        let words: Vec<&str> = options.split_whitespace().collect();
+        assert!(!arguments.contains(words[0]), "{arguments} {options}");
+        let peak = last(&format!("plan {arguments} {options}"))["peak_bytes"].as_u64();
+        assert_eq!(peak, Some(action.peak_bytes), "{arguments} {options}");
+        assert_eq!(before - action.peak_bytes, action.saved_bytes, "{arguments} {options}");
     }
     actions
 }
 
 #[test]
 fn each_action_changes_the_peak_by_the_bytes_that_it_said() {
-    let of = |actions: &[Action], option: &str| actions.iter().any(|a| a.options.starts_with(option));
+    let of = |actions: &[Action], start: &str| actions.iter().any(|a| a.advice.text().starts_with(start));
     let digits = check("digits --steps 3");
     assert!(of(&digits, "--optimizer"), "{digits:?}");
     let nano = check("gpt-nano --steps 2");
-    for option in ["--batch", "--accumulate", "--optimizer", "--limit"] {
+    for option in ["--batch", "--accumulate", "--optimizer", "--limit", "--spill . --limit"] {
         assert!(of(&nano, option), "{option}: {nano:?}");
     }
+    let small = check("gpt-nano --steps 2 --accumulate 8 --optimizer sgd");
+    assert!(of(&small, ".recompute() on the layer at crates/plimsoll-cli/src/recipes/gpt.rs:"), "{small:?}");
     check("dense --steps 2 --data random");
     check("chars --steps 2");
 }
@@ -63,11 +67,12 @@ fn each_action_changes_the_peak_by_the_bytes_that_it_said() {
 #[test]
 fn a_run_that_takes_an_action_has_its_peak() {
     let (profile, actions) = profile_of("train digits --steps 4");
-    let action = actions.iter().find(|action| action.options.starts_with("--optimizer")).expect("one helps");
-    let taken = last(&format!("train digits --steps 4 {}", action.options));
+    let is_optimizer = |action: &&Action| action.advice.text().starts_with("--optimizer");
+    let action = actions.iter().find(is_optimizer).expect("one helps");
+    let taken = last(&format!("train digits --steps 4 {}", action.advice.text()));
     assert_eq!(taken["peak_bytes"], action.peak_bytes);
     let text = Explanation::of(&profile).expect("it is whole").to_string();
     assert!(text.contains("what would help"), "{text}");
-    assert!(text.contains(&action.options), "{text}");
+    assert!(text.contains(action.advice.text()), "{text}");
     assert!(Page::of(&profile).expect("it is whole").to_html().contains("What would help"));
 }

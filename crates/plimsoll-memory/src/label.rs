@@ -290,6 +290,11 @@ impl Site {
         Site(known.unwrap_or_else(|| table().write().unwrap_or_else(PoisonError::into_inner).add(parts)))
     }
 
+    /// Its number, for tables: sites are numbered from zero in the order in which the process came across them.
+    pub const fn number(self) -> u32 {
+        self.0
+    }
+
     fn parts(self) -> Parts<'static> {
         table().read().unwrap_or_else(PoisonError::into_inner).parts[self.0 as usize]
     }

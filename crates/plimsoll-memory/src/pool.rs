@@ -380,6 +380,13 @@ impl Pool {
         for (serial, by, frees) in held {
             state.tell(TraceEvent::Held { serial, by, frees });
         }
+        state.tell(TraceEvent::Flush);
+    }
+
+    /// Tells the sink, if there is one, that memory for so many bytes could not be had: for whoever refuses work before the
+    /// pool is asked for a block of it.
+    pub fn mark_shortage(&self, bytes: u64) {
+        self.lock().tell(TraceEvent::Mark { name: OUT_OF_MEMORY, number: bytes });
     }
 
     /// A number that stands for everything on which the pool's answers depend: the map, the live blocks with their owners,

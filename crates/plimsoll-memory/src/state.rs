@@ -314,6 +314,7 @@ impl State {
         if self.steps[step].depth == 0 {
             let step = self.steps.remove(step);
             self.close(step, source);
+            self.tell(TraceEvent::Flush);
         }
     }
 

@@ -73,6 +73,9 @@ pub enum TraceEvent {
         /// The bytes that go if all of them let go of whatever they hold.
         frees: u64,
     },
+    /// Something is complete: a step of a thread has ended, or an answer about who keeps blocks alive. Only sinks are told. One that
+    /// gathers events before it writes them should write them now: nobody knows what comes next, or when.
+    Flush,
 }
 
 /// What an op does to the blocks of a pool: see [`Pool::mark_work`](crate::Pool::mark_work).

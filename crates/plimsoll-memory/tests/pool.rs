@@ -313,10 +313,29 @@ fn sinks_are_told_of_work_and_of_who_holds() {
             TraceEvent::Write { serial },
             marked,
             TraceEvent::Held { serial, by, frees: 1024 },
+            TraceEvent::Flush,
         ];
         assert_eq!(*told.lock().unwrap(), all);
         assert!(pool.take_trace().iter().eq(all[2..3].iter().filter(|_| is_ghost)));
     }
+}
+
+/// Whoever writes events down learns when a step is complete: after all that it gives back, and not when one inside it ends.
+#[test]
+fn sinks_are_told_when_a_step_has_ended() {
+    let pool = ghost();
+    let told: Arc<Mutex<Vec<TraceEvent>>> = Arc::default();
+    let sink = told.clone();
+    pool.set_trace_sink(Some(Box::new(move |event, _| sink.lock().unwrap().push(*event))));
+    let is_flush = |event: &TraceEvent| matches!(event, TraceEvent::Flush);
+    let step = pool.begin_step();
+    drop(pool.begin_step());
+    let block = pool.acquire(1000, label(Owner::Temporary)).unwrap();
+    std::thread::scope(|scope| _ = scope.spawn(|| drop(block)));
+    assert!(!told.lock().unwrap().iter().any(is_flush), "a step inside is part of it");
+    drop(step);
+    let told = told.lock().unwrap();
+    assert!(matches!(told[..], [TraceEvent::Acquire { .. }, TraceEvent::Release { .. }, TraceEvent::Flush]));
 }
 
 /// One round of a loop that keeps a few small blocks and drops the rest, in another order than it took them.

@@ -50,6 +50,53 @@ pub(crate) struct OwnVariable {
 
 thread_local!(static FRAMES: RefCell<Vec<Frame>> = const { RefCell::new(Vec::new()) });
 
+/// A layer that was built, for whoever looks for layers that could be recomputed.
+pub(crate) struct BuiltPart {
+    /// Its path from the outermost layer.
+    pub path: String,
+    /// Where it was described.
+    pub described: Site,
+    /// Whether it gives one tensor, as what is recomputed must.
+    pub has_one_output: bool,
+}
+
+/// A line of a program.
+type Place = (&'static str, u32);
+
+/// What was built since somebody asked for it, and which place's layers are recomputed meanwhile.
+struct Watched {
+    recomputed: Option<Place>,
+    built: Vec<BuiltPart>,
+}
+
+thread_local!(static WATCHED: RefCell<Option<Watched>> = const { RefCell::new(None) });
+
+/// Runs `f` as if [`Layer::recompute`] were written at a place that describes layers, and tells which layers were built.
+pub(crate) fn with_recomputed<R>(recomputed: Option<Place>, f: impl FnOnce() -> R) -> (R, Vec<BuiltPart>) {
+    /// Gives back what was there, also if `f` panics.
+    struct Restore(Option<Watched>);
+    impl Drop for Restore {
+        fn drop(&mut self) {
+            WATCHED.set(self.0.take());
+        }
+    }
+    let _restore = Restore(WATCHED.replace(Some(Watched { recomputed, built: Vec::new() })));
+    let result = f();
+    let built = WATCHED.take().map_or_else(Vec::new, |watched| watched.built);
+    (result, built)
+}
+
+/// Notes a layer that was built for whoever watches; whether it is to be recomputed.
+fn is_recomputed(part: BuiltPart) -> bool {
+    WATCHED.with_borrow_mut(|watched| {
+        let Some(watched) = watched else { return false };
+        let is_there = watched.recomputed.is_some() && part.described.place() == watched.recomputed;
+        let is_recomputed = part.has_one_output && is_there;
+        watched.built.push(part);
+        is_recomputed
+    })
+}
+
 /// The frame of the layer that is being built; gone also if building it panics.
 struct OpenFrame {
     n_below: usize,
@@ -109,6 +156,9 @@ pub(crate) fn build(layer: &dyn Layer, input: &Nested<Shape>, described: Site) -
         );
         return Err(Error::argument("recompute", detail).in_layer(&path, described.place()));
     }
+    let has_one_output = forward.output.one().is_some();
+    let recompute =
+        is_recomputed(BuiltPart { path: path.clone(), described, has_one_output }) || settings.recompute;
     let model = Model::new(Parts {
         name,
         kind: layer.name().to_owned(),
@@ -120,7 +170,7 @@ pub(crate) fn build(layer: &dyn Layer, input: &Nested<Shape>, described: Site) -
         variables: frame.variables,
         parts: frame.parts,
         policy,
-        recompute: settings.recompute,
+        recompute,
         is_pure: layer.is_pure(),
         cut: shards::current_cut(),
     });

@@ -4,13 +4,15 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io;
 
-use plimsoll_memory::{Bytes, Owner, Rows};
+use plimsoll_memory::{Bytes, OUT_OF_MEMORY, Owner, Price, Rows};
 use serde_json::Value;
 
+use crate::action::Action;
 use crate::growth::{GROWING_STEPS, Growth, Held, Watch};
 use crate::profile::Profile;
 use crate::replay::{Change, Moment};
-use crate::works::{Holding, Price, Works};
+use crate::unused;
+use crate::works::{Holding, Works};
 
 /// How many rows a table has in the terminal.
 pub(crate) const N_ROWS: usize = 20;
@@ -34,6 +36,35 @@ pub struct Explanation {
     pub growth: Vec<Growth>,
     /// Who held the bytes at the peak, and what having them again would take, largest first. They add up.
     pub holders: Vec<Holding>,
+    /// The first time that memory could not be had, if it ever was.
+    pub shortage: Option<Shortage>,
+    /// What would help, as whoever recorded the profile has planned it, or else as far as the trace alone can tell.
+    pub actions: Vec<Action>,
+    /// Whether the trace alone tells what would help.
+    pub is_of_trace: bool,
+}
+
+/// Memory that could not be had.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Shortage {
+    /// The bytes that were asked for; of a run that was refused as a whole, the least limit that it needs.
+    pub bytes: u64,
+    /// The bytes that were in use.
+    pub in_use: u64,
+    /// The step,
+    pub step: u64,
+    /// and what went on in it.
+    pub phase: String,
+}
+
+impl Shortage {
+    /// The shortage that a moment marks, if it does, in a phase that began before.
+    fn at(profile: &Profile, moment: &Moment, phase: &str) -> Option<Shortage> {
+        let Some(Change::Mark(name, bytes)) = moment.change else { return None };
+        let Moment { in_use, step, .. } = *moment;
+        let is_it = profile.text(name) == OUT_OF_MEMORY.as_str();
+        is_it.then(|| Shortage { bytes, in_use, step, phase: phase.to_owned() })
+    }
 }
 
 /// How a step went.
@@ -49,36 +80,6 @@ pub struct StepSummary {
     pub in_use: u64,
 }
 
-/// Something to do about the peak, as whoever recorded the profile has planned it.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Action {
-    /// The options to write.
-    pub options: String,
-    /// By so much the peak is lower.
-    pub saved_bytes: u64,
-    /// The most bytes in use at a time then.
-    pub peak_bytes: u64,
-    /// By so much a step takes longer, by formula; less than zero if it is faster.
-    pub more_ms: f64,
-}
-
-impl Action {
-    /// The actions that a profile lists, in a form that is known.
-    pub fn listed(about: &Value) -> Vec<Action> {
-        let actions = &about["actions"];
-        let known = actions["rows"].as_array().filter(|_| actions["version"] == 1);
-        let action = |row: &Value| {
-            Some(Action {
-                options: row["options"].as_str()?.to_owned(),
-                saved_bytes: row["saved_bytes"].as_u64()?,
-                peak_bytes: row["peak_bytes"].as_u64()?,
-                more_ms: row["more_ms"].as_f64()?,
-            })
-        };
-        known.into_iter().flatten().filter_map(action).collect()
-    }
-}
-
 impl Explanation {
     /// Explains a profile.
     ///
@@ -91,7 +92,12 @@ impl Explanation {
         // A dry run takes no time that says anything; what its kernels would take does.
         let now = |moment: &Moment| if is_plan { moment.worked } else { moment.nanoseconds };
         let (mut last_ns, mut n_checked) = (0, 0);
+        let (mut shortage, mut phase) = (None, "setup".to_owned());
         profile.replay(|moment| {
+            if matches!(moment.change, Some(Change::Mark(..))) {
+                shortage = shortage.take().or_else(|| Shortage::at(profile, moment, &phase));
+                phase.clone_from(&moment.phase);
+            }
             peak_committed = peak_committed.max(moment.committed);
             if moment.in_use > peak {
                 (peak, peak_event) = (moment.in_use, moment.event);
@@ -112,6 +118,11 @@ impl Explanation {
         let none = || io::Error::new(io::ErrorKind::InvalidData, "this profile has no events");
         let peak = second.peak.take().ok_or_else(none)?;
         let growth = second.watch.growth(|site| profile.site(site).clone());
+        let listed = profile.about().get("actions").is_some();
+        let actions = match listed {
+            true => Action::listed(profile.about()),
+            false => unused::actions(profile, &peak)?,
+        };
         Ok(Explanation {
             about: profile.about().clone(),
             is_plan,
@@ -123,6 +134,9 @@ impl Explanation {
             peak_committed,
             steps,
             growth,
+            shortage,
+            is_of_trace: !listed && !actions.is_empty(),
+            actions,
         })
     }
 

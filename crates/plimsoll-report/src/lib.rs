@@ -14,6 +14,7 @@
 
 #![forbid(unsafe_code)]
 
+mod action;
 mod code;
 mod compare;
 mod explain;
@@ -26,15 +27,18 @@ mod profiler;
 mod recorder;
 mod replay;
 mod text;
+mod unused;
 mod works;
 
+pub use action::{Action, Advice};
 pub use compare::Comparison;
-pub use explain::{Action, Explanation, StepSummary};
+pub use explain::{Explanation, Shortage, StepSummary};
 pub use export::{Export, TensorBoardWriter};
 pub use growth::{Growth, GrowthWatch};
 pub use live::LiveView;
 pub use page::Page;
+pub use plimsoll_memory::Price;
 pub use profile::{Profile, Site};
 pub use profiler::Profiler;
 pub use replay::{Block, Change, Moment};
-pub use works::{Holding, Price, Works};
+pub use works::{Holding, Works};

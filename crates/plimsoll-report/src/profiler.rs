@@ -2,9 +2,10 @@
 
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use plimsoll_memory::{Levels, Pool, TraceEvent, TraceSink};
+use plimsoll_memory::{Levels, Pool, STEP, TraceEvent, TraceSink};
 use serde_json::{Value, json};
 
 use crate::page::Page;
@@ -33,6 +34,8 @@ pub struct Profiler {
     pool: Pool,
     recorder: Arc<Mutex<Recorder>>,
     has_ended: bool,
+    /// The steps that were begun by [`Profiler::step`].
+    n_steps: AtomicU64,
     path: PathBuf,
     /// Where a page goes if memory runs out.
     oom_page: Option<PathBuf>,
@@ -59,7 +62,8 @@ impl Profiler {
         let Some(recorder) = recorder else { unreachable!("the sink was made") };
         let is_off = std::env::var_os(OOM_REPORT).is_some_and(|value| value == "off");
         let oom_page = (!is_off).then(|| path.with_extension("out-of-memory.html"));
-        Ok(Profiler { pool: pool.clone(), recorder, has_ended: false, path: path.to_owned(), oom_page })
+        let (n_steps, path) = (AtomicU64::new(0), path.to_owned());
+        Ok(Profiler { pool: pool.clone(), recorder, has_ended: false, n_steps, path, oom_page })
     }
 
     /// Another place for the page that is written at the end of a recording in which a block could not be had, or none. Without
@@ -76,10 +80,34 @@ impl Profiler {
         lock(&self.recorder).add(about);
     }
 
+    /// Begins the next step of a loop of your own, counted from one: what one does again is a few bytes, and a line whose blocks
+    /// become more from step to step is named. A `Trainer` marks its steps itself.
+    ///
+    /// ```
+    /// # use plimsoll_memory::{HostPages, Label, Owner, Pool, Site};
+    /// # use plimsoll_report::{Explanation, Profile, Profiler};
+    /// # let folder = tempfile::tempdir()?;
+    /// # let path = folder.path().join("run.profile");
+    /// # let pool = Pool::new(HostPages::new()?);
+    /// let profiler = Profiler::start(&pool, &path, &serde_json::json!({}))?;
+    /// let mut losses = Vec::new();
+    /// for _ in 0..12 {
+    ///     profiler.step();
+    ///     losses.push(pool.acquire(4, Label::new(Owner::Temporary, Site::intern("src/main.rs", 41, "", "mean")))?);
+    /// }
+    /// profiler.finish()?;
+    /// let explanation = Explanation::of(&Profile::read(&path)?)?;
+    /// assert_eq!(explanation.growth[0].to_string(), "1 block a step (512 B) of temporary from mean (src/main.rs:41)");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn step(&self) {
+        self.pool.mark(STEP, self.n_steps.fetch_add(1, Ordering::Relaxed) + 1);
+    }
+
     /// Ends the recording.
     ///
     /// # Errors
-    /// A file that cannot be written to its end.
+    /// A file that could not be written to its end. A warning in the log has told of it already, and what came before is there.
     pub fn finish(mut self) -> io::Result<()> {
         self.end()
     }
@@ -91,7 +119,7 @@ impl Profiler {
         self.pool.set_trace_sink(None);
         let stats = self.pool.stats();
         let mut recorder = lock(&self.recorder);
-        recorder.end(&json!({ "in_use": stats.in_use, "committed": stats.committed }))?;
+        let ended = recorder.end(&json!({ "in_use": stats.in_use, "committed": stats.committed }));
         match &self.oom_page {
             Some(page) if recorder.is_short() => {
                 let written = Profile::read(&self.path).and_then(|profile| Page::of(&profile)?.write(page));
@@ -101,18 +129,17 @@ impl Profiler {
                         log::warn!("memory ran out, and {} could not be written: {error}", page.display())
                     }
                 }
-                Ok(())
             }
-            _ => Ok(()),
+            _ => {}
         }
+        ended
     }
 }
 
 impl Drop for Profiler {
     fn drop(&mut self) {
-        if let Err(error) = self.end() {
-            log::warn!("the profile could not be written to its end: {error}");
-        }
+        // A warning has told of a file that could not be written.
+        let _told = self.end();
     }
 }
 

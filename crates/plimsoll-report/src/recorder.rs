@@ -1,8 +1,9 @@
 //! What is told of a pool's events, and writes them.
 //!
-//! Events are put together in segments: a step, or what lies between two. A segment is written when it is complete, in one
-//! piece with a checksum: as a pattern the first time, as the number of its pattern when it comes again. Times and the numbers
-//! of steps lie beside the pattern, because they are never the same.
+//! Events are put together in segments: a step, or what lies between two. A segment is written as soon as it is complete, so that a
+//! process that is killed has left all steps that had ended: in one piece with a checksum, as a pattern the first time, as
+//! the number of its pattern when it comes again. Times and the numbers of steps lie beside the pattern, because they are never
+//! the same.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -23,13 +24,20 @@ const MOST_SEGMENT: usize = 1 << 20;
 /// The bytes of patterns that are remembered, to be recognised when they come again.
 const MOST_PATTERNS: usize = 4 << 20;
 
+/// The number of a site that the file does not know.
+const UNKNOWN: u32 = u32::MAX;
+
 pub(crate) struct Recorder {
-    /// Nothing once writing has failed.
+    /// Nothing once writing has failed,
     file: Option<File>,
+    /// and why it has.
+    failure: Option<io::Error>,
     started: Instant,
     last_ns: u64,
     texts: HashMap<&'static str, u32>,
-    sites: HashMap<Site, u32>,
+    /// The numbers of sites in the file, by their own, since each event has one; [`UNKNOWN`] for those that it has not.
+    sites: Vec<u32>,
+    n_sites: u32,
     /// Texts and sites that the file does not know yet,
     definitions: Vec<u8>,
     n_definitions: u64,
@@ -38,8 +46,10 @@ pub(crate) struct Recorder {
     /// and the numbers and times of its marks.
     marks: Vec<u8>,
     next_serial: u64,
-    /// The number of the next acquisition when the segment before the present one began, and when that did.
+    /// The number of the next acquisition when the last step but one began, and when the last one did.
     begins: [u64; 2],
+    /// Whether steps are marked; where nobody marks them, each one of the pool counts.
+    has_marks: bool,
     committed: u64,
     /// How many requests come before what the pool counts is written down again.
     until_check: u64,
@@ -61,16 +71,19 @@ impl Recorder {
         let committed = stats.committed;
         let mut recorder = Recorder {
             file: Some(file),
+            failure: None,
             started: Instant::now(),
             last_ns: 0,
             texts: HashMap::new(),
-            sites: HashMap::new(),
+            sites: Vec::new(),
+            n_sites: 0,
             definitions: Vec::new(),
             n_definitions: 0,
             segment: Vec::new(),
             marks: Vec::new(),
             next_serial: stats.n_acquired,
             begins: [0, stats.n_acquired],
+            has_marks: false,
             committed,
             until_check: 0,
             patterns: Vec::new(),
@@ -102,8 +115,14 @@ impl Recorder {
         if self.file.is_none() {
             return;
         }
-        if begins_segment(noted) || self.segment.len() > MOST_SEGMENT {
+        let is_flush = matches!(noted, TraceEvent::Flush);
+        let begins_step = begins_segment(noted);
+        if is_flush || begins_step || self.segment.len() > MOST_SEGMENT {
             self.end_segment();
+            self.has_marks |= begins_step;
+            if begins_step || !is_flush || !self.has_marks {
+                self.begins = [self.begins[1], self.next_serial];
+            }
         }
         if levels.committed != self.committed {
             self.committed = levels.committed;
@@ -128,6 +147,7 @@ impl Recorder {
             TraceEvent::Held { serial, by, frees } => {
                 Event::Held { block: self.block(serial), by: self.text(by.as_str()), frees }
             }
+            TraceEvent::Flush => return,
         };
         event.put(&mut self.segment);
         if noted.is_request() {
@@ -179,11 +199,17 @@ impl Recorder {
         Event::Mark { name: self.text(name.as_str()) }
     }
 
-    /// Writes what there is of the present segment. A failure ends the recording.
+    /// Writes what there is of the present segment.
     fn end_segment(&mut self) {
-        if let Err(error) = self.try_end_segment() {
+        let written = self.try_end_segment();
+        self.check_written(written);
+    }
+
+    /// A failure, such as a disk that is full, ends the recording with a warning; whoever is recorded goes on.
+    fn check_written(&mut self, written: io::Result<()>) {
+        if let Err(error) = written {
             log::warn!("the profile ends here, because it cannot be written: {error}");
-            self.file = None;
+            (self.file, self.failure) = (None, Some(error));
         }
     }
 
@@ -192,7 +218,7 @@ impl Recorder {
             return Ok(());
         }
         let (segment, marks) = (std::mem::take(&mut self.segment), std::mem::take(&mut self.marks));
-        (self.begins, self.until_check) = ([self.begins[1], self.next_serial], 0);
+        self.until_check = 0;
         let known = self.patterns.iter().position(|(_, pattern)| *pattern == segment);
         let mut payload = self.take_definitions();
         let Some(known) = known else {
@@ -221,28 +247,33 @@ impl Recorder {
     }
 
     /// Ends the file as it should be.
+    ///
+    /// # Errors
+    /// Why it could not be written to its end, of which a warning has told already.
     pub fn end(&mut self, end: &serde_json::Value) -> io::Result<()> {
         self.end_segment();
-        match self.file {
-            Some(_) => self.write_frame(FrameKind::End, end.to_string().as_bytes()),
-            None => Ok(()),
+        if self.file.is_some() {
+            let written = self.write_frame(FrameKind::End, end.to_string().as_bytes());
+            self.check_written(written);
         }
+        self.failure.take().map_or(Ok(()), Err)
     }
 
     /// Adds to what is known of the run.
     pub fn add(&mut self, about: &serde_json::Value) {
-        if self.file.is_some()
-            && let Err(error) = self.write_frame(FrameKind::About, about.to_string().as_bytes())
-        {
-            log::warn!("the profile ends here, because it cannot be written: {error}");
-            self.file = None;
+        if self.file.is_some() {
+            let written = self.write_frame(FrameKind::About, about.to_string().as_bytes());
+            self.check_written(written);
         }
     }
 
     /// The number of a site, which the file learns of with the next segment.
     fn site(&mut self, site: Site) -> u32 {
-        if let Some(&number) = self.sites.get(&site) {
-            return number;
+        let at = site.number() as usize;
+        match self.sites.get(at) {
+            Some(&number) if number != UNKNOWN => return number,
+            Some(_) => {}
+            None => self.sites.resize(at + 1, UNKNOWN),
         }
         let texts = [site.file(), site.scope(), site.op()].map(|text| self.text(text));
         let described = site.described().map(|(file, line)| (self.text(file), line));
@@ -253,9 +284,9 @@ impl Recorder {
         for number in [file, site.line(), scope, op, described_file, described_line] {
             put(number.into(), &mut self.definitions);
         }
-        let number = self.sites.len() as u32;
-        self.sites.insert(site, number);
-        number
+        self.sites[at] = self.n_sites;
+        self.n_sites += 1;
+        self.sites[at]
     }
 
     fn text(&mut self, text: &'static str) -> u32 {

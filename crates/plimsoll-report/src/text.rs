@@ -3,13 +3,14 @@
 use std::cmp::Reverse;
 use std::fmt;
 
-use plimsoll_memory::{Bytes, Owner};
+use plimsoll_memory::{Bytes, Owner, Price};
 use serde_json::Value;
 
-use crate::explain::{Action, Explanation, N_ROWS, StepSummary, grouped};
+use crate::action::Action;
+use crate::explain::{Explanation, N_ROWS, Shortage, StepSummary, grouped};
 use crate::growth::GROWING_STEPS;
 use crate::profile::Site;
-use crate::works::{Holding, Price};
+use crate::works::Holding;
 
 impl fmt::Display for Site {
     /// `encoder.dense matmul (src/main.rs:10, described at src/model.rs:7)`; texts of a file are shown without control
@@ -50,7 +51,13 @@ impl Explanation {
         }
         let kind =
             if self.about.get("is_plan").and_then(Value::as_bool) == Some(true) { "a plan" } else { "a run" };
-        writeln!(f, "the profile of {kind}: {} events, {} steps", self.n_events, self.steps.len())?;
+        writeln!(
+            f,
+            "the profile of {kind}: {} events, {} step{}",
+            self.n_events,
+            self.steps.len(),
+            if self.steps.len() == 1 { "" } else { "s" }
+        )?;
         if !self.is_complete {
             writeln!(f, "the recording was cut off: what came after its last step is missing")?;
         }
@@ -60,6 +67,15 @@ impl Explanation {
             Bytes::new(self.peak.in_use),
             Bytes::new(self.peak_committed)
         )?;
+        if let Some(refused) = text("refused") {
+            let shown: String = refused.chars().filter(|c| !c.is_control()).collect();
+            writeln!(f, "refused: {shown}")?;
+        }
+        if let Some(Shortage { bytes, in_use, step, phase, .. }) = &self.shortage {
+            let place = if *step == 0 { phase.clone() } else { format!("step {step}, {phase}") };
+            let (asked, held) = (Bytes::new(*bytes), Bytes::new(*in_use));
+            writeln!(f, "out of memory: {asked} could not be had in {place}, with {held} in use")?;
+        }
         if let Some(predicted) = number("predicted_peak_bytes") {
             let equal = if predicted == self.peak.in_use { "as predicted" } else { "which differs" };
             writeln!(f, "predicted {}, {equal}", Bytes::new(predicted))?;
@@ -178,14 +194,22 @@ impl Explanation {
 
     /// What would help, if whoever recorded the profile has planned it.
     fn show_actions(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let actions = Action::listed(&self.about);
-        if actions.is_empty() {
+        if self.actions.is_empty() {
             return Ok(());
         }
-        writeln!(f, "\nwhat would help (bytes less at the peak, ms a step more by formula, options)")?;
-        for Action { options, saved_bytes, more_ms, .. } in actions {
-            let options: String = options.chars().filter(|c| !c.is_control()).collect();
-            writeln!(f, "  {:>18}  {more_ms:>+12.2}  {options}", grouped(saved_bytes))?;
+        writeln!(
+            f,
+            "\nwhat would help (bytes less at the peak, ms a step more by formula, options or code to write)"
+        )?;
+        for Action { advice, saved_bytes, more_ms, .. } in &self.actions {
+            let text: String = advice.text().chars().filter(|c| !c.is_control()).collect();
+            writeln!(f, "  {:>18}  {more_ms:>+12.2}  {text}", grouped(*saved_bytes))?;
+        }
+        if self.is_of_trace {
+            return writeln!(
+                f,
+                "  that is what the trace alone can tell; `train`, `plan` and `nn::plan::actions` plan other changes"
+            );
         }
         match self.about["actions"]["is_complete"].as_bool() {
             Some(false) => writeln!(f, "  more was not tried, because there was no time for it"),

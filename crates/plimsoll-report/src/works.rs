@@ -8,10 +8,9 @@
 
 use std::cell::Cell;
 use std::collections::{HashMap, HashSet};
-use std::fmt;
 use std::rc::Rc;
 
-use plimsoll_memory::Owner;
+use plimsoll_memory::{Owner, Price};
 
 use crate::profile::{Profile, Site};
 use crate::replay::{Change, Moment};
@@ -20,20 +19,6 @@ use crate::replay::{Change, Moment};
 const MOST_OPS: usize = 4096;
 /// For all blocks of a moment together no more ops are followed than this: a file may hold more than there is time for.
 const MOST_FOLLOWED: u64 = 1 << 22;
-
-/// What it would take to have a value again once it is freed.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Price {
-    /// Running ops again, by formula.
-    Recompute {
-        /// How long that takes.
-        nanoseconds: u64,
-        /// How many ops it is.
-        n_ops: usize,
-    },
-    /// It cannot be recomputed; why.
-    Never(String),
-}
 
 /// An op that ran.
 struct Work {
@@ -121,78 +106,46 @@ impl Works {
 
     /// What having the value of a live block again would take.
     pub fn price(&self, profile: &Profile, moment: &Moment, block: u64) -> Price {
-        let never = |why: &str| Price::Never(why.to_owned());
-        match moment.blocks.get(&block).map(|live| live.owner) {
-            Some(Owner::Parameters | Owner::Optimizer) => return never("it is a variable's value"),
-            Some(Owner::Data) => return never("it was read from data"),
-            Some(Owner::Workspace) => return never("it is scratch memory, which goes with its op"),
-            _ => {}
+        if let Some(price) = moment.blocks.get(&block).and_then(|live| Price::of_owner(live.owner)) {
+            return price;
         }
         let (mut nanoseconds, mut n_ops) = (0u64, 0);
         let (mut open, mut seen) = (vec![block], HashSet::new());
         while let Some(serial) = open.pop() {
             if !self.may_follow(moment.event) {
-                return never("more ops would have to be followed than there is time for");
+                return Price::never("more ops would have to be followed than there is time for");
             }
             if !seen.insert(serial) {
                 continue;
             }
             let Some(Written { work, .. }) = self.written.get(&serial) else {
                 return match serial == block {
-                    true => never("no op of this recording has made it"),
-                    false => never("what it was computed from is gone"),
+                    true => Price::never("no op of this recording has made it"),
+                    false => Price::never(Price::INPUTS_GONE),
                 };
             };
-            let at = |why: &str| Price::Never(format!("{} {why}", profile.site(work.site)));
+            let at = |why: &str| Price::never(format!("{} {why}", profile.site(work.site)));
             if !work.repeats {
-                return at("has an effect, or sums in any order");
+                return at(Price::HAS_EFFECT);
             }
             if work.overwrote {
-                return at("wrote over what it read");
+                return at(Price::OVERWROTE);
             }
             (nanoseconds, n_ops) = (nanoseconds.saturating_add(work.nanoseconds), n_ops + 1);
             if n_ops > MOST_OPS {
-                return Price::Never(format!("more than {MOST_OPS} ops would have to run again"));
+                return Price::never(format!("more than {MOST_OPS} ops would have to run again"));
             }
             for &(read, n_writes) in &work.reads {
                 let is_same = self.n_writes(read) == n_writes;
                 match moment.blocks.contains_key(&read) && read != block {
                     true if !is_same => return at("read what was written again since"),
                     true => {}
-                    false if !is_same => return never("what it was computed from is gone"),
+                    false if !is_same => return Price::never(Price::INPUTS_GONE),
                     false => open.push(read),
                 }
             }
         }
         Price::Recompute { nanoseconds, n_ops }
-    }
-}
-
-impl Price {
-    /// The price of two blocks together.
-    pub(crate) fn and(self, other: Price) -> Price {
-        match (self, other) {
-            (
-                Price::Recompute { nanoseconds, n_ops },
-                Price::Recompute { nanoseconds: more, n_ops: more_ops },
-            ) => Price::Recompute {
-                nanoseconds: nanoseconds.saturating_add(more),
-                n_ops: n_ops.saturating_add(more_ops),
-            },
-            (never @ Price::Never(_), _) | (_, never) => never,
-        }
-    }
-}
-
-impl fmt::Display for Price {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Price::Recompute { nanoseconds, n_ops } => {
-                let ops = if *n_ops == 1 { "op" } else { "ops" };
-                write!(f, "{:.3} ms to recompute ({n_ops} {ops})", *nanoseconds as f64 / 1e6)
-            }
-            Price::Never(why) => write!(f, "cannot be recomputed, because {why}"),
-        }
     }
 }
 

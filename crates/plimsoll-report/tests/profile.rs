@@ -421,3 +421,61 @@ proptest! {
         prop_assert_eq!(profile.end().and_then(|end| end["in_use"].as_u64()), expected.last().map(|last| last.0).map(|_| 1024));
     }
 }
+
+/// Values of a line that nothing uses any more at the peak; the variable that the same line has made is none of them, also if it
+/// was a plain value first.
+#[test]
+fn only_values_that_can_be_dropped_are_advised_to_be() {
+    let (_folder, path) = folder();
+    let (profile, _pool) = recorded(&path, |pool| {
+        let weights = take(pool, 4 * MIB, Owner::Parameters, 7);
+        let moved = take(pool, 2 * MIB, Owner::Temporary, 7);
+        moved.relabel(Owner::Parameters);
+        let forgotten = take(pool, 3 * MIB, Owner::Temporary, 7);
+        works(pool, 7, &[&weights, &moved], &[&forgotten]);
+        let peak = take(pool, 8 * MIB, Owner::Temporary, 8);
+        works(pool, 8, &[&weights], &[&peak]);
+    });
+    let explanation = Explanation::of(&profile).expect("it is whole");
+    let saved: Vec<u64> = explanation.actions.iter().map(|action| action.saved_bytes).collect();
+    // What was there before and is never used is the second.
+    assert_eq!((saved, explanation.is_of_trace), (vec![3 << 20, 1024], true), "{:?}", explanation.actions);
+}
+
+/// Tells the program that it is the process whose files may not grow, and where to record.
+const FULL: &str = "PLIMSOLL_PROFILE_TEST_FULL";
+
+/// Ends a recording whose file has room for all but its last frame. It is no test of its own.
+#[test]
+fn the_process_without_room() {
+    let Some(path) = std::env::var_os(FULL) else { return };
+    let (path, pool) = (Path::new(&path), pool());
+    let profiler = Profiler::start(&pool, path, &json!({})).expect("there is room");
+    let len = || fs::metadata(path).expect("it is there").len();
+    // As many bytes as a file may have, which is what is left of a longer one.
+    let probe = path.with_extension("probe");
+    fs::write(&probe, [0; 1 << 16]).expect_err("there is no room for so much");
+    let room = fs::metadata(&probe).expect("it is there").len();
+    while len() + 30 < room {
+        profiler.add(&json!({ "a": 1 }));
+    }
+    let failed = profiler.finish().expect_err("the last frame has no room");
+    assert_eq!(failed.kind(), std::io::ErrorKind::FileTooLarge, "{failed}");
+}
+
+/// A disk that is full when the recording ends is an error of `finish`, of which whoever trains can warn, and what came before
+/// is there.
+#[cfg(unix)]
+#[test]
+fn a_disk_that_is_full_at_the_end_leaves_the_rest() {
+    let (_folder, path) = folder();
+    let this = std::env::current_exe().expect("this program has a name");
+    // A write beyond the limit is an error instead of a signal.
+    let script =
+        format!("trap '' XFSZ; ulimit -f 1; exec {} --exact the_process_without_room", this.display());
+    let output =
+        std::process::Command::new("sh").args(["-c", &script]).env(FULL, &path).output().expect("a shell");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
+    let profile = Profile::read(&path).expect("what there was room for");
+    assert!(!profile.is_complete() && profile.about()["a"] == 1);
+}

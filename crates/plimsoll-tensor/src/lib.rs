@@ -38,7 +38,7 @@ pub use device::offload_store::Offload;
 pub use device::piece::{Piece, Return, elements, elements_mut};
 pub use device::report::Report;
 pub use device::survey::HolderKind;
-pub use device::why_alive::{AliveBlock, AliveRow, Freed, HeldBy, HolderId, Price, WhyAlive};
+pub use device::why_alive::{AliveBlock, AliveRow, Freed, HeldBy, HolderId, WhyAlive};
 pub use device::{Device, Recomputed};
 pub use eager::context::{
     Placement, PlacementLog, Saving, enter_saving, is_recording, is_tracing, log_placements, with_saving,
@@ -67,7 +67,7 @@ pub use ops::{
     Activation, AttentionConfig, Conv1dConfig, Conv2dConfig, ConvConfig, GruWeights, LstmState,
     RecurrentWeights,
 };
-pub use plimsoll_memory::{Bytes, FileBytes, Name, OffsetPlan, Owner, Planned, Rows, Site, Stats};
+pub use plimsoll_memory::{Bytes, FileBytes, Name, OffsetPlan, Owner, Planned, Price, Rows, Site, Stats};
 pub use plimsoll_plan::{Decisions, Trace};
 pub use program::{
     CacheInfo, CachedProgram, GatheredVariable, OwnedVariables, PlannedProgram, Program, ProgramCache,

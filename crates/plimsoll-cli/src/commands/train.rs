@@ -25,7 +25,7 @@ use crate::run_setup::{self, RunSetup, batch};
 use crate::session::{Outside, Session, allow_spilling};
 use crate::stop;
 use crate::summary;
-use crate::terminal::Style;
+use crate::terminal::{self, Style};
 
 /// Trains a recipe.
 ///
@@ -70,10 +70,7 @@ fn run_here(recipes: &[Recipe], options: &TrainOptions) -> Result<(), Failure> {
             if let (Some(recording), true) = (&recording, predicted.is_some()) {
                 add_actions(recording, recipe, options, &session.device);
             }
-            let file = recording.map(Recording::finish).transpose()?;
-            if let (Some(file), Some(path)) = (file, &options.report) {
-                file.write_page(path, prediction.as_ref())?;
-            }
+            end_recording(recording, prediction.as_ref(), options);
             ended
         }
         (Err(failure), Some(recording)) => return Err(recording.explain(failure, place.as_ref())),
@@ -138,6 +135,17 @@ fn record(
         recording.profiler.add(&known);
     }
     Ok(recording)
+}
+
+/// Ends the recording of a run that has succeeded, and writes its page. What cannot be written is a warning, because the run is
+/// what counts.
+fn end_recording(recording: Option<Recording>, prediction: Option<&ProfileFile>, options: &TrainOptions) {
+    let file = recording.map(Recording::finish_or_warn);
+    if let (Some(file), Some(path)) = (file, &options.report)
+        && let Err(failure) = file.write_page(path, prediction)
+    {
+        terminal::warn(&format!("warning: {failure}"));
+    }
 }
 
 /// Adds to a profile what would help the run; by now everything that it made is gone from the device.

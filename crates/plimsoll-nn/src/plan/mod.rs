@@ -34,6 +34,7 @@
 //! # Ok::<(), plimsoll_tensor::Error>(())
 //! ```
 
+mod actions;
 mod largest;
 mod peak_tracker;
 mod ranks;
@@ -45,6 +46,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use plimsoll_memory::{Holder, Levels, Owner, Rows, TraceEvent};
 use plimsoll_tensor::{Bytes, Device, Error, ErrorKind, Generator, Recomputed};
 
+pub use actions::{ActionSearch, actions};
 pub use largest::{Fit, largest};
 use peak_tracker::PeakTracker;
 pub(crate) use peak_tracker::{EVALUATE, SAVE};

@@ -90,7 +90,10 @@ impl PeakTracker {
         let begins_segment = match *event {
             TraceEvent::Mark { name, .. } => name == STEP || BETWEEN_STEPS.contains(&name.as_str()),
             // Who reads what changes nothing of the peak.
-            TraceEvent::Read { .. } | TraceEvent::Write { .. } | TraceEvent::Held { .. } => return,
+            TraceEvent::Read { .. }
+            | TraceEvent::Write { .. }
+            | TraceEvent::Held { .. }
+            | TraceEvent::Flush => return,
             _ => false,
         };
         if begins_segment {

@@ -13,8 +13,9 @@ use plimsoll_memory::{Owner, Region};
 use serde_json::{Map, Value, json};
 
 use super::timeline::Timeline;
+use crate::action::Action;
 use crate::code::{N_ROWS, put};
-use crate::explain::{Action, Explanation};
+use crate::explain::{Explanation, Shortage};
 use crate::profile::{Profile, Site};
 
 /// The longest text of a page, in characters.
@@ -32,6 +33,9 @@ pub(crate) fn encoded(profile: &Profile, role: &str) -> io::Result<String> {
     let columns = Columns::of(&timeline);
     let about = facts(profile.about());
     let peak = &timeline.peak;
+    // A profile without a single event has nothing to explain.
+    let explained = (profile.n_events() > 0).then(|| Explanation::of(profile)).transpose()?;
+    let actions = explained.as_ref().map_or(&[][..], |explained| &explained.actions);
     let meta = json!({
         "role": role,
         "about": about,
@@ -50,8 +54,10 @@ pub(crate) fn encoded(profile: &Profile, role: &str) -> io::Result<String> {
         "kept": timeline.kept,
         "owners": Owner::ALL.map(Owner::name),
         "regions": Region::ALL.map(|region| format!("{region:?}").to_lowercase()),
-        "growth": growth(profile)?,
-        "actions": Action::listed(profile.about()).iter().take(MOST_ACTIONS).map(action).collect::<Vec<_>>(),
+        "growth": explained.iter().flat_map(growth).collect::<Vec<_>>(),
+        "shortage": explained.as_ref().and_then(|explained| explained.shortage.as_ref()).map(shortage),
+        "actions": actions.iter().take(MOST_ACTIONS).map(action).collect::<Vec<_>>(),
+        "actions_of_trace": explained.as_ref().is_some_and(|explained| explained.is_of_trace),
         "sites": (0..profile.n_sites()).map(|site| site_row(profile.site(site))).collect::<Vec<_>>(),
         "names": names(profile, &timeline),
         "columns": columns.manifest,
@@ -168,19 +174,19 @@ fn facts(about: &Value) -> Map<String, Value> {
 
 fn action(action: &Action) -> Value {
     json!({
-        "options": shown(&action.options),
+        "advice": shown(action.advice.text()),
         "saved_bytes": action.saved_bytes,
         "peak_bytes": action.peak_bytes,
         "more_ms": action.more_ms,
     })
 }
 
-fn growth(profile: &Profile) -> io::Result<Vec<Value>> {
-    // A profile without a single event has nothing that could grow.
-    if profile.n_events() == 0 {
-        return Ok(Vec::new());
-    }
-    let growth = Explanation::of(profile)?.growth;
+fn shortage(shortage: &Shortage) -> Value {
+    let Shortage { bytes, in_use, step, phase } = shortage;
+    json!({ "bytes": bytes, "in_use": in_use, "step": step, "phase": shown(phase) })
+}
+
+fn growth(explained: &Explanation) -> Vec<Value> {
     let row = |growth: &crate::growth::Growth| {
         json!({
             "owner": growth.owner.name(),
@@ -190,7 +196,7 @@ fn growth(profile: &Profile) -> io::Result<Vec<Value>> {
             "added_blocks": growth.added_blocks,
         })
     };
-    Ok(growth.iter().take(MOST_GROWTH).map(row).collect())
+    explained.growth.iter().take(MOST_GROWTH).map(row).collect()
 }
 
 fn site_row(site: &Site) -> Value {

@@ -22,7 +22,7 @@ function bytesColumn(name, title) {
 
 /** The peak, to the byte, and who held it. */
 function showHead(run) {
-  const { peak, peak_committed: committed, is_complete: isComplete } = run.meta;
+  const { peak, peak_committed: committed, is_complete: isComplete, shortage: short } = run.meta;
   const { predicted_peak_bytes: predicted, limit_bytes: limit, is_plan: isPlan, refused } = run.about;
   byId("title").textContent = nameOf(run);
   const steps = run.steps.number.length;
@@ -35,6 +35,7 @@ function showHead(run) {
   const comparison = predicted === undefined ? null : predicted === peak.in_use ? bothSizes(predicted) + ", equal to the byte" : bothSizes(predicted) + ", which differs by " + signed(peak.in_use - predicted) + " B";
   facts(byId("facts"), [
     ["refused", refused],
+    ["out of memory", short ? bothSizes(short.bytes) + " could not be had in " + (short.step ? "step " + grouped(short.step) + ", " : "") + short.phase + ", with " + bothSizes(short.in_use) + " in use" : null],
     ["reached in", placeOf(run, peak.moment) + (site ? ": " + [site.layer, site.op].filter(Boolean).join(" ") : "")],
     ["at line", site ? site.line : null],
     ["predicted", comparison],
@@ -51,13 +52,16 @@ function showHead(run) {
 function showActions(run) {
   const rows = run.meta.actions;
   byId("help").hidden = rows.length === 0;
+  byId("help-said").textContent = run.meta.actions_of_trace
+    ? "This is what the trace alone can tell: without these values after the last op that uses them, the peak is lower by so many bytes. train, plan and nn::plan::actions plan other changes."
+    : "Each row was planned as a run of its own: with this, and no other change, the peak is lower by so many bytes. Times are by formula.";
   const table = new Table(byId("actions"), {
     caption: "What would help",
     columns: [
       bytesColumn("saved_bytes", "bytes less"),
       bytesColumn("peak_bytes", "peak then"),
       { name: "more_ms", title: "ms a step more", number: true, text: (row) => (row.more_ms > 0 ? "+" : "") + row.more_ms.toFixed(2) },
-      { name: "options", title: "options", text: (row) => row.options },
+      { name: "advice", title: "options or code", text: (row) => row.advice },
     ],
     sortBy: "saved_bytes",
     pageSize: 10,

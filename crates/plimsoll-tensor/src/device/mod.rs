@@ -463,9 +463,23 @@ impl Device {
 
     /// A block of the pool. Copies beside the work may still be about its memory; later work on the device waits for those.
     pub(crate) fn acquire(&self, bytes: usize, label: Label) -> Result<Block> {
-        let acquired = self.0.pool.acquire(bytes, label);
-        // Memory may be full because a value could not be offloaded; then that is the error.
-        let block = acquired.map_err(|full| self.0.evictor.take_failure().unwrap_or_else(|| full.into()))?;
+        self.acquire_for(bytes, label, || None)
+    }
+
+    /// The same for a program that runs: what it is called, and which blocks it has, if memory is full.
+    pub(crate) fn acquire_for(
+        &self,
+        bytes: usize,
+        label: Label,
+        running: impl FnOnce() -> Option<(String, Vec<u64>)>,
+    ) -> Result<Block> {
+        let block = self.0.pool.acquire(bytes, label).map_err(|full| {
+            if self.0.pool.has_sink() {
+                self.tell_holders(running());
+            }
+            // Memory may be full because a value could not be offloaded; then that is the error.
+            self.0.evictor.take_failure().unwrap_or_else(|| full.into())
+        })?;
         if let Hardware::Gpu(gpu) = &self.0.hardware {
             gpu.reuse(&block)?;
         }

@@ -11,7 +11,7 @@
 use std::collections::{HashMap, HashSet};
 use std::num::NonZeroU64;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError, Weak};
 
 use plimsoll_memory::Site;
 
@@ -148,6 +148,10 @@ struct Seen {
 /// What keepers tell.
 pub(crate) struct Survey<'a> {
     device: &'a Device,
+    /// Whether it waits for keepers that are locked.
+    waits: bool,
+    /// How many keepers were not asked, because they were locked.
+    pub(super) n_unasked: usize,
     pub(super) entries: Vec<Entry>,
     links: HashMap<(&'static str, u64), Item>,
     blocks: HashMap<u64, Item>,
@@ -166,10 +170,13 @@ pub(crate) struct Survey<'a> {
 }
 
 impl<'a> Survey<'a> {
-    /// Asks all keepers of the device.
-    pub fn of(device: &'a Device) -> Survey<'a> {
+    /// Asks all keepers of the device. In the middle of an op it must not wait for those that are locked, because it may be
+    /// this thread that has locked them; they are left out then.
+    pub fn of(device: &'a Device, waits: bool) -> Survey<'a> {
         let mut survey = Survey {
             device,
+            waits,
+            n_unasked: 0,
             entries: Vec::new(),
             links: HashMap::new(),
             blocks: HashMap::new(),
@@ -193,6 +200,21 @@ impl<'a> Survey<'a> {
     /// The device whose blocks are looked at.
     pub fn device(&self) -> &Device {
         self.device
+    }
+
+    /// Locks what a keeper tells of; nothing if it is locked already and must not be waited for.
+    pub fn lock<'g, T>(&mut self, told_of: &'g Mutex<T>) -> Option<MutexGuard<'g, T>> {
+        match told_of.try_lock() {
+            Ok(locked) => Some(locked),
+            Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+            Err(TryLockError::WouldBlock) if self.waits => {
+                Some(told_of.lock().unwrap_or_else(PoisonError::into_inner))
+            }
+            Err(TryLockError::WouldBlock) => {
+                self.n_unasked += 1;
+                None
+            }
+        }
     }
 
     fn add(&mut self, what: What, lives: Lives) -> Item {

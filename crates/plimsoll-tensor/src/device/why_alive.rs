@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::fmt;
 
-use plimsoll_memory::{BlockInfo, Bytes, Name, Owner, Site};
+use plimsoll_memory::{BlockInfo, Bytes, Name, Owner, Price, Site};
 
 use crate::device::Device;
 use crate::device::offload_store::MIN_OFFLOADED_BYTES;
@@ -35,20 +35,6 @@ pub struct HeldBy {
     pub name: String,
     /// What it is held for, such as the op whose backward reads it; empty if there is nothing to say.
     pub purpose: &'static str,
-}
-
-/// What it would take to have a value again once it is freed.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Price {
-    /// Running ops again, by formula.
-    Recompute {
-        /// How long that takes.
-        nanoseconds: u64,
-        /// How many ops it is: more than one if what they read is gone, too.
-        n_ops: usize,
-    },
-    /// It cannot be recomputed; why.
-    Never(String),
 }
 
 /// A block that is alive, and why.
@@ -133,7 +119,26 @@ impl Device {
     /// ```
     #[doc(alias("memory_snapshot", "get_referrers"))]
     pub fn why_alive(&self) -> WhyAlive {
-        let mut survey = Survey::of(self);
+        self.asked(Survey::of(self, true))
+    }
+
+    /// Tells whoever records the pool who keeps what is in it alive at the moment at which memory could not be had: afterwards
+    /// much of it is gone. `running` are the blocks that the program has which runs now, and how that is called.
+    #[cold]
+    pub(crate) fn tell_holders(&self, running: Option<(String, Vec<u64>)>) {
+        let mut survey = Survey::of(self, false);
+        if let Some((program, serials)) = running {
+            let program = survey.holder(HolderKind::Program, program);
+            for serial in serials {
+                let block = survey.block(serial);
+                survey.entries[block].holders.push(program);
+            }
+        }
+        drop(self.asked(survey));
+    }
+
+    /// What follows from what keepers have told.
+    fn asked(&self, mut survey: Survey<'_>) -> WhyAlive {
         survey.complete();
         let snapshot = self.snapshot();
         for block in snapshot.blocks() {
@@ -175,6 +180,8 @@ fn hold_unknown(survey: &mut Survey<'_>, block: &BlockInfo, item: Item) {
     let (kind, name) = match block.owner {
         Owner::Workspace => (HolderKind::Kernel, "an op that runs now"),
         Owner::Graph => (HolderKind::Program, "a program"),
+        // It may be a tensor's, or that of a keeper that was not asked.
+        _ if survey.n_unasked > 0 => (HolderKind::Kernel, "an op that runs now"),
         _ => {
             survey.handles_of(block.serial);
             return;
@@ -226,17 +233,13 @@ fn price(
     held_by: &[HeldBy],
     alive: &HashMap<u64, &BlockInfo>,
 ) -> Price {
-    let never = |why: &str| Price::Never(why.to_owned());
     if let Some(by) =
         held_by.iter().find(|by| matches!(by.kind, HolderKind::Variable | HolderKind::Optimizer))
     {
-        return Price::Never(format!("it is the value of {}, which only a checkpoint has", by.name));
+        return Price::never(format!("it is the value of {}, which only a checkpoint has", by.name));
     }
-    match block.owner {
-        Owner::Parameters | Owner::Optimizer => return never("it was a variable's value"),
-        Owner::Data => return never("it was read from data"),
-        Owner::Workspace => return never("it is scratch memory, which goes with its op"),
-        _ => {}
+    if let Some(price) = Price::of_owner(block.owner) {
+        return price;
     }
     let (mut nanoseconds, mut n_ops) = (0u64, 0);
     let (mut open, mut seen) = (vec![block.serial], HashSet::new());
@@ -246,18 +249,18 @@ fn price(
         }
         let Some(computation) = survey.computations.get(&serial) else {
             return match serial == block.serial {
-                true => never("no tape has recorded how it was computed"),
-                false => never("what it was computed from is gone"),
+                true => Price::never("no tape has recorded how it was computed"),
+                false => Price::never(Price::INPUTS_GONE),
             };
         };
-        let at = |why: &str| Price::Never(format!("{} at {:#} {why}", computation.op, computation.site));
+        let at = |why: &str| Price::never(format!("{} at {:#} {why}", computation.op, computation.site));
         if !computation.repeats {
-            return at("has an effect, or sums in any order");
+            return at(Price::HAS_EFFECT);
         }
         nanoseconds = nanoseconds.saturating_add(computation.nanoseconds);
         n_ops += 1;
         for input in &computation.inputs {
-            let Some((key, n_overwrites)) = *input else { return at("wrote over what it read") };
+            let Some((key, n_overwrites)) = *input else { return at(Price::OVERWROTE) };
             let Some(input) = key.serial_on(survey.device()) else { return at("read from another device") };
             match alive.contains_key(&input) && input != block.serial {
                 true if survey.n_overwrites.get(&input).is_some_and(|&now| now != n_overwrites) => {
@@ -439,18 +442,6 @@ impl AliveBlock {
                 format!("the evictor, to {purpose} for {name}")
             }
             _ => name.clone(),
-        }
-    }
-}
-
-impl fmt::Display for Price {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Price::Recompute { nanoseconds, n_ops } => {
-                let ops = if *n_ops == 1 { "op" } else { "ops" };
-                write!(f, "{:.3} ms to recompute ({n_ops} {ops})", *nanoseconds as f64 / 1e6)
-            }
-            Price::Never(why) => write!(f, "cannot be recomputed, because {why}"),
         }
     }
 }

@@ -322,7 +322,8 @@ impl VariableCell {
 
 impl Keeper for VariableCell {
     fn tell(self: Arc<Self>, survey: &mut Survey<'_>) {
-        let (value, name) = (lock(&self.value), self.name());
+        let Some(value) = survey.lock(&self.value) else { return };
+        let name = self.name();
         let name = if name.is_empty() { "without a name" } else { &name };
         let (kind, word) = match value.0.owner() {
             Owner::Optimizer => (HolderKind::Optimizer, "optimizer state"),

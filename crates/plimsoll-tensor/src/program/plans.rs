@@ -277,25 +277,39 @@ impl PlannedProgram {
         self.prepare_for(&[])
     }
 
-    /// Like [`PlannedProgram::prepare`], for arguments that are there already, as far as there are any. A fused call needs all
-    /// that it reads at once, where the calls that it was made of need it one after the other: where no plan of the program
-    /// fits, the program as it was recorded may fit, and is taken from then on.
+    /// Like [`PlannedProgram::prepare`], for arguments that are there already, as far as there are any.
     pub(crate) fn prepare_for(&mut self, arguments: &[Argument]) -> Result<Option<(&Program, Offsets<'_>)>> {
-        let is_planned = match self.plan(arguments) {
+        let is_planned = self.choose_plan(arguments).inspect_err(|refused| self.tell_refusal(refused))?;
+        Ok(is_planned.then(|| self.taken()))
+    }
+
+    /// Tells whoever records the device's pool that a program was refused for its limit, and who holds what meanwhile.
+    fn tell_refusal(&self, refused: &Error) {
+        let device = self.program.device();
+        if let (Some(least), true) = (least_of(refused), device.pool().has_sink()) {
+            device.pool().mark_shortage(least);
+            device.tell_holders(None);
+        }
+    }
+
+    /// Whether a plan is needed, once one that fits is chosen. A fused call needs all that it reads at once, where the calls that
+    /// it was made of need it one after the other: where no plan of the program fits, the program as it was recorded may fit,
+    /// and is taken from then on.
+    fn choose_plan(&mut self, arguments: &[Argument]) -> Result<bool> {
+        match self.plan(arguments) {
             Err(refused) if self.recorded.is_some() && refused.is_out_of_memory() => {
                 let mut unchanged = PlannedProgram::new(self.recorded().clone());
                 match unchanged.plan(arguments) {
                     Ok(is_planned) => {
                         *self = unchanged;
-                        is_planned
+                        Ok(is_planned)
                     }
-                    Err(other) if least_of(&other) < least_of(&refused) => return Err(other),
-                    Err(_) => return Err(refused),
+                    Err(other) if least_of(&other) < least_of(&refused) => Err(other),
+                    Err(_) => Err(refused),
                 }
             }
-            planned => planned?,
-        };
-        Ok(is_planned.then(|| self.taken()))
+            planned => planned,
+        }
     }
 
     /// The least limit of its first device, as that is, that a plan of it fits.

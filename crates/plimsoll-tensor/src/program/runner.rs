@@ -280,7 +280,10 @@ impl<'a> Run<'a> {
                 let block = match self.program.is_new_place(number) && !self.fills {
                     // Whether a variable needs a new place shows when it is written.
                     true => None,
-                    false => Some(device.acquire(spec.n_bytes as usize, spec.label)?),
+                    false => {
+                        let running = || Some(self.running_on(spec.device));
+                        Some(device.acquire_for(spec.n_bytes as usize, spec.label, running)?)
+                    }
                 };
                 if let Some(block) = block.as_ref().filter(|_| self.fills) {
                     verify::fill(block, device)?;
@@ -312,6 +315,14 @@ impl<'a> Run<'a> {
             }
         }
         Ok(())
+    }
+
+    /// What the program is called and which blocks it has on a device, for whoever asks why memory is full.
+    fn running_on(&self, device: u8) -> (String, Vec<u64>) {
+        let is_there = |number: &usize| self.program.block(*number as u32).device == device;
+        let blocks =
+            (0..self.blocks.len()).filter(is_there).filter_map(|number| self.blocks[number].as_ref());
+        (format!("program {}, which runs", self.program.captured.site), blocks.map(Block::serial).collect())
     }
 
     /// A value's memory, as a call sees it.

@@ -205,7 +205,7 @@ impl StepLog {
 
 impl Keeper for StepLog {
     fn tell(self: Arc<Self>, survey: &mut Survey<'_>) {
-        let state = self.lock();
+        let Some(state) = survey.lock(&self.state) else { return };
         for (number, value) in state.values.iter().enumerate().filter(|(_, value)| value.n_slots > 0) {
             let logged = survey.link("logged", self.tag(number as u32));
             value.retained.iter().for_each(|retained| survey.holds(logged, retained, Holder::Slot));

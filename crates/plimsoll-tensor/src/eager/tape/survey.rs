@@ -57,7 +57,7 @@ impl Keeper for TapeCore {
         let tape = survey.holder_at(HolderKind::Tape, format!("tape {line}"), &self);
         // Nodes are dropped after the lock: the last handle of one empties slots.
         let nodes: Vec<Arc<Node>> = {
-            let state = self.lock();
+            let Some(state) = survey.lock(&self.state) else { return };
             let nodes: Vec<Arc<Node>> = state.nodes.nodes.iter().filter_map(Weak::upgrade).collect();
             for node in &nodes {
                 tell_node(survey, &state, tape, node);
