@@ -48,7 +48,8 @@ Commands:
   plans         `plan` for every recipe and device, in all its forms: minutes
   kernels [RECIPE..]
                 what the recipes ask of GPUs, compiled for sm_80 and sm_90 without one
-  mpi           MPI processes that train together: the same weights for 1, 2 and 4 of them, and each one's memory as planned
+  mpi           MPI processes that train together: the same weights for 1, 2, 4 and 8 of them, and each one's memory as planned
+  mpi --matrix  all numbers of them and stages of ZeRO, with and without a limit
   mpi --kills N one of four processes killed, N times: the job ends, says who it was, and two go on from what was saved
   fuzz [CASES]  damaged files for every parser, 10,000,000 unless told otherwise
   soak [STEPS]  a long training run that must not grow, 1,000,000 steps unless told otherwise
@@ -88,7 +89,8 @@ fn main() -> ExitCode {
         ["exports"] => exports::run(&root),
         ["plans"] => plans::run(&root),
         ["kernels", recipes @ ..] => kernels::run(&root, recipes),
-        ["mpi"] => mpi::run(&root),
+        ["mpi"] => mpi::run(&root, false),
+        ["mpi", "--matrix"] => mpi::run(&root, true),
         ["mpi", "--kills", n_kills] => mpi_kills::run(&root, n_kills),
         ["fuzz"] => endure::fuzz(&root, "10000000"),
         ["fuzz", n_cases] => endure::fuzz(&root, n_cases),

@@ -42,7 +42,7 @@ pub fn run(root: &Path, extent: Extent) -> Outcome {
         part("memcheck", || memcheck(root))?;
         part("pages", || page::where_possible(root))?;
         part("python", || python::test(root))?;
-        part("mpi", || mpi::run(root))?;
+        part("mpi", || mpi::run(root, false))?;
     }
     Ok(())
 }

@@ -178,14 +178,20 @@ fn a_rank_that_leaves_or_is_late_is_named() {
 
 #[test]
 fn ranks_that_do_something_else_are_named_on_every_rank() {
-    let outcomes = on_all(world(3), |communicator| {
-        let recipe = if communicator.rank() == 2 { "chars" } else { "digits" };
-        let run = [("version", "1".to_owned()), ("recipe", recipe.to_owned())];
-        Strategy::data_parallel(communicator).agree(&run)
-    });
-    for outcome in outcomes {
-        let error = outcome.expect_err("one does something else").to_string();
-        assert!(error.contains("rank 2 does something else: recipe is \"chars\" there"), "{error}");
+    for (version, recipe, said) in [
+        ("1", "chars", "recipe is \"chars\" there and \"digits\" on rank 0"),
+        ("2", "digits", "version is \"2\" there and \"1\" on rank 0"),
+    ] {
+        let outcomes = on_all(world(3), |communicator| {
+            let (version, recipe) =
+                if communicator.rank() == 2 { (version, recipe) } else { ("1", "digits") };
+            let run = [("version", version.to_owned()), ("recipe", recipe.to_owned())];
+            Strategy::data_parallel(communicator).agree(&run)
+        });
+        for outcome in outcomes {
+            let error = outcome.expect_err("one does something else").to_string();
+            assert!(error.contains(&format!("rank 2 does something else: {said}")), "{error}");
+        }
     }
 }
 

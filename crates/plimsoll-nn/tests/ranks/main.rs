@@ -4,5 +4,6 @@
 
 mod clusters;
 mod data_parallel;
+mod faults;
 mod networks;
 mod zero;
