@@ -8,7 +8,9 @@ this package has not raises an error that says so. What only Plimsoll has: ``lim
 import os as _os
 
 from . import _core
+from .clash import warn_of_others as _warn_of_others
 
+_warn_of_others(_os.path.dirname(_os.path.dirname(_os.path.abspath(__file__))))
 _core.skip_frames_below(_os.path.dirname(_os.path.abspath(__file__)) + _os.sep)
 _os.register_at_fork(after_in_child=_core.after_fork_in_child)
 
