@@ -20,6 +20,7 @@ mod graph;
 mod growth;
 mod interrupt;
 mod keras;
+mod lines;
 mod memory;
 mod ops;
 mod profile;
@@ -45,6 +46,7 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     graph::add_to(module)?;
     growth::add_to(module)?;
     keras::add_to(module)?;
+    lines::add_to(module)?;
     memory::add_to(module)?;
     ops::add_to(module)?;
     profile::add_to(module)?;

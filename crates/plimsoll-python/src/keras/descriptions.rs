@@ -19,7 +19,7 @@ use super::model::{Model, Place, at};
 use super::nested::Shapes;
 use super::options::{After, Options};
 use super::raised;
-use crate::edge;
+use crate::lines;
 
 /// A description that several may hold.
 #[derive(Clone)]
@@ -286,7 +286,7 @@ fn other(kind: &str, options: &Options<'_>) -> PyResult<Shared> {
 /// The line of the user's code that is running.
 #[pyfunction]
 fn user_line(py: Python<'_>) -> PyResult<Place> {
-    Ok(edge::user_line(py)?.map(|(file, line)| (file.to_string(), line)))
+    Ok(lines::user_line(py)?.map(|(file, line)| (file.to_string(), line)))
 }
 
 /// Adds what Python calls.
