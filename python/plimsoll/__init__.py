@@ -20,6 +20,10 @@ from .array_ops import (  # noqa: E402
     gather, identity, is_tensor, linspace, matmul, one_hot, ones, ones_like, pad, range, rank, reshape, reverse, shape, size, sort,
     split, squeeze, stack, stop_gradient, tile, transpose, unstack, where, zeros, zeros_like,
 )  # fmt: skip
+from .clipping import clip_by_global_norm, clip_by_norm  # noqa: E402
+from .composed import (  # noqa: E402
+    cond, ensure_shape, gather_nd, map_fn, meshgrid, name_scope, print, repeat, roll, sequence_mask, slice, tensordot, while_loop,
+)  # fmt: skip
 from .config import device  # noqa: E402
 from .custom_gradient import custom_gradient, recompute_grad  # noqa: E402
 from .dtypes import (  # noqa: E402
@@ -51,9 +55,20 @@ newaxis = None
 __version__ = "0.1.0"
 
 
+# What is Keras's, under other names.
+_INITIALIZERS = {
+    "constant_initializer": "Constant", "ones_initializer": "Ones", "random_normal_initializer": "RandomNormal",
+    "random_uniform_initializer": "RandomUniform", "zeros_initializer": "Zeros",
+}  # fmt: skip
+
+
 def __getattr__(name):
     if name == "keras":  # imported when it is first used
         import importlib
 
         return importlib.import_module(".keras", __name__)
+    if name.startswith("assert_") and hasattr(debugging, name):
+        return getattr(debugging, name)
+    if name in _INITIALIZERS:
+        return getattr(__getattr__("keras").initializers, _INITIALIZERS[name])
     return _missing("")(name)

@@ -1,6 +1,7 @@
 """Metrics: numbers that are told of predictions, averaged over batches."""
 
 from .. import _core
+from ..missing import missing as _missing
 from .layers.base import as_tensor
 
 
@@ -142,5 +143,4 @@ def name_of(metric):
     return metric.name if isinstance(metric, Metric) else getattr(metric, "__name__", "metric")
 
 
-def __getattr__(name):
-    raise AttributeError(f"Plimsoll has no tf.keras.metrics.{name}. docs/keras.md lists what is there")
+__getattr__ = _missing("keras.metrics")

@@ -10,6 +10,7 @@ import weakref
 import numpy as np
 
 from ... import _core, array_ops, dtypes
+from ...missing import INSTEAD, message
 from ...tensor import Value, Variable, convert_to_tensor
 from .. import context, initializers, layouts, mixed_precision, naming, pickling, regularizers, symbolic
 from ..structure import example_shapes, leaves, map_shapes, map_structure, with_batch
@@ -269,6 +270,14 @@ class Layer:
             raise AttributeError(f"{self.name} has not been built: the shape of its input is not known yet")
         return self._native
 
+    def __getattr__(self, name):
+        of_class = getattr(type(self), name, None)
+        if isinstance(of_class, property):
+            return of_class.fget(self)  # it has raised this error, and says why
+        if f"keras.Layer.{name}" in INSTEAD:
+            raise AttributeError(message(f"keras.Layer.{name}"))
+        raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
+
     def __repr__(self):
         return f"<{type(self).__name__} name={self.name}, built={self.built}>"
 
@@ -344,7 +353,7 @@ class NativeLayer(Layer):
         named = self.__dict__.get("_named", {})
         if name in named:
             return named[name]
-        raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
+        return super().__getattr__(name)
 
     def _layers_inside(self):
         return []
