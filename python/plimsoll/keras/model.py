@@ -52,6 +52,8 @@ class Model(Layer):
     def _ensure_native(self, shapes, tensor_dtypes):
         if self._graph is None:
             super()._ensure_native(shapes, tensor_dtypes)
+        elif self._native is None:
+            self._native, self.built = self._graph.build(), True
 
     def build(self, input_shape=None):
         """Builds the model for inputs of a shape, of which the first extent is that of the batch."""
@@ -178,10 +180,13 @@ class Model(Layer):
             metric.reset_state()
 
     def plan(self, x, y=None, batch_size=None, epochs=1, validation_split=0.0, validation_data=None, shuffle=True,
-             sample_weight=None, validation_batch_size=None):  # fmt: skip
-        """What ``fit`` with these arguments will need, to the byte, in a process of its own: nothing is computed."""
+             sample_weight=None, validation_batch_size=None, as_=None, limit=None):  # fmt: skip
+        """What ``fit`` with these arguments will need, to the byte, in a process of its own: nothing is computed.
+
+        ``as_`` names a model of GPU, such as "h200", which need not be there: the plan is then that of model and data on it. ``limit`` is one to plan
+        for instead of the present one; for a GPU that is what its driver leaves of its memory."""
         return training.plan(self, x, y, batch_size, epochs, validation_split, validation_data, shuffle, sample_weight,
-                             validation_batch_size)  # fmt: skip
+                             validation_batch_size, as_, limit)  # fmt: skip
 
     def _compiled_or_raise(self):
         if self._compiled is None:

@@ -61,6 +61,10 @@ class Call:
         self.layer, self.inputs, self.place, self.number = layer, inputs, place, next(_counter)
         self.n_outputs = 0
 
+    def shapes(self):
+        """The shapes of examples that it is called with."""
+        return map_structure(lambda x: list(x.example_shape), self.inputs)
+
     def output(self, shape):
         """What it gives next, for examples of that shape."""
         self.n_outputs += 1
@@ -76,9 +80,8 @@ def call(layer, inputs):
     for leaf in leaves(inputs):
         if not isinstance(leaf, KerasTensor):
             raise TypeError(f"{layer.name} is given symbolic tensors and {type(leaf).__name__}; all must be symbolic")
-    shapes = map_structure(lambda x: list(x.example_shape), inputs)
-    layer._ensure_native(shapes, [x.dtype.name for x in leaves(inputs)])
     made = Call(layer, inputs, _core.keras.user_line())
+    layer._ensure_native(made.shapes(), [x.dtype.name for x in leaves(inputs)])
     return map_shapes(made.output, layer._native.output_shapes())
 
 
@@ -105,7 +108,7 @@ class Graph:
                 self.layers.append(made.layer)
 
     def build(self):
-        """The native model."""
+        """The native model. Layers that are not built are built."""
         given = {id(x): number for number, x in enumerate(leaves(self.inputs))}
         first, n_values, calls = {}, len(given), []
 
@@ -113,6 +116,7 @@ class Graph:
             return given[id(x)] if id(x) in given else first[x.call.number] + x.index
 
         for made in self.calls:
+            made.layer._ensure_native(made.shapes(), [x.dtype.name for x in leaves(made.inputs)])
             calls.append((self.layers.index(made.layer), map_structure(number, made.inputs), made.place))
             first[made.number], n_values = n_values, n_values + made.n_outputs
         shapes = map_structure(lambda x: list(x.example_shape), self.inputs)

@@ -7,9 +7,10 @@
 import numpy as np
 
 from .. import _core
+from ..memory import parse_bytes
 from ..tape import GradientTape
 from ..tensor import Value
-from . import losses, metrics
+from . import losses, metrics, twins
 from .callbacks import CallbackList, History
 from .data import Arrays, adapt, unpack
 from .layers.base import as_tensor, as_tensors
@@ -261,8 +262,11 @@ def predict(model, x, batch_size, steps):
     return map_structure(lambda _: next(joined), outputs[0])
 
 
-def plan(model, x, y, batch_size, epochs, validation_split, validation_data, shuffle, sample_weight, validation_batch_size):
+def plan(model, x, y, batch_size, epochs, validation_split, validation_data, shuffle, sample_weight, validation_batch_size, as_,
+         limit):  # fmt: skip
     compiled = model._compiled_or_raise()
+    if _has_own_step(model):
+        raise ValueError(f"{model.name} has a train_step of its own, which runs eagerly: no plan can promise what it needs")
     data = adapt(x, y, sample_weight, batch_size, shuffle)
     if not isinstance(data, Arrays):
         raise ValueError("a plan needs arrays: their shapes say what a run with them will need")
@@ -273,10 +277,12 @@ def plan(model, x, y, batch_size, epochs, validation_split, validation_data, shu
         data, held_out = data.split(validation_split)
     data = prepare(model, data)
     of_run, _ = compiled.metrics_of_run(model, data.parts[1])
+    alive = []
     return _core.keras.plan({
-        "model": model._native, "optimizer": model.optimizer._native, "loss": compiled.of_run(model),
+        "build": lambda: twins.built(model, alive), "optimizer": model.optimizer._native, "loss": compiled.of_run(model),
         "penalties": penalties(model), "metrics": of_run, "data": data.planned(),
-        "held_out": None if held_out is None else held_out.planned(), "epochs": epochs})  # fmt: skip
+        "held_out": None if held_out is None else held_out.planned(), "epochs": epochs, "as_device": as_,
+        "limit": None if limit is None else parse_bytes(limit)})  # fmt: skip
 
 
 # Steps in Python.

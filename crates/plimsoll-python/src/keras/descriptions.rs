@@ -121,9 +121,7 @@ impl Description {
     /// The layer for examples of these shapes.
     #[pyo3(name = "build")]
     fn build_for(&self, py: Python<'_>, inputs: Shapes) -> PyResult<Model> {
-        let model = raised::call(py, || self.build(&inputs.0))?;
-        let description = self.clone();
-        Ok(Model::new(model, Some(Arc::new(move || description.build(&inputs.0)))))
+        raised::call(py, || self.build(&inputs.0)).map(Model)
     }
 }
 

@@ -51,6 +51,7 @@ class Layer:
         self._native = self._seen = None
         self._weights = []
         self._regularized = []
+        self._n_before_build = None
         if batch_input_shape is not None:
             input_shape = batch_input_shape[1:]
         if input_dim is not None:
@@ -101,6 +102,7 @@ class Layer:
 
     def _ensure_built(self, shapes):
         if not self.built:
+            self._n_before_build = len(self._weights), len(self._regularized)
             self.build(with_batch(shapes))
             self.built = True
 
@@ -244,6 +246,12 @@ class Layer:
 
     # Copies and pickles. What is native is made again when it is wanted.
 
+    def _state_before_build(self):
+        """The attributes of a layer like this one that has not been built: without the weights that ``build`` makes."""
+        n_weights, n_regularized = self._n_before_build or (len(self._weights), len(self._regularized))
+        return {**vars(self), "_native": None, "_seen": None, "built": False, "_weights": self._weights[:n_weights],
+                "_regularized": self._regularized[:n_regularized]}  # fmt: skip
+
     def __getstate__(self):
         return {name: value for name, value in vars(self).items() if name != "_native"}
 
@@ -329,6 +337,9 @@ class NativeLayer(Layer):
             self.built = True
             if not self._trainable:
                 self._native.set_trainable(False)
+
+    def _state_before_build(self):
+        return {**super()._state_before_build(), "_weights": [], "_named": {}, "_regularized": []}
 
     def __getstate__(self):
         native = ("_native", "_description", "_weights", "_named", "_regularized")
