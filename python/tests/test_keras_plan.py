@@ -153,7 +153,7 @@ def test_what_has_no_plan_says_why():
 
     model = Stepped()
     model.compile("adam", LOGITS)
-    with pytest.raises(ValueError, match="train_step of its own"):
+    with pytest.raises(ValueError, match="has a train_step, a test_step or metrics of its own"):
         model.plan(X, Y)
 
     class Reads(keras.Model):

@@ -123,11 +123,11 @@ class Model(Layer):
             validation_data=None, shuffle=True, class_weight=None, sample_weight=None, initial_epoch=0, steps_per_epoch=None,
             validation_steps=None, validation_batch_size=None, validation_freq=1):  # fmt: skip
         """Trains the model; returns the history of its numbers."""
-        if class_weight is not None or validation_freq != 1:
-            raise NotImplementedError("fit has no class_weight, which sample_weight says as well, and no validation_freq")
+        if validation_freq != 1:
+            raise NotImplementedError("fit has no validation_freq: a callback may call evaluate after some epochs")
         return training.fit(self, x, y, batch_size, epochs, verbose, callbacks, validation_split, validation_data, shuffle,
-                            sample_weight, initial_epoch, steps_per_epoch, validation_steps,
-                            validation_batch_size)  # fmt: skip
+                            sample_weight, initial_epoch, steps_per_epoch, validation_steps, validation_batch_size,
+                            class_weight)  # fmt: skip
 
     def evaluate(self, x=None, y=None, batch_size=None, verbose="auto", sample_weight=None, steps=None, callbacks=None,
                  return_dict=False):  # fmt: skip
@@ -143,9 +143,7 @@ class Model(Layer):
 
     def train_on_batch(self, x, y=None, sample_weight=None, class_weight=None, return_dict=False):
         """One step with one batch; returns its loss, and metrics."""
-        if class_weight is not None:
-            raise NotImplementedError("train_on_batch has no class_weight, which sample_weight says as well")
-        return training.train_on_batch(self, x, y, sample_weight, return_dict)
+        return training.train_on_batch(self, x, y, training.weights_of(class_weight, y, sample_weight), return_dict)
 
     def test_on_batch(self, x, y=None, sample_weight=None, return_dict=False):
         n = leaves(as_tensors(x))[0]._shape[0]
@@ -154,6 +152,10 @@ class Model(Layer):
     def train_step(self, data):
         """One step of training with a batch: what a subclass may say otherwise."""
         return training.train_step(self, data)
+
+    def test_step(self, data):
+        """What is told of one batch without training: what a subclass may say otherwise."""
+        return training.test_step(self, data)
 
     def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
         """The loss of what the model said, with the penalties of regularizers."""
