@@ -14,7 +14,7 @@ _warn_of_others(_os.path.dirname(_os.path.dirname(_os.path.abspath(__file__))))
 _core.skip_frames_below(_os.path.dirname(_os.path.abspath(__file__)) + _os.sep)
 _os.register_at_fork(after_in_child=_core.after_fork_in_child)
 
-from . import data, debugging, dtypes, errors, nest  # noqa: E402
+from . import copies as _copies, data, debugging, dtypes, errors, nest  # noqa: E402, F401
 from .array_ops import (  # noqa: E402
     add_n, argmax, argmin, argsort, broadcast_to, cast, clip_by_value, concat, constant, cumsum, einsum, expand_dims, eye, fill,
     gather, identity, is_tensor, linspace, matmul, one_hot, ones, ones_like, pad, range, rank, reshape, reverse, shape, size, sort,

@@ -14,6 +14,7 @@ from . import compat as compat
 from . import composed as composed
 from . import config as config
 from . import convolutions as convolutions
+from . import copies as copies
 from . import data as data
 from . import debugging as debugging
 from . import dtypes as dtypes
