@@ -5,6 +5,7 @@ this package has not raises an error that says so. What only Plimsoll has: ``lim
 ``GrowthWatch``, ``GradientTape.saved``.
 """
 
+import atexit as _atexit
 import os as _os
 
 from . import _core
@@ -12,6 +13,10 @@ from .clash import warn_of_others as _warn_of_others
 
 _warn_of_others(_os.path.dirname(_os.path.dirname(_os.path.abspath(__file__))))
 _core.skip_frames_below(_os.path.dirname(_os.path.abspath(__file__)) + _os.sep)
+# What the extension makes at its first look at a frame is made here: for that it takes the GIL by itself, which a thread must not do while the
+# interpreter ends.
+_core.users_line()
+_atexit.register(_core.interpreter_ends)
 _os.register_at_fork(after_in_child=_core.after_fork_in_child)
 
 from . import copies as _copies, data, debugging, dtypes, errors, nest  # noqa: E402, F401

@@ -12,7 +12,7 @@ use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 
 use crate::lines::user_line;
-use crate::{current_graph, errors, interrupt, warnings};
+use crate::{current_graph, errors, exits, interrupt, warnings};
 
 /// Runs `f` without the GIL, with its bytes labelled by the user's line, and with the thread's graph entered if it has one.
 pub fn call<R: Send>(py: Python<'_>, f: impl FnOnce() -> plimsoll::Result<R> + Send) -> PyResult<R> {
@@ -32,8 +32,8 @@ pub fn outside_graphs<R: Send>(
 ) -> PyResult<R> {
     check_not_forked()?;
     let done = match user_line(py)? {
-        Some((file, line)) => py.detach(|| plimsoll::at_line(&file, line, f)),
-        None => py.detach(f),
+        Some((file, line)) => exits::detached(py, || plimsoll::at_line(&file, line, f)),
+        None => exits::detached(py, f),
     };
     warnings::hand_over(py)?;
     done.map_err(|error| interrupt::take().unwrap_or_else(|| errors::exception(py, &error)))

@@ -13,6 +13,7 @@ mod device;
 mod dlpack;
 mod edge;
 mod errors;
+mod exits;
 mod footprint;
 mod function;
 mod gradient;
@@ -40,6 +41,7 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     device::add_to(module)?;
     dlpack::add_to(module)?;
     edge::add_to(module)?;
+    exits::add_to(module)?;
     footprint::add_to(module)?;
     function::add_to(module)?;
     gradient::add_to(module)?;

@@ -21,6 +21,7 @@ use super::model::Model;
 use super::nested::Shapes;
 use super::optimizers::Optimizer;
 use super::raised;
+use crate::exits;
 use crate::tensor::dtype_of;
 
 /// What a plan needs, as a dictionary of Python's.
@@ -155,7 +156,7 @@ impl RunError for Ended {
 
 /// Has Python build the model on the current device.
 fn built(build: &Py<PyAny>) -> std::result::Result<nn::Model, Ended> {
-    Python::attach(|py| {
+    exits::attached(|py| {
         let model = build.call0(py).and_then(|model| Ok(model.extract::<PyRef<'_, Model>>(py)?.0.clone()));
         model.map_err(|error| {
             let is_over_limit = error.is_instance_of::<PyMemoryError>(py);
@@ -200,7 +201,7 @@ fn plan_run(py: Python<'_>, run: PlannedRun) -> PyResult<PyPlan> {
             trainer = trainer.held_out(held_out.batches(of_held_out)?);
         }
         for metric in &run.metrics {
-            let make = || Python::attach(|py| metric.make(py).map_err(|error| raised::error(py, error)));
+            let make = || exits::attached(|py| metric.make(py).map_err(|error| raised::error(py, error)));
             trainer = trainer.training_metric(make()?).metric(make()?);
         }
         trainer.fit(&data.batches(arrays)?, Until::Epochs(run.epochs))?;
