@@ -5,18 +5,29 @@ this package has not raises an error that says so. What only Plimsoll has: ``lim
 ``GrowthWatch``, ``GradientTape.saved``.
 """
 
+import atexit as _atexit
 import os as _os
 
 from . import _core
+from .clash import warn_of_others as _warn_of_others
 
+_warn_of_others(_os.path.dirname(_os.path.dirname(_os.path.abspath(__file__))))
 _core.skip_frames_below(_os.path.dirname(_os.path.abspath(__file__)) + _os.sep)
+# What the extension makes at its first look at a frame is made here: for that it takes the GIL by itself, which a thread must not do while the
+# interpreter ends.
+_core.users_line()
+_atexit.register(_core.interpreter_ends)
 _os.register_at_fork(after_in_child=_core.after_fork_in_child)
 
-from . import data, debugging, dtypes, errors, nest  # noqa: E402
+from . import copies as _copies, data, debugging, dtypes, errors, nest  # noqa: E402, F401
 from .array_ops import (  # noqa: E402
     add_n, argmax, argmin, argsort, broadcast_to, cast, clip_by_value, concat, constant, cumsum, einsum, expand_dims, eye, fill,
     gather, identity, is_tensor, linspace, matmul, one_hot, ones, ones_like, pad, range, rank, reshape, reverse, shape, size, sort,
     split, squeeze, stack, stop_gradient, tile, transpose, unstack, where, zeros, zeros_like,
+)  # fmt: skip
+from .clipping import clip_by_global_norm, clip_by_norm  # noqa: E402
+from .composed import (  # noqa: E402
+    cond, ensure_shape, gather_nd, map_fn, meshgrid, name_scope, print, repeat, roll, sequence_mask, slice, tensordot, while_loop,
 )  # fmt: skip
 from .config import device  # noqa: E402
 from .custom_gradient import custom_gradient, recompute_grad  # noqa: E402
@@ -49,9 +60,20 @@ newaxis = None
 __version__ = "0.1.0"
 
 
+# What is Keras's, under other names.
+_INITIALIZERS = {
+    "constant_initializer": "Constant", "ones_initializer": "Ones", "random_normal_initializer": "RandomNormal",
+    "random_uniform_initializer": "RandomUniform", "zeros_initializer": "Zeros",
+}  # fmt: skip
+
+
 def __getattr__(name):
     if name == "keras":  # imported when it is first used
         import importlib
 
         return importlib.import_module(".keras", __name__)
+    if name.startswith("assert_") and hasattr(debugging, name):
+        return getattr(debugging, name)
+    if name in _INITIALIZERS:
+        return getattr(__getattr__("keras").initializers, _INITIALIZERS[name])
     return _missing("")(name)

@@ -8,8 +8,13 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from . import array_ops as array_ops
+from . import clash as clash
+from . import clipping as clipping
 from . import compat as compat
+from . import composed as composed
 from . import config as config
+from . import convolutions as convolutions
+from . import copies as copies
 from . import data as data
 from . import debugging as debugging
 from . import dtypes as dtypes
@@ -76,6 +81,21 @@ from .array_ops import unstack as unstack
 from .array_ops import where as where
 from .array_ops import zeros as zeros
 from .array_ops import zeros_like as zeros_like
+from .clipping import clip_by_global_norm as clip_by_global_norm
+from .clipping import clip_by_norm as clip_by_norm
+from .composed import cond as cond
+from .composed import ensure_shape as ensure_shape
+from .composed import gather_nd as gather_nd
+from .composed import map_fn as map_fn
+from .composed import meshgrid as meshgrid
+from .composed import name_scope as name_scope
+from .composed import print as print
+from .composed import repeat as repeat
+from .composed import roll as roll
+from .composed import sequence_mask as sequence_mask
+from .composed import slice as slice
+from .composed import tensordot as tensordot
+from .composed import while_loop as while_loop
 from .config import device as device
 from .custom_gradient import custom_gradient as custom_gradient
 from .custom_gradient import recompute_grad as recompute_grad

@@ -13,6 +13,7 @@ import numpy as np
 
 from . import _core, errors
 from .memory import parse_bytes
+from .missing import missing as _missing, missing_method as _missing_method
 from .nest import flatten, pack
 from .specs import TensorSpec
 from .tensor import Value, convert_to_tensor
@@ -238,6 +239,8 @@ class Dataset:
         kind = "native" if self._dataset is not None else "with Python"
         return f"<Dataset {kind}, {self.cardinality()} elements>"
 
+    __getattr__ = _missing_method("data.Dataset")
+
     def _native(self, native):
         return Dataset(native, self._structure)
 
@@ -389,5 +392,4 @@ class experimental:
     AUTOTUNE = AUTOTUNE
 
 
-def __getattr__(name):
-    raise AttributeError(f"Plimsoll has no tf.data.{name}. docs/python.md lists what is there")
+__getattr__ = _missing("data")

@@ -3,6 +3,7 @@
 import numpy as np
 
 from . import errors
+from .missing import missing as _missing
 from .names import tensor
 
 
@@ -90,5 +91,4 @@ def assert_shapes(shapes, data=None, summarize=None, message=None, name=None):
             raise ValueError(f"{message or 'assert_shapes'}: {wanted} is wanted, and the shape is {tuple(shape)}, where {known}")
 
 
-def __getattr__(name):
-    raise AttributeError(f"Plimsoll has no tf.debugging.{name}. docs/python.md lists what is there")
+__getattr__ = _missing("debugging")

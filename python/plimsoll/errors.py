@@ -1,5 +1,7 @@
 """Exception classes, one for each kind of error, with TensorFlow's names where it has one."""
 
+from .missing import missing as _missing
+
 
 class OpError(Exception):
     """Something that an op refused. ``message`` names the op, the values that clash and what would work."""
@@ -56,3 +58,6 @@ class DataLossError(OpError, ValueError):
 
 class UnknownError(OpError):
     """Something that failed while doing something else."""
+
+
+__getattr__ = _missing("errors")

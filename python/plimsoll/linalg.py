@@ -2,6 +2,8 @@
 
 from . import _core
 from .array_ops import einsum, extents as _extents, eye, matmul  # noqa: F401
+from .clipping import global_norm  # noqa: F401
+from .composed import band_part, diag, diag_part, l2_normalize, matrix_transpose, matvec, tensordot, trace  # noqa: F401
 from .missing import missing as _missing
 from .names import tensor as _as_tensor
 

@@ -15,7 +15,17 @@ from .array_ops import argmin as argmin
 from .array_ops import cumprod as cumprod
 from .array_ops import cumsum as cumsum
 from .array_ops import top_k as top_k
+from .composed import count_nonzero as count_nonzero
+from .composed import divide_no_nan as divide_no_nan
+from .composed import is_inf as is_inf
+from .composed import l2_normalize as l2_normalize
+from .composed import multiply_no_nan as multiply_no_nan
+from .composed import softsign as softsign
+from .composed import squared_difference as squared_difference
+from .composed import xlogy as xlogy
+from .composed import zero_fraction as zero_fraction
 from .dtypes import DType as DType
+from .nn import log_softmax as log_softmax
 from .nn import softmax as softmax
 _TensorLike: TypeAlias = Tensor | Variable | ArrayLike
 _Axes: TypeAlias = int | Sequence[int] | None

@@ -5,6 +5,7 @@ import operator as _operator
 from . import _core, dtypes as _dtypes
 from .array_ops import extents as _extents, name_of as _name_of
 from .missing import missing as _missing
+from .names import tensor as _tensor
 
 
 def normal(shape, mean=0.0, stddev=1.0, dtype=_dtypes.float32, seed=None, name=None):
@@ -43,6 +44,19 @@ def uniform(shape, minval=0, maxval=None, dtype=_dtypes.float32, seed=None, name
             raise ValueError("tf.random.uniform of whole numbers needs maxval")
         return _core.randint(_extents(shape), int(minval), int(maxval), _name_of(dtype))
     return _core.uniform(_extents(shape), float(minval), 1.0 if maxval is None else float(maxval), _name_of(dtype))
+
+
+def shuffle(value, seed=None, name=None):
+    """The slices along the first axis in another order.
+
+    >>> import plimsoll as tf
+    >>> sorted(tf.random.shuffle([3, 1, 2]).numpy().tolist())
+    [1, 2, 3]
+    """
+    _no_seed_of_its_own(seed)
+    x = _tensor(value)
+    order = _core.sort(_core.uniform([x._shape[0]], 0.0, 1.0, "float64"), 0, False)[1]
+    return _core.gather(x, order, 0)
 
 
 def _no_seed_of_its_own(seed):

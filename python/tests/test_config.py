@@ -5,6 +5,7 @@ import logging
 import numpy as np
 import plimsoll as tf
 import pytest
+from plimsoll import clash
 
 
 def test_devices_are_listed_without_being_opened():
@@ -83,3 +84,12 @@ def test_checks_of_values_name_the_first_that_fails():
         d.assert_rank(tf.ones([2, 3]), 1)
     with pytest.raises(AttributeError, match="tf.debugging.enable_dump"):
         d.enable_dump
+
+
+def test_the_other_distribution_of_the_same_package_is_told(tmp_path, recwarn):
+    (tmp_path / "plimsoll_ml-0.1.0.dist-info").mkdir()
+    clash.warn_of_others(tmp_path)
+    assert not recwarn.list
+    (tmp_path / "plimsoll-0.0.1.dist-info").mkdir()
+    with pytest.warns(RuntimeWarning, match="both have a package plimsoll; pip uninstall both, then pip install plimsoll-ml"):
+        clash.warn_of_others(tmp_path)

@@ -125,7 +125,7 @@ def test_mixed_precision_keeps_masters():
         (lambda: layers.Dense(4, wrong=1), "Dense has no argument wrong"),
         (lambda: layers.LSTM(4, return_state=True), "LSTM has no return_state=True"),
         (lambda: layers.Conv2D(4, 3, padding="causal"), "there are 'valid' and 'same'"),
-        (lambda: layers.Bidirectional, "Plimsoll has no tf.keras.layers.Bidirectional. docs/keras.md"),
+        (lambda: layers.Bidirectional, "Plimsoll has no tf.keras.layers.Bidirectional; use a subclass of tf.keras.layers.Layer"),
         (lambda: keras.losses.get("nonsense"), "there is no loss 'nonsense'"),
         (lambda: keras.optimizers.get("nonsense"), "there is no optimizer 'nonsense'; there are sgd, adam"),
         (lambda: keras.datasets.mnist.load_data(), "never does. Fetch mnist.npz by hand"),

@@ -24,6 +24,18 @@ def test_every_byte_is_labelled_with_the_users_line():
     assert b.shape == (1000,)
 
 
+def test_the_line_is_right_in_long_functions_and_in_functions_that_come_and_go():
+    """Lines are kept by code object and instruction; the address of a function that is gone is soon that of another one."""
+    for n in range(600):
+        lines = ["def made(ones):", *["    pass"] * (n % 40), "    x = ones([7])", *["    pass"] * (n % 3), "    return x, ones([8])"]
+        names = {}
+        exec(compile("\n".join(lines), f"made_{n % 5}.py", "exec"), names)
+        x = names.pop("made")(tf.ones)
+        found = {row[3:5] for row in tf.report().rows if row[3].startswith("made_")}
+        assert found == {(f"made_{n % 5}.py", 2 + n % 40), (f"made_{n % 5}.py", 3 + n % 40 + n % 3)}
+        del x, names
+
+
 def test_saved_values_name_the_line_that_made_them():
     v = tf.Variable(tf.ones([1000]))
     with tf.GradientTape() as tape:

@@ -1,5 +1,8 @@
 """Tensors and variables: numpy in and out, operators, indexing, printing, and names."""
 
+import subprocess
+import sys
+
 import numpy as np
 import plimsoll as tf
 import pytest
@@ -196,3 +199,19 @@ def test_a_name_that_is_not_there_says_so(name):
     module, _, member = name.rpartition(".")
     with pytest.raises(AttributeError, match=f"Plimsoll has no tf.{name}"):
         getattr(getattr(tf, module) if module else tf, member)
+
+
+def test_tensors_and_variables_are_copied_and_pickled_as_their_values():
+    """Also where `tf.keras` has not been imported."""
+    program = """
+import copy, pickle, plimsoll as tf
+x, v = tf.cast(tf.constant([[1.5, 2.5]]), tf.bfloat16), tf.Variable([1, 2], trainable=False, name="v")
+for made in (copy.deepcopy((x, v)), pickle.loads(pickle.dumps((x, v)))):
+    assert made[0].dtype == tf.bfloat16 and tf.cast(made[0], tf.float32).numpy().tolist() == [[1.5, 2.5]]
+    assert made[1].numpy().tolist() == [1, 2] and not made[1].trainable and made[1] is not v and made[1].dtype == tf.int32
+    v.assign([3, 4])
+    assert made[1].numpy().tolist() == [1, 2]
+    v.assign([1, 2])
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr

@@ -60,6 +60,8 @@ Commands:
   python        the Python package: built, tested, its stubs held against it
   python --valgrind
                 some of its tests under valgrind: minutes
+  python --peers PYTHON
+                memory shared with PyTorch and JAX, by a Python that has them
   wheel         the Python package as it is published: built for speed, and checked
   suites --from DIR [--only TEXT]
                 test files that were written for TensorFlow, from a folder of yours, against the Python package
@@ -104,6 +106,7 @@ fn main() -> ExitCode {
         ["gpu-bundle"] => gpu_bundle::run(&root),
         ["python"] => python::test(&root),
         ["python", "--valgrind"] => python::valgrind(&root),
+        ["python", "--peers", python] => python::peers(&root, python),
         ["wheel"] => python::wheel(&root),
         ["suites", "--from", folder, rest @ ..] => python::suites(&root, folder, rest),
         [] | ["help" | "--help" | "-h"] => {

@@ -109,6 +109,16 @@ pub fn valgrind(root: &Path) -> Outcome {
     Step::new(&environment.root.join("python"), "valgrind", &arguments).env("PYTHONMALLOC", "malloc").run()
 }
 
+/// Builds the package and runs the tests of memory that is shared with PyTorch and JAX, in a Python of the user's that has them and pytest.
+pub fn peers(root: &Path, python: &str) -> Outcome {
+    let environment = Environment::new(root)?;
+    environment.develop()?;
+    let folder = root.join("python");
+    Step::new(&folder, python, &["-m", "pytest", "-q", "-p", "no:cacheprovider", "peers"])
+        .env("PYTHONPATH", &folder.to_string_lossy())
+        .run()
+}
+
 /// Builds the wheel that is published, and checks it: its tag, its size, what is in it, and what an import does.
 pub fn wheel(root: &Path) -> Outcome {
     let environment = Environment::new(root)?;

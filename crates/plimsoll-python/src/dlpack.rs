@@ -12,6 +12,7 @@ use pyo3::ffi;
 use pyo3::prelude::*;
 
 use crate::edge::outside_graphs;
+use crate::exits;
 use crate::tensor::{Tensor, Value};
 
 const CPU: i32 = 1;
@@ -215,7 +216,7 @@ impl Drop for Taken {
             }
         };
         // Deleters of Python libraries want the GIL; when the interpreter has ended there is nothing left to give back.
-        Python::try_attach(|_| delete());
+        exits::try_attached(|_| delete());
     }
 }
 

@@ -9,16 +9,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use plimsoll::OpenScope;
 use pyo3::exceptions::PyRuntimeError;
-use pyo3::intern;
 use pyo3::prelude::*;
-use pyo3::pybacked::PyBackedStr;
-use pyo3::sync::PyOnceLock;
 
-use crate::{current_graph, errors, interrupt, warnings};
-
-/// The folder of the package, with a separator at its end: frames of files below it are skipped.
-static PACKAGE: PyOnceLock<String> = PyOnceLock::new();
-static GET_FRAME: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+use crate::lines::user_line;
+use crate::{current_graph, errors, exits, interrupt, warnings};
 
 /// Runs `f` without the GIL, with its bytes labelled by the user's line, and with the thread's graph entered if it has one.
 pub fn call<R: Send>(py: Python<'_>, f: impl FnOnce() -> plimsoll::Result<R> + Send) -> PyResult<R> {
@@ -38,8 +32,8 @@ pub fn outside_graphs<R: Send>(
 ) -> PyResult<R> {
     check_not_forked()?;
     let done = match user_line(py)? {
-        Some((file, line)) => py.detach(|| plimsoll::at_line(&file, line, f)),
-        None => py.detach(f),
+        Some((file, line)) => exits::detached(py, || plimsoll::at_line(&file, line, f)),
+        None => exits::detached(py, f),
     };
     warnings::hand_over(py)?;
     done.map_err(|error| interrupt::take().unwrap_or_else(|| errors::exception(py, &error)))
@@ -66,38 +60,6 @@ fn check_not_forked() -> PyResult<()> {
 #[pyfunction]
 fn after_fork_in_child() {
     IS_FORKED.store(HAS_RUN.load(Ordering::Relaxed), Ordering::Relaxed);
-}
-
-/// File and line of the innermost frame outside the package.
-pub fn user_line(py: Python<'_>) -> PyResult<Option<(PyBackedStr, u32)>> {
-    let get_frame =
-        GET_FRAME.get_or_try_init(py, || Ok::<_, PyErr>(py.import("sys")?.getattr("_getframe")?.unbind()))?;
-    let package = PACKAGE.get(py).map_or("", String::as_str);
-    let mut frame = get_frame.bind(py).call0()?;
-    while !frame.is_none() {
-        let code = frame.getattr(intern!(py, "f_code"))?;
-        let file: PyBackedStr = code.getattr(intern!(py, "co_filename"))?.extract()?;
-        if package.is_empty() || !file.starts_with(package) {
-            // A frame that has no line says `None`.
-            let line: Option<u32> = frame.getattr(intern!(py, "f_lineno"))?.extract()?;
-            return Ok(Some((file, line.unwrap_or(0))));
-        }
-        frame = frame.getattr(intern!(py, "f_back"))?;
-    }
-    Ok(None)
-}
-
-/// File and line of the innermost frame outside the package, for messages.
-#[pyfunction]
-fn users_line(py: Python<'_>) -> PyResult<Option<(String, u32)>> {
-    Ok(user_line(py)?.map(|(file, line)| (file.to_string(), line)))
-}
-
-/// Says which folder is the package's.
-#[pyfunction]
-fn skip_frames_below(py: Python<'_>, folder: String) {
-    // A second import of the package is of the same folder.
-    _ = PACKAGE.set(py, folder);
 }
 
 /// A scope that is open on some thread, by number. The scope itself stays on its thread, since Python hands objects from one
@@ -156,7 +118,5 @@ impl Drop for Scope {
 /// Adds what Python calls.
 pub fn add_to(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<Scope>()?;
-    module.add_function(wrap_pyfunction!(users_line, module)?)?;
-    module.add_function(wrap_pyfunction!(after_fork_in_child, module)?)?;
-    module.add_function(wrap_pyfunction!(skip_frames_below, module)?)
+    module.add_function(wrap_pyfunction!(after_fork_in_child, module)?)
 }

@@ -13,7 +13,7 @@ use pyo3::prelude::*;
 use crate::edge::call;
 use crate::footprint::Footprint;
 use crate::tensor::{Tensor, Value, Variable, dtype_of};
-use crate::{current_graph, errors};
+use crate::{current_graph, errors, exits};
 
 /// The programs of a function that Python owns.
 #[pyclass(frozen, module = "plimsoll._core")]
@@ -65,7 +65,7 @@ impl Structure for Returned {
 /// Calls the function that was lent.
 fn run(lent: Lent) -> Result<Returned> {
     let Lent { body, tensors, .. } = lent;
-    Python::attach(|py| {
+    exits::attached(|py| {
         let tensors: Vec<Tensor> = tensors.into_iter().map(Tensor).collect();
         let returned = body.call1(py, (tensors,)).and_then(|returned| returned.extract(py));
         let (tensors, arrangement): (Vec<Value>, usize) = returned.map_err(errors::raised)?;

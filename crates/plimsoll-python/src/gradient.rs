@@ -14,6 +14,7 @@ use pyo3::types::PyDict;
 
 use crate::edge::call;
 use crate::errors;
+use crate::exits;
 use crate::tensor::{Tensor, Value};
 
 thread_local!(
@@ -78,7 +79,7 @@ fn custom_gradient(
         inputs.iter().map(|input| (*input.shape(), input.dtype())).collect();
     let backward = move |gradient: &Array| -> Result<Vec<Array>> {
         let given: Vec<Option<Value>> =
-            Python::attach(|py| callback.call(py, &[gradient])?.extract(py)).map_err(errors::raised)?;
+            exits::attached(|py| callback.call(py, &[gradient])?.extract(py)).map_err(errors::raised)?;
         if given.len() != shapes.len() {
             let detail = format!("{} gradients were given for {} inputs", given.len(), shapes.len());
             return Err(Error::argument("custom_gradient", detail));
@@ -102,7 +103,7 @@ fn recompute(py: Python<'_>, inputs: Vec<Value>, callback: Callback) -> PyResult
     let function = move |inputs: &[Array]| -> Result<Array> {
         let inputs: Vec<&Array> = inputs.iter().collect();
         let made: Value =
-            Python::attach(|py| callback.call(py, &inputs)?.extract(py)).map_err(errors::raised)?;
+            exits::attached(|py| callback.call(py, &inputs)?.extract(py)).map_err(errors::raised)?;
         Ok(Array::clone(&made))
     };
     call(py, || {

@@ -4,6 +4,7 @@
 //! it answers to. Methods with arguments of their own are functions of their own, in [`shapes`] and [`create`].
 
 mod create;
+mod network;
 mod shapes;
 
 use plimsoll::{Result, Tensor as Array};
@@ -163,6 +164,7 @@ pub fn add_to(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(along, module)?)?;
     module.add_function(wrap_pyfunction!(reduce, module)?)?;
     module.add_function(wrap_pyfunction!(stop_gradient, module)?)?;
+    network::add_to(module)?;
     shapes::add_to(module)?;
     create::add_to(module)
 }

@@ -14,6 +14,7 @@ use pyo3::prelude::*;
 
 use crate::current_graph;
 use crate::edge::{call, outside_graphs};
+use crate::exits;
 
 /// A tensor.
 #[pyclass(frozen, weakref, module = "plimsoll")]
@@ -84,7 +85,7 @@ impl Tensor {
     ) -> PyResult<Tensor> {
         let dtype = dtype_of(dtype)?;
         let copy = |bytes: &mut [u8]| {
-            Python::attach(|py| buffer.copy_to_slice(py, bytes)).map_err(|error| buffer_error(&error))
+            exits::attached(|py| buffer.copy_to_slice(py, bytes)).map_err(|error| buffer_error(&error))
         };
         let Some(graph) = current_graph::current().filter(|_| for_graph) else {
             return outside_graphs(py, || plimsoll::Tensor::from_bytes(shape, dtype, copy)).map(Tensor);
@@ -211,7 +212,7 @@ impl Variable {
 }
 
 fn read_into(py: Python<'_>, tensor: &plimsoll::Tensor, buffer: &PyBuffer<u8>) -> PyResult<()> {
-    let copy = |bytes: &[u8]| Python::attach(|py| buffer.copy_from_slice(py, bytes));
+    let copy = |bytes: &[u8]| exits::attached(|py| buffer.copy_from_slice(py, bytes));
     outside_graphs(py, || tensor.with_bytes(copy)?.map_err(|error| buffer_error(&error)))
 }
 

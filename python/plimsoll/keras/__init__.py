@@ -1,5 +1,6 @@
 """``tf.keras``: layers, models and training with Keras's names, by the framework's own train loop."""
 
+from ..missing import missing as _missing
 from . import (
     activations, backend, callbacks, datasets, initializers, layers, losses, metrics, mixed_precision, models, optimizers,
     regularizers, schedules, utils,
@@ -16,5 +17,4 @@ __all__ = ["Input", "Model", "Sequential", "activations", "backend", "callbacks"
            "metrics", "mixed_precision", "models", "optimizers", "regularizers", "utils"]  # fmt: skip
 
 
-def __getattr__(name):
-    raise AttributeError(f"Plimsoll has no tf.keras.{name}. docs/keras.md lists what is there")
+__getattr__ = _missing("keras")

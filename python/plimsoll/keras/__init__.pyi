@@ -33,6 +33,7 @@ from . import summary as summary
 from . import symbolic as symbolic
 from . import tensors as tensors
 from . import training as training
+from . import twins as twins
 from . import utils as utils
 from .callbacks import History as History
 from .layers.base import Layer as Layer

@@ -1,6 +1,7 @@
 """Activations: functions of tensors, and their names."""
 
 from .. import _core
+from ..missing import missing as _missing
 from ..names import tensor
 
 _FUNCTIONS = {
@@ -67,3 +68,6 @@ def _of_nn(name):
 def get(identifier):
     """The function of a name; a function as it is."""
     return identifier if callable(identifier) else globals()[name_of(identifier)]
+
+
+__getattr__ = _missing("keras.activations")

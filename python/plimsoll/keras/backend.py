@@ -1,6 +1,7 @@
 """``tf.keras.backend``."""
 
 from .. import _core
+from ..missing import missing as _missing
 from . import naming
 
 
@@ -19,5 +20,4 @@ def epsilon():
     return 1e-7
 
 
-def __getattr__(name):
-    raise AttributeError(f"Plimsoll has no tf.keras.backend.{name}. docs/keras.md lists what is there")
+__getattr__ = _missing("keras.backend")

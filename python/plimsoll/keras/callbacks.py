@@ -7,6 +7,8 @@ import csv
 import warnings
 import weakref
 
+from ..missing import missing as _missing
+
 
 class Callback:
     """Something that is told how a run goes on."""
@@ -254,5 +256,4 @@ class TerminateOnNaN(Callback):
     """Nothing: a loss that is not a number ends every run here, with an error that says what causes it."""
 
 
-def __getattr__(name):
-    raise AttributeError(f"Plimsoll has no tf.keras.callbacks.{name}. docs/keras.md lists what is there")
+__getattr__ = _missing("keras.callbacks")

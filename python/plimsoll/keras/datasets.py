@@ -1,5 +1,7 @@
 """``tf.keras.datasets``: a package that never asks the network for anything has no data to give."""
 
+from ..missing import missing as _missing
+
 _FILES = {"mnist": "mnist.npz", "fashion_mnist": "the four idx files", "cifar10": "cifar-10-python.tar.gz",
           "cifar100": "cifar-100-python.tar.gz", "imdb": "imdb.npz", "reuters": "reuters.npz",
           "boston_housing": "boston_housing.npz", "california_housing": "california_housing.npz"}  # fmt: skip
@@ -17,3 +19,5 @@ class _Dataset:
 
 
 globals().update({name: _Dataset(name, file) for name, file in _FILES.items()})
+
+__getattr__ = _missing("keras.datasets")

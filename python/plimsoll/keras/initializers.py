@@ -1,6 +1,7 @@
 """Initializers: what weights start from. An object is called with a shape, or given to a layer."""
 
 from .. import _core, dtypes
+from ..missing import missing as _missing
 from ..tensor import convert_to_tensor
 
 
@@ -99,3 +100,6 @@ def described(identifier):
 def value(identifier, shape, dtype):
     """What a weight of that shape starts from."""
     return convert_to_tensor(get(identifier)(shape, dtype=dtype))
+
+
+__getattr__ = _missing("keras.initializers")

@@ -1,6 +1,7 @@
 """Losses: objects that are called with labels and predictions, and functions of the same names."""
 
 from .. import _core
+from ..missing import missing as _missing
 from .layers.base import as_tensor
 
 
@@ -129,5 +130,4 @@ def of_run(loss):
     return loss._of_run() if isinstance(loss, Loss) else loss
 
 
-def __getattr__(name):
-    raise AttributeError(f"Plimsoll has no tf.keras.losses.{name}. docs/keras.md lists what is there")
+__getattr__ = _missing("keras.losses")

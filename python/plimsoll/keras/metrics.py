@@ -1,17 +1,33 @@
 """Metrics: numbers that are told of predictions, averaged over batches."""
 
 from .. import _core
+from ..dtypes import as_dtype
+from ..missing import missing as _missing
+from ..tensor import Variable
 from .layers.base import as_tensor
 
 
 class Metric:
-    """A number that is told of predictions: what it has seen, since the last reset."""
+    """A number that is told of predictions: what it has seen, since the last reset.
+
+    One of the user's own has ``update_state`` and ``result``, and ``add_weight`` for what it has seen."""
 
     _kind, _number, _shown = None, 0.0, None
 
     def __init__(self, name=None, dtype=None):
         self.name = name or self._shown or self._kind or type(self).__name__.lower()
+        self._weights = []
         self._make()
+
+    def add_weight(self, shape=(), initializer="zeros", dtype=None, name=None):
+        """A variable that is not trained, and begins anew at each reset."""
+        if initializer not in (None, "zeros"):
+            raise NotImplementedError(f"initializer={initializer!r}; what a metric has seen begins at zeros")
+        weight = Variable(_core.full([int(n) for n in shape], 0.0, as_dtype(dtype or "float32").name), False, name=name or "weight")
+        self._weights.append(weight)
+        return weight
+
+    variables = property(lambda self: list(self._weights))
 
     def __getstate__(self):
         # What it has seen is not kept: a copy begins anew.
@@ -33,7 +49,10 @@ class Metric:
         return as_tensor(self._native.result())
 
     def reset_state(self):
-        self._native.reset()
+        if self._kind is not None:
+            self._native.reset()
+        for weight in self._weights:
+            weight.assign(_core.full(weight._shape, 0.0, weight._dtype))
 
     reset_states = property(lambda self: self.reset_state)
 
@@ -56,6 +75,9 @@ class Mean(Metric):
     def update_state(self, values, sample_weight=None):
         weights = None if sample_weight is None else as_tensor(sample_weight)
         self._native.update(as_tensor(values), weights)
+
+    def reset_state(self):
+        self._native.reset()
 
     def _of_run(self):
         raise ValueError("tf.keras.metrics.Mean is of numbers, not of labels and predictions; it is for loops of one's own")
@@ -131,16 +153,20 @@ def of_run(metric, output):
         kind, number = metric._of_run()
         if kind is None:
             raise NotImplementedError(
-                f"{type(metric).__name__} is a metric of Python's own; fit takes those of tf.keras.metrics, and functions of labels "
-                "and predictions, whose mean it tells"
+                f"{type(metric).__name__} is a metric of Python's own; the steps of fit take those of tf.keras.metrics, and functions of "
+                "labels and predictions, whose mean they tell"
             )
         return kind, number, output
     return metric, 0.0, output
+
+
+def is_own(metric):
+    """Whether it is of a class of the user's, which Python computes after each batch."""
+    return isinstance(metric, Metric) and metric._kind is None and not isinstance(metric, Mean)
 
 
 def name_of(metric):
     return metric.name if isinstance(metric, Metric) else getattr(metric, "__name__", "metric")
 
 
-def __getattr__(name):
-    raise AttributeError(f"Plimsoll has no tf.keras.metrics.{name}. docs/keras.md lists what is there")
+__getattr__ = _missing("keras.metrics")

@@ -1,6 +1,7 @@
 """Precision policies: in which dtype layers compute, and in which they keep their variables."""
 
 from .. import dtypes
+from ..missing import missing as _missing
 
 _COMPUTE = {"float32": "float32", "float64": "float64", "mixed_float16": "float16", "mixed_bfloat16": "bfloat16"}
 
@@ -65,3 +66,6 @@ class experimental:
     Policy = Policy
     set_policy = staticmethod(set_global_policy)
     global_policy = staticmethod(global_policy)
+
+
+__getattr__ = _missing("keras.mixed_precision")

@@ -52,6 +52,8 @@ class Model(Layer):
     def _ensure_native(self, shapes, tensor_dtypes):
         if self._graph is None:
             super()._ensure_native(shapes, tensor_dtypes)
+        elif self._native is None:
+            self._native, self.built = self._graph.build(), True
 
     def build(self, input_shape=None):
         """Builds the model for inputs of a shape, of which the first extent is that of the batch."""
@@ -121,11 +123,11 @@ class Model(Layer):
             validation_data=None, shuffle=True, class_weight=None, sample_weight=None, initial_epoch=0, steps_per_epoch=None,
             validation_steps=None, validation_batch_size=None, validation_freq=1):  # fmt: skip
         """Trains the model; returns the history of its numbers."""
-        if class_weight is not None or validation_freq != 1:
-            raise NotImplementedError("fit has no class_weight, which sample_weight says as well, and no validation_freq")
+        if validation_freq != 1:
+            raise NotImplementedError("fit has no validation_freq: a callback may call evaluate after some epochs")
         return training.fit(self, x, y, batch_size, epochs, verbose, callbacks, validation_split, validation_data, shuffle,
-                            sample_weight, initial_epoch, steps_per_epoch, validation_steps,
-                            validation_batch_size)  # fmt: skip
+                            sample_weight, initial_epoch, steps_per_epoch, validation_steps, validation_batch_size,
+                            class_weight)  # fmt: skip
 
     def evaluate(self, x=None, y=None, batch_size=None, verbose="auto", sample_weight=None, steps=None, callbacks=None,
                  return_dict=False):  # fmt: skip
@@ -141,9 +143,7 @@ class Model(Layer):
 
     def train_on_batch(self, x, y=None, sample_weight=None, class_weight=None, return_dict=False):
         """One step with one batch; returns its loss, and metrics."""
-        if class_weight is not None:
-            raise NotImplementedError("train_on_batch has no class_weight, which sample_weight says as well")
-        return training.train_on_batch(self, x, y, sample_weight, return_dict)
+        return training.train_on_batch(self, x, y, training.weights_of(class_weight, y, sample_weight), return_dict)
 
     def test_on_batch(self, x, y=None, sample_weight=None, return_dict=False):
         n = leaves(as_tensors(x))[0]._shape[0]
@@ -152,6 +152,10 @@ class Model(Layer):
     def train_step(self, data):
         """One step of training with a batch: what a subclass may say otherwise."""
         return training.train_step(self, data)
+
+    def test_step(self, data):
+        """What is told of one batch without training: what a subclass may say otherwise."""
+        return training.test_step(self, data)
 
     def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
         """The loss of what the model said, with the penalties of regularizers."""
@@ -178,10 +182,13 @@ class Model(Layer):
             metric.reset_state()
 
     def plan(self, x, y=None, batch_size=None, epochs=1, validation_split=0.0, validation_data=None, shuffle=True,
-             sample_weight=None, validation_batch_size=None):  # fmt: skip
-        """What ``fit`` with these arguments will need, to the byte, in a process of its own: nothing is computed."""
+             sample_weight=None, validation_batch_size=None, as_=None, limit=None):  # fmt: skip
+        """What ``fit`` with these arguments will need, to the byte, in a process of its own: nothing is computed.
+
+        ``as_`` names a model of GPU, such as "h200", which need not be there: the plan is then that of model and data on it. ``limit`` is one to plan
+        for instead of the present one; for a GPU that is what its driver leaves of its memory."""
         return training.plan(self, x, y, batch_size, epochs, validation_split, validation_data, shuffle, sample_weight,
-                             validation_batch_size)  # fmt: skip
+                             validation_batch_size, as_, limit)  # fmt: skip
 
     def _compiled_or_raise(self):
         if self._compiled is None:

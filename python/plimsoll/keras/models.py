@@ -2,6 +2,7 @@
 
 import copy
 
+from ..missing import missing as _missing
 from .model import Model  # noqa: F401
 from .sequential import Sequential  # noqa: F401
 
@@ -13,3 +14,6 @@ def clone_model(model):
 
 def load_model(filepath, **_):
     raise NotImplementedError("a model is described by a program, and load_weights reads its weights; pickle keeps a whole model")
+
+
+__getattr__ = _missing("keras.models")

@@ -3,6 +3,7 @@
 import warnings
 
 from .. import _core
+from ..missing import missing as _missing
 from . import schedules  # noqa: F401
 from .schedules import LearningRateSchedule
 
@@ -193,5 +194,4 @@ class legacy:
     SGD, Adam, RMSprop, Adagrad = SGD, Adam, RMSprop, Adagrad
 
 
-def __getattr__(name):
-    raise AttributeError(f"Plimsoll has no tf.keras.optimizers.{name}. docs/keras.md lists what is there")
+__getattr__ = _missing("keras.optimizers")

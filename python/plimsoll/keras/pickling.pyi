@@ -7,8 +7,6 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike
 
-from .._core import Tensor as Tensor
-from .._core import Variable as Variable
 from ..tensor import convert_to_tensor as convert_to_tensor
 
 def give_values(layer: Any, values: Any) -> Any: ...

@@ -1,6 +1,7 @@
 """Regularizers: penalties on large weights, which are added to the loss."""
 
 from .. import names
+from ..missing import missing as _missing
 from ..tensor import convert_to_tensor
 
 
@@ -44,3 +45,6 @@ def get(identifier):
     if identifier not in _BY_NAME:
         raise ValueError(f"there is no regularizer {identifier!r}; there are l1, l2 and l1_l2, or objects of tf.keras.regularizers")
     return _BY_NAME[identifier]()
+
+
+__getattr__ = _missing("keras.regularizers")

@@ -2,6 +2,8 @@
 
 import math
 
+from ..missing import missing as _missing
+
 
 class LearningRateSchedule:
     """A learning rate that follows the number of the step."""
@@ -80,3 +82,6 @@ class CosineDecay(LearningRateSchedule):
     def described(self):
         initial = float(self.initial_learning_rate)
         return "cosine_decay", [initial, initial * float(self.alpha), float(self.decay_steps)]
+
+
+__getattr__ = _missing("keras.optimizers.schedules")

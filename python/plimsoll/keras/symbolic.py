@@ -1,6 +1,7 @@
 """Symbolic tensors: what ``Input`` gives, and layers give for it. A graph is the calls that lead from some to others."""
 
 import itertools
+import operator
 
 from .. import _core, dtypes
 from .structure import leaves, map_shapes, map_structure, with_batch
@@ -23,26 +24,11 @@ class KerasTensor:
     def ndim(self):
         return len(self.example_shape) + 1
 
-    def __add__(self, other):
-        return self._merged("Add", self, other)
+    def __neg__(self):
+        return _computed(operator.neg, [self])
 
-    def __sub__(self, other):
-        return self._merged("Subtract", self, other)
-
-    def __mul__(self, other):
-        return self._merged("Multiply", self, other)
-
-    __radd__, __rmul__ = __add__, __mul__
-
-    @staticmethod
-    def _merged(kind, left, right):
-        from . import layers
-
-        if not isinstance(right, KerasTensor):
-            raise TypeError(
-                f"{type(right).__name__} and a symbolic tensor: a layer of one's own, or tf.keras.layers.Lambda, computes with both"
-            )
-        return getattr(layers, kind)()([left, right])
+    def __getitem__(self, key):
+        return _computed(operator.itemgetter(key), [self])
 
     def __array__(self, *_, **__):
         raise TypeError("a symbolic tensor has no values; it goes through layers, and a function of tensors through layers.Lambda")
@@ -54,12 +40,65 @@ class KerasTensor:
         return f"<KerasTensor shape={self.shape}, dtype={self.dtype.name}, name={self.name}>"
 
 
+def _operator(name, merging=None):
+    """An operator between symbolic tensors, or with numbers and tensors on one side, and the same with its sides exchanged."""
+    function = getattr(operator, name)
+
+    def method(self, other):
+        from . import layers
+
+        if not isinstance(other, KerasTensor):
+            return _computed(_With(function, other, False), [self])
+        if merging is not None and self.example_shape == other.example_shape:
+            return getattr(layers, merging)()([self, other])
+        return _computed(function, [self, other])
+
+    return method, lambda self, other: _computed(_With(function, other, True), [self])
+
+
+class _With:
+    """A function of two with one side given. An object and no closure, so that models can be pickled."""
+
+    def __init__(self, function, given, is_first):
+        self.function, self.given, self.is_first = function, given, is_first
+
+    def __call__(self, x):
+        return self.function(self.given, x) if self.is_first else self.function(x, self.given)
+
+
+class _Spread:
+    """A function of several as a function of a list."""
+
+    def __init__(self, function):
+        self.function = function
+
+    def __call__(self, values):
+        return self.function(*values)
+
+
+def _computed(function, inputs):
+    """What a function gives for symbolic tensors, through a layer of it."""
+    from . import layers
+
+    return layers.Lambda(function)(inputs[0]) if len(inputs) == 1 else layers.Lambda(_Spread(function))(inputs)
+
+
+for _name, _merging in (("add", "Add"), ("sub", "Subtract"), ("mul", "Multiply"), ("truediv", None), ("pow", None), ("matmul", None)):
+    _method, _reversed = _operator(_name, _merging)
+    setattr(KerasTensor, f"__{_name}__", _method)
+    setattr(KerasTensor, f"__r{_name}__", _reversed)
+
+
 class Call:
     """A layer that is called with symbolic tensors. It does not hold what it gives, which holds it."""
 
     def __init__(self, layer, inputs, place):
         self.layer, self.inputs, self.place, self.number = layer, inputs, place, next(_counter)
         self.n_outputs = 0
+
+    def shapes(self):
+        """The shapes of examples that it is called with."""
+        return map_structure(lambda x: list(x.example_shape), self.inputs)
 
     def output(self, shape):
         """What it gives next, for examples of that shape."""
@@ -76,9 +115,8 @@ def call(layer, inputs):
     for leaf in leaves(inputs):
         if not isinstance(leaf, KerasTensor):
             raise TypeError(f"{layer.name} is given symbolic tensors and {type(leaf).__name__}; all must be symbolic")
-    shapes = map_structure(lambda x: list(x.example_shape), inputs)
-    layer._ensure_native(shapes, [x.dtype.name for x in leaves(inputs)])
     made = Call(layer, inputs, _core.keras.user_line())
+    layer._ensure_native(made.shapes(), [x.dtype.name for x in leaves(inputs)])
     return map_shapes(made.output, layer._native.output_shapes())
 
 
@@ -105,7 +143,7 @@ class Graph:
                 self.layers.append(made.layer)
 
     def build(self):
-        """The native model."""
+        """The native model. Layers that are not built are built."""
         given = {id(x): number for number, x in enumerate(leaves(self.inputs))}
         first, n_values, calls = {}, len(given), []
 
@@ -113,6 +151,7 @@ class Graph:
             return given[id(x)] if id(x) in given else first[x.call.number] + x.index
 
         for made in self.calls:
+            made.layer._ensure_native(made.shapes(), [x.dtype.name for x in leaves(made.inputs)])
             calls.append((self.layers.index(made.layer), map_structure(number, made.inputs), made.place))
             first[made.number], n_values = n_values, n_values + made.n_outputs
         shapes = map_structure(lambda x: list(x.example_shape), self.inputs)

@@ -7,9 +7,10 @@
 import numpy as np
 
 from .. import _core
+from ..memory import parse_bytes
 from ..tape import GradientTape
 from ..tensor import Value
-from . import losses, metrics
+from . import losses, metrics, twins
 from .callbacks import CallbackList, History
 from .data import Arrays, adapt, unpack
 from .layers.base import as_tensor, as_tensors
@@ -185,8 +186,9 @@ class _Observer:
 
 
 def fit(model, x, y, batch_size, epochs, verbose, callbacks, validation_split, validation_data, shuffle, sample_weight,
-        initial_epoch, steps_per_epoch, validation_steps, validation_batch_size):  # fmt: skip
+        initial_epoch, steps_per_epoch, validation_steps, validation_batch_size, class_weight):  # fmt: skip
     compiled = model._compiled_or_raise()
+    sample_weight = weights_of(class_weight, y, sample_weight)
     data = adapt(x, y, sample_weight, batch_size, shuffle, steps_per_epoch)
     held_out = None
     if validation_data is not None:
@@ -204,7 +206,7 @@ def fit(model, x, y, batch_size, epochs, verbose, callbacks, validation_split, v
     model.stop_training, model.history = False, history
     progress = Progress(verbose, epochs)
     callbacks.tell("on_train_begin", {})
-    if _has_own_step(model):
+    if _has_own_step(model) or _is_evaluated_by_steps(model) and (held_out is not None or _has_own_metrics(model)):
         _fit_by_steps(model, data, held_out, (initial_epoch, epochs), callbacks, progress, params["steps"])
     elif initial_epoch < epochs:
         _, labels = data.example()
@@ -236,18 +238,14 @@ def _n_batches(data, steps):
 
 
 def evaluate(model, x, y, batch_size, verbose, sample_weight, steps, return_dict):
-    compiled = model._compiled_or_raise()
-    data = prepare(model, adapt(x, y, sample_weight, batch_size, False, steps))
-    _, labels = data.example()
-    of_run, names = compiled.metrics_of_run(model, labels)
-    loss, values = _core.keras.evaluate({"model": model._native, "loss": compiled.of_run(model), "penalties": penalties(model),
-                                         "metrics": of_run, "data": data.native(steps)})  # fmt: skip
-    logs = dict(zip(["loss", *names], [loss, *values]))
+    model._compiled_or_raise()
+    logs = evaluate_prepared(model, prepare(model, adapt(x, y, sample_weight, batch_size, False, steps)), steps)
     if verbose in (1, 2, "auto"):
         print(" - ".join(f"{name}: {value:.4f}" for name, value in logs.items()))
     if return_dict:
         return logs
-    return loss if not values else [loss, *values]
+    values = list(logs.values())
+    return values[0] if len(values) == 1 else values
 
 
 def predict(model, x, batch_size, steps):
@@ -261,8 +259,13 @@ def predict(model, x, batch_size, steps):
     return map_structure(lambda _: next(joined), outputs[0])
 
 
-def plan(model, x, y, batch_size, epochs, validation_split, validation_data, shuffle, sample_weight, validation_batch_size):
+def plan(model, x, y, batch_size, epochs, validation_split, validation_data, shuffle, sample_weight, validation_batch_size, as_,
+         limit):  # fmt: skip
     compiled = model._compiled_or_raise()
+    if _has_own_step(model) or _is_evaluated_by_steps(model):
+        raise ValueError(
+            f"{model.name} has a train_step, a test_step or metrics of its own, whose steps run eagerly: no plan can promise what they need"
+        )
     data = adapt(x, y, sample_weight, batch_size, shuffle)
     if not isinstance(data, Arrays):
         raise ValueError("a plan needs arrays: their shapes say what a run with them will need")
@@ -273,10 +276,30 @@ def plan(model, x, y, batch_size, epochs, validation_split, validation_data, shu
         data, held_out = data.split(validation_split)
     data = prepare(model, data)
     of_run, _ = compiled.metrics_of_run(model, data.parts[1])
+    alive = []
     return _core.keras.plan({
-        "model": model._native, "optimizer": model.optimizer._native, "loss": compiled.of_run(model),
+        "build": lambda: twins.built(model, alive), "optimizer": model.optimizer._native, "loss": compiled.of_run(model),
         "penalties": penalties(model), "metrics": of_run, "data": data.planned(),
-        "held_out": None if held_out is None else held_out.planned(), "epochs": epochs})  # fmt: skip
+        "held_out": None if held_out is None else held_out.planned(), "epochs": epochs, "as_device": as_,
+        "limit": None if limit is None else parse_bytes(limit)})  # fmt: skip
+
+
+# Weights of classes.
+
+
+def weights_of(class_weight, y, sample_weight):
+    """The weights of examples, with those of their classes; a class that is not named has weight 1."""
+    if class_weight is None:
+        return sample_weight
+    if not isinstance(y, (np.ndarray, Value, list)):
+        raise NotImplementedError("class_weight is for labels in an array; batches of an iterable may be (inputs, labels, weights)")
+    classes = np.asarray(y)
+    if classes.ndim > 1:
+        classes = classes.argmax(-1) if classes.shape[-1] > 1 else classes[..., 0]
+    if classes.ndim != 1:
+        raise ValueError(f"class_weight needs one class for each example, and the labels are of shape {np.shape(y)}")
+    weights = np.array([class_weight.get(int(c), 1.0) for c in classes], dtype="float32")
+    return weights if sample_weight is None else weights * np.asarray(sample_weight, dtype="float32")
 
 
 # Steps in Python.
@@ -288,6 +311,17 @@ def _has_own_step(model):
     return type(model).train_step is not Model.train_step
 
 
+def _has_own_metrics(model):
+    return any(metrics.is_own(metric) for metric in leaves(model._compiled.asked_metrics))
+
+
+def _is_evaluated_by_steps(model):
+    """Whether what is told of data is computed by Python: by a ``test_step`` or metrics of the user's own."""
+    from .model import Model
+
+    return type(model).test_step is not Model.test_step or _has_own_metrics(model)
+
+
 def train_step(model, data):
     """A step as ``fit`` makes it, in Python: what a ``train_step`` of one's own may call."""
     x, y, sample_weight = unpack(data)
@@ -297,6 +331,14 @@ def train_step(model, data):
         scaled = model.optimizer.scale_loss(loss)
     variables = model.trainable_variables
     model.optimizer.apply_gradients(zip(tape.gradient(scaled, variables), variables))
+    return {"loss": loss, **model.compute_metrics(x, y, y_pred, sample_weight)}
+
+
+def test_step(model, data):
+    """The loss and the metrics of one batch, in Python: what a ``test_step`` of one's own may call."""
+    x, y, sample_weight = unpack(data)
+    y_pred = model(x, training=False)
+    loss = model.compute_loss(x=x, y=y, y_pred=y_pred, sample_weight=sample_weight, training=False)
     return {"loss": loss, **model.compute_metrics(x, y, y_pred, sample_weight)}
 
 
@@ -314,11 +356,11 @@ def _fit_by_steps(model, data, held_out, epochs, callbacks, progress, n_batches)
         progress.epoch_begins(epoch)
         callbacks.tell("on_epoch_begin", epoch, {})
         model.reset_metrics()
-        logs = {}
+        logs, told = {}, _Told(_has_own_step(model))
         for batch, parts in enumerate(_batches(data, epoch)):
             if callbacks.wants_batches:
                 callbacks.tell_batch("begin", batch, {})
-            logs = {name: float(value) for name, value in model.train_step(parts).items()}
+            logs = told.of(model.train_step(parts), parts)
             observer._seen = batch + 1
             if callbacks.wants_batches:
                 callbacks.tell_batch("end", batch, logs)
@@ -340,11 +382,41 @@ def _batches(data, epoch):
             yield (x, y) if weights is None else (x, y, weights)
 
 
-def evaluate_prepared(model, data):
+class _Told:
+    """What steps tell of an epoch. A step of the user's own says what it has seen so far; of others the loss is that of a batch, and the
+    mean over all examples is told."""
+
+    def __init__(self, is_own):
+        self._is_own, self._total, self._n = is_own, 0.0, 0
+
+    def of(self, logs, parts):
+        logs = {name: float(value) for name, value in logs.items()}
+        if not self._is_own:
+            n = leaves(parts)[0]._shape[0]
+            self._total, self._n = self._total + n * logs["loss"], self._n + n
+            logs["loss"] = self._total / self._n
+        return logs
+
+
+def _evaluate_by_steps(model, data, steps):
+    from .model import Model
+
+    model.reset_metrics()
+    logs, told = {}, _Told(type(model).test_step is not Model.test_step)
+    for number, parts in enumerate(_batches(data, 0)):
+        if number == steps:
+            break
+        logs = told.of(model.test_step(parts), parts)
+    return logs
+
+
+def evaluate_prepared(model, data, steps=None):
     """The loss and metrics on data that are as the model takes them."""
     compiled = model._compiled_or_raise()
+    if _is_evaluated_by_steps(model):
+        return _evaluate_by_steps(model, data, steps)
     _, labels = data.example()
     of_run, names = compiled.metrics_of_run(model, labels)
     loss, values = _core.keras.evaluate({"model": model._native, "loss": compiled.of_run(model), "penalties": penalties(model),
-                                         "metrics": of_run, "data": data.native(None)})  # fmt: skip
+                                         "metrics": of_run, "data": data.native(steps)})  # fmt: skip
     return dict(zip(["loss", *names], [loss, *values]))

@@ -4,6 +4,7 @@ import random
 
 import numpy as np
 
+from ..missing import missing as _missing
 from ..random import set_seed
 from .backend import clear_session  # noqa: F401
 
@@ -25,5 +26,4 @@ def to_categorical(x, num_classes=None):
     return made.reshape(*shape, -1)
 
 
-def __getattr__(name):
-    raise AttributeError(f"Plimsoll has no tf.keras.utils.{name}. docs/keras.md lists what is there")
+__getattr__ = _missing("keras.utils")

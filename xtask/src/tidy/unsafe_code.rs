@@ -24,6 +24,8 @@ const HOMES: &[&str] = &[
     "crates/plimsoll-tensor/src/io/borrowed.rs",
     // Capsules of DLPack are pointers, in both directions.
     "crates/plimsoll-python/src/dlpack.rs",
+    // Frames of the interpreter are asked for in C, at every op.
+    "crates/plimsoll-python/src/lines.rs",
     // MPI is a library of C functions, and sends numbers as bytes.
     "crates/plimsoll-dist/src/mpi.rs",
     "crates/plimsoll-dist/src/bytes.rs",

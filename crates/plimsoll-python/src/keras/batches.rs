@@ -10,6 +10,7 @@ use pyo3::prelude::*;
 
 use super::nested::Tensors;
 use super::raised;
+use crate::exits;
 use crate::interrupt;
 
 /// Examples in tensors, shuffled anew in every epoch where there is a seed, in batches.
@@ -72,7 +73,7 @@ impl Examples for RunData {
     fn epoch(&self, epoch: u64, batch: u64) -> Result<Epoch<'_>> {
         match self {
             RunData::Native(data) => data.epoch(epoch, batch),
-            RunData::Python { source, .. } => Python::attach(|py| {
+            RunData::Python { source, .. } => exits::attached(|py| {
                 let iterator = source.bind(py).call_method1("epoch", (epoch,));
                 let iterator = iterator.map_err(|error| raised::error(py, error))?.unbind();
                 Ok(Box::new(PythonBatches(iterator).skip(batch as usize)) as Epoch<'_>)
@@ -150,7 +151,7 @@ impl Iterator for PythonBatches {
     type Item = Result<Batch>;
 
     fn next(&mut self) -> Option<Result<Batch>> {
-        Python::attach(|py| {
+        exits::attached(|py| {
             let next = self.0.bind(py).try_iter().map(|mut batches| batches.next());
             let batch = match next {
                 Ok(None) => return None,

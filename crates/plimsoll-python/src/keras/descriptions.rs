@@ -19,7 +19,7 @@ use super::model::{Model, Place, at};
 use super::nested::Shapes;
 use super::options::{After, Options};
 use super::raised;
-use crate::edge;
+use crate::lines;
 
 /// A description that several may hold.
 #[derive(Clone)]
@@ -121,9 +121,7 @@ impl Description {
     /// The layer for examples of these shapes.
     #[pyo3(name = "build")]
     fn build_for(&self, py: Python<'_>, inputs: Shapes) -> PyResult<Model> {
-        let model = raised::call(py, || self.build(&inputs.0))?;
-        let description = self.clone();
-        Ok(Model::new(model, Some(Arc::new(move || description.build(&inputs.0)))))
+        raised::call(py, || self.build(&inputs.0)).map(Model)
     }
 }
 
@@ -286,7 +284,7 @@ fn other(kind: &str, options: &Options<'_>) -> PyResult<Shared> {
 /// The line of the user's code that is running.
 #[pyfunction]
 fn user_line(py: Python<'_>) -> PyResult<Place> {
-    Ok(edge::user_line(py)?.map(|(file, line)| (file.to_string(), line)))
+    Ok(lines::user_line(py)?.map(|(file, line)| (file.to_string(), line)))
 }
 
 /// Adds what Python calls.

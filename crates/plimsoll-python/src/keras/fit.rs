@@ -55,7 +55,7 @@ fn fit(py: Python<'_>, run: Run) -> PyResult<()> {
         trained.push(metric.make(py)?);
         told.push(metric.make(py)?);
     }
-    let model = run.model.get().model.clone();
+    let model = run.model.get().0.clone();
     let loss = regularized(run.loss, run.penalties);
     let mut trainer = Trainer::new(model, optimizer.take()?, loss).callback(observer);
     trainer = trained.into_iter().fold(trainer, Trainer::training_metric);
@@ -76,7 +76,7 @@ fn fit(py: Python<'_>, run: Run) -> PyResult<()> {
 /// The mean loss and the metrics of a model on some data.
 #[pyfunction]
 fn evaluate(py: Python<'_>, run: EvaluationRun) -> PyResult<(f64, Vec<f64>)> {
-    let model = run.model.get().model.clone();
+    let model = run.model.get().0.clone();
     let loss = regularized(run.loss, run.penalties);
     // An evaluation updates nothing.
     let mut trainer = Trainer::new(model, SGD::new(0.0).build(), loss);

@@ -14,6 +14,7 @@ use pyo3::types::PyDict;
 
 use super::options::Options;
 use super::raised;
+use crate::exits;
 use crate::tensor::{Tensor, Value};
 
 /// A loss.
@@ -81,7 +82,7 @@ impl losses::Loss for PythonLoss {
     }
 
     fn losses(&self, labels: &plimsoll::Tensor, predictions: &plimsoll::Tensor) -> Result<plimsoll::Tensor> {
-        Python::attach(|py| {
+        exits::attached(|py| {
             let arguments = (Tensor(labels.clone()), Tensor(predictions.clone()));
             let given = self.0.bind(py).call1(arguments).and_then(|given| given.extract::<Value>());
             given.map(|given| plimsoll::Tensor::clone(&given)).map_err(|error| raised::error(py, error))

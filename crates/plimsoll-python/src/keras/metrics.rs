@@ -12,6 +12,7 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
 use super::raised;
+use crate::exits;
 use crate::tensor::{Tensor, Value};
 
 type BoxedMetric = Box<dyn Native>;
@@ -120,7 +121,7 @@ impl Native for PythonMetric {
     }
 
     fn update(&mut self, labels: &plimsoll::Tensor, predictions: &plimsoll::Tensor) -> Result<()> {
-        let values = Python::attach(|py| {
+        let values = exits::attached(|py| {
             let arguments = (Tensor(labels.clone()), Tensor(predictions.clone()));
             let given = self.function.bind(py).call1(arguments).and_then(|given| given.extract::<Value>());
             given.map(|given| plimsoll::Tensor::clone(&given)).map_err(|error| raised::error(py, error))

@@ -1,11 +1,8 @@
-//! Models: built layers, alone or put together, and how the same can be built again.
-
-use std::sync::Arc;
+//! Models: built layers, alone or put together.
 
 use plimsoll::nn::layers::{Functional, Node, Sequential};
 use plimsoll::nn::{self, Layer, Mode};
 use plimsoll::{Error, Nested, Result, Shape};
-use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
 use super::nested::{Numbers, Shapes, Tensors, shapes_to_python, to_python};
@@ -13,19 +10,12 @@ use super::python_layer::PythonLayer;
 use super::raised;
 use crate::tensor::{Variable, dtype_of};
 
-/// Makes the same model once more, with new variables.
-pub type Builder = Arc<dyn Fn() -> Result<nn::Model> + Send + Sync>;
-
 /// A file and a line of Python.
 pub type Place = Option<(String, u32)>;
 
 /// A built layer of any size.
 #[pyclass(frozen, module = "plimsoll._core")]
-pub struct Model {
-    /// The model.
-    pub model: nn::Model,
-    builder: Option<Builder>,
-}
+pub struct Model(pub nn::Model);
 
 /// A layer that is called in a graph: its number, the values that it reads, and the line.
 #[derive(Clone)]
@@ -33,22 +23,6 @@ struct Call {
     layer: usize,
     inputs: Nested<usize>,
     place: Place,
-}
-
-impl Model {
-    /// A model that can be built again, if somebody says how.
-    pub fn new(model: nn::Model, builder: Option<Builder>) -> Model {
-        Model { model, builder }
-    }
-
-    /// How it can be built again.
-    pub fn builder(&self) -> PyResult<Builder> {
-        self.builder.clone().ok_or_else(|| {
-            PyValueError::new_err(
-                "a plan builds the model again, on a ghost, and this one has layers that are Python's own",
-            )
-        })
-    }
 }
 
 /// Does something as at a line of Python.
@@ -94,15 +68,6 @@ fn missing(number: usize) -> Error {
     Error::argument("functional", format!("the graph has no number {number}"))
 }
 
-/// The builders of all layers; nothing if one has none.
-fn builders(layers: &[PyRef<'_, Model>]) -> Option<Vec<Builder>> {
-    layers.iter().map(|layer| layer.builder.clone()).collect()
-}
-
-fn made(builders: &[Builder]) -> Result<Vec<nn::Model>> {
-    builders.iter().map(|builder| builder()).collect()
-}
-
 #[pymethods]
 impl Model {
     /// Layers one after the other, each with the line that described it.
@@ -113,13 +78,8 @@ impl Model {
         places: Vec<Place>,
         inputs: Shapes,
     ) -> PyResult<Model> {
-        let (builders, inputs) = (builders(&layers), inputs.0);
-        let layers: Vec<nn::Model> = layers.iter().map(|layer| layer.model.clone()).collect();
-        let model = raised::call(py, || sequence(&layers, &places, &inputs))?;
-        let again = |builders: Vec<Builder>| -> Builder {
-            Arc::new(move || sequence(&made(&builders)?, &places, &inputs))
-        };
-        Ok(Model::new(model, builders.map(again)))
+        let layers: Vec<nn::Model> = layers.iter().map(|layer| layer.0.clone()).collect();
+        raised::call(py, || sequence(&layers, &places, &inputs.0)).map(Model)
     }
 
     /// A graph of layers: values are numbered, the inputs first and then what each call gives.
@@ -131,15 +91,10 @@ impl Model {
         inputs: Shapes,
         outputs: Numbers,
     ) -> PyResult<Model> {
-        let (builders, inputs, outputs) = (builders(&layers), inputs.0, outputs.0);
-        let layers: Vec<nn::Model> = layers.iter().map(|layer| layer.model.clone()).collect();
+        let layers: Vec<nn::Model> = layers.iter().map(|layer| layer.0.clone()).collect();
         let calls: Vec<Call> =
             calls.into_iter().map(|(layer, inputs, place)| Call { layer, inputs: inputs.0, place }).collect();
-        let model = raised::call(py, || graph(&layers, &calls, &inputs, &outputs))?;
-        let again = |builders: Vec<Builder>| -> Builder {
-            Arc::new(move || graph(&made(&builders)?, &calls, &inputs, &outputs))
-        };
-        Ok(Model::new(model, builders.map(again)))
+        raised::call(py, || graph(&layers, &calls, &inputs.0, &outputs.0)).map(Model)
     }
 
     /// A layer whose function is Python's. `target` gives the object that has the function, as long as it lives: the object
@@ -158,32 +113,32 @@ impl Model {
         place: Place,
     ) -> PyResult<Model> {
         let variables = variables.iter().map(|(name, variable)| (name.clone(), variable.0.clone())).collect();
-        let parts = parts.iter().map(|part| part.model.clone()).collect();
+        let parts = parts.iter().map(|part| part.0.clone()).collect();
         let layer = PythonLayer { name, target, outputs: outputs.0, variables, parts, is_pure };
-        raised::call(py, || at(&place, || layer.build(inputs.0))).map(|model| Model::new(model, None))
+        raised::call(py, || at(&place, || layer.build(inputs.0))).map(Model)
     }
 
     /// The output for a batch of inputs.
     fn forward<'py>(&self, py: Python<'py>, inputs: Tensors, training: bool) -> PyResult<Bound<'py, PyAny>> {
         let mode = if training { Mode::Train } else { Mode::Infer };
-        let outputs = raised::call(py, || self.model.forward_nested(inputs.0, mode))?;
+        let outputs = raised::call(py, || self.0.forward_nested(inputs.0, mode))?;
         to_python(py, outputs)
     }
 
     /// The outputs for any number of inputs, some at a time.
     fn predict<'py>(&self, py: Python<'py>, inputs: Tensors, batch: usize) -> PyResult<Bound<'py, PyAny>> {
-        let outputs = raised::call(py, || self.model.predict_nested(inputs.0, batch))?;
+        let outputs = raised::call(py, || self.0.predict_nested(inputs.0, batch))?;
         to_python(py, outputs)
     }
 
     /// All variables with their names.
     fn named_variables(&self) -> Vec<(String, Variable)> {
-        self.model.named_variables().into_iter().map(|(name, variable)| (name, Variable(variable))).collect()
+        self.0.named_variables().into_iter().map(|(name, variable)| (name, Variable(variable))).collect()
     }
 
     /// The names that some variables have in it; none for those that are not its own.
     fn names_of(&self, variables: Vec<PyRef<'_, Variable>>) -> Vec<Option<String>> {
-        let named = self.model.named_variables();
+        let named = self.0.named_variables();
         let name = |variable: &PyRef<'_, Variable>| {
             named.iter().find(|(_, known)| *known == variable.0).map(|(name, _)| name.clone())
         };
@@ -192,44 +147,44 @@ impl Model {
 
     /// The parts that it was put together from.
     fn parts(&self) -> Vec<Model> {
-        self.model.parts().iter().map(|part| Model::new(part.clone(), None)).collect()
+        self.0.parts().iter().cloned().map(Model).collect()
     }
 
     /// Freezes all its layers, or has them trained again.
     fn set_trainable(&self, py: Python<'_>, trainable: bool) {
-        py.detach(|| self.model.set_trainable(trainable));
+        py.detach(|| self.0.set_trainable(trainable));
     }
 
     /// The shapes of one example that goes in.
     fn input_shapes<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
-        shapes_to_python(py, self.model.input_shapes())
+        shapes_to_python(py, self.0.input_shapes())
     }
 
     /// The dtypes of what goes in, in order.
     fn input_dtypes(&self) -> Vec<&'static str> {
-        self.model.input_dtypes().into_iter().map(plimsoll::DType::name).collect()
+        self.0.input_dtypes().into_iter().map(plimsoll::DType::name).collect()
     }
 
     /// The shapes of one example that comes out.
     fn output_shapes<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
-        shapes_to_python(py, self.model.output_shapes())
+        shapes_to_python(py, self.0.output_shapes())
     }
 
     /// The bytes that each of its parts keeps for backward at a batch of so many, by name, and those of all.
     fn saved_bytes(&self, py: Python<'_>, batch: usize) -> PyResult<(Vec<(String, usize)>, usize)> {
-        let summary = raised::call(py, || self.model.summary(batch))?;
+        let summary = raised::call(py, || self.0.summary(batch))?;
         let rows = summary.rows.iter().filter(|row| row.depth == 0);
         Ok((rows.map(|row| (row.name.clone(), row.saved_bytes)).collect(), summary.saved_bytes))
     }
 
     /// Writes the weights into a safetensors file.
     fn save_weights(&self, py: Python<'_>, path: std::path::PathBuf) -> PyResult<()> {
-        raised::call(py, || self.model.save_weights(&path))
+        raised::call(py, || self.0.save_weights(&path))
     }
 
     /// Reads the weights from a safetensors file.
     fn load_weights(&self, py: Python<'_>, path: std::path::PathBuf) -> PyResult<()> {
-        raised::call(py, || self.model.load_weights(&path))
+        raised::call(py, || self.0.load_weights(&path))
     }
 }
 

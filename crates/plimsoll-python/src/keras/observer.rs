@@ -11,6 +11,7 @@ use pyo3::prelude::*;
 
 use super::optimizers::Optimizer;
 use super::raised;
+use crate::exits;
 
 /// The object that is told: `on_batch`, `on_epoch` and `on_progress`, of which the first two return whether to stop.
 pub struct Observer {
@@ -43,7 +44,7 @@ impl Observer {
         run: &mut Requests<'_>,
         what: impl FnOnce(Python<'_>, &Bound<'_, PyAny>) -> PyResult<bool>,
     ) -> Result<()> {
-        let (stop, rate) = Python::attach(|py| {
+        let (stop, rate) = exits::attached(|py| {
             let stop = what(py, self.python.bind(py)).map_err(|error| raised::error(py, error))?;
             Ok::<_, plimsoll::Error>((stop, self.optimizer.get().wanted_rate()))
         })?;
@@ -70,7 +71,7 @@ impl Callback for Observer {
         let n = event.n_examples as f64;
         (self.sum, self.n_examples) = (self.sum + n * event.loss, self.n_examples + n);
         self.optimizer.get().tell_rate(event.learning_rate);
-        Python::attach(|py| py.check_signals().map_err(|error| raised::error(py, error)))?;
+        exits::attached(|py| py.check_signals().map_err(|error| raised::error(py, error)))?;
         let is_time = self.pause.is_some_and(|pause| self.told.elapsed() >= pause);
         if !is_time && !self.per_batch {
             return Ok(());

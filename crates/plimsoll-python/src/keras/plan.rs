@@ -1,12 +1,17 @@
 //! `model.plan`: what a run will need, from a dry run on a ghost of an empty device.
 //!
-//! The model is built again there, with its data and its optimizer, so the plan is that of a run in a process of its own: what
-//! else the present one holds does not count.
+//! Python builds the model again there, and its data and its optimizer are made anew, so the plan is that of a run in a process of its
+//! own: what else the present one holds does not count. The device may be a GPU of a model that is not there.
+
+use std::fmt;
 
 use plimsoll::data::Dataset;
-use plimsoll::nn::plan::{Plan, plan};
+use plimsoll::hardware::Profile;
+use plimsoll::nn;
+use plimsoll::nn::plan::{Plan, RunError, plan};
 use plimsoll::nn::train::{Trainer, Until};
-use plimsoll::{Bytes, Device, Nested, Result, Tensor};
+use plimsoll::{Bytes, Device, Error, Nested, Result, Tensor};
+use pyo3::exceptions::PyMemoryError;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
@@ -16,13 +21,15 @@ use super::model::Model;
 use super::nested::Shapes;
 use super::optimizers::Optimizer;
 use super::raised;
+use crate::exits;
 use crate::tensor::dtype_of;
 
 /// What a plan needs, as a dictionary of Python's.
 #[derive(FromPyObject)]
 #[pyo3(from_item_all)]
 struct PlannedRun {
-    model: Py<Model>,
+    /// A function that builds the model on the current device.
+    build: Py<PyAny>,
     optimizer: Py<Optimizer>,
     loss: RunLoss,
     penalties: Vec<(String, f64, f64)>,
@@ -30,6 +37,10 @@ struct PlannedRun {
     data: PlannedData,
     held_out: Option<PlannedData>,
     epochs: u64,
+    /// The model of a GPU to plan for instead of this machine's CPU,
+    as_device: Option<String>,
+    /// and a limit for it instead of that of the current device, or of all its memory.
+    limit: Option<u64>,
 }
 
 /// Arrays by shape and dtype: of all examples, of which some are meant.
@@ -115,19 +126,74 @@ impl PyPlan {
     }
 }
 
-/// Plans a run under the limit of the current device.
+/// Why a planned run ended. What Python raises because memory is full ends it for that reason, too.
+struct Ended {
+    error: Error,
+    is_over_limit: bool,
+}
+
+impl From<Error> for Ended {
+    fn from(error: Error) -> Ended {
+        Ended { is_over_limit: error.is_over_limit(), error }
+    }
+}
+
+impl fmt::Display for Ended {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.error.fmt(f)
+    }
+}
+
+impl RunError for Ended {
+    fn is_over_limit(&self) -> bool {
+        self.is_over_limit
+    }
+
+    fn enough(&self) -> Option<u64> {
+        self.error.enough()
+    }
+}
+
+/// Has Python build the model on the current device.
+fn built(build: &Py<PyAny>) -> std::result::Result<nn::Model, Ended> {
+    exits::attached(|py| {
+        let model = build.call0(py).and_then(|model| Ok(model.extract::<PyRef<'_, Model>>(py)?.0.clone()));
+        model.map_err(|error| {
+            let is_over_limit = error.is_instance_of::<PyMemoryError>(py);
+            Ended { error: raised::error(py, error), is_over_limit }
+        })
+    })
+}
+
+/// What is planned for: the CPU under the present limit, or a GPU of some model with what its driver leaves of its memory.
+fn planned_device(model: Option<&str>, limit: Option<u64>) -> Result<Device> {
+    let (device, usual) = match model {
+        None => (Device::separate_cpu(), Device::current().stats().limit),
+        Some(model) => {
+            let profile = Profile::named(model).ok_or_else(|| {
+                let known: Vec<&str> = Profile::names().collect();
+                Error::argument("plan", format!("as_={model:?}: the models are {}", known.join(", ")))
+            })?;
+            let free = profile.memory_bytes - profile.outside_bytes;
+            (Device::ghost_cuda(profile), Some(free))
+        }
+    };
+    device.set_limit(limit.or(usual).map(Bytes::new))?;
+    Ok(device)
+}
+
+/// Plans a run.
 #[pyfunction]
 #[pyo3(name = "plan")]
 fn plan_run(py: Python<'_>, run: PlannedRun) -> PyResult<PyPlan> {
-    let builder = run.model.get().builder()?;
     let loss = regularized(run.loss, run.penalties);
     let optimizer = run.optimizer.get();
     let (data, held_out) = (&run.data, run.held_out.as_ref());
     let tensors = data.tensors()?;
     // Held-out data are either a part of the same arrays or arrays of their own.
     let own = held_out.filter(|held_out| held_out.start == 0).map(PlannedData::tensors).transpose()?;
-    let train = || {
-        let model = builder()?;
+    let train = || -> std::result::Result<(), Ended> {
+        let model = built(&run.build)?;
         let arrays = tensors()?;
         let mut trainer = Trainer::new(model, optimizer.fresh(), loss.clone());
         if let Some(held_out) = held_out {
@@ -135,15 +201,14 @@ fn plan_run(py: Python<'_>, run: PlannedRun) -> PyResult<PyPlan> {
             trainer = trainer.held_out(held_out.batches(of_held_out)?);
         }
         for metric in &run.metrics {
-            let make = || Python::attach(|py| metric.make(py).map_err(|error| raised::error(py, error)));
+            let make = || exits::attached(|py| metric.make(py).map_err(|error| raised::error(py, error)));
             trainer = trainer.training_metric(make()?).metric(make()?);
         }
-        trainer.fit(&data.batches(arrays)?, Until::Epochs(run.epochs)).map(|_| ())
+        trainer.fit(&data.batches(arrays)?, Until::Epochs(run.epochs))?;
+        Ok(())
     };
     let planned = raised::call(py, || {
-        let device = Device::separate_cpu();
-        device.set_limit(Device::current().stats().limit.map(Bytes::new))?;
-        plan(&device, train)
+        plan(&planned_device(run.as_device.as_deref(), run.limit)?, train).map_err(|ended: Ended| ended.error)
     })?;
     PyPlan::new(py, planned)
 }

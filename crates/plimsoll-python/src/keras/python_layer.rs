@@ -9,6 +9,7 @@ use pyo3::prelude::*;
 
 use super::nested::{Tensors, to_python};
 use super::raised;
+use crate::exits;
 
 /// A layer that an object of Python's computes.
 pub struct PythonLayer {
@@ -40,13 +41,13 @@ impl Layer for PythonLayer {
         for part in &self.parts {
             part.build(part.input_shapes())?;
         }
-        let target = Python::attach(|py| self.target.clone_ref(py));
+        let target = exits::attached(|py| self.target.clone_ref(py));
         BuiltLayer::nested(&self.outputs, move |inputs: Nested<Tensor>, mode| call(&target, inputs, mode))
     }
 }
 
 fn call(target: &Py<PyAny>, inputs: Nested<Tensor>, mode: Mode) -> Result<Nested<Tensor>> {
-    Python::attach(|py| {
+    exits::attached(|py| {
         let called = || {
             let object = target.bind(py).call0()?;
             if object.is_none() {

@@ -20,5 +20,8 @@ pub fn error(py: Python<'_>, raised: PyErr) -> Error {
 /// As [`edge::call`]; what Python raised inside comes out as it was raised.
 pub fn call<R: Send>(py: Python<'_>, f: impl FnOnce() -> plimsoll::Result<R> + Send) -> PyResult<R> {
     RAISED.set(None);
-    edge::call(py, f).map_err(|told| RAISED.take().unwrap_or(told))
+    let done = edge::call(py, f);
+    // Also where the run went on without it: an exception holds frames, and their tensors.
+    let raised = RAISED.take();
+    done.map_err(|told| raised.unwrap_or(told))
 }

@@ -1,5 +1,6 @@
 """``tf.keras.layers``."""
 
+from ...missing import missing as _missing
 from ..symbolic import Input  # noqa: F401
 from .base import Layer  # noqa: F401
 from .conv import (  # noqa: F401
@@ -18,5 +19,4 @@ from .normalization import (  # noqa: F401
 from .recurrent import GRU, LSTM, SimpleRNN  # noqa: F401
 
 
-def __getattr__(name):
-    raise AttributeError(f"Plimsoll has no tf.keras.layers.{name}. docs/keras.md lists what is there")
+__getattr__ = _missing("keras.layers")

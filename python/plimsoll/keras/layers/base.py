@@ -10,6 +10,7 @@ import weakref
 import numpy as np
 
 from ... import _core, array_ops, dtypes
+from ...missing import INSTEAD, message
 from ...tensor import Value, Variable, convert_to_tensor
 from .. import context, initializers, layouts, mixed_precision, naming, pickling, regularizers, symbolic
 from ..structure import example_shapes, leaves, map_shapes, map_structure, with_batch
@@ -50,6 +51,7 @@ class Layer:
         self._native = self._seen = None
         self._weights = []
         self._regularized = []
+        self._n_before_build = None
         if batch_input_shape is not None:
             input_shape = batch_input_shape[1:]
         if input_dim is not None:
@@ -100,6 +102,7 @@ class Layer:
 
     def _ensure_built(self, shapes):
         if not self.built:
+            self._n_before_build = len(self._weights), len(self._regularized)
             self.build(with_batch(shapes))
             self.built = True
 
@@ -243,6 +246,12 @@ class Layer:
 
     # Copies and pickles. What is native is made again when it is wanted.
 
+    def _state_before_build(self):
+        """The attributes of a layer like this one that has not been built: without the weights that ``build`` makes."""
+        n_weights, n_regularized = self._n_before_build or (len(self._weights), len(self._regularized))
+        return {**vars(self), "_native": None, "_seen": None, "built": False, "_weights": self._weights[:n_weights],
+                "_regularized": self._regularized[:n_regularized]}  # fmt: skip
+
     def __getstate__(self):
         return {name: value for name, value in vars(self).items() if name != "_native"}
 
@@ -268,6 +277,14 @@ class Layer:
         if self._native is None:
             raise AttributeError(f"{self.name} has not been built: the shape of its input is not known yet")
         return self._native
+
+    def __getattr__(self, name):
+        of_class = getattr(type(self), name, None)
+        if isinstance(of_class, property):
+            return of_class.fget(self)  # it has raised this error, and says why
+        if f"keras.Layer.{name}" in INSTEAD:
+            raise AttributeError(message(f"keras.Layer.{name}"))
+        raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
 
     def __repr__(self):
         return f"<{type(self).__name__} name={self.name}, built={self.built}>"
@@ -321,6 +338,9 @@ class NativeLayer(Layer):
             if not self._trainable:
                 self._native.set_trainable(False)
 
+    def _state_before_build(self):
+        return {**super()._state_before_build(), "_weights": [], "_named": {}, "_regularized": []}
+
     def __getstate__(self):
         native = ("_native", "_description", "_weights", "_named", "_regularized")
         kept = {name: value for name, value in vars(self).items() if name not in native}
@@ -344,7 +364,7 @@ class NativeLayer(Layer):
         named = self.__dict__.get("_named", {})
         if name in named:
             return named[name]
-        raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
+        return super().__getattr__(name)
 
     def _layers_inside(self):
         return []

@@ -10,6 +10,7 @@ from numpy.typing import ArrayLike
 from ..._core import Tensor as Tensor
 from ..._core import Variable as Variable
 from ...dtypes import DType as DType
+from ...missing import message as message
 from ...tensor import convert_to_tensor as convert_to_tensor
 from ..structure import example_shapes as example_shapes
 from ..structure import leaves as leaves
@@ -18,8 +19,10 @@ from ..structure import map_structure as map_structure
 from ..structure import with_batch as with_batch
 _DTypeLike: TypeAlias = DType | str | type | np.dtype[Any]
 
+INSTEAD: dict
 class Layer:
     def __call__(self, inputs: Any, *args: Any, **kwargs: Any) -> Any: ...
+    def __getattr__(self, name: str | None) -> Any: ...
     def __getstate__(self) -> Any: ...
     def __init__(self, *, activity_regularizer: Any = ..., trainable: bool | None = ..., dtype: _DTypeLike | None = ..., autocast: Any = ..., name: str | None = ..., input_shape: Any = ..., input_dim: Any = ..., batch_input_shape: Any = ..., **unknown: Any) -> None: ...
     def __repr__(self) -> str: ...

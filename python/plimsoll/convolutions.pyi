@@ -1,0 +1,29 @@
+# Written by `python python/write_stubs.py`. Not edited by hand.
+# mypy: disable-error-code="override,misc,assignment,no-redef"
+from collections.abc import Sequence
+from os import PathLike
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from ._core import Tensor as Tensor
+from ._core import Variable as Variable
+from .array_ops import expand_dims as expand_dims
+from .array_ops import pad as pad
+from .array_ops import reshape as reshape
+from .array_ops import squeeze as squeeze
+from .dtypes import DType as DType
+_TensorLike: TypeAlias = Tensor | Variable | ArrayLike
+
+def avg_pool(input: _TensorLike, ksize: Any, strides: Any, padding: Any, data_format: Any = ..., name: str | None = ...) -> Any: ...
+avg_pool1d = avg_pool
+def avg_pool2d(input: _TensorLike, ksize: Any, strides: Any, padding: Any, data_format: Any = ..., name: str | None = ...) -> Any: ...
+def conv1d(input: _TensorLike, filters: int, stride: Any, padding: Any, data_format: Any = ..., dilations: Any = ..., name: str | None = ...) -> Any: ...
+def conv1d_transpose(input: _TensorLike, filters: int, output_shape: Any, strides: Any, padding: Any = ..., data_format: Any = ..., dilations: Any = ..., name: str | None = ...) -> Any: ...
+def conv2d(input: _TensorLike, filters: int, strides: Any, padding: Any, data_format: Any = ..., dilations: Any = ..., name: str | None = ...) -> Any: ...
+def conv2d_transpose(input: _TensorLike, filters: int, output_shape: Any, strides: Any, padding: Any = ..., data_format: Any = ..., dilations: Any = ..., name: str | None = ...) -> Any: ...
+def depthwise_conv2d(input: _TensorLike, filter: Any, strides: Any, padding: Any, data_format: Any = ..., dilations: Any = ..., name: str | None = ...) -> Any: ...
+def max_pool(input: _TensorLike, ksize: Any, strides: Any, padding: Any, data_format: Any = ..., name: str | None = ...) -> Any: ...
+max_pool1d = max_pool
+def max_pool2d(input: _TensorLike, ksize: Any, strides: Any, padding: Any, data_format: Any = ..., name: str | None = ...) -> Any: ...

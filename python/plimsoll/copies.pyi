@@ -1,0 +1,13 @@
+# Written by `python python/write_stubs.py`. Not edited by hand.
+# mypy: disable-error-code="override,misc,assignment,no-redef"
+from collections.abc import Sequence
+from os import PathLike
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from ._core import Tensor as Tensor
+from ._core import Variable as Variable
+from .tensor import convert_to_tensor as convert_to_tensor
+
