@@ -27,7 +27,7 @@ mod test;
 mod tidy;
 mod times;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Instant;
 
@@ -79,44 +79,17 @@ fn main() -> ExitCode {
     };
     let started = Instant::now();
     let outcome = match arguments.as_slice() {
-        ["check"] => check::run(&root),
-        ["test"] => test::run(&root, test::Extent::Everything),
-        ["check", "test"] => check::run(&root).and_then(|()| test::run(&root, test::Extent::Everything)),
-        ["test", "--fast"] => test::run(&root, test::Extent::Fast),
-        ["tidy"] => tidy::run(&root),
-        ["bench"] => bench::run(&root, None),
-        ["bench", filter] => bench::run(&root, Some(filter)),
-        ["compare", program] => compare::run(&root, program),
-        ["page"] => page::run(&root, page::Extent::Everything),
-        ["exports"] => exports::run(&root),
-        ["plans"] => plans::run(&root),
-        ["kernels", recipes @ ..] => kernels::run(&root, recipes),
-        ["mpi"] => mpi::run(&root, false),
-        ["mpi", "--matrix"] => mpi::run(&root, true),
-        ["mpi", "--kills", n_kills] => mpi_kills::run(&root, n_kills),
-        ["fuzz"] => endure::fuzz(&root, "10000000"),
-        ["fuzz", n_cases] => endure::fuzz(&root, n_cases),
-        ["soak"] => endure::soak(&root, "1000000"),
-        ["soak", n_steps] => endure::soak(&root, n_steps),
-        ["kills"] => endure::kills(&root, "1000"),
-        ["kills", n_kills] => endure::kills(&root, n_kills),
-        ["sweep"] => sweep::run(&root, "1000000", "1"),
-        ["sweep", "--calls", calls] => sweep::run(&root, calls, "1"),
-        ["sweep", "--calls", calls, "--seed", seed] => sweep::run(&root, calls, seed),
-        ["gpu-bundle"] => gpu_bundle::run(&root),
-        ["python"] => python::test(&root),
-        ["python", "--valgrind"] => python::valgrind(&root),
-        ["python", "--peers", python] => python::peers(&root, python),
-        ["wheel"] => python::wheel(&root),
-        ["suites", "--from", folder, rest @ ..] => python::suites(&root, folder, rest),
         [] | ["help" | "--help" | "-h"] => {
             print!("{USAGE}");
             return ExitCode::SUCCESS;
         }
-        other => {
-            eprint!("error: no command `{}`\n\n{USAGE}", other.join(" "));
-            return ExitCode::from(2);
-        }
+        words => match run(&root, words) {
+            Some(outcome) => outcome,
+            None => {
+                eprint!("error: no command `{}`\n\n{USAGE}", words.join(" "));
+                return ExitCode::from(2);
+            }
+        },
     };
     let seconds = started.elapsed().as_secs_f64();
     if let Some(table) = times::table(seconds) {
@@ -132,6 +105,44 @@ fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+/// Runs the command that these words are; nothing if they are none.
+fn run(root: &Path, words: &[&str]) -> Option<Outcome> {
+    let outcome = match words {
+        ["check"] => check::run(root),
+        ["test"] => test::run(root, test::Extent::Everything),
+        ["check", "test"] => check::run(root).and_then(|()| test::run(root, test::Extent::Everything)),
+        ["test", "--fast"] => test::run(root, test::Extent::Fast),
+        ["tidy"] => tidy::run(root),
+        ["bench"] => bench::run(root, None),
+        ["bench", filter] => bench::run(root, Some(filter)),
+        ["compare", program] => compare::run(root, program),
+        ["page"] => page::run(root, page::Extent::Everything),
+        ["exports"] => exports::run(root),
+        ["plans"] => plans::run(root),
+        ["kernels", recipes @ ..] => kernels::run(root, recipes),
+        ["mpi"] => mpi::run(root, false),
+        ["mpi", "--matrix"] => mpi::run(root, true),
+        ["mpi", "--kills", n_kills] => mpi_kills::run(root, n_kills),
+        ["fuzz"] => endure::fuzz(root, "10000000"),
+        ["fuzz", n_cases] => endure::fuzz(root, n_cases),
+        ["soak"] => endure::soak(root, "1000000"),
+        ["soak", n_steps] => endure::soak(root, n_steps),
+        ["kills"] => endure::kills(root, "1000"),
+        ["kills", n_kills] => endure::kills(root, n_kills),
+        ["sweep"] => sweep::run(root, "1000000", "1"),
+        ["sweep", "--calls", calls] => sweep::run(root, calls, "1"),
+        ["sweep", "--calls", calls, "--seed", seed] => sweep::run(root, calls, seed),
+        ["gpu-bundle"] => gpu_bundle::run(root),
+        ["python"] => python::test(root),
+        ["python", "--valgrind"] => python::valgrind(root),
+        ["python", "--peers", python] => python::peers(root, python),
+        ["wheel"] => python::wheel(root),
+        ["suites", "--from", folder, rest @ ..] => python::suites(root, folder, rest),
+        _ => return None,
+    };
+    Some(outcome)
 }
 
 /// The root of the repository that cargo was called in.
