@@ -1,7 +1,7 @@
 //! The CUDA graphs of a program.
 //!
 //! The first run makes kernels and asks libraries for their ways, so it goes launch by launch; from the second on launches are
-//! recorded. What the driver takes for executables is the device's business ([`Device::set_cuda_graphs`]).
+//! recorded. What the driver takes for executables is the business of the device ([`crate::Device::set_cuda_graphs`]).
 
 use plimsoll_cuda::Graphs;
 
