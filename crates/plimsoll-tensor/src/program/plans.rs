@@ -413,7 +413,8 @@ impl PlannedProgram {
         if limit.is_none() && first == 0 {
             return Ok(0);
         }
-        let capacity = device.pool().capacity().map_or(u64::MAX, Bytes::get);
+        // The device as it is for this call may be a ghost without a limit.
+        let capacity = self.program.devices[number].pool().capacity().map_or(u64::MAX, Bytes::get);
         let (known, refusal) = self.fit(known, number as u8, device, capacity, first)?;
         let taken = known.taken().map_or(0, |(number, ..)| *number);
         self.known[number] = Some(known);
@@ -574,8 +575,9 @@ impl Known {
         let leanest =
             plan_set.decisions(leanest).and_then(|decisions| on.program.rematerialised(trace, decisions));
         let owners = on.of(leanest.as_ref().unwrap_or(on.program)).footprint(device, None)?.owners;
-        let limit = device.pool().limit().map_or(capacity, Bytes::get);
-        Ok(Error::limit(limit, device.pool().limit_for(least), self.natural.committed, owners))
+        let pool = on.program.devices[usize::from(on.number)].pool();
+        let limit = pool.limit().map_or(capacity, Bytes::get);
+        Ok(Error::limit(limit, pool.limit_for(least), self.natural.committed, owners))
     }
 }
 
