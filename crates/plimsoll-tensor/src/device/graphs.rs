@@ -46,14 +46,14 @@ impl Device {
     /// for that; programs that find no room there run launch by launch.
     ///
     /// # Errors
-    /// What is in use does not fit beside what would be set aside; then programs run launch by launch.
+    /// What is in use does not fit beside what would be set aside; then programs run as before.
     #[doc(alias("cudagraphs", "CUDAGraph"))]
     pub fn set_cuda_graphs(&self, is_on: bool) -> Result<()> {
         let state = &self.0.graphs;
         let was_on = state.is_on.swap(is_on, Ordering::Relaxed);
         let set = self.set_graph_room();
         if set.is_err() {
-            state.is_on.store(was_on && !is_on, Ordering::Relaxed);
+            state.is_on.store(was_on, Ordering::Relaxed);
         }
         set
     }
