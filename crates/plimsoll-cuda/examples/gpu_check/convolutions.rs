@@ -26,6 +26,7 @@ pub fn check(bench: &mut Bench) {
     if bench.quick {
         return;
     }
+    bench.check("convolutions: plans of many shapes are bounded", many_shapes);
     // ResNet-50's first layer, a 3 x 3 of its second stage and a 1 x 1 of its last.
     let layers =
         [([224, 112], [4, 64], 7, 3, 2), ([56, 56], [64, 64], 3, 1, 1), ([7, 7], [2048, 512], 1, 0, 1)];
@@ -51,6 +52,53 @@ pub fn check(bench: &mut Bench) {
             bench.check(&name, |bench| rate(bench, &convolution));
         }
     }
+}
+
+/// More shapes than the library's plans are kept for: the host's memory stops growing, and a plan that was dropped gives the same bits.
+fn many_shapes(bench: &Bench) -> Outcome {
+    const N_SHAPES: usize = 1000;
+    /// What is allowed to come after the first thousand, whose plans would be some 300 MiB.
+    const SLACK_BYTES: u64 = 64 << 20;
+    let plain = kinds(Scalar::F32, Direction::Forward)[0].1;
+    let shape = |number: usize| {
+        let input = [9 + number % 50, 9 + number / 50];
+        Convolution { n: 1, input, output: input, ..plain }
+    };
+    let values = |n: usize, seed| bench.uploaded(&encode(Scalar::F32, &numbers(n, seed)));
+    let extents = extents(&shape(2 * N_SHAPES));
+    let [input, filter, output] = [extents[0].max(70 * 70 * 16), extents[1], extents[2].max(70 * 70 * 24)];
+    let blocks =
+        [values(input, 1)?, values(filter, 2)?, bench.block(4 * output)?, bench.block(WORKSPACE_BYTES)?];
+    let bits = |number: usize| -> Result<Vec<u8>, Box<dyn std::error::Error>> {
+        convolve(bench, &shape(number), &blocks)?;
+        let [height, width] = shape(number).output;
+        Ok(bench.downloaded(&blocks[2])?[..4 * height * width * 24].to_vec())
+    };
+    let first = bits(0)?;
+    let mut resident = Vec::new();
+    for number in 0..2 * N_SHAPES {
+        convolve(bench, &shape(number), &blocks)?;
+        if number % N_SHAPES == N_SHAPES - 1 {
+            resident.push(resident_bytes()?);
+        }
+    }
+    ensure(bits(0)? == first, "gives other bits once its plan is made anew")?;
+    let grown = resident[1].saturating_sub(resident[0]);
+    let mib = |bytes: u64| bytes as f64 / f64::from(1 << 20);
+    let text = format!(
+        "resident {:.0} MiB after {N_SHAPES} shapes, {:.1} more after twice as many",
+        mib(resident[0]),
+        mib(grown)
+    );
+    ensure(grown <= SLACK_BYTES, text.as_str())?;
+    Ok(text)
+}
+
+/// What this process has in memory.
+fn resident_bytes() -> Result<u64, Box<dyn std::error::Error>> {
+    let status = std::fs::read_to_string("/proc/self/status")?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).ok_or("no line VmRSS")?;
+    Ok(line.trim().trim_end_matches(" kB").parse::<u64>()? << 10)
 }
 
 /// One of each kind, with its name.

@@ -2,11 +2,9 @@
 //!
 //! The library thinks in columns: a row-major matrix is the transpose of a column-major one, so `c = a · b` is computed as
 //! `cᵀ = bᵀ · aᵀ`, and nothing is moved. What a product needs from the library (descriptions, algorithm) is made once for
-//! each kind of product and kept. The algorithm is the first that the library's heuristic names; nothing is timed. Splits
+//! each kind of product and kept within a bound (`plans`). The algorithm is the first that the library's heuristic names; nothing is timed. Splits
 //! along k are summed in a fixed order, in the scratch memory, so that the same product has the same bits every time.
 
-use std::collections::HashMap;
-use std::collections::hash_map::Entry;
 use std::ffi::{CStr, c_int, c_void};
 use std::sync::Arc;
 
@@ -21,16 +19,20 @@ use cudarc::cublaslt::sys::{
 
 use super::context::{Context, check as check_driver};
 use super::libraries::Library;
+use super::plans::Plans;
 use crate::error::{Error, Result};
 use crate::matmul::{Epilogue, Matmul, MatmulOperands, Matrix, Scalar};
 
 /// Addresses of whole blocks are multiples of more than this; the library asks no further.
 const MAX_ALIGNMENT: usize = 256;
 
+/// The most products that are kept, with a few KiB of the host each.
+const MAX_PLANS: usize = 4096;
+
 /// The library, and the products that it has planned.
 pub(super) struct Blas {
     /// Those that it has no algorithm for are remembered, too.
-    plans: HashMap<Key, Option<Plan>>,
+    plans: Plans<Key, Option<Plan>>,
     handle: cublasLtHandle_t,
     context: Arc<Context>,
 }
@@ -80,7 +82,7 @@ impl Blas {
         let mut handle = std::ptr::null_mut();
         // SAFETY: the library is there and the context is current; the call writes one handle.
         check(unsafe { sys::cublasLtCreate(&raw mut handle) }, "cublasLtCreate")?;
-        Ok(Blas { plans: HashMap::new(), handle, context: context.clone() })
+        Ok(Blas { plans: Plans::at_most(MAX_PLANS), handle, context: context.clone() })
     }
 
     /// Whether there is an algorithm for a product, if it was asked for before.
@@ -88,7 +90,7 @@ impl Blas {
         if [matmul.m, matmul.n, matmul.k, matmul.batch].contains(&0) {
             return Some(true);
         }
-        self.plans.get(&Key::new(matmul, operands)).map(Option::is_some)
+        self.plans.peek(&Key::new(matmul, operands)).map(Option::is_some)
     }
 
     /// Starts a product; false says that the library has no algorithm for it.
@@ -104,11 +106,8 @@ impl Blas {
             // SAFETY: the caller vouches for the addresses.
             return unsafe { self.no_terms(matmul, operands) }.map(|()| true);
         }
-        let plan = match self.plans.entry(Key::new(matmul, operands)) {
-            Entry::Occupied(entry) => entry.into_mut(),
-            Entry::Vacant(entry) => entry.insert(Plan::new(self.handle, matmul, operands)?),
-        };
-        let Some(plan) = plan else { return Ok(false) };
+        let make = || Plan::new(self.handle, matmul, operands);
+        let Some(plan) = self.plans.get_or(Key::new(matmul, operands), true, make)? else { return Ok(false) };
         plan.point_to(matmul, operands)?;
         let (narrow, wide) = ([alpha as f32, beta as f32], [alpha, beta]);
         let factors: [*const c_void; 2] = match matmul.input {

@@ -12,15 +12,18 @@ use cudarc::driver::sys::{
 };
 
 use super::context::{Context, check};
+use super::dnn;
 use crate::backend::{Backend, Executable, Launch, Launches};
 use crate::error::{Error, Result};
 
 /// An executable, the graph that it was made from, and the node of each launch.
-struct Captured {
+pub(super) struct Captured {
     context: Arc<Context>,
     graph: CUgraph,
     executable: CUgraphExec,
     nodes: Vec<CUgraphNode>,
+    /// What was captured of convolutions: an engine that was compiled for a plan goes with the plan.
+    plans: Vec<Arc<dnn::Plan>>,
 }
 
 // SAFETY: handles of the driver's, which any thread may use, one at a time.
@@ -31,7 +34,7 @@ pub(super) fn capture(
     backend: &dyn Backend,
     context: &Arc<Context>,
     launches: &mut Launches,
-) -> Result<Box<dyn Executable>> {
+) -> Result<Captured> {
     context.enter()?;
     let stream = CaptureStream::new(context)?;
     let mode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
@@ -49,14 +52,24 @@ pub(super) fn capture(
     // SAFETY: the stream is capturing; the call ends that even if it fails, and writes one handle.
     let ended =
         check(unsafe { sys::cuStreamEndCapture(stream.stream, &raw mut graph) }, "cuStreamEndCapture");
-    let mut captured =
-        Captured { context: context.clone(), graph, executable: ptr::null_mut(), nodes: Vec::new() };
+    let (executable, nodes_before, plans) = (ptr::null_mut(), Vec::new(), Vec::new());
+    let mut captured = Captured { context: context.clone(), graph, executable, nodes: nodes_before, plans };
     captured.nodes = nodes?;
     ended?;
     // SAFETY: the graph is alive; the call writes one handle.
     let made = unsafe { sys::cuGraphInstantiateWithFlags(&raw mut captured.executable, graph, 0) };
     check(made, "cuGraphInstantiate")?;
-    Ok(Box::new(captured))
+    Ok(captured)
+}
+
+impl Captured {
+    /// With these plans kept as long as the executable.
+    pub fn keeping(self, plans: Vec<Arc<dnn::Plan>>) -> Captured {
+        // A value with a `drop` cannot be taken apart.
+        let mut captured = self;
+        captured.plans = plans;
+        captured
+    }
 }
 
 /// A stream that lives as long as a capture.

@@ -10,6 +10,7 @@ mod graph;
 mod handles;
 mod libraries;
 mod pages;
+mod plans;
 mod posts;
 mod readback;
 mod staging;
@@ -238,7 +239,10 @@ impl Backend for Driver {
     }
 
     fn capture(&self, launches: &mut Launches) -> Result<Box<dyn Executable>> {
-        graph::capture(self, &self.context, launches)
+        let captured = graph::capture(self, &self.context, launches);
+        let mut dnn = self.dnn.lock().unwrap_or_else(PoisonError::into_inner);
+        let plans = dnn.as_mut().map(Dnn::take_captured).unwrap_or_default();
+        Ok(Box::new(captured?.keeping(plans)))
     }
 
     fn synchronize(&self) -> Result<()> {

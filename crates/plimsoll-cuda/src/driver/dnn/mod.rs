@@ -2,12 +2,10 @@
 //!
 //! The library is told of a convolution as a graph with one operation, and its heuristic names engines, the best first. The
 //! first is taken that always gives the same bits, computes as exactly as was asked for, and finds room in the scratch
-//! memory; nothing is timed. That is done once for each convolution, and kept.
+//! memory; nothing is timed. That is done once for each convolution, and kept within a bound (`plans`).
 
 mod descriptor;
 
-use std::collections::HashMap;
-use std::collections::hash_map::Entry;
 use std::sync::Arc;
 
 use cudarc::cudnn::sys::{
@@ -22,6 +20,7 @@ use self::descriptor::{Descriptor, check};
 use super::address;
 use super::context::{Context, check as check_driver};
 use super::libraries::Library;
+use super::plans::Plans;
 use crate::convolution::{Convolution, ConvolutionOperands, Direction};
 use crate::error::{Error, Result};
 use crate::matmul::Scalar;
@@ -29,14 +28,19 @@ use crate::matmul::Scalar;
 /// No engine asks for more than this.
 const MAX_ALIGNMENT: usize = 16;
 
+/// The most convolutions that are kept, with some 0.3 MiB of the host each. ResNet-50 has 53 layers, three directions each.
+const MAX_PLANS: usize = 512;
+
 /// The names of input, filter and output in a graph.
 const UIDS: [i64; 3] = [1, 2, 3];
 
 /// The library, and the convolutions that it has planned.
 pub(super) struct Dnn {
     /// None where the library has no engine that keeps the promises.
-    plans: HashMap<Key, Option<Plan>>,
-    handle: cudnnHandle_t,
+    plans: Plans<Key, Option<Arc<Plan>>>,
+    /// Those that the graph being captured uses.
+    captured: Vec<Arc<Plan>>,
+    handle: Arc<Handle>,
     /// The stream that the handle is bound to.
     stream: CUstream,
     context: Arc<Context>,
@@ -68,11 +72,12 @@ impl Key {
 impl Dnn {
     pub fn new(context: &Arc<Context>) -> Result<Dnn> {
         Library::Convolution.require()?;
-        let mut handle = std::ptr::null_mut();
+        let mut raw = std::ptr::null_mut();
         // SAFETY: the library is there and the context is current; the call writes one handle.
-        check(unsafe { sys::cudnnCreate(&raw mut handle) }, "cudnnCreate")?;
-        let stream = std::ptr::null_mut();
-        let mut dnn = Dnn { plans: HashMap::new(), handle, stream, context: context.clone() };
+        check(unsafe { sys::cudnnCreate(&raw mut raw) }, "cudnnCreate")?;
+        let handle = Arc::new(Handle { raw, context: context.clone() });
+        let (plans, stream) = (Plans::at_most(MAX_PLANS), std::ptr::null_mut());
+        let mut dnn = Dnn { plans, captured: Vec::new(), handle, stream, context: context.clone() };
         dnn.follow()?;
         Ok(dnn)
     }
@@ -82,7 +87,12 @@ impl Dnn {
         if Shapes::of(convolution).n_elements().contains(&0) {
             return Some(true);
         }
-        self.plans.get(&Key::new(convolution, operands)).map(Option::is_some)
+        self.plans.peek(&Key::new(convolution, operands)).map(Option::is_some)
+    }
+
+    /// The plans that were captured since this was asked last.
+    pub fn take_captured(&mut self) -> Vec<Arc<Plan>> {
+        std::mem::take(&mut self.captured)
     }
 
     /// Makes the library's calls go to the stream that takes launches.
@@ -91,7 +101,7 @@ impl Dnn {
         // The stream of a capture may have the address of an earlier one that is gone.
         if self.stream != target || target != self.context.stream {
             // SAFETY: handle and stream are alive.
-            check(unsafe { sys::cudnnSetStream(self.handle, target.cast()) }, "cudnnSetStream")?;
+            check(unsafe { sys::cudnnSetStream(self.handle.raw, target.cast()) }, "cudnnSetStream")?;
             self.stream = target;
         }
         Ok(())
@@ -121,18 +131,20 @@ impl Dnn {
         }
         self.follow()?;
         let key = Key::new(convolution, operands);
-        let plan = match self.plans.entry(key) {
-            Entry::Occupied(entry) => entry.into_mut(),
-            Entry::Vacant(entry) => entry.insert(Plan::new(self.handle, &key)?),
-        };
-        let Some(plan) = plan else { return Ok(false) };
+        // A plan that goes waits for the device, and nobody may wait while a graph is captured.
+        let is_captured = self.context.target() != self.context.stream;
+        let make = || Ok(Plan::new(&self.handle, &key)?.map(Arc::new));
+        let Some(plan) = self.plans.get_or(key, !is_captured, make)?.clone() else { return Ok(false) };
+        if is_captured {
+            self.captured.push(plan.clone());
+        }
         let pack = Descriptor::new(Kind::CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR)?
             .with(Name::CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS, &UIDS)?
             .with(Name::CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS, &addresses)?
             .with(Name::CUDNN_ATTR_VARIANT_PACK_WORKSPACE, &[operands.workspace])?
             .finished()?;
         // SAFETY: the plan fits the operands, which the caller vouches for.
-        let status = unsafe { sys::cudnnBackendExecute(self.handle, plan.execution.0, pack.0) };
+        let status = unsafe { sys::cudnnBackendExecute(self.handle.raw, plan.execution.0, pack.0) };
         check(status, "cudnnBackendExecute").map(|()| true)
     }
 
@@ -149,12 +161,22 @@ impl Dnn {
     }
 }
 
-impl Drop for Dnn {
+/// The library's handle, destroyed when nothing made with it is left.
+struct Handle {
+    raw: cudnnHandle_t,
+    context: Arc<Context>,
+}
+
+// SAFETY: any thread may use it, one at a time: `Dnn` alone calls with it, and whoever has it last destroys it.
+unsafe impl Send for Handle {}
+// SAFETY: as above.
+unsafe impl Sync for Handle {}
+
+impl Drop for Handle {
     fn drop(&mut self) {
-        let _ = self.context.synchronize();
-        self.plans.clear();
-        // SAFETY: the handle is ours, and nothing made with it is left.
-        let _ = unsafe { sys::cudnnDestroy(self.handle) };
+        let _ = self.context.enter();
+        // SAFETY: the handle is ours.
+        let _ = unsafe { sys::cudnnDestroy(self.raw) };
     }
 }
 
@@ -177,17 +199,23 @@ impl Shapes {
 }
 
 /// A planned convolution.
-struct Plan {
+pub(super) struct Plan {
     execution: Descriptor,
     /// What the plan was made from; the library does not say whether it still looks there.
     _graph: Graph,
     _config: Descriptor,
+    handle: Arc<Handle>,
 }
+
+// SAFETY: any thread may use it, one at a time: `Dnn` alone executes it, and whoever has it last destroys it.
+unsafe impl Send for Plan {}
+// SAFETY: as above.
+unsafe impl Sync for Plan {}
 
 impl Plan {
     /// The plan of the first engine that keeps the promises; none if there is no such engine, and the log says why.
-    fn new(handle: cudnnHandle_t, key: &Key) -> Result<Option<Plan>> {
-        let graph = Graph::new(handle, key)?;
+    fn new(handle: &Arc<Handle>, key: &Key) -> Result<Option<Plan>> {
+        let graph = Graph::new(handle.raw, key)?;
         let mut reasons = Vec::new();
         let mut configs = Vec::new();
         for mode in [Mode::CUDNN_HEUR_MODE_A, Mode::CUDNN_HEUR_MODE_FALLBACK] {
@@ -200,8 +228,11 @@ impl Plan {
         let (later, first): (Vec<_>, Vec<_>) =
             configs.into_iter().partition(|config| is_compiled_late(config).unwrap_or(true));
         for config in first.into_iter().chain(later) {
-            match execution(handle, key, &config) {
-                Ok(execution) => return Ok(Some(Plan { execution, _graph: graph, _config: config })),
+            match execution(handle.raw, key, &config) {
+                Ok(execution) => {
+                    let handle = handle.clone();
+                    return Ok(Some(Plan { execution, _graph: graph, _config: config, handle }));
+                }
                 Err(error) => reasons.push(error.to_string()),
             }
         }
@@ -213,6 +244,13 @@ impl Plan {
             reasons.last().map_or("it names no engine", String::as_str)
         );
         Ok(None)
+    }
+}
+
+impl Drop for Plan {
+    fn drop(&mut self) {
+        // A kernel that was compiled for it may still be running.
+        let _ = self.handle.context.synchronize();
     }
 }
 
