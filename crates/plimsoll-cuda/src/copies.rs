@@ -233,9 +233,9 @@ impl Gpu {
     /// and nobody may write the block without [`Gpu::wait_for`].
     pub unsafe fn download_async(&self, from: &Block, to: &PinnedBlock) -> Result<Copied> {
         let n_bytes = room(from.bytes(), to.bytes())?;
-        self.dispatch("download_async", |backend| {
+        self.run_noted("download_async", || {
             // SAFETY: the blocks are that long; memory that is freed stays valid until its pages go back, which waits.
-            unsafe { self.copies.start(backend, Stream::Down, from.as_ptr(), to.as_ptr(), n_bytes) }
+            unsafe { self.copies.start(&*self.pending, Stream::Down, from.as_ptr(), to.as_ptr(), n_bytes) }
         })
     }
 
@@ -250,9 +250,9 @@ impl Gpu {
     /// and nobody may read or write the block without [`Gpu::wait_for`].
     pub unsafe fn upload_async(&self, from: &PinnedBlock, to: &Block) -> Result<Copied> {
         let n_bytes = room(to.bytes(), from.bytes())?;
-        self.dispatch("upload_async", |backend| {
+        self.run_noted("upload_async", || {
             // SAFETY: as above.
-            unsafe { self.copies.start(backend, Stream::Up, from.as_ptr(), to.as_ptr(), n_bytes) }
+            unsafe { self.copies.start(&*self.pending, Stream::Up, from.as_ptr(), to.as_ptr(), n_bytes) }
         })
     }
 
@@ -262,7 +262,7 @@ impl Gpu {
     /// What the driver says.
     pub fn wait_for(&self, copied: &Copied) -> Result<()> {
         self.check()?;
-        self.copies.wait_for(&*self.backend, copied).map_err(|error| self.break_with(&error))
+        self.copies.wait_for(&*self.pending, copied).map_err(|error| self.break_with(&error))
     }
 
     /// Says that memory is handed out for something new: work that is started from here on waits for the copies that are
@@ -273,7 +273,7 @@ impl Gpu {
     #[inline]
     pub fn reuse(&self, block: &Block) -> Result<()> {
         let start = block.as_ptr().addr();
-        let reused = self.copies.reuse(&*self.backend, start..start + block.rounded());
+        let reused = self.copies.reuse(&*self.pending, start..start + block.rounded());
         reused.map_err(|error| self.break_with(&error))
     }
 

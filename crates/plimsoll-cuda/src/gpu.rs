@@ -418,7 +418,7 @@ impl Gpu {
     }
 
     /// Notes an op as launched and runs its call.
-    fn run_noted<R>(&self, op: &'static str, call: impl FnOnce() -> Result<R>) -> Result<R> {
+    pub(crate) fn run_noted<R>(&self, op: &'static str, call: impl FnOnce() -> Result<R>) -> Result<R> {
         self.check()?;
         {
             let mut launched = self.launched.lock().unwrap_or_else(PoisonError::into_inner);

@@ -4,7 +4,7 @@
 //! soon, then more, so that a call starts many. A segment that is full is started while the host goes on with the next one, by one
 //! call where the caller's [`Graphs`] know it (`segments`).
 //!
-//! Nothing is uploaded or waited for inside a graph: whoever does so ends the recording (`pending`).
+//! Nothing is uploaded, waited for or copied beside the work inside a graph: whoever does so ends a segment (`pending`).
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

@@ -1,14 +1,15 @@
 //! Launches that are held back so that many of them can be started as one graph.
 //!
 //! While a thread records, what it launches is put into a list instead of the compute stream; a list that is long enough is started,
-//! and a new one begins. The list is a part of the stream that is not issued yet: whatever else concerns the stream, from any thread, first has the list issued, launch by launch, and
-//! ends the recording. So program order stays execution order, and a recording needs no exception anywhere: an upload, a
-//! value that is read, a copy beside the work or pages that go back merely make it an ordinary run.
+//! and a new one begins. The list is a part of the stream that is not issued yet: whatever else concerns the stream first has the list
+//! started. So program order stays execution order, and a recording needs no exception anywhere: an upload, a value that is read, a
+//! copy beside the work or pages that go back merely end a segment. Where another thread asks, the list is issued launch by launch, and the
+//! rest of the run with it: such a list would be another one each time.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, ThreadId};
 
-use crate::backend::{Backend, Launches, dispatch_all};
+use crate::backend::{Backend, Event, Launches, Stream, Streams, dispatch_all};
 use crate::error::{Error, Result};
 use crate::segments::Graphs;
 
@@ -58,9 +59,14 @@ impl Pending {
         true
     }
 
-    /// Issues what is held back.
+    /// Starts what is held back.
     pub fn flush(&self) -> Result<()> {
         self.lock().flush(&*self.backend)
+    }
+
+    /// Starts what is held back, if it belongs to that stream.
+    fn start_before(&self, stream: Stream) -> Result<()> {
+        if stream == Stream::Compute { self.flush() } else { Ok(()) }
     }
 
     /// Work of the compute stream: held back if this thread records and `defer` can, else started by `call`.
@@ -76,7 +82,9 @@ impl Pending {
         if let Some(recording) = whole
             && let Some(deferred) = defer(&mut recording.launches)
         {
-            recording.start_if_full(&*self.backend)?;
+            if recording.is_full() {
+                recording.start(&*self.backend)?;
+            }
             return Ok(deferred);
         }
         state.flush(&*self.backend)?;
@@ -99,29 +107,62 @@ impl Pending {
 }
 
 impl Recording {
-    /// Starts a list that is long enough.
-    fn start_if_full(&mut self, backend: &dyn Backend) -> Result<()> {
-        let mut segments = self.graphs.lock();
-        if !segments.is_full(self.launches.len()) {
+    /// Whether the list is long enough to be started.
+    fn is_full(&self) -> bool {
+        self.graphs.lock().is_full(self.launches.len())
+    }
+
+    /// Starts the list, as a graph if it can be; the next one begins.
+    fn start(&mut self, backend: &dyn Backend) -> Result<()> {
+        if self.launches.len() == 0 {
             return Ok(());
         }
-        let started = segments.start(backend, &mut self.launches);
+        let started = self.graphs.lock().start(backend, &mut self.launches);
         self.launches.clear();
         started
     }
 }
 
 impl State {
-    /// Issues what is held back. An error is this call's if the list is its thread's, else that thread learns of it.
+    /// Starts what is held back. An error is this call's if the list is its thread's, else that thread learns of it.
     fn flush(&mut self, backend: &dyn Backend) -> Result<()> {
         let Some(recording) = &mut self.recording else { return Ok(()) };
-        if recording.is_whole {
-            recording.is_whole = false;
-            recording.failed = dispatch_all(backend, &mut recording.launches).err();
+        let is_own = recording.thread == thread::current().id();
+        match (recording.is_whole, is_own) {
+            (true, true) => recording.start(backend),
+            (true, false) => {
+                recording.is_whole = false;
+                recording.failed = dispatch_all(backend, &mut recording.launches).err();
+                Ok(())
+            }
+            (false, true) => recording.failed.take().map_or(Ok(()), Err),
+            (false, false) => Ok(()),
         }
-        match recording.thread == thread::current().id() {
-            true => recording.failed.take().map_or(Ok(()), Err),
-            false => Ok(()),
-        }
+    }
+}
+
+/// The streams of a GPU, where what is held back comes before whatever the compute stream is made to wait for.
+impl Streams for Pending {
+    fn event(&self) -> Result<Event> {
+        self.backend.event()
+    }
+
+    fn record(&self, event: Event, stream: Stream) -> Result<()> {
+        self.start_before(stream)?;
+        self.backend.record(event, stream)
+    }
+
+    fn wait(&self, stream: Stream, event: Event) -> Result<()> {
+        self.start_before(stream)?;
+        self.backend.wait(stream, event)
+    }
+
+    fn wait_on_host(&self, event: Event) -> Result<()> {
+        self.backend.wait_on_host(event)
+    }
+
+    unsafe fn copy_on(&self, stream: Stream, from: *const u8, to: *mut u8, n_bytes: usize) -> Result<()> {
+        // SAFETY: the caller promises it.
+        unsafe { self.backend.copy_on(stream, from, to, n_bytes) }
     }
 }

@@ -7,8 +7,8 @@ use std::path::PathBuf;
 
 use plimsoll_plan::{Weights, decide};
 use plimsoll_tensor::{
-    Bytes, Decisions, Device, ErrorKind, GradientTape, Offload, Program, Result, Tensor, Trace, Variable,
-    set_seed,
+    Bytes, Decisions, Device, ErrorKind, GradientTape, Offload, PlannedProgram, Program, Result, Tensor,
+    Trace, Variable, set_seed,
 };
 use plimsoll_testkit::device_under_test;
 
@@ -77,8 +77,9 @@ impl Recorded {
             Some(decisions) => program.rematerialised(trace, decisions).expect("it can be recomputed"),
             None => program,
         };
+        let mut program = PlannedProgram::new(program);
         for _ in 0..STEPS {
-            program.run(&[&input], None)?;
+            program.run(&[&input])?;
         }
         let mut bits = Vec::new();
         for weight in &weights {
@@ -91,35 +92,49 @@ impl Recorded {
 #[test]
 fn steps_that_move_values_give_the_same_bits() -> Result<()> {
     for (device, offload) in places()? {
-        device.set_offload(Some(&offload))?;
-        let recorded = Recorded::new(&device)?;
-        let trace = recorded.program.trace(&device, device.stats().in_use);
-        let natural = recorded.train(&device, &trace, None)?;
-        let mut n_prefetched = 0;
-        for offload_weight in [0.0, 0.02] {
-            let targets = [60, 80].map(|percent| trace.natural_peak() * percent / 100);
-            let weights = Weights { distance_weight: 0.5, offload_weight };
-            let plans = targets.map(|target| (target, decide(&trace, target, weights)));
-            for (target, decisions) in plans {
-                let Some(decisions) = decisions else { continue };
-                let expected = decisions.offloaded_bytes * STEPS as u64;
-                n_prefetched += decisions.prefetched.len();
-                let recorded = Recorded::new(&device)?;
-                let before = device.offloaded().get();
-                device.pool().reset_peaks();
-                let moved = recorded.train(&device, &trace, Some(&decisions))?;
-                assert!(moved == natural, "{device}, {target} bytes, weight {offload_weight}: other bits");
-                assert!(
-                    device.stats().peak_in_use <= target,
-                    "{device}, weight {offload_weight}: more than {target}"
-                );
-                assert_eq!(device.offloaded().get() - before, expected, "{device}, weight {offload_weight}");
-            }
-        }
-        assert!(device.offloaded().get() > 0, "{device} moved nothing");
-        assert_eq!(n_prefetched > 0, !device.is_host(), "{device}");
-        assert_eq!(device.stats().in_use, 0, "{device}");
+        move_values(&device, &offload, false)?;
     }
+    Ok(())
+}
+
+#[test]
+fn steps_that_move_values_are_graphs_between_their_copies() -> Result<()> {
+    let device = gpu()?;
+    move_values(&device, &Offload::Host(Bytes::mib(256)), true)?;
+    assert!(device.n_graph_launches() > 0);
+    Ok(())
+}
+
+/// Steps with various decisions have the bits of launches without any, and keep to the bytes that were decided.
+fn move_values(device: &Device, offload: &Offload, with_graphs: bool) -> Result<()> {
+    device.set_offload(Some(offload))?;
+    device.set_cuda_graphs(false)?;
+    let recorded = Recorded::new(device)?;
+    let trace = recorded.program.trace(device, device.stats().in_use);
+    let natural = recorded.train(device, &trace, None)?;
+    device.set_cuda_graphs(with_graphs)?;
+    let mut n_prefetched = 0;
+    for offload_weight in [0.0, 0.02] {
+        let targets = [60, 80].map(|percent| trace.natural_peak() * percent / 100);
+        let weights = Weights { distance_weight: 0.5, offload_weight };
+        let plans = targets.map(|target| (target, decide(&trace, target, weights)));
+        for (target, decisions) in plans {
+            let Some(decisions) = decisions else { continue };
+            let expected = decisions.offloaded_bytes * STEPS as u64;
+            n_prefetched += decisions.prefetched.len();
+            let recorded = Recorded::new(device)?;
+            let before = device.offloaded().get();
+            device.pool().reset_peaks();
+            let moved = recorded.train(device, &trace, Some(&decisions))?;
+            assert!(moved == natural, "{device}, {target} bytes, weight {offload_weight}: other bits");
+            let peak = device.stats().peak_in_use;
+            assert!(peak <= target, "{device}, weight {offload_weight}: {peak} is more than {target}");
+            assert_eq!(device.offloaded().get() - before, expected, "{device}, weight {offload_weight}");
+        }
+    }
+    assert!(device.offloaded().get() > 0, "{device} moved nothing");
+    assert_eq!(n_prefetched > 0, !device.is_host(), "{device}");
+    assert_eq!(device.stats().in_use, 0, "{device}");
     Ok(())
 }
 

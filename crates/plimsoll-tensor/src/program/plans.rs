@@ -262,7 +262,7 @@ impl PlannedProgram {
             true => self.taken(),
             false => (&self.program, Offsets::new()),
         };
-        let runs_as_graph = reference.is_none() && program.n_copies == 0 && program.device().cuda_graphs();
+        let runs_as_graph = reference.is_none() && program.device().cuda_graphs();
         let reference = reference.as_ref().map(|reference| (&self.program, reference));
         let as_graph = self.graphs.get().filter(|_| runs_as_graph);
         program.run_checked(arguments, &offsets, reference, as_graph)
