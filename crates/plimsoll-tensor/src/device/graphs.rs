@@ -12,9 +12,9 @@ use plimsoll_cuda::GraphRoom;
 use crate::base::error::Result;
 use crate::device::Device;
 
-/// Whether the environment says that programs run as CUDA graphs.
+/// Whether programs run as CUDA graphs: yes, unless the environment says otherwise.
 static IS_ON: LazyLock<bool> =
-    LazyLock::new(|| std::env::var("PLIMSOLL_CUDA_GRAPHS").is_ok_and(|value| value == "1"));
+    LazyLock::new(|| std::env::var("PLIMSOLL_CUDA_GRAPHS").map_or(true, |value| value != "0"));
 
 /// What a device knows of CUDA graphs.
 pub(crate) struct GraphState {
@@ -38,12 +38,12 @@ impl GraphState {
 
 impl Device {
     /// Whether programs (functions, training steps, sessions) run as CUDA graphs from their second or third run on: a few calls of
-    /// the driver instead of one for each launch, with the same bits. Off unless this or `PLIMSOLL_CUDA_GRAPHS=1` says
+    /// the driver instead of one for each launch, with the same bits. On unless this or `PLIMSOLL_CUDA_GRAPHS=0` says
     /// otherwise; a program that ran while it was off stays as it is.
     ///
-    /// A program that offloads, uses several devices or waits for the device in its middle runs launch by launch. What the driver
-    /// takes for executables lies outside the pool. For a GPU, at most 32 MiB of the limit, and at most a 64th of it, are set aside
-    /// for that; programs that find no room there run launch by launch.
+    /// A program that uses several devices runs launch by launch; one that offloads or reads a value runs as a graph between its
+    /// copies. What the driver takes for executables lies outside the pool. For a GPU, at most 32 MiB of the limit, and at most a 64th of
+    /// it, are set aside for that; programs that find no room there run launch by launch.
     ///
     /// # Errors
     /// What is in use does not fit beside what would be set aside; then programs run as before.
