@@ -22,7 +22,7 @@ struct Program {
 }
 
 /// Everything in the bundle. Programs under `programs` are those of the part `promises`.
-const PROGRAMS: [Program; 9] = [
+const PROGRAMS: [Program; 10] = [
     Program {
         arguments: &["test", "--no-run", "--package", "plimsoll-tensor", "--test", "registry"],
         name: "registry",
@@ -47,6 +47,11 @@ const PROGRAMS: [Program; 9] = [
         arguments: &["test", "--no-run", "--package", "plimsoll-tensor", "--test", "fusion"],
         name: "fusion",
         place: "programs/fusion",
+    },
+    Program {
+        arguments: &["test", "--no-run", "--package", "plimsoll-tensor", "--test", "function_cache"],
+        name: "function_cache",
+        place: "programs/function_cache",
     },
     Program {
         arguments: &["build", "--package", "plimsoll-cli", "--example", "gpu_promises"],

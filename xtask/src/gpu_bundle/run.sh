@@ -8,7 +8,8 @@
 #
 #   tests [OP..]       every check of every op, or of those whose names begin so; several processes at a time
 #   promises           pages, kernels and libraries, long sums, what a run is promised, and training; one after the other
-#   limits             GPT-2 under limits, and recipes at their own size: planned, predicted and taken bytes, and the same bits
+#   limits             GPT-2 under limits, and recipes at their own size: planned, predicted and taken bytes, and the same bits, also
+#                      eagerly and from programs with and without passes and CUDA graphs
 #   explain            profiles of three recipes: the same bits and bytes, the pool's own count, and what recording costs
 #   sanitize           compute-sanitizer's memcheck and racecheck on a sample of ops, and on kernels that are made for programs
 #   losses             20 steps of three models from the same weights and data as PyTorch, which must be there
@@ -101,8 +102,8 @@ promises)
     ;;
 limits)
     PARALLEL=1
-    printf '%s\n' limits recipes | for_each limits './programs/gpu_promises "$line"'
-    cat out/limits-limits.txt out/limits-recipes.txt
+    printf '%s\n' limits recipes modes | for_each limits './programs/gpu_promises "$line"'
+    cat out/limits-limits.txt out/limits-recipes.txt out/limits-modes.txt
     conclude limits
     ;;
 explain)
@@ -204,7 +205,7 @@ first)
     ! grep -q FAILED out/first.txt && [ -s out/first.txt ]
     ;;
 *)
-    sed -n '2,20s/^# \{0,1\}//p' "$0"
+    sed -n '2,21s/^# \{0,1\}//p' "$0"
     exit 2
     ;;
 esac

@@ -72,7 +72,7 @@ fn compare(ran: &Ran, natural: &Ran, limit: u64, most: f64) -> Outcome {
     if ran.parameters != natural.parameters {
         return Err(format!("other bits than without a limit; {text}"));
     }
-    if ran.committed > limit || ratio > most {
+    if ran.committed > limit || ran.driver > limit || ratio > most {
         return Err(format!("{text}; {most} was the aim"));
     }
     Ok(text)

@@ -12,6 +12,7 @@ mod explain;
 mod lengths;
 mod limits;
 mod losses;
+mod modes;
 mod recipes;
 mod released;
 mod workload;
@@ -48,6 +49,8 @@ enum Section {
     Ghost,
     /// gpt2-124m under limits: its time, its bits, and the driver's count of its bytes.
     Limits,
+    /// Recipes eagerly and from programs, with and without passes and CUDA graphs: the same bits, and no more in use.
+    Modes,
     /// Profiles of three recipes: the same bits and bytes, rows that are the pool's, and what recording costs.
     Explain,
     /// Recipes at their own size, through the program: planned, predicted and taken bytes.
@@ -73,6 +76,7 @@ fn main() -> ExitCode {
         None => promises(),
         Some(Section::Ghost) => ghosts(),
         Some(Section::Limits) => report(limits::checks()),
+        Some(Section::Modes) => report(modes::checks()),
         Some(Section::Explain) => report(explain::checks()),
         Some(Section::Recipes) => report(recipes::checks()),
         Some(Section::Losses(options)) => losses::main(&options),
@@ -99,8 +103,9 @@ fn ghosts() -> ExitCode {
 
 /// Every promise, on the GPU.
 fn promises() -> ExitCode {
-    let checks: [Check; 8] = [
+    let checks: [Check; 9] = [
         ("everything goes back to the driver, to the byte", released::after_each_model),
+        ("functions leave the driver's count as it was", released::after_each_function),
         ("the driver's used memory is the pool's committed and what lies outside", released::reconciled),
         ("giving 16 GiB back", released::time_of_trim),
         ("16 lengths: committed over in use, and no memory call once each was seen", || {

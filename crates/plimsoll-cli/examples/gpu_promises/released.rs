@@ -3,13 +3,17 @@
 use std::time::Instant;
 
 use plimsoll::nn::Policy;
-use plimsoll::{Bytes, DType, Device, Result, Tensor};
+use plimsoll::{Bytes, DType, Device, Function, GradientTape, Result, Tensor, Variable};
 
 use super::Outcome;
 use super::workload::{Training, recipe};
 
 /// How many models are made, trained for a step and dropped.
 const N_MODELS: usize = 100;
+
+/// How many functions are made, called and dropped; after so many of them the driver's count stays.
+const N_FUNCTIONS: usize = 1000;
+const N_WARM_UP: usize = 10;
 
 /// What the driver has free.
 fn free(device: &Device) -> Result<u64> {
@@ -48,6 +52,44 @@ pub fn after_each_model() -> Outcome {
             }
         }
         Ok(Ok(format!("{again} bytes free each time, {N_MODELS} models with no call to `trim`")))
+    };
+    run().unwrap_or_else(|error| Err(error.to_string()))
+}
+
+/// Functions that are called until they run as CUDA graphs, and dropped: the driver has the same memory free as after the first few, and
+/// the pool nothing in use.
+pub fn after_each_function() -> Outcome {
+    let run = || -> Result<Outcome> {
+        let device = Device::separate_cuda(0)?;
+        let _on = device.enter();
+        let mut baseline = 0;
+        for number in 1..=N_FUNCTIONS {
+            let weights = Variable::new(Tensor::randn([32, 32])?);
+            let function = Function::new(move |x: Tensor| {
+                let tape = GradientTape::new();
+                let loss = tape.record(|| {
+                    let y = x.matmul(&weights)?.tanh()?.matmul(&weights)?.sigmoid()?;
+                    y.add(&Tensor::from_slice(&[0.5f32; 32], [32])?)?.square()?.mean(..)
+                })?;
+                let [gradient] = tape.gradient(&loss, [&weights])?;
+                weights.assign_sub(&gradient)?;
+                Ok(loss)
+            });
+            (0..4).try_for_each(|_| function.call(Tensor::ones([64, 32])?).map(drop))?;
+            drop(function);
+            device.synchronize()?;
+            device.trim();
+            let (now, in_use) = (free(&device)?, device.stats().in_use);
+            if in_use != 0 {
+                return Ok(Err(format!("{in_use} bytes are in use after function {number}")));
+            }
+            if number == N_WARM_UP {
+                baseline = now;
+            } else if number > N_WARM_UP && now != baseline {
+                return Ok(Err(format!("{baseline} bytes were free, {now} after function {number}")));
+            }
+        }
+        Ok(Ok(format!("{N_FUNCTIONS} functions, {} of their runs as graphs", device.n_graph_launches())))
     };
     run().unwrap_or_else(|error| Err(error.to_string()))
 }
