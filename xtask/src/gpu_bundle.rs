@@ -10,78 +10,44 @@ use crate::Outcome;
 use crate::step::Step;
 
 /// The folder must be smaller than this.
-const MOST_BYTES: u64 = 72 << 20;
+const MOST_BYTES: u64 = 80 << 20;
 
 const SCRIPT: &str = include_str!("gpu_bundle/run.sh");
 
-/// A program of the bundle: what cargo is asked for, the program's name there, and where it goes.
+/// A program of the bundle: a test or an example of a package, and where it goes. Programs under `programs` are those of the part
+/// `promises`.
 struct Program {
-    arguments: &'static [&'static str],
+    package: &'static str,
+    kind: Kind,
     name: &'static str,
     place: &'static str,
 }
 
-/// Everything in the bundle. Programs under `programs` are those of the part `promises`.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Test,
+    Example,
+}
+
+const fn test(package: &'static str, name: &'static str, place: &'static str) -> Program {
+    Program { package, kind: Kind::Test, name, place }
+}
+
+const fn example(package: &'static str, name: &'static str, place: &'static str) -> Program {
+    Program { package, kind: Kind::Example, name, place }
+}
+
 const PROGRAMS: [Program; 10] = [
-    Program {
-        arguments: &["test", "--no-run", "--package", "plimsoll-tensor", "--test", "registry"],
-        name: "registry",
-        place: "registry",
-    },
-    Program {
-        arguments: &["build", "--package", "plimsoll-cuda", "--example", "gpu_check"],
-        name: "gpu_check",
-        place: "programs/gpu_check",
-    },
-    Program {
-        arguments: &["build", "--package", "plimsoll-cuda", "--example", "graph_memory"],
-        name: "graph_memory",
-        place: "graph_memory",
-    },
-    Program {
-        arguments: &["test", "--no-run", "--package", "plimsoll-tensor", "--test", "long_reductions"],
-        name: "long_reductions",
-        place: "programs/long_reductions",
-    },
-    Program {
-        arguments: &["test", "--no-run", "--package", "plimsoll-tensor", "--test", "fusion"],
-        name: "fusion",
-        place: "programs/fusion",
-    },
-    Program {
-        arguments: &["test", "--no-run", "--package", "plimsoll-tensor", "--test", "function_cache"],
-        name: "function_cache",
-        place: "programs/function_cache",
-    },
-    Program {
-        arguments: &["build", "--package", "plimsoll-cli", "--example", "gpu_promises"],
-        name: "gpu_promises",
-        place: "programs/gpu_promises",
-    },
-    Program {
-        arguments: &["test", "--no-run", "--package", "plimsoll-nn", "--test", "gpu"],
-        name: "gpu",
-        place: "programs/training",
-    },
-    Program {
-        arguments: &[
-            "test",
-            "--no-run",
-            "--package",
-            "plimsoll-tensor",
-            "--features",
-            "emulated",
-            "--test",
-            "cuda_graphs",
-        ],
-        name: "cuda_graphs",
-        place: "programs/graph_functions",
-    },
-    Program {
-        arguments: &["test", "--no-run", "--package", "plimsoll-nn", "--test", "cuda_graphs"],
-        name: "cuda_graphs",
-        place: "programs/graph_training",
-    },
+    test("plimsoll-tensor", "registry", "registry"),
+    test("plimsoll-tensor", "long_reductions", "programs/long_reductions"),
+    test("plimsoll-tensor", "fusion", "programs/fusion"),
+    test("plimsoll-tensor", "function_cache", "programs/function_cache"),
+    test("plimsoll-tensor", "cuda_graphs", "programs/graph_functions"),
+    test("plimsoll-nn", "cuda_graphs", "programs/graph_training"),
+    test("plimsoll-nn", "gpu", "programs/training"),
+    example("plimsoll-cuda", "gpu_check", "programs/gpu_check"),
+    example("plimsoll-cuda", "graph_memory", "graph_memory"),
+    example("plimsoll-cli", "gpu_promises", "programs/gpu_promises"),
 ];
 
 /// Builds the bundle of the repository in `root`.
@@ -93,9 +59,14 @@ pub fn run(root: &Path) -> Outcome {
         fs::remove_dir_all(&bundle).map_err(problem)?;
     }
     fs::create_dir_all(bundle.join("programs")).map_err(problem)?;
-    for program in &PROGRAMS {
-        let built = build(root, &target, program)?;
-        fs::copy(&built, bundle.join(program.place)).map_err(problem)?;
+    for kind in [Kind::Test, Kind::Example] {
+        let messages = build(root, &target, kind)?;
+        for program in PROGRAMS.iter().filter(|program| program.kind == kind) {
+            let built = messages.lines().find_map(|message| executable(message, program));
+            let built =
+                built.ok_or_else(|| format!("cargo does not say where it has put {}", program.name))?;
+            fs::copy(&built, bundle.join(program.place)).map_err(problem)?;
+        }
     }
     fs::copy(root.join("crates/plimsoll-testkit/golden/values.json"), bundle.join("values.json"))
         .map_err(problem)?;
@@ -112,41 +83,33 @@ pub fn run(root: &Path) -> Outcome {
     }
 }
 
-/// Builds a program and returns its file.
-fn build(root: &Path, target: &Path, program: &Program) -> Result<PathBuf, String> {
+/// Builds all programs of a kind; cargo's messages. Both kinds have the features of the whole workspace, so that nothing below them is
+/// built twice.
+fn build(root: &Path, target: &Path, kind: Kind) -> Result<String, String> {
+    const WORKSPACE: [&str; 5] =
+        ["--release", "--workspace", "--exclude", "plimsoll-python", "--all-features"];
+    const STRIPPED: [&str; 4] =
+        ["--config", "profile.release.strip=true", "--config", "profile.release.debug=false"];
+    let (command, option) = match kind {
+        Kind::Test => (&["test", "--no-run"][..], "--test"),
+        Kind::Example => (&["build"][..], "--example"),
+    };
+    let mut names: Vec<&str> =
+        PROGRAMS.iter().filter(|program| program.kind == kind).map(|program| program.name).collect();
+    names.sort_unstable();
+    names.dedup();
+    let chosen: Vec<&str> = names.into_iter().flat_map(|name| [option, name]).collect();
     let target = target.to_string_lossy();
-    let arguments = [
-        program.arguments,
-        &[
-            "--release",
-            "--target-dir",
-            &target,
-            "--config",
-            "profile.release.strip=true",
-            "--config",
-            "profile.release.debug=false",
-            "--message-format",
-            "json-render-diagnostics",
-        ],
-    ]
-    .concat();
-    let messages = Step::cargo(root, &arguments).read()?;
-    messages
-        .lines()
-        .filter_map(executable)
-        .find(|path| path.file_name().is_some_and(|file| is_named(&file.to_string_lossy(), program.name)))
-        .ok_or_else(|| format!("cargo does not say where it has put {}", program.name))
+    let rest = ["--target-dir", &target, "--message-format", "json-render-diagnostics"];
+    Step::cargo(root, &[command, &WORKSPACE, &chosen, &STRIPPED, &rest].concat()).read()
 }
 
-/// The program that a message of cargo's tells of. A path needs no more than this: ours have no quotes.
-fn executable(message: &str) -> Option<PathBuf> {
+/// The program that a message of cargo's tells of, if it is this one. A search needs no more than this: our names and paths have no quotes.
+fn executable(message: &str, program: &Program) -> Option<PathBuf> {
+    let is_of_package = message.contains(&format!("/crates/{}/Cargo.toml\"", program.package));
+    let is_named = message.contains(&format!("\"name\":\"{}\"", program.name));
     let (_, rest) = message.split_once("\"executable\":\"")?;
-    Some(PathBuf::from(rest.split_once('"')?.0))
-}
-
-/// Whether a file is the program of that name, perhaps with cargo's mark behind it.
-fn is_named(file: &str, name: &str) -> bool {
-    file == name || file.strip_prefix(name).is_some_and(|rest| rest.starts_with('-'))
+    (is_of_package && is_named).then(|| PathBuf::from(rest.split('"').next().unwrap_or_default()))
 }
 
 fn size_of_folder(folder: &Path) -> std::io::Result<u64> {
@@ -167,10 +130,10 @@ mod tests {
 
     #[test]
     fn programs_are_found_in_cargos_messages() {
-        let message = r#"{"reason":"compiler-artifact","executable":"/x/deps/gpu-1a2b","fresh":true}"#;
-        assert_eq!(executable(message), Some(PathBuf::from("/x/deps/gpu-1a2b")));
-        assert_eq!(executable(r#"{"executable":null}"#), None);
-        assert!(is_named("gpu-1a2b", "gpu") && is_named("gpu_check", "gpu_check"));
-        assert!(!is_named("gpu_check", "gpu"));
+        let message = r#"{"reason":"compiler-artifact","manifest_path":"/x/crates/plimsoll-nn/Cargo.toml","target":{"kind":["test"],"name":"gpu"},"executable":"/x/deps/gpu-1a2b","fresh":true}"#;
+        let found = |package, name| executable(message, &test(package, name, ""));
+        assert_eq!(found("plimsoll-nn", "gpu"), Some(PathBuf::from("/x/deps/gpu-1a2b")));
+        assert_eq!((found("plimsoll-nn", "cuda_graphs"), found("plimsoll-tensor", "gpu")), (None, None));
+        assert_eq!(executable(r#"{"executable":null}"#, &test("plimsoll-nn", "gpu", "")), None);
     }
 }

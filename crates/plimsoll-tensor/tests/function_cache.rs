@@ -52,7 +52,10 @@ fn ten_thousand_shapes_leave_what_the_bound_says() -> Result<()> {
         if n % 1000 == 0 {
             let cache = function.cache();
             assert!(heap_bytes(&cache) <= BOUND, "{} B", cache.heap_bytes());
-            assert!(device.stats().in_use.abs_diff(stats.in_use) <= 2 * 512, "shape {n}");
+            let in_use = device.stats().in_use;
+            // A constant of each program. Those of long inputs may be larger on a GPU, so that fewer fit.
+            assert_eq!(in_use, 512 * cache.programs.len() as u64, "shape {n}");
+            assert!(in_use <= stats.in_use + 2 * 512, "shape {n}");
         }
     }
     let growth = HEAP.live_bytes().abs_diff(live);
@@ -195,6 +198,8 @@ fn captured_tensors_are_not_copied_and_constants_not_folded() -> Result<()> {
     const N: usize = 1 << 20;
     let _turn = turn();
     let device = device_under_test();
+    // The memory that the driver has for executables would count, too.
+    device.set_cuda_graphs(false)?;
     let _on = device.enter();
     let captured = Tensor::ones([N])?;
     let function = Function::new({
