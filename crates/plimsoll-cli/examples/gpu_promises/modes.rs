@@ -23,16 +23,16 @@ const N_STEPS: usize = 5;
 
 /// How a step is run.
 #[derive(Clone, Copy)]
-enum Way {
+enum RunMode {
     Eager,
     Program { has_passes: bool, has_graphs: bool },
 }
 
-const PROGRAMS: [Way; 4] = [
-    Way::Program { has_passes: false, has_graphs: false },
-    Way::Program { has_passes: true, has_graphs: false },
-    Way::Program { has_passes: false, has_graphs: true },
-    Way::Program { has_passes: true, has_graphs: true },
+const PROGRAMS: [RunMode; 4] = [
+    RunMode::Program { has_passes: false, has_graphs: false },
+    RunMode::Program { has_passes: true, has_graphs: false },
+    RunMode::Program { has_passes: false, has_graphs: true },
+    RunMode::Program { has_passes: true, has_graphs: true },
 ];
 
 /// What a few steps left.
@@ -55,11 +55,11 @@ fn check(name: &str, policy: Policy) -> Result<Outcome> {
     let Some(recipe) = recipes.iter().find(|recipe| recipe.name() == name) else {
         return Ok(Err("there is no such recipe".to_owned()));
     };
-    let eager = run(recipe, policy, Way::Eager)?;
+    let eager = run(recipe, policy, RunMode::Eager)?;
     let mut peaks = Vec::new();
-    for way in PROGRAMS {
-        let Way::Program { has_passes, has_graphs } = way else { continue };
-        let ran = run(recipe, policy, way)?;
+    for mode in PROGRAMS {
+        let RunMode::Program { has_passes, has_graphs } = mode else { continue };
+        let ran = run(recipe, policy, mode)?;
         let text = format!("{policy:?}, passes {has_passes}, graphs {has_graphs}");
         if (&ran.losses, ran.state) != (&eager.losses, eager.state) {
             return Ok(Err(format!("{text}: other bits than eager code")));
@@ -78,9 +78,9 @@ fn check(name: &str, policy: Policy) -> Result<Outcome> {
     )))
 }
 
-fn run(recipe: &Recipe, policy: Policy, way: Way) -> Result<Ran> {
+fn run(recipe: &Recipe, policy: Policy, mode: RunMode) -> Result<Ran> {
     let device = Device::separate_cuda(0)?;
-    device.set_cuda_graphs(matches!(way, Way::Program { has_graphs: true, .. }))?;
+    device.set_cuda_graphs(matches!(mode, RunMode::Program { has_graphs: true, .. }))?;
     let _on = device.enter();
     Generator::new(0).make_current();
     let model = with_policy(policy, || recipe.model())?;
@@ -100,9 +100,9 @@ fn run(recipe: &Recipe, policy: Policy, way: Way) -> Result<Ran> {
         optimizer.apply_gradients(gradients, &variables)?;
         Ok(value.stop_gradient())
     });
-    let step = match way {
-        Way::Eager => step.run_eagerly(true),
-        Way::Program { has_passes, .. } => step.passes(has_passes),
+    let step = match mode {
+        RunMode::Eager => step.run_eagerly(true),
+        RunMode::Program { has_passes, .. } => step.passes(has_passes),
     };
     Generator::new(1).make_current();
     device.pool().reset_peaks();
@@ -111,9 +111,9 @@ fn run(recipe: &Recipe, policy: Policy, way: Way) -> Result<Ran> {
     let mut losses = Vec::new();
     for _ in 0..N_STEPS {
         let call = || step.call((inputs.clone(), labels.clone()));
-        let value = match way {
-            Way::Eager => Step::run(&device, call)?,
-            Way::Program { .. } => call()?,
+        let value = match mode {
+            RunMode::Eager => Step::run(&device, call)?,
+            RunMode::Program { .. } => call()?,
         };
         losses.push(value.to_f64_vec()?.into_iter().map(f64::to_bits).collect());
     }
