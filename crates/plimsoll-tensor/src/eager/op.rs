@@ -147,6 +147,13 @@ pub trait Op: fmt::Debug + Send + Sync + 'static {
         false
     }
 
+    /// For an op whose first output may be added to another tensor, and relu taken of the sum, in the same pass over memory: the op
+    /// that does all three with the same bits. It takes that tensor after its other inputs. Asked of ops of this crate alone.
+    #[doc(hidden)]
+    fn with_add_relu(&self) -> Option<OpRef> {
+        None
+    }
+
     /// For an op that is not cheap: the cheap op that rebuilds an output, such as applying a norm whose statistics are
     /// saved. Asked of ops whose auxiliary outputs were made.
     fn rebuild(&self) -> Option<Rebuild> {
@@ -741,6 +748,11 @@ impl OpRef {
     /// Whether it is a reduction whose input can be made where it is read; not for an op of somebody's own.
     pub(crate) fn folds_input(&self) -> bool {
         !self.is_own && self.get().folds_input()
+    }
+
+    /// The op that also adds something to what it makes and takes relu of the sum; none for an op of somebody's own.
+    pub(crate) fn with_add_relu(&self) -> Option<OpRef> {
+        if self.is_own { None } else { self.get().with_add_relu() }
     }
 
     /// Whether the op is cheap to recompute.

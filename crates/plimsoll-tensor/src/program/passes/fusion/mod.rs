@@ -10,13 +10,12 @@ mod rewrite;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use plimsoll_memory::LongList;
 use smallvec::SmallVec;
 
-use super::super::{Call, Instruction, Phase, Place, Program, ValueView};
+use super::super::{Call, Place, Program, ValueView};
+use super::uses::{Uses, is_plain};
 use crate::base::dtype::DType;
 use crate::base::layout::Layout;
-use crate::eager::execute::Order;
 use crate::eager::op::OpRef;
 use crate::ops::fused::{Fused, FusedFold, FusedInput, FusedStep};
 
@@ -99,51 +98,6 @@ fn is_pointwise(program: &Program, call: &Call) -> bool {
     let fits = |view: &ValueView| view.meta.layout.broadcast_to(shape).is_some();
     let reads = is_plain(call) && call.workspace.is_none() && call.inputs.iter().all(fits);
     reads && is_whole && is_block && call.op.pointwise().is_some()
-}
-
-/// Whether a call does what it does at any place in its phase.
-fn is_plain(call: &Call) -> bool {
-    call.order == Order::Fixed
-        && call.phase != Phase::Update
-        && call.recomputed_flops.is_none()
-        && !call.op.has_effect()
-}
-
-/// Who reads and writes what, and when memory is freed.
-struct Uses {
-    /// The calls that read each value, in order.
-    readers: LongList<SmallVec<[u32; 2]>>,
-    is_result: Vec<bool>,
-    /// The calls that write to each block, in order.
-    writers: LongList<SmallVec<[u32; 2]>>,
-    /// The call before which each block is freed; beyond the last if it is not.
-    freed: Vec<u32>,
-}
-
-impl Uses {
-    fn of(program: &Program) -> Uses {
-        let mut uses = Uses {
-            readers: (0..program.n_values()).map(|_| SmallVec::new()).collect(),
-            is_result: vec![false; program.n_values()],
-            writers: (0..program.n_blocks()).map(|_| SmallVec::new()).collect(),
-            freed: vec![u32::MAX; program.n_blocks()],
-        };
-        for (number, call) in (0..).zip(program.calls.iter()) {
-            call.inputs.iter().for_each(|view| uses.readers[view.value as usize].push(number));
-            let blocks = call.outputs.iter().filter_map(|view| program.block_of(view.value));
-            blocks.for_each(|block| uses.writers[block as usize].push(number));
-        }
-        program.results.iter().for_each(|view| uses.is_result[view.value as usize] = true);
-        let mut next = 0;
-        for instruction in program.instructions() {
-            match *instruction {
-                Instruction::Call(number) => next = number + 1,
-                Instruction::Release(block) => uses.freed[block as usize] = next,
-                _ => {}
-            }
-        }
-        uses
-    }
 }
 
 impl Fusion {
