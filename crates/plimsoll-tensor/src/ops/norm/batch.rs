@@ -14,7 +14,7 @@ use crate::base::error::Result;
 use crate::base::shape::Shape;
 use crate::eager::execute::{Arg, call, execute};
 use crate::eager::op::{AuxOutput, Form, Gradient, Meta, Op, OpRef, SavedRef, SavedRefs};
-use crate::eager::op::{Operand, Output, Outputs, Rebuild, Run, Tensors, one};
+use crate::eager::op::{Operand, Output, Outputs, Rebuild, Run, TakesMade, Tensors, one};
 use crate::eager::tape::Backward;
 use crate::eager::tensor::Tensor;
 use crate::ops::Activation;
@@ -255,6 +255,10 @@ impl Op for BatchNormBackward {
     fn run(&self, run: &mut Run<'_>) -> Result<()> {
         for_floats!(run.inputs[1].dtype(), T => kernel::backward::<T>(self.wanted, run));
         Ok(())
+    }
+
+    fn takes_made(&self, _inputs: &[&Meta]) -> Option<TakesMade> {
+        self.wanted[0].then_some(TakesMade::Written { over_output: true })
     }
 
     fn workspace(&self, inputs: &[&Meta]) -> usize {

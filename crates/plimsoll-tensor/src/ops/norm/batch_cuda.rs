@@ -157,7 +157,7 @@ pub(super) fn apply(
     let lines = Lines::along(x.shape().rank() - 1, x.shape(), &along);
     let cut = Cut::new(&lines);
     let variant = variant(x.dtype(), &cut, has_relu);
-    let kernel = LineKernel { template: &TEMPLATE, op, variant, in_registers: false };
+    let kernel = LineKernel { template: &TEMPLATE, op, variant, in_registers: false, made: None };
     let define = || define(x.dtype(), cut.width, false, has_relu, adds);
     let pointers: SmallVec<[*mut u8; 7]> = operands.iter().map(|operand| operand.ptr()).collect();
     // SAFETY: `execute` hands out operands that are valid for their layouts, the lines are theirs, and the kernel was made
@@ -198,7 +198,7 @@ pub(super) fn backward(wanted: [bool; 3], run: &Run<'_>, gpu: &Gpu) -> Result<()
     let lines = Lines::along(x.shape().rank() - 1, x.shape(), &operands.map(Along::Lane));
     let cut = Cut::new(&lines);
     let variant = variant(x.dtype(), &cut, has_relu);
-    let kernel = LineKernel { template: &TEMPLATE, op: "batch_norm_backward", variant, in_registers: false };
+    let kernel = LineKernel { template: &TEMPLATE, op: "batch_norm_backward", variant, in_registers: false, made: None };
     let define = || define(x.dtype(), cut.width, true, has_relu, false);
     let mut pointers: SmallVec<[*mut u8; 8]> = operands.iter().map(|operand| operand.ptr()).collect();
     pointers.push(totals[0].ptr());

@@ -16,7 +16,7 @@ use super::batch::Behind;
 use super::columns::{Stretches, write_all};
 use crate::eager::op::{Meta, Operand, Run};
 use crate::ops::kernel::computed;
-use crate::ops::lanes::{LanePtr, last_axis};
+use crate::ops::lanes::{LanePtr, MadeLanes, last_axis};
 use crate::ops::unary::Unary;
 use crate::ops::unary::relu::Relu;
 
@@ -184,15 +184,16 @@ pub(super) fn backward<T: Element<Compute: Real>>(wanted: [bool; 3], run: &Run<'
         (rows_of::<T::Compute>(run, n_values), SharedPtr::new(sums))
     };
     begin_rows::<T>(run.inputs, values, width);
+    let made = MadeLanes::new(g, width);
     let pairs = Pairs::<T> { is_over: g.ptr() == dx.ptr(), g: LanePtr::new(g), x: LanePtr::new(x), lanes };
     let rows = Rows { values: &*values, width };
     lanes.in_stretches(cut.per_stretch, |stretch| {
         // SAFETY: the workspace has room for the rows of all stretches, and this task has this stretch alone.
         let (gammas, betas) = unsafe { cut.rows(shared, stretch.start) }.split_at_mut(width);
-        for lane in stretch {
+        made.each(stretch, |lane| {
             let (g, x) = pairs.at(lane);
-            add_lane(&g, &x, rows, [gammas, betas]);
-        }
+            add_lane(&g, &x, rows, [&mut *gammas, &mut *betas]);
+        });
     });
     // SAFETY: the tasks have written the rows of all stretches.
     let sums = unsafe { cut.all_rows(shared) };

@@ -15,7 +15,7 @@ use crate::base::shape::Shape;
 use crate::eager::context;
 use crate::eager::execute::call;
 use crate::eager::op::{
-    AuxOutput, Gradient, Meta, Op, OpRef, Operand, Outputs, Run, SavedRefs, Tensors, one,
+    AuxOutput, Gradient, Meta, Op, OpRef, Operand, Outputs, Run, SavedRefs, TakesMade, Tensors, one,
 };
 use crate::eager::tape::Backward;
 use crate::eager::tensor::Tensor;
@@ -225,8 +225,8 @@ impl<R: Reduce> Op for Over<R> {
         needs(false).max(needs(true))
     }
 
-    fn folds_input(&self) -> bool {
-        true
+    fn takes_made(&self, _inputs: &[&Meta]) -> Option<TakesMade> {
+        Some(TakesMade::Once)
     }
 
     fn gradient(&self) -> Gradient {

@@ -1,5 +1,6 @@
 //! Fusion: calls of pointwise ops that read each other's results become one call, so that what is between them takes neither
-//! memory nor time; and with them the reduction that reads what they make, if there is one.
+//! memory nor time; and with them the op that reads what they make, if it takes elements where they are made: a reduction, a softmax,
+//! a norm, a cross entropy, or the gradient of one.
 //!
 //! Calls are joined in the order of the program: each with those that made its inputs, as long as the whole can run at the
 //! place of its last call. So nobody else may read a result before that place, nothing that is read may be overwritten before
@@ -16,8 +17,8 @@ use super::super::{Call, Place, Program, ValueView};
 use super::uses::{Uses, is_plain};
 use crate::base::dtype::DType;
 use crate::base::layout::Layout;
-use crate::eager::op::OpRef;
-use crate::ops::fused::{Fused, FusedFold, FusedInput, FusedStep};
+use crate::eager::op::{OpRef, TakesMade};
+use crate::ops::fused::{Fused, FusedFold, FusedInput, FusedStep, Memory, Taker};
 
 /// Calls that become one.
 #[derive(Clone)]
@@ -83,10 +84,13 @@ pub(super) fn groups(program: &Program) -> Vec<Fusion> {
     groups.into_values().collect()
 }
 
-/// Whether a call is a reduction that can take in what makes its input.
+/// Whether a call can take in what makes its first input.
 fn folds(program: &Program, call: &Call) -> bool {
     let is_block = |view: &ValueView| program.block_of(view.value).is_some() && view.meta.n_elems() > 0;
-    call.op.folds_input() && is_plain(call) && call.inputs.len() == 1 && call.outputs.iter().all(is_block)
+    is_plain(call)
+        && call.op.takes_made(&call.input_metas()).is_some()
+        && call.outputs.iter().all(is_block)
+        && call.inputs[0].meta.n_elems() > 0
 }
 
 /// Whether a call can be part of a group.
@@ -113,39 +117,44 @@ impl Fusion {
             return None;
         }
         let shape = *layout(end).shape();
-        let group = Group { program, uses, members: &members, calls, last, fold: None };
+        let group = Group { program, uses, members: &members, calls, last, fold: None, is_over: false };
         let (made, read) = group.safe()?;
         let dtypes: SmallVec<[DType; 4]> = read.inputs.iter().map(|view| view.meta.dtype).collect();
         let fused = Fused::new(shape, &dtypes, read.steps, made.steps)?;
         Some(Fusion { members, op: OpRef::shipped(fused), inputs: read.inputs, outputs: made.outputs })
     }
 
-    /// These calls and the reduction of what one of them makes as one, if they can be.
+    /// These calls and one that takes in what one of them makes as one, if they can be.
     fn folding(program: &Program, uses: &Uses, members: &[u32], fold: u32) -> Option<Fusion> {
         let calls: Vec<&Call> = members.iter().map(|&number| &program.calls[number as usize]).collect();
-        let (end, reduction) = (calls.last()?, &program.calls[fold as usize]);
-        let is_alike = (end.device, end.phase) == (reduction.device, reduction.phase);
+        let (end, taker) = (calls.last()?, &program.calls[fold as usize]);
+        let is_alike = (end.device, end.phase) == (taker.device, taker.phase);
         if !is_alike || members.last().is_some_and(|&last| last > fold) {
             return None;
         }
         let shape = *end.outputs[0].meta.shape();
-        let group = Group { program, uses, members, calls, last: fold, fold: Some(reduction) };
-        let (mut made, read) = group.safe()?;
-        let input = &reduction.inputs[0];
+        let mut group = Group { program, uses, members, calls, last: fold, fold: Some(taker), is_over: false };
+        let input = &taker.inputs[0];
         let reduced = group.step_of(input.value)?;
         let whole = *group.calls[usize::from(reduced)].outputs[0].meta;
         let is_whole = input.meta.layout == Layout::contiguous(*input.meta.shape())
             && (input.meta.n_elems(), input.meta.dtype) == (whole.n_elems(), whole.dtype);
-        if !is_whole {
+        // The other inputs are not made here.
+        let is_made = |view: &ValueView| group.step_of(view.value).is_some();
+        if !is_whole || taker.inputs[1..].iter().any(is_made) {
             return None;
         }
-        let n_outputs = reduction.outputs.len() - usize::from(reduction.n_aux);
-        let aux = reduction.outputs[n_outputs..].iter().map(|view| *view.meta).collect();
+        let memory = group.memory(taker, reduced)?;
+        group.is_over = memory == Memory::FirstOutput;
+        let (mut made, mut read) = group.safe()?;
+        let n_outputs = taker.outputs.len() - usize::from(taker.n_aux);
+        let aux_outputs = taker.outputs[n_outputs..].iter().map(|view| *view.meta).collect();
         let dtypes: SmallVec<[DType; 4]> = read.inputs.iter().map(|view| view.meta.dtype).collect();
-        let op = (reduction.op.clone(), *input.meta, aux);
-        let fused = FusedFold::new(op, shape, &dtypes, read.steps, (&made.steps, reduced))?;
-        let mut outputs = reduction.outputs.clone();
+        let taken = Taker { op: taker.op.clone(), input: *input.meta, aux_outputs, memory };
+        let fused = FusedFold::new(taken, shape, &dtypes, read.steps, (&made.steps, reduced))?;
+        let mut outputs = taker.outputs.clone();
         outputs.append(&mut made.outputs);
+        read.inputs.extend(taker.inputs[1..].iter().cloned());
         let members = members.iter().copied().chain([fold]).collect();
         Some(Fusion { members, op: OpRef::shipped(fused), inputs: read.inputs, outputs })
     }
@@ -165,6 +174,8 @@ struct Group<'a> {
     /// The call at whose place they run: their last one, or the reduction of what they make.
     last: u32,
     fold: Option<&'a Call>,
+    /// Whether what that reads is made in the memory of its first output.
+    is_over: bool,
 }
 
 /// What a group reads.
@@ -193,13 +204,44 @@ impl Group<'_> {
     fn safe(&self) -> Option<(Made, Read)> {
         let (made, read) = (self.made()?, self.read()?);
         let is_alone = |view: &ValueView| is_alone(self.program, view, &made.outputs, &read.inputs);
-        let folded = self.fold.iter().flat_map(|fold| &fold.outputs);
+        let folded = self.fold.iter().flat_map(|fold| &fold.outputs).skip(usize::from(self.is_over));
         let is_apart = |view: &ValueView| {
             let others = || made.outputs.iter().chain(&read.inputs);
             others().all(|other| self.program.block_of(other.value) != self.program.block_of(view.value))
         };
-        let is_safe = made.outputs.iter().all(is_alone) && folded.clone().all(is_apart);
+        let over = self.fold.filter(|_| self.is_over).map(|fold| self.is_written_over(fold, &made, &read));
+        let is_safe = made.outputs.iter().all(is_alone) && folded.clone().all(is_apart) && over != Some(false);
         (is_safe && !self.holds_more(&made, &read)).then_some((made, read))
+    }
+
+    /// Where what the last call takes in lies when that reads it again; nothing if there is no memory for it.
+    fn memory(&self, taker: &Call, reduced: u16) -> Option<Memory> {
+        let takes = taker.op.takes_made(&taker.input_metas())?;
+        let TakesMade::Written { over_output } = takes else {
+            return (taker.inputs.len() == 1).then_some(Memory::None);
+        };
+        if let Some(number) = self.made()?.steps.iter().position(|&step| step == reduced) {
+            return Some(Memory::Written(number as u16));
+        }
+        let (input, output) = (&taker.inputs[0].meta, &taker.outputs[0].meta);
+        let is_alike = (input.shape(), input.dtype) == (output.shape(), output.dtype);
+        (over_output && is_alike).then_some(Memory::FirstOutput)
+    }
+
+    /// Whether the first output of the last call may hold what that takes in before: nothing else lies there, but for inputs that are
+    /// read element for element as it is made.
+    fn is_written_over(&self, fold: &Call, made: &Made, read: &Read) -> bool {
+        let output = &fold.outputs[0];
+        let block = |view: &ValueView| self.program.block_of(view.value);
+        let others = made.outputs.iter().chain(&fold.inputs[1..]);
+        let is_free = others.clone().all(|view| block(view) != block(output));
+        let mut same = read.inputs.iter().filter(|view| block(view) == block(output));
+        // The op may see it in another shape than the ops that make it do.
+        let first = &self.calls[0].outputs[0].meta;
+        let fits = |view: &ValueView| {
+            view.meta.layout == first.layout && view.meta.dtype.size() == output.meta.dtype.size()
+        };
+        is_free && same.all(fits)
     }
 
     /// The member that makes a value.
@@ -260,8 +302,9 @@ impl Group<'_> {
 
     /// Whether what is held longer for the group takes more memory than what it leaves out.
     fn holds_more(&self, made: &Made, read: &Read) -> bool {
-        let outputs = made.outputs.iter().filter_map(|view| self.program.block_of(view.value));
-        let written: BTreeSet<u32> = outputs.collect();
+        let over = self.fold.filter(|_| self.is_over).map(|fold| &fold.outputs[0]);
+        let outputs = made.outputs.iter().chain(over);
+        let written: BTreeSet<u32> = outputs.filter_map(|view| self.program.block_of(view.value)).collect();
         let bytes = |blocks: &BTreeSet<u32>, counts: &dyn Fn(u32) -> bool| -> u64 {
             let counted = blocks.iter().filter(|&&block| !written.contains(&block) && counts(block));
             counted.map(|&block| self.program.block(block).n_bytes).sum()
