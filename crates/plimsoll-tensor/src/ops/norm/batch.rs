@@ -60,7 +60,7 @@ struct BatchNormBackward {
 }
 
 /// All axes but the last; none of a single number, which `infer` refuses.
-fn batch_axes(shape: &Shape) -> Axes {
+pub(super) fn batch_axes(shape: &Shape) -> Axes {
     Axes::of(0..shape.rank().saturating_sub(1))
 }
 
@@ -142,6 +142,10 @@ impl Op for BatchNorm {
 
     fn workspace_cuda(&self, inputs: &[&Meta], _profile: &Profile) -> usize {
         cuda::forward_bytes(inputs[0])
+    }
+
+    fn takes_made(&self, _inputs: &[&Meta]) -> Option<TakesMade> {
+        Some(TakesMade::Written { over_output: false })
     }
 
     fn saved(&self, wanted: &[bool]) -> SavedRefs {

@@ -12,7 +12,7 @@ use smallvec::{SmallVec, smallvec};
 use super::batch::{BatchNorm, Behind, EPS, forward_bytes, reference};
 use super::{batch_cuda as cuda, batch_kernel as kernel};
 use crate::base::error::Result;
-use crate::eager::op::{AuxOutput, Meta, Op, Outputs, Run, SavedRef, SavedRefs, Tensors};
+use crate::eager::op::{AuxOutput, Meta, Op, Outputs, Run, SavedRef, SavedRefs, TakesMade, Tensors};
 use crate::eager::tape::Backward;
 use crate::eager::tensor::Tensor;
 use crate::ops::kernel::for_floats;
@@ -57,6 +57,10 @@ impl Op for BatchNormAddRelu {
 
     fn workspace_cuda(&self, inputs: &[&Meta], _profile: &Profile) -> usize {
         cuda::forward_bytes(inputs[0])
+    }
+
+    fn takes_made(&self, inputs: &[&Meta]) -> Option<TakesMade> {
+        self.norm.takes_made(inputs)
     }
 
     fn saved(&self, wanted: &[bool]) -> SavedRefs {

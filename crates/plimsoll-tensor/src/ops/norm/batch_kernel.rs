@@ -8,15 +8,15 @@ use std::ops::Range;
 use plimsoll_cpu::element::{CastTo, Element};
 use plimsoll_cpu::lanes::{Lane, Lanes, Room};
 use plimsoll_cpu::math::Real;
-use plimsoll_cpu::reduce::{self, Mean, Variance};
+use plimsoll_cpu::reduce::{Mean, Variance};
 use plimsoll_cpu::simd;
 use plimsoll_cpu::threads::SharedPtr;
 
-use super::batch::Behind;
+use super::batch::{Behind, batch_axes};
 use super::columns::{Stretches, write_all};
 use crate::eager::op::{Meta, Operand, Run};
-use crate::ops::kernel::computed;
 use crate::ops::lanes::{LanePtr, MadeLanes, last_axis};
+use crate::ops::reduce::fold;
 use crate::ops::unary::Unary;
 use crate::ops::unary::relu::Relu;
 
@@ -36,14 +36,10 @@ where
     T::Compute: Real + CastTo<T::Compute>,
 {
     let (x, [_, mean, variance]) = (&run.inputs[0], run.outputs) else { unreachable!("three outputs") };
-    // SAFETY: the outputs are fresh, with one element per channel in the compute type.
-    unsafe {
-        let folded = |axis: usize| axis + 1 < x.shape().rank();
-        let fold = Mean::<T::Compute, T::Compute>::new();
-        reduce::reduce(&fold, x.shape(), folded, computed(x), computed(mean));
-        let fold = Variance::<T::Compute, T::Compute>::new(0.0, false);
-        reduce::reduce(&fold, x.shape(), folded, computed(x), computed(variance));
-    }
+    let axes = batch_axes(x.shape());
+    fold(&Mean::<T::Compute, T::Compute>::new(), x, axes, mean);
+    // What had to be made was written when it was read first.
+    fold(&Variance::<T::Compute, T::Compute>::new(0.0, false), &x.viewed(x.meta), axes, variance);
     let statistics = |channel: usize| {
         // SAFETY: the reductions have written one element per channel.
         let [mean, variance] =
