@@ -99,7 +99,10 @@ fn a_sum_that_rounds_to_minus_zero_and_what_is_not_a_number_pass_as_through_relu
             // Which of the numbers that are none it is does not matter.
             let numbers = |x: Tensor| -> Result<Vec<_>> {
                 let values = x.cast(DType::F64)?.to_vec::<f64>()?;
-                Ok(values.into_iter().map(|x| (x.is_nan(), if x.is_nan() { 0 } else { x.to_bits() })).collect())
+                Ok(values
+                    .into_iter()
+                    .map(|x| (x.is_nan(), if x.is_nan() { 0 } else { x.to_bits() }))
+                    .collect())
             };
             assert_eq!(numbers(fused?.0)?, numbers(plain?.0)?, "{device} {dtype}");
         }

@@ -201,8 +201,7 @@ fn what_a_norm_keeps_is_written_where_it_is_made() -> Result<()> {
 fn the_gradient_of_a_residual_block_s_end_is_made_where_the_norm_s_sums_read_it() -> Result<()> {
     let device = device_under_test();
     let _on = device.enter();
-    let (x, beside, weights) =
-        (Tensor::randn([50, 64])?, Tensor::randn([50, 64])?, Tensor::randn([50, 64])?);
+    let (x, beside, weights) = (Tensor::randn([50, 64])?, Tensor::randn([50, 64])?, Tensor::randn([50, 64])?);
     let (gamma, beta) = (Tensor::randn([64])?, Tensor::randn([64])?);
     let names = fused(&device, &[&x, &beside, &gamma, &beta, &weights], |x| {
         let tape = GradientTape::new();

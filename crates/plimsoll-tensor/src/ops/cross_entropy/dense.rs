@@ -13,8 +13,7 @@ use crate::base::error::{Error, Result};
 use crate::eager::context;
 use crate::eager::execute::{Arg, call, call_with};
 use crate::eager::op::{
-    AuxOutput, Gradient, Meta, Op, OpRef, Operand, Outputs, Run, SavedRef, SavedRefs, TakesMade,
-    Tensors,
+    AuxOutput, Gradient, Meta, Op, OpRef, Operand, Outputs, Run, SavedRef, SavedRefs, TakesMade, Tensors,
 };
 use crate::eager::tape::Backward;
 use crate::eager::tensor::Tensor;

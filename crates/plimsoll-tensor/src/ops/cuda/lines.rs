@@ -258,7 +258,8 @@ impl LineKernel<'_> {
         };
         let kernel = match source {
             Some(source) => {
-                let key = variant ^ source.variant(lines.v).rotate_left(1).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+                let key =
+                    variant ^ source.variant(lines.v).rotate_left(1).wrapping_mul(0x9E37_79B9_7F4A_7C15);
                 gpu.generated_kernel(source.generated(), self.template, self.op, key, define)
             }
             None => gpu.kernel(self.template, self.op, variant, define),

@@ -14,7 +14,7 @@ use crate::base::error::Result;
 use crate::base::shape::Shape;
 use crate::eager::execute::{Arg, call, execute};
 use crate::eager::op::{AuxOutput, Form, Gradient, Meta, Op, OpRef, SavedRef, SavedRefs};
-use crate::eager::op::{Operand, Output, Outputs, Rebuild, Run, TakesMade, Tensors, one};
+use crate::eager::op::{Output, Outputs, Rebuild, Run, TakesMade, Tensors, one};
 use crate::eager::tape::Backward;
 use crate::eager::tensor::Tensor;
 use crate::ops::Activation;
@@ -31,16 +31,16 @@ pub(super) struct BatchNorm {
 }
 
 /// What is done to the norm before it is written.
-#[derive(Clone, Copy)]
-pub(super) enum Behind<'a> {
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Behind {
     Nothing,
     Relu,
-    /// Something is added, and relu taken of that.
-    AddRelu(&'a Operand<'a>),
+    /// The fourth input is added, and relu taken of that.
+    AddRelu,
 }
 
-impl Behind<'_> {
-    fn relu(has_relu: bool) -> Behind<'static> {
+impl Behind {
+    fn relu(has_relu: bool) -> Behind {
         if has_relu { Behind::Relu } else { Behind::Nothing }
     }
 }

@@ -42,8 +42,7 @@ impl Op for BatchNormAddRelu {
     }
 
     fn run(&self, run: &mut Run<'_>) -> Result<()> {
-        let behind = Behind::AddRelu(&run.inputs[3]);
-        for_floats!(run.inputs[0].dtype(), T => kernel::normalise::<T>(self.norm.eps, behind, run));
+        for_floats!(run.inputs[0].dtype(), T => kernel::normalise::<T>(self.norm.eps, Behind::AddRelu, run));
         Ok(())
     }
 
@@ -52,7 +51,7 @@ impl Op for BatchNormAddRelu {
     }
 
     fn run_cuda(&self, run: &mut Run<'_>, gpu: &Gpu) -> Result<()> {
-        cuda::normalise(self.name(), self.norm.eps, Behind::AddRelu(&run.inputs[3]), run, gpu)
+        cuda::normalise(self.name(), self.norm.eps, Behind::AddRelu, run, gpu)
     }
 
     fn workspace_cuda(&self, inputs: &[&Meta], _profile: &Profile) -> usize {

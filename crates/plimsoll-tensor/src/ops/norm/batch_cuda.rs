@@ -67,13 +67,7 @@ pub(super) fn forward_bytes(x: &Meta) -> usize {
 
 /// The norm of every channel with what is behind it, its mean and variance; leaves mean and rstd in the auxiliary outputs, if there
 /// are any.
-pub(super) fn normalise(
-    op: &'static str,
-    eps: f64,
-    behind: Behind<'_>,
-    run: &Run<'_>,
-    gpu: &Gpu,
-) -> Result<()> {
+pub(super) fn normalise(op: &'static str, eps: f64, behind: Behind, run: &Run<'_>, gpu: &Gpu) -> Result<()> {
     let (x, [_, mean, variance]) = (&run.inputs[0], run.outputs) else { unreachable!("three outputs") };
     let rows = Rows::new(x.meta, 1);
     let spare = rows.row(run, 0);
@@ -142,17 +136,17 @@ fn variant(dtype: DType, cut: &Cut, has_relu: bool) -> u64 {
 /// Writes the first output with a given mean and rstd. Inputs: x, gamma and beta.
 pub(super) fn apply(
     op: &'static str,
-    behind: Behind<'_>,
+    behind: Behind,
     run: &Run<'_>,
     [mean, rstd]: [&Operand; 2],
     gpu: &Gpu,
 ) -> Result<()> {
     let (x, gamma, beta, y) = (&run.inputs[0], &run.inputs[1], &run.inputs[2], &run.outputs[0]);
     let mut operands: SmallVec<[&Operand; 7]> = SmallVec::from_slice(&[x, gamma, beta, mean, rstd, y]);
-    if let Behind::AddRelu(added) = behind {
-        operands.push(added);
+    let (has_relu, adds) = (behind != Behind::Nothing, behind == Behind::AddRelu);
+    if adds {
+        operands.push(&run.inputs[3]);
     }
-    let (has_relu, adds) = (!matches!(behind, Behind::Nothing), operands.len() > 6);
     let along: SmallVec<[Along<'_>; 7]> = operands.iter().copied().map(Along::Lane).collect();
     let lines = Lines::along(x.shape().rank() - 1, x.shape(), &along);
     let cut = Cut::new(&lines);
@@ -198,7 +192,13 @@ pub(super) fn backward(wanted: [bool; 3], run: &Run<'_>, gpu: &Gpu) -> Result<()
     let lines = Lines::along(x.shape().rank() - 1, x.shape(), &operands.map(Along::Lane));
     let cut = Cut::new(&lines);
     let variant = variant(x.dtype(), &cut, has_relu);
-    let kernel = LineKernel { template: &TEMPLATE, op: "batch_norm_backward", variant, in_registers: false, made: None };
+    let kernel = LineKernel {
+        template: &TEMPLATE,
+        op: "batch_norm_backward",
+        variant,
+        in_registers: false,
+        made: None,
+    };
     let define = || define(x.dtype(), cut.width, true, has_relu, false);
     let mut pointers: SmallVec<[*mut u8; 8]> = operands.iter().map(|operand| operand.ptr()).collect();
     pointers.push(totals[0].ptr());

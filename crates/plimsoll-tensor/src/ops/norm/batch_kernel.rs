@@ -31,7 +31,7 @@ unsafe fn channel_of<T: Element>(vector: &Operand, channel: usize) -> T::Compute
 
 /// The norm of every channel with what is behind it, its mean and variance; leaves mean and rstd in the auxiliary outputs, if there
 /// are any.
-pub(super) fn normalise<T: Element>(eps: f64, behind: Behind<'_>, run: &Run<'_>)
+pub(super) fn normalise<T: Element>(eps: f64, behind: Behind, run: &Run<'_>)
 where
     T::Compute: Real + CastTo<T::Compute>,
 {
@@ -58,7 +58,7 @@ where
 }
 
 /// The norm with given statistics. Inputs: x, gamma, beta, mean and rstd.
-pub(super) fn apply<T: Element<Compute: Real>>(behind: Behind<'_>, run: &Run<'_>) {
+pub(super) fn apply<T: Element<Compute: Real>>(behind: Behind, run: &Run<'_>) {
     apply_with::<T>(behind, run, |channel| {
         // SAFETY: statistics are vectors of one value per channel, in the compute type.
         [3, 4].map(|input| unsafe { channel_of::<T::Compute>(&run.inputs[input], channel) })
@@ -67,13 +67,13 @@ pub(super) fn apply<T: Element<Compute: Real>>(behind: Behind<'_>, run: &Run<'_>
 
 /// Writes the first output, given mean and rstd of a channel.
 fn apply_with<T: Element<Compute: Real>>(
-    behind: Behind<'_>,
+    behind: Behind,
     run: &Run<'_>,
     statistics: impl Fn(usize) -> [T::Compute; 2],
 ) {
     let (x, y) = (&run.inputs[0], &run.outputs[0]);
     // What is not there is never read; x stands for it.
-    let added = if let Behind::AddRelu(added) = behind { added } else { x };
+    let added = if behind == Behind::AddRelu { &run.inputs[3] } else { x };
     let lanes = last_axis(x.shape(), [x, y, added].map(|operand| &operand.meta.layout));
     // SAFETY: the workspace holds three rows, and this is its only slice.
     let rows = unsafe { rows_of::<T::Compute>(run, 3 * lanes.len) };
@@ -105,7 +105,7 @@ fn apply_with<T: Element<Compute: Real>>(
             match behind {
                 Behind::Nothing => y.write(piece, y_room, |y| apply_tile(values, rows, y)),
                 Behind::Relu => y.write(piece, y_room, |y| relu_tile(values, rows, y)),
-                Behind::AddRelu(_) => {
+                Behind::AddRelu => {
                     let added = added.read(piece.clone(), added_room);
                     y.write(piece, y_room, |y| add_relu_tile::<T>([values, added], rows, y));
                 }

@@ -115,7 +115,8 @@ impl End<'_> {
 impl Program {
     /// The program with the ends of some blocks as one call each.
     pub(super) fn joining(&self, ends: &[BlockEnd]) -> Program {
-        let at_norm: BTreeMap<u32, usize> = (0..).zip(ends).map(|(number, end)| (end.members[0], number)).collect();
+        let at_norm: BTreeMap<u32, usize> =
+            (0..).zip(ends).map(|(number, end)| (end.members[0], number)).collect();
         let left_out: BTreeSet<u32> = ends.iter().flat_map(|end| end.left_out.iter().copied()).collect();
         let gone: BTreeSet<u32> = ends.iter().flat_map(|end| end.members).collect();
         let mut acquired: BTreeSet<u32> = BTreeSet::new();

@@ -133,7 +133,8 @@ impl Fusion {
             return None;
         }
         let shape = *end.outputs[0].meta.shape();
-        let mut group = Group { program, uses, members, calls, last: fold, fold: Some(taker), is_over: false };
+        let mut group =
+            Group { program, uses, members, calls, last: fold, fold: Some(taker), is_over: false };
         let input = &taker.inputs[0];
         let reduced = group.step_of(input.value)?;
         let whole = *group.calls[usize::from(reduced)].outputs[0].meta;
@@ -210,7 +211,8 @@ impl Group<'_> {
             others().all(|other| self.program.block_of(other.value) != self.program.block_of(view.value))
         };
         let over = self.fold.filter(|_| self.is_over).map(|fold| self.is_written_over(fold, &made, &read));
-        let is_safe = made.outputs.iter().all(is_alone) && folded.clone().all(is_apart) && over != Some(false);
+        let is_safe =
+            made.outputs.iter().all(is_alone) && folded.clone().all(is_apart) && over != Some(false);
         (is_safe && !self.holds_more(&made, &read)).then_some((made, read))
     }
 
