@@ -15,6 +15,7 @@ mod uses;
 
 use super::Program;
 use crate::base::error::Result;
+use fusion::Holding;
 
 /// What a pass would do to a program, in pieces that can be done one by one.
 type Pass = fn(&Program) -> Vec<Change>;
@@ -56,7 +57,13 @@ impl Program {
             passed = Some(joined);
         }
         let before = passed.as_ref().unwrap_or(self);
-        let fused = before.unless_peak_rises(&fusion::groups(before), Program::fusing)?;
+        let groups = fusion::groups(before, Holding::WithinPeaks);
+        let all = before.fusing(&groups);
+        if !groups.is_empty() && !all.raises_peak_of(before)? {
+            return Ok(Some(all));
+        }
+        let groups = fusion::groups(before, Holding::WithinSavings);
+        let fused = before.unless_peak_rises(&groups, Program::fusing)?;
         Ok(fused.or(passed))
     }
 

@@ -15,6 +15,8 @@ pub(super) struct Uses {
     pub writers: LongList<SmallVec<[u32; 2]>>,
     /// The call before which each block is freed; beyond the last if it is not.
     pub freed: Vec<u32>,
+    /// The bytes of all blocks that are there during each call.
+    pub in_use: Vec<u64>,
 }
 
 impl Uses {
@@ -24,6 +26,7 @@ impl Uses {
             is_result: vec![false; program.n_values()],
             writers: (0..program.n_blocks()).map(|_| SmallVec::new()).collect(),
             freed: vec![u32::MAX; program.n_blocks()],
+            in_use: Vec::with_capacity(program.calls.len()),
         };
         for (number, call) in (0..).zip(program.calls.iter()) {
             call.inputs.iter().for_each(|view| uses.readers[view.value as usize].push(number));
@@ -31,11 +34,18 @@ impl Uses {
             blocks.for_each(|block| uses.writers[block as usize].push(number));
         }
         program.results.iter().for_each(|view| uses.is_result[view.value as usize] = true);
-        let mut next = 0;
+        let (mut next, mut in_use) = (0, 0u64);
         for instruction in program.instructions() {
             match *instruction {
-                Instruction::Call(number) => next = number + 1,
-                Instruction::Release(block) => uses.freed[block as usize] = next,
+                Instruction::Call(number) => {
+                    next = number + 1;
+                    uses.in_use.push(in_use);
+                }
+                Instruction::Acquire(block) => in_use += program.block(block).n_bytes,
+                Instruction::Release(block) => {
+                    uses.freed[block as usize] = next;
+                    in_use = in_use.saturating_sub(program.block(block).n_bytes);
+                }
                 _ => {}
             }
         }

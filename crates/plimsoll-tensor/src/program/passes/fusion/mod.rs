@@ -31,11 +31,25 @@ pub(super) struct Fusion {
     inputs: SmallVec<[ValueView; 2]>,
     /// and what others read of what it makes.
     outputs: SmallVec<[ValueView; 1]>,
+    /// The block of its first output, and that of an input whose memory it takes instead, because that is freed then.
+    reused: Option<(u32, u32)>,
+}
+
+/// How many calls may lie between those of a group that holds more than it leaves out: what each finds is looked at.
+const LONGEST_WINDOW: u32 = 64;
+
+/// How long what is read may be held for a group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Holding {
+    /// As long as no call from the group's first to its last finds more bytes in use than one of them does without it.
+    WithinPeaks,
+    /// As long as no more bytes are held than left out. Where groups are next to each other, that raises a peak less easily.
+    WithinSavings,
 }
 
 /// All groups of calls that can be fused.
-pub(super) fn groups(program: &Program) -> Vec<Fusion> {
-    let uses = Uses::of(program);
+pub(super) fn groups(program: &Program, holding: Holding) -> Vec<Fusion> {
+    let scene = Scene { program, uses: Uses::of(program), holding };
     // The group of each call; a group is known by its first call.
     let mut group_of: BTreeMap<u32, u32> = BTreeMap::new();
     let mut groups: BTreeMap<u32, Fusion> = BTreeMap::new();
@@ -50,7 +64,7 @@ pub(super) fn groups(program: &Program) -> Vec<Fusion> {
             let mut all: Vec<u32> = with.iter().flat_map(|group| members[group].clone()).collect();
             all.push(number);
             all.sort_unstable();
-            Fusion::new(program, &uses, all).map(|fusion| (with.to_vec(), fusion))
+            Fusion::new(&scene, all).map(|fusion| (with.to_vec(), fusion))
         };
         let all: Vec<u32> = known.iter().copied().collect();
         let taken = match all.len() {
@@ -74,8 +88,7 @@ pub(super) fn groups(program: &Program) -> Vec<Fusion> {
         let producer = program.value(call.inputs[0].value).call;
         let Some(group) = producer.and_then(|producer| group_of.get(&producer).copied()) else { continue };
         // The members go, so that no other reduction takes them.
-        let Some(fusion) = members.get(&group).and_then(|all| Fusion::folding(program, &uses, all, number))
-        else {
+        let Some(fusion) = members.get(&group).and_then(|all| Fusion::folding(&scene, all, number)) else {
             continue;
         };
         members.remove(&group);
@@ -104,9 +117,17 @@ fn is_pointwise(program: &Program, call: &Call) -> bool {
     reads && is_whole && is_block && call.op.pointwise().is_some()
 }
 
+/// What groups are found in.
+struct Scene<'a> {
+    program: &'a Program,
+    uses: Uses,
+    holding: Holding,
+}
+
 impl Fusion {
     /// These calls as one, if they can be.
-    fn new(program: &Program, uses: &Uses, members: Vec<u32>) -> Option<Fusion> {
+    fn new(scene: &Scene<'_>, members: Vec<u32>) -> Option<Fusion> {
+        let (program, uses) = (scene.program, &scene.uses);
         let calls: Vec<&Call> = members.iter().map(|&number| &program.calls[number as usize]).collect();
         let (&last, end) = (members.last()?, calls.last()?);
         let layout = |call: &Call| call.outputs[0].meta.layout;
@@ -117,15 +138,26 @@ impl Fusion {
             return None;
         }
         let shape = *layout(end).shape();
-        let group = Group { program, uses, members: &members, calls, last, fold: None, is_over: false };
+        let group = Group {
+            program,
+            uses,
+            holding: scene.holding,
+            members: &members,
+            calls,
+            last,
+            fold: None,
+            is_over: false,
+        };
         let (made, read) = group.safe()?;
         let dtypes: SmallVec<[DType; 4]> = read.inputs.iter().map(|view| view.meta.dtype).collect();
         let fused = Fused::new(shape, &dtypes, read.steps, made.steps)?;
-        Some(Fusion { members, op: OpRef::shipped(fused), inputs: read.inputs, outputs: made.outputs })
+        let (op, inputs, outputs) = (OpRef::shipped(fused), read.inputs, made.outputs);
+        Some(Fusion { members, op, inputs, outputs, reused: None })
     }
 
     /// These calls and one that takes in what one of them makes as one, if they can be.
-    fn folding(program: &Program, uses: &Uses, members: &[u32], fold: u32) -> Option<Fusion> {
+    fn folding(scene: &Scene<'_>, members: &[u32], fold: u32) -> Option<Fusion> {
+        let (program, uses) = (scene.program, &scene.uses);
         let calls: Vec<&Call> = members.iter().map(|&number| &program.calls[number as usize]).collect();
         let (end, taker) = (calls.last()?, &program.calls[fold as usize]);
         let is_alike = (end.device, end.phase) == (taker.device, taker.phase);
@@ -133,8 +165,16 @@ impl Fusion {
             return None;
         }
         let shape = *end.outputs[0].meta.shape();
-        let mut group =
-            Group { program, uses, members, calls, last: fold, fold: Some(taker), is_over: false };
+        let mut group = Group {
+            program,
+            uses,
+            holding: scene.holding,
+            members,
+            calls,
+            last: fold,
+            fold: Some(taker),
+            is_over: false,
+        };
         let input = &taker.inputs[0];
         let reduced = group.step_of(input.value)?;
         let whole = *group.calls[usize::from(reduced)].outputs[0].meta;
@@ -148,6 +188,7 @@ impl Fusion {
         let memory = group.memory(taker, reduced)?;
         group.is_over = memory == Memory::FirstOutput;
         let (mut made, mut read) = group.safe()?;
+        let reused = group.reused(&made, &read);
         let n_outputs = taker.outputs.len() - usize::from(taker.n_aux);
         let aux_outputs = taker.outputs[n_outputs..].iter().map(|view| *view.meta).collect();
         let dtypes: SmallVec<[DType; 4]> = read.inputs.iter().map(|view| view.meta.dtype).collect();
@@ -157,7 +198,7 @@ impl Fusion {
         outputs.append(&mut made.outputs);
         read.inputs.extend(taker.inputs[1..].iter().cloned());
         let members = members.iter().copied().chain([fold]).collect();
-        Some(Fusion { members, op: OpRef::shipped(fused), inputs: read.inputs, outputs })
+        Some(Fusion { members, op: OpRef::shipped(fused), inputs: read.inputs, outputs, reused })
     }
 
     /// The call at whose place it runs.
@@ -170,6 +211,7 @@ impl Fusion {
 struct Group<'a> {
     program: &'a Program,
     uses: &'a Uses,
+    holding: Holding,
     members: &'a [u32],
     calls: Vec<&'a Call>,
     /// The call at whose place they run: their last one, or the reduction of what they make.
@@ -302,6 +344,37 @@ impl Group<'_> {
         Some(made)
     }
 
+    /// The block of the last call's first output, and that of an input which would be held longer for the group alone: the output may
+    /// be written over it, because it is read element for element as the output is made, and read first.
+    fn reused(&self, made: &Made, read: &Read) -> Option<(u32, u32)> {
+        let fold = self.fold.filter(|fold| !self.is_over && fold.outputs.len() > usize::from(fold.n_aux))?;
+        let (program, output) = (self.program, &fold.outputs[0]);
+        let block = |view: &ValueView| program.block_of(view.value);
+        let own = block(output)?;
+        let is_fresh = self.uses.writers[own as usize].first() == Some(&self.last)
+            && own as usize >= program.donated.len()
+            && !program.new_places.contains(&own)
+            && !program.cleared.contains(&own);
+        let is_free = |other: u32| {
+            let spec = |number: u32| (program.block(number).n_bytes, program.block(number).device);
+            let is_alone = |view: &ValueView| block(view) != Some(other);
+            self.uses.freed[other as usize] <= self.last
+                && other as usize >= program.donated.len()
+                && spec(other) == spec(own)
+                && made.outputs.iter().chain(&fold.inputs).chain(&fold.outputs).all(is_alone)
+        };
+        let whole = Layout::contiguous(*self.calls[0].outputs[0].meta.shape());
+        let fits = |view: &ValueView| {
+            view.meta.layout == whole && view.meta.dtype.size() == output.meta.dtype.size()
+        };
+        let is_whole = |other: &u32| read.inputs.iter().filter(|view| block(view) == Some(*other)).all(fits);
+        let takes = fold.op.takes_made(&fold.input_metas());
+        let is_alike = output.meta.n_elems() == whole.n_elems();
+        let can = is_fresh && is_alike && matches!(takes, Some(TakesMade::Written { .. }));
+        let freed = read.blocks.iter().copied().find(|other| is_free(*other) && is_whole(other));
+        freed.filter(|_| can).map(|other| (own, other))
+    }
+
     /// Whether what is held longer for the group takes more memory than what it leaves out.
     fn holds_more(&self, made: &Made, read: &Read) -> bool {
         let over = self.fold.filter(|_| self.is_over).map(|fold| &fold.outputs[0]);
@@ -311,8 +384,30 @@ impl Group<'_> {
             let counted = blocks.iter().filter(|&&block| !written.contains(&block) && counts(block));
             counted.map(|&block| self.program.block(block).n_bytes).sum()
         };
-        let held = bytes(&read.blocks, &|block| self.uses.freed[block as usize] <= self.last);
-        held > bytes(&made.left_out, &|block| !read.blocks.contains(&block))
+        let reused = self.reused(made, read);
+        let is_held = |block: u32| self.uses.freed[block as usize] <= self.last;
+        let is_more = |block: u32| is_held(block) && reused.is_none_or(|(_, other)| other != block);
+        let held = bytes(&read.blocks, &is_more);
+        let saved = bytes(&made.left_out, &|block| !read.blocks.contains(&block));
+        held > saved && (self.holding == Holding::WithinSavings || self.raises_a_peak(&read.blocks, reused))
+    }
+
+    /// Whether a call between the first and the last finds more bytes in use than any of them does without the group.
+    fn raises_a_peak(&self, read: &BTreeSet<u32>, reused: Option<(u32, u32)>) -> bool {
+        let first = self.members.first().copied().unwrap_or(self.last);
+        if self.last - first > LONGEST_WINDOW {
+            return true;
+        }
+        let before = &self.uses.in_use[first as usize..=self.last as usize];
+        let most = before.iter().max().copied().unwrap_or(0);
+        let bytes = |block: u32| self.program.block(block).n_bytes;
+        let found = |call: u32| {
+            let is_held = |block: &&u32| self.uses.freed[**block as usize] <= call;
+            let held: u64 = read.iter().filter(is_held).map(|&block| bytes(block)).sum();
+            let spared = reused.filter(|_| call == self.last).map_or(0, |(own, _)| bytes(own));
+            self.uses.in_use[call as usize] + held - spared
+        };
+        (first..=self.last).any(|call| found(call) > most)
     }
 }
 
