@@ -96,7 +96,7 @@ impl<const N: usize> Lanes<N> {
     }
 
     /// The number of lanes that make one task.
-    fn lanes_per_task(&self) -> usize {
+    pub fn lanes_per_task(&self) -> usize {
         TASK_LEN.div_ceil(self.len.max(1))
     }
 }

@@ -4,6 +4,11 @@
 //! the norm that looks at it, the last linear function with the loss. A layer may hand such a step on undone, and the layer
 //! around it knows who reads it: a consumer that can do it does, any other gets values, made in the scope of the layer that they
 //! belong to. Nothing runs in between, so random draws keep their order, and the bits are those of one step after the other.
+//!
+//! Passes over programs fuse dropout and a sum with the norm that reads them, too, whoever wrote them. Steps are handed on all the
+//! same, for what a pass does not see: eager code, which has no program; backward, where a norm's op adds the gradient that the sum
+//! has from elsewhere and drops elements of it in the pass that makes it; and logits, which a loss with a linear function in it never
+//! has in memory as a whole, while a pass would have to prove that nobody asks for them.
 
 use std::cell::RefCell;
 

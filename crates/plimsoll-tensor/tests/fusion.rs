@@ -1,12 +1,12 @@
-//! Fusion: calls of pointwise ops become one, with the reduction that reads what they make, with eager's bits, and never with a
-//! higher peak.
+//! Fusion: calls of pointwise ops become one, with the reduction, softmax, norm, cross entropy or gradient that reads what they make,
+//! with eager's bits, and never with a higher peak.
 //!
 //! Random chains are drawn by a fixed seed; `PLIMSOLL_CHAINS` says how many for each dtype (20).
 
 #![forbid(unsafe_code)]
 
 use plimsoll_tensor::{
-    DType, Device, Generator, GradientTape, PlannedProgram, Program, Result, Tensor, set_seed,
+    DType, Device, Generator, GradientTape, PlannedProgram, Program, Result, Tensor, Unconnected, set_seed,
 };
 use plimsoll_testkit::device_under_test;
 
@@ -150,6 +150,149 @@ fn gradients_of_reductions_that_save_take_in_their_inputs() -> Result<()> {
         Ok(vec![loss, gradient])
     })?;
     assert!(names.contains(&"fused_fold"), "{names:?}");
+    Ok(())
+}
+
+#[test]
+fn what_a_softmax_reads_is_made_in_the_memory_of_its_result() -> Result<()> {
+    let device = device_under_test();
+    let _on = device.enter();
+    let (scores, mask) = (Tensor::randn([90, 130])?, Tensor::randn([130])?);
+    let masked = |x: Vec<Tensor>| Ok(vec![x[0].affine(0.125, 0.0)?.add(&x[1])?.softmax(-1)?]);
+    assert_eq!(fused(&device, &[&scores, &mask], masked)?, ["fused_fold"]);
+    let planned = PlannedProgram::with_passes(Program::record(&device, &[&scores, &mask], masked)?)?;
+    let peak = |program: &Program| program.footprint(&device, None).map(|footprint| footprint.peak);
+    let rounded = |n: u64| (4 * n).next_multiple_of(512);
+    assert_eq!(
+        peak(planned.program())?,
+        2 * rounded(90 * 130) + rounded(130),
+        "arguments and the result alone"
+    );
+    // Lines that are too long to be kept in registers, and a line that is none.
+    let long = Tensor::randn([3, 9001])?;
+    assert_eq!(fused(&device, &[&long], |x| Ok(vec![x[0].neg()?.log_softmax(1)?]))?, ["fused_fold"]);
+    let names = fused(&device, &[&scores], |x| Ok(vec![x[0].neg()?.softmax(0)?]))?;
+    assert_eq!(names, ["affine", "softmax"], "its lines lie side by side");
+    Ok(())
+}
+
+#[test]
+fn what_a_norm_keeps_is_written_where_it_is_made() -> Result<()> {
+    let device = device_under_test();
+    let _on = device.enter();
+    let (x, y) = (Tensor::randn([70, 96])?, Tensor::randn([70, 96])?);
+    let (gamma, beta) = (Tensor::randn([96])?, Tensor::randn([96])?);
+    let arguments = [&x, &y, &gamma, &beta];
+    let names = fused(&device, &arguments, |x| {
+        let sum = x[0].add(&x[1].dropout(0.25)?)?;
+        Ok(vec![sum.layer_norm(&x[2], &x[3], 1e-5)?, sum])
+    })?;
+    assert_eq!(names, ["fused_fold"]);
+    let names = fused(&device, &arguments, |x| {
+        let (normed, mean, variance) = x[0].mul(&x[1])?.batch_norm(&x[2], &x[3], 1e-5)?;
+        Ok(vec![normed, mean, variance])
+    })?;
+    // Batch norm reads twice, and its result is written while what it reads is still wanted.
+    assert_eq!(names, ["mul", "batch_norm"]);
+    let names = fused(&device, &arguments, |x| {
+        let product = x[0].mul(&x[1])?;
+        Ok(vec![product.batch_norm_relu(&x[2], &x[3], 1e-5)?.0, product])
+    })?;
+    assert_eq!(names, ["fused_fold"]);
+    Ok(())
+}
+
+#[test]
+fn the_gradient_of_a_residual_block_s_end_is_made_where_the_norm_s_sums_read_it() -> Result<()> {
+    let device = device_under_test();
+    let _on = device.enter();
+    let (x, beside, weights) = (Tensor::randn([50, 64])?, Tensor::randn([50, 64])?, Tensor::randn([50, 64])?);
+    let (gamma, beta) = (Tensor::randn([64])?, Tensor::randn([64])?);
+    let names = fused(&device, &[&x, &beside, &gamma, &beta, &weights], |x| {
+        let tape = GradientTape::new();
+        x[..4].iter().try_for_each(|x| tape.watch(x))?;
+        let y = tape.record(|| {
+            let normed = x[0].batch_norm(&x[2], &x[3], 1e-5)?.0;
+            normed.into_add(x[1].clone())?.relu()
+        })?;
+        // Two gradients of the output, as the next block gives them.
+        let (one, other) = (x[4].matmul(&x[4].t()?)?.matmul(&x[4])?, x[4].matmul(&x[4].t()?)?.matmul(&x[0])?);
+        let of_output = one.into_add(other)?;
+        let sources = [&x[0], &x[1], &x[2], &x[3]];
+        let gradients = tape.gradients(&[&y], Some(&[&of_output]), &sources, Unconnected::None)?;
+        Ok(gradients.into_iter().flatten().collect())
+    })?;
+    assert!(names.contains(&"batch_norm_add_relu"), "{names:?}");
+    assert!(!names.iter().any(|name| name.ends_with("backward")), "{names:?}");
+    Ok(())
+}
+
+/// A random chain, what reads it along its last axis, and the gradients of that.
+fn read_along_lines(seed: u64, dtype: DType, x: &[Tensor]) -> Result<Vec<Tensor>> {
+    let mut numbers = Numbers(seed);
+    let tape = GradientTape::new();
+    x[..4].iter().try_for_each(|x| tape.watch(x))?;
+    let (kind, rate) = (numbers.below(9), 0.25 * numbers.below(2) as f64);
+    let mut kept = Vec::new();
+    let results = tape.record(|| -> Result<Vec<Tensor>> {
+        let mut made = x[0].add(&x[1])?;
+        for _ in 0..numbers.below(3) {
+            made = match numbers.below(5) {
+                0 => made.mul(&x[2])?,
+                1 => made.tanh()?,
+                2 => made.affine(0.5, 0.125)?,
+                3 => made.dropout(rate)?,
+                _ => made.cast(DType::F32)?.sigmoid()?.cast(dtype)?,
+            };
+        }
+        if numbers.below(2) == 0 {
+            kept.push(made.clone());
+        }
+        let rows = made.reshape([-1, x[2].shape()[0] as isize])?;
+        let normed = |(normed, mean, variance): (Tensor, Tensor, Tensor)| vec![normed, mean, variance];
+        Ok(match kind {
+            0 => vec![made.softmax(-1)?],
+            1 => vec![made.log_softmax(-1)?],
+            2 => vec![made.layer_norm(&x[2], &x[3], 1e-5)?],
+            3 => vec![made.rms_norm(&x[2], 1e-5)?],
+            4 => normed(made.batch_norm(&x[2], &x[3], 1e-5)?),
+            5 => normed(made.batch_norm_relu(&x[2], &x[3], 1e-5)?),
+            6 => normed(made.batch_norm_add_relu(&x[2], &x[3], x[1].clone(), 1e-5)?),
+            7 => vec![rows.cross_entropy(&x[4].reshape([-1, x[2].shape()[0] as isize])?)?],
+            _ => vec![rows.sparse_cross_entropy(&x[5])?],
+        })
+    })?;
+    // The gradient that comes in is a product, whose factors follow each other.
+    let loss = tape.record(|| results[0].tanh()?.mul(&results[0])?.sum(..))?;
+    let gradients = tape.gradient_or_none(&loss, [&x[0], &x[1], &x[2], &x[3]])?;
+    Ok(results.into_iter().chain(kept).chain(gradients.into_iter().flatten()).collect())
+}
+
+#[test]
+fn random_chains_into_softmax_norms_and_losses_have_the_bits_of_eager_code() -> Result<()> {
+    let device = device_under_test();
+    let _on = device.enter();
+    let mut n_folded = 0;
+    for dtype in [DType::F32, DType::F64, DType::F16, DType::BF16] {
+        for seed in 0..n_chains() {
+            set_seed(seed);
+            let shapes = [[3, 5, 7], [2, 9, 64], [40, 3, 16], [1, 70, 130], [3, 2, 1100], [5, 40, 48]];
+            let [a, b, c] = shapes[seed as usize % shapes.len()];
+            let labels: Vec<i64> = (0..a * b).map(|row| ((row * 7) % c) as i64).collect();
+            let inputs = [
+                Tensor::randn([a, b, c])?.cast(dtype)?,
+                Tensor::randn([b, a, c])?.cast(dtype)?.transpose(0, 1)?,
+                Tensor::randn([c])?.cast(dtype)?,
+                Tensor::randn([c])?.cast(dtype)?,
+                Tensor::randn([a, b, c])?.softmax(-1)?.cast(dtype)?,
+                Tensor::from_slice(&labels, [a * b])?,
+            ];
+            let work = |x: Vec<Tensor>| read_along_lines(seed, dtype, &x);
+            let names = fused(&device, &inputs.iter().collect::<Vec<_>>(), work)?;
+            n_folded += names.iter().filter(|&&name| name == "fused_fold").count() as u64;
+        }
+    }
+    assert!(n_folded > 3 * n_chains(), "{n_folded} folds of {}", 4 * n_chains());
     Ok(())
 }
 

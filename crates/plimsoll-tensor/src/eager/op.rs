@@ -140,11 +140,18 @@ pub trait Op: fmt::Debug + Send + Sync + 'static {
         None
     }
 
-    /// Whether it is a reduction of one input that reads each element once for all results (once for each, auxiliary ones
-    /// included, on the CPU), and takes elements that are made where it reads them. Asked of ops of this crate alone.
+    /// Whether, and how, it takes elements of its first input that are made where it reads them first. Asked of ops of this crate
+    /// alone.
     #[doc(hidden)]
-    fn folds_input(&self) -> bool {
-        false
+    fn takes_made(&self, _inputs: &[&Meta]) -> Option<TakesMade> {
+        None
+    }
+
+    /// For an op whose first output may be added to another tensor, and relu taken of the sum, in the same pass over memory: the op
+    /// that does all three with the same bits. It takes that tensor after its other inputs. Asked of ops of this crate alone.
+    #[doc(hidden)]
+    fn with_add_relu(&self) -> Option<OpRef> {
+        None
     }
 
     /// For an op that is not cheap: the cheap op that rebuilds an output, such as applying a norm whose statistics are
@@ -205,6 +212,21 @@ pub trait Op: fmt::Debug + Send + Sync + 'static {
         let flops = outputs.iter().fold(0u64, |sum, meta| sum.saturating_add(meta.n_elems() as u64));
         Cost { flops, bytes: bytes_moved(inputs, outputs) }
     }
+}
+
+/// How an op takes elements of its first input that are made where it reads them first. They are numbered as if they lay
+/// row-major in memory.
+#[doc(hidden)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TakesMade {
+    /// It is a reduction of one input that reads each element once for all results (once for each, auxiliary ones included, on the
+    /// CPU), so they are in no memory.
+    Once,
+    /// Each is made once, and lies in the input's memory from then on, where the op reads it again.
+    Written {
+        /// Whether that memory may be the first output's.
+        over_output: bool,
+    },
 }
 
 /// The outputs of an op that several ranks run together, as an average rank has them.
@@ -519,7 +541,7 @@ pub(crate) trait GpuSource {
     fn param(&self) -> &dyn Param;
 }
 
-/// What makes the elements of an input where a kernel reads them, so that they are never in memory.
+/// What makes the elements of an input where a kernel reads them first.
 #[derive(Clone, Copy)]
 pub(crate) enum Producer<'a> {
     /// A kernel of the CPU.
@@ -543,7 +565,7 @@ pub struct Operand<'a> {
     block: Option<BlockKey>,
     /// Shape, strides and dtype.
     pub meta: &'a Meta,
-    /// What makes the elements, if they are in no memory.
+    /// What makes the elements, if they are not there yet.
     producer: Option<Producer<'a>>,
 }
 
@@ -553,12 +575,18 @@ impl<'a> Operand<'a> {
         Operand { base, block: None, meta, producer: None }
     }
 
-    /// Row-major elements that are made where they are read, for an op that [folds](Op::folds_input) its input.
-    pub(crate) fn produced(producer: Producer<'a>, meta: &'a Meta) -> Operand<'a> {
-        Operand { base: std::ptr::null_mut(), block: None, meta, producer: Some(producer) }
+    /// Row-major elements that are made where they are read first, for an op that [takes](Op::takes_made) such, and the memory that
+    /// they are written to, if there is one.
+    pub(crate) fn produced(
+        producer: Producer<'a>,
+        meta: &'a Meta,
+        memory: Option<&Operand<'_>>,
+    ) -> Operand<'a> {
+        let (base, block) = memory.map_or((std::ptr::null_mut(), None), |to| (to.ptr(), to.block));
+        Operand { base, block, meta, producer: Some(producer) }
     }
 
-    /// What makes the elements for a kernel of the CPU, if they are in no memory.
+    /// What makes the elements for a kernel of the CPU, if they are not there yet.
     pub(crate) fn source(&self) -> Option<&'a dyn Source> {
         match self.producer {
             Some(Producer::Cpu(source)) => Some(source),
@@ -566,7 +594,7 @@ impl<'a> Operand<'a> {
         }
     }
 
-    /// What makes the elements for a kernel of a GPU, if they are in no memory.
+    /// What makes the elements for a kernel of a GPU, if they are not there yet.
     pub(crate) fn gpu_source(&self) -> Option<&'a dyn GpuSource> {
         match self.producer {
             Some(Producer::Gpu(source)) => Some(source),
@@ -738,9 +766,14 @@ impl OpRef {
         if self.is_own { None } else { self.get().pointwise() }
     }
 
-    /// Whether it is a reduction whose input can be made where it is read; not for an op of somebody's own.
-    pub(crate) fn folds_input(&self) -> bool {
-        !self.is_own && self.get().folds_input()
+    /// How it takes elements of its first input that are made where it reads them; not at all for an op of somebody's own.
+    pub(crate) fn takes_made(&self, inputs: &[&Meta]) -> Option<TakesMade> {
+        if self.is_own { None } else { self.get().takes_made(inputs) }
+    }
+
+    /// The op that also adds something to what it makes and takes relu of the sum; none for an op of somebody's own.
+    pub(crate) fn with_add_relu(&self) -> Option<OpRef> {
+        if self.is_own { None } else { self.get().with_add_relu() }
     }
 
     /// Whether the op is cheap to recompute.

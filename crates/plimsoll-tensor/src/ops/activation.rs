@@ -3,10 +3,13 @@
 //! One whose derivative is read from its output (relu, sigmoid, tanh) is applied inside the kernel, to sums that are not
 //! rounded yet, and costs no memory: the output is what the next layer saves anyway. One whose derivative needs its input
 //! (gelu, silu) runs as an op of its own on the product's result. It keeps the pre-activation and nothing else, and
-//! later readers of its output get it as a derived value; a kernel that wrote both would save one reading of memory,
-//! and its record would have to hide a second op. The library of a GPU has such a kernel for gelu, but it applies the
-//! function to sums that are not rounded yet: backward, which rebuilds the output from the rounded sums that are kept,
-//! would read other bits than forward did.
+//! later readers of its output get it as a derived value. A step goes eight times over as many bytes as the result has: the product
+//! writes it, gelu reads it and writes, backward does that again and multiplies a gradient by the derivative (two readings, one
+//! writing). A kernel of the product that wrote both would save one of the eight, and its record would have to hide a second op. The
+//! library of a GPU has such a kernel for gelu, but it applies the function to sums that are not rounded yet: backward, which rebuilds
+//! the output from the rounded sums that are kept, would read other bits than forward did. Keeping the output would save two of the
+//! eight and take its bytes from forward to backward; a pass that made the derivative beside it would save none, because it is as large
+//! as what it is made from.
 
 use plimsoll_cpu::math::Real;
 use plimsoll_cpu::simd;

@@ -1,15 +1,18 @@
 //! What the kernels that work lane by lane share: softmax, cross entropy and the norms.
 
+use std::ops::Range;
+
 use plimsoll_cpu::element::Element;
 use plimsoll_cpu::lanes::{Lane, Lanes, Room};
 use plimsoll_cpu::math::Real;
-use plimsoll_cpu::reduce::in_lanes;
+use plimsoll_cpu::reduce::{Source, Stretches, in_lanes};
 use plimsoll_cpu::simd;
+use plimsoll_cpu::threads::SharedPtr;
 
 use crate::base::dtype::DType;
 use crate::base::error::{Error, Result};
 use crate::base::layout::Layout;
-use crate::eager::op::{Meta, Operand};
+use crate::eager::op::{Meta, Operand, TakesMade};
 
 /// An operand seen as lanes: its address and layout.
 #[derive(Clone, Copy)]
@@ -54,6 +57,52 @@ impl<T: Element> LanePtr<T> {
         // SAFETY: the caller's promise.
         unsafe { *self.first.offset(offset) = value };
     }
+}
+
+/// The lanes of an operand whose elements may have to be made before they are read. They lie along the last axis then, one lane after
+/// the other.
+pub(crate) struct MadeLanes<'a> {
+    source: Option<&'a dyn Source>,
+    memory: SharedPtr<u8>,
+    len: usize,
+    lane_bytes: usize,
+}
+
+/// The most elements that are made before they are read: they are to be in the nearest cache still.
+const MADE_AT_ONCE: usize = 4096;
+
+impl<'a> MadeLanes<'a> {
+    /// Lanes of `len` elements.
+    pub fn new(operand: &Operand<'a>, len: usize) -> MadeLanes<'a> {
+        let memory = SharedPtr::new(operand.ptr());
+        MadeLanes { source: operand.source(), memory, len, lane_bytes: len * operand.dtype().size() }
+    }
+
+    /// Runs `f` on some lanes in order, each when its elements are there.
+    #[inline(always)]
+    pub fn each(&self, lanes: Range<usize>, mut f: impl FnMut(usize)) {
+        let Some(source) = self.source else { return lanes.for_each(f) };
+        let at_once = (MADE_AT_ONCE / self.len.max(1)).max(1);
+        for first in lanes.clone().step_by(at_once) {
+            let end = lanes.end.min(first + at_once);
+            let stretch = Stretches { first: first * self.len, n: 1, step: 0, len: (end - first) * self.len };
+            // SAFETY: lanes of the operand, which lies row-major in memory, and no other task makes or reads them.
+            unsafe { source.make(stretch, self.memory.get().wrapping_add(first * self.lane_bytes)) };
+            (first..end).for_each(&mut f);
+        }
+    }
+
+    /// Runs `f` on all lanes, on many threads where there is much to do.
+    #[inline(always)]
+    pub fn for_each<const N: usize>(&self, lanes: &Lanes<N>, f: impl Fn(usize) + Sync) {
+        lanes.in_stretches(lanes.lanes_per_task(), |stretch| self.each(stretch, &f));
+    }
+}
+
+/// How an op takes elements that are made along its last axis and lie in its input's memory from then on.
+pub(crate) fn made_in_lanes(axis: usize, input: &Meta, over_output: bool) -> Option<TakesMade> {
+    let is_last = axis + 1 == input.shape().rank();
+    is_last.then_some(TakesMade::Written { over_output })
 }
 
 /// The layout of an operand with one element per lane, as if that were repeated along the lanes.

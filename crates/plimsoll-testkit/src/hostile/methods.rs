@@ -313,6 +313,7 @@ static NETWORKS: &[HostileCall] = many! {
     "group_norm" => |h| { let [x, gamma, beta] = normed(h)?; vec![x.group_norm(&gamma, &beta, h.count(), h.number())?] };
     "batch_norm" => |h| { let [x, gamma, beta] = normed(h)?; <[Tensor; 3]>::from(x.batch_norm(&gamma, &beta, h.number())?) };
     "batch_norm_relu" => |h| { let [x, gamma, beta] = normed(h)?; <[Tensor; 3]>::from(x.batch_norm_relu(&gamma, &beta, h.number())?) };
+    "batch_norm_add_relu" => |h| { let [x, gamma, beta] = normed(h)?; let added = h.tensor()?; <[Tensor; 3]>::from(x.batch_norm_add_relu(&gamma, &beta, added, h.number())?) };
     "batch_norm_inference" => |h| { let [x, gamma, beta] = normed(h)?; vec![x.batch_norm_inference(&gamma, &beta, &beta, &gamma, h.number())?] };
     "into_add_layer_norm" => |h| { let [x, gamma, beta] = normed(h)?; let y = x.copied()?; <[Tensor; 2]>::from(y.into_add_layer_norm(&x, h.number(), &gamma, &beta, h.number())?) };
     "into_add_rms_norm" => |h| { let [x, gamma, _] = normed(h)?; let y = x.copied()?; <[Tensor; 2]>::from(y.into_add_rms_norm(&x, h.number(), &gamma, h.number())?) };

@@ -5,7 +5,7 @@ typedef Compute<T> C;
 #if !BACKWARD
 
 // `kept` takes the log-sum-exp of each row; there is none if the op is not recorded.
-KERNEL __launch_bounds__(THREADS) ENTRY(const T* x, const T* labels, T* loss, C* kept, const Lines lines) {
+KERNEL __launch_bounds__(THREADS) ENTRY(const T* x, const T* labels, T* loss, C* kept, const Lines lines MADE_PARAM) {
     Index number = line_number();
     bool is_there = number < lines.n;
     Index len = is_there ? (Index)lines.len : 0;
@@ -14,7 +14,7 @@ KERNEL __launch_bounds__(THREADS) ENTRY(const T* x, const T* labels, T* loss, C*
     C values[SLOTS][V], sum = 0;
     Exponentials<T> known = Exponentials<T>::empty();
     each(len, [&](int slot, Index at) {
-        read_line(x, lines.steps[0], at, values[slot]);
+        READ_FIRST(x, lines.steps[0], number, at, true, values[slot])
         known.add(values[slot]);
     });
     C log = known.of_group().log();

@@ -13,14 +13,16 @@ use crate::base::error::{Error, Result};
 use crate::eager::context;
 use crate::eager::execute::{Arg, call, call_with};
 use crate::eager::op::{
-    AuxOutput, Gradient, Meta, Op, OpRef, Operand, Outputs, Run, SavedRef, SavedRefs, Tensors,
+    AuxOutput, Gradient, Meta, Op, OpRef, Operand, Outputs, Run, SavedRef, SavedRefs, TakesMade, Tensors,
 };
 use crate::eager::tape::Backward;
 use crate::eager::tensor::Tensor;
 use crate::ops::cuda::lines::{Along, LineKernel, Lines};
 use crate::ops::cuda::{c_name, code};
 use crate::ops::kernel::for_floats;
-use crate::ops::lanes::{Exponentials, LanePtr, expect_dtype, expect_shape, last_axis, per_lane, sum_of};
+use crate::ops::lanes::{
+    Exponentials, LanePtr, MadeLanes, expect_dtype, expect_shape, last_axis, made_in_lanes, per_lane, sum_of,
+};
 use crate::ops::registry::{Array, OpInfo, Sample, floats};
 
 /// The loss of each row of logits against labels of the same shape.
@@ -95,6 +97,10 @@ impl Op for CrossEntropy {
                 &[],
             )
         }
+    }
+
+    fn takes_made(&self, inputs: &[&Meta]) -> Option<TakesMade> {
+        made_in_lanes(inputs[0].shape().rank().checked_sub(1)?, inputs[0], false)
     }
 
     fn saved(&self, wanted: &[bool]) -> SavedRefs {
@@ -184,8 +190,9 @@ impl Op for CrossEntropyBackward {
 
 static TEMPLATE: Template = Template { name: "cross_entropy", text: include_str!("dense.cu") };
 
-fn cuda_kernel(op: &'static str, logits: &Operand) -> LineKernel {
-    LineKernel { template: &TEMPLATE, op, variant: code(logits.dtype()), in_registers: true }
+fn cuda_kernel<'a>(op: &'static str, logits: &'a Operand<'a>) -> LineKernel<'a> {
+    let made = Some(logits);
+    LineKernel { template: &TEMPLATE, op, variant: code(logits.dtype()), in_registers: true, made }
 }
 
 fn define_cuda(logits: &Operand, is_backward: bool) -> String {
@@ -200,10 +207,11 @@ fn forward<T: Element<Compute: Real>>(
 ) {
     let layouts = [&logits.meta.layout, &labels.meta.layout, &per_lane(loss)];
     let lanes = last_axis(logits.shape(), layouts);
+    let made = MadeLanes::new(logits, lanes.len);
     let (logits, labels, loss) =
         (LanePtr::<T>::new(logits), LanePtr::<T>::new(labels), LanePtr::<T>::new(loss));
     let saved = saved.map(LanePtr::<T::Compute>::new);
-    lanes.for_each(|lane| {
+    made.for_each(&lanes, |lane| {
         let [x_offset, label_offset, loss_offset] = lanes.offsets(lane);
         // SAFETY: lanes of operands that `execute` hands out and nobody writes now.
         let (x, label) = unsafe {

@@ -7,7 +7,9 @@ typedef Compute<T> C;
 
 // `kept` takes the log-sum-exp of each row; there is none if the op is not recorded.
 KERNEL __launch_bounds__(THREADS)
-ENTRY(const T* x, const L* labels, T* loss, C* kept, const Lines lines, i64 ignored, u32 has_ignored, Note* cell, u64 call) {
+ENTRY(
+    const T* x, const L* labels, T* loss, C* kept, const Lines lines, i64 ignored, u32 has_ignored, Note* cell, u64 call MADE_PARAM
+) {
     Index number = line_number();
     bool is_there = number < lines.n;
     Offsets offsets = line_offsets(lines, is_there ? number : 0);
@@ -15,10 +17,14 @@ ENTRY(const T* x, const L* labels, T* loss, C* kept, const Lines lines, i64 igno
     Exponentials<T> known = Exponentials<T>::empty();
     each(is_there ? (Index)lines.len : 0, [&](int, Index at) {
         C values[V];
-        read_line(x, lines.steps[0], at, values);
+        READ_FIRST(x, lines.steps[0], number, at, true, values)
         known.add(values);
     });
     C log = known.of_group().log();
+#ifdef MADE
+    // Another thread of the group may have written the label's logit.
+    __syncwarp();
+#endif
     if (!is_there || !is_first_of_group()) return;
     i64 label = labels[offsets.at[1]];
     C value = 0;

@@ -17,14 +17,14 @@ use crate::eager::context;
 use crate::eager::execute::{Arg, call, call_with};
 use crate::eager::op::{
     AuxOutput, Gradient, Meta, Op, OpRef, Operand, Outputs, Refusal, Refused, Run, SavedRef, SavedRefs,
-    Tensors,
+    TakesMade, Tensors,
 };
 use crate::eager::tape::Backward;
 use crate::eager::tensor::Tensor;
 use crate::ops::cuda::lines::{Along, LineKernel, Lines};
 use crate::ops::cuda::{CODE_BITS, c_name, code};
 use crate::ops::kernel::for_floats;
-use crate::ops::lanes::{Exponentials, LanePtr, last_axis, per_lane};
+use crate::ops::lanes::{Exponentials, LanePtr, MadeLanes, last_axis, made_in_lanes, per_lane};
 use crate::ops::registry::{Array, OpInfo, Sample, Values, floats, input};
 
 /// The loss of each row of logits against the index of its class; rows labelled `ignored` count nothing.
@@ -119,6 +119,10 @@ impl Op for SparseCrossEntropy {
         }
     }
 
+    fn takes_made(&self, inputs: &[&Meta]) -> Option<TakesMade> {
+        made_in_lanes(inputs[0].shape().rank().checked_sub(1)?, inputs[0], false)
+    }
+
     fn saved(&self, _wanted: &[bool]) -> SavedRefs {
         smallvec![SavedRef::Input(0), SavedRef::Input(1), SavedRef::Aux(0)]
     }
@@ -207,9 +211,10 @@ impl Op for SparseCrossEntropyBackward {
 
 static TEMPLATE: Template = Template { name: "sparse_cross_entropy", text: include_str!("sparse.cu") };
 
-fn cuda_kernel(op: &'static str, logits: &Operand, labels: &Operand) -> LineKernel {
+fn cuda_kernel<'a>(op: &'static str, logits: &'a Operand<'a>, labels: &Operand<'_>) -> LineKernel<'a> {
+    let made = Some(logits);
     let variant = (code(logits.dtype()) << CODE_BITS) | code(labels.dtype());
-    LineKernel { template: &TEMPLATE, op, variant, in_registers: false }
+    LineKernel { template: &TEMPLATE, op, variant, in_registers: false, made }
 }
 
 fn define_cuda(logits: &Operand, labels: &Operand, is_backward: bool) -> String {
@@ -235,14 +240,14 @@ where
 {
     let layouts = [&logits.meta.layout, &per_lane(labels), &per_lane(loss)];
     let lanes = last_axis(logits.shape(), layouts);
-    let label_shape = *labels.shape();
+    let (label_shape, made) = (*labels.shape(), MadeLanes::new(logits, lanes.len));
     let (logits, labels, loss) =
         (LanePtr::<T>::new(logits), LanePtr::<L>::new(labels), LanePtr::<T>::new(loss));
     let saved = saved.map(LanePtr::<T::Compute>::new);
     let first_wrong = AtomicUsize::new(usize::MAX);
     // SAFETY: the offset is that of a lane, and nobody writes the labels now.
     let label_of = |lane: usize| -> i64 { unsafe { labels.get(lanes.offsets(lane)[1]) }.widen().cast() };
-    lanes.for_each(|lane| {
+    made.for_each(&lanes, |lane| {
         let [x_offset, _, loss_offset] = lanes.offsets(lane);
         let label = label_of(lane);
         // SAFETY: a lane of an operand that `execute` hands out and nobody writes now.

@@ -60,6 +60,19 @@ template <class T> DEVICE void write_line(T* line, i64 step, Index at, const Com
     else line[(i64)at * step] = narrow<T>(*from);
 }
 
+// V elements of the first operand, read for the first time: where they are MADE, they are written to its memory, unless nobody reads
+// them again. Numbers of elements count from the first line's.
+#ifdef MADE
+#define MADE_PARAM , const Produced produced
+#define READ_FIRST(line, step, number, at, is_read_again, to) { \
+        produce(produced, (u64)(number) * lines.len + (at), to); \
+        if (is_read_again) write_line((T*)(line), step, at, to); \
+    }
+#else
+#define MADE_PARAM
+#define READ_FIRST(line, step, number, at, is_read_again, to) read_line(line, step, at, to);
+#endif
+
 template <class X> DEVICE X group_sum(X mine) {
     return group_merge(mine, [](X a, X b) { return a + b; });
 }

@@ -14,7 +14,7 @@ use super::GROUPS;
 use crate::base::error::Result;
 use crate::base::layout::Layout;
 use crate::base::shape::{MAX_RANK, Shape};
-use crate::eager::op::Operand;
+use crate::eager::op::{GpuSource, Operand};
 
 /// The most operands of a kernel.
 const MAX_OPERANDS: usize = 7;
@@ -203,7 +203,7 @@ impl Lines {
 }
 
 /// A kernel over lines.
-pub(crate) struct LineKernel {
+pub(crate) struct LineKernel<'a> {
     /// Its text, which follows that of `lines.cu`.
     pub template: &'static Template,
     /// The op.
@@ -212,10 +212,13 @@ pub(crate) struct LineKernel {
     pub variant: u64,
     /// Whether lines are kept in registers where they are short.
     pub in_registers: bool,
+    /// The first operand, if its elements may be made where they are read first.
+    pub made: Option<&'a Operand<'a>>,
 }
 
-impl LineKernel {
-    /// Starts the kernel. Its parameters are the pointers, the lines, and `more`; `define` states what the text leaves open.
+impl LineKernel<'_> {
+    /// Starts the kernel. Its parameters are the pointers, the lines, `more`, and what makes elements of the first operand; `define`
+    /// states what the text leaves open.
     ///
     /// # Safety
     /// As for [`Gpu::launch`].
@@ -245,12 +248,27 @@ impl LineKernel {
         more: &[&dyn Param],
     ) -> Result<()> {
         let variant = (self.variant << LINES_BITS) | lines.key(self.in_registers);
-        let kernel = gpu
-            .kernel(self.template, self.op, variant, || define() + "\n" + &lines.define(self.in_registers))?;
+        let source = self.made.and_then(Operand::gpu_source);
+        let define = || {
+            let (flag, produce) = match source {
+                Some(source) => ("\n#define MADE\n", source.text(lines.v)),
+                None => ("\n", String::new()),
+            };
+            define() + flag + &lines.define(self.in_registers) + &produce
+        };
+        let kernel = match source {
+            Some(source) => {
+                let key =
+                    variant ^ source.variant(lines.v).rotate_left(1).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+                gpu.generated_kernel(source.generated(), self.template, self.op, key, define)
+            }
+            None => gpu.kernel(self.template, self.op, variant, define),
+        }?;
         let param = lines.param();
         let mut params: SmallVec<[&dyn Param; 12]> = pointers.iter().map(|ptr| ptr as &dyn Param).collect();
         params.push(&param);
         params.extend_from_slice(more);
+        params.extend(source.map(GpuSource::param));
         // SAFETY: the caller promises it.
         unsafe { gpu.launch(&kernel, grid, &params) }?;
         Ok(())

@@ -316,7 +316,8 @@ impl Reduction<'_> {
         let (key, define) = (self.key(plan), || self.define(plan));
         let kernel = match source {
             Some(source) => {
-                let key = key ^ source.variant(plan.v).rotate_left(1).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+                let variant = source.variant(plan.v) ^ u64::from(self.is_written());
+                let key = key ^ variant.rotate_left(1).wrapping_mul(0x9E37_79B9_7F4A_7C15);
                 gpu.generated_kernel(source.generated(), &TEMPLATE, self.op, key, define)
             }
             None => gpu.kernel(&TEMPLATE, self.op, key, define),
@@ -327,8 +328,8 @@ impl Reduction<'_> {
             pointers.extend(self.outputs.iter().map(|output| output.ptr()));
         }
         pointers.extend(is_split.then_some(self.workspace));
-        if !is_last && source.is_none() {
-            pointers.extend(self.inputs.iter().map(|input| input.ptr()));
+        if !is_last {
+            pointers.extend(self.inputs_in_memory(plan).map(|(_, input)| input.ptr()));
         }
         let (places, mut numbers) = (places(plan), Numbers([0.0; 4]));
         numbers.0[..self.numbers.len()].copy_from_slice(self.numbers);
@@ -348,9 +349,20 @@ impl Reduction<'_> {
         Ok(())
     }
 
-    /// What makes the elements of the input, of which there is one then; the last of two kernels reads none.
+    /// What makes the elements of the first input, if they are not there yet; the last of two kernels reads none.
     fn source(&self, plan: &ReducePlan) -> Option<&dyn GpuSource> {
         self.inputs[0].gpu_source().filter(|_| !matches!(plan.mode, Mode::Partials(_)))
+    }
+
+    /// Whether elements that are made are written to the first input's memory.
+    fn is_written(&self) -> bool {
+        !self.inputs[0].ptr().is_null()
+    }
+
+    /// The inputs that the kernel is given addresses of, with their numbers.
+    fn inputs_in_memory(&self, plan: &ReducePlan) -> impl Iterator<Item = (usize, &Operand<'_>)> {
+        let is_nowhere = self.source(plan).is_some() && !self.is_written();
+        self.inputs.iter().copied().enumerate().skip(usize::from(is_nowhere))
     }
 
     fn is_wide(&self, plan: &ReducePlan) -> bool {
@@ -364,7 +376,8 @@ impl Reduction<'_> {
             _ => (&plan.kept, plan.reduced.outer_strides(input, 0).iter().all(|&stride| stride == 0)),
         };
         Access {
-            is_fixed: is_fixed && self.inputs.len() > 1,
+            // What is made is made once, by one thread.
+            is_fixed: is_fixed && self.inputs.len() > 1 && (input > 0 || self.source(plan).is_none()),
             is_vector: plan.v > 1 && lanes.inner(input).1 == 1,
         }
     }
@@ -425,10 +438,12 @@ impl Reduction<'_> {
             line("IS_SPLIT", "");
         }
         let outputs = self.of_outputs(|i, t| format!("{t}* out{i}, "));
-        let inputs = match self.source(plan) {
-            Some(_) => "const Produced produced, ".to_owned(),
-            None => self.of_inputs(|i, t| format!("const {t}* in{i}, ")),
-        };
+        let inputs = self.inputs_in_memory(plan).map(|(i, x)| {
+            let access = if i == 0 && self.source(plan).is_some() { "" } else { "const " };
+            format!("{access}{}* in{i}, ", c_name(x.dtype()))
+        });
+        let produced = self.source(plan).map(|_| "const Produced produced, ".to_owned());
+        let inputs: String = inputs.chain(produced).collect();
         let params = match (is_last, is_split) {
             (true, _) => outputs + "const Acc* partials, ",
             (false, true) => "Acc* partials, ".to_owned() + &inputs,
@@ -442,7 +457,14 @@ impl Reduction<'_> {
 
     fn define_reading(&self, plan: &ReducePlan, line: &mut impl FnMut(&str, &str)) {
         let read = |input: usize, place: &str, to: &str| match self.access(plan, input).is_vector {
-            _ if self.source(plan).is_some() => format!("produce(produced, {place}[{input}], {to}); "),
+            is_vector if input == 0 && self.source(plan).is_some() => {
+                let made = format!("produce(produced, {place}[0], {to}); ");
+                match (self.is_written(), is_vector) {
+                    (false, _) => made,
+                    (true, true) => made + &format!("write_vector<V>(in0 + {place}[0], {to}); "),
+                    (true, false) => made + &format!("in0[{place}[0]] = narrow<T0>(*({to})); "),
+                }
+            }
             true => format!("read_vector<V>(in{input} + {place}[{input}], {to}); "),
             false => format!(
                 "{{ auto one = widen(in{input}[{place}[{input}]]); for (int v = 0; v < V; v++) ({to})[v] = one; }} "

@@ -1,7 +1,9 @@
-//! `fused_fold`: a reduction with the pointwise ops that make its input, which is made where it is read.
+//! `fused_fold`: an op with the pointwise ops that make its first input, which is made where it is read first.
 //!
-//! The reduction walks its input as if that lay row-major in memory, so its tree and its bits are those of the op alone. What else
-//! is read of the ops' results is written beside, because every element is made once.
+//! A reduction walks its input as if that lay row-major in memory, so its tree and its bits are those of the op alone. Softmax, norms,
+//! cross entropy and their gradients read their input again, so it is written while it is made: to an output where others read it, else
+//! to the memory of the op's first output, which takes its place. What else is read of the ops' results is written beside, because every
+//! element is made once.
 
 use std::mem::MaybeUninit;
 use std::sync::OnceLock;
@@ -12,7 +14,7 @@ use plimsoll_cuda::{Gpu, Profile};
 use smallvec::SmallVec;
 
 use super::cpu::{self, Axes, Piece, Place, ROOM_BYTES};
-use super::{Fused, FusedStep, cuda};
+use super::{Fused, FusedStep, MAX_OUTPUTS, cuda};
 use crate::base::dtype::DType;
 use crate::base::error::{Error, Result};
 use crate::base::layout::Layout;
@@ -23,54 +25,105 @@ use crate::eager::op::{
 };
 use crate::ops::cuda::produce::{Body, Produce};
 
-/// The most inputs: a reduction reads several elements of each at a time.
+/// The most inputs of the ops that make elements: several of each are read at a time.
 const MAX_INPUTS: usize = 5;
 
-/// A reduction, and what makes its input.
+/// An op, and what makes its first input.
 #[derive(Clone, Debug)]
 pub(crate) struct FusedFold {
-    /// The ops. The last of its outputs is what is reduced, those before are written.
+    /// The ops that make it. The last of its outputs is what is made, those before are written beside.
     made: Fused,
     /// Where their results lie on the CPU.
     places: Box<[Place]>,
     fold: OpRef,
-    /// What the reduction reads: of another shape, perhaps, in the same order.
+    /// What the op reads: of another shape, perhaps, in the same order.
     input: Meta,
     /// What it makes for backward.
     aux_outputs: SmallVec<[Meta; 1]>,
+    /// How many inputs the ops before it read; the others are its own.
+    n_read: usize,
+    /// The steps that are outputs, too, after the op's own and its auxiliary ones.
+    written: SmallVec<[u16; MAX_OUTPUTS]>,
+    memory: Memory,
+}
+
+/// Where what is made lies when it is read again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Memory {
+    /// Nowhere: it is read once.
+    None,
+    /// In the op's first output, which is written over it.
+    FirstOutput,
+    /// In the output of that number among those that are steps.
+    Written(u16),
+}
+
+/// The op that takes what is made.
+pub(crate) struct Taker {
+    pub op: OpRef,
+    /// What it reads first.
+    pub input: Meta,
+    /// What it makes for backward.
+    pub aux_outputs: SmallVec<[Meta; 1]>,
+    pub memory: Memory,
 }
 
 impl FusedFold {
-    /// A reduction of `input`, which step `reduced` makes; `written` steps are outputs, too, after those of the reduction and
-    /// its auxiliary ones. Nothing if it would be too large.
+    /// An op whose first input step `reduced` makes; `written` steps are outputs, too. Nothing if it would be too large.
     pub fn new(
-        (fold, input, aux_outputs): (OpRef, Meta, SmallVec<[Meta; 1]>),
+        taker: Taker,
         shape: Shape,
         input_dtypes: &[DType],
         steps: Vec<FusedStep>,
         (written, reduced): (&[u16], u16),
     ) -> Option<FusedFold> {
+        let Taker { op: fold, input, aux_outputs, memory } = taker;
         // With auxiliary outputs a reduction of the CPU reads twice, so nothing may be written over what it reads.
-        if input_dtypes.len() > MAX_INPUTS || !(aux_outputs.is_empty() || written.is_empty()) {
+        let reads_twice = memory == Memory::None && !aux_outputs.is_empty();
+        if input_dtypes.len() > MAX_INPUTS || (reads_twice && !written.is_empty()) {
             return None;
         }
-        let outputs = written.iter().copied().chain([reduced]).collect();
+        let is_beside = |&(number, _): &(usize, &u16)| memory != Memory::Written(number as u16);
+        let beside: SmallVec<[u16; MAX_OUTPUTS]> =
+            written.iter().enumerate().filter(is_beside).map(|(_, &step)| step).collect();
+        let outputs = beside.iter().copied().chain([reduced]).collect();
         let made = Fused::new(shape, input_dtypes, steps, outputs)?;
-        let places = cpu::places(&made.steps, &[reduced], written);
-        Some(FusedFold { made, places, fold, input, aux_outputs })
+        let places = cpu::places(&made.steps, &[reduced], &beside);
+        let (n_read, written) = (input_dtypes.len(), SmallVec::from_slice(written));
+        Some(FusedFold { made, places, fold, input, aux_outputs, n_read, written, memory })
     }
 
-    /// How many outputs are written beside.
-    fn n_written(&self) -> usize {
-        self.made.outputs.len() - 1
+    /// How many outputs are the op's own.
+    fn n_own(&self, run: &Run<'_>) -> usize {
+        run.outputs.len() - self.written.len()
     }
 
-    /// The reduction's run, over elements that are made.
-    fn reduction<'b>(&self, run: &Run<'b>, input: &'b [Operand<'b>; 1]) -> Run<'b> {
-        let n_folded = run.outputs.len() - self.n_written();
-        let (outputs, aux_outputs) = run.outputs[..n_folded].split_at(n_folded - self.aux_outputs.len());
+    /// Where what is made lies when it is read again.
+    fn memory<'b>(&self, run: &Run<'b>) -> Option<&'b Operand<'b>> {
+        match self.memory {
+            Memory::None => None,
+            Memory::FirstOutput => run.outputs.first(),
+            Memory::Written(number) => run.outputs.get(self.n_own(run) + usize::from(number)),
+        }
+    }
+
+    /// What the op reads: elements that are made, and its other inputs.
+    fn inputs_of_fold<'b>(&'b self, run: &Run<'b>, producer: Producer<'b>) -> SmallVec<[Operand<'b>; 6]> {
+        let first = Operand::produced(producer, &self.input, self.memory(run));
+        std::iter::once(first).chain(run.inputs[self.n_read..].iter().copied()).collect()
+    }
+
+    /// The metas of what the op reads.
+    fn metas_of_fold<'b>(&'b self, inputs: &[&'b Meta]) -> SmallVec<[&'b Meta; 6]> {
+        std::iter::once(&self.input).chain(inputs[self.n_read..].iter().copied()).collect()
+    }
+
+    /// The op's run, over elements that are made.
+    fn run_of_fold<'b>(&self, run: &Run<'b>, inputs: &'b [Operand<'b>]) -> Run<'b> {
+        let n_own = self.n_own(run);
+        let (outputs, aux_outputs) = run.outputs[..n_own].split_at(n_own - self.aux_outputs.len());
         Run {
-            inputs: input,
+            inputs,
             outputs,
             aux_outputs,
             workspace: run.workspace,
@@ -80,8 +133,11 @@ impl FusedFold {
         }
     }
 
-    fn written<'b>(&self, run: &Run<'b>) -> &'b [Operand<'b>] {
-        &run.outputs[run.outputs.len() - self.n_written()..]
+    /// What is written beside.
+    fn beside<'b>(&self, run: &Run<'b>) -> SmallVec<[&'b Operand<'b>; 4]> {
+        let written = run.outputs[self.n_own(run)..].iter().enumerate();
+        let is_beside = |&(number, _): &(usize, &Operand<'_>)| self.memory != Memory::Written(number as u16);
+        written.filter(is_beside).map(|(_, output)| output).collect()
     }
 }
 
@@ -90,12 +146,11 @@ impl Op for FusedFold {
         "fused_fold"
     }
 
-    fn infer(&self, _inputs: &[&Meta]) -> Result<Outputs> {
+    fn infer(&self, inputs: &[&Meta]) -> Result<Outputs> {
         let new = |meta: &Meta| Output::New { shape: *meta.shape(), dtype: meta.dtype };
-        let mut outputs = self.fold.get().infer(&[&self.input])?;
+        let mut outputs = self.fold.get().infer(&self.metas_of_fold(inputs))?;
         outputs.extend(self.aux_outputs.iter().map(new));
-        let written = self.made.outputs[..self.n_written()].iter();
-        outputs.extend(written.map(|&step| {
+        outputs.extend(self.written.iter().map(|&step| {
             let dtype = self.made.steps[usize::from(step)].dtype;
             Output::New { shape: self.made.shape, dtype }
         }));
@@ -104,25 +159,27 @@ impl Op for FusedFold {
 
     fn run(&self, run: &mut Run<'_>) -> Result<()> {
         let (most, part_bytes) = cpu::piece_len(&self.made.steps, &self.places);
+        let read = &run.inputs[..self.n_read];
         let maker = Maker {
             op: self,
             device: run.device,
-            axes: Axes::of(&self.made.shape, run.inputs),
-            inputs: run.inputs.iter().map(|input| (SharedPtr::new(input.ptr()), input.dtype())).collect(),
-            written: self.written(run).iter().map(|output| SharedPtr::new(output.ptr())).collect(),
+            axes: Axes::of(&self.made.shape, read),
+            inputs: read.iter().map(|input| (SharedPtr::new(input.ptr()), input.dtype())).collect(),
+            written: self.beside(run).iter().map(|output| SharedPtr::new(output.ptr())).collect(),
             most,
             part_bytes,
             failed: OnceLock::new(),
         };
-        let input = [Operand::produced(Producer::Cpu(&maker), &self.input)];
-        self.fold.get().run(&mut self.reduction(run, &input))?;
+        let inputs = self.inputs_of_fold(run, Producer::Cpu(&maker));
+        self.fold.get().run(&mut self.run_of_fold(run, &inputs))?;
+        drop(inputs);
         maker.failed.into_inner().map_or(Ok(()), Err)
     }
 
     fn run_cuda(&self, run: &mut Run<'_>, gpu: &Gpu) -> Result<()> {
         let attributes = cuda::Attributes::of(&self.made);
-        let inputs: SmallVec<[&Operand<'_>; 4]> = run.inputs.iter().collect();
-        let written: SmallVec<[&Operand<'_>; 4]> = self.written(run).iter().collect();
+        let inputs: SmallVec<[&Operand<'_>; 4]> = run.inputs[..self.n_read].iter().collect();
+        let beside = self.beside(run);
         let body = Body {
             text: &|| cuda::body(&self.made, &attributes, &inputs),
             generated: &self.made.generated,
@@ -131,17 +188,17 @@ impl Op for FusedFold {
             numbers: &attributes.numbers,
             words: &attributes.words,
         };
-        let produce = Produce::new(&self.made.shape, &inputs, &written, body);
-        let input = [Operand::produced(Producer::Gpu(&produce), &self.input)];
-        self.fold.get().run_cuda(&mut self.reduction(run, &input), gpu)
+        let produce = Produce::new(&self.made.shape, &inputs, &beside, body);
+        let inputs = self.inputs_of_fold(run, Producer::Gpu(&produce));
+        self.fold.get().run_cuda(&mut self.run_of_fold(run, &inputs), gpu)
     }
 
-    fn workspace(&self, _inputs: &[&Meta]) -> usize {
-        self.fold.get().workspace(&[&self.input])
+    fn workspace(&self, inputs: &[&Meta]) -> usize {
+        self.fold.get().workspace(&self.metas_of_fold(inputs))
     }
 
-    fn workspace_cuda(&self, _inputs: &[&Meta], profile: &Profile) -> usize {
-        self.fold.get().workspace_cuda(&[&self.input], profile)
+    fn workspace_cuda(&self, inputs: &[&Meta], profile: &Profile) -> usize {
+        self.fold.get().workspace_cuda(&self.metas_of_fold(inputs), profile)
     }
 
     fn gradient(&self) -> Gradient {
@@ -162,7 +219,8 @@ impl Op for FusedFold {
 
     fn cost(&self, inputs: &[&Meta], outputs: &[&Meta]) -> Cost {
         let flops = (self.input.n_elems() as u64).saturating_mul(self.made.steps.len() as u64 + 1);
-        Cost { flops, bytes: bytes_moved(inputs, outputs) }
+        let again = if self.memory == Memory::None { 0 } else { self.input.n_bytes() as u64 };
+        Cost { flops, bytes: bytes_moved(inputs, outputs).saturating_add(again) }
     }
 }
 

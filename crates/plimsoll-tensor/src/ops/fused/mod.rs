@@ -19,7 +19,7 @@ use crate::base::error::Result;
 use crate::base::shape::Shape;
 use crate::eager::op::{Cost, Draw, Gradient, Meta, Op, OpRef, Output, Outputs, Pointwise, Run, bytes_moved};
 use crate::ops::cuda::elementwise::{MAX_INPUTS, MAX_NUMBERS, MAX_WORDS};
-pub(crate) use fold::FusedFold;
+pub(crate) use fold::{FusedFold, Memory, Taker};
 
 /// The most outputs.
 const MAX_OUTPUTS: usize = 4;

@@ -1,7 +1,7 @@
 // Batch norm with given statistics, and the gradient of its input (BACKWARD). A line is the channels of one place: V of them
 // belong to a thread, which takes every so many-th line, so that what belongs to its channels stays in registers. T is the type
 // of the elements, BX the number of threads side by side. With RELU what is negative becomes zero, and backward finds out where
-// from the input, by the same arithmetic.
+// from the input, by the same arithmetic. With ADD something is added before, and both are rounded as if they had been stored.
 
 typedef Compute<T> C;
 
@@ -16,7 +16,11 @@ DEVICE Vector<T, V> read_raw(const T* line, i64 step, Index at) {
 #if !BACKWARD
 
 KERNEL __launch_bounds__(THREADS) ENTRY(
-    const T* x, const T* gamma, const T* beta, const C* mean, const C* rstd, T* y, const Lines lines, u64 per_block
+    const T* x, const T* gamma, const T* beta, const C* mean, const C* rstd, T* y,
+#if ADD
+    const T* added,
+#endif
+    const Lines lines, u64 per_block
 ) {
     Index channel = ((Index)blockIdx.x * BX + threadIdx.x % BX) * V;
     if (channel >= lines.len) return;
@@ -31,6 +35,9 @@ KERNEL __launch_bounds__(THREADS) ENTRY(
     if (end > lines.n) end = lines.n;
     for (u64 row = blockIdx.y * per_block + threadIdx.x / BX; row < end; row += ROWS * (THREADS / BX)) {
         Vector<T, V> raw[ROWS];
+#if ADD
+        Vector<T, V> raw_added[ROWS];
+#endif
         i64 to[ROWS];
 #pragma unroll
         for (int r = 0; r < ROWS; r++) {
@@ -38,6 +45,9 @@ KERNEL __launch_bounds__(THREADS) ENTRY(
             if (here < end) {
                 Offsets offsets = line_offsets(lines, (Index)here);
                 raw[r] = read_raw(x + offsets.at[0], lines.steps[0], channel);
+#if ADD
+                raw_added[r] = read_raw(added + offsets.at[6], lines.steps[6], channel);
+#endif
                 to[r] = offsets.at[5];
             }
         }
@@ -48,6 +58,9 @@ KERNEL __launch_bounds__(THREADS) ENTRY(
 #pragma unroll
             for (int v = 0; v < V; v++) {
                 values[v] = m::fma(widen(raw[r].at[v]) - means[v], scales[v], shifts[v]);
+#if ADD
+                values[v] = widen(narrow<T>(widen(narrow<T>(values[v])) + widen(raw_added[r].at[v])));
+#endif
 #if RELU
                 values[v] = m::max(values[v], (C)0);
 #endif

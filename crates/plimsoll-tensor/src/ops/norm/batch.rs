@@ -6,6 +6,7 @@
 use plimsoll_cuda::{Gpu, Profile};
 use smallvec::{SmallVec, smallvec};
 
+use super::batch_add_relu::BatchNormAddRelu;
 use super::{batch_cuda as cuda, batch_kernel as kernel};
 use super::{check, check_backward, check_statistics, composite_backward};
 use crate::base::axes::Axes;
@@ -13,7 +14,7 @@ use crate::base::error::Result;
 use crate::base::shape::Shape;
 use crate::eager::execute::{Arg, call, execute};
 use crate::eager::op::{AuxOutput, Form, Gradient, Meta, Op, OpRef, SavedRef, SavedRefs};
-use crate::eager::op::{Output, Outputs, Rebuild, Run, Tensors, one};
+use crate::eager::op::{Output, Outputs, Rebuild, Run, TakesMade, Tensors, one};
 use crate::eager::tape::Backward;
 use crate::eager::tensor::Tensor;
 use crate::ops::Activation;
@@ -27,6 +28,21 @@ use crate::ops::registry::{Array, OpInfo, Sample, floats, within};
 pub(super) struct BatchNorm {
     pub eps: f64,
     pub has_relu: bool,
+}
+
+/// What is done to the norm before it is written.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Behind {
+    Nothing,
+    Relu,
+    /// The fourth input is added, and relu taken of that.
+    AddRelu,
+}
+
+impl Behind {
+    fn relu(has_relu: bool) -> Behind {
+        if has_relu { Behind::Relu } else { Behind::Nothing }
+    }
 }
 
 /// The same with given statistics: how an output is rebuilt. Inputs: x, gamma, beta, mean, rstd.
@@ -44,12 +60,12 @@ struct BatchNormBackward {
 }
 
 /// All axes but the last; none of a single number, which `infer` refuses.
-fn batch_axes(shape: &Shape) -> Axes {
+pub(super) fn batch_axes(shape: &Shape) -> Axes {
     Axes::of(0..shape.rank().saturating_sub(1))
 }
 
 /// The bytes that a forward needs: three values per channel, in the compute type.
-fn forward_bytes(x: &Meta) -> usize {
+pub(super) fn forward_bytes(x: &Meta) -> usize {
     3 * x.shape().last().copied().unwrap_or(0) * x.dtype.accumulator().size()
 }
 
@@ -71,8 +87,30 @@ impl BatchNorm {
     }
 
     /// Whether backward reads the input. Without relu the gradient of beta is a sum of that of the output.
-    fn reads_input(self, wanted: &[bool]) -> bool {
+    pub fn reads_input(self, wanted: &[bool]) -> bool {
         wanted[0] || wanted[1] || self.has_relu
+    }
+
+    /// Sets the gradients of x, gamma and beta that are wanted, from that of the output.
+    pub fn set_gradients(self, backward: &mut Backward<'_>, gradient: Tensor) -> Result<()> {
+        let wanted = [0, 1, 2].map(|input| backward.wants(input));
+        if !self.reads_input(&wanted) {
+            let shape = *backward.input_shape(2);
+            return backward.set_grad(2, gradient.sum_to(&shape)?);
+        }
+        let mut args: SmallVec<_> = smallvec![
+            Arg::Given(gradient),
+            Arg::Given(backward.input(0)?),
+            Arg::Given(backward.input(1)?),
+            Arg::Given(backward.aux(0)?),
+            Arg::Given(backward.aux(1)?),
+        ];
+        if self.has_relu {
+            args.push(Arg::Given(backward.input(2)?));
+        }
+        let results = execute(OpRef::shipped(BatchNormBackward { eps: self.eps, wanted }), args)?;
+        let inputs = (0..3).filter(|&input| wanted[input]);
+        inputs.zip(results).try_for_each(|(input, result)| backward.set_grad(input, result))
     }
 }
 
@@ -89,7 +127,8 @@ impl Op for BatchNorm {
     }
 
     fn run(&self, run: &mut Run<'_>) -> Result<()> {
-        for_floats!(run.inputs[0].dtype(), T => kernel::normalise::<T>(*self, run));
+        let behind = Behind::relu(self.has_relu);
+        for_floats!(run.inputs[0].dtype(), T => kernel::normalise::<T>(self.eps, behind, run));
         Ok(())
     }
 
@@ -98,11 +137,15 @@ impl Op for BatchNorm {
     }
 
     fn run_cuda(&self, run: &mut Run<'_>, gpu: &Gpu) -> Result<()> {
-        cuda::normalise(*self, run, gpu)
+        cuda::normalise(self.name(), self.eps, Behind::relu(self.has_relu), run, gpu)
     }
 
     fn workspace_cuda(&self, inputs: &[&Meta], _profile: &Profile) -> usize {
         cuda::forward_bytes(inputs[0])
+    }
+
+    fn takes_made(&self, _inputs: &[&Meta]) -> Option<TakesMade> {
+        Some(TakesMade::Written { over_output: false })
     }
 
     fn saved(&self, wanted: &[bool]) -> SavedRefs {
@@ -123,6 +166,10 @@ impl Op for BatchNorm {
         smallvec![AuxOutput { form: Form::Statistics, meta }; 2]
     }
 
+    fn with_add_relu(&self) -> Option<OpRef> {
+        (!self.has_relu).then(|| OpRef::shipped(BatchNormAddRelu { norm: *self }))
+    }
+
     fn rebuild(&self) -> Option<Rebuild> {
         let apply = match self.has_relu {
             true => OpRef::fixed(&ApplyBatchNorm { has_relu: true }),
@@ -133,24 +180,7 @@ impl Op for BatchNorm {
 
     fn backward(&self, backward: &mut Backward<'_>) -> Result<()> {
         let gradient = backward.gradient()?;
-        let wanted = [0, 1, 2].map(|input| backward.wants(input));
-        if !self.reads_input(&wanted) {
-            let shape = *backward.input_shape(2);
-            return backward.set_grad(2, gradient.sum_to(&shape)?);
-        }
-        let mut args: SmallVec<_> = smallvec![
-            Arg::Given(gradient),
-            Arg::Given(backward.input(0)?),
-            Arg::Given(backward.input(1)?),
-            Arg::Given(backward.aux(0)?),
-            Arg::Given(backward.aux(1)?),
-        ];
-        if self.has_relu {
-            args.push(Arg::Given(backward.input(2)?));
-        }
-        let results = execute(OpRef::shipped(BatchNormBackward { eps: self.eps, wanted }), args)?;
-        let inputs = (0..3).filter(|&input| wanted[input]);
-        inputs.zip(results).try_for_each(|(input, result)| backward.set_grad(input, result))
+        self.set_gradients(backward, gradient)
     }
 
     fn composite(&self, inputs: &[&Tensor]) -> Option<Result<Tensors>> {
@@ -178,12 +208,13 @@ impl Op for ApplyBatchNorm {
     }
 
     fn run(&self, run: &mut Run<'_>) -> Result<()> {
-        for_floats!(run.inputs[0].dtype(), T => kernel::apply::<T>(self.has_relu, run));
+        let behind = Behind::relu(self.has_relu);
+        for_floats!(run.inputs[0].dtype(), T => kernel::apply::<T>(behind, run));
         Ok(())
     }
 
     fn run_cuda(&self, run: &mut Run<'_>, gpu: &Gpu) -> Result<()> {
-        cuda::apply(self.name(), self.has_relu, run, [&run.inputs[3], &run.inputs[4]], gpu)
+        cuda::apply(self.name(), Behind::relu(self.has_relu), run, [&run.inputs[3], &run.inputs[4]], gpu)
     }
 
     fn workspace(&self, inputs: &[&Meta]) -> usize {
@@ -228,6 +259,10 @@ impl Op for BatchNormBackward {
     fn run(&self, run: &mut Run<'_>) -> Result<()> {
         for_floats!(run.inputs[1].dtype(), T => kernel::backward::<T>(self.wanted, run));
         Ok(())
+    }
+
+    fn takes_made(&self, _inputs: &[&Meta]) -> Option<TakesMade> {
+        self.wanted[0].then_some(TakesMade::Written { over_output: true })
     }
 
     fn workspace(&self, inputs: &[&Meta]) -> usize {
@@ -282,9 +317,9 @@ pub(super) const BACKWARD_INFO: OpInfo = OpInfo {
     samples: backward_samples,
 };
 
-const EPS: f64 = 1e-3;
+pub(super) const EPS: f64 = 1e-3;
 
-fn reference(x: &[Array]) -> Array {
+pub(super) fn reference(x: &[Array]) -> Array {
     let width = x[1].shape[0];
     let column = |channel: usize| x[0].values.iter().skip(channel).step_by(width);
     Array::build(&x[0].shape, |idx| {

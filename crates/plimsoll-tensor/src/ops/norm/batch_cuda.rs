@@ -3,7 +3,7 @@
 use plimsoll_cuda::{Gpu, Grid, Template};
 use smallvec::SmallVec;
 
-use super::batch::BatchNorm;
+use super::batch::Behind;
 use super::last_axis_cuda::{Sums, lanes_axes};
 use crate::base::dtype::DType;
 use crate::base::error::Result;
@@ -65,8 +65,9 @@ pub(super) fn forward_bytes(x: &Meta) -> usize {
     Rows::new(x, 1).with(reduce::workspace(&[x], lanes_axes(x), &statistics_fold(x.dtype, true)))
 }
 
-/// The norm of every channel, its mean and variance; leaves mean and rstd in the auxiliary outputs, if there are any.
-pub(super) fn normalise(norm: BatchNorm, run: &Run<'_>, gpu: &Gpu) -> Result<()> {
+/// The norm of every channel with what is behind it, its mean and variance; leaves mean and rstd in the auxiliary outputs, if there
+/// are any.
+pub(super) fn normalise(op: &'static str, eps: f64, behind: Behind, run: &Run<'_>, gpu: &Gpu) -> Result<()> {
     let (x, [_, mean, variance]) = (&run.inputs[0], run.outputs) else { unreachable!("three outputs") };
     let rows = Rows::new(x.meta, 1);
     let spare = rows.row(run, 0);
@@ -82,16 +83,16 @@ pub(super) fn normalise(norm: BatchNorm, run: &Run<'_>, gpu: &Gpu) -> Result<()>
         }
     };
     let reduction = Reduction {
-        op: "batch_norm",
+        op,
         inputs: &[x],
         axes: lanes_axes(x.meta),
         fold: statistics_fold(x.dtype(), !run.aux_outputs.is_empty()),
         outputs: &outputs,
-        numbers: &[norm.eps],
+        numbers: &[eps],
         workspace: rows.rest(run),
     };
     reduction.run(gpu)?;
-    apply("batch_norm", norm.has_relu, run, [mean, rstd], gpu)
+    apply(op, behind, run, [mean, rstd], gpu)
 }
 
 /// How lines are cut for threads that stay with their channels.
@@ -119,10 +120,12 @@ impl Cut {
 }
 
 /// What the kernel is told.
-fn define(dtype: DType, width: usize, is_backward: bool, has_relu: bool) -> String {
-    let [is_backward, has_relu] = [is_backward, has_relu].map(u8::from);
+fn define(dtype: DType, width: usize, is_backward: bool, has_relu: bool, adds: bool) -> String {
+    let [is_backward, has_relu, adds] = [is_backward, has_relu, adds].map(u8::from);
     let dtype = c_name(dtype);
-    format!("typedef {dtype} T;\n#define BX {width}\n#define BACKWARD {is_backward}\n#define RELU {has_relu}")
+    format!(
+        "typedef {dtype} T;\n#define BX {width}\n#define BACKWARD {is_backward}\n#define RELU {has_relu}\n#define ADD {adds}"
+    )
 }
 
 /// What tells the kernels of an op apart.
@@ -133,20 +136,26 @@ fn variant(dtype: DType, cut: &Cut, has_relu: bool) -> u64 {
 /// Writes the first output with a given mean and rstd. Inputs: x, gamma and beta.
 pub(super) fn apply(
     op: &'static str,
-    has_relu: bool,
+    behind: Behind,
     run: &Run<'_>,
     [mean, rstd]: [&Operand; 2],
     gpu: &Gpu,
 ) -> Result<()> {
     let (x, gamma, beta, y) = (&run.inputs[0], &run.inputs[1], &run.inputs[2], &run.outputs[0]);
-    let operands = [x, gamma, beta, mean, rstd, y];
-    let lines = Lines::along(x.shape().rank() - 1, x.shape(), &operands.map(Along::Lane));
+    let mut operands: SmallVec<[&Operand; 7]> = SmallVec::from_slice(&[x, gamma, beta, mean, rstd, y]);
+    let (has_relu, adds) = (behind != Behind::Nothing, behind == Behind::AddRelu);
+    if adds {
+        operands.push(&run.inputs[3]);
+    }
+    let along: SmallVec<[Along<'_>; 7]> = operands.iter().copied().map(Along::Lane).collect();
+    let lines = Lines::along(x.shape().rank() - 1, x.shape(), &along);
     let cut = Cut::new(&lines);
     let variant = variant(x.dtype(), &cut, has_relu);
-    let kernel = LineKernel { template: &TEMPLATE, op, variant, in_registers: false };
-    let (define, pointers) = (|| define(x.dtype(), cut.width, false, has_relu), operands.map(Operand::ptr));
+    let kernel = LineKernel { template: &TEMPLATE, op, variant, in_registers: false, made: None };
+    let define = || define(x.dtype(), cut.width, false, has_relu, adds);
+    let pointers: SmallVec<[*mut u8; 7]> = operands.iter().map(|operand| operand.ptr()).collect();
     // SAFETY: `execute` hands out operands that are valid for their layouts, the lines are theirs, and the kernel was made
-    // for this dtype.
+    // for this dtype; where the result is the memory of what is added, each thread writes what it alone has read.
     unsafe { kernel.launch_on(cut.grid, gpu, &lines, define, &pointers, &[&cut.per_block]) }
 }
 
@@ -183,8 +192,14 @@ pub(super) fn backward(wanted: [bool; 3], run: &Run<'_>, gpu: &Gpu) -> Result<()
     let lines = Lines::along(x.shape().rank() - 1, x.shape(), &operands.map(Along::Lane));
     let cut = Cut::new(&lines);
     let variant = variant(x.dtype(), &cut, has_relu);
-    let kernel = LineKernel { template: &TEMPLATE, op: "batch_norm_backward", variant, in_registers: false };
-    let define = || define(x.dtype(), cut.width, true, has_relu);
+    let kernel = LineKernel {
+        template: &TEMPLATE,
+        op: "batch_norm_backward",
+        variant,
+        in_registers: false,
+        made: None,
+    };
+    let define = || define(x.dtype(), cut.width, true, has_relu, false);
     let mut pointers: SmallVec<[*mut u8; 8]> = operands.iter().map(|operand| operand.ptr()).collect();
     pointers.push(totals[0].ptr());
     // SAFETY: as above; the totals are two rows of the workspace, one behind the other, and where the result is the

@@ -1,22 +1,22 @@
 //! The loops of batch norm: lanes are the channels of one place, and sums run over lanes.
 //!
 //! With relu, backward does the norm again to learn where it was positive: [`normal`] is the one formula of both, so that no
-//! rounding can make them differ.
+//! rounding can make them differ. Where something is added before relu, both are rounded as if they had been stored.
 
 use std::ops::Range;
 
 use plimsoll_cpu::element::{CastTo, Element};
 use plimsoll_cpu::lanes::{Lane, Lanes, Room};
 use plimsoll_cpu::math::Real;
-use plimsoll_cpu::reduce::{self, Mean, Variance};
+use plimsoll_cpu::reduce::{Mean, Variance};
 use plimsoll_cpu::simd;
 use plimsoll_cpu::threads::SharedPtr;
 
-use super::batch::BatchNorm;
+use super::batch::{Behind, batch_axes};
 use super::columns::{Stretches, write_all};
 use crate::eager::op::{Meta, Operand, Run};
-use crate::ops::kernel::computed;
-use crate::ops::lanes::{LanePtr, last_axis};
+use crate::ops::lanes::{LanePtr, MadeLanes, last_axis};
+use crate::ops::reduce::fold;
 use crate::ops::unary::Unary;
 use crate::ops::unary::relu::Relu;
 
@@ -29,25 +29,22 @@ unsafe fn channel_of<T: Element>(vector: &Operand, channel: usize) -> T::Compute
     unsafe { LanePtr::<T>::new(vector).get(channel as isize * vector.meta.layout.strides()[0]) }.widen()
 }
 
-/// The norm of every channel, its mean and variance; leaves mean and rstd in the auxiliary outputs, if there are any.
-pub(super) fn normalise<T: Element>(norm: BatchNorm, run: &Run<'_>)
+/// The norm of every channel with what is behind it, its mean and variance; leaves mean and rstd in the auxiliary outputs, if there
+/// are any.
+pub(super) fn normalise<T: Element>(eps: f64, behind: Behind, run: &Run<'_>)
 where
     T::Compute: Real + CastTo<T::Compute>,
 {
     let (x, [_, mean, variance]) = (&run.inputs[0], run.outputs) else { unreachable!("three outputs") };
-    // SAFETY: the outputs are fresh, with one element per channel in the compute type.
-    unsafe {
-        let folded = |axis: usize| axis + 1 < x.shape().rank();
-        let fold = Mean::<T::Compute, T::Compute>::new();
-        reduce::reduce(&fold, x.shape(), folded, computed(x), computed(mean));
-        let fold = Variance::<T::Compute, T::Compute>::new(0.0, false);
-        reduce::reduce(&fold, x.shape(), folded, computed(x), computed(variance));
-    }
+    let axes = batch_axes(x.shape());
+    fold(&Mean::<T::Compute, T::Compute>::new(), x, axes, mean);
+    // What had to be made was written when it was read first.
+    fold(&Variance::<T::Compute, T::Compute>::new(0.0, false), &x.viewed(x.meta), axes, variance);
     let statistics = |channel: usize| {
         // SAFETY: the reductions have written one element per channel.
         let [mean, variance] =
             [mean, variance].map(|output| unsafe { channel_of::<T::Compute>(output, channel) });
-        [mean, (variance + T::Compute::from_f64(norm.eps)).rsqrt()]
+        [mean, (variance + T::Compute::from_f64(eps)).rsqrt()]
     };
     if let [mean, rstd] = run.aux_outputs {
         for channel in 0..mean.n_elems() {
@@ -57,12 +54,12 @@ where
             }
         }
     }
-    apply_with::<T>(norm.has_relu, run, statistics);
+    apply_with::<T>(behind, run, statistics);
 }
 
 /// The norm with given statistics. Inputs: x, gamma, beta, mean and rstd.
-pub(super) fn apply<T: Element<Compute: Real>>(has_relu: bool, run: &Run<'_>) {
-    apply_with::<T>(has_relu, run, |channel| {
+pub(super) fn apply<T: Element<Compute: Real>>(behind: Behind, run: &Run<'_>) {
+    apply_with::<T>(behind, run, |channel| {
         // SAFETY: statistics are vectors of one value per channel, in the compute type.
         [3, 4].map(|input| unsafe { channel_of::<T::Compute>(&run.inputs[input], channel) })
     });
@@ -70,12 +67,14 @@ pub(super) fn apply<T: Element<Compute: Real>>(has_relu: bool, run: &Run<'_>) {
 
 /// Writes the first output, given mean and rstd of a channel.
 fn apply_with<T: Element<Compute: Real>>(
-    has_relu: bool,
+    behind: Behind,
     run: &Run<'_>,
     statistics: impl Fn(usize) -> [T::Compute; 2],
 ) {
     let (x, y) = (&run.inputs[0], &run.outputs[0]);
-    let lanes = last_axis(x.shape(), [&x.meta.layout, &y.meta.layout]);
+    // What is not there is never read; x stands for it.
+    let added = if behind == Behind::AddRelu { &run.inputs[3] } else { x };
+    let lanes = last_axis(x.shape(), [x, y, added].map(|operand| &operand.meta.layout));
     // SAFETY: the workspace holds three rows, and this is its only slice.
     let rows = unsafe { rows_of::<T::Compute>(run, 3 * lanes.len) };
     let (means, rest) = rows.split_at_mut(lanes.len);
@@ -90,21 +89,27 @@ fn apply_with<T: Element<Compute: Real>>(
         }
     }
     let (means, scales, shifts) = (&*means, &*scales, &*shifts);
-    let (x, y) = (LanePtr::<T>::new(x), LanePtr::<T>::new(y));
+    let is_over = added.ptr() == y.ptr();
+    let operands = [x, y, added].map(LanePtr::<T>::new);
     lanes.for_each(|lane| {
-        let [x_offset, y_offset] = lanes.offsets(lane);
-        // SAFETY: lanes of operands that `execute` hands out; each lane of the fresh output belongs to one task.
-        let (x, y) = unsafe {
-            (x.lane(x_offset, lanes.steps[0], lanes.len), y.lane(y_offset, lanes.steps[1], lanes.len))
-        };
-        let (mut x_room, mut y_room) = (Room::new(), Room::new());
+        let offsets = lanes.offsets(lane);
+        // SAFETY: lanes of operands that `execute` hands out; each lane of the output belongs to one task, and where that lies in
+        // the memory of what is added, pieces of it are copies.
+        let lane_of = |idx: usize| unsafe { operands[idx].lane(offsets[idx], lanes.steps[idx], lanes.len) };
+        let (x, y, added) = (lane_of(0), lane_of(1), lane_of(2).copied(is_over));
+        let mut rooms = [const { Room::new() }; 3];
+        let [x_room, y_room, added_room] = &mut rooms;
         for piece in x.pieces() {
-            let values = x.read(piece.clone(), &mut x_room);
+            let values = x.read(piece.clone(), x_room);
             let rows = [&means[piece.clone()], &scales[piece.clone()], &shifts[piece.clone()]];
-            y.write(piece, &mut y_room, |y| match has_relu {
-                true => relu_tile(values, rows, y),
-                false => apply_tile(values, rows, y),
-            });
+            match behind {
+                Behind::Nothing => y.write(piece, y_room, |y| apply_tile(values, rows, y)),
+                Behind::Relu => y.write(piece, y_room, |y| relu_tile(values, rows, y)),
+                Behind::AddRelu => {
+                    let added = added.read(piece.clone(), added_room);
+                    y.write(piece, y_room, |y| add_relu_tile::<T>([values, added], rows, y));
+                }
+            }
         }
     });
 }
@@ -175,15 +180,16 @@ pub(super) fn backward<T: Element<Compute: Real>>(wanted: [bool; 3], run: &Run<'
         (rows_of::<T::Compute>(run, n_values), SharedPtr::new(sums))
     };
     begin_rows::<T>(run.inputs, values, width);
+    let made = MadeLanes::new(g, width);
     let pairs = Pairs::<T> { is_over: g.ptr() == dx.ptr(), g: LanePtr::new(g), x: LanePtr::new(x), lanes };
     let rows = Rows { values: &*values, width };
     lanes.in_stretches(cut.per_stretch, |stretch| {
         // SAFETY: the workspace has room for the rows of all stretches, and this task has this stretch alone.
         let (gammas, betas) = unsafe { cut.rows(shared, stretch.start) }.split_at_mut(width);
-        for lane in stretch {
+        made.each(stretch, |lane| {
             let (g, x) = pairs.at(lane);
-            add_lane(&g, &x, rows, [gammas, betas]);
-        }
+            add_lane(&g, &x, rows, [&mut *gammas, &mut *betas]);
+        });
     });
     // SAFETY: the tasks have written the rows of all stretches.
     let sums = unsafe { cut.all_rows(shared) };
@@ -330,6 +336,24 @@ fn relu_tile<C: Real>(x: &[C], [means, scales, shifts]: [&[C]; 3], y: &mut [C]) 
             let rows = means.iter().zip(scales).zip(shifts);
             for ((y, &x), ((&mean, &scale), &shift)) in y.iter_mut().zip(x).zip(rows) {
                 *y = Relu.value(normal(x, [mean, scale, shift]));
+            }
+        },
+    );
+}
+
+#[inline(never)]
+fn add_relu_tile<T: Element<Compute: Real>>(
+    [x, added]: [&[T::Compute]; 2],
+    [means, scales, shifts]: [&[T::Compute]; 3],
+    y: &mut [T::Compute],
+) {
+    simd::vectorize(
+        #[inline(always)]
+        || {
+            let rows = means.iter().zip(scales).zip(shifts);
+            for (((y, &x), &added), ((&mean, &scale), &shift)) in y.iter_mut().zip(x).zip(added).zip(rows) {
+                let normal = T::narrow(normal(x, [mean, scale, shift])).widen();
+                *y = Relu.value(T::narrow(normal + added).widen());
             }
         },
     );

@@ -12,7 +12,7 @@ use super::columns::{Stretches, write_all};
 use super::last_axis::LastAxisNormBackward;
 use crate::eager::op::{Meta, Operand, Run};
 use crate::ops::dropout::Dropout;
-use crate::ops::lanes::{LanePtr, dot, last_axis, per_lane, sum_of};
+use crate::ops::lanes::{LanePtr, MadeLanes, dot, last_axis, per_lane, sum_of};
 
 /// Gamma or beta: one lane that every lane of the input meets.
 struct Parameter<T> {
@@ -68,16 +68,19 @@ pub(super) fn normalise<T: Element<Compute: Real>>(
     aux_outputs: &[Operand],
 ) {
     let lanes = last_axis(y.shape(), [&inputs[0].meta.layout, &y.meta.layout]);
+    let (is_over, made) = (inputs[0].ptr() == y.ptr(), MadeLanes::new(&inputs[0], lanes.len));
     let (x, y) = (LanePtr::<T>::new(&inputs[0]), LanePtr::<T>::new(y));
     let gamma = Parameter::<T>::new(&inputs[1]);
     let beta = inputs.get(2).map(Parameter::<T>::new);
     let kept = SavedStatistics::new(aux_outputs);
-    lanes.for_each(|lane| {
+    made.for_each(&lanes, |lane| {
         let [x_offset, y_offset] = lanes.offsets(lane);
-        // SAFETY: lanes of operands that `execute` hands out; each lane of the fresh output belongs to one task.
+        // SAFETY: lanes of operands that `execute` hands out; each lane of the output belongs to one task, and where it is the
+        // input's memory, pieces of the input are copies.
         let (x, y) = unsafe {
             (x.lane(x_offset, lanes.steps[0], lanes.len), y.lane(y_offset, lanes.steps[1], lanes.len))
         };
+        let x = x.copied(is_over);
         let found = statistics(&x, lanes.len, is_centred, eps);
         kept.set(lane, found);
         apply_lane(&x, &gamma, beta.as_ref(), found, &y);
@@ -244,7 +247,7 @@ pub(super) fn backward<T: Element<Compute: Real>>(op: &LastAxisNormBackward, run
     let [g_at, x_at, joined_at, dx_at, dropped_at] = operands.map(|operand| &operand.meta.layout);
     let layouts = [g_at, x_at, joined_at, dx_at, dropped_at, &per_lane(mean), &per_lane(rstd)];
     let (lanes, cut) = (last_axis(x.shape(), layouts), stretches(x.meta, wanted));
-    let is_over = g.ptr() == operands[3].ptr();
+    let (is_over, made) = (g.ptr() == operands[3].ptr(), MadeLanes::new(g, lanes.len));
     let operands = operands.map(LanePtr::<T>::new);
     let (gamma, mean, rstd) = (Parameter::<T>::new(&run.inputs[2]), LanePtr::new(mean), LanePtr::new(rstd));
     let (is_joined, has_dx) = (joined.is_some(), dx.is_some());
@@ -252,7 +255,7 @@ pub(super) fn backward<T: Element<Compute: Real>>(op: &LastAxisNormBackward, run
     lanes.in_stretches(cut.per_stretch, |stretch| {
         // SAFETY: the workspace has room for the rows of all stretches, and this task has this stretch alone.
         let sums = unsafe { cut.rows(workspace, stretch.start) };
-        for lane in stretch {
+        made.each(stretch, |lane| {
             let offsets = lanes.offsets(lane);
             // SAFETY: lanes of operands that `execute` hands out; each lane of a result belongs to one task, and where it is
             // the gradient's memory, pieces of the gradient are copies.
@@ -273,7 +276,7 @@ pub(super) fn backward<T: Element<Compute: Real>>(op: &LastAxisNormBackward, run
             if let (Some(dropout), Some(dx)) = (op.dropout, dx) {
                 drop_lane(dropout, &dx, lane * lanes.len, &lane_of(4));
             }
-        }
+        });
     });
     // SAFETY: the rows of all stretches, which the tasks have written.
     let sums = unsafe { cut.all_rows(workspace) };

@@ -58,6 +58,8 @@ KERNEL __launch_bounds__(THREADS) ENTRY(
     C* kept_mean, C* kept_rstd, const Lines lines, double eps
 #if defined(ADD)
     , const Drop drop
+#else
+    MADE_PARAM
 #endif
 ) {
     Index number = line_number();
@@ -80,20 +82,22 @@ KERNEL __launch_bounds__(THREADS) ENTRY(
         write_line(sum, lines.steps[5], at, values[slot]);
     });
     of.x = sum, of.x_step = lines.steps[5];
-    const bool is_read = true;
 #else
-    const bool is_read = false;
+#if K > 0 || defined(MADE)
+    const bool is_kept = x != y;
+    each(len, [&](int slot, Index at) { READ_FIRST(of.x, of.x_step, number, at, K == 0 || is_kept, values[slot]) });
+#endif
 #endif
     if (IS_CENTRED) {
         each(len, [&](int slot, Index at) {
-            if (K == 0 || !is_read) read_line(of.x, of.x_step, at, values[slot]);
+            if (K == 0) read_line(of.x, of.x_step, at, values[slot]);
 #pragma unroll
             for (int v = 0; v < V; v++) mean += values[slot][v];
         });
         mean = group_sum(mean) / (C)lines.len;
     }
     each(len, [&](int slot, Index at) {
-        if (K == 0 || !(IS_CENTRED || is_read)) read_line(of.x, of.x_step, at, values[slot]);
+        if (K == 0) read_line(of.x, of.x_step, at, values[slot]);
 #pragma unroll
         for (int v = 0; v < V; v++) squares += (values[slot][v] - mean) * (values[slot][v] - mean);
     });

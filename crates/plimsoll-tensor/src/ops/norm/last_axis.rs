@@ -10,12 +10,12 @@ use crate::base::error::Result;
 use crate::base::shape::Shape;
 use crate::eager::execute::{Arg, Args, call, execute};
 use crate::eager::op::{AuxOutput, Form, Gradient, Meta, Op, OpRef, SavedRef, SavedRefs};
-use crate::eager::op::{Output, Outputs, Rebuild, Run, Tensors, one};
+use crate::eager::op::{Output, Outputs, Rebuild, Run, TakesMade, Tensors, one};
 use crate::eager::tape::Backward;
 use crate::eager::tensor::Tensor;
 use crate::ops::dropout::Dropout;
 use crate::ops::kernel::for_floats;
-use crate::ops::lanes::{expect_dtype, expect_shape};
+use crate::ops::lanes::{expect_dtype, expect_shape, made_in_lanes};
 use crate::ops::registry::{Array, OpInfo, Sample, Values, floats, input, within};
 
 /// y = (x - mean) rstd gamma + beta along the last axis, or without mean and beta.
@@ -98,6 +98,10 @@ impl Op for LastAxisNorm {
 
     fn run_cuda(&self, run: &mut Run<'_>, gpu: &Gpu) -> Result<()> {
         cuda::normalise_lanes(self.name(), *self, run, gpu)
+    }
+
+    fn takes_made(&self, inputs: &[&Meta]) -> Option<TakesMade> {
+        made_in_lanes(inputs[0].shape().rank().checked_sub(1)?, inputs[0], true)
     }
 
     fn saved(&self, wanted: &[bool]) -> SavedRefs {
@@ -218,6 +222,12 @@ impl Op for LastAxisNormBackward {
     fn run(&self, run: &mut Run<'_>) -> Result<()> {
         for_floats!(run.inputs[1].dtype(), T => kernel::backward::<T>(self, run));
         Ok(())
+    }
+
+    fn takes_made(&self, inputs: &[&Meta]) -> Option<TakesMade> {
+        // A GPU reads the gradient for the sums first, if there are any.
+        let reads_twice = self.wanted[0] && (self.wanted[1] || self.wanted[2]);
+        made_in_lanes(inputs[0].shape().rank().checked_sub(1)?, inputs[0], true).filter(|_| reads_twice)
     }
 
     fn workspace(&self, inputs: &[&Meta]) -> usize {

@@ -33,7 +33,8 @@ pub(super) fn normalise_lanes(op: &'static str, norm: LastAxisNorm, run: &Run<'_
     let lines = Lines::along(last, x.shape(), &[x, gamma, beta, y].map(Along::Lane));
     let [mean, rstd] = saved_statistics(run);
     let pointers = [x.ptr(), gamma.ptr(), beta.ptr(), y.ptr(), mean, rstd];
-    let kernel = LineKernel { template: &LINE, op, variant: code(x.dtype()), in_registers: true };
+    let kernel =
+        LineKernel { template: &LINE, op, variant: code(x.dtype()), in_registers: true, made: Some(x) };
     // SAFETY: `execute` hands out operands that are valid for their layouts, the lines are theirs, auxiliary outputs have one
     // element per line, and the kernel was made for this dtype.
     unsafe {
@@ -58,7 +59,7 @@ pub(super) fn add_and_normalise_lanes(op: &AddLastAxisNorm, run: &Run<'_>, gpu: 
     let [mean, rstd] = saved_statistics(run);
     let pointers = [x.ptr(), gamma.ptr(), beta.ptr(), y.ptr(), branch.ptr(), sum.ptr(), mean, rstd];
     let variant = (u64::from(op.dropout.is_some()) << CODE_BITS) | code(x.dtype());
-    let kernel = LineKernel { template: &LINE, op: op.name(), variant, in_registers: true };
+    let kernel = LineKernel { template: &LINE, op: op.name(), variant, in_registers: true, made: None };
     let define = || define_dropout(op.dropout) + &define_line("ADD", x.dtype(), op.norm.is_centred);
     // SAFETY: as above; where the sum lies in the branch's memory, each thread writes what it alone has read.
     unsafe { kernel.launch(gpu, &lines, define, &pointers, &[&op.norm.eps, &Drop::of(op.dropout)]) }
@@ -118,7 +119,7 @@ pub(super) fn apply_to_lanes(op: &'static str, is_centred: bool, run: &Run<'_>, 
     ];
     let lines = Lines::along(x.shape().rank() - 1, x.shape(), &operands);
     let pointers = [x.ptr(), gamma.ptr(), beta.ptr(), y.ptr(), mean.ptr(), rstd.ptr()];
-    let kernel = LineKernel { template: &LINE, op, variant: code(x.dtype()), in_registers: true };
+    let kernel = LineKernel { template: &LINE, op, variant: code(x.dtype()), in_registers: true, made: None };
     // SAFETY: `execute` hands out operands that are valid for their layouts, the lines are theirs, and the kernel was made
     // for this dtype.
     unsafe { kernel.launch(gpu, &lines, || define_line("APPLY", x.dtype(), is_centred), &pointers, &[]) }
@@ -158,7 +159,7 @@ pub(super) fn backward_of_lanes(op: &LastAxisNormBackward, run: &Run<'_>, gpu: &
     let variant = (u64::from(op.dropout.is_some()) << (CODE_BITS + 1))
         | (u64::from(is_joined) << CODE_BITS)
         | code(x.dtype());
-    let kernel = LineKernel { template: &LINE, op: op.name(), variant, in_registers: true };
+    let kernel = LineKernel { template: &LINE, op: op.name(), variant, in_registers: true, made: None };
     let define = || {
         let joined = format!("#define IS_JOINED {}\n", u8::from(is_joined));
         joined + &define_dropout(op.dropout) + &define_line("BACKWARD", x.dtype(), is_centred)

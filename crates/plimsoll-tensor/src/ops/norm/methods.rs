@@ -4,6 +4,7 @@ use smallvec::smallvec;
 
 use super::add::AddLastAxisNorm;
 use super::batch::BatchNorm;
+use super::batch_add_relu::BatchNormAddRelu;
 use super::group::GroupNorm;
 use super::last_axis::LastAxisNorm;
 use crate::base::error::Result;
@@ -14,8 +15,8 @@ use crate::eager::tensor::Tensor;
 use crate::ops::dropout::Dropout;
 
 /// The output, and mean and variance as constants.
-fn batch_norm(inputs: [&Tensor; 3], op: BatchNorm) -> Result<(Tensor, Tensor, Tensor)> {
-    let outputs = execute(OpRef::shipped(op), inputs.into_iter().map(Arg::Lent).collect())?;
+fn batch_norm(op: OpRef, args: Args<'_>) -> Result<(Tensor, Tensor, Tensor)> {
+    let outputs = execute(op, args)?;
     let [y, mean, variance] = &outputs[..] else { unreachable!("three outputs") };
     Ok((y.clone(), mean.stop_gradient(), variance.stop_gradient()))
 }
@@ -131,7 +132,8 @@ impl Tensor {
     #[track_caller]
     pub fn batch_norm(&self, gamma: &Tensor, beta: &Tensor, eps: f64) -> Result<(Tensor, Tensor, Tensor)> {
         let _line = context::at_callers_line();
-        batch_norm([self, gamma, beta], BatchNorm { eps, has_relu: false })
+        let op = BatchNorm { eps, has_relu: false };
+        batch_norm(OpRef::shipped(op), [self, gamma, beta].into_iter().map(Arg::Lent).collect())
     }
 
     /// [`relu`](Tensor::relu) of [`batch_norm`](Tensor::batch_norm), with the same bits, in one op: backward reads what that
@@ -148,7 +150,30 @@ impl Tensor {
         eps: f64,
     ) -> Result<(Tensor, Tensor, Tensor)> {
         let _line = context::at_callers_line();
-        batch_norm([self, gamma, beta], BatchNorm { eps, has_relu: true })
+        let op = BatchNorm { eps, has_relu: true };
+        batch_norm(OpRef::shipped(op), [self, gamma, beta].into_iter().map(Arg::Lent).collect())
+    }
+
+    /// [`relu`](Tensor::relu) of the sum of [`batch_norm`](Tensor::batch_norm) and a tensor of this one's shape, with the same
+    /// bits, in one op: the end of a residual block. It is written over what is added where nobody else holds that; backward reads
+    /// what that of batch norm reads, and the output.
+    ///
+    /// # Errors
+    /// Shapes or dtypes that do not fit, a tensor that is not of floats; memory that is full.
+    #[doc = example!("batch_norm_add_relu")]
+    #[track_caller]
+    pub fn batch_norm_add_relu(
+        &self,
+        gamma: &Tensor,
+        beta: &Tensor,
+        added: Tensor,
+        eps: f64,
+    ) -> Result<(Tensor, Tensor, Tensor)> {
+        let _line = context::at_callers_line();
+        let op = BatchNormAddRelu { norm: BatchNorm { eps, has_relu: false } };
+        let mut args: Args<'_> = [self, gamma, beta].into_iter().map(Arg::Lent).collect();
+        args.push(Arg::Given(added));
+        batch_norm(OpRef::shipped(op), args)
     }
 
     /// Batch norm with given statistics of each channel, such as running ones.

@@ -6,6 +6,7 @@
 
 mod add;
 mod batch;
+mod batch_add_relu;
 mod batch_cuda;
 mod batch_kernel;
 mod columns;
@@ -42,6 +43,7 @@ pub const INFOS: &[&OpInfo] = &[
     &batch::INFO,
     &batch::APPLY_INFO,
     &batch::BACKWARD_INFO,
+    &batch_add_relu::INFO,
     &group::INFO,
     &group::APPLY_INFO,
     &group::BACKWARD_INFO,

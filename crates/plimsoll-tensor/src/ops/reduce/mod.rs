@@ -4,7 +4,8 @@
 //! methods (the second one keeps the reduced axes with extent one) and the registry's entry of it. The axes are
 //! `..` for all, one number, or several; negative ones count from the end.
 
-use plimsoll_cpu::reduce::{self as kernels, Fold};
+use plimsoll_cpu::reduce::{self as kernels, Fold, Source, Stretches};
+use plimsoll_cpu::threads::SharedPtr;
 use plimsoll_cuda::{Gpu, Profile};
 use smallvec::SmallVec;
 
@@ -15,7 +16,7 @@ use crate::base::shape::Shape;
 use crate::eager::context;
 use crate::eager::execute::call;
 use crate::eager::op::{
-    AuxOutput, Gradient, Meta, Op, OpRef, Operand, Outputs, Run, SavedRefs, Tensors, one,
+    AuxOutput, Gradient, Meta, Op, OpRef, Operand, Outputs, Run, SavedRefs, TakesMade, Tensors, one,
 };
 use crate::eager::tape::Backward;
 use crate::eager::tensor::Tensor;
@@ -225,8 +226,8 @@ impl<R: Reduce> Op for Over<R> {
         needs(false).max(needs(true))
     }
 
-    fn folds_input(&self) -> bool {
-        true
+    fn takes_made(&self, _inputs: &[&Meta]) -> Option<TakesMade> {
+        Some(TakesMade::Once)
     }
 
     fn gradient(&self) -> Gradient {
@@ -261,15 +262,37 @@ fn reduce<R: Reduce>(reduce: R, x: &Tensor, axes: impl IntoAxes, keep: bool) -> 
 }
 
 /// Runs a fold over the axes of an operand into memory of one element per result.
-fn fold<F: Fold>(fold: &F, x: &Operand, axes: Axes, y: &Operand) {
+pub(crate) fn fold<F: Fold>(fold: &F, x: &Operand, axes: Axes, y: &Operand) {
     let (is_reduced, to) = (|axis: usize| axes.contains(axis), computed(y));
     match x.source() {
         // SAFETY: `execute` hands out operands that are valid for their layouts; `y` is fresh and of the result's shape.
         None => unsafe { kernels::reduce(fold, x.shape(), is_reduced, computed(x), to) },
         // SAFETY: as above; elements are made as the operand's shape and dtype say.
         Some(source) => unsafe {
-            kernels::reduce_made(fold, x.shape(), is_reduced, (source, format(x.dtype())), to)
+            let written = Written { source, memory: SharedPtr::new(x.ptr()), size: x.dtype().size() };
+            let source: &dyn Source = if x.ptr().is_null() { source } else { &written };
+            kernels::reduce_made(fold, x.shape(), is_reduced, (source, format(x.dtype())), to);
         },
+    }
+}
+
+/// What makes elements, and writes them to the memory where they belong, too.
+struct Written<'a> {
+    source: &'a dyn Source,
+    memory: SharedPtr<u8>,
+    size: usize,
+}
+
+impl Source for Written<'_> {
+    unsafe fn make(&self, stretches: Stretches, to: *mut u8) {
+        // SAFETY: the caller's promise.
+        unsafe { self.source.make(stretches, to) };
+        let Stretches { first, n, step, len } = stretches;
+        for row in 0..n {
+            let (from, at) = (to.wrapping_add(row * len * self.size), (first + row * step) * self.size);
+            // SAFETY: elements that have just been made, once, to where no other task makes or reads any.
+            unsafe { self.memory.get().wrapping_add(at).copy_from_nonoverlapping(from, len * self.size) };
+        }
     }
 }
 

@@ -166,7 +166,7 @@ pub(super) fn scan_cuda(
         false => 1,
     };
     let variant = (code(dtype) << 1) | u64::from(in_groups);
-    let kernel = LineKernel { template: &TEMPLATE, op, variant, in_registers: false };
+    let kernel = LineKernel { template: &TEMPLATE, op, variant, in_registers: false, made: None };
     let define = || {
         let (in_groups, is_linear) = (u8::from(in_groups), u8::from(factors.is_some()));
         format!("typedef {} T;\n#define IN_GROUPS {in_groups}\n#define IS_LINEAR {is_linear}", c_name(dtype))

@@ -18,14 +18,17 @@ use crate::base::error::{Error, Result};
 use crate::eager::check;
 use crate::eager::context;
 use crate::eager::execute::{Arg, call, call_with};
-use crate::eager::op::{Gradient, Meta, Op, OpRef, Operand, Outputs, Run, SavedRef, SavedRefs, Tensors, one};
+use crate::eager::op::{
+    Gradient, Meta, Op, OpRef, Operand, Outputs, Run, SavedRef, SavedRefs, TakesMade, Tensors, one,
+};
 use crate::eager::tape::Backward;
 use crate::eager::tensor::Tensor;
 use crate::ops::cuda::lines::{self, Along, LineKernel};
 use crate::ops::cuda::{c_name, code};
 use crate::ops::kernel::for_floats;
 use crate::ops::lanes::{
-    Exponentials, LanePtr, dot, expect_dtype, expect_float, expect_shape, greatest_of, shift, sum_of,
+    Exponentials, LanePtr, MadeLanes, dot, expect_dtype, expect_float, expect_shape, greatest_of,
+    made_in_lanes, shift, sum_of,
 };
 use crate::ops::registry::{Array, OpInfo, Sample, Values, floats, input, within};
 
@@ -69,6 +72,10 @@ impl Op for Softmax {
     fn run_cuda(&self, run: &mut Run<'_>, gpu: &Gpu) -> Result<()> {
         let operands = [&run.inputs[0], &run.outputs[0]];
         run_cuda(self.name(), (self.axis, self.is_log, false), &operands, gpu)
+    }
+
+    fn takes_made(&self, inputs: &[&Meta]) -> Option<TakesMade> {
+        made_in_lanes(self.axis, inputs[0], true)
     }
 
     fn saved(&self, _wanted: &[bool]) -> SavedRefs {
@@ -123,6 +130,10 @@ impl Op for SoftmaxBackward {
         run_cuda(self.name(), (self.axis, self.is_log, true), &operands, gpu)
     }
 
+    fn takes_made(&self, inputs: &[&Meta]) -> Option<TakesMade> {
+        made_in_lanes(self.axis, inputs[0], true)
+    }
+
     fn gradient(&self) -> Gradient {
         Gradient::Composite
     }
@@ -154,7 +165,8 @@ fn run_cuda(
     let (shape, dtype) = (operands[0].shape(), operands[0].dtype());
     let laned: SmallVec<[Along<'_>; 3]> = operands.iter().map(|operand| Along::Lane(operand)).collect();
     let lanes = lines::Lines::along(axis, shape, &laned);
-    let kernel = LineKernel { template: &TEMPLATE, op, variant: code(dtype), in_registers: true };
+    let made = Some(operands[0]);
+    let kernel = LineKernel { template: &TEMPLATE, op, variant: code(dtype), in_registers: true, made };
     let define = || {
         let (is_log, is_backward) = (u8::from(is_log), u8::from(is_backward));
         format!("typedef {} T;\n#define IS_LOG {is_log}\n#define BACKWARD {is_backward}", c_name(dtype))
@@ -167,9 +179,9 @@ fn run_cuda(
 
 fn forward<T: Element<Compute: Real>>(op: Softmax, x: &Operand, y: &Operand) {
     let lanes = Lanes::along(op.axis, x.shape(), [x.meta.layout.strides(), y.meta.layout.strides()]);
-    let is_over = x.ptr() == y.ptr();
+    let (is_over, made) = (x.ptr() == y.ptr(), MadeLanes::new(x, lanes.len));
     let (x, y) = (LanePtr::<T>::new(x), LanePtr::<T>::new(y));
-    lanes.for_each(|lane| {
+    made.for_each(&lanes, |lane| {
         let [x_offset, y_offset] = lanes.offsets(lane);
         // SAFETY: lanes of operands that `execute` hands out; each lane of the output belongs to one task, and where it
         // is the input's memory, pieces of the input are copies.
@@ -212,10 +224,10 @@ fn backward<T: Element<Compute: Real>>(
 ) {
     let strides = [gradient, y, result].map(|operand| operand.meta.layout.strides());
     let lanes = Lanes::along(op.axis, y.shape(), strides);
-    let is_over = gradient.ptr() == result.ptr();
+    let (is_over, made) = (gradient.ptr() == result.ptr(), MadeLanes::new(gradient, lanes.len));
     let (gradient, y, result) =
         (LanePtr::<T>::new(gradient), LanePtr::<T>::new(y), LanePtr::<T>::new(result));
-    lanes.for_each(|lane| {
+    made.for_each(&lanes, |lane| {
         let offsets = lanes.offsets(lane);
         // SAFETY: lanes of operands that `execute` hands out; each lane of the result belongs to one task, and where it
         // is the gradient's memory, pieces of the gradient are copies.

@@ -1,18 +1,21 @@
 //! Passes: from a program to one that computes the same bits with fewer calls.
 //!
-//! Each pass is a function of a program and says what it would change; [`Program::with_passes`] applies them in order, and fuses what
-//! is left. A pass keeps eager's bits: it removes or joins whole calls and never changes what a call computes or in which order sums
+//! Each pass is a function of a program and says what it would change; [`Program::with_passes`] applies them in order, puts one op in the place
+//! of the three that residual blocks end in, and fuses what is left. A pass keeps eager's bits: it removes or joins whole calls and never changes what a call computes or in which order sums
 //! are made; draws keep their numbers, and a program takes as many as before. One rule is held here for all of them: **a pass that raises the peak is not
 //! applied**, because memory is what a program is planned for.
 
+mod block_ends;
 mod casts;
 mod dead_calls;
 mod equal_calls;
 mod fusion;
 mod replace;
+mod uses;
 
 use super::Program;
 use crate::base::error::Result;
+use fusion::Holding;
 
 /// What a pass would do to a program, in pieces that can be done one by one.
 type Pass = fn(&Program) -> Vec<Change>;
@@ -50,7 +53,17 @@ impl Program {
             }
         }
         let before = passed.as_ref().unwrap_or(self);
-        let fused = before.unless_peak_rises(&fusion::groups(before), Program::fusing)?;
+        if let Some(joined) = before.unless_peak_rises(&block_ends::all(before), Program::joining)? {
+            passed = Some(joined);
+        }
+        let before = passed.as_ref().unwrap_or(self);
+        let groups = fusion::groups(before, Holding::WithinPeaks);
+        let all = before.fusing(&groups);
+        if !groups.is_empty() && !all.raises_peak_of(before)? {
+            return Ok(Some(all));
+        }
+        let groups = fusion::groups(before, Holding::WithinSavings);
+        let fused = before.unless_peak_rises(&groups, Program::fusing)?;
         Ok(fused.or(passed))
     }
 

@@ -21,28 +21,28 @@ impl Program {
     /// The program with some groups of calls as one call each.
     pub(in super::super) fn fusing(&self, fusions: &[Fusion]) -> Program {
         let plan = Plan::new(self, fusions);
+        let from = self.moved(&plan);
         let mut moved: BTreeMap<u32, Moved> = BTreeMap::new();
         // The call before which an instruction stands.
         let mut next = 0;
         let mut instructions = LongList::default();
         for &instruction in self.instructions() {
+            let Some(now) = plan.now(self, instruction) else { continue };
             match instruction {
                 Instruction::Acquire(block) => match plan.acquired_at.get(&block) {
                     _ if plan.gone.contains(&block) => {}
-                    Some(&last) => moved.entry(last).or_default().acquired.push(instruction),
-                    None => instructions.push(instruction),
+                    Some(&last) => moved.entry(last).or_default().acquired.push(now),
+                    None => instructions.push(now),
                 },
                 Instruction::Relabel(block, _) => match plan.acquired_at.get(&block) {
                     _ if plan.gone.contains(&block) => {}
-                    Some(&last) if last >= next => {
-                        moved.entry(last).or_default().relabelled.push(instruction);
-                    }
-                    _ => instructions.push(instruction),
+                    Some(&last) if last >= next => moved.entry(last).or_default().relabelled.push(now),
+                    _ => instructions.push(now),
                 },
                 Instruction::Release(block) => match plan.read_until.get(&block) {
                     _ if plan.gone.contains(&block) => {}
-                    Some(&last) if last >= next => moved.entry(last).or_default().released.push(instruction),
-                    _ => instructions.push(instruction),
+                    Some(&last) if last >= next => moved.entry(last).or_default().released.push(now),
+                    _ => instructions.push(now),
                 },
                 Instruction::Call(number) => {
                     next = number + 1;
@@ -67,7 +67,21 @@ impl Program {
             Call { op: fusion.op.clone(), inputs, outputs, n_aux: 0, wanted, ..last.clone() }
         };
         let calls: LongList<Call> = self.calls.iter().cloned().chain(fusions.iter().map(fused)).collect();
-        self.compacted(&calls, &instructions, &plan.at_last)
+        from.compacted(&calls, &instructions, &plan.at_last)
+    }
+
+    /// The program with values where blocks lie now.
+    fn moved(&self, plan: &Plan) -> Program {
+        let mut to = self.clone();
+        if plan.reused.is_empty() {
+            return to;
+        }
+        for number in 0..to.values.len() {
+            if let Place::Block(block) = &mut to.values[number].place {
+                *block = plan.lies_in(*block);
+            }
+        }
+        to
     }
 
     /// A program of these instructions, whose numbers of calls, blocks and values have no gaps and follow the order of the
@@ -177,6 +191,8 @@ struct Plan {
     acquired_at: BTreeMap<u32, u32>,
     /// The last call of the last group that reads a block.
     read_until: BTreeMap<u32, u32>,
+    /// Blocks, and the blocks whose memory they take.
+    reused: BTreeMap<u32, u32>,
 }
 
 impl Plan {
@@ -187,6 +203,7 @@ impl Plan {
             gone: BTreeSet::new(),
             acquired_at: BTreeMap::new(),
             read_until: BTreeMap::new(),
+            reused: BTreeMap::new(),
         };
         // Blocks that hold an output, or an input of the program's that is donated, stay.
         let mut held: BTreeSet<u32> = (0..program.donated.len() as u32).collect();
@@ -208,6 +225,11 @@ impl Plan {
             }
         }
         for fusion in fusions {
+            // Another group may read what is there later, too.
+            let is_last = |&(_, other): &(u32, u32)| plan.read_until.get(&other) == Some(&fusion.last());
+            plan.reused.extend(fusion.reused.filter(is_last));
+        }
+        for fusion in fusions {
             for &member in &fusion.members {
                 let blocks = program.calls[member as usize].outputs.iter();
                 for block in blocks.filter_map(|view| program.block_of(view.value)) {
@@ -220,5 +242,27 @@ impl Plan {
             }
         }
         plan
+    }
+
+    /// The block whose memory a block takes: its own, or that of one that is freed when it is acquired.
+    fn lies_in(&self, mut block: u32) -> u32 {
+        while let Some(&other) = self.reused.get(&block) {
+            block = other;
+        }
+        block
+    }
+
+    /// What becomes of an instruction where blocks take the memory of others: nothing of the freeing of these.
+    fn now(&self, program: &Program, instruction: Instruction) -> Option<Instruction> {
+        let is_taken = |block: u32| self.reused.values().any(|&other| other == block);
+        Some(match instruction {
+            Instruction::Release(block) if is_taken(block) => return None,
+            Instruction::Release(block) => Instruction::Release(self.lies_in(block)),
+            Instruction::Relabel(block, label) => Instruction::Relabel(self.lies_in(block), label),
+            Instruction::Acquire(block) if self.reused.contains_key(&block) => {
+                Instruction::Relabel(self.lies_in(block), program.block(block).label)
+            }
+            other => other,
+        })
     }
 }
