@@ -32,6 +32,16 @@ mod prefetch;
 pub mod recompute_chain;
 mod trace;
 
+/// The networks of the tests in `tests`, for those of one module.
+#[cfg(test)]
+#[path = "../tests"]
+mod tests {
+    #[allow(dead_code, reason = "others use the rest")]
+    pub mod support;
+}
+#[cfg(test)]
+extern crate self as plimsoll_plan;
+
 pub use chain::{Chain, Prescription};
 pub use decisions::{Choice, Decisions};
 pub use greedy::{Weights, decide, decide_with};

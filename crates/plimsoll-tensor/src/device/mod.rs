@@ -534,7 +534,13 @@ impl Device {
         let Some(gpu) = self.gpu() else { return Ok(None) };
         let memory = gpu.memory()?;
         let (total, used) = (memory.total, memory.total - memory.free);
-        Ok(Some(DriverMemory { total, used, committed: self.stats().committed, graphs: self.graph_bytes() }))
+        Ok(Some(DriverMemory {
+            total,
+            used,
+            committed: self.stats().committed,
+            graphs: self.graph_bytes(),
+            communicators: self.gpu().map_or(0, |gpu| gpu.communicator_bytes()),
+        }))
     }
 
     /// Every live block.
