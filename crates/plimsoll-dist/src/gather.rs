@@ -8,12 +8,12 @@ use std::fmt;
 use std::sync::Arc;
 
 use plimsoll_cuda::{Gpu, Profile};
-use plimsoll_tensor::op::{AverageOutputs, Cost, Gradient, Meta, Op, Output, Outputs, Run};
+use plimsoll_tensor::op::{AverageOutputs, Cost, Gradient, Meta, Op, Output, Outputs, Run, Transfer};
 use plimsoll_tensor::{DType, Error, OpRef, Owner, Result, Shape, Tensor, apply, with_owner};
 
 use crate::bytes::{self, DeviceBytes, DeviceBytesMut};
 use crate::communicator::Communicator;
-use crate::message::{MESSAGE_BYTES, Segment, messages, overlap, pieces, push_segment};
+use crate::message::{MESSAGE_BYTES, Segment, messages, n_rounds, overlap, pieces, push_segment};
 use crate::shards::Shards;
 
 /// The op that makes a tensor of that shape and dtype from the pieces that ranks have of it, as shards cut the variable of that
@@ -81,6 +81,12 @@ impl Gathering {
             start = end;
         }
         Gathering { communicator: communicator.clone(), segments }
+    }
+
+    /// What travels of so many bytes: those of each rank go to all.
+    fn transfer(&self, n_bytes: usize) -> Transfer {
+        let n_ranks = self.communicator.size();
+        Transfer { n_bytes: (n_bytes as u64).saturating_mul(n_rounds(n_ranks)), n_ranks }
     }
 
     /// Brings the elements of all ranks to all ranks: this rank's own are those of `own`, one after the other.
@@ -194,6 +200,10 @@ impl Op for Gather {
         Cost { flops: 0, bytes: n_bytes.saturating_mul(2) }
     }
 
+    fn transfer(&self, _: &[&Meta]) -> Option<Transfer> {
+        Some(self.gathering.transfer(self.shape.n_elems() * self.dtype.size()))
+    }
+
     fn gradient(&self) -> Gradient {
         Gradient::None("it brings the parts of a value together that ranks have")
     }
@@ -250,6 +260,11 @@ impl Op for GatherUpdate {
 
     fn has_effect(&self) -> bool {
         true
+    }
+
+    fn transfer(&self, inputs: &[&Meta]) -> Option<Transfer> {
+        let whole = inputs[..inputs.len() / 2].iter().map(|meta| meta.n_bytes());
+        Some(self.gathering.transfer(whole.sum()))
     }
 
     fn gradient(&self) -> Gradient {

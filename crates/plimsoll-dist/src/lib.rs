@@ -31,6 +31,9 @@ mod scatter_sum;
 mod shards;
 mod strategy;
 
+/// The names of the ops with which ranks exchange bytes.
+pub const COLLECTIVES: [&str; 3] = ["all_reduce", "reduce_scatter", "all_gather"];
+
 pub use agreements::{Agreements, Settled};
 pub use all_reduce::{TreeSum, all_reduce, reduce_scatter};
 pub use bytes::{DeviceBytes, DeviceBytesMut};

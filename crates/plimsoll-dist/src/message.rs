@@ -23,6 +23,11 @@ pub(crate) fn push_segment(segments: &mut Vec<Segment>, rank: usize, range: Rang
     }
 }
 
+/// How often bytes travel one after the other until those of one rank are on all of them, or those of all are in one sum.
+pub(crate) fn n_rounds(n_ranks: usize) -> u64 {
+    n_ranks.next_power_of_two().trailing_zeros().into()
+}
+
 /// The elements of each message about some elements, of which one has `most` at most.
 pub(crate) fn messages(elements: Range<usize>, most: usize) -> impl Iterator<Item = Range<usize>> {
     let most = most.max(1);

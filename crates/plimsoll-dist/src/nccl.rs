@@ -45,8 +45,7 @@ impl Nccl {
         let id: NcclId = all[0][1..].try_into().map_err(|_| Error::device("nccl", "an id of another length"))?;
         let (rank, size) = (notes.rank(), notes.size());
         let Some(gpu) = device.gpu() else { unreachable!("this rank has said that it is on one") };
-        let joined = NcclCommunicator::join(gpu, &id, rank, size);
-        let communicator = joined.inspect_err(|error| notes.report_failure(&error.to_string()))?;
+        let communicator = NcclCommunicator::join(gpu, &id, rank, size)?;
         Ok(Nccl { notes, communicator })
     }
 }

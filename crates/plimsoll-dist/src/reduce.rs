@@ -9,13 +9,13 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use plimsoll_cuda::Gpu;
-use plimsoll_tensor::op::{AverageOutputs, Cost, Gradient, Meta, Op, Output, Outputs, Run};
+use plimsoll_tensor::op::{AverageOutputs, Cost, Gradient, Meta, Op, Output, Outputs, Run, Transfer};
 use plimsoll_tensor::{DType, Error, Result, Shape};
 
 use crate::bytes::{self, DeviceBytes, DeviceBytesMut};
 use crate::communicator::Communicator;
 use crate::leaves::{Leaves, Node, local_nodes};
-use crate::message::{MESSAGE_BYTES, Segment, messages, pieces};
+use crate::message::{MESSAGE_BYTES, Segment, messages, n_rounds, pieces};
 
 /// Adds up tensors of all ranks. Its inputs are those of one node of this rank after the other; its outputs are the sums, or this
 /// rank's pieces of them, and the memory of two messages.
@@ -80,6 +80,14 @@ impl Op for Reduce {
     fn cost(&self, inputs: &[&Meta], _: &[&Meta]) -> Cost {
         let n_bytes = inputs.iter().fold(0, |sum: u64, meta| sum.saturating_add(meta.n_bytes() as u64));
         Cost { flops: n_bytes / 4, bytes: n_bytes.saturating_mul(2) }
+    }
+
+    /// Up the tree, and then to all ranks, or from the first one to the owners of all parts.
+    fn transfer(&self, inputs: &[&Meta]) -> Option<Transfer> {
+        let n_bytes = inputs[..self.n_tensors].iter().map(|meta| meta.n_bytes() as u64).sum::<u64>();
+        let n_ranks = self.leaves.n_ranks();
+        let down = if self.shards.is_some() { 1 } else { n_rounds(n_ranks) };
+        Some(Transfer { n_bytes: n_bytes.saturating_mul(n_rounds(n_ranks) + down), n_ranks })
     }
 
     fn gradient(&self) -> Gradient {
