@@ -40,7 +40,8 @@ pub fn join(options: &TrainOptions) -> Result<Option<TrainOptions>, Failure> {
         joined.run.threads = joined.run.threads.or((n_processors / n_sharing).max(1).try_into().ok());
         joined.run.n_sharing = Some(n_sharing);
         if joined.run.device.is_none() {
-            (joined.run.device, joined.run.n_sharing) = gpu_of(launch.local_rank.unwrap_or(launch.rank), n_sharing);
+            (joined.run.device, joined.run.n_sharing) =
+                gpu_of(launch.local_rank.unwrap_or(launch.rank), n_sharing);
         }
     }
     if !joined.is_first() {
@@ -66,7 +67,8 @@ fn gpu_of(local_rank: usize, n_local: usize) -> (Option<String>, Option<usize>) 
 /// # Errors
 /// A rank that is gone.
 pub fn between_gpus(options: &TrainOptions, device: &Device) -> Result<Option<TrainOptions>, Failure> {
-    let Some(strategy) = options.strategy.as_ref().filter(|strategy| strategy.communicator().size() > 1) else {
+    let Some(strategy) = options.strategy.as_ref().filter(|strategy| strategy.communicator().size() > 1)
+    else {
         return Ok(None);
     };
     let communicator = strategy.communicator();

@@ -11,7 +11,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use plimsoll_memory::Source;
 
-use crate::backend::{Backend, Collectives, Event, Executable, Function, Grid, Launches, MemoryInfo, Stream, Streams};
+use crate::backend::{
+    Backend, Collectives, Event, Executable, Function, Grid, Launches, MemoryInfo, Stream, Streams,
+};
 use crate::convolution::{Convolution, ConvolutionOperands};
 use crate::error::{Error, Result};
 use crate::matmul::{Matmul, MatmulOperands};

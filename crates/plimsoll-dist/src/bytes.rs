@@ -253,7 +253,11 @@ impl DeviceBytesMut<'_> {
     pub(crate) fn add(&mut self, other: DeviceBytes<'_>, dtype: DType) -> Result<()> {
         self.check_len(other.len(), other.len())?;
         let (wide, name) = (dtype == DType::F64, if dtype == DType::F64 { "double" } else { "float" });
-        if self.launch(other, (other.len() / dtype.size(), u64::from(wide)), [name, name, "to[at] + from[at]"])? {
+        if self.launch(
+            other,
+            (other.len() / dtype.size(), u64::from(wide)),
+            [name, name, "to[at] + from[at]"],
+        )? {
             return Ok(());
         }
         let Some((sums, others)) = self.on_host().zip(other.on_host()) else { return Err(apart()) };
@@ -271,7 +275,12 @@ impl DeviceBytesMut<'_> {
 
     /// Makes these elements of one dtype from as many of another on the same device: the same bytes, or float32 rounded to 16 bits
     /// as optimizers do.
-    pub(crate) fn convert_from(&mut self, dtype: DType, from: DeviceBytes<'_>, from_dtype: DType) -> Result<()> {
+    pub(crate) fn convert_from(
+        &mut self,
+        dtype: DType,
+        from: DeviceBytes<'_>,
+        from_dtype: DType,
+    ) -> Result<()> {
         fn narrow(from: &[u8], to: &mut [u8], rounded: impl Fn(f32) -> [u8; 2]) {
             for (from, to) in from.as_chunks::<4>().0.iter().zip(to.as_chunks_mut::<2>().0) {
                 *to = rounded(f32::from_ne_bytes(*from));
@@ -299,14 +308,17 @@ impl DeviceBytesMut<'_> {
     fn check_len(&self, becoming: usize, from: usize) -> Result<()> {
         match becoming == self.n_bytes {
             true => Ok(()),
-            false => {
-                Err(Error::argument("message", format!("{from} bytes do not become {}", self.n_bytes)))
-            }
+            false => Err(Error::argument("message", format!("{from} bytes do not become {}", self.n_bytes))),
         }
     }
 
     /// Starts a kernel over `n` elements, if both are of one GPU. `types` are those of `to` and `from`, and what becomes of them.
-    fn launch(&mut self, from: DeviceBytes<'_>, (n, variant): (usize, u64), types: [&str; 3]) -> Result<bool> {
+    fn launch(
+        &mut self,
+        from: DeviceBytes<'_>,
+        (n, variant): (usize, u64),
+        types: [&str; 3],
+    ) -> Result<bool> {
         let Some(gpu) = self.gpu.filter(|gpu| from.gpu.is_some_and(|other| Arc::ptr_eq(gpu, other))) else {
             return Ok(false);
         };

@@ -95,7 +95,9 @@ pub trait Communicator: fmt::Debug + Send + Sync {
         for n in rounds {
             match place {
                 _ if place < n && place + n < size => self.send_device(rank(place + n), bytes.as_bytes())?,
-                _ if place >= n && place < 2 * n => self.recv_device(rank(place - n), bytes.range(0..n_bytes))?,
+                _ if place >= n && place < 2 * n => {
+                    self.recv_device(rank(place - n), bytes.range(0..n_bytes))?
+                }
                 _ => {}
             }
         }

@@ -42,7 +42,8 @@ impl Nccl {
             let cause = String::from_utf8_lossy(note.get(1..).unwrap_or_default()).into_owned();
             return Err(Error::device("nccl", format!("rank {rank} cannot join: {cause}")));
         }
-        let id: NcclId = all[0][1..].try_into().map_err(|_| Error::device("nccl", "an id of another length"))?;
+        let id: NcclId =
+            all[0][1..].try_into().map_err(|_| Error::device("nccl", "an id of another length"))?;
         let (rank, size) = (notes.rank(), notes.size());
         let Some(gpu) = device.gpu() else { unreachable!("this rank has said that it is on one") };
         let communicator = NcclCommunicator::join(gpu, &id, rank, size)?;

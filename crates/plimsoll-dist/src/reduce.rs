@@ -169,7 +169,9 @@ impl Reduction<'_, '_> {
                 let sum = self.sum_of(range)?;
                 // The root of the tree begins with the first leaf, which is the first rank's.
                 match (rank == 0, rank == *owner) {
-                    (true, false) => self.communicator.send_device(*owner, self.sum.as_bytes().range(sum.clone()))?,
+                    (true, false) => {
+                        self.communicator.send_device(*owner, self.sum.as_bytes().range(sum.clone()))?
+                    }
                     (false, true) => self.communicator.recv_device(0, self.sum.range(sum.clone()))?,
                     _ => {}
                 }

@@ -25,14 +25,18 @@ impl<'a> Ranks<'a> {
     /// A profile that is of no run of several ranks, or of another run, or of a rank that is there already.
     pub fn of(explanations: &'a [Explanation]) -> io::Result<Ranks<'a>> {
         let wrong = |what: String| Err(io::Error::new(io::ErrorKind::InvalidData, what));
-        let number = |explanation: &Explanation, key: &str| explanation.about.get(key).and_then(Value::as_u64);
+        let number =
+            |explanation: &Explanation, key: &str| explanation.about.get(key).and_then(Value::as_u64);
         let mut ranks: Vec<(u64, &Explanation)> = Vec::new();
         for explanation in explanations {
-            let (Some(rank), Some(n_ranks)) = (number(explanation, "rank"), number(explanation, "ranks")) else {
+            let (Some(rank), Some(n_ranks)) = (number(explanation, "rank"), number(explanation, "ranks"))
+            else {
                 return wrong("a profile does not say which rank it is of".to_owned());
             };
             let is_same = |key: &str| explanations[0].about.get(key) == explanation.about.get(key);
-            if let Some(key) = ["version", "recipe", "batch", "ranks", "is_plan"].iter().find(|key| !is_same(key)) {
+            if let Some(key) =
+                ["version", "recipe", "batch", "ranks", "is_plan"].iter().find(|key| !is_same(key))
+            {
                 return wrong(format!("the profile of rank {rank} is of another run: its {key} differs"));
             }
             if rank >= n_ranks || ranks.iter().any(|(known, _)| *known == rank) {

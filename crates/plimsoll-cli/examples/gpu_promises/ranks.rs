@@ -61,9 +61,12 @@ pub fn main() -> ExitCode {
     let mut rows = Vec::new();
     let mut is_all_well = true;
     for (recipe, policy, batch) in [nano, small] {
-        let setting = |n_ranks, stage, with_nccl| Setting { recipe, policy, batch, n_ranks, stage, with_nccl };
+        let setting =
+            |n_ranks, stage, with_nccl| Setting { recipe, policy, batch, n_ranks, stage, with_nccl };
         let mut settings = vec![setting(1, 0, false), setting(1, 0, true)];
-        settings.extend([2, 4].into_iter().flat_map(|n_ranks| (0..4).map(move |stage| setting(n_ranks, stage, false))));
+        settings.extend(
+            [2, 4].into_iter().flat_map(|n_ranks| (0..4).map(move |stage| setting(n_ranks, stage, false))),
+        );
         let mut bits = None;
         for setting in settings {
             let (row, is_well) = row(setting, &mut bits);
@@ -94,7 +97,10 @@ const HEAD: &str = "      recipe     ranks ZeRO  bits             planned = take
 /// A run as a row of the table; `expected` are the bits of the first run.
 fn row(setting: Setting, expected: &mut Option<String>) -> (String, bool) {
     let Setting { recipe, n_ranks, stage, with_nccl, .. } = setting;
-    let name = format!("{recipe:10} {n_ranks:5} {:>5}", if with_nccl { "nccl".to_owned() } else { stage.to_string() });
+    let name = format!(
+        "{recipe:10} {n_ranks:5} {:>5}",
+        if with_nccl { "nccl".to_owned() } else { stage.to_string() }
+    );
     let run = match run(setting) {
         Ok(run) => run,
         // A machine without the library is told so; it is no failure of ours.
@@ -134,7 +140,8 @@ fn row(setting: Setting, expected: &mut Option<String>) -> (String, bool) {
 
 /// Trains with as many virtual ranks on the first GPU.
 fn run(setting: Setting) -> Result<Run> {
-    let devices: Vec<Device> = (0..setting.n_ranks).map(|_| Device::separate_cuda(0)).collect::<Result<_>>()?;
+    let devices: Vec<Device> =
+        (0..setting.n_ranks).map(|_| Device::separate_cuda(0)).collect::<Result<_>>()?;
     let Some(gpu) = devices[0].gpu() else { return Err(Error::device("ranks", "it is no GPU")) };
     let before = gpu.memory()?.free;
     let on_rank = move |communicator: Arc<dyn Communicator>| {
@@ -183,7 +190,8 @@ fn of_rank(setting: Setting, communicator: &Arc<dyn Communicator>) -> Result<Ran
     let ms = before.elapsed().as_secs_f64() * 1e3;
     let stats = device.stats();
     let all = communicator.all_gather(&stats.committed.to_le_bytes())?;
-    let committed = all.iter().map(|bytes| u64::from_le_bytes(bytes[..].try_into().unwrap_or_default())).sum();
+    let committed =
+        all.iter().map(|bytes| u64::from_le_bytes(bytes[..].try_into().unwrap_or_default())).sum();
     let free = device.gpu().map_or(Ok(0), |gpu| gpu.memory().map(|memory| memory.free))?;
     communicator.barrier()?;
     let mut sum = Sha256::new();

@@ -60,7 +60,8 @@ pub fn run(recipes: &[Recipe], options: &PlanOptions, cluster: &Cluster) -> Resu
     let style = Style::of(options.run.json);
     if style == Style::Text {
         let text = describe(recipe, &options, (cluster, batch), &planned, worst)?;
-        style.say(format!("{}{}", text.trim_end(), describe_transfers(worst, n_ranks, &target)).trim_end())?;
+        style
+            .say(format!("{}{}", text.trim_end(), describe_transfers(worst, n_ranks, &target)).trim_end())?;
     }
     let mut event = single::event(recipe, &target, batch, &worst.plan, worst.least_limit);
     event.cluster = Some(format!("{n_ranks}x{}", cluster.model));

@@ -69,7 +69,8 @@ fn ranks(path: &Path, profile: &Profile) -> Result<String, Failure> {
     if explanations.is_empty() {
         return Ok(String::new());
     }
-    let ranks = Ranks::of(&explanations).map_err(|error| Failure::file(format!("{}: {error}", path.display())))?;
+    let ranks =
+        Ranks::of(&explanations).map_err(|error| Failure::file(format!("{}: {error}", path.display())))?;
     let missing = match &missing[..] {
         [] => String::new(),
         [first, ..] => format!("the profiles of {} others are not there, such as {first}\n", missing.len()),

@@ -34,19 +34,16 @@ pub fn check(bench: &mut Bench) {
         let communicator = NcclCommunicator::join(&bench.gpu, &nccl_id()?, 0, 1)?;
         let bytes: Vec<u8> = (0..N_BYTES).map(|at| (at * 7 + at / 251) as u8).collect();
         let from = bench.uploaded(&bytes)?;
-        let calls: [(&str, &dyn Fn(*mut u8) -> plimsoll_cuda::Result<()>); 3] = [
-            // SAFETY: both blocks have as many bytes.
-            ("broadcast", &|to| unsafe { communicator.broadcast(from.as_ptr(), to, N_BYTES, 0) }),
-            // SAFETY: as above; there is one rank.
-            ("all-gather", &|to| unsafe { communicator.all_gather(from.as_ptr(), to, N_BYTES) }),
-            // SAFETY: as above.
-            ("send and receive", &|to| unsafe {
-                communicator.exchange((from.as_ptr(), 0), (to, 0), N_BYTES)
-            }),
-        ];
-        for (name, call) in calls {
+        for name in ["broadcast", "all-gather", "send and receive"] {
             let to = bench.uploaded(&vec![0; N_BYTES])?;
-            call(to.as_ptr())?;
+            // SAFETY: both blocks have as many bytes, and there is one rank.
+            unsafe {
+                match name {
+                    "broadcast" => communicator.broadcast(from.as_ptr(), to.as_ptr(), N_BYTES, 0),
+                    "all-gather" => communicator.all_gather(from.as_ptr(), to.as_ptr(), N_BYTES),
+                    _ => communicator.exchange((from.as_ptr(), 0), (to.as_ptr(), 0), N_BYTES),
+                }
+            }?;
             ensure(bench.downloaded(&to)? == bytes, format!("{name} gives other bytes"))?;
         }
         let outside = communicator.n_bytes();

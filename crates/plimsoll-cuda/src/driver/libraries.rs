@@ -81,13 +81,8 @@ pub(super) struct Found {
 }
 
 impl Library {
-    const ALL: [Library; 5] = [
-        Library::Driver,
-        Library::Compiler,
-        Library::Matmul,
-        Library::Convolution,
-        Library::Collectives,
-    ];
+    const ALL: [Library; 5] =
+        [Library::Driver, Library::Compiler, Library::Matmul, Library::Convolution, Library::Collectives];
 
     fn facts(self) -> Facts {
         match self {

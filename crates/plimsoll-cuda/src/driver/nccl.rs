@@ -159,7 +159,11 @@ unsafe impl Sync for Communicator {}
 
 impl Communicator {
     /// Joins the ranks that have the same id; waits until all have.
-    pub fn join(context: &Arc<Context>, id: &[u8; 128], (rank, size): (usize, usize)) -> Result<Communicator> {
+    pub fn join(
+        context: &Arc<Context>,
+        id: &[u8; 128],
+        (rank, size): (usize, usize),
+    ) -> Result<Communicator> {
         let functions = functions()?;
         context.enter()?;
         let mut config = Config {
@@ -176,9 +180,8 @@ impl Communicator {
         let mut comm = ptr::null_mut();
         let (n_ranks, number) = (size as c_int, rank as c_int);
         // SAFETY: the context is current, the settings say how long they are, and the call writes one handle.
-        let status = unsafe {
-            (functions.init_rank)(&raw mut comm, n_ranks, UniqueId(*id), number, &raw mut config)
-        };
+        let status =
+            unsafe { (functions.init_rank)(&raw mut comm, n_ranks, UniqueId(*id), number, &raw mut config) };
         functions.check(status, ptr::null_mut(), "ncclCommInitRankConfig")?;
         Ok(Communicator { functions, context: context.clone(), comm })
     }

@@ -147,14 +147,17 @@ fn a_message_that_fails_ends_the_run_of_all_ranks() -> Result<()> {
         for rank in 0..2 {
             let mut n_faults = 0;
             for message in (0..).map(|power| 2u64.pow(power) - 1) {
-                let outcomes = on_gpus(world_with(2, Faults::default().failing(rank, message)), |communicator, device| {
-                    let trained = {
-                        let _on = device.enter();
-                        train(&communicator, stage, |trainer| trainer)
-                    };
-                    assert_eq!(device.stats().in_use, 0, "nothing is left");
-                    trained
-                })?;
+                let outcomes = on_gpus(
+                    world_with(2, Faults::default().failing(rank, message)),
+                    |communicator, device| {
+                        let trained = {
+                            let _on = device.enter();
+                            train(&communicator, stage, |trainer| trainer)
+                        };
+                        assert_eq!(device.stats().in_use, 0, "nothing is left");
+                        trained
+                    },
+                )?;
                 if outcomes.iter().all(Result::is_ok) {
                     break;
                 }
@@ -173,11 +176,8 @@ fn a_message_that_fails_ends_the_run_of_all_ranks() -> Result<()> {
 /// Where each rank has a GPU of its own, the model is that of a run of one rank all the same.
 #[test]
 fn a_model_is_mirrored_on_several_gpus() -> Result<()> {
-    let trained = |devices: &[Device]| {
-        mirrored(devices, |communicator| {
-            train(&communicator, 0, |trainer| trainer)
-        })
-    };
+    let trained =
+        |devices: &[Device]| mirrored(devices, |communicator| train(&communicator, 0, |trainer| trainer));
     let one = trained(&gpus(1)?)?.remove(0);
     let elsewhere = std::thread::spawn(Device::emulated).join().expect("no panic")?;
     let here = Device::emulated()?;

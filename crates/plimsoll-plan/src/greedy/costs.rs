@@ -228,7 +228,8 @@ impl GreedyPlanner<'_> {
         }
         let next = value.next_fetch(position)?;
         let offloads = self.strategies[number as usize] == Some(Strategy::Offload);
-        let offload = (offloads || self.may_offload(number)).then(|| self.offload_time(number, position, next));
+        let offload =
+            (offloads || self.may_offload(number)).then(|| self.offload_time(number, position, next));
         let recompute = (!offloads && self.recomputable[number as usize]).then(|| {
             let Bound { time, next: known_next, epoch } = self.costs.bounds[number as usize];
             let is_known = (known_next, epoch) == (next, self.costs.epoch);
@@ -333,7 +334,8 @@ mod tests {
         for number in numbers {
             let value = &planner.trace.values[number as usize];
             let may_be = planner.resident[number as usize] && value.may_be_evicted(position);
-            let Some(next) = value.next_fetch(position).filter(|_| may_be && !in_use.contains(&number)) else {
+            let Some(next) = value.next_fetch(position).filter(|_| may_be && !in_use.contains(&number))
+            else {
                 continue;
             };
             let Some((time, strategy)) = planner.cheaper_strategy(number, position, next) else { continue };
@@ -358,7 +360,8 @@ mod tests {
                 for percent in (10..100).step_by(15) {
                     for distance_weight in [0.0, 0.3, 0.5, 1.0] {
                         let target = trace.natural_peak() * percent / 100;
-                        let decided = decide(&trace, target, Weights { distance_weight, offload_weight: 1.0 });
+                        let decided =
+                            decide(&trace, target, Weights { distance_weight, offload_weight: 1.0 });
                         n_evicted += decided.map_or(0, |decisions| decisions.n_evicted());
                     }
                 }
