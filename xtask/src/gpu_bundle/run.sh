@@ -195,8 +195,9 @@ ranks)
     # Buffers of NCCL's channels are a quarter of what they are unless it is told so. Two ranks on one GPU are allowed since 2.30.
     export NCCL_BUFFSIZE="${NCCL_BUFFSIZE:-1048576}" NCCL_MULTI_RANK_GPU_ENABLE="${NCCL_MULTI_RANK_GPU_ENABLE:-1}"
     status=0
-    ./programs/gpu_check nccl > out/ranks-nccl.txt 2>&1 || status=1
-    ./programs/gpu_promises ranks > out/ranks.txt 2>&1 || status=1
+    # Ranks that wait for each other would wait for ever.
+    timeout 60 ./programs/gpu_check nccl > out/ranks-nccl.txt 2>&1 || status=1
+    timeout 240 ./programs/gpu_promises ranks > out/ranks.txt 2>&1 || status=1
     cat out/ranks-nccl.txt out/ranks.txt
     exit $status
     ;;
