@@ -118,10 +118,11 @@ impl Mpi {
         let is_row =
             |line: &str, rank: &str| line.trim_start().starts_with(rank) && line.contains("  as predicted");
         let rows = ["0 ", "1 "].map(|rank| text.lines().take(3).any(|line| is_row(line, rank)));
-        match rows == [true; 2] && text.starts_with("2 ranks") {
-            true => Ok(println!("explain: a row for each of two ranks, as predicted")),
-            false => Err(format!("explain does not show both ranks as predicted: {text}")),
+        if rows != [true; 2] || !text.starts_with("2 ranks") {
+            return Err(format!("explain does not show both ranks as predicted: {text}"));
         }
+        println!("explain: a row for each of two ranks, as predicted");
+        Ok(())
     }
 
     /// A run by so many processes; its last line.

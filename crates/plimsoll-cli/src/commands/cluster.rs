@@ -83,7 +83,8 @@ fn ranks_to_plan(recipe: &Recipe, options: &PlanOptions, n_ranks: usize) -> Resu
     let n_elems = |rank: &usize| -> usize {
         (0..variables.len()).map(|variable| shards.piece(variable, *rank).len()).sum()
     };
-    let (most, fewest) = ((0..n_ranks).max_by_key(n_elems), (0..n_ranks).min_by_key(n_elems));
+    // Of equal ones the first rank, which is planned anyway.
+    let (most, fewest) = ((0..n_ranks).rev().max_by_key(n_elems), (0..n_ranks).min_by_key(n_elems));
     let mut ranks: Vec<usize> = [Some(0), most, fewest].into_iter().flatten().collect();
     ranks.sort_unstable();
     ranks.dedup();
