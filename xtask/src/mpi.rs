@@ -102,6 +102,7 @@ pub fn run(root: &Path, is_matrix: bool) -> Outcome {
         }
     }
     println!("{n_runs} runs, equal weights for each recipe, memory as planned on each rank");
+    mpi.profile(root)?;
     match mpi.train(root, 3, RECIPES[0], 0, &[]) {
         Err(refusal) if refusal.contains("the next number that can is 9") => Ok(()),
         other => Err(format!("{N_LEAVES} leaves on 3 ranks are not refused as they should be: {other:?}")),
@@ -109,6 +110,21 @@ pub fn run(root: &Path, is_matrix: bool) -> Outcome {
 }
 
 impl Mpi {
+    /// A run of two processes that each write a profile, which are explained together.
+    fn profile(&self, root: &Path) -> Outcome {
+        let path = root.join("target/mpi/run.profile").to_string_lossy().into_owned();
+        self.train(root, 2, RECIPES[0], 2, &["--profile", &path])?;
+        let text = Step::new(root, &self.program, &["explain", &path]).read()?;
+        let is_row =
+            |line: &str, rank: &str| line.trim_start().starts_with(rank) && line.contains("  as predicted");
+        let rows = ["0 ", "1 "].map(|rank| text.lines().take(3).any(|line| is_row(line, rank)));
+        if rows != [true; 2] || !text.starts_with("2 ranks") {
+            return Err(format!("explain does not show both ranks as predicted: {text}"));
+        }
+        println!("explain: a row for each of two ranks, as predicted");
+        Ok(())
+    }
+
     /// A run by so many processes; its last line.
     fn train(
         &self,

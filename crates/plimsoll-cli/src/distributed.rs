@@ -2,12 +2,16 @@
 
 use std::sync::Arc;
 
+use plimsoll::Device;
 use plimsoll::dist::mpi::Mpi;
+use plimsoll::dist::nccl::Nccl;
 use plimsoll::dist::{Communicator, Strategy, launched, local};
+use plimsoll::hardware::profile_of;
 
 use crate::event::{EndEvent, RankEvent};
 use crate::failure::Failure;
 use crate::options::TrainOptions;
+use crate::profile::of_rank;
 use crate::terminal::{as_json, warn};
 
 /// Joins the ranks, if the options ask for it: the run as this rank makes it. A process that nobody else was started with is
@@ -35,12 +39,55 @@ pub fn join(options: &TrainOptions) -> Result<Option<TrainOptions>, Failure> {
         let n_processors = std::thread::available_parallelism().map_or(1, |n| n.get());
         joined.run.threads = joined.run.threads.or((n_processors / n_sharing).max(1).try_into().ok());
         joined.run.n_sharing = Some(n_sharing);
+        if joined.run.device.is_none() {
+            (joined.run.device, joined.run.n_sharing) =
+                gpu_of(launch.local_rank.unwrap_or(launch.rank), n_sharing);
+        }
     }
     if !joined.is_first() {
-        (joined.profile, joined.report, joined.live, joined.tensorboard) = (None, None, None, None);
+        let (rank, _) = joined.rank();
+        joined.profile = joined.profile.map(|path| of_rank(&path, rank));
+        (joined.report, joined.live, joined.tensorboard) = (None, None, None);
         joined.oom_report = Some("off".into());
     }
     Ok(Some(joined))
+}
+
+/// The device of the process of that number among those of its machine: the GPUs go round, where there are some. Also how many
+/// processes share it.
+fn gpu_of(local_rank: usize, n_local: usize) -> (Option<String>, Option<usize>) {
+    match (0..).take_while(|&number| profile_of(number).is_ok()).count() {
+        0 => (None, Some(n_local)),
+        n_gpus => (Some(format!("cuda:{}", local_rank % n_gpus)), Some(n_local.div_ceil(n_gpus))),
+    }
+}
+
+/// The run with messages between GPUs by NCCL, if all ranks are on GPUs and have it; else messages go through the memory of the hosts.
+///
+/// # Errors
+/// A rank that is gone.
+pub fn between_gpus(options: &TrainOptions, device: &Device) -> Result<Option<TrainOptions>, Failure> {
+    let Some(strategy) = options.strategy.as_ref().filter(|strategy| strategy.communicator().size() > 1)
+    else {
+        return Ok(None);
+    };
+    let communicator = strategy.communicator();
+    let on_gpus = communicator.all_gather(&[u8::from(device.gpu().is_some())])?;
+    if on_gpus.iter().all(|note| *note == [0]) {
+        return Ok(None);
+    }
+    match Nccl::join(communicator.clone(), device) {
+        Ok(nccl) => {
+            let strategy = Some(strategy.clone().over(Arc::new(nccl)));
+            Ok(Some(TrainOptions { strategy, ..options.clone() }))
+        }
+        Err(error) => {
+            if options.is_first() {
+                warn(&format!("{error}; messages between GPUs go through the memory of the host"));
+            }
+            Ok(None)
+        }
+    }
 }
 
 /// Says which process is which rank: whoever starts processes names those that die by their numbers.

@@ -85,6 +85,10 @@ pub struct RankPlan {
     pub owners: BTreeMap<&'static str, u64>,
     /// When its peak is reached first.
     pub peak_at: PeakAt,
+    /// What the step that needs most waits for transfers between ranks, by the rates of the device's profile; null if it has none.
+    pub predicted_transfer_ms: Option<f64>,
+    /// What a communicator takes of the device beside the pool, by the profile.
+    pub communicator_bytes: Option<u64>,
 }
 
 /// When the most is in use.

@@ -143,7 +143,13 @@ pub struct TrainOptions {
 impl TrainOptions {
     /// Whether this process reports and writes files: the first rank, or the only one.
     pub fn is_first(&self) -> bool {
-        self.strategy.as_ref().is_none_or(|strategy| strategy.communicator().is_first())
+        self.rank().0 == 0
+    }
+
+    /// The number of this rank, and how many there are.
+    pub fn rank(&self) -> (usize, usize) {
+        let ranks = self.strategy.as_ref().map(Strategy::communicator);
+        ranks.map_or((0, 1), |communicator| (communicator.rank(), communicator.size()))
     }
 }
 

@@ -34,6 +34,8 @@ pub struct About<'a> {
     pub limit_bytes: Option<u64>,
     /// Whether nothing is computed.
     pub is_plan: bool,
+    /// The number of this rank, and how many there are.
+    pub rank: (usize, usize),
 }
 
 impl About<'_> {
@@ -45,11 +47,21 @@ impl About<'_> {
             "batch": self.batch,
             "accumulate": options.accumulate,
             "device": self.device,
-            "rank": 0,
+            "rank": self.rank.0,
+            "ranks": self.rank.1,
             "limit_bytes": self.limit_bytes,
             "is_plan": self.is_plan,
         })
     }
+}
+
+/// The file of a rank of a run whose profile is to be in that file: the first rank has that one, and each other one beside it.
+pub fn of_rank(path: &Path, rank: usize) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    if rank > 0 {
+        name.push(format!(".rank-{rank}"));
+    }
+    name.into()
 }
 
 /// A file with a profile, which may be gone when this is dropped.

@@ -45,7 +45,7 @@ impl Session {
                 Device::cpu().set_limit(host.pool)?;
                 device.set_offload(host.offload.as_ref())?;
                 let memory = gpu.memory().map_err(|error| Failure::other(error.to_string()))?;
-                checked(Limit::resolve(options.limit, memory.total, memory.free))?
+                checked(Limit::resolve(options.limit, memory.total, memory.free))?.shared(options.n_sharing)
             }
         };
         device.set_limit(limit.bytes.map(Into::into))?;

@@ -118,7 +118,13 @@ mod tests {
     fn what_a_driver_counts_as_used_is_the_pools_and_what_lies_outside() {
         let stats = Device::separate_cpu().stats();
         let limit = Limit { bytes: None, from: LimitFrom::None };
-        let memory = DriverMemory { total: 80 << 20, used: 30 << 20, committed: 24 << 20, graphs: 0 };
+        let memory = DriverMemory {
+            total: 80 << 20,
+            used: 30 << 20,
+            committed: 24 << 20,
+            graphs: 0,
+            communicators: 0,
+        };
         let text = describe(&stats, limit, Some(Outside::OnGpu(memory)), 0);
         for row in [
             "30.00 MiB (31,457,280 B)  used",

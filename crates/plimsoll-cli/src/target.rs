@@ -75,7 +75,9 @@ impl Target {
 
     fn gpu(number: usize, profile: Profile, options: &PlanOptions) -> Result<Target, Failure> {
         // What is free on a GPU that is not opened is what the driver leaves.
-        let free = profile.memory_bytes - profile.outside_bytes;
+        let has_others = options.cluster.as_ref().is_some_and(|cluster| cluster.n_ranks.get() > 1);
+        let communicator = if has_others { profile.communicator_bytes } else { 0 };
+        let free = (profile.memory_bytes - profile.outside_bytes).saturating_sub(communicator);
         let limit = checked(Limit::resolve(options.run.limit, profile.memory_bytes, free))?;
         let (name, model) = (format!("cuda:{number}"), profile.name.clone());
         let device = Device::ghost_cuda(profile);

@@ -49,6 +49,16 @@ fn published_sizes_are_planned_for_gpus_that_are_not_there() {
     let plan = planned("gpt3-125m --cluster 64xh100 --zero 3 --steps 1 --precision mixed_bfloat16");
     assert_eq!(plan["batch"], 256);
     assert_eq!(plan["fits"], true);
+    // Parameters in bf16 travel for forward and for backward, six rounds at 0.8 of 50 GB/s each, and gradients in float32 up the tree
+    // and to their owners.
+    let n_parameters = 125e6;
+    let ms = n_parameters * (2.0 * 2.0 * 6.0 + 4.0 * 7.0) / (0.8 * 50e9) * 1e3;
+    let rank = &plan["ranks"][0];
+    let predicted = rank["predicted_transfer_ms"].as_f64().expect("rates are known");
+    assert!((0.9 * ms..1.4 * ms).contains(&predicted), "{predicted} ms, about {ms}");
+    assert_eq!(rank["communicator_bytes"], 512 << 20);
+    let (total, outside) = (85_520_809_984u64, 1u64 << 30);
+    assert_eq!(plan["limit_bytes"], total - outside - (512 << 20), "a communicator needs its room");
     let output = run("plan gpt3-125m");
     assert_eq!(output.status.code(), Some(2), "one device has recipes of its own");
     let output = run("plan digits --cluster 64h100");

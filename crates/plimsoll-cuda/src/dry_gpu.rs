@@ -11,7 +11,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use plimsoll_memory::Source;
 
-use crate::backend::{Backend, Event, Executable, Function, Grid, Launches, MemoryInfo, Stream, Streams};
+use crate::backend::{
+    Backend, Collectives, Event, Executable, Function, Grid, Launches, MemoryInfo, Stream, Streams,
+};
 use crate::convolution::{Convolution, ConvolutionOperands};
 use crate::error::{Error, Result};
 use crate::matmul::{Matmul, MatmulOperands};
@@ -158,6 +160,10 @@ impl Backend for Noting {
 
     unsafe fn unpin(&self, _memory: *mut u8) -> Result<()> {
         Ok(())
+    }
+
+    fn collectives(&self, _: &[u8; 128], _: usize, _: usize) -> Result<Box<dyn Collectives>> {
+        Err(never("other ranks"))
     }
 
     fn shared_cell(&self, _n_bytes: usize) -> Result<(*mut u8, *mut u8)> {

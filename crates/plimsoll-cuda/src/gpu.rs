@@ -41,6 +41,8 @@ pub struct Gpu {
     pub(crate) n_waits: AtomicU64,
     /// How many recordings were started as graphs.
     pub(crate) n_graph_launches: AtomicU64,
+    /// What communicators have taken of its memory.
+    pub(crate) communicator_bytes: AtomicU64,
     /// The error after which nothing works any more.
     broken: OnceLock<Error>,
     /// Whether the host waits for each kernel, so that an error names the op that made it.
@@ -88,6 +90,7 @@ impl Gpu {
             launched: Mutex::new(Vec::with_capacity(N_REMEMBERED)),
             n_waits: AtomicU64::new(0),
             n_graph_launches: AtomicU64::new(0),
+            communicator_bytes: AtomicU64::new(0),
             broken: OnceLock::new(),
             tf32: AtomicBool::new(false),
             waits: std::env::var("PLIMSOLL_SYNC").is_ok_and(|value| value == "1"),
@@ -415,6 +418,11 @@ impl Gpu {
         call: impl FnOnce(&dyn Backend) -> Result<R>,
     ) -> Result<R> {
         self.run_noted(op, || self.pending.order(defer, call))
+    }
+
+    /// Work of the compute stream that a library starts, for an op.
+    pub(crate) fn ordered<R>(&self, op: &'static str, call: impl FnOnce() -> Result<R>) -> Result<R> {
+        self.order(op, |_| None, |_| call())
     }
 
     /// Notes an op as launched and runs its call.

@@ -64,6 +64,12 @@ pub struct Profile {
     /// and the most that is set aside for all executables of a device.
     #[serde(default = "graph_bytes")]
     pub graph_bytes: u64,
+    /// The most that a communicator between GPUs takes of the memory of each, in bytes,
+    #[serde(default = "communicator_bytes")]
+    pub communicator_bytes: u64,
+    /// and how many GPUs a machine has that are linked with each other.
+    #[serde(default = "gpus_per_machine")]
+    pub gpus_per_machine: u32,
     /// How fast it is.
     pub rates: Rates,
     /// Where the figures come from.
@@ -85,6 +91,20 @@ fn graph_bytes() -> u64 {
     32 << 20
 }
 
+/// What profiles say that were written before communicators: an estimate from above for few channels.
+fn communicator_bytes() -> u64 {
+    512 << 20
+}
+
+fn gpus_per_machine() -> u32 {
+    8
+}
+
+/// A network of 100 Gbit/s.
+fn network_bytes_per_second() -> u64 {
+    12_500_000_000
+}
+
 /// How fast a GPU is at most: operations and bytes per second.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -103,11 +123,26 @@ pub struct Rates {
     pub memory_bytes_per_second: u64,
     /// Bytes that come from the host or go there.
     pub link_bytes_per_second: u64,
+    /// Bytes that go to another GPU of the machine, or come from there; 0 if they pass through the host.
+    #[serde(default)]
+    pub peer_bytes_per_second: u64,
+    /// Bytes that go to a GPU of another machine, or come from there.
+    #[serde(default = "network_bytes_per_second")]
+    pub network_bytes_per_second: u64,
     /// What each kernel takes beside its work.
     pub launch_nanoseconds: u64,
 }
 
 impl Profile {
+    /// The bytes that go from one of so many ranks to another in a second, each on a GPU of its own.
+    pub fn bytes_per_second_between(&self, n_ranks: usize) -> u64 {
+        match (n_ranks <= self.gpus_per_machine as usize, self.rates.peer_bytes_per_second) {
+            (true, 0) => self.rates.link_bytes_per_second,
+            (true, rate) => rate,
+            (false, _) => self.rates.network_bytes_per_second,
+        }
+    }
+
     /// The most launches that executables may have for so many bytes that are set aside for them.
     pub fn graph_launches(&self, bytes: u64) -> usize {
         (bytes.saturating_sub(self.graph_granule) / self.graph_launch_bytes.max(1) as u64) as usize
@@ -169,7 +204,8 @@ impl Profile {
         let profile: Profile = serde_json::from_str(text).map_err(|error| Error::new(error.to_string()))?;
         let rates = profile.rates;
         let fastest = [rates.float64, rates.float32, rates.tf32, rates.float16, rates.bfloat16];
-        let rates = [rates.memory_bytes_per_second, rates.link_bytes_per_second];
+        let rates =
+            [rates.memory_bytes_per_second, rates.link_bytes_per_second, rates.network_bytes_per_second];
         if profile.version != VERSION {
             return Err(Error::new(format!(
                 "it is of version {}, and this program reads {VERSION}",
@@ -204,6 +240,15 @@ mod tests {
         assert_eq!(Profile::h200().name, "NVIDIA H200");
         assert_eq!(Profile::names().count(), SHIPPED.len());
         assert_eq!((Profile::named("h3"), Profile::of_model("h200")), (None, None));
+    }
+
+    #[test]
+    fn ranks_of_one_machine_are_linked_and_others_have_a_network() {
+        let h100 = Profile::named("h100").expect("it is shipped");
+        let rates = [8, 9].map(|n_ranks| h100.bytes_per_second_between(n_ranks));
+        assert_eq!(rates, [450_000_000_000, 50_000_000_000]);
+        let t4 = Profile::named("t4").expect("it is shipped");
+        assert_eq!(t4.bytes_per_second_between(2), t4.rates.link_bytes_per_second);
     }
 
     #[test]

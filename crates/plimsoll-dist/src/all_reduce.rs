@@ -154,14 +154,11 @@ fn reduce(
     loop {
         let left = nodes.first().map_or(&[][..], |node| node.as_slice());
         let Some(n_tensors) = bucket(left) else { return Ok(sums) };
-        let device = left[0].device();
         let shards = shares(&left[..n_tensors]);
-        // Ranks exchange memory of the host.
-        let host = device.host();
         let mut inputs: Vec<Tensor> = Vec::new();
         for node in &mut nodes {
             for tensor in node.take(n_tensors) {
-                inputs.push(wide(tensor)?.to_device(&host)?.contiguous()?);
+                inputs.push(wide(tensor)?.contiguous()?);
             }
         }
         let op = Reduce { communicator: communicator.clone(), leaves, n_tensors, shards };
@@ -169,9 +166,7 @@ fn reduce(
         let mut reduced = with_owner(Owner::Gradients, || apply(OpRef::new(op), &inputs))?;
         // The last two were there for messages.
         reduced.truncate(n_tensors);
-        for sum in reduced {
-            sums.push(sum.to_device(&device)?);
-        }
+        sums.extend(reduced);
     }
 }
 

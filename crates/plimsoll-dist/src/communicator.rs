@@ -5,6 +5,7 @@ use std::fmt;
 use plimsoll_tensor::Result;
 
 use crate::agreements::Agreements;
+use crate::bytes::{DeviceBytes, DeviceBytesMut};
 
 /// The ranks that train together, as one of them sees them. It moves bytes between ranks, in order, and never adds anything up.
 ///
@@ -33,6 +34,27 @@ pub trait Communicator: fmt::Debug + Send + Sync {
     /// A rank that is gone, one that sends something else, or a transport that fails.
     fn recv(&self, from: usize, bytes: &mut [u8]) -> Result<()>;
 
+    /// Sends bytes of a device to another rank. Those of a GPU go through the host's memory, unless the transport knows a shorter way.
+    ///
+    /// # Errors
+    /// Those of [`Communicator::send`].
+    fn send_device(&self, to: usize, bytes: DeviceBytes<'_>) -> Result<()> {
+        bytes.with_host(|bytes| self.send(to, bytes))
+    }
+
+    /// Receives the next bytes of another rank on a device.
+    ///
+    /// # Errors
+    /// Those of [`Communicator::recv`].
+    fn recv_device(&self, from: usize, mut bytes: DeviceBytesMut<'_>) -> Result<()> {
+        bytes.with_host(|bytes| self.recv(from, bytes))
+    }
+
+    /// What the transport itself has taken of this rank's GPU, beside the pool.
+    fn outside_bytes(&self) -> u64 {
+        0
+    }
+
     /// Tells the others that this rank cannot go on, as far as the transport can: what they wait for fails then.
     fn report_failure(&self, _cause: &str) {}
 
@@ -57,14 +79,25 @@ pub trait Communicator: fmt::Debug + Send + Sync {
     /// # Errors
     /// Those of the transport.
     fn broadcast_from(&self, first: usize, bytes: &mut [u8]) -> Result<()> {
+        self.broadcast_device(first, bytes.into())
+    }
+
+    /// Gives all ranks the bytes that one of them has on its device.
+    ///
+    /// # Errors
+    /// Those of the transport.
+    fn broadcast_device(&self, first: usize, mut bytes: DeviceBytesMut<'_>) -> Result<()> {
+        let n_bytes = bytes.len();
         let size = self.size();
         let (place, rank) = ((self.rank() + size - first) % size, |place: usize| (place + first) % size);
         // In round k, the first 2^k ranks have the bytes and each passes them on to the rank 2^k further.
         let rounds = (0..usize::BITS).map(|round| 1usize << round).take_while(|&n| n < size);
         for n in rounds {
             match place {
-                _ if place < n && place + n < size => self.send(rank(place + n), bytes)?,
-                _ if place >= n && place < 2 * n => self.recv(rank(place - n), bytes)?,
+                _ if place < n && place + n < size => self.send_device(rank(place + n), bytes.as_bytes())?,
+                _ if place >= n && place < 2 * n => {
+                    self.recv_device(rank(place - n), bytes.range(0..n_bytes))?
+                }
                 _ => {}
             }
         }

@@ -7,13 +7,13 @@
 use std::fmt;
 use std::sync::Arc;
 
-use half::{bf16, f16};
-use plimsoll_tensor::op::{AverageOutputs, Cost, Gradient, Meta, Op, Output, Outputs, Run};
+use plimsoll_cuda::{Gpu, Profile};
+use plimsoll_tensor::op::{AverageOutputs, Cost, Gradient, Meta, Op, Output, Outputs, Run, Transfer};
 use plimsoll_tensor::{DType, Error, OpRef, Owner, Result, Shape, Tensor, apply, with_owner};
 
-use crate::bytes;
+use crate::bytes::{self, DeviceBytes, DeviceBytesMut};
 use crate::communicator::Communicator;
-use crate::message::{MESSAGE_BYTES, Segment, messages, overlap, pieces, pieces_mut, push_segment};
+use crate::message::{MESSAGE_BYTES, Segment, messages, n_rounds, overlap, pieces, push_segment};
 use crate::shards::Shards;
 
 /// The op that makes a tensor of that shape and dtype from the pieces that ranks have of it, as shards cut the variable of that
@@ -50,11 +50,9 @@ pub fn gather_rows(
     let gathering = Gathering { communicator: communicator.clone(), segments };
     let shape = Shape::new(&[start / width.max(1), width])?;
     let op = OpRef::new(Gather { gathering, shape, dtype: rows.dtype(), may_repeat: false });
-    let device = rows.device();
-    let rows = rows.to_device(&device.host())?.contiguous()?;
     // The other output was there for messages.
-    let gathered = with_owner(Owner::Temporary, || apply(op, &[&rows]))?;
-    gathered[0].to_device(&device)
+    let mut gathered = with_owner(Owner::Temporary, || apply(op, &[&rows.contiguous()?]))?;
+    Ok(gathered.swap_remove(0))
 }
 
 /// The op of an update that fills variables from the pieces that ranks have of them. It updates the variables with these numbers,
@@ -85,36 +83,44 @@ impl Gathering {
         Gathering { communicator: communicator.clone(), segments }
     }
 
+    /// What travels of so many bytes: those of each rank go to all.
+    fn transfer(&self, n_bytes: usize) -> Transfer {
+        let n_ranks = self.communicator.size();
+        Transfer { n_bytes: (n_bytes as u64).saturating_mul(n_rounds(n_ranks)), n_ranks }
+    }
+
     /// Brings the elements of all ranks to all ranks: this rank's own are those of `own`, one after the other.
     fn run(
         &self,
-        (own, own_dtype): (&[&[u8]], DType),
-        (all, dtype): (&mut [&mut [u8]], DType),
-        message: &mut [u8],
+        (own, own_dtype): (&[DeviceBytes<'_>], DType),
+        (all, dtype): (&mut [DeviceBytesMut<'_>], DType),
+        mut message: DeviceBytesMut<'_>,
     ) -> Result<()> {
         let (size, own_size) = (dtype.size(), own_dtype.size());
+        let sizes: Vec<usize> = all.iter().map(DeviceBytesMut::len).collect();
         for owner in 0..self.communicator.size() {
             let segments = || self.segments.iter().filter(move |segment| segment.rank == owner);
             let n_elems = segments().map(|segment| segment.range.len()).sum();
             for range in messages(0..n_elems, message.len() / size) {
-                let message = &mut message[..range.len() * size];
+                let mut message = message.range(0..range.len() * size);
                 if owner == self.communicator.rank() {
                     let bytes = range.start * own_size..range.end * own_size;
-                    pieces(own, &bytes, |of, piece, place| {
+                    for (number, piece, place) in pieces(own.iter().map(DeviceBytes::len), &bytes) {
                         let place = place.start / own_size * size..place.end / own_size * size;
-                        convert((&of[piece], own_dtype), (&mut message[place], dtype));
-                    });
+                        message.range(place).convert_from(dtype, own[number].range(piece), own_dtype)?;
+                    }
                 }
-                self.communicator.broadcast_from(owner, message)?;
+                let n_bytes = message.len();
+                self.communicator.broadcast_device(owner, message.range(0..n_bytes))?;
                 let mut start = 0;
                 for Segment { range: segment, .. } in segments() {
                     if let Some((piece, place)) = overlap(start..start + segment.len(), &range) {
                         let first = segment.start + piece.start;
-                        let message = &message[place.start * size..place.end * size];
+                        let message = message.as_bytes().range(place.start * size..place.end * size);
                         let there = first * size..first * size + message.len();
-                        pieces_mut(all, &there, |of, piece, place| {
-                            of[piece].copy_from_slice(&message[place])
-                        });
+                        for (number, piece, place) in pieces(sizes.iter().copied(), &there) {
+                            all[number].range(piece).copy_from(message.range(place))?;
+                        }
                     }
                     start += segment.len();
                 }
@@ -127,20 +133,6 @@ impl Gathering {
 impl fmt::Debug for Gathering {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.segments.fmt(f)
-    }
-}
-
-/// Elements as those of another dtype: the same bytes, or float32 rounded to 16 bits as optimizers do.
-fn convert((from, from_dtype): (&[u8], DType), (to, to_dtype): (&mut [u8], DType)) {
-    fn narrow(from: &[u8], to: &mut [u8], rounded: impl Fn(f32) -> [u8; 2]) {
-        for (from, to) in from.chunks_exact(4).zip(to.chunks_exact_mut(2)) {
-            to.copy_from_slice(&rounded(f32::from_ne_bytes([from[0], from[1], from[2], from[3]])));
-        }
-    }
-    match to_dtype {
-        DType::F16 if from_dtype == DType::F32 => narrow(from, to, |x| f16::from_f32(x).to_ne_bytes()),
-        DType::BF16 if from_dtype == DType::F32 => narrow(from, to, |x| bf16::from_f32(x).to_ne_bytes()),
-        _ => to.copy_from_slice(from),
     }
 }
 
@@ -208,6 +200,10 @@ impl Op for Gather {
         Cost { flops: 0, bytes: n_bytes.saturating_mul(2) }
     }
 
+    fn transfer(&self, _: &[&Meta]) -> Option<Transfer> {
+        Some(self.gathering.transfer(self.shape.n_elems() * self.dtype.size()))
+    }
+
     fn gradient(&self) -> Gradient {
         Gradient::None("it brings the parts of a value together that ranks have")
     }
@@ -215,8 +211,12 @@ impl Op for Gather {
     fn run(&self, run: &mut Run<'_>) -> Result<()> {
         let own_dtype = run.inputs()[0].dtype();
         let mut operands = bytes::operands(run, GATHER)?;
-        let message = operands.outputs.pop().unwrap_or_default();
+        let message = operands.outputs.pop().unwrap_or_else(|| DeviceBytesMut::from(&mut [][..]));
         self.gathering.run((&operands.inputs, own_dtype), (&mut operands.outputs, self.dtype), message)
+    }
+
+    fn run_cuda(&self, run: &mut Run<'_>, _: &Gpu) -> Result<()> {
+        self.run(run)
     }
 }
 
@@ -254,8 +254,17 @@ impl Op for GatherUpdate {
         n_bytes.min(MESSAGE_BYTES)
     }
 
+    fn workspace_cuda(&self, inputs: &[&Meta], _: &Profile) -> usize {
+        self.workspace(inputs)
+    }
+
     fn has_effect(&self) -> bool {
         true
+    }
+
+    fn transfer(&self, inputs: &[&Meta]) -> Option<Transfer> {
+        let whole = inputs[..inputs.len() / 2].iter().map(|meta| meta.n_bytes());
+        Some(self.gathering.transfer(whole.sum()))
     }
 
     fn gradient(&self) -> Gradient {
@@ -270,7 +279,11 @@ impl Op for GatherUpdate {
         };
         let mut operands = bytes::variables(run, UPDATE)?;
         let (whole, own) = operands.outputs.split_at_mut(n);
-        let own: Vec<&[u8]> = own.iter().map(|bytes| &**bytes).collect();
+        let own: Vec<DeviceBytes<'_>> = own.iter().map(DeviceBytesMut::as_bytes).collect();
         self.gathering.run((&own, own_dtype), (whole, dtype), operands.workspace)
+    }
+
+    fn run_cuda(&self, run: &mut Run<'_>, _: &Gpu) -> Result<()> {
+        self.run(run)
     }
 }

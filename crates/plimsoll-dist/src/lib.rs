@@ -10,8 +10,8 @@
 //! call, never merged, left out or moved, and a ghost skips its transfer and nothing else. It is not repeated either, but for one that
 //! brings the parts of a variable together: where a plan does so, all ranks run that plan.
 //!
-//! Nothing here is needed to build: MPI is found at run time ([`mpi`]), and ranks inside one process need no library
-//! ([`local`]).
+//! Nothing here is needed to build: MPI and NCCL are found at run time ([`mpi`], [`nccl`]), and ranks inside one process need no
+//! library ([`local`]).
 
 mod agreements;
 mod all_reduce;
@@ -24,14 +24,19 @@ mod leaves;
 pub mod local;
 mod message;
 pub mod mpi;
+pub mod nccl;
 mod peers;
 mod reduce;
 mod scatter_sum;
 mod shards;
 mod strategy;
 
+/// The names of the ops with which ranks exchange bytes.
+pub const COLLECTIVES: [&str; 3] = ["all_reduce", "reduce_scatter", "all_gather"];
+
 pub use agreements::{Agreements, Settled};
 pub use all_reduce::{TreeSum, all_reduce, reduce_scatter};
+pub use bytes::{DeviceBytes, DeviceBytesMut};
 pub use communicator::Communicator;
 pub use gather::{gather_op, gather_rows, gather_update};
 pub use ghost::ghost;

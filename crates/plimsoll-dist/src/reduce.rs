@@ -8,13 +8,14 @@ use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
 
-use plimsoll_tensor::op::{AverageOutputs, Cost, Gradient, Meta, Op, Output, Outputs, Run};
+use plimsoll_cuda::Gpu;
+use plimsoll_tensor::op::{AverageOutputs, Cost, Gradient, Meta, Op, Output, Outputs, Run, Transfer};
 use plimsoll_tensor::{DType, Error, Result, Shape};
 
-use crate::bytes::{Number, bytes_of, bytes_of_mut};
+use crate::bytes::{self, DeviceBytes, DeviceBytesMut};
 use crate::communicator::Communicator;
 use crate::leaves::{Leaves, Node, local_nodes};
-use crate::message::{MESSAGE_BYTES, Segment, messages, pieces, pieces_mut};
+use crate::message::{MESSAGE_BYTES, Segment, messages, n_rounds, pieces};
 
 /// Adds up tensors of all ranks. Its inputs are those of one node of this rank after the other; its outputs are the sums, or this
 /// rank's pieces of them, and the memory of two messages.
@@ -81,55 +82,43 @@ impl Op for Reduce {
         Cost { flops: n_bytes / 4, bytes: n_bytes.saturating_mul(2) }
     }
 
+    /// Up the tree, and then to all ranks, or from the first one to the owners of all parts.
+    fn transfer(&self, inputs: &[&Meta]) -> Option<Transfer> {
+        let n_bytes = inputs[..self.n_tensors].iter().map(|meta| meta.n_bytes() as u64).sum::<u64>();
+        let n_ranks = self.leaves.n_ranks();
+        let down = if self.shards.is_some() { 1 } else { n_rounds(n_ranks) };
+        Some(Transfer { n_bytes: n_bytes.saturating_mul(n_rounds(n_ranks) + down), n_ranks })
+    }
+
     fn gradient(&self) -> Gradient {
         Gradient::None("gradients are added up over ranks when they are complete")
     }
 
     fn run(&self, run: &mut Run<'_>) -> Result<()> {
-        match run.inputs()[0].dtype() {
-            DType::F64 => self.reduce::<f64>(run),
-            _ => self.reduce::<f32>(run),
+        let dtype = run.inputs()[0].dtype();
+        let mut operands = bytes::operands(run, self.name())?;
+        let none = || DeviceBytesMut::from(&mut [][..]);
+        let message = operands.outputs.pop().unwrap_or_else(none);
+        let sum = operands.outputs.pop().unwrap_or_else(none);
+        let (communicator, rank) = (&*self.communicator, self.communicator.rank());
+        let tree = Reduction {
+            leaves: self.leaves,
+            communicator,
+            nodes: local_nodes(self.leaves, rank),
+            partials: operands.inputs.chunks(self.n_tensors).collect(),
+            dtype,
+            sum,
+            message,
+            range: 0..0,
+        };
+        match &self.shards {
+            None => tree.give_all(&mut operands.outputs),
+            Some(shards) => tree.give_owners(&shards.segments, &mut operands.outputs),
         }
     }
-}
 
-impl Reduce {
-    fn reduce<T: Number>(&self, run: &mut Run<'_>) -> Result<()> {
-        let (inputs, mut outputs) = run.slices::<T>(self.name())?;
-        let (message, sum) = (outputs.pop().unwrap_or_default(), outputs.pop().unwrap_or_default());
-        let n_elems: usize = inputs[..self.n_tensors].iter().map(|tensor| tensor.len()).sum();
-        let (communicator, most) = (&*self.communicator, sum.len());
-        let rank = communicator.rank();
-        let nodes = local_nodes(self.leaves, rank);
-        let partials = inputs.chunks(self.n_tensors).collect();
-        let range = 0..0;
-        let mut tree = Reduction { leaves: self.leaves, communicator, nodes, partials, sum, message, range };
-        let Some(shards) = &self.shards else {
-            for range in messages(0..n_elems, most) {
-                let sum = tree.sum_of(range.clone())?;
-                communicator.broadcast(bytes_of_mut(sum))?;
-                pieces_mut(&mut outputs, &range, |of, piece, place| of[piece].copy_from_slice(&sum[place]));
-            }
-            return Ok(());
-        };
-        let mut n_own = 0;
-        for Segment { rank: owner, range: segment } in &shards.segments {
-            for range in messages(segment.clone(), most) {
-                let sum = tree.sum_of(range)?;
-                // The root of the tree begins with the first leaf, which is the first rank's.
-                match (rank == 0, rank == *owner) {
-                    (true, false) => communicator.send(*owner, bytes_of(sum))?,
-                    (false, true) => communicator.recv(0, bytes_of_mut(sum))?,
-                    _ => {}
-                }
-                if rank == *owner {
-                    let own = n_own..n_own + sum.len();
-                    pieces_mut(&mut outputs, &own, |of, piece, place| of[piece].copy_from_slice(&sum[place]));
-                    n_own = own.end;
-                }
-            }
-        }
-        Ok(())
+    fn run_cuda(&self, run: &mut Run<'_>, _: &Gpu) -> Result<()> {
+        self.run(run)
     }
 }
 
@@ -145,27 +134,73 @@ enum Held {
 }
 
 /// A message that goes through the tree.
-struct Reduction<'a, 'b, T> {
+struct Reduction<'a, 'b> {
     leaves: Leaves,
     communicator: &'a dyn Communicator,
     /// The nodes that this rank has added up itself,
     nodes: Vec<Node>,
     /// and the tensors of each.
-    partials: Vec<&'a [&'b [T]]>,
-    sum: &'a mut [T],
-    message: &'a mut [T],
-    /// The elements of the message, counted over all tensors.
+    partials: Vec<&'a [DeviceBytes<'b>]>,
+    dtype: DType,
+    sum: DeviceBytesMut<'a>,
+    message: DeviceBytesMut<'a>,
+    /// The bytes of the message, counted over all tensors.
     range: Range<usize>,
 }
 
-impl<T: Number> Reduction<'_, '_, T> {
-    /// Adds up some elements over all ranks; on the first rank the result is their sum.
-    fn sum_of(&mut self, range: Range<usize>) -> Result<&mut [T]> {
+impl Reduction<'_, '_> {
+    /// Makes the sums of all elements, on all ranks.
+    fn give_all(mut self, outputs: &mut [DeviceBytesMut<'_>]) -> Result<()> {
+        let n_bytes = self.partials.first().map_or(0, |tensors| tensors.iter().map(DeviceBytes::len).sum());
+        for range in messages(0..n_bytes, self.sum.len()) {
+            let sum = self.sum_of(range.clone())?;
+            self.communicator.broadcast_device(0, self.sum.range(sum.clone()))?;
+            self.put_out(&range, outputs)?;
+        }
+        Ok(())
+    }
+
+    /// Makes the sums of all elements, each on the rank whose shard it is of.
+    fn give_owners(mut self, segments: &[Segment], outputs: &mut [DeviceBytesMut<'_>]) -> Result<()> {
+        let (rank, size, most) = (self.communicator.rank(), self.dtype.size(), self.sum.len());
+        let mut n_own = 0;
+        for Segment { rank: owner, range: segment } in segments {
+            for range in messages(segment.start * size..segment.end * size, most) {
+                let sum = self.sum_of(range)?;
+                // The root of the tree begins with the first leaf, which is the first rank's.
+                match (rank == 0, rank == *owner) {
+                    (true, false) => {
+                        self.communicator.send_device(*owner, self.sum.as_bytes().range(sum.clone()))?
+                    }
+                    (false, true) => self.communicator.recv_device(0, self.sum.range(sum.clone()))?,
+                    _ => {}
+                }
+                if rank == *owner {
+                    let own = n_own..n_own + sum.len();
+                    self.put_out(&own, outputs)?;
+                    n_own = own.end;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Puts a sum where its bytes belong, counted over all outputs.
+    fn put_out(&self, range: &Range<usize>, outputs: &mut [DeviceBytesMut<'_>]) -> Result<()> {
+        let sizes: Vec<usize> = outputs.iter().map(DeviceBytesMut::len).collect();
+        for (number, piece, place) in pieces(sizes, range) {
+            outputs[number].range(piece).copy_from(self.sum.as_bytes().range(place))?;
+        }
+        Ok(())
+    }
+
+    /// Adds up some bytes over all ranks; on the first rank the result is their sum. Returns where it is in `sum`.
+    fn sum_of(&mut self, range: Range<usize>) -> Result<Range<usize>> {
         self.range = range;
         if let Held::Partial(at) = self.reduce(self.leaves.root())? {
-            self.begin_sum(at);
+            self.begin_sum(at)?;
         }
-        Ok(&mut self.sum[..self.range.len()])
+        Ok(0..self.range.len())
     }
 
     /// Adds up a node, with the ranks that have parts of it. All ranks go through the nodes in the same order, so that nobody
@@ -187,7 +222,7 @@ impl<T: Number> Reduction<'_, '_, T> {
             }
             (Held::Elsewhere(_), Held::Elsewhere(_)) => Ok(left),
             (Held::Partial(at), Held::Elsewhere(from)) => {
-                self.begin_sum(at);
+                self.begin_sum(at)?;
                 self.add_received(from)?;
                 Ok(Held::Sum)
             }
@@ -197,49 +232,49 @@ impl<T: Number> Reduction<'_, '_, T> {
             }
             // The sum of two floats is the same whichever comes first.
             (Held::Partial(at), Held::Sum) | (Held::Sum, Held::Partial(at)) => {
-                self.add_partial(at);
+                self.add_partial(at)?;
                 Ok(Held::Sum)
             }
             (Held::Partial(one), Held::Partial(other)) => {
-                self.begin_sum(one);
-                self.add_partial(other);
+                self.begin_sum(one)?;
+                self.add_partial(other)?;
                 Ok(Held::Sum)
             }
             (Held::Sum, Held::Sum) => Err(Error::argument("all_reduce", "a rank has two sums under way")),
         }
     }
 
-    fn begin_sum(&mut self, at: usize) {
-        let sum = &mut *self.sum;
-        pieces(self.partials[at], &self.range, |of, piece, place| sum[place].copy_from_slice(&of[piece]));
+    fn begin_sum(&mut self, at: usize) -> Result<()> {
+        let partial = self.partials[at];
+        for (number, piece, place) in pieces(partial.iter().map(DeviceBytes::len), &self.range) {
+            self.sum.range(place).copy_from(partial[number].range(piece))?;
+        }
+        Ok(())
     }
 
-    fn add_partial(&mut self, at: usize) {
-        let sum = &mut *self.sum;
-        pieces(self.partials[at], &self.range, |of, piece, place| add(&mut sum[place], &of[piece]));
+    fn add_partial(&mut self, at: usize) -> Result<()> {
+        let partial = self.partials[at];
+        for (number, piece, place) in pieces(partial.iter().map(DeviceBytes::len), &self.range) {
+            self.sum.range(place).add(partial[number].range(piece), self.dtype)?;
+        }
+        Ok(())
     }
 
     fn send(&mut self, to: usize, held: Held) -> Result<()> {
-        if let Held::Partial(at) = held {
-            let message = &mut *self.message;
-            pieces(self.partials[at], &self.range, |of, piece, place| {
-                message[place].copy_from_slice(&of[piece]);
-            });
-            return self.communicator.send(to, bytes_of(&self.message[..self.range.len()]));
+        let all = 0..self.range.len();
+        let Held::Partial(at) = held else {
+            return self.communicator.send_device(to, self.sum.as_bytes().range(all));
+        };
+        let partial = self.partials[at];
+        for (number, piece, place) in pieces(partial.iter().map(DeviceBytes::len), &self.range) {
+            self.message.range(place).copy_from(partial[number].range(piece))?;
         }
-        self.communicator.send(to, bytes_of(&self.sum[..self.range.len()]))
+        self.communicator.send_device(to, self.message.as_bytes().range(all))
     }
 
     fn add_received(&mut self, from: usize) -> Result<()> {
-        let message = &mut self.message[..self.range.len()];
-        self.communicator.recv(from, bytes_of_mut(message))?;
-        add(self.sum, message);
-        Ok(())
-    }
-}
-
-fn add<T: Number>(sum: &mut [T], other: &[T]) {
-    for (sum, other) in sum.iter_mut().zip(other) {
-        *sum += *other;
+        let all = 0..self.range.len();
+        self.communicator.recv_device(from, self.message.range(all.clone()))?;
+        self.sum.range(all.clone()).add(self.message.as_bytes().range(all), self.dtype)
     }
 }

@@ -48,6 +48,12 @@ impl Strategy {
         Strategy { zero_stage: stage, ..self }
     }
 
+    /// This strategy with the ranks of another communicator.
+    #[must_use]
+    pub fn over(self, communicator: Arc<dyn Communicator>) -> Strategy {
+        Strategy { communicator, ..self }
+    }
+
     /// The stage of ZeRO.
     ///
     /// # Errors

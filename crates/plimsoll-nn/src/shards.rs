@@ -19,12 +19,14 @@ use plimsoll_dist::{Communicator, Shards, Strategy, gather_op, gather_rows, gath
 use plimsoll_tensor::optimizer::{NORM_CHUNK, norm_of_square_sums, square_sums};
 use plimsoll_tensor::program::Peers;
 use plimsoll_tensor::{
-    DType, Error, GatheredVariable, OpRef, Owner, Result, Shape, Tensor, Variable, with_owner,
+    DType, Error, GatheredVariable, OpRef, Owner, Piece, Result, Shape, Tensor, Variable, with_owner,
 };
 use sha2::{Digest, Sha256};
 
 /// The most variables that one op fills: see `optimizers::state`.
 const VARIABLES_OF_AN_OP: usize = 64;
+/// The bytes of a variable that are brought together at a time, outside a step.
+const MESSAGE_BYTES: usize = 1 << 20;
 
 /// The shards of a model's trained variables.
 pub(crate) struct Zero {
@@ -68,11 +70,6 @@ impl Zero {
                 continue;
             }
             let device = variable.device();
-            if !device.is_host() && !device.is_ghost() {
-                let detail =
-                    format!("ranks exchange shards in the memory of the host, and the model is on {device}");
-                return Err(Error::device("zero", detail));
-            }
             let _there = device.enter();
             self.shards.push(variable.n_elems());
             let number = self.variables.len();
@@ -205,23 +202,34 @@ impl Zero {
         Ok(())
     }
 
-    /// Gives `f` the bytes of a variable in full precision, from the pieces that all ranks have: all call it for the same variables
-    /// in the same order. The bytes are brought together outside the pool.
+    /// Gives `f` the bytes of a variable in full precision, one message after the other, from the pieces that all ranks have: all call
+    /// it for the same variables in the same order.
     pub fn with_whole_bytes(&self, variable: &Variable, f: &mut dyn FnMut(&[u8])) -> Result<bool> {
         let Some(number) = self.variables.iter().position(|known| known == variable) else {
             return Ok(false);
         };
-        let piece = &self.pieces[number];
+        let piece = self.pieces[number].value();
         let size = piece.dtype().size();
-        let mut whole = vec![0; variable.n_elems() * size];
+        let n_bytes = (variable.n_elems() * size).min(MESSAGE_BYTES);
+        let mut message = Piece::acquire(&piece.device().host(), n_bytes, "message")?;
         for (rank, range) in self.shards.pieces(number) {
-            let bytes = &mut whole[range.start * size..range.end * size];
-            if rank == self.communicator.rank() {
-                piece.value().with_bytes(|own| bytes.copy_from_slice(own))?;
+            let mut pass_on = |own: Option<&[u8]>| {
+                for start in (0..range.len() * size).step_by(MESSAGE_BYTES) {
+                    let end = (start + MESSAGE_BYTES).min(range.len() * size);
+                    let message = &mut message.bytes_mut()[..end - start];
+                    if let Some(own) = own {
+                        message.copy_from_slice(&own[start..end]);
+                    }
+                    self.communicator.broadcast_from(rank, message)?;
+                    f(message);
+                }
+                Ok::<(), Error>(())
+            };
+            match rank == self.communicator.rank() {
+                true => piece.with_bytes(|own| pass_on(Some(own)))??,
+                false => pass_on(None)?,
             }
-            self.communicator.broadcast_from(rank, bytes)?;
         }
-        f(&whole);
         Ok(true)
     }
 }

@@ -25,15 +25,14 @@ pub(crate) struct Retained {
 }
 
 impl ChainMemory {
-    /// From now on only these are retained; the others are freed as soon as the chain no longer reads them.
-    pub fn retain_only(&mut self, numbers: &[u32]) {
+    /// From now on a value is not retained: it is freed as soon as the chain no longer reads it.
+    pub fn give_up(&mut self, number: u32) {
         let links = &mut self.links;
         self.retained.retain(|value| {
-            let is_retained = numbers.contains(&value.number);
-            if !is_retained {
+            if value.number == number {
                 links[value.end].freed += value.bytes;
             }
-            is_retained
+            value.number != number
         });
     }
 

@@ -39,3 +39,14 @@ pub use lazy_plan_set::{LazyPlanSet, Measured, PlanSetCache};
 pub use placement::{StepOffsets, plan_offsets};
 pub use plan_set::{Candidate, Peaks, PlanSet, Planner};
 pub use trace::{Input, OffloadStore, Position, Record, Trace, Value};
+
+#[cfg(test)]
+extern crate self as plimsoll_plan;
+
+/// The networks of the tests in `tests`, for those of one module.
+#[cfg(test)]
+#[path = "../tests"]
+mod tests {
+    #[allow(dead_code, reason = "others use the rest")]
+    pub mod support;
+}

@@ -1,6 +1,6 @@
 #!/bin/sh
 # Runs one part of a bundle on a machine with a GPU: ./run.sh tests | promises | limits | explain | sanitize | losses | bench | graphs |
-# replays | first
+# replays | ranks | first
 #
 # It needs a driver and CUDA's libraries, and no Rust. PLIMSOLL_CUDA_LIBRARIES names their folders where they are in an
 # unusual place; PLIMSOLL_TEST_DEVICE another GPU than the first. A part ends with a table and a status that says whether
@@ -17,6 +17,7 @@
 #                      one order, and once with sums in any order (--nondeterministic)
 #   graphs             what the driver takes for modules and CUDA graphs, what comes back, and what launching costs
 #   replays [WORKLOAD..] programs as CUDA graphs: the bits of launches, then the benchmark with graphs off and on
+#   ranks              several ranks on one GPU: bits, bytes and the driver's count at every stage of ZeRO, and NCCL; a table at its end
 #   first [WORKLOAD..] the first step from an empty cache of kernels, and from a full one
 
 set -u
@@ -189,6 +190,16 @@ replays)
                 $1, $2, $6, $3 / 1048576, $4, $8, $5 / 1048576
         }'
     done
+    exit $status
+    ;;
+ranks)
+    # Buffers of NCCL's channels are a quarter of what they are unless it is told so. Two ranks on one GPU are allowed since 2.30.
+    export NCCL_BUFFSIZE="${NCCL_BUFFSIZE:-1048576}" NCCL_MULTI_RANK_GPU_ENABLE="${NCCL_MULTI_RANK_GPU_ENABLE:-1}"
+    status=0
+    # Ranks that wait for each other would wait for ever.
+    timeout 60 ./programs/gpu_check nccl > out/ranks-nccl.txt 2>&1 || status=1
+    timeout 240 ./programs/gpu_promises ranks > out/ranks.txt 2>&1 || status=1
+    cat out/ranks-nccl.txt out/ranks.txt
     exit $status
     ;;
 first)

@@ -13,6 +13,7 @@ mod lengths;
 mod limits;
 mod losses;
 mod modes;
+mod ranks;
 mod recipes;
 mod released;
 mod workload;
@@ -55,6 +56,8 @@ enum Section {
     Explain,
     /// Recipes at their own size, through the program: planned, predicted and taken bytes.
     Recipes,
+    /// Two and four ranks on one GPU, at every stage of ZeRO: their bits, their bytes, and the driver's count; and NCCL's of one.
+    Ranks,
     /// Losses, weights and data of workloads, for `peers/gpu_losses.py`.
     Losses(losses::Options),
     /// The program `plimsoll`, with its own arguments.
@@ -79,6 +82,7 @@ fn main() -> ExitCode {
         Some(Section::Modes) => report(modes::checks()),
         Some(Section::Explain) => report(explain::checks()),
         Some(Section::Recipes) => report(recipes::checks()),
+        Some(Section::Ranks) => ranks::main(),
         Some(Section::Losses(options)) => losses::main(&options),
         Some(Section::Program { arguments }) => {
             let words = iter::once(OsString::from("plimsoll")).chain(arguments);

@@ -8,7 +8,7 @@ use std::fmt::Write;
 use std::num::NonZeroUsize;
 
 use plimsoll::Device;
-use plimsoll::dist::{Settled, Shards, Strategy, ghost};
+use plimsoll::dist::{COLLECTIVES, Settled, Shards, Strategy, ghost};
 use plimsoll::nn::plan::{Plan, least_limit, plan};
 use plimsoll::nn::with_policy;
 
@@ -59,12 +59,14 @@ pub fn run(recipes: &[Recipe], options: &PlanOptions, cluster: &Cluster) -> Resu
     };
     let style = Style::of(options.run.json);
     if style == Style::Text {
-        style.say(describe(recipe, &options, (cluster, batch), &planned, worst)?.trim_end())?;
+        let text = describe(recipe, &options, (cluster, batch), &planned, worst)?;
+        style
+            .say(format!("{}{}", text.trim_end(), describe_transfers(worst, n_ranks, &target)).trim_end())?;
     }
     let mut event = single::event(recipe, &target, batch, &worst.plan, worst.least_limit);
     event.cluster = Some(format!("{n_ranks}x{}", cluster.model));
     event.zero = Some(options.zero);
-    event.ranks = Some(planned.iter().map(rank_plan).collect());
+    event.ranks = Some(planned.iter().map(|planned| rank_plan(planned, &target)).collect());
     style.emit(&Event::Plan(Box::new(event)))
 }
 
@@ -81,7 +83,8 @@ fn ranks_to_plan(recipe: &Recipe, options: &PlanOptions, n_ranks: usize) -> Resu
     let n_elems = |rank: &usize| -> usize {
         (0..variables.len()).map(|variable| shards.piece(variable, *rank).len()).sum()
     };
-    let (most, fewest) = ((0..n_ranks).max_by_key(n_elems), (0..n_ranks).min_by_key(n_elems));
+    // Of equal ones the first rank, which is planned anyway.
+    let (most, fewest) = ((0..n_ranks).rev().max_by_key(n_elems), (0..n_ranks).min_by_key(n_elems));
     let mut ranks: Vec<usize> = [Some(0), most, fewest].into_iter().flatten().collect();
     ranks.sort_unstable();
     ranks.dedup();
@@ -127,7 +130,26 @@ fn planned(
     }
 }
 
-fn rank_plan(planned: &Planned) -> RankPlan {
+/// How long the step that needs most waits for transfers between ranks, in milliseconds, if the rates of links are known.
+fn transfer_ms(planned: &Planned, target: &Target) -> Option<f64> {
+    target.device.profile()?;
+    let transfers = planned.plan.timeline.iter().filter(|moment| COLLECTIVES.contains(&moment.site.op()));
+    Some(transfers.map(|moment| moment.nanoseconds as f64 / 1e6).sum())
+}
+
+fn describe_transfers(planned: &Planned, n_ranks: usize, target: &Target) -> String {
+    let (Some(ms), Some(profile)) = (transfer_ms(planned, target), target.device.profile()) else {
+        return String::new();
+    };
+    format!(
+        "\n\ntransfers between ranks take about {ms:.1} ms of that step, at {} GB/s by the profile; a communicator takes up to {} beside \
+         what is shown\n",
+        profile.bytes_per_second_between(n_ranks) / 1_000_000_000,
+        scaled(profile.communicator_bytes)
+    )
+}
+
+fn rank_plan(planned: &Planned, target: &Target) -> RankPlan {
     let Planned { rank, plan, least_limit } = planned;
     RankPlan {
         rank: *rank,
@@ -137,6 +159,8 @@ fn rank_plan(planned: &Planned) -> RankPlan {
         least_limit_bytes: *least_limit,
         owners: plan.owners.iter().collect(),
         peak_at: describe_peak(plan),
+        predicted_transfer_ms: transfer_ms(planned, target),
+        communicator_bytes: target.device.profile().map(|profile| profile.communicator_bytes),
     }
 }
 

@@ -2,11 +2,16 @@
 
 use std::path::Path;
 
-use plimsoll::report::{Comparison, Explanation, Export, Page, Profile};
+use plimsoll::report::{Comparison, Explanation, Export, Page, Profile, Ranks};
+use serde_json::Value;
 
 use crate::failure::Failure;
 use crate::options::ExplainOptions;
+use crate::profile::of_rank;
 use crate::terminal::Style;
+
+/// The profiles of one run that are looked for at most.
+const MOST_RANKS: u64 = 4096;
 
 /// Explains a profile.
 ///
@@ -41,9 +46,36 @@ pub fn run(options: &ExplainOptions) -> Result<(), Failure> {
             let other = Explanation::of(&other).map_err(damaged)?;
             Comparison { this: &explanation, other: &other }.to_string()
         }
-        None => explanation.to_string(),
+        None => format!("{}{explanation}", ranks(&options.file, &profile)?),
     };
     Style::Text.say(text.trim_end())
+}
+
+/// The table of all ranks, where the profile is that of the first of several.
+fn ranks(path: &Path, profile: &Profile) -> Result<String, Failure> {
+    let number = |key: &str| profile.about().get(key).and_then(Value::as_u64);
+    let n_ranks = number("ranks").filter(|_| number("rank") == Some(0)).unwrap_or(1);
+    let (mut explanations, mut missing) = (Vec::new(), Vec::new());
+    // Nothing in a file is trusted, its number of ranks neither.
+    for rank in (0..n_ranks.min(MOST_RANKS) as usize).filter(|_| n_ranks > 1) {
+        let path = of_rank(path, rank);
+        if !path.exists() {
+            missing.push(path.display().to_string());
+            continue;
+        }
+        let explained = Explanation::of(&read(&path)?);
+        explanations.push(explained.map_err(|error| Failure::file(format!("{}: {error}", path.display())))?);
+    }
+    if explanations.is_empty() {
+        return Ok(String::new());
+    }
+    let ranks =
+        Ranks::of(&explanations).map_err(|error| Failure::file(format!("{}: {error}", path.display())))?;
+    let missing = match &missing[..] {
+        [] => String::new(),
+        [first, ..] => format!("the profiles of {} others are not there, such as {first}\n", missing.len()),
+    };
+    Ok(format!("{ranks}{missing}\nrank 0: "))
 }
 
 /// The formats of other tools that are asked for, and where they go.

@@ -65,7 +65,7 @@ fn record(
 ) -> Result<ProfileFile, Failure> {
     let ghost = target.device.ghost();
     let limit_bytes = target.limit.bytes;
-    let about = About { recipe, batch, device: &target.name, limit_bytes, is_plan: true };
+    let about = About { recipe, batch, device: &target.name, limit_bytes, is_plan: true, rank: (0, 1) };
     let recording = ProfileFile::at(path)?.record(&ghost, &training.run, &about)?;
     let _on = ghost.enter();
     recorded_dry_run(recipe, training)?;

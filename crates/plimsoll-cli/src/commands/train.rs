@@ -44,6 +44,8 @@ fn run_here(recipes: &[Recipe], options: &TrainOptions) -> Result<(), Failure> {
     profile::check_report(options.report.as_deref())?;
     let session = Session::open(&options.run)?;
     let _on = session.device.enter();
+    let joined = distributed::between_gpus(options, &session.device)?;
+    let options = joined.as_ref().unwrap_or(options);
     allow_spilling(&session.device, options.spill.as_deref())?;
     // A signal ends all ranks at once: one that ended by itself would be waited for.
     if !options.distributed {
@@ -67,7 +69,8 @@ fn run_here(recipes: &[Recipe], options: &TrainOptions) -> Result<(), Failure> {
             if let (Some(recording), Some(outside)) = (&recording, ended.outside) {
                 recording.profiler.add(&outside.to_json());
             }
-            if let (Some(recording), true) = (&recording, predicted.is_some()) {
+            // What would help one rank would help the others as much.
+            if let (Some(recording), true) = (&recording, predicted.is_some() && options.is_first()) {
                 add_actions(recording, recipe, options, &session.device);
             }
             end_recording(recording, prediction.as_ref(), options);
@@ -211,6 +214,7 @@ fn about<'a>(
         device: session.device.name(),
         limit_bytes: session.limit.bytes,
         is_plan,
+        rank: options.rank(),
     })
 }
 

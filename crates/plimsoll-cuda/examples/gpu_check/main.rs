@@ -14,6 +14,7 @@
 mod convolutions;
 mod copies;
 mod kernels;
+mod nccl;
 mod numbers;
 mod pages;
 mod products;
@@ -51,6 +52,12 @@ impl Bench {
             }
         };
         println!("{word}  {name}: {text}");
+    }
+
+    /// The last line, and the status of the program.
+    fn end(&self) -> ExitCode {
+        println!("{} passed, {} failed", self.n_passed, self.n_failed);
+        if self.n_failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
     }
 
     /// A block of the device.
@@ -123,14 +130,19 @@ fn main() -> ExitCode {
         ensure(known.is_none_or(|known| known == *profile), "not that of its model")?;
         Ok(format!("{profile:?}, {:?}", bench.gpu.memory()?))
     });
+    // `ranks` of a bundle's script asks for these alone.
+    if std::env::args().any(|argument| argument == "nccl") {
+        nccl::check(&mut bench);
+        return bench.end();
+    }
     pages::check(&mut bench);
     kernels::check(&mut bench);
     copies::check(&mut bench);
     products::check(&mut bench);
     convolutions::check(&mut bench);
+    nccl::check(&mut bench);
     if !quick {
         bench.check("a stray write breaks the GPU for good", kernels::stray);
     }
-    println!("{} passed, {} failed", bench.n_passed, bench.n_failed);
-    if bench.n_failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    bench.end()
 }

@@ -200,9 +200,48 @@ pub(crate) trait Backend: Streams {
     /// No copy may be about the memory any more.
     unsafe fn unpin(&self, memory: *mut u8) -> Result<()>;
 
+    /// Joins the ranks that have the same id, each on a GPU of its own.
+    fn collectives(&self, id: &[u8; 128], rank: usize, size: usize) -> Result<Box<dyn Collectives>>;
+
     /// Memory of the host that kernels can write to and that both see: `n_bytes` zero bytes, for as long as the process
     /// lives. Returns its address on the device and on the host.
     fn shared_cell(&self, n_bytes: usize) -> Result<(*mut u8, *mut u8)>;
+}
+
+/// A rank among others, whose transfers are work of the compute stream.
+///
+/// # Safety
+/// The pointers that the unsafe functions are given must be valid on the device until the work is done.
+pub(crate) trait Collectives: Send + Sync {
+    /// Gives all ranks the bytes that one of them has at `from`.
+    ///
+    /// # Safety
+    /// As the trait says.
+    unsafe fn broadcast(&self, from: *const u8, to: *mut u8, n_bytes: usize, root: usize) -> Result<()>;
+
+    /// Gives all ranks the bytes of all, in their order.
+    ///
+    /// # Safety
+    /// As the trait says.
+    unsafe fn all_gather(&self, from: *const u8, to: *mut u8, n_bytes: usize) -> Result<()>;
+
+    /// Sends bytes to a rank.
+    ///
+    /// # Safety
+    /// As the trait says.
+    unsafe fn send(&self, from: *const u8, n_bytes: usize, to: usize) -> Result<()>;
+
+    /// Receives bytes of a rank.
+    ///
+    /// # Safety
+    /// As the trait says.
+    unsafe fn recv(&self, to: *mut u8, n_bytes: usize, from: usize) -> Result<()>;
+
+    /// What this thread asks for until `end_group` happens at the same time.
+    fn begin_group(&self) -> Result<()>;
+
+    /// Ends what was begun.
+    fn end_group(&self) -> Result<()>;
 }
 
 /// A list of launches, ready to be started by one call.

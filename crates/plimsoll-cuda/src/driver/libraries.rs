@@ -44,7 +44,7 @@ pub fn libraries() -> Vec<LibraryInfo> {
 }
 
 /// A version: major, minor, patch.
-type Version = [u32; 3];
+pub(super) type Version = [u32; 3];
 
 fn written([major, minor, patch]: Version) -> String {
     format!("{major}.{minor}.{patch}")
@@ -57,6 +57,7 @@ pub(super) enum Library {
     Compiler,
     Matmul,
     Convolution,
+    Collectives,
 }
 
 /// What is known of a library before it is found.
@@ -67,7 +68,7 @@ struct Facts {
     least: Version,
     /// What its absence means.
     without: &'static str,
-    /// Whether cudarc finds it.
+    /// Whether cudarc finds it, where it knows the library.
     is_present: unsafe fn() -> bool,
     version: fn() -> Option<Version>,
 }
@@ -80,7 +81,8 @@ pub(super) struct Found {
 }
 
 impl Library {
-    const ALL: [Library; 4] = [Library::Driver, Library::Compiler, Library::Matmul, Library::Convolution];
+    const ALL: [Library; 5] =
+        [Library::Driver, Library::Compiler, Library::Matmul, Library::Convolution, Library::Collectives];
 
     fn facts(self) -> Facts {
         match self {
@@ -116,12 +118,20 @@ impl Library {
                 is_present: cudnn::sys::is_culib_present,
                 version: convolution_version,
             },
+            Library::Collectives => Facts {
+                name: "NCCL",
+                file: "libnccl.so.2",
+                least: [2, 19, 0],
+                without: "ranks on several GPUs exchange bytes through the memory of the host",
+                is_present: || false,
+                version: super::nccl::version,
+            },
         }
     }
 
     /// The library, if it can be used; must be asked for before the first call into it.
     pub fn find(self) -> &'static Result<Found> {
-        static FOUND: [OnceLock<Result<Found>>; 4] = [const { OnceLock::new() }; 4];
+        static FOUND: [OnceLock<Result<Found>>; 5] = [const { OnceLock::new() }; 5];
         FOUND[self as usize].get_or_init(|| self.look())
     }
 

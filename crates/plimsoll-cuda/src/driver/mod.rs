@@ -9,6 +9,7 @@ mod dnn;
 mod graph;
 mod handles;
 mod libraries;
+mod nccl;
 mod pages;
 mod plans;
 mod posts;
@@ -33,7 +34,7 @@ use self::dnn::Dnn;
 use self::posts::Posts;
 use self::readback::Readback;
 use self::staging::Staging;
-use crate::backend::{Backend, Executable, Function, Grid, Launches, MemoryInfo};
+use crate::backend::{Backend, Collectives, Executable, Function, Grid, Launches, MemoryInfo};
 use crate::convolution::{Convolution, ConvolutionOperands};
 use crate::error::{Error, Result};
 use crate::matmul::{Matmul, MatmulOperands};
@@ -41,6 +42,7 @@ use crate::profile::Profile;
 
 pub use self::compile::compile;
 pub use self::libraries::{LibraryInfo, libraries};
+pub(crate) use self::nccl::new_id as nccl_id;
 pub use self::pages::DriverPages;
 
 /// The profile of a GPU of this machine, for plans: nothing is opened, and no memory of the GPU is taken.
@@ -268,6 +270,10 @@ impl Backend for Driver {
         self.context.enter()?;
         // SAFETY: the caller vouches for the memory, which `pin` was given.
         check(unsafe { sys::cuMemHostUnregister(memory.cast()) }, "cuMemHostUnregister")
+    }
+
+    fn collectives(&self, id: &[u8; 128], rank: usize, size: usize) -> Result<Box<dyn Collectives>> {
+        Ok(Box::new(nccl::Communicator::join(&self.context, id, (rank, size))?))
     }
 
     fn shared_cell(&self, n_bytes: usize) -> Result<(*mut u8, *mut u8)> {

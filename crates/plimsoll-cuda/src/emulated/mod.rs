@@ -29,7 +29,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use plimsoll_memory::Source;
 
-use crate::backend::{Backend, Executable, Function, Grid, Launches, MemoryInfo};
+use crate::backend::{Backend, Collectives, Executable, Function, Grid, Launches, MemoryInfo};
 use crate::convolution::{Convolution, ConvolutionOperands};
 use crate::driver::{Cache, compiles};
 use crate::error::{Error, Result};
@@ -196,6 +196,10 @@ impl Backend for Emulated {
 
     unsafe fn unpin(&self, memory: *mut u8) -> Result<()> {
         self.queues.unpin(memory)
+    }
+
+    fn collectives(&self, _: &[u8; 128], _: usize, _: usize) -> Result<Box<dyn Collectives>> {
+        Err(Error::new("the emulated GPU has no NCCL"))
     }
 
     fn shared_cell(&self, n_bytes: usize) -> Result<(*mut u8, *mut u8)> {

@@ -254,8 +254,9 @@ impl Trainer {
         self.stepper.strategy.as_ref().is_none_or(|strategy| strategy.communicator().is_first())
     }
 
-    /// Gives `f` the bytes of a variable of the model in full precision, wherever they are: of one that is cut into shards, those of
-    /// all ranks are brought together, so all ranks call this for the same variables in the same order.
+    /// Gives `f` the bytes of a variable of the model in full precision, wherever they are: at once, or, of one that is cut into
+    /// shards, in several parts, in order, as they are brought together from all ranks. So all ranks call this for the same variables in
+    /// the same order.
     ///
     /// # Errors
     /// A rank that fails; a ghost, which has no values.

@@ -14,7 +14,7 @@ use plimsoll_tensor::{Device, Result, Tensor, set_seed};
 use crate::networks::on_all;
 
 /// Two steps of a small network; the bits of its variables.
-fn train(
+pub fn train(
     communicator: &Arc<dyn Communicator>,
     stage: usize,
     change: impl FnOnce(Trainer) -> Trainer,

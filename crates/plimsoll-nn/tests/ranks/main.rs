@@ -5,5 +5,6 @@
 mod clusters;
 mod data_parallel;
 mod faults;
+mod gpus;
 mod networks;
 mod zero;

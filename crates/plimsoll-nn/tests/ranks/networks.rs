@@ -19,9 +19,25 @@ use plimsoll_tensor::{Activation, Bytes, DType, Device, Result, Tensor, set_seed
 
 pub const N_LEAVES: usize = 4;
 const N_CLASSES: usize = 7;
-const BATCH: usize = 3000;
-/// Held out are 100; of the others, a third batch has but 26.
-const N_EXAMPLES: usize = 6126;
+
+/// How many examples there are, how many of them are held out, and how many a batch has; the last batch is short.
+#[derive(Clone, Copy)]
+struct Size {
+    n_examples: usize,
+    n_held_out: usize,
+    batch: usize,
+}
+
+impl Size {
+    /// A third batch has but 26.
+    const OF_CPU: Size = Size { n_examples: 6126, n_held_out: 100, batch: 3000 };
+    /// GPUs that the host plays take their time.
+    const OF_GPU: Size = Size { n_examples: 74, n_held_out: 10, batch: 24 };
+
+    fn of_current_device() -> Size {
+        if Device::current().is_host() { Size::OF_CPU } else { Size::OF_GPU }
+    }
+}
 
 /// The networks: each has something that does not follow from the sums of gradients alone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -72,7 +88,7 @@ impl Network {
     }
 
     pub fn data(self) -> Result<Dataset> {
-        let n = N_EXAMPLES;
+        let n = Size::of_current_device().n_examples;
         let inputs = match self {
             Network::Perceptron | Network::Wide => Tensor::randn([n, 40])?,
             Network::Norms => Tensor::randn([n, 6, 6, 3])?,
@@ -85,12 +101,12 @@ impl Network {
     /// A run of an epoch and a bit; the last batch of an epoch is short.
     pub fn trainer(self, communicator: &Arc<dyn Communicator>, stage: usize) -> Result<(Trainer, Dataset)> {
         set_seed(5);
-        let data = self.data()?;
-        let held_out = data.take(100).batch(50)?;
+        let (data, size) = (self.data()?, Size::of_current_device());
+        let held_out = data.take(size.n_held_out).batch(size.n_held_out / 2)?;
         let n_leaves = N_LEAVES.max(communicator.size());
         // As many examples for a leaf, whatever their number.
-        let batch = if self == Network::Wide { 64 } else { BATCH * n_leaves / N_LEAVES };
-        let data = data.skip(100).shuffle(N_EXAMPLES, 3).batch(batch)?.prefetch(1);
+        let batch = if self == Network::Wide { 64 } else { size.batch * n_leaves / N_LEAVES };
+        let data = data.skip(size.n_held_out).shuffle(size.n_examples, 3).batch(batch)?.prefetch(1);
         let optimizer = Adam::new(1e-2).build();
         let optimizer = match self {
             Network::Perceptron => optimizer.clip_norm(0.3),
@@ -139,11 +155,22 @@ pub fn outcome((trainer, history): &(Trainer, History)) -> Result<Outcome> {
     Ok((bits.collect::<Result<_>>()?, losses, trainer.state().next_draw))
 }
 
-/// What each rank gets, each on a thread of its own and on a device of its own.
+/// What each rank gets, each on a thread of its own and on a CPU of its own.
 pub fn on_all<R: Send>(ranks: Vec<Local>, f: impl Fn(Arc<dyn Communicator>, Device) -> R + Sync) -> Vec<R> {
+    let devices = ranks.iter().map(|_| Device::separate_cpu()).collect();
+    on_devices(ranks, devices, f)
+}
+
+/// What each rank gets, each on a thread of its own and on one of these devices.
+pub fn on_devices<R: Send>(
+    ranks: Vec<Local>,
+    devices: Vec<Device>,
+    f: impl Fn(Arc<dyn Communicator>, Device) -> R + Sync,
+) -> Vec<R> {
     std::thread::scope(|scope| {
-        let run = |rank: Local| scope.spawn(|| f(Arc::new(rank), Device::separate_cpu()));
-        let threads: Vec<_> = ranks.into_iter().map(run).collect();
+        let f = &f;
+        let run = |(rank, device): (Local, Device)| scope.spawn(move || f(Arc::new(rank), device));
+        let threads: Vec<_> = ranks.into_iter().zip(devices).map(run).collect();
         threads.into_iter().map(|thread| thread.join().expect("no rank panics")).collect()
     })
 }

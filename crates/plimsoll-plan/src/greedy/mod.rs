@@ -17,6 +17,7 @@ mod restore;
 
 use std::collections::HashMap;
 
+use self::costs::{Costs, Evictable};
 use crate::clock::{Events, FirstEviction, step_time, transfer_time};
 use crate::offload_schedule::{OffloadSchedule, offload_schedule};
 use crate::prefetch::{Level, Reload, prefetched};
@@ -84,7 +85,7 @@ enum Since {
 }
 
 /// How an evicted value is restored.
-#[derive(Clone, Copy, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 enum Strategy {
     /// Its ops are recomputed.
     Recompute,
@@ -117,8 +118,8 @@ struct GreedyPlanner<'a> {
     events: Events,
     /// The values that backward fetches before a position.
     fetched: HashMap<u32, Vec<u32>>,
-    /// Resident values that may be evicted at the present position.
-    evictable: Vec<u32>,
+    /// Values that may be evicted while they are resident, in the order in which they first could be.
+    evictable: Evictable,
     /// The bytes of values that would be resident if everything were retained, and are not.
     evicted_bytes: u64,
     /// The time of all records before a position.
@@ -131,11 +132,10 @@ struct GreedyPlanner<'a> {
     not_retained: Vec<u32>,
     /// Values that were restored for the present op alone.
     transient: Vec<u32>,
+    /// Values that chains have read before the present op.
+    read_here: Vec<u32>,
     n_recomputes: HashMap<u32, u32>,
-    mark: Vec<u32>,
-    stamp: u32,
-    /// Values that a search has yet to visit; reused, because searches are many.
-    open: Vec<u32>,
+    costs: Costs,
     decisions: Decisions,
 }
 
@@ -170,17 +170,16 @@ impl<'a> GreedyPlanner<'a> {
             offload_free_at: analysis.offload_schedule.values().copied().max().unwrap_or(0),
             events: Events::default(),
             fetched,
-            evictable: Vec::new(),
+            evictable: Evictable::new(n),
             evicted_bytes: 0,
             time_before,
             prescribed: vec![false; n],
             becoming_backward_only,
             not_retained: Vec::new(),
             transient: Vec::new(),
+            read_here: Vec::new(),
             n_recomputes: HashMap::new(),
-            mark: vec![0; trace.records.len()],
-            stamp: 0,
-            open: Vec::new(),
+            costs: Costs::new(trace),
             decisions: Decisions {
                 evicted: vec![false; n],
                 offloaded: vec![false; n],
@@ -204,9 +203,10 @@ impl<'a> GreedyPlanner<'a> {
                     self.evict(number, Strategy::Recompute, position);
                 }
             }
-            self.evictable.extend(candidates);
+            candidates.into_iter().for_each(|number| self.evictable.add(number));
         }
-        for number in self.fetched.get(&position).cloned().unwrap_or_default() {
+        let fetched = self.fetched.remove(&position).unwrap_or_default();
+        for &number in &fetched {
             if !self.resident[number as usize] {
                 self.restore(number, position)?;
             } else {
@@ -224,10 +224,12 @@ impl<'a> GreedyPlanner<'a> {
             self.resident[number as usize] = false;
             self.evicted_bytes += self.trace.values[number as usize].bytes;
         }
-        let trace = self.trace;
-        self.evictable.retain(|&number| {
-            trace.values[number as usize].fetches.last().is_some_and(|&last| last > position)
-        });
+        self.read_here.clear();
+        for number in fetched {
+            if self.trace.values[number as usize].fetches.last() == Some(&position) {
+                self.evictable.remove(number);
+            }
+        }
         Some(())
     }
 
@@ -265,6 +267,7 @@ impl<'a> GreedyPlanner<'a> {
             }
         };
         self.resident[number as usize] = false;
+        self.evictable.remove(number);
         self.evicted_bytes += self.trace.values[number as usize].bytes;
     }
 

@@ -1,5 +1,6 @@
 //! Restoring values: the chain of ops and reloads that leads to one, within the target, and what is retained of it.
 
+use std::collections::HashSet;
 use std::ops::Range;
 
 use super::{GreedyPlanner, Since};
@@ -56,14 +57,15 @@ impl GreedyPlanner<'_> {
                 // What would be retained for later is given up first; then something that is resident now, but nothing
                 // that a chain has read before the same op: that is evicted when the op begins.
                 _ if !retained.is_empty() => {
-                    self.not_retained.extend(retained.pop());
-                    memory.retain_only(&retained);
+                    let given_up = retained.pop();
+                    given_up.iter().for_each(|&number| memory.give_up(number));
+                    self.not_retained.extend(given_up);
                 }
                 _ => {
-                    let read_here = |since: &Since| matches!(since, Since::Read(at) if *at == position);
-                    let earlier = (0u32..).zip(&self.since).filter(|(_, since)| read_here(since));
-                    let in_use: Vec<u32> =
-                        reads.iter().copied().chain(earlier.map(|(number, _)| number)).collect();
+                    let since = |number: u32| self.since[number as usize];
+                    let is_read = |number: &u32| matches!(since(*number), Since::Read(at) if at == position);
+                    let earlier = self.read_here.iter().copied().filter(is_read);
+                    let in_use: Vec<u32> = reads.iter().copied().chain(earlier).collect();
                     let (number, strategy) = self.cheapest(position, &in_use)?;
                     self.evict(number, strategy, position);
                 }
@@ -73,6 +75,7 @@ impl GreedyPlanner<'_> {
             // An eviction from now on takes effect after this read.
             if self.trace.values[number as usize].backward_only_from.is_some_and(|from| from <= position) {
                 self.since[number as usize] = Since::Read(position);
+                self.read_here.push(number);
             }
         }
         for &link in &chain {
@@ -88,19 +91,20 @@ impl GreedyPlanner<'_> {
             let evicted_from = self.evicted_from[target as usize];
             self.reloads.push(Reload { position, number: target, evicted_from });
         }
+        // What is resident again makes other values cheaper to recompute.
+        self.costs.forget();
         for number in retained.into_iter().chain([target]) {
             let value = &self.trace.values[number as usize];
             self.resident[number as usize] = true;
             self.since[number as usize] = Since::Restored(position);
+            self.evictable.add_again(number);
             self.evicted_bytes -= value.bytes;
             let is_last = value.fetches.last().is_none_or(|&last| last <= position);
             if self.not_retained.contains(&number) && !is_last {
                 self.transient.push(number);
             } else if !is_last {
                 self.decisions.retained.insert((position, number));
-                if !self.evictable.contains(&number) {
-                    self.evictable.push(number);
-                }
+                self.evictable.add(number);
             }
         }
         Some(())
@@ -154,6 +158,7 @@ impl GreedyPlanner<'_> {
     /// How the bytes in use rise and fall while a chain restores values, of which the target and some others are retained.
     fn chain_memory(&self, chain: &[Link], retain: &[u32], (target, position): (u32, u32)) -> ChainMemory {
         let last_read = recompute_chain::last_reads(&At { planner: self, position }, chain);
+        let retain: HashSet<u32> = retain.iter().copied().collect();
         let bytes = |number: u32| self.trace.values[number as usize].bytes;
         let chain_link = |&link: &Link| ChainLink {
             made: self.made_by(link).map(bytes).sum(),

@@ -108,7 +108,7 @@ enum Hardware {
     /// A GPU.
     Gpu(Arc<Gpu>),
     /// Nothing: the ghost of a GPU of that model.
-    GhostGpu(Profile),
+    GhostGpu(Box<Profile>),
 }
 
 /// The GPUs that a process can name.
@@ -294,7 +294,7 @@ impl Device {
     pub fn ghost_cuda(profile: Profile) -> Device {
         let pool = Pool::new(GhostPages::unbounded());
         let name = format!("ghost({})", profile.name);
-        Device::with(&name, pool, Hardware::GhostGpu(profile))
+        Device::with(&name, pool, Hardware::GhostGpu(Box::new(profile)))
     }
 
     /// The first GPU if it can be used, else the CPU.
@@ -388,7 +388,8 @@ impl Device {
     /// would need that is far too large.
     #[doc(alias("meta", "fake"))]
     pub fn ghost(&self) -> Device {
-        let hardware = self.profile().map_or(Hardware::Cpu, |profile| Hardware::GhostGpu(profile.clone()));
+        let hardware =
+            self.profile().map_or(Hardware::Cpu, |profile| Hardware::GhostGpu(Box::new(profile.clone())));
         let name = format!("ghost({})", self.0.name);
         let mut ghost = Device::inner(&name, self.0.pool.unbounded_ghost(), hardware);
         ghost.plan_sets = self.0.plan_sets.clone().or(ghost.plan_sets);
@@ -404,7 +405,7 @@ impl Device {
     pub(crate) fn specs(&self) -> Device {
         let make = || {
             let hardware =
-                self.profile().map_or(Hardware::Cpu, |profile| Hardware::GhostGpu(profile.clone()));
+                self.profile().map_or(Hardware::Cpu, |profile| Hardware::GhostGpu(Box::new(profile.clone())));
             let pool = Pool::new(GhostPages::unbounded());
             let mut specs = Device::inner(&format!("spec({})", self.0.name), pool, hardware);
             specs.described = Some(WeakDevice(Arc::downgrade(&self.0)));
@@ -534,7 +535,13 @@ impl Device {
         let Some(gpu) = self.gpu() else { return Ok(None) };
         let memory = gpu.memory()?;
         let (total, used) = (memory.total, memory.total - memory.free);
-        Ok(Some(DriverMemory { total, used, committed: self.stats().committed, graphs: self.graph_bytes() }))
+        Ok(Some(DriverMemory {
+            total,
+            used,
+            committed: self.stats().committed,
+            graphs: self.graph_bytes(),
+            communicators: self.gpu().map_or(0, |gpu| gpu.communicator_bytes()),
+        }))
     }
 
     /// Every live block.

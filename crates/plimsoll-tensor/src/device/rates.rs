@@ -30,7 +30,24 @@ pub struct Cost {
     pub bytes: u64,
 }
 
+/// Bytes that an op exchanges with other ranks.
+#[doc(hidden)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Transfer {
+    /// As many as the busiest rank sends and receives, one after the other.
+    pub n_bytes: u64,
+    /// How many ranks there are.
+    pub n_ranks: usize,
+}
+
 impl Device {
+    /// How long a transfer between ranks takes that are on devices like this one, in nanoseconds, by the rates of its profile; nothing
+    /// is known of a CPU's network.
+    pub(crate) fn time_of_transfer(&self, transfer: Transfer) -> u64 {
+        let rate = self.profile().map(|profile| profile.bytes_per_second_between(transfer.n_ranks));
+        rate.map_or(0, |rate| (transfer.n_bytes as f64 / (rate as f64 * MOVING_SHARE) * 1e9) as u64)
+    }
+
     /// How long work of a cost takes here, in nanoseconds, where a GPU computes with some part of the rate of large products:
     /// see the module.
     pub(crate) fn time_of(&self, cost: Cost, dtype: Option<DType>, share: f64) -> u64 {
@@ -82,6 +99,15 @@ mod tests {
         assert_eq!(ms(1_000_000_000_000, 1000, DType::F32), 24);
         assert_eq!(ms(1000, 4_800_000_000, DType::F32), 1);
         assert_eq!(device.time_of(Cost::default(), None, 1.0), 3000);
+    }
+
+    #[test]
+    fn a_transfer_takes_as_long_as_the_link_between_ranks_says() {
+        let device = Device::ghost_cuda(Profile::h200());
+        let ms = |n_ranks| device.time_of_transfer(Transfer { n_bytes: 36_000_000_000, n_ranks }) / 1_000_000;
+        // At 0.8 of 450 GB/s, and of 50 GB/s.
+        assert_eq!([8, 16].map(ms), [100, 900]);
+        assert_eq!(Device::ghost_cpu().time_of_transfer(Transfer { n_bytes: 1 << 30, n_ranks: 8 }), 0);
     }
 
     #[test]

@@ -18,7 +18,7 @@ use crate::base::shape::Shape;
 use crate::device::Device;
 use crate::device::fault;
 pub use crate::device::fault::{Refusal, Refused};
-pub use crate::device::rates::Cost;
+pub use crate::device::rates::{Cost, Transfer};
 use crate::device::storage::Storage;
 use crate::device::survey::BlockKey;
 use crate::eager::tape::Backward;
@@ -117,6 +117,12 @@ pub trait Op: fmt::Debug + Send + Sync + 'static {
     /// all of them.
     #[doc(hidden)]
     fn average_outputs(&self, _inputs: &[&Meta]) -> Option<AverageOutputs> {
+        None
+    }
+
+    /// For an op that exchanges bytes with other ranks: how many, which are the same on all of them.
+    #[doc(hidden)]
+    fn transfer(&self, _inputs: &[&Meta]) -> Option<Transfer> {
         None
     }
 
@@ -758,7 +764,8 @@ impl OpRef {
     /// How long the op takes on a device, in nanoseconds, by its cost and the device's rates.
     pub(crate) fn nanoseconds(&self, device: &Device, inputs: &[&Meta], outputs: &[&Meta]) -> u64 {
         let dtype = inputs.first().or(outputs.first()).map(|meta| meta.dtype);
-        device.time_of(self.get().cost(inputs, outputs), dtype, self.get().computing_share_cuda())
+        let own = device.time_of(self.get().cost(inputs, outputs), dtype, self.get().computing_share_cuda());
+        own + self.get().transfer(inputs).map_or(0, |transfer| device.time_of_transfer(transfer))
     }
 
     /// What it does with one element of each input; none for an op of somebody's own, of which nothing is known.
