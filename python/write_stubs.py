@@ -263,7 +263,7 @@ class Stub:
         """The whole text."""
         for name, value in sorted(vars(self.module).items()):
             is_own_class = isinstance(value, type) and getattr(value, "__module__", None) == self.name
-            if not name.startswith("_") or name == "__version__" or is_own_class:
+            if not name.startswith("_") or name in ("__version__", "__array_api_version__") or is_own_class:
                 self.add(name, value)
         text = "\n".join(self.body)
         self.import_types(text)

@@ -8,7 +8,7 @@ this package has not raises an error that says so. What only Plimsoll has: ``lim
 import atexit as _atexit
 import os as _os
 
-from . import _core
+from . import _core, symbolic_calls as _symbolic_calls
 from .clash import warn_of_others as _warn_of_others
 
 _warn_of_others(_os.path.dirname(_os.path.dirname(_os.path.abspath(__file__))))
@@ -56,6 +56,8 @@ globals().update({_name: _function for _name, _function in _MATH.items() if _nam
 
 from . import compat, config, experimental, linalg, math, nn, random  # noqa: E402
 
+_symbolic_calls.offer(globals())
+
 newaxis = None
 __version__ = "0.1.0"
 
@@ -68,10 +70,10 @@ _INITIALIZERS = {
 
 
 def __getattr__(name):
-    if name == "keras":  # imported when it is first used
+    if name in ("keras", "xp"):  # imported when it is first used
         import importlib
 
-        return importlib.import_module(".keras", __name__)
+        return importlib.import_module(f".{name}", __name__)
     if name.startswith("assert_") and hasattr(debugging, name):
         return getattr(debugging, name)
     if name in _INITIALIZERS:

@@ -32,8 +32,10 @@ from . import nn as nn
 from . import random as random
 from . import signatures as signatures
 from . import specs as specs
+from . import symbolic_calls as symbolic_calls
 from . import tape as tape
 from . import tensor as tensor
+from . import xp as xp
 from ._core import Footprint as Footprint
 from ._core import GrowthWatch as GrowthWatch
 from ._core import Report as Report

@@ -12,7 +12,8 @@ from .names import tensor as _tensor
 
 def _per_axis(value, n, what):
     """An extent for each of n axes: a number, one for each, or TensorFlow's form with batch and channels around them."""
-    values = [int(v) for v in value] if isinstance(value, (list, tuple)) else [1 if value is None else int(value)]
+    is_several = isinstance(value, (list, tuple)) or np.ndim(value) == 1
+    values = [int(v) for v in value] if is_several else [1 if value is None else int(value)]
     if len(values) == n + 2:
         if values[0] != 1 or values[-1] != 1:
             raise ValueError(f"{what}={value}: those of batch and channels are 1")

@@ -27,7 +27,7 @@ class DType:
     def __eq__(self, other):
         try:
             return self.name == as_dtype(other).name
-        except TypeError:
+        except (TypeError, ValueError):  # numpy makes dtypes of lists and dictionaries, if they are of the right form
             return NotImplemented
 
     def __hash__(self):
@@ -64,7 +64,8 @@ def as_dtype(value):
         return value
     if isinstance(value, type) and value in _PYTHON:
         return _PYTHON[value]
-    name = value if isinstance(value, str) else getattr(np.dtype(value), "name", None)
+    # For numpy None is float64.
+    name = value if isinstance(value, (str, type(None))) else getattr(np.dtype(value), "name", None)
     if name in BY_NAME:
         return BY_NAME[name]
     raise TypeError(f"Plimsoll has no dtype {value!r}; it has {', '.join(BY_NAME)}")

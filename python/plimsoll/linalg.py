@@ -1,6 +1,6 @@
 """`tf.linalg`: products and lengths."""
 
-from . import _core
+from . import _core, symbolic_calls as _symbolic_calls
 from .array_ops import einsum, extents as _extents, eye, matmul  # noqa: F401
 from .clipping import global_norm  # noqa: F401
 from .composed import band_part, diag, diag_part, l2_normalize, matrix_transpose, matvec, tensordot, trace  # noqa: F401
@@ -20,5 +20,7 @@ def norm(tensor, ord="euclidean", axis=None, keepdims=None, name=None):
     axes = None if axis is None else _extents(axis)
     return _core.reduce("norm", _as_tensor(tensor), axes, bool(keepdims))
 
+
+_symbolic_calls.offer(globals(), "linalg")
 
 __getattr__ = _missing("linalg")

@@ -60,7 +60,6 @@ INSTEAD = {
     "data.TFRecordDataset": "Dataset.from_generator over a reader of the files",
     "data.TextLineDataset": "Dataset.from_generator over the lines of the file",
     "keras": "layers, losses, metrics and callbacks of your own",
-    "keras.Layer.add_loss": "a loss with the penalty in it, as loss= or in a train_step of your own",
     "keras.Layer.from_config": "copy.deepcopy, or the arguments once more",
     "keras.Layer.get_config": "copy.deepcopy or pickle, or the arguments once more",
     "keras.Layer.to_json": "pickle, or the Python that makes the model, and model.save_weights",
@@ -79,6 +78,7 @@ INSTEAD = {
     "linalg": "numpy's, of x.numpy(), where no gradient is wanted",
     "math": "other ops, of which it can be composed",
     "nn": "other ops, of which it can be composed, or tf.keras.layers",
+    "xp": "other functions of xp, of which it can be composed, or those of tf",
     "random": "tf.random.normal, uniform or truncated_normal, or numpy's generators",
 }  # fmt: skip
 

@@ -1,6 +1,6 @@
 """`tf.nn`: activations, losses and what else a network is made of."""
 
-from . import _core, names as _names
+from . import _core, names as _names, symbolic_calls as _symbolic_calls
 from .array_ops import concat as _concat, top_k  # noqa: F401
 from .composed import l2_normalize, softsign, zero_fraction  # noqa: F401
 from .convolutions import (  # noqa: F401
@@ -160,5 +160,7 @@ def embedding_lookup(params, ids, name=None):
     """
     return _core.pair("embedding", _tensor(params), _tensor(ids))
 
+
+_symbolic_calls.offer(globals(), "nn")
 
 __getattr__ = _missing("nn")

@@ -122,10 +122,27 @@ def logical(name):
 
 
 def elementwise(name):
+    if name in ("eq", "ne"):
+        return _equal if name == "eq" else _not_equal
+
     def apply(x, y):
         return _core.binary(name, *operands(x, y))
 
     return apply
+
+
+def _not_equal(x, y):
+    x, y = operands(x, y)
+    return _core.pair("logical_xor", x, y) if _are_truths(x, y) else _core.binary("ne", x, y)
+
+
+def _equal(x, y):
+    x, y = operands(x, y)
+    return _core.unary("logical_not", _core.pair("logical_xor", x, y)) if _are_truths(x, y) else _core.binary("eq", x, y)
+
+
+def _are_truths(x, y):
+    return x._dtype == "bool" and isinstance(y, Value) and y._dtype == "bool"
 
 
 _BINARY = {
@@ -254,11 +271,27 @@ def _numpy(self):
     return array if array.shape else array[()]
 
 
+class _Lent:
+    """A tensor that is lent without a copy or not at all. numpy cannot be asked for that before version 2.1."""
+
+    def __init__(self, tensor):
+        self._tensor = tensor
+
+    def __dlpack_device__(self):
+        return self._tensor.__dlpack_device__()
+
+    def __dlpack__(self, **how):
+        return self._tensor.__dlpack__(**how | {"copy": False})
+
+
 def _array(self, dtype=None, copy=None):
     if copy is False:
         if dtype is not None and np.dtype(dtype) != self.dtype.as_numpy_dtype:
             raise ValueError(f"a tensor of {self._dtype} becomes an array of {np.dtype(dtype)} by a copy")
-        return np.from_dlpack(self)  # read-only: tensors do not change
+        try:
+            return np.from_dlpack(_Lent(self))  # read-only: tensors do not change
+        except (BufferError, RuntimeError) as error:
+            raise ValueError(f"a tensor of shape {self.shape} on {self.device} becomes an array by a copy: {error}") from None
     array = np.asarray(_numpy(self))
     return array if dtype is None else array.astype(dtype)
 
@@ -355,20 +388,23 @@ def _assignment(how):
 
 
 def _dlpack(self, *, stream=None, max_version=None, dl_device=None, copy=None):
-    """A DLPack capsule: read-only memory of the tensor, or a copy for whoever cannot be told so."""
+    """A DLPack capsule: read-only memory of the tensor, or a copy for whoever cannot be told so.
+
+    On a GPU ``stream`` is the one on which the memory will be read: it waits for what computes the values.
+    """
     _check_has_value(self, "__dlpack__")
-    if dl_device not in (None, (1, 0)):
-        raise BufferError(f"a tensor of the CPU cannot be lent to device {dl_device}")
+    to_cpu = dl_device is not None and tuple(dl_device) == (1, 0)
+    if not to_cpu and dl_device not in (None, self.__dlpack_device__()):
+        raise BufferError(f"a tensor on {self.device} cannot be lent to device {dl_device}")
     is_versioned = max_version is not None and max_version[0] >= 1
-    if copy is False and not is_versioned:
-        raise BufferError("memory of a tensor is lent read-only, which a DLPack capsule without a version cannot say; let it be copied")
-    return _core.to_capsule(self, is_versioned, bool(copy))
+    return _core.to_capsule(self, is_versioned, copy, stream, to_cpu)
 
 
 def from_dlpack(external):
     """A tensor over memory of another library, without a copy: an object with ``__dlpack__``, or a capsule.
 
-    Its owner must not write to it while the tensor is there. Truth values are copied. ``stats()["foreign"]`` counts the bytes.
+    Its owner must not write to it while the tensor is there. Truth values are copied. ``stats()["foreign"]`` counts the bytes. On a GPU
+    ops wait for what the owner was doing with the memory, and the owner has it back once they are done.
 
     >>> import numpy as np, plimsoll as tf
     >>> array = np.arange(3.0)
@@ -376,14 +412,47 @@ def from_dlpack(external):
     array([0., 1., 2.])
     """
     if not hasattr(external, "__dlpack__"):
-        return _core.from_capsule(external)
-    if external.__dlpack_device__()[0] != 1:
-        raise BufferError(f"device {external.__dlpack_device__()}: only memory of the CPU can be taken")
+        return _core.from_capsule(external, False)
+    kind, number = external.__dlpack_device__()
+    how = {"stream": _core.compute_stream(number)} if kind == _CUDA else {}
     try:
-        capsule = external.__dlpack__(max_version=(1, 0))
+        capsule = external.__dlpack__(max_version=(1, 0), **how)
     except TypeError:  # it knows no versions
-        capsule = external.__dlpack__()
-    return _core.from_capsule(capsule)
+        capsule = external.__dlpack__(**how)
+    return _core.from_capsule(capsule, True)
+
+
+_CUDA = 2
+
+
+# What the array API has of arrays.
+
+
+def _array_namespace(self, *, api_version=None):
+    if api_version not in (None, "2021.12", "2022.12", "2023.12", "2024.12"):
+        raise ValueError(f"the array API of {api_version} is not there; that of 2024.12 is")
+    from . import xp
+
+    return xp
+
+
+def _turned(self):
+    if len(self._shape) != 2:
+        raise ValueError(f"x.T is of arrays with two axes, not of shape {tuple(self._shape)}: use x.mT or tf.transpose")
+    return _core.permute(self, [1, 0])
+
+
+def _matrix_turned(self):
+    n = len(self._shape)
+    if n < 2:
+        raise ValueError(f"x.mT is of arrays with two axes at least, not of shape {tuple(self._shape)}")
+    return _core.permute(self, [*range(n - 2), n - 1, n - 2])
+
+
+def _to_device(self, device, /, *, stream=None):
+    if stream is not None or device != self.device:
+        raise ValueError(f"an array on {self.device} stays there; with tf.device({device!r}) it is made elsewhere")
+    return self
 
 
 def _attach(cls):
@@ -403,9 +472,11 @@ def _attach(cls):
     cls.dtype = property(lambda self: dtypes.BY_NAME[self._dtype])
     cls.ndim = property(lambda self: len(self._shape))
     cls.device = property(lambda self: self._device)
-    cls.__dlpack__, cls.__dlpack_device__ = _dlpack, lambda self: (1, 0)
+    cls.__dlpack__, cls.__dlpack_device__ = _dlpack, lambda self: _core.dlpack_device(self)
     cls.get_shape = lambda self: self.shape
     cls.ref = lambda self: Reference(self)
+    cls.__array_namespace__, cls.to_device, cls.__pos__ = _array_namespace, _to_device, lambda self: self
+    cls.T, cls.mT, cls.size = property(_turned), property(_matrix_turned), property(lambda self: self.shape.num_elements())
 
 
 _attach(_core.Tensor)

@@ -7,6 +7,7 @@ import numpy as np
 import plimsoll as tf
 import pytest
 from conftest import in_use
+from dlpack_peer import DELETER, PLAIN, USED, DLTensor, Managed, api
 
 DTYPES = ["float64", "float32", "float16", "int64", "int32", "uint8"]
 
@@ -31,6 +32,17 @@ def test_numpy_looks_at_the_memory_of_a_tensor(dtype, shape):
     del view
     gc.collect()
     assert in_use() == before
+
+
+def test_a_view_whose_elements_do_not_lie_one_after_the_other_is_lent_as_a_copy_or_not_at_all():
+    x = tf.transpose(tf.reshape(tf.range(6), (2, 3)))
+    before = in_use()
+    view = np.from_dlpack(x)
+    assert view.tolist() == [[0, 3], [1, 4], [2, 5]] and in_use() == before + 24
+    with pytest.raises(BufferError, match="do not lie one after the other"):
+        x.__dlpack__(max_version=(1, 0), copy=False)
+    with pytest.raises(ValueError, match="by a copy"):
+        np.asarray(x, copy=False)
 
 
 def test_asarray_without_a_copy_shares_and_with_one_does_not():
@@ -71,11 +83,14 @@ def test_a_tensor_looks_at_the_memory_of_numpy(dtype):
 
 def test_strided_arrays_empty_ones_and_what_cannot_be_taken():
     array = np.arange(24, dtype=np.float32).reshape(4, 6)
-    for view in (array[:, ::2], array.T, array[1:3, 2:5], np.broadcast_to(array[0], (3, 6))):
-        assert np.array_equal(tf.from_dlpack(view).numpy(), view)
+    views = array[:, ::2], array.T, array[1:3, 2:5], np.broadcast_to(array[0], (3, 6)), array[::-1], array[2:0:-1, ::-2], array[::-1].T
+    for view in views:
+        x = tf.from_dlpack(view)
+        assert np.array_equal(x.numpy(), view) and foreign() > 0 and np.array_equal((x * 2.0).numpy(), view * 2)
+        assert np.array_equal(tf.from_dlpack(view > 5).numpy(), view > 5)
+        del x
+        assert foreign() == 0
     assert tf.from_dlpack(np.zeros((0, 3), np.float32)).shape == (0, 3)
-    with pytest.raises(tf.errors.InvalidArgumentError, match="backwards"):
-        tf.from_dlpack(array[::-1])
     with pytest.raises(tf.errors.InvalidArgumentError, match="no dtype"):
         tf.from_dlpack(np.zeros(3, np.uint16))
     with pytest.raises(TypeError, match="capsule"):
@@ -107,30 +122,6 @@ def test_the_memory_of_numpy_is_kept_until_no_tensor_looks_at_it():
     assert gone == [True]
 
 
-class DLTensor(ctypes.Structure):
-    _fields_ = [
-        ("data", ctypes.c_void_p), ("device_type", ctypes.c_int32), ("device_id", ctypes.c_int32), ("ndim", ctypes.c_int32),
-        ("code", ctypes.c_uint8), ("bits", ctypes.c_uint8), ("lanes", ctypes.c_uint16), ("shape", ctypes.POINTER(ctypes.c_int64)),
-        ("strides", ctypes.POINTER(ctypes.c_int64)), ("byte_offset", ctypes.c_uint64),
-    ]  # fmt: skip
-
-
-class Managed(ctypes.Structure):
-    pass
-
-
-DELETER = ctypes.CFUNCTYPE(None, ctypes.POINTER(Managed))
-Managed._fields_ = [("tensor", DLTensor), ("context", ctypes.c_void_p), ("deleter", DELETER)]
-
-api = ctypes.pythonapi
-api.PyCapsule_GetPointer.restype = ctypes.c_void_p
-api.PyCapsule_GetPointer.argtypes = [ctypes.py_object, ctypes.c_char_p]
-api.PyCapsule_SetName.argtypes = [ctypes.py_object, ctypes.c_char_p]
-api.PyCapsule_New.restype = ctypes.py_object
-api.PyCapsule_New.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
-_NAMES = {False: ctypes.c_char_p(b"dltensor"), True: ctypes.c_char_p(b"used_dltensor")}
-
-
 @pytest.mark.valgrind
 def test_a_peer_takes_a_capsule_without_a_version_as_a_copy_and_deletes_it():
     x = tf.constant([[1.0, 2.0], [3.0, 4.0]])
@@ -138,7 +129,7 @@ def test_a_peer_takes_a_capsule_without_a_version_as_a_copy_and_deletes_it():
     capsule = x.__dlpack__()
     assert in_use() == before + 16
     managed = Managed.from_address(api.PyCapsule_GetPointer(capsule, b"dltensor"))
-    api.PyCapsule_SetName(capsule, _NAMES[True])
+    api.PyCapsule_SetName(capsule, USED)
     tensor = managed.tensor
     assert (tensor.device_type, tensor.ndim, tensor.code, tensor.bits, tensor.lanes) == (1, 2, 2, 32, 1)
     assert (tensor.shape[:2], tensor.strides[:2]) == ([2, 2], [2, 1])
@@ -164,7 +155,7 @@ def test_a_peers_memory_is_deleted_once_and_a_capsule_is_taken_once():
     values, shape = (ctypes.c_float * 6)(*range(6)), (ctypes.c_int64 * 2)(2, 3)
     tensor = DLTensor(ctypes.addressof(values), 1, 0, 2, 2, 32, 1, shape, None, 0)
     managed = Managed(tensor, None, deleter)
-    capsule = api.PyCapsule_New(ctypes.addressof(managed), _NAMES[False], None)
+    capsule = api.PyCapsule_New(ctypes.addressof(managed), PLAIN, None)
     x = tf.experimental.dlpack.from_dlpack(capsule)
     with pytest.raises(TypeError, match="nobody has taken"):
         tf.from_dlpack(capsule)

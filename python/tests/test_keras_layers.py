@@ -49,6 +49,17 @@ def test_attention_with_tensorflows_weights_gives_its_values(name):
     check(name, layer, lambda: layer(given[0], given[-1], **options), seed)
 
 
+@pytest.mark.parametrize("name", list(networks.metrics(tf)))
+def test_metrics_tell_what_tensorflow_tells(name):
+    metric = networks.metrics(tf)[name]
+    for (labels, chances, weights), expected in zip(networks.truths(), RECORDED["metrics"][name]):
+        metric.update_state(labels, chances, sample_weight=weights)
+        # TensorFlow adds up in float32.
+        assert float(metric.result()) == pytest.approx(expected, rel=1e-6)
+    metric.reset_state()
+    assert float(metric.result()) == 0.0
+
+
 def test_names_are_keras_names():
     keras.backend.clear_session()
     assert [layers.Dense(1).name, layers.Dense(1).name, layers.Conv2D(1, 1).name, layers.LSTM(1).name] == [
@@ -125,7 +136,7 @@ def test_mixed_precision_keeps_masters():
         (lambda: layers.Dense(4, wrong=1), "Dense has no argument wrong"),
         (lambda: layers.LSTM(4, return_state=True), "LSTM has no return_state=True"),
         (lambda: layers.Conv2D(4, 3, padding="causal"), "there are 'valid' and 'same'"),
-        (lambda: layers.Bidirectional, "Plimsoll has no tf.keras.layers.Bidirectional; use a subclass of tf.keras.layers.Layer"),
+        (lambda: layers.ConvLSTM2D, "Plimsoll has no tf.keras.layers.ConvLSTM2D; use a subclass of tf.keras.layers.Layer"),
         (lambda: keras.losses.get("nonsense"), "there is no loss 'nonsense'"),
         (lambda: keras.optimizers.get("nonsense"), "there is no optimizer 'nonsense'; there are sgd, adam"),
         (lambda: keras.datasets.mnist.load_data(), "never does. Fetch mnist.npz by hand"),

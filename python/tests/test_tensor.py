@@ -28,6 +28,17 @@ def test_strided_arrays_and_strided_tensors():
     assert np.array_equal(np.asarray(tf.constant(array)[::2, ::-1]), array[::2, ::-1])
 
 
+def test_truth_values_are_compared_and_dtypes_with_anything():
+    x = tf.constant([True, False])
+    assert (x == [True, True]).numpy().tolist() == [True, False] and (x != True).numpy().tolist() == [False, True]  # noqa: E712
+    assert tf.equal(x, [[True], [False]]).numpy().tolist() == [[True, False], [False, True]]
+    assert tf.not_equal(x, x).numpy().tolist() == [False, False]
+    assert tf.float32 == "float32" and tf.float32 == np.float32
+    assert all(tf.float64 != other for other in (None, {"a": 1}, [("a", 2, 3, 4)], 1.5, tf.float32))
+    with pytest.raises(TypeError, match="Plimsoll has no dtype None"):
+        tf.as_dtype(None)
+
+
 def test_python_numbers_become_tensorflows_dtypes():
     assert tf.constant(1.5).dtype == tf.float32
     assert tf.constant([1, 2]).dtype == tf.int32

@@ -65,6 +65,9 @@ Commands:
   wheel         the Python package as it is published: built for speed, and checked
   suites --from DIR [--only TEXT]
                 test files that were written for TensorFlow, from a folder of yours, against the Python package
+  suites --array-api DIR [--examples N]
+  suites --keras DIR [--failed]
+                the same for the array API's own suite, and for Keras's tests of layers, losses, optimizers and metrics
 ";
 
 /// What one command says about how it went; the error is a sentence for a person.
@@ -139,7 +142,9 @@ fn run(root: &Path, words: &[&str]) -> Option<Outcome> {
         ["python", "--valgrind"] => python::valgrind(root),
         ["python", "--peers", python] => python::peers(root, python),
         ["wheel"] => python::wheel(root),
-        ["suites", "--from", folder, rest @ ..] => python::suites(root, folder, rest),
+        ["suites", "--from", folder, rest @ ..] => python::suites(root, "run.py", folder, rest),
+        ["suites", "--array-api", folder, rest @ ..] => python::suites(root, "array_api.py", folder, rest),
+        ["suites", "--keras", folder, rest @ ..] => python::suites(root, "keras_tests.py", folder, rest),
         _ => return None,
     };
     Some(outcome)

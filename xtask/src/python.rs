@@ -16,8 +16,8 @@ const PACKAGES: [&str; 4] = ["maturin>=1.16,<2", "mypy>=2.4", "numpy>=2.0", "pyt
 const ARE_THERE: &str = "import maturin, mypy, numpy, pytest";
 /// What the wheel needs besides: a C compiler that links against the system libraries of old distributions, and who checks it.
 const FOR_WHEELS: [&str; 3] = ["auditwheel>=6.8", "packaging", "ziglang>=0.15"];
-/// What TensorFlow's test files import besides.
-const FOR_SUITES: [&str; 1] = ["absl-py"];
+/// What test files of others import besides.
+const FOR_SUITES: [&str; 5] = ["absl-py", "hypothesis>=6.151", "ndindex>=1.8", "pytest-json-report", "scipy"];
 
 /// The environment with its programs.
 struct Environment {
@@ -64,9 +64,9 @@ impl Environment {
             .env("CARGO_TARGET_DIR", &target.to_string_lossy())
     }
 
-    /// Builds the package into the environment, as the tests are built.
+    /// Builds the package into the environment, as the tests are built: with a GPU that the host plays.
     fn develop(&self) -> Outcome {
-        self.maturin(&["develop", "--quiet"], &self.root.join("target")).run()
+        self.maturin(&["develop", "--quiet", "--features", "emulated"], &self.root.join("target")).run()
     }
 }
 
@@ -142,8 +142,9 @@ pub fn wheel(root: &Path) -> Outcome {
     environment.python(&["check_wheel.py", &out, &root.to_string_lossy(), &cargo]).run()
 }
 
-/// Runs the test files below a folder of the user's.
-pub fn suites(root: &Path, folder: &str, rest: &[&str]) -> Outcome {
+/// Runs test files that others wrote, from a folder of the user's: TensorFlow's, the array API's or Keras's, as the program in
+/// `python/suites` says.
+pub fn suites(root: &Path, program: &str, folder: &str, rest: &[&str]) -> Outcome {
     let folder = std::path::absolute(folder).map_err(|error| format!("{folder}: {error}"))?;
     if !folder.is_dir() {
         return Err(format!("there is no folder {}", folder.display()));
@@ -152,5 +153,6 @@ pub fn suites(root: &Path, folder: &str, rest: &[&str]) -> Outcome {
     environment.install(&FOR_SUITES)?;
     environment.develop()?;
     let folder = folder.to_string_lossy();
-    environment.python(&[&["suites/run.py", &folder], rest].concat()).run()
+    let program = format!("suites/{program}");
+    environment.python(&[&[program.as_str(), &folder], rest].concat()).run()
 }

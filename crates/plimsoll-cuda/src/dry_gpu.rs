@@ -146,6 +146,18 @@ impl Backend for Noting {
         Ok(())
     }
 
+    fn synchronize_all(&self) -> Result<()> {
+        Ok(())
+    }
+
+    fn compute_stream(&self) -> usize {
+        0
+    }
+
+    unsafe fn order(&self, _first: usize, _then: usize) -> Result<()> {
+        Ok(())
+    }
+
     fn memory(&self) -> Result<MemoryInfo> {
         Err(never("memory"))
     }

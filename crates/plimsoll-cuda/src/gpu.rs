@@ -411,7 +411,7 @@ impl Gpu {
     }
 
     /// Work of the compute stream for an op: held back where this thread records and `defer` can, else a call.
-    fn order<R>(
+    pub(crate) fn order<R>(
         &self,
         op: &'static str,
         defer: impl FnOnce(&mut Launches) -> Option<R>,

@@ -8,6 +8,7 @@
 
 #![forbid(unsafe_code)]
 
+mod added_losses;
 mod buffers;
 mod build;
 pub mod checkpoint;
@@ -30,6 +31,7 @@ mod shards;
 mod summary;
 pub mod train;
 
+pub use added_losses::add_loss;
 pub use buffers::update_buffer;
 pub use filter::VariableFilter;
 pub use initializer::Initializer;

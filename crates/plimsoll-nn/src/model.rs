@@ -9,6 +9,7 @@ use plimsoll_tensor::{
     current_scope, enter_layer, is_recording, recompute,
 };
 
+use crate::added_losses::collect;
 use crate::deferred::{Consumer, Deferred};
 use crate::layer::{BuiltLayer, Layer, OwnVariable, Settings, build};
 use crate::placement::Placement;
@@ -147,7 +148,15 @@ impl Model {
                 let inputs = arrangement.try_map(&mut |()| {
                     inputs.next().ok_or_else(|| Error::argument("recompute", "an input is missing"))
                 })?;
-                model.run(&Deferred::nested(inputs), mode, Consumer::Anyone)?.values()
+                let (given, added) = collect(|| model.run(&Deferred::nested(inputs), mode, Consumer::Anyone));
+                match added.is_empty() {
+                    true => given?.values(),
+                    // No gradient would flow through them: what is inside is not recorded.
+                    false => Err(Error::argument(
+                        "add_loss",
+                        "a layer that is recomputed cannot add a loss".to_owned(),
+                    )),
+                }
             };
             return recompute(&inputs.leaves(), rerun).map(Deferred::of);
         }

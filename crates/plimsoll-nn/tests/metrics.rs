@@ -2,8 +2,9 @@
 
 use plimsoll_memory::testing::Fail;
 use plimsoll_nn::metrics::{
-    Accuracy, BinaryAccuracy, CategoricalAccuracy, Mean, MeanAbsoluteError, MeanSquaredError, Metric,
-    SparseCategoricalAccuracy, SparseTopKCategoricalAccuracy, TopKCategoricalAccuracy,
+    AUC, Accuracy, BinaryAccuracy, CategoricalAccuracy, Curve, Mean, MeanAbsoluteError, MeanSquaredError,
+    Metric, Precision, Recall, SparseCategoricalAccuracy, SparseTopKCategoricalAccuracy,
+    TopKCategoricalAccuracy,
 };
 use plimsoll_tensor::{DType, Device, GradientTape, Result, Step, Tensor, Variable};
 
@@ -44,6 +45,46 @@ fn the_right_class_may_be_among_several() -> Result<()> {
     assert_eq!([at(1)?, at(2)?, at(3)?], [0.25, 0.5, 1.0]);
     let one_hot = classes.one_hot(3, DType::F32)?;
     assert_eq!(of(TopKCategoricalAccuracy::new(2), &one_hot, &scores()?)?, 0.5);
+    Ok(())
+}
+
+#[test]
+fn precision_and_recall_are_ratios_of_counts() -> Result<()> {
+    let truths = Tensor::from_slice(&[1i64, 0, 1, 0, 1], 5)?;
+    let chances = Tensor::from_slice(&[0.9f32, 0.6, 0.4, 0.1, 0.7], 5)?;
+    assert_eq!(of(Precision::new(0.5), &truths, &chances)?, 2.0 / 3.0);
+    assert_eq!(of(Recall::new(0.3), &truths, &chances)?, 1.0);
+    let weights = Tensor::from_slice(&[1.0f32, 3.0, 1.0, 1.0, 2.0], 5)?;
+    let (mut precision, mut recall) = (Precision::new(0.5), Recall::new(0.5));
+    // Of nothing they are zero, as in Keras.
+    assert_eq!((precision.result(), recall.result()), (0.0, 0.0));
+    precision.update(&truths, &chances.zeros_like()?)?;
+    recall.update(&truths.zeros_like()?, &chances)?;
+    let on_device = |metric: &dyn Metric| -> Result<f64> { metric.result_on_device()?.unwrap().item() };
+    assert_eq!((precision.result(), recall.result()), (0.0, 0.0));
+    assert_eq!((on_device(&precision)?, on_device(&recall)?), (0.0, 0.0));
+    precision.update_weighted(&truths, &chances, &weights)?;
+    recall.update_weighted(&truths, &chances, &weights)?;
+    assert_eq!((precision.result(), recall.result()), (0.5, 0.75));
+    assert_eq!((on_device(&precision)?, on_device(&recall)?), (0.5, 0.75));
+    precision.reset();
+    assert_eq!(precision.result(), 0.0);
+    Ok(())
+}
+
+#[test]
+fn the_area_under_a_curve_tells_how_well_two_kinds_are_told_apart() -> Result<()> {
+    let truths = Tensor::from_slice(&[0i64, 0, 1, 1], 4)?;
+    let area = |curve, chances: [f32; 4]| of(AUC::new(curve), &truths, &Tensor::from_slice(&chances, 4)?);
+    for curve in [Curve::Roc, Curve::PrecisionRecall] {
+        assert!((area(curve, [0.1, 0.2, 0.8, 0.9])? - 1.0).abs() < 1e-12, "{curve:?}");
+    }
+    assert_eq!(area(Curve::Roc, [0.8, 0.9, 0.1, 0.2])?, 0.0);
+    // Three of the four pairs of one of each are in order.
+    assert_eq!(area(Curve::Roc, [0.1, 0.6, 0.5, 0.9])?, 0.75);
+    assert_eq!(AUC::new(Curve::Roc).result(), 0.0);
+    let error = AUC::new(Curve::Roc).thresholds(1).unwrap_err().to_string();
+    assert!(error.contains("a curve has two ends"), "{error}");
     Ok(())
 }
 

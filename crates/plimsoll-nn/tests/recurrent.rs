@@ -1,7 +1,7 @@
 //! Recurrent layers: PyTorch's values, names and shapes, how they start, and what they keep.
 
 use plimsoll_nn::initializer::Fans;
-use plimsoll_nn::layers::{Dense, GRU, LSTM, Sequential, SimpleRNN};
+use plimsoll_nn::layers::{Bidirectional, Dense, GRU, LSTM, Merge, Sequential, SimpleRNN};
 use plimsoll_nn::{Initializer, Layer, Model, Policy};
 use plimsoll_tensor::{Activation, DType, GradientTape, IntoShape, Result, Tensor, set_seed};
 
@@ -44,6 +44,45 @@ fn two_stacked_layers_give_the_values_of_pytorch() -> Result<()> {
     let two_biases = [&kernels[..], &[Some((5, 7)), Some((3, 5))], &weights, &[None, None]].concat();
     let gru = Sequential::new().add(GRU::new(2).return_sequences()).add(GRU::new(2)).build([3, 2])?;
     check(&gru, &two_biases, [0.087_561_94, -0.000_818_239_9, 0.071_832_14, 0.018_359_15])
+}
+
+#[test]
+fn a_bidirectional_layer_is_two_of_which_one_reads_backwards() -> Result<()> {
+    set_seed(3);
+    let x = grid([2, 5, 3], 5, 11)?;
+    for (merge, width) in
+        [(Merge::Concatenate, 8), (Merge::Sum, 4), (Merge::Multiply, 4), (Merge::Average, 4)]
+    {
+        let model = Bidirectional::new(LSTM::new(4).return_sequences()).merge(merge).build([5, 3])?;
+        let names: Vec<String> = model.variables().iter().map(|variable| variable.name()).collect();
+        let expected = ["kernel", "recurrent_kernel", "bias"]
+            .map(|name| [format!("forward.{name}"), format!("backward.{name}")]);
+        let expected: Vec<String> =
+            (0..2).flat_map(|part| expected.iter().map(move |both| both[part].clone())).collect();
+        assert_eq!(names, expected);
+        let alone = LSTM::new(4).return_sequences().build([5, 3])?;
+        let reading = |first: usize, x: &Tensor| {
+            for (own, of_model) in alone.variables().iter().zip(&model.variables()[first..]) {
+                own.assign(of_model)?;
+            }
+            alone.call(x)
+        };
+        let (forwards, backwards) = (reading(0, &x)?, reading(3, &x.flip(1)?)?.flip(1)?);
+        let expected = match merge {
+            Merge::Concatenate => Tensor::concat(&[&forwards, &backwards], -1)?,
+            Merge::Sum => forwards.add(&backwards)?,
+            Merge::Multiply => forwards.mul(&backwards)?,
+            Merge::Average => forwards.add(&backwards)?.mul(0.5)?,
+        };
+        let given = model.call(&x)?;
+        assert_eq!(given.shape().dims(), [2, 5, width]);
+        assert_eq!(given.to_vec::<f32>()?, expected.to_vec::<f32>()?, "{merge:?}");
+    }
+    let ends = Bidirectional::new(GRU::new(4)).build([5, 3])?;
+    assert_eq!(ends.call(&x)?.shape().dims(), [2, 8]);
+    let error = Bidirectional::new(Dense::new(4)).build([3]).unwrap_err().to_string();
+    assert!(error.contains("it must take a sequence"), "{error}");
+    Ok(())
 }
 
 #[test]

@@ -6,13 +6,14 @@ use std::sync::{Arc, Mutex};
 
 use plimsoll_memory::testing::Fail;
 use plimsoll_nn::layers::{Dense, Dropout, Lambda, Sequential};
-use plimsoll_nn::losses::{MeanSquaredError, SparseCategoricalCrossentropy};
+use plimsoll_nn::losses::{Loss, MeanSquaredError, SparseCategoricalCrossentropy};
 use plimsoll_nn::optimizers::{Adam, LossScale, Optimizer, OptimizerConfig, SGD};
 use plimsoll_nn::train::callbacks::LambdaCallback;
 use plimsoll_nn::train::{Batch, Epoch, Examples, StepEvent, Trainer, Until};
-use plimsoll_nn::{BuiltLayer, Layer, Model, Policy, with_policy};
+use plimsoll_nn::{BuiltLayer, Layer, Mode, Model, Policy, add_loss, with_policy};
 use plimsoll_tensor::{
-    Activation, Bytes, DType, Device, Generator, Owner, Result, Shape, Tensor, Variable, set_seed,
+    Activation, Bytes, DType, Device, Generator, GradientTape, Owner, Result, Shape, Tensor, Variable,
+    set_seed,
 };
 
 /// `n_batches` batches of `batch` examples whose labels are a fixed function of their inputs.
@@ -507,5 +508,72 @@ fn a_run_goes_on_after_a_panic_as_if_there_had_been_none() -> Result<()> {
     for limit in [None, Some(Bytes::mib(16))] {
         assert_eq!(run(true, limit)?, run(false, limit)?, "under {limit:?}");
     }
+    Ok(())
+}
+
+/// A dense layer that adds the mean square of what it gives to the loss.
+struct Quiet;
+
+impl Layer for Quiet {
+    fn name(&self) -> &str {
+        "quiet"
+    }
+
+    fn make(&self, input: &Shape) -> Result<BuiltLayer> {
+        let dense = Dense::new(2).build(*input)?;
+        BuiltLayer::new(*dense.output_shape(), move |x, mode| {
+            let y = dense.forward(x, mode)?;
+            add_loss(&y.square()?.mean(..)?.mul(0.5)?)?;
+            Ok(y)
+        })
+    }
+}
+
+#[test]
+fn a_loss_that_a_layer_adds_is_part_of_the_loss_and_of_the_gradients() -> Result<()> {
+    let batch = || -> Result<Batch> {
+        set_seed(11);
+        Ok(Batch::new(Tensor::randn([6, 3])?, Tensor::randn([6, 2])?))
+    };
+    let model = || -> Result<Model> {
+        set_seed(5);
+        Sequential::new().add(Quiet.pure()).build([3])
+    };
+    let mut trainer = Trainer::new(model()?, SGD::new(0.5).build(), MeanSquaredError);
+    let told = trainer.fit(&vec![batch()?], Until::Epochs(1))?.loss;
+    // The same by hand.
+    let (by_hand, batch) = (model()?, batch()?);
+    let tape = GradientTape::new();
+    let (x, labels) = (batch.inputs.one().unwrap(), batch.labels.one().unwrap());
+    let loss = tape.record(|| {
+        let y = by_hand.forward(x, Mode::Train)?;
+        MeanSquaredError.call(labels, &y)?.add(&y.square()?.mean(..)?.mul(0.5)?)
+    })?;
+    let variables = by_hand.variables();
+    let gradients = tape.variable_gradients(&loss, &variables)?;
+    for (variable, gradient) in variables.iter().zip(gradients) {
+        variable.assign_sub(&gradient.mul(0.5)?)?;
+    }
+    assert_eq!(told, Some(f64::from(loss.item::<f32>()?)));
+    for (trained, expected) in trainer.model().variables().iter().zip(&variables) {
+        assert_eq!(trained.to_vec::<f32>()?, expected.to_vec::<f32>()?);
+    }
+    // In an evaluation it counts, too; elsewhere nobody listens.
+    let evaluated = trainer.evaluate(&vec![batch.clone()])?.loss;
+    let y = trainer.model().call(x)?;
+    let alone = MeanSquaredError.call(labels, &y)?.add(&y.square()?.mean(..)?.mul(0.5)?)?;
+    assert_eq!(evaluated, f64::from(alone.item::<f32>()?));
+    assert!(!add_loss(&alone)?);
+    assert!(add_loss(&y).unwrap_err().to_string().contains("must be one number"));
+    Ok(())
+}
+
+#[test]
+fn a_layer_that_is_recomputed_cannot_add_a_loss() -> Result<()> {
+    let model = Sequential::new().add(Quiet.recompute()).build([3])?;
+    let mut trainer = Trainer::new(model, SGD::new(0.5).build(), MeanSquaredError);
+    let batch = Batch::new(Tensor::ones([6, 3])?, Tensor::ones([6, 2])?);
+    let error = trainer.fit(&vec![batch], Until::Epochs(1)).unwrap_err().to_string();
+    assert!(error.contains("a layer that is recomputed cannot add a loss"), "{error}");
     Ok(())
 }

@@ -56,6 +56,7 @@ pub use function::Function;
 pub use function::nested::Nested;
 pub use function::structure::Structure;
 pub use graph::{Graph, GraphScope, Session};
+pub use io::export::{Export, Reader};
 pub use io::file::write_whole;
 pub use io::npy::NpyArray;
 pub use io::read::{HostBytes, PendingValue};

@@ -67,3 +67,92 @@ fn what_does_not_lie_within_or_begins_at_odds_is_refused() -> Result<()> {
     assert_eq!((device.foreign_bytes().get(), Arc::strong_count(&numbers)), (0, 1));
     Ok(())
 }
+
+/// Sharing with other libraries on a GPU: which stream waits for which, and when the host does.
+#[cfg(feature = "emulated")]
+mod on_a_gpu {
+    use plimsoll_cuda::{WaitsFor, take_waits};
+    use plimsoll_tensor::Reader;
+
+    use super::*;
+
+    /// A multiple of 512, where memory of a GPU begins.
+    fn aligned(numbers: &[f32]) -> usize {
+        (0..numbers.len())
+            .find(|&idx| numbers[idx..].as_ptr().addr().is_multiple_of(512))
+            .expect("there is one in 128")
+    }
+
+    #[test]
+    fn memory_of_others_is_given_back_after_the_ops_that_read_it() -> Result<()> {
+        let device = Device::emulated()?;
+        let _on = device.enter();
+        let numbers = Arc::new((0..300).map(|n| n as f32).collect::<Vec<f32>>());
+        let start = aligned(&numbers);
+        // Where it begins need not be where memory of a GPU begins.
+        for first in [start, start + 1, start + 37] {
+            let memory = (numbers[first..].as_ptr().cast(), 24);
+            let layout = Layout::new(Shape::new(&[3])?, &[-2], 5)?;
+            // SAFETY: the vector stays as long as the tensor holds it, and nobody writes it.
+            let x = unsafe { Tensor::from_foreign(&device, memory, layout, DType::F32, numbers.clone()) }?;
+            assert_eq!(device.foreign_bytes().get(), 24);
+            let doubled = x.mul(2.0)?;
+            let n_waits = device.gpu().unwrap().n_waits();
+            drop(x);
+            assert_eq!(device.gpu().unwrap().n_waits(), n_waits + 1);
+            assert_eq!((Arc::strong_count(&numbers), device.foreign_bytes().get()), (1, 0));
+            let expected = [5, 3, 1].map(|idx| 2.0 * numbers[first + idx]);
+            assert_eq!(doubled.to_vec::<f32>()?, expected);
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn who_reads_waits_for_the_values_and_what_comes_next_for_him() -> Result<()> {
+        let device = Device::emulated()?;
+        let _on = device.enter();
+        let ours = device.compute_stream().unwrap();
+        let x = Tensor::from_slice(&[1.0f32, 2.0, 3.0], 3)?;
+        let waits = |first, then| WaitsFor::Stream { first, then };
+        let cases = [
+            (Reader::DefaultStream, vec![waits(ours, 1)], waits(1, ours)),
+            (Reader::Stream(77), vec![waits(ours, 77)], WaitsFor::Everybody),
+            (Reader::Unordered, vec![], WaitsFor::Everybody),
+        ];
+        for (reader, begins, ends) in cases {
+            take_waits();
+            // SAFETY: nobody works on a stream of the emulated GPU.
+            let export = unsafe { x.export(reader) }?;
+            assert_eq!(take_waits(), begins);
+            // SAFETY: the host plays the GPU, and the export keeps three numbers there.
+            let seen = unsafe { std::slice::from_raw_parts(export.as_ptr().cast::<f32>(), 3) };
+            assert_eq!(seen, [1.0, 2.0, 3.0]);
+            drop(export);
+            assert_eq!(take_waits(), [ends]);
+        }
+        device.follow_default_stream()?;
+        assert_eq!(take_waits(), [waits(1, ours)]);
+        // A variable's value stays with who looks at it.
+        let variable = Variable::new(x);
+        // SAFETY: as above.
+        let export = unsafe { variable.export(Reader::DefaultStream) }?;
+        variable.assign_add(&Tensor::ones(3)?)?;
+        // SAFETY: as above.
+        let seen = unsafe { std::slice::from_raw_parts(export.as_ptr().cast::<f32>(), 3) };
+        assert_eq!((seen, variable.to_vec::<f32>()?), (&[1.0, 2.0, 3.0][..], vec![2.0, 3.0, 4.0]));
+        drop((export, variable));
+        assert_eq!(device.stats().in_use, 0);
+        Ok(())
+    }
+
+    #[test]
+    fn a_view_whose_elements_lie_apart_is_not_lent() -> Result<()> {
+        let device = Device::emulated()?;
+        let _on = device.enter();
+        let turned = Tensor::ones([2, 3])?.transpose(0, 1)?;
+        // SAFETY: it is refused before anything is done.
+        let refused = unsafe { turned.export(Reader::DefaultStream) };
+        assert!(refused.err().unwrap().to_string().contains("copy it with `contiguous`"));
+        Ok(())
+    }
+}

@@ -48,6 +48,9 @@ pub use plimsoll_tensor::{
     with_owner,
 };
 
+// Memory that other libraries of the process look at.
+pub use plimsoll_tensor::{Export, Reader};
+
 // Values on the host, and where random numbers come from.
 pub use plimsoll_tensor::{Generator, HostBytes, PendingValue, set_seed};
 
@@ -62,6 +65,8 @@ pub mod threads {
 pub mod hardware {
     pub use plimsoll_cpu::simd::{Level, level};
     pub use plimsoll_cuda::{LibraryInfo, Profile, Rates, libraries, profile_of};
+    #[cfg(feature = "emulated")]
+    pub use plimsoll_cuda::{WaitsFor, take_waits};
 }
 
 /// What there is to know about memory: who holds it, why it ran out, and what plans under a limit would take.

@@ -6,6 +6,7 @@ import threading
 
 class _Context(threading.local):
     training = None
+    has_added = False
 
 
 _context = _Context()
@@ -14,6 +15,15 @@ _context = _Context()
 def training():
     """What the layers around say; None outside of all."""
     return _context.training
+
+
+def has_added():
+    """Whether any layer of this thread has added a loss outside of runs."""
+    return _context.has_added
+
+
+def note_added():
+    _context.has_added = True
 
 
 @contextlib.contextmanager

@@ -78,11 +78,23 @@ def _of_attention(arrays, layer):
     return [*together, output, *([biases[-1]] if has_bias else [])]
 
 
+def _bidirectional(arrays, layer):
+    half = len(arrays) // 2
+    return [*to_keras(layer.layer, arrays[:half]), *to_keras(layer.layer, arrays[half:])]
+
+
+def _of_bidirectional(arrays, layer):
+    half = len(arrays) // 2
+    return [*from_keras(layer.layer, arrays[:half]), *from_keras(layer.layer, arrays[half:])]
+
+
 _TO_KERAS = {
+    "bidirectional": _bidirectional,
     "conv1d": _convolution, "conv2d": _convolution, "conv1d_transpose": _convolution, "conv2d_transpose": _convolution,
     "depthwise_conv2d": _depthwise, "gru": _gru, "multi_head_attention": _attention,
 }  # fmt: skip
 _FROM_KERAS = {
+    "bidirectional": _of_bidirectional,
     "conv1d": _of_convolution, "conv2d": _of_convolution, "conv1d_transpose": _of_convolution,
     "conv2d_transpose": _of_convolution, "depthwise_conv2d": _of_depthwise, "gru": _of_gru,
     "multi_head_attention": _of_attention,

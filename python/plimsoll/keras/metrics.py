@@ -4,7 +4,7 @@ from .. import _core
 from ..dtypes import as_dtype
 from ..missing import missing as _missing
 from ..tensor import Variable
-from .layers.base import as_tensor
+from .layers.base import as_tensor, refuse
 
 
 class Metric:
@@ -118,8 +118,51 @@ class SparseTopKCategoricalAccuracy(TopKCategoricalAccuracy):
     _kind = "sparse_top_k_categorical_accuracy"
 
 
+def _one_threshold(metric, thresholds, top_k, class_id):
+    if top_k is not None or class_id is not None or isinstance(thresholds, (list, tuple)) and len(thresholds) != 1:
+        raise NotImplementedError(f"{metric} is of all places at one threshold; it has no top_k, no class_id and no list of thresholds")
+    if isinstance(thresholds, (list, tuple)):
+        thresholds = thresholds[0]
+    return 0.5 if thresholds is None else float(thresholds)
+
+
+class Precision(Metric):
+    """How many of the places that are said to be positive are so."""
+
+    _kind = "precision"
+
+    def __init__(self, thresholds=None, top_k=None, class_id=None, name=None, dtype=None):
+        self._number = _one_threshold(type(self).__name__, thresholds, top_k, class_id)
+        super().__init__(name, dtype)
+
+
+class Recall(Precision):
+    """How many of the positive places are said to be so."""
+
+    _kind = "recall"
+
+
+class AUC(Metric):
+    """The area under the curve of "ROC", or of precision over recall, "PR"."""
+
+    _kind = "auc"
+
+    def __init__(self, num_thresholds=200, curve="ROC", summation_method="interpolation", name=None, dtype=None, thresholds=None,
+                 multi_label=False, num_labels=None, label_weights=None, from_logits=False):  # fmt: skip
+        if curve not in ("ROC", "PR"):
+            raise ValueError(f"curve={curve!r}; there are 'ROC' and 'PR'")
+        refused = {"summation_method": (summation_method, "interpolation"), "thresholds": (thresholds, None),
+                   "multi_label": (multi_label, False), "num_labels": (num_labels, None), "label_weights": (label_weights, None),
+                   "from_logits": (from_logits, False)}  # fmt: skip
+        refuse("AUC", **refused)
+        self._number = int(num_thresholds)
+        if curve == "PR":
+            self._kind = "auc_of_precision_and_recall"
+        super().__init__(name or "auc", dtype)
+
+
 _CLASSES = [Accuracy, BinaryAccuracy, CategoricalAccuracy, SparseCategoricalAccuracy, TopKCategoricalAccuracy,
-            SparseTopKCategoricalAccuracy, MeanSquaredError, MeanAbsoluteError]  # fmt: skip
+            SparseTopKCategoricalAccuracy, MeanSquaredError, MeanAbsoluteError, Precision, Recall, AUC]  # fmt: skip
 _BY_NAME = {name: cls for cls in _CLASSES for name in (cls._kind, cls.__name__)}
 _SHORT = {"mse": MeanSquaredError, "MSE": MeanSquaredError, "mae": MeanAbsoluteError, "MAE": MeanAbsoluteError}
 _AUTOMATIC = ("accuracy", "acc")

@@ -40,6 +40,7 @@ class Model(Layer):
         if symbolic.is_symbolic(inputs):
             return symbolic.call(self, inputs)
         inputs = as_tensors(inputs)
+        self._forget_added()
         self._ensure_native(example_shapes(inputs), [leaf._dtype for leaf in leaves(inputs)])
         training = context.training() if training is None else training
         return self._native.forward(data.as_model_takes(self, inputs), bool(training))

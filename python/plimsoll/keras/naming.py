@@ -12,7 +12,11 @@ def kind_of(cls):
 
 def automatic(cls):
     """The next name for an object of a class."""
-    kind = kind_of(cls)
+    return automatic_of(kind_of(cls))
+
+
+def automatic_of(kind):
+    """The next name for something of a kind."""
     number = _used.get(kind, 0)
     _used[kind] = number + 1
     return f"{kind}_{number}" if number else kind

@@ -19,4 +19,10 @@ def give_values(layer, values):
 
 def without_draws(options):
     """Options that start all weights from zeros."""
-    return {name: ("zeros", 0.0) if name.endswith("_initializer") else value for name, value in options.items()}
+
+    def without(name, value):
+        if name == "layer":
+            return value[0], without_draws(value[1])
+        return ("zeros", 0.0) if name.endswith("_initializer") else value
+
+    return {name: without(name, value) for name, value in options.items()}

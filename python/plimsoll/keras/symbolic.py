@@ -1,9 +1,12 @@
 """Symbolic tensors: what ``Input`` gives, and layers give for it. A graph is the calls that lead from some to others."""
 
+import functools
 import itertools
 import operator
+import sys
 
-from .. import _core, dtypes
+from .. import _core, dtypes, symbolic_calls
+from . import naming
 from .structure import leaves, map_shapes, map_structure, with_batch
 
 _counter = itertools.count()
@@ -13,6 +16,7 @@ class KerasTensor:
     """A tensor that is not there yet: its shape is known, its values are not."""
 
     def __init__(self, shape, dtype, call=None, name=None, index=0):
+        symbolic_calls.begin(_applied)
         self.example_shape, self.dtype = list(shape), dtypes.as_dtype(dtype)
         self.call, self.index, self.name = call, index, name or "keras_tensor"
 
@@ -89,6 +93,61 @@ for _name, _merging in (("add", "Add"), ("sub", "Subtract"), ("mul", "Multiply")
     setattr(KerasTensor, f"__r{_name}__", _reversed)
 
 
+class _Slot:
+    """Where a symbolic tensor was among the arguments of a function."""
+
+    def __init__(self, number):
+        self.number = number
+
+
+def _replaced(kind, value, function):
+    """A value, or lists and tuples of values, with those of a kind replaced."""
+    if isinstance(value, kind):
+        return function(value)
+    if type(value) in (list, tuple):
+        return type(value)(_replaced(kind, part, function) for part in value)
+    return value
+
+
+class _Function:
+    """A function of the package and its arguments, by name, so that models can be pickled."""
+
+    def __init__(self, path, args, kwargs):
+        self.path, self.args, self.kwargs = path, args, kwargs
+
+    def __call__(self, values):
+        values = values if isinstance(values, (list, tuple)) else (values,)
+        fill = lambda value: _replaced(_Slot, value, lambda slot: values[slot.number])
+        function = functools.reduce(getattr, self.path.split("."), sys.modules[__package__.rpartition(".")[0]])
+        given = function(*map(fill, self.args), **{name: fill(value) for name, value in self.kwargs.items()})
+        n = values[0]._shape[0]
+        for found in leaves(given):
+            if list(found._shape[:1]) != [n]:
+                raise ValueError(
+                    f"tf.{self.path} of symbolic tensors gives {list(found._shape)} for a batch of {n}; the first axis is that of the batch, and has "
+                    "to stay (axis=... says along which others to work)"
+                )
+        return given
+
+
+def _applied(path, args, kwargs):
+    """A layer that calls a function of the package, where symbolic tensors are among its arguments; else None."""
+    found = []
+
+    def slot(tensor):
+        found.append(tensor)
+        return _Slot(len(found) - 1)
+
+    args = [_replaced(KerasTensor, value, slot) for value in args]
+    kwargs = {name: _replaced(KerasTensor, value, slot) for name, value in kwargs.items()}
+    if not found:
+        return None
+    from . import layers
+
+    named = naming.automatic_of(path.rpartition(".")[2])
+    return layers.Lambda(_Function(path, args, kwargs), name=named)(found[0] if len(found) == 1 else found)
+
+
 class Call:
     """A layer that is called with symbolic tensors. It does not hold what it gives, which holds it."""
 
@@ -103,7 +162,9 @@ class Call:
     def output(self, shape):
         """What it gives next, for examples of that shape."""
         self.n_outputs += 1
-        return KerasTensor(shape, self.layer.compute_dtype, self, self.layer.name, self.n_outputs - 1)
+        gives = self.layer._gives  # known of what was tried
+        dtype = gives[self.n_outputs - 1] if gives else self.layer.compute_dtype
+        return KerasTensor(shape, dtype, self, self.layer.name, self.n_outputs - 1)
 
 
 def is_symbolic(structure):

@@ -32,6 +32,9 @@ def layers(tf):
         "global_average_pooling2d": (of.GlobalAveragePooling2D(), (2, 3, 4, 2)),
         "reshape": (of.Reshape((2, -1)), (2, 6)),
         "flatten": (of.Flatten(), (2, 3, 2)),
+        "bidirectional": (of.Bidirectional(of.LSTM(4, return_sequences=True)), (2, 5, 3)),
+        "bidirectional_sum": (of.Bidirectional(of.GRU(3), merge_mode="sum"), (2, 5, 3)),
+        "bidirectional_product": (of.Bidirectional(of.SimpleRNN(3, return_sequences=True), merge_mode="mul"), (2, 5, 3)),
     }
 
 
@@ -43,6 +46,26 @@ def attention(tf):
         "causal_attention": (made(2, 3, use_bias=False), [(2, 5, 6)], {"use_causal_mask": True}),
         "cross_attention": (made(2, 3), [(2, 5, 6), (2, 4, 8)], {}),
     }
+
+
+def metrics(tf):
+    """Metrics of what is positive and what is not."""
+    of = tf.keras.metrics
+    return {
+        "precision": of.Precision(), "precision_at": of.Precision(thresholds=0.7), "recall": of.Recall(), "recall_at": of.Recall(0.2),
+        "auc": of.AUC(), "auc_few": of.AUC(num_thresholds=11), "auc_pr": of.AUC(curve="PR"), "auc_pr_few": of.AUC(num_thresholds=7, curve="PR"),
+    }  # fmt: skip
+
+
+def truths(seed=11, n=60):
+    """Batches of labels, probabilities that tell something of them, and weights or none."""
+    generator = np.random.default_rng(seed)
+    batches = []
+    for is_weighted in (False, True):
+        labels = generator.integers(0, 2, (n, 1)).astype("float32")
+        chances = np.clip(0.5 * labels + generator.uniform(0, 0.6, (n, 1)), 0, 1).astype("float32")
+        batches.append((labels, chances, generator.uniform(0.5, 2.0, n).astype("float32") if is_weighted else None))
+    return batches
 
 
 def random_input(shape, seed):

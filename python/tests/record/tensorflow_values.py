@@ -1,6 +1,6 @@
 """Records TensorFlow's values: ``python tensorflow_values.py > ../recorded/tensorflow.json`` with ``pip install tensorflow``.
 
-Of layers: what they give for weights and inputs that ``networks.py`` makes. Of models: the losses of 50 steps from the same
+Of layers: what they give for weights and inputs that ``networks.py`` makes. Of metrics: what they tell after each of two batches. Of models: the losses of 50 steps from the same
 weights, in float32 and in float64, whose difference is the yardstick of the tests.
 """
 
@@ -38,6 +38,17 @@ def layers():
     return found
 
 
+def metrics():
+    found = {}
+    for name, metric in networks.metrics(tf).items():
+        told = []
+        for labels, chances, weights in networks.truths():
+            metric.update_state(labels, chances, sample_weight=weights)
+            told.append(float(metric.result()))
+        found[name] = told
+    return found
+
+
 def losses(precision):
     tf.keras.backend.set_floatx(precision)
     found = {}
@@ -57,4 +68,4 @@ if __name__ == "__main__":
         print(json.dumps(losses(sys.argv[1])))
     else:
         runs = {p: json.loads(subprocess.check_output([sys.executable, __file__, p])) for p in ("float32", "float64")}
-        print(json.dumps({"tensorflow": tf.__version__, "keras": tf.keras.__version__, "layers": layers(), "losses": runs}))
+        print(json.dumps({"tensorflow": tf.__version__, "keras": tf.keras.__version__, "layers": layers(), "metrics": metrics(), "losses": runs}))

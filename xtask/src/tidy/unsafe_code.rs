@@ -22,6 +22,8 @@ const HOMES: &[&str] = &[
     // Memory that another library lends, which that library has to promise.
     "crates/plimsoll-tensor/src/device/foreign.rs",
     "crates/plimsoll-tensor/src/io/borrowed.rs",
+    // Streams that another library names, and its reading of memory.
+    "crates/plimsoll-tensor/src/io/export.rs",
     // Capsules of DLPack are pointers, in both directions.
     "crates/plimsoll-python/src/dlpack.rs",
     // Frames of the interpreter are asked for in C, at every op.

@@ -182,6 +182,18 @@ pub(crate) trait Backend: Streams {
     /// Waits until all work of all streams is done.
     fn synchronize(&self) -> Result<()>;
 
+    /// Waits until all work on the device is done, also that of other libraries of the process.
+    fn synchronize_all(&self) -> Result<()>;
+
+    /// The compute stream, as the driver and other libraries know it.
+    fn compute_stream(&self) -> usize;
+
+    /// Makes the later work of one stream wait for what another one has so far, both by their handles. The host does not wait.
+    ///
+    /// # Safety
+    /// Both must be streams of the device's context that are there.
+    unsafe fn order(&self, first: usize, then: usize) -> Result<()>;
+
     /// What the device has and what is free.
     fn memory(&self) -> Result<MemoryInfo>;
 

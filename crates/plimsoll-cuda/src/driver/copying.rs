@@ -43,6 +43,21 @@ fn handle(event: Event) -> CUevent {
     ptr::with_exposed_provenance_mut(event.0)
 }
 
+/// Makes the later work of one stream wait for what another one has so far, both by their handles. Whoever waits for an event waits
+/// for it as it is then, so that it can be recorded anew at once.
+///
+/// # Safety
+/// The event and both streams must be of this context, and there.
+pub(super) unsafe fn order(context: &Context, event: Event, first: usize, then: usize) -> Result<()> {
+    const PLAINLY: c_uint = 0;
+    let stream = |number| ptr::with_exposed_provenance_mut(number);
+    context.enter()?;
+    // SAFETY: the caller vouches for the event and the streams.
+    check(unsafe { sys::cuEventRecord(handle(event), stream(first)) }, "cuEventRecord")?;
+    // SAFETY: as above.
+    check(unsafe { sys::cuStreamWaitEvent(stream(then), handle(event), PLAINLY) }, "cuStreamWaitEvent")
+}
+
 impl Streams for Driver {
     fn event(&self) -> Result<Event> {
         let event = self.context.event()?;

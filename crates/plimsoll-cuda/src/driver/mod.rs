@@ -34,7 +34,9 @@ use self::dnn::Dnn;
 use self::posts::Posts;
 use self::readback::Readback;
 use self::staging::Staging;
-use crate::backend::{Backend, Collectives, Executable, Function, Grid, Launches, MemoryInfo};
+use crate::backend::{
+    Backend, Collectives, Event, Executable, Function, Grid, Launches, MemoryInfo, Streams,
+};
 use crate::convolution::{Convolution, ConvolutionOperands};
 use crate::error::{Error, Result};
 use crate::matmul::{Matmul, MatmulOperands};
@@ -61,6 +63,7 @@ pub(crate) fn open(number: usize) -> Result<(Box<dyn Backend>, Profile)> {
         staging: Mutex::new(None),
         readback: Mutex::new(None),
         events: Events::new(&context),
+        handover: Mutex::new(None),
         posts: Mutex::new(None),
         modules: Mutex::new(Vec::new()),
         blas: Mutex::new(None),
@@ -77,6 +80,8 @@ struct Driver {
     staging: Mutex<Option<Staging>>,
     readback: Mutex<Option<Readback>>,
     events: Events,
+    /// The event by which our streams and those of other libraries wait for each other, recorded anew each time.
+    handover: Mutex<Option<Event>>,
     posts: Mutex<Option<Posts>>,
     /// What kernels were loaded in.
     modules: Mutex<Vec<(Function, Module)>>,
@@ -249,6 +254,24 @@ impl Backend for Driver {
 
     fn synchronize(&self) -> Result<()> {
         self.context.synchronize()
+    }
+
+    fn synchronize_all(&self) -> Result<()> {
+        self.context.enter()?;
+        // SAFETY: the context is current.
+        check(unsafe { sys::cuCtxSynchronize() }, "cuCtxSynchronize")
+    }
+
+    fn compute_stream(&self) -> usize {
+        self.context.stream.expose_provenance()
+    }
+
+    unsafe fn order(&self, first: usize, then: usize) -> Result<()> {
+        let order = |event: &mut Event| {
+            // SAFETY: the event is ours, and the caller vouches for the streams.
+            unsafe { copying::order(&self.context, *event, first, then) }
+        };
+        with(&self.handover, || self.event(), order)
     }
 
     fn memory(&self) -> Result<MemoryInfo> {

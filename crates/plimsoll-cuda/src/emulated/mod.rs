@@ -40,6 +40,10 @@ pub use failures::{Failure, fail_at};
 use module::{Compiler, Module};
 pub use pages::EmulatedPages;
 use streams::Queues;
+pub use streams::{WaitsFor, take_waits};
+
+/// The handle of the compute stream.
+const COMPUTE_STREAM: usize = 0x1000;
 
 /// The memory of the device.
 const MEMORY_BYTES: u64 = 8 << 30;
@@ -176,6 +180,21 @@ impl Backend for Emulated {
 
     fn synchronize(&self) -> Result<()> {
         self.queues.finish();
+        Ok(())
+    }
+
+    fn synchronize_all(&self) -> Result<()> {
+        streams::note_wait(WaitsFor::Everybody);
+        self.synchronize()
+    }
+
+    fn compute_stream(&self) -> usize {
+        COMPUTE_STREAM
+    }
+
+    unsafe fn order(&self, first: usize, then: usize) -> Result<()> {
+        // Kernels are done when they are launched, and there is no other library: that somebody asked is all there is to see.
+        streams::note_wait(WaitsFor::Stream { first, then });
         Ok(())
     }
 

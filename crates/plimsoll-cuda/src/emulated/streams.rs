@@ -3,6 +3,7 @@
 //! Kernels run when they are launched; a copy on a stream of its own waits in a queue until somebody waits for it. On a GPU
 //! it may come at any moment between the two, and whoever forgets to wait is usually lucky. Here he never is.
 
+use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -10,6 +11,33 @@ use crate::backend::{Event, Stream, Streams};
 use crate::error::{Error, Result};
 
 use super::Emulated;
+
+/// A wait that was asked for on behalf of another library of the process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WaitsFor {
+    /// One stream waits for another, by their handles.
+    Stream {
+        /// What is waited for.
+        first: usize,
+        /// Who waits.
+        then: usize,
+    },
+    /// The host waits for the whole GPU.
+    Everybody,
+}
+
+thread_local! {
+    static WAITS: RefCell<Vec<WaitsFor>> = const { RefCell::new(Vec::new()) };
+}
+
+/// The waits for other libraries that this thread has asked emulated GPUs for since the last time.
+pub fn take_waits() -> Vec<WaitsFor> {
+    WAITS.take()
+}
+
+pub(super) fn note_wait(wait: WaitsFor) {
+    WAITS.with_borrow_mut(|waits| waits.push(wait));
+}
 
 /// The queues of the copy streams, and what their events stand for.
 #[derive(Default)]

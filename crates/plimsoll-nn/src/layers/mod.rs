@@ -2,6 +2,7 @@
 
 mod activation;
 mod batch_normalization;
+mod bidirectional;
 mod conv;
 mod conv_transpose;
 mod dense;
@@ -29,6 +30,7 @@ mod simple_rnn;
 
 pub use activation::ActivationLayer;
 pub use batch_normalization::BatchNormalization;
+pub use bidirectional::{Bidirectional, Merge};
 pub use conv::{Conv, Conv1D, Conv2D};
 pub use conv_transpose::{Conv1DTranspose, Conv2DTranspose, ConvTranspose};
 pub use dense::Dense;

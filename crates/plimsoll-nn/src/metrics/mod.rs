@@ -4,15 +4,19 @@
 //! leaves the metric as it was. [`Metric::result`] reads it, and [`Metric::reset`] begins anew, once per epoch.
 
 mod accuracy;
+mod auc;
 mod errors;
 mod mean;
 mod on_output;
+mod precision;
 mod top_k;
 
 pub use accuracy::{Accuracy, BinaryAccuracy, CategoricalAccuracy, SparseCategoricalAccuracy};
+pub use auc::{AUC, Curve};
 pub use errors::{MeanAbsoluteError, MeanSquaredError};
 pub use mean::Mean;
 pub use on_output::{OnOutput, Weighted};
+pub use precision::{Precision, Recall};
 pub use top_k::{SparseTopKCategoricalAccuracy, TopKCategoricalAccuracy};
 
 use plimsoll_tensor::{DType, Device, Error, Nested, Result, Tensor, Variable, at_callers_line};

@@ -16,6 +16,7 @@ use super::event::Evaluation;
 use super::examples::{Batch, Examples};
 use super::programs::{self, Work};
 use super::step::{Stepper, loss_context};
+use crate::added_losses::{collect, with_added};
 use crate::losses::Loss;
 use crate::metrics::Metric;
 use crate::model::{Mode, Model};
@@ -39,9 +40,11 @@ struct BatchEvaluation<'a> {
 
 impl Work for BatchEvaluation<'_> {
     fn run(&mut self, batch: &Batch) -> Result<Vec<Tensor>> {
-        let predictions = self.model.forward_nested(&batch.inputs, Mode::Infer)?;
+        let (predictions, added) = collect(|| self.model.forward_nested(&batch.inputs, Mode::Infer));
+        let predictions = predictions?;
         let batch = &*batch.beside(self.model, predictions.first().map(Tensor::device))?;
         let loss = self.loss.of_batch(&loss_context(self.model, batch), predictions.clone().into())?;
+        let loss = with_added(loss, added)?;
         let Some(metrics) = &mut self.metrics else {
             return Ok(std::iter::once(loss).chain(predictions.into_leaves()).collect());
         };

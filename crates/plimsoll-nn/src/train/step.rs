@@ -19,6 +19,7 @@ use super::own::{StepParts, TrainStep};
 use super::pending::Numbers;
 use super::programs::{self, Programs, Work};
 use super::{evaluation, finite};
+use crate::added_losses::{collect, with_added};
 use crate::losses::{Loss, LossContext};
 use crate::metrics::Metric;
 use crate::model::{Mode, Model};
@@ -347,10 +348,12 @@ impl Stepper {
     ) -> Result<(Tensor, Tensor)> {
         batch.device().mark("forward", 0);
         tape.record(|| {
-            let prediction = self.model.prediction(&batch.inputs, Mode::Train)?;
+            let (prediction, added) = collect(|| self.model.prediction(&batch.inputs, Mode::Train));
+            let prediction = prediction?;
             let batch = &*batch.beside(&self.model, prediction.device())?;
             update_metrics(&mut self.metrics, batch, &prediction)?;
             let loss = self.loss.of_batch(&loss_context(&self.model, batch), prediction)?;
+            let loss = with_added(loss, added)?;
             let loss = share.map_or_else(|| Ok(loss.clone()), |share| loss.mul(share))?;
             let scaled = self.optimizer.scale_loss(&loss)?;
             Ok((loss.stop_gradient(), scaled))

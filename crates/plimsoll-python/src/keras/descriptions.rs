@@ -4,10 +4,10 @@ use std::sync::Arc;
 
 use plimsoll::nn::layer::Settings;
 use plimsoll::nn::layers::{
-    ActivationLayer, Add, AveragePooling2D, BatchNormalization, Concatenate, Conv1D, Conv1DTranspose, Conv2D,
-    Conv2DTranspose, Dense, DepthwiseConv2D, Dropout, Embedding, Flatten, GRU, GlobalAveragePooling1D,
-    GlobalAveragePooling2D, GroupNormalization, LSTM, LayerNormalization, MaxPooling2D, MultiHeadAttention,
-    Multiply, RMSNormalization, Reshape, SimpleRNN, Subtract,
+    ActivationLayer, Add, AveragePooling2D, BatchNormalization, Bidirectional, Concatenate, Conv1D,
+    Conv1DTranspose, Conv2D, Conv2DTranspose, Dense, DepthwiseConv2D, Dropout, Embedding, Flatten, GRU,
+    GlobalAveragePooling1D, GlobalAveragePooling2D, GroupNormalization, LSTM, LayerNormalization,
+    MaxPooling2D, Merge, MultiHeadAttention, Multiply, RMSNormalization, Reshape, SimpleRNN, Subtract,
 };
 use plimsoll::nn::{BuiltLayer, Layer, Policy, enter_policy};
 use plimsoll::{Nested, Result, Shape};
@@ -143,6 +143,7 @@ fn describe(kind: &str, options: &Options<'_>) -> PyResult<Shared> {
             convolution(kind, options)
         }
         "simple_rnn" | "lstm" | "gru" => recurrent(kind, options),
+        "bidirectional" => bidirectional(options),
         "max_pooling2d" | "average_pooling2d" => pooling(kind, options),
         _ => other(kind, options),
     }
@@ -228,6 +229,18 @@ fn recurrent(kind: &str, options: &Options<'_>) -> PyResult<Shared> {
         "lstm" => shared(recurrent!(LSTM::new(units), options)),
         _ => shared(recurrent!(GRU::new(units), options)),
     })
+}
+
+fn bidirectional(options: &Options<'_>) -> PyResult<Shared> {
+    let (kind, inner): (String, Bound<'_, PyDict>) = options.get("layer")?;
+    let merge = match options.get::<String>("merge_mode")?.as_str() {
+        "concat" => Merge::Concatenate,
+        "sum" => Merge::Sum,
+        "mul" => Merge::Multiply,
+        "ave" => Merge::Average,
+        other => return Err(PyValueError::new_err(format!("there is no merge_mode {other:?}"))),
+    };
+    Ok(shared(Bidirectional::new(describe(&kind, &Options(inner))?).merge(merge)))
 }
 
 fn pooling(kind: &str, options: &Options<'_>) -> PyResult<Shared> {

@@ -14,6 +14,7 @@ use pyo3::types::PyDict;
 
 use super::options::Options;
 use super::raised;
+use crate::edge;
 use crate::exits;
 use crate::tensor::{Tensor, Value};
 
@@ -134,7 +135,14 @@ pub fn regularized(loss: RunLoss, penalties: Vec<(String, f64, f64)>) -> Arc<dyn
     Arc::new(regularized)
 }
 
+/// Adds a number to the loss of the batch that a run calls the model for; false where no run does.
+#[pyfunction]
+fn add_loss(py: Python<'_>, loss: Value) -> PyResult<bool> {
+    edge::call(py, || plimsoll::nn::add_loss(&loss))
+}
+
 /// Adds what Python calls.
 pub fn add_to(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add_function(wrap_pyfunction!(add_loss, module)?)?;
     module.add_class::<Loss>()
 }

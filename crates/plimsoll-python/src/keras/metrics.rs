@@ -4,8 +4,9 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use plimsoll::nn::Metric as Native;
 use plimsoll::nn::metrics::{
-    Accuracy, BinaryAccuracy, CategoricalAccuracy, Mean, MeanAbsoluteError, MeanSquaredError, OnOutput,
-    SparseCategoricalAccuracy, SparseTopKCategoricalAccuracy, TopKCategoricalAccuracy,
+    AUC, Accuracy, BinaryAccuracy, CategoricalAccuracy, Curve, Mean, MeanAbsoluteError, MeanSquaredError,
+    OnOutput, Precision, Recall, SparseCategoricalAccuracy, SparseTopKCategoricalAccuracy,
+    TopKCategoricalAccuracy,
 };
 use plimsoll::{Device, Result, Variable};
 use pyo3::exceptions::PyValueError;
@@ -27,8 +28,18 @@ fn metric(kind: &str, number: f64) -> PyResult<BoxedMetric> {
         "sparse_top_k_categorical_accuracy" => Box::new(SparseTopKCategoricalAccuracy::new(number as usize)),
         "mean_squared_error" => Box::new(MeanSquaredError::new()),
         "mean_absolute_error" => Box::new(MeanAbsoluteError::new()),
+        "precision" => Box::new(Precision::new(number)),
+        "recall" => Box::new(Recall::new(number)),
+        "auc" => Box::new(auc(Curve::Roc, number)?),
+        "auc_of_precision_and_recall" => Box::new(auc(Curve::PrecisionRecall, number)?),
         _ => return Err(PyValueError::new_err(format!("there is no metric {kind:?}"))),
     })
+}
+
+fn auc(curve: Curve, n_thresholds: f64) -> PyResult<AUC> {
+    AUC::new(curve)
+        .thresholds(n_thresholds as usize)
+        .map_err(|error| PyValueError::new_err(error.to_string()))
 }
 
 /// A metric, with what it has seen since the last reset.

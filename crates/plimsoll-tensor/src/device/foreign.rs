@@ -3,6 +3,9 @@
 //! Nothing is copied. Whatever keeps the bytes alive is held as long as a tensor looks at them, and dropped with the last of
 //! them. Like what the input pipeline lends, the bytes are never written over: who writes, writes to memory of the pool. No
 //! pool and no limit counts them, because it was not the framework that took them; a report has them in a row of their own.
+//!
+//! On a GPU ops that read the bytes may still be under way when the last tensor goes. Who has the bytes may use them for something
+//! else as soon as it is told, on a stream that nobody here knows, so the host waits for the ops before it tells.
 
 use std::sync::Arc;
 
@@ -12,12 +15,16 @@ use crate::base::layout::Layout;
 use crate::device::Device;
 use crate::device::storage::Storage;
 
-/// Where the memory of a GPU must begin, as blocks do: kernels read it in long words.
+/// Where the memory of a GPU begins, as blocks do: kernels read it in long words. What begins between such addresses is a view of memory
+/// that begins before it.
 const GPU_ALIGNMENT: usize = 512;
 
 /// Bytes that somebody else has.
 pub(crate) struct Foreign {
-    ptr: *mut u8,
+    /// Where they begin for views of them.
+    base: *mut u8,
+    /// How many bytes lie before those that somebody vouches for, which no view means.
+    n_before: usize,
     n_bytes: usize,
     device: Device,
     /// What keeps them alive.
@@ -30,11 +37,10 @@ unsafe impl Send for Foreign {}
 unsafe impl Sync for Foreign {}
 
 impl Foreign {
-    /// A storage over `n_bytes` from `ptr` on, in which `layout` names elements.
+    /// A storage over `n_bytes` from `ptr` on, in which `layout` names elements, and the layout of these in the storage.
     ///
     /// # Errors
-    /// A layout that names elements beyond the bytes; an address that is no multiple of the element's size, or on a GPU of
-    /// 512; a ghost.
+    /// A layout that names elements beyond the bytes; an address that is no multiple of the element's size; a ghost.
     ///
     /// # Safety
     /// As for [`Tensor::from_foreign`](crate::Tensor::from_foreign).
@@ -44,7 +50,7 @@ impl Foreign {
         layout: &Layout,
         dtype: DType,
         keeper: Box<dyn Send + Sync>,
-    ) -> Result<Arc<Storage>> {
+    ) -> Result<(Arc<Storage>, Layout)> {
         let refused = |detail: String| Err(Error::argument("from_foreign", detail));
         if device.is_ghost() || ptr.is_null() {
             return refused(format!("there are no bytes at {ptr:?} on {device}"));
@@ -57,32 +63,42 @@ impl Foreign {
                 layout.offset()
             ));
         }
-        let alignment = if device.is_host() { dtype.size() } else { GPU_ALIGNMENT };
-        if !ptr.addr().is_multiple_of(alignment) {
+        if !ptr.addr().is_multiple_of(dtype.size()) {
             return refused(format!(
-                "the address {ptr:?} is no multiple of {alignment}; make a copy instead"
+                "the address {ptr:?} is no multiple of {}; make a copy instead",
+                dtype.size()
             ));
         }
+        let n_before = if device.is_host() { 0 } else { ptr.addr() % GPU_ALIGNMENT };
+        let offset = layout.offset() + n_before / dtype.size();
+        let layout = Layout::new(*layout.shape(), layout.strides(), offset)?;
         device.count_foreign(n_bytes, true);
-        let foreign = Foreign { ptr: ptr.cast_mut(), n_bytes, device: device.clone(), _keeper: keeper };
-        Ok(Storage::foreign(foreign, dtype))
+        let base = ptr.cast_mut().wrapping_sub(n_before);
+        let foreign = Foreign { base, n_before, n_bytes, device: device.clone(), _keeper: keeper };
+        Ok((Storage::foreign(foreign, dtype), layout))
     }
 
     pub fn device(&self) -> &Device {
         &self.device
     }
 
+    /// Where views of the bytes count from.
     pub fn ptr(&self) -> *mut u8 {
-        self.ptr
+        self.base
     }
 
+    /// From there to the end of the bytes.
     pub fn n_bytes(&self) -> usize {
-        self.n_bytes
+        self.n_before + self.n_bytes
     }
 }
 
 impl Drop for Foreign {
     fn drop(&mut self) {
+        if let Some(gpu) = self.device.gpu() {
+            // A GPU that has failed reads nothing any more.
+            let _ = gpu.synchronize();
+        }
         self.device.count_foreign(self.n_bytes, false);
     }
 }

@@ -42,12 +42,12 @@ impl Tensor {
     /// dropped when no tensor looks at them any more.
     ///
     /// # Errors
-    /// A layout that names elements beyond the bytes; an address that is no multiple of the element's size, or on a GPU of
-    /// 512; a ghost.
+    /// A layout that names elements beyond the bytes; an address that is no multiple of the element's size; a ghost.
     ///
     /// # Safety
-    /// Until `keeper` is dropped, the bytes must be readable by `device` (on the CPU by this process, on a GPU by its default
-    /// context), nobody may write them, and what wrote them must be done. Truth values must be 0 or 1.
+    /// Until `keeper` is dropped, the bytes must be readable by `device` (on the CPU by this process, on a GPU by its primary
+    /// context), nobody may write them, and what wrote them must be done, or the compute stream wait for it
+    /// ([`Device::compute_stream`]). Truth values must be 0 or 1.
     #[track_caller]
     pub unsafe fn from_foreign(
         device: &Device,
@@ -58,7 +58,8 @@ impl Tensor {
     ) -> Result<Tensor> {
         let _line = context::at_callers_line();
         // SAFETY: asked of the caller.
-        let storage = unsafe { Foreign::storage(device, (ptr, n_bytes), &layout, dtype, Box::new(keeper)) }?;
+        let (storage, layout) =
+            unsafe { Foreign::storage(device, (ptr, n_bytes), &layout, dtype, Box::new(keeper)) }?;
         Ok(Tensor::over(storage, Meta { layout, dtype }, Nodes::new()))
     }
 }

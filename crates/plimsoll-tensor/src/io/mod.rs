@@ -2,6 +2,7 @@
 
 pub(crate) mod borrowed;
 pub(crate) mod control;
+pub(crate) mod export;
 pub(crate) mod file;
 pub(crate) mod npy;
 pub(crate) mod print;

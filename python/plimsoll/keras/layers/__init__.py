@@ -16,7 +16,7 @@ from .merging import (  # noqa: F401
 from .normalization import (  # noqa: F401
     BatchNormalization, GroupNormalization, LayerNormalization, RMSNormalization,
 )  # fmt: skip
-from .recurrent import GRU, LSTM, SimpleRNN  # noqa: F401
+from .recurrent import GRU, LSTM, Bidirectional, SimpleRNN  # noqa: F401
 
 
 __getattr__ = _missing("keras.layers")

@@ -52,6 +52,7 @@ from .normalization import BatchNormalization as BatchNormalization
 from .normalization import GroupNormalization as GroupNormalization
 from .normalization import LayerNormalization as LayerNormalization
 from .normalization import RMSNormalization as RMSNormalization
+from .recurrent import Bidirectional as Bidirectional
 from .recurrent import GRU as GRU
 from .recurrent import LSTM as LSTM
 from .recurrent import SimpleRNN as SimpleRNN

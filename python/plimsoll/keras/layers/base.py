@@ -48,9 +48,9 @@ class Layer:
         self.built = False
         self._trainable = bool(trainable)
         self._place = _core.keras.user_line()
-        self._native = self._seen = None
+        self._native = self._seen = self._gives = None
         self._weights = []
-        self._regularized = []
+        self._regularized, self._added = [], []
         self._n_before_build = None
         if batch_input_shape is not None:
             input_shape = batch_input_shape[1:]
@@ -86,7 +86,28 @@ class Layer:
             self._regularized.append((weight, regularizers.get(regularizer)))
         return weight
 
+    def add_loss(self, losses):
+        """Adds a number, or several, to the loss of the batch that the layer is being called for; called inside ``call``.
+
+        In ``fit`` and ``evaluate`` it is part of the loss. In a loop of one's own it is among ``losses`` until the next call.
+        """
+        for loss in leaves(losses):
+            loss = as_tensor(loss)
+            if not _core.keras.add_loss(loss):
+                context.note_added()
+                self._added.append(loss)
+
     # Calling.
+
+    def _forget_added(self):
+        """Forgets what was added in the last call, at the beginning of another one that no layer makes."""
+        if context.has_added() and context.training() is None:
+            self._drop_added()
+
+    def _drop_added(self):
+        self._added = []
+        for layer in self._layers_inside():
+            layer._drop_added()
 
     def __call__(self, inputs, *args, **kwargs):
         if symbolic.is_symbolic(inputs):
@@ -94,6 +115,7 @@ class Layer:
                 raise NotImplementedError(f"{self.name} is given arguments besides its inputs, which a graph of layers cannot hold")
             return symbolic.call(self, inputs)
         inputs = as_tensors(inputs)
+        self._forget_added()
         self._ensure_built(example_shapes(inputs))
         outputs = self._call(inputs, *args, **kwargs)
         if self._seen is None and all(isinstance(leaf, Value) and leaf._shape for leaf in leaves((inputs, outputs))):
@@ -127,6 +149,8 @@ class Layer:
         tried = map_shapes(lambda shape: array_ops.zeros([1, *shape], next(remaining)), shapes)
         self._ensure_built(shapes)
         outputs = as_tensors(self._call(tried, training=False))
+        self._drop_added()
+        self._gives = [leaf._dtype for leaf in leaves(outputs)]
         self._make_native(example_shapes(tried), example_shapes(outputs))
 
     def _make_native(self, shapes, outputs):
@@ -237,9 +261,9 @@ class Layer:
 
     @property
     def losses(self):
-        """The penalties of regularizers."""
+        """The penalties of regularizers, and what ``add_loss`` was told in the last call."""
         own = [regularizer(weight) for weight, regularizer in self._regularized if weight.trainable]
-        return own + [loss for layer in self._layers_inside() for loss in layer.losses]
+        return own + self._added + [loss for layer in self._layers_inside() for loss in layer.losses]
 
     def _penalties(self):
         return self._regularized + [pair for layer in self._layers_inside() for pair in layer._penalties()]
@@ -249,15 +273,15 @@ class Layer:
     def _state_before_build(self):
         """The attributes of a layer like this one that has not been built: without the weights that ``build`` makes."""
         n_weights, n_regularized = self._n_before_build or (len(self._weights), len(self._regularized))
-        return {**vars(self), "_native": None, "_seen": None, "built": False, "_weights": self._weights[:n_weights],
+        return {**vars(self), "_native": None, "_seen": None, "built": False, "_added": [], "_weights": self._weights[:n_weights],
                 "_regularized": self._regularized[:n_regularized]}  # fmt: skip
 
     def __getstate__(self):
-        return {name: value for name, value in vars(self).items() if name != "_native"}
+        return {name: value for name, value in vars(self).items() if name not in ("_native", "_added")}
 
     def __setstate__(self, kept):
         vars(self).update(kept)
-        self._native = None
+        self._native, self._added = None, []
 
     # What it says of itself.
 
@@ -342,7 +366,7 @@ class NativeLayer(Layer):
         return {**super()._state_before_build(), "_weights": [], "_named": {}, "_regularized": []}
 
     def __getstate__(self):
-        native = ("_native", "_description", "_weights", "_named", "_regularized")
+        native = ("_native", "_added", "_description", "_weights", "_named", "_regularized")
         kept = {name: value for name, value in vars(self).items() if name not in native}
         if self._native is not None:
             kept["_kept"] = (self._native.input_shapes(), pickling.values_of(self))
@@ -351,7 +375,7 @@ class NativeLayer(Layer):
     def __setstate__(self, kept):
         shapes, values = kept.pop("_kept", (None, None))
         vars(self).update(kept)
-        self._native, self._weights, self._regularized, options = None, [], [], self._options
+        self._native, self._weights, self._regularized, self._added, options = None, [], [], [], self._options
         if shapes is not None:
             self._options = pickling.without_draws(options)
             self._describe()

@@ -78,3 +78,19 @@ class GRU(_Recurrent):
         self._start(units, activation, use_bias, kernel_initializer, recurrent_initializer,
                     initializers.described(bias_initializer), kernel_regularizer, recurrent_regularizer, bias_regularizer,
                     return_sequences, refused, common)  # fmt: skip
+
+
+class Bidirectional(NativeLayer):
+    """Two layers like a recurrent one, of which the second reads the sequence backwards."""
+
+    _kind = "bidirectional"
+
+    def __init__(self, layer, merge_mode="concat", weights=None, backward_layer=None, **common):
+        if not isinstance(layer, _Recurrent):
+            raise TypeError(f"Bidirectional is of an LSTM, a GRU or a SimpleRNN, not of {type(layer).__name__}")
+        refuse("Bidirectional", weights=(weights, None), backward_layer=(backward_layer, None))
+        if merge_mode not in ("concat", "sum", "mul", "ave"):
+            raise NotImplementedError(f"Bidirectional has no merge_mode={merge_mode!r}; there are 'concat', 'sum', 'mul' and 'ave'")
+        self.layer, self.merge_mode = layer, merge_mode
+        regularized = {f"{part}.{name}": found for part in ("forward", "backward") for name, found in layer._regularizers.items()}
+        super().__init__({"layer": (layer._kind, layer._options), "merge_mode": merge_mode}, regularized, **common)

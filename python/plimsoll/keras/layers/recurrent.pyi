@@ -10,6 +10,8 @@ from numpy.typing import ArrayLike
 from .base import NativeLayer as NativeLayer
 from .base import refuse as refuse
 
+class Bidirectional(NativeLayer):
+    def __init__(self, layer: Any, merge_mode: Any = ..., weights: Any = ..., backward_layer: Any = ..., **common: Any) -> None: ...
 class GRU(_Recurrent):
     def __init__(self, units: int, activation: Any = ..., recurrent_activation: Any = ..., use_bias: bool = ..., kernel_initializer: Any = ..., recurrent_initializer: Any = ..., bias_initializer: Any = ..., kernel_regularizer: Any = ..., recurrent_regularizer: Any = ..., bias_regularizer: Any = ..., dropout: Any = ..., recurrent_dropout: Any = ..., return_sequences: Any = ..., return_state: Any = ..., go_backwards: Any = ..., stateful: Any = ..., unroll: Any = ..., reset_after: Any = ..., use_cudnn: Any = ..., **common: Any) -> None: ...
 class LSTM(_Recurrent):
