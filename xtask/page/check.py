@@ -115,6 +115,28 @@ def check_keys(page, name):
     check(name, "the card", all(part in card for part in ["requested", "read next by", "kept alive by", "goes with it", "its price"]), card)
 
 
+def check_steps(page, name, expected):
+    """Each step is told of, those that the profile has left out in one row for several."""
+    told = page.inner_text("#subtitle")
+    steps = f"{expected['steps']:,} step"
+    check(name, "the number of steps", steps in told, f"{told} {steps}")
+    facts = page.inner_text("#facts")
+    left_out = f"of {expected['left_out']:,} steps in the middle"
+    check(name, "what is left out", (left_out in facts) == (expected["left_out"] > 0), facts[:300])
+    rows = page.evaluate("stepRows(app.run).map(({ n, ms, most }) => [n, ms, most])")
+    check(name, "rows of steps", sum(n for n, _, _ in rows) == expected["steps"] and all(ms >= 0 and most > 0 for _, ms, most in rows), str(rows[:5]))
+
+
+def check_leak(page, name, expected):
+    """From the page as it opens to the line of a leak, and to its blocks: how many clicks that takes."""
+    line = expected["grown"]
+    check(name, "the line of the leak, without a click", line in page.inner_text("#growth-said"), page.inner_text("#growth-said"))
+    page.click(f"#growth-table tr:has-text('{line}') button.link")
+    card = page.inner_text("#card-facts")
+    check(name, "the blocks of the leak, after one click", line in card and "read next by" in card and "kept alive by" in card, card)
+    check(name, "all blocks of the leak", page.locator("#blocks tbody tr").count() > 1)
+
+
 def check_accessible(page, name, scheme):
     found = Axe().run(page).response["violations"]
     check(name, f"accessibility, {scheme}:", not found, "; ".join(f"{v['id']}: {v['nodes'][0]['html'][:120]}" for v in found))
@@ -132,7 +154,10 @@ def check_page(browser, path):
     prices = check_prices(page, name, expected)
     check_bounds(page, name)
     pause = slowest_zoom(page)
+    if expected["grown"]:
+        check_leak(page, name, expected)
     check_keys(page, name)
+    check_steps(page, name, expected)
     check_accessible(page, name, "light")
     page.click("#theme")
     check_accessible(page, name, "dark")
@@ -151,8 +176,24 @@ def check_link(browser, path, expected):
     page = watched(browser, path.stem, "dark")
     page.goto(path.as_uri() + f"#t={moment}")
     page.wait_for_selector("body[data-state=ready]")
-    check(path.stem, "a link to a moment", page.evaluate("app.moment") == moment)
+    # Where the blocks of a moment were left out, the nearest that has them is shown, and the page says so.
+    kept = page.evaluate("moment => app.run.isKept(moment)", moment)
+    shown = page.evaluate("app.moment")
+    check(path.stem, "a link to a moment", shown == (moment if kept else page.evaluate("moment => app.run.nearestKept(moment)", moment)))
+    check(path.stem, "what is said of another moment", page.is_visible("#not-kept") == (not kept))
     page.close()
+
+
+def check_prediction(browser, path):
+    """The dry run laid over its run: in every step and every batch of an evaluation that both have, the same bytes at each event."""
+    page = watched(browser, path.stem, "light")
+    page.goto(path.as_uri())
+    page.wait_for_selector("body[data-state=ready]")
+    said = page.inner_text("#comparison-said")
+    check(path.stem, "run and dry run", said.startswith("At each of the "), said)
+    check_accessible(page, path.stem, "light")
+    page.close()
+    print(f"{path.stem}: {said}")
 
 
 def main():
@@ -162,7 +203,8 @@ def main():
         browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
         pages = sorted(pathlib.Path(folder).glob("*.html"))
         for path in pages:
-            check_page(browser, path)
+            what = check_page if path.with_suffix(".json").exists() else check_prediction
+            what(browser, path)
         browser.close()
     for problem in problems[:40]:
         print(problem)

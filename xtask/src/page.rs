@@ -1,6 +1,7 @@
 //! `cargo xtask page`: pages opened in Chromium, and held against the profiles that they were made from.
 //!
-//! The pages are a long one, a leaking one, one with hostile names, a plan's, and those of two runs. `xtask/page/check.py` drives
+//! The pages are a long one, a leaking one, one with hostile names, one of which steps are left out, a plan's, those of two runs, and
+//! one with the dry run laid over it. `xtask/page/check.py` drives
 //! the browser through Playwright and asks axe whether everybody can use them. Chromium and the Python packages are installed
 //! where they are missing; where they cannot be had, the command says so.
 
@@ -19,6 +20,9 @@ const RUNS: [(&str, &str); 3] = [
     ("nano", "train gpt-nano --steps 2 --batch 2 --data random --limit 62MiB"),
     ("plan", "plan gpt2-124m --as t4 --batch 2"),
 ];
+
+/// A run whose page has its dry run, too, with an evaluation in between.
+const PREDICTED: [&str; 4] = ["digits", "--steps", "60", "--json"];
 
 /// How much to look at.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -52,6 +56,11 @@ pub fn run(root: &Path, extent: Extent) -> Outcome {
             .collect();
         Step::cargo(root, &words).read()?;
         profiles.push(profile);
+    }
+    if extent == Extent::Everything {
+        let page = format!("{folder}/predicted.html");
+        let words = ["run", "--quiet", "--package", "plimsoll-cli", "--", "train"];
+        Step::cargo(root, &[&words, &PREDICTED[..], &["--report", &page]].concat()).read()?;
     }
     let mut words =
         vec!["run", "--quiet", "--package", "plimsoll-report", "--example", "pages", "--", &folder];

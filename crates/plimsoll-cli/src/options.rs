@@ -1,6 +1,6 @@
 //! The command line: what can be requested, and nothing about how it is done.
 
-use std::num::NonZeroUsize;
+use std::num::{NonZeroU64, NonZeroUsize};
 use std::path::PathBuf;
 use std::str::FromStr;
 
@@ -106,6 +106,10 @@ pub struct TrainOptions {
     /// Record what happens to memory in this file, for `explain`
     #[arg(long, value_name = "FILE")]
     pub profile: Option<PathBuf>,
+    /// Of a long run keep so many of the last steps in the profile; the first steps and the peak stay in any case [default: as
+    /// many as fit into 4 MiB]
+    #[arg(long, value_name = "N")]
+    pub profile_steps: Option<NonZeroU64>,
     /// Write a page about the run's memory, to look at in a browser
     #[arg(long, value_name = "FILE.html")]
     pub report: Option<PathBuf>,
@@ -201,6 +205,7 @@ impl PlanOptions {
             save: None,
             resume: None,
             profile: None,
+            profile_steps: None,
             report: None,
             live: None,
             tensorboard: None,

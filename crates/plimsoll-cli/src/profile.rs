@@ -7,6 +7,7 @@
 //! `PLIMSOLL_OOM_REPORT`.
 
 use std::io;
+use std::num::NonZeroU64;
 use std::path::{Path, PathBuf};
 
 use plimsoll::Device;
@@ -145,6 +146,16 @@ pub struct Recording {
 }
 
 impl Recording {
+    /// Keeps so many of the last steps of a long run, if somebody has said how many.
+    pub fn keep_steps(self, steps: Option<NonZeroU64>) -> Recording {
+        let Recording { profiler, file } = self;
+        let profiler = match steps {
+            Some(steps) => profiler.keep_steps(steps.get()),
+            None => profiler,
+        };
+        Recording { profiler, file }
+    }
+
     /// The file that it is written to.
     pub fn path(&self) -> &Path {
         &self.file.path

@@ -7,7 +7,7 @@
 //! - [`open()`] and [`read_small`] open regular files and refuse everything else at once, without ever blocking;
 //! - [`write_whole`] lets a reader find the old contents or the new and never a part of either, and lets several writers
 //!   of one file work side by side; [`check_writable`] tells beforehand whether it could, and [`create`] is for files that
-//!   are written piece by piece.
+//!   are written piece by piece, which [`replace`] gives other contents in one act.
 //!
 //! It knows neither what is in a file nor what a tensor is.
 
@@ -17,4 +17,4 @@ mod open;
 mod write;
 
 pub use open::{open, open_own, own_folder, read_small};
-pub use write::{check_writable, create, remove_leftovers_in, write_whole};
+pub use write::{check_writable, create, remove_leftovers_in, replace, write_whole};

@@ -39,6 +39,17 @@ pub fn write_whole(
     path: &Path,
     contents: impl FnOnce(&mut BufWriter<&File>) -> io::Result<()>,
 ) -> io::Result<()> {
+    replace(path, contents).map(drop)
+}
+
+/// Like [`write_whole`], and gives back the new file, at its end, for whoever goes on writing it piece by piece.
+///
+/// # Errors
+/// Those of [`write_whole`].
+pub fn replace(
+    path: &Path,
+    contents: impl FnOnce(&mut BufWriter<&File>) -> io::Result<()>,
+) -> io::Result<File> {
     let mode = replaceable(path)?;
     remove_leftovers(path);
     let temporary = create_locked(path, mode)?;
@@ -52,20 +63,26 @@ pub fn write_whole(
     }
     file.sync_all()?;
     // The lock is held until the file has its name. If it gets none, the temporary file is removed on drop.
-    let _file = temporary.persist(path).map_err(|error| error.error)?;
+    let file = temporary.persist(path).map_err(|error| error.error)?;
     // The name is on the disk when its folder is.
-    File::open(folder(path))?.sync_all()
+    File::open(folder(path))?.sync_all()?;
+    Ok(file)
 }
 
 /// Makes a file that is written piece by piece, such as a log, in place of one that is there: whoever reads it finds what has
-/// been written so far.
+/// been written so far, and so does its writer.
 ///
 /// # Errors
 /// What the operating system says; a path that is a symbolic link, or no regular file.
 pub fn create(path: &Path) -> io::Result<File> {
     replaceable(path)?;
     let mut options = OpenOptions::new();
-    options.write(true).create(true).truncate(true).custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK);
+    options
+        .read(true)
+        .write(true)
+        .create(true)
+        .truncate(true)
+        .custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK);
     let file = options.open(path)?;
     refuse_irregular(&file.metadata()?)?;
     Ok(file)

@@ -8,7 +8,7 @@ use crate::map::{Map, Place, Refusal, rounded_size};
 use crate::planned::{Next, PlanCursor};
 use crate::stats::Ledger;
 use crate::sync::ThreadMark;
-use crate::trace::{Levels, Tracing, Work};
+use crate::trace::{Blocks, Levels, Tracing, Work};
 use crate::{
     BlockInfo, Label, LongList, Name, OffsetPlan, OutOfMemory, Owner, Region, Site, Snapshot, Source, Stats,
     TraceEvent,
@@ -29,6 +29,12 @@ struct Record {
     place: Place,
     /// The thread that acquired it.
     issuer: ThreadMark,
+}
+
+impl Blocks for LongList<Option<Record>> {
+    fn live(&self) -> Vec<BlockInfo> {
+        self.iter().flatten().map(|record| record.info).collect()
+    }
 }
 
 /// What is behind a pool's lock.
@@ -141,7 +147,7 @@ impl State {
         let info = BlockInfo { serial, owner, site, requested, rounded, region, offset };
         self.ledger.acquire(owner, requested, rounded);
         self.disposing = false;
-        self.tracing.note(&Levels { committed: self.map.committed, rows: &self.ledger.rows }, || {
+        self.tracing.note(&Levels::new(self.map.committed, &self.ledger, &self.blocks), || {
             TraceEvent::Acquire { serial, region, offset, bytes: requested, label }
         });
         let record = Some(Record { info, place, issuer: thread });
@@ -231,7 +237,7 @@ impl State {
         let Record { info, place, issuer } = self.blocks[id as usize].take().expect(ALIVE);
         self.vacant.push(id);
         self.ledger.release(info.owner, info.requested, info.rounded);
-        self.tracing.note(&Levels { committed: self.map.committed, rows: &self.ledger.rows }, || {
+        self.tracing.note(&Levels::new(self.map.committed, &self.ledger, &self.blocks), || {
             TraceEvent::Release { serial: info.serial }
         });
         if let Place::Planned(position) = place
@@ -279,9 +285,10 @@ impl State {
             return;
         }
         (info.owner, info.site) = (label.owner, label.site);
+        let serial = info.serial;
         self.ledger.relabel(old.owner, label.owner, info.requested);
-        self.tracing.note(&Levels { committed: self.map.committed, rows: &self.ledger.rows }, || {
-            TraceEvent::Relabel { serial: info.serial, label }
+        self.tracing.note(&Levels::new(self.map.committed, &self.ledger, &self.blocks), || {
+            TraceEvent::Relabel { serial, label }
         });
     }
 
@@ -412,14 +419,14 @@ impl State {
     }
 
     pub(crate) fn mark(&mut self, name: Name, number: u64) {
-        self.tracing.note(&Levels { committed: self.map.committed, rows: &self.ledger.rows }, || {
+        self.tracing.note(&Levels::new(self.map.committed, &self.ledger, &self.blocks), || {
             TraceEvent::Mark { name, number }
         });
     }
 
     /// Tells the sink, if there is one, of an event that lists do not have.
     pub(crate) fn tell(&mut self, event: TraceEvent) {
-        self.tracing.tell(&Levels { committed: self.map.committed, rows: &self.ledger.rows }, event);
+        self.tracing.tell(&Levels::new(self.map.committed, &self.ledger, &self.blocks), event);
     }
 
     pub(crate) fn mark_work(&mut self, work: &Work<'_>, is_listed: bool) {
@@ -429,9 +436,7 @@ impl State {
         let committed = self.map.committed;
         let event = TraceEvent::Work { site, nanoseconds, committed, repeats };
         match is_listed {
-            true => self
-                .tracing
-                .note(&Levels { committed: self.map.committed, rows: &self.ledger.rows }, || event),
+            true => self.tracing.note(&Levels::new(self.map.committed, &self.ledger, &self.blocks), || event),
             false => self.tell(event),
         }
     }
@@ -487,7 +492,7 @@ impl State {
     }
 
     pub(crate) fn snapshot(&self) -> Snapshot {
-        Snapshot::new(self.blocks.iter().flatten().map(|record| record.info).collect())
+        Snapshot::new(self.blocks.live())
     }
 
     pub(crate) fn each_block(&self, see: impl FnMut(&BlockInfo)) {

@@ -5,7 +5,8 @@
 
 use std::fmt;
 
-use crate::{Label, LongList, Name, Region, Rows, Site};
+use crate::stats::Ledger;
+use crate::{BlockInfo, Label, LongList, Name, Region, Rows, Site, Snapshot};
 
 /// One event of a trace. Blocks are named by the serial numbers of their acquisitions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -102,12 +103,38 @@ impl TraceEvent {
 }
 
 /// What a pool counts at the moment of an event, with what the event has changed.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy)]
 pub struct Levels<'a> {
     /// The bytes committed.
     pub committed: u64,
-    /// The bytes in use, by owner.
+    /// The bytes in use,
+    pub in_use: u64,
+    /// and by owner.
     pub rows: &'a Rows,
+    blocks: &'a dyn Blocks,
+}
+
+/// Whoever has the blocks of a pool.
+pub(crate) trait Blocks {
+    /// The live ones, in any order.
+    fn live(&self) -> Vec<BlockInfo>;
+}
+
+impl<'a> Levels<'a> {
+    pub(crate) fn new(committed: u64, ledger: &'a Ledger, blocks: &'a dyn Blocks) -> Levels<'a> {
+        Levels { committed, in_use: ledger.in_use, rows: &ledger.rows, blocks }
+    }
+
+    /// The live blocks. The one that an `Acquire` tells of is not among them yet.
+    pub fn snapshot(&self) -> Snapshot {
+        Snapshot::new(self.blocks.live())
+    }
+}
+
+impl fmt::Debug for Levels<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Levels").field("committed", &self.committed).field("rows", self.rows).finish()
+    }
 }
 
 /// Whoever is told of the events of a pool as they happen, each with what the pool counts then: see

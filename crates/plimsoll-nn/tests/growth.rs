@@ -1,14 +1,14 @@
 //! Leaks are named by the line and layer that made the values, within ten steps; clean runs have none.
 
 use plimsoll_data::Dataset;
-use plimsoll_nn::layers::{Dense, Sequential};
-use plimsoll_nn::losses::MeanSquaredError;
+use plimsoll_nn::layers::{Dense, Embedding, LSTM, Sequential};
+use plimsoll_nn::losses::{MeanSquaredError, SparseCategoricalCrossentropy};
 use plimsoll_nn::optimizers::{Adam, OptimizerConfig};
 use plimsoll_nn::train::callbacks::WatchGrowth;
 use plimsoll_nn::train::{Batch, Trainer, Until};
 use plimsoll_nn::{Layer, Model};
 use plimsoll_report::{Growth, GrowthWatch};
-use plimsoll_tensor::{Activation, Device, Function, GradientTape, Owner, Result, Tensor, Variable};
+use plimsoll_tensor::{Activation, DType, Device, Function, GradientTape, Owner, Result, Tensor, Variable};
 
 /// What grew after so many steps, on a device of its own.
 fn after(n_steps: usize, f: impl FnOnce() -> Result<Box<dyn FnMut() -> Result<()>>>) -> Result<Vec<Growth>> {
@@ -174,6 +174,27 @@ fn runs_of_varying_lengths_are_clean() -> Result<()> {
         }))
     })?;
     assert_eq!(clean, []);
+    Ok(())
+}
+
+/// A language model on texts of which hardly two have the same length: steps that get longer are no leak, and neither are the
+/// programs of ever new shapes, of which a cache keeps a bounded number.
+#[test]
+fn texts_of_varying_lengths_are_clean() -> Result<()> {
+    let device = Device::separate_cpu();
+    let _on = device.enter();
+    let text = |n: usize| Tensor::randint([2, n], 0, 20, DType::I64);
+    for lengths in [(4..40).collect::<Vec<usize>>(), (0..60).map(|nth| 3 + (nth * 13) % 29).collect()] {
+        let pair = |&n: &usize| Ok(Batch::new(text(n)?, text(n)?));
+        let batches: Vec<Batch> = lengths.iter().map(pair).collect::<Result<_>>()?;
+        let model = Sequential::new().add(Embedding::new(20, 8)).add(LSTM::new(8).return_sequences());
+        let model = model.add(Dense::new(20)).build([4])?;
+        let watch = WatchGrowth::new(&device);
+        let loss = SparseCategoricalCrossentropy::new().from_logits(true);
+        let mut trainer = Trainer::new(model, Adam::new(1e-3).build(), loss).callback(watch.clone());
+        trainer.fit(&batches, Until::Epochs(1))?;
+        assert_eq!(watch.growth(), [], "{lengths:?}");
+    }
     Ok(())
 }
 

@@ -20,6 +20,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     write(&out, "long", &recorded(&out, |pool| steps(pool, 650, 400, None))?)?;
     write(&out, "leak", &recorded(&out, |pool| steps(pool, 14, 20, Some(41)))?)?;
     write(&out, "hostile", &recorded(&out, hostile)?)?;
+    write(&out, "bounded", &recorded(&out, |pool| steps(pool, 4000, 20, None))?)?;
     for path in arguments {
         let name =
             path.file_stem().and_then(|name| name.to_str()).ok_or("a profile without a name")?.to_owned();
@@ -35,7 +36,8 @@ fn recorded(
     let path = out.join("recorded.profile");
     let pool = Pool::new(GhostPages::new(1 << 40));
     let about = json!({ "recipe": "<b>made</b> for tests", "device": "cpu", "limit_bytes": 1u64 << 31 });
-    let profiler = Profiler::start(&pool, &path, &about)?;
+    // So few that the last steps of the longest are bounded by it.
+    let profiler = Profiler::start(&pool, &path, &about)?.keep_steps(1000);
     f(&pool)?;
     profiler.finish()?;
     Ok(Profile::read(&path)?)
@@ -113,18 +115,14 @@ fn hostile(pool: &Pool) -> Result<(), Box<dyn Error>> {
 /// A page, and what it must show.
 fn write(out: &Path, name: &str, profile: &Profile) -> Result<(), Box<dyn Error>> {
     Page::of(profile)?.write(&out.join(format!("{name}.html")))?;
-    let (mut n_moments, mut random) = (0u64, Random(2));
-    profile.replay(|moment| {
-        n_moments += u64::from(is_counted(moment.change));
-        true
-    })?;
+    let (n_moments, mut random) = (profile.n_events(), Random(2));
     let mut chosen: Vec<u64> = (0..1000).map(|_| random.below(n_moments.max(1)) + 1).collect();
     chosen.sort_unstable();
-    let (mut at, mut rows, mut prices, mut works) = (0, Vec::new(), Vec::new(), Works::default());
+    let (mut rows, mut prices, mut works) = (Vec::new(), Vec::new(), Works::default());
     profile.replay(|moment| {
         works.see(moment);
-        if is_counted(moment.change) {
-            at += 1;
+        if moment.change.is_some_and(Change::is_counted) && !moment.is_left_out {
+            let at = moment.number;
             if chosen.binary_search(&at).is_ok() {
                 let all: Vec<u64> = moment.rows().iter().map(|(_, bytes)| bytes).collect();
                 rows.push(json!([at, all, moment.in_use]));
@@ -144,15 +142,14 @@ fn write(out: &Path, name: &str, profile: &Profile) -> Result<(), Box<dyn Error>
         "owners": owners,
         "committed": explanation.peak_committed,
         "growth": explanation.growth.len(),
+        "grown": explanation.growth.first().map(|growth| format!("{}:{}", growth.site.file, growth.site.line)),
+        "steps": explanation.steps.iter().map(|step| step.n_steps).sum::<u64>(),
+        "left_out": explanation.n_steps_left_out,
         "rows": rows,
         "prices": prices,
         "checked": explanation.n_checked,
     });
     Ok(fs::write(out.join(format!("{name}.json")), expected.to_string())?)
-}
-
-fn is_counted(change: Option<Change>) -> bool {
-    change.is_some_and(Change::is_counted)
 }
 
 /// What it would take to have the blocks of a moment again: for each the name of its owner, the number of its site, its bytes, and

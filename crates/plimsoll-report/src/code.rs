@@ -9,8 +9,8 @@ use plimsoll_memory::{Owner, Region};
 
 /// The first bytes of a profile, and the version of what follows.
 pub(crate) const MAGIC: &[u8; 8] = b"plimprof";
-pub(crate) const VERSION: u32 = 2;
-/// Files of this version are read, too: they have fewer kinds of events.
+pub(crate) const VERSION: u32 = 3;
+/// Files from this version on are read, too: they have fewer kinds of events, and those before 3 have one chapter.
 pub(crate) const OLDEST_VERSION: u32 = 1;
 
 /// The rows of a moment: the owners, and what rounding takes.
@@ -22,7 +22,7 @@ pub(crate) const N_ROWS: usize = Owner::ALL.len() + 1;
 pub(crate) enum FrameKind {
     /// What is known of the run, as JSON; later ones add to it.
     About = 1,
-    /// The blocks that were there when recording began.
+    /// The blocks that are there when a chapter begins.
     Initial = 2,
     /// Events that have not been seen before in this order.
     Pattern = 3,
@@ -30,12 +30,14 @@ pub(crate) enum FrameKind {
     Repeat = 4,
     /// Recording ended as it should, as JSON.
     End = 5,
+    /// What is known of chapters that were left out here.
+    LeftOut = 6,
 }
 
 impl FrameKind {
     pub fn from_byte(byte: u8) -> Option<FrameKind> {
-        use FrameKind::{About, End, Initial, Pattern, Repeat};
-        [About, Initial, Pattern, Repeat, End].into_iter().find(|&kind| kind as u8 == byte)
+        use FrameKind::{About, End, Initial, LeftOut, Pattern, Repeat};
+        [About, Initial, Pattern, Repeat, End, LeftOut].into_iter().find(|&kind| kind as u8 == byte)
     }
 }
 
@@ -101,6 +103,22 @@ impl Event {
     pub fn is_counted(&self) -> bool {
         use Event::{Acquire, Mark, Relabel, Release};
         matches!(self, Acquire { .. } | Release { .. } | Relabel { .. } | Mark { .. })
+    }
+
+    /// The event with sites and texts as they are numbered over all chapters.
+    pub fn renumbered(mut self, sites: &[u32], texts: &[u32]) -> Event {
+        match &mut self {
+            Event::Acquire { site, .. } | Event::Relabel { site, .. } | Event::Work { site, .. } => {
+                *site = sites[*site as usize];
+            }
+            Event::Mark { name: text } | Event::Held { by: text, .. } => *text = texts[*text as usize],
+            Event::Release { .. }
+            | Event::Committed { .. }
+            | Event::Read { .. }
+            | Event::Write { .. }
+            | Event::Level { .. } => {}
+        }
+        self
     }
 
     pub fn put(&self, into: &mut Vec<u8>) {

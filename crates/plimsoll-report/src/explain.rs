@@ -3,6 +3,7 @@
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io;
+use std::ops::Range;
 
 use plimsoll_memory::{Bytes, OUT_OF_MEMORY, Owner, Price, Rows};
 use serde_json::Value;
@@ -11,6 +12,7 @@ use crate::action::Action;
 use crate::growth::{GROWING_STEPS, Growth, Held, Watch};
 use crate::profile::Profile;
 use crate::replay::{Change, Moment};
+use crate::stretch::Stretch;
 use crate::unused;
 use crate::works::{Holding, Works};
 
@@ -24,6 +26,8 @@ pub struct Explanation {
     pub(crate) is_plan: bool,
     pub(crate) is_complete: bool,
     pub(crate) n_events: u64,
+    /// How many steps there were of which only summaries are in the profile.
+    pub n_steps_left_out: u64,
     /// At how many moments the pool's own count of bytes is in the profile, and is the same.
     pub n_checked: u64,
     /// The moment of the most bytes in use, with its blocks; the first if there are several.
@@ -67,12 +71,15 @@ impl Shortage {
     }
 }
 
-/// How a step went.
+/// How a step went, or several that the profile has left out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StepSummary {
-    /// Its number.
+    /// Its number, or that of the first.
     pub step: u64,
-    /// The time until the next step began, or until the last mark of the profile; of a plan, what its kernels take by formula.
+    /// How many they are.
+    pub n_steps: u64,
+    /// The time until the next step began, or until the last mark of the profile, of several for each; of a plan, what its kernels
+    /// take by formula.
     pub nanoseconds: u64,
     /// The most bytes in use.
     pub peak: u64,
@@ -91,7 +98,7 @@ impl Explanation {
         let is_plan = profile.about().get("is_plan").and_then(Value::as_bool) == Some(true);
         // A dry run takes no time that says anything; what its kernels would take does.
         let now = |moment: &Moment| if is_plan { moment.worked } else { moment.nanoseconds };
-        let (mut last_ns, mut n_checked) = (0, 0);
+        let (mut last_ns, mut n_checked, mut n_kept, mut is_open) = (0, 0, 0, false);
         let (mut shortage, mut phase) = (None, "setup".to_owned());
         profile.replay(|moment| {
             if matches!(moment.change, Some(Change::Mark(..))) {
@@ -103,18 +110,24 @@ impl Explanation {
                 (peak, peak_event) = (moment.in_use, moment.event);
             }
             if moment.begins_step {
-                end_step(&mut steps, now(moment));
-                let (step, in_use) = (moment.step, moment.in_use);
-                steps.push(StepSummary { step, nanoseconds: now(moment), peak: in_use, in_use });
+                end_step(&mut steps, &mut is_open, now(moment));
+                let (step, in_use, nanoseconds) = (moment.step, moment.in_use, now(moment));
+                steps.push(StepSummary { step, n_steps: 1, nanoseconds, peak: in_use, in_use });
+                (is_open, n_kept) = (true, n_kept + 1);
+            } else if let Some(Change::LeftOut(stretch)) = moment.change {
+                let stretch = profile.stretch(stretch);
+                let time = if is_plan { &stretch.worked } else { &stretch.nanoseconds };
+                end_step(&mut steps, &mut is_open, time.start);
+                steps.extend(StepSummary::of(stretch, time));
             } else if let Some(step) = steps.last_mut() {
                 step.peak = step.peak.max(moment.in_use);
             }
             (last_ns, n_checked) = (now(moment), moment.n_checked());
             true
         })?;
-        end_step(&mut steps, last_ns);
+        end_step(&mut steps, &mut is_open, last_ns);
         let mut second = SecondPass::default();
-        second.run(profile, peak_event, steps.len())?;
+        second.run(profile, peak_event, n_kept)?;
         let none = || io::Error::new(io::ErrorKind::InvalidData, "this profile has no events");
         let peak = second.peak.take().ok_or_else(none)?;
         let growth = second.watch.growth(|site| profile.site(site).clone());
@@ -128,6 +141,7 @@ impl Explanation {
             is_plan,
             is_complete: profile.is_complete(),
             n_events: profile.n_events(),
+            n_steps_left_out: profile.n_steps_left_out(),
             n_checked,
             holders: second.holders(profile, &peak),
             peak,
@@ -146,9 +160,18 @@ impl Explanation {
     }
 }
 
-/// What began at that time has ended now.
-fn end_step(steps: &mut [StepSummary], now: u64) {
-    if let Some(step) = steps.last_mut() {
+impl StepSummary {
+    /// The steps of a stretch that is left out, if it has any, which take that time together.
+    fn of(stretch: &Stretch, time: &Range<u64>) -> Option<StepSummary> {
+        let Stretch { step, n_steps, most: peak, in_use, .. } = *stretch;
+        let nanoseconds = (time.end - time.start).checked_div(n_steps)?;
+        Some(StepSummary { step, n_steps, nanoseconds, peak, in_use })
+    }
+}
+
+/// What began at that time has ended now, if it has not ended before.
+fn end_step(steps: &mut [StepSummary], is_open: &mut bool, now: u64) {
+    if let Some(step) = steps.last_mut().filter(|_| std::mem::take(is_open)) {
         step.nanoseconds = now.saturating_sub(step.nanoseconds);
     }
 }

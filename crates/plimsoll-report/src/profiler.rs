@@ -54,7 +54,7 @@ impl Profiler {
         let file = plimsoll_file::create(path)?;
         let mut recorder = None;
         pool.set_trace_sink_from(|before, stats| {
-            let begun = Arc::new(Mutex::new(Recorder::begin(file, about, before, stats)?));
+            let begun = Arc::new(Mutex::new(Recorder::begin(path, file, about, before, stats)?));
             recorder = Some(begun.clone());
             let note = move |event: &TraceEvent, levels: &Levels<'_>| lock(&begun).note(event, levels);
             Ok::<TraceSink, io::Error>(Box::new(note))
@@ -73,6 +73,32 @@ impl Profiler {
         let mut profiler = self;
         profiler.oom_page = path.map(Path::to_owned);
         profiler
+    }
+
+    /// How many of the last steps the file of a long run has. Without this they are as many as fit into 4 MiB, and at least
+    /// sixteen. The first steps, the step of the peak and the one in which memory could not be had are kept in any case, and of
+    /// the others what they took in time and bytes, so the file does not grow without end.
+    ///
+    /// ```
+    /// # use plimsoll_memory::{GhostPages, Label, Owner, Pool, Site};
+    /// # use plimsoll_report::{Explanation, Profile, Profiler};
+    /// # let folder = tempfile::tempdir()?;
+    /// # let path = folder.path().join("run.profile");
+    /// # let pool = Pool::new(GhostPages::new(1 << 40));
+    /// let profiler = Profiler::start(&pool, &path, &serde_json::json!({}))?.keep_steps(100);
+    /// for step in 0..20_000 {
+    ///     profiler.step();
+    ///     drop(pool.acquire(step, Label::new(Owner::Temporary, Site::intern("src/main.rs", 41, "", "mean")))?);
+    /// }
+    /// profiler.finish()?;
+    /// let explanation = Explanation::of(&Profile::read(&path)?)?;
+    /// assert!(std::fs::metadata(&path)?.len() < 250_000 && explanation.n_steps_left_out > 10_000);
+    /// assert_eq!(explanation.steps.iter().map(|step| step.n_steps).sum::<u64>(), 20_000);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn keep_steps(self, steps: u64) -> Profiler {
+        lock(&self.recorder).keep_steps(steps);
+        self
     }
 
     /// Adds to what is known of the run, such as what was predicted of it.

@@ -6,7 +6,7 @@ use std::io;
 use plimsoll_memory::{Owner, Region, Rows, STEP, rounded_size};
 
 use crate::code::{BlockRef, Event, N_ROWS, damaged};
-use crate::profile::Profile;
+use crate::profile::{Chapter, Profile};
 
 /// A live block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,6 +51,11 @@ pub enum Change {
     Checked,
     /// Somebody was asked who keeps a block alive: who, as [`Profile::text`] has it, and how many bytes go with them.
     Held(u64, u32, u64),
+    /// Steps come here that the profile has left out, of which it knows the stretch of that number: see [`Profile::stretch`]. What
+    /// they have freed and taken follows, without what they did in between.
+    LeftOut(usize),
+    /// All of that is told, and the recording goes on.
+    Resumed,
 }
 
 impl Change {
@@ -66,6 +71,11 @@ impl Change {
 pub struct Moment {
     /// The number of the event, counted from zero.
     pub event: u64,
+    /// The number of the moment, as pages count them: that of the events of memory and the marks up to here, also of those that
+    /// the profile has left out.
+    pub number: u64,
+    /// Whether the event stands for several that the profile has left out.
+    pub is_left_out: bool,
     /// The present step; zero before the first.
     pub step: u64,
     /// What goes on, as the last mark has called it: `forward`, `backward`, `update` …
@@ -127,13 +137,17 @@ impl Moment {
 
     /// The moment at which recording began.
     pub(crate) fn begin(profile: &Profile) -> io::Result<Moment> {
+        let none = Chapter::default();
+        let first = profile.chapters.first().unwrap_or(&none);
         let mut moment = Moment {
             event: 0,
+            number: 0,
+            is_left_out: false,
             step: 0,
             phase: "setup".to_owned(),
             nanoseconds: 0,
             in_use: 0,
-            committed: profile.initial.committed,
+            committed: first.committed,
             site: None,
             change: None,
             blocks: BTreeMap::new(),
@@ -141,18 +155,85 @@ impl Moment {
             worked: 0,
             rows: [0; N_ROWS],
             n_checked: 0,
-            next_serial: profile.initial.next_serial,
+            next_serial: first.next_serial,
         };
-        for &(serial, event) in &profile.initial.blocks {
-            let Event::Acquire { region, offset, bytes, owner, site } = event else {
-                return Err(damaged("a block that was there was not taken"));
-            };
-            moment.take(
-                serial,
-                Block { requested: bytes, bytes: rounded(bytes)?, owner, site, region, offset, step: 0 },
-            )?;
+        for &(serial, event) in &first.blocks {
+            moment.take(serial, there(event, 0)?)?;
         }
         Ok(moment)
+    }
+
+    /// Goes on to the next chapter. Where nothing was left out before it, the pool's own list of its blocks is held against
+    /// ours; else what has changed meanwhile is told. Whether `see` has not seen enough.
+    fn enter(&mut self, chapter: &Chapter, see: &mut impl FnMut(&Moment) -> bool) -> io::Result<bool> {
+        let mut blocks = BTreeMap::new();
+        for &(serial, event) in &chapter.blocks {
+            if blocks.insert(serial, there(event, chapter.step)?).is_some() {
+                return Err(damaged("a block is there twice"));
+            }
+        }
+        if chapter.moment == self.number {
+            let same = |(a, b): ((&u64, &Block), (&u64, &Block))| {
+                a.0 == b.0 && *a.1 == Block { step: a.1.step, ..*b.1 }
+            };
+            let is_same = self.blocks.len() == blocks.len() && self.blocks.iter().zip(&blocks).all(same);
+            let counters = (self.next_serial, self.committed) == (chapter.next_serial, chapter.committed);
+            return match is_same && counters {
+                true => Ok(true),
+                false => Err(damaged("the pool had other blocks when a chapter began")),
+            };
+        }
+        if chapter.next_serial < self.next_serial || chapter.worked < self.worked {
+            return Err(damaged("a chapter begins before the one before it ends"));
+        }
+        self.number = chapter.moment;
+        (self.step, self.nanoseconds, self.worked) = (chapter.step, chapter.clock, chapter.worked);
+        (self.committed, self.begins_step, self.is_left_out) = (chapter.committed, false, true);
+        let mut go_on = true;
+        let mut tell = |moment: &mut Moment, change: Change| {
+            moment.change = Some(change);
+            go_on = go_on && see(moment);
+            moment.event += 1;
+        };
+        chapter.stretches.clone().for_each(|stretch| tell(self, Change::LeftOut(stretch)));
+        self.differ(blocks, &mut tell)?;
+        (self.next_serial, self.is_left_out) = (chapter.next_serial, false);
+        tell(self, Change::Resumed);
+        Ok(go_on)
+    }
+
+    /// Frees what is not among these blocks, and takes what is not among ours: first the one, so that there are never more than
+    /// before or after.
+    fn differ(
+        &mut self,
+        blocks: BTreeMap<u64, Block>,
+        tell: &mut impl FnMut(&mut Moment, Change),
+    ) -> io::Result<()> {
+        let gone: Vec<u64> =
+            self.blocks.keys().filter(|serial| !blocks.contains_key(serial)).copied().collect();
+        for serial in gone {
+            let change = self.free(serial)?;
+            tell(self, change);
+        }
+        for (serial, block) in blocks {
+            let Some(before) = self.blocks.get(&serial).copied() else {
+                if serial < self.next_serial {
+                    return Err(damaged("a block is there again that was gone"));
+                }
+                self.take(serial, block)?;
+                tell(self, Change::Taken(serial));
+                continue;
+            };
+            let (owner, site) = (block.owner, block.site);
+            if before != (Block { owner: before.owner, site: before.site, step: before.step, ..block }) {
+                return Err(damaged("a block has moved"));
+            }
+            if (before.owner, before.site) != (owner, site) {
+                let change = self.relabel(serial, owner, site)?;
+                tell(self, change);
+            }
+        }
+        Ok(())
     }
 
     fn take(&mut self, serial: u64, block: Block) -> io::Result<()> {
@@ -172,13 +253,14 @@ impl Moment {
         marks: &mut impl Iterator<Item = (u64, u64)>,
     ) -> io::Result<()> {
         self.begins_step = false;
+        self.number += u64::from(event.is_counted());
         self.change = Some(match event {
             Event::Acquire { region, offset, bytes: requested, owner, site } => {
                 let (bytes, step) = (rounded(requested)?, self.step);
                 self.take_next(Block { requested, bytes, owner, site, region, offset, step })?
             }
-            Event::Release { back } => self.free(back)?,
-            Event::Relabel { back, owner, site } => self.relabel(back, owner, site)?,
+            Event::Release { back } => self.free(self.serial(back)?)?,
+            Event::Relabel { back, owner, site } => self.relabel(self.serial(back)?, owner, site)?,
             Event::Mark { name } => {
                 let (number, nanoseconds) = marks.next().unwrap_or_default();
                 self.nanoseconds = nanoseconds;
@@ -214,8 +296,7 @@ impl Moment {
         Ok(Change::Taken(serial))
     }
 
-    fn free(&mut self, back: u64) -> io::Result<Change> {
-        let serial = self.serial(back)?;
+    fn free(&mut self, serial: u64) -> io::Result<Change> {
         let block = self.blocks.remove(&serial);
         let block = block.ok_or_else(|| damaged("a block is freed that is not there"))?;
         self.in_use -= block.bytes;
@@ -223,8 +304,7 @@ impl Moment {
         Ok(Change::Freed(serial, block))
     }
 
-    fn relabel(&mut self, back: u64, owner: Owner, site: u32) -> io::Result<Change> {
-        let serial = self.serial(back)?;
+    fn relabel(&mut self, serial: u64, owner: Owner, site: u32) -> io::Result<Change> {
         let block = self.blocks.get_mut(&serial);
         let block = block.ok_or_else(|| damaged("a block is relabelled that is not there"))?;
         let before = *block;
@@ -259,7 +339,13 @@ impl Profile {
     /// A profile that frees what is not there.
     pub fn replay(&self, mut see: impl FnMut(&Moment) -> bool) -> io::Result<()> {
         let mut moment = Moment::begin(self)?;
-        for segment in &self.segments {
+        let mut chapters = self.chapters.iter().skip(1).peekable();
+        for (nth, segment) in self.segments.iter().enumerate() {
+            while let Some(chapter) = chapters.next_if(|chapter| chapter.segment <= nth) {
+                if !moment.enter(chapter, &mut see)? {
+                    return Ok(());
+                }
+            }
             let mut marks = segment.marks.iter().copied();
             for &event in &self.patterns[segment.pattern as usize].events {
                 moment.follow(self, event, &mut marks)?;
@@ -269,7 +355,22 @@ impl Profile {
                 moment.event += 1;
             }
         }
+        for chapter in chapters {
+            if !moment.enter(chapter, &mut see)? {
+                return Ok(());
+            }
+        }
         Ok(())
+    }
+}
+
+/// A block that was there when a chapter began.
+fn there(event: Event, step: u64) -> io::Result<Block> {
+    match event {
+        Event::Acquire { region, offset, bytes: requested, owner, site } => {
+            Ok(Block { requested, bytes: rounded(requested)?, owner, site, region, offset, step })
+        }
+        _ => Err(damaged("a block that was there was not taken")),
     }
 }
 

@@ -51,13 +51,20 @@ impl Explanation {
         }
         let kind =
             if self.about.get("is_plan").and_then(Value::as_bool) == Some(true) { "a plan" } else { "a run" };
+        let n_steps: u64 = self.steps.iter().map(|step| step.n_steps).sum();
         writeln!(
             f,
-            "the profile of {kind}: {} events, {} step{}",
+            "the profile of {kind}: {} events, {n_steps} step{}",
             self.n_events,
-            self.steps.len(),
-            if self.steps.len() == 1 { "" } else { "s" }
+            if n_steps == 1 { "" } else { "s" }
         )?;
+        if self.n_steps_left_out > 0 {
+            let n = self.n_steps_left_out;
+            writeln!(
+                f,
+                "of {n} steps in the middle only summaries are there: the profile of a long run is bounded"
+            )?;
+        }
         if !self.is_complete {
             writeln!(f, "the recording was cut off: what came after its last step is missing")?;
         }
@@ -76,12 +83,30 @@ impl Explanation {
             let (asked, held) = (Bytes::new(*bytes), Bytes::new(*in_use));
             writeln!(f, "out of memory: {asked} could not be had in {place}, with {held} in use")?;
         }
+        self.show_run(f)?;
+        let during = if self.peak.step == 0 { String::new() } else { format!("step {}, ", self.peak.step) };
+        writeln!(f, "the peak is reached in {during}{}", self.peak.phase)
+    }
+
+    /// What is known of the run beside its blocks: prediction, limit and what it took to keep it, what lies outside the pool.
+    fn show_run(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let number = |key: &str| self.about.get(key).and_then(Value::as_u64);
         if let Some(predicted) = number("predicted_peak_bytes") {
             let equal = if predicted == self.peak.in_use { "as predicted" } else { "which differs" };
             writeln!(f, "predicted {}, {equal}", Bytes::new(predicted))?;
         }
         if let Some(limit) = number("limit_bytes") {
             writeln!(f, "limit {}", Bytes::new(limit))?;
+        }
+        if let Some(ops) = number("recomputed_ops").filter(|ops| *ops > 0) {
+            writeln!(
+                f,
+                "recomputed to keep the limit: {ops} ops, {} flop",
+                grouped(number("recomputed_flops").unwrap_or(0))
+            )?;
+        }
+        if let Some(bytes) = number("offloaded_bytes").filter(|bytes| *bytes > 0) {
+            writeln!(f, "offloaded to keep the limit: {}", Bytes::new(bytes))?;
         }
         if let Some(outside) = number("outside_bytes") {
             let who = match number("driver_used_bytes") {
@@ -92,8 +117,7 @@ impl Explanation {
             };
             writeln!(f, "outside the pool at the end {} ({who})", Bytes::new(outside))?;
         }
-        let during = if self.peak.step == 0 { String::new() } else { format!("step {}, ", self.peak.step) };
-        writeln!(f, "the peak is reached in {during}{}", self.peak.phase)
+        Ok(())
     }
 
     fn show_owners(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -62,6 +62,8 @@ impl Works {
             }
             Some(Change::Held(serial, by, frees)) => _ = self.held.insert(serial, (by, frees)),
             Some(Change::Freed(serial, _)) => _ = self.held.remove(&serial),
+            // Nobody knows who wrote what in between.
+            Some(Change::LeftOut(_) | Change::Resumed) => self.written.clear(),
             _ => {}
         }
         if moment.begins_step {

@@ -7,7 +7,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use plimsoll_memory::{Block, GhostPages, Label, Name, Owner, Pool, Rows, STEP, Site, Work};
-use plimsoll_report::{Explanation, Price, Profile, Profiler};
+use plimsoll_report::{Explanation, Export, Page, Price, Profile, Profiler};
 use proptest::prelude::*;
 use serde_json::json;
 use tempfile::TempDir;
@@ -212,50 +212,107 @@ fn a_step_of_ops_that_repeats_takes_a_few_bytes() {
     assert!((many - few) / 1000 <= 40, "{} bytes a step", (many - few) / 1000);
 }
 
-/// A profile of version 1, which has no such events.
-#[test]
-fn profiles_of_the_version_before_are_read() {
-    let (_folder, path) = folder();
-    let (profile, _pool) = recorded(&path, |_| {});
-    let mut bytes = fs::read(&path).expect("it was written");
-    assert_eq!(bytes[8..12], 2u32.to_le_bytes());
-    for (version, is_read) in [(0u32, false), (1, true), (2, true), (3, false)] {
-        bytes[8..12].copy_from_slice(&version.to_le_bytes());
-        fs::write(&path, &bytes).expect("there is room");
-        assert_eq!(Profile::read(&path).is_ok(), is_read, "version {version}");
+/// A file of these frames; those of chapters and patterns are deflated.
+fn file_of(version: u32, frames: &[(u8, &[u8])]) -> Vec<u8> {
+    use std::io::Write;
+    let mut file = b"plimprof".to_vec();
+    file.extend(version.to_le_bytes());
+    for (kind, payload) in frames {
+        let mut packed = flate2::write::DeflateEncoder::new(Vec::new(), flate2::Compression::fast());
+        packed.write_all(payload).expect("there is room");
+        let packed = packed.finish().expect("there is room");
+        let payload = if matches!(kind, 2 | 3) { &packed } else { *payload };
+        file.push(*kind);
+        file.extend((payload.len() as u32).to_le_bytes());
+        file.extend(crc32fast::hash(payload).to_le_bytes());
+        file.extend(payload);
     }
-    drop(profile);
+    file
+}
+
+/// Definitions of two texts and a site.
+const DEFINED: [u8; 18] = [3, 0, 1, b'a', 0, 5, b':', b's', b't', b'e', b'p', 1, 0, 1, 0, 0, 0, 0];
+
+/// A pattern of a mark of that step and a block of eight bytes that is taken; what the pool counts then.
+fn pattern(step: u8, counted: u8) -> Vec<u8> {
+    let events = [3, 1, 0, 1, 3, 0, 8, 0, 10, 3, counted];
+    [&DEFINED[..], &[events.len() as u8], &events, &[step, 5]].concat()
+}
+
+fn read_of(bytes: Vec<u8>) -> std::io::Result<Explanation> {
+    let (_folder, path) = folder();
+    fs::write(&path, bytes).expect("there is room");
+    Explanation::of(&Profile::read(&path)?)
+}
+
+/// Profiles of versions 1 and 2, which have one chapter.
+#[test]
+fn profiles_of_the_versions_before_are_read() {
+    for (version, is_read) in [(0, false), (1, true), (2, true), (3, false), (4, false)] {
+        // No definitions; the next acquisition, the bytes committed, no blocks.
+        let told = read_of(file_of(version, &[(2, &[0, 0, 0, 0]), (3, &pattern(1, 8))]));
+        assert_eq!(
+            told.as_ref().is_ok_and(|told| told.peak.in_use == 512),
+            is_read,
+            "version {version}: {told:?}"
+        );
+    }
+    let twice: [(u8, &[u8]); 2] = [(2, &[0, 0, 0, 0]), (2, &[0, 0, 0, 0])];
+    assert!(read_of(file_of(2, &twice)).is_err());
 }
 
 /// The pool's own count is held against that of the reader, row by row.
 #[test]
 fn a_count_that_is_not_the_pools_is_an_error() {
-    use std::io::Write;
-    let (_folder, path) = folder();
-    // Kind, what is deflated: no definitions, then what the kind has.
-    let written = |counted: u8| {
-        let mut file = b"plimprof".to_vec();
-        file.extend(2u32.to_le_bytes());
-        // Eight bytes asked for by owner 3 in region 1, and what the pool counts then of that owner.
-        let events = [0, 1, 3, 0, 8, 0, 10, 3, counted];
-        let site = [2, 0, 1, b'a', 1, 0, 1, 0, 0, 0, 0];
-        let first = vec![0, 0, 0, 0];
-        let pattern = [&site[..], &[events.len() as u8], &events].concat();
-        for (kind, payload) in [(2u8, first), (3, pattern)] {
-            let mut packed = flate2::write::DeflateEncoder::new(Vec::new(), flate2::Compression::fast());
-            packed.write_all(&payload).expect("there is room");
-            let packed = packed.finish().expect("there is room");
-            file.push(kind);
-            file.extend((packed.len() as u32).to_le_bytes());
-            file.extend(crc32fast::hash(&packed).to_le_bytes());
-            file.extend(packed);
-        }
-        fs::write(&path, file).expect("there is room");
-        Profile::read(&path).expect("its frames are whole")
-    };
-    written(8).replay(|_| true).expect("the pool counted eight bytes");
-    let error = written(9).replay(|_| true).expect_err("the pool counted nine bytes");
+    let written = |counted| read_of(file_of(3, &[(2, &[0; 8]), (3, &pattern(1, counted))]));
+    written(8).expect("the pool counted eight bytes");
+    let error = written(9).expect_err("the pool counted nine bytes");
     assert!(error.to_string().contains("the pool counted other bytes"), "{error}");
+}
+
+/// A chapter begins with the pool's own blocks; what was left out before it has to fit.
+#[test]
+fn chapters_that_do_not_follow_each_other_are_errors() {
+    let taken = |bytes: u8| [1, 0, 1, 3, 0, bytes, 0];
+    // The number of the next block, the bytes committed, moment, time, work and step; and one block.
+    let chapter = |numbers: [u8; 6], bytes: u8| [&DEFINED[..], &numbers, &[1], &taken(bytes)].concat();
+    let told = |chapter: &[u8], left_out: &[&[u8]]| {
+        let (first, second) = (pattern(1, 8), pattern(9, 16));
+        let mut frames: Vec<(u8, &[u8])> = vec![(2, &[0; 8]), (3, &first)];
+        frames.extend(left_out.iter().map(|stretch| (6, *stretch)));
+        frames.extend([(2, chapter), (3, &second)]);
+        read_of(file_of(3, &frames))
+    };
+    // Seven steps from step two on, in the moments two to twenty: at most 1,024 bytes, at the fifth of them.
+    let stretch = |most: u8, rounding: u8| -> Vec<u8> {
+        let most = [most | 0x80, 8];
+        [&[1, 2, 18, 5, 70, 0, 0, 2, 7, 0][..], &most, &[5, 0, 6], &[0; 7], &[16, rounding | 0x80, 7]]
+            .concat()
+    };
+    told(&chapter([1, 0, 2, 5, 0, 1], 8), &[]).expect("nothing was left out");
+    for (numbers, bytes, why) in [
+        ([1, 0, 2, 5, 0, 1], 9, "other blocks"),
+        ([2, 0, 2, 5, 0, 1], 8, "other blocks"),
+        ([1, 1, 2, 5, 0, 1], 8, "other blocks"),
+        ([1, 0, 1, 5, 0, 1], 8, "begins when it cannot"),
+        ([1, 0, 2, 4, 0, 1], 8, "begins when it cannot"),
+        ([1, 0, 20, 75, 0, 8], 9, "has moved"),
+    ] {
+        let error = told(&chapter(numbers, bytes), &[]).expect_err(why);
+        assert!(error.to_string().contains(why), "{numbers:?}: {error}");
+    }
+    let after = chapter([1, 0, 20, 75, 0, 8], 8);
+    for (most, rounding, why) in [(0, 1, "does not add up"), (1, 0, "does not add up")] {
+        let error = told(&after, &[&stretch(most, rounding)]).expect_err(why);
+        assert!(error.to_string().contains(why), "{most}: {error}");
+    }
+    let good = stretch(0, 0x70);
+    let explained = told(&after, &[&good]).expect("it fits");
+    let steps: Vec<(u64, u64, u64)> =
+        explained.steps.iter().map(|it| (it.step, it.n_steps, it.nanoseconds)).collect();
+    assert_eq!(steps, [(1, 1, 0), (2, 7, 10), (9, 1, 0)]);
+    let twice = [&good[..], &good[..]];
+    assert!(told(&after, &twice).expect_err("both cannot be").to_string().contains("elsewhere"));
 }
 
 #[test]
@@ -478,4 +535,166 @@ fn a_disk_that_is_full_at_the_end_leaves_the_rest() {
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
     let profile = Profile::read(&path).expect("what there was room for");
     assert!(!profile.is_complete() && profile.about()["a"] == 1);
+}
+
+/// What a step of a long run should tell: its number, the bytes in use before it, and the most in use.
+type Told = (u64, u64, u64);
+
+/// Steps of which no two are alike, with a peak early on and blocks that stay for some time.
+fn long_run(pool: &Pool, n_steps: u64, mut after: impl FnMut(u64)) -> Vec<Told> {
+    let mut random = 1u64;
+    let mut below = |n: u64| {
+        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (random >> 33) % n
+    };
+    let (mut kept, mut all) = (Vec::new(), Vec::new());
+    for number in 1..=n_steps {
+        let before = pool.stats().in_use;
+        pool.reset_peaks();
+        pool.mark(STEP, number);
+        for _ in 0..20 {
+            kept.push(take(
+                pool,
+                600 + below(90_000) as usize,
+                Owner::ALL[below(6) as usize],
+                below(30) as u32,
+            ));
+            if kept.len() > 30 {
+                drop(kept.swap_remove(below(30) as usize));
+            }
+        }
+        if number == 777 {
+            drop(take(pool, 32 * MIB, Owner::Saved, 99));
+        }
+        works(pool, 20, &[&kept[0]], &[&kept[1]]);
+        all.push((number, before, pool.stats().peak_in_use));
+        after(number);
+    }
+    all
+}
+
+/// However long a run is, its file is bounded, and has the first steps, the peak's and the last ones as they were; of the others it
+/// tells what they took, and everything keeps its number. It is so at each moment.
+#[test]
+fn a_long_run_keeps_its_first_and_last_steps_and_its_peak() {
+    const STEPS: u64 = 9000;
+    const LAST: u64 = 60;
+    let (_folder, path) = folder();
+    let pool = pool();
+    let profiler = Profiler::start(&pool, &path, &json!({})).expect("it can be written").keep_steps(LAST);
+    let len = || fs::metadata(&path).expect("it is there").len();
+    let (mut most_early, mut most_late) = (0, 0);
+    let steps = long_run(&pool, STEPS, |number| {
+        let most = if number < STEPS / 3 { &mut most_early } else { &mut most_late };
+        *most = len().max(*most);
+        profiler.add(&json!({ "reached": number }));
+        if number % 1500 == 700 {
+            // Whatever kills it now, the step before is there.
+            let killed =
+                Explanation::of(&Profile::read(&path).expect("it is readable")).expect("it is whole");
+            assert_eq!(killed.steps.last().map(|step| step.step), Some(number - 1));
+        }
+    });
+    profiler.finish().expect("it can be written");
+    assert!(most_late < most_early + most_early / 4, "{most_early} B, then {most_late} B");
+    let profile = Profile::read(&path).expect("it was written");
+    assert_eq!(profile.about()["reached"], STEPS, "what was added in steps that are gone");
+    let told = Explanation::of(&profile).expect("it is whole");
+    let peak = steps.iter().max_by_key(|(.., peak)| peak).expect("steps");
+    assert_eq!((told.peak.step, told.peak.in_use), (777, peak.2));
+    assert_eq!(told.owners().total(), peak.2);
+    let (mut next, mut n_single, mut n_left_out) = (1, 0, 0);
+    for step in &told.steps {
+        let of = &steps[next as usize - 1..][..step.n_steps as usize];
+        assert_eq!((step.step, step.in_use), (of[0].0, of[0].1), "{step:?}");
+        assert_eq!(Some(step.peak), of.iter().map(|of| of.2).max(), "{step:?}");
+        (next, n_single) = (next + step.n_steps, n_single + u64::from(step.n_steps == 1));
+        n_left_out += if step.n_steps > 1 { step.n_steps } else { 0 };
+    }
+    assert_eq!(next, STEPS + 1, "each step is told of");
+    assert!(n_left_out <= told.n_steps_left_out && told.n_steps_left_out > STEPS / 2, "{n_left_out}");
+    assert!(told.steps.iter().rev().take(LAST as usize).all(|step| step.n_steps == 1), "the last steps");
+    assert!((2 * LAST..STEPS / 4).contains(&n_single), "{n_single}");
+    assert!(told.to_string().contains("9000 steps\nof "), "{told}");
+}
+
+/// What is kept of a long run is as it is in a recording that keeps everything, moment by moment, also on a page.
+#[test]
+fn moments_of_a_long_run_are_those_of_a_whole_one() {
+    let moments = |steps: u64| {
+        let (_folder, path) = folder();
+        let pool = pool();
+        let profiler =
+            Profiler::start(&pool, &path, &json!({})).expect("it can be written").keep_steps(steps);
+        long_run(&pool, 3000, |_| {});
+        profiler.finish().expect("it can be written");
+        let profile = Profile::read(&path).expect("it was written");
+        let mut moments: BTreeMap<u64, (u64, u64, Rows, u64)> = BTreeMap::new();
+        let replayed = profile.replay(|moment| {
+            let state = (moment.step, moment.in_use, moment.rows(), moment.committed);
+            if !moment.is_left_out {
+                moments.insert(moment.number, state);
+            }
+            true
+        });
+        replayed.expect("it is whole");
+        (moments, profile)
+    };
+    let ((whole, all), (some, profile)) = (moments(1 << 40), moments(40));
+    assert_eq!((all.n_steps_left_out(), profile.n_events()), (0, all.n_events()));
+    assert!(
+        profile.n_steps_left_out() > 1000 && some.len() < whole.len() / 2,
+        "{}",
+        profile.n_steps_left_out()
+    );
+    for (number, state) in &some {
+        assert_eq!(whole.get(number), Some(state), "moment {number}");
+    }
+    let page = Page::of(&profile).expect("it is whole").to_html();
+    assert!(page.len() < Page::of(&all).expect("it is whole").to_html().len());
+    for export in [Export::Pickle, Export::Perfetto, Export::OpenMetrics] {
+        assert!(!export.bytes(&profile).expect("it is whole").is_empty());
+    }
+}
+
+/// Nobody marks steps: the file is bounded all the same.
+#[test]
+fn a_loop_without_steps_is_bounded() {
+    let (_folder, path) = folder();
+    let pool = pool();
+    let profiler = Profiler::start(&pool, &path, &json!({})).expect("it can be written");
+    let mut random = 1u64;
+    let mut most = 0;
+    for nth in 0..2_600_000u64 {
+        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        let block = take(&pool, (random >> 44) as usize, Owner::Saved, (nth % 7) as u32);
+        works(&pool, 1, &[], &[&block]);
+        if nth % 1000 == 0 {
+            most = fs::metadata(&path).expect("it is there").len().max(most);
+        }
+    }
+    profiler.finish().expect("it can be written");
+    assert!(most < 16 << 20, "{most}");
+    let profile = Profile::read(&path).expect("it was written");
+    assert!(profile.n_events() > 5_000_000, "{}", profile.n_events());
+    let told = Explanation::of(&profile).expect("it is whole");
+    assert_eq!(told.peak.in_use, pool.stats().peak_in_use);
+}
+
+/// A file that cannot be written anew ends the recording, with an error at its end, and what came before is there.
+#[cfg(unix)]
+#[test]
+fn a_long_recording_that_cannot_leave_anything_out_ends() {
+    let (folder, path) = folder();
+    let pool = pool();
+    let profiler = Profiler::start(&pool, &path, &json!({})).expect("it can be written").keep_steps(20);
+    let elsewhere = folder.path().join("elsewhere.profile");
+    fs::rename(&path, &elsewhere).expect("it is there");
+    std::os::unix::fs::symlink(&elsewhere, &path).expect("there is room");
+    let steps = long_run(&pool, 3000, |_| {});
+    assert_eq!(steps.len(), 3000, "the run goes on");
+    let error = profiler.finish().expect_err("links are not written through");
+    assert!(error.to_string().contains("symbolic link"), "{error}");
+    let told = Explanation::of(&Profile::read(&elsewhere).expect("it was written")).expect("it is whole");
+    assert!((100..3000).contains(&told.steps.len()), "{}", told.steps.len());
 }

@@ -65,8 +65,14 @@ fn plan(recipe: &str, precision: &str) -> Result<Value, String> {
 
 /// What the program says last.
 pub fn event(arguments: &[&str]) -> Result<Value, String> {
+    event_with(arguments, &[])
+}
+
+/// What the program says last, with these environment variables.
+pub fn event_with(arguments: &[&str], variables: &[(&str, &str)]) -> Result<Value, String> {
     let this = env::current_exe().map_err(|error| error.to_string())?;
     let mut command = Command::new(this);
+    command.envs(variables.iter().copied());
     let run = command.arg("program").args(arguments).arg("--json").output();
     let run = run.map_err(|error| error.to_string())?;
     if !run.status.success() {

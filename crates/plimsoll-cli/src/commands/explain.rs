@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use plimsoll::report::{Comparison, Explanation, Export, Page, Profile, Ranks};
+use plimsoll::report::{Agreement, Comparison, Explanation, Export, Page, Profile, Ranks};
 use serde_json::Value;
 
 use crate::failure::Failure;
@@ -43,8 +43,12 @@ pub fn run(options: &ExplainOptions) -> Result<(), Failure> {
     let explanation = Explanation::of(&profile).map_err(damaged)?;
     let text = match other {
         Some(other) => {
-            let other = Explanation::of(&other).map_err(damaged)?;
-            Comparison { this: &explanation, other: &other }.to_string()
+            let explained = Explanation::of(&other).map_err(damaged)?;
+            let text = Comparison { this: &explanation, other: &explained }.to_string();
+            match predicted(&profile, &other) {
+                Some((run, plan)) => format!("{text}\n{}", Agreement::of(run, plan).map_err(damaged)?),
+                None => text,
+            }
         }
         None => format!("{}{explanation}", ranks(&options.file, &profile)?),
     };
@@ -76,6 +80,16 @@ fn ranks(path: &Path, profile: &Profile) -> Result<String, Failure> {
         [first, ..] => format!("the profiles of {} others are not there, such as {first}\n", missing.len()),
     };
     Ok(format!("{ranks}{missing}\nrank 0: "))
+}
+
+/// Which of two profiles is a run, and which a plan, if there is one of each.
+fn predicted<'a>(one: &'a Profile, other: &'a Profile) -> Option<(&'a Profile, &'a Profile)> {
+    let is_plan = |profile: &Profile| profile.about()["is_plan"] == true;
+    match (is_plan(one), is_plan(other)) {
+        (false, true) => Some((one, other)),
+        (true, false) => Some((other, one)),
+        _ => None,
+    }
 }
 
 /// The formats of other tools that are asked for, and where they go.

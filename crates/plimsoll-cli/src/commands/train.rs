@@ -6,7 +6,7 @@ use plimsoll::nn::plan::Footprint;
 use plimsoll::nn::train::callbacks::{TensorBoard, WatchGrowth};
 use plimsoll::nn::train::{History, INTERRUPTED};
 use plimsoll::{Device, Stats};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::find;
 use crate::actions;
@@ -66,8 +66,9 @@ fn run_here(recipes: &[Recipe], options: &TrainOptions) -> Result<(), Failure> {
     let live = live.map(|(port, recording)| Live::start(recording.path(), port)).transpose()?;
     let ended = match (train(recipe, options, &session, style, live), recording) {
         (Ok(ended), recording) => {
-            if let (Some(recording), Some(outside)) = (&recording, ended.outside) {
-                recording.profiler.add(&outside.to_json());
+            if let Some(recording) = &recording {
+                recording.profiler.add(&recomputed_and_offloaded(&ended.event));
+                ended.outside.iter().for_each(|outside| recording.profiler.add(&outside.to_json()));
             }
             // What would help one rank would help the others as much.
             if let (Some(recording), true) = (&recording, predicted.is_some() && options.is_first()) {
@@ -132,7 +133,7 @@ fn record(
 ) -> Result<Recording, Failure> {
     let about = about(recipe, options, session, false)?;
     let file = ProfileFile::at(options.profile.as_deref())?;
-    let recording = file.record(&session.device, &options.run, &about)?;
+    let recording = file.record(&session.device, &options.run, &about)?.keep_steps(options.profile_steps);
     if let Some(Footprint { peak, committed, .. }) = predicted {
         let known = json!({ "predicted_peak_bytes": peak, "predicted_committed_bytes": committed });
         recording.profiler.add(&known);
@@ -149,6 +150,15 @@ fn end_recording(recording: Option<Recording>, prediction: Option<&ProfileFile>,
     {
         terminal::warn(&format!("warning: {failure}"));
     }
+}
+
+/// For a profile: what was recomputed and offloaded to keep the limit.
+fn recomputed_and_offloaded(event: &EndEvent) -> Value {
+    json!({
+        "recomputed_ops": event.recomputed_ops,
+        "recomputed_flops": event.recomputed_flops,
+        "offloaded_bytes": event.offloaded_bytes,
+    })
 }
 
 /// Adds to a profile what would help the run; by now everything that it made is gone from the device.

@@ -86,11 +86,14 @@ impl Evaluator<'_> {
         let (mut loss_sum, mut n_examples, mut before) = (0.0, 0, None);
         let mut skipper = CycleSkipper::new(devices);
         let (mut batches, mut n_alike) = (data.epoch(0, 0)?, data.n_alike());
+        let mut number = 0;
         loop {
             let n_skipped = skipper.skip(n_alike);
             let Some(batch) = batches.nth(n_skipped as usize) else { break };
             n_alike = n_alike.saturating_sub(n_skipped + 1);
-            device.pool().mark(EVALUATE, 0);
+            // By its number a batch is found again in a dry run, which leaves others out.
+            number += n_skipped + 1;
+            device.pool().mark(EVALUATE, number);
             let batch = batch?;
             let n = batch.n_examples()?;
             let loss = self.batch(&batch)?;

@@ -79,10 +79,8 @@ struct Traced {
 
 /// The last events, as PyTorch has them.
 fn trace_events(profile: &Profile, last: u64, mut see: impl FnMut(Traced)) -> io::Result<()> {
-    let mut at = 0;
     profile.replay(|moment| {
-        at += u64::from(moment.change.is_some_and(Change::is_counted));
-        if last - at >= MOST_EVENTS {
+        if last - moment.number >= MOST_EVENTS {
             return true;
         }
         let microseconds = moment.nanoseconds / 1000;

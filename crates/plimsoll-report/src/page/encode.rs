@@ -52,6 +52,7 @@ pub(crate) fn encoded(profile: &Profile, role: &str) -> io::Result<String> {
         "peak_committed": timeline.peak_committed,
         "bucket_size": timeline.bucket_size,
         "kept": timeline.kept,
+        "left_out": timeline.left_out,
         "owners": Owner::ALL.map(Owner::name),
         "regions": Region::ALL.map(|region| format!("{region:?}").to_lowercase()),
         "growth": explained.iter().flat_map(growth).collect::<Vec<_>>(),

@@ -62,7 +62,7 @@ class App {
     const steps = new Table(byId("steps"), {
       caption: "Steps",
       columns: [
-        { name: "step", title: "step", number: true, text: (row) => grouped(row.step) },
+        { name: "step", title: "step", number: true, text: (row) => grouped(row.step) + (row.n > 1 ? " to " + grouped(row.step + row.n - 1) : "") },
         { name: "ms", title: run.about.is_plan ? "ms by formula" : "ms", number: true, text: (row) => row.ms.toFixed(2) },
         bytesColumn("most", "most in use"),
         bytesColumn("before", "in use before"),
@@ -125,7 +125,7 @@ class App {
       })),
     );
     byId("blocks-part").hidden = false;
-    this.showBlock(lives[0]);
+    if (lives.length > 0) this.showBlock(lives[0]);
   }
 
   showBlock(life) {

@@ -106,17 +106,25 @@ class Run {
   /** Steps (number, first moment, time), and segments: steps, and what lies between them, each with a name of its own. */
   readSteps() {
     const { moment, name, number, ns } = this.marks;
-    this.steps = { number: [], moment: [], ns: [] };
-    this.segments = { start: [0], name: ["setup"], step: [0], index: new Map([["setup 0 0", 0]]) };
-    let step = 0, nth = 0;
+    this.steps = { number: [], moment: [], ns: [], count: [] };
+    const leftOut = new Map(this.meta.left_out);
+    this.segments = { start: [0], name: ["setup"], step: [0], index: new Map([["setup 0 0 0", 0]]) };
+    const alike = new Map();
+    let step = 0;
     for (let i = 0; i < name.length; i++) {
       if (name[i] === ":step") {
-        [step, nth] = [number[i], 0];
+        step = number[i];
         this.steps.number.push(number[i]);
         this.steps.moment.push(moment[i]);
         this.steps.ns.push(ns[i]);
+        // Where the profile has left steps out, one mark stands for several.
+        this.steps.count.push(leftOut.get(i) ?? 1);
       } else if (!SEGMENT_MARKS.has(name[i])) continue;
-      this.segments.index.set(name[i] + " " + step + " " + nth++, this.segments.start.length);
+      // Batches of an evaluation have numbers, by which they are found again in a dry run that leaves others out.
+      const key = name[i] + " " + step + " " + number[i];
+      const nth = alike.get(key) ?? 0;
+      alike.set(key, nth + 1);
+      this.segments.index.set(key + " " + nth, this.segments.start.length);
       this.segments.start.push(moment[i]);
       this.segments.name.push(name[i]);
       this.segments.step.push(step);
@@ -132,6 +140,12 @@ class Run {
   /** Whether the blocks of a moment are in the page. */
   isKept(moment) {
     return this.meta.kept.some(([from, to]) => from <= moment && moment <= to);
+  }
+
+  /** The first of the moments up to this one between which nothing is missing. */
+  keptSince(moment) {
+    const range = this.meta.kept.find(([from, to]) => from <= moment && moment <= to);
+    return range ? range[0] : moment;
   }
 
   /** The nearest moment whose blocks are in the page. */
@@ -202,8 +216,8 @@ class Run {
   /** The moments from `from` to `to` as at most `most` points, each of which is the one of its bucket at which most is in use. */
   points(from, to, most) {
     const perPoint = Math.max(1, Math.ceil((to - from + 1) / most));
-    const isExact = perPoint < this.buckets.size && this.meta.kept.some(([a, b]) => a <= from && to <= b);
-    return isExact || this.buckets.size === 1
+    const isKept = this.meta.kept.some(([a, b]) => a <= from && to <= b);
+    return isKept && (perPoint < this.buckets.size || this.buckets.size === 1)
       ? this.exactPoints(from, to, perPoint)
       : this.bucketPoints(from, to, perPoint);
   }

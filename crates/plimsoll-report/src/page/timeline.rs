@@ -13,11 +13,13 @@
 use std::collections::HashMap;
 use std::io;
 
+use plimsoll_memory::STEP;
 use serde_json::Value;
 
 use crate::code::N_ROWS;
 use crate::profile::Profile;
 use crate::replay::{Block, Change, Moment};
+use crate::stretch::Stretch;
 
 /// How many events a page has in full.
 pub(crate) const MOST_EVENTS: u64 = 1 << 20;
@@ -105,6 +107,8 @@ pub(crate) struct Timeline {
     /// By birth.
     pub lives: Vec<Life>,
     pub marks: Vec<Mark>,
+    /// Which of them stand for how many steps that the profile has left out.
+    pub left_out: Vec<(usize, u64)>,
     /// What ran at the moments whose blocks are known,
     pub works: Vec<Work>,
     /// and the blocks that these read and write, by the numbers of their acquisitions, in order.
@@ -124,12 +128,7 @@ pub(crate) struct Timeline {
 impl Timeline {
     /// Goes through a profile once, or twice if it is long.
     pub fn of(profile: &Profile) -> io::Result<Timeline> {
-        let lengths: Vec<u64> = profile
-            .segments
-            .iter()
-            .map(|segment| profile.patterns[segment.pattern as usize].n_counted)
-            .collect();
-        let last = lengths.iter().sum();
+        let last = profile.n_events();
         let is_plan = profile.about().get("is_plan").and_then(Value::as_bool) == Some(true);
         let mut builder = Builder {
             is_plan,
@@ -139,13 +138,14 @@ impl Timeline {
                 last,
                 lives: Vec::new(),
                 marks: Vec::new(),
+                left_out: Vec::new(),
                 works: Vec::new(),
                 operands: Vec::new(),
                 held: Vec::new(),
                 commits: Vec::new(),
                 buckets: Vec::new(),
                 bucket_size: (last + 1).div_ceil(MOST_BUCKETS).next_power_of_two(),
-                kept: kept(profile, &lengths)?,
+                kept: kept(profile)?,
                 peak: Peak::default(),
                 peak_committed: 0,
             },
@@ -154,32 +154,50 @@ impl Timeline {
             writes: Vec::new(),
         };
         builder.begin(&Moment::begin(profile)?);
+        let step = profile.texts.iter().position(|text| text == STEP.as_str()).map(|name| name as u32);
         profile.replay(|moment| {
-            builder.see(moment);
+            match moment.change {
+                Some(Change::LeftOut(stretch)) => builder.leave_out(profile.stretch(stretch), step),
+                _ => builder.see(moment),
+            }
             true
         })?;
         Ok(builder.end())
     }
 }
 
-/// The moments whose blocks a page knows.
-fn kept(profile: &Profile, lengths: &[u64]) -> io::Result<Vec<(u64, u64)>> {
-    let last: u64 = lengths.iter().sum();
-    if last <= MOST_EVENTS {
-        return Ok(vec![(0, last)]);
+/// The moments whose blocks a page knows: those of some segments, joined where they follow each other.
+fn kept(profile: &Profile) -> io::Result<Vec<(u64, u64)>> {
+    let segments = &profile.segments;
+    let chosen = chosen(profile)?;
+    let mut kept: Vec<(u64, u64)> = vec![(0, 0)];
+    for segment in segments.iter().zip(chosen).filter(|(_, is_chosen)| *is_chosen).map(|(segment, _)| segment)
+    {
+        let (from, to) = (segment.begins, segment.begins + profile.n_counted(segment));
+        match kept.last_mut() {
+            Some(before) if before.1 >= from => before.1 = to,
+            _ => kept.push((from, to)),
+        }
     }
-    let (mut peak, mut peak_at, mut moment_number) = (0, 0, 0);
+    Ok(kept)
+}
+
+/// Which segments those are.
+fn chosen(profile: &Profile) -> io::Result<Vec<bool>> {
+    let segments = &profile.segments;
+    let n = segments.len();
+    let lengths: Vec<u64> = segments.iter().map(|segment| profile.n_counted(segment)).collect();
+    if lengths.iter().sum::<u64>() <= MOST_EVENTS {
+        return Ok(vec![true; n]);
+    }
+    let (mut peak, mut peak_at) = (0, 0);
     profile.replay(|moment| {
-        moment_number += u64::from(moment.change.is_some_and(Change::is_counted));
         if moment.in_use > peak {
-            (peak, peak_at) = (moment.in_use, moment_number);
+            (peak, peak_at) = (moment.in_use, moment.number);
         }
         true
     })?;
-    let starts: Vec<u64> =
-        lengths.iter().scan(0, |start, len| Some(std::mem::replace(start, *start + len))).collect();
-    let n = lengths.len();
-    let of_peak = starts.partition_point(|&start| start < peak_at).saturating_sub(1);
+    let of_peak = segments.partition_point(|segment| segment.begins < peak_at).saturating_sub(1);
     let spread = (0..n).step_by((n / 64).max(1));
     let order = [of_peak, of_peak.saturating_sub(1)].into_iter();
     let order =
@@ -190,15 +208,7 @@ fn kept(profile: &Profile, lengths: &[u64]) -> io::Result<Vec<(u64, u64)>> {
             (chosen[segment], room) = (true, room - lengths[segment]);
         }
     }
-    let mut kept: Vec<(u64, u64)> = Vec::new();
-    for segment in (0..n).filter(|&segment| chosen[segment]) {
-        let (from, to) = (starts[segment], starts[segment] + lengths[segment]);
-        match kept.last_mut() {
-            Some(before) if before.1 >= from => before.1 = to,
-            _ => kept.push((from, to)),
-        }
-    }
-    Ok(kept)
+    Ok(chosen)
 }
 
 struct Builder {
@@ -224,7 +234,7 @@ impl Builder {
 
     fn see(&mut self, moment: &Moment) {
         let Some(change) = moment.change else { return };
-        self.moment += u64::from(change.is_counted());
+        self.moment = moment.number;
         match change {
             Change::Taken(serial) => self.start(serial, moment),
             Change::Freed(serial, block) => self.stop(serial, block),
@@ -243,8 +253,48 @@ impl Builder {
             Change::Work(site, nanoseconds, repeats) => return self.work(site, nanoseconds, repeats),
             Change::Held(serial, by, frees) => return self.hold(serial, by, frees),
             Change::Checked => return,
+            Change::Resumed => self.timeline.commits.push((self.moment, moment.committed)),
+            Change::LeftOut(_) => return,
         }
-        self.look(moment);
+        if !moment.is_left_out {
+            self.look(moment);
+        }
+    }
+
+    /// What is known of steps that the profile has left out: a mark where they begin, and their extremes.
+    fn leave_out(&mut self, stretch: &Stretch, step: Option<u32>) {
+        let Stretch { moments, n_steps, most_at: at, rows, most, least, committed, .. } = stretch;
+        if let Some(name) = step.filter(|_| *n_steps > 0) {
+            let time = if self.is_plan { &stretch.worked } else { &stretch.nanoseconds };
+            let (number, nanoseconds) = (stretch.step, time.start);
+            self.timeline.left_out.push((self.timeline.marks.len(), *n_steps));
+            self.timeline.marks.push(Mark { moment: moments.start, name, number, nanoseconds });
+        }
+        let (rows, committed) = (*rows, *committed);
+        let whole = Bucket { at: *at, rows, most: *most, least: *least, committed };
+        self.fill(moments.end, &whole);
+        self.widen(*at, whole);
+        self.timeline.peak_committed = self.timeline.peak_committed.max(committed);
+    }
+
+    /// Of moments of which nothing else is known, buckets say what is known of all of them together.
+    fn fill(&mut self, until: u64, whole: &Bucket) {
+        let size = self.timeline.bucket_size;
+        while (self.timeline.buckets.len() as u64) <= until / size {
+            let at = self.timeline.buckets.len() as u64 * size;
+            self.timeline.buckets.push(Bucket { at, ..*whole });
+        }
+    }
+
+    /// Takes the extremes of some moments into the bucket of one of them.
+    fn widen(&mut self, at: u64, other: Bucket) {
+        self.fill(at, &other);
+        let bucket = &mut self.timeline.buckets[(at / self.timeline.bucket_size) as usize];
+        if other.most > bucket.most {
+            (bucket.at, bucket.rows, bucket.most) = (at, other.rows, other.most);
+        }
+        bucket.least = bucket.least.min(other.least);
+        bucket.committed = bucket.committed.max(other.committed);
     }
 
     fn start(&mut self, serial: u64, moment: &Moment) {
@@ -310,16 +360,7 @@ impl Builder {
             };
         }
         let (rows, committed) = (self.rows, moment.committed);
-        match timeline.buckets.get_mut((at / timeline.bucket_size) as usize) {
-            None => timeline.buckets.push(Bucket { at, rows, most, least: most, committed }),
-            Some(bucket) => {
-                if most > bucket.most {
-                    (bucket.at, bucket.rows, bucket.most) = (at, rows, most);
-                }
-                bucket.least = bucket.least.min(most);
-                bucket.committed = bucket.committed.max(committed);
-            }
-        }
+        self.widen(at, Bucket { at, rows, most, least: most, committed });
     }
 
     fn end(mut self) -> Timeline {

@@ -25,7 +25,8 @@ function showHead(run) {
   const { peak, peak_committed: committed, is_complete: isComplete, shortage: short } = run.meta;
   const { predicted_peak_bytes: predicted, limit_bytes: limit, is_plan: isPlan, refused } = run.about;
   byId("title").textContent = nameOf(run);
-  const steps = run.steps.number.length;
+  const steps = run.steps.count.reduce((sum, n) => sum + n, 0);
+  const leftOut = run.meta.left_out.reduce((sum, [, n]) => sum + n, 0);
   byId("subtitle").textContent =
     (isPlan ? "A plan: nothing was computed. " : "A recorded run. ") + grouped(run.last) + " events, " + grouped(steps) + (steps === 1 ? " step." : " steps.") +
     (isComplete || document.body.dataset.live === "live" ? "" : " The recording was cut off: what came after its last step is missing.");
@@ -36,12 +37,15 @@ function showHead(run) {
   facts(byId("facts"), [
     ["refused", refused],
     ["out of memory", short ? bothSizes(short.bytes) + " could not be had in " + (short.step ? "step " + grouped(short.step) + ", " : "") + short.phase + ", with " + bothSizes(short.in_use) + " in use" : null],
+    ["left out", leftOut ? "of " + grouped(leftOut) + " steps in the middle only summaries are there: the profile of a long run is bounded" : null],
     ["reached in", placeOf(run, peak.moment) + (site ? ": " + [site.layer, site.op].filter(Boolean).join(" ") : "")],
     ["at line", site ? site.line : null],
     ["predicted", comparison],
     ["committed", bothSizes(committed)],
     ["limit", limit === undefined ? "none" : bothSizes(limit) + ", " + share(committed, limit) + " of it taken"],
     ["least limit", run.about.least_limit_bytes ? bothSizes(run.about.least_limit_bytes) : null],
+    ["recomputed", run.about.recomputed_ops ? grouped(run.about.recomputed_ops) + " ops, to keep the limit" : null],
+    ["offloaded", run.about.offloaded_bytes ? bothSizes(run.about.offloaded_bytes) + ", to keep the limit" : null],
     ["outside the pool", run.about.outside_bytes === undefined ? null : bothSizes(run.about.outside_bytes) + (run.about.driver_used_bytes ? " at the end, of " + bothSizes(run.about.driver_used_bytes) + " that the driver counts as used" : " of the process at the end")],
     ["written by", run.about.version ? "plimsoll " + run.about.version : null],
   ]);
@@ -106,7 +110,7 @@ function showLegend(app) {
 
 /** The steps of a run: time, most in use, in use when they began. */
 function stepRows(run) {
-  const { number, moment, ns } = run.steps;
+  const { number, moment, ns, count } = run.steps;
   const ends = run.marks;
   return number.map((step, i) => {
     const after = moment[i + 1] ?? run.last + 1;
@@ -117,7 +121,8 @@ function stepRows(run) {
         break;
       }
     }
-    return { step, moment: moment[i], ms: (end - ns[i]) / 1e6, most: run.mostInUse(moment[i], after - 1), before: run.mostInUse(moment[i], moment[i]) };
+    const n = count[i];
+    return { step, n, moment: moment[i], ms: (end - ns[i]) / n / 1e6, most: run.mostInUse(moment[i], after - 1), before: run.mostInUse(moment[i], moment[i]) };
   });
 }
 
@@ -187,7 +192,8 @@ function growthRows(run, from, to) {
   const rows = new Map();
   const steps = run.steps.number;
   const [a, b] = [steps.indexOf(from), steps.indexOf(to)];
-  if (a < 0 || b < 0 || a === b) return null;
+  const isShown = (step) => step >= 0 && run.isKept(run.steps.moment[step]);
+  if (!isShown(a) || !isShown(b) || a === b) return null;
   const add = (step, sign) => {
     for (const row of run.holders(run.steps.moment[step])) {
       const key = [row.owner, row.layer, row.op, row.line].join("\n");
@@ -239,13 +245,22 @@ class GrowthView {
       ],
       sortBy: "bytes",
       pageSize: 10,
+      choose: (row) => this.showBlocksOf(row),
     });
     this.show();
   }
 
+  /** The blocks of a row when the later step begins. */
+  showBlocksOf(row) {
+    const { app } = this;
+    const { number, moment } = app.run.steps;
+    app.choose(moment[number.indexOf(Number(this.to.value))]);
+    app.showBlocksOf(row);
+  }
+
   show() {
     const rows = growthRows(this.app.run, Number(this.from.value), Number(this.to.value));
-    byId("growth-none").textContent = rows === null ? "Choose two different steps of the recording." : rows.length === 0 ? "The same bytes are held when both steps begin." : "";
+    byId("growth-none").textContent = rows === null ? "Choose two different steps whose blocks are in the page." : rows.length === 0 ? "The same bytes are held when both steps begin." : "";
     byId("growth-table").hidden = !rows || rows.length === 0;
     this.table.set(rows ?? []);
   }

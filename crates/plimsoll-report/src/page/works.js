@@ -113,6 +113,7 @@ class Works {
     };
     if (this.followedAt !== moment) [this.followedAt, this.followed] = [moment, 0];
     let ns = 0, ops = 0;
+    const since = run.keptSince(moment);
     const open = [block], seen = new Set();
     while (open.length > 0) {
       const next = open.pop();
@@ -120,7 +121,8 @@ class Works {
       if (seen.has(next)) continue;
       seen.add(next);
       const { work } = this.written(next, moment);
-      if (work === undefined) return { never: next === block ? "no op of this recording has made it" : "what it was computed from is gone" };
+      // What was done to its inputs in between is not known.
+      if (work === undefined || this.moment[work] < since) return { never: next === block ? "no op of this recording has made it" : "what it was computed from is gone" };
       const at = run.siteSaid(this.site[work]);
       if (!this.repeats[work]) return { never: at + " has an effect, or sums in any order" };
       if (this.writesOver(work)) return { never: at + " wrote over what it read" };
