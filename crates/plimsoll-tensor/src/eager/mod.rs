@@ -12,6 +12,7 @@ pub mod op;
 pub(crate) mod op_log;
 pub(crate) mod random;
 pub(crate) mod recorder;
+pub(crate) mod run;
 pub(crate) mod step_state;
 pub(crate) mod tape;
 pub(crate) mod tensor;
