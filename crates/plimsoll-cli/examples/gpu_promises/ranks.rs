@@ -1,5 +1,6 @@
 //! Several ranks on one GPU, each with a pool and a thread of its own: the bits of one rank at every stage of ZeRO, each rank's bytes as
-//! planned, and a driver that counts what the ranks have committed, to the byte.
+//! planned, and a driver that counts what the ranks have committed, to the byte. Programs run launch by launch here: what the driver takes for
+//! CUDA graphs is known as a bound alone.
 //!
 //! Of one rank with a communicator of NCCL: the same, and what NCCL takes is a row of its own.
 
@@ -147,6 +148,7 @@ fn row(setting: Setting, expected: &mut Option<String>) -> (String, bool) {
 fn run(setting: Setting) -> Result<Run> {
     let devices: Vec<Device> =
         (0..setting.n_ranks).map(|_| Device::separate_cuda(0)).collect::<Result<_>>()?;
+    devices.iter().try_for_each(|device| device.set_cuda_graphs(false))?;
     let Some(gpu) = devices[0].gpu() else { return Err(Error::device("ranks", "it is no GPU")) };
     let before = gpu.memory()?.free;
     let on_rank = move |communicator: Arc<dyn Communicator>| {
