@@ -6,7 +6,6 @@
 
 use std::sync::Arc;
 
-use plimsoll::memory::PlanSet;
 use plimsoll::{Recording, Result, Structure, Tensor as Array};
 use pyo3::prelude::*;
 
@@ -138,7 +137,7 @@ impl Function {
         self.lending(py, body, arrangement, arguments, |function, lent| {
             let again = lent.rebuild(&mut lent.tensors.iter().cloned())?;
             let footprint = function.plan(lent)?;
-            let least = function.memory_plans(again).as_ref().map(PlanSet::least).ok();
+            let least = function.least_limit(again).ok();
             Ok(Footprint::new(&footprint, least))
         })
     }

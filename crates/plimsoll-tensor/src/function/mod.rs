@@ -295,7 +295,9 @@ impl<A: Structure, R: Structure, F: Fn(A) -> Result<R>> Function<A, R, F> {
         })
     }
 
-    /// The plans to run the function with arguments like these, from the leanest to the one that retains everything.
+    /// The plans to run the function with arguments like these, from the leanest to the one that retains everything. They are those of the
+    /// program with its passes; as it was recorded it may need less than the leanest of them, which
+    /// [`least_limit`](Function::least_limit) knows.
     ///
     /// # Errors
     /// As [`Function::prepare`].
